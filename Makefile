@@ -1,0 +1,61 @@
+# Every target needs Go and nothing else; `race` and `stress` need a C compiler
+# as well. Tools come from tools/go.mod, in the versions pinned there.
+
+GO       ?= go
+TOOL     := $(GO) tool -modfile=tools/go.mod
+PROTOGEN := $(GO) -C tools run ./protogen -root ..
+PROTOS   := messages/omnibus.proto
+
+# Packages whose tests are about goroutines; stress repeats them.
+CONCURRENT := ./ringbuf ./shmstore ./actors ./bus
+
+FUZZTIME ?= 5s      # for each fuzz target
+COUNT    ?= 5       # repetitions of a stress run
+SOAK     ?= 1000000 # requests of the soak test
+BENCH    ?= .
+BENCHTIME ?= 1s
+
+.DEFAULT_GOAL := help
+.PHONY: help build test race stress soak fuzz-smoke mutants cover lint bench check gen gen-check
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## compile everything
+	$(GO) build ./...
+
+test: ## run all tests
+	$(GO) test ./...
+
+race: ## run all tests with the race detector
+	$(GO) test -race -short ./...
+
+stress: ## repeat the concurrent packages with the race detector on 1, 2 and 4 processors (COUNT)
+	$(GO) test -race -short -count=$(strip $(COUNT)) -cpu=1,2,4 -timeout=10m $(CONCURRENT)
+
+soak: ## send SOAK requests through one bus
+	$(GO) test ./bus -run='^TestSoak$$' -count=1 -timeout=30m -v -soak.requests=$(strip $(SOAK))
+
+fuzz-smoke: ## run every fuzz target for FUZZTIME
+	scripts/fuzz-smoke.sh $(strip $(FUZZTIME))
+
+mutants: ## break the code on purpose; a test must notice each time
+	$(GO) run ./internal/mutants
+
+cover: ## print the coverage of each package
+	scripts/cover.sh
+
+lint: ## golangci-lint, gofumpt, vet for every system, tidy modules, generated code
+	scripts/lint.sh
+
+bench: ## run the benchmarks (BENCH, BENCHTIME)
+	$(GO) test ./... -run='^$$' -bench='$(strip $(BENCH))' -benchtime=$(strip $(BENCHTIME)) -benchmem
+
+check: ## all that CI runs
+	.ci/run
+
+gen: ## generate code from the protobuf schema
+	$(PROTOGEN) $(PROTOS)
+
+gen-check: ## fail when the generated code is out of date
+	$(PROTOGEN) -check $(PROTOS)

@@ -1,0 +1,149 @@
+package layers
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// checkLayers compares the imports between the parts with the layer table.
+func checkLayers(folders []folder, table []layer) []string {
+	var broken []string
+	for _, dir := range folders {
+		i := slices.IndexFunc(table, func(l layer) bool { return l.part == part(dir.path) })
+		if i < 0 {
+			broken = append(broken, fmt.Sprintf("%s: no layer is known for %q; add it to the table in internal/layers/rules_test.go and say why it stands there", dir.path, part(dir.path)))
+			continue
+		}
+		for _, f := range dir.files {
+			if !f.isTest() {
+				broken = append(broken, checkLayerOf(table[i], dir, f)...)
+			}
+		}
+	}
+	return broken
+}
+
+func checkLayerOf(l layer, dir folder, f file) []string {
+	var broken []string
+	for _, imported := range f.imports {
+		rel, ok := local(imported)
+		if !ok || part(rel) == l.part || slices.Contains(l.may, part(rel)) {
+			continue
+		}
+		broken = append(broken, fmt.Sprintf("%s imports %s, and %s may import %s: %s", at(dir, f), rel, l.part, list(l.may), l.reason))
+	}
+	return broken
+}
+
+func list(parts []string) string {
+	if len(parts) == 0 {
+		return "nothing of this module"
+	}
+	return "only " + strings.Join(parts, ", ")
+}
+
+// checkBans looks for packages from outside where they are not wanted.
+func checkBans(folders []folder, bans []ban) []string {
+	var broken []string
+	for _, dir := range folders {
+		for _, f := range dir.files {
+			if f.generated {
+				continue
+			}
+			for _, b := range bans {
+				if b.covers(part(dir.path)) && (b.tests || !f.isTest()) {
+					broken = append(broken, b.find(at(dir, f), f.imports)...)
+				}
+			}
+		}
+	}
+	return broken
+}
+
+func (b ban) covers(part string) bool {
+	if slices.Contains(b.except, part) {
+		return false
+	}
+	return len(b.from) == 0 || slices.Contains(b.from, part)
+}
+
+func (b ban) find(who string, imports []string) []string {
+	var broken []string
+	for _, imported := range imports {
+		if within(imported, b.path) {
+			broken = append(broken, fmt.Sprintf("%s must not import %s: %s", who, imported, b.reason))
+		}
+	}
+	return broken
+}
+
+// checkUnsafe keeps unsafe where a reader looks for it.
+func checkUnsafe(folders []folder) []string {
+	var broken []string
+	for _, dir := range folders {
+		for _, f := range dir.files {
+			// x_unsafe.go, x_unsafe_linux.go, x_unsafe_test.go
+			named := strings.Contains(f.name, "_unsafe.") || strings.Contains(f.name, "_unsafe_")
+			if slices.Contains(f.imports, "unsafe") && !named && !f.generated {
+				broken = append(broken, fmt.Sprintf("%s imports unsafe: move that code to a file named x_unsafe.go, where reviewers look for it", at(dir, f)))
+			}
+		}
+	}
+	return broken
+}
+
+// checkDocs wants one package comment in each folder, in doc.go. A command may
+// carry it in main.go, where its usage is.
+func checkDocs(folders []folder) []string {
+	var broken []string
+	for _, dir := range folders {
+		sources, command := 0, false
+		var documented []string
+		for _, f := range dir.files {
+			if f.isTest() {
+				continue
+			}
+			sources++
+			command = command || f.pkg == "main"
+			if f.hasDoc {
+				documented = append(documented, f.name)
+			}
+		}
+		switch {
+		case sources == 0: // tests only: nothing to document
+		case slices.Equal(documented, []string{"doc.go"}):
+		case command && slices.Equal(documented, []string{"main.go"}):
+		default:
+			broken = append(broken, fmt.Sprintf("%s: the package comment belongs into doc.go and nowhere else; found in %q", dir.path, documented))
+		}
+	}
+	return broken
+}
+
+// checkLength wants files that a reader can hold in mind.
+func checkLength(folders []folder, maxLines int) []string {
+	var broken []string
+	for _, dir := range folders {
+		for _, f := range dir.files {
+			if f.lines > maxLines && !f.isTest() && !f.generated {
+				broken = append(broken, fmt.Sprintf("%s has %d lines, and %d are allowed: split it by what its parts are about", at(dir, f), f.lines, maxLines))
+			}
+		}
+	}
+	return broken
+}
+
+// checkTested wants a test beside every package. Generated packages are tested
+// where they are used, and examples by running them.
+func checkTested(folders []folder) []string {
+	var broken []string
+	for _, dir := range folders {
+		written := slices.ContainsFunc(dir.files, func(f file) bool { return !f.generated && f.name != "doc.go" })
+		tested := slices.ContainsFunc(dir.files, func(f file) bool { return f.hasTest })
+		if written && !tested && part(dir.path) != "examples" {
+			broken = append(broken, fmt.Sprintf("%s has no test: add one that fails when the promises of its doc.go are broken", dir.path))
+		}
+	}
+	return broken
+}

@@ -1,0 +1,138 @@
+package layers
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestImportsGoDown(t *testing.T)     { report(t, checkLayers(readTree(t), layers)) }
+func TestForbiddenImports(t *testing.T)  { report(t, checkBans(readTree(t), bans)) }
+func TestUnsafeHasItsFiles(t *testing.T) { report(t, checkUnsafe(readTree(t))) }
+func TestOnePackageComment(t *testing.T) { report(t, checkDocs(readTree(t))) }
+func TestFilesAreShort(t *testing.T)     { report(t, checkLength(readTree(t), maxLines)) }
+func TestEveryPackageTested(t *testing.T) {
+	report(t, checkTested(readTree(t)))
+}
+
+// What a package drags along is decided far below it, so it is read from the
+// go command and not from the files.
+func TestForbiddenDependencies(t *testing.T) {
+	root := moduleRoot(t)
+	for _, b := range closures {
+		for _, from := range b.from {
+			if _, err := os.Stat(filepath.Join(root, from, "doc.go")); err != nil {
+				continue
+			}
+			report(t, b.find(from, dependencies(t, root, "./"+from)))
+		}
+	}
+}
+
+func dependencies(t *testing.T, root, pattern string) []string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-deps", pattern)
+	cmd.Dir = root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", cmd, err, stderr.Bytes())
+	}
+	return strings.Fields(string(out))
+}
+
+func report(t *testing.T, broken []string) {
+	t.Helper()
+	for _, b := range broken {
+		t.Error(b)
+	}
+}
+
+// A rule that cannot fail protects nothing, so each is shown a repository that
+// breaks it.
+func TestRulesCanFail(t *testing.T) {
+	of := func(path string, files ...file) []folder { return []folder{{path: path, files: files}} }
+	imports := func(name string, paths ...string) file { return file{name: name, pkg: "p", imports: paths} }
+
+	tests := []struct {
+		name string
+		got  []string
+		want string // part of the one message, or empty for none
+	}{
+		{"import upwards", checkLayers(of("shmstore", imports("a.go", module+"/bus")), layers), "shmstore/a.go imports bus"},
+		{"import downwards", checkLayers(of("bus", imports("a.go", module+"/shmstore", "fmt")), layers), ""},
+		{"import upwards in a test", checkLayers(of("shmstore", imports("a_test.go", module+"/bus")), layers), ""},
+		{"leaf imports a layer", checkLayers(of("messages/omnibuspb", imports("a.go", module+"/codec")), layers), "nothing of this module"},
+		{"example imports internal", checkLayers(of("examples/x", imports("a.go", module+"/internal/y")), layers), "examples/x/a.go imports internal/y"},
+		{"unknown part", checkLayers(of("util", imports("a.go")), layers), `no layer is known for "util"`},
+		{"sibling inside a part", checkLayers(of("internal/a", imports("a.go", module+"/internal/b")), layers), ""},
+
+		{"protoactor in the bus", checkBans(of("bus", imports("a.go", "github.com/asynkron/protoactor-go/actor")), bans), "must not import"},
+		{"protoactor in actors", checkBans(of("actors", imports("a.go", "github.com/asynkron/protoactor-go/actor")), bans), ""},
+		{"protoactor in a test", checkBans(of("bus", imports("a_test.go", "github.com/asynkron/protoactor-go/actor")), bans), ""},
+		{"gRPC in config", checkBans(of("config", imports("a.go", "google.golang.org/grpc/codes")), bans), "network stack"},
+		{"files in the ring", checkBans(of("ringbuf", imports("a.go", "os")), bans), "any byte slice"},
+		{"a name that starts alike", checkBans(of("ringbuf", imports("a.go", "oswald")), bans), ""},
+		{"testify", checkBans(of("codec", imports("a_test.go", "github.com/stretchr/testify/require")), bans), "go-cmp"},
+
+		{"unsafe anywhere", checkUnsafe(of("codec", imports("a.go", "unsafe"))), "x_unsafe.go"},
+		{"unsafe in its file", checkUnsafe(of("codec", imports("a_unsafe.go", "unsafe"))), ""},
+		{"unsafe in its file of one system", checkUnsafe(of("codec", imports("a_unsafe_linux.go", "unsafe"))), ""},
+
+		{"no package comment", checkDocs(of("codec", file{name: "doc.go"}, file{name: "a.go"})), "belongs into doc.go"},
+		{"two package comments", checkDocs(of("codec", file{name: "a.go", hasDoc: true}, file{name: "doc.go", hasDoc: true})), `"a.go" "doc.go"`},
+		{"one package comment", checkDocs(of("codec", file{name: "a.go"}, file{name: "doc.go", hasDoc: true})), ""},
+		{"a command", checkDocs(of("cmd/x", file{name: "main.go", pkg: "main", hasDoc: true}, file{name: "a.go", pkg: "main"})), ""},
+		{"a library that calls itself main", checkDocs(of("codec", file{name: "main.go", pkg: "codec", hasDoc: true})), "belongs into doc.go"},
+
+		{"long file", checkLength(of("codec", file{name: "a.go", lines: 501}), 500), "501 lines"},
+		{"long test", checkLength(of("codec", file{name: "a_test.go", lines: 501}), 500), ""},
+
+		{"no test", checkTested(of("codec", file{name: "a.go"}, file{name: "export_test.go"})), "has no test"},
+		{"a test", checkTested(of("codec", file{name: "a.go"}, file{name: "a_test.go", hasTest: true})), ""},
+		{"generated", checkTested(of("codec", file{name: "a.pb.go", generated: true}, file{name: "doc.go"})), ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			switch {
+			case tt.want == "" && len(tt.got) > 0:
+				t.Errorf("got %q, want nothing", tt.got)
+			case tt.want != "" && (len(tt.got) != 1 || !strings.Contains(tt.got[0], tt.want)):
+				t.Errorf("got %q, want one message with %q", tt.got, tt.want)
+			}
+		})
+	}
+}
+
+func TestParseFile(t *testing.T) {
+	const src = "// Package p is documented.\npackage p\n\nimport (\n\t\"fmt\"\n\tx \"os\"\n)\n\nfunc TestX() { fmt.Println(x.Args) }\n"
+	tests := []struct {
+		name string
+		src  string
+		want file
+	}{
+		{"p_test.go", src, file{pkg: "p", imports: []string{"fmt", "os"}, lines: 9, hasDoc: true, hasTest: true}},
+		{"p.go", src, file{pkg: "p", imports: []string{"fmt", "os"}, lines: 9, hasDoc: true}},
+		{"q.go", "// Code generated by hand. DO NOT EDIT.\n\npackage q\n", file{pkg: "q", lines: 3, generated: true}},
+		{"r_test.go", "package r\n\nfunc TestMain() {}\n", file{pkg: "r", lines: 3}},
+		{"s_test.go", "package s\n\nfunc FuzzS() {}\n", file{pkg: "s", lines: 3, hasTest: true}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := parseFile(tt.name, []byte(tt.src))
+			if err != nil {
+				t.Fatal(err)
+			}
+			tt.want.name = tt.name
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(file{})); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,169 @@
+package layers
+
+// module is the import path of the repository; packages are named relative to
+// it below.
+const module = "github.com/omnibus-runtime/omnibus"
+
+// layer says what one part of the repository may import from the others.
+// Parts are matched by path: "internal" stands for internal/... as well.
+type layer struct {
+	part   string
+	may    []string // what its non-test files may import, besides itself
+	reason string   // why no more
+}
+
+// layers lists every part, lowest first. A part that is not listed fails, so
+// that nobody adds one without deciding where it belongs.
+var layers = []layer{
+	{
+		part:   "internal",
+		reason: "internal packages are small leaves that every layer shares; one that needs a layer belongs into that layer",
+	},
+	{
+		part:   "messages",
+		reason: "messages say what travels and know nobody who sends or reads them; every layer above ringbuf imports them",
+	},
+	{
+		part:   "codec",
+		may:    []string{"internal"},
+		reason: "a codec turns bytes into values; it knows neither where the bytes lie nor how they came",
+	},
+	{
+		part:   "ringbuf",
+		may:    []string{"internal"},
+		reason: "the ring arranges chunks in a byte slice; it has no notion of an object, a handle or a process",
+	},
+	{
+		part:   "shmstore",
+		may:    []string{"ringbuf", "codec", "messages", "internal"},
+		reason: "the store must work for a program that has no actors and no bus",
+	},
+	{
+		part:   "actors",
+		may:    []string{"shmstore", "ringbuf", "codec", "messages", "internal"},
+		reason: "actors run stages; which stages there are, and on which edges, is for the bus to say",
+	},
+	{
+		part:   "bus",
+		may:    []string{"actors", "shmstore", "ringbuf", "codec", "messages", "internal"},
+		reason: "a program can build a bus from code alone, without configuration files or the command",
+	},
+	{
+		part:   "config",
+		may:    []string{"bus", "actors", "shmstore", "ringbuf", "codec", "messages", "internal"},
+		reason: "configuration describes a bus; the command line decides what to do with it",
+	},
+	{
+		part:   "cmd",
+		may:    []string{"config", "bus", "actors", "shmstore", "ringbuf", "codec", "messages", "internal"},
+		reason: "commands stand at the top",
+	},
+	{
+		part:   "examples",
+		may:    []string{"config", "bus", "actors", "shmstore", "ringbuf", "codec", "messages"},
+		reason: "an example may use only what its reader can import too",
+	},
+}
+
+// ban keeps packages from outside out of the parts it lists.
+type ban struct {
+	path   string   // an import path and everything below it
+	from   []string // the parts that must not import it; empty: all
+	except []string // the parts that may
+	tests  bool     // whether the ban covers test files
+	reason string
+}
+
+// library is what a Go service embeds: everything but the commands.
+var library = []string{"internal", "messages", "codec", "ringbuf", "shmstore", "actors", "bus", "config"}
+
+var bans = []ban{
+	{
+		path:   "github.com/asynkron/protoactor-go",
+		except: []string{"actors", "examples"},
+		reason: "its stock mailboxes and Stop lose messages in silence; package actors alone deals with that. Use what actors exports",
+	},
+	{
+		path:   "google.golang.org/grpc",
+		from:   library,
+		reason: "whoever embeds the bus on one host must not pay for a network stack. Put a transport into a package of its own",
+	},
+	{
+		path:   "github.com/nats-io",
+		from:   library,
+		reason: "whoever embeds the bus on one host must not pay for a network stack. Put a transport into a package of its own",
+	},
+	{
+		path:   "net/http",
+		from:   library,
+		reason: "the library serves nothing; hand figures out as values and let the program serve them",
+	},
+	{
+		path:   "os",
+		from:   []string{"ringbuf"},
+		reason: "the ring works on any byte slice, so that its tests need no file and no process. Do it in shmstore",
+	},
+	{
+		path:   "syscall",
+		from:   []string{"ringbuf"},
+		reason: "the ring works on any byte slice, so that its tests need no file and no process. Do it in shmstore",
+	},
+	{
+		path:   "golang.org/x/sys",
+		from:   []string{"ringbuf"},
+		reason: "the ring works on any byte slice, so that its tests need no file and no process. Do it in shmstore",
+	},
+	{
+		path:   "log/slog",
+		from:   []string{"ringbuf"},
+		reason: "the ring sits on the hot path and reports by return value. Log in the caller",
+	},
+	{
+		path:   "github.com/vmihailenco/msgpack/v5",
+		except: []string{"codec"},
+		reason: "decoding outside bytes has its bounds in codec. Use what codec exports",
+	},
+	{
+		path:   "github.com/goccy/go-yaml",
+		except: []string{"config"},
+		reason: "config turns YAML into checked values with a line number for each mistake. Use what config exports",
+	},
+	{
+		path:   "github.com/spf13/cobra",
+		except: []string{"cmd"},
+		reason: "flags are for commands",
+	},
+	{
+		path:   "encoding/gob",
+		tests:  true,
+		reason: "payloads come from other programs and other languages; gob is for Go alone and is not made for hostile bytes. Use codec",
+	},
+	{
+		path:   "github.com/stretchr/testify",
+		tests:  true,
+		reason: "tests use the standard library and go-cmp, so that all of them read alike",
+	},
+}
+
+// closures bans packages from everything that a package pulls in, however far
+// down. net/http is not here: protoactor-go brings it along.
+var closures = []ban{
+	{
+		path:   "google.golang.org/grpc",
+		from:   []string{"bus"},
+		reason: "embedding the bus on one host must not pull in a network stack; find the import that brings it with `go mod why -m google.golang.org/grpc`",
+	},
+	{
+		path:   "github.com/nats-io",
+		from:   []string{"bus"},
+		reason: "embedding the bus on one host must not pull in a network stack; find the import that brings it with `go list -deps ./bus`",
+	},
+	{
+		path:   "testing",
+		from:   []string{"bus"},
+		reason: "the testing package registers flags in the program that embeds the bus; keep helpers for tests in packages that only tests import",
+	},
+}
+
+// maxLines bounds a source file that is no test and not generated.
+const maxLines = 500

@@ -1,0 +1,183 @@
+package layers
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// file is what the rules want to know of one Go file.
+type file struct {
+	name      string // without its folder
+	pkg       string // from the package clause
+	imports   []string
+	lines     int
+	generated bool
+	hasDoc    bool // a comment stands directly above the package clause
+	hasTest   bool // a test, fuzz target, benchmark or example function
+}
+
+func (f file) isTest() bool { return strings.HasSuffix(f.name, "_test.go") }
+
+// folder is one package and the tests beside it.
+type folder struct {
+	path  string // relative to the module, with slashes
+	files []file
+}
+
+// readTree reads every Go file of the module, whatever system it is built for:
+// a rule that holds on the machine of the author only is no rule. It reads the
+// files itself, and so the result of the test is cached until one of them
+// changes.
+func readTree(t *testing.T) []folder {
+	t.Helper()
+	root := moduleRoot(t)
+	var folders []folder
+	err := filepath.WalkDir(root, func(dir string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return err
+		}
+		if dir != root && skipDir(dir, entry.Name()) {
+			return filepath.SkipDir
+		}
+		files, err := readFolder(dir)
+		if err != nil || len(files) == 0 {
+			return err
+		}
+		rel, err := filepath.Rel(root, dir)
+		if err != nil {
+			return err
+		}
+		folders = append(folders, folder{path: filepath.ToSlash(rel), files: files})
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("read the source tree: %v", err)
+	}
+	return folders
+}
+
+// skipDir follows the go command: it looks neither into these folders nor into
+// other modules.
+func skipDir(dir, name string) bool {
+	if name == "testdata" || name == "vendor" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") {
+		return true
+	}
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil
+}
+
+func moduleRoot(t *testing.T) string {
+	t.Helper()
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatalf("package layers expects to live two folders below go.mod: %v", err)
+	}
+	if !bytes.HasPrefix(b, []byte("module "+module+"\n")) {
+		t.Fatalf("%s is not the go.mod of %s", root, module)
+	}
+	return root
+}
+
+func readFolder(dir string) ([]file, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var files []file
+	for _, entry := range entries {
+		if entry.IsDir() || !strings.HasSuffix(entry.Name(), ".go") {
+			continue
+		}
+		src, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // renamed since the folder was listed
+		}
+		if err != nil {
+			return nil, err
+		}
+		f, err := parseFile(entry.Name(), src)
+		if err != nil {
+			return nil, fmt.Errorf("in %s: %w", dir, err)
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+func parseFile(name string, src []byte) (file, error) {
+	syntax, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return file{}, err
+	}
+	f := file{
+		name:      name,
+		pkg:       syntax.Name.Name,
+		lines:     bytes.Count(src, []byte("\n")),
+		generated: ast.IsGenerated(syntax),
+		hasDoc:    syntax.Doc != nil,
+	}
+	for _, spec := range syntax.Imports {
+		imported, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			return file{}, err
+		}
+		f.imports = append(f.imports, imported)
+	}
+	for _, decl := range syntax.Decls {
+		if fn, ok := decl.(*ast.FuncDecl); ok && f.isTest() && isTestName(fn.Name.Name) {
+			f.hasTest = true
+		}
+	}
+	return f, nil
+}
+
+func isTestName(name string) bool {
+	if name == "TestMain" {
+		return false
+	}
+	for _, prefix := range []string{"Test", "Fuzz", "Example"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// within reports whether importPath is root or lies below it.
+func within(importPath, root string) bool {
+	return importPath == root || strings.HasPrefix(importPath, root+"/")
+}
+
+// part returns the first element of a path inside the module: the part of the
+// repository that the layer table speaks of.
+func part(rel string) string {
+	first, _, _ := strings.Cut(rel, "/")
+	return first
+}
+
+// local returns the path of an import inside the module, and whether it lies
+// there.
+func local(importPath string) (string, bool) {
+	if importPath == module {
+		return ".", true
+	}
+	return strings.CutPrefix(importPath, module+"/")
+}
+
+// at names a file for a message.
+func at(dir folder, f file) string { return path.Join(dir.path, f.name) }

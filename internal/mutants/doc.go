@@ -1,0 +1,40 @@
+// Command mutants breaks the code on purpose and checks that a test notices.
+//
+// A promise that no test defends is only a comment. Each mutant breaks one
+// promise in the way a programmer might, and names the test that has to fail:
+//
+//	go run ./internal/mutants            # all of them
+//	go run ./internal/mutants -run credit
+//
+// The command exits with status 1 when a mutant survives, does not apply, does
+// not compile, or when its test does not pass on the code as it is.
+//
+// # Mutants
+//
+// A mutant is one file, list/NAME.txtar. The comment says what is broken and
+// what that would cost the user; then come the header lines and the change:
+//
+//	The reader counts one release twice, so that a payload is overwritten
+//	while another stage reads it.
+//
+//	file: shmstore/lease.go
+//	package: ./shmstore
+//	test: ^TestReleaseTwice$
+//	-- old --
+//		if l.released.Swap(true) {
+//	-- new --
+//		if l.released.Swap(false) {
+//
+// The old text is whole lines and must stand exactly once in the file. Further
+// pairs of old and new change further places of the same file. An optional
+// header `flags:` adds flags for go test, for example `flags: -race -count=5`.
+//
+// # How it works
+//
+// The changed copy of the file lies in a temporary folder and reaches the
+// compiler by the -overlay flag. The source tree is only read, so an
+// interrupted run leaves nothing behind, and two runs do not disturb each
+// other. A mutant is caught when the named test fails; a test that hangs until
+// the time limit counts as well and is reported as "by timeout", because such a
+// test says little about what went wrong.
+package main

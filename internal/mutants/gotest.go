@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Bounds of one run of go test.
+const (
+	// buildAllowance is added to the time limit of the tests: the limit of
+	// go test starts when the test binary does.
+	buildAllowance = 5 * time.Minute
+	// killDelay is how long a killed go test may keep its pipes open.
+	killDelay = 5 * time.Second
+	// maxOutputBytes bounds what is shown of a failed build.
+	maxOutputBytes = 4 << 10
+)
+
+// rapidFlags make property tests fit for planted mistakes: they leave no file
+// behind in the source tree, do not search long for the smallest example that
+// fails, and come to the same verdict every time.
+var rapidFlags = []string{"-rapid.nofailfile", "-rapid.shrinktime=1s", "-rapid.seed=1"}
+
+// outcome is what one run of go test said.
+type outcome struct {
+	failed   []string // tests that failed
+	ran      int      // tests that came to an end
+	ok       bool     // the package passed
+	noBuild  bool
+	timedOut bool
+	output   string
+}
+
+func (o outcome) verdict() (by string, err error) {
+	switch {
+	case o.noBuild:
+		return "", fmt.Errorf("%w:\n%s", errNoBuild, o.output)
+	case o.timedOut:
+		return strings.Join(append(o.failed, "by timeout"), " "), nil
+	case len(o.failed) > 0:
+		return strings.Join(o.failed, " "), nil
+	case !o.ok:
+		return "by crash", nil
+	}
+	return "", errSurvived
+}
+
+// goTest runs one suite. Its error means that go test itself could not run.
+func (r *runner) goTest(ctx context.Context, s suite, extra ...string) (outcome, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.timeout+buildAllowance)
+	defer cancel()
+	args, err := r.goTestArgs(ctx, s, extra)
+	if err != nil {
+		return outcome{}, err
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = r.root
+	cmd.WaitDelay = killDelay
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+
+	err = cmd.Run()
+	if ctx.Err() != nil {
+		return outcome{}, fmt.Errorf("%v: %w", cmd, ctx.Err())
+	}
+	// Any exit status is an answer; not having started is not.
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		return outcome{}, fmt.Errorf("%v: %w", cmd, err)
+	}
+	out := readEvents(&stdout)
+	if out.output == "" {
+		out.output = clip(stderr.String())
+	}
+	if err != nil && out.ok {
+		return outcome{}, fmt.Errorf("%v: %w: %s", cmd, err, out.output)
+	}
+	return out, nil
+}
+
+func (r *runner) goTestArgs(ctx context.Context, s suite, extra []string) ([]string, error) {
+	// Vet would refuse some mutants before a test sees them.
+	args := []string{"test", "-json", "-vet=off", "-count=1", "-timeout=" + r.timeout.String(), "-run=" + s.test}
+	args = slices.Concat(args, extra, strings.Fields(s.flags), []string{s.pkg})
+	rapid, err := r.drawsRandom(ctx, s.pkg)
+	if err != nil {
+		return nil, err
+	}
+	if rapid {
+		args = append(args, rapidFlags...)
+	}
+	return args, nil
+}
+
+// drawsRandom reports whether the tests of pkg use rapid: only then do they know
+// its flags.
+func (r *runner) drawsRandom(ctx context.Context, pkg string) (bool, error) {
+	if uses, known := r.usesRapid[pkg]; known {
+		return uses, nil
+	}
+	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-test", pkg)
+	cmd.Dir = r.root
+	out, err := cmd.Output()
+	if err != nil {
+		return false, fmt.Errorf("%v: %w", cmd, err)
+	}
+	uses := slices.Contains(strings.Fields(string(out)), "pgregory.net/rapid")
+	r.usesRapid[pkg] = uses
+	return uses, nil
+}
+
+// event is one line of go test -json; see `go doc test2json`.
+type event struct {
+	Action      string
+	Test        string
+	Output      string
+	FailedBuild string
+}
+
+// readEvents sums up the output of go test -json.
+func readEvents(stdout *bytes.Buffer) outcome {
+	var out outcome
+	var text strings.Builder
+	lines := bufio.NewScanner(stdout)
+	lines.Buffer(nil, stdout.Len()+1) // one line may be all there is
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			continue // a line that the go command printed itself
+		}
+		out.add(e)
+		text.WriteString(e.Output)
+	}
+	out.failed = innermost(out.failed)
+	out.output = clip(text.String())
+	return out
+}
+
+func (o *outcome) add(e event) {
+	switch {
+	case e.Test != "" && e.Action == "fail":
+		o.ran++
+		o.failed = append(o.failed, e.Test)
+	case e.Test != "" && e.Action == "pass":
+		o.ran++
+	case e.Action == "pass":
+		o.ok = true
+	case e.Action == "build-fail", e.FailedBuild != "":
+		o.noBuild = true
+	case strings.HasPrefix(e.Output, "panic: test timed out after "):
+		o.timedOut = true
+	}
+}
+
+// innermost drops tests that failed only because one of their subtests did.
+func innermost(failed []string) []string {
+	return slices.DeleteFunc(slices.Clone(failed), func(parent string) bool {
+		return slices.ContainsFunc(failed, func(t string) bool { return strings.HasPrefix(t, parent+"/") })
+	})
+}
+
+func clip(s string) string {
+	if len(s) <= maxOutputBytes {
+		return s
+	}
+	return s[:maxOutputBytes] + "\n(cut here)\n"
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Exit codes.
+const (
+	exitCaught   = 0 // every mutant was caught
+	exitSurvived = 1 // at least one was not, or could not be tried
+	exitUsage    = 2 // the command could not start
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	name := flags.String("run", "", "try only mutants whose name matches this regular expression")
+	timeout := flags.Duration("timeout", time.Minute, "time limit for the tests of one mutant")
+	root := flags.String("root", "", "the module to work on; by default the one around the working folder")
+	dir := flags.String("list", "internal/mutants/list", "folder of the mutants, relative to the module")
+	if err := flags.Parse(args); err != nil {
+		return exitUsage
+	}
+	mutants, r, err := prepare(ctx, *root, *dir, *name, *timeout)
+	if err != nil {
+		fmt.Fprintln(stderr, "mutants:", err)
+		return exitUsage
+	}
+	return tryAll(ctx, r, mutants, stdout)
+}
+
+func prepare(ctx context.Context, root, dir, name string, timeout time.Duration) ([]mutant, *runner, error) {
+	pattern, err := regexp.Compile(name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("-run: %w", err)
+	}
+	if root == "" {
+		if root, err = moduleRoot(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	// The overlay of the go command wants absolute paths.
+	if root, err = filepath.Abs(root); err != nil {
+		return nil, nil, err
+	}
+	mutants, err := loadMutants(filepath.Join(root, filepath.FromSlash(dir)))
+	if err != nil {
+		return nil, nil, err
+	}
+	mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return !pattern.MatchString(m.name) })
+	if len(mutants) == 0 {
+		return nil, nil, fmt.Errorf("no mutant in %s matches %q", dir, name)
+	}
+	return mutants, newRunner(root, timeout), nil
+}
+
+func moduleRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module: %w", err)
+	}
+	file := string(bytes.TrimSpace(out))
+	if file == "" || file == os.DevNull {
+		return "", errors.New("not inside a module; name one with -root")
+	}
+	return filepath.Dir(file), nil
+}
+
+// tryAll prints one line for each mutant as it is decided, and details for
+// those that were not caught.
+func tryAll(ctx context.Context, r *runner, mutants []mutant, w io.Writer) int {
+	nameWidth, fileWidth := len("mutant"), len("file")
+	for _, m := range mutants {
+		nameWidth, fileWidth = max(nameWidth, len(m.name)), max(fileWidth, len(m.file))
+	}
+	row := func(name, file, took, by string) {
+		fmt.Fprintf(w, "%-*s  %-*s  %7s  %s\n", nameWidth, name, fileWidth, file, took, by)
+	}
+	row("mutant", "file", "time", "caught by")
+
+	var missed []verdict
+	for _, m := range mutants {
+		v := r.try(ctx, m)
+		by := v.by
+		if v.err != nil {
+			missed = append(missed, v)
+			by, _, _ = strings.Cut("NOT CAUGHT: "+v.err.Error(), "\n")
+		}
+		row(m.name, m.file, fmt.Sprintf("%.1fs", v.took.Seconds()), by)
+	}
+	for _, v := range missed {
+		fmt.Fprintf(w, "\n%s: %s\n%v\n", v.mutant.name, v.mutant.why, v.err)
+	}
+	fmt.Fprintf(w, "\n%d of %d mutants caught\n", len(mutants)-len(missed), len(mutants))
+	if len(missed) > 0 {
+		return exitSurvived
+	}
+	return exitCaught
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+var (
+	errSurvived = errors.New("SURVIVED")
+	errNoBuild  = errors.New("does not compile")
+	errNoTest   = errors.New("no test of that name ran")
+	errBaseline = errors.New("its test fails on the code as it is")
+)
+
+// runner runs mutants against the module at root.
+type runner struct {
+	root    string
+	timeout time.Duration // of the tests of one mutant
+
+	baseline  map[suite]error // what each suite says of the code as it is
+	usesRapid map[string]bool // by package: whether its tests draw random values
+}
+
+func newRunner(root string, timeout time.Duration) *runner {
+	return &runner{root: root, timeout: timeout, baseline: map[suite]error{}, usesRapid: map[string]bool{}}
+}
+
+// verdict is what became of one mutant.
+type verdict struct {
+	mutant mutant
+	by     string        // the tests that failed, or how else it was caught
+	err    error         // why it was not caught
+	took   time.Duration // for the mutant alone, without the baseline
+}
+
+// try plants the mutant and runs its test.
+func (r *runner) try(ctx context.Context, m mutant) verdict {
+	v := verdict{mutant: m}
+	if v.err = r.check(ctx, m.suite); v.err != nil {
+		return v
+	}
+	start := time.Now()
+	v.by, v.err = r.plant(ctx, m)
+	v.took = time.Since(start)
+	return v
+}
+
+// check runs a suite on the code as it is, once.
+func (r *runner) check(ctx context.Context, s suite) error {
+	err, known := r.baseline[s]
+	if known {
+		return err
+	}
+	out, err := r.goTest(ctx, s)
+	switch {
+	case err != nil:
+	case out.noBuild || !out.ok:
+		err = fmt.Errorf("%w:\n%s", errBaseline, out.output)
+	case out.ran == 0:
+		err = fmt.Errorf("%w: %s in %s", errNoTest, s.test, s.pkg)
+	}
+	r.baseline[s] = err
+	return err
+}
+
+// plant runs the test of m on the changed code and says who caught it.
+func (r *runner) plant(ctx context.Context, m mutant) (by string, err error) {
+	changed, err := m.apply(r.root)
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "mutant-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+
+	overlay, err := writeOverlay(dir, filepath.Join(r.root, filepath.FromSlash(m.file)), changed)
+	if err != nil {
+		return "", err
+	}
+	out, err := r.goTest(ctx, m.suite, "-overlay="+overlay)
+	if err != nil {
+		return "", err
+	}
+	return out.verdict()
+}
+
+// writeOverlay writes what the -overlay flag of the go command wants: a list of
+// files to read in the place of others.
+func writeOverlay(dir, file string, changed []byte) (string, error) {
+	replacement := filepath.Join(dir, "changed.go")
+	if err := os.WriteFile(replacement, changed, 0o600); err != nil {
+		return "", err
+	}
+	list, err := json.Marshal(map[string]map[string]string{"Replace": {file: replacement}})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "overlay.json")
+	return path, os.WriteFile(path, list, 0o600)
+}

@@ -1,0 +1,78 @@
+package messages
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// RequestID names one request; it is unique in one bus.
+type RequestID uint64
+
+// requestIDDigits is the length of the text form: 64 bits in hexadecimal.
+const requestIDDigits = 16
+
+// String returns the id as 16 hexadecimal digits, the form that logs, reports
+// and [ParseRequestID] share.
+func (id RequestID) String() string { return fmt.Sprintf("%016x", uint64(id)) }
+
+// ParseRequestID reads the form that [RequestID.String] writes. It accepts
+// nothing else, so that one request has one name. It returns [ErrMalformed].
+func ParseRequestID(s string) (RequestID, error) {
+	n, err := strconv.ParseUint(s, 16, 64)
+	if id := RequestID(n); err == nil && len(s) == requestIDDigits && id.String() == s {
+		return id, nil
+	}
+	return 0, fmt.Errorf("%w: request id %.32q: want %d lower-case hexadecimal digits", ErrMalformed, s, requestIDDigits)
+}
+
+// Delivery is one message on one edge. It is passed by value; the copies share
+// Inline and Attrs, which nobody may change once the delivery has been sent.
+//
+// Whoever holds a delivery with a Handle owes the store one release. The
+// delivery itself does not know whether it has happened.
+type Delivery struct {
+	Request  RequestID         // the request that the delivery works for
+	Epoch    uint64            // of the request: raised when a request is replayed; older deliveries are released unseen
+	Seq      uint64            // position in the stream of one request on one edge, from 0
+	Dropped  uint64            // deliveries of this stream dropped directly before this one
+	Deadline int64             // unix nanoseconds, 0 none
+	Handle   Handle            // payload in a store; zero when the payload is inline or absent
+	Inline   []byte            // payload that skipped the store; nil when there is none
+	Codec    uint32            // how Inline is encoded (Handle has its own)
+	Attempt  uint32            // 0 for the first delivery
+	Edge     string            // "from->to"
+	Key      string            // the producer's name for the payload, may be empty
+	EOS      bool              // last of its stream; may carry no payload
+	Attrs    map[string]string // small, travels with the delivery
+	Trace    TraceContext      // of the request; zero when it is not traced
+}
+
+// String gives the form used in error messages and reports.
+func (d Delivery) String() string {
+	payload := "no payload"
+	switch {
+	case !d.Handle.IsZero():
+		payload = d.Handle.String()
+	case d.Inline != nil:
+		payload = fmt.Sprintf("%d bytes inline", len(d.Inline))
+	}
+	if d.EOS {
+		payload += ", end of stream"
+	}
+	return fmt.Sprintf("delivery(%s request %v epoch %d seq %d: %s)", d.Edge, d.Request, d.Epoch, d.Seq, payload)
+}
+
+// TraceContext is the W3C trace context of a request: what a stage needs to
+// hang its span under the one that caused the delivery.
+type TraceContext struct {
+	TraceID [16]byte
+	SpanID  [8]byte
+	Flags   byte   // bit 0: sampled
+	State   string // the tracestate header, handed on unread
+}
+
+// IsZero reports whether the request is not traced.
+func (t TraceContext) IsZero() bool { return t == TraceContext{} }
+
+// Sampled reports whether somebody records the trace.
+func (t TraceContext) Sampled() bool { return t.Flags&1 != 0 }

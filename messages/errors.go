@@ -1,0 +1,35 @@
+package messages
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrMalformed reports a delivery or a part of one that breaks the rules of
+// the wire form. The error behind it is a [*MalformedError] when a single field
+// is at fault.
+var ErrMalformed = errors.New("malformed message")
+
+// MalformedError says which field of a message is wrong and how.
+// errors.Is(err, ErrMalformed) holds.
+type MalformedError struct {
+	Message string // as in the schema, for example "Delivery"
+	Field   string // as in the schema, for example "edge"; empty for the whole
+	Reason  string // what is wrong and what would be right
+}
+
+// Error names the field and the reason.
+func (e *MalformedError) Error() string {
+	if e.Field == "" {
+		return fmt.Sprintf("%v: %s: %s", ErrMalformed, e.Message, e.Reason)
+	}
+	return fmt.Sprintf("%v: %s.%s: %s", ErrMalformed, e.Message, e.Field, e.Reason)
+}
+
+// Unwrap returns ErrMalformed.
+func (e *MalformedError) Unwrap() error { return ErrMalformed }
+
+// malformed is the error for one field of a Delivery.
+func malformed(field, format string, args ...any) error {
+	return &MalformedError{Message: "Delivery", Field: field, Reason: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Everything that can be said about the code without running it. All checks run,
+# whatever the first of them finds; the exit status is 1 when one complains.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+failed=()
+check() { # check NAME COMMAND...
+	local name=$1
+	shift
+	printf '== lint: %s\n' "$name"
+	"$@" || failed+=("$name")
+}
+
+formatted() {
+	local files
+	files=$(go tool -modfile=tools/go.mod gofumpt -l .) || return
+	[[ -z $files ]] || {
+		printf 'not formatted; run `go tool -modfile=tools/go.mod gofumpt -w .`:\n%s\n' "$files"
+		return 1
+	}
+}
+
+vet() { # vet GOOS GOARCH
+	GOOS=$1 GOARCH=$2 CGO_ENABLED=0 go vet ./...
+}
+
+check "golangci-lint" go tool -modfile=tools/go.mod golangci-lint run ./...
+check "golangci-lint tools" go -C tools tool golangci-lint run --config=../.golangci.yml ./...
+check "gofumpt" formatted
+check "vet linux/arm64" vet linux arm64
+check "vet darwin/arm64" vet darwin arm64
+check "vet windows/amd64" vet windows amd64
+check "vet tools" go -C tools vet ./...
+check "go.mod is tidy" go mod tidy -diff
+check "tools/go.mod is tidy" go -C tools mod tidy -diff
+check "generated code is current" go -C tools run ./protogen -root .. -check messages/omnibus.proto
+
+if ((${#failed[@]})); then
+	printf '== lint: FAILED: %s\n' "${failed[@]}"
+	exit 1
+fi
