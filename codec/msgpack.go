@@ -1,0 +1,201 @@
+package codec
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"sync"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+const msgpackName = "msgpack"
+
+// MsgpackSerializer encodes any Go value as MessagePack, with the field tags
+// and interfaces of github.com/vmihailenco/msgpack/v5. It is the default.
+//
+// Append and Decode accept the same payloads: one value, no deeper than
+// [MaxMsgpackDepth], of no more than [MaxMsgpackValues]. Integers take as few
+// bytes as their value allows, so an integer that is decoded into an any has
+// the smallest type that holds it. Keys of maps from string to string, bool
+// or any are sorted, and struct fields have a fixed order; the order of other
+// maps is random, so a value has one encoding if it has none of those.
+// Interned strings, a private extension of the library, are refused.
+//
+// A decoded value shares no memory with the payload. As in encoding/json,
+// decoding reuses slices and maps that the target already holds: give it a
+// new one, as the function [Decode] does, and never one that holds a view. An
+// integer that is too large for its target loses the upper bits without an
+// error, so both ends declare the same width.
+//
+// A [Tensor] inside a value is a map of dtype name, shape and data. Large
+// tensors are better sent alone, by [TensorSerializer], as views.
+type MsgpackSerializer struct{}
+
+var _ Serializer = MsgpackSerializer{}
+
+// Name returns "msgpack".
+func (MsgpackSerializer) Name() string { return msgpackName }
+
+// ID returns [IDMsgpack].
+func (MsgpackSerializer) ID() ID { return IDMsgpack }
+
+// Append appends the encoding of v to dst. A v that the library cannot
+// encode is an [ErrType]; one beyond the limits a [*PayloadError].
+func (MsgpackSerializer) Append(dst []byte, v any) ([]byte, error) {
+	e := encoders.Get().(*pooledEncoder)
+	out, err := e.append(dst, v)
+	if err != nil {
+		return dst, err // and let go of the encoder, whose state is unknown
+	}
+	encoders.Put(e)
+	return out, nil
+}
+
+// Decode decodes src into *v. Bytes that are not one msgpack value within
+// the limits are a [*PayloadError]; a value that does not fit *v is an
+// [ErrMismatch].
+func (s MsgpackSerializer) Decode(src []byte, v any) error {
+	if p := reflect.ValueOf(v); p.Kind() != reflect.Pointer || p.IsNil() {
+		return &TypeError{Serializer: s.Name(), Type: fmt.Sprintf("%T", v), Want: "a non-nil pointer"}
+	}
+	d := decoders.Get().(*pooledDecoder)
+	if err := d.decode(src, v); err != nil {
+		return err // and let go of the decoder, whose state is unknown
+	}
+	if cap(d.src) <= maxPooledBytes {
+		decoders.Put(d)
+	}
+	return nil
+}
+
+// maxPooledBytes bounds the memory that an idle decoder keeps.
+const maxPooledBytes = 64 << 10
+
+var (
+	encoders = sync.Pool{New: func() any { return &pooledEncoder{enc: msgpack.NewEncoder(nil)} }}
+	decoders = sync.Pool{New: func() any { return &pooledDecoder{dec: msgpack.NewDecoder(nil)} }}
+)
+
+// pooledEncoder is an encoder and the writer it appends through.
+type pooledEncoder struct {
+	enc *msgpack.Encoder
+	dst appendWriter
+}
+
+func (e *pooledEncoder) append(dst []byte, v any) ([]byte, error) {
+	e.dst.buf = dst
+	e.enc.Reset(&e.dst)
+	e.enc.SetSortMapKeys(true)
+	e.enc.UseCompactInts(true)
+	err := e.enc.Encode(v)
+	out := e.dst.buf
+	e.dst.buf = nil // the pool keeps no hold on the caller's memory
+	if err != nil {
+		return nil, fmt.Errorf("codec: %s: encode %T: %w: %w", msgpackName, v, ErrType, err)
+	}
+	// What a consumer would refuse is refused here, where the cause is.
+	if _, err := scanMsgpack(out[len(dst):], nil); err != nil {
+		return nil, fmt.Errorf("encode %T: %w", v, err)
+	}
+	return out, nil
+}
+
+// appendWriter appends to a slice.
+type appendWriter struct{ buf []byte }
+
+func (w *appendWriter) Write(p []byte) (int, error) {
+	w.buf = append(w.buf, p...)
+	return len(p), nil
+}
+
+func (w *appendWriter) WriteByte(c byte) error {
+	w.buf = append(w.buf, c)
+	return nil
+}
+
+// pooledDecoder is a decoder and the reader it reads from.
+type pooledDecoder struct {
+	dec *msgpack.Decoder
+	fencedReader
+}
+
+// decode scans and decodes a private copy of src: whoever writes to src in
+// the meantime must not come between the check and the use.
+//
+// msgpack.Unmarshal is not used because it starts a goroutine for every type
+// that it ever meets, and never ends it.
+func (d *pooledDecoder) decode(src []byte, v any) (err error) {
+	d.src, d.pos = append(d.src[:0], src...), 0
+	if d.extensions, err = scanMsgpack(d.src, d.extensions[:0]); err != nil {
+		return err
+	}
+	d.fences = d.extensions
+	// The library panics on some values that do not fit, such as a slice as
+	// the key of a map[any]any.
+	defer func() {
+		if p := recover(); p != nil {
+			err = mismatch(v, fmt.Errorf("panic: %v", p))
+		}
+	}()
+	d.dec.Reset(&d.fencedReader)
+	if err := d.dec.Decode(v); err != nil {
+		return mismatch(v, err)
+	}
+	if d.pos != len(d.src) {
+		return mismatch(v, fmt.Errorf("%d bytes left over", len(d.src)-d.pos))
+	}
+	return nil
+}
+
+func mismatch(v any, cause error) error {
+	return fmt.Errorf("codec: %s: decode into %T: %w: %w", msgpackName, v, ErrMismatch, cause)
+}
+
+// fencedReader is the library's only way to the payload. It keeps the
+// library from taking the data of an extension for msgpack values.
+//
+// Where the target is a map, the library skips the header of an extension
+// and reads on in its data, which no scan has checked: four bytes there can
+// declare a map of 2^32 entries, which it then allocates. Extension data is
+// only ever read in blocks, and the codes of values one by one, so refusing
+// single bytes from it closes the gap.
+type fencedReader struct {
+	src        []byte
+	pos        int
+	extensions []extent // data of the extensions in src, in order
+	fences     []extent // those of extensions that end behind pos
+}
+
+var errInsideExtension = errors.New("an extension where the target has a map")
+
+func (r *fencedReader) ReadByte() (byte, error) {
+	if r.pos == len(r.src) {
+		return 0, io.ErrUnexpectedEOF
+	}
+	if len(r.fences) > 0 && r.pos >= r.fences[0].start {
+		return 0, errInsideExtension
+	}
+	r.pos++
+	return r.src[r.pos-1], nil
+}
+
+// UnreadByte is only called after ReadByte, so it never goes back over a
+// fence.
+func (r *fencedReader) UnreadByte() error {
+	r.pos--
+	return nil
+}
+
+func (r *fencedReader) Read(p []byte) (int, error) {
+	if r.pos == len(r.src) && len(p) > 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, r.src[r.pos:])
+	r.pos += n
+	for len(r.fences) > 0 && r.fences[0].end <= r.pos {
+		r.fences = r.fences[1:]
+	}
+	return n, nil
+}

@@ -1,0 +1,421 @@
+package codec_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/vmihailenco/msgpack/v5"
+	"pgregory.net/rapid"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// chunk is a value like those that stages send.
+type chunk struct {
+	Request  string            `msgpack:"request"`
+	Sequence int64             `msgpack:"sequence"`
+	Tokens   []int32           `msgpack:"tokens"`
+	Scores   []float64         `msgpack:"scores"`
+	Labels   map[string]string `msgpack:"labels"`
+	Audio    []byte            `msgpack:"audio"`
+	Final    bool              `msgpack:"final"`
+	Sent     time.Time         `msgpack:"sent"`
+	Embed    *codec.Tensor     `msgpack:"embed"`
+	Next     *chunk            `msgpack:"next"`
+}
+
+func drawChunk(t *rapid.T, depth int) chunk {
+	text := rapid.StringN(-1, -1, 40)
+	c := chunk{
+		Request:  text.Draw(t, "request"),
+		Sequence: rapid.Int64().Draw(t, "sequence"),
+		Tokens:   rapid.SliceOfN(rapid.Int32(), 0, 20).Draw(t, "tokens"),
+		Scores:   rapid.SliceOfN(rapid.Float64(), 0, 5).Draw(t, "scores"),
+		Labels:   rapid.MapOfN(text, text, 0, 5).Draw(t, "labels"),
+		Audio:    rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "audio"),
+		Final:    rapid.Bool().Draw(t, "final"),
+		Sent:     time.Unix(rapid.Int64Range(-1<<40, 1<<40).Draw(t, "seconds"), rapid.Int64Range(0, 999_999_999).Draw(t, "nanoseconds")),
+	}
+	if rapid.Bool().Draw(t, "has embed") {
+		data := rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(t, "embed")
+		c.Embed = &codec.Tensor{DType: codec.DTypeFloat16, Shape: []int{2, 1}, Data: data}
+	}
+	if depth > 0 && rapid.Bool().Draw(t, "has next") {
+		next := drawChunk(t, depth-1)
+		c.Next = &next
+	}
+	return c
+}
+
+func TestMsgpackRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := drawChunk(t, 3)
+		payload, err := codec.MsgpackSerializer{}.Append(nil, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := codec.MsgpackSerializer{}.Append(nil, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(payload, again) {
+			t.Fatalf("two encodings of one value:\n%x\n%x", payload, again)
+		}
+		got, err := codec.Decode[chunk](codec.MsgpackSerializer{}, payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, cmpopts.EquateNaNs()); diff != "" {
+			t.Fatalf("changed (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestMsgpackEncoding(t *testing.T) {
+	tensor := codec.Tensor{DType: codec.DTypeFloat32, Shape: []int{2, 2}, Data: []byte("\x00\x00\x80\x3f\x00\x00\x00\x40\x00\x00\x40\x40\x00\x00\x80\x40")}
+	empty := codec.Tensor{DType: codec.DTypeFloat32, Shape: []int{0}}
+	tests := []struct {
+		name  string
+		value any
+		want  string // hex
+	}{
+		{"nil", nil, "c0"},
+		{"compact int", int64(5), "05"},
+		{"compact negative int", int64(-5), "fb"},
+		{"int that needs two bytes", uint64(300), "cd012c"},
+		{"float stays float", 1.0, "cb3ff0000000000000"},
+		{"sorted any", map[string]any{"c": 1, "a": 2, "b": 3}, "83a16102a16203a16301"},
+		{"sorted string", map[string]string{"c": "", "a": "", "b": ""}, "83a161a0a162a0a163a0"},
+		{"sorted bool", map[string]bool{"b": true, "a": false}, "82a161c2a162c3"},
+		{"bytes", []byte{1, 2}, "c4020102"},
+		{"tensor", tensor, "84aa5f5f74656e736f725f5fc3a56474797065a7666c6f61743332a57368617065920202a464617461c4100000803f000000400000404000008040"},
+		{"empty tensor", &empty, "84aa5f5f74656e736f725f5fc3a56474797065a7666c6f61743332a573686170659100a464617461c400"},
+		{"no tensor", (*codec.Tensor)(nil), "c0"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := codec.MsgpackSerializer{}.Append(nil, tt.value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if hex.EncodeToString(got) != tt.want {
+				t.Errorf("got %x, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestMsgpackTensorInAny decodes a tensor where no type says that it is one.
+func TestMsgpackTensorInAny(t *testing.T) {
+	tensor := codec.Tensor{DType: codec.DTypeInt8, Shape: []int{2}, Data: []byte{1, 2}}
+	payload, err := codec.MsgpackSerializer{}.Append(nil, map[string]any{"t": tensor})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := codec.Decode[any](codec.MsgpackSerializer{}, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{"t": map[string]any{"__tensor__": true, "dtype": "int8", "shape": []any{int8(2)}, "data": []byte{1, 2}}}
+	if diff := cmp.Diff(any(want), got); diff != "" {
+		t.Error(diff)
+	}
+	typed, err := codec.Decode[map[string]codec.Tensor](codec.MsgpackSerializer{}, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(tensor, typed["t"]); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestMsgpackTensorMalformed(t *testing.T) {
+	tests := []struct {
+		name  string
+		value any
+		want  error
+	}{
+		{"no fields", map[string]any{}, codec.ErrShape},
+		{"no data", map[string]any{"dtype": "int8", "shape": []int{2}}, codec.ErrShape},
+		{"nil data", map[string]any{"dtype": "int8", "shape": []int{2}, "data": nil}, codec.ErrShape},
+		{"nil shape", map[string]any{"dtype": "int8", "shape": nil, "data": []byte{1, 2}}, codec.ErrShape},
+		{"unknown dtype", map[string]any{"dtype": "complex64", "shape": []int{1}, "data": []byte{1}}, codec.ErrShape},
+		{"wrong size", map[string]any{"dtype": "int8", "shape": []int{2}, "data": []byte{1}}, codec.ErrShape},
+		{"negative", map[string]any{"dtype": "int8", "shape": []int{-1}, "data": []byte{1}}, codec.ErrShape},
+		{"many dimensions", map[string]any{"dtype": "int8", "shape": make([]int, 33), "data": []byte{}}, codec.ErrShape},
+		{"data is text", map[string]any{"dtype": "int8", "shape": []int{1}, "data": []int{1}}, codec.ErrMismatch},
+		{"an array", []int{1, 2, 3}, codec.ErrMismatch},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			payload, err := codec.MsgpackSerializer{}.Append(nil, tt.value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = codec.Decode[codec.Tensor](codec.MsgpackSerializer{}, payload)
+			if !errors.Is(err, tt.want) || !errors.Is(err, codec.ErrMismatch) {
+				t.Errorf("got %v, want %v", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestMsgpackDecodeCopies changes the payload under a decoded value.
+func TestMsgpackDecodeCopies(t *testing.T) {
+	want := map[string]any{"bytes": []byte("some bytes"), "text": "some text"}
+	payload, err := codec.MsgpackSerializer{}.Append(nil, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := codec.Decode[map[string]any](codec.MsgpackSerializer{}, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := codec.Decode[msgpack.RawMessage](codec.MsgpackSerializer{}, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := bytes.Clone(raw)
+	for i := range payload {
+		payload[i] ^= 0xff
+	}
+	// And again with the decoder, whose buffers are used again.
+	if _, err := codec.Decode[any](codec.MsgpackSerializer{}, []byte("\xd9\x20"+strings.Repeat("x", 32))); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if !bytes.Equal(raw, before) {
+		t.Error("a raw message changed")
+	}
+}
+
+// saboteur rewrites the payload while it is decoded, as a producer with
+// write access to it could.
+type saboteur struct{}
+
+var sabotaged []byte
+
+func (*saboteur) DecodeMsgpack(dec *msgpack.Decoder) error {
+	copy(sabotaged[2:], "\xdd\xff\xff\xff\xff") // an array of 2^32
+	return dec.Skip()
+}
+
+func TestMsgpackPayloadChangesWhileDecoding(t *testing.T) {
+	var got struct {
+		_msgpack struct{} `msgpack:",as_array"`
+		First    saboteur
+		Second   any
+	}
+	sabotaged = []byte("\x92\x00\x95\x01\x02\x03\x04\x05")
+	if err := (codec.MsgpackSerializer{}).Decode(sabotaged, &got); err != nil {
+		t.Fatal(err)
+	}
+	if want := []any{int8(1), int8(2), int8(3), int8(4), int8(5)}; !cmp.Equal(got.Second, any(want)) {
+		t.Errorf("got %v, want what was checked, %v", got.Second, want)
+	}
+}
+
+func nested(depth int, open string) []byte {
+	return []byte(strings.Repeat(open, depth) + "\xc0")
+}
+
+func TestMsgpackHostile(t *testing.T) {
+	tests := []struct {
+		name   string
+		src    string
+		want   error
+		offset int
+	}{
+		{"empty", "", codec.ErrMalformed, 0},
+		{"never used code", "\xc1", codec.ErrMalformed, 0},
+		{"two values", "\xc0\xc0", codec.ErrMalformed, 1},
+		{"cut number", "\xcf\x00", codec.ErrMalformed, 0},
+		{"cut length", "\xdd\xff\xff", codec.ErrMalformed, 1},
+		{"cut text", "\xa3ab", codec.ErrMalformed, 0},
+		{"missing element", "\x92\xc0", codec.ErrMalformed, 0},
+		{"missing inner element", "\x92\x91\xc0", codec.ErrMalformed, 3},
+		{"missing map value", "\x81\xa1k", codec.ErrMalformed, 3},
+		{"huge array", "\xdd\xff\xff\xff\xff", codec.ErrMalformed, 0},
+		{"huge map", "\xdf\xff\xff\xff\xff", codec.ErrMalformed, 0},
+		{"map count that doubles to nothing", "\xdf\x80\x00\x00\x00", codec.ErrMalformed, 0},
+		{"huge text", "\xdb\xff\xff\xff\xff", codec.ErrMalformed, 0},
+		{"huge bytes", "\xc6\xff\xff\xff\xff", codec.ErrMalformed, 0},
+		{"huge extension", "\xc9\xff\xff\xff\xff\xff", codec.ErrMalformed, 0},
+		{"huge inside", "\x91\xdd\xff\xff\xff\xff", codec.ErrMalformed, 1},
+		{"extension without type", "\xc7\x00", codec.ErrMalformed, 0},
+		{"extension without data", "\xd4\x05", codec.ErrMalformed, 0},
+		{"interned string", "\xd4\x80\x00", codec.ErrMalformed, 0},
+		{"deep arrays", string(nested(65, "\x91")), codec.ErrLimit, 64},
+		{"deep maps", string(nested(65, "\x81\xc0")), codec.ErrLimit, 128},
+		{"a stack killer", string(nested(10_000_000, "\x91")), codec.ErrLimit, 64},
+		{"too many values", "\xdd\x00\x40\x00\x00" + strings.Repeat("\xc0", 1<<22), codec.ErrLimit, 5 + 1<<22 - 1},
+	}
+	targets := []any{new(any), new(map[string]any), new([]any), new([]string), new(string), new([]byte), new(chunk), new(codec.Tensor)}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			targets := targets
+			if len(tt.src) > 1<<20 {
+				targets = targets[:1] // the scan comes first and knows no target
+			}
+			for _, target := range targets {
+				var bad *codec.PayloadError
+				allocated, err := allocatedBy(func() error { return codec.MsgpackSerializer{}.Decode([]byte(tt.src), target) })
+				if !errors.As(err, &bad) || !errors.Is(err, tt.want) {
+					t.Fatalf("into %T: got %v, want %v", target, err, tt.want)
+				}
+				if bad.Offset != tt.offset {
+					t.Errorf("into %T: offset %d, want %d: %v", target, bad.Offset, tt.offset, err)
+				}
+				// The private copy, the one made by the test, and small change.
+				if limit := uint64(3*len(tt.src) + 1<<20); allocated > limit {
+					t.Errorf("into %T: %d bytes of payload made it allocate %d", target, len(tt.src), allocated)
+				}
+			}
+		})
+	}
+}
+
+func allocatedBy(f func() error) (sizeBytes uint64, err error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err = f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc, err
+}
+
+func TestMsgpackLimitsAreReached(t *testing.T) {
+	for name, src := range map[string][]byte{
+		"arrays":              nested(64, "\x91"),
+		"maps":                nested(64, "\x81\xa0"),
+		"empty at the bottom": append(nested(64, "\x91")[:64], 0x90),
+	} {
+		if _, err := codec.Decode[any](codec.MsgpackSerializer{}, src); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	most := append([]byte("\xdd\x00\x3f\xff\xff"), make([]byte, 1<<22-1)...)
+	if err := codec.ScanMsgpack(most); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMsgpackExtensionAsMap sends a map's code as the data of an extension,
+// which the library takes for a map where the target is one.
+func TestMsgpackExtensionAsMap(t *testing.T) {
+	huge := "\xdf\xff\xff\xff"           // then one byte more of the count
+	inner := "\x81\xa1k\xdd\xff\xff\xff" // a map of an array of 2^32
+	tests := []struct {
+		name   string
+		src    string
+		target any
+	}{
+		{"first element", "\x92\xd6\xff" + huge + "\x70", new([]map[string]any)},
+		{"strings", "\x92\xd6\xff" + huge + "\x70", new([]map[string]string)},
+		{"typed map", "\x92\xd6\xff" + huge + "\x70", new([]map[string]int)},
+		{"struct field", "\x81\xa6labels\xd6\xff" + huge, new(chunk)},
+		{"inner length", "\x92\xd7\xff" + inner + "\xff\x70", new([]map[string]any)},
+		{"fixext 1", "\x95\xd4\x05\xdf\x7f\x7f\x7f\x7f", new([]map[string]any)},
+		{"ext 8", "\x92\xc7\x04\x05" + huge + "\x70", new([]map[string]any)},
+		{"second extension", "\x93\xd6\xff\x00\x00\x00\x00\xd6\xff" + huge + "\x70", new([]map[string]any)},
+		{"top level tensor", "\xd6\xff" + huge, new(codec.Tensor)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if err := codec.ScanMsgpack([]byte(tt.src)); err != nil {
+				t.Fatalf("the stream is well formed, but: %v", err)
+			}
+			allocated, err := allocatedBy(func() error { return codec.MsgpackSerializer{}.Decode([]byte(tt.src), tt.target) })
+			if !errors.Is(err, codec.ErrMismatch) {
+				t.Errorf("got %v, want ErrMismatch", err)
+			}
+			if allocated > 1<<20 {
+				t.Errorf("allocated %d bytes", allocated)
+			}
+		})
+	}
+}
+
+func TestMsgpackMismatch(t *testing.T) {
+	tests := []struct {
+		name   string
+		src    string
+		target any
+	}{
+		{"text into a number", "\xa1x", new(int)},
+		{"number into a struct", "\x05", new(chunk)},
+		{"unknown extension", "\xd4\x05\x00", new(any)},
+		// Where the library panics.
+		{"slice as a key", "\x81\x90\xc0", new(map[any]any)},
+		{"no such interface", "\x81\xa1R\x05", new(struct{ R io.Reader })},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if err := codec.ScanMsgpack([]byte(tt.src)); err != nil {
+				t.Fatal(err)
+			}
+			err := codec.MsgpackSerializer{}.Decode([]byte(tt.src), tt.target)
+			if !errors.Is(err, codec.ErrMismatch) {
+				t.Errorf("got %v, want ErrMismatch", err)
+			}
+			if want := fmt.Sprintf("decode into %T", tt.target); err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("text %q lacks %q", err, want)
+			}
+		})
+	}
+}
+
+// garbage encodes itself as something that is no msgpack value.
+type garbage struct{}
+
+func (garbage) MarshalMsgpack() ([]byte, error) { return []byte{0xc1}, nil }
+
+// TestMsgpackAppendRefuses checks that what no consumer could decode fails at
+// the producer.
+func TestMsgpackAppendRefuses(t *testing.T) {
+	deep := any(nil)
+	for range 65 {
+		deep = []any{deep}
+	}
+	type interned struct {
+		A string `msgpack:",intern"`
+		B string `msgpack:",intern"`
+	}
+	tests := []struct {
+		name  string
+		value any
+		want  error
+	}{
+		{"too deep", deep, codec.ErrLimit},
+		{"garbage", garbage{}, codec.ErrMalformed},
+		{"function", func() {}, codec.ErrType},
+		{"channel inside", map[string]any{"c": make(chan int)}, codec.ErrType},
+		{"interned strings", interned{"again", "again"}, codec.ErrMalformed},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dst := []byte("before")
+			got, err := codec.MsgpackSerializer{}.Append(dst, tt.value)
+			if !errors.Is(err, tt.want) {
+				t.Errorf("got %v, want %v", err, tt.want)
+			}
+			if string(got) != "before" {
+				t.Errorf("dst is %q after an error", got)
+			}
+			// What a failed encoder leaves behind reaches no one else.
+			if got, err := (codec.MsgpackSerializer{}).Append(nil, "fine"); err != nil || string(got) != "\xa4fine" {
+				t.Errorf("next: %q, %v", got, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,108 @@
+package codec
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Registry finds serializers by name and by ID. The zero value is empty and
+// ready to use. It is safe for concurrent use; lookups take no lock.
+type Registry struct {
+	register sync.Mutex // serializes Register
+	// table is replaced as a whole by Register and never changed once it is
+	// visible, so that a lookup is one atomic load.
+	table atomic.Pointer[registryTable]
+}
+
+type registryTable struct {
+	byID   map[ID]Serializer
+	byName map[string]Serializer
+}
+
+// emptyTable is the table of a registry without serializers.
+var emptyTable registryTable
+
+// builtins are the only serializers with an ID below FirstUserID.
+var builtins = []Serializer{RawSerializer{}, MsgpackSerializer{}, TensorSerializer{}}
+
+// Default returns a new registry that holds the built-in serializers. The
+// caller may register more; other registries do not see them.
+func Default() *Registry {
+	r := new(Registry)
+	for _, s := range builtins {
+		if err := r.Register(s); err != nil {
+			panic(err) // two built-ins share a name or an ID
+		}
+	}
+	return r
+}
+
+// Register adds s. A name or ID that is taken is an [ErrDuplicate], even by
+// an equal serializer. An empty name, or an ID below [FirstUserID] for a
+// serializer from outside this package, is an [ErrReserved].
+func (r *Registry) Register(s Serializer) error {
+	name, id := s.Name(), s.ID()
+	if name == "" || (id < FirstUserID && !slices.Contains(builtins, s)) {
+		return fmt.Errorf("codec: register %q with ID %d: %w: give it a name and an ID of %d or more",
+			name, id, ErrReserved, FirstUserID)
+	}
+	r.register.Lock()
+	defer r.register.Unlock()
+
+	old := r.load()
+	if other, taken := old.byName[name]; taken {
+		return fmt.Errorf("codec: register %q with ID %d: %w: the name belongs to ID %d", name, id, ErrDuplicate, other.ID())
+	}
+	if other, taken := old.byID[id]; taken {
+		return fmt.Errorf("codec: register %q with ID %d: %w: the ID belongs to %q", name, id, ErrDuplicate, other.Name())
+	}
+	next := &registryTable{
+		byID:   make(map[ID]Serializer, len(old.byID)+1),
+		byName: make(map[string]Serializer, len(old.byName)+1),
+	}
+	maps.Copy(next.byID, old.byID)
+	maps.Copy(next.byName, old.byName)
+	next.byID[id], next.byName[name] = s, s
+	r.table.Store(next)
+	return nil
+}
+
+// ByID returns the serializer with that ID, or an [*UnknownError].
+func (r *Registry) ByID(id ID) (Serializer, error) {
+	if s, ok := r.load().byID[id]; ok {
+		return s, nil
+	}
+	return nil, &UnknownError{ID: id, Known: r.Names()}
+}
+
+// ByName returns the serializer of that name, or an [*UnknownError].
+func (r *Registry) ByName(name string) (Serializer, error) {
+	if s, ok := r.load().byName[name]; ok {
+		return s, nil
+	}
+	return nil, &UnknownError{Name: name, Known: r.Names()}
+}
+
+// Names returns the names of the registered serializers, in the order of
+// their IDs.
+func (r *Registry) Names() []string {
+	all := slices.SortedFunc(maps.Values(r.load().byID), func(a, b Serializer) int {
+		return cmp.Compare(a.ID(), b.ID())
+	})
+	names := make([]string, len(all))
+	for i, s := range all {
+		names[i] = s.Name()
+	}
+	return names
+}
+
+func (r *Registry) load() *registryTable {
+	if t := r.table.Load(); t != nil {
+		return t
+	}
+	return &emptyTable
+}

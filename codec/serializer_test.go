@@ -1,0 +1,261 @@
+package codec_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// TestContract checks what every serializer promises.
+func TestContract(t *testing.T) {
+	matrix, err := codec.FromSlice([]float32{1, 2, 3, 4, 5, 6}, 2, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name       string
+		serializer codec.Serializer
+		value      any
+		bad        any // a value that cannot be encoded
+		target     any // a nil pointer, of a type that can be decoded into
+	}{
+		{"raw bytes", codec.RawSerializer{}, []byte("payload"), 42, (*[]byte)(nil)},
+		{"raw string", codec.RawSerializer{}, "payload", []int{1}, (*string)(nil)},
+		{"raw empty", codec.RawSerializer{}, []byte{}, nil, (*[]byte)(nil)},
+		{"msgpack", codec.MsgpackSerializer{}, map[string]any{"k": "v"}, make(chan int), (*any)(nil)},
+		{"tensor", codec.TensorSerializer{}, matrix, matrix.Data, (*codec.Tensor)(nil)},
+		{"tensor pointer", codec.TensorSerializer{}, &matrix, (*codec.Tensor)(nil), (*codec.Tensor)(nil)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			payload, err := tt.serializer.Append(nil, tt.value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Run("append keeps what is there", func(t *testing.T) {
+				got, err := tt.serializer.Append([]byte("before"), tt.value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want := append([]byte("before"), payload...); !bytes.Equal(got, want) {
+					t.Errorf("got %q, want %q", got, want)
+				}
+			})
+			t.Run("append stays in place", func(t *testing.T) {
+				room := bytes.Repeat([]byte{0xee}, len(payload)+1)
+				got, err := tt.serializer.Append(room[:0], tt.value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !bytes.Equal(room[:len(payload)], payload) || len(got) != len(payload) {
+					t.Error("Append left memory with enough capacity")
+				}
+			})
+			t.Run("bad value", func(t *testing.T) {
+				if _, err := tt.serializer.Append(nil, tt.bad); !errors.Is(err, codec.ErrType) {
+					t.Errorf("got %v, want ErrType", err)
+				}
+			})
+			t.Run("bad target", func(t *testing.T) {
+				for _, target := range []any{tt.target, nil, 1, struct{}{}} {
+					var typed *codec.TypeError
+					if err := tt.serializer.Decode(payload, target); !errors.As(err, &typed) || !errors.Is(err, codec.ErrType) {
+						t.Errorf("%T: got %v, want a TypeError", target, err)
+					}
+				}
+			})
+			if sizer, ok := tt.serializer.(codec.Sizer); ok {
+				checkSizer(t, sizer, tt.value, tt.bad, payload)
+			}
+		})
+	}
+}
+
+func checkSizer(t *testing.T, s codec.Sizer, value, bad any, payload []byte) {
+	t.Helper()
+	n, ok := s.Size(value)
+	if !ok || n != len(payload) {
+		t.Fatalf("Size = %d, %v, want %d", n, ok, len(payload))
+	}
+	dst := bytes.Repeat([]byte{0xee}, n)
+	if err := s.EncodeInto(dst, value); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(dst, payload) {
+		t.Errorf("EncodeInto differs from Append: %x, want %x", dst, payload)
+	}
+	for _, wrong := range []int{n - 1, n + 1} {
+		var size *codec.SizeError
+		err := s.EncodeInto(make([]byte, max(wrong, 0)), value)
+		if wrong >= 0 && (!errors.As(err, &size) || !errors.Is(err, codec.ErrSize) || size.Got != wrong || size.Want != n) {
+			t.Errorf("EncodeInto %d bytes: got %v, want a SizeError", wrong, err)
+		}
+	}
+	if n, ok := s.Size(bad); ok {
+		t.Errorf("Size of a bad value = %d, true", n)
+	}
+	if err := s.EncodeInto(nil, bad); !errors.Is(err, codec.ErrType) {
+		t.Errorf("EncodeInto of a bad value: got %v, want ErrType", err)
+	}
+}
+
+func TestRawDecode(t *testing.T) {
+	payload := []byte("some bytes, and others behind them")[:len("some bytes")]
+	view, err := codec.Decode[[]byte](codec.RawSerializer{}, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if &view[0] != &payload[0] {
+		t.Error("decoded bytes are not a view")
+	}
+	if cap(view) != len(payload) {
+		t.Errorf("capacity %d reaches beyond the payload of %d", cap(view), len(payload))
+	}
+	s, err := codec.Decode[string](codec.RawSerializer{}, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload[0] = 'S'
+	if s != "some bytes" {
+		t.Errorf("decoded string changed with the payload: %q", s)
+	}
+}
+
+// user is a serializer from outside the package.
+type user struct {
+	codec.RawSerializer
+	name string
+	id   codec.ID
+}
+
+func (u user) Name() string { return u.name }
+func (u user) ID() codec.ID { return u.id }
+
+func TestDefault(t *testing.T) {
+	r := codec.Default()
+	if diff := cmp.Diff([]string{"raw", "msgpack", "tensor"}, r.Names()); diff != "" {
+		t.Error(diff)
+	}
+	for name, id := range map[string]codec.ID{"raw": 1, "msgpack": 2, "tensor": 3} {
+		byName, err := r.ByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		byID, err := r.ByID(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if byName != byID || byID.Name() != name || byID.ID() != id {
+			t.Errorf("%q is ID %d, and ID %d is %q", name, byName.ID(), id, byID.Name())
+		}
+	}
+	if err := r.Register(user{name: "mine", id: 256}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := codec.Default().ByName("mine"); !errors.Is(err, codec.ErrUnknown) {
+		t.Errorf("two default registries share what is registered: %v", err)
+	}
+}
+
+func TestRegister(t *testing.T) {
+	tests := []struct {
+		name string
+		add  codec.Serializer
+		want error
+	}{
+		{"new", user{name: "new", id: 257}, nil},
+		{"largest ID", user{name: "new", id: 1<<32 - 1}, nil},
+		{"same again", user{name: "mine", id: 256}, codec.ErrDuplicate},
+		{"name taken", user{name: "mine", id: 257}, codec.ErrDuplicate},
+		{"ID taken", user{name: "new", id: 256}, codec.ErrDuplicate},
+		{"built-in again", codec.MsgpackSerializer{}, codec.ErrDuplicate},
+		{"ID zero", user{name: "new", id: 0}, codec.ErrReserved},
+		{"ID reserved", user{name: "new", id: 255}, codec.ErrReserved},
+		{"ID of a built-in", user{name: "new", id: 3}, codec.ErrReserved},
+		{"no name", user{name: "", id: 257}, codec.ErrReserved},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := codec.Default()
+			if err := r.Register(user{name: "mine", id: 256}); err != nil {
+				t.Fatal(err)
+			}
+			before := r.Names()
+			err := r.Register(tt.add)
+			if !errors.Is(err, tt.want) {
+				t.Fatalf("got %v, want %v", err, tt.want)
+			}
+			if tt.want != nil {
+				if diff := cmp.Diff(before, r.Names()); diff != "" {
+					t.Errorf("a refused serializer changed the registry:\n%s", diff)
+				}
+				return
+			}
+			if got, err := r.ByID(tt.add.ID()); err != nil || got != tt.add {
+				t.Errorf("ByID = %v, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestUnknown(t *testing.T) {
+	var empty codec.Registry
+	full := codec.Default()
+	_, byName := full.ByName("msgpak")
+	_, byID := full.ByID(77)
+	_, inEmpty := empty.ByID(1)
+	tests := []struct {
+		name string
+		err  error
+		want codec.UnknownError
+		text string
+	}{
+		{"by name", byName, codec.UnknownError{Name: "msgpak", Known: []string{"raw", "msgpack", "tensor"}}, `name "msgpak"; registered: raw, msgpack, tensor`},
+		{"by ID", byID, codec.UnknownError{ID: 77, Known: []string{"raw", "msgpack", "tensor"}}, "ID 77; registered: raw"},
+		{"empty registry", inEmpty, codec.UnknownError{ID: 1, Known: []string{}}, "registered: none"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var got *codec.UnknownError
+			if !errors.As(tt.err, &got) || !errors.Is(tt.err, codec.ErrUnknown) {
+				t.Fatalf("got %v, want an UnknownError", tt.err)
+			}
+			if diff := cmp.Diff(&tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if !strings.Contains(tt.err.Error(), tt.text) {
+				t.Errorf("text %q lacks %q", tt.err, tt.text)
+			}
+		})
+	}
+}
+
+func TestRegistryConcurrent(t *testing.T) {
+	const registrars, each = 8, 100
+	r := codec.Default()
+	var all sync.WaitGroup
+	for g := range registrars {
+		all.Go(func() {
+			for i := range each {
+				n := g*each + i
+				if err := r.Register(user{name: fmt.Sprint("user ", n), id: codec.FirstUserID + codec.ID(n)}); err != nil {
+					t.Error(err)
+				}
+				if _, err := r.ByID(codec.IDMsgpack); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if got, want := len(r.Names()), 3+registrars*each; got != want {
+		t.Errorf("%d serializers registered, want %d", got, want)
+	}
+}

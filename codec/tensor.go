@@ -1,0 +1,262 @@
+package codec
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// Tensor is a dense array of numbers in row-major order. Its three fields
+// belong together, see [Tensor.Validate]. Copies of a Tensor share Shape and
+// Data.
+type Tensor struct {
+	DType DType
+	// Shape holds the dimensions, outermost first. An empty shape is that of
+	// a scalar, with one element; a dimension may be 0.
+	Shape []int
+	// Data holds the elements, little endian. It may be a view of memory that
+	// belongs to someone else, such as a payload.
+	Data []byte
+}
+
+// NumElements returns the number of elements of a valid tensor.
+func (t Tensor) NumElements() int {
+	n := 1
+	for _, dim := range t.Shape {
+		n *= dim
+	}
+	return n
+}
+
+// String returns dtype and shape, such as "float32[2 3]".
+func (t Tensor) String() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
+
+// Validate checks that the dtype is known, that the shape has at most
+// [MaxDims] dimensions, none negative, and that Data has the size that
+// follows from both. The error is a [*ShapeError].
+func (t Tensor) Validate() error {
+	want, err := dataSize(t.DType, t.Shape)
+	if err != nil {
+		return err
+	}
+	if len(t.Data) != want {
+		return t.shapeError(fmt.Sprintf("data has %d bytes, the shape needs %d", len(t.Data), want))
+	}
+	return nil
+}
+
+func (t Tensor) shapeError(reason string) error {
+	return &ShapeError{DType: t.DType, Shape: slices.Clone(t.Shape), Reason: reason}
+}
+
+// Clone returns a copy that shares nothing with t, with data aligned for
+// every element type. It serves to keep a tensor longer than the payload it
+// is a view of.
+func (t Tensor) Clone() Tensor {
+	data := makeAligned(len(t.Data))
+	copy(data, t.Data)
+	return Tensor{DType: t.DType, Shape: slices.Clone(t.Shape), Data: data}
+}
+
+// TensorSize returns the size in bytes of the payload of a tensor. The error
+// is a [*ShapeError].
+func TensorSize(dtype DType, shape ...int) (int, error) {
+	size, err := dataSize(dtype, shape)
+	if err != nil {
+		return 0, err
+	}
+	return dataOffset(len(shape)) + size, nil
+}
+
+// NewTensorIn lays out a tensor in buf, which must have exactly the size that
+// [TensorSize] returns. It writes the header and returns the tensor, whose
+// Data is the rest of buf, to be filled in place. Data still holds what was
+// in buf before: the caller fills all of it.
+func NewTensorIn(buf []byte, dtype DType, shape ...int) (Tensor, error) {
+	size, err := TensorSize(dtype, shape...)
+	if err != nil {
+		return Tensor{}, err
+	}
+	if len(buf) != size {
+		return Tensor{}, &SizeError{Serializer: tensorName, Got: len(buf), Want: size}
+	}
+	data := putHeader(buf, dtype, shape)
+	return Tensor{DType: dtype, Shape: slices.Clone(shape), Data: buf[data:size:size]}, nil
+}
+
+// putHeader writes the header of a valid tensor and returns its size, which
+// is where the data begins.
+func putHeader(buf []byte, dtype DType, shape []int) int {
+	prefix := tensorPrefix{magic: tensorMagic, version: tensorVersion, dtype: dtype, ndim: uint8(len(shape))}
+	binary.LittleEndian.PutUint64(buf, prefix.pack())
+	at := prefixSizeBytes
+	for _, dim := range shape {
+		binary.LittleEndian.PutUint64(buf[at:], uint64(dim))
+		at += dimSizeBytes
+	}
+	data := dataOffset(len(shape))
+	clear(buf[at:data]) // reserved memory holds what was there before
+	return data
+}
+
+// ViewTensor returns the tensor in payload. Data is a view of the payload;
+// only the shape is copied. Bytes that [NewTensorIn] would not have written
+// are a [*PayloadError].
+func ViewTensor(payload []byte) (Tensor, error) {
+	if len(payload) < dataOffset(0) {
+		return Tensor{}, tensorPayloadError(len(payload), "ends within the header")
+	}
+	// Another process may still write to the payload, so every field is read
+	// once, and what was checked is what is used.
+	prefix := unpackPrefix(binary.LittleEndian.Uint64(payload))
+	if err := prefix.validate(); err != nil {
+		return Tensor{}, err
+	}
+	ndim := int(prefix.ndim)
+	data := dataOffset(ndim)
+	if len(payload) < data {
+		return Tensor{}, tensorPayloadError(len(payload), fmt.Sprintf("ends within the header of %d dimensions", ndim))
+	}
+	shape, err := readShape(payload[:data], ndim)
+	if err != nil {
+		return Tensor{}, err
+	}
+	t := Tensor{DType: prefix.dtype, Shape: shape, Data: payload[data:len(payload):len(payload)]}
+	if err := t.Validate(); err != nil {
+		return Tensor{}, tensorPayloadError(data, err.Error())
+	}
+	return t, nil
+}
+
+func (p tensorPrefix) validate() error {
+	switch {
+	case p.magic != tensorMagic:
+		return tensorPayloadError(0, fmt.Sprintf("magic %#x is not that of a tensor", p.magic))
+	case p.version != tensorVersion:
+		return tensorPayloadError(4, fmt.Sprintf("version %d, want %d", p.version, tensorVersion))
+	case !p.dtype.Valid():
+		return tensorPayloadError(5, fmt.Sprintf("unknown %v", p.dtype))
+	case p.ndim > MaxDims:
+		return tensorPayloadError(6, fmt.Sprintf("%d dimensions, at most %d", p.ndim, MaxDims))
+	case p.reserved != 0:
+		return tensorPayloadError(7, "reserved byte is not zero")
+	}
+	return nil
+}
+
+// readShape reads the shape from a whole header, and checks what is behind.
+func readShape(header []byte, ndim int) ([]int, error) {
+	shape := make([]int, ndim)
+	at := prefixSizeBytes
+	for i := range shape {
+		dim := binary.LittleEndian.Uint64(header[at:])
+		if dim > math.MaxInt {
+			return nil, tensorPayloadError(at, fmt.Sprintf("dimension %d is %d", i, dim))
+		}
+		shape[i] = int(dim)
+		at += dimSizeBytes
+	}
+	for i, b := range header[at:] {
+		if b != 0 {
+			return nil, tensorPayloadError(at+i, "padding is not zero")
+		}
+	}
+	return shape, nil
+}
+
+func tensorPayloadError(offset int, reason string) error {
+	return &PayloadError{Serializer: tensorName, Offset: offset, Reason: reason, Err: ErrMalformed}
+}
+
+// dataSize returns the size of a tensor's data in bytes. Header and data
+// together fit an int. That must hold without the dimensions that are 0, too:
+// strides and partial products computed from an accepted shape then fit as
+// well, in whatever order they are taken.
+func dataSize(dtype DType, shape []int) (int, error) {
+	t := Tensor{DType: dtype, Shape: shape}
+	switch {
+	case !dtype.Valid():
+		return 0, t.shapeError("unknown dtype")
+	case len(shape) > MaxDims:
+		return 0, t.shapeError(fmt.Sprintf("%d dimensions, at most %d", len(shape), MaxDims))
+	}
+	size, empty := uint64(dtype.Size()), false
+	for i, dim := range shape {
+		if dim < 0 {
+			return 0, t.shapeError(fmt.Sprintf("dimension %d is negative", i))
+		}
+		if dim == 0 {
+			empty = true
+			continue
+		}
+		over, product := bits.Mul64(size, uint64(dim))
+		if over != 0 || product > uint64(math.MaxInt-dataOffset(MaxDims)) {
+			return 0, t.shapeError("size overflows")
+		}
+		size = product
+	}
+	if empty {
+		return 0, nil
+	}
+	return int(size), nil
+}
+
+// FromSlice returns a tensor of the given shape whose Data is a view of data:
+// neither is copied. A shape of one dimension is written out like any other,
+// as in FromSlice(data, len(data)). The error is a [*ShapeError], or
+// [ErrByteOrder].
+func FromSlice[T Element](data []T, shape ...int) (Tensor, error) {
+	dtype := DTypeOf[T]()
+	if err := checkByteOrder(dtype); err != nil {
+		return Tensor{}, err
+	}
+	t := Tensor{DType: dtype, Shape: slices.Clone(shape), Data: bytesOf(data)}
+	if err := t.Validate(); err != nil {
+		return Tensor{}, err
+	}
+	return t, nil
+}
+
+// View returns the elements of t. The result is a view of t.Data: nothing is
+// copied or allocated, and writes go both ways. It has no capacity beyond its
+// length.
+//
+// T must match the dtype, or the error is a [*DTypeError]. Data at an address
+// that T forbids is an [*AlignmentError], a tensor that is not valid a
+// [*ShapeError], and a host that is big endian [ErrByteOrder].
+//
+// View[bool] looks at every byte, because a Go bool that is neither 0 nor 1
+// breaks assumptions of the compiler; one that is found is an
+// [ErrMalformed]. Where another process might change the bytes afterwards,
+// use Data itself.
+func View[T Element](t Tensor) ([]T, error) {
+	dtype := DTypeOf[T]()
+	if t.DType != dtype {
+		return nil, &DTypeError{Got: t.DType, Want: dtype}
+	}
+	if err := t.Validate(); err != nil {
+		return nil, err
+	}
+	if err := checkByteOrder(dtype); err != nil {
+		return nil, err
+	}
+	if dtype == DTypeBool {
+		if i := slices.IndexFunc(t.Data, func(b byte) bool { return b > 1 }); i >= 0 {
+			return nil, tensorPayloadError(dataOffset(len(t.Shape))+i, "a bool is neither 0 nor 1")
+		}
+	}
+	return elementsOf[T](t.Data)
+}
+
+// hostLittleEndian is a variable for tests only.
+var hostLittleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+
+// checkByteOrder refuses views that would show swapped bytes.
+func checkByteOrder(dtype DType) error {
+	if hostLittleEndian || dtype.Size() == 1 {
+		return nil
+	}
+	return fmt.Errorf("codec: tensor: view of %v: %w: tensor data is little endian; decode Data with encoding/binary", dtype, ErrByteOrder)
+}
