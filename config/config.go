@@ -1,0 +1,200 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// WindowAll is the window size of an edge whose receiver waits for everything
+// that the sender makes of a request.
+const WindowAll = -1
+
+// State is what a stage keeps between messages.
+type State string
+
+// The states of a stage.
+const (
+	StateNone    State = "none"    // nothing: any replica takes any message
+	StateRequest State = "request" // per request: one replica sees all of a request
+)
+
+// Restart says when the process of a stage is started again.
+type Restart string
+
+// The restart policies.
+const (
+	RestartAlways    Restart = "always"
+	RestartOnFailure Restart = "on-failure"
+	RestartNever     Restart = "never"
+)
+
+// Policy says what a sender does when the window of an edge is full.
+type Policy string
+
+// The policies of an edge.
+const (
+	PolicyBlock      Policy = "block"       // wait: nothing is lost
+	PolicyFail       Policy = "fail"        // fail the request
+	PolicyDropOldest Policy = "drop-oldest" // lose the oldest message that nobody has begun to read
+)
+
+// Serializer is how payloads are encoded.
+type Serializer string
+
+// The serializers.
+const (
+	SerializerMsgpack Serializer = "msgpack"
+	SerializerRaw     Serializer = "raw"
+)
+
+// Memory is where the ring lives.
+type Memory string
+
+// The memories.
+const (
+	MemoryShared Memory = "shared" // mapped by all processes of the pipeline
+	MemoryHeap   Memory = "heap"   // this process only
+)
+
+// A Pipeline is a checked and resolved file.
+type Pipeline struct {
+	// File is the name the file was read under.
+	File string `json:"file"`
+	// Name is omnibus.name, else the file's pipeline key, else the base name
+	// of the file. It consists of letters, digits, '.', '_' and '-'.
+	Name string `json:"name"`
+	// Stages are in topological order; stages that could stand either way
+	// keep the order of the file.
+	Stages []Stage `json:"stages"`
+	// Edges are ordered by sender, then receiver, in the order of Stages.
+	Edges []Edge `json:"edges"`
+	// Connectors are the definitions that have a name, whether used or not.
+	Connectors map[string]Connector `json:"connectors,omitempty"`
+	Bus        Bus                  `json:"bus"`
+	// Settings are the top-level keys that this package does not read.
+	Settings Settings `json:"settings,omitempty"`
+	Notes    []Note   `json:"notes,omitempty"`
+}
+
+// Bus holds the settings of the bus as a whole. Zero: the bus chooses.
+type Bus struct {
+	RingBytes    int64         `json:"ring_bytes,omitempty"`
+	Slots        int           `json:"slots,omitempty"`
+	MaxRequests  int           `json:"max_requests,omitempty"`
+	InlineBytes  int64         `json:"inline_bytes,omitempty"` // payloads up to this size travel in the message
+	Serializer   Serializer    `json:"serializer,omitempty"`
+	StallTimeout time.Duration `json:"stall_timeout_ns,omitempty"`
+	Memory       Memory        `json:"memory,omitempty"`
+}
+
+// A Stage is one step of the pipeline. Zero values: the bus chooses, except
+// where a field says otherwise.
+type Stage struct {
+	// ID is the stage_id as text: 0 and "0" are the same stage.
+	ID string `json:"id"`
+	// Handler is the registered handler, by default the ID.
+	Handler  string `json:"handler"`
+	Replicas int    `json:"replicas,omitempty"`
+	// MaxInflight bounds the requests that the stage works on at a time:
+	// omnibus.max_inflight, else the stage's runtime.max_inflight, else its
+	// own max_inflight, else the smallest max_inflight of the edges that lead
+	// to it, else runtime.defaults.max_inflight.
+	MaxInflight int   `json:"max_inflight,omitempty"`
+	State       State `json:"state,omitempty"`
+	Attempts    int   `json:"attempts,omitempty"`
+	Replay      bool  `json:"replay,omitempty"`
+	// Join makes the stage wait for one input from each of its edges. It has
+	// at least two.
+	Join  bool  `json:"join,omitempty"`
+	Batch Batch `json:"batch,omitzero"`
+
+	// Exec is the command line of the stage's process; without it and Attach
+	// the stage runs in the process of the bus.
+	Exec []string          `json:"exec,omitempty"`
+	Env  map[string]string `json:"env,omitempty"`
+	Cwd  string            `json:"cwd,omitempty"`
+	// Attach expects a process that somebody else starts.
+	Attach       bool          `json:"attach,omitempty"`
+	Restart      Restart       `json:"restart,omitempty"`
+	Grace        time.Duration `json:"grace_ns,omitempty"`
+	StartTimeout time.Duration `json:"start_timeout_ns,omitempty"`
+
+	// FinalOutput says that the stage's output leaves the pipeline;
+	// FinalOutputType names its kind, such as "audio".
+	FinalOutput     bool   `json:"final_output,omitempty"`
+	FinalOutputType string `json:"final_output_type,omitempty"`
+	// Settings are the keys of the stage that this package does not resolve.
+	Settings Settings `json:"settings,omitempty"`
+	Pos      Position `json:"pos"`
+}
+
+// Batch says how many messages a stage takes at a time, and how long it waits
+// for that many.
+type Batch struct {
+	Size int           `json:"size,omitempty"`
+	Wait time.Duration `json:"wait_ns,omitempty"`
+}
+
+// An Edge carries messages from one stage to another.
+type Edge struct {
+	From      string    `json:"from"`
+	To        string    `json:"to"`
+	Connector Connector `json:"connector"`
+	// WindowSize is the number of messages that may be under way at a time,
+	// or WindowAll. Zero: the bus chooses.
+	WindowSize int `json:"window_size,omitempty"`
+	// WindowBytes bounds the payload bytes under way. Zero: the bus chooses.
+	WindowBytes int64    `json:"window_bytes,omitempty"`
+	Policy      Policy   `json:"policy,omitempty"`
+	Pos         Position `json:"pos"`
+}
+
+// Load reads and checks a file. The error is a [Problems] if the file was read
+// and refused, and one of package os if it could not be read.
+func Load(path string) (*Pipeline, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	defer f.Close()
+	// One byte more than allowed tells Parse that there was more.
+	data, err := io.ReadAll(io.LimitReader(f, MaxFileBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	return Parse(path, data)
+}
+
+// Parse checks the text of a file. The name stands in the problems and notes;
+// if it ends in .json the text must be JSON. The error is a [Problems].
+func Parse(name string, data []byte) (*Pipeline, error) {
+	c := &checker{file: name}
+	var p *Pipeline
+	if root := c.parse(data); root != nil {
+		p = c.pipeline(root)
+	}
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	p.Notes = c.sortedNotes()
+	return p, nil
+}
+
+// Runnable returns nil if this build has a transport for every edge. The
+// error wraps [ErrNoTransport] and a [Problem] for each edge without one.
+func (p *Pipeline) Runnable() error {
+	c := checker{file: p.File}
+	for _, e := range p.Edges {
+		if e.Connector.Type == SharedMemory {
+			continue
+		}
+		c.problemf(e.Pos, "the edge %s -> %s uses %s, which this build cannot run: %s",
+			e.From, e.To, e.Connector, e.Connector.advice())
+	}
+	if err := c.err(); err != nil {
+		return fmt.Errorf("%w:\n%w", ErrNoTransport, err)
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// SharedMemory is the connector type that this build runs.
+const SharedMemory = "SharedMemoryConnector"
+
+// A Connector says how the messages of an edge travel.
+type Connector struct {
+	// Name is the connector's key under connectors, empty for one that is
+	// automatic or defined in place.
+	Name string `json:"name,omitempty"`
+	// Type is the class, such as SharedMemoryConnector.
+	Type string `json:"type"`
+	// Extra are the settings of the connector, and those that the models on
+	// both ends read from it. The keys that the type defines have been
+	// checked; all others stand as they were written.
+	Extra Settings `json:"extra,omitempty"`
+	// Auto marks the connector of an edge for which the file names none.
+	Auto bool     `json:"auto,omitempty"`
+	Pos  Position `json:"pos,omitzero"`
+}
+
+// String returns the name, if there is one, and the type.
+func (c Connector) String() string {
+	switch {
+	case c.Auto:
+		return c.Type + " (automatic)"
+	case c.Name == "":
+		return c.Type
+	}
+	return c.Name + " (" + c.Type + ")"
+}
+
+// ThresholdBytes returns shm_threshold_bytes, the size from which a payload
+// of a SharedMemoryConnector goes into shared memory, and whether it is set.
+func (c Connector) ThresholdBytes() (int64, bool) {
+	value, _ := c.Extra.Get("shm_threshold_bytes")
+	bytes, ok := value.(int64)
+	return bytes, ok
+}
+
+// connectorTypes are the types by their full names, for suggestions. Others
+// of the same families are valid too.
+var connectorTypes = []string{
+	SharedMemory,
+	"CudaIpcConnector",
+	"MooncakeConnector", "MooncakeStoreConnector", "MooncakeTransferEngineConnector",
+	"MoriConnector", "MoriTransferEngineConnector",
+	"NixlConnector",
+	"YuanrongConnector", "YuanrongTransferEngineConnector",
+}
+
+// families are the transports of other programs, by the first part of their
+// types' names, each with what it moves data between.
+var families = map[string]string{
+	"CudaIpc":  "the GPUs of one host",
+	"Mooncake": "hosts",
+	"Mori":     "hosts",
+	"Nixl":     "hosts",
+	"Yuanrong": "hosts",
+}
+
+// family returns the family of a type that is valid but not run here.
+func family(connectorType string) (string, bool) {
+	rest, ok := strings.CutSuffix(connectorType, "Connector")
+	for prefix := range families {
+		if ok && strings.HasPrefix(rest, prefix) {
+			return prefix, true
+		}
+	}
+	return "", false
+}
+
+// advice says what to do about a connector that this build cannot run.
+func (c Connector) advice() string {
+	prefix, _ := family(c.Type)
+	return fmt.Sprintf("it moves data between %s; place both stages on one host and use %s, or run the edge with vLLM-Omni",
+		families[prefix], SharedMemory)
+}
+
+// connectors reads the named definitions. One that is refused is still in the
+// map, so that references to it are not reported as undefined.
+func (c *checker) connectors(n *node) map[string]Connector {
+	defined := make(map[string]Connector)
+	if n == nil || !c.isMap(n, "connectors") {
+		return defined
+	}
+	for _, e := range n.entries {
+		if !validStageID(e.key) { // the same rule: both are printed and logged
+			c.problemf(e.pos, "a connector's name must be text of at most %d printable bytes, not %q", maxStageIDBytes, shorten(e.key))
+			continue
+		}
+		connector := c.connector(fmt.Sprintf("the connector %q", e.key), e.value)
+		connector.Name, connector.Pos = e.key, e.pos
+		defined[e.key] = connector
+	}
+	return defined
+}
+
+// connector reads one definition, {name: Type, extra: {...}}.
+func (c *checker) connector(what string, n *node) Connector {
+	connector := Connector{Pos: n.pos}
+	var typeAt, extra *node
+	known := c.closed(n, what, fields{
+		"name": func(key string, n *node) {
+			typeAt = n
+			c.text(&connector.Type)(key, n)
+		},
+		"extra": keep(&extra),
+	})
+	switch {
+	case !known:
+	case typeAt == nil:
+		c.problemf(n.pos, "%s has no name: it takes the type, such as name: %s", what, SharedMemory)
+	case connector.Type != "":
+		c.connectorType(typeAt, connector.Type)
+	}
+	if extra != nil {
+		connector.Extra = c.extra(connector.Type, extra)
+	}
+	return connector
+}
+
+func (c *checker) connectorType(at *node, name string) {
+	if _, ok := family(name); ok || name == SharedMemory {
+		return
+	}
+	c.problemf(at.pos, "unknown connector type %q: the nearest is %s", name, nearest(name, connectorTypes))
+}
+
+// extra keeps all settings of a connector and checks those that its type
+// defines. For types of other programs the text "${NAME}" stands for any
+// value, since they replace it from the environment.
+func (c *checker) extra(connectorType string, n *node) Settings {
+	if !c.isMap(n, "extra") {
+		return nil
+	}
+	rules := extraRules[connectorType]
+	known := slices.Sorted(maps.Keys(rules))
+	for _, e := range n.entries {
+		if e.value.kind == kindNull {
+			continue
+		}
+		rule, ok := rules[e.key]
+		if !ok {
+			if near := nearest(e.key, known); likely(e.key, near) {
+				c.notef(e.pos, "%q is kept for the stages; is %q meant?", e.key, near)
+			}
+			continue
+		}
+		text, _ := e.value.value.(string)
+		fromEnv := connectorType != SharedMemory && strings.Contains(text, "${")
+		if !fromEnv && !rule.ok(e.value) {
+			c.problemf(e.value.pos, "%s of %s must be %s, not %s", e.key, connectorType, rule.want, describe(e.value))
+		}
+	}
+	return c.settings(n.entries)
+}
+
+// An extraRule is the type of a value under extra.
+type extraRule struct {
+	want string
+	ok   func(*node) bool
+}
+
+func wholeNumber(from, to int64) extraRule {
+	want := fmt.Sprintf("a whole number from %d to %d", from, to)
+	if to == math.MaxInt64 {
+		want = fmt.Sprintf("a whole number of at least %d", from)
+	}
+	return extraRule{want, func(n *node) bool {
+		v, ok := n.value.(int64)
+		return ok && v >= from && v <= to
+	}}
+}
+
+var (
+	ruleText  = extraRule{"text", func(n *node) bool { return n.kind == kindString }}
+	ruleFlag  = extraRule{"true or false", func(n *node) bool { return n.kind == kindBool }}
+	ruleBytes = wholeNumber(0, math.MaxInt64)
+	rulePort  = wholeNumber(1, math.MaxUint16)
+	// ruleFrames: some models take one number for each of their codecs.
+	ruleFrames = extraRule{"a whole number of at least 0, or a list of them", func(n *node) bool {
+		return ruleBytes.ok(n) || n.kind == kindList && !slices.ContainsFunc(n.items, func(item *node) bool { return !ruleBytes.ok(item) })
+	}}
+	ruleSeconds = extraRule{"a number of at least 0", func(n *node) bool {
+		f, ok := n.value.(float64)
+		return ok && f >= 0 || ruleBytes.ok(n)
+	}}
+)
+
+// extraRules are the settings that the connectors and the models of vLLM-Omni
+// read from extra.
+var extraRules = map[string]map[string]extraRule{
+	SharedMemory: {
+		"shm_threshold_bytes":                ruleBytes,
+		"codec_streaming":                    ruleFlag,
+		"codec_chunk_frames":                 ruleFrames,
+		"codec_left_context_frames":          ruleFrames,
+		"initial_codec_chunk_frames":         ruleFrames,
+		"connector_get_sleep_s":              ruleSeconds,
+		"connector_get_max_wait":             ruleSeconds,
+		"connector_get_max_wait_first_chunk": ruleSeconds,
+	},
+	"MooncakeConnector":      mooncakeStore,
+	"MooncakeStoreConnector": mooncakeStore,
+	"MooncakeTransferEngineConnector": {
+		"host":               ruleText,
+		"zmq_port":           rulePort,
+		"protocol":           ruleText,
+		"device_name":        ruleText,
+		"memory_pool_size":   ruleBytes,
+		"memory_pool_device": ruleText,
+		"role":               ruleText,
+		"sender_host":        ruleText,
+		"sender_zmq_port":    rulePort,
+	},
+	"YuanrongConnector": {
+		"host":               ruleText,
+		"port":               rulePort,
+		"get_sub_timeout_ms": ruleBytes,
+	},
+}
+
+var mooncakeStore = map[string]extraRule{
+	"host":            ruleText,
+	"metadata_server": ruleText,
+	"master":          ruleText,
+	"segment":         ruleBytes,
+	"localbuf":        ruleBytes,
+	"proto":           ruleText,
+	"rdma":            ruleText,
+}

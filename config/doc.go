@@ -1,0 +1,69 @@
+// Package config reads the file that describes a pipeline, checks all of it,
+// and returns a plain, resolved description: stages in topological order, the
+// edges between them, and the settings of the bus. It starts nothing and
+// imports nothing of the runtime.
+//
+// # Files
+//
+// The files are those of vLLM-Omni, in YAML or JSON, in both of its shapes:
+//
+//	stage_args:                    # older
+//	  - stage_id: 0
+//	    output_connectors: {to_stage_1: shm}
+//	  - stage_id: 1
+//	    input_connectors: {from_stage_0: shm}
+//	runtime:
+//	  defaults: {window_size: -1, max_inflight: 1}
+//	  connectors:
+//	    shm: {name: SharedMemoryConnector, extra: {shm_threshold_bytes: 65536}}
+//	  edges:
+//	    - {from: 0, to: 1, window_size: -1}
+//
+//	connectors: {...}              # newer: the same sections at the top
+//	stages: [...]
+//	edges: [...]
+//
+// An edge exists when any of three places names it: the connectors of a stage
+// (input_connectors, output_connectors), the list edges, or a stage's
+// engine_input_source. The connectors decide the transport; where only the
+// other places name an edge it gets a SharedMemoryConnector, marked Auto. The
+// window comes from the entry under edges, else from runtime.defaults.
+//
+// Settings that belong to the models are kept, in order and with their types,
+// and handed on (Stage.Settings, Pipeline.Settings, Connector.Extra). The
+// bus's own settings live under a key named omnibus: at the top, in a stage
+// and in an entry of edges. There every key must be known:
+//
+//	omnibus: {name, ring_bytes, slots, max_requests, inline_bytes, serializer,
+//	          stall_timeout, memory}
+//	stage:   {handler, replicas, max_inflight, state, attempts, replay, join,
+//	          batch: {size, wait}, exec, env, cwd, attach, restart, grace,
+//	          start_timeout}
+//	edge:    {window_bytes, policy}
+//
+// Sizes are whole numbers of bytes or text with a unit ("64MiB"); durations
+// are text ("30s"). A numeric field left out stays zero, which means that the
+// bus chooses; the defaults live with the bus, not here.
+//
+// # Errors
+//
+// Parse reports everything that is wrong with a file at once: the error is a
+// [Problems], sorted by position, and each [Problem] prints as
+// file:line:column: message. Lines and columns count from 1; a column is a
+// character, not a byte. What is valid but deserves attention, such as a
+// connector that this build cannot run, is a [Note].
+//
+// # Trust
+//
+// A file may come from anywhere. Its size, its nesting, and the number of its
+// values after aliases are expanded are bounded (MaxFileBytes, MaxDepth,
+// MaxValues) before anything recursive looks at it. YAML tags are refused. No
+// input makes this package panic. A file is data all the same: the command
+// lines under exec are run by whoever starts the pipeline, so trust in the
+// author of the file remains the caller's decision.
+//
+// # Concurrency
+//
+// The functions share no state. A Pipeline is a value that nobody changes
+// after Parse has returned it; any number of goroutines may read it.
+package config

@@ -1,0 +1,222 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ends are the two stages of an edge.
+type ends struct{ from, to string }
+
+func (e ends) String() string { return e.from + " -> " + e.to }
+
+// A wire is what the three places of a file say about one edge.
+type wire struct {
+	ends
+	input, output *reference // the connectors that the receiver and the sender name
+	listed        *listed    // the entry under edges
+	pos           Position
+}
+
+// listed is an entry of the list edges.
+type listed struct {
+	ends
+	pos         Position
+	window      int
+	inflight    int
+	windowBytes int64
+	policy      Policy
+}
+
+// wiring collects the edges of a file in the order in which they are found.
+type wiring struct {
+	*reading
+	ids   map[string]int // stages, by their place in the file
+	wires map[ends]*wire
+	order []*wire
+	bad   bool // a reference was refused: the edges are not all here
+}
+
+// resolve finds the edges, orders the stages along them, and fills in what
+// depends on both.
+func (c *reading) resolve(p *Pipeline, drafts []draft, edges *node) {
+	w := &wiring{reading: c, ids: make(map[string]int), wires: make(map[ends]*wire)}
+	for i, d := range drafts {
+		w.ids[d.ID] = i
+	}
+	for _, d := range drafts {
+		w.connectors(d)
+	}
+	w.list(edges)
+	for _, d := range drafts {
+		for _, source := range d.sources {
+			w.add(ends{source.stage, d.ID}, source.pos)
+		}
+	}
+	w.joins(drafts)
+	if order, ok := w.sort(drafts); ok {
+		w.fill(p, drafts, order)
+	}
+}
+
+// connectors adds the edges that a stage's connectors name.
+func (w *wiring) connectors(d draft) {
+	for _, ref := range d.inputs {
+		if wire := w.add(ends{ref.stage, d.ID}, ref.pos); wire != nil {
+			wire.input = &ref
+			w.agree(wire, &ref, wire.output)
+		}
+	}
+	for _, ref := range d.outputs {
+		if wire := w.add(ends{d.ID, ref.stage}, ref.pos); wire != nil {
+			wire.output = &ref
+			w.agree(wire, &ref, wire.input)
+		}
+	}
+}
+
+// add returns the wire between two stages, nil if there can be none.
+func (w *wiring) add(e ends, pos Position) *wire {
+	known := w.known(e.from, pos)
+	known = w.known(e.to, pos) && known
+	if !known {
+		return nil
+	}
+	if e.from == e.to {
+		w.bad = true
+		w.problemf(pos, "an edge leads from the stage %s to itself", e.from)
+		return nil
+	}
+	if found := w.wires[e]; found != nil {
+		return found
+	}
+	added := &wire{ends: e, pos: pos}
+	w.wires[e] = added
+	w.order = append(w.order, added)
+	return added
+}
+
+// known reports an id that no stage has, unless stages had to be left out.
+func (w *wiring) known(id string, pos Position) bool {
+	if _, ok := w.ids[id]; ok {
+		return true
+	}
+	w.bad = true
+	if !w.incomplete {
+		w.problemf(pos, "unknown stage %s: the file has %s", shorten(id), w.someIDs())
+	}
+	return false
+}
+
+func (w *wiring) someIDs() string {
+	const most = 8
+	some := make([]string, min(len(w.ids), most))
+	for id, i := range w.ids {
+		if i < len(some) {
+			some[i] = id
+		}
+	}
+	if len(w.ids) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(some, ", "), len(w.ids)-most)
+	}
+	return strings.Join(some, ", ")
+}
+
+// agree checks the connectors at the two ends of an edge. If they have one
+// type but are two definitions, that of the receiver counts.
+func (w *wiring) agree(e *wire, here, other *reference) {
+	if other == nil || here.connector.Type == "" || other.connector.Type == "" {
+		return
+	}
+	in, out := e.input.connector, e.output.connector
+	second := here
+	if other.pos.compare(here.pos) > 0 {
+		second = other
+	}
+	switch {
+	case in.Type != out.Type:
+		w.problemf(second.pos, "the ends of the edge %s disagree: stage %s sends through %s (line %d), stage %s receives through %s (line %d)",
+			e, e.from, out, e.output.pos.Line, e.to, in, e.input.pos.Line)
+	case in.Name != out.Name || in.Name == "":
+		w.notef(second.pos, "the ends of the edge %s define their %s twice: the receiver's definition (line %d) counts",
+			e, in.Type, e.input.pos.Line)
+	}
+}
+
+// list reads the list edges.
+func (w *wiring) list(n *node) {
+	if n == nil {
+		return
+	}
+	if n.kind != kindList {
+		w.bad = true
+		w.problemf(n.pos, "edges must be a list of {from, to}, not %s", describe(n))
+		return
+	}
+	for _, item := range n.items {
+		entry, ok := w.entry(item)
+		if !ok {
+			w.bad = true
+			continue
+		}
+		wire := w.add(entry.ends, entry.pos)
+		switch {
+		case wire == nil:
+		case wire.listed != nil:
+			w.problemf(entry.pos, "the edge %s is listed twice, first on line %d", entry.ends, wire.listed.pos.Line)
+		default:
+			wire.listed, wire.pos = entry, entry.pos
+		}
+	}
+}
+
+// entry reads one entry of edges; the result is false if an end is missing.
+func (w *wiring) entry(n *node) (*listed, bool) {
+	e := &listed{pos: n.pos}
+	end := func(at *string) reader {
+		return func(key string, n *node) { *at, _ = w.stageID(key, n) }
+	}
+	var ours *node
+	if !w.closed(n, "an edge", fields{
+		"from":         end(&e.from),
+		"to":           end(&e.to),
+		"window_size":  optional(w.checker.window(&e.window)),
+		"max_inflight": optional(w.count(&e.inflight)),
+		"omnibus":      keep(&ours),
+	}) {
+		return nil, false
+	}
+	for _, key := range []string{"from", "to"} {
+		if n.get(key) == nil {
+			w.problemf(n.pos, "the edge has no %s", key)
+		}
+	}
+	if ours != nil {
+		w.closed(ours, "the edge's omnibus settings", fields{
+			"window_bytes": w.size(&e.windowBytes),
+			"policy":       word(w.checker, &e.policy, PolicyBlock, PolicyFail, PolicyDropOldest),
+		})
+	}
+	return e, e.from != "" && e.to != ""
+}
+
+// joins checks that a stage that joins has something to join, and notes
+// stages that have no edges at all.
+func (w *wiring) joins(drafts []draft) {
+	if w.bad {
+		return
+	}
+	inputs, outputs := make(map[string]int), make(map[string]int)
+	for _, e := range w.order {
+		inputs[e.to]++
+		outputs[e.from]++
+	}
+	for _, d := range drafts {
+		if d.Join && inputs[d.ID] < 2 {
+			w.problemf(d.joinPos, "join waits for several inputs, and the stage %s has %d", d.ID, inputs[d.ID])
+		}
+		if len(drafts) > 1 && inputs[d.ID]+outputs[d.ID] == 0 {
+			w.notef(d.Pos, "no edge leads to the stage %s or away from it: vLLM-Omni takes edges that a file leaves out from the model's code, this build does not", d.ID)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package config
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// FuzzLoad checks what holds for any text: Parse ends without a panic, and
+// gives either problems at places in the file, or a pipeline that is a DAG in
+// topological order and can be written in every form.
+func FuzzLoad(f *testing.F) {
+	files, err := filepath.Glob("testdata/valid/*")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(text), false)
+		f.Add(string(text), true)
+	}
+	for _, tt := range problemTests {
+		f.Add(tt.text, false)
+	}
+	for _, text := range []string{"&", "*", "? ", "!", "|", "a: |", "<<: {}", "<<: *a", "&a : *a", "[&a , *a]", "{", "a: &b", "%YAML 1.2\n---\n", "k: >-\n", "- - ? -", "{&a k: v, *a : w}", "!!binary |\n x"} {
+		f.Add(text, false)
+	}
+	f.Fuzz(func(t *testing.T, text string, asJSON bool) {
+		name := "p.yaml"
+		if asJSON {
+			name = "p.json"
+		}
+		p, err := Parse(name, []byte(text))
+		if err != nil {
+			checkProblems(t, err)
+			return
+		}
+		checkPipeline(t, p)
+	})
+}
+
+func checkProblems(t *testing.T, err error) {
+	problems, ok := err.(Problems)
+	if !ok || len(problems) == 0 || len(problems) > maxProblems+1 {
+		t.Fatalf("%T with %d problems", err, len(problems))
+	}
+	for i, p := range problems {
+		if p.Line < 1 || p.Column < 1 || p.Msg == "" {
+			t.Errorf("a problem without a place or a message: %v", p)
+		}
+		if i > 0 && (Position{p.Line, p.Column}).compare(Position{problems[i-1].Line, problems[i-1].Column}) < 0 {
+			t.Errorf("not sorted: %v", err)
+		}
+	}
+}
+
+func checkPipeline(t *testing.T, p *Pipeline) {
+	if len(p.Stages) == 0 || p.Name == "" || p.Name != toName(p.Name) {
+		t.Fatalf("%d stages, name %q", len(p.Stages), p.Name)
+	}
+	place := func(id string) int {
+		return slices.IndexFunc(p.Stages, func(s Stage) bool { return s.ID == id })
+	}
+	for _, e := range p.Edges {
+		if from, to := place(e.From), place(e.To); from < 0 || from >= to {
+			t.Errorf("edge %s -> %s: places %d and %d", e.From, e.To, from, to)
+		}
+		if _, remote := family(e.Connector.Type); !remote && e.Connector.Type != SharedMemory {
+			t.Errorf("edge %s -> %s has the connector type %q", e.From, e.To, e.Connector.Type)
+		}
+	}
+	asJSON := func(out io.Writer) error { return json.NewEncoder(out).Encode(p) }
+	for _, write := range []func(io.Writer) error{p.WriteText, p.WriteDOT, asJSON} {
+		if err := write(io.Discard); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,310 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// two is a pipeline of the stages a and b, to which a test adds.
+const two = "stages: [{stage_id: a}, {stage_id: b}]\n"
+
+var problemTests = []struct {
+	name string
+	text string
+	want []string // line:column: message
+}{
+	// The file as a whole.
+	{"empty", "", []string{"1:1: the file is empty: it needs stage_args or stages"}},
+	{"only comments", "# nothing\n", []string{"1:1: the file is empty: it needs stage_args or stages"}},
+	{"not UTF-8", "a: é\nb: \xff", []string{"2:4: the byte 0xff is not UTF-8"}},
+	{"NUL", "a: \x00", []string{"1:4: a NUL byte in the text"}},
+	{"not YAML", "stages: [1\na: b", []string{"2:1: not YAML: ',' or ']' must be specified"}},
+	{"tab indentation", "a:\n\tb: 1", []string{"2:1: not YAML: found character '\t' that cannot start any token"}},
+	{"two documents", two + "---\n" + two, []string{"2:1: a second document starts here: a pipeline file holds one"}},
+	{"not a map", "- 1", []string{"1:1: a pipeline file must be a map of keys, not a list"}},
+	{"neither shape", "engine: 1", []string{"1:1: this is no pipeline file: it has neither stages nor stage_args at the top"}},
+	{"both shapes", "stages: [{stage_id: 0}]\nstage_args: []", []string{"2:1: the file has both stage_args, the older shape, and stages, the newer one: keep one of them"}},
+	{"no stage", "stages: []", []string{"1:9: the pipeline has no stage"}},
+	{"null stages", "edges: []\nstages:", []string{"2:1: the pipeline has no stage"}},
+	{"stages not a list", "stages: {a: 1}", []string{"1:9: the stages must be a list, not a map"}},
+	{"base file", "base_config: x.yaml\n" + two, []string{"1:14: base_config: a file on top of another is not supported, merge them into one"}},
+	{"a section in two places", "edges: []\nruntime:\n  edges: []\n" + two, []string{"3:3: edges stands both at the top and under runtime: keep one of them"}},
+	{"sections that are no maps", "runtime: 1\nconnectors: []\nomnibus: x\n" + two, []string{
+		"1:10: runtime must be a map of keys, not the number 1",
+		"2:13: connectors must be a map of keys, not a list",
+		`3:10: the omnibus settings must be a map of keys, not the text "x"`,
+	}},
+
+	// YAML itself.
+	{"repeated keys", "stages:\n- stage_id: 0\n  k: 1\n  k: 2\n  m: {x: 1, x: 2, x: 3}", []string{
+		`4:3: the key "k" is repeated, first on line 3: only one can count`,
+		`5:13: the key "x" is repeated, first on line 5: only one can count`,
+		`5:19: the key "x" is repeated, first on line 5: only one can count`,
+	}},
+	{"tag", two + "k: !!python/object:os.system {}", []string{"2:4: the tag !!python/object:os.system: tags are not supported, write the value without it"}},
+	{"undefined alias", two + "k: *x", []string{"2:4: the alias *x: no complete value before it is named &x"}},
+	{"a value inside itself", two + "k: &x [*x]", []string{"2:8: the alias *x: no complete value before it is named &x"}},
+	{"merge of a number", two + "k: {<<: 1}", []string{"2:9: << takes a map or a list of maps, not the number 1"}},
+	{"not finite", two + "k: [.inf, -.inf, .nan]", []string{
+		"2:5: not a finite number: stages receive their settings as JSON, which has no infinity and no NaN",
+		"2:11: not a finite number: stages receive their settings as JSON, which has no infinity and no NaN",
+		"2:18: not a finite number: stages receive their settings as JSON, which has no infinity and no NaN",
+	}},
+	{"too large a number", two + "k: 18446744073709551616", []string{"2:4: the number 18446744073709551616 does not fit in 64 bits: quote it if it is text"}},
+	{"null key", two + "~: 1", []string{"2:1: a key must be plain text"}},
+
+	// Stages.
+	{"a stage that is no map", "stages: [1]", []string{"1:10: a stage must be a map of keys, not the number 1"}},
+	{"no id", "stages:\n  - {x: 1}", []string{"2:5: the stage has no stage_id"}},
+	{"ids of wrong types", "stages: [{stage_id: -1}, {stage_id: 1.5}, {stage_id: true}, {stage_id: ''}, {stage_id: ' a'}, {stage_id: \"a\\n\"}, {stage_id: [0]}]", []string{
+		"1:21: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the number -1",
+		"1:37: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the number 1.5",
+		"1:54: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not true",
+		`1:72: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the text ""`,
+		`1:88: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the text " a"`,
+		`1:106: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the text "a\n"`,
+		"1:125: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not a list",
+	}},
+	{"a stage without an id hides no other problem and causes none", "stages: [{stage_id: -1}, {stage_id: b, engine_input_source: [a], final_output: 1}]", []string{
+		"1:21: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the number -1",
+		"1:80: final_output must be true or false, not the number 1",
+	}},
+	{"repeated stage, as number and text", "stages:\n- stage_id: 1\n- stage_id: \"1\"", []string{"3:13: the stage 1 is defined twice, first on line 2"}},
+	{"numbers of a stage", "stages:\n- stage_id: 0\n  max_inflight: 0\n  runtime: {max_inflight: -1}", []string{
+		"3:17: max_inflight must be a whole number from 1 to 2147483647, not the number 0",
+		"4:27: max_inflight must be a whole number from 1 to 2147483647, not the number -1",
+	}},
+	{"runtime of a stage", "stages:\n- stage_id: 0\n  runtime: gpu", []string{`3:12: the stage's runtime must be a map of keys, not the text "gpu"`}},
+
+	// The settings of the bus.
+	{"junk under omnibus", "omnibus: {ring_byte: 1}\nstages:\n- stage_id: 0\n  omnibus: {replica: 2, batch: {seize: 1}}", []string{
+		`1:11: unknown key "ring_byte" in the omnibus settings: the nearest is "ring_bytes" (all: inline_bytes, max_requests, memory, name, ring_bytes, serializer, slots, stall_timeout)`,
+		`4:13: unknown key "replica" in the stage's omnibus settings: the nearest is "replicas" (all: attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, replay, replicas, restart, start_timeout, state)`,
+		`4:33: unknown key "seize" in batch: the nearest is "size" (all: size, wait)`,
+	}},
+	{"junk under an edge's omnibus", two + "edges:\n- {from: a, to: b, omnibus: {polcy: block}}", []string{
+		`3:30: unknown key "polcy" in the edge's omnibus settings: the nearest is "policy" (all: policy, window_bytes)`,
+	}},
+	{"bus values", "omnibus:\n  name: a/b\n  ring_bytes: 64XiB\n  slots: 0\n  max_requests: 1.5\n  inline_bytes: -1\n  serializer: pickle\n  stall_timeout: 30\n  memory:\n" + two, []string{
+		`2:9: name must be text of at most 64 letters, digits, '.', '_' and '-', not the text "a/b"`,
+		`3:15: ring_bytes must be a positive size in bytes, or text such as "64MiB", not the text "64XiB"`,
+		"4:10: slots must be a whole number from 1 to 2147483647, not the number 0",
+		"5:17: max_requests must be a whole number from 1 to 2147483647, not the number 1.5",
+		`6:17: inline_bytes must be a positive size in bytes, or text such as "64MiB", not the number -1`,
+		`7:15: serializer must be one of msgpack, raw, not the text "pickle"`,
+		`8:18: stall_timeout must be a positive duration such as "30s" or "500ms", not the number 30`,
+		"9:3: memory must be one of shared, heap, not null",
+	}},
+	{"stage values", "stages:\n- stage_id: 0\n  omnibus:\n    handler: 1\n    replicas: two\n    state: all\n    replay: 1\n    exec: run\n    env: {A: 1, \"B=\": x}\n    cwd: ''\n    restart: sometimes\n    grace: -1s\n    batch: 3", []string{
+		"4:14: handler must be text, not the number 1",
+		`5:15: replicas must be a whole number from 1 to 2147483647, not the text "two"`,
+		`6:12: state must be one of none, request, not the text "all"`,
+		"7:13: replay must be true or false, not the number 1",
+		`8:11: exec must be a list of a program and its arguments, such as ["python3", "talker.py"], not the text "run"`,
+		"9:14: the variable A must be text, not the number 1: quote it",
+		`9:17: "B=" cannot be the name of an environment variable`,
+		`10:10: cwd must be text, not the text ""`,
+		`11:14: restart must be one of always, on-failure, never, not the text "sometimes"`,
+		`12:12: grace must be a positive duration such as "30s" or "500ms", not the text "-1s"`,
+		"13:12: batch must be a map of keys, not the number 3",
+	}},
+	{"exec elements", "stages:\n- stage_id: 0\n  omnibus: {exec: ['', 1]}", []string{
+		`3:20: an element of exec must be text, not the text "": quote it`,
+		"3:24: an element of exec must be text, not the number 1: quote it",
+	}},
+	{"exec and attach", "stages:\n- stage_id: 0\n  omnibus: {exec: [a], attach: true}", []string{
+		"3:32: attach waits for a process that somebody else starts, and exec starts one: keep one of them",
+	}},
+	{"join with one input", "stages:\n- stage_id: 0\n- stage_id: 1\n  engine_input_source: [0]\n  omnibus: {join: true}", []string{
+		"5:19: join waits for several inputs, and the stage 1 has 1",
+	}},
+	{"join with none", "stages:\n- stage_id: 0\n  omnibus: {join: true}", []string{"3:19: join waits for several inputs, and the stage 0 has 0"}},
+
+	// Connectors.
+	{"undefined connector", "stages:\n- stage_id: 0\n- stage_id: 1\n  input_connectors: {from_stage_0: shn}\nconnectors: {shm: {name: SharedMemoryConnector}}", []string{
+		`4:36: undefined connector "shn": the nearest that is defined is "shm"`,
+	}},
+	{"undefined connector, none defined", "stages:\n- {stage_id: 0, output_connectors: {to_stage_1: c}}\n- stage_id: 1", []string{
+		`2:49: undefined connector "c": the file defines no connectors`,
+	}},
+	{"unknown connector type", "connectors:\n  c: {name: SharedMemConnector}\n  d: {name: mooncakeConnector}\n" + two, []string{
+		`2:13: unknown connector type "SharedMemConnector": the nearest is SharedMemoryConnector`,
+		`3:13: unknown connector type "mooncakeConnector": the nearest is MooncakeConnector`,
+	}},
+	{"unknown type in place", "stages:\n- stage_id: 0\n- stage_id: 1\n  input_connectors:\n    from_stage_0: {name: Redis}", []string{
+		`5:26: unknown connector type "Redis": the nearest is MoriConnector`,
+	}},
+	{"malformed connectors", "connectors:\n  a: SharedMemoryConnector\n  b: {extra: {}}\n  c: {name: 1}\n  d: {name: SharedMemoryConnector, extras: {}}\n  e: {name: SharedMemoryConnector, extra: 1}\n" + two, []string{
+		`2:6: the connector "a" must be a map of keys, not the text "SharedMemoryConnector"`,
+		`3:6: the connector "b" has no name: it takes the type, such as name: SharedMemoryConnector`,
+		"4:13: name must be text, not the number 1",
+		`5:36: unknown key "extras" in the connector "d": the nearest is "extra" (all: extra, name)`,
+		"6:43: extra must be a map of keys, not the number 1",
+	}},
+	{"values of extra", "connectors:\n  a:\n    name: SharedMemoryConnector\n    extra:\n      shm_threshold_bytes: -1\n      codec_chunk_frames: [25, x]\n      codec_streaming: 1\n      connector_get_sleep_s: soon\n  b: {name: MooncakeConnector, extra: {segment: 512MB, host: 1, master: \"${HOST}:1\"}}\n  c: {name: YuanrongConnector, extra: {port: 70000}}\n" + two, []string{
+		"5:28: shm_threshold_bytes of SharedMemoryConnector must be a whole number of at least 0, not the number -1",
+		"6:27: codec_chunk_frames of SharedMemoryConnector must be a whole number of at least 0, or a list of them, not a list",
+		"7:24: codec_streaming of SharedMemoryConnector must be true or false, not the number 1",
+		`8:30: connector_get_sleep_s of SharedMemoryConnector must be a number of at least 0, not the text "soon"`,
+		`9:49: segment of MooncakeConnector must be a whole number of at least 0, not the text "512MB"`,
+		"9:62: host of MooncakeConnector must be text, not the number 1",
+		"10:46: port of YuanrongConnector must be a whole number from 1 to 65535, not the number 70000",
+	}},
+	{"ends that disagree", "connectors:\n  shm: {name: SharedMemoryConnector}\n  tcp: {name: MooncakeConnector}\nstages:\n- stage_id: 0\n  output_connectors: {to_stage_1: shm}\n- stage_id: 1\n  input_connectors: {from_stage_0: tcp}", []string{
+		"8:22: the ends of the edge 0 -> 1 disagree: stage 0 sends through shm (SharedMemoryConnector) (line 6), stage 1 receives through tcp (MooncakeConnector) (line 8)",
+	}},
+	{"ends that disagree, receiver first", "connectors:\n  shm: {name: SharedMemoryConnector}\n  tcp: {name: MooncakeConnector}\nstages:\n- stage_id: 1\n  input_connectors: {from_stage_0: tcp}\n- stage_id: 0\n  output_connectors: {to_stage_1: shm}", []string{
+		"8:23: the ends of the edge 0 -> 1 disagree: stage 0 sends through shm (SharedMemoryConnector) (line 8), stage 1 receives through tcp (MooncakeConnector) (line 6)",
+	}},
+	{"malformed references", "stages:\n- stage_id: 0\n  input_connectors: {to_stage_1: x, '0': x, from_stage_: x}\n  output_connectors: [x]\n- stage_id: 1\n  input_connectors: {from_stage_0: 1}", []string{
+		`3:22: the key "to_stage_1" in input_connectors must be from_stage_ and the id of a stage, such as from_stage_0`,
+		`3:37: the key "0" in input_connectors must be from_stage_ and the id of a stage, such as from_stage_0`,
+		`3:45: the key "from_stage_" in input_connectors must be from_stage_ and the id of a stage, such as from_stage_0`,
+		"4:22: output_connectors must be a map of keys, not a list",
+		"6:36: from_stage_0 must name a connector or define one, not the number 1",
+	}},
+
+	// Edges.
+	{"unknown stages", "stages:\n- stage_id: 0\n  engine_input_source: [7]\n  output_connectors: {to_stage_8: {name: SharedMemoryConnector}}\nedges:\n- {from: 9, to: 0}", []string{
+		"3:25: unknown stage 7: the file has 0",
+		"4:23: unknown stage 8: the file has 0",
+		"6:3: unknown stage 9: the file has 0",
+	}},
+	{"malformed edges", two + "edges:\n- a\n- {from: a}\n- {to: b}\n- {}\n- {from: a, to: [b]}\n- {from: a, to: b, windowsize: 1}\n- {from: ~, to: b}", []string{
+		`3:3: an edge must be a map of keys, not the text "a"`,
+		"4:3: the edge has no to",
+		"5:3: the edge has no from",
+		"6:3: the edge has no from",
+		"6:3: the edge has no to",
+		"7:17: to must be a whole number of at least 0, or text of at most 128 printable bytes, not a list",
+		`8:20: unknown key "windowsize" in an edge: the nearest is "window_size" (all: from, max_inflight, omnibus, to, window_size)`,
+		"9:4: from must be a whole number of at least 0, or text of at most 128 printable bytes, not null",
+	}},
+	{"edges not a list", "edges: {from: a, to: b}\n" + two, []string{"1:8: edges must be a list of {from, to}, not a map"}},
+	{"windows", "runtime: {defaults: {window_size: 0, max_inflight: 0, windows: 1}}\n" + two + "edges:\n- {from: a, to: b, window_size: -2, max_inflight: 0, omnibus: {window_bytes: 0, policy: drop}}", []string{
+		"1:35: window_size must be a whole number from 1 to 2147483647, or -1 for everything that the sender makes of a request, not the number 0",
+		"1:52: max_inflight must be a whole number from 1 to 2147483647, not the number 0",
+		`1:55: unknown key "windows" in runtime.defaults: the nearest is "window_size" (all: max_inflight, window_size)`,
+		"4:33: window_size must be a whole number from 1 to 2147483647, or -1 for everything that the sender makes of a request, not the number -2",
+		"4:51: max_inflight must be a whole number from 1 to 2147483647, not the number 0",
+		`4:78: window_bytes must be a positive size in bytes, or text such as "64MiB", not the number 0`,
+		`4:89: policy must be one of block, fail, drop-oldest, not the text "drop"`,
+	}},
+	{"window as text", two + "edges: [{from: a, to: b, window_size: many}]", []string{
+		`2:39: window_size must be a whole number from 1 to 2147483647, or -1 for everything that the sender makes of a request, not the text "many"`,
+	}},
+	{"repeated edge", two + "edges:\n- {from: a, to: b}\n- {from: a, to: b}", []string{"4:3: the edge a -> b is listed twice, first on line 3"}},
+	{"repeated source", "stages: [{stage_id: 0}, {stage_id: 1, engine_input_source: [0, '0']}]", []string{"1:64: engine_input_source names the stage 0 twice"}},
+	{"source not a list", "stages: [{stage_id: 0}, {stage_id: 1, engine_input_source: 0}]", []string{"1:60: engine_input_source must be a list of stages, such as [0], not the number 0"}},
+	{"self-loop", two + "edges: [{from: a, to: a}]", []string{"2:9: an edge leads from the stage a to itself"}},
+	{"self-loop of a source", "stages: [{stage_id: 0, engine_input_source: [0]}]", []string{"1:46: an edge leads from the stage 0 to itself"}},
+	{"cycle", "stages: [{stage_id: 0}, {stage_id: 1}, {stage_id: 2}, {stage_id: 3}]\nedges:\n- {from: 2, to: 0}\n- {from: 0, to: 1}\n- {from: 3, to: 0}\n- {from: 1, to: 2}", []string{
+		"6:3: the edges form a cycle: 0 -> 1 -> 2 -> 0",
+	}},
+	{"two cycles, one leading to the other", "stages: [{stage_id: a}, {stage_id: b}, {stage_id: c}, {stage_id: d}]\nedges: [{from: a, to: b}, {from: b, to: a}, {from: b, to: c}, {from: c, to: d}, {from: d, to: c}]", []string{
+		"2:27: the edges form a cycle: a -> b -> a",
+		"2:81: the edges form a cycle: c -> d -> c",
+	}},
+	{"all at once", "stages:\n- stage_id: 0\n  omnibus: {x: 1}\n- stage_id: 0\nedges:\n- {from: 0}\nomnibus: {slots: 0}", []string{
+		`3:13: unknown key "x" in the stage's omnibus settings: the nearest is "cwd" (all: attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, replay, replicas, restart, start_timeout, state)`,
+		"4:13: the stage 0 is defined twice, first on line 2",
+		"6:3: the edge has no to",
+		"7:18: slots must be a whole number from 1 to 2147483647, not the number 0",
+	}},
+}
+
+func TestProblems(t *testing.T) {
+	for _, tt := range problemTests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := problemsOf(t, "p.yaml", tt.text)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// problemsOf returns the problems without the name of the file.
+func problemsOf(t *testing.T, name, text string) []string {
+	t.Helper()
+	p, err := Parse(name, []byte(text))
+	if err == nil {
+		t.Fatalf("accepted as %+v", p)
+	}
+	var lines []string
+	for _, problem := range err.(Problems) {
+		line, ok := strings.CutPrefix(problem.Error(), name+":")
+		if !ok {
+			t.Errorf("%q does not begin with the file", problem)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+func TestBounds(t *testing.T) {
+	bomb := "a0: &a0 [x, x]\n"
+	for i := range 40 {
+		bomb += fmt.Sprintf("a%d: &a%d [*a%d, *a%d]\n", i+1, i+1, i, i)
+	}
+	deepAlias := "a0: &a0 [x]\n"
+	for i := range 80 {
+		deepAlias += fmt.Sprintf("a%d: &a%d [*a%d]\n", i+1, i+1, i)
+	}
+	tests := []struct{ name, text, want string }{
+		{"bytes", strings.Repeat("#", MaxFileBytes+1), "1:1: the file has more than 4194304 bytes, the most that is read"},
+		{"brackets", strings.Repeat("[", maxIndicators), "1:65: nested more than 64 levels deep"},
+		{"braces", strings.Repeat("{a: ", maxIndicators/2), "1:257: nested more than 64 levels deep"},
+		{"dashes", strings.Repeat("- ", maxIndicators), "1:129: nested more than 64 levels deep"},
+		{"explicit keys", strings.Repeat("? ", maxIndicators), "1:65: nested more than 64 levels deep"},
+		{"anchors", strings.Repeat("&a ", maxIndicators), "1:193: nested more than 64 levels deep"},
+		{"tags", strings.Repeat("!a ", maxIndicators), "1:129: nested more than 64 levels deep"},
+		{"indicators", strings.Repeat("[", MaxFileBytes), "1:131073: more than 131072 characters that structure YAML: the file is too large"},
+		{"values", "k: [" + strings.Repeat("1,", MaxValues) + "]", "1:131073: more than 65536 values once aliases are expanded"},
+		{"alias bomb", bomb, "14:18: more than 65536 values once aliases are expanded"},
+		{"nested aliases", deepAlias, "64:12: nested more than 64 levels deep once aliases are expanded"},
+		{"stages", "stages: [" + strings.Repeat("{stage_id: 0}, ", 1) + manyStages(maxStages) + "]", "1:17343: more than 1024 stages"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := problemsOf(t, "p.yaml", tt.text)
+			if got[0] != tt.want {
+				t.Errorf("got %q, want %q", got[0], tt.want)
+			}
+		})
+	}
+}
+
+func manyStages(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "{stage_id: %d}, ", i+1)
+	}
+	return b.String()
+}
+
+func TestDepthAtTheBound(t *testing.T) {
+	nested := func(levels int) string {
+		return "k: " + strings.Repeat("[", levels) + strings.Repeat("]", levels) + "\nstages: [{stage_id: 0}]"
+	}
+	// The top-level map is a level too.
+	mustParse(t, nested(MaxDepth-1))
+	problemsOf(t, "p.yaml", nested(MaxDepth))
+}
+
+func TestManyProblemsAreCut(t *testing.T) {
+	got := problemsOf(t, "p.yaml", two+"edges: ["+strings.Repeat("x, ", 300)+"]")
+	if len(got) != maxProblems+1 || got[maxProblems] != "2:309: 200 more problems from here on: correct those above first" {
+		t.Errorf("%d problems, the last %q", len(got), got[len(got)-1])
+	}
+}
+
+func TestSharedValuesAreReportedOnce(t *testing.T) {
+	got := problemsOf(t, "p.yaml", "x: &x {replicas: 0}\nstages: [{stage_id: 0, omnibus: *x}, {stage_id: 1, omnibus: *x}]")
+	if len(got) != 1 {
+		t.Errorf("got %q", got)
+	}
+}

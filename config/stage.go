@@ -1,0 +1,229 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// maxStageIDBytes bounds an id, which becomes a label and part of messages.
+const maxStageIDBytes = 128
+
+// A draft is a stage with what else its entry says about edges.
+type draft struct {
+	Stage
+	inputs, outputs []reference
+	sources         []reference
+	joinPos         Position
+}
+
+// A reference is the mention of another stage, with the connector that the
+// mention gives, if it gives one.
+type reference struct {
+	stage     string
+	pos       Position
+	connector *Connector
+}
+
+// stages reads the list of stages. Stages without a usable id are left out;
+// c.incomplete then keeps references to them from being reported as well.
+func (c *reading) stages(n *node) []draft {
+	if n.kind != kindList {
+		c.problemf(n.pos, "the stages must be a list, not %s", describe(n))
+		return nil
+	}
+	var drafts []draft
+	first := make(map[string]Position)
+	for _, item := range n.items {
+		d, ok := c.stage(item)
+		if !ok {
+			c.incomplete = true
+			continue
+		}
+		if at, repeated := first[d.ID]; repeated {
+			c.problemf(d.Pos, "the stage %s is defined twice, first on line %d", d.ID, at.Line)
+			continue
+		}
+		first[d.ID] = d.Pos
+		drafts = append(drafts, d)
+	}
+	return drafts
+}
+
+func (c *reading) stage(n *node) (draft, bool) {
+	d := draft{Stage: Stage{Pos: n.pos}}
+	if !c.isMap(n, "a stage") {
+		return d, false
+	}
+	id := n.get("stage_id")
+	if id == nil {
+		c.problemf(n.pos, "the stage has no stage_id")
+	} else {
+		d.Pos = id.pos
+		d.ID, _ = c.stageID("stage_id", id)
+	}
+	var ours, runtime, outputType *node
+	var flat, nested, own int
+	d.Settings = c.open(n, "a stage", fields{
+		"stage_id":            func(string, *node) {},
+		"input_connectors":    optional(c.references(&d.inputs, "from_stage_")),
+		"output_connectors":   optional(c.references(&d.outputs, "to_stage_")),
+		"engine_input_source": optional(c.sources(&d.sources)),
+		"max_inflight":        optional(c.count(&flat)),
+		"final_output":        optional(c.flag(&d.FinalOutput)),
+		"final_output_type":   keep(&outputType),
+		"omnibus":             keep(&ours),
+	}, fields{
+		"runtime": keep(&runtime),
+	})
+	if outputType != nil {
+		d.FinalOutputType, _ = outputType.value.(string)
+	}
+	if runtime != nil {
+		c.open(runtime, "the stage's runtime", nil, fields{"max_inflight": optional(c.count(&nested))})
+	}
+	if ours != nil {
+		c.stageOmnibus(ours, &d, &own)
+	}
+	d.MaxInflight = firstSet(own, nested, flat)
+	if d.Handler == "" {
+		d.Handler = d.ID
+	}
+	return d, d.ID != ""
+}
+
+func firstSet(values ...int) int {
+	for _, v := range values {
+		if v != 0 {
+			return v
+		}
+	}
+	return 0
+}
+
+// stageOmnibus reads the settings of the bus for one stage.
+func (c *reading) stageOmnibus(n *node, d *draft, maxInflight *int) {
+	var attach, cwd, env Position
+	at := func(pos *Position, read reader) reader {
+		return func(key string, n *node) {
+			*pos = n.pos
+			read(key, n)
+		}
+	}
+	c.closed(n, "the stage's omnibus settings", fields{
+		"handler":       c.text(&d.Handler),
+		"replicas":      c.count(&d.Replicas),
+		"max_inflight":  c.count(maxInflight),
+		"state":         word(c.checker, &d.State, StateNone, StateRequest),
+		"attempts":      c.count(&d.Attempts),
+		"replay":        c.flag(&d.Replay),
+		"join":          at(&d.joinPos, c.flag(&d.Join)),
+		"batch":         c.batch(&d.Batch),
+		"exec":          c.commandLine(&d.Exec),
+		"env":           at(&env, c.environment(&d.Env)),
+		"cwd":           at(&cwd, c.text(&d.Cwd)),
+		"attach":        at(&attach, c.flag(&d.Attach)),
+		"restart":       word(c.checker, &d.Restart, RestartAlways, RestartOnFailure, RestartNever),
+		"grace":         c.duration(&d.Grace),
+		"start_timeout": c.duration(&d.StartTimeout),
+	})
+	if d.Attach && d.Exec != nil {
+		c.problemf(attach, "attach waits for a process that somebody else starts, and exec starts one: keep one of them")
+	}
+	if n.get("exec") == nil && d.Env != nil {
+		c.notef(env, "env has no effect without exec")
+	}
+	if n.get("exec") == nil && d.Cwd != "" {
+		c.notef(cwd, "cwd has no effect without exec")
+	}
+}
+
+func (c *checker) batch(at *Batch) reader {
+	return func(_ string, n *node) {
+		c.closed(n, "batch", fields{"size": c.count(&at.Size), "wait": c.duration(&at.Wait)})
+	}
+}
+
+// stageID reads an id: a whole number, or text that can be printed.
+func (c *checker) stageID(key string, n *node) (string, bool) {
+	switch v := n.value.(type) {
+	case int64:
+		if v >= 0 {
+			return strconv.FormatInt(v, 10), true
+		}
+	case string:
+		if validStageID(v) {
+			return v, true
+		}
+	}
+	c.problemf(n.pos, "%s must be a whole number of at least 0, or text of at most %d printable bytes, not %s",
+		key, maxStageIDBytes, describe(n))
+	return "", false
+}
+
+func validStageID(s string) bool {
+	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
+	return s != "" && len(s) <= maxStageIDBytes && strings.TrimSpace(s) == s && !strings.ContainsFunc(s, unprintable)
+}
+
+// sources reads engine_input_source, a list of ids.
+func (c *reading) sources(at *[]reference) reader {
+	return func(key string, n *node) {
+		if n.kind != kindList {
+			c.problemf(n.pos, "%s must be a list of stages, such as [0], not %s", key, describe(n))
+			return
+		}
+		for _, item := range n.items {
+			id, ok := c.stageID("an element of "+key, item)
+			if !ok {
+				continue
+			}
+			if slices.ContainsFunc(*at, func(r reference) bool { return r.stage == id }) {
+				c.problemf(item.pos, "%s names the stage %s twice", key, id)
+				continue
+			}
+			*at = append(*at, reference{stage: id, pos: item.pos})
+		}
+	}
+}
+
+// references reads input_connectors or output_connectors: keys made of a
+// prefix and an id, each with the name of a connector or a definition.
+func (c *reading) references(at *[]reference, prefix string) reader {
+	return func(key string, n *node) {
+		if !c.isMap(n, key) {
+			return
+		}
+		for _, e := range n.entries {
+			id, ok := strings.CutPrefix(e.key, prefix)
+			if !ok || !validStageID(id) {
+				c.problemf(e.pos, "the key %q in %s must be %s and the id of a stage, such as %s0", e.key, key, prefix, prefix)
+				continue
+			}
+			*at = append(*at, reference{id, e.pos, c.connectorOf(e)})
+		}
+	}
+}
+
+// connectorOf returns the connector that a reference names or defines, one
+// without a type if that was refused.
+func (c *reading) connectorOf(e entry) *Connector {
+	if e.value.kind == kindMap {
+		connector := c.connector(fmt.Sprintf("the connector of %s", e.key), e.value)
+		return &connector
+	}
+	name, ok := e.value.value.(string)
+	if !ok {
+		c.problemf(e.value.pos, "%s must name a connector or define one, not %s", e.key, describe(e.value))
+		return &Connector{}
+	}
+	connector, defined := c.defined[name]
+	if !defined {
+		c.problemf(e.value.pos, "undefined connector %q: %s", name, c.definedNames(name))
+		return &Connector{}
+	}
+	c.used[name] = true
+	return &connector
+}
