@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"runtime/debug"
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"omnibus": main})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"exits": exits,
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond == "root" {
+				return os.Geteuid() == 0, nil
+			}
+			return false, errors.New("unknown condition " + cond)
+		},
+	})
+}
+
+// exits runs a command and checks its exit code: exits CODE PROGRAM ARGS...
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARGS...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	code := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		code = exit.ExitCode()
+	}
+	if code != want {
+		ts.Fatalf("exit code %d, want %d", code, want)
+	}
+}
+
+func TestBuildVersion(t *testing.T) {
+	info := &debug.BuildInfo{
+		Main: debug.Module{Version: "v1.2.3"},
+		Settings: []debug.BuildSetting{
+			{Key: "vcs.revision", Value: "abc"},
+			{Key: "vcs.time", Value: "2026-01-02T03:04:05Z"},
+			{Key: "vcs.modified", Value: "true"},
+		},
+	}
+	v := buildVersion(info, true)
+	v.Go, v.OS, v.Arch = "go1", "linux", "amd64"
+	want := version{"v1.2.3", "abc", "2026-01-02T03:04:05Z", true, "go1", "linux", "amd64"}
+	if diff := cmp.Diff(want, v); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	var line bytes.Buffer
+	if err := v.write(&line); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := line.String(), "omnibus v1.2.3 (abc, 2026-01-02T03:04:05Z) modified go1 linux/amd64\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := buildVersion(nil, false).Version; got != "unknown" {
+		t.Errorf("without build information: %q", got)
+	}
+}
+
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// TestOutputThatFails checks that a result nobody received is not a success.
+func TestOutputThatFails(t *testing.T) {
+	file := t.TempDir() + "/p.yaml"
+	if err := os.WriteFile(file, []byte("stages: [{stage_id: 0}]"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"validate", file}, {"validate", "-o", "json", file},
+		{"graph", file}, {"graph", "-f", "dot", file}, {"graph", "-o", "json", file},
+		{"version"}, {"version", "-o", "json"},
+	} {
+		var stderr bytes.Buffer
+		if code := run(args, brokenPipe{}, &stderr); code != exitFailed || stderr.String() != "omnibus: broken pipe\n" {
+			t.Errorf("%q: exit code %d, standard error %q", args, code, &stderr)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// verbs are the constructors of the subcommands. The file of each verb adds
+// its own in an init function, so that a verb is one file and nothing else.
+var verbs []func() *cobra.Command
+
+func addVerb(newCmd func() *cobra.Command) { verbs = append(verbs, newCmd) }
+
+// errReported ends a verb that has already told the user what went wrong.
+var errReported = errors.New("reported")
+
+// A usageError is a mistake in the command line that only a verb can see.
+type usageError struct{ msg string }
+
+func (e *usageError) Error() string { return e.msg }
+
+// run executes a command line and returns the exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	// Until a verb starts, every error is one of the command line: cobra does
+	// not mark those in any other way.
+	started := false
+	root := newRootCmd(func() { started = true })
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteC()
+
+	var usage *usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errReported):
+		return exitFailed
+	case !started || errors.As(err, &usage):
+		fmt.Fprintf(stderr, "omnibus: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
+		return exitUsage
+	default:
+		fmt.Fprintf(stderr, "omnibus: %v\n", err)
+		return exitFailed
+	}
+}
+
+func newRootCmd(onStart func()) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "omnibus",
+		Short: "Check and draw multi-stage inference pipelines",
+		Args:  knownVerb,
+		RunE: func(*cobra.Command, []string) error {
+			return &usageError{"which command?"}
+		},
+		PersistentPreRun: func(*cobra.Command, []string) { onStart() },
+		SilenceErrors:    true,
+		SilenceUsage:     true,
+	}
+	for _, newCmd := range verbs {
+		root.AddCommand(newCmd())
+	}
+	requireShell(root)
+	return root
+}
+
+// requireShell makes the completion verb refuse a missing or unknown shell,
+// which cobra answers with help and success.
+func requireShell(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			cmd.RunE = func(*cobra.Command, []string) error {
+				return &usageError{"which shell?"}
+			}
+		}
+	}
+}
+
+// knownVerb refuses what is left on the command line when no verb matched.
+func knownVerb(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	msg := fmt.Sprintf("unknown command %q", args[0])
+	if near := root.SuggestionsFor(args[0]); len(near) > 0 {
+		msg += fmt.Sprintf(": is %q meant?", near[0])
+	}
+	return errors.New(msg)
+}

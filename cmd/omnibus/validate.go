@@ -1,0 +1,107 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/omnibus-runtime/omnibus/config"
+)
+
+func init() { addVerb(newValidateCmd) }
+
+func newValidateCmd() *cobra.Command {
+	output := newOutput()
+	cmd := &cobra.Command{
+		Use:   "validate FILE...",
+		Short: "Check pipeline files",
+		Long: `Check pipeline files completely, and report every problem at once.
+
+A file in order is reported on standard output, followed by notes on what
+deserves attention. Problems go to standard error, one a line, as
+file:line:column: message. With -o json, everything about the files goes to
+standard output.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, files []string) error {
+			results := make([]validation, len(files))
+			for i, file := range files {
+				results[i] = validate(file)
+			}
+			if output.word == outputJSON {
+				if err := writeJSON(cmd.OutOrStdout(), results); err != nil {
+					return err
+				}
+				return outcome(results)
+			}
+			for _, r := range results {
+				if err := r.write(cmd); err != nil {
+					return err
+				}
+			}
+			return outcome(results)
+		},
+	}
+	cmd.Flags().VarP(output, "output", "o", "form of the result")
+	return cmd
+}
+
+// A validation is the result of checking one file.
+type validation struct {
+	File     string           `json:"file"`
+	OK       bool             `json:"ok"`
+	Problems config.Problems  `json:"problems,omitempty"`
+	Error    string           `json:"error,omitempty"` // why the file could not be read
+	Pipeline *config.Pipeline `json:"pipeline,omitempty"`
+}
+
+func validate(file string) validation {
+	r := validation{File: file}
+	p, err := config.Load(file)
+	switch {
+	case err == nil:
+		r.OK, r.Pipeline = true, p
+	case !errors.As(err, &r.Problems):
+		r.Error = err.Error()
+	}
+	return r
+}
+
+func (r *validation) write(cmd *cobra.Command) error {
+	stderr := cmd.ErrOrStderr()
+	for _, problem := range r.Problems {
+		fmt.Fprintln(stderr, problem)
+	}
+	if r.Error != "" {
+		fmt.Fprintf(stderr, "omnibus: %s\n", r.Error)
+	}
+	if !r.OK {
+		return nil
+	}
+	stages, edges := len(r.Pipeline.Stages), len(r.Pipeline.Edges)
+	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ok (%s, %s)\n", r.File, plural(stages, "stage"), plural(edges, "edge")); err != nil {
+		return err
+	}
+	for _, note := range r.Pipeline.Notes {
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), note); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func outcome(results []validation) error {
+	for _, r := range results {
+		if !r.OK {
+			return errReported
+		}
+	}
+	return nil
+}
+
+func plural(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
