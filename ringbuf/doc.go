@@ -1,0 +1,60 @@
+// Package ringbuf hands out chunks of a byte slice: one writer allocates and
+// releases them, many readers read their payloads. It knows no file, no
+// descriptor and no process, and it does not log. The slice may be heap
+// memory or a shared mapping; the package treats both alike.
+//
+// # Use
+//
+// The writer allocates a chunk, fills its payload, and tells the readers its
+// address and id by whatever means it has. When the readers are done, the
+// writer releases the chunk, or lets [Ring.Reclaim] find out which chunks are
+// done, oldest first, when it needs the room.
+//
+// # Trust
+//
+// All bookkeeping lives in the writer's private memory. The 16-byte header in
+// front of each payload is written for the readers and for [Ring.Check]; the
+// writer never reads it to make a decision. A peer that can write to the
+// buffer can damage payloads and headers, and nothing else. [View], which
+// readers use, has only the buffer to go by, so it checks every field it reads
+// against the bounds and against the id its caller was told.
+//
+// # Room and order
+//
+// Chunks are handed out in a ring's order as long as they are released in
+// that order. A chunk that stays blocks nothing: it becomes an island, and the
+// allocator uses the room around it. [Ring.Allocate] fails with [ErrNoRoom]
+// only when no gap is large enough. With [Options.StrictFIFO] the ring is a
+// plain one instead: the room behind an unfree chunk stays unused until that
+// chunk is free.
+//
+// Ids count up from 1 and are never used twice, not even after [Ring.Clear].
+// A [Chunk] therefore names one allocation for ever, and using it after its
+// release is an error ([ErrStale]), never somebody else's bytes.
+//
+// # Concurrency
+//
+// The methods of [Ring] are for one goroutine at a time. Readers call none of
+// them: they only read payload bytes, directly or through [View], and only
+// while they know that the chunk is not released. What makes a payload visible
+// to a reader before its address is, and what tells the writer that a reader
+// has finished, is the caller's business. The ring itself never touches a live
+// payload, and it writes a header only while it allocates the chunk.
+//
+// # Cost
+//
+// Allocate and Release do a constant amount of work in the common case and
+// allocate no memory once the tables have grown to their working size. When
+// the gap in use runs out, the next one comes from bins of like-sized gaps.
+// Only a search that finds nothing larger looks at every gap of one bin, and
+// it does not look again until one of them grows.
+// The tables take 56 bytes for each chunk or gap alive at the same time, and
+// at most 4 bytes for each Align bytes of buffer (each 16 bytes, if Align is
+// smaller) to find chunks by address. They never shrink.
+//
+// # After a crash
+//
+// When the writer dies its bookkeeping dies with it. Payloads that readers
+// hold stay readable, because nobody writes to the buffer any more. A new
+// writer starts with a new Ring over a buffer nobody reads.
+package ringbuf

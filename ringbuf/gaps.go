@@ -1,0 +1,200 @@
+package ringbuf
+
+import "math/bits"
+
+// The allocator of the default order. Chunks are cut from the current gap,
+// front to back, until it is too small; freed neighbours extend it. All other
+// gaps wait in bins by size. In strict order there is no current gap and the
+// bins stay empty: see strict.go.
+
+// binProbes bounds the search of a bin whose members may be too small, while
+// there are larger gaps that need no search.
+const binProbes = 8
+
+// gapBins holds the gaps that wait, by the power of two of their granules:
+// bin b has the gaps of 2^b up to 2^(b+1)-1 granules. A gap that is not whole
+// granules, at the end of the buffer, counts the last one as if it were.
+type gapBins struct {
+	heads    [64]uint32
+	most     [64]uint64 // no gap of the bin has more bytes; some may have fewer
+	nonEmpty uint64     // bit b: heads[b] is not none
+}
+
+func (r *Ring) binOf(span uint64) int { return bits.Len64(r.geo.granules(span)) - 1 }
+
+// file puts a gap that is in no bin where gaps belong: it becomes the current
+// gap if there is none, else it waits in its bin.
+func (r *Ring) file(gap uint32) {
+	switch {
+	case r.strict:
+	case r.current == none:
+		r.current = gap
+	default:
+		r.park(gap)
+	}
+}
+
+// unfile takes a gap out of its bin, or away from being the current one.
+func (r *Ring) unfile(gap uint32) {
+	switch {
+	case r.strict:
+	case r.current == gap:
+		r.current = none
+	default:
+		r.unpark(gap)
+	}
+}
+
+func (r *Ring) park(gap uint32) {
+	span := r.recs[gap].span
+	b := r.binOf(span)
+	head := r.bins.heads[b]
+	r.recs[gap].prev, r.recs[gap].next = none, head
+	if head != none {
+		r.recs[head].prev = gap
+	}
+	r.bins.heads[b] = gap
+	r.bins.most[b] = max(r.bins.most[b], span)
+	r.bins.nonEmpty |= 1 << b
+}
+
+func (r *Ring) unpark(gap uint32) {
+	prev, next := r.recs[gap].prev, r.recs[gap].next
+	if next != none {
+		r.recs[next].prev = prev
+	}
+	if prev != none {
+		r.recs[prev].next = next
+		return
+	}
+	b := r.binOf(r.recs[gap].span)
+	r.bins.heads[b] = next
+	if next == none {
+		r.bins.most[b] = 0
+		r.bins.nonEmpty &^= 1 << b
+	}
+}
+
+// nextGap replaces a current gap that is too small by one that is not, and
+// returns it. It returns none, and changes nothing, only if there is no such
+// gap.
+func (r *Ring) nextGap(need uint64) uint32 {
+	gap := r.findGap(need)
+	if gap == none {
+		return none
+	}
+	r.unpark(gap)
+	if r.current != none {
+		r.park(r.current)
+	}
+	r.current = gap
+	return gap
+}
+
+// findGap prefers a gap of need's own bin, to keep large gaps large, but looks
+// at only a few of them while a larger bin offers one that surely fits. It
+// returns none only if no gap fits.
+func (r *Ring) findGap(need uint64) uint32 {
+	b := r.binOf(need)
+	mayFit := need <= r.bins.most[b]
+	if mayFit {
+		if gap := r.probe(b, need, binProbes); gap != none {
+			return gap
+		}
+	}
+	if larger := r.bins.nonEmpty &^ (2<<b - 1); larger != 0 {
+		return r.bins.heads[bits.TrailingZeros64(larger)]
+	}
+	if mayFit {
+		return r.search(b, need)
+	}
+	return none
+}
+
+// probe returns the first of up to limit members of bin b that has room for
+// need, or none.
+func (r *Ring) probe(b int, need uint64, limit int) uint32 {
+	gap := r.bins.heads[b]
+	for range limit {
+		if gap == none || r.recs[gap].span >= need {
+			return gap
+		}
+		gap = r.recs[gap].next
+	}
+	return none
+}
+
+// search is probe without a limit. What it learns in vain it notes, so that
+// asking a full ring again costs nothing until a gap of the bin grows.
+func (r *Ring) search(b int, need uint64) uint32 {
+	var most uint64
+	for gap := r.bins.heads[b]; gap != none; gap = r.recs[gap].next {
+		if r.recs[gap].span >= need {
+			return gap
+		}
+		most = max(most, r.recs[gap].span)
+	}
+	r.bins.most[b] = most
+	return none
+}
+
+// largestGap returns the most bytes that Allocate could use in one piece. It
+// walks one bin.
+func (r *Ring) largestGap() uint64 {
+	if r.strict {
+		return r.largestStrict()
+	}
+	largest := r.recs[r.current].span
+	if r.bins.nonEmpty == 0 {
+		return largest
+	}
+	top := bits.Len64(r.bins.nonEmpty) - 1
+	for gap := r.bins.heads[top]; gap != none; gap = r.recs[gap].next {
+		largest = max(largest, r.recs[gap].span)
+	}
+	return largest
+}
+
+// coalesce turns a span that is in no list but the address list into a gap,
+// joined with the gaps beside it.
+func (r *Ring) coalesce(ref uint32) {
+	left, right := r.recs[ref].left, r.recs[ref].right
+	leftGap, rightGap := r.recs[left].kind == gapSpan, r.recs[right].kind == gapSpan
+	if leftGap && !rightGap && r.growsInPlace(left, r.recs[ref].span) {
+		r.absorb(left, ref) // as a rule, when chunks are released in order
+		return
+	}
+	if leftGap {
+		r.unfile(left)
+		r.absorb(left, ref)
+		ref = left
+	}
+	if rightGap {
+		r.unfile(right)
+		r.absorb(ref, right)
+	}
+	r.file(ref)
+}
+
+// growsInPlace reports whether a gap that grows by so many bytes is still
+// filed where it belongs, and prepares its bin for that.
+func (r *Ring) growsInPlace(gap uint32, grows uint64) bool {
+	if gap == r.current {
+		return true
+	}
+	span := r.recs[gap].span
+	b := r.binOf(span + grows)
+	if r.strict || r.binOf(span) != b {
+		return false
+	}
+	r.bins.most[b] = max(r.bins.most[b], span+grows)
+	return true
+}
+
+// absorb adds to a span the one behind it and forgets that one's record.
+func (r *Ring) absorb(ref, behind uint32) {
+	recs := r.recs
+	recs[ref].span += recs[behind].span
+	recs.unlinkSpan(behind)
+	r.dropRecord(behind)
+}

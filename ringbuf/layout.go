@@ -1,0 +1,107 @@
+package ringbuf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+)
+
+// HeaderSize is the length in bytes of the header that stands directly before
+// each payload:
+//
+//	0  8  id    of the chunk, little endian
+//	8  8  size  of the payload in bytes, little endian
+const HeaderSize = 16
+
+// geometry says where in the buffer chunks may stand. The buffer is covered
+// without holes by spans; a span is a live chunk or a gap:
+//
+//	0      lead                                               end = len(buf)
+//	|unused|header|payload......|pad|  gap   |header|payload...|
+//	       |<------- span --------->|<-span->|<---- span ----->|
+//	              ^ multiple of Align               ^ multiple of Align
+//
+// Spans begin on a grid that lies HeaderSize before the multiples of Align, so
+// that a header fills what would otherwise be padding in front of an aligned
+// payload. Every span is a whole number of granules of Align bytes, except
+// that the last one ends with the buffer.
+type geometry struct {
+	lead, end uint64 // spans cover [lead, end)
+	align     uint64
+	shift     uint // log2 of align
+}
+
+// maxSpans is how many records a uint32 can name beside the sentinel.
+const maxSpans = math.MaxUint32
+
+// newGeometry expects valid options. It refuses a buffer too small for one
+// byte of payload and one whose spans could outnumber the records.
+func newGeometry(sizeBytes uint64, align int) (geometry, error) {
+	g := geometry{end: sizeBytes, align: uint64(align), shift: uint(bits.TrailingZeros(uint(align)))}
+	if g.align > HeaderSize {
+		g.lead = g.align - HeaderSize
+	}
+	if least := g.lead + HeaderSize + 1; sizeBytes < least {
+		return geometry{}, fmt.Errorf("%w: %d bytes, but one chunk at alignment %d needs %d", ErrBuffer, sizeBytes, align, least)
+	}
+	// Gaps are never neighbours and a chunk has more than HeaderSize bytes,
+	// so that two adjacent spans have more than 16 bytes between them even
+	// at alignment 1: on average a span has at least 8.
+	if most := g.capacity()/max(g.align, 8) + 2; most > maxSpans {
+		return geometry{}, fmt.Errorf("%w: %d bytes could hold %d chunks and gaps, the most is %d; use a larger Align than %d",
+			ErrBuffer, sizeBytes, most, uint64(maxSpans), align)
+	}
+	return g, nil
+}
+
+// capacity is the number of bytes that spans cover.
+func (g geometry) capacity() uint64 { return g.end - g.lead }
+
+// maxPayload is the largest payload an empty ring can hold.
+func (g geometry) maxPayload() uint64 { return g.capacity() - HeaderSize }
+
+// roundUp returns n rounded up to whole granules.
+func (g geometry) roundUp(n uint64) uint64 { return (n + g.align - 1) &^ (g.align - 1) }
+
+// granules returns how many granules n bytes touch.
+func (g geometry) granules(n uint64) uint64 { return (n + g.align - 1) >> g.shift }
+
+// spanFor returns how many bytes a chunk takes from a gap that has room for
+// its need. Only a gap at the end of the buffer can be too short for the
+// padding, and there is nothing behind it to keep aligned.
+func (g geometry) spanFor(need, gap uint64) uint64 { return min(g.roundUp(need), gap) }
+
+func putHeader(b []byte, id, size uint64) {
+	_ = b[HeaderSize-1]
+	binary.LittleEndian.PutUint64(b[0:], id)
+	binary.LittleEndian.PutUint64(b[8:], size)
+}
+
+func getHeader(b []byte) (id, size uint64) {
+	_ = b[HeaderSize-1]
+	return binary.LittleEndian.Uint64(b[0:]), binary.LittleEndian.Uint64(b[8:])
+}
+
+// View is the reader's way to a payload: it takes the buffer, and the address
+// and id the writer announced, and returns the payload the header describes,
+// with its capacity cut to its length. It needs no Ring and trusts nothing: an
+// address outside the buffer is [ErrUnknownAddress], another id in the header
+// is [ErrStale], a size that leaves the buffer is [ErrHeader].
+//
+// View proves that the header matches, not that the chunk is still live. That
+// must be known from elsewhere, for as long as the payload is used.
+func View(buf []byte, addr, id uint64) ([]byte, error) {
+	end := uint64(len(buf))
+	if addr < HeaderSize || addr >= end {
+		return nil, fmt.Errorf("view chunk %d at %d of a %d-byte buffer: %w", id, addr, end, ErrUnknownAddress)
+	}
+	gotID, size := getHeader(buf[addr-HeaderSize : addr])
+	if gotID != id || id == 0 {
+		return nil, fmt.Errorf("view chunk %d at %d: the header names chunk %d: %w", id, addr, gotID, ErrStale)
+	}
+	if size == 0 || size > end-addr {
+		return nil, fmt.Errorf("view chunk %d at %d: the header says %d bytes, the buffer has %d from there: %w", id, addr, size, end-addr, ErrHeader)
+	}
+	return buf[addr : addr+size : addr+size], nil
+}

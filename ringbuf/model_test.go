@@ -1,0 +1,294 @@
+package ringbuf_test
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/omnibus-runtime/omnibus/ringbuf"
+)
+
+// failer is what *testing.T, *testing.F's and *rapid.T have in common.
+type failer interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// modelChunk is what the model knows of a live chunk.
+type modelChunk struct {
+	ringbuf.Chunk
+	off, end   uint64 // of the span, in the buffer
+	voff, vend uint64 // in strict order: as if the ring were unrolled
+	content    []byte
+}
+
+// model keeps live chunks in a plain slice, oldest first, and finds out
+// everything else by looking at all of them. For strict order it unrolls the
+// ring: positions only grow, and the place in the buffer is the remainder. The
+// room then is what lies between vend and vstart plus the capacity.
+type model struct {
+	lead, end, align uint64
+	strict           bool
+	nextID           uint64
+	live             []modelChunk
+	vstart, vend     uint64 // when nothing is live, both are where the ring stopped
+}
+
+func newModel(sizeBytes int, opts ringbuf.Options) *model {
+	m := &model{end: uint64(sizeBytes), align: uint64(opts.Align), strict: opts.StrictFIFO, nextID: 1}
+	for (m.lead+ringbuf.HeaderSize)%m.align != 0 {
+		m.lead++
+	}
+	return m
+}
+
+func (m *model) capacity() uint64 { return m.end - m.lead }
+
+// pad returns the bytes that a chunk takes at a place in the buffer: whole
+// multiples of the alignment, as far as the buffer goes.
+func (m *model) pad(off, need uint64) uint64 {
+	for need%m.align != 0 && off+need < m.end {
+		need++
+	}
+	return need
+}
+
+// gaps returns begin and end of every gap, in address order.
+func (m *model) gaps() [][2]uint64 {
+	byAddr := slices.SortedFunc(slices.Values(m.live), func(a, b modelChunk) int { return int(a.off) - int(b.off) })
+	var gaps [][2]uint64
+	pos := m.lead
+	for _, c := range append(byAddr, modelChunk{off: m.end}) {
+		if c.off > pos {
+			gaps = append(gaps, [2]uint64{pos, c.off})
+		}
+		pos = c.end
+	}
+	return gaps
+}
+
+// fits reports whether [off, off+need) is free.
+func (m *model) fits(off, need uint64) bool {
+	return slices.ContainsFunc(m.gaps(), func(g [2]uint64) bool { return g[0] <= off && off+need <= g[1] })
+}
+
+// largest returns the largest gap that may be used.
+func (m *model) largest() uint64 {
+	var largest uint64
+	if !m.strict {
+		for _, g := range m.gaps() {
+			largest = max(largest, g[1]-g[0])
+		}
+		return largest
+	}
+	if len(m.live) == 0 {
+		return m.capacity()
+	}
+	room := m.vstart + m.capacity() - m.vend
+	tail := m.capacity() - m.vend%m.capacity()
+	return max(min(room, tail), room-min(room, tail))
+}
+
+// strictPlace returns the unrolled position of the next chunk.
+func (m *model) strictPlace(need uint64) (voff uint64, ok bool) {
+	if left := m.capacity() - m.vend%m.capacity(); need <= left {
+		voff = m.vend
+	} else {
+		voff = m.vend + left
+	}
+	return voff, voff+need <= m.vstart+m.capacity()
+}
+
+// add records a chunk that the ring made, after judging it.
+func (m *model) add(t failer, c ringbuf.Chunk, need uint64) *modelChunk {
+	t.Helper()
+	mc := modelChunk{Chunk: c, off: c.Addr - ringbuf.HeaderSize}
+	mc.end = mc.off + m.pad(mc.off, need)
+	if c.ID != m.nextID || c.Addr%m.align != 0 || !m.fits(mc.off, mc.end-mc.off) {
+		t.Fatalf("%v: want id %d, alignment %d, and room between %v", c, m.nextID, m.align, m.gaps())
+	}
+	m.nextID++
+	if m.strict {
+		voff, ok := m.strictPlace(need)
+		if !ok && len(m.live) == 0 { // the ring starts afresh
+			voff = m.vend + m.capacity() - m.vend%m.capacity()
+			m.vstart = voff
+		}
+		if want := m.lead + voff%m.capacity(); mc.off != want {
+			t.Fatalf("%v: strict order wants it at %d", c, want+ringbuf.HeaderSize)
+		}
+		mc.voff, mc.vend = voff, voff+mc.end-mc.off
+		m.vend = mc.vend
+	}
+	m.live = append(m.live, mc)
+	return &m.live[len(m.live)-1]
+}
+
+func (m *model) remove(i int) {
+	gone := m.live[i]
+	m.live = slices.Delete(m.live, i, i+1)
+	if len(m.live) == 0 {
+		m.vstart, m.vend = gone.vend, gone.vend
+		return
+	}
+	m.vend = m.live[len(m.live)-1].vend
+	if i == 0 {
+		m.vstart = m.live[0].voff
+	}
+}
+
+func (m *model) clear() { m.live, m.vstart, m.vend = nil, 0, 0 }
+
+// machine drives a ring and the model side by side and compares them.
+type machine struct {
+	r    *ringbuf.Ring
+	buf  []byte
+	m    *model
+	gone []ringbuf.Chunk // some that are stale
+}
+
+func newMachine(t failer, sizeBytes int, opts ringbuf.Options) *machine {
+	buf := make([]byte, sizeBytes)
+	r, err := ringbuf.New(buf, opts)
+	if err != nil {
+		t.Fatalf("new ring of %d bytes with %+v: %v", sizeBytes, opts, err)
+	}
+	return &machine{r: r, buf: buf, m: newModel(sizeBytes, opts)}
+}
+
+func (x *machine) allocate(t failer, size int, tag uint32) {
+	t.Helper()
+	need := uint64(size) + ringbuf.HeaderSize
+	largest := x.m.largest()
+	if need > largest {
+		if c, ok := x.r.TryAllocate(size, tag); ok {
+			t.Fatalf("TryAllocate %d with gaps %v: got %v", size, x.m.gaps(), c)
+		}
+	}
+	c, err := x.r.Allocate(size, tag)
+	switch {
+	case need > x.m.capacity():
+		if !errors.Is(err, ringbuf.ErrTooLarge) {
+			t.Fatalf("allocate %d of %d bytes: %v, want ErrTooLarge", size, x.m.capacity(), err)
+		}
+	case need > largest:
+		var room *ringbuf.RoomError
+		if !errors.As(err, &room) || room.Needed != need || room.LargestGap != largest {
+			t.Fatalf("allocate %d with gaps %v: %v, want ErrNoRoom with needed %d, largest %d", size, x.m.gaps(), err, need, largest)
+		}
+	case err != nil:
+		t.Fatalf("allocate %d with gaps %v: %v", size, x.m.gaps(), err)
+	case c.Size != uint64(size) || c.Tag != tag:
+		t.Fatalf("allocate %d bytes with tag %d: got %+v", size, tag, c)
+	default:
+		mc := x.m.add(t, c, need)
+		payload, err := x.r.Bytes(c)
+		if err != nil || len(payload) != size || cap(payload) != size {
+			t.Fatalf("bytes of the new %v: %d of %d, %v", c, len(payload), cap(payload), err)
+		}
+		for i := range payload {
+			payload[i] = byte(c.ID) + byte(i)*7
+		}
+		mc.content = bytes.Clone(payload)
+	}
+}
+
+func (x *machine) release(t failer, i int) {
+	t.Helper()
+	c := x.m.live[i].Chunk
+	if err := x.r.Release(c); err != nil {
+		t.Fatalf("release a live chunk: %v", err)
+	}
+	x.m.remove(i)
+	x.gone = append(x.gone, c)
+}
+
+// reclaim frees the chunks for which bit id%64 of free is set.
+func (x *machine) reclaim(t failer, free uint64, target int) {
+	t.Helper()
+	isFree := func(c ringbuf.Chunk) bool { return free>>(c.ID%64)&1 != 0 }
+	var want []uint64
+	var came uint64
+	for i, blocked := 0, false; i < len(x.m.live) && !blocked && (target <= 0 || came < uint64(target)); {
+		c := x.m.live[i]
+		if !isFree(c.Chunk) {
+			blocked = x.m.strict
+			i++
+			continue
+		}
+		want = append(want, c.ID)
+		came += c.end - c.off
+		x.m.remove(i)
+		x.gone = append(x.gone, c.Chunk)
+	}
+	got := x.r.Reclaim(func(c ringbuf.Chunk, payload []byte) bool {
+		if uint64(len(payload)) != c.Size || payload[0] != byte(c.ID) {
+			t.Fatalf("Reclaim asked about %v with the payload of another", c)
+		}
+		return isFree(c)
+	}, target)
+	if !slices.Equal(want, got) {
+		diff := cmp.Diff(want, got)
+		t.Fatalf("reclaimed ids (-want +got):\n%s", diff)
+	}
+}
+
+func (x *machine) clear() {
+	x.r.Clear()
+	for _, c := range x.m.live {
+		x.gone = append(x.gone, c.Chunk)
+	}
+	x.m.clear()
+}
+
+// compare looks at everything the ring says about itself.
+func (x *machine) compare(t failer) {
+	t.Helper()
+	if found := x.r.Check(); found != nil {
+		t.Fatalf("broken invariants: %v", found)
+	}
+	var free uint64
+	for _, g := range x.m.gaps() {
+		free += g[1] - g[0]
+	}
+	want := ringbuf.Stats{
+		CapacityBytes: x.m.capacity(), UsedBytes: x.m.capacity() - free, FreeBytes: free,
+		LargestGapBytes: x.m.largest(), Chunks: len(x.m.live), NextID: x.m.nextID,
+	}
+	if got := x.r.Stats(); got != want {
+		t.Fatalf("stats (-model +ring):\n%s", cmp.Diff(want, got))
+	}
+	x.compareChunks(t)
+	for _, c := range x.gone[max(0, len(x.gone)-8):] {
+		if err := x.r.Release(c); !errors.Is(err, ringbuf.ErrStale) {
+			t.Fatalf("release of the stale %v: %v, want ErrStale", c, err)
+		}
+	}
+}
+
+// compareChunks walks by age and looks each chunk up in every way there is.
+func (x *machine) compareChunks(t failer) {
+	t.Helper()
+	c, ok := x.r.Oldest()
+	for _, want := range x.m.live {
+		if !ok || c != want.Chunk {
+			t.Fatalf("age order: got %v %t, want %v", c, ok, want.Chunk)
+		}
+		byAddr, payload, err := x.r.Access(c.Addr)
+		if err != nil || byAddr != c || !bytes.Equal(payload, want.content) {
+			t.Fatalf("access of %v: %v, content kept: %t, %v", c, byAddr, bytes.Equal(payload, want.content), err)
+		}
+		if _, _, err := x.r.AccessID(c.Addr, c.ID); err != nil {
+			t.Fatalf("access by id: %v", err)
+		}
+		if seen, err := ringbuf.View(x.buf, c.Addr, c.ID); err != nil || !bytes.Equal(seen, want.content) {
+			t.Fatalf("a reader's view of %v: %v", c, err)
+		}
+		c, ok = x.r.Next(c)
+	}
+	if ok {
+		t.Fatalf("age order: %v after the youngest", c)
+	}
+}

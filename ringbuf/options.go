@@ -1,0 +1,41 @@
+package ringbuf
+
+import "fmt"
+
+const (
+	// DefaultAlign is the payload alignment when Options.Align is zero: a
+	// cache line, so that two payloads never share one.
+	DefaultAlign = 64
+
+	// MaxAlign is the largest payload alignment: a memory page.
+	MaxAlign = 4096
+)
+
+// Options are the choices for a new ring. The zero value is ready to use.
+type Options struct {
+	// Align is the alignment of payload addresses in bytes, relative to the
+	// start of the buffer: a power of two from 1 to MaxAlign. Zero means
+	// DefaultAlign. With 1 chunks stand as close as they can.
+	Align int
+
+	// StrictFIFO makes the ring a plain one: an unfree chunk blocks the room
+	// behind it, and only the room from the youngest chunk round to the
+	// oldest is used.
+	StrictFIFO bool
+}
+
+func (o Options) withDefaults() Options {
+	if o.Align == 0 {
+		o.Align = DefaultAlign
+	}
+	return o
+}
+
+// Validate reports the first option that [New] would refuse.
+func (o Options) Validate() error {
+	a := o.withDefaults().Align
+	if a < 1 || a > MaxAlign || a&(a-1) != 0 {
+		return fmt.Errorf("%w: Align is %d, want a power of two from 1 to %d, or 0 for %d", ErrAlign, a, MaxAlign, DefaultAlign)
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+package ringbuf_test
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/omnibus-runtime/omnibus/ringbuf"
+)
+
+// TestAgainstModel does whatever a writer may do, in any order, to rings of
+// many shapes, and compares with the model after each step.
+func TestAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		opts := ringbuf.Options{
+			Align:      rapid.SampledFrom([]int{1, 2, 8, 16, 32, 64, 512}).Draw(t, "align"),
+			StrictFIFO: rapid.Bool().Draw(t, "strict"),
+		}
+		// From hardly anything to some dozens of chunks; the end is seldom
+		// on the grid.
+		least := max(opts.Align, ringbuf.HeaderSize) + 1
+		size := rapid.IntRange(least, least+40*max(opts.Align, 16)).Draw(t, "size")
+		x := newMachine(t, size, opts)
+
+		payload := rapid.OneOf(rapid.IntRange(1, 48), rapid.IntRange(1, size))
+		alloc := func(t *rapid.T) {
+			x.allocate(t, payload.Draw(t, "bytes"), rapid.Uint32().Draw(t, "tag"))
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"":              func(t *rapid.T) { x.compare(t) },
+			"allocate":      alloc,
+			"allocate more": alloc, // so that rings fill up
+			"allocate largest": func(t *rapid.T) {
+				if room := int(x.m.largest()) - ringbuf.HeaderSize; room > 0 {
+					x.allocate(t, room, 0)
+				}
+			},
+			"release": func(t *rapid.T) {
+				if n := len(x.m.live); n > 0 {
+					x.release(t, rapid.IntRange(0, n-1).Draw(t, "chunk"))
+				}
+			},
+			"release oldest": func(t *rapid.T) {
+				if len(x.m.live) > 0 {
+					x.release(t, 0)
+				}
+			},
+			"reclaim": func(t *rapid.T) {
+				x.reclaim(t, rapid.Uint64().Draw(t, "free"), rapid.IntRange(-1, size).Draw(t, "target"))
+			},
+			"clear": func(t *rapid.T) {
+				if rapid.IntRange(0, 9).Draw(t, "really") == 0 {
+					x.clear()
+				}
+			},
+		})
+	})
+}
