@@ -1,0 +1,177 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/asynkron/protoactor-go/actor"
+)
+
+const (
+	// DefaultThroughput is how many messages a mailbox handles before it lets
+	// other goroutines run, if the options do not say otherwise.
+	DefaultThroughput = 300
+
+	// DefaultMaxIdle is how many idle workers a dispatcher keeps, if the
+	// options do not say otherwise.
+	DefaultMaxIdle = 64
+)
+
+// ErrDispatcherOptions is returned for options that no dispatcher can have.
+var ErrDispatcherOptions = errors.New("actors: invalid dispatcher options")
+
+// DispatcherOptions configures a [Dispatcher]. The zero value works.
+type DispatcherOptions struct {
+	// Throughput is how many messages a mailbox handles before it lets other
+	// goroutines run. Zero means DefaultThroughput.
+	Throughput int
+
+	// MaxIdle is how many workers without work are kept for the next one. A
+	// worker that finds so many idle ones before it leaves. Zero means
+	// DefaultMaxIdle.
+	MaxIdle int
+}
+
+func (o DispatcherOptions) withDefaults() DispatcherOptions {
+	if o.Throughput == 0 {
+		o.Throughput = DefaultThroughput
+	}
+	if o.MaxIdle == 0 {
+		o.MaxIdle = DefaultMaxIdle
+	}
+	return o
+}
+
+// Validate returns an error that wraps ErrDispatcherOptions if a field is
+// negative.
+func (o DispatcherOptions) Validate() error {
+	switch {
+	case o.Throughput < 0:
+		return fmt.Errorf("%w: Throughput is %d, it must not be negative", ErrDispatcherOptions, o.Throughput)
+	case o.MaxIdle < 0:
+		return fmt.Errorf("%w: MaxIdle is %d, it must not be negative", ErrDispatcherOptions, o.MaxIdle)
+	}
+	return nil
+}
+
+// Dispatcher runs mailboxes on goroutines that it keeps and reuses.
+//
+// The library's own dispatcher starts a goroutine each time a mailbox has work
+// again. Such a goroutine begins with a small stack and grows it again on its
+// way down to the handler, which costs more than most handlers do. The workers
+// of a Dispatcher park instead, and keep the stacks that they have grown.
+//
+// Work is handed to the worker that parked last, whose stack is the most likely
+// to be in the cache. If none is parked a new one is started, so a handler that
+// blocks holds up nobody but its own actor, and the number of workers is the
+// number of mailboxes that are running at the same time. A worker that finds
+// MaxIdle others parked leaves instead of parking: that bounds what a burst
+// leaves behind, and no timer is needed to clean up.
+//
+// A Dispatcher may be shared by any number of actors. All methods are safe for
+// concurrent use.
+type Dispatcher struct {
+	throughput int
+	maxIdle    int
+
+	mu     sync.Mutex
+	idle   []*worker // parked, the last one on top
+	closed bool
+
+	leaving sync.WaitGroup // workers that Close has told to leave
+}
+
+var _ actor.Dispatcher = (*Dispatcher)(nil)
+
+// worker is a goroutine's place in the idle list.
+type worker struct {
+	// work passes the next function to a parked worker; nil tells it to leave.
+	// It has room for one: only who took the worker off the idle list sends,
+	// and so never waits.
+	work chan func()
+}
+
+// NewDispatcher returns a dispatcher without workers; they come with the work.
+// It panics if the options are invalid.
+func NewDispatcher(options DispatcherOptions) *Dispatcher {
+	options = options.withDefaults()
+	if err := options.Validate(); err != nil {
+		panic(err)
+	}
+	return &Dispatcher{throughput: options.Throughput, maxIdle: options.MaxIdle}
+}
+
+// Schedule runs fn on a worker and returns at once. fn must not panic.
+//
+// After Close it starts a goroutine for each fn, as the library's own
+// dispatcher does: an actor that stops late still gets its last messages.
+func (d *Dispatcher) Schedule(fn func()) {
+	if w := d.unpark(); w != nil {
+		w.work <- fn
+		return
+	}
+	go d.run(fn)
+}
+
+// Throughput returns how many messages a mailbox handles before it lets other
+// goroutines run.
+func (d *Dispatcher) Throughput() int { return d.throughput }
+
+// Close makes the parked workers leave and waits until they have. A worker that
+// is still running a mailbox leaves by itself when that mailbox is empty; Close
+// does not wait for it, so that a handler may call Close. It is safe to call
+// Close more than once.
+func (d *Dispatcher) Close() {
+	d.mu.Lock()
+	idle := d.idle
+	d.idle, d.closed = nil, true
+	d.leaving.Add(len(idle))
+	d.mu.Unlock()
+
+	for _, w := range idle {
+		w.work <- nil
+	}
+	d.leaving.Wait()
+}
+
+// run is the life of one worker.
+func (d *Dispatcher) run(fn func()) {
+	w := &worker{work: make(chan func(), 1)}
+	for {
+		fn()
+		if !d.park(w) {
+			return
+		}
+		if fn = <-w.work; fn == nil {
+			d.leaving.Done()
+			return
+		}
+	}
+}
+
+// park offers w for work. It returns false if w has to leave instead.
+func (d *Dispatcher) park(w *worker) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || len(d.idle) >= d.maxIdle {
+		return false
+	}
+	d.idle = append(d.idle, w)
+	return true
+}
+
+// unpark takes the worker that parked last off the list. It returns nil if
+// there is none.
+func (d *Dispatcher) unpark() *worker {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last := len(d.idle) - 1
+	if last < 0 {
+		return nil
+	}
+	w := d.idle[last]
+	d.idle[last] = nil
+	d.idle = d.idle[:last]
+	return w
+}

@@ -1,0 +1,145 @@
+package actors
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+// idleWorkers returns how many workers of d are parked.
+func idleWorkers(d *Dispatcher) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.idle)
+}
+
+func TestDispatcherReusesWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDispatcher(DispatcherOptions{})
+		defer d.Close()
+		ran := 0
+		for range 100 {
+			d.Schedule(func() { ran++ })
+			synctest.Wait()
+		}
+		if ran != 100 {
+			t.Errorf("%d functions ran, want 100", ran)
+		}
+		if idle := idleWorkers(d); idle != 1 {
+			t.Errorf("%d workers for one function at a time, want 1", idle)
+		}
+	})
+}
+
+func TestDispatcherBlockedWorkersHoldUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDispatcher(DispatcherOptions{MaxIdle: 2})
+		defer d.Close()
+		release := make(chan struct{})
+		for range 50 {
+			d.Schedule(func() { <-release })
+		}
+		ran := false
+		d.Schedule(func() { ran = true })
+		synctest.Wait()
+		if !ran {
+			t.Error("a function waits behind blocked ones")
+		}
+		close(release)
+	})
+}
+
+// TestDispatcherBoundsIdleWorkers leaves it to the bubble to find a worker that
+// neither parked nor left: a bubble does not end while a goroutine is in it.
+func TestDispatcherBoundsIdleWorkers(t *testing.T) {
+	const maxIdle, busy = 3, 20
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDispatcher(DispatcherOptions{MaxIdle: maxIdle})
+		release := make(chan struct{})
+		for range busy {
+			d.Schedule(func() { <-release })
+		}
+		synctest.Wait()
+		if idle := idleWorkers(d); idle != 0 {
+			t.Errorf("%d idle workers while all are busy", idle)
+		}
+		close(release)
+		synctest.Wait()
+		if idle := idleWorkers(d); idle != maxIdle {
+			t.Errorf("%d idle workers after a burst of %d, want %d", idle, busy, maxIdle)
+		}
+		d.Close()
+	})
+}
+
+// TestDispatcherClose closes a dispatcher with an idle and a busy worker.
+func TestDispatcherClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDispatcher(DispatcherOptions{})
+		release := make(chan struct{})
+		d.Schedule(func() { <-release })
+		d.Schedule(func() {})
+		synctest.Wait()
+		d.Close() // does not wait for the busy worker
+		d.Close()
+		ran := false
+		d.Schedule(func() { ran = true })
+		synctest.Wait()
+		if !ran {
+			t.Error("a function scheduled after Close did not run")
+		}
+		close(release)
+		synctest.Wait()
+		if idle := idleWorkers(d); idle != 0 {
+			t.Errorf("%d workers parked after Close", idle)
+		}
+	})
+}
+
+// TestDispatcherRunsEachOnce schedules from many goroutines at once.
+func TestDispatcherRunsEachOnce(t *testing.T) {
+	const senders, each = 8, 2000
+	d := NewDispatcher(DispatcherOptions{MaxIdle: 4})
+	defer d.Close()
+	var done sync.WaitGroup
+	done.Add(senders * each)
+	ran := make([]int, senders*each) // -race sees a function that runs twice
+	for s := range senders {
+		go func() {
+			for i := range each {
+				d.Schedule(func() { ran[s*each+i]++; done.Done() })
+			}
+		}()
+	}
+	done.Wait()
+	for i, n := range ran {
+		if n != 1 {
+			t.Fatalf("function %d ran %d times", i, n)
+		}
+	}
+}
+
+func TestDispatcherOptions(t *testing.T) {
+	tests := []struct {
+		name    string
+		options DispatcherOptions
+		wantErr bool
+	}{
+		{name: "zero", options: DispatcherOptions{}},
+		{name: "given", options: DispatcherOptions{Throughput: 1, MaxIdle: 1}},
+		{name: "negative throughput", options: DispatcherOptions{Throughput: -1}, wantErr: true},
+		{name: "negative idle", options: DispatcherOptions{MaxIdle: -1}, wantErr: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if err := tt.options.Validate(); errors.Is(err, ErrDispatcherOptions) != tt.wantErr {
+				t.Errorf("Validate() = %v, want an error: %v", err, tt.wantErr)
+			}
+		})
+	}
+	d := NewDispatcher(DispatcherOptions{})
+	if got := d.Throughput(); got != DefaultThroughput {
+		t.Errorf("Throughput() = %d, want %d", got, DefaultThroughput)
+	}
+}

@@ -1,0 +1,397 @@
+package actors
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"golang.org/x/sys/cpu"
+)
+
+// Mailbox is a bounded mailbox for one actor.
+//
+// # Order
+//
+// System messages come before user messages. Messages of one sender are handled
+// in the order sent. Senders that wait for room get it in the order in which
+// they began to wait, and nobody overtakes them but control messages.
+//
+// # Accounting
+//
+// Of every message sent, the sender learns what became of it, or OnDrop does.
+// A post that returns an error has not taken the message: it is still the
+// sender's, and OnDrop does not hear of it. PostUserMessage cannot return an
+// error; what it cannot deliver goes to OnDrop as DropClosed. What was taken is
+// either handled to completion or goes to OnDrop once: so messages handled and
+// messages dropped add up to messages sent.
+//
+// # Life
+//
+// The mailbox closes when its actor is about to end: when the system message
+// *actor.Stop reaches an actor without children, or when the Terminated of the
+// last child reaches an actor that has had its Stop. Every way to stop an actor
+// goes through that Stop, a poison pill and a supervisor's decision included.
+// The mailbox closes before it passes the message on. What waits at that moment
+// is dropped as DropStopped and senders that wait for room are turned away; so
+// by the time the actor gets its Stopped, and its parent and watchers their
+// Terminated, all of that has been reported. Until then an actor that waits for
+// its children handles messages as ever, so that no child blocks on it.
+//
+// A restart leaves the mailbox as it is: it loses the message that failed and
+// no other. There are two races between a restart and a stop. A restart that
+// reaches an actor which is still stopping makes the library forget the stop;
+// the mailbox opens again if it had closed. A restart that reaches an actor
+// which has ended would start one that nobody can reach; the mailbox swallows
+// it. It tells the two apart by the process registry, which an actor leaves as
+// the first step of its end.
+//
+// # Concurrency
+//
+// All methods are safe for concurrent use, but RegisterHandlers and Start
+// are for the library to call, once and in that order. A message that arrives
+// before Start waits.
+//
+// Unlike the library's mailboxes, this one takes an actor.MessageBatch for one
+// message, and does not unpack it.
+type Mailbox struct {
+	// Set once, before the mailbox is started, and read by everybody.
+	options     MailboxOptions
+	invoker     actor.MessageInvoker
+	dispatcher  actor.Dispatcher
+	life        life
+	processFunc func() // m.process, made once
+
+	// attention tells the actor what else there is to do before the next
+	// message. Written under mu, read by the actor without it.
+	attention atomic.Uint32
+
+	_ cpu.CacheLinePad // senders write below, on every post
+
+	// What every post writes comes first, so that it spans few cache lines.
+	mu       sync.Mutex
+	running  bool  // a worker is in process, or about to be
+	started  bool  // Start was called
+	ending   bool  // the actor has ended or is about to
+	closed   bool  // Close was called
+	accepted int64 // user messages taken from senders
+	controls int64 // of these, control messages
+	seen     int64 // the last known number of bounded messages that are gone
+	users    queue[entry]
+	waiters  queue[*waiter]
+	system   queue[any]
+
+	_ cpu.CacheLinePad // the actor writes below, on every message
+
+	// taken counts the user messages that no longer wait, takenControls the
+	// control messages among them. The actor raises both without mu, before it
+	// handles a message, and senders read them when the mailbox looks full.
+	// takenControls is raised first and read last, so a sender may believe for
+	// a moment that a message still waits which does not, but never the other
+	// way round.
+	taken         atomic.Int64
+	takenControls atomic.Int64
+
+	// batch[next:] are the messages that left the queue but still wait. They
+	// belong to the running worker, or to the holder of mu if none is running.
+	batch   []entry
+	next    int
+	current any // the message in the actor's hands
+	phase   phase
+	stop    bool // a Stop has reached the actor
+	yielded bool // the worker found nothing to do and is looking once more
+}
+
+var _ actor.Mailbox = (*Mailbox)(nil)
+
+// The bits of Mailbox.attention.
+const (
+	attendSystem    uint32 = 1 << iota // system messages wait
+	attendWaiters                      // senders wait for room
+	attendSuspended                    // user messages have to wait
+	attendClosed                       // user messages have to go
+)
+
+// phase says what the worker is doing, for the case that it does not return.
+type phase uint8
+
+const (
+	betweenMessages phase = iota
+	inUserMessage
+	inSystemMessage
+)
+
+// entry is a user message in the queue.
+type entry struct {
+	message any
+	control bool // does not count against the capacity
+}
+
+// waiter is a sender that waits for room.
+type waiter struct {
+	entry    entry
+	admitted chan bool // has room for one; false: the mailbox has closed
+}
+
+// NewMailboxProducer returns a producer of mailboxes for actor.WithMailbox. It
+// panics if the options are invalid.
+func NewMailboxProducer(options MailboxOptions) actor.MailboxProducer {
+	mustBeValid(options)
+	return func() actor.Mailbox { return NewMailbox(options) }
+}
+
+// NewMailbox returns an empty mailbox. It panics if the options are invalid.
+func NewMailbox(options MailboxOptions) *Mailbox {
+	mustBeValid(options)
+	m := &Mailbox{options: options.withDefaults()}
+	m.processFunc = m.process
+	return m
+}
+
+func mustBeValid(options MailboxOptions) {
+	if err := options.Validate(); err != nil {
+		panic(err)
+	}
+}
+
+// RegisterHandlers tells the mailbox who handles its messages and who runs it.
+func (m *Mailbox) RegisterHandlers(invoker actor.MessageInvoker, dispatcher actor.Dispatcher) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.invoker, m.dispatcher = invoker, dispatcher
+	m.life = lifeOf(invoker)
+	m.batch = make([]entry, 0, min(drainBatch, m.options.Capacity))
+}
+
+// Start lets the actor have its messages.
+func (m *Mailbox) Start() {
+	m.mu.Lock()
+	m.started = true
+	wake := m.wakeLocked()
+	m.mu.Unlock()
+	m.schedule(wake)
+}
+
+// PostUserMessage gives the message to the actor. If the message is bounded and
+// the mailbox is full it waits for room. If the mailbox is closed, or closes
+// meanwhile, the message goes to OnDrop.
+//
+// An actor must not send a bounded message to itself, nor two actors to each
+// other, unless something else keeps their mailboxes from being full.
+func (m *Mailbox) PostUserMessage(message any) {
+	if m.post(message, true) != nil {
+		m.drop(message, DropClosed)
+	}
+}
+
+// Post is PostUserMessage for a sender that wants to know: it returns
+// ErrMailboxClosed, and leaves the message to the sender, if the mailbox is
+// closed or closes while Post waits for room.
+func (m *Mailbox) Post(message any) error {
+	return m.post(message, true)
+}
+
+// TryPost gives the message to the actor if there is room. It never waits for
+// room: it returns ErrMailboxFull or ErrMailboxClosed and leaves the message to
+// the sender.
+func (m *Mailbox) TryPost(message any) error {
+	return m.post(message, false)
+}
+
+// PostSystemMessage gives a message of the library to the actor, ahead of all
+// user messages. It is always accepted.
+func (m *Mailbox) PostSystemMessage(message any) {
+	m.mu.Lock()
+	m.system.push(message)
+	m.attendLocked(attendSystem, true)
+	wake := m.wakeLocked()
+	m.mu.Unlock()
+	m.schedule(wake)
+}
+
+// Len returns how many user messages wait. The message that is being handled is
+// not among them, and neither are those of senders that wait for room.
+func (m *Mailbox) Len() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return int(m.accepted - m.taken.Load())
+}
+
+// UserMessageCount returns Len.
+func (m *Mailbox) UserMessageCount() int { return m.Len() }
+
+// Close turns user messages away from now on and drops those that wait, as
+// DropStopped. It does not stop the actor, which still gets system messages,
+// and does not wait for a handler that is running: the few messages that the
+// actor has already taken over in one go with that one are dropped when the
+// handler returns. It is safe to call Close more than once.
+func (m *Mailbox) Close() {
+	m.mu.Lock()
+	m.closed = true
+	m.discardAndUnlock(!m.running)
+}
+
+func (m *Mailbox) post(message any, wait bool) error {
+	e := entry{message: message, control: m.isControl(message)}
+	m.mu.Lock()
+	if m.refusesLocked() {
+		m.mu.Unlock()
+		return ErrMailboxClosed
+	}
+	if !e.control && !m.hasRoomLocked() {
+		if wait {
+			return m.waitAndUnlock(e)
+		}
+		m.mu.Unlock()
+		return ErrMailboxFull
+	}
+	m.acceptLocked(e)
+	wake := !m.running && m.wakeLocked()
+	m.mu.Unlock()
+	m.schedule(wake)
+	return nil
+}
+
+// waitAndUnlock waits until the mailbox has taken e, or has closed.
+func (m *Mailbox) waitAndUnlock(e entry) error {
+	w := &waiter{entry: e, admitted: make(chan bool, 1)}
+	m.waiters.push(w)
+	m.attendLocked(attendWaiters, true)
+	// The actor raises taken and then looks for waiters; the sender becomes a
+	// waiter and then looks at taken again. So one of them sees the other.
+	m.admitLocked()
+	wake := m.wakeLocked()
+	m.mu.Unlock()
+	m.schedule(wake)
+	if !<-w.admitted {
+		return ErrMailboxClosed
+	}
+	return nil
+}
+
+// isControl tells whether the message is exempt from the capacity.
+func (m *Mailbox) isControl(message any) bool {
+	message = actor.UnwrapEnvelopeMessage(message)
+	switch message.(type) {
+	case *actor.PoisonPill, *actor.ReceiveTimeout:
+		return true
+	}
+	return m.options.Bounded != nil && !m.options.Bounded(message)
+}
+
+// refusesLocked tells whether user messages are turned away.
+func (m *Mailbox) refusesLocked() bool { return m.ending || m.closed }
+
+// hasRoomLocked tells whether one more bounded message may be taken now.
+func (m *Mailbox) hasRoomLocked() bool {
+	if m.waiters.len() > 0 {
+		return false // they come first
+	}
+	return m.belowCapacityLocked()
+}
+
+func (m *Mailbox) belowCapacityLocked() bool {
+	capacity := int64(m.options.Capacity)
+	bounded := m.accepted - m.controls
+	if bounded-m.seen < capacity {
+		return true
+	}
+	// Only now look at what the actor writes: its cache line is busy.
+	taken := m.taken.Load()
+	m.seen = taken - m.takenControls.Load()
+	return bounded-m.seen < capacity
+}
+
+func (m *Mailbox) acceptLocked(e entry) {
+	m.users.push(e)
+	m.accepted++
+	if e.control {
+		m.controls++
+	}
+}
+
+// admitLocked takes the messages of waiting senders while there is room.
+func (m *Mailbox) admitLocked() {
+	for m.waiters.len() > 0 && m.belowCapacityLocked() {
+		w, _ := m.waiters.pop()
+		m.acceptLocked(w.entry)
+		w.admitted <- true
+	}
+	m.attendLocked(attendWaiters, m.waiters.len() > 0)
+}
+
+// attendLocked sets or clears a bit of attention.
+func (m *Mailbox) attendLocked(bit uint32, on bool) {
+	bits := m.attention.Load() &^ bit
+	if on {
+		bits |= bit
+	}
+	m.attention.Store(bits)
+}
+
+// wakeLocked reports whether the caller has to schedule the mailbox, and counts
+// it as running if so.
+func (m *Mailbox) wakeLocked() bool {
+	if m.running || !m.started || !m.hasWorkLocked() {
+		return false
+	}
+	m.running = true
+	return true
+}
+
+func (m *Mailbox) hasWorkLocked() bool {
+	if m.system.len() > 0 {
+		return true
+	}
+	suspended := m.attention.Load()&attendSuspended != 0
+	return !suspended && (m.next < len(m.batch) || m.users.len() > 0)
+}
+
+func (m *Mailbox) schedule(wake bool) {
+	if wake {
+		m.dispatcher.Schedule(m.processFunc)
+	}
+}
+
+// drop tells OnDrop about a message. It must be called without the lock.
+func (m *Mailbox) drop(message any, reason DropReason) {
+	if m.options.OnDrop != nil {
+		m.options.OnDrop(actor.UnwrapEnvelopeMessage(message), reason)
+	}
+}
+
+// discardAndUnlock turns waiting senders away, unlocks, and drops the messages
+// that wait: those in the batch only if the caller owns it.
+func (m *Mailbox) discardAndUnlock(ownsBatch bool) {
+	m.attendLocked(attendClosed, true)
+	m.attendLocked(attendWaiters, false)
+	waiters := m.waiters
+	m.waiters = queue[*waiter]{}
+	var rest []entry
+	if ownsBatch {
+		rest = append(rest, m.batch[m.next:]...)
+		clear(m.batch[m.next:])
+		m.next = len(m.batch)
+	}
+	rest = append(rest, make([]entry, m.users.len())...)
+	m.users.take(rest[len(rest)-m.users.len():])
+	for _, e := range rest {
+		m.countTaken(e)
+	}
+	m.mu.Unlock()
+
+	for w, ok := waiters.pop(); ok; w, ok = waiters.pop() {
+		w.admitted <- false
+	}
+	for _, e := range rest {
+		m.drop(e.message, DropStopped)
+	}
+}
+
+// countTaken counts e as no longer waiting, in the order that the fields'
+// comment asks for.
+func (m *Mailbox) countTaken(e entry) {
+	if e.control {
+		m.takenControls.Add(1)
+	}
+	m.taken.Add(1)
+}

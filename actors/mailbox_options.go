@@ -1,0 +1,100 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+)
+
+const (
+	// DefaultMailboxCapacity is the capacity of a mailbox, in messages, if the
+	// options do not say otherwise.
+	DefaultMailboxCapacity = 1024
+
+	// MaxMailboxCapacity is the largest capacity that a mailbox may have, in
+	// messages.
+	MaxMailboxCapacity = 1 << 20
+)
+
+var (
+	// ErrMailboxFull is returned by TryPost when a bounded message finds no
+	// room. It is part of normal flow.
+	ErrMailboxFull = errors.New("actors: mailbox is full")
+
+	// ErrMailboxClosed is returned for a post to a mailbox that was closed or
+	// whose actor has stopped.
+	ErrMailboxClosed = errors.New("actors: mailbox is closed")
+
+	// ErrMailboxOptions is returned for options that no mailbox can have.
+	ErrMailboxOptions = errors.New("actors: invalid mailbox options")
+
+	// ErrHandlerExited is the reason of the failure that is escalated when a
+	// handler ended its goroutine with runtime.Goexit.
+	ErrHandlerExited = errors.New("actors: handler called runtime.Goexit")
+)
+
+// DropReason says why a message was dropped.
+type DropReason uint8
+
+const (
+	// DropPanic: the handler panicked on the message.
+	DropPanic DropReason = iota + 1
+	// DropStopped: the message was waiting when its actor stopped.
+	DropStopped
+	// DropClosed: the message was sent to a mailbox that had closed.
+	DropClosed
+)
+
+// String returns the reason as a word for logs and metric labels.
+func (r DropReason) String() string {
+	switch r {
+	case DropPanic:
+		return "panic"
+	case DropStopped:
+		return "stopped"
+	case DropClosed:
+		return "closed"
+	}
+	return fmt.Sprintf("DropReason(%d)", uint8(r))
+}
+
+// MailboxOptions configures a [Mailbox]. The zero value works.
+type MailboxOptions struct {
+	// Capacity is how many bounded messages may wait. The message that is being
+	// handled does not wait any more. Zero means DefaultMailboxCapacity.
+	Capacity int
+
+	// Bounded tells which messages count against Capacity; nil means all of
+	// them. The others, control messages, are always accepted, so an actor may
+	// send them to itself without fear of waiting for itself. They keep their
+	// place in the order of messages, and nothing but their senders bounds
+	// their number.
+	//
+	// The library's PoisonPill and ReceiveTimeout are control messages without
+	// asking. Bounded runs on the sender's goroutine, once for each message and
+	// without its envelope. It must be safe for concurrent use.
+	Bounded func(message any) bool
+
+	// OnDrop, if not nil, is told of each message that the mailbox has taken
+	// but that was not handled to completion: exactly once, without its
+	// envelope, and with no lock held. It runs on the goroutine of the actor,
+	// of a sender or of who calls Close, so it must be safe for concurrent use,
+	// and it must not panic.
+	OnDrop func(message any, reason DropReason)
+}
+
+func (o MailboxOptions) withDefaults() MailboxOptions {
+	if o.Capacity == 0 {
+		o.Capacity = DefaultMailboxCapacity
+	}
+	return o
+}
+
+// Validate returns an error that wraps ErrMailboxOptions if Capacity is
+// negative or greater than MaxMailboxCapacity.
+func (o MailboxOptions) Validate() error {
+	if o.Capacity < 0 || o.Capacity > MaxMailboxCapacity {
+		return fmt.Errorf("%w: Capacity is %d, it must be from 0 (the default) to %d",
+			ErrMailboxOptions, o.Capacity, MaxMailboxCapacity)
+	}
+	return nil
+}

@@ -1,0 +1,327 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/messages"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// Bus is a running pipeline. Its methods are safe for concurrent use.
+type Bus struct {
+	opts   Options
+	graph  *graph
+	codecs *codec.Registry
+	opened time.Time
+
+	store         *shmstore.Store
+	system        *actors.System
+	writer        *actors.Writer
+	inputProducer *actors.Producer
+
+	places    pool[struct{}] // one for each request that may be alive
+	joinBytes atomic.Int64   // held by inputs that wait in joins
+	joinLimit int64
+	outcomes  [PastDeadline + 1]atomic.Int64
+	lastID    atomic.Uint64
+
+	closing   chan struct{}
+	closeOnce sync.Once
+	watchDone chan struct{}
+
+	mu   sync.Mutex
+	live map[messages.RequestID]*Request
+	idle chan struct{} // closed when live empties; nil: nobody waits
+}
+
+// Open checks the pipeline, takes the memory for its store, and starts its
+// stages. The errors wrap ErrConfig, or are the store's.
+func Open(ctx context.Context, p Pipeline, opts Options) (*Bus, error) {
+	opts = opts.withDefaults()
+	g, err := compile(p)
+	if err = errors.Join(opts.validate(), err); err != nil {
+		return nil, err
+	}
+	codecs, err := registry(opts.Serializer)
+	if err != nil {
+		return nil, err
+	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, fmt.Errorf("bus: open: %w", err)
+	}
+	opts.Store.Serializer = opts.Serializer
+	store, err := shmstore.Create(opts.Store)
+	if err != nil {
+		return nil, fmt.Errorf("bus: open: %w", err)
+	}
+	b := &Bus{
+		opts: opts, graph: g, codecs: codecs, opened: time.Now(), store: store,
+		closing: make(chan struct{}), watchDone: make(chan struct{}),
+		live: make(map[messages.RequestID]*Request),
+	}
+	if err := b.start(); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return b, nil
+}
+
+// registry holds the built-in serializers and the bus's own.
+func registry(s codec.Serializer) (*codec.Registry, error) {
+	r := codec.Default()
+	if known, err := r.ByName(s.Name()); err == nil && known == s {
+		return r, nil
+	}
+	if err := r.Register(s); err != nil {
+		return nil, fmt.Errorf("%w: Serializer: %w", ErrConfig, err)
+	}
+	return r, nil
+}
+
+func (b *Bus) start() error {
+	arena := b.store.Stats().ArenaBytes
+	if slices.ContainsFunc(b.graph.stages, func(st *stage) bool { return st.spec.Join != nil }) {
+		b.joinLimit = b.opts.JoinBytes
+		if b.joinLimit == 0 {
+			b.joinLimit = arena / 4
+		}
+	}
+	if err := b.graph.size(arena, b.joinLimit, b.opts.MaxRequests); err != nil {
+		return err
+	}
+	b.places.free = make([]struct{}, b.opts.MaxRequests)
+	b.system = actors.NewSystem(actors.Options{Logger: b.opts.Logger})
+	b.writer = b.system.NewWriter(b.store)
+	b.inputProducer = b.writer.NewProducer()
+	for _, st := range b.graph.stages {
+		if err := st.start(b); err != nil {
+			return errors.Join(err, b.stop(context.Background()))
+		}
+	}
+	go b.watchStalls()
+	return nil
+}
+
+func (b *Bus) now() time.Duration { return time.Since(b.opened) }
+
+func (b *Bus) nextID() messages.RequestID { return messages.RequestID(b.lastID.Add(1)) }
+
+// SubmitOption adjusts one request.
+type SubmitOption func(*requestOptions)
+
+type requestOptions struct {
+	deadline time.Time
+	trace    messages.TraceContext
+}
+
+// WithDeadline ends the request with ErrDeadline when it is not over by then.
+func WithDeadline(at time.Time) SubmitOption {
+	return func(o *requestOptions) { o.deadline = at }
+}
+
+// WithTrace has every delivery of the request carry the trace context.
+func WithTrace(tc messages.TraceContext) SubmitOption {
+	return func(o *requestOptions) { o.trace = tc }
+}
+
+// Submit sends a request with one input, which goes to every first stage. It
+// waits for a place among MaxRequests and at the first stages. The context is
+// the request's from then on: when it ends, so does the request.
+func (b *Bus) Submit(ctx context.Context, v any, opts ...SubmitOption) (*Request, error) {
+	r, err := b.Stream(ctx, opts...)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Send(ctx, v, Last()); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// TrySubmit is Submit for callers that would rather shed load than wait: when
+// there is no place for the request, it returns ErrOverloaded at once.
+func (b *Bus) TrySubmit(ctx context.Context, v any, opts ...SubmitOption) (*Request, error) {
+	place, ok := b.places.tryTake()
+	if !ok {
+		return nil, fmt.Errorf("%w: %d requests are alive, MaxRequests is %d", ErrOverloaded, b.Stats().Live, b.opts.MaxRequests)
+	}
+	r, err := b.admit(ctx, place, opts)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range b.graph.inputs {
+		if r.wantSlot(r.flow(e).consumer); !r.flow(e).open() {
+			r.Close()
+			return nil, fmt.Errorf("%w: stage %q has no slot free: %d replicas hold %d requests each", ErrOverloaded, e.spec.To, e.to.spec.Replicas, e.to.spec.MaxInflight)
+		}
+	}
+	if err := r.Send(ctx, v, Last()); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// Stream starts a request whose inputs follow: Send them, then CloseSend. It
+// waits for a place among MaxRequests; the context is the request's from then
+// on.
+func (b *Bus) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
+	place, ok := b.places.tryTake()
+	if !ok {
+		if place, ok = b.places.wait(ctx.Done()); !ok {
+			return nil, fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", b.Stats().Live, b.opts.MaxRequests, context.Cause(ctx))
+		}
+	}
+	return b.admit(ctx, place, opts)
+}
+
+func (b *Bus) admit(ctx context.Context, place struct{}, opts []SubmitOption) (*Request, error) {
+	var o requestOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if err := context.Cause(ctx); err != nil {
+		b.places.give(place)
+		return nil, fmt.Errorf("bus: submit: %w", err)
+	}
+	b.mu.Lock()
+	if b.closed() {
+		b.mu.Unlock()
+		b.places.give(place) // whoever waits next finds out the same way
+		return nil, ErrClosed
+	}
+	r := newRequest(ctx, b, o)
+	b.live[r.id] = r
+	b.mu.Unlock()
+	r.watch()
+	return r, nil
+}
+
+func (b *Bus) closed() bool {
+	select {
+	case <-b.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// forget is called when nothing of a request is left.
+func (b *Bus) forget(r *Request) {
+	b.mu.Lock()
+	for _, e := range b.graph.edges {
+		more := r.sentOn(e)
+		e.mu.Lock()
+		e.sent.add(more)
+		e.mu.Unlock()
+	}
+	delete(b.live, r.id)
+	if len(b.live) == 0 && b.idle != nil {
+		close(b.idle)
+		b.idle = nil
+	}
+	b.mu.Unlock()
+	b.places.give(struct{}{})
+}
+
+// requests is a snapshot of those alive.
+func (b *Bus) requests() []*Request {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := make([]*Request, 0, len(b.live))
+	for _, r := range b.live {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(x, y *Request) int { return int(x.id) - int(y.id) })
+	return all
+}
+
+// tasksAt gives the tasks that a worker has open.
+func (b *Bus) tasksAt(w *worker) []*Task {
+	var ts []*Task
+	for _, r := range b.requests() {
+		t := &r.tasks[w.stage.index]
+		if s := t.slot.Load(); s != nil && s.worker == w {
+			ts = append(ts, t)
+		}
+	}
+	return ts
+}
+
+// Drain waits until no request is alive: all are over, their results received
+// and finished. It does not keep new ones out.
+func (b *Bus) Drain(ctx context.Context) error {
+	b.mu.Lock()
+	if len(b.live) == 0 {
+		b.mu.Unlock()
+		return nil
+	}
+	if b.idle == nil {
+		b.idle = make(chan struct{})
+	}
+	idle := b.idle
+	b.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("bus: %s: %w", b.whoIsLeft(), context.Cause(ctx))
+	}
+}
+
+// whoIsLeft names what requests that are not gone wait for.
+func (b *Bus) whoIsLeft() string {
+	var left []string
+	for _, r := range b.requests() {
+		left = append(left, r.describe())
+	}
+	return "still alive: " + strings.Join(left, "; ")
+}
+
+// Close aborts what is open, waits for handlers to return, stops the stages
+// and gives the memory back. When a handler does not return before the context
+// ends, Close names it and leaves everything in place; it may be called again.
+// It reports broken invariants of the store, should there be any.
+func (b *Bus) Close(ctx context.Context) error {
+	b.mu.Lock()
+	b.closeOnce.Do(func() { close(b.closing) })
+	b.mu.Unlock()
+	for _, r := range b.requests() {
+		r.Abort(ErrClosed)
+		r.closeResults()
+	}
+	if err := b.Drain(ctx); err != nil {
+		return fmt.Errorf("bus: close: %w", err)
+	}
+	<-b.watchDone
+	return b.stop(ctx)
+}
+
+// stop ends actors and store, once no request is alive.
+func (b *Bus) stop(ctx context.Context) error {
+	b.inputProducer.Close()
+	var broken []error
+	err := b.writer.Do(func(s *shmstore.Store) {
+		for _, v := range s.Check() {
+			broken = append(broken, fmt.Errorf("bus: store: %s: %s", v.Invariant, v.Detail))
+		}
+	})
+	if errors.Is(err, actors.ErrStopped) {
+		return nil // closed before
+	}
+	return errors.Join(
+		errors.Join(broken...),
+		b.writer.Close(ctx),
+		b.system.Close(ctx),
+		b.store.Close(),
+	)
+}

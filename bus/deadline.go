@@ -1,0 +1,79 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// setDeadline takes the earlier of the option's deadline and the context's.
+func (r *Request) setDeadline(at time.Time) {
+	if own, ok := r.ctx.Deadline(); ok && (at.IsZero() || own.Before(at)) {
+		at = own
+	}
+	if !at.IsZero() {
+		r.deadline = at.UnixNano()
+	}
+}
+
+// watch ends the request at its deadline, and with its context.
+func (r *Request) watch() {
+	if r.deadline != 0 {
+		at := time.Unix(0, r.deadline)
+		r.mu.Lock() // end, which may come from the timer at once, reads timer
+		r.timer = time.AfterFunc(time.Until(at), func() { r.expire(at) })
+		r.mu.Unlock()
+	}
+	if r.ctx.Done() != nil {
+		unwatch := context.AfterFunc(r.ctx, r.contextEnded)
+		r.mu.Lock()
+		r.unwatch = unwatch
+		r.mu.Unlock()
+	}
+}
+
+func (r *Request) expire(at time.Time) {
+	r.end(PastDeadline, fmt.Errorf("%w: %v after it began", ErrDeadline, at.Sub(r.began).Round(time.Microsecond)))
+}
+
+func (r *Request) contextEnded() {
+	cause := context.Cause(r.ctx)
+	if errors.Is(cause, context.DeadlineExceeded) {
+		r.end(PastDeadline, fmt.Errorf("%w: %w", ErrDeadline, cause))
+		return
+	}
+	r.Abort(cause)
+}
+
+// requestContext is a request as a context.Context.
+type requestContext Request
+
+func (r *Request) context() context.Context { return (*requestContext)(r) }
+
+// Deadline implements context.Context.
+func (c *requestContext) Deadline() (time.Time, bool) {
+	if c.deadline == 0 {
+		return time.Time{}, false
+	}
+	return time.Unix(0, c.deadline), true
+}
+
+// Done implements context.Context.
+func (c *requestContext) Done() <-chan struct{} { return c.done }
+
+// Err implements context.Context.
+func (c *requestContext) Err() error {
+	r := (*Request)(c)
+	switch {
+	case !r.over():
+		return nil
+	case r.Outcome() == PastDeadline:
+		return context.DeadlineExceeded
+	default:
+		return context.Canceled
+	}
+}
+
+// Value implements context.Context.
+func (c *requestContext) Value(key any) any { return c.ctx.Value(key) }

@@ -1,0 +1,217 @@
+package bus
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/messages"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// smallBytes is how much payload a delivery has room for in itself.
+const smallBytes = 64
+
+// Delivery is one message of one request on one edge, as a stage receives it.
+// Its payload stays where it was put: Bytes is a view of shared memory. The
+// embedded envelope is for reading.
+//
+// A handler's delivery is finished when the handler returns, unless it was
+// kept; one that an actor or a caller received is finished with Finish. A
+// delivery must not be touched after that.
+type Delivery struct {
+	messages.Delivery
+
+	flow   *flow
+	lease  shmstore.Lease
+	cost   int64
+	sentAt int64 // nanoseconds since the bus opened; 0: not sampled
+	state  atomic.Uint32
+	opened bool   // the lease is taken
+	credit uint64 // what finishing gives back to the flow
+	parked int64  // bytes charged to the join account
+	small  [smallBytes]byte
+}
+
+// States of a delivery. It is finished exactly once.
+const (
+	stateSent uint32 = iota
+	stateHeld        // kept, or in the hands of a batch, an actor or the caller
+	stateFinished
+)
+
+// Bytes is the payload, a read-only view that is valid until the delivery is
+// finished. It is nil when the delivery only ends its stream.
+func (d *Delivery) Bytes() []byte {
+	if d.Handle.IsZero() {
+		return d.Inline
+	}
+	return d.lease.Bytes()
+}
+
+// Bare reports whether the delivery carries no payload and only ends its stream.
+func (d *Delivery) Bare() bool { return d.Inline == nil && d.Handle.IsZero() }
+
+// PayloadCodec is how the payload is encoded.
+func (d *Delivery) PayloadCodec() codec.ID {
+	if d.Handle.IsZero() {
+		return codec.ID(d.Codec)
+	}
+	return codec.ID(d.Handle.Codec)
+}
+
+// Decode decodes the payload into v, a non-nil pointer, with the serializer
+// that it was encoded with. Whether the result aliases the payload is the
+// serializer's to say: those of raw bytes and tensors do.
+func (d *Delivery) Decode(v any) error {
+	s, err := d.flow.req.bus.codecs.ByID(d.PayloadCodec())
+	if err == nil {
+		err = s.Decode(d.Bytes(), v)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: decode %d bytes into %T: %w", ErrPayload, len(d.Bytes()), v, err)
+	}
+	return nil
+}
+
+// Tensor is the payload as a tensor whose data is a view of it.
+func (d *Delivery) Tensor() (codec.Tensor, error) {
+	if id := d.PayloadCodec(); id != codec.IDTensor {
+		return codec.Tensor{}, fmt.Errorf("%w: it is encoded with codec %d, not as a tensor", ErrPayload, id)
+	}
+	t, err := codec.ViewTensor(d.Bytes())
+	if err != nil {
+		return codec.Tensor{}, fmt.Errorf("%w: %w", ErrPayload, err)
+	}
+	return t, nil
+}
+
+// Task is the request at the stage that received the delivery, or nil for the
+// caller's results.
+func (d *Delivery) Task() *Task { return d.flow.consumer }
+
+// Keep takes the delivery out of the handler's hands: it stays unfinished, and
+// holds its place in the edge's window and in the stage's MaxInflight, until
+// the returned Kept is finished, from any goroutine.
+func (d *Delivery) Keep() *Kept {
+	t := d.flow.consumer
+	if t == nil || !d.state.CompareAndSwap(stateSent, stateHeld) {
+		panic("bus: Keep is for a handler's delivery, once, before the handler returns")
+	}
+	t.hold(d)
+	return &Kept{Emitter: Emitter{out: &t.outlet}, d: d}
+}
+
+// Finish ends the work on a delivery that an actor, a batch or the caller
+// holds: its payload and its place in the window are given back. A non-nil
+// error fails the request. A second call returns ErrFinished.
+func (d *Delivery) Finish(err error) error {
+	if d.state.Load() == stateSent && d.flow.consumer != nil {
+		panic("bus: a handler's delivery is finished by returning from the handler; Keep it to finish it later")
+	}
+	if !d.state.CompareAndSwap(stateHeld, stateFinished) {
+		return ErrFinished
+	}
+	t := d.flow.consumer
+	if err != nil && t != nil {
+		t.failAt(d, err)
+	}
+	d.giveBack()
+	if t != nil {
+		t.unhold(d)
+	} else {
+		d.flow.req.resultFinished()
+	}
+	return nil
+}
+
+// Kept is a delivery that outlives its handler. Its emissions wait without
+// holding up the stage; its methods are safe from any goroutine.
+type Kept struct {
+	Emitter
+	d *Delivery
+}
+
+// Delivery is the delivery that was kept.
+func (k *Kept) Delivery() *Delivery { return k.d }
+
+// Finish gives the delivery back. A non-nil error fails the request. A second
+// call returns ErrFinished.
+func (k *Kept) Finish(err error) error { return k.d.Finish(err) }
+
+// open takes the lease on the payload.
+func (d *Delivery) open() error {
+	if d.sentAt != 0 {
+		d.flow.edge.latency.record(d.flow.req.bus.now() - time.Duration(d.sentAt))
+	}
+	if d.opened || d.Handle.IsZero() {
+		return nil
+	}
+	lease, err := d.flow.req.bus.store.Local().Take(d.Handle)
+	if err != nil {
+		d.Handle = messages.Handle{} // nothing is owed for it
+		return fmt.Errorf("payload: %w", err)
+	}
+	d.lease, d.opened = lease, true
+	return nil
+}
+
+// deliveries are recycled, unless they were in other hands than the bus's: a
+// call that comes too late must find the delivery that it was meant for.
+var deliveries = sync.Pool{New: func() any { return new(Delivery) }}
+
+func newDelivery() *Delivery { return deliveries.Get().(*Delivery) }
+
+// recycle is called by whoever finished d and is the last to know it.
+func (d *Delivery) recycle() {
+	*d = Delivery{}
+	deliveries.Put(d)
+}
+
+// reclaim finishes a delivery that is in the bus's hands, which must not touch
+// it afterwards, or one that was held when its stage is gone.
+func (d *Delivery) reclaim() {
+	switch d.state.Swap(stateFinished) {
+	case stateSent:
+		d.giveBack()
+		d.recycle()
+	case stateHeld:
+		d.giveBack()
+	}
+}
+
+// discard finishes a delivery that left the queue without ever getting credit.
+func (d *Delivery) discard() {
+	if d.state.Swap(stateFinished) != stateFinished {
+		d.releasePayload()
+		d.recycle()
+	}
+}
+
+// giveBack releases the payload and returns the credit. Called once.
+func (d *Delivery) giveBack() {
+	d.releasePayload()
+	if d.parked != 0 {
+		d.flow.req.bus.joinBytes.Add(-d.parked)
+	}
+	d.flow.give(d.credit)
+}
+
+func (d *Delivery) releasePayload() {
+	switch {
+	case d.Handle.IsZero():
+	case d.opened:
+		d.lease.Release()
+	default:
+		// One debt for each delivery: an error would mean that the accounts
+		// are broken, which the check at Close reports.
+		_ = d.flow.req.bus.store.Local().Drop(d.Handle)
+	}
+}
+
+// errorAt says where a failure happened.
+func (d *Delivery) errorAt(stage string, err error) *StageError {
+	return &StageError{Stage: stage, Edge: d.Edge, Key: d.Key, Seq: d.Seq, Err: err}
+}

@@ -1,0 +1,55 @@
+// Package bus is what a Go program embeds: stages joined by edges, and
+// requests that flow through them.
+//
+// A pipeline is a directed acyclic graph. Its stages are actors; its edges
+// carry deliveries, small messages that name a payload in the bus's
+// shared-memory store. [Open] checks the whole pipeline and starts it,
+// [Bus.Submit] sends a request in, [Request.Recv] streams the results out.
+//
+//	b, err := bus.Open(ctx, bus.Pipeline{
+//		Stages: []bus.StageSpec{
+//			bus.Stage("upper", func(_ *bus.Task, in string) (string, error) {
+//				return strings.ToUpper(in), nil
+//			}),
+//		},
+//	}, bus.Options{})
+//	r, err := b.Submit(ctx, "hello")
+//	for d, err := range r.Results(ctx) { ... }
+//
+// # Requests
+//
+// A request is one journey through the whole graph. On each edge it is a
+// stream of deliveries numbered from 0, closed by an end-of-stream mark. It
+// ends exactly once: completed, failed with an error that names stage, edge,
+// key and sequence, aborted, or past its deadline. Whichever it is, every
+// payload it had in flight is reclaimed.
+//
+// # Order and delivery
+//
+// Deliveries of one request stay in order on an edge. Each is handled once,
+// or, on a stage that says so, again after a panic; consumers then remove
+// duplicates by sequence and attempt. A gap, a repeat or a swap fails the
+// request by name. Nothing is promised about the order of different requests.
+//
+// # Concurrency
+//
+// A stage handles up to MaxInflight requests at a time, each in a slot, an
+// actor of its own. The slots of one replica take turns: a handler never runs
+// beside itself, except that while one waits inside an emission, for room or
+// for the consumer, another request's handler may run. So a request that waits
+// never holds up one that does not.
+//
+// # Flow control, and why it cannot deadlock
+//
+// Each request has its own credit on each edge, in deliveries and in bytes, so
+// requests never wait for each other's credit. Slots are the one thing they do
+// share, and a request takes them in topological order, so that no two can
+// wait for each other. Inputs that wait in a join for the other branch give
+// their credit back and are counted against room set aside for them. The byte
+// credit of all edges together fits the store, which Open checks.
+//
+// # Duties of a stage
+//
+// Finish what you Keep. Release what you Share. Do not hold on to a Delivery
+// or its bytes after its handler returned, unless it was kept.
+package bus

@@ -1,0 +1,109 @@
+package bus
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+const (
+	// payloadAlign is the store's alignment, which a payload is charged for
+	// together with as much again for its header.
+	payloadAlign = 64
+
+	// minWindowBytes is the least that an edge's byte window may be.
+	minWindowBytes = 4 << 10
+
+	// Latency is sampled: the first of each stream, then one in so many.
+	latencySampleFirst = 64
+	latencySampleEvery = 64
+)
+
+// edge joins two stages, or a stage and the caller.
+type edge struct {
+	name        string // "from->to"
+	index       int    // in graph.edges and Request.flows
+	spec        Edge
+	from, to    *stage // nil for the caller
+	window      uint64 // deliveries
+	windowBytes int64
+	dropped     atomic.Int64
+	duplicates  atomic.Int64
+	latency     latency
+
+	mu   sync.Mutex
+	sent sent // by requests that are gone; guarded by mu
+}
+
+// sent counts what a producer sent. A flow counts for itself, under its
+// outlet's lock, and its edge takes over when the request is gone: so that a
+// delivery costs no shared counter.
+type sent struct {
+	deliveries int64 // with a payload
+	bytes      int64
+	inline     int64
+	copies     int64
+}
+
+func (s *sent) add(o sent) {
+	s.deliveries += o.deliveries
+	s.bytes += o.bytes
+	s.inline += o.inline
+	s.copies += o.copies
+}
+
+// queues reports whether deliveries wait in a queue of the producer's instead
+// of making it wait: to be dropped from there, or because the producer is one
+// actor for many requests and must not wait for one of them.
+func (e *edge) queues() bool {
+	return e.spec.Policy == DropOldest || (e.from != nil && e.from.shared())
+}
+
+// holders is how many byte windows of this edge may be in use at once: one for
+// each request that can be open at its consumer, and as many again for the
+// queues in front of them.
+func (e *edge) holders(maxRequests int) int64 {
+	n := int64(maxRequests)
+	if e.to != nil {
+		n = int64(e.to.spec.Replicas) * int64(e.to.spec.MaxInflight)
+	}
+	if e.queues() {
+		n *= 2
+	}
+	return n
+}
+
+// cost is what a payload of n bytes takes of a byte window.
+func cost(n int) int64 {
+	return (int64(n)+payloadAlign-1)&^(payloadAlign-1) + payloadAlign
+}
+
+// latency gathers how long deliveries take from being sent to being handled.
+type latency struct {
+	mu sync.Mutex
+	h  *hdrhistogram.Histogram // nanoseconds; made with the first sample
+}
+
+// latencyMax bounds what is told apart; longer ones count as this.
+const latencyMax = int64(100 * time.Second)
+
+func (l *latency) record(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.h == nil {
+		l.h = hdrhistogram.New(100, latencyMax, 2)
+	}
+	// In range by construction: the error cannot happen.
+	_ = l.h.RecordValue(min(max(int64(d), 100), latencyMax))
+}
+
+func (l *latency) quantiles() (p50, p99 time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.h == nil {
+		return 0, 0
+	}
+	return time.Duration(l.h.ValueAtQuantile(50)), time.Duration(l.h.ValueAtQuantile(99))
+}

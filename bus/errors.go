@@ -1,0 +1,74 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+var (
+	// ErrConfig reports a pipeline or options that cannot work.
+	ErrConfig = errors.New("bus: invalid configuration")
+	// ErrClosed reports use of a bus that is closing or closed.
+	ErrClosed = errors.New("bus: closed")
+	// ErrOverloaded reports that TrySubmit found no place for the request.
+	ErrOverloaded = errors.New("bus: overloaded")
+	// ErrAborted is how an aborted request ended.
+	ErrAborted = errors.New("bus: request aborted")
+	// ErrDeadline is how a request ended that ran past its deadline.
+	ErrDeadline = errors.New("bus: deadline exceeded")
+	// ErrEnded reports an operation on a request that is over.
+	ErrEnded = errors.New("bus: request is over")
+	// ErrFinished reports that a delivery was finished before.
+	ErrFinished = errors.New("bus: delivery was finished before")
+	// ErrWindowFull reports a full window on an edge whose policy is Fail.
+	ErrWindowFull = errors.New("bus: window full")
+	// ErrTooLarge reports a payload larger than its edge's byte window.
+	ErrTooLarge = errors.New("bus: payload too large")
+	// ErrSequence reports a delivery that is missing, repeated or out of place.
+	ErrSequence = errors.New("bus: sequence broken")
+	// ErrBranchEnded reports a join one of whose branches ended before the others.
+	ErrBranchEnded = errors.New("bus: branch of a join ended early")
+	// ErrJoinRoom reports that inputs waiting in joins need more than the room
+	// set aside for them.
+	ErrJoinRoom = errors.New("bus: no room left for inputs waiting in joins")
+	// ErrReplayRoom reports a stage that keeps more input for a replay than
+	// the edge's byte window allows.
+	ErrReplayRoom = errors.New("bus: input kept for replay exceeds the edge's byte window")
+	// ErrNoEdge reports an emission to a stage that is not a successor.
+	ErrNoEdge = errors.New("bus: no such edge")
+	// ErrPayload reports a payload that is not what the reader asked for.
+	ErrPayload = errors.New("bus: payload does not fit")
+	// ErrPanic reports a handler that panicked.
+	ErrPanic = errors.New("bus: stage panicked")
+)
+
+// StageError says where a request failed. Fields that do not apply are empty.
+type StageError struct {
+	Stage string
+	Edge  string // "from->to"
+	Key   string
+	Seq   uint64
+	Err   error
+}
+
+// Error implements error.
+func (e *StageError) Error() string {
+	var b strings.Builder
+	b.WriteString("bus: ")
+	if e.Stage != "" {
+		fmt.Fprintf(&b, "stage %q: ", e.Stage)
+	}
+	if e.Edge != "" {
+		fmt.Fprintf(&b, "edge %s, sequence %d", e.Edge, e.Seq)
+		if e.Key != "" {
+			fmt.Fprintf(&b, ", key %q", e.Key)
+		}
+		b.WriteString(": ")
+	}
+	b.WriteString(strings.TrimPrefix(e.Err.Error(), "bus: "))
+	return b.String()
+}
+
+// Unwrap gives the cause.
+func (e *StageError) Unwrap() error { return e.Err }

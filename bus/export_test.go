@@ -1,0 +1,13 @@
+package bus
+
+import "github.com/omnibus-runtime/omnibus/shmstore"
+
+// HeldBytes is what readers of the store still hold.
+func HeldBytes(b *Bus) (n int64) {
+	_ = b.writer.Do(func(s *shmstore.Store) {
+		for _, h := range s.Holders() {
+			n += h.Bytes
+		}
+	})
+	return n
+}

@@ -1,0 +1,152 @@
+package bus
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/omnibus-runtime/omnibus/actors"
+)
+
+// Failed implements actors.Receiver: a handler panicked. It runs on the
+// supervisor's goroutine while the worker stands still, and decides what
+// becomes of the deliveries in hand; Restarted, on the worker's goroutine,
+// carries it out.
+func (w *worker) Failed(_ any, cause *actors.Panic) {
+	t, parts := w.task, w.parts
+	w.task, w.parts = nil, nil
+	w.panics.Add(1)
+	w.log.Error("handler panicked", slog.Any("panic", cause.Value), slog.String("stack", string(cause.Stack)))
+	err := fmt.Errorf("%w: %w", ErrPanic, cause)
+	switch {
+	case w.stage.spec.Props != nil:
+		w.retry = func() { w.failActor(err) }
+	case w.stage.spec.Batch != nil:
+		w.retry = func() { w.retryBatch(parts, err) }
+	case t != nil:
+		w.retry = func() { w.retryTask(t, parts, err) }
+	}
+}
+
+// Restarted implements actors.Receiver.
+func (w *worker) Restarted() {
+	if again := w.retry; again != nil {
+		w.retry = nil
+		again()
+	}
+}
+
+// retryTask handles again what failed, if the stage allows it, or fails the
+// request. Other requests are not touched.
+func (w *worker) retryTask(t *Task, parts []*Delivery, err error) {
+	spec := &w.stage.spec
+	switch {
+	case t.outlet.req.over():
+	case spec.Replay && int(t.attempt) < spec.Attempts:
+		w.replay(t, parts)
+		return
+	case spec.State == StateNone && len(parts) > 0 && parts[0].retry(spec.Attempts):
+		t.rewindOutput(parts[0].Attempt, false)
+		w.handle(t, parts)
+		w.join(t)
+		w.settle(t)
+		return
+	case len(parts) > 0:
+		t.failAt(parts[0], err)
+	default:
+		t.Fail(fmt.Errorf("end of stream: %w", err))
+	}
+	for _, d := range parts {
+		w.finish(t, d)
+	}
+	w.settle(t)
+}
+
+// retry counts one more attempt at a delivery, unless it has had all of them
+// or has left the handler's hands.
+func (d *Delivery) retry(attempts int) bool {
+	if int(d.Attempt) >= attempts || d.state.Load() == stateFinished {
+		return false
+	}
+	d.Attempt++
+	return true
+}
+
+// replay runs the request again at this stage, from its first input: what was
+// handled, what failed, and what an earlier replay had not come to.
+func (w *worker) replay(t *Task, parts []*Delivery) {
+	for _, d := range parts {
+		if d.state.Load() == stateSent {
+			t.retain(d)
+		}
+	}
+	t.replaying = append(t.retained, t.replaying...)
+	t.retained = nil
+	t.attempt++
+	t.State, t.ending = nil, false
+	t.rewindOutput(t.attempt, true)
+	for len(t.replaying) > 0 && !t.outlet.req.over() {
+		d := t.replaying[0]
+		t.replaying = t.replaying[1:]
+		w.handleOne(t, d)
+	}
+	w.settle(t)
+}
+
+// retryBatch handles the deliveries of a failed batch one by one, so that the
+// one at fault fails alone. Where the stage has state, every request in the
+// batch has lost it.
+func (w *worker) retryBatch(parts []*Delivery, err error) {
+	if w.stage.spec.State == StateNone {
+		rewound := make(map[*Task]bool)
+		for _, d := range parts {
+			if t := d.Task(); !rewound[t] {
+				rewound[t] = true
+				t.rewindOutput(d.Attempt+1, false)
+			}
+		}
+	}
+	w.again = append(parts[:len(parts):len(parts)], w.again...)
+	for len(w.again) > 0 {
+		d := w.again[0]
+		w.again = w.again[1:]
+		if w.stage.spec.State == StateNone && d.retry(w.stage.spec.Attempts) {
+			w.runBatch([]*Delivery{d})
+			continue
+		}
+		_ = d.Finish(err) // one that the handler finished before says so: no matter
+	}
+}
+
+// failActor deals with the deliveries that a user's actor held when it
+// panicked: the new actor knows nothing of them.
+func (w *worker) failActor(err error) {
+	for _, t := range w.bus.tasksAt(w) {
+		held := t.takeInHand()
+		if w.stage.spec.State == StateRequest {
+			t.Fail(err)
+		} else if len(held) > 0 {
+			t.rewindOutput(held[0].Attempt+1, false)
+		}
+		for _, d := range held {
+			if w.stage.spec.State == StateNone && d.retry(w.stage.spec.Attempts) {
+				t.held.Add(-1)
+				w.pass(t, d)
+				continue
+			}
+			_ = d.Finish(err) // one finished a moment ago says so: no matter
+		}
+	}
+}
+
+// Dropped implements actors.Receiver: the stage stopped with this message
+// unhandled.
+func (w *worker) Dropped(message any, _ actors.DropReason) {
+	switch m := message.(type) {
+	case *Delivery:
+		m.reclaim()
+	case *Task:
+		// The bus is closing: the request is over, and what the task still
+		// holds is given back here, the worker being gone.
+		w.resume(m)
+	}
+}

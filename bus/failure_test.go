@@ -1,0 +1,460 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// sendAll streams n numbered inputs into a new request.
+func sendAll(t *testing.T, b *bus.Bus, n int) *bus.Request {
+	t.Helper()
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for i := range n {
+			if r.Send(t.Context(), fmt.Sprint(i)) != nil {
+				return
+			}
+		}
+		_ = r.CloseSend(t.Context())
+	}()
+	return r
+}
+
+// numbers is what such a request gives back, unless something is lost.
+func numbers(n int) []string {
+	var want []string
+	for i := range n {
+		want = append(want, fmt.Sprint(i))
+	}
+	return want
+}
+
+func mustReceive(t *testing.T, r *bus.Request, want []string) {
+	t.Helper()
+	got, err := receive(t, r)
+	if err != nil || !slices.Equal(got, want) {
+		t.Fatalf("got %v, %v; want %v", got, err, want)
+	}
+}
+
+// TestPanicFailsItsRequestOnly: a stage with state loses the request that was
+// being handled; others, open at the same stage, do not notice.
+func TestPanicFailsItsRequestOnly(t *testing.T) {
+	p := linear(bus.Stage("a", upper), bus.Stage("b", func(t *bus.Task, in string) (string, error) {
+		n, _ := t.State.(int)
+		t.State = n + 1
+		if in == "BOOM" {
+			panic("boom")
+		}
+		return fmt.Sprint(n), nil
+	}))
+	b := open(t, p, bus.Options{})
+	healthy := make([]*bus.Request, 3)
+	for i := range healthy {
+		r, err := b.Stream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Send(t.Context(), "x"); err != nil {
+			t.Fatal(err)
+		}
+		healthy[i] = r
+	}
+	bad, err := b.Submit(t.Context(), "boom")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = receive(t, bad)
+	var at *bus.StageError
+	if !errors.Is(err, bus.ErrPanic) || !errors.As(err, &at) || at.Stage != "b" || at.Edge != "a->b" || !strings.Contains(err.Error(), "boom") {
+		t.Fatalf("got %v", err)
+	}
+	for _, r := range healthy {
+		if err := r.Send(t.Context(), "y"); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.CloseSend(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		mustReceive(t, r, []string{"0", "1"})
+	}
+	mustDrain(t, b)
+	if s := b.Stats().Stages[1]; s.Panics != 1 || s.Restarts != 1 || s.SlotsFree != s.Slots {
+		t.Errorf("stats: %+v", s)
+	}
+}
+
+// TestStatelessStageIsRetried: each delivery emits two outputs and panics
+// between them the first time; consumers see each output once.
+func TestStatelessStageIsRetried(t *testing.T) {
+	var failed sync.Map
+	p := linear(
+		bus.StageSpec{Name: "a", State: bus.StateNone, Handle: func(t *bus.Task, d *bus.Delivery) error {
+			in, err := bus.Result[string](d)
+			if err != nil {
+				return err
+			}
+			if err := t.Emit(in + "x"); err != nil {
+				return err
+			}
+			if _, again := failed.LoadOrStore(in, true); !again {
+				panic("half way")
+			}
+			return t.Emit(in + "y")
+		}},
+		bus.Stage("b", func(_ *bus.Task, in string) (string, error) { return in, nil }),
+	)
+	b := open(t, p, bus.Options{})
+	r := sendAll(t, b, 10)
+	var want []string
+	for i := range 10 {
+		want = append(want, fmt.Sprint(i, "x"), fmt.Sprint(i, "y"))
+	}
+	for i := range want {
+		want[i] = strings.ReplaceAll(want[i], " ", "")
+	}
+	mustReceive(t, r, want)
+	mustDrain(t, b)
+	if e := b.Stats().Edges[0]; e.Duplicates != 10 {
+		t.Errorf("%d duplicates removed, 10 were sent", e.Duplicates)
+	}
+}
+
+func TestAttemptsAreBounded(t *testing.T) {
+	var tries atomic.Int32
+	b := open(t, linear(bus.StageSpec{Name: "a", State: bus.StateNone, Attempts: 3, Handle: func(*bus.Task, *bus.Delivery) error {
+		tries.Add(1)
+		panic("always")
+	}}), bus.Options{})
+	r, err := b.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := receive(t, r); !errors.Is(err, bus.ErrPanic) {
+		t.Fatalf("got %v", err)
+	}
+	if n := tries.Load(); n != 4 {
+		t.Errorf("handled %d times: once and 3 times again was asked for", n)
+	}
+	mustDrain(t, b)
+}
+
+// TestReplay: a stage that adds up its input panics twice on the way; it is
+// run again from the first input, and what it had sent already is not seen
+// twice.
+func TestReplay(t *testing.T) {
+	var panics atomic.Int32
+	sum := bus.StageSpec{Name: "sum", Replay: true, Attempts: 2,
+		Handle: func(t *bus.Task, d *bus.Delivery) error {
+			in, err := bus.Result[string](d)
+			if err != nil {
+				return err
+			}
+			s, _ := t.State.(string)
+			t.State = s + in
+			if err := t.Emit(t.State); err != nil {
+				return err
+			}
+			if (in == "5" && panics.CompareAndSwap(0, 1)) || (in == "3" && panics.CompareAndSwap(1, 2)) {
+				panic("state is lost")
+			}
+			return nil
+		},
+		End: func(t *bus.Task) error { return t.Emit("end") },
+	}
+	b := open(t, linear(sum, bus.Stage("b", func(_ *bus.Task, in string) (string, error) { return in, nil })), bus.Options{})
+	r := sendAll(t, b, 8)
+	mustReceive(t, r, []string{"0", "01", "012", "0123", "01234", "012345", "0123456", "01234567", "end"})
+	if panics.Load() != 2 {
+		t.Error("the stage did not panic twice")
+	}
+	mustDrain(t, b)
+}
+
+// TestReplayRoom: input kept for a replay counts against the byte window, and
+// a request that outgrows it fails instead of waiting for ever.
+func TestReplayRoom(t *testing.T) {
+	keep := bus.StageSpec{Name: "keep", Replay: true, Handle: func(*bus.Task, *bus.Delivery) error { return nil }}
+	p := linear(bus.Expand("src", func(_ *bus.Task, in string, emit func(string) error) error {
+		for range 20 {
+			if err := emit(strings.Repeat(in, 1000)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}), keep)
+	p.Edges[0].WindowBytes = 10_000
+	b := open(t, p, bus.Options{})
+	r, err := b.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := receive(t, r); !errors.Is(err, bus.ErrReplayRoom) || !strings.Contains(err.Error(), "src->keep") {
+		t.Fatalf("got %v", err)
+	}
+	mustDrain(t, b)
+}
+
+func TestPanicInEnd(t *testing.T) {
+	st := bus.Stage("a", upper)
+	st.End = func(*bus.Task) error { panic("at the end") }
+	b := open(t, linear(st), bus.Options{})
+	r, err := b.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = receive(t, r)
+	if !errors.Is(err, bus.ErrPanic) || !strings.Contains(err.Error(), `"a"`) {
+		t.Fatalf("got %v", err)
+	}
+	mustDrain(t, b)
+}
+
+// TestKeep: a stage keeps its deliveries and finishes them later, out of
+// order across requests, as a batching model does.
+func TestKeep(t *testing.T) {
+	var mu sync.Mutex
+	var kept []*bus.Kept
+	const requests = 4
+	full := make(chan struct{})
+	st := bus.StageSpec{Name: "model", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if kept = append(kept, d.Keep()); len(kept) == requests {
+			close(full)
+		}
+		return nil
+	}}
+	b := open(t, linear(st), bus.Options{})
+	var rs []*bus.Request
+	for i := range requests {
+		r, err := b.Submit(t.Context(), strings.Repeat(fmt.Sprint(i), 1000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rs = append(rs, r)
+	}
+	<-full
+	for i := requests - 1; i >= 0; i-- {
+		k := kept[i]
+		in, err := bus.Result[string](k.Delivery())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Emit(in[:1]); err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Finish(nil); !errors.Is(err, bus.ErrFinished) {
+			t.Errorf("second finish: %v", err)
+		}
+	}
+	for i, r := range rs {
+		mustReceive(t, r, []string{fmt.Sprint(i)})
+	}
+	mustDrain(t, b)
+}
+
+// TestAbortWhileKept: the request is over at once; its slot and payload come
+// back when the stage lets go.
+func TestAbortWhileKept(t *testing.T) {
+	kept := make(chan *bus.Kept, 1)
+	b := open(t, linear(bus.StageSpec{Name: "model", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+		kept <- d.Keep()
+		return nil
+	}}), bus.Options{})
+	r, err := b.Submit(t.Context(), strings.Repeat("x", 1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := <-kept
+	r.Abort(nil)
+	if err := k.Emit("late"); !errors.Is(err, bus.ErrAborted) {
+		t.Errorf("emission after the abort: %v", err)
+	}
+	if b.Stats().Live != 1 {
+		t.Error("the request is gone while its delivery is kept")
+	}
+	if in, err := bus.Result[string](k.Delivery()); err != nil || len(in) != 1000 {
+		t.Errorf("the kept payload: %d bytes, %v", len(in), err)
+	}
+	if err := k.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	mustDrain(t, b)
+}
+
+func TestBatch(t *testing.T) {
+	var sizes []int
+	st := bus.StageSpec{Name: "batch", MaxInflight: 8, BatchSize: 5, State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
+		sizes = append(sizes, len(batch))
+		for _, d := range batch {
+			in, err := bus.Result[string](d)
+			if err != nil {
+				return err
+			}
+			if err := d.Task().Emit(in); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+	b := open(t, linear(st), bus.Options{})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() { mustReceive(t, sendAll(t, b, 50), numbers(50)) })
+	}
+	wg.Wait()
+	mustDrain(t, b)
+	if slices.Max(sizes) > 5 {
+		t.Errorf("a batch of %d", slices.Max(sizes))
+	}
+}
+
+// TestBatchPanic: a batch that fails is tried again one by one, so that only
+// the delivery at fault takes its request down.
+func TestBatchPanic(t *testing.T) {
+	st := bus.StageSpec{Name: "batch", MaxInflight: 8, BatchSize: 4, State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
+		for _, d := range batch {
+			in, err := bus.Result[string](d)
+			if err != nil {
+				return err
+			}
+			if in == "poison" {
+				panic(in)
+			}
+			if err := d.Task().Emit(in); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+	b := open(t, linear(st), bus.Options{})
+	var wg sync.WaitGroup
+	for range 5 {
+		wg.Go(func() { mustReceive(t, sendAll(t, b, 30), numbers(30)) })
+		wg.Go(func() {
+			r, err := b.Submit(t.Context(), "poison")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := receive(t, r); !errors.Is(err, bus.ErrPanic) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	mustDrain(t, b)
+}
+
+// TestBatchEmissionNeverWaits: one request whose results nobody reads must not
+// hold up another in the same batching stage.
+func TestBatchEmissionNeverWaits(t *testing.T) {
+	st := bus.StageSpec{Name: "batch", State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
+		for _, d := range batch {
+			if err := d.Task().Forward(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+	p := linear(st)
+	p.Edges = append(p.Edges, bus.Edge{From: "batch", Window: 2})
+	b := open(t, p, bus.Options{})
+	unread := sendAll(t, b, 50)
+	waitForStall(t, b, "batch->")
+	for range 5 {
+		mustReceive(t, sendAll(t, b, 50), numbers(50))
+	}
+	mustReceive(t, unread, numbers(50))
+	mustDrain(t, b)
+}
+
+// echo is a stage written as a plain protoactor actor.
+type echo struct{ seen int }
+
+func (e *echo) Receive(c actor.Context) {
+	d, ok := c.Message().(*bus.Delivery)
+	if !ok {
+		return
+	}
+	e.seen++
+	var err error
+	if !d.Bare() {
+		var in string
+		if in, err = bus.Result[string](d); err == nil {
+			if in == "boom" {
+				panic("boom")
+			}
+			err = d.Task().Emit(in)
+		}
+	}
+	_ = d.Finish(err)
+}
+
+func TestActorAsStage(t *testing.T) {
+	b := open(t, linear(bus.StageSpec{Name: "echo", Props: actor.PropsFromProducer(func() actor.Actor { return &echo{} })}), bus.Options{})
+	for range 3 {
+		mustReceive(t, sendAll(t, b, 100), numbers(100))
+	}
+	mustDrain(t, b)
+}
+
+func TestActorPanics(t *testing.T) {
+	for _, state := range []bus.State{bus.StateRequest, bus.StateNone} {
+		t.Run(state.String(), func(t *testing.T) {
+			b := open(t, linear(bus.StageSpec{Name: "echo", State: state, Props: actor.PropsFromProducer(func() actor.Actor { return &echo{} })}), bus.Options{})
+			r, err := b.Submit(t.Context(), "boom")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := receive(t, r); !errors.Is(err, bus.ErrPanic) {
+				t.Fatalf("got %v", err)
+			}
+			mustReceive(t, sendAll(t, b, 10), numbers(10))
+			mustDrain(t, b)
+		})
+	}
+}
+
+func TestReplicasShareTheLoad(t *testing.T) {
+	const replicas = 3
+	in := make(chan string, replicas)
+	leave := make(chan struct{})
+	b := open(t, linear(bus.StageSpec{Name: "a", Replicas: replicas, MaxInflight: 2, Handle: func(t *bus.Task, d *bus.Delivery) error {
+		in <- t.Stage()
+		<-leave
+		return nil
+	}}), bus.Options{})
+	var rs []*bus.Request
+	for range replicas {
+		r, err := b.Submit(context.Background(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rs = append(rs, r)
+	}
+	for range replicas {
+		<-in // all of them at work at the same time: each has a replica to itself
+	}
+	close(leave)
+	for _, r := range rs {
+		mustReceive(t, r, nil)
+	}
+}

@@ -1,0 +1,298 @@
+package bus
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A flow's credit is one word: how many deliveries are under way in the upper
+// bits, and their bytes in the lower, so that both are taken and given back
+// with one atomic addition.
+const (
+	countShift     = 40
+	oneDelivery    = uint64(1) << countShift
+	bytesMask      = oneDelivery - 1
+	maxWindowBytes = int64(bytesMask)
+)
+
+// flow is the stream of one request on one edge. It is the unit of flow
+// control: what a request has under way on an edge never limits another
+// request.
+type flow struct {
+	edge     *edge
+	req      *Request
+	producer *Task // nil: the caller
+	consumer *Task // nil: the caller
+
+	// used is the credit taken, by the producer, and not yet given back, by
+	// the consumer.
+	used atomic.Uint64
+	// retained is the part of used that waits for a possible replay.
+	retained atomic.Int64
+
+	// wanted is set while a producer sleeps in wake. Whoever makes credit or
+	// a slot available looks at it afterwards. asleep lets one sleep at a
+	// time: deliveries that were kept may be many goroutines' producers.
+	asleep sync.Mutex
+	wanted atomic.Bool
+	wake   chan struct{}
+	since  atomic.Int64 // when the producer began to wait, unix nanoseconds; 0: it does not
+
+	// Producer's side, guarded by its outlet's mutex.
+	seq     uint64
+	mark    uint64 // seq before the delivery being handled, for redelivery
+	attempt uint32
+	ended   bool // the end of the stream is sent
+	sent    sent
+	swapped *Delivery // by Fault, until the next one has passed it
+
+	// queue holds what the producer sent beyond the window, on edges that
+	// queue. queued mirrors its length.
+	qmu         sync.Mutex
+	queue       []*Delivery
+	queuedBytes int64
+	queued      atomic.Int32
+	queuedSince atomic.Int64 // when the queue last moved while it held something; 0: it is empty
+
+	in inflow
+}
+
+// inflow is the consumer's side of a flow, touched by its goroutine only.
+type inflow struct {
+	expect  uint64
+	attempt uint32
+	eos     bool        // the end of the stream has come
+	bareEnd bool        // ... as a delivery without payload
+	parked  []*Delivery // waiting in a join, oldest first
+}
+
+// open reports whether the consumer has a place for this request.
+func (f *flow) open() bool {
+	return f.consumer == nil || f.consumer.slot.Load() != nil
+}
+
+// tryTake takes credit for one delivery of the given cost. The end of a stream
+// costs nothing.
+func (f *flow) tryTake(cost int64) bool {
+	if !f.open() {
+		return false
+	}
+	if cost == 0 {
+		return true
+	}
+	for {
+		u := f.used.Load()
+		if u>>countShift >= f.edge.window || int64(u&bytesMask)+cost > f.edge.windowBytes {
+			return false
+		}
+		if f.used.CompareAndSwap(u, u+(oneDelivery|uint64(cost))) {
+			return true
+		}
+	}
+}
+
+// give returns credit and lets in whoever waits for it.
+func (f *flow) give(credit uint64) {
+	if credit != 0 {
+		f.used.Add(-credit)
+	}
+	f.admit()
+}
+
+// admit is called after something changed that may let the producer go on.
+func (f *flow) admit() {
+	if f.queued.Load() > 0 {
+		f.flush()
+	}
+	if f.wanted.Load() {
+		select {
+		case f.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take waits for credit, until the request is over or cancel is closed.
+func (f *flow) take(cost int64, cancel <-chan struct{}) error {
+	if f.tryTake(cost) {
+		return nil
+	}
+	f.asleep.Lock()
+	defer f.asleep.Unlock()
+	if f.wake == nil {
+		f.wake = make(chan struct{}, 1)
+	}
+	f.since.Store(time.Now().UnixNano())
+	f.wanted.Store(true)
+	defer func() {
+		f.wanted.Store(false)
+		f.since.Store(0)
+	}()
+	f.req.wantSlot(f.consumer)
+	for !f.tryTake(cost) {
+		if err := f.hopeless(cost); err != nil {
+			return err
+		}
+		select {
+		case <-f.wake:
+		case <-f.req.done:
+			return f.req.cause()
+		case <-cancel:
+			return errCanceled
+		}
+	}
+	return nil
+}
+
+// hopeless says why waiting for credit is no use.
+func (f *flow) hopeless(cost int64) error {
+	switch {
+	case f.retained.Load()+cost > f.edge.windowBytes:
+		return ErrReplayRoom
+	case f.edge.spec.Policy == Fail && f.open():
+		return ErrWindowFull
+	}
+	return nil
+}
+
+// push sends d on a queueing flow: at once if there is credit and nothing is
+// queued before it, else it waits in the queue. It never blocks.
+func (f *flow) push(d *Delivery) {
+	f.qmu.Lock()
+	f.queue = append(f.queue, d)
+	f.queuedBytes += d.cost
+	f.noteQueue()
+	f.sendQueued()
+	for f.edge.spec.Policy == DropOldest && uint64(len(f.queue)) > f.edge.window && f.dropOldest() {
+		continue
+	}
+	f.qmu.Unlock()
+	if !f.open() {
+		f.req.wantSlot(f.consumer)
+	}
+	if f.req.over() {
+		f.discard()
+	}
+}
+
+// flush sends what the credit allows, and tells a producer that was held back.
+func (f *flow) flush() {
+	f.qmu.Lock()
+	before := len(f.queue)
+	f.sendQueued()
+	drained := before > 0 && len(f.queue) == 0
+	f.qmu.Unlock()
+	if drained && f.producer != nil {
+		f.producer.nudge()
+	}
+}
+
+// sendQueued is called with qmu held, so that order is kept.
+func (f *flow) sendQueued() {
+	sent := 0
+	for sent < len(f.queue) && f.tryTake(f.queue[sent].cost) {
+		d := f.queue[sent]
+		f.queuedBytes -= d.cost
+		sent++
+		f.deliver(d)
+	}
+	if sent > 0 {
+		n := copy(f.queue, f.queue[sent:])
+		clear(f.queue[n:])
+		f.queue = f.queue[:n]
+		f.noteQueue()
+	}
+}
+
+// noteQueue, with qmu held, mirrors the queue's length for those without.
+func (f *flow) noteQueue() {
+	f.queued.Store(int32(len(f.queue)))
+	if len(f.queue) == 0 {
+		f.queuedSince.Store(0)
+	} else {
+		f.queuedSince.Store(time.Now().UnixNano())
+	}
+}
+
+// dropOldest, with qmu held, drops the oldest queued delivery that is not the
+// end of the stream, and has the next one carry the count.
+func (f *flow) dropOldest() bool {
+	if len(f.queue) < 2 || f.queue[0].EOS {
+		return false
+	}
+	d := f.queue[0]
+	f.queue[1].Dropped += 1 + d.Dropped
+	f.queue = append(f.queue[:0], f.queue[1:]...)
+	f.queuedBytes -= d.cost
+	f.noteQueue()
+	f.edge.dropped.Add(1)
+	d.discard()
+	return true
+}
+
+// makeRoom drops queued deliveries until one of the given cost fits into the
+// queue. On an edge that does not drop, it says that the queue is full.
+func (f *flow) makeRoom(cost int64) error {
+	f.qmu.Lock()
+	defer f.qmu.Unlock()
+	for f.queuedBytes+cost > f.edge.windowBytes {
+		if f.edge.spec.Policy != DropOldest {
+			return ErrWindowFull
+		}
+		if !f.dropOldest() {
+			break
+		}
+	}
+	return nil
+}
+
+// discard drops the whole queue of a request that is over.
+func (f *flow) discard() {
+	f.qmu.Lock()
+	q := f.queue
+	f.queue, f.queuedBytes = nil, 0
+	f.noteQueue()
+	f.qmu.Unlock()
+	for _, d := range q {
+		d.discard()
+	}
+}
+
+// deliver hands d, whose credit is taken, to the consumer.
+func (f *flow) deliver(d *Delivery) {
+	if f.consumer == nil {
+		f.req.results.push(d)
+		return
+	}
+	s := f.consumer.slot.Load()
+	if s == nil { // the request is over and its slot given back
+		d.reclaim()
+		return
+	}
+	s.worker.actor.Post(d)
+}
+
+// accept checks that d is the next of its stream. It reports false for a
+// duplicate, which a retry may send.
+func (f *flow) accept(d *Delivery) (bool, error) {
+	in := &f.in
+	next := in.expect + d.Dropped
+	switch {
+	case d.Seq == next && !in.eos:
+		in.expect = d.Seq + 1
+		in.attempt = max(in.attempt, d.Attempt)
+		in.eos, in.bareEnd = d.EOS, d.EOS && d.Bare()
+		return true, nil
+	case d.Seq < in.expect && d.Attempt > 0:
+		f.edge.duplicates.Add(1)
+		return false, nil
+	case d.Seq < in.expect:
+		return false, fmt.Errorf("%w: sequence %d came again, %d was next", ErrSequence, d.Seq, in.expect)
+	case in.eos:
+		return false, fmt.Errorf("%w: sequence %d came behind the end of the stream", ErrSequence, d.Seq)
+	default:
+		return false, fmt.Errorf("%w: sequence %d is missing, %d came instead", ErrSequence, next, d.Seq)
+	}
+}

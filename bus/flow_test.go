@@ -1,0 +1,358 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// gate is a stage that passes its input on once it may.
+type gate struct {
+	entered chan string
+	leave   chan struct{}
+}
+
+func newGate() *gate {
+	return &gate{entered: make(chan string, 1000), leave: make(chan struct{}, 1000)}
+}
+
+func (g *gate) stage(name string) bus.StageSpec {
+	return bus.Stage(name, func(t *bus.Task, in string) (string, error) {
+		g.entered <- in
+		select {
+		case <-g.leave:
+			return in, nil
+		case <-t.Context().Done():
+			return "", t.Context().Err()
+		}
+	})
+}
+
+// windowed is a pipeline of a free first stage and a gated second one.
+func windowed(g *gate, e bus.Edge) bus.Pipeline {
+	e.From, e.To = "first", "second"
+	return bus.Pipeline{
+		Stages: []bus.StageSpec{bus.Stage("first", upper), g.stage("second")},
+		Edges:  []bus.Edge{e},
+	}
+}
+
+// TestWindowHoldsTheProducerBack: with a window of w, the consumer stuck in
+// its first delivery, the producer sends w and no more.
+func TestWindowHoldsTheProducerBack(t *testing.T) {
+	const window, inputs = 3, 10
+	g := newGate()
+	b := open(t, windowed(g, bus.Edge{Window: window}), bus.Options{})
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range inputs {
+		if err := r.Send(t.Context(), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-g.entered
+	stalls := waitForStall(t, b, "first->second")
+	if got := b.Stats().Edges[0].Deliveries; got != window {
+		t.Errorf("%d deliveries sent, the window is %d", got, window)
+	}
+	if stalls.Deliveries != window || !strings.Contains(stalls.Holder, `"second"`) {
+		t.Errorf("stall does not name the holder: %v", stalls)
+	}
+	for range inputs {
+		g.leave <- struct{}{}
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := receive(t, r); err != nil || len(got) != inputs {
+		t.Fatalf("%d results, %v", len(got), err)
+	}
+}
+
+// waitForStall waits until something waits on that edge, and says who for.
+func waitForStall(t *testing.T, b *bus.Bus, edge string) bus.Stall {
+	t.Helper()
+	for t.Context().Err() == nil {
+		for _, s := range b.Stalls(0) {
+			if s.Edge == edge {
+				return s
+			}
+		}
+	}
+	t.Fatal("nothing waits")
+	return bus.Stall{}
+}
+
+// TestByteWindowHoldsTheProducerBack does the same by bytes.
+func TestByteWindowHoldsTheProducerBack(t *testing.T) {
+	g := newGate()
+	payload := strings.Repeat("p", 10_000)
+	b := open(t, windowed(g, bus.Edge{Window: bus.Unbounded, WindowBytes: 25_000}), bus.Options{})
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if err := r.Send(t.Context(), payload); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitForStall(t, b, "first->second")
+	if got := b.Stats().Edges[0].Deliveries; got != 2 {
+		t.Errorf("%d deliveries of 10 kB fit a window of 25 kB", got)
+	}
+	for range 5 {
+		g.leave <- struct{}{}
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := receive(t, r); err != nil || len(got) != 5 {
+		t.Fatalf("%d results, %v", len(got), err)
+	}
+}
+
+func TestPolicyFail(t *testing.T) {
+	g := newGate()
+	b := open(t, windowed(g, bus.Edge{Window: 2, Policy: bus.Fail}), bus.Options{})
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		if err := r.Send(t.Context(), fmt.Sprint(i)); err != nil {
+			break // the request may be over already
+		}
+	}
+	_, err = receive(t, r)
+	var at *bus.StageError
+	if !errors.Is(err, bus.ErrWindowFull) || !errors.As(err, &at) {
+		t.Fatalf("got %v", err)
+	}
+	if at.Stage != "first" || at.Edge != "first->second" || at.Seq != 2 {
+		t.Errorf("wrong place: %+v", at)
+	}
+	if r.Outcome() != bus.Failed {
+		t.Errorf("outcome %v", r.Outcome())
+	}
+}
+
+// TestPolicyDropOldest: what is dropped is counted where it is missed, the
+// newest and the end of the stream always arrive, and the producer never waits.
+func TestPolicyDropOldest(t *testing.T) {
+	const inputs, window = 50, 4
+	g := newGate()
+	var dropped atomic.Int64
+	p := windowed(g, bus.Edge{Window: window, Policy: bus.DropOldest})
+	inner := p.Stages[1].Handle
+	p.Stages[1].Handle = func(t *bus.Task, d *bus.Delivery) error {
+		dropped.Add(int64(d.Dropped))
+		return inner(t, d)
+	}
+	b := open(t, p, bus.Options{})
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range inputs {
+		if err := r.Send(t.Context(), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for b.Stats().Edges[0].Deliveries < inputs && t.Context().Err() == nil {
+	}
+	for range inputs {
+		g.leave <- struct{}{}
+	}
+	got, err := receive(t, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := b.Stats().Edges[0]
+	if s.Dropped == 0 || s.Dropped != dropped.Load() {
+		t.Errorf("dropped %d, the consumer was told of %d", s.Dropped, dropped.Load())
+	}
+	if len(got)+int(s.Dropped) != inputs {
+		t.Errorf("%d results and %d dropped of %d", len(got), s.Dropped, inputs)
+	}
+	if last := got[len(got)-1]; last != fmt.Sprint(inputs-1) {
+		t.Errorf("the newest was dropped: the last result is %q", last)
+	}
+}
+
+func TestPayloadLargerThanTheWindow(t *testing.T) {
+	b := open(t, linear(bus.Stage("a", upper)), bus.Options{})
+	_, err := b.Submit(t.Context(), strings.Repeat("x", 8<<20))
+	if !errors.Is(err, bus.ErrTooLarge) {
+		t.Fatalf("got %v", err)
+	}
+	var at *bus.StageError
+	if !errors.As(err, &at) || at.Edge != "->a" {
+		t.Errorf("the error does not name the edge: %v", err)
+	}
+}
+
+// TestFaultsAreNoticed: losing, doubling or swapping one delivery fails the
+// request and names the sequence.
+func TestFaultsAreNoticed(t *testing.T) {
+	for _, tc := range []struct {
+		fault bus.Fault
+		says  string
+	}{
+		{bus.FaultLose, "sequence 5 is missing, 6 came instead"},
+		{bus.FaultDouble, "sequence 5 came again, 6 was next"},
+		{bus.FaultSwap, "sequence 5 is missing, 6 came instead"},
+	} {
+		for _, size := range []int{10, 1000} {
+			t.Run(fmt.Sprint(tc.says, size), func(t *testing.T) {
+				p := linear(bus.Stage("a", upper), bus.Stage("b", upper))
+				p.Edges[0].Fault = func(seq uint64) bus.Fault {
+					if seq == 5 {
+						return tc.fault
+					}
+					return bus.FaultNone
+				}
+				b := open(t, p, bus.Options{})
+				r, err := b.Stream(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				go func() {
+					for range 10 {
+						_ = r.Send(t.Context(), strings.Repeat("x", size))
+					}
+					_ = r.CloseSend(t.Context())
+				}()
+				_, err = receive(t, r)
+				if !errors.Is(err, bus.ErrSequence) || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), "a->b") {
+					t.Fatalf("got %v", err)
+				}
+			})
+		}
+	}
+}
+
+// TestNoCopies: a payload filled in place is seen by the last stage at the
+// address where the first one put it; a stage that copies is counted.
+func TestNoCopies(t *testing.T) {
+	const size = 10_000
+	var filled, seen, copied *byte
+	p := linear(
+		bus.StageSpec{Name: "fill", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+			return t.EmitTensor(f32, []int{size / 4}, func(data []byte) error {
+				filled = &data[0]
+				return nil
+			})
+		}},
+		bus.StageSpec{Name: "forward", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }},
+		bus.StageSpec{Name: "copy", Handle: func(t *bus.Task, d *bus.Delivery) error {
+			x, err := d.Tensor()
+			if err != nil {
+				return err
+			}
+			seen = &x.Data[0]
+			return t.EmitBytes(x.Data)
+		}},
+		bus.StageSpec{Name: "last", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+			copied = &d.Bytes()[0]
+			return nil
+		}},
+	)
+	b := open(t, p, bus.Options{})
+	r, err := b.Submit(t.Context(), "go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := receive(t, r); err != nil {
+		t.Fatal(err)
+	}
+	if filled == nil || filled != seen {
+		t.Errorf("filled at %p, seen at %p", filled, seen)
+	}
+	if copied == seen {
+		t.Error("the copying stage did not copy")
+	}
+	var copies []int64
+	for _, e := range b.Stats().Edges[:3] {
+		copies = append(copies, e.Copies)
+	}
+	if fmt.Sprint(copies) != "[0 0 1]" {
+		t.Errorf("copies per edge: %v", copies)
+	}
+}
+
+// TestFullStoreNamesTheEdge: the smallest store that passes Open carries what
+// its windows promise.
+func TestWindowsMustFitTheStore(t *testing.T) {
+	p := linear(bus.Stage("a", upper))
+	p.Edges = append(p.Edges, bus.Edge{To: "a", WindowBytes: 10 << 20})
+	_, err := bus.Open(t.Context(), p, bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}})
+	if !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "->a for 4 requests") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestFanOutStoresOnce(t *testing.T) {
+	count := func(name string) bus.StageSpec {
+		return bus.StageSpec{Name: name, Handle: func(*bus.Task, *bus.Delivery) error { return nil }}
+	}
+	p := bus.Pipeline{
+		Stages: []bus.StageSpec{
+			bus.StageSpec{Name: "src", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.EmitBytes(make([]byte, 5000)) }},
+			count("x"), count("y"), count("z"),
+		},
+		Edges: []bus.Edge{{From: "src", To: "x"}, {From: "src", To: "y"}, {From: "src", To: "z"}},
+	}
+	b := open(t, p, bus.Options{})
+	r, err := b.Submit(t.Context(), "go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := receive(t, r); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Stats().Store.ReservedTotal; n != 1 {
+		t.Errorf("%d reservations for one payload", n)
+	}
+}
+
+func TestEmitToOneEdge(t *testing.T) {
+	tag := func(name string) bus.StageSpec {
+		return bus.Stage(name, func(_ *bus.Task, in string) (string, error) { return name + in, nil })
+	}
+	p := bus.Pipeline{
+		Stages: []bus.StageSpec{
+			bus.StageSpec{Name: "split", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+				if err := t.Emit("1", bus.To("x"), bus.Key("k1")); err != nil {
+					return err
+				}
+				if err := t.Emit("2", bus.To("nowhere")); !errors.Is(err, bus.ErrNoEdge) {
+					return fmt.Errorf("emission to a stage that is no successor: %w", err)
+				}
+				return t.Emit("2", bus.To("y"))
+			}},
+			tag("x"), tag("y"),
+		},
+		Edges: []bus.Edge{{From: "split", To: "x"}, {From: "split", To: "y"}},
+	}
+	b := open(t, p, bus.Options{})
+	r, err := b.Submit(context.Background(), "go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := receive(t, r)
+	if err != nil || len(got) != 2 || strings.Contains(strings.Join(got, ","), "x2") {
+		t.Fatalf("%v, %v", got, err)
+	}
+}

@@ -1,0 +1,271 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// graph is a checked pipeline: stages in topological order, edges in the
+// order of the pipeline, with an edge for each input and each result.
+type graph struct {
+	stages  []*stage
+	edges   []*edge
+	inputs  []*edge // from the caller
+	results []*edge // to the caller
+	byName  map[string]*stage
+}
+
+// compile checks p, all problems at once, and builds its graph.
+func compile(p Pipeline) (*graph, error) {
+	g := &graph{byName: make(map[string]*stage)}
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...))
+	}
+	if len(p.Stages) == 0 || len(p.Stages) > maxStages {
+		bad("%d stages: a pipeline has 1 to %d", len(p.Stages), maxStages)
+	}
+	for _, spec := range p.Stages {
+		spec = spec.withDefaults()
+		if err := spec.validate(); err != nil {
+			errs = append(errs, err)
+		}
+		if g.byName[spec.Name] != nil {
+			bad("stage %q is listed twice", spec.Name)
+			continue
+		}
+		st := &stage{spec: spec}
+		g.byName[spec.Name] = st
+		g.stages = append(g.stages, st)
+	}
+	for _, e := range p.Edges {
+		if err := g.connect(e); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) == 0 {
+		errs = append(errs, g.close(), g.sort(), g.checkJoins(), g.checkTypes())
+	}
+	return g, errors.Join(errs...)
+}
+
+func (s StageSpec) withDefaults() StageSpec {
+	setDefault(&s.Replicas, 1)
+	setDefault(&s.MaxInflight, DefaultMaxInflight)
+	setDefault(&s.BatchSize, 8)
+	setDefault(&s.Attempts, 1)
+	s.Attempts = max(s.Attempts, 0)
+	return s
+}
+
+func setDefault(v *int, to int) {
+	if *v == 0 {
+		*v = to
+	}
+}
+
+func (s StageSpec) validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("%w: stage %q: "+format, append([]any{ErrConfig, s.Name}, args...)...))
+		}
+	}
+	kinds := 0
+	for _, set := range []bool{s.Handle != nil, s.Join != nil, s.Batch != nil, s.Props != nil} {
+		if set {
+			kinds++
+		}
+	}
+	check(s.Name != "" && !strings.Contains(s.Name, "->") && !strings.Contains(s.Name, "/"), `a stage needs a name, without "->" and "/"`)
+	check(kinds == 1, "set exactly one of Handle, Join, Batch and Props, not %d", kinds)
+	check(s.Replicas >= 1 && s.Replicas <= maxInflight, "Replicas is %d: use 1 to %d", s.Replicas, maxInflight)
+	check(s.MaxInflight >= 1 && s.MaxInflight <= maxInflight, "MaxInflight is %d: use 1 to %d", s.MaxInflight, maxInflight)
+	check(s.BatchSize >= 1 && s.BatchSize <= maxWindow, "BatchSize is %d: use 1 to %d", s.BatchSize, maxWindow)
+	check(s.BatchWait >= 0, "BatchWait is %v: use 0 or more", s.BatchWait)
+	check(s.State == StateNone || s.State == StateRequest, "State is %d: use StateNone or StateRequest", s.State)
+	check(!s.Replay || s.State == StateRequest, "Replay needs StateRequest")
+	check(!s.Replay || s.Handle != nil, "Replay needs Handle: only there does the bus know what the stage has seen")
+	check(s.End == nil || s.Props == nil, "End is not for Props: the actor receives the end of each stream itself")
+	return errors.Join(errs...)
+}
+
+// connect adds one edge of the pipeline.
+func (g *graph) connect(spec Edge) error {
+	name := spec.From + "->" + spec.To
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w: edge %s: "+format, append([]any{ErrConfig, name}, args...)...)
+	}
+	for _, end := range []string{spec.From, spec.To} {
+		if end != "" && g.byName[end] == nil {
+			return bad("there is no stage %q", end)
+		}
+	}
+	setDefault(&spec.Window, DefaultWindow)
+	switch {
+	case spec.From == "" && spec.To == "":
+		return bad("names no stage")
+	case spec.From == spec.To:
+		return bad("joins a stage to itself")
+	case slices.ContainsFunc(g.edges, func(e *edge) bool { return e.name == name }):
+		return bad("is listed twice")
+	case spec.Window != Unbounded && (spec.Window < 1 || spec.Window > maxWindow):
+		return bad("Window is %d: use 1 to %d, or Unbounded", spec.Window, maxWindow)
+	case spec.WindowBytes < 0 || spec.WindowBytes > maxWindowBytes:
+		return bad("WindowBytes is %d: use 0 for the default, or up to %d", spec.WindowBytes, int64(maxWindowBytes))
+	case spec.Policy < Block || spec.Policy > DropOldest:
+		return bad("unknown policy %d", spec.Policy)
+	case spec.From == "" && spec.Policy == DropOldest:
+		return bad("inputs cannot be dropped: the caller would not learn of it")
+	}
+	e := &edge{name: name, spec: spec, index: len(g.edges), from: g.byName[spec.From], to: g.byName[spec.To]}
+	g.edges = append(g.edges, e)
+	if e.from != nil {
+		e.from.out = append(e.from.out, e)
+	} else {
+		g.inputs = append(g.inputs, e)
+	}
+	if e.to != nil {
+		e.to.in = append(e.to.in, e)
+	} else {
+		g.results = append(g.results, e)
+	}
+	return nil
+}
+
+// close adds the edges between the caller and the stages at both ends.
+func (g *graph) close() error {
+	var errs []error
+	for _, st := range g.stages {
+		if len(st.in) == 0 {
+			errs = append(errs, g.connect(Edge{To: st.spec.Name}))
+		}
+		if len(st.out) == 0 {
+			errs = append(errs, g.connect(Edge{From: st.spec.Name}))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sort puts the stages in topological order, those nearest to the input
+// first, or names a cycle. The order is also the one in which a request takes
+// its slots.
+func (g *graph) sort() error {
+	waits := make(map[*stage]int)
+	var ready, sorted []*stage
+	for _, st := range g.stages {
+		for _, e := range st.in {
+			if e.from != nil {
+				waits[st]++
+			}
+		}
+		if waits[st] == 0 {
+			ready = append(ready, st)
+		}
+	}
+	for len(ready) > 0 {
+		st := ready[0]
+		ready = ready[1:]
+		st.index = len(sorted)
+		sorted = append(sorted, st)
+		for _, e := range st.out {
+			if e.to == nil {
+				continue
+			}
+			if waits[e.to]--; waits[e.to] == 0 {
+				ready = append(ready, e.to)
+			}
+		}
+	}
+	if len(sorted) < len(g.stages) {
+		return fmt.Errorf("%w: the edges form a cycle: %s", ErrConfig, g.cycle(waits))
+	}
+	g.stages = sorted
+	return nil
+}
+
+// cycle walks backwards along stages that still wait, until one comes twice.
+func (g *graph) cycle(waits map[*stage]int) string {
+	at := slices.IndexFunc(g.stages, func(st *stage) bool { return waits[st] > 0 })
+	var path []*stage
+	for st := g.stages[at]; ; {
+		if i := slices.Index(path, st); i >= 0 {
+			path = append(path[i:], st)
+			break
+		}
+		path = append(path, st)
+		i := slices.IndexFunc(st.in, func(e *edge) bool { return e.from != nil && waits[e.from] > 0 })
+		st = st.in[i].from
+	}
+	slices.Reverse(path)
+	names := make([]string, len(path))
+	for i, st := range path {
+		names[i] = st.spec.Name
+	}
+	return strings.Join(names, " -> ")
+}
+
+func (g *graph) checkJoins() error {
+	var errs []error
+	for _, st := range g.stages {
+		if st.spec.Join != nil && len(st.in) < 2 {
+			errs = append(errs, fmt.Errorf("%w: stage %q joins, but has only one in-edge (%s): add an edge, or use Handle", ErrConfig, st.spec.Name, st.in[0].name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// headroom is the part of a store that byte windows leave free: for alignment,
+// unused extents, and the gaps that payloads of different age leave between
+// them.
+const headroom = 4 // a quarter
+
+// size gives every edge its byte window and checks that all of them fit the
+// store together, so that credit, once taken, always finds room.
+func (g *graph) size(arenaBytes, joinBytes int64, maxRequests int) error {
+	usable := arenaBytes - arenaBytes/headroom - joinBytes
+	var fixed, shares int64
+	for _, e := range g.edges {
+		if e.spec.WindowBytes > 0 {
+			fixed += e.spec.WindowBytes * e.holders(maxRequests)
+		} else {
+			shares += e.holders(maxRequests)
+		}
+	}
+	left := usable - fixed
+	if left < 0 || (shares > 0 && left/shares < minWindowBytes) {
+		return fmt.Errorf("%w: the byte windows do not fit the store: %s: give the store more bytes, or lower WindowBytes, MaxInflight or MaxRequests",
+			ErrConfig, g.explainSize(arenaBytes, joinBytes, fixed, shares, maxRequests))
+	}
+	for _, e := range g.edges {
+		e.windowBytes = e.spec.WindowBytes
+		if e.windowBytes == 0 {
+			e.windowBytes = left / shares &^ (payloadAlign - 1)
+		}
+		e.windowBytes = min(e.windowBytes, maxWindowBytes)
+		e.window = uint64(e.spec.Window)
+		if e.spec.Window == Unbounded {
+			e.window = maxWindow
+		}
+	}
+	return nil
+}
+
+func (g *graph) explainSize(arena, join, fixed, shares int64, maxRequests int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "of %d bytes, %d are headroom and %d are set aside for joins; %d are asked for by name", arena, arena/headroom, join, fixed)
+	if shares > 0 {
+		fmt.Fprintf(&b, ", and %d shares of at least %d are needed", shares, minWindowBytes)
+	}
+	b.WriteString(" (")
+	for i, e := range g.edges {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s for %d requests", e.name, e.holders(maxRequests))
+	}
+	b.WriteString(")")
+	return b.String()
+}

@@ -1,0 +1,291 @@
+package bus_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+const f32 = codec.DTypeFloat32
+
+func concat(name string) bus.StageSpec {
+	return bus.Join2(name, func(_ *bus.Task, a, b string) (string, error) { return a + "+" + b, nil })
+}
+
+func diamond(src, left, right bus.StageSpec, edges ...bus.Edge) bus.Pipeline {
+	all := map[string]bus.Edge{}
+	var p bus.Pipeline
+	p.Stages = []bus.StageSpec{src, left, right, concat("join")}
+	for _, e := range edges {
+		all[e.From+e.To] = e
+	}
+	for _, ends := range [][2]string{{src.Name, left.Name}, {src.Name, right.Name}, {left.Name, "join"}, {right.Name, "join"}} {
+		e := all[ends[0]+ends[1]]
+		e.From, e.To = ends[0], ends[1]
+		p.Edges = append(p.Edges, e)
+	}
+	return p
+}
+
+func suffix(name string) bus.StageSpec {
+	return bus.Stage(name, func(_ *bus.Task, in string) (string, error) { return in + name, nil })
+}
+
+func TestJoin(t *testing.T) {
+	b := open(t, diamond(suffix("s"), suffix("l"), suffix("r")), bus.Options{})
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 200
+	go func() {
+		for i := range n {
+			_ = r.Send(t.Context(), fmt.Sprint(i))
+		}
+		_ = r.CloseSend(t.Context())
+	}()
+	got, err := receive(t, r)
+	if err != nil || len(got) != n {
+		t.Fatalf("%d results, %v", len(got), err)
+	}
+	for i, s := range got {
+		if want := fmt.Sprintf("%dsl+%dsr", i, i); s != want {
+			t.Fatalf("result %d is %q, want %q", i, s, want)
+		}
+	}
+}
+
+func TestJoinBranchEndsWithoutOutput(t *testing.T) {
+	silent := bus.Expand("r", func(*bus.Task, string, func(string) error) error { return nil })
+	b := open(t, diamond(suffix("s"), suffix("l"), silent), bus.Options{})
+	r, err := b.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = receive(t, r)
+	var at *bus.StageError
+	if !errors.Is(err, bus.ErrBranchEnded) || !errors.As(err, &at) {
+		t.Fatalf("got %v", err)
+	}
+	if at.Stage != "join" || !strings.Contains(err.Error(), "r->join ended with 0") {
+		t.Errorf("the branch is not named: %v", err)
+	}
+}
+
+// TestJoinBranchRunsAhead drives the deadlock of a join that waits for one
+// branch while the other's window is full: the source sends all of one branch
+// before any of the other.
+func TestJoinBranchRunsAhead(t *testing.T) {
+	const n = 100
+	src := bus.StageSpec{Name: "s", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+		for _, to := range []string{"l", "r"} {
+			for i := range n {
+				if err := t.Emit(fmt.Sprint(i), bus.To(to)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}}
+	small := func(from, to string) bus.Edge { return bus.Edge{From: from, To: to, Window: 2} }
+	b := open(t, diamond(src, suffix("l"), suffix("r"), small("s", "l"), small("s", "r"), small("l", "join"), small("r", "join")), bus.Options{})
+	r, err := b.Submit(t.Context(), "go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := receive(t, r); err != nil || len(got) != n {
+		t.Fatalf("%d results, %v", len(got), err)
+	}
+	if held := b.Stats().JoinBytes; held != 0 {
+		t.Errorf("%d bytes left on the join account", held)
+	}
+}
+
+func TestJoinRoomIsBounded(t *testing.T) {
+	src := bus.StageSpec{Name: "s", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+		for range 100 {
+			if err := t.EmitBytes(make([]byte, 1000), bus.To("l")); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+	pass := func(name string) bus.StageSpec {
+		return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
+	}
+	b := open(t, diamond(src, pass("l"), pass("r")), bus.Options{JoinBytes: 20_000})
+	r, err := b.Submit(t.Context(), "go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := receive(t, r); !errors.Is(err, bus.ErrJoinRoom) || !strings.Contains(err.Error(), "l->join") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+// TestSlotsTakenInOrder drives the deadlock of two requests that each hold the
+// slot the other one wants: two parallel branches, each with a single slot,
+// and a source that sends to them in a different order for each request.
+func TestSlotsTakenInOrder(t *testing.T) {
+	src := bus.StageSpec{Name: "s", MaxInflight: 8, Handle: func(t *bus.Task, d *bus.Delivery) error {
+		order := []string{"l", "r"}
+		if t.Request()%2 == 0 {
+			order = []string{"r", "l"}
+		}
+		for _, to := range order {
+			if err := t.Forward(d, bus.To(to)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+	one := func(name string) bus.StageSpec {
+		st := suffix(name)
+		st.MaxInflight = 1
+		return st
+	}
+	p := diamond(src, one("l"), one("r"), bus.Edge{From: "l", To: "join", Window: 1}, bus.Edge{From: "r", To: "join", Window: 1})
+	b := open(t, p, bus.Options{MaxRequests: 8})
+	ends := make(chan error)
+	const requests, inputs = 40, 20
+	for range requests {
+		go func() {
+			r, err := b.Stream(t.Context())
+			if err != nil {
+				ends <- err
+				return
+			}
+			go func() {
+				for i := range inputs {
+					_ = r.Send(t.Context(), fmt.Sprint(i))
+				}
+				_ = r.CloseSend(t.Context())
+			}()
+			got, err := receive(t, r)
+			if err == nil && len(got) != inputs {
+				err = fmt.Errorf("%d results", len(got))
+			}
+			ends <- err
+		}()
+	}
+	for range requests {
+		if err := <-ends; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestSuspendedRequestHoldsNobodyUp drives the deadlock of a shared window:
+// the last stage takes one request at a time, and those that wait for it must
+// not fill what the first one still needs to finish.
+func TestSuspendedRequestHoldsNobodyUp(t *testing.T) {
+	last := suffix("c")
+	last.MaxInflight = 1
+	p := linear(suffix("a"), suffix("b"), last)
+	for i := range p.Edges {
+		p.Edges[i].Window = 1
+	}
+	b := open(t, p, bus.Options{})
+	ctx := t.Context()
+	first, err := b.Stream(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first request takes the only slot at c, and pauses.
+	if err := first.Send(ctx, "1"); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := first.Recv(ctx); err != nil {
+		t.Fatal(err)
+	} else if err := d.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	// Three others pile up in front of c.
+	var others []*bus.Request
+	for range 3 {
+		r, err := b.Stream(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, r)
+		go func() {
+			for range 10 {
+				_ = r.Send(ctx, "2")
+			}
+			_ = r.CloseSend(ctx)
+		}()
+	}
+	waitForStall(t, b, "b->c")
+	// The first one still gets through.
+	go func() {
+		for range 10 {
+			_ = first.Send(ctx, "1")
+		}
+		_ = first.CloseSend(ctx)
+	}()
+	if got, err := receive(t, first); err != nil || len(got) != 10 {
+		t.Fatalf("%d results, %v", len(got), err)
+	}
+	for _, r := range others {
+		if got, err := receive(t, r); err != nil || len(got) != 10 {
+			t.Fatalf("%d results, %v", len(got), err)
+		}
+	}
+}
+
+// TestOutputRoomIsThereWhileInputIsHeld drives the deadlock of stages that
+// hold their input while they reserve output, in a store so small that all
+// windows together just fit.
+func TestOutputRoomIsThereWhileInputIsHeld(t *testing.T) {
+	const size = 20_000
+	grow := func(name string) bus.StageSpec {
+		return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error {
+			for range 2 {
+				if err := t.EmitBytes(make([]byte, size)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}}
+	}
+	p := linear(grow("a"), grow("b"), grow("c"))
+	for i := range p.Edges {
+		p.Edges[i].Window = 1
+	}
+	b := open(t, p, bus.Options{
+		MaxRequests: 4,
+		Store:       shmstore.Options{ArenaBytes: 700_000, Memory: shmstore.Heap},
+	})
+	ends := make(chan error)
+	for range 8 {
+		go func() {
+			r, err := b.Submit(t.Context(), "go")
+			n := 0
+			if err == nil {
+				for _, e := range r.Results(t.Context()) {
+					if err = e; err != nil {
+						break
+					}
+					n++
+				}
+			}
+			if err == nil && n != 8 {
+				err = fmt.Errorf("%d results", n)
+			}
+			ends <- err
+		}()
+	}
+	for range 8 {
+		if err := <-ends; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+var _ = time.Second

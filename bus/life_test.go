@@ -1,0 +1,366 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+func TestAbort(t *testing.T) {
+	for _, size := range []int{10, 2000} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			g := newGate()
+			b := open(t, windowed(g, bus.Edge{Window: 3}), bus.Options{})
+			r, err := b.Stream(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 8 {
+				if err := r.Send(t.Context(), strings.Repeat("x", size)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			waitForStall(t, b, "first->second")
+			why := errors.New("the user hung up")
+			r.Abort(why)
+			if _, err := receive(t, r); !errors.Is(err, bus.ErrAborted) || !errors.Is(err, why) {
+				t.Fatalf("got %v", err)
+			}
+			if err := r.Send(t.Context(), "late"); !errors.Is(err, bus.ErrAborted) {
+				t.Errorf("send after the abort: %v", err)
+			}
+			r.Abort(errors.New("again"))
+			if r.Outcome() != bus.Aborted || !errors.Is(r.Err(), why) {
+				t.Errorf("ended twice: %v, %v", r.Outcome(), r.Err())
+			}
+			mustDrain(t, b)
+		})
+	}
+}
+
+// mustDrain waits until nothing is left of any request, and checks that no
+// lease is.
+func mustDrain(t *testing.T, b *bus.Bus) {
+	t.Helper()
+	if err := b.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if held := bus.HeldBytes(b); held != 0 {
+		t.Errorf("%d bytes are still held", held)
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	g := newGate()
+	b := open(t, linear(g.stage("slow")), bus.Options{})
+	r, err := b.Submit(t.Context(), "x", bus.WithDeadline(time.Now().Add(20*time.Millisecond)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := receive(t, r); !errors.Is(err, bus.ErrDeadline) {
+		t.Fatalf("got %v", err)
+	}
+	if r.Outcome() != bus.PastDeadline {
+		t.Errorf("outcome %v", r.Outcome())
+	}
+	mustDrain(t, b)
+}
+
+func TestContextEndsTheRequest(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ctx  func(context.Context) (context.Context, context.CancelFunc)
+		want error
+	}{
+		"canceled": {func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithCancel(ctx) }, bus.ErrAborted},
+		"timed out": {func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, 20*time.Millisecond)
+		}, bus.ErrDeadline},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGate()
+			b := open(t, linear(g.stage("slow")), bus.Options{})
+			ctx, cancel := tc.ctx(t.Context())
+			defer cancel()
+			r, err := b.Submit(ctx, "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-g.entered
+			if tc.want == bus.ErrAborted {
+				cancel()
+			}
+			if _, err := receive(t, r); !errors.Is(err, tc.want) {
+				t.Fatalf("got %v", err)
+			}
+			mustDrain(t, b)
+		})
+	}
+}
+
+func TestCanceledContextSubmitsNothing(t *testing.T) {
+	b := open(t, linear(bus.Stage("a", upper)), bus.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.Submit(ctx, "x"); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v", err)
+	}
+	mustDrain(t, b)
+}
+
+func TestAdmission(t *testing.T) {
+	g := newGate()
+	b := open(t, linear(g.stage("slow")), bus.Options{MaxRequests: 2})
+	var rs []*bus.Request
+	for range 2 {
+		r, err := b.TrySubmit(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rs = append(rs, r)
+	}
+	if _, err := b.TrySubmit(t.Context(), "x"); !errors.Is(err, bus.ErrOverloaded) {
+		t.Fatalf("got %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := b.Submit(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got %v", err)
+	}
+	waited := make(chan error)
+	go func() {
+		r, err := b.Submit(t.Context(), "x")
+		if err == nil {
+			_, err = receive(t, r)
+		}
+		waited <- err
+	}()
+	for range 3 {
+		g.leave <- struct{}{}
+	}
+	for _, r := range rs {
+		if _, err := receive(t, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-waited; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTrySubmitFindsNoSlot(t *testing.T) {
+	g := newGate()
+	st := g.stage("slow")
+	st.MaxInflight = 1
+	b := open(t, linear(st), bus.Options{})
+	r, err := b.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.TrySubmit(t.Context(), "x"); !errors.Is(err, bus.ErrOverloaded) || !strings.Contains(err.Error(), `"slow"`) {
+		t.Fatalf("got %v", err)
+	}
+	g.leave <- struct{}{}
+	if _, err := receive(t, r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestClosedBus(t *testing.T) {
+	g := newGate()
+	b := open(t, linear(g.stage("slow")), bus.Options{})
+	r, err := b.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-g.entered
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(r.Err(), bus.ErrAborted) || !errors.Is(r.Err(), bus.ErrClosed) {
+		t.Errorf("the open request ended with %v", r.Err())
+	}
+	if _, err := b.Submit(t.Context(), "x"); !errors.Is(err, bus.ErrClosed) {
+		t.Errorf("submit: %v", err)
+	}
+	if err := b.Close(t.Context()); err != nil {
+		t.Errorf("second close: %v", err)
+	}
+	b.Stats()
+}
+
+// TestCloseNamesAHandlerThatDoesNotReturn: Close gives up at its context's
+// end, and works once the handler is back.
+func TestCloseNamesAHandlerThatDoesNotReturn(t *testing.T) {
+	stuck := make(chan struct{})
+	entered := make(chan struct{})
+	b := open(t, linear(bus.StageSpec{Name: "stuck", Handle: func(*bus.Task, *bus.Delivery) error {
+		close(entered)
+		<-stuck
+		return nil
+	}}), bus.Options{})
+	if _, err := b.Submit(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	<-entered
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	err := b.Close(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `stage "stuck" is at work`) {
+		t.Fatalf("got %v", err)
+	}
+	close(stuck)
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestUnreadResultsAreGivenBack(t *testing.T) {
+	b := open(t, linear(bus.Stage("a", upper)), bus.Options{MaxRequests: 1})
+	for range 5 {
+		r, err := b.Submit(t.Context(), strings.Repeat("x", 3000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+	}
+	mustDrain(t, b)
+}
+
+func TestResultsInterruptedByTheCaller(t *testing.T) {
+	b := open(t, linear(bus.Expand("n", func(_ *bus.Task, in string, emit func(string) error) error {
+		for range 100 {
+			if err := emit(strings.Repeat(in, 1000)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})), bus.Options{})
+	r, err := b.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range r.Results(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	r.Close()
+	mustDrain(t, b)
+}
+
+func TestHandlerErrorNamesThePlace(t *testing.T) {
+	bad := errors.New("bad chunk")
+	b := open(t, linear(
+		bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+			return t.EmitBytes(d.Bytes(), bus.Key(fmt.Sprintf("chunk-%d", d.Seq)))
+		}},
+		bus.StageSpec{Name: "b", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+			if d.Seq == 3 {
+				return bad
+			}
+			return nil
+		}}), bus.Options{})
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for range 10 {
+			_ = r.Send(t.Context(), "x")
+		}
+		_ = r.CloseSend(t.Context())
+	}()
+	_, err = receive(t, r)
+	var at *bus.StageError
+	if !errors.Is(err, bad) || !errors.As(err, &at) {
+		t.Fatalf("got %v", err)
+	}
+	if at.Stage != "b" || at.Edge != "a->b" || at.Seq != 3 || at.Key != "chunk-3" {
+		t.Errorf("wrong place: %+v", at)
+	}
+	mustDrain(t, b)
+}
+
+func TestWrongTypes(t *testing.T) {
+	number := bus.Stage("n", func(_ *bus.Task, in string) (int, error) { return len(in), nil })
+	if _, err := bus.Open(t.Context(), linear(number, bus.Stage("s", upper)), bus.Options{}); !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "n->s") {
+		t.Errorf("an edge whose types differ: %v", err)
+	}
+	untyped := bus.StageSpec{Name: "u", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Emit(42) }}
+	b := open(t, linear(untyped, bus.Stage("s", upper)), bus.Options{})
+	r, err := b.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = receive(t, r)
+	var at *bus.StageError
+	if !errors.Is(err, bus.ErrPayload) || !errors.As(err, &at) || at.Edge != "u->s" {
+		t.Errorf("a payload of the wrong type: %v", err)
+	}
+}
+
+func TestPipelinesThatCannotWork(t *testing.T) {
+	a, c := bus.Stage("a", upper), bus.Stage("c", upper)
+	for name, tc := range map[string]struct {
+		p    bus.Pipeline
+		says string
+	}{
+		"no stage":      {bus.Pipeline{}, "0 stages"},
+		"twice":         {bus.Pipeline{Stages: []bus.StageSpec{a, a}}, `stage "a" is listed twice`},
+		"no name":       {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("", upper)}}, "needs a name"},
+		"no handler":    {bus.Pipeline{Stages: []bus.StageSpec{{Name: "x"}}}, "set exactly one of"},
+		"unknown stage": {bus.Pipeline{Stages: []bus.StageSpec{a}, Edges: []bus.Edge{{From: "a", To: "z"}}}, `there is no stage "z"`},
+		"self":          {bus.Pipeline{Stages: []bus.StageSpec{a}, Edges: []bus.Edge{{From: "a", To: "a"}}}, "joins a stage to itself"},
+		"edge twice":    {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c"}, {From: "a", To: "c"}}}, "is listed twice"},
+		"cycle":         {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c"}, {From: "c", To: "a"}}}, "cycle: "},
+		"window":        {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", Window: -2}}}, "Window is -2"},
+		"join of one":   {bus.Pipeline{Stages: []bus.StageSpec{a, concat("j")}, Edges: []bus.Edge{{From: "a", To: "j"}}}, "only one in-edge"},
+		"replay":        {bus.Pipeline{Stages: []bus.StageSpec{{Name: "x", Batch: func([]*bus.Delivery) error { return nil }, Replay: true}}}, "Replay needs Handle"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, err := bus.Open(t.Context(), tc.p, bus.Options{})
+			if !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("got %v, %v", b, err)
+			}
+		})
+	}
+}
+
+// TestManyRequestsAtOnce runs more requests than places and slots.
+func TestManyRequestsAtOnce(t *testing.T) {
+	b := open(t, linear(bus.Stage("a", upper), bus.Stage("b", upper), bus.Stage("c", upper)), bus.Options{})
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			in := strings.Repeat("x", i*10)
+			r, err := b.Submit(t.Context(), in)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			got, err := receive(t, r)
+			if err != nil || len(got) != 1 || got[0] != strings.ToUpper(in) {
+				t.Errorf("request %d: %d results, %v", i, len(got), err)
+			}
+			if _, err := r.Recv(t.Context()); !errors.Is(err, io.EOF) {
+				t.Errorf("behind the end: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	mustDrain(t, b)
+	if s := b.Stats(); s.Completed != 200 || s.Live != 0 {
+		t.Errorf("stats: %+v", s)
+	}
+}

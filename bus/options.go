@@ -1,0 +1,210 @@
+package bus
+
+import (
+	"fmt"
+	"log/slog"
+	"reflect"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// Defaults and bounds.
+const (
+	DefaultMaxRequests  = 16
+	DefaultMaxInflight  = 4
+	DefaultWindow       = 64
+	DefaultInlineBytes  = 512
+	DefaultStallTimeout = 10 * time.Second
+
+	maxStages   = 1024
+	maxInflight = 4096
+	maxRequests = 1 << 20
+	maxWindow   = 1 << 20
+)
+
+// Unbounded, as an edge's window, leaves the number of deliveries to the byte
+// window alone.
+const Unbounded = -1
+
+// Options configure a bus. The zero value works.
+type Options struct {
+	// Name appears in reports; default "omnibus".
+	Name string
+	// Store describes the payload store.
+	Store shmstore.Options
+	// MaxRequests bounds the requests that are open or have unread results;
+	// default 16.
+	MaxRequests int
+	// InlineBytes is the largest payload that travels inside its delivery
+	// instead of the store; default 512, negative for none.
+	InlineBytes int
+	// JoinBytes is the part of the store set aside for inputs that wait in a
+	// join for the other branch; default a quarter of the store when the
+	// pipeline has a join.
+	JoinBytes int64
+	// Serializer turns values into payloads; default msgpack.
+	Serializer codec.Serializer
+	// StallTimeout is how long something waits before it is reported; default
+	// 10 s, negative for never.
+	StallTimeout time.Duration
+	// OnStall receives the reports, on a goroutine of the bus; nil logs them.
+	OnStall func([]Stall)
+	// Logger is told of panics, restarts and stalls; nil discards.
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	if o.Name == "" {
+		o.Name = "omnibus"
+	}
+	if o.MaxRequests == 0 {
+		o.MaxRequests = DefaultMaxRequests
+	}
+	if o.InlineBytes == 0 {
+		o.InlineBytes = DefaultInlineBytes
+	}
+	o.InlineBytes = max(o.InlineBytes, 0)
+	if o.Serializer == nil {
+		o.Serializer = codec.MsgpackSerializer{}
+	}
+	if o.StallTimeout == 0 {
+		o.StallTimeout = DefaultStallTimeout
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	if o.MaxRequests < 1 || o.MaxRequests > maxRequests {
+		return fmt.Errorf("%w: MaxRequests is %d: use 1 to %d", ErrConfig, o.MaxRequests, maxRequests)
+	}
+	if o.JoinBytes < 0 {
+		return fmt.Errorf("%w: JoinBytes is %d: use 0 for the default, or a number of bytes", ErrConfig, o.JoinBytes)
+	}
+	return nil
+}
+
+// Pipeline is the graph a bus runs.
+type Pipeline struct {
+	Stages []StageSpec
+	Edges  []Edge
+}
+
+// Handler handles one delivery of one request. What it returns ends the
+// request when it is not nil. When it returns, the delivery is finished,
+// unless it was kept.
+type Handler func(t *Task, d *Delivery) error
+
+// JoinHandler handles one delivery from each of the stage's in-edges, all of
+// one request and at the same place of their streams, in the order in which
+// the pipeline lists the edges.
+type JoinHandler func(t *Task, parts []*Delivery) error
+
+// BatchHandler handles deliveries of several requests at once. Those it
+// neither finished nor kept are finished when it returns; an error fails the
+// requests of all that were not finished.
+type BatchHandler func(batch []*Delivery) error
+
+// State says what a stage loses when its handler panics.
+type State int
+
+const (
+	// StateRequest: the stage gathers state for each request, which a panic
+	// loses. The request fails, or is run again from its first input when
+	// Replay is set.
+	StateRequest State = iota
+	// StateNone: each delivery stands alone. The one that failed is delivered
+	// again.
+	StateNone
+)
+
+// String implements fmt.Stringer.
+func (s State) String() string {
+	if s == StateNone {
+		return "none"
+	}
+	return "request"
+}
+
+// StageSpec describes one stage: exactly one of Handle, Join, Batch and Props.
+type StageSpec struct {
+	Name   string
+	Handle Handler
+	Join   JoinHandler
+	Batch  BatchHandler
+	// Props is a protoactor actor of the user's own. It receives a *Delivery
+	// for each delivery and the end of each stream, and finishes them.
+	Props *actors.Props
+	// End runs after the last delivery of a request, to emit what is left.
+	// Not for Props.
+	End func(t *Task) error
+
+	// Replicas run side by side; default 1. A request stays with one.
+	Replicas int
+	// MaxInflight is how many requests one replica holds at once; default 4.
+	MaxInflight int
+	// BatchSize and BatchWait bound a batch: it is handled when it has
+	// BatchSize deliveries (default 8), or BatchWait after its first (default
+	// 0: with whatever has arrived).
+	BatchSize int
+	BatchWait time.Duration
+	// State, Attempts and Replay say what happens after a panic. Attempts is
+	// how often a delivery (StateNone), or the request (Replay), is tried
+	// again; default 1, negative for never.
+	State    State
+	Attempts int
+	Replay   bool
+
+	in, out reflect.Type // of Stage, Expand and the like; nil: unknown
+}
+
+// Policy says what happens to a delivery that finds its edge's window full.
+type Policy int
+
+const (
+	// Block makes the producer wait, for this request only.
+	Block Policy = iota
+	// Fail ends the request with ErrWindowFull.
+	Fail
+	// DropOldest drops the oldest delivery that has not left the producer's
+	// queue; the next one carries the count. The end of a stream is never
+	// dropped.
+	DropOldest
+)
+
+// String implements fmt.Stringer.
+func (p Policy) String() string {
+	return [...]string{"block", "fail", "drop-oldest"}[p]
+}
+
+// Edge joins two stages. An empty From stands for the requests' inputs, an
+// empty To for their results; such edges exist for the first and last stages
+// without being listed, and are listed to set their windows.
+type Edge struct {
+	From, To string
+	// Window is how many deliveries of one request may be under way: sent and
+	// not finished. Default 64; Unbounded leaves it to WindowBytes.
+	Window int
+	// WindowBytes bounds the bytes of one request that are under way, and so
+	// the largest payload. Default: an equal share of the store.
+	WindowBytes int64
+	Policy      Policy
+	// Fault, for tests, loses, doubles or swaps deliveries on this edge.
+	Fault func(seq uint64) Fault
+}
+
+// Fault is what a test makes of a delivery on its way.
+type Fault int
+
+// Faults.
+const (
+	FaultNone   Fault = iota
+	FaultLose         // the delivery vanishes
+	FaultDouble       // it arrives twice
+	FaultSwap         // it changes places with the one behind it
+)

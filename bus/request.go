@@ -1,0 +1,400 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/messages"
+)
+
+// Outcome is how a request ended.
+type Outcome uint32
+
+// Outcomes. A request is Running until it has exactly one of the others.
+const (
+	Running Outcome = iota
+	Completed
+	Failed
+	Aborted
+	PastDeadline
+)
+
+// String implements fmt.Stringer.
+func (o Outcome) String() string {
+	return [...]string{"running", "completed", "failed", "aborted", "past deadline"}[o]
+}
+
+// Request is one journey through the graph. Its methods are safe for
+// concurrent use; Send and CloseSend keep the order in which they are called.
+type Request struct {
+	id       messages.RequestID
+	bus      *Bus
+	ctx      context.Context // what Submit was given
+	deadline int64           // unix nanoseconds; 0: none
+	trace    messages.TraceContext
+	traced   bool
+	began    time.Time
+
+	done    chan struct{} // closed when the request is over
+	outcome atomic.Uint32
+	err     error // written before done is closed
+
+	tasks   []Task // by stage
+	flows   []flow // by edge
+	inputs  outlet
+	results results
+
+	openTasks atomic.Int32 // stages that have not ended it yet
+	parts     atomic.Int32 // slots held, and the caller's part: 0 means gone
+
+	mu         sync.Mutex
+	timer      *time.Timer // of the deadline
+	unwatch    func() bool // stops watching ctx
+	nextSlot   int         // stages before it have, or had, a slot for this request
+	slotTarget int
+	waiter     *poolWaiter[*slot] // the place in the queue for the next slot
+}
+
+func newRequest(ctx context.Context, b *Bus, o requestOptions) *Request {
+	g := b.graph
+	r := &Request{
+		id: b.nextID(), bus: b, ctx: ctx, trace: o.trace, traced: !o.trace.IsZero(), began: time.Now(),
+		done:  make(chan struct{}),
+		tasks: make([]Task, len(g.stages)),
+		flows: make([]flow, len(g.edges)),
+	}
+	r.openTasks.Store(int32(len(g.stages)))
+	r.parts.Store(1)
+	for i, st := range g.stages {
+		t := &r.tasks[i]
+		t.stage = st
+		t.outlet = outlet{req: r, task: t, edges: st.out}
+		t.Emitter = Emitter{out: &t.outlet}
+	}
+	for i, e := range g.edges {
+		f := &r.flows[i]
+		f.edge, f.req = e, r
+		if e.from != nil {
+			f.producer = &r.tasks[e.from.index]
+		}
+		if e.to != nil {
+			f.consumer = &r.tasks[e.to.index]
+		}
+	}
+	r.inputs = outlet{req: r, edges: g.inputs, producer: b.inputProducer}
+	r.results.init(len(g.results))
+	r.setDeadline(o.deadline)
+	return r
+}
+
+func (r *Request) flow(e *edge) *flow { return &r.flows[e.index] }
+
+// ID names the request.
+func (r *Request) ID() messages.RequestID { return r.id }
+
+// Done is closed when the request is over.
+func (r *Request) Done() <-chan struct{} { return r.done }
+
+// Outcome is how the request ended, or Running.
+func (r *Request) Outcome() Outcome { return Outcome(r.outcome.Load()) }
+
+// Err is nil while the request is open and when it completed. Otherwise it
+// says why it ended: a *StageError, ErrAborted or ErrDeadline.
+func (r *Request) Err() error {
+	select {
+	case <-r.done:
+		return r.err
+	default:
+		return nil
+	}
+}
+
+func (r *Request) over() bool { return r.outcome.Load() != uint32(Running) }
+
+// cause is what an operation on a request that is over returns.
+func (r *Request) cause() error {
+	<-r.done
+	if r.err != nil {
+		return r.err
+	}
+	return ErrEnded
+}
+
+// Send sends one input to every first stage, waiting for room until ctx ends.
+func (r *Request) Send(ctx context.Context, v any, opts ...EmitOption) error {
+	return sendError(ctx, r.Input(ctx).Emit(v, opts...))
+}
+
+// Input emits the request's inputs: for payloads that are filled in place.
+// Emissions wait until ctx ends.
+func (r *Request) Input(ctx context.Context) Emitter {
+	return Emitter{out: &r.inputs, cancel: ctx.Done()}
+}
+
+// CloseSend ends the inputs. It waits, as Send does, for a first stage to
+// take the request in.
+func (r *Request) CloseSend(ctx context.Context) error {
+	return sendError(ctx, r.Input(ctx).close())
+}
+
+func sendError(ctx context.Context, err error) error {
+	if errors.Is(err, errCanceled) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// Abort ends the request, unless it is over: with ErrAborted, wrapping the
+// reason if there is one.
+func (r *Request) Abort(reason error) {
+	err := ErrAborted
+	if reason != nil {
+		err = fmt.Errorf("%w: %w", ErrAborted, reason)
+	}
+	r.end(Aborted, err)
+}
+
+// fail ends the request because of a delivery.
+func (r *Request) fail(d *Delivery, stage string, err error) {
+	var at *StageError
+	if !errors.As(err, &at) { // an emission has said where already
+		err = d.errorAt(stage, err)
+	}
+	r.end(Failed, err)
+}
+
+// end decides how the request ends; only the first call does. What it still
+// has in flight is reclaimed by whoever holds it.
+func (r *Request) end(o Outcome, err error) {
+	r.mu.Lock()
+	if r.over() {
+		r.mu.Unlock()
+		return
+	}
+	r.err = err
+	r.outcome.Store(uint32(o))
+	waiter, stage := r.waiter, r.nextSlot
+	timer, unwatch := r.timer, r.unwatch
+	r.waiter = nil
+	r.mu.Unlock()
+	r.bus.outcomes[o].Add(1)
+	close(r.done)
+
+	if waiter != nil {
+		r.bus.graph.stages[stage].slots.withdraw(waiter)
+	}
+	if timer != nil {
+		timer.Stop()
+	}
+	if unwatch != nil {
+		unwatch()
+	}
+	if o != Completed {
+		r.scuttle()
+	}
+}
+
+// scuttle reclaims what a request that did not complete leaves behind.
+func (r *Request) scuttle() {
+	for i := range r.flows {
+		r.flows[i].discard()
+	}
+	for i := range r.tasks {
+		r.tasks[i].nudge()
+	}
+	r.closeResults()
+}
+
+// wantSlot sees to it that the request gets a slot at the stage of t and, to
+// keep the order that rules out deadlock, at all stages before it.
+func (r *Request) wantSlot(t *Task) {
+	if t == nil {
+		return
+	}
+	r.mu.Lock()
+	r.slotTarget = max(r.slotTarget, t.stage.index+1)
+	first := r.nextSlot
+	if r.waiter == nil {
+		r.takeSlots()
+	}
+	last := r.nextSlot
+	r.mu.Unlock()
+	r.admit(first, last)
+}
+
+// takeSlots, with mu held, takes slots in order up to the target, until one
+// has to be waited for.
+func (r *Request) takeSlots() {
+	for r.nextSlot < r.slotTarget && !r.over() {
+		w := &poolWaiter[*slot]{granted: r.granted}
+		s, ok := r.bus.graph.stages[r.nextSlot].slots.take(w)
+		if !ok {
+			r.waiter = w
+			return
+		}
+		r.putSlot(s)
+	}
+}
+
+func (r *Request) putSlot(s *slot) {
+	r.parts.Add(1)
+	t := &r.tasks[r.nextSlot]
+	t.outlet.producer = s.worker.producer
+	t.Emitter.turn = s.worker.turn
+	t.slot.Store(s)
+	r.nextSlot++
+}
+
+// granted is called when the slot that was waited for is free.
+func (r *Request) granted(s *slot) {
+	r.mu.Lock()
+	if r.over() {
+		r.mu.Unlock()
+		s.worker.stage.slots.give(s)
+		return
+	}
+	r.waiter = nil
+	first := r.nextSlot
+	r.putSlot(s)
+	r.takeSlots()
+	last := r.nextSlot
+	r.mu.Unlock()
+	r.admit(first, last)
+}
+
+// admit lets in whoever waited to send to the stages from first to last-1.
+func (r *Request) admit(first, last int) {
+	for _, st := range r.bus.graph.stages[first:last] {
+		for _, e := range st.in {
+			r.flow(e).admit()
+		}
+		if r.over() { // it ended while we were at it: the worker cleans up
+			r.tasks[st.index].nudge()
+		}
+	}
+}
+
+// giveSlot ends the request's stay at a stage.
+func (r *Request) giveSlot(t *Task) {
+	r.mu.Lock()
+	s := t.slot.Swap(nil)
+	r.mu.Unlock()
+	t.stage.slots.give(s)
+	r.partGone()
+}
+
+// taskDone is called when a stage has done all of its work for the request.
+func (r *Request) taskDone() {
+	if r.openTasks.Add(-1) == 0 {
+		r.end(Completed, nil)
+	}
+}
+
+// partGone is called when a slot is given back, and when the caller is done.
+// After the last one nothing of the request is left.
+func (r *Request) partGone() {
+	if r.parts.Add(-1) == 0 {
+		r.bus.forget(r)
+	}
+}
+
+// Recv returns the next result. The caller finishes it. At the end of all
+// results of a completed request the error is io.EOF; for others it is how
+// the request ended. A context that ends gives its own error, and the request
+// goes on.
+func (r *Request) Recv(ctx context.Context) (*Delivery, error) {
+	for {
+		d, err := r.results.next(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		if ok, err := r.acceptResult(d); err != nil {
+			r.fail(d, "", err)
+		} else if ok {
+			return d, nil
+		}
+		_ = d.Finish(nil) // held by us, so not finished before
+	}
+}
+
+// acceptResult checks a result's place and takes its payload. It reports
+// false for what the caller need not see.
+func (r *Request) acceptResult(d *Delivery) (bool, error) {
+	ok, err := d.flow.accept(d)
+	if err != nil || !ok {
+		return false, err
+	}
+	if d.EOS {
+		r.results.streamEnded()
+	}
+	if d.Bare() {
+		return false, nil
+	}
+	return true, d.open()
+}
+
+// Results iterates over the results, finishing each one after the loop body
+// has run. An error ends the iteration; io.EOF is not reported.
+func (r *Request) Results(ctx context.Context) iter.Seq2[*Delivery, error] {
+	return func(yield func(*Delivery, error) bool) {
+		for {
+			d, err := r.Recv(ctx)
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			more := yield(d, nil)
+			_ = d.Finish(nil) // the body may have done it
+			if !more {
+				return
+			}
+		}
+	}
+}
+
+// Wait waits for the request to be over and returns Err. It does not read
+// results: a request with more results than fit their window waits for that.
+func (r *Request) Wait(ctx context.Context) error {
+	select {
+	case <-r.done:
+		return r.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Close gives up the results not yet received, and aborts the request if it
+// is open. A request that was received to its end need not be closed.
+func (r *Request) Close() {
+	r.Abort(nil)
+	r.closeResults()
+}
+
+func (r *Request) closeResults() {
+	for _, d := range r.results.close() {
+		d.reclaim()
+	}
+	r.partDone()
+}
+
+// resultFinished is called when the caller finished a result.
+func (r *Request) resultFinished() {
+	r.results.finished()
+	r.partDone()
+}
+
+// partDone ends the caller's part if there is nothing left of it.
+func (r *Request) partDone() {
+	if r.results.callerDone() {
+		r.partGone()
+	}
+}

@@ -1,0 +1,164 @@
+package bus
+
+import (
+	"context"
+	"io"
+	"sync"
+)
+
+// results is the caller's end of a request: what the last stages sent and the
+// caller has not received.
+type results struct {
+	mu      sync.Mutex
+	queue   []*Delivery
+	wake    chan struct{} // capacity 1: something changed
+	asleep  int           // how many wait in wake
+	streams int           // those whose end has not been received
+	held    int           // received and not finished
+	ended   bool          // the caller has seen the end, or does not want it
+	closed  bool
+	gone    bool // the caller's part is over
+}
+
+func (rs *results) init(streams int) {
+	rs.streams = streams
+	rs.wake = make(chan struct{}, 1)
+}
+
+// push adds a result. It never waits: the credit of the edge bounds the queue.
+func (rs *results) push(d *Delivery) {
+	rs.mu.Lock()
+	closed, asleep := rs.closed, rs.asleep > 0
+	if !closed {
+		rs.queue = append(rs.queue, d)
+	}
+	rs.mu.Unlock()
+	switch {
+	case closed:
+		d.reclaim()
+	case asleep:
+		rs.signal()
+	}
+}
+
+// signal has one of those who wait look again. Who finds something passes the
+// signal on if there is more.
+func (rs *results) signal() {
+	select {
+	case rs.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next waits for a result. It is the caller's from then on.
+func (rs *results) next(ctx context.Context, r *Request) (*Delivery, error) {
+	over := r.done
+	for {
+		if d := rs.pop(); d != nil {
+			return d, nil
+		}
+		if err := rs.end(r); err != nil {
+			return nil, err
+		}
+		d, err := rs.sleep(ctx, over)
+		if d != nil || err != nil {
+			return d, err
+		}
+		if r.over() {
+			over = nil // known by now: what is missing will signal
+		}
+	}
+}
+
+// sleep waits for a signal, unless a result has come meanwhile.
+func (rs *results) sleep(ctx context.Context, over <-chan struct{}) (*Delivery, error) {
+	rs.mu.Lock()
+	rs.asleep++
+	rs.mu.Unlock()
+	defer func() {
+		rs.mu.Lock()
+		rs.asleep--
+		rs.mu.Unlock()
+	}()
+	if d := rs.pop(); d != nil {
+		return d, nil
+	}
+	select {
+	case <-rs.wake:
+	case <-over:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	return nil, nil
+}
+
+func (rs *results) pop() *Delivery {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if len(rs.queue) == 0 {
+		return nil
+	}
+	d := rs.queue[0]
+	rs.queue[0] = nil
+	if rs.queue = rs.queue[1:]; len(rs.queue) > 0 && rs.asleep > 0 {
+		rs.signal()
+	}
+	rs.held++
+	d.state.Store(stateHeld)
+	return d
+}
+
+// end says how the results end when none is left, or nil when more may come.
+func (rs *results) end(r *Request) error {
+	if !r.over() {
+		return nil
+	}
+	if r.Outcome() != Completed {
+		return r.cause()
+	}
+	rs.mu.Lock()
+	over := rs.closed || (rs.streams == 0 && len(rs.queue) == 0)
+	rs.ended = rs.ended || over
+	rs.mu.Unlock()
+	if !over {
+		return nil
+	}
+	rs.signal() // for others that wait
+	r.partDone()
+	return io.EOF
+}
+
+func (rs *results) streamEnded() {
+	rs.mu.Lock()
+	rs.streams--
+	rs.mu.Unlock()
+	rs.signal()
+}
+
+// close takes what is left.
+func (rs *results) close() []*Delivery {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	q := rs.queue
+	rs.queue, rs.closed, rs.ended = nil, true, true
+	return q
+}
+
+// finished counts a result that the caller gave back.
+func (rs *results) finished() {
+	rs.mu.Lock()
+	rs.held--
+	rs.mu.Unlock()
+}
+
+// callerDone reports, once, that the caller's part is over: nothing is left
+// to receive, and everything received was finished.
+func (rs *results) callerDone() bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.gone || !rs.ended || rs.held > 0 {
+		return false
+	}
+	rs.gone = true
+	return true
+}

@@ -1,0 +1,109 @@
+package bus
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/actors"
+)
+
+// stage is one node of the graph, with its slots.
+type stage struct {
+	spec    StageSpec
+	index   int // in topological order
+	in, out []*edge
+	slots   pool[*slot]
+	workers []*worker
+}
+
+// slot is the right of one request to be open at a stage, and the actor that
+// serves it there. The slots of a batching stage, or of a user's actor, share
+// one actor for each replica; elsewhere each slot has its own.
+type slot struct{ worker *worker }
+
+// shared reports whether one actor serves many requests.
+func (st *stage) shared() bool { return st.spec.Batch != nil || st.spec.Props != nil }
+
+// start spawns the stage's actors.
+func (st *stage) start(b *Bus) error {
+	var slots []*slot
+	for r := range st.spec.Replicas {
+		var t turn
+		if !st.shared() && st.spec.MaxInflight > 1 {
+			t.mu = new(sync.Mutex)
+		}
+		actorsPerReplica := st.spec.MaxInflight
+		if st.shared() {
+			actorsPerReplica = 1
+		}
+		for i := range actorsPerReplica {
+			w, err := st.spawn(b, fmt.Sprintf("%s/%d/%d", st.spec.Name, r, i), t)
+			if err != nil {
+				return err
+			}
+			for range st.spec.MaxInflight / actorsPerReplica {
+				slots = append(slots, &slot{worker: w})
+			}
+		}
+	}
+	// Interleave the replicas: requests then spread over them.
+	for i := range st.spec.MaxInflight {
+		for r := range st.spec.Replicas {
+			st.slots.free = append(st.slots.free, slots[r*st.spec.MaxInflight+i])
+		}
+	}
+	return nil
+}
+
+func (st *stage) spawn(b *Bus, name string, t turn) (*worker, error) {
+	w := &worker{bus: b, stage: st, turn: t, producer: b.writer.NewProducer()}
+	w.log = b.opts.Logger.With("stage", name)
+	opts := actors.StageOptions{
+		Mailbox: actors.MailboxOptions{Capacity: st.mailboxBound(), Bounded: isDelivery},
+		Props:   st.spec.Props,
+	}
+	if st.spec.Batch != nil {
+		w.batcher = actors.NewBatcher(st.spec.BatchSize, st.spec.BatchWait, w.runBatch, func(batch uint64) {
+			w.actor.Post(batchDue{batch})
+		})
+	}
+	var err error
+	w.actor, err = b.system.Spawn(name, w, opts)
+	st.workers = append(st.workers, w)
+	return w, err
+}
+
+// mailboxBound is how many deliveries the credit of all slots lets into one
+// mailbox, with the ends of their streams. A post within it never waits.
+func (st *stage) mailboxBound() int {
+	perRequest := 0
+	for _, e := range st.in {
+		perRequest += 1 + min(int(e.window), int(e.windowBytes/payloadAlign))
+	}
+	if st.shared() {
+		perRequest *= st.spec.MaxInflight
+	}
+	// A request that ended may leave as much behind as its successor brings.
+	return 2 * perRequest
+}
+
+func isDelivery(message any) bool {
+	_, ok := message.(*Delivery)
+	return ok
+}
+
+// turn is the right to run a handler of one replica. The zero turn is for
+// stages where nobody else could want it.
+type turn struct{ mu *sync.Mutex }
+
+func (t turn) enter() {
+	if t.mu != nil {
+		t.mu.Lock()
+	}
+}
+
+func (t turn) leave() {
+	if t.mu != nil {
+		t.mu.Unlock()
+	}
+}

@@ -1,0 +1,127 @@
+package bus
+
+import (
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// Stats is a snapshot of a bus. Counters only grow; they are read one by one,
+// so that those of a busy bus need not add up to the last delivery.
+type Stats struct {
+	Live      int   `json:"live"` // requests not gone: running, or with results not yet finished
+	Completed int64 `json:"completed"`
+	Failed    int64 `json:"failed"`
+	Aborted   int64 `json:"aborted"`
+	Deadline  int64 `json:"deadline"`
+
+	JoinBytes int64          `json:"join_bytes"` // held by inputs that wait in joins
+	Stages    []StageStats   `json:"stages"`     // in topological order
+	Edges     []EdgeStats    `json:"edges"`      // as listed, then inputs and results
+	Store     shmstore.Stats `json:"store"`
+}
+
+// StageStats are the figures of one stage.
+type StageStats struct {
+	Name      string `json:"name"`
+	Slots     int    `json:"slots"`
+	SlotsFree int    `json:"slots_free"`
+	Queued    int    `json:"queued"` // messages in the mailboxes
+	Handled   int64  `json:"handled"`
+	Panics    int64  `json:"panics"`
+	Restarts  int64  `json:"restarts"`
+}
+
+// EdgeStats are the figures of one edge.
+type EdgeStats struct {
+	From        string        `json:"from"` // empty: the caller
+	To          string        `json:"to"`   // empty: the caller
+	Window      int           `json:"window"`
+	WindowBytes int64         `json:"window_bytes"`
+	Deliveries  int64         `json:"deliveries"` // with a payload
+	Bytes       int64         `json:"bytes"`      // of payload
+	Inline      int64         `json:"inline"`     // deliveries that carried their payload
+	Copies      int64         `json:"copies"`     // payloads that the bus copied
+	Dropped     int64         `json:"dropped"`
+	Duplicates  int64         `json:"duplicates"` // removed after a retry
+	P50         time.Duration `json:"p50_ns"`     // from sent to handled; sampled
+	P99         time.Duration `json:"p99_ns"`
+}
+
+// Stats takes a snapshot.
+func (b *Bus) Stats() Stats {
+	b.mu.Lock()
+	live := len(b.live)
+	b.mu.Unlock()
+	s := Stats{
+		Live:      live,
+		Completed: b.outcomes[Completed].Load(),
+		Failed:    b.outcomes[Failed].Load(),
+		Aborted:   b.outcomes[Aborted].Load(),
+		Deadline:  b.outcomes[PastDeadline].Load(),
+		JoinBytes: b.joinBytes.Load(),
+	}
+	// After Close the store is gone, and its figures stay zero.
+	_ = b.writer.Do(func(store *shmstore.Store) { s.Store = store.Stats() })
+	for _, st := range b.graph.stages {
+		s.Stages = append(s.Stages, st.stats())
+	}
+	for _, e := range b.graph.edges {
+		s.Edges = append(s.Edges, e.stats())
+	}
+	for _, r := range b.requests() {
+		for i, e := range b.graph.edges {
+			s.Edges[i].add(r.sentOn(e))
+		}
+	}
+	return s
+}
+
+// sentOn is what the request sent on an edge so far.
+func (r *Request) sentOn(e *edge) sent {
+	o := &r.inputs
+	if e.from != nil {
+		o = &r.tasks[e.from.index].outlet
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return r.flow(e).sent
+}
+
+func (s *EdgeStats) add(more sent) {
+	s.Deliveries += more.deliveries
+	s.Bytes += more.bytes
+	s.Inline += more.inline
+	s.Copies += more.copies
+}
+
+func (st *stage) stats() StageStats {
+	s := StageStats{
+		Name:    st.spec.Name,
+		Slots:   st.spec.Replicas * st.spec.MaxInflight,
+	}
+	st.slots.mu.Lock()
+	s.SlotsFree = len(st.slots.free)
+	st.slots.mu.Unlock()
+	for _, w := range st.workers {
+		s.Handled += w.handled.Load()
+		s.Panics += w.panics.Load()
+		s.Queued += w.actor.Len()
+		s.Restarts += w.actor.Restarts()
+	}
+	return s
+}
+
+func (e *edge) stats() EdgeStats {
+	s := EdgeStats{
+		From: e.spec.From, To: e.spec.To,
+		Window: e.spec.Window, WindowBytes: e.windowBytes,
+		Dropped:    e.dropped.Load(),
+		Duplicates: e.duplicates.Load(),
+	}
+	e.mu.Lock()
+	s.add(e.sent)
+	e.mu.Unlock()
+	s.P50, s.P99 = e.latency.quantiles()
+	return s
+}

@@ -1,0 +1,175 @@
+package bus
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/messages"
+)
+
+// Task is one request at one stage: what a handler works with. Its emissions
+// are for the handler's goroutine, while the handler runs; to emit later, or
+// from elsewhere, Keep a delivery.
+type Task struct {
+	Emitter
+	// State is the stage's own, kept for it from one delivery of the request
+	// to the next. It is nil at first, and again when the request is replayed.
+	State any
+
+	stage  *stage
+	outlet outlet
+	slot   atomic.Pointer[slot] // held while the request is open here
+
+	// held counts deliveries in other hands than the worker's.
+	held   atomic.Int32
+	heldMu sync.Mutex
+	inHand []*Delivery // those held by a batch or an actor, oldest first
+
+	// For the worker's goroutine only.
+	pending  []*Delivery // input held back while an out-edge's queue is not empty
+	retained []*Delivery // input handled and kept for a replay
+
+	replaying []*Delivery // input that a replay has yet to come to
+	attempt   uint32      // replays so far
+	ending    bool        // End has run, or is running
+	left      bool        // the slot is given back
+}
+
+// Request is the id of the request.
+func (t *Task) Request() messages.RequestID { return t.outlet.req.id }
+
+// Context is done when the request is over; its deadline is the request's.
+func (t *Task) Context() context.Context { return t.outlet.req.context() }
+
+// Stage is the name of the stage.
+func (t *Task) Stage() string { return t.stage.spec.Name }
+
+// Fail ends the request with an error that names the stage.
+func (t *Task) Fail(err error) {
+	t.outlet.req.end(Failed, &StageError{Stage: t.stage.spec.Name, Err: err})
+}
+
+func (t *Task) failAt(d *Delivery, err error) {
+	t.outlet.req.fail(d, t.stage.spec.Name, err)
+}
+
+// hold notes a delivery that leaves the worker's hands.
+func (t *Task) hold(d *Delivery) {
+	t.held.Add(1)
+	if t.stage.shared() {
+		t.heldMu.Lock()
+		t.inHand = append(t.inHand, d)
+		t.heldMu.Unlock()
+	}
+}
+
+// unhold is called when such a delivery was finished.
+func (t *Task) unhold(d *Delivery) {
+	if t.stage.shared() {
+		t.heldMu.Lock()
+		if i := slices.Index(t.inHand, d); i >= 0 {
+			t.inHand = slices.Delete(t.inHand, i, i+1)
+		}
+		t.heldMu.Unlock()
+	}
+	if t.held.Add(-1) == 0 {
+		t.nudge()
+	}
+}
+
+// nudge has the worker look at the task again.
+func (t *Task) nudge() {
+	if s := t.slot.Load(); s != nil {
+		s.worker.actor.Post(t)
+	}
+}
+
+// inputEnded reports whether every in-edge's stream has ended.
+func (t *Task) inputEnded() bool {
+	for _, e := range t.stage.in {
+		if !t.outlet.req.flow(e).in.eos {
+			return false
+		}
+	}
+	return true
+}
+
+// clogged reports whether an out-edge's queue holds something back.
+func (t *Task) clogged() bool {
+	for _, e := range t.stage.out {
+		if t.outlet.req.flow(e).queued.Load() > 0 {
+			return e.spec.Policy != DropOldest
+		}
+	}
+	return false
+}
+
+// markOutput remembers how far each output was, for a retry to start from.
+func (t *Task) markOutput() {
+	t.outlet.mu.Lock()
+	defer t.outlet.mu.Unlock()
+	for _, e := range t.stage.out {
+		f := t.outlet.req.flow(e)
+		f.mark = f.seq
+	}
+}
+
+// rewindOutput numbers what a retry sends as what it sent before, so that
+// consumers can tell repeats.
+func (t *Task) rewindOutput(attempt uint32, toStart bool) {
+	t.outlet.mu.Lock()
+	defer t.outlet.mu.Unlock()
+	for _, e := range t.stage.out {
+		f := t.outlet.req.flow(e)
+		f.seq, f.attempt, f.ended = f.mark, attempt, false
+		if toStart {
+			f.seq = 0
+		}
+	}
+}
+
+// retain keeps the payload of a handled delivery for a replay. Its place in
+// the window is given back, its bytes are not.
+func (t *Task) retain(d *Delivery) {
+	t.retained = append(t.retained, d)
+	if d.credit >= oneDelivery {
+		d.credit -= oneDelivery
+		d.flow.retained.Add(d.cost)
+		d.flow.give(oneDelivery)
+	}
+}
+
+// discardInput finishes, unseen, all input that the worker still has.
+func (t *Task) discardInput() {
+	for _, e := range t.stage.in {
+		in := &t.outlet.req.flow(e).in
+		reclaimAll(&in.parked)
+	}
+	reclaimAll(&t.pending)
+	t.dropRetained()
+}
+
+// dropRetained finishes what was kept for a replay.
+func (t *Task) dropRetained() {
+	reclaimAll(&t.retained)
+	reclaimAll(&t.replaying)
+}
+
+// takeInHand gives the deliveries that a batch or an actor holds, and forgets
+// them.
+func (t *Task) takeInHand() []*Delivery {
+	t.heldMu.Lock()
+	defer t.heldMu.Unlock()
+	ds := t.inHand
+	t.inHand = nil
+	return ds
+}
+
+func reclaimAll(ds *[]*Delivery) {
+	for _, d := range *ds {
+		d.reclaim()
+	}
+	*ds = nil
+}

@@ -1,0 +1,113 @@
+package bus
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// Stage describes a stage that turns each input into one output. The values
+// travel through the bus's serializer; codec.Tensor values are views of shared
+// memory on arrival, and end with the call.
+//
+// The types are checked when the bus opens: an edge whose ends do not agree is
+// an error there.
+func Stage[In, Out any](name string, f func(t *Task, in In) (Out, error)) StageSpec {
+	return StageSpec{
+		Name: name,
+		in:   reflect.TypeFor[In](), out: reflect.TypeFor[Out](),
+		Handle: func(t *Task, d *Delivery) error {
+			in, err := decode[In](d)
+			if err != nil {
+				return err
+			}
+			out, err := f(t, in)
+			if err != nil {
+				return err
+			}
+			if t.endsWith(d) {
+				return t.Emit(out, Last())
+			}
+			return t.Emit(out)
+		},
+	}
+}
+
+// Expand describes a stage that turns each input into any number of outputs,
+// emitted as they come: a generator of tokens, a splitter, a filter.
+func Expand[In, Out any](name string, f func(t *Task, in In, emit func(Out) error) error) StageSpec {
+	return StageSpec{
+		Name: name,
+		in:   reflect.TypeFor[In](), out: reflect.TypeFor[Out](),
+		Handle: func(t *Task, d *Delivery) error {
+			in, err := decode[In](d)
+			if err != nil {
+				return err
+			}
+			return f(t, in, func(out Out) error { return t.Emit(out) })
+		},
+	}
+}
+
+// Join2 describes a stage that joins two branches of a request: the n-th
+// input of the one with the n-th of the other, in the order in which the
+// pipeline lists the edges.
+func Join2[A, B, Out any](name string, f func(t *Task, a A, b B) (Out, error)) StageSpec {
+	return StageSpec{
+		Name: name,
+		out:  reflect.TypeFor[Out](),
+		Join: func(t *Task, parts []*Delivery) error {
+			if len(parts) != 2 {
+				return fmt.Errorf("%w: the stage joins 2 branches, the pipeline gives it %d", ErrPayload, len(parts))
+			}
+			a, err := decode[A](parts[0])
+			if err != nil {
+				return err
+			}
+			b, err := decode[B](parts[1])
+			if err != nil {
+				return err
+			}
+			out, err := f(t, a, b)
+			if err != nil {
+				return err
+			}
+			return t.Emit(out)
+		},
+	}
+}
+
+// decode reads a payload as the type that a stage takes.
+func decode[T any](d *Delivery) (T, error) {
+	var v T
+	if t, ok := any(&v).(*codec.Tensor); ok {
+		var err error
+		*t, err = d.Tensor()
+		return v, err
+	}
+	return v, d.Decode(&v)
+}
+
+// Result decodes a result received from a request, or any other delivery.
+func Result[T any](d *Delivery) (T, error) { return decode[T](d) }
+
+// endsWith reports whether d is the very last input of the task, so that what
+// is emitted for it may be marked as the last output.
+func (t *Task) endsWith(d *Delivery) bool {
+	return d.EOS && len(t.stage.in) == 1 && t.stage.spec.End == nil
+}
+
+// checkTypes compares the types at both ends of each edge, where both are
+// known.
+func (g *graph) checkTypes() error {
+	for _, e := range g.edges {
+		if e.from == nil || e.to == nil || e.from.spec.out == nil || e.to.spec.in == nil {
+			continue
+		}
+		if out, in := e.from.spec.out, e.to.spec.in; out != in {
+			return fmt.Errorf("%w: edge %s: stage %q emits %v, stage %q takes %v", ErrConfig, e.name, e.from.spec.Name, out, e.to.spec.Name, in)
+		}
+	}
+	return nil
+}

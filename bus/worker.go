@@ -1,0 +1,331 @@
+package bus
+
+import (
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/actors"
+)
+
+// worker is the receiver behind one actor of a stage: it takes deliveries in,
+// checks their order, and has them handled. All of it runs on the actor's
+// goroutine, except Failed and Dropped.
+type worker struct {
+	bus      *Bus
+	stage    *stage
+	actor    *actors.Stage
+	turn     turn
+	producer *actors.Producer
+	batcher  *actors.Batcher[*Delivery]
+	log      *slog.Logger
+	handled  atomic.Int64
+	panics   atomic.Int64
+
+	// What is being handled, for Failed, which runs while the actor stands
+	// still.
+	task  *Task
+	parts []*Delivery
+	one   [1]*Delivery // backs parts for all but joins and batches
+	retry func()       // what Restarted has to do first
+	again []*Delivery  // of a batch that failed, still to be tried one by one
+}
+
+// batchDue tells a batching worker that a batch has waited long enough.
+type batchDue struct{ batch uint64 }
+
+// Receive implements actors.Receiver. A *Task is a request to look at the task
+// again.
+func (w *worker) Receive(message any) {
+	switch m := message.(type) {
+	case *Delivery:
+		w.arrive(m)
+	case *Task:
+		w.resume(m)
+	case batchDue:
+		w.batcher.Due(m.batch)
+	default:
+		w.actor.Pass(message)
+	}
+}
+
+func (w *worker) arrive(d *Delivery) {
+	t := d.flow.consumer
+	if t.outlet.req.over() {
+		d.reclaim()
+		return
+	}
+	ok, err := d.flow.accept(d)
+	if err != nil {
+		t.failAt(d, err)
+	}
+	if !ok {
+		d.reclaim()
+		return
+	}
+	if w.stage.shared() && (len(t.pending) > 0 || t.clogged()) {
+		t.pending = append(t.pending, d)
+		return
+	}
+	w.dispatch(t, d)
+}
+
+// dispatch starts the work on a delivery whose turn in its stream has come.
+func (w *worker) dispatch(t *Task, d *Delivery) {
+	spec := &w.stage.spec
+	switch {
+	case spec.Props != nil:
+		w.pass(t, d)
+	case d.Bare():
+		d.reclaim()
+	case spec.Join != nil:
+		w.park(t, d)
+	case spec.Batch != nil:
+		w.gather(t, d)
+	default:
+		w.handleOne(t, d)
+	}
+	if spec.Join != nil {
+		w.join(t)
+	}
+	w.settle(t)
+}
+
+func (w *worker) handleOne(t *Task, d *Delivery) {
+	w.one[0] = d
+	w.handle(t, w.one[:])
+}
+
+// handle has the stage handle one delivery, or one of each branch, and
+// finishes what the handler did not keep.
+func (w *worker) handle(t *Task, parts []*Delivery) {
+	w.task, w.parts = t, parts
+	spec := &w.stage.spec
+	err := openAll(parts)
+	if err == nil {
+		if spec.State == StateNone && spec.Attempts > 0 {
+			t.markOutput()
+		}
+		err = w.call(t, parts)
+	}
+	w.task, w.parts = nil, nil
+	w.handled.Add(1)
+	if err != nil {
+		t.failAt(parts[0], err)
+	}
+	for _, d := range parts {
+		w.finish(t, d)
+	}
+}
+
+func openAll(parts []*Delivery) error {
+	for _, d := range parts {
+		if err := d.open(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// call runs the handler in the replica's turn.
+func (w *worker) call(t *Task, parts []*Delivery) error {
+	w.turn.enter()
+	defer w.turn.leave()
+	if w.stage.spec.Join != nil {
+		return w.stage.spec.Join(t, parts)
+	}
+	return w.stage.spec.Handle(t, parts[0])
+}
+
+func (w *worker) finish(t *Task, d *Delivery) {
+	if d.state.Load() != stateSent {
+		return // kept
+	}
+	if w.stage.spec.Replay && !t.outlet.req.over() {
+		t.retain(d)
+		return
+	}
+	d.reclaim()
+}
+
+// resume looks at a task again: something it waited for may have happened.
+func (w *worker) resume(t *Task) {
+	if t.left {
+		return
+	}
+	for len(t.pending) > 0 && !t.clogged() && !t.outlet.req.over() {
+		d := t.pending[0]
+		t.pending = t.pending[1:]
+		w.dispatch(t, d)
+	}
+	w.settle(t)
+}
+
+// settle ends the task when there is nothing left to do: it runs End, closes
+// the outputs and gives the slot back.
+func (w *worker) settle(t *Task) {
+	req := t.outlet.req
+	if req.over() {
+		t.discardInput()
+		if t.held.Load() == 0 {
+			w.leave(t)
+		}
+		return
+	}
+	if t.ending || t.held.Load() > 0 || len(t.pending) > 0 || !t.inputEnded() {
+		return
+	}
+	t.ending = true
+	if w.stage.spec.End != nil {
+		w.task = t
+		err := w.callEnd(t)
+		w.task = nil
+		if err != nil {
+			t.Fail(fmt.Errorf("end of stream: %w", err))
+		}
+	}
+	t.dropRetained()
+	if !req.over() {
+		// An error means that the request is over: the outputs are closed by that.
+		_ = Emitter{out: &t.outlet}.close()
+	}
+	w.leave(t)
+	req.taskDone()
+}
+
+func (w *worker) callEnd(t *Task) error {
+	w.turn.enter()
+	defer w.turn.leave()
+	return w.stage.spec.End(t)
+}
+
+// leave gives the task's slot back.
+func (w *worker) leave(t *Task) {
+	if t.left {
+		return
+	}
+	t.left = true
+	if !w.stage.shared() {
+		w.producer.Close()
+	}
+	t.outlet.req.giveSlot(t)
+}
+
+// park sets an input aside until the other branches have theirs. Its credit
+// goes back, so that a branch that runs ahead holds up nobody; its bytes count
+// against the room set aside for joins.
+func (w *worker) park(t *Task, d *Delivery) {
+	d.flow.give(d.credit)
+	d.credit, d.parked = 0, d.cost
+	in := &d.flow.in
+	in.parked = append(in.parked, d)
+	if held := w.bus.joinBytes.Add(d.cost); held > w.bus.joinLimit {
+		t.failAt(d, fmt.Errorf("%w: inputs that wait in joins hold %d bytes, JoinBytes is %d; on this edge %d deliveries wait for another branch",
+			ErrJoinRoom, held, w.bus.joinLimit, len(in.parked)))
+	}
+}
+
+// join handles inputs as long as every branch has one, and notices a branch
+// that ended while another still has input.
+func (w *worker) join(t *Task) {
+	for {
+		missing, waiting := t.branches()
+		switch {
+		case missing == nil:
+			w.handle(t, t.takeParts())
+		case waiting != nil && missing.in.eos && !t.outlet.req.over():
+			d := waiting.in.parked[0]
+			t.failAt(d, fmt.Errorf("%w: %s ended with %d deliveries, this edge has one more", ErrBranchEnded, missing.edge.name, missing.in.handled()))
+			return
+		default:
+			return
+		}
+		if t.outlet.req.over() {
+			return
+		}
+	}
+}
+
+// branches gives an in-flow that has no input waiting, and one that has.
+func (t *Task) branches() (missing, waiting *flow) {
+	for _, e := range t.stage.in {
+		f := t.outlet.req.flow(e)
+		switch {
+		case len(f.in.parked) > 0:
+			waiting = f
+		case missing == nil || f.in.eos:
+			missing = f
+		}
+	}
+	return missing, waiting
+}
+
+func (t *Task) takeParts() []*Delivery {
+	parts := make([]*Delivery, len(t.stage.in))
+	for i, e := range t.stage.in {
+		in := &t.outlet.req.flow(e).in
+		parts[i] = in.parked[0]
+		in.parked[0] = nil
+		in.parked = in.parked[1:]
+	}
+	return parts
+}
+
+// handled is how many payloads the stream brought, the bare end not counted.
+func (in *inflow) handled() uint64 {
+	if in.bareEnd {
+		return in.expect - 1
+	}
+	return in.expect
+}
+
+// gather adds a delivery to the batch.
+func (w *worker) gather(t *Task, d *Delivery) {
+	d.state.Store(stateHeld)
+	t.hold(d)
+	w.batcher.Add(d)
+}
+
+// runBatch handles a full or overdue batch.
+func (w *worker) runBatch(batch []*Delivery) {
+	w.parts = batch
+	live := batch[:0]
+	for _, d := range batch {
+		switch err := d.open(); {
+		case d.flow.req.over():
+			_ = d.Finish(nil)
+		case err != nil:
+			_ = d.Finish(err)
+		default:
+			if w.stage.spec.State == StateNone {
+				d.Task().markOutput()
+			}
+			live = append(live, d)
+		}
+	}
+	w.parts = live
+	if len(live) > 0 {
+		err := w.stage.spec.Batch(live)
+		for _, d := range live {
+			_ = d.Finish(err) // those finished by the handler say so: no matter
+		}
+	}
+	w.handled.Add(int64(len(live)))
+	w.parts = nil
+}
+
+// pass hands a delivery to the user's actor.
+func (w *worker) pass(t *Task, d *Delivery) {
+	if err := d.open(); err != nil {
+		t.failAt(d, err)
+		d.reclaim()
+		return
+	}
+	d.state.Store(stateHeld)
+	t.hold(d)
+	w.one[0] = d
+	w.task, w.parts = t, w.one[:]
+	w.actor.Pass(d)
+	w.task, w.parts = nil, nil
+	w.handled.Add(1)
+}
