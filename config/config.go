@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// WindowAll is the window size of an edge whose receiver waits for everything
-// that the sender makes of a request.
-const WindowAll = -1
+// Unbounded is the window size of an edge that is bounded by bytes alone.
+
+const Unbounded = -1
 
 // State is what a stage keeps between messages.
 type State string
@@ -143,7 +143,7 @@ type Edge struct {
 	To        string    `json:"to"`
 	Connector Connector `json:"connector"`
 	// WindowSize is the number of messages that may be under way at a time,
-	// or WindowAll. Zero: the bus chooses.
+	// or Unbounded. Zero: the bus chooses.
 	WindowSize int `json:"window_size,omitempty"`
 	// WindowBytes bounds the payload bytes under way. Zero: the bus chooses.
 	WindowBytes int64    `json:"window_bytes,omitempty"`

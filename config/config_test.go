@@ -181,7 +181,7 @@ func TestEdgesComeFromThreePlaces(t *testing.T) {
 		{
 			name: "listed, with its own window",
 			text: "stages: [{stage_id: 0}, {stage_id: 1}]\nruntime: {defaults: {window_size: 3}}\nedges: [{from: '0', to: 1, window_size: -1}]",
-			want: Edge{Connector: Connector{Type: SharedMemory, Auto: true}, WindowSize: WindowAll},
+			want: Edge{Connector: Connector{Type: SharedMemory, Auto: true}, WindowSize: Unbounded},
 		},
 		{
 			name: "the sender's connector, in all three places",

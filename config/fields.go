@@ -97,11 +97,11 @@ func (c *checker) count(at *int) reader {
 
 func (c *checker) window(at *int) reader {
 	return func(key string, n *node) {
-		if v, ok := n.value.(int64); ok && (v == WindowAll || v >= 1 && v <= math.MaxInt32) {
+		if v, ok := n.value.(int64); ok && (v == Unbounded || v >= 1 && v <= math.MaxInt32) {
 			*at = int(v)
 			return
 		}
-		c.problemf(n.pos, "%s must be a whole number from 1 to %d, or -1 for everything that the sender makes of a request, not %s",
+		c.problemf(n.pos, "%s must be a whole number from 1 to %d, or -1 to leave it to the byte window, not %s",
 			key, math.MaxInt32, describe(n))
 	}
 }

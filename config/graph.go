@@ -114,7 +114,7 @@ func (s *Stage) facts() []string {
 func (e *Edge) limits() string {
 	var parts []string
 	switch {
-	case e.WindowSize == WindowAll:
+	case e.WindowSize == Unbounded:
 		parts = append(parts, "window all")
 	case e.WindowSize > 0:
 		parts = append(parts, fmt.Sprintf("window %d", e.WindowSize))
