@@ -97,8 +97,8 @@ func (s *EdgeStats) add(more sent) {
 
 func (st *stage) stats() StageStats {
 	s := StageStats{
-		Name:    st.spec.Name,
-		Slots:   st.spec.Replicas * st.spec.MaxInflight,
+		Name:  st.spec.Name,
+		Slots: st.spec.Replicas * st.spec.MaxInflight,
 	}
 	st.slots.mu.Lock()
 	s.SlotsFree = len(st.slots.free)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -254,7 +253,7 @@ func TestEncodeInPlace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if unsafe.SliceData(coded) != unsafe.SliceData(room) {
+		if &coded[0] != &room[:1][0] {
 			t.Errorf("step %v: the result is in other memory", step)
 		}
 	}

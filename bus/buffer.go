@@ -1,0 +1,219 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/messages"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// Buffer is room for one payload, to be filled in place and sent. It belongs
+// to one goroutine. Send it or Abort it.
+type Buffer struct {
+	e     Emitter
+	em    emission
+	codec codec.ID
+	size  int     // reserved
+	edges []*edge // those the payload goes to, once credit is taken
+	room  shmstore.Reservation
+	small []byte    // the payload, when it travels inline
+	first *Delivery // made early, when the payload travels inside it
+	done  bool
+}
+
+// Reserve returns room for a payload of up to size bytes. It takes the edge's
+// credit, and waits for it.
+func (e Emitter) Reserve(size int, c codec.ID, opts ...EmitOption) (*Buffer, error) {
+	b, err := e.reserve(size, c, emission{}.with(opts))
+	if err != nil {
+		return nil, err
+	}
+	return &b, nil
+}
+
+func (e Emitter) reserve(size int, c codec.ID, em emission) (Buffer, error) {
+	b := Buffer{e: e, em: em, codec: c, size: size}
+	if size < 0 {
+		return b, fmt.Errorf("%w: size %d is negative", ErrPayload, size)
+	}
+	if err := b.admit(); err != nil {
+		return b, err
+	}
+	if !b.inStore() {
+		b.reserveInline()
+		return b, nil
+	}
+	room, err := b.reserveRoom()
+	if err != nil {
+		b.giveCredit()
+		return b, err
+	}
+	b.room = room
+	return b, nil
+}
+
+func (b *Buffer) reserveInline() {
+	if b.size > smallBytes || len(b.edges) != 1 {
+		b.small = make([]byte, b.size)
+		return
+	}
+	b.first = newDelivery()
+	b.small = b.first.small[:b.size:b.size]
+}
+
+// reserveRoom asks the store for room. The byte windows fit the store, so it
+// is there, or comes back when older payloads between are released.
+func (b *Buffer) reserveRoom() (shmstore.Reservation, error) {
+	o := b.e.out
+	b.e.turn.leave()
+	defer b.e.turn.enter()
+	room, err := o.producer.Reserve(o.req.done, b.e.cancel, b.size, b.codec)
+	switch {
+	case errors.Is(err, actors.ErrCanceled) && o.req.over():
+		return room, o.req.cause()
+	case errors.Is(err, actors.ErrCanceled):
+		return room, errCanceled
+	case err != nil:
+		return room, fmt.Errorf("reserve %d bytes: %w", b.size, err)
+	}
+	return room, nil
+}
+
+// Bytes is the memory to fill.
+func (b *Buffer) Bytes() []byte {
+	if b.small != nil || b.size == 0 {
+		return b.small
+	}
+	return b.room.Bytes()[:b.size]
+}
+
+// Abort gives room and credit back. After Send it does nothing.
+func (b *Buffer) Abort() {
+	if b.done {
+		return
+	}
+	b.done = true
+	if b.inStore() {
+		b.room.Abort()
+	}
+	if b.first != nil {
+		b.first.recycle()
+	}
+	b.giveCredit()
+}
+
+// Send sends the first n bytes. Options given here add to those of Reserve;
+// the edges were chosen there.
+func (b *Buffer) Send(n int, opts ...EmitOption) error {
+	if b.done || n < 0 || n > b.size {
+		panic(fmt.Sprintf("bus: Send(%d) on a buffer of %d bytes (sent or aborted before: %v)", n, b.size, b.done))
+	}
+	b.em = b.em.with(opts)
+	if !b.inStore() {
+		return b.send(messages.Handle{}, b.small[:n:n])
+	}
+	h, err := b.room.Commit(n, len(b.edges))
+	if err != nil {
+		b.Abort()
+		return fmt.Errorf("commit %d bytes: %w", n, err)
+	}
+	return b.send(h, nil)
+}
+
+func (b *Buffer) inStore() bool { return b.size > b.e.out.req.bus.opts.InlineBytes }
+
+// admit takes credit on every edge that the payload goes to.
+func (b *Buffer) admit() error {
+	o := b.e.out
+	edges := o.edges
+	if b.em.to != "" {
+		i := slices.IndexFunc(edges, func(ed *edge) bool { return ed.spec.To == b.em.to })
+		if i < 0 {
+			return fmt.Errorf("%w: stage %q has no edge to %q", ErrNoEdge, o.name(), b.em.to)
+		}
+		edges = edges[i : i+1]
+	}
+	for i, ed := range edges {
+		if err := b.admitTo(o.req.flow(ed)); err != nil {
+			b.edges = edges[:i]
+			b.giveCredit()
+			return o.emissionError(ed, o.req.flow(ed).seq, b.em.key, err)
+		}
+	}
+	b.edges = edges
+	return nil
+}
+
+func (b *Buffer) admitTo(f *flow) error {
+	c := cost(b.size)
+	if c > f.edge.windowBytes {
+		return fmt.Errorf("%w: %d bytes take %d of the edge's byte window of %d: raise WindowBytes, or the store's bytes", ErrTooLarge, b.size, c, f.edge.windowBytes)
+	}
+	if b.e.out.req.over() {
+		return b.e.out.req.cause()
+	}
+	if f.edge.queues() {
+		return f.makeRoom(c)
+	}
+	if f.tryTake(c) {
+		return nil
+	}
+	b.e.turn.leave()
+	defer b.e.turn.enter()
+	return f.take(c, b.e.cancel)
+}
+
+func (b *Buffer) giveCredit() {
+	for _, ed := range b.edges {
+		if !ed.queues() {
+			b.e.out.req.flow(ed).give(oneDelivery | uint64(cost(b.size)))
+		}
+	}
+	b.edges = nil
+}
+
+// send makes a delivery for each edge and hands it on.
+func (b *Buffer) send(h messages.Handle, inline []byte) error {
+	b.done = true
+	o := b.e.out
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, ed := range b.edges {
+		f := o.req.flow(ed)
+		if f.ended {
+			return b.refuse(i, h, o.emissionError(ed, f.seq, b.em.key, errAfterEnd))
+		}
+		d := b.first
+		if d == nil {
+			d = newDelivery()
+		}
+		d.Handle = h
+		if inline != nil {
+			d.Inline, d.Codec = inline, uint32(b.codec)
+		}
+		d.cost = cost(b.size)
+		if b.em.copies {
+			f.sent.copies++
+		}
+		f.send(d, b.em)
+	}
+	return nil
+}
+
+var errAfterEnd = errors.New("the stream has ended: nothing can be sent behind its last payload")
+
+// refuse gives back what the flows from index i on were charged.
+func (b *Buffer) refuse(i int, h messages.Handle, err error) error {
+	b.edges = b.edges[i:]
+	for range b.edges {
+		if !h.IsZero() {
+			b.e.out.req.bus.store.Local().Drop(h)
+		}
+	}
+	b.giveCredit()
+	return err
+}

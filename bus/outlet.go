@@ -1,0 +1,152 @@
+package bus
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// errCanceled reports a wait that the caller's context ended.
+var errCanceled = errors.New("bus: wait canceled")
+
+// outlet is where the payloads of one request leave one stage, or enter the
+// graph. Its lock makes the emissions of one request one stream.
+type outlet struct {
+	req   *Request
+	task  *Task // nil: the caller
+	edges []*edge
+
+	mu       sync.Mutex // guards the producer's side of the flows
+	producer *actors.Producer
+}
+
+// sendSmall is the short way for what most small payloads are: inline, along
+// a single edge that has credit. It reports false, with nothing done, for
+// those that are not.
+func (o *outlet) sendSmall(p []byte, c codec.ID, em emission) bool {
+	if len(p) > smallBytes || len(p) > o.req.bus.opts.InlineBytes || len(o.edges) != 1 || em.to != "" {
+		return false
+	}
+	ed := o.edges[0]
+	f := o.req.flow(ed)
+	price := cost(len(p))
+	if ed.queues() || o.req.over() || !f.tryTake(price) {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if f.ended {
+		f.give(oneDelivery | uint64(price))
+		return false
+	}
+	d := newDelivery()
+	d.Inline = d.small[:copy(d.small[:], p):len(p)]
+	d.Codec = uint32(c)
+	d.cost = price
+	f.sent.copies++
+	f.send(d, em)
+	return true
+}
+
+// number makes d the next delivery of the flow.
+func (f *flow) number(d *Delivery) {
+	d.flow = f
+	d.Request, d.Deadline = f.req.id, f.req.deadline
+	if f.req.traced {
+		d.Trace = f.req.trace
+	}
+	d.Edge, d.Seq, d.Attempt = f.edge.name, f.seq, f.attempt
+	f.seq++
+	if d.Seq < latencySampleFirst || d.Seq%latencySampleEvery == 0 {
+		d.sentAt = max(int64(f.req.bus.now()), 1)
+	}
+}
+
+// send numbers, counts and launches a delivery that has its payload.
+func (f *flow) send(d *Delivery, em emission) {
+	f.number(d)
+	d.Key, d.Attrs, d.EOS = em.key, em.attrs, em.last
+	f.ended = em.last
+	f.sent.deliveries++
+	f.sent.bytes += int64(len(d.Inline)) + int64(d.Handle.Size)
+	if d.Handle.IsZero() {
+		f.sent.inline++
+	}
+	f.launch(d)
+}
+
+// launch sends a numbered delivery.
+func (f *flow) launch(d *Delivery) {
+	if f.edge.spec.Fault != nil && f.tamper(d) {
+		return
+	}
+	d.credit = oneDelivery | uint64(d.cost)
+	if d.cost == 0 {
+		d.credit = 0
+	}
+	if f.edge.queues() {
+		f.push(d)
+		return
+	}
+	f.deliver(d)
+}
+
+// close sends the end of the stream on every edge that has not ended.
+func (e Emitter) close() error {
+	for _, ed := range e.out.edges {
+		f := e.out.req.flow(ed)
+		if e.out.hasEnded(f) { // its consumer may be gone by now
+			continue
+		}
+		if !ed.queues() && !f.open() {
+			if err := e.awaitSlot(f); err != nil {
+				return err
+			}
+		}
+		e.out.endStream(f)
+	}
+	return nil
+}
+
+func (o *outlet) hasEnded(f *flow) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return f.ended
+}
+
+func (o *outlet) endStream(f *flow) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if f.ended {
+		return
+	}
+	f.ended = true
+	d := newDelivery()
+	f.number(d)
+	d.EOS = true
+	f.launch(d)
+}
+
+func (e Emitter) awaitSlot(f *flow) error {
+	e.turn.leave()
+	defer e.turn.enter()
+	return f.take(0, e.cancel)
+}
+
+func (o *outlet) name() string {
+	if o.task == nil {
+		return ""
+	}
+	return o.task.stage.spec.Name
+}
+
+// emissionError names the place of an emission that failed. How the request
+// ended is passed on as it is.
+func (o *outlet) emissionError(ed *edge, seq uint64, key string, err error) error {
+	if o.req.over() || errors.Is(err, errCanceled) {
+		return err
+	}
+	return &StageError{Stage: o.name(), Edge: ed.name, Key: key, Seq: seq, Err: err}
+}

@@ -1,0 +1,157 @@
+package shmstore
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"slices"
+	"sync/atomic"
+)
+
+// maxDebts bounds what a reader may owe for one object. It keeps the
+// difference of two counters that wrap well inside an int32.
+const maxDebts = 1 << 30
+
+// account is the owner's side of one reader.
+type account struct {
+	id     ReaderID
+	name   string
+	owed   debt    // written here
+	ledger []entry // written by the reader
+	reader *Reader // if it is in this process
+
+	segments []*segment // that owed and ledger are in, if it is not
+}
+
+// lag is the number of debts the reader has not settled for a slot. A
+// negative lag is a lie. What was settled is read first: a lease that was
+// shared and then released has raised owed before done.
+func (a *account) lag(slot uint32) int32 {
+	done := a.ledger[slot].done.Load()
+	return int32(atomic.LoadUint32(&a.owed[slot]) - done)
+}
+
+// release unmaps what the owner has mapped of the reader.
+func (a *account) release() {
+	for _, seg := range a.segments {
+		seg.release()
+	}
+}
+
+// charge adds one debt to each reader of the set, for a slot that is not live
+// yet.
+func (s *Store) charge(slot uint32, readers ReaderSet) {
+	for set := uint64(readers); set != 0; set &= set - 1 {
+		owed := &s.columns[bits.TrailingZeros64(set)&(readerIndexes-1)][slot]
+		relaxedStore32(owed, *owed+1)
+	}
+}
+
+// recharge adds one debt to each reader of the set, for a live object. The
+// local readers may share their leases at the same moment.
+func (s *Store) recharge(slot uint32, readers ReaderSet) {
+	for id := range readers.All() {
+		atomic.AddUint32(&s.columns[id][slot], 1)
+	}
+	s.records[slot].charged |= readers
+}
+
+// mayRecharge checks that the readers can take one more debt for the slot.
+func (s *Store) mayRecharge(slot uint32, charge ReaderSet) error {
+	if err := s.mayCharge(charge); err != nil {
+		return err
+	}
+	for _, a := range s.accounts {
+		if charge.Has(a.id) && a.lag(slot) >= maxDebts {
+			return fmt.Errorf("%w: %v owes %d deliveries already", ErrFull, a.name, maxDebts)
+		}
+	}
+	return nil
+}
+
+// mayHold is the set of readers that were charged for the object in slot.
+// The local reader may have been charged by a commit.
+func (s *Store) mayHold(slot uint32) ReaderSet {
+	return s.records[slot].charged | Readers(LocalReader)
+}
+
+// DeclareReader adds a reader of this process with an account of its own, for
+// a consumer whose holdings must be told apart from those of others, or be
+// forgotten as one when it dies. The error is [ErrTooManyReaders] or
+// [ErrClosed]. Writer only.
+func (s *Store) DeclareReader(name string) (*Reader, error) {
+	id, err := s.freeIndex()
+	if err != nil {
+		return nil, fmt.Errorf("declare reader %q: %w", name, err)
+	}
+	return s.declare(id, name), nil
+}
+
+// freeIndex finds a reader index that is not in use.
+func (s *Store) freeIndex() (ReaderID, error) {
+	if s.closed.Load() {
+		return 0, ErrClosed
+	}
+	if len(s.accounts) > s.maxReaders { // the local one is not counted
+		return 0, fmt.Errorf("%w: all %d are present; remove one, or raise MaxReaders up to %d", ErrTooManyReaders, s.maxReaders, MaxReaders)
+	}
+	return ReaderID(bits.TrailingZeros64(^uint64(s.present))), nil
+}
+
+// declare adds a reader with a ledger on the heap.
+func (s *Store) declare(id ReaderID, name string) *Reader {
+	r := &Reader{
+		id:       id,
+		name:     name,
+		geo:      s.geo,
+		arena:    s.arena,
+		lines:    s.lines,
+		ledger:   make([]entry, s.geo.slots),
+		owed:     make(debt, s.geo.slots),
+		taken:    make([]atomic.Uint32, s.geo.slots),
+		wantRoom: s.doorbell.flag,
+		doorbell: &s.doorbell,
+		segments: []*segment{s.arenaSegment, s.directorySegment},
+	}
+	s.join(&account{id: id, name: name, owed: r.owed, ledger: r.ledger, reader: r})
+	return r
+}
+
+// join puts an account into the scan. From here on, the reader can be charged
+// and its pins count.
+func (s *Store) join(a *account) {
+	at, _ := slices.BinarySearchFunc(s.accounts, a.id, func(a *account, id ReaderID) int { return cmp.Compare(a.id, id) })
+	s.accounts = slices.Insert(s.accounts, at, a)
+	s.columns[a.id] = a.owed
+	s.present |= Readers(a.id)
+}
+
+// RemoveReader forgets a reader with all it owes and all it holds, so that
+// everything it alone kept can be evicted. Call it when the reader is known to
+// be dead, or has said that it is gone: removing a reader that still reads
+// tears its data. Its index may be given out again, with a new ledger. The
+// local reader cannot be removed. The error is a [*ReaderError]. Writer only.
+func (s *Store) RemoveReader(id ReaderID) error {
+	if id == LocalReader || !s.present.Has(id) {
+		return fmt.Errorf("remove reader %d: %w", id, &ReaderError{Readers: Readers(id), Err: ErrUnknownReader})
+	}
+	at := slices.IndexFunc(s.accounts, func(a *account) bool { return a.id == id })
+	a := s.accounts[at]
+	s.accounts = slices.Delete(s.accounts, at, at+1)
+	s.columns[id] = nil
+	s.present &^= Readers(id)
+	s.quarantine &^= Readers(id)
+	// Its successor owes nothing for the objects that are here now.
+	for slot := range s.records {
+		s.records[slot].charged &^= Readers(id)
+	}
+	if a.reader != nil {
+		a.reader.closed.Store(true)
+	}
+	a.release()
+	return nil
+}
+
+// Readers is the set of the readers that are present, the local one included.
+// Writer only.
+func (s *Store) Readers() ReaderSet { return s.present }

@@ -1,0 +1,116 @@
+package shmstore
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+)
+
+// Attaching takes four messages over a connection that keeps message bounds.
+//
+//	reader  hello     who am I                                     no descriptor
+//	owner   geometry  what store, which index                      no descriptor
+//	reader  ledger    here is my ledger                            1 descriptor
+//	owner   grant     you are in the scan: the store is yours      3 descriptors
+//
+// The order is the protocol: the owner sends the store's descriptors only
+// after the ledger is in its scan, so that no pin can go unseen.
+//
+// Every message is 64 bytes, in the byte order of the machine:
+//
+//	offset  size  field
+//	     0     8  magic "OMNIBUS@"
+//	     8     4  layout version
+//	    12     4  message
+//	    16     8  hello: process id; others: identity of the store
+//	    24     8  geometry: arena bytes
+//	    32     8  geometry: largest object in bytes
+//	    40     4  geometry: slots
+//	    44     4  geometry: identity of the serializer
+//	    48     4  geometry: reader index
+//	    52    12  zero
+const messageBytes = 64
+
+var messageMagic = [8]byte{'O', 'M', 'N', 'I', 'B', 'U', 'S', '@'}
+
+type messageKind uint32
+
+const (
+	messageHello messageKind = 1 + iota
+	messageGeometry
+	messageLedger
+	messageGrant
+)
+
+// grantDescriptors is the number of descriptors in a grant: arena, directory
+// and account, in this order.
+const grantDescriptors = 3
+
+// attachTimeout bounds the whole exchange: the writer waits for a peer only
+// that long.
+const attachTimeout = 5 * time.Second
+
+// message is any of the four.
+type message struct {
+	kind   messageKind
+	pid    uint64 // hello only; geometry is zero then
+	reader ReaderID
+	geometry
+}
+
+func (m message) encode() (b [messageBytes]byte) {
+	copy(b[:], messageMagic[:])
+	binary.NativeEndian.PutUint32(b[8:], layoutVersion)
+	binary.NativeEndian.PutUint32(b[12:], uint32(m.kind))
+	binary.NativeEndian.PutUint64(b[16:], m.store|m.pid)
+	binary.NativeEndian.PutUint64(b[24:], m.arena)
+	binary.NativeEndian.PutUint64(b[32:], m.maxObject)
+	binary.NativeEndian.PutUint32(b[40:], m.slots)
+	binary.NativeEndian.PutUint32(b[44:], m.serializer)
+	binary.NativeEndian.PutUint32(b[48:], uint32(m.reader))
+	return b
+}
+
+// decodeMessage accepts exactly what encode makes of a message of that kind.
+func decodeMessage(b []byte, want messageKind) (message, error) {
+	if len(b) != messageBytes || [8]byte(b[:8]) != messageMagic {
+		return message{}, fmt.Errorf("%w: %d bytes that are no message of this protocol", ErrProtocol, len(b))
+	}
+	if v := binary.NativeEndian.Uint32(b[8:]); v != layoutVersion {
+		return message{}, fmt.Errorf("%w: the peer speaks layout version %d, this is %d: use the same release on both sides", ErrProtocol, v, layoutVersion)
+	}
+	m := message{kind: messageKind(binary.NativeEndian.Uint32(b[12:]))}
+	if m.kind != want {
+		return message{}, fmt.Errorf("%w: message %d instead of %d", ErrProtocol, m.kind, want)
+	}
+	switch identity := binary.NativeEndian.Uint64(b[16:]); want {
+	case messageHello:
+		m.pid = identity
+	default:
+		m.store = identity
+	}
+	m.arena = binary.NativeEndian.Uint64(b[24:])
+	m.maxObject = binary.NativeEndian.Uint64(b[32:])
+	m.slots = binary.NativeEndian.Uint32(b[40:])
+	m.serializer = binary.NativeEndian.Uint32(b[44:])
+	reader := binary.NativeEndian.Uint32(b[48:])
+	m.reader = ReaderID(reader & (readerIndexes - 1))
+	if [messageBytes]byte(b) != m.encode() {
+		return message{}, fmt.Errorf("%w: reserved bytes of message %d are in use", ErrProtocol, m.kind)
+	}
+	return m, m.check()
+}
+
+// check bounds the fields of a message.
+func (m message) check() error {
+	if m.kind != messageGeometry {
+		if g := (geometry{store: m.store}); m.geometry != g || m.reader != 0 {
+			return fmt.Errorf("%w: message %d carries a geometry", ErrProtocol, m.kind)
+		}
+		return nil
+	}
+	if m.reader == LocalReader {
+		return fmt.Errorf("%w: index 0 is the owner's own", ErrProtocol)
+	}
+	return m.geometry.check()
+}

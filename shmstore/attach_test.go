@@ -1,0 +1,143 @@
+package shmstore
+
+import (
+	"errors"
+	"testing"
+)
+
+var testGeometry = geometry{store: 7, arena: 1 << 20, maxObject: 1 << 18, slots: 1024, serializer: 2}
+
+func TestMessages(t *testing.T) {
+	for _, want := range []message{
+		{kind: messageHello, pid: 4711},
+		{kind: messageGeometry, reader: 63, geometry: testGeometry},
+		{kind: messageLedger, geometry: geometry{store: 7}},
+		{kind: messageGrant, geometry: geometry{store: 7}},
+	} {
+		b := want.encode()
+		got, err := decodeMessage(b[:], want.kind)
+		if err != nil || got != want {
+			t.Errorf("message %d came back as %+v, %v", want.kind, got, err)
+		}
+		for other := messageHello; other <= messageGrant; other++ {
+			if _, err := decodeMessage(b[:], other); other != want.kind && !errors.Is(err, ErrProtocol) {
+				t.Errorf("message %d passes for %d: %v", want.kind, other, err)
+			}
+		}
+		for i := range b {
+			damaged := b
+			damaged[i] ^= 0x80
+			m, err := decodeMessage(damaged[:], want.kind)
+			if err == nil && m.encode() != damaged {
+				t.Errorf("message %d with byte %d damaged is read as %+v", want.kind, i, m)
+			}
+		}
+		_, err = decodeMessage(b[:messageBytes-1], want.kind)
+		wantError(t, "a short message", err, ErrProtocol)
+		_, err = decodeMessage(append(b[:], 0), want.kind)
+		wantError(t, "a long message", err, ErrProtocol)
+	}
+}
+
+func TestGeometryIsBounded(t *testing.T) {
+	for name, change := range map[string]func(m *message){
+		"no store":           func(m *message) { m.store = 0 },
+		"tiny arena":         func(m *message) { m.arena = 1 },
+		"arena overflows":    func(m *message) { m.arena = 1 << 63 },
+		"no slots":           func(m *message) { m.slots = 0 },
+		"too many slots":     func(m *message) { m.slots = 1<<32 - 1 },
+		"object above arena": func(m *message) { m.maxObject = m.arena + 1 },
+		"the local reader":   func(m *message) { m.reader = 0 },
+	} {
+		m := message{kind: messageGeometry, reader: 1, geometry: testGeometry}
+		change(&m)
+		b := m.encode()
+		_, err := decodeMessage(b[:], messageGeometry)
+		wantError(t, name, err, ErrProtocol)
+	}
+}
+
+func TestSuperblock(t *testing.T) {
+	sb := superblock{kind: kindLedger, reader: 5, geometry: testGeometry}
+	b := sb.encode()
+	if err := sb.verify(b[:]); err != nil {
+		t.Error(err)
+	}
+	for i := range b {
+		damaged := b
+		damaged[i]++
+		wantError(t, "a damaged superblock", sb.verify(damaged[:]), ErrProtocol)
+	}
+	wantError(t, "a short superblock", sb.verify(b[:10]), ErrProtocol)
+	sb.kind = kindAccount
+	wantError(t, "another kind", sb.verify(b[:]), ErrProtocol)
+}
+
+// FuzzMessage: what is accepted is exactly what encode makes of it, and
+// bounded.
+func FuzzMessage(f *testing.F) {
+	for _, m := range []message{
+		{kind: messageHello, pid: 1},
+		{kind: messageGeometry, reader: 1, geometry: testGeometry},
+		{kind: messageGrant, geometry: geometry{store: 7}},
+	} {
+		b := m.encode()
+		f.Add(b[:], uint32(m.kind))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, kind uint32) {
+		m, err := decodeMessage(b, messageKind(kind))
+		switch {
+		case err != nil:
+			if !errors.Is(err, ErrProtocol) {
+				t.Errorf("error %v is not typed", err)
+			}
+		case string(b) != func() string { e := m.encode(); return string(e[:]) }():
+			t.Errorf("%x was accepted as %+v", b, m)
+		case m.kind == messageGeometry && m.geometry.check() != nil:
+			t.Errorf("an unbounded geometry was accepted: %+v", m)
+		}
+	})
+}
+
+// FuzzSuperblock: no other bytes pass for the superblock that is expected.
+func FuzzSuperblock(f *testing.F) {
+	sb := superblock{kind: kindDirectory, geometry: testGeometry}
+	want := sb.encode()
+	f.Add(want[:])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		is := len(b) >= superblockBytes && string(b[:superblockBytes]) == string(want[:])
+		if err := sb.verify(b); (err == nil) != is {
+			t.Errorf("verify(%x) = %v", b, err)
+		}
+	})
+}
+
+// FuzzLine: a reader whose directory holds anything at all, as the owner
+// could have written it, answers with bytes inside the arena or an error.
+func FuzzLine(f *testing.F) {
+	s := create(f, small(Heap))
+	r := mustDeclare(f, s, "reader")
+	f.Add(uint64(0), uint64(0), uint64(0), uint32(0), uint32(0), uint64(1), uint64(0), uint64(0))
+	f.Add(wordOf(1, stateLive), uint64(64), uint64(10), uint32(1), uint32(1), uint64(1), uint64(64), uint64(10))
+	f.Add(wordOf(1, stateLive), ^uint64(0), uint64(10), uint32(1), ^uint32(0), uint64(1), ^uint64(0), uint64(10))
+	f.Add(wordOf(1, stateAborted), uint64(1), minArenaBytes+uint64(0), uint32(1), uint32(1), uint64(1), uint64(1), minArenaBytes+uint64(0))
+	f.Fuzz(func(t *testing.T, word, offset, size uint64, codec, owed uint32, gen, handleOffset, handleSize uint64) {
+		if stateOf(word) == stateClosing {
+			word = wordOf(genOf(word), stateLive) // a reader waits for the other state
+		}
+		ln := &s.lines[3]
+		ln.word.store(word)
+		ln.offset, ln.size, ln.codec = offset, size, codec
+		r.owed[3] = r.taken[3].Load() + owed
+		h := Handle{Store: s.ID(), Gen: gen, Offset: handleOffset, Size: handleSize, Slot: 3, Codec: codec}
+		if l, err := r.Get(h); err == nil {
+			if uint64(len(l.Bytes())) != size {
+				t.Errorf("%d bytes for a line that says %d", len(l.Bytes()), size)
+			}
+			l.Release()
+		}
+		ln.word.store(0)
+		r.owed[3] = r.taken[3].Load()
+	})
+}

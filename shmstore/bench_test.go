@@ -1,0 +1,195 @@
+package shmstore
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// channelPairNS measures one send and one receive on a buffered channel, by
+// one goroutine: the price of handing over a handle without any store.
+func channelPairNS(n int) float64 {
+	c := make(chan Handle, 64)
+	var h Handle
+	times := newSample()
+	const batch = 256
+	for range n / batch {
+		start := time.Now()
+		for range batch {
+			c <- h
+			h = <-c
+		}
+		times.add(time.Since(start))
+	}
+	return times.medianNS() / batch
+}
+
+// sample keeps the last durations of something, so that a median can be told:
+// on a shared machine the mean is that of the neighbours.
+type sample struct {
+	kept []time.Duration
+	n    int
+}
+
+func newSample() *sample { return &sample{kept: make([]time.Duration, 4096)} }
+
+func (s *sample) add(d time.Duration) {
+	s.kept[s.n%len(s.kept)] = d
+	s.n++
+}
+
+func (s *sample) medianNS() float64 {
+	kept := slices.Sorted(slices.Values(s.kept[:min(s.n, len(s.kept))]))
+	return float64(kept[len(kept)/2].Nanoseconds())
+}
+
+// window is the number of objects between a put and its reads.
+const window = 16
+
+// BenchmarkPut reserves and commits objects without filling them, in a full
+// store, so that each put also pays for an eviction. Each object is charged
+// to all readers, and each of them takes and releases it.
+//
+//	put-ns     reserve and commit
+//	read-ns    take and release, for each reader
+//	channels   one put and one read, in pairs of channel operations
+func BenchmarkPut(b *testing.B) {
+	for _, memory := range memories() {
+		for _, size := range []int{64, 1 << 20} {
+			for _, readers := range []int{1, 8, 64} {
+				b.Run(fmt.Sprintf("%v/size=%d/readers=%d", memory, size, readers), func(b *testing.B) {
+					// Sixteen times the objects of a window, in a full store.
+					benchmarkPut(b, Options{Memory: memory, ArenaBytes: int64(max(16*window*size, 1<<20))}, size, readers)
+				})
+			}
+		}
+	}
+}
+
+func benchmarkPut(b *testing.B, opts Options, size, readers int) {
+	s, err := Create(opts)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	all := []*Reader{s.Local()}
+	for len(all) < readers {
+		r, err := s.DeclareReader("bench")
+		if err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	var handles [window]Handle
+	putTimes, readTimes := newSample(), newSample()
+	put := func() {
+		for i := range handles {
+			res, err := s.Reserve(size, codec.IDRaw, s.Readers())
+			if err != nil {
+				b.Fatal(err)
+			}
+			if handles[i], err = res.Commit(size, 0); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	read := func() {
+		for _, r := range all {
+			for i := range handles {
+				l, err := r.Take(handles[i])
+				if err != nil {
+					b.Fatal(err)
+				}
+				l.Release()
+			}
+		}
+	}
+	for range s.Stats().Slots/window + 1 { // fill the store
+		put()
+		read()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		t0 := time.Now()
+		put()
+		t1 := time.Now()
+		read()
+		putTimes.add(t1.Sub(t0))
+		readTimes.add(time.Since(t1))
+	}
+	putNS := putTimes.medianNS() / window
+	readNS := readTimes.medianNS() / window / float64(len(all))
+	b.ReportMetric(putNS, "put-ns")
+	b.ReportMetric(readNS, "read-ns")
+	b.ReportMetric((putNS+readNS)/channelPairNS(1_000_000), "channels")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkPin reads an object that nobody was charged for.
+func BenchmarkPin(b *testing.B) {
+	s, err := Create(Options{Memory: Heap, ArenaBytes: 1 << 20})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	h, err := s.Put("", make([]byte, 64), 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		l, err := s.Local().Pin(h)
+		if err != nil {
+			b.Fatal(err)
+		}
+		l.Release()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/channelPairNS(1_000_000), "channels")
+}
+
+// BenchmarkCopy compares copying objects into the store with copying them to
+// heap memory of the same size, cycled through in the same way and touched
+// before.
+func BenchmarkCopy(b *testing.B) {
+	for _, memory := range memories() {
+		for _, size := range []int{1 << 20, 64 << 20} {
+			b.Run(fmt.Sprintf("%v/size=%d", memory, size), func(b *testing.B) {
+				benchmarkCopy(b, memory, size)
+			})
+		}
+	}
+}
+
+func benchmarkCopy(b *testing.B, memory Memory, size int) {
+	const objects = 4
+	footprint := objects * (size + 1<<10)
+	s, err := Create(Options{Memory: memory, ArenaBytes: int64(footprint), MaxObjectBytes: int64(size)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	src, heap := alignedBytes(size), alignedBytes(footprint)
+	fill(src, 1)
+	fill(heap, 2)
+	storeTimes, heapTimes := newSample(), newSample()
+	rounds := 0
+	b.SetBytes(int64(size))
+	b.ReportAllocs()
+	for b.Loop() {
+		t0 := time.Now()
+		if _, err := s.Put("", src, 0); err != nil {
+			b.Fatal(err)
+		}
+		t1 := time.Now()
+		at := rounds % objects * (size + 1<<10)
+		copy(heap[at:at+size], src)
+		storeTimes.add(t1.Sub(t0))
+		heapTimes.add(time.Since(t1))
+		rounds++
+	}
+	b.ReportMetric(heapTimes.medianNS()/storeTimes.medianNS(), "of-heap-speed")
+	b.ReportMetric(float64(size)/storeTimes.medianNS(), "put-GB/s")
+}

@@ -1,0 +1,91 @@
+package shmstore
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/ringbuf"
+)
+
+// TestCheckFindsDamage breaks every invariant by hand and expects its name.
+func TestCheckFindsDamage(t *testing.T) {
+	const a, b = 0, 1 // the slots of the two objects
+	for _, tc := range []struct {
+		invariant string
+		name      string
+		damage    func(s *Store)
+	}{
+		{InvariantSuperblock, "another store id", func(s *Store) { s.directory[16]++ }},
+		{InvariantSlotState, "freed behind the writer's back", func(s *Store) { s.lines[a].word.store(0) }},
+		{InvariantSlotState, "left closing", func(s *Store) { s.lines[a].word.store(wordOf(s.records[a].gen, stateClosing)) }},
+		{InvariantSlotState, "live without an object", func(s *Store) { s.lines[5].word.store(wordOf(1, stateLive)) }},
+		{InvariantLine, "shifted", func(s *Store) { s.lines[a].offset++ }},
+		{InvariantLine, "beyond its chunk", func(s *Store) { s.lines[a].size = 1000 }},
+		{InvariantGeneration, "used twice", func(s *Store) {
+			s.records[b].gen = s.records[a].gen
+			s.lines[b].word.store(wordOf(s.records[a].gen, stateLive))
+		}},
+		{InvariantGeneration, "never given out", func(s *Store) {
+			s.records[b].gen = 1000
+			s.lines[b].word.store(wordOf(1000, stateLive))
+		}},
+		{InvariantChunk, "exchanged", func(s *Store) {
+			s.records[a].chunk, s.records[b].chunk = s.records[b].chunk, s.records[a].chunk
+		}},
+		{InvariantChunk, "lost", func(s *Store) { _ = s.ring.Release(s.records[a].chunk) }},
+		{InvariantFreeSlots, "a used slot listed", func(s *Store) { s.freeSlots = append(s.freeSlots, a) }},
+		{InvariantFreeSlots, "lost", func(s *Store) { s.freeSlots = nil }},
+		{InvariantFreeSlots, "miscounted", func(s *Store) { s.inUse++ }},
+		{InvariantKeys, "of another slot", func(s *Store) { s.keys["a"] = b }},
+		{InvariantKeys, "forgotten", func(s *Store) { delete(s.keys, "a") }},
+		{InvariantSettled, "owed for an empty slot", func(s *Store) { s.local.owed[s.freeSlots[0]]++ }},
+		{InvariantOverdraft, "settled too much", func(s *Store) { s.accounts[1].ledger[b].done.Add(3) }},
+		{InvariantCollected, "collected too much", func(s *Store) { s.local.taken[a].Add(9) }},
+		{InvariantReaderTable, "another column", func(s *Store) { s.columns[1] = s.columns[0] }},
+		{InvariantReaderTable, "an absent reader", func(s *Store) { s.present |= Readers(9) }},
+		{InvariantReaderTable, "out of order", func(s *Store) { slices.Reverse(s.accounts) }},
+		{InvariantCharges, "an absent reader", func(s *Store) { s.records[a].charged |= Readers(33) }},
+		{ringInvariantPrefix + ringbuf.InvariantHeader, "overwritten", func(s *Store) { s.arena[s.records[a].chunk.Addr-1]++ }},
+	} {
+		t.Run(tc.invariant+"/"+tc.name, func(t *testing.T) {
+			s, err := Create(small(Heap))
+			if err != nil {
+				t.Fatal(err)
+			}
+			reader := mustDeclare(t, s, "reader")
+			mustPut(t, s, "a", content(100, 1), Readers(0))
+			mustPut(t, s, "b", content(100, 2), Readers(reader.ID()))
+			mustPut(t, s, "gone", nil, 0)
+			if err := s.DeleteKey("gone"); err != nil {
+				t.Fatal(err)
+			}
+			wantClean(t, s)
+			tc.damage(s)
+			found := s.Check()
+			if !slices.ContainsFunc(found, func(v Violation) bool { return v.Invariant == tc.invariant && v.Detail != "" }) {
+				t.Errorf("Check found %v, want %q", found, tc.invariant)
+			}
+		})
+	}
+}
+
+func TestCheckIsBounded(t *testing.T) {
+	s, err := Create(Options{Memory: Heap, ArenaBytes: 1 << 20, Slots: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for slot := range s.lines {
+		s.lines[slot].word.store(wordOf(1, stateLive))
+	}
+	if n := len(s.Check()); n != maxViolations {
+		t.Errorf("%d violations, want the bound %d", n, maxViolations)
+	}
+}
+
+func TestViolationText(t *testing.T) {
+	v := Violation{Invariant: InvariantKeys, Detail: "x"}
+	if !strings.HasPrefix(v.String(), "keys: x") {
+		t.Errorf("text %q", v)
+	}
+}

@@ -1,0 +1,128 @@
+package shmstore
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// What a caller may be told. Test with errors.Is; where a type is named, it
+// carries the details and is found with errors.As.
+var (
+	// ErrFull reports that room or slots ran out and nothing could be
+	// evicted. It is normal flow: wait for room, fail or drop. See [FullError].
+	ErrFull = errors.New("store is full")
+	// ErrTooLarge reports an object above Options.MaxObjectBytes.
+	ErrTooLarge = errors.New("object is too large")
+	// ErrSize reports a negative size, or a commit beyond the reservation.
+	ErrSize = errors.New("invalid size")
+	// ErrExists reports a put under a key that has an object.
+	ErrExists = errors.New("key exists")
+	// ErrNotFound reports a key without an object.
+	ErrNotFound = errors.New("key not found")
+	// ErrStale reports a handle whose object is gone.
+	ErrStale = errors.New("object is gone")
+	// ErrCorrupt reports a handle that does not agree with the directory.
+	ErrCorrupt = errors.New("corrupt handle")
+	// ErrForeign reports a handle of another store.
+	ErrForeign = errors.New("handle of another store")
+	// ErrNoDebt reports a delivery collected by a reader that was not
+	// charged for it, or that has collected everything it was charged for.
+	ErrNoDebt = errors.New("no debt to collect")
+	// ErrOwnerStalled reports an owner that stopped in the middle of an
+	// eviction, most likely because it died.
+	ErrOwnerStalled = errors.New("store owner stalled")
+	// ErrClosed reports the use of a closed store, or of a removed reader.
+	ErrClosed = errors.New("store is closed")
+	// ErrBusy reports a close that had to leave the memory mapped, because
+	// leases or reservations of this process still point into it.
+	ErrBusy = errors.New("store is in use")
+	// ErrUnsupported reports memory or an operation this platform lacks.
+	ErrUnsupported = errors.New("not supported on this platform")
+	// ErrMemory reports that the machine or a control group has not enough
+	// free memory. See [MemoryError].
+	ErrMemory = errors.New("not enough free memory")
+	// ErrTooManyReaders reports that all reader indexes are in use.
+	ErrTooManyReaders = errors.New("too many readers")
+	// ErrUnknownReader reports the index of no present reader. See [ReaderError].
+	ErrUnknownReader = errors.New("unknown reader")
+	// ErrQuarantined reports a reader that settled more than it owed. What it
+	// holds stays until it is removed. See [ReaderError].
+	ErrQuarantined = errors.New("reader is quarantined")
+	// ErrProtocol reports bytes or descriptors from a peer that break the
+	// rules of attaching.
+	ErrProtocol = errors.New("attach protocol violated")
+	// ErrOptions reports options that contradict each other.
+	ErrOptions = errors.New("invalid store options")
+)
+
+// Resource is what a full store ran out of.
+type Resource string
+
+// The two things a store can run out of.
+const (
+	Room  Resource = "room"
+	Slots Resource = "slots"
+)
+
+// maxHoldersInText bounds the text of a [FullError]; Holders has them all.
+const maxHoldersInText = 4
+
+// FullError says what ran out and who holds it. It matches [ErrFull].
+type FullError struct {
+	Resource      Resource
+	NeededBytes   int      // of the object that found no place
+	FreeBytes     int64    // in the arena, not necessarily in one piece
+	FreeSlots     int      // of the directory
+	Reserved      int      // objects granted and neither committed nor aborted
+	ReservedBytes int64    // their bytes
+	Holders       []Holder // readers that hold objects, the largest first
+}
+
+func (e *FullError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v: no %s for %d bytes (%d bytes and %d slots free", ErrFull, e.Resource, e.NeededBytes, e.FreeBytes, e.FreeSlots)
+	if e.Reserved > 0 {
+		fmt.Fprintf(&b, "; %d uncommitted objects of %d bytes", e.Reserved, e.ReservedBytes)
+	}
+	for i, h := range e.Holders {
+		if i == maxHoldersInText {
+			fmt.Fprintf(&b, "; and %d more readers", len(e.Holders)-i)
+			break
+		}
+		fmt.Fprintf(&b, "; %v", h)
+	}
+	b.WriteString("): release leases, or give the store more room")
+	return b.String()
+}
+
+// Is makes errors.Is(err, ErrFull) true.
+func (e *FullError) Is(target error) bool { return target == ErrFull }
+
+// MemoryError gives the figures behind a refusal. It matches [ErrMemory].
+type MemoryError struct {
+	NeededBytes    uint64
+	AvailableBytes uint64 // what the limit leaves now
+	KeepBytes      uint64 // the part of it that is never used
+	Limit          string // the file the limit was read from
+}
+
+func (e *MemoryError) Error() string {
+	return fmt.Sprintf("%v: %d bytes needed, %d available by %s of which %d are kept back: make the store smaller or raise the limit",
+		ErrMemory, e.NeededBytes, e.AvailableBytes, e.Limit, e.KeepBytes)
+}
+
+// Is makes errors.Is(err, ErrMemory) true.
+func (e *MemoryError) Is(target error) bool { return target == ErrMemory }
+
+// ReaderError names the readers an operation failed for. It unwraps to
+// [ErrUnknownReader] or [ErrQuarantined].
+type ReaderError struct {
+	Readers ReaderSet
+	Err     error
+}
+
+func (e *ReaderError) Error() string { return fmt.Sprintf("readers %v: %v", e.Readers, e.Err) }
+
+// Unwrap returns the reason.
+func (e *ReaderError) Unwrap() error { return e.Err }

@@ -1,0 +1,71 @@
+package shmstore_test
+
+import (
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// A producer puts one object for two readers. It stays until both have
+// released it, and its room is used again when the store needs it.
+func Example() {
+	store, err := shmstore.Create(shmstore.Options{ArenaBytes: 1 << 20})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	talker, err := store.DeclareReader("talker")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	handle, err := store.Put("", []byte("hidden states"), shmstore.Readers(store.Local().ID(), talker.ID()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, reader := range []*shmstore.Reader{store.Local(), talker} {
+		lease, err := reader.Take(handle)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s reads %q\n", reader.Name(), lease.Bytes())
+		lease.Release()
+	}
+	fmt.Println("freed", store.FreeUnused(0), "bytes")
+	_, err = talker.Get(handle)
+	fmt.Println("gone:", errors.Is(err, shmstore.ErrStale))
+	// Output:
+	// local reads "hidden states"
+	// talker reads "hidden states"
+	// freed 13 bytes
+	// gone: true
+}
+
+// A producer that computes its payload fills the store's memory itself.
+func ExampleStore_Reserve() {
+	store, err := shmstore.Create(shmstore.Options{ArenaBytes: 1 << 20})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+
+	reservation, err := store.Reserve(1024, codec.IDRaw, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	n := copy(reservation.Bytes(), "computed in place")
+	handle, err := reservation.Commit(n, 1) // one delivery in this process
+	if err != nil {
+		log.Fatal(err)
+	}
+	lease, err := store.Local().Take(handle)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Release()
+	fmt.Printf("%s\n", lease.Bytes())
+	// Output: computed in place
+}

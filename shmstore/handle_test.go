@@ -1,0 +1,123 @@
+package shmstore
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"testing"
+)
+
+// TestForgedHandles: what does not agree with the directory is refused by
+// every verb, with an error that says what is wrong.
+func TestForgedHandles(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s := create(t, small(memory))
+		stale := mustPut(t, s, "", content(100, 1), 0)
+		s.Clear()
+		good := mustPut(t, s, "", content(100, 2), 0)
+		mustPut(t, s, "", content(50, 3), 0)
+		if good.Slot != stale.Slot {
+			t.Fatal("the slot was not used again")
+		}
+		if err := s.Touch(good, Readers(0)); err != nil { // so that Take gets as far as it can
+			t.Fatal(err)
+		}
+		for _, tc := range []struct {
+			name  string
+			forge func(h *Handle)
+			want  error
+		}{
+			{"zero", func(h *Handle) { *h = Handle{} }, ErrForeign},
+			{"stale", func(h *Handle) { *h = stale }, ErrStale},
+			{"another store", func(h *Handle) { h.Store++ }, ErrForeign},
+			{"no generation", func(h *Handle) { h.Gen = 0 }, ErrCorrupt},
+			{"a generation to come", func(h *Handle) { h.Gen += 5 }, ErrStale},
+			{"a generation of another slot", func(h *Handle) { h.Gen++ }, ErrStale},
+			{"a generation that overflows the word", func(h *Handle) { h.Gen |= 1 << 62 }, ErrCorrupt},
+			{"another object's slot", func(h *Handle) { h.Slot++ }, ErrStale},
+			{"an unused slot", func(h *Handle) { h.Slot = 7 }, ErrStale},
+			{"no slot", func(h *Handle) { h.Slot = 8 }, ErrCorrupt},
+			{"the last slot there could be", func(h *Handle) { h.Slot = math.MaxUint32 }, ErrCorrupt},
+			{"larger", func(h *Handle) { h.Size++ }, ErrCorrupt},
+			{"smaller", func(h *Handle) { h.Size-- }, ErrCorrupt},
+			{"beyond the arena", func(h *Handle) { h.Size = minArenaBytes }, ErrCorrupt},
+			{"overflowing", func(h *Handle) { h.Offset, h.Size = math.MaxUint64-10, 100 }, ErrCorrupt},
+			{"overflowing size", func(h *Handle) { h.Size = math.MaxUint64 }, ErrCorrupt},
+			{"shifted", func(h *Handle) { h.Offset++ }, ErrCorrupt},
+			{"another codec", func(h *Handle) { h.Codec++ }, ErrCorrupt},
+		} {
+			h := good
+			tc.forge(&h)
+			_, err := s.Local().Get(h)
+			wantError(t, tc.name+": Get", err, tc.want)
+			_, err = s.Local().Take(h)
+			wantError(t, tc.name+": Take", err, tc.want)
+			_, err = s.Local().Pin(h)
+			wantError(t, tc.name+": Pin", err, tc.want)
+			wantError(t, tc.name+": Drop", s.Local().Drop(h), tc.want)
+			if err := s.Touch(h, 0); err == nil {
+				t.Errorf("%s: Touch accepts it", tc.name)
+			}
+			if err := s.Delete(h); err == nil {
+				t.Errorf("%s: Delete accepts it", tc.name)
+			}
+		}
+		wantClean(t, s)
+		if open := s.Local().openLeases(); open != 0 {
+			t.Errorf("%d pins or debts are left of refused handles", open)
+		}
+		if err := s.Local().Drop(good); err != nil {
+			t.Errorf("the debt of the good handle is gone: %v", err)
+		}
+	})
+}
+
+// FuzzHandle: whatever a handle was turned into, the answer is the exact
+// bytes of the object it names, or an error of this package.
+func FuzzHandle(f *testing.F) {
+	s := create(f, small(Heap))
+	objects := make(map[Handle][]byte)
+	var any Handle
+	for i := range 5 {
+		data := content(100*i, uint64(i))
+		any = mustPut(f, s, "", data, 0)
+		objects[any] = data
+	}
+	any.Store = 0 // differs from run to run: the input is relative to it
+	valid, err := any.MarshalBinary()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(valid)
+	for i := range valid {
+		damaged := bytes.Clone(valid)
+		damaged[i] ^= 1 << (i % 8)
+		f.Add(damaged)
+	}
+	known := []error{ErrStale, ErrCorrupt, ErrForeign, ErrNoDebt}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var h Handle
+		if h.UnmarshalBinary(b) != nil {
+			return
+		}
+		h.Store ^= s.ID()
+		for name, read := range map[string]func(Handle) (Lease, error){"Get": s.Local().Get, "Take": s.Local().Take, "Pin": s.Local().Pin} {
+			l, err := read(h)
+			if err == nil {
+				data, ok := objects[h]
+				if !ok || !bytes.Equal(l.Bytes(), data) {
+					t.Errorf("%s gives bytes for %v, which was never put like that", name, h)
+				}
+				l.Release()
+				continue
+			}
+			is := false
+			for _, want := range known {
+				is = is || errors.Is(err, want)
+			}
+			if !is {
+				t.Errorf("%s: error %v is none a handle may cause", name, err)
+			}
+		}
+	})
+}

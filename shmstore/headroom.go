@@ -1,0 +1,170 @@
+package shmstore
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+)
+
+const (
+	// keepBackDivisor: a tenth of what is free is never used.
+	keepBackDivisor = 10
+	// unlimitedBytes: version 1 of control groups says "no limit" by a number
+	// of about this size.
+	unlimitedBytes = 1 << 60
+	// maxGroupDepth bounds the walk from a control group to its root.
+	maxGroupDepth = 64
+)
+
+// memoryProbe finds out how much memory this process may still take. A memfd
+// has no limit of its own: without this look, a store too large would be
+// granted and then cost some process its life.
+type memoryProbe struct {
+	proc   fs.FS // /proc
+	cgroup fs.FS // /sys/fs/cgroup
+}
+
+// check compares a need with every limit that can be read. A limit that
+// cannot be read is no reason to refuse.
+func (p memoryProbe) check(needBytes uint64) error {
+	for _, l := range p.limits() {
+		keep := l.availableBytes / keepBackDivisor
+		if needBytes > l.availableBytes-keep {
+			return &MemoryError{NeededBytes: needBytes, AvailableBytes: l.availableBytes, KeepBytes: keep, Limit: l.file}
+		}
+	}
+	return nil
+}
+
+// memoryLimit is what one limit leaves.
+type memoryLimit struct {
+	file           string
+	availableBytes uint64
+}
+
+func (p memoryProbe) limits() []memoryLimit {
+	var limits []memoryLimit
+	if info, err := fs.ReadFile(p.proc, "meminfo"); err == nil {
+		if kib, ok := field(info, "MemAvailable:"); ok {
+			limits = append(limits, memoryLimit{file: "/proc/meminfo", availableBytes: kib << 10})
+		}
+	}
+	groups, err := fs.ReadFile(p.proc, "self/cgroup")
+	if err != nil {
+		return limits
+	}
+	for entry := range strings.Lines(string(groups)) {
+		limits = append(limits, p.groupLimits(strings.TrimSpace(entry))...)
+	}
+	return limits
+}
+
+// controller is the memory accounting of one version of control groups.
+type controller struct {
+	roots              []string // where its hierarchy may be mounted
+	limit, usage, idle string   // files, and the field of memory.stat
+}
+
+var (
+	controllerV1 = controller{
+		roots: []string{"memory"},
+		limit: "memory.limit_in_bytes", usage: "memory.usage_in_bytes", idle: "total_inactive_file",
+	}
+	controllerV2 = controller{
+		roots: []string{".", "unified"},
+		limit: "memory.max", usage: "memory.current", idle: "inactive_file",
+	}
+)
+
+// groupLimits reads the limits of the control group in one line of
+// /proc/self/cgroup, "id:controllers:path", and of all its ancestors.
+func (p memoryProbe) groupLimits(entry string) []memoryLimit {
+	parts := strings.SplitN(entry, ":", 3)
+	if len(parts) != 3 {
+		return nil
+	}
+	c := controllerV2
+	switch {
+	case parts[0] == "0" && parts[1] == "":
+	case strings.Contains(","+parts[1]+",", ",memory,"):
+		c = controllerV1
+	default:
+		return nil
+	}
+	var limits []memoryLimit
+	for _, root := range c.roots {
+		// Inside a container the path may name groups that are not mounted;
+		// those that can be seen still count, down to the root.
+		group := path.Clean("/" + parts[2])
+		for range maxGroupDepth {
+			if l, err := p.groupLimit(c, path.Join(root, group)); err == nil {
+				limits = append(limits, l)
+			}
+			if group == "/" {
+				break
+			}
+			group = path.Dir(group)
+		}
+	}
+	return limits
+}
+
+var errNoLimit = errors.New("no limit")
+
+// groupLimit reads the headroom of one group. Pages of files that nobody uses
+// count as free, as they do in MemAvailable.
+func (p memoryProbe) groupLimit(c controller, dir string) (memoryLimit, error) {
+	limit, err := p.number(path.Join(dir, c.limit))
+	if err != nil {
+		return memoryLimit{}, err
+	}
+	if limit >= unlimitedBytes {
+		return memoryLimit{}, errNoLimit
+	}
+	used, err := p.number(path.Join(dir, c.usage))
+	if err != nil {
+		return memoryLimit{}, err
+	}
+	if stat, err := fs.ReadFile(p.cgroup, path.Join(dir, "memory.stat")); err == nil {
+		idle, _ := field(stat, c.idle)
+		used -= min(used, idle)
+	}
+	return memoryLimit{
+		file:           path.Join("/sys/fs/cgroup", dir, c.limit),
+		availableBytes: limit - min(limit, used),
+	}, nil
+}
+
+func (p memoryProbe) number(name string) (uint64, error) {
+	b, err := fs.ReadFile(p.cgroup, name)
+	if err != nil {
+		return 0, err
+	}
+	text := string(bytes.TrimSpace(b))
+	if text == "max" {
+		return 0, errNoLimit
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	return n, nil
+}
+
+// field finds the number after a name at the start of a line.
+func field(text []byte, name string) (uint64, bool) {
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		words := strings.Fields(lines.Text())
+		if len(words) >= 2 && words[0] == name {
+			n, err := strconv.ParseUint(words[1], 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,368 @@
+package shmstore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// model is what the store promises, in the plainest terms: an object that
+// somebody owes for, reads or pins is there with its bytes; one that nobody
+// holds is there with its bytes, or gone for ever.
+type model struct {
+	store   *Store
+	readers map[ReaderID]*Reader
+	objects map[uint64]*object // by generation; also those that are gone
+	leases  []openLease
+	pending []pendingReservation
+	seed    uint64
+}
+
+type object struct {
+	handle Handle
+	data   []byte
+	key    string
+	debts  map[ReaderID]int // not collected
+	held   int              // leases
+	gone   bool             // seen to be gone
+}
+
+type openLease struct {
+	lease  Lease
+	reader ReaderID
+	object *object
+}
+
+type pendingReservation struct {
+	reservation Reservation
+	charge      ReaderSet
+}
+
+func (m *model) mustBeThere(o *object) bool {
+	uncollected := 0
+	for _, n := range o.debts {
+		uncollected += n
+	}
+	return uncollected > 0 || o.held > 0
+}
+
+// charge draws a set of present readers.
+func (m *model) charge(t *rapid.T) ReaderSet {
+	set := ReaderSet(0)
+	for _, id := range slices.Sorted(maps.Keys(m.readers)) {
+		if rapid.Bool().Draw(t, fmt.Sprintf("charge %d", id)) {
+			set |= Readers(id)
+		}
+	}
+	return set
+}
+
+func (m *model) object(t *rapid.T) *object {
+	if len(m.objects) == 0 {
+		t.Skip("no object")
+	}
+	gens := slices.Sorted(maps.Keys(m.objects))
+	// Mostly one of the last: those that may still be there.
+	back := rapid.IntRange(0, min(len(gens)-1, 20)).Draw(t, "age")
+	return m.objects[gens[len(gens)-1-back]]
+}
+
+func (m *model) reader(t *rapid.T) *Reader {
+	return m.readers[rapid.SampledFrom(slices.Sorted(maps.Keys(m.readers))).Draw(t, "reader")]
+}
+
+// added puts a new object into the model.
+func (m *model) added(h Handle, key string, data []byte, charge ReaderSet, local int) {
+	o := &object{handle: h, data: data, key: key, debts: make(map[ReaderID]int)}
+	for id := range charge.All() {
+		o.debts[id]++
+	}
+	o.debts[LocalReader] += local
+	m.objects[h.Gen] = o
+}
+
+func (m *model) data(t *rapid.T) []byte {
+	m.seed++
+	return content(rapid.IntRange(0, 700).Draw(t, "size"), m.seed)
+}
+
+// full checks an error of a put: everything that fits nowhere must be held.
+func (m *model) full(t *rapid.T, err error) {
+	if !errors.Is(err, ErrFull) {
+		t.Fatalf("a put failed: %v", err)
+	}
+	for _, o := range m.objects {
+		if !o.gone && !m.mustBeThere(o) {
+			if l, err := m.store.Local().Pin(o.handle); err == nil {
+				l.Release()
+				t.Fatalf("the store is full while nobody holds %v", o.handle)
+			}
+			o.gone = true
+		}
+	}
+}
+
+func (m *model) Put(t *rapid.T) {
+	key := rapid.SampledFrom([]string{"", "", "a", "b", "c"}).Draw(t, "key")
+	data, charge := m.data(t), m.charge(t)
+	if cached, ok := m.store.GetCached(key, charge); ok {
+		m.touched(t, cached, key, charge)
+		return
+	}
+	h, err := m.store.Put(key, data, charge)
+	if err != nil {
+		m.full(t, err)
+		return
+	}
+	m.added(h, key, data, charge, 0)
+}
+
+// touched accounts for an object that was referred to again.
+func (m *model) touched(t *rapid.T, h Handle, key string, charge ReaderSet) {
+	o := m.objects[h.Gen]
+	if o == nil || o.gone || o.key != key || o.handle != h {
+		t.Fatalf("key %q names %v, the model has %+v", key, h, o)
+	}
+	for id := range charge.All() {
+		o.debts[id]++
+	}
+}
+
+func (m *model) Reserve(t *rapid.T) {
+	charge := m.charge(t)
+	r, err := m.store.Reserve(rapid.IntRange(0, 700).Draw(t, "size"), codec.IDRaw, charge)
+	if err != nil {
+		m.full(t, err)
+		return
+	}
+	m.pending = append(m.pending, pendingReservation{r, charge})
+}
+
+func (m *model) pop(t *rapid.T) pendingReservation {
+	if len(m.pending) == 0 {
+		t.Skip("no reservation")
+	}
+	i := rapid.IntRange(0, len(m.pending)-1).Draw(t, "reservation")
+	p := m.pending[i]
+	m.pending = slices.Delete(m.pending, i, i+1)
+	return p
+}
+
+func (m *model) Commit(t *rapid.T) {
+	p := m.pop(t)
+	m.seed++
+	fill(p.reservation.Bytes(), m.seed)
+	size := rapid.IntRange(0, len(p.reservation.Bytes())).Draw(t, "committed")
+	local := rapid.IntRange(0, 2).Draw(t, "local")
+	data := bytes.Clone(p.reservation.Bytes()[:size])
+	h, err := p.reservation.Commit(size, local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.added(h, "", data, p.charge, local)
+}
+
+func (m *model) Abort(t *rapid.T) {
+	p := m.pop(t)
+	p.reservation.Abort()
+}
+
+func (m *model) Touch(t *rapid.T) {
+	o, charge := m.object(t), m.charge(t)
+	switch err := m.store.Touch(o.handle, charge); {
+	case err == nil && !o.gone:
+		for id := range charge.All() {
+			o.debts[id]++
+		}
+	case errors.Is(err, ErrStale) && !m.mustBeThere(o):
+		o.gone = true
+	default:
+		t.Fatalf("Touch %v: %v, the model has %+v", o.handle, err, o)
+	}
+}
+
+// Read takes a lease in one of the three ways.
+func (m *model) Read(t *rapid.T) {
+	o, r := m.object(t), m.reader(t)
+	verb := rapid.SampledFrom([]string{"get", "take", "pin"}).Draw(t, "verb")
+	l, err := map[string]func(Handle) (Lease, error){"get": r.Get, "take": r.Take, "pin": r.Pin}[verb](o.handle)
+	owes := o.debts[r.ID()] > 0
+	switch {
+	case err == nil && !o.gone && (verb != "take" || owes):
+		if owes && verb != "pin" {
+			o.debts[r.ID()]--
+		}
+		o.held++
+		m.leases = append(m.leases, openLease{lease: l, reader: r.ID(), object: o})
+	case errors.Is(err, ErrNoDebt) && verb == "take" && !owes:
+	case errors.Is(err, ErrStale) && !m.mustBeThere(o):
+		o.gone = true
+	default:
+		t.Fatalf("%s %v by %d: %v, the model has %+v", verb, o.handle, r.ID(), err, o)
+	}
+}
+
+func (m *model) Drop(t *rapid.T) {
+	o, r := m.object(t), m.reader(t)
+	err := r.Drop(o.handle)
+	if (err == nil) != (o.debts[r.ID()] > 0) {
+		t.Fatalf("Drop %v by %d: %v, the model has %+v", o.handle, r.ID(), err, o)
+	}
+	if err == nil {
+		o.debts[r.ID()]--
+	}
+}
+
+func (m *model) Release(t *rapid.T) {
+	if len(m.leases) == 0 {
+		t.Skip("no lease")
+	}
+	i := rapid.IntRange(0, len(m.leases)-1).Draw(t, "lease")
+	m.leases[i].lease.Release()
+	m.leases[i].object.held--
+	m.leases = slices.Delete(m.leases, i, i+1)
+}
+
+func (m *model) Share(t *rapid.T) {
+	for i := range m.leases {
+		if l := &m.leases[i]; l.reader == LocalReader {
+			if err := l.lease.Share(1); err != nil {
+				t.Fatal(err)
+			}
+			l.object.debts[LocalReader]++
+			return
+		}
+	}
+	t.Skip("no local lease")
+}
+
+func (m *model) Delete(t *rapid.T) {
+	o := m.object(t)
+	switch err := m.store.Delete(o.handle); {
+	case err == nil && !o.gone:
+		o.key = ""
+		o.gone = !m.mustBeThere(o)
+	case errors.Is(err, ErrStale) && !m.mustBeThere(o):
+		o.gone = true
+	default:
+		t.Fatalf("Delete %v: %v, the model has %+v", o.handle, err, o)
+	}
+}
+
+func (m *model) FreeUnused(*rapid.T) {
+	m.store.FreeUnused(0)
+	for _, o := range m.objects {
+		o.gone = o.gone || !m.mustBeThere(o)
+	}
+}
+
+func (m *model) Join(t *rapid.T) {
+	r, err := m.store.DeclareReader("joined")
+	if len(m.readers) == 4 {
+		if !errors.Is(err, ErrTooManyReaders) {
+			t.Fatalf("one reader too many: %v", err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.readers[r.ID()] = r
+}
+
+// Die takes away a reader with all it holds.
+func (m *model) Die(t *rapid.T) {
+	r := m.reader(t)
+	if r.ID() == LocalReader {
+		t.Skip("the local reader stays")
+	}
+	if err := m.store.RemoveReader(r.ID()); err != nil {
+		t.Fatal(err)
+	}
+	delete(m.readers, r.ID())
+	for _, o := range m.objects {
+		delete(o.debts, r.ID())
+	}
+	for i := range m.pending { // its successor is not charged for these
+		m.pending[i].charge &^= Readers(r.ID())
+	}
+	m.leases = slices.DeleteFunc(m.leases, func(l openLease) bool {
+		if l.reader == r.ID() {
+			l.object.held--
+		}
+		return l.reader == r.ID()
+	})
+}
+
+// Check runs after every step.
+func (m *model) Check(t *rapid.T) {
+	for _, v := range m.store.Check() {
+		t.Errorf("Check: %v", v)
+	}
+	for i := range m.leases {
+		if l := &m.leases[i]; !bytes.Equal(l.lease.Bytes(), l.object.data) {
+			t.Errorf("the bytes under a lease on %v changed", l.object.handle)
+		}
+	}
+	for _, o := range m.objects {
+		l, err := m.store.Local().Pin(o.handle)
+		switch {
+		case err == nil:
+			if o.gone || !bytes.Equal(l.Bytes(), o.data) {
+				t.Errorf("%v is back, or has other bytes", o.handle)
+			}
+			l.Release()
+		case !errors.Is(err, ErrStale) || m.mustBeThere(o):
+			t.Errorf("%v is not there: %v, the model has %+v", o.handle, err, o)
+		default:
+			o.gone = true
+		}
+	}
+	for _, key := range []string{"a", "b", "c"} {
+		if h, ok := m.store.GetCached(key, 0); ok {
+			m.touched(t, h, key, 0)
+		}
+	}
+}
+
+func TestModel(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		rapid.Check(t, func(t *rapid.T) {
+			s, err := Create(Options{
+				Memory:         memory,
+				ArenaBytes:     minArenaBytes,
+				Slots:          rapid.IntRange(1, 12).Draw(t, "slots"),
+				MaxObjectBytes: 700,
+				MaxReaders:     3,
+				StrictFIFO:     false,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := &model{
+				store:   s,
+				readers: map[ReaderID]*Reader{LocalReader: s.Local()},
+				objects: make(map[uint64]*object),
+			}
+			steps := rapid.StateMachineActions(m)
+			t.Repeat(steps)
+			for len(m.leases) > 0 {
+				m.leases[0].lease.Release()
+				m.leases = m.leases[1:]
+			}
+			for _, p := range m.pending {
+				p.reservation.Abort()
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+}

@@ -1,0 +1,276 @@
+package shmstore
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+)
+
+// Reader is one identified reader of a store: all consumers that share an
+// account. It is safe for concurrent use. [Store.Local], [Store.DeclareReader]
+// and [Attach] make readers.
+type Reader struct {
+	geo    geometry
+	arena  []byte
+	lines  []line
+	ledger []entry         // written by this reader, read by the owner
+	owed   debt            // written by the owner
+	taken  []atomic.Uint32 // debts ever collected; known to this reader alone
+	closed atomic.Bool
+
+	wantRoom *atomic.Uint32 // the doorbell's flag
+	doorbell *doorbell
+	segments []*segment // that the slices above point into
+	remote   bool       // in another process than the owner
+	leases   leaseBook
+	id       ReaderID
+	name     string
+}
+
+// ID is the reader's index in its store.
+func (r *Reader) ID() ReaderID { return r.id }
+
+// Name is the reader's name in reports.
+func (r *Reader) Name() string { return r.name }
+
+// StoreID is the identity of the store, see [Store.ID].
+func (r *Reader) StoreID() uint64 { return r.geo.store }
+
+// Take collects one of the debts this reader was charged for the object, and
+// returns the lease that will settle it. It is the way to read a delivery: one
+// Take, or one [Reader.Drop], for each delivery. The error is [ErrNoDebt] if
+// nothing is left to collect, or one of those of [Reader.Pin].
+func (r *Reader) Take(h Handle) (l Lease, err error) {
+	if err := r.collect(&h); err != nil {
+		return l, r.fail("take", h, err)
+	}
+	l.open(r, &h, heldByDebt)
+	return l, nil
+}
+
+// Drop settles one debt without reading, for a delivery nobody wants any more.
+// The errors are those of [Reader.Take].
+func (r *Reader) Drop(h Handle) error {
+	if err := r.collect(&h); err != nil {
+		return r.fail("drop", h, err)
+	}
+	r.ledger[h.Slot].done.Add(1)
+	r.pressDoorbell()
+	return nil
+}
+
+// Pin returns a lease that owes nothing, on an object this reader need not
+// have been charged for: a handle that was remembered, or passed on by somebody
+// else. The errors are [ErrStale], [ErrCorrupt], [ErrForeign], [ErrClosed] and
+// [ErrOwnerStalled].
+func (r *Reader) Pin(h Handle) (l Lease, err error) {
+	if err := r.pin(&h); err != nil {
+		return l, r.fail("pin", h, err)
+	}
+	l.open(r, &h, heldByPin)
+	return l, nil
+}
+
+// Get reads an object by its handle, any number of times: it collects a debt
+// if this reader has one left for the object, and pins it otherwise. Reading
+// twice therefore settles no debt twice. Do not mix it with deliveries of the
+// same object: Get may collect the debt that a later Take counts on. The
+// errors are those of [Reader.Pin].
+func (r *Reader) Get(h Handle) (l Lease, err error) {
+	err = r.collect(&h)
+	switch {
+	case err == nil:
+		l.open(r, &h, heldByDebt)
+		return l, nil
+	case errors.Is(err, ErrNoDebt):
+		return r.Pin(h)
+	default:
+		return l, r.fail("get", h, err)
+	}
+}
+
+func (r *Reader) fail(op string, h Handle, err error) error {
+	return fmt.Errorf("%s %v by reader %d: %w", op, h, r.id, err)
+}
+
+// The functions below take a pointer: a handle passed by value to a function
+// that is inlined is copied with wider moves than it was stored with, which
+// stalls the processor and doubles the time of a read.
+
+// locate finds the directory line of a handle, and checks all that needs no
+// look at the line.
+func (r *Reader) locate(h *Handle) (*line, error) {
+	switch {
+	case r.closed.Load():
+		return nil, ErrClosed
+	case h.Store != r.geo.store:
+		return nil, ErrForeign
+	case h.Slot >= uint32(len(r.lines)), h.Gen == 0, h.Gen > maxGeneration:
+		return nil, ErrCorrupt
+	case h.Offset > r.geo.arena, h.Size > r.geo.arena-h.Offset:
+		return nil, ErrCorrupt
+	}
+	return &r.lines[h.Slot], nil
+}
+
+// matches reports whether the line describes the handle. The answer counts
+// only if the word is live with the handle's generation before and after.
+func (ln *line) matches(h *Handle) bool {
+	return atomic.LoadUint64(&ln.offset) == h.Offset &&
+		atomic.LoadUint64(&ln.size) == h.Size &&
+		atomic.LoadUint32(&ln.codec) == h.Codec
+}
+
+// collect turns an uncollected debt of this reader into one that is being
+// read.
+//
+// The object is present before and after the line and the debts were looked
+// at, so both are those of its generation. If taken has not moved until it is
+// exchanged, one of its debts was left all that time, and a slot with a debt
+// left is not evicted. From then on the debt holds the object: no shared byte
+// had to be written. The state may be closing if a lease was shared while an
+// eviction looked at the slot, which will find the new debt: see evict.
+func (r *Reader) collect(h *Handle) error {
+	ln, err := r.locate(h)
+	if err != nil {
+		return err
+	}
+	taken, owed := &r.taken[h.Slot], &r.owed[h.Slot]
+	for { // an exchange fails only because another one succeeded
+		if !isPresent(ln.word.load(), h.Gen) {
+			return ErrStale
+		}
+		collected := taken.Load()
+		left := int32(atomic.LoadUint32(owed) - collected)
+		matches := ln.matches(h)
+		if !isPresent(ln.word.load(), h.Gen) {
+			return ErrStale
+		}
+		if !matches {
+			return ErrCorrupt
+		}
+		if left <= 0 {
+			return ErrNoDebt
+		}
+		if taken.CompareAndSwap(collected, collected+1) {
+			break
+		}
+	}
+	// Close looks for collected debts after it has set the flag.
+	if r.closed.Load() {
+		return ErrClosed
+	}
+	return nil
+}
+
+// pin is the reader's half of the protocol in doc.go: raise the pin, then read
+// the word. Go's atomics are totally ordered, so either the owner, which reads
+// pins after it has stored closing, sees this pin, or this sees closing.
+func (r *Reader) pin(h *Handle) error {
+	ln, err := r.locate(h)
+	if err != nil {
+		return err
+	}
+	r.ledger[h.Slot].pin.Add(1)
+	faultpoint.Hit("pin-raised")
+	err = r.awaitLive(ln, h)
+	if err == nil && r.closed.Load() {
+		err = ErrClosed
+	}
+	if err != nil {
+		r.unpin(h.Slot)
+	}
+	return err
+}
+
+func (r *Reader) unpin(slot uint32) {
+	r.ledger[slot].pin.Add(^uint32(0))
+	r.pressDoorbell() // the pin may have been what kept an eviction from it
+}
+
+// How long a reader waits for the owner to finish with the pins of a slot. The
+// owner needs microseconds, unless it lost its processor meanwhile, or died.
+const (
+	closingPolls  = 64
+	closingYields = 256
+	closingSleeps = 5000
+	closingSleep  = time.Millisecond
+)
+
+// awaitLive decides whether a pinned slot holds the object. The pin is up: if
+// the word is live, it stays so; if it is closing, the owner will find the pin
+// and store live again, or has overlooked it rightly and will store free.
+func (r *Reader) awaitLive(ln *line, h *Handle) error {
+	live, closing := wordOf(h.Gen, stateLive), wordOf(h.Gen, stateClosing)
+	for i := range closingPolls + closingYields + closingSleeps {
+		switch ln.word.load() {
+		case live:
+			if !ln.matches(h) {
+				return ErrCorrupt
+			}
+			return nil
+		case closing:
+			switch {
+			case i < closingPolls:
+			case i < closingPolls+closingYields:
+				runtime.Gosched()
+			default:
+				time.Sleep(closingSleep)
+			}
+		default:
+			return ErrStale
+		}
+	}
+	return ErrOwnerStalled
+}
+
+// OnRoom installs the function that is called when a release may have made
+// room while the owner waits for it, for a reader in another process: it must
+// see to it that the owner is woken. See [Store.OnRoom], which serves the
+// readers of the owner's process.
+func (r *Reader) OnRoom(ring func()) {
+	if r.remote {
+		r.doorbell.ring.Store(&ring)
+	}
+}
+
+// Close ends a reader made by [Attach]: it takes no new leases, and its memory
+// is unmapped. While leases are open the memory stays mapped, and the error
+// wraps [ErrBusy]; call Close again once they are released. On a reader of the
+// owner's process, Close only refuses new leases: its account is the owner's,
+// see [Store.RemoveReader].
+func (r *Reader) Close() error {
+	r.closed.Store(true)
+	if !r.remote || r.segments[0].released {
+		return nil
+	}
+	if open := r.openLeases(); open > 0 {
+		return fmt.Errorf("close reader %d of store %x: %w: %d leases are open; release them and close again", r.id, r.geo.store, ErrBusy, open)
+	}
+	for _, seg := range r.segments {
+		seg.release()
+	}
+	return nil
+}
+
+// pressDoorbell is called after every move of the ledger that may have made
+// room.
+func (r *Reader) pressDoorbell() {
+	if r.wantRoom.Load()%2 == 1 {
+		r.doorbell.answer()
+	}
+}
+
+// openLeases counts the leases and the pins that this reader holds.
+func (r *Reader) openLeases() int {
+	open := 0
+	for slot := range r.ledger {
+		e := &r.ledger[slot]
+		open += int(e.pin.Load()) + int(r.taken[slot].Load()-e.done.Load())
+	}
+	return open
+}

@@ -1,0 +1,8 @@
+//go:build race
+
+package shmstore
+
+import "sync/atomic"
+
+func relaxedStore64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
+func relaxedStore32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }

@@ -1,0 +1,230 @@
+package shmstore
+
+import (
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// Reservation is the right to fill the bytes of one object that nobody can
+// read yet. It is a plain value; whoever holds it, on any goroutine, calls
+// exactly one of Commit and Abort, once. Doing more than that is a bug and
+// panics.
+type Reservation struct {
+	store  *Store
+	gen    uint64
+	offset uint64
+	size   uint64
+	slot   uint32
+	codec  uint32
+}
+
+// Reserve grants size bytes for one object encoded by c, and charges the
+// given readers with one debt each. Writer only.
+//
+// When there is no room, settled objects are evicted, the oldest first. The
+// errors are [ErrSize], [ErrTooLarge], [ErrClosed], a [*ReaderError], and a
+// [*FullError] when nothing more can be evicted.
+func (s *Store) Reserve(size int, c codec.ID, charge ReaderSet) (r Reservation, err error) {
+	if err := s.mayReserve(size, charge); err != nil {
+		return r, fmt.Errorf("reserve %d bytes: %w", size, err)
+	}
+	slot, ok := s.place(size)
+	if !ok {
+		return r, fmt.Errorf("reserve: %w", s.fullError(size))
+	}
+	s.grant(&r, slot, size, c, charge)
+	return r, nil
+}
+
+// ReserveExtent grants up to n objects of up to size bytes each, all with the
+// same charges, and appends them to dst: as many as fit, and an error if not
+// even one does. A producer works through an extent without asking again, and
+// aborts what it does not need. Writer only.
+func (s *Store) ReserveExtent(dst []Reservation, n, size int, c codec.ID, charge ReaderSet) ([]Reservation, error) {
+	if n < 1 {
+		return dst, fmt.Errorf("reserve an extent of %d objects: %w", n, ErrSize)
+	}
+	if err := s.mayReserve(size, charge); err != nil {
+		return dst, fmt.Errorf("reserve an extent of %d bytes each: %w", size, err)
+	}
+	for i := range n {
+		slot, ok := s.place(size)
+		switch {
+		case ok:
+			dst = append(dst, Reservation{})
+			s.grant(&dst[len(dst)-1], slot, size, c, charge)
+		case i == 0:
+			return dst, fmt.Errorf("reserve an extent: %w", s.fullError(size))
+		default:
+			return dst, nil
+		}
+	}
+	return dst, nil
+}
+
+// mayReserve checks the arguments of a reservation.
+func (s *Store) mayReserve(size int, charge ReaderSet) error {
+	switch {
+	case s.closed.Load():
+		return ErrClosed
+	case size < 0:
+		return ErrSize
+	case uint64(size) > s.geo.maxObject:
+		return fmt.Errorf("%w: the largest is %d bytes", ErrTooLarge, s.geo.maxObject)
+	}
+	return s.mayCharge(charge)
+}
+
+// mayCharge checks that every reader of the set is there and trustworthy.
+func (s *Store) mayCharge(charge ReaderSet) error {
+	if absent := charge &^ s.present; absent != 0 {
+		return &ReaderError{Readers: absent, Err: ErrUnknownReader}
+	}
+	if bad := charge & s.quarantine; bad != 0 {
+		return &ReaderError{Readers: bad, Err: ErrQuarantined}
+	}
+	return nil
+}
+
+// place finds a slot and room for size bytes and fills in the slot's chunk.
+func (s *Store) place(size int) (slot uint32, ok bool) {
+	if slot, ok = s.tryPlace(size); ok {
+		return slot, true
+	}
+	return s.makeRoom(size)
+}
+
+// tryPlace is place without eviction.
+func (s *Store) tryPlace(size int) (slot uint32, ok bool) {
+	fresh := len(s.freeSlots) == 0
+	switch {
+	case !fresh:
+		slot = s.freeSlots[len(s.freeSlots)-1]
+	case len(s.records) < int(s.geo.slots):
+		slot = uint32(len(s.records))
+	default:
+		return 0, false
+	}
+	// The ring has no empty chunks; an empty object takes a byte of room.
+	size = max(size, 1)
+	// A full ring is the usual case, and its error would be an allocation.
+	if uint64(size)+ringHeaderBytes > s.ring.Stats().LargestGapBytes {
+		return 0, false
+	}
+	chunk, err := s.ring.Allocate(size, slot)
+	if err != nil {
+		return 0, false
+	}
+	if fresh {
+		s.records = append(s.records, record{})
+	} else {
+		s.freeSlots = s.freeSlots[:len(s.freeSlots)-1]
+	}
+	s.records[slot].chunk = chunk
+	s.inUse++
+	return slot, true
+}
+
+// grant makes a placed slot into a reservation. It fills r in field by field,
+// for the reason given at Reader.locate.
+func (s *Store) grant(r *Reservation, slot uint32, size int, c codec.ID, charge ReaderSet) {
+	s.generation++
+	gen := s.generation
+	rec := &s.records[slot]
+	rec.gen, rec.charged = gen, charge
+	ln := &s.lines[slot]
+	ln.word.storeRelaxed(wordOf(gen, stateFree))
+	relaxedStore64(&ln.offset, rec.chunk.Addr)
+	relaxedStore32(&ln.codec, uint32(c))
+	s.charge(slot, charge)
+	s.counters.reserved++
+	r.store, r.gen = s, gen
+	r.offset, r.size = rec.chunk.Addr, uint64(size)
+	r.slot, r.codec = slot, uint32(c)
+}
+
+// Bytes is the memory to fill. It is not zeroed, and not to be touched after
+// Commit or Abort.
+func (r *Reservation) Bytes() []byte {
+	end := r.offset + r.size
+	return r.store.arena[r.offset:end:end]
+}
+
+// Commit publishes the first size bytes as an object and returns its handle.
+// It adds local debts for reader 0, so that a producer in the owner's process
+// can deliver to stages there without asking the writer; zero is fine. An
+// [ErrSize] leaves the reservation as it was. Any goroutine may call it.
+func (r *Reservation) Commit(size, local int) (h Handle, err error) {
+	r.mustBeOpen("Commit")
+	if size < 0 || uint64(size) > r.size || local < 0 || local > maxDebts {
+		return h, fmt.Errorf("commit %d bytes of %d for %d local deliveries: %w", size, r.size, local, ErrSize)
+	}
+	// Nobody else can evict or charge the slot before it is live: until then
+	// its line and its local account are the holder's to write.
+	ln := &r.store.lines[r.slot]
+	relaxedStore64(&ln.size, uint64(size))
+	if owed := &r.store.local.owed[r.slot]; local > 0 {
+		relaxedStore32(owed, *owed+uint32(local))
+	}
+	r.settle("Commit", stateLive)
+	h.Store, h.Gen = r.store.geo.store, r.gen
+	h.Offset, h.Size = r.offset, uint64(size)
+	h.Slot, h.Codec = r.slot, r.codec
+	return h, nil
+}
+
+// Abort gives the reservation back. The writer's next scan returns the slot,
+// the room and the debts. Any goroutine may call it.
+func (r *Reservation) Abort() {
+	r.mustBeOpen("Abort")
+	r.settle("Abort", stateAborted)
+	r.store.doorbell.press()
+}
+
+func (r *Reservation) mustBeOpen(op string) {
+	if r.store == nil {
+		panic("shmstore: " + op + " of a zero Reservation")
+	}
+	if r.store.lines[r.slot].word.load() != wordOf(r.gen, stateFree) {
+		panic("shmstore: " + op + " of a reservation that was already committed or aborted")
+	}
+}
+
+// settle ends the reservation. Of two calls that race, one panics.
+func (r *Reservation) settle(op string, to state) {
+	word := &r.store.lines[r.slot].word
+	if !word.exchange(wordOf(r.gen, stateFree), wordOf(r.gen, to)) {
+		panic("shmstore: " + op + " of a reservation that was committed or aborted at the same time")
+	}
+}
+
+// fullError explains why nothing could be placed.
+func (s *Store) fullError(size int) error {
+	s.counters.full++
+	ring := s.ring.Stats()
+	e := &FullError{
+		Resource:    Room,
+		NeededBytes: size,
+		FreeBytes:   int64(ring.FreeBytes),
+		FreeSlots:   int(s.geo.slots) - s.inUse,
+		Holders:     s.Holders(),
+	}
+	if e.FreeSlots == 0 {
+		e.Resource = Slots
+	}
+	e.Reserved, e.ReservedBytes = s.reserved()
+	return e
+}
+
+// reserved counts the reservations that are neither committed nor aborted.
+func (s *Store) reserved() (objects int, sizeBytes int64) {
+	for slot := range s.records {
+		rec := &s.records[slot]
+		if rec.gen != 0 && stateOf(s.lines[slot].word.load()) == stateFree {
+			objects++
+			sizeBytes += int64(rec.chunk.Size)
+		}
+	}
+	return objects, sizeBytes
+}

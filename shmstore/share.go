@@ -1,0 +1,36 @@
+package shmstore
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// SetCodec changes what the handle will say of the payload's encoding, for a
+// producer that took the reservation out of an extent. Call it before Commit.
+func (r *Reservation) SetCodec(c codec.ID) {
+	r.mustBeOpen("SetCodec")
+	r.codec = uint32(c)
+	relaxedStore32(&r.store.lines[r.slot].codec, r.codec)
+}
+
+// Share charges the local reader n more times for the object under the lease,
+// so that a stage can pass on what it received without copying it. The lease
+// itself keeps the object in place meanwhile. It is for leases of the owner's
+// process; elsewhere, and after Release, the error is [ErrUnsupported] or
+// [ErrClosed].
+func (l *Lease) Share(n int) error {
+	switch {
+	case l.reader == nil:
+		return fmt.Errorf("share a released lease: %w", ErrClosed)
+	case l.reader.id != LocalReader || l.reader.remote:
+		return fmt.Errorf("share %v: %w: only the local reader's leases can be shared", l.Handle(), ErrUnsupported)
+	case n < 0 || n > maxDebts:
+		return fmt.Errorf("share %v %d times: %w", l.Handle(), n, ErrSize)
+	}
+	// The lease is given back after this, so whoever sees it gone also sees
+	// the new debts: see evict.
+	atomic.AddUint32(&l.reader.owed[l.slot], uint32(n))
+	return nil
+}

@@ -1,0 +1,113 @@
+package shmstore
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// counters count since the store was created.
+type counters struct {
+	reserved, aborted, evicted, pinConflicts, full uint64
+}
+
+// Stats are the figures of one moment. Sizes are in bytes.
+type Stats struct {
+	ArenaBytes  int64 // room for objects
+	FreeBytes   int64 // of it, in however many pieces
+	LargestFree int64 // the largest object that fits without an eviction
+	Slots       int
+	FreeSlots   int
+	Objects     int // in the store, held or not, reservations included
+	Reserved    int // of them, neither committed nor aborted
+	Keys        int
+	Readers     ReaderSet
+	Quarantined ReaderSet
+
+	ReservedTotal     uint64 // objects ever granted
+	AbortedTotal      uint64 // reservations ever given back and freed
+	EvictedTotal      uint64 // objects ever evicted or deleted
+	PinConflictsTotal uint64 // evictions put off by a pin
+	FullTotal         uint64 // reservations refused for lack of room or slots
+}
+
+// Stats returns the present figures. Writer only.
+func (s *Store) Stats() Stats {
+	ring := s.ring.Stats()
+	reserved, _ := s.reserved()
+	return Stats{
+		ArenaBytes:        int64(s.geo.arena),
+		FreeBytes:         int64(ring.FreeBytes),
+		LargestFree:       min(max(int64(ring.LargestGapBytes)-ringHeaderBytes, 0), int64(s.geo.maxObject)),
+		Slots:             int(s.geo.slots),
+		FreeSlots:         int(s.geo.slots) - s.inUse,
+		Objects:           s.inUse,
+		Reserved:          reserved,
+		Keys:              len(s.keys),
+		Readers:           s.present,
+		Quarantined:       s.quarantine,
+		ReservedTotal:     s.counters.reserved,
+		AbortedTotal:      s.counters.aborted,
+		EvictedTotal:      s.counters.evicted,
+		PinConflictsTotal: s.counters.pinConflicts,
+		FullTotal:         s.counters.full,
+	}
+}
+
+// Holder is what one reader keeps from being evicted.
+type Holder struct {
+	Reader      ReaderID
+	Name        string
+	Quarantined bool
+	Objects     int   // held by a debt or a pin
+	Bytes       int64 // of these objects
+	Debts       int   // deliveries not settled
+	Pins        int
+	// Oldest is the lowest generation among the objects. Generations count
+	// up with every object, so that a low one was held for long.
+	Oldest uint64
+}
+
+func (h Holder) String() string {
+	quarantined := ""
+	if h.Quarantined {
+		quarantined = ", quarantined,"
+	}
+	return fmt.Sprintf("reader %d (%s)%s holds %d bytes in %d objects since generation %d", h.Reader, h.Name, quarantined, h.Bytes, h.Objects, h.Oldest)
+}
+
+// Holders lists the readers that hold objects, the one with most bytes first.
+// It looks at every object. Writer only.
+func (s *Store) Holders() []Holder {
+	var holders []Holder
+	for _, a := range s.accounts {
+		if h := s.holder(a); h.Objects > 0 {
+			holders = append(holders, h)
+		}
+	}
+	slices.SortStableFunc(holders, func(a, b Holder) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	return holders
+}
+
+func (s *Store) holder(a *account) Holder {
+	h := Holder{Reader: a.id, Name: a.name, Quarantined: s.quarantine.Has(a.id)}
+	for slot := range s.records {
+		rec := &s.records[slot]
+		if rec.gen == 0 || stateOf(s.lines[slot].word.load()) != stateLive {
+			continue
+		}
+		debts, pins := a.lag(uint32(slot)), a.ledger[slot].pin.Load()
+		distrusted := h.Quarantined && s.mayHold(uint32(slot)).Has(a.id)
+		if debts <= 0 && pins == 0 && !distrusted {
+			continue
+		}
+		h.Objects++
+		h.Bytes += int64(rec.chunk.Size)
+		h.Debts += int(max(debts, 0))
+		h.Pins += int(pins)
+		if h.Oldest == 0 || rec.gen < h.Oldest {
+			h.Oldest = rec.gen
+		}
+	}
+	return h
+}

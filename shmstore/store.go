@@ -1,0 +1,224 @@
+package shmstore
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/messages"
+	"github.com/omnibus-runtime/omnibus/ringbuf"
+)
+
+// Handle names an object. It is a plain value that can be copied, sent and
+// forged: only a reader that turns it into a [Lease] may touch the bytes.
+type Handle = messages.Handle
+
+// Store is the owner's side of a payload store. Most of its methods are for
+// one goroutine, the writer; those that any goroutine may call say so.
+type Store struct {
+	geo        geometry
+	memory     Memory
+	strict     bool
+	maxReaders int
+	serializer codec.Serializer
+	doorbell   doorbell
+	local      *Reader
+	closed     atomic.Bool
+
+	// The mapped segments; arena and lines are views of them.
+	arenaSegment, directorySegment *segment
+	arena                          []byte
+	directory                      []byte
+	lines                          []line
+
+	// All below is the writer's alone.
+	ring         *ringbuf.Ring
+	generation   uint64              // the last one given out
+	records      []record            // one for each slot that was ever used
+	freeSlots    []uint32            // of those, the ones without an object
+	inUse        int                 // of those, the ones with an object
+	keys         map[string]uint32   // key to slot
+	accounts     []*account          // of the present readers, ascending by id
+	columns      [readerIndexes]debt // their owed columns, by id; nil if absent
+	present      ReaderSet
+	quarantine   ReaderSet
+	counters     counters
+	whileClosing func() // for tests: between closing slots and looking at pins
+	scratch      batch
+	encodeBuffer []byte // of values that cannot be encoded in place
+}
+
+// debt is the column of an account: what a reader owes, slot by slot.
+type debt []uint32
+
+// record is what the writer alone knows about a slot.
+type record struct {
+	chunk   ringbuf.Chunk
+	gen     uint64 // 0: no object
+	key     string // "": unnamed
+	charged ReaderSet
+}
+
+// Create makes an empty store and becomes its owner.
+//
+// Shared memory is reserved and touched in full, so that no later access can
+// fail for lack of it. If the machine or a control group has not enough, the
+// error is a [*MemoryError]; another process that allocates at the same moment
+// can still bring the kernel's out-of-memory killer.
+func Create(opts Options) (*Store, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, fmt.Errorf("create store: %w", err)
+	}
+	opts = opts.withDefaults()
+	s := &Store{
+		geo: geometry{
+			store:      newStoreID(),
+			arena:      uint64(opts.ArenaBytes),
+			maxObject:  uint64(opts.MaxObjectBytes),
+			slots:      uint32(opts.Slots),
+			serializer: uint32(opts.Serializer.ID()),
+		},
+		memory:     opts.Memory,
+		strict:     opts.StrictFIFO,
+		maxReaders: opts.MaxReaders,
+		serializer: opts.Serializer,
+		keys:       make(map[string]uint32),
+	}
+	if err := s.allocate(opts); err != nil {
+		return nil, fmt.Errorf("create store of %d bytes: %w", opts.ArenaBytes, err)
+	}
+	s.doorbell.flag = wantRoomOf(s.directory)
+	s.local = s.declare(LocalReader, "local")
+	return s, nil
+}
+
+// newStoreID draws an identity. Zero would be no store.
+func newStoreID() uint64 {
+	var b [8]byte
+	for {
+		rand.Read(b[:]) // never fails
+		if id := binary.NativeEndian.Uint64(b[:]); id != 0 {
+			return id
+		}
+	}
+}
+
+// allocate makes the arena, the directory and the ring.
+func (s *Store) allocate(opts Options) error {
+	dirBytes := directoryBytes(opts.Slots)
+	if opts.Memory == Shared {
+		if err := checkHeadroom(uint64(opts.ArenaBytes) + uint64(dirBytes)); err != nil {
+			return err
+		}
+	}
+	var err error
+	if s.arenaSegment, err = newSegment(opts.Memory, kindArena, int(opts.ArenaBytes)); err != nil {
+		return err
+	}
+	if s.directorySegment, err = newSegment(opts.Memory, kindDirectory, dirBytes); err != nil {
+		s.arenaSegment.release()
+		return err
+	}
+	s.arena, s.directory = s.arenaSegment.data, s.directorySegment.data
+	s.ring, err = ringbuf.New(s.arena, ringbuf.Options{StrictFIFO: opts.StrictFIFO})
+	if err != nil {
+		s.arenaSegment.release()
+		s.directorySegment.release()
+		return err
+	}
+	sb := superblock{kind: kindDirectory, geometry: s.geo}.encode()
+	copy(s.directory, sb[:])
+	s.lines = linesOf(s.directory, opts.Slots)
+	return nil
+}
+
+// ID is the identity of the store, drawn at random when it was created. Any
+// goroutine may call it.
+func (s *Store) ID() uint64 { return s.geo.store }
+
+// MaxObjectBytes is the size of the largest object the store takes. Any
+// goroutine may call it.
+func (s *Store) MaxObjectBytes() int64 { return int64(s.geo.maxObject) }
+
+// Local is reader 0: all consumers in the owner's process that need no
+// account of their own. Any goroutine may call it.
+func (s *Store) Local() *Reader { return s.local }
+
+// OnRoom installs the function that is called when a release may have made
+// room while [Store.WantRoom] is raised. It runs on the releasing goroutine,
+// possibly several times and at once on several, and must not block. Any
+// goroutine may call OnRoom.
+func (s *Store) OnRoom(ring func()) { s.doorbell.ring.Store(&ring) }
+
+// WantRoom says whether the writer is waiting for room. To wait without
+// missing a wake-up, raise the flag, try once more, and only then wait.
+func (s *Store) WantRoom(wanted bool) { s.doorbell.want(wanted) }
+
+// Close ends the store: it refuses new reservations and new leases, forgets
+// all keys, and gives the memory back. While leases or reservations of this
+// process are open it leaves the memory mapped instead, for a live view must
+// never fault, and returns an error that wraps [ErrBusy]; calling Close again
+// tries again, and without that the memory stays until the process ends. What
+// readers in other processes hold stays valid until they let go. Closing a
+// closed store does nothing.
+func (s *Store) Close() error {
+	if s.arenaSegment.released {
+		return nil
+	}
+	s.closed.Store(true)
+	s.forgetKeys()
+	open := 0
+	for _, a := range s.accounts {
+		if a.reader != nil {
+			a.reader.closed.Store(true)
+			open += a.reader.openLeases()
+		}
+	}
+	reserved, _ := s.reserved()
+	if open > 0 || reserved > 0 {
+		return fmt.Errorf("close store %x: %w: %d leases and %d reservations are open; release them and close again", s.geo.store, ErrBusy, open, reserved)
+	}
+	for _, a := range s.accounts {
+		a.release()
+	}
+	s.arenaSegment.release()
+	s.directorySegment.release()
+	return nil
+}
+
+// record returns the record of h if it names an object of this store.
+func (s *Store) record(h Handle) (*record, error) {
+	switch {
+	case s.closed.Load():
+		return nil, ErrClosed
+	case h.Store != s.geo.store:
+		return nil, ErrForeign
+	case h.Slot >= s.geo.slots:
+		return nil, ErrCorrupt
+	case int(h.Slot) >= len(s.records) || h.IsZero() || s.records[h.Slot].gen != h.Gen:
+		return nil, ErrStale
+	}
+	ln := &s.lines[h.Slot]
+	if stateOf(ln.word.load()) != stateLive {
+		return nil, ErrStale
+	}
+	if s.handle(h.Slot) != h {
+		return nil, ErrCorrupt
+	}
+	return &s.records[h.Slot], nil
+}
+
+// handle returns the handle of the live object in slot.
+func (s *Store) handle(slot uint32) Handle {
+	ln := &s.lines[slot]
+	return Handle{
+		Store:  s.geo.store,
+		Gen:    genOf(ln.word.load()),
+		Offset: atomic.LoadUint64(&ln.offset),
+		Size:   atomic.LoadUint64(&ln.size),
+		Slot:   slot,
+		Codec:  atomic.LoadUint32(&ln.codec),
+	}
+}

@@ -1,0 +1,726 @@
+package shmstore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+func mustPut(t testing.TB, s *Store, key string, data []byte, charge ReaderSet) Handle {
+	t.Helper()
+	h, err := s.Put(key, data, charge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func mustReserve(t testing.TB, s *Store, size int, charge ReaderSet) Reservation {
+	t.Helper()
+	r, err := s.Reserve(size, codec.IDRaw, charge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func mustCommit(t testing.TB, r Reservation, size, local int) Handle {
+	t.Helper()
+	h, err := r.Commit(size, local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func mustLease(t testing.TB, take func(Handle) (Lease, error), h Handle) Lease {
+	t.Helper()
+	l, err := take(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func mustDeclare(t testing.TB, s *Store, name string) *Reader {
+	t.Helper()
+	r, err := s.DeclareReader(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func wantError(t testing.TB, what string, got, want error) {
+	t.Helper()
+	if !errors.Is(got, want) {
+		t.Errorf("%s: error %v, want one that is %q", what, got, want)
+	}
+}
+
+func wantPanic(t testing.TB, what string, f func()) {
+	t.Helper()
+	defer func() {
+		if recover() == nil {
+			t.Errorf("%s did not panic", what)
+		}
+	}()
+	f()
+}
+
+// small is a store in which a handful of objects of half a kilobyte fit.
+func small(memory Memory) Options {
+	return Options{Memory: memory, ArenaBytes: minArenaBytes, Slots: 8, MaxObjectBytes: 1 << 10}
+}
+
+func TestPutAndRead(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s := create(t, Options{Memory: memory, ArenaBytes: 1 << 20})
+		want := content(1000, 1)
+		for name, put := range map[string]func() (Handle, error){
+			"Put":    func() (Handle, error) { return s.Put("", want, Readers(0)) },
+			"PutVec": func() (Handle, error) { return s.PutVec("", [][]byte{want[:10], nil, want[10:]}, Readers(0)) },
+			"Reserve": func() (Handle, error) {
+				r := mustReserve(t, s, 2000, 0)
+				copy(r.Bytes(), want)
+				return r.Commit(len(want), 1)
+			},
+		} {
+			h, err := put()
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			l := mustLease(t, s.Local().Take, h)
+			if !bytes.Equal(l.Bytes(), want) {
+				t.Errorf("%s: other bytes than were put", name)
+			}
+			if l.Handle() != h || h.Size != uint64(len(want)) || h.Store != s.ID() {
+				t.Errorf("%s: handle %v, its lease has %v", name, h, l.Handle())
+			}
+			l.Release()
+			if l.Bytes() != nil || !l.Handle().IsZero() {
+				t.Errorf("%s: a released lease still has bytes or a handle", name)
+			}
+		}
+	})
+}
+
+func TestPutValue(t *testing.T) {
+	for _, serializer := range []codec.Serializer{codec.RawSerializer{}, codec.MsgpackSerializer{}} {
+		t.Run(serializer.Name(), func(t *testing.T) {
+			s := create(t, Options{Memory: Heap, ArenaBytes: 1 << 16, Serializer: serializer})
+			h, err := s.PutValue("greeting", "hello", Readers(0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := mustLease(t, s.Local().Take, h)
+			defer l.Release()
+			var got string
+			if err := l.Value(&got); err != nil || got != "hello" {
+				t.Errorf("Value = %q, %v", got, err)
+			}
+			if codec.ID(h.Codec) != serializer.ID() {
+				t.Errorf("the handle names codec %d, want %d", h.Codec, serializer.ID())
+			}
+			if _, err := s.PutValue("bad", make(chan int), 0); err == nil {
+				t.Error("a channel was encoded")
+			}
+			if _, ok := s.GetCached("bad", 0); ok {
+				t.Error("a value that cannot be encoded left its name behind")
+			}
+		})
+	}
+}
+
+func TestSizes(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s := create(t, small(memory))
+		_, err := s.Reserve(-1, codec.IDRaw, 0)
+		wantError(t, "negative", err, ErrSize)
+		_, err = s.Reserve(1<<10+1, codec.IDRaw, 0)
+		wantError(t, "above the largest", err, ErrTooLarge)
+		huge := make([]byte, 1<<10)
+		_, err = s.PutVec("", [][]byte{huge, huge}, 0)
+		wantError(t, "pieces above the largest", err, ErrTooLarge)
+
+		h := mustPut(t, s, "", nil, Readers(0))
+		l := mustLease(t, s.Local().Take, h)
+		if len(l.Bytes()) != 0 {
+			t.Errorf("an empty object has %d bytes", len(l.Bytes()))
+		}
+		l.Release()
+
+		r := mustReserve(t, s, 10, 0)
+		if len(r.Bytes()) != 10 || cap(r.Bytes()) != 10 {
+			t.Errorf("10 bytes reserved, got %d of %d", len(r.Bytes()), cap(r.Bytes()))
+		}
+		for name, commit := range map[string][2]int{"too much": {11, 0}, "negative": {-1, 0}, "negative deliveries": {1, -1}} {
+			_, err := r.Commit(commit[0], commit[1])
+			wantError(t, name, err, ErrSize)
+		}
+		mustCommit(t, r, 10, 0) // the failures left it open
+	})
+}
+
+func TestReservationIsUsedOnce(t *testing.T) {
+	s := create(t, small(Heap))
+	committed := mustReserve(t, s, 10, 0)
+	mustCommit(t, committed, 10, 0)
+	aborted := mustReserve(t, s, 10, 0)
+	aborted.Abort()
+	var zero Reservation
+	for name, r := range map[string]*Reservation{"committed": &committed, "aborted": &aborted, "zero": &zero} {
+		wantPanic(t, "Commit of a "+name+" reservation", func() { _, _ = r.Commit(1, 0) })
+		wantPanic(t, "Abort of a "+name+" reservation", func() { r.Abort() })
+	}
+	// Also once the slot has another object, or none.
+	s.Clear()
+	wantPanic(t, "Commit after the object is gone", func() { _, _ = committed.Commit(1, 0) })
+	again := mustReserve(t, s, 10, 0)
+	wantPanic(t, "Commit after the slot was granted again", func() { _, _ = committed.Commit(1, 0) })
+	again.Abort()
+}
+
+func TestKeys(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s := create(t, small(memory))
+		reader := mustDeclare(t, s, "second")
+		h := mustPut(t, s, "a", content(10, 1), Readers(0))
+		_, err := s.Put("a", content(10, 2), 0)
+		wantError(t, "second put", err, ErrExists)
+
+		again, ok := s.GetCached("a", Readers(reader.ID()))
+		if !ok || again != h {
+			t.Fatalf("GetCached = %v, %t, want %v", again, ok, h)
+		}
+		if _, ok := s.GetCached("b", 0); ok {
+			t.Error("an object without a put")
+		}
+		if _, ok := s.GetCached("a", Readers(60)); ok {
+			t.Error("an absent reader was charged")
+		}
+		if _, ok := s.GetCached("", 0); ok {
+			t.Error("the empty key names an object")
+		}
+		wantError(t, "DeleteKey", s.DeleteKey("b"), ErrNotFound)
+
+		// Both debts must be settled before the object can go.
+		first := mustLease(t, s.Local().Take, h)
+		second := mustLease(t, reader.Take, h)
+		if err := s.DeleteKey("a"); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := s.GetCached("a", 0); ok {
+			t.Error("the name outlived DeleteKey")
+		}
+		first.Release()
+		s.FreeUnused(0)
+		if !bytes.Equal(second.Bytes(), content(10, 1)) {
+			t.Error("a deleted object changed under a lease")
+		}
+		if got := s.Stats().Objects; got != 1 {
+			t.Errorf("%d objects, want the held one", got)
+		}
+		second.Release()
+		s.FreeUnused(0)
+		if got := s.Stats().Objects; got != 0 {
+			t.Errorf("%d objects after the last lease", got)
+		}
+	})
+}
+
+func TestDelete(t *testing.T) {
+	s := create(t, small(Heap))
+	h := mustPut(t, s, "a", content(10, 1), 0)
+	if err := s.Delete(h); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Stats(); got.Objects != 0 || got.Keys != 0 {
+		t.Errorf("a settled object is still there after Delete: %+v", got)
+	}
+	wantError(t, "Delete again", s.Delete(h), ErrStale)
+	wantError(t, "Touch", s.Touch(h, 0), ErrStale)
+	wantError(t, "foreign", s.Delete(Handle{Store: h.Store + 1, Gen: 1}), ErrForeign)
+	wantError(t, "forged slot", s.Delete(Handle{Store: h.Store, Gen: 1, Slot: 99}), ErrCorrupt)
+}
+
+// TestIslands: what is held blocks nobody, and the oldest that is not held
+// goes first.
+func TestIslands(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s := create(t, small(memory))
+		held := mustPut(t, s, "held", content(512, 1), Readers(0))
+		l := mustLease(t, s.Local().Take, held)
+		for i := range 100 {
+			mustPut(t, s, fmt.Sprint(i), content(512, uint64(i)), 0)
+			wantClean(t, s)
+		}
+		if !bytes.Equal(l.Bytes(), content(512, 1)) {
+			t.Error("the held object changed")
+		}
+		_, youngest := s.GetCached("99", 0)
+		_, oldest := s.GetCached("0", 0)
+		if !youngest || oldest {
+			t.Errorf("youngest there: %t, oldest there: %t; want true, false", youngest, oldest)
+		}
+		l.Release()
+	})
+}
+
+// TestStrictFIFO: the same, but the held object blocks.
+func TestStrictFIFO(t *testing.T) {
+	opts := small(Heap)
+	opts.StrictFIFO = true
+	s := create(t, opts)
+	l := mustLease(t, s.Local().Take, mustPut(t, s, "", content(512, 1), Readers(0)))
+	var err error
+	puts := 0
+	for ; err == nil && puts < 100; puts++ {
+		_, err = s.Put("", content(512, 2), 0)
+	}
+	wantError(t, "the ring behind a held object", err, ErrFull)
+	if got := s.Stats().Objects; got != puts {
+		t.Errorf("%d of %d objects are left: what lies behind the held one was evicted in vain", got, puts)
+	}
+	l.Release()
+	mustPut(t, s, "", content(512, 3), 0)
+}
+
+func TestFullErrorNamesHolders(t *testing.T) {
+	s := create(t, small(Heap))
+	reader := mustDeclare(t, s, "slow")
+	_ = mustPut(t, s, "", content(512, 1), Readers(reader.ID()))
+	l := mustLease(t, s.Local().Pin, mustPut(t, s, "", content(100, 1), 0))
+	r := mustReserve(t, s, 200, 0)
+
+	var err error
+	for err == nil {
+		_, err = s.Put("", content(1000, 2), Readers(reader.ID()))
+	}
+	var full *FullError
+	if !errors.As(err, &full) {
+		t.Fatalf("error %v, want a *FullError", err)
+	}
+	if full.Resource != Room || full.NeededBytes != 1000 || full.Reserved != 1 || full.ReservedBytes != 200 {
+		t.Errorf("full of what: %+v", full)
+	}
+	want := []Holder{
+		{Reader: 1, Name: "slow", Objects: 4, Bytes: 3512, Debts: 4, Oldest: 1},
+		{Reader: 0, Name: "local", Objects: 1, Bytes: 100, Pins: 1, Oldest: 2},
+	}
+	if diff := cmp.Diff(want, full.Holders); diff != "" {
+		t.Errorf("holders (-want +got):\n%s", diff)
+	}
+	l.Release()
+	r.Abort()
+
+	for err = nil; err == nil; {
+		_, err = s.Put("", nil, Readers(reader.ID()))
+	}
+	if !errors.As(err, &full) || full.Resource != Slots || full.FreeSlots != 0 {
+		t.Errorf("error %v, want one about slots", err)
+	}
+	if err := s.RemoveReader(reader.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if left := s.Clear(); left != 0 {
+		t.Errorf("%d objects are left after their only reader was removed", left)
+	}
+}
+
+func TestGetNeverOverdraws(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s := create(t, small(memory))
+		reader := mustDeclare(t, s, "reader")
+		h := mustPut(t, s, "", content(100, 1), Readers(reader.ID(), 0))
+		for range 5 {
+			l := mustLease(t, reader.Get, h)
+			l.Release()
+		}
+		// The local reader has not read yet: the five above must not count
+		// for it.
+		s.FreeUnused(0)
+		l := mustLease(t, s.Local().Get, h)
+		if !bytes.Equal(l.Bytes(), content(100, 1)) {
+			t.Error("one reader that read twice freed the data under another")
+		}
+		wantClean(t, s)
+		l.Release()
+		if s.FreeUnused(0) == 0 {
+			t.Error("the object stays although all have read it")
+		}
+		_, err := reader.Get(h)
+		wantError(t, "Get of an evicted object", err, ErrStale)
+	})
+}
+
+func TestDebtsAreCounted(t *testing.T) {
+	s := create(t, small(Heap))
+	r := mustReserve(t, s, 10, Readers(0))
+	h := mustCommit(t, r, 10, 2) // three debts of the local reader in all
+	if err := s.Touch(h, Readers(0)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		l := mustLease(t, s.Local().Take, h)
+		l.Release()
+		s.FreeUnused(0)
+		if s.Stats().Objects != 1 {
+			t.Fatalf("the object went after %d of 4 deliveries", i+1)
+		}
+	}
+	if err := s.Local().Drop(h); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Local().Take(h)
+	wantError(t, "a fifth delivery", err, ErrNoDebt)
+	wantError(t, "dropping a fifth delivery", s.Local().Drop(h), ErrNoDebt)
+	s.FreeUnused(0)
+	if s.Stats().Objects != 0 {
+		t.Error("the object stays although every delivery was settled")
+	}
+}
+
+func TestShare(t *testing.T) {
+	s := create(t, small(Heap))
+	for name, take := range map[string]func(Handle) (Lease, error){"debt": s.Local().Take, "pin": s.Local().Pin} {
+		h := mustPut(t, s, "", content(10, 1), Readers(0))
+		l := mustLease(t, take, h)
+		if err := l.Share(2); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		l.Release()
+		wantError(t, name, l.Share(1), ErrClosed)
+		for range 2 {
+			s.FreeUnused(0)
+			l := mustLease(t, s.Local().Take, h)
+			l.Release()
+		}
+		if name == "pin" {
+			if err := s.Local().Drop(h); err != nil { // the debt of the put
+				t.Fatal(err)
+			}
+		}
+		s.FreeUnused(0)
+		if s.Stats().Objects != 0 {
+			t.Errorf("%s: the object stays", name)
+		}
+	}
+}
+
+func TestPinsKeep(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s := create(t, small(memory))
+		reader := mustDeclare(t, s, "reader")
+		h := mustPut(t, s, "", content(100, 1), 0)
+		l := mustLease(t, reader.Pin, h)
+		if freed := s.FreeUnused(0); freed != 0 {
+			t.Errorf("%d bytes were freed under a pin", freed)
+		}
+		if s.Stats().PinConflictsTotal != 1 {
+			t.Error("the pin was not counted as what kept the object")
+		}
+		l.Release()
+		if freed := s.FreeUnused(0); freed != 100 {
+			t.Errorf("%d bytes were freed, want 100", freed)
+		}
+		_, err := reader.Pin(h)
+		wantError(t, "Pin", err, ErrStale)
+	})
+}
+
+func TestFreeUnusedStopsAtTarget(t *testing.T) {
+	s := create(t, Options{Memory: Heap, ArenaBytes: 1 << 20})
+	for range 100 {
+		mustPut(t, s, "", content(100, 1), 0)
+	}
+	if freed := s.FreeUnused(250); freed != 300 {
+		t.Errorf("freed %d bytes, want the 300 of three objects", freed)
+	}
+	if freed := s.FreeUnused(-1); freed != 9700 {
+		t.Errorf("freed %d bytes, want all 9700", freed)
+	}
+}
+
+func TestExtent(t *testing.T) {
+	s := create(t, small(Heap))
+	reader := mustDeclare(t, s, "reader")
+	extent, err := s.ReserveExtent(nil, 100, 100, codec.IDRaw, Readers(reader.ID()))
+	if err != nil || len(extent) != 8 {
+		t.Fatalf("an extent of %d objects, %v; want the 8 slots", len(extent), err)
+	}
+	_, err = s.ReserveExtent(nil, 1, 100, codec.IDRaw, 0)
+	wantError(t, "when nothing fits", err, ErrFull)
+	_, err = s.ReserveExtent(nil, 0, 100, codec.IDRaw, 0)
+	wantError(t, "no objects", err, ErrSize)
+
+	var handles []Handle
+	for i := range extent[:3] {
+		copy(extent[i].Bytes(), content(50, uint64(i)))
+		extent[i].SetCodec(codec.IDMsgpack)
+		handles = append(handles, mustCommit(t, extent[i], 50, 0))
+	}
+	for i := range extent[3:] {
+		extent[3+i].Abort()
+	}
+	s.FreeUnused(0)
+	if got := s.Stats(); got.Objects != 3 || got.AbortedTotal != 5 {
+		t.Errorf("%d objects and %d aborted, want 3 and 5", got.Objects, got.AbortedTotal)
+	}
+	for i, h := range handles {
+		l := mustLease(t, reader.Take, h)
+		if !bytes.Equal(l.Bytes(), content(50, uint64(i))) || codec.ID(h.Codec) != codec.IDMsgpack {
+			t.Errorf("object %d has other bytes, or codec %d", i, h.Codec)
+		}
+		l.Release()
+	}
+}
+
+func TestDoorbell(t *testing.T) {
+	s := create(t, small(Heap))
+	rang := 0
+	s.OnRoom(func() { rang++ })
+	reader := mustDeclare(t, s, "reader")
+	steps := []struct {
+		name string
+		step func() func() // returns what may make room
+	}{
+		{"release of a debt", func() func() {
+			l := mustLease(t, reader.Take, mustPut(t, s, "", nil, Readers(reader.ID())))
+			return l.Release
+		}},
+		{"release of a pin", func() func() {
+			l := mustLease(t, reader.Pin, mustPut(t, s, "", nil, 0))
+			return l.Release
+		}},
+		{"drop", func() func() {
+			h := mustPut(t, s, "", nil, Readers(reader.ID()))
+			return func() { _ = reader.Drop(h) }
+		}},
+		{"abort", func() func() {
+			r := mustReserve(t, s, 1, 0)
+			return r.Abort
+		}},
+		{"a pin that found its object gone", func() func() {
+			h := mustPut(t, s, "", nil, 0)
+			s.Clear()
+			return func() { _, _ = reader.Pin(h) }
+		}},
+	}
+	for _, tc := range steps {
+		makeRoom := tc.step()
+		rang = 0
+		s.WantRoom(true)
+		s.WantRoom(true) // raising it twice is raising it once
+		if makeRoom(); rang != 1 {
+			t.Errorf("%s: the bell rang %d times while room was wanted, want 1", tc.name, rang)
+		}
+		makeRoom = tc.step()
+		s.WantRoom(false)
+		if makeRoom(); rang != 1 {
+			t.Errorf("%s: the bell rang while no room was wanted", tc.name)
+		}
+	}
+}
+
+func TestReaders(t *testing.T) {
+	s := create(t, Options{Memory: Heap, ArenaBytes: minArenaBytes, MaxReaders: 3})
+	var ids []ReaderID
+	for range 3 {
+		ids = append(ids, mustDeclare(t, s, "r").ID())
+	}
+	if diff := cmp.Diff([]ReaderID{1, 2, 3}, ids); diff != "" {
+		t.Errorf("indexes (-want +got):\n%s", diff)
+	}
+	_, err := s.DeclareReader("one too many")
+	wantError(t, "a fourth", err, ErrTooManyReaders)
+	wantError(t, "removing the local reader", s.RemoveReader(0), ErrUnknownReader)
+	wantError(t, "removing nobody", s.RemoveReader(9), ErrUnknownReader)
+	wantError(t, "removing no index", s.RemoveReader(200), ErrUnknownReader)
+	_, err = s.Put("", nil, Readers(1, 40))
+	var which *ReaderError
+	if !errors.As(err, &which) || which.Readers != Readers(40) {
+		t.Errorf("charging an absent reader: %v, want an error that names 40", err)
+	}
+}
+
+// TestRemoveReader: what a dead reader held is free, exactly, and its
+// successor under the same index owes nothing.
+func TestRemoveReader(t *testing.T) {
+	s := create(t, small(Heap))
+	doomed, other := mustDeclare(t, s, "doomed"), mustDeclare(t, s, "other")
+	both := mustPut(t, s, "", content(10, 1), Readers(doomed.ID(), other.ID()))
+	mustPut(t, s, "", content(10, 2), Readers(doomed.ID()))
+	pinned := mustPut(t, s, "", content(10, 3), 0)
+	mustLease(t, doomed.Pin, pinned)
+	mustLease(t, doomed.Take, both)
+	uncommitted := mustReserve(t, s, 10, Readers(doomed.ID()))
+
+	if err := s.RemoveReader(doomed.ID()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := doomed.Get(both)
+	wantError(t, "Get by a removed reader", err, ErrClosed)
+	if freed := s.FreeUnused(0); freed != 20 {
+		t.Errorf("%d bytes came free, want the 20 of the objects it alone held", freed)
+	}
+	heir := mustDeclare(t, s, "heir")
+	if heir.ID() != doomed.ID() {
+		t.Fatalf("the heir has index %d", heir.ID())
+	}
+	uncommitted.Abort() // its debts were the dead reader's, not the heir's
+	s.FreeUnused(0)
+	wantClean(t, s)
+	_, err = heir.Take(both)
+	wantError(t, "the heir takes what its predecessor owed", err, ErrNoDebt)
+	l := mustLease(t, other.Take, both)
+	l.Release()
+}
+
+func TestQuarantine(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s := create(t, small(memory))
+		liar, honest := mustDeclare(t, s, "liar"), mustDeclare(t, s, "honest")
+		held := mustPut(t, s, "", content(10, 1), Readers(liar.ID()))
+		free := mustPut(t, s, "", content(10, 2), Readers(honest.ID()))
+		liar.ledger[held.Slot].done.Add(5)
+		if err := honest.Drop(free); err != nil {
+			t.Fatal(err)
+		}
+		if freed := s.FreeUnused(0); freed != 10 {
+			t.Errorf("%d bytes came free, want those of the object the liar was not charged for", freed)
+		}
+		if got := s.Stats().Quarantined; got != Readers(liar.ID()) {
+			t.Errorf("quarantined: %v", got)
+		}
+		_, err := s.Put("", nil, Readers(liar.ID()))
+		wantError(t, "charging it", err, ErrQuarantined)
+		mustPut(t, s, "", nil, Readers(honest.ID()))
+		// Making its books look right again changes nothing.
+		liar.ledger[held.Slot].done.Add(^uint32(3))
+		if freed := s.FreeUnused(0); freed != 0 {
+			t.Error("what a quarantined reader held came free before it was removed")
+		}
+		if h := s.Holders()[0]; !h.Quarantined || h.Objects != 1 {
+			t.Errorf("holder %v", h)
+		}
+		if err := s.RemoveReader(liar.ID()); err != nil {
+			t.Fatal(err)
+		}
+		if freed := s.FreeUnused(0); freed != 10 {
+			t.Errorf("%d bytes came free after it was removed", freed)
+		}
+	})
+}
+
+func TestDoubleRelease(t *testing.T) {
+	s := create(t, small(Heap))
+	for name, take := range map[string]func(Handle) (Lease, error){"debt": s.Local().Take, "pin": s.Local().Pin} {
+		h := mustPut(t, s, "", nil, Readers(0))
+		l := mustLease(t, take, h)
+		twin := l
+		l.Release()
+		wantPanic(t, name+": releasing a variable twice", l.Release)
+		wantPanic(t, name+": releasing a copy", twin.Release)
+	}
+	if invariantsOn {
+		h := mustPut(t, s, "", nil, Readers(0))
+		other := mustLease(t, s.Local().Take, h)
+		if err := s.Touch(h, Readers(0)); err != nil {
+			t.Fatal(err)
+		}
+		l := mustLease(t, s.Local().Take, h)
+		twin := l
+		l.Release()
+		wantPanic(t, "releasing a copy while another lease is open", twin.Release)
+		other.Release()
+	}
+	var zero Lease
+	wantPanic(t, "releasing the zero lease", zero.Release)
+}
+
+func TestClose(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s, err := Create(small(memory))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reader := mustDeclare(t, s, "reader")
+		h := mustPut(t, s, "a", content(100, 1), Readers(reader.ID()))
+		l := mustLease(t, reader.Take, h)
+		r := mustReserve(t, s, 10, 0)
+
+		wantError(t, "Close with a lease", s.Close(), ErrBusy)
+		if !bytes.Equal(l.Bytes(), content(100, 1)) {
+			t.Error("closing the store took the bytes from under a lease")
+		}
+		l.Release()
+		wantError(t, "Close with a reservation", s.Close(), ErrBusy)
+		r.Abort()
+		for range 2 {
+			if err := s.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		}
+
+		_, err = s.Put("", nil, 0)
+		wantError(t, "Put", err, ErrClosed)
+		_, err = reader.Get(h)
+		wantError(t, "Get", err, ErrClosed)
+		_, err = s.DeclareReader("late")
+		wantError(t, "DeclareReader", err, ErrClosed)
+		wantError(t, "Delete", s.Delete(h), ErrClosed)
+		wantError(t, "DeleteKey", s.DeleteKey("a"), ErrClosed)
+		if _, ok := s.GetCached("a", 0); ok {
+			t.Error("GetCached finds an object in a closed store")
+		}
+		s.FreeUnused(0)
+		s.Clear()
+		s.Check()
+		s.Stats()
+		s.WantRoom(true)
+		// A method that was past its check when the store closed.
+		if word := s.lines[h.Slot].word.load(); memory == Shared && word != 0 {
+			t.Errorf("the word reads %x in an unmapped directory", word)
+		}
+	})
+}
+
+func TestOptions(t *testing.T) {
+	for name, opts := range map[string]Options{
+		"arena too small":    {ArenaBytes: 100},
+		"arena negative":     {ArenaBytes: -1},
+		"object above arena": {ArenaBytes: 1 << 20, MaxObjectBytes: 2 << 20},
+		"negative slots":     {Slots: -1},
+		"too many readers":   {MaxReaders: 64},
+		"unknown memory":     {Memory: 7},
+	} {
+		_, err := Create(opts)
+		wantError(t, name, err, ErrOptions)
+	}
+	if err := (Options{}).Validate(); err != nil {
+		t.Errorf("the zero options: %v", err)
+	}
+}
+
+// TestEmptyStoreIsCheap: what an idle store of the default size costs on the
+// Go heap.
+func TestEmptyStoreIsCheap(t *testing.T) {
+	if len(memories()) == 1 {
+		t.Skip("this platform keeps stores on the heap")
+	}
+	const limit = 1_500_000
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	s := create(t, Options{})
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; got > limit {
+		t.Errorf("an empty store of %d slots allocates %d bytes on the heap, want %d at most", s.Stats().Slots, got, limit)
+	}
+}
