@@ -173,21 +173,18 @@ func (d *Delivery) recycle() {
 // reclaim finishes a delivery that is in the bus's hands, which must not touch
 // it afterwards, or one that was held when its stage is gone.
 func (d *Delivery) reclaim() {
-	switch d.state.Swap(stateFinished) {
-	case stateSent:
+	if d.state.Load() == stateSent { // nobody else knows it: no race to win
 		d.giveBack()
 		d.recycle()
-	case stateHeld:
+	} else if d.state.CompareAndSwap(stateHeld, stateFinished) {
 		d.giveBack()
 	}
 }
 
 // discard finishes a delivery that left the queue without ever getting credit.
 func (d *Delivery) discard() {
-	if d.state.Swap(stateFinished) != stateFinished {
-		d.releasePayload()
-		d.recycle()
-	}
+	d.releasePayload()
+	d.recycle()
 }
 
 // giveBack releases the payload and returns the credit. Called once.

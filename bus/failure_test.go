@@ -378,7 +378,7 @@ func TestBatchEmissionNeverWaits(t *testing.T) {
 	p.Edges = append(p.Edges, bus.Edge{From: "batch", Window: 2})
 	b := open(t, p, bus.Options{})
 	unread := sendAll(t, b, 50)
-	waitForStall(t, b, "batch->")
+	waitForStall(t, b, "batch->", 0)
 	for range 5 {
 		mustReceive(t, sendAll(t, b, 50), numbers(50))
 	}

@@ -59,7 +59,7 @@ func TestWindowHoldsTheProducerBack(t *testing.T) {
 		}
 	}
 	<-g.entered
-	stalls := waitForStall(t, b, "first->second")
+	stalls := waitForStall(t, b, "first->second", window)
 	if got := b.Stats().Edges[0].Deliveries; got != window {
 		t.Errorf("%d deliveries sent, the window is %d", got, window)
 	}
@@ -77,12 +77,13 @@ func TestWindowHoldsTheProducerBack(t *testing.T) {
 	}
 }
 
-// waitForStall waits until something waits on that edge, and says who for.
-func waitForStall(t *testing.T, b *bus.Bus, edge string) bus.Stall {
+// waitForStall waits until something waits on that edge, with that many
+// deliveries under way, and says who for.
+func waitForStall(t *testing.T, b *bus.Bus, edge string, deliveries int) bus.Stall {
 	t.Helper()
 	for t.Context().Err() == nil {
 		for _, s := range b.Stalls(0) {
-			if s.Edge == edge {
+			if s.Edge == edge && s.Deliveries >= deliveries {
 				return s
 			}
 		}
@@ -105,7 +106,7 @@ func TestByteWindowHoldsTheProducerBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waitForStall(t, b, "first->second")
+	waitForStall(t, b, "first->second", 2)
 	if got := b.Stats().Edges[0].Deliveries; got != 2 {
 		t.Errorf("%d deliveries of 10 kB fit a window of 25 kB", got)
 	}

@@ -221,7 +221,7 @@ func TestSuspendedRequestHoldsNobodyUp(t *testing.T) {
 			_ = r.CloseSend(ctx)
 		}()
 	}
-	waitForStall(t, b, "b->c")
+	waitForStall(t, b, "b->c", 0)
 	// The first one still gets through.
 	go func() {
 		for range 10 {

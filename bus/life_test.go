@@ -27,7 +27,7 @@ func TestAbort(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			waitForStall(t, b, "first->second")
+			waitForStall(t, b, "first->second", 0)
 			why := errors.New("the user hung up")
 			r.Abort(why)
 			if _, err := receive(t, r); !errors.Is(err, bus.ErrAborted) || !errors.Is(err, why) {

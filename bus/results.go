@@ -10,7 +10,8 @@ import (
 // caller has not received.
 type results struct {
 	mu      sync.Mutex
-	queue   []*Delivery
+	queue   []*Delivery // queue[head:] are waiting
+	head    int
 	wake    chan struct{} // capacity 1: something changed
 	asleep  int           // how many wait in wake
 	streams int           // those whose end has not been received
@@ -95,12 +96,21 @@ func (rs *results) sleep(ctx context.Context, over <-chan struct{}) (*Delivery, 
 func (rs *results) pop() *Delivery {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if len(rs.queue) == 0 {
+	if rs.head == len(rs.queue) {
 		return nil
 	}
-	d := rs.queue[0]
-	rs.queue[0] = nil
-	if rs.queue = rs.queue[1:]; len(rs.queue) > 0 && rs.asleep > 0 {
+	d := rs.queue[rs.head]
+	rs.queue[rs.head] = nil
+	rs.head++
+	switch {
+	case rs.head == len(rs.queue):
+		rs.queue, rs.head = rs.queue[:0], 0
+	case rs.head > len(rs.queue)/2:
+		n := copy(rs.queue, rs.queue[rs.head:])
+		clear(rs.queue[n:])
+		rs.queue, rs.head = rs.queue[:n], 0
+	}
+	if rs.head < len(rs.queue) && rs.asleep > 0 {
 		rs.signal()
 	}
 	rs.held++
@@ -117,7 +127,7 @@ func (rs *results) end(r *Request) error {
 		return r.cause()
 	}
 	rs.mu.Lock()
-	over := rs.closed || (rs.streams == 0 && len(rs.queue) == 0)
+	over := rs.closed || (rs.streams == 0 && rs.head == len(rs.queue))
 	rs.ended = rs.ended || over
 	rs.mu.Unlock()
 	if !over {
@@ -139,8 +149,8 @@ func (rs *results) streamEnded() {
 func (rs *results) close() []*Delivery {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	q := rs.queue
-	rs.queue, rs.closed, rs.ended = nil, true, true
+	q := rs.queue[rs.head:]
+	rs.queue, rs.head, rs.closed, rs.ended = nil, 0, true, true
 	return q
 }
 

@@ -27,7 +27,6 @@ type StageStats struct {
 	Slots     int    `json:"slots"`
 	SlotsFree int    `json:"slots_free"`
 	Queued    int    `json:"queued"` // messages in the mailboxes
-	Handled   int64  `json:"handled"`
 	Panics    int64  `json:"panics"`
 	Restarts  int64  `json:"restarts"`
 }
@@ -104,7 +103,6 @@ func (st *stage) stats() StageStats {
 	s.SlotsFree = len(st.slots.free)
 	st.slots.mu.Unlock()
 	for _, w := range st.workers {
-		s.Handled += w.handled.Load()
 		s.Panics += w.panics.Load()
 		s.Queued += w.actor.Len()
 		s.Restarts += w.actor.Restarts()

@@ -19,7 +19,6 @@ type worker struct {
 	producer *actors.Producer
 	batcher  *actors.Batcher[*Delivery]
 	log      *slog.Logger
-	handled  atomic.Int64
 	panics   atomic.Int64
 
 	// What is being handled, for Failed, which runs while the actor stands
@@ -109,7 +108,6 @@ func (w *worker) handle(t *Task, parts []*Delivery) {
 		err = w.call(t, parts)
 	}
 	w.task, w.parts = nil, nil
-	w.handled.Add(1)
 	if err != nil {
 		t.failAt(parts[0], err)
 	}
@@ -310,7 +308,6 @@ func (w *worker) runBatch(batch []*Delivery) {
 			_ = d.Finish(err) // those finished by the handler say so: no matter
 		}
 	}
-	w.handled.Add(int64(len(live)))
 	w.parts = nil
 }
 
@@ -327,5 +324,4 @@ func (w *worker) pass(t *Task, d *Delivery) {
 	w.task, w.parts = t, w.one[:]
 	w.actor.Pass(d)
 	w.task, w.parts = nil, nil
-	w.handled.Add(1)
 }
