@@ -1,0 +1,141 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// ErrBuild reports a valid file that cannot become a bus in this process.
+var ErrBuild = errors.New("config: cannot build the pipeline")
+
+// Work is what a handler's factory learns of the stage that it makes: all
+// that the file says of it, and of the edges on both sides, whose connectors
+// may carry settings for the stage (such as codec_chunk_frames).
+type Work struct {
+	Stage Stage
+	In    []Edge
+	Out   []Edge
+}
+
+// Factory makes the work of a stage: a specification with one of Handle, Join,
+// Batch and Props set. What the file says of the stage is filled in afterwards
+// and wins.
+type Factory func(Work) (bus.StageSpec, error)
+
+// Build turns the file into a pipeline and options for [bus.Open]. Handlers
+// are looked up by [Stage.Handler]. All problems are reported at once; the
+// error wraps [ErrBuild], or [ErrNoTransport].
+func (p *Pipeline) Build(handlers map[string]Factory) (bus.Pipeline, bus.Options, error) {
+	var out bus.Pipeline
+	errs := []error{p.Runnable()}
+	for _, st := range p.Stages {
+		spec, err := p.buildStage(st, handlers)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%w: %s:%d:%d: stage %s: %w", ErrBuild, p.File, st.Pos.Line, st.Pos.Column, st.ID, err))
+		}
+		out.Stages = append(out.Stages, spec)
+	}
+	for _, e := range p.Edges {
+		out.Edges = append(out.Edges, bus.Edge{
+			From: e.From, To: e.To,
+			Window:      e.WindowSize, // -1 means the same to the bus
+			WindowBytes: e.WindowBytes,
+			Policy:      policies[e.Policy],
+		})
+	}
+	return out, p.Bus.options(p.Name), errors.Join(errs...)
+}
+
+var policies = map[Policy]bus.Policy{
+	PolicyBlock:      bus.Block,
+	PolicyFail:       bus.Fail,
+	PolicyDropOldest: bus.DropOldest,
+}
+
+func (p *Pipeline) buildStage(st Stage, handlers map[string]Factory) (bus.StageSpec, error) {
+	if len(st.Exec) > 0 || st.Attach {
+		return bus.StageSpec{}, errors.New("it is a process of its own (exec or attach): this build runs stages inside one process; remove the setting and register a handler")
+	}
+	make, ok := handlers[st.Handler]
+	if !ok {
+		known := slices.Sorted(maps.Keys(handlers))
+		return bus.StageSpec{}, fmt.Errorf("there is no handler %q: register it, or name one of %s with omnibus.handler", st.Handler, strings.Join(known, ", "))
+	}
+	in, out := p.edgesOf(st.ID)
+	spec, err := make(Work{Stage: st, In: in, Out: out})
+	if err != nil {
+		return spec, fmt.Errorf("handler %q: %w", st.Handler, err)
+	}
+	if st.Join != (spec.Join != nil) {
+		return spec, fmt.Errorf("omnibus.join is %v, but the handler %q makes it %v", st.Join, st.Handler, spec.Join != nil)
+	}
+	st.overlay(&spec)
+	return spec, nil
+}
+
+func (p *Pipeline) edgesOf(id string) (in, out []Edge) {
+	for _, e := range p.Edges {
+		if e.To == id {
+			in = append(in, e)
+		}
+		if e.From == id {
+			out = append(out, e)
+		}
+	}
+	return in, out
+}
+
+// overlay puts what the file says over what the factory chose.
+func (st Stage) overlay(spec *bus.StageSpec) {
+	spec.Name = st.ID
+	set(&spec.Replicas, st.Replicas)
+	set(&spec.MaxInflight, st.MaxInflight)
+	set(&spec.BatchSize, st.Batch.Size)
+	set(&spec.BatchWait, st.Batch.Wait)
+	set(&spec.Attempts, st.Attempts)
+	spec.Replay = spec.Replay || st.Replay
+	switch st.State {
+	case StateNone:
+		spec.State = bus.StateNone
+	case StateRequest:
+		spec.State = bus.StateRequest
+	}
+}
+
+// set overwrites *v unless the file is silent.
+func set[T comparable](v *T, to T) {
+	var silent T
+	if to != silent {
+		*v = to
+	}
+}
+
+func (b Bus) options(name string) bus.Options {
+	o := bus.Options{
+		Name:         name,
+		MaxRequests:  b.MaxRequests,
+		InlineBytes:  int(b.InlineBytes),
+		StallTimeout: b.StallTimeout,
+		Store:        shmstore.Options{ArenaBytes: b.RingBytes, Slots: b.Slots},
+	}
+	switch b.Serializer {
+	case SerializerRaw:
+		o.Serializer = codec.RawSerializer{}
+	case SerializerMsgpack:
+		o.Serializer = codec.MsgpackSerializer{}
+	}
+	switch b.Memory {
+	case MemoryShared:
+		o.Store.Memory = shmstore.Shared
+	case MemoryHeap:
+		o.Store.Memory = shmstore.Heap
+	}
+	return o
+}

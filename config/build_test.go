@@ -1,0 +1,118 @@
+package config_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/config"
+)
+
+const threeStages = `
+omnibus: {name: talk, ring_bytes: 8MiB, memory: heap, max_requests: 4}
+stages:
+  - {stage_id: thinker, voice: deep, omnibus: {max_inflight: 2}}
+  - {stage_id: talker, omnibus: {handler: loud, replicas: 2, state: none, attempts: 3}}
+  - {stage_id: vocoder, input_connectors: {from_talker: shm}}
+connectors:
+  shm: {name: SharedMemoryConnector, extra: {codec_chunk_frames: 25}}
+edges:
+  - {from: thinker, to: talker, window_size: 4}
+  - {from: talker, to: vocoder, window_size: -1, omnibus: {policy: fail, window_bytes: 64KiB}}
+`
+
+// TestBuildRuns builds a bus out of a file and sends a request through it.
+func TestBuildRuns(t *testing.T) {
+	p, err := config.Parse("talk.yaml", []byte(threeStages))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen []string
+	stage := func(f func(string) string) config.Factory {
+		return func(w config.Work) (bus.StageSpec, error) {
+			voice, _ := w.Stage.Settings.Get("voice")
+			frames := any(nil)
+			if len(w.In) > 0 {
+				frames, _ = w.In[0].Connector.Extra.Get("codec_chunk_frames")
+			}
+			seen = append(seen, fmt.Sprint(w.Stage.ID, " ", voice, " ", frames, " ", len(w.Out)))
+			return bus.Stage("", func(_ *bus.Task, in string) (string, error) { return f(in), nil }), nil
+		}
+	}
+	pipeline, opts, err := p.Build(map[string]config.Factory{
+		"thinker": stage(func(s string) string { return s + "!" }),
+		"loud":    stage(strings.ToUpper),
+		"vocoder": stage(func(s string) string { return "<" + s + ">" }),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"thinker deep <nil> 1", "talker <nil> <nil> 1", "vocoder <nil> 25 0"}, seen); diff != "" {
+		t.Error(diff)
+	}
+	b, err := bus.Open(t.Context(), pipeline, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	r, err := b.Submit(t.Context(), "hey")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d, err := range r.Results(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := bus.Result[string](d); err != nil || got != "<HEY!>" {
+			t.Errorf("got %q, %v", got, err)
+		}
+	}
+	s := b.Stats()
+	if e := s.Edges[0]; e.Window != 4 || s.Edges[1].Window != bus.Unbounded || s.Edges[1].WindowBytes != 64<<10 {
+		t.Errorf("windows: %+v", s.Edges)
+	}
+	if st := s.Stages[0]; st.Slots != 2 || s.Store.ArenaBytes != 8<<20 {
+		t.Errorf("stage %+v, store %+v", st, s.Store)
+	}
+}
+
+func TestBuildReportsEverything(t *testing.T) {
+	p, err := config.Parse("bad.yaml", []byte(`
+stages:
+  - {stage_id: a}
+  - {stage_id: b, omnibus: {exec: [./model]}}
+  - {stage_id: c, omnibus: {handler: broken}, input_connectors: {from_b: far}}
+connectors:
+  far: {name: MooncakeConnector}
+edges:
+  - {from: a, to: b}
+  - {from: b, to: c}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = p.Build(map[string]config.Factory{
+		"broken": func(config.Work) (bus.StageSpec, error) { return bus.StageSpec{}, errors.New("no model") },
+	})
+	if !errors.Is(err, config.ErrBuild) || !errors.Is(err, config.ErrNoTransport) {
+		t.Fatalf("got %v", err)
+	}
+	for _, want := range []string{
+		`bad.yaml:3:5: stage a: there is no handler "a"`,
+		"stage b: it is a process of its own",
+		`stage c: handler "broken": no model`,
+		"MooncakeConnector",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("missing %q in:\n%v", want, err)
+		}
+	}
+}
