@@ -17,7 +17,7 @@ omnibus: {name: talk, ring_bytes: 8MiB, memory: heap, max_requests: 4}
 stages:
   - {stage_id: thinker, voice: deep, omnibus: {max_inflight: 2}}
   - {stage_id: talker, omnibus: {handler: loud, replicas: 2, state: none, attempts: 3}}
-  - {stage_id: vocoder, input_connectors: {from_talker: shm}}
+  - {stage_id: vocoder, input_connectors: {from_stage_talker: shm}}
 connectors:
   shm: {name: SharedMemoryConnector, extra: {codec_chunk_frames: 25}}
 edges:
@@ -89,7 +89,7 @@ func TestBuildReportsEverything(t *testing.T) {
 stages:
   - {stage_id: a}
   - {stage_id: b, omnibus: {exec: [./model]}}
-  - {stage_id: c, omnibus: {handler: broken}, input_connectors: {from_b: far}}
+  - {stage_id: c, omnibus: {handler: broken}, input_connectors: {from_stage_b: far}}
 connectors:
   far: {name: MooncakeConnector}
 edges:
