@@ -106,7 +106,7 @@ edges:
 		t.Fatalf("got %v", err)
 	}
 	for _, want := range []string{
-		`bad.yaml:3:5: stage a: there is no handler "a"`,
+		`bad.yaml:3:16: stage a: there is no handler "a"`,
 		"stage b: it is a process of its own",
 		`stage c: handler "broken": no model`,
 		"MooncakeConnector",
