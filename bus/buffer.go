@@ -159,7 +159,7 @@ func (b *Buffer) admitTo(f *flow) error {
 	if f.edge.queues() {
 		return f.makeRoom(c)
 	}
-	if f.tryTake(c) {
+	if f.enter(c) {
 		return nil
 	}
 	b.e.turn.leave()

@@ -114,11 +114,21 @@ func (f *flow) admit() {
 	}
 }
 
+// enter is tryTake for the first delivery too: it takes a free slot at the
+// consumer if the request has none.
+func (f *flow) enter(cost int64) bool {
+	if f.tryTake(cost) {
+		return true
+	}
+	if f.open() {
+		return false
+	}
+	f.req.wantSlot(f.consumer)
+	return f.tryTake(cost)
+}
+
 // take waits for credit, until the request is over or cancel is closed.
 func (f *flow) take(cost int64, cancel <-chan struct{}) error {
-	if f.tryTake(cost) {
-		return nil
-	}
 	f.asleep.Lock()
 	defer f.asleep.Unlock()
 	if f.wake == nil {

@@ -32,7 +32,7 @@ func (o *outlet) sendSmall(p []byte, c codec.ID, em emission) bool {
 	ed := o.edges[0]
 	f := o.req.flow(ed)
 	price := cost(len(p))
-	if ed.queues() || o.req.over() || !f.tryTake(price) {
+	if ed.queues() || o.req.over() || !f.enter(price) {
 		return false
 	}
 	o.mu.Lock()
@@ -100,7 +100,7 @@ func (e Emitter) close() error {
 		if e.out.hasEnded(f) { // its consumer may be gone by now
 			continue
 		}
-		if !ed.queues() && !f.open() {
+		if !ed.queues() && !f.enter(0) {
 			if err := e.awaitSlot(f); err != nil {
 				return err
 			}

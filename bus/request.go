@@ -232,11 +232,14 @@ func (r *Request) wantSlot(t *Task) {
 // has to be waited for.
 func (r *Request) takeSlots() {
 	for r.nextSlot < r.slotTarget && !r.over() {
-		w := &poolWaiter[*slot]{granted: r.granted}
-		s, ok := r.bus.graph.stages[r.nextSlot].slots.take(w)
+		slots := &r.bus.graph.stages[r.nextSlot].slots
+		s, ok := slots.tryTake()
 		if !ok {
-			r.waiter = w
-			return
+			w := &poolWaiter[*slot]{granted: r.granted}
+			if s, ok = slots.take(w); !ok {
+				r.waiter = w
+				return
+			}
 		}
 		r.putSlot(s)
 	}
