@@ -157,7 +157,8 @@ func TestAttemptsAreBounded(t *testing.T) {
 // twice.
 func TestReplay(t *testing.T) {
 	var panics atomic.Int32
-	sum := bus.StageSpec{Name: "sum", Replay: true, Attempts: 2,
+	sum := bus.StageSpec{
+		Name: "sum", Replay: true, Attempts: 2,
 		Handle: func(t *bus.Task, d *bus.Delivery) error {
 			in, err := bus.Result[string](d)
 			if err != nil {

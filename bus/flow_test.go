@@ -310,7 +310,7 @@ func TestFanOutStoresOnce(t *testing.T) {
 	}
 	p := bus.Pipeline{
 		Stages: []bus.StageSpec{
-			bus.StageSpec{Name: "src", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.EmitBytes(make([]byte, 5000)) }},
+			{Name: "src", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.EmitBytes(make([]byte, 5000)) }},
 			count("x"), count("y"), count("z"),
 		},
 		Edges: []bus.Edge{{From: "src", To: "x"}, {From: "src", To: "y"}, {From: "src", To: "z"}},
@@ -334,7 +334,7 @@ func TestEmitToOneEdge(t *testing.T) {
 	}
 	p := bus.Pipeline{
 		Stages: []bus.StageSpec{
-			bus.StageSpec{Name: "split", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+			{Name: "split", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 				if err := t.Emit("1", bus.To("x"), bus.Key("k1")); err != nil {
 					return err
 				}

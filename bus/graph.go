@@ -114,7 +114,7 @@ func (g *graph) connect(spec Edge) error {
 	case spec.Window != Unbounded && (spec.Window < 1 || spec.Window > maxWindow):
 		return bad("Window is %d: use 1 to %d, or Unbounded", spec.Window, maxWindow)
 	case spec.WindowBytes < 0 || spec.WindowBytes > maxWindowBytes:
-		return bad("WindowBytes is %d: use 0 for the default, or up to %d", spec.WindowBytes, int64(maxWindowBytes))
+		return bad("WindowBytes is %d: use 0 for the default, or up to %d", spec.WindowBytes, maxWindowBytes)
 	case spec.Policy < Block || spec.Policy > DropOldest:
 		return bad("unknown policy %d", spec.Policy)
 	case spec.From == "" && spec.Policy == DropOldest:

@@ -78,7 +78,7 @@ func TestContextEndsTheRequest(t *testing.T) {
 		ctx  func(context.Context) (context.Context, context.CancelFunc)
 		want error
 	}{
-		"canceled": {func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithCancel(ctx) }, bus.ErrAborted},
+		"canceled": {context.WithCancel, bus.ErrAborted},
 		"timed out": {func(ctx context.Context) (context.Context, context.CancelFunc) {
 			return context.WithTimeout(ctx, 20*time.Millisecond)
 		}, bus.ErrDeadline},

@@ -86,7 +86,8 @@ func decode[T any](d *Delivery) (T, error) {
 		*t, err = d.Tensor()
 		return v, err
 	}
-	return v, d.Decode(&v)
+	err := d.Decode(&v)
+	return v, err
 }
 
 // Result decodes a result received from a request, or any other delivery.

@@ -63,13 +63,13 @@ func (p *Pipeline) buildStage(st Stage, handlers map[string]Factory) (bus.StageS
 	if len(st.Exec) > 0 || st.Attach {
 		return bus.StageSpec{}, errors.New("it is a process of its own (exec or attach): this build runs stages inside one process; remove the setting and register a handler")
 	}
-	make, ok := handlers[st.Handler]
+	factory, ok := handlers[st.Handler]
 	if !ok {
 		known := slices.Sorted(maps.Keys(handlers))
 		return bus.StageSpec{}, fmt.Errorf("there is no handler %q: register it, or name one of %s with omnibus.handler", st.Handler, strings.Join(known, ", "))
 	}
 	in, out := p.edgesOf(st.ID)
-	spec, err := make(Work{Stage: st, In: in, Out: out})
+	spec, err := factory(Work{Stage: st, In: in, Out: out})
 	if err != nil {
 		return spec, fmt.Errorf("handler %q: %w", st.Handler, err)
 	}
@@ -93,15 +93,15 @@ func (p *Pipeline) edgesOf(id string) (in, out []Edge) {
 }
 
 // overlay puts what the file says over what the factory chose.
-func (st Stage) overlay(spec *bus.StageSpec) {
-	spec.Name = st.ID
-	set(&spec.Replicas, st.Replicas)
-	set(&spec.MaxInflight, st.MaxInflight)
-	set(&spec.BatchSize, st.Batch.Size)
-	set(&spec.BatchWait, st.Batch.Wait)
-	set(&spec.Attempts, st.Attempts)
-	spec.Replay = spec.Replay || st.Replay
-	switch st.State {
+func (s *Stage) overlay(spec *bus.StageSpec) {
+	spec.Name = s.ID
+	set(&spec.Replicas, s.Replicas)
+	set(&spec.MaxInflight, s.MaxInflight)
+	set(&spec.BatchSize, s.Batch.Size)
+	set(&spec.BatchWait, s.Batch.Wait)
+	set(&spec.Attempts, s.Attempts)
+	spec.Replay = spec.Replay || s.Replay
+	switch s.State {
 	case StateNone:
 		spec.State = bus.StateNone
 	case StateRequest:

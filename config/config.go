@@ -8,7 +8,6 @@ import (
 )
 
 // Unbounded is the window size of an edge that is bounded by bytes alone.
-
 const Unbounded = -1
 
 // State is what a stage keeps between messages.

@@ -88,14 +88,16 @@ func (w *wiring) search(next [][]*wire, start int) []*wire {
 func (w *wiring) cycle(via []*wire, start int) {
 	closing := via[start]
 	names := []string{closing.to}
-	for e, i := closing, start; ; e = via[i] {
+	for e := closing; ; {
 		names = append(names, e.from)
 		if e.pos.compare(closing.pos) > 0 {
 			closing = e
 		}
-		if i = w.ids[e.from]; i == start {
+		i := w.ids[e.from]
+		if i == start {
 			break
 		}
+		e = via[i]
 	}
 	slices.Reverse(names)
 	w.problemf(closing.pos, "the edges form a cycle: %s", strings.Join(names, " -> "))

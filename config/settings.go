@@ -106,6 +106,7 @@ func (c *checker) setting(n *node) any {
 		if boolean, ok := yaml11Bools[n.value.(string)]; ok && n.plain {
 			c.notef(n.pos, "%s is kept as text; PyYAML reads it as %s: write that, or quote it", n.value, boolean)
 		}
+	case kindNull, kindBool, kindInt, kindFloat: // the value is what is handed on
 	}
 	return n.value
 }

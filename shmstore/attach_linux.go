@@ -269,12 +269,12 @@ func descriptorsOf(oob []byte) (fds []int, err error) {
 	}
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrProtocol, err)
+		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
 	for i := range messages {
 		got, rightsErr := unix.ParseUnixRights(&messages[i])
 		if rightsErr != nil {
-			err = fmt.Errorf("%w: %v", ErrProtocol, rightsErr)
+			err = fmt.Errorf("%w: %w", ErrProtocol, rightsErr)
 			continue
 		}
 		fds = append(fds, got...)

@@ -58,7 +58,7 @@ func runChild() error {
 	request := make([]byte, 1+messages.HandleSize)
 	for {
 		if n, err := conn.Read(request); err != nil || n == 0 {
-			return nil // the parent is done
+			return nil //nolint:nilerr // the parent is done
 		}
 		var h Handle
 		if err := h.UnmarshalBinary(request[1:]); err != nil {

@@ -83,6 +83,7 @@ func (s *Store) step(first ringbuf.Chunk, target uint64) (next ringbuf.Chunk, mo
 		case stateAborted:
 			aborted |= 1 << n
 			seen += next.Size
+		case stateFree, stateClosing: // still being filled; closing lasts no longer than a step
 		}
 		next, more = s.ring.Next(next)
 	}

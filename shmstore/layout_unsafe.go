@@ -34,11 +34,6 @@ func wantRoomOf(directory []byte) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&directory[wantRoomOffset]))
 }
 
-// offsetIn gives the place of payload, a part of arena, as an offset.
-func offsetIn(arena, payload []byte) uint64 {
-	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(payload))) - uintptr(unsafe.Pointer(&arena[0])))
-}
-
 // alignedBytes returns n zeroed bytes on the heap that start on a cache line.
 func alignedBytes(n int) []byte {
 	b := make([]byte, n+lineBytes-1)

@@ -116,7 +116,7 @@ func openSegment(kind segmentKind, fd, sizeBytes int) (*segment, error) {
 func inspect(fd, sizeBytes int) error {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return fmt.Errorf("%w: not a memfd: %v", ErrProtocol, err)
+		return fmt.Errorf("%w: not a memfd: %w", ErrProtocol, err)
 	}
 	if missing := sealsOfPeer &^ seals; missing != 0 {
 		return fmt.Errorf("%w: seals %#x are missing", ErrProtocol, missing)

@@ -219,7 +219,7 @@ func (r *Reader) awaitLive(ln *line, h *Handle) error {
 			case i < closingPolls+closingYields:
 				runtime.Gosched()
 			default:
-				time.Sleep(closingSleep)
+				time.Sleep(closingSleep) //nolint:forbidigo // another process is to act, and nothing wakes a reader
 			}
 		default:
 			return ErrStale

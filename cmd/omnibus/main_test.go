@@ -90,9 +90,13 @@ func TestOutputThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"validate", file}, {"validate", "-o", "json", file},
-		{"graph", file}, {"graph", "-f", "dot", file}, {"graph", "-o", "json", file},
-		{"version"}, {"version", "-o", "json"},
+		{"validate", file},
+		{"validate", "-o", "json", file},
+		{"graph", file},
+		{"graph", "-f", "dot", file},
+		{"graph", "-o", "json", file},
+		{"version"},
+		{"version", "-o", "json"},
 	} {
 		var stderr bytes.Buffer
 		if code := run(args, brokenPipe{}, &stderr); code != exitFailed || stderr.String() != "omnibus: broken pipe\n" {

@@ -1,5 +1,7 @@
 package codec
 
+import "math"
+
 // The entropy coder is a binary range coder with carry propagation, of the kind
 // that LZMA made known: a range of 32 bits, widened by bytes. Each decision is
 // coded with the probability that an adaptive bit predicts for it.
@@ -86,7 +88,7 @@ func (e *rangeEncoder) widen() {
 // output, unless a later carry could still run through it.
 func (e *rangeEncoder) shift() {
 	carry := byte(e.low >> 32)
-	if uint32(e.low) < 0xFF<<24 || carry == 1 {
+	if e.low&math.MaxUint32 < 0xFF<<24 || carry == 1 {
 		e.write(e.cache + carry)
 		for ; e.held > 1; e.held-- {
 			e.write(0xFF + carry)

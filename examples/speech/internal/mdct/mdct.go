@@ -186,7 +186,7 @@ func (s *Synthesizer) unfold(dst []float64) {
 	half := s.hop / 2
 	p, q := s.folded[:half], s.folded[half:]
 	for n := range dst {
-		v := 0.0
+		var v float64
 		if n < half {
 			v = q[n]
 		} else {

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/omnibus-runtime/omnibus/internal/bench"
+)
+
+func init() { addVerb(newBenchCmd) }
+
+const benchLong = `Measure the store, the mailbox and the bus on this machine, each beside plain Go
+that does the same in the same run:
+
+  store/zero-copy    put, and take and release by each charged reader; beside a
+                     send and a receive on a channel
+  store/copy         copy a payload into the store; beside a copy to the heap
+  mailbox            send to an actor, and to and fro; beside channels
+  bus/stream/size=64B     stream through four stages that copy; beside four
+                          goroutines with channels
+  bus/stream/size=1MiB    fill payloads and forward them through four stages;
+                          beside filling alone
+  bus/one-in-flight  one message after the other, as requests of their own and
+                     within one; beside channels
+  idle               processor time of an idle bus, what a million messages
+                     leave in memory, and the heap of an empty bus
+
+Both sides take turns, and the figures are medians. All are costs: lower is
+better, and targets are upper bounds. Quartiles of the ratio that lie far apart
+mean that the machine was busy. A missed target is no failure of the command.`
+
+func newBenchCmd() *cobra.Command {
+	var (
+		opts   bench.Options
+		match  string
+		output = newOutput()
+	)
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure this machine against plain Go",
+		Long:  benchLong,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if opts.Match, err = regexp.Compile(match); err != nil {
+				return &usageError{fmt.Sprintf("--run: %v", err)}
+			}
+			opts.Progress = func(p bench.Progress) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%2d/%d %s\n", p.Number, p.Of, p.Scenario)
+			}
+			return runBench(cmd, opts, output.word)
+		},
+	}
+	cmd.Flags().VarP(output, "output", "o", "form of the result")
+	cmd.Flags().BoolVar(&opts.Quick, "quick", false, "measure fewer rounds, for a first impression")
+	cmd.Flags().StringVar(&match, "run", "", "measure only what has a name that matches `REGEXP`")
+	cmd.Flags().Int64Var(&opts.StoreBytes, "store-bytes", bench.DefaultStoreBytes, "size `N` of the largest stores, and of what they are compared with")
+	return cmd
+}
+
+// runBench measures until it is done or interrupted, and writes what it has.
+func runBench(cmd *cobra.Command, opts bench.Options, form string) error {
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+	defer stop()
+	// From the first interrupt on, the next one ends the program at once.
+	defer context.AfterFunc(ctx, stop)()
+
+	report, err := bench.Run(ctx, opts)
+	switch {
+	case errors.Is(err, bench.ErrNoMatch):
+		return &usageError{fmt.Sprintf("--run: %v; there are\n  %s", err, strings.Join(bench.Names(), "\n  "))}
+	case errors.Is(err, bench.ErrOptions):
+		return &usageError{err.Error()}
+	case ctx.Err() != nil:
+		err = errors.New("interrupted")
+	}
+	if form == outputJSON {
+		return errors.Join(err, writeJSON(cmd.OutOrStdout(), report))
+	}
+	return errors.Join(err, report.WriteText(cmd.OutOrStdout()))
+}
