@@ -22,6 +22,7 @@ type Buffer struct {
 	room  shmstore.Reservation
 	small []byte    // the payload, when it travels inline
 	first *Delivery // made early, when the payload travels inside it
+	void  bool      // the request is over: what is filled in goes nowhere
 	done  bool
 }
 
@@ -43,17 +44,37 @@ func (e Emitter) reserve(size int, c codec.ID, em emission) (Buffer, error) {
 	if err := b.admit(); err != nil {
 		return b, err
 	}
+	if b.void {
+		return b, nil
+	}
 	if !b.inStore() {
 		b.reserveInline()
 		return b, nil
 	}
 	room, err := b.reserveRoom()
-	if err != nil {
+	switch {
+	case err == nil:
+		b.room = room
+	case e.out.forgiving():
+		b.avoid()
+		err = nil
+	default:
 		b.giveCredit()
-		return b, err
 	}
-	b.room = room
-	return b, nil
+	return b, err
+}
+
+// forgiving reports whether an emission succeeds, to no effect, because the
+// request is over: one actor that serves many requests need not look after
+// each one's end.
+func (o *outlet) forgiving() bool {
+	return o.task != nil && o.task.stage.shared() && o.req.over()
+}
+
+// avoid makes b a buffer that leads nowhere.
+func (b *Buffer) avoid() {
+	b.giveCredit()
+	b.void, b.small = true, make([]byte, b.size)
 }
 
 func (b *Buffer) reserveInline() {
@@ -97,7 +118,7 @@ func (b *Buffer) Abort() {
 		return
 	}
 	b.done = true
-	if b.inStore() {
+	if b.inStore() && !b.void {
 		b.room.Abort()
 	}
 	if b.first != nil {
@@ -113,6 +134,10 @@ func (b *Buffer) Send(n int, opts ...EmitOption) error {
 		panic(fmt.Sprintf("bus: Send(%d) on a buffer of %d bytes (sent or aborted before: %v)", n, b.size, b.done))
 	}
 	b.em = b.em.with(opts)
+	if b.void {
+		b.done = true
+		return nil
+	}
 	if !b.inStore() {
 		return b.send(messages.Handle{}, b.small[:n:n])
 	}
@@ -140,6 +165,10 @@ func (b *Buffer) admit() error {
 	for i, ed := range edges {
 		if err := b.admitTo(o.req.flow(ed)); err != nil {
 			b.edges = edges[:i]
+			if o.forgiving() {
+				b.avoid()
+				return nil
+			}
 			b.giveCredit()
 			return o.emissionError(ed, o.req.flow(ed).seq, b.em.key, err)
 		}

@@ -181,7 +181,8 @@ func (d *Delivery) reclaim() {
 	}
 }
 
-// discard finishes a delivery that left the queue without ever getting credit.
+// discard finishes a delivery unseen, without giving credit back: it has none,
+// or its request is over. It is safe with the flow's queue locked.
 func (d *Delivery) discard() {
 	d.releasePayload()
 	d.recycle()

@@ -14,6 +14,8 @@ import (
 // room, unless the edge's policy says otherwise or the stage is one actor for
 // many requests (Batch, Props): there, what does not fit the window is queued,
 // and the stage gets no more input of this request until the queue is empty.
+// There, too, an emission for a request that is over succeeds and goes nowhere,
+// so that one request's end need not concern the others.
 //
 // The errors are those of the edges' policies, ErrTooLarge, ErrNoEdge, and how
 // the request ended when it is over.
@@ -144,14 +146,15 @@ func (e Emitter) fill(n int, c codec.ID, em emission, fill func([]byte) error) e
 	return b.Send(n)
 }
 
-// Forward sends the payload of d on by reference: nothing is copied.
+// Forward sends the payload of d on by reference: nothing is copied, unless it
+// travels inline or d is another bus's.
 func (e Emitter) Forward(d *Delivery, opts ...EmitOption) error {
 	em := emission{}.with(opts)
-	if d.Handle.IsZero() {
-		return e.copied(d.Inline, d.PayloadCodec(), em)
+	if d.Handle.IsZero() || d.flow.req.bus != e.out.req.bus {
+		return e.copied(d.Bytes(), d.PayloadCodec(), em)
 	}
 	b := Buffer{e: e, em: em, size: int(d.Handle.Size), codec: d.PayloadCodec()}
-	if err := b.admit(); err != nil {
+	if err := b.admit(); err != nil || b.void {
 		return err
 	}
 	if err := d.lease.Share(len(b.edges)); err != nil {

@@ -3,6 +3,7 @@ package bus
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/omnibus-runtime/omnibus/actors"
 )
@@ -44,7 +45,7 @@ func (w *worker) retryTask(t *Task, parts []*Delivery, err error) {
 	case spec.Replay && int(t.attempt) < spec.Attempts:
 		w.replay(t, parts)
 		return
-	case spec.State == StateNone && len(parts) > 0 && parts[0].retry(spec.Attempts):
+	case spec.State == StateNone && inHand(parts) && parts[0].retry(spec.Attempts):
 		t.rewindOutput(parts[0].Attempt, false)
 		w.handle(t, parts)
 		w.join(t)
@@ -59,6 +60,12 @@ func (w *worker) retryTask(t *Task, parts []*Delivery, err error) {
 		w.finish(t, d)
 	}
 	w.settle(t)
+}
+
+// inHand reports whether the worker still has all parts: one that was kept may
+// be somebody else's by now.
+func inHand(parts []*Delivery) bool {
+	return len(parts) > 0 && !slices.ContainsFunc(parts, func(d *Delivery) bool { return d.state.Load() != stateSent })
 }
 
 // retry counts one more attempt at a delivery, unless it has had all of them

@@ -459,3 +459,68 @@ func TestReplicasShareTheLoad(t *testing.T) {
 		mustReceive(t, r, nil)
 	}
 }
+
+// TestAbortUnderQueuedOutput aborts while a queueing stage sends and the
+// results are being closed: nobody may wait for a lock that he holds.
+func TestAbortUnderQueuedOutput(t *testing.T) {
+	st := bus.StageSpec{Name: "batch", State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
+		for _, d := range batch {
+			if err := d.Task().Forward(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+	p := linear(st)
+	p.Edges = append(p.Edges, bus.Edge{From: "batch", Window: 1})
+	b := open(t, p, bus.Options{})
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			r, err := b.Stream(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for range 1 + i%20 {
+				if r.Send(t.Context(), strings.Repeat("x", 600)) != nil {
+					break
+				}
+			}
+			if i%2 == 0 {
+				d, err := r.Recv(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				go func() { _ = d.Finish(nil) }()
+			}
+			r.Close()
+		})
+	}
+	wg.Wait()
+	mustDrain(t, b)
+}
+
+// TestPanicAfterKeep: what was kept before the panic is not handled again.
+func TestPanicAfterKeep(t *testing.T) {
+	kept := make(chan *bus.Kept, 2)
+	b := open(t, linear(bus.StageSpec{Name: "a", State: bus.StateNone, Handle: func(_ *bus.Task, d *bus.Delivery) error {
+		kept <- d.Keep()
+		panic("after keeping")
+	}}), bus.Options{})
+	r, err := b.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := receive(t, r); !errors.Is(err, bus.ErrPanic) {
+		t.Fatalf("got %v", err)
+	}
+	if err := (<-kept).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	mustDrain(t, b)
+	if len(kept) != 0 {
+		t.Error("it was handled again")
+	}
+}

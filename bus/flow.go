@@ -277,8 +277,8 @@ func (f *flow) deliver(d *Delivery) {
 		return
 	}
 	s := f.consumer.slot.Load()
-	if s == nil { // the request is over and its slot given back
-		d.reclaim()
+	if s == nil { // the request is over, its slot given back: credit is of no use
+		d.discard()
 		return
 	}
 	s.worker.actor.Post(d)

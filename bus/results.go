@@ -35,8 +35,8 @@ func (rs *results) push(d *Delivery) {
 	}
 	rs.mu.Unlock()
 	switch {
-	case closed:
-		d.reclaim()
+	case closed: // the request is over: credit is of no use
+		d.discard()
 	case asleep:
 		rs.signal()
 	}
