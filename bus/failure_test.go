@@ -439,7 +439,7 @@ func TestReplicasShareTheLoad(t *testing.T) {
 	in := make(chan string, replicas)
 	leave := make(chan struct{})
 	b := open(t, linear(bus.StageSpec{Name: "a", Replicas: replicas, MaxInflight: 2, Handle: func(t *bus.Task, d *bus.Delivery) error {
-		in <- t.Stage()
+		in <- fmt.Sprint(t.Replica())
 		<-leave
 		return nil
 	}}), bus.Options{})
@@ -451,8 +451,12 @@ func TestReplicasShareTheLoad(t *testing.T) {
 		}
 		rs = append(rs, r)
 	}
+	seen := map[string]bool{}
 	for range replicas {
-		<-in // all of them at work at the same time: each has a replica to itself
+		seen[<-in] = true // all at work at the same time: each has a replica to itself
+	}
+	if len(seen) != replicas {
+		t.Errorf("replicas at work: %v", seen)
 	}
 	close(leave)
 	for _, r := range rs {

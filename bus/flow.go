@@ -15,6 +15,10 @@ const (
 	oneDelivery    = uint64(1) << countShift
 	bytesMask      = oneDelivery - 1
 	maxWindowBytes = int64(bytesMask)
+
+	// noWindow is more deliveries than any byte window lets through before
+	// their count would overflow.
+	noWindow = 1 << (64 - countShift - 1)
 )
 
 // flow is the stream of one request on one edge. It is the unit of flow

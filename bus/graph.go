@@ -247,7 +247,7 @@ func (g *graph) size(arenaBytes, joinBytes int64, maxRequests int) error {
 		e.windowBytes = min(e.windowBytes, maxWindowBytes)
 		e.window = uint64(e.spec.Window)
 		if e.spec.Window == Unbounded {
-			e.window = maxWindow
+			e.window = noWindow
 		}
 	}
 	return nil

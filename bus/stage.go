@@ -37,7 +37,7 @@ func (st *stage) start(b *Bus) error {
 			actorsPerReplica = 1
 		}
 		for i := range actorsPerReplica {
-			w, err := st.spawn(b, fmt.Sprintf("%s/%d/%d", st.spec.Name, r, i), t)
+			w, err := st.spawn(b, r, i, t)
 			if err != nil {
 				return err
 			}
@@ -55,13 +55,11 @@ func (st *stage) start(b *Bus) error {
 	return nil
 }
 
-func (st *stage) spawn(b *Bus, name string, t turn) (*worker, error) {
-	w := &worker{bus: b, stage: st, turn: t, producer: b.writer.NewProducer()}
+func (st *stage) spawn(b *Bus, replica, i int, t turn) (*worker, error) {
+	name := fmt.Sprintf("%s/%d/%d", st.spec.Name, replica, i)
+	w := &worker{bus: b, stage: st, replica: replica, turn: t, producer: b.writer.NewProducer()}
 	w.log = b.opts.Logger.With("stage", name)
-	opts := actors.StageOptions{
-		Mailbox: actors.MailboxOptions{Capacity: st.mailboxBound(), Bounded: isDelivery},
-		Props:   st.spec.Props,
-	}
+	opts := actors.StageOptions{Mailbox: st.mailbox(), Props: st.spec.Props}
 	if st.spec.Batch != nil {
 		w.batcher = actors.NewBatcher(st.spec.BatchSize, st.spec.BatchWait, w.runBatch, func(batch uint64) {
 			w.actor.Post(batchDue{batch})
@@ -73,18 +71,22 @@ func (st *stage) spawn(b *Bus, name string, t turn) (*worker, error) {
 	return w, err
 }
 
-// mailboxBound is how many deliveries the credit of all slots lets into one
-// mailbox, with the ends of their streams. A post within it never waits.
-func (st *stage) mailboxBound() int {
+// mailbox bounds a mailbox by what the credit of all slots lets into it, with
+// the ends of their streams: a post within it never waits. Where that is more
+// than a mailbox can be told, the credit alone is the bound.
+func (st *stage) mailbox() actors.MailboxOptions {
 	perRequest := 0
 	for _, e := range st.in {
-		perRequest += 1 + min(int(e.window), int(e.windowBytes/payloadAlign))
+		perRequest += 1 + int(min(e.window, uint64(e.windowBytes/payloadAlign)))
 	}
 	if st.shared() {
 		perRequest *= st.spec.MaxInflight
 	}
 	// A request that ended may leave as much behind as its successor brings.
-	return 2 * perRequest
+	if bound := 2 * perRequest; bound <= actors.MaxMailboxCapacity {
+		return actors.MailboxOptions{Capacity: bound, Bounded: isDelivery}
+	}
+	return actors.MailboxOptions{Bounded: func(any) bool { return false }}
 }
 
 func isDelivery(message any) bool {

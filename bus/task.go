@@ -46,6 +46,11 @@ func (t *Task) Context() context.Context { return t.outlet.req.context() }
 // Stage is the name of the stage.
 func (t *Task) Stage() string { return t.stage.spec.Name }
 
+// Replica is the number, from 0, of the replica that the request is open at:
+// for a stage whose replicas have something of their own, such as a device. It
+// is for the handler's goroutine.
+func (t *Task) Replica() int { return t.slot.Load().worker.replica }
+
 // Fail ends the request with an error that names the stage.
 func (t *Task) Fail(err error) {
 	t.outlet.req.end(Failed, &StageError{Stage: t.stage.spec.Name, Err: err})

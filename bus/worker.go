@@ -14,6 +14,7 @@ import (
 type worker struct {
 	bus      *Bus
 	stage    *stage
+	replica  int
 	actor    *actors.Stage
 	turn     turn
 	producer *actors.Producer
