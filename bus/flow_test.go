@@ -357,3 +357,18 @@ func TestEmitToOneEdge(t *testing.T) {
 		t.Fatalf("%v, %v", got, err)
 	}
 }
+
+// TestUnboundedWindowOfALargeStore: more deliveries than a mailbox can be told
+// to hold are bounded by their bytes alone.
+func TestUnboundedWindowOfALargeStore(t *testing.T) {
+	p := linear(bus.Stage("a", upper), bus.Stage("b", upper))
+	p.Edges[0].Window = bus.Unbounded
+	p.Edges[0].WindowBytes = 200 << 20
+	_, err := bus.Open(t.Context(), p, bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20, Memory: shmstore.Heap}})
+	if !errors.Is(err, bus.ErrConfig) {
+		t.Fatalf("windows larger than the store: %v", err)
+	}
+	p.Edges[0].WindowBytes = 0
+	b := open(t, p, bus.Options{MaxRequests: 1, Store: shmstore.Options{ArenaBytes: 512 << 20, Memory: shmstore.Heap}})
+	mustReceive(t, sendAll(t, b, 1000), numbers(1000))
+}
