@@ -211,6 +211,13 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 	o := b.e.out
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.req.over() {
+		err := b.refuse(0, h, o.req.cause())
+		if o.forgiving() {
+			return nil
+		}
+		return err
+	}
 	for i, ed := range b.edges {
 		f := o.req.flow(ed)
 		if f.ended {

@@ -528,3 +528,30 @@ func TestPanicAfterKeep(t *testing.T) {
 		t.Error("it was handled again")
 	}
 }
+
+// TestCloseWithQueuedResults: results that wait in a queue, behind those that
+// the caller did not receive, go too.
+func TestCloseWithQueuedResults(t *testing.T) {
+	st := bus.StageSpec{Name: "batch", State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
+		for _, d := range batch {
+			for range 6 {
+				if err := d.Task().Forward(d); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}}
+	p := linear(st)
+	p.Edges = append(p.Edges, bus.Edge{From: "batch", Window: 2})
+	b := open(t, p, bus.Options{})
+	r, err := b.Submit(t.Context(), strings.Repeat("x", 1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	mustDrain(t, b)
+}

@@ -72,6 +72,14 @@ type inflow struct {
 	parked  []*Delivery // waiting in a join, oldest first
 }
 
+// source is the outlet that sends on the flow.
+func (f *flow) source() *outlet {
+	if f.producer == nil {
+		return &f.req.inputs
+	}
+	return &f.producer.outlet
+}
+
 // open reports whether the consumer has a place for this request.
 func (f *flow) open() bool {
 	return f.consumer == nil || f.consumer.slot.Load() != nil
@@ -186,7 +194,7 @@ func (f *flow) push(d *Delivery) {
 	if !f.open() {
 		f.req.wantSlot(f.consumer)
 	}
-	if f.req.over() {
+	if f.req.wrecked() {
 		f.discard()
 	}
 }
@@ -206,7 +214,7 @@ func (f *flow) flush() {
 // sendQueued is called with qmu held, so that order is kept.
 func (f *flow) sendQueued() {
 	sent := 0
-	for sent < len(f.queue) && f.tryTake(f.queue[sent].cost) {
+	for sent < len(f.queue) && !f.req.wrecked() && f.tryTake(f.queue[sent].cost) {
 		d := f.queue[sent]
 		f.queuedBytes -= d.cost
 		sent++

@@ -37,7 +37,7 @@ func (o *outlet) sendSmall(p []byte, c codec.ID, em emission) bool {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if f.ended {
+	if f.ended || o.req.over() { // for the long way to explain
 		f.give(oneDelivery | uint64(price))
 		return false
 	}
@@ -119,7 +119,7 @@ func (o *outlet) hasEnded(f *flow) bool {
 func (o *outlet) endStream(f *flow) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if f.ended {
+	if f.ended || o.req.over() {
 		return
 	}
 	f.ended = true

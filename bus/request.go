@@ -117,6 +117,10 @@ func (r *Request) Err() error {
 
 func (r *Request) over() bool { return r.outcome.Load() != uint32(Running) }
 
+// wrecked reports whether the request is over and did not complete: nothing it
+// sent reaches anybody any more.
+func (r *Request) wrecked() bool { o := r.Outcome(); return o != Running && o != Completed }
+
 // cause is what an operation on a request that is over returns.
 func (r *Request) cause() error {
 	<-r.done
@@ -383,7 +387,11 @@ func (r *Request) Close() {
 }
 
 func (r *Request) closeResults() {
-	for _, d := range r.results.close() {
+	unread := r.results.close()
+	for _, e := range r.bus.graph.results {
+		r.flow(e).discard()
+	}
+	for _, d := range unread {
 		d.reclaim()
 	}
 	r.partDone()

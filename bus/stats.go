@@ -78,10 +78,7 @@ func (b *Bus) Stats() Stats {
 
 // sentOn is what the request sent on an edge so far.
 func (r *Request) sentOn(e *edge) sent {
-	o := &r.inputs
-	if e.from != nil {
-		o = &r.tasks[e.from.index].outlet
-	}
+	o := r.flow(e).source()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return r.flow(e).sent

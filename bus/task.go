@@ -34,6 +34,7 @@ type Task struct {
 	replaying []*Delivery // input that a replay has yet to come to
 	attempt   uint32      // replays so far
 	ending    bool        // End has run, or is running
+	leaving   bool        // a farewell is on its way
 	left      bool        // the slot is given back
 }
 
@@ -143,6 +144,20 @@ func (t *Task) retain(d *Delivery) {
 		d.credit -= oneDelivery
 		d.flow.retained.Add(d.cost)
 		d.flow.give(oneDelivery)
+	}
+}
+
+// awaitSenders returns when whoever was sending to this task when its request
+// ended is done with it. All sending is done under these locks, and nothing is
+// sent under them for a request that is over.
+func (t *Task) awaitSenders() {
+	for _, e := range t.stage.in {
+		f := t.outlet.req.flow(e)
+		o := f.source()
+		o.mu.Lock()
+		o.mu.Unlock() //nolint:staticcheck // a barrier
+		f.qmu.Lock()
+		f.qmu.Unlock() //nolint:staticcheck // a barrier
 	}
 }
 

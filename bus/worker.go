@@ -34,6 +34,10 @@ type worker struct {
 // batchDue tells a batching worker that a batch has waited long enough.
 type batchDue struct{ batch uint64 }
 
+// farewell follows the last delivery that a request which is over can have
+// sent to a worker: behind it, nothing of the request is left there.
+type farewell struct{ task *Task }
+
 // Receive implements actors.Receiver. A *Task is a request to look at the task
 // again.
 func (w *worker) Receive(message any) {
@@ -42,6 +46,8 @@ func (w *worker) Receive(message any) {
 		w.arrive(m)
 	case *Task:
 		w.resume(m)
+	case farewell:
+		w.leave(m.task)
 	case batchDue:
 		w.batcher.Due(m.batch)
 	default:
@@ -166,8 +172,10 @@ func (w *worker) settle(t *Task) {
 	req := t.outlet.req
 	if req.over() {
 		t.discardInput()
-		if t.held.Load() == 0 {
-			w.leave(t)
+		if t.held.Load() == 0 && !t.left && !t.leaving {
+			t.leaving = true
+			t.awaitSenders()
+			w.actor.Post(farewell{t})
 		}
 		return
 	}
