@@ -19,22 +19,23 @@ func init() { addVerb(newBenchCmd) }
 const benchLong = `Measure the store, the mailbox and the bus on this machine, each beside plain Go
 that does the same in the same run:
 
-  store/zero-copy    put, and take and release by each charged reader; beside a
-                     send and a receive on a channel
-  store/copy         copy a payload into the store; beside a copy to the heap
-  mailbox            send to an actor, and to and fro; beside channels
-  bus/stream/size=64B     stream through four stages that copy; beside four
-                          goroutines with channels
-  bus/stream/size=1MiB    fill payloads and forward them through four stages;
-                          beside filling alone
-  bus/one-in-flight  one message after the other, as requests of their own and
-                     within one; beside channels
-  idle               processor time of an idle bus, what a million messages
-                     leave in memory, and the heap of an empty bus
+  store/zero-copy       put, and take and release by each charged reader;
+                        beside a send and a receive on a channel
+  store/copy            copy a payload into the store; beside a copy to the heap
+  mailbox               send to an actor, and to and fro; beside channels
+  bus/stream/size=64B   stream through four stages that copy; beside four
+                        goroutines with channels
+  bus/stream/size=1MiB  fill payloads and forward them through four stages;
+                        beside filling alone
+  bus/one-in-flight     one message after the other, each a request of its own,
+                        and all within one; beside channels
+  idle                  processor time of an idle bus, what a million messages
+                        leave in memory, and the heap of an empty bus
 
 Both sides take turns, and the figures are medians. All are costs: lower is
 better, and targets are upper bounds. Quartiles of the ratio that lie far apart
-mean that the machine was busy. A missed target is no failure of the command.`
+mean that the machine was busy. A missed target is no failure of the command.
+An interrupted run writes what it has, and fails.`
 
 func newBenchCmd() *cobra.Command {
 	var (
@@ -53,7 +54,7 @@ func newBenchCmd() *cobra.Command {
 				return &usageError{fmt.Sprintf("--run: %v", err)}
 			}
 			opts.Progress = func(p bench.Progress) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%2d/%d %s\n", p.Number, p.Of, p.Scenario)
+				fmt.Fprintf(cmd.ErrOrStderr(), "%d/%d %s\n", p.Number, p.Of, p.Scenario)
 			}
 			return runBench(cmd, opts, output.word)
 		},
@@ -78,7 +79,7 @@ func runBench(cmd *cobra.Command, opts bench.Options, form string) error {
 		return &usageError{fmt.Sprintf("--run: %v; there are\n  %s", err, strings.Join(bench.Names(), "\n  "))}
 	case errors.Is(err, bench.ErrOptions):
 		return &usageError{err.Error()}
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		err = errors.New("interrupted")
 	}
 	if form == outputJSON {

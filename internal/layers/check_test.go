@@ -10,25 +10,38 @@ import (
 func checkLayers(folders []folder, table []layer) []string {
 	var broken []string
 	for _, dir := range folders {
-		i := slices.IndexFunc(table, func(l layer) bool { return l.part == part(dir.path) })
-		if i < 0 {
+		l, ok := layerOf(dir.path, table)
+		if !ok {
 			broken = append(broken, fmt.Sprintf("%s: no layer is known for %q; add it to the table in internal/layers/rules_test.go and say why it stands there", dir.path, part(dir.path)))
 			continue
 		}
 		for _, f := range dir.files {
 			if !f.isTest() {
-				broken = append(broken, checkLayerOf(table[i], dir, f)...)
+				broken = append(broken, checkLayerOf(l, dir, f, table)...)
 			}
 		}
 	}
 	return broken
 }
 
-func checkLayerOf(l layer, dir folder, f file) []string {
+// layerOf finds the layer of a package: that of the longest part it lies in.
+func layerOf(rel string, table []layer) (found layer, ok bool) {
+	for _, l := range table {
+		if within(rel, l.part) && len(l.part) > len(found.part) {
+			found, ok = l, true
+		}
+	}
+	return found, ok
+}
+
+func checkLayerOf(l layer, dir folder, f file, table []layer) []string {
 	var broken []string
 	for _, imported := range f.imports {
 		rel, ok := local(imported)
-		if !ok || part(rel) == l.part || slices.Contains(l.may, part(rel)) {
+		if !ok {
+			continue
+		}
+		if to, known := layerOf(rel, table); known && (to.part == l.part || slices.Contains(l.may, to.part)) {
 			continue
 		}
 		broken = append(broken, fmt.Sprintf("%s imports %s, and %s may import %s: %s", at(dir, f), rel, l.part, list(l.may), l.reason))

@@ -71,6 +71,10 @@ func TestRulesCanFail(t *testing.T) {
 		{"leaf imports a layer", checkLayers(of("messages/omnibuspb", imports("a.go", module+"/codec")), layers), "nothing of this module"},
 		{"example imports internal", checkLayers(of("examples/x", imports("a.go", module+"/internal/y")), layers), "examples/x/a.go imports internal/y"},
 		{"unknown part", checkLayers(of("util", imports("a.go")), layers), `no layer is known for "util"`},
+		{"benchmarks over the bus", checkLayers(of("internal/bench", imports("a.go", module+"/bus")), layers), ""},
+		{"benchmarks under the configuration", checkLayers(of("config", imports("a.go", module+"/internal/bench")), layers), "config/a.go imports internal/bench"},
+		{"benchmarks over the configuration", checkLayers(of("internal/bench", imports("a.go", module+"/config")), layers), "internal/bench/a.go imports config"},
+		{"a part that starts alike", checkLayers(of("internal/benchmarks", imports("a.go", module+"/bus")), layers), "nothing of this module"},
 		{"sibling inside a part", checkLayers(of("internal/a", imports("a.go", module+"/internal/b")), layers), ""},
 
 		{"protoactor in the bus", checkBans(of("bus", imports("a.go", "github.com/asynkron/protoactor-go/actor")), bans), "must not import"},

@@ -1,0 +1,215 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestQuantile(t *testing.T) {
+	tests := []struct {
+		name   string
+		values []float64
+		q      float64
+		want   float64
+	}{
+		{"nothing", nil, 0.5, math.NaN()},
+		{"one", []float64{7}, 0.25, 7},
+		{"odd", []float64{9, 1, 5}, 0.5, 5},
+		{"even", []float64{4, 1, 2, 3}, 0.5, 2.5},
+		{"lower quartile", []float64{5, 4, 3, 2, 1}, 0.25, 2},
+		{"between", []float64{0, 10}, 0.99, 9.9},
+		{"least", []float64{3, 2, 1}, 0, 1},
+		{"greatest", []float64{3, 2, 1}, 1, 3},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := quantile(tt.values, tt.q)
+			if got != tt.want && !(math.IsNaN(got) && math.IsNaN(tt.want)) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+	values := []float64{3, 1, 2}
+	if median(values); !cmp.Equal(values, []float64{3, 1, 2}) {
+		t.Errorf("median reordered its argument: %v", values)
+	}
+}
+
+func TestSummarise(t *testing.T) {
+	tests := []struct {
+		name    string
+		metric  metric
+		samples []sample
+		want    Result
+	}{
+		{
+			name:    "no baseline, no target",
+			metric:  metric{unit: "ns"},
+			samples: []sample{{ours: 3}, {ours: 1}, {ours: 2}},
+			want:    Result{Value: 2, Unit: "ns", Rounds: 3},
+		},
+		{
+			// Noise that hits both sides of a round leaves its ratio alone:
+			// the quotient of the medians would be 3.
+			name:    "ratio of rounds",
+			metric:  metric{unit: "µs", target: ratioUpTo(2)},
+			samples: []sample{{2, 1}, {30, 15}, {6, 3}, {4, 2}, {30, 1}},
+			want: Result{
+				Value: 6, Unit: "µs", Baseline: new(2.0), Ratio: new(2.0), RatioLow: new(2.0), RatioHigh: new(2.0),
+				Target: new(2.0), TargetOf: "ratio", Met: new(true), Rounds: 5,
+			},
+		},
+		{
+			name:    "ratio missed",
+			metric:  metric{target: ratioUpTo(1.1)},
+			samples: []sample{{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}},
+			want: Result{
+				Value: 3, Baseline: new(1.0), Ratio: new(3.0), RatioLow: new(2.0), RatioHigh: new(4.0),
+				Target: new(1.1), TargetOf: "ratio", Met: new(false), Rounds: 5,
+			},
+		},
+		{
+			name:    "value missed, ratio or not",
+			metric:  metric{target: valueUpTo(60)},
+			samples: []sample{{61, 100}},
+			want: Result{
+				Value: 61, Baseline: new(100.0), Ratio: new(0.61), RatioLow: new(0.61), RatioHigh: new(0.61),
+				Target: new(60.0), TargetOf: "value", Met: new(false), Rounds: 1,
+			},
+		},
+		{
+			name:    "on the target",
+			metric:  metric{target: valueUpTo(60)},
+			samples: []sample{{ours: 60}},
+			want:    Result{Value: 60, Target: new(60.0), TargetOf: "value", Met: new(true), Rounds: 1},
+		},
+		{
+			name:    "none, but for the runtime",
+			metric:  metric{target: valueUpTo(0)},
+			samples: []sample{{ours: 0.004}},
+			want:    Result{Value: 0.004, Target: new(0.0), TargetOf: "value", Met: new(true), Rounds: 1},
+		},
+		{
+			name:    "some",
+			metric:  metric{target: valueUpTo(0)},
+			samples: []sample{{ours: 0.01}},
+			want:    Result{Value: 0.01, Target: new(0.0), TargetOf: "value", Met: new(false), Rounds: 1},
+		},
+		{
+			name:    "a target without a baseline",
+			metric:  metric{target: ratioUpTo(2)},
+			samples: []sample{{ours: 1}},
+			want:    Result{Value: 1, Rounds: 1},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.want.Name = tt.name
+			if diff := cmp.Diff(tt.want, summarise(tt.name, tt.metric, tt.samples)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWriteText(t *testing.T) {
+	r := Report{
+		Machine: Machine{Go: "go1.26", OS: "linux", Arch: "amd64", CPU: "Some CPU", Cores: 4, GOMAXPROCS: 2},
+		Quick:   true,
+		Results: []Result{
+			summarise("a/long/name/of/a/figure", metric{unit: "ns", target: ratioUpTo(1.2)}, []sample{{1234.5, 1000}, {12345, 10000}}),
+			summarise("µ", metric{unit: "µs", target: valueUpTo(0.1)}, []sample{{0.126, 20.04}}),
+			summarise("plain", metric{unit: "KiB"}, []sample{{ours: -32}}),
+		},
+		Skipped: []Skip{{"big", "needs more"}},
+	}
+	const want = `go1.26, linux/amd64, Some CPU, 4 cores, GOMAXPROCS 2, quick
+
+NAME                         OURS  BASELINE  UNIT  RATIO  QUARTILES  TARGET       MET  ROUNDS
+a/long/name/of/a/figure      6790      5500  ns     1.23  1.23–1.23  ratio ≤ 1.2  no   2
+µ                            0.13      20.0  µs     0.01  0.01–0.01  ≤ 0.1 µs     no   1
+plain                         -32         -  KiB       -  -          -            -    1
+skipped big: needs more
+`
+	var out bytes.Buffer
+	if err := r.WriteText(&out); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestJSON(t *testing.T) {
+	got, err := json.MarshalIndent(Report{
+		Results: []Result{
+			summarise("all", metric{unit: "ns", target: ratioUpTo(2)}, []sample{{1, 2}}),
+			summarise("least", metric{unit: "ns"}, []sample{{ours: 1}}),
+		},
+		Skipped: []Skip{},
+	}, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{
+ "machine": {
+  "go": "",
+  "os": "",
+  "arch": "",
+  "cpu": "",
+  "cores": 0,
+  "gomaxprocs": 0
+ },
+ "quick": false,
+ "results": [
+  {
+   "name": "all",
+   "value": 1,
+   "unit": "ns",
+   "baseline": 2,
+   "ratio": 0.5,
+   "ratio_low": 0.5,
+   "ratio_high": 0.5,
+   "target": 2,
+   "target_of": "ratio",
+   "met": true,
+   "rounds": 1
+  },
+  {
+   "name": "least",
+   "value": 1,
+   "unit": "ns",
+   "baseline": null,
+   "ratio": null,
+   "ratio_low": null,
+   "ratio_high": null,
+   "target": null,
+   "met": null,
+   "rounds": 1
+  }
+ ],
+ "skipped": []
+}`
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestCPUModel(t *testing.T) {
+	tests := []struct{ name, info, want string }{
+		{"amd64", "processor\t: 0\nmodel\t\t: 207\nmodel name\t: Some: CPU\nmodel name\t: Other\n", "Some: CPU"},
+		{"arm64", "processor\t: 0\nCPU part\t: 0xd0c\n", "unknown CPU"},
+		{"elsewhere", "", "unknown CPU"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := cpuModel([]byte(tt.info)); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,190 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+)
+
+// Bounds of Options.StoreBytes. The default leaves room for four of the largest
+// objects.
+const (
+	MinStoreBytes     = 1 * mib
+	DefaultStoreBytes = 257 * mib
+)
+
+// The rounds of a scenario: as many as fit its time, within bounds.
+const (
+	minRounds = 5
+	maxRounds = 101
+
+	roundsTime      = 3 * time.Second
+	quickRoundsTime = 300 * time.Millisecond
+)
+
+var (
+	// ErrOptions reports options that Run refuses.
+	ErrOptions = errors.New("bench: invalid options")
+	// ErrNoMatch reports an Options.Match that no figure has.
+	ErrNoMatch = errors.New("bench: nothing matches")
+)
+
+// Options choose what is measured, and for how long. The zero value works.
+type Options struct {
+	// Quick measures fewer rounds: for a first impression, not for a record.
+	Quick bool
+	// Match chooses figures by their names; nil means all.
+	Match *regexp.Regexp
+	// StoreBytes is the size of the largest stores, and of the memory that
+	// their baselines copy to. Default 257 MiB. Scenarios that need more than
+	// they get are skipped.
+	StoreBytes int64
+	// Progress, when set, is told of each scenario before it starts.
+	Progress func(Progress)
+}
+
+// Progress says which scenario starts.
+type Progress struct {
+	Scenario string
+	Number   int // from 1
+	Of       int
+}
+
+func (o Options) withDefaults() Options {
+	if o.StoreBytes == 0 {
+		o.StoreBytes = DefaultStoreBytes
+	}
+	if o.Progress == nil {
+		o.Progress = func(Progress) {}
+	}
+	return o
+}
+
+// Validate reports the first option that Run would refuse.
+func (o Options) Validate() error {
+	if o = o.withDefaults(); o.StoreBytes < MinStoreBytes {
+		return fmt.Errorf("%w: a store of %d bytes: use at least %d", ErrOptions, o.StoreBytes, MinStoreBytes)
+	}
+	return nil
+}
+
+// roundsTime is the time that the rounds of one scenario may take.
+func (o Options) roundsTime() time.Duration {
+	if o.Quick {
+		return quickRoundsTime
+	}
+	return roundsTime
+}
+
+// Names lists the names of all figures, in the order of the report.
+func Names() []string {
+	var names []string
+	for _, s := range scenarios() {
+		for _, m := range s.metrics {
+			names = append(names, s.resultName(m))
+		}
+	}
+	return names
+}
+
+// Run measures what the options choose. The report has what was measured also
+// when there is an error: that of a scenario that broke, or of the context.
+func Run(ctx context.Context, opts Options) (Report, error) {
+	report := Report{Machine: thisMachine(), Quick: opts.Quick, Results: []Result{}, Skipped: []Skip{}}
+	if err := opts.Validate(); err != nil {
+		return report, err
+	}
+	opts = opts.withDefaults()
+	chosen := choose(scenarios(), opts.Match)
+	if len(chosen) == 0 {
+		return report, fmt.Errorf("%w %q", ErrNoMatch, opts.Match)
+	}
+	for i, s := range chosen {
+		opts.Progress(Progress{s.name, i + 1, len(chosen)})
+		if s.needs > opts.StoreBytes {
+			report.Skipped = append(report.Skipped, Skip{s.name, fmt.Sprintf("needs a store of %d bytes", s.needs)})
+			continue
+		}
+		samples, err := s.measure(ctx, opts)
+		switch {
+		case errors.Is(err, errors.ErrUnsupported):
+			report.Skipped = append(report.Skipped, Skip{s.name, err.Error()})
+		case err != nil:
+			return report, fmt.Errorf("%s: %w", s.name, err)
+		default:
+			report.Results = append(report.Results, s.results(samples, opts.Match)...)
+		}
+	}
+	return report, nil
+}
+
+// choose returns the scenarios that have a figure whose name matches.
+func choose(all []scenario, match *regexp.Regexp) []scenario {
+	var chosen []scenario
+	for _, s := range all {
+		for _, m := range s.metrics {
+			if matches(match, s.resultName(m)) {
+				chosen = append(chosen, s)
+				break
+			}
+		}
+	}
+	return chosen
+}
+
+func matches(match *regexp.Regexp, name string) bool { return match == nil || match.MatchString(name) }
+
+// measure runs all rounds of a scenario and returns their samples.
+func (s scenario) measure(ctx context.Context, opts Options) (rounds [][]sample, err error) {
+	t, err := s.open(ctx, opts)
+	if err != nil {
+		return nil, fmt.Errorf("set up: %w", err)
+	}
+	defer func() {
+		// The trial is cleared away also when the context has ended.
+		err = errors.Join(err, t.close(context.WithoutCancel(ctx)))
+	}()
+	least, most := minRounds, maxRounds
+	if s.rounds > 0 {
+		least, most = s.rounds, s.rounds
+	} else if _, err := t.round(ctx, false); err != nil {
+		return nil, fmt.Errorf("warm up: %w", err)
+	}
+	start := time.Now()
+	for i := range most {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if i >= least && time.Since(start) > opts.roundsTime() {
+			break
+		}
+		round, err := t.round(ctx, i%2 == 1)
+		if err != nil {
+			return nil, fmt.Errorf("round %d: %w", i+1, err)
+		}
+		rounds = append(rounds, round)
+	}
+	return rounds, nil
+}
+
+// results summarises the samples of all rounds, for the figures that match.
+func (s scenario) results(rounds [][]sample, match *regexp.Regexp) []Result {
+	var results []Result
+	for i, m := range s.metrics {
+		if name := s.resultName(m); matches(match, name) {
+			results = append(results, summarise(name, m, column(rounds, i)))
+		}
+	}
+	return results
+}
+
+// column takes the samples of one metric out of those of all.
+func column(rounds [][]sample, metric int) []sample {
+	var samples []sample
+	for _, round := range rounds {
+		samples = append(samples, round[metric])
+	}
+	return samples
+}
