@@ -8,15 +8,24 @@
 // progress, and at the end what moved on each edge, the coded size and the
 // ratio of signal to noise.
 //
-// Usage: speech [-q STEP] [-o text|json] [IN.wav [OUT.wav]]
+//	usage: speech [-q STEP] [-o text|json] [IN.wav [OUT.wav]]
 //
-// STEP is the quantiser's step as a fraction of the signal's level; 0 keeps
-// the samples as they are. A dash stands for standard input or output. Without
-// arguments it codes a sample that it brings along.
+// STEP is the quantiser's step as a fraction of the signal's level, by default
+// 0.32; 0 keeps the samples as they are. IN.wav is 16-bit PCM, mono or stereo.
+// A dash stands for standard input or output. Without arguments it codes a
+// sample that it brings along; without OUT.wav the samples go nowhere.
+//
+// The figures go to standard output, or to standard error when the samples
+// have standard output; progress always goes to standard error.
+//
+// OUT.wav is made only when IN.wav begins as a WAV should. When something
+// fails after that, OUT.wav is still a whole WAV: it ends early, and the error
+// says where. The exit status is 0, 1 after a failure, and 2 when the command
+// line makes no sense. An interrupt ends the run in this way, a second one at
+// once.
 package main
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"errors"
@@ -26,6 +35,7 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"strings"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/examples/speech/internal/codec"
@@ -34,30 +44,24 @@ import (
 //go:embed testdata/speech.wav
 var sample []byte
 
+const usage = "usage: speech [-q STEP] [-o text|json] [IN.wav [OUT.wav]]"
+
 // errUsage reports a command line that makes no sense.
-var errUsage = errors.New("usage: speech [-q STEP] [-o text|json] [IN.wav [OUT.wav]]")
+var errUsage = errors.New("command line")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
+	context.AfterFunc(ctx, stop) // from here on an interrupt does what it always does
 	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-	case errors.Is(err, errUsage):
-		fmt.Fprintln(os.Stderr, "speech:", err)
-		os.Exit(2)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "speech:", err)
-		os.Exit(1)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return
 	}
-}
-
-// options is the command line.
-type options struct {
-	step    float64
-	format  string
-	in, out string           // file names, "-", or empty
-	edges   func([]bus.Edge) // for tests: faults
+	fmt.Fprintln(os.Stderr, "speech:", err)
+	if errors.Is(err, errUsage) {
+		fmt.Fprintln(os.Stderr, usage)
+		os.Exit(2)
+	}
+	os.Exit(1)
 }
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
@@ -65,74 +69,66 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err != nil {
 		return err
 	}
-	in, closeIn, err := openInput(o.in, stdin)
-	if err != nil {
-		return err
-	}
-	defer closeIn()
-	out, closeOut, err := openOutput(o.out, stdout)
-	if err != nil {
-		return err
-	}
-	r, err := transcode(ctx, o, in, out, stderr)
-	if err := errors.Join(err, closeOut()); err != nil {
-		return err
-	}
-	report := stdout
-	if o.out == "-" {
-		report = stderr // the samples have standard output
-	}
-	return r.write(report, o.format)
+	return o.run(ctx, stdin, stdout, stderr)
+}
+
+// options is the command line.
+type options struct {
+	step    float64
+	format  string
+	in, out string // file names, "-", or empty
+
+	// tweak changes what the bus is opened with: tests set faults with it.
+	tweak func(*bus.Pipeline, *bus.Options)
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
 	o := options{}
 	fs := flag.NewFlagSet("speech", flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	fs.Usage = func() { fmt.Fprintln(stderr, errUsage); fs.PrintDefaults() }
-	fs.Float64Var(&o.step, "q", codec.DefaultRatio, "quantiser `step` as a fraction of the signal's level; 0: none")
+	fs.SetOutput(io.Discard) // errors are returned, and printed once
+	fs.Float64Var(&o.step, "q", codec.DefaultRatio, "quantiser `STEP` as a fraction of the signal's level; 0: none")
 	fs.StringVar(&o.format, "o", "text", "`format` of the figures: text or json")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fs.SetOutput(stderr)
+		fmt.Fprintln(stderr, usage)
+		fs.PrintDefaults()
 		return o, err
 	} else if err != nil {
 		return o, fmt.Errorf("%w: %w", errUsage, err)
 	}
+	o.in, o.out = fs.Arg(0), fs.Arg(1)
 	switch {
 	case o.format != "text" && o.format != "json":
 		return o, fmt.Errorf("%w: -o is %q: use text or json", errUsage, o.format)
-	case o.step < 0 || math.IsNaN(o.step) || math.IsInf(o.step, 0):
+	case !(o.step >= 0) || math.IsInf(o.step, 0): // so written, it catches NaN too
 		return o, fmt.Errorf("%w: -q is %v: use 0, or a positive fraction", errUsage, o.step)
+	case isFlag(o.in) || isFlag(o.out):
+		return o, fmt.Errorf("%w: flags come before file names; write a file's name that begins with a dash as ./-NAME", errUsage)
 	case fs.NArg() > 2:
-		return o, fmt.Errorf("%w: %d file names", errUsage, fs.NArg())
+		return o, fmt.Errorf("%w: %d file names, there can be two", errUsage, fs.NArg())
 	}
-	o.in, o.out = fs.Arg(0), fs.Arg(1)
 	return o, nil
 }
 
-func openInput(name string, stdin io.Reader) (io.Reader, func(), error) {
-	switch name {
-	case "":
-		return bytes.NewReader(sample), func() {}, nil
-	case "-":
-		return stdin, func() {}, nil
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	return f, func() { _ = f.Close() }, nil // only read from
-}
+func isFlag(name string) bool { return strings.HasPrefix(name, "-") && name != "-" }
 
-func openOutput(name string, stdout io.Writer) (io.Writer, func() error, error) {
-	switch name {
-	case "":
-		return io.Discard, func() error { return nil }, nil
-	case "-":
-		return stdout, func() error { return nil }, nil
-	}
-	f, err := os.Create(name)
+func (o options) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
+	src, err := openSource(ctx, o.in, stdin)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	return f, f.Close, nil
+	defer src.close()
+	out, err := openSink(o.out, stdout, src)
+	if err != nil {
+		return err
+	}
+	f, err := transcode(ctx, o, src, out, newProgress(stderr, src.Format()))
+	if err := out.finish(err); err != nil {
+		return err
+	}
+	report, name := stdout, "standard output"
+	if o.out == "-" {
+		report, name = stderr, "standard error"
+	}
+	return named(name, f.write(report, o.format))
 }

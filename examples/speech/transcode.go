@@ -3,43 +3,37 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"sync"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	tensors "github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/examples/speech/internal/codec"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/wav"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// transcode sends one WAV through the pipeline and writes what comes out.
-func transcode(ctx context.Context, o options, in io.Reader, out, progress io.Writer) (_ *figures, err error) {
-	reader, err := wav.NewReader(in)
+// transcode sends a source through the pipeline and writes what comes out.
+func transcode(ctx context.Context, o options, src *source, out *sink, p *progress) (_ *figures, err error) {
+	format := src.Format()
+	stages := pipeline(src, format, o.step)
+	opts := bus.Options{Name: "speech", Store: shmstore.Options{ArenaBytes: 32 << 20}}
+	if o.tweak != nil {
+		o.tweak(&stages, &opts)
+	}
+	b, err := bus.Open(ctx, stages, opts)
 	if err != nil {
-		return nil, err
+		return nil, named(src.name, err)
 	}
-	format := reader.Format()
-	src := &recorder{Source: reader}
-	p := pipeline(src, format, o.step)
-	if o.edges != nil {
-		o.edges(p.Edges)
-	}
-	b, err := bus.Open(ctx, p, bus.Options{Name: "speech", Store: shmstore.Options{ArenaBytes: 32 << 20}})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, b.Close(context.WithoutCancel(ctx))) }()
-
+	defer func() {
+		src.close() // or a thinker that waits for input would hold up the bus
+		err = errors.Join(err, b.Close(context.WithoutCancel(ctx)))
+	}()
 	r, err := b.Submit(ctx, "speak")
 	if err != nil {
-		return nil, err
+		return nil, named(src.name, err)
 	}
 	f := &figures{Rate: format.Rate, Channels: format.Channels}
 	began := time.Now()
-	if err := f.receive(ctx, r, src, out, newProgress(progress, format)); err != nil {
+	if err := f.receive(ctx, r, src, out, p); err != nil {
 		return nil, err
 	}
 	f.Seconds = time.Since(began).Seconds()
@@ -48,30 +42,26 @@ func transcode(ctx context.Context, o options, in io.Reader, out, progress io.Wr
 }
 
 // receive writes the samples as they come, and measures them.
-func (f *figures) receive(ctx context.Context, r *bus.Request, src *recorder, out io.Writer, p *progress) error {
-	w, err := wav.NewWriter(out, wav.Format{Rate: f.Rate, Channels: f.Channels})
-	if err != nil {
-		return err
-	}
+func (f *figures) receive(ctx context.Context, r *bus.Request, src *source, out *sink, p *progress) error {
+	defer p.done()
 	var noise codec.SNRMeter
 	for d, err := range r.Results(ctx) {
 		if err != nil {
-			return err
+			return named(src.name, err)
 		}
 		pcm, err := samples(d)
 		if err != nil {
-			return err
+			return named(src.name, err)
 		}
-		if err := w.WriteSamples(pcm); err != nil {
-			return fmt.Errorf("write output: %w", err)
+		if err := out.write(pcm); err != nil {
+			return err
 		}
 		noise.Add(src.take(len(pcm)), pcm)
 		f.Samples += len(pcm)
 		p.show(f.Samples)
 	}
-	p.done()
 	f.setSNR(noise.DB())
-	return w.Close()
+	return src.Err()
 }
 
 func samples(d *bus.Delivery) ([]int16, error) {
@@ -80,28 +70,4 @@ func samples(d *bus.Delivery) ([]int16, error) {
 		return nil, err
 	}
 	return tensors.View[int16](x)
-}
-
-// recorder remembers what was read until it is compared with the output.
-type recorder struct {
-	codec.Source
-	mu  sync.Mutex
-	pcm []int16
-}
-
-// ReadSamples implements codec.Source.
-func (r *recorder) ReadSamples(dst []int16) (int, error) {
-	n, err := r.Source.ReadSamples(dst)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.pcm = append(r.pcm, dst[:n]...)
-	return n, err
-}
-
-func (r *recorder) take(n int) []int16 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	head := r.pcm[:n:n]
-	r.pcm = r.pcm[n:]
-	return head
 }
