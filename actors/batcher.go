@@ -1,6 +1,9 @@
 package actors
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Batcher gathers messages of one actor into batches: of up to size, or of
 // what arrived within wait of the first. It belongs to the actor's goroutine.
@@ -18,8 +21,12 @@ type Batcher[T any] struct {
 // NewBatcher returns a batcher that hands full batches to run, whose they are
 // from then on. When a batch has waited long enough, due is called, on any
 // goroutine, and must have the actor call Due. With a wait of 0 that happens
-// at once: the actor comes to it behind what its mailbox holds already.
+// at once: the actor comes to it behind what its mailbox holds already. It
+// panics if the size is not positive.
 func NewBatcher[T any](size int, wait time.Duration, run func([]T), due func(batch uint64)) *Batcher[T] {
+	if size < 1 {
+		panic(fmt.Sprintf("actors: batches of %d: the size must be at least 1", size))
+	}
 	return &Batcher[T]{size: size, wait: wait, run: run, due: due}
 }
 
@@ -30,7 +37,7 @@ func (b *Batcher[T]) Add(item T) {
 	case len(b.items) == b.size:
 		b.flush()
 	case len(b.items) > 1:
-	case b.wait == 0:
+	case b.wait <= 0:
 		b.due(b.batch)
 	default:
 		n := b.batch

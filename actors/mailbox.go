@@ -99,6 +99,7 @@ type Mailbox struct {
 	phase   phase
 	stop    bool // a Stop has reached the actor
 	yielded bool // the worker found nothing to do and is looking once more
+	lent    bool // the worker is a sender, which has better things to do than look once more
 }
 
 var _ actor.Mailbox = (*Mailbox)(nil)
@@ -183,6 +184,22 @@ func (m *Mailbox) PostUserMessage(message any) {
 	}
 }
 
+// PostAndRun is PostUserMessage for a sender that waits for the actor's answer
+// and has nothing else to do: if the actor stands idle, it runs on the sender's
+// goroutine, until it has nothing left to do. That saves waking a worker and
+// being woken by it, which can take longer than the work itself. The sender
+// must hold no lock that the actor might want.
+func (m *Mailbox) PostAndRun(message any) {
+	run, err := m.accept(message, true)
+	if err != nil {
+		m.drop(message, DropClosed)
+	}
+	if run {
+		m.lent = true // ours while we run
+		m.process()
+	}
+}
+
 // Post is PostUserMessage for a sender that wants to know: it returns
 // ErrMailboxClosed, and leaves the message to the sender, if the mailbox is
 // closed or closes while Post waits for room.
@@ -231,24 +248,31 @@ func (m *Mailbox) Close() {
 }
 
 func (m *Mailbox) post(message any, wait bool) error {
+	wake, err := m.accept(message, wait)
+	m.schedule(wake)
+	return err
+}
+
+// accept takes the message, and reports whether the caller has to schedule the
+// mailbox.
+func (m *Mailbox) accept(message any, wait bool) (wake bool, err error) {
 	e := entry{message: message, control: m.isControl(message)}
 	m.mu.Lock()
 	if m.refusesLocked() {
 		m.mu.Unlock()
-		return ErrMailboxClosed
+		return false, ErrMailboxClosed
 	}
 	if !e.control && !m.hasRoomLocked() {
 		if wait {
-			return m.waitAndUnlock(e)
+			return false, m.waitAndUnlock(e)
 		}
 		m.mu.Unlock()
-		return ErrMailboxFull
+		return false, ErrMailboxFull
 	}
 	m.acceptLocked(e)
-	wake := !m.running && m.wakeLocked()
+	wake = !m.running && m.wakeLocked()
 	m.mu.Unlock()
-	m.schedule(wake)
-	return nil
+	return wake, nil
 }
 
 // waitAndUnlock waits until the mailbox has taken e, or has closed.

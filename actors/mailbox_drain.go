@@ -72,8 +72,8 @@ func (m *Mailbox) step() bool {
 // brought nothing. Who was sent a message often answers at once; such an answer
 // then finds the worker still up, which saves parking it and waking another.
 func (m *Mailbox) yieldAndUnlock() (again bool) {
-	again = !m.yielded
-	m.yielded = again
+	again = !m.yielded && !m.lent
+	m.yielded, m.lent = again, false
 	m.running = again
 	m.mu.Unlock()
 	if again {

@@ -8,8 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Extents are kept for sizes from extentMin to extentMax bytes, one extent for
-// each power of two, and hold at most extentBytes and extentSlots each.
+// Extents are kept for payloads of up to 1<<extentMaxLog bytes, one extent for
+// each power of two from 1<<extentMinLog on, and hold at most extentBytes and
+// extentSlots reservations each.
 const (
 	extentMinLog = 10
 	extentMaxLog = 16
@@ -23,29 +24,34 @@ const (
 // reservation and doubles each time it runs out, so that who sends little
 // holds little. Large reservations go to the writer one by one.
 //
+// When somebody waits for room, the writer takes back what lies unused in all
+// extents, and until nobody waits any more no producer keeps any.
+//
 // A Producer is safe for concurrent use. Close it, or what it holds stays
 // reserved until somebody else waits for room.
 type Producer struct {
 	w  *Writer
 	mu sync.Mutex
-	// Guarded by mu. Each class holds reservations of 1<<(extentMinLog+i) bytes.
+	// Guarded by mu.
 	class  [extentMaxLog - extentMinLog + 1]extent
 	listed bool // in the writer's list of those that hold extents
 }
 
+// extent holds reservations of the same size, see classBytes.
 type extent struct {
 	free []shmstore.Reservation
-	next int // how many to ask for when free is empty
+	next int // how many to ask for when free is empty; 0: as at the start
 }
 
 // NewProducer returns a producer that holds nothing yet.
 func (w *Writer) NewProducer() *Producer { return &Producer{w: w} }
 
-// Reserve returns room for size bytes. It waits for room until done or cancel
-// is closed; either may be nil. The codec is what the payload's handle will say
-// of its encoding.
+// Reserve returns room for size bytes, or for somewhat more. It waits for room
+// until done or cancel is closed; either may be nil. The codec is what the
+// payload's handle will say of its encoding. The errors are those of
+// Writer.Reserve.
 func (p *Producer) Reserve(done, cancel <-chan struct{}, size int, c codec.ID) (shmstore.Reservation, error) {
-	if size <= 0 || size > 1<<extentMaxLog {
+	if size <= 0 || size > p.w.classBytes(len(p.class)-1) {
 		var one [1]shmstore.Reservation
 		got, err := p.w.Reserve(done, cancel, one[:0], 1, size, c)
 		if err != nil {
@@ -53,19 +59,39 @@ func (p *Producer) Reserve(done, cancel <-chan struct{}, size int, c codec.ID) (
 		}
 		return got[0], nil
 	}
-	class := max(bits.Len(uint(size-1)), extentMinLog) - extentMinLog
-	for {
-		if r, ok := p.take(class); ok {
-			r.SetCodec(c)
-			return r, nil
-		}
-		if err := p.refill(done, cancel, class); err != nil {
-			return shmstore.Reservation{}, err
-		}
+	class := classOf(size)
+	r, ok := p.take(class, c)
+	if ok {
+		return r, nil
 	}
+	r, err := p.refill(done, cancel, class)
+	if err == nil {
+		r.SetCodec(c)
+	}
+	return r, err
 }
 
-func (p *Producer) take(class int) (shmstore.Reservation, bool) {
+// TryReserve is Reserve for room that is at hand: it reports false where
+// Reserve would have to ask the writer.
+func (p *Producer) TryReserve(size int, c codec.ID) (shmstore.Reservation, bool) {
+	if size <= 0 || size > p.w.classBytes(len(p.class)-1) {
+		return shmstore.Reservation{}, false
+	}
+	return p.take(classOf(size), c)
+}
+
+// classBytes is the size of the reservations of a class: a power of two, or the
+// largest object that the store takes if that is less.
+func (w *Writer) classBytes(class int) int {
+	return int(min(1<<(extentMinLog+class), w.store.MaxObjectBytes()))
+}
+
+// classOf is the extent that serves a size.
+func classOf(size int) int {
+	return max(bits.Len(uint(size-1)), extentMinLog) - extentMinLog
+}
+
+func (p *Producer) take(class int, c codec.ID) (shmstore.Reservation, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := &p.class[class]
@@ -74,25 +100,45 @@ func (p *Producer) take(class int) (shmstore.Reservation, bool) {
 	}
 	r := e.free[len(e.free)-1]
 	e.free = e.free[:len(e.free)-1]
+	r.SetCodec(c)
 	return r, true
 }
 
-func (p *Producer) refill(done, cancel <-chan struct{}, class int) error {
-	size := 1 << (extentMinLog + class)
+// refill asks the writer for the next extent, and returns the first of its
+// reservations: the caller has something in hand whatever becomes of the rest.
+func (p *Producer) refill(done, cancel <-chan struct{}, class int) (shmstore.Reservation, error) {
 	p.mu.Lock()
 	n := max(p.class[class].next, 1)
 	p.mu.Unlock()
-	got, err := p.w.Reserve(done, cancel, nil, n, size, codec.IDRaw)
+	got, err := p.w.Reserve(done, cancel, nil, n, p.w.classBytes(class), codec.IDRaw)
 	if err != nil {
-		return err
+		return shmstore.Reservation{}, err
 	}
+	p.keep(class, n, got[1:])
+	return got[0], nil
+}
+
+// keep puts the rest of an extent of n aside, unless somebody waits for room.
+func (p *Producer) keep(class, n int, rest []shmstore.Reservation) {
+	bound := min(extentSlots, extentBytes/p.w.classBytes(class))
 	p.mu.Lock()
 	e := &p.class[class]
-	e.free = append(e.free, got...)
-	e.next = min(2*n, extentSlots, extentBytes/size)
+	fit := min(len(rest), bound-len(e.free)) // less if several refilled at once
+	e.free = append(e.free, rest[:fit]...)
+	e.next = min(2*n, bound)
 	p.mu.Unlock()
-	p.w.list(p) // only now: a revocation in between must find what was granted
-	return nil
+	abort(rest[fit:])
+
+	p.w.list(p) // only now: a revocation in between must find what was kept
+	if p.w.scarce.Load() {
+		p.giveBack()
+	}
+}
+
+func abort(rs []shmstore.Reservation) {
+	for i := range rs {
+		rs[i].Abort()
+	}
 }
 
 // Close gives unused reservations back. The producer may be used again.
@@ -109,9 +155,7 @@ func (p *Producer) giveBack() {
 	p.listed = false
 	for i := range p.class {
 		e := &p.class[i]
-		for j := range e.free {
-			e.free[j].Abort()
-		}
+		abort(e.free)
 		e.free, e.next = e.free[:0], 0
 	}
 }
@@ -141,4 +185,13 @@ func (w *Writer) revokeExtents() {
 	for _, p := range all {
 		p.giveBack()
 	}
+}
+
+// RoomBytes is how many bytes of the store a reservation of size bytes takes,
+// header and alignment apart.
+func (w *Writer) RoomBytes(size int) int {
+	if size <= 0 || size > 1<<extentMaxLog {
+		return size
+	}
+	return max(size, w.classBytes(classOf(size)))
 }

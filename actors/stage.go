@@ -1,25 +1,32 @@
 package actors
 
 import (
+	"fmt"
+	"log/slog"
+	"runtime/debug"
 	"sync/atomic"
 
 	"github.com/asynkron/protoactor-go/actor"
 )
 
 // Receiver is the work of a stage. The methods of one Receiver are never
-// called concurrently with Receive, except Dropped.
+// called concurrently with Receive, except Dropped. Failed and Dropped must not
+// panic: nobody is above the supervisor to deal with that.
 type Receiver interface {
 	// Receive handles one message. A panic is a failure of the stage.
 	Receive(message any)
 	// Failed is called on the supervisor's goroutine, while the stage stands
-	// still, with the message whose handling panicked. It decides what becomes
-	// of that message; the stage is then restarted.
+	// still, with the message whose handling panicked, or with nil if it was
+	// Restarted that did, or the start of a user's actor. It decides what
+	// becomes of the message; the stage is then restarted, unless it was told
+	// to stop meanwhile.
 	Failed(message any, cause *Panic)
 	// Restarted is called on the stage's goroutine before the first message
-	// after a restart.
+	// after a restart. A panic is a failure of the stage.
 	Restarted()
-	// Dropped is told, on the supervisor's goroutine, of a message that will
-	// never be handled because the stage stopped.
+	// Dropped is told, once, of a message that will never be handled because
+	// the stage stopped: on the supervisor's goroutine, or, when the system has
+	// stopped, on that of who posts.
 	Dropped(message any, reason DropReason)
 }
 
@@ -30,6 +37,9 @@ type StageOptions struct {
 	// Props, when set, is a protoactor actor of the user's own that stands
 	// behind the receiver: what the receiver hands to Stage.Pass, it receives.
 	// Mailbox and dispatcher are the system's; those of the Props are ignored.
+	// Receiver middleware of the Props sees what reaches the stage, before the
+	// receiver does, and not what is passed on. A panic of the actor at its own
+	// end is logged, and changes nothing about it.
 	Props *Props
 }
 
@@ -39,19 +49,33 @@ type Stage struct {
 	receiver Receiver
 	mailbox  *Mailbox
 	system   *System
-	pid      *actor.PID
 	restarts atomic.Int64
-	pass     func(message any) // to the user's actor; on the stage's goroutine
+
+	// Of stages with Props; on the stage's goroutine.
+	passage   passage // while a message is being received
+	departing bool    // the user's actor has been told to stop
 }
 
-// Spawn starts a stage under the supervisor. Names are unique in a system.
+// passage is the way to the user's actor for what arrived in an envelope.
+type passage struct {
+	next     actor.ReceiverFunc
+	context  actor.ReceiverContext
+	envelope *actor.MessageEnvelope
+}
+
+// Spawn starts a stage under the supervisor. Names are unique among the stages
+// that have not ended. The errors are ErrNameTaken, ErrStopped, and a *Panic if
+// the Props fail to make an actor. It panics if the mailbox options are invalid.
 func (s *System) Spawn(name string, r Receiver, opts StageOptions) (*Stage, error) {
 	st := &Stage{name: name, receiver: r, system: s}
 	opts.Mailbox.OnDrop = st.dropped
 	st.mailbox = NewMailbox(opts.Mailbox)
 	m := &spawnStage{stage: st, props: st.props(opts.Props), reply: make(chan error, 1)}
 	s.reports.PostUserMessage(m)
-	return st, <-m.reply
+	if err := <-m.reply; err != nil {
+		return nil, fmt.Errorf("actors: spawn stage %q: %w", name, err)
+	}
+	return st, nil
 }
 
 func (st *Stage) props(own *Props) *actor.Props {
@@ -71,32 +95,54 @@ func (st *Stage) intercept(next actor.ReceiverFunc) actor.ReceiverFunc {
 		defer rethrow()
 		switch envelope.Message.(type) {
 		case *actor.Started:
+			st.departing = false
 			next(c, envelope)
-			st.setPass(next, c, envelope)
 			if st.restarts.Load() > 0 {
+				st.passage = passage{next, c, envelope}
+				defer st.endPassage()
 				st.receiver.Restarted()
 			}
-		case *actor.Stopping, *actor.Stopped, *actor.Restarting, *actor.Terminated, *actor.PoisonPill:
+		case *actor.Stopping:
+			st.departing = true
+			st.contain(next, c, envelope)
+		case *actor.Stopped, *actor.Restarting:
+			st.contain(next, c, envelope)
+		case *actor.Terminated: // of a child of the actor
+			if st.departing {
+				st.contain(next, c, envelope)
+				return
+			}
+			next(c, envelope)
+		case *actor.PoisonPill:
 			next(c, envelope)
 		default:
-			st.setPass(next, c, envelope)
+			st.passage = passage{next, c, envelope}
+			defer st.endPassage()
 			st.receiver.Receive(envelope.Message)
 		}
 	}
 }
 
-// setPass has Pass keep the sender of the message that is being received.
-func (st *Stage) setPass(next actor.ReceiverFunc, c actor.ReceiverContext, envelope *actor.MessageEnvelope) {
-	st.pass = func(message any) {
-		next(c, &actor.MessageEnvelope{Header: envelope.Header, Sender: envelope.Sender, Message: message})
-	}
+func (st *Stage) endPassage() { st.passage = passage{} }
+
+// contain tells the user's actor of its end. Were a panic let through, the
+// library would forget to go on with it, and the supervisor wait for ever.
+func (st *Stage) contain(next actor.ReceiverFunc, c actor.ReceiverContext, envelope *actor.MessageEnvelope) {
+	defer func() {
+		if r := recover(); r != nil {
+			st.system.logger.Error("actor panicked at its end",
+				slog.String("stage", st.name), slog.Any("panic", r), slog.String("stack", string(debug.Stack())))
+		}
+	}()
+	next(c, envelope)
 }
 
-// Pass hands a message on to the user's actor. It is for the receiver, from
-// Receive or Restarted, of a stage with Props; elsewhere it does nothing.
+// Pass hands a message on to the user's actor, as if it came from the sender of
+// the message that is being received. It is for the receiver, from Receive or
+// Restarted, of a stage with Props; elsewhere it does nothing.
 func (st *Stage) Pass(message any) {
-	if st.pass != nil {
-		st.pass(message)
+	if p := st.passage; p.next != nil {
+		p.next(p.context, &actor.MessageEnvelope{Header: p.envelope.Header, Sender: p.envelope.Sender, Message: message})
 	}
 }
 
@@ -128,23 +174,14 @@ type stageActor Stage
 
 // Receive implements actor.Actor.
 func (a *stageActor) Receive(c actor.Context) {
+	defer rethrow()
 	switch m := c.Message().(type) {
 	case *actor.Started:
 		if a.restarts.Load() > 0 {
-			a.receive(nil)
+			a.receiver.Restarted()
 		}
 	case *actor.Restarting, *actor.Stopping, *actor.Stopped:
 	default:
-		a.receive(m)
+		a.receiver.Receive(m)
 	}
-}
-
-// receive hands a message, or the news of a restart, to the receiver.
-func (a *stageActor) receive(message any) {
-	defer rethrow()
-	if message == nil {
-		a.receiver.Restarted()
-		return
-	}
-	a.receiver.Receive(message)
 }

@@ -3,6 +3,8 @@ package actors
 import (
 	"fmt"
 	"runtime/debug"
+	"slices"
+	"sync"
 
 	"github.com/asynkron/protoactor-go/actor"
 )
@@ -11,8 +13,11 @@ import (
 // and reclaims messages one at a time, on its own goroutine, while the stages
 // go on.
 type supervisor struct {
-	stages  map[string]*Stage // by process id
-	stopped chan<- struct{}
+	stopped  chan<- struct{} // closed when the last stage has ended
+	stopping bool
+
+	mu     sync.Mutex        // lets others than the supervisor read
+	stages map[string]*Stage // by process id: those that have not ended
 }
 
 func newSupervisor(stopped chan<- struct{}) *supervisor {
@@ -43,7 +48,11 @@ func (s *supervisor) Receive(c actor.Context) {
 	case *reclaim:
 		m.stage.receiver.Dropped(m.message, m.reason)
 	case *actor.Terminated:
+		s.mu.Lock()
 		delete(s.stages, m.Who.Id)
+		s.mu.Unlock()
+	case *actor.Stopping:
+		s.stopping = true
 	case *actor.Stopped:
 		close(s.stopped)
 	}
@@ -60,26 +69,72 @@ func reclaimLate(message any, _ DropReason) {
 	}
 }
 
-func (s *supervisor) spawn(c actor.Context, m *spawnStage) error {
+// spawn makes the stage a child. A panic is one of a user's Props: protoactor
+// makes the first actor of a process here, not on the stage's goroutine.
+func (s *supervisor) spawn(c actor.Context, m *spawnStage) (err error) {
+	if s.stopping {
+		return ErrStopped // protoactor would let the child in, and wait for it
+	}
+	// protoactor looks at the addresses, and a stage's is free a moment before
+	// the supervisor hears of its end.
+	if slices.Contains(s.names(), m.stage.name) {
+		return ErrNameTaken
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = &Panic{Value: r, Stack: debug.Stack()}
+		}
+	}()
 	pid, err := c.SpawnNamed(m.props, m.stage.name)
 	if err != nil {
-		return fmt.Errorf("actors: spawn stage %q: %w", m.stage.name, err)
+		return err
 	}
-	m.stage.pid = pid
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.stages[pid.Id] = m.stage
 	return nil
+}
+
+// names lists the stages that have not ended, sorted. Any goroutine may call it.
+func (s *supervisor) names() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for _, st := range s.stages {
+		names = append(names, st.name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // HandleFailure implements actor.SupervisorStrategy; protoactor calls it on
 // the supervisor's goroutine while the failed child's mailbox is suspended.
 // The receiver decides first what becomes of the message, so that a message to
 // be handled again is in place before the child starts anew.
+//
+// While the system closes, nothing is restarted: each stage has had its Stop by
+// then, and a restart would call it off. It is resumed only because a user's
+// actor may have to serve its children until they have ended.
 func (s *supervisor) HandleFailure(_ *actor.ActorSystem, parent actor.Supervisor, child *actor.PID, _ *actor.RestartStatistics, reason, message any) {
 	if st := s.stages[child.Id]; st != nil {
 		st.restarts.Add(1)
-		st.receiver.Failed(message, asPanic(reason))
+		st.receiver.Failed(userMessage(message), asPanic(reason))
+	}
+	if s.stopping {
+		parent.ResumeChildren(child)
+		return
 	}
 	parent.RestartChildren(child)
+}
+
+// userMessage is the message that somebody sent, or nil if it is one of the
+// library's own.
+func userMessage(message any) any {
+	message = actor.UnwrapEnvelopeMessage(message)
+	if _, ok := message.(actor.SystemMessage); ok {
+		return nil
+	}
+	return message
 }
 
 // Panic is what a handler panicked with, as an error.

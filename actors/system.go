@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 )
@@ -15,7 +17,8 @@ type Props = actor.Props
 
 // Options configure a System. The zero value works.
 type Options struct {
-	// Logger receives what protoactor has to say; nil discards it.
+	// Logger receives what protoactor has to say, and panics of a user's actor
+	// at its end; nil discards it.
 	Logger *slog.Logger
 	// Dispatcher tunes the goroutines that run the actors.
 	Dispatcher DispatcherOptions
@@ -24,24 +27,33 @@ type Options struct {
 // System is one protoactor system with its dispatcher and the supervisor
 // actor under which all stages run. Its methods are safe for concurrent use.
 type System struct {
+	logger     *slog.Logger
 	proto      *actor.ActorSystem
 	dispatcher *Dispatcher
-	supervisor *actor.PID
+	supervisor *supervisor
+	pid        *actor.PID    // the supervisor's
 	reports    *Mailbox      // the supervisor's, posted to directly: it outlives the address
 	stopped    chan struct{} // closed by the supervisor when its last child is gone
-	closing    sync.Once
+
+	closing, shutdown sync.Once
 }
 
-// NewSystem starts a system with an idle supervisor.
+// NewSystem starts a system with an idle supervisor. It panics if the
+// dispatcher's options are invalid.
 func NewSystem(opts Options) *System {
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
 	s := &System{
+		logger:     opts.Logger,
 		proto:      actor.NewActorSystemWithConfig(protoConfig(opts.Logger)),
 		dispatcher: NewDispatcher(opts.Dispatcher),
 		stopped:    make(chan struct{}),
 	}
+	s.supervisor = newSupervisor(s.stopped)
 	s.reports = NewMailbox(MailboxOptions{Bounded: never, OnDrop: reclaimLate})
-	s.supervisor = s.proto.Root.Spawn(actor.PropsFromProducer(
-		func() actor.Actor { return newSupervisor(s.stopped) },
+	s.pid = s.proto.Root.Spawn(actor.PropsFromProducer(
+		func() actor.Actor { return s.supervisor },
 		actor.WithDispatcher(s.dispatcher),
 		actor.WithMailbox(func() actor.Mailbox { return s.reports }),
 	))
@@ -51,29 +63,63 @@ func NewSystem(opts Options) *System {
 // never marks mailboxes whose messages are few and must always be taken.
 func never(any) bool { return false }
 
+// deadLetterInterval is for how long a goroutine of protoactor counts dead
+// letters after the first: so long it may outlive Close.
+const deadLetterInterval = 50 * time.Millisecond
+
 func protoConfig(logger *slog.Logger) *actor.Config {
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
-	return actor.Configure(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
-		// protoactor reports each recovered panic at info level; the bus
-		// reports failures itself, with more to say.
-		return logger.With("lib", "protoactor")
-	}))
+	return actor.Configure(
+		actor.WithDeadLetterThrottleInterval(deadLetterInterval),
+		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
+			// protoactor reports each recovered panic at info level; the bus
+			// reports failures itself, with more to say.
+			return logger.With("lib", "protoactor")
+		}))
 }
 
 // Close stops every stage: what their mailboxes still hold is reported as
-// dropped, and a handler that is running is waited for. It returns early, with
-// the context's error, when a handler does not come back; the goroutine of
-// that handler stays until it does.
+// dropped, and a handler that is running is waited for. When a handler does
+// not come back before the context ends, Close returns the context's error with
+// the names of the stages that are left, and the goroutine of that handler
+// stays until it does. Close may be called again, and by several at once.
+// Writers are closed on their own.
 func (s *System) Close(ctx context.Context) error {
-	s.closing.Do(func() { s.proto.Root.Stop(s.supervisor) })
-	select {
-	case <-s.stopped:
-	case <-ctx.Done():
-		return fmt.Errorf("actors: stop: a handler is still running: %w", context.Cause(ctx))
+	s.closing.Do(func() { s.proto.Root.Stop(s.pid) })
+	if err := await(ctx, s.stopped); err != nil {
+		return fmt.Errorf("actors: close: %s: %w", whoIsLeft(s.supervisor.names()), err)
 	}
-	s.proto.Shutdown()
-	s.dispatcher.Close()
+	s.shutdown.Do(func() {
+		s.proto.Shutdown()
+		s.dispatcher.Close()
+	})
 	return nil
+}
+
+// maxNamed bounds the stages that an error names.
+const maxNamed = 8
+
+func whoIsLeft(names []string) string {
+	switch n := len(names); {
+	case n == 0:
+		return "the supervisor is still at work"
+	case n > maxNamed:
+		return fmt.Sprintf("still running: %s and %d more", strings.Join(names[:maxNamed], ", "), n-maxNamed)
+	}
+	return "still running: " + strings.Join(names, ", ")
+}
+
+// await waits for stopped, or for the end of the context. If both have come, it
+// returns nil.
+func await(ctx context.Context, stopped <-chan struct{}) error {
+	select {
+	case <-stopped:
+		return nil
+	case <-ctx.Done():
+	}
+	select {
+	case <-stopped:
+		return nil
+	default:
+		return context.Cause(ctx)
+	}
 }

@@ -3,6 +3,9 @@ package actors
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -17,22 +20,31 @@ import (
 //
 // Reservations that find no room wait in one queue and are served in order, so
 // that a large one is not starved by small ones behind it. Each release while
-// somebody waits wakes the writer.
+// somebody waits wakes the writer, and so does each waiter that gives up, for
+// it may have been the one that held up the others.
 type Writer struct {
-	store   *shmstore.Store
-	mailbox *Mailbox
-	stopped chan struct{}
-	system  *System
-	pid     *actor.PID
-	roomDue atomic.Bool // a lookAgain is on its way
+	store    *shmstore.Store
+	mailbox  *Mailbox
+	system   *System
+	pid      *actor.PID
+	requests sync.Pool   // of *reserve, without an owner
+	lookDue  atomic.Bool // a lookAgain is on its way
+	closing  sync.Once
+	stopped  chan struct{} // closed by the actor, when all are answered
+
+	// scarce is up while somebody waits for room, and for good when the actor
+	// stops. The actor raises it and then takes extents back; a producer keeps
+	// an extent and then looks at it. So one of them sees the other, and no
+	// extent lies idle while somebody waits for its room.
+	scarce atomic.Bool
 
 	// producers hold extents, which the writer takes back when others wait.
 	mu        sync.Mutex
 	producers map[*Producer]struct{}
 }
 
-// NewWriter starts the writer actor of store. From here on only the writer may
-// call the store's writer-only methods.
+// NewWriter starts the writer actor of store. From here on, until Close has
+// returned nil, only the writer may call the store's writer-only methods.
 func (s *System) NewWriter(store *shmstore.Store) *Writer {
 	w := &Writer{
 		store:     store,
@@ -41,9 +53,10 @@ func (s *System) NewWriter(store *shmstore.Store) *Writer {
 		producers: make(map[*Producer]struct{}),
 	}
 	w.mailbox = NewMailbox(MailboxOptions{Bounded: never, OnDrop: refuseLate})
-	store.OnRoom(w.roomMayBeBack)
+	store.OnRoom(w.lookAgain)
+	a := &writerActor{w: w} // outlives a restart: others wait for answers from it
 	w.pid = s.proto.Root.Spawn(actor.PropsFromProducer(
-		func() actor.Actor { return &writerActor{w: w} },
+		func() actor.Actor { return a },
 		actor.WithDispatcher(s.dispatcher),
 		actor.WithMailbox(func() actor.Mailbox { return w.mailbox }),
 	))
@@ -64,9 +77,10 @@ type (
 	lookAgain struct{}
 	// call runs a function on the writer's goroutine.
 	call struct {
-		f    func(*shmstore.Store)
-		done chan struct{}
-		ran  bool
+		f        func(*shmstore.Store)
+		done     chan struct{} // closed when the fields below are final
+		ran      bool
+		panicked *Panic
 	}
 )
 
@@ -77,65 +91,90 @@ const (
 	reserveGivenUp
 )
 
-var reservePool = sync.Pool{New: func() any { return &reserve{done: make(chan struct{}, 1)} }}
-
 // Reserve grants up to n reservations of size bytes each, at least one,
 // appended to dst. While there is no room it waits, until done or cancel is
-// closed; either may be nil. The error is then ErrCanceled. An error of the store that waiting
-// cannot mend, such as shmstore.ErrTooLarge, comes back at once.
+// closed; either may be nil. The error is then ErrCanceled, or ErrStopped if
+// the writer was closed. An error of the store that waiting cannot mend, such
+// as shmstore.ErrTooLarge, comes back at once.
 func (w *Writer) Reserve(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID) ([]shmstore.Reservation, error) {
-	m := reservePool.Get().(*reserve)
+	m := w.newReserve()
 	m.size, m.n, m.codec, m.into, m.err = size, n, c, dst, nil
 	m.state.Store(reserveOpen)
-	w.mailbox.PostUserMessage(m)
+	w.mailbox.PostAndRun(m)
 	select {
 	case <-m.done:
 	case <-done:
-		if m.giveUp() {
+		if w.giveUp(m) {
 			return dst, ErrCanceled
 		}
-		<-m.done
 	case <-cancel:
-		if m.giveUp() {
+		if w.giveUp(m) {
 			return dst, ErrCanceled
 		}
-		<-m.done
 	}
-	into, err := m.into, m.err
+	if m.err != nil {
+		return dst, m.err // m is not used again: the writer may still know it
+	}
+	into := m.into
 	m.into = nil
-	reservePool.Put(m)
-	return into, err
+	w.requests.Put(m)
+	return into, nil
 }
 
-// Do runs f on the writer's goroutine, with the store whose accounts it may
-// then use, and waits for it.
+// newReserve gives a reserve out of the pool. The pool is the writer's own: its
+// channels belong to the synctest bubble, if any, that the writer lives in.
+func (w *Writer) newReserve() *reserve {
+	if m, ok := w.requests.Get().(*reserve); ok {
+		return m
+	}
+	return &reserve{done: make(chan struct{}, 1)}
+}
+
+// giveUp reports whether m was still open. If it was answered, the answer is
+// there when giveUp returns.
+func (w *Writer) giveUp(m *reserve) bool {
+	if m.state.CompareAndSwap(reserveOpen, reserveGivenUp) {
+		w.lookAgain()
+		return true
+	}
+	<-m.done
+	return false
+}
+
+// Do runs f in the writer's place, with the store whose accounts it may then
+// use, and waits for it. It comes behind the reservations that were asked for
+// before. If f panics, so does Do, with a *Panic that tells where. f must not
+// call Do or Reserve, which would wait for it. After Close the error is
+// ErrStopped, and f is not called.
 func (w *Writer) Do(f func(*shmstore.Store)) error {
 	m := &call{f: f, done: make(chan struct{})}
 	w.mailbox.PostUserMessage(m)
 	<-m.done
-	if !m.ran {
+	switch {
+	case m.panicked != nil:
+		panic(m.panicked)
+	case !m.ran:
 		return ErrStopped
 	}
 	return nil
 }
 
-// Close takes all extents back, stops the actor and waits for it. Waiting
-// reservations get ErrStopped.
+// Close stops the actor, takes all extents back and waits for that. Waiting
+// reservations get ErrStopped. It returns early, with the context's error, when
+// a function given to Do does not come back. It may be called again.
 func (w *Writer) Close(ctx context.Context) error {
-	w.revokeExtents()
-	w.system.proto.Root.Stop(w.pid)
-	select {
-	case <-w.stopped:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	w.closing.Do(func() { w.system.proto.Root.Stop(w.pid) })
+	if err := await(ctx, w.stopped); err != nil {
+		return fmt.Errorf("actors: close writer: a function given to Do is still running: %w", err)
 	}
+	return nil
 }
 
-// roomMayBeBack is called by whoever releases a lease while the writer wants
-// room. One message is on its way at most.
-func (w *Writer) roomMayBeBack() {
-	if w.roomDue.CompareAndSwap(false, true) {
+// lookAgain has the writer look for room again. It is called by whoever
+// releases a lease or a reservation while the writer wants room, and by
+// waiters that give up. One message is on its way at most.
+func (w *Writer) lookAgain() {
+	if w.lookDue.CompareAndSwap(false, true) {
 		w.mailbox.PostUserMessage(lookAgain{})
 	}
 }
@@ -143,25 +182,44 @@ func (w *Writer) roomMayBeBack() {
 func refuseLate(message any, _ DropReason) {
 	switch m := message.(type) {
 	case *reserve:
-		m.answer(m.into, ErrStopped)
+		m.answer(nil, ErrStopped)
 	case *call:
 		close(m.done)
 	}
 }
 
+// answer appends got to the caller's slice, unless the caller has given up: the
+// slice is then the caller's alone.
 func (m *reserve) answer(got []shmstore.Reservation, err error) bool {
 	if !m.state.CompareAndSwap(reserveOpen, reserveAnswered) {
 		return false
 	}
-	m.into, m.err = got, err
+	m.into, m.err = append(m.into, got...), err
 	m.done <- struct{}{}
 	return true
 }
 
-// giveUp reports whether m was still open. The writer forgets it when it comes
-// to it.
-func (m *reserve) giveUp() bool {
-	return m.state.CompareAndSwap(reserveOpen, reserveGivenUp)
+// mayFit reports whether room is all that m can lack. What else is wrong with
+// it need not wait to be told.
+func (m *reserve) mayFit(store *shmstore.Store) bool {
+	return m.n >= 1 && m.size >= 0 && int64(m.size) <= store.MaxObjectBytes()
+}
+
+// settled reports whether m needs no answer any more.
+func (m *reserve) settled() bool { return m.state.Load() != reserveOpen }
+
+// run calls f. A panic is for the caller of Do: it says nothing about the
+// writer. Should f end the goroutine instead, the mailbox reports m as dropped.
+func (m *call) run(store *shmstore.Store) {
+	defer func() {
+		if r := recover(); r != nil {
+			m.panicked = &Panic{Value: r, Stack: debug.Stack()}
+			close(m.done)
+		}
+	}()
+	m.f(store)
+	m.ran = true
+	close(m.done)
 }
 
 // writerActor is the writer's side that runs on its own goroutine.
@@ -177,23 +235,21 @@ func (a *writerActor) Receive(c actor.Context) {
 	case *reserve:
 		a.reserve(m)
 	case lookAgain:
-		a.w.roomDue.Store(false)
+		a.w.lookDue.Store(false)
 		a.serveWaiting()
 	case *call:
-		m.f(a.w.store)
-		m.ran = true
-		close(m.done)
+		m.run(a.w.store)
 	case *actor.Stopped:
-		for _, m := range a.waiting {
-			m.answer(m.into, ErrStopped)
-		}
-		a.w.store.WantRoom(false)
-		close(a.w.stopped)
+		a.stop()
 	}
 }
 
+// reserve grants m, or lets it wait behind those that came before.
 func (a *writerActor) reserve(m *reserve) {
-	if len(a.waiting) > 0 || !a.grant(m) {
+	switch {
+	case len(a.waiting) > 0 && m.mayFit(a.w.store):
+		a.waiting = append(a.waiting, m)
+	case !a.grant(m):
 		a.waiting = append(a.waiting, m)
 		a.wantRoom()
 	}
@@ -201,7 +257,7 @@ func (a *writerActor) reserve(m *reserve) {
 
 // grant answers m, unless it has to wait for room.
 func (a *writerActor) grant(m *reserve) bool {
-	if m.state.Load() != reserveOpen {
+	if m.settled() {
 		return true // given up
 	}
 	got, err := a.w.store.ReserveExtent(a.scratch[:0], m.n, m.size, m.codec, 0)
@@ -209,7 +265,7 @@ func (a *writerActor) grant(m *reserve) bool {
 		return false
 	}
 	a.scratch = got
-	if !m.answer(append(m.into, got...), err) {
+	if !m.answer(got, err) {
 		for i := range got {
 			got[i].Abort()
 		}
@@ -222,17 +278,34 @@ func (a *writerActor) grant(m *reserve) bool {
 // would otherwise go unnoticed.
 func (a *writerActor) wantRoom() {
 	a.w.store.WantRoom(true)
+	a.w.scarce.Store(true)
 	a.w.revokeExtents()
 	a.serveWaiting()
 }
 
+// serveWaiting grants what it can, in order, and forgets who has given up.
 func (a *writerActor) serveWaiting() {
+	a.waiting = slices.DeleteFunc(a.waiting, (*reserve).settled)
 	for len(a.waiting) > 0 && a.grant(a.waiting[0]) {
 		a.waiting[0] = nil
 		a.waiting = a.waiting[1:]
 	}
 	if len(a.waiting) == 0 {
 		a.waiting = nil
+		a.w.scarce.Store(false)
 		a.w.store.WantRoom(false)
 	}
+}
+
+// stop answers who waits and takes the extents back, those too that producers
+// are about to keep.
+func (a *writerActor) stop() {
+	for _, m := range a.waiting {
+		m.answer(nil, ErrStopped)
+	}
+	a.waiting = nil
+	a.w.scarce.Store(true)
+	a.w.revokeExtents()
+	a.w.store.WantRoom(false)
+	close(a.w.stopped)
 }

@@ -1,0 +1,13 @@
+package actors
+
+import "github.com/omnibus-runtime/omnibus/shmstore"
+
+// What the tests of this package's users' side may see of its inside.
+
+const ExtentSlots = extentSlots
+
+// Keep has the producer put aside the rest of an extent that the writer granted
+// for payloads of that size: the second half of a refill.
+func (p *Producer) Keep(size int, rest []shmstore.Reservation) {
+	p.keep(classOf(size), len(rest)+1, rest)
+}
