@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -18,13 +19,21 @@ type Buffer struct {
 	em    emission
 	codec codec.ID
 	size  int     // reserved
+	price int64   // of size, in credit
 	edges []*edge // those the payload goes to, once credit is taken
 	room  shmstore.Reservation
-	small []byte    // the payload, when it travels inline
+	heap  []byte    // the payload, when it is not in the store; nil: it is in room
 	first *Delivery // made early, when the payload travels inside it
 	void  bool      // the request is over: what is filled in goes nowhere
+	spilt bool      // the store had no room in one piece
 	done  bool
 }
+
+// spillAfter is how long a payload waits for room in the store before it goes
+// to the heap instead. Its credit is taken, so the bytes are there; but they
+// may lie in pieces between payloads that somebody holds for long, and waiting
+// for those could be waiting for oneself.
+const spillAfter = 20 * time.Millisecond
 
 // Reserve returns room for a payload of up to size bytes. It takes the edge's
 // credit, and waits for it.
@@ -37,7 +46,7 @@ func (e Emitter) Reserve(size int, c codec.ID, opts ...EmitOption) (*Buffer, err
 }
 
 func (e Emitter) reserve(size int, c codec.ID, em emission) (Buffer, error) {
-	b := Buffer{e: e, em: em, codec: c, size: size}
+	b := Buffer{e: e, em: em, codec: c, size: size, price: e.out.req.bus.price(size)}
 	if size < 0 {
 		return b, fmt.Errorf("%w: size %d is negative", ErrPayload, size)
 	}
@@ -47,14 +56,13 @@ func (e Emitter) reserve(size int, c codec.ID, em emission) (Buffer, error) {
 	if b.void {
 		return b, nil
 	}
-	if !b.inStore() {
+	if size <= e.out.req.bus.opts.InlineBytes {
 		b.reserveInline()
 		return b, nil
 	}
-	room, err := b.reserveRoom()
+	err := b.reserveRoom()
 	switch {
 	case err == nil:
-		b.room = room
 	case e.out.forgiving():
 		b.avoid()
 		err = nil
@@ -74,40 +82,62 @@ func (o *outlet) forgiving() bool {
 // avoid makes b a buffer that leads nowhere.
 func (b *Buffer) avoid() {
 	b.giveCredit()
-	b.void, b.small = true, make([]byte, b.size)
+	b.void, b.heap = true, make([]byte, b.size)
 }
 
 func (b *Buffer) reserveInline() {
 	if b.size > smallBytes || len(b.edges) != 1 {
-		b.small = make([]byte, b.size)
+		b.heap = make([]byte, b.size)
 		return
 	}
 	b.first = newDelivery()
-	b.small = b.first.small[:b.size:b.size]
+	b.heap = b.first.small[:b.size:b.size]
 }
 
-// reserveRoom asks the store for room. The byte windows fit the store, so it
-// is there, or comes back when older payloads between are released.
-func (b *Buffer) reserveRoom() (shmstore.Reservation, error) {
+// reserveRoom takes room in the store, or on the heap if the store has none in
+// one piece.
+func (b *Buffer) reserveRoom() (err error) {
 	o := b.e.out
+	var ok bool
+	if b.room, ok = o.producer.TryReserve(b.size, b.codec); ok {
+		return nil
+	}
 	b.e.turn.leave()
 	defer b.e.turn.enter()
-	room, err := o.producer.Reserve(o.req.done, b.e.cancel, b.size, b.codec)
+	// The first try does not wait: what waits is noted, and wants a timer.
+	b.room, err = o.producer.Reserve(atOnce, nil, b.size, b.codec)
+	if errors.Is(err, actors.ErrCanceled) {
+		b.room, err = b.awaitRoom()
+	}
 	switch {
 	case errors.Is(err, actors.ErrCanceled) && o.req.over():
-		return room, o.req.cause()
+		return o.req.cause()
 	case errors.Is(err, actors.ErrCanceled):
-		return room, errCanceled
+		b.heap, b.spilt = make([]byte, b.size), true
+		return nil
 	case err != nil:
-		return room, fmt.Errorf("reserve %d bytes: %w", b.size, err)
+		return fmt.Errorf("reserve %d bytes: %w", b.size, err)
 	}
-	return room, nil
+	return nil
+}
+
+// atOnce is a wait that is over before it begins.
+var atOnce = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func (b *Buffer) awaitRoom() (shmstore.Reservation, error) {
+	o := b.e.out
+	o.waitsForRoom(true)
+	defer o.waitsForRoom(false)
+	enough := make(chan struct{})
+	timer := time.AfterFunc(spillAfter, func() { close(enough) })
+	defer timer.Stop()
+	return o.producer.Reserve(o.req.done, enough, b.size, b.codec)
 }
 
 // Bytes is the memory to fill.
 func (b *Buffer) Bytes() []byte {
-	if b.small != nil || b.size == 0 {
-		return b.small
+	if b.heap != nil {
+		return b.heap
 	}
 	return b.room.Bytes()[:b.size]
 }
@@ -118,7 +148,7 @@ func (b *Buffer) Abort() {
 		return
 	}
 	b.done = true
-	if b.inStore() && !b.void {
+	if b.heap == nil {
 		b.room.Abort()
 	}
 	if b.first != nil {
@@ -138,8 +168,8 @@ func (b *Buffer) Send(n int, opts ...EmitOption) error {
 		b.done = true
 		return nil
 	}
-	if !b.inStore() {
-		return b.send(messages.Handle{}, b.small[:n:n])
+	if b.heap != nil {
+		return b.send(messages.Handle{}, b.heap[:n:n])
 	}
 	h, err := b.room.Commit(n, len(b.edges))
 	if err != nil {
@@ -148,8 +178,6 @@ func (b *Buffer) Send(n int, opts ...EmitOption) error {
 	}
 	return b.send(h, nil)
 }
-
-func (b *Buffer) inStore() bool { return b.size > b.e.out.req.bus.opts.InlineBytes }
 
 // admit takes credit on every edge that the payload goes to.
 func (b *Buffer) admit() error {
@@ -178,28 +206,27 @@ func (b *Buffer) admit() error {
 }
 
 func (b *Buffer) admitTo(f *flow) error {
-	c := cost(b.size)
-	if c > f.edge.windowBytes {
-		return fmt.Errorf("%w: %d bytes take %d of the edge's byte window of %d: raise WindowBytes, or the store's bytes", ErrTooLarge, b.size, c, f.edge.windowBytes)
+	if b.price > f.edge.windowBytes {
+		return fmt.Errorf("%w: %d bytes take %d of the edge's byte window of %d: raise WindowBytes, or the store's bytes", ErrTooLarge, b.size, b.price, f.edge.windowBytes)
 	}
 	if b.e.out.req.over() {
 		return b.e.out.req.cause()
 	}
 	if f.edge.queues() {
-		return f.makeRoom(c)
+		return f.makeRoom(b.price)
 	}
-	if f.enter(c) {
+	if f.enter(b.price) {
 		return nil
 	}
 	b.e.turn.leave()
 	defer b.e.turn.enter()
-	return f.take(c, b.e.cancel)
+	return f.take(b.price, b.e.cancel)
 }
 
 func (b *Buffer) giveCredit() {
 	for _, ed := range b.edges {
 		if !ed.queues() {
-			b.e.out.req.flow(ed).give(oneDelivery | uint64(cost(b.size)))
+			b.e.out.req.flow(ed).give(oneDelivery | uint64(b.price))
 		}
 	}
 	b.edges = nil
@@ -231,9 +258,12 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 		if inline != nil {
 			d.Inline, d.Codec = inline, uint32(b.codec)
 		}
-		d.cost = cost(b.size)
+		d.cost = b.price
 		if b.em.copies {
 			f.sent.copies++
+		}
+		if b.spilt {
+			f.sent.spilt++
 		}
 		f.send(d, b.em)
 	}

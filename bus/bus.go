@@ -290,7 +290,8 @@ func (b *Bus) whoIsLeft() string {
 // Close aborts what is open, waits for handlers to return, stops the stages
 // and gives the memory back. When a handler does not return before the context
 // ends, Close names it and leaves everything in place; it may be called again.
-// It reports broken invariants of the store, should there be any.
+// It reports broken invariants of the store and payloads that were not given
+// back, should there be any.
 func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
 	b.closeOnce.Do(func() { close(b.closing) })
@@ -313,6 +314,9 @@ func (b *Bus) stop(ctx context.Context) error {
 	err := b.writer.Do(func(s *shmstore.Store) {
 		for _, v := range s.Check() {
 			broken = append(broken, fmt.Errorf("bus: store: %s: %s", v.Invariant, v.Detail))
+		}
+		for _, h := range s.Holders() {
+			broken = append(broken, fmt.Errorf("bus: store: payloads were not given back: %v", h))
 		}
 	})
 	if errors.Is(err, actors.ErrStopped) {

@@ -45,6 +45,7 @@ type sent struct {
 	bytes      int64
 	inline     int64
 	copies     int64
+	spilt      int64
 }
 
 func (s *sent) add(o sent) {
@@ -52,6 +53,7 @@ func (s *sent) add(o sent) {
 	s.bytes += o.bytes
 	s.inline += o.inline
 	s.copies += o.copies
+	s.spilt += o.spilt
 }
 
 // queues reports whether deliveries wait in a queue of the producer's instead
@@ -75,8 +77,13 @@ func (e *edge) holders(maxRequests int) int64 {
 	return n
 }
 
-// cost is what a payload of n bytes takes of a byte window.
-func cost(n int) int64 {
+// price is what a payload of n bytes takes of a byte window: the room it takes
+// in the store, with alignment and header. Small reservations are rounded up,
+// to the size that they are granted in.
+func (b *Bus) price(n int) int64 {
+	if n > b.opts.InlineBytes {
+		n = b.writer.RoomBytes(n)
+	}
 	return (int64(n)+payloadAlign-1)&^(payloadAlign-1) + payloadAlign
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/messages"
 )
 
 // Emitter sends payloads along the out-edges of a stage. Each payload is
@@ -147,15 +148,20 @@ func (e Emitter) fill(n int, c codec.ID, em emission, fill func([]byte) error) e
 }
 
 // Forward sends the payload of d on by reference: nothing is copied, unless it
-// travels inline or d is another bus's.
+// is so small that it travels inside the delivery, or d is another bus's.
 func (e Emitter) Forward(d *Delivery, opts ...EmitOption) error {
 	em := emission{}.with(opts)
-	if d.Handle.IsZero() || d.flow.req.bus != e.out.req.bus {
+	small := d.Handle.IsZero() && len(d.Inline) <= smallBytes
+	if small || d.flow.req.bus != e.out.req.bus {
 		return e.copied(d.Bytes(), d.PayloadCodec(), em)
 	}
-	b := Buffer{e: e, em: em, size: int(d.Handle.Size), codec: d.PayloadCodec()}
+	size := len(d.Bytes())
+	b := Buffer{e: e, em: em, size: size, price: e.out.req.bus.price(size), codec: d.PayloadCodec()}
 	if err := b.admit(); err != nil || b.void {
 		return err
+	}
+	if d.Handle.IsZero() { // on the heap, where the collector counts
+		return b.send(messages.Handle{}, d.Inline)
 	}
 	if err := d.lease.Share(len(b.edges)); err != nil {
 		b.giveCredit()

@@ -21,7 +21,8 @@ var (
 	ErrEnded = errors.New("bus: request is over")
 	// ErrFinished reports that a delivery was finished before.
 	ErrFinished = errors.New("bus: delivery was finished before")
-	// ErrWindowFull reports a full window on an edge whose policy is Fail.
+	// ErrWindowFull reports a full window on an edge whose policy is Fail, or a
+	// full queue behind a stage that never waits (Batch, Props).
 	ErrWindowFull = errors.New("bus: window full")
 	// ErrTooLarge reports a payload larger than its edge's byte window.
 	ErrTooLarge = errors.New("bus: payload too large")

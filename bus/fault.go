@@ -4,7 +4,7 @@ package bus
 // the delivery is dealt with.
 func (f *flow) tamper(d *Delivery) bool {
 	fault := FaultNone
-	if !d.Bare() {
+	if !d.EOS {
 		fault = f.edge.spec.Fault(d.Seq)
 	}
 	if held := f.swapped; held != nil {
@@ -46,4 +46,16 @@ func (d *Delivery) double() *Delivery {
 		twin.Inline = []byte{}
 	}
 	return twin
+}
+
+// dropSwapped gives up a delivery that waits for the one behind it.
+func (f *flow) dropSwapped() {
+	o := f.source()
+	o.mu.Lock()
+	d := f.swapped
+	f.swapped = nil
+	o.mu.Unlock()
+	if d != nil {
+		d.discard()
+	}
 }

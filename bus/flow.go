@@ -57,6 +57,7 @@ type flow struct {
 	qmu         sync.Mutex
 	queue       []*Delivery
 	queuedBytes int64
+	lost        uint64       // dropped with nothing behind it to carry the count
 	queued      atomic.Int32
 	queuedSince atomic.Int64 // when the queue last moved while it held something; 0: it is empty
 
@@ -66,7 +67,6 @@ type flow struct {
 // inflow is the consumer's side of a flow, touched by its goroutine only.
 type inflow struct {
 	expect  uint64
-	attempt uint32
 	eos     bool        // the end of the stream has come
 	bareEnd bool        // ... as a delivery without payload
 	parked  []*Delivery // waiting in a join, oldest first
@@ -183,6 +183,7 @@ func (f *flow) hopeless(cost int64) error {
 // queued before it, else it waits in the queue. It never blocks.
 func (f *flow) push(d *Delivery) {
 	f.qmu.Lock()
+	d.Dropped, f.lost = d.Dropped+f.lost, 0
 	f.queue = append(f.queue, d)
 	f.queuedBytes += d.cost
 	f.noteQueue()
@@ -238,14 +239,18 @@ func (f *flow) noteQueue() {
 	}
 }
 
-// dropOldest, with qmu held, drops the oldest queued delivery that is not the
-// end of the stream, and has the next one carry the count.
+// dropOldest, with qmu held, drops the oldest queued delivery unless it is the
+// end of the stream. The next one, here or still to come, carries the count.
 func (f *flow) dropOldest() bool {
-	if len(f.queue) < 2 || f.queue[0].EOS {
+	if len(f.queue) == 0 || f.queue[0].EOS {
 		return false
 	}
 	d := f.queue[0]
-	f.queue[1].Dropped += 1 + d.Dropped
+	if len(f.queue) > 1 {
+		f.queue[1].Dropped += 1 + d.Dropped
+	} else {
+		f.lost += 1 + d.Dropped
+	}
 	f.queue = append(f.queue[:0], f.queue[1:]...)
 	f.queuedBytes -= d.cost
 	f.noteQueue()
@@ -304,7 +309,6 @@ func (f *flow) accept(d *Delivery) (bool, error) {
 	switch {
 	case d.Seq == next && !in.eos:
 		in.expect = d.Seq + 1
-		in.attempt = max(in.attempt, d.Attempt)
 		in.eos, in.bareEnd = d.EOS, d.EOS && d.Bare()
 		return true, nil
 	case d.Seq < in.expect && d.Attempt > 0:

@@ -96,7 +96,7 @@ func waitForStall(t *testing.T, b *bus.Bus, edge string, deliveries int) bus.Sta
 func TestByteWindowHoldsTheProducerBack(t *testing.T) {
 	g := newGate()
 	payload := strings.Repeat("p", 10_000)
-	b := open(t, windowed(g, bus.Edge{Window: bus.Unbounded, WindowBytes: 25_000}), bus.Options{})
+	b := open(t, windowed(g, bus.Edge{Window: bus.Unbounded, WindowBytes: 40_000}), bus.Options{})
 	r, err := b.Stream(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestByteWindowHoldsTheProducerBack(t *testing.T) {
 	}
 	waitForStall(t, b, "first->second", 2)
 	if got := b.Stats().Edges[0].Deliveries; got != 2 {
-		t.Errorf("%d deliveries of 10 kB fit a window of 25 kB", got)
+		t.Errorf("%d deliveries of 10 kB, which take 16 KiB each, fit a window of 40 kB", got)
 	}
 	for range 5 {
 		g.leave <- struct{}{}

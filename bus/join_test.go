@@ -260,7 +260,7 @@ func TestOutputRoomIsThereWhileInputIsHeld(t *testing.T) {
 	}
 	b := open(t, p, bus.Options{
 		MaxRequests: 4,
-		Store:       shmstore.Options{ArenaBytes: 700_000, Memory: shmstore.Heap},
+		Store:       shmstore.Options{ArenaBytes: 702_000, Memory: shmstore.Heap},
 	})
 	ends := make(chan error)
 	for range 8 {

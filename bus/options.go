@@ -138,7 +138,8 @@ type StageSpec struct {
 	Join   JoinHandler
 	Batch  BatchHandler
 	// Props is a protoactor actor of the user's own. It receives a *Delivery
-	// for each delivery and the end of each stream, and finishes them.
+	// for each delivery and the end of each stream, and finishes them; and an
+	// *Ended when a request is over while it holds deliveries of it.
 	Props *actors.Props
 	// End runs after the last delivery of a request, to emit what is left.
 	// Not for Props.
@@ -194,7 +195,9 @@ type Edge struct {
 	// the largest payload. Default: an equal share of the store.
 	WindowBytes int64
 	Policy      Policy
-	// Fault, for tests, loses, doubles or swaps deliveries on this edge.
+	// Fault, for tests, loses, doubles or swaps deliveries on this edge. The
+	// end of a stream is left alone: behind it nothing comes that could show
+	// what happened to it.
 	Fault func(seq uint64) Fault
 }
 

@@ -3,6 +3,7 @@ package bus
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -20,6 +21,33 @@ type outlet struct {
 
 	mu       sync.Mutex // guards the producer's side of the flows
 	producer *actors.Producer
+
+	roomMu  sync.Mutex // guards what follows
+	waiting int        // emissions that wait for room in the store
+	since   time.Time  // when the first of them began to
+}
+
+// waitsForRoom notes, for reports, that an emission waits for the store.
+func (o *outlet) waitsForRoom(begins bool) {
+	o.roomMu.Lock()
+	defer o.roomMu.Unlock()
+	if !begins {
+		o.waiting--
+		return
+	}
+	if o.waiting++; o.waiting == 1 {
+		o.since = time.Now()
+	}
+}
+
+// waitedForRoom is how long an emission has waited, or 0.
+func (o *outlet) waitedForRoom(now time.Time) time.Duration {
+	o.roomMu.Lock()
+	defer o.roomMu.Unlock()
+	if o.waiting == 0 {
+		return 0
+	}
+	return now.Sub(o.since)
 }
 
 // sendSmall is the short way for what most small payloads are: inline, along
@@ -31,7 +59,7 @@ func (o *outlet) sendSmall(p []byte, c codec.ID, em emission) bool {
 	}
 	ed := o.edges[0]
 	f := o.req.flow(ed)
-	price := cost(len(p))
+	price := o.req.bus.price(len(p))
 	if ed.queues() || o.req.over() || !f.enter(price) {
 		return false
 	}

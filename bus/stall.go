@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/messages"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // Stall is something that has waited for long, and who holds what it waits
@@ -43,8 +44,40 @@ func (b *Bus) Stalls(atLeast time.Duration) []Stall {
 				all = append(all, f.stall(waited))
 			}
 		}
+		for _, o := range r.outlets() {
+			if waited := o.waitedForRoom(now); waited > 0 && waited >= atLeast {
+				all = append(all, o.stall(waited))
+			}
+		}
 	}
 	return all
+}
+
+// outlets are where the request's payloads come from.
+func (r *Request) outlets() []*outlet {
+	all := []*outlet{&r.inputs}
+	for i := range r.tasks {
+		all = append(all, &r.tasks[i].outlet)
+	}
+	return all
+}
+
+// stall reports a producer that waits for room in the store.
+func (o *outlet) stall(waited time.Duration) Stall {
+	s := Stall{Request: o.req.id, Edge: o.edges[0].name, Waited: waited}
+	// When the bus is closed meanwhile, nobody holds anything.
+	_ = o.req.bus.writer.Do(func(store *shmstore.Store) { s.Holder = roomHolders(store) })
+	return s
+}
+
+func roomHolders(store *shmstore.Store) string {
+	st := store.Stats()
+	var by []string
+	for _, h := range store.Holders() {
+		by = append(by, h.String())
+	}
+	return fmt.Sprintf("the store has no room: %d of %d bytes are free, at most %d in one piece; %d reservations are open; held: %s",
+		st.FreeBytes, st.ArenaBytes, st.LargestFree, st.Reserved, strings.Join(by, ", "))
 }
 
 // waitingSince is when the producer began to wait, or when the oldest queued

@@ -41,6 +41,7 @@ type EdgeStats struct {
 	Bytes       int64         `json:"bytes"`      // of payload
 	Inline      int64         `json:"inline"`     // deliveries that carried their payload
 	Copies      int64         `json:"copies"`     // payloads that the bus copied
+	Spilled     int64         `json:"spilled"`    // payloads on the heap, for want of room in one piece
 	Dropped     int64         `json:"dropped"`
 	Duplicates  int64         `json:"duplicates"` // removed after a retry
 	P50         time.Duration `json:"p50_ns"`     // from sent to handled; sampled
@@ -89,6 +90,7 @@ func (s *EdgeStats) add(more sent) {
 	s.Bytes += more.bytes
 	s.Inline += more.inline
 	s.Copies += more.copies
+	s.Spilled += more.spilt
 }
 
 func (st *stage) stats() StageStats {

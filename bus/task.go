@@ -34,6 +34,7 @@ type Task struct {
 	replaying []*Delivery // input that a replay has yet to come to
 	attempt   uint32      // replays so far
 	ending    bool        // End has run, or is running
+	told      bool        // an Ended was passed to the user's actor
 	leaving   bool        // a farewell is on its way
 	left      bool        // the slot is given back
 }

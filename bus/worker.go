@@ -31,6 +31,11 @@ type worker struct {
 	again []*Delivery  // of a batch that failed, still to be tried one by one
 }
 
+// Ended tells a user's actor (StageSpec.Props) that a request is over while it
+// holds deliveries of it. It should finish them: until then they keep their
+// payloads and the request its slot, and the bus cannot close.
+type Ended struct{ Task *Task }
+
 // batchDue tells a batching worker that a batch has waited long enough.
 type batchDue struct{ batch uint64 }
 
@@ -172,6 +177,10 @@ func (w *worker) settle(t *Task) {
 	req := t.outlet.req
 	if req.over() {
 		t.discardInput()
+		if w.stage.spec.Props != nil && t.held.Load() > 0 && !t.told {
+			t.told = true
+			w.actor.Pass(&Ended{Task: t})
+		}
 		if t.held.Load() == 0 && !t.left && !t.leaving {
 			t.leaving = true
 			t.awaitSenders()

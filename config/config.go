@@ -36,7 +36,7 @@ type Policy string
 const (
 	PolicyBlock      Policy = "block"       // wait: nothing is lost
 	PolicyFail       Policy = "fail"        // fail the request
-	PolicyDropOldest Policy = "drop-oldest" // lose the oldest message that nobody has begun to read
+	PolicyDropOldest Policy = "drop-oldest" // lose the oldest message that has not left the sender
 )
 
 // Serializer is how payloads are encoded.

@@ -1,7 +1,7 @@
 // Package config reads the file that describes a pipeline, checks all of it,
 // and returns a plain, resolved description: stages in topological order, the
-// edges between them, and the settings of the bus. It starts nothing and
-// imports nothing of the runtime.
+// edges between them, and the settings of the bus. It starts nothing; Build
+// turns the description into what bus.Open takes.
 //
 // # Files
 //

@@ -32,7 +32,7 @@ func ParseRequestID(s string) (RequestID, error) {
 // delivery itself does not know whether it has happened.
 type Delivery struct {
 	Request  RequestID         // the request that the delivery works for
-	Epoch    uint64            // of the request: raised when a request is replayed; older deliveries are released unseen
+	Epoch    uint64            // of the bus that sent it: deliveries of an older one are released unseen; 0 inside one process
 	Seq      uint64            // position in the stream of one request on one edge, from 0
 	Dropped  uint64            // deliveries of this stream dropped directly before this one
 	Deadline int64             // unix nanoseconds, 0 none

@@ -58,7 +58,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 func newRootCmd(onStart func()) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "omnibus",
-		Short: "Check and draw multi-stage inference pipelines",
+		Short: "Check, draw and measure pipelines of a message bus",
 		Args:  knownVerb,
 		RunE: func(*cobra.Command, []string) error {
 			return &usageError{"which command?"}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -18,28 +17,21 @@ type model struct {
 	waiting []*bus.Delivery // each keeps its payload, and its place in the edge's window
 }
 
-// over tells the model that a request has ended, perhaps before its time.
-type over struct{ task *bus.Task }
-
-// Receive implements actor.Actor. The bus sends *bus.Delivery; messages of
-// protoactor's own, such as *actor.Started, come as well.
+// Receive implements actor.Actor. The bus sends *bus.Delivery, and *bus.Ended
+// when a request is over whose words still wait: until they are finished they
+// keep their memory, and the bus cannot close. Messages of protoactor's own,
+// such as *actor.Started, come as well.
 func (m *model) Receive(c actor.Context) {
 	switch msg := c.Message().(type) {
 	case *bus.Delivery:
-		m.take(c, msg)
-	case over:
-		m.flush(msg.task)
+		m.take(msg)
+	case *bus.Ended:
+		m.flush(msg.Task)
 	}
 }
 
-func (m *model) take(c actor.Context, d *bus.Delivery) {
+func (m *model) take(d *bus.Delivery) {
 	task, last, bare := d.Task(), d.EOS, d.Bare() // d is not to be touched once it is finished
-	if d.Seq == 0 {
-		// What waits of a request that is aborted must be finished as well:
-		// until then it keeps its memory, and the bus cannot close.
-		self, root := c.Self(), c.ActorSystem().Root
-		context.AfterFunc(task.Context(), func() { root.Send(self, over{task}) })
-	}
 	if !bare {
 		m.waiting = append(m.waiting, d)
 	}

@@ -1,0 +1,145 @@
+package bus_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// TestFinishingGivesCreditBack: on an edge with room for one delivery that
+// fails rather than waits, any number gets through as long as each is finished
+// before the next one is sent.
+func TestFinishingGivesCreditBack(t *testing.T) {
+	for _, size := range []int{10, 1000} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			p := linear(bus.Stage("a", upper))
+			p.Edges = append(p.Edges, bus.Edge{From: "a", Window: 1, Policy: bus.Fail})
+			b := open(t, p, bus.Options{})
+			r, err := b.Stream(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 10 {
+				if err := r.Send(t.Context(), strings.Repeat("x", size)); err != nil {
+					t.Fatal(err)
+				}
+				d, err := r.Recv(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := d.Finish(nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := r.CloseSend(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			mustReceive(t, r, nil)
+			mustDrain(t, b)
+		})
+	}
+}
+
+// TestDroppedPayloadsAreReleased: what a policy drops, and what is still
+// queued when its request ends, does not stay in the store.
+func TestDroppedPayloadsAreReleased(t *testing.T) {
+	for _, abort := range []bool{false, true} {
+		t.Run(fmt.Sprintf("abort %v", abort), func(t *testing.T) {
+			const inputs = 40
+			g := newGate()
+			b := open(t, windowed(g, bus.Edge{Window: 3, Policy: bus.DropOldest}), bus.Options{})
+			r, err := b.Stream(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range inputs {
+				if err := r.Send(t.Context(), strings.Repeat("x", 5000)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := r.CloseSend(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for b.Stats().Edges[0].Deliveries < inputs && t.Context().Err() == nil {
+			}
+			if abort {
+				r.Abort(nil)
+			}
+			for range inputs {
+				g.leave <- struct{}{}
+			}
+			if _, err := receive(t, r); (err != nil) != abort {
+				t.Fatal(err)
+			}
+			if b.Stats().Edges[0].Dropped == 0 {
+				t.Error("nothing was dropped")
+			}
+			mustDrain(t, b)
+		})
+	}
+}
+
+// TestKeptPayloadStays: a delivery that a stage keeps is there after its
+// handler has returned, unread by anybody else, until it is finished.
+func TestKeptPayloadStays(t *testing.T) {
+	kept := make(chan *bus.Kept, 2)
+	b, err := bus.Open(t.Context(), linear(bus.StageSpec{Name: "keeps", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+		kept <- d.Keep()
+		return nil
+	}}), bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		if err := b.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []string{"a", "b"} {
+		if err := r.Send(t.Context(), strings.Repeat(c, 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, second := <-kept, <-kept // by now the first handler has returned
+	if got, err := bus.Result[string](first.Delivery()); err != nil || got != strings.Repeat("a", 1000) {
+		t.Errorf("the kept payload: %.10q, %v", got, err)
+	}
+	for _, k := range []*bus.Kept{first, second} {
+		if err := k.Finish(nil); err != nil {
+			t.Error(err)
+		}
+	}
+	r.Close()
+}
+
+// TestEndOfStreamReachesEveryStage: the end of the inputs, sent on its own,
+// goes through fan-out, join and batch. A request that never ends is ended by
+// its deadline.
+func TestEndOfStreamReachesEveryStage(t *testing.T) {
+	end := func(name string) bus.StageSpec {
+		st := suffix(name)
+		st.End = func(t *bus.Task) error { return t.Emit("end of " + name) }
+		return st
+	}
+	b := open(t, diamond(end("s"), end("l"), end("r")), bus.Options{})
+	r, err := b.Stream(t.Context(), bus.WithDeadline(time.Now().Add(5*time.Second)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mustReceive(t, r, []string{"end of sl+end of sr", "end of l+end of r"})
+	mustDrain(t, b)
+}

@@ -1,0 +1,154 @@
+package bus_test
+
+import (
+	"context"
+	"runtime"
+	"runtime/metrics"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// speechLike is a pipeline of the usual size.
+func speechLike() bus.Pipeline {
+	p := linear(bus.Stage("thinker", upper), bus.Stage("talker", upper), bus.StageSpec{
+		Name: "vocoder", Batch: func(batch []*bus.Delivery) error {
+			for _, d := range batch {
+				if err := d.Task().Forward(d); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	})
+	return p
+}
+
+// TestOpenAndCloseLeaveNoGoroutine: a bus that was idle, one that worked, and
+// one that is closed in the middle of a request.
+func TestOpenAndCloseLeaveNoGoroutine(t *testing.T) {
+	ignored := goleak.IgnoreCurrent()
+	g := newGate()
+	busy := speechLike()
+	busy.Stages[1] = g.stage("talker")
+	for _, tc := range []struct {
+		name     string
+		pipeline bus.Pipeline
+		use      func(*bus.Bus)
+	}{
+		{name: "idle", pipeline: speechLike(), use: func(*bus.Bus) {}},
+		{name: "worked", pipeline: speechLike(), use: func(b *bus.Bus) { mustReceive(t, sendAll(t, b, 20), numbers(20)) }},
+		{name: "at work", pipeline: busy, use: func(b *bus.Bus) {
+			if _, err := b.Submit(t.Context(), "x"); err != nil {
+				t.Fatal(err)
+			}
+			<-g.entered
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for range 10 {
+				b, err := bus.Open(t.Context(), tc.pipeline, bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				tc.use(b)
+				if err := b.Close(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			goleak.VerifyNone(t, ignored)
+		})
+	}
+}
+
+// emptyBusBytes bounds what a bus takes beside its store's memory.
+const emptyBusBytes = 5 << 20
+
+// TestEmptyBusIsSmall: heap and stacks that a bus adds to the process, with a
+// store of the default size in shared memory, which is not counted.
+func TestEmptyBusIsSmall(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("elsewhere the store itself is on the heap")
+	}
+	before := heapAndStacks()
+	b := open(t, speechLike(), bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20, Memory: shmstore.Shared}})
+	took := heapAndStacks() - before
+	runtime.KeepAlive(b)
+	t.Logf("%d KiB", took>>10)
+	if took > emptyBusBytes {
+		t.Errorf("an empty bus takes %d bytes of heap and stacks, want at most %d", took, emptyBusBytes)
+	}
+}
+
+// heapAndStacks is what the process has in use for them after a collection.
+func heapAndStacks() (sizeBytes int64) {
+	runtime.GC()
+	runtime.GC() // what the first one found to be finalized or pooled
+	samples := []metrics.Sample{
+		{Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/memory/classes/heap/unused:bytes"},
+		{Name: "/memory/classes/heap/stacks:bytes"},
+	}
+	metrics.Read(samples)
+	for _, s := range samples {
+		sizeBytes += int64(s.Value.Uint64())
+	}
+	return sizeBytes
+}
+
+// TestMessagesLeaveNoMemory: many messages, in requests long and short, inline
+// and through the store, leave the heap as large as it was.
+func TestMessagesLeaveNoMemory(t *testing.T) {
+	const (
+		messages = 100_000
+		slack    = 1 << 20
+	)
+	b := open(t, speechLike(), bus.Options{})
+	payload := strings.Repeat("x", 1000)
+	send := func(requests, each int) {
+		for range requests {
+			r, err := b.Stream(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				for i := range each {
+					_ = r.Send(t.Context(), payload[:i%len(payload)]) // a request that ends early shows below
+				}
+				_ = r.CloseSend(t.Context())
+			}()
+			n := 0
+			for _, err := range r.Results(t.Context()) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				n++
+			}
+			if n != each {
+				t.Fatalf("%d results of %d", n, each)
+			}
+		}
+	}
+	const long, short = 10_000, 50
+	send(1, long)
+	send(100, short)
+	before := heapAlloc()
+	send(messages/2/long, long)
+	send(messages/2/short, short)
+	if grown := heapAlloc() - before; grown > slack {
+		t.Errorf("%d messages left %d bytes on the heap", messages, grown)
+	}
+	mustDrain(t, b)
+}
+
+func heapAlloc() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

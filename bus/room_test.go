@@ -1,0 +1,163 @@
+package bus_test
+
+import (
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// raw is a small bus for payloads of plain bytes.
+func raw(arenaBytes int64, maxRequests int) bus.Options {
+	return bus.Options{
+		MaxRequests: maxRequests,
+		Serializer:  codec.RawSerializer{},
+		Store:       shmstore.Options{ArenaBytes: arenaBytes, Memory: shmstore.Heap},
+	}
+}
+
+// count reads a request to its end.
+func count(t *testing.T, r *bus.Request) (n int) {
+	t.Helper()
+	for _, err := range r.Results(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	return n
+}
+
+// TestCreditCoversWhatIsGranted: reservations of extents are rounded up, and
+// windows that just fit the store must count them so, or the store is full
+// before the credit is used up, with nobody to make room.
+func TestCreditCoversWhatIsGranted(t *testing.T) {
+	p := linear(
+		bus.Expand("a", func(_ *bus.Task, _ []byte, emit func([]byte) error) error {
+			for range 100 {
+				if err := emit(make([]byte, 33<<10)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+		bus.Stage("b", func(_ *bus.Task, in []byte) ([]byte, error) { return in, nil }))
+	p.Edges[0].WindowBytes = 600 << 10
+	for i := range p.Stages {
+		p.Stages[i].MaxInflight = 1
+	}
+	b := open(t, p, raw(2<<20, 1))
+	r, err := b.Submit(t.Context(), []byte("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, r); n != 100 {
+		t.Errorf("%d results", n)
+	}
+	for _, e := range b.Stats().Edges {
+		if e.Spilled != 0 {
+			t.Errorf("edge %s->%s: %d payloads found no room", e.From, e.To, e.Spilled)
+		}
+	}
+}
+
+// TestScatteredRoomSpills: payloads kept for a replay lie as islands all over
+// the store. One that is larger than the pieces between them goes to the heap,
+// and on by reference from there, rather than wait for islands that its own
+// request holds.
+func TestScatteredRoomSpills(t *testing.T) {
+	const inputs, large = 50, 2 << 20
+	n := 0
+	islands := bus.StageSpec{Name: "islands", MaxInflight: 1, Replay: true, Handle: func(t *bus.Task, _ *bus.Delivery) error {
+		n++
+		size := 600 << 10
+		if n == inputs {
+			size = large
+		}
+		return t.EmitBytes(make([]byte, size))
+	}}
+	var first, second *byte
+	pass := bus.StageSpec{Name: "pass", MaxInflight: 1, Handle: func(t *bus.Task, d *bus.Delivery) error {
+		first = &d.Bytes()[0]
+		return t.Forward(d)
+	}}
+	b := open(t, linear(islands, pass), raw(28<<20, 1))
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range inputs {
+		if err := r.Send(t.Context(), make([]byte, 66<<10)); err != nil {
+			t.Fatal(err)
+		}
+		d, err := r.Recv(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == inputs-1 && len(d.Bytes()) != large {
+			t.Errorf("the large result has %d bytes", len(d.Bytes()))
+		}
+		second = &d.Bytes()[0]
+		if first != second {
+			t.Fatalf("result %d was copied", i)
+		}
+		if err := d.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Close()
+	mustDrain(t, b)
+	if n := b.Stats().Edges[0].Spilled; n != 1 {
+		t.Errorf("%d payloads went to the heap", n)
+	}
+}
+
+// TestDropOldestStaysInItsWindow: the queue of an edge that drops never holds
+// more than its byte window, one large payload less included.
+func TestDropOldestStaysInItsWindow(t *testing.T) {
+	const window, payloads = 180 << 10, 20
+	gate := make(chan struct{})
+	p := linear(
+		bus.StageSpec{Name: "a", MaxInflight: 2, Handle: func(t *bus.Task, _ *bus.Delivery) error {
+			for range payloads {
+				if err := t.EmitBytes(make([]byte, window-256)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		bus.StageSpec{Name: "b", MaxInflight: 2, Handle: func(t *bus.Task, d *bus.Delivery) error {
+			<-gate
+			return t.EmitBytes([]byte{byte(d.Dropped)})
+		}})
+	p.Edges[0].WindowBytes, p.Edges[0].Policy = window, bus.DropOldest
+	b := open(t, p, raw(2<<20, 2))
+	var rs []*bus.Request
+	for range 2 {
+		r, err := b.Submit(t.Context(), []byte("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rs = append(rs, r)
+	}
+	// One payload of each request is with b, and one waits: the others went.
+	for b.Stats().Edges[0].Dropped < 2*(payloads-2) && t.Context().Err() == nil {
+	}
+	close(gate)
+	for _, r := range rs {
+		var got []byte
+		for d, err := range r.Results(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, d.Bytes()...)
+		}
+		if len(got) != 2 || got[0] != 0 || got[1] != payloads-2 {
+			t.Errorf("dropped before each delivery: %v", got)
+		}
+	}
+	if s := b.Stats().Edges[0]; s.Spilled != 0 {
+		t.Errorf("%d payloads found no room", s.Spilled)
+	}
+}
