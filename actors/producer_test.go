@@ -332,7 +332,11 @@ func BenchmarkReserve(b *testing.B) {
 			defer p.Close()
 			fromExtent := func(n int) {
 				for range n {
-					take(b, p, size).Abort()
+					r, err := p.Reserve(nil, nil, size, codec.IDRaw)
+					if err != nil {
+						b.Fatal(err)
+					}
+					r.Abort()
 				}
 			}
 			var room [1]shmstore.Reservation

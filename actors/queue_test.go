@@ -124,7 +124,7 @@ func TestQueueSteadyStateAllocatesNothing(t *testing.T) {
 	v := new(int)
 	dst := make([]*int, 64)
 	allocs := testing.AllocsPerRun(1000, func() {
-		for range len(dst) {
+		for range dst {
 			q.push(v)
 		}
 		q.take(dst)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -165,7 +166,8 @@ func TestWriterForgetsWhoGivesUp(t *testing.T) {
 				h := newHost(t, roomy)
 				held := h.occupy(t, twelveKB)
 				end := make(chan struct{})
-				done, cancel := end, (chan struct{})(nil)
+				var cancel chan struct{}
+				done := end
 				if by == "cancel" {
 					done, cancel = nil, end
 				}
@@ -201,14 +203,21 @@ func TestWriterCanceledLeavesSliceAlone(t *testing.T) {
 	const rounds, extent = 200, 512 // large enough that its grant takes a while
 	h := newHost(t, shmstore.Options{ArenaBytes: 1 << 20, Slots: 2 * extent})
 	canceled := 0
-	for range rounds {
+	for round := range rounds {
 		backing := make([]shmstore.Reservation, extent)
-		end := make(chan struct{})
+		busy, idle, end := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		var group sync.WaitGroup
-		group.Go(func() { // keeps the writer busy on another goroutine
-			if err := h.Do(func(*shmstore.Store) { close(end) }); err != nil {
+		group.Go(func() { // keeps the writer busy, on another goroutine
+			if err := h.Do(func(*shmstore.Store) { close(busy); <-idle }); err != nil {
 				t.Error(err)
 			}
+		})
+		<-busy
+		group.Go(func() {
+			runtime.Gosched() // to Reserve, which has to wait for its turn
+			close(idle)
+			spin(round % 64)
+			close(end)
 		})
 		got, err := h.Reserve(end, nil, backing[:0], extent, 100, codec.IDRaw)
 		group.Wait()
@@ -390,20 +399,31 @@ func TestWriterOutlivesItsGoroutine(t *testing.T) {
 	})
 }
 
-// TestWriterSeesTheSecondRelease gives two payloads back at once while somebody
-// waits for the room of both: the second release must not get lost in the look
-// that the first one caused. If it does, the test hangs.
+// TestWriterSeesTheSecondRelease gives one payload back and, a moment later,
+// another, while somebody waits for the room of both: the second release must
+// not get lost in the look that the first one caused. If it does, the test
+// hangs.
 func TestWriterSeesTheSecondRelease(t *testing.T) {
 	const rounds = 1000
 	h := newHost(t, shmstore.Options{ArenaBytes: 4 << 10, MaxObjectBytes: 4000})
-	for range rounds {
+	for round := range rounds {
 		first, second := h.one(t, 1500), h.one(t, 1500)
 		var group sync.WaitGroup
 		group.Go(func() { h.one(t, 3500).Abort() })
 		h.stats(t)
-		group.Go(first.Abort)
-		group.Go(second.Abort)
+		first.Abort()
+		spin(round % 128)
+		second.Abort()
 		group.Wait()
+	}
+}
+
+// spin passes some time, about a tenth of a microsecond for each n, so that two
+// goroutines meet at another point each time.
+func spin(n int) {
+	var passed atomic.Int64
+	for passed.Load() < int64(n)*20 {
+		passed.Add(1)
 	}
 }
 

@@ -277,7 +277,7 @@ func (b *Buffer) refuse(i int, h messages.Handle, err error) error {
 	b.edges = b.edges[i:]
 	for range b.edges {
 		if !h.IsZero() {
-			b.e.out.req.bus.store.Local().Drop(h)
+			_ = b.e.out.req.bus.store.Local().Drop(h) // charged a moment ago by Send
 		}
 	}
 	b.giveCredit()

@@ -57,7 +57,7 @@ type flow struct {
 	qmu         sync.Mutex
 	queue       []*Delivery
 	queuedBytes int64
-	lost        uint64       // dropped with nothing behind it to carry the count
+	lost        uint64 // dropped with nothing behind it to carry the count
 	queued      atomic.Int32
 	queuedSince atomic.Int64 // when the queue last moved while it held something; 0: it is empty
 

@@ -350,7 +350,7 @@ func TestManyRequestsAtOnce(t *testing.T) {
 				return
 			}
 			got, err := receive(t, r)
-			if err != nil || len(got) != 1 || got[0] != strings.ToUpper(in) {
+			if want := strings.ToUpper(in); err != nil || len(got) != 1 || got[0] != want {
 				t.Errorf("request %d: %d results, %v", i, len(got), err)
 			}
 			if _, err := r.Recv(t.Context()); !errors.Is(err, io.EOF) {

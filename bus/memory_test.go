@@ -103,10 +103,11 @@ func heapAndStacks() (sizeBytes int64) {
 // TestMessagesLeaveNoMemory: many messages, in requests long and short, inline
 // and through the store, leave the heap as large as it was.
 func TestMessagesLeaveNoMemory(t *testing.T) {
-	const (
-		messages = 100_000
-		slack    = 1 << 20
-	)
+	const slack = 1 << 20
+	messages := 100_000
+	if testing.Short() {
+		messages /= 5
+	}
 	b := open(t, speechLike(), bus.Options{})
 	payload := strings.Repeat("x", 1000)
 	send := func(requests, each int) {

@@ -54,7 +54,7 @@ func (e ending) outcomes() []bus.Outcome {
 	}
 }
 
-// The stages of the soak test's pipeline, see soakPipeline.
+// The stages of the soak test's pipeline, see soak.pipeline.
 const (
 	stageSplit = "split"
 	stageLeft  = "left"
@@ -65,7 +65,7 @@ const (
 	stageHold  = "hold"
 )
 
-// Bounds of a request. They fit the windows that soakPipeline asks for.
+// Bounds of a request. They fit the windows that soak.pipeline asks for.
 const (
 	soakMaxInputs  = 3
 	soakMaxChunks  = 12       // what the window of split->left takes
@@ -176,6 +176,7 @@ func (e *soakRequest) drawMishaps(rng *rand.Rand, chunks int) {
 	case pastDeadline:
 		stages = []string{stageHold, stageMeter}
 		e.unread = chunks > 2*soakResultWindow && rng.IntN(3) == 0
+	default: // anywhere that panics
 	}
 	e.at = spot{stages[rng.IntN(len(stages))], rng.IntN(chunks)}
 	if e.at.stage == stageMeter {
@@ -273,8 +274,9 @@ func (e *soakRequest) holds(stage string, chunk uint32) bool {
 		return !e.unread && spot{stage, int(chunk)} == e.at
 	case abortedEnd, canceledEnd:
 		return stage == stageHold
+	default:
+		return false
 	}
-	return false
 }
 
 // A payload begins with a header: whose it is, which chunk, from which stage,

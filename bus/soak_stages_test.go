@@ -9,12 +9,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// soakPipeline has every policy, every kind of handler and every way to retry:
+// pipeline has every policy, every kind of handler and every way to retry:
 //
-//	         (fail) left, StateNone ----.
-//	       .---------------------------. '-> join -> batch -> hold ->
-//	split -+ (block) right, replayed ---'    keeps what it gets
-//	       '- (drop-oldest) meter
+//	       ,- (fail) left, StateNone -----.
+//	split -+- (block) right, replayed ----+-> join -> batch -> hold ->
+//	       `- (drop-oldest) meter ->
 //
 // split turns each input into chunks; left and right work on each chunk; join
 // compares the two; batch passes them on by reference; hold finishes them late,
@@ -76,12 +75,22 @@ func soakOptions(memory shmstore.Memory) bus.Options {
 // open checks a delivery's payload and does what the plan has for its place.
 func (s *soak) open(t *bus.Task, d *bus.Delivery, from string) (e *soakRequest, chunk, word uint32, err error) {
 	e = entryOf(t)
-	chunk, word, err = e.unseal(d.Bytes(), from)
+	chunk, word, err = s.check(e, t.Stage(), d.Bytes(), from)
 	if err != nil {
-		s.broken(e, t.Stage(), err)
 		return e, 0, 0, err
 	}
-	return e, chunk, word, e.reach(t.Stage(), chunk)
+	err = e.reach(t.Stage(), chunk)
+	return e, chunk, word, err
+}
+
+// check unseals a payload, and reports one that is broken: how its request
+// ends need not show it.
+func (s *soak) check(e *soakRequest, where string, payload []byte, from string) (chunk, word uint32, err error) {
+	chunk, word, err = e.unseal(payload, from)
+	if err != nil {
+		s.broken(e, where, err)
+	}
+	return chunk, word, err
 }
 
 // emit fills a payload in place.
@@ -98,9 +107,8 @@ func (s *soak) emit(out bus.Emitter, e *soakRequest, size int, chunk, word uint3
 // split sends the chunks that an input stands for along three edges at once.
 func (s *soak) split(t *bus.Task, d *bus.Delivery) error {
 	e := entryOf(t)
-	input, _, err := e.unseal(d.Bytes(), soakCaller)
+	input, _, err := s.check(e, t.Stage(), d.Bytes(), soakCaller)
 	if err != nil {
-		s.broken(e, t.Stage(), err)
 		return err
 	}
 	next, _ := t.State.(uint32)
@@ -124,9 +132,8 @@ func (s *soak) split(t *bus.Task, d *bus.Delivery) error {
 // workLeft panics before or after it has sent its output.
 func (s *soak) workLeft(t *bus.Task, d *bus.Delivery) error {
 	e := entryOf(t)
-	chunk, word, err := e.unseal(d.Bytes(), stageSplit)
+	chunk, word, err := s.check(e, t.Stage(), d.Bytes(), stageSplit)
 	if err != nil {
-		s.broken(e, t.Stage(), err)
 		return err
 	}
 	if e.holds(stageLeft, chunk) {
@@ -149,9 +156,8 @@ func (s *soak) workLeft(t *bus.Task, d *bus.Delivery) error {
 func (s *soak) workRight(t *bus.Task, d *bus.Delivery) error {
 	e := entryOf(t)
 	sum, _ := t.State.(uint32)
-	chunk, word, err := e.unseal(d.Bytes(), stageSplit)
+	chunk, word, err := s.check(e, t.Stage(), d.Bytes(), stageSplit)
 	if err != nil {
-		s.broken(e, t.Stage(), err)
 		return err
 	}
 	t.State = sum + word
@@ -196,9 +202,8 @@ func (s *soak) join(t *bus.Task, parts []*bus.Delivery) error {
 	if err != nil {
 		return err
 	}
-	right, sum, err := e.unseal(parts[1].Bytes(), stageRight)
+	right, sum, err := s.check(e, t.Stage(), parts[1].Bytes(), stageRight)
 	if err != nil {
-		s.broken(e, t.Stage(), err)
 		return err
 	}
 	want, _ := t.State.(uint32)
@@ -269,9 +274,6 @@ func (s *soak) finishLate(t *bus.Task, e *soakRequest, k *bus.Kept, from string)
 // recheck reads a payload that was kept once more: nobody may have written to
 // it meanwhile.
 func (s *soak) recheck(e *soakRequest, k *bus.Kept, from string) error {
-	_, _, err := e.unseal(k.Delivery().Bytes(), from)
-	if err != nil {
-		s.broken(e, "late", err)
-	}
+	_, _, err := s.check(e, "late", k.Delivery().Bytes(), from)
 	return err
 }

@@ -50,6 +50,12 @@ func (p *Pipeline) Build(handlers map[string]Factory) (bus.Pipeline, bus.Options
 			Policy:      policies[e.Policy],
 		})
 	}
+	for _, st := range p.Stages {
+		// A last stage's output goes to the caller anyway.
+		if _, next := p.edgesOf(st.ID); st.FinalOutput && len(next) > 0 {
+			out.Edges = append(out.Edges, bus.Edge{From: st.ID})
+		}
+	}
 	return out, p.Bus.options(p.Name), errors.Join(errs...)
 }
 

@@ -116,3 +116,27 @@ edges:
 		}
 	}
 }
+
+// TestFinalOutputOfAMiddleStage: what it makes goes to the caller too.
+func TestFinalOutputOfAMiddleStage(t *testing.T) {
+	p, err := config.Parse("final.yaml", []byte(`
+stages:
+  - {stage_id: thinker, final_output: true, final_output_type: text}
+  - {stage_id: vocoder, final_output: true, final_output_type: audio}
+edges:
+  - {from: thinker, to: vocoder}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	echo := func(config.Work) (bus.StageSpec, error) {
+		return bus.Stage("", func(_ *bus.Task, in string) (string, error) { return in, nil }), nil
+	}
+	pipeline, _, err := p.Build(map[string]config.Factory{"thinker": echo, "vocoder": echo})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]bus.Edge{{From: "thinker", To: "vocoder"}, {From: "thinker"}}, pipeline.Edges); diff != "" {
+		t.Error(diff)
+	}
+}

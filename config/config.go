@@ -157,7 +157,7 @@ func Load(path string) (*Pipeline, error) {
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // only read from
 	// One byte more than allowed tells Parse that there was more.
 	data, err := io.ReadAll(io.LimitReader(f, MaxFileBytes+1))
 	if err != nil {

@@ -19,7 +19,7 @@ edges:
 		fmt.Println(err)
 		return
 	}
-	p.WriteText(os.Stdout)
+	_ = p.WriteText(os.Stdout)
 	// Output:
 	// speech: 2 stages, 1 edge
 	//

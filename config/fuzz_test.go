@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -46,8 +47,8 @@ func FuzzLoad(f *testing.F) {
 }
 
 func checkProblems(t *testing.T, err error) {
-	problems, ok := err.(Problems)
-	if !ok || len(problems) == 0 || len(problems) > maxProblems+1 {
+	var problems Problems
+	if !errors.As(err, &problems) || len(problems) == 0 || len(problems) > maxProblems+1 {
 		t.Fatalf("%T with %d problems", err, len(problems))
 	}
 	for i, p := range problems {

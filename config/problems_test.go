@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -234,8 +235,12 @@ func problemsOf(t *testing.T, name, text string) []string {
 	if err == nil {
 		t.Fatalf("accepted as %+v", p)
 	}
+	var problems Problems
+	if !errors.As(err, &problems) {
+		t.Fatalf("%T instead of problems: %v", err, err)
+	}
 	var lines []string
-	for _, problem := range err.(Problems) {
+	for _, problem := range problems {
 		line, ok := strings.CutPrefix(problem.Error(), name+":")
 		if !ok {
 			t.Errorf("%q does not begin with the file", problem)

@@ -35,9 +35,9 @@ func TestHitKills(t *testing.T) {
 	if os.Getenv(child) != "" {
 		Hit("other")
 		Hit("here")
-		os.Stdout.WriteString("once")
+		_, _ = os.Stdout.WriteString("once")
 		Hit("here")
-		os.Stdout.WriteString("twice")
+		_, _ = os.Stdout.WriteString("twice")
 		return
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestHitKills$")

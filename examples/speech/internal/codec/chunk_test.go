@@ -98,7 +98,7 @@ func TestEveryDamageIsNoticed(t *testing.T) {
 			damaged[i/8] ^= 1 << (i % 8)
 			check(damaged, "changed bit", i)
 		}
-		for n := range len(coded) {
+		for n := range coded {
 			check(coded[:n], "cut to length", n)
 		}
 		check(append(slices.Clone(coded), 0), "lengthened to", len(coded)+1)
@@ -237,7 +237,7 @@ func TestLimit(t *testing.T) {
 	if !ok {
 		t.Fatal("a limit was met where there is none")
 	}
-	for limit := range len(coded) {
+	for limit := range coded {
 		if _, ok := encodeLevels(nil, limit, c.coeffs, c.shape, kindCoded, 1); ok {
 			t.Fatalf("%d bytes were coded within %d", len(coded), limit)
 		}

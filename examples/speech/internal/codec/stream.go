@@ -1,6 +1,7 @@
 package codec
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -102,7 +103,7 @@ func (a *Analysis) frame(dst []float32) (ok bool, err error) {
 			return true, nil
 		}
 	}
-	if a.err != io.EOF {
+	if !errors.Is(a.err, io.EOF) {
 		return false, a.err
 	}
 	for channel, analyzer := range a.analyzers {

@@ -196,7 +196,7 @@ func TestReaderErrors(t *testing.T) {
 func TestReaderPassesErrorsOn(t *testing.T) {
 	broken := errors.New("broken")
 	whole := stream(0, chunkOf("LIST", "some list"), mono, chunkOf("data", "123456"))
-	for n := range len(whole) {
+	for n := range whole {
 		in := io.MultiReader(bytes.NewReader(whole[:n]), iotest.ErrReader(broken))
 		if _, _, err := readAll(in, 64); !errors.Is(err, broken) {
 			t.Errorf("broken at byte %d: %v", n, err)

@@ -2,6 +2,7 @@ package wav
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -91,7 +92,7 @@ func (w *Writer) WriteSamples(samples []int16) error {
 // and leaves the stream at its end, open. It does so even if a write failed, for
 // the samples before that. A second Close does nothing.
 func (w *Writer) Close() error {
-	if w.err == ErrClosed {
+	if errors.Is(w.err, ErrClosed) {
 		return nil
 	}
 	w.err = ErrClosed
