@@ -156,8 +156,12 @@ func (r *Ring) largestGap() uint64 {
 }
 
 // coalesce turns a span that is in no list but the address list into a gap,
-// joined with the gaps beside it.
+// joined with the gaps beside it. Of none it makes nothing.
 func (r *Ring) coalesce(ref uint32) {
+	if ref == none {
+		return
+	}
+	r.recs[ref].kind = gapSpan
 	left, right := r.recs[ref].left, r.recs[ref].right
 	leftGap, rightGap := r.recs[left].kind == gapSpan, r.recs[right].kind == gapSpan
 	if leftGap && !rightGap && r.growsInPlace(left, r.recs[ref].span) {

@@ -205,6 +205,30 @@ func (x *machine) release(t failer, i int) {
 	x.gone = append(x.gone, c)
 }
 
+// releaseAll frees the chunks at these places in the model, in this order. The
+// last one is named twice, if it is wanted that the ring refuses something.
+func (x *machine) releaseAll(t failer, places []int, stale bool) {
+	t.Helper()
+	var chunks []ringbuf.Chunk
+	for _, i := range places {
+		chunks = append(chunks, x.m.live[i].Chunk)
+	}
+	for _, c := range chunks {
+		x.m.remove(slices.IndexFunc(x.m.live, func(m modelChunk) bool { return m.ID == c.ID }))
+	}
+	x.gone = append(x.gone, chunks...)
+	given := chunks
+	if stale && len(chunks) > 0 {
+		given = append(slices.Clone(chunks), chunks[len(chunks)-1])
+		if len(x.m.live) > 0 {
+			given = append(given, x.m.live[0].Chunk) // not reached
+		}
+	}
+	if err := x.r.ReleaseAll(given); errors.Is(err, ringbuf.ErrStale) != (len(given) > len(chunks)) {
+		t.Fatalf("release %v, stale from the one at %d on: %v", given, len(chunks), err)
+	}
+}
+
 // reclaim frees the chunks for which bit id%64 of free is set.
 func (x *machine) reclaim(t failer, free uint64, target int) {
 	t.Helper()
@@ -290,5 +314,24 @@ func (x *machine) compareChunks(t failer) {
 	}
 	if ok {
 		t.Fatalf("age order: %v after the youngest", c)
+	}
+	x.compareRuns(t)
+}
+
+// compareRuns walks by age in runs of three.
+func (x *machine) compareRuns(t failer) {
+	t.Helper()
+	for i, first := range x.m.live {
+		run := make([]ringbuf.Chunk, 3)
+		run = run[:x.r.Run(first.Chunk, run)]
+		want := x.m.live[i:min(i+3, len(x.m.live))]
+		if !slices.EqualFunc(run, want, func(c ringbuf.Chunk, m modelChunk) bool { return c == m.Chunk }) {
+			t.Fatalf("run from %v: got %v, want %d chunks", first.Chunk, run, len(want))
+		}
+	}
+	for _, c := range x.gone[max(0, len(x.gone)-8):] {
+		if n := x.r.Run(c, make([]ringbuf.Chunk, 3)); n != 0 {
+			t.Fatalf("run from the stale %v: %d chunks", c, n)
+		}
 	}
 }

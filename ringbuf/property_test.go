@@ -1,6 +1,7 @@
 package ringbuf_test
 
 import (
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -45,6 +46,16 @@ func TestAgainstModel(t *testing.T) {
 					x.release(t, 0)
 				}
 			},
+			"release many": func(t *rapid.T) {
+				n := len(x.m.live)
+				places := rapid.Permutation(sequence(n)).Draw(t, "order")
+				if rapid.Bool().Draw(t, "by age") {
+					slices.Sort(places)
+				}
+				from := rapid.IntRange(0, n).Draw(t, "from")
+				to := rapid.IntRange(from, n).Draw(t, "to")
+				x.releaseAll(t, places[from:to], rapid.IntRange(0, 3).Draw(t, "stale") == 0)
+			},
 			"reclaim": func(t *rapid.T) {
 				x.reclaim(t, rapid.Uint64().Draw(t, "free"), rapid.IntRange(-1, size).Draw(t, "target"))
 			},
@@ -55,4 +66,13 @@ func TestAgainstModel(t *testing.T) {
 			},
 		})
 	})
+}
+
+// sequence is 0, 1, 2 and so on up to n-1.
+func sequence(n int) []int {
+	s := make([]int, n)
+	for i := range s {
+		s[i] = i
+	}
+	return s
 }

@@ -8,6 +8,7 @@ const (
 	sentinel                // the first record, never anything else
 	liveChunk
 	gapSpan
+	vacantSpan // on its way from chunk to gap
 )
 
 // none is the index of the sentinel. It ends every list, and both ends of the

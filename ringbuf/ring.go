@@ -182,18 +182,52 @@ func (r *Ring) Release(c Chunk) error {
 	return nil
 }
 
+// ReleaseAll is Release for many chunks. It takes less time than as many
+// calls if the chunks stand one behind the other, as those allocated one after
+// the other mostly do. The error is ErrStale; then the chunks before the stale
+// one are released, and none after it.
+func (r *Ring) ReleaseAll(chunks []Chunk) error {
+	run := none  // chunks that stand side by side, already made into one span
+	next := none // the one allocated after the last, as a rule released next
+	for _, c := range chunks {
+		ref := next
+		if ref == none || r.recs[ref].id != c.ID || r.recs[ref].addr() != c.Addr {
+			ref = r.lookup(c)
+		}
+		if ref == none {
+			r.coalesce(run)
+			return fmt.Errorf("release %v: %w", c, ErrStale)
+		}
+		next = r.recs[ref].next
+		r.vacate(ref)
+		if run != none && r.recs[run].right == ref {
+			r.absorb(run, ref)
+			continue
+		}
+		r.coalesce(run)
+		run = ref
+	}
+	r.coalesce(run)
+	return nil
+}
+
 // retire turns a live chunk into room.
 func (r *Ring) retire(ref uint32) {
+	r.vacate(ref)
+	r.coalesce(ref)
+}
+
+// vacate ends the life of a chunk. Its span is neither chunk nor gap until it
+// is coalesced.
+func (r *Ring) vacate(ref uint32) {
 	if r.strict {
 		r.advanceStart(ref)
 	}
-	recs := r.recs
-	recs.unlinkAge(ref)
-	c := &recs[ref]
-	c.kind, c.id = gapSpan, 0
+	r.recs.unlinkAge(ref)
+	c := &r.recs[ref]
+	c.kind, c.id = vacantSpan, 0
 	r.live--
 	r.free += c.span
-	r.coalesce(ref)
 }
 
 // Oldest returns the live chunk that was allocated first.
@@ -208,6 +242,22 @@ func (r *Ring) Next(c Chunk) (Chunk, bool) {
 		return Chunk{}, false
 	}
 	return r.chunkAt(r.recs[ref].next)
+}
+
+// Run fills dst with live chunks in the order of their age, c first, and
+// returns their number: Next for many chunks at once. If there are fewer than
+// dst has room for, the youngest is the last of them. There is none if c is not
+// live.
+func (r *Ring) Run(c Chunk, dst []Chunk) int {
+	ref := r.lookup(c)
+	for i := range dst {
+		if ref == none {
+			return i
+		}
+		dst[i] = r.recs[ref].chunk()
+		ref = r.recs[ref].next
+	}
+	return len(dst)
 }
 
 // Reclaim asks isFree about the live chunks, oldest first, and releases those

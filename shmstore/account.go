@@ -40,9 +40,18 @@ func (a *account) release() {
 
 // charge adds one debt to each reader of the set, for a slot that is not live
 // yet.
+//
+// Runs of readers are counted through, and only the gaps between them are
+// skipped by scanning for the next bit: on common processors a scan waits for
+// the last use of the register that takes its result, which in a loop that
+// scans for every bit is the load of the turn before.
 func (s *Store) charge(slot uint32, readers ReaderSet) {
-	for set := uint64(readers); set != 0; set &= set - 1 {
-		owed := &s.columns[bits.TrailingZeros64(set)&(readerIndexes-1)][slot]
+	for id, set := 0, uint64(readers); set != 0; id, set = id+1, set>>1 {
+		if set&1 == 0 {
+			gap := bits.TrailingZeros64(set)
+			id, set = id+gap, set>>(gap%readerIndexes)
+		}
+		owed := &s.columns[id%readerIndexes][slot]
 		relaxedStore32(owed, *owed+1)
 	}
 }
@@ -106,8 +115,8 @@ func (s *Store) declare(id ReaderID, name string) *Reader {
 		geo:      s.geo,
 		arena:    s.arena,
 		lines:    s.lines,
-		ledger:   make([]entry, s.geo.slots),
-		owed:     make(debt, s.geo.slots),
+		ledger:   staggered[entry](id, s.geo.slots, lineBytes/entryBytes),
+		owed:     staggered[uint32](id, s.geo.slots, lineBytes/accountBytes),
 		taken:    make([]atomic.Uint32, s.geo.slots),
 		wantRoom: s.doorbell.flag,
 		doorbell: &s.doorbell,
@@ -115,6 +124,16 @@ func (s *Store) declare(id ReaderID, name string) *Reader {
 	}
 	s.join(&account{id: id, name: name, owed: r.owed, ledger: r.ledger, reader: r})
 	return r
+}
+
+// staggered makes a column of a reader that is in this process. A put and an
+// eviction look at the same slots in the columns of all readers. If these began
+// at the same place in their pages, as large allocations do, all entries of a
+// slot would fall into one set of the processor's first cache, which holds a
+// dozen of them: so each column begins one cache line later than the last.
+func staggered[T any](id ReaderID, slots uint32, entriesPerLine int) []T {
+	skip := int(id) * entriesPerLine
+	return make([]T, skip+int(slots))[skip:]
 }
 
 // join puts an account into the scan. From here on, the reader can be charged

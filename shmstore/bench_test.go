@@ -46,14 +46,18 @@ func (s *sample) medianNS() float64 {
 	return float64(kept[len(kept)/2].Nanoseconds())
 }
 
-// window is the number of objects between a put and its reads.
-const window = 16
+// window is the number of objects between a put and its reads. It is that of a
+// step of an eviction, so that one falls into most windows.
+const window = maxCandidates
 
 // BenchmarkPut reserves and commits objects without filling them, in a full
 // store, so that each put also pays for an eviction. Each object is charged
 // to all readers, and each of them takes and releases it.
 //
-//	put-ns     reserve and commit
+// The figures are means, not medians: objects are evicted by the dozen, and the
+// median of spans shorter than that would leave the evictions out.
+//
+//	put-ns     reserve and commit, with its part of the evictions
 //	read-ns    take and release, for each reader
 //	channels   one put and one read, in pairs of channel operations
 func BenchmarkPut(b *testing.B) {
@@ -61,8 +65,7 @@ func BenchmarkPut(b *testing.B) {
 		for _, size := range []int{64, 1 << 20} {
 			for _, readers := range []int{1, 8, 64} {
 				b.Run(fmt.Sprintf("%v/size=%d/readers=%d", memory, size, readers), func(b *testing.B) {
-					// Sixteen times the objects of a window, in a full store.
-					benchmarkPut(b, Options{Memory: memory, ArenaBytes: int64(max(16*window*size, 1<<20))}, size, readers)
+					benchmarkPut(b, Options{Memory: memory, ArenaBytes: int64(max(4*window*size, 1<<20))}, size, readers)
 				})
 			}
 		}
@@ -84,7 +87,6 @@ func benchmarkPut(b *testing.B, opts Options, size, readers int) {
 		all = append(all, r)
 	}
 	var handles [window]Handle
-	putTimes, readTimes := newSample(), newSample()
 	put := func() {
 		for i := range handles {
 			res, err := s.Reserve(size, codec.IDRaw, s.Readers())
@@ -107,21 +109,23 @@ func benchmarkPut(b *testing.B, opts Options, size, readers int) {
 			}
 		}
 	}
-	for range s.Stats().Slots/window + 1 { // fill the store
+	for s.counters.evicted == 0 { // fill the store
 		put()
 		read()
 	}
+	var putting, reading time.Duration
 	b.ReportAllocs()
 	for b.Loop() {
 		t0 := time.Now()
 		put()
 		t1 := time.Now()
 		read()
-		putTimes.add(t1.Sub(t0))
-		readTimes.add(time.Since(t1))
+		putting += t1.Sub(t0)
+		reading += time.Since(t1)
 	}
-	putNS := putTimes.medianNS() / window
-	readNS := readTimes.medianNS() / window / float64(len(all))
+	puts := float64(b.N) * window
+	putNS := float64(putting.Nanoseconds()) / puts
+	readNS := float64(reading.Nanoseconds()) / puts / float64(len(all))
 	b.ReportMetric(putNS, "put-ns")
 	b.ReportMetric(readNS, "read-ns")
 	b.ReportMetric((putNS+readNS)/channelPairNS(1_000_000), "channels")

@@ -6,31 +6,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/ringbuf"
 )
 
-// maxCandidates bounds the objects looked at in one step of an eviction, and
-// with it the time between two looks at whether enough is free. It is the
-// number of bits in a mask of candidates.
-const maxCandidates = 64
-
-// batch is the candidates of one step. Bit i of a mask stands for slots[i].
-//
-// A step works reader by reader, not object by object: neighbours in age are
-// mostly neighbours in the directory, so that one cache line of a ledger
-// serves eight candidates.
-type batch struct {
-	slots [maxCandidates]uint32
-}
-
-// bitsOf iterates over the positions of the bits that are set in mask.
-func bitsOf(mask uint64) func(yield func(i int) bool) {
-	return func(yield func(i int) bool) {
-		for ; mask != 0; mask &= mask - 1 {
-			if !yield(bits.TrailingZeros64(mask)) {
-				return
-			}
-		}
-	}
-}
-
 // makeRoom evicts until an object of size bytes can be placed, and places it.
 // It fails after a whole pass from the oldest object to the youngest that
 // freed nothing; every pass before freed something, so it ends.
@@ -71,21 +46,24 @@ func (s *Store) evictAll(target uint64) (freedBytes uint64) {
 // frees those that may go. It stops looking once the candidates add up to
 // target bytes. It returns the chunk to go on with, if there is one.
 func (s *Store) step(first ringbuf.Chunk, target uint64) (next ringbuf.Chunk, more bool, freedBytes uint64) {
+	chunks := s.scratch.chunks[:s.ring.Run(first, s.scratch.chunks[:])]
 	var live, aborted, seen uint64
 	n := 0
-	for next, more = first, true; more && n < maxCandidates && seen < target; n++ {
-		slot := next.Tag
+	for ; n < min(len(chunks), maxCandidates) && seen < target; n++ {
+		slot := chunks[n].Tag
 		s.scratch.slots[n] = slot
 		switch stateOf(s.lines[slot].word.load()) {
 		case stateLive:
 			live |= 1 << n
-			seen += next.Size
+			seen += chunks[n].Size
 		case stateAborted:
 			aborted |= 1 << n
-			seen += next.Size
+			seen += chunks[n].Size
 		case stateFree, stateClosing: // still being filled; closing lasts no longer than a step
 		}
-		next, more = s.ring.Next(next)
+	}
+	if more = n < len(chunks); more {
+		next = chunks[n]
 	}
 	freed, freedBytes := s.evict(live, aborted)
 	if s.strict && bits.OnesCount64(freed) < n {
@@ -96,7 +74,7 @@ func (s *Store) step(first ringbuf.Chunk, target uint64) (next ringbuf.Chunk, mo
 
 // evictSlot frees one object if it may go.
 func (s *Store) evictSlot(slot uint32) {
-	s.scratch.slots[0] = slot
+	s.scratch.slots[0], s.scratch.chunks[0] = slot, s.records[slot].chunk
 	s.evict(1, 0)
 }
 
@@ -110,8 +88,9 @@ func (s *Store) evictSlot(slot uint32) {
 // sees the closing word. Local debts once more after that: a pin that is gone
 // by now may have been shared before it went.
 func (s *Store) evict(live, aborted uint64) (freed, freedBytes uint64) {
+	s.scratch.setSpan(live)
 	settled := live &^ s.unsettled(live)
-	s.setState(settled, stateClosing)
+	s.startClosing(settled)
 	if s.whileClosing != nil {
 		s.whileClosing()
 	}
@@ -123,15 +102,46 @@ func (s *Store) evict(live, aborted uint64) (freed, freedBytes uint64) {
 	if s.strict {
 		freed &= 1<<bits.TrailingZeros64(^freed) - 1 // none behind one that stays
 	}
-	s.setState(settled&^freed, stateLive)
-	for i := range bitsOf(freed & aborted) {
-		freedBytes += s.freeAborted(s.scratch.slots[i])
+	s.reopen(settled &^ freed)
+	return freed, s.free(freed, aborted)
+}
+
+// free empties the slots of candidates that nobody holds, and returns their
+// bytes.
+func (s *Store) free(candidates, aborted uint64) (freedBytes uint64) {
+	chunks := s.scratch.chunks[:0] // written behind where it is read
+	for i, slot := range s.scratch.upTo(candidates) {
+		switch bit := uint64(1) << i; {
+		case candidates&bit == 0:
+			continue
+		case aborted&bit != 0:
+			s.forgive(slot)
+			s.counters.aborted++
+		default:
+			s.counters.evicted++
+		}
+		chunk := s.scratch.chunks[i]
+		chunks = append(chunks, chunk)
+		freedBytes += chunk.Size
+		if invariantsOn {
+			poison(s.arena[chunk.Addr:][:chunk.Size])
+		}
+		s.vacate(slot)
 	}
-	for i := range bitsOf(freed &^ aborted) {
-		freedBytes += s.free(s.scratch.slots[i])
-		s.counters.evicted++
+	if err := s.ring.ReleaseAll(chunks); err != nil {
+		panic("shmstore: the directory and the ring disagree: " + err.Error())
 	}
-	return freed, freedBytes
+	return freedBytes
+}
+
+// vacate empties a slot.
+func (s *Store) vacate(slot uint32) {
+	rec := &s.records[slot]
+	s.unname(rec)
+	s.lines[slot].word.storeRelaxed(wordOf(0, stateFree))
+	rec.gen, rec.charged = 0, 0
+	s.freeSlots = append(s.freeSlots, slot)
+	s.inUse--
 }
 
 // unsettled returns the candidates that some reader has not settled.
@@ -143,24 +153,30 @@ func (s *Store) unsettled(candidates uint64) (held uint64) {
 		return held
 	}
 	// What a quarantined reader says of its debts is worth nothing.
-	for i := range bitsOf(candidates &^ held) {
-		if s.mayHold(s.scratch.slots[i])&s.quarantine != 0 {
+	for i, slot := range s.scratch.upTo(candidates) {
+		if s.mayHold(slot)&s.quarantine != 0 {
 			held |= 1 << i
 		}
 	}
-	return held
+	return held & candidates
 }
 
 // unsettledBy returns the candidates that one reader has not settled, and puts
 // it in quarantine if it has settled too much.
 func (s *Store) unsettledBy(a *account, candidates uint64) (held uint64) {
-	for i := range bitsOf(candidates) {
-		switch lag := a.lag(s.scratch.slots[i]); {
-		case lag > 0:
-			held |= 1 << i
-		case lag < 0:
-			s.quarantine |= Readers(a.id)
+	if s.scratch.span.settledBy(a) {
+		return 0
+	}
+	for i, slot := range s.scratch.upTo(candidates) {
+		lag := a.lag(slot)
+		if lag == 0 || candidates>>i&1 == 0 {
+			continue
 		}
+		if lag < 0 {
+			s.quarantine |= Readers(a.id)
+			continue
+		}
+		held |= 1 << i
 	}
 	return held
 }
@@ -168,51 +184,51 @@ func (s *Store) unsettledBy(a *account, candidates uint64) (held uint64) {
 // pinned returns the candidates that some reader has pinned.
 func (s *Store) pinned(candidates uint64) (held uint64) {
 	for _, a := range s.accounts {
-		for i := range bitsOf(candidates) {
-			if a.ledger[s.scratch.slots[i]].pin.Load() != 0 {
+		if s.scratch.span.unpinnedBy(a) {
+			continue
+		}
+		for i, slot := range s.scratch.upTo(candidates) {
+			if a.ledger[slot].pin.Load() != 0 {
 				held |= 1 << i
 			}
 		}
 	}
-	return held
+	return held & candidates
 }
 
-// setState stores a new state, with the generation as it is. The store is
-// sequentially consistent: it is the fence between closing a slot and looking
-// at its pins.
-func (s *Store) setState(candidates uint64, to state) {
-	for i := range bitsOf(candidates) {
-		slot := s.scratch.slots[i]
-		s.lines[slot].word.store(wordOf(s.records[slot].gen, to))
+// startClosing stores closing for the candidates. All of them must be seen by
+// every reader before the first pin is looked at. Where the last store is a
+// fence for those before it, they need none of their own: see lastStoreFences.
+func (s *Store) startClosing(candidates uint64) {
+	last := bits.Len64(candidates) - 1
+	for i, slot := range s.scratch.upTo(candidates) {
+		word := &s.lines[slot].word
+		closing := wordOf(s.records[slot].gen, stateClosing)
+		switch {
+		case candidates>>i&1 == 0:
+		case i < last && lastStoreFences:
+			word.storeRelaxed(closing)
+		default:
+			word.store(closing)
+		}
 	}
 }
 
-// freeAborted takes the debts of a reservation back and frees it.
-func (s *Store) freeAborted(slot uint32) (freedBytes uint64) {
+// reopen stores live again for candidates that stay.
+func (s *Store) reopen(candidates uint64) {
+	for i, slot := range s.scratch.upTo(candidates) {
+		if candidates>>i&1 != 0 {
+			s.lines[slot].word.store(wordOf(s.records[slot].gen, stateLive))
+		}
+	}
+}
+
+// forgive takes the debts of an aborted reservation back.
+func (s *Store) forgive(slot uint32) {
 	for id := range (s.records[slot].charged & s.present).All() {
 		owed := &s.columns[id][slot]
 		relaxedStore32(owed, *owed-1)
 	}
-	s.counters.aborted++
-	return s.free(slot)
-}
-
-// free empties a slot. Nobody may hold it.
-func (s *Store) free(slot uint32) (freedBytes uint64) {
-	rec := &s.records[slot]
-	s.unname(rec)
-	s.lines[slot].word.storeRelaxed(wordOf(0, stateFree))
-	freedBytes = rec.chunk.Size
-	if invariantsOn {
-		poison(s.arena[rec.chunk.Addr:][:freedBytes])
-	}
-	if err := s.ring.Release(rec.chunk); err != nil {
-		panic("shmstore: the directory and the ring disagree: " + err.Error())
-	}
-	*rec = record{}
-	s.freeSlots = append(s.freeSlots, slot)
-	s.inUse--
-	return freedBytes
 }
 
 // poison makes a use after release show.

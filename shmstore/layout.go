@@ -121,7 +121,7 @@ func (w *directoryWord) load() uint64 { return atomic.LoadUint64(&w.bits) }
 func (w *directoryWord) store(word uint64) { atomic.StoreUint64(&w.bits, word) }
 
 // storeRelaxed is for states that let nobody in and that nobody waits to be
-// ordered with: free and reserved.
+// ordered with, free and reserved, and for closing where a fence follows.
 func (w *directoryWord) storeRelaxed(word uint64) { relaxedStore64(&w.bits, word) }
 
 func (w *directoryWord) exchange(old, word uint64) bool {

@@ -2,6 +2,7 @@ package shmstore
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
@@ -13,16 +14,25 @@ import (
 // copies. With the race detector, or the build tag invariants, a copy that is
 // released too is caught.
 //
-// It has as many fields as fit in registers together with an error: a larger
-// one would double the time of taking it.
+// It is as large as a struct may be that the compiler keeps in registers, and
+// nests its fields because it must not have more than four of them. A larger
+// one is copied through the stack wherever it is returned, with wider moves
+// than it was stored with, which stalls the processor and makes taking it half
+// as slow again. So what the directory says as long as the object is held is
+// not here: generation and codec.
 type Lease struct {
-	reader *Reader
+	reader  *Reader
+	payload extent
+	place   leasePlace
+}
+
+// extent is where a payload is in the arena.
+type extent struct{ offset, size uint64 }
+
+// leasePlace says what is held, and how.
+type leasePlace struct {
 	serial leaseSerial
-	gen    uint64
-	offset uint64
-	size   uint64
 	slot   uint32
-	codec  uint32
 	held   holding
 }
 
@@ -34,14 +44,13 @@ const (
 	heldByPin
 )
 
-// open makes a zero lease into one on an object that is held by now. It fills
-// in its receiver field by field, for the reason given at locate.
-func (l *Lease) open(r *Reader, h *Handle, held holding) {
-	faultpoint.Hit("lease-taken")
-	l.reader = r
-	l.serial = r.leases.open()
-	l.gen, l.offset, l.size = h.Gen, h.Offset, h.Size
-	l.slot, l.codec, l.held = h.Slot, h.Codec, held
+// newLease is the lease on an object that is held by now.
+func newLease(r *Reader, h *Handle, held holding) Lease {
+	return Lease{
+		reader:  r,
+		payload: extent{h.Offset, h.Size},
+		place:   leasePlace{serial: r.leases.open(), slot: h.Slot, held: held},
+	}
 }
 
 // Bytes is the object: a view that must not be written to, valid until
@@ -52,8 +61,8 @@ func (l *Lease) Bytes() []byte {
 		return nil
 	}
 	// The handle was checked against the size of the mapping.
-	end := l.offset + l.size
-	return l.reader.arena[l.offset:end:end]
+	begin, end := l.payload.offset, l.payload.offset+l.payload.size
+	return l.reader.arena[begin:end:end]
 }
 
 // Handle names the object. After Release it is zero.
@@ -61,15 +70,20 @@ func (l *Lease) Handle() Handle {
 	if l.reader == nil {
 		return Handle{}
 	}
+	ln := l.line()
 	return Handle{
 		Store:  l.reader.geo.store,
-		Gen:    l.gen,
-		Offset: l.offset,
-		Size:   l.size,
-		Slot:   l.slot,
-		Codec:  l.codec,
+		Gen:    genOf(ln.word.load()),
+		Offset: l.payload.offset,
+		Size:   l.payload.size,
+		Slot:   l.place.slot,
+		Codec:  atomic.LoadUint32(&ln.codec),
 	}
 }
+
+// line is the directory line of the object. It does not change under a lease,
+// save between live and closing.
+func (l *Lease) line() *line { return &l.reader.lines[l.place.slot] }
 
 // defaultCodecs decode the payloads of the built-in serializers.
 var defaultCodecs = codec.Default()
@@ -84,7 +98,7 @@ func (l *Lease) ValueBy(codecs *codec.Registry, v any) error {
 	if l.reader == nil {
 		return fmt.Errorf("value of a released lease: %w", ErrClosed)
 	}
-	s, err := codecs.ByID(codec.ID(l.codec))
+	s, err := codecs.ByID(codec.ID(atomic.LoadUint32(&l.line().codec)))
 	if err != nil {
 		return fmt.Errorf("value of %v: %w", l.Handle(), err)
 	}
@@ -101,24 +115,28 @@ func (l *Lease) Release() {
 	if r == nil {
 		panic("shmstore: Release of a lease that was released before, or never taken")
 	}
-	r.leases.close(l.serial, l)
+	r.leases.close(l.place.serial, l)
 	faultpoint.Hit("before-release")
-	e := &r.ledger[l.slot]
-	if l.held == heldByPin {
-		l.mustHold(e.pin.Load() != 0)
+	slot := l.place.slot
+	e := &r.ledger[slot]
+	if l.place.held == heldByPin {
+		if e.pin.Load() == 0 {
+			l.panicReleased()
+		}
 		e.pin.Add(^uint32(0))
 	} else {
-		l.mustHold(e.done.Load() != r.taken[l.slot].Load())
+		if e.done.Load() == r.taken[slot].Load() {
+			l.panicReleased()
+		}
 		e.done.Add(1)
 	}
 	l.reader = nil
 	r.pressDoorbell()
 }
 
-// mustHold catches most copies of a lease that are released twice, in every
-// build, before they do harm: the reader holds nothing of this slot any more.
-func (l *Lease) mustHold(holds bool) {
-	if !holds {
-		panic(fmt.Sprintf("shmstore: Release of a copy of a lease on %v that was released before", l.Handle()))
-	}
+// panicReleased catches most copies of a lease that are released twice, in
+// every build, before they do harm: the reader holds nothing of this slot any
+// more.
+func (l *Lease) panicReleased() {
+	panic(fmt.Sprintf("shmstore: Release of a copy of a lease on %v that was released before", l.Handle()))
 }

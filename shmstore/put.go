@@ -76,8 +76,7 @@ func (s *Store) put(key string, size int, c codec.ID, charge ReaderSet, fill fun
 	if !ok {
 		return Handle{}, fmt.Errorf("put %q: %w", key, s.fullError(size))
 	}
-	var r Reservation
-	s.grant(&r, slot, size, c, charge)
+	r := s.grant(slot, size, c, charge)
 	if err := fill(r.Bytes()); err != nil {
 		r.Abort()
 		return Handle{}, fmt.Errorf("put %q: %w", key, err)

@@ -44,12 +44,12 @@ func (r *Reader) StoreID() uint64 { return r.geo.store }
 // returns the lease that will settle it. It is the way to read a delivery: one
 // Take, or one [Reader.Drop], for each delivery. The error is [ErrNoDebt] if
 // nothing is left to collect, or one of those of [Reader.Pin].
-func (r *Reader) Take(h Handle) (l Lease, err error) {
+func (r *Reader) Take(h Handle) (Lease, error) {
 	if err := r.collect(&h); err != nil {
-		return l, r.fail("take", h, err)
+		return Lease{}, r.fail("take", h, err)
 	}
-	l.open(r, &h, heldByDebt)
-	return l, nil
+	faultpoint.Hit("lease-taken")
+	return newLease(r, &h, heldByDebt), nil
 }
 
 // Drop settles one debt without reading, for a delivery nobody wants any more.
@@ -67,12 +67,12 @@ func (r *Reader) Drop(h Handle) error {
 // have been charged for: a handle that was remembered, or passed on by somebody
 // else. The errors are [ErrStale], [ErrCorrupt], [ErrForeign], [ErrClosed] and
 // [ErrOwnerStalled].
-func (r *Reader) Pin(h Handle) (l Lease, err error) {
+func (r *Reader) Pin(h Handle) (Lease, error) {
 	if err := r.pin(&h); err != nil {
-		return l, r.fail("pin", h, err)
+		return Lease{}, r.fail("pin", h, err)
 	}
-	l.open(r, &h, heldByPin)
-	return l, nil
+	faultpoint.Hit("lease-taken")
+	return newLease(r, &h, heldByPin), nil
 }
 
 // Get reads an object by its handle, any number of times: it collects a debt
@@ -80,16 +80,16 @@ func (r *Reader) Pin(h Handle) (l Lease, err error) {
 // twice therefore settles no debt twice. Do not mix it with deliveries of the
 // same object: Get may collect the debt that a later Take counts on. The
 // errors are those of [Reader.Pin].
-func (r *Reader) Get(h Handle) (l Lease, err error) {
-	err = r.collect(&h)
+func (r *Reader) Get(h Handle) (Lease, error) {
+	err := r.collect(&h)
 	switch {
 	case err == nil:
-		l.open(r, &h, heldByDebt)
-		return l, nil
+		faultpoint.Hit("lease-taken")
+		return newLease(r, &h, heldByDebt), nil
 	case errors.Is(err, ErrNoDebt):
 		return r.Pin(h)
 	default:
-		return l, r.fail("get", h, err)
+		return Lease{}, r.fail("get", h, err)
 	}
 }
 

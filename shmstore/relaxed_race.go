@@ -6,3 +6,6 @@ import "sync/atomic"
 
 func relaxedStore64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 func relaxedStore32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
+
+// lastStoreFences is claimed for machines, not for the race detector.
+const lastStoreFences = false

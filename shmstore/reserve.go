@@ -2,6 +2,7 @@ package shmstore
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/codec"
 )
@@ -10,13 +11,14 @@ import (
 // read yet. It is a plain value; whoever holds it, on any goroutine, calls
 // exactly one of Commit and Abort, once. Doing more than that is a bug and
 // panics.
+//
+// It is small enough for registers, see [Lease]. Offset and codec are in the
+// directory line, which is the holder's until it is committed.
 type Reservation struct {
-	store  *Store
-	gen    uint64
-	offset uint64
-	size   uint64
-	slot   uint32
-	codec  uint32
+	store *Store
+	gen   uint64
+	size  uint64
+	slot  uint32
 }
 
 // Reserve grants size bytes for one object encoded by c, and charges the
@@ -25,16 +27,15 @@ type Reservation struct {
 // When there is no room, settled objects are evicted, the oldest first. The
 // errors are [ErrSize], [ErrTooLarge], [ErrClosed], a [*ReaderError], and a
 // [*FullError] when nothing more can be evicted.
-func (s *Store) Reserve(size int, c codec.ID, charge ReaderSet) (r Reservation, err error) {
+func (s *Store) Reserve(size int, c codec.ID, charge ReaderSet) (Reservation, error) {
 	if err := s.mayReserve(size, charge); err != nil {
-		return r, fmt.Errorf("reserve %d bytes: %w", size, err)
+		return Reservation{}, fmt.Errorf("reserve %d bytes: %w", size, err)
 	}
 	slot, ok := s.place(size)
 	if !ok {
-		return r, fmt.Errorf("reserve: %w", s.fullError(size))
+		return Reservation{}, fmt.Errorf("reserve: %w", s.fullError(size))
 	}
-	s.grant(&r, slot, size, c, charge)
-	return r, nil
+	return s.grant(slot, size, c, charge), nil
 }
 
 // ReserveExtent grants up to n objects of up to size bytes each, all with the
@@ -52,8 +53,7 @@ func (s *Store) ReserveExtent(dst []Reservation, n, size int, c codec.ID, charge
 		slot, ok := s.place(size)
 		switch {
 		case ok:
-			dst = append(dst, Reservation{})
-			s.grant(&dst[len(dst)-1], slot, size, c, charge)
+			dst = append(dst, s.grant(slot, size, c, charge))
 		case i == 0:
 			return dst, fmt.Errorf("reserve an extent: %w", s.fullError(size))
 		default:
@@ -107,13 +107,8 @@ func (s *Store) tryPlace(size int) (slot uint32, ok bool) {
 		return 0, false
 	}
 	// The ring has no empty chunks; an empty object takes a byte of room.
-	size = max(size, 1)
-	// A full ring is the usual case, and its error would be an allocation.
-	if uint64(size)+ringHeaderBytes > s.ring.Stats().LargestGapBytes {
-		return 0, false
-	}
-	chunk, err := s.ring.Allocate(size, slot)
-	if err != nil {
+	chunk, ok := s.ring.TryAllocate(max(size, 1), slot)
+	if !ok {
 		return 0, false
 	}
 	if fresh {
@@ -126,9 +121,8 @@ func (s *Store) tryPlace(size int) (slot uint32, ok bool) {
 	return slot, true
 }
 
-// grant makes a placed slot into a reservation. It fills r in field by field,
-// for the reason given at Reader.locate.
-func (s *Store) grant(r *Reservation, slot uint32, size int, c codec.ID, charge ReaderSet) {
+// grant makes a placed slot into a reservation.
+func (s *Store) grant(slot uint32, size int, c codec.ID, charge ReaderSet) Reservation {
 	s.generation++
 	gen := s.generation
 	rec := &s.records[slot]
@@ -139,16 +133,15 @@ func (s *Store) grant(r *Reservation, slot uint32, size int, c codec.ID, charge 
 	relaxedStore32(&ln.codec, uint32(c))
 	s.charge(slot, charge)
 	s.counters.reserved++
-	r.store, r.gen = s, gen
-	r.offset, r.size = rec.chunk.Addr, uint64(size)
-	r.slot, r.codec = slot, uint32(c)
+	return Reservation{store: s, gen: gen, size: uint64(size), slot: slot}
 }
 
 // Bytes is the memory to fill. It is not zeroed, and not to be touched after
 // Commit or Abort.
 func (r *Reservation) Bytes() []byte {
-	end := r.offset + r.size
-	return r.store.arena[r.offset:end:end]
+	begin := atomic.LoadUint64(&r.store.lines[r.slot].offset)
+	end := begin + r.size
+	return r.store.arena[begin:end:end]
 }
 
 // Commit publishes the first size bytes as an object and returns its handle.
@@ -167,10 +160,11 @@ func (r *Reservation) Commit(size, local int) (h Handle, err error) {
 	if owed := &r.store.local.owed[r.slot]; local > 0 {
 		relaxedStore32(owed, *owed+uint32(local))
 	}
+	offset, codecID := atomic.LoadUint64(&ln.offset), atomic.LoadUint32(&ln.codec)
 	r.settle("Commit", stateLive)
 	h.Store, h.Gen = r.store.geo.store, r.gen
-	h.Offset, h.Size = r.offset, uint64(size)
-	h.Slot, h.Codec = r.slot, r.codec
+	h.Offset, h.Size = offset, uint64(size)
+	h.Slot, h.Codec = r.slot, codecID
 	return h, nil
 }
 

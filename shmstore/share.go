@@ -11,8 +11,7 @@ import (
 // producer that took the reservation out of an extent. Call it before Commit.
 func (r *Reservation) SetCodec(c codec.ID) {
 	r.mustBeOpen("SetCodec")
-	r.codec = uint32(c)
-	relaxedStore32(&r.store.lines[r.slot].codec, r.codec)
+	relaxedStore32(&r.store.lines[r.slot].codec, uint32(c))
 }
 
 // Share charges the local reader n more times for the object under the lease,
@@ -31,6 +30,6 @@ func (l *Lease) Share(n int) error {
 	}
 	// The lease is given back after this, so whoever sees it gone also sees
 	// the new debts: see evict.
-	atomic.AddUint32(&l.reader.owed[l.slot], uint32(n))
+	atomic.AddUint32(&l.reader.owed[l.place.slot], uint32(n))
 	return nil
 }
