@@ -4,9 +4,10 @@
 // Three kinds of actor share one [System]:
 //
 //   - the writer ([Writer]) is the sole owner of a payload store's accounts.
-//     Producers ask it for room and fill that room outside it, in parallel;
-//     small payloads come from extents, many reservations granted at once
-//     ([Producer]), so that a message costs no round trip;
+//     Producers ask it for room, running it on their own goroutine if it
+//     stands idle, and fill that room outside it, in parallel; small payloads
+//     come from extents, many reservations granted at once ([Producer]), so
+//     that most of them ask nobody;
 //   - stages ([Stage]) handle messages, one at a time, behind a bounded
 //     mailbox ([Mailbox]) and on a dispatcher that keeps its goroutines warm
 //     ([Dispatcher]);
@@ -16,10 +17,11 @@
 //
 // # Promises
 //
-// Each message posted to a stage is handled once or reported once as dropped,
-// with the reason. Messages of one sender arrive in order. A restart keeps the
-// queue; only the message that was being handled is reported. A stage that
-// waits for something does not keep others from running.
+// Each message posted to a stage is handled once or reported once to its
+// [Receiver]: to Failed, with the panic, or to Dropped, with the reason.
+// Messages of one sender arrive in order. A restart keeps the queue; only the
+// message that was being handled is reported. A stage that waits for something
+// does not keep others from running.
 //
 // # What protoactor-go is used for, and what is avoided
 //

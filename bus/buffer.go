@@ -198,7 +198,7 @@ func (b *Buffer) admit() error {
 				return nil
 			}
 			b.giveCredit()
-			return o.emissionError(ed, o.req.flow(ed).seq, b.em.key, err)
+			return o.emissionError(ed, o.nextSeq(ed), b.em.key, err)
 		}
 	}
 	b.edges = edges
@@ -208,6 +208,9 @@ func (b *Buffer) admit() error {
 func (b *Buffer) admitTo(f *flow) error {
 	if b.price > f.edge.windowBytes {
 		return fmt.Errorf("%w: %d bytes take %d of the edge's byte window of %d: raise WindowBytes, or the store's bytes", ErrTooLarge, b.size, b.price, f.edge.windowBytes)
+	}
+	if largest := b.e.out.req.bus.store.MaxObjectBytes(); int64(b.size) > largest {
+		return fmt.Errorf("%w: %d bytes, and the store takes no object of more than %d: raise Store.MaxObjectBytes", ErrTooLarge, b.size, largest)
 	}
 	if b.e.out.req.over() {
 		return b.e.out.req.cause()
@@ -244,6 +247,9 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 			return nil
 		}
 		return err
+	}
+	if b.e.kept {
+		o.byKept++
 	}
 	for i, ed := range b.edges {
 		f := o.req.flow(ed)

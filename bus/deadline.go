@@ -29,7 +29,11 @@ func (r *Request) watch() {
 		unwatch := context.AfterFunc(r.ctx, r.contextEnded)
 		r.mu.Lock()
 		r.unwatch = unwatch
+		over := r.over()
 		r.mu.Unlock()
+		if over { // at once: end has not seen unwatch
+			unwatch()
+		}
 	}
 }
 

@@ -30,6 +30,8 @@ type Delivery struct {
 	sentAt int64 // nanoseconds since the bus opened; 0: not sampled
 	state  atomic.Uint32
 	opened bool   // the lease is taken
+	kept   bool   // out of a batch's hands
+	tries  int    // how often a panic had it handled again
 	credit uint64 // what finishing gives back to the flow
 	parked int64  // bytes charged to the join account
 	small  [smallBytes]byte
@@ -94,14 +96,22 @@ func (d *Delivery) Task() *Task { return d.flow.consumer }
 
 // Keep takes the delivery out of the handler's hands: it stays unfinished, and
 // holds its place in the edge's window and in the stage's MaxInflight, until
-// the returned Kept is finished, from any goroutine.
+// the returned Kept is finished, from any goroutine. A request of which a stage
+// kept a delivery cannot be replayed there.
 func (d *Delivery) Keep() *Kept {
 	t := d.flow.consumer
-	if t == nil || !d.state.CompareAndSwap(stateSent, stateHeld) {
+	switch {
+	case t == nil:
+		panic("bus: Keep is for a stage's delivery: the caller keeps a result by not finishing it")
+	case t.stage.shared():
+		d.kept = true // held already; now it is not the batch's to finish
+	case d.state.CompareAndSwap(stateSent, stateHeld):
+		t.everKept = true
+		t.hold(d)
+	default:
 		panic("bus: Keep is for a handler's delivery, once, before the handler returns")
 	}
-	t.hold(d)
-	return &Kept{Emitter: Emitter{out: &t.outlet}, d: d}
+	return &Kept{Emitter: Emitter{out: &t.outlet, kept: true}, d: d}
 }
 
 // Finish ends the work on a delivery that an actor, a batch or the caller
@@ -120,6 +130,9 @@ func (d *Delivery) Finish(err error) error {
 	}
 	d.giveBack()
 	if t != nil {
+		if t.stage.shared() && t.stage.spec.State == StateNone {
+			t.markOutput() // what was sent until now is not sent again in a retry
+		}
 		t.unhold(d)
 	} else {
 		d.flow.req.resultFinished()

@@ -33,11 +33,13 @@
 //
 // # Concurrency
 //
-// A stage handles up to MaxInflight requests at a time, each in a slot, an
-// actor of its own. The slots of one replica take turns: a handler never runs
-// beside itself, except that while one waits inside an emission, for room or
-// for the consumer, another request's handler may run. So a request that waits
-// never holds up one that does not.
+// A replica of a stage handles up to MaxInflight requests at a time, each in a
+// slot, an actor of its own. The slots of one replica take turns: a handler
+// never runs beside itself, except that while one waits inside an emission, for
+// room or for the consumer, another request's handler may run. So a request
+// that waits never holds up one that does not. A Batch, or a protoactor actor
+// of your own, is one actor for all slots of a replica: what it emits queues
+// where the consumer is behind.
 //
 // # Flow control, and why it cannot deadlock
 //
@@ -46,10 +48,14 @@
 // share, and a request takes them in topological order, so that no two can
 // wait for each other. Inputs that wait in a join for the other branch give
 // their credit back and are counted against room set aside for them. The byte
-// credit of all edges together fits the store, which Open checks.
+// credit of all edges together fits the store, which Open checks; a payload
+// that has credit, and finds no room in one piece all the same, goes to the
+// heap after a moment, and is counted.
 //
 // # Duties of a stage
 //
-// Finish what you Keep. Release what you Share. Do not hold on to a Delivery
-// or its bytes after its handler returned, unless it was kept.
+// Finish what you Keep, and what an actor of yours or Recv was given. Send or
+// Abort what you Reserve. Do not hold on to a Delivery or its bytes after its
+// handler returned, unless it was kept. Until these are done the request is not
+// gone, and Close waits for it.
 package bus

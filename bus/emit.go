@@ -24,6 +24,7 @@ type Emitter struct {
 	out    *outlet
 	turn   turn            // given up while waiting; nil: none
 	cancel <-chan struct{} // of the caller's context
+	kept   bool            // a kept delivery's, beside the handler
 }
 
 // EmitOption adjusts one emission.
@@ -109,7 +110,7 @@ func (e Emitter) EmitBytes(p []byte, opts ...EmitOption) error {
 }
 
 func (e Emitter) copied(p []byte, c codec.ID, em emission) error {
-	if e.out.sendSmall(p, c, em) {
+	if !e.kept && e.out.sendSmall(p, c, em) {
 		return nil
 	}
 	em.copies = true

@@ -42,11 +42,11 @@ func (w *worker) retryTask(t *Task, parts []*Delivery, err error) {
 	spec := &w.stage.spec
 	switch {
 	case t.outlet.req.over():
-	case spec.Replay && int(t.attempt) < spec.Attempts:
+	case spec.Replay && !t.everKept && t.attempt < spec.Attempts:
 		w.replay(t, parts)
 		return
-	case spec.State == StateNone && inHand(parts) && parts[0].retry(spec.Attempts):
-		t.rewindOutput(parts[0].Attempt, false)
+	case spec.State == StateNone && inHand(parts) && t.outputIsOwn() && parts[0].retry(spec.Attempts):
+		t.rewindOutput(false)
 		w.handle(t, parts)
 		w.join(t)
 		w.settle(t)
@@ -71,9 +71,10 @@ func inHand(parts []*Delivery) bool {
 // retry counts one more attempt at a delivery, unless it has had all of them
 // or has left the handler's hands.
 func (d *Delivery) retry(attempts int) bool {
-	if int(d.Attempt) >= attempts || d.state.Load() == stateFinished {
+	if d.tries >= attempts || d.kept || d.state.Load() == stateFinished {
 		return false
 	}
+	d.tries++
 	d.Attempt++
 	return true
 }
@@ -90,7 +91,7 @@ func (w *worker) replay(t *Task, parts []*Delivery) {
 	t.retained = nil
 	t.attempt++
 	t.State, t.ending = nil, false
-	t.rewindOutput(t.attempt, true)
+	t.rewindOutput(true)
 	for len(t.replaying) > 0 && !t.outlet.req.over() {
 		d := t.replaying[0]
 		t.replaying = t.replaying[1:]
@@ -108,7 +109,7 @@ func (w *worker) retryBatch(parts []*Delivery, err error) {
 		for _, d := range parts {
 			if t := d.Task(); !rewound[t] {
 				rewound[t] = true
-				t.rewindOutput(d.Attempt+1, false)
+				t.rewindOutput(false)
 			}
 		}
 	}
@@ -118,6 +119,10 @@ func (w *worker) retryBatch(parts []*Delivery, err error) {
 		w.again = w.again[1:]
 		if w.stage.spec.State == StateNone && d.retry(w.stage.spec.Attempts) {
 			w.runBatch([]*Delivery{d})
+			continue
+		}
+		if d.kept { // not ours to finish
+			d.Task().failAt(d, err)
 			continue
 		}
 		_ = d.Finish(err) // one that the handler finished before says so: no matter
@@ -132,7 +137,7 @@ func (w *worker) failActor(err error) {
 		if w.stage.spec.State == StateRequest {
 			t.Fail(err)
 		} else if len(held) > 0 {
-			t.rewindOutput(held[0].Attempt+1, false)
+			t.rewindOutput(false)
 		}
 		for _, d := range held {
 			if w.stage.spec.State == StateNone && d.retry(w.stage.spec.Attempts) {

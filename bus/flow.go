@@ -57,7 +57,7 @@ type flow struct {
 	qmu         sync.Mutex
 	queue       []*Delivery
 	queuedBytes int64
-	lost        uint64 // dropped with nothing behind it to carry the count
+	handed      uint64 // the sequence behind the last one handed on
 	queued      atomic.Int32
 	queuedSince atomic.Int64 // when the queue last moved while it held something; 0: it is empty
 
@@ -153,8 +153,12 @@ func (f *flow) take(cost int64, cancel <-chan struct{}) error {
 		f.since.Store(0)
 	}()
 	f.req.wantSlot(f.consumer)
-	for !f.tryTake(cost) {
-		if err := f.hopeless(cost); err != nil {
+	for {
+		open := f.open() // before the try, so that a slot granted after it is tried too
+		if f.tryTake(cost) {
+			return nil
+		}
+		if err := f.hopeless(cost, open); err != nil {
 			return err
 		}
 		select {
@@ -165,15 +169,15 @@ func (f *flow) take(cost int64, cancel <-chan struct{}) error {
 			return errCanceled
 		}
 	}
-	return nil
 }
 
-// hopeless says why waiting for credit is no use.
-func (f *flow) hopeless(cost int64) error {
+// hopeless says why waiting for credit is no use, after it was refused while
+// the consumer was open or not.
+func (f *flow) hopeless(cost int64, open bool) error {
 	switch {
 	case f.retained.Load()+cost > f.edge.windowBytes:
 		return ErrReplayRoom
-	case f.edge.spec.Policy == Fail && f.open():
+	case f.edge.spec.Policy == Fail && open:
 		return ErrWindowFull
 	}
 	return nil
@@ -183,12 +187,11 @@ func (f *flow) hopeless(cost int64) error {
 // queued before it, else it waits in the queue. It never blocks.
 func (f *flow) push(d *Delivery) {
 	f.qmu.Lock()
-	d.Dropped, f.lost = d.Dropped+f.lost, 0
 	f.queue = append(f.queue, d)
 	f.queuedBytes += d.cost
 	f.noteQueue()
 	f.sendQueued()
-	for f.edge.spec.Policy == DropOldest && uint64(len(f.queue)) > f.edge.window && f.dropOldest() {
+	for f.edge.spec.Policy == DropOldest && f.queuedPayloads() > f.edge.window && f.dropOldest() {
 		continue
 	}
 	f.qmu.Unlock()
@@ -219,6 +222,12 @@ func (f *flow) sendQueued() {
 		d := f.queue[sent]
 		f.queuedBytes -= d.cost
 		sent++
+		// Numbers are given without gaps: one that shows now was dropped here.
+		// What a retry sends again was handed on, or dropped, before.
+		if d.Seq >= f.handed {
+			d.Dropped = d.Seq - f.handed
+			f.handed = d.Seq + 1
+		}
 		f.deliver(d)
 	}
 	if sent > 0 {
@@ -239,18 +248,22 @@ func (f *flow) noteQueue() {
 	}
 }
 
+// queuedPayloads counts the queue without a bare end of the stream.
+func (f *flow) queuedPayloads() uint64 {
+	n := len(f.queue)
+	if n > 0 && f.queue[n-1].Bare() {
+		n--
+	}
+	return uint64(n)
+}
+
 // dropOldest, with qmu held, drops the oldest queued delivery unless it is the
-// end of the stream. The next one, here or still to come, carries the count.
+// end of the stream.
 func (f *flow) dropOldest() bool {
 	if len(f.queue) == 0 || f.queue[0].EOS {
 		return false
 	}
 	d := f.queue[0]
-	if len(f.queue) > 1 {
-		f.queue[1].Dropped += 1 + d.Dropped
-	} else {
-		f.lost += 1 + d.Dropped
-	}
 	f.queue = append(f.queue[:0], f.queue[1:]...)
 	f.queuedBytes -= d.cost
 	f.noteQueue()

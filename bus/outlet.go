@@ -21,6 +21,7 @@ type outlet struct {
 
 	mu       sync.Mutex // guards the producer's side of the flows
 	producer *actors.Producer
+	byKept   uint64 // emissions by deliveries that were kept; guarded by mu
 
 	roomMu  sync.Mutex // guards what follows
 	waiting int        // emissions that wait for room in the store
@@ -99,7 +100,7 @@ func (f *flow) send(d *Delivery, em emission) {
 	f.ended = em.last
 	f.sent.deliveries++
 	f.sent.bytes += int64(len(d.Inline)) + int64(d.Handle.Size)
-	if d.Handle.IsZero() {
+	if d.Handle.IsZero() && len(d.Inline) <= f.req.bus.opts.InlineBytes {
 		f.sent.inline++
 	}
 	f.launch(d)
@@ -168,6 +169,13 @@ func (o *outlet) name() string {
 		return ""
 	}
 	return o.task.stage.spec.Name
+}
+
+// nextSeq is the number of the next delivery on an edge.
+func (o *outlet) nextSeq(ed *edge) uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.req.flow(ed).seq
 }
 
 // emissionError names the place of an emission that failed. How the request

@@ -32,7 +32,9 @@ type Task struct {
 	retained []*Delivery // input handled and kept for a replay
 
 	replaying []*Delivery // input that a replay has yet to come to
-	attempt   uint32      // replays so far
+	attempt   int         // replays so far
+	everKept  bool        // a handler kept a delivery: a replay could not give it back
+	markKept  uint64      // outlet.byKept when the output was marked
 	ending    bool        // End has run, or is running
 	told      bool        // an Ended was passed to the user's actor
 	leaving   bool        // a farewell is on its way
@@ -106,8 +108,8 @@ func (t *Task) inputEnded() bool {
 // clogged reports whether an out-edge's queue holds something back.
 func (t *Task) clogged() bool {
 	for _, e := range t.stage.out {
-		if t.outlet.req.flow(e).queued.Load() > 0 {
-			return e.spec.Policy != DropOldest
+		if e.spec.Policy != DropOldest && t.outlet.req.flow(e).queued.Load() > 0 {
+			return true
 		}
 	}
 	return false
@@ -121,16 +123,26 @@ func (t *Task) markOutput() {
 		f := t.outlet.req.flow(e)
 		f.mark = f.seq
 	}
+	t.markKept = t.outlet.byKept
+}
+
+// outputIsOwn reports whether all that was sent since the output was marked
+// came from the handler. What a kept delivery sent in between cannot be told
+// from it, and would be lost with it in a retry.
+func (t *Task) outputIsOwn() bool {
+	t.outlet.mu.Lock()
+	defer t.outlet.mu.Unlock()
+	return t.outlet.byKept == t.markKept
 }
 
 // rewindOutput numbers what a retry sends as what it sent before, so that
 // consumers can tell repeats.
-func (t *Task) rewindOutput(attempt uint32, toStart bool) {
+func (t *Task) rewindOutput(toStart bool) {
 	t.outlet.mu.Lock()
 	defer t.outlet.mu.Unlock()
 	for _, e := range t.stage.out {
 		f := t.outlet.req.flow(e)
-		f.seq, f.attempt, f.ended = f.mark, attempt, false
+		f.seq, f.attempt, f.ended = f.mark, f.attempt+1, false
 		if toStart {
 			f.seq = 0
 		}

@@ -323,7 +323,9 @@ func (w *worker) runBatch(batch []*Delivery) {
 	if len(live) > 0 {
 		err := w.stage.spec.Batch(live)
 		for _, d := range live {
-			_ = d.Finish(err) // those finished by the handler say so: no matter
+			if !d.kept {
+				_ = d.Finish(err) // those finished by the handler say so: no matter
+			}
 		}
 	}
 	w.parts = nil

@@ -27,7 +27,8 @@
 // (input_connectors, output_connectors), the list edges, or a stage's
 // engine_input_source. The connectors decide the transport; where only the
 // other places name an edge it gets a SharedMemoryConnector, marked Auto. The
-// window comes from the entry under edges, else from runtime.defaults.
+// window comes from the entry under edges, else from runtime.defaults. A stage
+// with final_output that has a next stage sends what it makes to the caller too.
 //
 // Settings that belong to the models are kept, in order and with their types,
 // and handed on (Stage.Settings, Pipeline.Settings, Connector.Extra). The

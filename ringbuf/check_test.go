@@ -1,7 +1,6 @@
 package ringbuf
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 )
@@ -287,7 +286,7 @@ func TestCheckBoundsItsAnswer(t *testing.T) {
 
 func TestViolationString(t *testing.T) {
 	v := Violation{Invariant: InvariantOverlap, Detail: "bytes 1 to 2"}
-	if got, want := fmt.Sprint(v), "overlap: bytes 1 to 2"; got != want {
+	if got, want := v.String(), "overlap: bytes 1 to 2"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

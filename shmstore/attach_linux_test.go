@@ -297,7 +297,7 @@ func TestPrefaultWithoutKernelHelp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Munmap(b)
+	defer func() { _ = unix.Munmap(b) }()
 	prefault(b, func([]byte, int) error { return unix.EINVAL })
 	resident := make([]byte, pages)
 	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, addressOf(b), uintptr(len(b)), addressOf(resident)); errno != 0 {

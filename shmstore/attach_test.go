@@ -1,6 +1,7 @@
 package shmstore
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 )
@@ -106,7 +107,7 @@ func FuzzSuperblock(f *testing.F) {
 	f.Add(want[:])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		is := len(b) >= superblockBytes && string(b[:superblockBytes]) == string(want[:])
+		is := len(b) >= superblockBytes && bytes.Equal(b[:superblockBytes], want[:])
 		if err := sb.verify(b); (err == nil) != is {
 			t.Errorf("verify(%x) = %v", b, err)
 		}

@@ -173,10 +173,11 @@ func TestKilledAtFaultpoints(t *testing.T) {
 	for _, tc := range []struct {
 		point    string
 		admitted bool
+		raced    bool // the death may come before the grant, which then fails
 		command  byte
 	}{
 		{point: "attach-before-ledger"},
-		{point: "attach-ledger-sent", admitted: true},
+		{point: "attach-ledger-sent", admitted: true, raced: true},
 		{point: "attach-granted", admitted: true},
 		{point: "pin-raised", admitted: true, command: askPin},
 		{point: "lease-taken", admitted: true, command: askPin},
@@ -191,7 +192,8 @@ func TestKilledAtFaultpoints(t *testing.T) {
 
 			c := startChild(t, tc.point)
 			id, err := s.Admit(c.conn)
-			if (err == nil) != tc.admitted {
+			admitted := err == nil
+			if admitted != tc.admitted && !tc.raced {
 				t.Fatalf("Admit: %v", err)
 			}
 			if tc.command != 0 {
@@ -206,7 +208,7 @@ func TestKilledAtFaultpoints(t *testing.T) {
 			if status := c.awaitDeath(t); status.Signal() != syscall.SIGKILL {
 				t.Fatalf("the child ended with %v", status)
 			}
-			if tc.admitted {
+			if admitted {
 				if err := s.RemoveReader(id); err != nil {
 					t.Fatal(err)
 				}

@@ -3,7 +3,6 @@ package shmstore_test
 import (
 	"errors"
 	"fmt"
-	"log"
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -14,22 +13,26 @@ import (
 func Example() {
 	store, err := shmstore.Create(shmstore.Options{ArenaBytes: 1 << 20})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer store.Close()
 	talker, err := store.DeclareReader("talker")
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 
 	handle, err := store.Put("", []byte("hidden states"), shmstore.Readers(store.Local().ID(), talker.ID()))
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	for _, reader := range []*shmstore.Reader{store.Local(), talker} {
 		lease, err := reader.Take(handle)
 		if err != nil {
-			log.Fatal(err)
+			fmt.Println(err)
+			return
 		}
 		fmt.Printf("%s reads %q\n", reader.Name(), lease.Bytes())
 		lease.Release()
@@ -48,22 +51,26 @@ func Example() {
 func ExampleStore_Reserve() {
 	store, err := shmstore.Create(shmstore.Options{ArenaBytes: 1 << 20})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer store.Close()
 
 	reservation, err := store.Reserve(1024, codec.IDRaw, 0)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	n := copy(reservation.Bytes(), "computed in place")
 	handle, err := reservation.Commit(n, 1) // one delivery in this process
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	lease, err := store.Local().Take(handle)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer lease.Release()
 	fmt.Printf("%s\n", lease.Bytes())

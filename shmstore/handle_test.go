@@ -77,14 +77,14 @@ func TestForgedHandles(t *testing.T) {
 func FuzzHandle(f *testing.F) {
 	s := create(f, small(Heap))
 	objects := make(map[Handle][]byte)
-	var any Handle
+	var last Handle
 	for i := range 5 {
 		data := content(100*i, uint64(i))
-		any = mustPut(f, s, "", data, 0)
-		objects[any] = data
+		last = mustPut(f, s, "", data, 0)
+		objects[last] = data
 	}
-	any.Store = 0 // differs from run to run: the input is relative to it
-	valid, err := any.MarshalBinary()
+	last.Store = 0 // differs from run to run: the input is relative to it
+	valid, err := last.MarshalBinary()
 	if err != nil {
 		f.Fatal(err)
 	}

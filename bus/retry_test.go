@@ -1,0 +1,191 @@
+package bus_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// stateless is a stage whose handler also gets its input as a string.
+func stateless(name string, h func(t *bus.Task, d *bus.Delivery, in string) error) bus.StageSpec {
+	return bus.StageSpec{Name: name, State: bus.StateNone, Handle: func(t *bus.Task, d *bus.Delivery) error {
+		in, err := bus.Result[string](d)
+		if err != nil {
+			return err
+		}
+		return h(t, d, in)
+	}}
+}
+
+// TestEachStageHasItsOwnAttempts: what one stage retried is not held against
+// the next.
+func TestEachStageHasItsOwnAttempts(t *testing.T) {
+	once := func(name string) bus.StageSpec {
+		var failed atomic.Bool
+		return stateless(name, func(t *bus.Task, _ *bus.Delivery, in string) error {
+			if in == "3" && failed.CompareAndSwap(false, true) {
+				panic("once in " + name)
+			}
+			return t.Emit(in)
+		})
+	}
+	b := open(t, linear(once("a"), once("b")), bus.Options{})
+	mustReceive(t, sendAll(t, b, 6), numbers(6))
+}
+
+// TestBatchRetryKeepsWhatWasFinished: what a batch sent for a delivery that it
+// finished before it panicked is neither lost nor sent again.
+func TestBatchRetryKeepsWhatWasFinished(t *testing.T) {
+	var failed atomic.Bool
+	st := bus.StageSpec{Name: "batch", State: bus.StateNone, BatchSize: 2, BatchWait: time.Hour, Batch: func(batch []*bus.Delivery) error {
+		for i, d := range batch {
+			if i == 1 && failed.CompareAndSwap(false, true) {
+				panic("at the second")
+			}
+			if err := d.Task().Forward(d); err != nil {
+				return err
+			}
+			if err := d.Finish(nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+	b := open(t, linear(st), bus.Options{})
+	mustReceive(t, sendAll(t, b, 2), numbers(2))
+}
+
+// TestKeptOutputIsNotLostInARetry: a retry sends again what the handler sent,
+// and removes the repeats; what a kept delivery sent meanwhile cannot be told
+// from it, so that the request fails by name instead.
+func TestKeptOutputIsNotLostInARetry(t *testing.T) {
+	kept := make(chan *bus.Kept, 1)
+	b := open(t, linear(stateless("k", func(_ *bus.Task, d *bus.Delivery, in string) error {
+		if in == "0" {
+			kept <- d.Keep()
+			return nil
+		}
+		k := <-kept
+		panic(fmt.Sprint("after ", errors.Join(k.Emit("0"), k.Finish(nil))))
+	})), bus.Options{})
+	_, err := receive(t, sendAll(t, b, 2))
+	if !errors.Is(err, bus.ErrPanic) {
+		t.Fatalf("got %v", err)
+	}
+	mustDrain(t, b)
+}
+
+// TestKeptInputIsNotReplayed: the input that a handler kept is not the bus's
+// to give again, so that a panic fails the request.
+func TestKeptInputIsNotReplayed(t *testing.T) {
+	b := open(t, linear(bus.StageSpec{Name: "r", Replay: true, Handle: func(t *bus.Task, d *bus.Delivery) error {
+		if d.Seq > 0 {
+			panic("state is lost")
+		}
+		k := d.Keep()
+		return errors.Join(k.Emit("0"), k.Finish(nil))
+	}}), bus.Options{})
+	if _, err := receive(t, sendAll(t, b, 3)); !errors.Is(err, bus.ErrPanic) {
+		t.Fatalf("got %v", err)
+	}
+	mustDrain(t, b)
+}
+
+// TestRetryOntoAnEdgeThatDrops: what was dropped is still accounted for when
+// a retry sends some of it again.
+func TestRetryOntoAnEdgeThatDrops(t *testing.T) {
+	g := newGate()
+	var failed atomic.Bool
+	p := linear(bus.StageSpec{Name: "a", State: bus.StateNone, Handle: func(t *bus.Task, _ *bus.Delivery) error {
+		for i := range 10 {
+			if err := t.Emit(fmt.Sprint(i)); err != nil {
+				return err
+			}
+		}
+		if failed.CompareAndSwap(false, true) {
+			panic("once")
+		}
+		close(g.leave)
+		return nil
+	}}, g.stage("b"))
+	p.Edges[0].Window, p.Edges[0].Policy = 2, bus.DropOldest
+	b := open(t, p, bus.Options{})
+	r, err := b.Submit(t.Context(), "go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := receive(t, r)
+	if err != nil || !slices.IsSorted(got) || len(got) < 2 {
+		t.Fatalf("got %v, %v", got, err)
+	}
+}
+
+// TestTheNewestSurvivesItsEnd: on an edge that drops, with a window of one,
+// the end of the stream does not push out the last payload.
+func TestTheNewestSurvivesItsEnd(t *testing.T) {
+	g := newGate()
+	b := open(t, windowed(g, bus.Edge{Window: 1, Policy: bus.DropOldest}), bus.Options{})
+	r := sendAll(t, b, 5)
+	for s := b.Stats(); s.Edges[0].Deliveries < 5 || s.Stages[0].SlotsFree < s.Stages[0].Slots; s = b.Stats() {
+		if err := t.Context().Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(g.leave)
+	got, err := receive(t, r)
+	if err != nil || got[len(got)-1] != "4" {
+		t.Fatalf("got %v, %v", got, err)
+	}
+}
+
+// TestKeepFromABatch: what a batch kept is finished by whoever kept it.
+func TestKeepFromABatch(t *testing.T) {
+	b := open(t, linear(bus.StageSpec{Name: "batch", Batch: func(batch []*bus.Delivery) error {
+		for _, d := range batch {
+			k := d.Keep()
+			go func() { _ = errors.Join(k.Forward(k.Delivery()), k.Finish(nil)) }()
+		}
+		return nil
+	}}), bus.Options{})
+	got, err := receive(t, sendAll(t, b, 20))
+	want := numbers(20)
+	slices.Sort(got) // they come as they are finished
+	slices.Sort(want)
+	if err != nil || !slices.Equal(got, want) {
+		t.Fatalf("got %v, %v", got, err)
+	}
+	mustDrain(t, b)
+}
+
+// TestKeptDeliveriesEmitSideBySide, one of them in vain: for the race detector.
+func TestKeptDeliveriesEmitSideBySide(t *testing.T) {
+	kept := make(chan *bus.Kept, 2)
+	b := open(t, linear(bus.StageSpec{Name: "k", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+		kept <- d.Keep()
+		return nil
+	}}), bus.Options{})
+	r := sendAll(t, b, 2)
+	x, y := <-kept, <-kept
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := errors.Join(x.Emit("x"), x.Finish(nil)); err != nil {
+			t.Error(err)
+		}
+	})
+	wg.Go(func() {
+		if err := y.EmitBytes(make([]byte, 3<<20)); !errors.Is(err, bus.ErrTooLarge) {
+			t.Errorf("a payload that does not fit: %v", err)
+		}
+		if err := y.Finish(nil); err != nil {
+			t.Error(err)
+		}
+	})
+	wg.Wait()
+	mustReceive(t, r, []string{"x"})
+}
