@@ -186,7 +186,8 @@ func (m *Mailbox) PostUserMessage(message any) {
 
 // PostAndRun is PostUserMessage for a sender that waits for the actor's answer
 // and has nothing else to do: if the actor stands idle, it runs on the sender's
-// goroutine, until it has nothing left to do. That saves waking a worker and
+// goroutine, until it has nothing left to do or has done enough for others. That
+// saves waking a worker and
 // being woken by it, which can take longer than the work itself. The sender
 // must hold no lock that the actor might want.
 func (m *Mailbox) PostAndRun(message any) {

@@ -10,6 +10,10 @@ import (
 // lock.
 const drainBatch = 64
 
+// lendLimit is how many messages a sender that runs the actor handles before a
+// worker takes over.
+const lendLimit = 64
+
 // process is what the dispatcher runs: it handles messages until none is left.
 // Of one mailbox, one process runs at a time.
 func (m *Mailbox) process() {
@@ -26,8 +30,16 @@ func (m *Mailbox) drain() (done bool) {
 		}
 	}()
 	limit := max(1, m.dispatcher.Throughput())
+	if m.lent {
+		limit = lendLimit
+	}
 	for n := 0; ; n++ {
 		if n == limit {
+			if m.lent { // the lender has done enough for others
+				m.lent = false
+				m.schedule(true)
+				return true
+			}
 			n = 0
 			runtime.Gosched()
 		}
