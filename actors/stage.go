@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 )
@@ -51,6 +52,9 @@ type Stage struct {
 	system   *System
 	restarts atomic.Int64
 
+	users bool          // there are Props
+	pause time.Duration // before the last restart at the start; for the supervisor
+
 	// Of stages with Props; on the stage's goroutine.
 	passage   passage // while a message is being received
 	departing bool    // the user's actor has been told to stop
@@ -67,7 +71,7 @@ type passage struct {
 // that have not ended. The errors are ErrNameTaken, ErrStopped, and a *Panic if
 // the Props fail to make an actor. It panics if the mailbox options are invalid.
 func (s *System) Spawn(name string, r Receiver, opts StageOptions) (*Stage, error) {
-	st := &Stage{name: name, receiver: r, system: s}
+	st := &Stage{name: name, receiver: r, system: s, users: opts.Props != nil}
 	opts.Mailbox.OnDrop = st.dropped
 	st.mailbox = NewMailbox(opts.Mailbox)
 	m := &spawnStage{stage: st, props: st.props(opts.Props), reply: make(chan error, 1)}

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/google/go-cmp/cmp"
@@ -661,3 +663,28 @@ func (l *panicLog) Handle(_ context.Context, record slog.Record) error {
 func (l *panicLog) Enabled(context.Context, slog.Level) bool { return true }
 func (l *panicLog) WithAttrs([]slog.Attr) slog.Handler       { return l }
 func (l *panicLog) WithGroup(string) slog.Handler            { return l }
+
+// TestPausesBetweenFailedStarts: a user's actor that cannot start is tried
+// again after pauses that double, and its messages wait for it.
+func TestPausesBetweenFailedStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var starts []time.Duration
+		handled := make(chan struct{})
+		r := &probe{}
+		st, _ := spawnEcho(t, newSystem(t), r, map[string]func(actor.Context){
+			"Started": func(actor.Context) {
+				if starts = append(starts, time.Since(began)); len(starts) < 4 {
+					panic("no device")
+				}
+			},
+			"work": func(actor.Context) { close(handled) },
+		})
+		st.Post("work")
+		<-handled
+		ms := time.Millisecond
+		if want := []time.Duration{0, 10 * ms, 30 * ms, 70 * ms}; !slices.Equal(starts, want) {
+			t.Errorf("started at %v, want %v", starts, want)
+		}
+	})
+}

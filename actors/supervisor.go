@@ -5,6 +5,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 )
@@ -38,6 +39,18 @@ type (
 		message any
 		reason  DropReason
 	}
+	// restart lets a stage try again that failed to start.
+	restart struct {
+		parent actor.Supervisor
+		child  *actor.PID
+	}
+)
+
+// A user's actor that panics while it starts is restarted after a pause, which
+// doubles each time up to a bound.
+const (
+	firstPause = 10 * time.Millisecond
+	lastPause  = time.Second
 )
 
 // Receive implements actor.Actor.
@@ -47,6 +60,10 @@ func (s *supervisor) Receive(c actor.Context) {
 		m.reply <- s.spawn(c, m)
 	case *reclaim:
 		m.stage.receiver.Dropped(m.message, m.reason)
+	case *restart:
+		if !s.stopping {
+			m.parent.RestartChildren(m.child)
+		}
 	case *actor.Terminated:
 		s.mu.Lock()
 		delete(s.stages, m.Who.Id)
@@ -116,15 +133,30 @@ func (s *supervisor) names() []string {
 // then, and a restart would call it off. It is resumed only because a user's
 // actor may have to serve its children until they have ended.
 func (s *supervisor) HandleFailure(_ *actor.ActorSystem, parent actor.Supervisor, child *actor.PID, _ *actor.RestartStatistics, reason, message any) {
-	if st := s.stages[child.Id]; st != nil {
+	st := s.stages[child.Id]
+	at := userMessage(message)
+	if st != nil {
 		st.restarts.Add(1)
-		st.receiver.Failed(userMessage(message), asPanic(reason))
+		st.receiver.Failed(at, asPanic(reason))
 	}
-	if s.stopping {
+	switch {
+	case s.stopping:
 		parent.ResumeChildren(child)
-		return
+	case st == nil || at != nil || !st.users:
+		parent.RestartChildren(child)
+	default: // at its start, for which a user's actor may have a lasting reason
+		again := &restart{parent: parent, child: child}
+		time.AfterFunc(st.nextPause(), func() { st.system.reports.PostUserMessage(again) })
 	}
-	parent.RestartChildren(child)
+	if st != nil && at != nil {
+		st.pause = 0
+	}
+}
+
+// nextPause is how long to wait before the stage may try to start again.
+func (st *Stage) nextPause() time.Duration {
+	st.pause = min(max(2*st.pause, firstPause), lastPause)
+	return st.pause
 }
 
 // userMessage is the message that somebody sent, or nil if it is one of the
