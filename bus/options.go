@@ -110,6 +110,10 @@ type JoinHandler func(t *Task, parts []*Delivery) error
 // requests of all that were not finished.
 type BatchHandler func(batch []*Delivery) error
 
+// Props is protoactor's description of an actor, so that code around a bus can
+// name it without importing protoactor.
+type Props = actors.Props
+
 // State says what a stage loses when its handler panics.
 type State int
 
@@ -140,7 +144,7 @@ type StageSpec struct {
 	// Props is a protoactor actor of the user's own. It receives a *Delivery
 	// for each delivery and the end of each stream, and finishes them; and an
 	// *Ended when a request is over while it holds deliveries of it.
-	Props *actors.Props
+	Props *Props
 	// End runs after the last delivery of a request, to emit what is left.
 	// Not for Props.
 	End func(t *Task) error
