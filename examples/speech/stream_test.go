@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -150,13 +151,18 @@ func TestCancelWhileInputIsSilent(t *testing.T) {
 			}
 			// What was read before the end may still come out, or not: whichever
 			// of the input and the request learns of it first.
-			go func() { _, _ = io.Copy(io.Discard, l.stdout) }()
+			more := make(chan int64, 1)
+			go func() {
+				n, _ := io.Copy(io.Discard, l.stdout) // it ends with the run's error
+				more <- n
+			}()
 			l.cancel()
 			err := <-l.err
 			if !errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), "standard input: ") {
 				t.Errorf("got %v", err)
 			}
-			if says := "(standard output ends after 0.5"; written > chunkBytes && !strings.Contains(err.Error(), says) {
+			seconds := float64(int64(chunkBytes-hopBytes)+<-more) / float64(2*liveFormat.Rate)
+			if says := fmt.Sprintf("(standard output ends after %.2f s)", seconds); written > chunkBytes && !strings.Contains(err.Error(), says) {
 				t.Errorf("%q lacks %q", err, says)
 			}
 		})
