@@ -23,6 +23,7 @@ type Buffer struct {
 	edges []*edge // those the payload goes to, once credit is taken
 	room  shmstore.Reservation
 	heap  []byte    // the payload, when it is not in the store; nil: it is in room
+	lent  *foreign  // where heap lies, when it is memory shared with another process
 	first *Delivery // made early, when the payload travels inside it
 	void  bool      // the request is over: what is filled in goes nowhere
 	spilt bool      // the store had no room in one piece
@@ -183,7 +184,9 @@ func (b *Buffer) Send(n int, opts ...EmitOption) error {
 func (b *Buffer) admit() error {
 	o := b.e.out
 	edges := o.edges
-	if b.em.to != "" {
+	if b.em.only > 0 {
+		edges = edges[b.em.only-1 : b.em.only]
+	} else if b.em.to != "" {
 		i := slices.IndexFunc(edges, func(ed *edge) bool { return ed.spec.To == b.em.to })
 		if i < 0 {
 			return fmt.Errorf("%w: stage %q has no edge to %q", ErrNoEdge, o.name(), b.em.to)
@@ -262,9 +265,9 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 		}
 		d.Handle = h
 		if inline != nil {
-			d.Inline, d.Codec = inline, uint32(b.codec)
+			d.Inline, d.Codec, d.foreign = inline, uint32(b.codec), b.lent
 		}
-		d.cost = b.price
+		d.cost, d.cause = b.price, b.e.cause
 		if b.em.copies {
 			f.sent.copies++
 		}
@@ -282,8 +285,11 @@ var errAfterEnd = errors.New("the stream has ended: nothing can be sent behind i
 func (b *Buffer) refuse(i int, h messages.Handle, err error) error {
 	b.edges = b.edges[i:]
 	for range b.edges {
-		if !h.IsZero() {
+		switch {
+		case !h.IsZero():
 			_ = b.e.out.req.bus.store.Local().Drop(h) // charged a moment ago by Send
+		case b.lent != nil:
+			b.lent.release()
 		}
 	}
 	b.giveCredit()

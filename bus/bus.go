@@ -24,6 +24,8 @@ type Bus struct {
 	opened time.Time
 
 	store         *shmstore.Store
+	node          bool     // a node's: its edges end at a host
+	shared        *segment // the store's arena, for the host to read; nil: not a node's
 	system        *actors.System
 	writer        *actors.Writer
 	inputProducer *actors.Producer
@@ -39,8 +41,8 @@ type Bus struct {
 	watchDone chan struct{}
 
 	mu   sync.Mutex
-	live map[messages.RequestID]*Request
-	idle chan struct{} // closed when live empties; nil: nobody waits
+	live map[uint64]*Request // by Request.key
+	idle chan struct{}       // closed when live empties; nil: nobody waits
 }
 
 // Open checks the pipeline, takes the memory for its store, and starts its
@@ -51,12 +53,18 @@ func Open(ctx context.Context, p Pipeline, opts Options) (*Bus, error) {
 	if err = errors.Join(opts.validate(), err); err != nil {
 		return nil, err
 	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, fmt.Errorf("bus: open: %w", err)
+	}
+	return openGraph(g, opts, false)
+}
+
+// openGraph opens a bus over a checked graph. The edges of a node's graph have
+// their windows from the host.
+func openGraph(g *graph, opts Options, node bool) (*Bus, error) {
 	codecs, err := registry(opts.Serializer)
 	if err != nil {
 		return nil, err
-	}
-	if err := context.Cause(ctx); err != nil {
-		return nil, fmt.Errorf("bus: open: %w", err)
 	}
 	opts.Store.Serializer = opts.Serializer
 	store, err := shmstore.Create(opts.Store)
@@ -64,9 +72,9 @@ func Open(ctx context.Context, p Pipeline, opts Options) (*Bus, error) {
 		return nil, fmt.Errorf("bus: open: %w", err)
 	}
 	b := &Bus{
-		opts: opts, graph: g, codecs: codecs, opened: time.Now(), store: store,
+		opts: opts, graph: g, codecs: codecs, opened: time.Now(), store: store, node: node,
 		closing: make(chan struct{}), watchDone: make(chan struct{}),
-		live: make(map[messages.RequestID]*Request),
+		live: make(map[uint64]*Request),
 	}
 	if err := b.start(); err != nil {
 		return nil, errors.Join(err, store.Close())
@@ -94,7 +102,9 @@ func (b *Bus) start() error {
 			b.joinLimit = arena / 4
 		}
 	}
-	if err := b.graph.size(arena, b.joinLimit, b.opts.MaxRequests); err != nil {
+	if b.node {
+		b.joinLimit = maxWindowBytes // the host has set the room aside
+	} else if err := b.graph.size(arena, b.joinLimit, b.opts.MaxRequests); err != nil {
 		return err
 	}
 	b.places.free = make([]struct{}, b.opts.MaxRequests)
@@ -112,7 +122,7 @@ func (b *Bus) start() error {
 
 func (b *Bus) now() time.Duration { return time.Since(b.opened) }
 
-func (b *Bus) nextID() messages.RequestID { return messages.RequestID(b.lastID.Add(1)) }
+func (b *Bus) nextKey() uint64 { return b.lastID.Add(1) }
 
 // SubmitOption adjusts one request.
 type SubmitOption func(*requestOptions)
@@ -120,6 +130,10 @@ type SubmitOption func(*requestOptions)
 type requestOptions struct {
 	deadline time.Time
 	trace    messages.TraceContext
+	// Of a node's requests, which live at their host.
+	id    messages.RequestID
+	until int64 // the host's deadline, unix nanoseconds
+	up    *upstream
 }
 
 // WithDeadline ends the request with ErrDeadline when it is not over by then.
@@ -150,11 +164,7 @@ func (b *Bus) Submit(ctx context.Context, v any, opts ...SubmitOption) (*Request
 // TrySubmit is Submit for callers that would rather shed load than wait: when
 // there is no place for the request, it returns ErrOverloaded at once.
 func (b *Bus) TrySubmit(ctx context.Context, v any, opts ...SubmitOption) (*Request, error) {
-	place, ok := b.places.tryTake()
-	if !ok {
-		return nil, fmt.Errorf("%w: %d requests are alive, MaxRequests is %d", ErrOverloaded, b.Stats().Live, b.opts.MaxRequests)
-	}
-	r, err := b.admit(ctx, place, opts)
+	r, err := b.tryStream(ctx, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -169,6 +179,15 @@ func (b *Bus) TrySubmit(ctx context.Context, v any, opts ...SubmitOption) (*Requ
 		return nil, err
 	}
 	return r, nil
+}
+
+// tryStream is Stream for callers that do not wait for a place.
+func (b *Bus) tryStream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
+	place, ok := b.places.tryTake()
+	if !ok {
+		return nil, fmt.Errorf("%w: %d requests are alive, MaxRequests is %d", ErrOverloaded, b.Stats().Live, b.opts.MaxRequests)
+	}
+	return b.admit(ctx, place, opts)
 }
 
 // Stream starts a request whose inputs follow: Send them, then CloseSend. It
@@ -200,7 +219,7 @@ func (b *Bus) admit(ctx context.Context, place struct{}, opts []SubmitOption) (*
 		return nil, ErrClosed
 	}
 	r := newRequest(ctx, b, o)
-	b.live[r.id] = r
+	b.live[r.key] = r
 	b.mu.Unlock()
 	r.watch()
 	return r, nil
@@ -224,7 +243,7 @@ func (b *Bus) forget(r *Request) {
 		e.sent.add(more)
 		e.mu.Unlock()
 	}
-	delete(b.live, r.id)
+	delete(b.live, r.key)
 	if len(b.live) == 0 && b.idle != nil {
 		close(b.idle)
 		b.idle = nil

@@ -19,7 +19,7 @@ func (r *Request) setDeadline(at time.Time) {
 
 // watch ends the request at its deadline, and with its context.
 func (r *Request) watch() {
-	if r.deadline != 0 {
+	if r.deadline != 0 && !r.bus.node {
 		at := time.Unix(0, r.deadline)
 		r.mu.Lock() // end, which may come from the timer at once, reads timer
 		r.timer = time.AfterFunc(time.Until(at), func() { r.expire(at) })

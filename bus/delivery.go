@@ -24,17 +24,20 @@ const smallBytes = 64
 type Delivery struct {
 	messages.Delivery
 
-	flow   *flow
-	lease  shmstore.Lease
-	cost   int64
-	sentAt int64 // nanoseconds since the bus opened; 0: not sampled
-	state  atomic.Uint32
-	opened bool   // the lease is taken
-	kept   bool   // out of a batch's hands
-	tries  int    // how often a panic had it handled again
-	credit uint64 // what finishing gives back to the flow
-	parked int64  // bytes charged to the join account
-	small  [smallBytes]byte
+	flow    *flow
+	lease   shmstore.Lease
+	cost    int64
+	sentAt  int64 // nanoseconds since the bus opened; 0: not sampled
+	state   atomic.Uint32
+	opened  bool     // the lease is taken
+	kept    bool     // out of a batch's hands
+	tries   int      // how often a panic had it handled again
+	credit  uint64   // what finishing gives back to the flow
+	parked  int64    // bytes charged to the join account
+	foreign *foreign // where Inline lies, when it is neither in d nor on the heap
+	fed     *fed     // whom to tell that it is finished, when it came from another process; nil: nobody
+	cause   uint32   // the fed delivery whose handling sent it, for a node
+	small   [smallBytes]byte
 }
 
 // States of a delivery. It is finished exactly once.
@@ -111,7 +114,7 @@ func (d *Delivery) Keep() *Kept {
 	default:
 		panic("bus: Keep is for a handler's delivery, once, before the handler returns")
 	}
-	return &Kept{Emitter: Emitter{out: &t.outlet, kept: true}, d: d}
+	return &Kept{Emitter: Emitter{out: &t.outlet, kept: true, cause: d.fed.number()}, d: d}
 }
 
 // Finish ends the work on a delivery that an actor, a batch or the caller
@@ -197,12 +200,14 @@ func (d *Delivery) reclaim() {
 // discard finishes a delivery unseen, without giving credit back: it has none,
 // or its request is over. It is safe with the flow's queue locked.
 func (d *Delivery) discard() {
+	d.fed.finish(d)
 	d.releasePayload()
 	d.recycle()
 }
 
 // giveBack releases the payload and returns the credit. Called once.
 func (d *Delivery) giveBack() {
+	d.fed.finish(d)
 	d.releasePayload()
 	if d.parked != 0 {
 		d.flow.req.bus.joinBytes.Add(-d.parked)
@@ -212,6 +217,8 @@ func (d *Delivery) giveBack() {
 
 func (d *Delivery) releasePayload() {
 	switch {
+	case d.foreign != nil:
+		d.foreign.release()
 	case d.Handle.IsZero():
 	case d.opened:
 		d.lease.Release()

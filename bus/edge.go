@@ -29,6 +29,7 @@ type edge struct {
 	from, to    *stage // nil for the caller
 	window      uint64 // deliveries
 	windowBytes int64
+	fed         bool // what comes has been numbered elsewhere: see flow.feed
 	dropped     atomic.Int64
 	duplicates  atomic.Int64
 	latency     latency

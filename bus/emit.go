@@ -6,6 +6,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/messages"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // Emitter sends payloads along the out-edges of a stage. Each payload is
@@ -25,6 +26,7 @@ type Emitter struct {
 	turn   turn            // given up while waiting; nil: none
 	cancel <-chan struct{} // of the caller's context
 	kept   bool            // a kept delivery's, beside the handler
+	cause  uint32          // the fed delivery that was kept
 }
 
 // EmitOption adjusts one emission.
@@ -32,6 +34,7 @@ type EmitOption func(emission) emission
 
 type emission struct {
 	to    string
+	only  int // one edge, by its index among the stage's and one more; 0: all
 	key   string
 	attrs map[string]string
 	last  bool
@@ -151,22 +154,38 @@ func (e Emitter) fill(n int, c codec.ID, em emission, fill func([]byte) error) e
 // Forward sends the payload of d on by reference: nothing is copied, unless it
 // is so small that it travels inside the delivery, or d is another bus's.
 func (e Emitter) Forward(d *Delivery, opts ...EmitOption) error {
-	em := emission{}.with(opts)
+	return e.forward(d, emission{}.with(opts))
+}
+
+func (e Emitter) forward(d *Delivery, em emission) error {
 	small := d.Handle.IsZero() && len(d.Inline) <= smallBytes
-	if small || d.flow.req.bus != e.out.req.bus {
+	switch {
+	case small || d.flow.req.bus != e.out.req.bus:
 		return e.copied(d.Bytes(), d.PayloadCodec(), em)
+	case d.foreign != nil:
+		d.foreign.retain(1)
+		return e.lend(d.foreign, d.PayloadCodec(), em)
+	case !d.Handle.IsZero():
+		return e.share(&d.lease, d.PayloadCodec(), em)
 	}
-	size := len(d.Bytes())
-	b := Buffer{e: e, em: em, size: size, price: e.out.req.bus.price(size), codec: d.PayloadCodec()}
+	// On the heap, where the collector counts.
+	b := Buffer{e: e, em: em, size: len(d.Inline), price: e.out.req.bus.price(len(d.Inline)), codec: d.PayloadCodec()}
 	if err := b.admit(); err != nil || b.void {
 		return err
 	}
-	if d.Handle.IsZero() { // on the heap, where the collector counts
-		return b.send(messages.Handle{}, d.Inline)
+	return b.send(messages.Handle{}, d.Inline)
+}
+
+// share sends the payload under a lease on by reference.
+func (e Emitter) share(lease *shmstore.Lease, c codec.ID, em emission) error {
+	size := len(lease.Bytes())
+	b := Buffer{e: e, em: em, size: size, price: e.out.req.bus.price(size), codec: c}
+	if err := b.admit(); err != nil || b.void {
+		return err
 	}
-	if err := d.lease.Share(len(b.edges)); err != nil {
+	if err := lease.Share(len(b.edges)); err != nil {
 		b.giveCredit()
 		return fmt.Errorf("forward: %w", err)
 	}
-	return b.send(d.Handle, nil)
+	return b.send(lease.Handle(), nil)
 }

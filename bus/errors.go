@@ -40,6 +40,11 @@ var (
 	ErrNoEdge = errors.New("bus: no such edge")
 	// ErrPayload reports a payload that is not what the reader asked for.
 	ErrPayload = errors.New("bus: payload does not fit")
+	// ErrProcessDied reports a process that died with work that could not be
+	// given to another.
+	ErrProcessDied = errors.New("bus: the stage's process died")
+	// ErrHostGone is how a node's requests end when the host of the bus is gone.
+	ErrHostGone = errors.New("bus: no connection to the host")
 	// ErrPanic reports a handler that panicked.
 	ErrPanic = errors.New("bus: stage panicked")
 )

@@ -36,7 +36,7 @@ func compile(p Pipeline) (*graph, error) {
 			bad("stage %q is listed twice", spec.Name)
 			continue
 		}
-		st := &stage{spec: spec}
+		st := newStage(spec)
 		g.byName[spec.Name] = st
 		g.stages = append(g.stages, st)
 	}
@@ -74,21 +74,26 @@ func (s StageSpec) validate() error {
 		}
 	}
 	kinds := 0
-	for _, set := range []bool{s.Handle != nil, s.Join != nil, s.Batch != nil, s.Props != nil} {
+	for _, set := range []bool{s.Handle != nil, s.Join != nil, s.Batch != nil, s.Props != nil, s.Remote != nil} {
 		if set {
 			kinds++
 		}
 	}
 	check(s.Name != "" && !strings.Contains(s.Name, "->") && !strings.Contains(s.Name, "/"), `a stage needs a name, without "->" and "/"`)
-	check(kinds == 1, "set exactly one of Handle, Join, Batch and Props, not %d", kinds)
+	check(kinds == 1, "set exactly one of Handle, Join, Batch, Props and Remote, not %d", kinds)
 	check(s.Replicas >= 1 && s.Replicas <= maxInflight, "Replicas is %d: use 1 to %d", s.Replicas, maxInflight)
 	check(s.MaxInflight >= 1 && s.MaxInflight <= maxInflight, "MaxInflight is %d: use 1 to %d", s.MaxInflight, maxInflight)
 	check(s.BatchSize >= 1 && s.BatchSize <= maxWindow, "BatchSize is %d: use 1 to %d", s.BatchSize, maxWindow)
 	check(s.BatchWait >= 0, "BatchWait is %v: use 0 or more", s.BatchWait)
 	check(s.State == StateNone || s.State == StateRequest, "State is %d: use StateNone or StateRequest", s.State)
 	check(!s.Replay || s.State == StateRequest, "Replay needs StateRequest")
-	check(!s.Replay || s.Handle != nil, "Replay needs Handle: only there does the bus know what the stage has seen")
+	check(!s.Replay || s.Handle != nil || s.Remote != nil, "Replay needs Handle or Remote: only there does the bus know what the stage has seen")
 	check(s.End == nil || s.Props == nil, "End is not for Props: the actor receives the end of each stream itself")
+	check(s.End == nil || s.Remote == nil, "End is not for Remote: the processes have their own")
+	if s.Remote != nil {
+		check(s.Remote.Routing >= Sticky && s.Remote.Routing <= RoundRobin, "unknown routing %d", s.Remote.Routing)
+		check(s.Remote.Routing == Sticky || s.State == StateNone, "routing %v needs StateNone: a stage with state must see all of a request", s.Remote.Routing)
+	}
 	return errors.Join(errs...)
 }
 
@@ -205,6 +210,15 @@ func (g *graph) cycle(waits map[*stage]int) string {
 		names[i] = st.spec.Name
 	}
 	return strings.Join(names, " -> ")
+}
+
+// names lists the stages, for errors.
+func (g *graph) names() string {
+	names := make([]string, len(g.stages))
+	for i, st := range g.stages {
+		names[i] = st.spec.Name
+	}
+	return strings.Join(names, ", ")
 }
 
 func (g *graph) checkJoins() error {

@@ -135,7 +135,8 @@ func (s State) String() string {
 	return "request"
 }
 
-// StageSpec describes one stage: exactly one of Handle, Join, Batch and Props.
+// StageSpec describes one stage: exactly one of Handle, Join, Batch, Props and
+// Remote.
 type StageSpec struct {
 	Name   string
 	Handle Handler
@@ -145,8 +146,10 @@ type StageSpec struct {
 	// for each delivery and the end of each stream, and finishes them; and an
 	// *Ended when a request is over while it holds deliveries of it.
 	Props *Props
+	// Remote has other processes do the work.
+	Remote *Remote
 	// End runs after the last delivery of a request, to emit what is left.
-	// Not for Props.
+	// Not for Props and Remote.
 	End func(t *Task) error
 
 	// Replicas run side by side; default 1. A request stays with one.

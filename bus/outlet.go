@@ -97,10 +97,13 @@ func (f *flow) number(d *Delivery) {
 func (f *flow) send(d *Delivery, em emission) {
 	f.number(d)
 	d.Key, d.Attrs, d.EOS = em.key, em.attrs, em.last
+	if t := f.producer; t != nil && d.cause == 0 {
+		d.cause = t.handling
+	}
 	f.ended = em.last
 	f.sent.deliveries++
 	f.sent.bytes += int64(len(d.Inline)) + int64(d.Handle.Size)
-	if d.Handle.IsZero() && len(d.Inline) <= f.req.bus.opts.InlineBytes {
+	if d.Handle.IsZero() && d.foreign == nil && len(d.Inline) <= f.req.bus.opts.InlineBytes {
 		f.sent.inline++
 	}
 	f.launch(d)

@@ -34,6 +34,8 @@ func (o Outcome) String() string {
 // concurrent use; Send and CloseSend keep the order in which they are called.
 type Request struct {
 	id       messages.RequestID
+	key      uint64 // in this bus; the same as id, unless the request lives elsewhere
+	up       *upstream
 	bus      *Bus
 	ctx      context.Context // what Submit was given
 	deadline int64           // unix nanoseconds; 0: none
@@ -64,10 +66,13 @@ type Request struct {
 func newRequest(ctx context.Context, b *Bus, o requestOptions) *Request {
 	g := b.graph
 	r := &Request{
-		id: b.nextID(), bus: b, ctx: ctx, trace: o.trace, traced: !o.trace.IsZero(), began: time.Now(),
+		id: o.id, key: b.nextKey(), up: o.up, bus: b, ctx: ctx, trace: o.trace, traced: !o.trace.IsZero(), began: time.Now(),
 		done:  make(chan struct{}),
 		tasks: make([]Task, len(g.stages)),
 		flows: make([]flow, len(g.edges)),
+	}
+	if r.id == 0 {
+		r.id = messages.RequestID(r.key)
 	}
 	r.openTasks.Store(int32(len(g.stages)))
 	r.parts.Store(1)
@@ -90,6 +95,9 @@ func newRequest(ctx context.Context, b *Bus, o requestOptions) *Request {
 	r.inputs = outlet{req: r, edges: g.inputs, producer: b.inputProducer}
 	r.results.init(len(g.results))
 	r.setDeadline(o.deadline)
+	if o.until != 0 {
+		r.deadline = o.until
+	}
 	return r
 }
 
@@ -201,6 +209,9 @@ func (r *Request) end(o Outcome, err error) {
 	}
 	if o != Completed {
 		r.scuttle()
+	}
+	if r.up != nil {
+		r.up.ended()
 	}
 }
 

@@ -14,6 +14,24 @@ type stage struct {
 	in, out []*edge
 	slots   pool[*slot]
 	workers []*worker
+	remote  *remote // nil: the work is done here
+}
+
+// newStage makes the stage of a specification. Where other processes do the
+// work, its handler hands it to them.
+func newStage(spec StageSpec) *stage {
+	st := &stage{spec: spec}
+	if spec.Remote == nil {
+		return st
+	}
+	st.remote = &remote{stage: st, spec: *spec.Remote, tasks: make(map[*remoteTask]struct{})}
+	st.spec.End = st.remote.end
+	if spec.Remote.Join {
+		st.spec.Join = st.remote.handle
+	} else {
+		st.spec.Handle = func(t *Task, d *Delivery) error { return st.remote.handle(t, []*Delivery{d}) }
+	}
+	return st
 }
 
 // slot is the right of one request to be open at a stage, and the actor that
@@ -29,7 +47,7 @@ func (st *stage) start(b *Bus) error {
 	var slots []*slot
 	for r := range st.spec.Replicas {
 		var t turn
-		if !st.shared() && st.spec.MaxInflight > 1 {
+		if !st.shared() && st.remote == nil && st.spec.MaxInflight > 1 {
 			t.mu = new(sync.Mutex)
 		}
 		actorsPerReplica := st.spec.MaxInflight

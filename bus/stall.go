@@ -106,6 +106,9 @@ func (f *flow) holder() string {
 		return f.consumer.stage.slotHolders(f.req)
 	}
 	t := f.consumer
+	if r := t.stage.remote; r != nil {
+		return fmt.Sprintf("stage %q keeps %d deliveries of this request: %s", t.stage.spec.Name, t.held.Load(), r.describe(t))
+	}
 	if n := t.held.Load(); n > 0 {
 		return fmt.Sprintf("stage %q keeps %d deliveries of this request", t.stage.spec.Name, n)
 	}

@@ -28,6 +28,7 @@ type Task struct {
 	inHand []*Delivery // those held by a batch or an actor, oldest first
 
 	// For the worker's goroutine only.
+	handling uint32      // the fed delivery that is being handled
 	pending  []*Delivery // input held back while an out-edge's queue is not empty
 	retained []*Delivery // input handled and kept for a replay
 
@@ -61,6 +62,7 @@ func (t *Task) Fail(err error) {
 }
 
 func (t *Task) failAt(d *Delivery, err error) {
+	d.fed.fail(err)
 	t.outlet.req.fail(d, t.stage.spec.Name, err)
 }
 

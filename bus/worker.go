@@ -89,6 +89,9 @@ func (w *worker) dispatch(t *Task, d *Delivery) {
 		w.pass(t, d)
 	case d.Bare():
 		d.reclaim()
+		if w.stage.remote != nil && t.inputEnded() {
+			w.stage.remote.inputEnded(t)
+		}
 	case spec.Join != nil:
 		w.park(t, d)
 	case spec.Batch != nil:
@@ -117,7 +120,9 @@ func (w *worker) handle(t *Task, parts []*Delivery) {
 		if spec.State == StateNone && spec.Attempts > 0 {
 			t.markOutput()
 		}
+		t.handling = parts[0].fed.number()
 		err = w.call(t, parts)
+		t.handling = 0
 	}
 	w.task, w.parts = nil, nil
 	if err != nil {
@@ -180,6 +185,10 @@ func (w *worker) settle(t *Task) {
 		if w.stage.spec.Props != nil && t.held.Load() > 0 && !t.told {
 			t.told = true
 			w.actor.Pass(&Ended{Task: t})
+		}
+		if w.stage.remote != nil && !t.told {
+			t.told = true
+			w.stage.remote.over(t)
 		}
 		if t.held.Load() == 0 && !t.left && !t.leaving {
 			t.leaving = true

@@ -1,0 +1,145 @@
+package bus
+
+import (
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/messages"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// foreign is a payload that lies outside the bus's store: in memory that
+// another process writes, or in a segment of its own. The deliveries of one
+// payload share it and count their references.
+type foreign struct {
+	seg    *segment // nil: on the heap
+	offset int64
+	data   []byte // in this process, read-only
+	refs   atomic.Int32
+	free   func() // called once, when nobody needs the payload any more
+
+	delivery uint32 // as a node's host knows it; 0: it is not the host's
+}
+
+func (p *foreign) retain(n int) { p.refs.Add(int32(n)) }
+
+func (p *foreign) release() {
+	if p.refs.Add(-1) == 0 {
+		p.free()
+		if p.seg != nil {
+			p.seg.release()
+		}
+	}
+}
+
+// segment is shared memory that payloads lie in and that can be passed on to
+// other processes. It is unmapped when its owner is gone and no payload in it
+// is needed.
+type segment struct {
+	mem  *shmstore.Segment
+	refs atomic.Int32 // the owner's, and one for each payload
+	// lasting says that more payloads may come to lie here.
+	lasting atomic.Bool
+}
+
+func newSegment(mem *shmstore.Segment) *segment {
+	s := &segment{mem: mem}
+	s.refs.Store(1)
+	return s
+}
+
+func (s *segment) retain() { s.refs.Add(1) }
+
+func (s *segment) release() {
+	if s.refs.Add(-1) == 0 {
+		s.mem.Close()
+	}
+}
+
+// payload makes the bytes from offset on a payload with one reference.
+func (s *segment) payload(offset int64, size int, free func()) *foreign {
+	s.retain()
+	p := &foreign{seg: s, offset: offset, data: s.mem.Bytes()[offset : offset+int64(size) : offset+int64(size)], free: free}
+	p.refs.Store(1)
+	return p
+}
+
+// ownSegment copies a payload from the heap into a segment of its own, so that
+// other processes can read it.
+func ownSegment(data []byte) (*foreign, error) {
+	mem, err := shmstore.NewSegment("payload", int64(len(data)))
+	if err != nil {
+		return nil, err
+	}
+	copy(mem.Bytes(), data)
+	s := newSegment(mem)
+	defer s.release() // the payload keeps it
+	return s.payload(0, len(data), func() {}), nil
+}
+
+// payload is the payload of a delivery that somebody needs beyond its end.
+type payload struct {
+	codec   codec.ID
+	foreign *foreign
+	lease   shmstore.Lease // when neither of the others is there
+	inline  []byte
+}
+
+// hold keeps the payload of d, which is in the caller's hands, until it is
+// released.
+func (d *Delivery) hold() *payload {
+	p := &payload{codec: d.PayloadCodec(), foreign: d.foreign, inline: d.Inline}
+	switch {
+	case d.foreign != nil:
+		d.foreign.retain(1)
+	case d.Handle.IsZero():
+		p.inline = append([]byte{}, d.Inline...) // it may lie in d
+	default:
+		// The lease keeps the object in place meanwhile. A store that closes
+		// keeps its memory while the delivery's own lease is open.
+		if d.lease.Share(1) == nil {
+			p.lease, _ = d.flow.req.bus.store.Local().Take(d.Handle)
+		}
+	}
+	return p
+}
+
+func (p *payload) release() {
+	if p.foreign != nil {
+		p.foreign.release()
+	} else if p.inline == nil && !p.lease.Handle().IsZero() {
+		p.lease.Release()
+	}
+}
+
+// pass sends a payload that is held on by reference.
+func (e Emitter) pass(p *payload, em emission) error {
+	if p.foreign != nil {
+		p.foreign.retain(1)
+		return e.lend(p.foreign, p.codec, em)
+	}
+	if p.inline != nil {
+		return e.copied(p.inline, p.codec, em)
+	}
+	return e.share(&p.lease, p.codec, em)
+}
+
+// lend sends a payload that lies elsewhere along the stage's edges. It takes
+// over the caller's reference, also if it fails.
+func (e Emitter) lend(p *foreign, c codec.ID, em emission) error {
+	b := Buffer{e: e, em: em, size: len(p.data), price: e.out.req.bus.price(len(p.data)), codec: c, lent: p, heap: p.data}
+	err := b.admit()
+	if err != nil || b.void {
+		p.release()
+		return err
+	}
+	return b.sendLent(len(p.data))
+}
+
+// sendLent sends the first n bytes of a payload that lies elsewhere.
+func (b *Buffer) sendLent(n int) error {
+	p := b.lent
+	p.retain(len(b.edges))
+	defer p.release()
+	return b.send(messages.Handle{}, p.data[:n:n])
+}

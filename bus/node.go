@@ -1,0 +1,347 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// Environment variables that a host sets for the processes it starts.
+const (
+	EnvSocket = "OMNIBUS_SOCKET" // the path of the host's socket
+	EnvBus    = "OMNIBUS_BUS"    // the name of the bus
+	EnvStage  = "OMNIBUS_STAGE"  // the stage to serve
+)
+
+// JoinOptions configure Join. The zero value works in a process that a host
+// started.
+type JoinOptions struct {
+	// Socket is the path of the host's socket; default $OMNIBUS_SOCKET, and
+	// else what SocketPath says for the bus.
+	Socket string
+	// Bus is the name of the bus; default $OMNIBUS_BUS. Another bus at the
+	// socket is an error.
+	Bus string
+	// Store describes the memory that this process's payloads lie in, for each
+	// stage, and for the inputs of requests. By default it is as large as the
+	// windows need.
+	Store shmstore.Options
+	// MaxRequests bounds the requests that this process has submitted and that
+	// are alive; default 64.
+	MaxRequests int
+	// Serializer turns values into payloads; default msgpack.
+	Serializer codec.Serializer
+	// Rejoin has the node look for a new host when its host is gone, and serve
+	// its stages there.
+	Rejoin bool
+	// FinishWithoutHost lets handlers finish what they have when the host is
+	// gone. Otherwise their tasks are aborted. Either way what they emit goes
+	// nowhere.
+	FinishWithoutHost bool
+	// Logger is told of panics, and of hosts that come and go; nil discards.
+	Logger *slog.Logger
+}
+
+// defaultNodeRequests is the default of JoinOptions.MaxRequests.
+const defaultNodeRequests = 64
+
+func (o JoinOptions) withDefaults() JoinOptions {
+	if o.Bus == "" {
+		o.Bus = os.Getenv(EnvBus)
+	}
+	if o.Socket == "" {
+		o.Socket = os.Getenv(EnvSocket)
+	}
+	if o.Socket == "" && o.Bus != "" {
+		o.Socket = SocketPath(o.Bus)
+	}
+	setDefault(&o.MaxRequests, defaultNodeRequests)
+	if o.Serializer == nil {
+		o.Serializer = codec.MsgpackSerializer{}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// SocketPath is where the host of a bus listens unless it is told otherwise:
+// omnibus/<bus>.sock under $XDG_RUNTIME_DIR, or under a private directory of
+// the user's among the temporary ones.
+func SocketPath(bus string) string {
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "omnibus", bus+".sock")
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("omnibus-%d", os.Getuid()), bus+".sock")
+}
+
+// Node is a process that takes part in a bus which another process hosts. Its
+// methods are safe for concurrent use.
+//
+// What it serves and submits behaves as in the host itself. Payloads are not
+// copied: those it emits lie in memory of its own that the others can read,
+// those it gets lie where they were written. What crosses a process boundary
+// of an error is its text, and where it happened.
+type Node struct {
+	name string
+	opts JoinOptions
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	done   chan struct{} // the node has ended
+
+	mu     sync.Mutex
+	link   *link         // to the host of now; nil: there is none
+	linked chan struct{} // closed when there is one, and replaced when it is gone
+	specs  []StageSpec   // to be served
+	err    error         // why there will be no host any more
+}
+
+// Join connects to the host of a bus. The name is for reports. The context is
+// for connecting alone.
+func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
+	opts = opts.withDefaults()
+	if opts.Socket == "" {
+		return nil, fmt.Errorf("%w: join: no socket: set JoinOptions.Socket or Bus, or run under a host, which sets $%s", ErrConfig, EnvSocket)
+	}
+	n := &Node{name: name, opts: opts, done: make(chan struct{}), linked: make(chan struct{})}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	l, err := n.connect(ctx)
+	if err != nil {
+		n.cancel()
+		return nil, fmt.Errorf("bus: join: %w", err)
+	}
+	go n.run(l)
+	return n, nil
+}
+
+// connect makes a link and the bus that carries what this process submits.
+func (n *Node) connect(ctx context.Context) (*link, error) {
+	l, err := dialLink(ctx, n.opts.Socket, n.opts.Bus, n.name)
+	if err != nil {
+		return nil, err
+	}
+	l.node = n
+	if l.caller, err = n.openCaller(l); err != nil {
+		_ = l.conn.Close()
+		_ = l.sender.Close()
+		return nil, err
+	}
+	n.mu.Lock()
+	n.link = l
+	close(n.linked)
+	n.mu.Unlock()
+	return l, nil
+}
+
+// run keeps the node connected until it is closed, or its host is gone for
+// good.
+func (n *Node) run(l *link) {
+	defer close(n.done)
+	for {
+		l.run()
+		n.mu.Lock()
+		n.link, n.linked = nil, make(chan struct{})
+		n.mu.Unlock()
+		n.closeLink(l)
+		if !n.opts.Rejoin || n.ctx.Err() != nil {
+			n.end(l.err)
+			return
+		}
+		n.opts.Logger.Warn("the host is gone; looking for a new one", slog.String("socket", n.opts.Socket), slog.Any("error", l.err))
+		var err error
+		if l, err = n.reconnect(); err != nil {
+			n.end(err)
+			return
+		}
+		n.opts.Logger.Info("joined a new host", slog.Uint64("epoch", l.welcome.Epoch))
+		// The answers come through the link's reader, which starts now.
+		go n.serveAll(l)
+	}
+}
+
+// The pauses between attempts to find a new host.
+const (
+	rejoinFirst = 10 * time.Millisecond
+	rejoinMost  = time.Second
+)
+
+func (n *Node) reconnect() (*link, error) {
+	for pause := rejoinFirst; ; pause = min(2*pause, rejoinMost) {
+		l, err := n.connect(n.ctx)
+		if err == nil {
+			return l, nil
+		}
+		var refused *wire.Error
+		if errors.As(err, &refused) && refused.Code != wire.CodeClosing {
+			return nil, err // it will not change its mind
+		}
+		select {
+		case <-n.ctx.Done():
+			return nil, ErrClosed
+		case <-time.After(pause):
+		}
+	}
+}
+
+// end notes that there will be no host any more.
+func (n *Node) end(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.err = err
+	close(n.linked)
+}
+
+// current waits for a host.
+func (n *Node) current(ctx context.Context) (*link, error) {
+	for {
+		n.mu.Lock()
+		l, linked, err := n.link, n.linked, n.err
+		n.mu.Unlock()
+		switch {
+		case l != nil:
+			return l, nil
+		case err != nil:
+			return nil, err
+		}
+		select {
+		case <-linked:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// closeLink ends what ran for a host that is gone.
+func (n *Node) closeLink(l *link) {
+	// Handlers end by themselves, now that their tasks are over. Callers may
+	// still read results: the memory goes when they have finished.
+	go func() {
+		if err := l.closeBuses(context.Background()); err != nil {
+			n.opts.Logger.Error("close what ran for a host that is gone", slog.Any("error", err))
+		}
+		for _, st := range l.served() {
+			st.bus.dropShared()
+		}
+		l.caller.dropShared()
+	}()
+}
+
+// Serve has this process do the work of stages of the host's pipeline, which
+// are Remote there, until the context ends, the host drains, or it is gone for
+// good. Where the pipeline says something about a stage, it wins. When the
+// context ends, what has begun is finished first.
+func (n *Node) Serve(ctx context.Context, specs ...StageSpec) error {
+	for i, spec := range specs {
+		spec = spec.withDefaults()
+		if spec.Remote != nil {
+			return fmt.Errorf("%w: stage %q: a node does the work itself: Remote is for the host", ErrConfig, spec.Name)
+		}
+		if err := spec.validate(); err != nil {
+			return err
+		}
+		specs[i] = spec
+	}
+	l, err := n.current(ctx)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.specs = append(n.specs, specs...)
+	n.mu.Unlock()
+	for _, spec := range specs {
+		if err := n.serve(ctx, l, spec); err != nil {
+			return err
+		}
+	}
+	return n.attend(ctx)
+}
+
+// attend waits for a reason to stop serving.
+func (n *Node) attend(ctx context.Context) error {
+	for {
+		l, err := n.current(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			l.queue(&wire.Leave{})
+			l.idle(context.Background())
+			return nil
+		case <-l.drained:
+			l.idle(context.Background())
+			return nil
+		case <-l.done:
+			if !n.opts.Rejoin {
+				<-n.done
+				return l.err
+			}
+		}
+	}
+}
+
+// serveAll serves the node's stages at a new host.
+func (n *Node) serveAll(l *link) {
+	n.mu.Lock()
+	specs := slices.Clone(n.specs)
+	n.mu.Unlock()
+	for _, spec := range specs {
+		if err := n.serve(n.ctx, l, spec); err != nil {
+			n.opts.Logger.Error("serve a stage at the new host", slog.String("stage", spec.Name), slog.Any("error", err))
+		}
+	}
+}
+
+// Call asks the host about the bus: see docs/protocol.md for the methods. The
+// answer is JSON.
+func (n *Node) Call(ctx context.Context, method string, arguments []byte) ([]byte, error) {
+	l, err := n.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return l.call(ctx, method, arguments)
+}
+
+// Epoch tells the host of now from all others, before and after it; 0: there
+// is none.
+func (n *Node) Epoch() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.link == nil {
+		return 0
+	}
+	return n.link.welcome.Epoch
+}
+
+// Close leaves the bus. Requests that are open end with ErrClosed, tasks are
+// aborted. It waits for handlers to return, and for results that were received
+// to be finished, until the context ends.
+func (n *Node) Close(ctx context.Context) error {
+	n.cancel()
+	n.mu.Lock()
+	l := n.link
+	n.mu.Unlock()
+	var err error
+	if l != nil {
+		err = l.leave(ctx)
+	}
+	<-n.done
+	if err != nil {
+		return fmt.Errorf("bus: close the node: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package bus_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// hosted is a bus whose stages are served by nodes, over a socket.
+type hosted struct {
+	bus    *bus.Bus
+	server *bus.Server
+	path   string
+}
+
+// host opens a bus in which the work of all stages of p is done by a node for
+// each, and closes everything, and finds it clean, at the end of the test.
+func host(t testing.TB, p bus.Pipeline, opts bus.Options) *hosted {
+	t.Helper()
+	h := listen(t, remotes(p), opts)
+	for _, spec := range p.Stages {
+		if spec.Remote == nil {
+			h.serve(t, spec)
+		}
+	}
+	return h
+}
+
+// remotes is p with the work of its stages done elsewhere.
+func remotes(p bus.Pipeline) bus.Pipeline {
+	p.Stages = slices.Clone(p.Stages)
+	for i, s := range p.Stages {
+		if s.Remote == nil {
+			p.Stages[i] = bus.StageSpec{
+				Name: s.Name, Remote: &bus.Remote{Join: s.Join != nil}, Replicas: s.Replicas, MaxInflight: s.MaxInflight,
+				State: s.State, Attempts: s.Attempts, Replay: s.Replay,
+			}
+		}
+	}
+	return p
+}
+
+// listen opens a bus that others attach to.
+func listen(t testing.TB, p bus.Pipeline, opts bus.Options) *hosted {
+	t.Helper()
+	if opts.Store.ArenaBytes == 0 {
+		opts.Store.ArenaBytes = 4 << 20
+	}
+	opts.Store.Memory = shmstore.Shared
+	b := open(t, p, opts)
+	h := &hosted{bus: b, path: filepath.Join(t.TempDir(), "bus.sock")}
+	var err error
+	if h.server, err = b.Listen(h.path, bus.ListenOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if vs := h.server.Check(); len(vs) > 0 {
+			t.Errorf("arenas: %v", vs)
+		}
+		if err := h.server.Close(context.Background()); err != nil {
+			t.Errorf("close the server: %v", err)
+		}
+	})
+	return h
+}
+
+// join makes this process a node once more.
+func (h *hosted) join(t testing.TB, opts bus.JoinOptions) *bus.Node {
+	t.Helper()
+	opts.Socket = h.path
+	n, err := bus.Join(t.Context(), t.Name(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(context.Background()); err != nil {
+			t.Errorf("close the node: %v", err)
+		}
+	})
+	return n
+}
+
+// serve has a node of its own do the work of a stage. It returns how Serve
+// ended.
+func (h *hosted) serve(t testing.TB, spec bus.StageSpec) (n *bus.Node, ended <-chan error) {
+	t.Helper()
+	n = h.join(t, bus.JoinOptions{})
+	result := make(chan error, 1)
+	go func() { result <- n.Serve(context.Background(), spec) }()
+	return n, result
+}
+
+func TestNodeServesStage(t *testing.T) {
+	h := host(t, linear(bus.Stage("upper", upper)), bus.Options{})
+	r, err := h.bus.Submit(t.Context(), "hello")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustReceive(t, r, []string{"HELLO"})
+}
+
+func TestNodesInALine(t *testing.T) {
+	h := host(t, linear(bus.Stage("upper", upper), suffix("a"), suffix("b")), bus.Options{})
+	for i := range 20 {
+		r, err := h.bus.Submit(t.Context(), fmt.Sprint("hello", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := receive(t, r)
+		if err != nil || len(got) != 1 || !strings.HasPrefix(got[0], fmt.Sprint("HELLO", i)) {
+			t.Fatalf("got %q, %v", got, err)
+		}
+	}
+}
+
+func TestNodeSubmits(t *testing.T) {
+	h := host(t, linear(bus.Stage("upper", upper)), bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	r, err := n.Submit(t.Context(), "hello")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustReceive(t, r, []string{"HELLO"})
+	s, err := n.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for i := range 300 {
+			if err := s.Send(t.Context(), fmt.Sprint("n", i)); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := s.CloseSend(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	var want []string
+	for i := range 300 {
+		want = append(want, fmt.Sprint("N", i))
+	}
+	mustReceive(t, s, want)
+}
+
+// Large payloads are read where they were written, in every hop.
+func TestNodePayloadsAreShared(t *testing.T) {
+	const size = 200 << 10
+	inc := func(name string) bus.StageSpec {
+		return bus.StageSpec{Name: name, Handle: func(task *bus.Task, d *bus.Delivery) error {
+			out, err := task.Reserve(len(d.Bytes()), codec.IDRaw)
+			if err != nil {
+				return err
+			}
+			for i, b := range d.Bytes() {
+				out.Bytes()[i] = b + 1
+			}
+			return out.Send(len(d.Bytes()))
+		}}
+	}
+	pass := bus.StageSpec{Name: "pass", Handle: func(task *bus.Task, d *bus.Delivery) error { return task.Forward(d) }}
+	h := host(t, linear(inc("one"), pass, inc("two")), bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}})
+	n := h.join(t, bus.JoinOptions{})
+	for round := range 30 {
+		r, err := n.Stream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := bytes.Repeat([]byte{byte(round)}, size)
+		if err := r.Input(t.Context()).EmitBytes(in, bus.Last()); err != nil {
+			t.Fatal(err)
+		}
+		d, err := r.Recv(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := bytes.Repeat([]byte{byte(round + 2)}, size); !bytes.Equal(d.Bytes(), want) {
+			t.Fatalf("round %d: %d bytes, first %d", round, len(d.Bytes()), d.Bytes()[0])
+		}
+		if err := d.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, e := range h.bus.Stats().Edges {
+		if e.Copies != 0 {
+			t.Errorf("edge %s->%s: the host copied %d payloads", e.From, e.To, e.Copies)
+		}
+	}
+}
+
+func TestNodeHandlerFails(t *testing.T) {
+	h := host(t, linear(bus.StageSpec{Name: "bad", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+		return errors.New("no such voice")
+	}}), bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	r, err := n.Submit(t.Context(), "hello")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = receive(t, r)
+	var at *bus.StageError
+	if !errors.As(err, &at) || at.Stage != "bad" || !strings.Contains(err.Error(), "no such voice") {
+		t.Fatalf("the request ended with %v", err)
+	}
+}

@@ -1,0 +1,275 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/messages"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// nodeStage is a stage of the host's pipeline whose work is done here, by a
+// bus of its own: its inputs are fed by the host, and its results go there.
+type nodeStage struct {
+	name string
+	bus  *Bus
+}
+
+// nodeTask is one request at a stage that is served here.
+type nodeTask struct {
+	link  *link
+	stage *nodeStage
+	id    uint32
+	req   *Request
+
+	ended     []bool   // the inputs whose end has come; for the link's reader
+	next      []uint64 // sequence behind the last delivery
+	asked     chan struct{}
+	askedOnce sync.Once
+}
+
+// serve offers the host to do the work of a stage.
+func (n *Node) serve(ctx context.Context, l *link, spec StageSpec) error {
+	_, err := l.ask(ctx, func(token uint32) wire.Message {
+		return &wire.Serve{Token: token, Stage: spec.Name}
+	}, func(m wire.Message) error {
+		s, ok := m.(*wire.Serving)
+		if !ok {
+			return fmt.Errorf("%w: %v instead of serving", wire.ErrProtocol, m.Kind())
+		}
+		return l.addStage(spec, s)
+	})
+	if err != nil {
+		return fmt.Errorf("bus: serve stage %q: %w", spec.Name, err)
+	}
+	return nil
+}
+
+// addStage opens the bus that does a stage's work. It runs on the link's
+// reader: tasks may follow at once.
+func (l *link) addStage(spec StageSpec, s *wire.Serving) error {
+	spec.Replicas, spec.MaxInflight = 1, int(min(max(s.MaxInflight, 1), maxInflight))
+	if join := spec.Join != nil; join != s.Join {
+		return fmt.Errorf("%w: stage %q: the pipeline says join is %v, the handler makes it %v", ErrConfig, spec.Name, s.Join, join)
+	}
+	st := newStage(spec)
+	g := &graph{stages: []*stage{st}, byName: map[string]*stage{spec.Name: st}}
+	for _, e := range s.Inputs {
+		g.port(portEdge(e, e.Peer, spec.Name), nil, st, true)
+	}
+	for _, e := range s.Outputs {
+		g.port(portEdge(e, spec.Name, e.Peer), st, nil, false)
+	}
+	b, err := l.node.openPorts(g, spec.MaxInflight)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if int(s.Stage) != len(l.stages) {
+		return fmt.Errorf("%w: stage %q has the number %d, not %d", wire.ErrProtocol, spec.Name, s.Stage, len(l.stages))
+	}
+	l.stages = append(l.stages, &nodeStage{name: spec.Name, bus: b})
+	return nil
+}
+
+// portEdge is an edge with one end in another process.
+func portEdge(e wire.Edge, from, to string) *edge {
+	spec := Edge{From: from, To: to, Window: int(e.Window), WindowBytes: int64(e.WindowBytes), Policy: Policy(e.Policy)}
+	p := &edge{name: e.Name, spec: spec, window: uint64(e.Window), windowBytes: int64(min(e.WindowBytes, bytesMask))}
+	if e.Window == 0 {
+		p.spec.Window, p.window = Unbounded, noWindow
+	}
+	return p
+}
+
+// port adds an edge that ends at the boundary of this process, where the host
+// is the caller. The host feeds it, or it goes there.
+func (g *graph) port(e *edge, from, to *stage, fed bool) {
+	e.index, e.from, e.to, e.fed = len(g.edges), from, to, fed
+	if fed { // the host keeps its windows
+		e.spec.Policy, e.window, e.windowBytes = Block, noWindow, maxWindowBytes
+	}
+	g.edges = append(g.edges, e)
+	if from != nil {
+		from.out = append(from.out, e)
+	} else {
+		g.inputs = append(g.inputs, e)
+	}
+	if to != nil {
+		to.in = append(to.in, e)
+	} else {
+		g.results = append(g.results, e)
+	}
+}
+
+// minArenaBytes is the least memory that a node's stage gets for its payloads.
+const minArenaBytes = 1 << 20
+
+// openPorts opens a bus whose edges end at the boundary of this process, with
+// memory that the host can read.
+func (n *Node) openPorts(g *graph, requests int) (*Bus, error) {
+	opts := Options{
+		Name: n.name, Store: n.opts.Store, MaxRequests: max(requests, n.opts.MaxRequests),
+		InlineBytes: 0, Serializer: n.opts.Serializer, StallTimeout: -1, Logger: n.opts.Logger,
+	}
+	if opts.Store.ArenaBytes == 0 {
+		opts.Store.ArenaBytes = arenaFor(g, requests)
+	}
+	opts.Store.Memory = shmstore.Shared
+	b, err := openGraph(g, opts.withDefaults(), true)
+	if err != nil {
+		return nil, err
+	}
+	mem, err := b.store.ArenaSegment()
+	if err != nil {
+		return nil, errors.Join(err, b.Close(context.Background()))
+	}
+	b.shared = newSegment(mem)
+	return b, nil
+}
+
+// arenaFor is as much memory as the windows of what is sent from here can
+// need, and a third more for what lies between payloads.
+func arenaFor(g *graph, requests int) int64 {
+	var need int64
+	for _, e := range g.edges {
+		if e.fed {
+			continue
+		}
+		n := int64(requests)
+		if e.queues() {
+			n *= 2
+		}
+		need += e.windowBytes * n
+	}
+	return max(need+need/3, minArenaBytes) &^ (payloadAlign - 1)
+}
+
+// dropShared gives up the mapping that was offered to the host.
+func (b *Bus) dropShared() {
+	if b.shared != nil {
+		b.shared.release()
+	}
+}
+
+// open begins a task.
+func (l *link) open(m *wire.Open) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if int(m.Stage) >= len(l.stages) {
+		return fmt.Errorf("%w: a task for stage %d of %d", wire.ErrProtocol, m.Stage, len(l.stages))
+	}
+	st := l.stages[m.Stage]
+	req, err := st.bus.tryStream(context.Background(), func(o *requestOptions) {
+		o.id, o.until, o.trace = messages.RequestID(m.Request), m.Deadline, traceOf(m.Trace)
+	})
+	if err != nil {
+		return fmt.Errorf("open task %d: %w", m.Task, err)
+	}
+	inputs := len(st.bus.graph.inputs)
+	t := &nodeTask{link: l, stage: st, id: m.Task, req: req, ended: make([]bool, inputs), next: make([]uint64, inputs), asked: make(chan struct{})}
+	l.tasks[m.Task] = t
+	l.busy.Add(1)
+	go t.pump()
+	return nil
+}
+
+// feed takes in a delivery.
+func (t *nodeTask) feed(d *Delivery, m *wire.Deliver) error {
+	inputs := t.stage.bus.graph.inputs
+	if int(m.Edge) >= len(inputs) {
+		d.discard()
+		return fmt.Errorf("%w: a delivery on edge %d of %d", wire.ErrProtocol, m.Edge, len(inputs))
+	}
+	t.ended[m.Edge] = t.ended[m.Edge] || d.EOS
+	t.next[m.Edge] = d.Seq + 1
+	t.req.flow(inputs[m.Edge]).feed(d)
+	return nil
+}
+
+// end ends the inputs that have not ended with their last delivery.
+func (t *nodeTask) end() {
+	for i, e := range t.stage.bus.graph.inputs {
+		if t.ended[i] {
+			continue
+		}
+		t.ended[i] = true
+		d := newDelivery()
+		d.EOS, d.Seq = true, t.next[i]
+		t.req.flow(e).feed(d)
+	}
+	t.askedOnce.Do(func() { close(t.asked) })
+}
+
+// over stops the task: its request is over.
+func (t *nodeTask) over(o Outcome, err error) {
+	if o == Completed || o == Running {
+		o, err = Aborted, ErrAborted // there is nobody left to finish for
+	}
+	t.req.end(o, err)
+}
+
+// hostGone ends the task, or lets it finish for nobody.
+func (t *nodeTask) hostGone(err error) {
+	if t.link.node.opts.FinishWithoutHost {
+		t.end()
+		return
+	}
+	t.req.end(Aborted, err)
+}
+
+// pump sends what the stage emits to the host, and then how the task ended.
+func (t *nodeTask) pump() {
+	defer t.link.busy.Done()
+	var err error
+	for err == nil {
+		var d *Delivery
+		if d, err = t.req.Recv(context.Background()); err != nil {
+			break
+		}
+		edge := slices.Index(t.stage.bus.graph.results, d.flow.edge)
+		// A host that is gone gets nothing, and neither does anybody else.
+		if err := t.link.put(t.id, d, edge, func() { _ = d.Finish(nil) }); err != nil {
+			_ = d.Finish(nil)
+			if !errors.Is(err, ErrHostGone) {
+				t.req.end(Failed, err)
+			}
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		select {
+		case <-t.asked:
+		case <-t.link.done:
+		}
+		t.link.endTask(t, nil)
+		return
+	}
+	t.link.endTask(t, err)
+	t.req.Close()
+}
+
+// endTask tells the host how a task ended, unless it knows.
+func (l *link) endTask(t *nodeTask, err error) {
+	l.mu.Lock()
+	known := l.tasks[t.id] == t
+	delete(l.tasks, t.id)
+	l.mu.Unlock()
+	if !known {
+		return
+	}
+	m := &wire.Ended{Task: t.id}
+	if err != nil {
+		m.Code, m.Text = wire.CodeInternal, err.Error()
+		var at *StageError
+		if errors.As(err, &at) && at.Edge == "" {
+			m.Text = at.Err.Error() // the host knows the stage
+		}
+	}
+	l.queue(m)
+}

@@ -1,0 +1,291 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/messages"
+)
+
+// upstream is a request of this process that lives at the host. Here it is a
+// request of a bus with one stage, the host, which takes the inputs and
+// returns the results.
+type upstream struct {
+	link   *link
+	source uint32
+	req    *Request
+
+	mu        sync.Mutex
+	posting   *posting // once the host's stage has the request
+	asked     bool     // the stage waits for the end
+	completed bool     // it has come
+}
+
+// openCaller opens the bus that carries what this process submits.
+func (n *Node) openCaller(l *link) (*Bus, error) {
+	st := newStage(StageSpec{Name: l.welcome.Bus, Remote: &Remote{}, Replicas: 1, MaxInflight: n.opts.MaxRequests, Attempts: 0})
+	g := &graph{stages: []*stage{st}, byName: map[string]*stage{st.spec.Name: st}}
+	for _, e := range l.welcome.Inputs {
+		g.port(portEdge(e, "", e.Peer), nil, st, false)
+	}
+	for _, e := range l.welcome.Results {
+		g.port(portEdge(e, e.Peer, ""), st, nil, true)
+	}
+	b, err := n.openPorts(g, 1)
+	if err != nil {
+		return nil, err
+	}
+	st.remote.attach(hostAgent{l})
+	return b, nil
+}
+
+// hostAgent stands for the host as the replica of the one stage that a node's
+// requests go through.
+type hostAgent struct{ link *link }
+
+func (a hostAgent) describe() string { return "the host" }
+
+func (a hostAgent) openTask(p *posting) {
+	up := p.rt.task.outlet.req.up
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	up.posting = p
+}
+
+// deliverWork sends an input to the host. It is called with the stage's lock
+// held.
+func (a hostAgent) deliverWork(p *posting, w *work) {
+	d := w.parts[0]
+	t := p.rt.task
+	r := t.stage.remote
+	up := t.outlet.req.up
+	edge := slices.Index(t.stage.in, d.flow.edge)
+	if err := a.link.put(up.source, d, edge, func() { r.finished(w, nil) }); err != nil {
+		go func() { // not under the lock
+			t.outlet.req.end(Failed, err)
+			r.finished(w, nil)
+		}()
+	}
+}
+
+// endTask waits for the host to say that the request is complete.
+func (a hostAgent) endTask(p *posting) {
+	up := p.rt.task.outlet.req.up
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	up.asked = true
+	if up.completed {
+		go p.replica.remote.answered(p, nil) // not under the lock
+	}
+}
+
+func (a hostAgent) taskOver(*posting) {} // Request.end says so
+
+// inputEnded tells the host that the inputs end here.
+func (a hostAgent) inputEnded(t *Task) {
+	a.link.queue(&wire.CloseSend{Source: t.outlet.req.up.source})
+}
+
+// Submit sends a request with one input: see Bus.Submit.
+func (n *Node) Submit(ctx context.Context, v any, opts ...SubmitOption) (*Request, error) {
+	r, err := n.submit(ctx, 0, opts)
+	if err != nil {
+		return nil, err
+	}
+	return sendFirst(ctx, r, v)
+}
+
+// TrySubmit is Submit for callers that would rather shed load than wait: when
+// the host, or this node, has no place for the request, it returns
+// ErrOverloaded.
+func (n *Node) TrySubmit(ctx context.Context, v any, opts ...SubmitOption) (*Request, error) {
+	r, err := n.submit(ctx, wire.SubmitTry, opts)
+	if err != nil {
+		return nil, err
+	}
+	return sendFirst(ctx, r, v)
+}
+
+// Stream starts a request whose inputs follow: see Bus.Stream.
+func (n *Node) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
+	return n.submit(ctx, 0, opts)
+}
+
+func sendFirst(ctx context.Context, r *Request, v any) (*Request, error) {
+	if err := r.Send(ctx, v, Last()); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*Request, error) {
+	var o requestOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if own, ok := ctx.Deadline(); ok && (o.deadline.IsZero() || own.Before(o.deadline)) {
+		o.deadline = own
+	}
+	l, err := n.current(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("bus: submit: %w", err)
+	}
+	up := &upstream{link: l}
+	_, err = l.ask(ctx, func(token uint32) wire.Message {
+		m := &wire.Submit{Token: token, Flags: flags, Trace: wireTrace(o.trace)}
+		if !o.deadline.IsZero() {
+			m.Deadline = o.deadline.UnixNano()
+		}
+		return m
+	}, func(m wire.Message) error {
+		s, ok := m.(*wire.Submitted)
+		if !ok {
+			return fmt.Errorf("%w: %v instead of submitted", wire.ErrProtocol, m.Kind())
+		}
+		return up.begin(ctx, s, o)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("bus: submit: %w", err)
+	}
+	return up.req, nil
+}
+
+// begin makes this process's side of a request that the host has begun. It
+// runs on the link's reader: results may follow at once.
+func (up *upstream) begin(ctx context.Context, s *wire.Submitted, o requestOptions) error {
+	l := up.link
+	up.source = s.Source
+	req, err := l.caller.tryStream(ctx, func(own *requestOptions) {
+		*own = requestOptions{id: messages.RequestID(s.Request), trace: o.trace, up: up}
+		if !o.deadline.IsZero() {
+			own.until = o.deadline.UnixNano()
+		}
+	})
+	if err != nil {
+		l.queue(&wire.Close{Source: s.Source})
+		return err
+	}
+	up.req = req
+	l.mu.Lock()
+	l.requests[s.Source] = up
+	l.mu.Unlock()
+	if req.over() { // its context ended meanwhile, when it was not known yet
+		up.ended()
+	}
+	return nil
+}
+
+// ended tells the host that the request is over here.
+func (up *upstream) ended() {
+	l := up.link
+	l.mu.Lock()
+	known := l.requests[up.source] == up
+	delete(l.requests, up.source)
+	l.mu.Unlock()
+	if !known || up.req.Outcome() == Completed {
+		return
+	}
+	l.queue(&wire.AbortRequest{Source: up.source, Text: up.req.Err().Error()})
+	l.queue(&wire.Close{Source: up.source})
+}
+
+// result hands a result to the request.
+func (up *upstream) result(d *Delivery, m *wire.Deliver) error {
+	results := up.link.caller.graph.results
+	if int(m.Edge) >= len(results) {
+		d.discard()
+		return fmt.Errorf("%w: a result on edge %d of %d", wire.ErrProtocol, m.Edge, len(results))
+	}
+	f := up.req.flow(results[m.Edge])
+	if d.EOS {
+		o := f.source()
+		o.mu.Lock()
+		f.ended = true
+		o.mu.Unlock()
+	}
+	f.feed(d)
+	return nil
+}
+
+// over ends the request as it ended at the host.
+func (up *upstream) over(o Outcome, err error) {
+	if o != Completed {
+		up.req.end(o, err)
+		return
+	}
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	up.completed = true
+	if up.asked {
+		go up.posting.replica.remote.answered(up.posting, nil) // its lock comes before this one
+	}
+}
+
+func (up *upstream) hostGone(err error) { up.req.end(Failed, err) }
+
+// leave ends what is open, gives everything back, and says goodbye. What this
+// process emitted stays readable for others: they have it mapped.
+func (l *link) leave(ctx context.Context) error {
+	l.mu.Lock()
+	if l.closing == nil {
+		l.closing = ErrClosed
+	}
+	tasks, requests := l.tasks, l.requests
+	if l.out != nil {
+		l.tasks, l.requests = map[uint32]*nodeTask{}, map[uint32]*upstream{}
+	}
+	l.mu.Unlock()
+	for _, t := range tasks {
+		t.req.end(Aborted, ErrClosed)
+	}
+	for _, u := range requests {
+		u.req.end(Aborted, ErrClosed)
+	}
+	// Nothing is emitted any more, so that what others still read is safe.
+	l.returnAll()
+	err := l.closeBuses(ctx)
+	if err == nil {
+		l.queue(&wire.Bye{}) // without it the host waits until this process is dead
+	}
+	_ = l.sender.Close() // sends what is queued
+	_ = l.conn.Close()
+	return err
+}
+
+// returnAll takes all puts for returned.
+func (l *link) returnAll() {
+	l.mu.Lock()
+	out := l.out
+	if out != nil {
+		l.out = make(map[uint32]func())
+	}
+	l.mu.Unlock()
+	for _, returned := range out {
+		returned()
+	}
+}
+
+// closeBuses ends what ran for the host, and waits for handlers, and for
+// callers that hold results.
+func (l *link) closeBuses(ctx context.Context) error {
+	var errs []error
+	for _, st := range l.served() {
+		if err := st.bus.Close(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("stage %q: %w", st.name, err))
+		}
+	}
+	if err := l.caller.Close(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("requests: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// idle waits until no task is open.
+func (l *link) idle(context.Context) { l.busy.Wait() }
+
+func (l *link) queue(m wire.Message) { _ = l.sender.Queue(m) } // the reader notices a host that is gone

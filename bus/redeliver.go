@@ -1,0 +1,134 @@
+package bus
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// detach forgets a replica whose process is gone, and finds another place for
+// what it had, or fails the requests that cannot be moved. The session has
+// stopped: nothing is emitted or finished for it any more.
+func (r *remote) detach(rep *replica, cause error) {
+	r.mu.Lock()
+	r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == rep })
+	r.serving = slices.DeleteFunc(r.serving, func(other *replica) bool { return other == rep })
+	posts := make([]*posting, 0, len(rep.postings))
+	for _, p := range rep.postings {
+		posts = append(posts, p)
+	}
+	slices.SortFunc(posts, func(a, b *posting) int { return cmp.Compare(a.rt.task.Request(), b.rt.task.Request()) })
+	var failed []*work
+	for _, p := range posts {
+		failed = append(failed, r.displace(p, cause)...)
+	}
+	r.mu.Unlock()
+	for _, w := range failed {
+		for _, d := range w.parts {
+			_ = d.Finish(cause) // held by the replica alone, so not finished before
+		}
+	}
+}
+
+// orphaned gives back what a replica that is gone had of requests that were
+// over: nobody waits for it.
+func (r *remote) orphaned(w *work) {
+	r.mu.Lock()
+	w.replica = nil
+	r.done(w)
+	r.mu.Unlock()
+	for _, d := range w.parts {
+		_ = d.Finish(nil) // held by the replica alone
+	}
+}
+
+// displace, with mu held, moves one task away from a replica that is gone. It
+// returns the works that cannot be repeated.
+func (r *remote) displace(p *posting, cause error) (failed []*work) {
+	rt := p.rt
+	delete(p.replica.postings, rt)
+	if rt.home == p.replica {
+		rt.home = nil
+	}
+	if p.ending {
+		rt.endsLeft--
+	}
+	spec := &r.stage.spec
+	cause = fmt.Errorf("%w: %w", ErrProcessDied, cause)
+	switch {
+	case spec.State == StateNone:
+		failed = r.repeatWorks(rt, p.replica)
+	case !rt.touched:
+	case spec.Replay && rt.attempt < spec.Attempts:
+		r.replayTask(rt)
+	default:
+		failed = r.worksAt(rt, p.replica)
+		if len(failed) == 0 { // its state is lost all the same
+			rt.task.Fail(cause)
+		}
+	}
+	for _, w := range failed {
+		rt.task.failAt(w.parts[0], cause)
+		w.replica = nil
+		r.done(w)
+	}
+	if p.ending && rt.endsLeft == 0 {
+		rt.endsLeft, rt.output.seen = -1, 0 // who is left has answered, or nobody is: ask again
+	}
+	r.progress(rt)
+	return failed
+}
+
+// worksAt, with mu held, gives the works of a task that a replica has.
+func (r *remote) worksAt(rt *remoteTask, rep *replica) []*work {
+	var at []*work
+	for _, w := range rt.works {
+		if w.replica == rep {
+			at = append(at, w)
+		}
+	}
+	return at
+}
+
+// repeatWorks, with mu held, has another replica do what this one did not
+// finish. It returns what has been tried as often as the stage allows.
+func (r *remote) repeatWorks(rt *remoteTask, rep *replica) (exhausted []*work) {
+	for _, w := range r.worksAt(rt, rep) {
+		if w.tries >= r.stage.spec.Attempts {
+			exhausted = append(exhausted, w)
+			continue
+		}
+		w.repeat()
+		r.route(w)
+	}
+	return exhausted
+}
+
+// repeat prepares a work to be handled again.
+func (w *work) repeat() {
+	w.tries++
+	w.replica, w.err, w.output.seen = nil, nil, 0
+	for _, d := range w.parts {
+		d.Attempt++
+	}
+}
+
+// replayTask, with mu held, runs a request again at this stage from its first
+// input.
+func (r *remote) replayTask(rt *remoteTask) {
+	rt.attempt++
+	rt.output.seen, rt.endsLeft, rt.touched = 0, -1, false
+	again := append(rt.retained, rt.works...)
+	for _, w := range rt.retained {
+		for _, d := range w.parts {
+			d.state.Store(stateHeld)
+			rt.task.hold(d)
+		}
+	}
+	r.waiting = slices.DeleteFunc(r.waiting, func(w *work) bool { return w.rt == rt })
+	rt.retained, rt.works = nil, again
+	for _, w := range again {
+		w.repeat()
+		r.route(w)
+	}
+}

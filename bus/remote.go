@@ -1,0 +1,468 @@
+package bus
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Remote describes a stage whose work is done by other processes, which attach
+// to the bus (see [Bus.Listen]): its replicas. While there is none, deliveries
+// wait.
+//
+// When a process dies, what it had not finished goes to another replica, or to
+// the next one that attaches, as far as State, Attempts and Replay allow; else
+// the request fails, with what is known of the death. What a repeated handling
+// emits again is dropped, as many emissions as went out before: it must emit
+// the same things in the same order.
+type Remote struct {
+	// Join hands over one delivery of each in-edge together.
+	Join bool
+	// Routing chooses the replica.
+	Routing Routing
+	// Batch is how many deliveries the process may handle together; 0 or 1: one.
+	Batch int
+}
+
+// Routing says which replica of a remote stage gets a delivery.
+type Routing int
+
+const (
+	// Sticky keeps a request at one replica, the one with the least work when
+	// the request came. It is the only way for stages with state.
+	Sticky Routing = iota
+	// LeastQueue gives each delivery to the replica with the least work.
+	LeastQueue
+	// RoundRobin gives deliveries to the replicas in turn.
+	RoundRobin
+)
+
+// String implements fmt.Stringer.
+func (r Routing) String() string { return [...]string{"sticky", "least-queue", "round-robin"}[r] }
+
+// remote is the part of a stage that knows its replicas.
+type remote struct {
+	stage *stage
+	spec  Remote
+
+	mu       sync.Mutex
+	serving  []*replica // attached, in the order in which they came
+	replicas []*replica // of those, the ones that take work
+	turn     int        // of RoundRobin
+	tasks    map[*remoteTask]struct{}
+	waiting  []*work // for a replica, oldest first
+	lost     error   // why no replica will come any more
+}
+
+// replica is one process that serves a stage.
+type replica struct {
+	remote *remote
+	number int
+	agent  agent
+
+	// Guarded by remote.mu.
+	load     int // deliveries it has not finished
+	postings map[*remoteTask]*posting
+}
+
+// agent speaks for the process behind a replica. All but describe are called
+// with the stage's lock held.
+type agent interface {
+	openTask(p *posting)
+	deliverWork(p *posting, w *work)
+	endTask(p *posting)
+	taskOver(p *posting)
+	describe() string
+}
+
+// remoteTask is a task whose work is done by replicas.
+type remoteTask struct {
+	task *Task
+
+	// Guarded by remote.mu.
+	home     *replica   // where the request stays; nil: nowhere yet, or anywhere
+	works    []*work    // not finished, in the order in which they came
+	touched  bool       // a replica has had a delivery of it
+	output   output     // of the whole request
+	attempt  int        // replays
+	retained []*work    // finished, kept for a replay
+	ending   chan error // the worker waits in end for the answer; nil: it does not
+	endsLeft int        // postings that have not answered; -1: not asked yet
+	endErr   error
+}
+
+// posting is a task as one replica knows it.
+type posting struct {
+	rt      *remoteTask
+	replica *replica
+	source  *source
+	ending  bool
+}
+
+// work is what a replica handles at once: one delivery, or one of each branch.
+type work struct {
+	rt      *remoteTask
+	parts   []*Delivery
+	replica *replica // nil: waits for one
+	ids     []uint32 // the parts, as the replica knows them
+	left    int      // parts that the replica has not finished
+	err     error
+	tries   int
+	output  output // of this work alone, for stages without state
+}
+
+// output counts emissions, so that a repeated handling can be told from the
+// first: the first seen up to sent are repeats.
+type output struct {
+	sent, seen uint64
+}
+
+// repeat counts one emission, and reports whether it went out before.
+func (o *output) repeat() bool {
+	o.seen++
+	if o.seen <= o.sent {
+		return true
+	}
+	o.sent++
+	return false
+}
+
+// handle is the stage's handler: it hands the deliveries to a replica.
+func (r *remote) handle(t *Task, parts []*Delivery) error {
+	for _, d := range parts {
+		d.state.Store(stateHeld)
+		t.hold(d)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rt := r.taskOf(t)
+	w := &work{rt: rt, parts: slices.Clone(parts)}
+	rt.works = append(rt.works, w)
+	r.route(w)
+	return nil
+}
+
+// taskOf gives what the stage knows of a task. It is for the worker.
+func (r *remote) taskOf(t *Task) *remoteTask {
+	rt, ok := t.State.(*remoteTask)
+	if !ok {
+		rt = &remoteTask{task: t, endsLeft: -1}
+		t.State = rt
+		r.tasks[rt] = struct{}{}
+	}
+	return rt
+}
+
+// sticky reports whether requests stay with one replica.
+func (r *remote) sticky() bool {
+	return r.stage.spec.State == StateRequest || r.spec.Routing == Sticky
+}
+
+// route, with mu held, gives work to a replica, or has it wait for one.
+func (r *remote) route(w *work) {
+	rep := w.rt.home
+	if rep == nil {
+		rep = r.choose()
+	}
+	if rep == nil {
+		r.waiting = append(r.waiting, w)
+		if r.lost != nil {
+			w.rt.task.failAt(w.parts[0], r.lost)
+		}
+		return
+	}
+	if r.sticky() {
+		w.rt.home = rep
+	}
+	w.replica, w.left = rep, len(w.parts)
+	w.rt.touched = true
+	rep.load += len(w.parts)
+	rep.agent.deliverWork(rep.post(w.rt), w)
+}
+
+// choose, with mu held, picks the replica for the next work; nil: there is none.
+func (r *remote) choose() *replica {
+	if len(r.replicas) == 0 {
+		return nil
+	}
+	if r.spec.Routing == RoundRobin {
+		r.turn++
+		return r.replicas[r.turn%len(r.replicas)]
+	}
+	return slices.MinFunc(r.replicas, func(a, b *replica) int { return a.load - b.load })
+}
+
+// post, with mu held, makes a task known to the replica.
+func (rep *replica) post(rt *remoteTask) *posting {
+	p := rep.postings[rt]
+	if p == nil {
+		p = &posting{rt: rt, replica: rep}
+		rep.postings[rt] = p
+		rep.agent.openTask(p)
+	}
+	return p
+}
+
+// finished is called when a replica has finished one part of a work.
+func (r *remote) finished(w *work, err error) {
+	r.mu.Lock()
+	w.replica.load--
+	w.left--
+	if w.err == nil {
+		w.err = err
+	}
+	if w.left > 0 {
+		r.mu.Unlock()
+		return
+	}
+	w.replica = nil
+	r.done(w)
+	retain := r.stage.spec.Replay && w.err == nil && !w.rt.task.outlet.req.over()
+	if retain {
+		w.rt.retained = append(w.rt.retained, w)
+	}
+	r.progress(w.rt)
+	r.mu.Unlock()
+	for _, d := range w.parts {
+		if retain {
+			d.retainHeld()
+		} else {
+			_ = d.Finish(w.err) // a repeat was finished before
+		}
+	}
+}
+
+// done, with mu held, takes a work off the list of those not finished.
+func (r *remote) done(w *work) {
+	rt := w.rt
+	if i := slices.Index(rt.works, w); i >= 0 {
+		rt.works = slices.Delete(rt.works, i, i+1)
+	}
+}
+
+// retainHeld ends the work on a delivery and keeps its payload for a replay:
+// its place in the window goes back, its bytes do not.
+func (d *Delivery) retainHeld() {
+	if !d.state.CompareAndSwap(stateHeld, stateFinished) {
+		return
+	}
+	if d.credit >= oneDelivery {
+		d.credit -= oneDelivery
+		d.flow.retained.Add(d.cost)
+		d.flow.give(oneDelivery)
+	}
+	d.flow.consumer.unhold(d)
+}
+
+// inputEnded is called when the streams of all inputs have ended, the last
+// without a payload.
+func (r *remote) inputEnded(t *Task) {
+	for _, rep := range r.serving {
+		if a, ok := rep.agent.(hostAgent); ok {
+			a.inputEnded(t)
+		}
+	}
+}
+
+// end is the stage's End: it has the replicas emit what is left of the request.
+func (r *remote) end(t *Task) error {
+	req := t.outlet.req
+	r.mu.Lock()
+	rt := r.taskOf(t)
+	answer := make(chan error, 1)
+	rt.ending = answer
+	r.progress(rt)
+	r.mu.Unlock()
+	var err error
+	select {
+	case err = <-answer:
+	case <-req.done:
+		err = req.cause()
+	}
+	r.over(t)
+	return err
+}
+
+// progress, with mu held, asks the replicas to end a task whose work is done.
+func (r *remote) progress(rt *remoteTask) {
+	if rt.ending == nil || rt.endsLeft >= 0 || len(rt.works) > 0 {
+		return
+	}
+	posts := r.postingsOf(rt)
+	if len(posts) == 0 {
+		rep := r.choose()
+		if rep == nil {
+			if r.lost != nil {
+				rt.task.Fail(r.lost)
+			}
+			return // attach comes back to it
+		}
+		posts = append(posts, rep.post(rt))
+		rt.home = rep
+	}
+	rt.endsLeft = len(posts)
+	for _, p := range posts {
+		p.ending = true
+		p.replica.agent.endTask(p)
+	}
+}
+
+// postingsOf, with mu held, gives the replicas that know the task, those that
+// take no new work among them.
+func (r *remote) postingsOf(rt *remoteTask) []*posting {
+	var posts []*posting
+	for _, rep := range r.serving {
+		if p := rep.postings[rt]; p != nil {
+			posts = append(posts, p)
+		}
+	}
+	return posts
+}
+
+// answered is called when a replica has ended its part of a task.
+func (r *remote) answered(p *posting, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rt := p.rt
+	if p.replica.postings[rt] != p {
+		return // it was told that the request is over
+	}
+	if !p.ending { // it failed before it was asked
+		go rt.task.Fail(err) // not under the lock
+		return
+	}
+	delete(p.replica.postings, rt)
+	r.ended(rt, err)
+}
+
+// ended, with mu held, counts one answer to end.
+func (r *remote) ended(rt *remoteTask, err error) {
+	if rt.endErr == nil {
+		rt.endErr = err
+	}
+	if rt.endsLeft--; rt.endsLeft == 0 && rt.ending != nil {
+		rt.ending <- rt.endErr
+		rt.ending = nil
+	}
+}
+
+// over forgets a task whose request is over, or whose part here is.
+func (r *remote) over(t *Task) {
+	r.mu.Lock()
+	rt := r.taskOf(t)
+	delete(r.tasks, rt)
+	rt.ending = nil
+	for _, p := range r.postingsOf(rt) {
+		delete(p.replica.postings, rt)
+		p.replica.agent.taskOver(p)
+	}
+	var idle []*work // nobody else will finish them
+	r.waiting = slices.DeleteFunc(r.waiting, func(w *work) bool {
+		if w.rt == rt {
+			idle = append(idle, w)
+			r.done(w)
+		}
+		return w.rt == rt
+	})
+	retained := rt.retained
+	rt.retained = nil
+	r.mu.Unlock()
+	for _, w := range idle {
+		for _, d := range w.parts {
+			_ = d.Finish(nil) // held here alone
+		}
+	}
+	for _, w := range retained {
+		for _, d := range w.parts {
+			d.flow.retained.Add(-d.cost)
+			d.giveBack()
+		}
+	}
+}
+
+// attach takes a replica in.
+func (r *remote) attach(a agent) *replica {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rep := &replica{remote: r, number: r.freeNumber(), agent: a, postings: make(map[*remoteTask]*posting)}
+	r.lost = nil
+	r.replicas = append(r.replicas, rep)
+	r.serving = append(r.serving, rep)
+	return rep
+}
+
+// freeNumber, with mu held, gives the lowest number that no replica has.
+func (r *remote) freeNumber() int {
+	for n := 0; ; n++ {
+		if !slices.ContainsFunc(r.serving, func(rep *replica) bool { return rep.number == n }) {
+			return n
+		}
+	}
+}
+
+// begin gives a replica that has just attached what waits for one.
+func (r *remote) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	waiting := r.waiting
+	r.waiting = nil
+	for _, w := range waiting {
+		r.route(w)
+	}
+	for rt := range r.tasks {
+		r.progress(rt)
+	}
+}
+
+// retire has a replica take no more work that could go elsewhere.
+func (r *remote) retire(rep *replica) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == rep })
+}
+
+// giveUp fails what waits for a replica, now and until one attaches.
+func (r *remote) giveUp(err error) {
+	r.mu.Lock()
+	r.lost = err
+	var tasks []*Task
+	for rt := range r.tasks {
+		waits := slices.ContainsFunc(r.waiting, func(w *work) bool { return w.rt == rt })
+		if waits || (rt.ending != nil && rt.endsLeft < 0) {
+			tasks = append(tasks, rt.task)
+		}
+	}
+	r.mu.Unlock()
+	for _, t := range tasks {
+		t.Fail(err)
+	}
+}
+
+// describe says who has the deliveries of a task.
+func (r *remote) describe(t *Task) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var who []string
+	for rt := range r.tasks {
+		if rt.task != t {
+			continue
+		}
+		for _, p := range r.postingsOf(rt) {
+			n := 0
+			for _, w := range rt.works {
+				if w.replica == p.replica {
+					n += w.left
+				}
+			}
+			who = append(who, fmt.Sprintf("%s has %d of them", p.replica.agent.describe(), n))
+		}
+	}
+	switch {
+	case len(who) > 0:
+		return strings.Join(who, ", ")
+	case len(r.serving) == 0:
+		return "no process serves it"
+	}
+	return "they wait for a replica"
+}

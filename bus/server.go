@@ -1,0 +1,389 @@
+package bus
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// ListenOptions configure Listen. The zero value works.
+type ListenOptions struct {
+	// AllowUIDs are the users that may attach besides the one this process
+	// runs as.
+	AllowUIDs []uint32
+	// Autopsy says what is known about a process that died: its exit status,
+	// the last lines of its log. It goes into the errors of requests. It should
+	// return within some 100 ms.
+	Autopsy func(pid int) string
+	// OnServe is told when a process serves a stage, and OnGone when it does
+	// not any more, with the reason. They must not block.
+	OnServe func(stage string, replica, pid int)
+	OnGone  func(stage string, replica, pid int, reason error)
+	// OnStuck is told of a process that has work and was stopped, or has not
+	// read its messages, for the bus's StallTimeout. It gets no work from then
+	// on; what it holds comes back when it is dead. It must not block.
+	OnStuck func(pid int, reason error)
+	// Methods are calls that clients may make besides the bus's own. What they
+	// return is sent as JSON.
+	Methods map[string]func(ctx context.Context, arguments []byte) (any, error)
+}
+
+// mode lets other users try, if any are allowed: who they are is looked at
+// then.
+func (o ListenOptions) mode() fs.FileMode {
+	if len(o.AllowUIDs) > 0 {
+		return 0o666
+	}
+	return 0o600
+}
+
+// Server lets processes take part in a bus over a socket. It is described in
+// docs/protocol.md.
+type Server struct {
+	bus   *Bus
+	opts  ListenOptions
+	ln    *peer.Listener
+	epoch uint64
+	log   *slog.Logger
+
+	arena   *segment // of the bus's store
+	sources atomic.Uint32
+
+	mu       sync.Mutex
+	sessions map[*session]struct{}
+	nodes    uint32
+	closed   bool
+	done     chan struct{}
+	wg       sync.WaitGroup // accepting, watching, and sessions
+}
+
+// Listen opens a socket through which other processes serve the bus's Remote
+// stages, and submit requests. The store must be in shared memory. Close the
+// server before the bus.
+func (b *Bus) Listen(path string, opts ListenOptions) (*Server, error) {
+	mem, err := b.store.ArenaSegment()
+	if err != nil {
+		return nil, fmt.Errorf("bus: listen: %w", err)
+	}
+	ln, err := peer.Listen(path, peer.ListenOptions{Mode: opts.mode()})
+	if err != nil {
+		return nil, fmt.Errorf("bus: listen: %w", err)
+	}
+	s := &Server{
+		bus: b, opts: opts, ln: ln, epoch: newEpoch(), log: b.opts.Logger, arena: newSegment(mem),
+		sessions: make(map[*session]struct{}), done: make(chan struct{}),
+	}
+	s.wg.Add(2)
+	go s.accept()
+	go s.watch()
+	return s, nil
+}
+
+// newEpoch draws the number that tells this server from all others.
+func newEpoch() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:]) | 1
+}
+
+func (s *Server) accept() {
+	defer s.wg.Done()
+	for {
+		conn, err := s.ln.Accept()
+		if err != nil {
+			select {
+			case <-s.done:
+				return
+			default:
+			}
+			// Out of descriptors, most likely: others are served meanwhile.
+			s.log.Error("accept", slog.Any("error", err))
+			select {
+			case <-s.done:
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		}
+		s.wg.Add(1)
+		go func() {
+			defer s.wg.Done()
+			s.serve(conn)
+		}()
+	}
+}
+
+// serve runs one connection to its end.
+func (s *Server) serve(conn *peer.Conn) {
+	in := peer.NewReceiver(conn)
+	sess, err := s.handshake(conn, in)
+	if err != nil {
+		s.log.Warn("a process could not attach", slog.Any("error", err))
+		in.Close()
+		_ = conn.Close()
+		return
+	}
+	sess.run(in)
+}
+
+// helloTimeout is how long a peer may take to say who it is.
+const helloTimeout = 5 * time.Second
+
+// handshake takes in a peer that may attach.
+func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error) {
+	pid, uid, _ := conn.Credentials()
+	refuse := func(code wire.Code, format string, args ...any) error {
+		text := fmt.Sprintf(format, args...)
+		if p, err := wire.Append(nil, wire.Version, &wire.Refuse{Code: code, Text: text}, 0); err == nil {
+			_ = conn.Send(p, nil) // the peer may be gone: the error says why either way
+		}
+		return fmt.Errorf("process %d of user %d: %s", pid, uid, text)
+	}
+	if err := conn.SetDeadline(time.Now().Add(helloTimeout)); err != nil {
+		return nil, err
+	}
+	hello, err := receiveHello(in)
+	if err != nil {
+		return nil, refuse(wire.CodeProtocol, "the first message must be hello: %v", err)
+	}
+	version, ok := wire.Negotiate(hello.VersionMin, hello.VersionMax, wire.VersionMin, wire.Version)
+	switch {
+	case !s.allowed(uid):
+		return nil, refuse(wire.CodeDenied, "user %d may not attach: add it to allow_uids, or run as the host's user", uid)
+	case !ok:
+		return nil, refuse(wire.CodeVersion, "the peer speaks versions %d to %d, this is %d to %d", hello.VersionMin, hello.VersionMax, wire.VersionMin, wire.Version)
+	case hello.Bus != "" && hello.Bus != s.bus.opts.Name:
+		return nil, refuse(wire.CodeBus, "the bus %q lives here, not %q", s.bus.opts.Name, hello.Bus)
+	case pid == 0 || uint32(pid) != hello.PID:
+		return nil, refuse(wire.CodeDenied, "process %d calls itself %d: it lives in another pid namespace, where its death cannot be seen; run it in the host's", pid, hello.PID)
+	}
+	proc, err := peer.Watch(conn)
+	if err != nil {
+		return nil, refuse(wire.CodeInternal, "its process cannot be watched: %v", err)
+	}
+	sess, err := s.admit(conn, proc, hello, version)
+	if err != nil {
+		_ = proc.Close()
+		return nil, refuse(wire.CodeClosing, "%v", err)
+	}
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		sess.fail(err) // run finds out
+	}
+	return sess, nil
+}
+
+func receiveHello(in *peer.Receiver) (*wire.Hello, error) {
+	h, body, fds, err := in.Next()
+	closeAll(fds)
+	if err != nil {
+		return nil, err
+	}
+	var hello wire.Hello
+	if h.Kind != wire.KindHello {
+		return nil, fmt.Errorf("it is %v", h.Kind)
+	}
+	return &hello, wire.Decode(body, wire.Version, &hello)
+}
+
+func (s *Server) allowed(uid uint32) bool {
+	return uid == uint32(os.Getuid()) || slices.Contains(s.opts.AllowUIDs, uid)
+}
+
+func (s *Server) admit(conn *peer.Conn, proc *peer.Process, hello *wire.Hello, version uint16) (*session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	sender, err := peer.NewSender(conn, peer.SenderOptions{Version: version})
+	if err != nil {
+		return nil, err
+	}
+	s.nodes++
+	sess := newSession(s, conn, sender, proc, hello, version, s.nodes)
+	s.sessions[sess] = struct{}{}
+	return sess, nil
+}
+
+// live is a snapshot of the sessions.
+func (s *Server) live() []*session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*session, 0, len(s.sessions))
+	for sess := range s.sessions {
+		all = append(all, sess)
+	}
+	slices.SortFunc(all, func(a, b *session) int { return int(a.node) - int(b.node) })
+	return all
+}
+
+func (s *Server) forget(sess *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, sess)
+}
+
+// retireSegment tells everybody that nothing new will lie in a segment.
+func (s *Server) retireSegment(seg *segment) {
+	for _, sess := range s.live() {
+		sess.retireSegment(seg)
+	}
+	seg.release()
+}
+
+// watch notices processes that have work and do not move.
+func (s *Server) watch() {
+	defer s.wg.Done()
+	if s.bus.opts.StallTimeout < 0 {
+		return
+	}
+	tick := time.NewTicker(max(s.bus.opts.StallTimeout/4, 10*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-tick.C:
+			for _, sess := range s.live() {
+				sess.checkAlive(s.bus.opts.StallTimeout)
+			}
+		}
+	}
+}
+
+// Addr is the path of the socket.
+func (s *Server) Addr() string { return s.ln.Path() }
+
+// GiveUp fails the requests that wait for a process to serve the stage, now
+// and until one does. A nil error lets them wait again.
+func (s *Server) GiveUp(stage string, err error) {
+	if st := s.bus.graph.byName[stage]; st != nil && st.remote != nil {
+		st.remote.giveUp(err)
+	}
+}
+
+// Serving is how many processes serve a remote stage.
+func (s *Server) Serving(stage string) int {
+	st := s.bus.graph.byName[stage]
+	if st == nil || st.remote == nil {
+		return 0
+	}
+	st.remote.mu.Lock()
+	defer st.remote.mu.Unlock()
+	return len(st.remote.replicas)
+}
+
+// Drain tells every client that the host is going to stop. It does not wait.
+func (s *Server) Drain() {
+	for _, sess := range s.live() {
+		sess.queue(&wire.Drain{})
+	}
+}
+
+// Close ends all connections and removes the socket. Requests of clients that
+// are still open end with ErrClosed. What a client still holds comes back when
+// it has let go: Close waits for that until the context ends.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.done)
+	}
+	s.mu.Unlock()
+	err := s.ln.Close()
+	for _, sess := range s.live() {
+		sess.fail(errHostClosing)
+	}
+	gone := make(chan struct{})
+	go func() { s.wg.Wait(); close(gone) }()
+	select {
+	case <-gone:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("bus: close the server: processes still hold payloads: %s: %w", s.describe(), context.Cause(ctx))
+	}
+}
+
+func (s *Server) describe() string {
+	var who string
+	for _, sess := range s.live() {
+		who += sess.describe() + " "
+	}
+	return who
+}
+
+var errHostClosing = errors.New("the host closes")
+
+// ProcessStats are the figures of one attached process.
+type ProcessStats struct {
+	Node     uint32        `json:"node"`
+	PID      int           `json:"pid"`
+	Name     string        `json:"name"`
+	Stages   []string      `json:"stages"`   // "stage/replica"
+	Held     int           `json:"held"`     // deliveries and results that it has not finished
+	Requests int           `json:"requests"` // that it submitted and that are not over
+	Grants   int           `json:"grants"`   // rooms that it fills
+	Arena    ArenaStats    `json:"arena"`
+	Age      time.Duration `json:"age_ns"`
+	Stopped  bool          `json:"stopped"`
+}
+
+// ArenaStats are the figures of a process's arena.
+type ArenaStats struct {
+	Bytes int64 `json:"bytes"`
+	Used  int64 `json:"used_bytes"`
+	Rooms int   `json:"rooms"` // payloads, and room that is being filled
+}
+
+// Processes lists who is attached.
+func (s *Server) Processes() []ProcessStats {
+	var all []ProcessStats
+	for _, sess := range s.live() {
+		all = append(all, sess.stats())
+	}
+	return all
+}
+
+// Holding is what one process holds, for reports.
+type Holding struct {
+	PID     int           `json:"pid"`
+	Name    string        `json:"name"`
+	Stage   string        `json:"stage"` // empty: a result
+	Request uint64        `json:"request"`
+	Edge    string        `json:"edge"`
+	Seq     uint64        `json:"seq"`
+	Bytes   int           `json:"bytes"`
+	Age     time.Duration `json:"age_ns"`
+}
+
+// Holdings lists the payloads that attached processes hold, the oldest first.
+func (s *Server) Holdings() []Holding {
+	var all []Holding
+	for _, sess := range s.live() {
+		all = append(all, sess.holdings()...)
+	}
+	slices.SortStableFunc(all, func(a, b Holding) int { return int(b.Age - a.Age) })
+	return all
+}
+
+// Check looks at the books of the arenas of attached processes.
+func (s *Server) Check() []shmstore.Violation {
+	var all []shmstore.Violation
+	for _, sess := range s.live() {
+		all = append(all, sess.check()...)
+	}
+	return all
+}

@@ -1,0 +1,150 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// maxReplyPiece bounds what one reply carries.
+const maxReplyPiece = 60_000
+
+// call answers a question about the bus.
+func (s *session) call(token uint32, method string, arguments []byte) error {
+	answer, err := s.srv.method(method)
+	if err != nil {
+		return err
+	}
+	v, err := answer(s.ctx, arguments)
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode the answer of %q: %w", method, err)
+	}
+	for len(b) > maxReplyPiece {
+		s.queue(&wire.Reply{Token: token, Flags: wire.ReplyMore, Piece: b[:maxReplyPiece]})
+		b = b[maxReplyPiece:]
+	}
+	s.queue(&wire.Reply{Token: token, Piece: b})
+	return nil
+}
+
+// Status is what a server says about its bus.
+type Status struct {
+	Bus       string          `json:"bus"`
+	Epoch     uint64          `json:"epoch"`
+	Age       time.Duration   `json:"age_ns"`
+	Stats     Stats           `json:"stats"`
+	Processes []ProcessStats  `json:"processes"`
+	Requests  []RequestStatus `json:"requests"`
+}
+
+// RequestStatus says how one request that is alive stands.
+type RequestStatus struct {
+	ID      uint64        `json:"id"`
+	Outcome string        `json:"outcome"`
+	Age     time.Duration `json:"age_ns"`
+	State   string        `json:"state"` // what it waits for
+	Edges   []EdgeStatus  `json:"edges"` // those with something under way
+}
+
+// EdgeStatus is what one request has under way on one edge.
+type EdgeStatus struct {
+	Edge       string `json:"edge"`
+	Deliveries int    `json:"deliveries"`
+	Bytes      int64  `json:"bytes"`
+	Queued     int    `json:"queued"`
+}
+
+// Status takes a snapshot.
+func (s *Server) Status() Status {
+	b := s.bus
+	st := Status{Bus: b.opts.Name, Epoch: s.epoch, Age: b.now(), Stats: b.Stats(), Processes: s.Processes()}
+	for _, r := range b.requests() {
+		st.Requests = append(st.Requests, r.status())
+	}
+	return st
+}
+
+func (r *Request) status() RequestStatus {
+	st := RequestStatus{ID: uint64(r.id), Outcome: r.Outcome().String(), Age: time.Since(r.began), State: r.describe()}
+	for i := range r.flows {
+		f := &r.flows[i]
+		u := f.used.Load()
+		if u == 0 && f.queued.Load() == 0 {
+			continue
+		}
+		st.Edges = append(st.Edges, EdgeStatus{
+			Edge: f.edge.name, Deliveries: int(u >> countShift), Bytes: int64(u & bytesMask), Queued: int(f.queued.Load()),
+		})
+	}
+	return st
+}
+
+// CheckReport is what is wrong with the memory of a bus, if anything.
+type CheckReport struct {
+	Violations []string      `json:"violations"`
+	Took       time.Duration `json:"took_ns"`
+}
+
+type callMethod = func(ctx context.Context, arguments []byte) (any, error)
+
+// method finds what answers a call.
+func (s *Server) method(name string) (callMethod, error) {
+	if f := s.opts.Methods[name]; f != nil {
+		return f, nil
+	}
+	f, ok := map[string]callMethod{
+		"status": func(context.Context, []byte) (any, error) { return s.Status(), nil },
+		"stats":  func(context.Context, []byte) (any, error) { return s.bus.Stats(), nil },
+		"stalls": func(context.Context, []byte) (any, error) { return s.bus.Stalls(0), nil },
+		"check":  func(context.Context, []byte) (any, error) { return s.checkAll() },
+		"leases": func(context.Context, []byte) (any, error) { return s.Holdings(), nil },
+		"abort":  func(_ context.Context, arguments []byte) (any, error) { return s.abort(arguments) },
+	}[name]
+	if !ok {
+		return nil, fmt.Errorf("%w: method %q", errUnknown, name)
+	}
+	return f, nil
+}
+
+// checkAll checks the store while it is in use, and the arenas.
+func (s *Server) checkAll() (CheckReport, error) {
+	began := time.Now()
+	report := CheckReport{Violations: []string{}}
+	var found []shmstore.Violation
+	err := s.bus.writer.Do(func(store *shmstore.Store) { found = store.Check() })
+	for _, v := range append(found, s.Check()...) {
+		report.Violations = append(report.Violations, v.String())
+	}
+	report.Took = time.Since(began)
+	return report, err
+}
+
+// abort ends a request by its number.
+func (s *Server) abort(arguments []byte) (any, error) {
+	var a struct {
+		Request uint64 `json:"request"`
+		Reason  string `json:"reason"`
+	}
+	if err := json.Unmarshal(arguments, &a); err != nil {
+		return nil, fmt.Errorf("%w: arguments of abort: %w", ErrPayload, err)
+	}
+	s.bus.mu.Lock()
+	r := s.bus.live[a.Request]
+	s.bus.mu.Unlock()
+	if r == nil {
+		return nil, fmt.Errorf("%w: request %d is not alive", errUnknown, a.Request)
+	}
+	if a.Reason == "" {
+		a.Reason = "aborted by hand"
+	}
+	r.Abort(fmt.Errorf("%s", a.Reason))
+	return map[string]any{"aborted": a.Request}, nil
+}

@@ -1,0 +1,295 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/messages"
+)
+
+// serve makes the client a replica of a stage.
+func (s *session) serve(m *wire.Serve) error {
+	b := s.srv.bus
+	st := b.graph.byName[m.Stage]
+	refuse := func(format string, args ...any) error {
+		s.queue(&wire.Failed{Token: m.Token, Code: wire.CodeUnknown, Text: fmt.Sprintf(format, args...)})
+		return nil
+	}
+	switch {
+	case st == nil:
+		return refuse("the bus %q has no stage %q: its stages are %s", b.opts.Name, m.Stage, b.graph.names())
+	case st.remote == nil:
+		s.queue(&wire.Failed{Token: m.Token, Code: wire.CodeTaken, Text: fmt.Sprintf("the stage %q runs inside the host", m.Stage)})
+		return nil
+	}
+	rep := st.remote.attach(s)
+	s.mu.Lock()
+	s.replicas = append(s.replicas, rep)
+	number := len(s.replicas) - 1
+	s.mu.Unlock()
+	state := wire.StateRequest
+	if st.spec.State == StateNone {
+		state = wire.StateNone
+	}
+	s.queue(&wire.Serving{
+		Token: m.Token, Stage: uint32(number), Replica: uint32(rep.number),
+		MaxInflight: uint32(st.spec.MaxInflight), State: state, Join: st.spec.Remote.Join, Batch: uint32(st.spec.Remote.Batch),
+		Inputs: wireEdges(st.in, false), Outputs: wireEdges(st.out, true),
+	})
+	if f := s.srv.opts.OnServe; f != nil {
+		f(st.spec.Name, rep.number, s.proc.PID())
+	}
+	st.remote.begin()
+	return nil
+}
+
+// leave lets the client have no more tasks.
+func (s *session) leave() {
+	s.mu.Lock()
+	replicas := slices.Clone(s.replicas)
+	s.mu.Unlock()
+	for _, rep := range replicas {
+		rep.remote.retire(rep)
+	}
+}
+
+// openTask announces a task. It is called with the stage's lock held.
+func (s *session) openTask(p *posting) {
+	t := p.rt.task
+	src := s.newSource(Emitter{out: &t.outlet, cancel: s.ctx.Done()})
+	src.posting = p
+	p.source = src
+	s.mu.Lock()
+	stage := slices.Index(s.replicas, p.replica)
+	s.mu.Unlock()
+	req := t.outlet.req
+	s.queue(&wire.Open{
+		Task: src.id, Stage: uint32(stage), Request: uint64(req.id), Attempt: uint32(p.rt.attempt),
+		Deadline: req.deadline, Trace: wireTrace(req.trace),
+	})
+}
+
+func wireTrace(t messages.TraceContext) wire.Trace {
+	return wire.Trace{TraceID: t.TraceID, SpanID: t.SpanID, Flags: t.Flags, State: t.State}
+}
+
+// deliverWork hands a work to the client. It is called with the stage's lock
+// held.
+func (s *session) deliverWork(p *posting, w *work) {
+	w.ids = w.ids[:0]
+	for i, d := range w.parts {
+		edge := slices.Index(d.flow.consumer.stage.in, d.flow.edge)
+		w.ids = append(w.ids, s.deliver(p.source, d, w, edge, i < len(w.parts)-1))
+	}
+}
+
+// deliver sends a delivery to the client.
+func (s *session) deliver(src *source, d *Delivery, w *work, edge int, more bool) uint32 {
+	m := &wire.Deliver{
+		Source: src.id, Edge: uint16(edge), Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
+		Seq: d.Seq, Dropped: d.Dropped, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
+	}
+	if d.EOS {
+		m.Flags |= wire.FlagLast
+	}
+	if more {
+		m.Flags |= wire.FlagMore
+	}
+	h := &held{d: d, work: w, at: time.Now()}
+	var seg *segment
+	if p := d.Bytes(); len(p) <= s.inlineBytes() {
+		m.Flags |= wire.FlagInline
+		m.Payload = p
+	} else if at, offset, err := s.srv.locate(d); err != nil {
+		// The client cannot be given the payload: the request cannot go on.
+		d.flow.req.fail(d, d.flow.edge.spec.To, fmt.Errorf("payload of %d bytes for %s: %w", len(p), s.describe(), err))
+	} else {
+		seg, m.Offset = at, uint64(offset)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return 0 // detach finds the work without a number
+	}
+	if seg != nil {
+		h.told = s.tell(seg)
+		m.Segment = h.told.number
+	}
+	s.lastDelivery++
+	m.Delivery = s.lastDelivery
+	s.held[m.Delivery] = h
+	s.queue(m)
+	return m.Delivery
+}
+
+// locate says where a payload lies that is too large for a message. One on the
+// heap is copied to where others can read it.
+func (srv *Server) locate(d *Delivery) (*segment, int64, error) {
+	if d.foreign != nil && d.foreign.seg != nil {
+		return d.foreign.seg, d.foreign.offset, nil
+	}
+	if !d.Handle.IsZero() {
+		return srv.arena, int64(d.Handle.Offset), nil
+	}
+	p, err := ownSegment(d.Inline)
+	if err != nil {
+		return nil, 0, err
+	}
+	if d.foreign != nil {
+		d.foreign.release()
+	}
+	d.Inline, d.foreign = p.data, p
+	return p.seg, 0, nil
+}
+
+// tell, with mu held, gives the client a segment unless it has it, and counts
+// one more payload there.
+func (s *session) tell(seg *segment) *told {
+	t := s.told[seg]
+	if t == nil {
+		seg.retain()
+		s.lastSegment++
+		t = &told{seg: seg, number: s.lastSegment, lasting: seg.lasting.Load()}
+		s.told[seg] = t
+		s.queue(&wire.Segment{Segment: t.number, Bytes: uint64(seg.mem.Size())}, seg.mem.FD())
+	}
+	t.uses++
+	return t
+}
+
+// untell, with mu held, counts one payload less.
+func (s *session) untell(t *told) {
+	if t == nil {
+		return
+	}
+	if t.uses--; t.uses == 0 && !t.lasting {
+		delete(s.told, t.seg)
+		s.queue(&wire.Forget{Segment: t.number})
+		t.seg.release()
+	}
+}
+
+// retireSegment notes that nothing new will lie in a segment.
+func (s *session) retireSegment(seg *segment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.told[seg]; t != nil {
+		t.lasting = false
+		t.uses++
+		s.untell(t)
+	}
+}
+
+// finish ends the work on a delivery, behind what was emitted before.
+func (s *session) finish(m *wire.Finish) error {
+	s.mu.Lock()
+	h := s.held[m.Delivery]
+	s.mu.Unlock()
+	if h == nil {
+		return fmt.Errorf("%w: delivery %d is not the client's to finish", wire.ErrProtocol, m.Delivery)
+	}
+	var err error
+	if m.Code != 0 {
+		err = errors.New(m.Text)
+	}
+	keep := m.Flags&wire.FinishKeep != 0
+	if h.work == nil {
+		return s.finishHeld(m.Delivery, keep, err)
+	}
+	return s.behind(h.work.rt, func() error { return s.finishHeld(m.Delivery, keep, err) })
+}
+
+// finishHeld finishes a delivery that the client has.
+func (s *session) finishHeld(id uint32, keep bool, err error) error {
+	s.mu.Lock()
+	h := s.held[id]
+	if h == nil {
+		s.mu.Unlock()
+		return fmt.Errorf("%w: delivery %d was finished before", wire.ErrProtocol, id)
+	}
+	delete(s.held, id)
+	if keep {
+		s.kept[id] = &kept{payload: h.d.hold(), told: h.told}
+	} else {
+		s.untell(h.told)
+	}
+	s.mu.Unlock()
+	if h.work == nil {
+		_ = h.d.Finish(nil) // in the client's hands alone until now
+		return nil
+	}
+	h.work.rt.task.stage.remote.finished(h.work, err)
+	return nil
+}
+
+// releaseKept gives back a payload that outlived its delivery.
+func (s *session) releaseKept(id uint32) error {
+	s.mu.Lock()
+	k := s.kept[id]
+	delete(s.kept, id)
+	if k != nil {
+		s.untell(k.told)
+	}
+	s.mu.Unlock()
+	if k == nil {
+		return fmt.Errorf("%w: the payload of delivery %d was not kept, or was released before", wire.ErrProtocol, id)
+	}
+	k.payload.release()
+	return nil
+}
+
+// endTask asks for what is left of a task. It is called with the stage's lock
+// held.
+func (s *session) endTask(p *posting) { s.queue(&wire.End{Task: p.source.id}) }
+
+// ended handles the answer to it, behind what was emitted before.
+func (s *session) ended(m *wire.Ended) error {
+	src, err := s.source(m.Task)
+	if src == nil || err != nil {
+		return err
+	}
+	if src.posting == nil || (m.Code == wire.OK && !src.posting.asked()) {
+		return fmt.Errorf("%w: task %d was not asked to end", wire.ErrProtocol, m.Task)
+	}
+	var failure error
+	if m.Code != wire.OK {
+		failure = errors.New(m.Text)
+	}
+	return src.do(func(bool) error {
+		s.dropSource(src.id)
+		src.posting.replica.remote.answered(src.posting, failure)
+		return nil
+	})
+}
+
+func (p *posting) asked() bool {
+	r := p.replica.remote
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.ending
+}
+
+// taskOver tells the client to stop. It is called with the stage's lock held.
+func (s *session) taskOver(p *posting) {
+	s.queue(overMessage(p.source.id, p.rt.task.outlet.req))
+	s.dropSource(p.source.id)
+}
+
+// overMessage says how a request ended.
+func overMessage(source uint32, req *Request) *wire.Over {
+	m := &wire.Over{Source: source, Outcome: wire.Outcome(req.Outcome())}
+	err := req.Err()
+	if err == nil {
+		return m
+	}
+	var at *StageError
+	if errors.As(err, &at) {
+		m.Stage, m.Edge, m.Key, m.Seq, m.Text = at.Stage, at.Edge, at.Key, at.Seq, at.Err.Error()
+	} else {
+		m.Text = err.Error()
+	}
+	return m
+}

@@ -1,0 +1,104 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/messages"
+)
+
+// submit starts a request for the client.
+func (s *session) submit(m *wire.Submit) error {
+	var opts []SubmitOption
+	if m.Deadline != 0 {
+		opts = append(opts, WithDeadline(time.Unix(0, m.Deadline)))
+	}
+	if t := m.Trace; t != (wire.Trace{}) {
+		opts = append(opts, WithTrace(messages.TraceContext{TraceID: t.TraceID, SpanID: t.SpanID, Flags: t.Flags, State: t.State}))
+	}
+	start := s.srv.bus.Stream
+	if m.Flags&wire.SubmitTry != 0 {
+		start = s.srv.bus.tryStream
+	}
+	// The request ends by itself, or in takeBack, with a reason.
+	req, err := start(context.WithoutCancel(s.ctx), opts...)
+	if err != nil {
+		return err
+	}
+	src := s.newSource(Emitter{out: &req.inputs, cancel: s.ctx.Done()})
+	s.mu.Lock()
+	src.req = req
+	gone := s.gone
+	s.mu.Unlock()
+	if gone {
+		req.Abort(context.Cause(s.ctx))
+		req.Close()
+		return ErrClosed
+	}
+	s.queue(&wire.Submitted{Token: m.Token, Source: src.id, Request: uint64(req.id)})
+	s.wg.Go(func() { s.results(src) })
+	return nil
+}
+
+// results hands the results of a request to the client as they come.
+func (s *session) results(src *source) {
+	for {
+		d, err := src.req.Recv(s.ctx)
+		switch {
+		case err == nil:
+			s.deliver(src, d, nil, slices.Index(s.srv.bus.graph.results, d.flow.edge), false)
+			continue
+		case s.ctx.Err() != nil: // takeBack closes the request
+			return
+		case !errors.Is(err, io.EOF):
+			src.req.Close() // what is unread is of no use
+		}
+		s.dropSource(src.id)
+		s.queue(overMessage(src.id, src.req))
+		return
+	}
+}
+
+// request finds the source of a request that the client submitted; nil: it is
+// over.
+func (s *session) request(id uint32) (*source, error) {
+	src, err := s.source(id)
+	if err == nil && src != nil && src.req == nil {
+		err = fmt.Errorf("%w: source %d is a task, not a request", wire.ErrProtocol, id)
+	}
+	return src, err
+}
+
+// closeSend ends a request's inputs, behind those that were sent before.
+func (s *session) closeSend(id uint32) error {
+	src, err := s.request(id)
+	if err != nil || src == nil {
+		return err
+	}
+	return src.do(src.once(Emitter.close, func(error) {})) // an error means that the request is over
+}
+
+func (s *session) abortRequest(m *wire.AbortRequest) error {
+	src, err := s.request(m.Source)
+	if err == nil && src != nil {
+		var reason error
+		if m.Text != "" {
+			reason = errors.New(m.Text)
+		}
+		src.req.Abort(reason)
+	}
+	return err
+}
+
+func (s *session) closeRequest(id uint32) error {
+	src, err := s.request(id)
+	if err == nil && src != nil {
+		src.req.Close()
+	}
+	return err
+}

@@ -1,0 +1,236 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// sendBufferBytes is the room that the kernel keeps for what the peer has not
+// read. It must hold a packet with what the kernel adds; more of it saves
+// waiting.
+const sendBufferBytes = 4 * wire.MaxPacket
+
+// newConn takes a connection over, also when it fails.
+func newConn(uc *net.UnixConn) (*Conn, error) {
+	c := &Conn{unix: uc, control: make([]byte, unix.CmsgSpace(wire.MaxDescriptors*4))}
+	err := c.init()
+	if err != nil {
+		uc.Close()
+		return nil, fmt.Errorf("set up connection: %w", err)
+	}
+	return c, nil
+}
+
+func (c *Conn) init() (err error) {
+	if c.since, err = sinceBoot(); err != nil {
+		return err
+	}
+	if err := c.unix.SetWriteBuffer(sendBufferBytes); err != nil {
+		return err
+	}
+	if c.raw, err = c.unix.SyscallConn(); err != nil {
+		return err
+	}
+	c.try.do = c.attempt
+	var cred *unix.Ucred
+	var credErr error
+	err = c.raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err := errors.Join(err, credErr); err != nil {
+		return err
+	}
+	c.pid, c.uid, c.gid = int(cred.Pid), cred.Uid, cred.Gid
+	return nil
+}
+
+// sinceBoot returns the time by the clock that the kernel notes the start of
+// processes with.
+func sinceBoot() (time.Duration, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return 0, err
+	}
+	return time.Duration(now.Nano()), nil
+}
+
+// Dial connects to the listener at path.
+func Dial(ctx context.Context, path string) (*Conn, error) {
+	if err := checkPath(path); err != nil {
+		return nil, err
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unixpacket", path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("connect to %s: there is no socket; is the host running, and is this its address? %w", path, err)
+	case errors.Is(err, unix.ECONNREFUSED):
+		return nil, fmt.Errorf("connect to %s: nobody listens; the host has died or stopped, start it again: %w", path, err)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("connect to %s: not allowed; run as the host's user, or have the host admit this one: %w", path, err)
+	case err != nil:
+		return nil, fmt.Errorf("connect to %s: %w", path, err)
+	}
+	return newConn(conn.(*net.UnixConn))
+}
+
+// Pair returns the two ends of a new connection.
+func Pair() (*Conn, *Conn, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make pair of sockets: %w", err)
+	}
+	a, errA := fromDescriptor(fds[0])
+	b, errB := fromDescriptor(fds[1])
+	if err := errors.Join(errA, errB); err != nil {
+		for _, c := range []*Conn{a, b} {
+			if c != nil {
+				c.Close()
+			}
+		}
+		return nil, nil, err
+	}
+	return a, b, nil
+}
+
+// fromDescriptor takes a connected socket over, also when it fails.
+func fromDescriptor(fd int) (*Conn, error) {
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close() // FileConn has a descriptor of its own
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	return newConn(conn.(*net.UnixConn))
+}
+
+func (c *Conn) send(packet []byte, fds []int) error {
+	var control []byte
+	if len(fds) > 0 {
+		control = unix.UnixRights(fds...)
+	}
+	_, _, err := c.unix.WriteMsgUnix(packet, control, nil)
+	return sendError(err)
+}
+
+// trySend is Send for a caller that must not block: it returns false, without
+// an error, when there is no room.
+func (c *Conn) trySend(packet []byte, fds []int) (sent bool, err error) {
+	c.try.packet, c.try.control = packet, nil
+	if len(fds) > 0 {
+		c.try.control = unix.UnixRights(fds...)
+	}
+	err = c.raw.Write(c.try.do)
+	if err == nil {
+		err = c.try.err
+	}
+	c.try.packet, c.try.control = nil, nil
+	if errors.Is(err, unix.EAGAIN) {
+		return false, nil
+	}
+	return err == nil, sendError(err)
+}
+
+// attempt sends the packet of c.try. It always returns true: false would make
+// the runtime wait for room.
+func (c *Conn) attempt(fd uintptr) bool {
+	for {
+		_, c.try.err = unix.SendmsgN(int(fd), c.try.packet, c.try.control, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		if c.try.err != unix.EINTR {
+			return true
+		}
+	}
+}
+
+func sendError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
+		return fmt.Errorf("send packet: %w", ErrGone)
+	default:
+		return fmt.Errorf("send packet: %w", err)
+	}
+}
+
+func (c *Conn) receive(buf []byte) (int, []int, error) {
+	n, controlLen, flags, _, err := c.unix.ReadMsgUnix(buf, c.control)
+	if errors.Is(err, unix.ECONNRESET) {
+		// The peer has closed without reading all that it was sent. The kernel
+		// says so once, before what the peer itself had sent: that comes now.
+		n, controlLen, flags, _, err = c.unix.ReadMsgUnix(buf, c.control)
+	}
+	fds, rightsErr := descriptorsOf(c.control[:controlLen])
+	switch {
+	case errors.Is(err, io.EOF) || err == nil && n == 0:
+		err = io.EOF
+	case err != nil:
+		err = fmt.Errorf("receive packet: %w", err)
+	case flags&unix.MSG_TRUNC != 0:
+		err = protocolError("a packet of more than %d bytes", len(buf))
+	case flags&unix.MSG_CTRUNC != 0 || len(fds) > wire.MaxDescriptors:
+		err = protocolError("descriptors were lost: more than %d of them, or too many files open here", wire.MaxDescriptors)
+	case rightsErr != nil:
+		err = protocolError("control message: %v", rightsErr)
+	}
+	if err != nil {
+		closeAll(fds)
+		return 0, nil, err
+	}
+	return n, fds, nil
+}
+
+func protocolError(format string, args ...any) error {
+	return fmt.Errorf("receive packet: %w", &wire.Error{Code: wire.CodeProtocol, Text: fmt.Sprintf(format, args...)})
+}
+
+// descriptorsOf returns all descriptors in control messages, also together
+// with an error.
+func descriptorsOf(control []byte) (fds []int, err error) {
+	if len(control) == 0 {
+		return nil, nil
+	}
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return nil, err
+	}
+	for i := range messages {
+		got, rightsErr := unix.ParseUnixRights(&messages[i])
+		if rightsErr != nil {
+			err = rightsErr
+			continue
+		}
+		fds = append(fds, got...)
+	}
+	return fds, err
+}
+
+// duplicate returns descriptors of its own for the same files, all or none.
+func duplicate(fds []int) ([]int, error) {
+	var own []int
+	for _, fd := range fds {
+		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			closeAll(own)
+			return nil, fmt.Errorf("duplicate descriptor %d to send it later: %w", fd, err)
+		}
+		own = append(own, dup)
+	}
+	return own, nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}

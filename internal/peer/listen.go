@@ -1,0 +1,56 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+// maxPathBytes is what a socket address has room for. The kernel would cut a
+// longer path, and two of them could then mean one socket.
+const maxPathBytes = 107
+
+// checkPath checks the path of a socket.
+func checkPath(path string) error {
+	switch {
+	case path == "":
+		return errors.New("socket path: empty")
+	case path[0] == '@' || path[0] == 0:
+		return fmt.Errorf("socket path %q: it would be no file, and so nobody's in particular; begin it with ./ if it is one", path)
+	case len(path) > maxPathBytes:
+		return fmt.Errorf("socket path %s: %d bytes, and the system allows %d; use a shorter one, for example by setting XDG_RUNTIME_DIR", path, len(path), maxPathBytes)
+	default:
+		return nil
+	}
+}
+
+// ListenOptions are the options of [Listen]. The zero value admits this user
+// alone.
+type ListenOptions struct {
+	// Mode says who may connect, by the write bits of the socket file, whatever
+	// the umask. Zero means 0600: the user of this process, and root.
+	Mode fs.FileMode
+	// Backlog bounds the connections that wait for Accept. Zero means 128.
+	Backlog int
+}
+
+func (o ListenOptions) withDefaults() ListenOptions {
+	if o.Mode == 0 {
+		o.Mode = 0o600
+	}
+	if o.Backlog == 0 {
+		o.Backlog = 128
+	}
+	return o
+}
+
+// Validate reports the first option that makes no sense.
+func (o ListenOptions) Validate() error {
+	if o.Mode&^fs.ModePerm != 0 {
+		return fmt.Errorf("socket mode %v: only permission bits are allowed", o.Mode)
+	}
+	if o.Backlog < 0 {
+		return fmt.Errorf("backlog %d: it must not be negative", o.Backlog)
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package peer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Listener accepts connections at a path.
+type Listener struct {
+	path     string
+	socket   *net.UnixListener
+	identity os.FileInfo // of the socket file that is ours
+	lock     *os.File
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Listen accepts connections at path. It makes the directory of path if only
+// that is missing, for this user alone. A process that listens holds a lock on
+// the file path.lock: a second one gets [ErrInUse], with the process id of the
+// first. A socket file without a lock was left by a process that has died, and
+// is replaced.
+func Listen(path string, opts ListenOptions) (*Listener, error) {
+	opts = opts.withDefaults()
+	if err := opts.Validate(); err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", path, err)
+	}
+	if err := checkPath(path); err != nil {
+		return nil, err
+	}
+	l, err := listen(path, opts)
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", path, err)
+	}
+	return l, nil
+}
+
+func listen(path string, opts ListenOptions) (_ *Listener, err error) {
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	l := &Listener{path: path}
+	if l.lock, err = takeLock(path + ".lock"); err != nil {
+		return nil, err
+	}
+	if err = removeStale(path); err == nil {
+		l.socket, err = bind(path, opts)
+	}
+	if err == nil {
+		if l.identity, err = os.Lstat(path); err != nil {
+			l.socket.Close()
+		}
+	}
+	if err != nil {
+		l.lock.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// takeLock locks the file and writes the process id into it. The lock lasts as
+// long as the file is open, and no longer than the process.
+func takeLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = fmt.Errorf("%w by %s; stop it, or choose another name", ErrInUse, holder(f))
+	}
+	if err == nil {
+		err = f.Truncate(0)
+	}
+	if err == nil {
+		_, err = f.WriteAt(strconv.AppendInt(nil, int64(os.Getpid()), 10), 0)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// holder says who has the lock, as far as the file tells.
+func holder(lock *os.File) string {
+	var b [20]byte
+	n, _ := lock.ReadAt(b[:], 0) // a file that cannot be read names nobody
+	if pid, err := strconv.Atoi(string(bytes.TrimSpace(b[:n]))); err == nil && pid > 0 {
+		return fmt.Sprintf("process %d", pid)
+	}
+	return "another process"
+}
+
+// removeStale removes the socket file of a process that is gone. The caller
+// has the lock.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return errors.New("there is a file that is no socket; remove it, or choose another name")
+	}
+	return os.Remove(path)
+}
+
+// bind makes the socket file. Its mode is that of the socket's own inode, less
+// the umask: set before bind, the file never exists with a wider one, and the
+// umask, which belongs to all threads of the process, is left alone. It can
+// only take bits away; those come back by a chmod.
+func bind(path string, opts ListenOptions) (*net.UnixListener, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close() // FileListener has a descriptor of its own
+	if err := unix.Fchmod(fd, uint32(opts.Mode)); err != nil {
+		return nil, err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, opts.Mode); err != nil {
+		return nil, errors.Join(err, os.Remove(path))
+	}
+	if err := unix.Listen(fd, opts.Backlog); err != nil {
+		return nil, errors.Join(err, os.Remove(path))
+	}
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(path))
+	}
+	return l.(*net.UnixListener), nil
+}
+
+// Path returns the path that clients dial.
+func (l *Listener) Path() string { return l.path }
+
+// Accept waits for a connection. It returns net.ErrClosed after Close. Whoever
+// connects runs as a user that the mode of the socket file admits; whether that
+// is enough is for the caller to say, by [Conn.Credentials].
+func (l *Listener) Accept() (*Conn, error) {
+	uc, err := l.socket.AcceptUnix()
+	if err != nil {
+		return nil, fmt.Errorf("accept at %s: %w", l.path, err)
+	}
+	return newConn(uc)
+}
+
+// Close stops listening, removes the socket file if it is still the one that
+// Listen made, and gives the lock up. Connections stay open. Close may be
+// called twice.
+func (l *Listener) Close() error {
+	l.closeOnce.Do(func() {
+		err := l.socket.Close()
+		if info, statErr := os.Lstat(l.path); statErr == nil && os.SameFile(info, l.identity) {
+			err = errors.Join(err, os.Remove(l.path))
+		}
+		l.closeErr = errors.Join(err, l.lock.Close())
+	})
+	return l.closeErr
+}

@@ -1,0 +1,60 @@
+package peer
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+const (
+	// DefaultBacklogBytes is how much a Sender keeps for a peer that does not
+	// read.
+	DefaultBacklogBytes = 8 << 20
+	// DefaultFlushTimeout is how long Close of a Sender tries to send the rest.
+	DefaultFlushTimeout = 2 * time.Second
+
+	// maxBacklogDescriptors bounds the descriptors that wait in a Sender: each is
+	// one of the few that a process may have open.
+	maxBacklogDescriptors = 256
+)
+
+// SenderOptions are the options of [NewSender]. The zero value works.
+type SenderOptions struct {
+	// Version of the protocol that both ends have agreed on. Zero means
+	// wire.Version; Sender.SetVersion changes it.
+	Version uint16
+	// BacklogBytes bounds what waits for the peer to read, in bytes. Zero means
+	// DefaultBacklogBytes; at least a packet must fit.
+	BacklogBytes int
+	// FlushTimeout is how long Close tries to send the rest. Zero means
+	// DefaultFlushTimeout.
+	FlushTimeout time.Duration
+}
+
+func (o SenderOptions) withDefaults() SenderOptions {
+	if o.Version == 0 {
+		o.Version = wire.Version
+	}
+	if o.BacklogBytes == 0 {
+		o.BacklogBytes = DefaultBacklogBytes
+	}
+	if o.FlushTimeout == 0 {
+		o.FlushTimeout = DefaultFlushTimeout
+	}
+	return o
+}
+
+// Validate reports the first option that makes no sense.
+func (o SenderOptions) Validate() error {
+	if o.Version != 0 && (o.Version < wire.VersionMin || o.Version > wire.Version) {
+		return fmt.Errorf("version %d: this is none that both ends can have agreed on", o.Version)
+	}
+	if o.BacklogBytes != 0 && o.BacklogBytes < wire.MaxPacket {
+		return fmt.Errorf("backlog of %d bytes: a packet of %d must fit", o.BacklogBytes, wire.MaxPacket)
+	}
+	if o.FlushTimeout < 0 {
+		return fmt.Errorf("flush timeout %v: it must not be negative", o.FlushTimeout)
+	}
+	return nil
+}

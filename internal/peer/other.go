@@ -1,0 +1,44 @@
+//go:build !linux
+
+package peer
+
+import (
+	"context"
+	"syscall"
+)
+
+// Listener accepts connections at a path.
+type Listener struct{}
+
+// Listen returns ErrUnsupported.
+func Listen(string, ListenOptions) (*Listener, error) { return nil, ErrUnsupported }
+
+// Dial returns ErrUnsupported.
+func Dial(context.Context, string) (*Conn, error) { return nil, ErrUnsupported }
+
+// Pair returns ErrUnsupported.
+func Pair() (*Conn, *Conn, error) { return nil, nil, ErrUnsupported }
+
+// Path returns nothing: there is no listener.
+func (*Listener) Path() string { return "" }
+
+// Accept returns ErrUnsupported.
+func (*Listener) Accept() (*Conn, error) { return nil, ErrUnsupported }
+
+// Close does nothing.
+func (*Listener) Close() error { return nil }
+
+// What follows is never called: there is no connection.
+
+func (*Conn) send([]byte, []int) error            { return ErrUnsupported }
+func (*Conn) trySend([]byte, []int) (bool, error) { return false, ErrUnsupported }
+func (*Conn) receive([]byte) (int, []int, error)  { return 0, nil, ErrUnsupported }
+
+func watch(*Conn, watchOptions) (*Process, error) { return nil, ErrUnsupported }
+
+func (*Process) hasExited() bool             { return false }
+func (*Process) isStopped() bool             { return false }
+func (*Process) signal(syscall.Signal) error { return ErrUnsupported }
+
+func duplicate([]int) ([]int, error) { return nil, ErrUnsupported }
+func closeAll([]int)                 {}

@@ -1,0 +1,88 @@
+package peer
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+)
+
+// Process is a process that is being watched. It stands for the process that
+// was there when the watch began, never for one that has got its number since.
+type Process struct {
+	pid  int
+	file *os.File        // the pidfd
+	raw  syscall.RawConn // of file
+
+	exited  chan struct{} // closed when the process is dead
+	closing chan struct{} // closed when the watch ends
+	ended   chan struct{} // closed when the goroutine has ended
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// watchOptions choose the ways that Watch does not take by itself, for tests.
+type watchOptions struct {
+	withoutPeerPIDFD bool // as before Linux 6.5
+	withoutPoller    bool // as if the runtime could not wait for a pidfd
+}
+
+// Watch watches the process that conn.Credentials names. It returns
+// [ErrNamespace] when that cannot be seen from here, and [ErrGone] when it is
+// dead and its number is nobody's. The watch does not depend on the connection
+// once it has begun. The caller closes it.
+//
+// The kernel hands out the process of a connection since Linux 6.5. Before that
+// Watch opens the process by its number, and makes sure that the one with that
+// number is older than the connection.
+func Watch(conn *Conn) (*Process, error) {
+	p, err := watch(conn, watchOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("watch process %d: %w", conn.pid, err)
+	}
+	return p, nil
+}
+
+// PID returns the process's number.
+func (p *Process) PID() int { return p.pid }
+
+// Done is closed when the process is dead: all its threads are, and its memory
+// is given back. It stays open when the watch is closed before.
+func (p *Process) Done() <-chan struct{} { return p.exited }
+
+// Exited reports whether the process is dead. It asks the kernel, and so can be
+// ahead of Done.
+func (p *Process) Exited() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return p.hasExited()
+	}
+}
+
+// Stopped reports whether the process has been stopped by a signal or a
+// debugger, which explains why it does not answer. It is false when that cannot
+// be found out.
+func (p *Process) Stopped() bool { return p.isStopped() }
+
+// Signal sends a signal to the process, or returns [ErrGone] when it is dead,
+// and [ErrClosed] after Close.
+func (p *Process) Signal(sig syscall.Signal) error {
+	if err := p.signal(sig); err != nil {
+		return fmt.Errorf("send signal %d to process %d: %w", sig, p.pid, err)
+	}
+	return nil
+}
+
+// Close ends the watch. The process lives on. Close may be called twice, and
+// returns when nothing of the watch is left.
+func (p *Process) Close() error {
+	p.closeOnce.Do(func() {
+		close(p.closing)
+		p.closeErr = p.file.Close()
+		<-p.ended
+	})
+	return p.closeErr
+}

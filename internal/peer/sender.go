@@ -1,0 +1,297 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// Sender is the outgoing queue of a connection. Whoever has a message queues
+// it and never waits for the peer.
+//
+// A message that comes when nothing waits is sent by the caller itself, which
+// saves waking another goroutine. Whatever cannot be sent at once waits for the
+// Sender's own goroutine. What comes while somebody is sending is gathered into
+// as few packets as possible.
+type Sender struct {
+	conn *Conn
+	opts SenderOptions
+	done chan struct{} // closed when the goroutine has ended
+
+	closeOnce sync.Once
+	closeErr  error
+
+	mu      sync.Mutex
+	work    sync.Cond // the goroutine waits here for a change of what follows
+	version uint16
+	queue   []*packet // in order; the last one may take more messages
+	// What waits, with what is being sent just now.
+	bytes, descriptors int
+	// writing says that somebody sends a packet that has left the queue. Only
+	// who has set it may use the connection, so that packets keep their order.
+	writing      bool
+	closing      bool
+	blockedSince time.Time // when the goroutine began to wait for room; zero: it does not
+	err          error     // why nothing more can be sent
+}
+
+// NewSender starts a Sender for a connection on which nobody else sends. The
+// caller closes it, and the connection afterwards.
+func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, fmt.Errorf("sender options: %w", err)
+	}
+	opts = opts.withDefaults()
+	s := &Sender{conn: conn, opts: opts, done: make(chan struct{}), version: opts.Version}
+	s.work.L = &s.mu
+	go s.run()
+	return s, nil
+}
+
+// SetVersion sets the version of the protocol for messages to come.
+func (s *Sender) SetVersion(version uint16) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version = version
+}
+
+// Queue sends a message, now or as soon as the peer reads. It does not keep m.
+// The descriptors stay the caller's and may be closed once Queue has returned:
+// those of a message that waits are duplicated.
+//
+// A message that breaks a bound is [wire.CodeInvalid]. [ErrBacklog] says that
+// the peer has not read for a while; what to do about it is for the caller.
+// [ErrClosed] comes after Close, and the error of the connection when that has
+// failed.
+func (s *Sender) Queue(m wire.Message, fds ...int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var err error
+	switch {
+	case s.err != nil:
+		err = s.err
+	case s.closing:
+		err = ErrClosed
+	case s.writing || len(s.queue) > 0:
+		err = s.enqueue(m, fds)
+	default:
+		err = s.sendNow(m, fds)
+	}
+	if err != nil {
+		return fmt.Errorf("queue message: %w", err)
+	}
+	return nil
+}
+
+// enqueue adds a message to the queue. s.mu is held.
+func (s *Sender) enqueue(m wire.Message, fds []int) error {
+	if s.descriptors+len(fds) > maxBacklogDescriptors {
+		return ErrBacklog
+	}
+	own, err := duplicate(fds)
+	if err != nil {
+		return err
+	}
+	p, before, err := s.appendTail(m, own)
+	if err == nil && s.bytes+len(p.buf)-before > s.opts.BacklogBytes {
+		p.buf, p.fds = p.buf[:before], p.fds[:len(p.fds)-len(own)]
+		err = ErrBacklog
+	}
+	if err != nil {
+		closeAll(own)
+		if before == 0 { // not in the queue
+			p.recycle()
+		}
+		return err
+	}
+	if before == 0 {
+		s.queue = append(s.queue, p)
+	}
+	s.bytes += len(p.buf) - before
+	s.descriptors += len(fds)
+	return nil
+}
+
+// appendTail writes a message behind the last packet of the queue, or into a
+// new one that is not in the queue yet. before is the length that the packet
+// had.
+func (s *Sender) appendTail(m wire.Message, fds []int) (p *packet, before int, err error) {
+	if n := len(s.queue); n > 0 {
+		p = s.queue[n-1]
+		before = len(p.buf)
+		if fits, err := p.add(s.version, m, fds); fits || err != nil {
+			return p, before, err
+		}
+	}
+	p = newPacket()
+	_, err = p.add(s.version, m, fds) // one message always fits
+	return p, 0, err
+}
+
+// sendNow sends a message on the caller's goroutine, or queues it when there is
+// no room. s.mu is held, and given up while it sends: who comes meanwhile
+// queues.
+func (s *Sender) sendNow(m wire.Message, fds []int) error {
+	p := newPacket()
+	if _, err := p.add(s.version, m, fds); err != nil {
+		p.recycle()
+		return err
+	}
+	s.bytes, s.descriptors = s.bytes+len(p.buf), s.descriptors+len(p.fds)
+	s.writing = true
+	s.mu.Unlock()
+	sent, err := s.conn.trySend(p.buf, p.fds)
+	s.mu.Lock()
+	s.writing = false
+	if err != nil {
+		s.fail(err)
+	}
+	if !sent && err == nil {
+		err = s.postpone(p)
+	} else {
+		s.forget(p)
+	}
+	if len(s.queue) > 0 || s.closing {
+		s.work.Signal()
+	}
+	return err
+}
+
+// postpone queues the packet of a sendNow that found no room, before what has
+// come meanwhile. s.mu is held.
+func (s *Sender) postpone(p *packet) error {
+	own, err := duplicate(p.fds)
+	if err != nil {
+		s.forget(p)
+		return err
+	}
+	copy(p.fds, own)
+	s.queue = slices.Insert(s.queue, 0, p)
+	return nil
+}
+
+// forget takes a packet out of the account. s.mu is held.
+func (s *Sender) forget(p *packet) {
+	s.bytes -= len(p.buf)
+	s.descriptors -= len(p.fds)
+	p.recycle()
+}
+
+// run sends what is queued until the Sender is closed or has failed.
+func (s *Sender) run() {
+	defer close(s.done)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		for s.writing || len(s.queue) == 0 && !s.closing && s.err == nil {
+			s.work.Wait()
+		}
+		if len(s.queue) == 0 {
+			return
+		}
+		p := s.queue[0]
+		s.queue = slices.Delete(s.queue, 0, 1)
+		s.writing = true
+		s.mu.Unlock()
+		err := s.write(p)
+		s.mu.Lock()
+		s.writing = false
+		s.discard(p)
+		if err != nil {
+			s.fail(err)
+		}
+	}
+}
+
+// write sends one packet, and notes since when it has to wait for room.
+func (s *Sender) write(p *packet) error {
+	sent, err := s.conn.trySend(p.buf, p.fds)
+	if sent || err != nil {
+		return err
+	}
+	s.setBlocked(time.Now())
+	defer s.setBlocked(time.Time{})
+	return s.conn.Send(p.buf, p.fds)
+}
+
+func (s *Sender) setBlocked(since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.blockedSince = since
+}
+
+// discard forgets a packet that has been in the queue, and whose descriptors
+// are therefore the Sender's. s.mu is held.
+func (s *Sender) discard(p *packet) {
+	closeAll(p.fds)
+	s.forget(p)
+}
+
+// fail keeps the first error and drops what waits: after a packet that is lost
+// the next ones make no sense to the peer. s.mu is held.
+func (s *Sender) fail(err error) {
+	if s.err == nil {
+		s.err = err
+	}
+	for _, p := range s.queue {
+		s.discard(p)
+	}
+	s.queue = nil
+	s.work.Signal()
+}
+
+// Blocked returns for how long the next packet has been waiting for the peer to
+// read; 0 when none waits.
+func (s *Sender) Blocked() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.blockedSince.IsZero() {
+		return 0
+	}
+	return max(time.Since(s.blockedSince), 1)
+}
+
+// Backlog returns how many bytes wait for the peer to read.
+func (s *Sender) Backlog() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bytes
+}
+
+// Close sends what is queued, for no longer than the flush timeout, and ends
+// the Sender. It returns an error when not everything has been sent. The
+// connection stays open. Close may be called twice, and returns when the
+// Sender has ended.
+func (s *Sender) Close() error {
+	s.closeOnce.Do(func() {
+		s.mu.Lock()
+		s.closing = true
+		s.work.Signal()
+		s.mu.Unlock()
+		deadlineErr := s.conn.SetWriteDeadline(time.Now().Add(s.opts.FlushTimeout))
+		<-s.done
+		s.closeErr = s.endOfQueue(deadlineErr)
+	})
+	return s.closeErr
+}
+
+// endOfQueue returns what has become of the queue, and takes the deadline away.
+func (s *Sender) endOfQueue(deadlineErr error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case errors.Is(s.err, os.ErrDeadlineExceeded):
+		return errors.Join(fmt.Errorf("close sender: the peer has not read within %v: %w", s.opts.FlushTimeout, s.err), s.conn.SetWriteDeadline(time.Time{}))
+	case s.err != nil:
+		return fmt.Errorf("close sender: %w", s.err)
+	case deadlineErr != nil:
+		return fmt.Errorf("close sender: %w", deadlineErr)
+	default:
+		return s.conn.SetWriteDeadline(time.Time{})
+	}
+}

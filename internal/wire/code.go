@@ -1,0 +1,104 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// Code says why something failed. It is an error itself, the target for
+// errors.Is:
+//
+//	if errors.Is(err, wire.CodeOver) { ... }
+//
+// Codes that this version does not know are kept as they are.
+type Code uint16
+
+// The codes of the protocol.
+const (
+	OK             Code = 0  // it went well
+	CodeProtocol   Code = 1  // the bytes or the order of messages are wrong
+	CodeVersion    Code = 2  // no common version
+	CodeBus        Code = 3  // another bus lives here
+	CodeDenied     Code = 4  // the user, the process or its pid namespace
+	CodeUnknown    Code = 5  // no such stage, edge, request, task, delivery, segment or method
+	CodeTaken      Code = 6  // the stage is served elsewhere and has no place left
+	CodeTooLarge   Code = 7  // the payload exceeds the edge's byte window or the store
+	CodeWindowFull Code = 8  // the edge's policy is fail
+	CodeOver       Code = 9  // the request has ended
+	CodeClosing    Code = 10 // the host is draining or closing
+	CodeOverloaded Code = 11 // there is no place for the request
+	CodeMemory     Code = 12 // there is not enough of it
+	CodeInvalid    Code = 13 // an argument that makes no sense
+	CodeInternal   Code = 14 // a fault of the host
+)
+
+// ErrProtocol is what every error of [Next], [Parse] and [Decode] is.
+const ErrProtocol = CodeProtocol
+
+var codeWords = [...]string{
+	OK:             "ok",
+	CodeProtocol:   "protocol",
+	CodeVersion:    "version",
+	CodeBus:        "bus",
+	CodeDenied:     "denied",
+	CodeUnknown:    "unknown",
+	CodeTaken:      "taken",
+	CodeTooLarge:   "too large",
+	CodeWindowFull: "window full",
+	CodeOver:       "over",
+	CodeClosing:    "closing",
+	CodeOverloaded: "overloaded",
+	CodeMemory:     "memory",
+	CodeInvalid:    "invalid",
+	CodeInternal:   "internal",
+}
+
+// String returns the word that the protocol has for the code.
+func (c Code) String() string { return word(codeWords[:], c, "code") }
+
+// Error returns the same as String.
+func (c Code) Error() string { return c.String() }
+
+// Error is a failure as it travels: a code for programs, a text for people.
+// errors.Is(err, e.Code) holds.
+type Error struct {
+	Code Code
+	Text string // what, where and what to do; may be empty
+}
+
+// Error returns the code's word and the text.
+func (e *Error) Error() string {
+	if e.Text == "" {
+		return e.Code.String()
+	}
+	return e.Code.String() + ": " + e.Text
+}
+
+// Unwrap returns the code.
+func (e *Error) Unwrap() error { return e.Code }
+
+// CodeOf returns the code to send for err: the first one in its chain, OK for
+// nil, and CodeInternal when the chain has none.
+func CodeOf(err error) Code {
+	if err == nil {
+		return OK
+	}
+	if code, ok := errors.AsType[Code](err); ok {
+		return code
+	}
+	return CodeInternal
+}
+
+// protocolError is the error for bytes that break the protocol.
+func protocolError(format string, args ...any) error {
+	return &Error{Code: CodeProtocol, Text: fmt.Sprintf(format, args...)}
+}
+
+// word returns the word of an enumerated value, or what it is and its number.
+func word[T ~uint8 | ~uint16](words []string, value T, what string) string {
+	if int(value) < len(words) && words[value] != "" {
+		return words[value]
+	}
+	return what + " " + strconv.Itoa(int(value))
+}

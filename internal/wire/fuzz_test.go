@@ -1,0 +1,116 @@
+package wire_test
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// FuzzNext reads packets from outside to their end. What is read must be
+// writable, and read the same again.
+func FuzzNext(f *testing.F) {
+	for _, version := range []uint16{1, 2} {
+		var packet []byte
+		for _, s := range samples() {
+			b, err := wire.Append(packet, version, s.message, s.descriptors)
+			if err != nil {
+				f.Fatal(err)
+			}
+			if len(b) > 2000 {
+				f.Add(packet, version)
+				b = b[len(packet):]
+			}
+			packet = b
+		}
+		f.Add(packet, version)
+	}
+	f.Fuzz(func(t *testing.T, packet []byte, version uint16) {
+		for len(packet) > 0 {
+			h, body, rest, err := wire.Next(packet)
+			if err != nil {
+				mustBeProtocol(t, err)
+				return
+			}
+			if len(rest) >= len(packet) {
+				t.Fatalf("Next took nothing of %d bytes", len(packet))
+			}
+			checkParse(t, h, body, version)
+			packet = rest
+		}
+	})
+}
+
+// FuzzParse reads the fields of every kind from any bytes.
+func FuzzParse(f *testing.F) {
+	for _, s := range samples() {
+		b, err := wire.Append(nil, s.version, s.message, s.descriptors)
+		if err != nil {
+			f.Fatal(err)
+		}
+		if len(b) < 4000 {
+			f.Add(uint16(s.message.Kind()), b[wire.HeaderSize:], s.version)
+		}
+	}
+	f.Fuzz(func(t *testing.T, kind uint16, body []byte, version uint16) {
+		checkParse(t, wire.Header{Kind: wire.Kind(kind)}, body, version)
+	})
+}
+
+// checkParse parses a message. If that succeeds, what it is written as must
+// parse to the same.
+func checkParse(t *testing.T, h wire.Header, body []byte, version uint16) {
+	m, err := wire.Parse(h, body, version)
+	if err != nil {
+		mustBeProtocol(t, err)
+		return
+	}
+	least, _ := h.Kind.Descriptors()
+	b, err := wire.Append(nil, version, m, least)
+	if err != nil {
+		if len(body) > wire.MaxPacket-wire.HeaderSize {
+			return // FuzzParse made a message that no packet holds
+		}
+		t.Fatalf("%+v was read and cannot be written: %v", m, err)
+	}
+	if len(b) > wire.HeaderSize+len(body) {
+		t.Fatalf("%d bytes were read from %d", len(b)-wire.HeaderSize, len(body))
+	}
+	again, err := wire.Parse(h, b[wire.HeaderSize:], version)
+	if err != nil {
+		t.Fatalf("%+v cannot be read again: %v", m, err)
+	}
+	if diff := cmp.Diff(m, again, cmpopts.EquateEmpty()); diff != "" {
+		t.Fatalf("read again (-first +second):\n%s", diff)
+	}
+}
+
+func mustBeProtocol(t *testing.T, err error) {
+	t.Helper()
+	if !errors.Is(err, wire.ErrProtocol) {
+		t.Fatalf("%v is not ErrProtocol", err)
+	}
+}
+
+// TestParseAllocatesLittle reads counts that promise more than there is, and
+// measures what is allocated for them.
+func TestParseAllocatesLittle(t *testing.T) {
+	const bound = 4 << 10 // an error and its text
+	packets := malformedSamples(t)
+	var before, after runtime.MemStats
+	for _, s := range packets {
+		runtime.ReadMemStats(&before)
+		err := readAll(s.packet, s.version)
+		runtime.ReadMemStats(&after)
+		if err == nil {
+			t.Errorf("%s: accepted", s.name)
+		}
+		if got := after.TotalAlloc - before.TotalAlloc; got > bound+4*uint64(len(s.packet)) {
+			t.Errorf("%s: %d bytes allocated for a packet of %d", s.name, got, len(s.packet))
+		}
+	}
+}

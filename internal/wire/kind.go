@@ -1,0 +1,151 @@
+package wire
+
+// Kind says what a message is.
+type Kind uint16
+
+// The kinds of messages, by the names that the protocol gives them.
+const (
+	KindHello   Kind = 1
+	KindWelcome Kind = 2
+	KindRefuse  Kind = 3
+	KindFailed  Kind = 4
+
+	KindServe   Kind = 10
+	KindServing Kind = 11
+	KindOpen    Kind = 12
+	KindDeliver Kind = 13
+	KindFinish  Kind = 14
+	KindRelease Kind = 15
+	KindEnd     Kind = 16
+	KindEnded   Kind = 17
+	KindOver    Kind = 18
+	KindLeave   Kind = 19
+	KindDrain   Kind = 20
+
+	KindSegment Kind = 24
+	KindForget  Kind = 25
+
+	KindEmit     Kind = 32
+	KindEmitted  Kind = 33
+	KindArena    Kind = 34
+	KindArenaAt  Kind = 35
+	KindSealed   Kind = 36
+	KindReserve  Kind = 37
+	KindGrant    Kind = 38
+	KindSend     Kind = 39
+	KindAbort    Kind = 40
+	KindOffer    Kind = 41
+	KindPut      Kind = 42
+	KindReturned Kind = 43
+
+	KindSubmit       Kind = 48
+	KindSubmitted    Kind = 49
+	KindCloseSend    Kind = 50
+	KindAbortRequest Kind = 51
+	KindClose        Kind = 52
+
+	KindCall  Kind = 56
+	KindReply Kind = 57
+
+	KindBye Kind = 60
+)
+
+// Direction says who sends a message.
+type Direction uint8
+
+// The directions; a message may have both.
+const (
+	ToHost   Direction = 1
+	ToClient Direction = 2
+)
+
+// kindInfo is what is known of a kind without its fields.
+type kindInfo struct {
+	name      string
+	direction Direction
+	make      func() Message
+
+	minDescriptors, maxDescriptors int
+}
+
+// kinds is indexed by Kind. An entry without a name is no kind.
+var kinds = [...]kindInfo{
+	KindHello:   {name: "hello", direction: ToHost, make: func() Message { return new(Hello) }},
+	KindWelcome: {name: "welcome", direction: ToClient, make: func() Message { return new(Welcome) }},
+	KindRefuse:  {name: "refuse", direction: ToClient, make: func() Message { return new(Refuse) }},
+	KindFailed:  {name: "failed", direction: ToClient, make: func() Message { return new(Failed) }},
+
+	KindServe:   {name: "serve", direction: ToHost, make: func() Message { return new(Serve) }},
+	KindServing: {name: "serving", direction: ToClient, make: func() Message { return new(Serving) }},
+	KindOpen:    {name: "open", direction: ToClient, make: func() Message { return new(Open) }},
+	KindDeliver: {name: "deliver", direction: ToClient, make: func() Message { return new(Deliver) }},
+	KindFinish:  {name: "finish", direction: ToHost, make: func() Message { return new(Finish) }},
+	KindRelease: {name: "release", direction: ToHost, make: func() Message { return new(Release) }},
+	KindEnd:     {name: "end", direction: ToClient, make: func() Message { return new(End) }},
+	KindEnded:   {name: "ended", direction: ToHost, make: func() Message { return new(Ended) }},
+	KindOver:    {name: "over", direction: ToClient, make: func() Message { return new(Over) }},
+	KindLeave:   {name: "leave", direction: ToHost, make: func() Message { return new(Leave) }},
+	KindDrain:   {name: "drain", direction: ToClient, make: func() Message { return new(Drain) }},
+
+	KindSegment: {name: "segment", direction: ToClient, make: func() Message { return new(Segment) }, minDescriptors: 1, maxDescriptors: 1},
+	KindForget:  {name: "forget", direction: ToClient, make: func() Message { return new(Forget) }},
+
+	KindEmit:     {name: "emit", direction: ToHost, make: func() Message { return new(Emit) }},
+	KindEmitted:  {name: "emitted", direction: ToClient, make: func() Message { return new(Emitted) }},
+	KindArena:    {name: "arena", direction: ToHost, make: func() Message { return new(Arena) }},
+	KindArenaAt:  {name: "arena_at", direction: ToClient, make: func() Message { return new(ArenaAt) }, minDescriptors: 1, maxDescriptors: 1},
+	KindSealed:   {name: "sealed", direction: ToHost, make: func() Message { return new(Sealed) }},
+	KindReserve:  {name: "reserve", direction: ToHost, make: func() Message { return new(Reserve) }},
+	KindGrant:    {name: "grant", direction: ToClient, make: func() Message { return new(Grant) }, maxDescriptors: 1},
+	KindSend:     {name: "send", direction: ToHost, make: func() Message { return new(Send) }},
+	KindAbort:    {name: "abort", direction: ToHost, make: func() Message { return new(Abort) }},
+	KindOffer:    {name: "offer", direction: ToHost, make: func() Message { return new(Offer) }, minDescriptors: 1, maxDescriptors: 1},
+	KindPut:      {name: "put", direction: ToHost, make: func() Message { return new(Put) }},
+	KindReturned: {name: "returned", direction: ToClient, make: func() Message { return new(Returned) }},
+
+	KindSubmit:       {name: "submit", direction: ToHost, make: func() Message { return new(Submit) }},
+	KindSubmitted:    {name: "submitted", direction: ToClient, make: func() Message { return new(Submitted) }},
+	KindCloseSend:    {name: "close_send", direction: ToHost, make: func() Message { return new(CloseSend) }},
+	KindAbortRequest: {name: "abort_request", direction: ToHost, make: func() Message { return new(AbortRequest) }},
+	KindClose:        {name: "close", direction: ToHost, make: func() Message { return new(Close) }},
+
+	KindCall:  {name: "call", direction: ToHost, make: func() Message { return new(Call) }},
+	KindReply: {name: "reply", direction: ToClient, make: func() Message { return new(Reply) }},
+
+	KindBye: {name: "bye", direction: ToHost | ToClient, make: func() Message { return new(Bye) }},
+}
+
+// info returns what is known of k, and nil when it is no kind.
+func (k Kind) info() *kindInfo {
+	if int(k) >= len(kinds) || kinds[k].name == "" {
+		return nil
+	}
+	return &kinds[k]
+}
+
+// Known reports whether k is a kind of message.
+func (k Kind) Known() bool { return k.info() != nil }
+
+// String returns the name that the protocol gives the message.
+func (k Kind) String() string {
+	if info := k.info(); info != nil {
+		return info.name
+	}
+	return word(nil, k, "kind")
+}
+
+// Direction says who sends messages of this kind; 0 when it is no kind.
+func (k Kind) Direction() Direction {
+	if info := k.info(); info != nil {
+		return info.direction
+	}
+	return 0
+}
+
+// Descriptors returns how many descriptors come with a message of this kind.
+func (k Kind) Descriptors() (least, most int) {
+	if info := k.info(); info != nil {
+		return info.minDescriptors, info.maxDescriptors
+	}
+	return 0, 0
+}

@@ -1,0 +1,247 @@
+package wire_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// sample is a message of the vectors.
+type sample struct {
+	name        string
+	version     uint16
+	descriptors int
+	message     wire.Message
+}
+
+// samples returns the messages of testdata/vectors.json. New ones go to the
+// end of their part; a change of one that is there changes the protocol.
+func samples() []sample {
+	var all []sample
+	all = append(all, openingSamples()...)
+	all = append(all, servingSamples()...)
+	all = append(all, emittingSamples()...)
+	all = append(all, submittingSamples()...)
+	all = append(all, sample{name: "bye", message: &wire.Bye{}})
+	for i := range all {
+		if all[i].version == 0 {
+			all[i].version = wire.Version
+		}
+	}
+	return all
+}
+
+func trace() wire.Trace {
+	t := wire.Trace{Flags: 1, State: "vendor=value"}
+	for i := range t.TraceID {
+		t.TraceID[i] = byte(0xa0 + i)
+	}
+	for i := range t.SpanID {
+		t.SpanID[i] = byte(0xb0 + i)
+	}
+	return t
+}
+
+// counting returns the bytes 0, 1, 2 and so on.
+func counting(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i)
+	}
+	return b
+}
+
+// mostAttrs returns as many attributes as there may be.
+func mostAttrs() map[string]string {
+	attrs := map[string]string{}
+	for i := range wire.MaxAttrs {
+		attrs[fmt.Sprintf("attribute-%02d", i)] = strings.Repeat("v", i)
+	}
+	attrs["attribute-31"] = strings.Repeat("w", wire.MaxAttrValue)
+	return attrs
+}
+
+func openingSamples() []sample {
+	edges := []wire.Edge{
+		{Name: "->thinker", Peer: "thinker", Window: 8, WindowBytes: 1 << 20, Policy: wire.PolicyBlock},
+		{Name: "->talker", Peer: "talker", Policy: wire.PolicyFail},
+	}
+	return []sample{
+		{name: "hello", message: &wire.Hello{VersionMin: 1, VersionMax: 2, PID: 4711, Bus: "speech", Name: "talker replica 0"}},
+		{name: "hello-empty", message: &wire.Hello{VersionMin: 2, VersionMax: 2, PID: 1}},
+		{name: "hello-extreme", message: &wire.Hello{VersionMin: 0, VersionMax: math.MaxUint16, PID: math.MaxUint32, Bus: strings.Repeat("ü", wire.MaxName/2), Name: strings.Repeat("n", wire.MaxName)}},
+		{name: "welcome", message: &wire.Welcome{
+			Version: 2, Node: 3, Epoch: 0x1122334455667788, InlineBytes: 32768, Bus: "speech", Inputs: edges,
+			Results: []wire.Edge{{Name: "vocoder->", Peer: "vocoder", Window: math.MaxUint32, WindowBytes: math.MaxUint64, Policy: wire.PolicyDropOldest}},
+		}},
+		{name: "welcome-without-edges", message: &wire.Welcome{Version: 1, Node: 1, Epoch: 1}},
+		{name: "refuse", message: &wire.Refuse{Code: wire.CodeVersion, Text: "the host speaks 1 to 2, the client 3 to 4: update the host"}},
+		{name: "failed", message: &wire.Failed{Token: 7, Code: wire.CodeTooLarge, Text: "größer als das Fenster"}},
+		{name: "failed-code-of-a-later-version", message: &wire.Failed{Token: 7, Code: 999}},
+		{name: "failed-longest-text", message: &wire.Failed{Token: math.MaxUint32, Code: wire.CodeInternal, Text: strings.Repeat("t", wire.MaxText)}},
+		{name: "call", message: &wire.Call{Token: 1, Method: "abort", Arguments: []byte(`{"request": 18446744073709551615, "reason": "…"}`)}},
+		{name: "call-without-arguments", message: &wire.Call{Token: 2, Method: "status"}},
+		{name: "reply", message: &wire.Reply{Token: 1, Piece: []byte(`{"stages": []}`)}},
+		{name: "reply-more", message: &wire.Reply{Token: 1, Flags: wire.ReplyMore, Piece: []byte(`{"stages": [`)}},
+	}
+}
+
+func servingSamples() []sample {
+	return []sample{
+		{name: "serve", message: &wire.Serve{Token: 2, Stage: "talker"}},
+		{name: "serving", message: &wire.Serving{
+			Token: 2, Stage: 1, Replica: 4, MaxInflight: 16, State: wire.StateNone, Join: true, Batch: 8,
+			Inputs:  []wire.Edge{{Name: "thinker->talker", Peer: "thinker", Window: 4, WindowBytes: 1 << 24}},
+			Outputs: []wire.Edge{{Name: "talker->vocoder", Peer: "vocoder", Policy: wire.PolicyDropOldest}, {Name: "talker->"}},
+		}},
+		{name: "serving-least", message: &wire.Serving{Token: 2}},
+		{name: "open", message: &wire.Open{Task: 9, Stage: 1, Request: 0xfedcba9876543210, Attempt: 2, Deadline: 1767225600000000001, Trace: trace()}},
+		{name: "open-not-traced", message: &wire.Open{Task: 9, Stage: 1, Request: 1}},
+		{name: "open-longest-state", message: &wire.Open{Task: 9, Stage: 1, Request: 1, Deadline: math.MaxInt64, Trace: wire.Trace{TraceID: [16]byte{15: 1}, SpanID: [8]byte{7: 1}, Flags: 255, State: strings.Repeat("s", wire.MaxTraceState)}}},
+		{name: "open-version-1", version: 1, message: &wire.Open{Task: 9, Stage: 1, Request: 0xfedcba9876543210, Attempt: 2, Deadline: 1767225600000000001}},
+		{name: "deliver", message: &wire.Deliver{Source: 9, Delivery: 100, Edge: 1, Codec: 3, Attempt: 1, Seq: 5, Dropped: 2, Segment: 3, Offset: 1 << 40, Size: 1 << 33, Key: "chunk-5", Attrs: map[string]string{"rate": "24000", "lang": "日本語"}}},
+		{name: "deliver-inline", message: &wire.Deliver{Source: 9, Delivery: 101, Flags: wire.FlagInline | wire.FlagMore, Codec: 1, Size: 5, Payload: []byte("hello")}},
+		{name: "deliver-inline-empty", message: &wire.Deliver{Source: 9, Delivery: 102, Flags: wire.FlagInline, Codec: 2}},
+		{name: "deliver-bare-last", message: &wire.Deliver{Source: 9, Delivery: 103, Flags: wire.FlagBare | wire.FlagLast, Seq: 6}},
+		{name: "deliver-extreme", message: &wire.Deliver{
+			Source: math.MaxUint32, Delivery: math.MaxUint32, Edge: math.MaxUint16, Flags: wire.FlagInline, Codec: math.MaxUint32, Attempt: math.MaxUint32,
+			Seq: math.MaxUint64, Dropped: math.MaxUint64, Segment: math.MaxUint32, Offset: math.MaxUint64, Size: 300,
+			Key: strings.Repeat("k", wire.MaxName), Attrs: mostAttrs(), Payload: counting(300),
+		}},
+		{name: "finish", message: &wire.Finish{Delivery: 100}},
+		{name: "finish-keep", message: &wire.Finish{Delivery: 100, Flags: wire.FinishKeep}},
+		{name: "finish-failed", message: &wire.Finish{Delivery: 100, Code: wire.CodeInvalid, Text: "the tensor has 3 dimensions, and the talker takes 2"}},
+		{name: "release", message: &wire.Release{Delivery: 100}},
+		{name: "end", message: &wire.End{Task: 9}},
+		{name: "ended", message: &wire.Ended{Task: 9}},
+		{name: "ended-failed", message: &wire.Ended{Task: 9, Code: wire.CodeInternal, Text: "no audio"}},
+		{name: "over", message: &wire.Over{Source: 9, Outcome: wire.OutcomeFailed, Stage: "vocoder", Edge: "talker->vocoder", Key: "chunk-5", Seq: 5, Text: "out of memory"}},
+		{name: "over-completed", message: &wire.Over{Source: 9, Outcome: wire.OutcomeCompleted}},
+		{name: "over-past-its-deadline", message: &wire.Over{Source: 9, Outcome: wire.OutcomeDeadline, Seq: math.MaxUint64}},
+		{name: "leave", message: &wire.Leave{}},
+		{name: "drain", message: &wire.Drain{}},
+		{name: "segment", descriptors: 1, message: &wire.Segment{Segment: 3, Bytes: 1 << 30}},
+		{name: "forget", message: &wire.Forget{Segment: 3}},
+	}
+}
+
+func emittingSamples() []sample {
+	return []sample{
+		{name: "emit", message: &wire.Emit{Token: 11, Source: 9, Delivery: 100, Edge: 1, Flags: wire.FlagLast, Codec: 2, Key: "token-1", Attrs: map[string]string{"a": "b"}, Payload: []byte{0x93, 1, 2, 3}}},
+		{name: "emit-everywhere", message: &wire.Emit{Token: 12, Source: 9, Edge: wire.AllEdges, Codec: 256}},
+		{name: "emit-largest", message: &wire.Emit{Token: 13, Source: 9, Codec: 1, Payload: counting(wire.MaxInline)}},
+		{name: "emitted", message: &wire.Emitted{Token: 11}},
+		{name: "arena", message: &wire.Arena{Token: 14}},
+		{name: "arena-with-size", message: &wire.Arena{Token: 14, Bytes: 64 << 20}},
+		{name: "arena-at", descriptors: 1, message: &wire.ArenaAt{Token: 14, Segment: 5, Bytes: 64 << 20}},
+		{name: "sealed", message: &wire.Sealed{Segment: 5}},
+		{name: "reserve", message: &wire.Reserve{Token: 15, Source: 9, Delivery: 100, Edge: 0, Codec: 3, Size: 1 << 20}},
+		{name: "grant", message: &wire.Grant{Token: 15, Grant: 21, Segment: 5, Offset: 4096, Size: 1 << 20}},
+		{name: "grant-of-a-new-segment", descriptors: 1, message: &wire.Grant{Token: 15, Grant: 22, Segment: 6, Size: 1 << 35}},
+		{name: "send", message: &wire.Send{Grant: 21, Size: 1000, Flags: wire.FlagLast, Key: "chunk-1", Attrs: map[string]string{"rate": "24000"}}},
+		{name: "abort", message: &wire.Abort{Grant: 21}},
+		{name: "offer", descriptors: 1, message: &wire.Offer{Segment: 1, Bytes: 1 << 28}},
+		{name: "put", message: &wire.Put{Put: 31, Source: 9, Delivery: 100, Edge: wire.AllEdges, Flags: wire.FlagLast, Codec: 3, Attempt: 1, Segment: 1, Offset: 8192, Size: 77, Key: "k", Attrs: map[string]string{"x": ""}}},
+		{name: "put-inline", message: &wire.Put{Put: 32, Source: 9, Flags: wire.FlagInline, Codec: 1, Size: 3, Payload: []byte{0, 0xff, 0x80}}},
+		{name: "returned", message: &wire.Returned{Puts: []uint32{31, 32, math.MaxUint32}}},
+		{name: "returned-none", message: &wire.Returned{}},
+	}
+}
+
+func submittingSamples() []sample {
+	return []sample{
+		{name: "submit", message: &wire.Submit{Token: 41, Deadline: 1767225600000000001, Flags: wire.SubmitTry, Trace: trace()}},
+		{name: "submit-not-traced", message: &wire.Submit{Token: 41}},
+		{name: "submit-version-1", version: 1, message: &wire.Submit{Token: 41, Deadline: -1, Flags: wire.SubmitTry}},
+		{name: "submitted", message: &wire.Submitted{Token: 41, Source: 10, Request: 0x8000000000000001}},
+		{name: "close-send", message: &wire.CloseSend{Source: 10}},
+		{name: "abort-request", message: &wire.AbortRequest{Source: 10, Text: "the caller hung up"}},
+		{name: "close", message: &wire.Close{Source: 10}},
+	}
+}
+
+// allKinds returns every kind there is.
+func allKinds() []wire.Kind {
+	var all []wire.Kind
+	for kind := range wire.Kind(math.MaxUint16) {
+		if kind.Known() {
+			all = append(all, kind)
+		}
+	}
+	return all
+}
+
+type malformedSample struct {
+	name    string
+	version uint16
+	packet  []byte
+}
+
+// malformedSamples returns packets that break the protocol, each in one way.
+func malformedSamples(t *testing.T) []malformedSample {
+	encode := func(m wire.Message, descriptors int) []byte {
+		b, err := wire.Append(nil, wire.Version, m, descriptors)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	// with returns the packet with some bytes replaced.
+	with := func(b []byte, at int, replacement ...byte) []byte {
+		copy(b[at:], replacement)
+		return b
+	}
+	// raw returns a message of these bytes, which need not be its fields.
+	raw := func(kind wire.Kind, body ...byte) []byte {
+		b := binary.LittleEndian.AppendUint32(nil, uint32(wire.HeaderSize+len(body)))
+		b = binary.LittleEndian.AppendUint16(b, uint16(kind))
+		return append(append(b, 0, 0), body...)
+	}
+	finish, serve := &wire.Finish{Delivery: 1}, &wire.Serve{Token: 1, Stage: "stage"}
+	deliver := func(key string, attrs map[string]string) []byte {
+		return encode(&wire.Deliver{Key: key, Attrs: attrs, Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0)
+	}
+	const key = wire.HeaderSize + 56 // where the key of a deliver begins
+	return []malformedSample{
+		{"header-cut-short", 2, encode(finish, 0)[:7]},
+		{"length-below-header", 2, with(encode(finish, 0), 0, 7)},
+		{"length-beyond-packet", 2, with(encode(finish, 0), 0, 255)},
+		{"length-beyond-32-bits-signed", 2, with(encode(finish, 0), 0, 0xff, 0xff, 0xff, 0xff)},
+		{"kind-zero", 2, raw(0)},
+		{"kind-between", 2, raw(21)},
+		{"kind-beyond", 2, raw(61)},
+		{"kind-last", 2, raw(math.MaxUint16)},
+		{"second-message-cut-short", 2, append(encode(finish, 0), 1, 2, 3)},
+		{"descriptor-missing", 2, with(encode(&wire.Segment{}, 1), 6, 0)},
+		{"descriptor-too-many", 2, with(encode(&wire.Segment{}, 1), 6, 2)},
+		{"descriptor-unwanted", 2, with(encode(finish, 0), 6, 1)},
+		{"field-cut-short", 2, raw(wire.KindRelease, 1, 2, 3)},
+		{"fields-missing", 2, raw(wire.KindDeliver)},
+		{"trace-missing", 2, raw(wire.KindSubmit, make([]byte, 13)...)},
+		{"text-cut-short", 2, with(encode(serve, 0), 12, 6)},
+		{"text-too-long", 2, raw(wire.KindServe, append([]byte{0, 0, 0, 0, 201, 0}, make([]byte, 201)...)...)},
+		{"text-not-utf8", 2, with(encode(serve, 0), 14, 0xff)},
+		{"text-utf8-surrogate", 2, with(encode(serve, 0), 14, 0xed, 0xa0, 0x80)},
+		{"magic-wrong", 2, with(encode(&wire.Hello{}, 0), 8, 2)},
+		{"state-beyond", 2, with(encode(&wire.Serving{}, 0), 24, 2)},
+		{"join-beyond", 2, with(encode(&wire.Serving{}, 0), 25, 2)},
+		{"outcome-zero", 2, with(encode(&wire.Over{Outcome: 1}, 0), 12, 0)},
+		{"outcome-beyond", 2, with(encode(&wire.Over{Outcome: 1}, 0), 12, 5)},
+		{"edges-more-than-bytes", 2, with(encode(&wire.Serving{}, 0), 30, 0xff, 0xff)},
+		{"puts-more-than-bytes", 2, with(encode(&wire.Returned{Puts: []uint32{1}}, 0), 8, 2)},
+		{"attributes-33", 2, with(deliver("", mostAttrs()), key+2, 33)},
+		{"attributes-more-than-bytes", 2, with(deliver("", nil), key+2, 3)},
+		{"attribute-without-name", 2, with(deliver("", map[string]string{"a": "v"}), key+4, 0, 0, 2, 0)},
+		{"attribute-twice", 2, with(deliver("", map[string]string{"a": "1", "b": "2"}), key+12, 'a')},
+		{"attribute-name-too-long", 2, with(deliver("", map[string]string{"a": strings.Repeat("v", 200)}), key+4, 65)},
+		{"payload-cut-short", 2, with(deliver("", nil), key+4, 3)},
+		{"payload-too-long", 2, with(deliver("", nil), key+4, 1, 0x80)},
+		{"payload-beyond-32-bits-signed", 2, with(deliver("", nil), key+4, 0xff, 0xff, 0xff, 0xff)},
+		{"payload-without-its-flag", 2, with(deliver("", nil), 18, 0)},
+		{"payload-of-another-size", 2, with(deliver("", nil), 56, 3)},
+	}
+}

@@ -1,0 +1,67 @@
+package wire
+
+// SubmitTry is the flag of a Submit that fails with CodeOverloaded rather than
+// wait for a place.
+const SubmitTry = 1
+
+// Submit opens a request.
+type Submit struct {
+	Token    uint32
+	Deadline int64 // Unix nanoseconds; 0: none
+	Flags    uint8
+	Trace    Trace // from version 2 on
+}
+
+func (m *Submit) fields(c *coder) {
+	c.begin(KindSubmit)
+	c.u32("token", &m.Token)
+	c.i64("deadline", &m.Deadline)
+	c.u8("flags", &m.Flags)
+	c.trace("trace", &m.Trace)
+}
+
+// Submitted answers Submit.
+type Submitted struct {
+	Token   uint32
+	Source  uint32 // names the request on this connection
+	Request uint64 // names it on the bus
+}
+
+func (m *Submitted) fields(c *coder) {
+	c.begin(KindSubmitted)
+	c.u32("token", &m.Token)
+	c.u32("source", &m.Source)
+	c.u64("request", &m.Request)
+}
+
+// CloseSend ends the inputs of a request.
+type CloseSend struct {
+	Source uint32
+}
+
+func (m *CloseSend) fields(c *coder) {
+	c.begin(KindCloseSend)
+	c.u32("source", &m.Source)
+}
+
+// AbortRequest ends a request.
+type AbortRequest struct {
+	Source uint32
+	Text   string
+}
+
+func (m *AbortRequest) fields(c *coder) {
+	c.begin(KindAbortRequest)
+	c.u32("source", &m.Source)
+	c.text("text", &m.Text)
+}
+
+// Close says that no more results of a request are wanted.
+type Close struct {
+	Source uint32
+}
+
+func (m *Close) fields(c *coder) {
+	c.begin(KindClose)
+	c.u32("source", &m.Source)
+}

@@ -1,0 +1,256 @@
+package wire_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"flag"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+var update = flag.Bool("update", false, "write testdata/vectors.json and testdata/malformed.json anew")
+
+// vector is one message in both forms.
+type vector struct {
+	Name        string         `json:"name"`
+	Version     uint16         `json:"version"`
+	Kind        wire.Kind      `json:"kind"`
+	Descriptors int            `json:"descriptors"`
+	Hex         string         `json:"hex"`
+	Fields      map[string]any `json:"fields"`
+}
+
+// malformed is a packet that both sides refuse.
+type malformed struct {
+	Name    string `json:"name"`
+	Version uint16 `json:"version"`
+	Hex     string `json:"hex"`
+}
+
+// TestVectors compares the encoding with the file that clients in other
+// languages check themselves against. A difference is a change of the protocol:
+// it needs a new version, not -update.
+func TestVectors(t *testing.T) {
+	var vectors []vector
+	for _, s := range samples() {
+		b, err := wire.Append(nil, s.version, s.message, s.descriptors)
+		if err != nil {
+			t.Fatalf("%s: Append: %v", s.name, err)
+		}
+		vectors = append(vectors, vector{
+			Name:        s.name,
+			Version:     s.version,
+			Kind:        s.message.Kind(),
+			Descriptors: s.descriptors,
+			Hex:         hex.EncodeToString(b),
+			Fields:      fieldsOf(s),
+		})
+	}
+	golden(t, "vectors.json", vectors)
+}
+
+// TestVectorsDecode reads what the file says and expects what was meant.
+func TestVectorsDecode(t *testing.T) {
+	var vectors []vector
+	readGolden(t, "vectors.json", &vectors)
+	all := samples()
+	if len(all) != len(vectors) {
+		t.Fatalf("%d vectors in the file, %d in the test", len(vectors), len(all))
+	}
+	for i, v := range vectors {
+		t.Run(v.Name, func(t *testing.T) {
+			packet := fromHex(t, v.Hex)
+			h, body, rest, err := wire.Next(packet)
+			if err != nil || len(rest) != 0 {
+				t.Fatalf("Next: %v, %d bytes left", err, len(rest))
+			}
+			if h.Kind != v.Kind || h.Descriptors != v.Descriptors {
+				t.Errorf("header %+v, want kind %v and %d descriptors", h, v.Kind, v.Descriptors)
+			}
+			got, err := wire.Parse(h, body, v.Version)
+			if err != nil {
+				t.Fatalf("Parse: %v", err)
+			}
+			if diff := cmp.Diff(all[i].message, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("Parse (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestVectorsAreComplete holds the file to every kind of message.
+func TestVectorsAreComplete(t *testing.T) {
+	type form struct {
+		kind    wire.Kind
+		version uint16
+	}
+	seen := map[form]bool{}
+	names := map[string]bool{}
+	for _, s := range samples() {
+		seen[form{s.message.Kind(), s.version}] = true
+		if names[s.name] {
+			t.Errorf("two vectors are named %s", s.name)
+		}
+		names[s.name] = true
+	}
+	for _, kind := range allKinds() {
+		if !seen[form{kind, wire.Version}] {
+			t.Errorf("no vector for %v", kind)
+		}
+	}
+	for _, kind := range []wire.Kind{wire.KindOpen, wire.KindSubmit} {
+		if !seen[form{kind, wire.VersionMin}] {
+			t.Errorf("no vector for %v in version %d", kind, wire.VersionMin)
+		}
+	}
+}
+
+// TestMalformed holds the decoder to refusing what breaks the protocol, and to
+// the file of it that other clients use.
+func TestMalformed(t *testing.T) {
+	var vectors []malformed
+	for _, s := range malformedSamples(t) {
+		vectors = append(vectors, malformed{Name: s.name, Version: s.version, Hex: hex.EncodeToString(s.packet)})
+		if err := readAll(s.packet, s.version); err == nil {
+			t.Errorf("%s: accepted", s.name)
+		} else if wire.CodeOf(err) != wire.ErrProtocol {
+			t.Errorf("%s: %v is not ErrProtocol", s.name, err)
+		}
+	}
+	golden(t, "malformed.json", vectors)
+}
+
+// readAll reads a packet to its end or to the first error.
+func readAll(packet []byte, version uint16) error {
+	for {
+		h, body, rest, err := wire.Next(packet)
+		if err != nil {
+			return err
+		}
+		if _, err := wire.Parse(h, body, version); err != nil {
+			return err
+		}
+		if len(rest) == 0 {
+			return nil
+		}
+		packet = rest
+	}
+}
+
+// golden compares a value with a file of testdata, or writes it with -update.
+func golden(t *testing.T, name string, value any) {
+	t.Helper()
+	var want bytes.Buffer
+	enc := json.NewEncoder(&want)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(value); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, want.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(got), want.String()); diff != "" {
+		t.Errorf("%s differs; if the protocol has a new version, run go test -update (-file +now):\n%s", path, diff)
+	}
+}
+
+func readGolden(t *testing.T, name string, value any) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func fromHex(t *testing.T, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// fieldsOf returns the fields of a message by the names that the protocol
+// gives them. A field that the version does not have is left out.
+func fieldsOf(s sample) map[string]any {
+	fields := structFields(reflect.ValueOf(s.message).Elem())
+	if s.version < 2 {
+		maps.DeleteFunc(fields, func(name string, _ any) bool { return name == "trace" })
+	}
+	return fields
+}
+
+func structFields(v reflect.Value) map[string]any {
+	fields := map[string]any{}
+	for i := range v.NumField() {
+		fields[snakeCase(v.Type().Field(i).Name)] = plain(v.Field(i))
+	}
+	return fields
+}
+
+// plain returns a field as JSON shows it: bytes as hexadecimal text.
+func plain(v reflect.Value) any {
+	switch v.Kind() {
+	case reflect.Struct:
+		return structFields(v)
+	case reflect.Array: // of bytes
+		b := make([]byte, v.Len())
+		reflect.Copy(reflect.ValueOf(b), v)
+		return hex.EncodeToString(b)
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return hex.EncodeToString(v.Bytes())
+		}
+		list := make([]any, v.Len())
+		for i := range list {
+			list[i] = plain(v.Index(i))
+		}
+		return list
+	case reflect.Map:
+		if v.IsNil() {
+			return map[string]string{}
+		}
+		return v.Interface()
+	case reflect.Uint8, reflect.Uint16:
+		return v.Uint() // a Code or a Policy is its number
+	default:
+		return v.Interface()
+	}
+}
+
+// snakeCase turns VersionMin, PID and TraceID into version_min, pid and
+// trace_id.
+func snakeCase(name string) string {
+	var b strings.Builder
+	runes := []rune(name)
+	for i, r := range runes {
+		if unicode.IsUpper(r) && i > 0 && unicode.IsLower(runes[i-1]) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}

@@ -1,0 +1,459 @@
+package wire_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// randomMessage draws a message of the kind whose fields are within their
+// bounds.
+func randomMessage(t *rapid.T, kind wire.Kind, version uint16) wire.Message {
+	m, err := wire.Parse(wire.Header{Kind: kind}, zeroBody(kind), wire.Version)
+	if err != nil {
+		t.Fatalf("%v of zeros: %v", kind, err)
+	}
+	randomFields(t, reflect.ValueOf(m).Elem(), version)
+	switch m := m.(type) {
+	case *wire.Deliver:
+		m.Flags, m.Size = payloadFlags(m.Flags, m.Size, m.Payload)
+	case *wire.Put:
+		m.Flags, m.Size = payloadFlags(m.Flags, m.Size, m.Payload)
+	}
+	return m
+}
+
+// payloadFlags makes flags and size agree with the payload.
+func payloadFlags(flags uint8, size uint64, payload []byte) (uint8, uint64) {
+	if len(payload) == 0 {
+		return flags &^ wire.FlagInline, size
+	}
+	return flags | wire.FlagInline, uint64(len(payload))
+}
+
+// zeroBody returns a body from which a message of the kind can be parsed.
+func zeroBody(kind wire.Kind) []byte {
+	for _, s := range samples() {
+		if s.message.Kind() == kind && s.version == wire.Version {
+			b, err := wire.Append(nil, s.version, s.message, s.descriptors)
+			if err != nil {
+				panic(err)
+			}
+			return b[wire.HeaderSize:]
+		}
+	}
+	panic(fmt.Sprintf("no sample of %v", kind))
+}
+
+func randomFields(t *rapid.T, v reflect.Value, version uint16) {
+	for i := range v.NumField() {
+		name, field := v.Type().Field(i).Name, v.Field(i)
+		switch p := field.Addr().Interface().(type) {
+		case *string:
+			*p = rapid.StringN(0, 40, 200).Draw(t, name)
+		case *[]byte:
+			*p = rapid.SliceOfN(rapid.Byte(), 0, 600).Draw(t, name)
+		case *map[string]string:
+			*p = rapid.MapOfN(rapid.StringN(1, 16, wire.MaxAttrName), rapid.StringN(0, 20, wire.MaxAttrValue), 0, wire.MaxAttrs).Draw(t, name)
+		case *[]uint32:
+			*p = rapid.SliceOfN(rapid.Uint32(), 0, 500).Draw(t, name)
+		case *[]wire.Edge:
+			*p = make([]wire.Edge, rapid.IntRange(0, 20).Draw(t, name))
+			for i := range *p {
+				randomFields(t, reflect.ValueOf(&(*p)[i]).Elem(), version)
+			}
+		case *wire.Trace:
+			*p = wire.Trace{}
+			if version >= 2 {
+				randomFields(t, field, version)
+			}
+		case *wire.Policy:
+			*p = wire.Policy(rapid.IntRange(0, 2).Draw(t, name))
+		case *wire.State:
+			*p = wire.State(rapid.IntRange(0, 1).Draw(t, name))
+		case *wire.Outcome:
+			*p = wire.Outcome(rapid.IntRange(1, 4).Draw(t, name))
+		case *bool:
+			*p = rapid.Bool().Draw(t, name)
+		case *int64:
+			*p = rapid.Int64().Draw(t, name)
+		default:
+			randomNumber(t, name, field)
+		}
+	}
+}
+
+func randomNumber(t *rapid.T, name string, field reflect.Value) {
+	if field.Kind() == reflect.Array {
+		for i := range field.Len() {
+			field.Index(i).SetUint(uint64(rapid.Byte().Draw(t, name)))
+		}
+		return
+	}
+	field.SetUint(rapid.Uint64().Draw(t, name) >> (64 - field.Type().Bits()))
+}
+
+// descriptorsFor draws how many descriptors come with the kind.
+func descriptorsFor(t *rapid.T, kind wire.Kind) int {
+	least, most := kind.Descriptors()
+	return rapid.IntRange(least, most).Draw(t, "descriptors")
+}
+
+// TestRoundTrip sends random messages of every kind in both versions, several
+// in one packet.
+func TestRoundTrip(t *testing.T) {
+	kinds := allKinds()
+	rapid.Check(t, func(t *rapid.T) {
+		version := rapid.SampledFrom([]uint16{1, 2}).Draw(t, "version")
+		var packet []byte
+		var want []wire.Message
+		var headers []wire.Header
+		for range rapid.IntRange(1, 4).Draw(t, "messages") {
+			kind := rapid.SampledFrom(kinds).Draw(t, "kind")
+			h := wire.Header{Kind: kind, Descriptors: descriptorsFor(t, kind)}
+			m := randomMessage(t, kind, version)
+			b, err := wire.Append(packet, version, m, h.Descriptors)
+			if err != nil {
+				t.Fatalf("Append(%+v): %v", m, err)
+			}
+			packet, want, headers = b, append(want, m), append(headers, h)
+		}
+		for i := range want {
+			h, body, rest, err := wire.Next(packet)
+			if err != nil {
+				t.Fatalf("Next: %v", err)
+			}
+			if h != headers[i] {
+				t.Fatalf("header %+v, want %+v", h, headers[i])
+			}
+			got, err := wire.Parse(h, body, version)
+			if err != nil {
+				t.Fatalf("Parse(%v): %v", h.Kind, err)
+			}
+			if diff := cmp.Diff(want[i], got, cmpopts.EquateEmpty()); diff != "" {
+				t.Fatalf("%v (-want +got):\n%s", h.Kind, diff)
+			}
+			packet = rest
+		}
+		if len(packet) != 0 {
+			t.Fatalf("%d bytes left", len(packet))
+		}
+	})
+}
+
+// TestDecodeAgain reads into structs that hold another message: nothing of it
+// may stay.
+func TestDecodeAgain(t *testing.T) {
+	for _, kind := range allKinds() {
+		t.Run(kind.String(), func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				used := randomMessage(t, kind, wire.Version)
+				version := rapid.SampledFrom([]uint16{1, 2}).Draw(t, "version")
+				want := randomMessage(t, kind, version)
+				least, _ := kind.Descriptors()
+				b, err := wire.Append(nil, version, want, least)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := wire.Decode(b[wire.HeaderSize:], version, used); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(want, used, cmpopts.EquateEmpty()); diff != "" {
+					t.Fatalf("(-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// TestLaterFields accepts messages that are longer than their fields.
+func TestLaterFields(t *testing.T) {
+	for _, s := range samples() {
+		b, err := wire.Append(nil, s.version, s.message, s.descriptors)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := append(b[wire.HeaderSize:], "a later field"...)
+		got, err := wire.Parse(wire.Header{Kind: s.message.Kind()}, body, s.version)
+		if err != nil {
+			t.Errorf("%s: %v", s.name, err)
+			continue
+		}
+		if diff := cmp.Diff(s.message, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", s.name, diff)
+		}
+	}
+}
+
+// TestCutShort refuses every message that lacks its last byte.
+func TestCutShort(t *testing.T) {
+	for _, s := range samples() {
+		b, err := wire.Append(nil, s.version, s.message, s.descriptors)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := b[wire.HeaderSize:]
+		for n := range len(body) {
+			if n > 100 && n < len(body)-100 {
+				continue // the middle of something long
+			}
+			if _, err := wire.Parse(wire.Header{Kind: s.message.Kind()}, body[:n], s.version); !errors.Is(err, wire.ErrProtocol) {
+				t.Errorf("%s cut to %d of %d bytes: %v, want ErrProtocol", s.name, n, len(body), err)
+			}
+		}
+	}
+}
+
+func TestAppendRefuses(t *testing.T) {
+	attrs := func(name, value string) map[string]string { return map[string]string{name: value} }
+	many := map[string]string{}
+	for i := range wire.MaxAttrs + 1 {
+		many[fmt.Sprint(i)] = ""
+	}
+	tests := []struct {
+		name        string
+		message     wire.Message
+		descriptors int
+		want        string
+	}{
+		{name: "key too long", message: &wire.Send{Key: strings.Repeat("k", 201)}, want: "send.key: text of 201 bytes, and at most 200 are allowed"},
+		{name: "name not UTF-8", message: &wire.Serve{Stage: "a\xff"}, want: "serve.stage: text that is not UTF-8"},
+		{name: "payload too large", message: &wire.Emit{Payload: make([]byte, wire.MaxInline+1)}, want: "emit.payload: 32769 bytes"},
+		{name: "arguments too large", message: &wire.Call{Arguments: make([]byte, wire.MaxPiece+1)}, want: "call.arguments: 60001 bytes"},
+		{name: "payload without its flag", message: &wire.Put{Payload: []byte("x"), Size: 1}, want: "put.payload: 1 bytes, without the flag"},
+		{name: "size of the payload", message: &wire.Deliver{Payload: []byte("x"), Flags: wire.FlagInline}, want: "deliver.payload: 1 bytes, and the size says 0"},
+		{name: "too many attributes", message: &wire.Send{Attrs: many}, want: "send.attrs: 33 of them"},
+		{name: "attribute without a name", message: &wire.Send{Attrs: attrs("", "v")}, want: "send.attrs: an attribute without a name"},
+		{name: "attribute name too long", message: &wire.Send{Attrs: attrs(strings.Repeat("n", 65), "v")}, want: "send.attrs: text of 65 bytes"},
+		{name: "attribute value too long", message: &wire.Send{Attrs: attrs("n", strings.Repeat("v", 513))}, want: "send.attrs: text of 513 bytes"},
+		{name: "trace state too long", message: &wire.Open{Trace: wire.Trace{State: strings.Repeat("s", 513)}}, want: "open.trace: text of 513 bytes"},
+		{name: "outcome zero", message: &wire.Over{}, want: "over.outcome: 0, and only 1 to 4"},
+		{name: "policy beyond", message: &wire.Welcome{Inputs: []wire.Edge{{Policy: 3}}}, want: "welcome.inputs: 3, and only 0 to 2"},
+		{name: "state beyond", message: &wire.Serving{State: 2}, want: "serving.state: 2, and only 0 to 1"},
+		{name: "too many puts for a count", message: &wire.Returned{Puts: make([]uint32, 1<<16)}, want: "returned.puts: 65536 of them"},
+		{name: "too many puts for a packet", message: &wire.Returned{Puts: make([]uint32, wire.MaxReturned+1)}, want: "returned of 65538 bytes, and a packet holds at most 65536"},
+		{name: "too many edges for a packet", message: &wire.Serving{Outputs: make([]wire.Edge, 4000)}, want: "serving of 68034 bytes"},
+		{name: "descriptor missing", message: &wire.Offer{}, want: "offer with 0 descriptors, and it comes with 1 to 1"},
+		{name: "descriptor too many", message: &wire.Grant{}, descriptors: 2, want: "grant with 2 descriptors, and it comes with 0 to 1"},
+		{name: "descriptor unwanted", message: &wire.Bye{}, descriptors: 1, want: "bye with 1 descriptors"},
+		{name: "descriptors negative", message: &wire.Bye{}, descriptors: -1, want: "bye with -1 descriptors"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			before := append(make([]byte, 0, 64), "before"...)
+			got, err := wire.Append(before, wire.Version, tt.message, tt.descriptors)
+			if !errors.Is(err, wire.CodeInvalid) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("Append: %v; want invalid: %s", err, tt.want)
+			}
+			if string(got) != "before" {
+				t.Errorf("Append returned %q, want what there was before", got)
+			}
+		})
+	}
+}
+
+func TestReturnedFits(t *testing.T) {
+	b, err := wire.Append(nil, wire.Version, &wire.Returned{Puts: make([]uint32, wire.MaxReturned)}, 0)
+	if err != nil || len(b) > wire.MaxPacket {
+		t.Errorf("MaxReturned puts: %v, %d bytes", err, len(b))
+	}
+}
+
+// TestTextIsCut sends error texts that cannot travel as they are.
+func TestTextIsCut(t *testing.T) {
+	tests := []struct {
+		name string
+		give string
+		want string
+	}{
+		{name: "fits", give: strings.Repeat("t", 4096), want: strings.Repeat("t", 4096)},
+		{name: "one byte too long", give: strings.Repeat("t", 4097), want: strings.Repeat("t", 4096)},
+		{name: "cut inside a rune", give: "t" + strings.Repeat("ü", 4096), want: "t" + strings.Repeat("ü", 2047)},
+		{name: "not UTF-8", give: "file \xff\xfe not found", want: "file \uFFFD not found"},
+		{name: "nothing is UTF-8", give: strings.Repeat("a\xff", 5000), want: strings.Repeat("a\uFFFD", 1024)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			give := &wire.Failed{Code: wire.CodeInternal, Text: tt.give}
+			b, err := wire.Append(nil, wire.Version, give, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if give.Text != tt.give {
+				t.Error("Append changed the message")
+			}
+			var got wire.Failed
+			if err := wire.Decode(b[wire.HeaderSize:], wire.Version, &got); err != nil {
+				t.Fatal(err)
+			}
+			if got.Text != tt.want {
+				t.Errorf("%d bytes %.40q, want %d bytes %.40q", len(got.Text), got.Text, len(tt.want), tt.want)
+			}
+		})
+	}
+}
+
+func TestNextRefusesLongPacket(t *testing.T) {
+	if _, _, _, err := wire.Next(make([]byte, wire.MaxPacket+1)); !errors.Is(err, wire.ErrProtocol) {
+		t.Errorf("Next of a packet that is too long: %v, want ErrProtocol", err)
+	}
+	if _, _, _, err := wire.Next(nil); !errors.Is(err, wire.ErrProtocol) {
+		t.Errorf("Next of nothing: %v, want ErrProtocol", err)
+	}
+}
+
+// TestReservedIsNotLookedAt reads a message whose reserved bytes are set.
+func TestReservedIsNotLookedAt(t *testing.T) {
+	want := &wire.Reserve{Token: 1, Source: 2, Edge: 3, Size: 4}
+	b, err := wire.Append(nil, wire.Version, want, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[7], b[wire.HeaderSize+14], b[wire.HeaderSize+15] = 1, 2, 3
+	h, body, _, err := wire.Next(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := wire.Parse(h, body, wire.Version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(wire.Message(want), got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestKinds holds the table of kinds to the structs and to the protocol.
+func TestKinds(t *testing.T) {
+	if got := len(allKinds()); got != 37 {
+		t.Errorf("%d kinds, and the protocol has 37", got)
+	}
+	for _, s := range samples() {
+		b, err := wire.Append(nil, s.version, s.message, s.descriptors)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, body, _, err := wire.Next(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := wire.Parse(h, body, s.version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind, typ := s.message.Kind(), reflect.TypeOf(s.message)
+		if h.Kind != kind || reflect.TypeOf(m) != typ {
+			t.Errorf("%v is written as %v and read as %T", typ, h.Kind, m)
+		}
+		if want := snakeCase(typ.Elem().Name()); kind.String() != want {
+			t.Errorf("%v is named %v, want %s", typ, kind, want)
+		}
+		if kind.Direction() == 0 {
+			t.Errorf("%v has no direction", kind)
+		}
+	}
+	if wire.Kind(0).Known() || wire.Kind(9).Direction() != 0 || wire.Kind(61).String() != "kind 61" {
+		t.Error("numbers that are no kinds are taken for some")
+	}
+}
+
+func TestNegotiate(t *testing.T) {
+	tests := []struct {
+		name                   string
+		minA, maxA, minB, maxB uint16
+		want                   uint16
+		ok                     bool
+	}{
+		{name: "the same", minA: 1, maxA: 2, minB: 1, maxB: 2, want: 2, ok: true},
+		{name: "a newer client", minA: 1, maxA: 2, minB: 2, maxB: 3, want: 2, ok: true},
+		{name: "an older client", minA: 1, maxA: 2, minB: 1, maxB: 1, want: 1, ok: true},
+		{name: "a client too new", minA: 1, maxA: 2, minB: 3, maxB: 4},
+		{name: "a client too old", minA: 2, maxA: 3, minB: 1, maxB: 1},
+		{name: "one inside the other", minA: 1, maxA: 9, minB: 4, maxB: 5, want: 5, ok: true},
+		{name: "a range that is none", minA: 1, maxA: 2, minB: 2, maxB: 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, ok := wire.Negotiate(tt.minA, tt.maxA, tt.minB, tt.maxB)
+			if got != tt.want || ok != tt.ok {
+				t.Errorf("Negotiate = %d, %v; want %d, %v", got, ok, tt.want, tt.ok)
+			}
+			if swapped, _ := wire.Negotiate(tt.minB, tt.maxB, tt.minA, tt.maxA); swapped != got {
+				t.Errorf("Negotiate the other way round = %d, want %d", swapped, got)
+			}
+		})
+	}
+}
+
+func TestCodes(t *testing.T) {
+	err := fmt.Errorf("emit: %w", &wire.Error{Code: wire.CodeOver, Text: "request 7 has ended"})
+	if !errors.Is(err, wire.CodeOver) || errors.Is(err, wire.CodeClosing) {
+		t.Errorf("errors.Is does not see the code of %v", err)
+	}
+	if got, want := err.Error(), "emit: over: request 7 has ended"; got != want {
+		t.Errorf("Error() = %q, want %q", got, want)
+	}
+	for err, want := range map[error]wire.Code{
+		nil:                                     wire.OK,
+		io.EOF:                                  wire.CodeInternal,
+		err:                                     wire.CodeOver,
+		wire.CodeTaken:                          wire.CodeTaken,
+		&wire.Error{Code: wire.CodeWindowFull}:  wire.CodeWindowFull,
+		errors.Join(io.EOF, wire.CodeTooLarge):  wire.CodeTooLarge,
+		&wire.Error{Code: 999, Text: "a later"}: 999,
+	} {
+		if got := wire.CodeOf(err); got != want {
+			t.Errorf("CodeOf(%v) = %v, want %v", err, got, want)
+		}
+	}
+	for code, want := range map[wire.Code]string{wire.OK: "ok", wire.CodeTooLarge: "too large", wire.CodeInternal: "internal", 15: "code 15"} {
+		if got := code.String(); got != want {
+			t.Errorf("Code %d is %q, want %q", code, got, want)
+		}
+	}
+}
+
+// TestAllocations holds the messages that come and go most to none.
+func TestAllocations(t *testing.T) {
+	buf := make([]byte, 0, wire.MaxPacket)
+	deliver := &wire.Deliver{Source: 1, Delivery: 2, Segment: 3, Size: 1 << 20, Key: "the key"}
+	packet, err := wire.Append(nil, wire.Version, deliver, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name string
+		do   func() error
+	}{
+		{name: "append deliver", do: func() error { _, err := wire.Append(buf, wire.Version, deliver, 0); return err }},
+		{name: "append finish", do: func() error {
+			_, err := wire.Append(buf, wire.Version, &wire.Finish{Delivery: 7}, 0)
+			return err
+		}},
+		{name: "decode deliver", do: func() error {
+			_, body, _, err := wire.Next(packet)
+			return errors.Join(err, wire.Decode(body, wire.Version, deliver))
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := testing.AllocsPerRun(100, func() {
+				if err := tt.do(); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if n != 0 {
+				t.Errorf("%v allocations, want none", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,18 @@
+package shmstore
+
+import "fmt"
+
+// ArenaSegment opens the arena for reading once more, for passing it on to
+// processes that read payloads by their place in it, and whose leases somebody
+// else keeps. It is the caller's to close. The store must be in [Shared] memory;
+// else the error is [ErrUnsupported]. Any goroutine may call it.
+func (s *Store) ArenaSegment() (*Segment, error) {
+	if s.memory != Shared {
+		return nil, fmt.Errorf("%w: the store is in %v memory, which no other process can read", ErrUnsupported, s.memory)
+	}
+	fd, err := duplicate(s.arenaSegment.fd)
+	if err != nil {
+		return nil, fmt.Errorf("expose the arena: %w", err)
+	}
+	return OpenSegment("arena", fd, int64(len(s.arenaSegment.data)))
+}

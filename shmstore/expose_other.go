@@ -1,0 +1,5 @@
+//go:build !linux
+
+package shmstore
+
+func duplicate(int) (int, error) { return -1, ErrUnsupported }
