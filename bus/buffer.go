@@ -267,7 +267,7 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 		if inline != nil {
 			d.Inline, d.Codec, d.foreign = inline, uint32(b.codec), b.lent
 		}
-		d.cost, d.cause = b.price, b.e.cause
+		d.cost, d.cause, d.put = b.price, b.e.cause, b.em.put
 		if b.em.copies {
 			f.sent.copies++
 		}

@@ -36,6 +36,7 @@ type Delivery struct {
 	parked  int64    // bytes charged to the join account
 	foreign *foreign // where Inline lies, when it is neither in d nor on the heap
 	fed     *fed     // whom to tell that it is finished, when it came from another process; nil: nobody
+	put     *put     // what brought it, when a node sent it; nil: nothing to be told
 	cause   uint32   // the fed delivery whose handling sent it, for a node
 	small   [smallBytes]byte
 }
@@ -212,6 +213,7 @@ func (d *Delivery) giveBack() {
 	if d.parked != 0 {
 		d.flow.req.bus.joinBytes.Add(-d.parked)
 	}
+	d.put.spent(d.credit)
 	d.flow.give(d.credit)
 }
 

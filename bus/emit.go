@@ -39,6 +39,7 @@ type emission struct {
 	attrs map[string]string
 	last  bool
 
+	put    *put // a node's, which wants to know what becomes of it
 	copies bool // the bus copies the payload, where a stage could have filled it in place
 }
 

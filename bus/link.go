@@ -39,7 +39,7 @@ type link struct {
 	segments  map[uint32]*segment // the host has told us of
 	offers    map[*segment]uint32 // we have told the host of
 	lastOffer uint32
-	out       map[uint32]func() // puts: what to do when they are returned
+	out       map[uint32]outgoing // puts that have not been returned
 	tasks     map[uint32]*nodeTask
 	requests  map[uint32]*upstream
 	stages    []*nodeStage
@@ -54,7 +54,7 @@ func dialLink(ctx context.Context, path, bus, name string) (*link, error) {
 	}
 	l := &link{
 		conn: conn, in: peer.NewReceiver(conn), drained: make(chan struct{}), done: make(chan struct{}), questions: make(map[uint32]*question),
-		segments: make(map[uint32]*segment), offers: make(map[*segment]uint32), out: make(map[uint32]func()),
+		segments: make(map[uint32]*segment), offers: make(map[*segment]uint32), out: make(map[uint32]outgoing),
 		tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
@@ -125,8 +125,8 @@ func (l *link) run() {
 	for _, u := range requests {
 		u.hostGone(l.err)
 	}
-	for _, returned := range out {
-		returned()
+	for _, o := range out {
+		o.returned()
 	}
 	l.dropSegments()
 }
@@ -174,6 +174,8 @@ func (l *link) handle(m wire.Message, fds []int) error {
 		for _, id := range m.Puts {
 			l.returned(id)
 		}
+	case *wire.Spent:
+		l.spent(m)
 	case *wire.Open:
 		return l.open(m)
 	case *wire.End:
@@ -389,17 +391,31 @@ func (f *fed) finish(d *Delivery) {
 	if f == nil || f.done {
 		return
 	}
+	f.tell(d.foreign, d.foreign != nil && d.foreign.refs.Load() > 1)
+}
+
+// retain tells the host that d was handled, and that its payload stays here
+// for a replay.
+func (f *fed) retain(d *Delivery) {
+	if f != nil && !f.done {
+		f.tell(d.foreign, d.foreign != nil)
+	}
+}
+
+// tell sends the finish of a delivery. A payload that stays is released when
+// the last of its references here is.
+func (f *fed) tell(p *foreign, stays bool) {
 	f.done = true
 	m := &wire.Finish{Delivery: f.id}
 	if f.err != nil {
 		m.Code, m.Text = wire.CodeInternal, f.err.Error()
 	}
-	if d.foreign != nil && d.foreign.refs.Load() > 1 {
+	if stays {
 		m.Flags |= wire.FinishKeep
 		id, l := f.id, f.link
-		d.foreign.free = func() { _ = l.sender.Queue(&wire.Release{Delivery: id}) }
+		p.free = func() { l.queue(&wire.Release{Delivery: id}) }
 	}
-	_ = f.link.sender.Queue(m) // a host that is gone wants nothing back
+	f.link.queue(m)
 }
 
 // receive makes a delivery of a message.
@@ -466,7 +482,7 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 	if l.out == nil {
 		return l.err
 	}
-	l.out[m.Put] = returned
+	l.out[m.Put] = outgoing{d, returned}
 	if seg != nil {
 		if err := l.offer(seg, m); err != nil {
 			delete(l.out, m.Put)
@@ -497,13 +513,39 @@ func (l *link) offer(seg *segment, m *wire.Put) error {
 	return nil
 }
 
+// outgoing is a put that the host has not returned.
+type outgoing struct {
+	d        *Delivery
+	returned func()
+}
+
 func (l *link) returned(id uint32) {
 	l.mu.Lock()
-	f := l.out[id]
+	o, ok := l.out[id]
 	delete(l.out, id)
 	l.mu.Unlock()
-	if f != nil {
-		f()
+	if ok {
+		o.returned()
+	}
+}
+
+// spent gives credit back for a payload that the host still needs.
+func (l *link) spent(m *wire.Spent) {
+	l.mu.Lock()
+	o, ok := l.out[m.Put]
+	var back uint64
+	if ok { // not finished, so that nobody else looks at its credit
+		if o.d.credit >= oneDelivery {
+			back = oneDelivery
+		}
+		if m.Flags&wire.SpentBytes != 0 {
+			back += o.d.credit & bytesMask
+		}
+		o.d.credit -= back
+	}
+	l.mu.Unlock()
+	if back != 0 {
+		o.d.flow.give(back)
 	}
 }
 

@@ -85,6 +85,11 @@ func portEdge(e wire.Edge, from, to string) *edge {
 	if e.Window == 0 {
 		p.spec.Window, p.window = Unbounded, noWindow
 	}
+	if p.spec.Policy == DropOldest {
+		// What is to be dropped waits at the host, beside what the consumer has.
+		p.spec.Policy, p.window = Block, noWindow
+		p.windowBytes = min(2*p.windowBytes, maxWindowBytes)
+	}
 	return p
 }
 

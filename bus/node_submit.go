@@ -262,11 +262,11 @@ func (l *link) returnAll() {
 	l.mu.Lock()
 	out := l.out
 	if out != nil {
-		l.out = make(map[uint32]func())
+		l.out = make(map[uint32]outgoing)
 	}
 	l.mu.Unlock()
-	for _, returned := range out {
-		returned()
+	for _, o := range out {
+		o.returned()
 	}
 }
 

@@ -248,9 +248,7 @@ func (d *Delivery) retainHeld() {
 		return
 	}
 	if d.credit >= oneDelivery {
-		d.credit -= oneDelivery
-		d.flow.retained.Add(d.cost)
-		d.flow.give(oneDelivery)
+		d.retainBytes()
 	}
 	d.flow.consumer.unhold(d)
 }

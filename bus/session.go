@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"sync"
 	"time"
@@ -105,10 +106,10 @@ func (s *session) describe() string {
 	return fmt.Sprintf("process %d%s%s", s.proc.PID(), name, state)
 }
 
-// queue sends a message. An error means that the session is about to end, and
-// its reader finds out.
+// queue sends a message. That the client has hung up is for the reader to find
+// out, which may have a last message to read.
 func (s *session) queue(m wire.Message, fds ...int) {
-	if err := s.sender.Queue(m, fds...); err != nil {
+	if err := s.sender.Queue(m, fds...); err != nil && !errors.Is(err, peer.ErrGone) && !errors.Is(err, peer.ErrClosed) {
 		s.fail(err)
 	}
 }
@@ -312,6 +313,7 @@ var errUnknown = errors.New("there is no such thing")
 func (s *session) end(reason error) {
 	died := s.awaitDeath(reason)
 	cause := s.causeOf(reason, died)
+	s.srv.log.Info("a process is gone", slog.Int("pid", s.proc.PID()), slog.String("name", s.name), slog.Any("reason", cause))
 	s.cancel(cause)
 	_ = s.conn.Close()
 	s.wg.Wait() // nothing is emitted or finished for the client from here on

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -299,7 +300,7 @@ func (s *session) arenaBytes() int64 {
 	var need int64
 	for _, rep := range s.replicas {
 		for _, e := range rep.remote.stage.out {
-			need += e.windowBytes * int64(rep.remote.stage.spec.MaxInflight)
+			need += e.windowBytes * int64(rep.remote.stage.spec.MaxInflight*rep.remote.stage.spec.Replicas)
 		}
 	}
 	if need == 0 { // one that submits
@@ -527,8 +528,8 @@ func (s *session) put(m *wire.Put) error {
 	if err != nil {
 		return err
 	}
-	id := m.Put
-	p, err := s.putPayload(m, func() { s.queue(&wire.Returned{Puts: []uint32{id}}) })
+	origin := &put{sess: s, id: m.Put}
+	p, err := s.putPayload(m, origin.returned)
 	if err != nil {
 		return err
 	}
@@ -541,6 +542,7 @@ func (s *session) put(m *wire.Put) error {
 		p.release()
 		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 	}
+	em.put = origin
 	delivery, c := m.Delivery, codec.ID(m.Codec)
 	counted, repeat := false, false
 	return src.do(src.once(func(e Emitter) error {
@@ -561,6 +563,32 @@ func (s *session) put(m *wire.Put) error {
 		}
 		p.release()
 	}))
+}
+
+// put is a payload that a node keeps the books of, as the host knows it.
+type put struct {
+	sess *session
+	id   uint32
+	gone atomic.Bool // returned
+}
+
+// returned tells the node that nobody needs the payload any more.
+func (p *put) returned() {
+	p.gone.Store(true)
+	p.sess.queue(&wire.Returned{Puts: []uint32{p.id}})
+}
+
+// spent tells the node that credit came back for a payload that is still
+// needed.
+func (p *put) spent(credit uint64) {
+	if p == nil || credit == 0 || p.gone.Load() {
+		return
+	}
+	m := &wire.Spent{Put: p.id}
+	if credit&bytesMask != 0 {
+		m.Flags = wire.SpentBytes
+	}
+	p.sess.queue(m)
 }
 
 // putPayload finds the payload of a put. One that is forwarded only tells the

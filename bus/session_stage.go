@@ -36,7 +36,8 @@ func (s *session) serve(m *wire.Serve) error {
 	}
 	s.queue(&wire.Serving{
 		Token: m.Token, Stage: uint32(number), Replica: uint32(rep.number),
-		MaxInflight: uint32(st.spec.MaxInflight), State: state, Join: st.spec.Remote.Join, Batch: uint32(st.spec.Remote.Batch),
+		// All of the stage's tasks may come to be here, when other replicas die.
+		MaxInflight: uint32(st.spec.MaxInflight * st.spec.Replicas), State: state, Join: st.spec.Remote.Join, Batch: uint32(st.spec.Remote.Batch),
 		Inputs: wireEdges(st.in, false), Outputs: wireEdges(st.out, true),
 	})
 	if f := s.srv.opts.OnServe; f != nil {

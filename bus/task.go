@@ -155,11 +155,18 @@ func (t *Task) rewindOutput(toStart bool) {
 // the window is given back, its bytes are not.
 func (t *Task) retain(d *Delivery) {
 	t.retained = append(t.retained, d)
+	d.fed.retain(d)
 	if d.credit >= oneDelivery {
-		d.credit -= oneDelivery
-		d.flow.retained.Add(d.cost)
-		d.flow.give(oneDelivery)
+		d.retainBytes()
 	}
+}
+
+// retainBytes gives the delivery's place in the window back, but not its bytes.
+func (d *Delivery) retainBytes() {
+	d.credit -= oneDelivery
+	d.flow.retained.Add(d.cost)
+	d.put.spent(oneDelivery)
+	d.flow.give(oneDelivery)
 }
 
 // awaitSenders returns when whoever was sending to this task when its request

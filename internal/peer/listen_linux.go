@@ -118,34 +118,45 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// bind makes the socket file. Its mode is that of the socket's own inode, less
-// the umask: set before bind, the file never exists with a wider one, and the
-// umask, which belongs to all threads of the process, is left alone. It can
-// only take bits away; those come back by a chmod.
+// bind makes the socket file and listens.
 func bind(path string, opts ListenOptions) (*net.UnixListener, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	f, err := bindSocket(path, opts.Mode)
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), path)
 	defer f.Close() // FileListener has a descriptor of its own
-	if err := unix.Fchmod(fd, uint32(opts.Mode)); err != nil {
-		return nil, err
+	err = os.Chmod(path, opts.Mode)
+	if err == nil {
+		err = unix.Listen(int(f.Fd()), opts.Backlog)
 	}
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-		return nil, err
+	var l net.Listener
+	if err == nil {
+		l, err = net.FileListener(f)
 	}
-	if err := os.Chmod(path, opts.Mode); err != nil {
-		return nil, errors.Join(err, os.Remove(path))
-	}
-	if err := unix.Listen(fd, opts.Backlog); err != nil {
-		return nil, errors.Join(err, os.Remove(path))
-	}
-	l, err := net.FileListener(f)
 	if err != nil {
 		return nil, errors.Join(err, os.Remove(path))
 	}
 	return l.(*net.UnixListener), nil
+}
+
+// bindSocket makes the socket file. Its mode is that of the socket's own inode,
+// less the umask. Set before bind, the file never exists with a wider one, and
+// the umask, which belongs to all threads of the process, is left alone. The
+// bits that the umask takes away come back by a chmod.
+func bindSocket(path string, mode fs.FileMode) (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Fchmod(fd, uint32(mode))
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrUnix{Name: path})
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // Path returns the path that clients dial.

@@ -198,3 +198,19 @@ func (m *Returned) fields(c *coder) {
 	c.begin(KindReturned)
 	c.numbers("puts", &m.Puts)
 }
+
+// SpentBytes is the flag of a Spent that gives the bytes back too.
+const SpentBytes = 1
+
+// Spent gives the place of a put in the windows back, while its payload is
+// still needed: Returned comes later.
+type Spent struct {
+	Put   uint32
+	Flags uint8 // SpentBytes
+}
+
+func (m *Spent) fields(c *coder) {
+	c.begin(KindSpent)
+	c.u32("put", &m.Put)
+	c.u8("flags", &m.Flags)
+}

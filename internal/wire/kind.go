@@ -37,6 +37,7 @@ const (
 	KindOffer    Kind = 41
 	KindPut      Kind = 42
 	KindReturned Kind = 43
+	KindSpent    Kind = 44
 
 	KindSubmit       Kind = 48
 	KindSubmitted    Kind = 49
@@ -102,6 +103,7 @@ var kinds = [...]kindInfo{
 	KindOffer:    {name: "offer", direction: ToHost, make: func() Message { return new(Offer) }, minDescriptors: 1, maxDescriptors: 1},
 	KindPut:      {name: "put", direction: ToHost, make: func() Message { return new(Put) }},
 	KindReturned: {name: "returned", direction: ToClient, make: func() Message { return new(Returned) }},
+	KindSpent:    {name: "spent", direction: ToClient, make: func() Message { return new(Spent) }},
 
 	KindSubmit:       {name: "submit", direction: ToHost, make: func() Message { return new(Submit) }},
 	KindSubmitted:    {name: "submitted", direction: ToClient, make: func() Message { return new(Submitted) }},

@@ -72,6 +72,8 @@ func walk(m Message, c *coder) {
 		m.fields(c)
 	case *Returned:
 		m.fields(c)
+	case *Spent:
+		m.fields(c)
 	case *Submit:
 		m.fields(c)
 	case *Submitted:
@@ -94,35 +96,38 @@ func walk(m Message, c *coder) {
 }
 
 // Kind says which message it is.
-func (*Hello) Kind() Kind        { return KindHello }
-func (*Welcome) Kind() Kind      { return KindWelcome }
-func (*Refuse) Kind() Kind       { return KindRefuse }
-func (*Failed) Kind() Kind       { return KindFailed }
-func (*Serve) Kind() Kind        { return KindServe }
-func (*Serving) Kind() Kind      { return KindServing }
-func (*Open) Kind() Kind         { return KindOpen }
-func (*Deliver) Kind() Kind      { return KindDeliver }
-func (*Finish) Kind() Kind       { return KindFinish }
-func (*Release) Kind() Kind      { return KindRelease }
-func (*End) Kind() Kind          { return KindEnd }
-func (*Ended) Kind() Kind        { return KindEnded }
-func (*Over) Kind() Kind         { return KindOver }
-func (*Leave) Kind() Kind        { return KindLeave }
-func (*Drain) Kind() Kind        { return KindDrain }
-func (*Segment) Kind() Kind      { return KindSegment }
-func (*Forget) Kind() Kind       { return KindForget }
-func (*Emit) Kind() Kind         { return KindEmit }
-func (*Emitted) Kind() Kind      { return KindEmitted }
-func (*Arena) Kind() Kind        { return KindArena }
-func (*ArenaAt) Kind() Kind      { return KindArenaAt }
-func (*Sealed) Kind() Kind       { return KindSealed }
-func (*Reserve) Kind() Kind      { return KindReserve }
-func (*Grant) Kind() Kind        { return KindGrant }
-func (*Send) Kind() Kind         { return KindSend }
-func (*Abort) Kind() Kind        { return KindAbort }
-func (*Offer) Kind() Kind        { return KindOffer }
-func (*Put) Kind() Kind          { return KindPut }
-func (*Returned) Kind() Kind     { return KindReturned }
+func (*Hello) Kind() Kind    { return KindHello }
+func (*Welcome) Kind() Kind  { return KindWelcome }
+func (*Refuse) Kind() Kind   { return KindRefuse }
+func (*Failed) Kind() Kind   { return KindFailed }
+func (*Serve) Kind() Kind    { return KindServe }
+func (*Serving) Kind() Kind  { return KindServing }
+func (*Open) Kind() Kind     { return KindOpen }
+func (*Deliver) Kind() Kind  { return KindDeliver }
+func (*Finish) Kind() Kind   { return KindFinish }
+func (*Release) Kind() Kind  { return KindRelease }
+func (*End) Kind() Kind      { return KindEnd }
+func (*Ended) Kind() Kind    { return KindEnded }
+func (*Over) Kind() Kind     { return KindOver }
+func (*Leave) Kind() Kind    { return KindLeave }
+func (*Drain) Kind() Kind    { return KindDrain }
+func (*Segment) Kind() Kind  { return KindSegment }
+func (*Forget) Kind() Kind   { return KindForget }
+func (*Emit) Kind() Kind     { return KindEmit }
+func (*Emitted) Kind() Kind  { return KindEmitted }
+func (*Arena) Kind() Kind    { return KindArena }
+func (*ArenaAt) Kind() Kind  { return KindArenaAt }
+func (*Sealed) Kind() Kind   { return KindSealed }
+func (*Reserve) Kind() Kind  { return KindReserve }
+func (*Grant) Kind() Kind    { return KindGrant }
+func (*Send) Kind() Kind     { return KindSend }
+func (*Abort) Kind() Kind    { return KindAbort }
+func (*Offer) Kind() Kind    { return KindOffer }
+func (*Put) Kind() Kind      { return KindPut }
+func (*Returned) Kind() Kind { return KindReturned }
+
+// Kind says which message it is.
+func (*Spent) Kind() Kind        { return KindSpent }
 func (*Submit) Kind() Kind       { return KindSubmit }
 func (*Submitted) Kind() Kind    { return KindSubmitted }
 func (*CloseSend) Kind() Kind    { return KindCloseSend }

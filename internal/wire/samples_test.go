@@ -149,6 +149,7 @@ func emittingSamples() []sample {
 		{name: "put-inline", message: &wire.Put{Put: 32, Source: 9, Flags: wire.FlagInline, Codec: 1, Size: 3, Payload: []byte{0, 0xff, 0x80}}},
 		{name: "returned", message: &wire.Returned{Puts: []uint32{31, 32, math.MaxUint32}}},
 		{name: "returned-none", message: &wire.Returned{}},
+		{name: "spent", message: &wire.Spent{Put: 31, Flags: wire.SpentBytes}},
 	}
 }
 

@@ -1,0 +1,143 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// roleVariable tells the test binary to play another process.
+const roleVariable = "OMNIBUS_PEER_TEST_ROLE"
+
+// pathVariable is the socket that the role is about.
+const pathVariable = "OMNIBUS_PEER_TEST_PATH"
+
+func TestMain(m *testing.M) {
+	switch role := os.Getenv(roleVariable); role {
+	case "":
+		goleak.VerifyTestMain(m)
+	case "dial":
+		play(dialRole)
+	case "listen":
+		play(listenRole)
+	default:
+		play(func(string) error { return fmt.Errorf("no role %q", role) })
+	}
+}
+
+// play runs a role until its standard input ends.
+func play(role func(path string) error) {
+	if err := role(os.Getenv(pathVariable)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(0)
+}
+
+var roleConn any // keeps what the role has open from being collected
+
+func dialRole(path string) error {
+	conn, err := Dial(context.Background(), path)
+	if err != nil {
+		return err
+	}
+	roleConn = conn
+	return conn.Send([]byte("hello"), nil)
+}
+
+func listenRole(path string) error {
+	l, err := Listen(path, ListenOptions{})
+	roleConn = l
+	return err
+}
+
+// start runs the test binary in a role and returns when it is ready. It is
+// killed at the end of the test.
+func start(t *testing.T, role, path string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), roleVariable+"="+role, pathVariable+"="+path)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		_ = cmd.Process.Kill() // it may be dead
+		_ = cmd.Wait()         // it was killed
+	})
+	line := make([]byte, len("ready\n"))
+	if _, err := io.ReadFull(stdout, line); err != nil {
+		t.Fatalf("role %s: %v", role, err)
+	}
+	return cmd
+}
+
+// socketPath returns a path that is short enough for a socket.
+func socketPath(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "peer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "bus", "test.sock")
+}
+
+// pair returns a connection, both ends of which are closed with the test.
+func pair(t testing.TB) (*Conn, *Conn) {
+	t.Helper()
+	a, b, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close(); b.Close() })
+	return a, b
+}
+
+// openFiles returns what the process has open, by descriptor.
+func openFiles(t *testing.T) map[string]string {
+	t.Helper()
+	const dir = "/proc/self/fd"
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for _, e := range entries {
+		if target, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && !strings.HasPrefix(target, "/proc/") {
+			files[e.Name()] = target
+		}
+	}
+	return files
+}
+
+// checkNoLeak runs f and reports descriptors that it leaves behind.
+func checkNoLeak(t *testing.T, f func()) {
+	t.Helper()
+	before := openFiles(t)
+	f()
+	for fd, target := range openFiles(t) {
+		// The runtime's poller opens its own once.
+		if before[fd] == "" && !strings.Contains(target, "event") {
+			t.Errorf("descriptor %s is left behind: %s", fd, target)
+		}
+	}
+}

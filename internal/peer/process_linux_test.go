@@ -1,0 +1,223 @@
+package peer
+
+import (
+	"errors"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ways are the ways to watch a process.
+var ways = []struct {
+	name string
+	opts watchOptions
+}{
+	{name: "pidfd of the socket"},
+	{name: "pidfd by number", opts: watchOptions{withoutPeerPIDFD: true}},
+	{name: "without poller", opts: watchOptions{withoutPoller: true}},
+}
+
+// child starts a process that connects, and returns this end of the connection.
+func child(t *testing.T) (*exec.Cmd, *Conn) {
+	t.Helper()
+	l := listenAt(t, socketPath(t))
+	cmd := start(t, "dial", l.Path())
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if pid, _, _ := conn.Credentials(); pid != cmd.Process.Pid {
+		t.Fatalf("process %d has connected, want %d", pid, cmd.Process.Pid)
+	}
+	return cmd, conn
+}
+
+func watchChild(t *testing.T, conn *Conn, opts watchOptions) *Process {
+	t.Helper()
+	p, err := watch(conn, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func TestProcessDies(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			cmd, conn := child(t)
+			p := watchChild(t, conn, way.opts)
+			if p.PID() != cmd.Process.Pid || p.Exited() || isClosed(p.Done()) {
+				t.Errorf("process %d: Exited %v, Done %v; want %d alive", p.PID(), p.Exited(), isClosed(p.Done()), cmd.Process.Pid)
+			}
+			conn.Close() // the watch outlives the connection
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			<-p.Done()
+			if !p.Exited() {
+				t.Error("Done is closed, and Exited says no")
+			}
+			_ = cmd.Wait() // it was killed
+			if err := p.Signal(syscall.SIGTERM); !errors.Is(err, ErrGone) {
+				t.Errorf("Signal after death: %v, want ErrGone", err)
+			}
+			if p.Stopped() {
+				t.Error("a dead process is Stopped")
+			}
+		})
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestProcessClose closes watches over a process that lives.
+func TestProcessClose(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			_, conn := child(t)
+			checkNoLeak(t, func() {
+				p := watchChild(t, conn, way.opts)
+				if err := errors.Join(p.Close(), p.Close()); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+				if isClosed(p.Done()) || p.Exited() {
+					t.Error("the process lives, and the watch says no")
+				}
+				if err := p.Signal(syscall.SIGKILL); !errors.Is(err, ErrClosed) {
+					t.Errorf("Signal after Close: %v, want ErrClosed", err)
+				}
+			})
+		})
+	}
+}
+
+func TestProcessStops(t *testing.T) {
+	cmd, conn := child(t)
+	p := watchChild(t, conn, watchOptions{})
+	if p.Stopped() {
+		t.Error("Stopped before the signal")
+	}
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, cmd, unix.WSTOPPED)
+	if !p.Stopped() {
+		t.Error("not Stopped after the signal")
+	}
+	if p.Exited() {
+		t.Error("Stopped is taken for Exited")
+	}
+	if err := p.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, cmd, unix.WCONTINUED)
+	if p.Stopped() {
+		t.Error("Stopped after it was continued")
+	}
+}
+
+// waitFor waits until a child has changed its state.
+func waitFor(t *testing.T, cmd *exec.Cmd, state int) {
+	t.Helper()
+	for {
+		err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, state, nil)
+		if err == nil {
+			return
+		}
+		if err != unix.EINTR {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestProcessSignal kills a process by its watch.
+func TestProcessSignal(t *testing.T) {
+	cmd, conn := child(t)
+	p := watchChild(t, conn, watchOptions{})
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-p.Done()
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("the process ended with %v, want by SIGKILL", err)
+	}
+}
+
+func TestWatchRefuses(t *testing.T) {
+	byNumber := watchOptions{withoutPeerPIDFD: true}
+	t.Run("another pid namespace", func(t *testing.T) {
+		a, _ := pair(t)
+		a.pid = 0
+		if _, err := Watch(a); !errors.Is(err, ErrNamespace) {
+			t.Errorf("Watch: %v, want ErrNamespace", err)
+		}
+	})
+	t.Run("the number of a later process", func(t *testing.T) {
+		_, conn := child(t)
+		conn.since = time.Nanosecond
+		checkNoLeak(t, func() {
+			if _, err := watch(conn, byNumber); !errors.Is(err, ErrGone) {
+				t.Errorf("watch: %v, want ErrGone", err)
+			}
+		})
+	})
+	t.Run("dead and gone", func(t *testing.T) {
+		cmd, conn := child(t)
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // it was killed
+		checkNoLeak(t, func() {
+			if _, err := watch(conn, byNumber); !errors.Is(err, ErrGone) {
+				t.Errorf("watch by number: %v, want ErrGone", err)
+			}
+			// The kernel may still know the process of the socket, and then
+			// says that it is dead.
+			p, err := Watch(conn)
+			if err == nil {
+				<-p.Done()
+				p.Close()
+			} else if !errors.Is(err, ErrGone) {
+				t.Errorf("Watch: %v, want ErrGone or a process that is dead", err)
+			}
+		})
+	})
+}
+
+func TestParseStat(t *testing.T) {
+	const rest = " 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 12345 9 9 9"
+	tests := []struct {
+		name string
+		give string
+		want stat
+		ok   bool
+	}{
+		{name: "sleeping", give: "77 (cat) S" + rest, want: stat{state: 'S', started: 123450 * time.Millisecond}, ok: true},
+		{name: "stopped", give: "77 (cat) T" + rest, want: stat{state: 'T', started: 123450 * time.Millisecond}, ok: true},
+		{name: "a name that lies", give: "77 (a) T 1 (b) S" + rest, want: stat{state: 'S', started: 123450 * time.Millisecond}, ok: true},
+		{name: "cut short", give: "77 (cat) S 1 1 1"},
+		{name: "no number", give: "77 (cat) S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 x 9"},
+		{name: "empty"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := parseStat([]byte(tt.give))
+			if (err == nil) != tt.ok || got != tt.want {
+				t.Errorf("parseStat = %+v, %v; want %+v, ok %v", got, err, tt.want, tt.ok)
+			}
+		})
+	}
+}

@@ -1,0 +1,576 @@
+package peer
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+func newSender(t testing.TB, conn *Conn, opts SenderOptions) *Sender {
+	t.Helper()
+	s, err := NewSender(conn, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// blocked makes a Sender wait for its peer, which has not read anything yet,
+// and returns how many messages it has queued for that: the last one waits.
+func blocked(t *testing.T, s *Sender) (queued uint32) {
+	t.Helper()
+	filler := &wire.Call{Method: "fill", Arguments: make([]byte, wire.MaxPiece)}
+	for ; s.Backlog() == 0; queued++ {
+		filler.Token = queued
+		if err := s.Queue(filler); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for s.Blocked() == 0 {
+		runtime.Gosched() // the goroutine has yet to find out
+	}
+	return queued
+}
+
+// readAll reads all messages until the connection ends.
+func readAll(t *testing.T, conn *Conn, each func(h wire.Header, body []byte, fds []int)) {
+	t.Helper()
+	r := NewReceiver(conn)
+	for {
+		h, body, fds, err := r.Next()
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		each(h, body, fds)
+		closeAll(fds)
+	}
+}
+
+// TestSenderIdle looks for a message right after Queue has returned.
+func TestSenderIdle(t *testing.T) {
+	a, b := pair(t)
+	s := newSender(t, a, SenderOptions{})
+	for i := range uint32(10) {
+		if err := s.Queue(&wire.Release{Delivery: i}); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 100)
+		n, _, err := tryReceive(b, buf)
+		if err != nil {
+			t.Fatalf("nothing has been sent: %v", err)
+		}
+		var m wire.Release
+		if err := wire.Decode(buf[wire.HeaderSize:n], wire.Version, &m); err != nil || m.Delivery != i {
+			t.Errorf("received %+v, %v; want delivery %d", m, err, i)
+		}
+	}
+	if s.Blocked() != 0 || s.Backlog() != 0 {
+		t.Errorf("Blocked %v, Backlog %d; want nothing", s.Blocked(), s.Backlog())
+	}
+}
+
+func tryReceive(c *Conn, buf []byte) (n, flags int, err error) {
+	controlErr := c.raw.Control(func(fd uintptr) {
+		n, _, flags, _, err = unix.Recvmsg(int(fd), buf, nil, unix.MSG_DONTWAIT)
+	})
+	return n, flags, errors.Join(controlErr, err)
+}
+
+// TestSenderOrder queues from several goroutines while the peer reads.
+func TestSenderOrder(t *testing.T) {
+	const producers, each = 4, 3000
+	a, b := pair(t)
+	s := newSender(t, a, SenderOptions{})
+	var wg sync.WaitGroup
+	for p := range uint32(producers) {
+		wg.Go(func() {
+			for i := range uint32(each) {
+				if err := s.Queue(&wire.Finish{Delivery: i, Text: string(rune('a' + p))}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	go func() {
+		wg.Wait()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		a.Close()
+	}()
+	next := map[string]uint32{}
+	var m wire.Finish
+	readAll(t, b, func(_ wire.Header, body []byte, _ []int) {
+		if err := wire.Decode(body, wire.Version, &m); err != nil {
+			t.Error(err)
+		}
+		if m.Delivery != next[m.Text] {
+			t.Errorf("producer %s: message %d, want %d", m.Text, m.Delivery, next[m.Text])
+		}
+		next[m.Text] = m.Delivery + 1
+	})
+	for p := range rune(producers) {
+		if n := next[string('a'+p)]; n != each {
+			t.Errorf("producer %c: %d messages arrived, want %d", 'a'+p, n, each)
+		}
+	}
+}
+
+// TestSenderBatches queues small messages while the peer does not read: they
+// must come in as few packets as they fit into.
+func TestSenderBatches(t *testing.T) {
+	const messages = 20000
+	a, b := pair(t)
+	s := newSender(t, a, SenderOptions{})
+	fillers := blocked(t, s)
+	size := 0
+	for i := range uint32(messages) {
+		m := &wire.Release{Delivery: i}
+		if err := s.Queue(m); err != nil {
+			t.Fatal(err)
+		}
+		size = messageSizeWith(t, m, 0)
+	}
+	go func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		a.Close()
+	}()
+	buf := make([]byte, wire.MaxPacket)
+	var packets, gotFillers, next uint32
+	for {
+		n, _, err := b.Receive(buf)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		packets++
+		for rest := buf[:n]; len(rest) > 0; {
+			var h wire.Header
+			var body []byte
+			if h, body, rest, err = wire.Next(rest); err != nil {
+				t.Fatal(err)
+			}
+			if h.Kind == wire.KindCall {
+				gotFillers++
+				continue
+			}
+			var m wire.Release
+			if err := wire.Decode(body, wire.Version, &m); err != nil || m.Delivery != next {
+				t.Fatalf("delivery %d, %v; want %d", m.Delivery, err, next)
+			}
+			next++
+		}
+	}
+	if next != messages || gotFillers != fillers {
+		t.Errorf("%d messages and %d fillers arrived, want %d and %d", next, gotFillers, messages, fillers)
+	}
+	if most := fillers + uint32(messages*size/wire.MaxPacket) + 2; packets > most {
+		t.Errorf("%d packets, want at most %d", packets, most)
+	}
+}
+
+// TestSenderBacklog fills the queue for a peer that does not read until it is
+// full, and then reads what has been accepted.
+func TestSenderBacklog(t *testing.T) {
+	const bound = 4 * wire.MaxPacket
+	a, b := pair(t)
+	s := newSender(t, a, SenderOptions{BacklogBytes: bound})
+	accepted := blocked(t, s)
+	filler := &wire.Call{Method: "fill", Arguments: make([]byte, wire.MaxPiece)}
+	for {
+		filler.Token = accepted
+		err := s.Queue(filler)
+		if errors.Is(err, ErrBacklog) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted++
+	}
+	// What a filler does not fit into, small ones still do.
+	small := &wire.Call{Method: "fill"}
+	for {
+		small.Token = accepted
+		if s.Queue(small) != nil {
+			break
+		}
+		accepted++
+	}
+	if n, least := s.Backlog(), bound-messageSizeWith(t, small, 0); n > bound || n <= least {
+		t.Errorf("Backlog %d, want more than %d and up to %d", n, least, bound)
+	}
+	file := devNull(t)
+	checkNoLeak(t, func() {
+		long := &wire.Grant{}
+		if err := s.Queue(long, int(file.Fd())); !errors.Is(err, ErrBacklog) {
+			t.Errorf("Queue when it is full: %v, want ErrBacklog", err)
+		}
+	})
+	if s.Blocked() == 0 {
+		t.Error("not Blocked, and the peer does not read")
+	}
+	go func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		a.Close()
+	}()
+	var next uint32
+	readAll(t, b, func(_ wire.Header, body []byte, _ []int) {
+		var m wire.Call
+		if err := wire.Decode(body, wire.Version, &m); err != nil || m.Token != next {
+			t.Errorf("message %d, %v; want %d", m.Token, err, next)
+		}
+		next++
+	})
+	if next != accepted {
+		t.Errorf("%d messages arrived, want the %d that were accepted", next, accepted)
+	}
+	if s.Blocked() != 0 || s.Backlog() != 0 {
+		t.Errorf("Blocked %v, Backlog %d; want nothing", s.Blocked(), s.Backlog())
+	}
+}
+
+// TestSenderDescriptors queues descriptors that the caller closes at once, some
+// to be sent directly and some to wait.
+func TestSenderDescriptors(t *testing.T) {
+	checkNoLeak(t, func() {
+		a, b, err := Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		s := newSender(t, a, SenderOptions{})
+		const messages = 30
+		queue := func(i uint32) {
+			f, err := os.Open(os.DevNull)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if err := s.Queue(&wire.Segment{Segment: i}, int(f.Fd())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		queue(0)
+		blocked(t, s)
+		for i := range uint32(messages - 1) {
+			queue(i + 1)
+		}
+		go func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			a.Close()
+		}()
+		var next uint32
+		readAll(t, b, func(h wire.Header, body []byte, fds []int) {
+			if h.Kind != wire.KindSegment {
+				return
+			}
+			var m wire.Segment
+			if err := wire.Decode(body, wire.Version, &m); err != nil || m.Segment != next {
+				t.Errorf("segment %d, %v; want %d", m.Segment, err, next)
+			}
+			next++
+			var st unix.Stat_t
+			if err := unix.Fstat(fds[0], &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
+				t.Errorf("segment %d: mode %o, %v; want a device", m.Segment, st.Mode, err)
+			}
+		})
+		if next != messages {
+			t.Errorf("%d segments arrived, want %d", next, messages)
+		}
+	})
+}
+
+// TestSenderPostpones finds no room for a message just when the next one comes.
+func TestSenderPostpones(t *testing.T) {
+	a, b := pair(t)
+	s := newSender(t, a, SenderOptions{})
+	attempt := a.try.do
+	first := true
+	a.try.do = func(fd uintptr) bool {
+		if !first {
+			return attempt(fd)
+		}
+		first = false
+		if err := s.Queue(&wire.Forget{Segment: 2}); err != nil {
+			t.Error(err)
+		}
+		a.try.err = unix.EAGAIN
+		return true
+	}
+	file, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkNoLeak(t, func() {
+		if err := s.Queue(&wire.Segment{Segment: 1}, int(file.Fd())); err != nil {
+			t.Fatal(err)
+		}
+		file.Close()
+		r := NewReceiver(b)
+		for _, want := range []wire.Kind{wire.KindSegment, wire.KindForget} {
+			h, _, fds, err := r.Next()
+			if err != nil || h.Kind != want {
+				t.Fatalf("received %v, %v; want %v", h.Kind, err, want)
+			}
+			closeAll(fds)
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+}
+
+// TestSenderDescriptorBound queues descriptors for a peer that does not read.
+func TestSenderDescriptorBound(t *testing.T) {
+	a, b := pair(t)
+	file := devNull(t)
+	checkNoLeak(t, func() {
+		s := newSender(t, a, SenderOptions{})
+		blocked(t, s)
+		accepted := 0
+		for ; accepted <= maxBacklogDescriptors; accepted++ {
+			if err := s.Queue(&wire.Segment{}, int(file.Fd())); err != nil {
+				if !errors.Is(err, ErrBacklog) {
+					t.Fatal(err)
+				}
+				break
+			}
+		}
+		if accepted != maxBacklogDescriptors {
+			t.Errorf("%d descriptors were accepted, want %d", accepted, maxBacklogDescriptors)
+		}
+		b.Close()
+		if err := s.Close(); !errors.Is(err, ErrGone) {
+			t.Errorf("Close: %v, want ErrGone", err)
+		}
+	})
+}
+
+func TestSenderRefuses(t *testing.T) {
+	a, b := pair(t)
+	s := newSender(t, a, SenderOptions{})
+	if err := s.Queue(&wire.Serve{Stage: "\xff"}); !errors.Is(err, wire.CodeInvalid) {
+		t.Errorf("Queue of a message that is none: %v, want CodeInvalid", err)
+	}
+	blocked(t, s)
+	before := s.Backlog()
+	for name, err := range map[string]error{
+		"text":       s.Queue(&wire.Serve{Stage: "\xff"}),
+		"descriptor": s.Queue(&wire.Segment{}),
+	} {
+		if !errors.Is(err, wire.CodeInvalid) {
+			t.Errorf("Queue of a message with a wrong %s: %v, want CodeInvalid", name, err)
+		}
+	}
+	if s.Backlog() != before {
+		t.Errorf("Backlog %d, want %d as before", s.Backlog(), before)
+	}
+	b.Close()
+	if err := s.Close(); !errors.Is(err, ErrGone) {
+		t.Errorf("Close: %v, want ErrGone", err)
+	}
+}
+
+func TestSenderEnds(t *testing.T) {
+	t.Run("closed", func(t *testing.T) {
+		a, _ := pair(t)
+		s := newSender(t, a, SenderOptions{})
+		if err := errors.Join(s.Close(), s.Close()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		if err := s.Queue(&wire.Bye{}); !errors.Is(err, ErrClosed) {
+			t.Errorf("Queue after Close: %v, want ErrClosed", err)
+		}
+		if err := a.Send([]byte("x"), nil); err != nil {
+			t.Errorf("the connection after Close: %v", err)
+		}
+	})
+	t.Run("the peer closes", func(t *testing.T) {
+		a, b := pair(t)
+		s := newSender(t, a, SenderOptions{})
+		b.Close()
+		for range 2 {
+			if err := s.Queue(&wire.Bye{}); !errors.Is(err, ErrGone) {
+				t.Errorf("Queue: %v, want ErrGone", err)
+			}
+		}
+		if err := s.Close(); !errors.Is(err, ErrGone) {
+			t.Errorf("Close: %v, want ErrGone", err)
+		}
+	})
+	t.Run("the peer does not read", func(t *testing.T) {
+		a, _ := pair(t)
+		s := newSender(t, a, SenderOptions{FlushTimeout: time.Millisecond})
+		blocked(t, s)
+		for range 2 {
+			if err := s.Close(); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("Close: %v, want os.ErrDeadlineExceeded", err)
+			}
+		}
+		if s.Backlog() != 0 {
+			t.Errorf("Backlog %d after Close", s.Backlog())
+		}
+	})
+	t.Run("options", func(t *testing.T) {
+		a, _ := pair(t)
+		for _, opts := range []SenderOptions{{Version: 9}, {BacklogBytes: 100}, {FlushTimeout: -1}} {
+			if _, err := NewSender(a, opts); err == nil {
+				t.Errorf("NewSender with %+v: no error", opts)
+			}
+		}
+	})
+}
+
+// TestSenderVersion sends one message in two versions.
+func TestSenderVersion(t *testing.T) {
+	a, b := pair(t)
+	s := newSender(t, a, SenderOptions{Version: 1})
+	buf := make([]byte, wire.MaxPacket)
+	var sizes [3]int
+	for version := range uint16(3) {
+		if version == 0 {
+			continue
+		}
+		s.SetVersion(version)
+		if err := s.Queue(&wire.Submit{}); err != nil {
+			t.Fatal(err)
+		}
+		n, _, err := b.Receive(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sizes[version] = n
+	}
+	if sizes[1] >= sizes[2] {
+		t.Errorf("submit has %d bytes in version 1 and %d in version 2", sizes[1], sizes[2])
+	}
+}
+
+// TestPacker gathers messages until they do not fit.
+func TestPacker(t *testing.T) {
+	a, b := pair(t)
+	file := devNull(t)
+	p := NewPacker(a, wire.Version)
+	if err := p.Flush(); err != nil {
+		t.Fatalf("Flush of nothing: %v", err)
+	}
+	buf := make([]byte, wire.MaxPacket)
+	receive := func(wantBytes, wantFDs int) {
+		t.Helper()
+		n, fds, err := b.Receive(buf)
+		if err != nil || n != wantBytes || len(fds) != wantFDs {
+			t.Errorf("received %d bytes and %d descriptors, %v; want %d and %d", n, len(fds), err, wantBytes, wantFDs)
+		}
+		closeAll(fds)
+	}
+	segment := &wire.Segment{Segment: 1}
+	size := messageSizeWith(t, segment, 1)
+	for range wire.MaxDescriptors + 2 {
+		if err := p.Add(segment, int(file.Fd())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	receive(wire.MaxDescriptors*size, wire.MaxDescriptors)
+	if err := p.Add(&wire.Serve{Stage: "\xff"}); !errors.Is(err, wire.CodeInvalid) {
+		t.Errorf("Add of a message that is none: %v", err)
+	}
+	if err := p.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	receive(2*size, 2)
+
+	call := &wire.Call{Arguments: bytes.Repeat([]byte("x"), 40000)}
+	for range 2 {
+		if err := p.Add(call); err != nil {
+			t.Fatal(err)
+		}
+	}
+	receive(messageSizeWith(t, call, 0), 0)
+	if err := p.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	receive(messageSizeWith(t, call, 0), 0)
+	b.Close()
+	if err := errors.Join(p.Add(call), p.Flush()); !errors.Is(err, ErrGone) {
+		t.Errorf("Flush to nobody: %v, want ErrGone", err)
+	}
+}
+
+func messageSizeWith(t *testing.T, m wire.Message, descriptors int) int {
+	t.Helper()
+	b, err := wire.Append(nil, wire.Version, m, descriptors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(b)
+}
+
+// TestReceiverRefuses receives packets whose descriptors are not those that
+// their messages speak of.
+func TestReceiverRefuses(t *testing.T) {
+	file := devNull(t)
+	encode := func(m wire.Message, descriptors int) []byte {
+		b, err := wire.Append(nil, wire.Version, m, descriptors)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	two := append(encode(&wire.Segment{}, 1), encode(&wire.Bye{}, 0)...)
+	tests := []struct {
+		name     string
+		packet   []byte
+		fds      int
+		messages int // that come before the error
+	}{
+		{name: "missing", packet: encode(&wire.Segment{}, 1)},
+		{name: "left over", packet: encode(&wire.Segment{}, 1), fds: 2},
+		{name: "left over behind the last message", packet: two, fds: 3, messages: 1},
+		{name: "not wanted", packet: encode(&wire.Bye{}, 0), fds: 1},
+		{name: "no message", packet: []byte("garbage, and more of it"), fds: 4},
+		{name: "garbage behind a message", packet: append(encode(&wire.Segment{}, 1), "garbage"...), fds: 3, messages: 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := pair(t)
+			checkNoLeak(t, func() {
+				sendRaw(t, a, tt.packet, repeat(file, tt.fds))
+				r := NewReceiver(b)
+				for range tt.messages {
+					_, _, fds, err := r.Next()
+					if err != nil {
+						t.Fatal(err)
+					}
+					closeAll(fds)
+				}
+				if h, _, fds, err := r.Next(); !errors.Is(err, wire.ErrProtocol) || fds != nil {
+					t.Errorf("Next = %+v, %v, %v; want ErrProtocol", h, fds, err)
+				}
+			})
+		})
+	}
+}
