@@ -131,9 +131,10 @@ type requestOptions struct {
 	deadline time.Time
 	trace    messages.TraceContext
 	// Of a node's requests, which live at their host.
-	id    messages.RequestID
-	until int64 // the host's deadline, unix nanoseconds
-	up    *upstream
+	id     messages.RequestID
+	until  int64 // the host's deadline, unix nanoseconds
+	up     *upstream
+	served *nodeTask
 }
 
 // WithDeadline ends the request with ErrDeadline when it is not over by then.

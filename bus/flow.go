@@ -321,6 +321,10 @@ func (f *flow) discard() {
 // deliver hands d, whose credit is taken, to the consumer.
 func (f *flow) deliver(d *Delivery) {
 	if f.consumer == nil {
+		if t := f.req.served; t != nil {
+			t.emitted(d)
+			return
+		}
 		f.req.results.push(d)
 		return
 	}

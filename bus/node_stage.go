@@ -171,17 +171,18 @@ func (l *link) open(m *wire.Open) error {
 		return fmt.Errorf("%w: a task for stage %d of %d", wire.ErrProtocol, m.Stage, len(l.stages))
 	}
 	st := l.stages[m.Stage]
-	req, err := st.bus.tryStream(context.Background(), func(o *requestOptions) {
-		o.id, o.until, o.trace = messages.RequestID(m.Request), m.Deadline, traceOf(m.Trace)
+	inputs := len(st.bus.graph.inputs)
+	t := &nodeTask{link: l, stage: st, id: m.Task, ended: make([]bool, inputs), next: make([]uint64, inputs), asked: make(chan struct{})}
+	var err error
+	t.req, err = st.bus.tryStream(context.Background(), func(o *requestOptions) {
+		o.id, o.until, o.trace, o.served = messages.RequestID(m.Request), m.Deadline, traceOf(m.Trace), t
 	})
 	if err != nil {
 		return fmt.Errorf("open task %d: %w", m.Task, err)
 	}
-	inputs := len(st.bus.graph.inputs)
-	t := &nodeTask{link: l, stage: st, id: m.Task, req: req, ended: make([]bool, inputs), next: make([]uint64, inputs), asked: make(chan struct{})}
 	l.tasks[m.Task] = t
 	l.busy.Add(1)
-	go t.pump()
+	go t.finish()
 	return nil
 }
 
@@ -229,34 +230,52 @@ func (t *nodeTask) hostGone(err error) {
 	t.req.end(Aborted, err)
 }
 
-// pump sends what the stage emits to the host, and then how the task ended.
-func (t *nodeTask) pump() {
-	defer t.link.busy.Done()
-	var err error
-	for err == nil {
-		var d *Delivery
-		if d, err = t.req.Recv(context.Background()); err != nil {
-			break
-		}
-		edge := slices.Index(t.stage.bus.graph.results, d.flow.edge)
-		// A host that is gone gets nothing, and neither does anybody else.
-		if err := t.link.put(t.id, d, edge, func() { _ = d.Finish(nil) }); err != nil {
-			_ = d.Finish(nil)
-			if !errors.Is(err, ErrHostGone) {
-				t.req.end(Failed, err)
-			}
-		}
-	}
-	if errors.Is(err, io.EOF) {
-		select {
-		case <-t.asked:
-		case <-t.link.done:
-		}
-		t.link.endTask(t, nil)
+// emitted sends what the stage emits to the host, before the stage can say that
+// it has finished the input. It is called with the producer's side of the flow
+// locked.
+func (t *nodeTask) emitted(d *Delivery) {
+	ok, err := d.flow.accept(d)
+	if err != nil || !ok { // a retry's repeat
+		go d.reclaim() // not under the lock
 		return
 	}
-	t.link.endTask(t, err)
-	t.req.Close()
+	rs := &d.flow.req.results
+	if d.EOS {
+		rs.streamEnded()
+	}
+	if d.Bare() {
+		d.discard() // it has no credit to give back
+		return
+	}
+	rs.hold(d)
+	if err = d.open(); err == nil {
+		edge := slices.Index(t.stage.bus.graph.results, d.flow.edge)
+		err = t.link.put(t.id, d, edge, func() { _ = d.Finish(nil) })
+	}
+	if err != nil {
+		go func() { // not under the lock
+			if !errors.Is(err, ErrHostGone) { // nobody gets what goes to a host that is gone
+				t.req.end(Failed, err)
+			}
+			_ = d.Finish(nil)
+		}()
+	}
+}
+
+// finish waits for the end of the task, and tells the host of it.
+func (t *nodeTask) finish() {
+	defer t.link.busy.Done()
+	_, err := t.req.Recv(context.Background()) // there are no results: they are sent as they come
+	if !errors.Is(err, io.EOF) {
+		t.link.endTask(t, err)
+		t.req.Close()
+		return
+	}
+	select {
+	case <-t.asked:
+	case <-t.link.done:
+	}
+	t.link.endTask(t, nil)
 }
 
 // endTask tells the host how a task ended, unless it knows.

@@ -42,6 +42,14 @@ func (rs *results) push(d *Delivery) {
 	}
 }
 
+// hold counts a result that goes its own way.
+func (rs *results) hold(d *Delivery) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.held++
+	d.state.Store(stateHeld)
+}
+
 // signal has one of those who wait look again. Who finds something passes the
 // signal on if there is more.
 func (rs *results) signal() {

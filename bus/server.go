@@ -305,6 +305,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.mu.Unlock()
 	err := s.ln.Close()
 	for _, sess := range s.live() {
+		sess.queue(&wire.Bye{})
 		sess.fail(errHostClosing)
 	}
 	gone := make(chan struct{})

@@ -61,6 +61,9 @@ type held struct {
 	work *work // nil: a result
 	at   time.Time
 	told *told // the segment it lies in; nil: inline
+
+	finishing bool // the client has said so
+	released  bool // ... and that its payload may go
 }
 
 // kept is the payload of a delivery that the client has finished, and still

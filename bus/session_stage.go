@@ -188,8 +188,12 @@ func (s *session) retireSegment(seg *segment) {
 func (s *session) finish(m *wire.Finish) error {
 	s.mu.Lock()
 	h := s.held[m.Delivery]
+	again := h != nil && h.finishing
+	if h != nil {
+		h.finishing = true
+	}
 	s.mu.Unlock()
-	if h == nil {
+	if h == nil || again {
 		return fmt.Errorf("%w: delivery %d is not the client's to finish", wire.ErrProtocol, m.Delivery)
 	}
 	var err error
@@ -212,7 +216,7 @@ func (s *session) finishHeld(id uint32, keep bool, err error) error {
 		return fmt.Errorf("%w: delivery %d was finished before", wire.ErrProtocol, id)
 	}
 	delete(s.held, id)
-	if keep {
+	if keep && !h.released {
 		s.kept[id] = &kept{payload: h.d.hold(), told: h.told}
 	} else {
 		s.untell(h.told)
@@ -233,6 +237,10 @@ func (s *session) releaseKept(id uint32) error {
 	delete(s.kept, id)
 	if k != nil {
 		s.untell(k.told)
+	} else if h := s.held[id]; h != nil && h.finishing {
+		h.released = true // its finish waits behind what was emitted before
+		s.mu.Unlock()
+		return nil
 	}
 	s.mu.Unlock()
 	if k == nil {
