@@ -97,8 +97,8 @@ func (f *flow) number(d *Delivery) {
 func (f *flow) send(d *Delivery, em emission) {
 	f.number(d)
 	d.Key, d.Attrs, d.EOS = em.key, em.attrs, em.last
-	if t := f.producer; t != nil && d.cause == 0 {
-		d.cause = t.handling
+	if d.cause == 0 && f.req.bus.node && f.producer != nil {
+		d.cause = f.producer.handling.Load()
 	}
 	f.ended = em.last
 	f.sent.deliveries++

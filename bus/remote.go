@@ -256,6 +256,8 @@ func (d *Delivery) retainHeld() {
 // inputEnded is called when the streams of all inputs have ended, the last
 // without a payload.
 func (r *remote) inputEnded(t *Task) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, rep := range r.serving {
 		if a, ok := rep.agent.(hostAgent); ok {
 			a.inputEnded(t)

@@ -22,13 +22,14 @@ type Task struct {
 	outlet outlet
 	slot   atomic.Pointer[slot] // held while the request is open here
 
+	handling atomic.Uint32 // the fed delivery that is being handled, for a node
+
 	// held counts deliveries in other hands than the worker's.
 	held   atomic.Int32
 	heldMu sync.Mutex
 	inHand []*Delivery // those held by a batch or an actor, oldest first
 
 	// For the worker's goroutine only.
-	handling uint32      // the fed delivery that is being handled
 	pending  []*Delivery // input held back while an out-edge's queue is not empty
 	retained []*Delivery // input handled and kept for a replay
 

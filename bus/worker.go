@@ -120,9 +120,10 @@ func (w *worker) handle(t *Task, parts []*Delivery) {
 		if spec.State == StateNone && spec.Attempts > 0 {
 			t.markOutput()
 		}
-		t.handling = parts[0].fed.number()
+		if w.bus.node {
+			t.handling.Store(parts[0].fed.number())
+		}
 		err = w.call(t, parts)
-		t.handling = 0
 	}
 	w.task, w.parts = nil, nil
 	if err != nil {
