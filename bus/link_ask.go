@@ -1,0 +1,137 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// question is one that waits for its answer.
+type question struct {
+	answers chan wire.Message
+	// first, on the reader's goroutine, sees the answer before anything that
+	// comes behind it; nil: it need not.
+	first func(wire.Message) error
+}
+
+// ask sends a question and waits for its answer.
+func (l *link) ask(ctx context.Context, make func(token uint32) wire.Message, first func(wire.Message) error) (wire.Message, error) {
+	token, q, err := l.note(1, first)
+	if err != nil {
+		return nil, err
+	}
+	defer l.settle(token)
+	if err := l.sender.Queue(make(token)); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrHostGone, err)
+	}
+	return l.await(ctx, q)
+}
+
+// note remembers a question with room for some answers.
+func (l *link) note(answers int, first func(wire.Message) error) (uint32, *question, error) {
+	token := l.tokens.Add(1)
+	q := &question{answers: make(chan wire.Message, answers), first: first}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.questions == nil {
+		return 0, nil, l.err
+	}
+	l.questions[token] = q
+	return token, q, nil
+}
+
+func (l *link) settle(token uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.questions, token)
+}
+
+func (l *link) await(ctx context.Context, q *question) (wire.Message, error) {
+	select {
+	case m, ok := <-q.answers:
+		if !ok {
+			return nil, l.err
+		}
+		switch m := m.(type) {
+		case *wire.Failed:
+			return nil, errorOf(m)
+		case failedFirst:
+			return nil, m.err
+		}
+		return m, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// failedFirst is an answer that was of no use.
+type failedFirst struct {
+	wire.Message
+	err error
+}
+
+// errorOf gives the error that a code stands for.
+func errorOf(f *wire.Failed) error {
+	for _, c := range codes {
+		if c.code == f.Code {
+			return fmt.Errorf("%w: %w", c.err, &wire.Error{Code: f.Code, Text: f.Text})
+		}
+	}
+	return &wire.Error{Code: f.Code, Text: f.Text}
+}
+
+func (l *link) answer(token uint32, m wire.Message) {
+	if r, ok := m.(*wire.Reply); ok {
+		m = &wire.Reply{Token: r.Token, Flags: r.Flags, Piece: append([]byte(nil), r.Piece...)}
+	}
+	l.mu.Lock()
+	q := l.questions[token]
+	l.mu.Unlock()
+	_, failed := m.(*wire.Failed)
+	switch {
+	case q == nil: // nobody waits any more
+		if s, ok := m.(*wire.Submitted); ok {
+			l.queue(&wire.Close{Source: s.Source})
+		}
+		return
+	case q.first != nil && !failed:
+		if err := q.first(m); err != nil {
+			m = failedFirst{m, err}
+		}
+	}
+	select {
+	case q.answers <- m:
+	default: // more pieces than anybody asks for
+	}
+}
+
+// call asks about the bus.
+func (l *link) call(ctx context.Context, method string, arguments []byte) ([]byte, error) {
+	token, q, err := l.note(maxReplyPieces, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer l.settle(token)
+	if err := l.sender.Queue(&wire.Call{Token: token, Method: method, Arguments: arguments}); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrHostGone, err)
+	}
+	var all []byte
+	for {
+		m, err := l.await(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		r, ok := m.(*wire.Reply)
+		if !ok {
+			return nil, fmt.Errorf("%w: %v instead of a reply", wire.ErrProtocol, m.Kind())
+		}
+		all = append(all, r.Piece...)
+		if r.Flags&wire.ReplyMore == 0 {
+			return all, nil
+		}
+	}
+}
+
+// maxReplyPieces bounds the answer to a call, at 60,000 bytes each.
+const maxReplyPieces = 1024

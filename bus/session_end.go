@@ -1,0 +1,171 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+)
+
+// end takes back everything that the client had.
+func (s *session) end(reason error) {
+	died := s.awaitDeath(reason)
+	cause := s.causeOf(reason, died)
+	s.srv.log.Info("a process is gone", slog.Int("pid", s.proc.PID()), slog.String("name", s.name), slog.Any("reason", cause))
+	s.cancel(cause)
+	_ = s.conn.Close()
+	s.wg.Wait() // nothing is emitted or finished for the client from here on
+	s.mu.Lock()
+	s.gone = true
+	replicas := s.replicas
+	s.mu.Unlock()
+
+	// A host that closes reuses no memory: what is mapped stays as it is.
+	keep := s.pin(died || errors.Is(reason, errHostClosing))
+	s.leave() // first, so that nothing moves from one of its replicas to another
+	for _, rep := range replicas {
+		rep.remote.detach(rep, cause)
+		if f := s.srv.opts.OnGone; f != nil {
+			f(rep.remote.stage.spec.Name, rep.number, s.proc.PID(), cause)
+		}
+	}
+	s.takeBack(cause)
+	if keep != nil {
+		s.awaitRelease()
+		keep()
+	}
+	s.dropSegments()
+	_ = s.sender.Close()
+	_ = s.proc.Close()
+	s.srv.forget(s)
+}
+
+// deathGrace is how long after its socket a process may take to die: the
+// kernel closes a victim's descriptors, and tears down its memory, before it
+// is dead.
+const deathGrace = 2 * time.Second
+
+// awaitDeath reports whether the process is dead, after its connection ended.
+func (s *session) awaitDeath(reason error) bool {
+	if errors.Is(reason, errBye) || errors.Is(reason, errHostClosing) {
+		return s.proc.Exited()
+	}
+	wait := deathGrace
+	if !errors.Is(reason, io.EOF) {
+		wait = 0 // it broke the protocol, and most likely lives
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-s.proc.Done():
+		return true
+	case <-timer.C:
+		return s.proc.Exited()
+	}
+}
+
+// causeOf says what happened, for the errors of requests.
+func (s *session) causeOf(reason error, died bool) error {
+	who := fmt.Sprintf("process %d", s.proc.PID())
+	switch {
+	case errors.Is(reason, errHostClosing):
+		return ErrClosed
+	case errors.Is(reason, errBye):
+		return fmt.Errorf("%s left", who)
+	case died:
+		text := "died"
+		if f := s.srv.opts.Autopsy; f != nil {
+			if more := f(s.proc.PID()); more != "" {
+				text = "died: " + more
+			}
+		}
+		return fmt.Errorf("%s %s", who, text)
+	case errors.Is(reason, io.EOF):
+		return fmt.Errorf("%s closed its connection, and lives on", who)
+	}
+	return fmt.Errorf("%s: %w", who, reason)
+}
+
+// pin keeps the payloads that a living process may still be reading. The
+// function it returns lets them go; nil: it reads none.
+func (s *session) pin(harmless bool) (unpin func()) {
+	if harmless || s.byeSaid {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []*payload
+	for _, h := range s.held {
+		all = append(all, h.d.hold())
+	}
+	for _, k := range s.kept {
+		all = append(all, k.payload)
+	}
+	clear(s.kept)
+	return func() {
+		for _, p := range all {
+			p.release()
+		}
+	}
+}
+
+// awaitRelease waits until nobody in the client reads any more: it is dead.
+func (s *session) awaitRelease() { <-s.proc.Done() }
+
+// takeBack gives back what the client had besides the work of its stages.
+func (s *session) takeBack(cause error) {
+	s.mu.Lock()
+	grants, kept, sources, all := s.grants, s.kept, s.sources, s.held
+	s.grants, s.kept, s.sources, s.held = nil, nil, nil, nil
+	s.mu.Unlock()
+	for _, src := range sources {
+		if src.req != nil {
+			src.req.Abort(cause)
+			src.req.Close()
+		}
+	}
+	for _, g := range grants {
+		g.abort()
+	}
+	for _, k := range kept {
+		k.payload.release()
+	}
+	for _, h := range all {
+		if h.work == nil {
+			_ = h.d.Finish(nil) // a result, in the client's hands alone
+		} else {
+			s.orphan(h.work)
+		}
+	}
+}
+
+// orphan finishes a work of a request that is over, which nobody displaced.
+func (s *session) orphan(w *work) {
+	r := w.rt.task.stage.remote
+	r.mu.Lock()
+	mine := w.replica != nil && w.replica.agent == agent(s)
+	r.mu.Unlock()
+	if mine {
+		r.orphaned(w)
+	}
+}
+
+// dropSegments gives up the host's share of all memory that the client made,
+// and the references to what it was told of.
+func (s *session) dropSegments() {
+	s.mu.Lock()
+	arena, offered, known := s.arena, s.offered, s.told
+	s.arena, s.offered, s.told = nil, nil, nil
+	s.mu.Unlock()
+	if arena != nil {
+		arena.rooms.Close()
+		s.srv.retireSegment(arena.seg)
+	}
+	for _, seg := range offered {
+		s.srv.retireSegment(seg)
+	}
+	for seg := range known {
+		seg.release()
+	}
+}

@@ -1,0 +1,267 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// clientArena is the memory that a client fills with its payloads. The host
+// keeps its books.
+type clientArena struct {
+	seg    *segment
+	number uint32
+	rooms  *shmstore.Arena
+	sealed bool
+}
+
+// makeArena answers arena.
+func (s *session) makeArena(m *wire.Arena) error {
+	size := int64(m.Bytes)
+	if size == 0 {
+		size = s.arenaBytes()
+	}
+	if size <= 0 || size > maxArenaBytes {
+		return fmt.Errorf("%w: an arena of %d bytes: ask for 1 to %d, or for 0", ErrPayload, size, maxArenaBytes)
+	}
+	s.mu.Lock()
+	has := s.arena != nil
+	s.mu.Unlock()
+	if has {
+		return fmt.Errorf("%w: the client has an arena already", ErrPayload)
+	}
+	mem, err := shmstore.CreateSegment("arena", size)
+	if err != nil {
+		return err
+	}
+	rooms, err := shmstore.NewArena(mem.Bytes(), shmstore.ArenaOptions{Name: s.describe()})
+	if err != nil {
+		mem.Close()
+		return err
+	}
+	seg := newSegment(mem)
+	seg.lasting.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.arena != nil {
+		seg.release()
+		return fmt.Errorf("%w: the client has an arena already", ErrPayload)
+	}
+	s.lastSegment++
+	s.arena = &clientArena{seg: seg, number: s.lastSegment, rooms: rooms}
+	s.queue(&wire.ArenaAt{Token: m.Token, Segment: s.arena.number, Bytes: uint64(size)}, mem.FD())
+	return nil
+}
+
+// maxArenaBytes bounds what a client may ask for. What the machine has free
+// bounds it first.
+const maxArenaBytes = 1 << 40
+
+// arenaBytes is as much as the client's windows can need, and a third more for
+// what lies between payloads.
+func (s *session) arenaBytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var need int64
+	for _, rep := range s.replicas {
+		for _, e := range rep.remote.stage.out {
+			need += e.windowBytes * int64(rep.remote.stage.spec.MaxInflight*rep.remote.stage.spec.Replicas)
+		}
+	}
+	if need == 0 { // one that submits
+		for _, e := range s.srv.bus.graph.inputs {
+			need += e.windowBytes * int64(s.srv.bus.opts.MaxRequests)
+		}
+	}
+	const page = 4096
+	return (need + need/3 + page - 1) &^ (page - 1)
+}
+
+// sealed notes that nobody but the client can write to its arena from here on.
+func (s *session) sealed(number uint32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.arena == nil || s.arena.number != number {
+		return nil // a segment of its own: send looks at its seals
+	}
+	if err := s.arena.seg.mem.Sealed(); err != nil {
+		return err
+	}
+	s.arena.sealed = true
+	return nil
+}
+
+// grant is room that a client fills.
+type grant struct {
+	src      *source
+	buf      Buffer
+	payload  *foreign
+	delivery uint32
+	own      bool // in a segment of its own
+}
+
+func (g *grant) abort() {
+	g.buf.giveCredit()
+	g.payload.release()
+}
+
+// reserve answers reserve: it takes credit, then room.
+func (s *session) reserve(m *wire.Reserve) error {
+	src, err := s.source(m.Source)
+	if err != nil {
+		return err
+	}
+	if src == nil {
+		s.queue(failedMessage(m.Token, ErrEnded))
+		return nil
+	}
+	r := *m
+	err = s.tryReserve(src, &r, false)
+	if errors.Is(err, errCanceled) {
+		return s.ask(r.Token, func() error { return s.tryReserve(src, &r, true) })
+	}
+	if err != nil {
+		s.queue(failedMessage(r.Token, err))
+	}
+	return nil
+}
+
+func (s *session) tryReserve(src *source, m *wire.Reserve, mayWait bool) error {
+	em, err := src.emission(m.Edge, 0, "", nil)
+	if err != nil {
+		return err
+	}
+	if m.Size > maxArenaBytes {
+		return fmt.Errorf("%w: %d bytes", ErrTooLarge, m.Size)
+	}
+	size := int(m.Size)
+	e := src.emitter
+	if !mayWait {
+		e.cancel = atOnce
+	}
+	g := &grant{src: src, delivery: m.Delivery}
+	g.buf = Buffer{e: e, em: em, codec: codec.ID(m.Codec), size: size, price: s.srv.bus.price(size)}
+	if err := g.buf.admit(); err != nil {
+		return err
+	}
+	if g.payload, g.own, err = s.room(size, mayWait); err != nil {
+		g.buf.giveCredit()
+		return err
+	}
+	return s.grant(m.Token, g)
+}
+
+// room finds room for a payload in the client's arena, or makes a segment for
+// it alone.
+func (s *session) room(size int, mayWait bool) (p *foreign, own bool, err error) {
+	s.mu.Lock()
+	arena := s.arena
+	ready := arena != nil && arena.sealed
+	s.mu.Unlock()
+	if !ready {
+		return nil, false, fmt.Errorf("%w: a client asks for its arena, maps it and seals it before it reserves room", ErrPayload)
+	}
+	room, err := arena.reserve(size, mayWait)
+	switch {
+	case err == nil:
+		return arena.seg.payload(int64(room.Offset), size, func() { arena.rooms.Release(room) }), false, nil
+	case errors.Is(err, errCanceled):
+		return nil, false, err
+	}
+	mem, err := shmstore.CreateSegment("payload", int64(max(size, 1)))
+	if err != nil {
+		return nil, false, err
+	}
+	seg := newSegment(mem)
+	defer seg.release() // the payload keeps it
+	return seg.payload(0, size, func() {}), true, nil
+}
+
+// reserve takes room in the arena, and waits for it as long as a payload of
+// the host's own would.
+func (a *clientArena) reserve(size int, mayWait bool) (shmstore.Room, error) {
+	room, err := a.rooms.TryReserve(max(size, 1))
+	if !errors.Is(err, shmstore.ErrFull) {
+		return room, err
+	}
+	if !mayWait {
+		return room, errCanceled
+	}
+	enough := make(chan struct{})
+	timer := time.AfterFunc(spillAfter, func() { close(enough) })
+	defer timer.Stop()
+	return a.rooms.Reserve(max(size, 1), enough)
+}
+
+// grant tells the client where it may write.
+func (s *session) grant(token uint32, g *grant) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone || s.ctx.Err() != nil {
+		g.abort()
+		return ErrClosed
+	}
+	s.lastGrant++
+	s.grants[s.lastGrant] = g
+	m := &wire.Grant{Token: token, Grant: s.lastGrant, Offset: uint64(g.payload.offset), Size: uint64(g.buf.size)}
+	if g.own {
+		s.lastSegment++
+		m.Segment = s.lastSegment
+		s.queue(m, g.payload.seg.mem.FD())
+		return nil
+	}
+	m.Segment = s.arena.number
+	s.queue(m)
+	return nil
+}
+
+func (s *session) takeGrant(id uint32) (*grant, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.grants[id]
+	if g == nil {
+		return nil, fmt.Errorf("%w: there is no grant %d", wire.ErrProtocol, id)
+	}
+	delete(s.grants, id)
+	return g, nil
+}
+
+// send sends a payload that the client has filled in.
+func (s *session) send(m *wire.Send) error {
+	g, err := s.takeGrant(m.Grant)
+	if err != nil {
+		return err
+	}
+	if m.Size > uint64(g.buf.size) {
+		g.abort()
+		return fmt.Errorf("%w: %d bytes in room for %d", wire.ErrProtocol, m.Size, g.buf.size)
+	}
+	if g.own {
+		if err := g.payload.seg.mem.Sealed(); err != nil {
+			g.abort()
+			return err
+		}
+	}
+	if s.repeated(g.src, g.delivery) {
+		g.abort()
+		return nil
+	}
+	em := g.buf.em
+	em.key, em.attrs, em.last = m.Key, m.Attrs, m.Flags&wire.FlagLast != 0
+	g.buf.em, g.buf.lent = em, g.payload
+	// An error means that the request is over, of which the client hears.
+	_ = g.buf.sendLent(int(m.Size))
+	return nil
+}
+
+func (s *session) abort(id uint32) error {
+	g, err := s.takeGrant(id)
+	if err == nil {
+		g.abort()
+	}
+	return err
+}
