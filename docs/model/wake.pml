@@ -1,0 +1,299 @@
+/*
+ * Waking: nobody sleeps while there is work for him.
+ *
+ * One node sends FRAMES objects to CONSUMERS others, by a lane of one frame
+ * each; its store has room for OBJECTS. So it waits for space in lanes (a head
+ * moves) and for room in the store (done moves), and the consumers wait for
+ * frames (a tail moves). Every wait is the same four steps: raise the
+ * flag, fence, look again, park. Every store that could end a wait is followed
+ * by a fence and a look at the flag; who finds it raised writes the eventfd.
+ * Parking on an eventfd returns at once if it was written before. In a lane
+ * flags are counters, odd while raised, and each number is answered once: so
+ * they are with COUNTED, which multiplies the states.
+ *
+ * Memory is that of amd64: each node's stores wait in a buffer of its own, in
+ * order, and reach the others some time after. A fence waits until the buffer
+ * is empty. Each place has one writing node, which knows what it wrote. Up to
+ * DEATHS consumers die at any step.
+ *
+ * small: -DFRAMES=3
+ * small: -DFRAMES=3 -DNP
+ * small: -DFRAMES=2 -DCOUNTED=1
+ * full:  -DFRAMES=8
+ * full:  -DFRAMES=4 -DCOUNTED=1
+ * full:  -DFRAMES=2 -DOBJECTS=1 -DCONSUMERS=2
+ *
+ * MUT 1  a consumer looks first, raises its flag after        -> frames_are_taken
+ * MUT 2  the sender does not look at the flag after its tail  -> frames_are_taken
+ * MUT 3  no fence between a consumer's flag and its look      -> frames_are_taken
+ * MUT 4  no fence between a tail and the look at the flag     -> frames_are_taken
+ * MUT 5  the sender looks first, raises wantSpace after       -> space_is_used
+ * MUT 6  a consumer does not look at wantSpace after its head -> space_is_used
+ * MUT 7  no fence between wantSpace and the look              -> space_is_used
+ * MUT 8  the owner looks first, raises wantRoom after         -> room_is_used
+ * MUT 9  a reader does not look at wantRoom after its done    -> room_is_used
+ * MUT 10 no fence between done and the look at wantRoom       -> room_is_used
+ * MUT 11 a death wakes nobody                                 -> a_death_wakes
+ * MUT 12 who wakes up clears the eventfd after its look       -> frames_are_taken
+ * MUT 13 the tail is stored before the frame                  -> frames_in_order
+ * MUT 14 the sender does not look at the head before a frame  -> frames_in_order
+ * MUT 15 a consumer looks again instead of parking            -> no_idle_cycle
+ * MUT 16 a consumer's next sleep has the number of the last   -> frames_are_taken
+ */
+#include "model.h"
+
+#ifndef FRAMES
+#define FRAMES 3
+#endif
+#ifndef CONSUMERS
+#define CONSUMERS 1
+#endif
+#ifndef DEATHS
+#define DEATHS 1
+#endif
+#ifndef COUNTED
+#define COUNTED (MUT == 16) /* 0: flags are 0 and 1, and answered whenever they are seen */
+#endif
+#ifndef OBJECTS
+#define OBJECTS 2  /* for which the store has room; a lane holds one frame */
+#endif
+
+mtype = { frames_are_taken, space_is_used, room_is_used, a_death_wakes, frames_in_order };
+
+/* Places, as all others see them. The sender writes these: */
+#define TAIL(c)      (3 * (c))
+#define WANTSPACE(c) (3 * (c) + 1)
+#define FRAME(c)     (3 * (c) + 2)      /* the one that was written last */
+#define WANTROOM     (3 * CONSUMERS)
+/* and consumer c these: */
+#define ASLEEP(c)    (3 * CONSUMERS + 1 + 3 * (c))
+#define HEAD(c)      (3 * CONSUMERS + 2 + 3 * (c))
+#define DONE(c)      (3 * CONSUMERS + 3 + 3 * (c))
+byte seen[6 * CONSUMERS + 1];
+
+/* Node 0 is the sender, node c+1 is consumer c. */
+#define NODES (CONSUMERS + 1)
+chan late[NODES] = [4] of { byte, byte };
+bool eventfd[NODES];
+bool dead[CONSUMERS];   /* what the kernel knows */
+bool gone[CONSUMERS];   /* what the sender knows */
+
+inline store(node, place, value) { late[node]!place,value }
+inline fence(node) { empty(late[node]) }
+
+/* The buffer of a node; it drains even when the node has died. */
+proctype Drain(byte node) {
+	byte place, value;
+end:	do
+	:: d_step { late[node]?place,value -> seen[place] = value; place = 0; value = 0 }
+	od
+}
+
+#if COUNTED
+#define count(sleeps) sleeps++
+#else
+#define count(sleeps) sleeps = 1 - sleeps
+#endif
+
+/* Wakes a node if it sleeps, once for each of its sleeps. */
+inline answer(node, flag, answered) {
+	d_step {
+		number = seen[flag];
+		wake = number % 2 == 1 && (!COUNTED || number != answered);
+		if :: wake && COUNTED -> answered = number :: else fi;
+		number = 0
+	}
+	if :: wake -> wake = false; eventfd[node] = true :: else fi
+}
+
+/* Who is parked for what: for the promises alone. */
+mtype = { nothing, space, room };
+mtype waitsFor = nothing;
+byte waitsOn;
+
+inline park(node) { d_step { eventfd[node] -> eventfd[node] = false } }
+
+/* Cleared on the way out of the wait and looked at afterwards, a write is
+ * never lost; cleared on the way in, one may be. */
+#if MUT == 12
+#define beforePark(node) eventfd[node] = false
+#else
+#define beforePark(node) skip
+#endif
+
+#define hasSpace(c) (gone[c] || sent - seen[HEAD(c)] < 1)
+#define hasRoom(c)  (gone[c] || sent - seen[DONE(c)] < OBJECTS)
+
+inline await_space(c) {
+	do
+	:: hasSpace(c) -> break
+	:: else ->
+		count(sleeps);
+		store(0, WANTSPACE(c), sleeps);
+#if MUT != 7
+		fence(0);
+#endif
+		if
+#if MUT != 5
+		:: hasSpace(c) -> skip
+#endif
+		:: else -> d_step { waitsFor = space; waitsOn = c }; park(0); waitsFor = nothing
+		fi;
+		count(sleeps);
+		store(0, WANTSPACE(c), sleeps)
+	od
+}
+
+inline await_room(c) {
+	do
+	:: hasRoom(c) -> break
+	:: else ->
+		store(0, WANTROOM, 1);
+		fence(0);
+		if
+#if MUT != 8
+		:: hasRoom(c) -> skip
+#endif
+		:: else -> d_step { waitsFor = room; waitsOn = c }; park(0); waitsFor = nothing
+		fi;
+		store(0, WANTROOM, 0)
+	od
+}
+
+proctype Sender() {
+	byte sent, c, sleeps, answered[CONSUMERS], number;
+	bool wake;
+	do
+	:: sent == FRAMES -> break
+	:: else ->
+		for (c : 0 .. CONSUMERS - 1) { await_room(c) }
+		for (c : 0 .. CONSUMERS - 1) {
+#if MUT != 14
+			await_space(c);
+#endif
+#if MUT == 13
+			store(0, TAIL(c), sent + 1);
+			store(0, FRAME(c), sent + 1);
+#else
+			store(0, FRAME(c), sent + 1);
+			store(0, TAIL(c), sent + 1);
+#endif
+#if MUT != 4
+			fence(0);
+#endif
+#if MUT != 2
+			answer(c + 1, ASLEEP(c), answered[c])
+#endif
+		}
+		c = 0;
+		sent++
+	od
+}
+
+inline advance_head(c) {
+	store(c + 1, HEAD(c), taken);
+	fence(c + 1);
+#if MUT != 6
+	answer(0, WANTSPACE(c), answered)
+#endif
+}
+
+inline release(c) {
+	store(c + 1, DONE(c), taken);
+#if MUT != 10
+	fence(c + 1);
+#endif
+#if MUT != 9
+	if :: seen[WANTROOM] == 1 -> eventfd[0] = true :: else fi
+#endif
+}
+
+proctype Consumer(byte c) {
+	byte taken, sleeps, answered, number;
+	bool wake;
+	{
+end:	do
+	:: taken == FRAMES -> break
+	:: taken < FRAMES && seen[TAIL(c)] > taken ->
+		taken++;
+		CHECK(frames_in_order, seen[FRAME(c)] == taken);
+		if
+		:: advance_head(c); release(c)
+		:: release(c); advance_head(c) /* heads may lag behind */
+		fi
+	:: taken < FRAMES && seen[TAIL(c)] == taken ->
+		count(sleeps);
+		store(c + 1, ASLEEP(c), sleeps);
+#if MUT != 3
+		fence(c + 1);
+#endif
+		if
+#if MUT != 1
+		:: seen[TAIL(c)] > taken -> skip
+#endif
+#if MUT == 15
+		:: else -> skip
+#else
+		:: else -> beforePark(c + 1); park(c + 1)
+#endif
+		fi;
+#if MUT == 16
+		sleeps--;
+#else
+		count(sleeps);
+#endif
+		store(c + 1, ASLEEP(c), sleeps)
+	od
+	} unless { dead[c] }
+}
+
+#if MUT == 11
+#define wake_the_sender() skip
+#else
+#define wake_the_sender() eventfd[0] = true
+#endif
+
+/* The pidfd of each consumer is watched in the sender's process. */
+proctype Pidfds() {
+end:	do
+	:: dead[0] && !gone[0] -> gone[0] = true; wake_the_sender()
+#if CONSUMERS > 1
+	:: dead[1] && !gone[1] -> gone[1] = true; wake_the_sender()
+#endif
+	od
+}
+
+proctype Death() {
+	byte deaths;
+	do
+	:: deaths < DEATHS ->
+		deaths++;
+		if
+		:: !dead[0] -> dead[0] = true
+#if CONSUMERS > 1
+		:: !dead[1] -> dead[1] = true
+#endif
+		fi
+	:: break
+	od
+}
+
+#define taken_by(c) (dead[c] || seen[TAIL(c)] == seen[HEAD(c)])
+
+proctype Watch() {
+end:	timeout -> atomic {
+		CHECK(frames_are_taken, taken_by(0) && taken_by(CONSUMERS - 1));
+		CHECK(a_death_wakes, waitsFor == nothing || !dead[waitsOn]);
+		CHECK(space_is_used, waitsFor != space);
+		CHECK(room_is_used, waitsFor != room)
+	}
+}
+
+init {
+	byte i;
+	atomic {
+		for (i : 0 .. NODES - 1) { run Drain(i) }
+		for (i : 0 .. CONSUMERS - 1) { run Consumer(i) }
+		run Sender(); run Pidfds(); run Death(); run Watch()
+	}
+}
