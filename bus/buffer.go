@@ -24,6 +24,7 @@ type Buffer struct {
 	room  shmstore.Reservation
 	heap  []byte    // the payload, when it is not in the store; nil: it is in room
 	lent  *foreign  // where heap lies, when it is memory shared with another process
+	away  bool      // the payload is to lie outside the store
 	first *Delivery // made early, when the payload travels inside it
 	void  bool      // the request is over: what is filled in goes nowhere
 	spilt bool      // the store had no room in one piece
@@ -212,7 +213,7 @@ func (b *Buffer) admitTo(f *flow) error {
 	if b.price > f.edge.windowBytes {
 		return fmt.Errorf("%w: %d bytes take %d of the edge's byte window of %d: raise WindowBytes, or the store's bytes", ErrTooLarge, b.size, b.price, f.edge.windowBytes)
 	}
-	if largest := b.e.out.req.bus.store.MaxObjectBytes(); int64(b.size) > largest {
+	if largest := b.e.out.req.bus.store.MaxObjectBytes(); int64(b.size) > largest && !b.away {
 		return fmt.Errorf("%w: %d bytes, and the store takes no object of more than %d: raise Store.MaxObjectBytes", ErrTooLarge, b.size, largest)
 	}
 	if b.e.out.req.over() {

@@ -127,7 +127,7 @@ func (e Emitter) pass(p *payload, em emission) error {
 // lend sends a payload that lies elsewhere along the stage's edges. It takes
 // over the caller's reference, also if it fails.
 func (e Emitter) lend(p *foreign, c codec.ID, em emission) error {
-	b := Buffer{e: e, em: em, size: len(p.data), price: e.out.req.bus.price(len(p.data)), codec: c, lent: p, heap: p.data}
+	b := Buffer{e: e, em: em, size: len(p.data), price: e.out.req.bus.price(len(p.data)), codec: c, lent: p, heap: p.data, away: true}
 	err := b.admit()
 	if err != nil || b.void {
 		p.release()

@@ -124,7 +124,7 @@ func (n *Node) openPorts(g *graph, requests int) (*Bus, error) {
 		InlineBytes: 0, Serializer: n.opts.Serializer, StallTimeout: -1, Logger: n.opts.Logger,
 	}
 	if opts.Store.ArenaBytes == 0 {
-		opts.Store.ArenaBytes = arenaFor(g, requests)
+		opts.Store.ArenaBytes, opts.Store.MaxObjectBytes = arenaFor(g, requests)
 	}
 	opts.Store.Memory = shmstore.Shared
 	b, err := openGraph(g, opts.withDefaults(), true)
@@ -140,9 +140,10 @@ func (n *Node) openPorts(g *graph, requests int) (*Bus, error) {
 }
 
 // arenaFor is as much memory as the windows of what is sent from here can
-// need, and a third more for what lies between payloads.
-func arenaFor(g *graph, requests int) int64 {
-	var need int64
+// need, and a third more for what lies between payloads; and the largest of
+// them.
+func arenaFor(g *graph, requests int) (arenaBytes, maxObjectBytes int64) {
+	var need, largest int64
 	for _, e := range g.edges {
 		if e.fed {
 			continue
@@ -152,8 +153,10 @@ func arenaFor(g *graph, requests int) int64 {
 			n *= 2
 		}
 		need += e.windowBytes * n
+		largest = max(largest, e.windowBytes)
 	}
-	return max(need+need/3, minArenaBytes) &^ (payloadAlign - 1)
+	arenaBytes = max(need+need/3, minArenaBytes) &^ (payloadAlign - 1)
+	return arenaBytes, min(largest, arenaBytes/2)
 }
 
 // dropShared gives up the mapping that was offered to the host.

@@ -25,6 +25,11 @@ type upstream struct {
 	completed bool     // it has come
 }
 
+// callerRequests is how many requests at a time, with full windows, the memory
+// for a node's inputs is made for. Beyond that payloads get segments of their
+// own.
+const callerRequests = 4
+
 // openCaller opens the bus that carries what this process submits.
 func (n *Node) openCaller(l *link) (*Bus, error) {
 	st := newStage(StageSpec{Name: l.welcome.Bus, Remote: &Remote{}, Replicas: 1, MaxInflight: n.opts.MaxRequests, Attempts: 0})
@@ -35,7 +40,7 @@ func (n *Node) openCaller(l *link) (*Bus, error) {
 	for _, e := range l.welcome.Results {
 		g.port(portEdge(e, e.Peer, ""), st, nil, true)
 	}
-	b, err := n.openPorts(g, 1)
+	b, err := n.openPorts(g, callerRequests)
 	if err != nil {
 		return nil, err
 	}

@@ -144,7 +144,7 @@ func (s *session) tryReserve(src *source, m *wire.Reserve, mayWait bool) error {
 		e.cancel = atOnce
 	}
 	g := &grant{src: src, delivery: m.Delivery}
-	g.buf = Buffer{e: e, em: em, codec: codec.ID(m.Codec), size: size, price: s.srv.bus.price(size)}
+	g.buf = Buffer{e: e, em: em, codec: codec.ID(m.Codec), size: size, price: s.srv.bus.price(size), away: true}
 	if err := g.buf.admit(); err != nil {
 		return err
 	}
