@@ -1,5 +1,5 @@
 # Every target needs Go and nothing else; `race` and `stress` need a C compiler
-# as well. Tools come from tools/go.mod, in the versions pinned there.
+# as well, `python` Python 3.10, and `model` Spin. Tools come from tools/go.mod, in the versions pinned there.
 
 GO       ?= go
 TOOL     := $(GO) tool -modfile=tools/go.mod
@@ -7,16 +7,18 @@ PROTOGEN := $(GO) -C tools run ./protogen -root ..
 PROTOS   := messages/omnibus.proto
 
 # Packages whose tests are about goroutines; stress repeats them.
-CONCURRENT := ./ringbuf ./shmstore ./actors ./bus
+CONCURRENT := ./ringbuf ./shmstore ./shmstore/lane ./actors ./bus ./internal/wire ./internal/peer ./internal/host/...
 
 FUZZTIME ?= 5s      # for each fuzz target
 COUNT    ?= 5       # repetitions of a stress run
 SOAK     ?= 1000000 # requests of the soak test
+KILLS    ?= 1000    # processes killed with something in hand
+MODEL    ?= full    # size of the models: small or full
 BENCH    ?= .
 BENCHTIME ?= 1s
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race stress soak fuzz-smoke mutants cover lint bench check gen gen-check
+.PHONY: help build test python race stress soak chaos model fuzz-smoke mutants cover lint bench check gen gen-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +29,9 @@ build: ## compile everything
 test: ## run all tests
 	$(GO) test ./...
 
+python: ## run the tests of the Python client
+	PYTHONPATH=clients/python/src python3 -m unittest discover -s clients/python/tests
+
 race: ## run all tests with the race detector
 	$(GO) test -race -short ./...
 
@@ -35,6 +40,12 @@ stress: ## repeat the concurrent packages with the race detector on 1, 2 and 4 p
 
 soak: ## send SOAK requests through one bus
 	$(GO) test ./bus -run='^TestSoak$$' -count=1 -timeout=30m -v -soak.requests=$(strip $(SOAK))
+
+chaos: ## kill KILLS processes under load; every promise must hold
+	$(GO) test ./internal/chaos -count=1 -timeout=60m -v -chaos.kills=$(strip $(KILLS))
+
+model: ## check the protocol's models with Spin (MODEL)
+	scripts/model.sh $(strip $(MODEL))
 
 fuzz-smoke: ## run every fuzz target for FUZZTIME
 	scripts/fuzz-smoke.sh $(strip $(FUZZTIME))

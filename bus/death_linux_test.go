@@ -126,14 +126,20 @@ func TestRequestWaitsForAProcess(t *testing.T) {
 
 func TestAttemptsOfProcessesAreBounded(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{State: bus.StateNone, Attempts: 2})
-	for range 3 {
+	for range 4 {
 		h.child(t, "m")
+	}
+	for h.server.Serving("m") < 4 {
+		time.Sleep(time.Millisecond) // for other processes
 	}
 	r := submitAll(t, h.bus, "kill-always")
 	_, err := receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bus.ErrProcessDied) || !errors.As(err, &at) || at.Stage != "m" || at.Edge != "->m" {
 		t.Fatalf("the request ended with %v", err)
+	}
+	if left := h.server.Serving("m"); left != 1 {
+		t.Fatalf("%d of 4 processes are left: three tries should have cost three", left)
 	}
 }
 
