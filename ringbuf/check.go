@@ -36,7 +36,7 @@ func (v Violation) String() string { return v.Invariant + ": " + v.Detail }
 const maxViolations = 100
 
 // Check compares everything the ring knows with everything else it knows and
-// with the headers in the buffer. It returns nil for a sound ring, and else
+// with the headers in the buffer, if there are any. It returns nil for a sound ring, and else
 // what is broken, at most 100 findings. It changes nothing, does not panic on
 // broken bookkeeping, and is for the writer's goroutine like every method. Its
 // time grows with the number of chunks and gaps.
@@ -126,19 +126,22 @@ func (c *checker) checkSeam(off, prevEnd uint64) {
 
 func (c *checker) checkChunk(ref uint32) {
 	s := &c.recs[ref]
-	if s.addr()%c.geo.align != 0 {
-		c.report(InvariantAlignment, "the payload of chunk %d is at %d, not a multiple of %d", s.id, s.addr(), c.geo.align)
+	addr := c.addr(ref)
+	if addr%c.geo.align != 0 {
+		c.report(InvariantAlignment, "the payload of chunk %d is at %d, not a multiple of %d", s.id, addr, c.geo.align)
 	}
-	if s.off > c.geo.end || s.span > c.geo.end-s.off || s.span < HeaderSize ||
-		s.size == 0 || s.size > s.span-HeaderSize || s.span != c.geo.spanFor(s.size+HeaderSize, s.span) {
+	if s.off > c.geo.end || s.span > c.geo.end-s.off || s.span < c.geo.header ||
+		s.size == 0 || s.size > s.span-c.geo.header || s.span != c.geo.spanFor(s.size+c.geo.header, s.span) {
 		c.report(InvariantPayload, "chunk %d has %d payload bytes in a span of %d at %d", s.id, s.size, s.span, s.off)
 		return
 	}
-	if id, size := getHeader(c.buf[s.off:s.addr()]); id != s.id || size != s.size {
-		c.report(InvariantHeader, "the header at %d says chunk %d with %d bytes, the writer wrote chunk %d with %d", s.off, id, size, s.id, s.size)
+	if c.geo.header != 0 {
+		if id, size := getHeader(c.buf[s.off:addr]); id != s.id || size != s.size {
+			c.report(InvariantHeader, "the header at %d says chunk %d with %d bytes, the writer wrote chunk %d with %d", s.off, id, size, s.id, s.size)
+		}
 	}
-	if found := c.index.get(s.addr()); found != ref {
-		c.report(InvariantAddressIndex, "the payload of chunk %d at %d is record %d, the index says %d", s.id, s.addr(), ref, found)
+	if found := c.index.get(addr); found != ref {
+		c.report(InvariantAddressIndex, "the payload of chunk %d at %d is record %d, the index says %d", s.id, addr, ref, found)
 	}
 }
 

@@ -19,6 +19,10 @@
 // readers use, has only the buffer to go by, so it checks every field it reads
 // against the bounds and against the id its caller was told.
 //
+// With [Options.NoHeaders] the ring keeps the books of a buffer that somebody
+// else writes, and never touches it: it may be mapped read-only. Readers must
+// then be told the size of a payload too, by whoever keeps the books.
+//
 // # Room and order
 //
 // Chunks are handed out in a ring's order as long as they are released in
@@ -50,7 +54,7 @@
 // it does not look again until one of them grows.
 // The tables take 56 bytes for each chunk or gap alive at the same time, and
 // at most 4 bytes for each Align bytes of buffer (each 16 bytes, if Align is
-// smaller) to find chunks by address. They never shrink.
+// smaller and there are headers) to find chunks by address. They never shrink.
 //
 // # After a crash
 //

@@ -41,7 +41,7 @@ var (
 // RoomError is the [ErrNoRoom] of one attempt, with the figures of that
 // moment, all in bytes.
 type RoomError struct {
-	Needed     uint64 // in one piece: header and payload
+	Needed     uint64 // in one piece: header, if there are any, and payload
 	LargestGap uint64 // largest piece Allocate could have used
 	Free       uint64 // all free bytes, in however many pieces
 	Capacity   uint64 // of the ring
@@ -72,7 +72,7 @@ func (r *Ring) explain(size int) error {
 		return fmt.Errorf("allocate %d bytes: %w, which is %d", size, ErrTooLarge, r.geo.maxPayload())
 	}
 	return &RoomError{
-		Needed:     HeaderSize + uint64(size),
+		Needed:     r.geo.header + uint64(size),
 		LargestGap: r.largestGap(),
 		Free:       r.free,
 		Capacity:   r.geo.capacity(),

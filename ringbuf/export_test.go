@@ -10,7 +10,7 @@ func (r *Ring) Marks() (start, end uint64) {
 }
 
 // CheckLayout runs New's checks for a buffer that no test wants to make.
-func CheckLayout(sizeBytes uint64, align int) error {
-	_, err := newGeometry(sizeBytes, align)
+func CheckLayout(sizeBytes uint64, opts Options) error {
+	_, err := newGeometry(sizeBytes, opts)
 	return err
 }

@@ -9,7 +9,7 @@ const indexPageShift = 10
 
 // addressIndex finds the record of the chunk whose payload begins at an
 // address, in constant time. It divides the buffer into cells so small that at
-// most one live payload begins in each: a chunk has more than HeaderSize bytes
+// most one live payload begins in each: a chunk has more bytes than its header
 // and is no shorter than the alignment, save the last, which nothing follows.
 //
 // An entry is only a hint: it is written when a chunk is allocated and never
@@ -22,7 +22,7 @@ type addressIndex struct {
 }
 
 func newAddressIndex(geo geometry) addressIndex {
-	shift := uint(bits.TrailingZeros64(max(geo.align, HeaderSize)))
+	shift := uint(bits.TrailingZeros64(max(geo.align, geo.header)))
 	return addressIndex{
 		shift: shift,
 		pages: make([]uint32, geo.end>>(shift+indexPageShift)+1),

@@ -8,7 +8,7 @@ import (
 )
 
 // HeaderSize is the length in bytes of the header that stands directly before
-// each payload:
+// each payload, unless Options.NoHeaders is set:
 //
 //	0  8  id    of the chunk, little endian
 //	8  8  size  of the payload in bytes, little endian
@@ -25,11 +25,16 @@ const HeaderSize = 16
 // Spans begin on a grid that lies HeaderSize before the multiples of Align, so
 // that a header fills what would otherwise be padding in front of an aligned
 // payload. Every span is a whole number of granules of Align bytes, except
-// that the last one ends with the buffer.
+// that the last one ends with the buffer. Without headers the grid is that of
+// the multiples themselves, and lead is 0.
+//
+// Methods take a pointer because a struct of more than four fields is not kept
+// in registers: copying it adds half to the time of an allocation.
 type geometry struct {
 	lead, end uint64 // spans cover [lead, end)
 	align     uint64
-	shift     uint // log2 of align
+	shift     uint   // log2 of align
+	header    uint64 // HeaderSize, or 0 without headers
 }
 
 // maxSpans is how many records a uint32 can name beside the sentinel.
@@ -37,40 +42,52 @@ const maxSpans = math.MaxUint32
 
 // newGeometry expects valid options. It refuses a buffer too small for one
 // byte of payload and one whose spans could outnumber the records.
-func newGeometry(sizeBytes uint64, align int) (geometry, error) {
-	g := geometry{end: sizeBytes, align: uint64(align), shift: uint(bits.TrailingZeros(uint(align)))}
-	if g.align > HeaderSize {
-		g.lead = g.align - HeaderSize
+func newGeometry(sizeBytes uint64, opts Options) (geometry, error) {
+	g := geometry{
+		end:    sizeBytes,
+		align:  uint64(opts.Align),
+		shift:  uint(bits.TrailingZeros(uint(opts.Align))),
+		header: opts.headerBytes(),
 	}
-	if least := g.lead + HeaderSize + 1; sizeBytes < least {
-		return geometry{}, fmt.Errorf("%w: %d bytes, but one chunk at alignment %d needs %d", ErrBuffer, sizeBytes, align, least)
+	g.lead = -g.header & (g.align - 1)
+	if least := g.lead + g.header + 1; sizeBytes < least {
+		return geometry{}, fmt.Errorf("%w: %d bytes, but one chunk at alignment %d needs %d", ErrBuffer, sizeBytes, g.align, least)
 	}
-	// Gaps are never neighbours and a chunk has more than HeaderSize bytes,
-	// so that two adjacent spans have more than 16 bytes between them even
-	// at alignment 1: on average a span has at least 8.
-	if most := g.capacity()/max(g.align, 8) + 2; most > maxSpans {
+	// Gaps are never neighbours and a chunk has more bytes than its header, so
+	// that two adjacent spans have more than 16 bytes between them even at
+	// alignment 1: on average a span has at least 8. Without headers each has
+	// at least one.
+	if most := g.capacity()/max(g.align, g.header/2) + 2; most > maxSpans {
 		return geometry{}, fmt.Errorf("%w: %d bytes could hold %d chunks and gaps, the most is %d; use a larger Align than %d",
-			ErrBuffer, sizeBytes, most, uint64(maxSpans), align)
+			ErrBuffer, sizeBytes, most, uint64(maxSpans), g.align)
 	}
 	return g, nil
 }
 
 // capacity is the number of bytes that spans cover.
-func (g geometry) capacity() uint64 { return g.end - g.lead }
+func (g *geometry) capacity() uint64 { return g.end - g.lead }
 
 // maxPayload is the largest payload an empty ring can hold.
-func (g geometry) maxPayload() uint64 { return g.capacity() - HeaderSize }
+func (g *geometry) maxPayload() uint64 { return g.capacity() - g.header }
 
 // roundUp returns n rounded up to whole granules.
-func (g geometry) roundUp(n uint64) uint64 { return (n + g.align - 1) &^ (g.align - 1) }
+func (g *geometry) roundUp(n uint64) uint64 { return (n + g.align - 1) &^ (g.align - 1) }
 
 // granules returns how many granules n bytes touch.
-func (g geometry) granules(n uint64) uint64 { return (n + g.align - 1) >> g.shift }
+func (g *geometry) granules(n uint64) uint64 { return (n + g.align - 1) >> g.shift }
 
 // spanFor returns how many bytes a chunk takes from a gap that has room for
 // its need. Only a gap at the end of the buffer can be too short for the
 // padding, and there is nothing behind it to keep aligned.
-func (g geometry) spanFor(need, gap uint64) uint64 { return min(g.roundUp(need), gap) }
+func (g *geometry) spanFor(need, gap uint64) uint64 { return min(g.roundUp(need), gap) }
+
+// addr returns the offset of a chunk's payload.
+func (g *geometry) addr(c *record) uint64 { return c.off + g.header }
+
+// chunk returns what callers know a live chunk by.
+func (g *geometry) chunk(c *record) Chunk {
+	return Chunk{ID: c.id, Addr: g.addr(c), Size: c.size, Tag: c.tag}
+}
 
 func putHeader(b []byte, id, size uint64) {
 	_ = b[HeaderSize-1]
@@ -88,6 +105,9 @@ func getHeader(b []byte) (id, size uint64) {
 // with its capacity cut to its length. It needs no Ring and trusts nothing: an
 // address outside the buffer is [ErrUnknownAddress], another id in the header
 // is [ErrStale], a size that leaves the buffer is [ErrHeader].
+//
+// A ring without headers has nothing to view: whoever reads its payloads must
+// be told their sizes, and believe them.
 //
 // View proves that the header matches, not that the chunk is still live. That
 // must be known from elsewhere, for as long as the payload is used.

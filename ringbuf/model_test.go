@@ -30,6 +30,7 @@ type modelChunk struct {
 // room then is what lies between vend and vstart plus the capacity.
 type model struct {
 	lead, end, align uint64
+	header           uint64 // bytes in front of each payload
 	strict           bool
 	nextID           uint64
 	live             []modelChunk
@@ -37,8 +38,11 @@ type model struct {
 }
 
 func newModel(sizeBytes int, opts ringbuf.Options) *model {
-	m := &model{end: uint64(sizeBytes), align: uint64(opts.Align), strict: opts.StrictFIFO, nextID: 1}
-	for (m.lead+ringbuf.HeaderSize)%m.align != 0 {
+	m := &model{end: uint64(sizeBytes), align: uint64(opts.Align), header: ringbuf.HeaderSize, strict: opts.StrictFIFO, nextID: 1}
+	if opts.NoHeaders {
+		m.header = 0
+	}
+	for (m.lead+m.header)%m.align != 0 {
 		m.lead++
 	}
 	return m
@@ -104,7 +108,7 @@ func (m *model) strictPlace(need uint64) (voff uint64, ok bool) {
 // add records a chunk that the ring made, after judging it.
 func (m *model) add(t failer, c ringbuf.Chunk, need uint64) *modelChunk {
 	t.Helper()
-	mc := modelChunk{Chunk: c, off: c.Addr - ringbuf.HeaderSize}
+	mc := modelChunk{Chunk: c, off: c.Addr - m.header}
 	mc.end = mc.off + m.pad(mc.off, need)
 	if c.ID != m.nextID || c.Addr%m.align != 0 || !m.fits(mc.off, mc.end-mc.off) {
 		t.Fatalf("%v: want id %d, alignment %d, and room between %v", c, m.nextID, m.align, m.gaps())
@@ -117,7 +121,7 @@ func (m *model) add(t failer, c ringbuf.Chunk, need uint64) *modelChunk {
 			m.vstart = voff
 		}
 		if want := m.lead + voff%m.capacity(); mc.off != want {
-			t.Fatalf("%v: strict order wants it at %d", c, want+ringbuf.HeaderSize)
+			t.Fatalf("%v: strict order wants it at %d", c, want+m.header)
 		}
 		mc.voff, mc.vend = voff, voff+mc.end-mc.off
 		m.vend = mc.vend
@@ -160,7 +164,7 @@ func newMachine(t failer, sizeBytes int, opts ringbuf.Options) *machine {
 
 func (x *machine) allocate(t failer, size int, tag uint32) {
 	t.Helper()
-	need := uint64(size) + ringbuf.HeaderSize
+	need := uint64(size) + x.m.header
 	largest := x.m.largest()
 	if need > largest {
 		if c, ok := x.r.TryAllocate(size, tag); ok {
@@ -307,8 +311,10 @@ func (x *machine) compareChunks(t failer) {
 		if _, _, err := x.r.AccessID(c.Addr, c.ID); err != nil {
 			t.Fatalf("access by id: %v", err)
 		}
-		if seen, err := ringbuf.View(x.buf, c.Addr, c.ID); err != nil || !bytes.Equal(seen, want.content) {
-			t.Fatalf("a reader's view of %v: %v", c, err)
+		if x.m.header != 0 {
+			if seen, err := ringbuf.View(x.buf, c.Addr, c.ID); err != nil || !bytes.Equal(seen, want.content) {
+				t.Fatalf("a reader's view of %v: %v", c, err)
+			}
 		}
 		c, ok = x.r.Next(c)
 	}

@@ -22,6 +22,12 @@ type Options struct {
 	// behind it, and only the room from the youngest chunk round to the
 	// oldest is used.
 	StrictFIFO bool
+
+	// NoHeaders keeps the ring's hands off the buffer: no header is written in
+	// front of a payload, and none of its bytes are spent on one. It is for the
+	// books of a buffer that another process fills, which may be mapped
+	// read-only here. [View] has nothing to go by then.
+	NoHeaders bool
 }
 
 func (o Options) withDefaults() Options {
@@ -38,4 +44,12 @@ func (o Options) Validate() error {
 		return fmt.Errorf("%w: Align is %d, want a power of two from 1 to %d, or 0 for %d", ErrAlign, a, MaxAlign, DefaultAlign)
 	}
 	return nil
+}
+
+// headerBytes is what stands in front of each payload.
+func (o Options) headerBytes() uint64 {
+	if o.NoHeaders {
+		return 0
+	}
+	return HeaderSize
 }

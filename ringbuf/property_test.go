@@ -11,11 +11,19 @@ import (
 
 // TestAgainstModel does whatever a writer may do, in any order, to rings of
 // many shapes, and compares with the model after each step.
-func TestAgainstModel(t *testing.T) {
+func TestAgainstModel(t *testing.T) { againstModel(t, false) }
+
+// TestAgainstModelWithoutHeaders is the same for rings that leave the buffer
+// alone. It is a test of its own because the examples kept in testdata belong to
+// the draws of the one above.
+func TestAgainstModelWithoutHeaders(t *testing.T) { againstModel(t, true) }
+
+func againstModel(t *testing.T, noHeaders bool) {
 	rapid.Check(t, func(t *rapid.T) {
 		opts := ringbuf.Options{
 			Align:      rapid.SampledFrom([]int{1, 2, 8, 16, 32, 64, 512}).Draw(t, "align"),
 			StrictFIFO: rapid.Bool().Draw(t, "strict"),
+			NoHeaders:  noHeaders,
 		}
 		// From hardly anything to some dozens of chunks; the end is seldom
 		// on the grid.
@@ -32,7 +40,7 @@ func TestAgainstModel(t *testing.T) {
 			"allocate":      alloc,
 			"allocate more": alloc, // so that rings fill up
 			"allocate largest": func(t *rapid.T) {
-				if room := int(x.m.largest()) - ringbuf.HeaderSize; room > 0 {
+				if room := int(x.m.largest() - min(x.m.largest(), x.m.header)); room > 0 {
 					x.allocate(t, room, 0)
 				}
 			},

@@ -19,7 +19,7 @@ const none uint32 = 0
 // record is the writer's private knowledge of one span. Records refer to each
 // other by index, so that the garbage collector has nothing to follow.
 type record struct {
-	off  uint64 // first byte of the span; a chunk's header stands here
+	off  uint64 // first byte of the span; a chunk's header, if there are any, stands here
 	span uint64 // bytes, padding included
 	id   uint64 // of a live chunk, else 0
 	size uint64 // payload bytes of a live chunk
@@ -38,15 +38,8 @@ type record struct {
 	kind kind
 }
 
-// addr is the offset of the payload.
-func (c *record) addr() uint64 { return c.off + HeaderSize }
-
 // end is the offset behind the span.
 func (c *record) end() uint64 { return c.off + c.span }
-
-func (c *record) chunk() Chunk {
-	return Chunk{ID: c.id, Addr: c.addr(), Size: c.size, Tag: c.tag}
-}
 
 // records holds the record of every span and the spare ones. The first is the
 // sentinel.

@@ -41,14 +41,15 @@ type Ring struct {
 }
 
 // New returns an empty ring over buf, which nobody else may write to as long
-// as the ring is in use. It reads nothing from buf and writes nothing to it.
-// The errors are ErrAlign and ErrBuffer.
+// as the ring is in use, unless that is what Options.NoHeaders is for. It reads
+// nothing from buf and writes nothing to it. The errors are ErrAlign and
+// ErrBuffer.
 func New(buf []byte, opts Options) (*Ring, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("new ring: %w", err)
 	}
 	opts = opts.withDefaults()
-	geo, err := newGeometry(uint64(len(buf)), opts.Align)
+	geo, err := newGeometry(uint64(len(buf)), opts)
 	if err != nil {
 		return nil, fmt.Errorf("new ring: %w", err)
 	}
@@ -74,7 +75,8 @@ func (r *Ring) Clear() {
 // can hold. Allocate answers ErrTooLarge to anything above.
 func (r *Ring) MaxPayload() int { return int(r.geo.maxPayload()) }
 
-// Allocate makes a chunk with a payload of size bytes and writes its header.
+// Allocate makes a chunk with a payload of size bytes and writes its header,
+// if there are any.
 // The payload's content is whatever the buffer held. The errors are ErrSize,
 // ErrTooLarge and, when no gap is large enough now, ErrNoRoom as a *RoomError;
 // then nothing has changed.
@@ -92,7 +94,7 @@ func (r *Ring) TryAllocate(size int, tag uint32) (c Chunk, ok bool) {
 	if size <= 0 || uint64(size) > r.geo.maxPayload() {
 		return Chunk{}, false
 	}
-	need := HeaderSize + uint64(size)
+	need := r.geo.header + uint64(size)
 	gap := r.current
 	switch {
 	case r.strict:
@@ -103,7 +105,7 @@ func (r *Ring) TryAllocate(size int, tag uint32) (c Chunk, ok bool) {
 	if gap == none {
 		return Chunk{}, false
 	}
-	return r.carve(gap, need, tag).chunk(), true
+	return r.geo.chunk(r.carve(gap, need, tag)), true
 }
 
 // carve cuts a chunk from the front of a gap that has room for its need.
@@ -113,7 +115,7 @@ func (r *Ring) carve(gap uint32, need uint64, tag uint32) *record {
 	g, c := &recs[gap], &recs[ref]
 	take := r.geo.spanFor(need, g.span)
 	c.off, c.span = g.off, take
-	c.id, c.size, c.tag, c.kind = r.nextID, need-HeaderSize, tag, liveChunk
+	c.id, c.size, c.tag, c.kind = r.nextID, need-r.geo.header, tag, liveChunk
 	g.off += take
 	g.span -= take
 	recs.linkBefore(gap, ref)
@@ -124,8 +126,11 @@ func (r *Ring) carve(gap uint32, need uint64, tag uint32) *record {
 	r.nextID++
 	r.live++
 	r.free -= take
-	r.index.put(c.addr(), ref)
-	putHeader(r.buf[c.off:c.addr()], c.id, c.size)
+	addr := r.geo.addr(c)
+	r.index.put(addr, ref)
+	if r.geo.header != 0 {
+		putHeader(r.buf[c.off:addr], c.id, c.size)
+	}
 	return c
 }
 
@@ -155,7 +160,7 @@ func (r *Ring) Access(addr uint64) (Chunk, []byte, error) {
 	if ref == none {
 		return Chunk{}, nil, fmt.Errorf("access address %d: %w", addr, ErrUnknownAddress)
 	}
-	return r.recs[ref].chunk(), r.payload(ref), nil
+	return r.geo.chunk(&r.recs[ref]), r.payload(ref), nil
 }
 
 // AccessID is Access for the chunk with this id. The errors are
@@ -169,7 +174,7 @@ func (r *Ring) AccessID(addr, id uint64) (Chunk, []byte, error) {
 	if got := r.recs[ref].id; got != id {
 		return Chunk{}, nil, fmt.Errorf("access chunk %d at %d, where chunk %d lives: %w", id, addr, got, ErrStale)
 	}
-	return r.recs[ref].chunk(), r.payload(ref), nil
+	return r.geo.chunk(&r.recs[ref]), r.payload(ref), nil
 }
 
 // Release frees exactly this chunk, whatever its age. The error is ErrStale.
@@ -191,7 +196,7 @@ func (r *Ring) ReleaseAll(chunks []Chunk) error {
 	next := none // the one allocated after the last, as a rule released next
 	for _, c := range chunks {
 		ref := next
-		if ref == none || r.recs[ref].id != c.ID || r.recs[ref].addr() != c.Addr {
+		if ref == none || r.recs[ref].id != c.ID || r.addr(ref) != c.Addr {
 			ref = r.lookup(c)
 		}
 		if ref == none {
@@ -254,7 +259,7 @@ func (r *Ring) Run(c Chunk, dst []Chunk) int {
 		if ref == none {
 			return i
 		}
-		dst[i] = r.recs[ref].chunk()
+		dst[i] = r.geo.chunk(&r.recs[ref])
 		ref = r.recs[ref].next
 	}
 	return len(dst)
@@ -278,7 +283,7 @@ func (r *Ring) Reclaim(isFree func(c Chunk, payload []byte) bool, targetBytes in
 	var cameFree uint64
 	for ref := r.recs.oldest(); ref != none && cameFree < target; {
 		id := r.recs[ref].id
-		ok := isFree(r.recs[ref].chunk(), r.payload(ref))
+		ok := isFree(r.geo.chunk(&r.recs[ref]), r.payload(ref))
 		if ref >= uint32(len(r.recs)) || r.recs[ref].id != id {
 			panic(fmt.Sprintf("ringbuf: isFree released chunk %d, which Reclaim asked it about", id))
 		}
@@ -301,7 +306,7 @@ type Stats struct {
 	CapacityBytes   uint64 // of the buffer, less what alignment leaves unused at its start
 	UsedBytes       uint64 // of live chunks, with headers and padding
 	FreeBytes       uint64 // CapacityBytes - UsedBytes
-	LargestGapBytes uint64 // Allocate succeeds if size + HeaderSize is at most this
+	LargestGapBytes uint64 // Allocate succeeds if size and header are at most this
 	Chunks          int    // live
 	NextID          uint64 // of the chunk allocated next
 }
@@ -323,7 +328,7 @@ func (r *Ring) Stats() Stats {
 // used twice, and is 0 in the record of anything but a live chunk.
 func (r *Ring) lookup(c Chunk) uint32 {
 	ref := r.index.get(c.Addr)
-	if uint64(ref) >= uint64(len(r.recs)) || r.recs[ref].id != c.ID || r.recs[ref].addr() != c.Addr || c.ID == 0 {
+	if uint64(ref) >= uint64(len(r.recs)) || r.recs[ref].id != c.ID || r.addr(ref) != c.Addr || c.ID == 0 {
 		return none
 	}
 	return ref
@@ -332,15 +337,18 @@ func (r *Ring) lookup(c Chunk) uint32 {
 // find is lookup for any id.
 func (r *Ring) find(addr uint64) uint32 {
 	ref := r.index.get(addr)
-	if uint64(ref) >= uint64(len(r.recs)) || r.recs[ref].kind != liveChunk || r.recs[ref].addr() != addr {
+	if uint64(ref) >= uint64(len(r.recs)) || r.recs[ref].kind != liveChunk || r.addr(ref) != addr {
 		return none // also if the entry is from before Clear
 	}
 	return ref
 }
 
+// addr returns the offset of a chunk's payload.
+func (r *Ring) addr(ref uint32) uint64 { return r.geo.addr(&r.recs[ref]) }
+
 func (r *Ring) payload(ref uint32) []byte {
 	c := &r.recs[ref]
-	addr := c.addr()
+	addr := r.geo.addr(c)
 	return r.buf[addr : addr+c.size : addr+c.size]
 }
 
@@ -348,5 +356,5 @@ func (r *Ring) chunkAt(ref uint32) (Chunk, bool) {
 	if ref == none {
 		return Chunk{}, false
 	}
-	return r.recs[ref].chunk(), true
+	return r.geo.chunk(&r.recs[ref]), true
 }

@@ -53,6 +53,7 @@ func TestNewRefuses(t *testing.T) {
 		{name: "no buffer", size: 0, want: ringbuf.ErrBuffer, text: "0 bytes"},
 		{name: "no room for a payload byte", size: 64, want: ringbuf.ErrBuffer, text: "needs 65"},
 		{name: "header alone", size: 16, opts: ringbuf.Options{Align: 1}, want: ringbuf.ErrBuffer, text: "needs 17"},
+		{name: "no byte, no header", size: 0, opts: ringbuf.Options{NoHeaders: true}, want: ringbuf.ErrBuffer, text: "needs 1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := ringbuf.New(make([]byte, tc.size), tc.opts)
@@ -69,16 +70,22 @@ func TestBufferBounds(t *testing.T) {
 		name  string
 		size  uint64
 		align int
+		bare  bool // without headers
 		want  error
 	}{
 		{name: "3 GiB at 1", size: 3 << 30, align: 1},
+		{name: "5 GiB at 1", size: 5 << 30, align: 1},
+		{name: "3 GiB at 1, no headers", size: 3 << 30, align: 1, bare: true},
+		{name: "5 GiB at 1, no headers", size: 5 << 30, align: 1, bare: true, want: ringbuf.ErrBuffer},
 		{name: "200 GiB at 64", size: 200 << 30, align: 64},
+		{name: "200 GiB at 64, no headers", size: 200 << 30, align: 64, bare: true},
 		{name: "300 GiB at 64", size: 300 << 30, align: 64, want: ringbuf.ErrBuffer},
 		{name: "300 GiB at 128", size: 300 << 30, align: 128},
 		{name: "40 GiB at 1", size: 40 << 30, align: 1, want: ringbuf.ErrBuffer},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if err := ringbuf.CheckLayout(tc.size, tc.align); !errors.Is(err, tc.want) {
+			opts := ringbuf.Options{Align: tc.align, NoHeaders: tc.bare}
+			if err := ringbuf.CheckLayout(tc.size, opts); !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)
 			}
 		})
@@ -91,6 +98,7 @@ func TestLayout(t *testing.T) {
 		name  string
 		size  int // of the buffer
 		align int
+		bare  bool // without headers
 		sizes []int
 		addrs []uint64
 		used  uint64
@@ -102,9 +110,12 @@ func TestLayout(t *testing.T) {
 		{name: "byte by byte", size: 100, align: 1, sizes: []int{1, 2, 3}, addrs: []uint64{16, 33, 51}, used: 54, free: 46},
 		{name: "header's own alignment", size: 100, align: 16, sizes: []int{1, 16, 17}, addrs: []uint64{16, 48, 80}, used: 100, free: 0},
 		{name: "pages", size: 3 * 4096, align: 4096, sizes: []int{4080, 4096}, addrs: []uint64{4096, 8192}, used: 8208, free: 0},
+		{name: "no headers", size: 1024, bare: true, sizes: []int{64, 1, 65, 64}, addrs: []uint64{0, 64, 128, 256}, used: 320, free: 704},
+		{name: "no headers, to the last byte", size: 100, bare: true, sizes: []int{64, 36}, addrs: []uint64{0, 64}, used: 100, free: 0},
+		{name: "no headers, byte by byte", size: 6, align: 1, bare: true, sizes: []int{1, 2, 3}, addrs: []uint64{0, 1, 3}, used: 6, free: 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r, _ := newRing(t, tc.size, ringbuf.Options{Align: tc.align})
+			r, _ := newRing(t, tc.size, ringbuf.Options{Align: tc.align, NoHeaders: tc.bare})
 			var addrs []uint64
 			for _, size := range tc.sizes {
 				addrs = append(addrs, allocate(t, r, size).Addr)

@@ -110,17 +110,21 @@ func (s *Store) freeIndex() (ReaderID, error) {
 // declare adds a reader with a ledger on the heap.
 func (s *Store) declare(id ReaderID, name string) *Reader {
 	r := &Reader{
-		id:       id,
+		leaseView: leaseView{
+			id:       id,
+			geo:      s.geo,
+			data:     s.arena,
+			lines:    s.lines,
+			ledger:   staggered[entry](id, s.geo.slots, lineBytes/entryBytes),
+			owed:     staggered[uint32](id, s.geo.slots, lineBytes/accountBytes),
+			taken:    make([]atomic.Uint32, s.geo.slots),
+			wantRoom: s.doorbell.flag,
+			doorbell: s.doorbell,
+			leases:   &leaseBook{},
+		},
 		name:     name,
-		geo:      s.geo,
-		arena:    s.arena,
-		lines:    s.lines,
-		ledger:   staggered[entry](id, s.geo.slots, lineBytes/entryBytes),
-		owed:     staggered[uint32](id, s.geo.slots, lineBytes/accountBytes),
-		taken:    make([]atomic.Uint32, s.geo.slots),
-		wantRoom: s.doorbell.flag,
-		doorbell: &s.doorbell,
 		segments: []*segment{s.arenaSegment, s.directorySegment},
+		large:    s.large,
 	}
 	s.join(&account{id: id, name: name, owed: r.owed, ledger: r.ledger, reader: r})
 	return r

@@ -73,7 +73,7 @@ func (s *Store) admit(conn *net.UnixConn) (ReaderID, error) {
 // openAccount maps a peer's ledger and makes the account it is to read.
 func (s *Store) openAccount(id ReaderID, pid uint64, ledgerFD int) (*account, error) {
 	slots := int(s.geo.slots)
-	ledger, err := openSegment(kindLedger, ledgerFD, ledgerBytes(slots))
+	ledger, err := openSegment(kindLedger.String(), ledgerFD, ledgerBytes(slots))
 	if err != nil {
 		return nil, err
 	}
@@ -190,18 +190,22 @@ func exchange(conn *net.UnixConn, offer message, ledger *segment) (*Reader, erro
 	}
 	faultpoint.Hit("attach-granted")
 	return &Reader{
-		id:       offer.reader,
+		leaseView: leaseView{
+			id:       offer.reader,
+			geo:      offer.geometry,
+			data:     arena.data,
+			lines:    linesOf(directory.data, slots),
+			ledger:   entriesOf(ledger.data, slots),
+			owed:     columnOf(account.data, slots),
+			taken:    make([]atomic.Uint32, slots),
+			wantRoom: wantRoomOf(directory.data),
+			doorbell: &doorbell{},
+			leases:   &leaseBook{},
+			remote:   true,
+		},
 		name:     fmt.Sprintf("process %d", os.Getpid()),
-		geo:      offer.geometry,
-		arena:    arena.data,
-		lines:    linesOf(directory.data, slots),
-		ledger:   entriesOf(ledger.data, slots),
-		owed:     columnOf(account.data, slots),
-		taken:    make([]atomic.Uint32, slots),
-		wantRoom: wantRoomOf(directory.data),
-		doorbell: &doorbell{},
 		segments: segments,
-		remote:   true,
+		large:    newLargeTable(),
 	}, nil
 }
 
@@ -209,7 +213,7 @@ func exchange(conn *net.UnixConn, offer message, ledger *segment) (*Reader, erro
 func openGrant(offer message, fds []int) (segments []*segment, err error) {
 	sizes := [grantDescriptors]int{int(offer.arena), directoryBytes(int(offer.slots)), columnBytes(int(offer.slots))}
 	for i, kind := range []segmentKind{kindArena, kindDirectory, kindAccount} {
-		seg, openErr := openSegment(kind, fds[i], sizes[i])
+		seg, openErr := openSegment(kind.String(), fds[i], sizes[i])
 		if openErr != nil {
 			for _, seg := range segments {
 				seg.release()

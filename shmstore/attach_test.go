@@ -42,13 +42,14 @@ func TestMessages(t *testing.T) {
 
 func TestGeometryIsBounded(t *testing.T) {
 	for name, change := range map[string]func(m *message){
-		"no store":           func(m *message) { m.store = 0 },
-		"tiny arena":         func(m *message) { m.arena = 1 },
-		"arena overflows":    func(m *message) { m.arena = 1 << 63 },
-		"no slots":           func(m *message) { m.slots = 0 },
-		"too many slots":     func(m *message) { m.slots = 1<<32 - 1 },
-		"object above arena": func(m *message) { m.maxObject = m.arena + 1 },
-		"the local reader":   func(m *message) { m.reader = 0 },
+		"no store":         func(m *message) { m.store = 0 },
+		"tiny arena":       func(m *message) { m.arena = 1 },
+		"arena overflows":  func(m *message) { m.arena = 1 << 63 },
+		"no slots":         func(m *message) { m.slots = 0 },
+		"too many slots":   func(m *message) { m.slots = 1<<32 - 1 },
+		"no objects":       func(m *message) { m.maxObject = 0 },
+		"object overflows": func(m *message) { m.maxObject = 1 << 63 },
+		"the local reader": func(m *message) { m.reader = 0 },
 	} {
 		m := message{kind: messageGeometry, reader: 1, geometry: testGeometry}
 		change(&m)
@@ -115,10 +116,17 @@ func FuzzSuperblock(f *testing.F) {
 }
 
 // FuzzLine: a reader whose directory holds anything at all, as the owner
-// could have written it, answers with bytes inside the arena or an error.
+// could have written it, answers with bytes inside the arena, or inside the
+// segment it was given for the object, or an error.
 func FuzzLine(f *testing.F) {
 	s := create(f, small(Heap))
 	r := mustDeclare(f, s, "reader")
+	r.large = newLargeTable()
+	if err := r.large.add(1, largeObject{segment: &segment{data: make([]byte, 100), fd: -1}, size: 100, slot: 3}); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(wordOf(1, stateLive), uint64(largeOffset), uint64(100), uint32(1), uint32(1), uint64(1), uint64(largeOffset), uint64(100))
+	f.Add(wordOf(1, stateLive), uint64(largeOffset), uint64(101), uint32(1), uint32(1), uint64(1), uint64(largeOffset), uint64(101))
 	f.Add(uint64(0), uint64(0), uint64(0), uint32(0), uint32(0), uint64(1), uint64(0), uint64(0))
 	f.Add(wordOf(1, stateLive), uint64(64), uint64(10), uint32(1), uint32(1), uint64(1), uint64(64), uint64(10))
 	f.Add(wordOf(1, stateLive), ^uint64(0), uint64(10), uint32(1), ^uint32(0), uint64(1), ^uint64(0), uint64(10))

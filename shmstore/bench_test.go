@@ -154,6 +154,67 @@ func BenchmarkPin(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/channelPairNS(1_000_000), "channels")
 }
 
+// BenchmarkBytes looks at an object under a lease: in the arena, and in a
+// segment of its own.
+func BenchmarkBytes(b *testing.B) {
+	s, err := Create(Options{Memory: Heap, ArenaBytes: 1 << 20, LargeObjectBytes: 1 << 10})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	for _, size := range []int{64, 1 << 16} {
+		h, err := s.Put("", make([]byte, size), 0)
+		if err != nil {
+			b.Fatal(err)
+		}
+		l, err := s.Local().Pin(h)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(fmt.Sprintf("large=%t", IsLarge(h)), func(b *testing.B) {
+			sum := 0
+			for b.Loop() {
+				sum += int(l.Bytes()[0])
+			}
+			_ = sum
+		})
+		l.Release()
+	}
+}
+
+// BenchmarkLarge puts an object with a segment of its own into a store that has
+// room for no other, so that each also pays for giving one back, and compares
+// that with copying it to memory that is there already.
+func BenchmarkLarge(b *testing.B) {
+	for _, memory := range memories() {
+		for _, size := range []int{1 << 20, 16 << 20} {
+			b.Run(fmt.Sprintf("%v/size=%d", memory, size), func(b *testing.B) {
+				s, err := Create(Options{Memory: memory, ArenaBytes: 1 << 20, MaxLargeBytes: int64(size)})
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer s.Close()
+				src, dst := alignedBytes(size), alignedBytes(size)
+				fill(src, 1)
+				fill(dst, 2)
+				puts, copies := newSample(), newSample()
+				b.SetBytes(int64(size))
+				for b.Loop() {
+					t0 := time.Now()
+					if _, err := s.Put("", src, 0); err != nil {
+						b.Fatal(err)
+					}
+					t1 := time.Now()
+					copy(dst, src)
+					puts.add(t1.Sub(t0))
+					copies.add(time.Since(t1))
+				}
+				b.ReportMetric(puts.medianNS()/copies.medianNS(), "copies")
+			})
+		}
+	}
+}
+
 // BenchmarkCopy compares copying objects into the store with copying them to
 // heap memory of the same size, cycled through in the same way and touched
 // before.

@@ -38,6 +38,7 @@ const (
 	askPin   = 'p' // pin and keep
 	askRead  = 'r' // take and release
 	askWrite = 'w' // take and write to it, which is fatal
+	askAdd   = 'a' // add the segment that comes with it
 )
 
 // runChild attaches over descriptor 3 and does what it is asked until the
@@ -56,13 +57,28 @@ func runChild() error {
 	}
 	var kept []Lease
 	request := make([]byte, 1+messages.HandleSize)
+	rights := make([]byte, unix.CmsgSpace(4))
 	for {
-		if n, err := conn.Read(request); err != nil || n == 0 {
+		n, oobn, _, _, err := conn.ReadMsgUnix(request, rights)
+		if err != nil || n == 0 {
 			return nil //nolint:nilerr // the parent is done
 		}
 		var h Handle
 		if err := h.UnmarshalBinary(request[1:]); err != nil {
 			return err
+		}
+		if request[0] == askAdd {
+			fds, err := descriptorsOf(rights[:oobn])
+			if err == nil {
+				err = r.AddSegment(h, fds[0])
+			}
+			if err == nil {
+				_, err = conn.Write(request[:1])
+			}
+			if err != nil {
+				return err
+			}
+			continue
 		}
 		take := r.Take
 		if request[0] == askPin {
@@ -119,7 +135,9 @@ func startChild(t *testing.T, point string) *child {
 			_ = c.Process.Kill()
 			_ = c.Wait()
 		}
-		unix.Close(c.pidfd)
+		if c.pidfd >= 0 {
+			unix.Close(c.pidfd)
+		}
 	})
 	return c
 }
@@ -144,12 +162,17 @@ func (c *child) awaitDeath(t *testing.T) syscall.WaitStatus {
 }
 
 // ask sends a command and waits for the answer.
-func (c *child) ask(command byte, h Handle) error {
+func (c *child) ask(command byte, h Handle) error { return c.send(command, h, nil) }
+
+// give sends the segment of a large object.
+func (c *child) give(h Handle, fd int) error { return c.send(askAdd, h, unix.UnixRights(fd)) }
+
+func (c *child) send(command byte, h Handle, rights []byte) error {
 	request, err := h.AppendBinary([]byte{command})
 	if err != nil {
 		return err
 	}
-	if _, err := c.conn.Write(request); err != nil {
+	if _, _, err := c.conn.WriteMsgUnix(request, rights, nil); err != nil {
 		return err
 	}
 	answer := make([]byte, 1)

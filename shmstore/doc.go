@@ -11,6 +11,11 @@
 // objects that all their readers have finished with. Until then an object
 // stays readable by its handle, and by its key if it has one.
 //
+// Objects above Options.LargeObjectBytes get a segment of their own beside the
+// arena, so that one of them cannot fill it. All else is the same for them, but
+// that a reader in another process must be given the segment before it can read:
+// [Store.LargeSegment] and [Reader.AddSegment].
+//
 //	h, err := store.Put("", data, shmstore.Readers(1, 2))  // the writer
 //	...
 //	lease, err := reader.Take(h)                           // readers 1 and 2
@@ -23,6 +28,15 @@
 // nothing is compared and swapped, across processes; layout.go draws the
 // segments. The owner writes payloads, directory and accounts; each reader
 // writes its own ledger.
+//
+// # Peers that keep no accounts
+//
+// A client that has neither a ledger nor an allocator can share memory all the
+// same, if somebody keeps its books. A [Segment] is one piece of memory with
+// one writing process: [CreateSegment] makes one for the client to fill, and
+// the owner of the books lays an [Arena] over it, which knows which parts are in
+// use and touches none of them. There are no debts and no pins: whoever reserved
+// a [Room] counts its readers, and releases it when they are done.
 //
 // # What holds an object
 //
@@ -53,7 +67,12 @@
 // handles: store, slot, generation, offset, size and codec must agree with the
 // directory and with the bounds of the mapping, so that a stale, forged or
 // damaged handle is an error and never other bytes. A reader does trust the
-// owner with the contents of its objects.
+// owner with the contents of its objects, and with handing over the right
+// segment for a large one.
+//
+// A segment from a peer is believed only as far as its seals go: without them
+// the peer could take the memory away under a reader. That the peer goes on
+// writing to it cannot be seen, and spoils nothing but its own payloads.
 //
 // # Ordering
 //
@@ -66,7 +85,7 @@
 //
 // Methods of [Store] are for one goroutine, the writer, unless they say
 // otherwise. [Reservation] and [Lease] are plain values for one goroutine at a
-// time, on any. [Reader] is safe for concurrent use.
+// time, on any. [Reader], [Segment] and [Arena] are safe for concurrent use.
 //
 // # After a crash
 //
@@ -76,5 +95,7 @@
 // exactly. When the owner dies, what readers hold stays valid until they let
 // go; only a reader that happens to wait for an unfinished eviction gets
 // [ErrOwnerStalled]. When a producer inside the owner's process fails, it
-// aborts its reservations, or they stay.
+// aborts its reservations, or they stay. When the writer of a peer's segment
+// dies, what it wrote stays readable, and its rooms are for the keeper of the
+// books to release.
 package shmstore

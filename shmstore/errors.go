@@ -12,9 +12,11 @@ var (
 	// ErrFull reports that room or slots ran out and nothing could be
 	// evicted. It is normal flow: wait for room, fail or drop. See [FullError].
 	ErrFull = errors.New("store is full")
-	// ErrTooLarge reports an object above Options.MaxObjectBytes.
+	// ErrTooLarge reports an object above Options.MaxObjectBytes, or a room
+	// larger than its arena.
 	ErrTooLarge = errors.New("object is too large")
-	// ErrSize reports a negative size, or a commit beyond the reservation.
+	// ErrSize reports a size that is negative, or not positive where it must
+	// be, or a commit beyond the reservation.
 	ErrSize = errors.New("invalid size")
 	// ErrExists reports a put under a key that has an object.
 	ErrExists = errors.New("key exists")
@@ -32,11 +34,17 @@ var (
 	// ErrOwnerStalled reports an owner that stopped in the middle of an
 	// eviction, most likely because it died.
 	ErrOwnerStalled = errors.New("store owner stalled")
-	// ErrClosed reports the use of a closed store, or of a removed reader.
+	// ErrClosed reports the use of a closed store, segment or arena, or of a
+	// removed reader.
 	ErrClosed = errors.New("store is closed")
+	// ErrCanceled reports that whoever waited for room gave up.
+	ErrCanceled = errors.New("wait for room was canceled")
 	// ErrBusy reports a close that had to leave the memory mapped, because
 	// leases or reservations of this process still point into it.
 	ErrBusy = errors.New("store is in use")
+	// ErrSegment reports a large object whose segment this process was not
+	// given. See [Reader.AddSegment].
+	ErrSegment = errors.New("segment of a large object is missing")
 	// ErrUnsupported reports memory or an operation this platform lacks.
 	ErrUnsupported = errors.New("not supported on this platform")
 	// ErrMemory reports that the machine or a control group has not enough
@@ -50,19 +58,20 @@ var (
 	// holds stays until it is removed. See [ReaderError].
 	ErrQuarantined = errors.New("reader is quarantined")
 	// ErrProtocol reports bytes or descriptors from a peer that break the
-	// rules of attaching.
-	ErrProtocol = errors.New("attach protocol violated")
+	// rules of attaching, or of sharing a segment.
+	ErrProtocol = errors.New("protocol of shared memory violated")
 	// ErrOptions reports options that contradict each other.
 	ErrOptions = errors.New("invalid store options")
 )
 
-// Resource is what a full store ran out of.
+// Resource is what a full store or arena ran out of.
 type Resource string
 
-// The two things a store can run out of.
+// The things that can run out. The slots of an arena are its MaxRooms.
 const (
-	Room  Resource = "room"
-	Slots Resource = "slots"
+	ResourceRoom  Resource = "room"
+	ResourceSlots Resource = "slots"
+	ResourceLarge Resource = "segments of large objects"
 )
 
 // maxHoldersInText bounds the text of a [FullError]; Holders has them all.
@@ -74,6 +83,7 @@ type FullError struct {
 	NeededBytes   int      // of the object that found no place
 	FreeBytes     int64    // in the arena, not necessarily in one piece
 	FreeSlots     int      // of the directory
+	LargeBytes    int64    // in the segments of large objects
 	Reserved      int      // objects granted and neither committed nor aborted
 	ReservedBytes int64    // their bytes
 	Holders       []Holder // readers that hold objects, the largest first
@@ -82,6 +92,9 @@ type FullError struct {
 func (e *FullError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v: no %s for %d bytes (%d bytes and %d slots free", ErrFull, e.Resource, e.NeededBytes, e.FreeBytes, e.FreeSlots)
+	if e.LargeBytes > 0 {
+		fmt.Fprintf(&b, "; %d bytes in large objects", e.LargeBytes)
+	}
 	if e.Reserved > 0 {
 		fmt.Fprintf(&b, "; %d uncommitted objects of %d bytes", e.Reserved, e.ReservedBytes)
 	}
@@ -98,6 +111,32 @@ func (e *FullError) Error() string {
 
 // Is makes errors.Is(err, ErrFull) true.
 func (e *FullError) Is(target error) bool { return target == ErrFull }
+
+// ArenaFullError says why an [Arena] has no room now. It matches [ErrFull]. Who
+// holds the rooms is for the caller to say.
+type ArenaFullError struct {
+	Name        string
+	NeededBytes int
+	Resource    Resource // ResourceRoom, or ResourceSlots if there are MaxRooms already
+	ArenaStats           // of the moment, Waiting not counting the refused
+}
+
+func (e *ArenaFullError) Error() string {
+	reason := "not enough is free"
+	switch {
+	case e.Waiting > 0:
+		reason = "others wait for room"
+	case e.Resource == ResourceSlots:
+		reason = "there are as many rooms as there may be"
+	case e.FreeBytes >= int64(e.NeededBytes):
+		reason = "enough is free, but not in one piece"
+	}
+	return fmt.Sprintf("%v: no %s for %d bytes: %s (%d of %d bytes free, %d in one piece; %d rooms, %d waiting): release rooms, or make the arena larger",
+		ErrFull, e.Resource, e.NeededBytes, reason, e.FreeBytes, e.Bytes, e.LargestFree, e.Rooms, e.Waiting)
+}
+
+// Is makes errors.Is(err, ErrFull) true.
+func (e *ArenaFullError) Is(target error) bool { return target == ErrFull }
 
 // MemoryError gives the figures behind a refusal. It matches [ErrMemory].
 type MemoryError struct {

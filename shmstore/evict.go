@@ -9,13 +9,16 @@ import (
 // makeRoom evicts until an object of size bytes can be placed, and places it.
 // It fails after a whole pass from the oldest object to the youngest that
 // freed nothing; every pass before freed something, so it ends.
+//
+// Large objects are spared as long as others can go, unless their order counts:
+// all that they have of the arena is a slot and a cache line each.
 func (s *Store) makeRoom(size int) (slot uint32, ok bool) {
 	for {
 		freed := false
 		next, more := s.ring.Oldest()
 		for more {
 			var freedBytes uint64
-			next, more, freedBytes = s.step(next, s.geo.maxObject)
+			next, more, freedBytes = s.step(next, s.inArena, s.strict)
 			if freedBytes == 0 {
 				continue
 			}
@@ -25,9 +28,15 @@ func (s *Store) makeRoom(size int) (slot uint32, ok bool) {
 			}
 		}
 		if !freed {
-			return 0, false
+			break
 		}
 	}
+	for s.evictLarge() {
+		if slot, ok = s.tryPlace(size); ok {
+			return slot, true
+		}
+	}
+	return 0, false
 }
 
 // evictAll makes one pass and returns the bytes it freed; it ends early once
@@ -36,7 +45,7 @@ func (s *Store) evictAll(target uint64) (freedBytes uint64) {
 	next, more := s.ring.Oldest()
 	for more && freedBytes < target {
 		var n uint64
-		next, more, n = s.step(next, target-freedBytes)
+		next, more, n = s.step(next, target-freedBytes, true)
 		freedBytes += n
 	}
 	return freedBytes
@@ -44,16 +53,24 @@ func (s *Store) evictAll(target uint64) (freedBytes uint64) {
 
 // step looks at up to maxCandidates chunks from first on, in order of age, and
 // frees those that may go. It stops looking once the candidates add up to
-// target bytes. It returns the chunk to go on with, if there is one.
-func (s *Store) step(first ringbuf.Chunk, target uint64) (next ringbuf.Chunk, more bool, freedBytes uint64) {
+// target bytes. It returns the chunk to go on with, if there is one. Large
+// objects that may still be read are candidates only if that is wanted.
+func (s *Store) step(first ringbuf.Chunk, target uint64, large bool) (next ringbuf.Chunk, more bool, freedBytes uint64) {
 	chunks := s.scratch.chunks[:s.ring.Run(first, s.scratch.chunks[:])]
 	var live, aborted, seen uint64
 	n := 0
 	for ; n < min(len(chunks), maxCandidates) && seen < target; n++ {
 		slot := chunks[n].Tag
 		s.scratch.slots[n] = slot
-		switch stateOf(s.lines[slot].word.load()) {
+		ln := &s.lines[slot]
+		switch stateOf(ln.word.load()) {
 		case stateLive:
+			if ln.isLarge() {
+				if !large {
+					continue
+				}
+				seen += s.objectBytes(slot)
+			}
 			live |= 1 << n
 			seen += chunks[n].Size
 		case stateAborted:
@@ -72,10 +89,18 @@ func (s *Store) step(first ringbuf.Chunk, target uint64) (next ringbuf.Chunk, mo
 	return next, more, freedBytes
 }
 
-// evictSlot frees one object if it may go.
-func (s *Store) evictSlot(slot uint32) {
+// evictSlot frees one object, or one aborted reservation, if it may go.
+func (s *Store) evictSlot(slot uint32) (gone bool) {
 	s.scratch.slots[0], s.scratch.chunks[0] = slot, s.records[slot].chunk
-	s.evict(1, 0)
+	var freed uint64
+	switch stateOf(s.lines[slot].word.load()) {
+	case stateLive:
+		freed, _ = s.evict(1, 0)
+	case stateAborted:
+		freed, _ = s.evict(0, 1)
+	case stateFree, stateClosing: // still being filled
+	}
+	return freed != 0
 }
 
 // evict frees the live candidates that nobody holds, and the aborted ones,
@@ -122,9 +147,13 @@ func (s *Store) free(candidates, aborted uint64) (freedBytes uint64) {
 		}
 		chunk := s.scratch.chunks[i]
 		chunks = append(chunks, chunk)
-		freedBytes += chunk.Size
 		if invariantsOn {
 			poison(s.arena[chunk.Addr:][:chunk.Size])
+		}
+		if s.lines[slot].isLarge() {
+			freedBytes += s.dropLarge(slot)
+		} else {
+			freedBytes += chunk.Size
 		}
 		s.vacate(slot)
 	}

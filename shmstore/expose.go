@@ -16,3 +16,17 @@ func (s *Store) ArenaSegment() (*Segment, error) {
 	}
 	return OpenSegment("arena", fd, int64(len(s.arenaSegment.data)))
 }
+
+// ExposeLarge opens the segment of a large object for reading once more, as
+// ArenaSegment does for the arena. The caller has a lease on the object. Writer
+// only; the errors are those of [Store.LargeSegment].
+func (s *Store) ExposeLarge(h Handle) (*Segment, error) {
+	fd, sizeBytes, err := s.LargeSegment(h)
+	if err != nil {
+		return nil, err
+	}
+	if fd, err = duplicate(fd); err != nil {
+		return nil, fmt.Errorf("expose a large object: %w", err)
+	}
+	return OpenSegment("large", fd, sizeBytes)
+}

@@ -75,24 +75,29 @@ func TestForgedHandles(t *testing.T) {
 // FuzzHandle: whatever a handle was turned into, the answer is the exact
 // bytes of the object it names, or an error of this package.
 func FuzzHandle(f *testing.F) {
-	s := create(f, small(Heap))
+	s := create(f, withLarge(Heap))
 	objects := make(map[Handle][]byte)
-	var last Handle
-	for i := range 5 {
-		data := content(100*i, uint64(i))
-		last = mustPut(f, s, "", data, 0)
-		objects[last] = data
+	add := func(size int) Handle {
+		data := content(size, uint64(size))
+		h := mustPut(f, s, "", data, 0)
+		objects[h] = data
+		return h
 	}
-	last.Store = 0 // differs from run to run: the input is relative to it
-	valid, err := last.MarshalBinary()
-	if err != nil {
-		f.Fatal(err)
+	for i := range 4 {
+		add(100 * i)
 	}
-	f.Add(valid)
-	for i := range valid {
-		damaged := bytes.Clone(valid)
-		damaged[i] ^= 1 << (i % 8)
-		f.Add(damaged)
+	for _, seed := range []Handle{add(400), add(largeSize)} {
+		seed.Store = 0 // differs from run to run: the input is relative to it
+		valid, err := seed.MarshalBinary()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(valid)
+		for i := range valid {
+			damaged := bytes.Clone(valid)
+			damaged[i] ^= 1 << (i % 8)
+			f.Add(damaged)
+		}
 	}
 	known := []error{ErrStale, ErrCorrupt, ErrForeign, ErrNoDebt}
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -16,9 +16,15 @@ import (
 //	directory  the owner          every reader           4096 + 64 * slots
 //	account    the owner          the reader it is for   4096 +  4 * slots
 //	ledger     that same reader   the owner              4096 +  8 * slots
+//	large      the owner          readers that ask       the object, in whole pages
 //
-// The arena is the ring of package ringbuf and nothing else. The other three
-// start with a page that holds a superblock, followed by one entry a slot.
+// The arena is the ring of package ringbuf and nothing else. A large object is
+// its bytes and nothing else. The other three start with a page that holds a
+// superblock, followed by one entry a slot.
+//
+// The memory of a peer that keeps no accounts, see [Segment] and [Arena], is
+// written by that peer, mapped read-only by everybody else, and has no layout:
+// its books are private to the owner.
 //
 // Superblock, the first 64 bytes of that page, written once before the segment
 // is handed to anybody:
@@ -44,10 +50,16 @@ import (
 //
 //	offset  size  field   writer  access
 //	     0     8  word    owner   atomic: generation<<2 | state
-//	     8     8  offset  owner   relaxed, stable while the word is live
+//	     8     8  offset  owner   relaxed, stable while the word is live; 1<<63: large
 //	    16     8  size    owner   relaxed, stable while the word is live
 //	    24     4  codec   owner   relaxed, stable while the word is live
 //	    28    36  zero
+//
+// An offset of 1<<63 says that the object is large: its bytes begin at 0 of a
+// segment of its own, which is found by the object's generation. No arena is that
+// long, so whoever takes it for an offset in the arena fails, and reads nothing.
+// The object keeps a chunk of the smallest size in the ring all the same, and
+// with it its place among the others by age.
 //
 // Account entry, 4 bytes a slot: owed, the debts ever charged to this reader
 // on this slot. It is stored relaxed before the word turns live, and only by
@@ -63,7 +75,7 @@ import (
 // where taken (debts ever collected) is private to the reader. The three are
 // equal whenever the slot changes hands, so none is ever reset.
 const (
-	layoutVersion = 1
+	layoutVersion = 2
 
 	ringHeaderBytes = ringbuf.HeaderSize
 
@@ -73,6 +85,9 @@ const (
 	lineBytes       = 64
 	entryBytes      = 8
 	accountBytes    = 4
+
+	// largeOffset is the offset of an object with a segment of its own.
+	largeOffset = 1 << 63
 )
 
 // State is the low two bits of a directory word.
@@ -137,6 +152,10 @@ type line struct {
 	_      [36]byte
 }
 
+// isLarge reports whether the object of a line that is in use has a segment of
+// its own.
+func (ln *line) isLarge() bool { return atomic.LoadUint64(&ln.offset) == largeOffset }
+
 // entry is one slot of a reader's ledger.
 type entry struct {
 	pin  atomic.Uint32
@@ -155,6 +174,7 @@ const (
 	kindDirectory segmentKind = 'D'
 	kindAccount   segmentKind = 'O'
 	kindLedger    segmentKind = 'L'
+	kindLarge     segmentKind = 'X'
 )
 
 func (k segmentKind) String() string {
@@ -167,6 +187,8 @@ func (k segmentKind) String() string {
 		return "account"
 	case kindLedger:
 		return "ledger"
+	case kindLarge:
+		return "large object"
 	default:
 		return fmt.Sprintf("segment %#x", byte(k))
 	}
@@ -193,8 +215,8 @@ func (g geometry) check() error {
 		return fmt.Errorf("%w: an arena of %d bytes is not in [%d, %d]", ErrProtocol, g.arena, int64(minArenaBytes), int64(maxArenaBytes))
 	case g.slots < 1 || g.slots > maxSlots:
 		return fmt.Errorf("%w: %d slots are not in [1, %d]", ErrProtocol, g.slots, maxSlots)
-	case g.maxObject < 1 || g.maxObject > g.arena:
-		return fmt.Errorf("%w: objects of up to %d bytes in an arena of %d", ErrProtocol, g.maxObject, g.arena)
+	case g.maxObject < 1 || g.maxObject > maxArenaBytes:
+		return fmt.Errorf("%w: objects of up to %d bytes are not in [1, %d]", ErrProtocol, g.maxObject, int64(maxArenaBytes))
 	}
 	return nil
 }

@@ -21,12 +21,30 @@ import (
 // as slow again. So what the directory says as long as the object is held is
 // not here: generation and codec.
 type Lease struct {
-	reader  *Reader
+	view    *leaseView
 	payload extent
 	place   leasePlace
 }
 
-// extent is where a payload is in the arena.
+// leaseView is the part of a reader that a lease works with. A lease on a large
+// object has a view of its own, which differs in the memory alone: so reading
+// others costs no look at which of the two they are.
+type leaseView struct {
+	geo      geometry
+	data     []byte // the arena, or the segment of a large object
+	lines    []line
+	ledger   []entry         // written by this reader, read by the owner
+	owed     debt            // written by the owner
+	taken    []atomic.Uint32 // debts ever collected; known to this reader alone
+	wantRoom *atomic.Uint32  // the doorbell's flag
+	doorbell *doorbell
+	leases   *leaseBook
+	own      *segment // that memory is in, of a large object: a lease keeps it mapped
+	remote   bool     // in another process than the owner
+	id       ReaderID
+}
+
+// extent is where a payload is in its memory.
 type extent struct{ offset, size uint64 }
 
 // leasePlace says what is held, and how.
@@ -44,12 +62,13 @@ const (
 	heldByPin
 )
 
-// newLease is the lease on an object that is held by now.
-func newLease(r *Reader, h *Handle, held holding) Lease {
+// newLease is the lease on an object that is held by now. The view is the
+// object's: in a segment of its own, it begins at 0.
+func newLease(v *leaseView, h *Handle, held holding) Lease {
 	return Lease{
-		reader:  r,
-		payload: extent{h.Offset, h.Size},
-		place:   leasePlace{serial: r.leases.open(), slot: h.Slot, held: held},
+		view:    v,
+		payload: extent{h.Offset &^ largeOffset, h.Size},
+		place:   leasePlace{serial: v.leases.open(), slot: h.Slot, held: held},
 	}
 }
 
@@ -57,24 +76,24 @@ func newLease(r *Reader, h *Handle, held holding) Lease {
 // Release. In another process than the owner's, writing to it is fatal.
 // After Release it is nil.
 func (l *Lease) Bytes() []byte {
-	if l.reader == nil {
+	if l.view == nil {
 		return nil
 	}
 	// The handle was checked against the size of the mapping.
 	begin, end := l.payload.offset, l.payload.offset+l.payload.size
-	return l.reader.arena[begin:end:end]
+	return l.view.data[begin:end:end]
 }
 
 // Handle names the object. After Release it is zero.
 func (l *Lease) Handle() Handle {
-	if l.reader == nil {
+	if l.view == nil {
 		return Handle{}
 	}
 	ln := l.line()
 	return Handle{
-		Store:  l.reader.geo.store,
+		Store:  l.view.geo.store,
 		Gen:    genOf(ln.word.load()),
-		Offset: l.payload.offset,
+		Offset: atomic.LoadUint64(&ln.offset),
 		Size:   l.payload.size,
 		Slot:   l.place.slot,
 		Codec:  atomic.LoadUint32(&ln.codec),
@@ -83,7 +102,7 @@ func (l *Lease) Handle() Handle {
 
 // line is the directory line of the object. It does not change under a lease,
 // save between live and closing.
-func (l *Lease) line() *line { return &l.reader.lines[l.place.slot] }
+func (l *Lease) line() *line { return &l.view.lines[l.place.slot] }
 
 // defaultCodecs decode the payloads of the built-in serializers.
 var defaultCodecs = codec.Default()
@@ -95,7 +114,7 @@ func (l *Lease) Value(v any) error { return l.ValueBy(defaultCodecs, v) }
 
 // ValueBy is Value with the serializers of a registry.
 func (l *Lease) ValueBy(codecs *codec.Registry, v any) error {
-	if l.reader == nil {
+	if l.view == nil {
 		return fmt.Errorf("value of a released lease: %w", ErrClosed)
 	}
 	s, err := codecs.ByID(codec.ID(atomic.LoadUint32(&l.line().codec)))
@@ -111,27 +130,35 @@ func (l *Lease) ValueBy(codecs *codec.Registry, v any) error {
 // Release gives the object back. Releasing a lease twice is a bug that could
 // free bytes somebody else reads; it panics.
 func (l *Lease) Release() {
-	r := l.reader
-	if r == nil {
+	v := l.view
+	if v == nil {
 		panic("shmstore: Release of a lease that was released before, or never taken")
 	}
-	r.leases.close(l.place.serial, l)
+	v.leases.close(l.place.serial, l)
 	faultpoint.Hit("before-release")
 	slot := l.place.slot
-	e := &r.ledger[slot]
+	e := &v.ledger[slot]
 	if l.place.held == heldByPin {
 		if e.pin.Load() == 0 {
 			l.panicReleased()
 		}
 		e.pin.Add(^uint32(0))
 	} else {
-		if e.done.Load() == r.taken[slot].Load() {
+		if e.done.Load() == v.taken[slot].Load() {
 			l.panicReleased()
 		}
 		e.done.Add(1)
 	}
-	l.reader = nil
-	r.pressDoorbell()
+	l.view = nil
+	v.pressDoorbell()
+}
+
+// pressDoorbell is called after every move of the ledger that may have made
+// room.
+func (v *leaseView) pressDoorbell() {
+	if v.wantRoom.Load()%2 == 1 {
+		v.doorbell.answer()
+	}
 }
 
 // panicReleased catches most copies of a lease that are released twice, in

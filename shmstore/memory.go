@@ -2,7 +2,7 @@ package shmstore
 
 import "fmt"
 
-// segment is one piece of a store's memory.
+// segment is one piece of memory, of a store or of a [Segment].
 type segment struct {
 	data []byte
 	fd   int // -1: no other process can be given this memory
@@ -15,7 +15,7 @@ func newSegment(m Memory, kind segmentKind, sizeBytes int) (*segment, error) {
 	if m == Heap {
 		return &segment{data: alignedBytes(sizeBytes), fd: -1}, nil
 	}
-	seg, err := newSharedSegment(kind, sizeBytes)
+	seg, err := newSharedSegment(kind.String(), sizeBytes)
 	if err != nil {
 		return nil, fmt.Errorf("%v segment of %d bytes: %w", kind, sizeBytes, err)
 	}

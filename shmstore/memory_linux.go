@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,7 +14,11 @@ const (
 	// sealsOfPeer must be on whatever a peer hands over: it can neither
 	// shrink, which would make an access here fatal, nor grow, nor be mapped
 	// writable again, nor lose these seals.
-	sealsOfPeer = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
+	sealsOfPeer = sealsOfSize | sealsOfWriter
+	// sealsOfSize are on a segment from the start.
+	sealsOfSize = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	// sealsOfWriter are added once the one writing process has its mapping.
+	sealsOfWriter = unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
 
 	// maxInterrupts bounds how often preallocation starts again after a
 	// signal. It makes no progress in between.
@@ -24,36 +29,83 @@ const (
 
 // newSharedSegment makes a memfd of its final size, with every page allocated
 // and mapped, and seals it: from here on only this mapping can write to it.
-func newSharedSegment(kind segmentKind, sizeBytes int) (seg *segment, err error) {
-	fd, err := openMemfd(kind.String())
+func newSharedSegment(name string, sizeBytes int) (*segment, error) {
+	return allocateSegment(name, sizeBytes, func(seg *segment) error {
+		if err := seg.mapWritable(sizeBytes); err != nil {
+			return err
+		}
+		return seg.seal(sealsOfPeer)
+	})
+}
+
+// newPeerSegment is newSharedSegment for a peer that is to write to it, and to
+// add sealsOfWriter when it has mapped it. Here it is mapped read-only.
+func newPeerSegment(name string, sizeBytes int) (*segment, error) {
+	return allocateSegment(name, sizeBytes, func(seg *segment) error {
+		if err := seg.seal(sealsOfSize); err != nil {
+			return err
+		}
+		return seg.mapReadOnly(sizeBytes)
+	})
+}
+
+// allocateSegment makes a memfd of its final size with all its pages, and lets
+// mapAndSeal do the rest. If one of them fails, nothing is left.
+func allocateSegment(name string, sizeBytes int, mapAndSeal func(*segment) error) (*segment, error) {
+	fd, err := openMemfd(name)
 	if err != nil {
 		return nil, err
 	}
-	seg = &segment{fd: fd}
-	defer func() {
-		if err != nil {
-			seg.release()
-		}
-	}()
-	if err := unix.Ftruncate(fd, int64(sizeBytes)); err != nil {
-		return seg, fmt.Errorf("set size: %w", err)
+	seg := &segment{fd: fd}
+	err = seg.allocate(sizeBytes)
+	if err == nil {
+		err = mapAndSeal(seg)
 	}
-	if err := preallocate(fd, int64(sizeBytes)); err != nil {
-		return seg, fmt.Errorf("allocate: %w", err)
-	}
-	seg.data, err = unix.Mmap(fd, 0, sizeBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return seg, fmt.Errorf("map: %w", err)
-	}
-	prefault(seg.data, unix.Madvise)
-	// A forked child would share the mapping and could write through it.
-	if err := unix.Madvise(seg.data, unix.MADV_DONTFORK); err != nil {
-		return seg, fmt.Errorf("keep from children: %w", err)
-	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealsOfPeer); err != nil {
-		return seg, fmt.Errorf("seal: %w", err)
+		seg.release()
+		return nil, err
 	}
 	return seg, nil
+}
+
+func (seg *segment) allocate(sizeBytes int) error {
+	if err := unix.Ftruncate(seg.fd, int64(sizeBytes)); err != nil {
+		return fmt.Errorf("set size: %w", err)
+	}
+	if err := preallocate(seg.fd, int64(sizeBytes)); err != nil {
+		return fmt.Errorf("allocate: %w", err)
+	}
+	return nil
+}
+
+func (seg *segment) seal(seals int) error {
+	if _, err := unix.FcntlInt(uintptr(seg.fd), unix.F_ADD_SEALS, seals); err != nil {
+		return fmt.Errorf("seal: %w", err)
+	}
+	return nil
+}
+
+// mapWritable maps a segment that is still all zeroes.
+func (seg *segment) mapWritable(sizeBytes int) error {
+	if err := seg.mapAs(unix.PROT_READ|unix.PROT_WRITE, sizeBytes); err != nil {
+		return err
+	}
+	prefault(seg.data, unix.Madvise)
+	return nil
+}
+
+func (seg *segment) mapReadOnly(sizeBytes int) error { return seg.mapAs(unix.PROT_READ, sizeBytes) }
+
+// mapAs maps the segment for this process alone: a forked child would share
+// the mapping, and could write through it if it is writable.
+func (seg *segment) mapAs(protection, sizeBytes int) (err error) {
+	if seg.data, err = unix.Mmap(seg.fd, 0, sizeBytes, protection, unix.MAP_SHARED); err != nil {
+		return fmt.Errorf("map: %w", err)
+	}
+	if err := unix.Madvise(seg.data, unix.MADV_DONTFORK); err != nil {
+		return fmt.Errorf("keep from children: %w", err)
+	}
+	return nil
 }
 
 // openMemfd asks for memory that cannot be executed, which some systems
@@ -96,30 +148,68 @@ func prefault(b []byte, madvise func([]byte, int) error) {
 // found to be sealed, of exactly the right size, and without holes: reading a
 // hole would allocate memory on our account. It owns fd from here on, also if
 // it fails.
-func openSegment(kind segmentKind, fd, sizeBytes int) (*segment, error) {
+func openSegment(name string, fd, sizeBytes int) (*segment, error) {
 	seg := &segment{fd: fd}
-	err := inspect(fd, sizeBytes)
+	err := inspect(fd, sizeBytes, sealsOfPeer)
 	if err == nil {
-		seg.data, err = unix.Mmap(fd, 0, sizeBytes, unix.PROT_READ, unix.MAP_SHARED)
-	}
-	if err == nil {
-		err = unix.Madvise(seg.data, unix.MADV_DONTFORK)
+		err = seg.mapReadOnly(sizeBytes)
 	}
 	if err != nil {
 		seg.release()
-		return nil, fmt.Errorf("open the peer's %v: %w", kind, err)
+		return nil, fmt.Errorf("open the peer's %s: %w", name, err)
 	}
 	return seg, nil
 }
 
+// openLargeSegment is openSegment for the segment of a large object, of which
+// only the least size is known.
+func openLargeSegment(fd int, atLeast uint64) (*segment, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("stat: %w", err)
+	case st.Size < 0 || uint64(st.Size) < atLeast || st.Size > maxSegmentBytes:
+		err = fmt.Errorf("%w: %d bytes for an object of %d", ErrProtocol, st.Size, atLeast)
+	}
+	if err != nil {
+		(&segment{fd: fd}).release()
+		return nil, err
+	}
+	return openSegment(kindLarge.String(), fd, int(st.Size))
+}
+
+// openWritableSegment maps what newPeerSegment made elsewhere, and keeps
+// everybody else from writing to it. It owns fd from here on, also if it fails.
+func openWritableSegment(fd, sizeBytes int) (*segment, error) {
+	seg := &segment{fd: fd}
+	err := inspect(fd, sizeBytes, sealsOfSize)
+	if err == nil {
+		err = seg.mapWritable(sizeBytes)
+	}
+	if err == nil {
+		err = seg.seal(sealsOfWriter)
+	}
+	if err != nil {
+		seg.release()
+		return nil, err
+	}
+	return seg, nil
+}
+
+// sealed reports whether the peer that a segment was made for has kept its
+// side. It looks at the size and the blocks again: until it was sealed, whoever
+// had the descriptor could punch holes.
+func (seg *segment) sealed() error { return inspect(seg.fd, len(seg.data), sealsOfPeer) }
+
 // inspect checks a descriptor from a peer without touching its memory.
-func inspect(fd, sizeBytes int) error {
+func inspect(fd, sizeBytes, wanted int) error {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
 		return fmt.Errorf("%w: not a memfd: %w", ErrProtocol, err)
 	}
-	if missing := sealsOfPeer &^ seals; missing != 0 {
-		return fmt.Errorf("%w: seals %#x are missing", ErrProtocol, missing)
+	if missing := wanted &^ seals; missing != 0 {
+		return fmt.Errorf("%w: %s missing", ErrProtocol, sealNames(missing))
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -132,6 +222,28 @@ func inspect(fd, sizeBytes int) error {
 		return fmt.Errorf("%w: only %d of %d bytes are allocated", ErrProtocol, allocated, sizeBytes)
 	}
 	return nil
+}
+
+// sealNames lists seals by the names that the system gives them.
+func sealNames(seals int) string {
+	var names []string
+	for _, s := range []struct {
+		seal int
+		name string
+	}{
+		{unix.F_SEAL_SHRINK, "F_SEAL_SHRINK"},
+		{unix.F_SEAL_GROW, "F_SEAL_GROW"},
+		{unix.F_SEAL_FUTURE_WRITE, "F_SEAL_FUTURE_WRITE"},
+		{unix.F_SEAL_SEAL, "F_SEAL_SEAL"},
+	} {
+		if seals&s.seal != 0 {
+			names = append(names, s.name)
+		}
+	}
+	if len(names) == 1 {
+		return "the seal " + names[0] + " is"
+	}
+	return "the seals " + strings.Join(names, ", ") + " are"
 }
 
 // release gives the memory back. Nobody may hold a view of it; but a method

@@ -4,7 +4,17 @@ package shmstore
 
 // Shared memory is made of memfds, which are peculiar to Linux.
 
-func newSharedSegment(segmentKind, int) (*segment, error) { return nil, ErrUnsupported }
+func newSharedSegment(string, int) (*segment, error) { return nil, ErrUnsupported }
+
+func newPeerSegment(string, int) (*segment, error) { return nil, ErrUnsupported }
+
+func openSegment(string, int, int) (*segment, error) { return nil, ErrUnsupported }
+
+func openLargeSegment(int, uint64) (*segment, error) { return nil, ErrUnsupported }
+
+func openWritableSegment(int, int) (*segment, error) { return nil, ErrUnsupported }
+
+func (seg *segment) sealed() error { return ErrUnsupported }
 
 func checkHeadroom(uint64) error { return ErrUnsupported }
 

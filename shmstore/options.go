@@ -52,9 +52,19 @@ type Options struct {
 	// 8 bytes of ledger for each reader. Default one per KiB of arena, and at
 	// least 64.
 	Slots int
-	// MaxObjectBytes is the size of the largest object, and what an eviction
-	// aims to free. Default a quarter of the arena.
+	// MaxObjectBytes is the size of the largest object. Default MaxLargeBytes,
+	// or LargeObjectBytes if that is more.
 	MaxObjectBytes int64
+	// LargeObjectBytes is the size of the largest object in the arena, and
+	// what an eviction aims to free: each object above it gets a segment of its
+	// own, and a cache line of the arena. Default MaxObjectBytes, if that is
+	// set and not above the arena, and else a quarter of the arena.
+	LargeObjectBytes int64
+	// MaxLargeBytes bounds the segments of large objects together, in whole
+	// pages. They are made when they are needed, after a look at the memory
+	// that is free. Default as much as the arena; if it is negative, there are
+	// no large objects.
+	MaxLargeBytes int64
 	// MaxReaders bounds the readers besides the local one. Default and bound
 	// 63.
 	MaxReaders int
@@ -74,8 +84,17 @@ func (o Options) withDefaults() Options {
 	if o.Slots == 0 {
 		o.Slots = int(max(min(o.ArenaBytes/bytesPerSlot, maxSlots), defaultMinSlots))
 	}
+	if o.MaxLargeBytes == 0 {
+		o.MaxLargeBytes = o.ArenaBytes
+	}
+	if o.LargeObjectBytes == 0 {
+		o.LargeObjectBytes = o.ArenaBytes / objectsPerArena
+		if o.MaxObjectBytes > 0 && o.MaxObjectBytes <= o.ArenaBytes {
+			o.LargeObjectBytes = o.MaxObjectBytes
+		}
+	}
 	if o.MaxObjectBytes == 0 {
-		o.MaxObjectBytes = o.ArenaBytes / objectsPerArena
+		o.MaxObjectBytes = max(o.LargeObjectBytes, o.MaxLargeBytes/pageBytes*pageBytes)
 	}
 	if o.MaxReaders == 0 {
 		o.MaxReaders = MaxReaders
@@ -101,8 +120,13 @@ func (o Options) Validate() error {
 		return fmt.Errorf("%w: ArenaBytes %d is not in [%d, %d]", ErrOptions, o.ArenaBytes, int64(minArenaBytes), int64(maxArenaBytes))
 	case o.Slots < 1 || o.Slots > maxSlots:
 		return fmt.Errorf("%w: Slots %d is not in [1, %d]", ErrOptions, o.Slots, maxSlots)
-	case o.MaxObjectBytes < 1 || o.MaxObjectBytes > o.ArenaBytes:
-		return fmt.Errorf("%w: MaxObjectBytes %d is not in [1, ArenaBytes %d]", ErrOptions, o.MaxObjectBytes, o.ArenaBytes)
+	case o.LargeObjectBytes < 1 || o.LargeObjectBytes > o.ArenaBytes:
+		return fmt.Errorf("%w: LargeObjectBytes %d is not in [1, ArenaBytes %d]", ErrOptions, o.LargeObjectBytes, o.ArenaBytes)
+	case o.MaxLargeBytes > maxArenaBytes:
+		return fmt.Errorf("%w: MaxLargeBytes %d is above %d", ErrOptions, o.MaxLargeBytes, int64(maxArenaBytes))
+	case o.MaxObjectBytes < 1 || o.MaxObjectBytes > max(o.LargeObjectBytes, o.MaxLargeBytes/pageBytes*pageBytes):
+		return fmt.Errorf("%w: MaxObjectBytes %d is not in [1, %d], as LargeObjectBytes %d and MaxLargeBytes %d allow",
+			ErrOptions, o.MaxObjectBytes, max(o.LargeObjectBytes, o.MaxLargeBytes/pageBytes*pageBytes), o.LargeObjectBytes, o.MaxLargeBytes)
 	case o.MaxReaders < 1 || o.MaxReaders > MaxReaders:
 		return fmt.Errorf("%w: MaxReaders %d is not in [1, %d]", ErrOptions, o.MaxReaders, MaxReaders)
 	case o.Memory < Auto || o.Memory > Heap:

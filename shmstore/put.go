@@ -2,6 +2,7 @@ package shmstore
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/omnibus-runtime/omnibus/codec"
 )
@@ -72,18 +73,17 @@ func (s *Store) put(key string, size int, c codec.ID, charge ReaderSet, fill fun
 	if _, taken := s.keys[key]; taken && key != "" {
 		return Handle{}, fmt.Errorf("put %q: %w", key, ErrExists)
 	}
-	slot, ok := s.place(size)
-	if !ok {
-		return Handle{}, fmt.Errorf("put %q: %w", key, s.fullError(size))
+	r, err := s.reserve(size, c, charge)
+	if err != nil {
+		return Handle{}, fmt.Errorf("put %q: %w", key, err)
 	}
-	r := s.grant(slot, size, c, charge)
 	if err := fill(r.Bytes()); err != nil {
 		r.Abort()
 		return Handle{}, fmt.Errorf("put %q: %w", key, err)
 	}
 	if key != "" {
-		s.keys[key] = slot
-		s.records[slot].key = key
+		s.keys[key] = r.slot
+		s.records[r.slot].key = key
 	}
 	return r.Commit(size, 0)
 }
@@ -152,7 +152,7 @@ func (s *Store) Clear() (left int) {
 		return s.inUse
 	}
 	s.forgetKeys()
-	s.evictAll(s.geo.arena)
+	s.evictAll(math.MaxUint64)
 	return s.inUse
 }
 
@@ -164,7 +164,7 @@ func (s *Store) FreeUnused(targetBytes int64) (freedBytes int64) {
 		return 0
 	}
 	if targetBytes <= 0 {
-		targetBytes = int64(s.geo.arena)
+		targetBytes = math.MaxInt64
 	}
 	return int64(s.evictAll(uint64(targetBytes)))
 }

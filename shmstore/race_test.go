@@ -101,8 +101,18 @@ func (st *stress) verify(l *Lease) {
 // TestStress is the test to run with the race detector: on heap memory, where
 // the detector sees every access.
 func TestStress(t *testing.T) {
+	stressed(t, Options{Memory: Heap, ArenaBytes: minArenaBytes, Slots: 8, MaxObjectBytes: 500})
+}
+
+// TestStressLarge is the same where every other object has a segment of its
+// own.
+func TestStressLarge(t *testing.T) {
+	stressed(t, Options{Memory: Heap, ArenaBytes: minArenaBytes, Slots: 8, MaxObjectBytes: 500, LargeObjectBytes: 200, MaxLargeBytes: 4 * pageBytes})
+}
+
+func stressed(t *testing.T, opts Options) {
 	const readers, puts = 4, 4000
-	s := create(t, Options{Memory: Heap, ArenaBytes: minArenaBytes, Slots: 8, MaxObjectBytes: 500})
+	s := create(t, opts)
 	st := &stress{store: s}
 	room := make(chan struct{}, 1)
 	s.OnRoom(func() {

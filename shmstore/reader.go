@@ -14,20 +14,11 @@ import (
 // account. It is safe for concurrent use. [Store.Local], [Store.DeclareReader]
 // and [Attach] make readers.
 type Reader struct {
-	geo    geometry
-	arena  []byte
-	lines  []line
-	ledger []entry         // written by this reader, read by the owner
-	owed   debt            // written by the owner
-	taken  []atomic.Uint32 // debts ever collected; known to this reader alone
-	closed atomic.Bool
+	leaseView // of the objects in the arena; first, because leases point to it
 
-	wantRoom *atomic.Uint32 // the doorbell's flag
-	doorbell *doorbell
-	segments []*segment // that the slices above point into
-	remote   bool       // in another process than the owner
-	leases   leaseBook
-	id       ReaderID
+	closed   atomic.Bool
+	segments []*segment // that the view points into
+	large    *largeTable
 	name     string
 }
 
@@ -45,17 +36,28 @@ func (r *Reader) StoreID() uint64 { return r.geo.store }
 // Take, or one [Reader.Drop], for each delivery. The error is [ErrNoDebt] if
 // nothing is left to collect, or one of those of [Reader.Pin].
 func (r *Reader) Take(h Handle) (Lease, error) {
-	if err := r.collect(&h); err != nil {
-		return Lease{}, r.fail("take", h, err)
+	ln, err := r.locate(&h)
+	if err == nil {
+		err = r.collect(ln, &h)
+	}
+	if err != nil {
+		return r.takeLarge("take", &h, err)
 	}
 	faultpoint.Hit("lease-taken")
-	return newLease(r, &h, heldByDebt), nil
+	return newLease(&r.leaseView, &h, heldByDebt), nil
 }
 
 // Drop settles one debt without reading, for a delivery nobody wants any more.
 // The errors are those of [Reader.Take].
 func (r *Reader) Drop(h Handle) error {
-	if err := r.collect(&h); err != nil {
+	ln, err := r.locate(&h)
+	if err != nil {
+		ln, err = r.locateLarge(&h, err)
+	}
+	if err == nil {
+		err = r.collect(ln, &h)
+	}
+	if err != nil {
 		return r.fail("drop", h, err)
 	}
 	r.ledger[h.Slot].done.Add(1)
@@ -66,13 +68,18 @@ func (r *Reader) Drop(h Handle) error {
 // Pin returns a lease that owes nothing, on an object this reader need not
 // have been charged for: a handle that was remembered, or passed on by somebody
 // else. The errors are [ErrStale], [ErrCorrupt], [ErrForeign], [ErrClosed] and
-// [ErrOwnerStalled].
+// [ErrOwnerStalled], and [ErrSegment] for a large object whose segment this
+// process lacks: see [Reader.AddSegment].
 func (r *Reader) Pin(h Handle) (Lease, error) {
-	if err := r.pin(&h); err != nil {
-		return Lease{}, r.fail("pin", h, err)
+	ln, err := r.locate(&h)
+	if err == nil {
+		err = r.pin(ln, &h)
+	}
+	if err != nil {
+		return r.pinLarge(&h, err)
 	}
 	faultpoint.Hit("lease-taken")
-	return newLease(r, &h, heldByPin), nil
+	return newLease(&r.leaseView, &h, heldByPin), nil
 }
 
 // Get reads an object by its handle, any number of times: it collects a debt
@@ -81,16 +88,22 @@ func (r *Reader) Pin(h Handle) (Lease, error) {
 // same object: Get may collect the debt that a later Take counts on. The
 // errors are those of [Reader.Pin].
 func (r *Reader) Get(h Handle) (Lease, error) {
-	err := r.collect(&h)
-	switch {
-	case err == nil:
-		faultpoint.Hit("lease-taken")
-		return newLease(r, &h, heldByDebt), nil
-	case errors.Is(err, ErrNoDebt):
-		return r.Pin(h)
-	default:
-		return Lease{}, r.fail("get", h, err)
+	ln, err := r.locate(&h)
+	if err == nil {
+		err = r.collect(ln, &h)
 	}
+	if err == nil {
+		faultpoint.Hit("lease-taken")
+		return newLease(&r.leaseView, &h, heldByDebt), nil
+	}
+	var l Lease
+	if !errors.Is(err, ErrNoDebt) {
+		l, err = r.takeLarge("get", &h, err)
+	}
+	if errors.Is(err, ErrNoDebt) {
+		return r.Pin(h)
+	}
+	return l, err
 }
 
 func (r *Reader) fail(op string, h Handle, err error) error {
@@ -134,11 +147,7 @@ func (ln *line) matches(h *Handle) bool {
 // left is not evicted. From then on the debt holds the object: no shared byte
 // had to be written. The state may be closing if a lease was shared while an
 // eviction looked at the slot, which will find the new debt: see evict.
-func (r *Reader) collect(h *Handle) error {
-	ln, err := r.locate(h)
-	if err != nil {
-		return err
-	}
+func (r *Reader) collect(ln *line, h *Handle) error {
 	taken, owed := &r.taken[h.Slot], &r.owed[h.Slot]
 	for { // an exchange fails only because another one succeeded
 		if !isPresent(ln.word.load(), h.Gen) {
@@ -170,14 +179,10 @@ func (r *Reader) collect(h *Handle) error {
 // pin is the reader's half of the protocol in doc.go: raise the pin, then read
 // the word. Go's atomics are totally ordered, so either the owner, which reads
 // pins after it has stored closing, sees this pin, or this sees closing.
-func (r *Reader) pin(h *Handle) error {
-	ln, err := r.locate(h)
-	if err != nil {
-		return err
-	}
+func (r *Reader) pin(ln *line, h *Handle) error {
 	r.ledger[h.Slot].pin.Add(1)
 	faultpoint.Hit("pin-raised")
-	err = r.awaitLive(ln, h)
+	err := r.awaitLive(ln, h)
 	if err == nil && r.closed.Load() {
 		err = ErrClosed
 	}
@@ -254,15 +259,8 @@ func (r *Reader) Close() error {
 	for _, seg := range r.segments {
 		seg.release()
 	}
+	r.large.close()
 	return nil
-}
-
-// pressDoorbell is called after every move of the ledger that may have made
-// room.
-func (r *Reader) pressDoorbell() {
-	if r.wantRoom.Load()%2 == 1 {
-		r.doorbell.answer()
-	}
 }
 
 // openLeases counts the leases and the pins that this reader holds.

@@ -15,10 +15,20 @@ import (
 // It is small enough for registers, see [Lease]. Offset and codec are in the
 // directory line, which is the holder's until it is committed.
 type Reservation struct {
-	store *Store
-	gen   uint64
-	size  uint64
-	slot  uint32
+	view *grantView
+	gen  uint64
+	size uint64
+	slot uint32
+}
+
+// grantView is the part of a store that a reservation works with. As with
+// [leaseView], a large object has one of its own, with its own memory.
+type grantView struct {
+	geo      geometry
+	data     []byte // the arena, or the segment of a large object
+	lines    []line
+	local    *Reader
+	doorbell *doorbell
 }
 
 // Reserve grants size bytes for one object encoded by c, and charges the
@@ -27,13 +37,29 @@ type Reservation struct {
 // When there is no room, settled objects are evicted, the oldest first. The
 // errors are [ErrSize], [ErrTooLarge], [ErrClosed], a [*ReaderError], and a
 // [*FullError] when nothing more can be evicted.
+//
+// An object above Options.LargeObjectBytes gets a segment of its own, which is
+// made and touched here: that takes about as long as clearing so much memory.
+// Then the error may also be a [*MemoryError], or one of the system's.
 func (s *Store) Reserve(size int, c codec.ID, charge ReaderSet) (Reservation, error) {
 	if err := s.mayReserve(size, charge); err != nil {
 		return Reservation{}, fmt.Errorf("reserve %d bytes: %w", size, err)
 	}
+	r, err := s.reserve(size, c, charge)
+	if err != nil {
+		return Reservation{}, fmt.Errorf("reserve: %w", err)
+	}
+	return r, nil
+}
+
+// reserve is Reserve after its arguments were checked.
+func (s *Store) reserve(size int, c codec.ID, charge ReaderSet) (Reservation, error) {
+	if uint64(size) > s.inArena {
+		return s.reserveLarge(size, c, charge)
+	}
 	slot, ok := s.place(size)
 	if !ok {
-		return Reservation{}, fmt.Errorf("reserve: %w", s.fullError(size))
+		return Reservation{}, s.fullError(size)
 	}
 	return s.grant(slot, size, c, charge), nil
 }
@@ -41,13 +67,21 @@ func (s *Store) Reserve(size int, c codec.ID, charge ReaderSet) (Reservation, er
 // ReserveExtent grants up to n objects of up to size bytes each, all with the
 // same charges, and appends them to dst: as many as fit, and an error if not
 // even one does. A producer works through an extent without asking again, and
-// aborts what it does not need. Writer only.
+// aborts what it does not need. Large objects are granted one at a time. Writer
+// only.
 func (s *Store) ReserveExtent(dst []Reservation, n, size int, c codec.ID, charge ReaderSet) ([]Reservation, error) {
 	if n < 1 {
 		return dst, fmt.Errorf("reserve an extent of %d objects: %w", n, ErrSize)
 	}
 	if err := s.mayReserve(size, charge); err != nil {
 		return dst, fmt.Errorf("reserve an extent of %d bytes each: %w", size, err)
+	}
+	if uint64(size) > s.inArena {
+		r, err := s.reserveLarge(size, c, charge)
+		if err != nil {
+			return dst, fmt.Errorf("reserve an extent: %w", err)
+		}
+		return append(dst, r), nil
 	}
 	for i := range n {
 		slot, ok := s.place(size)
@@ -133,15 +167,15 @@ func (s *Store) grant(slot uint32, size int, c codec.ID, charge ReaderSet) Reser
 	relaxedStore32(&ln.codec, uint32(c))
 	s.charge(slot, charge)
 	s.counters.reserved++
-	return Reservation{store: s, gen: gen, size: uint64(size), slot: slot}
+	return Reservation{view: &s.grantView, gen: gen, size: uint64(size), slot: slot}
 }
 
 // Bytes is the memory to fill. It is not zeroed, and not to be touched after
 // Commit or Abort.
 func (r *Reservation) Bytes() []byte {
-	begin := atomic.LoadUint64(&r.store.lines[r.slot].offset)
+	begin := atomic.LoadUint64(&r.view.lines[r.slot].offset) &^ largeOffset
 	end := begin + r.size
-	return r.store.arena[begin:end:end]
+	return r.view.data[begin:end:end]
 }
 
 // Commit publishes the first size bytes as an object and returns its handle.
@@ -155,14 +189,14 @@ func (r *Reservation) Commit(size, local int) (h Handle, err error) {
 	}
 	// Nobody else can evict or charge the slot before it is live: until then
 	// its line and its local account are the holder's to write.
-	ln := &r.store.lines[r.slot]
+	ln := &r.view.lines[r.slot]
 	relaxedStore64(&ln.size, uint64(size))
-	if owed := &r.store.local.owed[r.slot]; local > 0 {
+	if owed := &r.view.local.owed[r.slot]; local > 0 {
 		relaxedStore32(owed, *owed+uint32(local))
 	}
 	offset, codecID := atomic.LoadUint64(&ln.offset), atomic.LoadUint32(&ln.codec)
 	r.settle("Commit", stateLive)
-	h.Store, h.Gen = r.store.geo.store, r.gen
+	h.Store, h.Gen = r.view.geo.store, r.gen
 	h.Offset, h.Size = offset, uint64(size)
 	h.Slot, h.Codec = r.slot, codecID
 	return h, nil
@@ -173,39 +207,40 @@ func (r *Reservation) Commit(size, local int) (h Handle, err error) {
 func (r *Reservation) Abort() {
 	r.mustBeOpen("Abort")
 	r.settle("Abort", stateAborted)
-	r.store.doorbell.press()
+	r.view.doorbell.press()
 }
 
 func (r *Reservation) mustBeOpen(op string) {
-	if r.store == nil {
+	if r.view == nil {
 		panic("shmstore: " + op + " of a zero Reservation")
 	}
-	if r.store.lines[r.slot].word.load() != wordOf(r.gen, stateFree) {
+	if r.view.lines[r.slot].word.load() != wordOf(r.gen, stateFree) {
 		panic("shmstore: " + op + " of a reservation that was already committed or aborted")
 	}
 }
 
 // settle ends the reservation. Of two calls that race, one panics.
 func (r *Reservation) settle(op string, to state) {
-	word := &r.store.lines[r.slot].word
+	word := &r.view.lines[r.slot].word
 	if !word.exchange(wordOf(r.gen, stateFree), wordOf(r.gen, to)) {
 		panic("shmstore: " + op + " of a reservation that was committed or aborted at the same time")
 	}
 }
 
 // fullError explains why nothing could be placed.
-func (s *Store) fullError(size int) error {
+func (s *Store) fullError(size int) *FullError {
 	s.counters.full++
 	ring := s.ring.Stats()
 	e := &FullError{
-		Resource:    Room,
+		Resource:    ResourceRoom,
 		NeededBytes: size,
 		FreeBytes:   int64(ring.FreeBytes),
 		FreeSlots:   int(s.geo.slots) - s.inUse,
 		Holders:     s.Holders(),
+		LargeBytes:  int64(s.largeBytes),
 	}
 	if e.FreeSlots == 0 {
-		e.Resource = Slots
+		e.Resource = ResourceSlots
 	}
 	e.Reserved, e.ReservedBytes = s.reserved()
 	return e
@@ -217,7 +252,7 @@ func (s *Store) reserved() (objects int, sizeBytes int64) {
 		rec := &s.records[slot]
 		if rec.gen != 0 && stateOf(s.lines[slot].word.load()) == stateFree {
 			objects++
-			sizeBytes += int64(rec.chunk.Size)
+			sizeBytes += int64(s.objectBytes(uint32(slot)))
 		}
 	}
 	return objects, sizeBytes

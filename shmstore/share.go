@@ -11,7 +11,7 @@ import (
 // producer that took the reservation out of an extent. Call it before Commit.
 func (r *Reservation) SetCodec(c codec.ID) {
 	r.mustBeOpen("SetCodec")
-	relaxedStore32(&r.store.lines[r.slot].codec, uint32(c))
+	relaxedStore32(&r.view.lines[r.slot].codec, uint32(c))
 }
 
 // Share charges the local reader n more times for the object under the lease,
@@ -21,15 +21,15 @@ func (r *Reservation) SetCodec(c codec.ID) {
 // [ErrClosed].
 func (l *Lease) Share(n int) error {
 	switch {
-	case l.reader == nil:
+	case l.view == nil:
 		return fmt.Errorf("share a released lease: %w", ErrClosed)
-	case l.reader.id != LocalReader || l.reader.remote:
+	case l.view.id != LocalReader || l.view.remote:
 		return fmt.Errorf("share %v: %w: only the local reader's leases can be shared", l.Handle(), ErrUnsupported)
 	case n < 0 || n > maxDebts:
 		return fmt.Errorf("share %v %d times: %w", l.Handle(), n, ErrSize)
 	}
 	// The lease is given back after this, so whoever sees it gone also sees
 	// the new debts: see evict.
-	atomic.AddUint32(&l.reader.owed[l.place.slot], uint32(n))
+	atomic.AddUint32(&l.view.owed[l.place.slot], uint32(n))
 	return nil
 }

@@ -15,7 +15,7 @@ type counters struct {
 type Stats struct {
 	ArenaBytes  int64 // room for objects
 	FreeBytes   int64 // of it, in however many pieces
-	LargestFree int64 // the largest object that fits without an eviction
+	LargestFree int64 // the largest object that fits there without an eviction
 	Slots       int
 	FreeSlots   int
 	Objects     int // in the store, held or not, reservations included
@@ -23,6 +23,10 @@ type Stats struct {
 	Keys        int
 	Readers     ReaderSet
 	Quarantined ReaderSet
+
+	MaxLargeBytes int64 // bound for the segments of large objects
+	LargeBytes    int64 // of these segments, in whole pages
+	LargeObjects  int   // of Objects, those with a segment of their own
 
 	ReservedTotal     uint64 // objects ever granted
 	AbortedTotal      uint64 // reservations ever given back and freed
@@ -38,7 +42,7 @@ func (s *Store) Stats() Stats {
 	return Stats{
 		ArenaBytes:        int64(s.geo.arena),
 		FreeBytes:         int64(ring.FreeBytes),
-		LargestFree:       min(max(int64(ring.LargestGapBytes)-ringHeaderBytes, 0), int64(s.geo.maxObject)),
+		LargestFree:       min(max(int64(ring.LargestGapBytes)-ringHeaderBytes, 0), int64(s.inArena)),
 		Slots:             int(s.geo.slots),
 		FreeSlots:         int(s.geo.slots) - s.inUse,
 		Objects:           s.inUse,
@@ -46,6 +50,9 @@ func (s *Store) Stats() Stats {
 		Keys:              len(s.keys),
 		Readers:           s.present,
 		Quarantined:       s.quarantine,
+		MaxLargeBytes:     int64(s.maxLarge),
+		LargeBytes:        int64(s.largeBytes),
+		LargeObjects:      len(s.largeSlots),
 		ReservedTotal:     s.counters.reserved,
 		AbortedTotal:      s.counters.aborted,
 		EvictedTotal:      s.counters.evicted,
@@ -102,7 +109,7 @@ func (s *Store) holder(a *account) Holder {
 			continue
 		}
 		h.Objects++
-		h.Bytes += int64(rec.chunk.Size)
+		h.Bytes += int64(s.objectBytes(uint32(slot)))
 		h.Debts += int(max(debts, 0))
 		h.Pins += int(pins)
 		if h.Oldest == 0 || rec.gen < h.Oldest {

@@ -18,20 +18,20 @@ type Handle = messages.Handle
 // Store is the owner's side of a payload store. Most of its methods are for
 // one goroutine, the writer; those that any goroutine may call say so.
 type Store struct {
-	geo        geometry
+	grantView         // of the objects in the arena
+	inArena    uint64 // size of the largest object there; above it they are large
+	maxLarge   uint64
 	memory     Memory
 	strict     bool
 	maxReaders int
 	serializer codec.Serializer
-	doorbell   doorbell
-	local      *Reader
 	closed     atomic.Bool
+	large      *largeTable
 
-	// The mapped segments; arena and lines are views of them.
+	// The mapped segments; arena, lines and directory are views of them.
 	arenaSegment, directorySegment *segment
 	arena                          []byte
 	directory                      []byte
-	lines                          []line
 
 	// All below is the writer's alone.
 	ring         *ringbuf.Ring
@@ -39,6 +39,8 @@ type Store struct {
 	records      []record            // one for each slot that was ever used
 	freeSlots    []uint32            // of those, the ones without an object
 	inUse        int                 // of those, the ones with an object
+	largeSlots   []uint32            // of the large objects, ascending by generation
+	largeBytes   uint64              // of their segments
 	keys         map[string]uint32   // key to slot
 	accounts     []*account          // of the present readers, ascending by id
 	columns      [readerIndexes]debt // their owed columns, by id; nil if absent
@@ -73,14 +75,20 @@ func Create(opts Options) (*Store, error) {
 	}
 	opts = opts.withDefaults()
 	s := &Store{
-		geo: geometry{
-			store:      newStoreID(),
-			arena:      uint64(opts.ArenaBytes),
-			maxObject:  uint64(opts.MaxObjectBytes),
-			slots:      uint32(opts.Slots),
-			serializer: uint32(opts.Serializer.ID()),
+		grantView: grantView{
+			geo: geometry{
+				store:      newStoreID(),
+				arena:      uint64(opts.ArenaBytes),
+				maxObject:  uint64(opts.MaxObjectBytes),
+				slots:      uint32(opts.Slots),
+				serializer: uint32(opts.Serializer.ID()),
+			},
+			doorbell: &doorbell{},
 		},
+		inArena:    uint64(min(opts.LargeObjectBytes, opts.MaxObjectBytes)),
+		maxLarge:   uint64(max(opts.MaxLargeBytes, 0)),
 		memory:     opts.Memory,
+		large:      newLargeTable(),
 		strict:     opts.StrictFIFO,
 		maxReaders: opts.MaxReaders,
 		serializer: opts.Serializer,
@@ -122,6 +130,7 @@ func (s *Store) allocate(opts Options) error {
 		return err
 	}
 	s.arena, s.directory = s.arenaSegment.data, s.directorySegment.data
+	s.data = s.arena
 	s.ring, err = ringbuf.New(s.arena, ringbuf.Options{StrictFIFO: opts.StrictFIFO})
 	if err != nil {
 		s.arenaSegment.release()
@@ -185,6 +194,7 @@ func (s *Store) Close() error {
 	}
 	s.arenaSegment.release()
 	s.directorySegment.release()
+	s.large.close()
 	return nil
 }
 

@@ -307,7 +307,7 @@ func TestFullErrorNamesHolders(t *testing.T) {
 	if !errors.As(err, &full) {
 		t.Fatalf("error %v, want a *FullError", err)
 	}
-	if full.Resource != Room || full.NeededBytes != 1000 || full.Reserved != 1 || full.ReservedBytes != 200 {
+	if full.Resource != ResourceRoom || full.NeededBytes != 1000 || full.Reserved != 1 || full.ReservedBytes != 200 {
 		t.Errorf("full of what: %+v", full)
 	}
 	want := []Holder{
@@ -323,7 +323,7 @@ func TestFullErrorNamesHolders(t *testing.T) {
 	for err = nil; err == nil; {
 		_, err = s.Put("", nil, Readers(reader.ID()))
 	}
-	if !errors.As(err, &full) || full.Resource != Slots || full.FreeSlots != 0 {
+	if !errors.As(err, &full) || full.Resource != ResourceSlots || full.FreeSlots != 0 {
 		t.Errorf("error %v, want one about slots", err)
 	}
 	if err := s.RemoveReader(reader.ID()); err != nil {

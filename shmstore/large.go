@@ -1,0 +1,238 @@
+package shmstore
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// largeTable finds the segments of large objects by their generation, which is
+// never used twice. The owner and all readers of its process share one, which
+// the writer fills; a reader in another process has its own, and fills it with
+// what it is given. It is safe for concurrent use.
+type largeTable struct {
+	mu      sync.RWMutex
+	objects map[uint64]largeObject
+	closed  bool
+}
+
+// largeObject is what is known of one large object.
+type largeObject struct {
+	segment *segment
+	size    uint64 // as it was asked for
+	slot    uint32
+}
+
+func newLargeTable() *largeTable { return &largeTable{objects: make(map[uint64]largeObject)} }
+
+func (t *largeTable) get(gen uint64) (o largeObject, ok bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	o, ok = t.objects[gen]
+	return o, ok
+}
+
+// add takes the segment over, unless there is one already.
+func (t *largeTable) add(gen uint64, o largeObject) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, exists := t.objects[gen]
+	if t.closed || exists {
+		o.segment.release()
+	}
+	if t.closed {
+		return ErrClosed
+	}
+	if !exists {
+		t.objects[gen] = o
+	}
+	return nil
+}
+
+// dropIf releases the segments of all objects that are gone.
+func (t *largeTable) dropIf(gone func(gen uint64, o largeObject) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for gen, o := range t.objects {
+		if gone(gen, o) {
+			o.segment.release()
+			delete(t.objects, gen)
+		}
+	}
+}
+
+// drop releases the segment of one object.
+func (t *largeTable) drop(gen uint64) (o largeObject) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o = t.objects[gen]
+	delete(t.objects, gen)
+	o.segment.release()
+	return o
+}
+
+// close releases everything, and all that is added later.
+func (t *largeTable) close() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.dropIf(func(uint64, largeObject) bool { return true })
+}
+
+// wholePages is how much memory a segment of so many bytes takes.
+func wholePages(sizeBytes uint64) uint64 { return (sizeBytes + pageBytes - 1) &^ (pageBytes - 1) }
+
+// reserveLarge is reserve for an object that gets a segment of its own. If it
+// fails, nothing is left but the evictions it tried.
+func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet) (Reservation, error) {
+	segmentBytes := wholePages(uint64(size))
+	if !s.makeLargeRoom(segmentBytes) {
+		err := s.fullError(size)
+		err.Resource = ResourceLarge
+		return Reservation{}, err
+	}
+	slot, ok := s.place(0)
+	if !ok {
+		return Reservation{}, s.fullError(size)
+	}
+	seg, err := s.makeLargeSegment(segmentBytes)
+	if err != nil {
+		s.unplace(slot)
+		return Reservation{}, err
+	}
+	r := s.grant(slot, size, c, charge)
+	relaxedStore64(&s.lines[slot].offset, largeOffset)
+	view := s.grantView
+	view.data = seg.data
+	r.view = &view
+	s.largeSlots = append(s.largeSlots, slot)
+	s.largeBytes += segmentBytes
+	return r, s.large.add(r.gen, largeObject{segment: seg, size: uint64(size), slot: slot})
+}
+
+// unplace undoes place.
+func (s *Store) unplace(slot uint32) {
+	if err := s.ring.Release(s.records[slot].chunk); err != nil {
+		panic("shmstore: a slot that was just placed has no chunk: " + err.Error())
+	}
+	s.freeSlots = append(s.freeSlots, slot)
+	s.inUse--
+}
+
+// makeLargeRoom evicts large objects, the oldest first, until the segments of
+// those that stay leave room for one more.
+func (s *Store) makeLargeRoom(segmentBytes uint64) bool {
+	for s.largeBytes+segmentBytes > s.maxLarge {
+		if !s.evictLarge() {
+			return false
+		}
+	}
+	return true
+}
+
+// evictLarge evicts the oldest large object that may go. The list changes only
+// with the eviction that ends the search.
+func (s *Store) evictLarge() bool { return slices.ContainsFunc(s.largeSlots, s.evictSlot) }
+
+// makeLargeSegment makes a segment, and evicts large objects as long as there
+// is not enough memory for it.
+func (s *Store) makeLargeSegment(segmentBytes uint64) (*segment, error) {
+	for s.memory == Shared {
+		err := checkHeadroom(segmentBytes)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrMemory) || !s.evictLarge() {
+			return nil, err
+		}
+	}
+	return newSegment(s.memory, kindLarge, int(segmentBytes))
+}
+
+// dropLarge takes the segment away from a large object that nobody holds, and
+// returns the object's bytes.
+func (s *Store) dropLarge(slot uint32) (sizeBytes uint64) {
+	gen := s.records[slot].gen
+	if invariantsOn {
+		o, _ := s.large.get(gen)
+		poison(o.segment.data)
+	}
+	o := s.large.drop(gen)
+	at, _ := slices.BinarySearchFunc(s.largeSlots, gen, func(slot uint32, gen uint64) int { return cmp.Compare(s.records[slot].gen, gen) })
+	s.largeSlots = slices.Delete(s.largeSlots, at, at+1)
+	s.largeBytes -= uint64(len(o.segment.data))
+	return o.size
+}
+
+// objectBytes is the size of the object in slot, as it was asked for.
+func (s *Store) objectBytes(slot uint32) uint64 {
+	if s.lines[slot].isLarge() {
+		o, _ := s.large.get(s.records[slot].gen)
+		return o.size
+	}
+	return s.records[slot].chunk.Size
+}
+
+// IsLarge reports whether an object has a segment of its own, where its bytes
+// begin at 0; the Offset of its handle lies in no arena. A reader in another
+// process must be given the segment before it can read the object: see
+// [Store.LargeSegment] and [Reader.AddSegment].
+func IsLarge(h Handle) bool { return h.Offset == largeOffset }
+
+// LargeSegment returns the segment of a large object, to be handed to a reader
+// in another process: a memfd that nobody else can write to, change the size of,
+// or punch holes into, and its length in bytes. The object's bytes begin at 0.
+// The descriptor is the store's, and good as long as something holds the object:
+// a debt of that reader does. The errors are those of [Store.Touch], and
+// [ErrUnsupported] for an object in the arena, or in [Heap] memory. Writer only.
+func (s *Store) LargeSegment(h Handle) (fd int, sizeBytes int64, err error) {
+	_, err = s.record(h)
+	o, large := s.large.get(h.Gen)
+	switch {
+	case err != nil:
+	case !large:
+		err = fmt.Errorf("%w: it is in the arena", ErrUnsupported)
+	case s.memory != Shared:
+		err = fmt.Errorf("%w: the store is in %v memory", ErrUnsupported, s.memory)
+	default:
+		return o.segment.fd, int64(len(o.segment.data)), nil
+	}
+	return -1, 0, fmt.Errorf("segment of %v: %w", h, err)
+}
+
+// checkLarge compares the three places that know of large objects.
+func (c *checker) checkLarge() {
+	var lastGen, sum uint64
+	for _, slot := range c.largeSlots {
+		rec, ln := &c.records[slot], &c.lines[slot]
+		o, ok := c.large.get(rec.gen)
+		if !ok || o.slot != slot || !ln.isLarge() || rec.gen <= lastGen {
+			c.report(InvariantLarge, "slot %d has generation %d after %d, large: %t, a segment: %t, of slot %d", slot, rec.gen, lastGen, ln.isLarge(), ok, o.slot)
+			continue
+		}
+		lastGen = rec.gen
+		sum += uint64(len(o.segment.data))
+		size := atomic.LoadUint64(&ln.size)
+		if stateOf(ln.word.load()) == stateLive && size > o.size || o.size > uint64(len(o.segment.data)) || o.segment.released {
+			c.report(InvariantLarge, "slot %d says %d bytes of %d asked for, its segment has %d; released: %t", slot, size, o.size, len(o.segment.data), o.segment.released)
+		}
+	}
+	large := 0
+	for slot := range c.records {
+		if c.records[slot].gen != 0 && c.lines[slot].isLarge() {
+			large++
+		}
+	}
+	c.large.mu.RLock()
+	known := len(c.large.objects)
+	c.large.mu.RUnlock()
+	if sum != c.largeBytes || sum > c.maxLarge || large != len(c.largeSlots) || large != known {
+		c.report(InvariantLarge, "%d slots are large, %d are listed, %d segments kept, with %d bytes, %d are counted, the most is %d",
+			large, len(c.largeSlots), known, sum, c.largeBytes, c.maxLarge)
+	}
+}

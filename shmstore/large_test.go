@@ -1,0 +1,384 @@
+package shmstore
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+const largeSize = 3*pageBytes - 100
+
+// withLarge is small, with objects of up to three pages beside the arena: three
+// of them fit.
+func withLarge(memory Memory) Options {
+	return Options{
+		Memory: memory, ArenaBytes: minArenaBytes, Slots: 8,
+		LargeObjectBytes: 1 << 10, MaxObjectBytes: 3 * pageBytes, MaxLargeBytes: 9 * pageBytes,
+	}
+}
+
+// wantLarge compares the figures.
+func wantLarge(t testing.TB, s *Store, objects int, sizeBytes int64) {
+	t.Helper()
+	if got := s.Stats(); got.LargeObjects != objects || got.LargeBytes != sizeBytes {
+		t.Errorf("%d large objects with %d bytes, want %d with %d", got.LargeObjects, got.LargeBytes, objects, sizeBytes)
+	}
+}
+
+// wantBytes takes an object and compares it.
+func wantBytes(t testing.TB, take func(Handle) (Lease, error), h Handle, want []byte) {
+	t.Helper()
+	l := mustLease(t, take, h)
+	if !bytes.Equal(l.Bytes(), want) || cap(l.Bytes()) != len(want) || l.Handle() != h {
+		t.Errorf("%d bytes of %v by %v, or others than were put", len(l.Bytes()), h, l.Handle())
+	}
+	l.Release()
+}
+
+// TestLargeObjects: all that can be done with an object can be done with a
+// large one.
+func TestLargeObjects(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s := create(t, withLarge(memory))
+		reader := mustDeclare(t, s, "reader")
+		want := content(largeSize, 1)
+		for name, put := range map[string]func() (Handle, error){
+			"Put":    func() (Handle, error) { return s.Put("", want, Readers(0, reader.ID())) },
+			"PutVec": func() (Handle, error) { return s.PutVec("", [][]byte{want[:10], want[10:]}, Readers(0, reader.ID())) },
+			"Reserve": func() (Handle, error) {
+				r := mustReserve(t, s, 3*pageBytes, Readers(reader.ID()))
+				copy(r.Bytes(), want)
+				return r.Commit(len(want), 1)
+			},
+			"ReserveExtent": func() (Handle, error) {
+				rs, err := s.ReserveExtent(nil, 5, len(want), codec.IDRaw, Readers(0, reader.ID()))
+				if err != nil || len(rs) != 1 {
+					t.Fatalf("an extent of %d, %v, want one at a time", len(rs), err)
+				}
+				copy(rs[0].Bytes(), want)
+				return rs[0].Commit(len(want), 0)
+			},
+		} {
+			h, err := put()
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if !IsLarge(h) || h.Size != uint64(len(want)) {
+				t.Errorf("%s: %v is not large", name, h)
+			}
+			wantLarge(t, s, 1, 3*pageBytes)
+			wantClean(t, s)
+			wantBytes(t, s.Local().Take, h, want)
+			wantBytes(t, reader.Get, h, want)
+			wantBytes(t, reader.Get, h, want) // a pin, this time
+			wantBytes(t, s.Local().Pin, h, want)
+			_, err = s.Local().Take(h)
+			wantError(t, name+": a second Take", err, ErrNoDebt)
+			if err := s.Touch(h, Readers(0)); err != nil {
+				t.Error(err)
+			}
+			if holders := s.Holders(); len(holders) != 1 || holders[0].Bytes < int64(len(want)) {
+				t.Errorf("%s: holders %v", name, holders)
+			}
+			if err := s.Local().Drop(h); err != nil {
+				t.Error(err)
+			}
+			if freed := s.FreeUnused(0); freed < int64(len(want)) {
+				t.Errorf("%s: %d bytes came free", name, freed)
+			}
+			wantLarge(t, s, 0, 0)
+			for verb, take := range map[string]func(Handle) (Lease, error){"Take": s.Local().Take, "Get": reader.Get, "Pin": s.Local().Pin} {
+				_, err = take(h)
+				wantError(t, name+": "+verb+" afterwards", err, ErrStale)
+			}
+			wantError(t, name+": Drop afterwards", reader.Drop(h), ErrStale)
+		}
+	})
+}
+
+// TestLargeByKey: a large object is found by its name, deleted by it, and
+// shared by a lease.
+func TestLargeByKey(t *testing.T) {
+	s := create(t, withLarge(Auto))
+	want := content(largeSize, 1)
+	h := mustPut(t, s, "voice", want, 0)
+	again, ok := s.GetCached("voice", Readers(0))
+	if !ok || again != h {
+		t.Fatalf("GetCached: %v %t", again, ok)
+	}
+	l := mustLease(t, s.Local().Take, h)
+	if err := l.Share(1); err != nil {
+		t.Fatal(err)
+	}
+	l.Release()
+	if err := s.DeleteKey("voice"); err != nil {
+		t.Fatal(err)
+	}
+	wantBytes(t, s.Local().Take, h, want) // the shared debt has held it
+	if err := s.Delete(h); err != nil {
+		t.Error(err)
+	}
+	wantLarge(t, s, 0, 0)
+	_, err := s.PutValue("", want, 0)
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLargeEviction: the oldest that nobody holds goes first, and no object of
+// the arena for a large one's sake, nor the other way round.
+func TestLargeEviction(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s := create(t, withLarge(memory))
+		inArena := mustPut(t, s, "", content(1000, 9), 0)
+		var hs []Handle
+		for i := range 3 {
+			hs = append(hs, mustPut(t, s, "", content(largeSize, uint64(i)), 0))
+		}
+		held := mustLease(t, s.Local().Pin, hs[0])
+		hs = append(hs, mustPut(t, s, "", content(largeSize, 3), 0))
+		wantLarge(t, s, 3, 9*pageBytes)
+		if !bytes.Equal(held.Bytes(), content(largeSize, 0)) {
+			t.Error("a large object changed under a pin")
+		}
+		_, err := s.Local().Pin(hs[1])
+		wantError(t, "the oldest that nobody held", err, ErrStale)
+		for i := range 6 { // more than the arena holds
+			mustPut(t, s, "", content(900, uint64(i)), 0)
+		}
+		for _, i := range []int{0, 2, 3} {
+			wantBytes(t, s.Local().Pin, hs[i], content(largeSize, uint64(i)))
+		}
+		_, err = s.Local().Pin(inArena)
+		wantError(t, "the oldest in the arena", err, ErrStale)
+		held.Release()
+	})
+}
+
+// TestLargeFull: what is held stays, and the error says that it is the segments
+// that ran out.
+func TestLargeFull(t *testing.T) {
+	s := create(t, withLarge(Auto))
+	for i := range 3 {
+		mustPut(t, s, "", content(largeSize, uint64(i)), Readers(0))
+	}
+	before := s.Stats()
+	_, err := s.Put("", content(largeSize, 4), 0)
+	var full *FullError
+	if !errors.As(err, &full) || full.Resource != ResourceLarge || full.LargeBytes != 9*pageBytes || full.NeededBytes != largeSize {
+		t.Errorf("a fourth: %v", err)
+	}
+	_, err = s.Reserve(3*pageBytes+1, codec.IDRaw, 0)
+	wantError(t, "more than may be", err, ErrTooLarge)
+	before.FullTotal++
+	if after := s.Stats(); after != before {
+		t.Errorf("the refusals left %+v, want %+v", after, before)
+	}
+	mustPut(t, s, "", content(1000, 5), 0) // the arena has room
+}
+
+// TestLargeTakesSlots: with all slots in use, large objects go for the others,
+// and the others for them.
+func TestLargeTakesSlots(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		opts := withLarge(memory)
+		opts.Slots = 2
+		s := create(t, opts)
+		for i := range 2 {
+			mustPut(t, s, "", content(largeSize, uint64(i)), 0)
+		}
+		held := mustPut(t, s, "", content(10, 2), Readers(0))
+		wantLarge(t, s, 1, 3*pageBytes)
+		mustPut(t, s, "", content(10, 3), 0)
+		wantLarge(t, s, 0, 0)
+		last := mustPut(t, s, "", content(largeSize, 4), Readers(0))
+		var full *FullError
+		if _, err := s.Put("", content(largeSize, 5), 0); !errors.As(err, &full) || full.Resource != ResourceSlots {
+			t.Errorf("no slot: %v", err)
+		}
+		wantBytes(t, s.Local().Take, held, content(10, 2))
+		wantBytes(t, s.Local().Take, last, content(largeSize, 4))
+	})
+}
+
+// TestLargeAborted: a reservation that was given back makes room for the next.
+func TestLargeAborted(t *testing.T) {
+	s := create(t, withLarge(Auto))
+	var rs []Reservation
+	for range 3 {
+		rs = append(rs, mustReserve(t, s, largeSize, Readers(0)))
+	}
+	_, err := s.Reserve(largeSize, codec.IDRaw, 0)
+	var full *FullError
+	if !errors.As(err, &full) || full.Reserved != 3 || full.ReservedBytes != 3*largeSize {
+		t.Errorf("three reservations: %v", err)
+	}
+	wantClean(t, s)
+	rs[1].Abort()
+	r := mustReserve(t, s, largeSize, 0)
+	wantLarge(t, s, 3, 9*pageBytes)
+	for _, open := range []Reservation{rs[0], rs[2], r} {
+		open.Abort()
+	}
+	if left := s.Clear(); left != 0 {
+		t.Errorf("%d objects are left", left)
+	}
+	wantLarge(t, s, 0, 0)
+}
+
+// TestLargeStrictFIFO: a large object keeps its place in the order.
+func TestLargeStrictFIFO(t *testing.T) {
+	opts := withLarge(Auto)
+	opts.StrictFIFO = true
+	s := create(t, opts)
+	var hs []Handle
+	for i := range 20 {
+		size := 900
+		if i%3 == 0 {
+			size = largeSize
+		}
+		hs = append(hs, mustPut(t, s, "", content(size, uint64(i)), 0))
+		wantClean(t, s)
+	}
+	wantBytes(t, s.Local().Pin, hs[19], content(900, 19))
+}
+
+// TestLargeClose: leases keep the memory, and Close gives it back.
+func TestLargeClose(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		descriptors := openFiles(t)
+		s, err := Create(withLarge(memory))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := mustLease(t, s.Local().Take, mustPut(t, s, "", content(largeSize, 1), Readers(0)))
+		mustPut(t, s, "", content(largeSize, 2), 0)
+		wantError(t, "Close with a lease", s.Close(), ErrBusy)
+		if !bytes.Equal(l.Bytes(), content(largeSize, 1)) {
+			t.Error("closing the store took the bytes from under a lease")
+		}
+		l.Release()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if got := openFiles(t); got != descriptors {
+			t.Errorf("%d descriptors are open, %d were before", got, descriptors)
+		}
+	})
+}
+
+func TestLargeOptions(t *testing.T) {
+	for _, tc := range []struct {
+		name                       string
+		opts                       Options
+		inArena, maxObject, inSegs int64
+	}{
+		{name: "defaults", inArena: 16 << 20, maxObject: 64 << 20, inSegs: 64 << 20},
+		{name: "none", opts: Options{MaxLargeBytes: -1}, inArena: 16 << 20, maxObject: 16 << 20},
+		{name: "an object in the arena", opts: Options{MaxObjectBytes: 20 << 20}, inArena: 20 << 20, maxObject: 20 << 20, inSegs: 64 << 20},
+		{name: "an object above the arena", opts: Options{MaxObjectBytes: 65 << 20, MaxLargeBytes: 1 << 30}, inArena: 16 << 20, maxObject: 65 << 20, inSegs: 1 << 30},
+		{name: "no whole pages", opts: Options{ArenaBytes: 10000}, inArena: 2500, maxObject: 8192, inSegs: 10000},
+	} {
+		opts := tc.opts.withDefaults()
+		if err := tc.opts.Validate(); err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+		if opts.LargeObjectBytes != tc.inArena || opts.MaxObjectBytes != tc.maxObject || max(opts.MaxLargeBytes, 0) != tc.inSegs {
+			t.Errorf("%s: %+v", tc.name, opts)
+		}
+	}
+	for name, opts := range map[string]Options{
+		"large ones in the arena": {LargeObjectBytes: 65 << 20},
+		"negative":                {LargeObjectBytes: -1},
+		"without segments":        {LargeObjectBytes: 1 << 20, MaxObjectBytes: 2 << 20, MaxLargeBytes: -1},
+		"too few pages":           {MaxObjectBytes: 128<<20 + 1, MaxLargeBytes: 128<<20 + 1},
+		"more than there can be":  {MaxLargeBytes: 1 << 47},
+	} {
+		_, err := Create(opts)
+		wantError(t, name, err, ErrOptions)
+	}
+}
+
+// TestLargeForged: a handle that says large where the object is not, or the
+// other way round, gets an error.
+func TestLargeForged(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s := create(t, withLarge(memory))
+		inArena := mustPut(t, s, "", content(100, 1), Readers(0))
+		large := mustPut(t, s, "", content(largeSize, 2), Readers(0))
+		for _, tc := range []struct {
+			name  string
+			h     Handle
+			forge func(h *Handle)
+			want  error
+		}{
+			{"said to be large", inArena, func(h *Handle) { h.Offset = largeOffset }, ErrCorrupt},
+			{"said to be in the arena", large, func(h *Handle) { h.Offset, h.Size = 64, 100 }, ErrCorrupt},
+			{"at the beginning", large, func(h *Handle) { h.Offset = 0 }, ErrCorrupt},
+			{"larger", large, func(h *Handle) { h.Size++ }, ErrCorrupt},
+			{"smaller", large, func(h *Handle) { h.Size-- }, ErrCorrupt},
+			{"beyond its segment", large, func(h *Handle) { h.Size = 3*pageBytes + 1 }, ErrCorrupt},
+			{"beyond everything", large, func(h *Handle) { h.Size = 1 << 63 }, ErrCorrupt},
+			{"another codec", large, func(h *Handle) { h.Codec++ }, ErrCorrupt},
+			{"another slot", large, func(h *Handle) { h.Slot = inArena.Slot }, ErrStale},
+			{"no slot", large, func(h *Handle) { h.Slot = 1 << 20 }, ErrCorrupt},
+			{"no generation", large, func(h *Handle) { h.Gen = 0 }, ErrCorrupt},
+			{"a generation that overflows the word", large, func(h *Handle) { h.Gen |= 1 << 62 }, ErrCorrupt},
+			{"another generation", large, func(h *Handle) { h.Gen += 7 }, ErrStale},
+			{"another store", large, func(h *Handle) { h.Store++ }, ErrForeign},
+		} {
+			h := tc.h
+			tc.forge(&h)
+			for verb, take := range map[string]func(Handle) (Lease, error){"Take": s.Local().Take, "Get": s.Local().Get, "Pin": s.Local().Pin} {
+				_, err := take(h)
+				wantError(t, tc.name+": "+verb, err, tc.want)
+			}
+			if s.Local().Drop(h) == nil || s.Touch(h, 0) == nil || s.Delete(h) == nil {
+				t.Errorf("%s: accepted", tc.name)
+			}
+			if _, _, err := s.LargeSegment(h); err == nil {
+				t.Errorf("%s: LargeSegment accepts it", tc.name)
+			}
+		}
+		wantBytes(t, s.Local().Take, large, content(largeSize, 2))
+		wantBytes(t, s.Local().Take, inArena, content(100, 1))
+		_, _, err := s.LargeSegment(inArena)
+		wantError(t, "the segment of an object in the arena", err, ErrUnsupported)
+		if memory == Heap {
+			_, _, err := s.LargeSegment(large)
+			wantError(t, "the segment of an object on the heap", err, ErrUnsupported)
+		}
+		wantError(t, "AddSegment in the owner's process", s.Local().AddSegment(large, -1), ErrUnsupported)
+		s.Local().DropSegments()
+	})
+}
+
+// TestCheckFindsLargeDamage breaks what is known of large objects.
+func TestCheckFindsLargeDamage(t *testing.T) {
+	for name, damage := range map[string]func(s *Store){
+		"a byte too many":           func(s *Store) { s.largeBytes++ },
+		"not listed":                func(s *Store) { s.largeSlots = s.largeSlots[1:] },
+		"listed out of order":       func(s *Store) { slices.Reverse(s.largeSlots) },
+		"no segment":                func(s *Store) { s.large.drop(s.records[0].gen) },
+		"a segment too many":        func(s *Store) { s.large.objects[99] = largeObject{segment: &segment{}} },
+		"released":                  func(s *Store) { s.large.objects[s.records[0].gen].segment.released = true },
+		"said to be in the arena":   func(s *Store) { s.lines[0].offset = 64 },
+		"larger than was asked for": func(s *Store) { s.lines[0].size = largeSize + 1 },
+		"more than there may be":    func(s *Store) { s.maxLarge = pageBytes },
+	} {
+		s, err := Create(withLarge(Heap))
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustPut(t, s, "", content(largeSize, 1), 0)
+		mustPut(t, s, "", content(largeSize, 2), 0)
+		wantClean(t, s)
+		damage(s)
+		if found := s.Check(); !slices.ContainsFunc(found, func(v Violation) bool { return v.Invariant == InvariantLarge && v.Detail != "" }) {
+			t.Errorf("%s: Check found %v, want %q", name, found, InvariantLarge)
+		}
+	}
+}

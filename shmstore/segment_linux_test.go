@@ -1,0 +1,302 @@
+package shmstore
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const segmentTestBytes = 3*pageBytes + 100 // pages are not what counts
+
+func mustSegment(t testing.TB, s *Segment, err error) *Segment {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// dup returns a descriptor to give away.
+func dup(t testing.TB, fd int) int {
+	t.Helper()
+	given, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return given
+}
+
+// wantTight fails the test if anybody could still change the segment through
+// this descriptor.
+func wantTight(t *testing.T, s *Segment) {
+	t.Helper()
+	if err := s.Sealed(); err != nil {
+		t.Errorf("Sealed: %v", err)
+	}
+	fd := s.FD()
+	if _, err := unix.Pwrite(fd, []byte{1}, 0); !errors.Is(err, unix.EPERM) {
+		t.Errorf("write: %v", err)
+	}
+	if _, err := unix.Mmap(fd, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); !errors.Is(err, unix.EPERM) {
+		t.Errorf("map writable: %v", err)
+	}
+	for _, size := range []int64{0, 1 << 20} {
+		if err := unix.Ftruncate(fd, size); !errors.Is(err, unix.EPERM) {
+			t.Errorf("truncate to %d: %v", size, err)
+		}
+	}
+	if err := unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, pageBytes); !errors.Is(err, unix.EPERM) {
+		t.Errorf("punch a hole: %v", err)
+	}
+}
+
+// TestSegmentForPeer: made here, written by a peer, read by a third, and the
+// host believes nothing before it is sealed.
+func TestSegmentForPeer(t *testing.T) {
+	created, err := CreateSegment("arena", segmentTestBytes)
+	host := mustSegment(t, created, err)
+	if host.Size() != segmentTestBytes || len(host.Bytes()) != segmentTestBytes || host.Name() != "arena" {
+		t.Errorf("%q of %d bytes, %d mapped", host.Name(), host.Size(), len(host.Bytes()))
+	}
+	err = host.Sealed()
+	wantError(t, "Sealed, before anybody has sealed it", err, ErrProtocol)
+	for _, seal := range []string{"F_SEAL_FUTURE_WRITE", "F_SEAL_SEAL"} {
+		if !strings.Contains(err.Error(), seal) {
+			t.Errorf("%q does not name %s", err, seal)
+		}
+	}
+	if err := unix.Mprotect(host.Bytes()[:pageBytes], unix.PROT_READ); err != nil {
+		t.Errorf("the mapping is not at a page: %v", err)
+	}
+
+	opened, err := OpenSegmentForWriting(dup(t, host.FD()), segmentTestBytes)
+	peer := mustSegment(t, opened, err)
+	fill(peer.Bytes(), 1)
+	wantTight(t, host)
+	wantTight(t, peer)
+	opened, err = OpenSegment("arena", dup(t, host.FD()), segmentTestBytes)
+	third := mustSegment(t, opened, err)
+	for name, s := range map[string]*Segment{"host": host, "peer": peer, "third": third} {
+		if string(s.Bytes()) != string(content(segmentTestBytes, 1)) {
+			t.Errorf("%s sees other bytes than were written", name)
+		}
+	}
+	_, err = OpenSegmentForWriting(dup(t, host.FD()), segmentTestBytes)
+	if !errors.Is(err, unix.EPERM) {
+		t.Errorf("a second writer: %v", err)
+	}
+	peer.Close()
+	if string(third.Bytes()) != string(content(segmentTestBytes, 1)) {
+		t.Error("the bytes went with their writer")
+	}
+}
+
+func TestSegmentOfThisProcess(t *testing.T) {
+	made, err := NewSegment("results", segmentTestBytes)
+	own := mustSegment(t, made, err)
+	wantTight(t, own)
+	fill(own.Bytes(), 2)
+	opened, err := OpenSegment("results", dup(t, own.FD()), segmentTestBytes)
+	other := mustSegment(t, opened, err)
+	if string(other.Bytes()) != string(content(segmentTestBytes, 2)) {
+		t.Error("the reader sees other bytes than were written")
+	}
+}
+
+// TestSegmentClose: no descriptor is left, stragglers do not fault.
+func TestSegmentClose(t *testing.T) {
+	before := openDescriptors(t)
+	s, err := NewSegment("closed", segmentTestBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(s.Bytes(), 1)
+	var stragglers sync.WaitGroup
+	started := make(chan struct{}, 4)
+	closed := make(chan struct{})
+	for range cap(started) {
+		stragglers.Go(func() {
+			for i := 0; ; i++ {
+				_, _ = s.Bytes()[i%segmentTestBytes], s.FD()
+				_ = s.Sealed()
+				if i == 0 {
+					started <- struct{}{}
+				}
+				select {
+				case <-closed:
+					if i > segmentTestBytes {
+						return
+					}
+				default:
+				}
+			}
+		})
+	}
+	for range cap(started) {
+		<-started
+	}
+	s.Close()
+	s.Close()
+	close(closed)
+	stragglers.Wait()
+	if s.FD() != -1 || s.Bytes()[0] != 0 || s.Size() != segmentTestBytes {
+		t.Errorf("after Close: descriptor %d, first byte %d, %d bytes", s.FD(), s.Bytes()[0], s.Size())
+	}
+	wantError(t, "Sealed after Close", s.Sealed(), ErrClosed)
+	if after := openDescriptors(t); after != before {
+		t.Errorf("%d descriptors are open, %d were before", after, before)
+	}
+}
+
+// memfdWith makes a memfd as a peer may send it.
+func memfdWith(t *testing.T, size, allocated int64, seals int) int {
+	t.Helper()
+	fd, err := openMemfd("hostile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Ftruncate(fd, size); err != nil {
+		t.Fatal(err)
+	}
+	if allocated > 0 {
+		if err := preallocate(fd, allocated); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// TestHostileSegments: what a peer sends is refused with a typed error, and its
+// descriptor is not kept.
+func TestHostileSegments(t *testing.T) {
+	const size = segmentTestBytes
+	for _, tc := range []struct {
+		name   string
+		fd     func(t *testing.T) int
+		size   int64
+		reason error
+		text   string
+	}{
+		{name: "can shrink", fd: func(t *testing.T) int { return memfdWith(t, size, size, sealsOfPeer&^unix.F_SEAL_SHRINK) }, text: "F_SEAL_SHRINK is missing"},
+		{name: "can grow", fd: func(t *testing.T) int { return memfdWith(t, size, size, sealsOfPeer&^unix.F_SEAL_GROW) }, text: "F_SEAL_GROW is missing"},
+		{name: "can be written", fd: func(t *testing.T) int { return memfdWith(t, size, size, sealsOfPeer&^unix.F_SEAL_FUTURE_WRITE) }, text: "F_SEAL_FUTURE_WRITE is missing"},
+		{name: "can be sealed", fd: func(t *testing.T) int { return memfdWith(t, size, size, sealsOfPeer&^unix.F_SEAL_SEAL) }, text: "F_SEAL_SEAL is missing"},
+		{name: "no seals", fd: func(t *testing.T) int { return memfdWith(t, size, size, 0) }, text: "F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE, F_SEAL_SEAL are missing"},
+		{name: "too small", fd: func(t *testing.T) int { return memfdWith(t, size-1, size-1, sealsOfPeer) }, text: "instead of"},
+		{name: "too large", fd: func(t *testing.T) int { return memfdWith(t, size+1, size+1, sealsOfPeer) }, text: "instead of"},
+		{name: "holes", fd: func(t *testing.T) int { return memfdWith(t, size, pageBytes, sealsOfPeer) }, text: "are allocated"},
+		{name: "no memfd", fd: func(t *testing.T) int { return dup(t, int(os.Stdin.Fd())) }, text: "not a memfd"},
+		{name: "no bytes", fd: func(t *testing.T) int { return memfdWith(t, size, size, sealsOfPeer) }, size: -1, reason: ErrSize, text: "not in"},
+		{name: "all bytes there are", fd: func(t *testing.T) int { return memfdWith(t, size, size, sealsOfPeer) }, size: 1 << 62, reason: ErrSize, text: "not in"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			want, reason := int64(size), ErrProtocol
+			if tc.reason != nil {
+				want, reason = tc.size, tc.reason
+			}
+			before := openDescriptors(t)
+			s, err := OpenSegment("theirs", tc.fd(t), want)
+			if s != nil || !errors.Is(err, reason) || !strings.Contains(err.Error(), tc.text) {
+				t.Errorf("got %v, want %v with %q", err, reason, tc.text)
+			}
+			if after := openDescriptors(t); after != before {
+				t.Errorf("%d descriptors are open, %d were before", after, before)
+			}
+		})
+	}
+}
+
+// TestHolesBeforeTheSeal: a peer has the descriptor before it is sealed, and
+// may have used that.
+func TestHolesBeforeTheSeal(t *testing.T) {
+	created, err := CreateSegment("holes", segmentTestBytes)
+	s := mustSegment(t, created, err)
+	if err := unix.Fallocate(s.FD(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, pageBytes); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(s.FD()), unix.F_ADD_SEALS, sealsOfWriter); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, "Sealed with a hole", s.Sealed(), ErrProtocol)
+}
+
+// TestOpenForWritingRefuses: a client looks at what it is given, too.
+func TestOpenForWritingRefuses(t *testing.T) {
+	for name, seals := range map[string]int{"can shrink": unix.F_SEAL_GROW, "can grow": unix.F_SEAL_SHRINK} {
+		before := openDescriptors(t)
+		_, err := OpenSegmentForWriting(memfdWith(t, segmentTestBytes, segmentTestBytes, seals), segmentTestBytes)
+		wantError(t, name, err, ErrProtocol)
+		if after := openDescriptors(t); after != before {
+			t.Errorf("%s: %d descriptors are open, %d were before", name, after, before)
+		}
+	}
+}
+
+// TestSegmentRefusesTooMuch: with the figures, and before anything was made.
+func TestSegmentRefusesTooMuch(t *testing.T) {
+	before := openDescriptors(t)
+	for name, open := range map[string]func(string, int64) (*Segment, error){"new": NewSegment, "create": CreateSegment} {
+		_, err := open("huge", 1<<45)
+		var refused *MemoryError
+		if !errors.As(err, &refused) || refused.NeededBytes != 1<<45 || refused.Limit == "" {
+			t.Errorf("%s: error %v, want a *MemoryError", name, err)
+		}
+		_, err = open("none", 0)
+		wantError(t, name+" of no bytes", err, ErrSize)
+	}
+	if after := openDescriptors(t); after != before {
+		t.Errorf("%d descriptors are open, %d were before", after, before)
+	}
+}
+
+// TestSegmentNames: names may come from outside.
+func TestSegmentNames(t *testing.T) {
+	made, err := NewSegment(strings.Repeat("long ", 100)+"\x00", pageBytes)
+	s := mustSegment(t, made, err)
+	if len(s.Name()) != maxSegmentNameBytes {
+		t.Errorf("a name of %d bytes", len(s.Name()))
+	}
+	made, err = NewSegment("with\x00zero", pageBytes)
+	if s := mustSegment(t, made, err); s.Name() != "with?zero" {
+		t.Errorf("name %q", s.Name())
+	}
+}
+
+// TestSegmentNotInherited: a child of this process has neither the mapping nor
+// the descriptor.
+func TestSegmentNotInherited(t *testing.T) {
+	made, err := NewSegment("kept", pageBytes)
+	s := mustSegment(t, made, err)
+	child := exec.Command("ls", "-l", "/proc/self/fd")
+	out, err := child.Output()
+	if err != nil {
+		t.Skipf("no ls on this system: %v", err)
+	}
+	if strings.Contains(string(out), "omnibus-"+s.Name()) {
+		t.Errorf("a child has the segment:\n%s", out)
+	}
+	smaps, err := os.Open("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer smaps.Close()
+	text, err := io.ReadAll(smaps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, mapping, found := strings.Cut(string(text), "memfd:omnibus-kept")
+	flags, _, _ := strings.Cut(mapping[max(0, strings.Index(mapping, "VmFlags:")):], "\n")
+	if !found || !strings.Contains(flags, " dc") {
+		t.Errorf("flags of the mapping %q, want dc: not copied by a fork", flags)
+	}
+}
