@@ -1,0 +1,68 @@
+"""Stages and callers of an Omnibus bus.
+
+A stage in a process of its own::
+
+    from omnibus import run, stage
+
+    @stage
+    def upper(text: str) -> str:
+        return text.upper()
+
+    run()
+
+A caller::
+
+    from omnibus import connect
+
+    with connect(bus="speech") as bus, bus.submit("hello") as request:
+        for result in request:
+            print(result.value())
+
+Payloads are read where they lie in shared memory and written in place there;
+see `Delivery.view`, `Delivery.tensor`, `Task.emit_tensor` and `Task.reserve`. The host
+keeps all accounts: a process that dies leaves nothing behind. A forked child must connect
+anew; whatever it inherits raises ForkedError.
+"""
+
+from .client import AsyncClient, Client, aconnect, connect, from_socket
+from .codec import MSGPACK, RAW, TENSOR, register
+from .delivery import Delivery, View
+from .emit import Buffer
+from .errors import (
+    Closing,
+    Code,
+    DeadlineExceeded,
+    Finished,
+    ForkedError,
+    HostError,
+    HostGone,
+    OmnibusError,
+    OutOfMemory,
+    Overloaded,
+    PayloadError,
+    ProtocolError,
+    Refused,
+    RequestAborted,
+    RequestEnded,
+    RequestFailed,
+    RequestOver,
+    Taken,
+    TooLarge,
+    Unknown,
+    WindowFull,
+)
+from .request import AsyncRequest, Request
+from .runner import run
+from .stages import StageFunction, stage
+from .task import AsyncBuffer, AsyncTask, Task
+from .tensor import Tensor
+from .wire import Edge, Trace
+
+__all__ = [
+    "MSGPACK", "RAW", "TENSOR", "AsyncBuffer", "AsyncClient", "AsyncRequest", "AsyncTask", "Buffer", "Client",
+    "Closing", "Code", "DeadlineExceeded", "Delivery", "Edge", "Finished", "ForkedError", "HostError", "HostGone",
+    "OmnibusError", "OutOfMemory", "Overloaded", "PayloadError", "ProtocolError", "Refused", "Request",
+    "RequestAborted", "RequestEnded", "RequestFailed", "RequestOver", "StageFunction", "Taken", "Task", "Tensor",
+    "TooLarge", "Trace", "Unknown", "View", "WindowFull", "aconnect", "connect", "from_socket", "register", "run",
+    "stage",
+]  # fmt: skip

@@ -1,0 +1,434 @@
+"""Connecting to a bus, as a caller, as a stage, or as both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Generator, Iterator
+from types import TracebackType
+from typing import Any
+
+from . import wire
+from .delivery import Delivery
+from .errors import Code, HostGone, OmnibusError, ProtocolError, Refused
+from .request import AsyncRequest, BaseRequest, Request, news, send_first, submit_work
+from .session import Session, Work, descriptors
+from .task import AsyncTask, BaseTask, Consumer, Stage, Task, arun
+
+#: How long the host may take to say welcome.
+HANDSHAKE_SECONDS = 10.0
+
+
+def socket_path(path: str | None = None, bus: str | None = None) -> str:
+    """Where the host listens: `path`, else $OMNIBUS_SOCKET, else the bus's place.
+
+    The bus is `bus` or $OMNIBUS_BUS; its socket is in $XDG_RUNTIME_DIR/omnibus.
+    """
+    if path:
+        return path
+    if bus is None and (path := os.environ.get("OMNIBUS_SOCKET")):
+        return path
+    bus = bus or os.environ.get("OMNIBUS_BUS")
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if not bus or not runtime:
+        raise ValueError("no socket: give path or bus, or set OMNIBUS_SOCKET, or OMNIBUS_BUS and XDG_RUNTIME_DIR")
+    return os.path.join(runtime, "omnibus", bus + ".sock")
+
+
+def connect(path: str | None = None, bus: str | None = None, name: str | None = None) -> Client:
+    """Connect to a host. `name` is for people who look at the bus.
+
+    Raises HostGone when nobody listens, Refused when the host does not want
+    this client, ProtocolError when it is no host.
+    """
+    return Client(_handshake(_dial(socket_path(path, bus)), bus, name))
+
+
+async def aconnect(path: str | None = None, bus: str | None = None, name: str | None = None) -> AsyncClient:
+    """Connect, for the running event loop. As `connect`."""
+    loop = asyncio.get_running_loop()
+    s = await loop.run_in_executor(None, lambda: _handshake(_dial(socket_path(path, bus)), bus, name))
+    return AsyncClient(s, loop)
+
+
+def from_socket(sock: socket.socket, bus: str | None = None, name: str | None = None) -> Client:
+    """A client over a socket that is connected already, which it takes."""
+    return Client(_handshake(sock, bus, name))
+
+
+def _dial(path: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.settimeout(HANDSHAKE_SECONDS)
+        sock.connect(path)
+    except OSError as e:
+        sock.close()
+        raise HostGone(f"no host listens at {path}: {e.strerror or e}") from e
+    return sock
+
+
+def _handshake(sock: socket.socket, bus: str | None, name: str | None) -> Session:
+    hello = wire.Hello(
+        wire.MAGIC, wire.VERSION_MIN, wire.VERSION_MAX, os.getpid(),
+        bus or os.environ.get("OMNIBUS_BUS", ""), name or f"python {os.getpid()}",
+    )  # fmt: skip
+    try:
+        sock.settimeout(HANDSHAKE_SECONDS)
+        sock.sendall(wire.encode(hello))
+        # The welcome comes alone or first; the rest is the session's, so only
+        # a look is taken at what is behind it.
+        packet, ancillary, _, _ = sock.recvmsg(wire.MAX_PACKET_BYTES, 256, socket.MSG_CMSG_CLOEXEC)
+        fds = descriptors(ancillary)
+        for fd in fds:
+            os.close(fd)
+        if not packet:
+            raise HostGone("the host closed the connection before it said welcome")
+        # Before the version is known no other message can be read.
+        messages = wire.decode(packet, len(fds))
+        m, _ = next(messages)
+        if isinstance(m, wire.Refuse):
+            raise Refused(m.code, m.text)
+        if not isinstance(m, wire.Welcome) or next(messages, None) is not None:
+            raise ProtocolError("the host's first packet is not the message welcome alone")
+        if not wire.VERSION_MIN <= m.version <= wire.VERSION_MAX or m.inline_bytes > wire.MAX_INLINE_BYTES:
+            raise ProtocolError(f"welcome to version {m.version} with {m.inline_bytes} bytes inline")
+        return Session(sock, m)
+    except OSError as e:
+        sock.close()
+        if isinstance(e, HostGone):
+            raise
+        raise HostGone(f"the host did not say welcome: {e}") from e
+    except BaseException:
+        sock.close()
+        raise
+
+
+class BaseClient:
+    """What `Client` and `AsyncClient` have in common."""
+
+    def __init__(self, s: Session) -> None:
+        self._session = s
+        self._pulls: dict[str, Pull] = {}
+
+    @property
+    def bus(self) -> str:
+        """The name of the bus."""
+        return self._session.welcome.bus
+
+    @property
+    def inputs(self) -> list[wire.Edge]:
+        """The edges that take what callers send."""
+        return self._session.welcome.inputs
+
+    @property
+    def results(self) -> list[wire.Edge]:
+        """The edges that bring results."""
+        return self._session.welcome.results
+
+    @property
+    def draining(self) -> bool:
+        """Whether the host is going to stop."""
+        return self._session.draining
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self._session.error is not None
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `process` has something to do.
+
+        For event loops of others. Only wait for it to be readable: nothing else.
+        """
+        self._session.check_process()
+        return self._session.fileno()
+
+    def process(self) -> None:
+        """Handle what has arrived, without waiting."""
+        self._session.process()
+
+    def leave(self) -> None:
+        """Have no more tasks opened here; those that are open go on."""
+        self._session.tell(wire.Leave())
+
+    def _serve_work(self, stage: str, kind: type[BaseTask], consumer: Consumer) -> Work[Stage]:
+        s = self._session
+
+        def accept(m: wire.Serving, _: int | None) -> Stage:
+            served = Stage(s, m, stage, kind, consumer)
+            s.stages[m.stage] = served  # tasks may follow in the same packet
+            return served
+
+        served: Stage = yield s.ask(wire.Serving, lambda token: wire.Serve(token, stage), accept)
+        return served
+
+    def _call_work(self, method: str, arguments: Any) -> Work[Any]:
+        body = json.dumps(arguments).encode() if arguments is not None else b""
+        reply = yield self._session.ask(wire.Reply, lambda token: wire.Call(token, method, body))
+        try:
+            return json.loads(reply) if reply else None
+        except ValueError as e:
+            raise ProtocolError(f"the reply to {method} is not JSON: {e}") from None
+
+    def _submit_work(self, kind: Any, value: Any, has_value: bool, options: dict[str, Any]) -> Work[Any]:
+        limit = deadline_ns(options.get("timeout"), options.get("deadline"))
+        r: BaseRequest = yield from submit_work(
+            kind, self._session, limit, options.get("fail_fast", False), options.get("trace")
+        )
+        if has_value:
+            yield from send_first(r, value, options)
+        return r
+
+
+class Client(BaseClient):
+    """A connection to a bus. Safe from any thread of the process that made it.
+
+    Whoever waits reads the socket; there is no thread behind it. So a task's
+    `aborted` turns true when somebody waits, iterates or calls `process`; `run`
+    has a thread for that.
+    """
+
+    def submit(
+        self,
+        value: Any,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        codec: int | None = None,
+        fail_fast: bool = False,
+        trace: wire.Trace | None = None,
+    ) -> Request:
+        """Submit a request of one input, and return it for its results.
+
+        Waits for a place, unless `fail_fast`, which raises Overloaded. `timeout` is
+        in seconds from now, `deadline` in seconds since 1970.
+        """
+        options = {"timeout": timeout, "deadline": deadline, "to": to, "key": key, "attrs": attrs,
+                   "codec": codec, "fail_fast": fail_fast, "trace": trace}  # fmt: skip
+        r: Request = self._session.run(self._submit_work(Request, value, True, options))
+        return r
+
+    def stream(
+        self,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        fail_fast: bool = False,
+        trace: wire.Trace | None = None,
+    ) -> Request:
+        """Submit a request whose inputs are sent one by one, until `close_send`."""
+        options = {"timeout": timeout, "deadline": deadline, "fail_fast": fail_fast, "trace": trace}
+        r: Request = self._session.run(self._submit_work(Request, None, False, options))
+        return r
+
+    def call(self, method: str, arguments: Any = None) -> Any:
+        """Ask about the bus: status, stats, stalls, check, leases, abort, drain."""
+        return self._session.run(self._call_work(method, arguments))
+
+    def serve(self, stage: str, consumer: Consumer) -> Stage:
+        """Serve a stage by a consumer of its own making; see `deliveries` and `run`."""
+        return self._session.run(self._serve_work(stage, Task, consumer))
+
+    def deliveries(self, stage: str | None = None) -> Iterator[Delivery]:
+        """Serve a stage and iterate over its deliveries, each to be finished, in any order.
+
+        The stage is $OMNIBUS_STAGE by default. Ends when the host says goodbye,
+        or, after `leave` or when the host drains, once no task is open; raises HostGone if it dies. A
+        bare end of a stream is finished unseen.
+        """
+        stage = stage or os.environ.get("OMNIBUS_STAGE", "")
+        pull = self._pulls.get(stage)
+        if pull is None:
+            pull = Pull(self._session)
+            self._pulls[stage] = pull
+            pull.stage = self._session.run(self._serve_work(stage, Task, pull))
+        return self._pull(pull)
+
+    def _pull(self, pull: Pull) -> Iterator[Delivery]:
+        s = self._session
+        while True:
+            try:
+                s.wait(pull.ready)
+            except HostGone:
+                if s.said_bye or s.draining:
+                    return
+                raise
+            with s.locked:
+                d = pull.take()
+            if d is None:
+                return
+            yield d
+
+    def leave(self) -> None:
+        """Have no more tasks opened here; those that are open go on."""
+        super().leave()
+        self._barrier()
+        with self._session.locked:
+            for pull in self._pulls.values():
+                pull.left = True
+            self._session.notify()
+
+    def _barrier(self) -> None:
+        """Return when all tasks that were opened before are known here."""
+        try:
+            self.call("status")
+        except (ProtocolError, HostGone):
+            raise
+        except OmnibusError:
+            pass  # an answer, whatever it is
+
+    def close(self) -> None:
+        """Leave and close the connection. What is unfinished fails. Idempotent."""
+        self._session.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncClient(BaseClient):
+    """As `Client`, for one event loop and its thread."""
+
+    def __init__(self, s: Session, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(s)
+        self._loop = loop
+        loop.add_reader(s.fileno(), self._process)
+
+    def _process(self) -> None:
+        self._session.process()
+        if self._session.error is not None:
+            self._loop.remove_reader(self._session.fileno())
+
+    async def submit(
+        self,
+        value: Any,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        codec: int | None = None,
+        fail_fast: bool = False,
+        trace: wire.Trace | None = None,
+    ) -> AsyncRequest:
+        """As Client.submit."""
+        options = {"timeout": timeout, "deadline": deadline, "to": to, "key": key, "attrs": attrs,
+                   "codec": codec, "fail_fast": fail_fast, "trace": trace}  # fmt: skip
+        r: AsyncRequest = await arun(self._session, self._submit_work(AsyncRequest, value, True, options))
+        return r
+
+    async def stream(
+        self,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        fail_fast: bool = False,
+        trace: wire.Trace | None = None,
+    ) -> AsyncRequest:
+        """As Client.stream."""
+        options = {"timeout": timeout, "deadline": deadline, "fail_fast": fail_fast, "trace": trace}
+        r: AsyncRequest = await arun(self._session, self._submit_work(AsyncRequest, None, False, options))
+        return r
+
+    async def call(self, method: str, arguments: Any = None) -> Any:
+        """As Client.call."""
+        return await arun(self._session, self._call_work(method, arguments))
+
+    async def deliveries(self, stage: str | None = None) -> AsyncIterator[Delivery]:
+        """As Client.deliveries."""
+        s = self._session
+        pull = Pull(s)
+        pull.stage = await arun(s, self._serve_work(stage or os.environ.get("OMNIBUS_STAGE", ""), AsyncTask, pull))
+        while True:
+            await news(s, lambda: pull.ready() or s.error is not None, pull)
+            with s.locked:
+                d = pull.take()
+            if d is None:
+                if s.error is not None and not (s.said_bye or s.draining):
+                    raise s.error.with_traceback(None)
+                return
+            yield d
+
+    async def close(self) -> None:
+        """As Client.close."""
+        self._session.check_process()
+        if self._session.error is None:
+            self._loop.remove_reader(self._session.fileno())
+        self._session.close()
+
+    def __await__(self) -> Generator[Any, Any, AsyncClient]:
+        return _itself(self).__await__()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _itself(c: AsyncClient) -> AsyncClient:
+    return c
+
+
+class Pull:
+    """The consumer behind a pull loop."""
+
+    def __init__(self, s: Session) -> None:
+        self._session = s
+        self._queue: deque[Delivery] = deque()
+        self.stage: Stage | None = None
+        self.left = False
+        self._on_news: Any = None
+
+    def ready(self) -> bool:
+        over = self.left or self._session.draining
+        return bool(self._queue) or (over and self.stage is not None and not self.stage.tasks)
+
+    def take(self) -> Delivery | None:
+        return self._queue.popleft() if self._queue else None
+
+    # As a consumer; called with the lock held.
+
+    def delivered(self, task: BaseTask, parts: list[Delivery]) -> None:
+        for d in parts:
+            if d.bare:
+                d._finish()
+            else:
+                self._queue.append(d)
+        self.news()
+
+    def ended(self, task: BaseTask) -> None:
+        task._answer_end(Code.OK, "")
+
+    def over(self, task: BaseTask) -> None:
+        mine = [d for d in self._queue if d.task is task]
+        self._queue = deque(d for d in self._queue if d.task is not task)
+        for d in mine:
+            d._finish(Code.OVER)
+
+    def news(self) -> None:
+        self._session.notify()
+        if self._on_news is not None:
+            self._session.call_later(self._on_news)
+
+
+def deadline_ns(timeout: float | None, deadline: float | None) -> int:
+    """A deadline as the wire has it; 0: none."""
+    if timeout is not None:
+        soonest = time.time_ns() + int(timeout * 1e9)
+        return soonest if deadline is None else min(soonest, int(deadline * 1e9))
+    return 0 if deadline is None else int(deadline * 1e9)

@@ -1,0 +1,84 @@
+"""Values to payloads and back, by the codec's number.
+
+1 is raw bytes, 2 msgpack, 3 a tensor; from 256 on they are the bus's own and
+`register` makes them known. Errors are `PayloadError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from . import msgpack, tensor
+from .errors import PayloadError
+from .tensor import Tensor
+
+RAW = 1
+MSGPACK = 2
+TENSOR = 3
+FIRST_OWN = 256
+
+Encoder: TypeAlias = Callable[[Any], "bytes | bytearray | memoryview"]
+Decoder: TypeAlias = Callable[[memoryview], Any]
+
+_own: dict[int, tuple[Encoder, Decoder]] = {}
+
+
+def register(codec: int, encode: Encoder, decode: Decoder) -> None:
+    """Make a codec of the bus's own known. `decode` must not keep its view."""
+    if codec < FIRST_OWN:
+        raise ValueError(f"codec {codec}: numbers below {FIRST_OWN} are taken")
+    _own[codec] = encode, decode
+
+
+def as_tensor(value: Any) -> Tensor | None:
+    """The value as a tensor, if it is one or a NumPy array."""
+    if isinstance(value, Tensor):
+        return value
+    return Tensor.from_numpy(value) if tensor.is_ndarray(value) else None
+
+
+def encode(value: Any, codec: int = MSGPACK) -> bytes | bytearray | memoryview:
+    """The payload of a value that is no tensor of its own."""
+    if codec == RAW:
+        if isinstance(value, str):
+            return value.encode()
+        return as_bytes(value)
+    if codec == MSGPACK:
+        return msgpack.packb(value, _inner)
+    if codec in _own:
+        return _own[codec][0](value)
+    raise PayloadError(f"codec {codec} is not known here: register it")
+
+
+def decode(payload: memoryview, codec: int) -> Any:
+    """The value of a payload. It shares no memory with it, tensors apart."""
+    if codec == RAW:
+        return bytes(payload)
+    if codec == MSGPACK:
+        return msgpack.unpackb(payload)
+    if codec == TENSOR:
+        return tensor.view(payload)
+    if codec in _own:
+        return _own[codec][1](payload)
+    raise PayloadError(f"codec {codec} is not known here: register it")
+
+
+def as_bytes(data: Any) -> memoryview:
+    """Any contiguous buffer as a flat view of its bytes."""
+    try:
+        v = memoryview(data)
+        return v if v.format == "B" and v.ndim == 1 else v.cast("B")
+    except TypeError as e:
+        raise PayloadError(f"raw bytes: {e}") from None
+
+
+def _inner(value: Any) -> Any:
+    """What msgpack encodes in place of a value that it does not know."""
+    t = as_tensor(value)
+    if t is not None:
+        return t.to_map()
+    item = getattr(value, "item", None)  # NumPy's scalars
+    if callable(item) and getattr(value, "shape", None) == ():
+        return item()
+    raise PayloadError(f"msgpack: no encoding for a {type(value).__name__}")

@@ -1,0 +1,202 @@
+"""Deliveries: payloads as they arrive, and the views of them."""
+
+from __future__ import annotations
+
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from . import codec, tensor, wire
+from .errors import Code, Finished
+from .memory import Mapping
+from .session import Session
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .task import BaseTask
+
+
+class View:
+    """A payload where it lies. A context manager that gives `data`.
+
+    `release` gives it back. While a slice, cast or array of it lives, `release`
+    raises BufferError, and the payload stays; it goes back at a later
+    `release`, or when the last of them is collected.
+    """
+
+    __slots__ = ("data", "_window")
+
+    def __init__(self, data: memoryview, window: weakref.ref[Any] | None) -> None:
+        self.data = data
+        self._window = window
+
+    def release(self) -> None:
+        """Let go of the payload. Idempotent once it has succeeded."""
+        self.data.release()  # raises BufferError for what was made of it directly
+        if self._window is not None and self._window() is not None:
+            raise BufferError("a slice of the view, or something made of one, is still alive")
+
+    def __enter__(self) -> memoryview:
+        return self.data
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except BufferError:
+            # The slices were probably meant to outlive the block, or an
+            # error is on its way with them in its traceback. They are counted.
+            pass
+
+
+class Delivery:
+    """One message of a stream, with a payload or only the end of the stream.
+
+    The methods may be called from any thread. After `finish` the payload
+    cannot be reached through the delivery; views that were made before stay valid.
+    """
+
+    __slots__ = (
+        "key", "attrs", "seq", "attempt", "dropped", "codec", "size", "edge", "task", "number",
+        "_session", "_flags", "_payload", "_mapping", "_offset", "_windows", "_state", "_kept", "_owner",
+        "__weakref__",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, m: wire.Deliver, edge: wire.Edge, owner: Any, task: BaseTask | None) -> None:
+        self.key = m.key  #: the producer's name for the payload, or empty
+        self.attrs = m.attrs  #: small attributes that travel with it
+        self.seq = m.seq  #: position in the stream, from 0
+        self.attempt = m.attempt  #: 0, or more for a repeat
+        self.dropped = m.dropped  #: deliveries dropped directly before this one
+        self.codec = m.codec  #: how the payload is encoded
+        self.size = m.size  #: size of the payload in bytes
+        self.edge = edge  #: where it comes from: `edge.peer` is the stage
+        self.task = task  #: the request at this stage, None for results
+        self.number = m.delivery
+        self._session = session
+        self._flags = m.flags
+        self._owner = owner  # told, with the lock held, when it is finished
+        self._windows: list[weakref.ref[Any]] = []
+        self._state = False  # True: finished
+        self._kept = False
+        self._payload: bytes | None = None
+        self._mapping: Mapping | None = None
+        self._offset = m.offset
+        if m.flags & wire.INLINE:
+            self._payload = m.payload
+            self.size = len(m.payload)
+        elif not m.flags & wire.BARE:
+            self._mapping = session.segment(m)
+
+    @property
+    def last(self) -> bool:
+        """Whether it is the last of its stream."""
+        return bool(self._flags & wire.LAST)
+
+    @property
+    def bare(self) -> bool:
+        """Whether it has no payload and only ends its stream."""
+        return bool(self._flags & wire.BARE)
+
+    @property
+    def more_parts(self) -> bool:
+        """At a stage that joins: whether more deliveries belong to this one."""
+        return bool(self._flags & wire.MORE_PARTS)
+
+    @property
+    def request(self) -> int:
+        """The id of the request."""
+        return int(self._owner.request)
+
+    @property
+    def deadline(self) -> float | None:
+        """The request's deadline, in seconds since 1970."""
+        return self._owner.deadline  # type: ignore[no-any-return]
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was given back."""
+        return self._state
+
+    @property
+    def bytes(self) -> bytes:
+        """A copy of the payload's bytes."""
+        if self._payload is not None and not self._state:
+            return self._payload
+        return bytes(self._data()[0])
+
+    def view(self) -> View:
+        """The payload where it lies, without a copy, read-only."""
+        return View(*self._data())
+
+    def tensor(self) -> Tensor:
+        """The payload as a tensor that views it. Raises PayloadError if it is none."""
+        return tensor.view(self._data()[0])
+
+    def value(self) -> Any:
+        """The payload decoded: a copy, but for tensors, which view it.
+
+        None if the delivery is bare.
+        """
+        if self.bare and not self._state:
+            return None
+        return codec.decode(self._data()[0], self.codec)
+
+    def keep(self) -> Delivery:
+        """Take it out of the handler's or the loop's hands: it is finished by `finish` alone."""
+        self._kept = True
+        return self
+
+    def finish(self, error: str | BaseException | None = None) -> None:
+        """End the work on it: its place in the window and its payload go back.
+
+        An error fails the request. While views of the payload live, the
+        payload stays; it goes back when the last of them is gone. Raises Finished the second time.
+        """
+        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error or ""
+        with self._session.locked:
+            if self._state:
+                raise Finished(f"delivery {self.number} was finished before")
+            self._finish(Code.OK if error is None else Code.INTERNAL, text)
+
+    def emit(self, value: Any, **options: Any) -> Any:
+        """Emit on behalf of this delivery; see `Task.emit`. Await it if the stage is asynchronous."""
+        if self.task is None:
+            raise TypeError("a result has no stage to emit from")
+        return self.task._emit_for(self.number, value, **options)
+
+    def _check_unfinished(self) -> None:
+        if self._state:
+            raise Finished(f"delivery {self.number} is finished: its payload has gone back")
+
+    def _finish(self, code: int = 0, text: str = "") -> None:
+        """finish, with the lock held; idempotent."""
+        if self._state:
+            return
+        self._state = True
+        s = self._session
+        alive = [exporter for w in self._windows if (exporter := w()) is not None]
+        if alive and s.error is None:
+            s.keep_windows(self.number, [w for w in self._windows if w() is not None])
+        s.post(wire.Finish(self.number, wire.KEEP_PAYLOAD if alive else 0, code, text))
+        self._payload = self._mapping = None
+        self._windows = []
+        if alive:
+            s.call_later(alive.clear)  # or they would be collected, and settled, under the lock
+        self._owner._finished(self)
+
+    def _data(self) -> tuple[memoryview, weakref.ref[Any] | None]:
+        s = self._session
+        with s.locked:
+            self._check_unfinished()
+            if self._mapping is None:
+                return memoryview(self._payload or b""), None
+            view, window = self._mapping.window(self._offset, self.size, s.view_gone)
+            self._windows = [w for w in self._windows if w() is not None]
+            self._windows.append(window)
+            return view, window
+
+    def __repr__(self) -> str:
+        what = "finished" if self._state else "bare" if self.bare else f"{self.size} bytes"
+        return f"<Delivery {self.edge.name} seq {self.seq}: {what}>"

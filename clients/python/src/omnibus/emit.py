@@ -1,0 +1,212 @@
+"""Sending payloads: small ones in a message, large ones written in place.
+
+The functions are work for a session, run by a thread or by an event loop. An
+emission waits until it has its place in the windows of its edges: that is
+how consumers hold a fast producer back.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from . import codec, tensor, wire
+from .errors import Finished, PayloadError
+from .session import Session, Work
+from .tensor import Tensor
+
+
+class Emitter:
+    """Where payloads go out: a source and its edges. The base of tasks and requests."""
+
+    __slots__ = ()
+    _session: Session
+    number: int
+
+    def _out_edges(self) -> list[wire.Edge]:
+        raise NotImplementedError
+
+    def _edge(self, to: str | None) -> int:
+        if to is None:
+            return wire.ALL_EDGES
+        edges = self._out_edges()
+        for i, e in enumerate(edges):
+            if e.peer == to:
+                return i
+        known = ", ".join(repr(e.peer) for e in edges) or "none"
+        raise LookupError(f"no edge goes to {to!r}; edges go to {known} ('' is the caller)")
+
+    def _emit_work(
+        self,
+        value: Any,
+        delivery: int,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+        codec_: int | None = None,
+    ) -> Work[None]:
+        t = codec.as_tensor(value) if codec_ in (None, codec.TENSOR) else None
+        if t is not None:
+            yield from self._tensor_work(t, delivery, to, key, attrs, last)
+            return
+        number = codec_ or codec.MSGPACK
+        payload = codec.encode(value, number)
+        if len(payload) <= self._session.welcome.inline_bytes:
+            yield from self._small(payload, number, delivery, to, key, attrs, last)
+            return
+        b = yield from self._reserve_work(len(payload), number, delivery, to, key, attrs, last)
+        with b:
+            b.view[:] = payload
+            b.send()
+
+    def _small(
+        self,
+        payload: bytes | bytearray | memoryview,
+        number: int,
+        delivery: int,
+        to: str | None,
+        key: str,
+        attrs: wire.Attrs | None,
+        last: bool,
+    ) -> Work[None]:
+        edge, flags, source = self._edge(to), wire.LAST if last else 0, self.number
+        yield self._session.ask(
+            wire.Emitted,
+            lambda token: wire.Emit(token, source, delivery, edge, flags, number, key, attrs or {}, payload),
+        )
+
+    def _forward_work(
+        self, delivery: int, to: str | None, key: str, attrs: wire.Attrs | None, last: bool
+    ) -> Work[None]:
+        """Pass the payload of a delivery on by reference."""
+        edge, source = self._edge(to), self.number
+        flags = wire.FORWARD | (wire.LAST if last else 0)
+        yield self._session.ask(
+            wire.Emitted,
+            lambda token: wire.Emit(token, source, delivery, edge, flags, 0, key, attrs or {}, b""),
+        )
+
+    def _tensor_work(
+        self, t: Tensor, delivery: int, to: str | None, key: str, attrs: wire.Attrs | None, last: bool
+    ) -> Work[None]:
+        size = tensor.payload_bytes(t.dtype, t.shape)
+        if size <= self._session.welcome.inline_bytes:
+            yield from self._small(tensor.encode(t), codec.TENSOR, delivery, to, key, attrs, last)
+            return
+        b = yield from self._reserve_work(size, codec.TENSOR, delivery, to, key, attrs, last)
+        with b:
+            data = tensor.write_header(b.view, t.dtype, t.shape)
+            data[:] = t.raw()
+            data.release()
+            b.send()
+
+    def _reserve_work(
+        self,
+        size: int,
+        number: int,
+        delivery: int,
+        to: str | None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+    ) -> Work[Buffer]:
+        if size < 0:
+            raise PayloadError(f"size {size} is negative")
+        s = self._session
+        edge, source = self._edge(to), self.number
+        arena = yield from s.arena()
+
+        def accept(m: wire.Grant, fd: int | None) -> tuple[wire.Grant, int | None]:
+            return m, fd
+
+        def orphan(granted: tuple[wire.Grant, int | None]) -> None:
+            s.close_descriptor(granted[1])
+            s.post(wire.Abort(granted[0].grant))
+
+        m, fd = yield s.ask(
+            wire.Grant,
+            lambda token: wire.Reserve(token, source, delivery, edge, number, size),
+            accept,
+            orphan,
+        )
+        try:
+            if fd is not None:
+                own = s.map_arena(m.segment, fd, None)
+                s.tell(wire.Sealed(m.segment))
+                view = own.view(m.offset, m.size)
+            elif m.segment == arena.segment:
+                view = arena.view(m.offset, m.size)
+            else:
+                raise s.broken(f"grant {m.grant} is in segment {m.segment}, which is not the arena")
+            if m.size < size:
+                raise s.broken(f"grant {m.grant} has {m.size} bytes, {size} were asked for")
+        except BaseException:
+            s.tell_quietly(wire.Abort(m.grant))
+            raise
+        return Buffer(s, m.grant, view[:size], key, attrs, last)
+
+
+class Buffer:
+    """Room for one payload, to be filled in place and sent.
+
+    A context manager: what was not sent by its end is aborted. It belongs to
+    one thread. Arrays made of `view` must not be written to after `send`: readers
+    would see it.
+    """
+
+    __slots__ = ("view", "size", "_session", "_grant", "_options")
+
+    def __init__(
+        self, s: Session, grant: int, view: memoryview, key: str, attrs: wire.Attrs | None, last: bool
+    ) -> None:
+        self.view = view  #: the memory to fill, writable
+        self.size = len(view)
+        self._session = s
+        self._grant: int | None = grant
+        self._options = (key, attrs, last)
+
+    def send(
+        self, n: int | None = None, *, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
+    ) -> None:
+        """Send the first n bytes, or all. Does not wait."""
+        n = self.size if n is None else n
+        if not 0 <= n <= self.size:
+            raise ValueError(f"send of {n} bytes from a buffer of {self.size}")
+        grant = self._take()
+        k, a, end = self._options
+        flags = wire.LAST if last or end else 0
+        try:
+            self._session.tell(wire.Send(grant, n, flags, key or k, attrs or a or {}))
+        except BaseException:
+            self._session.tell_quietly(wire.Abort(grant))
+            raise
+
+    def abort(self) -> None:
+        """Give the room back. After `send` it does nothing."""
+        if self._grant is not None:
+            self._session.check_process()
+            self._session.tell_quietly(wire.Abort(self._take()))
+
+    def _take(self) -> int:
+        grant, self._grant = self._grant, None
+        if grant is None:
+            raise Finished("the buffer was sent or aborted before")
+        try:
+            self.view.release()
+        except BufferError:
+            pass  # somebody's array keeps the memory mapped, no more
+        return grant
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+
+def tensor_in(b: Buffer, dtype: str, shape: tuple[int, ...]) -> Tensor:
+    """A tensor laid out in a buffer, to be filled in place."""
+    return Tensor(dtype, shape, tensor.write_header(b.view, dtype, shape))

@@ -1,0 +1,174 @@
+"""What can go wrong.
+
+Everything that this package raises on purpose is an `OmnibusError`. Where a
+built-in class says the same, the error is one of those too: `HostGone` is a
+`ConnectionError`, `DeadlineExceeded` a `TimeoutError`, `PayloadError` a
+`ValueError`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """Why the host did not do what it was asked."""
+
+    OK = 0
+    PROTOCOL = 1
+    VERSION = 2
+    BUS = 3
+    DENIED = 4
+    UNKNOWN = 5
+    TAKEN = 6
+    TOO_LARGE = 7
+    WINDOW_FULL = 8
+    OVER = 9
+    CLOSING = 10
+    OVERLOADED = 11
+    MEMORY = 12
+    INVALID = 13
+    INTERNAL = 14
+
+
+class OmnibusError(Exception):
+    """The base of all errors of this package."""
+
+
+class ProtocolError(OmnibusError):
+    """Bytes that the node protocol does not allow."""
+
+
+class PayloadError(OmnibusError, ValueError):
+    """A payload that is not what its codec says, or a value with no encoding."""
+
+
+class ForkedError(OmnibusError, RuntimeError):
+    """The connection belongs to the process that this one was forked from.
+
+    The host watches that process, not this one. Connect again here.
+    """
+
+
+class Finished(OmnibusError, ValueError):
+    """A delivery, buffer or view was used after it was given back."""
+
+
+class HostGone(OmnibusError, ConnectionError):
+    """The connection to the host has ended: it left, died or was closed here."""
+
+
+class Refused(HostGone):
+    """The host refused this client and closed the connection."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"the host refused the connection: {text} ({code_name(code)})")
+        self.code = code
+        self.text = text
+
+
+class HostError(OmnibusError):
+    """The host's answer to a question is no. The subclass says which."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{text or 'no reason given'} ({code_name(code)})")
+        self.code = code
+        self.text = text
+
+
+class Unknown(HostError, LookupError):
+    """No such stage, edge, request, task, delivery or method."""
+
+
+class Taken(HostError):
+    """The stage is served elsewhere and has no place left."""
+
+
+class TooLarge(HostError, ValueError):
+    """The payload exceeds the edge's byte window or the store."""
+
+
+class WindowFull(HostError):
+    """The edge's window is full and its policy is to fail."""
+
+
+class RequestOver(HostError):
+    """The request has ended, so nothing more can be sent for it."""
+
+
+class Closing(HostError):
+    """The host is draining or closing."""
+
+
+class Overloaded(HostError):
+    """There is no place for the request."""
+
+
+class OutOfMemory(HostError):
+    """The host, or this process, has not enough memory for it."""
+
+
+_BY_CODE: dict[int, type[HostError]] = {
+    Code.UNKNOWN: Unknown,
+    Code.TAKEN: Taken,
+    Code.TOO_LARGE: TooLarge,
+    Code.WINDOW_FULL: WindowFull,
+    Code.OVER: RequestOver,
+    Code.CLOSING: Closing,
+    Code.OVERLOADED: Overloaded,
+    Code.MEMORY: OutOfMemory,
+}
+
+
+def host_error(code: int, text: str) -> HostError:
+    """The error for the host's answer `failed`."""
+    return _BY_CODE.get(code, HostError)(code, text)
+
+
+def code_name(code: int) -> str:
+    """The name of a code, for error texts."""
+    try:
+        return Code(code).name.lower().replace("_", " ")
+    except ValueError:
+        return f"code {code}"
+
+
+class RequestEnded(OmnibusError):
+    """A request ended otherwise than by completing.
+
+    `stage`, `edge`, `key` and `seq` say where, as far as that is known.
+    """
+
+    what = "ended"
+
+    def __init__(self, stage: str, edge: str, key: str, seq: int, text: str) -> None:
+        at = [f"stage {stage}"] if stage else []
+        if edge:
+            at += [f"edge {edge}", f"seq {seq}"]
+        if key:
+            at.append(f"key {key!r}")
+        where = f" at {', '.join(at)}" if at else ""
+        super().__init__(f"the request {self.what}{where}" + (f": {text}" if text else ""))
+        self.stage = stage
+        self.edge = edge
+        self.key = key
+        self.seq = seq
+        self.text = text
+
+
+class RequestFailed(RequestEnded):
+    """A stage failed the request."""
+
+    what = "failed"
+
+
+class RequestAborted(RequestEnded):
+    """Somebody aborted the request."""
+
+    what = "was aborted"
+
+
+class DeadlineExceeded(RequestEnded, TimeoutError):
+    """The request was not complete by its deadline."""
+
+    what = "is past its deadline"

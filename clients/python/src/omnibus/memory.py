@@ -1,0 +1,156 @@
+"""Shared memory of a connection: segments to read, arenas to write.
+
+A payload is read where it lies. The lease on it must last as long as anything
+views it: a slice of a memoryview, a NumPy array, a tensor. Slices of one
+memoryview do not know of each other, so the only thing that knows of them all
+is the object that exports the memory. `Mapping.window` therefore makes an exporter
+for each payload, and a weak reference to that tells when the last view is gone.
+The exporter is a ctypes array, the one exporter of borrowed memory that every
+supported Python has; users see read-only memoryviews of it.
+
+A forked child does not inherit the mappings (MADV_DONTFORK): it could otherwise
+read payloads whose room the host has given to others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from .errors import Code, OutOfMemory, ProtocolError
+
+F_ADD_SEALS = 1033
+F_GET_SEALS = 1034
+F_SEAL_SEAL = 0x01
+F_SEAL_SHRINK = 0x02
+F_SEAL_GROW = 0x04
+F_SEAL_FUTURE_WRITE = 0x10
+_READ_ONLY = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE
+_FIXED_SIZE = F_SEAL_SHRINK | F_SEAL_GROW
+
+MADV_DONTFORK = 10
+MADV_POPULATE_WRITE = 23
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+# ctypes makes a class for each length of array, which takes longer than all
+# the rest and is never undone while it is in use. So exporters have lengths
+# that are powers of two, or the segment's, and the view is cut to size.
+_exporters: dict[int, Any] = {}
+
+
+def _exporter_type(size: int) -> Any:
+    t = _exporters.get(size)
+    if t is None:
+        t = _exporters[size] = ctypes.c_ubyte * size
+    return t
+
+
+class Mapping:
+    """A segment of the host's, mapped to be read.
+
+    It stays mapped while it is referred to, by windows for example. Safe from
+    any thread.
+    """
+
+    __slots__ = ("size", "_address", "_pid")
+    _address: int | None
+
+    def __init__(self, fd: int, size: int) -> None:
+        """Map a descriptor, which stays the caller's to close."""
+        self._address = None
+        check_segment(fd, size, _READ_ONLY)
+        address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        if address == _MAP_FAILED:
+            raise _out_of_memory(size, os.strerror(ctypes.get_errno()))
+        _libc.madvise(address, size, MADV_DONTFORK)
+        self.size = size
+        self._address = address
+        self._pid = os.getpid()
+
+    def __del__(self, _getpid: Callable[[], int] = os.getpid, _munmap: Any = _libc.munmap) -> None:
+        # A child does not have the mapping; what lies there now is not ours.
+        if self._address is not None and self._pid == _getpid():
+            _munmap(self._address, self.size)
+
+    def check(self, offset: int, size: int) -> None:
+        """Raise ProtocolError unless there are `size` bytes at `offset`."""
+        if offset > self.size - size:
+            raise ProtocolError(f"a payload of {size} bytes at {offset} in a segment of {self.size}")
+
+    def window(self, offset: int, size: int, on_gone: Callable[[Any], None]) -> tuple[memoryview, weakref.ref[Any]]:
+        """A read-only view, and what knows whether any part of it lives.
+
+        The reference is dead, and `on_gone` was called with it, once no slice,
+        cast or array of the view is left. `on_gone` may be called in any thread,
+        in the middle of anything.
+        """
+        self.check(offset, size)
+        assert self._address is not None
+        room = min(1 << max(size - 1, 0).bit_length(), self.size)
+        start = min(offset, self.size - room)
+        exporter = _exporter_type(room).from_address(self._address + start)
+        exporter.mapping = self
+        ref = weakref.ref(exporter, on_gone)
+        view = memoryview(exporter).toreadonly().cast("B")
+        return view[offset - start : offset - start + size], ref
+
+
+class Arena:
+    """A segment that this process fills and the host reads."""
+
+    __slots__ = ("segment", "memory")
+
+    def __init__(self, segment: int, fd: int, size: int) -> None:
+        """Map and seal a descriptor, which stays the caller's to close."""
+        check_segment(fd, size, _FIXED_SIZE)
+        try:
+            memory = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        except (OSError, ValueError) as e:
+            raise _out_of_memory(size, str(e)) from None
+        # Nobody can map it writable from now on: what was sent stays as it is.
+        try:
+            fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+        except OSError as e:
+            memory.close()
+            raise ProtocolError(f"the arena cannot be sealed: {e}") from None
+        for advice in (MADV_DONTFORK, MADV_POPULATE_WRITE):
+            try:
+                memory.madvise(advice)
+            except OSError:
+                pass  # populating saves page faults and no more; older kernels have it not
+        self.segment = segment
+        self.memory = memory
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """Room in the arena."""
+        if offset > len(self.memory) - size:
+            raise ProtocolError(f"room for {size} bytes at {offset} in an arena of {len(self.memory)}")
+        return memoryview(self.memory)[offset : offset + size]
+
+
+def check_segment(fd: int, size: int, seals: int) -> None:
+    """Check that nobody can take the memory away, or change it, under its readers."""
+    try:
+        have = fcntl.fcntl(fd, F_GET_SEALS)
+        real = os.fstat(fd).st_size
+    except OSError as e:
+        raise ProtocolError(f"a segment's descriptor is no memfd: {e}") from None
+    if have & seals != seals:
+        raise ProtocolError(f"a segment has the seals {have:#x}, and needs {seals:#x}")
+    if real != size or size == 0:
+        raise ProtocolError(f"a segment of {size} bytes has {real}")
+
+
+def _out_of_memory(size: int, reason: str) -> OutOfMemory:
+    return OutOfMemory(Code.MEMORY, f"cannot map a segment of {size} bytes: {reason}")

@@ -1,0 +1,304 @@
+"""MessagePack, small and strict.
+
+The payloads are those of the Go package `codec`: one value, at most 64
+containers deep, at most 2**22 values, integers in as few bytes as their value
+allows. Text is `str` and must be UTF-8, bytes are `bytes`. Extensions stay
+opaque, as `Ext`; type -128, which the Go side's library uses for interned strings,
+is refused.
+
+Errors are `PayloadError`. The functions share no state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import PayloadError
+
+MAX_DEPTH = 64
+MAX_VALUES = 1 << 22
+
+_INTERNED = -128
+
+_f32 = struct.Struct(">f")
+_f64 = struct.Struct(">d")
+_u8_1 = struct.Struct(">BB")
+_u8_2 = struct.Struct(">BH")
+_u8_4 = struct.Struct(">BI")
+_u8_8 = struct.Struct(">BQ")
+_i8_1 = struct.Struct(">Bb")
+_i8_2 = struct.Struct(">Bh")
+_i8_4 = struct.Struct(">Bi")
+_i8_8 = struct.Struct(">Bq")
+
+
+@dataclass(frozen=True, slots=True)
+class Ext:
+    """An extension: its type, -128 to 127, and its data."""
+
+    type: int
+    data: bytes
+
+
+def packb(value: Any, default: Callable[[Any], Any] | None = None) -> bytearray:
+    """Encode a value.
+
+    Takes None, bool, int of 64 bits, float (always 64 bits), str, bytes-like
+    objects, lists, tuples, dicts and Ext. `default` is called for anything
+    else and returns something to encode instead.
+    """
+    p = _Packer(default)
+    p.pack(value, 0)
+    return p.out
+
+
+class _Packer:
+    __slots__ = ("out", "values", "default")
+
+    def __init__(self, default: Callable[[Any], Any] | None) -> None:
+        self.out = bytearray()
+        self.values = 0
+        self.default = default
+
+    def pack(self, v: Any, depth: int) -> None:
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise PayloadError(f"msgpack: more than {MAX_VALUES} values")
+        out = self.out
+        if v is None:
+            out.append(0xC0)
+        elif v is True:
+            out.append(0xC3)
+        elif v is False:
+            out.append(0xC2)
+        elif isinstance(v, int):
+            self.integer(v)
+        elif isinstance(v, str):
+            self.text(v)
+        elif isinstance(v, float):
+            out.append(0xCB)
+            out += _f64.pack(v)
+        elif isinstance(v, (bytes, bytearray, memoryview)):
+            self.binary(v)
+        elif isinstance(v, (list, tuple)):
+            self.head(len(v), 0x90, 16, (0, 0xDC, 0xDD))
+            self.enter(len(v), depth)
+            for item in v:
+                self.pack(item, depth + 1)
+        elif isinstance(v, dict):
+            self.head(len(v), 0x80, 16, (0, 0xDE, 0xDF))
+            self.enter(len(v), depth)
+            for key, item in v.items():
+                self.pack(key, depth + 1)
+                self.pack(item, depth + 1)
+        elif isinstance(v, Ext):
+            self.extension(v)
+        else:
+            self.other(v, depth)
+
+    def enter(self, length: int, depth: int) -> None:
+        if length and depth >= MAX_DEPTH:
+            raise PayloadError(f"msgpack: nested deeper than {MAX_DEPTH}")
+
+    def head(self, n: int, fix: int, below: int, codes: tuple[int, int, int]) -> None:
+        """The first byte of a value that has a length, and the length."""
+        one, two, four = codes
+        if n < below:
+            self.out.append(fix | n)
+        elif one and n <= 0xFF:
+            self.out += _u8_1.pack(one, n)
+        elif n <= 0xFFFF:
+            self.out += _u8_2.pack(two, n)
+        elif n <= 0xFFFFFFFF:
+            self.out += _u8_4.pack(four, n)
+        else:
+            raise PayloadError(f"msgpack: a length of {n} does not fit 32 bits")
+
+    def integer(self, v: int) -> None:
+        out = self.out
+        if 0 <= v < 0x80:
+            out.append(v)
+        elif v >= 0:
+            if v <= 0xFF:
+                out += _u8_1.pack(0xCC, v)
+            elif v <= 0xFFFF:
+                out += _u8_2.pack(0xCD, v)
+            elif v <= 0xFFFFFFFF:
+                out += _u8_4.pack(0xCE, v)
+            elif v < 1 << 64:
+                out += _u8_8.pack(0xCF, v)
+            else:
+                raise PayloadError(f"msgpack: {v} does not fit 64 bits")
+        elif v >= -0x20:
+            out.append(v & 0xFF)
+        elif v >= -0x80:
+            out += _i8_1.pack(0xD0, v)
+        elif v >= -0x8000:
+            out += _i8_2.pack(0xD1, v)
+        elif v >= -0x80000000:
+            out += _i8_4.pack(0xD2, v)
+        elif v >= -1 << 63:
+            out += _i8_8.pack(0xD3, v)
+        else:
+            raise PayloadError(f"msgpack: {v} does not fit 64 bits")
+
+    def text(self, v: str) -> None:
+        try:
+            b = v.encode()
+        except UnicodeEncodeError as e:
+            raise PayloadError(f"msgpack: text is not Unicode: {e}") from None
+        self.head(len(b), 0xA0, 32, (0xD9, 0xDA, 0xDB))
+        self.out += b
+
+    def binary(self, v: bytes | bytearray | memoryview) -> None:
+        if isinstance(v, memoryview):
+            v = v.cast("B") if v.c_contiguous else v.tobytes()
+        self.head(len(v), 0, 0, (0xC4, 0xC5, 0xC6))
+        self.out += v
+
+    def extension(self, v: Ext) -> None:
+        if not -128 < v.type <= 127:
+            raise PayloadError(f"msgpack: extension type {v.type}, want -127 to 127")
+        n = len(v.data)
+        if n in _FIXEXT:
+            self.out.append(_FIXEXT[n])
+        else:
+            self.head(n, 0, 0, (0xC7, 0xC8, 0xC9))
+        self.out.append(v.type & 0xFF)
+        self.out += v.data
+
+    def other(self, v: Any, depth: int) -> None:
+        if self.default is None or depth > MAX_DEPTH:
+            raise PayloadError(f"msgpack: no encoding for a {type(v).__name__}")
+        self.values -= 1
+        default, self.default = self.default, None  # its result is not asked about again
+        try:
+            self.pack(default(v), depth)
+        finally:
+            self.default = default
+
+
+_FIXEXT = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
+
+
+def unpackb(data: bytes | bytearray | memoryview) -> Any:
+    """Decode exactly one value. Nothing in the result shares memory with `data`."""
+    # One private copy: whoever else may write to the payload cannot come
+    # between a check and a use, and slices of bytes are bytes.
+    u = _Unpacker(data if isinstance(data, bytes) else bytes(data))
+    v = u.value(0)
+    if u.pos != len(u.src):
+        raise u.fail(u.pos, f"{len(u.src) - u.pos} bytes after the value")
+    return v
+
+
+class _Unpacker:
+    __slots__ = ("src", "pos", "values")
+
+    def __init__(self, src: bytes) -> None:
+        self.src = src
+        self.pos = 0
+        self.values = 0
+
+    def fail(self, at: int, reason: str) -> PayloadError:
+        return PayloadError(f"msgpack: byte {at}: {reason}")
+
+    def take(self, n: int) -> bytes:
+        at = self.pos
+        if n > len(self.src) - at:
+            raise self.fail(at, f"{n} bytes declared, {len(self.src) - at} left")
+        self.pos = at + n
+        return self.src[at : self.pos]
+
+    def number(self, n: int, signed: bool = False) -> int:
+        return int.from_bytes(self.take(n), "big", signed=signed)
+
+    def value(self, depth: int) -> Any:
+        start = self.pos
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise self.fail(start, f"more than {MAX_VALUES} values")
+        if start == len(self.src):
+            raise self.fail(start, "a value is missing")
+        code = self.src[start]
+        self.pos = start + 1
+        if code < 0x80:
+            return code
+        if code >= 0xE0:
+            return code - 0x100
+        if code >= 0xC0:
+            return self.coded(code, start, depth)
+        if code >= 0xA0:
+            return self.text(code & 0x1F)
+        if code >= 0x90:
+            return self.array(code & 0x0F, start, depth)
+        return self.map(code & 0x0F, start, depth)
+
+    def coded(self, code: int, start: int, depth: int) -> Any:
+        """A value whose first byte is 0xc0 to 0xdf."""
+        if code == 0xC0:
+            return None
+        if code == 0xC2:
+            return False
+        if code == 0xC3:
+            return True
+        if 0xC4 <= code <= 0xC6:
+            return self.take(self.number(1 << (code - 0xC4)))
+        if 0xC7 <= code <= 0xC9:
+            return self.extension(self.number(1 << (code - 0xC7)), start)
+        if code == 0xCA:
+            return _f32.unpack(self.take(4))[0]
+        if code == 0xCB:
+            return _f64.unpack(self.take(8))[0]
+        if 0xCC <= code <= 0xCF:
+            return self.number(1 << (code - 0xCC))
+        if 0xD0 <= code <= 0xD3:
+            return self.number(1 << (code - 0xD0), signed=True)
+        if 0xD4 <= code <= 0xD8:
+            return self.extension(1 << (code - 0xD4), start)
+        if 0xD9 <= code <= 0xDB:
+            return self.text(self.number(1 << (code - 0xD9)))
+        if 0xDC <= code <= 0xDD:
+            return self.array(self.number(2 << (code - 0xDC)), start, depth)
+        if 0xDE <= code <= 0xDF:
+            return self.map(self.number(2 << (code - 0xDE)), start, depth)
+        raise self.fail(start, f"no value begins with {code:#x}")
+
+    def text(self, n: int) -> str:
+        at = self.pos
+        try:
+            return self.take(n).decode()
+        except UnicodeDecodeError as e:
+            raise self.fail(at, f"text is not UTF-8: {e}") from None
+
+    def enter(self, values: int, start: int, depth: int) -> None:
+        # Each value takes a byte at least: a larger count is a lie.
+        left = len(self.src) - self.pos
+        if values > left:
+            raise self.fail(start, f"{values} values declared, {left} bytes left")
+        if values and depth == MAX_DEPTH:
+            raise self.fail(start, f"nested deeper than {MAX_DEPTH}")
+
+    def array(self, n: int, start: int, depth: int) -> list[Any]:
+        self.enter(n, start, depth)
+        return [self.value(depth + 1) for _ in range(n)]
+
+    def map(self, n: int, start: int, depth: int) -> dict[Any, Any]:
+        self.enter(2 * n, start, depth)
+        m: dict[Any, Any] = {}
+        for _ in range(n):
+            at = self.pos
+            key = self.value(depth + 1)
+            if isinstance(key, (list, dict)):
+                raise self.fail(at, f"a {type(key).__name__} as the key of a map")
+            m[key] = self.value(depth + 1)
+        return m
+
+    def extension(self, n: int, start: int) -> Ext:
+        kind = self.number(1, signed=True)
+        if kind == _INTERNED:
+            raise self.fail(start, "interned strings are not supported")
+        return Ext(kind, self.take(n))

@@ -1,0 +1,297 @@
+"""Requests that this client submits, and their results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from . import wire
+from .delivery import Delivery
+from .emit import Emitter
+from .errors import Finished, OmnibusError, ProtocolError, RequestOver
+from .session import Session, Work
+from .task import arun, ended, seconds
+
+_R = TypeVar("_R", bound="BaseRequest")
+
+
+class BaseRequest(Emitter):
+    """What `Request` and `AsyncRequest` have in common."""
+
+    __slots__ = ("number", "request", "deadline", "_session", "_results", "_over_m", "_error", "_open", "_closed",
+                 "_held", "_last", "_on_news", "__weakref__")  # fmt: skip
+
+    def __init__(self, s: Session, m: wire.Submitted, deadline: int) -> None:
+        self.number = m.source
+        self.request = m.request  #: the id of the request
+        self.deadline = seconds(deadline)  #: in seconds since 1970, or None
+        self._session = s
+        self._results: deque[Delivery] = deque()
+        self._over_m: wire.Over | None = None
+        self._error: OmnibusError | None = None
+        self._open = True  # inputs may still be sent
+        self._closed = False  # no more results are wanted
+        self._held = 0  # results not finished
+        self._last: Delivery | None = None  # the result in the hands of the loop
+        self._on_news: Callable[[], None] | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the request has ended; results may still be there to be read."""
+        return self._over_m is not None or self._error is not None
+
+    def close_send(self) -> None:
+        """The inputs end here. Idempotent."""
+        if self._open:
+            self._open = False
+            self._session.tell(wire.CloseSend(self.number))
+
+    def abort(self, reason: str = "") -> None:
+        """Abort the request. Its results end with RequestAborted."""
+        self._session.tell(wire.AbortRequest(self.number, reason))
+
+    def close(self) -> None:
+        """No more results are wanted; aborts the request if it is open. Idempotent.
+
+        Results that were kept stay until they are finished.
+        """
+        with self._session.locked:
+            if self._closed:
+                return
+            self._closed, self._open = True, False
+            for d in [*self._results, *([self._last] if self._last is not None else [])]:
+                if not d._kept:
+                    d._finish()
+            self._results.clear()
+            self._last = None
+            if not self.over:
+                self._session.post(wire.Close(self.number))
+
+    def _out_edges(self) -> list[wire.Edge]:
+        return self._session.welcome.inputs
+
+    def _send_work(self, value: Any, to: str | None, key: str, attrs: wire.Attrs | None, last: bool,
+                   codec: int | None) -> Work[None]:  # fmt: skip
+        if not self._open:
+            raise Finished("the inputs of the request have ended")
+        if last and to is None:
+            self._open = False
+        yield from self._emit_work(value, 0, to, key, attrs, last, codec)
+
+    def _next(self) -> Delivery | None:
+        """The next result, None at the end. The lock is held, and there is one or it is over."""
+        if self._results:
+            self._last = self._results.popleft()
+            return self._last
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._over_m is not None and (how := ended(self._over_m)) is not None:
+            raise how
+        if self._closed:
+            raise Finished("the request was closed")
+        return None
+
+    def _ready(self) -> bool:
+        return bool(self._results) or self.over or self._closed
+
+    def _finish_last(self) -> None:
+        d, self._last = self._last, None
+        if d is not None and not d._kept and not d.finished:
+            with self._session.locked:
+                d._finish()
+
+    # As a source; called with the lock held.
+
+    def _deliver(self, m: wire.Deliver) -> None:
+        edges = self._session.welcome.results
+        if m.edge >= len(edges):
+            raise ProtocolError(f"result {m.delivery} is on edge {m.edge} of {len(edges)}")
+        d = Delivery(self._session, m, edges[m.edge], self, None)
+        self._held += 1
+        if self._closed or d.bare:
+            d._finish()
+            return
+        self._results.append(d)
+        self._tell()
+
+    def _over(self, m: wire.Over) -> None:
+        self._over_m = m
+        self._open = False
+        self._session.sources.pop(self.number, None)
+        self._tell()
+
+    def _gone(self, error: OmnibusError) -> None:
+        if self._over_m is None:
+            self._error = error
+        self._tell()
+
+    def _finished(self, _d: Delivery) -> None:
+        self._held -= 1
+
+    @property
+    def _holds(self) -> bool:
+        return self._held > 0
+
+    def _tell(self) -> None:
+        if self._on_news is not None:
+            self._session.call_later(self._on_news)
+
+
+class Request(BaseRequest):
+    """A request of this client: an iterator of results, and a context manager that closes it.
+
+    Each result is finished when the next is asked for, unless it was kept. When
+    the request ends otherwise than well, the iterator raises RequestFailed,
+    RequestAborted or DeadlineExceeded behind the last result. One thread iterates;
+    others may send.
+    """
+
+    __slots__ = ()
+
+    def send(
+        self,
+        value: Any,
+        *,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+        codec: int | None = None,
+    ) -> None:
+        """Send an input; waits for room. `to` names the one stage that gets it."""
+        self._session.run(self._send_work(value, to, key, attrs, last, codec))
+
+    def values(self) -> list[Any]:
+        """All results decoded, once the request is complete. Tensors among them hold their payloads."""
+        return [d.value() for d in self]
+
+    def __iter__(self) -> Request:
+        return self
+
+    def __next__(self) -> Delivery:
+        self._finish_last()
+        self._session.wait(self._ready)
+        with self._session.locked:
+            d = self._next()
+        if d is None:
+            raise StopIteration
+        return d
+
+    def __enter__(self) -> Request:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncRequest(BaseRequest):
+    """As `Request`, for an event loop: `async for`, `async with`, and `send` is awaited."""
+
+    __slots__ = ()
+
+    async def send(
+        self,
+        value: Any,
+        *,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+        codec: int | None = None,
+    ) -> None:
+        """Send an input; waits for room. `to` names the one stage that gets it."""
+        await arun(self._session, self._send_work(value, to, key, attrs, last, codec))
+
+    async def values(self) -> list[Any]:
+        """All results decoded, once the request is complete."""
+        return [d.value() async for d in self]
+
+    def __aiter__(self) -> AsyncRequest:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        self._finish_last()
+        await news(self._session, self._ready, self)
+        with self._session.locked:
+            d = self._next()
+        if d is None:
+            raise StopAsyncIteration
+        return d
+
+    async def __aenter__(self) -> AsyncRequest:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def news(s: Session, ready: Callable[[], bool], at: Any) -> None:
+    """Wait in the running event loop until `ready()`; `at._on_news` is called at each change."""
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    with s.locked:
+        at._on_news = lambda: loop.call_soon_threadsafe(event.set)
+    try:
+        while True:
+            with s.locked:
+                if ready():
+                    return
+            await event.wait()
+            event.clear()
+    finally:
+        at._on_news = None
+
+
+def submit_work(
+    kind: type[_R],
+    s: Session,
+    deadline: int,
+    fail_fast: bool,
+    trace: wire.Trace | None,
+) -> Work[_R]:
+    """Submit a request."""
+
+    def accept(m: wire.Submitted, _: int | None) -> _R:
+        if m.source in s.sources:
+            raise ProtocolError(f"request {m.source} is open already")
+        r = kind(s, m, deadline)
+        s.sources[m.source] = r  # results may follow in the same packet
+        return r
+
+    def orphan(r: _R) -> None:
+        r._closed = True
+        for d in r._results:
+            d._finish()
+        r._results.clear()
+        if not r.over:
+            s.post(wire.Close(r.number))
+
+    flags = wire.FAIL_FAST if fail_fast else 0
+    r: _R = yield s.ask(
+        wire.Submitted,
+        lambda token: wire.Submit(token, deadline, flags, trace or wire.Trace()),
+        accept,
+        orphan,
+    )
+    return r
+
+
+def send_first(r: BaseRequest, value: Any, options: dict[str, Any]) -> Work[None]:
+    """Send the only input of a request; close the request if that fails."""
+    try:
+        yield from r._send_work(
+            value, options.get("to"), options.get("key", ""), options.get("attrs"), True, options.get("codec")
+        )
+        r.close_send()  # for a `to` that left other edges open
+    except RequestOver:
+        pass  # the results say how it ended
+    except BaseException:
+        r.close()
+        raise

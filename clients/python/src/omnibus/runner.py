@@ -1,0 +1,493 @@
+"""`run`: serve stages until the host is done with them.
+
+One thread reads the socket, so that aborts reach handlers that are busy. Plain
+functions run in the calling thread, one at a time, or in `threads` threads;
+coroutines run on an event loop in the calling thread. The deliveries of one
+request at one stage are handled one after the other, in order; requests take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from . import wire
+from .client import Client, connect
+from .delivery import Delivery
+from .errors import Code, HostGone, OmnibusError, RequestOver
+from .stages import StageFunction, choose, task_type
+from .task import BaseTask
+
+log = logging.getLogger("omnibus")
+
+#: The exit status when the host is gone: EX_UNAVAILABLE.
+HOST_GONE_STATUS = 69
+
+_END = object()  # in a task's inbox: its inputs have ended
+_REJOIN_FIRST_SECONDS, _REJOIN_MOST_SECONDS = 0.05, 2.0
+
+
+def run(
+    *stages: StageFunction,
+    path: str | None = None,
+    bus: str | None = None,
+    threads: int = 1,
+    rejoin: bool = False,
+) -> None:
+    """Serve the stages given, or all that were decorated.
+
+    Returns when the host drains or says goodbye, and after SIGTERM, once what was open
+    here is finished. When the host is gone, exits with status 69, or, with `rejoin`, waits
+    for its socket to be back and starts afresh. Call it from the main thread.
+    """
+    chosen = choose(stages)
+    leaving = threading.Event()
+    current: list[_Runner] = []
+
+    def on_sigterm(_signal: int, _frame: Any) -> None:
+        leaving.set()
+        for r in current:
+            r.session.poke()
+
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, on_sigterm) if in_main else None
+    try:
+        _serve(chosen, path, bus, threads, rejoin, leaving, current)
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _serve(
+    chosen: list[tuple[str, StageFunction]],
+    path: str | None,
+    bus: str | None,
+    threads: int,
+    rejoin: bool,
+    leaving: threading.Event,
+    current: list[_Runner],
+) -> None:
+    pause = _REJOIN_FIRST_SECONDS
+    while True:
+        try:
+            with connect(path, bus, name=f"{chosen[0][0]} (python {os.getpid()})") as client:
+                pause = _REJOIN_FIRST_SECONDS
+                runner = _Runner(client, chosen, threads, leaving)
+                current[:] = [runner]
+                if runner.serve() or leaving.is_set():
+                    return
+                raise HostGone("the host has gone")
+        except HostGone as e:
+            current.clear()
+            if leaving.is_set():
+                return
+            if not rejoin:
+                log.error("%s", e)
+                sys.exit(HOST_GONE_STATUS)
+            log.warning("%s; trying again", e)
+        if leaving.wait(pause):
+            return
+        pause = min(2 * pause, _REJOIN_MOST_SECONDS)
+
+
+class _Runner:
+    """One session's work."""
+
+    def __init__(
+        self, client: Client, chosen: list[tuple[str, StageFunction]], threads: int, leaving: threading.Event
+    ) -> None:
+        self.client = client
+        self.session = client._session
+        self.leaving = leaving
+        self.ready: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.threads = max(threads, 1)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.stopped = asyncio.Event()
+        self.clean = False
+        self.crash: BaseException | None = None
+        self.chosen = chosen
+        self.served: list[_Served] = []
+
+    def serve(self) -> bool:
+        """Work until the end of the session. True: it was a good end."""
+        has_async = any(s.is_async for _, s in self.chosen)
+        has_sync = any(not s.is_async for _, s in self.chosen)
+        workers = self.threads if has_async and has_sync else self.threads - 1 if has_sync else 0
+        crew = [threading.Thread(target=self.work, name=f"omnibus-{i}", daemon=True) for i in range(workers)]
+        reader = threading.Thread(target=self.read, name="omnibus-reader", daemon=True)
+        for t in crew:
+            t.start()
+        try:
+            if has_async:
+                asyncio.run(self.amain(reader))
+            else:
+                self.join_stages()
+                reader.start()
+                self.work()
+        finally:
+            self.stop()  # also when it was not the reading thread that ended
+        for t in crew:
+            t.join()
+        if self.crash is not None:
+            raise self.crash
+        return self.clean
+
+    def join_stages(self) -> None:
+        for name, function in self.chosen:
+            served = _Served(self, function)
+            self.served.append(served)
+            work = self.client._serve_work(name, task_type(function), served)
+            stage = self.session.run(work)
+            log.info("serving stage %s as replica %d", name, stage.replica)
+
+    def read(self) -> None:
+        """The reading thread: leave when told to, and end when all is done."""
+        s = self.session
+        try:
+            s.wait(lambda: self.leaving.is_set() or s.draining)
+            if not s.draining:
+                self.client.leave()
+            s.wait(self.idle)
+            self.clean = True
+        except HostGone:
+            self.clean = s.said_bye or s.draining
+        except OmnibusError as e:
+            log.error("%s", e)
+        except BaseException as e:
+            self.crash = e
+        finally:
+            self.stop()
+
+    def idle(self) -> bool:
+        return not any(stage.tasks for stage in self.session.stages.values())  # type: ignore[attr-defined]
+
+    def stop(self) -> None:
+        for _ in range(self.threads + 1):  # for each worker, and the calling thread
+            self.ready.put(None)
+        if self.loop is not None:
+            try:
+                self.loop.call_soon_threadsafe(self.stopped.set)
+            except RuntimeError:
+                pass  # it has ended on its own
+
+    def work(self) -> None:
+        """A thread that runs plain functions."""
+        while (job := self.ready.get()) is not None:
+            try:
+                job()
+            except HostGone:
+                pass  # the reading thread knows, and stops us
+            except BaseException as e:
+                if threading.current_thread() is threading.main_thread():
+                    raise
+                self.crash = e
+                self.session.close()
+
+    async def amain(self, reader: threading.Thread) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.stopped = asyncio.Event()
+        self.join_stages()
+        reader.start()
+        await self.stopped.wait()
+        jobs = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+        for t in jobs:
+            t.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+
+
+class _Served:
+    """The consumer of one stage: queues what arrives and has it handled in turn."""
+
+    def __init__(self, runner: _Runner, function: StageFunction) -> None:
+        self.runner = runner
+        self.session = runner.session
+        self.function = function
+        self.queued: deque[tuple[BaseTask, list[Delivery]]] = deque()  # of a batch
+        self.batching = False
+
+    # As a consumer; called with the lock held.
+
+    def delivered(self, task: BaseTask, parts: list[Delivery]) -> None:
+        if self.function.batch > 1:
+            self.queued.append((task, parts))
+            if not self.batching:
+                self.batching = True
+                self.schedule(None)
+            return
+        self.put(task, parts)
+
+    def ended(self, task: BaseTask) -> None:
+        self.put(task, _END)
+
+    def over(self, task: BaseTask) -> None:
+        drop = [p for p in task._inbox if p is not _END]
+        task._inbox = deque(p for p in task._inbox if p is _END)
+        drop += [parts for t, parts in self.queued if t is task]
+        self.queued = deque(q for q in self.queued if q[0] is not task)
+        for parts in drop:
+            for d in parts:
+                d._finish(Code.OVER)
+        job = task._job
+        if job is not None and self.runner.loop is not None:
+            loop = self.runner.loop
+            self.session.call_later(lambda: loop.call_soon_threadsafe(job.cancel))
+
+    def news(self) -> None:
+        self.session.notify()
+
+    def put(self, task: BaseTask, item: Any) -> None:
+        task._inbox.append(item)
+        if not task._busy:
+            task._busy = True
+            self.schedule(task)
+
+    def schedule(self, task: BaseTask | None) -> None:
+        if self.function.is_async:
+            loop = self.runner.loop
+            assert loop is not None
+            self.session.call_later(lambda: loop.call_soon_threadsafe(self.start, task))
+        else:
+            self.runner.ready.put(lambda: self.turn(task))
+
+    # Plain functions, in a worker.
+
+    def turn(self, task: BaseTask | None) -> None:
+        """One delivery of a task, or one batch; then it is the next one's turn."""
+        if task is None:
+            batch = self.take_batch()
+            if batch:
+                self.handle_batch(batch)
+            with self.session.locked:
+                self.batching = bool(self.queued)
+                if self.batching:
+                    self.schedule(None)
+            return
+        item = self.take(task)
+        if item is _END:
+            self.handle_end(task)
+        elif item is not None:
+            self.handle(task, item)
+        with self.session.locked:
+            task._busy = bool(task._inbox)
+            if task._busy:
+                self.schedule(task)
+
+    def take(self, task: BaseTask) -> Any:
+        with self.session.locked:
+            return task._inbox.popleft() if task._inbox else None
+
+    def take_batch(self) -> list[tuple[BaseTask, list[Delivery]]]:
+        with self.session.locked:
+            n = min(self.function.batch, len(self.queued))
+            return [self.queued.popleft() for _ in range(n)]
+
+    def handle(self, task: BaseTask, parts: list[Delivery]) -> None:
+        failure = None
+        if not all(d.bare for d in parts):
+            task._current = parts[-1].number
+            try:
+                call, end = self.function.callables(task)
+                out = call(*self.arguments(task, parts))
+                self.emit_all(task, out, parts[-1].last and end is None)
+            except Exception as e:
+                failure = e
+            finally:
+                task._current = 0
+        self.finish(task, parts, failure)
+
+    def handle_end(self, task: BaseTask) -> None:
+        failure = None
+        try:
+            _, end = self.function.callables(task)
+            if end is not None and not task.aborted:
+                self.emit_all(task, end(task), False)
+        except Exception as e:
+            failure = e
+        self.answer_end(task, failure)
+
+    def emit_all(self, task: Any, out: Any, last: bool) -> None:
+        if inspect.isgenerator(out):
+            try:
+                for value in out:
+                    if task.aborted:
+                        return
+                    task.emit(value)
+            finally:
+                out.close()
+        elif out is not None:
+            task.emit(out, last=last and len(task._stage.inputs) == 1)
+
+    def handle_batch(self, batch: list[tuple[BaseTask, list[Delivery]]]) -> None:
+        failure = None
+        try:
+            outputs = self.outputs_of(batch, self.function.function(*self.batch_arguments(batch)))
+            for (task, parts), out in zip(batch, outputs):
+                if out is not None and not task.aborted:
+                    self.emit_one(task, parts, out)
+        except Exception as e:
+            failure = e
+        for task, parts in batch:
+            self.finish(task, parts, failure)
+
+    def emit_one(self, task: BaseTask, parts: list[Delivery], out: Any) -> None:
+        try:
+            task._emit_for(parts[-1].number, out, last=self.ends(task, parts))
+        except RequestOver:
+            pass  # it concerns this request alone
+
+    # Coroutines, on the loop.
+
+    def start(self, task: BaseTask | None) -> None:
+        job = asyncio.ensure_future(self.abatches() if task is None else self.aturns(task))
+        job.add_done_callback(self.job_done)
+
+    def job_done(self, job: asyncio.Future[Any]) -> None:
+        if not job.cancelled() and (e := job.exception()) is not None and not isinstance(e, HostGone):
+            self.runner.crash = e
+            self.session.close()
+
+    async def aturns(self, task: BaseTask) -> None:
+        while True:
+            with self.session.locked:
+                task._busy = bool(task._inbox)
+                if not task._busy:
+                    return
+                item = task._inbox.popleft()
+            if item is _END:
+                self.answer_end(task, await self.attempt(task, self.ahandle_end(task)))
+                continue
+            failure = None
+            if not all(d.bare for d in item):
+                task._current = item[-1].number
+                failure = await self.attempt(task, self.ahandle(task, item))
+                task._current = 0
+            self.finish(task, item, failure)
+
+    async def attempt(self, task: BaseTask, work: Any) -> Exception | None:
+        """Run a handler so that the end of its request cancels it, and no more."""
+        job = asyncio.ensure_future(work)
+        with self.session.locked:
+            task._job = job
+            if task.aborted and not task._ending:
+                job.cancel()
+        try:
+            await job
+        except asyncio.CancelledError:
+            if not task.aborted:
+                job.cancel()
+                raise  # we are the ones who are cancelled
+            return None
+        except Exception as e:
+            return e
+        finally:
+            with self.session.locked:
+                task._job = None
+        return None
+
+    async def ahandle(self, task: BaseTask, parts: list[Delivery]) -> None:
+        call, end = self.function.callables(task)
+        out = call(*self.arguments(task, parts))
+        await self.aemit_all(task, out, parts[-1].last and end is None)
+
+    async def ahandle_end(self, task: BaseTask) -> None:
+        _, end = self.function.callables(task)
+        if end is not None and not task.aborted:
+            await self.aemit_all(task, end(task), False)
+
+    async def aemit_all(self, task: Any, out: Any, last: bool) -> None:
+        if inspect.isasyncgen(out):
+            try:
+                async for value in out:
+                    await task.emit(value)
+            finally:
+                await out.aclose()
+            return
+        value = await out if inspect.isawaitable(out) else out
+        if value is not None:
+            await task.emit(value, last=last and len(task._stage.inputs) == 1)
+
+    async def abatches(self) -> None:
+        while True:
+            batch = self.take_batch()
+            failure = None
+            try:
+                out = await self.function.function(*self.batch_arguments(batch)) if batch else []
+                for (task, parts), value in zip(batch, self.outputs_of(batch, out)):
+                    if value is not None and not task.aborted:
+                        try:
+                            await task._emit_for(parts[-1].number, value, last=self.ends(task, parts))
+                        except RequestOver:
+                            pass
+            except Exception as e:
+                failure = e
+            for task, parts in batch:
+                self.finish(task, parts, failure)
+            with self.session.locked:
+                self.batching = bool(self.queued)
+                if not self.batching:
+                    return
+
+    # Both.
+
+    def arguments(self, task: BaseTask, parts: list[Delivery]) -> list[Any]:
+        a = self.function.arguments
+        values = [a.decode(d, i) for i, d in enumerate(parts)] if a.values or a.rest is not None else []
+        return a.bind(task, parts if len(parts) > 1 else parts[0], values)
+
+    def batch_arguments(self, batch: list[tuple[BaseTask, list[Delivery]]]) -> list[Any]:
+        a = self.function.arguments
+        values = [v[0] if len(v := [d.value() for d in parts]) == 1 else tuple(v) for _, parts in batch]
+        deliveries = [parts[0] if len(parts) == 1 else parts for _, parts in batch]
+        return a.bind([task for task, _ in batch], deliveries, [values] if a.values else [])
+
+    def outputs_of(self, batch: list[Any], out: Iterable[Any] | None) -> list[Any]:
+        outputs = [None] * len(batch) if out is None else list(out)
+        if len(outputs) != len(batch):
+            raise ValueError(f"stage {self.function.name}: {len(outputs)} outputs for a batch of {len(batch)}")
+        return outputs
+
+    def ends(self, task: BaseTask, parts: list[Delivery]) -> bool:
+        return parts[-1].last and self.function.on_end is None and len(task._stage.inputs) == 1
+
+    def finish(self, task: BaseTask, parts: list[Delivery], failure: Exception | None) -> None:
+        code, text = self.verdict(task, failure)
+        with self.session.locked:
+            for d in parts:
+                if not d._kept or failure is not None:
+                    d._finish(code, text)
+
+    def answer_end(self, task: BaseTask, failure: Exception | None) -> None:
+        code, text = self.verdict(task, failure)
+        with self.session.locked:
+            task._answer_end(code, text)
+
+    def verdict(self, task: BaseTask, failure: Exception | None) -> tuple[int, str]:
+        """What a handler's error means for the request."""
+        if failure is None:
+            return Code.OK, ""
+        if isinstance(failure, HostGone) and self.session.error is not None:
+            return Code.CLOSING, str(failure)
+        if task.aborted or isinstance(failure, RequestOver):
+            return Code.OVER, str(failure)
+        log.error("stage %s, request %d", task.stage, task.request, exc_info=failure)
+        return Code.INTERNAL, error_text(failure)
+
+
+def error_text(e: BaseException) -> str:
+    """An error for the caller of the request: what, and the innermost lines of where."""
+    what = "".join(traceback.format_exception_only(type(e), e)).strip()
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if f.filename != __file__][-3:]
+    where = [f"  {os.path.basename(f.filename)}:{f.lineno} in {f.name}: {f.line or ''}".rstrip() for f in frames]
+    # The error itself comes first: the wire cuts what is too long at its end.
+    text = "\n".join([wire.cut_utf8(what.encode(errors="replace"), 3072).decode(), *where])
+    return wire.cut_utf8(text.encode(errors="replace"), wire.MAX_TEXT_BYTES).decode()

@@ -1,0 +1,636 @@
+"""One connection to the host: packets in and out, and who is told of them.
+
+There is no thread in here. Whoever waits for something reads the socket; if
+somebody reads already, the others wait until there is news. All state is
+behind one lock, which is never held while waiting for the host. Messages are
+handled under the lock; functions that leave this package's hands are called after
+it is let go.
+
+Handlers of messages are methods `_on_…`. What is read from the host and breaks
+the protocol ends the session, and so does the host's death: every question is
+then answered with the error, and every task and request is told.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from . import wire
+from .errors import ForkedError, HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, host_error
+from .memory import Arena, Mapping
+
+log = logging.getLogger("omnibus")
+
+_T = TypeVar("_T")
+
+#: Packets handled before others get the lock, and messages put into a packet.
+_PACKETS_A_TURN = 64
+_MESSAGES_A_PACKET = 64
+
+_RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+_SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+_CUT_SHORT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+_ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * 4)
+
+
+class Answer:
+    """What becomes of a question. Its fields are read by whoever asked, once it is done."""
+
+    __slots__ = ("kind", "accept", "orphan", "value", "error", "done", "abandoned", "watchers", "pieces")
+
+    def __init__(
+        self,
+        kind: type,
+        accept: Callable[[Any, int | None], Any] | None,
+        orphan: Callable[[Any], None] | None,
+    ) -> None:
+        self.kind = kind
+        self.accept = accept  # makes a value of the message; called with the lock held
+        self.orphan = orphan  # takes back a value that nobody waits for any more; likewise
+        self.value: Any = None
+        self.error: OmnibusError | None = None
+        self.done = False
+        self.abandoned = False
+        self.watchers: list[Callable[[], object]] = []  # called once, without the lock, when it is done
+        self.pieces: list[bytes] = []
+
+
+#: Work that asks questions, written once and run by threads and by event
+#: loops: it yields an answer and is resumed when that is done.
+Work = Generator[Answer, Any, _T]
+
+
+class Source(Protocol):
+    """A task or a request: what deliveries and `over` are about. Called with the lock held."""
+
+    def _deliver(self, m: wire.Deliver) -> None: ...
+
+    def _over(self, m: wire.Over) -> None: ...
+
+    def _gone(self, error: OmnibusError) -> None: ...
+
+
+class ServedStage(Protocol):
+    """A stage that this session serves. Called with the lock held."""
+
+    def _open(self, m: wire.Open) -> Source: ...
+
+    def _end(self, task: Any) -> None: ...
+
+    def _news(self) -> None: ...
+
+
+class _Locked:
+    """The session's lock. Letting go of it sends what was posted."""
+
+    __slots__ = ("s",)
+
+    def __init__(self, s: Session) -> None:
+        self.s = s
+
+    def __enter__(self) -> None:
+        self.s.check_process()
+        self.s._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        s = self.s
+        calls = None
+        try:
+            s._settle_locked()
+            s._flush()
+            if s._calls:
+                calls, s._calls = s._calls, []
+        finally:
+            s._lock.release()
+        if s._released:
+            s._settle()
+        if calls:
+            for call in calls:
+                try:
+                    call()
+                except RuntimeError as e:  # an event loop that is closed
+                    log.debug("nobody is there to be told: %s", e)
+
+
+class Session:
+    """A connection after its handshake. Safe from any thread of the process that made it."""
+
+    def __init__(self, sock: socket.socket, welcome: wire.Welcome) -> None:
+        self.welcome = welcome
+        self.error: OmnibusError | None = None
+        self.draining = False
+        self.said_bye = False
+        self.locked = _Locked(self)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        self._reading = False
+
+        sock.setblocking(False)
+        self._sock = sock
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poked = False
+        self._epoll = select.epoll()
+        self._epoll.register(sock, select.EPOLLIN)
+        self._epoll.register(self._wake, select.EPOLLIN)
+
+        # Bounded by what may be answered: questions, deliveries and grants.
+        self._outbox: deque[bytearray] = deque()
+        self._clogged = False  # the host does not read as fast as we write
+        self._questions: dict[int, Answer] = {}
+        self._waiting: deque[tuple[Answer, Callable[[int], Any]]] = deque()  # beyond the bound of open questions
+        self._token = 0
+        self._calls: list[Callable[[], object]] = []
+
+        self.stages: dict[int, ServedStage] = {}
+        self.sources: dict[int, Source] = {}
+        self._segments: dict[int, Mapping] = {}
+        self._released: deque[Any] = deque()  # windows that died, see view_gone
+        self._kept: dict[int, tuple[Any, list[int]]] = {}  # by id of the window: it, [delivery, windows left]
+        self._arena: Arena | None = None
+        self._arena_asked: Answer | None = None
+
+        self._handlers: dict[type, Callable[[Any, int | None], None]] = {
+            wire.Failed: self._on_failed,
+            wire.Serving: self._on_answer,
+            wire.Emitted: self._on_answer,
+            wire.ArenaAt: self._on_answer,
+            wire.Grant: self._on_answer,
+            wire.Submitted: self._on_answer,
+            wire.Reply: self._on_reply,
+            wire.Open: self._on_open,
+            wire.Deliver: self._on_deliver,
+            wire.End: self._on_end,
+            wire.Over: self._on_over,
+            wire.Segment: self._on_segment,
+            wire.Forget: self._on_forget,
+            wire.Drain: self._on_drain,
+            wire.Refuse: self._on_refuse,
+            wire.Bye: self._on_bye,
+        }
+
+    def __del__(self) -> None:
+        # In a child this closes the child's own descriptors, and sends nothing.
+        wake = getattr(self, "_wake", None)
+        if wake is not None:
+            os.close(wake)
+
+    # Processes and threads.
+
+    def check_process(self) -> None:
+        """Raise ForkedError in a child of the process that connected."""
+        if os.getpid() != self._pid:
+            raise ForkedError(f"the connection belongs to process {self._pid}, and this is {os.getpid()}: connect here")
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `process` has something to do."""
+        return self._epoll.fileno()
+
+    def process(self) -> None:
+        """Handle what has arrived. Does not wait."""
+        with self.locked:
+            self._receive()
+
+    def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until `done()`, which is called with the lock held. False: the time is up.
+
+        Raises the session's error if it ends first.
+        """
+        limit = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if limit is None else limit - time.monotonic()
+            reading = False
+            try:
+                with self.locked:
+                    if done():
+                        return True
+                    if self.error is not None:
+                        raise self.error.with_traceback(None)
+                    if left is not None and left <= 0:
+                        return False
+                    if self._reading:
+                        self._news.wait(left)
+                        continue
+                    self._reading = reading = True
+                self._epoll.poll(left)
+            finally:
+                if reading:
+                    with self.locked:
+                        self._reading = False
+                        self._receive()
+                        # Also without news: somebody else has to read now.
+                        self._news.notify_all()
+
+    def poke(self) -> None:
+        """Have whoever reads look around. Safe in a signal handler."""
+        self._poked = True
+        try:
+            os.eventfd_write(self._wake, 1)
+        except BlockingIOError:
+            pass
+
+    def notify(self) -> None:
+        """Have those who wait look again. The lock is held."""
+        self._news.notify_all()
+        if self._reading:
+            self.poke()  # one of them waits at the socket
+
+    def call_later(self, f: Callable[[], object]) -> None:
+        """Call f when the lock is let go. The lock is held."""
+        self._calls.append(f)
+
+    # Questions.
+
+    def ask(
+        self,
+        kind: type,
+        question: Callable[[int], wire.Message],
+        accept: Callable[[Any, int | None], Any] | None = None,
+        orphan: Callable[[Any], None] | None = None,
+    ) -> Answer:
+        """Send a question; `question` makes the message, given the token."""
+        with self.locked:
+            return self._ask(Answer(kind, accept, orphan), question)
+
+    def _ask(self, a: Answer, question: Callable[[int], wire.Message]) -> Answer:
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        if len(self._questions) >= wire.MAX_QUESTIONS:
+            self._waiting.append((a, question))
+            return a
+        token = self._token
+        while token in self._questions:
+            token = (token + 1) & 0xFFFFFFFF
+        self.post(question(token))  # raises if it cannot be encoded, and then it was not asked
+        self._token = (token + 1) & 0xFFFFFFFF
+        self._questions[token] = a
+        return a
+
+    def run(self, work: Work[_T]) -> _T:
+        """Do some work and wait for its answers."""
+        try:
+            a = next(work)
+            while True:
+                try:
+                    self.wait(lambda: a.done)  # noqa: B023
+                except BaseException:
+                    self.abandon(a)
+                    work.close()
+                    raise
+                a = work.send(a.value) if a.error is None else work.throw(a.error)
+        except StopIteration as s:
+            return s.value  # type: ignore[no-any-return]
+
+    def watch(self, a: Answer, f: Callable[[], object]) -> None:
+        """Call f, in any thread, when an answer is there."""
+        with self.locked:
+            if a.done:
+                self._calls.append(f)
+            else:
+                a.watchers.append(f)
+
+    def abandon(self, a: Answer) -> None:
+        """Nobody waits for the answer any more: what it brings is given back."""
+        if os.getpid() != self._pid:
+            return
+        with self.locked:
+            a.abandoned = True
+            if a.done and a.error is None and a.orphan is not None:
+                a.orphan(a.value)
+
+    def _answered(self, a: Answer, value: Any, error: OmnibusError | None) -> None:
+        a.value, a.error, a.done = value, error, True
+        if a.abandoned and error is None and a.orphan is not None:
+            a.orphan(value)
+        self._calls += a.watchers
+        while self._waiting and len(self._questions) < wire.MAX_QUESTIONS and self.error is None:
+            nxt, question = self._waiting.popleft()
+            try:
+                self._ask(nxt, question)
+            except OmnibusError as e:
+                self._answered(nxt, None, e)
+
+    # Sending.
+
+    def post(self, m: wire.Message) -> None:
+        """Put a message into the outbox. The lock is held; letting it go sends it."""
+        if self.error is None:
+            self._outbox.append(wire.encode(m, self.welcome.version))
+
+    def tell(self, m: wire.Message) -> None:
+        """Send a message that has no answer."""
+        with self.locked:
+            if self.error is not None:
+                raise self.error.with_traceback(None)
+            self.post(m)
+
+    def tell_quietly(self, m: wire.Message) -> None:
+        """tell, when it does not matter any more if the host is gone."""
+        with self.locked:
+            self.post(m)
+
+    @staticmethod
+    def close_descriptor(fd: int | None) -> None:
+        """Close what a message brought and nobody uses."""
+        if fd is not None:
+            os.close(fd)
+
+    def broken(self, text: str) -> ProtocolError:
+        """End the session because the host broke the protocol; returns the error."""
+        error = ProtocolError(text)
+        with self.locked:
+            self._fail(error)
+        return error
+
+    def _flush(self) -> None:
+        while self._outbox and self.error is None:
+            packet: list[bytearray] = []
+            size = 0
+            for m in self._outbox:
+                size += len(m)
+                if packet and (size > wire.MAX_PACKET_BYTES or len(packet) == _MESSAGES_A_PACKET):
+                    break
+                packet.append(m)
+            try:
+                self._sock.sendmsg(packet, (), _SEND_FLAGS)
+            except OSError as e:
+                if e.errno in (errno.EAGAIN, errno.ENOBUFS):
+                    self._clog(True)
+                    return
+                self._lost(e)
+                return
+            for _ in packet:
+                self._outbox.popleft()
+        self._clog(False)
+
+    def _clog(self, clogged: bool) -> None:
+        if clogged != self._clogged and self.error is None:
+            self._clogged = clogged
+            self._epoll.modify(self._sock, select.EPOLLIN | (select.EPOLLOUT if clogged else 0))
+
+    # Receiving.
+
+    def _receive(self) -> None:
+        if self._poked:
+            self._poked = False
+            try:
+                os.eventfd_read(self._wake)
+            except BlockingIOError:
+                pass
+        for _ in range(_PACKETS_A_TURN):
+            if self.error is not None:
+                return
+            try:
+                packet, ancillary, flags, _ = self._sock.recvmsg(
+                    wire.MAX_PACKET_BYTES, _ANCILLARY_BYTES, _RECEIVE_FLAGS
+                )
+            except BlockingIOError:
+                return
+            except OSError as e:
+                self._lost(e)
+                return
+            if not packet and not ancillary:
+                self._fail(HostGone("the host has closed the connection"))
+                return
+            fds = descriptors(ancillary)
+            try:
+                if flags & _CUT_SHORT:
+                    raise ProtocolError("a packet is too long, or brings too many descriptors")
+                self._packet(packet, fds)
+            except (ProtocolError, OutOfMemory) as e:
+                log.error("the connection ends: %s", e)
+                self._fail(e)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+        # There may be more: the descriptor stays readable, and others get the lock.
+
+    def _packet(self, packet: bytes, fds: deque[int]) -> None:
+        for m, n in wire.decode(packet, len(fds), self.welcome.version):
+            handle = self._handlers.get(type(m))
+            if handle is None:
+                raise ProtocolError(f"{type(m).__name__.lower()} is not for a client")
+            handle(m, fds.popleft() if n else None)
+            if self.error is not None:
+                return
+        self.notify()
+
+    def _on_failed(self, m: wire.Failed, _: int | None) -> None:
+        self._answered(self._question(m.token), None, host_error(m.code, m.text))
+
+    def _on_answer(self, m: Any, fd: int | None) -> None:
+        try:
+            a = self._question(m.token)
+            if a.kind is not type(m):
+                raise ProtocolError(f"{type(m).__name__.lower()} answers another question")
+        except ProtocolError:
+            self.close_descriptor(fd)
+            raise
+        if a.accept is None:
+            self._answered(a, m, None)
+            return
+        try:
+            value = a.accept(m, fd)
+        except OutOfMemory as e:
+            self._answered(a, None, e)
+        else:
+            self._answered(a, value, None)
+
+    def _on_reply(self, m: wire.Reply, _: int | None) -> None:
+        a = self._questions.get(m.token)
+        if a is None or a.kind is not wire.Reply:
+            raise ProtocolError("reply answers no question")
+        a.pieces.append(m.piece)
+        if not m.flags & wire.MORE_PIECES:
+            del self._questions[m.token]
+            self._answered(a, b"".join(a.pieces), None)
+
+    def _question(self, token: int) -> Answer:
+        a = self._questions.pop(token, None)
+        if a is None:
+            raise ProtocolError(f"an answer to question {token}, which is not open")
+        return a
+
+    def _on_open(self, m: wire.Open, _: int | None) -> None:
+        stage = self.stages.get(m.stage)
+        if stage is None or m.task in self.sources:
+            raise ProtocolError(f"task {m.task} at stage {m.stage}: no such stage, or the task is open")
+        self.sources[m.task] = stage._open(m)
+
+    def _on_deliver(self, m: wire.Deliver, _: int | None) -> None:
+        source = self.sources.get(m.source)
+        if source is None:
+            raise ProtocolError(f"delivery {m.delivery} is for source {m.source}, which is not open")
+        source._deliver(m)
+
+    def _on_end(self, m: wire.End, _: int | None) -> None:
+        task = self.sources.get(m.task)
+        stage = getattr(task, "_stage", None)
+        if stage is None:
+            raise ProtocolError(f"the end of task {m.task}, which is not open")
+        stage._end(task)
+
+    def _on_over(self, m: wire.Over, _: int | None) -> None:
+        source = self.sources.get(m.source)
+        # A task that was ended in the same moment may be forgotten already.
+        if source is not None:
+            source._over(m)
+
+    def _on_segment(self, m: wire.Segment, fd: int | None) -> None:
+        assert fd is not None
+        try:
+            if m.segment in self._segments:
+                raise ProtocolError(f"segment {m.segment} is there already")
+            self._segments[m.segment] = Mapping(fd, m.bytes)
+        finally:
+            os.close(fd)
+
+    def _on_forget(self, m: wire.Forget, _: int | None) -> None:
+        # Its deliveries and views keep the mapping for as long as they last.
+        self._segments.pop(m.segment, None)
+
+    def _on_drain(self, _m: wire.Drain, _: int | None) -> None:
+        self.draining = True
+        for stage in self.stages.values():
+            stage._news()
+
+    def _on_refuse(self, m: wire.Refuse, _: int | None) -> None:
+        self._fail(Refused(m.code, m.text))
+
+    def _on_bye(self, _m: wire.Bye, _: int | None) -> None:
+        self.said_bye = True
+        self._fail(HostGone("the host has said goodbye"))
+
+    def segment(self, m: wire.Deliver) -> Mapping:
+        """The segment that a delivery names, with its payload in bounds."""
+        mapping = self._segments.get(m.segment)
+        if mapping is None:
+            raise ProtocolError(f"delivery {m.delivery} is in segment {m.segment}, which is not here")
+        mapping.check(m.offset, m.size)
+        return mapping
+
+    # The end.
+
+    def _lost(self, e: OSError) -> None:
+        self._fail(HostGone(f"the host is gone: {e.strerror or e}"))
+
+    def _fail(self, error: OmnibusError) -> None:
+        """End the session. The lock is held."""
+        if self.error is not None:
+            return
+        try:
+            self._epoll.unregister(self._sock)
+        except (OSError, ValueError):
+            pass
+        self.error = error
+        self._sock.close()
+        self._outbox.clear()
+        self._kept.clear()
+        self._segments.clear()  # what is still viewed stays mapped
+        self._arena = None
+        questions, self._questions = self._questions, {}
+        waiting, self._waiting = self._waiting, deque()
+        for a in [*questions.values(), *(a for a, _ in waiting)]:
+            self._answered(a, None, error)
+        sources, self.sources = self.sources, {}
+        for source in sources.values():
+            source._gone(error)
+        for stage in self.stages.values():
+            stage._news()
+        self.notify()
+
+    def close(self) -> None:
+        """Leave. Says goodbye only if nothing of the host's is held. Idempotent."""
+        with self.locked:
+            if self.error is not None:
+                return
+            if not self._kept and not any(getattr(s, "_holds", False) for s in self.sources.values()):
+                self.post(wire.Bye())
+            self._settle_locked()
+            self._flush()
+            self._fail(HostGone("the connection was closed here"))
+
+    # Views.
+
+    def keep_windows(self, delivery: int, windows: list[Any]) -> None:
+        """A delivery is finished, and these windows (weak references) still show its payload."""
+        left = [delivery, len(windows)]
+        for w in windows:
+            self._kept[id(w)] = (w, left)
+
+    def view_gone(self, window: Any) -> None:
+        """The last view of a window is gone. Called in any thread, in the middle of anything."""
+        self._released.append(window)
+        if os.getpid() == self._pid:
+            self._settle()
+
+    def _settle(self) -> None:
+        while self._released and self.error is None:
+            if not self._lock.acquire(blocking=False):
+                # Whoever holds the lock settles before or after it lets go,
+                # and whoever reads does so if that one went to wait.
+                self.poke()
+                return
+            try:
+                self._settle_locked()
+                self._flush()
+            finally:
+                self._lock.release()
+
+    def _settle_locked(self) -> None:
+        while self._released:
+            window = self._released.popleft()
+            kept = self._kept.pop(id(window), None)
+            if kept is not None:
+                left = kept[1]
+                left[1] -= 1
+                if left[1] == 0:
+                    self.post(wire.Release(left[0]))
+
+    # Memory to write.
+
+    def arena(self) -> Work[Arena]:
+        """The arena, asked for once."""
+        with self.locked:
+            if self._arena is not None:
+                return self._arena
+            if self._arena_asked is None or (self._arena_asked.done and self._arena_asked.error is not None):
+                a = Answer(wire.ArenaAt, lambda m, fd: (m, fd), None)
+                self._arena_asked = self._ask(a, lambda token: wire.Arena(token, 0))
+            a = self._arena_asked
+        yield a  # several may wait for the one answer
+        with self.locked:
+            if self._arena is None:
+                m, fd = a.value
+                self._arena = self.map_arena(m.segment, fd, m.bytes)
+                self.post(wire.Sealed(m.segment))
+            return self._arena
+
+    def map_arena(self, segment: int, fd: int, size: int | None) -> Arena:
+        """Map and seal memory to write; without a size, all of it. Takes the descriptor."""
+        try:
+            return Arena(segment, fd, os.fstat(fd).st_size if size is None else size)
+        finally:
+            os.close(fd)
+
+
+def descriptors(ancillary: list[tuple[int, int, bytes]]) -> deque[int]:
+    """The descriptors of a packet. The caller closes them."""
+    fds: deque[int] = deque()
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            whole = len(data) - len(data) % 4
+            fds.extend(memoryview(data)[:whole].cast("i"))
+    return fds

@@ -1,0 +1,177 @@
+"""Stages as functions: the decorator `stage`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import typing
+from collections.abc import Callable
+from typing import Any, overload
+
+from . import codec
+from .delivery import Delivery
+from .errors import PayloadError
+from .task import AsyncTask, BaseTask, Task
+
+_registered: list[StageFunction] = []
+
+
+class StageFunction:
+    """A function that serves a stage. Calling it calls the function."""
+
+    def __init__(self, function: Callable[..., Any], name: str | None, batch: int) -> None:
+        self.function = function
+        self.named = name is not None
+        self.name = name or function.__name__
+        self.batch = batch
+        self.on_end: Callable[..., Any] | None = None
+        self.is_class = inspect.isclass(function)
+        handler: Any = getattr(function, "__call__") if self.is_class else function
+        self.is_async = inspect.iscoroutinefunction(handler) or inspect.isasyncgenfunction(handler)
+        self.is_generator = inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
+        self.arguments = _Arguments(handler, skip_self=self.is_class)
+        if batch < 1:
+            raise ValueError(f"stage {self.name}: batch {batch}, want at least 1")
+        if batch > 1 and (self.is_generator or self.is_class):
+            raise TypeError(f"stage {self.name}: a batch is for a function that returns a list of outputs")
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def end(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate what is called when a request's inputs have ended; it gets the task.
+
+        It may emit, return an output, or be a generator of outputs.
+        """
+        if (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)) != self.is_async:
+            raise TypeError(f"stage {self.name}: the handler and its end must both be async, or neither")
+        self.on_end = function
+        return function
+
+    def callables(self, task: BaseTask) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+        """What handles the deliveries of a task, and its end."""
+        if not self.is_class:
+            return self.function, self.on_end
+        made = task._made  # one object for each request
+        if made is None:
+            made = task._made = self.function()
+        return made, self.on_end or getattr(made, "end", None)
+
+
+class _Arguments:
+    """How a handler wants to be called."""
+
+    def __init__(self, f: Callable[..., Any], skip_self: bool) -> None:
+        try:
+            hints = typing.get_type_hints(f)
+        except Exception:  # annotations that cannot be resolved say nothing
+            hints = {}
+        parameters = list(inspect.signature(f).parameters.values())[1 if skip_self else 0 :]
+        self.values: list[Any] = []  # the annotations of the values, in order
+        self.rest: Any = None  # that of *values
+        self.roles: list[str] = []
+        for p in parameters:
+            hint = hints.get(p.name)
+            if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) or (p.default is not p.empty and p.name not in _ROLES):
+                continue
+            if p.kind is p.VAR_POSITIONAL:
+                self.rest = hint or object
+            elif p.name in ("task", "tasks") or (isinstance(hint, type) and issubclass(hint, BaseTask)):
+                self.roles.append("task")
+            elif p.name in ("delivery", "deliveries") or hint is Delivery:
+                self.roles.append("delivery")
+            else:
+                self.roles.append("value")
+                self.values.append(hint)
+
+    def bind(self, task: Any, deliveries: Any, values: list[Any]) -> list[Any]:
+        """The arguments of one call."""
+        rest = iter(values)
+        named = {"task": task, "delivery": deliveries}
+        try:
+            args = [next(rest) if role == "value" else named[role] for role in self.roles]
+        except StopIteration:
+            raise TypeError(f"the handler takes {len(self.values)} values, there are {len(values)}") from None
+        more = list(rest)
+        if more and self.rest is None and self.values:
+            raise TypeError(f"the handler takes {len(self.values)} values, there are {len(values)}")
+        return args + (more if self.rest is not None else [])
+
+    def decode(self, d: Delivery, i: int) -> Any:
+        """The i-th value, as its annotation wants it."""
+        hint = self.values[i] if i < len(self.values) else self.rest
+        return decode_as(d, hint)
+
+
+_ROLES = ("task", "tasks", "delivery", "deliveries")
+
+
+def decode_as(d: Delivery, hint: Any) -> Any:
+    """A delivery's value for a parameter with an annotation."""
+    if d.bare:
+        return None
+    if hint is memoryview and d.codec == codec.RAW:
+        return d.view().data
+    v = d.value()
+    if hint is str and isinstance(v, bytes):
+        try:
+            return v.decode()
+        except UnicodeDecodeError as e:
+            raise PayloadError(f"the payload is not UTF-8: {e}") from None
+    if getattr(hint, "__name__", "") == "ndarray" and hasattr(v, "numpy"):
+        return v.numpy()
+    return v
+
+
+@overload
+def stage(name: Callable[..., Any], /) -> StageFunction: ...
+@overload
+def stage(name: str | None = None, /, *, batch: int = 1) -> Callable[[Callable[..., Any]], StageFunction]: ...
+def stage(name: Any = None, /, *, batch: int = 1) -> Any:
+    """Make a function serve a stage: `@stage`, `@stage("name")`, `@stage(batch=8)`.
+
+    The function takes the decoded value of a delivery (at a stage that joins,
+    one value for each part). What it returns is emitted, unless it is None; a
+    generator emits what it yields. A parameter named `task` gets the Task, one
+    named `delivery` the Delivery. With `batch` it takes a list of up to so many
+    values, of several requests, and returns as many outputs; `tasks` and `deliveries`
+    are then lists too. `async` functions run on an event loop, several at once.
+
+    A class is instantiated for each request, without arguments; its `__call__`
+    handles deliveries, and its `end(task)`, if there is one, the end.
+    """
+    if callable(name):
+        return _register(name, None, batch)
+    return lambda f: _register(f, name, batch)
+
+
+def _register(f: Callable[..., Any], name: str | None, batch: int) -> StageFunction:
+    s = StageFunction(f, name, batch)
+    _registered.append(s)
+    return s
+
+
+def choose(given: tuple[StageFunction, ...]) -> list[tuple[str, StageFunction]]:
+    """Which stages to serve, by the bus's names, of those given or decorated.
+
+    A process that the host started for one stage, $OMNIBUS_STAGE, serves that
+    one: by the function of that name, or by the only one there is.
+    """
+    have = list(given) or list(_registered)
+    if not have:
+        raise ValueError("no stage to serve: decorate a function with @stage")
+    wanted = os.environ.get("OMNIBUS_STAGE")
+    if not wanted:
+        return [(s.name, s) for s in have]
+    for s in have:
+        if s.name == wanted:
+            return [(wanted, s)]
+    if len(have) == 1:
+        return [(wanted, have[0])]
+    raise ValueError(f"the host wants stage {wanted!r}; there are {', '.join(repr(s.name) for s in have)}")
+
+
+def task_type(s: StageFunction) -> type[BaseTask]:
+    """The kind of task that a stage's handler works with."""
+    return AsyncTask if s.is_async else Task

@@ -1,0 +1,429 @@
+"""Tasks: one request at one stage, and what a handler does with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from . import codec as codecs
+from . import tensor, wire
+from .delivery import Delivery
+from .emit import Buffer, Emitter, tensor_in
+from .errors import (
+    Code,
+    DeadlineExceeded,
+    HostGone,
+    OmnibusError,
+    ProtocolError,
+    RequestAborted,
+    RequestEnded,
+    RequestFailed,
+)
+from .session import Answer, Session, Work
+from .tensor import Tensor
+
+_R = TypeVar("_R")
+
+
+class Consumer(Protocol):
+    """Who works on a stage's tasks. Called with the session's lock held; must not wait."""
+
+    def delivered(self, task: Any, parts: list[Delivery]) -> None: ...
+
+    def ended(self, task: Any) -> None: ...
+
+    def over(self, task: Any) -> None: ...
+
+    def news(self) -> None: ...
+
+
+class Stage:
+    """A stage as the host lets this client serve it."""
+
+    def __init__(self, s: Session, m: wire.Serving, name: str, task_type: type[BaseTask], consumer: Consumer) -> None:
+        self.name = name
+        self.replica = m.replica
+        self.max_inflight = m.max_inflight
+        self.per_request = m.state == 0  #: whether all of a request comes here
+        self.join = bool(m.join)
+        self.batch = m.batch
+        self.inputs = m.inputs
+        self.outputs = m.outputs
+        self.tasks: set[BaseTask] = set()
+        self._session = s
+        self._task_type = task_type
+        self._consumer = consumer
+
+    def _open(self, m: wire.Open) -> BaseTask:
+        task = self._task_type(self._session, self, m)
+        self.tasks.add(task)
+        return task
+
+    def _end(self, task: BaseTask) -> None:
+        task._ending = True
+        self._consumer.ended(task)
+
+    def _news(self) -> None:
+        self._consumer.news()
+
+
+class BaseTask(Emitter):
+    """What `Task` and `AsyncTask` have in common."""
+
+    __slots__ = (
+        "number", "request", "attempt", "deadline", "trace", "state", "over",
+        "_session", "_stage", "_parts", "_held", "_current", "_ending", "_inbox", "_busy", "_job", "_made",
+        "__weakref__",
+    )  # fmt: skip
+
+    def __init__(self, s: Session, stage: Stage, m: wire.Open) -> None:
+        self.number = m.task
+        self.request = m.request  #: the id of the request
+        self.attempt = m.attempt  #: 0, or more when the request is run again at this stage
+        self.deadline = seconds(m.deadline)  #: in seconds since 1970, or None
+        self.trace = m.trace  #: where the request belongs in a distributed trace
+        self.state: dict[Any, Any] = {}  #: the stage's own, kept from delivery to delivery
+        self.over: RequestEnded | None = None  #: how the request ended otherwise than well
+        self._session = s
+        self._stage = stage
+        self._parts: list[Delivery] = []
+        self._held = 0  # deliveries not finished
+        self._current = 0  # the delivery that is being handled
+        self._ending = False
+        # The consumer's own:
+        self._inbox: deque[Any] = deque()
+        self._busy = False
+        self._job: Any = None
+        self._made: Any = None
+
+    @property
+    def stage(self) -> str:
+        """The name of the stage."""
+        return self._stage.name
+
+    @property
+    def replica(self) -> int:
+        """Which of the stage's replicas this process is, from 0."""
+        return self._stage.replica
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the request is over, for whatever reason: stop working on it."""
+        return self.over is not None
+
+    def _out_edges(self) -> list[wire.Edge]:
+        return self._stage.outputs
+
+    def _emit_for(self, delivery: int, value: Any, **options: Any) -> Any:
+        raise NotImplementedError
+
+    # As a source; called with the lock held.
+
+    def _deliver(self, m: wire.Deliver) -> None:
+        edges = self._stage.inputs
+        if m.edge >= len(edges):
+            raise ProtocolError(f"delivery {m.delivery} is on edge {m.edge} of {len(edges)}")
+        d = Delivery(self._session, m, edges[m.edge], self, self)
+        self._held += 1
+        self._parts.append(d)
+        if not d.more_parts:
+            parts, self._parts = self._parts, []
+            self._stage._consumer.delivered(self, parts)
+
+    def _over(self, m: wire.Over) -> None:
+        self._stop(ended(m) or RequestAborted(m.stage, m.edge, m.key, m.seq, "the request is complete"))
+
+    def _gone(self, error: OmnibusError) -> None:
+        self._stop(RequestAborted(self.stage, "", "", 0, str(error)))
+
+    def _stop(self, how: RequestEnded) -> None:
+        self.over = how
+        for d in self._parts:
+            d._finish(Code.OVER)
+        self._parts = []
+        self._stage._consumer.over(self)
+        self._session.notify()
+        self._forget_if_done()
+
+    def _finished(self, _d: Delivery) -> None:
+        self._held -= 1
+        self._forget_if_done()
+
+    def _forget_if_done(self) -> None:
+        if self.over is not None and self._held == 0 and not self._ending:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._session.sources.pop(self.number, None)
+        self._stage.tasks.discard(self)
+        self._stage._consumer.news()
+        self._session.notify()
+
+    def _answer_end(self, code: int, text: str) -> None:
+        """Answer `end`. The lock is held."""
+        self._ending = False
+        self._session.post(wire.Ended(self.number, code, text))
+        self._forget()
+
+    @property
+    def _holds(self) -> bool:
+        return self._held > 0
+
+
+class _Tensors:
+    """`emit_tensor` without a function that fills: a context manager, sync or async."""
+
+    __slots__ = ("_task", "_work", "_dtype", "_shape", "_buffer")
+
+    def __init__(self, task: BaseTask, dtype: str, shape: tuple[int, ...], work: Work[Buffer]) -> None:
+        self._task, self._work, self._dtype, self._shape = task, work, dtype, shape
+        self._buffer: Buffer | None = None
+
+    def _enter(self, b: Buffer) -> Tensor:
+        self._buffer = b
+        return tensor_in(b, self._dtype, self._shape)
+
+    def _exit(self, kind: type[BaseException] | None) -> None:
+        b = self._buffer
+        assert b is not None
+        if kind is None:
+            b.send()
+        else:
+            b.abort()
+
+    def __enter__(self) -> Tensor:
+        return self._enter(self._task._session.run(self._work))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit(kind)
+
+
+class _AsyncTensors(_Tensors):
+    __slots__ = ()
+
+    async def __aenter__(self) -> Tensor:
+        return self._enter(await arun(self._task._session, self._work))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit(kind)
+
+
+class AsyncBuffer:
+    """What `AsyncTask.reserve` returns: await it for a Buffer, or use it in `async with`."""
+
+    __slots__ = ("_session", "_work", "_buffer")
+
+    def __init__(self, s: Session, work: Work[Buffer]) -> None:
+        self._session, self._work = s, work
+        self._buffer: Buffer | None = None
+
+    def __await__(self) -> Generator[Any, Any, Buffer]:
+        return arun(self._session, self._work).__await__()
+
+    async def __aenter__(self) -> Buffer:
+        self._buffer = await self
+        return self._buffer
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._buffer is not None:
+            self._buffer.abort()
+
+
+class Task(BaseTask):
+    """One request at one stage, for handlers that are plain functions.
+
+    The options of the emissions: `to`, the stage that alone gets it; `key`, a
+    name for it in errors; `attrs`, small strings that travel with it; `last`, that
+    nothing follows. Emissions wait for room, without the interpreter lock.
+
+    Errors: RequestOver when the request is over, TooLarge, WindowFull,
+    LookupError for a `to` without an edge, HostGone.
+    """
+
+    __slots__ = ()
+
+    def emit(
+        self,
+        value: Any,
+        *,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+        codec: int | None = None,
+    ) -> None:
+        """Emit a value: tensors and arrays as tensors, all else as msgpack."""
+        self._session.run(self._emit_work(value, self._current, to, key, attrs, last, codec))
+
+    def emit_bytes(
+        self, data: Any, *, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
+    ) -> None:
+        """Emit raw bytes: any contiguous buffer, copied once."""
+        self._session.run(self._emit_work(data, self._current, to, key, attrs, last, codecs.RAW))
+
+    def emit_tensor(
+        self,
+        dtype: str,
+        shape: tuple[int, ...],
+        fill: Callable[[Tensor], object] | None = None,
+        *,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+    ) -> _Tensors:
+        """Emit a tensor that is filled in place.
+
+        With `fill`, call it with the tensor and send. Without, return a context
+        manager that gives the tensor and sends it at the end of the block; an
+        error there aborts it.
+        """
+        size = tensor.payload_bytes(dtype, shape)
+        work = self._reserve_work(size, codecs.TENSOR, self._current, to, key, attrs, last)
+        filling = _Tensors(self, dtype, tuple(shape), work)
+        if fill is not None:
+            with filling as t:
+                fill(t)
+        return filling
+
+    def reserve(self, size: int, *, codec: int = codecs.RAW, to: str | None = None) -> Buffer:
+        """Room for a payload of up to `size` bytes, to be filled in place and sent."""
+        return self._session.run(self._reserve_work(size, codec, self._current, to))
+
+    def forward(
+        self,
+        delivery: Delivery,
+        *,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+    ) -> None:
+        """Pass the payload of a delivery that is not finished on by reference, without a copy."""
+        delivery._check_unfinished()
+        self._session.run(self._forward_work(delivery.number, to, key, attrs, last))
+
+    def wait_aborted(self, timeout: float | None = None) -> bool:
+        """Wait until the request is over; False: the time is up."""
+        try:
+            return self._session.wait(lambda: self.over is not None, timeout)
+        except HostGone:
+            return True
+
+    def _emit_for(self, delivery: int, value: Any, **options: Any) -> None:
+        options["codec_"] = options.pop("codec", None)
+        self._session.run(self._emit_work(value, delivery, **options))
+
+
+class AsyncTask(BaseTask):
+    """One request at one stage, for handlers that are coroutines. As `Task`, but to be awaited.
+
+    A handler is cancelled when the request is over.
+    """
+
+    __slots__ = ()
+
+    async def emit(
+        self,
+        value: Any,
+        *,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+        codec: int | None = None,
+    ) -> None:
+        """Emit a value: tensors and arrays as tensors, all else as msgpack."""
+        await arun(self._session, self._emit_work(value, self._current, to, key, attrs, last, codec))
+
+    async def emit_bytes(
+        self, data: Any, *, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
+    ) -> None:
+        """Emit raw bytes: any contiguous buffer, copied once."""
+        await arun(self._session, self._emit_work(data, self._current, to, key, attrs, last, codecs.RAW))
+
+    def emit_tensor(
+        self,
+        dtype: str,
+        shape: tuple[int, ...],
+        *,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+    ) -> _AsyncTensors:
+        """Emit a tensor that is filled in place, in an `async with` block."""
+        size = tensor.payload_bytes(dtype, shape)
+        work = self._reserve_work(size, codecs.TENSOR, self._current, to, key, attrs, last)
+        return _AsyncTensors(self, dtype, tuple(shape), work)
+
+    async def forward(
+        self,
+        delivery: Delivery,
+        *,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+    ) -> None:
+        """Pass the payload of a delivery that is not finished on by reference, without a copy."""
+        delivery._check_unfinished()
+        await arun(self._session, self._forward_work(delivery.number, to, key, attrs, last))
+
+    def reserve(self, size: int, *, codec: int = codecs.RAW, to: str | None = None) -> AsyncBuffer:
+        """Room for a payload of up to `size` bytes, to be filled in place and sent."""
+        return AsyncBuffer(self._session, self._reserve_work(size, codec, self._current, to))
+
+    def _emit_for(self, delivery: int, value: Any, **options: Any) -> Awaitable[None]:
+        options["codec_"] = options.pop("codec", None)
+        return arun(self._session, self._emit_work(value, delivery, **options))
+
+
+async def arun(s: Session, work: Work[_R]) -> _R:
+    """Do some work in the running event loop."""
+    loop = asyncio.get_running_loop()
+    try:
+        a = next(work)
+        while True:
+            if not a.done:
+                try:
+                    await _done(s, a, loop)
+                except BaseException:
+                    s.abandon(a)
+                    work.close()
+                    raise
+            a = work.send(a.value) if a.error is None else work.throw(a.error)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+async def _done(s: Session, a: Answer, loop: asyncio.AbstractEventLoop) -> None:
+    told: asyncio.Future[None] = loop.create_future()
+    s.watch(a, lambda: loop.call_soon_threadsafe(_settle, told))
+    await told
+
+
+def _settle(f: asyncio.Future[None]) -> None:
+    if not f.done():
+        f.set_result(None)
+
+
+def seconds(unix_ns: int) -> float | None:
+    """A deadline of the wire, for people."""
+    return unix_ns / 1e9 if unix_ns else None
+
+
+def ended(m: wire.Over) -> RequestEnded | None:
+    """How a request ended; None: it completed."""
+    kinds = {wire.FAILED: RequestFailed, wire.ABORTED: RequestAborted, wire.PAST_DEADLINE: DeadlineExceeded}
+    kind = kinds.get(m.outcome)
+    return kind(m.stage, m.edge, m.key, m.seq, m.text) if kind else None

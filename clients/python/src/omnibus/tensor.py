@@ -1,0 +1,232 @@
+"""The tensor payload, as a view and written in place.
+
+All numbers are little endian::
+
+    offset  size     field
+         0  4        magic "OTEN"
+         4  1        version, 1
+         5  1        dtype, see DTYPES
+         6  1        ndim, 0 to 32
+         7  1        reserved, 0
+         8  8*ndim   shape, outermost dimension first
+         …           zeros up to the next multiple of 64
+      data  …        elements in row-major order, to the end of the payload
+
+A tensor has exactly one encoding: everything else is a PayloadError.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .errors import PayloadError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_DIMS = 32
+
+#: The element types, by name: number, size in bytes, and the format of the
+#: memoryview. float16 and bfloat16 have no native format that every supported
+#: Python can cast to; their elements are shown as the bits, 'H'.
+DTYPES: dict[str, tuple[int, int, str]] = {
+    "bool": (1, 1, "?"),
+    "int8": (2, 1, "b"),
+    "int16": (3, 2, "h"),
+    "int32": (4, 4, "i"),
+    "int64": (5, 8, "q"),
+    "uint8": (6, 1, "B"),
+    "uint16": (7, 2, "H"),
+    "uint32": (8, 4, "I"),
+    "uint64": (9, 8, "Q"),
+    "float16": (10, 2, "H"),
+    "bfloat16": (11, 2, "H"),
+    "float32": (12, 4, "f"),
+    "float64": (13, 8, "d"),
+}
+_NAMES = {number: name for name, (number, _, _) in DTYPES.items()}
+
+_MAX_BYTES = (1 << 63) - 1 - 320  # with the largest header it fits an int64
+_prefix = struct.Struct("<4sBBBB")
+_MAGIC = b"OTEN"
+
+
+class Tensor:
+    """A dense array of numbers in row-major order.
+
+    `data` is a flat memoryview of the elements, cast to their format (see
+    DTYPES); it may be a view of a payload, and then ends with it. A tensor
+    that views a payload keeps that payload from being given back for as long as
+    it lives.
+    """
+
+    __slots__ = ("dtype", "shape", "data")
+
+    def __init__(self, dtype: str, shape: tuple[int, ...] | list[int], data: Any) -> None:
+        """Take `data`, any contiguous buffer of the right size, without a copy."""
+        want = _data_bytes(dtype, tuple(shape))
+        view = memoryview(data)
+        if view.nbytes != want:
+            raise PayloadError(f"tensor {dtype}{list(shape)}: data has {view.nbytes} bytes, the shape needs {want}")
+        if not view.c_contiguous:
+            raise PayloadError(f"tensor {dtype}{list(shape)}: data is not contiguous in row-major order")
+        self.dtype = dtype
+        self.shape = tuple(shape)
+        self.data = _elements(view, dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the data in bytes."""
+        return self.data.nbytes
+
+    def raw(self) -> memoryview:
+        """The data as bytes."""
+        return _bytes_of(self.data)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The tensor as a NumPy array, without a copy.
+
+        NumPy has no bfloat16: the array is of uint16, the bits. Raises
+        ImportError when NumPy is not installed.
+        """
+        import numpy as np
+
+        name = "uint16" if self.dtype == "bfloat16" else self.dtype
+        return np.frombuffer(self.data, dtype=np.dtype(name).newbyteorder("<")).reshape(self.shape)
+
+    @classmethod
+    def from_numpy(cls, array: np.ndarray[Any, Any], dtype: str | None = None) -> Tensor:
+        """A tensor of the array's memory; copied only if it is not contiguous.
+
+        `dtype="bfloat16"` says that an array of uint16 holds the bits of those.
+        """
+        import numpy as np
+
+        array = np.asarray(array)
+        shape = array.shape
+        name = dtype or array.dtype.name
+        if name not in DTYPES:
+            raise PayloadError(f"tensor: no dtype {name!r}; known are {', '.join(DTYPES)}")
+        if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and sys.byteorder == "big"):
+            array = array.astype(array.dtype.newbyteorder("<"))
+        array = np.ascontiguousarray(array)
+        # As bytes, because memoryview cannot cast all of NumPy's formats.
+        return cls(name, shape, array.reshape(-1).view(np.uint8))
+
+    @classmethod
+    def from_map(cls, m: Any) -> Tensor:
+        """The tensor in a msgpack value, which has it as a map with `__tensor__`."""
+        if not isinstance(m, dict) or not isinstance(m.get("dtype"), str) or not isinstance(m.get("shape"), list):
+            raise PayloadError("tensor: not a map of dtype, shape and data")
+        if not all(isinstance(n, int) for n in m["shape"]):
+            raise PayloadError("tensor: a dimension is not a number")
+        data = m.get("data")
+        return cls(m["dtype"], tuple(m["shape"]), b"" if data is None else data)
+
+    def to_map(self) -> dict[str, Any]:
+        """What stands for the tensor inside a msgpack value."""
+        return {"__tensor__": True, "dtype": self.dtype, "shape": list(self.shape), "data": self.raw()}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tensor):
+            return NotImplemented
+        return self.dtype == other.dtype and self.shape == other.shape and self.raw() == other.raw()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.dtype}{list(self.shape)})"
+
+
+def payload_bytes(dtype: str, shape: tuple[int, ...] | list[int]) -> int:
+    """The size of a tensor's payload."""
+    return _data_offset(len(shape)) + _data_bytes(dtype, tuple(shape))
+
+
+def write_header(buf: memoryview, dtype: str, shape: tuple[int, ...] | list[int]) -> memoryview:
+    """Write the header into `buf` and return the rest of it, for the data.
+
+    `buf` has exactly `payload_bytes`. The data is left as it was.
+    """
+    want = payload_bytes(dtype, shape)
+    if buf.nbytes != want:
+        raise PayloadError(f"tensor {dtype}{list(shape)}: a buffer of {buf.nbytes} bytes, want {want}")
+    at = _data_offset(len(shape))
+    header = _prefix.pack(_MAGIC, 1, DTYPES[dtype][0], len(shape), 0) + struct.pack(f"<{len(shape)}Q", *shape)
+    buf[:at] = header.ljust(at, b"\0")
+    return buf[at:]
+
+
+def elements(data: memoryview, dtype: str) -> memoryview:
+    """Bytes as a flat view of elements."""
+    return _elements(data, dtype)
+
+
+def encode(t: Tensor) -> bytearray:
+    """The payload of a tensor."""
+    out = bytearray(payload_bytes(t.dtype, t.shape))
+    write_header(memoryview(out), t.dtype, t.shape)[:] = t.raw()
+    return out
+
+
+def view(payload: bytes | bytearray | memoryview) -> Tensor:
+    """The tensor in a payload; its data is a view of the payload."""
+    buf = _bytes_of(memoryview(payload))
+    if len(buf) < _data_offset(0):
+        raise PayloadError(f"tensor: {len(buf)} bytes end within the header")
+    magic, version, number, ndim, reserved = _prefix.unpack_from(buf)
+    if magic != _MAGIC:
+        raise PayloadError(f"tensor: magic {magic!r} is not that of a tensor")
+    if version != 1 or number not in _NAMES or ndim > MAX_DIMS or reserved:
+        raise PayloadError(f"tensor: version {version}, dtype {number}, {ndim} dimensions, reserved {reserved}")
+    at = _data_offset(ndim)
+    if len(buf) < at:
+        raise PayloadError(f"tensor: {len(buf)} bytes end within the header of {ndim} dimensions")
+    shape = struct.unpack_from(f"<{ndim}Q", buf, _prefix.size)
+    if any(buf[_prefix.size + 8 * ndim : at]):
+        raise PayloadError("tensor: padding is not zero")
+    return Tensor(_NAMES[number], shape, buf[at:])
+
+
+def is_ndarray(value: object) -> bool:
+    """Whether a value is a NumPy array, without importing NumPy."""
+    np = sys.modules.get("numpy")
+    return np is not None and isinstance(value, np.ndarray)
+
+
+def _data_offset(ndim: int) -> int:
+    return (_prefix.size + 8 * ndim + 63) & ~63
+
+
+def _data_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    if dtype not in DTYPES:
+        raise PayloadError(f"tensor: no dtype {dtype!r}; known are {', '.join(DTYPES)}")
+    if len(shape) > MAX_DIMS:
+        raise PayloadError(f"tensor: {len(shape)} dimensions, at most {MAX_DIMS} are allowed")
+    size, empty = DTYPES[dtype][1], False
+    for n in shape:
+        if n < 0:
+            raise PayloadError(f"tensor {dtype}{list(shape)}: a dimension is negative")
+        if n == 0:
+            empty = True
+            continue
+        size *= n
+        if size > _MAX_BYTES:
+            raise PayloadError(f"tensor {dtype}{list(shape)}: the size overflows")
+    return 0 if empty else size
+
+
+def _bytes_of(v: memoryview) -> memoryview:
+    return v if v.format == "B" and v.ndim == 1 else v.cast("B")
+
+
+def _elements(v: memoryview, dtype: str) -> memoryview:
+    fmt = DTYPES[dtype][2]
+    if v.format == fmt and v.ndim == 1:
+        return v
+    try:
+        return _bytes_of(v).cast(fmt)  # type: ignore[call-overload,no-any-return]
+    except (TypeError, ValueError) as e:
+        raise PayloadError(f"tensor: {v.nbytes} bytes of format {v.format!r} as {dtype}: {e}") from None

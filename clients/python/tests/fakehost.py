@@ -1,0 +1,180 @@
+"""A host for the tests: it follows the node protocol and believes nothing.
+
+It listens on a socket of its own and talks to one client at a time. A test
+reads what the client sent with `expect`, in order, and answers with `send`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import socket
+import sys
+import tempfile
+from collections import deque
+from typing import Any, TypeVar
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "src"))
+
+from omnibus import wire  # noqa: E402
+from omnibus.memory import F_ADD_SEALS, F_GET_SEALS  # noqa: E402
+
+T = TypeVar("T")
+EDGE_IN = wire.Edge("caller->upper", "upper")
+EDGE_OUT = wire.Edge("upper->caller", "")
+
+
+class FakeHost:
+    def __init__(self, inline_bytes: int = 512, version: int = 2) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = os.path.join(self.folder.name, "bus.sock")
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(self.path)
+        self.listener.listen()
+        self.inline_bytes = inline_bytes
+        self.version = version
+        self.sock: socket.socket | None = None
+        self.waiting: deque[Any] = deque()
+        self.arena: mmap.mmap | None = None
+        self.arena_fd = -1
+
+    def close(self) -> None:
+        self.hang_up()
+        self.listener.close()
+        if self.arena_fd >= 0:
+            os.close(self.arena_fd)
+        self.folder.cleanup()
+
+    def hang_up(self) -> None:
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+
+    def welcome(self) -> None:
+        self.listener.settimeout(10)
+        self.sock, _ = self.listener.accept()
+        self.sock.settimeout(10)
+        hello = self.expect(wire.Hello)
+        assert hello.magic == wire.MAGIC and hello.pid == os.getpid(), hello
+        assert hello.version_min <= self.version <= hello.version_max, hello
+        self.send(wire.Welcome(self.version, 1, 7, self.inline_bytes, "test", [EDGE_IN], [EDGE_OUT]))
+
+    def send(self, *messages: Any, fds: tuple[int, ...] = ()) -> None:
+        assert self.sock is not None
+        packet = bytearray()
+        for m in messages:
+            takes = 1 if fds and type(m) in (wire.Segment, wire.ArenaAt, wire.Grant) else 0
+            packet += wire.encode(m, self.version, takes)
+        socket.send_fds(self.sock, [packet], list(fds))
+
+    def send_raw(self, packet: bytes, fds: tuple[int, ...] = ()) -> None:
+        assert self.sock is not None
+        socket.send_fds(self.sock, [packet], list(fds))
+
+    def receive(self) -> Any:
+        """The next message of the client; None when it hung up."""
+        while not self.waiting:
+            assert self.sock is not None
+            packet = self.sock.recv(wire.MAX_PACKET_BYTES)
+            if not packet:
+                return None
+            self.waiting += [m for m, _ in wire.decode(packet, 0, self.version)]
+        return self.waiting.popleft()
+
+    def expect(self, kind: type[T]) -> T:
+        m = self.receive()
+        assert isinstance(m, kind), f"want {kind.__name__}, got {m!r}"
+        return m
+
+    def nothing(self) -> None:
+        """The client has sent nothing that was not expected."""
+        assert self.sock is not None
+        self.sock.setblocking(False)
+        try:
+            assert not self.waiting, self.waiting
+            packet = self.sock.recv(wire.MAX_PACKET_BYTES)
+            raise AssertionError(list(wire.decode(packet, 0, self.version)) if packet else "hung up")
+        except BlockingIOError:
+            pass
+        finally:
+            self.sock.settimeout(10)
+
+    # Pieces of conversations.
+
+    def segment(self, number: int, content: bytes, seals: int = 0x16) -> None:
+        """Give the client a segment to read."""
+        fd = os.memfd_create("segment", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+        try:
+            os.write(fd, content)
+            fcntl.fcntl(fd, F_ADD_SEALS, seals)
+            self.send(wire.Segment(number, len(content)), fds=(fd,))
+        finally:
+            os.close(fd)
+
+    def serve(self, stage: str = "upper", **more: Any) -> None:
+        """Answer `serve`: the stage has number 5."""
+        m = self.expect(wire.Serve)
+        assert m.stage == stage, m
+        self.send(serving(m.token, **more))
+
+    def submitted(self, source: int) -> wire.Submit:
+        m = self.expect(wire.Submit)
+        self.send(wire.Submitted(m.token, source, 1000 + source))
+        return m
+
+    def emitted(self) -> wire.Emit:
+        m = self.expect(wire.Emit)
+        self.send(wire.Emitted(m.token))
+        return m
+
+    def give_arena(self, size: int = 1 << 20) -> None:
+        """Answer `arena` and see that the client seals it."""
+        m = self.expect(wire.Arena)
+        self.arena_fd = new_arena(size)
+        self.send(wire.ArenaAt(m.token, 90, size), fds=(self.arena_fd,))
+        assert self.expect(wire.Sealed).segment == 90
+        seals = fcntl.fcntl(self.arena_fd, F_GET_SEALS)
+        assert seals & 0x11 == 0x11, seals
+        self.arena = mmap.mmap(self.arena_fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+
+    def granted(self, offset: int = 4096, grant: int = 33) -> wire.Reserve:
+        m = self.expect(wire.Reserve)
+        self.send(wire.Grant(m.token, grant, 90, offset, m.size))
+        return m
+
+    def sent(self, offset: int = 4096) -> tuple[wire.Send, bytes]:
+        m = self.expect(wire.Send)
+        assert self.arena is not None
+        return m, self.arena[offset : offset + m.size]
+
+
+def new_arena(size: int) -> int:
+    fd = os.memfd_create("arena", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, F_ADD_SEALS, 0x06)
+    return fd
+
+
+def serving(token: int, **more: Any) -> wire.Serving:
+    fields: dict[str, Any] = dict(
+        stage=5, replica=0, max_inflight=4, state=0, join=0, batch=0, inputs=[EDGE_IN], outputs=[EDGE_OUT]
+    )
+    fields.update(more)
+    return wire.Serving(token, **fields)
+
+
+def deliver(source: int, delivery: int, payload: bytes = b"", **more: Any) -> wire.Deliver:
+    """A delivery with its payload in the message, unless `more` says where it is."""
+    fields: dict[str, Any] = dict(
+        edge=0, flags=wire.INLINE, codec=2, attempt=0, seq=0, dropped=0, segment=0, offset=0, size=len(payload),
+        key="", attrs={},
+    )  # fmt: skip
+    fields.update(more)
+    return wire.Deliver(source, delivery, **fields, payload=payload)
+
+
+def over(source: int, outcome: int = wire.COMPLETED, **more: Any) -> wire.Over:
+    fields: dict[str, Any] = dict(stage="", edge="", key="", seq=0, text="")
+    fields.update(more)
+    return wire.Over(source, outcome, **fields)

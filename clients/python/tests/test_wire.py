@@ -1,0 +1,155 @@
+"""Messages against the vectors of the Go package, and against garbage."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import unittest
+from typing import Any
+
+import fakehost  # noqa: F401  (finds the package)
+
+from omnibus import ProtocolError, wire
+
+TESTDATA = os.path.join(os.path.dirname(__file__), "..", "..", "..", "internal", "wire", "testdata")
+
+
+def load(name: str) -> list[dict[str, Any]]:
+    path = os.path.join(TESTDATA, name)
+    if not os.path.exists(path):
+        raise unittest.SkipTest(f"{path} comes with the repository")
+    with open(path, encoding="utf-8") as f:
+        return json.load(f)  # type: ignore[no-any-return]
+
+
+def plain(m: Any) -> dict[str, Any]:
+    """A message as the vectors write it."""
+    return {k: plain_value(k, v) for k, v in dataclasses.asdict(m).items() if k != "magic"}
+
+
+def plain_value(name: str, v: Any) -> Any:
+    if isinstance(v, bytes):
+        return v.hex()
+    if isinstance(v, dict) and name == "trace":
+        return {k: plain_value(k, x) for k, x in v.items()}
+    return bool(v) if name == "join" else v
+
+
+def decode_all(packet: bytes, descriptors: int, version: int) -> list[Any]:
+    return [m for m, _ in wire.decode(packet, descriptors, version)]
+
+
+class VectorTest(unittest.TestCase):
+    def test_vectors(self) -> None:
+        kinds = set()
+        for v in load("vectors.json"):
+            with self.subTest(v["name"]):
+                kinds.add(v["kind"])
+                packet = bytes.fromhex(v["hex"])
+                (m,) = decode_all(packet, v["descriptors"], v["version"])
+                self.assertEqual(wire.kind_of(m), v["kind"])
+                want = dict(v["fields"])
+                got = plain(m)
+                if v["version"] < 2:
+                    got.pop("trace", None)
+                    want.pop("trace", None)
+                self.assertEqual(got, want)
+                self.assertEqual(wire.encode(m, v["version"], v["descriptors"]).hex(), v["hex"])
+        self.assertEqual(kinds, set(wire._by_kind))
+
+    def test_malformed(self) -> None:
+        for v in load("malformed.json"):
+            with self.subTest(v["name"]):
+                descriptors = v.get("descriptors", 0)
+                with self.assertRaises(ProtocolError):
+                    decode_all(bytes.fromhex(v["hex"]), descriptors, v["version"])
+
+
+class BoundsTest(unittest.TestCase):
+    def test_longer_messages_are_of_a_later_version(self) -> None:
+        b = wire.encode(wire.Release(7)) + b"more"
+        b[0] += 4
+        self.assertEqual(decode_all(bytes(b), 0, 2), [wire.Release(7)])
+
+    def test_several_messages_in_a_packet(self) -> None:
+        packet = wire.encode(wire.Release(7)) + wire.encode(wire.Bye()) + wire.encode(wire.End(1))
+        self.assertEqual(decode_all(bytes(packet), 0, 2), [wire.Release(7), wire.Bye(), wire.End(1)])
+
+    def test_descriptors(self) -> None:
+        segment = bytes(wire.encode(wire.Segment(1, 2), descriptors=1))
+        self.assertEqual(list(wire.decode(segment, 1)), [(wire.Segment(1, 2), 1)])
+        for packet, n in [(segment, 0), (segment, 2), (bytes(wire.encode(wire.Bye())), 1)]:
+            with self.assertRaises(ProtocolError):
+                decode_all(packet, n, 2)
+
+    def test_senders_cut_texts_between_characters(self) -> None:
+        b = wire.encode(wire.Finish(1, 0, 14, "é" * 3000))
+        (m,) = decode_all(bytes(b), 0, 2)
+        self.assertEqual(m.text, "é" * 2048)
+
+    def test_bounds_of_senders(self) -> None:
+        for m in [
+            wire.Serve(1, "x" * 201),
+            wire.Serve(1 << 32, "x"),
+            wire.Serve(-1, "x"),
+            wire.Serve(1, "\ud800"),
+            wire.Emit(1, 1, 1, 0, 0, 2, "", {}, bytes(32_769)),
+            wire.Emit(1, 1, 1, 0, 0, 2, "", {str(i): "" for i in range(33)}, b""),
+            wire.Emit(1, 1, 1, 0, 0, 2, "", {"x" * 65: ""}, b""),
+            wire.Emit(1, 1, 1, 0, 0, 2, "", {"x": "y" * 513}, b""),
+            wire.Emit(1, 1, 1, 0, 0, 2, "", {"x": 1}, b""),  # type: ignore[dict-item]
+            wire.Call(1, "status", bytes(60_001)),
+        ]:
+            with self.subTest(m), self.assertRaises(ProtocolError):
+                wire.encode(m)
+
+
+class FuzzTest(unittest.TestCase):
+    ROUNDS = 20_000
+
+    def test_garbage_is_a_protocol_error(self) -> None:
+        seeds = [bytes.fromhex(v["hex"]) for v in load("vectors.json")]
+        r = random.Random(1)
+        accepted = refused = 0
+        for _ in range(self.ROUNDS):
+            b = bytearray(r.choice(seeds)[:2000])
+            for _ in range(r.randint(1, 4)):
+                self.mutate(r, b)
+            for version in (1, 2):
+                try:
+                    decoded = decode_all(bytes(b), r.randint(0, 2), version)
+                    accepted += 1
+                except ProtocolError:
+                    refused += 1
+                    continue
+                for m in decoded:  # what was read can be written
+                    again = bytes(wire.encode(m, version, 1 if isinstance(m, self.WITH_ONE) else 0))
+                    n = again[6]
+                    self.assertEqual(decode_all(again, n, version), [m])
+        self.assertGreater(min(accepted, refused), self.ROUNDS // 20)
+
+    WITH_ONE = (wire.Segment, wire.ArenaAt, wire.Offer)
+
+    def mutate(self, r: random.Random, b: bytearray) -> None:
+        if not b:
+            return
+        at = r.randrange(len(b))
+        what = r.randrange(5)
+        if what == 0:
+            b[at] = r.randrange(256)
+        elif what == 1:
+            b[at] ^= 1 << r.randrange(8)
+        elif what == 2:
+            del b[at : at + r.randint(1, 8)]
+        elif what == 3:
+            b[at:at] = r.randbytes(r.randint(1, 8))
+        else:
+            b[at : at + 4] = r.choice([b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\0\0"])
+        if r.random() < 0.7 and len(b) >= 4:
+            b[0:4] = len(b).to_bytes(4, "little")  # so that more than the header is tested
+
+
+if __name__ == "__main__":
+    unittest.main()
