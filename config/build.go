@@ -29,14 +29,62 @@ type Work struct {
 // and wins.
 type Factory func(Work) (bus.StageSpec, error)
 
-// Build turns the file into a pipeline and options for [bus.Open]. Handlers
-// are looked up by [Stage.Handler]. All problems are reported at once; the
-// error wraps [ErrBuild], or [ErrNoTransport].
+// Build turns the file into a pipeline and options for [bus.Open], with all
+// stages in this process. Handlers are looked up by [Stage.Handler]. All
+// problems are reported at once; the error wraps [ErrBuild], or
+// [ErrNoTransport].
 func (p *Pipeline) Build(handlers map[string]Factory) (bus.Pipeline, bus.Options, error) {
+	return p.build(func(st Stage) (bus.StageSpec, error) {
+		if st.Remote() {
+			return bus.StageSpec{}, errors.New("it is a process of its own (exec or attach), and this program runs stages inside itself: use `omnibus run`, or remove the setting and register a handler")
+		}
+		return p.buildLocal(st, handlers)
+	})
+}
+
+// BuildHost is Build for a process that hosts the bus: stages with exec or
+// attach become [bus.Remote], and only the others need handlers. The store is
+// in shared memory.
+func (p *Pipeline) BuildHost(handlers map[string]Factory) (bus.Pipeline, bus.Options, error) {
+	pipeline, opts, err := p.build(func(st Stage) (bus.StageSpec, error) {
+		switch _, registered := handlers[st.Handler]; {
+		case st.Remote():
+			return buildRemote(st), nil
+		case !registered:
+			return bus.StageSpec{}, fmt.Errorf(`nothing does its work: add omnibus: {exec: ["python3", "%s.py"]} to start a process for it, or omnibus: {attach: true} if somebody else starts one`, fileName(st.ID))
+		}
+		return p.buildLocal(st, handlers)
+	})
+	opts.Store.Memory = shmstore.Shared
+	return pipeline, opts, err
+}
+
+// fileName is a name for an example.
+func fileName(id string) string {
+	if name := toName(id); name == id {
+		return name
+	}
+	return "stage"
+}
+
+func buildRemote(st Stage) bus.StageSpec {
+	spec := bus.StageSpec{Remote: &bus.Remote{Join: st.Join, Routing: routings[st.Routing], Batch: st.Batch.Size}}
+	st.overlay(&spec)
+	return spec
+}
+
+var routings = map[Routing]bus.Routing{
+	RoutingSticky:     bus.Sticky,
+	RoutingLeastQueue: bus.LeastQueue,
+	RoutingRoundRobin: bus.RoundRobin,
+}
+
+// build builds the bus of stages that are built one by one.
+func (p *Pipeline) build(stage func(Stage) (bus.StageSpec, error)) (bus.Pipeline, bus.Options, error) {
 	var out bus.Pipeline
 	errs := []error{p.Runnable()}
 	for _, st := range p.Stages {
-		spec, err := p.buildStage(st, handlers)
+		spec, err := stage(st)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%w: %s:%d:%d: stage %s: %w", ErrBuild, p.File, st.Pos.Line, st.Pos.Column, st.ID, err))
 		}
@@ -65,10 +113,7 @@ var policies = map[Policy]bus.Policy{
 	PolicyDropOldest: bus.DropOldest,
 }
 
-func (p *Pipeline) buildStage(st Stage, handlers map[string]Factory) (bus.StageSpec, error) {
-	if len(st.Exec) > 0 || st.Attach {
-		return bus.StageSpec{}, errors.New("it is a process of its own (exec or attach): this build runs stages inside one process; remove the setting and register a handler")
-	}
+func (p *Pipeline) buildLocal(st Stage, handlers map[string]Factory) (bus.StageSpec, error) {
 	factory, ok := handlers[st.Handler]
 	if !ok {
 		known := slices.Sorted(maps.Keys(handlers))

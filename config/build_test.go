@@ -3,13 +3,17 @@ package config_test
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/config"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 const threeStages = `
@@ -113,6 +117,68 @@ edges:
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("missing %q in:\n%v", want, err)
+		}
+	}
+}
+
+// TestBuildHost: stages with processes become remote, and the others need
+// handlers.
+func TestBuildHost(t *testing.T) {
+	p, err := config.Parse("host.yaml", []byte(`
+stages:
+  - {stage_id: a}
+  - {stage_id: b, omnibus: {exec: [./model], replicas: 2, state: none, routing: round-robin, batch: {size: 16}}}
+  - {stage_id: c, omnibus: {attach: true, join: true, replay: true}}
+edges:
+  - {from: a, to: b}
+  - {from: a, to: c}
+  - {from: b, to: c}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	echo := func(config.Work) (bus.StageSpec, error) {
+		return bus.Stage("", func(_ *bus.Task, in string) (string, error) { return in, nil }), nil
+	}
+	pipeline, opts, err := p.BuildHost(map[string]config.Factory{"a": echo})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if opts.Store.Memory != shmstore.Shared {
+		t.Errorf("the store is in %v memory", opts.Store.Memory)
+	}
+	if st := pipeline.Stages[0]; st.Handle == nil || st.Remote != nil {
+		t.Errorf("stage a: %+v", st)
+	}
+	want := []bus.StageSpec{
+		{Name: "b", Replicas: 2, State: bus.StateNone, BatchSize: 16, Remote: &bus.Remote{Routing: bus.RoundRobin, Batch: 16}},
+		{Name: "c", Replay: true, Remote: &bus.Remote{Join: true}},
+	}
+	if diff := cmp.Diff(want, pipeline.Stages[1:], cmpopts.IgnoreUnexported(bus.StageSpec{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	_, _, err = p.BuildHost(nil)
+	if !errors.Is(err, config.ErrBuild) || !strings.Contains(err.Error(), `host.yaml:3:16: stage a: nothing does its work: add omnibus: {exec: ["python3", "a.py"]}`) {
+		t.Errorf("without a handler: %v", err)
+	}
+}
+
+func TestPathsStartAtTheFile(t *testing.T) {
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ file, path, want string }{
+		{"/etc/talk/p.yaml", "model.py", "/etc/talk/model.py"},
+		{"/etc/talk/p.yaml", "../model.py", "/etc/model.py"},
+		{"/etc/talk/p.yaml", "/opt/model.py", "/opt/model.py"},
+		{"talk/p.yaml", "model.py", filepath.Join(wd, "talk/model.py")},
+		{"p.yaml", ".", wd},
+	} {
+		got, err := (&config.Pipeline{File: tt.file}).Path(tt.path)
+		if err != nil || filepath.ToSlash(got) != filepath.ToSlash(tt.want) {
+			t.Errorf("%s in %s: got %s, %v, want %s", tt.path, tt.file, got, err, tt.want)
 		}
 	}
 }

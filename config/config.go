@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 )
 
@@ -27,6 +28,16 @@ const (
 	RestartAlways    Restart = "always"
 	RestartOnFailure Restart = "on-failure"
 	RestartNever     Restart = "never"
+)
+
+// Routing says which process of a stage gets a message.
+type Routing string
+
+// The routings.
+const (
+	RoutingSticky     Routing = "sticky"      // a request stays with one process
+	RoutingLeastQueue Routing = "least-queue" // the process with the least work
+	RoutingRoundRobin Routing = "round-robin" // one after the other
 )
 
 // Policy says what a sender does when the window of an edge is full.
@@ -86,6 +97,22 @@ type Bus struct {
 	Serializer   Serializer    `json:"serializer,omitempty"`
 	StallTimeout time.Duration `json:"stall_timeout_ns,omitempty"`
 	Memory       Memory        `json:"memory,omitempty"`
+
+	// What follows is for the host of a bus whose stages are processes.
+
+	// Socket is the path of the host's socket; relative to the file's folder.
+	Socket string `json:"socket,omitempty"`
+	// AllowUIDs are the users that may attach besides the host's own.
+	AllowUIDs []uint32 `json:"allow_uids,omitempty"`
+	// HTTP is where the host serves metrics and health: the path of a socket
+	// (with a slash; relative to the file's folder), or host:port of a loopback
+	// address.
+	HTTP string `json:"http,omitempty"`
+	// Main is the command line of a process that uses the bus: it is started
+	// when the stages are ready, and the host ends when it does.
+	Main []string `json:"main,omitempty"`
+	// Grace is how long open requests may take when the host drains.
+	Grace time.Duration `json:"grace_ns,omitempty"`
 }
 
 // A Stage is one step of the pipeline. Zero values: the bus chooses, except
@@ -109,14 +136,21 @@ type Stage struct {
 	Join  bool  `json:"join,omitempty"`
 	Batch Batch `json:"batch,omitzero"`
 
-	// Exec is the command line of the stage's process; without it and Attach
-	// the stage runs in the process of the bus.
+	// Exec is the command line of the stage's processes, of which there are
+	// Replicas; without it and Attach the stage runs in the process of the bus.
+	// See Pipeline.Path for what paths in it, and Cwd, are relative to.
 	Exec []string          `json:"exec,omitempty"`
 	Env  map[string]string `json:"env,omitempty"`
 	Cwd  string            `json:"cwd,omitempty"`
 	// Attach expects a process that somebody else starts.
-	Attach       bool          `json:"attach,omitempty"`
-	Restart      Restart       `json:"restart,omitempty"`
+	Attach  bool    `json:"attach,omitempty"`
+	Routing Routing `json:"routing,omitempty"`
+	// Restart says when a process is started again, MaxRestarts how often
+	// within a minute.
+	Restart     Restart `json:"restart,omitempty"`
+	MaxRestarts int     `json:"max_restarts,omitempty"`
+	// Grace is what a process has between SIGTERM and SIGKILL, StartTimeout
+	// what it has to serve its stage.
 	Grace        time.Duration `json:"grace_ns,omitempty"`
 	StartTimeout time.Duration `json:"start_timeout_ns,omitempty"`
 
@@ -128,6 +162,9 @@ type Stage struct {
 	Settings Settings `json:"settings,omitempty"`
 	Pos      Position `json:"pos"`
 }
+
+// Remote reports whether the stage's work is done by processes of its own.
+func (s *Stage) Remote() bool { return len(s.Exec) > 0 || s.Attach }
 
 // Batch says how many messages a stage takes at a time, and how long it waits
 // for that many.
@@ -179,6 +216,15 @@ func Parse(name string, data []byte) (*Pipeline, error) {
 	}
 	p.Notes = c.sortedNotes()
 	return p, nil
+}
+
+// Path makes a path of the file absolute: relative ones start at the folder
+// that the file is in.
+func (p *Pipeline) Path(path string) (string, error) {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(filepath.Dir(p.File), path)
+	}
+	return filepath.Abs(path)
 }
 
 // Runnable returns nil if this build has a transport for every edge. The

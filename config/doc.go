@@ -1,7 +1,7 @@
 // Package config reads the file that describes a pipeline, checks all of it,
 // and returns a plain, resolved description: stages in topological order, the
 // edges between them, and the settings of the bus. It starts nothing; Build
-// turns the description into what bus.Open takes.
+// and BuildHost turn the description into what bus.Open takes.
 //
 // # Files
 //
@@ -36,10 +36,10 @@
 // and in an entry of edges. There every key must be known:
 //
 //	omnibus: {name, ring_bytes, slots, max_requests, inline_bytes, serializer,
-//	          stall_timeout, memory}
+//	          stall_timeout, memory, socket, allow_uids, http, main, grace}
 //	stage:   {handler, replicas, max_inflight, state, attempts, replay, join,
-//	          batch: {size, wait}, exec, env, cwd, attach, restart, grace,
-//	          start_timeout}
+//	          batch: {size, wait}, exec, env, cwd, attach, routing, restart,
+//	          max_restarts, grace, start_timeout}
 //	edge:    {window_bytes, policy}
 //
 // Sizes are whole numbers of bytes or text with a unit ("64MiB"); durations

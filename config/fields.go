@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -225,6 +227,67 @@ func (c *checker) environment(at *map[string]string) reader {
 		}
 		*at = env
 	}
+}
+
+// at notes where a value stands.
+func at(pos *Position, read reader) reader {
+	return func(key string, n *node) {
+		*pos = n.pos
+		read(key, n)
+	}
+}
+
+// users reads a list of numbers of users.
+func (c *checker) users(at *[]uint32) reader {
+	return func(key string, n *node) {
+		if n.kind != kindList {
+			c.problemf(n.pos, "%s must be a list of the numbers of users, such as [1000], not %s", key, describe(n))
+			return
+		}
+		for _, item := range n.items {
+			v, ok := item.value.(int64)
+			if !ok || v < 0 || v >= math.MaxUint32 { // the largest number stands for no user
+				c.problemf(item.pos, "an element of %s must be the number of a user (see `id -u`), not %s", key, describe(item))
+				continue
+			}
+			*at = append(*at, uint32(v))
+		}
+	}
+}
+
+// endpoint reads where to serve HTTP.
+func (c *checker) endpoint(at *string) reader {
+	return func(key string, n *node) {
+		v, ok := n.value.(string)
+		if !ok || v == "" || strings.ContainsRune(v, 0) {
+			c.problemf(n.pos, `%s must be the path of a socket, such as ./http.sock, or a loopback address, such as "127.0.0.1:9464", not %s`, key, describe(n))
+			return
+		}
+		if err := CheckHTTP(v); err != nil {
+			c.problemf(n.pos, "%s: %v", key, err)
+			return
+		}
+		*at = v
+	}
+}
+
+// CheckHTTP checks where a host is to serve HTTP: the path of a socket, which
+// has a slash, or host:port of a loopback address.
+func CheckHTTP(where string) error {
+	if strings.Contains(where, "/") {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(where)
+	if err != nil {
+		return fmt.Errorf("%q is neither the path of a socket, which has a slash, nor an address such as 127.0.0.1:9464", shorten(where))
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("%q has no port from 0 to 65535", shorten(where))
+	}
+	if addr, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !addr.IsLoopback()) {
+		return fmt.Errorf("%q is not a loopback address: what is served there has no protection, so use 127.0.0.1, [::1] or localhost, or the path of a socket, and put a server of your own before it", shorten(where))
+	}
+	return nil
 }
 
 // describe says what a value is, in a problem that wants another.

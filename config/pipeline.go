@@ -19,9 +19,10 @@ type reading struct {
 	*checker
 	defined    map[string]Connector
 	used       map[string]bool
-	window     int  // runtime.defaults.window_size
-	inflight   int  // runtime.defaults.max_inflight
-	incomplete bool // a stage was left out: references may seem to dangle
+	window     int      // runtime.defaults.window_size
+	inflight   int      // runtime.defaults.max_inflight
+	memory     Position // of omnibus.memory
+	incomplete bool     // a stage was left out: references may seem to dangle
 }
 
 // sections are the parts of a file, wherever its shape puts them.
@@ -55,6 +56,9 @@ func (c *checker) pipeline(root *node) *Pipeline {
 	if len(drafts) > maxStages {
 		c.problemf(drafts[maxStages].Pos, "more than %d stages", maxStages)
 		return p
+	}
+	if p.Bus.Memory == MemoryHeap && slices.ContainsFunc(drafts, func(d draft) bool { return d.Remote() }) {
+		c.problemf(r.memory, "memory must be shared, or left out, because the file has stages with processes of their own, which cannot read this one's heap")
 	}
 	r.resolve(p, drafts, s.edges)
 	r.unused()
@@ -160,7 +164,12 @@ func (c *reading) bus(s *sections, p *Pipeline) {
 			"inline_bytes":  c.size(&b.InlineBytes),
 			"serializer":    word(c.checker, &b.Serializer, SerializerMsgpack, SerializerRaw),
 			"stall_timeout": c.duration(&b.StallTimeout),
-			"memory":        word(c.checker, &b.Memory, MemoryShared, MemoryHeap),
+			"memory":        at(&c.memory, word(c.checker, &b.Memory, MemoryShared, MemoryHeap)),
+			"socket":        c.text(&b.Socket),
+			"allow_uids":    c.users(&b.AllowUIDs),
+			"http":          c.endpoint(&b.HTTP),
+			"main":          c.commandLine(&b.Main),
+			"grace":         c.duration(&b.Grace),
 		})
 	}
 	if s.pipeline != nil {

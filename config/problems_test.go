@@ -82,8 +82,8 @@ var problemTests = []struct {
 
 	// The settings of the bus.
 	{"junk under omnibus", "omnibus: {ring_byte: 1}\nstages:\n- stage_id: 0\n  omnibus: {replica: 2, batch: {seize: 1}}", []string{
-		`1:11: unknown key "ring_byte" in the omnibus settings: the nearest is "ring_bytes" (all: inline_bytes, max_requests, memory, name, ring_bytes, serializer, slots, stall_timeout)`,
-		`4:13: unknown key "replica" in the stage's omnibus settings: the nearest is "replicas" (all: attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, replay, replicas, restart, start_timeout, state)`,
+		`1:11: unknown key "ring_byte" in the omnibus settings: the nearest is "ring_bytes" (all: allow_uids, grace, http, inline_bytes, main, max_requests, memory, name, ring_bytes, serializer, slots, socket, stall_timeout)`,
+		`4:13: unknown key "replica" in the stage's omnibus settings: the nearest is "replicas" (all: attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
 		`4:33: unknown key "seize" in batch: the nearest is "size" (all: size, wait)`,
 	}},
 	{"junk under an edge's omnibus", two + "edges:\n- {from: a, to: b, omnibus: {polcy: block}}", []string{
@@ -118,6 +118,33 @@ var problemTests = []struct {
 	}},
 	{"exec and attach", "stages:\n- stage_id: 0\n  omnibus: {exec: [a], attach: true}", []string{
 		"3:32: attach waits for a process that somebody else starts, and exec starts one: keep one of them",
+	}},
+	{"routing of a stage with state", "stages:\n- stage_id: 0\n  omnibus: {exec: [a], routing: least-queue}", []string{
+		"3:33: routing least-queue needs state: none, because a process that keeps state must see all of a request",
+	}},
+	{"values of the host", "omnibus:\n  socket: 1\n  allow_uids: 1000\n  main: run\n  grace: 5\n  http: []\n" + two, []string{
+		"2:11: socket must be text, not the number 1",
+		"3:15: allow_uids must be a list of the numbers of users, such as [1000], not the number 1000",
+		`4:9: main must be a list of a program and its arguments, such as ["python3", "talker.py"], not the text "run"`,
+		`5:10: grace must be a positive duration such as "30s" or "500ms", not the number 5`,
+		`6:9: http must be the path of a socket, such as ./http.sock, or a loopback address, such as "127.0.0.1:9464", not a list`,
+	}},
+	{"users", "omnibus:\n  allow_uids: [me, -1, 4294967295, 1000]\n" + two, []string{
+		"2:16: an element of allow_uids must be the number of a user (see `id -u`), not the text \"me\"",
+		"2:20: an element of allow_uids must be the number of a user (see `id -u`), not the number -1",
+		"2:24: an element of allow_uids must be the number of a user (see `id -u`), not the number 4294967295",
+	}},
+	{"open to the network", "omnibus: {http: '0.0.0.0:9464'}\n" + two, []string{
+		`1:17: http: "0.0.0.0:9464" is not a loopback address: what is served there has no protection, so use 127.0.0.1, [::1] or localhost, or the path of a socket, and put a server of your own before it`,
+	}},
+	{"no place for HTTP", "omnibus: {http: here}\n" + two, []string{
+		`1:17: http: "here" is neither the path of a socket, which has a slash, nor an address such as 127.0.0.1:9464`,
+	}},
+	{"no port for HTTP", "omnibus: {http: 'localhost:http'}\n" + two, []string{
+		`1:17: http: "localhost:http" has no port from 0 to 65535`,
+	}},
+	{"a heap that others cannot read", "omnibus: {memory: heap}\nstages:\n- stage_id: 0\n  omnibus: {exec: [a]}", []string{
+		"1:19: memory must be shared, or left out, because the file has stages with processes of their own, which cannot read this one's heap",
 	}},
 	{"join with one input", "stages:\n- stage_id: 0\n- stage_id: 1\n  engine_input_source: [0]\n  omnibus: {join: true}", []string{
 		"5:19: join waits for several inputs, and the stage 1 has 1",
@@ -210,7 +237,7 @@ var problemTests = []struct {
 		"2:81: the edges form a cycle: c -> d -> c",
 	}},
 	{"all at once", "stages:\n- stage_id: 0\n  omnibus: {x: 1}\n- stage_id: 0\nedges:\n- {from: 0}\nomnibus: {slots: 0}", []string{
-		`3:13: unknown key "x" in the stage's omnibus settings: the nearest is "cwd" (all: attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, replay, replicas, restart, start_timeout, state)`,
+		`3:13: unknown key "x" in the stage's omnibus settings: the nearest is "cwd" (all: attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
 		"4:13: the stage 0 is defined twice, first on line 2",
 		"6:3: the edge has no to",
 		"7:18: slots must be a whole number from 1 to 2147483647, not the number 0",

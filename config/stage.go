@@ -105,13 +105,7 @@ func firstSet(values ...int) int {
 
 // stageOmnibus reads the settings of the bus for one stage.
 func (c *reading) stageOmnibus(n *node, d *draft, maxInflight *int) {
-	var attach, cwd, env Position
-	at := func(pos *Position, read reader) reader {
-		return func(key string, n *node) {
-			*pos = n.pos
-			read(key, n)
-		}
-	}
+	var attach, routing Position
 	c.closed(n, "the stage's omnibus settings", fields{
 		"handler":       c.text(&d.Handler),
 		"replicas":      c.count(&d.Replicas),
@@ -122,21 +116,31 @@ func (c *reading) stageOmnibus(n *node, d *draft, maxInflight *int) {
 		"join":          at(&d.joinPos, c.flag(&d.Join)),
 		"batch":         c.batch(&d.Batch),
 		"exec":          c.commandLine(&d.Exec),
-		"env":           at(&env, c.environment(&d.Env)),
-		"cwd":           at(&cwd, c.text(&d.Cwd)),
+		"env":           c.environment(&d.Env),
+		"cwd":           c.text(&d.Cwd),
 		"attach":        at(&attach, c.flag(&d.Attach)),
+		"routing":       at(&routing, word(c.checker, &d.Routing, RoutingSticky, RoutingLeastQueue, RoutingRoundRobin)),
 		"restart":       word(c.checker, &d.Restart, RestartAlways, RestartOnFailure, RestartNever),
+		"max_restarts":  c.count(&d.MaxRestarts),
 		"grace":         c.duration(&d.Grace),
 		"start_timeout": c.duration(&d.StartTimeout),
 	})
 	if d.Attach && d.Exec != nil {
 		c.problemf(attach, "attach waits for a process that somebody else starts, and exec starts one: keep one of them")
 	}
-	if n.get("exec") == nil && d.Env != nil {
-		c.notef(env, "env has no effect without exec")
+	if d.Routing != "" && d.Routing != RoutingSticky && d.State != StateNone {
+		c.problemf(routing, "routing %s needs state: none, because a process that keeps state must see all of a request", d.Routing)
 	}
-	if n.get("exec") == nil && d.Cwd != "" {
-		c.notef(cwd, "cwd has no effect without exec")
+	c.idle(n, "exec", n.get("exec") != nil, "env", "cwd", "restart", "max_restarts", "grace")
+	c.idle(n, "exec or attach", n.get("exec") != nil || d.Attach, "routing", "start_timeout")
+}
+
+// idle notes keys that have no effect without something else.
+func (c *checker) idle(n *node, without string, there bool, keys ...string) {
+	for _, key := range keys {
+		if value := n.get(key); value != nil && !there {
+			c.notef(value.pos, "%s has no effect without %s", key, without)
+		}
 	}
 }
 

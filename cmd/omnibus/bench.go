@@ -38,52 +38,62 @@ mean that the machine was busy. A missed target is no failure of the command.
 An interrupted run writes what it has, and fails.`
 
 func newBenchCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure this machine against plain Go",
+		Long:  benchLong,
+	}
+	measures(cmd, bench.Run, bench.Names)
+	cmd.AddCommand(newBenchIPCCmd())
+	return cmd
+}
+
+// measures makes a command one that measures, with the flags of those.
+func measures(cmd *cobra.Command, run func(context.Context, bench.Options) (bench.Report, error), names func() []string) {
 	var (
 		opts   bench.Options
 		match  string
 		output = newOutput()
 	)
-	cmd := &cobra.Command{
-		Use:   "bench",
-		Short: "Measure this machine against plain Go",
-		Long:  benchLong,
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var err error
-			if opts.Match, err = regexp.Compile(match); err != nil {
-				return &usageError{fmt.Sprintf("--run: %v", err)}
-			}
-			opts.Progress = func(p bench.Progress) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%d/%d %s\n", p.Number, p.Of, p.Scenario)
-			}
-			return runBench(cmd, opts, output.word)
-		},
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var err error
+		if opts.Match, err = regexp.Compile(match); err != nil {
+			return &usageError{fmt.Sprintf("--run: %v", err)}
+		}
+		opts.Peer = []string{os.Args[0], "bench", "ipc", "peer"}
+		opts.Progress = func(p bench.Progress) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%d/%d %s\n", p.Number, p.Of, p.Scenario)
+		}
+		report, err := measure(cmd.Context(), run, opts)
+		if errors.Is(err, bench.ErrNoMatch) {
+			return &usageError{fmt.Sprintf("--run: %v; there are\n  %s", err, strings.Join(names(), "\n  "))}
+		}
+		if errors.Is(err, bench.ErrOptions) {
+			return &usageError{err.Error()}
+		}
+		if output.word == outputJSON {
+			return errors.Join(err, writeJSON(cmd.OutOrStdout(), report))
+		}
+		return errors.Join(err, report.WriteText(cmd.OutOrStdout()))
 	}
 	cmd.Flags().VarP(output, "output", "o", "form of the result")
 	cmd.Flags().BoolVar(&opts.Quick, "quick", false, "measure fewer rounds, for a first impression")
 	cmd.Flags().StringVar(&match, "run", "", "measure only what has a name that matches `REGEXP`")
 	cmd.Flags().Int64Var(&opts.StoreBytes, "store-bytes", bench.DefaultStoreBytes, "size `N` of the largest stores, and of what they are compared with")
-	return cmd
 }
 
-// runBench measures until it is done or interrupted, and writes what it has.
-func runBench(cmd *cobra.Command, opts bench.Options, form string) error {
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+// measure measures until it is done or interrupted. The report has what there
+// is.
+func measure(ctx context.Context, run func(context.Context, bench.Options) (bench.Report, error), opts bench.Options) (bench.Report, error) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
 	// From the first interrupt on, the next one ends the program at once.
 	defer context.AfterFunc(ctx, stop)()
 
-	report, err := bench.Run(ctx, opts)
-	switch {
-	case errors.Is(err, bench.ErrNoMatch):
-		return &usageError{fmt.Sprintf("--run: %v; there are\n  %s", err, strings.Join(bench.Names(), "\n  "))}
-	case errors.Is(err, bench.ErrOptions):
-		return &usageError{err.Error()}
-	case err != nil && ctx.Err() != nil:
+	report, err := run(ctx, opts)
+	if err != nil && ctx.Err() != nil {
 		err = errors.New("interrupted")
 	}
-	if form == outputJSON {
-		return errors.Join(err, writeJSON(cmd.OutOrStdout(), report))
-	}
-	return errors.Join(err, report.WriteText(cmd.OutOrStdout()))
+	return report, err
 }

@@ -1,9 +1,12 @@
-// Command omnibus checks and draws the files that describe pipelines, and
-// measures the bus beside plain Go.
+// Command omnibus runs pipelines whose stages are processes, shows what they
+// are doing, checks and draws the files that describe them, and measures the
+// bus beside plain Go.
 //
 // It exits with 0 when everything went well, 1 when a verb failed (a file was
-// refused, or could not be read), and 2 when it was called wrongly. Results go
-// to standard output; everything else goes to standard error.
+// refused, or could not be read), and 2 when it was called wrongly; run also
+// exits with the code of the command it runs, and with 2 when the file cannot be
+// run, and submit with 3 and 4 for requests that were aborted or ran out of
+// time. Results go to standard output; everything else goes to standard error.
 package main
 
 import "os"

@@ -14,12 +14,19 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"omnibus": main})
+	testscript.Main(m, map[string]func(){"omnibus": main, "stage": stageMain})
 }
 
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			// Not below the script's own folder: the path of a socket is bounded.
+			dir, err := os.MkdirTemp("", "omnibus")
+			env.Setenv("XDG_RUNTIME_DIR", dir)
+			env.Defer(func() { _ = os.RemoveAll(dir) })
+			return err
+		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"exits": exits,
 		},

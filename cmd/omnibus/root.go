@@ -24,6 +24,16 @@ func addVerb(newCmd func() *cobra.Command) { verbs = append(verbs, newCmd) }
 // errReported ends a verb that has already told the user what went wrong.
 var errReported = errors.New("reported")
 
+// An exitError is a failure with an exit code of its own.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+
+func (e *exitError) Unwrap() error { return e.err }
+
 // A usageError is a mistake in the command line that only a verb can see.
 type usageError struct{ msg string }
 
@@ -41,9 +51,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 	cmd, err := root.ExecuteC()
 
 	var usage *usageError
+	var exit *exitError
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &exit):
+		if !errors.Is(err, errReported) {
+			fmt.Fprintf(stderr, "omnibus: %v\n", err)
+		}
+		return exit.code
 	case errors.Is(err, errReported):
 		return exitFailed
 	case !started || errors.As(err, &usage):
@@ -58,7 +74,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 func newRootCmd(onStart func()) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "omnibus",
-		Short: "Check, draw and measure pipelines of a message bus",
+		Short: "Run, watch, check and measure pipelines of a message bus",
 		Args:  knownVerb,
 		RunE: func(*cobra.Command, []string) error {
 			return &usageError{"which command?"}

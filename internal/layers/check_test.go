@@ -65,7 +65,7 @@ func checkBans(folders []folder, bans []ban) []string {
 				continue
 			}
 			for _, b := range bans {
-				if b.covers(part(dir.path)) && (b.tests || !f.isTest()) {
+				if b.covers(dir.path) && (b.tests || !f.isTest()) {
 					broken = append(broken, b.find(at(dir, f), f.imports)...)
 				}
 			}
@@ -74,11 +74,12 @@ func checkBans(folders []folder, bans []ban) []string {
 	return broken
 }
 
-func (b ban) covers(part string) bool {
-	if slices.Contains(b.except, part) {
+func (b ban) covers(rel string) bool {
+	in := func(part string) bool { return within(rel, part) }
+	if slices.ContainsFunc(b.except, in) {
 		return false
 	}
-	return len(b.from) == 0 || slices.Contains(b.from, part)
+	return len(b.from) == 0 || slices.ContainsFunc(b.from, in)
 }
 
 func (b ban) find(who string, imports []string) []string {

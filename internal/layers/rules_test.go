@@ -21,6 +21,16 @@ var layers = []layer{
 		reason: "internal packages are small leaves that every layer shares; one that needs a layer belongs into that layer",
 	},
 	{
+		part:   "internal/wire",
+		may:    []string{"messages"},
+		reason: "it turns messages into bytes and back, for a host that is not believed and a client that is not: it knows no socket, no store and no bus, so that its tests need none",
+	},
+	{
+		part:   "internal/peer",
+		may:    []string{"internal/wire"},
+		reason: "it moves packets and descriptors and watches processes; what they are for is the bus's business",
+	},
+	{
 		part:   "messages",
 		reason: "messages say what travels and know nobody who sends or reads them; every layer above ringbuf imports them",
 	},
@@ -46,7 +56,7 @@ var layers = []layer{
 	},
 	{
 		part:   "bus",
-		may:    []string{"actors", "shmstore", "ringbuf", "codec", "messages", "internal"},
+		may:    []string{"actors", "shmstore", "ringbuf", "codec", "messages", "internal/peer", "internal/wire", "internal"},
 		reason: "a program can build a bus from code alone, without configuration files or the command",
 	},
 	{
@@ -55,13 +65,26 @@ var layers = []layer{
 		reason: "configuration describes a bus; the command line decides what to do with it",
 	},
 	{
+		part:   "internal/host/child",
+		reason: "it runs processes and knows nothing of stages: what a process is for, its owner says",
+	},
+	{
+		part:   "internal/host/doctor",
+		reason: "it asks the kernel and nobody else, so that it works where nothing else does",
+	},
+	{
+		part:   "internal/host",
+		may:    []string{"internal/host/child", "config", "bus", "actors", "shmstore", "codec", "messages", "internal"},
+		reason: "it is a program around the bus, for the command alone; whoever embeds the bus gets no process manager and no web server",
+	},
+	{
 		part:   "internal/bench",
 		may:    []string{"bus", "actors", "shmstore", "codec", "messages", "internal"},
 		reason: "it measures what a program sees that embeds the bus, and is itself for the command and the benchmarks alone",
 	},
 	{
 		part:   "cmd",
-		may:    []string{"internal/bench", "config", "bus", "actors", "shmstore", "ringbuf", "codec", "messages", "internal"},
+		may:    []string{"internal/host", "internal/host/doctor", "internal/bench", "config", "bus", "actors", "shmstore", "ringbuf", "codec", "messages", "internal"},
 		reason: "commands stand at the top",
 	},
 	{
@@ -90,6 +113,12 @@ var bans = []ban{
 		reason: "its stock mailboxes and Stop lose messages in silence; package actors alone deals with that. Use what actors exports",
 	},
 	{
+		path:   "github.com/cloudwego/shmipc-go",
+		except: []string{"internal/bench"},
+		tests:  true,
+		reason: "it is what the lanes are measured against, and nothing else: a program that embeds the bus must not pay for it",
+	},
+	{
 		path:   "google.golang.org/grpc",
 		from:   library,
 		reason: "whoever embeds the bus on one host must not pay for a network stack. Put a transport into a package of its own",
@@ -101,8 +130,13 @@ var bans = []ban{
 	},
 	{
 		path:   "net/http",
-		from:   library,
-		reason: "the library serves nothing; hand figures out as values and let the program serve them",
+		except: []string{"internal/host", "examples"},
+		reason: "the library serves nothing; hand figures out as values and let the host, or the program, serve them",
+	},
+	{
+		path:   "github.com/prometheus",
+		except: []string{"internal/host"},
+		reason: "the library counts and does not export; hand figures out as values, which internal/host turns into metrics",
 	},
 	{
 		path:   "os",
@@ -163,6 +197,11 @@ var closures = []ban{
 		path:   "github.com/nats-io",
 		from:   []string{"bus"},
 		reason: "embedding the bus on one host must not pull in a network stack; find the import that brings it with `go list -deps ./bus`",
+	},
+	{
+		path:   "github.com/cloudwego/shmipc-go",
+		from:   []string{"bus"},
+		reason: "embedding the bus must not pull in what it is measured against; find the import that brings it with `go mod why -m github.com/cloudwego/shmipc-go`",
 	},
 	{
 		path:   "testing",

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+
+	"github.com/omnibus-runtime/omnibus/internal/bench"
+)
+
+const benchIPCLong = `Measure what it costs to hand a payload to another process, beside a Unix
+stream socket in the same run:
+
+  ipc/round-trip   a payload there and one of the same size back, every line of
+                   which is read; the times are of both ways together
+  ipc/one-way      payloads there, until the last was read
+      lane-*       in the frames of a lane: what a bus does with small payloads
+      handle-*     in a store, with handles in a lane, waiting by parking, by the
+                   default ladder, or by spinning on a processor for each side
+      bus          to a stage in another process, through a bus
+      packets      through a socket that keeps message bounds
+      shmipc       through shared memory, by github.com/cloudwego/shmipc-go
+  ipc/hand-over    what is in the store already, beside 64 bytes: 64 MiB of which
+                   the ends are read, or every page
+  ipc/python       1 MiB to a stage in Python and back, beside Python's
+                   multiprocessing.Queue
+
+The command runs itself as the other process. All sides take turns, in slices of
+some milliseconds, and the figures are medians. Those with an x say how many times
+as fast as the baseline; their targets are lower bounds. It takes a minute, and
+1.6 GiB of memory; --store-bytes 67108864 leaves out what needs so much.`
+
+func newBenchIPCCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ipc",
+		Short: "Measure payloads between processes against sockets",
+		Long:  benchIPCLong,
+	}
+	measures(cmd, bench.RunIPC, bench.NamesIPC)
+	cmd.AddCommand(&cobra.Command{
+		Use:    "peer DESCRIPTION",
+		Short:  "Be the other process of a measurement",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			// An interrupt typed at the terminal is for the process that measures.
+			signal.Ignore(os.Interrupt)
+			return bench.Peer(cmd.Context(), args[0], cmd.InOrStdin())
+		},
+	})
+	return cmd
+}

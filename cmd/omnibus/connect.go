@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// findingHelp ends the help of every verb that talks to a host.
+const findingHelp = `
+The host is the one at --socket, or of the bus --bus, or at $OMNIBUS_SOCKET, and
+else the only one that runs.`
+
+// joinTimeout bounds how long a host may take to let this program in.
+const joinTimeout = 10 * time.Second
+
+// callArenaBytes is the memory for payloads of a verb that sends none.
+const callArenaBytes = 64 << 10
+
+// A finder holds the flags that say which host is meant.
+type finder struct{ bus, socket string }
+
+func (f *finder) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.bus, "bus", "", "the host of the bus `NAME`")
+	cmd.Flags().StringVar(&f.socket, "socket", "", "the host at the socket `PATH`")
+	cmd.Long += "\n" + findingHelp
+}
+
+// path returns the socket of the host that is meant.
+func (f *finder) path() (string, error) {
+	switch {
+	case f.socket != "" && f.bus != "":
+		return "", &usageError{"--bus and --socket both say which host is meant: keep one of them"}
+	case f.socket != "":
+		return f.socket, nil
+	case f.bus != "":
+		return bus.SocketPath(f.bus), nil
+	case os.Getenv(bus.EnvSocket) != "":
+		return os.Getenv(bus.EnvSocket), nil
+	}
+	dir := filepath.Dir(bus.SocketPath("bus"))
+	found, err := sockets(dir)
+	switch {
+	case err != nil:
+		return "", err
+	case len(found) == 0:
+		return "", fmt.Errorf("no host runs: there is no socket in %s; start one with `omnibus run FILE`, or name its socket with --socket", dir)
+	case len(found) > 1:
+		return "", fmt.Errorf("several hosts run: choose one with --bus\n  %s", strings.Join(names(found), "\n  "))
+	}
+	return found[0], nil
+}
+
+// sockets lists the sockets of hosts in a folder. When there are several, those
+// that nobody answers at are left out: a host that was killed leaves its own.
+func sockets(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var all, live []string
+	for _, e := range entries {
+		host := strings.HasSuffix(e.Name(), ".sock") && !strings.HasSuffix(e.Name(), ".http.sock")
+		if e.Type() == fs.ModeSocket && host {
+			all = append(all, filepath.Join(dir, e.Name()))
+		}
+	}
+	if len(all) < 2 {
+		return all, nil
+	}
+	for _, path := range all {
+		c, err := net.Dial("unixpacket", path)
+		if err == nil {
+			_ = c.Close()
+			live = append(live, path)
+		}
+	}
+	return live, nil
+}
+
+func names(sockets []string) []string {
+	all := make([]string, len(sockets))
+	for i, path := range sockets {
+		all[i] = strings.TrimSuffix(filepath.Base(path), ".sock")
+	}
+	return all
+}
+
+// join connects to the host that is meant. The function it returns leaves.
+func (f *finder) join(ctx context.Context, name string, opts bus.JoinOptions) (*bus.Node, func(), error) {
+	path, err := f.path()
+	if err != nil {
+		return nil, nil, err
+	}
+	opts.Socket, opts.Bus = path, f.bus
+	joining, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	node, err := bus.Join(joining, name, opts)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return node, func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), joinTimeout)
+		defer cancel()
+		_ = node.Close(closing) // this program ends: nothing is left to wait for
+	}, nil
+}
+
+// call asks the host a question and returns the answer, which is JSON.
+func (f *finder) call(cmd *cobra.Command, method string, arguments any) ([]byte, error) {
+	node, leave, err := f.join(cmd.Context(), "omnibus "+cmd.Name(), bus.JoinOptions{
+		Store: shmstore.Options{ArenaBytes: callArenaBytes}, MaxRequests: 1,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	args, err := json.Marshal(arguments)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := node.Call(cmd.Context(), method, args)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", method, err)
+	}
+	return answer, nil
+}
+
+// ask is call for an answer that is shown as T, or as it came with -o json.
+func ask[T any](cmd *cobra.Command, f *finder, output *choice, method string, arguments any, show func(T) error) error {
+	answer, err := f.call(cmd, method, arguments)
+	if err != nil {
+		return err
+	}
+	if output.word == outputJSON {
+		return writeJSON(cmd.OutOrStdout(), json.RawMessage(answer))
+	}
+	var v T
+	if err := json.Unmarshal(answer, &v); err != nil {
+		return fmt.Errorf("the host's answer to %s: %w", method, err)
+	}
+	return show(v)
+}

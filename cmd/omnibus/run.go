@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/omnibus-runtime/omnibus/config"
+	"github.com/omnibus-runtime/omnibus/internal/host"
+)
+
+func init() { addVerb(newRunCmd) }
+
+const runLong = `Run a pipeline: start the processes of its stages, let them exchange payloads
+through shared memory, and start them again when they end.
+
+Each stage says under omnibus: how its processes come about:
+
+  stages:
+    - stage_id: talker
+      omnibus: {exec: [python3, talker.py], replicas: 2}   # started by the host
+    - stage_id: vocoder
+      omnibus: {attach: true}                              # started by somebody else
+
+Processes find the host by OMNIBUS_SOCKET and OMNIBUS_BUS, and learn what they are
+to do by OMNIBUS_STAGE and OMNIBUS_REPLICA. When each has served its stage, the
+line "ready: ..." goes to standard error.
+
+With a command behind --, or omnibus: {main: [...]} in the file, that is run as soon
+as the bus is ready, with the terminal and the same environment; the run ends when
+it does, with its exit code.
+
+The first interrupt (or SIGTERM) drains: open requests get the grace to end, then
+the processes are stopped, a stage after those that feed it. The second one ends the
+run at once. The exit code is 0 when all went well, 1 when something failed, and 2
+when the file cannot be run.`
+
+const runExample = `  omnibus run pipeline.yaml
+  omnibus run pipeline.yaml -- python3 client.py --text "hello"
+  omnibus run pipeline.yaml -- omnibus submit input.bin > output.bin
+  omnibus run pipeline.yaml --http 127.0.0.1:9464 --log-level info`
+
+func newRunCmd() *cobra.Command {
+	var opts host.Options
+	level := newChoice("warn", "debug", "info", "error")
+	format := newOutput()
+	cmd := &cobra.Command{
+		Use:     "run FILE [-- COMMAND ARG...]",
+		Short:   "Run a pipeline, with its stages as processes",
+		Long:    runLong,
+		Example: runExample,
+		Args:    runArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.Main = args[1:]
+			opts.Logger = newLogger(cmd.ErrOrStderr(), level.word, format.word)
+			return runHost(cmd, args[0], opts)
+		},
+	}
+	cmd.Flags().StringVar(&opts.Socket, "socket", "", "listen at the socket `PATH`, whatever the file says")
+	cmd.Flags().StringVar(&opts.HTTP, "http", "", "serve metrics and health at `WHERE`: a loopback host:port, or the path of a socket")
+	cmd.Flags().DurationVar(&opts.Grace, "grace", 0, "what open requests have when the run drains (default 10s)")
+	cmd.Flags().Var(level, "log-level", "what is worth a line on standard error")
+	cmd.Flags().Var(format, "log-format", "form of those lines")
+	return cmd
+}
+
+// runArgs wants a file, and a command only behind --.
+func runArgs(cmd *cobra.Command, args []string) error {
+	dash := cmd.ArgsLenAtDash()
+	if dash < 0 {
+		dash = len(args)
+	}
+	switch {
+	case dash == 0:
+		return errors.New("which pipeline file?")
+	case dash > 1:
+		return fmt.Errorf("one file, and then -- before a command: what is %q?", args[1])
+	case dash < len(args) && args[dash] == "":
+		return errors.New("the command behind -- is empty")
+	}
+	return nil
+}
+
+func newLogger(to io.Writer, level, format string) *slog.Logger {
+	var l slog.Level
+	_ = l.UnmarshalText([]byte(level)) // one of the flag's words
+	opts := &slog.HandlerOptions{Level: l}
+	if format == outputJSON {
+		return slog.New(slog.NewJSONHandler(to, opts))
+	}
+	return slog.New(slog.NewTextHandler(to, opts))
+}
+
+func runHost(cmd *cobra.Command, file string, opts host.Options) error {
+	p, err := config.Load(file)
+	if err != nil {
+		return &exitError{exitUsage, report(cmd, err)}
+	}
+	ctx, stop := drainOnSignal(cmd.Context(), cmd.ErrOrStderr(), &opts)
+	defer stop()
+	opts.Pipeline, opts.Stdin, opts.Stdout, opts.Stderr = p, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	err = host.Run(ctx, opts)
+	var failed *host.MainError
+	switch {
+	case errors.Is(err, host.ErrConfig):
+		return &exitError{exitUsage, &buildError{err}}
+	case errors.As(err, &failed):
+		return &exitError{failed.Code, err}
+	}
+	return err
+}
+
+// buildError is why a file cannot be run, in the form that editors can follow.
+type buildError struct{ error }
+
+func (e *buildError) Error() string {
+	return strings.NewReplacer(
+		host.ErrConfig.Error()+": ", "",
+		config.ErrBuild.Error()+": ", "",
+		config.ErrNoTransport.Error()+":\n", "",
+	).Replace(e.error.Error())
+}
+
+// drainOnSignal ends the context at the first signal, and says so, and closes
+// opts.Quit at the second.
+func drainOnSignal(parent context.Context, stderr io.Writer, opts *host.Options) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	quit, over := make(chan struct{}), make(chan struct{})
+	opts.Quit = quit
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-over:
+				return
+			case s := <-signals:
+				switch n {
+				case 0:
+					fmt.Fprintf(stderr, "%v: draining; once more ends it at once\n", s)
+					cancel(causeOf(s))
+				case 1:
+					close(quit)
+				}
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(over)
+		cancel(nil)
+	}
+}
+
+func causeOf(s os.Signal) error {
+	if s == os.Interrupt {
+		return host.Interrupt{}
+	}
+	return errors.New(s.String())
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// stageMain is the program "stage" of the scripts: it serves the stage that a
+// host started it for, and those that its arguments name, with capital letters.
+func stageMain() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	n, err := bus.Join(ctx, "stage", bus.JoinOptions{})
+	if err == nil {
+		var specs []bus.StageSpec
+		for _, name := range append([]string{os.Getenv(bus.EnvStage)}, os.Args[1:]...) {
+			specs = append(specs, bus.StageSpec{Name: name, Handle: capitals})
+		}
+		err = errors.Join(n.Serve(ctx, specs...), n.Close(context.Background()))
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+}
+
+// capitals handles an input, and worse when told to.
+func capitals(t *bus.Task, d *bus.Delivery) error {
+	switch in := string(d.Bytes()); {
+	case strings.HasPrefix(in, "crash"):
+		fmt.Println("no such voice")
+		os.Exit(3)
+	case strings.HasPrefix(in, "fail"):
+		return errors.New("no such language")
+	case strings.HasPrefix(in, "wait"):
+		<-t.Context().Done()
+		return nil
+	case d.PayloadCodec() == codec.IDMsgpack:
+		var v any
+		if err := d.Decode(&v); err != nil {
+			return err
+		}
+		return t.Emit(map[string]any{"was": v})
+	}
+	out := bytes.ToUpper(d.Bytes())
+	w, err := t.Reserve(len(out), codec.IDRaw)
+	if err != nil {
+		return err
+	}
+	copy(w.Bytes(), out)
+	return w.Send(len(out))
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/host"
+	"github.com/omnibus-runtime/omnibus/messages"
+)
+
+func init() { addVerb(newStatusCmd) }
+
+func newStatusCmd() *cobra.Command {
+	var at finder
+	output := newOutput()
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what a running pipeline is doing",
+		Long: `Show the stages and processes of a running pipeline, what is under way on its
+edges, and what each request waits for.
+
+WINDOW is what one request may have under way on an edge, in deliveries and bytes;
+UNDER WAY and QUEUED are sums over all requests: what was sent and is not finished,
+and what waits for credit. P50 and P99 are from sent to handled.`,
+		Example: `  omnibus status
+  omnibus status --bus speech -o json | jq .requests`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return ask(cmd, &at, output, "status", nil, func(s host.Status) error {
+				return writeStatus(cmd.OutOrStdout(), &s)
+			})
+		},
+	}
+	at.addTo(cmd)
+	cmd.Flags().VarP(output, "output", "o", "form of the result")
+	return cmd
+}
+
+// caller stands for whoever submits requests, at the ends of edges.
+const caller = "caller"
+
+func writeStatus(to io.Writer, s *host.Status) error {
+	var out strings.Builder
+	fmt.Fprintf(&out, "bus %s, %s, process %d, up %s\n", s.Bus, s.Phase, s.PID, timeText(s.Age))
+	fmt.Fprintf(&out, "socket %s\nhttp   %s\n", s.Socket, s.HTTP)
+	for _, t := range []*table{stageTable(s), processTable(s), edgeTable(s), requestTable(s)} {
+		if len(t.rows) > 0 {
+			out.WriteByte('\n')
+		}
+		if err := t.write(&out); err != nil {
+			return err
+		}
+	}
+	st := &s.Stats
+	fmt.Fprintf(&out, "\nrequests  %d live, %d completed, %d failed, %d aborted, %d past their deadline\n",
+		st.Live, st.Completed, st.Failed, st.Aborted, st.Deadline)
+	fmt.Fprintf(&out, "store     %s of %s used, %s\n",
+		sizeText(st.Store.ArenaBytes-st.Store.FreeBytes), sizeText(st.Store.ArenaBytes), plural(st.Store.Objects, "payload"))
+	_, err := io.WriteString(to, out.String())
+	return err
+}
+
+func stageTable(s *host.Status) *table {
+	t := &table{heading: []string{"STAGE", "PROCESSES", "SLOTS TAKEN", "QUEUED", ""}}
+	served := make(map[string]host.StageStatus)
+	for _, st := range s.Stages {
+		served[st.Stage] = st
+	}
+	for _, st := range s.Stats.Stages {
+		by, ok := served[st.Name]
+		processes, note := "in the host", ""
+		if ok {
+			processes = fmt.Sprintf("%d of %d", by.Serving, by.Expected)
+			if by.Attach {
+				processes = fmt.Sprintf("%d attached", by.Serving)
+			}
+		}
+		switch {
+		case by.GivenUp:
+			note = "given up: requests that need it fail"
+		case ok && by.Serving == 0:
+			note = "nobody serves it: requests wait"
+		}
+		t.add(st.Name, processes, fmt.Sprintf("%d of %d", st.Slots-st.SlotsFree, st.Slots), st.Queued, note)
+	}
+	return t
+}
+
+// processTable lists the processes that the host started, and behind them those
+// that attached by themselves.
+func processTable(s *host.Status) *table {
+	t := &table{heading: []string{"PROCESS", "PID", "STATE", "FOR", "RESTARTS", "HOLDS", "REQUESTS", "ARENA", "LAST EXIT"}}
+	attached := make(map[int][]bus.ProcessStats) // by pid: one may attach several times
+	for _, p := range s.Processes {
+		if p.PID == os.Getpid() {
+			continue // it only asks
+		}
+		attached[p.PID] = append(attached[p.PID], p)
+	}
+	for _, c := range s.Children {
+		var held, requests int
+		var arena bus.ArenaStats
+		state := c.State
+		for _, p := range attached[c.PID] {
+			held, requests = held+p.Held, requests+p.Requests
+			arena.Bytes, arena.Used = arena.Bytes+p.Arena.Bytes, arena.Used+p.Arena.Used
+			if p.Stopped {
+				state = "stopped (SIGSTOP)"
+			}
+		}
+		delete(attached, c.PID)
+		pid := "-"
+		if c.PID != 0 {
+			pid = fmt.Sprint(c.PID)
+		}
+		t.add(c.Name, pid, state, timeText(c.For), c.Restarts, held, requests, arenaText(arena), lastExit(c))
+	}
+	for _, p := range s.Processes {
+		if _, mine := attached[p.PID]; !mine {
+			continue
+		}
+		state := "attached"
+		if p.Stopped {
+			state = "stopped (SIGSTOP)"
+		}
+		t.add(cmp.Or(strings.Join(p.Stages, ","), p.Name, "-"), p.PID, state, timeText(p.Age), "-", p.Held, p.Requests, arenaText(p.Arena), "-")
+	}
+	return t
+}
+
+// lastExit is why a process ended, and why none came after it.
+func lastExit(c host.ChildStatus) string {
+	if c.Error != "" {
+		return fmt.Sprintf("%s (given up: %s)", c.LastExit, c.Error)
+	}
+	return cmp.Or(c.LastExit, "-")
+}
+
+func arenaText(a bus.ArenaStats) string {
+	if a.Bytes == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%s of %s", sizeText(a.Used), sizeText(a.Bytes))
+}
+
+func edgeTable(s *host.Status) *table {
+	t := &table{heading: []string{"EDGE", "WINDOW", "UNDER WAY", "QUEUED", "DELIVERED", "BYTES", "DROPPED", "P50", "P99"}}
+	sums := make(map[string]bus.EdgeStatus)
+	for _, r := range s.Requests {
+		for _, e := range r.Edges {
+			sum := sums[e.Edge]
+			sum.Deliveries, sum.Bytes, sum.Queued = sum.Deliveries+e.Deliveries, sum.Bytes+e.Bytes, sum.Queued+e.Queued
+			sums[e.Edge] = sum
+		}
+	}
+	edges := slices.Clone(s.Stats.Edges)
+	slices.SortStableFunc(edges, func(a, b bus.EdgeStats) int { return position(a) - position(b) })
+	for _, e := range edges {
+		sum := sums[e.From+"->"+e.To]
+		under := "0"
+		if sum.Deliveries > 0 {
+			under = fmt.Sprintf("%d, %s", sum.Deliveries, sizeText(sum.Bytes))
+		}
+		window := sizeText(e.WindowBytes)
+		if e.Window > 0 {
+			window = fmt.Sprintf("%d, %s", e.Window, window)
+		}
+		t.add(edgeText(e.From, e.To), window, under, sum.Queued, e.Deliveries, sizeText(e.Bytes), e.Dropped, timeText(e.P50), timeText(e.P99))
+	}
+	return t
+}
+
+// position puts inputs first and results last.
+func position(e bus.EdgeStats) int {
+	switch {
+	case e.From == "":
+		return 0
+	case e.To == "":
+		return 2
+	}
+	return 1
+}
+
+func edgeText(from, to string) string { return cmp.Or(from, caller) + " -> " + cmp.Or(to, caller) }
+
+func requestTable(s *host.Status) *table {
+	t := &table{heading: []string{"REQUEST", "AGE", "UNDER WAY", "WAITS FOR"}}
+	for _, r := range s.Requests {
+		var deliveries int
+		var bytes int64
+		for _, e := range r.Edges {
+			deliveries, bytes = deliveries+e.Deliveries, bytes+e.Bytes
+		}
+		_, waits, found := strings.Cut(r.State, "): ")
+		if !found {
+			waits = r.State
+		}
+		t.add(messages.RequestID(r.ID), timeText(r.Age), fmt.Sprintf("%d, %s", deliveries, sizeText(bytes)), waits)
+	}
+	return t
+}

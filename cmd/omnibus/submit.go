@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+func init() { addVerb(newSubmitCmd) }
+
+// The exit codes of submit for requests that did not complete, besides
+// exitFailed.
+const (
+	exitAborted  = 3
+	exitDeadline = 4
+)
+
+const submitLong = `Submit a request with one input, and write its results to standard output as
+they come.
+
+The input is what the file holds, or standard input, as raw bytes. With --json it
+is a JSON value, which the first stages get as msgpack. Results are
+written as the bytes they are; with --json, or -o json, each becomes a line of JSON
+with its edge, key, codec and size, and with its value unless that is raw bytes.
+
+The exit code says how the request ended: 0 completed, 1 failed, 3 aborted,
+4 past its deadline. An interrupt aborts it.
+
+With --count the same input is submitted again and again, --concurrency at a time.
+The results are received and dropped, and a summary is written instead.`
+
+const submitExample = `  omnibus submit input.bin > output.bin
+  echo '{"text": "hello"}' | omnibus submit --json
+  omnibus submit input.bin --count 1000 --concurrency 8
+  omnibus submit input.bin --deadline 2s --bus speech`
+
+// A submission is what the flags of submit say.
+type submission struct {
+	at          finder
+	asJSON      bool
+	deadline    time.Duration
+	count       int
+	concurrency int
+	output      *choice
+}
+
+func newSubmitCmd() *cobra.Command {
+	s := &submission{output: newOutput()}
+	cmd := &cobra.Command{
+		Use:     "submit [FILE|-]",
+		Short:   "Submit a request and write its results",
+		Long:    submitLong,
+		Example: submitExample,
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if s.count < 1 || s.concurrency < 1 || s.deadline < 0 {
+				return &usageError{"--count and --concurrency are at least 1, --deadline is not negative"}
+			}
+			input, err := s.read(cmd, args)
+			if err != nil {
+				return err
+			}
+			return s.run(cmd, input)
+		},
+	}
+	s.at.addTo(cmd)
+	cmd.Flags().BoolVar(&s.asJSON, "json", false, "the input is JSON, and so are the results")
+	cmd.Flags().DurationVar(&s.deadline, "deadline", 0, "what a request may take (default no limit)")
+	cmd.Flags().IntVar(&s.count, "count", 1, "submit the input `N` times")
+	cmd.Flags().IntVar(&s.concurrency, "concurrency", 1, "have `M` requests open at a time")
+	cmd.Flags().VarP(s.output, "output", "o", "form of the results, or of the summary")
+	return cmd
+}
+
+// read returns the input: bytes, or a value.
+func (s *submission) read(cmd *cobra.Command, args []string) (any, error) {
+	var data []byte
+	var err error
+	if len(args) == 0 || args[0] == "-" {
+		data, err = io.ReadAll(cmd.InOrStdin())
+	} else {
+		data, err = os.ReadFile(args[0])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the input: %w", err)
+	}
+	if !s.asJSON {
+		return data, nil
+	}
+	var v any
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber() // whole numbers stay whole
+	if err := dec.Decode(&v); err != nil {
+		return nil, fmt.Errorf("the input is no JSON: %w", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("the input is more than one JSON value: submit them one by one")
+	}
+	return numbers(v)
+}
+
+// numbers turns the numbers of JSON into those of msgpack.
+func numbers(v any) (any, error) {
+	var err error
+	switch v := v.(type) {
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n, nil
+		}
+		f, err := v.Float64()
+		if err != nil {
+			return nil, fmt.Errorf("the number %v in the input: %w", v, err)
+		}
+		return f, nil
+	case []any:
+		for i := range v {
+			if v[i], err = numbers(v[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for k := range v {
+			if v[k], err = numbers(v[k]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
+}
+
+func (s *submission) run(cmd *cobra.Command, input any) error {
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	node, leave, err := s.at.join(ctx, "omnibus submit", bus.JoinOptions{MaxRequests: s.concurrency})
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if s.count > 1 {
+		return s.load(ctx, cmd.OutOrStdout(), node, input)
+	}
+	write := writeRaw
+	if s.asJSON || s.output.word == outputJSON {
+		write = writeLine
+	}
+	return outcomeError(s.one(ctx, node, input, func(d *bus.Delivery) error { return write(cmd.OutOrStdout(), d) }))
+}
+
+// deadlineSlack is how long after its deadline the host may take to say that a
+// request is past it.
+const deadlineSlack = time.Second
+
+// one submits the input and takes each result.
+func (s *submission) one(ctx context.Context, node *bus.Node, input any, take func(*bus.Delivery) error) error {
+	var opts []bus.SubmitOption
+	if s.deadline > 0 {
+		at := time.Now().Add(s.deadline)
+		opts = append(opts, bus.WithDeadline(at))
+		var cancel context.CancelFunc // for a host that does not answer
+		ctx, cancel = context.WithDeadline(ctx, at.Add(deadlineSlack))
+		defer cancel()
+	}
+	r, err := node.Stream(ctx, opts...)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if raw, ok := input.([]byte); ok {
+		err = r.Input(ctx).EmitBytes(raw, bus.Last())
+	} else {
+		err = r.Send(ctx, input, bus.Last())
+	}
+	if err != nil {
+		return err
+	}
+	for {
+		d, err := r.Recv(ctx)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		err = take(d)
+		_ = d.Finish(nil) // it is ours alone
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func writeRaw(to io.Writer, d *bus.Delivery) error {
+	_, err := to.Write(d.Bytes())
+	return err
+}
+
+// outcomeError gives the end of a request its exit code.
+func outcomeError(err error) error {
+	switch {
+	case errors.Is(err, bus.ErrDeadline), errors.Is(err, context.DeadlineExceeded):
+		return &exitError{exitDeadline, err}
+	case errors.Is(err, bus.ErrAborted), errors.Is(err, context.Canceled):
+		return &exitError{exitAborted, err}
+	}
+	return err
+}

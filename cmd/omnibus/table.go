@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// A table writes rows of cells below a heading, with a blank line before all
+// tables but the first.
+type table struct {
+	heading []string
+	rows    [][]string
+}
+
+func (t *table) add(cells ...any) {
+	row := make([]string, len(cells))
+	for i, c := range cells {
+		row[i] = fmt.Sprint(c)
+	}
+	t.rows = append(t.rows, row)
+}
+
+// write writes the table, unless it has no rows.
+func (t *table) write(to io.Writer) error {
+	if len(t.rows) == 0 {
+		return nil
+	}
+	var aligned strings.Builder
+	w := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
+	for _, row := range append([][]string{t.heading}, t.rows...) {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for line := range strings.Lines(aligned.String()) {
+		if _, err := fmt.Fprintln(to, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sizeText writes bytes with three digits and a binary unit.
+func sizeText(bytes int64) string {
+	const step = 1024
+	v, unit := float64(bytes), 0
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for v >= step && unit < len(units)-1 {
+		v /= step
+		unit++
+	}
+	if unit == 0 || v == float64(int64(v)) {
+		return fmt.Sprintf("%d %s", int64(v), units[unit])
+	}
+	return fmt.Sprintf("%.1f %s", v, units[unit])
+}
+
+// timeText rounds a time to what the eye can use.
+func timeText(d time.Duration) string {
+	switch {
+	case d == 0:
+		return "-"
+	case d < time.Microsecond:
+		return d.String()
+	case d < time.Millisecond:
+		return d.Round(time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(10 * time.Microsecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}

@@ -1,0 +1,196 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// killWait is how long a process may take to vanish after SIGKILL. It takes
+// that long only where the kernel cannot let go of it.
+const killWait = 5 * time.Second
+
+// maxAttached bounds the descendants of one process that are remembered.
+const maxAttached = 64
+
+// stopped is the reason of a death by Stop.
+const stopped = "stopped"
+
+// A Child is a program that is kept running.
+type Child struct {
+	spec    Spec
+	manager *Manager
+	backoff history // of the supervising goroutine
+
+	stopOnce, hasteOnce sync.Once
+	stop                chan struct{} // closed by Stop: end
+	haste               chan struct{} // closed by Stop: without grace
+	done                chan struct{} // closed when it has ended for good
+
+	mu       sync.Mutex
+	run      *run // the present process, or the last one
+	state    State
+	since    time.Time
+	restarts int
+	death    *Death
+	err      error
+}
+
+// A run is one process of a child. The fields are guarded by the child's mutex.
+type run struct {
+	process
+	started  time.Time
+	ready    chan struct{} // closed by Ready
+	attached []int         // the pids that Ready was called with
+	reason   string        // why this package ended it
+	death    *Death        // nil while it lives; set before buried is closed
+	buried   chan struct{}
+}
+
+func newChild(s Spec, m *Manager) *Child {
+	return &Child{
+		spec: s, manager: m,
+		backoff: history{Backoff: s.Backoff},
+		stop:    make(chan struct{}),
+		haste:   make(chan struct{}),
+		done:    make(chan struct{}),
+		state:   Starting, since: time.Now(),
+	}
+}
+
+// Name returns the name of the spec.
+func (c *Child) Name() string { return c.spec.Name }
+
+// Done returns a channel that is closed when the child has ended for good.
+func (c *Child) Done() <-chan struct{} { return c.done }
+
+// Ready says that the process does what it was started for, and stops the
+// start timeout. The pid may be that of a descendant in its group: a program
+// may be started through another, such as a shell. Ready reports whether the
+// process is the child's present one, in time and not about to be ended.
+func (c *Child) Ready(pid int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.run == nil || c.run.reason != "" || c.run.death != nil || !c.run.owns(pid) {
+		return false
+	}
+	if len(c.run.attached) == 0 {
+		close(c.run.ready)
+		c.setState(Running)
+	}
+	if !slices.Contains(c.run.attached, pid) && len(c.run.attached) < maxAttached {
+		c.run.attached = append(c.run.attached, pid)
+	}
+	return true
+}
+
+// Kill kills the present process and its group, if there is one. What comes
+// then is up to the policy. The reason becomes that of the [Death].
+func (c *Child) Kill(reason string) {
+	c.mu.Lock()
+	r := c.run
+	c.mu.Unlock()
+	if r != nil {
+		c.end(r, reason, process.kill)
+	}
+}
+
+// Stop ends the child for good: SIGTERM to its group, SIGKILL after the grace
+// or when ctx ends, whichever is first. It returns when the process is gone,
+// everything read and the last event delivered, or with an error that wraps
+// [ErrStuck]. It may be called any number of times.
+func (c *Child) Stop(ctx context.Context) error {
+	c.stopOnce.Do(func() { close(c.stop) })
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		c.hasteOnce.Do(func() { close(c.haste) })
+	case <-time.After(c.spec.Grace):
+		// The supervisor, whose own clock this is, kills now.
+	}
+	select {
+	case <-c.done:
+		return nil
+	case <-time.After(killWait):
+		return fmt.Errorf("child: stop %s (pid %d): %w", c.spec.Name, c.Status().PID, ErrStuck)
+	}
+}
+
+// Status returns what the child is doing.
+func (c *Child) Status() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := Status{
+		Name: c.spec.Name, State: c.state, Since: c.since, Restarts: c.restarts,
+		LastExit: c.death, Err: c.err,
+	}
+	if c.run != nil {
+		s.Lines = c.run.lines(c.manager.opts.LogLines)
+		if c.run.death == nil {
+			s.PID = c.run.pid()
+		}
+	}
+	return s
+}
+
+// setState wants the mutex held.
+func (c *Child) setState(s State) {
+	if c.state != s {
+		c.state, c.since = s, time.Now()
+	}
+}
+
+// begin starts a process.
+func (c *Child) begin() (*run, error) {
+	p, err := c.manager.start(&c.spec)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{process: p, started: time.Now(), ready: make(chan struct{}), buried: make(chan struct{})}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.run = r
+	c.setState(Starting)
+	return r, nil
+}
+
+// end signals a process that is to end.
+func (c *Child) end(r *run, reason string, signal func(process)) {
+	c.mu.Lock()
+	c.condemn(r, reason)
+	c.mu.Unlock()
+	signal(r.process)
+}
+
+// condemn notes that a process is about to be ended, and why if it is the first
+// reason. It cannot become ready any more. The mutex must be held.
+func (c *Child) condemn(r *run, reason string) {
+	if r.death != nil {
+		return
+	}
+	if r.reason == "" {
+		r.reason = reason
+	}
+	c.setState(Stopping)
+}
+
+// find returns the present process, and whether the pid is one of it.
+func (c *Child) find(pid int) (*run, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.run
+	if r == nil || r.death != nil {
+		return nil, false
+	}
+	return r, r.owns(pid) || slices.Contains(r.attached, pid)
+}
+
+// isPermanent says that starting again is of no use.
+func isPermanent(err error) bool {
+	var start *StartError
+	return errors.Is(err, ErrClosed) || errors.As(err, &start) && start.permanent()
+}

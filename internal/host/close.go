@@ -1,0 +1,140 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// close drains and takes everything down that open and run have made. The
+// error that ended the run, if one did, leaves no time for requests.
+func (h *host) close(ctx context.Context, failed error) error {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // it may be over: that is why we are here
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-h.opts.Quit:
+			cancel(errQuit)
+		case <-ctx.Done():
+		}
+	}()
+	h.mu.Lock()
+	served := h.phase == PhaseReady
+	h.phase = PhaseDraining
+	h.mu.Unlock()
+	if served && failed == nil {
+		h.drainRequests(ctx)
+	}
+	errs := []error{h.stopProcesses(ctx), h.main.result()}
+	var stats bus.Stats
+	if h.server != nil {
+		stats = h.bus.Stats()
+	}
+	broken := h.closeBus()
+	if served {
+		h.summarise(stats, broken)
+	}
+	return errors.Join(append(errs, broken)...)
+}
+
+// drainRequests gives open requests, and the main process, their time.
+func (h *host) drainRequests(ctx context.Context) {
+	ctx, cancel := context.WithTimeoutCause(ctx, h.opts.Grace, fmt.Errorf("the grace of %v is over", h.opts.Grace))
+	defer cancel()
+	if live := h.bus.Stats().Live; live > 0 {
+		fmt.Fprintf(h.opts.Stderr, "draining: %s, for up to %v\n", count(int64(live), "request"), h.opts.Grace)
+	}
+	h.server.Refuse()
+	h.main.stop(ctx)
+	if err := h.bus.Drain(ctx); err != nil {
+		h.opts.Logger.Warn("requests did not end in time", slog.Any("error", err))
+		h.bus.AbortAll(fmt.Errorf("the host is going to stop: %w", context.Cause(ctx)))
+	}
+	h.server.Drain()
+}
+
+// stopProcesses stops the stages one after the other, each after those that
+// feed it.
+func (h *host) stopProcesses(ctx context.Context) error {
+	if h.children == nil {
+		return nil
+	}
+	h.main.stop(canceled(ctx))
+	var errs []error
+	for _, s := range h.stages {
+		failed := make([]error, len(s.replicas))
+		var stops sync.WaitGroup
+		for i, r := range s.replicas {
+			h.mu.Lock()
+			c := r.child
+			h.mu.Unlock()
+			if c != nil {
+				stops.Go(func() { failed[i] = c.Stop(ctx) })
+			}
+		}
+		stops.Wait()
+		errs = append(errs, failed...)
+	}
+	return errors.Join(append(errs, h.children.Close(ctx))...)
+}
+
+func canceled(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	return ctx
+}
+
+// closeBus gives back sockets and memory, and says what was wrong with it.
+func (h *host) closeBus() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	var errs []error
+	if h.web != nil {
+		errs = append(errs, h.web.close())
+	}
+	if h.server != nil {
+		for _, v := range h.server.Check() {
+			errs = append(errs, fmt.Errorf("arena: %v", v))
+		}
+		errs = append(errs, h.server.Close(ctx))
+	}
+	if h.bus != nil {
+		errs = append(errs, h.bus.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// summarise prints what the run did, in one line.
+func (h *host) summarise(s bus.Stats, broken error) {
+	store := "store clean"
+	if broken != nil {
+		store = "store NOT clean"
+	}
+	fmt.Fprintf(h.opts.Stderr, "done: %s; %s; ran %v\n", strings.Join([]string{
+		count(s.Completed, "request") + " completed",
+		fmt.Sprintf("%d failed", s.Failed), fmt.Sprintf("%d aborted", s.Aborted), fmt.Sprintf("%d past their deadline", s.Deadline),
+		count(int64(h.restarts()), "restart"),
+	}, ", "), store, time.Since(h.began).Round(time.Millisecond))
+}
+
+func count(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// restarts counts how often processes were started again.
+func (h *host) restarts() int {
+	total := 0
+	for _, c := range h.childStatus() {
+		total += c.Restarts
+	}
+	return total
+}

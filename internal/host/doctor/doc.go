@@ -1,0 +1,8 @@
+// Package doctor finds out whether this machine can run a host and its
+// processes: what the kernel offers, what limits are set, whether Python is
+// there. It tries things rather than comparing version numbers.
+//
+// It changes nothing: what it makes to try something out is gone when [Examine]
+// returns. It trusts the kernel and nothing else; its answers are
+// for people.
+package doctor

@@ -1,0 +1,68 @@
+package doctor
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestSocketsThatCannotBe(t *testing.T) {
+	c := sockets(filepath.Join(t.TempDir(), strings.Repeat("deep/", 30)))
+	if c.Verdict != Failed || !strings.Contains(c.Advice, "XDG_RUNTIME_DIR") {
+		t.Errorf("got %+v", c)
+	}
+}
+
+// TestGroupLimit: the tightest limit on the way to the root counts, in either
+// version of cgroups.
+func TestGroupLimit(t *testing.T) {
+	tests := []struct {
+		name        string
+		files       map[string]string
+		membership  string
+		limit, used int64
+		ok          bool
+	}{
+		{"none", nil, "0::/user/app\n", 0, 0, false},
+		{"no limit", map[string]string{"app/memory.max": "max", "app/memory.current": "5"}, "0::/app\n", 0, 0, false},
+		{"own", map[string]string{"app/memory.max": "100", "app/memory.current": "40"}, "0::/app\n", 100, 40, true},
+		{"of the parent", map[string]string{
+			"user/app/memory.max": "100", "user/app/memory.current": "10",
+			"user/memory.max": "60", "user/memory.current": "50",
+		}, "0::/user/app\n", 60, 50, true},
+		{"version 1", map[string]string{
+			"memory/app/memory.limit_in_bytes": "100", "memory/app/memory.usage_in_bytes": "30",
+			"memory/memory.limit_in_bytes": "9223372036854771712", "memory/memory.usage_in_bytes": "31",
+		}, "5:cpu:/app\n4:memory:/app\n", 100, 30, true},
+		{"nonsense", nil, "x\n\n:::\n", 0, 0, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			root := t.TempDir()
+			for name, text := range tt.files {
+				path := filepath.Join(root, name)
+				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			limit, used, ok := groupLimit(root, tt.membership)
+			if limit != tt.limit || used != tt.used || ok != tt.ok {
+				t.Errorf("got %d, %d, %v", limit, used, ok)
+			}
+		})
+	}
+}
+
+func TestField(t *testing.T) {
+	const text = "MemTotal:  10 kB\nMemAvailable:   7 kB\n"
+	if n, ok := field(text, "MemAvailable:"); n != 7 || !ok {
+		t.Errorf("got %d, %v", n, ok)
+	}
+	if _, ok := field(text, "MemFree:"); ok {
+		t.Error("found what is not there")
+	}
+}

@@ -1,0 +1,56 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/host/child"
+)
+
+// ErrConfig is wrapped by the errors of a run that could not begin because of
+// what the file, or the options, ask for.
+var ErrConfig = errors.New("invalid configuration")
+
+var (
+	errInterrupted = errors.New("interrupted before it was ready")
+	errQuit        = errors.New("told to end at once")
+)
+
+// A StageError says why a stage did not get ready.
+type StageError struct {
+	Stage string
+	Death *child.Death  // of the process that ended; nil: nobody attached
+	Err   error         // why it was given up; nil: it was not
+	After time.Duration // that was waited for somebody to attach
+	At    string        // the socket
+}
+
+// Error says what is known and what to do.
+func (e *StageError) Error() string {
+	if e.Death == nil {
+		return fmt.Sprintf("stage %q: nobody attached within %v: start a process that serves it, with %s=%s in its environment", e.Stage, e.After, bus.EnvSocket, e.At)
+	}
+	text := fmt.Sprintf("stage %q did not start: %s", e.Stage, e.Death.Report())
+	if e.Err != nil {
+		text = fmt.Sprintf("stage %q did not start: %v; %s", e.Stage, e.Err, e.Death.Report())
+	}
+	if strings.Contains(e.Death.Reason, "never became ready") {
+		text += fmt.Sprintf("\na process is ready when it serves its stage at the socket that %s names", bus.EnvSocket)
+	}
+	return text
+}
+
+// Unwrap returns why the process was given up.
+func (e *StageError) Unwrap() error { return e.Err }
+
+// A MainError says that the main process did not end well.
+type MainError struct {
+	Program string
+	Code    int // the exit code; of a signal 128 more than its number, as shells have it
+	Status  string
+}
+
+func (e *MainError) Error() string { return fmt.Sprintf("%s ended with %s", e.Program, e.Status) }

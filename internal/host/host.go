@@ -1,0 +1,166 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/config"
+	"github.com/omnibus-runtime/omnibus/internal/host/child"
+)
+
+// closeTimeout is how long what is left may take to let go of memory, when the
+// processes are gone and requests have had their time.
+const closeTimeout = 5 * time.Second
+
+// host is one run.
+type host struct {
+	opts     Options
+	pipeline *config.Pipeline
+	began    time.Time
+	socket   string
+
+	bus      *bus.Bus
+	server   *bus.Server
+	web      *web
+	children *child.Manager
+
+	stages  []*stage // in topological order
+	byName  map[string]*stage
+	main    *mainProcess
+	command *exec.Cmd // of the main process; nil: there is none
+
+	opened    chan struct{} // closed when the fields above, but for main, are set
+	drain     chan struct{} // closed by the call drain
+	drainOnce sync.Once
+
+	mu       sync.Mutex
+	phase    Phase
+	startErr error         // why it will never be ready
+	changed  chan struct{} // capacity 1: something that awaitReady looks at
+}
+
+// Phase is how far a run has come.
+type Phase string
+
+// The phases.
+const (
+	PhaseStarting Phase = "starting"
+	PhaseReady    Phase = "ready"
+	PhaseDraining Phase = "draining"
+)
+
+// Run runs a pipeline until the context ends, somebody asks it to drain, or the
+// main process ends. Whatever happens, nothing that it started is left behind.
+//
+// The error wraps ErrConfig, or is a *StageError, a *MainError, or says what
+// went wrong with the sockets, the memory or the processes.
+func Run(ctx context.Context, opts Options) error {
+	opts = opts.withDefaults()
+	if err := opts.validate(); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	h := &host{
+		opts: opts, pipeline: opts.Pipeline, began: time.Now(), phase: PhaseStarting,
+		byName: make(map[string]*stage), opened: make(chan struct{}), drain: make(chan struct{}), changed: make(chan struct{}, 1),
+	}
+	err := h.open(ctx)
+	if err == nil {
+		err = h.run(ctx)
+	}
+	return errors.Join(err, h.close(ctx, err))
+}
+
+// open takes what the run needs, and starts no process.
+func (h *host) open(ctx context.Context) error {
+	spec, opts, err := h.pipeline.BuildHost(h.opts.Handlers)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	h.addStages()
+	opts.Logger, opts.OnStall = h.opts.Logger, h.logStalls
+	if opts.StallTimeout == 0 {
+		opts.StallTimeout = DefaultStallTimeout
+	}
+	if h.bus, err = bus.Open(ctx, spec, opts); err != nil {
+		if errors.Is(err, bus.ErrConfig) {
+			return fmt.Errorf("%w: %s: %w", ErrConfig, h.pipeline.File, err)
+		}
+		return err
+	}
+	if h.socket, err = h.socketPath(); err != nil {
+		return err
+	}
+	if h.command, err = h.mainCommand(); err != nil {
+		return err
+	}
+	h.children = child.New(child.Options{Out: h.opts.Stderr, OnEvent: h.onEvent})
+	h.server, err = h.bus.Listen(h.socket, bus.ListenOptions{
+		AllowUIDs: h.pipeline.Bus.AllowUIDs,
+		Autopsy:   h.autopsy, OnServe: h.onServe, OnStuck: h.onStuck,
+		Methods: h.methods(),
+	})
+	if err != nil {
+		return fmt.Errorf("the bus %q: %w", h.pipeline.Name, err)
+	}
+	if err := h.openWeb(); err != nil {
+		return err
+	}
+	close(h.opened)
+	return nil
+}
+
+// socketPath returns where to listen, in a folder that is this user's.
+func (h *host) socketPath() (string, error) {
+	switch {
+	case h.opts.Socket != "":
+		return filepath.Abs(h.opts.Socket)
+	case h.pipeline.Bus.Socket != "":
+		return h.pipeline.Path(h.pipeline.Bus.Socket)
+	}
+	path, err := filepath.Abs(bus.SocketPath(h.pipeline.Name))
+	if err == nil {
+		err = privateFolder(filepath.Dir(path))
+	}
+	return path, err
+}
+
+// run starts the processes and returns when it is time to drain.
+func (h *host) run(ctx context.Context) error {
+	if err := h.startStages(); err != nil {
+		return err
+	}
+	if err := h.awaitReady(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(h.opts.Stderr, "ready: bus %s at %s\n", h.pipeline.Name, h.socket)
+	if err := h.startMain(); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		h.main.interrupt(context.Cause(ctx))
+	case <-h.drain:
+		h.main.terminate()
+	case <-h.main.done():
+	}
+	return nil
+}
+
+func (h *host) askDrain() { h.drainOnce.Do(func() { close(h.drain) }) }
+
+// logStalls tells of what has waited for long.
+func (h *host) logStalls(stalls []bus.Stall) {
+	for _, s := range stalls {
+		h.opts.Logger.Warn("stalled",
+			slog.String("request", s.Request.String()), slog.String("edge", s.Edge),
+			slog.Duration("waited", s.Waited.Round(time.Millisecond)), slog.String("for", s.Holder),
+			slog.Int("deliveries", s.Deliveries), slog.Int64("bytes", s.Bytes))
+	}
+}

@@ -1,0 +1,400 @@
+//go:build linux
+
+package host_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/config"
+	"github.com/omnibus-runtime/omnibus/internal/host"
+)
+
+// A run is a host in this process.
+type run struct {
+	t      *testing.T
+	out    *output
+	stop   context.CancelCauseFunc
+	quit   chan struct{}
+	ended  chan error
+	socket string
+}
+
+// output keeps what a run prints. Writing never blocks: that would block the
+// run's processes.
+type output struct {
+	mu    sync.Mutex
+	more  sync.Cond
+	text  strings.Builder
+	ended bool
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.more.Broadcast()
+	return o.text.Write(p)
+}
+
+func (o *output) Close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	o.more.Broadcast()
+	return nil
+}
+
+// await waits for a line that begins like this, and reports false if the run
+// ended without it.
+func (o *output) await(prefix string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for !strings.Contains("\n"+o.text.String(), "\n"+prefix) {
+		if o.ended {
+			return false
+		}
+		o.more.Wait()
+	}
+	return true
+}
+
+// start runs a pipeline whose processes are this test binary. Under exec and
+// main, SELF stands for it.
+func start(t *testing.T, file string, change ...func(*host.Options)) *run {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "omnibus") // shorter than t.TempDir: a socket's path is bounded
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	p, err := config.Parse(filepath.Join(dir, "test.yaml"), []byte(strings.ReplaceAll(file, "SELF", self)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &output{}
+	out.more.L = &out.mu
+	ctx, cancel := context.WithCancelCause(context.Background())
+	r := &run{t: t, out: out, stop: cancel, quit: make(chan struct{}), ended: make(chan error, 1), socket: filepath.Join(dir, "bus.sock")}
+	opts := host.Options{Pipeline: p, Socket: r.socket, Stdout: out, Stderr: out, Quit: r.quit, Logger: slog.New(slog.NewTextHandler(out, nil))}
+	for _, f := range change {
+		f(&opts)
+	}
+	go func() {
+		err := host.Run(ctx, opts)
+		_ = out.Close()
+		r.ended <- err
+	}()
+	t.Cleanup(func() {
+		cancel(nil)
+		out.await("\x00") // its end
+	})
+	return r
+}
+
+// await waits until the run has printed a line that begins like this.
+func (r *run) await(prefix string) {
+	r.t.Helper()
+	if !r.out.await(prefix) {
+		r.t.Fatalf("the run ended (%v) before it printed %q:\n%s", <-r.ended, prefix, r.out.text.String())
+	}
+}
+
+// wait returns how the run ended, with all that it printed.
+func (r *run) wait() (string, error) {
+	err := <-r.ended
+	return r.out.text.String(), err
+}
+
+func (r *run) join() *bus.Node {
+	r.t.Helper()
+	n, err := bus.Join(r.t.Context(), "test", bus.JoinOptions{Socket: r.socket})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = n.Close(context.Background()) })
+	return n
+}
+
+// submit sends one input and returns what comes back.
+func (r *run) submit(n *bus.Node, input string) (string, error) {
+	r.t.Helper()
+	req, err := n.Stream(r.t.Context())
+	if err != nil {
+		return "", err
+	}
+	defer req.Close()
+	if err := req.Input(r.t.Context()).EmitBytes([]byte(input), bus.Last()); err != nil {
+		return "", err
+	}
+	var got strings.Builder
+	for d, err := range req.Results(r.t.Context()) {
+		if err != nil {
+			return got.String(), err
+		}
+		got.Write(d.Bytes())
+	}
+	return got.String(), nil
+}
+
+const twoStages = `
+stages:
+  - {stage_id: upper, omnibus: {exec: [SELF], replicas: 2}}
+  - {stage_id: again, engine_input_source: [upper], omnibus: {exec: [SELF]}}
+`
+
+func TestRun(t *testing.T) {
+	r := start(t, twoStages)
+	r.await("ready: bus test at " + r.socket)
+	n := r.join()
+	if got, err := r.submit(n, "hello"); got != "HELLO" || err != nil {
+		t.Fatalf("got %q, %v", got, err)
+	}
+	var s host.Status
+	answer, err := n.Call(t.Context(), "status", nil)
+	if err == nil {
+		err = json.Unmarshal(answer, &s)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Phase != host.PhaseReady || s.Bus != "test" || s.PID != os.Getpid() || s.Stats.Completed != 1 || len(s.Children) != 3 || len(s.Processes) != 4 {
+		t.Errorf("status: %s", answer)
+	}
+	for _, c := range s.Children {
+		if c.State != "running" || c.PID == 0 {
+			t.Errorf("child: %+v", c)
+		}
+	}
+	r.stop(nil)
+	text, err := r.wait()
+	if err != nil || !strings.Contains(text, "done: 1 request completed, 0 failed, 0 aborted, 0 past their deadline, 0 restarts; store clean") {
+		t.Errorf("the run ended with %v:\n%s", err, text)
+	}
+	for _, path := range []string{r.socket, s.HTTP} {
+		if _, err := os.Lstat(path); err == nil {
+			t.Errorf("%s is left behind", path)
+		}
+	}
+}
+
+func TestMetricsAndHealth(t *testing.T) {
+	r := start(t, twoStages)
+	r.await("ready: ")
+	if got, err := r.submit(r.join(), "hello"); err != nil {
+		t.Fatal(got, err)
+	}
+	at := strings.TrimSuffix(r.socket, ".sock") + ".http.sock"
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", at)
+	}}}
+	get := func(page string) (int, string) {
+		t.Helper()
+		resp, err := client.Get("http://localhost" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	if code, body := get("/readyz"); code != http.StatusOK {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+	if code, body := get("/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz: %d %s", code, body)
+	}
+	_, metrics := get("/metrics")
+	for _, want := range []string{
+		`omnibus_requests_total{result="completed"} 1`,
+		`omnibus_edge_deliveries_total{edge="upper->again"} 1`,
+		`omnibus_stage_processes{stage="upper"} 2`,
+		`omnibus_process_up{process="again/0",stage="again"} 1`,
+		`omnibus_process_held_deliveries{node="1",process=`,
+		`omnibus_store_arena_bytes 6.7108864e+07`,
+	} {
+		if !strings.Contains(metrics, "\n"+want) {
+			t.Errorf("no line %s in\n%s", want, metrics)
+		}
+	}
+	if info, err := os.Stat(at); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v, %v", info.Mode(), err)
+	}
+}
+
+// An open request has the grace to end in.
+func TestDrainWaitsForRequests(t *testing.T) {
+	r := start(t, twoStages, func(o *host.Options) { o.Grace = 1 << 40 })
+	r.await("ready: ")
+	req, err := r.join().Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := req.Input(t.Context()).EmitBytes([]byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	r.stop(nil)
+	r.await("draining: 1 request")
+	if err := req.Input(t.Context()).EmitBytes([]byte("two"), bus.Last()); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for d, err := range req.Results(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, string(d.Bytes()))
+	}
+	if strings.Join(got, " ") != "ONE TWO" {
+		t.Errorf("got %q", got)
+	}
+	if text, err := r.wait(); err != nil || !strings.Contains(text, "done: 1 request completed, 0 failed") {
+		t.Errorf("the run ended with %v:\n%s", err, text)
+	}
+}
+
+// One that does not end in time does not keep the host, nor does a process that
+// does not move.
+func TestGraceEnds(t *testing.T) {
+	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF], grace: 10ms}}]", func(o *host.Options) { o.Grace = 1 })
+	r.await("ready: ")
+	n := r.join()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := r.submit(n, "hang")
+		ended <- err
+	}()
+	r.stop(nil)
+	if text, err := r.wait(); err != nil {
+		t.Errorf("the run ended with %v:\n%s", err, text)
+	}
+	if err := <-ended; err == nil {
+		t.Error("the request completed")
+	}
+}
+
+func TestQuitEndsAtOnce(t *testing.T) {
+	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF], grace: 1h}}]", func(o *host.Options) { o.Grace = 1 << 50 })
+	r.await("ready: ")
+	n := r.join()
+	req, err := n.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := req.Input(t.Context()).EmitBytes([]byte("hang"), bus.Last()); err != nil {
+		t.Fatal(err)
+	}
+	r.stop(nil)
+	r.await("draining: ")
+	close(r.quit)
+	if text, err := r.wait(); err != nil {
+		t.Errorf("the run ended with %v:\n%s", err, text)
+	}
+}
+
+// A process that dies is started again, and what it was doing fails with what
+// is known of its death.
+func TestProcessDies(t *testing.T) {
+	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF]}}]")
+	r.await("ready: ")
+	n := r.join()
+	_, err := r.submit(n, "crash")
+	var at *bus.StageError
+	if !errors.As(err, &at) || at.Stage != "a" || !strings.Contains(err.Error(), "a/0: exit status 3; its last lines:\n  no such voice") {
+		t.Fatalf("the request ended with %v", err)
+	}
+	if got, err := r.submit(n, "hello"); got != "HELLO" || err != nil {
+		t.Errorf("after the restart: %q, %v", got, err)
+	}
+	r.stop(nil)
+	if text, err := r.wait(); err != nil || !strings.Contains(text, "1 failed, 0 aborted, 0 past their deadline, 1 restart;") {
+		t.Errorf("the run ended with %v:\n%s", err, text)
+	}
+}
+
+// When nobody serves a stage any more, requests fail instead of waiting, and
+// the host goes on.
+func TestStageGivenUp(t *testing.T) {
+	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF], restart: never}}]")
+	r.await("ready: ")
+	n := r.join()
+	if _, err := r.submit(n, "crash"); err == nil {
+		t.Fatal("the request completed")
+	}
+	if _, err := r.submit(n, "hello"); err == nil || !strings.Contains(err.Error(), "nobody serves it any more: a/0: given up: its restart policy is never") {
+		t.Errorf("the request ended with %v", err)
+	}
+	r.stop(nil)
+	if _, err := r.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMainEndsTheRun(t *testing.T) {
+	const file = "omnibus: {main: [SELF, exit, '%d']}\nstages: [{stage_id: a, omnibus: {exec: [SELF]}}]"
+	if text, err := start(t, fmt.Sprintf(file, 0)).wait(); err != nil || !strings.Contains(text, "done: ") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	_, err := start(t, fmt.Sprintf(file, 7)).wait()
+	var failed *host.MainError
+	if !errors.As(err, &failed) || failed.Code != 7 {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A main process that is told to end, and does, is no failure.
+func TestDrainEndsMain(t *testing.T) {
+	r := start(t, "omnibus: {main: [SELF, wait]}\nstages: [{stage_id: a, omnibus: {exec: [SELF]}}]")
+	r.await("ready: ")
+	if _, err := r.join().Call(t.Context(), "drain", nil); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := r.wait(); err != nil {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
+func TestStartsThatFail(t *testing.T) {
+	for _, tt := range []struct{ name, file, want string }{
+		{"no such program", "stages: [{stage_id: a, omnibus: {exec: [./nosuch]}}]", `stage "a": child: start a/0: there is no file`},
+		{"ends at once", "stages: [{stage_id: a, omnibus: {exec: [sh, -c, 'echo no model; exit 7']}}]", "exit status 7; its last lines:\n  no model"},
+		{"ends well at once", "stages: [{stage_id: a, omnibus: {exec: ['true']}}]", "exit status 0; it printed nothing"},
+		{"never ready", "stages: [{stage_id: a, omnibus: {exec: [sh, -c, 'sleep 60'], start_timeout: 10ms}}]", "never became ready within 10ms"},
+		{"nobody attaches", "stages: [{stage_id: a, omnibus: {attach: true, start_timeout: 10ms}}]", "nobody attached within 10ms: start a process that serves it, with OMNIBUS_SOCKET="},
+		{"no main", "omnibus: {main: [./nosuch]}\nstages: [{stage_id: a, omnibus: {exec: [SELF]}}]", "the main process: "},
+		{"nobody to do the work", "stages: [{stage_id: a}]", "1:21: stage a: nothing does its work"},
+		{"a graph that cannot be", "stages: [{stage_id: a/b, omnibus: {attach: true}}]", `a stage needs a name, without "->"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := start(t, tt.file)
+			text, err := r.wait()
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %s", err, tt.want)
+			}
+			if strings.Contains(text, "ready: ") || strings.Contains(text, "done: ") {
+				t.Errorf("it printed\n%s", text)
+			}
+			if _, err := os.Lstat(r.socket); err == nil {
+				t.Error("the socket is left behind")
+			}
+		})
+	}
+}

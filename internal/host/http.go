@@ -1,0 +1,169 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// web serves metrics and health.
+type web struct {
+	listener net.Listener
+	path     string // of the socket; empty: TCP
+	server   *http.Server
+	done     chan struct{}
+}
+
+// Bounds of what a client of the web server may do.
+const (
+	webHeaderBytes = 16 << 10
+	webReadTimeout = 5 * time.Second
+	webIdleTimeout = time.Minute
+)
+
+// openWeb starts the web server.
+func (h *host) openWeb() error {
+	where, err := h.webAddress()
+	if err != nil {
+		return err
+	}
+	w := &web{done: make(chan struct{})}
+	if strings.Contains(where, "/") {
+		w.path = where
+		w.listener, err = listenUnix(where)
+	} else {
+		w.listener, err = net.Listen("tcp", where)
+	}
+	if err != nil {
+		return fmt.Errorf("http: %w", err)
+	}
+	w.server = &http.Server{
+		Handler: h.routes(w.path == ""), ReadHeaderTimeout: webReadTimeout, IdleTimeout: webIdleTimeout,
+		MaxHeaderBytes: webHeaderBytes, ErrorLog: slog.NewLogLogger(h.opts.Logger.Handler(), slog.LevelWarn),
+	}
+	h.web = w // from here on somebody may ask
+	go func() {
+		defer close(w.done)
+		if err := w.server.Serve(w.listener); !errors.Is(err, http.ErrServerClosed) {
+			h.opts.Logger.Error("metrics and health are not served any more", slog.Any("error", err))
+		}
+	}()
+	return nil
+}
+
+// webAddress is the path of a socket, which has a slash, or host:port.
+func (h *host) webAddress() (string, error) {
+	where, absolute := h.opts.HTTP, filepath.Abs
+	if where == "" {
+		where, absolute = h.pipeline.Bus.HTTP, h.pipeline.Path
+	}
+	switch {
+	case where == "":
+		return strings.TrimSuffix(h.socket, ".sock") + ".http.sock", nil
+	case strings.Contains(where, "/"):
+		return absolute(where)
+	}
+	return where, nil
+}
+
+// listenUnix opens a socket for this user alone. It has its mode before it has
+// its name. A socket that nobody answers at was left behind, and is replaced.
+func listenUnix(path string) (net.Listener, error) {
+	if err := removeDead(path); err != nil {
+		return nil, err
+	}
+	born := fmt.Sprintf("%s.%d", path, os.Getpid())
+	l, err := net.Listen("unix", born)
+	if err != nil {
+		return nil, err
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err = os.Chmod(born, 0o600); err == nil {
+		err = os.Rename(born, path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close(), os.Remove(born))
+	}
+	return l, nil
+}
+
+func removeDead(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s is a file and no socket: remove it, or choose another path", path)
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		_ = c.Close()
+		return fmt.Errorf("%s is in use by another program: stop it, or choose another path", path)
+	}
+	return os.Remove(path)
+}
+
+// where is what a client needs to find the server.
+func (w *web) where() string {
+	switch {
+	case w == nil:
+		return ""
+	case w.path != "":
+		return w.path
+	}
+	return w.listener.Addr().String()
+}
+
+func (w *web) close() error {
+	err := w.server.Close()
+	<-w.done
+	if w.path != "" {
+		err = errors.Join(err, os.Remove(w.path))
+	}
+	return err
+}
+
+func (h *host) routes(tcp bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(h.registry(), promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if why := h.unready(); len(why) > 0 {
+			http.Error(w, strings.Join(why, "\n"), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	if !tcp {
+		return mux
+	}
+	return localOnly(mux)
+}
+
+// localOnly refuses requests that reached a loopback address under another
+// name: those of a web page that had its own name resolve to it.
+func localOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := r.Host
+		if host, _, err := net.SplitHostPort(r.Host); err == nil {
+			name = host
+		}
+		addr, err := netip.ParseAddr(strings.Trim(name, "[]"))
+		if name != "localhost" && (err != nil || !addr.IsLoopback()) {
+			http.Error(w, "this address is for this machine alone", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,91 @@
+//go:build unix
+
+package host
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestListenUnix(t *testing.T) {
+	dir, err := os.MkdirTemp("", "omnibus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "http.sock")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "is a file and no socket") {
+		t.Errorf("over a file: %v", err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "in use by another program") {
+		t.Errorf("over a socket in use: %v", err)
+	}
+	stale.SetUnlinkOnClose(false)
+	_ = stale.Close()
+	l, err := listenUnix(path)
+	if err != nil {
+		t.Fatalf("over a dead socket: %v", err)
+	}
+	defer l.Close()
+	if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if left, _ := filepath.Glob(path + ".*"); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestLocalOnly(t *testing.T) {
+	ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	for name, want := range map[string]int{
+		"localhost": http.StatusOK, "localhost:9464": http.StatusOK, "127.0.0.1:9464": http.StatusOK, "[::1]:9464": http.StatusOK, "[::1]": http.StatusOK,
+		"rebound.example:9464": http.StatusForbidden, "10.0.0.1:9464": http.StatusForbidden, "": http.StatusForbidden,
+	} {
+		req := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
+		req.Host = name
+		got := httptest.NewRecorder()
+		localOnly(ok).ServeHTTP(got, req)
+		if got.Code != want {
+			t.Errorf("%q: %d, want %d", name, got.Code, want)
+		}
+	}
+}
+
+func TestPrivateFolder(t *testing.T) {
+	dir := t.TempDir()
+	if err := privateFolder(filepath.Join(dir, "a", "b")); err != nil {
+		t.Error(err)
+	}
+	open := filepath.Join(dir, "open")
+	if err := os.Mkdir(open, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := privateFolder(open); err == nil || !strings.Contains(err.Error(), "others may write to") {
+		t.Errorf("got %v", err)
+	}
+	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := privateFolder(filepath.Join(dir, "link")); err == nil || !strings.Contains(err.Error(), "is not a directory") {
+		t.Errorf("got %v", err)
+	}
+}

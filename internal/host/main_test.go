@@ -1,0 +1,65 @@
+package host_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// TestMain makes the test binary a stage's process when a host started it as
+// one, and the main process when it is called so.
+func TestMain(m *testing.M) {
+	switch {
+	case os.Getenv(bus.EnvStage) != "":
+		os.Exit(serve(os.Getenv(bus.EnvStage)))
+	case len(os.Args) == 3 && os.Args[1] == "exit":
+		os.Exit(int(os.Args[2][0] - '0'))
+	case len(os.Args) == 2 && os.Args[1] == "wait":
+		time.Sleep(time.Hour) // or until a signal
+	}
+	os.Exit(m.Run())
+}
+
+// serve does a stage's work: capital letters, and worse when told to.
+func serve(stage string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	n, err := bus.Join(ctx, stage, bus.JoinOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	err = n.Serve(ctx, bus.StageSpec{Name: stage, Handle: handle})
+	if err := errors.Join(err, n.Close(context.Background())); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
+}
+
+func handle(t *bus.Task, d *bus.Delivery) error {
+	switch in := string(d.Bytes()); {
+	case strings.HasPrefix(in, "crash"):
+		fmt.Println("no such voice")
+		os.Exit(3)
+	case in == "hang":
+		select {} // and never see SIGTERM
+	}
+	out := bytes.ToUpper(d.Bytes())
+	w, err := t.Reserve(len(out), codec.IDRaw)
+	if err != nil {
+		return err
+	}
+	copy(w.Bytes(), out)
+	return w.Send(len(out))
+}

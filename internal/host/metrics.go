@@ -1,0 +1,197 @@
+package host
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// metric describes one figure and how to read it out of what T says.
+type metric[T any] struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	read func(T) float64
+}
+
+func counter[T any](name, help string, labels []string, read func(T) float64) metric[T] {
+	return metric[T]{prometheus.NewDesc("omnibus_"+name, help, labels, nil), prometheus.CounterValue, read}
+}
+
+func gauge[T any](name, help string, labels []string, read func(T) float64) metric[T] {
+	return metric[T]{prometheus.NewDesc("omnibus_"+name, help, labels, nil), prometheus.GaugeValue, read}
+}
+
+// The figures of the bus as a whole.
+var busMetrics = []metric[bus.Stats]{
+	gauge("requests_live", "Requests that are running, or have results that were not taken.", nil, func(s bus.Stats) float64 { return float64(s.Live) }),
+	gauge("join_held_bytes", "Payloads that wait in joins for the other branch.", nil, func(s bus.Stats) float64 { return float64(s.JoinBytes) }),
+	gauge("store_arena_bytes", "Room for payloads.", nil, func(s bus.Stats) float64 { return float64(s.Store.ArenaBytes) }),
+	gauge("store_free_bytes", "Room that is free, in however many pieces.", nil, func(s bus.Stats) float64 { return float64(s.Store.FreeBytes) }),
+	gauge("store_largest_free_bytes", "The largest payload that fits.", nil, func(s bus.Stats) float64 { return float64(s.Store.LargestFree) }),
+	gauge("store_slots", "Payloads that there are places for.", nil, func(s bus.Stats) float64 { return float64(s.Store.Slots) }),
+	gauge("store_slots_free", "Places for payloads that are free.", nil, func(s bus.Stats) float64 { return float64(s.Store.FreeSlots) }),
+	gauge("store_objects", "Payloads in the store.", nil, func(s bus.Stats) float64 { return float64(s.Store.Objects) }),
+	counter("store_reservations_total", "Payloads that got room.", nil, func(s bus.Stats) float64 { return float64(s.Store.ReservedTotal) }),
+	counter("store_aborted_total", "Reservations that were given back unused.", nil, func(s bus.Stats) float64 { return float64(s.Store.AbortedTotal) }),
+	counter("store_full_total", "Reservations that found no room at once.", nil, func(s bus.Stats) float64 { return float64(s.Store.FullTotal) }),
+}
+
+var (
+	byStage   = []string{"stage"}
+	byEdge    = []string{"edge"}
+	byChild   = []string{"stage", "process"}
+	byProcess = []string{"process", "node"}
+)
+
+// The figures of each stage.
+var stageMetrics = []metric[bus.StageStats]{
+	gauge("stage_slots", "Requests that the stage can hold at once.", byStage, func(s bus.StageStats) float64 { return float64(s.Slots) }),
+	gauge("stage_slots_free", "Requests that the stage can take now.", byStage, func(s bus.StageStats) float64 { return float64(s.SlotsFree) }),
+	gauge("stage_queued_messages", "Messages in the stage's mailboxes.", byStage, func(s bus.StageStats) float64 { return float64(s.Queued) }),
+	counter("stage_panics_total", "Panics of the stage's handler inside the host.", byStage, func(s bus.StageStats) float64 { return float64(s.Panics) }),
+	counter("stage_actor_restarts_total", "Restarts of the stage's actors inside the host.", byStage, func(s bus.StageStats) float64 { return float64(s.Restarts) }),
+}
+
+// The figures of each stage that processes serve.
+var servedMetrics = []metric[StageStatus]{
+	gauge("stage_processes", "Processes that serve the stage.", byStage, func(s StageStatus) float64 { return float64(s.Serving) }),
+	gauge("stage_given_up", "1 when the stage's processes are not started again.", byStage, func(s StageStatus) float64 { return truth(s.GivenUp) }),
+}
+
+// The figures of each edge.
+var edgeMetrics = []metric[bus.EdgeStats]{
+	counter("edge_deliveries_total", "Deliveries with a payload.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Deliveries) }),
+	counter("edge_payload_bytes_total", "Bytes of payload.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Bytes) }),
+	counter("edge_inline_total", "Deliveries that carried their payload.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Inline) }),
+	counter("edge_copies_total", "Payloads that the host copied.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Copies) }),
+	counter("edge_spilled_total", "Payloads on the heap, for want of room in one piece.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Spilled) }),
+	counter("edge_dropped_total", "Deliveries that the edge's policy dropped.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Dropped) }),
+	gauge("edge_latency_p50_seconds", "From sent to handled, the median of a sample.", byEdge, func(e bus.EdgeStats) float64 { return e.P50.Seconds() }),
+	gauge("edge_latency_p99_seconds", "From sent to handled, the 99th percentile of a sample.", byEdge, func(e bus.EdgeStats) float64 { return e.P99.Seconds() }),
+	counter("edge_duplicates_total", "Deliveries that a retry repeated, and that were removed.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Duplicates) }),
+}
+
+// The figures of what is under way on each edge.
+var trafficMetrics = []metric[bus.EdgeStatus]{
+	gauge("edge_inflight_deliveries", "Deliveries that were sent and are not finished.", byEdge, func(e bus.EdgeStatus) float64 { return float64(e.Deliveries) }),
+	gauge("edge_inflight_bytes", "Payload of those deliveries.", byEdge, func(e bus.EdgeStatus) float64 { return float64(e.Bytes) }),
+	gauge("edge_queued_deliveries", "Deliveries that wait for credit.", byEdge, func(e bus.EdgeStatus) float64 { return float64(e.Queued) }),
+}
+
+// The figures of each attached process.
+var processMetrics = []metric[bus.ProcessStats]{
+	gauge("process_held_deliveries", "Deliveries and results that the process has not finished.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Held) }),
+	gauge("process_requests", "Requests that the process submitted and that are not over.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Requests) }),
+	gauge("process_grants", "Rooms that the process fills.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Grants) }),
+	gauge("process_arena_bytes", "Room for the process's payloads.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Arena.Bytes) }),
+	gauge("process_arena_used_bytes", "Room that the process's payloads take.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Arena.Used) }),
+	gauge("process_stopped", "1 when the process is stopped (SIGSTOP).", byProcess, func(p bus.ProcessStats) float64 { return truth(p.Stopped) }),
+}
+
+// The figures of each process that the host started.
+var childMetrics = []metric[ChildStatus]{
+	gauge("process_up", "1 when the process serves its stage.", byChild, func(c ChildStatus) float64 { return truth(c.State == "running") }),
+	counter("process_restarts_total", "How often the process was started again.", byChild, func(c ChildStatus) float64 { return float64(c.Restarts) }),
+}
+
+var requestsDesc = prometheus.NewDesc("omnibus_requests_total", "Requests that are over.", []string{"result"}, nil)
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// registry holds the figures of the bus, of its processes, and of this one.
+func (h *host) registry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collector{h}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// collector reads the figures when somebody asks. Each metric is one snapshot.
+type collector struct{ host *host }
+
+// Describe implements prometheus.Collector.
+func (collector) Describe(to chan<- *prometheus.Desc) {
+	to <- requestsDesc
+	describe(to, busMetrics)
+	describe(to, stageMetrics)
+	describe(to, servedMetrics)
+	describe(to, edgeMetrics)
+	describe(to, trafficMetrics)
+	describe(to, processMetrics)
+	describe(to, childMetrics)
+}
+
+func describe[T any](to chan<- *prometheus.Desc, metrics []metric[T]) {
+	for _, m := range metrics {
+		to <- m.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(to chan<- prometheus.Metric) { c.collectStatus(to, c.host.status()) }
+
+func (collector) collectStatus(to chan<- prometheus.Metric, s Status) {
+	for result, n := range map[string]int64{
+		"completed": s.Stats.Completed, "failed": s.Stats.Failed,
+		"aborted": s.Stats.Aborted, "deadline": s.Stats.Deadline,
+	} {
+		to <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(n), result)
+	}
+	collect(to, busMetrics, s.Stats)
+	for _, st := range s.Stats.Stages {
+		collect(to, stageMetrics, st, st.Name)
+	}
+	for _, st := range s.Stages {
+		collect(to, servedMetrics, st, st.Stage)
+	}
+	traffic := underWay(s)
+	for _, e := range s.Stats.Edges {
+		name := e.From + "->" + e.To
+		collect(to, edgeMetrics, e, name)
+		collect(to, trafficMetrics, traffic[name], name)
+	}
+	for _, p := range s.Processes {
+		collect(to, processMetrics, p, processName(p), strconv.FormatUint(uint64(p.Node), 10))
+	}
+	for _, ch := range s.Children {
+		collect(to, childMetrics, ch, ch.Stage, ch.Name)
+	}
+}
+
+func collect[T any](to chan<- prometheus.Metric, metrics []metric[T], from T, labels ...string) {
+	for _, m := range metrics {
+		to <- prometheus.MustNewConstMetric(m.desc, m.kind, m.read(from), labels...)
+	}
+}
+
+// processName names a process by what it does, which lasts, and else by what it
+// calls itself.
+func processName(p bus.ProcessStats) string {
+	if len(p.Stages) > 0 {
+		return strings.Join(p.Stages, ",")
+	}
+	return strings.ToValidUTF8(p.Name, "?")
+}
+
+// underWay adds up what all requests have under way on each edge.
+func underWay(s Status) map[string]bus.EdgeStatus {
+	sums := make(map[string]bus.EdgeStatus)
+	for _, r := range s.Requests {
+		for _, e := range r.Edges {
+			sum := sums[e.Edge]
+			sum.Deliveries += e.Deliveries
+			sum.Bytes += e.Bytes
+			sum.Queued += e.Queued
+			sums[e.Edge] = sum
+		}
+	}
+	return sums
+}

@@ -1,0 +1,44 @@
+package host
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// figures is a collector of a status that nobody has to run a host for.
+type figures struct {
+	collector
+	status Status
+}
+
+func (f figures) Collect(to chan<- prometheus.Metric) { f.collectStatus(to, f.status) }
+
+// TestMetricNames holds the names against the conventions, and the labels
+// against each other: a process that joins twice must not break the page.
+func TestMetricNames(t *testing.T) {
+	s := Status{Stages: []StageStatus{{Stage: "a"}}, Children: []ChildStatus{{Name: "a/0", Stage: "a"}, {Name: "a/1", Stage: "a"}}}
+	s.Stats = bus.Stats{Stages: []bus.StageStats{{Name: "a"}}, Edges: []bus.EdgeStats{{To: "a"}, {From: "a"}}}
+	s.Processes = []bus.ProcessStats{{Node: 1, Name: "x\xff"}, {Node: 2, Name: "x\xff"}}
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(figures{status: s}); err != nil {
+		t.Fatal(err)
+	}
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(families) < 30 {
+		t.Errorf("only %d metrics", len(families))
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}

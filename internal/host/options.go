@@ -1,0 +1,77 @@
+package host
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/config"
+)
+
+// Defaults of what a pipeline file leaves open.
+const (
+	DefaultGrace        = 10 * time.Second // for open requests when the host drains
+	DefaultStageGrace   = 5 * time.Second  // between SIGTERM and SIGKILL
+	DefaultStartTimeout = 30 * time.Second
+	DefaultStallTimeout = 5 * time.Second
+)
+
+// Options say what to run. Pipeline is needed.
+type Options struct {
+	Pipeline *config.Pipeline
+	// Handlers do the work of stages that are not processes; nil: all are.
+	Handlers map[string]config.Factory
+
+	// Main is the command line of the main process, found from the working
+	// directory; empty: that of the pipeline file, if it has one.
+	Main []string
+	// Socket and HTTP take the place of those of the file.
+	Socket, HTTP string
+	// Grace takes the place of the file's.
+	Grace time.Duration
+
+	// Quit, when it is closed, ends a run that is draining at once.
+	Quit <-chan struct{}
+
+	// Stdin and Stdout are the main process's. Stderr is too, and gets what the
+	// stages print and the lines that say what the host is doing. They must not
+	// block for ever.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Logger is told of processes that start and end, and of stalls; nil
+	// discards.
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	if o.Stdout == nil {
+		o.Stdout = io.Discard
+	}
+	if o.Stderr == nil {
+		o.Stderr = io.Discard
+	}
+	o.Stderr = shared(o.Stderr)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Grace == 0 && o.Pipeline != nil {
+		o.Grace = o.Pipeline.Bus.Grace
+	}
+	if o.Grace == 0 {
+		o.Grace = DefaultGrace
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	switch {
+	case o.Pipeline == nil:
+		return errors.New("host: Options.Pipeline is nil")
+	case o.Grace < 0:
+		return errors.New("host: Options.Grace is negative")
+	case o.HTTP != "":
+		return config.CheckHTTP(o.HTTP)
+	}
+	return nil
+}

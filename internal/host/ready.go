@@ -1,0 +1,104 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// signal wakes awaitReady.
+func (h *host) signal() {
+	select {
+	case h.changed <- struct{}{}:
+	default:
+	}
+}
+
+// awaitReady waits until each process has served its stage, and every stage is
+// served. How long a process of ours may take is the child manager's business.
+func (h *host) awaitReady(ctx context.Context) error {
+	for _, s := range h.stages {
+		if s.Attach {
+			defer h.limitAttach(s)()
+		}
+	}
+	for {
+		ready, err := h.checkReady()
+		if ready || err != nil {
+			return err
+		}
+		select {
+		case <-h.changed:
+		case <-h.drain:
+			return errInterrupted
+		case <-ctx.Done():
+			return errInterrupted
+		}
+	}
+}
+
+// limitAttach ends the start when nobody attaches in time, until it is stopped.
+func (h *host) limitAttach(s *stage) (stop func()) {
+	timeout := s.startTimeout()
+	timer := time.AfterFunc(timeout, func() {
+		h.mu.Lock()
+		if !s.served && h.startErr == nil {
+			h.startErr = &StageError{Stage: s.ID, After: timeout, At: h.socket}
+		}
+		h.mu.Unlock()
+		h.signal()
+	})
+	return func() { timer.Stop() }
+}
+
+// checkReady enters the phase ready when everything is there.
+func (h *host) checkReady() (bool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.startErr != nil {
+		return false, h.startErr
+	}
+	for _, s := range h.stages {
+		if s.missing() != "" {
+			return false, nil
+		}
+	}
+	h.phase = PhaseReady
+	return true, nil
+}
+
+// missing says what the stage waits for before it is ready for the first time;
+// empty: nothing. It wants the host's mutex held.
+func (s *stage) missing() string {
+	for _, r := range s.replicas {
+		if !r.ready {
+			return fmt.Sprintf("stage %q: its process %s has not served it yet", s.ID, r.name())
+		}
+	}
+	if s.Attach && !s.served {
+		return fmt.Sprintf("stage %q: nobody has attached yet", s.ID)
+	}
+	return ""
+}
+
+// unready lists what keeps the host from doing its work, for those who ask.
+func (h *host) unready() []string {
+	var why []string
+	h.mu.Lock()
+	if h.phase == PhaseDraining {
+		why = append(why, "draining")
+	}
+	starting := h.phase == PhaseStarting
+	for _, s := range h.stages {
+		if text := s.missing(); starting && text != "" {
+			why = append(why, text)
+		}
+	}
+	h.mu.Unlock()
+	for _, s := range h.stages {
+		if !starting && h.server.Serving(s.ID) == 0 {
+			why = append(why, fmt.Sprintf("stage %q: no process serves it", s.ID))
+		}
+	}
+	return why
+}

@@ -1,0 +1,286 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/config"
+	"github.com/omnibus-runtime/omnibus/internal/host/child"
+)
+
+// envReplica tells a process which of its stage's it is.
+const envReplica = "OMNIBUS_REPLICA"
+
+// stage is a stage that processes serve.
+type stage struct {
+	config.Stage
+	replicas []*replica // of exec; none for a stage that others attach to
+
+	// Guarded by host.mu.
+	served  bool // by anybody, at any time
+	givenUp bool
+}
+
+// replica is a process of a stage, and those that come after it.
+type replica struct {
+	stage  *stage
+	number int
+
+	// Guarded by host.mu.
+	child *child.Child // nil: not started
+	ready bool         // served its stage, at any time
+	ended *child.Event // why none comes any more
+}
+
+func (r *replica) name() string { return fmt.Sprintf("%s/%d", r.stage.ID, r.number) }
+
+// addStages lists the stages that processes serve.
+func (h *host) addStages() {
+	for _, st := range h.pipeline.Stages {
+		if !st.Remote() {
+			continue
+		}
+		s := &stage{Stage: st}
+		if len(st.Exec) > 0 {
+			for i := range max(st.Replicas, 1) {
+				s.replicas = append(s.replicas, &replica{stage: s, number: i})
+			}
+		}
+		h.stages = append(h.stages, s)
+		h.byName[st.ID] = s
+	}
+}
+
+// startTimeout is how long the stage may take until it is served.
+func (s *stage) startTimeout() time.Duration {
+	if s.StartTimeout > 0 {
+		return s.StartTimeout
+	}
+	return DefaultStartTimeout
+}
+
+// startStages starts all processes. They get ready side by side.
+func (h *host) startStages() error {
+	var errs []error
+	for _, s := range h.stages {
+		for _, r := range s.replicas {
+			if err := h.start(r); err != nil {
+				errs = append(errs, fmt.Errorf("stage %q: %w", s.ID, err))
+				break // the others would fail in the same way
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (h *host) start(r *replica) error {
+	spec, err := h.childSpec(r)
+	if err != nil {
+		return err
+	}
+	c, err := h.children.Start(spec)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	r.child = c
+	h.mu.Unlock()
+	return nil
+}
+
+// childSpec says how to run a process of a stage.
+func (h *host) childSpec(r *replica) (child.Spec, error) {
+	st := r.stage.Stage
+	args, dir, err := h.resolve(st.Exec, st.Cwd)
+	if err != nil {
+		return child.Spec{}, err
+	}
+	restart := child.OnFailure
+	if st.Restart != "" {
+		restart = child.Policy(st.Restart) // the words are the same
+	}
+	env := h.environment(st.Env)
+	return child.Spec{
+		Name: r.name(), Args: args, Dir: dir,
+		Env:     append(env, bus.EnvStage+"="+st.ID, envReplica+"="+strconv.Itoa(r.number)),
+		Restart: restart, Backoff: child.Backoff{Limit: st.MaxRestarts},
+		Grace: orDefault(st.Grace, DefaultStageGrace), StartTimeout: r.stage.startTimeout(),
+	}, nil
+}
+
+func orDefault(d, instead time.Duration) time.Duration {
+	if d == 0 {
+		return instead
+	}
+	return d
+}
+
+// resolve finds the paths of a command line of the file. A program that is
+// a name alone is looked up in PATH.
+func (h *host) resolve(exec []string, cwd string) (args []string, dir string, err error) {
+	args = slices.Clone(exec)
+	if strings.Contains(args[0], "/") {
+		if args[0], err = h.pipeline.Path(args[0]); err != nil {
+			return nil, "", err
+		}
+	}
+	if cwd == "" {
+		cwd = "."
+	}
+	dir, err = h.pipeline.Path(cwd)
+	return args, dir, err
+}
+
+// environment is what all processes get besides the host's own environment:
+// where the bus is, and what the file says.
+func (h *host) environment(own map[string]string) []string {
+	var env []string
+	if _, set := os.LookupEnv("PYTHONUNBUFFERED"); !set {
+		env = append(env, "PYTHONUNBUFFERED=1") // else its lines would come when it ends
+	}
+	for _, key := range slices.Sorted(maps.Keys(own)) {
+		env = append(env, key+"="+own[key])
+	}
+	return append(env, bus.EnvSocket+"="+h.socket, bus.EnvBus+"="+h.pipeline.Name)
+}
+
+// onEvent follows the life of a process. It runs on the child's goroutine.
+func (h *host) onEvent(e child.Event) {
+	r := h.replica(e.Name)
+	if r == nil {
+		return
+	}
+	h.mu.Lock()
+	switch e.Kind {
+	case child.EventReady:
+		r.ready = true
+	case child.EventDone, child.EventStopped, child.EventGaveUp:
+		r.ended = &e
+	default:
+	}
+	starting := h.phase == PhaseStarting
+	if starting && !r.ready && fatal(e) && h.startErr == nil {
+		h.startErr = &StageError{Stage: r.stage.ID, Death: e.Death, Err: e.Err}
+	}
+	pointless := starting && h.startErr != nil && e.Kind == child.EventRestarting
+	lost := !r.stage.givenUp && r.ended != nil && h.phase == PhaseReady && r.stage.lost()
+	r.stage.givenUp = r.stage.givenUp || lost
+	h.mu.Unlock()
+	h.signal()
+	if !pointless {
+		h.logEvent(e)
+	}
+	if lost {
+		h.giveUp(r.stage, e)
+	}
+}
+
+func (h *host) logEvent(e child.Event) {
+	level := slog.LevelInfo
+	switch e.Kind {
+	case child.EventRestarting:
+		level = slog.LevelWarn
+	case child.EventGaveUp:
+		level = slog.LevelError
+	default:
+	}
+	h.opts.Logger.Log(context.Background(), level, e.String(),
+		slog.String("process", e.Name), slog.Int("pid", e.PID), slog.Int("restarts", e.Restarts))
+}
+
+// fatal reports whether a process that never was ready ended in a way in which
+// the next one would, too: not by a signal from elsewhere.
+func fatal(e child.Event) bool {
+	switch e.Kind {
+	case child.EventExited:
+		return e.Death.Code >= 0 || e.Death.Reason != ""
+	case child.EventDone, child.EventGaveUp:
+		return true
+	default:
+		return false
+	}
+}
+
+// lost reports whether none of the stage's processes comes back. It wants the
+// host's mutex held.
+func (s *stage) lost() bool {
+	return !slices.ContainsFunc(s.replicas, func(r *replica) bool { return r.ended == nil })
+}
+
+// giveUp fails the requests that wait for a stage, now and until somebody else
+// serves it.
+func (h *host) giveUp(s *stage, e child.Event) {
+	why := e.String()
+	if e.Kind == child.EventDone {
+		why = fmt.Sprintf("%s: ended with %s, and is not started again: set restart: always if it should be", e.Name, e.Death.Cause())
+	}
+	h.server.GiveUp(s.ID, fmt.Errorf("nobody serves it any more: %s", why))
+	h.opts.Logger.Error("a stage is given up: requests that need it fail", slog.String("stage", s.ID), slog.String("last", why))
+}
+
+func (h *host) replica(name string) *replica {
+	for _, s := range h.stages {
+		for _, r := range s.replicas {
+			if r.name() == name {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// onServe learns that a process serves a stage: one of ours is ready then.
+func (h *host) onServe(name string, number, pid int) {
+	s := h.byName[name]
+	c, ours := h.children.Find(pid)
+	if ours {
+		if r := h.replica(c.Name()); r != nil && r.stage == s {
+			c.Ready(pid)
+		}
+	}
+	h.mu.Lock()
+	s.served, s.givenUp = true, false
+	h.mu.Unlock()
+	h.signal()
+	if !ours {
+		h.opts.Logger.Info("a process attached", slog.String("stage", name), slog.Int("replica", number), slog.Int("pid", pid))
+	}
+}
+
+// onStuck kills a process of ours that does not move. Others are their owners'.
+func (h *host) onStuck(pid int, reason error) {
+	if c, ok := h.children.Find(pid); ok {
+		c.Kill(reason.Error())
+	}
+}
+
+// How long an autopsy takes, and how much of the process's output it quotes: it
+// becomes part of the errors of requests.
+const (
+	autopsyWait  = 100 * time.Millisecond
+	autopsyLines = 5
+)
+
+// autopsy says what is known about a process that died.
+func (h *host) autopsy(pid int) string {
+	ctx, cancel := context.WithTimeout(context.Background(), autopsyWait)
+	defer cancel()
+	death, ok := h.children.Autopsy(ctx, pid)
+	if !ok {
+		return ""
+	}
+	text := fmt.Sprintf("%s: %s", death.Name, death.Cause())
+	if lines := death.Lines[max(0, len(death.Lines)-autopsyLines):]; len(lines) > 0 {
+		text += "; its last lines:\n  " + strings.Join(lines, "\n  ")
+	}
+	return text
+}

@@ -1,0 +1,104 @@
+package host
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// Status is what a host says about itself: the answer to the call status.
+type Status struct {
+	bus.Status
+	PID      int           `json:"pid"`
+	Phase    Phase         `json:"phase"`
+	Socket   string        `json:"socket"`
+	HTTP     string        `json:"http"`
+	Stages   []StageStatus `json:"stages"`   // those that processes serve, in topological order
+	Children []ChildStatus `json:"children"` // the processes that the host started
+}
+
+// StageStatus is one stage that processes serve.
+type StageStatus struct {
+	Stage    string `json:"stage"`
+	Attach   bool   `json:"attach"`   // somebody else starts its processes
+	Expected int    `json:"expected"` // processes that the host starts
+	Serving  int    `json:"serving"`  // processes that serve it
+	GivenUp  bool   `json:"given_up"` // requests that need it fail
+}
+
+// ChildStatus is one process that the host started, and starts again.
+type ChildStatus struct {
+	Name     string        `json:"name"` // "stage/number"
+	Stage    string        `json:"stage"`
+	PID      int           `json:"pid"`   // 0: none runs
+	State    string        `json:"state"` // starting, running, backoff, stopping, done, stopped, failed
+	For      time.Duration `json:"for_ns"`
+	Restarts int           `json:"restarts"`
+	LastExit string        `json:"last_exit,omitempty"`
+	Error    string        `json:"error,omitempty"` // why it was given up
+}
+
+// status takes a snapshot.
+func (h *host) status() Status {
+	s := Status{
+		Status: h.server.Status(), PID: os.Getpid(), Socket: h.socket, HTTP: h.web.where(),
+		Stages: make([]StageStatus, 0, len(h.stages)), Children: h.childStatus(),
+	}
+	h.mu.Lock()
+	s.Phase = h.phase
+	for _, st := range h.stages {
+		s.Stages = append(s.Stages, StageStatus{Stage: st.ID, Attach: st.Attach, Expected: len(st.replicas), GivenUp: st.givenUp})
+	}
+	h.mu.Unlock()
+	for i := range s.Stages {
+		s.Stages[i].Serving = h.server.Serving(s.Stages[i].Stage)
+	}
+	return s
+}
+
+func (h *host) childStatus() []ChildStatus {
+	all := []ChildStatus{}
+	for _, st := range h.stages {
+		for _, r := range st.replicas {
+			h.mu.Lock()
+			c := r.child
+			h.mu.Unlock()
+			if c == nil {
+				continue
+			}
+			s := c.Status()
+			one := ChildStatus{
+				Name: s.Name, Stage: st.ID, PID: s.PID, State: s.State.String(),
+				For: time.Since(s.Since), Restarts: s.Restarts,
+			}
+			if s.LastExit != nil {
+				one.LastExit = s.LastExit.Cause()
+			}
+			if s.Err != nil {
+				one.Error = s.Err.Error()
+			}
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// methods are the calls that the host answers, besides those of the bus.
+func (h *host) methods() map[string]func(context.Context, []byte) (any, error) {
+	return map[string]func(context.Context, []byte) (any, error){
+		"status": func(ctx context.Context, _ []byte) (any, error) {
+			select {
+			case <-h.opened: // the socket is there a moment before all else
+				return h.status(), nil
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		},
+		"drain": func(context.Context, []byte) (any, error) {
+			h.askDrain()
+			return map[string]any{"draining": true, "grace_ns": h.opts.Grace}, nil
+		},
+	}
+}

@@ -1,0 +1,45 @@
+//go:build unix
+
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// signalCode is the exit code of a process that a signal ended, as shells have
+// it.
+func signalCode(state *os.ProcessState) int {
+	if s, ok := state.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+		return 128 + int(s.Signal())
+	}
+	return 1
+}
+
+// privateFolder makes sure that nobody else can put a socket of their own in
+// the place of ours: the folder may lie among everybody's temporary files.
+func privateFolder(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	switch s, ok := info.Sys().(*syscall.Stat_t); {
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a directory: remove it, or set XDG_RUNTIME_DIR", dir)
+	case ok && int(s.Uid) != os.Getuid():
+		return fmt.Errorf("%s belongs to user %d: sockets there could be anybody's; set XDG_RUNTIME_DIR to a directory of your own", dir, s.Uid)
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("others may write to %s (mode %v): sockets there could be anybody's; chmod 700 it, or set XDG_RUNTIME_DIR", dir, info.Mode().Perm())
+	}
+	return nil
+}
