@@ -10,11 +10,11 @@ import (
 	"os"
 	"sync"
 
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/wav"
+	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
 
-// source is the WAV that a run reads. It keeps what the thinker has read until
-// it is compared with the output.
+// source is the WAV that a run reads. It keeps what was read until it is
+// compared with the output.
 type source struct {
 	*wav.Reader
 	name  string
@@ -72,18 +72,23 @@ func interruptible(ctx context.Context, in io.Reader) (r io.Reader, stop func())
 	}
 }
 
-// ReadSamples implements codec.Source. An input that fails ends there: what
-// came before is worth coding, and the failure is left for Err.
-func (s *source) ReadSamples(dst []int16) (int, error) {
-	n, err := s.Reader.ReadSamples(dst)
+// fill reads until dst is full, and reports whether there may be more. An
+// input that fails ends there: what came before is worth coding, and the
+// failure is left for Err.
+func (s *source) fill(dst []int16) (n int, more bool) {
+	var err error
+	for n < len(dst) && err == nil {
+		var read int
+		read, err = s.ReadSamples(dst[n:])
+		n += read
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pcm = append(s.pcm, dst[:n]...)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.err = named(s.name, err)
-		err = io.EOF
 	}
-	return n, err
+	return n, err == nil
 }
 
 // Err is what ended the input early, or nil.

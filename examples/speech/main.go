@@ -4,6 +4,15 @@
 //	    -> talker:  quantised and entropy-coded chunks
 //	    -> vocoder: samples -> WAV
 //
+// Its stages are in this process. With pipeline.yaml they are processes of
+// their own, of which talker is in Python:
+//
+//	omnibus run examples/speech/pipeline.yaml
+//
+// Either way the samples are the same, bit for bit. There, the host tells this
+// program by the environment what to be: $OMNIBUS_STAGE names a stage to serve;
+// without it, $OMNIBUS_SOCKET is where the pipeline is to be found.
+//
 // Chunks of 25 frames flow while the input is still being read. It prints
 // progress, and at the end what moved on each edge, the coded size and the
 // ratio of signal to noise.
@@ -21,8 +30,8 @@
 // OUT.wav is made only when IN.wav begins as a WAV should. When something
 // fails after that, OUT.wav is still a whole WAV: it ends early, and the error
 // says where. The exit status is 0, 1 after a failure, and 2 when the command
-// line makes no sense. An interrupt ends the run in this way, a second one at
-// once.
+// line makes no sense. An interrupt or SIGTERM ends the run in this way, a
+// second one at once.
 package main
 
 import (
@@ -36,9 +45,10 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/codec"
+	"github.com/omnibus-runtime/omnibus/examples/internal/codec"
 )
 
 //go:embed testdata/speech.wav
@@ -50,9 +60,14 @@ const usage = "usage: speech [-q STEP] [-o text|json] [IN.wav [OUT.wav]]"
 var errUsage = errors.New("command line")
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	context.AfterFunc(ctx, stop) // from here on an interrupt does what it always does
-	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // from here on a signal does what it always does
+	var err error
+	if stage := os.Getenv(bus.EnvStage); stage != "" {
+		err = serve(ctx, stage)
+	} else {
+		err = run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	}
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return
 	}

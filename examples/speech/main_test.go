@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/codec"
+	"github.com/omnibus-runtime/omnibus/examples/internal/codec"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 

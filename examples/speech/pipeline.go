@@ -2,22 +2,24 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	tensors "github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/codec"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/mdct"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/wav"
+	"github.com/omnibus-runtime/omnibus/examples/internal/codec"
+	"github.com/omnibus-runtime/omnibus/examples/internal/mdct"
 )
 
-// pipeline is the codec as three stages. src is where the thinker reads.
-func pipeline(src codec.Source, format wav.Format, ratio float64) bus.Pipeline {
+// pipeline is the codec as three stages. The request's inputs are samples:
+// tensors of int16, [sample][channel], with what attributes say below.
+// pipeline.yaml describes the same, with a process for each stage.
+func pipeline() bus.Pipeline {
 	return bus.Pipeline{
 		Stages: []bus.StageSpec{
-			{Name: "thinker", MaxInflight: 1, Handle: think(src, format)},
-			{Name: "talker", MaxInflight: 1, Handle: talk(ratio)},
+			{Name: "thinker", MaxInflight: 1, Handle: think, End: thinkToTheEnd},
+			{Name: "talker", MaxInflight: 1, Handle: talk, State: bus.StateNone},
 			{Name: "vocoder", MaxInflight: 1, Handle: vocode},
 		},
 		Edges: []bus.Edge{
@@ -27,29 +29,84 @@ func pipeline(src codec.Source, format wav.Format, ratio float64) bus.Pipeline {
 	}
 }
 
-// Attributes of a tensor of coefficients that its shape does not tell.
+// Attributes of a tensor that its shape does not tell.
 const (
 	attrRate    = "rate"
-	attrSamples = "samples"
+	attrQuality = "quality" // the step, as a fraction of the signal's level
+	attrSamples = "samples" // what the coefficients complete
 )
 
-// think reads the source to its end, and sends its coefficients chunk by
-// chunk: tensors of [frame][channel][coefficient], computed in place.
-func think(src codec.Source, format wav.Format) bus.Handler {
-	return func(t *bus.Task, _ *bus.Delivery) error {
-		a, err := codec.NewAnalysis(src, format.Rate, format.Channels, mdct.HopFor(format.Rate))
-		for err == nil {
-			err = thinkOne(t, a)
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		return err
-	}
+// thought is what the thinker keeps from one input of a request to the next.
+type thought struct {
+	analysis *codec.Analysis
+	pcm      queue
+	need     int // values that are sure to make a full chunk
+	quality  string
 }
 
-func thinkOne(t *bus.Task, a *codec.Analysis) error {
-	full := a.FullShape()
+// think makes coefficients of the samples that have come, chunk by chunk.
+func think(t *bus.Task, d *bus.Delivery) error {
+	x, err := d.Tensor()
+	if err != nil {
+		return err
+	}
+	pcm, err := tensors.View[int16](x)
+	if err != nil {
+		return err
+	}
+	th, ok := t.State.(*thought)
+	if !ok {
+		if len(x.Shape) != 2 {
+			return fmt.Errorf("samples of shape %v: it must be [sample][channel]", x.Shape)
+		}
+		if th, err = newThought(d, x.Shape[1]); err != nil {
+			return err
+		}
+		t.State = th
+	}
+	th.pcm.push(pcm)
+	for th.pcm.len() >= th.need {
+		if err := th.next(t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func newThought(d *bus.Delivery, channels int) (*thought, error) {
+	rate, err := strconv.Atoi(d.Attrs[attrRate])
+	if err != nil {
+		return nil, fmt.Errorf("attribute %s: %w", attrRate, err)
+	}
+	th := &thought{quality: d.Attrs[attrQuality]}
+	if th.analysis, err = codec.NewAnalysis(&th.pcm, rate, channels, mdct.HopFor(rate)); err != nil {
+		return nil, err
+	}
+	full := th.analysis.FullShape()
+	th.need = full.Samples * full.Channels
+	return th, nil
+}
+
+// thinkToTheEnd makes coefficients of what is left.
+func thinkToTheEnd(t *bus.Task) error {
+	th, ok := t.State.(*thought)
+	if !ok {
+		return errors.New("no samples came, and so no format")
+	}
+	var err error
+	for err == nil {
+		err = th.next(t)
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// next sends the next chunk: a tensor of [frame][channel][coefficient],
+// computed in place.
+func (th *thought) next(t *bus.Task) error {
+	full := th.analysis.FullShape()
 	size, err := tensors.TensorSize(tensors.DTypeFloat32, full.Frames, full.Channels, full.Hop)
 	if err != nil {
 		return err
@@ -59,56 +116,84 @@ func thinkOne(t *bus.Task, a *codec.Analysis) error {
 		return err
 	}
 	defer buf.Abort()
-	coeffs, _, err := coefficients(buf.Bytes(), full)
+	coeffs, _, err := layOut[float32](buf.Bytes(), full.Frames, full.Channels, full.Hop)
 	if err != nil {
 		return err
 	}
-	shape, err := a.Next(coeffs)
+	shape, err := th.analysis.Next(coeffs)
 	if err != nil {
 		return err
 	}
 	// The last chunk is shorter. Its data begins at the same place.
-	_, size, err = coefficients(buf.Bytes(), shape)
+	_, size, err = layOut[float32](buf.Bytes(), shape.Frames, shape.Channels, shape.Hop)
 	if err != nil {
 		return err
 	}
 	return buf.Send(size,
 		bus.Attr(attrRate, strconv.Itoa(shape.Rate)),
-		bus.Attr(attrSamples, strconv.Itoa(shape.Samples)))
+		bus.Attr(attrSamples, strconv.Itoa(shape.Samples)),
+		bus.Attr(attrQuality, th.quality))
 }
 
-// coefficients lays out a tensor for a chunk at the start of buf.
-func coefficients(buf []byte, s codec.Shape) (coeffs []float32, size int, err error) {
-	size, err = tensors.TensorSize(tensors.DTypeFloat32, s.Frames, s.Channels, s.Hop)
+// queue is samples on their way to an Analysis, which takes them as a
+// codec.Source. It is empty at the end only: until then there is enough.
+type queue struct {
+	pcm []int16
+	at  int
+}
+
+func (q *queue) len() int { return len(q.pcm) - q.at }
+
+func (q *queue) push(pcm []int16) {
+	rest := copy(q.pcm, q.pcm[q.at:])
+	q.pcm, q.at = append(q.pcm[:rest], pcm...), 0
+}
+
+// ReadSamples implements codec.Source.
+func (q *queue) ReadSamples(dst []int16) (int, error) {
+	if q.len() == 0 {
+		return 0, io.EOF
+	}
+	n := copy(dst, q.pcm[q.at:])
+	q.at += n
+	return n, nil
+}
+
+// layOut lays out a tensor at the start of buf.
+func layOut[T tensors.Element](buf []byte, shape ...int) (data []T, size int, err error) {
+	dtype := tensors.DTypeOf[T]()
+	if size, err = tensors.TensorSize(dtype, shape...); err != nil {
+		return nil, 0, err
+	}
+	x, err := tensors.NewTensorIn(buf[:size], dtype, shape...)
 	if err != nil {
 		return nil, 0, err
 	}
-	x, err := tensors.NewTensorIn(buf[:size], tensors.DTypeFloat32, s.Frames, s.Channels, s.Hop)
-	if err != nil {
-		return nil, 0, err
-	}
-	coeffs, err = tensors.View[float32](x)
-	return coeffs, size, err
+	data, err = tensors.View[T](x)
+	return data, size, err
 }
 
-// talk codes one chunk of coefficients, straight into the store.
-func talk(ratio float64) bus.Handler {
-	return func(t *bus.Task, d *bus.Delivery) error {
-		coeffs, shape, err := chunkOf(d)
-		if err != nil {
-			return err
-		}
-		buf, err := t.Reserve(codec.MaxEncodedSize(shape), tensors.IDRaw)
-		if err != nil {
-			return err
-		}
-		defer buf.Abort()
-		coded, err := codec.EncodeChunk(buf.Bytes()[:0], coeffs, shape, codec.StepFor(coeffs, ratio))
-		if err != nil {
-			return err
-		}
-		return buf.Send(len(coded))
+// talk codes one chunk of coefficients, straight into the store. quantise.py is
+// its twin, byte for byte.
+func talk(t *bus.Task, d *bus.Delivery) error {
+	coeffs, shape, err := chunkOf(d)
+	if err != nil {
+		return err
 	}
+	quality, err := strconv.ParseFloat(d.Attrs[attrQuality], 64)
+	if err != nil {
+		return fmt.Errorf("attribute %s: %w", attrQuality, err)
+	}
+	buf, err := t.Reserve(codec.MaxEncodedSize(shape), tensors.IDRaw)
+	if err != nil {
+		return err
+	}
+	defer buf.Abort()
+	coded, err := codec.EncodeChunk(buf.Bytes()[:0], coeffs, shape, codec.StepFor(coeffs, quality))
+	if err != nil {
+		return err
+	}
+	return buf.Send(len(coded))
 }
 
 // chunkOf views a delivery's tensor as the chunk it is.
@@ -122,13 +207,16 @@ func chunkOf(d *bus.Delivery) ([]float32, codec.Shape, error) {
 	if err != nil {
 		return nil, s, err
 	}
+	if len(x.Shape) != 3 {
+		return nil, s, fmt.Errorf("coefficients of shape %v: it must be [frame][channel][coefficient]", x.Shape)
+	}
 	rate, err := strconv.Atoi(d.Attrs[attrRate])
 	if err != nil {
-		return nil, s, err
+		return nil, s, fmt.Errorf("attribute %s: %w", attrRate, err)
 	}
 	samples, err := strconv.Atoi(d.Attrs[attrSamples])
 	if err != nil {
-		return nil, s, err
+		return nil, s, fmt.Errorf("attribute %s: %w", attrSamples, err)
 	}
 	s = codec.Shape{Rate: rate, Frames: x.Shape[0], Channels: x.Shape[1], Hop: x.Shape[2], Samples: samples}
 	return coeffs, s, nil

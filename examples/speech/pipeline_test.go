@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/codec"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/mdct"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/wav"
+	"github.com/omnibus-runtime/omnibus/examples/internal/codec"
+	"github.com/omnibus-runtime/omnibus/examples/internal/mdct"
+	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
 
 // A step of 0 gives every sample back.

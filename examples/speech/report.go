@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/wav"
+	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
 
 // figures are what a run moved and measured.

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/codec"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/mdct"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/wav"
+	"github.com/omnibus-runtime/omnibus/examples/internal/codec"
+	"github.com/omnibus-runtime/omnibus/examples/internal/mdct"
+	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
 
 // live is a run whose ends a test holds.

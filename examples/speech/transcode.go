@@ -3,42 +3,92 @@ package main
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	tensors "github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/codec"
-	"github.com/omnibus-runtime/omnibus/shmstore"
+	"github.com/omnibus-runtime/omnibus/examples/internal/codec"
+	"github.com/omnibus-runtime/omnibus/examples/internal/mdct"
 )
 
 // transcode sends a source through the pipeline and writes what comes out.
 func transcode(ctx context.Context, o options, src *source, out *sink, p *progress) (_ *figures, err error) {
-	format := src.Format()
-	stages := pipeline(src, format, o.step)
-	opts := bus.Options{Name: "speech", Store: shmstore.Options{ArenaBytes: 32 << 20}}
-	if o.tweak != nil {
-		o.tweak(&stages, &opts)
-	}
-	b, err := bus.Open(ctx, stages, opts)
+	s, err := o.open(ctx)
 	if err != nil {
 		return nil, named(src.name, err)
 	}
-	defer func() {
-		src.close() // or a thinker that waits for input would hold up the bus
-		err = errors.Join(err, b.Close(context.WithoutCancel(ctx)))
-	}()
-	r, err := b.Submit(ctx, "speak")
+	defer func() { err = errors.Join(err, s.Close(context.WithoutCancel(ctx))) }()
+	r, err := s.Stream(ctx)
 	if err != nil {
 		return nil, named(src.name, err)
 	}
-	f := &figures{Rate: format.Rate, Channels: format.Channels}
 	began := time.Now()
+	stop := feed(ctx, r, src, o.step)
+	defer stop()
+	f := &figures{Rate: src.Format().Rate, Channels: src.Format().Channels}
 	if err := f.receive(ctx, r, src, out, p); err != nil {
 		return nil, err
 	}
 	f.Seconds = time.Since(began).Seconds()
-	f.take(b.Stats())
+	stats, err := s.stats(ctx)
+	if err != nil {
+		return nil, named(src.name, err)
+	}
+	f.take(stats)
 	return f, nil
+}
+
+// feed sends the source to the request, piece by piece, until it ends or is
+// stopped. What goes wrong ends the request.
+func feed(ctx context.Context, r *bus.Request, src *source, quality float64) (stop func()) {
+	fed := make(chan struct{})
+	go func() {
+		defer close(fed)
+		for last := false; !last; {
+			var err error
+			if last, err = feedPiece(ctx, r, src, quality); err != nil {
+				r.Abort(err)
+				return
+			}
+		}
+	}()
+	return func() {
+		src.close() // or a read that waits for input would hold us up
+		r.Close()
+		<-fed
+	}
+}
+
+// feedPiece sends as many samples as make a chunk: a tensor of int16, read in
+// place. The last piece has what is left, which may be nothing; it is sent all
+// the same, since it may be the first one and tells the format.
+func feedPiece(ctx context.Context, r *bus.Request, src *source, quality float64) (last bool, err error) {
+	format := src.Format()
+	length := codec.ChunkFrames * mdct.HopFor(format.Rate)
+	size, err := tensors.TensorSize(tensors.DTypeInt16, length, format.Channels)
+	if err != nil {
+		return false, err
+	}
+	buf, err := r.Input(ctx).Reserve(size, tensors.IDTensor,
+		bus.Attr(attrRate, strconv.Itoa(format.Rate)),
+		bus.Attr(attrQuality, strconv.FormatFloat(quality, 'g', -1, 64)))
+	if err != nil {
+		return false, err
+	}
+	defer buf.Abort()
+	pcm, _, err := layOut[int16](buf.Bytes(), length, format.Channels)
+	if err != nil {
+		return false, err
+	}
+	n, more := src.fill(pcm)
+	if more {
+		return false, buf.Send(size)
+	}
+	if _, size, err = layOut[int16](buf.Bytes(), n/format.Channels, format.Channels); err != nil {
+		return false, err
+	}
+	return true, buf.Send(size, bus.Last())
 }
 
 // receive writes the samples as they come, and measures them.

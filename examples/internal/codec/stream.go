@@ -6,7 +6,7 @@ import (
 	"io"
 	"math"
 
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/mdct"
+	"github.com/omnibus-runtime/omnibus/examples/internal/mdct"
 )
 
 // A Source delivers interleaved PCM. ReadSamples fills the front of pcm, whose

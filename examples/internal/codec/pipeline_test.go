@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/mdct"
+	"github.com/omnibus-runtime/omnibus/examples/internal/mdct"
 )
 
 const (

@@ -7,9 +7,9 @@ import (
 	"io"
 	"math"
 
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/codec"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/mdct"
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/wav"
+	"github.com/omnibus-runtime/omnibus/examples/internal/codec"
+	"github.com/omnibus-runtime/omnibus/examples/internal/mdct"
+	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
 
 // Half a second of PCM goes through all stages, chunk by chunk. The three parts of

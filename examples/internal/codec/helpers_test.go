@@ -8,11 +8,11 @@ import (
 	"os"
 	"testing"
 
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/wav"
+	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
 
 const (
-	speechFile = "../../testdata/speech.wav"
+	speechFile = "../../speech/testdata/speech.wav"
 	pcmBytes   = 2 // of a 16-bit sample
 )
 

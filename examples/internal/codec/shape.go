@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/omnibus-runtime/omnibus/examples/speech/internal/mdct"
+	"github.com/omnibus-runtime/omnibus/examples/internal/mdct"
 )
 
 // Limits of a Shape.

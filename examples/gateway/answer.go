@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	tensors "github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
+)
+
+// errorTrailer says why an answer ended early, to clients that send
+// "TE: trailers".
+const errorTrailer = "Gateway-Error"
+
+// answer is what a client gets: a WAV, as it is produced, or a problem.
+type answer struct {
+	w        http.ResponseWriter
+	rc       *http.ResponseController
+	idle     time.Duration
+	trailers bool // the client reads them
+	begun    bool // the status is 200, and said
+}
+
+func newAnswer(w http.ResponseWriter, r *http.Request, idle time.Duration) *answer {
+	a := &answer{w: w, rc: http.NewResponseController(w), idle: idle}
+	for _, te := range r.Header.Values("TE") {
+		for coding := range strings.SplitSeq(te, ",") {
+			a.trailers = a.trailers || strings.EqualFold(strings.TrimSpace(coding), "trailers")
+		}
+	}
+	// Without this the server would read the body to its end before it answers.
+	// It fails on HTTP/2, which needs no such permission.
+	_ = a.rc.EnableFullDuplex()
+	return a
+}
+
+// receive writes the samples as they come. The answer begins with the first of
+// them: what goes wrong before has a status of its own.
+func (a *answer) receive(ctx context.Context, req *bus.Request, f wav.Format) error {
+	var out *wav.Writer
+	// The request ends with ctx, and says how: no need to watch both.
+	for d, err := range req.Results(context.WithoutCancel(ctx)) {
+		if err != nil {
+			return err
+		}
+		pcm, err := samples(d)
+		if err != nil {
+			return err
+		}
+		if out == nil {
+			a.begin()
+			if out, err = wav.NewWriter(a, f); err != nil {
+				return err
+			}
+		}
+		if err := out.WriteSamples(pcm); err != nil {
+			return err
+		}
+		if err := a.rc.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func samples(d *bus.Delivery) ([]int16, error) {
+	x, err := d.Tensor()
+	if err != nil {
+		return nil, err
+	}
+	return tensors.View[int16](x)
+}
+
+func (a *answer) begin() {
+	h := a.w.Header()
+	h.Set("Content-Type", "audio/wav")
+	h.Set("Cache-Control", "no-store")
+	if a.trailers {
+		// An answer that ends early leaves a body unread: the connection would
+		// not be fit for another request.
+		h.Set("Connection", "close")
+		h.Set("Trailer", errorTrailer)
+	}
+	a.begun = true
+}
+
+// Write implements io.Writer. Every write has the time of an idle client: a
+// client that reads nothing for so long is cut off.
+func (a *answer) Write(p []byte) (int, error) {
+	if err := a.extend(); err != nil {
+		return 0, err
+	}
+	return a.w.Write(p)
+}
+
+func (a *answer) extend() error { return a.rc.SetWriteDeadline(time.Now().Add(a.idle)) }
+
+// fail answers a request that failed: with a problem if nothing was said yet.
+// An answer that has begun must not look whole. Chunked coding has one sign for
+// that, which is to end without the last chunk; but trailers come behind the
+// last chunk. So who reads trailers gets the reason there, and everybody else a
+// connection that breaks off.
+func (a *answer) fail(err error) {
+	_ = a.extend() // it fails when the connection is gone
+	p := problemOf(err)
+	switch {
+	case !a.begun:
+		a.w.Header().Set("Connection", "close") // the body may not have been read
+		writeProblem(a.w, p)
+	case a.trailers:
+		a.w.Header().Set(errorTrailer, p.line())
+	default:
+		panic(http.ErrAbortHandler)
+	}
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// TestHangUp: clients that leave, many at a time and at every moment of a
+// request, leave nothing behind. What serve checks at the end of a test is
+// checked here after each wave as well.
+func TestHangUp(t *testing.T) {
+	const waves, clients = 3, 8 // clients of each kind
+	kinds := []leaver{
+		{name: "after the head", send: 0},
+		{name: "in the header", send: 20},
+		{name: "in the first block", send: headerBytes + blockBytes/2},
+		{name: "before the answer is read", send: headerBytes + 2*blockBytes},
+		{name: "in the answer", send: headerBytes + 2*blockBytes, read: headerBytes + blockBytes/2, aborts: true},
+		{name: "in the answer, at once", send: headerBytes + blockBytes, read: 1, reset: true, aborts: true},
+		{name: "with all sent", send: -1, end: true},
+		{name: "with all sent, in the answer", send: -1, end: true, read: 1},
+	}
+	s := serve(t, func(o *options) {
+		o.requests = len(kinds) * clients
+		o.tweak = func(_ *bus.Pipeline, opts *bus.Options) { opts.Store.ArenaBytes = 64 << 20 }
+	})
+	whole := openWAV(t, mono, sweep(6*blockBytes))
+	var aborted int64
+	for range waves {
+		var wg sync.WaitGroup
+		for _, k := range kinds {
+			for range clients {
+				wg.Go(func() { k.visit(t, s.http.Listener.Addr().String(), whole) })
+			}
+			if k.aborts {
+				aborted += clients
+			}
+		}
+		wg.Wait()
+		// One who stays gets an answer, while others are being cleared away.
+		if out := s.mustPost(t, "?quality=0", bytes.NewReader(whole)); !bytes.Equal(out, whole) {
+			t.Errorf("a client that stayed got %d bytes, not those it sent", len(out))
+		}
+	}
+	s.http.Close()
+	s.checkIdle(t)
+	stats := s.bus.Stats()
+	if stats.Aborted < aborted || stats.Failed != 0 || stats.Deadline != 0 {
+		t.Errorf("%d requests aborted, want %d or more; %d failed and %d past their deadline, want none",
+			stats.Aborted, aborted, stats.Failed, stats.Deadline)
+	}
+}
+
+// leaver is a client that hangs up.
+type leaver struct {
+	name   string
+	send   int  // bytes of the WAV; -1: all
+	end    bool // send the end of the body too
+	read   int  // bytes of the answer's body
+	reset  bool // leave with a reset
+	aborts bool // the request has begun and cannot be complete
+}
+
+func (l leaver) visit(t *testing.T, addr string, whole []byte) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer conn.Close()
+	if l.reset {
+		if err := conn.(*net.TCPConn).SetLinger(0); err != nil {
+			t.Error(err)
+		}
+	}
+	if l.send >= 0 {
+		whole = whole[:l.send]
+	}
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		// It fails when the connection is closed below: that is the point.
+		_, _ = io.WriteString(conn, "POST /v1/transcode?quality=0 HTTP/1.1\r\nHost: gateway\r\nTransfer-Encoding: chunked\r\n\r\n")
+		if len(whole) > 0 {
+			_, _ = fmt.Fprintf(conn, "%x\r\n%s\r\n", len(whole), whole)
+		}
+		if l.end {
+			_, _ = io.WriteString(conn, "0\r\n\r\n")
+		}
+	}()
+	if l.read == 0 {
+		<-sent
+		return
+	}
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Errorf("%s: %v", l.name, err)
+		return
+	}
+	if _, err := io.ReadFull(res.Body, make([]byte, l.read)); err != nil || res.StatusCode != http.StatusOK {
+		t.Errorf("%s: %s, %v", l.name, res.Status, err)
+	}
+	conn.Close()
+	<-sent
+}
+
+// TestHangUpWithNothingToSend: a client that leaves while the stages work on
+// what has all been sent is noticed by them.
+func TestHangUpWithNothingToSend(t *testing.T) {
+	busy := make(chan struct{})
+	s := serve(t, func(o *options) {
+		o.tweak = func(p *bus.Pipeline, _ *bus.Options) {
+			p.Stages[2].Handle = func(task *bus.Task, _ *bus.Delivery) error {
+				close(busy)
+				<-task.Context().Done()
+				return nil
+			}
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	whole := openWAV(t, mono, sweep(100))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.http.URL+"/v1/transcode", bytes.NewReader(whole))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "audio/wav")
+	go func() {
+		<-busy
+		cancel()
+	}()
+	if res, err := s.http.Client().Do(req); err == nil {
+		res.Body.Close()
+		t.Errorf("an answer came: %s", res.Status)
+	}
+	s.http.Close()
+	s.checkIdle(t)
+	if got := s.bus.Stats().Aborted; got != 1 {
+		t.Errorf("%d requests aborted, want 1", got)
+	}
+}
+
+// TestClientReadsNothing: a client that sends on and reads nothing is cut off.
+// By then all is full, from its own socket to the first stage.
+func TestClientReadsNothing(t *testing.T) {
+	s := serve(t, func(o *options) {
+		o.idle = 200 * time.Millisecond
+		o.maxBytes = 1 << 40
+	})
+	conn, err := net.Dial("tcp", s.http.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "POST /v1/transcode?quality=0 HTTP/1.1\r\nHost: gateway\r\nTransfer-Encoding: chunked\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	part := openWAV(t, mono, sweep(blockBytes))
+	for err == nil { // more samples each time: the header again does not matter
+		_, err = fmt.Fprintf(conn, "%x\r\n%s\r\n", len(part), part)
+	}
+	s.http.Close()
+	s.checkIdle(t)
+	stats := s.bus.Stats()
+	if stats.Aborted != 1 || stats.Edges[0].Deliveries == 0 {
+		t.Errorf("%d requests aborted, want 1", stats.Aborted)
+	}
+}

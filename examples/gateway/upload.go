@@ -1,0 +1,207 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	tensors "github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/examples/internal/codec"
+	"github.com/omnibus-runtime/omnibus/examples/internal/mdct"
+	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
+)
+
+// errStopped reports a body that is not wanted any more.
+var errStopped = errors.New("the request is over")
+
+// upload is the WAV that a client sends. It is read in blocks, each of which
+// makes a chunk of coefficients. A block is complete before it takes any room
+// on the bus: a slow client keeps no room from others.
+type upload struct {
+	body  *body
+	wav   *wav.Reader
+	attrs []bus.EmitOption
+	block []int16
+	read  int   // values of the block
+	err   error // what came instead of more, io.EOF at the end
+}
+
+// openUpload reads the first block, so that what is wrong up to there can
+// still have a proper answer.
+func openUpload(b *body, quality float64) (*upload, error) {
+	u := &upload{body: b}
+	var err error
+	if u.wav, err = wav.NewReader(u.body); err != nil {
+		return nil, err
+	}
+	f := u.wav.Format()
+	u.block = make([]int16, codec.ChunkFrames*mdct.HopFor(f.Rate)*f.Channels)
+	u.attrs = []bus.EmitOption{
+		bus.Attr(attrRate, strconv.Itoa(f.Rate)),
+		bus.Attr(attrQuality, strconv.FormatFloat(quality, 'g', -1, 64)),
+	}
+	if u.readBlock(); u.err != nil && !errors.Is(u.err, io.EOF) {
+		return nil, u.err
+	}
+	return u, nil
+}
+
+// readBlock reads until the block is full, or something else comes.
+func (u *upload) readBlock() {
+	u.read = 0
+	for u.err == nil && u.read < len(u.block) {
+		var n int
+		n, u.err = u.wav.ReadSamples(u.block[u.read:])
+		u.read += n
+	}
+}
+
+// feed sends the blocks to the stages. It gives what was wrong with the input,
+// if anything was; how the request ended is for its results to say. A WAV that
+// turns out to be broken is coded as far as it goes. A body that stops coming
+// ends the request.
+func (u *upload) feed(req *bus.Request) error {
+	for u.err == nil {
+		if !u.emit(req) {
+			return nil
+		}
+		u.readBlock()
+	}
+	var broken *wav.FormatError
+	if !errors.Is(u.err, io.EOF) && !errors.As(u.err, &broken) {
+		return u.abort(req, u.err)
+	}
+	// The last block, which may be empty: that is how the stages learn the
+	// format of a WAV without samples.
+	if !u.emit(req) {
+		return nil
+	}
+	if broken == nil {
+		// What follows the samples is no part of the answer, but of the request.
+		if _, err := io.Copy(io.Discard, u.body); err != nil {
+			return u.abort(req, err)
+		}
+	}
+	_ = req.CloseSend(context.Background()) // it fails when the request is over
+	if broken != nil {
+		return broken
+	}
+	return nil
+}
+
+// emit sends the block, and waits for room until the request is over. It
+// reports false when it is, or is now, because the bus cannot take the block.
+func (u *upload) emit(req *bus.Request) bool {
+	channels := u.wav.Format().Channels
+	shape := []int{u.read / channels, channels}
+	err := req.Input(context.Background()).EmitTensor(tensors.DTypeInt16, shape, func(data []byte) error {
+		pcm, err := tensors.View[int16](tensors.Tensor{DType: tensors.DTypeInt16, Shape: shape, Data: data})
+		if err != nil {
+			return err
+		}
+		copy(pcm, u.block)
+		return nil
+	}, u.attrs...)
+	if err != nil {
+		req.Abort(err)
+	}
+	return err == nil
+}
+
+// abort ends the request because of its body, unless the request itself was
+// first: stopped, or past its deadline.
+func (u *upload) abort(req *bus.Request, err error) error {
+	switch {
+	case errors.Is(err, errStopped):
+		return nil
+	case !errors.Is(err, context.DeadlineExceeded):
+		req.Abort(err)
+	}
+	return err
+}
+
+// body reads the body of a request, for as long as the client sends and the
+// request is open.
+type body struct {
+	in   io.Reader
+	rc   *http.ResponseController
+	idle time.Duration
+
+	mu      sync.Mutex
+	until   time.Time // for the client to send more
+	stopped error     // why nothing more is wanted
+	ended   error     // why nothing more comes
+}
+
+// Read implements io.Reader. Its errors say how to answer them.
+func (b *body) Read(p []byte) (int, error) {
+	if err := b.extend(); err != nil {
+		return 0, err
+	}
+	n, err := b.in.Read(p)
+	if err != nil {
+		err = b.end(err)
+	}
+	return n, err
+}
+
+// extend gives the client its time for the next read.
+func (b *body) extend() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := cmp.Or(b.ended, b.stopped); err != nil {
+		return err
+	}
+	b.until = time.Now().Add(b.idle)
+	return b.rc.SetReadDeadline(b.until)
+}
+
+// end keeps the reason why nothing more comes.
+func (b *body) end(err error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = b.reason(err)
+	return b.ended
+}
+
+func (b *body) reason(err error) error {
+	var large *http.MaxBytesError
+	switch {
+	case errors.Is(err, io.EOF):
+		// From here on the server reads, without a deadline, to see whether the
+		// client hangs up.
+		return io.EOF
+	case errors.As(err, &large):
+		return tooLarge(large.Limit)
+	// The server ends the request's context when a read fails. So the request
+	// may have ended, and stopped us, because of the error that is in our hands.
+	case b.stopped != nil && time.Now().Before(b.until):
+		return b.stopped
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return problem{http.StatusRequestTimeout, "idle", fmt.Sprintf("nothing came for %v: send on, or be done", b.idle)}
+	default:
+		return problem{http.StatusBadRequest, "body", fmt.Sprintf("the body broke off: %v", err)}
+	}
+}
+
+// stop ends a read that waits, and all later ones, with the first reason given.
+// The connection is of no use after that. Where no more is read anyway, it is
+// left alone: the server can then close it so that the answer is not lost on a
+// client that still sends.
+func (b *body) stop(reason error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped != nil || b.ended != nil {
+		return
+	}
+	b.stopped = reason
+	_ = b.rc.SetReadDeadline(time.Unix(1, 0)) // it fails when the connection is gone
+}
