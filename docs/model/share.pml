@@ -36,10 +36,10 @@ bool closed;                 /* the object was evicted */
 chan mail = [HOPS + 1] of { bit }; /* deliveries of the object between stages */
 
 #if MUT == 4
-#define look_at_debts(lag) seenOwed = owed; seenDone = done_
+#define look_at_debts() seenOwed = owed; seenDone = done_
 #else
 /* A share that was released has raised owed before done. */
-#define look_at_debts(lag) seenDone = done_; seenOwed = owed
+#define look_at_debts() seenDone = done_; seenOwed = owed
 #endif
 
 proctype Owner() {
