@@ -277,6 +277,13 @@ func (b *Bus) tasksAt(w *worker) []*Task {
 	return ts
 }
 
+// AbortAll aborts the requests that are open.
+func (b *Bus) AbortAll(reason error) {
+	for _, r := range b.requests() {
+		r.Abort(reason)
+	}
+}
+
 // Drain waits until no request is alive: all are over, their results received
 // and finished. It does not keep new ones out.
 func (b *Bus) Drain(ctx context.Context) error {

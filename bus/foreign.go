@@ -77,6 +77,20 @@ func ownSegment(data []byte) (*foreign, error) {
 	return s.payload(0, len(data), func() {}), nil
 }
 
+// largeSegment opens the segment of a large object of the bus's store, whose
+// lease the caller holds, for passing it on. It is the caller's to release.
+func (b *Bus) largeSegment(h messages.Handle) (*segment, error) {
+	var mem *shmstore.Segment
+	var err error
+	if doErr := b.writer.Do(func(s *shmstore.Store) { mem, err = s.ExposeLarge(h) }); doErr != nil {
+		return nil, doErr
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newSegment(mem), nil
+}
+
 // payload is the payload of a delivery that somebody needs beyond its end.
 type payload struct {
 	codec   codec.ID

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -24,7 +25,6 @@ type link struct {
 	in        *peer.Receiver
 	sender    *peer.Sender
 	welcome   wire.Welcome
-	caller    *Bus           // carries what this process submits
 	busy      sync.WaitGroup // tasks
 	drained   chan struct{}  // the host is going to stop
 	drainOnce sync.Once
@@ -43,6 +43,7 @@ type link struct {
 	tasks     map[uint32]*nodeTask
 	requests  map[uint32]*upstream
 	stages    []*nodeStage
+	caller    *Bus  // carries what this process submits, once it does
 	closing   error // why this side ended it
 }
 
@@ -214,6 +215,7 @@ func (l *link) learn(m *wire.Segment, fds []int) error {
 	if err != nil {
 		return err
 	}
+	faultpoint.Hit("node-segment-mapped")
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.segments[m.Segment] != nil {
@@ -246,6 +248,7 @@ func (l *link) deliver(m *wire.Deliver) error {
 	if err != nil {
 		return err
 	}
+	faultpoint.Hit("node-delivered")
 	l.mu.Lock()
 	t, u := l.tasks[m.Source], l.requests[m.Source]
 	l.mu.Unlock()

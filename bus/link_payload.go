@@ -3,7 +3,9 @@ package bus
 import (
 	"fmt"
 
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // fed is what a delivery that came from the host owes it.
@@ -58,7 +60,9 @@ func (f *fed) tell(p *foreign, stays bool) {
 		id, l := f.id, f.link
 		p.free = func() { l.queue(&wire.Release{Delivery: id}) }
 	}
+	faultpoint.Hit("node-before-finish")
 	f.link.queue(m)
+	faultpoint.Hit("node-finished")
 }
 
 // receive makes a delivery of a message.
@@ -109,6 +113,14 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 	case d.foreign != nil && d.foreign.delivery != 0:
 		m.Flags |= wire.FlagForward
 		m.Delivery = d.foreign.delivery
+	case shmstore.IsLarge(d.Handle):
+		large, err := d.flow.req.bus.largeSegment(d.Handle)
+		if err != nil {
+			return fmt.Errorf("payload of %d bytes: %w", len(p), err)
+		}
+		m.Flags |= wire.FlagOwn
+		seg = large
+		defer large.release() // the host has it mapped, or will not
 	case !d.Handle.IsZero():
 		seg, m.Offset = d.flow.req.bus.shared, d.Handle.Offset
 	default: // the store had no room in one piece
@@ -132,10 +144,12 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 			return err
 		}
 	}
+	faultpoint.Hit("node-before-put")
 	if err := l.sender.Queue(m); err != nil {
 		delete(l.out, m.Put)
 		return fmt.Errorf("%w: %w", ErrHostGone, err)
 	}
+	faultpoint.Hit("node-put")
 	return nil
 }
 
@@ -167,6 +181,7 @@ func (l *link) returned(id uint32) {
 	o, ok := l.out[id]
 	delete(l.out, id)
 	l.mu.Unlock()
+	faultpoint.Hit("node-returned")
 	if ok {
 		o.returned()
 	}

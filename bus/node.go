@@ -26,11 +26,11 @@ const (
 // JoinOptions configure Join. The zero value works in a process that a host
 // started.
 type JoinOptions struct {
-	// Socket is the path of the host's socket; default $OMNIBUS_SOCKET, and
-	// else what SocketPath says for the bus.
+	// Socket is the path of the host's socket; default what SocketPath says
+	// for the bus.
 	Socket string
-	// Bus is the name of the bus; default $OMNIBUS_BUS. Another bus at the
-	// socket is an error.
+	// Bus is the name of the bus. Another bus at the socket is an error. With
+	// neither name nor socket, $OMNIBUS_SOCKET and $OMNIBUS_BUS say both.
 	Bus string
 	// Store describes the memory that this process's payloads lie in, for each
 	// stage, and for the inputs of requests. By default it is as large as the
@@ -56,11 +56,8 @@ type JoinOptions struct {
 const defaultNodeRequests = 64
 
 func (o JoinOptions) withDefaults() JoinOptions {
-	if o.Bus == "" {
-		o.Bus = os.Getenv(EnvBus)
-	}
-	if o.Socket == "" {
-		o.Socket = os.Getenv(EnvSocket)
+	if o.Socket == "" && o.Bus == "" {
+		o.Socket, o.Bus = os.Getenv(EnvSocket), os.Getenv(EnvBus)
 	}
 	if o.Socket == "" && o.Bus != "" {
 		o.Socket = SocketPath(o.Bus)
@@ -125,18 +122,13 @@ func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 	return n, nil
 }
 
-// connect makes a link and the bus that carries what this process submits.
+// connect makes a link.
 func (n *Node) connect(ctx context.Context) (*link, error) {
 	l, err := dialLink(ctx, n.opts.Socket, n.opts.Bus, n.name)
 	if err != nil {
 		return nil, err
 	}
 	l.node = n
-	if l.caller, err = n.openCaller(l); err != nil {
-		_ = l.conn.Close()
-		_ = l.sender.Close()
-		return nil, err
-	}
 	n.mu.Lock()
 	n.link = l
 	close(n.linked)
@@ -233,7 +225,9 @@ func (n *Node) closeLink(l *link) {
 		for _, st := range l.served() {
 			st.bus.dropShared()
 		}
-		l.caller.dropShared()
+		if b := l.opened(); b != nil {
+			b.dropShared()
+		}
 	}()
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -212,5 +213,50 @@ func TestNodeHandlerFails(t *testing.T) {
 	var at *bus.StageError
 	if !errors.As(err, &at) || at.Stage != "bad" || !strings.Contains(err.Error(), "no such voice") {
 		t.Fatalf("the request ended with %v", err)
+	}
+}
+
+// A payload that is large for its store has a segment of its own, which every
+// process that reads it is given.
+func TestNodeLargePayloads(t *testing.T) {
+	pass := bus.StageSpec{Name: "pass", Handle: func(task *bus.Task, d *bus.Delivery) error { return task.Forward(d) }}
+	double := bus.StageSpec{Name: "double", Handle: func(task *bus.Task, d *bus.Delivery) error {
+		out, err := task.Reserve(2*len(d.Bytes()), codec.IDRaw)
+		if err != nil {
+			return err
+		}
+		copy(out.Bytes()[copy(out.Bytes(), d.Bytes()):], d.Bytes())
+		return out.Send(2 * len(d.Bytes()))
+	}}
+	opts := bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20, LargeObjectBytes: 1 << 20}, MaxRequests: 1}
+	p := linear(pass, double)
+	p.Stages[0].MaxInflight, p.Stages[1].MaxInflight = 1, 1
+	h := listen(t, remotes(p), opts)
+	for _, spec := range p.Stages {
+		n := h.join(t, bus.JoinOptions{Store: shmstore.Options{LargeObjectBytes: 1 << 20}})
+		go func() { _ = n.Serve(context.Background(), spec) }() // ends with the node
+	}
+	for range 3 {
+		r, err := h.bus.Stream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := bytes.Repeat([]byte("large"), 1<<20)
+		if err := r.Input(t.Context()).EmitBytes(in, bus.Last()); err != nil {
+			t.Fatal(err)
+		}
+		d, err := r.Recv(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(d.Bytes(), append(in, in...)) {
+			t.Fatal("wrong bytes")
+		}
+		if err := d.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Recv(t.Context()); !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -184,6 +185,7 @@ func (l *link) open(m *wire.Open) error {
 		return fmt.Errorf("open task %d: %w", m.Task, err)
 	}
 	l.tasks[m.Task] = t
+	faultpoint.Hit("node-task-opened")
 	l.busy.Add(1)
 	go t.finish()
 	return nil
@@ -298,5 +300,7 @@ func (l *link) endTask(t *nodeTask, err error) {
 			m.Text = at.Err.Error() // the host knows the stage
 		}
 	}
+	faultpoint.Hit("node-before-ended")
 	l.queue(m)
+	faultpoint.Hit("node-ended")
 }

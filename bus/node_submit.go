@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
@@ -30,6 +31,35 @@ type upstream struct {
 // own.
 const callerRequests = 4
 
+// opened is the bus that carries what this process submits; nil: it has not.
+func (l *link) opened() *Bus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.caller
+}
+
+// callers opens that bus unless it is open.
+func (l *link) callers() error {
+	if l.opened() != nil {
+		return nil
+	}
+	b, err := l.node.openCaller(l) // allocates memory, which takes a moment
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.caller != nil || l.out == nil { // another was faster, or the host is gone
+		go func() {
+			_ = b.Close(context.Background()) // it has never been used
+			b.dropShared()
+		}()
+		return nil
+	}
+	l.caller = b
+	return nil
+}
+
 // openCaller opens the bus that carries what this process submits.
 func (n *Node) openCaller(l *link) (*Bus, error) {
 	st := newStage(StageSpec{Name: l.welcome.Bus, Remote: &Remote{}, Replicas: 1, MaxInflight: n.opts.MaxRequests, Attempts: 0})
@@ -44,7 +74,7 @@ func (n *Node) openCaller(l *link) (*Bus, error) {
 	if err != nil {
 		return nil, err
 	}
-	st.remote.attach(hostAgent{l})
+	st.remote.begin(st.remote.attach(hostAgent{l}))
 	return b, nil
 }
 
@@ -92,6 +122,7 @@ func (a hostAgent) taskOver(*posting) {} // Request.end says so
 
 // inputEnded tells the host that the inputs end here.
 func (a hostAgent) inputEnded(t *Task) {
+	faultpoint.Hit("node-before-close-send")
 	a.link.queue(&wire.CloseSend{Source: t.outlet.req.up.source})
 }
 
@@ -140,6 +171,9 @@ func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*R
 	if err != nil {
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
+	if err := l.callers(); err != nil {
+		return nil, fmt.Errorf("bus: submit: %w", err)
+	}
 	up := &upstream{link: l}
 	_, err = l.ask(ctx, func(token uint32) wire.Message {
 		m := &wire.Submit{Token: token, Flags: flags, Trace: wireTrace(o.trace)}
@@ -165,7 +199,11 @@ func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*R
 func (up *upstream) begin(ctx context.Context, s *wire.Submitted, o requestOptions) error {
 	l := up.link
 	up.source = s.Source
-	req, err := l.caller.tryStream(ctx, func(own *requestOptions) {
+	caller := l.opened()
+	if caller == nil {
+		return ErrHostGone
+	}
+	req, err := caller.tryStream(ctx, func(own *requestOptions) {
 		*own = requestOptions{id: messages.RequestID(s.Request), trace: o.trace, up: up}
 		if !o.deadline.IsZero() {
 			own.until = o.deadline.UnixNano()
@@ -178,6 +216,7 @@ func (up *upstream) begin(ctx context.Context, s *wire.Submitted, o requestOptio
 	up.req = req
 	l.mu.Lock()
 	l.requests[s.Source] = up
+	faultpoint.Hit("node-submitted")
 	l.mu.Unlock()
 	if req.over() { // its context ended meanwhile, when it was not known yet
 		up.ended()
@@ -201,7 +240,7 @@ func (up *upstream) ended() {
 
 // result hands a result to the request.
 func (up *upstream) result(d *Delivery, m *wire.Deliver) error {
-	results := up.link.caller.graph.results
+	results := up.req.bus.graph.results
 	if int(m.Edge) >= len(results) {
 		d.discard()
 		return fmt.Errorf("%w: a result on edge %d of %d", wire.ErrProtocol, m.Edge, len(results))
@@ -284,8 +323,10 @@ func (l *link) closeBuses(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("stage %q: %w", st.name, err))
 		}
 	}
-	if err := l.caller.Close(ctx); err != nil {
-		errs = append(errs, fmt.Errorf("requests: %w", err))
+	if b := l.opened(); b != nil {
+		if err := b.Close(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("requests: %w", err))
+		}
 	}
 	return errors.Join(errs...)
 }

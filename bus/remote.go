@@ -381,13 +381,11 @@ func (r *remote) over(t *Task) {
 	}
 }
 
-// attach takes a replica in.
+// attach takes a replica in, which gets no work before it begins.
 func (r *remote) attach(a agent) *replica {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rep := &replica{remote: r, number: r.freeNumber(), agent: a, postings: make(map[*remoteTask]*posting)}
-	r.lost = nil
-	r.replicas = append(r.replicas, rep)
 	r.serving = append(r.serving, rep)
 	return rep
 }
@@ -401,10 +399,12 @@ func (r *remote) freeNumber() int {
 	}
 }
 
-// begin gives a replica that has just attached what waits for one.
-func (r *remote) begin() {
+// begin has a replica that attached take work, beginning with what waits.
+func (r *remote) begin(rep *replica) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.lost = nil
+	r.replicas = append(r.replicas, rep)
 	waiting := r.waiting
 	r.waiting = nil
 	for _, w := range waiting {

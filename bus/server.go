@@ -59,8 +59,9 @@ type Server struct {
 	epoch uint64
 	log   *slog.Logger
 
-	arena   *segment // of the bus's store
-	sources atomic.Uint32
+	arena    *segment // of the bus's store
+	sources  atomic.Uint32
+	refusing atomic.Bool // no new requests
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
@@ -286,6 +287,10 @@ func (s *Server) Serving(stage string) int {
 	return len(st.remote.replicas)
 }
 
+// Refuse keeps new requests of clients out, from now on: they fail with
+// ErrClosed.
+func (s *Server) Refuse() { s.refusing.Store(true) }
+
 // Drain tells every client that the host is going to stop. It does not wait.
 func (s *Server) Drain() {
 	for _, sess := range s.live() {
@@ -305,6 +310,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.mu.Unlock()
 	err := s.ln.Close()
 	for _, sess := range s.live() {
+		sess.cancel(errHostClosing) // first: the client may hang up at once
 		sess.queue(&wire.Bye{})
 		sess.fail(errHostClosing)
 	}

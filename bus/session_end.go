@@ -103,6 +103,9 @@ func (s *session) pin(harmless bool) (unpin func()) {
 		all = append(all, k.payload)
 	}
 	clear(s.kept)
+	if len(all) == 0 {
+		return nil
+	}
 	return func() {
 		for _, p := range all {
 			p.release()
@@ -110,8 +113,14 @@ func (s *session) pin(harmless bool) (unpin func()) {
 	}
 }
 
-// awaitRelease waits until nobody in the client reads any more: it is dead.
-func (s *session) awaitRelease() { <-s.proc.Done() }
+// awaitRelease waits until nobody in the client reads any more: it is dead, or
+// the host closes, and reuses no memory.
+func (s *session) awaitRelease() {
+	select {
+	case <-s.proc.Done():
+	case <-s.srv.done:
+	}
+}
 
 // takeBack gives back what the client had besides the work of its stages.
 func (s *session) takeBack(cause error) {

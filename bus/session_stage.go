@@ -8,6 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // serve makes the client a replica of a stage.
@@ -43,7 +44,7 @@ func (s *session) serve(m *wire.Serve) error {
 	if f := s.srv.opts.OnServe; f != nil {
 		f(st.spec.Name, rep.number, s.proc.PID())
 	}
-	st.remote.begin()
+	st.remote.begin(rep)
 	return nil
 }
 
@@ -112,12 +113,18 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, more bool
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone {
-		return 0 // detach finds the work without a number
+	if s.gone { // detach finds the work without a number
+		if seg != nil && shmstore.IsLarge(d.Handle) {
+			seg.release()
+		}
+		return 0
 	}
 	if seg != nil {
 		h.told = s.tell(seg)
 		m.Segment = h.told.number
+		if shmstore.IsLarge(d.Handle) {
+			seg.release() // the client's now
+		}
 	}
 	s.lastDelivery++
 	m.Delivery = s.lastDelivery
@@ -131,6 +138,10 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, more bool
 func (srv *Server) locate(d *Delivery) (*segment, int64, error) {
 	if d.foreign != nil && d.foreign.seg != nil {
 		return d.foreign.seg, d.foreign.offset, nil
+	}
+	if shmstore.IsLarge(d.Handle) {
+		seg, err := srv.bus.largeSegment(d.Handle)
+		return seg, 0, err
 	}
 	if !d.Handle.IsZero() {
 		return srv.arena, int64(d.Handle.Offset), nil

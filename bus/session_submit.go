@@ -14,6 +14,9 @@ import (
 
 // submit starts a request for the client.
 func (s *session) submit(m *wire.Submit) error {
+	if s.srv.refusing.Load() {
+		return fmt.Errorf("%w: the host takes no new requests, it is going to stop", ErrClosed)
+	}
 	var opts []SubmitOption
 	if m.Deadline != 0 {
 		opts = append(opts, WithDeadline(time.Unix(0, m.Deadline)))
@@ -25,8 +28,7 @@ func (s *session) submit(m *wire.Submit) error {
 	if m.Flags&wire.SubmitTry != 0 {
 		start = s.srv.bus.tryStream
 	}
-	// The request ends by itself, or in takeBack, with a reason.
-	req, err := start(context.WithoutCancel(s.ctx), opts...)
+	req, err := start(s.ctx, opts...)
 	if err != nil {
 		return err
 	}

@@ -173,7 +173,9 @@ func (r *Request) describe() string {
 		if t.slot.Load() == nil {
 			continue
 		}
-		if n := t.held.Load(); n > 0 {
+		if n := t.held.Load(); n > 0 && t.stage.remote != nil {
+			has = append(has, fmt.Sprintf("stage %q keeps %d deliveries: %s", t.stage.spec.Name, n, t.stage.remote.describe(t)))
+		} else if n > 0 {
 			has = append(has, fmt.Sprintf("stage %q keeps %d deliveries", t.stage.spec.Name, n))
 		} else {
 			has = append(has, fmt.Sprintf("stage %q is at work", t.stage.spec.Name))
