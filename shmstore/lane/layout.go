@@ -1,0 +1,221 @@
+package lane
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"sync/atomic"
+)
+
+// A lane is made of two segments, each with exactly one writing process. All
+// fields are in the byte order of the machine: a segment never leaves it.
+//
+//	segment     written by    mapped read-only by  size in bytes
+//	sender's    the sender    the receiver         4096 + capacity
+//	receiver's  the receiver  the sender           4096
+//
+// Sender's segment:
+//
+//	offset  size      field      access
+//	     0    64      superblock written once, before the segment is handed over
+//	    64     8      tail       atomic; end of the published frames
+//	   128     4      asleep     atomic; odd while the sender waits for room
+//	   136     8      wantRoom   atomic; the head that it waits for
+//	  4096  capacity  frames     plain, ordered by tail
+//
+// Receiver's segment:
+//
+//	offset  size  field       access
+//	     0    64  superblock  written once, before the segment is handed over
+//	    64     8  head        atomic; end of the frames let go of
+//	   128     4  asleep      atomic; odd while the receiver waits for frames
+//
+// What lies between the fields is zero. Fields that change at different times
+// are on cache lines of their own, and on pairs of lines of their own, because
+// processors fetch lines in pairs.
+//
+// Superblock:
+//
+//	offset  size  field
+//	     0     8  magic: "OMNIBUS" and the kind of the segment
+//	     8     4  layout version
+//	    12     4  zero
+//	    16     8  identity of the lane
+//	    24     8  capacity in bytes, a power of two
+//	    32    32  zero
+//
+// Positions, tail and head, count bytes since the lane began. They only grow,
+// and 64 bits last for decades at any speed of memory. A position lies in the
+// frames at position modulo capacity. Always head <= tail <= head + capacity.
+//
+// Frame, at a position that is a multiple of 8:
+//
+//	offset  size  field
+//	     0     8  header: kind << 32 | length
+//	     8     n  payload, n = length
+//	 8 + n   0-7  padding
+//
+// A frame never wraps. One that finds too little room before the end of the
+// frames is preceded by a skip: a header of kind 0xffffffff whose length
+// reaches exactly to the end. A skip and the frame behind it are published
+// together.
+const (
+	layoutVersion = 1
+
+	pageBytes       = 4096
+	superblockBytes = 64
+	headerBytes     = 8
+	frameAlign      = 8
+
+	tailOffset     = 64
+	headOffset     = 64
+	asleepOffset   = 128
+	wantRoomOffset = 136
+
+	minCapacityBytes = 1 << 10
+	maxCapacityBytes = 1 << 30
+	maxFrameBytes    = 64 << 10
+	// framesPerLane is how many frames of the largest size a lane holds at
+	// least. With two or more, a frame and the skip before it fit together.
+	framesPerLane = 4
+)
+
+// senderPage is the first page of the sender's segment.
+type senderPage struct {
+	superblock [superblockBytes]byte
+	tail       atomic.Uint64
+	_          [asleepOffset - tailOffset - 8]byte
+	asleep     atomic.Uint32
+	_          [wantRoomOffset - asleepOffset - 4]byte
+	wantRoom   atomic.Uint64
+	_          [pageBytes - wantRoomOffset - 8]byte
+}
+
+// receiverPage is the receiver's whole segment.
+type receiverPage struct {
+	superblock [superblockBytes]byte
+	head       atomic.Uint64
+	_          [asleepOffset - headOffset - 8]byte
+	asleep     atomic.Uint32
+	_          [pageBytes - asleepOffset - 4]byte
+}
+
+// Kind says what a frame is, for the two sides to agree on.
+type Kind uint32
+
+// MaxKind is the largest kind. The one above it marks a skip.
+const MaxKind Kind = math.MaxUint32 - 1
+
+const skipKind Kind = math.MaxUint32
+
+func headerOf(kind Kind, length uint64) uint64 { return uint64(kind)<<32 | length }
+
+// splitHeader undoes headerOf. Any 64 bits have a kind and a length.
+func splitHeader(header uint64) (Kind, uint64) {
+	return Kind(header >> 32), header & math.MaxUint32
+}
+
+// spanOf is how many bytes of the lane a frame takes. A length from a header
+// has 32 bits, so this cannot overflow.
+func spanOf(length uint64) uint64 {
+	return headerBytes + (length+frameAlign-1)&^(frameAlign-1)
+}
+
+// Geometry is what both sides of a lane agree on. The zero value is of no
+// lane; [Layout] makes one.
+type Geometry struct {
+	id       uint64
+	capacity uint64
+}
+
+// Layout describes a lane. The id is for the two sides to notice that they hold
+// segments of different lanes. The capacity is what frames take together, with
+// 8 to 15 bytes for each beside its payload; it is a power of two from 1 KiB to
+// 1 GiB, or the error is [ErrGeometry].
+func Layout(id uint64, capacityBytes int) (Geometry, error) {
+	if capacityBytes < minCapacityBytes || capacityBytes > maxCapacityBytes || capacityBytes&(capacityBytes-1) != 0 {
+		return Geometry{}, fmt.Errorf("%w: a capacity of %d bytes is not a power of two in [%d, %d]",
+			ErrGeometry, capacityBytes, minCapacityBytes, maxCapacityBytes)
+	}
+	return Geometry{id: id, capacity: uint64(capacityBytes)}, nil
+}
+
+// SenderBytes is the size of the sender's segment.
+func (g Geometry) SenderBytes() int { return pageBytes + int(g.capacity) }
+
+// ReceiverBytes is the size of the receiver's segment.
+func (g Geometry) ReceiverBytes() int { return pageBytes }
+
+// MaxFrameBytes is the size of the largest payload of one frame: 64 KiB, or
+// what four frames in the lane leave to each.
+func (g Geometry) MaxFrameBytes() int {
+	return int(min(maxFrameBytes, g.capacity/framesPerLane-headerBytes))
+}
+
+// FormatSender prepares the sender's segment. Call it once, before the segment
+// is handed to the receiver.
+func (g Geometry) FormatSender(own []byte) {
+	g.mustFit(own, g.SenderBytes())
+	clear(own[:pageBytes])
+	g.putSuperblock(own, kindSender)
+}
+
+// FormatReceiver prepares the receiver's segment. Call it once, before the
+// segment is handed to the sender.
+func (g Geometry) FormatReceiver(own []byte) {
+	g.mustFit(own, g.ReceiverBytes())
+	clear(own)
+	g.putSuperblock(own, kindReceiver)
+}
+
+func (g Geometry) mustFit(own []byte, sizeBytes int) {
+	if g.capacity == 0 {
+		panic("lane: the geometry does not come from Layout")
+	}
+	if len(own) != sizeBytes || !isAligned(own) {
+		panic(fmt.Sprintf("lane: this side's segment has %d bytes instead of %d, or does not begin at a multiple of %d",
+			len(own), sizeBytes, segmentAlign))
+	}
+}
+
+// segmentKind is the last byte of a segment's magic.
+type segmentKind byte
+
+const (
+	kindSender   segmentKind = 'T'
+	kindReceiver segmentKind = 'H'
+)
+
+func (k segmentKind) String() string {
+	if k == kindSender {
+		return "sender's segment"
+	}
+	return "receiver's segment"
+}
+
+func (g Geometry) superblock(kind segmentKind) (b [superblockBytes]byte) {
+	copy(b[:], "OMNIBUS")
+	b[7] = byte(kind)
+	binary.NativeEndian.PutUint32(b[8:], layoutVersion)
+	binary.NativeEndian.PutUint64(b[16:], g.id)
+	binary.NativeEndian.PutUint64(b[24:], g.capacity)
+	return b
+}
+
+func (g Geometry) putSuperblock(own []byte, kind segmentKind) {
+	b := g.superblock(kind)
+	copy(own, b[:])
+}
+
+// verify checks a peer's segment, all but what changes.
+func (g Geometry) verify(theirs []byte, kind segmentKind, sizeBytes int) error {
+	if len(theirs) != sizeBytes || !isAligned(theirs) {
+		return fmt.Errorf("%w: its %v has %d bytes instead of %d, or does not begin at a multiple of %d",
+			ErrPeer, kind, len(theirs), sizeBytes, segmentAlign)
+	}
+	if want := g.superblock(kind); [superblockBytes]byte(theirs[:superblockBytes]) != want {
+		return fmt.Errorf("%w: its %v is not of lane %x with %d bytes in layout version %d: exchange the segments again",
+			ErrPeer, kind, g.id, g.capacity, layoutVersion)
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+package lane
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// The sizes and offsets of these types are a contract between processes.
+var (
+	_ [pageBytes]byte      = [unsafe.Sizeof(senderPage{})]byte{}
+	_ [tailOffset]byte     = [unsafe.Offsetof(senderPage{}.tail)]byte{}
+	_ [asleepOffset]byte   = [unsafe.Offsetof(senderPage{}.asleep)]byte{}
+	_ [wantRoomOffset]byte = [unsafe.Offsetof(senderPage{}.wantRoom)]byte{}
+
+	_ [pageBytes]byte    = [unsafe.Sizeof(receiverPage{})]byte{}
+	_ [headOffset]byte   = [unsafe.Offsetof(receiverPage{}.head)]byte{}
+	_ [asleepOffset]byte = [unsafe.Offsetof(receiverPage{}.asleep)]byte{}
+)
+
+// segmentAlign is where a segment may begin: at a cache line, which also
+// aligns the atomics. Mappings begin at a page.
+const segmentAlign = 64
+
+func isAligned(segment []byte) bool {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(segment)))%segmentAlign == 0
+}
+
+// The overlays below are for segments that have been found to be aligned and
+// of the right size.
+
+func senderPageOf(segment []byte) *senderPage {
+	return (*senderPage)(unsafe.Pointer(&segment[:pageBytes][0]))
+}
+
+func receiverPageOf(segment []byte) *receiverPage {
+	return (*receiverPage)(unsafe.Pointer(&segment[:pageBytes][0]))
+}
+
+// loadHeader reads a header once: the peer may be writing to it, and a load
+// that is not atomic may be repeated by the compiler. The offset is a multiple
+// of 8, and indexing keeps the access inside the frames.
+func loadHeader(frames []byte, offset uint64) uint64 {
+	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&frames[offset:][:headerBytes][0])))
+}
+
+// HeapSegments returns both segments of a lane within one process, formatted.
+func (g Geometry) HeapSegments() (sender, receiver []byte) {
+	sender, receiver = alignedBytes(g.SenderBytes()), alignedBytes(g.ReceiverBytes())
+	g.FormatSender(sender)
+	g.FormatReceiver(receiver)
+	return sender, receiver
+}
+
+func alignedBytes(n int) []byte {
+	b := make([]byte, n+segmentAlign-1)
+	skip := -uintptr(unsafe.Pointer(&b[0])) & (segmentAlign - 1)
+	return b[skip : int(skip)+n : int(skip)+n]
+}

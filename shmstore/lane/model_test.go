@@ -1,0 +1,208 @@
+package lane
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// sent is a frame as the model remembers it.
+type sent struct {
+	kind    Kind
+	payload []byte
+	end     uint64 // the position behind it
+}
+
+// model is a lane made of slices: what is committed, what is published, and
+// what the receiver holds.
+type model struct {
+	capacity                   uint64
+	committed, published, held []sent
+	next, head                 uint64
+}
+
+// place is where a frame would begin and end.
+func (m *model) place(n int) (end uint64, fits bool) {
+	begin := m.next
+	span := uint64(headerBytes+n+frameAlign-1) / frameAlign * frameAlign
+	if begin%m.capacity+span > m.capacity {
+		begin += m.capacity - begin%m.capacity
+	}
+	end = begin + span
+	return end, end-m.head <= m.capacity
+}
+
+// TestModel drives a lane and the model side by side, with steps of both sides
+// in any order.
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		capacity := 1 << rapid.IntRange(10, 13).Draw(t, "capacity")
+		s, r := heapLane(t, capacity, Options{Waiting: Parked})
+		m := &model{capacity: uint64(capacity)}
+		fill := byte(0)
+		add := func(t *rapid.T) {
+			n := rapid.IntRange(0, s.maxFrame).Draw(t, "bytes")
+			shrunk := rapid.IntRange(0, n).Draw(t, "used")
+			kind := Kind(rapid.Uint32Range(0, uint32(MaxKind)).Draw(t, "kind"))
+			_, fits := m.place(n)
+			payload, err := s.Reserve(n)
+			if fits != (err == nil) || (err != nil && !errors.Is(err, ErrFull)) {
+				t.Fatalf("Reserve(%d) = %v, but that it fits is %v", n, err, fits)
+			}
+			if err != nil {
+				return
+			}
+			if len(payload) != n || cap(payload) != n {
+				t.Fatalf("%d bytes with room for %d instead of %d", len(payload), cap(payload), n)
+			}
+			fill++
+			for i := range payload {
+				payload[i] = fill
+			}
+			s.Commit(kind, shrunk)
+			// The place is that of what was reserved, the end that of what was used.
+			end, _ := m.place(n)
+			end -= spanOf(uint64(n)) - spanOf(uint64(shrunk))
+			m.next = end
+			m.committed = append(m.committed, sent{kind: kind, payload: bytes.Repeat([]byte{fill}, shrunk), end: end})
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"add":  add,
+			"add2": add, // more often than the rest
+			"publish": func(*rapid.T) {
+				s.Publish()
+				m.published = append(m.published, m.committed...)
+				m.committed = nil
+			},
+			"next": func(t *rapid.T) {
+				frame, kind, ok := r.Next()
+				if ok != (len(m.published) > 0) {
+					t.Fatalf("Next found a frame: %v, with %d published; %v", ok, len(m.published), r.Err())
+				}
+				if !ok {
+					return
+				}
+				want := m.published[0]
+				m.published = m.published[1:]
+				m.held = append(m.held, sent{kind: kind, payload: frame, end: want.end})
+				if kind != want.kind || !bytes.Equal(frame, want.payload) || cap(frame) != len(frame) {
+					t.Fatalf("frame %d of %d bytes, want %d of %d", kind, len(frame), want.kind, len(want.payload))
+				}
+			},
+			"advance": func(t *rapid.T) {
+				for _, h := range m.held { // nothing was written over meanwhile
+					if len(h.payload) > 0 && bytes.Count(h.payload, h.payload[:1]) != len(h.payload) {
+						t.Fatal("a frame changed while it was held")
+					}
+					m.head = h.end
+				}
+				m.held = nil
+				r.Advance()
+			},
+			"": func(t *rapid.T) {
+				if err := errors.Join(s.Err(), r.Err()); err != nil {
+					t.Fatal(err)
+				}
+			},
+		})
+	})
+}
+
+// TestSendAndAppendAgree: parts become one frame, however it is sent.
+func TestSendAndAppendAgree(t *testing.T) {
+	s, r := heapLane(t, 1<<12, Options{})
+	if err := s.Append(1, []byte("ab"), nil, []byte("c")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok := r.Next(); ok {
+		t.Fatal("a frame was received before it was published")
+	}
+	if err := s.TrySend(2, []byte("d")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"abc", "d", ""} {
+		if frame, kind, ok := r.Next(); !ok || string(frame) != want || kind != Kind(i+1) {
+			t.Errorf("frame %q of kind %d, %v; want %q of kind %d", frame, kind, ok, want, i+1)
+		}
+	}
+}
+
+// TestFillsExactly: a lane takes frames up to its last byte, again and again.
+func TestFillsExactly(t *testing.T) {
+	s, r := heapLane(t, 1<<12, Options{})
+	full := make([]byte, s.maxFrame)
+	for range 3 {
+		for range framesPerLane {
+			if err := s.TrySend(1, full); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.TrySend(1); !errors.Is(err, ErrFull) {
+			t.Fatalf("one more: %v", err)
+		}
+		receiveOne(r)
+		if err := s.TrySend(1, full); err != nil {
+			t.Fatalf("in the place of the first: %v", err)
+		}
+		receiveAll(t, r)
+	}
+}
+
+// checked frames carry their number and a checksum.
+
+func checkedFrame(buf []byte, number uint64, rng *rand.Rand) []byte {
+	n := 12 + rng.IntN(cap(buf)-12+1)
+	if rng.IntN(8) > 0 {
+		n = min(n, 12+rng.IntN(100))
+	}
+	buf = buf[:n]
+	binary.LittleEndian.PutUint64(buf[4:], number)
+	for i := 12; i < n; i++ {
+		buf[i] = byte(uint64(i) * (number + 3))
+	}
+	binary.LittleEndian.PutUint32(buf, crc32.ChecksumIEEE(buf[4:]))
+	return buf
+}
+
+func checkFrame(frame []byte, kind Kind, number uint64) error {
+	if len(frame) < 12 || kind != Kind(number%1000) {
+		return fmt.Errorf("frame %d is one of kind %d with %d bytes", number, kind, len(frame))
+	}
+	if got := binary.LittleEndian.Uint64(frame[4:]); got != number {
+		return fmt.Errorf("frame %d came in the place of %d", got, number)
+	}
+	if crc32.ChecksumIEEE(frame[4:]) != binary.LittleEndian.Uint32(frame) {
+		return fmt.Errorf("frame %d was torn", number)
+	}
+	return nil
+}
+
+// TestConcurrent sends from one goroutine to another, with every pair of ways
+// to wait. Under the race detector it shows that the tail orders the frames.
+func TestConcurrent(t *testing.T) {
+	const frames = 5_000
+	for _, waiting := range []Waiting{Ladder, Parked, Spinning} {
+		t.Run(waiting.String(), func(t *testing.T) {
+			s, r := heapLane(t, 1<<12, Options{Waiting: waiting})
+			go func() {
+				defer s.Close()
+				if err := sendChecked(t.Context(), s, frames); err != nil {
+					t.Error(err)
+					r.Fail(err)
+				}
+			}()
+			if err := receiveChecked(t.Context(), r, frames); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}

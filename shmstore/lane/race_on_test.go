@@ -1,0 +1,6 @@
+//go:build race
+
+package lane
+
+// raceSlowdown shortens what only counts repetitions.
+const raceSlowdown = 10

@@ -1,0 +1,175 @@
+package lane
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+)
+
+// Receiver is the receiving side of a lane. It is for one goroutine at a time,
+// but for Fail and Close.
+type Receiver struct {
+	sleeper  sleeper
+	bell     bell
+	page     *receiverPage
+	peer     *senderPage
+	frames   []byte // the peer's
+	capacity uint64
+	maxFrame uint64
+	err      error // what the peer did, for good
+
+	// Positions, private: head <= next <= tail <= head + capacity, always.
+	head uint64 // as stored
+	next uint64 // the end of the frames returned
+	tail uint64 // the last one that was found to be good
+}
+
+// NewReceiver begins to receive. Own is this process's segment, formatted;
+// theirs is the sender's, which is checked and then only read. Both stay in use
+// until the last call of a method, and the last use of a frame.
+func NewReceiver(geo Geometry, own, theirs []byte, waker Waker, opts Options) (*Receiver, error) {
+	geo.mustFit(own, geo.ReceiverBytes())
+	if err := opts.Validate(); err != nil {
+		return nil, fmt.Errorf("new receiver: %w", err)
+	}
+	if err := geo.verify(theirs, kindSender, geo.SenderBytes()); err != nil {
+		return nil, fmt.Errorf("new receiver: %w", err)
+	}
+	r := &Receiver{
+		page:     receiverPageOf(own),
+		peer:     senderPageOf(theirs),
+		frames:   theirs[pageBytes:],
+		capacity: geo.capacity,
+		maxFrame: uint64(geo.MaxFrameBytes()),
+	}
+	r.bell.asleep = &r.peer.asleep
+	r.sleeper = sleeper{
+		asleep:   &r.page.asleep,
+		position: &r.peer.tail,
+		ready:    r.hasFrame,
+		waker:    waker,
+		ladder:   newLadder(opts.Waiting),
+	}
+	return r, nil
+}
+
+// Next returns the next frame, and false when there is none now, or none any
+// more: then Wait says which. The frame lies in the sender's memory, is
+// read-only, and is valid until Advance. Frames published before the sender was
+// gone are still returned.
+func (r *Receiver) Next() (frame []byte, kind Kind, ok bool) {
+	if r.err != nil || (r.next == r.tail && !r.readTail()) {
+		return nil, 0, false
+	}
+	offset := r.offset()
+	kind, length := splitHeader(loadHeader(r.frames, offset))
+	if kind == skipKind {
+		if !r.skip(length) {
+			return nil, 0, false
+		}
+		offset = r.offset()
+		kind, length = splitHeader(loadHeader(r.frames, offset))
+	}
+	// A second skip would have to cover the whole lane, and is no frame.
+	if kind == skipKind || length > r.maxFrame || spanOf(length) > r.most() {
+		r.poison("frame", length, 0, min(r.most()-headerBytes, r.maxFrame))
+		return nil, 0, false
+	}
+	r.next += spanOf(length)
+	begin := offset + headerBytes
+	end := begin + length
+	return r.frames[begin:end:end], kind, true
+}
+
+func (r *Receiver) offset() uint64 { return r.next & (r.capacity - 1) }
+
+// most is how many bytes a frame at next can take: as many as are published,
+// and not beyond the end of the frames. It is at least a header.
+func (r *Receiver) most() uint64 { return min(r.capacity-r.offset(), r.tail-r.next) }
+
+// readTail reads how far the sender has come, and reports whether there is
+// something to read.
+func (r *Receiver) readTail() bool {
+	tail := r.peer.tail.Load()
+	// Unsigned: a tail before the last one is very far ahead of it.
+	if tail-r.tail > r.head+r.capacity-r.tail || tail%frameAlign != 0 {
+		return r.poison("tail", tail, r.tail, r.head+r.capacity)
+	}
+	r.tail = tail
+	return tail != r.next
+}
+
+// hasFrame is what a wait is for.
+func (r *Receiver) hasFrame() (bool, error) {
+	ok := r.err == nil && (r.next != r.tail || r.readTail())
+	return ok, r.err
+}
+
+// skip passes over the rest of the frames, behind which there is a frame.
+func (r *Receiver) skip(length uint64) bool {
+	rest := r.capacity - r.offset()
+	if headerBytes+length != rest || rest >= r.tail-r.next {
+		return r.poison("skip", length, rest-headerBytes, rest-headerBytes)
+	}
+	r.next += rest
+	return true
+}
+
+// poison ends the lane for good. It is false, for its caller to return.
+func (r *Receiver) poison(what string, value, least, most uint64) bool {
+	r.err = &PeerError{What: what, Position: r.next, Value: value, Min: least, Max: most}
+	return false
+}
+
+// Advance lets go of all frames that Next has returned, and wakes the sender if
+// it waits for their room.
+func (r *Receiver) Advance() {
+	if r.next == r.head {
+		return
+	}
+	faultpoint.Hit("lane-before-advance")
+	sleep, wanted := r.bell.move(&r.page.head, r.next)
+	r.head = r.next
+	faultpoint.Hit("lane-advanced")
+	// The sender wrote wantRoom before it raised its counter.
+	if wanted && r.head >= r.peer.wantRoom.Load() {
+		r.bell.answered = sleep
+		r.sleeper.waker.Wake()
+	}
+}
+
+// Wait returns nil when Next will find something. Otherwise the error is the
+// context's, [ErrPeer], [ErrPeerGone] or [ErrClosed]. Advance comes first: with
+// frames held, a full lane would wait for this side, and this side for the
+// lane.
+func (r *Receiver) Wait(ctx context.Context) error {
+	if r.next != r.head && r.err == nil {
+		panic("lane: wait with frames that were not let go of")
+	}
+	if err := r.sleeper.wait(ctx); err != nil {
+		return fmt.Errorf("wait for a frame in the lane: %w", err)
+	}
+	return nil
+}
+
+// Err returns what ended the lane, or nil. Frames that were published before
+// can be left even so, unless it is [ErrPeer].
+func (r *Receiver) Err() error {
+	if r.err != nil {
+		return r.err
+	}
+	if end := r.sleeper.ended.Load(); end != nil {
+		return end.err
+	}
+	return nil
+}
+
+// Fail says that the sender is gone: when all frames that it published have
+// been received, a wait ends, now and later, with [ErrPeerGone] and the cause,
+// which may be nil. Any goroutine may call it.
+func (r *Receiver) Fail(cause error) { r.sleeper.end(&ending{err: gone(cause)}) }
+
+// Close ends a wait, now and later, with [ErrClosed]. Any goroutine may call
+// it. The segments are the caller's to unmap, when no method is running.
+func (r *Receiver) Close() { r.sleeper.end(closed) }

@@ -1,0 +1,123 @@
+package lane
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// sleeper is how a side waits. The counter is this side's own; the peer reads
+// it after every move that could end the wait.
+type sleeper struct {
+	// asleep is odd while this side is parked or about to be. It is written
+	// by this side's goroutine alone, and goes up by one each time.
+	asleep *atomic.Uint32
+	// position is the peer's, and must move for the wait to be over; ready
+	// reads it anew and says whether it has moved far enough.
+	position *atomic.Uint64
+	ready    func() (bool, error)
+	waker    Waker
+	ladder   ladder
+	// ended is nil while the lane is in use.
+	ended atomic.Pointer[ending]
+}
+
+// ending is why a side waits no more.
+type ending struct {
+	err error
+	// final is false where a wait may still be satisfied by what the peer
+	// did before it was gone.
+	final bool
+}
+
+// wait returns nil as soon as ready holds.
+func (s *sleeper) wait(ctx context.Context) error {
+	if done, err := s.look(); done {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if done, err := s.climb(); done {
+		return err
+	}
+	start := time.Now()
+	err := s.park(ctx)
+	s.ladder.learn(time.Since(start))
+	return err
+}
+
+// look reports whether the wait is over, and how. It looks at the end of the
+// lane before it looks at the peer's position: what the peer published before
+// it was gone is then seen, even if both happen at this moment.
+func (s *sleeper) look() (done bool, err error) {
+	end := s.ended.Load()
+	if end != nil && end.final {
+		return true, end.err
+	}
+	if ready, err := s.ready(); ready || err != nil {
+		return true, err
+	}
+	if end != nil {
+		return true, end.err
+	}
+	return false, nil
+}
+
+// park sleeps until the wait is over. Each turn is a wake-up, and each sleep
+// has a number of its own, because the peer answers a number only once. The
+// order is what keeps a wake-up from being lost: raise, look, park.
+func (s *sleeper) park(ctx context.Context) error {
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, s.waker.Unpark)
+		defer stop()
+	}
+	for {
+		s.asleep.Add(1)
+		done, err := s.look()
+		if !done {
+			done, err = isOver(ctx)
+		}
+		if !done {
+			err = s.waker.Park()
+			done = err != nil
+		}
+		s.asleep.Add(1)
+		if done {
+			return err
+		}
+	}
+}
+
+func isOver(ctx context.Context) (bool, error) {
+	err := ctx.Err()
+	return err != nil, err
+}
+
+// closed is this side's own end, which stands above the peer's.
+var closed = &ending{err: ErrClosed, final: true}
+
+// end makes waits return, now and later. The first end stays, but for closed,
+// which replaces another.
+func (s *sleeper) end(e *ending) {
+	if !s.ended.CompareAndSwap(nil, e) && e == closed {
+		s.ended.Store(e)
+	}
+	s.waker.Unpark()
+}
+
+// bell wakes the peer, once for each of its sleeps.
+type bell struct {
+	asleep   *atomic.Uint32 // the peer's; any value is harmless
+	answered uint32
+}
+
+// move stores this side's position, looks at the peer's counter, and reports
+// whether the peer is in a sleep that was not yet answered. The store is a
+// fence: either the peer sees the position when it looks a last time, or its
+// counter is seen here.
+func (b *bell) move(position *atomic.Uint64, to uint64) (sleep uint32, wanted bool) {
+	position.Store(to)
+	sleep = 0
+	return sleep, sleep%2 == 1 && sleep != b.answered
+}
