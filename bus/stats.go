@@ -33,19 +33,21 @@ type StageStats struct {
 
 // EdgeStats are the figures of one edge.
 type EdgeStats struct {
-	From        string        `json:"from"` // empty: the caller
-	To          string        `json:"to"`   // empty: the caller
-	Window      int           `json:"window"`
-	WindowBytes int64         `json:"window_bytes"`
-	Deliveries  int64         `json:"deliveries"` // with a payload
-	Bytes       int64         `json:"bytes"`      // of payload
-	Inline      int64         `json:"inline"`     // deliveries that carried their payload
-	Copies      int64         `json:"copies"`     // payloads that the bus copied
-	Spilled     int64         `json:"spilled"`    // payloads on the heap, for want of room in one piece
-	Dropped     int64         `json:"dropped"`
-	Duplicates  int64         `json:"duplicates"` // removed after a retry
-	P50         time.Duration `json:"p50_ns"`     // from sent to handled; sampled
-	P99         time.Duration `json:"p99_ns"`
+	From        string `json:"from"` // empty: the caller
+	To          string `json:"to"`   // empty: the caller
+	Window      int    `json:"window"`
+	WindowBytes int64  `json:"window_bytes"`
+	Deliveries  int64  `json:"deliveries"` // with a payload
+	Bytes       int64  `json:"bytes"`      // of payload
+	Inline      int64  `json:"inline"`     // deliveries that carried their payload
+	Copies      int64  `json:"copies"`     // payloads that the bus copied
+	Spilled     int64  `json:"spilled"`    // payloads on the heap, for want of room in one piece
+	Dropped     int64  `json:"dropped"`
+	Duplicates  int64  `json:"duplicates"` // removed after a retry
+	// From sent to handled, or to handed over where another process handles
+	// it; sampled.
+	P50 time.Duration `json:"p50_ns"`
+	P99 time.Duration `json:"p99_ns"`
 }
 
 // Stats takes a snapshot.

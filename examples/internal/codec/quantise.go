@@ -62,7 +62,8 @@ func Quantise(dst []int32, src []float32, step float32) error {
 	scale := 1 / float64(step)
 	dst = dst[:len(src)]
 	for k, v := range src {
-		magnitude := math.Abs(float64(v))*scale + rounding
+		// Rounded before the sum, so that no machine fuses the two.
+		magnitude := float64(math.Abs(float64(v))*scale) + rounding
 		if !(magnitude < maxLevel+1) { // so written, it catches NaN too
 			return fmt.Errorf("%w: coefficient %d is %v with step %v", ErrRange, k, v, step)
 		}

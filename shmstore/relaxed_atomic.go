@@ -1,4 +1,4 @@
-//go:build race
+//go:build race || !amd64
 
 package shmstore
 
@@ -7,5 +7,6 @@ import "sync/atomic"
 func relaxedStore64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 func relaxedStore32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
 
-// lastStoreFences is claimed for machines, not for the race detector.
+// lastStoreFences is not claimed for the race detector, nor for architectures
+// that reorder stores.
 const lastStoreFences = false
