@@ -21,7 +21,8 @@ order. The answer comes at once; the host is gone when its socket is.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ask(cmd, &at, output, "drain", nil, func(r struct {
 				Grace time.Duration `json:"grace_ns"`
-			}) error {
+			},
+			) error {
 				_, err := fmt.Fprintf(cmd.OutOrStdout(), "draining: open requests have up to %v\n", r.Grace)
 				return err
 			})
