@@ -68,6 +68,15 @@ func (h *hosted) child(t testing.TB, stage string) *exec.Cmd {
 	return cmd
 }
 
+// await waits for something that other processes bring about.
+func await(happened func() bool) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !happened() {
+		<-tick.C
+	}
+}
+
 // large is beyond what travels inline, so that it lies in shared memory.
 func large(s string) string { return s + strings.Repeat(".", 3000) }
 
@@ -129,9 +138,7 @@ func TestAttemptsOfProcessesAreBounded(t *testing.T) {
 	for range 4 {
 		h.child(t, "m")
 	}
-	for h.server.Serving("m") < 4 {
-		time.Sleep(time.Millisecond) // for other processes
-	}
+	await(func() bool { return h.server.Serving("m") == 4 })
 	r := submitAll(t, h.bus, "kill-always")
 	_, err := receive(t, r)
 	var at *bus.StageError
@@ -177,9 +184,7 @@ func TestSubmitterDies(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for h.bus.Stats().Live == 0 {
-		time.Sleep(time.Millisecond) // for another process
-	}
+	await(func() bool { return h.bus.Stats().Live > 0 })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -15,17 +15,18 @@ type question struct {
 	first func(wire.Message) error
 }
 
-// ask sends a question and waits for its answer.
-func (l *link) ask(ctx context.Context, make func(token uint32) wire.Message, first func(wire.Message) error) (wire.Message, error) {
+// ask sends a question and waits for its answer, which first has seen by then.
+func (l *link) ask(ctx context.Context, ask func(token uint32) wire.Message, first func(wire.Message) error) error {
 	token, q, err := l.note(1, first)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer l.settle(token)
-	if err := l.sender.Queue(make(token)); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrHostGone, err)
+	if err := l.sender.Queue(ask(token)); err != nil {
+		return fmt.Errorf("%w: %w", ErrHostGone, err)
 	}
-	return l.await(ctx, q)
+	_, err = l.await(ctx, q)
+	return err
 }
 
 // note remembers a question with room for some answers.

@@ -265,10 +265,10 @@ func (n *Node) Serve(ctx context.Context, specs ...StageSpec) error {
 func (n *Node) attend(ctx context.Context) error {
 	for {
 		l, err := n.current(ctx)
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		switch {
+		case ctx.Err() != nil && l == nil:
+			return nil // told to stop while there was no host
+		case err != nil:
 			return err
 		}
 		select {

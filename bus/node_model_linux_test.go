@@ -36,13 +36,13 @@ func TestNodesAgainstModel(t *testing.T) {
 		for _, inputs := range requests {
 			go func() { wrong <- m.run(ctx, c.caller, inputs) }()
 		}
-		stuck := context.AfterFunc(ctx, func() { fmt.Fprintln(os.Stderr, c.describe()) })
+		unwatch := context.AfterFunc(ctx, func() { fmt.Fprintln(os.Stderr, c.describe()) })
 		for range requests {
 			if err := <-wrong; err != nil {
 				rt.Errorf("%v", err)
 			}
 		}
-		stuck()
+		unwatch()
 		if err := c.bus.Drain(t.Context()); err != nil {
 			rt.Error(err)
 		}
@@ -102,7 +102,7 @@ func (c *cluster) close(ctx context.Context) error {
 		}
 	}
 	for range c.nodes {
-		<-c.served // ends with the node
+		_ = <-c.served // ends with the node, and so: ErrHostGone
 	}
 	return errors.Join(append(errs, c.server.Close(ctx), c.bus.Close(ctx))...)
 }

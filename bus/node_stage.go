@@ -36,7 +36,7 @@ type nodeTask struct {
 
 // serve offers the host to do the work of a stage.
 func (n *Node) serve(ctx context.Context, l *link, spec StageSpec) error {
-	_, err := l.ask(ctx, func(token uint32) wire.Message {
+	err := l.ask(ctx, func(token uint32) wire.Message {
 		return &wire.Serve{Token: token, Stage: spec.Name}
 	}, func(m wire.Message) error {
 		s, ok := m.(*wire.Serving)

@@ -175,7 +175,7 @@ func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*R
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
 	up := &upstream{link: l}
-	_, err = l.ask(ctx, func(token uint32) wire.Message {
+	err = l.ask(ctx, func(token uint32) wire.Message {
 		m := &wire.Submit{Token: token, Flags: flags, Trace: wireTrace(o.trace)}
 		if !o.deadline.IsZero() {
 			m.Deadline = o.deadline.UnixNano()

@@ -118,7 +118,7 @@ func (w *work) repeat() {
 func (r *remote) replayTask(rt *remoteTask) {
 	rt.attempt++
 	rt.output.seen, rt.endsLeft, rt.touched = 0, -1, false
-	again := append(rt.retained, rt.works...)
+	again := slices.Concat(rt.retained, rt.works)
 	for _, w := range rt.retained {
 		for _, d := range w.parts {
 			d.state.Store(stateHeld)

@@ -135,16 +135,16 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, more bool
 
 // locate says where a payload lies that is too large for a message. One on the
 // heap is copied to where others can read it.
-func (srv *Server) locate(d *Delivery) (*segment, int64, error) {
+func (s *Server) locate(d *Delivery) (*segment, int64, error) {
 	if d.foreign != nil && d.foreign.seg != nil {
 		return d.foreign.seg, d.foreign.offset, nil
 	}
 	if shmstore.IsLarge(d.Handle) {
-		seg, err := srv.bus.largeSegment(d.Handle)
+		seg, err := s.bus.largeSegment(d.Handle)
 		return seg, 0, err
 	}
 	if !d.Handle.IsZero() {
-		return srv.arena, int64(d.Handle.Offset), nil
+		return s.arena, int64(d.Handle.Offset), nil
 	}
 	p, err := ownSegment(d.Inline)
 	if err != nil {
