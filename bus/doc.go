@@ -52,6 +52,23 @@
 // that has credit, and finds no room in one piece all the same, goes to the
 // heap after a moment, and is counted.
 //
+// # Other processes
+//
+// A stage that is [Remote] is served by processes: [Bus.Listen] opens a socket
+// for them, [Join] makes a Go process a [Node], which serves stages with the same
+// handlers and submits requests with the same calls. Clients in other languages
+// speak the protocol of docs/protocol.md. Payloads are not copied: each process
+// writes memory of its own, which the others map.
+//
+// Peers must run as this process's user, or as one that is allowed, and are
+// not trusted beyond that: whatever they send is checked, and one that breaks the
+// protocol is cut off. One that lies about its payloads harms whoever reads them,
+// and nobody else.
+//
+// When a process dies, all it held comes back, and what it had not finished is
+// done elsewhere as far as State, Attempts and Replay allow: docs/delivery.md.
+// When the host dies, a node's requests end with [ErrHostGone].
+//
 // # Duties of a stage
 //
 // Finish what you Keep, and what an actor of yours or Recv was given. Send or
