@@ -2,6 +2,7 @@ package bench
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -10,14 +11,17 @@ import (
 // figures are medians of the rounds, as in a report. Choose some by the beginning
 // of their names: -bench=/mailbox.
 func Benchmark(b *testing.B) {
-	for _, s := range scenarios() {
+	for _, s := range slices.Concat(scenarios(), ipcScenarios()) {
 		b.Run(s.name, func(b *testing.B) { benchmark(b, s) })
 	}
 }
 
 func benchmark(b *testing.B, s scenario) {
-	opts := Options{Quick: true}.withDefaults()
+	opts := Options{Quick: true, Peer: testPeer}.withDefaults()
 	t, err := s.open(b.Context(), opts)
+	if errors.Is(err, errors.ErrUnsupported) {
+		b.Skip(err)
+	}
 	if err != nil {
 		b.Fatal(err)
 	}

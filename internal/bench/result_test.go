@@ -73,6 +73,26 @@ func TestSummarise(t *testing.T) {
 			},
 		},
 		{
+			// The rounds of the smallest times of either side, which need not
+			// be the same round.
+			name:    "best and speed",
+			metric:  metric{target: speedOf(4), speed: true, best: true},
+			samples: []sample{{2, 8}, {1, 16}, {4, 4}, {2, 8}, {2, 8}},
+			want: Result{
+				Value: 1, Baseline: new(4.0), Ratio: new(0.25), RatioLow: new(0.25), RatioHigh: new(0.25), Speed: new(4.0),
+				Target: new(4.0), TargetOf: "speed", Met: new(true), Rounds: 5,
+			},
+		},
+		{
+			name:    "speed missed",
+			metric:  metric{target: speedOf(4.01)},
+			samples: []sample{{1, 4}},
+			want: Result{
+				Value: 1, Baseline: new(4.0), Ratio: new(0.25), RatioLow: new(0.25), RatioHigh: new(0.25),
+				Target: new(4.01), TargetOf: "speed", Met: new(false), Rounds: 1,
+			},
+		},
+		{
 			name:    "value missed, ratio or not",
 			metric:  metric{target: valueUpTo(60)},
 			samples: []sample{{61, 100}},
@@ -122,6 +142,7 @@ func TestWriteText(t *testing.T) {
 		Quick:   true,
 		Results: []Result{
 			summarise("a/long/name/of/a/figure", metric{unit: "ns", target: ratioUpTo(1.2)}, []sample{{1234.5, 1000}, {12345, 10000}}),
+			summarise("fast", metric{unit: "µs", target: speedOf(20), speed: true}, []sample{{1, 10}, {1, 40}, {1, 20}, {1, 20}, {1, 20}}),
 			summarise("µ", metric{unit: "µs", target: valueUpTo(0.1)}, []sample{{0.126, 20.04}}),
 			summarise("plain", metric{unit: "KiB"}, []sample{{ours: -32}}),
 		},
@@ -129,10 +150,11 @@ func TestWriteText(t *testing.T) {
 	}
 	const want = `go1.26, linux/amd64, Some CPU, 4 cores, GOMAXPROCS 2, quick
 
-NAME                         OURS  BASELINE  UNIT  RATIO  QUARTILES  TARGET       MET  ROUNDS
-a/long/name/of/a/figure      6790      5500  ns     1.23  1.23–1.23  ratio ≤ 1.2  no   2
-µ                            0.13      20.0  µs     0.01  0.01–0.01  ≤ 0.1 µs     no   1
-plain                         -32         -  KiB       -  -          -            -    1
+NAME                         OURS  BASELINE  UNIT  RATIO   QUARTILES     TARGET       MET  ROUNDS
+a/long/name/of/a/figure      6790      5500  ns     1.23   1.23–1.23     ratio ≤ 1.2  no   2
+fast                            1        20  µs    20.00x  20.00–20.00x  ≥ 20x        yes  5
+µ                            0.13      20.0  µs     0.01   0.01–0.01     ≤ 0.1 µs     no   1
+plain                         -32         -  KiB       -   -             -            -    1
 skipped big: needs more
 `
 	var out bytes.Buffer

@@ -2,8 +2,10 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"time"
 )
@@ -41,6 +43,9 @@ type Options struct {
 	// their baselines copy to. Default 257 MiB. Scenarios that need more than
 	// they get are skipped.
 	StoreBytes int64
+	// Peer is the command line with which this program calls [Peer]; what the
+	// peer is to do is appended as one argument. RunIPC needs it.
+	Peer []string
 	// Progress, when set, is told of each scenario before it starts.
 	Progress func(Progress)
 }
@@ -78,10 +83,15 @@ func (o Options) roundsTime() time.Duration {
 	return roundsTime
 }
 
-// Names lists the names of all figures, in the order of the report.
-func Names() []string {
+// Names lists the names of all figures of Run, in the order of the report.
+func Names() []string { return namesOf(scenarios()) }
+
+// NamesIPC lists the names of all figures of RunIPC.
+func NamesIPC() []string { return namesOf(ipcScenarios()) }
+
+func namesOf(all []scenario) []string {
 	var names []string
-	for _, s := range scenarios() {
+	for _, s := range all {
 		for _, m := range s.metrics {
 			names = append(names, s.resultName(m))
 		}
@@ -91,13 +101,33 @@ func Names() []string {
 
 // Run measures what the options choose. The report has what was measured also
 // when there is an error: that of a scenario that broke, or of the context.
-func Run(ctx context.Context, opts Options) (Report, error) {
+func Run(ctx context.Context, opts Options) (Report, error) { return run(ctx, opts, scenarios()) }
+
+// RunIPC is Run for payloads that go to another process.
+func RunIPC(ctx context.Context, opts Options) (Report, error) {
+	return run(ctx, opts, ipcScenarios())
+}
+
+// Peer is the other process of RunIPC. The description is the last argument of
+// the command line. It runs until standard input ends.
+func Peer(ctx context.Context, description string, stdin io.Reader) error {
+	var spec peerSpec
+	if err := json.Unmarshal([]byte(description), &spec); err != nil {
+		return fmt.Errorf("bench: a peer without a description of what to do: %w", err)
+	}
+	if err := runPeer(ctx, spec, stdin); err != nil {
+		return fmt.Errorf("bench: peer by %s: %w", spec.Carrier, err)
+	}
+	return nil
+}
+
+func run(ctx context.Context, opts Options, all []scenario) (Report, error) {
 	report := Report{Machine: thisMachine(), Quick: opts.Quick, Results: []Result{}, Skipped: []Skip{}}
 	if err := opts.Validate(); err != nil {
 		return report, err
 	}
 	opts = opts.withDefaults()
-	chosen := choose(scenarios(), opts.Match)
+	chosen := choose(all, opts.Match)
 	if len(chosen) == 0 {
 		return report, fmt.Errorf("%w %q", ErrNoMatch, opts.Match)
 	}

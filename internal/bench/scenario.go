@@ -41,6 +41,8 @@ type metric struct {
 	name   string // follows the scenario's; empty for the only one
 	unit   string
 	target target
+	speed  bool // it is compared by its speed, and not by its cost
+	best   bool // the best rounds count, and not those in the middle
 }
 
 // A sample is what one round says of one metric.
@@ -49,7 +51,8 @@ type sample struct {
 	baseline float64 // zero: there is none
 }
 
-// A target bounds a figure from above. The zero value is none.
+// A target bounds a figure from above, or a speed from below. The zero value is
+// none.
 type target struct {
 	of quantity
 	at float64
@@ -62,10 +65,12 @@ const (
 	ofNothing quantity = ""
 	ofValue   quantity = "value"
 	ofRatio   quantity = "ratio"
+	ofSpeed   quantity = "speed" // the baseline's time by ours
 )
 
 func valueUpTo(limit float64) target { return target{ofValue, limit} }
 func ratioUpTo(limit float64) target { return target{ofRatio, limit} }
+func speedOf(times float64) target   { return target{ofSpeed, times} }
 
 // scenarios lists everything, in the order in which it is run and shown.
 func scenarios() []scenario {
@@ -101,8 +106,11 @@ func (s scenario) resultName(m metric) string {
 
 // sizeName writes a size the way names of benchmarks do: 64B, 1MiB.
 func sizeName(n int) string {
-	if n >= mib {
+	switch {
+	case n >= mib:
 		return fmt.Sprintf("%dMiB", n/mib)
+	case n >= kib:
+		return fmt.Sprintf("%dKiB", n/kib)
 	}
 	return fmt.Sprintf("%dB", n)
 }

@@ -37,7 +37,7 @@ func writeTable(out io.Writer, results []Result) error {
 	fmt.Fprintln(w, "NAME\t    OURS\tBASELINE\tUNIT\tRATIO\tQUARTILES\tTARGET\tMET\tROUNDS")
 	for _, r := range results {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", r.Name, number(&r.Value), number(r.Baseline), r.Unit,
-			ratio(r.Ratio), quartiles(r), bound(r), met(r.Met), r.Rounds)
+			ratio(r), quartiles(r), bound(r), met(r.Met), r.Rounds)
 	}
 	return w.Flush()
 }
@@ -68,18 +68,27 @@ func digits(v float64) string {
 
 func limit(v float64) string { return strconv.FormatFloat(round2(v), 'f', -1, 64) }
 
-func ratio(v *float64) string {
-	if v == nil {
+// ratio writes a ratio of costs, or of speeds with an x behind it.
+func ratio(r Result) string {
+	switch {
+	case r.Ratio == nil:
 		return fmt.Sprintf("%5s", absent)
+	case r.Speed != nil:
+		return fmt.Sprintf("%5.2fx", *r.Speed)
+	default:
+		return fmt.Sprintf("%5.2f", *r.Ratio)
 	}
-	return fmt.Sprintf("%5.2f", *v)
 }
 
 func quartiles(r Result) string {
-	if r.RatioLow == nil || r.RatioHigh == nil {
+	switch {
+	case r.RatioLow == nil || r.RatioHigh == nil:
 		return absent
+	case r.Speed != nil:
+		return fmt.Sprintf("%.2f–%.2fx", 1 / *r.RatioHigh, 1 / *r.RatioLow)
+	default:
+		return fmt.Sprintf("%.2f–%.2f", *r.RatioLow, *r.RatioHigh)
 	}
-	return fmt.Sprintf("%.2f–%.2f", *r.RatioLow, *r.RatioHigh)
 }
 
 func bound(r Result) string {
@@ -88,6 +97,8 @@ func bound(r Result) string {
 		return absent
 	case quantity(r.TargetOf) == ofRatio:
 		return fmt.Sprintf("ratio ≤ %s", limit(*r.Target))
+	case quantity(r.TargetOf) == ofSpeed:
+		return fmt.Sprintf("≥ %sx", limit(*r.Target))
 	default:
 		return fmt.Sprintf("≤ %s %s", limit(*r.Target), r.Unit)
 	}

@@ -1,0 +1,167 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+)
+
+// ipcSizes are the payloads that are measured, in bytes.
+var ipcSizes = []int{64, 4 * kib, mib, 64 * mib}
+
+// A pattern is how payloads follow each other: some that go to the peer, and
+// one answer when it has read them.
+type pattern struct {
+	Size   int // of a payload, in bytes
+	Every  int // payloads to an answer
+	Answer int // its size in bytes
+	Runs   int // how often that is repeated in a slice
+}
+
+// perSlice is how many payloads make a slice. Through a socket it takes some
+// milliseconds, or as long as one large payload does.
+func perSlice(size int) int { return max(min(16*mib/size, 250), 1) }
+
+func roundTrip(size int) pattern {
+	return pattern{Size: size, Every: 1, Answer: size, Runs: perSlice(size)}
+}
+
+// acknowledgement is the size of an answer that only says that all was read.
+const acknowledgement = 8
+
+func oneWay(size int) pattern {
+	return pattern{Size: size, Every: max(perSlice(size), 2), Answer: acknowledgement, Runs: 1}
+}
+
+// arenaPayloads bounds how many payloads a store has room for, in patterns that
+// have many in flight.
+const arenaPayloads = 16
+
+// arenaBytes is the size of a store for payloads of a size that follow each
+// other by the pattern: for one more than are in flight.
+func (p pattern) arenaBytes(size int) int64 {
+	payloads := min(p.Every, arenaPayloads) + 1
+	return max(int64(payloads)*int64(size+2*cacheLine), mib)
+}
+
+// busBytes is the size of a bus's store for the pattern. Its two edges share
+// three quarters of that, and each must have room for a payload at least.
+func (p pattern) busBytes() int64 {
+	const least, usual = 4, 16 // payloads
+	size := int64(p.Size + 2*cacheLine)
+	return max(least*size, min(usual*size, 64*mib), 4*mib)
+}
+
+// A side carries payloads to another process, by one means.
+type side interface {
+	// run repeats the pattern n times and says how long that took.
+	run(ctx context.Context, n int) (time.Duration, error)
+	close(ctx context.Context) error
+}
+
+// A contender is a side that is compared with another one.
+type contender struct {
+	name    string
+	against string // the name of the other; empty: it is there for others alone
+	target  target
+	spec    peerSpec
+}
+
+// A peerSpec says what a peer does, and by what means.
+type peerSpec struct {
+	Carrier carrierName
+	Waiting string  `json:",omitempty"` // of lanes: a name of waitings
+	Socket  string  `json:",omitempty"` // the path of the socket to call at
+	Pattern pattern // Runs does not matter: the peer goes on until it is told to end
+}
+
+// storeBytes is the size of the largest store that the carrier needs.
+func (s peerSpec) storeBytes() int64 {
+	switch s.Carrier {
+	case byHandle, byOffer, byPages:
+		return s.Pattern.arenaBytes(s.Pattern.Size)
+	case byNode, byPython, byForward:
+		return s.Pattern.busBytes()
+	}
+	return 0
+}
+
+// A race has its contenders run one after the other, a slice each. In every
+// other round the order is reversed.
+type race struct {
+	pattern    pattern
+	contenders []contender
+	sides      []side
+}
+
+// raceScenario is the scenario of a race. Its figures are the times of a
+// payload: until its answer, or, one way, until all were read.
+func raceScenario(name string, p pattern, contenders ...contender) scenario {
+	s := scenario{name: name}
+	for _, c := range contenders {
+		s.needs = max(s.needs, c.spec.storeBytes())
+		if c.against != "" {
+			s.metrics = append(s.metrics, metric{name: c.name, unit: "µs", target: c.target, speed: c.target.of != ofRatio, best: true})
+		}
+	}
+	s.open = func(ctx context.Context, opts Options) (trial, error) {
+		r := &race{pattern: p, contenders: contenders}
+		for _, c := range contenders {
+			opened, err := openSide(ctx, opts, c.spec)
+			if err != nil {
+				_ = r.close(context.WithoutCancel(ctx))
+				return nil, fmt.Errorf("%s: %w", c.name, err)
+			}
+			r.sides = append(r.sides, opened)
+		}
+		return r, nil
+	}
+	return s
+}
+
+func (r *race) round(ctx context.Context, swapped bool) ([]sample, error) {
+	micros := make(map[string]float64, len(r.sides))
+	for i := range r.sides {
+		if swapped {
+			i = len(r.sides) - 1 - i
+		}
+		took, err := r.slice(ctx, r.sides[i])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.contenders[i].name, err)
+		}
+		micros[r.contenders[i].name] = cost{elapsed: took}.microsPer(r.pattern.Runs * r.pattern.Every)
+	}
+	var samples []sample
+	for _, c := range r.contenders {
+		if c.against != "" {
+			samples = append(samples, sample{micros[c.name], micros[c.against]})
+		}
+	}
+	return samples, nil
+}
+
+// warmUpPart is the part of a slice that precedes it and does not count: after
+// the pause both processes have to come back.
+const warmUpPart = 8
+
+func (r *race) slice(ctx context.Context, s side) (time.Duration, error) {
+	runtime.GC()
+	if n := r.pattern.Runs / warmUpPart; n > 0 {
+		if _, err := s.run(ctx, n); err != nil {
+			return 0, err
+		}
+	}
+	return s.run(ctx, r.pattern.Runs)
+}
+
+func (r *race) close(ctx context.Context) error {
+	var first error
+	for _, s := range r.sides {
+		if err := s.close(ctx); err != nil && first == nil {
+			first = err
+		}
+	}
+	r.sides = nil
+	return first
+}

@@ -1,0 +1,150 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/messages"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// A handleCarrier has a store at each end, with the other end as its reader.
+// Payloads lie in the sender's store, and their handles travel in the lanes.
+// Answers that only acknowledge travel in frames, as in a bus.
+type handleCarrier struct {
+	*laneCarrier
+	conn   *net.UnixConn
+	store  *shmstore.Store
+	peer   shmstore.ReaderSet
+	id     shmstore.ReaderID
+	reader *shmstore.Reader
+
+	frame [messages.HandleSize]byte
+	// offered says that payloads are in the store already.
+	offered bool
+	read    func([]byte) error
+	sum     uint64 // of what was read without looking
+}
+
+// attach makes the two stores known to each other. The parent admits first.
+func (c *handleCarrier) attach(parent bool) (err error) {
+	steps := []func() error{
+		func() error { c.id, err = c.store.Admit(c.conn); return err },
+		func() error { c.reader, err = shmstore.Attach(c.conn); return err },
+	}
+	if !parent {
+		steps[0], steps[1] = steps[1], steps[0]
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	c.peer = shmstore.Readers(c.id)
+	return nil
+}
+
+// newHandleCarrier makes the store of one end, for payloads of a size. The
+// carrier owns the connection.
+func newHandleCarrier(l *laneCarrier, conn *net.UnixConn, spec peerSpec, sizeBytes int) (*handleCarrier, error) {
+	c := &handleCarrier{laneCarrier: l, conn: conn, read: touchAll, offered: spec.Carrier != byHandle}
+	switch spec.Carrier {
+	case byOffer:
+		c.read = c.readEnds
+	case byPages:
+		c.read = c.readPages
+	}
+	arena := spec.Pattern.arenaBytes(sizeBytes)
+	var err error
+	c.store, err = shmstore.Create(shmstore.Options{
+		ArenaBytes:     arena,
+		MaxObjectBytes: max(int64(sizeBytes), arena/4), //nolint:mnd // the default
+		Slots:          max(laneCapacity/messages.HandleSize, int(arena/mib)),
+		Memory:         shmstore.Shared,
+	})
+	if err == nil && c.offered {
+		err = c.fill(sizeBytes)
+	}
+	return c, err
+}
+
+// fill writes the payloads that are offered later, all over the arena.
+func (c *handleCarrier) fill(sizeBytes int) error {
+	payload := touched(int64(sizeBytes))
+	for c.store.Stats().EvictedTotal == 0 {
+		if _, err := c.store.Put("", payload, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *handleCarrier) send(payload []byte) error {
+	if len(payload) <= acknowledgement {
+		return c.laneCarrier.send(payload)
+	}
+	r, err := c.store.Reserve(len(payload), codec.IDRaw, c.peer)
+	if err != nil {
+		return err
+	}
+	if !c.offered {
+		copy(r.Bytes(), payload)
+	}
+	h, err := r.Commit(len(payload), 0)
+	if err != nil {
+		return err
+	}
+	frame, err := h.AppendBinary(c.frame[:0])
+	if err != nil {
+		return err
+	}
+	return c.sender.Send(context.Background(), frameHandle, frame)
+}
+
+func (c *handleCarrier) receive(sizeBytes int) error {
+	if sizeBytes <= acknowledgement {
+		return c.laneCarrier.receive(sizeBytes)
+	}
+	frame, kind, err := c.next()
+	if err != nil {
+		return err
+	}
+	var h messages.Handle
+	if err := h.UnmarshalBinary(frame); err != nil || kind != frameHandle {
+		return fmt.Errorf("a frame of kind %d without a handle: %w", kind, err)
+	}
+	c.receiver.Advance()
+	l, err := c.reader.Take(h)
+	if err != nil {
+		return err
+	}
+	err = c.read(l.Bytes())
+	l.Release()
+	return err
+}
+
+// readEnds reads the first and the last line.
+func (c *handleCarrier) readEnds(payload []byte) error {
+	const word = 8
+	c.sum += touch(payload[:cacheLine], word) + touch(payload[len(payload)-cacheLine:], word)
+	return nil
+}
+
+// readPages reads a byte of every page.
+func (c *handleCarrier) readPages(payload []byte) error {
+	const page = 4096
+	c.sum += touch(payload, page)
+	return nil
+}
+
+func (c *handleCarrier) close() error {
+	var errs []error
+	if c.reader != nil {
+		errs = append(errs, c.reader.Close())
+	}
+	errs = append(errs, c.store.Close(), c.conn.Close(), c.laneCarrier.close())
+	return errors.Join(errs...)
+}

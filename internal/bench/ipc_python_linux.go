@@ -1,0 +1,103 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+//go:embed python_stage.py
+var stageScript string
+
+//go:embed python_queue.py
+var queueScript string
+
+// pythonPath is where the Python client lies in a checkout of the repository.
+const pythonPath = "clients/python/src"
+
+// pythonCommand runs a script, which finds the Python client in this checkout,
+// or where it is installed.
+func pythonCommand(ctx context.Context, script string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "python3", "-c", script)
+	cmd.Env = os.Environ()
+	dir, err := os.Getwd()
+	for err == nil {
+		path := filepath.Join(dir, pythonPath)
+		if _, missing := os.Stat(path); missing == nil {
+			cmd.Env = append(cmd.Env, "PYTHONPATH="+path+string(os.PathListSeparator)+os.Getenv("PYTHONPATH"))
+			break
+		}
+		if dir == filepath.Dir(dir) {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return cmd
+}
+
+func openPythonSide(ctx context.Context, spec peerSpec) (side, error) {
+	if out, err := pythonCommand(ctx, "import omnibus").CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("python3 with the package omnibus: %w: %w: %s", errors.ErrUnsupported, err, lastLine(out))
+	}
+	return openBusSide(ctx, spec.Pattern, func(socket string) (*peer, error) {
+		cmd := pythonCommand(ctx, stageScript)
+		if spec.Carrier == byForward {
+			cmd.Args = append(cmd.Args, "forward")
+		}
+		cmd.Env = append(cmd.Env, bus.EnvSocket+"="+socket, bus.EnvStage+"="+peerStage)
+		return start(cmd)
+	})
+}
+
+// A queueSide is two of Python's queues, to a process that sends back what it
+// gets. Python measures; this side says how often, and is told how long.
+type queueSide struct {
+	peer    *peer
+	ask     io.Writer
+	answers *bufio.Reader
+}
+
+func openQueueSide(ctx context.Context, spec peerSpec) (side, error) {
+	cmd := pythonCommand(ctx, queueScript)
+	cmd.Args = append(cmd.Args, strconv.Itoa(spec.Pattern.Size))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p, err := start(cmd)
+	if err != nil {
+		return nil, err
+	}
+	return &queueSide{peer: p, ask: p.stdin, answers: bufio.NewReader(out)}, nil
+}
+
+func (s *queueSide) run(_ context.Context, n int) (time.Duration, error) {
+	if _, err := fmt.Fprintln(s.ask, n); err != nil {
+		return 0, s.peer.explain(err)
+	}
+	line, err := s.answers.ReadString('\n')
+	if err != nil {
+		return 0, s.peer.explain(err)
+	}
+	ns, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+	return time.Duration(ns), err
+}
+
+func (s *queueSide) close(context.Context) error { return s.peer.close() }
+
+func lastLine(out []byte) []byte {
+	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
+	return lines[len(lines)-1]
+}
