@@ -216,17 +216,19 @@ func (n *Node) current(ctx context.Context) (*link, error) {
 
 // closeLink ends what ran for a host that is gone.
 func (n *Node) closeLink(l *link) {
-	// Handlers end by themselves, now that their tasks are over. Callers may
-	// still read results: the memory goes when they have finished.
+	ctx := context.Background() // handlers end by themselves, now that their tasks are over
 	go func() {
-		if err := l.closeBuses(context.Background()); err != nil {
-			n.opts.Logger.Error("close what ran for a host that is gone", slog.Any("error", err))
-		}
+		err := l.closeStages(ctx)
 		for _, st := range l.served() {
 			st.bus.dropShared()
 		}
 		if b := l.opened(); b != nil {
+			// Callers may still read results of requests that completed.
+			err = errors.Join(err, b.Drain(ctx), l.closeCaller(ctx))
 			b.dropShared()
+		}
+		if err != nil {
+			n.opts.Logger.Error("close what ran for a host that is gone", slog.Any("error", err))
 		}
 	}()
 }

@@ -292,7 +292,7 @@ func (l *link) leave(ctx context.Context) error {
 	}
 	// Nothing is emitted any more, so that what others still read is safe.
 	l.returnAll()
-	err := l.closeBuses(ctx)
+	err := errors.Join(l.closeStages(ctx), l.closeCaller(ctx))
 	if err == nil {
 		l.queue(&wire.Bye{}) // without it the host waits until this process is dead
 	}
@@ -314,21 +314,28 @@ func (l *link) returnAll() {
 	}
 }
 
-// closeBuses ends what ran for the host, and waits for handlers, and for
-// callers that hold results.
-func (l *link) closeBuses(ctx context.Context) error {
+// closeStages ends the work of stages, and waits for handlers.
+func (l *link) closeStages(ctx context.Context) error {
 	var errs []error
 	for _, st := range l.served() {
 		if err := st.bus.Close(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("stage %q: %w", st.name, err))
 		}
 	}
-	if b := l.opened(); b != nil {
-		if err := b.Close(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("requests: %w", err))
-		}
-	}
 	return errors.Join(errs...)
+}
+
+// closeCaller ends what this process submitted, and waits for callers that hold
+// results.
+func (l *link) closeCaller(ctx context.Context) error {
+	b := l.opened()
+	if b == nil {
+		return nil
+	}
+	if err := b.Close(ctx); err != nil {
+		return fmt.Errorf("requests: %w", err)
+	}
+	return nil
 }
 
 // idle waits until no task is open.

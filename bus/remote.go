@@ -112,20 +112,31 @@ type work struct {
 	output  output // of this work alone, for stages without state
 }
 
-// output counts emissions, so that a repeated handling can be told from the
-// first: the first seen up to sent are repeats.
+// output numbers emissions from 1 on, so that those of a repeated handling can
+// be told from those that went out before.
 type output struct {
-	sent, seen uint64
+	seen  uint64   // by the present handling
+	sent  uint64   // all up to this one went out
+	ahead []uint64 // and these, which overtook one that waits
 }
 
-// repeat counts one emission, and reports whether it went out before.
-func (o *output) repeat() bool {
+// next numbers an emission, and reports whether it went out before.
+func (o *output) next() (n uint64, repeat bool) {
 	o.seen++
-	if o.seen <= o.sent {
-		return true
+	return o.seen, o.seen <= o.sent || slices.Contains(o.ahead, o.seen)
+}
+
+// went notes that an emission went out.
+func (o *output) went(n uint64) {
+	o.ahead = append(o.ahead, n)
+	for {
+		i := slices.Index(o.ahead, o.sent+1)
+		if i < 0 {
+			return
+		}
+		o.ahead = slices.Delete(o.ahead, i, i+1)
+		o.sent++
 	}
-	o.sent++
-	return false
 }
 
 // handle is the stage's handler: it hands the deliveries to a replica.

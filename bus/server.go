@@ -60,6 +60,7 @@ type Server struct {
 	log   *slog.Logger
 
 	arena    *segment // of the bus's store
+	unmap    sync.Once
 	sources  atomic.Uint32
 	refusing atomic.Bool // no new requests
 
@@ -81,6 +82,7 @@ func (b *Bus) Listen(path string, opts ListenOptions) (*Server, error) {
 	}
 	ln, err := peer.Listen(path, peer.ListenOptions{Mode: opts.mode()})
 	if err != nil {
+		mem.Close()
 		return nil, fmt.Errorf("bus: listen: %w", err)
 	}
 	s := &Server{
@@ -143,11 +145,15 @@ func (s *Server) serve(conn *peer.Conn) {
 // helloTimeout is how long a peer may take to say who it is.
 const helloTimeout = 5 * time.Second
 
+// refuseTimeout is how long it may take to tell a peer that it may not attach.
+const refuseTimeout = time.Second
+
 // handshake takes in a peer that may attach.
 func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error) {
 	pid, uid, _ := conn.Credentials()
 	refuse := func(code wire.Code, format string, args ...any) error {
 		text := fmt.Sprintf(format, args...)
+		_ = conn.SetDeadline(time.Now().Add(refuseTimeout)) // the first may be over
 		if p, err := wire.Append(nil, wire.Version, &wire.Refuse{Code: code, Text: text}, 0); err == nil {
 			_ = conn.Send(p, nil) // the peer may be gone: the error says why either way
 		}
@@ -315,7 +321,11 @@ func (s *Server) Close(ctx context.Context) error {
 		sess.fail(errHostClosing)
 	}
 	gone := make(chan struct{})
-	go func() { s.wg.Wait(); close(gone) }()
+	go func() {
+		s.wg.Wait()
+		s.unmap.Do(s.arena.release)
+		close(gone)
+	}()
 	select {
 	case <-gone:
 		return err

@@ -29,9 +29,10 @@ type session struct {
 	name    string
 	since   time.Time
 
-	ctx    context.Context // ends with the session
-	cancel context.CancelCauseFunc
-	wg     sync.WaitGroup // goroutines that work for the client
+	ctx     context.Context // ends with the session
+	cancel  context.CancelCauseFunc
+	wg      sync.WaitGroup // goroutines that work for the client
+	working sync.WaitGroup // of those, the ones that do what it has said
 
 	// mu comes after a remote stage's.
 	mu           sync.Mutex

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -36,15 +37,8 @@ func (s *session) emit(m *wire.Emit) error {
 		return err
 	}
 	payload, token, delivery, c := append([]byte(nil), m.Payload...), m.Token, m.Delivery, codec.ID(m.Codec)
-	counted, repeat := false, false
-	return src.do(src.once(func(e Emitter) error {
-		if !counted {
-			counted, repeat = true, s.repeated(src, delivery)
-		}
-		switch {
-		case repeat:
-			return nil
-		case forward != nil:
+	return src.do(s.emissionOf(src, delivery, func(e Emitter) error {
+		if forward != nil {
 			return forward(e, em)
 		}
 		return e.copied(payload, c, em)
@@ -117,21 +111,14 @@ func (s *session) put(m *wire.Put) error {
 	}
 	em.put = origin
 	delivery, c := m.Delivery, codec.ID(m.Codec)
-	counted, repeat := false, false
-	return src.do(src.once(func(e Emitter) error {
-		if !counted {
-			counted, repeat = true, s.repeated(src, delivery)
-		}
-		switch {
-		case repeat:
-			return nil
-		case forward != nil:
+	return src.do(s.emissionOf(src, delivery, func(e Emitter) error {
+		if forward != nil {
 			return forward(e, em)
 		}
 		p.retain(1)
 		return e.lend(p, c, em)
 	}, func(err error) {
-		if err != nil && !src.emitter.out.req.over() {
+		if err != nil && !errors.Is(err, errWaived) && !src.emitter.out.req.over() {
 			src.emitter.out.req.end(Failed, err)
 		}
 		p.release()

@@ -10,11 +10,15 @@ import (
 
 // end takes back everything that the client had.
 func (s *session) end(reason error) {
+	if errors.Is(reason, errBye) {
+		s.working.Wait() // all that it said before is done
+	}
 	died := s.awaitDeath(reason)
 	cause := s.causeOf(reason, died)
 	s.srv.log.Info("a process is gone", slog.Int("pid", s.proc.PID()), slog.String("name", s.name), slog.Any("reason", cause))
 	s.cancel(cause)
 	_ = s.conn.Close()
+	s.working.Wait()
 	s.wg.Wait() // nothing is emitted or finished for the client from here on
 	s.mu.Lock()
 	s.gone = true

@@ -246,7 +246,8 @@ func (s *session) send(m *wire.Send) error {
 			return err
 		}
 	}
-	if s.repeated(g.src, g.delivery) {
+	o := s.count(g.src, g.delivery)
+	if o.repeat {
 		g.abort()
 		return nil
 	}
@@ -254,7 +255,9 @@ func (s *session) send(m *wire.Send) error {
 	em.key, em.attrs, em.last = m.Key, m.Attrs, m.Flags&wire.FlagLast != 0
 	g.buf.em, g.buf.lent = em, g.payload
 	// An error means that the request is over, of which the client hears.
-	_ = g.buf.sendLent(int(m.Size))
+	if g.buf.sendLent(int(m.Size)) == nil {
+		o.went()
+	}
 	return nil
 }
 

@@ -22,10 +22,19 @@ type source struct {
 	busy  bool
 }
 
-// step is one thing to be done for a source. Unless it may wait, it gives
-// errCanceled back, with nothing done, when it would have to. Any other error
-// ends the session.
-type step func(mayWait bool) error
+// step is one thing to be done for a source. An error ends the session, but for
+// errCanceled: with try the step would have to wait, and nothing is done; with
+// wait the session ended first.
+type step func(how pace) error
+
+// pace says how a step is to be done.
+type pace int
+
+const (
+	try   pace = iota // without waiting
+	wait              // when it can be, unless the session ends
+	waive             // not any more: one before it was not done either
+)
 
 func (s *session) newSource(e Emitter) *source {
 	src := &source{sess: s, id: s.srv.sources.Add(1), emitter: e}
@@ -72,21 +81,27 @@ func (src *source) do(f step) error {
 		return nil
 	}
 	src.mu.Unlock()
-	err := f(false)
+	err := f(try)
 	if !errors.Is(err, errCanceled) {
 		return err
 	}
 	src.mu.Lock()
 	src.busy = true
 	src.mu.Unlock()
-	src.sess.wg.Go(func() { src.work(f) })
+	src.sess.working.Go(func() { src.work(f) })
 	return nil
 }
 
-// work does what had to wait, and what came behind it.
+// work does what had to wait, and what came behind it. When the session ends
+// first, nothing behind it is done: an input counts as finished only if all its
+// outputs are out.
 func (src *source) work(f step) {
+	how := wait
 	for f != nil {
-		if err := f(true); err != nil {
+		switch err := f(how); {
+		case errors.Is(err, errCanceled):
+			how = waive
+		case err != nil:
 			src.sess.fail(err)
 		}
 		f = src.next()
@@ -109,7 +124,7 @@ func (src *source) next() (f step) {
 // behind does something for a task, in the order of its source.
 func (s *session) behind(rt *remoteTask, f func() error) error {
 	if src := s.sourceOf(rt); src != nil {
-		return src.do(func(bool) error { return f() })
+		return src.do(orWaive(f))
 	}
 	return f()
 }
@@ -138,40 +153,93 @@ func (src *source) emission(edge uint16, flags uint8, key string, attrs map[stri
 	return em, nil
 }
 
-// repeated counts an emission of the client, and reports whether an earlier
-// handling of the same input made it.
-func (s *session) repeated(src *source, delivery uint32) bool {
+// orWaive makes something that never waits a step.
+func orWaive(f func() error) step {
+	return func(how pace) error {
+		if how == waive {
+			return nil
+		}
+		return f()
+	}
+}
+
+// ordinal is the place of an emission among those of a work, or of a request.
+type ordinal struct {
+	of     *output
+	remote *remote
+	n      uint64
+	repeat bool // an earlier handling of the same input made it
+}
+
+// count numbers an emission of the client.
+func (s *session) count(src *source, delivery uint32) ordinal {
 	if src.posting == nil {
-		return false
+		return ordinal{}
 	}
 	s.mu.Lock()
 	h := s.held[delivery]
 	s.mu.Unlock()
-	r := src.posting.replica.remote
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if h != nil && h.work != nil && r.stage.spec.State == StateNone {
-		return h.work.output.repeat()
+	o := ordinal{of: &src.posting.rt.output, remote: src.posting.replica.remote}
+	o.remote.mu.Lock()
+	defer o.remote.mu.Unlock()
+	if h != nil && h.work != nil && o.remote.stage.spec.State == StateNone {
+		o.of = &h.work.output
 	}
-	return src.posting.rt.output.repeat()
+	o.n, o.repeat = o.of.next()
+	return o
 }
 
-// once makes one emission a step, and then tells what became of it.
+// went notes that the emission went out.
+func (o ordinal) went() {
+	if o.of == nil {
+		return
+	}
+	o.remote.mu.Lock()
+	defer o.remote.mu.Unlock()
+	o.of.went(o.n)
+}
+
+// emissionOf makes an emission for a delivery a step, which is not repeated if it
+// was made before, and then tells what became of it: errWaived if it was not
+// made because the session ended.
+func (s *session) emissionOf(src *source, delivery uint32, emit func(Emitter) error, then func(error)) step {
+	var o ordinal
+	return src.once(func(e Emitter) error {
+		if o.n == 0 {
+			o = s.count(src, delivery)
+		}
+		if o.repeat {
+			return nil
+		}
+		err := emit(e)
+		if err == nil {
+			o.went()
+		}
+		return err
+	}, then)
+}
+
+var errWaived = errors.New("bus: the session ended before the emission was made")
+
+// once makes an emission a step.
 func (src *source) once(emit func(Emitter) error, then func(error)) step {
-	return func(mayWait bool) error {
+	return func(how pace) error {
+		if how == waive {
+			then(errWaived)
+			return nil
+		}
 		e := src.emitter
-		if !mayWait {
+		if how == try {
 			e.cancel = atOnce
 		}
 		err := emit(e)
 		switch {
 		case !errors.Is(err, errCanceled):
 			then(err)
-		case !mayWait:
-			return err
-		default: // the session ends, and nobody hears it
-			then(ErrEnded)
+			return nil
+		case how == wait:
+			then(errWaived)
 		}
-		return nil
+		return err
 	}
 }

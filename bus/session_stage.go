@@ -278,11 +278,11 @@ func (s *session) ended(m *wire.Ended) error {
 	if m.Code != wire.OK {
 		failure = errors.New(m.Text)
 	}
-	return src.do(func(bool) error {
+	return src.do(orWaive(func() error {
 		s.dropSource(src.id)
 		src.posting.replica.remote.answered(src.posting, failure)
 		return nil
-	})
+	}))
 }
 
 func (p *posting) asked() bool {

@@ -1,0 +1,286 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+const (
+	// stallTimeout is how long a process may be stopped with work.
+	stallTimeout = 300 * time.Millisecond
+	// patience bounds every wait for something that must happen: it is far
+	// longer than anything takes that does.
+	patience = time.Minute
+	// pollPause is between two looks at what another process does.
+	pollPause = 200 * time.Microsecond
+	// maxBroken bounds the report of a run that goes wrong.
+	maxBroken = 10
+)
+
+// TestChaos kills the processes of stages and callers under load.
+func TestChaos(t *testing.T) {
+	kills := *wantKills
+	if testing.Short() {
+		kills = min(kills, 10)
+	}
+	s := seed(t)
+	before := takeInventory(t)
+	c := openRun(t, s, 1+kills/200)
+	c.populate()
+	c.rampage(random(s, 1), kills)
+	c.wind()
+	before.compare(t)
+	c.report()
+}
+
+// run is a bus whose processes are being killed, and the test's book of them.
+type run struct {
+	t      *testing.T
+	ctx    context.Context // ends when the run is given up
+	giveUp context.CancelCauseFunc
+	bus    *bus.Bus
+	server *bus.Server
+	socket string
+	faults *faults
+	log    tail
+
+	stages     sync.WaitGroup // who starts a stage's processes anew
+	submitters sync.WaitGroup // likewise, and who submits in this process
+	reclaims   sync.WaitGroup
+	completed  atomic.Int64 // requests, as their callers say
+
+	mu         sync.Mutex
+	children   map[int]*child
+	books      map[int]holding // what a victim had, as the host saw it dead or stuck
+	resume     map[int]bool    // what to do with one that is stuck: wake it, or else kill it
+	noSubmit   bool            // no new submitters
+	noStages   bool            // nor stages
+	counted    int             // kills at any moment
+	atPlaces   int             // ... and at named places
+	uncounted  int             // ... and of victims that had nothing
+	stops      int
+	broken     []string
+	teardown   samples // from SIGKILL to the pidfd
+	reclaiming samples // from there until everything is back
+}
+
+// holding is what a process has.
+type holding struct{ deliveries, grants, rooms, requests int }
+
+func (h holding) any() bool { return h.deliveries > 0 || h.grants > 0 || h.rooms > 0 }
+
+func openRun(t *testing.T, seed uint64, timesEach int) *run {
+	t.Helper()
+	c := &run{
+		t: t, socket: filepath.Join(t.TempDir(), "bus.sock"), faults: newFaults(cast(), timesEach, random(seed, 2)),
+		children: make(map[int]*child), books: make(map[int]holding), resume: make(map[int]bool),
+	}
+	c.ctx, c.giveUp = context.WithCancelCause(context.Background())
+	opts := busOptions()
+	opts.OnStall = func([]bus.Stall) {} // the run says what waits when it waits for too long
+	opts.Logger = slog.New(slog.NewTextHandler(&c.log, nil))
+	var err error
+	if c.bus, err = bus.Open(t.Context(), pipeline(), opts); err != nil {
+		t.Fatal(err)
+	}
+	if c.server, err = c.bus.Listen(c.socket, bus.ListenOptions{Autopsy: c.autopsy, OnStuck: c.stuck}); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// populate starts everybody.
+func (c *run) populate() {
+	for _, r := range cast() {
+		group := &c.stages
+		if r.stage == "" {
+			group = &c.submitters
+		}
+		group.Go(func() { c.keepAlive(r) })
+	}
+	var tags tags
+	for range ownSubmitters {
+		c.submitters.Go(func() {
+			for i := 0; !c.stopped("") && c.ctx.Err() == nil; i++ {
+				if err := roundTrip(c.ctx, c.bus, tags.next(), 1+i%maxInputs); err != nil && c.ctx.Err() == nil {
+					c.fault("a request of the host's own: %v", err)
+				}
+				c.completed.Add(1)
+			}
+		})
+	}
+}
+
+// keepAlive runs one process of a role after the other.
+func (c *run) keepAlive(r role) {
+	for !c.stopped(r.stage) && c.ctx.Err() == nil {
+		fault := c.faults.take(r.name)
+		ch, err := start(r, c.socket, fault, c.hear)
+		if err != nil {
+			c.giveUp(err)
+			return
+		}
+		c.mu.Lock()
+		c.children[ch.pid()] = ch
+		c.mu.Unlock()
+		<-ch.dead
+		c.reclaims.Go(func() { c.bury(ch) })
+	}
+}
+
+// stopped reports whether no new process of a stage, or submitter, is wanted.
+func (c *run) stopped(stage string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if stage == "" {
+		return c.noSubmit
+	}
+	return c.noStages
+}
+
+// hear takes in a line of a submitter's.
+func (c *run) hear(line string) {
+	if strings.HasPrefix(line, "done ") {
+		c.completed.Add(1)
+	} else if text, ok := strings.CutPrefix(line, "broken "); ok {
+		c.fault("a submitter: %s", text)
+	}
+}
+
+// fault notes something that must not be.
+func (c *run) fault(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.broken = append(c.broken, fmt.Sprintf(format, args...))
+	if len(c.broken) >= maxBroken {
+		c.giveUp(errors.New("too much is broken"))
+	}
+}
+
+// look says what the host's books have for a process.
+func (c *run) look(pid int) (h holding, attached bool) {
+	for _, p := range c.server.Processes() {
+		if p.PID == pid {
+			attached = true
+			h.deliveries += p.Held
+			h.grants += p.Grants
+			h.rooms += p.Arena.Rooms
+			h.requests += p.Requests
+		}
+	}
+	return h, attached
+}
+
+// autopsy is called when the host has noticed a death, before it takes
+// anything back.
+func (c *run) autopsy(pid int) string {
+	c.note(pid)
+	return "killed by the test"
+}
+
+func (c *run) note(pid int) {
+	h, _ := c.look(pid)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.books[pid] = h
+}
+
+// stuck kills a process that is stopped, as a host does with its own, or has
+// it go on, to find its connection closed.
+func (c *run) stuck(pid int, _ error) {
+	c.note(pid)
+	c.mu.Lock()
+	ch, resume := c.children[pid], c.resume[pid]
+	c.mu.Unlock()
+	switch {
+	case ch == nil:
+	case resume:
+		ch.excused.Store(true)
+		ch.signal(contSignal)
+	default:
+		ch.kill()
+	}
+}
+
+// bury waits until nothing of a dead process is left, and enters its death.
+func (c *run) bury(ch *child) {
+	defer func() {
+		c.mu.Lock()
+		delete(c.children, ch.pid())
+		c.mu.Unlock()
+	}()
+	reclaimed := c.until("everything that process %d had to be back", func() bool {
+		_, attached := c.look(ch.pid())
+		return !attached
+	}, ch.pid())
+	took := time.Since(ch.diedAt)
+	<-ch.done
+	c.mu.Lock()
+	had, attended := c.books[ch.pid()]
+	c.mu.Unlock()
+
+	byTest := ch.killedAt.Load() != 0
+	switch {
+	case ch.err == nil && c.stopped(ch.role.stage), ch.excused.Load():
+		c.faults.giveBack(ch.role.name, ch.fault)
+		return
+	case !ch.killed() || (!byTest && ch.fault == ""):
+		c.fault("%s (process %d) ended by itself: %v\n%s", ch.role.name, ch.pid(), ch.err, ch.stderr.String())
+		return
+	case byTest:
+		c.faults.giveBack(ch.role.name, ch.fault)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if byTest {
+		c.teardown = append(c.teardown, ch.diedAt.Sub(time.Unix(0, ch.killedAt.Load())))
+	}
+	switch {
+	case !byTest:
+		c.atPlaces++
+	case !attended || !had.any():
+		c.uncounted++
+		return
+	default:
+		c.counted++
+	}
+	if reclaimed {
+		c.reclaiming = append(c.reclaiming, took)
+	}
+}
+
+// until waits for something that must come. It reports false, and notes it,
+// when it does not.
+func (c *run) until(what string, ok func() bool, args ...any) bool {
+	for limit := time.Now().Add(patience); !ok(); time.Sleep(pollPause) {
+		if c.ctx.Err() != nil {
+			return false
+		}
+		if time.Now().After(limit) {
+			what = fmt.Sprintf(what, args...)
+			c.fault("waited %v for %s\n%s", patience, what, c.state())
+			c.giveUp(errors.New(what))
+			return false
+		}
+	}
+	return true
+}
+
+// state says what everybody is waiting for.
+func (c *run) state() string {
+	status := c.server.Status()
+	status.Stats.Edges, status.Stats.Stages = nil, nil
+	text, err := json.MarshalIndent(status, "", " ")
+	return fmt.Sprintf("%s %v\nstalls: %v\nholdings: %+v\nlog: %s", text, err, c.bus.Stalls(0), c.server.Holdings(), c.log.String())
+}

@@ -1,0 +1,23 @@
+// Package chaos holds the tests that kill processes of a bus. It has no code
+// of its own.
+//
+// A test hosts a bus whose stages and callers are processes, in Go and in
+// Python, and kills them while requests are under way: with SIGKILL at random
+// moments and at named places in the code (see package faultpoint), and with
+// SIGSTOP. What a request promises to survive, it must survive: every result
+// arrives once, in order and as it was sent, and in the end nothing of anybody
+// is left, neither memory nor descriptors nor processes. TestHostKilled kills
+// the host instead; TestBadPeers has clients that break the protocol.
+//
+// A kill counts when the host's books show, at the victim's death, that it
+// had something: a delivery, a result, or room that it was filling. The run
+// goes on until the wanted number has been counted. All choices come from a seed, which is
+// printed and can be given with -chaos.seed; what the machine makes of them
+// still differs from run to run. The figures at the end are how long it takes
+// from the death of a process, which its pidfd tells, until everything that it
+// had is back.
+//
+// The flags are for the long run:
+//
+//	go test ./internal/chaos -v -timeout 30m -chaos.kills 1000 -chaos.hosts 50
+package chaos

@@ -1,0 +1,276 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// hostUntilTold is the process of a host. It hosts the bus until its standard
+// input ends, and says who serves it.
+func hostUntilTold() error {
+	opts := busOptions()
+	opts.OnStall = func([]bus.Stall) {}
+	opts.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	b, err := bus.Open(context.Background(), pipeline(), opts)
+	if err != nil {
+		return err
+	}
+	s, err := b.Listen(os.Getenv(bus.EnvSocket), bus.ListenOptions{
+		OnServe: func(_ string, _, pid int) { fmt.Printf("serve %d\n", pid) },
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("listen %d\n", s.Status().Epoch)
+	_, _ = io.Copy(io.Discard, os.Stdin) // until it is told to stop, or its owner is gone
+	s.Drain()
+	ctx, cancel := context.WithTimeout(context.Background(), patience/2)
+	defer cancel()
+	err = b.Drain(ctx)
+	for len(s.Processes()) > 0 && ctx.Err() == nil {
+		time.Sleep(pollPause)
+	}
+	return errors.Join(err, s.Close(ctx), b.Close(ctx))
+}
+
+// TestHostKilled kills the host under load. Requests of that host end with
+// ErrHostGone; processes that rejoin come back to the next host by themselves,
+// and serve its requests.
+func TestHostKilled(t *testing.T) {
+	hosts := *wantHosts
+	if testing.Short() {
+		hosts = min(hosts, 2)
+	}
+	r := random(seed(t), 3)
+	before := takeInventory(t)
+	e := &exile{t: t, socket: filepath.Join(t.TempDir(), "bus.sock"), served: map[int]bool{}, submitted: map[int]bool{}}
+	defer before.compare(t)
+	defer e.end()
+
+	e.newHost()
+	for _, role := range cast() {
+		role.env = append(role.env, rejoinEnv+"=1")
+		e.enter(role)
+	}
+	for i := range hosts {
+		e.settle()
+		if t.Failed() {
+			return
+		}
+		if i == 0 {
+			e.files = e.countFiles()
+		}
+		time.Sleep(time.Duration(r.Int64N(int64(maxBreath)))) // any moment will do
+		e.host.kill()
+		<-e.host.done
+		e.newHost()
+	}
+	e.settle()
+	if !t.Failed() {
+		e.retire()
+	}
+	t.Logf("%d hosts killed; %d requests completed, %d times a caller found its host gone; %d processes came back each time", hosts, e.completed, e.gone, len(e.children))
+}
+
+// exile is everybody but the host.
+type exile struct {
+	t      *testing.T
+	socket string
+	host   *child
+	files  map[int]int // open descriptors, by process
+
+	children []*child
+
+	mu        sync.Mutex
+	epoch     string
+	served    map[int]bool // who serves the host of now, by process
+	submitted map[int]bool // who has had a request completed there
+	completed int
+	gone      int
+	ending    bool
+}
+
+// newHost starts a host and waits until it listens.
+func (e *exile) newHost() {
+	e.t.Helper()
+	listens := make(chan string, 1)
+	host, err := start(role{name: "host", env: []string{roleEnv + "=host"}}, e.socket, "", func(line string) {
+		var pid int
+		if epoch, ok := strings.CutPrefix(line, "listen "); ok {
+			e.mu.Lock()
+			e.epoch = epoch
+			clear(e.served)
+			clear(e.submitted)
+			e.mu.Unlock()
+			listens <- epoch
+		} else if _, err := fmt.Sscanf(line, "serve %d", &pid); err == nil {
+			e.mu.Lock()
+			e.served[pid] = true
+			e.mu.Unlock()
+		}
+	})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.host = host
+	select {
+	case <-listens:
+	case <-host.done:
+		e.t.Fatalf("the host ended: %v\n%s", host.err, host.stderr.String())
+	case <-time.After(patience):
+		e.t.Fatal("the host does not listen")
+	}
+}
+
+// enter starts a process that is to outlive its hosts.
+func (e *exile) enter(r role) {
+	e.t.Helper()
+	var c *child
+	ready := make(chan struct{})
+	c, err := start(r, e.socket, "", func(line string) {
+		<-ready
+		e.hear(c, line)
+	})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.children = append(e.children, c)
+	close(ready)
+}
+
+// hear takes in a line of a submitter's.
+func (e *exile) hear(c *child, line string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch what, rest, _ := strings.Cut(line, " "); what {
+	case "done":
+		e.completed++
+		if rest == e.epoch {
+			e.submitted[c.pid()] = true
+		}
+	case "gone":
+		e.gone++
+	default:
+		e.t.Errorf("%s (process %d): %s", c.role.name, c.pid(), line)
+	}
+}
+
+// settle waits until everybody is at the host of now.
+func (e *exile) settle() {
+	e.t.Helper()
+	for limit := time.Now().Add(patience); ; time.Sleep(pollPause) {
+		missing := e.missing()
+		if missing == "" {
+			return
+		}
+		if time.Now().After(limit) || e.t.Failed() {
+			e.t.Errorf("not at the new host: %s\nhost: %s", missing, e.host.stderr.String())
+			return
+		}
+	}
+}
+
+func (e *exile) missing() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var names []string
+	for _, c := range e.children {
+		if closed(c.done) && !e.ending {
+			e.t.Errorf("%s (process %d) ended: %v\n%s", c.role.name, c.pid(), c.err, c.stderr.String())
+		}
+		if there := e.served; c.role.stage != "" && !there[c.pid()] || c.role.stage == "" && !e.submitted[c.pid()] {
+			names = append(names, fmt.Sprintf("%s (process %d) %s", c.role.name, c.pid(), c.stderr.String()))
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// countFiles counts what the processes of stages have open.
+func (e *exile) countFiles() map[int]int {
+	all := make(map[int]int)
+	for _, c := range e.children {
+		if entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.pid())); err == nil {
+			all[c.pid()] = len(entries)
+		}
+	}
+	return all
+}
+
+// strayFiles is how many more descriptors a stage's process may have at rest
+// than it had at work: it does not collect what its former hosts gave it.
+const strayFiles = 4
+
+// checkFiles checks that the processes of stages, at rest, have let go of what
+// they had of hosts that are gone.
+func (e *exile) checkFiles() {
+	grown := func() (all []string) {
+		now := e.countFiles()
+		for _, c := range e.children {
+			if n := now[c.pid()]; c.role.stage != "" && n > e.files[c.pid()]+strayFiles {
+				all = append(all, fmt.Sprintf("%s (process %d) has %d descriptors, and had %d under the first host", c.role.name, c.pid(), n, e.files[c.pid()]))
+			}
+		}
+		return all
+	}
+	limit := time.Now().Add(patience / 6)
+	for len(grown()) > 0 && time.Now().Before(limit) {
+		time.Sleep(pollPause)
+	}
+	for _, g := range grown() {
+		e.t.Error(g)
+	}
+}
+
+// retire has everybody end in order: callers first.
+func (e *exile) retire() {
+	e.mu.Lock()
+	e.ending = true
+	e.mu.Unlock()
+	for _, c := range e.children {
+		if c.role.stage == "" {
+			_ = c.stdin.Close()
+			e.ended(c)
+		}
+	}
+	e.checkFiles()
+	_ = e.host.stdin.Close()
+	for _, c := range e.children {
+		if c.role.stage != "" {
+			e.ended(c)
+		}
+	}
+	e.ended(e.host)
+}
+
+// ended waits for a process to end well.
+func (e *exile) ended(c *child) {
+	select {
+	case <-c.done:
+		if c.err != nil {
+			e.t.Errorf("%s (process %d) ended with: %v\n%s", c.role.name, c.pid(), c.err, c.stderr.String())
+		}
+	case <-time.After(patience):
+		e.t.Errorf("%s (process %d) does not end\n%s", c.role.name, c.pid(), c.stderr.String())
+	}
+}
+
+// end kills whoever is left.
+func (e *exile) end() {
+	for _, c := range append(e.children, e.host) {
+		if c != nil {
+			c.kill()
+			<-c.done
+		}
+	}
+}

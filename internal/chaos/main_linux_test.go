@@ -1,0 +1,54 @@
+package chaos
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+)
+
+var (
+	wantKills = flag.Int("chaos.kills", 50, "kills to count in TestChaos")
+	wantHosts = flag.Int("chaos.hosts", 5, "hosts to kill in TestHostKilled")
+	seedFlag  = flag.Uint64("chaos.seed", 0, "what the tests draw their choices from; 0: the time")
+)
+
+// roleEnv names what this test binary does when it is started as another
+// process.
+const roleEnv = "OMNIBUS_CHAOS_ROLE"
+
+// roles are what processes in Go can be, by name.
+var roles = map[string]func() error{
+	"stage":    serveStage,
+	"submit":   submitForever,
+	"host":     hostUntilTold,
+	"bad peer": misbehave,
+}
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleEnv); role != "" {
+		if err := roles[role](); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
+			os.Exit(exitFailed)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// exitFailed is how a process in Go ends that did not end well.
+const exitFailed = 3
+
+// seed says what a test draws its choices from.
+func seed(t testing.TB) uint64 {
+	s := *seedFlag
+	if s == 0 {
+		s = uint64(time.Now().UnixNano())
+	}
+	t.Logf("-chaos.seed %d", s)
+	return s
+}
+
+func random(seed, stream uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream)) }

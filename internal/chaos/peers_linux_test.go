@@ -1,0 +1,461 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// caseEnv names what a bad peer does.
+const caseEnv = "OMNIBUS_CHAOS_CASE"
+
+// A badPeer is a process that breaks the protocol, by name.
+var badPeers = map[string]struct {
+	do func(p *peerEnd) error
+	// log is what the host says of it, beside its process id; told, what it
+	// tells the peer itself, is the same if it is not empty.
+	log, told string
+	// takesWork says that it serves the stage, and ends when it has something.
+	takesWork bool
+}{
+	"garbage": {
+		do:  func(p *peerEnd) error { return p.raw([]byte(strings.Repeat("garbage ", 32))) },
+		log: "the first message must be hello", told: "the first message must be hello",
+	},
+	"half a hello": {
+		do:  func(p *peerEnd) error { b := encode(p.hello()); return p.raw(b[:len(b)/2]) },
+		log: "the first message must be hello", told: "the first message must be hello",
+	},
+	"half a message": {
+		do: func(p *peerEnd) error {
+			b := encode(&wire.Finish{Delivery: 1, Text: "text"})
+			return p.join(b[:len(b)/2])
+		},
+		log: "finish", told: "finish",
+	},
+	"unknown kind": {
+		do:  func(p *peerEnd) error { return p.join([]byte{8, 0, 0, 0, 99, 9, 0, 0}) },
+		log: "no message has this kind", told: "no message has this kind",
+	},
+	"not for the host": {
+		do:  func(p *peerEnd) error { return p.join(encode(&wire.Drain{})) },
+		log: "is not for the host", told: "is not for the host",
+	},
+	"version": {
+		do: func(p *peerEnd) error {
+			h := p.hello()
+			h.VersionMin, h.VersionMax = 77, 99
+			return p.raw(encode(h))
+		},
+		log: "speaks versions 77 to 99", told: "speaks versions 77 to 99",
+	},
+	"another bus": {
+		do:  func(p *peerEnd) error { h := p.hello(); h.Bus = "tram"; return p.raw(encode(h)) },
+		log: `not \"tram\"`, told: `not "tram"`,
+	},
+	"wrong pid": {
+		do:  func(p *peerEnd) error { h := p.hello(); h.PID++; return p.raw(encode(h)) },
+		log: "another pid namespace", told: "another pid namespace",
+	},
+	"forged delivery": {
+		do:  func(p *peerEnd) error { return p.join(encode(&wire.Finish{Delivery: 9999})) },
+		log: "delivery 9999", told: "delivery 9999",
+	},
+	"forged release": {
+		do:  func(p *peerEnd) error { return p.join(encode(&wire.Release{Delivery: 9999})) },
+		log: "delivery 9999", told: "delivery 9999",
+	},
+	"forged grant": {
+		do:  func(p *peerEnd) error { return p.join(encode(&wire.Send{Grant: 9999, Size: 1})) },
+		log: "grant 9999", told: "grant 9999",
+	},
+	"forged source": {
+		do:  func(p *peerEnd) error { return p.join(encode(&wire.CloseSend{Source: 1 << 30})) },
+		log: "no source 1073741824", told: "no source 1073741824",
+	},
+	"source of another": { // the caller's nodes have the first numbers
+		do:  func(p *peerEnd) error { return p.join(encode(&wire.Ended{Task: 1 << 30})) },
+		log: "no source 1073741824", told: "no source 1073741824",
+	},
+	"unknown segment": {
+		do:  func(p *peerEnd) error { return p.join(encode(&wire.Put{Source: 1, Segment: 77, Size: 1})) },
+		log: "segment 77 was not offered", told: "segment 77 was not offered",
+	},
+	"descriptor that nobody asked for": {
+		do:  func(p *peerEnd) error { return p.join(encode(&wire.Leave{}), 0) },
+		log: "descriptors", told: "descriptors",
+	},
+	"segment without seals": {
+		do:  func(p *peerEnd) error { return p.offer(1<<16, 1<<16, 0) },
+		log: "seal", told: "seal",
+	},
+	"segment that is cut short": {
+		do:  func(p *peerEnd) error { return p.offer(1<<12, 1<<16, allSeals) },
+		log: "4096 bytes instead of 65536", told: "4096 bytes instead of 65536",
+	},
+	"arena without seals": {do: unsealedArena, log: "seal", told: "seal"},
+	"silence": {
+		do:  func(*peerEnd) error { return nil },
+		log: "the first message must be hello", told: "the first message must be hello",
+	},
+	"does not read":           {do: neverRead, log: "made no progress"},
+	"hangs up and lives on":   {do: hangUp, log: "closed its connection, and lives on", takesWork: true},
+	"dies and leaves an heir": {do: bequeath, log: "died"},
+}
+
+const allSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
+
+// TestBadPeers has every bad peer attach to a host at which a good request is
+// under way. The host says of each what it did wrong, and nobody else is
+// harmed.
+func TestBadPeers(t *testing.T) {
+	for name, tc := range badPeers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testBadPeer(t, name, tc.log, tc.told, tc.takesWork)
+		})
+	}
+}
+
+func testBadPeer(t *testing.T, name, wantLog, wantTold string, takesWork bool) {
+	h := openHaven(t)
+	good := []*bus.Request{h.begin(t)}
+	told := make(chan string, 1)
+	c, err := start(role{name: name, env: []string{roleEnv + "=bad peer", caseEnv + "=" + name}}, h.server.Addr(), "", func(line string) {
+		select {
+		case told <- line:
+		default:
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { c.kill(); <-c.done }()
+
+	if takesWork {
+		<-told
+		for range 2 * stageInflight { // of which it gets its part
+			good = append(good, h.begin(t))
+		}
+	}
+	ok := func() bool {
+		for line := range strings.Lines(h.log.String()) {
+			if strings.Contains(line, fmt.Sprint(c.pid())) && strings.Contains(line, wantLog) {
+				return true
+			}
+		}
+		return false
+	}
+	for limit := time.Now().Add(patience / 3); !ok() && time.Now().Before(limit); {
+		time.Sleep(pollPause)
+	}
+	if !ok() {
+		t.Errorf("the host says nothing of process %d and %q:\n%s\npeer: %s", c.pid(), wantLog, h.log.String(), c.stderr.String())
+	}
+	if wantTold != "" {
+		select {
+		case line := <-told:
+			if !strings.Contains(line, wantTold) {
+				t.Errorf("the peer was told %q, without %q", line, wantTold)
+			}
+		case <-time.After(patience / 6):
+			t.Errorf("the peer was told nothing: %s", c.stderr.String())
+		}
+	}
+	for _, r := range good[1:] {
+		h.finish(t, r)
+	}
+	if takesWork && !closed(c.dead) && len(h.server.Processes()) < 2 {
+		t.Error("what the process may still be reading was taken from it")
+	}
+	_ = c.stdin.Close()
+	<-c.done
+	for limit := time.Now().Add(patience / 6); len(h.server.Processes()) > 1; time.Sleep(pollPause) {
+		if time.Now().After(limit) {
+			t.Fatalf("not forgotten: %+v", h.server.Processes())
+		}
+	}
+	h.finish(t, good[0])
+	if vs := h.server.Check(); len(vs) > 0 {
+		t.Errorf("arenas: %v", vs)
+	}
+}
+
+// haven is a host with one good process, for bad ones to attach to.
+type haven struct {
+	bus    *bus.Bus
+	server *bus.Server
+	log    tail
+}
+
+func openHaven(t *testing.T) *haven {
+	t.Helper()
+	h := &haven{}
+	opts := busOptions()
+	opts.Store.ArenaBytes = 16 << 20
+	opts.OnStall = func([]bus.Stall) {}
+	opts.Logger = slogTo(&h.log)
+	var err error
+	h.bus, err = bus.Open(t.Context(), bus.Pipeline{
+		Stages: []bus.StageSpec{{Name: "d", Remote: &bus.Remote{}, Replicas: 2, State: bus.StateNone}},
+	}, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.server, err = h.bus.Listen(filepath.Join(t.TempDir(), "s"), bus.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := bus.Join(t.Context(), "good", bus.JoinOptions{Socket: h.server.Addr()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = n.Serve(context.Background(), stageSpec("d")) }() // ends with the node
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := errors.Join(n.Close(ctx), h.server.Close(ctx), h.bus.Close(ctx)); err != nil {
+			t.Error(err)
+		}
+	})
+	for h.server.Serving("d") == 0 {
+		time.Sleep(pollPause)
+	}
+	return h
+}
+
+const goodTag = 7
+
+// begin starts a request that stays open.
+func (h *haven) begin(t *testing.T) *bus.Request {
+	t.Helper()
+	r, err := h.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Input(t.Context()).EmitBytes(payload(goodTag, levelA, 0)); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// finish sends more, and checks that all of it comes back.
+func (h *haven) finish(t *testing.T, r *bus.Request) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience/6)
+	defer cancel()
+	for seq := uint64(1); seq < 4; seq++ {
+		if err := r.Input(ctx).EmitBytes(payload(goodTag, levelA, seq)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.CloseSend(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var next uint64
+	for d, err := range r.Results(ctx) {
+		if err == nil {
+			_, err = verify(d.Bytes(), levelA, next)
+		}
+		if err != nil {
+			t.Fatalf("a good request was harmed: result %d: %v\n%s", next, err, h.log.String())
+		}
+		next++
+	}
+	if next != 4 {
+		t.Fatalf("a good request was harmed: %d of 4 results", next)
+	}
+}
+
+// peerEnd is a bad peer's end of its connection.
+type peerEnd struct {
+	path string
+	conn *peer.Conn
+	in   *peer.Receiver
+}
+
+// misbehave is the process of a bad peer. What the host tells it goes to its
+// standard output; then it lives on.
+func misbehave() error {
+	p := &peerEnd{path: os.Getenv(bus.EnvSocket)}
+	if heir := os.NewFile(3, "connection"); os.Getenv(caseEnv) == "heir" {
+		return inherit(heir)
+	}
+	var err error
+	if p.conn, err = peer.Dial(context.Background(), p.path); err != nil {
+		return err
+	}
+	p.in = peer.NewReceiver(p.conn)
+	if err := badPeers[os.Getenv(caseEnv)].do(p); err != nil {
+		return err
+	}
+	if badPeers[os.Getenv(caseEnv)].told != "" {
+		for {
+			m, err := p.next()
+			if err != nil {
+				return err
+			}
+			if r, ok := m.(*wire.Refuse); ok {
+				fmt.Println(r.Text)
+				break
+			}
+		}
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin) // until it is let go
+	return nil
+}
+
+func (p *peerEnd) next() (wire.Message, error) {
+	h, body, fds, err := p.in.Next()
+	if err != nil {
+		return nil, err
+	}
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+	return wire.Parse(h, body, wire.Version)
+}
+
+func (p *peerEnd) hello() *wire.Hello {
+	return &wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.Version, PID: uint32(os.Getpid()), Name: "bad"}
+}
+
+func encode(m wire.Message, fds ...int) []byte {
+	b, err := wire.Append(nil, wire.Version, m, len(fds))
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// raw sends bytes.
+func (p *peerEnd) raw(b []byte, fds ...int) error { return p.conn.Send(b, fds) }
+
+// join says hello as it should be done, and then sends bytes.
+func (p *peerEnd) join(b []byte, fds ...int) error {
+	if err := p.raw(encode(p.hello())); err != nil {
+		return err
+	}
+	m, err := p.next()
+	if _, ok := m.(*wire.Welcome); !ok || err != nil {
+		return fmt.Errorf("welcome: %v %w", m, err)
+	}
+	return p.raw(b, fds...)
+}
+
+// offer offers a segment of other than the size that it has, or without seals.
+func (p *peerEnd) offer(size, said int64, seals int) error {
+	fd, err := unix.MemfdCreate("offer", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	if err := unix.Fallocate(fd, 0, 0, size); err != nil {
+		return err
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return err
+	}
+	return p.join(encode(&wire.Offer{Segment: 1, Bytes: uint64(said)}, fd), fd)
+}
+
+// unsealedArena says that its arena is sealed when it is not.
+func unsealedArena(p *peerEnd) error {
+	if err := p.join(encode(&wire.Arena{Token: 1, Bytes: 1 << 16})); err != nil {
+		return err
+	}
+	m, err := p.next()
+	at, ok := m.(*wire.ArenaAt)
+	if !ok {
+		return fmt.Errorf("arena: %v %w", m, err)
+	}
+	return p.raw(encode(&wire.Sealed{Segment: at.Segment}))
+}
+
+// neverRead asks for much and reads nothing of it.
+func neverRead(p *peerEnd) error {
+	ask := encode(&wire.Call{Token: 0, Method: "status"})
+	if err := p.join(ask); err != nil {
+		return err
+	}
+	for token := uint32(1); token < wire.MaxQuestions/2; token++ {
+		if err := p.raw(encode(&wire.Call{Token: token, Method: "status"})); err != nil {
+			return nil // the host has had enough
+		}
+	}
+	return nil
+}
+
+// hangUp takes work and closes the connection.
+func hangUp(p *peerEnd) error {
+	if err := p.join(encode(&wire.Serve{Token: 1, Stage: "d"})); err != nil {
+		return err
+	}
+	for {
+		m, err := p.next()
+		if err != nil {
+			return err
+		}
+		switch m.(type) {
+		case *wire.Serving:
+			fmt.Println("serving")
+		case *wire.Deliver:
+			return p.conn.Close()
+		}
+	}
+}
+
+// bequeath gives its connection to a child, and dies.
+func bequeath(p *peerEnd) error {
+	conn, err := net.Dial("unixpacket", p.path)
+	if err != nil {
+		return err
+	}
+	f, err := conn.(*net.UnixConn).File()
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Write(encode(p.hello())); err != nil {
+		return err
+	}
+	if _, err := conn.Read(make([]byte, wire.MaxPacket)); err != nil {
+		return err
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), caseEnv+"=heir")
+	cmd.ExtraFiles = []*os.File{f}
+	cmd.Stdin, cmd.Stderr = os.Stdin, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	return unix.Kill(os.Getpid(), unix.SIGKILL)
+}
+
+// inherit uses a connection whose owner is dead: the host has hung up.
+func inherit(f *os.File) error {
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return err
+	}
+	for {
+		if _, err := conn.Read(make([]byte, wire.MaxPacket)); err != nil {
+			return nil
+		}
+		if _, err := conn.Write(encode(&wire.Call{Token: 1, Method: "status"})); err != nil {
+			return nil
+		}
+	}
+}

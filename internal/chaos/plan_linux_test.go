@@ -1,0 +1,125 @@
+package chaos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"sync"
+)
+
+// cast says which processes take part. Without Python its parts are played in
+// Go.
+func cast() []role {
+	_, err := exec.LookPath("python3")
+	python := err == nil
+	var all []role
+	for _, name := range stageNames {
+		r := role{name: "stage " + name, stage: name, env: []string{roleEnv + "=stage"}}
+		if name == "b" && python {
+			r.python = "stage.py"
+		}
+		for range stageReplicas {
+			all = append(all, r)
+		}
+	}
+	all = append(all, role{name: "submitter", env: []string{roleEnv + "=submit"}})
+	if python {
+		all = append(all, role{name: "python submitter", python: "submit.py"})
+	}
+	return all
+}
+
+// point is a place where a process can kill itself, and how often it may pass
+// it before: less often than it does in a short life.
+type point struct {
+	name   string
+	passes int
+}
+
+// clientPoints are those of a node, stagePoints those of the handlers in this
+// package and in testdata/stage.py.
+var (
+	stagePoints  = []point{{"stage-begin", 8}, {"stage-half-written", 4}, {"stage-emitted", 8}}
+	clientPoints = []point{
+		{"node-segment-mapped", 1}, {"node-task-opened", 3}, {"node-delivered", 8}, {"node-before-put", 8}, {"node-put", 8},
+		{"node-before-finish", 8}, {"node-finished", 8}, {"node-returned", 8}, {"node-before-ended", 3}, {"node-ended", 3},
+	}
+	submitPoints = []point{
+		{"node-segment-mapped", 1}, {"node-submitted", 3}, {"node-delivered", 8}, {"node-before-put", 8}, {"node-put", 8},
+		{"node-before-finish", 8}, {"node-finished", 8}, {"node-returned", 8}, {"node-before-close-send", 3},
+	}
+)
+
+// pointsOf gives the places at which a role can be killed.
+func pointsOf(r role) []point {
+	switch {
+	case r.python != "" && r.stage != "":
+		return stagePoints
+	case r.python != "":
+		return nil
+	case r.stage == "":
+		return submitPoints
+	case r.stage == "d": // it forwards, and writes nothing
+		return append([]point{stagePoints[0], stagePoints[2]}, clientPoints...)
+	}
+	return append(append([]point(nil), stagePoints...), clientPoints...)
+}
+
+// faults are the places at which processes still have to die, by role.
+type faults struct {
+	mu   sync.Mutex
+	left map[string][]string
+}
+
+// newFaults plans a number of deaths at each place of each role.
+func newFaults(cast []role, times int, r *rand.Rand) *faults {
+	f := &faults{left: make(map[string][]string)}
+	for _, role := range cast {
+		if f.left[role.name] != nil {
+			continue // another replica of the same
+		}
+		for _, p := range pointsOf(role) {
+			for range times {
+				f.left[role.name] = append(f.left[role.name], fmt.Sprintf("%s:%d", p.name, 1+r.IntN(p.passes)))
+			}
+		}
+		r.Shuffle(len(f.left[role.name]), func(i, j int) {
+			l := f.left[role.name]
+			l[i], l[j] = l[j], l[i]
+		})
+	}
+	return f
+}
+
+// take gives the place at which the next process of a role is to die; empty:
+// nowhere in particular.
+func (f *faults) take(role string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.left[role]
+	if len(l) == 0 {
+		return ""
+	}
+	f.left[role] = l[1:]
+	return l[0]
+}
+
+// giveBack puts a place back at which a process did not come to die.
+func (f *faults) giveBack(role, fault string) {
+	if fault == "" {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.left[role] = append(f.left[role], fault)
+}
+
+// open counts the places that are left.
+func (f *faults) open() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, l := range f.left {
+		n += len(l)
+	}
+	return n
+}

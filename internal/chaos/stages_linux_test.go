@@ -1,0 +1,130 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+)
+
+// rejoinEnv has a process look for a new host when its own is gone.
+const rejoinEnv = "OMNIBUS_CHAOS_REJOIN"
+
+// serveStage is the process of a stage.
+func serveStage() error {
+	name := os.Getenv(bus.EnvStage)
+	n, err := bus.Join(context.Background(), name, bus.JoinOptions{Rejoin: os.Getenv(rejoinEnv) != ""})
+	if err != nil {
+		return err
+	}
+	if err := n.Serve(context.Background(), stageSpec(name)); err != nil {
+		return err
+	}
+	return n.Close(context.Background())
+}
+
+func stageSpec(name string) bus.StageSpec {
+	spec := bus.StageSpec{Name: name, State: bus.StateNone}
+	switch name {
+	case "a":
+		spec.Handle = func(t *bus.Task, d *bus.Delivery) error { return derive(t, d, levelInput, levelA) }
+	case "b":
+		spec.Handle = func(t *bus.Task, d *bus.Delivery) error { return derive(t, d, levelA, levelB) }
+	case "d":
+		spec.Handle = forward
+	case "e":
+		spec.Join = join
+	case "c":
+		spec.State, spec.Handle = bus.StateRequest, double
+	}
+	return spec
+}
+
+// derive makes the payload of the next level.
+func derive(t *bus.Task, d *bus.Delivery, from, to int) error {
+	faultpoint.Hit("stage-begin")
+	tag, err := verify(d.Bytes(), from, d.Seq)
+	if err != nil {
+		return err
+	}
+	if err := emit(t, payload(tag, to, d.Seq), d.Seq%2 == 0); err != nil {
+		return err
+	}
+	faultpoint.Hit("stage-emitted")
+	return nil
+}
+
+// emit sends a payload: in place, or as a copy.
+func emit(t *bus.Task, p []byte, inPlace bool) error {
+	if !inPlace {
+		return t.EmitBytes(p)
+	}
+	b, err := t.Reserve(len(p)+int(p[0]), codec.IDRaw)
+	if err != nil {
+		return err
+	}
+	half := copy(b.Bytes(), p[:len(p)/2])
+	faultpoint.Hit("stage-half-written")
+	copy(b.Bytes()[half:], p[half:])
+	return b.Send(len(p))
+}
+
+// forward passes a payload on by reference.
+func forward(t *bus.Task, d *bus.Delivery) error {
+	faultpoint.Hit("stage-begin")
+	if _, err := verify(d.Bytes(), levelA, d.Seq); err != nil {
+		return err
+	}
+	if err := t.Forward(d); err != nil {
+		return err
+	}
+	faultpoint.Hit("stage-emitted")
+	return nil
+}
+
+// join checks that both branches are of one place of one request.
+func join(t *bus.Task, parts []*bus.Delivery) error {
+	faultpoint.Hit("stage-begin")
+	b, err := verify(parts[0].Bytes(), levelB, parts[0].Seq)
+	if err != nil {
+		return fmt.Errorf("branch of b: %w", err)
+	}
+	d, err := verify(parts[1].Bytes(), levelA, parts[0].Seq)
+	if err != nil {
+		return fmt.Errorf("branch of d: %w", err)
+	}
+	if b != d {
+		return fmt.Errorf("request %#x is joined with request %#x", b, d)
+	}
+	if err := emit(t, payload(b, levelE, parts[0].Seq), parts[0].Seq%2 == 1); err != nil {
+		return err
+	}
+	faultpoint.Hit("stage-emitted")
+	return nil
+}
+
+// double keeps count of the request's inputs, so that a replay that left one
+// out, or had the state of another, would not go unseen. It makes two payloads
+// of each.
+func double(t *bus.Task, d *bus.Delivery) error {
+	faultpoint.Hit("stage-begin")
+	count, _ := t.State.(uint64)
+	if d.Seq != count {
+		return fmt.Errorf("sequence %d came when %d had been handled", d.Seq, count)
+	}
+	t.State = count + 1
+	tag, err := verify(d.Bytes(), levelE, d.Seq)
+	if err != nil {
+		return err
+	}
+	for i := range uint64(outputsOfC) {
+		if err := emit(t, payload(tag, levelC, d.Seq*outputsOfC+i), i == 0); err != nil {
+			return err
+		}
+		faultpoint.Hit("stage-emitted")
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+const (
+	// ownSubmitters and nodeSubmitters are how many requests the test itself,
+	// and each process that submits, has open at a time.
+	ownSubmitters  = 3
+	nodeSubmitters = 2
+
+	// tagBits are for counting requests: the rest of a tag is a process id.
+	tagBits = 10
+)
+
+// tags names the requests of this process, differently from all others that are
+// alive.
+type tags struct{ last atomic.Uint32 }
+
+func (t *tags) next() uint32 { return uint32(os.Getpid())<<tagBits | t.last.Add(1)&(1<<tagBits-1) }
+
+// submitForever is the process of a caller. It sends requests until its
+// standard input ends, and says on its standard output what became of them.
+func submitForever() error {
+	rejoin := os.Getenv(rejoinEnv) != ""
+	n, err := bus.Join(context.Background(), "submitter", bus.JoinOptions{Rejoin: rejoin})
+	if err != nil {
+		return err
+	}
+	var (
+		told  = make(chan struct{})
+		tags  tags
+		group sync.WaitGroup
+		gone  atomic.Bool
+	)
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // until whoever started it is content, or gone
+		close(told)
+	}()
+	for range nodeSubmitters {
+		group.Go(func() {
+			for i := 1; !closed(told) && (rejoin || !gone.Load()); i++ {
+				inputs := 1 + i%maxInputs
+				epoch := n.Epoch()
+				err := roundTrip(context.Background(), n, tags.next(), inputs)
+				switch {
+				case err == nil:
+					fmt.Printf("done %d\n", epoch)
+				case errors.Is(err, bus.ErrHostGone) && !errors.Is(err, errBroken):
+					gone.Store(true)
+					fmt.Printf("gone %d\n", epoch)
+				default:
+					fmt.Printf("broken %v\n", err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if gone.Load() && !rejoin {
+		return bus.ErrHostGone
+	}
+	return n.Close(context.Background())
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,48 @@
+"""Stages a and b in Python: they make the payload of the next level."""
+
+import os
+import signal
+
+from omnibus import Delivery, Task, run, stage
+from payload import A, B, INPUT, payload, verify
+
+SMALL = 512  # what travels in messages
+
+_point, _, _at = os.environ.get("OMNIBUS_FAULTPOINT", "").partition(":")
+_left = int(_at or 1)
+
+
+def hit(name: str) -> None:
+    """As package faultpoint does."""
+    global _left
+    if name == _point:
+        _left -= 1
+        if _left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+_level, _next = (INPUT, A) if os.environ.get("OMNIBUS_STAGE") == "a" else (A, B)
+
+
+@stage
+def derive(task: Task, delivery: Delivery) -> None:
+    """Make the payload of the next level."""
+    hit("stage-begin")
+    with delivery.view() as view:
+        tag = verify(view, _level, delivery.seq)
+    out = payload(tag, _next, delivery.seq)
+    if delivery.seq % 2 or len(out) <= SMALL:
+        task.emit_bytes(out)
+    else:
+        with task.reserve(len(out) + out[0]) as buffer:
+            half = len(out) // 2
+            buffer.view[:half] = out[:half]
+            hit("stage-half-written")
+            buffer.view[half : len(out)] = out[half:]
+            buffer.send(len(out))
+    hit("stage-emitted")
+
+
+# A thread for each request that can be open here: one that waits for the next
+# stage must not keep the others, for which that stage may be waiting.
+run(threads=int(os.environ.get("OMNIBUS_CHAOS_THREADS", "4")), rejoin=bool(os.environ.get("OMNIBUS_CHAOS_REJOIN")))
