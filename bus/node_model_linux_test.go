@@ -102,7 +102,9 @@ func (c *cluster) close(ctx context.Context) error {
 		}
 	}
 	for range c.nodes {
-		_ = <-c.served // ends with the node, and so: ErrHostGone
+		if err := <-c.served; !errors.Is(err, bus.ErrHostGone) { // it ends with the node
+			errs = append(errs, fmt.Errorf("Serve ended with %w", err))
+		}
 	}
 	return errors.Join(append(errs, c.server.Close(ctx), c.bus.Close(ctx))...)
 }

@@ -173,7 +173,7 @@ func TestPathsStartAtTheFile(t *testing.T) {
 		{"/etc/talk/p.yaml", "model.py", "/etc/talk/model.py"},
 		{"/etc/talk/p.yaml", "../model.py", "/etc/model.py"},
 		{"/etc/talk/p.yaml", "/opt/model.py", "/opt/model.py"},
-		{"talk/p.yaml", "model.py", filepath.Join(wd, "talk/model.py")},
+		{"talk/p.yaml", "model.py", filepath.Join(wd, "talk", "model.py")},
 		{"p.yaml", ".", wd},
 	} {
 		got, err := (&config.Pipeline{File: tt.file}).Path(tt.path)

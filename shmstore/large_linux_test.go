@@ -33,7 +33,6 @@ func TestLargeHeadroom(t *testing.T) {
 	s := create(t, withLarge(Shared))
 	old := mustPut(t, s, "", content(largeSize, 1), 0)
 	held := mustPut(t, s, "", content(largeSize, 2), Readers(0))
-	before := s.Stats()
 	looks := 0
 	scarce(t, func() int64 {
 		if looks++; looks == 1 {
@@ -49,7 +48,7 @@ func TestLargeHeadroom(t *testing.T) {
 	wantError(t, "the oldest", err, ErrStale)
 	s.FreeUnused(0)
 	scarce(t, func() int64 { return 1 << 10 })
-	before = s.Stats()
+	before := s.Stats()
 	descriptors := openFiles(t)
 	_, err = s.Put("key", content(largeSize, 4), Readers(0))
 	var refused *MemoryError

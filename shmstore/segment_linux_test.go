@@ -1,6 +1,7 @@
 package shmstore
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -84,7 +85,7 @@ func TestSegmentForPeer(t *testing.T) {
 	opened, err = OpenSegment("arena", dup(t, host.FD()), segmentTestBytes)
 	third := mustSegment(t, opened, err)
 	for name, s := range map[string]*Segment{"host": host, "peer": peer, "third": third} {
-		if string(s.Bytes()) != string(content(segmentTestBytes, 1)) {
+		if !bytes.Equal(s.Bytes(), content(segmentTestBytes, 1)) {
 			t.Errorf("%s sees other bytes than were written", name)
 		}
 	}
@@ -93,7 +94,7 @@ func TestSegmentForPeer(t *testing.T) {
 		t.Errorf("a second writer: %v", err)
 	}
 	peer.Close()
-	if string(third.Bytes()) != string(content(segmentTestBytes, 1)) {
+	if !bytes.Equal(third.Bytes(), content(segmentTestBytes, 1)) {
 		t.Error("the bytes went with their writer")
 	}
 }
@@ -105,7 +106,7 @@ func TestSegmentOfThisProcess(t *testing.T) {
 	fill(own.Bytes(), 2)
 	opened, err := OpenSegment("results", dup(t, own.FD()), segmentTestBytes)
 	other := mustSegment(t, opened, err)
-	if string(other.Bytes()) != string(content(segmentTestBytes, 2)) {
+	if !bytes.Equal(other.Bytes(), content(segmentTestBytes, 2)) {
 		t.Error("the reader sees other bytes than were written")
 	}
 }

@@ -53,14 +53,15 @@ func (s *submission) load(ctx context.Context, to io.Writer, node *bus.Node, inp
 				})
 				took := time.Since(start)
 				mu.Lock()
-				if err != nil {
+				switch {
+				case err != nil:
 					failed.Add(1)
 					if firstErr == nil {
 						firstErr = err
 					}
-				} else if len(latencies) < maxLatencies {
+				case len(latencies) < maxLatencies:
 					latencies = append(latencies, took)
-				} else {
+				default:
 					latencies[completed.Load()%maxLatencies] = took
 				}
 				if err == nil {

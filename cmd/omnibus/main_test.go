@@ -22,10 +22,8 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
 			// Not below the script's own folder: the path of a socket is bounded.
-			dir, err := os.MkdirTemp("", "omnibus")
-			env.Setenv("XDG_RUNTIME_DIR", dir)
-			env.Defer(func() { _ = os.RemoveAll(dir) })
-			return err
+			env.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"exits": exits,

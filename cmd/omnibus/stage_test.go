@@ -17,20 +17,24 @@ import (
 // stageMain is the program "stage" of the scripts: it serves the stage that a
 // host started it for, and those that its arguments name, with capital letters.
 func stageMain() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	n, err := bus.Join(ctx, "stage", bus.JoinOptions{})
-	if err == nil {
-		var specs []bus.StageSpec
-		for _, name := range append([]string{os.Getenv(bus.EnvStage)}, os.Args[1:]...) {
-			specs = append(specs, bus.StageSpec{Name: name, Handle: capitals})
-		}
-		err = errors.Join(n.Serve(ctx, specs...), n.Close(context.Background()))
-	}
-	if err != nil {
+	if err := serveStages(); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
+}
+
+func serveStages() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	n, err := bus.Join(ctx, "stage", bus.JoinOptions{})
+	if err != nil {
+		return err
+	}
+	var specs []bus.StageSpec
+	for _, name := range append([]string{os.Getenv(bus.EnvStage)}, os.Args[1:]...) {
+		specs = append(specs, bus.StageSpec{Name: name, Handle: capitals})
+	}
+	return errors.Join(n.Serve(ctx, specs...), n.Close(context.Background()))
 }
 
 // capitals handles an input, and worse when told to.

@@ -171,13 +171,14 @@ func (c *run) fault(format string, args ...any) {
 // look says what the host's books have for a process.
 func (c *run) look(pid int) (h holding, attached bool) {
 	for _, p := range c.server.Processes() {
-		if p.PID == pid {
-			attached = true
-			h.deliveries += p.Held
-			h.grants += p.Grants
-			h.rooms += p.Arena.Rooms
-			h.requests += p.Requests
+		if p.PID != pid {
+			continue
 		}
+		attached = true
+		h.deliveries += p.Held
+		h.grants += p.Grants
+		h.rooms += p.Arena.Rooms
+		h.requests += p.Requests
 	}
 	return h, attached
 }

@@ -392,8 +392,8 @@ func neverRead(p *peerEnd) error {
 		return err
 	}
 	for token := uint32(1); token < wire.MaxQuestions/2; token++ {
-		if err := p.raw(encode(&wire.Call{Token: token, Method: "status"})); err != nil {
-			return nil // the host has had enough
+		if p.raw(encode(&wire.Call{Token: token, Method: "status"})) != nil {
+			break // the host has had enough
 		}
 	}
 	return nil
@@ -450,12 +450,10 @@ func inherit(f *os.File) error {
 	if err != nil {
 		return err
 	}
-	for {
-		if _, err := conn.Read(make([]byte, wire.MaxPacket)); err != nil {
-			return nil
-		}
-		if _, err := conn.Write(encode(&wire.Call{Token: 1, Method: "status"})); err != nil {
-			return nil
+	for err == nil { // until the host hangs up
+		if _, err = conn.Read(make([]byte, wire.MaxPacket)); err == nil {
+			_, err = conn.Write(encode(&wire.Call{Token: 1, Method: "status"}))
 		}
 	}
+	return nil
 }

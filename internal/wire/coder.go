@@ -113,7 +113,7 @@ func (c *coder) enum(field string, p *uint8, least, most uint8) {
 	}
 }
 
-func (c *coder) code(field string, p *Code) { c.u16(field, (*uint16)(p)) }
+func (c *coder) code(p *Code) { c.u16("code", (*uint16)(p)) }
 
 // zeros are n bytes that mean nothing yet.
 func (c *coder) zeros(n int) {
@@ -158,13 +158,13 @@ func (c *coder) str(field string, p *string, maxBytes int) {
 
 // text is the text of an error: one that is too long is cut, and one that is
 // not UTF-8 is mended, because failing to report a failure helps nobody.
-func (c *coder) text(field string, p *string) {
+func (c *coder) text(p *string) {
 	if c.reading {
-		c.str(field, p, MaxText)
+		c.str("text", p, MaxText)
 		return
 	}
 	clipped := clip(*p)
-	c.str(field, &clipped, MaxText)
+	c.str("text", &clipped, MaxText)
 }
 
 // clip returns the part of text that fits into an error text, up to the last
@@ -245,13 +245,13 @@ func (c *coder) numbers(field string, p *[]uint32) {
 
 // attrs are text by name, written in the order of the names so that one message
 // has one form.
-func (c *coder) attrs(field string, p *map[string]string) {
+func (c *coder) attrs(p *map[string]string) {
 	if len(*p) > MaxAttrs && !c.reading {
-		c.fail(field, "%d of them, and at most %d are allowed", len(*p), MaxAttrs)
+		c.fail("attrs", "%d of them, and at most %d are allowed", len(*p), MaxAttrs)
 		return
 	}
 	if c.reading {
-		c.readAttrs(field, p)
+		c.readAttrs(p)
 		return
 	}
 	var array [MaxAttrs]string
@@ -260,23 +260,23 @@ func (c *coder) attrs(field string, p *map[string]string) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	c.count(field, len(names), 0)
+	c.count("attrs", len(names), 0)
 	for _, name := range names {
 		if name == "" {
-			c.fail(field, "an attribute without a name")
+			c.fail("attrs", "an attribute without a name")
 		}
 		value := (*p)[name]
-		c.str(field, &name, MaxAttrName)
-		c.str(field, &value, MaxAttrValue)
+		c.str("attrs", &name, MaxAttrName)
+		c.str("attrs", &value, MaxAttrValue)
 	}
 }
 
-func (c *coder) readAttrs(field string, p *map[string]string) {
+func (c *coder) readAttrs(p *map[string]string) {
 	const pairBytes = 4
 	*p = nil
-	n := c.count(field, 0, pairBytes)
+	n := c.count("attrs", 0, pairBytes)
 	if n > MaxAttrs {
-		c.fail(field, "%d of them, and at most %d are allowed", n, MaxAttrs)
+		c.fail("attrs", "%d of them, and at most %d are allowed", n, MaxAttrs)
 	}
 	if n == 0 || c.err != nil {
 		return
@@ -284,13 +284,13 @@ func (c *coder) readAttrs(field string, p *map[string]string) {
 	attrs := make(map[string]string, n)
 	for range n {
 		var name, value string
-		c.str(field, &name, MaxAttrName)
-		c.str(field, &value, MaxAttrValue)
+		c.str("attrs", &name, MaxAttrName)
+		c.str("attrs", &value, MaxAttrValue)
 		if c.err != nil {
 			return
 		}
 		if _, twice := attrs[name]; twice || name == "" {
-			c.fail(field, "an attribute without a name, or two with one name")
+			c.fail("attrs", "an attribute without a name, or two with one name")
 			return
 		}
 		attrs[name] = value

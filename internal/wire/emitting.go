@@ -23,7 +23,7 @@ func (m *Emit) fields(c *coder) {
 	c.zeros(1)
 	c.u32("codec", &m.Codec)
 	c.str("key", &m.Key, MaxName)
-	c.attrs("attrs", &m.Attrs)
+	c.attrs(&m.Attrs)
 	c.bytes("payload", &m.Payload, MaxInline)
 }
 
@@ -127,7 +127,7 @@ func (m *Send) fields(c *coder) {
 	c.u64("size", &m.Size)
 	c.u8("flags", &m.Flags)
 	c.str("key", &m.Key, MaxName)
-	c.attrs("attrs", &m.Attrs)
+	c.attrs(&m.Attrs)
 }
 
 // Abort gives a grant back unused.
@@ -184,7 +184,7 @@ func (m *Put) fields(c *coder) {
 	c.u64("offset", &m.Offset)
 	c.u64("size", &m.Size)
 	c.str("key", &m.Key, MaxName)
-	c.attrs("attrs", &m.Attrs)
+	c.attrs(&m.Attrs)
 	c.bytes("payload", &m.Payload, MaxInline)
 	c.inline(m.Flags, m.Size, m.Payload)
 }

@@ -95,44 +95,116 @@ func walk(m Message, c *coder) {
 	}
 }
 
-// Kind says which message it is.
-func (*Hello) Kind() Kind    { return KindHello }
-func (*Welcome) Kind() Kind  { return KindWelcome }
-func (*Refuse) Kind() Kind   { return KindRefuse }
-func (*Failed) Kind() Kind   { return KindFailed }
-func (*Serve) Kind() Kind    { return KindServe }
-func (*Serving) Kind() Kind  { return KindServing }
-func (*Open) Kind() Kind     { return KindOpen }
-func (*Deliver) Kind() Kind  { return KindDeliver }
-func (*Finish) Kind() Kind   { return KindFinish }
-func (*Release) Kind() Kind  { return KindRelease }
-func (*End) Kind() Kind      { return KindEnd }
-func (*Ended) Kind() Kind    { return KindEnded }
-func (*Over) Kind() Kind     { return KindOver }
-func (*Leave) Kind() Kind    { return KindLeave }
-func (*Drain) Kind() Kind    { return KindDrain }
-func (*Segment) Kind() Kind  { return KindSegment }
-func (*Forget) Kind() Kind   { return KindForget }
-func (*Emit) Kind() Kind     { return KindEmit }
-func (*Emitted) Kind() Kind  { return KindEmitted }
-func (*Arena) Kind() Kind    { return KindArena }
-func (*ArenaAt) Kind() Kind  { return KindArenaAt }
-func (*Sealed) Kind() Kind   { return KindSealed }
-func (*Reserve) Kind() Kind  { return KindReserve }
-func (*Grant) Kind() Kind    { return KindGrant }
-func (*Send) Kind() Kind     { return KindSend }
-func (*Abort) Kind() Kind    { return KindAbort }
-func (*Offer) Kind() Kind    { return KindOffer }
-func (*Put) Kind() Kind      { return KindPut }
+// Kind returns [KindHello].
+func (*Hello) Kind() Kind { return KindHello }
+
+// Kind returns [KindWelcome].
+func (*Welcome) Kind() Kind { return KindWelcome }
+
+// Kind returns [KindRefuse].
+func (*Refuse) Kind() Kind { return KindRefuse }
+
+// Kind returns [KindFailed].
+func (*Failed) Kind() Kind { return KindFailed }
+
+// Kind returns [KindServe].
+func (*Serve) Kind() Kind { return KindServe }
+
+// Kind returns [KindServing].
+func (*Serving) Kind() Kind { return KindServing }
+
+// Kind returns [KindOpen].
+func (*Open) Kind() Kind { return KindOpen }
+
+// Kind returns [KindDeliver].
+func (*Deliver) Kind() Kind { return KindDeliver }
+
+// Kind returns [KindFinish].
+func (*Finish) Kind() Kind { return KindFinish }
+
+// Kind returns [KindRelease].
+func (*Release) Kind() Kind { return KindRelease }
+
+// Kind returns [KindEnd].
+func (*End) Kind() Kind { return KindEnd }
+
+// Kind returns [KindEnded].
+func (*Ended) Kind() Kind { return KindEnded }
+
+// Kind returns [KindOver].
+func (*Over) Kind() Kind { return KindOver }
+
+// Kind returns [KindLeave].
+func (*Leave) Kind() Kind { return KindLeave }
+
+// Kind returns [KindDrain].
+func (*Drain) Kind() Kind { return KindDrain }
+
+// Kind returns [KindSegment].
+func (*Segment) Kind() Kind { return KindSegment }
+
+// Kind returns [KindForget].
+func (*Forget) Kind() Kind { return KindForget }
+
+// Kind returns [KindEmit].
+func (*Emit) Kind() Kind { return KindEmit }
+
+// Kind returns [KindEmitted].
+func (*Emitted) Kind() Kind { return KindEmitted }
+
+// Kind returns [KindArena].
+func (*Arena) Kind() Kind { return KindArena }
+
+// Kind returns [KindArenaAt].
+func (*ArenaAt) Kind() Kind { return KindArenaAt }
+
+// Kind returns [KindSealed].
+func (*Sealed) Kind() Kind { return KindSealed }
+
+// Kind returns [KindReserve].
+func (*Reserve) Kind() Kind { return KindReserve }
+
+// Kind returns [KindGrant].
+func (*Grant) Kind() Kind { return KindGrant }
+
+// Kind returns [KindSend].
+func (*Send) Kind() Kind { return KindSend }
+
+// Kind returns [KindAbort].
+func (*Abort) Kind() Kind { return KindAbort }
+
+// Kind returns [KindOffer].
+func (*Offer) Kind() Kind { return KindOffer }
+
+// Kind returns [KindPut].
+func (*Put) Kind() Kind { return KindPut }
+
+// Kind returns [KindReturned].
 func (*Returned) Kind() Kind { return KindReturned }
 
-// Kind says which message it is.
-func (*Spent) Kind() Kind        { return KindSpent }
-func (*Submit) Kind() Kind       { return KindSubmit }
-func (*Submitted) Kind() Kind    { return KindSubmitted }
-func (*CloseSend) Kind() Kind    { return KindCloseSend }
+// Kind returns [KindSpent].
+func (*Spent) Kind() Kind { return KindSpent }
+
+// Kind returns [KindSubmit].
+func (*Submit) Kind() Kind { return KindSubmit }
+
+// Kind returns [KindSubmitted].
+func (*Submitted) Kind() Kind { return KindSubmitted }
+
+// Kind returns [KindCloseSend].
+func (*CloseSend) Kind() Kind { return KindCloseSend }
+
+// Kind returns [KindAbortRequest].
 func (*AbortRequest) Kind() Kind { return KindAbortRequest }
-func (*Close) Kind() Kind        { return KindClose }
-func (*Call) Kind() Kind         { return KindCall }
-func (*Reply) Kind() Kind        { return KindReply }
-func (*Bye) Kind() Kind          { return KindBye }
+
+// Kind returns [KindClose].
+func (*Close) Kind() Kind { return KindClose }
+
+// Kind returns [KindCall].
+func (*Call) Kind() Kind { return KindCall }
+
+// Kind returns [KindReply].
+func (*Reply) Kind() Kind { return KindReply }
+
+// Kind returns [KindBye].
+func (*Bye) Kind() Kind { return KindBye }

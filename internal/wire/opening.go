@@ -56,8 +56,8 @@ type Refuse struct {
 
 func (m *Refuse) fields(c *coder) {
 	c.begin(KindRefuse)
-	c.code("code", &m.Code)
-	c.text("text", &m.Text)
+	c.code(&m.Code)
+	c.text(&m.Text)
 }
 
 // Failed answers a question that has no other answer.
@@ -70,8 +70,8 @@ type Failed struct {
 func (m *Failed) fields(c *coder) {
 	c.begin(KindFailed)
 	c.u32("token", &m.Token)
-	c.code("code", &m.Code)
-	c.text("text", &m.Text)
+	c.code(&m.Code)
+	c.text(&m.Text)
 }
 
 // Call asks the bus about itself.

@@ -113,7 +113,7 @@ func (m *Deliver) fields(c *coder) {
 	c.u64("offset", &m.Offset)
 	c.u64("size", &m.Size)
 	c.str("key", &m.Key, MaxName)
-	c.attrs("attrs", &m.Attrs)
+	c.attrs(&m.Attrs)
 	c.bytes("payload", &m.Payload, MaxInline)
 	c.inline(m.Flags, m.Size, m.Payload)
 }
@@ -145,8 +145,8 @@ func (m *Finish) fields(c *coder) {
 	c.begin(KindFinish)
 	c.u32("delivery", &m.Delivery)
 	c.u8("flags", &m.Flags)
-	c.code("code", &m.Code)
-	c.text("text", &m.Text)
+	c.code(&m.Code)
+	c.text(&m.Text)
 }
 
 // Release gives a payload back that FinishKeep has kept.
@@ -179,8 +179,8 @@ type Ended struct {
 func (m *Ended) fields(c *coder) {
 	c.begin(KindEnded)
 	c.u32("task", &m.Task)
-	c.code("code", &m.Code)
-	c.text("text", &m.Text)
+	c.code(&m.Code)
+	c.text(&m.Text)
 }
 
 // Outcome says how a request has ended.
@@ -225,7 +225,7 @@ func (m *Over) fields(c *coder) {
 	c.str("edge", &m.Edge, MaxName)
 	c.str("key", &m.Key, MaxName)
 	c.u64("seq", &m.Seq)
-	c.text("text", &m.Text)
+	c.text(&m.Text)
 }
 
 // Leave says that the client wants no more tasks.

@@ -53,7 +53,7 @@ type AbortRequest struct {
 func (m *AbortRequest) fields(c *coder) {
 	c.begin(KindAbortRequest)
 	c.u32("source", &m.Source)
-	c.text("text", &m.Text)
+	c.text(&m.Text)
 }
 
 // Close says that no more results of a request are wanted.

@@ -200,8 +200,8 @@ func TestLaterFields(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		body := append(b[wire.HeaderSize:], "a later field"...)
-		got, err := wire.Parse(wire.Header{Kind: s.message.Kind()}, body, s.version)
+		b = append(b, "a later field"...)
+		got, err := wire.Parse(wire.Header{Kind: s.message.Kind()}, b[wire.HeaderSize:], s.version)
 		if err != nil {
 			t.Errorf("%s: %v", s.name, err)
 			continue
@@ -220,7 +220,7 @@ func TestCutShort(t *testing.T) {
 			t.Fatal(err)
 		}
 		body := b[wire.HeaderSize:]
-		for n := range len(body) {
+		for n := range body {
 			if n > 100 && n < len(body)-100 {
 				continue // the middle of something long
 			}

@@ -235,7 +235,7 @@ func TestReceiverErrors(t *testing.T) {
 					s.Publish()
 				}
 			}
-			if err := s.Append(1); err != ErrFull { //nolint:errorlint // as it is
+			if err := s.Append(1); err != ErrFull { // not wrapped
 				t.Fatal(err)
 			}
 			s.peer.head.Store(tc.head)
@@ -251,7 +251,7 @@ func TestReceiverErrors(t *testing.T) {
 				t.Errorf("error %v, want one about the head", err)
 			}
 			s.peer.head.Store(0)
-			if again := s.TrySend(1); again != err { //nolint:errorlint // the very same
+			if again := s.TrySend(1); again != err { // the very same
 				t.Errorf("%v became %v", err, again)
 			}
 		})

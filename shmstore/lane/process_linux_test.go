@@ -22,11 +22,11 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		if err := runRole(role); err != nil {
 			fmt.Fprintln(os.Stderr, "child:", err)
-			os.Exit(1) //nolint:forbidigo // this is the child's main
+			os.Exit(1)
 		}
-		os.Exit(0) //nolint:forbidigo // the same
+		os.Exit(0)
 	}
-	os.Exit(m.Run()) //nolint:forbidigo // the same
+	os.Exit(m.Run())
 }
 
 // The other process has these descriptors. The lanes are named by who sends.

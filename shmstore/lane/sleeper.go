@@ -118,6 +118,6 @@ type bell struct {
 // counter is seen here.
 func (b *bell) move(position *atomic.Uint64, to uint64) (sleep uint32, wanted bool) {
 	position.Store(to)
-	sleep = 0
+	sleep = b.asleep.Load()
 	return sleep, sleep%2 == 1 && sleep != b.answered
 }

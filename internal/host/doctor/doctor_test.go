@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -9,11 +8,7 @@ import (
 )
 
 func TestExamine(t *testing.T) {
-	dir, err := os.MkdirTemp("", "omnibus")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
+	dir := t.TempDir()
 	checks := Examine(t.Context(), Subject{Folder: filepath.Join(dir, "omnibus"), Python: "no-such-python"})
 	if Healthy(checks) != (runtime.GOOS == "linux") {
 		t.Errorf("healthy is %v on %s: %+v", Healthy(checks), runtime.GOOS, checks)

@@ -186,16 +186,16 @@ func groupLimit(root, membership string) (limit, used int64, ok bool) {
 		if len(parts) != 3 {
 			continue
 		}
-		base, max, current := root, "memory.max", "memory.current"
+		base, most, current := root, "memory.max", "memory.current"
 		if parts[1] != "" {
 			if parts[1] != "memory" {
 				continue
 			}
-			base, max, current = filepath.Join(root, "memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
+			base, most, current = filepath.Join(root, "memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
 		}
-		for dir := filepath.Join("/", parts[2]); ; dir = filepath.Dir(dir) {
+		for dir := filepath.Clean("/" + parts[2]); ; dir = filepath.Dir(dir) {
 			at := filepath.Join(base, dir)
-			l, limited := readNumber(filepath.Join(at, max))
+			l, limited := readNumber(filepath.Join(at, most))
 			u, known := readNumber(filepath.Join(at, current))
 			if limited && known && l < noLimit && (!ok || l-u < limit-used) {
 				limit, used, ok = l, u, true
