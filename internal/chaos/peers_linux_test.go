@@ -387,16 +387,13 @@ func unsealedArena(p *peerEnd) error {
 
 // neverRead asks for much and reads nothing of it.
 func neverRead(p *peerEnd) error {
-	ask := encode(&wire.Call{Token: 0, Method: "status"})
-	if err := p.join(ask); err != nil {
-		return err
-	}
-	for token := uint32(1); token < wire.MaxQuestions/2; token++ {
+	joined := p.join(encode(&wire.Call{Token: 0, Method: "status"}))
+	for token := uint32(1); joined == nil && token < wire.MaxQuestions/2; token++ {
 		if p.raw(encode(&wire.Call{Token: token, Method: "status"})) != nil {
 			break // the host has had enough
 		}
 	}
-	return nil
+	return joined
 }
 
 // hangUp takes work and closes the connection.
