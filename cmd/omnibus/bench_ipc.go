@@ -23,13 +23,14 @@ stream socket in the same run:
       shmipc       through shared memory, by github.com/cloudwego/shmipc-go
   ipc/hand-over    what is in the store already, beside 64 bytes: 64 MiB of which
                    the ends are read, or every page
-  ipc/python       1 MiB to a stage in Python and back, beside Python's
-                   multiprocessing.Queue
+  ipc/python       1 MiB to a stage in Python and back, which copies it or passes
+                   it on, beside Python's multiprocessing.Queue
 
 The command runs itself as the other process. All sides take turns, in slices of
-some milliseconds, and the figures are medians. Those with an x say how many times
-as fast as the baseline; their targets are lower bounds. It takes a minute, and
-1.6 GiB of memory; --store-bytes 67108864 leaves out what needs so much.`
+some milliseconds, and the best of each count. Ratios with an x say how many times
+as fast as the baseline a figure is; their targets are lower bounds. Quartiles are
+those of single turns. It takes a minute, and 2 GiB of memory; --store-bytes
+67108864 leaves out what needs so much. A missed target is no failure.`
 
 func newBenchIPCCmd() *cobra.Command {
 	cmd := &cobra.Command{

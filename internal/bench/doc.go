@@ -1,6 +1,8 @@
 // Package bench measures what the store, the mailbox and the bus cost, each
 // beside plain Go that does the same: channels, copies, nothing. It serves both
-// `omnibus bench` and `go test -bench . ./internal/bench`.
+// `omnibus bench` and `go test -bench . ./internal/bench`. RunIPC does the same
+// for payloads that go to another process, beside sockets, for `omnibus bench
+// ipc`.
 //
 // # Method
 //
@@ -16,6 +18,21 @@
 // must reach 0.9 of another's speed has a target of 1/0.9 on the ratio of times.
 // A target is for a quiet machine. Missing one is a finding and not an error.
 //
+// # Between processes
+//
+// There, every means is a side of a race, with a process of its own at the other
+// end: this program once more, which calls Peer. A round gives each side a slice
+// of some milliseconds, in turn, and reverses the order every other time. The
+// best slices count, of either side: both processes need a processor, and what
+// else runs on the machine can only make a slice slower. The quartiles are still
+// those of the rounds' ratios, and say how much it did. Most figures are speeds,
+// the baseline's time by ours, with an x behind them.
+//
+// Whoever receives a payload reads a byte of each of its cache lines, and the run
+// fails when they do not add up to what was sent. A payload that is offered, and not copied,
+// was written into the store before the clock started. Where processes spin, each
+// has a processor of its own for that time; nobody else is told where to run.
+//
 // # Like with like
 //
 // Both sides handle the same number of objects of the same size, behind buffers
@@ -26,6 +43,12 @@
 //
 // # Concurrency
 //
-// Run has the process to itself: allocations, memory and processor time are
+// Run and RunIPC have the process to themselves: allocations, memory and processor time are
 // those of the whole process, whoever causes them.
+//
+// # What a crash leaves
+//
+// A peer ends when its standard input does, and so with the process that measures.
+// What they share has no name, but for sockets in a temporary directory, which a
+// crash leaves behind.
 package bench

@@ -14,7 +14,7 @@ from typing import Any
 
 from . import wire
 from .delivery import Delivery
-from .errors import Code, HostGone, OmnibusError, ProtocolError, Refused
+from .errors import Code, HostGone, OmnibusError, ProtocolError, Refused, again
 from .request import AsyncRequest, BaseRequest, Request, news, send_first, submit_work
 from .session import Session, Work, descriptors
 from .task import AsyncTask, BaseTask, Consumer, Stage, Task, arun
@@ -357,14 +357,14 @@ class AsyncClient(BaseClient):
                 d = pull.take()
             if d is None:
                 if s.error is not None and not (s.said_bye or s.draining):
-                    raise s.error.with_traceback(None)
+                    raise again(s.error)
                 return
             yield d
 
     async def close(self) -> None:
         """As Client.close."""
         self._session.check_process()
-        if self._session.error is None:
+        if not self._session.closed:
             self._loop.remove_reader(self._session.fileno())
         self._session.close()
 

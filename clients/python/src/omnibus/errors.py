@@ -9,6 +9,7 @@ built-in class says the same, the error is one of those too: `HostGone` is a
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TypeVar
 
 
 class Code(IntEnum):
@@ -33,6 +34,21 @@ class Code(IntEnum):
 
 class OmnibusError(Exception):
     """The base of all errors of this package."""
+
+
+_E = TypeVar("_E", bound=OmnibusError)
+
+
+def again(error: _E) -> _E:
+    """The same error, to be raised in one more place.
+
+    What was raised refers to the frames that it passed, and so to all that was
+    viewed there: an error that is kept is never raised itself.
+    """
+    new = type(error).__new__(type(error))
+    new.args = error.args
+    new.__dict__.update(error.__dict__)
+    return new
 
 
 class ProtocolError(OmnibusError):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from . import wire
 from .delivery import Delivery
 from .emit import Emitter
-from .errors import Finished, OmnibusError, ProtocolError, RequestOver
+from .errors import Finished, OmnibusError, ProtocolError, RequestOver, again
 from .session import Session, Work
 from .task import arun, ended, seconds
 
@@ -87,9 +87,7 @@ class BaseRequest(Emitter):
             self._last = self._results.popleft()
             return self._last
         if self._error is not None:
-            raise self._error.with_traceback(None)
-        if self._over_m is not None and (how := ended(self._over_m)) is not None:
-            raise how
+            raise again(self._error)
         if self._closed:
             raise Finished("the request was closed")
         return None
@@ -118,7 +116,7 @@ class BaseRequest(Emitter):
         self._tell()
 
     def _over(self, m: wire.Over) -> None:
-        self._over_m = m
+        self._over_m, self._error = m, ended(m)
         self._open = False
         self._session.sources.pop(self.number, None)
         self._tell()

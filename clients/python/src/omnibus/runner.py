@@ -1,9 +1,10 @@
 """`run`: serve stages until the host is done with them.
 
 One thread reads the socket, so that aborts reach handlers that are busy. Plain
-functions run in the calling thread, one at a time, or in `threads` threads;
+functions run in the calling thread and those of a crew, `threads` of them at a time;
 coroutines run on an event loop in the calling thread. The deliveries of one
 request at one stage are handled one after the other, in order; requests take turns.
+No request waits until another has room for what it emits: see `crew`.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import asyncio
 import inspect
 import logging
 import os
-import queue
 import signal
 import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import wire
 from .client import Client, connect
+from .crew import Crew
 from .delivery import Delivery
 from .errors import Code, HostGone, OmnibusError, RequestOver
 from .stages import StageFunction, choose, task_type
@@ -34,6 +35,8 @@ log = logging.getLogger("omnibus")
 HOST_GONE_STATUS = 69
 
 _END = object()  # in a task's inbox: its inputs have ended
+_UNHANDLED = object()  # in place of an output: the function has not been called yet
+_WELL = int(Code.OK), ""  # the verdict on a handler that raised nothing
 _REJOIN_FIRST_SECONDS, _REJOIN_MOST_SECONDS = 0.05, 2.0
 
 
@@ -109,8 +112,8 @@ class _Runner:
         self.client = client
         self.session = client._session
         self.leaving = leaving
-        self.ready: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self.threads = max(threads, 1)
+        self.has_async = any(s.is_async for _, s in chosen)
+        self.crew = Crew(max(threads, 1), callers=0 if self.has_async else 1)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.stopped = asyncio.Event()
         self.clean = False
@@ -120,24 +123,17 @@ class _Runner:
 
     def serve(self) -> bool:
         """Work until the end of the session. True: it was a good end."""
-        has_async = any(s.is_async for _, s in self.chosen)
-        has_sync = any(not s.is_async for _, s in self.chosen)
-        workers = self.threads if has_async and has_sync else self.threads - 1 if has_sync else 0
-        crew = [threading.Thread(target=self.work, name=f"omnibus-{i}", daemon=True) for i in range(workers)]
         reader = threading.Thread(target=self.read, name="omnibus-reader", daemon=True)
-        for t in crew:
-            t.start()
         try:
-            if has_async:
+            if self.has_async:
                 asyncio.run(self.amain(reader))
             else:
                 self.join_stages()
                 reader.start()
-                self.work()
+                self.crew.work()
         finally:
             self.stop()  # also when it was not the reading thread that ended
-        for t in crew:
-            t.join()
+        self.crew.join()
         if self.crash is not None:
             raise self.crash
         return self.clean
@@ -172,26 +168,24 @@ class _Runner:
         return not any(stage.tasks for stage in self.session.stages.values())  # type: ignore[attr-defined]
 
     def stop(self) -> None:
-        for _ in range(self.threads + 1):  # for each worker, and the calling thread
-            self.ready.put(None)
+        self.crew.stop()
         if self.loop is not None:
             try:
                 self.loop.call_soon_threadsafe(self.stopped.set)
             except RuntimeError:
                 pass  # it has ended on its own
 
-    def work(self) -> None:
-        """A thread that runs plain functions."""
-        while (job := self.ready.get()) is not None:
-            try:
-                job()
-            except HostGone:
-                pass  # the reading thread knows, and stops us
-            except BaseException as e:
-                if threading.current_thread() is threading.main_thread():
-                    raise
-                self.crash = e
-                self.session.close()
+    def work(self, job: Callable[[], None]) -> None:
+        """Do a job in a thread of the crew. What it raises is no handler's error, and ends everything."""
+        try:
+            job()
+        except HostGone:
+            pass  # the reading thread knows, and stops us
+        except BaseException as e:
+            if threading.current_thread() is threading.main_thread():
+                raise
+            self.crash = e
+            self.session.close()
 
     async def amain(self, reader: threading.Thread) -> None:
         self.loop = asyncio.get_running_loop()
@@ -203,6 +197,13 @@ class _Runner:
         for t in jobs:
             t.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
+
+
+class _Item(NamedTuple):
+    """What is to be done for a task: deliveries, and what a batch's function has made of them."""
+
+    parts: list[Delivery]
+    out: Any = _UNHANDLED
 
 
 class _Served:
@@ -224,14 +225,14 @@ class _Served:
                 self.batching = True
                 self.schedule(None)
             return
-        self.put(task, parts)
+        self.put(task, _Item(parts))
 
     def ended(self, task: BaseTask) -> None:
         self.put(task, _END)
 
     def over(self, task: BaseTask) -> None:
-        drop = [p for p in task._inbox if p is not _END]
-        task._inbox = deque(p for p in task._inbox if p is _END)
+        drop = [item.parts for item in task._inbox if item is not _END]
+        task._inbox = deque(item for item in task._inbox if item is _END)
         drop += [parts for t, parts in self.queued if t is task]
         self.queued = deque(q for q in self.queued if q[0] is not task)
         for parts in drop:
@@ -257,9 +258,9 @@ class _Served:
             assert loop is not None
             self.session.call_later(lambda: loop.call_soon_threadsafe(self.start, task))
         else:
-            self.runner.ready.put(lambda: self.turn(task))
+            self.runner.crew.put(lambda: self.runner.work(lambda: self.turn(task)))
 
-    # Plain functions, in a worker.
+    # Plain functions, in a thread of the crew.
 
     def turn(self, task: BaseTask | None) -> None:
         """One delivery of a task, or one batch; then it is the next one's turn."""
@@ -276,7 +277,7 @@ class _Served:
         if item is _END:
             self.handle_end(task)
         elif item is not None:
-            self.handle(task, item)
+            self.handle(task, *item)
         with self.session.locked:
             task._busy = bool(task._inbox)
             if task._busy:
@@ -291,29 +292,30 @@ class _Served:
             n = min(self.function.batch, len(self.queued))
             return [self.queued.popleft() for _ in range(n)]
 
-    def handle(self, task: BaseTask, parts: list[Delivery]) -> None:
-        failure = None
+    def handle(self, task: BaseTask, parts: list[Delivery], out: Any) -> None:
+        verdict = _WELL
         if not all(d.bare for d in parts):
             task._current = parts[-1].number
             try:
                 call, end = self.function.callables(task)
-                out = call(*self.arguments(task, parts))
+                if out is _UNHANDLED:
+                    out = call(*self.arguments(task, parts))
                 self.emit_all(task, out, parts[-1].last and end is None)
             except Exception as e:
-                failure = e
+                verdict = self.verdict(task, e)
             finally:
                 task._current = 0
-        self.finish(task, parts, failure)
+        self.finish(parts, *verdict)
 
     def handle_end(self, task: BaseTask) -> None:
-        failure = None
+        verdict = _WELL
         try:
             _, end = self.function.callables(task)
             if end is not None and not task.aborted:
                 self.emit_all(task, end(task), False)
         except Exception as e:
-            failure = e
-        self.answer_end(task, failure)
+            verdict = self.verdict(task, e)
+        self.answer_end(task, *verdict)
 
     def emit_all(self, task: Any, out: Any, last: bool) -> None:
         if inspect.isgenerator(out):
@@ -328,22 +330,10 @@ class _Served:
             task.emit(out, last=last and len(task._stage.inputs) == 1)
 
     def handle_batch(self, batch: list[tuple[BaseTask, list[Delivery]]]) -> None:
-        failure = None
         try:
-            outputs = self.outputs_of(batch, self.function.function(*self.batch_arguments(batch)))
-            for (task, parts), out in zip(batch, outputs):
-                if out is not None and not task.aborted:
-                    self.emit_one(task, parts, out)
+            self.give_out(batch, self.function.function(*self.batch_arguments(batch)))
         except Exception as e:
-            failure = e
-        for task, parts in batch:
-            self.finish(task, parts, failure)
-
-    def emit_one(self, task: BaseTask, parts: list[Delivery], out: Any) -> None:
-        try:
-            task._emit_for(parts[-1].number, out, last=self.ends(task, parts))
-        except RequestOver:
-            pass  # it concerns this request alone
+            self.fail_batch(batch, e)
 
     # Coroutines, on the loop.
 
@@ -364,16 +354,16 @@ class _Served:
                     return
                 item = task._inbox.popleft()
             if item is _END:
-                self.answer_end(task, await self.attempt(task, self.ahandle_end(task)))
+                self.answer_end(task, *await self.attempt(task, self.ahandle_end(task)))
                 continue
-            failure = None
-            if not all(d.bare for d in item):
-                task._current = item[-1].number
-                failure = await self.attempt(task, self.ahandle(task, item))
+            verdict = _WELL
+            if not all(d.bare for d in item.parts):
+                task._current = item.parts[-1].number
+                verdict = await self.attempt(task, self.ahandle(task, *item))
                 task._current = 0
-            self.finish(task, item, failure)
+            self.finish(item.parts, *verdict)
 
-    async def attempt(self, task: BaseTask, work: Any) -> Exception | None:
+    async def attempt(self, task: BaseTask, work: Any) -> tuple[int, str]:
         """Run a handler so that the end of its request cancels it, and no more."""
         job = asyncio.ensure_future(work)
         with self.session.locked:
@@ -386,17 +376,17 @@ class _Served:
             if not task.aborted:
                 job.cancel()
                 raise  # we are the ones who are cancelled
-            return None
         except Exception as e:
-            return e
+            return self.verdict(task, e)
         finally:
             with self.session.locked:
                 task._job = None
-        return None
+        return _WELL
 
-    async def ahandle(self, task: BaseTask, parts: list[Delivery]) -> None:
+    async def ahandle(self, task: BaseTask, parts: list[Delivery], out: Any) -> None:
         call, end = self.function.callables(task)
-        out = call(*self.arguments(task, parts))
+        if out is _UNHANDLED:
+            out = call(*self.arguments(task, parts))
         await self.aemit_all(task, out, parts[-1].last and end is None)
 
     async def ahandle_end(self, task: BaseTask) -> None:
@@ -419,19 +409,11 @@ class _Served:
     async def abatches(self) -> None:
         while True:
             batch = self.take_batch()
-            failure = None
             try:
-                out = await self.function.function(*self.batch_arguments(batch)) if batch else []
-                for (task, parts), value in zip(batch, self.outputs_of(batch, out)):
-                    if value is not None and not task.aborted:
-                        try:
-                            await task._emit_for(parts[-1].number, value, last=self.ends(task, parts))
-                        except RequestOver:
-                            pass
+                if batch:
+                    self.give_out(batch, await self.function.function(*self.batch_arguments(batch)))
             except Exception as e:
-                failure = e
-            for task, parts in batch:
-                self.finish(task, parts, failure)
+                self.fail_batch(batch, e)
             with self.session.locked:
                 self.batching = bool(self.queued)
                 if not self.batching:
@@ -450,31 +432,31 @@ class _Served:
         deliveries = [parts[0] if len(parts) == 1 else parts for _, parts in batch]
         return a.bind([task for task, _ in batch], deliveries, [values] if a.values else [])
 
-    def outputs_of(self, batch: list[Any], out: Iterable[Any] | None) -> list[Any]:
+    def give_out(self, batch: list[tuple[BaseTask, list[Delivery]]], out: Iterable[Any] | None) -> None:
+        """Have the outputs of a batch emitted, each request's by itself: one that waits holds up no other."""
         outputs = [None] * len(batch) if out is None else list(out)
         if len(outputs) != len(batch):
             raise ValueError(f"stage {self.function.name}: {len(outputs)} outputs for a batch of {len(batch)}")
-        return outputs
+        with self.session.locked:
+            for (task, parts), value in zip(batch, outputs):
+                self.put(task, _Item(parts, None if task.aborted else value))
 
-    def ends(self, task: BaseTask, parts: list[Delivery]) -> bool:
-        return parts[-1].last and self.function.on_end is None and len(task._stage.inputs) == 1
+    def fail_batch(self, batch: list[tuple[BaseTask, list[Delivery]]], e: Exception) -> None:
+        for task, parts in batch:
+            self.finish(parts, *self.verdict(task, e))
 
-    def finish(self, task: BaseTask, parts: list[Delivery], failure: Exception | None) -> None:
-        code, text = self.verdict(task, failure)
+    def finish(self, parts: list[Delivery], code: int, text: str) -> None:
         with self.session.locked:
             for d in parts:
-                if not d._kept or failure is not None:
+                if not d._kept or code != Code.OK:
                     d._finish(code, text)
 
-    def answer_end(self, task: BaseTask, failure: Exception | None) -> None:
-        code, text = self.verdict(task, failure)
+    def answer_end(self, task: BaseTask, code: int, text: str) -> None:
         with self.session.locked:
             task._answer_end(code, text)
 
-    def verdict(self, task: BaseTask, failure: Exception | None) -> tuple[int, str]:
+    def verdict(self, task: BaseTask, failure: Exception) -> tuple[int, str]:
         """What a handler's error means for the request."""
-        if failure is None:
-            return Code.OK, ""
         if isinstance(failure, HostGone) and self.session.error is not None:
             return Code.CLOSING, str(failure)
         if task.aborted or isinstance(failure, RequestOver):

@@ -26,7 +26,8 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from . import wire
-from .errors import ForkedError, HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, host_error
+from .crew import away
+from .errors import ForkedError, HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, again, host_error
 from .memory import Arena, Mapping
 
 log = logging.getLogger("omnibus")
@@ -132,6 +133,7 @@ class Session:
         self.error: OmnibusError | None = None
         self.draining = False
         self.said_bye = False
+        self.closed = False  # by `close`: the descriptors go with the last one that reads
         self.locked = _Locked(self)
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -140,7 +142,8 @@ class Session:
 
         sock.setblocking(False)
         self._sock = sock
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # -1: closed
+        self._wake_lock = threading.RLock()  # whoever pokes may be interrupted by one who does
         self._poked = False
         self._epoll = select.epoll()
         self._epoll.register(sock, select.EPOLLIN)
@@ -183,9 +186,8 @@ class Session:
 
     def __del__(self) -> None:
         # In a child this closes the child's own descriptors, and sends nothing.
-        wake = getattr(self, "_wake", None)
-        if wake is not None:
-            os.close(wake)
+        if getattr(self, "_wake", -1) >= 0:
+            os.close(self._wake)
 
     # Processes and threads.
 
@@ -206,8 +208,12 @@ class Session:
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until `done()`, which is called with the lock held. False: the time is up.
 
-        Raises the session's error if it ends first.
+        Raises the session's error if it ends first. A thread of a crew is away meanwhile.
         """
+        with away():
+            return self._wait(done, timeout)
+
+    def _wait(self, done: Callable[[], bool], timeout: float | None) -> bool:
         limit = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if limit is None else limit - time.monotonic()
@@ -217,7 +223,7 @@ class Session:
                     if done():
                         return True
                     if self.error is not None:
-                        raise self.error.with_traceback(None)
+                        raise again(self.error)
                     if left is not None and left <= 0:
                         return False
                     if self._reading:
@@ -230,16 +236,18 @@ class Session:
                     with self.locked:
                         self._reading = False
                         self._receive()
+                        self._close_descriptors()
                         # Also without news: somebody else has to read now.
                         self._news.notify_all()
 
     def poke(self) -> None:
         """Have whoever reads look around. Safe in a signal handler."""
         self._poked = True
-        try:
-            os.eventfd_write(self._wake, 1)
-        except BlockingIOError:
-            pass
+        with self._wake_lock:
+            try:
+                os.eventfd_write(self._wake, 1)
+            except OSError:
+                pass  # it is readable already, or closed
 
     def notify(self) -> None:
         """Have those who wait look again. The lock is held."""
@@ -266,7 +274,7 @@ class Session:
 
     def _ask(self, a: Answer, question: Callable[[int], wire.Message]) -> Answer:
         if self.error is not None:
-            raise self.error.with_traceback(None)
+            raise again(self.error)
         if len(self._questions) >= wire.MAX_QUESTIONS:
             self._waiting.append((a, question))
             return a
@@ -289,7 +297,7 @@ class Session:
                     self.abandon(a)
                     work.close()
                     raise
-                a = work.send(a.value) if a.error is None else work.throw(a.error)
+                a = resume(work, a)
         except StopIteration as s:
             return s.value  # type: ignore[no-any-return]
 
@@ -333,7 +341,7 @@ class Session:
         """Send a message that has no answer."""
         with self.locked:
             if self.error is not None:
-                raise self.error.with_traceback(None)
+                raise again(self.error)
             self.post(m)
 
     def tell_quietly(self, m: wire.Message) -> None:
@@ -349,10 +357,9 @@ class Session:
 
     def broken(self, text: str) -> ProtocolError:
         """End the session because the host broke the protocol; returns the error."""
-        error = ProtocolError(text)
         with self.locked:
-            self._fail(error)
-        return error
+            self._fail(ProtocolError(text))
+        return ProtocolError(text)
 
     def _flush(self) -> None:
         while self._outbox and self.error is None:
@@ -387,8 +394,9 @@ class Session:
             self._poked = False
             try:
                 os.eventfd_read(self._wake)
-            except BlockingIOError:
-                pass
+            except OSError:
+                pass  # somebody read it before, or it is closed
+        reset = False
         for _ in range(_PACKETS_A_TURN):
             if self.error is not None:
                 return
@@ -399,6 +407,9 @@ class Session:
             except BlockingIOError:
                 return
             except OSError as e:
+                if e.errno == errno.ECONNRESET and not reset:
+                    reset = True  # it is reported before the last packets
+                    continue
                 self._lost(e)
                 return
             if not packet and not ancillary:
@@ -411,7 +422,7 @@ class Session:
                 self._packet(packet, fds)
             except (ProtocolError, OutOfMemory) as e:
                 log.error("the connection ends: %s", e)
-                self._fail(e)
+                self._fail(again(e))
             finally:
                 for fd in fds:
                     os.close(fd)
@@ -443,8 +454,10 @@ class Session:
             return
         try:
             value = a.accept(m, fd)
-        except OutOfMemory as e:
-            self._answered(a, None, e)
+        except OmnibusError as e:
+            self._answered(a, None, again(e))
+            if not isinstance(e, OutOfMemory):
+                raise
         else:
             self._answered(a, value, None)
 
@@ -554,13 +567,24 @@ class Session:
     def close(self) -> None:
         """Leave. Says goodbye only if nothing of the host's is held. Idempotent."""
         with self.locked:
-            if self.error is not None:
-                return
-            if not self._kept and not any(getattr(s, "_holds", False) for s in self.sources.values()):
-                self.post(wire.Bye())
-            self._settle_locked()
-            self._flush()
-            self._fail(HostGone("the connection was closed here"))
+            if self.error is None:
+                if not self._kept and not any(getattr(s, "_holds", False) for s in self.sources.values()):
+                    self.post(wire.Bye())
+                self._settle_locked()
+                self._flush()
+                self._fail(HostGone("the connection was closed here"))
+            self.closed = True
+            self._close_descriptors()
+
+    def _close_descriptors(self) -> None:
+        """Close what `fileno` and `poke` use. The lock is held."""
+        if not self.closed or self._reading:
+            return
+        self._epoll.close()
+        with self._wake_lock:
+            wake, self._wake = self._wake, -1
+        if wake >= 0:
+            os.close(wake)
 
     # Views.
 
@@ -603,20 +627,22 @@ class Session:
 
     def arena(self) -> Work[Arena]:
         """The arena, asked for once."""
+
+        def accept(m: wire.ArenaAt, fd: int) -> Arena:
+            self._arena_asked = None
+            self._arena = self.map_arena(m.segment, fd, m.bytes)
+            self.post(wire.Sealed(m.segment))
+            return self._arena
+
         with self.locked:
             if self._arena is not None:
                 return self._arena
-            if self._arena_asked is None or (self._arena_asked.done and self._arena_asked.error is not None):
-                a = Answer(wire.ArenaAt, lambda m, fd: (m, fd), None)
+            if self._arena_asked is None or self._arena_asked.error is not None:
+                a = Answer(wire.ArenaAt, accept, None)
                 self._arena_asked = self._ask(a, lambda token: wire.Arena(token, 0))
             a = self._arena_asked
-        yield a  # several may wait for the one answer
-        with self.locked:
-            if self._arena is None:
-                m, fd = a.value
-                self._arena = self.map_arena(m.segment, fd, m.bytes)
-                self.post(wire.Sealed(m.segment))
-            return self._arena
+        arena: Arena = yield a  # several may wait for the one answer
+        return arena
 
     def map_arena(self, segment: int, fd: int, size: int | None) -> Arena:
         """Map and seal memory to write; without a size, all of it. Takes the descriptor."""
@@ -624,6 +650,11 @@ class Session:
             return Arena(segment, fd, os.fstat(fd).st_size if size is None else size)
         finally:
             os.close(fd)
+
+
+def resume(work: Work[_T], a: Answer) -> Answer:
+    """Go on with work whose question is answered; its next question."""
+    return work.send(a.value) if a.error is None else work.throw(again(a.error))
 
 
 def descriptors(ancillary: list[tuple[int, int, bytes]]) -> deque[int]:

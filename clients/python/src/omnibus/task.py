@@ -22,7 +22,7 @@ from .errors import (
     RequestEnded,
     RequestFailed,
 )
-from .session import Answer, Session, Work
+from .session import Answer, Session, Work, resume
 from .tensor import Tensor
 
 _R = TypeVar("_R")
@@ -401,7 +401,7 @@ async def arun(s: Session, work: Work[_R]) -> _R:
                     s.abandon(a)
                     work.close()
                     raise
-            a = work.send(a.value) if a.error is None else work.throw(a.error)
+            a = resume(work, a)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
 
