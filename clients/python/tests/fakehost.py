@@ -42,14 +42,19 @@ class FakeHost:
     def close(self) -> None:
         self.hang_up()
         self.listener.close()
-        if self.arena_fd >= 0:
-            os.close(self.arena_fd)
+        self.drop_arena()
         self.folder.cleanup()
 
     def hang_up(self) -> None:
         if self.sock is not None:
             self.sock.close()
             self.sock = None
+
+    def drop_arena(self) -> None:
+        if self.arena is not None:
+            self.arena.close()
+            os.close(self.arena_fd)
+            self.arena = None
 
     def welcome(self) -> None:
         self.listener.settimeout(10)

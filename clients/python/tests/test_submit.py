@@ -55,6 +55,34 @@ class HostCase(unittest.TestCase):
         return result
 
 
+class WaitTest(HostCase):
+    def test_whoever_stops_reading_has_another_read(self) -> None:
+        client = self.connect()
+        for first in (0, 1, 2):
+            answers = []
+            for n in range(3):
+                answers.append(self.beside(lambda: client.call("status")))
+                while len(client._session._sleepers) < n:
+                    pass
+            tokens = [self.host.expect(wire.Call).token for _ in answers]
+            for i in (first, (first + 1) % 3, (first + 2) % 3):
+                self.host.send(wire.Reply(tokens[i], 0, str(i).encode()))
+                self.assertEqual(answers[i](), i)
+
+    def test_close_while_somebody_waits(self) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        client = self.connect()
+        asked = self.beside(lambda: client.call("status"))
+        self.host.expect(wire.Call)
+        while not client._session._reading:
+            pass
+        client.close()
+        with self.assertRaises(omnibus.HostGone):
+            asked()
+        self.host.hang_up()
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+
 class SubmitTest(HostCase):
     def submit(self, client: omnibus.Client, value: Any, source: int = 3) -> omnibus.Request:
         r = self.beside(lambda: client.submit(value))

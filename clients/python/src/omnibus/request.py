@@ -21,7 +21,7 @@ _R = TypeVar("_R", bound="BaseRequest")
 class BaseRequest(Emitter):
     """What `Request` and `AsyncRequest` have in common."""
 
-    __slots__ = ("number", "request", "deadline", "_session", "_results", "_over_m", "_error", "_open", "_closed",
+    __slots__ = ("number", "request", "deadline", "_session", "_results", "_ended", "_error", "_open", "_closed",
                  "_held", "_last", "_on_news", "__weakref__")  # fmt: skip
 
     def __init__(self, s: Session, m: wire.Submitted, deadline: int) -> None:
@@ -30,7 +30,7 @@ class BaseRequest(Emitter):
         self.deadline = seconds(deadline)  #: in seconds since 1970, or None
         self._session = s
         self._results: deque[Delivery] = deque()
-        self._over_m: wire.Over | None = None
+        self._ended = False
         self._error: OmnibusError | None = None
         self._open = True  # inputs may still be sent
         self._closed = False  # no more results are wanted
@@ -41,7 +41,7 @@ class BaseRequest(Emitter):
     @property
     def over(self) -> bool:
         """Whether the request has ended; results may still be there to be read."""
-        return self._over_m is not None or self._error is not None
+        return self._ended or self._error is not None
 
     def close_send(self) -> None:
         """The inputs end here. Idempotent."""
@@ -116,13 +116,13 @@ class BaseRequest(Emitter):
         self._tell()
 
     def _over(self, m: wire.Over) -> None:
-        self._over_m, self._error = m, ended(m)
+        self._ended, self._error = True, ended(m)
         self._open = False
         self._session.sources.pop(self.number, None)
         self._tell()
 
     def _gone(self, error: OmnibusError) -> None:
-        if self._over_m is None:
+        if not self._ended:
             self._error = error
         self._tell()
 

@@ -49,6 +49,9 @@ def run(
 ) -> None:
     """Serve the stages given, or all that were decorated.
 
+    Of plain functions, `threads` run at a time; one that waits for the host does not count,
+    and another request's runs meanwhile, if need be in a thread of its own.
+
     Returns when the host drains or says goodbye, and after SIGTERM, once what was open
     here is finished. When the host is gone, exits with status 69, or, with `rejoin`, waits
     for its socket to be back and starts afresh. Call it from the main thread.

@@ -137,8 +137,8 @@ class Session:
         self.locked = _Locked(self)
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
         self._reading = False
+        self._sleepers: list[tuple[Callable[[], bool], threading.Condition]] = []  # wait while another reads
 
         sock.setblocking(False)
         self._sock = sock
@@ -151,6 +151,7 @@ class Session:
 
         # Bounded by what may be answered: questions, deliveries and grants.
         self._outbox: deque[bytearray] = deque()
+        self._unheard = False  # the host has closed its end; what it said before is still to be read
         self._clogged = False  # the host does not read as fast as we write
         self._questions: dict[int, Answer] = {}
         self._waiting: deque[tuple[Answer, Callable[[int], Any]]] = deque()  # beyond the bound of open questions
@@ -215,10 +216,9 @@ class Session:
 
     def _wait(self, done: Callable[[], bool], timeout: float | None) -> bool:
         limit = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = None if limit is None else limit - time.monotonic()
-            reading = False
-            try:
+        try:
+            while True:
+                left = None if limit is None else limit - time.monotonic()
                 with self.locked:
                     if done():
                         return True
@@ -227,18 +227,34 @@ class Session:
                     if left is not None and left <= 0:
                         return False
                     if self._reading:
-                        self._news.wait(left)
+                        self._sleep(done, left)
                         continue
-                    self._reading = reading = True
-                self._epoll.poll(left)
-            finally:
-                if reading:
-                    with self.locked:
-                        self._reading = False
-                        self._receive()
-                        self._close_descriptors()
-                        # Also without news: somebody else has to read now.
-                        self._news.notify_all()
+                    self._reading = True
+                self._read(left)
+        finally:
+            with self.locked:
+                if self._sleepers and not self._reading:
+                    self._sleepers[0][1].notify()  # somebody else has to read now
+
+    def _read(self, timeout: float | None) -> None:
+        """Wait for packets and handle them."""
+        try:
+            self._epoll.poll(timeout)
+        finally:
+            with self.locked:
+                self._reading = False
+                self._receive()
+                self._close_descriptors()
+                self.notify()  # also without news: it may be a poke
+
+    def _sleep(self, done: Callable[[], bool], timeout: float | None) -> None:
+        """Sleep until `done()`, the session's end, or there is nobody who reads. The lock is held."""
+        sleeper = done, threading.Condition(self._lock)
+        self._sleepers.append(sleeper)
+        try:
+            sleeper[1].wait(timeout)
+        finally:
+            self._sleepers.remove(sleeper)
 
     def poke(self) -> None:
         """Have whoever reads look around. Safe in a signal handler."""
@@ -251,7 +267,9 @@ class Session:
 
     def notify(self) -> None:
         """Have those who wait look again. The lock is held."""
-        self._news.notify_all()
+        for done, awake in self._sleepers:
+            if self.error is not None or done():
+                awake.notify()
         if self._reading:
             self.poke()  # one of them waits at the socket
 
@@ -334,7 +352,7 @@ class Session:
 
     def post(self, m: wire.Message) -> None:
         """Put a message into the outbox. The lock is held; letting it go sends it."""
-        if self.error is None:
+        if self.error is None and not self._unheard:
             self._outbox.append(wire.encode(m, self.welcome.version))
 
     def tell(self, m: wire.Message) -> None:
@@ -375,8 +393,11 @@ class Session:
             except OSError as e:
                 if e.errno in (errno.EAGAIN, errno.ENOBUFS):
                     self._clog(True)
-                    return
-                self._lost(e)
+                elif e.errno in (errno.EPIPE, errno.ECONNRESET):
+                    self._unheard = True
+                    self._outbox.clear()
+                else:
+                    self._lost(e)
                 return
             for _ in packet:
                 self._outbox.popleft()
