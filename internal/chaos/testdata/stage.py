@@ -43,6 +43,5 @@ def derive(task: Task, delivery: Delivery) -> None:
     hit("stage-emitted")
 
 
-# A thread for each request that can be open here: one that waits for the next
-# stage must not keep the others, for which that stage may be waiting.
+# Several at a time, so that a kill finds more than one in hand.
 run(threads=int(os.environ.get("OMNIBUS_CHAOS_THREADS", "4")), rejoin=bool(os.environ.get("OMNIBUS_CHAOS_REJOIN")))
