@@ -61,7 +61,7 @@ func newHandleCarrier(l *laneCarrier, conn *net.UnixConn, spec peerSpec, sizeByt
 	var err error
 	c.store, err = shmstore.Create(shmstore.Options{
 		ArenaBytes:     arena,
-		MaxObjectBytes: max(int64(sizeBytes), arena/4), //nolint:mnd // the default
+		MaxObjectBytes: max(int64(sizeBytes), arena/4),
 		Slots:          max(laneCapacity/messages.HandleSize, int(arena/mib)),
 		Memory:         shmstore.Shared,
 	})
@@ -145,6 +145,9 @@ func (c *handleCarrier) close() error {
 	if c.reader != nil {
 		errs = append(errs, c.reader.Close())
 	}
-	errs = append(errs, c.store.Close(), c.conn.Close(), c.laneCarrier.close())
+	if c.store != nil {
+		errs = append(errs, c.store.Close())
+	}
+	errs = append(errs, c.conn.Close(), c.laneCarrier.close())
 	return errors.Join(errs...)
 }

@@ -79,7 +79,9 @@ func socketRace(name string, p pattern, targets map[string]float64) scenario {
 	}
 	add("bus", byNode, "")
 	add("packets", byPackets, "")
-	add("shmipc", byShmipc, "")
+	if !raceDetector {
+		add("shmipc", byShmipc, "")
+	}
 	return raceScenario(name, p, append(all, contender{name: socket, spec: peerSpec{Carrier: byStream, Pattern: p}})...)
 }
 
