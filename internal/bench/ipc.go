@@ -83,8 +83,9 @@ func (s peerSpec) storeBytes() int64 {
 		return s.Pattern.arenaBytes(s.Pattern.Size)
 	case byNode, byPython, byForward:
 		return s.Pattern.busBytes()
+	default:
+		return 0
 	}
-	return 0
 }
 
 // A race has its contenders run one after the other, a slice each. In every

@@ -56,6 +56,7 @@ func newHandleCarrier(l *laneCarrier, conn *net.UnixConn, spec peerSpec, sizeByt
 		c.read = c.readEnds
 	case byPages:
 		c.read = c.readPages
+	default: // all of it
 	}
 	arena := spec.Pattern.arenaBytes(sizeBytes)
 	var err error

@@ -87,7 +87,8 @@ func makeLanes(waiting string) (l *laneCarrier, files []*os.File, err error) {
 		}
 		files = append(files, os.NewFile(uintptr(fd), "event"))
 	}
-	return l, files, l.begin(geo, waiting)
+	err = l.begin(geo, waiting)
+	return l, files, err
 }
 
 // openLanes is the peer's part: it maps what the parent made.
@@ -107,7 +108,8 @@ func openLanes(waiting string, first int) (l *laneCarrier, err error) {
 	if l.events.Own, err = lane.OpenEvent(first + 5); err != nil {
 		return nil, err
 	}
-	return l, l.begin(geo, waiting)
+	err = l.begin(geo, waiting)
+	return l, err
 }
 
 func (l *laneCarrier) begin(geo lane.Geometry, waiting string) error {
@@ -197,7 +199,7 @@ func newMemory(sizeBytes int) (*os.File, error) {
 	}
 	f := os.NewFile(uintptr(fd), "bench-lane")
 	if err := f.Truncate(int64(sizeBytes)); err != nil {
-		f.Close()
+		_ = f.Close() // there is nothing in it
 		return nil, err
 	}
 	return f, nil

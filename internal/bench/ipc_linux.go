@@ -82,6 +82,7 @@ func openPeerCarrier(spec peerSpec) (carrier, error) {
 		return callShmipc(spec.Socket, spec.Pattern)
 	case byLane:
 		return openLanes(spec.Waiting, firstFile)
+	default: // by handle, of whichever kind
 	}
 	l, err := openLanes(spec.Waiting, firstFile)
 	if err != nil {
@@ -95,7 +96,8 @@ func openPeerCarrier(spec peerSpec) (carrier, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c, c.attach(false)
+	err = c.attach(false)
+	return c, err
 }
 
 // newCarried is a side with a carrier, once the peer is there.
@@ -113,7 +115,7 @@ func openSocketSide(ctx context.Context, opts Options, spec peerSpec) (side, err
 	if err != nil {
 		return nil, err
 	}
-	defer theirs.Close()
+	defer func() { _ = theirs.Close() }() // the peer has its own
 	c := newSocketCarrier(conn, spec.Pattern)
 	p, err := startPeer(ctx, opts, spec, []*os.File{theirs})
 	if err != nil {
@@ -231,6 +233,6 @@ func socketPair(kind int) (ours net.Conn, theirs *os.File, err error) {
 // fileConn makes a connection of a descriptor, which it takes over.
 func fileConn(fd int) (net.Conn, error) {
 	f := os.NewFile(uintptr(fd), "socket")
-	defer f.Close()
+	defer func() { _ = f.Close() }() // the connection has its own
 	return net.FileConn(f)
 }

@@ -65,7 +65,8 @@ func callShmipc(path string, p pattern) (*shmipcCarrier, error) {
 		return nil, err
 	}
 	carrier := &shmipcCarrier{manager: m, stream: s}
-	return carrier, carrier.send(touched(acknowledgement))
+	err = carrier.send(touched(acknowledgement))
+	return carrier, err
 }
 
 func (c *shmipcCarrier) send(payload []byte) error {
