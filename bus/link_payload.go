@@ -23,10 +23,12 @@ func (f *fed) number() uint32 {
 	return f.id
 }
 
-// fail notes why the delivery could not be handled. It is for whoever handles it.
-func (f *fed) fail(err error) {
-	if f != nil && f.err == nil {
+// fail tells the host why d could not be handled, before it hears that the task
+// has failed: it then knows where. The payload stays until d is finished.
+func (f *fed) fail(d *Delivery, err error) {
+	if f != nil && !f.done {
 		f.err = err
+		f.tell(d.foreign, d.foreign != nil)
 	}
 }
 

@@ -63,7 +63,7 @@ func (t *Task) Fail(err error) {
 }
 
 func (t *Task) failAt(d *Delivery, err error) {
-	d.fed.fail(err)
+	d.fed.fail(d, err)
 	t.outlet.req.fail(d, t.stage.spec.Name, err)
 }
 
