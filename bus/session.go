@@ -125,18 +125,33 @@ func (s *session) fail(cause error) {
 // run handles messages until the client is gone, and takes everything back.
 func (s *session) run(in *peer.Receiver) {
 	s.queue(s.welcome())
-	died := make(chan struct{})
-	go func() { // the pidfd may be readable while a child keeps the socket open
-		select {
-		case <-s.proc.Done():
-			_ = s.conn.Close()
-		case <-died:
-		}
-	}()
+	ended := make(chan struct{})
+	go s.hangUp(ended)
 	err := s.read(in)
-	close(died)
+	close(ended)
 	s.end(err)
 }
+
+// hangUp ends the connection of a process that is dead, once what it sent
+// before has been read: its end comes behind that. A child of the process may keep
+// the socket open, so that the end never comes.
+func (s *session) hangUp(ended <-chan struct{}) {
+	select {
+	case <-s.proc.Done():
+	case <-ended:
+		return
+	}
+	last := time.NewTimer(lastWords)
+	defer last.Stop()
+	select {
+	case <-last.C:
+		_ = s.conn.Close()
+	case <-ended:
+	}
+}
+
+// lastWords is how long it may take to read what a process that is dead has sent.
+const lastWords = 100 * time.Millisecond
 
 func (s *session) welcome() *wire.Welcome {
 	b := s.srv.bus
