@@ -19,7 +19,7 @@ func init() {
 	roles["serve"] = func() {
 		n, err := bus.Join(context.Background(), "child", bus.JoinOptions{})
 		if err == nil {
-			err = n.Serve(context.Background(), mortal(os.Getenv(bus.EnvStage)))
+			err = n.Serve(context.Background(), mortal(os.Getenv(bus.EnvStage), n))
 		}
 		fmt.Fprintln(os.Stderr, "child:", err)
 	}
@@ -28,7 +28,7 @@ func init() {
 // mortal is a stage that does what its inputs say: "kill" ends its process
 // the first time, "emit-kill" after it has emitted, "kill-always" every time.
 // All others, and later attempts, are emitted twice.
-func mortal(name string) bus.StageSpec {
+func mortal(name string, n *bus.Node) bus.StageSpec {
 	return bus.StageSpec{
 		Name: name, State: bus.StateNone,
 		Handle: func(t *bus.Task, d *bus.Delivery) error {
@@ -45,6 +45,9 @@ func mortal(name string) bus.StageSpec {
 			die("kill-always")
 			die("kill")
 			if err := t.Emit(in + " once"); err != nil {
+				return err
+			}
+			if _, err := n.Call(context.Background(), "stats", nil); err != nil { // answered behind what was emitted
 				return err
 			}
 			die("emit-kill")
