@@ -16,6 +16,7 @@ import (
 	tensors "github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/examples/internal/codec"
 	"github.com/omnibus-runtime/omnibus/examples/internal/mdct"
+	"github.com/omnibus-runtime/omnibus/examples/internal/speech"
 	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
 
@@ -45,8 +46,8 @@ func openUpload(b *body, quality float64) (*upload, error) {
 	f := u.wav.Format()
 	u.block = make([]int16, codec.ChunkFrames*mdct.HopFor(f.Rate)*f.Channels)
 	u.attrs = []bus.EmitOption{
-		bus.Attr(attrRate, strconv.Itoa(f.Rate)),
-		bus.Attr(attrQuality, strconv.FormatFloat(quality, 'g', -1, 64)),
+		bus.Attr(speech.AttrRate, strconv.Itoa(f.Rate)),
+		bus.Attr(speech.AttrQuality, strconv.FormatFloat(quality, 'g', -1, 64)),
 	}
 	if u.readBlock(); u.err != nil && !errors.Is(u.err, io.EOF) {
 		return nil, u.err

@@ -1,6 +1,6 @@
 """The talker of the speech codec as a process: it quantises chunks of coefficients and codes them.
 
-A port of `talk` in pipeline.go, and with it of the encoder in examples/internal/codec, whose
+A port of `talk` in examples/internal/speech, and with it of the encoder in examples/internal/codec, whose
 documentation explains the format. What comes out is the same, byte for byte; quantise_test.go
 compares the two. For that, each calculation is as wide as its original, and sums are made in the same
 order: Python's numbers are float64, and go through an array where the original has float32.

@@ -139,7 +139,7 @@ func chunksToCode(t *testing.T) []asked {
 
 func analyse(t *testing.T, name string, rate, channels int, pcm []int16) []asked {
 	t.Helper()
-	a, err := codec.NewAnalysis(&queue{pcm: pcm}, rate, channels, mdct.HopFor(rate))
+	a, err := codec.NewAnalysis((*recording)(&pcm), rate, channels, mdct.HopFor(rate))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,4 +155,16 @@ func analyse(t *testing.T, name string, rate, channels int, pcm []int16) []asked
 		}
 		chunks = append(chunks, asked{name: name, shape: shape, coeffs: coeffs[:shape.Coefficients()]})
 	}
+}
+
+// recording is a codec.Source.
+type recording []int16
+
+func (s *recording) ReadSamples(dst []int16) (int, error) {
+	if len(*s) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(dst, *s)
+	*s = (*s)[n:]
+	return n, nil
 }

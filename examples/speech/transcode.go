@@ -10,6 +10,7 @@ import (
 	tensors "github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/examples/internal/codec"
 	"github.com/omnibus-runtime/omnibus/examples/internal/mdct"
+	"github.com/omnibus-runtime/omnibus/examples/internal/speech"
 )
 
 // transcode sends a source through the pipeline and writes what comes out.
@@ -71,13 +72,13 @@ func feedPiece(ctx context.Context, r *bus.Request, src *source, quality float64
 		return false, err
 	}
 	buf, err := r.Input(ctx).Reserve(size, tensors.IDTensor,
-		bus.Attr(attrRate, strconv.Itoa(format.Rate)),
-		bus.Attr(attrQuality, strconv.FormatFloat(quality, 'g', -1, 64)))
+		bus.Attr(speech.AttrRate, strconv.Itoa(format.Rate)),
+		bus.Attr(speech.AttrQuality, strconv.FormatFloat(quality, 'g', -1, 64)))
 	if err != nil {
 		return false, err
 	}
 	defer buf.Abort()
-	pcm, _, err := layOut[int16](buf.Bytes(), length, format.Channels)
+	pcm, _, err := speech.LayOut[int16](buf.Bytes(), length, format.Channels)
 	if err != nil {
 		return false, err
 	}
@@ -85,7 +86,7 @@ func feedPiece(ctx context.Context, r *bus.Request, src *source, quality float64
 	if more {
 		return false, buf.Send(size)
 	}
-	if _, size, err = layOut[int16](buf.Bytes(), n/format.Channels, format.Channels); err != nil {
+	if _, size, err = speech.LayOut[int16](buf.Bytes(), n/format.Channels, format.Channels); err != nil {
 		return false, err
 	}
 	return true, buf.Send(size, bus.Last())
