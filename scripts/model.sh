@@ -74,7 +74,7 @@ run() { # run MODEL MUT PROMISE FLAG...
 	else
 		build+=(-O0) # compiling takes longer than the search
 	fi
-	cd "$(mktemp -d "$scratch/run.XXXX")"
+	cd "$(mktemp -d -p "$scratch")"
 	cp "$models/model.h" "$models/$model.pml" .
 	if spin -a "${flags[@]}" "$model.pml" >out && [[ ! -s out ]] &&
 		gcc -w "${build[@]}" -o pan pan.c >out 2>&1; then
