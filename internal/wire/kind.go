@@ -49,15 +49,24 @@ const (
 	KindReply Kind = 57
 
 	KindBye Kind = 60
+
+	KindLanes     Kind = 64
+	KindIntroduce Kind = 65
+	KindExpect    Kind = 66
+	KindExpecting Kind = 67
+	KindDirect    Kind = 68
+	KindStreamed  Kind = 69
+	KindMeet      Kind = 70
 )
 
 // Direction says who sends a message.
 type Direction uint8
 
-// The directions; a message may have both.
+// The directions; a message may have several.
 const (
 	ToHost   Direction = 1
 	ToClient Direction = 2
+	ToPeer   Direction = 4 // from one client to another
 )
 
 // kindInfo is what is known of a kind without its fields.
@@ -65,6 +74,7 @@ type kindInfo struct {
 	name      string
 	direction Direction
 	make      func() Message
+	since     uint16 // the version that added it; 0: the first
 
 	minDescriptors, maxDescriptors int
 }
@@ -79,17 +89,17 @@ var kinds = [...]kindInfo{
 	KindServe:   {name: "serve", direction: ToHost, make: func() Message { return new(Serve) }},
 	KindServing: {name: "serving", direction: ToClient, make: func() Message { return new(Serving) }},
 	KindOpen:    {name: "open", direction: ToClient, make: func() Message { return new(Open) }},
-	KindDeliver: {name: "deliver", direction: ToClient, make: func() Message { return new(Deliver) }},
-	KindFinish:  {name: "finish", direction: ToHost, make: func() Message { return new(Finish) }},
-	KindRelease: {name: "release", direction: ToHost, make: func() Message { return new(Release) }},
+	KindDeliver: {name: "deliver", direction: ToClient | ToPeer, make: func() Message { return new(Deliver) }},
+	KindFinish:  {name: "finish", direction: ToHost | ToPeer, make: func() Message { return new(Finish) }},
+	KindRelease: {name: "release", direction: ToHost | ToPeer, make: func() Message { return new(Release) }},
 	KindEnd:     {name: "end", direction: ToClient, make: func() Message { return new(End) }},
 	KindEnded:   {name: "ended", direction: ToHost, make: func() Message { return new(Ended) }},
 	KindOver:    {name: "over", direction: ToClient, make: func() Message { return new(Over) }},
 	KindLeave:   {name: "leave", direction: ToHost, make: func() Message { return new(Leave) }},
 	KindDrain:   {name: "drain", direction: ToClient, make: func() Message { return new(Drain) }},
 
-	KindSegment: {name: "segment", direction: ToClient, make: func() Message { return new(Segment) }, minDescriptors: 1, maxDescriptors: 1},
-	KindForget:  {name: "forget", direction: ToClient, make: func() Message { return new(Forget) }},
+	KindSegment: {name: "segment", direction: ToClient | ToPeer, make: func() Message { return new(Segment) }, minDescriptors: 1, maxDescriptors: 1},
+	KindForget:  {name: "forget", direction: ToClient | ToPeer, make: func() Message { return new(Forget) }},
 
 	KindEmit:     {name: "emit", direction: ToHost, make: func() Message { return new(Emit) }},
 	KindEmitted:  {name: "emitted", direction: ToClient, make: func() Message { return new(Emitted) }},
@@ -115,6 +125,14 @@ var kinds = [...]kindInfo{
 	KindReply: {name: "reply", direction: ToClient, make: func() Message { return new(Reply) }},
 
 	KindBye: {name: "bye", direction: ToHost | ToClient, make: func() Message { return new(Bye) }},
+
+	KindLanes:     {name: "lanes", direction: ToHost, make: func() Message { return new(Lanes) }, since: versionLanes},
+	KindIntroduce: {name: "introduce", direction: ToClient, make: func() Message { return new(Introduce) }, since: versionLanes, minDescriptors: 2, maxDescriptors: 2},
+	KindExpect:    {name: "expect", direction: ToClient, make: func() Message { return new(Expect) }, since: versionLanes},
+	KindExpecting: {name: "expecting", direction: ToHost, make: func() Message { return new(Expecting) }, since: versionLanes},
+	KindDirect:    {name: "direct", direction: ToClient, make: func() Message { return new(Direct) }, since: versionLanes},
+	KindStreamed:  {name: "streamed", direction: ToHost | ToClient | ToPeer, make: func() Message { return new(Streamed) }, since: versionLanes},
+	KindMeet:      {name: "meet", direction: ToPeer, make: func() Message { return new(Meet) }, since: versionLanes, minDescriptors: 2, maxDescriptors: 2},
 }
 
 // info returns what is known of k, and nil when it is no kind.
@@ -134,6 +152,14 @@ func (k Kind) String() string {
 		return info.name
 	}
 	return word(nil, k, "kind")
+}
+
+// Since returns the version of the protocol that added the kind.
+func (k Kind) Since() uint16 {
+	if info := k.info(); info != nil {
+		return max(info.since, VersionMin)
+	}
+	return 0
 }
 
 // Direction says who sends messages of this kind; 0 when it is no kind.

@@ -37,12 +37,15 @@ const (
 // The versions of the protocol.
 const (
 	// Version is the newest version that this package speaks.
-	Version = 2
+	Version = 3
 	// VersionMin is the oldest.
 	VersionMin = 1
 
 	// versionTrace added the trace to Open and Submit.
 	versionTrace = 2
+	// versionLanes added the messages that clients exchange deliveries by, and
+	// the place to Ended.
+	versionLanes = 3
 )
 
 // Magic is the first field of a [Hello]: the bytes 01 'O' 'M' 'N' 'I' 'B' 'U' 'S'.

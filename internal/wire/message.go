@@ -90,6 +90,20 @@ func walk(m Message, c *coder) {
 		m.fields(c)
 	case *Bye:
 		m.fields(c)
+	case *Lanes:
+		m.fields(c)
+	case *Introduce:
+		m.fields(c)
+	case *Expect:
+		m.fields(c)
+	case *Expecting:
+		m.fields(c)
+	case *Direct:
+		m.fields(c)
+	case *Streamed:
+		m.fields(c)
+	case *Meet:
+		m.fields(c)
 	default:
 		panic("wire: a message that is not a pointer to a struct of this package")
 	}
@@ -208,3 +222,24 @@ func (*Reply) Kind() Kind { return KindReply }
 
 // Kind returns [KindBye].
 func (*Bye) Kind() Kind { return KindBye }
+
+// Kind returns [KindLanes].
+func (*Lanes) Kind() Kind { return KindLanes }
+
+// Kind returns [KindIntroduce].
+func (*Introduce) Kind() Kind { return KindIntroduce }
+
+// Kind returns [KindExpect].
+func (*Expect) Kind() Kind { return KindExpect }
+
+// Kind returns [KindExpecting].
+func (*Expecting) Kind() Kind { return KindExpecting }
+
+// Kind returns [KindDirect].
+func (*Direct) Kind() Kind { return KindDirect }
+
+// Kind returns [KindStreamed].
+func (*Streamed) Kind() Kind { return KindStreamed }
+
+// Kind returns [KindMeet].
+func (*Meet) Kind() Kind { return KindMeet }

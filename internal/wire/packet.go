@@ -33,6 +33,9 @@ func Append(b []byte, version uint16, m Message, descriptors int) ([]byte, error
 	walk(m, &c)
 	length := len(c.buf) - start
 	if c.err == nil {
+		c.err = checkVersion(c.kind, version)
+	}
+	if c.err == nil {
 		c.err = checkMessage(CodeInvalid, c.kind, length, descriptors)
 	}
 	if c.err != nil {
@@ -73,6 +76,9 @@ func Parse(h Header, body []byte, version uint16) (Message, error) {
 	if info == nil {
 		return nil, protocolError("%v: no message has this kind", h.Kind)
 	}
+	if info.since > version {
+		return nil, protocolError("%v: there is no such message in version %d, it came with %d", h.Kind, version, info.since)
+	}
 	m := info.make()
 	if err := Decode(body, version, m); err != nil {
 		return nil, err
@@ -88,6 +94,14 @@ func Decode(body []byte, version uint16, m Message) error {
 	c := coder{reading: true, version: version, buf: body}
 	walk(m, &c)
 	return c.err
+}
+
+// checkVersion checks that a peer of a version knows the kind.
+func checkVersion(k Kind, version uint16) error {
+	if since := k.Since(); since > version {
+		return &Error{Code: CodeInvalid, Text: fmt.Sprintf("%v is not for a peer of version %d, it came with %d", k, version, since)}
+	}
+	return nil
 }
 
 // checkMessage checks what a header says against the bounds.

@@ -169,11 +169,15 @@ func (m *End) fields(c *coder) {
 	c.u32("task", &m.Task)
 }
 
-// Ended answers End: the task has emitted all it will.
+// Ended answers End: the task has emitted all it will. Edge, Key and Seq say
+// where it failed, as far as that is known: from version 3 on.
 type Ended struct {
 	Task uint32
 	Code Code // OK, or why the request has failed
 	Text string
+	Edge string
+	Key  string
+	Seq  uint64
 }
 
 func (m *Ended) fields(c *coder) {
@@ -181,6 +185,15 @@ func (m *Ended) fields(c *coder) {
 	c.u32("task", &m.Task)
 	c.code(&m.Code)
 	c.text(&m.Text)
+	if c.version < versionLanes {
+		if c.reading {
+			m.Edge, m.Key, m.Seq = "", "", 0
+		}
+		return
+	}
+	c.str("edge", &m.Edge, MaxName)
+	c.str("key", &m.Key, MaxName)
+	c.u64("seq", &m.Seq)
 }
 
 // Outcome says how a request has ended.

@@ -1,0 +1,103 @@
+package wire
+
+// Lanes says that the client can exchange deliveries with others directly.
+type Lanes struct{}
+
+func (m *Lanes) fields(c *coder) { c.begin(KindLanes) }
+
+// Introduce makes two clients known to each other. Its descriptors are a
+// connection to the peer, on which both say Meet, and the peer's pidfd.
+type Introduce struct {
+	Peer uint32 // the peer's number
+	PID  uint32
+	Lane uint64 // drawn by the host, the same for both
+	Side uint8  // 0 for one of them, 1 for the other
+	Name string // of the peer, for people
+}
+
+func (m *Introduce) fields(c *coder) {
+	c.begin(KindIntroduce)
+	c.u32("peer", &m.Peer)
+	c.u32("pid", &m.PID)
+	c.u64("lane", &m.Lane)
+	c.enum("side", &m.Side, 0, 1)
+	c.str("name", &m.Name, MaxName)
+}
+
+// Meet brings one side's segment of the two lanes between two clients, and the
+// event that it sleeps on.
+type Meet struct {
+	Lane     uint64
+	Capacity uint32 // of the lane that this side sends in, in bytes
+}
+
+func (m *Meet) fields(c *coder) {
+	c.begin(KindMeet)
+	c.u64("lane", &m.Lane)
+	c.u32("capacity", &m.Capacity)
+}
+
+// Expect says that deliveries may come from a peer: those of an input of a
+// task, or of a result of a request.
+type Expect struct {
+	Source uint32
+	Edge   uint16 // index among the stage's inputs, or among Welcome.Results
+	Peer   uint32
+}
+
+func (m *Expect) fields(c *coder) {
+	c.begin(KindExpect)
+	c.u32("source", &m.Source)
+	c.u16("edge", &m.Edge)
+	c.zeros(2)
+	c.u32("peer", &m.Peer)
+}
+
+// Expecting answers Expect.
+type Expecting struct {
+	Source uint32
+	Edge   uint16
+}
+
+func (m *Expecting) fields(c *coder) {
+	c.begin(KindExpecting)
+	c.u32("source", &m.Source)
+	c.u16("edge", &m.Edge)
+	c.zeros(2)
+}
+
+// Direct says that what goes out on an edge may go to a peer, which expects it.
+type Direct struct {
+	Source     uint32
+	Edge       uint16 // index among the stage's outputs, or among Welcome.Inputs
+	PeerEdge   uint16 // index as the peer knows it
+	Peer       uint32
+	PeerSource uint32 // the source as the peer knows it
+}
+
+func (m *Direct) fields(c *coder) {
+	c.begin(KindDirect)
+	c.u32("source", &m.Source)
+	c.u16("edge", &m.Edge)
+	c.u16("peer_edge", &m.PeerEdge)
+	c.u32("peer", &m.Peer)
+	c.u32("peer_source", &m.PeerSource)
+}
+
+// Streamed says that a stream of which a part went to a peer has ended, and how
+// long it was. Source and Edge are the receiver's.
+type Streamed struct {
+	Source     uint32
+	Edge       uint16
+	Deliveries uint64 // of the whole stream; a bare end is none
+	Bytes      uint64 // of the payloads that went to the peer
+}
+
+func (m *Streamed) fields(c *coder) {
+	c.begin(KindStreamed)
+	c.u32("source", &m.Source)
+	c.u16("edge", &m.Edge)
+	c.zeros(2)
+	c.u64("deliveries", &m.Deliveries)
+	c.u64("bytes", &m.Bytes)
+}
