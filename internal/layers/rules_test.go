@@ -50,13 +50,18 @@ var layers = []layer{
 		reason: "the store must work for a program that has no actors and no bus",
 	},
 	{
+		part:   "internal/duplex",
+		may:    []string{"shmstore", "internal/peer", "internal/wire", "internal"},
+		reason: "it moves messages and segments between two processes; what they mean is the bus's business",
+	},
+	{
 		part:   "actors",
 		may:    []string{"shmstore", "ringbuf", "codec", "messages", "internal"},
 		reason: "actors run stages; which stages there are, and on which edges, is for the bus to say",
 	},
 	{
 		part:   "bus",
-		may:    []string{"actors", "shmstore", "ringbuf", "codec", "messages", "internal/peer", "internal/wire", "internal"},
+		may:    []string{"actors", "shmstore", "ringbuf", "codec", "messages", "internal/duplex", "internal/peer", "internal/wire", "internal"},
 		reason: "a program can build a bus from code alone, without configuration files or the command",
 	},
 	{

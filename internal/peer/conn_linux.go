@@ -86,12 +86,12 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 
 // Pair returns the two ends of a new connection.
 func Pair() (*Conn, *Conn, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	fds, err := Sockets()
 	if err != nil {
-		return nil, nil, fmt.Errorf("make pair of sockets: %w", err)
+		return nil, nil, err
 	}
-	a, errA := fromDescriptor(fds[0])
-	b, errB := fromDescriptor(fds[1])
+	a, errA := Open(fds[0])
+	b, errB := Open(fds[1])
 	if err := errors.Join(errA, errB); err != nil {
 		for _, c := range []*Conn{a, b} {
 			if c != nil {
@@ -103,15 +103,31 @@ func Pair() (*Conn, *Conn, error) {
 	return a, b, nil
 }
 
-// fromDescriptor takes a connected socket over, also when it fails.
-func fromDescriptor(fd int) (*Conn, error) {
+// Sockets returns the descriptors of the two ends of a new connection, for
+// others to [Open]. They are the caller's to close. To either end, the process
+// that called Sockets is the one at the other: its credentials say nothing.
+func Sockets() ([2]int, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fds, fmt.Errorf("make pair of sockets: %w", err)
+	}
+	return fds, nil
+}
+
+// Open takes one of [Sockets] over, also when it fails.
+func Open(fd int) (*Conn, error) {
 	f := os.NewFile(uintptr(fd), "socket")
 	defer func() { _ = f.Close() }() // FileConn has a descriptor of its own
 	conn, err := net.FileConn(f)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open socket: %w", err)
 	}
-	return newConn(conn.(*net.UnixConn))
+	uc, ok := conn.(*net.UnixConn)
+	if !ok {
+		_ = conn.Close() // it is none of ours
+		return nil, fmt.Errorf("open socket: it is a %T", conn)
+	}
+	return newConn(uc)
 }
 
 func (c *Conn) send(packet []byte, fds []int) error {

@@ -40,5 +40,13 @@ func (*Process) hasExited() bool             { return false }
 func (*Process) isStopped() bool             { return false }
 func (*Process) signal(syscall.Signal) error { return ErrUnsupported }
 
+func adopt(int, int) (*Process, error) { return nil, ErrUnsupported }
+
+// Sockets is not supported here.
+func Sockets() ([2]int, error) { return [2]int{}, ErrUnsupported }
+
+// Open is not supported here.
+func Open(int) (*Conn, error) { return nil, ErrUnsupported }
+
 func duplicate([]int) ([]int, error) { return nil, ErrUnsupported }
 func closeAll([]int)                 {}

@@ -44,6 +44,25 @@ func Watch(conn *Conn) (*Process, error) {
 	return p, nil
 }
 
+// Adopt watches a process whose pidfd somebody hands over who is believed. It
+// owns the descriptor from here on, also if it fails. The caller closes the
+// watch.
+func Adopt(pidfd, pid int) (*Process, error) {
+	p, err := adopt(pidfd, pid)
+	if err != nil {
+		return nil, fmt.Errorf("watch process %d: %w", pid, err)
+	}
+	return p, nil
+}
+
+// FD is the pidfd, for passing on. It stays the watch's, and valid until Close.
+func (p *Process) FD() (fd int) {
+	if p.raw.Control(func(own uintptr) { fd = int(own) }) != nil {
+		return -1
+	}
+	return fd
+}
+
 // PID returns the process's number.
 func (p *Process) PID() int { return p.pid }
 

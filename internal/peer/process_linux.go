@@ -34,13 +34,18 @@ func watch(conn *Conn, opts watchOptions) (*Process, error) {
 		// runtime's poller. When it cannot be set, watch falls back to poll(2).
 		_ = unix.SetNonblock(fd, true)
 	}
+	return adopt(fd, conn.pid)
+}
+
+func adopt(fd, pid int) (*Process, error) {
 	p := &Process{
-		pid:     conn.pid,
+		pid:     pid,
 		file:    os.NewFile(uintptr(fd), "pidfd"),
 		exited:  make(chan struct{}),
 		closing: make(chan struct{}),
 		ended:   make(chan struct{}),
 	}
+	var err error
 	if p.raw, err = p.file.SyscallConn(); err != nil {
 		_ = p.file.Close() // a pidfd holds nothing that could be lost
 		return nil, err

@@ -132,7 +132,7 @@ var kinds = [...]kindInfo{
 	KindExpecting: {name: "expecting", direction: ToHost, make: func() Message { return new(Expecting) }, since: versionLanes},
 	KindDirect:    {name: "direct", direction: ToClient, make: func() Message { return new(Direct) }, since: versionLanes},
 	KindStreamed:  {name: "streamed", direction: ToHost | ToClient | ToPeer, make: func() Message { return new(Streamed) }, since: versionLanes},
-	KindMeet:      {name: "meet", direction: ToPeer, make: func() Message { return new(Meet) }, since: versionLanes, minDescriptors: 2, maxDescriptors: 2},
+	KindMeet:      {name: "meet", direction: ToPeer, make: func() Message { return new(Meet) }, since: versionLanes, minDescriptors: 3, maxDescriptors: 3},
 }
 
 // info returns what is known of k, and nil when it is no kind.

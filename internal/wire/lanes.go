@@ -25,7 +25,7 @@ func (m *Introduce) fields(c *coder) {
 }
 
 // Meet brings one side's segment of the two lanes between two clients, and the
-// event that it sleeps on.
+// events that it sleeps on, waiting for frames and for room.
 type Meet struct {
 	Lane     uint64
 	Capacity uint32 // of the lane that this side sends in, in bytes

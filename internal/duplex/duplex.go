@@ -1,0 +1,361 @@
+package duplex
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
+)
+
+// Options configure one side. The zero value works, and the two sides need not
+// agree.
+type Options struct {
+	// Lane says what this side does before it parks.
+	Lane lane.Options
+}
+
+// Handler is told what the peer sends. An error ends the duplex.
+type Handler interface {
+	// Segment is told of memory that the peer writes and that its messages
+	// will name. The segment is the handler's to close.
+	Segment(number uint32, mem *shmstore.Segment) error
+	// Forget says that no more messages will name a segment. Both are called on
+	// one goroutine, in the order in which the peer said so.
+	Forget(number uint32)
+	// Message is called for one message after the other, on another goroutine.
+	// The message is valid until it returns.
+	Message(m wire.Message) error
+}
+
+// Duplex is the connection of two processes.
+type Duplex struct {
+	conn   *peer.Conn
+	socket *peer.Sender
+	in     *peer.Receiver
+
+	own, its half
+	receiver *lane.Receiver
+	frame    []byte  // a copy of what is being handled
+	read     decoded // messages that are used again
+
+	mu       sync.Mutex // guards what follows
+	sender   *lane.Sender
+	packed   []byte
+	backlog  [][]byte // frames that find no room in the lane
+	bytes    int      // in the backlog
+	draining bool     // a goroutine has the sender, and the backlog is not empty
+	closed   bool
+
+	running   sync.WaitGroup
+	closeOnce sync.Once
+}
+
+const (
+	// laneBytes is the room for frames that this side sends.
+	laneBytes = 256 << 10
+	// frameKind is the one kind of frame: a message with its header.
+	frameKind lane.Kind = 1
+	// backlogBytes is how much waits for a peer that does not read before it
+	// is given up. Its credit bounds a peer that keeps to the rules.
+	backlogBytes = 64 << 20
+)
+
+// Meet exchanges segments with the peer, and waits for it to do the same: for
+// as long as its end of the connection is open. It owns the connection from here
+// on, also if it fails. The id is the same on both sides, and the side is 0 on one
+// of them and 1 on the other.
+func Meet(conn *peer.Conn, id uint64, side uint8, opts Options) (*Duplex, error) {
+	d := &Duplex{conn: conn, in: peer.NewReceiver(conn), frame: make([]byte, wire.MaxPacket)}
+	if err := d.meet(id, side&1, opts); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("meet a peer: %w", err)
+	}
+	return d, nil
+}
+
+// laneID tells the two lanes of a duplex apart by their senders.
+func laneID(id uint64, side uint8) uint64 { return id<<1 | uint64(side) }
+
+// half is what one side brings: its segment, and what it sleeps on.
+type half struct {
+	segment *shmstore.Segment
+	frames  *lane.Event // its receiver, waiting for frames
+	room    *lane.Event // its sender, waiting for room
+}
+
+// parts are the two parts of the segment: the lane that the side sends in, and
+// the head of the one that it receives in.
+func (h *half) parts(geo lane.Geometry) (sender, receiver []byte) {
+	b, n := h.segment.Bytes(), geo.SenderBytes()
+	return b[:n:n], b[n:]
+}
+
+func (h *half) close() {
+	if h.segment != nil {
+		h.segment.Close()
+	}
+	for _, e := range []*lane.Event{h.frames, h.room} {
+		if e != nil {
+			_ = e.Close() // an event holds nothing that could be lost
+		}
+	}
+}
+
+func (d *Duplex) meet(id uint64, side uint8, opts Options) error {
+	out, errOut := lane.Layout(laneID(id, side), laneBytes)
+	back, errBack := lane.Layout(laneID(id, 1-side), laneBytes)
+	if err := errors.Join(errOut, errBack); err != nil {
+		return err
+	}
+	var err error
+	if d.socket, err = peer.NewSender(d.conn, peer.SenderOptions{}); err != nil {
+		return err
+	}
+	sizeBytes := int64(out.SenderBytes() + out.ReceiverBytes())
+	if err := d.own.make(sizeBytes); err != nil {
+		return err
+	}
+	sending, receiving := d.own.parts(out)
+	out.FormatSender(sending)
+	back.FormatReceiver(receiving)
+	err = d.socket.Queue(&wire.Meet{Lane: id, Capacity: laneBytes}, d.own.segment.FD(), d.own.frames.FD(), d.own.room.FD())
+	if err != nil {
+		return err
+	}
+	faultpoint.Hit("duplex-met")
+	if err := d.admit(id, sizeBytes); err != nil {
+		return err
+	}
+	itsSending, itsReceiving := d.its.parts(out)
+	d.sender, err = lane.NewSender(out, sending, itsReceiving, lane.Events{Own: d.own.room, Peer: d.its.frames}, opts.Lane)
+	if err != nil {
+		return err
+	}
+	d.receiver, err = lane.NewReceiver(back, receiving, itsSending, lane.Events{Own: d.own.frames, Peer: d.its.room}, opts.Lane)
+	return err
+}
+
+// make makes this side's half.
+func (h *half) make(sizeBytes int64) (err error) {
+	if h.segment, err = shmstore.NewSegment("lane", sizeBytes); err != nil {
+		return err
+	}
+	if h.frames, err = lane.NewEvent(); err != nil {
+		return err
+	}
+	h.room, err = lane.NewEvent()
+	return err
+}
+
+// admit receives the peer's half.
+func (d *Duplex) admit(id uint64, sizeBytes int64) error {
+	h, body, fds, err := d.in.Next()
+	if err != nil {
+		return err
+	}
+	m, err := wire.Parse(h, body, wire.Version)
+	if err == nil {
+		meet, ok := m.(*wire.Meet)
+		if !ok || meet.Lane != id || meet.Capacity != laneBytes {
+			err = fmt.Errorf("%w: %v %+v instead of meet for lane %x of %d bytes", wire.ErrProtocol, h.Kind, m, id, laneBytes)
+		}
+	}
+	if err != nil {
+		closeAll(fds)
+		return err
+	}
+	return d.its.open(fds, sizeBytes)
+}
+
+// open makes a half of the descriptors that the peer sent. It owns them.
+func (h *half) open(fds []int, sizeBytes int64) (err error) {
+	if h.frames, err = lane.OpenEvent(fds[1]); err != nil {
+		closeAll([]int{fds[0], fds[2]})
+		return err
+	}
+	if h.room, err = lane.OpenEvent(fds[2]); err != nil {
+		closeAll(fds[:1])
+		return err
+	}
+	h.segment, err = shmstore.OpenSegment("lane", fds[0], sizeBytes)
+	return err
+}
+
+// Run handles what comes until the peer is gone and nothing of what it sent is
+// left, or one side breaks the rules, or Close. The error says which:
+// [lane.ErrPeerGone], [lane.ErrPeer], [wire.ErrProtocol], [lane.ErrClosed] or the
+// handler's. It is called once.
+func (d *Duplex) Run(h Handler) error {
+	if !d.begin(2) {
+		return lane.ErrClosed
+	}
+	go func() {
+		defer d.running.Done()
+		d.PeerGone(d.listen(h))
+	}()
+	defer d.running.Done()
+	err := d.receive(h)
+	d.stop()
+	return err
+}
+
+// begin counts goroutines that Close waits for; false: it does not wait any
+// more.
+func (d *Duplex) begin(n int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.closed {
+		d.running.Add(n)
+	}
+	return !d.closed
+}
+
+// listen takes in segments until the socket ends. The error says why.
+func (d *Duplex) listen(h Handler) error {
+	defer d.in.Close()
+	for {
+		head, body, fds, err := d.in.Next()
+		if err != nil {
+			return err
+		}
+		m, err := wire.Parse(head, body, wire.Version)
+		if err != nil {
+			closeAll(fds)
+			return err
+		}
+		switch m := m.(type) {
+		case *wire.Segment:
+			mem, err := shmstore.OpenSegment("peer", fds[0], int64(m.Bytes))
+			if err == nil {
+				err = h.Segment(m.Segment, mem)
+			}
+			if err != nil {
+				return err
+			}
+		case *wire.Forget:
+			h.Forget(m.Segment)
+		default:
+			closeAll(fds)
+			return fmt.Errorf("%w: %v on the socket of a lane", wire.ErrProtocol, m.Kind())
+		}
+	}
+}
+
+// receive handles the frames of the lane.
+func (d *Duplex) receive(h Handler) error {
+	for {
+		for {
+			frame, kind, ok := d.receiver.Next()
+			if !ok {
+				break
+			}
+			// The frame is the peer's to change while it is looked at.
+			n := copy(d.frame, frame)
+			faultpoint.Hit("duplex-received")
+			if err := d.handle(h, kind, d.frame[:n]); err != nil {
+				return err
+			}
+		}
+		d.receiver.Advance()
+		if err := d.receiver.Wait(context.Background()); err != nil {
+			return err
+		}
+	}
+}
+
+func (d *Duplex) handle(h Handler, kind lane.Kind, frame []byte) error {
+	if kind != frameKind {
+		return fmt.Errorf("%w: a frame of kind %d", wire.ErrProtocol, kind)
+	}
+	head, body, rest, err := wire.Next(frame)
+	switch {
+	case err != nil:
+		return err
+	case len(rest) > 0:
+		return fmt.Errorf("%w: %d bytes behind the message of a frame", wire.ErrProtocol, len(rest))
+	case head.Kind.Direction()&wire.ToPeer == 0 || head.Descriptors > 0:
+		return fmt.Errorf("%w: %v with %d descriptors is not for a lane", wire.ErrProtocol, head.Kind, head.Descriptors)
+	}
+	m, err := d.read.parse(head, body)
+	if err != nil {
+		return err
+	}
+	return h.Message(m)
+}
+
+// decoded are the messages that come most, for reading into again.
+type decoded struct {
+	deliver wire.Deliver
+	finish  wire.Finish
+}
+
+func (r *decoded) parse(h wire.Header, body []byte) (wire.Message, error) {
+	switch h.Kind {
+	case wire.KindDeliver:
+		return &r.deliver, wire.Decode(body, wire.Version, &r.deliver)
+	case wire.KindFinish:
+		return &r.finish, wire.Decode(body, wire.Version, &r.finish)
+	}
+	return wire.Parse(h, body, wire.Version)
+}
+
+// Offer gives the peer a segment that messages will name. It does not wait.
+func (d *Duplex) Offer(number uint32, mem *shmstore.Segment) error {
+	return d.socket.Queue(&wire.Segment{Segment: number, Bytes: uint64(mem.Size())}, mem.FD())
+}
+
+// Forget says that no more messages will name a segment.
+func (d *Duplex) Forget(number uint32) error {
+	return d.socket.Queue(&wire.Forget{Segment: number})
+}
+
+// PeerGone says that the peer sends no more: Run returns when what it has sent
+// is handled. The first cause counts.
+func (d *Duplex) PeerGone(cause error) {
+	if errors.Is(cause, io.EOF) {
+		cause = errHungUp
+	}
+	d.receiver.Fail(cause)
+	d.sender.Fail(cause)
+}
+
+var errHungUp = errors.New("it closed the connection")
+
+// stop ends the connection, which the peer notices.
+func (d *Duplex) stop() {
+	d.mu.Lock()
+	d.closed = true
+	if d.sender != nil {
+		d.sender.Close()
+	}
+	d.mu.Unlock()
+	if d.receiver != nil {
+		d.receiver.Close()
+	}
+	_ = d.conn.SetDeadline(time.Now().Add(lastWords)) // a closed one needs none
+	if d.socket != nil {
+		_ = d.socket.Close() // sends what is queued, if the peer reads it
+	}
+	_ = d.conn.Close()
+}
+
+// lastWords is how long it may take to tell a peer of the last segments.
+const lastWords = 100 * time.Millisecond
+
+// Close ends the duplex, waits for Run, and gives its memory back.
+func (d *Duplex) Close() {
+	d.closeOnce.Do(func() {
+		d.stop()
+		d.running.Wait()
+		d.own.close()
+		d.its.close()
+	})
+}

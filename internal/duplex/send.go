@@ -1,0 +1,99 @@
+package duplex
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
+)
+
+// ErrBacklog reports a peer that has not read for so long that no more messages
+// are kept for it.
+var ErrBacklog = errors.New("the peer does not read: too much waits for it")
+
+// Send sends a message. It does not wait: what finds no room in the lane is kept
+// and follows, in order. It does not keep m. A message that breaks a bound is
+// [wire.CodeInvalid]; the other errors are [ErrBacklog] and those that end a lane.
+func (d *Duplex) Send(m wire.Message) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var err error
+	if d.packed, err = wire.Append(d.packed[:0], wire.Version, m, 0); err != nil {
+		return err
+	}
+	if !d.draining {
+		faultpoint.Hit("duplex-before-send")
+		err = d.sender.TrySend(frameKind, d.packed)
+		faultpoint.Hit("duplex-sent")
+		if !errors.Is(err, lane.ErrFull) {
+			return err
+		}
+		d.draining = true
+		d.running.Add(1)
+		go d.drain()
+	} else if err = d.sender.Err(); err != nil {
+		return err
+	}
+	if d.bytes+len(d.packed) > backlogBytes {
+		return fmt.Errorf("%w: %d bytes", ErrBacklog, d.bytes)
+	}
+	d.backlog = append(d.backlog, append([]byte(nil), d.packed...))
+	d.bytes += len(d.packed)
+	return nil
+}
+
+// drain sends the backlog as the peer makes room.
+func (d *Duplex) drain() {
+	defer d.running.Done()
+	for {
+		frame, ok := d.first()
+		if !ok {
+			return
+		}
+		err := d.sender.Send(context.Background(), frameKind, frame)
+		if err != nil { // the peer is gone, or this side closes: nobody gets it
+			d.drop()
+			return
+		}
+	}
+}
+
+// first takes the oldest frame of the backlog; false: there is none, and the
+// sender is free.
+func (d *Duplex) first() ([]byte, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.backlog) == 0 {
+		d.draining = false
+		return nil, false
+	}
+	frame := d.backlog[0]
+	d.backlog[0] = nil
+	d.backlog = d.backlog[1:]
+	d.bytes -= len(frame)
+	return frame, true
+}
+
+func (d *Duplex) drop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.backlog, d.bytes, d.draining = nil, 0, false
+}
+
+// Backlog is how many messages wait for the peer to read.
+func (d *Duplex) Backlog() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.backlog)
+}
+
+// closeAll closes descriptors that came from a peer.
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = os.NewFile(uintptr(fd), "received").Close()
+	}
+}
