@@ -29,7 +29,8 @@ type edge struct {
 	from, to    *stage // nil for the caller
 	window      uint64 // deliveries
 	windowBytes int64
-	fed         bool // what comes has been numbered elsewhere: see flow.feed
+	limit       uint64 // of a fed edge: deliveries that may be unfinished
+	fed         bool   // what comes has been numbered elsewhere: see flow.feed
 	dropped     atomic.Int64
 	duplicates  atomic.Int64
 	latency     latency
@@ -45,6 +46,7 @@ type sent struct {
 	deliveries int64 // with a payload
 	bytes      int64
 	inline     int64
+	direct     int64 // past this process
 	copies     int64
 	spilt      int64
 }
@@ -53,6 +55,7 @@ func (s *sent) add(o sent) {
 	s.deliveries += o.deliveries
 	s.bytes += o.bytes
 	s.inline += o.inline
+	s.direct += o.direct
 	s.copies += o.copies
 	s.spilt += o.spilt
 }

@@ -52,6 +52,10 @@ type flow struct {
 	sent    sent
 	swapped *Delivery // by Fault, until the next one has passed it
 
+	// direct is set when deliveries may go from one process to another, past
+	// this one.
+	direct atomic.Pointer[directFlow]
+
 	// queue holds what the producer sent beyond the window, on edges that
 	// queue. queued mirrors its length.
 	qmu         sync.Mutex

@@ -39,12 +39,14 @@ type link struct {
 	segments  map[uint32]*segment // the host has told us of
 	offers    map[*segment]uint32 // we have told the host of
 	lastOffer uint32
-	out       map[uint32]outgoing // puts that have not been returned
+	out       map[uint32]*outgoing // puts that have not been returned
 	tasks     map[uint32]*nodeTask
 	requests  map[uint32]*upstream
 	stages    []*nodeStage
-	caller    *Bus  // carries what this process submits, once it does
-	closing   error // why this side ended it
+	senders   map[uint32]*pair // other nodes, to send to; nil: the host is gone
+	receivers map[uint32]*pair // ... and to receive from: the same, but of a node with itself
+	caller    *Bus             // carries what this process submits, once it does
+	closing   error            // why this side ended it
 }
 
 // dialLink connects and introduces this process.
@@ -55,8 +57,9 @@ func dialLink(ctx context.Context, path, bus, name string) (*link, error) {
 	}
 	l := &link{
 		conn: conn, in: peer.NewReceiver(conn), drained: make(chan struct{}), done: make(chan struct{}), questions: make(map[uint32]*question),
-		segments: make(map[uint32]*segment), offers: make(map[*segment]uint32), out: make(map[uint32]outgoing),
+		segments: make(map[uint32]*segment), offers: make(map[*segment]uint32), out: make(map[uint32]*outgoing),
 		tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream),
+		senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -96,8 +99,13 @@ func (l *link) introduce(bus, name string) error {
 	if l.welcome.Version < wire.VersionMin || l.welcome.Version > wire.Version {
 		return fmt.Errorf("%w: the host chose version %d", wire.ErrProtocol, l.welcome.Version)
 	}
-	l.sender, err = peer.NewSender(l.conn, peer.SenderOptions{Version: l.welcome.Version})
-	return err
+	if l.sender, err = peer.NewSender(l.conn, peer.SenderOptions{Version: l.welcome.Version}); err != nil {
+		return err
+	}
+	if l.welcome.Version >= wire.KindLanes.Since() {
+		l.queue(&wire.Lanes{})
+	}
+	return nil
 }
 
 // run reads until the connection ends.
@@ -164,8 +172,11 @@ func (l *link) read() error {
 
 // handle handles one message. It owns the descriptors.
 func (l *link) handle(m wire.Message, fds []int) error {
-	if seg, ok := m.(*wire.Segment); ok {
-		return l.learn(seg, fds)
+	switch m := m.(type) {
+	case *wire.Segment:
+		return l.learn(m, fds)
+	case *wire.Introduce:
+		return l.meet(m, fds)
 	}
 	closeAll(fds)
 	switch m := m.(type) {
@@ -187,6 +198,14 @@ func (l *link) handle(m wire.Message, fds []int) error {
 		l.over(m)
 	case *wire.Forget:
 		l.forget(m.Segment)
+	case *wire.Expect:
+		return l.expect(m)
+	case *wire.Direct:
+		return l.direct(m)
+	case *wire.Streamed:
+		if a := l.arrivals(m.Source); a != nil {
+			return a.streamed(m.Edge, m.Deliveries)
+		}
 	case *wire.Failed:
 		l.answer(m.Token, m)
 	case *wire.Serving:
@@ -249,26 +268,22 @@ func (l *link) deliver(m *wire.Deliver) error {
 		return err
 	}
 	faultpoint.Hit("node-delivered")
-	l.mu.Lock()
-	t, u := l.tasks[m.Source], l.requests[m.Source]
-	l.mu.Unlock()
-	switch {
-	case t != nil:
-		return t.feed(d, m)
-	case u != nil:
-		return u.result(d, m)
+	if a := l.arrivals(m.Source); a != nil {
+		return a.relayed(m.Edge, d)
 	}
 	d.discard() // its request is over, which the host learns
 	return nil
 }
 
 func (l *link) over(m *wire.Over) {
+	outcome, err := outcomeOf(m)
 	l.mu.Lock()
 	t, u := l.tasks[m.Source], l.requests[m.Source]
 	delete(l.tasks, m.Source)
-	delete(l.requests, m.Source)
+	if outcome != Completed { // else results may be on their way
+		delete(l.requests, m.Source)
+	}
 	l.mu.Unlock()
-	outcome, err := outcomeOf(m)
 	switch {
 	case t != nil:
 		t.over(outcome, err)
@@ -290,6 +305,20 @@ func outcomeOf(m *wire.Over) (Outcome, error) {
 		return Failed, errors.New(m.Text)
 	}
 	return Failed, &StageError{Stage: m.Stage, Edge: m.Edge, Key: m.Key, Seq: m.Seq, Err: errors.New(m.Text)}
+}
+
+// arrivals finds what comes to a task, or to a request that was submitted here;
+// nil: it is over.
+func (l *link) arrivals(source uint32) *arrivals {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t := l.tasks[source]; t != nil {
+		return t.in
+	}
+	if u := l.requests[source]; u != nil {
+		return u.in
+	}
+	return nil
 }
 
 // served is a snapshot of the stages that are served here.

@@ -2,29 +2,41 @@ package bus
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// fed is what a delivery that came from the host owes it.
+// fed is what a delivery that came from another process owes it.
 type fed struct {
-	link *link
+	from feeder
 	id   uint32
 	err  error
 	done bool
+	open *atomic.Int64 // counts those not finished; nil: nobody does
 }
 
+// feeder is where deliveries come from: the host, or another node.
+type feeder interface {
+	// queue sends an answer. It does not wait, and may be called under locks.
+	queue(m wire.Message)
+}
+
+// number is what the host calls the delivery; 0: it does not know it.
 func (f *fed) number() uint32 {
 	if f == nil {
+		return 0
+	}
+	if _, relayed := f.from.(*link); !relayed {
 		return 0
 	}
 	return f.id
 }
 
-// fail tells the host why d could not be handled, before it hears that the task
-// has failed: it then knows where. The payload stays until d is finished.
+// fail tells whoever sent d why could not be handled, before the host hears that
+// the task has failed: it then knows where. The payload stays until d is finished.
 func (f *fed) fail(d *Delivery, err error) {
 	if f != nil && !f.done {
 		f.err = err
@@ -32,7 +44,7 @@ func (f *fed) fail(d *Delivery, err error) {
 	}
 }
 
-// finish tells the host that the work on d is done. A payload that was sent on
+// finish tells whoever sent d that the work on d is done. A payload that was sent on
 // by reference stays with this process until that is returned.
 func (f *fed) finish(d *Delivery) {
 	if f == nil || f.done {
@@ -41,7 +53,7 @@ func (f *fed) finish(d *Delivery) {
 	f.tell(d.foreign, d.foreign != nil && d.foreign.refs.Load() > 1)
 }
 
-// retain tells the host that d was handled, and that its payload stays here
+// retain tells whoever sent d that it was handled, and that its payload stays here
 // for a replay.
 func (f *fed) retain(d *Delivery) {
 	if f != nil && !f.done {
@@ -59,21 +71,38 @@ func (f *fed) tell(p *foreign, stays bool) {
 	}
 	if stays {
 		m.Flags |= wire.FinishKeep
-		id, l := f.id, f.link
-		p.free = func() { l.queue(&wire.Release{Delivery: id}) }
+		id, from := f.id, f.from
+		p.free = func() { from.queue(&wire.Release{Delivery: id}) }
+	}
+	if f.open != nil {
+		f.open.Add(-1)
 	}
 	faultpoint.Hit("node-before-finish")
-	f.link.queue(m)
+	f.from.queue(m)
 	faultpoint.Hit("node-finished")
 }
 
-// receive makes a delivery of a message.
+// receive makes a delivery of a message from the host.
 func (l *link) receive(m *wire.Deliver) (*Delivery, error) {
+	d, err := newFed(m, l, func(number uint32) *segment {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.segments[number]
+	})
+	if err == nil && d.foreign != nil {
+		d.foreign.delivery = m.Delivery
+	}
+	return d, err
+}
+
+// newFed makes a delivery of a message. find knows the segments of whoever sent
+// it, and those that it knows are not forgotten meanwhile.
+func newFed(m *wire.Deliver, from feeder, find func(number uint32) *segment) (*Delivery, error) {
 	d := newDelivery()
 	d.Seq, d.Dropped, d.Attempt, d.Key, d.Attrs = m.Seq, m.Dropped, m.Attempt, m.Key, m.Attrs
 	d.EOS = m.Flags&wire.FlagLast != 0
 	d.Codec = m.Codec
-	d.fed = &fed{link: l, id: m.Delivery}
+	d.fed = &fed{from: from, id: m.Delivery}
 	if m.Flags&wire.FlagInline != 0 {
 		if len(m.Payload) <= smallBytes {
 			d.Inline = d.small[:copy(d.small[:], m.Payload):len(m.Payload)]
@@ -82,9 +111,7 @@ func (l *link) receive(m *wire.Deliver) (*Delivery, error) {
 		}
 		return d, nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	seg := l.segments[m.Segment]
+	seg := find(m.Segment)
 	if seg == nil {
 		return nil, fmt.Errorf("%w: delivery %d lies in segment %d, which is not known", wire.ErrProtocol, m.Delivery, m.Segment)
 	}
@@ -92,9 +119,45 @@ func (l *link) receive(m *wire.Deliver) (*Delivery, error) {
 		return nil, fmt.Errorf("%w: delivery %d has %d bytes at %d of a segment of %d", wire.ErrProtocol, m.Delivery, m.Size, m.Offset, size)
 	}
 	d.foreign = seg.payload(int64(m.Offset), int(m.Size), func() {})
-	d.foreign.delivery = m.Delivery
 	d.Inline = d.foreign.data
 	return d, nil
+}
+
+// place is where a payload lies that other processes are to read.
+type place struct {
+	seg    *segment // nil: in the message
+	offset uint64
+	own    bool // the segment is for this payload alone, and a reference to it the caller's
+}
+
+func (at place) release() {
+	if at.own {
+		at.seg.release()
+	}
+}
+
+// place finds where the payload of d lies, and takes it to where others can
+// read it if that is nowhere.
+func (d *Delivery) place(inlineBytes int) (place, error) {
+	p := d.Bytes()
+	switch {
+	case len(p) <= inlineBytes:
+		return place{}, nil
+	case shmstore.IsLarge(d.Handle):
+		large, err := d.flow.req.bus.largeSegment(d.Handle)
+		if err != nil {
+			return place{}, fmt.Errorf("payload of %d bytes: %w", len(p), err)
+		}
+		return place{seg: large, own: true}, nil
+	case !d.Handle.IsZero():
+		return place{seg: d.flow.req.bus.shared, offset: d.Handle.Offset}, nil
+	}
+	// The store had no room in one piece, or it lies in memory of others.
+	own, err := ownSegment(p)
+	if err != nil {
+		return place{}, fmt.Errorf("payload of %d bytes: %w", len(p), err)
+	}
+	return place{seg: own.seg, own: true}, nil
 }
 
 // put sends the payload of d for a source of the host's. When it is returned,
@@ -107,41 +170,31 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 	if d.EOS {
 		m.Flags |= wire.FlagLast
 	}
-	var seg *segment
-	switch p := d.Bytes(); {
-	case len(p) <= int(l.welcome.InlineBytes):
-		m.Flags |= wire.FlagInline
-		m.Payload = p
-	case d.foreign != nil && d.foreign.delivery != 0:
+	var at place
+	var err error
+	if d.foreign != nil && d.foreign.delivery != 0 && len(d.Bytes()) > int(l.welcome.InlineBytes) {
 		m.Flags |= wire.FlagForward
 		m.Delivery = d.foreign.delivery
-	case shmstore.IsLarge(d.Handle):
-		large, err := d.flow.req.bus.largeSegment(d.Handle)
-		if err != nil {
-			return fmt.Errorf("payload of %d bytes: %w", len(p), err)
-		}
-		m.Flags |= wire.FlagOwn
-		seg = large
-		defer large.release() // the host has it mapped, or will not
-	case !d.Handle.IsZero():
-		seg, m.Offset = d.flow.req.bus.shared, d.Handle.Offset
-	default: // the store had no room in one piece
-		own, err := ownSegment(p)
-		if err != nil {
-			return fmt.Errorf("payload of %d bytes: %w", len(p), err)
-		}
-		m.Flags |= wire.FlagOwn
-		seg = own.seg
-		defer own.release() // the host has it mapped, or will not
+	} else if at, err = d.place(int(l.welcome.InlineBytes)); err != nil {
+		return err
 	}
+	switch {
+	case at.own:
+		m.Flags |= wire.FlagOwn
+		defer at.release() // the host has it mapped, or will not
+	case at.seg == nil && m.Flags&wire.FlagForward == 0:
+		m.Flags |= wire.FlagInline
+		m.Payload = d.Bytes()
+	}
+	m.Offset = at.offset
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.out == nil {
 		return l.err
 	}
-	l.out[m.Put] = outgoing{d, returned}
-	if seg != nil {
-		if err := l.offer(seg, m); err != nil {
+	l.out[m.Put] = &outgoing{d: d, returned: returned}
+	if at.seg != nil {
+		if err := l.offer(at.seg, m); err != nil {
 			delete(l.out, m.Put)
 			return err
 		}
@@ -170,12 +223,6 @@ func (l *link) offer(seg *segment, m *wire.Put) error {
 	}
 	m.Segment = number
 	return nil
-}
-
-// outgoing is a put that the host has not returned.
-type outgoing struct {
-	d        *Delivery
-	returned func()
 }
 
 func (l *link) returned(id uint32) {

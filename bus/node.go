@@ -227,6 +227,7 @@ func (n *Node) closeLink(l *link) {
 			err = errors.Join(err, b.Drain(ctx), l.closeCaller(ctx))
 			b.dropShared()
 		}
+		l.closePairs()
 		if err != nil {
 			n.opts.Logger.Error("close what ran for a host that is gone", slog.Any("error", err))
 		}

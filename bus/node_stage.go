@@ -28,8 +28,8 @@ type nodeTask struct {
 	id    uint32
 	req   *Request
 
-	ended     []bool   // the inputs whose end has come; for the link's reader
-	next      []uint64 // sequence behind the last delivery
+	in        *arrivals
+	out       *routes
 	asked     chan struct{}
 	askedOnce sync.Once
 }
@@ -97,6 +97,7 @@ func portEdge(e wire.Edge, from, to string) *edge {
 // port adds an edge that ends at the boundary of this process, where the host
 // is the caller. The host feeds it, or it goes there.
 func (g *graph) port(e *edge, from, to *stage, fed bool) {
+	e.limit = min(e.window, uint64(e.windowBytes)/payloadAlign)
 	e.index, e.from, e.to, e.fed = len(g.edges), from, to, fed
 	if fed { // the host keeps its windows
 		e.spec.Policy, e.window, e.windowBytes = Block, noWindow, maxWindowBytes
@@ -175,8 +176,7 @@ func (l *link) open(m *wire.Open) error {
 		return fmt.Errorf("%w: a task for stage %d of %d", wire.ErrProtocol, m.Stage, len(l.stages))
 	}
 	st := l.stages[m.Stage]
-	inputs := len(st.bus.graph.inputs)
-	t := &nodeTask{link: l, stage: st, id: m.Task, ended: make([]bool, inputs), next: make([]uint64, inputs), asked: make(chan struct{})}
+	t := &nodeTask{link: l, stage: st, id: m.Task, out: newRoutes(l, m.Task, len(st.bus.graph.results)), asked: make(chan struct{})}
 	var err error
 	t.req, err = st.bus.tryStream(context.Background(), func(o *requestOptions) {
 		o.id, o.until, o.trace, o.served = messages.RequestID(m.Request), m.Deadline, traceOf(m.Trace), t
@@ -184,6 +184,7 @@ func (l *link) open(m *wire.Open) error {
 	if err != nil {
 		return fmt.Errorf("open task %d: %w", m.Task, err)
 	}
+	t.in = newArrivals(t.req, st.bus.graph.inputs, true)
 	l.tasks[m.Task] = t
 	faultpoint.Hit("node-task-opened")
 	l.busy.Add(1)
@@ -191,32 +192,11 @@ func (l *link) open(m *wire.Open) error {
 	return nil
 }
 
-// feed takes in a delivery.
-func (t *nodeTask) feed(d *Delivery, m *wire.Deliver) error {
-	inputs := t.stage.bus.graph.inputs
-	if int(m.Edge) >= len(inputs) {
-		d.discard()
-		return fmt.Errorf("%w: a delivery on edge %d of %d", wire.ErrProtocol, m.Edge, len(inputs))
-	}
-	t.ended[m.Edge] = t.ended[m.Edge] || d.EOS
-	t.next[m.Edge] = d.Seq + 1
-	t.req.flow(inputs[m.Edge]).feed(d)
-	return nil
-}
+// end ends the inputs, when all is there that is on its way.
+func (t *nodeTask) end() { t.in.over(t.ask) }
 
-// end ends the inputs that have not ended with their last delivery.
-func (t *nodeTask) end() {
-	for i, e := range t.stage.bus.graph.inputs {
-		if t.ended[i] {
-			continue
-		}
-		t.ended[i] = true
-		d := newDelivery()
-		d.EOS, d.Seq = true, t.next[i]
-		t.req.flow(e).feed(d)
-	}
-	t.askedOnce.Do(func() { close(t.asked) })
-}
+// ask notes that the host waits for the task's end.
+func (t *nodeTask) ask() { t.askedOnce.Do(func() { close(t.asked) }) }
 
 // over stops the task: its request is over.
 func (t *nodeTask) over(o Outcome, err error) {
@@ -229,7 +209,7 @@ func (t *nodeTask) over(o Outcome, err error) {
 // hostGone ends the task, or lets it finish for nobody.
 func (t *nodeTask) hostGone(err error) {
 	if t.link.node.opts.FinishWithoutHost {
-		t.end()
+		t.in.hostGone(t.ask)
 		return
 	}
 	t.req.end(Aborted, err)
@@ -255,7 +235,7 @@ func (t *nodeTask) emitted(d *Delivery) {
 	rs.hold(d)
 	if err = d.open(); err == nil {
 		edge := slices.Index(t.stage.bus.graph.results, d.flow.edge)
-		err = t.link.put(t.id, d, edge, func() { _ = d.Finish(nil) })
+		err = t.out.put(d, edge, func() { _ = d.Finish(nil) })
 	}
 	if err != nil {
 		go func() { // not under the lock
@@ -289,6 +269,8 @@ func (l *link) endTask(t *nodeTask, err error) {
 	known := l.tasks[t.id] == t
 	delete(l.tasks, t.id)
 	l.mu.Unlock()
+	t.in.drop()
+	t.out.endAll()
 	if !known {
 		return
 	}
@@ -296,8 +278,9 @@ func (l *link) endTask(t *nodeTask, err error) {
 	if err != nil {
 		m.Code, m.Text = wire.CodeInternal, err.Error()
 		var at *StageError
-		if errors.As(err, &at) && at.Edge == "" {
+		if errors.As(err, &at) && (at.Edge == "" || l.welcome.Version >= wire.KindLanes.Since()) {
 			m.Text = at.Err.Error() // the host knows the stage
+			m.Edge, m.Key, m.Seq = at.Edge, at.Key, at.Seq
 		}
 	}
 	faultpoint.Hit("node-before-ended")

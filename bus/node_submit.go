@@ -19,6 +19,8 @@ type upstream struct {
 	link   *link
 	source uint32
 	req    *Request
+	in     *arrivals // results
+	out    *routes   // of inputs
 
 	mu        sync.Mutex
 	posting   *posting // once the host's stage has the request
@@ -99,7 +101,7 @@ func (a hostAgent) deliverWork(p *posting, w *work) {
 	r := t.stage.remote
 	up := t.outlet.req.up
 	edge := slices.Index(t.stage.in, d.flow.edge)
-	if err := a.link.put(up.source, d, edge, func() { r.finished(w, nil) }); err != nil {
+	if err := up.out.put(d, edge, func() { r.finished(w, nil) }); err != nil {
 		go func() { // not under the lock
 			t.outlet.req.end(Failed, err)
 			r.finished(w, nil)
@@ -123,6 +125,7 @@ func (a hostAgent) taskOver(*posting) {} // Request.end says so
 // inputEnded tells the host that the inputs end here.
 func (a hostAgent) inputEnded(t *Task) {
 	faultpoint.Hit("node-before-close-send")
+	t.outlet.req.up.out.endAll()
 	a.link.queue(&wire.CloseSend{Source: t.outlet.req.up.source})
 }
 
@@ -203,6 +206,7 @@ func (up *upstream) begin(ctx context.Context, s *wire.Submitted, o requestOptio
 	if caller == nil {
 		return ErrHostGone
 	}
+	up.out = newRoutes(l, s.Source, len(caller.graph.inputs))
 	req, err := caller.tryStream(ctx, func(own *requestOptions) {
 		*own = requestOptions{id: messages.RequestID(s.Request), trace: o.trace, up: up}
 		if !o.deadline.IsZero() {
@@ -214,6 +218,7 @@ func (up *upstream) begin(ctx context.Context, s *wire.Submitted, o requestOptio
 		return err
 	}
 	up.req = req
+	up.in = newArrivals(req, caller.graph.results, false)
 	l.mu.Lock()
 	l.requests[s.Source] = up
 	faultpoint.Hit("node-submitted")
@@ -231,37 +236,30 @@ func (up *upstream) ended() {
 	known := l.requests[up.source] == up
 	delete(l.requests, up.source)
 	l.mu.Unlock()
-	if !known || up.req.Outcome() == Completed {
+	if !known {
+		return
+	}
+	up.in.drop()
+	if up.req.Outcome() == Completed {
 		return
 	}
 	l.queue(&wire.AbortRequest{Source: up.source, Text: up.req.Err().Error()})
 	l.queue(&wire.Close{Source: up.source})
 }
 
-// result hands a result to the request.
-func (up *upstream) result(d *Delivery, m *wire.Deliver) error {
-	results := up.req.bus.graph.results
-	if int(m.Edge) >= len(results) {
-		d.discard()
-		return fmt.Errorf("%w: a result on edge %d of %d", wire.ErrProtocol, m.Edge, len(results))
-	}
-	f := up.req.flow(results[m.Edge])
-	if d.EOS {
-		o := f.source()
-		o.mu.Lock()
-		f.ended = true
-		o.mu.Unlock()
-	}
-	f.feed(d)
-	return nil
-}
-
 // over ends the request as it ended at the host.
 func (up *upstream) over(o Outcome, err error) {
 	if o != Completed {
+		up.in.drop()
 		up.req.end(o, err)
 		return
 	}
+	up.in.over(up.complete)
+}
+
+// complete notes that the host has completed the request, and that all results
+// are here.
+func (up *upstream) complete() {
 	up.mu.Lock()
 	defer up.mu.Unlock()
 	up.completed = true
@@ -293,6 +291,7 @@ func (l *link) leave(ctx context.Context) error {
 	// Nothing is emitted any more, so that what others still read is safe.
 	l.returnAll()
 	err := errors.Join(l.closeStages(ctx), l.closeCaller(ctx))
+	l.closePairs()
 	if err == nil {
 		l.queue(&wire.Bye{}) // without it the host waits until this process is dead
 	}
@@ -306,11 +305,14 @@ func (l *link) returnAll() {
 	l.mu.Lock()
 	out := l.out
 	if out != nil {
-		l.out = make(map[uint32]outgoing)
+		l.out = make(map[uint32]*outgoing)
 	}
 	l.mu.Unlock()
 	for _, o := range out {
 		o.returned()
+	}
+	for _, p := range l.pairs() {
+		p.returnAll()
 	}
 }
 

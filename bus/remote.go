@@ -340,7 +340,7 @@ func (r *remote) answered(p *posting, err error) {
 		return // it was told that the request is over
 	}
 	if !p.ending { // it failed before it was asked
-		go rt.task.Fail(err) // not under the lock
+		go rt.task.failWhere(err) // not under the lock
 		return
 	}
 	delete(p.replica.postings, rt)

@@ -49,6 +49,8 @@ type session struct {
 	offered      map[uint32]*segment // the client's own
 	told         map[*segment]*told
 	lastSegment  uint32
+	lanes        bool                     // deliveries can go to it, and come from it, directly
+	expects      map[uint32][]*directFlow // what comes to its sources directly
 	byeSaid      bool
 	stuckSince   time.Time
 	stuck        bool
@@ -88,6 +90,7 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Pr
 		srv: srv, conn: conn, sender: sender, proc: proc, version: version, node: node, name: hello.Name, since: time.Now(),
 		sources: make(map[uint32]*source), held: make(map[uint32]*held), kept: make(map[uint32]*kept),
 		grants: make(map[uint32]*grant), offered: make(map[uint32]*segment), told: make(map[*segment]*told),
+		expects: make(map[uint32][]*directFlow),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
@@ -240,6 +243,14 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		return s.ended(m)
 	case *wire.Leave:
 		s.leave()
+	case *wire.Lanes:
+		s.mu.Lock()
+		s.lanes = true
+		s.mu.Unlock()
+	case *wire.Expecting:
+		return s.expecting(m)
+	case *wire.Streamed:
+		return s.streamed(m)
 	case *wire.Emit:
 		return s.emit(m)
 	case *wire.Arena:

@@ -95,7 +95,7 @@ func (s *session) put(m *wire.Put) error {
 	if err != nil {
 		return err
 	}
-	origin := &put{sess: s, id: m.Put}
+	origin := &put{sess: s, id: m.Put, source: src}
 	p, err := s.putPayload(m, origin.returned)
 	if err != nil {
 		return err
@@ -127,9 +127,10 @@ func (s *session) put(m *wire.Put) error {
 
 // put is a payload that a node keeps the books of, as the host knows it.
 type put struct {
-	sess *session
-	id   uint32
-	gone atomic.Bool // returned
+	sess   *session
+	id     uint32
+	source *source     // nil: it was over already
+	gone   atomic.Bool // returned
 }
 
 // returned tells the node that nobody needs the payload any more.

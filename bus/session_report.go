@@ -12,7 +12,7 @@ func (s *session) checkAlive(limit time.Duration) {
 	stopped := s.proc.Stopped()
 	blocked := s.sender.Blocked()
 	s.mu.Lock()
-	busy := len(s.held) > 0 || blocked > 0
+	busy := len(s.held) > 0 || len(s.expects) > 0 || blocked > 0
 	if !busy || (!stopped && blocked == 0) {
 		s.stuckSince = time.Time{}
 		s.mu.Unlock()

@@ -62,6 +62,7 @@ func (s *session) dropSource(id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sources, id)
+	delete(s.expects, id)
 }
 
 // maxQueued bounds what a client may send for one source ahead of what the

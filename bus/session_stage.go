@@ -100,6 +100,7 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, more bool
 	if more {
 		m.Flags |= wire.FlagMore
 	}
+	straight := s.straighten(src, d, edge)
 	h := &held{d: d, work: w, at: time.Now()}
 	var seg *segment
 	if p := d.Bytes(); len(p) <= s.inlineBytes() {
@@ -130,6 +131,10 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, more bool
 	m.Delivery = s.lastDelivery
 	s.held[m.Delivery] = h
 	s.queue(m)
+	if straight != nil {
+		s.expects[src.id] = append(s.expects[src.id], straight)
+		s.queue(&wire.Expect{Source: src.id, Edge: uint16(edge), Peer: straight.producer.sess.node})
+	}
 	return m.Delivery
 }
 
@@ -277,6 +282,9 @@ func (s *session) ended(m *wire.Ended) error {
 	var failure error
 	if m.Code != wire.OK {
 		failure = errors.New(m.Text)
+		if m.Edge != "" {
+			failure = &StageError{Stage: src.posting.replica.remote.stage.spec.Name, Edge: m.Edge, Key: m.Key, Seq: m.Seq, Err: failure}
+		}
 	}
 	return src.do(orWaive(func() error {
 		s.dropSource(src.id)

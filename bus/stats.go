@@ -40,10 +40,13 @@ type EdgeStats struct {
 	Deliveries  int64  `json:"deliveries"` // with a payload
 	Bytes       int64  `json:"bytes"`      // of payload
 	Inline      int64  `json:"inline"`     // deliveries that carried their payload
-	Copies      int64  `json:"copies"`     // payloads that the bus copied
-	Spilled     int64  `json:"spilled"`    // payloads on the heap, for want of room in one piece
-	Dropped     int64  `json:"dropped"`
-	Duplicates  int64  `json:"duplicates"` // removed after a retry
+	// Deliveries that went from one process to another, past the host. These
+	// are counted, here and above, when their stream has ended.
+	Direct     int64 `json:"direct"`
+	Copies     int64 `json:"copies"`  // payloads that the bus copied
+	Spilled    int64 `json:"spilled"` // payloads on the heap, for want of room in one piece
+	Dropped    int64 `json:"dropped"`
+	Duplicates int64 `json:"duplicates"` // removed after a retry
 	// From sent to handled, or to handed over where another process handles
 	// it; sampled.
 	P50 time.Duration `json:"p50_ns"`
@@ -91,6 +94,7 @@ func (s *EdgeStats) add(more sent) {
 	s.Deliveries += more.deliveries
 	s.Bytes += more.bytes
 	s.Inline += more.inline
+	s.Direct += more.direct
 	s.Copies += more.copies
 	s.Spilled += more.spilt
 }

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -60,6 +61,15 @@ func (t *Task) Replica() int { return t.slot.Load().worker.replica }
 // Fail ends the request with an error that names the stage.
 func (t *Task) Fail(err error) {
 	t.outlet.req.end(Failed, &StageError{Stage: t.stage.spec.Name, Err: err})
+}
+
+// failWhere is Fail for an error that may say where it happened.
+func (t *Task) failWhere(err error) {
+	if at, ok := errors.AsType[*StageError](err); ok {
+		t.outlet.req.end(Failed, at)
+		return
+	}
+	t.Fail(err)
 }
 
 func (t *Task) failAt(d *Delivery, err error) {

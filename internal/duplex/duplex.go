@@ -54,6 +54,7 @@ type Duplex struct {
 	draining bool     // a goroutine has the sender, and the backlog is not empty
 	closed   bool
 
+	listening chan struct{} // closed when the socket has ended
 	running   sync.WaitGroup
 	closeOnce sync.Once
 }
@@ -73,7 +74,7 @@ const (
 // on, also if it fails. The id is the same on both sides, and the side is 0 on one
 // of them and 1 on the other.
 func Meet(conn *peer.Conn, id uint64, side uint8, opts Options) (*Duplex, error) {
-	d := &Duplex{conn: conn, in: peer.NewReceiver(conn), frame: make([]byte, wire.MaxPacket)}
+	d := &Duplex{conn: conn, in: peer.NewReceiver(conn), listening: make(chan struct{}), frame: make([]byte, wire.MaxPacket)}
 	if err := d.meet(id, side&1, opts); err != nil {
 		d.Close()
 		return nil, fmt.Errorf("meet a peer: %w", err)
@@ -199,7 +200,9 @@ func (d *Duplex) Run(h Handler) error {
 	}
 	go func() {
 		defer d.running.Done()
-		d.PeerGone(d.listen(h))
+		err := d.listen(h)
+		close(d.listening)
+		d.PeerGone(err)
 	}()
 	defer d.running.Done()
 	err := d.receive(h)
@@ -315,6 +318,20 @@ func (d *Duplex) Offer(number uint32, mem *shmstore.Segment) error {
 // Forget says that no more messages will name a segment.
 func (d *Duplex) Forget(number uint32) error {
 	return d.socket.Queue(&wire.Forget{Segment: number})
+}
+
+// Listening is closed when the peer has ended its end of the socket: no more
+// segments come.
+func (d *Duplex) Listening() <-chan struct{} { return d.listening }
+
+// Gone reports whether the peer has ended its end of the socket.
+func (d *Duplex) Gone() bool {
+	select {
+	case <-d.listening:
+		return true
+	default:
+		return d.sender.Err() != nil && !errors.Is(d.sender.Err(), lane.ErrPeer)
+	}
 }
 
 // PeerGone says that the peer sends no more: Run returns when what it has sent

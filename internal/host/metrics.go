@@ -68,6 +68,7 @@ var edgeMetrics = []metric[bus.EdgeStats]{
 	counter("edge_payload_bytes_total", "Bytes of payload.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Bytes) }),
 	counter("edge_inline_total", "Deliveries that carried their payload.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Inline) }),
 	counter("edge_copies_total", "Payloads that the host copied.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Copies) }),
+	counter("edge_direct_total", "Deliveries that went from one process to another, past the host.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Direct) }),
 	counter("edge_spilled_total", "Payloads on the heap, for want of room in one piece.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Spilled) }),
 	counter("edge_dropped_total", "Deliveries that the edge's policy dropped.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Dropped) }),
 	gauge("edge_latency_p50_seconds", "From sent to handled, the median of a sample.", byEdge, func(e bus.EdgeStats) float64 { return e.P50.Seconds() }),

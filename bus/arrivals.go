@@ -1,0 +1,257 @@
+package bus
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// arrivals are the streams that come to a task of this process, or to a request
+// that it submitted, from others. A stream may come on two ways, its beginning
+// through the host and the rest from another node: here it is one again.
+type arrivals struct {
+	req   *Request
+	edges []*edge
+	// closes has the end of a stream fed too, as a bare delivery.
+	closes bool
+
+	mu      sync.Mutex // taken before the locks of flows
+	streams []arriving
+	done    func() // once all has come that is to come; nil: the host has not said that it is over
+	alone   bool   // the host is gone
+	dropped bool   // nothing more is wanted
+}
+
+// arriving is one stream.
+type arriving struct {
+	next  uint64      // the sequence behind the last delivery handed on
+	early []*Delivery // those that overtook others, by sequence
+	total uint64      // how long it is, when that is known
+	known bool
+	ended bool // the end was handed on
+
+	from    *pair // who may send besides the host; nil: nobody
+	lost    bool  // ... and is gone
+	directs int   // deliveries that came from there
+	open    atomic.Int64
+}
+
+func newArrivals(req *Request, edges []*edge, closes bool) *arrivals {
+	return &arrivals{req: req, edges: edges, closes: closes, streams: make([]arriving, len(edges))}
+}
+
+// stream, with mu held, finds a stream by what a message calls it.
+func (a *arrivals) stream(edge uint16) (*arriving, error) {
+	if int(edge) >= len(a.streams) {
+		return nil, fmt.Errorf("%w: edge %d of %d", wire.ErrProtocol, edge, len(a.streams))
+	}
+	return &a.streams[edge], nil
+}
+
+// relayed takes in a delivery that came through the host.
+func (a *arrivals) relayed(edge uint16, d *Delivery) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	st, err := a.stream(edge)
+	if err != nil {
+		d.discard()
+		return err
+	}
+	if st.from == nil { // in order already, or in none: see Routing
+		a.feed(int(edge), st, d)
+		return nil
+	}
+	return a.sort(int(edge), st, d)
+}
+
+// direct takes in a delivery that came from another node.
+func (a *arrivals) direct(p *pair, edge uint16, d *Delivery) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	st, err := a.stream(edge)
+	switch {
+	case err != nil:
+	case st.from != p:
+		err = fmt.Errorf("%w: a delivery on %s, which is not expected from there", wire.ErrProtocol, a.edges[edge].name)
+	case uint64(st.open.Load()) >= a.edges[edge].limit:
+		err = fmt.Errorf("%w: %d deliveries on %s are not finished, more than its window", wire.ErrProtocol, st.open.Load(), a.edges[edge].name)
+	}
+	if err != nil {
+		d.discard()
+		return err
+	}
+	st.directs++
+	st.open.Add(1)
+	d.fed.open = &st.open
+	return a.sort(int(edge), st, d)
+}
+
+// sort, with mu held, hands a delivery on when it is its turn, and those that
+// waited for it.
+func (a *arrivals) sort(edge int, st *arriving, d *Delivery) error {
+	i, found := slices.BinarySearchFunc(st.early, d.Seq, func(e *Delivery, seq uint64) int {
+		return int(int64(e.Seq - seq))
+	})
+	if d.Seq < st.next || found || st.ended {
+		err := fmt.Errorf("%w: sequence %d on %s came again, %d is next", wire.ErrProtocol, d.Seq, a.edges[edge].name, st.next)
+		d.discard()
+		return err
+	}
+	if a.dropped {
+		d.discard()
+		return nil
+	}
+	st.early = slices.Insert(st.early, i, d)
+	n := 0
+	for n < len(st.early) && st.early[n].Seq == st.next {
+		a.feed(edge, st, st.early[n])
+		n++
+	}
+	st.early = slices.Delete(st.early, 0, n)
+	a.settle()
+	return nil
+}
+
+// feed, with mu held, hands a delivery on.
+func (a *arrivals) feed(edge int, st *arriving, d *Delivery) {
+	st.next = d.Seq + 1
+	f := a.req.flow(a.edges[edge])
+	if d.EOS {
+		st.ended = true
+		if f.producer != nil { // a result, of the one stage that stands for the host
+			o := f.source()
+			o.mu.Lock()
+			f.ended = true
+			o.mu.Unlock()
+		}
+	}
+	f.feed(d)
+}
+
+// expect has deliveries of a stream come from another node from now on.
+func (a *arrivals) expect(edge uint16, p *pair) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	st, err := a.stream(edge)
+	if err == nil && st.from != nil {
+		err = fmt.Errorf("%w: %s is expected from node %d already", wire.ErrProtocol, a.edges[edge].name, st.from.node)
+	}
+	if err == nil {
+		st.from = p
+	}
+	return err
+}
+
+// streamed says how long a stream is.
+func (a *arrivals) streamed(edge uint16, total uint64) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	st, err := a.stream(edge)
+	switch {
+	case err != nil:
+		return err
+	case st.from == nil || total < st.next || (st.known && st.total != total):
+		return fmt.Errorf("%w: %s is said to have ended with %d deliveries, %d have come", wire.ErrProtocol, a.edges[edge].name, total, st.next)
+	}
+	st.total, st.known = total, true
+	if st.lost {
+		a.lack(edge)
+	}
+	a.settle()
+	return nil
+}
+
+// over says that the host has no more to say: done is called when all has come
+// that is on its way.
+func (a *arrivals) over(done func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.done = done
+	a.settle()
+}
+
+// settle, with mu held, ends the streams that are complete, and calls done when
+// all are.
+func (a *arrivals) settle() {
+	waits := false
+	for i := range a.streams {
+		st := &a.streams[i]
+		switch {
+		case st.ended:
+		case st.known && st.next < st.total, a.alone && st.directs > 0 && !st.known && !st.lost:
+			waits = true
+		case st.known || a.done != nil:
+			a.end(i, st)
+		}
+	}
+	if done := a.done; done != nil && !waits {
+		a.done = nil
+		done()
+	}
+}
+
+// end, with mu held, ends a stream whose last delivery did not.
+func (a *arrivals) end(edge int, st *arriving) {
+	st.ended = true
+	if !a.closes {
+		return
+	}
+	d := newDelivery()
+	d.EOS, d.Seq = true, st.next
+	a.req.flow(a.edges[edge]).feed(d)
+}
+
+// hostGone says that nothing comes through the host any more: done is called
+// when nothing comes from other nodes either.
+func (a *arrivals) hostGone(done func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.alone, a.done = true, done
+	a.settle()
+}
+
+// peerGone says that nothing comes from a node any more. If it lives, or had
+// more to send, the request cannot go on; if not, it is for the host to say.
+func (a *arrivals) peerGone(p *pair, died bool, cause error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.streams {
+		st := &a.streams[i]
+		if st.from != p || st.ended {
+			continue
+		}
+		st.lost = true
+		switch {
+		case !died:
+			go a.req.end(Failed, &StageError{Edge: a.edges[i].name, Seq: st.next, Err: cause})
+		case st.known:
+			a.lack(uint16(i))
+		}
+	}
+	a.settle()
+}
+
+// lack, with mu held, fails the request if a delivery will never come.
+func (a *arrivals) lack(edge uint16) {
+	if st := &a.streams[edge]; st.next < st.total {
+		err := fmt.Errorf("%w: %s had %d more deliveries to send", ErrProcessDied, st.from.describe(), st.total-st.next)
+		go a.req.end(Failed, &StageError{Edge: a.edges[edge].name, Seq: st.next, Err: err}) // not under the lock
+	}
+}
+
+// drop gives back what waits for its turn in vain.
+func (a *arrivals) drop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.dropped = true
+	for i := range a.streams {
+		st := &a.streams[i]
+		for _, d := range st.early {
+			d.discard()
+		}
+		st.early = nil
+	}
+}

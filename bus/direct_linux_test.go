@@ -1,0 +1,116 @@
+package bus_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// block is a payload that says its number and can be checked.
+func block(i, size int) []byte {
+	b := bytes.Repeat([]byte{byte(i)}, max(size, 8))
+	binary.LittleEndian.PutUint64(b, uint64(i))
+	return b
+}
+
+// pass emits what comes, copied.
+func pass(name string) bus.StageSpec {
+	return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error {
+		return t.EmitBytes(bytes.Clone(d.Bytes()))
+	}}
+}
+
+// streamBlocks sends n payloads of the given sizes through a request and checks
+// what comes back.
+func streamBlocks(t *testing.T, s submitter, n int, sizes ...int) {
+	t.Helper()
+	r, err := s.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for i := range n {
+			if err := r.Input(t.Context()).EmitBytes(block(i, sizes[i%len(sizes)])); err != nil {
+				t.Errorf("send %d: %v", i, err)
+				return
+			}
+		}
+		if err := r.CloseSend(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for i := range n {
+		d, err := r.Recv(t.Context())
+		if err != nil {
+			t.Fatalf("result %d: %v", i, err)
+		}
+		if want := block(i, sizes[i%len(sizes)]); !bytes.Equal(d.Bytes(), want) || d.PayloadCodec() != codec.IDRaw {
+			t.Fatalf("result %d has %d bytes that begin with %v, want %d", i, len(d.Bytes()), d.Bytes()[:8], len(want))
+		}
+		if err := d.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.Recv(t.Context()); !errors.Is(err, io.EOF) {
+		t.Fatalf("behind the last result: %v", err)
+	}
+	if err := r.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantDirect requires that nearly all deliveries of every edge went past the
+// host.
+func wantDirect(t *testing.T, b *bus.Bus, n int) {
+	t.Helper()
+	for _, e := range b.Stats().Edges {
+		if e.Deliveries != int64(n) || e.Direct == 0 {
+			t.Errorf("edge %s->%s: %d deliveries, %d of them direct, want %d", e.From, e.To, e.Deliveries, e.Direct, n)
+		}
+	}
+}
+
+// TestStreamsGoDirect: of a long stream the host sees the beginning and the end.
+func TestStreamsGoDirect(t *testing.T) {
+	h := host(t, linear(pass("a"), pass("b")), bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	const deliveries = 2000
+	streamBlocks(t, n, deliveries, 8, 100, 700, 5000, 40_000)
+	wantDirect(t, h.bus, deliveries)
+}
+
+// TestStagesOfOneNode: two stages of one process exchange deliveries without the
+// host, too.
+func TestStagesOfOneNode(t *testing.T) {
+	p := linear(pass("a"), pass("b"))
+	h := listen(t, remotes(p), bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	go func() { _ = n.Serve(context.Background(), p.Stages...) }()
+	const deliveries = 1000
+	streamBlocks(t, n, deliveries, 8, 5000)
+	wantDirect(t, h.bus, deliveries)
+}
+
+// TestManyStreams: many requests at a time, each a stream of its own.
+func TestManyStreams(t *testing.T) {
+	h := host(t, linear(pass("a"), pass("b"), pass("c")), bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	done := make(chan struct{})
+	const requests = 20
+	for range requests {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			t.Run(fmt.Sprint("stream"), func(t *testing.T) { streamBlocks(t, n, 200, 8, 5000) })
+		}()
+	}
+	for range requests {
+		<-done
+	}
+}

@@ -1,0 +1,95 @@
+package bus
+
+import (
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// expect prepares for deliveries of a stream that come from another node.
+func (l *link) expect(m *wire.Expect) error {
+	l.mu.Lock()
+	p := l.receivers[m.Peer]
+	l.mu.Unlock()
+	if p == nil {
+		return fmt.Errorf("%w: deliveries are to be expected from node %d, which was not introduced", wire.ErrProtocol, m.Peer)
+	}
+	a := l.arrivals(m.Source)
+	if a == nil {
+		return nil // it is over
+	}
+	if err := a.expect(m.Edge, p); err != nil {
+		return err
+	}
+	select {
+	case <-p.ended: // it is gone already: the host goes on relaying
+		return nil
+	default:
+	}
+	faultpoint.Hit("node-expecting")
+	l.queue(&wire.Expecting{Source: m.Source, Edge: m.Edge})
+	return nil
+}
+
+// direct has the deliveries of an edge go to another node, which expects them,
+// as soon as that has been met.
+func (l *link) direct(m *wire.Direct) error {
+	l.mu.Lock()
+	p := l.senders[m.Peer]
+	var rs *routes
+	if t := l.tasks[m.Source]; t != nil {
+		rs = t.out
+	} else if u := l.requests[m.Source]; u != nil {
+		rs = u.out
+	}
+	l.mu.Unlock()
+	switch {
+	case p == nil:
+		return fmt.Errorf("%w: deliveries are to go to node %d, which was not introduced", wire.ErrProtocol, m.Peer)
+	case rs == nil:
+		return nil // it is over
+	case int(m.Edge) >= len(rs.edges):
+		return fmt.Errorf("%w: edge %d of %d", wire.ErrProtocol, m.Edge, len(rs.edges))
+	}
+	faultpoint.Hit("node-routed")
+	p.whenMet(func() { rs.open(m.Edge, &route{pair: p, source: m.PeerSource, edge: m.PeerEdge}) })
+	return nil
+}
+
+// peerGone tells whoever expected something from a node that is gone.
+func (l *link) peerGone(p *pair, died bool, cause error) {
+	l.mu.Lock()
+	all := make([]*arrivals, 0, len(l.tasks)+len(l.requests))
+	for _, t := range l.tasks {
+		all = append(all, t.in)
+	}
+	for _, u := range l.requests {
+		all = append(all, u.in)
+	}
+	l.mu.Unlock()
+	for _, a := range all {
+		a.peerGone(p, died, cause)
+	}
+}
+
+// pairs is a snapshot of the nodes that were met.
+func (l *link) pairs() []*pair {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []*pair
+	for node, p := range l.senders {
+		all = append(all, p)
+		if other := l.receivers[node]; other != p && other != nil {
+			all = append(all, other)
+		}
+	}
+	return all
+}
+
+// closePairs ends the connections to other nodes.
+func (l *link) closePairs() {
+	for _, p := range l.pairs() {
+		p.close()
+	}
+}

@@ -1,0 +1,233 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/duplex"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// pair is this node and another one, as the host has introduced them:
+// deliveries go from one to the other in shared memory, past the host. A node
+// is a pair with itself for two stages of its own, and then has two of these.
+type pair struct {
+	link *link
+	node uint32 // the peer's number
+	name string
+	proc *peer.Process
+	conn *peer.Conn
+
+	closed    chan struct{} // this side ends it
+	closeOnce sync.Once
+	ended     chan struct{} // nothing comes any more
+
+	mu       sync.Mutex // comes after a flow's and an arrivals'
+	duplex   *duplex.Duplex
+	err      error                // why nothing goes to the peer any more
+	waiting  []func()             // for the two to meet
+	segments map[uint32]*segment  // the peer has told us of
+	come     chan struct{}        // closed, and replaced, when a segment has come
+	offers   map[*segment]uint32  // we have told the peer of
+	sent     map[uint32]*outgoing // deliveries that the peer has not given back
+	last     uint32               // number of the last of them
+	offer    uint32               // ... and of the last segment
+}
+
+// meet makes a pair of what the host says of a peer. It owns the descriptors.
+func (l *link) meet(m *wire.Introduce, fds []int) error {
+	conn, err := peer.Open(fds[0])
+	if err != nil {
+		closeAll(fds[1:])
+		return err
+	}
+	proc, err := peer.Adopt(fds[1], int(m.PID))
+	if err != nil {
+		_ = conn.Close() // the peer notices
+		return err
+	}
+	p := &pair{
+		link: l, node: m.Peer, name: m.Name, proc: proc, conn: conn, closed: make(chan struct{}), ended: make(chan struct{}),
+		segments: make(map[uint32]*segment), come: make(chan struct{}), offers: make(map[*segment]uint32), sent: make(map[uint32]*outgoing),
+	}
+	l.mu.Lock()
+	pairs := l.senders
+	if m.Peer == l.welcome.Node && m.Side == 1 {
+		pairs = l.receivers // of a node with itself
+	}
+	known := pairs[m.Peer] != nil || pairs == nil
+	if !known {
+		pairs[m.Peer] = p
+		if m.Peer != l.welcome.Node {
+			l.receivers[m.Peer] = p
+		}
+	}
+	l.mu.Unlock()
+	if known {
+		p.close()
+		_ = proc.Close() // nobody has seen it
+		return nil
+	}
+	go p.run(m.Lane, m.Side)
+	return nil
+}
+
+// describe names the peer in errors.
+func (p *pair) describe() string {
+	if p.name == "" {
+		return fmt.Sprintf("process %d", p.proc.PID())
+	}
+	return fmt.Sprintf("process %d (%s)", p.proc.PID(), p.name)
+}
+
+// run meets the peer and handles what it sends until it is gone.
+func (p *pair) run(lane uint64, side uint8) {
+	defer p.proc.Close() //nolint:errcheck // a watch holds nothing that could be lost
+	d, err := duplex.Meet(p.conn, lane, side, duplex.Options{})
+	if err == nil {
+		p.begin(d)
+		stop := make(chan struct{})
+		go func() {
+			select {
+			case <-p.proc.Done():
+				d.PeerGone(errors.New("it died"))
+			case <-stop:
+			}
+		}()
+		err = d.Run(p)
+		close(stop)
+	}
+	p.end(err)
+	if d != nil {
+		d.Close()
+	}
+	p.dropSegments()
+}
+
+// begin lets deliveries go to the peer.
+func (p *pair) begin(d *duplex.Duplex) {
+	p.mu.Lock()
+	p.duplex = d
+	waiting := p.waiting
+	p.waiting = nil
+	p.mu.Unlock()
+	for _, open := range waiting {
+		open()
+	}
+}
+
+// whenMet calls open as soon as something can be sent to the peer.
+func (p *pair) whenMet(open func()) {
+	p.mu.Lock()
+	met := p.duplex != nil && p.err == nil
+	if p.duplex == nil && p.err == nil {
+		p.waiting = append(p.waiting, open)
+	}
+	p.mu.Unlock()
+	if met { // without, the host goes on relaying
+		open()
+	}
+}
+
+// end gives up the peer, and waits until it can read nothing of ours any more.
+func (p *pair) end(cause error) {
+	p.mu.Lock()
+	p.err = fmt.Errorf("deliveries to %s: %w", p.describe(), cause)
+	p.waiting = nil
+	p.mu.Unlock()
+	close(p.ended)
+	died, closed := p.awaitDeath()
+	if !closed {
+		p.link.peerGone(p, died, fmt.Errorf("deliveries from %s: %w", p.describe(), cause))
+	}
+	if !died && !closed {
+		select {
+		case <-p.proc.Done():
+		case <-p.closed:
+		}
+	}
+	p.returnAll()
+}
+
+// awaitDeath reports whether the peer is dead, or this side has closed the
+// pair.
+func (p *pair) awaitDeath() (died, closed bool) {
+	grace := time.NewTimer(deathGrace)
+	defer grace.Stop()
+	select {
+	case <-p.proc.Done():
+		return true, false
+	case <-p.closed:
+		return p.proc.Exited(), true
+	case <-grace.C:
+		return p.proc.Exited(), false
+	}
+}
+
+// returnAll takes all that was sent for given back.
+func (p *pair) returnAll() {
+	p.mu.Lock()
+	sent := p.sent
+	p.sent = make(map[uint32]*outgoing)
+	p.mu.Unlock()
+	for _, o := range sent {
+		o.returned()
+	}
+}
+
+// close ends the pair from this side.
+func (p *pair) close() {
+	p.closeOnce.Do(func() {
+		close(p.closed)
+		p.mu.Lock()
+		d := p.duplex
+		p.mu.Unlock()
+		if d != nil {
+			d.Close()
+		}
+		_ = p.conn.Close() // ends a meeting that has not come about
+	})
+}
+
+func (p *pair) dropSegments() {
+	p.mu.Lock()
+	segments := p.segments
+	p.segments = make(map[uint32]*segment)
+	p.mu.Unlock()
+	for _, seg := range segments {
+		seg.release()
+	}
+}
+
+// maxPeerSegments bounds the segments of a peer that are known: its stores', and
+// those that payloads have of their own.
+const maxPeerSegments = 4096
+
+// Segment implements duplex.Handler.
+func (p *pair) Segment(number uint32, mem *shmstore.Segment) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.segments[number] != nil || len(p.segments) >= maxPeerSegments {
+		mem.Close()
+		return fmt.Errorf("%w: segment %d came before, or is one of more than %d", wire.ErrProtocol, number, maxPeerSegments)
+	}
+	p.segments[number] = newSegment(mem)
+	close(p.come)
+	p.come = make(chan struct{})
+	return nil
+}
+
+// Forget implements duplex.Handler.
+func (p *pair) Forget(number uint32) {
+	p.mu.Lock()
+	seg := p.segments[number]
+	delete(p.segments, number)
+	p.mu.Unlock()
+	if seg != nil {
+		seg.release()
+	}
+}

@@ -1,0 +1,205 @@
+package bus
+
+import (
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/internal/duplex"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// outgoing is a delivery that was sent and that has not been given back.
+type outgoing struct {
+	d        *Delivery
+	returned func()
+	own      uint32 // the segment that was offered for it alone; 0: none
+	kept     bool   // it is finished, and its payload is still needed
+}
+
+// queue sends an answer, or a word on a stream. That the peer is gone is for
+// run to find out.
+func (p *pair) queue(m wire.Message) {
+	if d := p.connection(); d != nil {
+		_ = d.Send(m)
+	}
+}
+
+func (p *pair) connection() *duplex.Duplex {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.duplex
+}
+
+// put sends a delivery to the peer. When it is returned, nobody needs its
+// payload any more. To a peer that is gone everything is returned at once: the
+// host ends the request.
+func (p *pair) put(to *route, d *Delivery, returned func()) error {
+	m := &wire.Deliver{
+		Source: to.source, Edge: to.edge, Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
+		Seq: d.Seq, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
+	}
+	if d.EOS {
+		m.Flags |= wire.FlagLast
+	}
+	o := &outgoing{d: d, returned: returned}
+	at, err := d.place(int(p.link.welcome.InlineBytes))
+	if err != nil {
+		return err
+	}
+	defer at.release() // the peer has it mapped, or will not
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		go returned() // not under the locks of whoever sends
+		return nil
+	}
+	if at.seg == nil {
+		m.Flags |= wire.FlagInline
+		m.Payload = d.Bytes()
+	} else {
+		if m.Segment, err = p.offerTo(at); err != nil {
+			return err
+		}
+		m.Offset = at.offset
+		if at.own {
+			o.own = m.Segment
+		}
+	}
+	p.last++
+	m.Delivery = p.last
+	p.sent[m.Delivery] = o
+	faultpoint.Hit("node-before-direct")
+	if err := p.duplex.Send(m); err != nil {
+		if p.hungUp() {
+			return nil // and end returns it
+		}
+		delete(p.sent, m.Delivery)
+		return fmt.Errorf("deliver to %s: %w", p.describe(), err)
+	}
+	faultpoint.Hit("node-direct")
+	return nil
+}
+
+// hungUp reports whether the peer has ended the connection.
+func (p *pair) hungUp() bool { return p.duplex.Gone() }
+
+// offerTo, with mu held, tells the peer of a segment unless it knows it.
+func (p *pair) offerTo(at place) (uint32, error) {
+	if number, known := p.offers[at.seg]; known && !at.own {
+		return number, nil
+	}
+	p.offer++
+	if !at.own {
+		p.offers[at.seg] = p.offer
+	}
+	if err := p.duplex.Offer(p.offer, at.seg.mem); err != nil && !p.hungUp() {
+		return 0, fmt.Errorf("offer memory to %s: %w", p.describe(), err)
+	}
+	return p.offer, nil
+}
+
+// Message implements duplex.Handler.
+func (p *pair) Message(m wire.Message) error {
+	switch m := m.(type) {
+	case *wire.Deliver:
+		return p.deliver(m)
+	case *wire.Finish:
+		return p.finished(m)
+	case *wire.Release:
+		return p.released(m.Delivery)
+	case *wire.Streamed:
+		if a := p.link.arrivals(m.Source); a != nil {
+			return a.streamed(m.Edge, m.Deliveries)
+		}
+		return nil // it is over here
+	}
+	return fmt.Errorf("%w: %v from a peer", wire.ErrProtocol, m.Kind())
+}
+
+// deliver hands a delivery to whom it is for.
+func (p *pair) deliver(m *wire.Deliver) error {
+	d, err := newFed(m, p, p.segment)
+	if err != nil {
+		return err
+	}
+	faultpoint.Hit("node-delivered-direct")
+	a := p.link.arrivals(m.Source)
+	if a == nil {
+		d.discard() // its request is over, which the peer learns
+		return nil
+	}
+	return a.direct(p, m.Edge, d)
+}
+
+// segment finds a segment of the peer's, and waits for one that is on its way.
+func (p *pair) segment(number uint32) *segment {
+	for {
+		p.mu.Lock()
+		seg, come := p.segments[number], p.come
+		p.mu.Unlock()
+		if seg != nil {
+			return seg
+		}
+		select {
+		case <-come:
+		case <-p.duplex.Listening():
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return p.segments[number]
+		case <-p.closed:
+			return nil
+		}
+	}
+}
+
+// finished is told that the work on a delivery is done. The payload may be
+// needed beyond that.
+func (p *pair) finished(m *wire.Finish) error {
+	keep := m.Flags&wire.FinishKeep != 0
+	p.mu.Lock()
+	o := p.sent[m.Delivery]
+	if o == nil || o.kept {
+		p.mu.Unlock()
+		return fmt.Errorf("%w: delivery %d is not the peer's to finish", wire.ErrProtocol, m.Delivery)
+	}
+	var credit uint64
+	if keep { // not finished, so that nobody else looks at its credit
+		o.kept = true
+		credit, o.d.credit = o.d.credit, 0
+	}
+	p.mu.Unlock()
+	if !keep {
+		p.giveBack(m.Delivery, o)
+	} else if credit != 0 {
+		o.d.flow.give(credit)
+	}
+	return nil
+}
+
+// released is told that a payload is not needed any more.
+func (p *pair) released(id uint32) error {
+	p.mu.Lock()
+	o := p.sent[id]
+	p.mu.Unlock()
+	if o == nil || !o.kept {
+		return fmt.Errorf("%w: the payload of delivery %d was not kept, or was released before", wire.ErrProtocol, id)
+	}
+	p.giveBack(id, o)
+	return nil
+}
+
+// giveBack ends a delivery that the peer needs no more.
+func (p *pair) giveBack(id uint32, o *outgoing) {
+	p.mu.Lock()
+	_, mine := p.sent[id]
+	delete(p.sent, id)
+	p.mu.Unlock()
+	if !mine {
+		return // this side has closed the pair
+	}
+	faultpoint.Hit("node-direct-returned")
+	o.returned()
+	if o.own != 0 {
+		_ = p.duplex.Forget(o.own) // a peer that is gone forgets everything
+	}
+}

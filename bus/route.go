@@ -1,0 +1,92 @@
+package bus
+
+import (
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// routes say where the deliveries go that a task of this process emits, or that
+// are the inputs of a request it submitted: to the host, until that says of an
+// edge that they go to another node.
+type routes struct {
+	link   *link
+	source uint32 // as the host knows it
+
+	mu    sync.Mutex
+	edges []outgoingEdge
+}
+
+// outgoingEdge is one edge of a source.
+type outgoingEdge struct {
+	next  uint64 // the sequence behind the last delivery
+	to    *route // nil: through the host
+	ended bool   // the host knows how long the stream was
+}
+
+// route leads to a task of another node, or to a request that it submitted.
+type route struct {
+	pair   *pair
+	source uint32 // as the peer knows them
+	edge   uint16
+
+	deliveries, bytes uint64 // that went this way
+}
+
+func newRoutes(l *link, source uint32, edges int) *routes {
+	return &routes{link: l, source: source, edges: make([]outgoingEdge, edges)}
+}
+
+// open has the deliveries of an edge go to another node from now on.
+func (rs *routes) open(edge uint16, to *route) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if e := &rs.edges[edge]; e.to == nil && !e.ended {
+		e.to = to
+	}
+}
+
+// put sends a delivery on its way. The calls for one edge come one after the
+// other. When it is returned, nobody needs its payload any more.
+func (rs *routes) put(d *Delivery, edge int, returned func()) error {
+	rs.mu.Lock()
+	e := &rs.edges[edge]
+	e.next = d.Seq + 1
+	to := e.to
+	if to != nil {
+		to.deliveries++
+		to.bytes += uint64(len(d.Bytes()))
+	}
+	rs.mu.Unlock()
+	if to == nil {
+		return rs.link.put(rs.source, d, edge, returned)
+	}
+	last := d.EOS
+	err := to.pair.put(to, d, returned)
+	if last && err == nil {
+		rs.end(edge)
+	}
+	return err
+}
+
+// end tells host and peer how long a stream was of which a part went to the
+// peer.
+func (rs *routes) end(edge int) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	e := &rs.edges[edge]
+	if e.ended || e.to == nil || e.to.deliveries == 0 {
+		e.ended = true
+		return
+	}
+	e.ended = true
+	e.to.pair.queue(&wire.Streamed{Source: e.to.source, Edge: e.to.edge, Deliveries: e.next, Bytes: e.to.bytes})
+	rs.link.queue(&wire.Streamed{Source: rs.source, Edge: uint16(edge), Deliveries: e.next, Bytes: e.to.bytes})
+}
+
+// endAll ends all streams: nothing more is emitted.
+func (rs *routes) endAll() {
+	for edge := range rs.edges {
+		rs.end(edge)
+	}
+}
