@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -119,8 +120,10 @@ func (l *link) run() {
 		err = l.closing
 	}
 	l.err = fmt.Errorf("%w: %w", ErrHostGone, err)
-	questions, tasks, requests, out := l.questions, l.tasks, l.requests, l.out
-	l.questions, l.tasks, l.requests, l.out = nil, nil, nil, nil
+	questions, out := l.questions, l.out
+	l.questions, l.out = nil, nil
+	// Who goes on without the host is still found by what other nodes send.
+	tasks, requests := maps.Clone(l.tasks), maps.Clone(l.requests)
 	l.mu.Unlock()
 	_ = l.conn.Close()
 	_ = l.sender.Close()

@@ -25,7 +25,8 @@ type upstream struct {
 	mu        sync.Mutex
 	posting   *posting // once the host's stage has the request
 	asked     bool     // the stage waits for the end
-	completed bool     // it has come
+	overSaid  bool     // the host has completed the request
+	completed bool     // ... and all its results have come
 }
 
 // callerRequests is how many requests at a time, with full windows, the memory
@@ -254,6 +255,9 @@ func (up *upstream) over(o Outcome, err error) {
 		up.req.end(o, err)
 		return
 	}
+	up.mu.Lock()
+	up.overSaid = true
+	up.mu.Unlock()
 	up.in.over(up.complete)
 }
 
@@ -268,7 +272,15 @@ func (up *upstream) complete() {
 	}
 }
 
-func (up *upstream) hostGone(err error) { up.req.end(Failed, err) }
+// hostGone ends the request, unless the host has completed it.
+func (up *upstream) hostGone(err error) {
+	up.mu.Lock()
+	over := up.overSaid
+	up.mu.Unlock()
+	if !over {
+		up.req.end(Failed, err)
+	}
+}
 
 // leave ends what is open, gives everything back, and says goodbye. What this
 // process emitted stays readable for others: they have it mapped.
