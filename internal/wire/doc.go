@@ -19,6 +19,10 @@
 // the next message: that allocates nothing but new text. Append never keeps
 // the message, and allocates nothing when there is room.
 //
+// A connection speaks one version of the protocol, which [Negotiate] finds.
+// Append and Parse refuse the kinds that it does not have, and leave out the
+// fields; [Kind.Since] says which version added a kind.
+//
 // Each message is a struct. Its method fields lists its fields in the order of
 // the wire, once for both directions, so that writing and reading cannot
 // disagree. testdata/vectors.json holds messages in both forms, for clients in

@@ -23,7 +23,8 @@ type Header struct {
 // Append writes m behind b, for a peer that speaks the given version, and
 // returns the longer slice. descriptors is how many of them will travel with
 // the message. The text of an error that is longer than [MaxText] is cut; any
-// other broken bound is an error that is [CodeInvalid], and leaves b as it was.
+// other broken bound, and a kind that the version does not have, is an error
+// that is [CodeInvalid], and leaves b as it was.
 //
 // Append does not keep m. Whether b still fits into a packet is for the caller
 // to see: a message by itself always does.
@@ -70,14 +71,15 @@ func Next(packet []byte) (h Header, body, rest []byte, err error) {
 }
 
 // Parse reads the message behind a header that came from [Next], as the given
-// version has it. An error is [ErrProtocol].
+// version has it. An error is [ErrProtocol]; a kind that the version does not
+// have is one.
 func Parse(h Header, body []byte, version uint16) (Message, error) {
 	info := h.Kind.info()
 	if info == nil {
 		return nil, protocolError("%v: no message has this kind", h.Kind)
 	}
-	if info.since > version {
-		return nil, protocolError("%v: there is no such message in version %d, it came with %d", h.Kind, version, info.since)
+	if since := h.Kind.Since(); since > version {
+		return nil, protocolError("%v: there is no such message in version %d, it came with %d", h.Kind, version, since)
 	}
 	m := info.make()
 	if err := Decode(body, version, m); err != nil {
@@ -87,9 +89,9 @@ func Parse(h Header, body []byte, version uint16) (Message, error) {
 }
 
 // Decode reads a message into m, whose type the caller has chosen by the
-// header's kind. It sets every field of m; after an error, which is
-// [ErrProtocol], they mean nothing. Lists that m has are used again, all but
-// attributes.
+// header's kind: whether the version has it is for the caller to see. It sets
+// every field of m; after an error, which is [ErrProtocol], they mean nothing.
+// Lists that m has are used again, all but attributes.
 func Decode(body []byte, version uint16, m Message) error {
 	c := coder{reading: true, version: version, buf: body}
 	walk(m, &c)

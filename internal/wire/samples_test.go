@@ -27,6 +27,7 @@ func samples() []sample {
 	all = append(all, emittingSamples()...)
 	all = append(all, submittingSamples()...)
 	all = append(all, sample{name: "bye", message: &wire.Bye{}})
+	all = append(all, laneSamples()...)
 	for i := range all {
 		if all[i].version == 0 {
 			all[i].version = wire.Version
@@ -126,6 +127,8 @@ func servingSamples() []sample {
 		{name: "drain", message: &wire.Drain{}},
 		{name: "segment", descriptors: 1, message: &wire.Segment{Segment: 3, Bytes: 1 << 30}},
 		{name: "forget", message: &wire.Forget{Segment: 3}},
+		{name: "ended-somewhere", message: &wire.Ended{Task: 9, Code: wire.CodeInternal, Text: "no audio", Edge: "thinker->talker", Key: "chunk-5", Seq: math.MaxUint64}},
+		{name: "ended-version-2", version: 2, message: &wire.Ended{Task: 9, Code: wire.CodeInternal, Text: "no audio"}},
 	}
 }
 
@@ -162,6 +165,20 @@ func submittingSamples() []sample {
 		{name: "close-send", message: &wire.CloseSend{Source: 10}},
 		{name: "abort-request", message: &wire.AbortRequest{Source: 10, Text: "the caller hung up"}},
 		{name: "close", message: &wire.Close{Source: 10}},
+	}
+}
+
+func laneSamples() []sample {
+	return []sample{
+		{name: "lanes", message: &wire.Lanes{}},
+		{name: "introduce", descriptors: 2, message: &wire.Introduce{Peer: 4, PID: 4711, Lane: 0x1122334455667788, Side: 1, Name: "talker replica 0"}},
+		{name: "introduce-side-0", descriptors: 2, message: &wire.Introduce{Peer: math.MaxUint32, PID: math.MaxUint32, Lane: math.MaxUint64}},
+		{name: "expect", message: &wire.Expect{Source: 9, Edge: 1, Peer: 4}},
+		{name: "expecting", message: &wire.Expecting{Source: 9, Edge: 1}},
+		{name: "direct", message: &wire.Direct{Source: 9, Edge: 1, PeerEdge: 2, Peer: 4, PeerSource: 17}},
+		{name: "streamed", message: &wire.Streamed{Source: 9, Edge: 1, Deliveries: 1 << 40, Bytes: 1 << 50}},
+		{name: "streamed-nothing", message: &wire.Streamed{Source: 9}},
+		{name: "meet", descriptors: 2, message: &wire.Meet{Lane: 0x1122334455667788, Capacity: 1 << 20}},
 	}
 }
 
@@ -244,5 +261,10 @@ func malformedSamples(t *testing.T) []malformedSample {
 		{"payload-beyond-32-bits-signed", 2, with(deliver("", nil), key+4, 0xff, 0xff, 0xff, 0xff)},
 		{"payload-without-its-flag", 2, with(deliver("", nil), 18, 0)},
 		{"payload-of-another-size", 2, with(deliver("", nil), 56, 3)},
+		{"place-missing", 3, raw(wire.KindEnded, make([]byte, 8)...)},
+		{"place-cut-short", 3, raw(wire.KindEnded, make([]byte, 8+2+2+7)...)},
+		{"kind-of-a-later-version", 2, raw(wire.KindLanes)},
+		{"side-beyond", 3, with(encode(&wire.Introduce{}, 2), wire.HeaderSize+16, 2)},
+		{"segment-without-its-event", 3, with(encode(&wire.Meet{}, 2), 6, 1)},
 	}
 }

@@ -26,7 +26,7 @@ EDGE_OUT = wire.Edge("upper->caller", "")
 
 
 class FakeHost:
-    def __init__(self, inline_bytes: int = 512, version: int = 2) -> None:
+    def __init__(self, inline_bytes: int = 512, version: int = wire.VERSION_MAX) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.path = os.path.join(self.folder.name, "bus.sock")
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -5,8 +5,12 @@ packet. Bytes from outside never raise anything but `ProtocolError`. Nothing
 here touches a socket or a descriptor, and the functions share no state.
 
 Each class is registered with the layout of its body: `struct` formats for
-runs of numbers, and parts for what has a length of its own. The fields of the
-class take the values in order; reserved bytes (``x``) have no field.
+runs of numbers, and parts for what has a length of its own, or is not there in
+every version. The fields of the class take the values in order; reserved bytes
+(``x``) have no field.
+
+The messages of lanes between clients (64 to 70) are not here: this client does
+not say `lanes`, so for it they are kinds like any that there are none of.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from .errors import ProtocolError
 
 VERSION_MIN = 1
-VERSION_MAX = 2
+VERSION_MAX = 3
 MAGIC = 0x53554249_4E4D4F01
 
 MAX_PACKET_BYTES = 65_536
@@ -53,6 +57,7 @@ COMPLETED, FAILED, ABORTED, PAST_DEADLINE = 1, 2, 3, 4  # outcomes
 _header = struct.Struct("<IHBB")
 _u16 = struct.Struct("<H")
 _u32 = struct.Struct("<I")
+_u64 = struct.Struct("<Q")
 _edge_tail = struct.Struct("<IQB")
 _trace_head = struct.Struct("<16s8sB")
 
@@ -210,20 +215,42 @@ class _Edges:
 
 
 class _TracePart:
-    """Present from version 2 on."""
-
     __slots__ = ()
 
     def put(self, out: bytearray, value: Trace, version: int) -> None:
-        if version >= 2:
-            out += _trace_head.pack(value.trace_id, value.span_id, value.flags)
-            _trace_state.put(out, value.state, version)
+        out += _trace_head.pack(value.trace_id, value.span_id, value.flags)
+        _trace_state.put(out, value.state, version)
 
     def get(self, r: _Reader) -> Trace:
-        if r.version < 2:
-            return Trace()
         trace_id, span_id, flags = r.numbers(_trace_head)
         return Trace(trace_id, span_id, flags, _trace_state.get(r))
+
+
+class _U64:
+    __slots__ = ()
+
+    def put(self, out: bytearray, value: int, version: int) -> None:
+        out += _u64.pack(value)
+
+    def get(self, r: _Reader) -> int:
+        (value,) = r.numbers(_u64)
+        return int(value)
+
+
+class _Since:
+    """A part that is there from a version on. Before it is `absent()`, whatever was meant."""
+
+    __slots__ = ("version", "part", "absent")
+
+    def __init__(self, version: int, part: _Part, absent: Callable[[], Any]) -> None:
+        self.version, self.part, self.absent = version, part, absent
+
+    def put(self, out: bytearray, value: Any, version: int) -> None:
+        if version >= self.version:
+            self.part.put(out, value, version)
+
+    def get(self, r: _Reader) -> Any:
+        return self.part.get(r) if r.version >= self.version else self.absent()
 
 
 class _Puts:
@@ -258,7 +285,7 @@ _payload = _Bytes(MAX_INLINE_BYTES)
 _piece = _Bytes(MAX_PIECE_BYTES)
 _attrs = _AttrsPart()
 _edges = _Edges()
-_trace = _TracePart()
+_trace = _Since(2, _TracePart(), Trace)
 _puts = _Puts()
 
 
@@ -422,12 +449,15 @@ class End:
     task: int
 
 
-@_message(17, "IH", _text)
+@_message(17, "IH", _text, _Since(3, _name, str), _Since(3, _name, str), _Since(3, _U64(), int))
 @dataclass(slots=True)
 class Ended:
     task: int
     code: int = 0
     text: str = ""
+    edge: str = ""
+    key: str = ""
+    seq: int = 0
 
 
 @_message(18, "IB", _name, _name, _name, "Q", _text)
