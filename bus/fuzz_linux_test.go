@@ -49,7 +49,7 @@ func FuzzSession(f *testing.F) {
 			t.Fatal(err)
 		}
 		for _, packet := range [][]byte{
-			packet(&wire.Hello{VersionMin: 1, VersionMax: 2, PID: uint32(os.Getpid())}), p, packet(&wire.Bye{}),
+			packet(&wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.Version, PID: uint32(os.Getpid())}), p, packet(&wire.Bye{}),
 		} {
 			if conn.Send(packet, nil) != nil {
 				break // it was refused

@@ -445,7 +445,8 @@ func TestSenderEnds(t *testing.T) {
 	})
 }
 
-// TestSenderVersion sends one message in two versions.
+// TestSenderVersion sends one message in two versions, and one that only a later
+// version has.
 func TestSenderVersion(t *testing.T) {
 	a, b := pair(t)
 	s := newSender(t, a, SenderOptions{Version: 1})
@@ -467,6 +468,13 @@ func TestSenderVersion(t *testing.T) {
 	}
 	if sizes[1] >= sizes[2] {
 		t.Errorf("submit has %d bytes in version 1 and %d in version 2", sizes[1], sizes[2])
+	}
+	if err := s.Queue(&wire.Lanes{}); !errors.Is(err, wire.CodeInvalid) {
+		t.Errorf("Queue of a message that version 2 does not have: %v, want CodeInvalid", err)
+	}
+	s.SetVersion(3)
+	if err := s.Queue(&wire.Lanes{}); err != nil {
+		t.Errorf("Queue in version 3: %v", err)
 	}
 }
 
