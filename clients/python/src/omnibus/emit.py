@@ -7,11 +7,12 @@ how consumers hold a fast producer back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from . import codec, tensor, wire
-from .errors import Finished, PayloadError
+from .errors import Finished, HostError, PayloadError
 from .session import Session, Work
 from .tensor import Tensor
 
@@ -35,6 +36,39 @@ class Emitter:
                 return i
         known = ", ".join(repr(e.peer) for e in edges) or "none"
         raise LookupError(f"no edge goes to {to!r}; edges go to {known} ('' is the caller)")
+
+    # Which emission it was, for errors.
+
+    def _went_out(self, edge: int) -> None:
+        """An emission has its place in the stream. The lock is held."""
+
+    def _next_seq(self, edge: int) -> int | None:
+        """The place of the next emission on an edge, if that is known here. The lock is held."""
+        return None
+
+    def _ask_work(
+        self,
+        kind: type,
+        question: Callable[[int], wire.Message],
+        edge: int,
+        key: str,
+        accept: Callable[[Any, int | None], Any],
+        orphan: Callable[[Any], None] | None = None,
+    ) -> Work[Any]:
+        """Ask for an emission. An error says which one it was."""
+        try:
+            return (yield self._session.ask(kind, question, accept, orphan))
+        except HostError as e:
+            e.key = wire.cut_utf8(str(key).encode(errors="replace"), wire.MAX_NAME_BYTES).decode()
+            edges = self._out_edges()
+            if edge == wire.ALL_EDGES and len(edges) == 1:
+                edge = 0
+            if edge < len(edges):
+                with self._session.locked:
+                    seq = self._next_seq(edge)
+                if seq is not None:  # or the edge would be read with the sequence 0
+                    e.edge, e.seq = edges[edge].name, seq
+            raise
 
     def _emit_work(
         self,
@@ -71,9 +105,12 @@ class Emitter:
         last: bool,
     ) -> Work[None]:
         edge, flags, source = self._edge(to), wire.LAST if last else 0, self.number
-        yield self._session.ask(
+        yield from self._ask_work(
             wire.Emitted,
             lambda token: wire.Emit(token, source, delivery, edge, flags, number, key, attrs or {}, payload),
+            edge,
+            key,
+            lambda _m, _fd: self._went_out(edge),
         )
 
     def _forward_work(
@@ -82,9 +119,12 @@ class Emitter:
         """Pass the payload of a delivery on by reference."""
         edge, source = self._edge(to), self.number
         flags = wire.FORWARD | (wire.LAST if last else 0)
-        yield self._session.ask(
+        yield from self._ask_work(
             wire.Emitted,
             lambda token: wire.Emit(token, source, delivery, edge, flags, 0, key, attrs or {}, b""),
+            edge,
+            key,
+            lambda _m, _fd: self._went_out(edge),
         )
 
     def _tensor_work(
@@ -124,9 +164,11 @@ class Emitter:
             s.close_descriptor(granted[1])
             s.post(wire.Abort(granted[0].grant))
 
-        m, fd = yield s.ask(
+        m, fd = yield from self._ask_work(
             wire.Grant,
             lambda token: wire.Reserve(token, source, delivery, edge, number, size),
+            edge,
+            key,
             accept,
             orphan,
         )
@@ -144,7 +186,7 @@ class Emitter:
         except BaseException:
             s.tell_quietly(wire.Abort(m.grant))
             raise
-        return Buffer(s, m.grant, view[:size], key, attrs, last)
+        return Buffer(s, m.grant, view[:size], key, attrs, last, lambda: self._went_out(edge))
 
 
 class Buffer:
@@ -155,16 +197,24 @@ class Buffer:
     would see it.
     """
 
-    __slots__ = ("view", "size", "_session", "_grant", "_options")
+    __slots__ = ("view", "size", "_session", "_grant", "_options", "_went_out")
 
     def __init__(
-        self, s: Session, grant: int, view: memoryview, key: str, attrs: wire.Attrs | None, last: bool
+        self,
+        s: Session,
+        grant: int,
+        view: memoryview,
+        key: str,
+        attrs: wire.Attrs | None,
+        last: bool,
+        went_out: Callable[[], None],
     ) -> None:
         self.view = view  #: the memory to fill, writable
         self.size = len(view)
         self._session = s
         self._grant: int | None = grant
         self._options = (key, attrs, last)
+        self._went_out = went_out
 
     def send(
         self, n: int | None = None, *, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
@@ -177,7 +227,7 @@ class Buffer:
         k, a, end = self._options
         flags = wire.LAST if last or end else 0
         try:
-            self._session.tell(wire.Send(grant, n, flags, key or k, attrs or a or {}))
+            self._session.tell(wire.Send(grant, n, flags, key or k, attrs or a or {}), self._went_out)
         except BaseException:
             self._session.tell_quietly(wire.Abort(grant))
             raise

@@ -84,7 +84,15 @@ class Refused(HostGone):
 
 
 class HostError(OmnibusError):
-    """The host's answer to a question is no. The subclass says which."""
+    """The host's answer to a question is no. The subclass says which.
+
+    Of an emission, `edge`, `key` and `seq` say which it was, as far as that is known; `seq` says
+    nothing where `edge` is empty.
+    """
+
+    edge = ""
+    key = ""
+    seq = 0
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{text or 'no reason given'} ({code_name(code)})")

@@ -25,7 +25,7 @@ from . import wire
 from .client import Client, connect
 from .crew import Crew
 from .delivery import Delivery
-from .errors import Code, HostGone, OmnibusError, RequestOver
+from .errors import Code, HostError, HostGone, OmnibusError, RequestOver
 from .stages import StageFunction, choose, task_type
 from .task import BaseTask
 
@@ -36,7 +36,6 @@ HOST_GONE_STATUS = 69
 
 _END = object()  # in a task's inbox: its inputs have ended
 _UNHANDLED = object()  # in place of an output: the function has not been called yet
-_WELL = int(Code.OK), ""  # the verdict on a handler that raised nothing
 _REJOIN_FIRST_SECONDS, _REJOIN_MOST_SECONDS = 0.05, 2.0
 
 
@@ -202,6 +201,19 @@ class _Runner:
         await asyncio.gather(*jobs, return_exceptions=True)
 
 
+class _Verdict(NamedTuple):
+    """What the host is told of a handler: what went wrong, and at which emission, if it was one."""
+
+    code: int = Code.OK
+    text: str = ""
+    edge: str = ""
+    key: str = ""
+    seq: int = 0
+
+
+_WELL = _Verdict()  # of a handler that raised nothing
+
+
 class _Item(NamedTuple):
     """What is to be done for a task: deliveries, and what a batch's function has made of them."""
 
@@ -308,7 +320,7 @@ class _Served:
                 verdict = self.verdict(task, e)
             finally:
                 task._current = 0
-        self.finish(parts, *verdict)
+        self.finish(parts, verdict)
 
     def handle_end(self, task: BaseTask) -> None:
         verdict = _WELL
@@ -318,7 +330,7 @@ class _Served:
                 self.emit_all(task, end(task), False)
         except Exception as e:
             verdict = self.verdict(task, e)
-        self.answer_end(task, *verdict)
+        self.answer_end(task, verdict)
 
     def emit_all(self, task: Any, out: Any, last: bool) -> None:
         if inspect.isgenerator(out):
@@ -357,16 +369,16 @@ class _Served:
                     return
                 item = task._inbox.popleft()
             if item is _END:
-                self.answer_end(task, *await self.attempt(task, self.ahandle_end(task)))
+                self.answer_end(task, await self.attempt(task, self.ahandle_end(task)))
                 continue
             verdict = _WELL
             if not all(d.bare for d in item.parts):
                 task._current = item.parts[-1].number
                 verdict = await self.attempt(task, self.ahandle(task, *item))
                 task._current = 0
-            self.finish(item.parts, *verdict)
+            self.finish(item.parts, verdict)
 
-    async def attempt(self, task: BaseTask, work: Any) -> tuple[int, str]:
+    async def attempt(self, task: BaseTask, work: Any) -> _Verdict:
         """Run a handler so that the end of its request cancels it, and no more."""
         job = asyncio.ensure_future(work)
         with self.session.locked:
@@ -446,26 +458,27 @@ class _Served:
 
     def fail_batch(self, batch: list[tuple[BaseTask, list[Delivery]]], e: Exception) -> None:
         for task, parts in batch:
-            self.finish(parts, *self.verdict(task, e))
+            self.finish(parts, self.verdict(task, e))
 
-    def finish(self, parts: list[Delivery], code: int, text: str) -> None:
+    def finish(self, parts: list[Delivery], v: _Verdict) -> None:
         with self.session.locked:
             for d in parts:
-                if not d._kept or code != Code.OK:
-                    d._finish(code, text)
+                if not d._kept or v.code != Code.OK:
+                    d._finish(v.code, v.text)  # the host knows the delivery
 
-    def answer_end(self, task: BaseTask, code: int, text: str) -> None:
+    def answer_end(self, task: BaseTask, v: _Verdict) -> None:
         with self.session.locked:
-            task._answer_end(code, text)
+            task._answer_end(*v)
 
-    def verdict(self, task: BaseTask, failure: Exception) -> tuple[int, str]:
+    def verdict(self, task: BaseTask, failure: Exception) -> _Verdict:
         """What a handler's error means for the request."""
         if isinstance(failure, HostGone) and self.session.error is not None:
-            return Code.CLOSING, str(failure)
+            return _Verdict(Code.CLOSING, str(failure))
         if task.aborted or isinstance(failure, RequestOver):
-            return Code.OVER, str(failure)
+            return _Verdict(Code.OVER, str(failure))
         log.error("stage %s, request %d", task.stage, task.request, exc_info=failure)
-        return Code.INTERNAL, error_text(failure)
+        where = (failure.edge, failure.key, failure.seq) if isinstance(failure, HostError) else ("", "", 0)
+        return _Verdict(Code.INTERNAL, error_text(failure), *where)
 
 
 def error_text(e: BaseException) -> str:

@@ -355,12 +355,14 @@ class Session:
         if self.error is None and not self._unheard:
             self._outbox.append(wire.encode(m, self.welcome.version))
 
-    def tell(self, m: wire.Message) -> None:
-        """Send a message that has no answer."""
+    def tell(self, m: wire.Message, then: Callable[[], None] | None = None) -> None:
+        """Send a message that has no answer. `then` is called with the lock held."""
         with self.locked:
             if self.error is not None:
                 raise again(self.error)
             self.post(m)
+            if then is not None:
+                then()
 
     def tell_quietly(self, m: wire.Message) -> None:
         """tell, when it does not matter any more if the host is gone."""

@@ -75,7 +75,7 @@ class BaseTask(Emitter):
 
     __slots__ = (
         "number", "request", "attempt", "deadline", "trace", "state", "over",
-        "_session", "_stage", "_parts", "_held", "_current", "_ending", "_inbox", "_busy", "_job", "_made",
+        "_session", "_stage", "_parts", "_held", "_current", "_sent", "_ending", "_inbox", "_busy", "_job", "_made",
         "__weakref__",
     )  # fmt: skip
 
@@ -92,6 +92,7 @@ class BaseTask(Emitter):
         self._parts: list[Delivery] = []
         self._held = 0  # deliveries not finished
         self._current = 0  # the delivery that is being handled
+        self._sent = [0] * len(stage.outputs)  # how much went out, by edge
         self._ending = False
         # The consumer's own:
         self._inbox: deque[Any] = deque()
@@ -116,6 +117,14 @@ class BaseTask(Emitter):
 
     def _out_edges(self) -> list[wire.Edge]:
         return self._stage.outputs
+
+    def _went_out(self, edge: int) -> None:
+        for i in range(len(self._sent)) if edge == wire.ALL_EDGES else (edge,):
+            self._sent[i] += 1
+
+    def _next_seq(self, edge: int) -> int | None:
+        # Of a stage without state other replicas may emit for the request, too.
+        return self._sent[edge] if self._stage.per_request else None
 
     def _emit_for(self, delivery: int, value: Any, **options: Any) -> Any:
         raise NotImplementedError
@@ -162,10 +171,10 @@ class BaseTask(Emitter):
         self._stage._consumer.news()
         self._session.notify()
 
-    def _answer_end(self, code: int, text: str) -> None:
+    def _answer_end(self, code: int, text: str, edge: str = "", key: str = "", seq: int = 0) -> None:
         """Answer `end`. The lock is held."""
         self._ending = False
-        self._session.post(wire.Ended(self.number, code, text))
+        self._session.post(wire.Ended(self.number, code, text, edge, key, seq))
         self._forget()
 
     @property
