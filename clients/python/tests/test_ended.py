@@ -6,6 +6,7 @@ import gc
 import os
 import unittest
 from collections.abc import Iterator
+from typing import Any
 
 from fakehost import EDGE_OUT, deliver
 from test_stage import StageCase

@@ -74,6 +74,10 @@ class VectorTest(unittest.TestCase):
         self.assertEqual(kinds, set(wire._by_kind))
         self.assertEqual(older, set(LATER_FIELDS))
 
+    def test_the_newest_version_is_spoken(self) -> None:
+        versions = {v["version"] for v in load("vectors.json")}
+        self.assertEqual((min(versions), max(versions)), (wire.VERSION_MIN, wire.VERSION_MAX))
+
     def test_kinds_that_are_not_for_this_client(self) -> None:
         refused = set()
         for v in load("vectors.json"):
