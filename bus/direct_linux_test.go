@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -112,5 +113,65 @@ func TestManyStreams(t *testing.T) {
 	}
 	for range requests {
 		<-done
+	}
+}
+
+// forwarding passes on what comes, by reference.
+func forwarding(name string) bus.StageSpec {
+	return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
+}
+
+// payloadSegments counts the segments that payloads have of their own, mapped
+// here.
+func payloadSegments(t *testing.T) int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Count(maps, []byte("memfd:payload"))
+}
+
+// TestForwardedPastTheHost: a payload that stages pass on unread lies where the
+// caller put it, all the way.
+func TestForwardedPastTheHost(t *testing.T) {
+	h := host(t, linear(forwarding("a"), forwarding("b")), bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	const deliveries = 500
+	r, err := n.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for i := range deliveries {
+			if err := r.Input(t.Context()).EmitBytes(block(i, 5000)); err != nil {
+				t.Errorf("send %d: %v", i, err)
+				return
+			}
+		}
+		if err := r.CloseSend(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	copies := 0
+	for i := range deliveries {
+		d, err := r.Recv(t.Context())
+		if err != nil {
+			t.Fatalf("result %d: %v", i, err)
+		}
+		if want := block(i, 5000); !bytes.Equal(d.Bytes(), want) {
+			t.Fatalf("result %d begins with %v", i, d.Bytes()[:8])
+		}
+		copies = max(copies, payloadSegments(t))
+		if err := d.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantDirect(t, h.bus, deliveries)
+	if copies > 0 {
+		t.Errorf("%d payloads at a time were copied", copies)
 	}
 }

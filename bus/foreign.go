@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -18,7 +19,11 @@ type foreign struct {
 	refs   atomic.Int32
 	free   func() // called once, when nobody needs the payload any more
 
-	delivery uint32 // as a node's host knows it; 0: it is not the host's
+	// In a node: who gave it, by which number, and whether that knows that the
+	// payload is passed on.
+	from feeder
+	id   uint32
+	lent atomic.Bool
 }
 
 func (p *foreign) retain(n int) { p.refs.Add(int32(n)) }
@@ -30,6 +35,29 @@ func (p *foreign) release() {
 			p.seg.release()
 		}
 	}
+}
+
+// lend tells whoever gave the payload that others may read it when this process
+// is dead. It reports false if that is not certain to be heard, or if there is
+// nobody to be told: the payload must not be passed on then.
+func (p *foreign) lend() bool {
+	if p == nil || p.seg == nil || p.from == nil {
+		return false
+	}
+	if !p.lent.Load() {
+		if !p.from.tell(&wire.Lent{Delivery: p.id}) {
+			return false
+		}
+		p.lent.Store(true)
+	}
+	return true
+}
+
+// stranded reports whether the payload was passed on by a process that leaves
+// before those that read it are done. It does not learn any more when that is:
+// the payload is not its to give back.
+func (p *foreign) stranded() bool {
+	return p != nil && p.from != nil && p.lent.Load() && p.from.leaving()
 }
 
 // segment is shared memory that payloads lie in and that can be passed on to

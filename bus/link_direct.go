@@ -57,6 +57,15 @@ func (l *link) direct(m *wire.Direct) error {
 	return nil
 }
 
+// clearedOf is told that nobody reads any more what a node had, which is gone.
+func (l *link) clearedOf(node uint32) {
+	for _, p := range l.pairs() {
+		if p.node == node {
+			p.clearOnce.Do(func() { close(p.cleared) })
+		}
+	}
+}
+
 // peerGone tells whoever expected something from a node that is gone.
 func (l *link) peerGone(p *pair, died bool, cause error) {
 	l.mu.Lock()

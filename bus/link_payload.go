@@ -22,6 +22,11 @@ type fed struct {
 type feeder interface {
 	// queue sends an answer. It does not wait, and may be called under locks.
 	queue(m wire.Message)
+	// tell is queue for what must have been sent when it returns: it reports
+	// whether it was.
+	tell(m wire.Message) bool
+	// leaving reports whether this process says goodbye.
+	leaving() bool
 }
 
 // number is what the host calls the delivery; 0: it does not know it.
@@ -69,10 +74,15 @@ func (f *fed) tell(p *foreign, stays bool) {
 	if f.err != nil {
 		m.Code, m.Text = wire.CodeInternal, f.err.Error()
 	}
-	if stays {
+	if stays || p.stranded() {
 		m.Flags |= wire.FinishKeep
-		id, from := f.id, f.from
-		p.free = func() { from.queue(&wire.Release{Delivery: id}) }
+		id, free := f.id, p.free
+		p.free = func() {
+			free()
+			if !p.stranded() {
+				p.from.queue(&wire.Release{Delivery: id})
+			}
+		}
 	}
 	if f.open != nil {
 		f.open.Add(-1)
@@ -84,15 +94,11 @@ func (f *fed) tell(p *foreign, stays bool) {
 
 // receive makes a delivery of a message from the host.
 func (l *link) receive(m *wire.Deliver) (*Delivery, error) {
-	d, err := newFed(m, l, func(number uint32) *segment {
+	return newFed(m, l, func(number uint32) *segment {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.segments[number]
 	})
-	if err == nil && d.foreign != nil {
-		d.foreign.delivery = m.Delivery
-	}
-	return d, err
 }
 
 // newFed makes a delivery of a message. find knows the segments of whoever sent
@@ -119,6 +125,7 @@ func newFed(m *wire.Deliver, from feeder, find func(number uint32) *segment) (*D
 		return nil, fmt.Errorf("%w: delivery %d has %d bytes at %d of a segment of %d", wire.ErrProtocol, m.Delivery, m.Size, m.Offset, size)
 	}
 	d.foreign = seg.payload(int64(m.Offset), int(m.Size), func() {})
+	d.foreign.from, d.foreign.id = from, m.Delivery
 	d.Inline = d.foreign.data
 	return d, nil
 }
@@ -127,11 +134,12 @@ func newFed(m *wire.Deliver, from feeder, find func(number uint32) *segment) (*D
 type place struct {
 	seg    *segment // nil: in the message
 	offset uint64
-	own    bool // the segment is for this payload alone, and a reference to it the caller's
+	own    bool // the segment is for this payload alone
+	made   bool // a reference to it is the caller's
 }
 
 func (at place) release() {
-	if at.own {
+	if at.made {
 		at.seg.release()
 	}
 }
@@ -148,16 +156,20 @@ func (d *Delivery) place(inlineBytes int) (place, error) {
 		if err != nil {
 			return place{}, fmt.Errorf("payload of %d bytes: %w", len(p), err)
 		}
-		return place{seg: large, own: true}, nil
+		return place{seg: large, own: true, made: true}, nil
 	case !d.Handle.IsZero():
 		return place{seg: d.flow.req.bus.shared, offset: d.Handle.Offset}, nil
 	}
-	// The store had no room in one piece, or it lies in memory of others.
+	if p := d.foreign; p.lend() {
+		// In a store's arena nothing begins at 0: there is a header before it.
+		return place{seg: p.seg, offset: uint64(p.offset), own: p.offset == 0}, nil
+	}
+	// The store had no room in one piece.
 	own, err := ownSegment(p)
 	if err != nil {
 		return place{}, fmt.Errorf("payload of %d bytes: %w", len(p), err)
 	}
-	return place{seg: own.seg, own: true}, nil
+	return place{seg: own.seg, own: true, made: true}, nil
 }
 
 // put sends the payload of d for a source of the host's. When it is returned,
@@ -172,9 +184,9 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 	}
 	var at place
 	var err error
-	if d.foreign != nil && d.foreign.delivery != 0 && len(d.Bytes()) > int(l.welcome.InlineBytes) {
+	if d.foreign != nil && d.foreign.from == feeder(l) && len(d.Bytes()) > int(l.welcome.InlineBytes) {
 		m.Flags |= wire.FlagForward
-		m.Delivery = d.foreign.delivery
+		m.Delivery = d.foreign.id
 	} else if at, err = d.place(int(l.welcome.InlineBytes)); err != nil {
 		return err
 	}

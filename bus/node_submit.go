@@ -356,3 +356,15 @@ func (l *link) closeCaller(ctx context.Context) error {
 func (l *link) idle(context.Context) { l.busy.Wait() }
 
 func (l *link) queue(m wire.Message) { _ = l.sender.Queue(m) } // the reader notices a host that is gone
+
+// tell implements feeder.
+func (l *link) tell(m wire.Message) bool {
+	return l.sender.Queue(m) == nil && l.sender.Backlog() == 0
+}
+
+// leaving implements feeder.
+func (l *link) leaving() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closing != nil
+}

@@ -3,7 +3,9 @@ package bus
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/duplex"
@@ -25,6 +27,9 @@ type pair struct {
 	closed    chan struct{} // this side ends it
 	closeOnce sync.Once
 	ended     chan struct{} // nothing comes any more
+	cleared   chan struct{} // nobody reads any more what was lent to the peer
+	clearOnce sync.Once
+	borrowed  atomic.Int64 // payloads that it gave, and 1 until nothing comes any more
 
 	mu       sync.Mutex // comes after a flow's and an arrivals'
 	duplex   *duplex.Duplex
@@ -51,9 +56,10 @@ func (l *link) meet(m *wire.Introduce, fds []int) error {
 		return err
 	}
 	p := &pair{
-		link: l, node: m.Peer, name: m.Name, proc: proc, conn: conn, closed: make(chan struct{}), ended: make(chan struct{}),
+		link: l, node: m.Peer, name: m.Name, proc: proc, conn: conn, closed: make(chan struct{}), ended: make(chan struct{}), cleared: make(chan struct{}),
 		segments: make(map[uint32]*segment), come: make(chan struct{}), offers: make(map[*segment]uint32), sent: make(map[uint32]*outgoing),
 	}
+	p.borrowed.Store(1)
 	l.mu.Lock()
 	pairs := l.senders
 	if m.Peer == l.welcome.Node && m.Side == 1 {
@@ -72,7 +78,7 @@ func (l *link) meet(m *wire.Introduce, fds []int) error {
 		_ = proc.Close() // nobody has seen it
 		return nil
 	}
-	go p.run(m.Lane, m.Side)
+	go p.run(m.Lane, m.Side, m.Version)
 	return nil
 }
 
@@ -85,9 +91,9 @@ func (p *pair) describe() string {
 }
 
 // run meets the peer and handles what it sends until it is gone.
-func (p *pair) run(lane uint64, side uint8) {
+func (p *pair) run(lane uint64, side uint8, version uint16) {
 	defer p.proc.Close() //nolint:errcheck // a watch holds nothing that could be lost
-	d, err := duplex.Meet(p.conn, lane, side, duplex.Options{})
+	d, err := duplex.Meet(p.conn, lane, side, duplex.Options{Version: version})
 	if err == nil {
 		p.begin(d)
 		stop := make(chan struct{})
@@ -140,15 +146,26 @@ func (p *pair) end(cause error) {
 	p.waiting = nil
 	p.mu.Unlock()
 	close(p.ended)
+	p.unborrow() // what is here already is still counted
 	died, closed := p.awaitDeath()
 	if !closed {
 		p.link.peerGone(p, died, fmt.Errorf("deliveries from %s: %w", p.describe(), cause))
 	}
-	if !died && !closed {
+	dead := p.proc.Done()
+	for died || !closed {
+		if died { // what it has passed on may be read by others
+			p.returnSent(func(o *outgoing) bool { return !o.lent })
+			dead = nil
+		}
 		select {
-		case <-p.proc.Done():
+		case <-dead:
+			died = true
+			continue
+		case <-p.cleared:
+		case <-p.link.done: // there is nobody to say so, and all requests are over
 		case <-p.closed:
 		}
+		break
 	}
 	p.returnAll()
 }
@@ -169,12 +186,21 @@ func (p *pair) awaitDeath() (died, closed bool) {
 }
 
 // returnAll takes all that was sent for given back.
-func (p *pair) returnAll() {
+func (p *pair) returnAll() { p.returnSent(func(*outgoing) bool { return true }) }
+
+// returnSent takes a part of it for given back.
+func (p *pair) returnSent(which func(*outgoing) bool) {
+	var back []*outgoing
 	p.mu.Lock()
-	sent := p.sent
-	p.sent = make(map[uint32]*outgoing)
+	maps.DeleteFunc(p.sent, func(_ uint32, o *outgoing) bool {
+		mine := which(o)
+		if mine {
+			back = append(back, o)
+		}
+		return mine
+	})
 	p.mu.Unlock()
-	for _, o := range sent {
+	for _, o := range back {
 		o.returned()
 	}
 }

@@ -14,6 +14,7 @@ type outgoing struct {
 	returned func()
 	own      uint32 // the segment that was offered for it alone; 0: none
 	kept     bool   // it is finished, and its payload is still needed
+	lent     bool   // the peer passes it on: others may read it when the peer is dead
 }
 
 // queue sends an answer, or a word on a stream. That the peer is gone is for
@@ -23,6 +24,15 @@ func (p *pair) queue(m wire.Message) {
 		_ = d.Send(m)
 	}
 }
+
+// tell implements feeder.
+func (p *pair) tell(m wire.Message) bool {
+	d := p.connection()
+	return d != nil && d.TrySend(m) == nil
+}
+
+// leaving implements feeder.
+func (p *pair) leaving() bool { return p.link.leaving() }
 
 func (p *pair) connection() *duplex.Duplex {
 	p.mu.Lock()
@@ -107,6 +117,8 @@ func (p *pair) Message(m wire.Message) error {
 		return p.finished(m)
 	case *wire.Release:
 		return p.released(m.Delivery)
+	case *wire.Lent:
+		return p.lent(m.Delivery)
 	case *wire.Streamed:
 		if a := p.link.arrivals(m.Source); a != nil {
 			return a.streamed(m.Edge, m.Deliveries)
@@ -121,6 +133,10 @@ func (p *pair) deliver(m *wire.Deliver) error {
 	d, err := newFed(m, p, p.segment)
 	if err != nil {
 		return err
+	}
+	if d.foreign != nil {
+		p.borrowed.Add(1)
+		d.foreign.free = p.unborrow
 	}
 	faultpoint.Hit("node-delivered-direct")
 	a := p.link.arrivals(m.Source)
@@ -174,6 +190,26 @@ func (p *pair) finished(m *wire.Finish) error {
 		o.d.flow.give(credit)
 	}
 	return nil
+}
+
+// lent is told that the peer passes a payload on by reference.
+func (p *pair) lent(id uint32) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := p.sent[id]
+	if o == nil {
+		return fmt.Errorf("%w: delivery %d is not the peer's to pass on", wire.ErrProtocol, id)
+	}
+	o.lent = true
+	return nil
+}
+
+// unborrow counts a payload less that lies in memory which the peer gave. After
+// the last one, when the peer is gone, the host is told.
+func (p *pair) unborrow() {
+	if p.borrowed.Add(-1) == 0 {
+		p.link.queue(&wire.Clear{Peer: p.node})
+	}
 }
 
 // released is told that a payload is not needed any more.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -65,8 +64,7 @@ type Server struct {
 	sources  atomic.Uint32
 	refusing atomic.Bool // no new requests
 
-	pairsMu sync.Mutex         // comes after a session's
-	pairs   map[[2]uint32]bool // nodes that were introduced, the lower number first
+	circle circle // who was introduced to whom
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
@@ -91,7 +89,7 @@ func (b *Bus) Listen(path string, opts ListenOptions) (*Server, error) {
 	}
 	s := &Server{
 		bus: b, opts: opts, ln: ln, epoch: newEpoch(), log: b.opts.Logger, arena: newSegment(mem),
-		sessions: make(map[*session]struct{}), pairs: make(map[[2]uint32]bool), done: make(chan struct{}),
+		sessions: make(map[*session]struct{}), done: make(chan struct{}),
 	}
 	s.wg.Add(2)
 	go s.accept()
@@ -243,11 +241,8 @@ func (s *Server) live() []*session {
 
 func (s *Server) forget(sess *session) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(s.sessions, sess)
-	s.mu.Unlock()
-	s.pairsMu.Lock()
-	defer s.pairsMu.Unlock()
-	maps.DeleteFunc(s.pairs, func(pair [2]uint32, _ bool) bool { return pair[0] == sess.node || pair[1] == sess.node })
 }
 
 // retireSegment tells everybody that nothing new will lie in a segment.

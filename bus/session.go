@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/peer"
@@ -31,6 +32,7 @@ type session struct {
 
 	ctx     context.Context // ends with the session
 	cancel  context.CancelCauseFunc
+	reads   atomic.Int64   // payloads that it put and that somebody needs
 	wg      sync.WaitGroup // goroutines that work for the client
 	working sync.WaitGroup // of those, the ones that do what it has said
 
@@ -63,6 +65,7 @@ type held struct {
 	at   time.Time
 	told *told // the segment it lies in; nil: inline
 
+	lent      bool // the client passes the payload on
 	finishing bool // the client has said so
 	released  bool // ... and that its payload may go
 }
@@ -72,6 +75,7 @@ type held struct {
 type kept struct {
 	payload *payload
 	told    *told
+	lent    bool // the client passes it on
 }
 
 // told is a segment that the client has been given.
@@ -251,6 +255,10 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		return s.expecting(m)
 	case *wire.Streamed:
 		return s.streamed(m)
+	case *wire.Lent:
+		return s.lent(m.Delivery)
+	case *wire.Clear:
+		s.srv.circle.clear(s.node, m.Peer)
 	case *wire.Emit:
 		return s.emit(m)
 	case *wire.Arena:

@@ -1,14 +1,9 @@
 package bus
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"slices"
 
-	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
-	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -37,7 +32,7 @@ func (s *session) straighten(to *source, d *Delivery, edge int) *directFlow {
 	if df.out < 0 || from.emitter.out.req != f.req || !f.edge.once() || !s.canLane() || !from.sess.canLane() {
 		return nil
 	}
-	if !f.direct.CompareAndSwap(nil, df) || !s.srv.introduce(from.sess, s) {
+	if !f.direct.CompareAndSwap(nil, df) || !s.srv.circle.introduce(from.sess, s) {
 		return nil
 	}
 	return df
@@ -57,34 +52,6 @@ func (e *edge) once() bool {
 		return st == nil || (st.remote != nil && st.remote.sticky() && !st.spec.Replay && (st.spec.State == StateRequest || st.spec.Attempts == 0))
 	}
 	return e.spec.Policy != DropOldest && e.spec.Fault == nil && ends(e.from) && ends(e.to) && (e.to == nil || !e.to.spec.Remote.Join)
-}
-
-// introduce makes two nodes known to each other, unless they are. It reports
-// false if that is not possible.
-func (s *Server) introduce(a, b *session) bool {
-	if a.node > b.node {
-		a, b = b, a
-	}
-	s.pairsMu.Lock()
-	defer s.pairsMu.Unlock()
-	key := [2]uint32{a.node, b.node}
-	if done, known := s.pairs[key]; known {
-		return done
-	}
-	ends, err := peer.Sockets()
-	s.pairs[key] = err == nil
-	if err != nil {
-		s.log.Warn("two processes cannot be introduced: the host goes on relaying between them", slog.Any("error", err))
-		return false
-	}
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // never fails
-	lane := binary.LittleEndian.Uint64(id[:])
-	faultpoint.Hit("host-introduces")
-	a.queue(&wire.Introduce{Peer: b.node, PID: uint32(b.proc.PID()), Lane: lane, Side: 0, Name: b.name}, ends[0], b.proc.FD())
-	b.queue(&wire.Introduce{Peer: a.node, PID: uint32(a.proc.PID()), Lane: lane, Side: 1, Name: a.name}, ends[1], a.proc.FD())
-	closeAll(ends[:]) // they have their own
-	return true
 }
 
 // expecting tells the producer that the client waits for its deliveries.

@@ -96,8 +96,10 @@ func (s *session) put(m *wire.Put) error {
 		return err
 	}
 	origin := &put{sess: s, id: m.Put, source: src}
+	s.reads.Add(1)
 	p, err := s.putPayload(m, origin.returned)
 	if err != nil {
+		s.reads.Add(-1)
 		return err
 	}
 	if src == nil {
@@ -137,6 +139,9 @@ type put struct {
 func (p *put) returned() {
 	p.gone.Store(true)
 	p.sess.queue(&wire.Returned{Puts: []uint32{p.id}})
+	if p.sess.reads.Add(-1) == 0 && p.sess.ctx.Err() != nil {
+		go p.sess.srv.circle.settle() // not under the locks of whoever returns it
+	}
 }
 
 // spent tells the node that credit came back for a payload that is still

@@ -27,6 +27,7 @@ func (s *session) end(reason error) {
 
 	// A host that closes reuses no memory: what is mapped stays as it is.
 	keep := s.pin(died || errors.Is(reason, errHostClosing))
+	lent := s.takeLent(errors.Is(reason, errHostClosing))
 	s.leave() // first, so that nothing moves from one of its replicas to another
 	for _, rep := range replicas {
 		rep.remote.detach(rep, cause)
@@ -41,6 +42,7 @@ func (s *session) end(reason error) {
 	}
 	s.dropSegments()
 	_ = s.sender.Close()
+	s.srv.circle.leave(s, lent)
 	_ = s.proc.Close()
 	s.srv.forget(s)
 }
@@ -103,10 +105,12 @@ func (s *session) pin(harmless bool) (unpin func()) {
 	for _, h := range s.held {
 		all = append(all, h.d.hold())
 	}
-	for _, k := range s.kept {
-		all = append(all, k.payload)
+	for id, k := range s.kept {
+		if !k.lent { // takeLent keeps those, for longer
+			all = append(all, k.payload)
+			delete(s.kept, id)
+		}
 	}
-	clear(s.kept)
 	if len(all) == 0 {
 		return nil
 	}
@@ -115,6 +119,28 @@ func (s *session) pin(harmless bool) (unpin func()) {
 			p.release()
 		}
 	}
+}
+
+// takeLent keeps the payloads that the client has passed on: others may be
+// reading them. It is for after pin.
+func (s *session) takeLent(harmless bool) (all []*payload) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if harmless {
+		return nil
+	}
+	for _, h := range s.held {
+		if h.lent {
+			all = append(all, h.d.hold())
+		}
+	}
+	for id, k := range s.kept {
+		if k.lent {
+			all = append(all, k.payload)
+			delete(s.kept, id)
+		}
+	}
+	return all
 }
 
 // awaitRelease waits until nobody in the client reads any more: it is dead, or

@@ -233,7 +233,7 @@ func (s *session) finishHeld(id uint32, keep bool, err error) error {
 	}
 	delete(s.held, id)
 	if keep && !h.released {
-		s.kept[id] = &kept{payload: h.d.hold(), told: h.told}
+		s.kept[id] = &kept{payload: h.d.hold(), told: h.told, lent: h.lent}
 	} else {
 		s.untell(h.told)
 	}
@@ -243,6 +243,20 @@ func (s *session) finishHeld(id uint32, keep bool, err error) error {
 		return nil
 	}
 	h.work.rt.task.stage.remote.finished(h.work, err)
+	return nil
+}
+
+// lent is told that the client passes the payload of a delivery on by reference.
+func (s *session) lent(id uint32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.held[id]; h != nil {
+		h.lent = true
+	} else if k := s.kept[id]; k != nil {
+		k.lent = true
+	} else {
+		return fmt.Errorf("%w: delivery %d is not the client's to pass on", wire.ErrProtocol, id)
+	}
 	return nil
 }
 

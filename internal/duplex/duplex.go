@@ -1,10 +1,12 @@
 package duplex
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"time"
 
@@ -20,6 +22,8 @@ import (
 type Options struct {
 	// Lane says what this side does before it parks.
 	Lane lane.Options
+	// Version is that of the protocol; default the newest.
+	Version uint16
 }
 
 // Handler is told what the peer sends. An error ends the duplex.
@@ -37,21 +41,22 @@ type Handler interface {
 
 // Duplex is the connection of two processes.
 type Duplex struct {
-	conn   *peer.Conn
-	socket *peer.Sender
-	in     *peer.Receiver
+	conn    *peer.Conn
+	version uint16
+	socket  *peer.Sender
+	in      *peer.Receiver
 
 	own, its half
 	receiver *lane.Receiver
-	frame    []byte  // a copy of what is being handled
+	copied   []byte  // a copy of what is being handled
 	read     decoded // messages that are used again
 
 	mu       sync.Mutex // guards what follows
 	sender   *lane.Sender
 	packed   []byte
-	backlog  [][]byte // frames that find no room in the lane
-	bytes    int      // in the backlog
-	draining bool     // a goroutine has the sender, and the backlog is not empty
+	backlog  []frame // frames that find no room in the lane
+	bytes    int     // in the backlog
+	draining bool    // a goroutine has the sender, and the backlog is not empty
 	closed   bool
 
 	listening chan struct{} // closed when the socket has ended
@@ -62,8 +67,6 @@ type Duplex struct {
 const (
 	// laneBytes is the room for frames that this side sends.
 	laneBytes = 256 << 10
-	// frameKind is the one kind of frame: a message with its header.
-	frameKind lane.Kind = 1
 	// backlogBytes is how much waits for a peer that does not read before it
 	// is given up. Its credit bounds a peer that keeps to the rules.
 	backlogBytes = 64 << 20
@@ -74,7 +77,7 @@ const (
 // on, also if it fails. The id is the same on both sides, and the side is 0 on one
 // of them and 1 on the other.
 func Meet(conn *peer.Conn, id uint64, side uint8, opts Options) (*Duplex, error) {
-	d := &Duplex{conn: conn, in: peer.NewReceiver(conn), listening: make(chan struct{}), frame: make([]byte, wire.MaxPacket)}
+	d := &Duplex{conn: conn, version: cmp.Or(opts.Version, wire.Version), in: peer.NewReceiver(conn), listening: make(chan struct{}), copied: make([]byte, wire.MaxPacket)}
 	if err := d.meet(id, side&1, opts); err != nil {
 		d.Close()
 		return nil, fmt.Errorf("meet a peer: %w", err)
@@ -117,7 +120,7 @@ func (d *Duplex) meet(id uint64, side uint8, opts Options) error {
 		return err
 	}
 	var err error
-	if d.socket, err = peer.NewSender(d.conn, peer.SenderOptions{}); err != nil {
+	if d.socket, err = peer.NewSender(d.conn, peer.SenderOptions{Version: d.version}); err != nil {
 		return err
 	}
 	sizeBytes := int64(out.SenderBytes() + out.ReceiverBytes())
@@ -162,7 +165,7 @@ func (d *Duplex) admit(id uint64, sizeBytes int64) error {
 	if err != nil {
 		return err
 	}
-	m, err := wire.Parse(h, body, wire.Version)
+	m, err := wire.Parse(h, body, d.version)
 	if err == nil {
 		meet, ok := m.(*wire.Meet)
 		if !ok || meet.Lane != id || meet.Capacity != laneBytes {
@@ -229,7 +232,7 @@ func (d *Duplex) listen(h Handler) error {
 		if err != nil {
 			return err
 		}
-		m, err := wire.Parse(head, body, wire.Version)
+		m, err := wire.Parse(head, body, d.version)
 		if err != nil {
 			closeAll(fds)
 			return err
@@ -261,9 +264,9 @@ func (d *Duplex) receive(h Handler) error {
 				break
 			}
 			// The frame is the peer's to change while it is looked at.
-			n := copy(d.frame, frame)
+			n := copy(d.copied, frame)
 			faultpoint.Hit("duplex-received")
-			if err := d.handle(h, kind, d.frame[:n]); err != nil {
+			if err := d.handle(h, kind, d.copied[:n]); err != nil {
 				return err
 			}
 		}
@@ -274,20 +277,13 @@ func (d *Duplex) receive(h Handler) error {
 	}
 }
 
-func (d *Duplex) handle(h Handler, kind lane.Kind, frame []byte) error {
-	if kind != frameKind {
-		return fmt.Errorf("%w: a frame of kind %d", wire.ErrProtocol, kind)
+// handle handles one frame, whose kind is that of its message.
+func (d *Duplex) handle(h Handler, kind lane.Kind, body []byte) error {
+	k := wire.Kind(min(kind, math.MaxUint16))
+	if k.Direction()&wire.ToPeer == 0 {
+		return fmt.Errorf("%w: %v is not for a lane", wire.ErrProtocol, k)
 	}
-	head, body, rest, err := wire.Next(frame)
-	switch {
-	case err != nil:
-		return err
-	case len(rest) > 0:
-		return fmt.Errorf("%w: %d bytes behind the message of a frame", wire.ErrProtocol, len(rest))
-	case head.Kind.Direction()&wire.ToPeer == 0 || head.Descriptors > 0:
-		return fmt.Errorf("%w: %v with %d descriptors is not for a lane", wire.ErrProtocol, head.Kind, head.Descriptors)
-	}
-	m, err := d.read.parse(head, body)
+	m, err := d.read.parse(k, body, d.version)
 	if err != nil {
 		return err
 	}
@@ -300,14 +296,14 @@ type decoded struct {
 	finish  wire.Finish
 }
 
-func (r *decoded) parse(h wire.Header, body []byte) (wire.Message, error) {
-	switch h.Kind {
+func (r *decoded) parse(k wire.Kind, body []byte, version uint16) (wire.Message, error) {
+	switch k {
 	case wire.KindDeliver:
-		return &r.deliver, wire.Decode(body, wire.Version, &r.deliver)
+		return &r.deliver, wire.Decode(body, version, &r.deliver)
 	case wire.KindFinish:
-		return &r.finish, wire.Decode(body, wire.Version, &r.finish)
+		return &r.finish, wire.Decode(body, version, &r.finish)
 	}
-	return wire.Parse(h, body, wire.Version)
+	return wire.Parse(wire.Header{Kind: k}, body, version)
 }
 
 // Offer gives the peer a segment that messages will name. It does not wait.

@@ -1,6 +1,7 @@
 package duplex
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,12 @@ import (
 // are kept for it.
 var ErrBacklog = errors.New("the peer does not read: too much waits for it")
 
+// frame is a message that waits: its kind and its fields.
+type frame struct {
+	kind lane.Kind
+	body []byte
+}
+
 // Send sends a message. It does not wait: what finds no room in the lane is kept
 // and follows, in order. It does not keep m. A message that breaks a bound is
 // [wire.CodeInvalid]; the other errors are [ErrBacklog] and those that end a lane.
@@ -22,12 +29,12 @@ func (d *Duplex) Send(m wire.Message) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var err error
-	if d.packed, err = wire.Append(d.packed[:0], wire.Version, m, 0); err != nil {
+	if d.packed, err = wire.Append(d.packed[:0], d.version, m, 0); err != nil {
 		return err
 	}
 	if !d.draining {
 		faultpoint.Hit("duplex-before-send")
-		err = d.sender.TrySend(frameKind, d.packed)
+		err = d.sender.TrySend(lane.Kind(m.Kind()), d.packed[wire.HeaderSize:])
 		faultpoint.Hit("duplex-sent")
 		if !errors.Is(err, lane.ErrFull) {
 			return err
@@ -41,20 +48,35 @@ func (d *Duplex) Send(m wire.Message) error {
 	if d.bytes+len(d.packed) > backlogBytes {
 		return fmt.Errorf("%w: %d bytes", ErrBacklog, d.bytes)
 	}
-	d.backlog = append(d.backlog, append([]byte(nil), d.packed...))
+	d.backlog = append(d.backlog, frame{lane.Kind(m.Kind()), bytes.Clone(d.packed[wire.HeaderSize:])})
 	d.bytes += len(d.packed)
 	return nil
+}
+
+// TrySend is Send for a message that is to have been sent when it returns: if it
+// would have to wait it is [lane.ErrFull], and is not sent.
+func (d *Duplex) TrySend(m wire.Message) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.draining {
+		return lane.ErrFull
+	}
+	var err error
+	if d.packed, err = wire.Append(d.packed[:0], d.version, m, 0); err != nil {
+		return err
+	}
+	return d.sender.TrySend(lane.Kind(m.Kind()), d.packed[wire.HeaderSize:])
 }
 
 // drain sends the backlog as the peer makes room.
 func (d *Duplex) drain() {
 	defer d.running.Done()
 	for {
-		frame, ok := d.first()
+		next, ok := d.first()
 		if !ok {
 			return
 		}
-		err := d.sender.Send(context.Background(), frameKind, frame)
+		err := d.sender.Send(context.Background(), next.kind, next.body)
 		if err != nil { // the peer is gone, or this side closes: nobody gets it
 			d.drop()
 			return
@@ -64,18 +86,18 @@ func (d *Duplex) drain() {
 
 // first takes the oldest frame of the backlog; false: there is none, and the
 // sender is free.
-func (d *Duplex) first() ([]byte, bool) {
+func (d *Duplex) first() (next frame, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.backlog) == 0 {
 		d.draining = false
-		return nil, false
+		return frame{}, false
 	}
-	frame := d.backlog[0]
-	d.backlog[0] = nil
+	next = d.backlog[0]
+	d.backlog[0] = frame{}
 	d.backlog = d.backlog[1:]
-	d.bytes -= len(frame)
-	return frame, true
+	d.bytes -= len(next.body) + wire.HeaderSize
+	return next, true
 }
 
 func (d *Duplex) drop() {

@@ -29,7 +29,7 @@ func TestKindsAreDocumented(t *testing.T) {
 		"to the client or a peer": wire.ToClient | wire.ToPeer,
 		"both, and to a peer":     wire.ToHost | wire.ToClient | wire.ToPeer,
 	}
-	descriptors := []string{"", "one descriptor", "two descriptors"}
+	descriptors := []string{"", "one descriptor", "two descriptors", "three descriptors"}
 	row := regexp.MustCompile("(?m)^\\| (\\d+) \\| `(\\w+)` \\| ([^|]*) \\| (.*)$")
 	documented := map[wire.Kind]bool{}
 	for _, match := range row.FindAllStringSubmatch(document, -1) {

@@ -57,6 +57,9 @@ const (
 	KindDirect    Kind = 68
 	KindStreamed  Kind = 69
 	KindMeet      Kind = 70
+	KindLent      Kind = 71
+	KindClear     Kind = 72
+	KindCleared   Kind = 73
 )
 
 // Direction says who sends a message.
@@ -133,6 +136,9 @@ var kinds = [...]kindInfo{
 	KindDirect:    {name: "direct", direction: ToClient, make: func() Message { return new(Direct) }, since: versionLanes},
 	KindStreamed:  {name: "streamed", direction: ToHost | ToClient | ToPeer, make: func() Message { return new(Streamed) }, since: versionLanes},
 	KindMeet:      {name: "meet", direction: ToPeer, make: func() Message { return new(Meet) }, since: versionLanes, minDescriptors: 3, maxDescriptors: 3},
+	KindLent:      {name: "lent", direction: ToHost | ToPeer, make: func() Message { return new(Lent) }, since: versionLanes},
+	KindClear:     {name: "clear", direction: ToHost, make: func() Message { return new(Clear) }, since: versionLanes},
+	KindCleared:   {name: "cleared", direction: ToClient, make: func() Message { return new(Cleared) }, since: versionLanes},
 }
 
 // info returns what is known of k, and nil when it is no kind.

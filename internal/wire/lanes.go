@@ -8,11 +8,12 @@ func (m *Lanes) fields(c *coder) { c.begin(KindLanes) }
 // Introduce makes two clients known to each other. Its descriptors are a
 // connection to the peer, on which both say Meet, and the peer's pidfd.
 type Introduce struct {
-	Peer uint32 // the peer's number
-	PID  uint32
-	Lane uint64 // drawn by the host, the same for both
-	Side uint8  // 0 for one of them, 1 for the other
-	Name string // of the peer, for people
+	Peer    uint32 // the peer's number
+	PID     uint32
+	Lane    uint64 // drawn by the host, the same for both
+	Side    uint8  // 0 for one of them, 1 for the other
+	Version uint16 // that the two speak with each other
+	Name    string // of the peer, for people
 }
 
 func (m *Introduce) fields(c *coder) {
@@ -21,6 +22,8 @@ func (m *Introduce) fields(c *coder) {
 	c.u32("pid", &m.PID)
 	c.u64("lane", &m.Lane)
 	c.enum("side", &m.Side, 0, 1)
+	c.zeros(1)
+	c.u16("version", &m.Version)
 	c.str("name", &m.Name, MaxName)
 }
 
@@ -100,4 +103,37 @@ func (m *Streamed) fields(c *coder) {
 	c.zeros(2)
 	c.u64("deliveries", &m.Deliveries)
 	c.u64("bytes", &m.Bytes)
+}
+
+// Lent says that the payload of a delivery is passed on by reference: when the
+// client that says so is gone, others may read it still.
+type Lent struct {
+	Delivery uint32
+}
+
+func (m *Lent) fields(c *coder) {
+	c.begin(KindLent)
+	c.u32("delivery", &m.Delivery)
+}
+
+// Clear says that the client reads nothing any more that came from a peer,
+// which is gone.
+type Clear struct {
+	Peer uint32
+}
+
+func (m *Clear) fields(c *coder) {
+	c.begin(KindClear)
+	c.u32("peer", &m.Peer)
+}
+
+// Cleared says that nobody reads anything any more that came from a peer, which
+// is gone: what was lent to it, and passed on, is free.
+type Cleared struct {
+	Peer uint32
+}
+
+func (m *Cleared) fields(c *coder) {
+	c.begin(KindCleared)
+	c.u32("peer", &m.Peer)
 }

@@ -104,6 +104,12 @@ func walk(m Message, c *coder) {
 		m.fields(c)
 	case *Meet:
 		m.fields(c)
+	case *Lent:
+		m.fields(c)
+	case *Clear:
+		m.fields(c)
+	case *Cleared:
+		m.fields(c)
 	default:
 		panic("wire: a message that is not a pointer to a struct of this package")
 	}
@@ -243,3 +249,12 @@ func (*Streamed) Kind() Kind { return KindStreamed }
 
 // Kind returns [KindMeet].
 func (*Meet) Kind() Kind { return KindMeet }
+
+// Kind returns [KindLent].
+func (*Lent) Kind() Kind { return KindLent }
+
+// Kind returns [KindClear].
+func (*Clear) Kind() Kind { return KindClear }
+
+// Kind returns [KindCleared].
+func (*Cleared) Kind() Kind { return KindCleared }

@@ -171,14 +171,17 @@ func submittingSamples() []sample {
 func laneSamples() []sample {
 	return []sample{
 		{name: "lanes", message: &wire.Lanes{}},
-		{name: "introduce", descriptors: 2, message: &wire.Introduce{Peer: 4, PID: 4711, Lane: 0x1122334455667788, Side: 1, Name: "talker replica 0"}},
+		{name: "introduce", descriptors: 2, message: &wire.Introduce{Peer: 4, PID: 4711, Lane: 0x1122334455667788, Side: 1, Version: 3, Name: "talker replica 0"}},
 		{name: "introduce-side-0", descriptors: 2, message: &wire.Introduce{Peer: math.MaxUint32, PID: math.MaxUint32, Lane: math.MaxUint64}},
 		{name: "expect", message: &wire.Expect{Source: 9, Edge: 1, Peer: 4}},
 		{name: "expecting", message: &wire.Expecting{Source: 9, Edge: 1}},
 		{name: "direct", message: &wire.Direct{Source: 9, Edge: 1, PeerEdge: 2, Peer: 4, PeerSource: 17}},
 		{name: "streamed", message: &wire.Streamed{Source: 9, Edge: 1, Deliveries: 1 << 40, Bytes: 1 << 50}},
 		{name: "streamed-nothing", message: &wire.Streamed{Source: 9}},
-		{name: "meet", descriptors: 2, message: &wire.Meet{Lane: 0x1122334455667788, Capacity: 1 << 20}},
+		{name: "meet", descriptors: 3, message: &wire.Meet{Lane: 0x1122334455667788, Capacity: 1 << 18}},
+		{name: "lent", message: &wire.Lent{Delivery: 17}},
+		{name: "clear", message: &wire.Clear{Peer: 4}},
+		{name: "cleared", message: &wire.Cleared{Peer: 4}},
 	}
 }
 
@@ -265,6 +268,6 @@ func malformedSamples(t *testing.T) []malformedSample {
 		{"place-cut-short", 3, raw(wire.KindEnded, make([]byte, 8+2+2+7)...)},
 		{"kind-of-a-later-version", 2, raw(wire.KindLanes)},
 		{"side-beyond", 3, with(encode(&wire.Introduce{}, 2), wire.HeaderSize+16, 2)},
-		{"segment-without-its-event", 3, with(encode(&wire.Meet{}, 2), 6, 1)},
+		{"segment-without-its-event", 3, with(encode(&wire.Meet{}, 3), 6, 1)},
 	}
 }
