@@ -59,8 +59,14 @@ func mortal(name string, n *bus.Node) bus.StageSpec {
 // child starts a process that serves a stage.
 func (h *hosted) child(t testing.TB, stage string) *exec.Cmd {
 	t.Helper()
+	return h.childAs(t, "serve", stage)
+}
+
+// childAs starts a process that serves a stage in the way of a role.
+func (h *hosted) childAs(t testing.TB, role, stage string) *exec.Cmd {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), roleEnv+"=serve", bus.EnvSocket+"="+h.path, bus.EnvStage+"="+stage)
+	cmd.Env = append(os.Environ(), roleEnv+"="+role, bus.EnvSocket+"="+h.path, bus.EnvStage+"="+stage)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func (w *worker) retryBatch(parts []*Delivery, err error) {
 		d := w.again[0]
 		w.again = w.again[1:]
 		if w.stage.spec.State == StateNone && d.retry(w.stage.spec.Attempts) {
-			w.runBatch([]*Delivery{d})
+			w.handleBatch([]*Delivery{d})
 			continue
 		}
 		if d.kept { // not ours to finish
@@ -127,6 +127,7 @@ func (w *worker) retryBatch(parts []*Delivery, err error) {
 		}
 		_ = d.Finish(err) // one that the handler finished before says so: no matter
 	}
+	w.runRest()
 }
 
 // failActor deals with the deliveries that a user's actor held when it

@@ -59,6 +59,7 @@ func (l *link) addStage(spec StageSpec, s *wire.Serving) error {
 		return fmt.Errorf("%w: stage %q: the pipeline says join is %v, the handler makes it %v", ErrConfig, spec.Name, s.Join, join)
 	}
 	st := newStage(spec)
+	st.oneEach = spec.Batch != nil && s.State == wire.StateNone
 	g := &graph{stages: []*stage{st}, byName: map[string]*stage{spec.Name: st}}
 	for _, e := range s.Inputs {
 		g.port(portEdge(e, e.Peer, spec.Name), nil, st, true)

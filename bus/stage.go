@@ -15,6 +15,10 @@ type stage struct {
 	slots   pool[*slot]
 	workers []*worker
 	remote  *remote // nil: the work is done here
+
+	// oneEach has a batch's handler get one delivery of each request at a time:
+	// the host then knows what each emission was made for.
+	oneEach bool
 }
 
 // newStage makes the stage of a specification. Where other processes do the

@@ -42,6 +42,7 @@ type Task struct {
 	told      bool        // an Ended was passed to the user's actor
 	leaving   bool        // a farewell is on its way
 	left      bool        // the slot is given back
+	round     uint64      // the last of a batch's rounds that it was in
 }
 
 // Request is the id of the request.

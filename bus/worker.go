@@ -29,6 +29,8 @@ type worker struct {
 	one   [1]*Delivery // backs parts for all but joins and batches
 	retry func()       // what Restarted has to do first
 	again []*Delivery  // of a batch that failed, still to be tried one by one
+	rest  []*Delivery  // of a batch, for the next rounds
+	round uint64       // counts the rounds
 }
 
 // Ended tells a user's actor (StageSpec.Props) that a request is over while it
@@ -304,42 +306,6 @@ func (in *inflow) handled() uint64 {
 		return in.expect - 1
 	}
 	return in.expect
-}
-
-// gather adds a delivery to the batch.
-func (w *worker) gather(t *Task, d *Delivery) {
-	d.state.Store(stateHeld)
-	t.hold(d)
-	w.batcher.Add(d)
-}
-
-// runBatch handles a full or overdue batch.
-func (w *worker) runBatch(batch []*Delivery) {
-	w.parts = batch
-	live := batch[:0]
-	for _, d := range batch {
-		switch err := d.open(); {
-		case d.flow.req.over():
-			_ = d.Finish(nil)
-		case err != nil:
-			_ = d.Finish(err)
-		default:
-			if w.stage.spec.State == StateNone {
-				d.Task().markOutput()
-			}
-			live = append(live, d)
-		}
-	}
-	w.parts = live
-	if len(live) > 0 {
-		err := w.stage.spec.Batch(live)
-		for _, d := range live {
-			if !d.kept {
-				_ = d.Finish(err) // those finished by the handler say so: no matter
-			}
-		}
-	}
-	w.parts = nil
 }
 
 // pass hands a delivery to the user's actor.

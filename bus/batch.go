@@ -1,0 +1,87 @@
+package bus
+
+// gather adds a delivery to the batch.
+func (w *worker) gather(t *Task, d *Delivery) {
+	d.state.Store(stateHeld)
+	t.hold(d)
+	w.batcher.Add(d)
+}
+
+// runBatch handles a full or overdue batch.
+func (w *worker) runBatch(batch []*Delivery) {
+	w.rest = batch
+	w.runRest()
+}
+
+// runRest handles what is left of a batch, in rounds.
+func (w *worker) runRest() {
+	for len(w.rest) > 0 {
+		var batch []*Delivery
+		batch, w.rest = w.nextRound(w.rest)
+		w.handleBatch(batch)
+	}
+}
+
+// nextRound gives what the handler gets now, and what it gets later. That is
+// everything at once, unless an emission has to name the delivery that it is
+// made for: then it is one delivery of each request, the oldest.
+func (w *worker) nextRound(batch []*Delivery) (now, later []*Delivery) {
+	if !w.stage.oneEach {
+		return batch, nil
+	}
+	w.round++
+	later = batch[:0]
+	for _, d := range batch {
+		if t := d.Task(); t.round == w.round {
+			later = append(later, d)
+		} else {
+			t.round = w.round
+			now = append(now, d)
+		}
+	}
+	return now, later
+}
+
+func (w *worker) handleBatch(batch []*Delivery) {
+	w.parts = batch
+	live := batch[:0]
+	for _, d := range batch {
+		switch err := d.open(); {
+		case d.flow.req.over():
+			_ = d.Finish(nil)
+		case err != nil:
+			_ = d.Finish(err)
+		default:
+			if w.stage.spec.State == StateNone {
+				d.Task().markOutput()
+			}
+			live = append(live, d)
+		}
+	}
+	w.parts = live
+	if len(live) > 0 {
+		err := w.callBatch(live)
+		for _, d := range live {
+			if !d.kept {
+				_ = d.Finish(err) // those finished by the handler say so: no matter
+			}
+		}
+	}
+	w.parts = nil
+}
+
+// callBatch calls the handler. What it emits for a request meanwhile names the
+// request's delivery.
+func (w *worker) callBatch(batch []*Delivery) error {
+	if w.stage.oneEach {
+		for _, d := range batch {
+			d.Task().handling.Store(d.fed.number())
+		}
+		defer func() {
+			for _, d := range batch {
+				d.Task().handling.Store(0)
+			}
+		}()
+	}
+	return w.stage.spec.Batch(batch)
+}

@@ -1,0 +1,113 @@
+package bus_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+func init() {
+	roles["serve-batch"] = func() {
+		n, err := bus.Join(context.Background(), "child", bus.JoinOptions{})
+		if err == nil {
+			err = n.Serve(context.Background(), mortalBatch(os.Getenv(bus.EnvStage), n))
+		}
+		fmt.Fprintln(os.Stderr, "child:", err)
+	}
+}
+
+// mortalBatch is a stage that handles two deliveries at once. It emits each
+// once, and then each twice; with "emit-kill" among them, its process dies in
+// between the first time.
+func mortalBatch(name string, n *bus.Node) bus.StageSpec {
+	emit := func(batch []*bus.Delivery, times string) (kill bool, err error) {
+		for _, d := range batch {
+			in, err := bus.Result[string](d)
+			if err != nil {
+				return false, err
+			}
+			kill = kill || strings.HasPrefix(in, "emit-kill") && d.Attempt == 0
+			if err := d.Task().Emit(in + " " + times); err != nil {
+				return false, err
+			}
+		}
+		return kill, nil
+	}
+	return bus.StageSpec{
+		Name: name, BatchSize: 2, BatchWait: time.Hour,
+		Batch: func(batch []*bus.Delivery) error {
+			kill, err := emit(batch, "once")
+			if err != nil {
+				return err
+			}
+			if _, err := n.Call(context.Background(), "stats", nil); err != nil { // answered behind what was emitted
+				return err
+			}
+			if kill {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {} // until it works
+			}
+			_, err = emit(batch, "twice")
+			return err
+		},
+	}
+}
+
+// What a process had emitted for a batch before it was killed is not emitted
+// again: for deliveries of one request.
+func TestKilledBatchOfOneRequest(t *testing.T) {
+	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
+	h.childAs(t, "serve-batch", "m")
+	r := submitAll(t, h.bus, "a", "emit-kill", "b", "c", "d")
+	h.childAs(t, "serve-batch", "m")
+	mustReceive(t, r, outputs("a", "emit-kill", "b", "c", "d"))
+}
+
+// ... and of several.
+func TestKilledBatchOfManyRequests(t *testing.T) {
+	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
+	h.childAs(t, "serve-batch", "m")
+	r, s := submitAll(t, h.bus, "emit-kill"), submitAll(t, h.bus, "a")
+	h.childAs(t, "serve-batch", "m")
+	mustReceive(t, r, outputs("emit-kill"))
+	mustReceive(t, s, outputs("a"))
+}
+
+// A node's batch handler gets one delivery of each request at a time where the
+// host counts what is emitted for each, and else all that there is.
+func TestNodeBatchRounds(t *testing.T) {
+	for state, want := range map[bus.State][]int{bus.StateNone: {2, 2, 1, 1, 1, 1}, bus.StateRequest: {4, 4}} {
+		t.Run(state.String(), func(t *testing.T) {
+			h := mortalHost(t, bus.StageSpec{State: state})
+			sizes := make(chan int, 8)
+			h.serve(t, bus.StageSpec{Name: "m", BatchSize: 4, BatchWait: time.Hour, Batch: func(batch []*bus.Delivery) error {
+				sizes <- len(batch)
+				for _, d := range batch {
+					if err := d.Task().Forward(d); err != nil {
+						return err
+					}
+				}
+				return nil
+			}})
+			r, s := submitAll(t, h.bus, "a", "b"), submitAll(t, h.bus, "c", "d")
+			mustReceive(t, r, []string{large("a"), large("b")})
+			mustReceive(t, s, []string{large("c"), large("d")})
+			mustReceive(t, submitAll(t, h.bus, "e", "f", "g", "h"), []string{large("e"), large("f"), large("g"), large("h")})
+			close(sizes)
+			var got []int
+			for n := range sizes {
+				got = append(got, n)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("batches of %v, want %v", got, want)
+			}
+		})
+	}
+}
