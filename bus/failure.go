@@ -21,10 +21,10 @@ func (w *worker) Failed(_ any, cause *actors.Panic) {
 	switch {
 	case w.stage.spec.Props != nil:
 		w.retry = func() { w.failActor(err) }
+	case t != nil: // of a batching stage: in End
+		w.retry = func() { w.retryTask(t, parts, err) }
 	case w.stage.spec.Batch != nil:
 		w.retry = func() { w.retryBatch(parts, err) }
-	case t != nil:
-		w.retry = func() { w.retryTask(t, parts, err) }
 	}
 }
 

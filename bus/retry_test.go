@@ -189,3 +189,37 @@ func TestKeptDeliveriesEmitSideBySide(t *testing.T) {
 	wg.Wait()
 	mustReceive(t, r, []string{"x"})
 }
+
+// TestBatchEndPanics: what is left of a request is emitted for it alone, so
+// that a panic there fails it, and no other.
+func TestBatchEndPanics(t *testing.T) {
+	b := open(t, linear(bus.StageSpec{
+		Name: "batch",
+		Batch: func(batch []*bus.Delivery) error {
+			for _, d := range batch {
+				in, err := bus.Result[string](d)
+				if err != nil {
+					return err
+				}
+				d.Task().State = in
+			}
+			return nil
+		},
+		End: func(t *bus.Task) error {
+			if t.State == "bad" {
+				panic("at the end")
+			}
+			return nil
+		},
+	}), bus.Options{})
+	for _, in := range []string{"bad", "good"} {
+		r, err := b.Submit(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := receive(t, r); errors.Is(err, bus.ErrPanic) != (in == "bad") {
+			t.Errorf("%s: the request ended with %v", in, err)
+		}
+	}
+	mustDrain(t, b)
+}
