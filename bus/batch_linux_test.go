@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 func init() {
@@ -78,6 +79,33 @@ func TestKilledBatchOfManyRequests(t *testing.T) {
 	h.childAs(t, "serve-batch", "m")
 	mustReceive(t, r, outputs("emit-kill"))
 	mustReceive(t, s, outputs("a"))
+}
+
+// An input whose outputs wait for a place in the window is not finished: when
+// the process is killed, they come from another.
+func TestKilledWithQueuedOutput(t *testing.T) {
+	p := linear(bus.StageSpec{Name: "m", State: bus.StateNone, Remote: &bus.Remote{}})
+	p.Edges = append(p.Edges, bus.Edge{From: "m", Window: 1})
+	h := listen(t, p, bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})
+	h.childAs(t, "serve-batch", "m")
+	r, s := submitAll(t, h.bus, "a"), submitAll(t, h.bus, "b")
+	await(func() bool { return outOf(h.bus, "m") == 2 })
+	u, v := submitAll(t, h.bus, "emit-kill"), submitAll(t, h.bus, "c")
+	h.childAs(t, "serve-batch", "m")
+	await(func() bool { return outOf(h.bus, "m") == 4 })
+	for r, in := range map[*bus.Request]string{r: "a", s: "b", u: "emit-kill", v: "c"} {
+		mustReceive(t, r, outputs(in))
+	}
+}
+
+// outOf is how many results of a stage have gone out.
+func outOf(b *bus.Bus, stage string) int64 {
+	for _, e := range b.Stats().Edges {
+		if e.From == stage {
+			return e.Deliveries
+		}
+	}
+	return 0
 }
 
 // A node's batch handler gets one delivery of each request at a time where the

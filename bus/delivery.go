@@ -132,14 +132,15 @@ func (d *Delivery) Finish(err error) error {
 	if err != nil && t != nil {
 		t.failAt(d, err)
 	}
-	d.giveBack()
-	if t != nil {
-		if t.stage.shared() && t.stage.spec.State == StateNone {
-			t.markOutput() // what was sent until now is not sent again in a retry
-		}
-		t.unhold(d)
-	} else {
+	switch {
+	case t == nil:
+		d.giveBack()
 		d.flow.req.resultFinished()
+	case !t.stage.shared():
+		d.giveBack()
+		t.unhold()
+	default:
+		t.letGo(d)
 	}
 	return nil
 }

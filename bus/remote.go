@@ -261,7 +261,7 @@ func (d *Delivery) retainHeld() {
 	if d.credit >= oneDelivery {
 		d.retainBytes()
 	}
-	d.flow.consumer.unhold(d)
+	d.flow.consumer.unhold()
 }
 
 // inputEnded is called when the streams of all inputs have ended, the last

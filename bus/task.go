@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -29,6 +28,7 @@ type Task struct {
 	held   atomic.Int32
 	heldMu sync.Mutex
 	inHand []*Delivery // those held by a batch or an actor, oldest first
+	behind []*Delivery // finished, and to be given back behind what is queued
 
 	// For the worker's goroutine only.
 	pending  []*Delivery // input held back while an out-edge's queue is not empty
@@ -82,21 +82,12 @@ func (t *Task) failAt(d *Delivery, err error) {
 func (t *Task) hold(d *Delivery) {
 	t.held.Add(1)
 	if t.stage.shared() {
-		t.heldMu.Lock()
-		t.inHand = append(t.inHand, d)
-		t.heldMu.Unlock()
+		t.takeIn(d)
 	}
 }
 
 // unhold is called when such a delivery was finished.
-func (t *Task) unhold(d *Delivery) {
-	if t.stage.shared() {
-		t.heldMu.Lock()
-		if i := slices.Index(t.inHand, d); i >= 0 {
-			t.inHand = slices.Delete(t.inHand, i, i+1)
-		}
-		t.heldMu.Unlock()
-	}
+func (t *Task) unhold() {
 	if t.held.Add(-1) == 0 {
 		t.nudge()
 	}
@@ -213,16 +204,6 @@ func (t *Task) discardInput() {
 func (t *Task) dropRetained() {
 	reclaimAll(&t.retained)
 	reclaimAll(&t.replaying)
-}
-
-// takeInHand gives the deliveries that a batch or an actor holds, and forgets
-// them.
-func (t *Task) takeInHand() []*Delivery {
-	t.heldMu.Lock()
-	defer t.heldMu.Unlock()
-	ds := t.inHand
-	t.inHand = nil
-	return ds
 }
 
 func reclaimAll(ds *[]*Delivery) {

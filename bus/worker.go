@@ -171,6 +171,7 @@ func (w *worker) resume(t *Task) {
 	if t.left {
 		return
 	}
+	t.giveBehind()
 	for len(t.pending) > 0 && !t.clogged() && !t.outlet.req.over() {
 		d := t.pending[0]
 		t.pending = t.pending[1:]
