@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -10,18 +11,31 @@ import (
 	"testing"
 	"time"
 
+	"github.com/asynkron/protoactor-go/actor"
+
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 func init() {
-	roles["serve-batch"] = func() {
-		n, err := bus.Join(context.Background(), "child", bus.JoinOptions{})
-		if err == nil {
-			err = n.Serve(context.Background(), mortalBatch(os.Getenv(bus.EnvStage), n))
+	for role, spec := range map[string]func(name string, n *bus.Node) bus.StageSpec{
+		"serve-batch": mortalBatch, "serve-actor": mortalActor, "serve-end": mortalEnd,
+	} {
+		roles[role] = func() {
+			n, err := bus.Join(context.Background(), "child", bus.JoinOptions{})
+			if err == nil {
+				err = n.Serve(context.Background(), spec(os.Getenv(bus.EnvStage), n))
+			}
+			fmt.Fprintln(os.Stderr, "child:", err)
 		}
-		fmt.Fprintln(os.Stderr, "child:", err)
 	}
+}
+
+// die ends this process, once the host has what was emitted before.
+func die(n *bus.Node) {
+	_, _ = n.Call(context.Background(), "stats", nil) // answered behind it
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {} // until it works
 }
 
 // mortalBatch is a stage that handles two deliveries at once. It emits each
@@ -48,18 +62,59 @@ func mortalBatch(name string, n *bus.Node) bus.StageSpec {
 			if err != nil {
 				return err
 			}
-			if _, err := n.Call(context.Background(), "stats", nil); err != nil { // answered behind what was emitted
-				return err
-			}
 			if kill {
-				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-				select {} // until it works
+				die(n)
 			}
 			_, err = emit(batch, "twice")
 			return err
 		},
 	}
 }
+
+// mortalActor does the same in an actor, with one delivery after the other.
+func mortalActor(name string, n *bus.Node) bus.StageSpec {
+	return bus.StageSpec{Name: name, Props: actor.PropsFromFunc(func(c actor.Context) {
+		d, ok := c.Message().(*bus.Delivery)
+		if !ok {
+			return
+		}
+		if d.Bare() {
+			_ = d.Finish(nil)
+			return
+		}
+		in, err := bus.Result[string](d)
+		err = errors.Join(err, d.Task().Emit(in+" once"))
+		if strings.HasPrefix(in, "emit-kill") && d.Attempt == 0 {
+			die(n)
+		}
+		_ = d.Finish(errors.Join(err, d.Task().Emit(in+" twice")))
+	})}
+}
+
+// mortalEnd is an actor that emits for two deliveries when it has both, without
+// saying for which; and at the end, where its process dies first if it is told
+// so.
+func mortalEnd(name string, n *bus.Node) bus.StageSpec {
+	var first *bus.Delivery
+	return bus.StageSpec{Name: name, Props: actor.PropsFromFunc(func(c actor.Context) {
+		d, ok := c.Message().(*bus.Delivery)
+		switch {
+		case !ok:
+		case d.Bare() && os.Getenv(dieEnv) != "":
+			die(n)
+		case d.Bare():
+			_ = d.Finish(d.Task().Emit("end"))
+		case first == nil:
+			first = d
+		default:
+			err := errors.Join(d.Task().Emit("one"), d.Task().Emit("two"))
+			_, _ = first.Finish(nil), d.Finish(err)
+		}
+	})}
+}
+
+// dieEnv has mortalEnd die.
+const dieEnv = "OMNIBUS_TEST_DIE"
 
 // What a process had emitted for a batch before it was killed is not emitted
 // again: for deliveries of one request.
@@ -79,6 +134,29 @@ func TestKilledBatchOfManyRequests(t *testing.T) {
 	h.childAs(t, "serve-batch", "m")
 	mustReceive(t, r, outputs("emit-kill"))
 	mustReceive(t, s, outputs("a"))
+}
+
+// ... nor what it had emitted from an actor.
+func TestKilledActor(t *testing.T) {
+	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
+	h.childAs(t, "serve-actor", "m")
+	r := submitAll(t, h.bus, "a", "emit-kill", "b")
+	h.childAs(t, "serve-actor", "m")
+	mustReceive(t, r, outputs("a", "emit-kill", "b"))
+}
+
+// What is emitted at the end is not taken for what was emitted before, when
+// another process is asked for it.
+func TestKilledAtTheEnd(t *testing.T) {
+	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
+	t.Setenv(dieEnv, "yes")
+	h.childAs(t, "serve-end", "m")
+	await(func() bool { return h.server.Serving("m") == 1 })
+	r := submitAll(t, h.bus, "a", "b")
+	t.Setenv(dieEnv, "")
+	await(func() bool { return h.server.Serving("m") == 0 })
+	h.childAs(t, "serve-end", "m")
+	mustReceive(t, r, []string{"one", "two", "end"})
 }
 
 // An input whose outputs wait for a place in the window is not finished: when
@@ -128,10 +206,9 @@ func TestNodeBatchRounds(t *testing.T) {
 			mustReceive(t, r, []string{large("a"), large("b")})
 			mustReceive(t, s, []string{large("c"), large("d")})
 			mustReceive(t, submitAll(t, h.bus, "e", "f", "g", "h"), []string{large("e"), large("f"), large("g"), large("h")})
-			close(sizes)
 			var got []int
-			for n := range sizes {
-				got = append(got, n)
+			for len(sizes) > 0 {
+				got = append(got, <-sizes)
 			}
 			if !slices.Equal(got, want) {
 				t.Errorf("batches of %v, want %v", got, want)

@@ -73,7 +73,7 @@ func (r *remote) displace(p *posting, cause error) (failed []*work) {
 		r.done(w)
 	}
 	if p.ending && rt.endsLeft == 0 {
-		rt.endsLeft, rt.output.seen = -1, 0 // who is left has answered, or nobody is: ask again
+		rt.endsLeft, rt.output.seen = -1, rt.endFrom // who is left has answered, or nobody is: ask again
 	}
 	r.progress(rt)
 	return failed

@@ -89,6 +89,7 @@ type remoteTask struct {
 	retained []*work    // finished, kept for a replay
 	ending   chan error // the worker waits in end for the answer; nil: it does not
 	endsLeft int        // postings that have not answered; -1: not asked yet
+	endFrom  uint64     // emissions that were made before they were asked
 	endErr   error
 }
 
@@ -312,7 +313,7 @@ func (r *remote) progress(rt *remoteTask) {
 		posts = append(posts, rep.post(rt))
 		rt.home = rep
 	}
-	rt.endsLeft = len(posts)
+	rt.endsLeft, rt.endFrom = len(posts), rt.output.seen
 	for _, p := range posts {
 		p.ending = true
 		p.replica.agent.endTask(p)
