@@ -107,7 +107,9 @@ type JoinHandler func(t *Task, parts []*Delivery) error
 
 // BatchHandler handles deliveries of several requests at once. Those it
 // neither finished nor kept are finished when it returns; an error fails the
-// requests of all that were not finished.
+// requests of all that were not finished. On a node, where the pipeline says
+// StateNone, a batch has one delivery of each request at most: the others that
+// were gathered follow at once.
 type BatchHandler func(batch []*Delivery) error
 
 // Props is protoactor's description of an actor, so that code around a bus can
@@ -145,6 +147,8 @@ type StageSpec struct {
 	// Props is a protoactor actor of the user's own. It receives a *Delivery
 	// for each delivery and the end of each stream, and finishes them; and an
 	// *Ended when a request is over while it holds deliveries of it.
+	// On a node it emits through Keep for one of several deliveries of a
+	// request that it holds, for repeats to be recognised.
 	Props *Props
 	// Remote has other processes do the work.
 	Remote *Remote
