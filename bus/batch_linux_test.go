@@ -216,3 +216,20 @@ func TestNodeBatchRounds(t *testing.T) {
 		})
 	}
 }
+
+// After a panic in one round of a batch, the others follow.
+func TestNodeBatchRoundPanics(t *testing.T) {
+	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
+	h.serve(t, bus.StageSpec{Name: "m", State: bus.StateNone, BatchSize: 4, BatchWait: time.Hour, Batch: func(batch []*bus.Delivery) error {
+		for _, d := range batch {
+			if err := d.Task().Forward(d); err != nil {
+				return err
+			}
+			if d.Seq == 1 && d.Attempt == 0 {
+				panic("in the second round")
+			}
+		}
+		return nil
+	}})
+	mustReceive(t, submitAll(t, h.bus, "a", "b", "c", "d"), []string{large("a"), large("b"), large("c"), large("d")})
+}
