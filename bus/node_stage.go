@@ -222,7 +222,9 @@ func (t *nodeTask) hostGone(err error) {
 func (t *nodeTask) emitted(d *Delivery) {
 	ok, err := d.flow.accept(d)
 	if err != nil || !ok { // a retry's repeat
-		go d.reclaim() // not under the lock
+		f, credit := d.flow, d.credit
+		d.discard()       // now: whoever closes the bus does not wait for what follows
+		go f.give(credit) // not under the lock
 		return
 	}
 	rs := &d.flow.req.results
