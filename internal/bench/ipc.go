@@ -81,7 +81,7 @@ func (s peerSpec) storeBytes() int64 {
 	switch s.Carrier {
 	case byHandle, byOffer, byPages:
 		return s.Pattern.arenaBytes(s.Pattern.Size)
-	case byNode, byPython, byForward:
+	case byNode, byDirect, byPython, byForward:
 		return s.Pattern.busBytes()
 	default:
 		return 0

@@ -22,6 +22,7 @@ type busSide struct {
 	dir     string
 	bus     *bus.Bus
 	server  *bus.Server
+	caller  *bus.Node // that sends the inputs; nil: the host does
 	peer    *peer
 	request *bus.Request
 	pattern pattern
@@ -29,10 +30,11 @@ type busSide struct {
 }
 
 // openBusSide opens a bus of one stage, starts the peer that is to serve it,
-// and opens a request.
-func openBusSide(ctx context.Context, p pattern, startPeer func(socket string) (*peer, error)) (side, error) {
+// and opens a request: of the host's, or of a node that exchanges payloads with
+// the peer directly.
+func openBusSide(ctx context.Context, p pattern, direct bool, startPeer func(socket string) (*peer, error)) (side, error) {
 	s := &busSide{pattern: p, source: touched(int64(p.Size))}
-	err := s.open(ctx, startPeer)
+	err := s.open(ctx, direct, startPeer)
 	if err != nil {
 		if s.peer != nil {
 			err = s.peer.explain(err)
@@ -42,7 +44,7 @@ func openBusSide(ctx context.Context, p pattern, startPeer func(socket string) (
 	return s, nil
 }
 
-func (s *busSide) open(ctx context.Context, startPeer func(socket string) (*peer, error)) (err error) {
+func (s *busSide) open(ctx context.Context, direct bool, startPeer func(socket string) (*peer, error)) (err error) {
 	if s.dir, err = os.MkdirTemp("", "omnibus-bench"); err != nil {
 		return err
 	}
@@ -58,12 +60,20 @@ func (s *busSide) open(ctx context.Context, startPeer func(socket string) (*peer
 	if s.peer, err = startPeer(socket); err != nil {
 		return err
 	}
-	if s.request, err = s.bus.Stream(ctx); err != nil {
+	stream := s.bus.Stream
+	if direct {
+		if s.caller, err = bus.Join(ctx, "bench", bus.JoinOptions{Socket: socket}); err != nil {
+			return err
+		}
+		stream = s.caller.Stream
+	}
+	if s.request, err = stream(ctx); err != nil {
 		return err
 	}
 	s.peer.onExit(s.request.Abort)
-	// The first run waits for the peer to serve.
-	_, err = s.run(ctx, 1)
+	// The first run waits for the peer to serve, and the next ones until the
+	// host is out of the way.
+	_, err = s.run(ctx, 4)
 	return err
 }
 
@@ -99,6 +109,9 @@ func (s *busSide) close(ctx context.Context) error {
 	if s.request != nil {
 		s.request.Close()
 	}
+	if s.caller != nil {
+		errs = append(errs, s.caller.Close(ctx))
+	}
 	if s.peer != nil {
 		errs = append(errs, s.peer.close())
 	}
@@ -112,7 +125,7 @@ func (s *busSide) close(ctx context.Context) error {
 }
 
 func openNodeSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
-	return openBusSide(ctx, spec.Pattern, func(socket string) (*peer, error) {
+	return openBusSide(ctx, spec.Pattern, spec.Carrier == byDirect, func(socket string) (*peer, error) {
 		spec.Socket = socket
 		return startPeer(ctx, opts, spec, nil)
 	})

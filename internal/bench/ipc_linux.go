@@ -23,7 +23,7 @@ func openSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 		return openSocketSide(ctx, opts, spec)
 	case byShmipc:
 		return openShmipcSide(ctx, opts, spec)
-	case byNode:
+	case byNode, byDirect:
 		return openNodeSide(ctx, opts, spec)
 	case byPython, byForward:
 		return openPythonSide(ctx, spec)
@@ -35,7 +35,7 @@ func openSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 
 // runPeer is the peer's part. It ends when standard input does.
 func runPeer(ctx context.Context, spec peerSpec, stdin io.Reader) error {
-	if spec.Carrier == byNode {
+	if spec.Carrier == byNode || spec.Carrier == byDirect {
 		return serveNode(ctx, spec, stdin)
 	}
 	c, err := openPeerCarrier(spec)

@@ -50,6 +50,7 @@ func TestPeerDies(t *testing.T) {
 		{Carrier: byPackets},
 		{Carrier: byShmipc},
 		{Carrier: byNode},
+		{Carrier: byDirect},
 	} {
 		t.Run(string(spec.Carrier), func(t *testing.T) {
 			if raceDetector && spec.Carrier == byShmipc {

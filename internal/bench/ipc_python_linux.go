@@ -51,7 +51,7 @@ func openPythonSide(ctx context.Context, spec peerSpec) (side, error) {
 	if out, err := pythonCommand(ctx, "import omnibus").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("python3 with the package omnibus: %w: %w: %s", errors.ErrUnsupported, err, lastLine(out))
 	}
-	return openBusSide(ctx, spec.Pattern, func(socket string) (*peer, error) {
+	return openBusSide(ctx, spec.Pattern, false, func(socket string) (*peer, error) {
 		cmd := pythonCommand(ctx, stageScript)
 		if spec.Carrier == byForward {
 			cmd.Args = append(cmd.Args, "forward")

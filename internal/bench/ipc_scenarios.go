@@ -11,7 +11,8 @@ const (
 	byStream  carrierName = "unix"       // through a socket
 	byPackets carrierName = "unixpacket" // through one that keeps message bounds
 	byShmipc  carrierName = "shmipc"     // by the module shmipc-go
-	byNode    carrierName = "node"       // through a bus, to a stage in another process
+	byNode    carrierName = "node"       // through a bus, from its host to a stage in another process
+	byDirect  carrierName = "direct"     // the same, from a node: past the host
 	byPython  carrierName = "python"     // through a bus, to a stage in Python
 	byForward carrierName = "forward"    // the same, and the stage copies nothing
 	byQueue   carrierName = "queue"      // by Python's multiprocessing.Queue
@@ -77,7 +78,8 @@ func socketRace(name string, p pattern, targets map[string]float64) scenario {
 	for _, w := range waitings {
 		add("handle-"+w, byHandle, w)
 	}
-	add("bus", byNode, "")
+	add("bus", byDirect, "")
+	add("bus-host", byNode, "")
 	add("packets", byPackets, "")
 	if !raceDetector {
 		add("shmipc", byShmipc, "")
