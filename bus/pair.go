@@ -12,6 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
 // pair is this node and another one, as the host has introduced them:
@@ -91,9 +92,9 @@ func (p *pair) describe() string {
 }
 
 // run meets the peer and handles what it sends until it is gone.
-func (p *pair) run(lane uint64, side uint8, version uint16) {
+func (p *pair) run(id uint64, side uint8, version uint16) {
 	defer p.proc.Close() //nolint:errcheck // a watch holds nothing that could be lost
-	d, err := duplex.Meet(p.conn, lane, side, duplex.Options{Version: version})
+	d, err := duplex.Meet(p.conn, id, side, duplex.Options{Version: version, Lane: lane.Options{Waiting: lane.Sharing}})
 	if err == nil {
 		p.begin(d)
 		stop := make(chan struct{})

@@ -1,6 +1,9 @@
 package lane
 
-import "time"
+import (
+	"runtime"
+	"time"
+)
 
 const (
 	// ladderLooks come first, without a pause: together about what one yield
@@ -36,6 +39,8 @@ func (s *sleeper) climb() (done bool, err error) {
 		return false, nil
 	case Spinning:
 		return s.spin()
+	case Sharing:
+		return s.share()
 	case Ladder:
 	}
 	for range ladderLooks {
@@ -44,6 +49,24 @@ func (s *sleeper) climb() (done bool, err error) {
 		}
 	}
 	for range s.ladder.yields {
+		yield()
+		if done, err = s.look(); done {
+			s.ladder.grow()
+			return done, err
+		}
+	}
+	return false, nil
+}
+
+// share looks between runs of other goroutines, and then lets other processes
+// run.
+func (s *sleeper) share() (done bool, err error) {
+	for range s.ladder.yields {
+		runtime.Gosched()
+		if done, err = s.look(); done {
+			s.ladder.grow()
+			return done, err
+		}
 		yield()
 		if done, err = s.look(); done {
 			s.ladder.grow()

@@ -16,6 +16,10 @@ const (
 	// parks. It takes a processor for each side that waits, and is worth it
 	// where both have one to spare and latency matters most.
 	Spinning
+	// Sharing is Ladder for a side whose process has other goroutines to run,
+	// most likely those that the last frames were for: they go first. A side
+	// that has its process to itself is slower by it.
+	Sharing
 )
 
 func (w Waiting) String() string {
@@ -26,6 +30,8 @@ func (w Waiting) String() string {
 		return "parked"
 	case Spinning:
 		return "spinning"
+	case Sharing:
+		return "sharing"
 	default:
 		return fmt.Sprintf("Waiting(%d)", int(w))
 	}
@@ -41,7 +47,7 @@ type Options struct {
 // Validate reports the first option that [NewSender] and [NewReceiver] would
 // refuse.
 func (o Options) Validate() error {
-	if o.Waiting < Ladder || o.Waiting > Spinning {
+	if o.Waiting < Ladder || o.Waiting > Sharing {
 		return fmt.Errorf("%w: unknown waiting %v", ErrOptions, o.Waiting)
 	}
 	return nil
