@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -174,4 +177,50 @@ func TestForwardedPastTheHost(t *testing.T) {
 	if copies > 0 {
 		t.Errorf("%d payloads at a time were copied", copies)
 	}
+}
+
+// TestWhoHoldsWhatPastTheHost: what the host does not carry it can still tell.
+func TestWhoHoldsWhatPastTheHost(t *testing.T) {
+	const window = 4
+	release := make(chan struct{})
+	p := linear(pass("a"), bus.StageSpec{Name: "b", Handle: func(t *bus.Task, d *bus.Delivery) error {
+		if d.Seq >= 8 { // the stream has gone straight by then
+			select {
+			case <-release:
+			case <-t.Context().Done():
+			}
+		}
+		return t.EmitBytes(d.Bytes())
+	}})
+	p.Edges[0].Window = window
+	h := host(t, p, bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	done := make(chan struct{})
+	go func() { defer close(done); streamBlocks(t, n, 50, 8, 5000) }()
+
+	var stalls []bus.Stall
+	for len(stalls) == 0 || stalls[0].Deliveries < window {
+		answer, err := n.Call(t.Context(), "stalls", nil)
+		if err == nil {
+			err = json.Unmarshal(answer, &stalls)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		stalls = slices.DeleteFunc(stalls, func(s bus.Stall) bool { return s.Edge != "a->b" })
+	}
+	if s := stalls[0].String(); !strings.Contains(s, fmt.Sprint("process ", os.Getpid())) {
+		t.Errorf("the stall does not say who holds what: %s", s)
+	}
+	held := slices.DeleteFunc(h.server.Holdings(), func(h bus.Holding) bool { return h.Edge != "a->b" })
+	if len(held) != window || held[0].PID != os.Getpid() || held[0].Stage != "b" || held[0].Request != 1 {
+		t.Errorf("%d deliveries are held, want %d: %+v", len(held), window, held)
+	}
+	status := h.server.Status()
+	i := slices.IndexFunc(status.Requests[0].Edges, func(e bus.EdgeStatus) bool { return e.Edge == "a->b" && e.Direct })
+	if i < 0 || status.Requests[0].Edges[i].Deliveries != window {
+		t.Errorf("the request has under way %+v", status.Requests[0].Edges)
+	}
+	close(release)
+	<-done
 }

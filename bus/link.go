@@ -205,6 +205,8 @@ func (l *link) handle(m wire.Message, fds []int) error {
 		return l.expect(m)
 	case *wire.Direct:
 		return l.direct(m)
+	case *wire.Report:
+		go l.report(m.Token)
 	case *wire.Cleared:
 		l.clearedOf(m.Peer)
 	case *wire.Streamed:

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/duplex"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
@@ -15,6 +16,13 @@ type outgoing struct {
 	own      uint32 // the segment that was offered for it alone; 0: none
 	kept     bool   // it is finished, and its payload is still needed
 	lent     bool   // the peer passes it on: others may read it when the peer is dead
+
+	// For reports: of which source of the host's, and since when.
+	source uint32
+	edge   int
+	seq    uint64
+	bytes  int
+	at     time.Time
 }
 
 // queue sends an answer, or a word on a stream. That the peer is gone is for
@@ -43,7 +51,7 @@ func (p *pair) connection() *duplex.Duplex {
 // put sends a delivery to the peer. When it is returned, nobody needs its
 // payload any more. To a peer that is gone everything is returned at once: the
 // host ends the request.
-func (p *pair) put(to *route, d *Delivery, returned func()) error {
+func (p *pair) put(to *route, d *Delivery, o *outgoing) error {
 	m := &wire.Deliver{
 		Source: to.source, Edge: to.edge, Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
 		Seq: d.Seq, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
@@ -51,7 +59,6 @@ func (p *pair) put(to *route, d *Delivery, returned func()) error {
 	if d.EOS {
 		m.Flags |= wire.FlagLast
 	}
-	o := &outgoing{d: d, returned: returned}
 	at, err := d.place(int(p.link.welcome.InlineBytes))
 	if err != nil {
 		return err
@@ -60,7 +67,7 @@ func (p *pair) put(to *route, d *Delivery, returned func()) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
-		go returned() // not under the locks of whoever sends
+		go o.returned() // not under the locks of whoever sends
 		return nil
 	}
 	if at.seg == nil {

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"sync"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -62,7 +63,9 @@ func (rs *routes) put(d *Delivery, edge int, returned func()) error {
 		return rs.link.put(rs.source, d, edge, returned)
 	}
 	last := d.EOS
-	err := to.pair.put(to, d, returned)
+	err := to.pair.put(to, d, &outgoing{
+		d: d, returned: returned, source: rs.source, edge: edge, seq: d.Seq, bytes: len(d.Bytes()), at: time.Now(),
+	})
 	if last && err == nil {
 		rs.end(edge)
 	}

@@ -261,11 +261,14 @@ func (s *Server) watch() {
 	}
 	tick := time.NewTicker(max(s.bus.opts.StallTimeout/4, 10*time.Millisecond))
 	defer tick.Stop()
-	for {
+	for n := 1; ; n++ {
 		select {
 		case <-s.done:
 			return
 		case <-tick.C:
+			if n%4 == 0 {
+				s.bus.reportStalls(s.underWay().stalls(s.bus.opts.StallTimeout))
+			}
 			for _, sess := range s.live() {
 				sess.checkAlive(s.bus.opts.StallTimeout)
 			}
@@ -394,6 +397,7 @@ func (s *Server) Holdings() []Holding {
 	for _, sess := range s.live() {
 		all = append(all, sess.holdings()...)
 	}
+	all = append(all, s.underWay().held...)
 	slices.SortStableFunc(all, func(a, b Holding) int { return int(b.Age - a.Age) })
 	return all
 }

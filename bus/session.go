@@ -36,6 +36,8 @@ type session struct {
 	wg      sync.WaitGroup // goroutines that work for the client
 	working sync.WaitGroup // of those, the ones that do what it has said
 
+	reportMu sync.Mutex // comes before mu
+
 	// mu comes after a remote stage's.
 	mu           sync.Mutex
 	gone         bool // no message is handled any more
@@ -53,6 +55,9 @@ type session struct {
 	lastSegment  uint32
 	lanes        bool                     // deliveries can go to it, and come from it, directly
 	expects      map[uint32][]*directFlow // what comes to its sources directly
+	straight     bool                     // something has gone to another process past the host
+	report       *reporting               // a question to the client, if one is open
+	lastReport   uint32
 	byeSaid      bool
 	stuckSince   time.Time
 	stuck        bool
@@ -255,6 +260,8 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		return s.expecting(m)
 	case *wire.Streamed:
 		return s.streamed(m)
+	case *wire.Reported:
+		return s.reported(m)
 	case *wire.Lent:
 		return s.lent(m.Delivery)
 	case *wire.Clear:

@@ -60,6 +60,7 @@ type EdgeStatus struct {
 	Deliveries int    `json:"deliveries"`
 	Bytes      int64  `json:"bytes"`
 	Queued     int    `json:"queued"`
+	Direct     bool   `json:"direct,omitempty"` // from one process to another, past the host
 }
 
 // Status takes a snapshot.
@@ -69,6 +70,7 @@ func (s *Server) Status() Status {
 	for _, r := range b.requests() {
 		st.Requests = append(st.Requests, r.status())
 	}
+	s.underWay().add(&st)
 	return st
 }
 
@@ -103,7 +105,9 @@ func (s *Server) method(name string) (callMethod, error) {
 	f, ok := map[string]callMethod{
 		"status": func(context.Context, []byte) (any, error) { return s.Status(), nil },
 		"stats":  func(context.Context, []byte) (any, error) { return s.bus.Stats(), nil },
-		"stalls": func(context.Context, []byte) (any, error) { return s.bus.Stalls(0), nil },
+		"stalls": func(context.Context, []byte) (any, error) {
+			return append(s.bus.Stalls(0), s.underWay().stalls(0)...), nil
+		},
 		"check":  func(context.Context, []byte) (any, error) { return s.checkAll() },
 		"leases": func(context.Context, []byte) (any, error) { return s.Holdings(), nil },
 		"abort":  func(_ context.Context, arguments []byte) (any, error) { return s.abort(arguments) },

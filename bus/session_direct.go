@@ -68,6 +68,10 @@ func (s *session) expecting(m *wire.Expecting) error {
 	}
 	s.mu.Unlock()
 	if df != nil { // else it is over
+		from := df.producer.sess
+		from.mu.Lock()
+		from.straight = true
+		from.mu.Unlock()
 		df.producer.sess.queue(&wire.Direct{
 			Source: df.producer.id, Edge: uint16(df.out), PeerEdge: m.Edge, Peer: s.node, PeerSource: m.Source,
 		})

@@ -60,6 +60,8 @@ const (
 	KindLent      Kind = 71
 	KindClear     Kind = 72
 	KindCleared   Kind = 73
+	KindReport    Kind = 74
+	KindReported  Kind = 75
 )
 
 // Direction says who sends a message.
@@ -139,6 +141,8 @@ var kinds = [...]kindInfo{
 	KindLent:      {name: "lent", direction: ToHost | ToPeer, make: func() Message { return new(Lent) }, since: versionLanes},
 	KindClear:     {name: "clear", direction: ToHost, make: func() Message { return new(Clear) }, since: versionLanes},
 	KindCleared:   {name: "cleared", direction: ToClient, make: func() Message { return new(Cleared) }, since: versionLanes},
+	KindReport:    {name: "report", direction: ToClient, make: func() Message { return new(Report) }, since: versionLanes},
+	KindReported:  {name: "reported", direction: ToHost, make: func() Message { return new(Reported) }, since: versionLanes},
 }
 
 // info returns what is known of k, and nil when it is no kind.

@@ -137,3 +137,28 @@ func (m *Cleared) fields(c *coder) {
 	c.begin(KindCleared)
 	c.u32("peer", &m.Peer)
 }
+
+// Report asks a client what it has under way that the host does not see.
+type Report struct {
+	Token uint32
+}
+
+func (m *Report) fields(c *coder) {
+	c.begin(KindReport)
+	c.u32("token", &m.Token)
+}
+
+// Reported answers Report, in one piece or more, with flag ReplyMore on all but
+// the last.
+type Reported struct {
+	Token uint32
+	Flags uint8
+	Piece []byte // of JSON; aliases the packet
+}
+
+func (m *Reported) fields(c *coder) {
+	c.begin(KindReported)
+	c.u32("token", &m.Token)
+	c.u8("flags", &m.Flags)
+	c.bytes("piece", &m.Piece, MaxPiece)
+}

@@ -110,6 +110,10 @@ func walk(m Message, c *coder) {
 		m.fields(c)
 	case *Cleared:
 		m.fields(c)
+	case *Report:
+		m.fields(c)
+	case *Reported:
+		m.fields(c)
 	default:
 		panic("wire: a message that is not a pointer to a struct of this package")
 	}
@@ -258,3 +262,9 @@ func (*Clear) Kind() Kind { return KindClear }
 
 // Kind returns [KindCleared].
 func (*Cleared) Kind() Kind { return KindCleared }
+
+// Kind returns [KindReport].
+func (*Report) Kind() Kind { return KindReport }
+
+// Kind returns [KindReported].
+func (*Reported) Kind() Kind { return KindReported }

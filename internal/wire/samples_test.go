@@ -182,6 +182,8 @@ func laneSamples() []sample {
 		{name: "lent", message: &wire.Lent{Delivery: 17}},
 		{name: "clear", message: &wire.Clear{Peer: 4}},
 		{name: "cleared", message: &wire.Cleared{Peer: 4}},
+		{name: "report", message: &wire.Report{Token: 5}},
+		{name: "reported", message: &wire.Reported{Token: 5, Flags: wire.ReplyMore, Piece: []byte(`{"flows":[`)}},
 	}
 }
 

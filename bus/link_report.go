@@ -1,0 +1,119 @@
+package bus
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// nodeReport is what a node has under way that its host does not see.
+type nodeReport struct {
+	Flows []flowReport `json:"flows"`
+	Held  []heldReport `json:"held"`
+}
+
+// flowReport is a stream that goes to another node.
+type flowReport struct {
+	Source     uint32        `json:"source"`
+	Edge       uint16        `json:"edge"`
+	Peer       uint32        `json:"peer"`
+	Deliveries uint64        `json:"deliveries"` // that went there
+	Bytes      uint64        `json:"bytes"`
+	UnderWay   int           `json:"under_way"`
+	UnderBytes int64         `json:"under_way_bytes"`
+	Queued     int           `json:"queued"`
+	Waiting    time.Duration `json:"waiting_ns"` // of whoever emits
+}
+
+// heldReport is a delivery that another node has.
+type heldReport struct {
+	Source uint32        `json:"source"`
+	Edge   uint16        `json:"edge"`
+	Peer   uint32        `json:"peer"`
+	Seq    uint64        `json:"seq"`
+	Bytes  int           `json:"bytes"`
+	Age    time.Duration `json:"age_ns"`
+}
+
+// maxHeldReports bounds the deliveries of a report: the oldest count.
+const maxHeldReports = 4096
+
+// report answers what the host asks, on a goroutine of its own: it looks at
+// all that is under way.
+func (l *link) report(token uint32) {
+	b, err := json.Marshal(l.underWay())
+	if err != nil { // numbers and nothing else
+		return
+	}
+	for len(b) > wire.MaxPiece {
+		l.queue(&wire.Reported{Token: token, Flags: wire.ReplyMore, Piece: b[:wire.MaxPiece]})
+		b = b[wire.MaxPiece:]
+	}
+	l.queue(&wire.Reported{Token: token, Piece: b})
+}
+
+func (l *link) underWay() nodeReport {
+	r := nodeReport{Flows: []flowReport{}, Held: []heldReport{}}
+	l.mu.Lock()
+	type producer struct {
+		routes *routes
+		req    *Request
+		edges  []*edge
+	}
+	var all []producer
+	for _, t := range l.tasks {
+		all = append(all, producer{t.out, t.req, t.stage.bus.graph.results})
+	}
+	for _, u := range l.requests {
+		all = append(all, producer{u.out, u.req, u.req.bus.graph.inputs})
+	}
+	l.mu.Unlock()
+	now := time.Now()
+	for _, p := range all {
+		r.Flows = append(r.Flows, p.routes.report(now, p.req, p.edges)...)
+	}
+	for _, p := range l.pairs() {
+		r.Held = append(r.Held, p.report(now)...)
+	}
+	slices.SortFunc(r.Held, func(a, b heldReport) int { return cmp.Compare(b.Age, a.Age) })
+	r.Held = r.Held[:min(len(r.Held), maxHeldReports)]
+	return r
+}
+
+// report describes the streams that go to other nodes.
+func (rs *routes) report(now time.Time, req *Request, edges []*edge) (all []flowReport) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for i := range rs.edges {
+		e := &rs.edges[i]
+		if e.to == nil || e.ended {
+			continue
+		}
+		f := req.flow(edges[i])
+		used := f.used.Load()
+		report := flowReport{
+			Source: rs.source, Edge: uint16(i), Peer: e.to.pair.node, Deliveries: e.to.deliveries, Bytes: e.to.bytes,
+			UnderWay: int(used >> countShift), UnderBytes: int64(used & bytesMask), Queued: int(f.queued.Load()),
+		}
+		if since := f.waitingSince(); since != 0 {
+			report.Waiting = now.Sub(time.Unix(0, since))
+		}
+		all = append(all, report)
+	}
+	return all
+}
+
+// report describes what the peer has.
+func (p *pair) report(now time.Time) (all []heldReport) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, o := range p.sent {
+		all = append(all, heldReport{
+			Source: o.source, Edge: uint16(o.edge), Peer: p.node, Seq: o.seq, Bytes: o.bytes, Age: now.Sub(o.at),
+		})
+	}
+	return all
+}

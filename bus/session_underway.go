@@ -1,0 +1,172 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// reportWait is how long a node may take to say what it has under way.
+const reportWait = 250 * time.Millisecond
+
+// maxReportBytes bounds what a node may say at once.
+const maxReportBytes = 4 << 20
+
+// reporting is a question to a node that is open.
+type reporting struct {
+	token  uint32
+	pieces []byte
+	answer chan nodeReport
+}
+
+// underWay asks the client what goes past the host. It is empty if the client
+// does not answer in time, or nothing does.
+func (s *session) underWay(ctx context.Context) nodeReport {
+	s.reportMu.Lock() // one question at a time
+	defer s.reportMu.Unlock()
+	s.mu.Lock()
+	if s.gone || !s.straight {
+		s.mu.Unlock()
+		return nodeReport{}
+	}
+	s.lastReport++
+	q := &reporting{token: s.lastReport, answer: make(chan nodeReport, 1)}
+	s.report = q
+	s.mu.Unlock()
+	s.queue(&wire.Report{Token: q.token})
+	select {
+	case r := <-q.answer:
+		return r
+	case <-ctx.Done():
+	case <-s.ctx.Done():
+	}
+	return nodeReport{}
+}
+
+// reported takes in an answer, or a piece of one.
+func (s *session) reported(m *wire.Reported) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.report
+	if q == nil || q.token != m.Token {
+		return nil // nobody waits for it any more
+	}
+	if len(q.pieces)+len(m.Piece) > maxReportBytes {
+		return fmt.Errorf("%w: a report of more than %d bytes", wire.ErrProtocol, maxReportBytes)
+	}
+	q.pieces = append(q.pieces, m.Piece...)
+	if m.Flags&wire.ReplyMore != 0 {
+		return nil
+	}
+	s.report = nil
+	var r nodeReport
+	if err := json.Unmarshal(q.pieces, &r); err != nil {
+		return fmt.Errorf("%w: a report: %w", wire.ErrProtocol, err)
+	}
+	q.answer <- r
+	return nil
+}
+
+// underWay is what goes past the host, as the processes that send it say.
+type underWay struct {
+	flows []directReport
+	held  []Holding
+}
+
+// directReport is one stream that goes from one process to another.
+type directReport struct {
+	flowReport
+	flow *flow
+	to   *session // nil: it is gone
+}
+
+// underWay asks all processes at once.
+func (s *Server) underWay() underWay {
+	ctx, cancel := context.WithTimeout(context.Background(), reportWait)
+	defer cancel()
+	sessions := s.live()
+	byNode := make(map[uint32]*session, len(sessions))
+	for _, sess := range sessions {
+		byNode[sess.node] = sess
+	}
+	var mu sync.Mutex
+	var all underWay
+	var wg sync.WaitGroup
+	for _, sess := range sessions {
+		wg.Go(func() {
+			r := sess.underWay(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			sess.explain(r, byNode, &all)
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+// explain adds what a client says about its sources.
+func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWay) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	flowOf := func(source uint32, edge uint16) *flow {
+		src := s.sources[source]
+		if src == nil || int(edge) >= len(src.emitter.out.edges) {
+			return nil
+		}
+		return src.emitter.out.req.flow(src.emitter.out.edges[edge])
+	}
+	for _, fr := range r.Flows {
+		if f := flowOf(fr.Source, fr.Edge); f != nil {
+			all.flows = append(all.flows, directReport{fr, f, byNode[fr.Peer]})
+		}
+	}
+	for _, hr := range r.Held {
+		h := Holding{Seq: hr.Seq, Bytes: hr.Bytes, Age: hr.Age}
+		if f := flowOf(hr.Source, hr.Edge); f != nil {
+			h.Stage, h.Request, h.Edge = f.edge.spec.To, uint64(f.req.id), f.edge.name
+		}
+		if peer := byNode[hr.Peer]; peer != nil {
+			h.PID, h.Name = peer.proc.PID(), peer.name
+		}
+		all.held = append(all.held, h)
+	}
+}
+
+// stalls are those that have waited for at least that long.
+func (u underWay) stalls(atLeast time.Duration) (all []Stall) {
+	for _, r := range u.flows {
+		if r.Waiting == 0 || r.Waiting < atLeast {
+			continue
+		}
+		who := "the process at the other end, which is gone"
+		if r.to != nil {
+			who = r.to.describe()
+		}
+		all = append(all, Stall{
+			Request: r.flow.req.id, Edge: r.flow.edge.name, Waited: r.Waiting, Deliveries: r.UnderWay, Bytes: r.UnderBytes,
+			Holder: fmt.Sprintf("%s has not given back %d deliveries, which it has directly from the process that waits", who, r.UnderWay),
+		})
+	}
+	return all
+}
+
+// add has a status show what goes past the host.
+func (u underWay) add(st *Status) {
+	byID := make(map[uint64]*RequestStatus, len(st.Requests))
+	for i := range st.Requests {
+		byID[st.Requests[i].ID] = &st.Requests[i]
+	}
+	for _, r := range u.flows {
+		e := &st.Stats.Edges[r.flow.edge.index]
+		e.Deliveries += int64(r.flowReport.Deliveries)
+		e.Direct += int64(r.flowReport.Deliveries)
+		e.Bytes += int64(r.flowReport.Bytes)
+		if req := byID[uint64(r.flow.req.id)]; req != nil && r.UnderWay+r.Queued > 0 {
+			req.Edges = append(req.Edges, EdgeStatus{Edge: r.flow.edge.name, Deliveries: r.UnderWay, Bytes: r.UnderBytes, Queued: r.Queued, Direct: true})
+		}
+	}
+}
