@@ -75,6 +75,7 @@ func (s *session) reported(m *wire.Reported) error {
 type underWay struct {
 	flows []directReport
 	held  []Holding
+	holds map[uint32]int // how many of them each node has
 }
 
 // directReport is one stream that goes from one process to another.
@@ -94,7 +95,7 @@ func (s *Server) underWay() underWay {
 		byNode[sess.node] = sess
 	}
 	var mu sync.Mutex
-	var all underWay
+	all := underWay{holds: make(map[uint32]int)}
 	var wg sync.WaitGroup
 	for _, sess := range sessions {
 		wg.Go(func() {
@@ -129,6 +130,7 @@ func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWa
 		if f := flowOf(hr.Source, hr.Edge); f != nil {
 			h.Stage, h.Request, h.Edge = f.edge.spec.To, uint64(f.req.id), f.edge.name
 		}
+		all.holds[hr.Peer]++
 		if peer := byNode[hr.Peer]; peer != nil {
 			h.PID, h.Name = peer.proc.PID(), peer.name
 		}
@@ -159,6 +161,9 @@ func (u underWay) add(st *Status) {
 	byID := make(map[uint64]*RequestStatus, len(st.Requests))
 	for i := range st.Requests {
 		byID[st.Requests[i].ID] = &st.Requests[i]
+	}
+	for i := range st.Processes {
+		st.Processes[i].Held += u.holds[st.Processes[i].Node]
 	}
 	for _, r := range u.flows {
 		e := &st.Stats.Edges[r.flow.edge.index]
