@@ -91,6 +91,7 @@ func (b *Bus) Listen(path string, opts ListenOptions) (*Server, error) {
 		bus: b, opts: opts, ln: ln, epoch: newEpoch(), log: b.opts.Logger, arena: newSegment(mem),
 		sessions: make(map[*session]struct{}), done: make(chan struct{}),
 	}
+	s.arena.lasting.Store(true)
 	s.wg.Add(2)
 	go s.accept()
 	go s.watch()
