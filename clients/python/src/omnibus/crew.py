@@ -5,43 +5,67 @@ the function waits for the host, the thread is away: its turn is another's, for 
 it waits for may depend on what that other one has to say. So there may be
 more threads than turns, though not more than jobs. They are started when they are
 needed, and stay.
+
+One of the threads that have nothing to do watches the socket, so that whoever reads a
+delivery is the one who handles it: to hand it to another thread takes longer than all the rest.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
 
 _here = threading.local()
+
+
+class Watched(Protocol):
+    """What a thread without a job watches: a session."""
+
+    def watch_for(self, done: Callable[[], bool]) -> bool:
+        """Return when `done()`; False: there is nothing to watch any more."""
+        ...
+
+    def poke(self) -> None:
+        """Have whoever watches look at `done`."""
+        ...
+
+    def relieve(self) -> None:
+        """Have somebody watch in place of a thread that has got a job."""
+        ...
 
 
 class Crew:
     """The threads of one session. Jobs begin in the order in which they came."""
 
-    def __init__(self, turns: int, callers: int) -> None:
+    def __init__(self, turns: int, callers: int, watched: Watched | None = None) -> None:
         """`callers` is how many threads will call `work`, apart from the crew's own."""
         self._lock = threading.Lock()
         self._turns = turns  # that nobody has
         self._wanting: deque[Callable[[], None]] = deque()  # what to do with a turn: begin a job, or come back
-        self._begun: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # jobs with a turn
-        self._idle = callers
+        self._begun: deque[Callable[[], None]] = deque()  # jobs with a turn, each with a thread that is to come
+        self._idle = callers  # threads that nothing is to come for
+        self._parked: list[threading.Lock] = []  # of those, the ones that sleep
+        self._watched = watched
+        self._watcher = 0  # the thread that watches; 0: none
+        self._called = False  # and it is to take a job
         self._threads: list[threading.Thread] = []
         self._stopped = False
 
     def put(self, job: Callable[[], None]) -> None:
         """Have a job done. Does not wait."""
         with self._lock:
-            self._wanting.append(lambda: self._begin(job))
+            self._wanting.append(partial(self._begin, job))
             self._pass_on()
 
     def work(self) -> None:
         """Be one of the threads, until `stop`."""
         _here.crew = self
         try:
-            while (job := self._begun.get()) is not None:
+            while (job := self._next()) is not None:
                 try:
                     job()
                 finally:
@@ -56,12 +80,49 @@ class Crew:
         """Send everybody home once nothing is to be done. Idempotent."""
         with self._lock:
             self._stopped = True
-            self._pass_on()
+            self._wake_all()
 
     def join(self) -> None:
         """Wait until the crew's own threads have ended."""
         while self._threads:
             self._threads.pop().join()
+
+    def _next(self) -> Callable[[], None] | None:
+        """Wait for a job with a turn; None: there will be none."""
+        watched = False  # by this thread, until it was called
+        while True:
+            with self._lock:
+                if watched:
+                    self._watcher, self._called = 0, False
+                if self._begun:
+                    job = self._begun.popleft()
+                    watched = watched and self._turns > 0  # another job could run beside it
+                    break
+                if self._stopped:
+                    self._idle -= 1
+                    return None
+                watching = self._watched is not None and not self._watcher
+                if watching:
+                    self._watcher = threading.get_ident()
+                else:
+                    gate = threading.Lock()
+                    gate.acquire()
+                    self._parked.append(gate)
+            if watching:
+                watched = self._watch()
+            else:
+                watched = False
+                gate.acquire()
+        if watched and self._watched is not None:
+            self._watched.relieve()
+        return job
+
+    def _watch(self) -> bool:
+        assert self._watched is not None
+        if not self._watched.watch_for(lambda: self._called):
+            with self._lock:
+                self._watched = None
+        return True
 
     def _leave(self) -> None:
         with self._lock:
@@ -69,9 +130,12 @@ class Crew:
             self._pass_on()
 
     def _come_back(self) -> None:
-        gate = threading.Lock()
-        gate.acquire()
         with self._lock:
+            if self._turns and not self._wanting:
+                self._turns -= 1
+                return
+            gate = threading.Lock()
+            gate.acquire()
             self._wanting.append(gate.release)
             self._pass_on()
         gate.acquire()
@@ -81,18 +145,34 @@ class Crew:
         while self._turns and self._wanting:
             self._turns -= 1
             self._wanting.popleft()()
-        while self._stopped and self._idle:
-            self._idle -= 1
-            self._begun.put(None)
+        if self._stopped:
+            self._wake_all()
 
     def _begin(self, job: Callable[[], None]) -> None:
         if not self._idle:
             t = threading.Thread(target=self.work, name=f"omnibus-{len(self._threads)}", daemon=True)
             t.start()
             self._threads.append(t)
-            self._idle += 1
+            self._begun.append(job)
+            return
         self._idle -= 1
-        self._begun.put(job)
+        self._begun.append(job)
+        if self._watcher and not self._called:
+            self._call()
+        elif self._parked:
+            self._parked.pop().release()
+
+    def _call(self) -> None:
+        """Have the thread that watches come and look."""
+        self._called = True
+        if self._watched is not None and self._watcher != threading.get_ident():
+            self._watched.poke()
+
+    def _wake_all(self) -> None:
+        while self._parked:
+            self._parked.pop().release()
+        if self._watcher and not self._called:
+            self._call()
 
 
 @contextmanager

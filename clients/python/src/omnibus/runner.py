@@ -1,8 +1,9 @@
 """`run`: serve stages until the host is done with them.
 
-One thread reads the socket, so that aborts reach handlers that are busy. Plain
-functions run in the calling thread and those of a crew, `threads` of them at a time;
-coroutines run on an event loop in the calling thread. The deliveries of one
+Plain functions run in the calling thread and those of a crew, `threads` of them at a
+time; one that has nothing to do reads the socket, and handles what it has read.
+Coroutines run on an event loop in the calling thread. One more thread reads when nobody
+else does, so that aborts reach handlers that are busy. The deliveries of one
 request at one stage are handled one after the other, in order; requests take turns.
 No request waits until another has room for what it emits: see `crew`.
 """
@@ -19,6 +20,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from . import wire
@@ -115,7 +117,9 @@ class _Runner:
         self.session = client._session
         self.leaving = leaving
         self.has_async = any(s.is_async for _, s in chosen)
-        self.crew = Crew(max(threads, 1), callers=0 if self.has_async else 1)
+        self.crew = Crew(
+            max(threads, 1), callers=0 if self.has_async else 1, watched=None if self.has_async else self.session
+        )
         self.loop: asyncio.AbstractEventLoop | None = None
         self.stopped = asyncio.Event()
         self.clean = False
@@ -149,13 +153,14 @@ class _Runner:
             log.info("serving stage %s as replica %d", name, stage.replica)
 
     def read(self) -> None:
-        """The reading thread: leave when told to, and end when all is done."""
+        """The thread that reads or stands by: leave when told to, and end when all is done."""
         s = self.session
         try:
-            s.wait(lambda: self.leaving.is_set() or s.draining)
+            wait = s.wait if self.has_async else s.stand_by
+            wait(lambda: self.leaving.is_set() or s.draining)
             if not s.draining:
                 self.client.leave()
-            s.wait(self.idle)
+            wait(self.idle)
             self.clean = True
         except HostGone:
             self.clean = s.said_bye or s.draining
@@ -177,10 +182,10 @@ class _Runner:
             except RuntimeError:
                 pass  # it has ended on its own
 
-    def work(self, job: Callable[[], None]) -> None:
+    def work(self, turn: Callable[[BaseTask | None], None], task: BaseTask | None) -> None:
         """Do a job in a thread of the crew. What it raises is no handler's error, and ends everything."""
         try:
-            job()
+            turn(task)
         except HostGone:
             pass  # the reading thread knows, and stops us
         except BaseException as e:
@@ -273,7 +278,7 @@ class _Served:
             assert loop is not None
             self.session.call_later(lambda: loop.call_soon_threadsafe(self.start, task))
         else:
-            self.runner.crew.put(lambda: self.runner.work(lambda: self.turn(task)))
+            self.runner.crew.put(partial(self.runner.work, self.turn, task))
 
     # Plain functions, in a thread of the crew.
 
@@ -333,6 +338,8 @@ class _Served:
         self.answer_end(task, verdict)
 
     def emit_all(self, task: Any, out: Any, last: bool) -> None:
+        if out is None:
+            return
         if inspect.isgenerator(out):
             try:
                 for value in out:
@@ -341,7 +348,7 @@ class _Served:
                     task.emit(value)
             finally:
                 out.close()
-        elif out is not None:
+        else:
             task.emit(out, last=last and len(task._stage.inputs) == 1)
 
     def handle_batch(self, batch: list[tuple[BaseTask, list[Delivery]]]) -> None:

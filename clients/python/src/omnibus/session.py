@@ -1,7 +1,8 @@
 """One connection to the host: packets in and out, and who is told of them.
 
 There is no thread in here. Whoever waits for something reads the socket; if
-somebody reads already, the others wait until there is news. All state is
+somebody reads already, the others wait until there is news. One thread may stand
+by, and reads when nobody has for a moment. All state is
 behind one lock, which is never held while waiting for the host. Messages are
 handled under the lock; functions that leave this package's hands are called after
 it is let go.
@@ -29,6 +30,7 @@ from . import wire
 from .crew import away
 from .errors import ForkedError, HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, again, host_error
 from .memory import Arena, Mapping
+from .standby import Standby
 
 log = logging.getLogger("omnibus")
 
@@ -52,8 +54,8 @@ class Answer:
     def __init__(
         self,
         kind: type,
-        accept: Callable[[Any, int | None], Any] | None,
-        orphan: Callable[[Any], None] | None,
+        accept: Callable[[Any, Any], Any] | None = None,
+        orphan: Callable[[Any], None] | None = None,
     ) -> None:
         self.kind = kind
         self.accept = accept  # makes a value of the message; called with the lock held
@@ -109,8 +111,10 @@ class _Locked:
         s = self.s
         calls = None
         try:
-            s._settle_locked()
-            s._flush()
+            if s._released:
+                s._settle_locked()
+            if s._outbox:
+                s._flush()
             if s._calls:
                 calls, s._calls = s._calls, []
         finally:
@@ -138,7 +142,9 @@ class Session:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._reading = False
+        self._readings = 0  # how often somebody who waits has begun to read
         self._sleepers: list[tuple[Callable[[], bool], threading.Condition]] = []  # wait while another reads
+        self._standby = Standby(self)
 
         sock.setblocking(False)
         self._sock = sock
@@ -163,7 +169,7 @@ class Session:
         self._segments: dict[int, Mapping] = {}
         self._released: deque[Any] = deque()  # windows that died, see view_gone
         self._kept: dict[int, tuple[Any, list[int]]] = {}  # by id of the window: it, [delivery, windows left]
-        self._arena: Arena | None = None
+        self.have_arena: Arena | None = None
         self._arena_asked: Answer | None = None
 
         self._handlers: dict[type, Callable[[Any, int | None], None]] = {
@@ -216,11 +222,14 @@ class Session:
 
     def _wait(self, done: Callable[[], bool], timeout: float | None) -> bool:
         limit = None if timeout is None else time.monotonic() + timeout
+        well = False
         try:
             while True:
                 left = None if limit is None else limit - time.monotonic()
                 with self.locked:
                     if done():
+                        well = True
+                        self._relieve()
                         return True
                     if self.error is not None:
                         raise again(self.error)
@@ -230,22 +239,32 @@ class Session:
                         self._sleep(done, left)
                         continue
                     self._reading = True
-                self._read(left)
+                    self._readings += 1
+                if self._read(done, left):
+                    well = True
+                    return True
         finally:
-            with self.locked:
-                if self._sleepers and not self._reading:
-                    self._sleepers[0][1].notify()  # somebody else has to read now
+            if not well:
+                with self.locked:
+                    self._relieve()
 
-    def _read(self, timeout: float | None) -> None:
-        """Wait for packets and handle them."""
+    def _read(self, done: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for packets and handle them, no more of them than it takes until `done()`. True: it is.
+
+        Somebody else is to read then.
+        """
         try:
             self._epoll.poll(timeout)
         finally:
             with self.locked:
                 self._reading = False
-                self._receive()
+                self._receive(done)
                 self._close_descriptors()
                 self.notify()  # also without news: it may be a poke
+                well = done()
+                if well:
+                    self._relieve()
+        return well
 
     def _sleep(self, done: Callable[[], bool], timeout: float | None) -> None:
         """Sleep until `done()`, the session's end, or there is nobody who reads. The lock is held."""
@@ -255,6 +274,31 @@ class Session:
             sleeper[1].wait(timeout)
         finally:
             self._sleepers.remove(sleeper)
+
+    def _relieve(self) -> None:
+        """Have somebody else read, for the caller does not any more. The lock is held."""
+        if self._reading:
+            return
+        if self._sleepers:
+            self._sleepers[0][1].notify()
+        else:
+            self._standby.left()
+
+    def stand_by(self, done: Callable[[], bool]) -> None:
+        """wait, for the one thread that reads only when those who wait have left the socket alone."""
+        self._standby.wait(done)
+
+    def watch_for(self, done: Callable[[], bool]) -> bool:
+        """wait; False: the session has ended."""
+        try:
+            return self._wait(done, None)
+        except OmnibusError:
+            return False
+
+    def relieve(self) -> None:
+        """Have the thread that stands by read at once, unless somebody does."""
+        with self.locked:
+            self._standby.called()
 
     def poke(self) -> None:
         """Have whoever reads look around. Safe in a signal handler."""
@@ -270,6 +314,7 @@ class Session:
         for done, awake in self._sleepers:
             if self.error is not None or done():
                 awake.notify()
+        self._standby.news()
         if self._reading:
             self.poke()  # one of them waits at the socket
 
@@ -288,9 +333,10 @@ class Session:
     ) -> Answer:
         """Send a question; `question` makes the message, given the token."""
         with self.locked:
-            return self._ask(Answer(kind, accept, orphan), question)
+            return self.ask_locked(Answer(kind, accept, orphan), question)
 
-    def _ask(self, a: Answer, question: Callable[[int], wire.Message]) -> Answer:
+    def ask_locked(self, a: Answer, question: Callable[[int], wire.Message]) -> Answer:
+        """ask, with the lock held."""
         if self.error is not None:
             raise again(self.error)
         if len(self._questions) >= wire.MAX_QUESTIONS:
@@ -304,17 +350,23 @@ class Session:
         self._questions[token] = a
         return a
 
+    @property
+    def open_questions(self) -> int:
+        """How many questions are not answered. The lock is held."""
+        return len(self._questions) + len(self._waiting)
+
     def run(self, work: Work[_T]) -> _T:
         """Do some work and wait for its answers."""
         try:
             a = next(work)
             while True:
-                try:
-                    self.wait(lambda: a.done)  # noqa: B023
-                except BaseException:
-                    self.abandon(a)
-                    work.close()
-                    raise
+                if not a.done:
+                    try:
+                        self.wait(lambda: a.done)  # noqa: B023
+                    except BaseException:
+                        self.abandon(a)
+                        work.close()
+                        raise
                 a = resume(work, a)
         except StopIteration as s:
             return s.value  # type: ignore[no-any-return]
@@ -332,9 +384,13 @@ class Session:
         if os.getpid() != self._pid:
             return
         with self.locked:
-            a.abandoned = True
-            if a.done and a.error is None and a.orphan is not None:
-                a.orphan(a.value)
+            self.abandon_locked(a)
+
+    def abandon_locked(self, a: Answer) -> None:
+        """abandon, with the lock held."""
+        a.abandoned = True
+        if a.done and a.error is None and a.orphan is not None:
+            a.orphan(a.value)
 
     def _answered(self, a: Answer, value: Any, error: OmnibusError | None) -> None:
         a.value, a.error, a.done = value, error, True
@@ -344,7 +400,7 @@ class Session:
         while self._waiting and len(self._questions) < wire.MAX_QUESTIONS and self.error is None:
             nxt, question = self._waiting.popleft()
             try:
-                self._ask(nxt, question)
+                self.ask_locked(nxt, question)
             except OmnibusError as e:
                 self._answered(nxt, None, e)
 
@@ -412,7 +468,7 @@ class Session:
 
     # Receiving.
 
-    def _receive(self) -> None:
+    def _receive(self, done: Callable[[], bool] | None = None) -> None:
         if self._poked:
             self._poked = False
             try:
@@ -449,6 +505,8 @@ class Session:
             finally:
                 for fd in fds:
                     os.close(fd)
+            if done is not None and done():
+                return
         # There may be more: the descriptor stays readable, and others get the lock.
 
     def _packet(self, packet: bytes, fds: deque[int]) -> None:
@@ -575,7 +633,7 @@ class Session:
         self._outbox.clear()
         self._kept.clear()
         self._segments.clear()  # what is still viewed stays mapped
-        self._arena = None
+        self.have_arena = None
         questions, self._questions = self._questions, {}
         waiting, self._waiting = self._waiting, deque()
         for a in [*questions.values(), *(a for a, _ in waiting)]:
@@ -653,16 +711,16 @@ class Session:
 
         def accept(m: wire.ArenaAt, fd: int) -> Arena:
             self._arena_asked = None
-            self._arena = self.map_arena(m.segment, fd, m.bytes)
+            self.have_arena = self.map_arena(m.segment, fd, m.bytes)
             self.post(wire.Sealed(m.segment))
-            return self._arena
+            return self.have_arena
 
         with self.locked:
-            if self._arena is not None:
-                return self._arena
+            if self.have_arena is not None:
+                return self.have_arena
             if self._arena_asked is None or self._arena_asked.error is not None:
                 a = Answer(wire.ArenaAt, accept, None)
-                self._arena_asked = self._ask(a, lambda token: wire.Arena(token, 0))
+                self._arena_asked = self.ask_locked(a, lambda token: wire.Arena(token, 0))
             a = self._arena_asked
         arena: Arena = yield a  # several may wait for the one answer
         return arena

@@ -1,0 +1,115 @@
+"""Who reads the socket of a stage: whoever has nothing to do, or the thread that stands by."""
+
+from __future__ import annotations
+
+import threading
+import time
+import unittest
+from typing import Any
+
+from fakehost import deliver, over
+from test_stage import StageCase, opened
+
+import omnibus
+from omnibus import wire
+from omnibus.codec import encode
+
+
+class StandbyTest(StageCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.session: Any = None
+        self.handlers: set[int] = set()
+        self.busy = threading.Event()
+
+        @omnibus.stage
+        def work(x: int, task: omnibus.Task) -> None:
+            self.session = task._session
+            self.handlers.add(threading.get_ident())
+            if x == 0:
+                return
+            if x == 1:
+                task.emit(x)
+                return
+            self.busy.set()
+            limit = time.monotonic() + 20
+            while not task.aborted and time.monotonic() < limit:
+                time.sleep(0.001)
+
+        self.work = work
+
+    def handle(self, delivery: int, x: int = 0) -> None:
+        self.host.send(deliver(1, delivery, encode(x)))
+        if x == 1:
+            self.host.emitted()
+        self.assertEqual(self.host.expect(wire.Finish).delivery, delivery)
+
+    def until_asleep(self) -> None:
+        """Wait until the thread that stands by sleeps without an end."""
+        while not self.session._standby._asleep:
+            time.sleep(0.001)
+
+    def test_a_busy_handler_hears_of_the_end(self) -> None:
+        for asleep in (False, True):
+            with self.subTest(asleep=asleep):
+                self.busy.clear()
+                r = self.run_stage(self.work)
+                if asleep:
+                    self.handle(7)
+                    self.until_asleep()
+                self.host.send(deliver(1, 8, encode(2)))
+                self.assertTrue(self.busy.wait(10))
+                self.host.send(over(1, wire.ABORTED))
+                self.assertEqual(self.host.expect(wire.Finish).delivery, 8)
+                self.bye(r)
+                self.host.hang_up()
+
+    def test_a_stage_without_work_hears_of_the_drain(self) -> None:
+        r = self.run_stage(self.work)
+        self.handle(7)
+        self.host.send(wire.End(1))
+        self.host.expect(wire.Ended)
+        self.until_asleep()
+        self.host.send(wire.Drain())
+        self.assertIsInstance(self.host.receive(), wire.Bye)
+        r()
+
+    def test_no_thread_wakes_when_there_is_nothing_to_do(self) -> None:
+        r = self.run_stage(self.work)
+        self.handle(7)
+        self.until_asleep()
+        readings = self.session._readings
+        time.sleep(0.05)
+        self.assertTrue(self.session._standby._asleep)
+        self.assertEqual(self.session._readings, readings)
+        self.bye(r)
+
+    def test_whoever_reads_a_delivery_handles_it(self) -> None:
+        r = self.run_stage(self.work)
+        for n in range(100):
+            self.handle(10 + n, n % 2)
+        self.assertEqual(len(self.handlers), 1)
+        self.bye(r)
+
+    def test_more_threads_take_turns_at_the_socket(self) -> None:
+        tasks = range(1, 5)
+        r = self.run_stage(self.work, threads=2)
+        self.host.send(*[opened(n) for n in tasks[1:]], *[deliver(n, n, encode(1)) for n in tasks])
+        waiting = [self.host.expect(wire.Emit) for _ in tasks]  # each in a thread of its own
+        self.host.send(*[wire.Emitted(m.token) for m in waiting])
+        for _ in tasks:
+            self.host.expect(wire.Finish)
+        for n in range(100):
+            self.handle(10 + n, n % 2)
+        self.host.send(deliver(1, 200, encode(2)))  # one has a long job, and another takes the rest
+        self.assertTrue(self.busy.wait(10))
+        for n in range(20):
+            self.host.send(deliver(2, 210 + n, encode(0)))
+            self.assertEqual(self.host.expect(wire.Finish).delivery, 210 + n)
+        self.host.send(over(1, wire.ABORTED))
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 200)
+        self.bye(r)
+
+
+if __name__ == "__main__":
+    unittest.main()
