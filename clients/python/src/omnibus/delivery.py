@@ -176,7 +176,7 @@ class Delivery:
             return
         self._state = True
         s = self._session
-        alive = [exporter for w in self._windows if (exporter := w()) is not None]
+        alive = self._windows and [exporter for w in self._windows if (exporter := w()) is not None]
         if alive and s.error is None:
             s.keep_windows(self.number, [w for w in self._windows if w() is not None])
         s.post(wire.Finish(self.number, wire.KEEP_PAYLOAD if alive else 0, code, text))
@@ -193,7 +193,8 @@ class Delivery:
             if self._mapping is None:
                 return memoryview(self._payload or b""), None
             view, window = self._mapping.window(self._offset, self.size, s.view_gone)
-            self._windows = [w for w in self._windows if w() is not None]
+            if self._windows:
+                self._windows = [w for w in self._windows if w() is not None]
             self._windows.append(window)
             return view, window
 

@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Any
 
 from . import codec, tensor, wire
+from .ahead import Ahead, Room
 from .errors import Finished, HostError, PayloadError
-from .session import Session, Work
+from .session import Answer, Session, Work
 from .tensor import Tensor
 
 
@@ -23,6 +24,36 @@ class Emitter:
     __slots__ = ()
     _session: Session
     number: int
+    _ahead: Ahead | None
+
+    def _ask_emission(self, question: Callable[[int], wire.Message], edge: int) -> Answer:
+        s, ahead = self._session, self._ahead
+        answer = Answer(wire.Emitted, lambda _m, _fd: self._went_out(edge))
+        with s.locked:
+            if ahead is None:
+                return s.ask_locked(answer, question)
+            ahead.drop(s, for_good=True)
+            return ahead.asked(s.ask_locked(answer, question))
+
+    def _ask_room(self, room: Room, delivery: int) -> Answer:
+        s, ahead = self._session, self._ahead
+        with s.locked:
+            if ahead is None:
+                return self._reserve(room, delivery)
+            return ahead.asked(ahead.take(s, room) or self._reserve(room, delivery))
+
+    def _reserve(self, room: Room, delivery: int) -> Answer:
+        """Ask for room. The lock is held."""
+        s, source = self._session, self.number
+
+        def orphan(granted: tuple[wire.Grant, int | None]) -> None:
+            s.close_descriptor(granted[1])
+            s.post(wire.Abort(granted[0].grant))
+
+        return s.ask_locked(
+            Answer(wire.Grant, _with_descriptor, orphan),
+            lambda token: wire.Reserve(token, source, delivery, room.edge, room.codec, room.size),
+        )
 
     def _out_edges(self) -> list[wire.Edge]:
         raise NotImplementedError
@@ -46,18 +77,10 @@ class Emitter:
         """The place of the next emission on an edge, if that is known here. The lock is held."""
         return None
 
-    def _ask_work(
-        self,
-        kind: type,
-        question: Callable[[int], wire.Message],
-        edge: int,
-        key: str,
-        accept: Callable[[Any, int | None], Any],
-        orphan: Callable[[Any], None] | None = None,
-    ) -> Work[Any]:
+    def _ask_work(self, ask: Callable[[], Answer], edge: int, key: str) -> Work[Any]:
         """Ask for an emission. An error says which one it was."""
         try:
-            return (yield self._session.ask(kind, question, accept, orphan))
+            return (yield ask())
         except HostError as e:
             e.key = wire.cut_utf8(str(key).encode(errors="replace"), wire.MAX_NAME_BYTES).decode()
             edges = self._out_edges()
@@ -105,13 +128,11 @@ class Emitter:
         last: bool,
     ) -> Work[None]:
         edge, flags, source = self._edge(to), wire.LAST if last else 0, self.number
-        yield from self._ask_work(
-            wire.Emitted,
-            lambda token: wire.Emit(token, source, delivery, edge, flags, number, key, attrs or {}, payload),
-            edge,
-            key,
-            lambda _m, _fd: self._went_out(edge),
-        )
+
+        def question(token: int) -> wire.Message:
+            return wire.Emit(token, source, delivery, edge, flags, number, key, attrs or {}, payload)
+
+        yield from self._ask_work(lambda: self._ask_emission(question, edge), edge, key)
 
     def _forward_work(
         self, delivery: int, to: str | None, key: str, attrs: wire.Attrs | None, last: bool
@@ -119,13 +140,11 @@ class Emitter:
         """Pass the payload of a delivery on by reference."""
         edge, source = self._edge(to), self.number
         flags = wire.FORWARD | (wire.LAST if last else 0)
-        yield from self._ask_work(
-            wire.Emitted,
-            lambda token: wire.Emit(token, source, delivery, edge, flags, 0, key, attrs or {}, b""),
-            edge,
-            key,
-            lambda _m, _fd: self._went_out(edge),
-        )
+
+        def question(token: int) -> wire.Message:
+            return wire.Emit(token, source, delivery, edge, flags, 0, key, attrs or {}, b"")
+
+        yield from self._ask_work(lambda: self._ask_emission(question, edge), edge, key)
 
     def _tensor_work(
         self, t: Tensor, delivery: int, to: str | None, key: str, attrs: wire.Attrs | None, last: bool
@@ -154,24 +173,9 @@ class Emitter:
         if size < 0:
             raise PayloadError(f"size {size} is negative")
         s = self._session
-        edge, source = self._edge(to), self.number
-        arena = yield from s.arena()
-
-        def accept(m: wire.Grant, fd: int | None) -> tuple[wire.Grant, int | None]:
-            return m, fd
-
-        def orphan(granted: tuple[wire.Grant, int | None]) -> None:
-            s.close_descriptor(granted[1])
-            s.post(wire.Abort(granted[0].grant))
-
-        m, fd = yield from self._ask_work(
-            wire.Grant,
-            lambda token: wire.Reserve(token, source, delivery, edge, number, size),
-            edge,
-            key,
-            accept,
-            orphan,
-        )
+        room = Room(self._edge(to), number, size)
+        arena = s.have_arena or (yield from s.arena())
+        m, fd = yield from self._ask_work(lambda: self._ask_room(room, delivery), room.edge, key)
         try:
             if fd is not None:
                 own = s.map_arena(m.segment, fd, None)
@@ -186,7 +190,11 @@ class Emitter:
         except BaseException:
             s.tell_quietly(wire.Abort(m.grant))
             raise
-        return Buffer(s, m.grant, view[:size], key, attrs, last, lambda: self._went_out(edge))
+        return Buffer(s, m.grant, view[:size], key, attrs, last, lambda: self._went_out(room.edge))
+
+
+def _with_descriptor(m: wire.Grant, fd: int | None) -> tuple[wire.Grant, int | None]:
+    return m, fd
 
 
 class Buffer:

@@ -112,7 +112,7 @@ def decode_as(d: Delivery, hint: Any) -> Any:
     if d.bare:
         return None
     if hint is memoryview and d.codec == codec.RAW:
-        return d.view().data
+        return d._data()[0]
     v = d.value()
     if hint is str and isinstance(v, bytes):
         try:

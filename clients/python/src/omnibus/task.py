@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from . import codec as codecs
 from . import tensor, wire
+from .ahead import Ahead
 from .delivery import Delivery
 from .emit import Buffer, Emitter, tensor_in
 from .errors import (
@@ -52,6 +53,9 @@ class Stage:
         self.batch = m.batch
         self.inputs = m.inputs
         self.outputs = m.outputs
+        # A repeat of a stage without state is recognised by the delivery that reserve names. And
+        # where credit is not waited for, to take it ahead of time would fail or drop something.
+        self.may_reserve_ahead = self.per_request and all(e.policy == 0 for e in m.outputs)
         self.tasks: set[BaseTask] = set()
         self._session = s
         self._task_type = task_type
@@ -76,7 +80,7 @@ class BaseTask(Emitter):
     __slots__ = (
         "number", "request", "attempt", "deadline", "trace", "state", "over",
         "_session", "_stage", "_parts", "_held", "_current", "_sent", "_ending", "_inbox", "_busy", "_job", "_made",
-        "__weakref__",
+        "_ahead", "__weakref__",
     )  # fmt: skip
 
     def __init__(self, s: Session, stage: Stage, m: wire.Open) -> None:
@@ -94,6 +98,7 @@ class BaseTask(Emitter):
         self._current = 0  # the delivery that is being handled
         self._sent = [0] * len(stage.outputs)  # how much went out, by edge
         self._ending = False
+        self._ahead = Ahead() if stage.may_reserve_ahead else None
         # The consumer's own:
         self._inbox: deque[Any] = deque()
         self._busy = False
@@ -150,6 +155,7 @@ class BaseTask(Emitter):
 
     def _stop(self, how: RequestEnded) -> None:
         self.over = how
+        self._drop_ahead()
         for d in self._parts:
             d._finish(Code.OVER)
         self._parts = []
@@ -157,9 +163,15 @@ class BaseTask(Emitter):
         self._session.notify()
         self._forget_if_done()
 
-    def _finished(self, _d: Delivery) -> None:
+    def _finished(self, d: Delivery) -> None:
         self._held -= 1
+        if self._ahead is not None and self.over is None and not d.last:
+            self._ahead.ask(self._session, self._reserve)
         self._forget_if_done()
+
+    def _drop_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.drop(self._session)
 
     def _forget_if_done(self) -> None:
         if self.over is not None and self._held == 0 and not self._ending:
@@ -174,6 +186,7 @@ class BaseTask(Emitter):
     def _answer_end(self, code: int, text: str, edge: str = "", key: str = "", seq: int = 0) -> None:
         """Answer `end`. The lock is held."""
         self._ending = False
+        self._drop_ahead()
         self._session.post(wire.Ended(self.number, code, text, edge, key, seq))
         self._forget()
 
