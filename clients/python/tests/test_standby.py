@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import unittest
@@ -9,10 +10,29 @@ from typing import Any
 
 from fakehost import deliver, over
 from test_stage import StageCase, opened
+from test_submit import HostCase
 
 import omnibus
 from omnibus import wire
 from omnibus.codec import encode
+
+
+class WakeTest(HostCase):
+    def test_a_signal_wakes_whoever_reads(self) -> None:
+        """What signal.set_wakeup_fd writes is not left until the next packet."""
+        session = self.connect()._session
+        r, w = os.pipe2(os.O_NONBLOCK)
+        session.wake_on(r)
+        for _ in range(2):
+            come = threading.Event()
+            waits = self.beside(lambda: session.wait(come.is_set))  # noqa: B023
+            while not session._reading:
+                time.sleep(0.001)
+            come.set()
+            os.write(w, b"\x0f")
+            self.assertTrue(waits())
+        os.close(r)
+        os.close(w)
 
 
 class StandbyTest(StageCase):

@@ -19,7 +19,8 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -69,10 +70,34 @@ def run(
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, on_sigterm) if in_main else None
     try:
-        _serve(chosen, path, bus, threads, rejoin, leaving, current)
+        with _signals(in_main and not any(s.is_async for _, s in chosen)) as wake:
+            _serve(chosen, path, bus, threads, rejoin, leaving, current, wake)
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _signals(wanted: bool) -> Iterator[int]:
+    """A descriptor that is readable once a signal has come; -1: none is to be had.
+
+    A signal that comes just before the main thread sleeps does not interrupt the sleep,
+    and is handled only behind it.
+    """
+    if not wanted:
+        yield -1
+        return
+    r, w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(w, warn_on_full_buffer=False)
+    if before >= 0:  # the program has one of its own
+        signal.set_wakeup_fd(before)
+    try:
+        yield r
+    finally:
+        if before < 0:
+            signal.set_wakeup_fd(-1)
+        os.close(r)
+        os.close(w)
 
 
 def _serve(
@@ -83,12 +108,15 @@ def _serve(
     rejoin: bool,
     leaving: threading.Event,
     current: list[_Runner],
+    wake: int,
 ) -> None:
     pause = _REJOIN_FIRST_SECONDS
     while True:
         try:
             with connect(path, bus, name=f"{chosen[0][0]} (python {os.getpid()})") as client:
                 pause = _REJOIN_FIRST_SECONDS
+                if wake >= 0:
+                    client._session.wake_on(wake)
                 runner = _Runner(client, chosen, threads, leaving)
                 current[:] = [runner]
                 if runner.serve() or leaving.is_set():

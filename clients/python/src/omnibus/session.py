@@ -300,6 +300,10 @@ class Session:
         with self.locked:
             self._standby.called()
 
+    def wake_on(self, fd: int) -> None:
+        """Have whoever reads look around when more has come to be read from a descriptor, the caller's."""
+        self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
+
     def poke(self) -> None:
         """Have whoever reads look around. Safe in a signal handler."""
         self._poked = True
