@@ -121,7 +121,7 @@ func (c *circle) settle() {
 		if !n.gone || seen[n] {
 			continue
 		}
-		if group, clear := n.group(seen); clear {
+		if group, unread := n.group(seen); unread {
 			for _, gone := range group {
 				lent = append(lent, gone.lent...)
 				c.drop(gone)
@@ -135,24 +135,24 @@ func (c *circle) settle() {
 // group finds the nodes that are gone around one that is, and reports whether all
 // who live and were introduced to one of them, and the host, have let go of what
 // came from it.
-func (n *acquaintance) group(seen map[*acquaintance]bool) (group []*acquaintance, clear bool) {
-	clear = true
+func (n *acquaintance) group(seen map[*acquaintance]bool) (group []*acquaintance, unread bool) {
+	unread = true
 	seen[n] = true
 	group = []*acquaintance{n}
 	for i := 0; i < len(group); i++ {
 		gone := group[i]
-		clear = clear && gone.sess.reads.Load() == 0
+		unread = unread && gone.sess.reads.Load() == 0
 		for peer, c := range gone.peers {
 			switch {
 			case !peer.gone:
-				clear = clear && c.said
+				unread = unread && c.said
 			case !seen[peer]:
 				seen[peer] = true
 				group = append(group, peer)
 			}
 		}
 	}
-	return group, clear
+	return group, unread
 }
 
 // drop, with mu held, forgets a node of whom nothing is read any more.

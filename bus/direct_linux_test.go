@@ -112,7 +112,7 @@ func TestManyStreams(t *testing.T) {
 	for range requests {
 		go func() {
 			defer func() { done <- struct{}{} }()
-			t.Run(fmt.Sprint("stream"), func(t *testing.T) { streamBlocks(t, n, 200, 8, 5000) })
+			t.Run("stream", func(t *testing.T) { streamBlocks(t, n, 200, 8, 5000) })
 		}()
 	}
 	for range requests {

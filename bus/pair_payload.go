@@ -157,22 +157,26 @@ func (p *pair) deliver(m *wire.Deliver) error {
 // segment finds a segment of the peer's, and waits for one that is on its way.
 func (p *pair) segment(number uint32) *segment {
 	for {
-		p.mu.Lock()
-		seg, come := p.segments[number], p.come
-		p.mu.Unlock()
+		seg, come := p.known(number)
 		if seg != nil {
 			return seg
 		}
 		select {
 		case <-come:
-		case <-p.duplex.Listening():
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			return p.segments[number]
+		case <-p.duplex.Listening(): // what has come is known by now
+			seg, _ = p.known(number)
+			return seg
 		case <-p.closed:
 			return nil
 		}
 	}
+}
+
+// known finds a segment that has come, and is closed when another one does.
+func (p *pair) known(number uint32) (seg *segment, come <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.segments[number], p.come
 }
 
 // finished is told that the work on a delivery is done. The payload may be

@@ -297,10 +297,10 @@ type decoded struct {
 }
 
 func (r *decoded) parse(k wire.Kind, body []byte, version uint16) (wire.Message, error) {
-	switch k {
-	case wire.KindDeliver:
+	if k == wire.KindDeliver {
 		return &r.deliver, wire.Decode(body, version, &r.deliver)
-	case wire.KindFinish:
+	}
+	if k == wire.KindFinish {
 		return &r.finish, wire.Decode(body, version, &r.finish)
 	}
 	return wire.Parse(wire.Header{Kind: k}, body, version)
