@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -93,7 +94,7 @@ func (a *arrivals) direct(p *pair, edge uint16, d *Delivery) error {
 // waited for it.
 func (a *arrivals) sort(edge int, st *arriving, d *Delivery) error {
 	i, found := slices.BinarySearchFunc(st.early, d.Seq, func(e *Delivery, seq uint64) int {
-		return int(int64(e.Seq - seq))
+		return cmp.Compare(e.Seq, seq)
 	})
 	if d.Seq < st.next || found || st.ended {
 		err := fmt.Errorf("%w: sequence %d on %s came again, %d is next", wire.ErrProtocol, d.Seq, a.edges[edge].name, st.next)

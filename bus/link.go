@@ -44,8 +44,9 @@ type link struct {
 	tasks     map[uint32]*nodeTask
 	requests  map[uint32]*upstream
 	stages    []*nodeStage
-	senders   map[uint32]*pair // other nodes, to send to; nil: the host is gone
+	senders   map[uint32]*pair // other nodes, to send to
 	receivers map[uint32]*pair // ... and to receive from: the same, but of a node with itself
+	alone     bool             // no node is met any more
 	caller    *Bus             // carries what this process submits, once it does
 	closing   error            // why this side ended it
 }

@@ -96,8 +96,21 @@ func (l *link) pairs() []*pair {
 	return all
 }
 
-// closePairs ends the connections to other nodes.
+// isDone reports whether the host is gone.
+func (l *link) isDone() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// closePairs ends the connections to other nodes. There will be no new ones.
 func (l *link) closePairs() {
+	l.mu.Lock()
+	l.alone = true
+	l.mu.Unlock()
 	for _, p := range l.pairs() {
 		p.close()
 	}

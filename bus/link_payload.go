@@ -204,6 +204,9 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 	if l.out == nil {
 		return l.err
 	}
+	if at.seg != nil && l.offers[at.seg] == 0 && len(l.offers) >= maxOffered/2 {
+		m.Flags |= wire.FlagOwn // the host knows only so many for longer
+	}
 	l.out[m.Put] = &outgoing{d: d, returned: returned}
 	if at.seg != nil {
 		if err := l.offer(at.seg, m); err != nil {

@@ -273,7 +273,9 @@ func (l *link) endTask(t *nodeTask, err error) {
 	delete(l.tasks, t.id)
 	l.mu.Unlock()
 	t.in.drop()
-	t.out.endAll()
+	if err == nil || l.isDone() { // without a host, the peers go by what they have
+		t.out.endAll()
+	}
 	if !known {
 		return
 	}

@@ -295,9 +295,11 @@ func (l *link) leave(ctx context.Context) error {
 	}
 	l.mu.Unlock()
 	for _, t := range tasks {
+		t.in.drop()
 		t.req.end(Aborted, ErrClosed)
 	}
 	for _, u := range requests {
+		u.in.drop()
 		u.req.end(Aborted, ErrClosed)
 	}
 	// Nothing is emitted any more, so that what others still read is safe.

@@ -66,15 +66,15 @@ func (l *link) meet(m *wire.Introduce, fds []int) error {
 	if m.Peer == l.welcome.Node && m.Side == 1 {
 		pairs = l.receivers // of a node with itself
 	}
-	known := pairs[m.Peer] != nil || pairs == nil
-	if !known {
+	unwanted := pairs[m.Peer] != nil || l.alone
+	if !unwanted {
 		pairs[m.Peer] = p
 		if m.Peer != l.welcome.Node {
 			l.receivers[m.Peer] = p
 		}
 	}
 	l.mu.Unlock()
-	if known {
+	if unwanted {
 		p.close()
 		_ = proc.Close() // nobody has seen it
 		return nil

@@ -185,6 +185,10 @@ func (p *pair) finished(m *wire.Finish) error {
 	keep := m.Flags&wire.FinishKeep != 0
 	p.mu.Lock()
 	o := p.sent[m.Delivery]
+	if o == nil && p.leaving() { // it was taken for given back
+		p.mu.Unlock()
+		return nil
+	}
 	if o == nil || o.kept {
 		p.mu.Unlock()
 		return fmt.Errorf("%w: delivery %d is not the peer's to finish", wire.ErrProtocol, m.Delivery)
@@ -208,6 +212,9 @@ func (p *pair) lent(id uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.sent[id]
+	if o == nil && p.leaving() {
+		return nil
+	}
 	if o == nil {
 		return fmt.Errorf("%w: delivery %d is not the peer's to pass on", wire.ErrProtocol, id)
 	}
@@ -228,6 +235,9 @@ func (p *pair) released(id uint32) error {
 	p.mu.Lock()
 	o := p.sent[id]
 	p.mu.Unlock()
+	if o == nil && p.leaving() {
+		return nil
+	}
 	if o == nil || !o.kept {
 		return fmt.Errorf("%w: the payload of delivery %d was not kept, or was released before", wire.ErrProtocol, id)
 	}

@@ -78,16 +78,17 @@ func (rs *routes) end(edge int) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	e := &rs.edges[edge]
-	if e.ended || e.to == nil || e.to.deliveries == 0 {
-		e.ended = true
+	ended := e.ended
+	e.ended = true
+	if ended || e.to == nil || e.to.deliveries == 0 {
 		return
 	}
-	e.ended = true
 	e.to.pair.queue(&wire.Streamed{Source: e.to.source, Edge: e.to.edge, Deliveries: e.next, Bytes: e.to.bytes})
 	rs.link.queue(&wire.Streamed{Source: rs.source, Edge: uint16(edge), Deliveries: e.next, Bytes: e.to.bytes})
 }
 
-// endAll ends all streams: nothing more is emitted.
+// endAll ends all streams: nothing more is emitted. It is not for a source that
+// has failed: its streams are cut short, and have no end.
 func (rs *routes) endAll() {
 	for edge := range rs.edges {
 		rs.end(edge)
