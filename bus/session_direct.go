@@ -45,11 +45,12 @@ func (s *session) canLane() bool {
 }
 
 // once reports whether every delivery on the edge is handled at most once, by a
-// process that stays the same for the request, one by one: such deliveries need
-// nobody who remembers them.
+// process that stays the same for the request, one by one, and whose death ends
+// the request: such deliveries need nobody who remembers them. The death of a
+// stage without state would cost only the deliveries that the host knows of.
 func (e *edge) once() bool {
 	ends := func(st *stage) bool {
-		return st == nil || (st.remote != nil && st.remote.sticky() && !st.spec.Replay && (st.spec.State == StateRequest || st.spec.Attempts == 0))
+		return st == nil || (st.remote != nil && st.spec.State == StateRequest && !st.spec.Replay)
 	}
 	return e.spec.Policy != DropOldest && e.spec.Fault == nil && ends(e.from) && ends(e.to) && (e.to == nil || !e.to.spec.Remote.Join)
 }
