@@ -34,9 +34,10 @@ type arriving struct {
 	known bool
 	ended bool // the end was handed on
 
-	from    *pair // who may send besides the host; nil: nobody
-	lost    bool  // ... and is gone
-	directs int   // deliveries that came from there
+	from    *pair  // who may send besides the host; nil: nobody
+	lost    bool   // ... and is gone
+	first   uint64 // the sequence of the first delivery that came from there
+	directs uint64 // how many came
 	open    atomic.Int64
 }
 
@@ -83,6 +84,9 @@ func (a *arrivals) direct(p *pair, edge uint16, d *Delivery) error {
 	if err != nil {
 		d.discard()
 		return err
+	}
+	if st.directs == 0 {
+		st.first = d.Seq
 	}
 	st.directs++
 	st.open.Add(1)
@@ -211,6 +215,11 @@ func (a *arrivals) hostGone(done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.alone, a.done = true, done
+	for i := range a.streams {
+		if st := &a.streams[i]; st.lost && st.known && !st.ended {
+			a.lack(uint16(i))
+		}
+	}
 	a.settle()
 }
 
@@ -235,9 +244,11 @@ func (a *arrivals) peerGone(p *pair, died bool, cause error) {
 	a.settle()
 }
 
-// lack, with mu held, fails the request if a delivery will never come.
+// lack, with mu held, fails the request if a delivery will never come: what went
+// past the host ends the stream, and what did not may still be on its way.
 func (a *arrivals) lack(edge uint16) {
-	if st := &a.streams[edge]; st.next < st.total {
+	st := &a.streams[edge]
+	if st.next < st.total && (a.alone || st.directs == 0 || st.first+st.directs < st.total) {
 		err := fmt.Errorf("%w: %s had %d more deliveries to send", ErrProcessDied, st.from.describe(), st.total-st.next)
 		go a.req.end(Failed, &StageError{Edge: a.edges[edge].name, Seq: st.next, Err: err}) // not under the lock
 	}
