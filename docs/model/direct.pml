@@ -1,0 +1,466 @@
+/*
+ * A stream begins through the host and goes on past it: nothing is lost,
+ * repeated or out of order, and nobody takes a part for the whole.
+ *
+ * A producer sends DELIVERIES payloads to a consumer. With the second one the
+ * host has the consumer expect more from the producer itself, and then tells
+ * that; it may go that way from then on, in a lane of shared memory, or not. How
+ * long the stream was is said in the lane and, before the producer's end, to the
+ * host, which passes it on before it asks the consumer to end. FAULTS times one
+ * of the three dies, at any step, or producer and consumer break off their
+ * connection and live on, or the caller aborts the request. What a producer that
+ * dies has not brought to its socket or its lane is lost; what it has is read.
+ *
+ * small: -DDELIVERIES=4 -DFAULTS=1
+ * full:  -DDELIVERIES=5 -DFAULTS=2
+ *
+ * MUT 1 the producer is told before the consumer expects it   -> frames_are_expected
+ * MUT 2 the consumer does not wait for those in between        -> in_order
+ * MUT 3 the consumer ends without waiting for the total        -> stream_is_whole
+ * MUT 4 the producer says streamed behind its end              -> stream_is_whole
+ * MUT 5 the total counts what went past the host alone         -> stream_is_whole
+ * MUT 6 the host asks for the end before it says the total     -> stream_is_whole
+ * MUT 7 the death of the producer is taken for the end         -> stream_is_whole
+ * MUT 8 of a dead producer the host fails what it had relayed  -> stream_is_whole
+ * MUT 9 of a dead consumer the host fails what it had relayed  -> stream_is_whole
+ * MUT 10 the total is not compared when the producer is dead   -> request_ends
+ * MUT 11 a death is not looked at when the total is known      -> request_ends
+ * MUT 12 more is expected of a peer that has broken off        -> request_ends
+ * MUT 13 a break is of no consequence                          -> request_ends
+ * MUT 14 a death behind the end fails the request again        -> request_ends_once
+ * MUT 15 the producer lets go when it has sent                 -> payload_intact
+ * MUT 16 what was sent is given back when the peer breaks off  -> payload_intact
+ * MUT 17 what was sent is not given back when the peer dies    -> room_comes_back
+ * MUT 18 all deliveries are finished at the host               -> room_comes_back
+ * MUT 19 what waits for its turn is not finished at a failure  -> room_comes_back
+ * MUT 20 what comes for a request that is over is not finished -> room_comes_back
+ * MUT 21 the consumer leaves a dead producer's lane unread     -> failure_has_a_cause
+ * MUT 22 the host leaves a dead producer's socket unread       -> failure_has_a_cause
+ * MUT 23 what the host still relays is missed at a death       -> failure_has_a_cause
+ */
+#include "model.h"
+
+#ifndef DELIVERIES
+#define DELIVERIES 4
+#endif
+#ifndef FAULTS
+#define FAULTS 1
+#endif
+#define N DELIVERIES
+
+mtype = { frames_are_expected, in_order, stream_is_whole, request_ends, request_ends_once,
+	payload_intact, room_comes_back, failure_has_a_cause };
+mtype = { put, deliver, expect, expecting, direct, streamed, end_, ended, failed, over };
+
+/* Sockets, each with room for all that is ever said there. */
+chan toHost = [N + 2] of { mtype, byte };     /* from the producer */
+chan toProducer = [2] of { mtype };
+chan toConsumer = [N + 4] of { mtype, byte };
+chan fromConsumer = [2] of { mtype };
+
+chan lane = [N + 1] of { mtype, byte };       /* from the producer to the consumer */
+chan ready = [N] of { byte };                 /* in the consumer, for its handler */
+
+/* At the death of the producer: how many of the last words it had not brought
+ * to where they are read. */
+byte lostToHost, lostInLane;
+
+bool deadP, deadC, deadH;
+bool broken;             /* the connection of producer and consumer */
+bool complete;           /* the producer died with all said */
+bool aborted;            /* by the caller */
+
+/* A finish is one step with what it gives back, though it travels: later is
+ * only safer, and no protocol waits for less. */
+bool kept[N];            /* the producer's payload is in place */
+byte held;               /* a bit for each that went through the host and is not finished */
+bool past[N];            /* ... and went past the host */
+bool told;               /* the producer has said that it ends */
+
+bool expects;            /* the consumer takes what comes past the host */
+bool dropped;            /* the consumer wants nothing more */
+byte handled;
+bool completed;
+byte ends;               /* of the request */
+
+/* ---- the producer */
+
+inline emit() {
+	atomic {
+#if MUT != 15
+		kept[next] = true;
+#endif
+		if
+		:: !routed -> toHost!put,next
+		:: routed ->
+			CHECK(frames_are_expected, expects);
+			if
+			:: !broken && !gone -> past[next] = true; lane!deliver,next
+			:: else -> kept[next] = false
+			fi
+		fi;
+		next++
+	}
+}
+
+inline give_back_direct() {
+	for (n : 0 .. N - 1) {
+		if :: past[n] -> kept[n] = false :: else fi
+	}
+	n = 0
+}
+
+#if MUT == 5
+#define TOTAL (N - from)
+#else
+#define TOTAL N
+#endif
+
+inline say_streamed() {
+	if
+	:: routed && from < N ->
+		if :: !broken -> lane!streamed,TOTAL :: else fi;
+		toHost!streamed,TOTAL
+	:: else
+	fi
+}
+
+proctype Producer() {
+	byte next, n, from;      /* from: the first that went past the host */
+	bool routed, gone, stop;
+	mtype m;
+	{
+end:	do
+	:: next < N && !stop -> emit()
+	:: next == N && !stop ->
+#if MUT == 4
+		toHost!ended,0; told = true; say_streamed();
+#else
+		say_streamed(); toHost!ended,0; told = true;
+#endif
+		stop = true
+	:: atomic { toProducer?direct ->
+		if
+		:: !routed && next < N && !stop -> routed = true; from = next
+		:: true               /* and goes on through the host */
+		fi }
+	:: atomic { toProducer?over -> stop = true }
+#if MUT != 17
+	:: atomic { deadC && !gone -> gone = true; give_back_direct() }
+#endif
+#if MUT == 16
+	:: atomic { broken && !gone -> gone = true; give_back_direct() }
+#endif
+	:: atomic { deadH && !stop -> stop = true } /* and reuses no memory */
+	od
+	} unless { deadP }
+}
+
+/* ---- the host */
+
+inline end_request(failure) {
+	if
+#if MUT == 14
+	:: true ->
+#else
+	:: ends == 0 ->
+#endif
+		ends++;
+		completed = !failure;
+		if
+		:: failure && ends == 1 -> toProducer!over; toConsumer!over,0
+		:: else
+		fi
+	:: else
+	fi
+}
+
+proctype Host() {
+	bool introduced, closed, asked, endedP, goneP, goneC;
+	byte n;
+	mtype m;
+	{
+end:	do
+	:: atomic { !goneP && len(toHost) > lostToHost -> toHost?m,n;
+		if
+		:: m == put && ends == 0 && !goneC ->
+			toConsumer!deliver,n; held = held | (1 << n);
+			if
+			:: n > 0 && !introduced ->
+				introduced = true; toConsumer!expect,0;
+#if MUT == 1
+				toProducer!direct
+#endif
+			:: else
+			fi
+		:: m == put && !(ends == 0 && !goneC) -> kept[n] = false
+		:: m == streamed && ends == 0 && !closed ->
+			closed = true;
+#if MUT == 6
+			if :: held == 0 -> asked = true; toConsumer!end_,0 :: else fi;
+#endif
+			toConsumer!streamed,n
+		:: m == streamed && !(ends == 0 && !closed)
+		:: m == ended -> endedP = true; closed = true
+		fi; n = 0; m = 0 }
+	:: atomic { !goneC && nempty(fromConsumer) -> fromConsumer?m;
+		if
+#if MUT == 1
+		:: m == expecting
+#else
+		:: m == expecting -> toProducer!direct
+#endif
+		:: m == ended -> CHECK(stream_is_whole, handled == N); end_request(false)
+		:: m == failed -> end_request(true)
+		fi; m = 0 }
+	:: atomic { ends == 0 && closed && held == 0 && !asked && !goneC -> asked = true; toConsumer!end_,0 }
+#if MUT == 22
+	:: atomic { deadP && !goneP ->
+#else
+	:: atomic { deadP && !goneP && len(toHost) == lostToHost ->
+#endif
+		goneP = true;
+#if MUT == 8
+		closed = true              /* and another process ends for it */
+#else
+		if :: !endedP -> end_request(true) :: else fi
+#endif
+		}
+	:: atomic { aborted && ends == 0 -> end_request(true) }
+	:: atomic { deadC && !goneC ->
+		goneC = true;
+#if MUT == 9
+		if :: held > 0 -> end_request(true) :: else fi;
+#else
+		end_request(true);
+#endif
+		for (n : 0 .. N - 1) {
+			if :: held & (1 << n) -> kept[n] = false :: else fi
+		}
+		held = 0; n = 0 }
+#if MUT == 9
+	:: atomic { ends == 0 && goneC && closed -> CHECK(stream_is_whole, handled == N); end_request(false) }
+#endif
+	od
+	} unless { deadH }
+}
+
+/* ---- the consumer */
+
+inline give_back(n) {
+	if
+#if MUT == 18
+	:: past[n]
+#else
+	:: past[n] -> if :: !broken -> kept[n] = false :: else fi
+#endif
+	:: !past[n] && !deadH -> held = held & ~(1 << n); kept[n] = false
+	:: else
+	fi
+}
+
+inline feed(n) {
+	CHECK(in_order, n == next);
+	ready!n;
+	next = n + 1
+}
+
+inline take_in(n) {
+	if
+	:: dropped || done ->
+#if MUT == 20
+		skip
+#else
+		give_back(n)
+#endif
+	:: else ->
+#if MUT == 2
+		feed(n)
+#else
+		early = early | (1 << n);
+		do
+		:: early & (1 << next) -> early = early & ~(1 << next); feed(next)
+		:: else -> break
+		od
+#endif
+	fi
+}
+
+inline drop() {
+	dropped = true;
+	i = 0;
+	do
+	:: i < N && (early & (1 << i)) ->
+#if MUT != 19
+		give_back(i);
+#endif
+		i++
+	:: i < N && !(early & (1 << i)) -> i++
+	:: i == N -> break
+	od;
+	early = 0; i = 0; next = 0; known = false; total = 0; first = 0; directs = 0
+}
+
+inline fail() {
+	if
+	:: !dropped && !done -> fromConsumer!failed; drop()
+	:: else
+	fi
+}
+
+/* The producer is dead: of what went past the host not all is here. What comes
+ * through the host may still be on its way. */
+#if MUT == 23
+#define lacking (next < total)
+#else
+#define lacking (directs == 0 || first + directs < total)
+#endif
+
+inline lack() {
+	if
+	:: known && lacking -> fail()
+	:: else
+	fi
+}
+
+inline learn(n) {
+	if
+	:: !dropped && !done ->
+		known = true; total = n;
+#if MUT != 10
+		if :: lost -> lack() :: else fi
+#endif
+	:: else
+	fi
+}
+
+#if MUT == 3
+#define allHere (asked)
+#else
+#define allHere (asked && !(known && next < total))
+#endif
+
+proctype Consumer() {
+	byte next, total, early, first, directs, n, i;
+	bool known, lost, laneOver, asked, done;
+	mtype m;
+	{
+end:	do
+	:: atomic { nempty(toConsumer) -> toConsumer?m,n;
+		if
+		:: m == deliver && expects -> take_in(n)
+		:: m == deliver && !expects ->
+			if :: dropped -> give_back(n) :: else -> feed(n) fi
+		:: m == expect ->
+#if MUT == 12
+			expects = true; fromConsumer!expecting
+#else
+			expects = true;
+			if :: !laneOver -> fromConsumer!expecting :: else fi
+#endif
+		:: m == streamed -> learn(n)
+		:: m == end_ -> asked = true
+		:: m == over -> if :: !dropped && !done -> drop() :: else fi
+		fi; n = 0; m = 0 }
+	:: atomic { !laneOver && len(lane) > lostInLane -> lane?m,n;
+		if
+		:: m == deliver ->
+			if
+			:: directs == 0 && !dropped -> first = n
+			:: else
+			fi;
+			if :: !dropped -> directs++ :: else fi;
+			take_in(n)
+		:: m == streamed -> learn(n)
+		fi; n = 0; m = 0 }
+	:: atomic { broken && !laneOver ->
+		laneOver = true;
+#if MUT != 13
+		if :: expects -> fail() :: else fi
+#endif
+		}
+#if MUT == 21
+	:: atomic { deadP && !laneOver ->
+#else
+	:: atomic { deadP && !laneOver && len(lane) == lostInLane ->
+#endif
+		laneOver = true;
+		if
+		:: expects ->
+			lost = true;
+#if MUT == 7
+			known = true; total = next
+#elif MUT != 11
+			lack()
+#endif
+		:: else
+		fi }
+	:: atomic { allHere && handled == next && !dropped && !done ->
+		done = true;
+		CHECK(stream_is_whole, handled == N);
+		fromConsumer!ended }
+	:: atomic { deadH && !dropped && !done -> drop() }
+	od
+	} unless { deadC }
+}
+
+proctype Handler() {
+	byte n;
+	{
+end:	do
+	:: atomic { ready?n -> CHECK(payload_intact, dropped || kept[n]) }
+		atomic { CHECK(payload_intact, dropped || kept[n]); give_back(n);
+			if :: !dropped -> handled++ :: else -> handled = 0 fi;
+			n = 0 }
+	od
+	} unless { deadC }
+}
+
+/* ---- what goes wrong */
+
+proctype Faults() {
+	byte faults;
+	do
+	:: atomic { faults < FAULTS && !deadP ->
+		faults++;
+		do
+		:: lostToHost < len(toHost) -> lostToHost++
+		:: break
+		od;
+		do
+		:: lostInLane < len(lane) -> lostInLane++
+		:: break
+		od;
+		complete = told && lostToHost == 0 && lostInLane == 0;
+		deadP = true }
+	:: atomic { faults < FAULTS && !deadC -> faults++; deadC = true }
+	:: atomic { faults < FAULTS && !deadH -> faults++; deadH = true }
+	:: atomic { faults < FAULTS && !broken -> faults++; broken = true }
+	:: atomic { faults < FAULTS && !aborted -> faults++; aborted = true }
+	:: break
+	od
+}
+
+/* Who has broken off and lives may read on: what it has stays until it is dead.
+ * With the host gone nodes reuse no memory. */
+proctype Watch() {
+	byte n;
+end:	timeout -> atomic {
+		if
+		:: !deadH ->
+			CHECK(request_ends, ends > 0);
+			CHECK(request_ends_once, ends == 1);
+			CHECK(failure_has_a_cause, completed || deadC || broken || aborted || (deadP && !complete));
+			if
+			:: !deadP && (!broken || deadC) ->
+				for (n : 0 .. N - 1) { CHECK(room_comes_back, !kept[n]) }
+			:: else
+			fi
+		:: else
+		fi
+	}
+}
+
+init {
+	atomic { run Producer(); run Host(); run Consumer(); run Handler(); run Faults(); run Watch() }
+}
