@@ -100,14 +100,14 @@ func (a *arrivals) sort(edge int, st *arriving, d *Delivery) error {
 	i, found := slices.BinarySearchFunc(st.early, d.Seq, func(e *Delivery, seq uint64) int {
 		return cmp.Compare(e.Seq, seq)
 	})
-	if d.Seq < st.next || found || st.ended {
+	switch {
+	case a.dropped, a.alone && st.ended:
+		d.discard()
+		return nil
+	case d.Seq < st.next, found, st.ended:
 		err := fmt.Errorf("%w: sequence %d on %s came again, %d is next", wire.ErrProtocol, d.Seq, a.edges[edge].name, st.next)
 		d.discard()
 		return err
-	}
-	if a.dropped {
-		d.discard()
-		return nil
 	}
 	st.early = slices.Insert(st.early, i, d)
 	n := 0
@@ -186,8 +186,11 @@ func (a *arrivals) settle() {
 		st := &a.streams[i]
 		switch {
 		case st.ended:
-		case st.known && st.next < st.total, a.alone && st.directs > 0 && !st.known && !st.lost:
+		case st.awaits(a.alone):
 			waits = true
+		case st.known && st.next < st.total: // only without a host, who had the others
+			go a.req.end(Aborted, fmt.Errorf("%w: deliveries on %s were on their way through it", ErrHostGone, a.edges[i].name))
+			st.ended = true
 		case st.known || a.done != nil:
 			a.end(i, st)
 		}
@@ -196,6 +199,20 @@ func (a *arrivals) settle() {
 		a.done = nil
 		done()
 	}
+}
+
+// awaits reports whether more of the stream can come: when the host is gone, by
+// the lane alone.
+func (st *arriving) awaits(alone bool) bool {
+	switch {
+	case !alone:
+		return st.known && st.next < st.total
+	case st.lost:
+		return false
+	case st.known:
+		return st.directs == 0 && st.next < st.total || st.directs > 0 && st.first+st.directs < st.total
+	}
+	return st.directs > 0
 }
 
 // end, with mu held, ends a stream whose last delivery did not.
@@ -235,6 +252,7 @@ func (a *arrivals) peerGone(p *pair, died bool, cause error) {
 		}
 		st.lost = true
 		switch {
+		case a.alone: // the stream ends with what has come
 		case !died:
 			go a.req.end(Failed, &StageError{Edge: a.edges[i].name, Seq: st.next, Err: cause})
 		case st.known:

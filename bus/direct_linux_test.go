@@ -16,6 +16,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // block is a payload that says its number and can be checked.
@@ -291,5 +292,65 @@ func TestDeathIsNotTakenForTheEnd(t *testing.T) {
 			}
 			t.Fatalf("the request ended with %v, %v, after %d results", r.Outcome(), err, results)
 		})
+	}
+}
+
+// TestLanesOutliveTheHost: what is between two nodes when their host dies is
+// handled to its end, where the nodes were told to finish.
+func TestLanesOutliveTheHost(t *testing.T) {
+	const inputs, held = 40, 4
+	release, ended := make(chan struct{}), make(chan uint64, 1)
+	p := linear(pass("a"), bus.StageSpec{
+		Name: "b",
+		Handle: func(t *bus.Task, d *bus.Delivery) error {
+			if d.Seq >= held {
+				<-release
+			}
+			n, _ := t.State.(uint64)
+			if d.Seq != n || !bytes.Equal(d.Bytes(), block(int(n), 5000)) {
+				return fmt.Errorf("%d bytes with sequence %d are out of place", len(d.Bytes()), d.Seq)
+			}
+			t.State = n + 1
+			return nil
+		},
+		End: func(t *bus.Task) error {
+			n, _ := t.State.(uint64)
+			ended <- n
+			return nil
+		},
+	})
+	h := listen(t, remotes(p), bus.Options{MaxRequests: 1, Store: shmstore.Options{ArenaBytes: 32 << 20}})
+	nodes := []*bus.Node{h.join(t, bus.JoinOptions{})}
+	for _, spec := range p.Stages {
+		n := h.join(t, bus.JoinOptions{FinishWithoutHost: true})
+		nodes = append(nodes, n)
+		go func() { _ = n.Serve(context.Background(), spec) }() // ends with the host
+	}
+	r, err := nodes[0].Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range inputs {
+		if err := r.Input(t.Context()).EmitBytes(block(i, 5000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := 0; n < inputs-held; { // all are at b
+		n = 0
+		for _, held := range h.server.Holdings() {
+			if held.Edge == "a->b" {
+				n++
+			}
+		}
+	}
+	for _, n := range nodes {
+		bus.CutOff(n)
+	}
+	if err := r.Wait(t.Context()); !errors.Is(err, bus.ErrHostGone) {
+		t.Errorf("the request ended with %v, want %v", err, bus.ErrHostGone)
+	}
+	close(release)
+	if n := <-ended; n != inputs {
+		t.Errorf("b has handled %d deliveries of %d", n, inputs)
 	}
 }

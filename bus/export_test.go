@@ -11,3 +11,10 @@ func HeldBytes(b *Bus) (n int64) {
 	})
 	return n
 }
+
+// CutOff ends a node's connection as if its host had died.
+func CutOff(n *Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_ = n.link.conn.Close()
+}

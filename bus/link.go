@@ -49,6 +49,10 @@ type link struct {
 	alone     bool             // no node is met any more
 	caller    *Bus             // carries what this process submits, once it does
 	closing   error            // why this side ended it
+
+	// stranded is what the host had when it was gone, of stages that go on. It
+	// is for run, and then for whoever closes the link.
+	stranded map[uint32]*outgoing
 }
 
 // dialLink connects and introduces this process.
@@ -138,10 +142,28 @@ func (l *link) run() {
 	for _, u := range requests {
 		u.hostGone(l.err)
 	}
-	for _, o := range out {
-		o.returned()
+	if l.goesOn() {
+		l.strand(out)
+	} else {
+		for _, o := range out {
+			o.returned()
+		}
 	}
 	l.dropSegments()
+}
+
+// goesOn reports whether stages finish what they have although the host is gone.
+func (l *link) goesOn() bool { return l.node.opts.FinishWithoutHost && !l.leaving() }
+
+// strand gives the credit of what the host had back, so that stages can go on,
+// but not the payloads: others may be reading them, whom the host told.
+func (l *link) strand(out map[uint32]*outgoing) {
+	for _, o := range out {
+		credit := o.d.credit
+		o.d.credit = 0
+		o.d.flow.give(credit)
+	}
+	l.stranded = out
 }
 
 // dropSegments lets go of what the host has told us of. What is in use stays

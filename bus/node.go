@@ -44,9 +44,9 @@ type JoinOptions struct {
 	// Rejoin has the node look for a new host when its host is gone, and serve
 	// its stages there.
 	Rejoin bool
-	// FinishWithoutHost lets handlers finish what they have when the host is
-	// gone. Otherwise their tasks are aborted. Either way what they emit goes
-	// nowhere.
+	// FinishWithoutHost lets stages finish what they have when the host is
+	// gone, and what other nodes have sent them past it. Otherwise their tasks are
+	// aborted. What they emit goes to other nodes that go on, and nowhere else.
 	FinishWithoutHost bool
 	// Logger is told of panics, and of hosts that come and go; nil discards.
 	Logger *slog.Logger
@@ -218,6 +218,12 @@ func (n *Node) current(ctx context.Context) (*link, error) {
 func (n *Node) closeLink(l *link) {
 	ctx := context.Background() // handlers end by themselves, now that their tasks are over
 	go func() {
+		if l.goesOn() {
+			l.idle(ctx)
+			for _, o := range l.stranded {
+				o.returned()
+			}
+		}
 		err := l.closeStages(ctx)
 		for _, st := range l.served() {
 			st.bus.dropShared()

@@ -278,6 +278,7 @@ func (up *upstream) hostGone(err error) {
 	over := up.overSaid
 	up.mu.Unlock()
 	if !over {
+		up.out.endAll() // for peers that go on
 		up.req.end(Failed, err)
 	}
 }
