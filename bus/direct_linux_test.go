@@ -104,6 +104,46 @@ func TestStagesOfOneNode(t *testing.T) {
 	wantDirect(t, h.bus, deliveries)
 }
 
+// TestProcessesTellDirectStreams: of a process, the host says how many streams
+// go past it.
+func TestProcessesTellDirectStreams(t *testing.T) {
+	h := host(t, linear(pass("a")), bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	r, err := n.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for i := range 2 {
+		if err := r.Input(t.Context()).EmitBytes(block(i, 8)); err != nil {
+			t.Fatal(err)
+		}
+		d, err := r.Recv(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	direct := func() (streams []int) {
+		for _, p := range h.server.Processes() {
+			streams = append(streams, p.Direct)
+		}
+		return streams
+	}
+	if got := direct(); !slices.Equal(got, []int{2, 2}) { // each has inputs and results
+		t.Errorf("streams past the host, by process: %v", got)
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(func() bool { return slices.Equal(direct(), []int{0, 0}) })
+}
+
 // TestManyStreams: many requests at a time, each a stream of its own.
 func TestManyStreams(t *testing.T) {
 	h := host(t, linear(pass("a"), pass("b"), pass("c")), bus.Options{})

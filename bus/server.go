@@ -358,6 +358,7 @@ type ProcessStats struct {
 	Stages   []string      `json:"stages"`   // "stage/replica"
 	Held     int           `json:"held"`     // deliveries and results that it has not finished
 	Requests int           `json:"requests"` // that it submitted and that are not over
+	Direct   int           `json:"direct"`   // streams that come to it, or go from it, past the host, of what is not over
 	Grants   int           `json:"grants"`   // rooms that it fills
 	Arena    ArenaStats    `json:"arena"`
 	Age      time.Duration `json:"age_ns"`

@@ -49,12 +49,24 @@ func (s *session) stats() ProcessStats {
 		if src.req != nil {
 			st.Requests++
 		}
+		st.Direct += src.streamsDirect() + len(s.expects[src.id])
 	}
 	if s.arena != nil {
 		a := s.arena.rooms.Stats()
 		st.Arena = ArenaStats{Bytes: a.Bytes, Used: a.UsedBytes, Rooms: a.Rooms}
 	}
 	return st
+}
+
+// streamsDirect counts the streams of a source that go past the host.
+func (src *source) streamsDirect() (n int) {
+	out := src.emitter.out
+	for _, e := range out.edges {
+		if df := out.req.flow(e).direct.Load(); df != nil && df.producer == src {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *session) holdings() []Holding {
