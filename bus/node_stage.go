@@ -205,6 +205,7 @@ func (t *nodeTask) over(o Outcome, err error) {
 		o, err = Aborted, ErrAborted // there is nobody left to finish for
 	}
 	t.req.end(o, err)
+	t.ask() // one that has completed waits for the end, which does not come
 }
 
 // hostGone ends the task, or lets it finish for nobody.

@@ -1,0 +1,59 @@
+package bus_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// TestNodeForgetsWhatIsOver: a task whose part is done here, and whose request
+// ends otherwise before the host has asked for the end of the task, is over: the
+// node does not wait for the question.
+func TestNodeForgetsWhatIsOver(t *testing.T) {
+	taken, release := make(chan struct{}, 1), make(chan struct{})
+	h := listen(t, bus.Pipeline{
+		Stages: []bus.StageSpec{
+			{Name: "a", Remote: &bus.Remote{}},
+			{Name: "b", MaxInflight: 1, Handle: func(*bus.Task, *bus.Delivery) error {
+				taken <- struct{}{}
+				<-release
+				return nil
+			}},
+		},
+		Edges: []bus.Edge{{From: "a", To: "b"}},
+	}, bus.Options{})
+	done := make(chan struct{}, 1)
+	n := h.join(t, bus.JoinOptions{})
+	served := make(chan error, 1)
+	go func() {
+		served <- n.Serve(context.Background(), bus.StageSpec{
+			Name:   "a",
+			Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) },
+			End:    func(*bus.Task) error { done <- struct{}{}; return nil },
+		})
+	}()
+	first, err := h.bus.Submit(t.Context(), "takes the only place at b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-taken
+	<-done
+	for range 20 { // in some the end comes before the node is done
+		r, err := h.bus.Submit(t.Context(), "waits for that place, and with it the end of a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-done
+		r.Abort(nil)
+		r.Close()
+	}
+	close(release)
+	if err := first.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.server.Drain()
+	if err := <-served; err != nil { // it has nothing open
+		t.Fatal(err)
+	}
+}
