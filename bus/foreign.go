@@ -19,6 +19,10 @@ type foreign struct {
 	refs   atomic.Int32
 	free   func() // called once, when nobody needs the payload any more
 
+	// In the host: those references that are no reminders, see remind.
+	reads  atomic.Int32
+	unread func() // called once, when the last of them is gone; nil: nobody asks
+
 	// In a node: who gave it, by which number, and whether that knows that the
 	// payload is passed on.
 	from feeder
@@ -26,9 +30,23 @@ type foreign struct {
 	lent atomic.Bool
 }
 
-func (p *foreign) retain(n int) { p.refs.Add(int32(n)) }
+func (p *foreign) retain(n int) {
+	p.reads.Add(int32(n))
+	p.refs.Add(int32(n))
+}
 
 func (p *foreign) release() {
+	if p.reads.Add(-1) == 0 && p.unread != nil {
+		p.unread()
+	}
+	p.drop()
+}
+
+// remind keeps the payload for others that may read it, which is no reason to
+// say that it is read here. It is for holders of a reference; drop undoes it.
+func (p *foreign) remind() { p.refs.Add(1) }
+
+func (p *foreign) drop() {
 	if p.refs.Add(-1) == 0 {
 		p.free()
 		if p.seg != nil {
@@ -89,6 +107,7 @@ func (s *segment) payload(offset int64, size int, free func()) *foreign {
 	s.retain()
 	p := &foreign{seg: s, offset: offset, data: s.mem.Bytes()[offset : offset+int64(size) : offset+int64(size)], free: free}
 	p.refs.Store(1)
+	p.reads.Store(1)
 	return p
 }
 
@@ -125,6 +144,7 @@ type payload struct {
 	foreign *foreign
 	lease   shmstore.Lease // when neither of the others is there
 	inline  []byte
+	remind  bool // the reference to foreign is a reminder
 }
 
 // hold keeps the payload of d, which is in the caller's hands, until it is
@@ -146,10 +166,23 @@ func (d *Delivery) hold() *payload {
 	return p
 }
 
-func (p *payload) release() {
+// lent makes a payload that is held one that is kept for others.
+func (p *payload) lent() *payload {
 	if p.foreign != nil {
+		p.foreign.remind()
 		p.foreign.release()
-	} else if p.inline == nil && !p.lease.Handle().IsZero() {
+		p.remind = true
+	}
+	return p
+}
+
+func (p *payload) release() {
+	switch {
+	case p.remind:
+		p.foreign.drop()
+	case p.foreign != nil:
+		p.foreign.release()
+	case p.inline == nil && !p.lease.Handle().IsZero():
 		p.lease.Release()
 	}
 }

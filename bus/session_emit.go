@@ -99,9 +99,10 @@ func (s *session) put(m *wire.Put) error {
 	s.reads.Add(1)
 	p, err := s.putPayload(m, origin.returned)
 	if err != nil {
-		s.reads.Add(-1)
+		s.unread()
 		return err
 	}
+	p.unread = s.unread
 	if src == nil {
 		p.release()
 		return nil
@@ -139,8 +140,14 @@ type put struct {
 func (p *put) returned() {
 	p.gone.Store(true)
 	p.sess.queue(&wire.Returned{Puts: []uint32{p.id}})
-	if p.sess.reads.Add(-1) == 0 && p.sess.ctx.Err() != nil {
-		go p.sess.srv.circle.settle() // not under the locks of whoever returns it
+}
+
+// unread counts a payload less of those that the client put and that somebody
+// needs. What the host keeps because another client that is gone has passed it
+// on is not counted: the two could wait for each other.
+func (s *session) unread() {
+	if s.reads.Add(-1) == 0 && s.ctx.Err() != nil {
+		go s.srv.circle.settle() // not under the locks of whoever gives it back
 	}
 }
 
@@ -163,6 +170,7 @@ func (s *session) putPayload(m *wire.Put, returned func()) (*foreign, error) {
 	if m.Flags&(wire.FlagInline|wire.FlagForward) != 0 {
 		p := &foreign{data: append([]byte{}, m.Payload...), free: returned}
 		p.refs.Store(1)
+		p.reads.Store(1)
 		return p, nil
 	}
 	s.mu.Lock()

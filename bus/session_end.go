@@ -131,12 +131,12 @@ func (s *session) takeLent(harmless bool) (all []*payload) {
 	}
 	for _, h := range s.held {
 		if h.lent {
-			all = append(all, h.d.hold())
+			all = append(all, h.d.hold().lent())
 		}
 	}
 	for id, k := range s.kept {
 		if k.lent {
-			all = append(all, k.payload)
+			all = append(all, k.payload.lent())
 			delete(s.kept, id)
 		}
 	}
