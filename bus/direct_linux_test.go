@@ -161,6 +161,11 @@ func TestManyStreams(t *testing.T) {
 	}
 }
 
+// forwarding passes on what comes, by reference.
+func forwarding(name string) bus.StageSpec {
+	return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
+}
+
 // places records where the payloads lie that stages see.
 type places struct {
 	mu sync.Mutex
