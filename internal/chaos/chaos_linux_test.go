@@ -36,7 +36,7 @@ func TestChaos(t *testing.T) {
 	}
 	s := seed(t)
 	before := takeInventory(t)
-	c := openRun(t, s, 1+kills/200)
+	c := openRun(t, s, relayed(), 1+kills/200)
 	c.populate()
 	c.rampage(random(s, 1), kills)
 	c.wind()
@@ -47,6 +47,7 @@ func TestChaos(t *testing.T) {
 // run is a bus whose processes are being killed, and the test's book of them.
 type run struct {
 	t      *testing.T
+	play   play
 	ctx    context.Context // ends when the run is given up
 	giveUp context.CancelCauseFunc
 	bus    *bus.Bus
@@ -64,6 +65,8 @@ type run struct {
 	children   map[int]*child
 	books      map[int]holding // what a victim had, as the host saw it dead or stuck
 	resume     map[int]bool    // what to do with one that is stuck: wake it, or else kill it
+	victims    map[int]bool    // who was killed, or stopped
+	failed     []string        // what is said of requests that failed
 	noSubmit   bool            // no new submitters
 	noStages   bool            // nor stages
 	counted    int             // kills at any moment
@@ -76,22 +79,31 @@ type run struct {
 }
 
 // holding is what a process has.
-type holding struct{ deliveries, grants, rooms, requests int }
+type holding struct{ deliveries, grants, rooms, requests, direct int }
 
 func (h holding) any() bool { return h.deliveries > 0 || h.grants > 0 || h.rooms > 0 }
 
-func openRun(t *testing.T, seed uint64, timesEach int) *run {
+// worth reports whether the death of a process that has this counts. Of
+// deliveries that go past the host it knows the streams alone.
+func (c *run) worth(r role, h holding) bool {
+	if c.play.mortal && r.python == "" {
+		return h.direct > 0
+	}
+	return h.any()
+}
+
+func openRun(t *testing.T, seed uint64, play play, timesEach int) *run {
 	t.Helper()
 	c := &run{
-		t: t, socket: filepath.Join(t.TempDir(), "bus.sock"), faults: newFaults(cast(), timesEach, random(seed, 2)),
-		children: make(map[int]*child), books: make(map[int]holding), resume: make(map[int]bool),
+		t: t, play: play, socket: filepath.Join(t.TempDir(), "bus.sock"), faults: newFaults(play.cast, timesEach, random(seed, 2)),
+		children: make(map[int]*child), books: make(map[int]holding), resume: make(map[int]bool), victims: make(map[int]bool),
 	}
 	c.ctx, c.giveUp = context.WithCancelCause(context.Background())
-	opts := busOptions()
+	opts := play.options
 	opts.OnStall = func([]bus.Stall) {} // the run says what waits when it waits for too long
 	opts.Logger = slog.New(slog.NewTextHandler(&c.log, nil))
 	var err error
-	if c.bus, err = bus.Open(t.Context(), pipeline(), opts); err != nil {
+	if c.bus, err = bus.Open(t.Context(), play.pipeline, opts); err != nil {
 		t.Fatal(err)
 	}
 	if c.server, err = c.bus.Listen(c.socket, bus.ListenOptions{Autopsy: c.autopsy, OnStuck: c.stuck}); err != nil {
@@ -102,7 +114,7 @@ func openRun(t *testing.T, seed uint64, timesEach int) *run {
 
 // populate starts everybody.
 func (c *run) populate() {
-	for _, r := range cast() {
+	for _, r := range c.play.cast {
 		group := &c.stages
 		if r.stage == "" {
 			group = &c.submitters
@@ -110,13 +122,18 @@ func (c *run) populate() {
 		group.Go(func() { c.keepAlive(r) })
 	}
 	var tags tags
-	for range ownSubmitters {
+	for range c.play.own {
 		c.submitters.Go(func() {
 			for i := 0; !c.stopped("") && c.ctx.Err() == nil; i++ {
-				if err := roundTrip(c.ctx, c.bus, tags.next(), 1+i%maxInputs); err != nil && c.ctx.Err() == nil {
+				err := c.play.roundTrip(c.ctx, c.bus, tags.next(), i)
+				switch {
+				case err == nil || c.ctx.Err() != nil:
+					c.completed.Add(1)
+				case c.play.mortal && died(err):
+					c.fail(err.Error())
+				default:
 					c.fault("a request of the host's own: %v", err)
 				}
-				c.completed.Add(1)
 			}
 		})
 	}
@@ -153,9 +170,18 @@ func (c *run) stopped(stage string) bool {
 func (c *run) hear(line string) {
 	if strings.HasPrefix(line, "done ") {
 		c.completed.Add(1)
+	} else if text, ok := strings.CutPrefix(line, "failed "); ok {
+		c.fail(text)
 	} else if text, ok := strings.CutPrefix(line, "broken "); ok {
 		c.fault("a submitter: %s", text)
 	}
+}
+
+// fail notes a request that failed with a process: see checkFailed.
+func (c *run) fail(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failed = append(c.failed, text)
 }
 
 // fault notes something that must not be.
@@ -179,6 +205,7 @@ func (c *run) look(pid int) (h holding, attached bool) {
 		h.grants += p.Grants
 		h.rooms += p.Arena.Rooms
 		h.requests += p.Requests
+		h.direct += p.Direct
 	}
 	return h, attached
 }
@@ -232,6 +259,11 @@ func (c *run) bury(ch *child) {
 	c.mu.Unlock()
 
 	byTest := ch.killedAt.Load() != 0
+	if ch.killed() || ch.excused.Load() {
+		c.mu.Lock()
+		c.victims[ch.pid()] = true
+		c.mu.Unlock()
+	}
 	switch {
 	case ch.err == nil && c.stopped(ch.role.stage), ch.excused.Load():
 		c.faults.giveBack(ch.role.name, ch.fault)
@@ -250,7 +282,7 @@ func (c *run) bury(ch *child) {
 	switch {
 	case !byTest:
 		c.atPlaces++
-	case !attended || !had.any():
+	case !attended || !c.worth(ch.role, had):
 		c.uncounted++
 		return
 	default:

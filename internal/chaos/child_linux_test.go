@@ -126,7 +126,7 @@ type tail struct {
 	buf []byte
 }
 
-const tailBytes = 16 << 10
+const tailBytes = 64 << 10
 
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()

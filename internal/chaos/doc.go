@@ -9,8 +9,14 @@
 // is left, neither memory nor descriptors nor processes. TestHostKilled kills
 // the host instead; TestBadPeers has clients that break the protocol.
 //
+// TestChaosDirect and TestChaosDirectPython do the same to pipelines whose
+// deliveries go past the host and are handled at most once. There a request may
+// fail, and must then name a process that was killed or stopped; no payload may
+// change while anybody reads it, whoever of those that it went through is dead.
+//
 // A kill counts when the host's books show, at the victim's death, that it
-// had something: a delivery, a result, or room that it was filling. The run
+// had something: a delivery, a result, or room that it was filling; where
+// deliveries go past the host, an open stream of them. The run
 // goes on until the wanted number has been counted. All choices come from a seed, which is
 // printed and can be given with -chaos.seed; what the machine makes of them
 // still differs from run to run. The figures at the end are how long it takes
@@ -19,5 +25,5 @@
 //
 // The flags are for the long run:
 //
-//	go test ./internal/chaos -v -timeout 30m -chaos.kills 1000 -chaos.hosts 50
+//	go test ./internal/chaos -v -timeout 30m -chaos.kills 1000 -chaos.direct 1000 -chaos.hosts 50
 package chaos

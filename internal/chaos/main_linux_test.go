@@ -10,9 +10,10 @@ import (
 )
 
 var (
-	wantKills = flag.Int("chaos.kills", 50, "kills to count in TestChaos")
-	wantHosts = flag.Int("chaos.hosts", 5, "hosts to kill in TestHostKilled")
-	seedFlag  = flag.Uint64("chaos.seed", 0, "what the tests draw their choices from; 0: the time")
+	wantKills  = flag.Int("chaos.kills", 50, "kills to count in TestChaos")
+	wantDirect = flag.Int("chaos.direct", 30, "kills to count in TestChaosDirect, and half as many in TestChaosDirectPython")
+	wantHosts  = flag.Int("chaos.hosts", 5, "hosts to kill in TestHostKilled")
+	seedFlag   = flag.Uint64("chaos.seed", 0, "what the tests draw their choices from; 0: the time")
 )
 
 // roleEnv names what this test binary does when it is started as another

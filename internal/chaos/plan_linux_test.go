@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
+	"slices"
 	"sync"
 )
 
@@ -65,9 +66,43 @@ var (
 	}
 )
 
-// pointsOf gives the places at which a role can be killed.
+// directPoints are those of deliveries that go past the host.
+var (
+	directPoints = []point{
+		{"duplex-met", 2},
+		{"duplex-received", 64},
+		{"duplex-before-send", 64},
+		{"duplex-sent", 64},
+		{"lane-before-publish", 64},
+		{"lane-published", 64},
+		{"lane-before-advance", 64},
+		{"lane-advanced", 64},
+		{"node-expecting", 2},
+		{"node-routed", 2},
+		{"node-before-direct", 64},
+		{"node-direct", 64},
+		{"node-direct-returned", 64},
+		{"node-delivered-direct", 64},
+	}
+)
+
+// mixedPoints are those where the two worlds meet: of whoever passes on by
+// reference what came the other way.
+var mixedPoints = map[string][]point{
+	"f": {{"node-before-put", 8}, {"node-put", 8}, {"node-delivered-direct", 8}, {"node-returned", 8}, {"node-finished", 8}, {"stage-emitted", 8}},
+	"p": {{"stage-begin", 8}, {"stage-emitted", 8}},
+	"g": {{"node-before-direct", 8}, {"node-direct", 8}, {"node-before-finish", 8}, {"node-finished", 8}, {"stage-emitted", 8}},
+	"x": {{"stage-begin", 16}, {"stage-half-written", 8}, {"stage-emitted", 16}},
+}
+
+// pointsOf gives the places at which a role can be killed. In a play of direct
+// streams they are those that the other one does not have.
 func pointsOf(r role) []point {
 	switch {
+	case slices.Contains(r.env, playEnv+"=direct"):
+		return directPoints
+	case slices.Contains(r.env, playEnv+"=direct python"):
+		return mixedPoints[r.stage]
 	case r.python != "" && r.stage != "":
 		return stagePoints
 	case r.python != "":

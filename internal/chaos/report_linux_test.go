@@ -30,7 +30,14 @@ func (c *run) report() {
 	defer c.mu.Unlock()
 	s := c.bus.Stats()
 	c.t.Logf("%d kills counted at any moment, %d victims stopped; %d kills when the victim had nothing; %d at named places", c.counted, c.stops, c.uncounted, c.atPlaces)
-	c.t.Logf("requests: %d completed, %d aborted with their callers", s.Completed, s.Aborted)
+	c.t.Logf("requests: %d completed, %d aborted with their callers, %d failed with other processes", s.Completed, s.Aborted, s.Failed)
+	if c.play.mortal {
+		var all, direct int64
+		for _, e := range s.Edges {
+			all, direct = all+e.Deliveries, direct+e.Direct
+		}
+		c.t.Logf("of %d deliveries %d went past the host", all, direct)
+	}
 	c.t.Logf("from SIGKILL until the pidfd is readable: %v", c.teardown)
 	c.t.Logf("from there until everything is back:      %v", c.reclaiming)
 }

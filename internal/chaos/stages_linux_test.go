@@ -16,7 +16,9 @@ const rejoinEnv = "OMNIBUS_CHAOS_REJOIN"
 // serveStage is the process of a stage.
 func serveStage() error {
 	name := os.Getenv(bus.EnvStage)
-	n, err := bus.Join(context.Background(), name, bus.JoinOptions{Rejoin: os.Getenv(rejoinEnv) != ""})
+	opts := thePlay().join
+	opts.Rejoin = os.Getenv(rejoinEnv) != ""
+	n, err := bus.Join(context.Background(), name, opts)
 	if err != nil {
 		return err
 	}
@@ -39,6 +41,8 @@ func stageSpec(name string) bus.StageSpec {
 		spec.Join = join
 	case "c":
 		spec.State, spec.Handle = bus.StateRequest, double
+	default:
+		return directStage(name)
 	}
 	return spec
 }

@@ -32,7 +32,10 @@ func (t *tags) next() uint32 { return uint32(os.Getpid())<<tagBits | t.last.Add(
 // standard input ends, and says on its standard output what became of them.
 func submitForever() error {
 	rejoin := os.Getenv(rejoinEnv) != ""
-	n, err := bus.Join(context.Background(), "submitter", bus.JoinOptions{Rejoin: rejoin})
+	play := thePlay()
+	opts := play.join
+	opts.Rejoin = rejoin
+	n, err := bus.Join(context.Background(), "submitter", opts)
 	if err != nil {
 		return err
 	}
@@ -49,17 +52,18 @@ func submitForever() error {
 	for range nodeSubmitters {
 		group.Go(func() {
 			for i := 1; !closed(told) && (rejoin || !gone.Load()); i++ {
-				inputs := 1 + i%maxInputs
 				epoch := n.Epoch()
-				err := roundTrip(context.Background(), n, tags.next(), inputs)
+				err := play.roundTrip(context.Background(), n, tags.next(), i)
 				switch {
 				case err == nil:
 					fmt.Printf("done %d\n", epoch)
 				case errors.Is(err, bus.ErrHostGone) && !errors.Is(err, errBroken):
 					gone.Store(true)
 					fmt.Printf("gone %d\n", epoch)
+				case play.mortal && died(err):
+					fmt.Printf("failed %q\n", err)
 				default:
-					fmt.Printf("broken %v\n", err)
+					fmt.Printf("broken %q\n", err)
 				}
 			}
 		})
