@@ -186,11 +186,16 @@ func (a *arrivals) settle() {
 		st := &a.streams[i]
 		switch {
 		case st.ended:
-		case st.awaits(a.alone):
+		case a.alone && len(st.early) > 0: // both ways keep their order, so those before went with the host
 			waits = true
-		case st.known && st.next < st.total: // only without a host, who had the others
-			go a.req.end(Aborted, fmt.Errorf("%w: deliveries on %s were on their way through it", ErrHostGone, a.edges[i].name))
-			st.ended = true
+			err := fmt.Errorf("%w: it had %d deliveries", ErrHostGone, st.early[0].Seq-st.next)
+			go a.req.end(Failed, &StageError{Edge: a.edges[i].name, Seq: st.next, Err: err}) // not under the lock
+		case a.alone && st.lost && (st.directs > 0 || st.known): // both are gone
+			waits = true
+			err := fmt.Errorf("%w, and so is %s, which was to send more", ErrHostGone, st.from.describe())
+			go a.req.end(Failed, &StageError{Edge: a.edges[i].name, Seq: st.next, Err: err}) // not under the lock
+		case st.known && st.next < st.total, a.alone && st.directs > 0 && !st.known:
+			waits = true
 		case st.known || a.done != nil:
 			a.end(i, st)
 		}
@@ -199,20 +204,6 @@ func (a *arrivals) settle() {
 		a.done = nil
 		done()
 	}
-}
-
-// awaits reports whether more of the stream can come: when the host is gone, by
-// the lane alone.
-func (st *arriving) awaits(alone bool) bool {
-	switch {
-	case !alone:
-		return st.known && st.next < st.total
-	case st.lost:
-		return false
-	case st.known:
-		return st.directs == 0 && st.next < st.total || st.directs > 0 && st.first+st.directs < st.total
-	}
-	return st.directs > 0
 }
 
 // end, with mu held, ends a stream whose last delivery did not.
@@ -252,7 +243,7 @@ func (a *arrivals) peerGone(p *pair, died bool, cause error) {
 		}
 		st.lost = true
 		switch {
-		case a.alone: // the stream ends with what has come
+		case a.alone: // then settle says so
 		case !died:
 			go a.req.end(Failed, &StageError{Edge: a.edges[i].name, Seq: st.next, Err: cause})
 		case st.known:

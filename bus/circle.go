@@ -45,12 +45,12 @@ func (c *circle) introduce(a, b *session) bool {
 	if c.nodes == nil {
 		c.nodes = make(map[uint32]*acquaintance)
 	}
+	if a.ctx.Err() != nil || b.ctx.Err() != nil { // one that leaves is not to come back in here
+		return false
+	}
 	na, nb := c.node(a), c.node(b)
 	if na.peers[nb] != nil {
 		return true
-	}
-	if na.gone || nb.gone {
-		return false
 	}
 	ends, err := peer.Sockets()
 	if err != nil {

@@ -343,14 +343,13 @@ func TestDeathIsNotTakenForTheEnd(t *testing.T) {
 // TestLanesOutliveTheHost: what is between two nodes when their host dies is
 // handled to its end, where the nodes were told to finish.
 func TestLanesOutliveTheHost(t *testing.T) {
-	const inputs, held = 40, 4
-	release, ended := make(chan struct{}), make(chan uint64, 1)
+	var gate sync.RWMutex // closed while the test has it
+	ended := make(chan uint64, 1)
 	p := linear(pass("a"), bus.StageSpec{
 		Name: "b",
 		Handle: func(t *bus.Task, d *bus.Delivery) error {
-			if d.Seq >= held {
-				<-release
-			}
+			gate.RLock()
+			defer gate.RUnlock()
 			n, _ := t.State.(uint64)
 			if d.Seq != n || !bytes.Equal(d.Bytes(), block(int(n), 5000)) {
 				return fmt.Errorf("%d bytes with sequence %d are out of place", len(d.Bytes()), d.Seq)
@@ -375,18 +374,29 @@ func TestLanesOutliveTheHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range inputs {
-		if err := r.Input(t.Context()).EmitBytes(block(i, 5000)); err != nil {
-			t.Fatal(err)
+	const batch = 10
+	atB := func() (all []bus.Holding) {
+		return slices.DeleteFunc(h.server.Holdings(), func(h bus.Holding) bool { return h.Edge != "a->b" })
+	}
+	inputs := 0
+	for straight := false; !straight; {
+		await(func() bool { return len(atB()) == 0 })
+		gate.Lock()
+		for range batch {
+			if err := r.Input(t.Context()).EmitBytes(block(inputs, 5000)); err != nil {
+				t.Fatal(err)
+			}
+			inputs++
+		}
+		await(func() bool { return len(atB()) == batch })
+		// What is relayed may be at the host still, and would be lost with it.
+		straight = !slices.ContainsFunc(atB(), func(h bus.Holding) bool { return !h.Direct })
+		if !straight {
+			gate.Unlock()
 		}
 	}
-	for n := 0; n < inputs-held; { // all are at b
-		n = 0
-		for _, held := range h.server.Holdings() {
-			if held.Edge == "a->b" {
-				n++
-			}
-		}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	for _, n := range slices.Backward(nodes) { // a caller that is cut off would abort its request
 		bus.CutOff(n)
@@ -394,8 +404,8 @@ func TestLanesOutliveTheHost(t *testing.T) {
 	if err := r.Wait(t.Context()); !errors.Is(err, bus.ErrHostGone) {
 		t.Errorf("the request ended with %v, want %v", err, bus.ErrHostGone)
 	}
-	close(release)
-	if n := <-ended; n != inputs {
+	gate.Unlock()
+	if n := <-ended; n != uint64(inputs) {
 		t.Errorf("b has handled %d deliveries of %d", n, inputs)
 	}
 }

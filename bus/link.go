@@ -30,6 +30,7 @@ type link struct {
 	drained   chan struct{}  // the host is going to stop
 	drainOnce sync.Once
 	done      chan struct{} // the connection has ended
+	idled     chan struct{} // ... and no stage has work any more
 	err       error         // why; set before done is closed
 
 	tokens atomic.Uint32
@@ -62,7 +63,7 @@ func dialLink(ctx context.Context, path, bus, name string) (*link, error) {
 		return nil, err
 	}
 	l := &link{
-		conn: conn, in: peer.NewReceiver(conn), drained: make(chan struct{}), done: make(chan struct{}), questions: make(map[uint32]*question),
+		conn: conn, in: peer.NewReceiver(conn), drained: make(chan struct{}), done: make(chan struct{}), idled: make(chan struct{}), questions: make(map[uint32]*question),
 		segments: make(map[uint32]*segment), offers: make(map[*segment]uint32), out: make(map[uint32]*outgoing),
 		tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream),
 		senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair),

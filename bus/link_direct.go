@@ -82,6 +82,16 @@ func (l *link) peerGone(p *pair, died bool, cause error) {
 	}
 }
 
+// dropSegment lets go of a peer's segment that nothing more will lie in, here
+// and where payloads in it were passed on to.
+func (l *link) dropSegment(seg *segment) {
+	l.withdraw(seg)
+	for _, p := range l.pairs() {
+		p.withdraw(seg)
+	}
+	seg.release()
+}
+
 // pairs is a snapshot of the nodes that were met.
 func (l *link) pairs() []*pair {
 	l.mu.Lock()
@@ -94,16 +104,6 @@ func (l *link) pairs() []*pair {
 		}
 	}
 	return all
-}
-
-// isDone reports whether the host is gone.
-func (l *link) isDone() bool {
-	select {
-	case <-l.done:
-		return true
-	default:
-		return false
-	}
 }
 
 // closePairs ends the connections to other nodes. There will be no new ones.

@@ -270,3 +270,14 @@ func (l *link) spent(m *wire.Spent) {
 		o.d.flow.give(back)
 	}
 }
+
+// withdraw tells the host that nothing more will lie in a segment that it may
+// know from here.
+func (l *link) withdraw(seg *segment) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if number, known := l.offers[seg]; known {
+		delete(l.offers, seg)
+		l.queue(&wire.Forget{Segment: number})
+	}
+}

@@ -219,11 +219,12 @@ func (n *Node) closeLink(l *link) {
 	ctx := context.Background() // handlers end by themselves, now that their tasks are over
 	go func() {
 		if l.goesOn() {
-			l.idle(ctx)
-			for _, o := range l.stranded {
-				o.returned()
-			}
+			l.idle(n.ctx) // closing a stage aborts its tasks
 		}
+		for _, o := range l.stranded {
+			o.returned()
+		}
+		close(l.idled)
 		err := l.closeStages(ctx)
 		for _, st := range l.served() {
 			st.bus.dropShared()
@@ -291,6 +292,10 @@ func (n *Node) attend(ctx context.Context) error {
 		case <-l.done:
 			if !n.opts.Rejoin {
 				<-n.done
+				select {
+				case <-l.idled: // stages may go on
+				case <-ctx.Done():
+				}
 				return l.err
 			}
 		}

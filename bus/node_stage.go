@@ -274,7 +274,7 @@ func (l *link) endTask(t *nodeTask, err error) {
 	delete(l.tasks, t.id)
 	l.mu.Unlock()
 	t.in.drop()
-	if err == nil || l.isDone() { // without a host, the peers go by what they have
+	if err == nil {
 		t.out.endAll()
 	}
 	if !known {

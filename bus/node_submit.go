@@ -278,7 +278,6 @@ func (up *upstream) hostGone(err error) {
 	over := up.overSaid
 	up.mu.Unlock()
 	if !over {
-		up.out.endAll() // for peers that go on
 		up.req.end(Failed, err)
 	}
 }
@@ -355,8 +354,18 @@ func (l *link) closeCaller(ctx context.Context) error {
 	return nil
 }
 
-// idle waits until no task is open.
-func (l *link) idle(context.Context) { l.busy.Wait() }
+// idle waits until no task is open, or the context ends.
+func (l *link) idle(ctx context.Context) {
+	idle := make(chan struct{})
+	go func() {
+		l.busy.Wait()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+}
 
 func (l *link) queue(m wire.Message) { _ = l.sender.Queue(m) } // the reader notices a host that is gone
 

@@ -113,6 +113,9 @@ func (p *pair) run(id uint64, side uint8, version uint16) {
 		d.Close()
 	}
 	p.dropSegments()
+	p.mu.Lock()
+	p.duplex, p.offers = nil, nil // what the link remembers of it is little
+	p.mu.Unlock()
 }
 
 // begin lets deliveries go to the peer.
@@ -163,7 +166,7 @@ func (p *pair) end(cause error) {
 			died = true
 			continue
 		case <-p.cleared:
-		case <-p.link.done: // there is nobody to say so, and all requests are over
+		case <-p.link.idled: // there is nobody to say so, and nothing is emitted any more
 		case <-p.closed:
 		}
 		break
@@ -226,7 +229,7 @@ func (p *pair) dropSegments() {
 	p.segments = make(map[uint32]*segment)
 	p.mu.Unlock()
 	for _, seg := range segments {
-		seg.release()
+		p.link.dropSegment(seg)
 	}
 }
 
@@ -255,6 +258,6 @@ func (p *pair) Forget(number uint32) {
 	delete(p.segments, number)
 	p.mu.Unlock()
 	if seg != nil {
-		seg.release()
+		p.link.dropSegment(seg)
 	}
 }

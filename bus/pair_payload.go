@@ -115,6 +115,19 @@ func (p *pair) offerTo(at place) (uint32, error) {
 	return p.offer, nil
 }
 
+// withdraw tells the peer that nothing more will lie in a segment that it may
+// know from here.
+func (p *pair) withdraw(seg *segment) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if number, known := p.offers[seg]; known {
+		delete(p.offers, seg)
+		if p.duplex != nil {
+			_ = p.duplex.Forget(number) // a peer that is gone forgets everything
+		}
+	}
+}
+
 // Message implements duplex.Handler.
 func (p *pair) Message(m wire.Message) error {
 	switch m := m.(type) {
@@ -256,7 +269,7 @@ func (p *pair) giveBack(id uint32, o *outgoing) {
 	}
 	faultpoint.Hit("node-direct-returned")
 	o.returned()
-	if o.own != 0 {
-		_ = p.duplex.Forget(o.own) // a peer that is gone forgets everything
+	if d := p.connection(); o.own != 0 && d != nil {
+		_ = d.Forget(o.own) // a peer that is gone forgets everything
 	}
 }

@@ -390,6 +390,7 @@ type Holding struct {
 	Edge    string        `json:"edge"`
 	Seq     uint64        `json:"seq"`
 	Bytes   int           `json:"bytes"`
+	Direct  bool          `json:"direct,omitempty"` // it came past the host
 	Age     time.Duration `json:"age_ns"`
 }
 

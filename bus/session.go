@@ -280,6 +280,8 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		return s.abort(m.Grant)
 	case *wire.Put:
 		return s.put(m)
+	case *wire.Forget:
+		return s.forgetOffer(m.Segment)
 	case *wire.Submit:
 		return s.ask(m.Token, func() error { return s.submit(m) })
 	case *wire.CloseSend:

@@ -85,6 +85,19 @@ func (s *session) offer(m *wire.Offer, fds []int) error {
 	return nil
 }
 
+// forgetOffer lets go of memory that the client puts nothing more in.
+func (s *session) forgetOffer(number uint32) error {
+	s.mu.Lock()
+	seg := s.offered[number]
+	delete(s.offered, number)
+	s.mu.Unlock()
+	if seg == nil {
+		return fmt.Errorf("%w: segment %d was not offered", wire.ErrProtocol, number)
+	}
+	s.srv.retireSegment(seg)
+	return nil
+}
+
 // put sends a payload that the client keeps the books of, until it is returned.
 func (s *session) put(m *wire.Put) error {
 	src, err := s.source(m.Source)

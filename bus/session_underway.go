@@ -126,7 +126,7 @@ func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWa
 		}
 	}
 	for _, hr := range r.Held {
-		h := Holding{Seq: hr.Seq, Bytes: hr.Bytes, Age: hr.Age}
+		h := Holding{Seq: hr.Seq, Bytes: hr.Bytes, Direct: true, Age: hr.Age}
 		if f := flowOf(hr.Source, hr.Edge); f != nil {
 			h.Stage, h.Request, h.Edge = f.edge.spec.To, uint64(f.req.id), f.edge.name
 		}

@@ -104,7 +104,7 @@ var kinds = [...]kindInfo{
 	KindDrain:   {name: "drain", direction: ToClient, make: func() Message { return new(Drain) }},
 
 	KindSegment: {name: "segment", direction: ToClient | ToPeer, make: func() Message { return new(Segment) }, minDescriptors: 1, maxDescriptors: 1},
-	KindForget:  {name: "forget", direction: ToClient | ToPeer, make: func() Message { return new(Forget) }},
+	KindForget:  {name: "forget", direction: ToHost | ToClient | ToPeer, make: func() Message { return new(Forget) }},
 
 	KindEmit:     {name: "emit", direction: ToHost, make: func() Message { return new(Emit) }},
 	KindEmitted:  {name: "emitted", direction: ToClient, make: func() Message { return new(Emitted) }},
