@@ -1,0 +1,70 @@
+package bus_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// TestForwarderOutlivesCallers: a process that passes on what it gets offers the
+// host the memory of each of its callers. Those come and go, and it stays.
+func TestForwarderOutlivesCallers(t *testing.T) {
+	p := remotes(linear(forwarding("f"), pass("x")))
+	p.Stages[1] = pass("x") // in the host, so that the host is offered all that f passes on
+	h := listen(t, p, bus.Options{})
+	_, served := h.serve(t, forwarding("f"))
+	for caller := range 80 {
+		n, err := bus.Join(t.Context(), "caller", bus.JoinOptions{Socket: h.path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		streamBlocks(t, n, 50, 5000)
+		if err := n.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-served:
+			t.Fatalf("after %d callers the process that forwards was gone: %v", caller+1, err)
+		default:
+		}
+	}
+}
+
+// TestForwardedMemoryIsForgotten: what a caller had is unmapped in all
+// processes when it is gone.
+func TestForwardedMemoryIsForgotten(t *testing.T) {
+	h := host(t, linear(forwarding("f"), pass("x")), bus.Options{})
+	mapped := func() int {
+		maps, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Count(maps, []byte("memfd:omnibus"))
+	}
+	var before int
+	for caller := range 20 {
+		n, err := bus.Join(t.Context(), "caller", bus.JoinOptions{Socket: h.path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		streamBlocks(t, n, 50, 5000)
+		if err := n.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if caller == 1 {
+			await(func() bool { return len(h.server.Processes()) == 2 })
+			before = mapped()
+		}
+	}
+	limit := time.Now().Add(5 * time.Second)
+	for mapped() > before+4 {
+		if time.Now().After(limit) {
+			t.Fatalf("%d mappings after 20 callers, %d after 2", mapped(), before)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
