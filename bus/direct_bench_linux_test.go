@@ -34,3 +34,31 @@ func BenchmarkDirect(b *testing.B) {
 		trip()
 	}
 }
+
+// BenchmarkDirectOneWay sends 64 bytes to another node, which reads them.
+func BenchmarkDirectOneWay(b *testing.B) {
+	read := make(chan struct{})
+	h := host(b, linear(bus.StageSpec{Name: "a", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+		if d.EOS {
+			close(read)
+		}
+		return nil
+	}}), bus.Options{})
+	n := h.join(b, bus.JoinOptions{})
+	r, err := n.Stream(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer r.Close()
+	payload := make([]byte, 64)
+	in := r.Input(b.Context())
+	for b.Loop() {
+		if err := in.EmitBytes(payload); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := in.EmitBytes(payload, bus.Last()); err != nil {
+		b.Fatal(err)
+	}
+	<-read
+}
