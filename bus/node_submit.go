@@ -301,6 +301,7 @@ func (l *link) leave(ctx context.Context) error {
 	for _, u := range requests {
 		u.in.drop()
 		u.req.end(Aborted, ErrClosed)
+		u.in.drop() // it is not known here any more: see ended
 	}
 	// Nothing is emitted any more, so that what others still read is safe.
 	l.returnAll()

@@ -1,0 +1,319 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/internal/duplex"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// eventually waits for what other goroutines bring about.
+func eventually(t testing.TB, what string, happened func() bool) {
+	t.Helper()
+	limit := time.NewTimer(20 * time.Second)
+	defer limit.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !happened() {
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			t.Fatalf("it does not come about that %s", what)
+		}
+	}
+}
+
+// attached is a host with one stage, "m", and a node that serves it.
+type attached struct {
+	bus    *Bus
+	server *Server
+	node   *Node
+	link   *link
+}
+
+// attach opens a host whose stage a node of this process serves.
+func attach(t testing.TB, window int, handle func(*Task, *Delivery) error) *attached {
+	t.Helper()
+	b, err := Open(t.Context(), Pipeline{
+		Stages: []StageSpec{{Name: "m", Remote: &Remote{}, State: StateRequest}},
+		Edges:  []Edge{{To: "m", Window: window}, {From: "m", Window: window}},
+	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}, MaxRequests: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &attached{bus: b}
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Errorf("close the bus: %v", err)
+		}
+	})
+	path := filepath.Join(t.TempDir(), "bus.sock")
+	if a.server, err = b.Listen(path, ListenOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := a.server.Close(context.Background()); err != nil {
+			t.Errorf("close the server: %v", err)
+		}
+	})
+	a.node = joinTo(t, path)
+	if a.link, err = a.node.current(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	joinTo(t, path) // see direct
+	go func() {
+		_ = a.node.Serve(context.Background(), StageSpec{Name: "m", State: StateRequest, Handle: handle}) // ends with the node
+	}()
+	return a
+}
+
+// joinTo makes this process a node.
+func joinTo(t testing.TB, path string) *Node {
+	t.Helper()
+	n, err := Join(t.Context(), "node", JoinOptions{Socket: path, FinishWithoutHost: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(context.Background()); err != nil {
+			t.Errorf("close the node: %v", err)
+		}
+	})
+	return n
+}
+
+// task is the one that the node has, once it has it.
+func (a *attached) task(t testing.TB) *nodeTask {
+	t.Helper()
+	var task *nodeTask
+	eventually(t, "the node has a task", func() bool {
+		a.link.mu.Lock()
+		defer a.link.mu.Unlock()
+		for _, task = range a.link.tasks {
+			return true
+		}
+		return false
+	})
+	return task
+}
+
+// direct has the outputs of a task go to a peer that the test holds. To the host
+// it is another node, which has no such source.
+func (a *attached) direct(t testing.TB, node uint32, task *nodeTask) {
+	t.Helper()
+	sessions := a.server.live()
+	a.link.mu.Lock()
+	p := a.link.senders[node]
+	a.link.mu.Unlock()
+	eventually(t, "the two have met", func() bool { return p.connection() != nil })
+	src, err := sessions[0].source(task.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := src.emitter.out.req.flow(src.emitter.out.edges[0])
+	f.direct.Store(&directFlow{flow: f, producer: src, consumer: &source{sess: sessions[1], id: nowhere}, told: true})
+	if err := a.link.handle(&wire.Direct{Source: task.id, Peer: node, PeerSource: 77}, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hostKnows is a barrier: the host has handled all that the node has said.
+func (a *attached) hostKnows(t testing.TB) {
+	t.Helper()
+	if _, err := a.node.Call(t.Context(), "stats", nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hand is a peer of a node that the test holds: a process that does nothing, and
+// the other end of the connection that the node has to it.
+type hand struct {
+	*pair
+	t     testing.TB
+	wire  *duplex.Duplex
+	said  chan wire.Message // by the node
+	ended chan error
+	proc  *exec.Cmd
+	mem   *shmstore.Segment // offered to the node, as 1
+}
+
+// handNode is the first number of nodes that the host does not know.
+const handNode = 1000
+
+// begins a process that lives until it is killed.
+func lasting(t testing.TB) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sleep", "3600")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd
+}
+
+// introduceTo has the node meet a process, as if the host had said so. It returns
+// the other end of their connection.
+func introduceTo(t testing.TB, l *link, node uint32, cmd *exec.Cmd) *peer.Conn {
+	t.Helper()
+	ends, err := peer.Sockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := peer.Open(ends[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &wire.Introduce{Peer: node, PID: uint32(cmd.Process.Pid), Lane: uint64(node), Version: wire.Version, Name: "hand"}
+	if err := l.handle(m, []int{ends[0], fd}); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// meetHand introduces a node to the test.
+func (a *attached) meetHand(t testing.TB) *hand {
+	t.Helper()
+	h := &hand{t: t, said: make(chan wire.Message, 1<<16), ended: make(chan error, 1), proc: lasting(t)}
+	conn := introduceTo(t, a.link, handNode, h.proc)
+	var err error
+	if h.wire, err = duplex.Meet(conn, handNode, 1, duplex.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.wire.Close)
+	a.link.mu.Lock()
+	h.pair = a.link.receivers[handNode]
+	a.link.mu.Unlock()
+	if h.mem, err = shmstore.NewSegment("hand", 1<<16); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.mem.Close)
+	if err := h.wire.Offer(1, h.mem); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// listen has the hand take in what the node says.
+func (h *hand) listen() { go func() { h.ended <- h.wire.Run(h) }() }
+
+func (h *hand) Segment(_ uint32, mem *shmstore.Segment) error { mem.Close(); return nil }
+func (h *hand) Forget(uint32)                                 {}
+
+func (h *hand) Message(m wire.Message) error {
+	switch m := m.(type) {
+	case *wire.Deliver: // which is used again
+		c := *m
+		c.Payload = bytes.Clone(m.Payload)
+		h.said <- &c
+	case *wire.Finish:
+		c := *m
+		h.said <- &c
+	default:
+		h.said <- m
+	}
+	return nil
+}
+
+func (h *hand) say(ms ...wire.Message) {
+	h.t.Helper()
+	for _, m := range ms {
+		if err := h.wire.Send(m); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+// heard is the next that the node says.
+func (h *hand) heard() wire.Message {
+	h.t.Helper()
+	select {
+	case m := <-h.said:
+		return m
+	case err := <-h.ended:
+		h.t.Fatalf("the connection ended with %v", err)
+	case <-time.After(20 * time.Second):
+		h.t.Fatal("the node says nothing")
+	}
+	return nil
+}
+
+// nowhere is a source that no node has.
+const nowhere = 1 << 31
+
+// handled is a barrier: the node has handled all that was said.
+func (h *hand) handled() {
+	h.t.Helper()
+	h.say(&wire.Deliver{Source: nowhere, Delivery: nowhere, Flags: wire.FlagInline})
+	for {
+		if f, ok := h.heard().(*wire.Finish); ok && f.Delivery == nowhere {
+			return
+		}
+	}
+}
+
+// large is a delivery whose payload lies in the hand's memory.
+func (h *hand) large(source, id uint32, seq uint64) *wire.Deliver {
+	return &wire.Deliver{Source: source, Delivery: id, Seq: seq, Segment: 1, Offset: 4096, Size: 4096, Codec: 1}
+}
+
+// small is one whose payload is in the message.
+func small(source, id uint32, seq uint64) *wire.Deliver {
+	return &wire.Deliver{Source: source, Delivery: id, Seq: seq, Flags: wire.FlagInline, Payload: []byte{byte(seq)}, Size: 1, Codec: 1}
+}
+
+// die kills the process.
+func (h *hand) die() {
+	h.t.Helper()
+	if err := h.proc.Process.Kill(); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// has are the deliveries that the peer has, as the node knows it.
+func (h *hand) has() map[uint32]outgoing {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make(map[uint32]outgoing, len(h.sent))
+	for id, o := range h.sent {
+		all[id] = *o
+	}
+	return all
+}
+
+// emit sends one input and requires one result.
+func emit(t testing.TB, r *Request, payload []byte) *Delivery {
+	t.Helper()
+	if err := r.Input(t.Context()).EmitBytes(payload); err != nil {
+		t.Fatal(err)
+	}
+	d, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// mustEnd requires that a request has no more results and completed.
+func mustEnd(t testing.TB, r *Request) {
+	t.Helper()
+	if _, err := r.Recv(t.Context()); err != io.EOF { //nolint:errorlint // it is never wrapped
+		t.Fatalf("the results end with %v", err)
+	}
+}

@@ -1,0 +1,373 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+func echo(t *Task, d *Delivery) error { return t.EmitBytes(bytes.Clone(d.Bytes())) }
+
+// submitted is a request of the node's own, one result of which has come
+// through the host and the rest of which is to come from the hand.
+func (a *attached) submitted(t *testing.T, h *hand) (*Request, *upstream) {
+	t.Helper()
+	r, err := a.node.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := emit(t, r, []byte{0}).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	up := r.up
+	if err := a.link.handle(&wire.Expect{Source: up.source, Peer: h.node}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return r, up
+}
+
+// overSaid reports whether the host has said that the request is over.
+func (up *upstream) isOver() bool {
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	return up.overSaid
+}
+
+// TestResultsBehindTheEnd: the results of a completed request are received, also
+// when the host says that it is over while they are on their way, and also when
+// it is gone by then.
+func TestResultsBehindTheEnd(t *testing.T) {
+	for name, gone := range map[string]bool{"the host lives": false, "the host is gone": true} {
+		t.Run(name, func(t *testing.T) {
+			a := attach(t, 8, echo)
+			h := a.meetHand(t)
+			h.listen()
+			r, up := a.submitted(t, h)
+			if err := a.link.handle(&wire.Streamed{Source: up.source, Deliveries: 4}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.CloseSend(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the host completes the request", up.isOver)
+			if gone {
+				if err := a.server.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				<-a.link.done
+			}
+			h.say(small(up.source, 3, 3), small(up.source, 1, 1), small(up.source, 2, 2))
+			for seq := range byte(3) {
+				d, err := r.Recv(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d.Bytes()[0] != seq+1 {
+					t.Errorf("result %d is %d", seq+1, d.Bytes()[0])
+				}
+				if err := d.Finish(nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			mustEnd(t, r)
+		})
+	}
+}
+
+// served is a request of the host's whose task has one input and one output
+// behind it; what follows comes from the hand.
+func (a *attached) served(t *testing.T, h *hand) (*Request, *nodeTask) {
+	t.Helper()
+	r, err := a.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	if err := emit(t, r, []byte{0}).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	task := a.task(t)
+	if err := a.link.handle(&wire.Expect{Source: task.id, Peer: h.node}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return r, task
+}
+
+// outFlow is the node's side of what a task emits.
+func (t *nodeTask) outFlow() *flow { return t.req.flow(t.stage.bus.graph.results[0]) }
+
+// TestCreditOfAKeptPayload: a delivery that was handled gives its place in the
+// window back, and its payload when that is released.
+func TestCreditOfAKeptPayload(t *testing.T) {
+	a := attach(t, 2, func(t *Task, _ *Delivery) error { return t.EmitBytes(make([]byte, 4096)) })
+	h := a.meetHand(t)
+	h.listen()
+	_, task := a.served(t, h)
+	a.direct(t, h.node, task)
+	h.say(small(task.id, 1, 1))
+	var d *wire.Deliver
+	for d == nil {
+		d, _ = h.heard().(*wire.Deliver)
+	}
+	if d.Source != 77 || d.Flags&wire.FlagInline != 0 || d.Size != 4096 {
+		t.Fatalf("the node emitted %+v", d)
+	}
+	if used := task.outFlow().used.Load(); used>>countShift != 1 {
+		t.Fatalf("%d deliveries are under way, want 1", used>>countShift)
+	}
+	h.say(&wire.Finish{Delivery: d.Delivery, Flags: wire.FinishKeep})
+	h.handled()
+	if used := task.outFlow().used.Load(); used != 0 {
+		t.Errorf("%d deliveries and %d bytes are under way when all is handled", used>>countShift, used&bytesMask)
+	}
+	if held := HeldBytes(task.stage.bus); held == 0 || len(h.has()) != 1 {
+		t.Errorf("%d bytes are held, and the peer has %v", held, h.has())
+	}
+	h.say(&wire.Release{Delivery: d.Delivery})
+	h.handled()
+	if held := HeldBytes(task.stage.bus); held != 0 || len(h.has()) != 0 {
+		t.Errorf("%d bytes are held when all is released, and the peer has %v", held, h.has())
+	}
+}
+
+// TestWhatADeadPeerHad: what a peer has not given back comes back when it is
+// dead, but for what it has passed on, which comes back when the host says that
+// nobody reads it.
+func TestWhatADeadPeerHad(t *testing.T) {
+	a := attach(t, 8, func(t *Task, _ *Delivery) error { return t.EmitBytes(make([]byte, 4096)) })
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	a.direct(t, h.node, task)
+	var ids []uint32
+	for seq := range uint32(4) {
+		h.say(small(task.id, seq+1, uint64(seq+1)))
+	}
+	for len(ids) < 4 {
+		if d, ok := h.heard().(*wire.Deliver); ok {
+			ids = append(ids, d.Delivery)
+		}
+	}
+	h.say(&wire.Finish{Delivery: ids[0], Flags: wire.FinishKeep}, &wire.Lent{Delivery: ids[1]},
+		&wire.Finish{Delivery: ids[2], Flags: wire.FinishKeep}, &wire.Lent{Delivery: ids[2]})
+	h.handled()
+	if len(h.has()) != 4 {
+		t.Fatalf("the peer has %v, want all four", h.has())
+	}
+	h.die()
+	eventually(t, "what the dead peer had is given back", func() bool { return len(h.has()) < 4 })
+	if has := h.has(); len(has) != 2 || !has[ids[1]].lent || !has[ids[2]].lent {
+		t.Errorf("it is kept %+v, want what was passed on: %d and %d", has, ids[1], ids[2])
+	}
+	if HeldBytes(task.stage.bus) == 0 {
+		t.Error("the memory of what was passed on is free")
+	}
+	if err := a.link.handle(&wire.Cleared{Peer: h.node}, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what was passed on is given back", func() bool { return len(h.has()) == 0 && HeldBytes(task.stage.bus) == 0 })
+	r.Close()
+}
+
+// TestWhatALivingPeerHas: a peer that hangs up may still be reading.
+func TestWhatALivingPeerHas(t *testing.T) {
+	a := attach(t, 8, func(t *Task, _ *Delivery) error { return t.EmitBytes(make([]byte, 4096)) })
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	a.direct(t, h.node, task)
+	h.say(small(task.id, 1, 1))
+	for h.heard().Kind() != wire.KindDeliver {
+	}
+	h.wire.Close()
+	<-task.req.Done() // the peer lives, and sends no more: see awaitDeath
+	if len(h.has()) != 1 {
+		t.Errorf("the peer has %v, want what it may be reading", h.has())
+	}
+	h.die()
+	eventually(t, "what the dead peer had is given back", func() bool { return len(h.has()) == 0 })
+	r.Close()
+}
+
+// knownAtHost has the host believe that the node was introduced to the hand, and
+// tells whether the node has said that it reads nothing from there.
+func (a *attached) knownAtHost(h *hand) (said func() bool) {
+	c := &a.server.circle
+	sess := a.server.live()[0]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes = make(map[uint32]*acquaintance)
+	n, other := c.node(sess), c.node(&session{node: h.node})
+	n.peers[other], other.peers[n] = new(clearance), new(clearance)
+	return func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return other.peers[n].said
+	}
+}
+
+// TestClearWhenNothingIsRead: a node says that it reads nothing from a peer when
+// that is gone and the last of its payloads is given back, and not before.
+func TestClearWhenNothingIsRead(t *testing.T) {
+	kept := make(chan *Kept, 1)
+	a := attach(t, 8, func(_ *Task, d *Delivery) error {
+		if d.Seq == 2 {
+			kept <- d.Keep()
+		}
+		return nil
+	})
+	r, err := a.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	if err := r.Input(t.Context()).EmitBytes([]byte{0}); err != nil {
+		t.Fatal(err)
+	}
+	task := a.task(t)
+	h := a.meetHand(t)
+	h.listen()
+	clear := a.knownAtHost(h)
+	if err := a.link.handle(&wire.Expect{Source: task.id, Peer: h.node}, nil); err != nil {
+		t.Fatal(err)
+	}
+	never := func(when string) {
+		t.Helper()
+		if a.hostKnows(t); clear() {
+			t.Fatalf("the node is clear of its peer %s", when)
+		}
+	}
+	h.say(h.large(task.id, 1, 1))
+	eventually(t, "the first payload is given back", func() bool { return h.heard().Kind() == wire.KindFinish })
+	never("when that lives")
+
+	h.say(h.large(task.id, 2, 2))
+	k := <-kept
+	h.die()
+	<-h.pair.ended
+	eventually(t, "the node counts the kept payload alone", func() bool { return h.borrowed.Load() <= 1 })
+	never("when it still reads a payload")
+	if err := k.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the node is clear of its peer", clear)
+}
+
+// TestLentIsToldFirst: when somebody gets a payload that a node passes on, its
+// owner has been told.
+func TestLentIsToldFirst(t *testing.T) {
+	a := attach(t, 8, func(t *Task, d *Delivery) error { return t.Forward(d) })
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	h.say(h.large(task.id, 5, 1))
+	d, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lent, ok := h.heard().(*wire.Lent); !ok || lent.Delivery != 5 {
+		t.Error("the payload is with somebody else, and its owner was not told first")
+	}
+	if f, ok := h.heard().(*wire.Finish); !ok || f.Delivery != 5 || f.Flags&wire.FinishKeep == 0 {
+		t.Error("its owner was not told that the payload is still needed")
+	}
+	if PlaceOf(t, d).Offset != 4096 {
+		t.Errorf("the payload came from %+v", PlaceOf(t, d))
+	}
+	if err := d.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	if m, ok := h.heard().(*wire.Release); !ok || m.Delivery != 5 {
+		t.Error("its owner has not got it back")
+	}
+}
+
+// TestNotLentUntold: a payload whose owner cannot be told is copied.
+func TestNotLentUntold(t *testing.T) {
+	a := attach(t, 8, func(t *Task, d *Delivery) error { return t.Forward(d) })
+	h := a.meetHand(t)
+	r, task := a.served(t, h)
+	eventually(t, "the two have met", func() bool { return h.connection() != nil })
+	for h.connection().Backlog() == 0 { // its answers fill the lane, which nobody reads
+		h.say(&wire.Deliver{Source: nowhere, Delivery: nowhere, Flags: wire.FlagInline})
+	}
+	h.say(h.large(task.id, 5, 1))
+	d, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := PlaceOf(t, d); at.Offset == 4096 {
+		t.Errorf("the payload was passed on, at %+v, and its owner does not know", at)
+	}
+	if err := d.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	h.listen()
+	for {
+		switch m := h.heard().(type) {
+		case *wire.Lent:
+			t.Fatal("a copied payload was said to be passed on")
+		case *wire.Finish:
+			if m.Delivery == 5 {
+				return
+			}
+		}
+	}
+}
+
+// TestEarlyWhenTheNodeLeaves: what waits for its turn is given back when the node
+// leaves.
+func TestEarlyWhenTheNodeLeaves(t *testing.T) {
+	a := attach(t, 8, echo)
+	h := a.meetHand(t)
+	h.listen()
+	_, up := a.submitted(t, h)
+	h.say(h.large(up.source, 9, 3))
+	h.handled()
+	if n := h.borrowed.Load(); n != 2 {
+		t.Fatalf("%d payloads are borrowed, want 1", n-1)
+	}
+	if err := a.node.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all is given back", func() bool { return h.borrowed.Load() == 0 })
+}
+
+// TestPeerBreaksTheProtocol: what a peer may not say ends the connection to it,
+// and nothing else.
+func TestPeerBreaksTheProtocol(t *testing.T) {
+	for name, m := range map[string]wire.Message{
+		"finish of nothing":      &wire.Finish{Delivery: 1},
+		"release of nothing":     &wire.Release{Delivery: 1},
+		"lent of nothing":        &wire.Lent{Delivery: 1},
+		"payload out of bounds":  &wire.Deliver{Source: nowhere, Segment: 1, Offset: 1 << 16, Size: 1},
+		"payload beyond the end": &wire.Deliver{Source: nowhere, Segment: 1, Offset: 4096, Size: 1<<64 - 1},
+		"a message for the host": &wire.Ended{Task: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := attach(t, 8, echo)
+			h := a.meetHand(t)
+			h.listen()
+			h.say(m)
+			<-h.pair.ended
+			h.mu.Lock()
+			err := h.pair.err
+			h.mu.Unlock()
+			if !errors.Is(err, wire.ErrProtocol) {
+				t.Errorf("the connection ended with %v", err)
+			}
+			r, err := a.node.Stream(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := emit(t, r, []byte("hello")).Finish(nil); err != nil {
+				t.Fatal(err)
+			}
+			r.Close()
+			h.die()
+		})
+	}
+}

@@ -1,0 +1,157 @@
+package bus
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/internal/duplex"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// routed are the routes of a task, with the other ends of the connections to its
+// host and to a peer.
+type routed struct {
+	*routes
+	t    *testing.T
+	pair *pair
+	host *peer.Receiver
+	hand *hand
+}
+
+func newRouted(t *testing.T, edges int) *routed {
+	t.Helper()
+	node, host, err := peer.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &link{out: make(map[uint32]*outgoing), welcome: wire.Welcome{Version: wire.Version, InlineBytes: 64}}
+	if l.sender, err = peer.NewSender(node, peer.SenderOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	in := peer.NewReceiver(host)
+	t.Cleanup(func() {
+		_ = l.sender.Close()
+		_ = node.Close()
+		in.Close()
+		_ = host.Close()
+	})
+	p := &pair{link: l, node: 7, sent: make(map[uint32]*outgoing)}
+	h := &hand{pair: p, t: t, said: make(chan wire.Message, 1<<10), ended: make(chan error, 1)}
+	a, b, err := peer.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	met := make(chan error)
+	go func() {
+		var err error
+		p.duplex, err = duplex.Meet(a, 9, 0, duplex.Options{})
+		met <- err
+	}()
+	h.wire, err = duplex.Meet(b, 9, 1, duplex.Options{})
+	if metErr := <-met; err != nil || metErr != nil {
+		t.Fatal(err, metErr)
+	}
+	t.Cleanup(p.duplex.Close)
+	t.Cleanup(h.wire.Close)
+	h.listen()
+	return &routed{routes: newRoutes(l, 5, edges), t: t, pair: p, host: in, hand: h}
+}
+
+// emitted sends a delivery on an edge.
+func (r *routed) emitted(edge int, seq uint64, last bool) {
+	r.t.Helper()
+	d := newDelivery()
+	d.Seq, d.EOS = seq, last
+	d.Inline = append(d.small[:0], byte(seq), 0)
+	if err := r.put(d, edge, func() {}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// toHost is what the host has been told so far: kinds, and the ends of streams.
+func (r *routed) toHost() (kinds []wire.Kind, ends []wire.Streamed) {
+	r.t.Helper()
+	r.link.queue(&wire.Leave{}) // behind all of it
+	for {
+		h, body, fds, err := r.host.Next()
+		closeAll(fds)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		switch h.Kind {
+		case wire.KindLeave:
+			return kinds, ends
+		case wire.KindStreamed:
+			var m wire.Streamed
+			if err := wire.Decode(body, wire.Version, &m); err != nil {
+				r.t.Fatal(err)
+			}
+			ends = append(ends, m)
+		}
+		kinds = append(kinds, h.Kind)
+	}
+}
+
+// toPeer is what the peer has been told so far.
+func (r *routed) toPeer() (kinds []wire.Kind, ends []wire.Streamed) {
+	r.t.Helper()
+	r.pair.queue(&wire.Lent{}) // behind all of it
+	for {
+		switch m := r.hand.heard().(type) {
+		case *wire.Lent:
+			return kinds, ends
+		case *wire.Streamed:
+			kinds, ends = append(kinds, m.Kind()), append(ends, *m)
+		default:
+			kinds = append(kinds, m.Kind())
+		}
+	}
+}
+
+// TestLengthOfAStream: host and peer learn how long a stream was of which a part
+// went past the host: what the host carried counts, too.
+func TestLengthOfAStream(t *testing.T) {
+	for name, last := range map[string]bool{"ended behind its last delivery": false, "ended with it": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRouted(t, 1)
+			r.emitted(0, 0, false)
+			r.emitted(0, 1, false)
+			r.open(0, &route{pair: r.pair, source: 77, edge: 3})
+			r.emitted(0, 2, false)
+			r.emitted(0, 3, last)
+			r.endAll()
+			r.endAll() // of no consequence
+
+			kinds, ends := r.toPeer()
+			want := wire.Streamed{Source: 77, Edge: 3, Deliveries: 4, Bytes: 4}
+			if !slices.Equal(kinds, []wire.Kind{wire.KindDeliver, wire.KindDeliver, wire.KindStreamed}) || ends[0] != want {
+				t.Errorf("the peer was told %v, %+v", kinds, ends)
+			}
+			kinds, ends = r.toHost()
+			want = wire.Streamed{Source: 5, Edge: 0, Deliveries: 4, Bytes: 4}
+			if !slices.Equal(kinds, []wire.Kind{wire.KindPut, wire.KindPut, wire.KindStreamed}) || ends[0] != want {
+				t.Errorf("the host was told %v, %+v", kinds, ends)
+			}
+		})
+	}
+}
+
+// TestEndsThatTheHostKnows: of a stream of which nothing went past the host its
+// end needs no word, and nothing goes past it later.
+func TestEndsThatTheHostKnows(t *testing.T) {
+	r := newRouted(t, 2)
+	r.emitted(0, 0, true)
+	r.endAll()
+	for edge := range uint16(2) {
+		r.open(edge, &route{pair: r.pair, source: 77, edge: edge})
+	}
+	r.emitted(0, 1, false) // a task that goes on when it may not is for the host to judge
+	r.endAll()
+	if kinds, _ := r.toPeer(); len(kinds) != 0 {
+		t.Errorf("the peer was told %v", kinds)
+	}
+	if kinds, _ := r.toHost(); !slices.Equal(kinds, []wire.Kind{wire.KindPut, wire.KindPut}) {
+		t.Errorf("the host was told %v", kinds)
+	}
+}
