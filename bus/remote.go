@@ -108,6 +108,7 @@ type work struct {
 	replica *replica // nil: waits for one
 	ids     []uint32 // the parts, as the replica knows them
 	left    int      // parts that the replica has not finished
+	adrift  bool     // the replica was gone when the work was given to it: it has none of it
 	err     error
 	tries   int
 	output  output // of this work alone, for stages without state
@@ -377,6 +378,13 @@ func (r *remote) over(t *Task) {
 		}
 		return w.rt == rt
 	})
+	for _, w := range slices.Clone(rt.works) {
+		if w.replica != nil && w.adrift { // whose detach does not find the task any more
+			idle = append(idle, w)
+			w.replica = nil
+			r.done(w)
+		}
+	}
 	retained := rt.retained
 	rt.retained = nil
 	r.mu.Unlock()

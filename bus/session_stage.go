@@ -86,6 +86,7 @@ func (s *session) deliverWork(p *posting, w *work) {
 		edge := slices.Index(d.flow.consumer.stage.in, d.flow.edge)
 		w.ids = append(w.ids, s.deliver(p.source, d, w, edge, i < len(w.parts)-1))
 	}
+	w.adrift = !slices.ContainsFunc(w.ids, func(id uint32) bool { return id != 0 })
 }
 
 // deliver sends a delivery to the client.
