@@ -18,3 +18,6 @@ func CutOff(n *Node) {
 	defer n.mu.Unlock()
 	_ = n.link.conn.Close()
 }
+
+// LastSource is the last number of a source that a client was given.
+func LastSource(s *Server) uint32 { return s.sources.Load() }

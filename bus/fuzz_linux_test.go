@@ -11,9 +11,66 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
+// fuzzTask and fuzzRequest are sources as a fuzzed client calls them: see renumber.
+const (
+	fuzzRequest = 1 // of the node that submits
+	fuzzTask    = 2 // of the client, as soon as it serves
+)
+
+// renumber has small numbers of sources in a packet mean those that come behind
+// the last one, so that the same packet does the same again. What is no packet
+// stays as it is.
+func renumber(p []byte, last uint32) []byte {
+	var all []byte
+	for rest := p; len(rest) > 0; {
+		h, body, next, err := wire.Next(rest)
+		var m wire.Message
+		if err == nil {
+			m, err = wire.Parse(h, body, wire.Version)
+		}
+		if err != nil {
+			return append(all, rest...)
+		}
+		if source := sourceOf(m); source != nil && *source < 16 {
+			*source += last
+		}
+		descriptors, _ := h.Kind.Descriptors()
+		if all, err = wire.Append(all, wire.Version, m, descriptors); err != nil {
+			return p
+		}
+		rest = next
+	}
+	return all
+}
+
+// sourceOf is the source that a message of a client names.
+func sourceOf(m wire.Message) *uint32 {
+	switch m := m.(type) {
+	case *wire.Ended:
+		return &m.Task
+	case *wire.Emit:
+		return &m.Source
+	case *wire.Put:
+		return &m.Source
+	case *wire.Reserve:
+		return &m.Source
+	case *wire.CloseSend:
+		return &m.Source
+	case *wire.AbortRequest:
+		return &m.Source
+	case *wire.Close:
+		return &m.Source
+	case *wire.Expecting:
+		return &m.Source
+	case *wire.Streamed:
+		return &m.Source
+	}
+	return nil
+}
+
 // FuzzSession sends a host whatever comes to mind, in place of what a client
-// should send behind its hello, with a request waiting for a process to serve
-// its stage. The host must stay in one piece, and serve others.
+// should send behind its hello, with a stream of a node's waiting for a process
+// to serve its stage. The host must stay in one piece, and serve others.
 func FuzzSession(f *testing.F) {
 	packet := func(ms ...wire.Message) []byte {
 		var p []byte
@@ -26,24 +83,46 @@ func FuzzSession(f *testing.F) {
 		return p
 	}
 	serve := &wire.Serve{Token: 1, Stage: "m"}
-	f.Add(packet(serve, &wire.Finish{Delivery: 1}, &wire.Ended{Task: 1}))
+	f.Add(packet(serve, &wire.Finish{Delivery: 1}, &wire.Ended{Task: fuzzTask}))
 	f.Add(packet(serve, &wire.Finish{Delivery: 1, Flags: wire.FinishKeep}, &wire.Release{Delivery: 1}))
 	f.Add(packet(serve, &wire.Finish{Delivery: 1, Code: wire.CodeInternal, Text: "no"}))
-	f.Add(packet(serve, &wire.Emit{Token: 2, Source: 1, Delivery: 1, Edge: wire.AllEdges, Codec: 1, Payload: []byte("x")}))
-	f.Add(packet(serve, &wire.Emit{Token: 2, Source: 1, Delivery: 1, Edge: 0, Flags: wire.FlagForward, Codec: 1}))
-	f.Add(packet(serve, &wire.Put{Put: 1, Source: 1, Edge: 0, Flags: wire.FlagInline, Codec: 1, Size: 1, Payload: []byte("x")}))
-	f.Add(packet(&wire.Arena{Token: 1, Bytes: 1 << 16}, &wire.Sealed{Segment: 1}, &wire.Reserve{Token: 2, Source: 1, Size: 4096}))
-	f.Add(packet(&wire.Submit{Token: 1}, &wire.CloseSend{Source: 1}, &wire.AbortRequest{Source: 1}, &wire.Close{Source: 1}))
+	f.Add(packet(serve, &wire.Emit{Token: 2, Source: fuzzTask, Delivery: 1, Edge: wire.AllEdges, Codec: 1, Payload: []byte("x")}))
+	f.Add(packet(serve, &wire.Emit{Token: 2, Source: fuzzTask, Delivery: 1, Edge: 0, Flags: wire.FlagForward, Codec: 1}))
+	f.Add(packet(serve, &wire.Put{Put: 1, Source: fuzzTask, Edge: 0, Flags: wire.FlagInline, Codec: 1, Size: 1, Payload: []byte("x")}))
+	f.Add(packet(&wire.Arena{Token: 1, Bytes: 1 << 16}, &wire.Sealed{Segment: 1}, &wire.Reserve{Token: 2, Source: fuzzRequest, Size: 4096}))
+	f.Add(packet(&wire.Submit{Token: 1}, &wire.CloseSend{Source: fuzzTask}, &wire.AbortRequest{Source: fuzzTask}, &wire.Close{Source: fuzzTask}))
 	f.Add(packet(&wire.Call{Token: 1, Method: "abort", Arguments: []byte(`{"request":1}`)}, &wire.Leave{}))
 	f.Add(packet(&wire.Send{Grant: 1, Size: 1}, &wire.Abort{Grant: 1}))
+	// What goes past the host.
+	lanes := &wire.Lanes{}
+	emit := func(put uint32) wire.Message {
+		return &wire.Put{Put: put, Source: fuzzTask, Delivery: 1, Flags: wire.FlagInline, Codec: 1, Size: 1, Payload: []byte("x")}
+	}
+	f.Add(packet(lanes, serve, &wire.Expecting{Source: fuzzTask}, &wire.Expecting{Source: fuzzTask}, &wire.Lent{Delivery: 1}))
+	f.Add(packet(lanes, serve, &wire.Lent{Delivery: 1}, &wire.Finish{Delivery: 1, Flags: wire.FinishKeep}, &wire.Lent{Delivery: 1}))
+	f.Add(packet(lanes, serve, emit(1), emit(2), emit(3), &wire.Streamed{Source: fuzzTask, Deliveries: 9, Bytes: 9}, &wire.Ended{Task: fuzzTask}))
+	f.Add(packet(lanes, serve, emit(1), emit(2), &wire.Streamed{Source: fuzzTask, Deliveries: 1}, &wire.Streamed{Source: fuzzTask, Deliveries: 1<<64 - 1}))
+	f.Add(packet(lanes, serve, emit(1), emit(2), &wire.Streamed{Source: fuzzTask, Deliveries: 2}, &wire.Streamed{Source: fuzzTask, Deliveries: 2}))
+	f.Add(packet(lanes, serve, emit(1), &wire.Streamed{Source: fuzzTask, Edge: 7}, &wire.Streamed{Source: fuzzRequest}))
+	f.Add(packet(lanes, &wire.Clear{Peer: 1}, &wire.Clear{Peer: 1 << 31}, &wire.Reported{Token: 1, Piece: []byte("{}")}))
 	f.Add([]byte("nonsense"))
 
 	h := listen(f, remotes(linear(bus.Stage("m", upper))), bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20}})
+	n := h.join(f, bus.JoinOptions{})
 	f.Fuzz(func(t *testing.T, p []byte) {
 		if len(p) == 0 || len(p) > wire.MaxPacket {
 			t.Skip("no packet")
 		}
-		r := submitAll(t, h.bus, "input")
+		p = renumber(p, bus.LastSource(h.server))
+		r, err := n.Stream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 4 { // of which the host passes on two at least, and asks for the rest past it
+			if err := r.Send(t.Context(), "input"); err != nil {
+				t.Fatal(err)
+			}
+		}
 		conn, err := peer.Dial(t.Context(), h.path)
 		if err != nil {
 			t.Fatal(err)
@@ -74,5 +153,8 @@ func FuzzSession(f *testing.F) {
 			t.Fatal(err)
 		}
 		r.Close()
+		if _, err := n.Call(t.Context(), "stats", nil); err != nil {
+			t.Fatalf("another process: %v", err)
+		}
 	})
 }

@@ -1,0 +1,297 @@
+package bus
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
+)
+
+// rawPeer is the other end of a node's connection to a peer, made by hand: what
+// it sends need be no message.
+type rawPeer struct {
+	conn     *peer.Conn
+	sender   *peer.Sender
+	own, its *shmstore.Segment
+	events   []*lane.Event
+	frames   *lane.Sender
+}
+
+const rawLaneBytes = 256 << 10
+
+// meetRaw does what duplex.Meet does, on side 1.
+func meetRaw(conn *peer.Conn, id uint64) (_ *rawPeer, err error) {
+	p := &rawPeer{conn: conn}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	out, errOut := lane.Layout(id<<1|1, rawLaneBytes)
+	back, errBack := lane.Layout(id<<1, rawLaneBytes)
+	sender, errSender := peer.NewSender(conn, peer.SenderOptions{})
+	if err := errors.Join(errOut, errBack, errSender); err != nil {
+		return nil, err
+	}
+	p.sender = sender
+	sizeBytes := int64(out.SenderBytes() + out.ReceiverBytes())
+	if p.own, err = shmstore.NewSegment("raw", sizeBytes); err != nil {
+		return nil, err
+	}
+	for range 2 {
+		e, err := lane.NewEvent()
+		if err != nil {
+			return nil, err
+		}
+		p.events = append(p.events, e)
+	}
+	sending, receiving := p.own.Bytes()[:out.SenderBytes():out.SenderBytes()], p.own.Bytes()[out.SenderBytes():]
+	out.FormatSender(sending)
+	back.FormatReceiver(receiving)
+	if err := sender.Queue(&wire.Meet{Lane: id, Capacity: rawLaneBytes}, p.own.FD(), p.events[0].FD(), p.events[1].FD()); err != nil {
+		return nil, err
+	}
+	in := peer.NewReceiver(conn)
+	defer in.Close()
+	h, _, fds, err := in.Next()
+	if err != nil || h.Kind != wire.KindMeet {
+		closeAll(fds)
+		return nil, errors.Join(err, wire.ErrProtocol)
+	}
+	for _, fd := range fds[1:] {
+		e, err := lane.OpenEvent(fd)
+		if err != nil {
+			return nil, err
+		}
+		p.events = append(p.events, e)
+	}
+	if p.its, err = shmstore.OpenSegment("raw", fds[0], sizeBytes); err != nil {
+		return nil, err
+	}
+	p.frames, err = lane.NewSender(out, sending, p.its.Bytes()[back.SenderBytes():], lane.Events{Own: p.events[1], Peer: p.events[2]}, lane.Options{})
+	return p, err
+}
+
+func (p *rawPeer) close() {
+	if p.sender != nil {
+		_ = p.sender.Close()
+	}
+	_ = p.conn.Close()
+	for _, e := range p.events {
+		_ = e.Close()
+	}
+	for _, s := range []*shmstore.Segment{p.own, p.its} {
+		if s != nil {
+			s.Close()
+		}
+	}
+}
+
+// Steps of a script: one byte that says which, and seven of numbers.
+const (
+	rawDeliver  = iota // source, flags, sequence, segment, offset, size
+	rawFinish          // delivery, flags, code
+	rawRelease         // delivery
+	rawLent            // delivery
+	rawStreamed        // source, edge, deliveries
+	rawFrame           // kind, and a body of up to four bytes
+	rawSegment         // number, and whether its size is told
+	rawForget          // number
+	rawPoke            // offset, and what to write there
+	rawSteps
+)
+
+const (
+	rawStepBytes = 8
+	rawMostSteps = 64
+)
+
+func rawStep(op byte, numbers ...byte) []byte {
+	return append([]byte{op}, append(numbers, make([]byte, rawStepBytes-1-len(numbers))...)...)
+}
+
+// do does one step. It reports false when nothing more can be sent.
+func (p *rawPeer) do(s []byte, task uint32, mem *shmstore.Segment) bool {
+	// Small numbers mean what is there.
+	source := func(b byte) uint32 {
+		if b < 128 {
+			return task
+		}
+		return uint32(b)
+	}
+	message := func(m wire.Message) bool {
+		packet, err := wire.Append(nil, wire.Version, m, 0)
+		return err != nil || p.send(lane.Kind(m.Kind()), packet[wire.HeaderSize:])
+	}
+	switch s[0] % rawSteps {
+	case rawDeliver:
+		m := &wire.Deliver{
+			Source: source(s[1]), Delivery: uint32(s[3]) + 1, Seq: uint64(s[3]), Flags: s[2], Segment: uint32(s[4]),
+			Offset: uint64(s[5]) << 8, Size: uint64(s[6]) << 8, Codec: 1, Edge: uint16(s[7]),
+		}
+		if m.Flags&wire.FlagInline != 0 {
+			m.Payload = make([]byte, s[6])
+			m.Size = uint64(len(m.Payload))
+		}
+		return message(m)
+	case rawFinish:
+		return message(&wire.Finish{Delivery: uint32(s[1]), Flags: s[2], Code: wire.Code(s[3])})
+	case rawRelease:
+		return message(&wire.Release{Delivery: uint32(s[1])})
+	case rawLent:
+		return message(&wire.Lent{Delivery: uint32(s[1])})
+	case rawStreamed:
+		return message(&wire.Streamed{Source: source(s[1]), Edge: uint16(s[2]), Deliveries: uint64(s[3])})
+	case rawFrame:
+		return p.send(lane.Kind(binary.LittleEndian.Uint16(s[1:])), s[3:3+min(int(s[7]), 4)])
+	case rawSegment:
+		m := &wire.Segment{Segment: uint32(s[1]), Bytes: uint64(mem.Size())}
+		if s[2] != 0 {
+			m.Bytes = uint64(binary.LittleEndian.Uint32(s[3:]))
+		}
+		return p.sender.Queue(m, mem.FD()) == nil
+	case rawForget:
+		return p.sender.Queue(&wire.Forget{Segment: uint32(s[1])}) == nil
+	case rawPoke:
+		at := int(binary.LittleEndian.Uint16(s[1:])) * 8 % len(p.own.Bytes())
+		binary.LittleEndian.PutUint32(p.own.Bytes()[at:], binary.LittleEndian.Uint32(s[3:]))
+		p.events[2].Signal()
+	}
+	return true
+}
+
+// send writes a frame, whatever it is.
+func (p *rawPeer) send(kind lane.Kind, body []byte) bool {
+	return p.frames.TrySend(kind, body) == nil
+}
+
+// hostile is a node whose peers do as scripts say.
+type hostile struct {
+	*attached
+	mem   *shmstore.Segment
+	peers uint32
+}
+
+// openFiles counts what this process has open: connections, events and memory.
+func openFiles(t testing.TB) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
+}
+
+// tasks is how many the node has.
+func (h *hostile) tasks() int {
+	h.link.mu.Lock()
+	defer h.link.mu.Unlock()
+	return len(h.link.tasks)
+}
+
+// play has a peer do what a script says, in place of one end of the streams of
+// a request, and requires that the node has nothing of it left, and goes on.
+func (h *hostile) play(t testing.TB, script []byte) {
+	t.Helper()
+	r, err := h.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := emit(t, r, []byte{0}).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	task, cmd := h.task(t), lasting(t)
+	h.peers++
+	node := handNode + h.peers
+	raw, err := meetRaw(introduceTo(t, h.link, node, cmd), uint64(node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.link.mu.Lock()
+	p := h.link.receivers[node]
+	h.link.mu.Unlock()
+	if err := h.link.handle(&wire.Expect{Source: task.id, Peer: node}, nil); err != nil {
+		t.Fatal(err)
+	}
+	h.direct(t, node, task)
+	for i := 0; i < rawMostSteps && len(script) >= rawStepBytes; i++ {
+		if !raw.do(script[:rawStepBytes], task.id, h.mem) {
+			break
+		}
+		script = script[rawStepBytes:]
+	}
+	raw.close()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the node does not notice that its peer is gone")
+	}
+	if p.mu.Lock(); p.err == nil {
+		t.Error("the connection to a peer ended without an error")
+	}
+	p.mu.Unlock()
+	r.Close()
+	h.link.clearedOf(node)
+	eventually(t, "the node has nothing left of a peer that is gone", func() bool {
+		p.mu.Lock()
+		left := len(p.sent) + len(p.segments)
+		p.mu.Unlock()
+		return left == 0 && h.tasks() == 0 && p.borrowed.Load() == 0 && HeldBytes(task.stage.bus) == 0
+	})
+	h.link.mu.Lock()
+	delete(h.link.senders, node)
+	delete(h.link.receivers, node)
+	h.link.mu.Unlock()
+	other, err := h.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := emit(t, other, []byte("hello")).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	other.Close()
+	eventually(t, "the other task ends", func() bool { return h.tasks() == 0 })
+	_ = cmd.Wait() // it was killed
+}
+
+// FuzzPeer has a peer of a node send whatever comes to mind, in frames of the
+// lane, in place of frames, and on the socket. The node must give that peer up at
+// most, keep nothing of it, and go on with its host and with other requests.
+func FuzzPeer(f *testing.F) {
+	script := func(steps ...[]byte) []byte { return slices.Concat(steps...) }
+	const inline = byte(wire.FlagInline)
+	f.Add(script(rawStep(rawDeliver, 0, inline, 1, 0, 0, 200), rawStep(rawDeliver, 0, inline, 2, 0, 0, 1), rawStep(rawFinish, 1), rawStep(rawStreamed, 0, 0, 3)))
+	f.Add(script(rawStep(rawSegment, 1), rawStep(rawDeliver, 0, 0, 1, 1, 1, 8), rawStep(rawDeliver, 0, 0, 3, 1, 1, 8), rawStep(rawForget, 1), rawStep(rawLent, 1)))
+	f.Add(script(rawStep(rawSegment, 1), rawStep(rawDeliver, 0, 0, 2, 1, 255, 255), rawStep(rawDeliver, 0, 0, 1, 1, 0, 1)))
+	f.Add(script(rawStep(rawDeliver, 0, 0, 1, 9, 0, 1), rawStep(rawStreamed, 0, 0, 9)))
+	f.Add(script(rawStep(rawDeliver, 0, inline, 1, 0, 0, 255), rawStep(rawLent, 1), rawStep(rawFinish, 1, byte(wire.FinishKeep)), rawStep(rawRelease, 1), rawStep(rawRelease, 1)))
+	f.Add(script(rawStep(rawDeliver, 200, inline, 1), rawStep(rawDeliver, 0, inline, 1, 0, 0, 0, 1), rawStep(rawStreamed, 200, 0, 1)))
+	f.Add(script(rawStep(rawFrame, byte(wire.KindStreamed), 0, 1, 2, 3, 4, 4)))
+	f.Add(script(rawStep(rawFrame, byte(wire.KindSegment), 0, 1, 0, 0, 0, 4)))
+	f.Add(script(rawStep(rawSegment, 1, 1, 0, 0, 1), rawStep(rawSegment, 1), rawStep(rawSegment, 1)))
+	f.Add(script(rawStep(rawPoke, 8, 0, 255, 255, 255, 255)))
+
+	a := attach(f, 4, func(t *Task, d *Delivery) error { return t.EmitBytes(make([]byte, 64*len(d.Bytes()))) })
+	mem, err := shmstore.NewSegment("hostile", 1<<16)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(mem.Close)
+	h := &hostile{attached: a, mem: mem}
+	h.play(f, nil)
+	files := openFiles(f)
+	f.Fuzz(func(t *testing.T, script []byte) {
+		h.play(t, script)
+		eventually(t, "what was opened for a peer is closed", func() bool { return openFiles(t) <= files })
+	})
+}
