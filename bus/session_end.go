@@ -93,8 +93,9 @@ func (s *session) causeOf(reason error, died bool) error {
 	return fmt.Errorf("%s: %w", who, reason)
 }
 
-// pin keeps the payloads that a living process may still be reading. The
-// function it returns lets them go; nil: it reads none.
+// pin keeps the payloads that a living process may still be reading: not those
+// that it got in messages. The function it returns lets them go; nil: it reads
+// none.
 func (s *session) pin(harmless bool) (unpin func()) {
 	if harmless || s.byeSaid {
 		return nil
@@ -103,10 +104,12 @@ func (s *session) pin(harmless bool) (unpin func()) {
 	defer s.mu.Unlock()
 	var all []*payload
 	for _, h := range s.held {
-		all = append(all, h.d.hold())
+		if h.told != nil {
+			all = append(all, h.d.hold())
+		}
 	}
 	for id, k := range s.kept {
-		if !k.lent { // takeLent keeps those, for longer
+		if !k.lent && k.told != nil { // takeLent keeps those, for longer
 			all = append(all, k.payload)
 			delete(s.kept, id)
 		}
