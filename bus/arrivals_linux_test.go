@@ -123,6 +123,16 @@ func (a *arrivalsAt) isOver() bool {
 	}
 }
 
+// failed reports whether the request is over.
+func (a *arrivalsAt) failed() bool {
+	select {
+	case <-a.r.Done():
+		return true
+	default:
+		return false
+	}
+}
+
 // results requires that the stage has seen n deliveries in order and the end
 // of its input.
 func (a *arrivalsAt) results(n int) {
@@ -293,7 +303,7 @@ func TestPeerGoneOrComplete(t *testing.T) {
 				}
 				return
 			}
-			<-a.r.Done()
+			eventually(t, "the request fails", a.failed)
 			var at *StageError
 			if err := a.r.Err(); !errors.As(err, &at) || at.Edge != "->m" || !strings.Contains(err.Error(), tc.fail) {
 				t.Errorf("the request ended with %v", err)

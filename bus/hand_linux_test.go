@@ -3,6 +3,7 @@ package bus
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"os/exec"
 	"path/filepath"
@@ -20,7 +21,7 @@ import (
 // eventually waits for what other goroutines bring about.
 func eventually(t testing.TB, what string, happened func() bool) {
 	t.Helper()
-	limit := time.NewTimer(20 * time.Second)
+	limit := time.NewTimer(10 * time.Second)
 	defer limit.Stop()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -150,7 +151,7 @@ type hand struct {
 // handNode is the first number of nodes that the host does not know.
 const handNode = 1000
 
-// begins a process that lives until it is killed.
+// lasting begins a process that lives until it is killed.
 func lasting(t testing.TB) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "3600")
@@ -313,7 +314,7 @@ func emit(t testing.TB, r *Request, payload []byte) *Delivery {
 // mustEnd requires that a request has no more results and completed.
 func mustEnd(t testing.TB, r *Request) {
 	t.Helper()
-	if _, err := r.Recv(t.Context()); err != io.EOF { //nolint:errorlint // it is never wrapped
+	if _, err := r.Recv(t.Context()); !errors.Is(err, io.EOF) {
 		t.Fatalf("the results end with %v", err)
 	}
 }

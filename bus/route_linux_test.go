@@ -79,10 +79,10 @@ func (r *routed) toHost() (kinds []wire.Kind, ends []wire.Streamed) {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		switch h.Kind {
-		case wire.KindLeave:
+		if h.Kind == wire.KindLeave {
 			return kinds, ends
-		case wire.KindStreamed:
+		}
+		if h.Kind == wire.KindStreamed {
 			var m wire.Streamed
 			if err := wire.Decode(body, wire.Version, &m); err != nil {
 				r.t.Fatal(err)
