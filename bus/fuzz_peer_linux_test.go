@@ -233,7 +233,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	}
 	select {
 	case <-p.ended:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the node does not notice that its peer is gone")
 	}
 	if p.mu.Lock(); p.err == nil {

@@ -18,10 +18,20 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
+// patience is how long a test waits for what never comes when a promise is broken.
+const patience = 5 * time.Second
+
+// soon is a context for that.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // eventually waits for what other goroutines bring about.
 func eventually(t testing.TB, what string, happened func() bool) {
 	t.Helper()
-	limit := time.NewTimer(10 * time.Second)
+	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -54,7 +64,7 @@ func attach(t testing.TB, window int, handle func(*Task, *Delivery) error) *atta
 	}
 	a := &attached{bus: b}
 	t.Cleanup(func() {
-		if err := b.Close(context.Background()); err != nil {
+		if err := b.Close(soon(t)); err != nil {
 			t.Errorf("close the bus: %v", err)
 		}
 	})
@@ -63,7 +73,7 @@ func attach(t testing.TB, window int, handle func(*Task, *Delivery) error) *atta
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := a.server.Close(context.Background()); err != nil {
+		if err := a.server.Close(soon(t)); err != nil {
 			t.Errorf("close the server: %v", err)
 		}
 	})
@@ -86,7 +96,7 @@ func joinTo(t testing.TB, path string) *Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := n.Close(context.Background()); err != nil {
+		if err := n.Close(soon(t)); err != nil {
 			t.Errorf("close the node: %v", err)
 		}
 	})
@@ -249,7 +259,7 @@ func (h *hand) heard() wire.Message {
 		return m
 	case err := <-h.ended:
 		h.t.Fatalf("the connection ended with %v", err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		h.t.Fatal("the node says nothing")
 	}
 	return nil
