@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
 func echo(t *Task, d *Delivery) error { return t.EmitBytes(bytes.Clone(d.Bytes())) }
@@ -334,7 +335,9 @@ func TestEarlyWhenTheNodeLeaves(t *testing.T) {
 	if err := a.node.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	<-h.ended
+	if err := <-h.ended; !errors.Is(err, lane.ErrPeerGone) {
+		t.Errorf("the connection ended with %v", err)
+	}
 	for {
 		select {
 		case m := <-h.said:
