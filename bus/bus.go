@@ -38,6 +38,7 @@ type Bus struct {
 
 	closing   chan struct{}
 	closeOnce sync.Once
+	stopMu    sync.Mutex
 	watchDone chan struct{}
 
 	mu   sync.Mutex
@@ -336,6 +337,8 @@ func (b *Bus) Close(ctx context.Context) error {
 
 // stop ends actors and store, once no request is alive.
 func (b *Bus) stop(ctx context.Context) error {
+	b.stopMu.Lock() // two may close a bus at a time
+	defer b.stopMu.Unlock()
 	b.inputProducer.Close()
 	var broken []error
 	err := b.writer.Do(func(s *shmstore.Store) {
