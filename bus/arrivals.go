@@ -184,16 +184,11 @@ func (a *arrivals) settle() {
 	waits := false
 	for i := range a.streams {
 		st := &a.streams[i]
-		switch {
+		switch missing := st.missing(a.alone); {
 		case st.ended:
-		case a.alone && len(st.early) > 0: // both ways keep their order, so those before went with the host
+		case missing != nil:
 			waits = true
-			err := fmt.Errorf("%w: it had %d deliveries", ErrHostGone, st.early[0].Seq-st.next)
-			go a.req.end(Failed, &StageError{Edge: a.edges[i].name, Seq: st.next, Err: err}) // not under the lock
-		case a.alone && st.lost && (st.directs > 0 || st.known): // both are gone
-			waits = true
-			err := fmt.Errorf("%w, and so is %s, which was to send more", ErrHostGone, st.from.describe())
-			go a.req.end(Failed, &StageError{Edge: a.edges[i].name, Seq: st.next, Err: err}) // not under the lock
+			go a.req.end(Failed, &StageError{Edge: a.edges[i].name, Seq: st.next, Err: missing}) // not under the lock
 		case st.known && st.next < st.total, a.alone && st.directs > 0 && !st.known:
 			waits = true
 		case st.known || a.done != nil:
@@ -204,6 +199,19 @@ func (a *arrivals) settle() {
 		a.done = nil
 		done()
 	}
+}
+
+// missing says what will never come of a stream, now that the host is gone.
+func (st *arriving) missing(alone bool) error {
+	switch {
+	case !alone, st.known && st.next == st.total:
+		return nil
+	case len(st.early) > 0: // both ways keep their order, so those before went with the host
+		return fmt.Errorf("%w: it had %d deliveries", ErrHostGone, st.early[0].Seq-st.next)
+	case st.lost && (st.directs > 0 || st.known):
+		return fmt.Errorf("%w, and so is %s, which was to send more", ErrHostGone, st.from.describe())
+	}
+	return nil
 }
 
 // end, with mu held, ends a stream whose last delivery did not.

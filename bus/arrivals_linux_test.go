@@ -313,10 +313,11 @@ func TestPeerGoneOrComplete(t *testing.T) {
 }
 
 // TestWithoutTheHost: when the host is gone a stream that goes past it goes on to
-// its end; one that is lost does not keep the task.
+// its end; one that is lost is not taken for complete.
 func TestWithoutTheHost(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		a := newArrivalsAt(t)
+		a.peer.proc = lastingProcess(t)
 		a.must(a.fromHost(0), a.expect(0, a.peer), a.fromPeer(1))
 		a.hostGone(func() { close(a.over) })
 		if a.isOver() {
@@ -324,15 +325,13 @@ func TestWithoutTheHost(t *testing.T) {
 		}
 		if lost {
 			a.peerGone(a.peer, true, errors.New("it died"))
-		} else {
-			a.must(a.fromPeer(2), a.streamed(0, 3))
+			eventually(t, "the task fails", a.failed)
+			continue
 		}
+		a.must(a.fromPeer(2), a.streamed(0, 3))
 		if !a.isOver() {
-			t.Fatalf("the task waits for more (the node is gone: %v)", lost)
+			t.Fatal("the task waits for more")
 		}
-		if a.result(0); !lost {
-			a.result(1)
-			a.result(2)
-		}
+		a.results(3)
 	}
 }

@@ -12,7 +12,7 @@ func TestOnlyOnceGoesDirect(t *testing.T) {
 		direct   bool
 	}{
 		"state of the request":   {from: state, to: state, direct: true},
-		"no repeats, no state":   {from: StageSpec{Remote: &Remote{}, State: StateNone, Attempts: -1}, to: state, direct: true},
+		"no repeats, no state":   {from: StageSpec{Remote: &Remote{}, State: StateNone, Attempts: -1}, to: state},
 		"repeats without state":  {from: state, to: StageSpec{Remote: &Remote{}, State: StateNone}},
 		"stateless producer":     {from: StageSpec{Remote: &Remote{}, State: StateNone}, to: state},
 		"replaying consumer":     {from: state, to: StageSpec{Remote: &Remote{}, State: StateRequest, Replay: true}},
