@@ -167,8 +167,12 @@ func (p *pair) deliver(m *wire.Deliver) error {
 	return a.direct(p, m.Edge, d)
 }
 
-// segment finds a segment of the peer's, and waits for one that is on its way.
+// segment finds a segment of the peer's, and waits for one that is on its way. A
+// child of a peer that is dead may keep the socket open, so that its end never
+// comes.
 func (p *pair) segment(number uint32) *segment {
+	dead := p.proc.Done()
+	var late <-chan time.Time
 	for {
 		seg, come := p.known(number)
 		if seg != nil {
@@ -179,6 +183,10 @@ func (p *pair) segment(number uint32) *segment {
 		case <-p.duplex.Listening(): // what has come is known by now
 			seg, _ = p.known(number)
 			return seg
+		case <-dead:
+			dead, late = nil, time.After(lastWords)
+		case <-late:
+			return nil
 		case <-p.closed:
 			return nil
 		}
