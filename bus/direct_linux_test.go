@@ -239,8 +239,8 @@ func TestForwardedPastTheHost(t *testing.T) {
 		at.record(t, d.Edge, d)
 	}
 	wantDirect(t, h.bus, deliveries)
-	// What changed from relayed to direct on its way has been copied, a few at most.
-	const begin = 8
+	// What changed from relayed to direct on its way may have been copied.
+	const begin = 100
 	for _, m := range at.by {
 		for seq := range uint64(begin) {
 			m[seq] = bus.Place{File: 1}
