@@ -24,6 +24,7 @@ type arrivals struct {
 	done    func() // once all has come that is to come; nil: the host has not said that it is over
 	alone   bool   // the host is gone
 	dropped bool   // nothing more is wanted
+	belied  bool   // the request fails, whatever else is said
 }
 
 // arriving is one stream.
@@ -66,7 +67,23 @@ func (a *arrivals) relayed(edge uint16, d *Delivery) error {
 		a.feed(int(edge), st, d)
 		return nil
 	}
-	return a.sort(int(edge), st, d)
+	err = a.sort(int(edge), st, d)
+	if err == nil || st.directs == 0 {
+		return err
+	}
+	a.lied(edge, st, err)
+	return nil
+}
+
+// lied, with mu held, fails the request, and gives up who sends to it, when that
+// says one thing here and another to the host.
+func (a *arrivals) lied(edge uint16, st *arriving, err error) {
+	a.belied = true
+	err = fmt.Errorf("deliveries from %s: %w", st.from.describe(), err)
+	go a.req.end(Failed, &StageError{Edge: a.edges[edge].name, Seq: st.next, Err: err}) // not under the lock
+	if d := st.from.connection(); d != nil {
+		d.PeerGone(err)
+	}
 }
 
 // direct takes in a delivery that came from another node.
@@ -150,16 +167,24 @@ func (a *arrivals) expect(edge uint16, p *pair) error {
 	return err
 }
 
-// streamed says how long a stream is.
-func (a *arrivals) streamed(edge uint16, total uint64) error {
+// streamed says how long a stream is, as a node says or, with none, the host,
+// which has it from whoever sends.
+func (a *arrivals) streamed(p *pair, edge uint16, total uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	st, err := a.stream(edge)
 	switch {
 	case err != nil:
 		return err
-	case st.from == nil || total < st.next || (st.known && st.total != total):
-		return fmt.Errorf("%w: %s is said to have ended with %d deliveries, %d have come", wire.ErrProtocol, a.edges[edge].name, total, st.next)
+	case st.from == nil || (p != nil && p != st.from):
+		return fmt.Errorf("%w: %s is said to have ended, which does not come from there", wire.ErrProtocol, a.edges[edge].name)
+	case total < st.next || (st.known && st.total != total):
+		err := fmt.Errorf("%w: %s is said to have ended with %d deliveries, %d have come", wire.ErrProtocol, a.edges[edge].name, total, st.next)
+		if p != nil {
+			return err
+		}
+		a.lied(edge, st, err)
+		return nil
 	}
 	st.total, st.known = total, true
 	if st.lost {
@@ -181,6 +206,9 @@ func (a *arrivals) over(done func()) {
 // settle, with mu held, ends the streams that are complete, and calls done when
 // all are.
 func (a *arrivals) settle() {
+	if a.belied {
+		return
+	}
 	waits := false
 	for i := range a.streams {
 		st := &a.streams[i]

@@ -235,7 +235,7 @@ func (l *link) handle(m wire.Message, fds []int) error {
 		l.clearedOf(m.Peer)
 	case *wire.Streamed:
 		if a := l.arrivals(m.Source); a != nil {
-			return a.streamed(m.Edge, m.Deliveries)
+			return a.streamed(nil, m.Edge, m.Deliveries)
 		}
 	case *wire.Failed:
 		l.answer(m.Token, m)

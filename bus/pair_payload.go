@@ -141,7 +141,7 @@ func (p *pair) Message(m wire.Message) error {
 		return p.lent(m.Delivery)
 	case *wire.Streamed:
 		if a := p.link.arrivals(m.Source); a != nil {
-			return a.streamed(m.Edge, m.Deliveries)
+			return a.streamed(p, m.Edge, m.Deliveries)
 		}
 		return nil // it is over here
 	}
