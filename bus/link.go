@@ -352,6 +352,27 @@ func (l *link) arrivals(source uint32) *arrivals {
 	return nil
 }
 
+// streams are those of a task, or of a request that was submitted here.
+type streams struct {
+	in      *arrivals
+	out     *routes
+	outputs []*edge
+}
+
+// streams is a snapshot of those of all that is open.
+func (l *link) streams() []streams {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make([]streams, 0, len(l.tasks)+len(l.requests))
+	for _, t := range l.tasks {
+		all = append(all, streams{t.in, t.out, t.stage.bus.graph.results})
+	}
+	for _, u := range l.requests {
+		all = append(all, streams{u.in, u.out, u.req.bus.graph.inputs})
+	}
+	return all
+}
+
 // served is a snapshot of the stages that are served here.
 func (l *link) served() []*nodeStage {
 	l.mu.Lock()

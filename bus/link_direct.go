@@ -66,19 +66,27 @@ func (l *link) clearedOf(node uint32) {
 	}
 }
 
-// peerGone tells whoever expected something from a node that is gone.
+// peerGone tells whoever expected something from a node that is gone. If it
+// lives, whoever sent it something that it does not finish any more fails: the
+// host does not know.
 func (l *link) peerGone(p *pair, died bool, cause error) {
-	l.mu.Lock()
-	all := make([]*arrivals, 0, len(l.tasks)+len(l.requests))
-	for _, t := range l.tasks {
-		all = append(all, t.in)
+	all := l.streams()
+	for _, e := range all {
+		e.in.peerGone(p, died, fmt.Errorf("deliveries from %s: %w", p.describe(), cause))
 	}
-	for _, u := range l.requests {
-		all = append(all, u.in)
+	select {
+	case <-l.done: // what goes to others is nobody's any more
+		return
+	default:
 	}
-	l.mu.Unlock()
-	for _, a := range all {
-		a.peerGone(p, died, cause)
+	if died {
+		return
+	}
+	for _, e := range all {
+		if edge, seq, found := e.out.cut(p); found {
+			err := fmt.Errorf("deliveries to %s: %w", p.describe(), cause)
+			e.in.req.end(Failed, &StageError{Edge: e.outputs[edge].name, Seq: seq, Err: err})
+		}
 	}
 }
 

@@ -57,23 +57,9 @@ func (l *link) report(token uint32) {
 
 func (l *link) underWay() nodeReport {
 	r := nodeReport{Flows: []flowReport{}, Held: []heldReport{}}
-	l.mu.Lock()
-	type producer struct {
-		routes *routes
-		req    *Request
-		edges  []*edge
-	}
-	var all []producer
-	for _, t := range l.tasks {
-		all = append(all, producer{t.out, t.req, t.stage.bus.graph.results})
-	}
-	for _, u := range l.requests {
-		all = append(all, producer{u.out, u.req, u.req.bus.graph.inputs})
-	}
-	l.mu.Unlock()
 	now := time.Now()
-	for _, p := range all {
-		r.Flows = append(r.Flows, p.routes.report(now, p.req, p.edges)...)
+	for _, s := range l.streams() {
+		r.Flows = append(r.Flows, s.out.report(now, s.in.req, s.outputs)...)
 	}
 	for _, p := range l.pairs() {
 		r.Held = append(r.Held, p.report(now)...)

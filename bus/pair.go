@@ -153,7 +153,7 @@ func (p *pair) end(cause error) {
 	p.unborrow() // what is here already is still counted
 	died, closed := p.awaitDeath()
 	if !closed {
-		p.link.peerGone(p, died, fmt.Errorf("deliveries from %s: %w", p.describe(), cause))
+		p.link.peerGone(p, died, cause)
 	}
 	dead := p.proc.Done()
 	for died || !closed {

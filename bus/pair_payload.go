@@ -50,7 +50,7 @@ func (p *pair) connection() *duplex.Duplex {
 
 // put sends a delivery to the peer. When it is returned, nobody needs its
 // payload any more. To a peer that is gone everything is returned at once: the
-// host ends the request.
+// host ends the request, or peerGone if the peer lives.
 func (p *pair) put(to *route, d *Delivery, o *outgoing) error {
 	m := &wire.Deliver{
 		Source: to.source, Edge: to.edge, Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
@@ -67,6 +67,7 @@ func (p *pair) put(to *route, d *Delivery, o *outgoing) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
+		to.lost = true
 		go o.returned() // not under the locks of whoever sends
 		return nil
 	}

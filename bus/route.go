@@ -32,6 +32,7 @@ type route struct {
 	edge   uint16
 
 	deliveries, bytes uint64 // that went this way
+	lost              bool   // some of them after the pair had ended; guarded by the pair
 }
 
 func newRoutes(l *link, source uint32, edges int) *routes {
@@ -85,6 +86,31 @@ func (rs *routes) end(edge int) {
 	}
 	e.to.pair.queue(&wire.Streamed{Source: e.to.source, Edge: e.to.edge, Deliveries: e.next, Bytes: e.to.bytes})
 	rs.link.queue(&wire.Streamed{Source: rs.source, Edge: uint16(edge), Deliveries: e.next, Bytes: e.to.bytes})
+}
+
+// cut finds an edge that leads to a pair that has ended, whose peer lives, and
+// that was not done with.
+func (rs *routes) cut(p *pair) (edge int, seq uint64, found bool) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for i := range rs.edges {
+		if e := &rs.edges[i]; e.to != nil && e.to.pair == p && (!e.ended || p.owes(e.to, rs.source, i)) {
+			return i, e.next, true
+		}
+	}
+	return 0, 0, false
+}
+
+// owes reports whether the peer has not finished all that was sent on an edge.
+func (p *pair) owes(to *route, source uint32, edge int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, o := range p.sent {
+		if o.source == source && o.edge == edge && !o.kept {
+			return true
+		}
+	}
+	return to.lost
 }
 
 // endAll ends all streams: nothing more is emitted. It is not for a source that
