@@ -7,7 +7,8 @@
 // SIGSTOP. What a request promises to survive, it must survive: every result
 // arrives once, in order and as it was sent, and in the end nothing of anybody
 // is left, neither memory nor descriptors nor processes. TestHostKilled kills
-// the host instead; TestBadPeers has clients that break the protocol.
+// the host instead; TestBadPeers has clients that break the protocol, towards
+// the host, and TestBadLanes those that break it towards each other.
 //
 // TestChaosDirect and TestChaosDirectPython do the same to pipelines whose
 // deliveries go past the host and are handled at most once. There a request may

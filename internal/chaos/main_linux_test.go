@@ -26,6 +26,7 @@ var roles = map[string]func() error{
 	"submit":   submitForever,
 	"host":     hostUntilTold,
 	"bad peer": misbehave,
+	"bad lane": misuseLanes,
 }
 
 func TestMain(m *testing.M) {

@@ -1,0 +1,422 @@
+package chaos
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
+)
+
+// A bad peer of a lane, by name: what it does when it is introduced, or when
+// everything goes past the host, and what is said of it. A case that is
+// tolerated ends with a hang-up, which is then what is said.
+var badLanes = map[string]struct {
+	meet  func(l *laneEnd, m *wire.Introduce, fds []int) error
+	do    func(l *laneEnd) error
+	said  string
+	sides []string // empty: as a stage, and as a caller
+}{
+	// Frames.
+	"garbage": {
+		do:   func(l *laneEnd) error { return l.rawFrame(lane.Kind(wire.KindDeliver), []byte("garbage")) },
+		said: "deliver.",
+	},
+	"unknown kind": {
+		do:   func(l *laneEnd) error { return l.rawFrame(999, []byte("garbage")) },
+		said: "kind 999 is not for a lane",
+	},
+	"kind beyond those of messages": {
+		do: func(l *laneEnd) error {
+			return l.rawFrame(1<<16|lane.Kind(wire.KindFinish), encode(&wire.Finish{})[wire.HeaderSize:])
+		},
+		said: "is not for a lane",
+	},
+	"not for a lane": {
+		do:   func(l *laneEnd) error { return l.frame(&wire.Direct{}) },
+		said: "direct is not for a lane",
+	},
+	"segment in the lane": {
+		do:   func(l *laneEnd) error { return l.rawFrame(lane.Kind(wire.KindSegment), make([]byte, 12)) },
+		said: "segment from a peer",
+	},
+	"empty frame": {
+		do:   func(l *laneEnd) error { return l.rawFrame(lane.Kind(wire.KindFinish), nil) },
+		said: "finish.delivery: cut short",
+	},
+
+	// Deliveries.
+	"source that never was": {
+		do: func(l *laneEnd) error {
+			m := l.next()
+			m.Source = 1 << 30
+			return errors.Join(l.frame(m), l.finished(), l.hangUp())
+		},
+		said: "closed the connection",
+	},
+	"deliveries for sources of others": {
+		do: func(l *laneEnd) error {
+			return l.toOthers(func(source uint32) wire.Message {
+				m := l.next()
+				m.Source = source
+				return m
+			})
+		},
+		said: "not expected from there",
+	},
+	"end of streams of others": {
+		do: func(l *laneEnd) error {
+			return l.toOthers(func(source uint32) wire.Message { return &wire.Streamed{Source: source, Deliveries: 1 << 20} })
+		},
+		said: "which does not come from there",
+	},
+	"edge that is none": {
+		do:   func(l *laneEnd) error { m := l.next(); m.Edge = 7; return l.frame(m) },
+		said: "edge 7 of 1",
+	},
+	"more than the window": {
+		do: func(l *laneEnd) error {
+			l.next() // does not come
+			for range laneWindow + 1 {
+				if err := l.frame(l.next()); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		said: "more than its window",
+	},
+	"sequence that came": {
+		do: func(l *laneEnd) error {
+			m := l.next()
+			return errors.Join(l.frame(m), l.frame(m))
+		},
+		said: "came again",
+	},
+	"sequence that waits": {
+		do: func(l *laneEnd) error {
+			l.next()
+			m := l.next()
+			return errors.Join(l.frame(m), l.frame(m))
+		},
+		said: "came again",
+	},
+	"sequence that comes through the host as well": {
+		do: func(l *laneEnd) error {
+			// The host goes on counting where the lane began.
+			return errors.Join(l.frame(l.next()), l.finished(), l.emit())
+		},
+		said: "came again",
+	},
+	"size that lies": {
+		do: func(l *laneEnd) error {
+			const sizeAt = 48
+			b := encode(l.next())[wire.HeaderSize:]
+			b[sizeAt]++
+			return l.rawFrame(lane.Kind(wire.KindDeliver), b)
+		},
+		said: "the size says",
+	},
+	"payload beyond its segment": {
+		do:   func(l *laneEnd) error { return l.within(1<<12, 1) },
+		said: "1 bytes at 4096 of a segment of 4096",
+	},
+	"payload of more than there is": {
+		do:   func(l *laneEnd) error { return l.within(math.MaxUint64-7, 16) },
+		said: "of a segment of 4096",
+	},
+	"payload of as much as a number can say": {
+		do:   func(l *laneEnd) error { return l.within(16, math.MaxUint64) },
+		said: "of a segment of 4096",
+	},
+	"payload in a segment that never comes": {
+		do: func(l *laneEnd) error {
+			m := l.next()
+			m.Flags, m.Segment, m.Payload = 0, 77, nil
+			return errors.Join(l.frame(m), l.hangUp())
+		},
+		said: "lies in segment 77, which is not known",
+	},
+
+	// Answers.
+	"forged finish": {
+		do:   func(l *laneEnd) error { return l.frame(&wire.Finish{Delivery: 1 << 30}) },
+		said: "delivery 1073741824 is not the peer's to finish", sides: everySide,
+	},
+	"finish twice": {
+		do: func(l *laneEnd) error {
+			m := &wire.Finish{Delivery: l.held}
+			return errors.Join(l.frame(m), l.frame(m))
+		},
+		said: "is not the peer's to finish", sides: everySide,
+	},
+	"finish of what is kept": {
+		do: func(l *laneEnd) error {
+			m := &wire.Finish{Delivery: l.held, Flags: wire.FinishKeep}
+			return errors.Join(l.frame(m), l.frame(m))
+		},
+		said: "is not the peer's to finish", sides: everySide,
+	},
+	"release of what is not finished": {
+		do:   func(l *laneEnd) error { return l.frame(&wire.Release{Delivery: l.held}) },
+		said: "was not kept, or was released before", sides: everySide,
+	},
+	"release twice": {
+		do: func(l *laneEnd) error {
+			m := &wire.Release{Delivery: l.held}
+			return errors.Join(l.frame(&wire.Finish{Delivery: l.held, Flags: wire.FinishKeep}), l.frame(m), l.frame(m))
+		},
+		said: "was not kept, or was released before", sides: everySide,
+	},
+	"lends what it does not have": {
+		do:   func(l *laneEnd) error { return l.frame(&wire.Lent{Delivery: 1 << 30}) },
+		said: "delivery 1073741824 is not the peer's to pass on", sides: everySide,
+	},
+
+	// The socket pair.
+	"segment without seals": {
+		do:   func(l *laneEnd) error { return l.segment(1<<12, 1<<12, 0) },
+		said: "seal", sides: everySide,
+	},
+	"segment that is cut short": {
+		do:   func(l *laneEnd) error { return l.segment(1<<12, 1<<16, allSeals) },
+		said: "4096 bytes instead of 65536", sides: everySide,
+	},
+	"segment of no size": {
+		do:   func(l *laneEnd) error { return l.segment(1<<12, 0, allSeals) },
+		said: "segment", sides: everySide,
+	},
+	"segment that came before": {
+		do: func(l *laneEnd) error {
+			return errors.Join(l.segment(1<<12, 1<<12, allSeals), l.segment(1<<12, 1<<12, allSeals))
+		},
+		said: "segment 1 came before",
+	},
+	"segment without a descriptor": {
+		do:   func(l *laneEnd) error { return l.socket.Send(encode(&wire.Segment{Segment: 1, Bytes: 1}, 0), nil) },
+		said: "descriptor",
+	},
+	"garbage on the socket": {
+		do:   func(l *laneEnd) error { return l.socket.Send([]byte("garbage, garbage"), nil) },
+		said: "protocol",
+	},
+	"delivery on the socket": {
+		do:   func(l *laneEnd) error { return l.tell(&wire.Finish{Delivery: l.held}) },
+		said: "finish on the socket of a lane",
+	},
+	"meets twice": {
+		do: func(l *laneEnd) error {
+			_, h, err := newHalf(1 << 12)
+			return errors.Join(err, l.tell(&wire.Meet{Capacity: laneBytes}, h.segment, h.frames.FD(), h.room.FD()))
+		},
+		said: "meet on the socket of a lane",
+	},
+	"forgets what it never had": {
+		do:   func(l *laneEnd) error { return errors.Join(l.tell(&wire.Forget{Segment: 77}), l.hangUp()) },
+		said: "closed the connection",
+	},
+	"hangs up and lives on": {do: (*laneEnd).hangUp, said: "closed the connection", sides: everySide},
+
+	// The lanes.
+	"tail that is far ahead": {
+		do:   func(l *laneEnd) error { return l.position(laneTail, 1<<40) },
+		said: "tail", sides: everySide,
+	},
+	"tail that goes back": {
+		do: func(l *laneEnd) error {
+			return errors.Join(l.frame(l.next()), l.finished(), l.position(laneTail, 0))
+		},
+		said: "tail",
+	},
+	"tail within a frame": {
+		do:   func(l *laneEnd) error { return l.position(laneTail, 4) },
+		said: "tail", sides: []string{asSink},
+	},
+	"head that is far ahead": {
+		do:   func(l *laneEnd) error { return l.badHead(1 << 40) },
+		said: "head",
+	},
+
+	// The meeting.
+	"meets for another lane": {
+		meet: func(l *laneEnd, m *wire.Introduce, fds []int) error {
+			m.Lane++
+			return l.meetBadly(m, fds, laneHalf, allSeals)
+		},
+		said: "instead of meet for lane",
+	},
+	"meets with another layout": {
+		meet: func(l *laneEnd, m *wire.Introduce, fds []int) error { return l.meetBadly(m, fds, laneHalf, allSeals) },
+		said: "is not of lane",
+	},
+	"meets without seals": {
+		meet: func(l *laneEnd, m *wire.Introduce, fds []int) error { return l.meetBadly(m, fds, laneHalf, 0) },
+		said: "seal",
+	},
+	"meets with too little": {
+		meet: func(l *laneEnd, m *wire.Introduce, fds []int) error {
+			return l.meetBadly(m, fds, laneHalf-4096, allSeals)
+		},
+		said: "bytes instead of",
+	},
+	"meets with a word": {
+		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error {
+			return errors.Join(l.take(fds), l.tell(&wire.Forget{}))
+		},
+		said: "instead of meet",
+	},
+	"hangs up instead of meeting": {
+		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error { return errors.Join(l.take(fds), l.hangUp()) },
+		said: "meet a peer",
+	},
+	"does not meet": {
+		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error { return l.take(fds) },
+		said: completed,
+	},
+
+	// The end of a stream.
+	"stream of fewer than came, to the peer": {
+		do: func(l *laneEnd) error {
+			return l.frame(&wire.Streamed{Source: l.direct.PeerSource, Edge: l.direct.PeerEdge})
+		},
+		said: "is said to have ended with 0 deliveries",
+	},
+	"stream of two lengths, to the peer": {
+		do: func(l *laneEnd) error {
+			m := &wire.Streamed{Source: l.direct.PeerSource, Edge: l.direct.PeerEdge, Deliveries: 1 << 20}
+			again := *m
+			again.Deliveries++
+			return errors.Join(l.frame(m), l.frame(&again))
+		},
+		said: "is said to have ended with 1048577 deliveries",
+	},
+	"stream of fewer than came, to the host": {
+		do:   func(l *laneEnd) error { return l.say(&wire.Streamed{Source: l.source}) },
+		said: "is said to have ended with 0 deliveries",
+	},
+	"stream of fewer than the peer has": {
+		do: func(l *laneEnd) error {
+			for range 3 {
+				if err := errors.Join(l.frame(l.next()), l.finished()); err != nil {
+					return err
+				}
+			}
+			return l.say(&wire.Streamed{Source: l.source, Deliveries: l.relayed + 1})
+		},
+		said: "deliveries",
+	},
+	"stream of two lengths, to peer and host": {
+		do: func(l *laneEnd) error {
+			// The peer has the first before it has the second: it finishes what comes between.
+			return errors.Join(
+				l.frame(&wire.Streamed{Source: l.direct.PeerSource, Edge: l.direct.PeerEdge, Deliveries: 1 << 20}),
+				l.frame(l.next()), l.finished(),
+				l.say(&wire.Streamed{Source: l.source, Deliveries: 1<<20 + 1}),
+			)
+		},
+		said: "is said to have ended with 1048577 deliveries",
+	},
+	"stream on an edge that is none": {
+		do:   func(l *laneEnd) error { return l.frame(&wire.Streamed{Source: l.direct.PeerSource, Edge: 7}) },
+		said: "edge 7 of 1",
+	},
+
+	// What is not for the host, or not for it now.
+	"stream on an edge that is none, to the host": {
+		do:   func(l *laneEnd) error { return l.say(&wire.Streamed{Source: l.source, Edge: 7}) },
+		said: "edge 7 of 1",
+	},
+	"stream of a source that never was, to the host": {
+		do:   func(l *laneEnd) error { return l.say(&wire.Streamed{Source: 1 << 30}) },
+		said: "no source 1073741824",
+	},
+	"expects what nobody said": {
+		do: func(l *laneEnd) error {
+			return errors.Join(l.say(&wire.Expecting{Source: l.source, Edge: 7}), l.say(&wire.Expecting{Source: l.source}), l.hangUp())
+		},
+		said: "closed the connection",
+	},
+	"expects for a source that never was": {
+		do:   func(l *laneEnd) error { return l.say(&wire.Expecting{Source: 1 << 30}) },
+		said: "no source 1073741824",
+	},
+	"clears what is not gone": {
+		do: func(l *laneEnd) error {
+			return errors.Join(l.say(&wire.Clear{Peer: l.direct.Peer}), l.say(&wire.Clear{Peer: 1 << 30}), l.hangUp())
+		},
+		said: "closed the connection",
+	},
+	"lends what the host did not give": {
+		do:   func(l *laneEnd) error { return l.say(&wire.Lent{Delivery: 1 << 30}) },
+		said: "delivery 1073741824 is not the client's to pass on",
+	},
+	"reports what nobody asked for": {
+		do: func(l *laneEnd) error {
+			return errors.Join(l.say(&wire.Reported{Token: 1 << 30, Piece: []byte("garbage")}), l.hangUp())
+		},
+		said: "closed the connection",
+	},
+	"directs the host": {
+		do:   func(l *laneEnd) error { return l.say(&wire.Direct{Source: l.source}) },
+		said: "direct is not for the host",
+	},
+}
+
+var everySide = []string{asStage, asSink, asCaller}
+
+// Where positions and sizes are in the segment of a peer.
+const (
+	laneTail = 64
+	laneHead = 4096 + laneBytes + 64
+	laneHalf = 4096 + laneBytes + 4096
+)
+
+func (l *laneEnd) hangUp() error { return l.socket.Close() }
+
+// toOthers sends something for all sources but its peer's own.
+func (l *laneEnd) toOthers(message func(source uint32) wire.Message) error {
+	const all = 32 // and more than there are
+	for source := uint32(1); source < all; source++ {
+		if source == l.direct.PeerSource {
+			continue
+		}
+		if err := l.frame(message(source)); err != nil {
+			return fmt.Errorf("source %d: %w", source, err)
+		}
+	}
+	return nil
+}
+
+// segment offers a segment of other than the size that it has, or without seals.
+func (l *laneEnd) segment(size, said int64, seals int) error {
+	fd, err := memfd(size, seals)
+	if err != nil {
+		return err
+	}
+	return l.tell(&wire.Segment{Segment: 1, Bytes: uint64(said)}, fd)
+}
+
+// within sends a payload that lies where it cannot.
+func (l *laneEnd) within(offset, size uint64) error {
+	m := l.next()
+	m.Flags, m.Segment, m.Offset, m.Size, m.Payload = 0, 1, offset, size, nil
+	return errors.Join(l.segment(1<<12, 1<<12, allSeals), l.frame(m))
+}
+
+// badHead lets go of more than was sent, which the peer sees when it finds no room.
+func (l *laneEnd) badHead(head uint64) error {
+	l.head.Store(head)
+	err := l.frame(&wire.Finish{Delivery: l.held})
+	if l.side == asCaller {
+		err = errors.Join(err, l.frame(l.next()))
+	}
+	return err
+}
+
+// meetBadly says meet with a segment that is not what it should be.
+func (l *laneEnd) meetBadly(m *wire.Introduce, fds []int, size int64, seals int) error {
+	fd, err := memfd(size, seals)
+	_, h, errHalf := newHalf(1 << 12)
+	return errors.Join(err, errHalf, l.take(fds), l.tell(&wire.Meet{Lane: m.Lane, Capacity: laneBytes}, fd, h.frames.FD(), h.room.FD()))
+}
