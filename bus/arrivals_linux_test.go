@@ -54,6 +54,11 @@ type arrivalsAt struct {
 	over chan struct{}
 }
 
+// streamed is what the peer says of the length of a stream.
+func (a *arrivalsAt) streamed(edge uint16, total uint64) error {
+	return a.arrivals.streamed(a.peer, edge, total)
+}
+
 const arrivalsWindow = 4
 
 func newArrivalsAt(t *testing.T) *arrivalsAt {
