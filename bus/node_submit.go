@@ -295,11 +295,9 @@ func (l *link) leave(ctx context.Context) error {
 	}
 	l.mu.Unlock()
 	for _, t := range tasks {
-		t.in.drop()
-		t.req.end(Aborted, ErrClosed)
+		t.req.end(Aborted, ErrClosed) // and endTask drops what it waits for
 	}
 	for _, u := range requests {
-		u.in.drop()
 		u.req.end(Aborted, ErrClosed)
 		u.in.drop() // it is not known here any more: see ended
 	}
