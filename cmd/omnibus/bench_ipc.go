@@ -18,7 +18,8 @@ stream socket in the same run:
       lane-*       in the frames of a lane: what a bus does with small payloads
       handle-*     in a store, with handles in a lane, waiting by parking, by the
                    default ladder, or by spinning on a processor for each side
-      bus          to a stage in another process, through a bus
+      bus          from one node of a bus to a stage of another, past the host
+      bus-host     from the process that hosts a bus to a stage in another
       packets      through a socket that keeps message bounds
       shmipc       through shared memory, by github.com/cloudwego/shmipc-go
   ipc/hand-over    what is in the store already, beside 64 bytes: 64 MiB of which
