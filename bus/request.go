@@ -191,12 +191,12 @@ func (r *Request) end(o Outcome, err error) {
 		return
 	}
 	r.err = err
+	r.bus.outcomes[o].Add(1) // first: when the request is gone, it has been counted
 	r.outcome.Store(uint32(o))
 	waiter, stage := r.waiter, r.nextSlot
 	timer, unwatch := r.timer, r.unwatch
 	r.waiter = nil
 	r.mu.Unlock()
-	r.bus.outcomes[o].Add(1)
 	close(r.done)
 
 	if waiter != nil {
