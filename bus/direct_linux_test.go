@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -407,5 +408,48 @@ func TestLanesOutliveTheHost(t *testing.T) {
 	gate.Unlock()
 	if n := <-ended; n != uint64(inputs) {
 		t.Errorf("b has handled %d deliveries of %d", n, inputs)
+	}
+}
+
+// TestResultsThatAreInputs: a caller that holds results which are its own inputs,
+// passed on by reference, gets the end of the results all the same, whether
+// they came through the host or past it.
+func TestResultsThatAreInputs(t *testing.T) {
+	for _, inputs := range []int{1, 20} {
+		h := host(t, linear(forwarding("f")), bus.Options{})
+		n := h.join(t, bus.JoinOptions{})
+		r, err := n.Stream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range inputs {
+			if err := r.Input(t.Context()).EmitBytes(block(i, 2000)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.CloseSend(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var all []*bus.Delivery
+		for len(all) < inputs {
+			d, err := r.Recv(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, d)
+		}
+		patience, cancel := context.WithTimeout(t.Context(), 10*time.Second) // or it waits for itself
+		if _, err := r.Recv(patience); !errors.Is(err, io.EOF) {
+			t.Errorf("behind the last result: %v", err)
+		}
+		cancel()
+		for i, d := range all {
+			if !bytes.Equal(d.Bytes(), block(i, 2000)) {
+				t.Errorf("result %d was overwritten", i)
+			}
+			if err := d.Finish(nil); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }

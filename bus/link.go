@@ -160,9 +160,7 @@ func (l *link) goesOn() bool { return l.node.opts.FinishWithoutHost && !l.leavin
 // but not the payloads: others may be reading them, whom the host told.
 func (l *link) strand(out map[uint32]*outgoing) {
 	for _, o := range out {
-		credit := o.d.credit
-		o.d.credit = 0
-		o.d.flow.give(credit)
+		give(o.spend(true))
 	}
 	l.stranded = out
 }

@@ -254,21 +254,13 @@ func (l *link) returned(id uint32) {
 // spent gives credit back for a payload that the host still needs.
 func (l *link) spent(m *wire.Spent) {
 	l.mu.Lock()
-	o, ok := l.out[m.Put]
-	var back uint64
-	if ok { // not finished, so that nobody else looks at its credit
-		if o.d.credit >= oneDelivery {
-			back = oneDelivery
-		}
-		if m.Flags&wire.SpentBytes != 0 {
-			back += o.d.credit & bytesMask
-		}
-		o.d.credit -= back
+	var f *flow
+	var credit uint64
+	if o := l.out[m.Put]; o != nil {
+		f, credit = o.spend(m.Flags&wire.SpentBytes != 0)
 	}
 	l.mu.Unlock()
-	if back != 0 {
-		o.d.flow.give(back)
-	}
+	give(f, credit)
 }
 
 // withdraw tells the host that nothing more will lie in a segment that it may

@@ -230,8 +230,11 @@ func (n *Node) closeLink(l *link) {
 			st.bus.dropShared()
 		}
 		if b := l.opened(); b != nil {
-			// Callers may still read results of requests that completed.
-			err = errors.Join(err, b.Drain(ctx), l.closeCaller(ctx))
+			// Callers may still read results of requests that completed, and peers
+			// their inputs, of which each has a mapping of its own.
+			err = errors.Join(err, b.Drain(ctx))
+			l.returnPairs()
+			err = errors.Join(err, l.closeCaller(ctx))
 			b.dropShared()
 		}
 		l.closePairs()

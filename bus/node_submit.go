@@ -264,11 +264,39 @@ func (up *upstream) over(o Outcome, err error) {
 // complete notes that the host has completed the request, and that all results
 // are here.
 func (up *upstream) complete() {
+	go up.link.detach(up.req) // not under the lock of what came
 	up.mu.Lock()
 	defer up.mu.Unlock()
 	up.completed = true
 	if up.asked {
 		go up.posting.replica.remote.answered(up.posting, nil) // its lock comes before this one
+	}
+}
+
+// detach finishes the inputs of a request that is complete. Their payloads stay
+// for whoever reads them, most likely the caller itself: a result may be an input
+// that was passed on, and the request must not wait for its caller to be done.
+func (l *link) detach(req *Request) {
+	var finish []func()
+	look := func(o *outgoing) {
+		if o.d != nil && o.d.flow.req == req {
+			finish = append(finish, o.detach())
+		}
+	}
+	l.mu.Lock()
+	for _, o := range l.out {
+		look(o)
+	}
+	l.mu.Unlock()
+	for _, p := range l.pairs() {
+		p.mu.Lock()
+		for _, o := range p.sent {
+			look(o)
+		}
+		p.mu.Unlock()
+	}
+	for _, f := range finish {
+		f()
 	}
 }
 
@@ -324,6 +352,11 @@ func (l *link) returnAll() {
 	for _, o := range out {
 		o.returned()
 	}
+	l.returnPairs()
+}
+
+// returnPairs takes all that peers have for returned.
+func (l *link) returnPairs() {
 	for _, p := range l.pairs() {
 		p.returnAll()
 	}

@@ -9,22 +9,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// outgoing is a delivery that was sent and that has not been given back.
-type outgoing struct {
-	d        *Delivery
-	returned func()
-	own      uint32 // the segment that was offered for it alone; 0: none
-	kept     bool   // it is finished, and its payload is still needed
-	lent     bool   // the peer passes it on: others may read it when the peer is dead
-
-	// For reports: of which source of the host's, and since when.
-	source uint32
-	edge   int
-	seq    uint64
-	bytes  int
-	at     time.Time
-}
-
 // queue sends an answer, or a word on a stream. That the peer is gone is for
 // run to find out.
 func (p *pair) queue(m wire.Message) {
@@ -215,17 +199,15 @@ func (p *pair) finished(m *wire.Finish) error {
 		p.mu.Unlock()
 		return fmt.Errorf("%w: delivery %d is not the peer's to finish", wire.ErrProtocol, m.Delivery)
 	}
-	var credit uint64
-	if keep { // not finished, so that nobody else looks at its credit
-		o.kept = true
-		credit, o.d.credit = o.d.credit, 0
-	}
-	p.mu.Unlock()
 	if !keep {
+		p.mu.Unlock()
 		p.giveBack(m.Delivery, o)
-	} else if credit != 0 {
-		o.d.flow.give(credit)
+		return nil
 	}
+	o.kept = true
+	f, credit := o.spend(true)
+	p.mu.Unlock()
+	give(f, credit)
 	return nil
 }
 
