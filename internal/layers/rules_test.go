@@ -55,6 +55,26 @@ var layers = []layer{
 		reason: "it moves messages and segments between two processes; what they mean is the bus's business",
 	},
 	{
+		part:   "connector",
+		may:    []string{"codec"},
+		reason: "the contract knows no transport: each has a folder of its own, and a program links those that it names",
+	},
+	{
+		part:   "connector/connectortest",
+		may:    []string{"connector", "codec"},
+		reason: "the suite asks no transport for more than the contract says",
+	},
+	{
+		part:   "connector/segment",
+		may:    []string{"connector", "internal"},
+		reason: "it is another program's format: it shares names in a file system and nothing of this project",
+	},
+	{
+		part:   "connector/ring",
+		may:    []string{"connector", "shmstore", "codec", "messages", "internal"},
+		reason: "it is the store behind keys; how processes reach each other is for whoever gives it an exchange",
+	},
+	{
 		part:   "actors",
 		may:    []string{"shmstore", "ringbuf", "codec", "messages", "internal"},
 		reason: "actors run stages; which stages there are, and on which edges, is for the bus to say",

@@ -1,0 +1,189 @@
+package connector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// Options open a connector.
+type Options struct {
+	// Extra are its settings, as a configuration has them under extra.
+	Extra map[string]any
+	// Serializer encodes values; nil is [codec.MsgpackSerializer].
+	Serializer codec.Serializer
+	// Exchange is the host's, in a process that is attached to one.
+	Exchange Transport
+	// Log is told what nobody else is; nil discards.
+	Log *slog.Logger
+}
+
+// A Connector hands values over along edges.
+type Connector struct {
+	typ        string
+	transport  Transport
+	serializer codec.Serializer
+	counters   counters
+}
+
+// Open opens a connector of a type.
+func (r *Registry) Open(ctx context.Context, typ string, opts Options) (*Connector, error) {
+	t, err := r.Type(typ)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := t.Settings(opts.Extra)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", typ, err)
+	}
+	if opts.Log == nil {
+		opts.Log = discard
+	}
+	transport, err := t.Open(ctx, Config{Settings: settings, Exchange: opts.Exchange, Log: opts.Log})
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", typ, err)
+	}
+	return New(typ, transport, opts.Serializer), nil
+}
+
+// New makes a connector of a transport, which it closes. A nil serializer is
+// [codec.MsgpackSerializer].
+func New(typ string, transport Transport, serializer codec.Serializer) *Connector {
+	if serializer == nil {
+		serializer = codec.MsgpackSerializer{}
+	}
+	return &Connector{typ: typ, transport: transport, serializer: serializer}
+}
+
+// Type returns the name of the connector's type.
+func (c *Connector) Type() string { return c.typ }
+
+// Put encodes a value and stores it under the key, for one Get on the same edge.
+// It returns the encoded size and the metadata for that Get. When it fails,
+// nothing was put.
+func (c *Connector) Put(ctx context.Context, edge Edge, key string, value any) (size int, meta Metadata, err error) {
+	payload, err := c.encode(value)
+	if err == nil {
+		size, meta, err = c.put(ctx, edge, key, payload)
+	}
+	if err != nil {
+		return 0, nil, c.failed("put", edge, key, err)
+	}
+	c.counters.put(size, meta)
+	return size, meta, nil
+}
+
+func (c *Connector) put(ctx context.Context, edge Edge, key string, payload encoded) (int, Metadata, error) {
+	if err := check(ctx, edge, key); err != nil {
+		return 0, nil, err
+	}
+	size := payload.size
+	meta, err := c.transport.Put(ctx, edge, key, size, payload.fill)
+	if err != nil {
+		return 0, nil, err
+	}
+	meta[metaSize] = size
+	return size, meta, nil
+}
+
+func check(ctx context.Context, edge Edge, key string) error {
+	return errors.Join(ctx.Err(), edge.check(), CheckKey(key))
+}
+
+// Get takes the value that lies under the key, by the metadata of its Put, or
+// without them (nil) where the transport can. It does not wait: nothing there is
+// [ErrNotFound].
+func (c *Connector) Get(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
+	return c.take(ctx, "get", c.transport.Get, edge, key, meta)
+}
+
+// Await is Get, but waits until the value is there or the context ends.
+func (c *Connector) Await(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
+	return c.take(ctx, "await", c.transport.Await, edge, key, meta)
+}
+
+type getter func(context.Context, Edge, string, Metadata) (Payload, error)
+
+func (c *Connector) take(ctx context.Context, op string, get getter, edge Edge, key string, meta Metadata) (*Value, error) {
+	payload, err := taken(ctx, get, edge, key, meta.For(key))
+	if err != nil {
+		return nil, c.failed(op, edge, key, err)
+	}
+	c.counters.got(payload)
+	return &Value{payload: payload, serializer: c.serializer}, nil
+}
+
+func taken(ctx context.Context, get getter, edge Edge, key string, meta Metadata) (Payload, error) {
+	if err := check(ctx, edge, key); err != nil {
+		return nil, err
+	}
+	payload, ok, err := meta.inline()
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		return inline(payload), nil
+	}
+	return get(ctx, edge, key, meta)
+}
+
+// Cleanup reclaims what this connector put and nobody got: what lies under the
+// key, and, if it is a request's id, under all keys of that request. That there
+// is none is no error.
+func (c *Connector) Cleanup(ctx context.Context, key string) error {
+	err := CheckKey(key)
+	if err == nil {
+		err = c.transport.Cleanup(ctx, key)
+	}
+	if err != nil {
+		return c.failed("cleanup", Edge{}, key, err)
+	}
+	c.counters.cleanups.Add(1)
+	return nil
+}
+
+// Close reclaims all that this connector put and nobody got. Values that were
+// got stay readable until they are released.
+func (c *Connector) Close() error {
+	c.counters.closed.Store(true)
+	if err := c.transport.Close(); err != nil {
+		return fmt.Errorf("close %s: %w", c.typ, err)
+	}
+	return nil
+}
+
+// failed counts an error and says where it happened.
+func (c *Connector) failed(op string, edge Edge, key string, err error) error {
+	c.counters.failed(err)
+	return &Error{Op: op, Type: c.typ, Edge: edge, Key: key, Err: err}
+}
+
+// encoded is a value on its way into a transport's memory.
+type encoded struct {
+	size int
+	fill func(dst []byte) error
+}
+
+// encode encodes a value of a known size in place, and any other beforehand.
+func (c *Connector) encode(value any) (encoded, error) {
+	if sizer, ok := c.serializer.(codec.Sizer); ok {
+		if size, ok := sizer.Size(value); ok {
+			return encoded{size, func(dst []byte) error { return unencodable(sizer.EncodeInto(dst, value)) }}, nil
+		}
+	}
+	payload, err := c.serializer.Append(nil, value)
+	if err != nil {
+		return encoded{}, unencodable(err)
+	}
+	return encoded{len(payload), func(dst []byte) error { copy(dst, payload); return nil }}, nil
+}
+
+func unencodable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrEncode, err)
+}

@@ -1,0 +1,295 @@
+package connector_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+var edge = connector.Edge{From: "thinker", To: "talker"}
+
+// open makes a connector over a ring, whose metadata carry payloads of up to
+// inline bytes.
+func open(t *testing.T, inline int, serializer codec.Serializer) *connector.Connector {
+	t.Helper()
+	r, err := ring.New(ring.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var registry connector.Registry
+	err = registry.Register(connector.Type{
+		Name:    "Test",
+		Options: []connector.Option{{Key: "wait", Kind: connector.Duration, Default: time.Second}},
+		Open: func(_ context.Context, config connector.Config) (connector.Transport, error) {
+			if config.Log == nil {
+				t.Error("no log")
+			}
+			return small{r.End(), inline}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := registry.Open(t.Context(), "Test", connector.Options{Serializer: serializer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// small leaves small payloads in the metadata.
+type small struct {
+	connector.Transport
+	most int
+}
+
+func (s small) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func([]byte) error) (connector.Metadata, error) {
+	if size <= s.most {
+		return connector.Inline(size, fill)
+	}
+	return s.Transport.Put(ctx, edge, key, size, fill)
+}
+
+func TestValues(t *testing.T) {
+	type request struct {
+		Text   string
+		Tokens []int
+	}
+	want := request{"hello", []int{1, 2, 3}}
+	for name, inline := range map[string]int{"inline": 1000, "in the transport": 0} {
+		t.Run(name, func(t *testing.T) {
+			c := open(t, inline, nil)
+			size, meta, err := c.Put(t.Context(), edge, "r1", want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, inMeta := meta["inline_bytes"]
+			if inMeta != (inline > 0) || meta["size"] != size {
+				t.Errorf("a put of %d bytes returned %v", size, meta)
+			}
+			v, err := c.Get(t.Context(), edge, "r1", meta)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got request
+			if err := v.Decode(&got); err != nil || v.Size() != size {
+				t.Errorf("decode of %d bytes: %v", v.Size(), err)
+			}
+			v.Release()
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestInPlace: a value of a known size is encoded where it is got, once.
+func TestInPlace(t *testing.T) {
+	c := open(t, 0, codec.TensorSerializer{})
+	tensor := codec.Tensor{DType: codec.DTypeFloat32, Shape: []int{4, 4}, Data: make([]byte, 64)}
+	_, meta, err := c.Put(t.Context(), edge, "r1", tensor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := c.Get(t.Context(), edge, "r1", meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Release()
+	var got codec.Tensor
+	if err := v.Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	if data := got.Data; &data[len(data)-1] != &v.Bytes()[len(v.Bytes())-1] {
+		t.Error("the tensor was copied")
+	}
+	if allocations := testing.AllocsPerRun(10, func() {
+		_, _, _ = c.Put(t.Context(), edge, "r2", tensor)
+	}); allocations > 20 {
+		t.Errorf("%v allocations a put", allocations)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	c := open(t, 10, codec.RawSerializer{})
+	put := func(key string, size int) connector.Metadata {
+		_, meta, err := c.Put(t.Context(), edge, key, make([]byte, size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return meta
+	}
+	get := func(key string, meta connector.Metadata) {
+		if v, err := c.Get(t.Context(), edge, key, meta); err == nil {
+			v.Release()
+		}
+	}
+	get("inline", put("inline", 10))
+	get("shared", put("shared", 100))
+	get("missing", nil)
+	past, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
+	defer cancel()
+	if _, err := c.Await(past, edge, "never", nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("await past the deadline: %v", err)
+	}
+	_, _, err := c.Put(t.Context(), edge, "unencodable", 7)
+	if !errors.Is(err, connector.ErrEncode) {
+		t.Errorf("put of a value that raw cannot encode: %v", err)
+	}
+	put("clean", 100)
+	if err := c.Cleanup(t.Context(), "clean"); err != nil {
+		t.Fatal(err)
+	}
+	want := connector.Health{
+		Type: "Test", Open: true, Puts: 3, Gets: 2, Inline: 1, Shared: 2, BytesPut: 210, BytesGot: 110,
+		Cleanups: 1, Missing: 1, Timeouts: 1, Errors: 1,
+	}
+	if diff := cmp.Diff(want, c.Health()); diff != "" {
+		t.Error(diff)
+	}
+	if err := c.Close(); err != nil || c.Health().Open {
+		t.Errorf("closed: %v, %v", err, c.Health().Open)
+	}
+}
+
+func TestBadKeys(t *testing.T) {
+	c := open(t, 0, codec.RawSerializer{})
+	for _, key := range []string{"", "a/b", "..", "a..b", strings.Repeat("k", connector.MaxKeyBytes+1), "a\x00b", "a\nb"} {
+		_, _, putErr := c.Put(t.Context(), edge, key, []byte("x"))
+		_, getErr := c.Get(t.Context(), edge, key, nil)
+		_, awaitErr := c.Await(t.Context(), edge, key, nil)
+		for op, err := range map[string]error{"put": putErr, "get": getErr, "await": awaitErr, "cleanup": c.Cleanup(t.Context(), key)} {
+			if !errors.Is(err, connector.ErrKey) {
+				t.Errorf("%s of %q: %v, want ErrKey", op, key, err)
+			}
+		}
+	}
+	_, _, err := c.Put(t.Context(), connector.Edge{From: "a"}, "key", []byte("x"))
+	if !errors.Is(err, connector.ErrKey) {
+		t.Errorf("put on an edge to nowhere: %v", err)
+	}
+	var e *connector.Error
+	if !errors.As(err, &e) || e.Op != "put" || e.Key != "key" {
+		t.Errorf("the error says %+v", e)
+	}
+}
+
+func TestBadMetadata(t *testing.T) {
+	c := open(t, 0, codec.RawSerializer{})
+	for name, meta := range map[string]connector.Metadata{
+		"inline of a number": {"inline_bytes": 7},
+		"inline not base64":  {"inline_bytes": "%%%"},
+		"size of another":    {"inline_bytes": []byte("abc"), "size": 4},
+		"negative size":      {"inline_bytes": []byte("abc"), "size": -3},
+		"size with fraction": {"inline_bytes": []byte("abc"), "size": 3.5},
+		"wrapped":            {"key": map[string]any{"inline_bytes": 7}},
+	} {
+		if _, err := c.Get(t.Context(), edge, "key", meta); !errors.Is(err, connector.ErrMetadata) {
+			t.Errorf("%s: %v, want ErrMetadata", name, err)
+		}
+	}
+}
+
+func TestWrappedMetadata(t *testing.T) {
+	c := open(t, 100, codec.RawSerializer{})
+	_, meta, err := c.Put(t.Context(), edge, "key", []byte("abc"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wire connector.Metadata
+	b, err := json.Marshal(map[string]any{"key": meta, "another": 1})
+	if err = errors.Join(err, json.Unmarshal(b, &wire)); err != nil {
+		t.Fatal(err)
+	}
+	v, err := c.Get(t.Context(), edge, "key", wire)
+	if err != nil || string(v.Bytes()) != "abc" {
+		t.Errorf("got %v, %v", v, err)
+	}
+}
+
+func TestRequest(t *testing.T) {
+	for key, want := range map[string]string{
+		"r1":                                  "r1",
+		"r1_thinker_7":                        "r1",
+		"r1_thinker_7_0_1":                    "r1",
+		"r_1_thinker_7":                       "r_1",
+		"omni_thinker_to_talker_kv_cache_r1":  "r1",
+		"omni_thinker_to_vocoder_kv_cache_r1": "omni_thinker_to_vocoder_kv_cache_r1",
+		"r1@thinker_talker":                   "r1",
+		"r1_talker_7":                         "r1_talker_7",
+		"r1_thinker_x":                        "r1_thinker_x",
+		"_thinker_7":                          "_thinker_7",
+		"r1_thinker_":                         "r1_thinker_",
+	} {
+		if got := connector.Request(edge, key); got != want {
+			t.Errorf("the request of %q is %q, want %q", key, got, want)
+		}
+	}
+}
+
+func TestSettings(t *testing.T) {
+	typ := connector.Type{Name: "T", Options: []connector.Option{
+		{Key: "flag", Kind: connector.Flag, Default: false},
+		{Key: "mode", Kind: connector.Text, Default: "ring", Choices: []string{"ring", "segment"}},
+		{Key: "bytes", Kind: connector.Integer, Default: int64(5), Max: 100},
+		{Key: "wait", Kind: connector.Duration, Default: time.Second},
+	}}
+	s, err := typ.Settings(map[string]any{"flag": true, "bytes": 7.0, "wait": 1.5, "codec_chunk_frames": "for the stages"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.Flag("flag") || s.Text("mode") != "ring" || s.Int("bytes") != 7 || s.Duration("wait") != 1500*time.Millisecond {
+		t.Errorf("settings: %v", s)
+	}
+	_, err = typ.Settings(map[string]any{"flag": "yes", "mode": "rings", "bytes": 101, "wait": "soon"})
+	for _, want := range []string{"flag must be true or false, not yes", "mode must be one of ring, segment", "bytes must be a whole number from 0 to 100, not 101", "wait must be a number of seconds"} {
+		if !errors.Is(err, connector.ErrSettings) || !strings.Contains(err.Error(), want) {
+			t.Errorf("bad settings: %v, want %q", err, want)
+		}
+	}
+}
+
+func TestUnknownType(t *testing.T) {
+	var r connector.Registry
+	open := func(context.Context, connector.Config) (connector.Transport, error) {
+		return nil, connector.ErrUnavailable
+	}
+	if err := r.Register(connector.Type{Name: "B", Open: open}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Register(connector.Type{Name: "A", Open: open}); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []connector.Type{{Name: "A", Open: open}, {Open: open}, {Name: "C"}} {
+		if err := r.Register(bad); err == nil {
+			t.Errorf("%q was registered", bad.Name)
+		}
+	}
+	_, err := r.Open(t.Context(), "C", connector.Options{})
+	if !errors.Is(err, connector.ErrUnknown) || !strings.Contains(err.Error(), "A, B") {
+		t.Errorf("an unknown type: %v", err)
+	}
+	if _, err := r.Open(t.Context(), "A", connector.Options{}); !errors.Is(err, connector.ErrUnavailable) {
+		t.Errorf("a type that cannot be opened: %v", err)
+	}
+}

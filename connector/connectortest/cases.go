@@ -1,0 +1,264 @@
+package connectortest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+func testSizes(p *pair) {
+	const page = 4096
+	for i, size := range []int{0, 1, 7, 64, page - 1, page, page + 1, 1 << 20, 1<<20 + 1} {
+		key := fmt.Sprintf("size_%d", size)
+		want := pattern(i, size)
+		p.get(edge, key, p.put(edge, key, want), want)
+	}
+}
+
+func testGotOnce(p *pair) {
+	want := pattern(1, 1000)
+	meta := p.put(edge, "once", want)
+	p.get(edge, "once", meta, want)
+	p.none(edge, "once", meta)
+	// The key is free again.
+	want = pattern(2, 2000)
+	p.get(edge, "once", p.put(edge, "once", want), want)
+}
+
+func testEdges(p *pair) {
+	want := pattern(3, 1000)
+	meta := p.put(edge, "edges", want)
+	p.none(other, "nobody put this", nil)
+	p.get(edge, "edges", meta, want)
+}
+
+func testReplaced(p *pair) {
+	p.put(edge, "twice", pattern(4, 5000))
+	want := pattern(5, 3000)
+	meta := p.put(edge, "twice", want)
+	p.get(edge, "twice", meta, want)
+	p.none(edge, "twice", p.bare(meta))
+}
+
+// testWire sends metadata as the control planes do.
+func testWire(p *pair) {
+	want := pattern(6, 1000)
+	for name, wire := range map[string]func(connector.Metadata) (connector.Metadata, error){
+		"json": func(m connector.Metadata) (out connector.Metadata, err error) {
+			b, err := json.Marshal(m)
+			if err == nil {
+				err = json.Unmarshal(b, &out)
+			}
+			return out, err
+		},
+		"msgpack": func(m connector.Metadata) (out connector.Metadata, err error) {
+			b, err := codec.MsgpackSerializer{}.Append(nil, m)
+			if err == nil {
+				err = codec.MsgpackSerializer{}.Decode(b, &out)
+			}
+			return out, err
+		},
+	} {
+		meta, err := wire(p.put(edge, name, want))
+		if err != nil {
+			p.t.Fatalf("%s: %v", name, err)
+		}
+		p.get(edge, name, meta, want)
+	}
+}
+
+func testForeign(p *pair) {
+	for i, meta := range []connector.Metadata{
+		{"source_host": "10.0.0.1", "source_port": 5555},
+		{},
+	} {
+		key := fmt.Sprintf("foreign_%d", i)
+		want := pattern(7, 1000)
+		put := p.put(edge, key, want)
+		if p.byMetadata {
+			p.none(edge, key, meta)
+			meta = put
+		}
+		p.get(edge, key, meta, want)
+	}
+}
+
+func testBare(p *pair) {
+	p.none(edge, "never put", nil)
+	want := pattern(8, 10_000)
+	meta := p.put(edge, "bare", want)
+	if p.byMetadata {
+		p.none(edge, "bare", nil)
+	}
+	p.get(edge, "bare", p.bare(meta), want)
+}
+
+func testFillFails(p *pair) {
+	_, err := p.sender.Put(p.t.Context(), edge, "fails", 1000, func([]byte) error { return errFill })
+	if !errors.Is(err, errFill) {
+		p.t.Fatalf("a put whose value cannot be written: %v", err)
+	}
+	p.none(edge, "fails", nil)
+	want := pattern(9, 1000)
+	p.get(edge, "fails", p.put(edge, "fails", want), want)
+}
+
+func testCleanupKey(p *pair) {
+	kept := pattern(10, 1000)
+	keptMeta := p.put(edge, "kept", kept)
+	meta := p.put(edge, "clean", pattern(11, 1000))
+	for range 2 { // the second time there is nothing, which is no error
+		if err := p.sender.Cleanup(p.t.Context(), "clean"); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	p.none(edge, "clean", meta)
+	p.none(edge, "clean", nil)
+	p.get(edge, "kept", keptMeta, kept)
+}
+
+func testCleanupRequest(p *pair) {
+	of := []string{"r1_thinker_0", "r1_thinker_1", "r1_thinker_0_0_1", "omni_thinker_to_talker_kv_cache_r1", "r1"}
+	metas := make(map[string]connector.Metadata)
+	for i, key := range of {
+		metas[key] = p.put(edge, key, pattern(i, 1000))
+	}
+	kept := pattern(12, 1000)
+	keptMetas := map[string]connector.Metadata{}
+	for _, key := range []string{"r11_thinker_0", "xr1_thinker_0", "r1_talker_0", "r1_thinker_x"} {
+		keptMetas[key] = p.put(edge, key, kept)
+	}
+	if err := p.sender.Cleanup(p.t.Context(), "r1"); err != nil {
+		p.t.Fatal(err)
+	}
+	for key, meta := range metas {
+		p.none(edge, key, meta)
+	}
+	for key, meta := range keptMetas {
+		p.get(edge, key, meta, kept)
+	}
+}
+
+func testCleanupOwn(p *pair) {
+	if p.sender == p.receiver {
+		p.t.Skip("both ends are one transport")
+	}
+	want := pattern(13, 1000)
+	meta := p.put(edge, "own", want)
+	if err := p.receiver.Cleanup(p.t.Context(), "own"); err != nil {
+		p.t.Fatal(err)
+	}
+	p.get(edge, "own", meta, want)
+}
+
+func testAwait(p *pair) {
+	if p.byMetadata {
+		p.t.Skip("there is nothing to wait for without metadata")
+	}
+	want := pattern(14, 1000)
+	got := make(chan connector.Payload)
+	begun := make(chan struct{})
+	go func() {
+		defer close(got)
+		close(begun)
+		payload, err := p.receiver.Await(p.t.Context(), edge, "await", nil)
+		if err != nil {
+			p.t.Errorf("await: %v", err)
+			return
+		}
+		got <- payload
+	}()
+	<-begun
+	p.put(edge, "await", want)
+	if payload := <-got; payload != nil {
+		p.same(payload, want)
+	}
+	// What is there already is returned at once, whatever the context.
+	meta := p.put(edge, "await", want)
+	payload, err := p.receiver.Await(p.t.Context(), edge, "await", meta)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.same(payload, want)
+}
+
+func testAwaitEnds(p *pair) {
+	ctx, cancel := context.WithTimeout(p.t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := p.receiver.Await(ctx, edge, "never put", nil); !errors.Is(err, context.DeadlineExceeded) {
+		p.t.Errorf("await of what never comes: %v, want the context's error", err)
+	}
+}
+
+func testMany(p *pair) {
+	const workers, each = 8, 40
+	var wait sync.WaitGroup
+	for w := range workers {
+		wait.Go(func() {
+			for i := range each {
+				key := fmt.Sprintf("many_%d_%d", w, i)
+				want := pattern(w*each+i, 1+i*997)
+				meta, err := p.sender.Put(p.t.Context(), edge, key, len(want), fill(want))
+				if err != nil {
+					p.t.Errorf("put %q: %v", key, err)
+					return
+				}
+				got, err := p.receiver.Get(p.t.Context(), edge, key, meta)
+				if err != nil {
+					p.t.Errorf("get %q: %v", key, err)
+					return
+				}
+				if !bytes.Equal(got.Bytes(), want) {
+					p.t.Errorf("get %q: not what was put", key)
+				}
+				got.Release()
+			}
+		})
+	}
+	wait.Wait()
+}
+
+func testClose(p *pair) {
+	want := pattern(15, 100_000)
+	meta := p.put(edge, "held", want)
+	held, err := p.receiver.Get(p.t.Context(), edge, "held", meta)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	left := p.put(edge, "left", want)
+	if err := p.sender.Close(); err != nil {
+		p.t.Fatal(err)
+	}
+	if p.sender != p.receiver {
+		p.none(edge, "left", left)
+	}
+	p.same(held, want)
+}
+
+func testClosed(p *pair) {
+	for _, end := range []connector.Transport{p.sender, p.receiver} {
+		for range 2 {
+			if err := end.Close(); err != nil {
+				p.t.Fatal(err)
+			}
+		}
+		_, err := end.Put(p.t.Context(), edge, "closed", 1, func([]byte) error { return nil })
+		if !errors.Is(err, connector.ErrClosed) {
+			p.t.Errorf("put: %v, want ErrClosed", err)
+		}
+		for name, get := range map[string]func(context.Context, connector.Edge, string, connector.Metadata) (connector.Payload, error){
+			"get": end.Get, "await": end.Await,
+		} {
+			if _, err := get(p.t.Context(), edge, "closed", nil); !errors.Is(err, connector.ErrClosed) {
+				p.t.Errorf("%s: %v, want ErrClosed", name, err)
+			}
+		}
+	}
+}

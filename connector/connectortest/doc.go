@@ -1,0 +1,10 @@
+// Package connectortest is the suite that every transport of package connector
+// passes. A transport's own tests call Run with a way to open its two ends:
+//
+//	func TestTransport(t *testing.T) {
+//		connectortest.Run(t, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) { ... }})
+//	}
+//
+// The ends may be one transport, two in one process, or two in two processes
+// behind something that relays.
+package connectortest

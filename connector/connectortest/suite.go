@@ -1,0 +1,145 @@
+package connectortest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+// Ends opens the two ends of a transport.
+type Ends struct {
+	// Open opens both ends anew, with nothing left of an earlier opening. What it
+	// registers with t.Cleanup may close them: the suite closes them as well.
+	Open func(t *testing.T) (put, get connector.Transport)
+	// ByMetadata says that a Get finds nothing without the metadata of its Put.
+	ByMetadata bool
+}
+
+var (
+	edge  = connector.Edge{From: "thinker", To: "talker"}
+	other = connector.Edge{From: "thinker", To: "vocoder"}
+
+	errFill = errors.New("the value cannot be written")
+)
+
+// Run runs the suite.
+func Run(t *testing.T, ends Ends) {
+	t.Helper()
+	s := &suite{ends: ends}
+	for _, c := range []struct {
+		name string
+		run  func(*pair)
+	}{
+		{"sizes", testSizes},
+		{"got once", testGotOnce},
+		{"edges apart", testEdges},
+		{"replaced", testReplaced},
+		{"metadata over the wire", testWire},
+		{"foreign metadata", testForeign},
+		{"without metadata", testBare},
+		{"fill fails", testFillFails},
+		{"cleanup of a key", testCleanupKey},
+		{"cleanup of a request", testCleanupRequest},
+		{"cleanup is for one's own", testCleanupOwn},
+		{"await", testAwait},
+		{"await until the deadline", testAwaitEnds},
+		{"many at once", testMany},
+		{"close", testClose},
+		{"closed", testClosed},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(s.open(t)) })
+	}
+}
+
+type suite struct{ ends Ends }
+
+func (s *suite) open(t *testing.T) *pair {
+	t.Helper()
+	put, get := s.ends.Open(t)
+	t.Cleanup(func() {
+		if err := errors.Join(get.Close(), put.Close()); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return &pair{t: t, sender: put, receiver: get, byMetadata: s.ends.ByMetadata}
+}
+
+// A pair is two open ends and what the tests do with them.
+type pair struct {
+	t                *testing.T
+	sender, receiver connector.Transport
+	byMetadata       bool
+}
+
+// pattern is a payload that no other of its size is like.
+func pattern(seed, size int) []byte {
+	b := make([]byte, size)
+	x := uint32(seed)*2654435761 + 1 //nolint:gosec // any number will do
+	for i := range b {
+		x = x*1664525 + 1013904223
+		b[i] = byte(x >> 24)
+	}
+	return b
+}
+
+func fill(payload []byte) func([]byte) error {
+	return func(dst []byte) error {
+		if len(dst) != len(payload) {
+			return fmt.Errorf("%d bytes of room for %d", len(dst), len(payload))
+		}
+		copy(dst, payload)
+		return nil
+	}
+}
+
+func (p *pair) put(edge connector.Edge, key string, payload []byte) connector.Metadata {
+	p.t.Helper()
+	meta, err := p.sender.Put(context.Background(), edge, key, len(payload), fill(payload))
+	if err != nil {
+		p.t.Fatalf("put %q: %v", key, err)
+	}
+	meta["size"] = len(payload)
+	return meta
+}
+
+// get takes a payload and compares it.
+func (p *pair) get(edge connector.Edge, key string, meta connector.Metadata, want []byte) {
+	p.t.Helper()
+	got, err := p.receiver.Get(context.Background(), edge, key, meta)
+	if err != nil {
+		p.t.Fatalf("get %q: %v", key, err)
+	}
+	p.same(got, want)
+}
+
+func (p *pair) same(got connector.Payload, want []byte) {
+	p.t.Helper()
+	if !bytes.Equal(got.Bytes(), want) {
+		p.t.Fatalf("got %d bytes that are not the %d that were put", len(got.Bytes()), len(want))
+	}
+	got.Release()
+}
+
+// none asks for something that is not there.
+func (p *pair) none(edge connector.Edge, key string, meta connector.Metadata) {
+	p.t.Helper()
+	got, err := p.receiver.Get(context.Background(), edge, key, meta)
+	if err == nil {
+		p.t.Fatalf("get %q: %d bytes where nothing should be", key, len(got.Bytes()))
+	}
+	if !errors.Is(err, connector.ErrNotFound) {
+		p.t.Fatalf("get %q: %v, want ErrNotFound", key, err)
+	}
+}
+
+// bare is the metadata for a Get that is to find its value by the key.
+func (p *pair) bare(meta connector.Metadata) connector.Metadata {
+	if p.byMetadata {
+		return meta
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package connector
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math"
+)
+
+// Metadata is what a Put returns for the Get that follows it: a small map of text,
+// numbers, bytes and maps of those, which the control plane carries as it is, in
+// MessagePack or JSON (bytes as base64). All types share these keys:
+//
+//	size          bytes of the encoded value
+//	inline_bytes  the encoded value itself, if it is small
+type Metadata map[string]any
+
+const (
+	metaSize   = "size"
+	metaInline = "inline_bytes"
+)
+
+// For returns the metadata of one key, where several are wrapped as
+// {key: metadata}, as vLLM-Omni allows.
+func (m Metadata) For(key string) Metadata {
+	if wrapped, ok := asMap(m[key]); ok {
+		return wrapped
+	}
+	return m
+}
+
+// Map returns a map within the metadata, nil if there is none.
+func (m Metadata) Map(key string) Metadata {
+	inner, _ := asMap(m[key])
+	return inner
+}
+
+func asMap(v any) (Metadata, bool) {
+	switch m := v.(type) {
+	case Metadata:
+		return m, true
+	case map[string]any:
+		return m, true
+	}
+	return nil, false
+}
+
+// Text returns a text within the metadata.
+func (m Metadata) Text(key string) (string, error) {
+	if s, ok := m[key].(string); ok {
+		return s, nil
+	}
+	return "", fmt.Errorf("%w: %q is %s, not text", ErrMetadata, key, describe(m[key]))
+}
+
+// Int returns a whole number of at least 0 within the metadata, whatever the
+// control plane made of its type.
+func (m Metadata) Int(key string) (int64, error) {
+	n, ok := int64(-1), false
+	switch v := m[key].(type) {
+	case int:
+		n, ok = int64(v), true
+	case int8:
+		n, ok = int64(v), true
+	case int16:
+		n, ok = int64(v), true
+	case int32:
+		n, ok = int64(v), true
+	case int64:
+		n, ok = v, true
+	case uint8:
+		n, ok = int64(v), true
+	case uint16:
+		n, ok = int64(v), true
+	case uint32:
+		n, ok = int64(v), true
+	case uint64:
+		n, ok = int64(v), v <= math.MaxInt64 //nolint:gosec // checked beside it
+	case float64: // JSON
+		const exact = 1 << 53
+		n, ok = int64(v), v == math.Trunc(v) && math.Abs(v) <= exact
+	}
+	if !ok || n < 0 {
+		return 0, fmt.Errorf("%w: %q is %s, not a whole number of at least 0", ErrMetadata, key, describe(m[key]))
+	}
+	return n, nil
+}
+
+// Bytes returns bytes within the metadata: as they are, or as JSON carries them.
+func (m Metadata) Bytes(key string) ([]byte, error) {
+	switch v := m[key].(type) {
+	case []byte:
+		return v, nil
+	case string:
+		if b, err := base64.StdEncoding.DecodeString(v); err == nil {
+			return b, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %q is %s, not bytes or base64", ErrMetadata, key, describe(m[key]))
+}
+
+func describe(v any) string {
+	if v == nil {
+		return "missing"
+	}
+	return fmt.Sprintf("of type %T", v)
+}
+
+// inline returns the value that travels in the metadata, if it does.
+func (m Metadata) inline() (payload []byte, ok bool, err error) {
+	if _, ok := m[metaInline]; !ok {
+		return nil, false, nil
+	}
+	payload, err = m.Bytes(metaInline)
+	if err != nil {
+		return nil, true, err
+	}
+	if _, told := m[metaSize]; told {
+		size, err := m.Int(metaSize)
+		if err != nil {
+			return nil, true, err
+		}
+		if size != int64(len(payload)) {
+			return nil, true, fmt.Errorf("%w: %d bytes inline, and a size of %d", ErrMetadata, len(payload), size)
+		}
+	}
+	return payload, true, nil
+}

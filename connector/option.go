@@ -1,0 +1,151 @@
+package connector
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Kind is the kind of value that an option takes.
+type Kind int
+
+// The kinds of options. A duration is a number of seconds, whole or not, as in
+// vLLM-Omni, or text such as "30s".
+const (
+	Flag Kind = iota
+	Text
+	Integer
+	Duration
+)
+
+// An Option is a setting that a type defines.
+type Option struct {
+	Key  string
+	Kind Kind
+	// Default is the value where the setting is left out: a bool, a string, an
+	// int64 or a time.Duration.
+	Default any
+	// Min and Max bound an integer; Max of 0 is no bound. For text, Choices are
+	// what it may be; none is anything.
+	Min, Max int64
+	Choices  []string
+	// Doc is one sentence for its users.
+	Doc string
+}
+
+// want says what the option takes.
+func (o Option) want() string {
+	switch o.Kind {
+	case Flag:
+		return "true or false"
+	case Text:
+		if len(o.Choices) > 0 {
+			return "one of " + strings.Join(o.Choices, ", ")
+		}
+		return "text"
+	case Integer:
+		if o.Max == 0 {
+			return fmt.Sprintf("a whole number of at least %d", o.Min)
+		}
+		return fmt.Sprintf("a whole number from %d to %d", o.Min, o.Max)
+	case Duration:
+	}
+	return `a number of seconds of at least 0, or text such as "30s"`
+}
+
+// Read returns a setting's value as the type of the option's default.
+func (o Option) Read(value any) (any, error) {
+	read := map[Kind]func(any) (any, bool){
+		Flag:     func(v any) (any, bool) { b, ok := v.(bool); return b, ok },
+		Text:     o.text,
+		Integer:  o.integer,
+		Duration: duration,
+	}[o.Kind]
+	if v, ok := read(value); ok {
+		return v, nil
+	}
+	return nil, fmt.Errorf("%w: %s must be %s, not %v", ErrSettings, o.Key, o.want(), value)
+}
+
+func (o Option) text(value any) (any, bool) {
+	s, ok := value.(string)
+	return s, ok && (len(o.Choices) == 0 || slices.Contains(o.Choices, s))
+}
+
+func (o Option) integer(value any) (any, bool) {
+	n, ok := whole(value)
+	return n, ok && n >= o.Min && (o.Max == 0 || n <= o.Max)
+}
+
+func whole(value any) (int64, bool) {
+	switch v := value.(type) {
+	case int:
+		return int64(v), true
+	case int64:
+		return v, true
+	case uint64:
+		return int64(v), v <= math.MaxInt64 //nolint:gosec // checked beside it
+	case float64: // JSON
+		return int64(v), v == math.Trunc(v) && math.Abs(v) < 1<<53
+	}
+	return 0, false
+}
+
+func duration(value any) (any, bool) {
+	if s, ok := value.(string); ok {
+		d, err := time.ParseDuration(s)
+		return d, err == nil && d >= 0
+	}
+	seconds, ok := value.(float64)
+	if n, isWhole := whole(value); isWhole {
+		seconds, ok = float64(n), true
+	}
+	const most = math.MaxInt64 / float64(time.Second)
+	return time.Duration(seconds * float64(time.Second)), ok && seconds >= 0 && seconds < most
+}
+
+// Settings are the values of all options of a type.
+type Settings struct {
+	values map[string]any
+}
+
+// Settings reads what a configuration says under extra. Keys that the type does
+// not define are left to the stages; a value of the wrong type is an
+// [ErrSettings] that names all of them.
+func (t Type) Settings(extra map[string]any) (Settings, error) {
+	s := Settings{values: make(map[string]any, len(t.Options))}
+	var errs []error
+	for _, o := range t.Options {
+		s.values[o.Key] = o.Default
+		if value := extra[o.Key]; value != nil {
+			read, err := o.Read(value)
+			errs = append(errs, err)
+			s.values[o.Key] = read
+		}
+	}
+	return s, errors.Join(errs...)
+}
+
+// Flag returns the value of an option of that kind.
+func (s Settings) Flag(key string) bool { return setting[bool](s, key) }
+
+// Text returns the value of an option of that kind.
+func (s Settings) Text(key string) string { return setting[string](s, key) }
+
+// Int returns the value of an option of that kind.
+func (s Settings) Int(key string) int64 { return setting[int64](s, key) }
+
+// Duration returns the value of an option of that kind.
+func (s Settings) Duration(key string) time.Duration { return setting[time.Duration](s, key) }
+
+func setting[T any](s Settings, key string) T {
+	v, ok := s.values[key].(T)
+	if !ok {
+		panic(fmt.Sprintf("connector: no option %q of type %T among %v", key, v, slices.Sorted(maps.Keys(s.values))))
+	}
+	return v
+}

@@ -1,0 +1,151 @@
+package ring_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/connectortest"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+var edge = connector.Edge{From: "a", To: "b"}
+
+func open(t *testing.T, opts ring.Options) *ring.Ring {
+	t.Helper()
+	if opts.Store.ArenaBytes == 0 {
+		opts.Store.ArenaBytes = 16 << 20
+	}
+	opts.Store.Memory = shmstore.Heap
+	r, err := ring.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if broken := r.Check(); len(broken) > 0 {
+			t.Errorf("the store: %v", broken)
+		}
+		if err := r.Close(); err != nil { // refused while anything is held
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func TestTransport(t *testing.T) {
+	for name, apart := range map[string]bool{"one end": false, "two ends": true} {
+		t.Run(name, func(t *testing.T) {
+			connectortest.Run(t, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) {
+				r := open(t, ring.Options{})
+				if end := r.End(); !apart {
+					return end, end
+				}
+				return r.End(), r.End()
+			}})
+		})
+	}
+}
+
+func put(end *ring.End, key string, size int) error {
+	_, err := end.Put(context.Background(), edge, key, size, func([]byte) error { return nil })
+	return err
+}
+
+// TestRoom: a put without room waits until something is released, and no longer
+// than its time.
+func TestRoom(t *testing.T) {
+	const size = 6 << 10
+	r := open(t, ring.Options{Store: shmstore.Options{ArenaBytes: 8 << 10, MaxObjectBytes: 7 << 10}, Timeout: time.Hour})
+	end := r.End()
+	defer end.Close()
+	if err := put(end, "first", size); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := end.Put(ctx, edge, "second", size, nil); !errors.Is(err, context.Canceled) || !errors.Is(err, shmstore.ErrFull) {
+		t.Errorf("a put without room and time: %v", err)
+	}
+	done := make(chan error)
+	go func() { done <- put(end, "second", size) }()
+	first, err := end.Get(t.Context(), edge, "first", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("a put without room returned %v", err)
+	default:
+	}
+	first.Release()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if err := put(end, "large", 9<<10); !errors.Is(err, connector.ErrTooLarge) {
+		t.Errorf("a put that never has room: %v", err)
+	}
+}
+
+func TestNoRoomInTime(t *testing.T) {
+	r := open(t, ring.Options{Store: shmstore.Options{ArenaBytes: 8 << 10, MaxObjectBytes: 7 << 10}, Timeout: time.Nanosecond})
+	end := r.End()
+	defer end.Close()
+	if err := put(end, "first", 6<<10); err != nil {
+		t.Fatal(err)
+	}
+	err := put(end, "second", 6<<10)
+	if !errors.Is(err, connector.ErrFull) || !strings.Contains(err.Error(), "1 objects") {
+		t.Errorf("no room in time: %v, want ErrFull and who holds it", err)
+	}
+}
+
+func TestFillPanics(t *testing.T) {
+	r := open(t, ring.Options{})
+	end := r.End()
+	defer end.Close()
+	defer func() {
+		if recover() == nil {
+			t.Error("the panic was swallowed")
+		}
+	}()
+	_, _ = end.Put(t.Context(), edge, "panics", 100, func([]byte) error { panic("fill") })
+}
+
+// TestSweep: what nobody comes for is released after the TTL, by name, and
+// what came later is not.
+func TestSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		const ttl = time.Minute
+		r := open(t, ring.Options{TTL: ttl, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		end := r.End()
+		defer end.Close()
+		if err := put(end, "early", 100); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(ttl / 2)
+		if err := put(end, "late", 100); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(ttl/2 + time.Second)
+		synctest.Wait()
+		if _, err := end.Get(t.Context(), edge, "early", nil); !errors.Is(err, connector.ErrNotFound) {
+			t.Errorf("after the TTL: %v, want ErrNotFound", err)
+		}
+		if !strings.Contains(log.String(), "early") || strings.Contains(log.String(), "late") {
+			t.Errorf("the log says %q", log.String())
+		}
+		late, err := end.Get(t.Context(), edge, "late", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		late.Release()
+	})
+}
