@@ -9,11 +9,19 @@ const (
 	IDRaw     ID = 1
 	IDMsgpack ID = 2
 	IDTensor  ID = 3
-
-	// FirstUserID is the first ID free for serializers from outside this
-	// package.
-	FirstUserID ID = 256
 )
+
+// The IDs of the serializers in packages below this one. A registry holds
+// them once the program registers them, under the names "omni", "kv" and
+// "proto".
+const (
+	IDOmni  ID = 4
+	IDKV    ID = 5
+	IDProto ID = 6
+)
+
+// FirstUserID is the first ID free for the serializers of programs.
+const FirstUserID ID = 256
 
 // Serializer encodes values into payloads and decodes them. Implementations
 // are safe for concurrent use.

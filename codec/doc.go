@@ -10,6 +10,8 @@
 //
 // A program adds its own with [Registry.Register], with IDs from
 // [FirstUserID] on. Both ends of a bus must agree on name, ID and meaning.
+// The IDs between are those of serializers in packages below this one, such
+// as [IDOmni], which a program registers in the same way.
 //
 // # Copies
 //

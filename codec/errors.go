@@ -12,7 +12,8 @@ var (
 	ErrUnknown = errors.New("unknown serializer")
 	// ErrDuplicate: the name or ID is taken by another serializer.
 	ErrDuplicate = errors.New("serializer already registered")
-	// ErrReserved: the name is empty, or the ID is below [FirstUserID].
+	// ErrReserved: the name is empty, or name or ID belong to another
+	// serializer of this repository. See [Registry.Register].
 	ErrReserved = errors.New("reserved for built-in serializers")
 
 	// ErrType: the serializer does not handle that Go type. See [TypeError].

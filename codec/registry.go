@@ -26,8 +26,13 @@ type registryTable struct {
 // emptyTable is the table of a registry without serializers.
 var emptyTable registryTable
 
-// builtins are the only serializers with an ID below FirstUserID.
+// builtins are what Default registers.
 var builtins = []Serializer{RawSerializer{}, MsgpackSerializer{}, TensorSerializer{}}
+
+// below are the serializers in packages below this one. They are known by
+// name and ID alone: this package cannot import them, and a program that does
+// not either is not to carry what they depend on.
+var below = map[string]ID{"omni": IDOmni, "kv": IDKV, "proto": IDProto}
 
 // Default returns a new registry that holds the built-in serializers. The
 // caller may register more; other registries do not see them.
@@ -42,12 +47,13 @@ func Default() *Registry {
 }
 
 // Register adds s. A name or ID that is taken is an [ErrDuplicate], even by
-// an equal serializer. An empty name, or an ID below [FirstUserID] for a
-// serializer from outside this package, is an [ErrReserved].
+// an equal serializer. An empty name, a name or an ID of the packages below
+// this one without the other, and any other ID below [FirstUserID] that is
+// not of a built-in serializer, are an [ErrReserved].
 func (r *Registry) Register(s Serializer) error {
 	name, id := s.Name(), s.ID()
-	if name == "" || (id < FirstUserID && !slices.Contains(builtins, s)) {
-		return fmt.Errorf("codec: register %q with ID %d: %w: give it a name and an ID of %d or more",
+	if !allowed(s, name, id) {
+		return fmt.Errorf("codec: register %q with ID %d: %w: give it a name of its own and an ID of %d or more",
 			name, id, ErrReserved, FirstUserID)
 	}
 	r.register.Lock()
@@ -69,6 +75,14 @@ func (r *Registry) Register(s Serializer) error {
 	next.byID[id], next.byName[name] = s, s
 	r.table.Store(next)
 	return nil
+}
+
+// allowed tells whether a serializer may have that name and that ID.
+func allowed(s Serializer, name string, id ID) bool {
+	if reserved, ok := below[name]; ok {
+		return id == reserved
+	}
+	return name != "" && (id >= FirstUserID || slices.Contains(builtins, s))
 }
 
 // ByID returns the serializer with that ID, or an [*UnknownError].

@@ -180,6 +180,11 @@ func TestRegister(t *testing.T) {
 		{"ID reserved", user{name: "new", id: 255}, codec.ErrReserved},
 		{"ID of a built-in", user{name: "new", id: 3}, codec.ErrReserved},
 		{"no name", user{name: "", id: 257}, codec.ErrReserved},
+		{"package below", user{name: "kv", id: codec.IDKV}, nil},
+		{"ID of a package below", user{name: "new", id: codec.IDKV}, codec.ErrReserved},
+		{"name of a package below", user{name: "kv", id: 257}, codec.ErrReserved},
+		{"name of one, ID of another", user{name: "kv", id: codec.IDProto}, codec.ErrReserved},
+		{"name of a package below, ID of a built-in", user{name: "kv", id: codec.IDRaw}, codec.ErrReserved},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -202,6 +207,24 @@ func TestRegister(t *testing.T) {
 				t.Errorf("ByID = %v, %v", got, err)
 			}
 		})
+	}
+}
+
+// TestIDs keeps the numbers that processes of different versions exchange.
+func TestIDs(t *testing.T) {
+	var r codec.Registry
+	for name, id := range map[string]codec.ID{"omni": 4, "kv": 5, "proto": 6} {
+		if err := r.Register(user{name: name, id: id}); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"omni", "kv", "proto"}, r.Names()); diff != "" {
+		t.Error(diff)
+	}
+	for want, id := range map[codec.ID]codec.ID{4: codec.IDOmni, 5: codec.IDKV, 6: codec.IDProto} {
+		if id != want {
+			t.Errorf("ID %d, want %d", id, want)
+		}
 	}
 }
 
