@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -27,15 +28,42 @@ func init() {
 	}
 }
 
-// TestDataOutlivesTheHost: processes that finish without the host handle all
-// that is on its way between them.
-func TestDataOutlivesTheHost(t *testing.T) {
+// hostAlone starts a host of the stages a and b that can be killed.
+func hostAlone(t *testing.T) (*hosted, *exec.Cmd) {
+	t.Helper()
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	host := h.childAs(t, "host a and b", "")
 	await(func() bool { // it listens
 		n, err := bus.Join(t.Context(), "first", bus.JoinOptions{Socket: h.path})
 		return err == nil && n.Close(t.Context()) == nil
 	})
+	return h, host
+}
+
+// streamAlone serves both stages where they finish without the host, and
+// submits a request of one input.
+func (h *hosted) streamAlone(t *testing.T, a, b bus.StageSpec) *bus.Request {
+	t.Helper()
+	for _, spec := range []bus.StageSpec{a, b} {
+		n := h.join(t, bus.JoinOptions{FinishWithoutHost: true})
+		go func() { _ = n.Serve(context.Background(), spec) }() // ends with the host
+	}
+	n := h.join(t, bus.JoinOptions{})
+	r, err := n.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	if err := r.Input(t.Context()).EmitBytes(block(0, 8), bus.Last()); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestDataOutlivesTheHost: processes that finish without the host handle all
+// that is on its way between them.
+func TestDataOutlivesTheHost(t *testing.T) {
+	h, host := hostAlone(t)
 	// One by one first, so that the rest goes past the host.
 	const outputs = slowly + 50
 	emitted, ended := make(chan error, 1), make(chan struct{})
@@ -55,19 +83,7 @@ func TestDataOutlivesTheHost(t *testing.T) {
 		emitted <- nil
 		return nil
 	}}
-	for _, spec := range []bus.StageSpec{a, b} {
-		n := h.join(t, bus.JoinOptions{FinishWithoutHost: true})
-		go func() { _ = n.Serve(context.Background(), spec) }() // ends with the host
-	}
-	n := h.join(t, bus.JoinOptions{})
-	r, err := n.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if err := r.Input(t.Context()).EmitBytes(block(0, 8), bus.Last()); err != nil {
-		t.Fatal(err)
-	}
+	r := h.streamAlone(t, a, b)
 	for range slowly {
 		mustFinish(t, <-kept)
 		next <- struct{}{}
@@ -101,12 +117,7 @@ func TestGapWithoutTheHost(t *testing.T) {
 }
 
 func testGapWithoutTheHost(t *testing.T) {
-	h := &hosted{path: t.TempDir() + "/bus.sock"}
-	host := h.childAs(t, "host a and b", "")
-	await(func() bool { // it listens
-		n, err := bus.Join(t.Context(), "first", bus.JoinOptions{Socket: h.path})
-		return err == nil && n.Close(t.Context()) == nil
-	})
+	h, host := hostAlone(t)
 	begun, over := make(chan struct{}), make(chan struct{})
 	var task context.Context // of b, once that has begun
 	b := bus.StageSpec{
@@ -132,19 +143,7 @@ func testGapWithoutTheHost(t *testing.T) {
 		}
 		return nil
 	}}
-	for _, spec := range []bus.StageSpec{a, b} {
-		n := h.join(t, bus.JoinOptions{FinishWithoutHost: true})
-		go func() { _ = n.Serve(context.Background(), spec) }() // ends with the host
-	}
-	n := h.join(t, bus.JoinOptions{})
-	r, err := n.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if err := r.Input(t.Context()).EmitBytes(block(0, 8), bus.Last()); err != nil {
-		t.Fatal(err)
-	}
+	h.streamAlone(t, a, b)
 	<-begun
 	select {
 	case <-over: // all has come
