@@ -100,14 +100,22 @@ func (a *attached) served(t *testing.T, h *hand) (*Request, *nodeTask) {
 // outFlow is the node's side of what a task emits.
 func (t *nodeTask) outFlow() *flow { return t.req.flow(t.stage.bus.graph.results[0]) }
 
+// between is a node that gets the inputs of a task from the hand, and emits 4 KiB
+// to it for each.
+func between(t *testing.T, window int) (*attached, *hand, *Request, *nodeTask) {
+	t.Helper()
+	a := attach(t, window, func(t *Task, _ *Delivery) error { return t.EmitBytes(make([]byte, 4096)) })
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	a.direct(t, h.node, task)
+	return a, h, r, task
+}
+
 // TestCreditOfAKeptPayload: a delivery that was handled gives its place in the
 // window back, and its payload when that is released.
 func TestCreditOfAKeptPayload(t *testing.T) {
-	a := attach(t, 2, func(t *Task, _ *Delivery) error { return t.EmitBytes(make([]byte, 4096)) })
-	h := a.meetHand(t)
-	h.listen()
-	_, task := a.served(t, h)
-	a.direct(t, h.node, task)
+	_, h, _, task := between(t, 2)
 	h.say(small(task.id, 1, 1))
 	var d *wire.Deliver
 	for d == nil {
@@ -138,11 +146,7 @@ func TestCreditOfAKeptPayload(t *testing.T) {
 // dead, but for what it has passed on, which comes back when the host says that
 // nobody reads it.
 func TestWhatADeadPeerHad(t *testing.T) {
-	a := attach(t, 8, func(t *Task, _ *Delivery) error { return t.EmitBytes(make([]byte, 4096)) })
-	h := a.meetHand(t)
-	h.listen()
-	r, task := a.served(t, h)
-	a.direct(t, h.node, task)
+	a, h, r, task := between(t, 8)
 	var ids []uint32
 	for seq := range uint32(4) {
 		h.say(small(task.id, seq+1, uint64(seq+1)))
@@ -175,11 +179,7 @@ func TestWhatADeadPeerHad(t *testing.T) {
 
 // TestWhatALivingPeerHas: a peer that hangs up may still be reading.
 func TestWhatALivingPeerHas(t *testing.T) {
-	a := attach(t, 8, func(t *Task, _ *Delivery) error { return t.EmitBytes(make([]byte, 4096)) })
-	h := a.meetHand(t)
-	h.listen()
-	r, task := a.served(t, h)
-	a.direct(t, h.node, task)
+	_, h, r, task := between(t, 8)
 	h.say(small(task.id, 1, 1))
 	for h.heard().Kind() != wire.KindDeliver {
 	}
