@@ -9,6 +9,19 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
+// visit has a caller come, stream through the bus, and go.
+func (h *hosted) visit(t *testing.T) {
+	t.Helper()
+	n, err := bus.Join(t.Context(), "caller", bus.JoinOptions{Socket: h.path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamBlocks(t, n, 50, 5000)
+	if err := n.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestForwarderOutlivesCallers: a process that passes on what it gets offers the
 // host the memory of each of its callers. Those come and go, and it stays.
 func TestForwarderOutlivesCallers(t *testing.T) {
@@ -17,14 +30,7 @@ func TestForwarderOutlivesCallers(t *testing.T) {
 	h := listen(t, p, bus.Options{})
 	_, served := h.serve(t, forwarding("f"))
 	for caller := range 80 {
-		n, err := bus.Join(t.Context(), "caller", bus.JoinOptions{Socket: h.path})
-		if err != nil {
-			t.Fatal(err)
-		}
-		streamBlocks(t, n, 50, 5000)
-		if err := n.Close(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		h.visit(t)
 		select {
 		case err := <-served:
 			t.Fatalf("after %d callers the process that forwards was gone: %v", caller+1, err)
@@ -46,14 +52,7 @@ func TestForwardedMemoryIsForgotten(t *testing.T) {
 	}
 	var before int
 	for caller := range 20 {
-		n, err := bus.Join(t.Context(), "caller", bus.JoinOptions{Socket: h.path})
-		if err != nil {
-			t.Fatal(err)
-		}
-		streamBlocks(t, n, 50, 5000)
-		if err := n.Close(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		h.visit(t)
 		if caller == 1 {
 			await(func() bool { return len(h.server.Processes()) == 2 })
 			before = mapped()
