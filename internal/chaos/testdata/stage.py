@@ -1,25 +1,12 @@
 """Stages a and b in Python: they make the payload of the next level."""
 
 import os
-import signal
 
+from faultpoint import hit
 from omnibus import Delivery, Task, run, stage
 from payload import A, B, INPUT, payload, verify
 
 SMALL = 512  # what travels in messages
-
-_point, _, _at = os.environ.get("OMNIBUS_FAULTPOINT", "").partition(":")
-_left = int(_at or 1)
-
-
-def hit(name: str) -> None:
-    """As package faultpoint does."""
-    global _left
-    if name == _point:
-        _left -= 1
-        if _left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
 
 _level, _next = (INPUT, A) if os.environ.get("OMNIBUS_STAGE") == "a" else (A, B)
 
