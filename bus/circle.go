@@ -66,7 +66,7 @@ func (c *circle) introduce(a, b *session) bool {
 	a.queue(&m, ends[0], b.proc.FD())
 	m.Peer, m.PID, m.Name, m.Side = a.node, uint32(a.proc.PID()), a.name, 1
 	b.queue(&m, ends[1], a.proc.FD())
-	closeAll(ends[:]) // they have their own
+	peer.CloseAll(ends[:]) // they have their own
 	return true
 }
 

@@ -63,7 +63,7 @@ func (a *acquainted) cleared() (nodes []uint32) {
 	a.queue(&wire.Drain{}) // behind all of it
 	for {
 		h, body, fds, err := a.in.Next()
-		closeAll(fds)
+		peer.CloseAll(fds)
 		if err != nil {
 			a.t.Fatal(err)
 		}
@@ -187,7 +187,7 @@ func TestIntroducedOnce(t *testing.T) {
 	for a, introductions := range want {
 		for _, w := range introductions {
 			h, body, fds, err := a.in.Next()
-			closeAll(fds)
+			peer.CloseAll(fds)
 			var m wire.Introduce
 			if err == nil {
 				err = wire.Decode(body, wire.Version, &m)
@@ -204,7 +204,7 @@ func TestIntroducedOnce(t *testing.T) {
 		}
 		a.queue(&wire.Drain{})
 		if h, _, fds, err := a.in.Next(); err != nil || h.Kind != wire.KindDrain {
-			closeAll(fds)
+			peer.CloseAll(fds)
 			t.Errorf("node %d was told %v, too: %v", a.node, h.Kind, err)
 		}
 	}

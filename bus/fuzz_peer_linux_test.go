@@ -62,7 +62,7 @@ func meetRaw(conn *peer.Conn, id uint64) (_ *rawPeer, err error) {
 	defer in.Close()
 	h, _, fds, err := in.Next()
 	if err != nil || h.Kind != wire.KindMeet {
-		closeAll(fds)
+		peer.CloseAll(fds)
 		return nil, errors.Join(err, wire.ErrProtocol)
 	}
 	for _, fd := range fds[1:] {

@@ -87,7 +87,7 @@ func (l *link) introduce(bus, name string) error {
 		return err
 	}
 	h, body, fds, err := l.in.Next()
-	closeAll(fds)
+	peer.CloseAll(fds)
 	if err != nil {
 		return fmt.Errorf("the host hung up before it answered: %w", err)
 	}
@@ -186,7 +186,7 @@ func (l *link) read() error {
 		}
 		m, err := wire.Parse(h, body, l.welcome.Version)
 		if err != nil {
-			closeAll(fds)
+			peer.CloseAll(fds)
 			return err
 		}
 		if err := l.handle(m, fds); err != nil {
@@ -203,7 +203,7 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	case *wire.Introduce:
 		return l.meet(m, fds)
 	}
-	closeAll(fds)
+	peer.CloseAll(fds)
 	switch m := m.(type) {
 	case *wire.Deliver:
 		return l.deliver(m)

@@ -48,7 +48,7 @@ type pair struct {
 func (l *link) meet(m *wire.Introduce, fds []int) error {
 	conn, err := peer.Open(fds[0])
 	if err != nil {
-		closeAll(fds[1:])
+		peer.CloseAll(fds[1:])
 		return err
 	}
 	proc, err := peer.Adopt(fds[1], int(m.PID))

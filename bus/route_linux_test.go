@@ -75,7 +75,7 @@ func (r *routed) toHost() (kinds []wire.Kind, ends []wire.Streamed) {
 	r.link.queue(&wire.Leave{}) // behind all of it
 	for {
 		h, body, fds, err := r.host.Next()
-		closeAll(fds)
+		peer.CloseAll(fds)
 		if err != nil {
 			r.t.Fatal(err)
 		}

@@ -197,7 +197,7 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 
 func receiveHello(in *peer.Receiver) (*wire.Hello, error) {
 	h, body, fds, err := in.Next()
-	closeAll(fds)
+	peer.CloseAll(fds)
 	if err != nil {
 		return nil, err
 	}

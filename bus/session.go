@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -200,7 +199,7 @@ func (s *session) read(in *peer.Receiver) error {
 		if err == nil {
 			var m wire.Message
 			if m, err = wire.Parse(h, body, s.version); err != nil {
-				closeAll(fds)
+				peer.CloseAll(fds)
 			} else {
 				err = s.handle(m, fds)
 			}
@@ -221,13 +220,6 @@ func (s *session) read(in *peer.Receiver) error {
 
 var errBye = errors.New("it left")
 
-// closeAll closes descriptors that came from a peer.
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		_ = os.NewFile(uintptr(fd), "received").Close()
-	}
-}
-
 // refuse tells a client what it did wrong.
 func (s *session) refuse(err error) {
 	s.queue(&wire.Refuse{Code: wire.CodeProtocol, Text: err.Error()})
@@ -240,7 +232,7 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	if offer, ok := m.(*wire.Offer); ok {
 		return s.offer(offer, fds)
 	}
-	closeAll(fds)
+	peer.CloseAll(fds)
 	switch m := m.(type) {
 	case *wire.Serve:
 		return s.serve(m)

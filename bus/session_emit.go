@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -72,7 +73,7 @@ func (s *session) offer(m *wire.Offer, fds []int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.offered[m.Segment] != nil || len(s.offered) >= maxOffered || m.Bytes > maxArenaBytes {
-		closeAll(fds)
+		peer.CloseAll(fds)
 		return fmt.Errorf("%w: segment %d of %d bytes was offered before, or is one of more than %d", wire.ErrProtocol, m.Segment, m.Bytes, maxOffered)
 	}
 	mem, err := shmstore.OpenSegment("offer", fds[0], int64(m.Bytes))

@@ -173,7 +173,7 @@ func (d *Duplex) admit(id uint64, sizeBytes int64) error {
 		}
 	}
 	if err != nil {
-		closeAll(fds)
+		peer.CloseAll(fds)
 		return err
 	}
 	return d.its.open(fds, sizeBytes)
@@ -182,11 +182,11 @@ func (d *Duplex) admit(id uint64, sizeBytes int64) error {
 // open makes a half of the descriptors that the peer sent. It owns them.
 func (h *half) open(fds []int, sizeBytes int64) (err error) {
 	if h.frames, err = lane.OpenEvent(fds[1]); err != nil {
-		closeAll([]int{fds[0], fds[2]})
+		peer.CloseAll([]int{fds[0], fds[2]})
 		return err
 	}
 	if h.room, err = lane.OpenEvent(fds[2]); err != nil {
-		closeAll(fds[:1])
+		peer.CloseAll(fds[:1])
 		return err
 	}
 	h.segment, err = shmstore.OpenSegment("lane", fds[0], sizeBytes)
@@ -234,7 +234,7 @@ func (d *Duplex) listen(h Handler) error {
 		}
 		m, err := wire.Parse(head, body, d.version)
 		if err != nil {
-			closeAll(fds)
+			peer.CloseAll(fds)
 			return err
 		}
 		switch m := m.(type) {
@@ -249,7 +249,7 @@ func (d *Duplex) listen(h Handler) error {
 		case *wire.Forget:
 			h.Forget(m.Segment)
 		default:
-			closeAll(fds)
+			peer.CloseAll(fds)
 			return fmt.Errorf("%w: %v on the socket of a lane", wire.ErrProtocol, m.Kind())
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -111,11 +110,4 @@ func (d *Duplex) Backlog() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.backlog)
-}
-
-// closeAll closes descriptors that came from a peer.
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		_ = os.NewFile(uintptr(fd), "received").Close()
-	}
 }

@@ -200,7 +200,7 @@ func (c *Conn) receive(buf []byte) (int, []int, error) {
 		err = protocolError("control message: %v", rightsErr)
 	}
 	if err != nil {
-		closeAll(fds)
+		CloseAll(fds)
 		return 0, nil, err
 	}
 	return n, fds, nil
@@ -237,7 +237,7 @@ func duplicate(fds []int) ([]int, error) {
 	for _, fd := range fds {
 		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
-			closeAll(own)
+			CloseAll(own)
 			return nil, fmt.Errorf("duplicate descriptor %d to send it later: %w", fd, err)
 		}
 		own = append(own, dup)
@@ -245,7 +245,8 @@ func duplicate(fds []int) ([]int, error) {
 	return own, nil
 }
 
-func closeAll(fds []int) {
+// CloseAll closes descriptors that came with a packet, or were to go with one.
+func CloseAll(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}

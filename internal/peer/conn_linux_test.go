@@ -77,7 +77,7 @@ func TestPackets(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer closeAll(fds)
+				defer CloseAll(fds)
 				if !bytes.Equal(buf[:n], tt.packet) || len(fds) != tt.fds {
 					t.Errorf("received %d bytes and %d descriptors, want %d and %d", n, len(fds), len(tt.packet), tt.fds)
 				}

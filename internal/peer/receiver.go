@@ -62,6 +62,6 @@ func (r *Receiver) take(h wire.Header, last bool) ([]int, error) {
 // Close closes the descriptors that have come and that Next has not returned.
 // The connection stays open.
 func (r *Receiver) Close() {
-	closeAll(r.fds)
+	CloseAll(r.fds)
 	r.rest, r.fds = nil, nil
 }

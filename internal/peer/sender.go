@@ -103,7 +103,7 @@ func (s *Sender) enqueue(m wire.Message, fds []int) error {
 		err = ErrBacklog
 	}
 	if err != nil {
-		closeAll(own)
+		CloseAll(own)
 		if before == 0 { // not in the queue
 			p.recycle()
 		}
@@ -228,7 +228,7 @@ func (s *Sender) setBlocked(since time.Time) {
 // discard forgets a packet that has been in the queue, and whose descriptors
 // are therefore the Sender's. s.mu is held.
 func (s *Sender) discard(p *packet) {
-	closeAll(p.fds)
+	CloseAll(p.fds)
 	s.forget(p)
 }
 

@@ -56,7 +56,7 @@ func readAll(t *testing.T, conn *Conn, each func(h wire.Header, body []byte, fds
 			return
 		}
 		each(h, body, fds)
-		closeAll(fds)
+		CloseAll(fds)
 	}
 }
 
@@ -336,7 +336,7 @@ func TestSenderPostpones(t *testing.T) {
 			if err != nil || h.Kind != want {
 				t.Fatalf("received %v, %v; want %v", h.Kind, err, want)
 			}
-			closeAll(fds)
+			CloseAll(fds)
 		}
 		if err := s.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -493,7 +493,7 @@ func TestPacker(t *testing.T) {
 		if err != nil || n != wantBytes || len(fds) != wantFDs {
 			t.Errorf("received %d bytes and %d descriptors, %v; want %d and %d", n, len(fds), err, wantBytes, wantFDs)
 		}
-		closeAll(fds)
+		CloseAll(fds)
 	}
 	segment := &wire.Segment{Segment: 1}
 	size := messageSizeWith(t, segment, 1)
@@ -573,7 +573,7 @@ func TestReceiverRefuses(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					closeAll(fds)
+					CloseAll(fds)
 				}
 				if h, _, fds, err := r.Next(); !errors.Is(err, wire.ErrProtocol) || fds != nil {
 					t.Errorf("Next = %+v, %v, %v; want ErrProtocol", h, fds, err)
