@@ -40,7 +40,7 @@ func (f *fed) number() uint32 {
 	return f.id
 }
 
-// fail tells whoever sent d why could not be handled, before the host hears that
+// fail tells whoever sent d why it could not be handled, before the host hears that
 // the task has failed: it then knows where. The payload stays until d is finished.
 func (f *fed) fail(d *Delivery, err error) {
 	if f != nil && !f.done {

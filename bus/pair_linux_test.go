@@ -30,7 +30,7 @@ func (a *attached) submitted(t *testing.T, h *hand) (*Request, *upstream) {
 	return r, up
 }
 
-// overSaid reports whether the host has said that the request is over.
+// isOver reports whether the host has said that the request is over.
 func (up *upstream) isOver() bool {
 	up.mu.Lock()
 	defer up.mu.Unlock()
