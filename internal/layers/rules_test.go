@@ -65,6 +65,11 @@ var layers = []layer{
 		reason: "the suite asks no transport for more than the contract says",
 	},
 	{
+		part:   "connector/flow",
+		may:    []string{"connector"},
+		reason: "handing over works the same through every transport: it asks the registry for them",
+	},
+	{
 		part:   "connector/segment",
 		may:    []string{"connector", "internal"},
 		reason: "it is another program's format: it shares names in a file system and nothing of this project",

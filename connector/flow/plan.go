@@ -1,0 +1,128 @@
+package flow
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+// ErrPlan reports a plan that makes no sense.
+var ErrPlan = errors.New("flow: bad plan")
+
+// A Use is an edge and the connector that its values travel through.
+type Use struct {
+	Edge connector.Edge
+	// Name tells definitions apart: edges whose connectors have one name share
+	// it. An edge whose name is empty has a connector of its own.
+	Name string
+	// Type and Extra define the connector.
+	Type  string
+	Extra map[string]any
+}
+
+// id is what uses of one connector have in common.
+func (u Use) id() string {
+	if u.Name == "" {
+		return "\x00" + u.Edge.String() // no name has that byte
+	}
+	return u.Name
+}
+
+func (u Use) String() string {
+	if u.Name == "" {
+		return fmt.Sprintf("%s by %s", u.Edge, u.Type)
+	}
+	return fmt.Sprintf("%s by %s (%s)", u.Edge, u.Name, u.Type)
+}
+
+// A Plan is the edges of a pipeline.
+type Plan []Use
+
+// Check finds what is wrong with a plan: edges that stand twice, that lead from a
+// stage to itself, or that define one name in two ways, and types that the
+// registry does not know or whose settings are wrong. It reports all of it.
+func (p Plan) Check(types *connector.Registry) error {
+	var errs []error
+	edges := make(map[connector.Edge]bool)
+	defined := make(map[string]Use)
+	for _, u := range p {
+		switch first, again := defined[u.id()]; {
+		case u.Edge.From == u.Edge.To:
+			errs = append(errs, fmt.Errorf("%w: %s leads from a stage to itself", ErrPlan, u))
+		case edges[u.Edge]:
+			errs = append(errs, fmt.Errorf("%w: the edge %s stands twice", ErrPlan, u.Edge))
+		case again && (first.Type != u.Type || !reflect.DeepEqual(first.Extra, u.Extra)):
+			errs = append(errs, fmt.Errorf("%w: %q is defined differently for %s and %s", ErrPlan, u.Name, first.Edge, u.Edge))
+		case !again:
+			errs = append(errs, u.check(types))
+		}
+		edges[u.Edge] = true
+		defined[u.id()] = u
+	}
+	return errors.Join(errs...)
+}
+
+func (u Use) check(types *connector.Registry) error {
+	t, err := types.Type(u.Type)
+	if err == nil {
+		_, err = t.Settings(u.Extra)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrPlan, u, err)
+	}
+	return nil
+}
+
+// Role says what a stage does on an edge.
+type Role int
+
+// The roles. A connector that a stage has on both sides has both.
+const (
+	Sender Role = 1 << iota
+	Receiver
+)
+
+func (r Role) String() string {
+	return [...]string{"none", "sender", "receiver", "sender and receiver"}[r&(Sender|Receiver)]
+}
+
+// A Need is a connector that a stage must open.
+type Need struct {
+	Use
+	Role  Role
+	Edges []connector.Edge // on which it is used, in the plan's order
+}
+
+// Needs returns the connectors that a stage must open, each once, in the order
+// of the plan.
+func (p Plan) Needs(stage string) []Need {
+	var needs []Need
+	at := make(map[string]int)
+	for _, u := range p {
+		role := u.role(stage)
+		if role == 0 {
+			continue
+		}
+		i, ok := at[u.id()]
+		if !ok {
+			i = len(needs)
+			at[u.id()] = i
+			needs = append(needs, Need{Use: u})
+		}
+		needs[i].Role |= role
+		needs[i].Edges = append(needs[i].Edges, u.Edge)
+	}
+	return needs
+}
+
+func (u Use) role(stage string) (role Role) {
+	if u.Edge.From == stage {
+		role |= Sender
+	}
+	if u.Edge.To == stage {
+		role |= Receiver
+	}
+	return role
+}

@@ -1,0 +1,143 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+// ErrEdge reports a transfer on an edge that the stage's plan does not have.
+var ErrEdge = errors.New("flow: no such edge")
+
+// A MissingError says whose value is not where its notification says. It wraps
+// what the connector found.
+type MissingError struct {
+	Request string
+	Edge    connector.Edge
+	Err     error
+}
+
+// Error implements error.
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("request %q cannot go on at stage %q: its value from stage %q is not there: %v", e.Request, e.Edge.To, e.Edge.From, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *MissingError) Unwrap() error { return e.Err }
+
+// A Transfer is the measure of one half of a transfer.
+type Transfer struct {
+	Bytes int           // of the encoded value
+	Took  time.Duration // for encoding and putting it, or for getting it
+	// InFlight is the time from the end of Send to the start of Receive, by the
+	// clocks of both machines. Receive alone knows it.
+	InFlight time.Duration
+}
+
+// A Stage has the connectors of one stage open.
+type Stage struct {
+	id     string
+	byEdge map[connector.Edge]*connector.Connector
+	open   []*connector.Connector
+}
+
+// Open opens the connectors of a stage. The options' Extra are those of the plan.
+func (p Plan) Open(ctx context.Context, types *connector.Registry, stage string, opts connector.Options) (*Stage, error) {
+	if err := p.Check(types); err != nil {
+		return nil, err
+	}
+	s := &Stage{id: stage, byEdge: make(map[connector.Edge]*connector.Connector)}
+	for _, need := range p.Needs(stage) {
+		opts.Extra = need.Extra
+		c, err := types.Open(ctx, need.Type, opts)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("stage %q as %s on %s: %w", stage, need.Role, need.Use, err), s.Close())
+		}
+		s.open = append(s.open, c)
+		for _, edge := range need.Edges {
+			s.byEdge[edge] = c
+		}
+	}
+	return s, nil
+}
+
+// Connector returns the connector of an edge.
+func (s *Stage) Connector(edge connector.Edge) (*connector.Connector, error) {
+	if c, ok := s.byEdge[edge]; ok {
+		return c, nil
+	}
+	return nil, fmt.Errorf("%w: stage %q has no part in %s", ErrEdge, s.id, edge)
+}
+
+// Send puts a value for the next stage, under the request's id, and returns
+// what to tell that stage.
+func (s *Stage) Send(ctx context.Context, to, request string, samplingParams, value any) (Notification, Transfer, error) {
+	edge := connector.Edge{From: s.id, To: to}
+	c, err := s.Connector(edge)
+	if err != nil {
+		return Notification{}, Transfer{}, err
+	}
+	begun := time.Now()
+	size, meta, err := c.Put(ctx, edge, request, value)
+	if err != nil {
+		return Notification{}, Transfer{}, err
+	}
+	sent := time.Now()
+	return Notification{
+		Type:           generate,
+		RequestID:      request,
+		SamplingParams: samplingParams,
+		FromConnector:  true,
+		FromStage:      edge.From,
+		ToStage:        edge.To,
+		SentTS:         unixSeconds(sent),
+		Metadata:       meta,
+	}, Transfer{Bytes: size, Took: sent.Sub(begun)}, nil
+}
+
+// Receive gets the value that a notification is about. One that is not there is
+// a [MissingError].
+func (s *Stage) Receive(ctx context.Context, n Notification) (*connector.Value, Transfer, error) {
+	edge := n.edge()
+	if edge.To != s.id || !n.FromConnector {
+		return nil, Transfer{}, fmt.Errorf("%w: stage %q was told of a value for %s", ErrEdge, s.id, edge)
+	}
+	c, err := s.Connector(edge)
+	if err != nil {
+		return nil, Transfer{}, err
+	}
+	begun := time.Now()
+	v, err := c.Get(ctx, edge, n.RequestID, n.Metadata)
+	if errors.Is(err, connector.ErrNotFound) {
+		err = &MissingError{Request: n.RequestID, Edge: edge, Err: err}
+	}
+	if err != nil {
+		return nil, Transfer{}, err
+	}
+	t := Transfer{Bytes: v.Size(), Took: time.Since(begun)}
+	if n.SentTS > 0 {
+		t.InFlight = max(0, begun.Sub(time.UnixMicro(int64(n.SentTS*1e6))))
+	}
+	return v, t, nil
+}
+
+// Cleanup reclaims what this stage sent for a request and nobody received.
+func (s *Stage) Cleanup(ctx context.Context, request string) error {
+	var errs []error
+	for _, c := range s.open {
+		errs = append(errs, c.Cleanup(ctx, request))
+	}
+	return errors.Join(errs...)
+}
+
+// Close closes the connectors.
+func (s *Stage) Close() error {
+	var errs []error
+	for _, c := range s.open {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
