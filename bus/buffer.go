@@ -232,11 +232,15 @@ func (b *Buffer) admitTo(f *flow) error {
 
 func (b *Buffer) giveCredit() {
 	for _, ed := range b.edges {
-		if !ed.queues() {
-			b.e.out.req.flow(ed).give(oneDelivery | uint64(b.price))
-		}
+		b.giveCreditOf(ed)
 	}
 	b.edges = nil
+}
+
+func (b *Buffer) giveCreditOf(ed *edge) {
+	if !ed.queues() {
+		b.e.out.req.flow(ed).give(oneDelivery | uint64(b.price))
+	}
 }
 
 // send makes a delivery for each edge and hands it on.
@@ -269,6 +273,13 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 			d.Inline, d.Codec, d.foreign = inline, uint32(b.codec), b.lent
 		}
 		d.cost, d.cause, d.put = b.price, b.e.cause, b.em.put
+		if ed.spec.Connector != nil {
+			if err := f.carry(d); err != nil {
+				d.recycle()
+				b.giveCreditOf(ed)
+				return b.refuse(i+1, h, o.emissionError(ed, f.seq, b.em.key, err))
+			}
+		}
 		if b.em.copies {
 			f.sent.copies++
 		}

@@ -356,6 +356,7 @@ func (b *Bus) stop(ctx context.Context) error {
 		errors.Join(broken...),
 		b.writer.Close(ctx),
 		b.system.Close(ctx),
+		b.closeConnectors(),
 		b.store.Close(),
 	)
 }

@@ -35,6 +35,7 @@ type Delivery struct {
 	credit  uint64   // what finishing gives back to the flow
 	parked  int64    // bytes charged to the join account
 	foreign *foreign // where Inline lies, when it is neither in d nor on the heap
+	carried *carried // what travels by a connector, until it is opened
 	fed     *fed     // whom to tell that it is finished, when it came from another process; nil: nobody
 	put     *put     // what brought it, when a node sent it; nil: nothing to be told
 	cause   uint32   // the fed delivery whose handling sent it, for a node
@@ -58,7 +59,15 @@ func (d *Delivery) Bytes() []byte {
 }
 
 // Bare reports whether the delivery carries no payload and only ends its stream.
-func (d *Delivery) Bare() bool { return d.Inline == nil && d.Handle.IsZero() }
+func (d *Delivery) Bare() bool { return d.Inline == nil && d.Handle.IsZero() && d.carried == nil }
+
+// size is that of the payload, wherever it is.
+func (d *Delivery) size() int {
+	if d.carried != nil {
+		return d.carried.size
+	}
+	return len(d.Inline) + int(d.Handle.Size) //nolint:gosec // bounded by the store
+}
 
 // PayloadCodec is how the payload is encoded.
 func (d *Delivery) PayloadCodec() codec.ID {
@@ -159,10 +168,13 @@ func (k *Kept) Delivery() *Delivery { return k.d }
 // call returns ErrFinished.
 func (k *Kept) Finish(err error) error { return k.d.Finish(err) }
 
-// open takes the lease on the payload.
+// open takes the lease on the payload, or gets it from the edge's connector.
 func (d *Delivery) open() error {
 	if d.sentAt != 0 {
 		d.flow.edge.latency.record(d.flow.req.bus.now() - time.Duration(d.sentAt))
+	}
+	if d.carried != nil {
+		return d.unpack()
 	}
 	if d.opened || d.Handle.IsZero() {
 		return nil
@@ -220,6 +232,8 @@ func (d *Delivery) giveBack() {
 
 func (d *Delivery) releasePayload() {
 	switch {
+	case d.carried != nil:
+		d.carried.forget()
 	case d.foreign != nil:
 		d.foreign.release()
 	case d.Handle.IsZero():

@@ -124,6 +124,8 @@ func (g *graph) connect(spec Edge) error {
 		return bad("unknown policy %d", spec.Policy)
 	case spec.From == "" && spec.Policy == DropOldest:
 		return bad("inputs cannot be dropped: the caller would not learn of it")
+	case spec.Connector != nil && (spec.From == "" || spec.To == ""):
+		return bad("a connector carries payloads between two stages, not from or to the caller")
 	}
 	e := &edge{name: name, spec: spec, index: len(g.edges), from: g.byName[spec.From], to: g.byName[spec.To]}
 	g.edges = append(g.edges, e)

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/connector"
+
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -206,6 +208,12 @@ type Edge struct {
 	// the largest payload. Default: an equal share of the store.
 	WindowBytes int64
 	Policy      Policy
+	// Connector, if it is set, carries the payloads of this edge: each is put
+	// when it is sent, and got when it is handled, in the process of the bus.
+	// Without one they stay in the store, and are read where they were
+	// written. The bus closes it. It is for edges between two stages; edges may
+	// share one.
+	Connector *connector.Connector
 	// Fault, for tests, loses, doubles or swaps deliveries on this edge. The
 	// end of a stream is left alone: behind it nothing comes that could show
 	// what happened to it.

@@ -61,7 +61,7 @@ func (o *outlet) sendSmall(p []byte, c codec.ID, em emission) bool {
 	ed := o.edges[0]
 	f := o.req.flow(ed)
 	price := o.req.bus.price(len(p))
-	if ed.queues() || o.req.over() || !f.enter(price) {
+	if ed.queues() || ed.spec.Connector != nil || o.req.over() || !f.enter(price) {
 		return false
 	}
 	o.mu.Lock()
@@ -102,8 +102,8 @@ func (f *flow) send(d *Delivery, em emission) {
 	}
 	f.ended = em.last
 	f.sent.deliveries++
-	f.sent.bytes += int64(len(d.Inline)) + int64(d.Handle.Size)
-	if d.Handle.IsZero() && d.foreign == nil && len(d.Inline) <= f.req.bus.opts.InlineBytes {
+	f.sent.bytes += int64(d.size())
+	if d.Handle.IsZero() && d.foreign == nil && d.carried == nil && len(d.Inline) <= f.req.bus.opts.InlineBytes {
 		f.sent.inline++
 	}
 	f.launch(d)

@@ -3,6 +3,7 @@ package bus
 import (
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -47,6 +48,9 @@ type EdgeStats struct {
 	Spilled    int64 `json:"spilled"` // payloads on the heap, for want of room in one piece
 	Dropped    int64 `json:"dropped"`
 	Duplicates int64 `json:"duplicates"` // removed after a retry
+	// Connector is how the connector does that carries the payloads, if one
+	// does. Edges that share it have the same figures.
+	Connector *connector.Health `json:"connector,omitempty"`
 	// From sent to handled, or to handed over where another process handles
 	// it; sampled.
 	P50 time.Duration `json:"p50_ns"`
@@ -125,6 +129,10 @@ func (e *edge) stats() EdgeStats {
 	e.mu.Lock()
 	s.add(e.sent)
 	e.mu.Unlock()
+	if c := e.spec.Connector; c != nil {
+		health := c.Health()
+		s.Connector = &health
+	}
 	s.P50, s.P99 = e.latency.quantiles()
 	return s
 }

@@ -76,6 +76,16 @@ func (c *Connector) Put(ctx context.Context, edge Edge, key string, value any) (
 	return size, meta, nil
 }
 
+// PutBytes is Put for a value that is encoded already.
+func (c *Connector) PutBytes(ctx context.Context, edge Edge, key string, payload []byte) (size int, meta Metadata, err error) {
+	size, meta, err = c.put(ctx, edge, key, encoded{len(payload), func(dst []byte) error { copy(dst, payload); return nil }})
+	if err != nil {
+		return 0, nil, c.failed("put", edge, key, err)
+	}
+	c.counters.put(size, meta)
+	return size, meta, nil
+}
+
 func (c *Connector) put(ctx context.Context, edge Edge, key string, payload encoded) (int, Metadata, error) {
 	if err := check(ctx, edge, key); err != nil {
 		return 0, nil, err

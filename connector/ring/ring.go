@@ -71,6 +71,9 @@ func (r *Ring) Check() []shmstore.Violation {
 	return r.store.Check()
 }
 
+// Len returns the number of values that nobody has got yet.
+func (r *Ring) Len() int { return r.table.Len() }
+
 // Close ends the ring, after its ends. While a payload is held its memory stays,
 // and the error says so; calling Close again tries again.
 func (r *Ring) Close() error {

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/connector"
 )
 
 // metric describes one figure and how to read it out of what T says.
@@ -76,6 +77,19 @@ var edgeMetrics = []metric[bus.EdgeStats]{
 	counter("edge_duplicates_total", "Deliveries that a retry repeated, and that were removed.", byEdge, func(e bus.EdgeStats) float64 { return float64(e.Duplicates) }),
 }
 
+// The figures of the connector of each edge that has one.
+var connectorMetrics = []metric[connector.Health]{
+	counter("connector_puts_total", "Payloads that were put.", byEdge, func(c connector.Health) float64 { return float64(c.Puts) }),
+	counter("connector_gets_total", "Payloads that were got.", byEdge, func(c connector.Health) float64 { return float64(c.Gets) }),
+	counter("connector_put_bytes_total", "Bytes that were put.", byEdge, func(c connector.Health) float64 { return float64(c.BytesPut) }),
+	counter("connector_got_bytes_total", "Bytes that were got.", byEdge, func(c connector.Health) float64 { return float64(c.BytesGot) }),
+	counter("connector_inline_writes_total", "Payloads that travelled in the metadata.", byEdge, func(c connector.Health) float64 { return float64(c.Inline) }),
+	counter("connector_shared_writes_total", "Payloads that the transport carried.", byEdge, func(c connector.Health) float64 { return float64(c.Shared) }),
+	counter("connector_missing_total", "Gets that found nothing.", byEdge, func(c connector.Health) float64 { return float64(c.Missing) }),
+	counter("connector_timeouts_total", "Operations that ended with their deadline.", byEdge, func(c connector.Health) float64 { return float64(c.Timeouts) }),
+	counter("connector_errors_total", "Operations that failed otherwise.", byEdge, func(c connector.Health) float64 { return float64(c.Errors) }),
+}
+
 // The figures of what is under way on each edge.
 var trafficMetrics = []metric[bus.EdgeStatus]{
 	gauge("edge_inflight_deliveries", "Deliveries that were sent and are not finished.", byEdge, func(e bus.EdgeStatus) float64 { return float64(e.Deliveries) }),
@@ -125,6 +139,7 @@ func (collector) Describe(to chan<- *prometheus.Desc) {
 	describe(to, stageMetrics)
 	describe(to, servedMetrics)
 	describe(to, edgeMetrics)
+	describe(to, connectorMetrics)
 	describe(to, trafficMetrics)
 	describe(to, processMetrics)
 	describe(to, childMetrics)
@@ -157,6 +172,9 @@ func (collector) collectStatus(to chan<- prometheus.Metric, s Status) {
 	for _, e := range s.Stats.Edges {
 		name := e.From + "->" + e.To
 		collect(to, edgeMetrics, e, name)
+		if e.Connector != nil {
+			collect(to, connectorMetrics, *e.Connector, name)
+		}
 		collect(to, trafficMetrics, traffic[name], name)
 	}
 	for _, p := range s.Processes {

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/connector"
 )
 
 // figures is a collector of a status that nobody has to run a host for.
@@ -21,7 +22,7 @@ func (f figures) Collect(to chan<- prometheus.Metric) { f.collectStatus(to, f.st
 // against each other: a process that joins twice must not break the page.
 func TestMetricNames(t *testing.T) {
 	s := Status{Stages: []StageStatus{{Stage: "a"}}, Children: []ChildStatus{{Name: "a/0", Stage: "a"}, {Name: "a/1", Stage: "a"}}}
-	s.Stats = bus.Stats{Stages: []bus.StageStats{{Name: "a"}}, Edges: []bus.EdgeStats{{To: "a"}, {From: "a"}}}
+	s.Stats = bus.Stats{Stages: []bus.StageStats{{Name: "a"}}, Edges: []bus.EdgeStats{{To: "a"}, {From: "a", Connector: &connector.Health{}}}}
 	s.Processes = []bus.ProcessStats{{Node: 1, Name: "x\xff"}, {Node: 2, Name: "x\xff"}}
 	r := prometheus.NewPedanticRegistry()
 	if err := r.Register(figures{status: s}); err != nil {
@@ -31,7 +32,7 @@ func TestMetricNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(families) < 30 {
+	if len(families) < 39 {
 		t.Errorf("only %d metrics", len(families))
 	}
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()

@@ -86,7 +86,7 @@ var layers = []layer{
 	},
 	{
 		part:   "bus",
-		may:    []string{"actors", "shmstore", "ringbuf", "codec", "messages", "internal/duplex", "internal/peer", "internal/wire", "internal"},
+		may:    []string{"actors", "connector", "shmstore", "ringbuf", "codec", "messages", "internal/duplex", "internal/peer", "internal/wire", "internal"},
 		reason: "a program can build a bus from code alone, without configuration files or the command",
 	},
 	{
@@ -104,7 +104,7 @@ var layers = []layer{
 	},
 	{
 		part:   "internal/host",
-		may:    []string{"internal/host/child", "config", "bus", "actors", "shmstore", "codec", "messages", "internal"},
+		may:    []string{"internal/host/child", "config", "bus", "connector", "actors", "shmstore", "codec", "messages", "internal"},
 		reason: "it is a program around the bus, for the command alone; whoever embeds the bus gets no process manager and no web server",
 	},
 	{

@@ -1,0 +1,186 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// carrier is a transport for an edge that can be told to go wrong. Nothing is
+// left in it at the end of the test.
+type carrier struct {
+	*ring.End
+	ring  *ring.Ring
+	lose  bool  // what was put is cleaned up at once
+	full  error // what a put returns
+	puts  int
+	edges map[connector.Edge]bool
+}
+
+func newCarrier(t *testing.T) *carrier {
+	t.Helper()
+	r, err := ring.New(ring.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // before the bus's, which was registered later
+		if err := r.Close(); err != nil {
+			t.Errorf("payloads are left in the connector: %v", err)
+		}
+	})
+	return &carrier{End: r.End(), ring: r, edges: make(map[connector.Edge]bool)}
+}
+
+func (c *carrier) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func([]byte) error) (connector.Metadata, error) {
+	if c.full != nil {
+		return nil, c.full
+	}
+	c.puts++
+	c.edges[edge] = true
+	meta, err := c.End.Put(ctx, edge, key, size, fill)
+	if err == nil && c.lose {
+		err = c.Cleanup(ctx, key)
+	}
+	return meta, err
+}
+
+func (c *carrier) connector() *connector.Connector { return connector.New("Test", c, nil) }
+
+// block of any size, as text.
+func text(i, size int) string { return strings.Repeat(fmt.Sprintf("%08d", i), size/8) }
+
+// TestCarriedEdge: payloads of every size travel by the connector of one edge and
+// by the store on another, from the same emission.
+func TestCarriedEdge(t *testing.T) {
+	c := newCarrier(t)
+	fan := bus.Stage("fan", func(_ *bus.Task, in string) (string, error) { return in, nil })
+	p := bus.Pipeline{
+		Stages: []bus.StageSpec{fan, bus.Stage("left", upper), bus.Stage("right", upper)},
+		Edges:  []bus.Edge{{From: "fan", To: "left", Connector: c.connector()}, {From: "fan", To: "right"}},
+	}
+	b := open(t, p, bus.Options{})
+	sizes := []int{8, 400, 4000, 60_000}
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := make(map[string]int)
+	for i, size := range sizes {
+		if err := r.Send(t.Context(), text(i, size)); err != nil {
+			t.Fatal(err)
+		}
+		want[text(i, size)] = 2
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all, err := receive(t, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]int)
+	for _, s := range all {
+		got[s]++
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if !c.edges[connector.Edge{From: "fan", To: "left"}] || c.puts != len(sizes) {
+		t.Errorf("%d puts on %v", c.puts, c.edges)
+	}
+	stats := b.Stats().Edges[0]
+	if stats.Connector == nil || stats.Connector.Gets != uint64(len(sizes)) || stats.Bytes == 0 {
+		t.Errorf("the edge's figures: %+v", stats)
+	}
+}
+
+// TestCarriedPayloadIsMissing: the request ends at once, and the error names the
+// edge, the key and the stage that cannot go on.
+func TestCarriedPayloadIsMissing(t *testing.T) {
+	c := newCarrier(t)
+	c.lose = true
+	p := linear(bus.Stage("first", upper), bus.Stage("second", upper))
+	p.Edges[0].Connector = c.connector()
+	b := open(t, p, bus.Options{})
+	r, err := b.Submit(t.Context(), text(1, 4000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = receive(t, r)
+	var at *bus.StageError
+	if !errors.Is(err, bus.ErrMissing) || !errors.As(err, &at) || at.Stage != "second" || at.Edge != "first->second" ||
+		!strings.Contains(err.Error(), "_first_0") {
+		t.Errorf("the request ended with %v", err)
+	}
+}
+
+func TestCarriedPayloadCannotBePut(t *testing.T) {
+	c := newCarrier(t)
+	c.full = connector.ErrFull
+	p := bus.Pipeline{
+		Stages: []bus.StageSpec{bus.Stage("fan", upper), bus.Stage("left", upper), bus.Stage("mid", upper), bus.Stage("right", upper)},
+		Edges:  []bus.Edge{{From: "fan", To: "left"}, {From: "fan", To: "mid", Connector: c.connector()}, {From: "fan", To: "right"}},
+	}
+	for _, size := range []int{8, 4000} {
+		b := open(t, p, bus.Options{})
+		r, err := b.Submit(t.Context(), text(1, size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = receive(t, r)
+		var at *bus.StageError
+		if !errors.Is(err, connector.ErrFull) || !errors.As(err, &at) || at.Stage != "fan" {
+			t.Errorf("%d bytes: the request ended with %v", size, err)
+		}
+	}
+}
+
+// TestCarriedAndAborted: what was put and not got is reclaimed with its request.
+func TestCarriedAndAborted(t *testing.T) {
+	c := newCarrier(t)
+	handling := make(chan *bus.Request)
+	p := linear(bus.Stage("first", upper), bus.StageSpec{Name: "second", Handle: func(task *bus.Task, _ *bus.Delivery) error {
+		handling <- nil
+		<-task.Context().Done()
+		return nil
+	}})
+	p.Edges[0].Connector = c.connector()
+	b := open(t, p, bus.Options{})
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		if err := r.Send(t.Context(), text(i, 4000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-handling
+	r.Abort(nil)
+	if _, err := receive(t, r); !errors.Is(err, bus.ErrAborted) {
+		t.Errorf("the request ended with %v", err)
+	}
+	if err := b.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := c.ring.Len(); n > 0 { // before the bus closes the connector
+		t.Errorf("%d payloads are left in the connector", n)
+	}
+}
+
+func TestConnectorOfTheCaller(t *testing.T) {
+	p := linear(bus.Stage("first", upper))
+	p.Edges = append(p.Edges, bus.Edge{To: "first", Connector: newCarrier(t).connector()})
+	if _, err := bus.Open(t.Context(), p, bus.Options{}); !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "between two stages") {
+		t.Errorf("opened: %v", err)
+	}
+}
