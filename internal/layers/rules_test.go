@@ -40,6 +40,16 @@ var layers = []layer{
 		reason: "a codec turns bytes into values; it knows neither where the bytes lie nor how they came",
 	},
 	{
+		part:   "codec/kv",
+		may:    []string{"codec"},
+		reason: "it is a format of other programs, for programs that talk to them: they register it, and no layer may depend on it",
+	},
+	{
+		part:   "codec/proto",
+		may:    []string{"codec"},
+		reason: "it turns any message into bytes; those of this module are no others to it. Programs register it, and no layer may depend on it",
+	},
+	{
 		part:   "ringbuf",
 		may:    []string{"internal"},
 		reason: "the ring arranges chunks in a byte slice; it has no notion of an object, a handle or a process",
@@ -119,7 +129,7 @@ var layers = []layer{
 	},
 	{
 		part:   "examples",
-		may:    []string{"config", "bus", "actors", "shmstore", "ringbuf", "codec", "messages"},
+		may:    []string{"config", "bus", "actors", "shmstore", "ringbuf", "codec", "codec/kv", "codec/proto", "messages"},
 		reason: "an example may use only what its reader can import too",
 	},
 }
