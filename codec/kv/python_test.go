@@ -2,6 +2,7 @@ package kv_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"os"
@@ -16,27 +17,31 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/kv"
 )
 
-// TestPython exchanges frames with Python, both ways: with code written from
-// the description of the format, and with vLLM-Omni's own, if the folder of an
-// unpacked wheel is in OMNIBUS_VLLM_OMNI. The interpreter is OMNIBUS_PYTHON, or
-// python3.
-func TestPython(t *testing.T) {
-	python := os.Getenv("OMNIBUS_PYTHON")
-	if python == "" {
-		python = "python3"
+// TestPython exchanges frames, both ways, with Python code that is written
+// from the description of the format.
+func TestPython(t *testing.T) { exchange(t, interpreter(t)) }
+
+// TestVLLMOmni exchanges frames with vLLM-Omni's own code, both ways.
+func TestVLLMOmni(t *testing.T) {
+	wheel := os.Getenv("OMNIBUS_VLLM_OMNI")
+	if wheel == "" {
+		t.Skip("OMNIBUS_VLLM_OMNI is not set: the folder of an unpacked vllm-omni wheel is missing")
 	}
-	python, err := exec.LookPath(python)
+	exchange(t, interpreter(t), filepath.Join(wheel, "vllm_omni", "distributed", "omni_connectors", "kv_transfer_manager.py"))
+}
+
+// interpreter returns OMNIBUS_PYTHON, or python3 of the PATH.
+func interpreter(t *testing.T) string {
+	t.Helper()
+	name := os.Getenv("OMNIBUS_PYTHON")
+	if name == "" {
+		name = "python3"
+	}
+	path, err := exec.LookPath(name)
 	if err != nil {
 		t.Skipf("no Python: %v", err)
 	}
-	t.Run("description", func(t *testing.T) { exchange(t, python) })
-	t.Run("vllm-omni", func(t *testing.T) {
-		wheel := os.Getenv("OMNIBUS_VLLM_OMNI")
-		if wheel == "" {
-			t.Skip("OMNIBUS_VLLM_OMNI is not set: the folder of an unpacked vllm-omni wheel is missing")
-		}
-		exchange(t, python, filepath.Join(wheel, "vllm_omni", "distributed", "omni_connectors", "kv_transfer_manager.py"))
-	})
+	return path
 }
 
 // peer is a process of testdata/frame.py.
@@ -63,7 +68,8 @@ func (p peer) ask(t *testing.T, request map[string]any) map[string]json.RawMessa
 
 func start(t *testing.T, python string, args ...string) peer {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), python, append([]string{filepath.Join("testdata", "frame.py")}, args...)...)
+	// It ends with its input, and how it ends counts.
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), python, append([]string{filepath.Join("testdata", "frame.py")}, args...)...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -80,7 +86,7 @@ func start(t *testing.T, python string, args ...string) peer {
 		if err := in.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := cmd.Wait(); err != nil && t.Context().Err() == nil {
+		if err := cmd.Wait(); err != nil {
 			t.Errorf("%s: %v", python, err)
 		}
 	})
