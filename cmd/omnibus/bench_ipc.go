@@ -18,6 +18,8 @@ stream socket in the same run:
       lane-*       in the frames of a lane: what a bus does with small payloads
       handle-*     in a store, with handles in a lane, waiting by parking, by the
                    default ladder, or by spinning on a processor for each side
+      floor-*      64 B and 1 MiB there and back in shared memory without any
+                   protocol, with a flag or an event: what the machine can do
       bus          from one node of a bus to a stage of another, past the host
       bus-host     from the process that hosts a bus to a stage in another
       packets      through a socket that keeps message bounds

@@ -30,7 +30,9 @@
 //
 // Whoever receives a payload reads a byte of each of its cache lines, and the run
 // fails when they do not add up to what was sent. A payload that is offered, and not copied,
-// was written into the store before the clock started. Where processes spin, each
+// was written into the store before the clock started. The floor is what the
+// machine does without any protocol: beside it one sees which targets can be
+// reached, and what ours costs. Where processes spin, each
 // has a processor of its own for that time; nobody else is told where to run.
 //
 // # Like with like

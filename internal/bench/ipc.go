@@ -79,7 +79,7 @@ type peerSpec struct {
 // storeBytes is the size of the largest store that the carrier needs.
 func (s peerSpec) storeBytes() int64 {
 	switch s.Carrier {
-	case byHandle, byOffer, byPages:
+	case byHandle, byOffer, byPages, byFloor:
 		return s.Pattern.arenaBytes(s.Pattern.Size)
 	case byNode, byDirect, byPython, byForward:
 		return s.Pattern.busBytes()

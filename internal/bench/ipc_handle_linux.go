@@ -63,7 +63,7 @@ func newHandleCarrier(l *laneCarrier, conn *net.UnixConn, spec peerSpec, sizeByt
 	c.store, err = shmstore.Create(shmstore.Options{
 		ArenaBytes:     arena,
 		MaxObjectBytes: max(int64(sizeBytes), arena/4),
-		Slots:          max(laneCapacity/messages.HandleSize, int(arena/mib)),
+		Slots:          storeSlots(arena),
 		Memory:         shmstore.Shared,
 	})
 	if err == nil && c.offered {
@@ -71,6 +71,10 @@ func newHandleCarrier(l *laneCarrier, conn *net.UnixConn, spec peerSpec, sizeByt
 	}
 	return c, err
 }
+
+// storeSlots is how many payloads a store has at once: as many as handles fit
+// into a lane, if there is room.
+func storeSlots(arena int64) int { return max(laneCapacity/messages.HandleSize, int(arena/mib)) }
 
 // fill writes the payloads that are offered later, all over the arena.
 func (c *handleCarrier) fill(sizeBytes int) error {

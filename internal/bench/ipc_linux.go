@@ -19,6 +19,8 @@ func openSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 	switch spec.Carrier {
 	case byLane, byHandle, byOffer, byPages:
 		return openLaneSide(ctx, opts, spec)
+	case byFloor:
+		return openFloorSide(ctx, opts, spec)
 	case byStream, byPackets:
 		return openSocketSide(ctx, opts, spec)
 	case byShmipc:
@@ -82,6 +84,8 @@ func openPeerCarrier(spec peerSpec) (carrier, error) {
 		return callShmipc(spec.Socket, spec.Pattern)
 	case byLane:
 		return openLanes(spec.Waiting, firstFile)
+	case byFloor:
+		return openFloor(spec, firstFile)
 	default: // by handle, of whichever kind
 	}
 	l, err := openLanes(spec.Waiting, firstFile)

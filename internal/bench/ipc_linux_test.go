@@ -46,6 +46,8 @@ func TestPeerDies(t *testing.T) {
 	for _, spec := range []peerSpec{
 		{Carrier: byLane, Waiting: "parked"},
 		{Carrier: byHandle, Waiting: "ladder"},
+		{Carrier: byFloor, Waiting: "parked"},
+		{Carrier: byFloor, Waiting: "spinning"},
 		{Carrier: byStream},
 		{Carrier: byPackets},
 		{Carrier: byShmipc},
@@ -115,6 +117,29 @@ func TestDefaultsSuffice(t *testing.T) {
 	for _, s := range ipcScenarios() {
 		if s.needs > DefaultStoreBytes {
 			t.Errorf("%s needs a store of %d bytes, and %d are the default", s.name, s.needs, int64(DefaultStoreBytes))
+		}
+	}
+}
+
+// TestFloorPlaces checks that the floor goes through as much memory as a store
+// does before it uses the same bytes again.
+func TestFloorPlaces(t *testing.T) {
+	for _, size := range []int{64, 4 * kib, mib} {
+		p := roundTrip(size)
+		c, err := newHandleCarrier(nil, nil, peerSpec{Carrier: byHandle, Pattern: p}, size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.store.Close() }) // it has no reader
+		stored := -1                              // the last one finds no room
+		for payload := make([]byte, size); c.store.Stats().EvictedTotal == 0; stored++ {
+			if _, err := c.store.Put("", payload, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		total, stride := floorBytes(p, size)
+		if places := (total - floorPage) / stride; places != stored {
+			t.Errorf("%d bytes: the floor has %d places, and a store %d", size, places, stored)
 		}
 	}
 }

@@ -8,6 +8,7 @@ const (
 	byHandle  carrierName = "handle"     // in a store, with handles in a lane
 	byOffer   carrierName = "offer"      // the same, but nothing is copied, and both ends are read
 	byPages   carrierName = "pages"      // the same, but every page is read
+	byFloor   carrierName = "floor"      // in memory that both have, without any protocol
 	byStream  carrierName = "unix"       // through a socket
 	byPackets carrierName = "unixpacket" // through one that keeps message bounds
 	byShmipc  carrierName = "shmipc"     // by the module shmipc-go
@@ -59,13 +60,14 @@ func ipcScenarios() []scenario {
 }
 
 // socketRace compares everything with a stream socket: the lanes and the bus of
-// this module, the other kind of socket, and another module.
+// this module, the other kind of socket, and another module; where there are
+// targets, also what two processes can do at the most.
 func socketRace(name string, p pattern, targets map[string]float64) scenario {
 	const socket = "socket"
 	var all []contender
 	add := func(name string, by carrierName, waiting string) {
 		c := contender{name: name, against: socket, spec: peerSpec{Carrier: by, Waiting: waiting, Pattern: p}}
-		if speed, ok := targets[waiting]; ok {
+		if speed, ok := targets[waiting]; ok && by != byFloor {
 			c.target = speedOf(speed)
 		}
 		all = append(all, c)
@@ -77,6 +79,11 @@ func socketRace(name string, p pattern, targets map[string]float64) scenario {
 	}
 	for _, w := range waitings {
 		add("handle-"+w, byHandle, w)
+	}
+	if targets != nil { // then also what can be had at all
+		for _, w := range []string{"parked", "spinning"} {
+			add("floor-"+w, byFloor, w)
+		}
 	}
 	add("bus", byDirect, "")
 	add("bus-host", byNode, "")
