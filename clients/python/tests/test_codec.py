@@ -213,14 +213,16 @@ class CodecTest(unittest.TestCase):
             codec.encode(5, codec.RAW)
 
     def test_own(self) -> None:
-        for use in (lambda: codec.decode(memoryview(b""), 300), lambda: codec.encode("", 300)):
-            with self.assertRaises(PayloadError):
-                use()
-        with self.assertRaises(ValueError):
-            codec.register(2, str.encode, bytes)
-        codec.register(300, lambda v: v.encode("utf-16"), lambda p: bytes(p).decode("utf-16"))
-        self.addCleanup(codec._own.clear)
-        self.assertEqual(codec.decode(memoryview(codec.encode("hi", 300)), 300), "hi")
+        for taken in (-1, 0, codec.RAW, codec.MSGPACK, codec.TENSOR):
+            with self.assertRaises(ValueError):
+                codec.register(taken, str.encode, bytes)
+        for number in (4, 5, 255, 256, 300):
+            for use in (lambda n: codec.decode(memoryview(b""), n), lambda n: codec.encode("", n)):
+                with self.assertRaises(PayloadError):
+                    use(number)
+            codec.register(number, lambda v: v.encode("utf-16"), lambda p: bytes(p).decode("utf-16"))
+            self.addCleanup(codec._own.clear)
+            self.assertEqual(codec.decode(memoryview(codec.encode("hi", number)), number), "hi")
 
 
 class PackageTest(unittest.TestCase):

@@ -1,7 +1,8 @@
 """Values to payloads and back, by the codec's number.
 
-1 is raw bytes, 2 msgpack, 3 a tensor; from 256 on they are the bus's own and
-`register` makes them known. Errors are `PayloadError`.
+1 is raw bytes, 2 msgpack, 3 a tensor. Up to 255 they are formats that have a Go
+package below `codec`, such as 5, the KV cache frames of vLLM-Omni; from 256 on
+they are the bus's own. `register` makes both known. Errors are `PayloadError`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from .tensor import Tensor
 RAW = 1
 MSGPACK = 2
 TENSOR = 3
-FIRST_OWN = 256
 
 Encoder: TypeAlias = Callable[[Any], "bytes | bytearray | memoryview"]
 Decoder: TypeAlias = Callable[[memoryview], Any]
@@ -25,9 +25,9 @@ _own: dict[int, tuple[Encoder, Decoder]] = {}
 
 
 def register(codec: int, encode: Encoder, decode: Decoder) -> None:
-    """Make a codec of the bus's own known. `decode` must not keep its view."""
-    if codec < FIRST_OWN:
-        raise ValueError(f"codec {codec}: numbers below {FIRST_OWN} are taken")
+    """Make a codec known that is not of this package. `decode` must not keep its view."""
+    if codec <= TENSOR:
+        raise ValueError(f"codec {codec}: numbers up to {TENSOR} are taken")
     _own[codec] = encode, decode
 
 
