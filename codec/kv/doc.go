@@ -4,7 +4,9 @@
 // stages does not need it.
 //
 //	registry := codec.Default()
-//	registry.Register(kv.Serializer{})
+//	registry.Register(kv.Serializer{}) // for shmstore.Lease.ValueBy
+//
+// A bus whose values are such frames takes it as its Options.Serializer.
 //
 // # Format
 //

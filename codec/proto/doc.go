@@ -3,7 +3,9 @@
 // google.golang.org/protobuf and nothing of the schema but the generated code.
 //
 //	registry := codec.Default()
-//	registry.Register(proto.Serializer{})
+//	registry.Register(proto.Serializer{}) // for shmstore.Lease.ValueBy
+//
+// A bus whose values are messages takes it as its Options.Serializer.
 //
 // # Encoding
 //
