@@ -54,7 +54,8 @@
 // wrong is a [*FieldError] with the name of the field. The header is copied
 // before it is looked at, so that its writer cannot change what was checked.
 // It has at most [MaxHeaderBytes] bytes, [MaxHeaderDepth] levels and
-// [MaxLayers] layers. Tensors lie in the payload and do not overlap, so that
+// [MaxLayers] layers; one made to be costly takes some hundred times its size
+// to decode. Tensors lie in the payload and do not overlap, so that
 // together they are no larger than the payload, also after Clone.
 //
 // Serializer keeps no state and is safe for concurrent use.
