@@ -17,6 +17,10 @@ type Options struct {
 	Serializer codec.Serializer
 	// Exchange is the host's, in a process that is attached to one.
 	Exchange Transport
+	// Lasting lets what is put outlive the connector and its process, until it is
+	// got, cleaned up by a connector that is lasting too, or swept. It is for
+	// programs that end before anybody comes.
+	Lasting bool
 	// Log is told what nobody else is; nil discards.
 	Log *slog.Logger
 }
@@ -42,7 +46,7 @@ func (r *Registry) Open(ctx context.Context, typ string, opts Options) (*Connect
 	if opts.Log == nil {
 		opts.Log = discard
 	}
-	transport, err := t.Open(ctx, Config{Settings: settings, Exchange: opts.Exchange, Log: opts.Log})
+	transport, err := t.Open(ctx, Config{Settings: settings, Exchange: opts.Exchange, Lasting: opts.Lasting, Log: opts.Log})
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", typ, err)
 	}

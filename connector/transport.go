@@ -64,6 +64,10 @@ type Config struct {
 	// to, which transports of such processes share. It is nil in a process that
 	// is attached to none, and is not closed with the transport.
 	Exchange Transport
+	// Lasting is that of the connector's options: Close and the end of the process
+	// reclaim nothing, and Cleanup takes what any lasting connector put. A transport
+	// that cannot do that refuses, with ErrUnavailable.
+	Lasting bool
 	// Log is never nil.
 	Log *slog.Logger
 }
