@@ -1,5 +1,7 @@
 package codec
 
+import "github.com/omnibus-runtime/omnibus/codec/internal/shape"
+
 // The tensor payload. All numbers are little endian.
 //
 //	offset  size     field
@@ -26,8 +28,8 @@ const (
 	dimSizeBytes    = 8  // one dimension of the shape
 	dataAlignBytes  = 64 // a cache line, and the widest vector register
 
-	// MaxDims is the largest number of dimensions of a tensor.
-	MaxDims = 32
+	// MaxDims is the largest number of dimensions of a tensor: 32.
+	MaxDims = shape.MaxDims
 )
 
 // tensorPrefix is the first word of a tensor payload, taken apart.

@@ -244,7 +244,7 @@ func TestMsgpackHostile(t *testing.T) {
 		{"cut length", "\xdd\xff\xff", codec.ErrMalformed, 1},
 		{"cut text", "\xa3ab", codec.ErrMalformed, 0},
 		{"missing element", "\x92\xc0", codec.ErrMalformed, 0},
-		{"missing inner element", "\x92\x91\xc0", codec.ErrMalformed, 3},
+		{"missing inner element", "\x92\x91\xc0", codec.ErrMalformed, 1},
 		{"missing map value", "\x81\xa1k", codec.ErrMalformed, 3},
 		{"huge array", "\xdd\xff\xff\xff\xff", codec.ErrMalformed, 0},
 		{"huge map", "\xdf\xff\xff\xff\xff", codec.ErrMalformed, 0},

@@ -4,8 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"math/bits"
 	"slices"
+
+	"github.com/omnibus-runtime/omnibus/codec/internal/shape"
 )
 
 // Tensor is a dense array of numbers in row-major order. Its three fields
@@ -171,36 +172,17 @@ func tensorPayloadError(offset int, reason string) error {
 }
 
 // dataSize returns the size of a tensor's data in bytes. Header and data
-// together fit an int. That must hold without the dimensions that are 0, too:
-// strides and partial products computed from an accepted shape then fit as
-// well, in whatever order they are taken.
-func dataSize(dtype DType, shape []int) (int, error) {
-	t := Tensor{DType: dtype, Shape: shape}
-	switch {
-	case !dtype.Valid():
+// together fit an int.
+func dataSize(dtype DType, dims []int) (int, error) {
+	t := Tensor{DType: dtype, Shape: dims}
+	if !dtype.Valid() {
 		return 0, t.shapeError("unknown dtype")
-	case len(shape) > MaxDims:
-		return 0, t.shapeError(fmt.Sprintf("%d dimensions, at most %d", len(shape), MaxDims))
 	}
-	size, empty := uint64(dtype.Size()), false
-	for i, dim := range shape {
-		if dim < 0 {
-			return 0, t.shapeError(fmt.Sprintf("dimension %d is negative", i))
-		}
-		if dim == 0 {
-			empty = true
-			continue
-		}
-		over, product := bits.Mul64(size, uint64(dim))
-		if over != 0 || product > uint64(math.MaxInt-dataOffset(MaxDims)) {
-			return 0, t.shapeError("size overflows")
-		}
-		size = product
+	size, reason := shape.Bytes(dtype.Size(), dims, dataOffset(MaxDims))
+	if reason != "" {
+		return 0, t.shapeError(reason)
 	}
-	if empty {
-		return 0, nil
-	}
-	return int(size), nil
+	return size, nil
 }
 
 // FromSlice returns a tensor of the given shape whose Data is a view of data:

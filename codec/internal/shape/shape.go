@@ -1,0 +1,42 @@
+package shape
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+)
+
+// MaxDims is the largest number of dimensions of an array.
+const MaxDims = 32
+
+// Bytes returns the size of an array with the given dimensions and elements
+// of itemBytes, and why there is none, if it is not empty. The size leaves
+// reserve bytes up to the largest int.
+//
+// That holds without the dimensions that are 0, too: strides and partial
+// products computed from an accepted shape then fit as well, in whatever
+// order they are taken.
+func Bytes(itemBytes int, dims []int, reserve int) (size int, reason string) {
+	if len(dims) > MaxDims {
+		return 0, fmt.Sprintf("%d dimensions, at most %d", len(dims), MaxDims)
+	}
+	product, empty := uint64(itemBytes), false
+	for i, dim := range dims {
+		if dim < 0 {
+			return 0, fmt.Sprintf("dimension %d is negative", i)
+		}
+		if dim == 0 {
+			empty = true
+			continue
+		}
+		over, next := bits.Mul64(product, uint64(dim))
+		if over != 0 || next > uint64(math.MaxInt-reserve) {
+			return 0, "size overflows"
+		}
+		product = next
+	}
+	if empty {
+		return 0, ""
+	}
+	return int(product), ""
+}
