@@ -91,20 +91,28 @@ func (e *SizeError) Error() string {
 // Unwrap returns [ErrSize].
 func (e *SizeError) Unwrap() error { return ErrSize }
 
-// PayloadError reports bytes that are not a payload, or one beyond the
-// limits. It wraps [ErrMalformed] or [ErrLimit].
+// PayloadError reports bytes that are not a payload, one beyond the limits,
+// or one that does not fit its target. It wraps [ErrMalformed], [ErrLimit] or
+// [ErrMismatch].
 type PayloadError struct {
 	Serializer string
 	Offset     int // bytes from the start of the payload
-	Reason     string
-	Err        error // ErrMalformed or ErrLimit
+	// Path is where in the value, such as "outputs[0].embed". It is empty for
+	// the value itself, and from serializers that do not keep track.
+	Path   string
+	Reason string
+	Err    error // ErrMalformed, ErrLimit or ErrMismatch
 }
 
 func (e *PayloadError) Error() string {
-	return fmt.Sprintf("codec: %s: %v: byte %d: %s", e.Serializer, e.Err, e.Offset, e.Reason)
+	where := fmt.Sprintf("byte %d", e.Offset)
+	if e.Path != "" {
+		where += ", " + e.Path
+	}
+	return fmt.Sprintf("codec: %s: %v: %s: %s", e.Serializer, e.Err, where, e.Reason)
 }
 
-// Unwrap returns [ErrMalformed] or [ErrLimit].
+// Unwrap returns [ErrMalformed], [ErrLimit] or [ErrMismatch].
 func (e *PayloadError) Unwrap() error { return e.Err }
 
 // ShapeError reports a dtype, a shape and data that do not go together. It

@@ -2,6 +2,8 @@ package codec
 
 import "fmt"
 
+const rawName = "raw"
+
 // RawSerializer passes bytes through: the payload is the value. It encodes
 // []byte and string, and decodes into *[]byte and *string, whichever was
 // encoded.
@@ -14,7 +16,7 @@ type RawSerializer struct{}
 var _ Sizer = RawSerializer{}
 
 // Name returns "raw".
-func (RawSerializer) Name() string { return "raw" }
+func (RawSerializer) Name() string { return rawName }
 
 // ID returns [IDRaw].
 func (RawSerializer) ID() ID { return IDRaw }

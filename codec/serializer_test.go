@@ -1,7 +1,6 @@
 package codec_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 )
 
 // TestContract checks what every serializer promises.
@@ -35,74 +35,8 @@ func TestContract(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			payload, err := tt.serializer.Append(nil, tt.value)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Run("append keeps what is there", func(t *testing.T) {
-				got, err := tt.serializer.Append([]byte("before"), tt.value)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if want := append([]byte("before"), payload...); !bytes.Equal(got, want) {
-					t.Errorf("got %q, want %q", got, want)
-				}
-			})
-			t.Run("append stays in place", func(t *testing.T) {
-				room := bytes.Repeat([]byte{0xee}, len(payload)+1)
-				got, err := tt.serializer.Append(room[:0], tt.value)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if !bytes.Equal(room[:len(payload)], payload) || len(got) != len(payload) {
-					t.Error("Append left memory with enough capacity")
-				}
-			})
-			t.Run("bad value", func(t *testing.T) {
-				if _, err := tt.serializer.Append(nil, tt.bad); !errors.Is(err, codec.ErrType) {
-					t.Errorf("got %v, want ErrType", err)
-				}
-			})
-			t.Run("bad target", func(t *testing.T) {
-				for _, target := range []any{tt.target, nil, 1, struct{}{}} {
-					var typed *codec.TypeError
-					if err := tt.serializer.Decode(payload, target); !errors.As(err, &typed) || !errors.Is(err, codec.ErrType) {
-						t.Errorf("%T: got %v, want a TypeError", target, err)
-					}
-				}
-			})
-			if sizer, ok := tt.serializer.(codec.Sizer); ok {
-				checkSizer(t, sizer, tt.value, tt.bad, payload)
-			}
+			codectest.Contract(t, tt.serializer, tt.value, tt.bad, tt.target)
 		})
-	}
-}
-
-func checkSizer(t *testing.T, s codec.Sizer, value, bad any, payload []byte) {
-	t.Helper()
-	n, ok := s.Size(value)
-	if !ok || n != len(payload) {
-		t.Fatalf("Size = %d, %v, want %d", n, ok, len(payload))
-	}
-	dst := bytes.Repeat([]byte{0xee}, n)
-	if err := s.EncodeInto(dst, value); err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(dst, payload) {
-		t.Errorf("EncodeInto differs from Append: %x, want %x", dst, payload)
-	}
-	for _, wrong := range []int{n - 1, n + 1} {
-		var size *codec.SizeError
-		err := s.EncodeInto(make([]byte, max(wrong, 0)), value)
-		if wrong >= 0 && (!errors.As(err, &size) || !errors.Is(err, codec.ErrSize) || size.Got != wrong || size.Want != n) {
-			t.Errorf("EncodeInto %d bytes: got %v, want a SizeError", wrong, err)
-		}
-	}
-	if n, ok := s.Size(bad); ok {
-		t.Errorf("Size of a bad value = %d, true", n)
-	}
-	if err := s.EncodeInto(nil, bad); !errors.Is(err, codec.ErrType) {
-		t.Errorf("EncodeInto of a bad value: got %v, want ErrType", err)
 	}
 }
 

@@ -35,8 +35,13 @@ var layers = []layer{
 		reason: "messages say what travels and know nobody who sends or reads them; every layer above ringbuf imports them",
 	},
 	{
+		part:   "codec/internal",
+		may:    []string{"codec", "codec/python"},
+		reason: "it is what the serializers share; what a format means is for the package of that format",
+	},
+	{
 		part:   "codec",
-		may:    []string{"internal"},
+		may:    []string{"codec/internal", "internal"},
 		reason: "a codec turns bytes into values; it knows neither where the bytes lie nor how they came",
 	},
 	{
@@ -48,6 +53,16 @@ var layers = []layer{
 		part:   "codec/proto",
 		may:    []string{"codec"},
 		reason: "it turns any message into bytes; those of this module are no others to it. Programs register it, and no layer may depend on it",
+	},
+	{
+		part:   "codec/python",
+		may:    []string{"codec", "codec/internal"},
+		reason: "it is plain values, whatever format carries them",
+	},
+	{
+		part:   "codec/omni",
+		may:    []string{"codec", "codec/python", "codec/internal"},
+		reason: "it is a leaf beside codec for the programs that need the format; a bus of others does not pay for it",
 	},
 	{
 		part:   "ringbuf",
@@ -129,7 +144,7 @@ var layers = []layer{
 	},
 	{
 		part:   "examples",
-		may:    []string{"config", "bus", "actors", "shmstore", "ringbuf", "codec", "codec/kv", "codec/proto", "messages"},
+		may:    []string{"config", "bus", "actors", "shmstore", "ringbuf", "codec", "codec/kv", "codec/omni", "codec/proto", "codec/python", "messages"},
 		reason: "an example may use only what its reader can import too",
 	},
 }

@@ -1,0 +1,161 @@
+package msgspec
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/internal/pack"
+	"github.com/omnibus-runtime/omnibus/codec/python"
+)
+
+// Format is what a serializer adds to plain values.
+type Format interface {
+	// Name is the serializer's name in errors.
+	Name() string
+	// Special reports whether Encode writes values of type t and Assign fills
+	// them. [codec.Tensor] and [python.NDArray] always are.
+	Special(t reflect.Type) bool
+	// Encode writes v, a value of a special type.
+	Encode(e *Encoder, v any) error
+	// Ext returns what an extension stands for.
+	Ext(typ int8, data []byte) (any, error)
+	// Map returns what a map stands for whose entries get finds, or false if
+	// it is only a map.
+	Map(get func(key string) (any, bool)) (v any, ok bool, err error)
+	// Assign sets *target, a special type, to what the decoded value v says.
+	Assign(target, v any) error
+}
+
+var (
+	bytesType = reflect.TypeFor[[]byte]()
+	plain     = map[reflect.Type]bool{
+		bytesType:                      true,
+		reflect.TypeFor[python.Dict](): true, reflect.TypeFor[python.Slice](): true,
+		reflect.TypeFor[time.Time](): true,
+	}
+	arrays = map[reflect.Type]bool{
+		reflect.TypeFor[codec.Tensor](): true, reflect.TypeFor[python.NDArray](): true,
+	}
+)
+
+func special(f Format, t reflect.Type) bool { return arrays[t] || f.Special(t) }
+
+// located is an error with the way to the value that has it, innermost step
+// first.
+type located struct {
+	steps []string
+	err   error
+}
+
+func (e *located) Error() string { return e.path() + ": " + e.err.Error() }
+func (e *located) Unwrap() error { return e.err }
+
+func (e *located) path() string {
+	slices.Reverse(e.steps)
+	path := strings.TrimPrefix(strings.Join(e.steps, ""), ".")
+	slices.Reverse(e.steps)
+	return path
+}
+
+// at adds a step to the way to an error, if there is one.
+func at(err error, step func() string) error {
+	if err == nil {
+		return nil
+	}
+	var l *located
+	if !errors.As(err, &l) {
+		l = &located{err: err}
+	}
+	l.steps = append(l.steps, step())
+	return l
+}
+
+func atIndex(err error, i int) error {
+	return at(err, func() string { return fmt.Sprintf("[%d]", i) })
+}
+
+// maxStepBytes bounds what a key from outside adds to an error.
+const maxStepBytes = 64
+
+func atKey(err error, key any) error {
+	return at(err, func() string {
+		text, ok := key.(string)
+		if !ok {
+			text = keyText(key)
+		}
+		if len(text) > maxStepBytes {
+			text = text[:maxStepBytes] + "…"
+		}
+		switch {
+		case !ok:
+			return "[" + text + "]"
+		case plainName(text):
+			return "." + text
+		default:
+			return fmt.Sprintf("[%q]", text)
+		}
+	})
+}
+
+// keyText does not look into keys that are containers: they may be cyclic.
+func keyText(key any) string {
+	switch reflect.ValueOf(key).Kind() {
+	case reflect.Slice, reflect.Map, reflect.Pointer, reflect.Struct, reflect.Array, reflect.Interface:
+		return fmt.Sprintf("a key of type %T", key)
+	default:
+		return fmt.Sprint(key)
+	}
+}
+
+func plainName(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_'
+	})
+}
+
+// encodeError is what a serializer returns for v.
+func encodeError(f Format, v any, err error) error {
+	var l *located
+	if errors.As(err, &l) {
+		return fmt.Errorf("codec: %s: encode %T: %s: %w", f.Name(), v, l.path(), l.err)
+	}
+	return fmt.Errorf("codec: %s: encode %T: %w", f.Name(), v, err)
+}
+
+// decodeError is what a serializer returns: a *codec.PayloadError. Offset is
+// that of the value which the error is about, or lies in it.
+func decodeError(f Format, offset int, err error) error {
+	p := &codec.PayloadError{Serializer: f.Name(), Offset: offset, Reason: err.Error(), Err: codec.ErrMalformed}
+	var l *located
+	if errors.As(err, &l) {
+		p.Path = l.path()
+		err, p.Reason = l.err, l.err.Error()
+	}
+	var bad *pack.Error
+	var miss *mismatch
+	switch {
+	case errors.As(err, &bad):
+		p.Offset, p.Reason = bad.Offset, bad.Reason
+		if bad.Limit {
+			p.Err = codec.ErrLimit
+		}
+	case errors.As(err, &miss):
+		p.Err = codec.ErrMismatch
+	}
+	return p
+}
+
+// mismatch is a value that is well formed and does not fit its target.
+type mismatch struct{ reason string }
+
+func (e *mismatch) Error() string { return e.reason }
+
+// Mismatch reports a value that is well formed and does not fit its target.
+func Mismatch(format string, args ...any) error {
+	return &mismatch{fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,83 @@
+// Package omni speaks the format in which the stages of vLLM-Omni exchange
+// values through their connectors, that of its class OmniSerializer.
+//
+// A Go stage can stand between Python ones: it reads what they wrote, and
+// what it writes they read as if one of them had. The bytes are those that
+// Python's msgspec library writes for the same value.
+//
+//	r := codec.Default()
+//	err := r.Register(omni.Serializer{})
+//
+// # Values
+//
+//	Go                                Python
+//	nil, bool, string, []byte         None, bool, str, bytes
+//	integers, floats                  int, float
+//	slices and arrays                 list
+//	maps, structs, python.Dict        dict
+//	codec.Tensor                      torch.Tensor
+//	python.NDArray                    numpy.ndarray
+//	Image                             PIL.Image.Image
+//	python.Slice                      slice, which arrives as a list of three
+//	time.Time                         datetime with a time zone
+//
+// Fields of structs go by their msgpack tags, as with
+// [codec.MsgpackSerializer]: a name, "-", omitempty, and as_array on a field
+// _msgpack. Embedded structs are part of the one that embeds them; embedded
+// pointers are fields. Keys of a map are text, numbers, bools or nil, all of one
+// kind or not; a [python.Dict] takes all that the format has. A nil pointer,
+// slice or map is None. Text must be UTF-8.
+//
+// Decoding into an any gives int64 (uint64 beyond its range), float64, string,
+// []byte, []any, map[string]any (map[any]any if a key is no text), or one of
+// the types above. Numbers that do not fit their target are refused. A
+// codec.Tensor as a target takes an array too, and a python.NDArray a tensor, if
+// both have such elements.
+//
+// RequestOutput, CompletionOutput and OmniRequestOutput are dicts on the wire,
+// and stay maps here. Python recognises them by their keys: it makes an object
+// of every dict that has, for example, both "finished" and "images", so a map
+// that is meant to stay a dict must avoid such sets.
+//
+// # Order
+//
+// A Go map has no order, so its keys are sorted: text byte by byte, numbers by
+// size. With [Serializer.KeepOrder], and inside a target of type python.Dict, a
+// dict is decoded into a python.Dict in its order, and encoding that again gives
+// the same bytes.
+//
+// # What is lost
+//
+//   - Tuples and sets arrive as lists, and so do slices, unless the target's
+//     type is python.Slice. The format has no mark for them.
+//   - Integers beyond 64 bits have no encoding; Python refuses them as well.
+//   - Every float has 64 bits on the wire.
+//   - A tensor without dimensions keeps its empty shape. A tensor on another
+//     device arrives in the memory of the host, and gradients are gone.
+//   - The class of a dataclass or struct: it is a dict of its fields.
+//   - Tensors with elements for which there is no [codec.DType], such as complex64
+//     or float8_e4m3fn, are refused, with the rest of their payload.
+//
+// # Copies
+//
+// A tensor's data, like all binary data, is copied once by
+// [Serializer.EncodeInto], into the memory that the caller has reserved, and not
+// at all by [Serializer.Decode]: decoded tensors, arrays, images and []byte are
+// views of the payload, valid for as long as the payload is and never to be
+// written to. The format aligns nothing: data lies at whatever address the keys
+// before it leave, and [codec.View] of it is a [codec.AlignmentError] unless it
+// falls well. [codec.Tensor.Clone] makes an aligned copy.
+//
+// # Trust
+//
+// Payloads are not trusted, as everywhere in package codec, and the bounds are
+// the same: [codec.MaxMsgpackDepth], [codec.MaxMsgpackValues],
+// [codec.MaxDims], and no length without bytes to back it. A tensor's data must
+// have the size that dtype and shape say. Errors of a payload are a
+// [*codec.PayloadError], whose path says where in the value. The format's
+// relatives know two extensions that hold pickled objects. Unpickling runs
+// whatever the sender likes, and nothing here does it: they are refused.
+//
+// Values to encode are bounded likewise, and one that contains itself is an
+// error.
+package omni

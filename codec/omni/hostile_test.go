@@ -1,0 +1,230 @@
+package omni_test
+
+import (
+	"bytes"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/omni"
+	"github.com/omnibus-runtime/omnibus/codec/python"
+)
+
+func TestHostile(t *testing.T) {
+	fixstr := func(s string) string { return string([]byte{0xa0 | byte(len(s))}) + s }
+	mark := func(mark, kindKey, kind, shape, data string) string {
+		return "\x84" + fixstr(mark) + "\xc3" + fixstr(kindKey) + kind + fixstr("shape") + shape + fixstr("data") + data
+	}
+	tensor := func(dtype, shape, data string) string { return mark("__tensor__", "dtype", dtype, shape, data) }
+	array := func(dtype, shape, data string) string {
+		return mark("__ndarray__", "dtype", fixstr(dtype), shape, data)
+	}
+	at := func(value string) string { return "\x81\xa1a\x92\xc0" + value } // the value of a[1]
+	tests := []struct {
+		name  string
+		src   string
+		want  error
+		where string // part of the message
+	}{
+		{"empty", "", codec.ErrMalformed, "byte 0"},
+		{"two values", "\xc0\xc0", codec.ErrMalformed, "byte 1"},
+		{"huge array", "\xdd\xff\xff\xff\xff", codec.ErrMalformed, "declared"},
+		{"huge map", "\xdf\xff\xff\xff\xff", codec.ErrMalformed, "declared"},
+		{"huge bytes", at("\xc6\xff\xff\xff\xff"), codec.ErrMalformed, "a[1]"},
+		{"arrays that claim the same bytes", strings.Repeat("\xdd\x00\x0f\x42\x40", 50) + strings.Repeat("\xc0", 1_000_100), codec.ErrMalformed, "[0]"},
+		{"deep", strings.Repeat("\x91", 65) + "\xc0", codec.ErrLimit, "deeper"},
+		{"too many values", "\xdd\x00\x40\x00\x00" + strings.Repeat("\xc0", 1<<22), codec.ErrLimit, "values"},
+		{"not UTF-8", at("\xa1\xff"), codec.ErrMalformed, "a[1]"},
+		{"key not UTF-8", at("\x81\xa1\xff\xc0"), codec.ErrMalformed, "a[1]"},
+		{"pickle", at("\xd4\x01\x00"), codec.ErrMalformed, "a[1]: extension 1 holds a pickled"},
+		{"cloudpickle", at("\xc7\x00\x02"), codec.ErrMalformed, "a[1]: extension 2 holds a pickled"},
+		{"raw view", at("\xd4\x03\x00"), codec.ErrMalformed, "extension 3 is unknown"},
+		{"timestamp", at("\xd4\xff\x00"), codec.ErrMalformed, "a timestamp of 1 bytes"},
+		{"timestamp of many nanoseconds", at("\xd7\xff\xff\xff\xff\xff\xff\xff\xff\xff"), codec.ErrMalformed, "nanoseconds"},
+		{"tensor too short", at(tensor(fixstr("int16"), "\x91\x02", "\xc4\x03abc")), codec.ErrMalformed, "a[1]: "},
+		{"tensor too long", at(tensor(fixstr("int16"), "\x91\x01", "\xc4\x03abc")), codec.ErrMalformed, "a[1]: "},
+		{"unknown dtype", at(tensor(fixstr("complex64"), "\x91\x00", "\xc4\x00")), codec.ErrMalformed, `"complex64"`},
+		{"dtype of a kilobyte", at(tensor("\xda\x04\x00"+strings.Repeat("x", 1024), "\x91\x00", "\xc4\x00")), codec.ErrMalformed, "a[1]: "},
+		{"dtype that is no text", at(tensor("\x01", "\x91\x00", "\xc4\x00")), codec.ErrMalformed, `text "dtype"`},
+		{"negative dimension", at(tensor(fixstr("int8"), "\x92\xff\xff", "\xc4\x01a")), codec.ErrMalformed, "dimension 0"},
+		{"dimension that is no number", at(tensor(fixstr("int8"), "\x91\xa11", "\xc4\x01a")), codec.ErrMalformed, "dimension 0"},
+		{"dimension beyond 63 bits", at(tensor(fixstr("int8"), "\x91\xcf"+strings.Repeat("\xff", 8), "\xc4\x01a")), codec.ErrMalformed, "dimension 0"},
+		{"size that overflows", at(tensor(fixstr("int8"), "\x92\xcf\x00\x00\x00\x01\x00\x00\x00\x00\xcf\x00\x00\x00\x01\x00\x00\x00\x00", "\xc4\x00")), codec.ErrMalformed, "overflows"},
+		{"too many dimensions", at(tensor(fixstr("int8"), "\xdc\x00\x21"+strings.Repeat("\x01", 33), "\xc4\x01a")), codec.ErrMalformed, "33 dimensions"},
+		{"shape that is no list", at(tensor(fixstr("int8"), "\x01", "\xc4\x01a")), codec.ErrMalformed, "the shape is no list"},
+		{"data that is no bytes", at(tensor(fixstr("int8"), "\x91\x01", "\xa1a")), codec.ErrMalformed, `binary "data"`},
+		{"mark alone", at("\x81\xaa__tensor__\xc3"), codec.ErrMalformed, "a[1]: "},
+		{"mark that is a number", at("\x81\xaa__tensor__\x01"), codec.ErrMalformed, "neither true nor false"},
+		{"objects", at(array("|O8", "\x91\x01", "\xc4\x08abcdefgh")), codec.ErrMalformed, "a[1]: "},
+		{"records", at(array("|V8", "\x91\x01", "\xc4\x08abcdefgh")), codec.ErrMalformed, "a[1]: "},
+		{"elements of no size", at(array("|S0", "\x91\x01", "\xc4\x00")), codec.ErrMalformed, "a[1]: "},
+		{"image of four dimensions", at(mark("__pil_image__", "mode", fixstr("L"), "\x94\x01\x01\x01\x01", "\xc4\x01a")), codec.ErrMalformed, "a[1]: "},
+		{"image too short", at(mark("__pil_image__", "mode", fixstr("L"), "\x92\x01\x02", "\xc4\x01a")), codec.ErrMalformed, "a[1]: "},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, s := range []omni.Serializer{{}, {KeepOrder: true}} {
+				var v any
+				var bad *codec.PayloadError
+				allocated, err := allocatedBy(func() error { return s.Decode([]byte(tt.src), &v) })
+				if !errors.As(err, &bad) || !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.where) {
+					t.Fatalf("got %v, want %v at %q", err, tt.want, tt.where)
+				}
+				if len(err.Error()) > 400 {
+					t.Errorf("an error of %d bytes", len(err.Error()))
+				}
+				// 16 bytes for each element of a list, the test's copy, and small change.
+				if limit := uint64(17*len(tt.src) + 1<<16); allocated > limit {
+					t.Errorf("%d bytes of payload made it allocate %d", len(tt.src), allocated)
+				}
+			}
+		})
+	}
+}
+
+func allocatedBy(f func() error) (sizeBytes uint64, err error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err = f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc, err
+}
+
+func TestMismatch(t *testing.T) {
+	tests := []struct {
+		name   string
+		value  any
+		target any
+		where  string
+	}{
+		{"text as a number", []any{"a"}, new([]int), "[0]: text does not fit a int"},
+		{"number as text", map[string]any{"k": 1}, new(map[string]string), "k: an integer does not fit a string"},
+		{"float as an integer", 1.5, new(int), "a float"},
+		{"too large", 300, new(int8), "300 does not fit a int8"},
+		{"too large without a sign", uint64(1 << 63), new(int64), "9223372036854775808 does not fit"},
+		{"negative", -1, new(uint64), "-1 does not fit"},
+		{"too large a float", 1e300, new(float32), "1e+300"},
+		{"bool as a number", true, new(int), "a bool"},
+		{"nil as a tensor", nil, new(codec.Tensor), "nil"},
+		{"map as a tensor", map[string]any{"dtype": "int8"}, new(codec.Tensor), "codec.Tensor"},
+		{"tensor as an image", codec.Tensor{DType: codec.DTypeInt8, Shape: []int{1}, Data: []byte{1}}, new(omni.Image), "omni.Image"},
+		{"bfloat16 as an array", codec.Tensor{DType: codec.DTypeBFloat16, Shape: []int{0}}, new(python.NDArray), "bfloat16"},
+		{"big endian as a tensor", python.NDArray{DType: ">i4", Shape: []int{0}}, new(codec.Tensor), ">i4"},
+		{"text as bytes", "a", new([]byte), "[]byte"},
+		{"bytes as text", []byte("a"), new(string), "binary data"},
+		{"array as a slice", []int{1}, new(python.Slice), "python.Slice"},
+		{"array of another length", []int{1}, new([2]int), "1 elements do not fit a [2]int"},
+		{"bytes of another length", []byte{1}, new([2]byte), "1 bytes do not fit a [2]uint8"},
+		{"text as a time", "a", new(chunk), "text does not fit"},
+		{"list as a dict", []int{}, new(python.Dict), "python.Dict"},
+		{"interface", 1, new(error), "error"},
+		{"list as a key", python.Dict{{Key: []any{}, Value: 1}}, new(any), "python.Dict"},
+		{"list as a typed key", python.Dict{{Key: []any{}, Value: 1}}, new(map[any]int), "python.Dict"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			payload, err := omni.Serializer{}.Append(nil, tt.value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var bad *codec.PayloadError
+			err = omni.Serializer{}.Decode(payload, tt.target)
+			if !errors.As(err, &bad) || !errors.Is(err, codec.ErrMismatch) || !strings.Contains(err.Error(), tt.where) {
+				t.Errorf("got %v, want ErrMismatch with %q", err, tt.where)
+			}
+		})
+	}
+}
+
+// TestLimitsAreReached decodes what is just within the limits.
+func TestLimitsAreReached(t *testing.T) {
+	for name, src := range map[string]string{
+		"arrays": strings.Repeat("\x91", 64) + "\xc0",
+		"maps":   strings.Repeat("\x81\xa0", 64) + "\xc0",
+		"bottom": strings.Repeat("\x91", 64) + "\x90",
+	} {
+		v, err := codec.Decode[any](omni.Serializer{}, []byte(src))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		again, err := omni.Serializer{}.Append(nil, v)
+		if err != nil || string(again) != src {
+			t.Errorf("%s: %x, %v", name, again, err)
+		}
+	}
+}
+
+// TestUnknownFields passes over what the target has no field for, except what
+// must not be there at all.
+func TestUnknownFields(t *testing.T) {
+	got, err := codec.Decode[pair](omni.Serializer{}, []byte("\x83\xa1x\x92\x80\x81\xc0\xc4\x01a\xa5First\xa1a\xa1y\xcb\x00\x00\x00\x00\x00\x00\x00\x00"))
+	if err != nil || got.First != "a" {
+		t.Errorf("got %v, %v", got, err)
+	}
+	_, err = codec.Decode[pair](omni.Serializer{}, []byte("\x81\xa1x\x91\xd4\x01\x00"))
+	if !errors.Is(err, codec.ErrMalformed) || !strings.Contains(err.Error(), "x: extension 1 holds a pickled") {
+		t.Errorf("a pickled object: %v", err)
+	}
+}
+
+// TestMarkOfFalse is a map that only looks like a tensor.
+func TestMarkOfFalse(t *testing.T) {
+	want := map[string]any{"__tensor__": false, "__ndarray__": false, "shape": int64(1)}
+	payload, err := omni.Serializer{}.Append(nil, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := codec.Decode[any](omni.Serializer{}, payload)
+	if diff := cmp.Diff(any(want), got); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+}
+
+func TestZeroCopy(t *testing.T) {
+	const size = 1 << 20
+	type value struct {
+		Tensor codec.Tensor
+		Array  python.NDArray
+		Image  omni.Image
+		Bytes  []byte
+	}
+	data := bytes.Repeat([]byte{1}, size)
+	in := value{
+		Tensor: codec.Tensor{DType: codec.DTypeFloat32, Shape: []int{size / 4}, Data: data},
+		Array:  python.NDArray{DType: "<f8", Shape: []int{size / 8}, Data: data},
+		Image:  omni.Image{Mode: "L", Shape: []int{1, size}, Data: data},
+		Bytes:  data,
+	}
+	n, ok := omni.Serializer{}.Size(in)
+	if !ok {
+		t.Fatal("no size")
+	}
+	payload := make([]byte, n)
+	allocated, err := allocatedBy(func() error { return omni.Serializer{}.EncodeInto(payload, in) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if allocated > size/8 {
+		t.Errorf("encoding %d bytes in place allocated %d", n, allocated)
+	}
+	var out value
+	allocated, err = allocatedBy(func() error { return omni.Serializer{}.Decode(payload, &out) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if allocated > size/8 {
+		t.Errorf("decoding %d bytes allocated %d", n, allocated)
+	}
+	for i := range payload {
+		payload[i] = 0xee
+	}
+	for name, view := range map[string][]byte{"tensor": out.Tensor.Data, "array": out.Array.Data, "image": out.Image.Data, "bytes": out.Bytes} {
+		if len(view) != size || cap(view) != size || view[0] != 0xee || view[size-1] != 0xee {
+			t.Errorf("%s: no view of the payload", name)
+		}
+	}
+}

@@ -1,0 +1,7 @@
+// Package python holds the values that Python programs send and for which Go
+// and package codec have no type of their own: NumPy arrays, slices, and
+// dictionaries, which keep their order and take keys of any kind.
+//
+// They are plain values. The packages codec/omni and codec/vllm give each its
+// bytes.
+package python
