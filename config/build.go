@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -86,7 +87,7 @@ func (p *Pipeline) build(stage func(Stage) (bus.StageSpec, error)) (bus.Pipeline
 	for _, st := range p.Stages {
 		spec, err := stage(st)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%w: %s:%d:%d: stage %s: %w", ErrBuild, p.File, st.Pos.Line, st.Pos.Column, st.ID, err))
+			errs = append(errs, fmt.Errorf("%w: %s:%d:%d: stage %s: %w", ErrBuild, cmp.Or(st.Pos.File, p.File), st.Pos.Line, st.Pos.Column, st.ID, err))
 		}
 		out.Stages = append(out.Stages, spec)
 	}

@@ -31,7 +31,7 @@ edges:
 
 // TestBuildRuns builds a bus out of a file and sends a request through it.
 func TestBuildRuns(t *testing.T) {
-	p, err := config.Parse("talk.yaml", []byte(threeStages))
+	p, err := config.Parse("talk.yaml", []byte(threeStages), config.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ connectors:
 edges:
   - {from: a, to: b}
   - {from: b, to: c}
-`))
+`), config.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ edges:
   - {from: a, to: b}
   - {from: a, to: c}
   - {from: b, to: c}
-`))
+`), config.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ stages:
   - {stage_id: vocoder, final_output: true, final_output_type: audio}
 edges:
   - {from: thinker, to: vocoder}
-`))
+`), config.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

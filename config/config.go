@@ -2,9 +2,6 @@ package config
 
 import (
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"time"
 )
 
@@ -185,46 +182,6 @@ type Edge struct {
 	WindowBytes int64    `json:"window_bytes,omitempty"`
 	Policy      Policy   `json:"policy,omitempty"`
 	Pos         Position `json:"pos"`
-}
-
-// Load reads and checks a file. The error is a [Problems] if the file was read
-// and refused, and one of package os if it could not be read.
-func Load(path string) (*Pipeline, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("config: %w", err)
-	}
-	defer func() { _ = f.Close() }() // only read from
-	// One byte more than allowed tells Parse that there was more.
-	data, err := io.ReadAll(io.LimitReader(f, MaxFileBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("config: %w", err)
-	}
-	return Parse(path, data)
-}
-
-// Parse checks the text of a file. The name stands in the problems and notes;
-// if it ends in .json the text must be JSON. The error is a [Problems].
-func Parse(name string, data []byte) (*Pipeline, error) {
-	c := &checker{file: name}
-	var p *Pipeline
-	if root := c.parse(data); root != nil {
-		p = c.pipeline(root)
-	}
-	if err := c.err(); err != nil {
-		return nil, err
-	}
-	p.Notes = c.sortedNotes()
-	return p, nil
-}
-
-// Path makes a path of the file absolute: relative ones start at the folder
-// that the file is in.
-func (p *Pipeline) Path(path string) (string, error) {
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(filepath.Dir(p.File), path)
-	}
-	return filepath.Abs(path)
 }
 
 // Runnable returns nil if this build has a transport for every edge. The

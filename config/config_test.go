@@ -37,9 +37,12 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
+// somePort is the environment of the files under testdata.
+var somePort = Options{LookupEnv: env(map[string]string{"PORT": "50051"})}
+
 func mustLoad(t *testing.T, path string) *Pipeline {
 	t.Helper()
-	p, err := Load(filepath.FromSlash(path))
+	p, err := Load(filepath.FromSlash(path), somePort)
 	if err != nil {
 		t.Fatalf("Load:\n%v", err)
 	}
@@ -48,7 +51,7 @@ func mustLoad(t *testing.T, path string) *Pipeline {
 
 func mustParse(t *testing.T, text string) *Pipeline {
 	t.Helper()
-	p, err := Parse("p.yaml", []byte(text))
+	p, err := Parse("p.yaml", []byte(text), Options{})
 	if err != nil {
 		t.Fatalf("Parse:\n%v", err)
 	}
@@ -259,7 +262,7 @@ func TestPipelineName(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p, err := Parse(tt.file, []byte(tt.text))
+			p, err := Parse(tt.file, []byte(tt.text), Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -393,17 +396,17 @@ func TestConnectorFamilies(t *testing.T) {
 
 func TestLoadErrorsOfTheSystem(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := Load(filepath.Join(dir, "none.yaml")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Load(filepath.Join(dir, "none.yaml"), Options{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing file: %v", err)
 	}
 	var problems Problems
-	if _, err := Load(dir); err == nil || errors.As(err, &problems) {
+	if _, err := Load(dir, Options{}); err == nil || errors.As(err, &problems) {
 		t.Errorf("directory: %v, want an error of the system", err)
 	}
 }
 
 func TestProblemsAsErrors(t *testing.T) {
-	_, err := Parse("p.yaml", []byte("stages: [{stage_id: x, final_output: 1}, {stage_id: x}]"))
+	_, err := Parse("p.yaml", []byte("stages: [{stage_id: x, final_output: 1}, {stage_id: x}]"), Options{})
 	var problems Problems
 	if !errors.As(err, &problems) || len(problems) != 2 {
 		t.Fatalf("%T %v", err, err)

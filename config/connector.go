@@ -136,15 +136,15 @@ func (c *checker) connectorType(at *node, name string) {
 }
 
 // extra keeps all settings of a connector and checks those that its type
-// defines. For types of other programs the text "${NAME}" stands for any
-// value, since they replace it from the environment.
+// defines.
 func (c *checker) extra(connectorType string, n *node) Settings {
 	if !c.isMap(n, "extra") {
 		return nil
 	}
 	rules := extraRules[connectorType]
 	known := slices.Sorted(maps.Keys(rules))
-	for _, e := range n.entries {
+	entries := slices.Clone(n.entries)
+	for i, e := range entries {
 		if e.value.kind == kindNull {
 			continue
 		}
@@ -155,13 +155,14 @@ func (c *checker) extra(connectorType string, n *node) Settings {
 			}
 			continue
 		}
-		text, _ := e.value.value.(string)
-		fromEnv := connectorType != SharedMemory && strings.Contains(text, "${")
-		if !fromEnv && !rule.ok(e.value) {
+		if rule.want != ruleText.want {
+			entries[i].value = e.value.scalar()
+		}
+		if !rule.ok(entries[i].value) {
 			c.problemf(e.value.pos, "%s of %s must be %s, not %s", e.key, connectorType, rule.want, describe(e.value))
 		}
 	}
-	return c.settings(n.entries)
+	return c.settings(entries)
 }
 
 // An extraRule is the type of a value under extra.

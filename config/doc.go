@@ -46,6 +46,22 @@
 // are text ("30s"). A numeric field left out stays zero, which means that the
 // bus chooses; the defaults live with the bus, not here.
 //
+// # Variables
+//
+// ${NAME} in a text stands for a variable of the environment, wherever in the
+// file the text is, but not in keys:
+//
+//	${NAME}                  the variable; one that is not set is a problem
+//	${oc.env:NAME}           the same, as vLLM-Omni's loader writes it
+//	${oc.env:NAME,default}   the default where it is not set; 'a, b' in quotes
+//	\${                     the two characters (\\${NAME}: a backslash and the variable)
+//
+// A variable holds text; where a number or true or false is wanted, the text
+// may spell one, and one that a connector's type defines is handed on as what it
+// spells. What a variable holds is not looked at for more variables. $NAME
+// stays as it is, for shells. The variables are those that
+// [Options.LookupEnv] knows; without it none is set.
+//
 // # Errors
 //
 // Parse reports everything that is wrong with a file at once: the error is a
@@ -58,10 +74,12 @@
 //
 // A file may come from anywhere. Its size, its nesting, and the number of its
 // values after aliases are expanded are bounded (MaxFileBytes, MaxDepth,
-// MaxValues) before anything recursive looks at it. YAML tags are refused. No
-// input makes this package panic. A file is data all the same: the command
-// lines under exec are run by whoever starts the pipeline, so trust in the
-// author of the file remains the caller's decision.
+// MaxValues) before anything recursive looks at it; so are the texts with
+// variables in them, 1 MiB all together. YAML tags are refused. No input makes
+// this package panic. A file is data all the same: the command lines under exec
+// are run by whoever starts the pipeline, and a file that may read the
+// environment can hand on any of it, to a process or into a message. So trust
+// in the author of the file remains the caller's decision.
 //
 // # Concurrency
 //

@@ -135,11 +135,11 @@ func (w *wiring) agree(e *wire, here, other *reference) {
 	}
 	switch {
 	case in.Type != out.Type:
-		w.problemf(second.pos, "the ends of the edge %s disagree: stage %s sends through %s (line %d), stage %s receives through %s (line %d)",
-			e, e.from, out, e.output.pos.Line, e.to, in, e.input.pos.Line)
+		w.problemf(second.pos, "the ends of the edge %s disagree: stage %s sends through %s (%s), stage %s receives through %s (%s)",
+			e, e.from, out, e.output.pos.line(second.pos), e.to, in, e.input.pos.line(second.pos))
 	case in.Name != out.Name || in.Name == "":
-		w.notef(second.pos, "the ends of the edge %s define their %s twice: the receiver's definition (line %d) counts",
-			e, in.Type, e.input.pos.Line)
+		w.notef(second.pos, "the ends of the edge %s define their %s twice: the receiver's definition (%s) counts",
+			e, in.Type, e.input.pos.line(second.pos))
 	}
 }
 
@@ -163,7 +163,7 @@ func (w *wiring) list(n *node) {
 		switch {
 		case wire == nil:
 		case wire.listed != nil:
-			w.problemf(entry.pos, "the edge %s is listed twice, first on line %d", entry.ends, wire.listed.pos.Line)
+			w.problemf(entry.pos, "the edge %s is listed twice, first on %s", entry.ends, wire.listed.pos.line(entry.pos))
 		default:
 			wire.listed, wire.pos = entry, entry.pos
 		}

@@ -19,12 +19,29 @@ const maxProblems = 100
 // A Position is a place in a file. Lines and columns count from 1; a column
 // counts characters.
 type Position struct {
-	Line   int `json:"line"`
-	Column int `json:"column"`
+	// File is empty for the file that was named, and the name of another one
+	// for what that took from there with base_config.
+	File   string `json:"file,omitempty"`
+	Line   int    `json:"line"`
+	Column int    `json:"column"`
 }
 
+// start is where a file begins.
+var start = Position{Line: 1, Column: 1}
+
 func (p Position) compare(q Position) int {
-	return cmp.Or(cmp.Compare(p.Line, q.Line), cmp.Compare(p.Column, q.Column))
+	return cmp.Or(cmp.Compare(p.File, q.File), cmp.Compare(p.Line, q.Line), cmp.Compare(p.Column, q.Column))
+}
+
+// line names the line of a position in a message about another.
+func (p Position) line(here Position) string {
+	switch p.File {
+	case here.File:
+		return fmt.Sprintf("line %d", p.Line)
+	case "":
+		return fmt.Sprintf("line %d of the file on top", p.Line)
+	}
+	return fmt.Sprintf("line %d of %s", p.Line, p.File)
 }
 
 // A Problem is one reason why a file was refused.
@@ -79,18 +96,41 @@ type checker struct {
 	file     string
 	problems Problems
 	notes    []Note
+	refused  map[Position]bool // values about which one problem is enough
 }
 
 func (c *checker) problemf(at Position, format string, args ...any) {
+	if c.refused[at] {
+		return
+	}
 	c.problems = append(c.problems, &Problem{
-		File: c.file, Line: at.Line, Column: at.Column, Msg: fmt.Sprintf(format, args...),
+		File: cmp.Or(at.File, c.file), Line: at.Line, Column: at.Column, Msg: fmt.Sprintf(format, args...),
 	})
 }
 
 func (c *checker) notef(at Position, format string, args ...any) {
 	c.notes = append(c.notes, Note{
-		File: c.file, Line: at.Line, Column: at.Column, Msg: fmt.Sprintf(format, args...),
+		File: cmp.Or(at.File, c.file), Line: at.Line, Column: at.Column, Msg: fmt.Sprintf(format, args...),
 	})
+}
+
+// refuse reports a value that cannot be used, and makes it a null about which
+// nothing else is reported.
+func (c *checker) refuse(n *node, format string, args ...any) {
+	c.problemf(n.pos, format, args...)
+	if c.refused == nil {
+		c.refused = make(map[Position]bool)
+	}
+	c.refused[n.pos] = true
+	n.kind, n.value = kindNull, nil
+}
+
+// position is where a problem or a note stands; the named file comes first.
+func (c *checker) position(file string, line, column int) Position {
+	if file == c.file {
+		file = ""
+	}
+	return Position{File: file, Line: line, Column: column}
 }
 
 // err returns the problems sorted, without repeats (the target of a YAML
@@ -100,7 +140,7 @@ func (c *checker) err() error {
 		return nil
 	}
 	slices.SortStableFunc(c.problems, func(a, b *Problem) int {
-		return Position{a.Line, a.Column}.compare(Position{b.Line, b.Column})
+		return c.position(a.File, a.Line, a.Column).compare(c.position(b.File, b.Line, b.Column))
 	})
 	seen := make(map[Problem]bool, len(c.problems))
 	unique := slices.DeleteFunc(c.problems, func(p *Problem) bool {
@@ -119,7 +159,7 @@ func (c *checker) err() error {
 // sortedNotes returns the notes by position, without repeats.
 func (c *checker) sortedNotes() []Note {
 	slices.SortStableFunc(c.notes, func(a, b Note) int {
-		return Position{a.Line, a.Column}.compare(Position{b.Line, b.Column})
+		return c.position(a.File, a.Line, a.Column).compare(c.position(b.File, b.Line, b.Column))
 	})
 	return slices.Compact(c.notes)
 }

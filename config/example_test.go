@@ -14,7 +14,7 @@ stages:
   - {stage_id: 1, model_stage: talker, engine_input_source: [0], omnibus: {replicas: 2}}
 edges:
   - {from: 0, to: 1, window_size: 16}
-`))
+`), config.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -38,7 +38,7 @@ stages:
     omnibus: {replica: 2}
   - stage_id: 1
     engine_input_source: [2]
-`))
+`), config.Options{})
 	fmt.Println(err)
 	// Output:
 	// speech.yaml:4:15: unknown key "replica" in the stage's omnibus settings: the nearest is "replicas" (all: attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)

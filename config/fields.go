@@ -89,7 +89,7 @@ func keep(at **node) reader {
 
 func (c *checker) count(at *int) reader {
 	return func(key string, n *node) {
-		if v, ok := n.value.(int64); ok && v >= 1 && v <= math.MaxInt32 {
+		if v, ok := n.scalar().value.(int64); ok && v >= 1 && v <= math.MaxInt32 {
 			*at = int(v)
 			return
 		}
@@ -99,7 +99,7 @@ func (c *checker) count(at *int) reader {
 
 func (c *checker) window(at *int) reader {
 	return func(key string, n *node) {
-		if v, ok := n.value.(int64); ok && (v == Unbounded || v >= 1 && v <= math.MaxInt32) {
+		if v, ok := n.scalar().value.(int64); ok && (v == Unbounded || v >= 1 && v <= math.MaxInt32) {
 			*at = int(v)
 			return
 		}
@@ -110,7 +110,7 @@ func (c *checker) window(at *int) reader {
 
 func (c *checker) flag(at *bool) reader {
 	return func(key string, n *node) {
-		if v, ok := n.value.(bool); ok {
+		if v, ok := n.scalar().value.(bool); ok {
 			*at = v
 			return
 		}
@@ -245,7 +245,7 @@ func (c *checker) users(at *[]uint32) reader {
 			return
 		}
 		for _, item := range n.items {
-			v, ok := item.value.(int64)
+			v, ok := item.scalar().value.(int64)
 			if !ok || v < 0 || v >= math.MaxUint32 { // the largest number stands for no user
 				c.problemf(item.pos, "an element of %s must be the number of a user (see `id -u`), not %s", key, describe(item))
 				continue
@@ -300,7 +300,11 @@ func describe(n *node) string {
 	case kindMap:
 		return "a map"
 	case kindString:
-		return fmt.Sprintf("the text %q", shorten(n.value.(string)))
+		text := fmt.Sprintf("the text %q", shorten(n.value.(string)))
+		if n.variable {
+			text += ", made with variables"
+		}
+		return text
 	case kindBool:
 		return fmt.Sprintf("%v", n.value)
 	default:

@@ -172,7 +172,7 @@ var problemTests = []struct {
 		`5:36: unknown key "extras" in the connector "d": the nearest is "extra" (all: extra, name)`,
 		"6:43: extra must be a map of keys, not the number 1",
 	}},
-	{"values of extra", "connectors:\n  a:\n    name: SharedMemoryConnector\n    extra:\n      shm_threshold_bytes: -1\n      codec_chunk_frames: [25, x]\n      codec_streaming: 1\n      connector_get_sleep_s: soon\n  b: {name: MooncakeConnector, extra: {segment: 512MB, host: 1, master: \"${HOST}:1\"}}\n  c: {name: YuanrongConnector, extra: {port: 70000}}\n" + two, []string{
+	{"values of extra", "connectors:\n  a:\n    name: SharedMemoryConnector\n    extra:\n      shm_threshold_bytes: -1\n      codec_chunk_frames: [25, x]\n      codec_streaming: 1\n      connector_get_sleep_s: soon\n  b: {name: MooncakeConnector, extra: {segment: 512MB, host: 1}}\n  c: {name: YuanrongConnector, extra: {port: 70000}}\n" + two, []string{
 		"5:28: shm_threshold_bytes of SharedMemoryConnector must be a whole number of at least 0, not the number -1",
 		"6:27: codec_chunk_frames of SharedMemoryConnector must be a whole number of at least 0, or a list of them, not a list",
 		"7:24: codec_streaming of SharedMemoryConnector must be true or false, not the number 1",
@@ -258,7 +258,12 @@ func TestProblems(t *testing.T) {
 // problemsOf returns the problems without the name of the file.
 func problemsOf(t *testing.T, name, text string) []string {
 	t.Helper()
-	p, err := Parse(name, []byte(text))
+	return problemsWith(t, name, text, Options{})
+}
+
+func problemsWith(t *testing.T, name, text string, opts Options) []string {
+	t.Helper()
+	p, err := Parse(name, []byte(text), opts)
 	if err == nil {
 		t.Fatalf("accepted as %+v", p)
 	}

@@ -53,7 +53,7 @@ func (c *checker) parse(data []byte) *node {
 		return nil
 	}
 	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
-		c.problemf(Position{1, 1}, "the file is empty: it needs stage_args or stages")
+		c.problemf(start, "the file is empty: it needs stage_args or stages")
 		return nil
 	}
 	return c.tree(file.Docs[0].Body)
@@ -64,7 +64,7 @@ func (c *checker) parse(data []byte) *node {
 // since it does not count tabs that indent JSON, turns those into spaces.
 func (c *checker) source(data []byte) (string, bool) {
 	if len(data) > MaxFileBytes {
-		c.problemf(Position{1, 1}, "the file has more than %d bytes, the most that is read", MaxFileBytes)
+		c.problemf(start, "the file has more than %d bytes, the most that is read", MaxFileBytes)
 		return "", false
 	}
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
@@ -108,7 +108,7 @@ func positionAt(data []byte, offset int) Position {
 	before := data[:min(offset, len(data))]
 	line := 1 + bytes.Count(before, []byte("\n"))
 	column := 1 + utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:])
-	return Position{line, column}
+	return Position{Line: line, Column: column}
 }
 
 // untab replaces tabs in valid JSON, where they can only stand between tokens.
@@ -213,14 +213,14 @@ func (c *checker) syntax(err error) {
 		c.problemf(tokenPos(located.GetToken()), "not YAML: %s", located.GetMessage())
 		return
 	}
-	c.problemf(Position{1, 1}, "not YAML: %v", err)
+	c.problemf(start, "not YAML: %v", err)
 }
 
 func tokenPos(tk *token.Token) Position {
 	if tk == nil || tk.Position == nil {
-		return Position{1, 1}
+		return start
 	}
-	return Position{max(1, tk.Position.Line), max(1, tk.Position.Column)}
+	return Position{Line: max(1, tk.Position.Line), Column: max(1, tk.Position.Column)}
 }
 
 func documentPos(doc *ast.DocumentNode) Position {

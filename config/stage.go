@@ -43,7 +43,7 @@ func (c *reading) stages(n *node) []draft {
 			continue
 		}
 		if at, repeated := first[d.ID]; repeated {
-			c.problemf(d.Pos, "the stage %s is defined twice, first on line %d", d.ID, at.Line)
+			c.problemf(d.Pos, "the stage %s is defined twice, first on %s", d.ID, at.line(d.Pos))
 			continue
 		}
 		first[d.ID] = d.Pos

@@ -25,12 +25,15 @@ const (
 // A node is a value of the file: aliases and merge keys are resolved, keys
 // are text and unique. The target of an alias is one node with many parents.
 type node struct {
-	kind    kind
-	pos     Position
-	value   any // bool; int64, or uint64 above it; float64; string
-	plain   bool
-	items   []*node
-	entries []entry
+	kind  kind
+	pos   Position
+	value any  // bool; int64, or uint64 above it; float64; string
+	plain bool // written without quotes
+	// variable says that variables were replaced in this text: where a number or
+	// a flag is wanted, it may be spelt out.
+	variable bool
+	items    []*node
+	entries  []entry
 
 	values int // this node and all below it, shared ones counted at each use
 	height int // levels of lists and maps below and including this one

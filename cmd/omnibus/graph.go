@@ -25,7 +25,7 @@ func newGraphCmd() *cobra.Command {
 			if output.word == outputJSON && cmd.Flags().Changed("format") {
 				return &usageError{"-f chooses a drawing, and -o json writes none: keep one of them"}
 			}
-			p, err := config.Load(args[0])
+			p, err := loadPipeline(args[0])
 			if err != nil {
 				return report(cmd, err)
 			}

@@ -30,6 +30,8 @@ Each stage says under omnibus: how its processes come about:
     - stage_id: vocoder
       omnibus: {attach: true}                              # started by somebody else
 
+${NAME} in a text of the file stands for a variable of the environment.
+
 Processes find the host by OMNIBUS_SOCKET and OMNIBUS_BUS, and learn what they are
 to do by OMNIBUS_STAGE and OMNIBUS_REPLICA. When each has served its stage, the
 line "ready: ..." goes to standard error.
@@ -100,7 +102,7 @@ func newLogger(to io.Writer, level, format string) *slog.Logger {
 }
 
 func runHost(cmd *cobra.Command, file string, opts host.Options) error {
-	p, err := config.Load(file)
+	p, err := loadPipeline(file)
 	if err != nil {
 		return &exitError{exitUsage, report(cmd, err)}
 	}

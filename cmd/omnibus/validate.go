@@ -57,7 +57,7 @@ type validation struct {
 
 func validate(file string) validation {
 	r := validation{File: file}
-	p, err := config.Load(file)
+	p, err := loadPipeline(file)
 	switch {
 	case err == nil:
 		r.OK, r.Pipeline = true, p

@@ -203,7 +203,7 @@ func running(t *testing.T, runtimeDir string) map[int]string {
 
 // pipeline.yaml and pipeline describe the same stages and edges.
 func TestPipelineFile(t *testing.T) {
-	file, err := config.Load("pipeline.yaml")
+	file, err := config.Load("pipeline.yaml", config.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

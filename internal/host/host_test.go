@@ -83,7 +83,7 @@ func start(t *testing.T, file string, change ...func(*host.Options)) *run {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	p, err := config.Parse(filepath.Join(dir, "test.yaml"), []byte(strings.ReplaceAll(file, "SELF", self)))
+	p, err := config.Parse(filepath.Join(dir, "test.yaml"), []byte(strings.ReplaceAll(file, "SELF", self)), config.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
