@@ -336,8 +336,8 @@ func TestNotes(t *testing.T) {
 		},
 		{
 			name: "platforms",
-			text: "platforms: {npu: {}}\nstages: [{stage_id: 0}]",
-			want: []string{"p.yaml:1:12: note: platforms is kept but not applied: the stages stand as they are"},
+			text: "platforms: {npu: {}, xpu: 1}\nstages: [{stage_id: 0}]",
+			want: []string{"p.yaml:1:1: note: none of the platforms is chosen (npu, xpu): the file counts without them"},
 		},
 		{
 			name: "settings of a process without a process",

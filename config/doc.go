@@ -46,6 +46,30 @@
 // are text ("30s"). A numeric field left out stays zero, which means that the
 // bus chooses; the defaults live with the bus, not here.
 //
+// # Files on top of others
+//
+// base_config names a file that this one stands on, relative to its own
+// folder: that is read first, and this one is laid over it. That file may stand
+// on another, up to 16 in all, and none on itself. Each value counts, and is
+// reported, where it was written ([Position.File]); paths in it are relative to
+// the folder of the file that was named ([Pipeline.Path]). What is merged is
+// vLLM-Omni's choice, but for runtime and omnibus:
+//
+//	stages, stage_args      by stage_id; new ones are added at the end
+//	in a stage              keys replace; engine_args, engine_extras,
+//	                        default_sampling_params, default_pooling_params and
+//	                        subtalker_sampling_params merge at every level
+//	connectors, runtime     merge at every level
+//	omnibus, also of stages merges at every level; a null takes a setting away
+//	platforms               by name, and each like a file
+//	any other key           replaces, lists and maps as a whole
+//
+// Options.Platform chooses an entry of platforms, which is laid over the file
+// and those below it by the same rules, except that it adds no stages, and that
+// in a stage the maps above merge at one level, and so do env and runtime. Who
+// names a platform that there is not is told which there are. What is not
+// chosen is not checked.
+//
 // # Variables
 //
 // ${NAME} in a text stands for a variable of the environment, wherever in the
@@ -59,7 +83,8 @@
 // A variable holds text; where a number or true or false is wanted, the text
 // may spell one, and one that a connector's type defines is handed on as what it
 // spells. What a variable holds is not looked at for more variables. $NAME
-// stays as it is, for shells. The variables are those that
+// stays as it is, for shells. Only texts that count are looked at: not those
+// below others, nor in a platform that is not chosen. The variables are those that
 // [Options.LookupEnv] knows; without it none is set.
 //
 // # Errors
@@ -74,12 +99,17 @@
 //
 // A file may come from anywhere. Its size, its nesting, and the number of its
 // values after aliases are expanded are bounded (MaxFileBytes, MaxDepth,
-// MaxValues) before anything recursive looks at it; so are the texts with
-// variables in them, 1 MiB all together. YAML tags are refused. No input makes
-// this package panic. A file is data all the same: the command lines under exec
-// are run by whoever starts the pipeline, and a file that may read the
-// environment can hand on any of it, to a process or into a message. So trust
-// in the author of the file remains the caller's decision.
+// MaxValues) before anything recursive looks at it. A file and those that it
+// stands on share the bound on values, and their texts with variables have 1 MiB
+// together. YAML tags are refused. No input makes this package panic.
+//
+// A file is data all the same: the command lines under exec are run by whoever
+// starts the pipeline, and a file that may read the environment can hand on any
+// of it, to a process or into a message. So trust in the author of the file
+// remains the caller's decision. That goes for base_config as well: it may name
+// any path, with .. and from the root of the file system on. A program that
+// reads the files of strangers gives [Options.Open] the bounds that it wants,
+// such as those of an os.Root, and no LookupEnv.
 //
 // # Concurrency
 //

@@ -182,7 +182,7 @@ func (w *wiring) entry(n *node) (*listed, bool) {
 		"to":           end(&e.to),
 		"window_size":  optional(w.checker.window(&e.window)),
 		"max_inflight": optional(w.count(&e.inflight)),
-		"omnibus":      keep(&ours),
+		keyOmnibus:     keep(&ours),
 	}) {
 		return nil, false
 	}

@@ -94,6 +94,8 @@ func (n Note) String() string {
 // A checker collects what is found while one file is read.
 type checker struct {
 	file     string
+	origin   string // what positions carry: empty for the file that was named
+	values   int    // in the trees of this file and those that it stands on
 	problems Problems
 	notes    []Note
 	refused  map[Position]bool // values about which one problem is enough

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -83,4 +84,36 @@ func checkPipeline(t *testing.T, p *Pipeline) {
 			t.Error(err)
 		}
 	}
+}
+
+// FuzzAssemble checks the same of a file with everything that it may reach: one
+// that it stands on, a platform, and a variable. None of them is outside the
+// test.
+func FuzzAssemble(f *testing.F) {
+	f.Add("base_config: b\nstages: [{stage_id: 1, a: '${A}'}]", two, "npu", "x")
+	f.Add("base_config: ${A}", two+"platforms: {npu: {stages: [{stage_id: a, omnibus: {replicas: 2}}]}}", "npu", "b")
+	f.Add("base_config: b", "base_config: b", "", "")
+	f.Add("x: &x {stage_id: 0, omnibus: {env: {A: '${A}'}}}\nbase_config: b\nstages: [*x]\nplatforms: {p: {stages: [*x]}}", "stages: [{stage_id: 0, omnibus: {env: {A: null}}}]", "p", "3")
+	f.Add("stages: [{stage_id: '${A}', k: '\\${A}\\\\${oc.env:B,c}'}]\nplatforms: {'': {omnibus: {name: n}}, p: {connectors: null}}", "", "p", "0")
+	f.Add("omnibus: {slots: null}\nbase_config: b", "omnibus: {slots: 1}\nstage_args: [1, {stage_id: 0}, {stage_id: 0}]", "", "")
+	f.Fuzz(func(t *testing.T, top, base, platform, value string) {
+		opened := 0
+		opts := Options{
+			Platform:  platform,
+			LookupEnv: func(name string) (string, bool) { return value, name == "A" },
+			Open: func(string) (io.ReadCloser, error) {
+				opened++
+				return io.NopCloser(strings.NewReader(base)), nil
+			},
+		}
+		p, err := Parse("p.yaml", []byte(top), opts)
+		if opened >= maxFiles {
+			t.Errorf("%d files", opened)
+		}
+		if err != nil {
+			checkProblems(t, err)
+			return
+		}
+		checkPipeline(t, p)
+	})
 }

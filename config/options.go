@@ -8,23 +8,28 @@ import (
 	"path/filepath"
 )
 
-// Options say what a file may reach beyond its own text. The zero value is for
-// a file that stands alone.
+// Options say what a file may reach beyond its own text, and which of its
+// platforms counts. The zero value is for a file that stands alone.
 type Options struct {
 	// LookupEnv looks up the variable that ${NAME} stands for, and says whether
 	// it is set: os.LookupEnv, for a file that may read the environment. Nil: no
 	// variable is set, and a text that needs one is a problem.
 	LookupEnv func(name string) (string, bool)
+	// Open opens the files that base_config names, by paths that are relative
+	// where that of the file is. Nil: [Load] opens those of the system, any that
+	// the file names, and [Parse] none.
+	Open func(path string) (io.ReadCloser, error)
+	// Platform is the entry under platforms to apply; empty: none.
+	Platform string
 }
 
 // Load reads and checks a file. The error is a [Problems] if the file was read
-// and refused, and one of package os if it could not be read.
+// and refused, and one of [Options.Open] if it could not be read.
 func Load(path string, opts Options) (*Pipeline, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("config: %w", err)
+	if opts.Open == nil {
+		opts.Open = func(path string) (io.ReadCloser, error) { return os.Open(path) }
 	}
-	data, err := readAll(f)
+	data, err := readFile(path, opts)
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
@@ -36,11 +41,8 @@ func Load(path string, opts Options) (*Pipeline, error) {
 func Parse(name string, data []byte, opts Options) (*Pipeline, error) {
 	c := &checker{file: name}
 	var p *Pipeline
-	if root := c.parse(data); root != nil {
-		x := &expander{checker: c, lookup: opts.LookupEnv, done: make(map[*node]bool)}
-		if x.node(root); !x.full {
-			p = c.pipeline(root)
-		}
+	if root := newAssembly(c, opts).tree(data); root != nil {
+		p = c.pipeline(root)
 	}
 	if err := c.err(); err != nil {
 		return nil, err
@@ -49,9 +51,13 @@ func Parse(name string, data []byte, opts Options) (*Pipeline, error) {
 	return p, nil
 }
 
-// readAll reads a file to its end or, for the problem that this is, to one byte
-// more than is allowed, and closes it.
-func readAll(f io.ReadCloser) ([]byte, error) {
+// readFile reads a file to its end or, for the problem that this is, to one
+// byte more than is allowed.
+func readFile(path string, opts Options) ([]byte, error) {
+	f, err := opts.Open(path)
+	if err != nil {
+		return nil, err
+	}
 	data, err := io.ReadAll(io.LimitReader(f, MaxFileBytes+1))
 	return data, errors.Join(err, f.Close())
 }

@@ -74,15 +74,12 @@ func (c *reading) sections(root *node, p *Pipeline) *sections {
 		"connectors": keep(&s.connectors),
 		"edges":      keep(&s.edges),
 		"runtime":    keep(&s.runtime),
-		"omnibus":    keep(&s.omnibus),
-		"base_config": optional(func(key string, n *node) {
-			c.problemf(n.pos, "%s: a file on top of another is not supported, merge them into one", key)
-		}),
+		keyOmnibus:   keep(&s.omnibus),
+		// These two are gone once a file is assembled.
+		keyBase:      func(string, *node) {},
+		keyPlatforms: func(string, *node) {},
 	}, fields{
 		"pipeline": keep(&s.pipeline),
-		"platforms": optional(func(key string, n *node) {
-			c.notef(n.pos, "%s is kept but not applied: the stages stand as they are", key)
-		}),
 	})
 	if s.runtime == nil {
 		return s
@@ -114,8 +111,9 @@ func (c *checker) either(root, runtime *node, key string, top, inner *node) *nod
 	return top
 }
 
+// later returns the position that stands later, or in the file on top.
 func later(a, b Position) Position {
-	if a.compare(b) > 0 {
+	if a.File == b.File && a.compare(b) > 0 || a.File != b.File && a.File == "" {
 		return a
 	}
 	return b

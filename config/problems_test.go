@@ -31,7 +31,7 @@ var problemTests = []struct {
 	{"no stage", "stages: []", []string{"1:9: the pipeline has no stage"}},
 	{"null stages", "edges: []\nstages:", []string{"2:1: the pipeline has no stage"}},
 	{"stages not a list", "stages: {a: 1}", []string{"1:9: the stages must be a list, not a map"}},
-	{"base file", "base_config: x.yaml\n" + two, []string{"1:14: base_config: a file on top of another is not supported, merge them into one"}},
+	{"base file", "base_config: x.yaml\n" + two, []string{"1:14: base_config names another file, and this program reads this one alone: merge the two into one"}},
 	{"a section in two places", "edges: []\nruntime:\n  edges: []\n" + two, []string{"3:3: edges stands both at the top and under runtime: keep one of them"}},
 	{"sections that are no maps", "runtime: 1\nconnectors: []\nomnibus: x\n" + two, []string{
 		"1:10: runtime must be a map of keys, not the number 1",

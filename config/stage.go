@@ -8,6 +8,9 @@ import (
 	"unicode"
 )
 
+// keyStageID is the key of a stage's id.
+const keyStageID = "stage_id"
+
 // maxStageIDBytes bounds an id, which becomes a label and part of messages.
 const maxStageIDBytes = 128
 
@@ -57,24 +60,24 @@ func (c *reading) stage(n *node) (draft, bool) {
 	if !c.isMap(n, "a stage") {
 		return d, false
 	}
-	id := n.get("stage_id")
+	id := n.get(keyStageID)
 	if id == nil {
 		c.problemf(n.pos, "the stage has no stage_id")
 	} else {
 		d.Pos = id.pos
-		d.ID, _ = c.stageID("stage_id", id)
+		d.ID, _ = c.stageID(keyStageID, id)
 	}
 	var ours, runtime, outputType *node
 	var flat, nested, own int
 	d.Settings = c.open(n, "a stage", fields{
-		"stage_id":            func(string, *node) {},
+		keyStageID:            func(string, *node) {},
 		"input_connectors":    optional(c.references(&d.inputs, "from_stage_")),
 		"output_connectors":   optional(c.references(&d.outputs, "to_stage_")),
 		"engine_input_source": optional(c.sources(&d.sources)),
 		"max_inflight":        optional(c.count(&flat)),
 		"final_output":        optional(c.flag(&d.FinalOutput)),
 		"final_output_type":   keep(&outputType),
-		"omnibus":             keep(&ours),
+		keyOmnibus:            keep(&ours),
 	}, fields{
 		"runtime": keep(&runtime),
 	})

@@ -69,7 +69,6 @@ func (n *node) keyPos(key string) Position {
 type builder struct {
 	*checker
 	anchors map[string]*node
-	values  int
 	full    bool // a bound was passed: everything further is left out
 }
 
@@ -85,7 +84,7 @@ func (c *checker) tree(body ast.Node) *node {
 // node builds one value. A part that is refused becomes a null: the problem
 // has been reported, and the checks that follow still see the rest.
 func (b *builder) node(n ast.Node, depth int) *node {
-	pos := tokenPos(n.GetToken())
+	pos := b.pos(n.GetToken())
 	if !b.spend(1, depth, pos) {
 		return b.leaf(kindNull, pos, nil)
 	}
@@ -107,9 +106,9 @@ func (b *builder) node(n ast.Node, depth int) *node {
 	case *ast.SequenceNode:
 		return b.list(n, depth, pos)
 	case *ast.MappingNode:
-		return b.mapping(n.Values, depth, mapPos(n, pos))
+		return b.mapping(n.Values, depth, b.mapPos(n, pos))
 	case *ast.MappingValueNode:
-		return b.mapping([]*ast.MappingValueNode{n}, depth, tokenPos(n.Key.GetToken()))
+		return b.mapping([]*ast.MappingValueNode{n}, depth, b.pos(n.Key.GetToken()))
 	case *ast.AnchorNode:
 		return b.anchor(n, depth)
 	case *ast.AliasNode:
@@ -120,6 +119,12 @@ func (b *builder) node(n ast.Node, depth int) *node {
 		b.problemf(pos, "a %s cannot stand here", n.Type())
 	}
 	return b.leaf(kindNull, pos, nil)
+}
+
+func (b *builder) pos(tk *token.Token) Position {
+	pos := tokenPos(tk)
+	pos.File = b.origin
+	return pos
 }
 
 func (b *builder) leaf(k kind, pos Position, value any) *node {
@@ -232,7 +237,7 @@ func (b *builder) mapping(values []*ast.MappingValueNode, depth int, pos Positio
 }
 
 func (b *builder) key(k ast.MapKeyNode) (string, Position, bool) {
-	pos := tokenPos(k.GetToken())
+	pos := b.pos(k.GetToken())
 	switch k := k.(type) {
 	case *ast.StringNode:
 		return k.Value, pos, true
@@ -289,9 +294,9 @@ func (b *builder) alias(n *ast.AliasNode, depth int, pos Position) *node {
 
 // mapPos is where a map starts: its bracket, or its first key in block style,
 // where the parser gives the colon after it.
-func mapPos(n *ast.MappingNode, pos Position) Position {
+func (b *builder) mapPos(n *ast.MappingNode, pos Position) Position {
 	if n.IsFlowStyle || len(n.Values) == 0 {
 		return pos
 	}
-	return tokenPos(n.Values[0].Key.GetToken())
+	return b.pos(n.Values[0].Key.GetToken())
 }

@@ -14,6 +14,7 @@ func init() { addVerb(newGraphCmd) }
 const formatDOT = "dot"
 
 func newGraphCmd() *cobra.Command {
+	var pipeline pipelineFlag
 	format, output := newChoice(outputText, formatDOT), newOutput()
 	cmd := &cobra.Command{
 		Use:   "graph FILE",
@@ -25,7 +26,7 @@ func newGraphCmd() *cobra.Command {
 			if output.word == outputJSON && cmd.Flags().Changed("format") {
 				return &usageError{"-f chooses a drawing, and -o json writes none: keep one of them"}
 			}
-			p, err := loadPipeline(args[0])
+			p, err := pipeline.load(args[0])
 			if err != nil {
 				return report(cmd, err)
 			}
@@ -39,6 +40,7 @@ func newGraphCmd() *cobra.Command {
 			}
 		},
 	}
+	pipeline.add(cmd)
 	cmd.Flags().VarP(format, "format", "f", "kind of drawing")
 	cmd.Flags().VarP(output, "output", "o", "form of the result")
 	return cmd

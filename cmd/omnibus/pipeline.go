@@ -3,10 +3,21 @@ package main
 import (
 	"os"
 
+	"github.com/spf13/cobra"
+
 	"github.com/omnibus-runtime/omnibus/config"
 )
 
-// loadPipeline reads a pipeline file, which may name variables of the environment.
-func loadPipeline(file string) (*config.Pipeline, error) {
-	return config.Load(file, config.Options{LookupEnv: os.LookupEnv})
+// A pipelineFlag has what a verb that reads pipeline files takes from its
+// command line.
+type pipelineFlag struct{ platform string }
+
+func (f *pipelineFlag) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.platform, "platform", "", "apply what the file says under platforms for `NAME`")
+}
+
+// load reads a pipeline file, which may name variables of the environment and
+// stand on other files.
+func (f *pipelineFlag) load(file string) (*config.Pipeline, error) {
+	return config.Load(file, config.Options{LookupEnv: os.LookupEnv, Platform: f.platform})
 }

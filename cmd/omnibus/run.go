@@ -30,7 +30,9 @@ Each stage says under omnibus: how its processes come about:
     - stage_id: vocoder
       omnibus: {attach: true}                              # started by somebody else
 
-${NAME} in a text of the file stands for a variable of the environment.
+A file may name variables of the environment (${NAME}), stand on another file
+(base_config: other.yaml), and have changes for some platforms, of which --platform
+chooses one.
 
 Processes find the host by OMNIBUS_SOCKET and OMNIBUS_BUS, and learn what they are
 to do by OMNIBUS_STAGE and OMNIBUS_REPLICA. When each has served its stage, the
@@ -48,10 +50,12 @@ when the file cannot be run.`
 const runExample = `  omnibus run pipeline.yaml
   omnibus run pipeline.yaml -- python3 client.py --text "hello"
   omnibus run pipeline.yaml -- omnibus submit input.bin > output.bin
+  omnibus run pipeline.yaml --platform npu
   omnibus run pipeline.yaml --http 127.0.0.1:9464 --log-level info`
 
 func newRunCmd() *cobra.Command {
 	var opts host.Options
+	var pipeline pipelineFlag
 	level := newChoice("warn", "debug", "info", "error")
 	format := newOutput()
 	cmd := &cobra.Command{
@@ -63,9 +67,15 @@ func newRunCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.Main = args[1:]
 			opts.Logger = newLogger(cmd.ErrOrStderr(), level.word, format.word)
-			return runHost(cmd, args[0], opts)
+			p, err := pipeline.load(args[0])
+			if err != nil {
+				return &exitError{exitUsage, report(cmd, err)}
+			}
+			opts.Pipeline = p
+			return runHost(cmd, opts)
 		},
 	}
+	pipeline.add(cmd)
 	cmd.Flags().StringVar(&opts.Socket, "socket", "", "listen at the socket `PATH`, whatever the file says")
 	cmd.Flags().StringVar(&opts.HTTP, "http", "", "serve metrics and health at `WHERE`: a loopback host:port, or the path of a socket")
 	cmd.Flags().DurationVar(&opts.Grace, "grace", 0, "what open requests have when the run drains (default 10s)")
@@ -101,15 +111,11 @@ func newLogger(to io.Writer, level, format string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(to, opts))
 }
 
-func runHost(cmd *cobra.Command, file string, opts host.Options) error {
-	p, err := loadPipeline(file)
-	if err != nil {
-		return &exitError{exitUsage, report(cmd, err)}
-	}
+func runHost(cmd *cobra.Command, opts host.Options) error {
 	ctx, stop := drainOnSignal(cmd.Context(), cmd.ErrOrStderr(), &opts)
 	defer stop()
-	opts.Pipeline, opts.Stdin, opts.Stdout, opts.Stderr = p, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-	err = host.Run(ctx, opts)
+	opts.Stdin, opts.Stdout, opts.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	err := host.Run(ctx, opts)
 	var failed *host.MainError
 	switch {
 	case errors.Is(err, host.ErrConfig):

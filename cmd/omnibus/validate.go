@@ -12,11 +12,16 @@ import (
 func init() { addVerb(newValidateCmd) }
 
 func newValidateCmd() *cobra.Command {
+	var pipeline pipelineFlag
 	output := newOutput()
 	cmd := &cobra.Command{
 		Use:   "validate FILE...",
 		Short: "Check pipeline files",
 		Long: `Check pipeline files completely, and report every problem at once.
+
+Variables (${NAME}) must be set as they would be for a run, and files that a
+file stands on (base_config) be there. Of its platforms, only the one chosen is
+checked.
 
 A file in order is reported on standard output, followed by notes on what
 deserves attention. Problems go to standard error, one a line, as
@@ -26,7 +31,7 @@ standard output.`,
 		RunE: func(cmd *cobra.Command, files []string) error {
 			results := make([]validation, len(files))
 			for i, file := range files {
-				results[i] = validate(file)
+				results[i] = validate(file, &pipeline)
 			}
 			if output.word == outputJSON {
 				if err := writeJSON(cmd.OutOrStdout(), results); err != nil {
@@ -42,6 +47,7 @@ standard output.`,
 			return outcome(results)
 		},
 	}
+	pipeline.add(cmd)
 	cmd.Flags().VarP(output, "output", "o", "form of the result")
 	return cmd
 }
@@ -55,9 +61,9 @@ type validation struct {
 	Pipeline *config.Pipeline `json:"pipeline,omitempty"`
 }
 
-func validate(file string) validation {
+func validate(file string, pipeline *pipelineFlag) validation {
 	r := validation{File: file}
-	p, err := loadPipeline(file)
+	p, err := pipeline.load(file)
 	switch {
 	case err == nil:
 		r.OK, r.Pipeline = true, p
