@@ -104,26 +104,27 @@ func (c *checker) connectors(n *node) map[string]Connector {
 	return defined
 }
 
+// connectorParts are what a definition consists of.
+type connectorParts struct {
+	name          string
+	nameAt, extra *node
+}
+
 // connector reads one definition, {name: Type, extra: {...}}.
 func (c *checker) connector(what string, n *node) Connector {
 	connector := Connector{Pos: n.pos}
-	var typeAt, extra *node
-	known := c.closed(n, what, fields{
-		"name": func(key string, n *node) {
-			typeAt = n
-			c.text(&connector.Type)(key, n)
-		},
-		"extra": keep(&extra),
-	})
+	var parts connectorParts
+	known := c.closed(n, what, c.connectorFields(&parts))
+	connector.Type = parts.name
 	switch {
 	case !known:
-	case typeAt == nil:
+	case parts.nameAt == nil:
 		c.problemf(n.pos, "%s has no name: it takes the type, such as name: %s", what, SharedMemory)
 	case connector.Type != "":
-		c.connectorType(typeAt, connector.Type)
+		c.connectorType(parts.nameAt, connector.Type)
 	}
-	if extra != nil {
-		connector.Extra = c.extra(connector.Type, extra)
+	if parts.extra != nil {
+		connector.Extra = c.extra(connector.Type, parts.extra)
 	}
 	return connector
 }
@@ -167,8 +168,9 @@ func (c *checker) extra(connectorType string, n *node) Settings {
 
 // An extraRule is the type of a value under extra.
 type extraRule struct {
-	want string
-	ok   func(*node) bool
+	want  string
+	ok    func(*node) bool
+	takes schema
 }
 
 func wholeNumber(from, to int64) extraRule {
@@ -179,22 +181,22 @@ func wholeNumber(from, to int64) extraRule {
 	return extraRule{want, func(n *node) bool {
 		v, ok := n.value.(int64)
 		return ok && v >= from && v <= to
-	}}
+	}, orVariable(integer(from, to))}
 }
 
 var (
-	ruleText  = extraRule{"text", func(n *node) bool { return n.kind == kindString }}
-	ruleFlag  = extraRule{"true or false", func(n *node) bool { return n.kind == kindBool }}
+	ruleText  = extraRule{"text", func(n *node) bool { return n.kind == kindString }, schema{"type": "string"}}
+	ruleFlag  = extraRule{"true or false", func(n *node) bool { return n.kind == kindBool }, takesFlag}
 	ruleBytes = wholeNumber(0, math.MaxInt64)
 	rulePort  = wholeNumber(1, math.MaxUint16)
 	// ruleFrames: some models take one number for each of their codecs.
 	ruleFrames = extraRule{"a whole number of at least 0, or a list of them", func(n *node) bool {
 		return ruleBytes.ok(n) || n.kind == kindList && !slices.ContainsFunc(n.items, func(item *node) bool { return !ruleBytes.ok(item) })
-	}}
+	}, anyOf(ruleBytes.takes, list(ruleBytes.takes))}
 	ruleSeconds = extraRule{"a number of at least 0", func(n *node) bool {
 		f, ok := n.value.(float64)
 		return ok && f >= 0 || ruleBytes.ok(n)
-	}}
+	}, orVariable(schema{"type": "number", "minimum": 0})}
 )
 
 // extraRules are the settings that the connectors and the models of vLLM-Omni

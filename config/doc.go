@@ -87,6 +87,14 @@
 // below others, nor in a platform that is not chosen. The variables are those that
 // [Options.LookupEnv] knows; without it none is set.
 //
+// # Schema
+//
+// [Schema] is a JSON Schema of the files, for editors: docs/pipeline.schema.json
+// in the repository, or what `omnibus schema` prints. It is made of the tables
+// by which Parse reads a file (tables.go), and refuses no file that Parse
+// accepts for all its platforms. A file that only others stand on need not be a
+// whole one, and may be refused by it.
+//
 // # Errors
 //
 // Parse reports everything that is wrong with a file at once: the error is a

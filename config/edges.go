@@ -26,6 +26,7 @@ type listed struct {
 	inflight    int
 	windowBytes int64
 	policy      Policy
+	ours        *node
 }
 
 // wiring collects the edges of a file in the order in which they are found.
@@ -173,17 +174,7 @@ func (w *wiring) list(n *node) {
 // entry reads one entry of edges; the result is false if an end is missing.
 func (w *wiring) entry(n *node) (*listed, bool) {
 	e := &listed{pos: n.pos}
-	end := func(at *string) reader {
-		return func(key string, n *node) { *at, _ = w.stageID(key, n) }
-	}
-	var ours *node
-	if !w.closed(n, "an edge", fields{
-		"from":         end(&e.from),
-		"to":           end(&e.to),
-		"window_size":  optional(w.checker.window(&e.window)),
-		"max_inflight": optional(w.count(&e.inflight)),
-		keyOmnibus:     keep(&ours),
-	}) {
+	if !w.closed(n, "an edge", w.edgeFields(e)) {
 		return nil, false
 	}
 	for _, key := range []string{"from", "to"} {
@@ -191,11 +182,8 @@ func (w *wiring) entry(n *node) (*listed, bool) {
 			w.problemf(n.pos, "the edge has no %s", key)
 		}
 	}
-	if ours != nil {
-		w.closed(ours, "the edge's omnibus settings", fields{
-			"window_bytes": w.size(&e.windowBytes),
-			"policy":       word(w.checker, &e.policy, PolicyBlock, PolicyFail, PolicyDropOldest),
-		})
+	if e.ours != nil {
+		w.closed(e.ours, "the edge's omnibus settings", w.edgeOmnibusFields(e))
 	}
 	return e, e.from != "" && e.to != ""
 }

@@ -14,7 +14,8 @@ import (
 
 // FuzzLoad checks what holds for any text: Parse ends without a panic, and
 // gives either problems at places in the file, or a pipeline that is a DAG in
-// topological order and can be written in every form.
+// topological order and can be written in every form. An editor that follows
+// the schema has nothing against a file that is in order for all its platforms.
 func FuzzLoad(f *testing.F) {
 	files, err := filepath.Glob("testdata/valid/*")
 	if err != nil {
@@ -34,6 +35,7 @@ func FuzzLoad(f *testing.F) {
 	for _, text := range []string{"&", "*", "? ", "!", "|", "a: |", "<<: {}", "<<: *a", "&a : *a", "[&a , *a]", "{", "a: &b", "%YAML 1.2\n---\n", "k: >-\n", "- - ? -", "{&a k: v, *a : w}", "!!binary |\n x"} {
 		f.Add(text, false)
 	}
+	s := compiled(f)
 	f.Fuzz(func(t *testing.T, text string, asJSON bool) {
 		name := "p.yaml"
 		if asJSON {
@@ -45,6 +47,22 @@ func FuzzLoad(f *testing.F) {
 			return
 		}
 		checkPipeline(t, p)
+		if _, err := asEditor(t, s, []byte(text)); err != nil && forAllPlatforms(text) {
+			t.Errorf("the schema refuses a good file: %v", err)
+		}
+	})
+}
+
+// forAllPlatforms says whether a file is in order with any of its platforms.
+func forAllPlatforms(text string) bool {
+	var c checker
+	all := c.parse([]byte(text)).get(keyPlatforms)
+	if all == nil {
+		return true
+	}
+	return !slices.ContainsFunc(all.entries, func(e entry) bool {
+		_, err := Parse("p.yaml", []byte(text), Options{Platform: e.key})
+		return err != nil || e.key == "" // no name chooses it
 	})
 }
 

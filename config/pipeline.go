@@ -27,11 +27,12 @@ type reading struct {
 
 // sections are the parts of a file, wherever its shape puts them.
 type sections struct {
-	stageArgs, stages *node
-	connectors, edges *node
-	omnibus, pipeline *node
-	runtime, defaults *node
-	enabled           bool
+	stageArgs, stages           *node
+	connectors, edges           *node
+	omnibus, pipeline           *node
+	runtime, defaults           *node
+	innerConnectors, innerEdges *node // under runtime
+	enabled                     bool
 }
 
 func (c *checker) pipeline(root *node) *Pipeline {
@@ -68,35 +69,17 @@ func (c *checker) pipeline(root *node) *Pipeline {
 // sections finds the parts of the file and keeps what it does not know.
 func (c *reading) sections(root *node, p *Pipeline) *sections {
 	s := &sections{enabled: true}
-	p.Settings = c.open(root, "the file", fields{
-		"stage_args": func(_ string, n *node) { s.stageArgs = n },
-		"stages":     func(_ string, n *node) { s.stages = n },
-		"connectors": keep(&s.connectors),
-		"edges":      keep(&s.edges),
-		"runtime":    keep(&s.runtime),
-		keyOmnibus:   keep(&s.omnibus),
-		// These two are gone once a file is assembled.
-		keyBase:      func(string, *node) {},
-		keyPlatforms: func(string, *node) {},
-	}, fields{
-		"pipeline": keep(&s.pipeline),
-	})
+	known, shared := c.fileFields(s)
+	p.Settings = c.open(root, "the file", known, shared)
 	if s.runtime == nil {
 		return s
 	}
-	var connectors, edges *node
-	rest := c.open(s.runtime, "runtime", fields{
-		"defaults":   keep(&s.defaults),
-		"connectors": keep(&connectors),
-		"edges":      keep(&edges),
-	}, fields{
-		"enabled": optional(c.flag(&s.enabled)),
-	})
-	if rest != nil {
+	known, shared = c.runtimeFields(s)
+	if rest := c.open(s.runtime, "runtime", known, shared); rest != nil {
 		p.Settings = append(p.Settings, Setting{"runtime", rest})
 	}
-	s.connectors = c.either(root, s.runtime, "connectors", s.connectors, connectors)
-	s.edges = c.either(root, s.runtime, "edges", s.edges, edges)
+	s.connectors = c.either(root, s.runtime, "connectors", s.connectors, s.innerConnectors)
+	s.edges = c.either(root, s.runtime, "edges", s.edges, s.innerEdges)
 	return s
 }
 
@@ -143,32 +126,14 @@ func (c *checker) shape(root *node, s *sections) *node {
 
 func (c *reading) defaults(n *node) {
 	if n != nil {
-		c.closed(n, "runtime.defaults", fields{
-			"window_size":  optional(c.checker.window(&c.window)),
-			"max_inflight": optional(c.count(&c.inflight)),
-		})
+		c.closed(n, "runtime.defaults", c.defaultsFields())
 	}
 }
 
 // bus reads the settings of the bus and names the pipeline.
 func (c *reading) bus(s *sections, p *Pipeline) {
 	if s.omnibus != nil {
-		b := &p.Bus
-		c.closed(s.omnibus, "the omnibus settings", fields{
-			"name":          c.name(&p.Name),
-			"ring_bytes":    c.size(&b.RingBytes),
-			"slots":         c.count(&b.Slots),
-			"max_requests":  c.count(&b.MaxRequests),
-			"inline_bytes":  c.size(&b.InlineBytes),
-			"serializer":    word(c.checker, &b.Serializer, SerializerMsgpack, SerializerRaw),
-			"stall_timeout": c.duration(&b.StallTimeout),
-			"memory":        at(&c.memory, word(c.checker, &b.Memory, MemoryShared, MemoryHeap)),
-			"socket":        c.text(&b.Socket),
-			"allow_uids":    c.users(&b.AllowUIDs),
-			"http":          c.endpoint(&b.HTTP),
-			"main":          c.commandLine(&b.Main),
-			"grace":         c.duration(&b.Grace),
-		})
+		c.closed(s.omnibus, "the omnibus settings", c.busFields(p))
 	}
 	if s.pipeline != nil {
 		name, _ := s.pipeline.value.(string)
@@ -186,13 +151,13 @@ func (c *reading) bus(s *sections, p *Pipeline) {
 }
 
 func (c *checker) name(at *string) reader {
-	return func(key string, n *node) {
+	return reader{func(key string, n *node) {
 		if v, ok := n.value.(string); ok && v != "" && v == toName(v) {
 			*at = v
 			return
 		}
 		c.problemf(n.pos, "%s must be text of at most %d letters, digits, '.', '_' and '-', not %s", key, maxNameBytes, describe(n))
-	}
+	}, schema{"type": "string", "pattern": namePattern}}
 }
 
 // toName replaces what may not stand in the name of a pipeline.

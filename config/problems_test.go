@@ -12,11 +12,13 @@ import (
 // two is a pipeline of the stages a and b, to which a test adds.
 const two = "stages: [{stage_id: a}, {stage_id: b}]\n"
 
-var problemTests = []struct {
+type problemTest struct {
 	name string
 	text string
 	want []string // line:column: message
-}{
+}
+
+var problemTests = []problemTest{
 	// The file as a whole.
 	{"empty", "", []string{"1:1: the file is empty: it needs stage_args or stages"}},
 	{"only comments", "# nothing\n", []string{"1:1: the file is empty: it needs stage_args or stages"}},

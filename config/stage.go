@@ -19,7 +19,10 @@ type draft struct {
 	Stage
 	inputs, outputs []reference
 	sources         []reference
-	joinPos         Position
+	// The places in the entry that bound the requests at the stage.
+	ownInflight, runtimeInflight, flatInflight int
+	ours, runtime, outputType                  *node
+	joinPos, attachPos, routingPos             Position
 }
 
 // A reference is the mention of another stage, with the connector that the
@@ -67,30 +70,18 @@ func (c *reading) stage(n *node) (draft, bool) {
 		d.Pos = id.pos
 		d.ID, _ = c.stageID(keyStageID, id)
 	}
-	var ours, runtime, outputType *node
-	var flat, nested, own int
-	d.Settings = c.open(n, "a stage", fields{
-		keyStageID:            func(string, *node) {},
-		"input_connectors":    optional(c.references(&d.inputs, "from_stage_")),
-		"output_connectors":   optional(c.references(&d.outputs, "to_stage_")),
-		"engine_input_source": optional(c.sources(&d.sources)),
-		"max_inflight":        optional(c.count(&flat)),
-		"final_output":        optional(c.flag(&d.FinalOutput)),
-		"final_output_type":   keep(&outputType),
-		keyOmnibus:            keep(&ours),
-	}, fields{
-		"runtime": keep(&runtime),
-	})
-	if outputType != nil {
-		d.FinalOutputType, _ = outputType.value.(string)
+	known, shared := c.stageFields(&d)
+	d.Settings = c.open(n, "a stage", known, shared)
+	if d.outputType != nil {
+		d.FinalOutputType, _ = d.outputType.value.(string)
 	}
-	if runtime != nil {
-		c.open(runtime, "the stage's runtime", nil, fields{"max_inflight": optional(c.count(&nested))})
+	if d.runtime != nil {
+		c.open(d.runtime, "the stage's runtime", nil, c.stageRuntimeFields(&d))
 	}
-	if ours != nil {
-		c.stageOmnibus(ours, &d, &own)
+	if d.ours != nil {
+		c.stageOmnibus(d.ours, &d)
 	}
-	d.MaxInflight = firstSet(own, nested, flat)
+	d.MaxInflight = firstSet(d.ownInflight, d.runtimeInflight, d.flatInflight)
 	if d.Handler == "" {
 		d.Handler = d.ID
 	}
@@ -107,32 +98,13 @@ func firstSet(values ...int) int {
 }
 
 // stageOmnibus reads the settings of the bus for one stage.
-func (c *reading) stageOmnibus(n *node, d *draft, maxInflight *int) {
-	var attach, routing Position
-	c.closed(n, "the stage's omnibus settings", fields{
-		"handler":       c.text(&d.Handler),
-		"replicas":      c.count(&d.Replicas),
-		"max_inflight":  c.count(maxInflight),
-		"state":         word(c.checker, &d.State, StateNone, StateRequest),
-		"attempts":      c.count(&d.Attempts),
-		"replay":        c.flag(&d.Replay),
-		"join":          at(&d.joinPos, c.flag(&d.Join)),
-		"batch":         c.batch(&d.Batch),
-		"exec":          c.commandLine(&d.Exec),
-		"env":           c.environment(&d.Env),
-		"cwd":           c.text(&d.Cwd),
-		"attach":        at(&attach, c.flag(&d.Attach)),
-		"routing":       at(&routing, word(c.checker, &d.Routing, RoutingSticky, RoutingLeastQueue, RoutingRoundRobin)),
-		"restart":       word(c.checker, &d.Restart, RestartAlways, RestartOnFailure, RestartNever),
-		"max_restarts":  c.count(&d.MaxRestarts),
-		"grace":         c.duration(&d.Grace),
-		"start_timeout": c.duration(&d.StartTimeout),
-	})
+func (c *reading) stageOmnibus(n *node, d *draft) {
+	c.closed(n, "the stage's omnibus settings", c.stageOmnibusFields(d))
 	if d.Attach && d.Exec != nil {
-		c.problemf(attach, "attach waits for a process that somebody else starts, and exec starts one: keep one of them")
+		c.problemf(d.attachPos, "attach waits for a process that somebody else starts, and exec starts one: keep one of them")
 	}
 	if d.Routing != "" && d.Routing != RoutingSticky && d.State != StateNone {
-		c.problemf(routing, "routing %s needs state: none, because a process that keeps state must see all of a request", d.Routing)
+		c.problemf(d.routingPos, "routing %s needs state: none, because a process that keeps state must see all of a request", d.Routing)
 	}
 	c.idle(n, "exec", n.get("exec") != nil, "env", "cwd", "restart", "max_restarts", "grace")
 	c.idle(n, "exec or attach", n.get("exec") != nil || d.Attach, "routing", "start_timeout")
@@ -148,9 +120,8 @@ func (c *checker) idle(n *node, without string, there bool, keys ...string) {
 }
 
 func (c *checker) batch(at *Batch) reader {
-	return func(_ string, n *node) {
-		c.closed(n, "batch", fields{"size": c.count(&at.Size), "wait": c.duration(&at.Wait)})
-	}
+	known := c.batchFields(at)
+	return reader{func(_ string, n *node) { c.closed(n, "batch", known) }, known.settings()}
 }
 
 // stageID reads an id: a whole number, or text that can be printed.
@@ -177,7 +148,7 @@ func validStageID(s string) bool {
 
 // sources reads engine_input_source, a list of ids.
 func (c *reading) sources(at *[]reference) reader {
-	return func(key string, n *node) {
+	return reader{func(key string, n *node) {
 		if n.kind != kindList {
 			c.problemf(n.pos, "%s must be a list of stages, such as [0], not %s", key, describe(n))
 			return
@@ -193,13 +164,13 @@ func (c *reading) sources(at *[]reference) reader {
 			}
 			*at = append(*at, reference{stage: id, pos: item.pos})
 		}
-	}
+	}, list(takesStageID)}
 }
 
 // references reads input_connectors or output_connectors: keys made of a
 // prefix and an id, each with the name of a connector or a definition.
 func (c *reading) references(at *[]reference, prefix string) reader {
-	return func(key string, n *node) {
+	return reader{func(key string, n *node) {
 		if !c.isMap(n, key) {
 			return
 		}
@@ -211,7 +182,7 @@ func (c *reading) references(at *[]reference, prefix string) reader {
 			}
 			*at = append(*at, reference{id, e.pos, c.connectorOf(e)})
 		}
-	}
+	}, referencesSchema(prefix)}
 }
 
 // connectorOf returns the connector that a reference names or defines, one

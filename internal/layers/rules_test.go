@@ -224,6 +224,16 @@ var bans = []ban{
 		reason: "config turns YAML into checked values with a line number for each mistake. Use what config exports",
 	},
 	{
+		path:   "github.com/santhosh-tekuri/jsonschema",
+		reason: "config checks files itself, with a line number for each mistake; the library only tests the schema that config writes down for editors",
+	},
+	{
+		path:   "github.com/santhosh-tekuri/jsonschema",
+		except: []string{"config"},
+		tests:  true,
+		reason: "one schema is written here, and config tests it",
+	},
+	{
 		path:   "github.com/spf13/cobra",
 		except: []string{"cmd"},
 		reason: "flags are for commands",
