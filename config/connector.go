@@ -20,7 +20,8 @@ type Connector struct {
 	Type string `json:"type"`
 	// Extra are the settings of the connector, and those that the models on
 	// both ends read from it. The keys that the type defines have been
-	// checked; all others stand as they were written.
+	// checked; all others stand as they were written, with their variables
+	// replaced.
 	Extra Settings `json:"extra,omitempty"`
 	// Auto marks the connector of an edge for which the file names none.
 	Auto bool     `json:"auto,omitempty"`

@@ -31,6 +31,27 @@ edges:
 	//   1 (talker)  from 0, 2 replicas
 }
 
+func ExampleOptions() {
+	p, err := config.Parse("speech.yaml", []byte(`
+stages:
+  - stage_id: talker
+    omnibus: {exec: ["${PYTHON}", talker.py], replicas: 2}
+platforms:
+  npu:
+    stages:
+      - {stage_id: talker, omnibus: {replicas: 4}}
+`), config.Options{
+		Platform:  "npu",
+		LookupEnv: func(name string) (string, bool) { return "/usr/bin/python3", name == "PYTHON" },
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(p.Stages[0].Replicas, p.Stages[0].Exec)
+	// Output: 4 [/usr/bin/python3 talker.py]
+}
+
 func ExampleProblems() {
 	_, err := config.Parse("speech.yaml", []byte(`
 stages:
