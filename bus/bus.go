@@ -49,7 +49,14 @@ type Bus struct {
 // Open checks the pipeline, takes the memory for its store, and starts its
 // stages. The errors wrap ErrConfig, or are the store's.
 func Open(ctx context.Context, p Pipeline, opts Options) (*Bus, error) {
-	opts = opts.withDefaults()
+	b, err := openPipeline(ctx, p, opts.withDefaults())
+	if err != nil {
+		return nil, errors.Join(err, closeConnectors(p.Edges))
+	}
+	return b, nil
+}
+
+func openPipeline(ctx context.Context, p Pipeline, opts Options) (*Bus, error) {
 	g, err := compile(p)
 	if err = errors.Join(opts.validate(), err); err != nil {
 		return nil, err
@@ -356,7 +363,7 @@ func (b *Bus) stop(ctx context.Context) error {
 		errors.Join(broken...),
 		b.writer.Close(ctx),
 		b.system.Close(ctx),
-		b.closeConnectors(),
+		closeConnectors(b.graph.specs()),
 		b.store.Close(),
 	)
 }

@@ -86,11 +86,19 @@ func (c *carried) forget() {
 	_ = c.by.Cleanup(context.Background(), c.key)
 }
 
-func (b *Bus) closeConnectors() error {
+func (g *graph) specs() []Edge {
+	specs := make([]Edge, len(g.edges))
+	for i, e := range g.edges {
+		specs[i] = e.spec
+	}
+	return specs
+}
+
+func closeConnectors(edges []Edge) error {
 	var errs []error
-	for _, e := range b.graph.edges {
-		if c := e.spec.Connector; c != nil {
-			errs = append(errs, c.Close()) // again, where edges share it
+	for _, e := range edges {
+		if e.Connector != nil {
+			errs = append(errs, e.Connector.Close()) // again, where edges share it
 		}
 	}
 	return errors.Join(errs...)

@@ -178,9 +178,13 @@ func TestCarriedAndAborted(t *testing.T) {
 }
 
 func TestConnectorOfTheCaller(t *testing.T) {
+	c := newCarrier(t)
 	p := linear(bus.Stage("first", upper))
-	p.Edges = append(p.Edges, bus.Edge{To: "first", Connector: newCarrier(t).connector()})
+	p.Edges = append(p.Edges, bus.Edge{To: "first", Connector: c.connector()})
 	if _, err := bus.Open(t.Context(), p, bus.Options{}); !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "between two stages") {
 		t.Errorf("opened: %v", err)
+	}
+	if _, err := c.Get(t.Context(), connector.Edge{}, "key", nil); !errors.Is(err, connector.ErrClosed) {
+		t.Errorf("the connector of a bus that was not opened: %v, want it closed", err)
 	}
 }

@@ -211,7 +211,7 @@ type Edge struct {
 	// Connector, if it is set, carries the payloads of this edge: each is put
 	// when it is sent, and got when it is handled, in the process of the bus.
 	// Without one they stay in the store, and are read where they were
-	// written. The bus closes it. It is for edges between two stages; edges may
+	// written. The bus closes it, also when it cannot be opened. It is for edges between two stages; edges may
 	// share one.
 	Connector *connector.Connector
 	// Fault, for tests, loses, doubles or swaps deliveries on this edge. The

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 )
 
 // SharedMemory is the connector type that this build runs.
@@ -46,6 +47,14 @@ func (c Connector) ThresholdBytes() (int64, bool) {
 	bytes, ok := value.(int64)
 	return bytes, ok
 }
+
+// The modes of a SharedMemoryConnector: in this project's store, or in segments
+// that vLLM-Omni can read.
+const (
+	modeKey     = "mode"
+	modeRing    = "ring"
+	modeSegment = "segment"
+)
 
 // connectorTypes are the types by their full names, for suggestions. Others
 // of the same families are valid too.
@@ -194,6 +203,17 @@ var (
 	ruleFrames = extraRule{"a whole number of at least 0, or a list of them", func(n *node) bool {
 		return ruleBytes.ok(n) || n.kind == kindList && !slices.ContainsFunc(n.items, func(item *node) bool { return !ruleBytes.ok(item) })
 	}, anyOf(ruleBytes.takes, list(ruleBytes.takes))}
+	ruleMode = extraRule{"ring or segment", func(n *node) bool {
+		return n.value == modeRing || n.value == modeSegment
+	}, oneOf(modeRing, modeSegment)}
+	ruleDuration = extraRule{`a number of seconds of at least 0, or text such as "30s"`, func(n *node) bool {
+		text, ok := n.value.(string)
+		if !ok {
+			return ruleSeconds.ok(n)
+		}
+		d, err := time.ParseDuration(text)
+		return err == nil && d >= 0
+	}, anyOf(ruleSeconds.takes, schema{"type": "string"})}
 	ruleSeconds = extraRule{"a number of at least 0", func(n *node) bool {
 		f, ok := n.value.(float64)
 		return ok && f >= 0 || ruleBytes.ok(n)
@@ -204,7 +224,12 @@ var (
 // read from extra.
 var extraRules = map[string]map[string]extraRule{
 	SharedMemory: {
+		modeKey:                              ruleMode,
 		"shm_threshold_bytes":                ruleBytes,
+		"ring_bytes":                         ruleBytes,
+		"generation":                         wholeNumber(1, 2),
+		"ttl":                                ruleDuration,
+		"timeout":                            ruleDuration,
 		"codec_streaming":                    ruleFlag,
 		"codec_chunk_frames":                 ruleFrames,
 		"codec_left_context_frames":          ruleFrames,

@@ -83,6 +83,9 @@ func (h *host) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
+	if err := h.pipeline.Connect(ctx, h.opts.Connectors, &spec); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
 	h.addStages()
 	opts.Logger, opts.OnStall = h.opts.Logger, h.logStalls
 	if opts.StallTimeout == 0 {

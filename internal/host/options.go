@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/config"
+	"github.com/omnibus-runtime/omnibus/connector"
 )
 
 // Defaults of what a pipeline file leaves open.
@@ -22,6 +23,9 @@ type Options struct {
 	Pipeline *config.Pipeline
 	// Handlers do the work of stages that are not processes; nil: all are.
 	Handlers map[string]config.Factory
+	// Connectors are the types that edges can have connectors of, besides
+	// those whose payloads stay in the store; nil: none.
+	Connectors *connector.Registry
 
 	// Main is the command line of the main process, found from the working
 	// directory; empty: that of the pipeline file, if it has one.
@@ -45,6 +49,9 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
+	if o.Connectors == nil {
+		o.Connectors = new(connector.Registry)
+	}
 	if o.Stdout == nil {
 		o.Stdout = io.Discard
 	}
