@@ -31,6 +31,7 @@ const (
 	CodeMemory     Code = 12 // there is not enough of it
 	CodeInvalid    Code = 13 // an argument that makes no sense
 	CodeInternal   Code = 14 // a fault of the host
+	CodeNothing    Code = 15 // nothing lies under the key
 )
 
 // ErrProtocol is what every error of [Next], [Parse] and [Decode] is.
@@ -52,6 +53,7 @@ var codeWords = [...]string{
 	CodeMemory:     "memory",
 	CodeInvalid:    "invalid",
 	CodeInternal:   "internal",
+	CodeNothing:    "nothing there",
 }
 
 // String returns the word that the protocol has for the code.

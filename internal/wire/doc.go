@@ -44,8 +44,8 @@
 //
 // # Ownership, ordering and concurrency
 //
-// The bytes in [Deliver].Payload, [Emit].Payload, [Put].Payload,
-// [Call].Arguments and [Reply].Piece are those of the packet, not copies: they
+// The bytes in [Deliver].Payload, [Emit].Payload, [Put].Payload, [Place].Payload,
+// [Fetched].Payload, [Call].Arguments and [Reply].Piece are those of the packet, not copies: they
 // are valid until the caller uses the packet's buffer for something else.
 // Everything else in a message belongs to the message.
 //

@@ -62,6 +62,14 @@ const (
 	KindCleared   Kind = 73
 	KindReport    Kind = 74
 	KindReported  Kind = 75
+
+	KindPlace   Kind = 80
+	KindPlaced  Kind = 81
+	KindFetch   Kind = 82
+	KindFetched Kind = 83
+	KindCancel  Kind = 84
+	KindCleanup Kind = 85
+	KindCleaned Kind = 86
 )
 
 // Direction says who sends a message.
@@ -143,6 +151,14 @@ var kinds = [...]kindInfo{
 	KindCleared:   {name: "cleared", direction: ToClient, make: func() Message { return new(Cleared) }, since: versionLanes},
 	KindReport:    {name: "report", direction: ToClient, make: func() Message { return new(Report) }, since: versionLanes},
 	KindReported:  {name: "reported", direction: ToHost, make: func() Message { return new(Reported) }, since: versionLanes},
+
+	KindPlace:   {name: "place", direction: ToHost, make: func() Message { return new(Place) }, since: versionExchange},
+	KindPlaced:  {name: "placed", direction: ToClient, make: func() Message { return new(Placed) }, since: versionExchange},
+	KindFetch:   {name: "fetch", direction: ToHost, make: func() Message { return new(Fetch) }, since: versionExchange},
+	KindFetched: {name: "fetched", direction: ToClient, make: func() Message { return new(Fetched) }, since: versionExchange},
+	KindCancel:  {name: "cancel", direction: ToHost, make: func() Message { return new(Cancel) }, since: versionExchange},
+	KindCleanup: {name: "cleanup", direction: ToHost, make: func() Message { return new(Cleanup) }, since: versionExchange},
+	KindCleaned: {name: "cleaned", direction: ToClient, make: func() Message { return new(Cleaned) }, since: versionExchange},
 }
 
 // info returns what is known of k, and nil when it is no kind.

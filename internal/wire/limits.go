@@ -37,7 +37,7 @@ const (
 // The versions of the protocol.
 const (
 	// Version is the newest version that this package speaks.
-	Version = 3
+	Version = 4
 	// VersionMin is the oldest.
 	VersionMin = 1
 
@@ -46,10 +46,15 @@ const (
 	// versionLanes added the messages that clients exchange deliveries by, and
 	// the place to Ended.
 	versionLanes = 3
+	// versionExchange added the exchange: payloads under keys.
+	versionExchange = 4
 )
 
 // Magic is the first field of a [Hello]: the bytes 01 'O' 'M' 'N' 'I' 'B' 'U' 'S'.
 const Magic uint64 = 0x53554249_4e4d4f01
+
+// Exchange is the Source of a Reserve that asks for room for the exchange.
+const Exchange = 0
 
 // AllEdges is the Edge of what is emitted on every edge of its source.
 const AllEdges = 65535

@@ -114,6 +114,20 @@ func walk(m Message, c *coder) {
 		m.fields(c)
 	case *Reported:
 		m.fields(c)
+	case *Place:
+		m.fields(c)
+	case *Placed:
+		m.fields(c)
+	case *Fetch:
+		m.fields(c)
+	case *Fetched:
+		m.fields(c)
+	case *Cancel:
+		m.fields(c)
+	case *Cleanup:
+		m.fields(c)
+	case *Cleaned:
+		m.fields(c)
 	default:
 		panic("wire: a message that is not a pointer to a struct of this package")
 	}
@@ -268,3 +282,24 @@ func (*Report) Kind() Kind { return KindReport }
 
 // Kind returns [KindReported].
 func (*Reported) Kind() Kind { return KindReported }
+
+// Kind returns [KindPlace].
+func (*Place) Kind() Kind { return KindPlace }
+
+// Kind returns [KindPlaced].
+func (*Placed) Kind() Kind { return KindPlaced }
+
+// Kind returns [KindFetch].
+func (*Fetch) Kind() Kind { return KindFetch }
+
+// Kind returns [KindFetched].
+func (*Fetched) Kind() Kind { return KindFetched }
+
+// Kind returns [KindCancel].
+func (*Cancel) Kind() Kind { return KindCancel }
+
+// Kind returns [KindCleanup].
+func (*Cleanup) Kind() Kind { return KindCleanup }
+
+// Kind returns [KindCleaned].
+func (*Cleaned) Kind() Kind { return KindCleaned }

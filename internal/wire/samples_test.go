@@ -28,6 +28,7 @@ func samples() []sample {
 	all = append(all, submittingSamples()...)
 	all = append(all, sample{name: "bye", message: &wire.Bye{}})
 	all = append(all, laneSamples()...)
+	all = append(all, exchangeSamples()...)
 	for i := range all {
 		if all[i].version == 0 {
 			all[i].version = wire.Version
@@ -187,6 +188,32 @@ func laneSamples() []sample {
 	}
 }
 
+func exchangeSamples() []sample {
+	return []sample{
+		{name: "place", message: &wire.Place{Token: 61, Owner: 1, Put: 33, Flags: wire.FlagOwn, Segment: 2, Offset: 1 << 20, Size: 1 << 33, From: "thinker", To: "talker", Key: "r1_thinker_0"}},
+		{name: "place-inline", message: &wire.Place{Token: 62, Owner: math.MaxUint32, Flags: wire.FlagInline, Size: 5, From: "thinker", To: "talker", Key: "müde", Payload: []byte("hello")}},
+		{name: "place-granted", message: &wire.Place{Token: 63, Owner: 1, Grant: 6, Size: 77, From: "a", To: "b", Key: "k"}},
+		{name: "place-largest", message: &wire.Place{
+			Token: math.MaxUint32, Owner: math.MaxUint32, Grant: math.MaxUint32, Put: math.MaxUint32, Flags: wire.FlagInline, Segment: math.MaxUint32,
+			Offset: math.MaxUint64, Size: wire.MaxInline, From: strings.Repeat("f", wire.MaxName), To: strings.Repeat("t", wire.MaxName), Key: strings.Repeat("k", wire.MaxName),
+			Payload: counting(wire.MaxInline),
+		}},
+		{name: "placed", message: &wire.Placed{Token: 61}},
+		{name: "fetch", message: &wire.Fetch{Token: 64, From: "thinker", To: "talker", Key: "r1_thinker_0"}},
+		{name: "fetch-wait", message: &wire.Fetch{Token: 65, Flags: wire.FetchWait, From: "thinker", To: "talker", Key: "omni_thinker_to_talker_kv_cache_r1"}},
+		{name: "fetched", message: &wire.Fetched{Token: 64, Delivery: 100, Segment: 3, Offset: 1 << 40, Size: 1 << 33}},
+		{name: "fetched-inline", message: &wire.Fetched{Token: 65, Delivery: 101, Flags: wire.FlagInline, Size: 5, Payload: []byte("hello")}},
+		{name: "fetched-inline-empty", message: &wire.Fetched{Token: 65, Delivery: 102, Flags: wire.FlagInline}},
+		{name: "cancel", message: &wire.Cancel{Token: 65}},
+		{name: "cleanup", message: &wire.Cleanup{Token: 66, Owner: 1, Key: "r1"}},
+		{name: "cleanup-everything", message: &wire.Cleanup{Token: 67, Owner: 1}},
+		{name: "cleaned", message: &wire.Cleaned{Token: 66, Count: 3}},
+		{name: "reserve-for-the-exchange", message: &wire.Reserve{Token: 68, Source: wire.Exchange, Size: 1 << 20}},
+		{name: "finish-unread", message: &wire.Finish{Delivery: 100, Flags: wire.FinishUnread}},
+		{name: "failed-nothing", message: &wire.Failed{Token: 64, Code: wire.CodeNothing}},
+	}
+}
+
 // allKinds returns every kind there is.
 func allKinds() []wire.Kind {
 	var all []wire.Kind
@@ -271,5 +298,10 @@ func malformedSamples(t *testing.T) []malformedSample {
 		{"kind-of-a-later-version", 2, raw(wire.KindLanes)},
 		{"side-beyond", 3, with(encode(&wire.Introduce{}, 2), wire.HeaderSize+16, 2)},
 		{"segment-without-its-event", 3, with(encode(&wire.Meet{}, 3), 6, 1)},
+		{"exchange-of-a-later-version", 3, raw(wire.KindFetch, make([]byte, 14)...)},
+		{"key-missing", 4, raw(wire.KindFetch, make([]byte, 12)...)},
+		{"placed-without-its-flag", 4, with(encode(&wire.Place{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+16, 0)},
+		{"placed-of-another-size", 4, with(encode(&wire.Place{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+32, 3)},
+		{"fetched-of-another-size", 4, with(encode(&wire.Fetched{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+24, 3)},
 	}
 }

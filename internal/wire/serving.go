@@ -129,9 +129,13 @@ func (c *coder) inline(flags uint8, size uint64, payload []byte) {
 	}
 }
 
-// FinishKeep is the flag of a Finish that does not give the payload back:
-// Release does that later.
-const FinishKeep = 1
+// The flags of Finish.
+const (
+	FinishKeep = 1 // the payload stays until Release
+	// FinishUnread: what was fetched has not been looked at, and goes back under
+	// its key.
+	FinishUnread = 2
+)
 
 // Finish ends the work on a delivery.
 type Finish struct {

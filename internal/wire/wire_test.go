@@ -33,6 +33,10 @@ func randomMessage(t *rapid.T, kind wire.Kind, version uint16) wire.Message {
 		m.Flags, m.Size = payloadFlags(m.Flags, m.Size, m.Payload)
 	case *wire.Put:
 		m.Flags, m.Size = payloadFlags(m.Flags, m.Size, m.Payload)
+	case *wire.Place:
+		m.Flags, m.Size = payloadFlags(m.Flags, m.Size, m.Payload)
+	case *wire.Fetched:
+		m.Flags, m.Size = payloadFlags(m.Flags, m.Size, m.Payload)
 	}
 	return m
 }
@@ -414,7 +418,7 @@ func TestCodes(t *testing.T) {
 			t.Errorf("CodeOf(%v) = %v, want %v", err, got, want)
 		}
 	}
-	for code, want := range map[wire.Code]string{wire.OK: "ok", wire.CodeTooLarge: "too large", wire.CodeInternal: "internal", 15: "code 15"} {
+	for code, want := range map[wire.Code]string{wire.OK: "ok", wire.CodeTooLarge: "too large", wire.CodeInternal: "internal", 15: "nothing there", 16: "code 16"} {
 		if got := code.String(); got != want {
 			t.Errorf("Code %d is %q, want %q", code, got, want)
 		}
