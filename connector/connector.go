@@ -104,7 +104,7 @@ func (c *Connector) put(ctx context.Context, edge Edge, key string, payload enco
 }
 
 func check(ctx context.Context, edge Edge, key string) error {
-	return errors.Join(ctx.Err(), edge.check(), CheckKey(key))
+	return errors.Join(ctx.Err(), edge.Check(), CheckKey(key))
 }
 
 // Get takes the value that lies under the key, by the metadata of its Put, or

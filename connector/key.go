@@ -16,7 +16,9 @@ type Edge struct {
 
 func (e Edge) String() string { return e.From + " -> " + e.To }
 
-func (e Edge) check() error {
+// Check refuses names of stages that are empty, longer than [MaxKeyBytes], or have control
+// characters.
+func (e Edge) Check() error {
 	for _, stage := range []string{e.From, e.To} {
 		if stage == "" || len(stage) > MaxKeyBytes || strings.ContainsFunc(stage, control) {
 			return fmt.Errorf("%w: %q is no name of a stage: it takes 1 to %d printable bytes", ErrKey, clip(stage), MaxKeyBytes)

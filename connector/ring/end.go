@@ -2,11 +2,9 @@ package ring
 
 import (
 	"context"
-	"fmt"
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/connector"
-	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // An End is one end of a ring, and a transport.
@@ -39,36 +37,11 @@ func (e *End) write(ctx context.Context, size int, fill func(dst []byte) error) 
 	if size == 0 { // the store keeps no objects of no bytes
 		return nothing{}, fill(nil)
 	}
-	reservation, err := e.ring.reserve(ctx, size)
+	o, err := e.ring.room.Write(ctx, size, fill)
 	if err != nil {
 		return nil, err
 	}
-	if err := fillIn(&reservation, fill); err != nil {
-		return nil, err
-	}
-	h, err := reservation.Commit(size, 1)
-	if err != nil {
-		return nil, fmt.Errorf("commit: %w", err)
-	}
-	lease, err := e.ring.store.Local().Take(h)
-	if err != nil {
-		return nil, fmt.Errorf("take what was committed: %w", err)
-	}
-	return &leased{lease}, nil
-}
-
-// fillIn gives the reservation back when its bytes cannot be written, even by a
-// panic.
-func fillIn(r *shmstore.Reservation, fill func(dst []byte) error) (err error) {
-	written := false
-	defer func() {
-		if !written {
-			r.Abort()
-		}
-	}()
-	err = fill(r.Bytes())
-	written = err == nil
-	return err
+	return o, nil
 }
 
 // Get implements [connector.Transport].
@@ -76,7 +49,7 @@ func (e *End) Get(_ context.Context, edge connector.Edge, key string, _ connecto
 	if e.closed() {
 		return nil, connector.ErrClosed
 	}
-	return e.ring.table.Get(edge, key)
+	return payload(e.ring.table.Get(edge, key))
 }
 
 // Await implements [connector.Transport].
@@ -84,7 +57,14 @@ func (e *End) Await(ctx context.Context, edge connector.Edge, key string, _ conn
 	if e.closed() {
 		return nil, connector.ErrClosed
 	}
-	return e.ring.table.Await(ctx, e.done, edge, key)
+	return payload(e.ring.table.Await(ctx, e.done, edge, key))
+}
+
+func payload(got Taken, err error) (connector.Payload, error) {
+	if err != nil {
+		return nil, err
+	}
+	return got, nil
 }
 
 // Cleanup implements [connector.Transport].
@@ -113,12 +93,6 @@ func (e *End) closed() bool {
 		return false
 	}
 }
-
-// leased is a payload in the store.
-type leased struct{ lease shmstore.Lease }
-
-func (l *leased) Bytes() []byte { return l.lease.Bytes() }
-func (l *leased) Release()      { l.lease.Release() }
 
 // nothing is a payload of no bytes.
 type nothing struct{}

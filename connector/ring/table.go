@@ -30,6 +30,8 @@ type Table struct {
 
 	mu      sync.Mutex
 	held    map[place]*entry
+	bytes   int64                     // of what is held
+	swept   int64                     // so far
 	waiting map[place][]chan struct{} // closed with the next put
 	sweeper *time.Timer               // runs while something is held and there is a TTL
 }
@@ -43,12 +45,15 @@ func NewTable(ttl time.Duration, log *slog.Logger) *Table {
 // An Owner is somebody who puts. What it put and nobody got goes with it.
 type Owner struct {
 	table  *Table
+	name   string
 	mine   map[*entry]struct{} // guarded by the table's lock
 	closed bool                // as well
 }
 
-// Owner adds somebody who puts.
-func (t *Table) Owner() *Owner { return &Owner{table: t, mine: make(map[*entry]struct{})} }
+// Owner adds somebody who puts. The name is for reports.
+func (t *Table) Owner(name string) *Owner {
+	return &Owner{table: t, name: name, mine: make(map[*entry]struct{})}
+}
 
 // Put places a payload, in place of what lay there. It takes the payload over, even
 // when it fails: with [connector.ErrClosed] if the owner is closed.
@@ -65,15 +70,7 @@ func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) 
 	if old != nil {
 		t.drop(old)
 	}
-	t.held[e.place] = e
-	o.mine[e] = struct{}{}
-	for _, w := range t.waiting[e.place] {
-		close(w)
-	}
-	delete(t.waiting, e.place)
-	if t.ttl > 0 && t.sweeper == nil {
-		t.sweeper = time.AfterFunc(t.ttl, t.sweep)
-	}
+	t.add(e)
 	t.mu.Unlock()
 	if old != nil {
 		old.payload.Release()
@@ -81,38 +78,75 @@ func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) 
 	return nil
 }
 
+// add takes an entry in, where none is.
+func (t *Table) add(e *entry) {
+	t.held[e.place] = e
+	t.bytes += int64(len(e.payload.Bytes()))
+	e.owner.mine[e] = struct{}{}
+	for _, w := range t.waiting[e.place] {
+		close(w)
+	}
+	delete(t.waiting, e.place)
+	if t.ttl > 0 && t.sweeper == nil {
+		t.sweeper = time.AfterFunc(t.ttl, t.sweep)
+	}
+}
+
 // drop takes an entry out. The payload is released without the lock.
 func (t *Table) drop(e *entry) {
 	delete(t.held, e.place)
+	t.bytes -= int64(len(e.payload.Bytes()))
 	delete(e.owner.mine, e)
 }
 
+// Taken is a payload that was got.
+type Taken struct {
+	connector.Payload
+	entry *entry
+}
+
+// PutBack gives the payload back unread: it lies where it lay, unless another
+// does, or its owner is closed.
+func (got Taken) PutBack() {
+	e := got.entry
+	t := e.owner.table
+	t.mu.Lock()
+	back := !e.owner.closed && t.held[e.place] == nil
+	if back {
+		t.add(e)
+	}
+	t.mu.Unlock()
+	if !back {
+		got.Release()
+	}
+}
+
 // Get takes what lies under a key, or returns [connector.ErrNotFound].
-func (t *Table) Get(edge connector.Edge, key string) (connector.Payload, error) {
+func (t *Table) Get(edge connector.Edge, key string) (Taken, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.take(place{edge, key})
 }
 
-func (t *Table) take(at place) (connector.Payload, error) {
+func (t *Table) take(at place) (Taken, error) {
 	e := t.held[at]
 	if e == nil {
-		return nil, connector.ErrNotFound
+		return Taken{}, connector.ErrNotFound
 	}
 	t.drop(e)
-	return e.payload, nil
+	return Taken{e.payload, e}, nil
 }
 
 // Await is Get, but waits until something is there, the context ends, or gone is
 // closed, with [connector.ErrClosed].
-func (t *Table) Await(ctx context.Context, gone <-chan struct{}, edge connector.Edge, key string) (connector.Payload, error) {
+func (t *Table) Await(ctx context.Context, gone <-chan struct{}, edge connector.Edge, key string) (Taken, error) {
 	at := place{edge, key}
 	for {
 		t.mu.Lock()
-		payload, err := t.take(at)
+		got, err := t.take(at)
 		if err == nil {
 			t.mu.Unlock()
-			return payload, nil
+			return got, nil
 		}
 		put := make(chan struct{})
 		t.waiting[at] = append(t.waiting[at], put)
@@ -126,7 +160,7 @@ func (t *Table) Await(ctx context.Context, gone <-chan struct{}, edge connector.
 			err = connector.ErrClosed
 		}
 		t.leave(at, put)
-		return nil, err
+		return Taken{}, err
 	}
 }
 
@@ -184,9 +218,15 @@ func (t *Table) sweep() {
 	var out []*entry
 	next := time.Duration(0)
 	t.mu.Lock()
+	ttl := t.ttl
+	if ttl == 0 { // stopped meanwhile
+		t.mu.Unlock()
+		return
+	}
 	for _, e := range t.held {
-		if left := t.ttl - now.Sub(e.at); left <= 0 {
+		if left := ttl - now.Sub(e.at); left <= 0 {
 			t.drop(e)
+			t.swept++
 			out = append(out, e)
 		} else if next == 0 || left < next {
 			next = left
@@ -200,16 +240,43 @@ func (t *Table) sweep() {
 	t.mu.Unlock()
 	for _, e := range out {
 		t.log.Warn("nobody came for a value", "edge", e.place.edge.String(), "key", e.place.key,
-			"bytes", len(e.payload.Bytes()), "after", t.ttl)
+			"bytes", len(e.payload.Bytes()), "from", e.owner.name, "after", ttl)
 		e.payload.Release()
 	}
 }
 
-// Len returns the number of payloads that nobody has got yet.
-func (t *Table) Len() int {
+// Stats are a table's figures.
+type Stats struct {
+	Entries int   // payloads that nobody has got yet
+	Bytes   int64 // of those
+	Swept   int64 // so far
+}
+
+// Stats returns the table's figures.
+func (t *Table) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.held)
+	return Stats{Entries: len(t.held), Bytes: t.bytes, Swept: t.swept}
+}
+
+// An Entry is a payload that nobody has got yet, for reports.
+type Entry struct {
+	Edge  connector.Edge
+	Key   string
+	Bytes int
+	Age   time.Duration
+}
+
+// Entries lists what the owner put and nobody has got, in no order.
+func (o *Owner) Entries() []Entry {
+	t := o.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]Entry, 0, len(o.mine))
+	for e := range o.mine {
+		all = append(all, Entry{Edge: e.place.edge, Key: e.place.key, Bytes: len(e.payload.Bytes()), Age: time.Since(e.at)})
+	}
+	return all
 }
 
 // Stop ends the sweeping.
