@@ -29,6 +29,7 @@ type Bus struct {
 	system        *actors.System
 	writer        *actors.Writer
 	inputProducer *actors.Producer
+	exchange      *exchange // nil: a node's
 
 	places    pool[struct{}] // one for each request that may be alive
 	joinBytes atomic.Int64   // held by inputs that wait in joins
@@ -83,6 +84,9 @@ func openGraph(g *graph, opts Options, node bool) (*Bus, error) {
 		opts: opts, graph: g, codecs: codecs, opened: time.Now(), store: store, node: node,
 		closing: make(chan struct{}), watchDone: make(chan struct{}),
 		live: make(map[uint64]*Request),
+	}
+	if !node {
+		b.exchange = newExchange(b)
 	}
 	if err := b.start(); err != nil {
 		return nil, errors.Join(err, store.Close())
@@ -358,6 +362,9 @@ func (b *Bus) stop(ctx context.Context) error {
 	})
 	if errors.Is(err, actors.ErrStopped) {
 		return nil // closed before
+	}
+	if b.exchange != nil {
+		broken = append(broken, b.exchange.close())
 	}
 	return errors.Join(
 		errors.Join(broken...),

@@ -60,7 +60,7 @@ func (s StageSpec) withDefaults() StageSpec {
 	return s
 }
 
-func setDefault(v *int, to int) {
+func setDefault[T int | int64](v *T, to T) {
 	if *v == 0 {
 		*v = to
 	}

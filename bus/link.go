@@ -36,6 +36,8 @@ type link struct {
 	tokens atomic.Uint32
 	puts   atomic.Uint32
 
+	exchange exchangeRoom // of what this process puts there
+
 	mu        sync.Mutex
 	questions map[uint32]*question
 	segments  map[uint32]*segment // the host has told us of
@@ -49,6 +51,7 @@ type link struct {
 	receivers map[uint32]*pair // ... and to receive from: the same, but of a node with itself
 	alone     bool             // no node is met any more
 	caller    *Bus             // carries what this process submits, once it does
+	reading   sync.WaitGroup   // payloads of the exchange; added to while not closing
 	closing   error            // why this side ended it
 
 	// stranded is what the host had when it was gone, of stages that go on. It
@@ -131,6 +134,7 @@ func (l *link) run() {
 	// Who goes on without the host is still found by what other nodes send.
 	tasks, requests := maps.Clone(l.tasks), maps.Clone(l.requests)
 	l.mu.Unlock()
+	l.exchange.stop() // what is returned from here on may be read still
 	_ = l.conn.Close()
 	_ = l.sender.Close()
 	close(l.done)
@@ -231,6 +235,12 @@ func (l *link) handle(m wire.Message, fds []int) error {
 		go l.report(m.Token)
 	case *wire.Cleared:
 		l.clearedOf(m.Peer)
+	case *wire.Placed:
+		l.answer(m.Token, m)
+	case *wire.Fetched:
+		return l.fetched(m)
+	case *wire.Cleaned:
+		l.answer(m.Token, m)
 	case *wire.Streamed:
 		if a := l.arrivals(m.Source); a != nil {
 			return a.streamed(nil, m.Edge, m.Deliveries)

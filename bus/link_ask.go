@@ -42,28 +42,36 @@ func (l *link) note(answers int, first func(wire.Message) error) (uint32, *quest
 	return token, q, nil
 }
 
-func (l *link) settle(token uint32) {
+// settle forgets a question. It reports whether it was open still.
+func (l *link) settle(token uint32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	_, open := l.questions[token]
 	delete(l.questions, token)
+	return open
 }
 
 func (l *link) await(ctx context.Context, q *question) (wire.Message, error) {
 	select {
 	case m, ok := <-q.answers:
-		if !ok {
-			return nil, l.err
-		}
-		switch m := m.(type) {
-		case *wire.Failed:
-			return nil, errorOf(m)
-		case failedFirst:
-			return nil, m.err
-		}
-		return m, nil
+		return l.answered(m, ok)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// answered looks at what came for a question.
+func (l *link) answered(m wire.Message, ok bool) (wire.Message, error) {
+	if !ok {
+		return nil, l.err
+	}
+	switch m := m.(type) {
+	case *wire.Failed:
+		return nil, errorOf(m)
+	case failedFirst:
+		return nil, m.err
+	}
+	return m, nil
 }
 
 // failedFirst is an answer that was of no use.

@@ -209,7 +209,7 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 	}
 	l.out[m.Put] = &outgoing{d: d, returned: returned}
 	if at.seg != nil {
-		if err := l.offer(at.seg, m); err != nil {
+		if m.Segment, err = l.offer(at.seg, m.Flags&wire.FlagOwn != 0); err != nil {
 			delete(l.out, m.Put)
 			return err
 		}
@@ -223,21 +223,20 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 	return nil
 }
 
-// offer, with mu held, tells the host of the segment of a put.
-func (l *link) offer(seg *segment, m *wire.Put) error {
-	number, known := l.offers[seg]
-	if !known {
-		l.lastOffer++
-		number = l.lastOffer
-		if m.Flags&wire.FlagOwn == 0 {
-			l.offers[seg] = number
-		}
-		if err := l.sender.Queue(&wire.Offer{Segment: number, Bytes: uint64(seg.mem.Size())}, seg.mem.FD()); err != nil {
-			return fmt.Errorf("%w: %w", ErrHostGone, err)
-		}
+// offer, with mu held, tells the host of a segment, for one payload alone or for
+// more, and returns its number.
+func (l *link) offer(seg *segment, own bool) (uint32, error) {
+	if number, known := l.offers[seg]; known {
+		return number, nil
 	}
-	m.Segment = number
-	return nil
+	l.lastOffer++
+	if !own {
+		l.offers[seg] = l.lastOffer
+	}
+	if err := l.sender.Queue(&wire.Offer{Segment: l.lastOffer, Bytes: uint64(seg.mem.Size())}, seg.mem.FD()); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrHostGone, err)
+	}
+	return l.lastOffer, nil
 }
 
 func (l *link) returned(id uint32) {

@@ -36,6 +36,10 @@ type JoinOptions struct {
 	// stage, and for the inputs of requests. By default it is as large as the
 	// windows need.
 	Store shmstore.Options
+	// ExchangeStore describes the memory of what this process puts into the
+	// host's exchange, which is made with the first of that; default 64 MiB, and
+	// large objects of 1 GiB together.
+	ExchangeStore shmstore.Options
 	// MaxRequests bounds the requests that this process has submitted and that
 	// are alive; default 64.
 	MaxRequests int
@@ -101,6 +105,7 @@ type Node struct {
 	link   *link         // to the host of now; nil: there is none
 	linked chan struct{} // closed when there is one, and replaced when it is gone
 	specs  []StageSpec   // to be served
+	owners uint32        // ends of the exchange that were opened
 	err    error         // why there will be no host any more
 }
 
@@ -129,6 +134,7 @@ func (n *Node) connect(ctx context.Context) (*link, error) {
 		return nil, err
 	}
 	l.node = n
+	l.exchange.opts = n.opts.ExchangeStore
 	n.mu.Lock()
 	n.link = l
 	close(n.linked)
@@ -238,6 +244,7 @@ func (n *Node) closeLink(l *link) {
 			b.dropShared()
 		}
 		l.closePairs()
+		err = errors.Join(err, l.exchange.close(ctx))
 		if err != nil {
 			n.opts.Logger.Error("close what ran for a host that is gone", slog.Any("error", err))
 		}

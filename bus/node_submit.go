@@ -330,8 +330,9 @@ func (l *link) leave(ctx context.Context) error {
 		u.in.drop() // it is not known here any more: see ended
 	}
 	// Nothing is emitted any more, so that what others still read is safe.
+	l.exchange.stop()
 	l.returnAll()
-	err := errors.Join(l.closeStages(ctx), l.closeCaller(ctx))
+	err := errors.Join(l.closeStages(ctx), l.closeCaller(ctx), l.closeExchange(ctx))
 	l.closePairs()
 	if err == nil {
 		l.queue(&wire.Bye{}) // without it the host waits until this process is dead

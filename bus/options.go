@@ -47,6 +47,13 @@ type Options struct {
 	// join for the other branch; default a quarter of the store when the
 	// pipeline has a join.
 	JoinBytes int64
+	// ExchangeTTL is how long a payload may lie in the exchange until somebody
+	// comes for it; default 10 minutes, negative for ever.
+	ExchangeTTL time.Duration
+	// ExchangeStore describes the memory of what this process puts into the
+	// exchange, which is made with the first of that; default 64 MiB, and large
+	// objects of 1 GiB together.
+	ExchangeStore shmstore.Options
 	// Serializer turns values into payloads; default msgpack.
 	Serializer codec.Serializer
 	// StallTimeout is how long something waits before it is reported; default
@@ -71,6 +78,9 @@ func (o Options) withDefaults() Options {
 	o.InlineBytes = max(o.InlineBytes, 0)
 	if o.Serializer == nil {
 		o.Serializer = codec.MsgpackSerializer{}
+	}
+	if o.ExchangeTTL == 0 {
+		o.ExchangeTTL = DefaultExchangeTTL
 	}
 	if o.StallTimeout == 0 {
 		o.StallTimeout = DefaultStallTimeout

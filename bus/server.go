@@ -268,7 +268,8 @@ func (s *Server) watch() {
 			return
 		case <-tick.C:
 			if n%4 == 0 {
-				s.bus.reportStalls(s.underWay().stalls(s.bus.opts.StallTimeout))
+				stalls := s.underWay().stalls(s.bus.opts.StallTimeout)
+				s.bus.reportStalls(append(stalls, s.exchangeStalls(s.bus.opts.StallTimeout, true)...))
 			}
 			for _, sess := range s.live() {
 				sess.checkAlive(s.bus.opts.StallTimeout)
@@ -360,6 +361,8 @@ type ProcessStats struct {
 	Requests int           `json:"requests"` // that it submitted and that are not over
 	Direct   int           `json:"direct"`   // streams that come to it, or go from it, past the host, of what is not over
 	Grants   int           `json:"grants"`   // rooms that it fills
+	Placed   int           `json:"placed"`   // payloads of its in the exchange, or with who fetched them
+	Fetched  int           `json:"fetched"`  // payloads that it has from the exchange
 	Arena    ArenaStats    `json:"arena"`
 	Age      time.Duration `json:"age_ns"`
 	Stopped  bool          `json:"stopped"`
@@ -392,6 +395,10 @@ type Holding struct {
 	Bytes   int           `json:"bytes"`
 	Direct  bool          `json:"direct,omitempty"` // it came past the host
 	Age     time.Duration `json:"age_ns"`
+	// Of a payload in the exchange: its key, and whether the process has placed it,
+	// and nobody has fetched it, or has fetched it.
+	Key      string `json:"key,omitempty"`
+	Exchange string `json:"exchange,omitempty"` // placed, or fetched
 }
 
 // Holdings lists the payloads that attached processes hold, the oldest first.
@@ -401,6 +408,7 @@ func (s *Server) Holdings() []Holding {
 		all = append(all, sess.holdings()...)
 	}
 	all = append(all, s.underWay().held...)
+	all = append(all, s.bus.exchange.holdings()...)
 	slices.SortStableFunc(all, func(a, b Holding) int { return int(b.Age - a.Age) })
 	return all
 }

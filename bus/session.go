@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -45,6 +47,7 @@ type session struct {
 	held         map[uint32]*held
 	kept         map[uint32]*kept // payloads of finished deliveries, until released
 	lastDelivery uint32
+	ex           exchanging
 	grants       map[uint32]*grant
 	lastGrant    uint32
 	questions    int // that are being answered
@@ -99,6 +102,7 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Pr
 		sources: make(map[uint32]*source), held: make(map[uint32]*held), kept: make(map[uint32]*kept),
 		grants: make(map[uint32]*grant), offered: make(map[uint32]*segment), told: make(map[*segment]*told),
 		expects: make(map[uint32][]*directFlow),
+		ex:      exchanging{owners: make(map[uint32]*ring.Owner), fetched: make(map[uint32]*fetched), waits: make(map[uint32]*exchangeWait)},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
@@ -274,6 +278,14 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		return s.put(m)
 	case *wire.Forget:
 		return s.forgetOffer(m.Segment)
+	case *wire.Place:
+		return s.place(m)
+	case *wire.Fetch:
+		return s.fetch(m)
+	case *wire.Cancel:
+		s.cancelQuestion(m.Token)
+	case *wire.Cleanup:
+		s.cleanup(m)
 	case *wire.Submit:
 		return s.ask(m.Token, func() error { return s.submit(m) })
 	case *wire.CloseSend:
@@ -333,6 +345,9 @@ var codes = []struct {
 	{shmstore.ErrMemory, wire.CodeMemory},
 	{ErrPayload, wire.CodeInvalid},
 	{ErrConfig, wire.CodeInvalid},
+	{connector.ErrNotFound, wire.CodeNothing},
+	{connector.ErrFull, wire.CodeOverloaded},
+	{connector.ErrKey, wire.CodeInvalid},
 }
 
 func codeOf(err error) wire.Code {

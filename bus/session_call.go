@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -106,7 +107,7 @@ func (s *Server) method(name string) (callMethod, error) {
 		"status": func(context.Context, []byte) (any, error) { return s.Status(), nil },
 		"stats":  func(context.Context, []byte) (any, error) { return s.bus.Stats(), nil },
 		"stalls": func(context.Context, []byte) (any, error) {
-			return append(s.bus.Stalls(0), s.underWay().stalls(0)...), nil
+			return slices.Concat(s.bus.Stalls(0), s.underWay().stalls(0), s.exchangeStalls(0, false)), nil
 		},
 		"check":  func(context.Context, []byte) (any, error) { return s.checkAll() },
 		"leases": func(context.Context, []byte) (any, error) { return s.Holdings(), nil },

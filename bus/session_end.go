@@ -108,6 +108,16 @@ func (s *session) pin(harmless bool) (unpin func()) {
 			all = append(all, h.d.hold())
 		}
 	}
+	for id, f := range s.ex.fetched {
+		if f.told != nil {
+			p := f.got.Payload.(keyed).foreign //nolint:forcetypeassert // the table has no others
+			all = append(all, &payload{foreign: p})
+			if f.copy != nil {
+				all = append(all, &payload{foreign: f.copy})
+			}
+			delete(s.ex.fetched, id)
+		}
+	}
 	for id, k := range s.kept {
 		if !k.lent && k.told != nil { // takeLent keeps those, for longer
 			all = append(all, k.payload)
@@ -160,7 +170,15 @@ func (s *session) takeBack(cause error) {
 	s.mu.Lock()
 	grants, kept, sources, all := s.grants, s.kept, s.sources, s.held
 	s.grants, s.kept, s.sources, s.held = nil, nil, nil, nil
+	owners, got := s.ex.owners, s.ex.fetched
+	s.ex.owners, s.ex.fetched = nil, nil
 	s.mu.Unlock()
+	for _, o := range owners {
+		o.Close()
+	}
+	for _, f := range got {
+		f.settle(f.got.Release)
+	}
 	for _, src := range sources {
 		if src.req != nil {
 			src.req.Abort(cause)

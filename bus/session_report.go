@@ -40,6 +40,7 @@ func (s *session) stats() ProcessStats {
 	defer s.mu.Unlock()
 	st := ProcessStats{
 		Node: s.node, PID: s.proc.PID(), Name: s.name, Held: len(s.held), Grants: len(s.grants),
+		Placed: s.ex.placed, Fetched: len(s.ex.fetched),
 		Age: time.Since(s.since), Stopped: s.proc.Stopped(),
 	}
 	for _, rep := range s.replicas {
@@ -79,6 +80,13 @@ func (s *session) holdings() []Holding {
 			Edge: h.d.flow.edge.name, Seq: h.d.Seq, Bytes: len(h.d.Bytes()), Age: time.Since(h.at),
 		})
 	}
+	keyed := Holding{PID: s.proc.PID(), Name: s.name}
+	for _, o := range s.ex.owners {
+		all = append(all, keyed.placed(o)...)
+	}
+	for _, f := range s.ex.fetched {
+		all = append(all, keyed.fetched(f.edge, f.key, len(f.got.Bytes()), time.Since(f.at)))
+	}
 	return all
 }
 
@@ -90,4 +98,31 @@ func (s *session) check() []shmstore.Violation {
 		return nil
 	}
 	return arena.rooms.Check()
+}
+
+// exchangeStalls are the questions about the exchange that have waited for at least
+// that long: for room alone, or also for payloads, which nobody may have promised.
+func (s *Server) exchangeStalls(atLeast time.Duration, roomOnly bool) (all []Stall) {
+	for _, sess := range s.live() {
+		all = append(all, sess.exchangeStalls(atLeast, roomOnly)...)
+	}
+	return all
+}
+
+func (s *session) exchangeStalls(atLeast time.Duration, roomOnly bool) (all []Stall) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.ex.waits {
+		waited := time.Since(w.since)
+		if waited < atLeast || (roomOnly && !w.room) {
+			continue
+		}
+		st := Stall{Process: fmt.Sprintf("process %d", s.proc.PID()), Edge: "exchange", Waited: waited, Holder: w.what}
+		if w.room {
+			st.Deliveries = s.ex.placed
+			st.Holder += fmt.Sprintf(": %d payloads of the process lie there, or are read", s.ex.placed)
+		}
+		all = append(all, st)
+	}
+	return all
 }

@@ -97,7 +97,7 @@ func (s *session) sealed(number uint32) error {
 
 // grant is room that a client fills.
 type grant struct {
-	src      *source
+	src      *source // nil: for the exchange
 	buf      Buffer
 	payload  *foreign
 	delivery uint32
@@ -111,6 +111,9 @@ func (g *grant) abort() {
 
 // reserve answers reserve: it takes credit, then room.
 func (s *session) reserve(m *wire.Reserve) error {
+	if m.Source == wire.Exchange && s.version >= wire.KindPlace.Since() {
+		return s.reserveKeyed(m)
+	}
 	src, err := s.source(m.Source)
 	if err != nil {
 		return err
@@ -158,27 +161,45 @@ func (s *session) tryReserve(src *source, m *wire.Reserve, mayWait bool) error {
 // room finds room for a payload in the client's arena, or makes a segment for
 // it alone.
 func (s *session) room(size int, mayWait bool) (p *foreign, own bool, err error) {
-	s.mu.Lock()
-	arena := s.arena
-	ready := arena != nil && arena.sealed
-	s.mu.Unlock()
-	if !ready {
-		return nil, false, fmt.Errorf("%w: a client asks for its arena, maps it and seals it before it reserves room", ErrPayload)
+	arena, err := s.sealedArena()
+	if err != nil {
+		return nil, false, err
 	}
 	room, err := arena.reserve(size, mayWait)
 	switch {
 	case err == nil:
-		return arena.seg.payload(int64(room.Offset), size, func() { arena.rooms.Release(room) }), false, nil
+		return arena.payload(room, size), false, nil
 	case errors.Is(err, errCanceled):
 		return nil, false, err
 	}
+	p, err = aloneInSegment(size)
+	return p, true, err
+}
+
+// sealedArena is the client's arena, once nobody else can write to it.
+func (s *session) sealedArena() (*clientArena, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.arena == nil || !s.arena.sealed {
+		return nil, fmt.Errorf("%w: a client asks for its arena, maps it and seals it before it reserves room", ErrPayload)
+	}
+	return s.arena, nil
+}
+
+// payload makes room in the arena a payload, which gives it back.
+func (a *clientArena) payload(room shmstore.Room, size int) *foreign {
+	return a.seg.payload(int64(room.Offset), size, func() { a.rooms.Release(room) })
+}
+
+// aloneInSegment makes a segment that the client fills with one payload.
+func aloneInSegment(size int) (*foreign, error) {
 	mem, err := shmstore.CreateSegment("payload", int64(max(size, 1)))
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	seg := newSegment(mem)
 	defer seg.release() // the payload keeps it
-	return seg.payload(0, size, func() {}), true, nil
+	return seg.payload(0, size, func() {}), nil
 }
 
 // reserve takes room in the arena, and waits for it as long as a payload of
@@ -235,6 +256,10 @@ func (s *session) send(m *wire.Send) error {
 	g, err := s.takeGrant(m.Grant)
 	if err != nil {
 		return err
+	}
+	if g.src == nil {
+		g.abort()
+		return fmt.Errorf("%w: grant %d is for the exchange", wire.ErrProtocol, m.Grant)
 	}
 	if m.Size > uint64(g.buf.size) {
 		g.abort()

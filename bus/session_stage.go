@@ -203,6 +203,9 @@ func (s *session) retireSegment(seg *segment) {
 
 // finish ends the work on a delivery, behind what was emitted before.
 func (s *session) finish(m *wire.Finish) error {
+	if found, err := s.finishFetched(m); found {
+		return err
+	}
 	s.mu.Lock()
 	h := s.held[m.Delivery]
 	again := h != nil && h.finishing

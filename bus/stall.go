@@ -21,10 +21,16 @@ type Stall struct {
 	Holder     string
 	Deliveries int   // under way on the edge
 	Bytes      int64 // of their payloads, as charged to the byte window
+	// Process is who waits for the exchange, which no request does. Edge and
+	// Request say nothing then.
+	Process string `json:",omitempty"`
 }
 
 // String gives one line for a log.
 func (s Stall) String() string {
+	if s.Process != "" {
+		return fmt.Sprintf("%s has waited %v for %s", s.Process, s.Waited.Round(time.Millisecond), s.Holder)
+	}
 	return fmt.Sprintf("request %v has waited %v on edge %s: %s (%d deliveries, %d bytes under way)",
 		s.Request, s.Waited.Round(time.Millisecond), s.Edge, s.Holder, s.Deliveries, s.Bytes)
 }

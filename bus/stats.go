@@ -20,6 +20,7 @@ type Stats struct {
 	Stages    []StageStats   `json:"stages"`     // in topological order
 	Edges     []EdgeStats    `json:"edges"`      // as listed, then inputs and results
 	Store     shmstore.Stats `json:"store"`
+	Exchange  ExchangeStats  `json:"exchange"`
 }
 
 // StageStats are the figures of one stage.
@@ -69,6 +70,7 @@ func (b *Bus) Stats() Stats {
 		Aborted:   b.outcomes[Aborted].Load(),
 		Deadline:  b.outcomes[PastDeadline].Load(),
 		JoinBytes: b.joinBytes.Load(),
+		Exchange:  b.exchange.stats(),
 	}
 	// After Close the store is gone, and its figures stay zero.
 	_ = b.writer.Do(func(store *shmstore.Store) { s.Store = store.Stats() })

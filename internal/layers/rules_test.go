@@ -111,8 +111,8 @@ var layers = []layer{
 	},
 	{
 		part:   "bus",
-		may:    []string{"actors", "connector", "shmstore", "ringbuf", "codec", "messages", "internal/duplex", "internal/peer", "internal/wire", "internal"},
-		reason: "a program can build a bus from code alone, without configuration files or the command",
+		may:    []string{"connector", "connector/ring", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/duplex", "internal/peer", "internal/wire", "internal"},
+		reason: "a program can build a bus from code alone, without configuration files or the command; the host's exchange is a transport over ring's table, and other transports are not for the bus to link",
 	},
 	{
 		part:   "config",

@@ -1,0 +1,227 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
+)
+
+// DefaultExchangeTTL is how long a payload may lie in the exchange until somebody
+// comes for it.
+const DefaultExchangeTTL = 10 * time.Minute
+
+// exchange is the host's table of payloads under keys, those of clients among
+// them.
+type exchange struct {
+	bus   *Bus
+	table *ring.Table
+	room  exchangeRoom // of what this process puts
+
+	mu     sync.Mutex
+	ends   map[*hostExchange]struct{}
+	got    map[*hostPayload]struct{} // what this process has
+	closed bool
+}
+
+func newExchange(b *Bus) *exchange {
+	return &exchange{
+		bus: b, table: ring.NewTable(max(b.opts.ExchangeTTL, 0), b.opts.Logger.With(slog.String("bus", b.opts.Name))),
+		room: exchangeRoom{opts: b.opts.ExchangeStore},
+		ends: make(map[*hostExchange]struct{}), got: make(map[*hostPayload]struct{}),
+	}
+}
+
+// close ends the exchange, once no client is left. It reports what this process
+// has not released.
+func (x *exchange) close() error {
+	x.mu.Lock()
+	x.closed = true
+	ends := x.ends
+	x.ends = nil
+	x.mu.Unlock()
+	for e := range ends {
+		_ = e.Close()
+	}
+	x.table.Stop()
+	if err := x.room.close(context.Background()); err != nil {
+		return fmt.Errorf("bus: exchange: payloads were not released: %w", err)
+	}
+	return nil
+}
+
+// keyed is a payload in the table.
+type keyed struct{ *foreign }
+
+// Bytes implements [connector.Payload].
+func (p keyed) Bytes() []byte { return p.data }
+
+// Release implements [connector.Payload].
+func (p keyed) Release() { p.release() }
+
+// Exchange opens an end of the exchange for the process that hosts the bus:
+// payloads under keys, for it and for the processes that are attached (see
+// [Node.Exchange]). What it puts lies in memory of its own, beside the bus's
+// store: see Options.ExchangeStore.
+func (b *Bus) Exchange() connector.Transport {
+	e := &hostExchange{exchange: b.exchange, owner: b.exchange.table.Owner("the host"), done: make(chan struct{})}
+	b.exchange.mu.Lock()
+	over := b.exchange.closed
+	if !over {
+		b.exchange.ends[e] = struct{}{}
+	}
+	b.exchange.mu.Unlock()
+	if over {
+		_ = e.Close()
+	}
+	return e
+}
+
+// hostExchange is one end of the exchange in the host's process.
+type hostExchange struct {
+	exchange *exchange
+	owner    *ring.Owner
+	once     sync.Once
+	done     chan struct{}
+}
+
+// Put implements [connector.Transport].
+func (e *hostExchange) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {
+	if e.closed() {
+		return nil, connector.ErrClosed
+	}
+	err := e.exchange.room.put(ctx, size, e.exchange.bus.opts.InlineBytes, fill, func(p *foreign) error {
+		return e.owner.Put(edge, key, keyed{p})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return connector.Metadata{}, nil
+}
+
+// Get implements [connector.Transport].
+func (e *hostExchange) Get(_ context.Context, edge connector.Edge, key string, _ connector.Metadata) (connector.Payload, error) {
+	if e.closed() {
+		return nil, connector.ErrClosed
+	}
+	got, err := e.exchange.table.Get(edge, key)
+	return e.take(edge, key, got, err)
+}
+
+// Await implements [connector.Transport].
+func (e *hostExchange) Await(ctx context.Context, edge connector.Edge, key string, _ connector.Metadata) (connector.Payload, error) {
+	if e.closed() {
+		return nil, connector.ErrClosed
+	}
+	got, err := e.exchange.table.Await(ctx, e.done, edge, key)
+	return e.take(edge, key, got, err)
+}
+
+// Cleanup implements [connector.Transport].
+func (e *hostExchange) Cleanup(_ context.Context, key string) error {
+	if e.closed() {
+		return connector.ErrClosed
+	}
+	e.owner.Cleanup(key)
+	return nil
+}
+
+// Close implements [connector.Transport].
+func (e *hostExchange) Close() error {
+	e.once.Do(func() {
+		close(e.done)
+		e.owner.Close()
+		e.exchange.mu.Lock()
+		defer e.exchange.mu.Unlock()
+		delete(e.exchange.ends, e)
+	})
+	return nil
+}
+
+func (e *hostExchange) closed() bool {
+	select {
+	case <-e.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// hostPayload is a payload that the host's process has got.
+type hostPayload struct {
+	ring.Taken
+	exchange *exchange
+	edge     connector.Edge
+	key      string
+	at       time.Time
+}
+
+func (e *hostExchange) take(edge connector.Edge, key string, got ring.Taken, err error) (connector.Payload, error) {
+	if err != nil {
+		return nil, err
+	}
+	p := &hostPayload{Taken: got, exchange: e.exchange, edge: edge, key: key, at: time.Now()}
+	p.exchange.mu.Lock()
+	defer p.exchange.mu.Unlock()
+	p.exchange.got[p] = struct{}{}
+	return p, nil
+}
+
+// Release implements [connector.Payload].
+func (p *hostPayload) Release() {
+	p.exchange.mu.Lock()
+	delete(p.exchange.got, p)
+	p.exchange.mu.Unlock()
+	p.Taken.Release()
+}
+
+// holdings lists what the host's process has in the exchange, and has got from it.
+func (x *exchange) holdings() (all []Holding) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	h := Holding{PID: os.Getpid(), Name: "the host"}
+	for e := range x.ends {
+		all = append(all, h.placed(e.owner)...)
+	}
+	for p := range x.got {
+		all = append(all, h.fetched(p.edge, p.key, len(p.Bytes()), time.Since(p.at)))
+	}
+	return all
+}
+
+// placed lists what somebody has in the exchange.
+func (h Holding) placed(o *ring.Owner) (all []Holding) {
+	for _, e := range o.Entries() {
+		h.Edge, h.Key, h.Exchange, h.Bytes, h.Age = edgeName(e.Edge), e.Key, "placed", e.Bytes, e.Age
+		all = append(all, h)
+	}
+	return all
+}
+
+// fetched is what somebody has got from it.
+func (h Holding) fetched(edge connector.Edge, key string, size int, age time.Duration) Holding {
+	h.Edge, h.Key, h.Exchange, h.Bytes, h.Age = edgeName(edge), key, "fetched", size, age
+	return h
+}
+
+func edgeName(e connector.Edge) string { return e.From + "->" + e.To }
+
+// ExchangeStats are the figures of an exchange.
+type ExchangeStats struct {
+	Entries int   `json:"entries"` // payloads that nobody has fetched yet
+	Bytes   int64 `json:"bytes"`   // of those
+	Swept   int64 `json:"swept"`   // payloads that nobody came for
+}
+
+func (x *exchange) stats() ExchangeStats {
+	if x == nil { // a node's
+		return ExchangeStats{}
+	}
+	st := x.table.Stats()
+	return ExchangeStats{Entries: st.Entries, Bytes: st.Bytes, Swept: st.Swept}
+}

@@ -1,0 +1,209 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// lateAnswer is how long the host may take to answer a question whose context has
+// ended. It answers at once, unless it is stopped; and its answer says whether
+// something was put, or got.
+const lateAnswer = time.Second
+
+// awaitLate is await, but gives the host a moment when the context has ended.
+func (l *link) awaitLate(ctx context.Context, q *question, ended func()) (wire.Message, error) {
+	select {
+	case m, ok := <-q.answers:
+		return l.answered(m, ok)
+	case <-ctx.Done():
+	}
+	ended()
+	late := time.NewTimer(lateAnswer)
+	defer late.Stop()
+	select {
+	case m, ok := <-q.answers:
+		return l.answered(m, ok)
+	case <-late.C:
+		return nil, ctx.Err()
+	}
+}
+
+// place puts a payload into the host's exchange. It takes the payload over, also
+// if it fails.
+func (l *link) place(ctx context.Context, owner uint32, edge connector.Edge, key string, p *foreign) error {
+	m := &wire.Place{Owner: owner, Size: uint64(len(p.data)), From: edge.From, To: edge.To, Key: key}
+	token, q, err := l.note(1, nil)
+	if err != nil {
+		p.release()
+		return err
+	}
+	defer l.settle(token)
+	m.Token = token
+	if err := l.sendPlace(m, p); err != nil {
+		p.release()
+		return err
+	}
+	faultpoint.Hit("node-placed")
+	_, err = l.awaitLate(ctx, q, func() {})
+	var failed *wire.Error
+	if errors.As(err, &failed) && m.Put != 0 {
+		l.returned(m.Put) // it was not placed
+	}
+	return err
+}
+
+// sendPlace tells the host where the payload lies, which is its from then on.
+func (l *link) sendPlace(m *wire.Place, p *foreign) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.out == nil:
+		return l.err
+	case l.closing != nil:
+		return l.closing
+	case p.seg == nil:
+		m.Flags, m.Payload = wire.FlagInline, p.data
+	default:
+		var err error
+		own := !p.seg.lasting.Load()
+		if m.Segment, err = l.offer(p.seg, own); err != nil {
+			return err
+		}
+		if own {
+			m.Flags = wire.FlagOwn
+		}
+		m.Put, m.Offset = l.puts.Add(1), uint64(p.offset)
+		l.out[m.Put] = &outgoing{returned: p.release}
+	}
+	faultpoint.Hit("node-before-place")
+	if err := l.sender.Queue(m); err != nil {
+		delete(l.out, m.Put)
+		return fmt.Errorf("%w: %w", ErrHostGone, err)
+	}
+	return nil
+}
+
+// fetch asks the host for a payload of its exchange.
+func (l *link) fetch(ctx context.Context, m *wire.Fetch) (*foreign, error) {
+	token, q, err := l.note(1, nil)
+	if err != nil {
+		return nil, err
+	}
+	m.Token = token
+	if err := l.sender.Queue(m); err != nil {
+		l.settle(token)
+		return nil, fmt.Errorf("%w: %w", ErrHostGone, err)
+	}
+	answer, err := l.awaitLate(ctx, q, func() { l.queue(&wire.Cancel{Token: token}) })
+	if !l.settle(token) && answer == nil {
+		// The reader has the answer in its hands, or the host is gone.
+		late, ok := <-q.answers
+		answer, err = l.answered(late, ok)
+	}
+	if got, ok := answer.(arrived); ok {
+		return got.payload, nil
+	}
+	switch {
+	case err == nil:
+		return nil, fmt.Errorf("%w: %v instead of what was fetched", wire.ErrProtocol, answer.Kind())
+	case ctx.Err() != nil && errors.Is(err, wire.CodeNothing):
+		return nil, ctx.Err()
+	case errors.Is(err, wire.CodeNothing):
+		return nil, connector.ErrNotFound
+	}
+	return nil, err
+}
+
+// arrived is a payload of the exchange, on its way to whoever asked for it.
+type arrived struct {
+	wire.Message
+	payload *foreign
+}
+
+// fetched hands a payload to whoever asked for it. One that nobody waits for any
+// more goes back.
+func (l *link) fetched(m *wire.Fetched) error {
+	l.mu.Lock()
+	q := l.questions[m.Token]
+	delete(l.questions, m.Token) // whoever asked waits for what comes now
+	closing := l.closing
+	if q != nil && closing == nil {
+		l.reading.Add(1)
+	}
+	l.mu.Unlock()
+	switch {
+	case q == nil:
+		l.queue(&wire.Finish{Delivery: m.Delivery, Flags: wire.FinishUnread})
+		return nil
+	case closing != nil:
+		l.queue(&wire.Finish{Delivery: m.Delivery, Flags: wire.FinishUnread})
+		q.answers <- failedFirst{m, closing}
+		return nil
+	}
+	p, err := l.fetchedPayload(m)
+	if err != nil {
+		l.reading.Done()
+		q.answers <- failedFirst{m, err}
+		return err
+	}
+	faultpoint.Hit("node-fetched")
+	select {
+	case q.answers <- arrived{m, p}:
+		return nil
+	default:
+		p.release()
+		return fmt.Errorf("%w: question %d has two answers", wire.ErrProtocol, m.Token)
+	}
+}
+
+func (l *link) fetchedPayload(m *wire.Fetched) (*foreign, error) {
+	free := func() {
+		l.queue(&wire.Finish{Delivery: m.Delivery})
+		l.reading.Done()
+	}
+	if m.Flags&wire.FlagInline != 0 {
+		p := heapPayload(append([]byte{}, m.Payload...))
+		p.free = free
+		return p, nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seg := l.segments[m.Segment]
+	if seg == nil {
+		return nil, fmt.Errorf("%w: delivery %d lies in segment %d, which is not known", wire.ErrProtocol, m.Delivery, m.Segment)
+	}
+	if size := uint64(seg.mem.Size()); m.Offset > size || m.Size > size-m.Offset {
+		return nil, fmt.Errorf("%w: delivery %d has %d bytes at %d of a segment of %d", wire.ErrProtocol, m.Delivery, m.Size, m.Offset, size)
+	}
+	return seg.payload(int64(m.Offset), int(m.Size), free), nil
+}
+
+// cleanup takes back what an owner has placed and nobody has fetched.
+func (l *link) cleanup(ctx context.Context, owner uint32, key string) error {
+	return l.ask(ctx, func(token uint32) wire.Message { return &wire.Cleanup{Token: token, Owner: owner, Key: key} }, nil)
+}
+
+// gone says why the host is.
+func (l *link) gone() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		return ErrHostGone
+	}
+	return l.err
+}
+
+// closeExchange waits for those who hold payloads of the exchange, and gives the
+// memory of this process's own back.
+func (l *link) closeExchange(ctx context.Context) error {
+	if err := waitFor(ctx, &l.reading); err != nil {
+		return fmt.Errorf("payloads of the exchange are held: %w", err)
+	}
+	return l.exchange.close(ctx)
+}

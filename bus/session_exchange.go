@@ -1,0 +1,288 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// What a client may have of the exchange.
+const (
+	maxPlaced        = 1 << 16 // payloads that it placed, or has room for
+	maxPlacedOwn     = 64      // of those, in segments of their own, which take a descriptor each
+	maxExchangeWaits = 4096    // questions that wait
+)
+
+// exchanging is what a client has of the exchange. It is guarded by the session's
+// mu.
+type exchanging struct {
+	owners  map[uint32]*ring.Owner
+	fetched map[uint32]*fetched
+	waits   map[uint32]*exchangeWait // by the token of the question
+	placed  int                      // payloads: granted, in the table, or with who fetched them
+	own     int                      // of those, in segments of their own
+	freed   chan struct{}            // closed when one of those goes; nil: nobody waits
+}
+
+// fetched is a payload of the exchange that the client has.
+type fetched struct {
+	got  ring.Taken
+	copy *foreign // which the client reads instead, when the payload is on the heap
+	told *told    // nil: inline
+	edge connector.Edge
+	key  string
+	at   time.Time
+}
+
+// place answers place: it puts a payload into the exchange.
+func (s *session) place(m *wire.Place) error {
+	p, err := s.placedPayload(m)
+	if err != nil {
+		return err
+	}
+	faultpoint.Hit("host-place")
+	if err := s.placePayload(m, p); err != nil {
+		p.void = true
+		p.release()
+		s.queue(failedMessage(m.Token, err))
+		return nil
+	}
+	s.queue(&wire.Placed{Token: m.Token})
+	return nil
+}
+
+func (s *session) placePayload(m *wire.Place, p *placed) error {
+	edge := connector.Edge{From: m.From, To: m.To}
+	if err := errors.Join(edge.Check(), connector.CheckKey(m.Key)); err != nil {
+		return err
+	}
+	if m.Grant == 0 {
+		if err := s.charge(p.own); err != nil {
+			return err
+		}
+		p.charged = true
+	}
+	if err := s.owner(m.Owner).Put(edge, m.Key, keyed{p.foreign}); err != nil {
+		panic(err) // the reader closes the owners when it is done
+	}
+	return nil
+}
+
+// placed is a payload that a client is about to place.
+type placed struct {
+	*foreign
+	own     bool // it has a segment of its own
+	charged bool // it counts among the client's
+	void    bool // it was not placed: nothing is said of it
+}
+
+// placedPayload finds the payload of a place.
+func (s *session) placedPayload(m *wire.Place) (*placed, error) {
+	if m.Grant != 0 {
+		return s.granted(m)
+	}
+	p := &placed{own: m.Flags&wire.FlagOwn != 0}
+	put := &wire.Put{Put: m.Put, Flags: m.Flags &^ wire.FlagForward, Segment: m.Segment, Offset: m.Offset, Size: m.Size, Payload: m.Payload}
+	inline := m.Flags&wire.FlagInline != 0
+	if most := s.inlineBytes(); inline && len(m.Payload) > most {
+		return nil, fmt.Errorf("%w: %d bytes in a message, which may have %d", wire.ErrProtocol, len(m.Payload), most)
+	}
+	number := m.Put
+	var err error
+	p.foreign, err = s.putPayload(put, func() {
+		if p.charged {
+			s.discharge(p.own)
+		}
+		if !p.void && !inline {
+			s.queue(&wire.Returned{Puts: []uint32{number}})
+		}
+	})
+	return p, err
+}
+
+// granted finds the payload that the client has written into the room of a grant.
+func (s *session) granted(m *wire.Place) (*placed, error) {
+	g, err := s.takeGrant(m.Grant)
+	if err != nil {
+		return nil, err
+	}
+	if g.src != nil || m.Size > uint64(g.buf.size) {
+		g.abort()
+		return nil, fmt.Errorf("%w: %d bytes in room for %d, which is for the exchange: %v", wire.ErrProtocol, m.Size, g.buf.size, g.src == nil)
+	}
+	if g.own {
+		if err := g.payload.seg.mem.Sealed(); err != nil {
+			g.abort()
+			return nil, err
+		}
+	}
+	g.payload.data = g.payload.data[:m.Size:m.Size]
+	return &placed{foreign: g.payload}, nil
+}
+
+// owner finds an owner of the client's, or makes it.
+func (s *session) owner(number uint32) *ring.Owner {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.ex.owners[number]
+	if o == nil {
+		o = s.srv.bus.exchange.table.Owner(fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
+		s.ex.owners[number] = o
+	}
+	return o
+}
+
+// charge counts a payload of the client's.
+func (s *session) charge(own bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ex.placed >= maxPlaced || (own && s.ex.own >= maxPlacedOwn) {
+		return fmt.Errorf("%w: %d payloads of this client lie in the exchange, %d may, and %d in segments of their own, %d may",
+			connector.ErrFull, s.ex.placed, maxPlaced, s.ex.own, maxPlacedOwn)
+	}
+	s.ex.placed++
+	if own {
+		s.ex.own++
+	}
+	return nil
+}
+
+// uncharge counts one less, that never was.
+func (s *session) uncharge(own bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ex.placed--
+	if own {
+		s.ex.own--
+	}
+}
+
+// discharge counts one less, and wakes who waits for that.
+func (s *session) discharge(own bool) {
+	s.uncharge(own)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ex.freed != nil {
+		close(s.ex.freed)
+		s.ex.freed = nil
+	}
+}
+
+// fetch answers fetch.
+func (s *session) fetch(m *wire.Fetch) error {
+	edge := connector.Edge{From: m.From, To: m.To}
+	if err := errors.Join(edge.Check(), connector.CheckKey(m.Key)); err != nil {
+		s.queue(failedMessage(m.Token, err))
+		return nil
+	}
+	token, key, table := m.Token, m.Key, s.srv.bus.exchange.table
+	got, err := table.Get(edge, key)
+	if err == nil {
+		s.hand(token, edge, key, got)
+		return nil
+	}
+	if m.Flags&wire.FetchWait == 0 {
+		s.queue(failedMessage(token, err))
+		return nil
+	}
+	return s.askExchange(token, fmt.Sprintf("%q on %v, which nobody has placed", key, edge), false, func(ctx context.Context) (func(), error) {
+		got, err := table.Await(ctx, nil, edge, key)
+		return func() { s.hand(token, edge, key, got) }, err
+	})
+}
+
+// hand gives the client a payload.
+func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.Taken) {
+	p := got.Payload.(keyed).foreign //nolint:forcetypeassert // the table has no others
+	f := &fetched{got: got, edge: edge, key: key, at: time.Now()}
+	m := &wire.Fetched{Token: token, Size: uint64(len(p.data))}
+	switch {
+	case len(p.data) <= s.inlineBytes():
+		m.Flags, m.Payload = wire.FlagInline, p.data
+	case p.seg == nil:
+		var err error
+		if f.copy, err = ownSegment(p.data); err != nil {
+			got.PutBack()
+			s.queue(failedMessage(token, err))
+			return
+		}
+		p = f.copy
+	}
+	m.Offset = uint64(p.offset)
+	s.mu.Lock()
+	if s.gone || s.ctx.Err() != nil {
+		s.mu.Unlock()
+		f.settle(got.PutBack) // the client has not seen it
+		return
+	}
+	defer s.mu.Unlock()
+	if m.Flags&wire.FlagInline == 0 {
+		f.told = s.tell(p.seg)
+		m.Segment = f.told.number
+	} else {
+		m.Offset = 0
+	}
+	s.lastDelivery++
+	m.Delivery = s.lastDelivery
+	s.ex.fetched[m.Delivery] = f
+	s.queue(m)
+	faultpoint.Hit("host-fetched")
+}
+
+// settle ends the client's hold of a payload.
+func (f *fetched) settle(end func()) {
+	if f.copy != nil {
+		f.copy.release()
+	}
+	end()
+}
+
+// finishFetched ends it when the client says so. It reports whether the number is
+// that of a payload of the exchange.
+func (s *session) finishFetched(m *wire.Finish) (bool, error) {
+	s.mu.Lock()
+	f := s.ex.fetched[m.Delivery]
+	if f == nil {
+		s.mu.Unlock()
+		return false, nil
+	}
+	delete(s.ex.fetched, m.Delivery)
+	s.untell(f.told)
+	s.mu.Unlock()
+	switch {
+	case m.Flags&wire.FinishKeep != 0:
+		f.settle(f.got.Release)
+		return true, fmt.Errorf("%w: delivery %d is of the exchange, whose payloads are not kept", wire.ErrProtocol, m.Delivery)
+	case m.Flags&wire.FinishUnread != 0:
+		f.settle(f.got.PutBack)
+	default:
+		f.settle(f.got.Release)
+	}
+	return true, nil
+}
+
+// cleanup answers cleanup.
+func (s *session) cleanup(m *wire.Cleanup) {
+	s.mu.Lock()
+	o := s.ex.owners[m.Owner]
+	if m.Key == "" {
+		delete(s.ex.owners, m.Owner)
+	}
+	s.mu.Unlock()
+	n := 0
+	switch {
+	case o == nil:
+	case m.Key == "":
+		n = len(o.Entries())
+		o.Close()
+	default:
+		n = o.Cleanup(m.Key)
+	}
+	s.queue(&wire.Cleaned{Token: m.Token, Count: uint32(n)})
+}
