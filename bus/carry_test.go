@@ -172,7 +172,7 @@ func TestCarriedAndAborted(t *testing.T) {
 	if err := b.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := c.ring.Len(); n > 0 { // before the bus closes the connector
+	if n := c.ring.Stats().Entries; n > 0 { // before the bus closes the connector
 		t.Errorf("%d payloads are left in the connector", n)
 	}
 }

@@ -68,7 +68,7 @@ func (p keyed) Release() { p.release() }
 // payloads under keys, for it and for the processes that are attached (see
 // [Node.Exchange]). What it puts lies in memory of its own, beside the bus's
 // store: see Options.ExchangeStore.
-func (b *Bus) Exchange() connector.Transport {
+func (b *Bus) Exchange() connector.Exchange {
 	e := &hostExchange{exchange: b.exchange, owner: b.exchange.table.Owner("the host"), done: make(chan struct{})}
 	b.exchange.mu.Lock()
 	over := b.exchange.closed
@@ -81,6 +81,9 @@ func (b *Bus) Exchange() connector.Transport {
 	}
 	return e
 }
+
+// Open implements [connector.Exchange].
+func (e *hostExchange) Open() connector.Transport { return e.exchange.bus.Exchange() }
 
 // hostExchange is one end of the exchange in the host's process.
 type hostExchange struct {

@@ -20,7 +20,7 @@ import (
 // [connector.ErrUnavailable]; with JoinOptions.Rejoin they go on with the next
 // host. A host that speaks a protocol before version 4 has no exchange. When a
 // context ends while the host does not answer, whether a value was put is unknown.
-func (n *Node) Exchange() connector.Transport {
+func (n *Node) Exchange() connector.Exchange {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.owners++
@@ -38,6 +38,9 @@ type nodeExchange struct {
 
 	placing sync.RWMutex // held for reading while something is placed
 }
+
+// Open implements [connector.Exchange].
+func (e *nodeExchange) Open() connector.Transport { return e.node.Exchange() }
 
 // Put implements [connector.Transport].
 func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {

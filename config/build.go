@@ -175,6 +175,7 @@ func (b Bus) options(name string) bus.Options {
 		MaxRequests:  b.MaxRequests,
 		InlineBytes:  int(b.InlineBytes),
 		StallTimeout: b.StallTimeout,
+		ExchangeTTL:  b.ExchangeTTL,
 		Store:        shmstore.Options{ArenaBytes: b.RingBytes, Slots: b.Slots},
 	}
 	switch b.Serializer {
@@ -185,9 +186,9 @@ func (b Bus) options(name string) bus.Options {
 	}
 	switch b.Memory {
 	case MemoryShared:
-		o.Store.Memory = shmstore.Shared
+		o.Store.Memory, o.ExchangeStore.Memory = shmstore.Shared, shmstore.Shared
 	case MemoryHeap:
-		o.Store.Memory = shmstore.Heap
+		o.Store.Memory, o.ExchangeStore.Memory = shmstore.Heap, shmstore.Heap
 	}
 	return o
 }

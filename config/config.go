@@ -93,7 +93,10 @@ type Bus struct {
 	InlineBytes  int64         `json:"inline_bytes,omitempty"` // payloads up to this size travel in the message
 	Serializer   Serializer    `json:"serializer,omitempty"`
 	StallTimeout time.Duration `json:"stall_timeout_ns,omitempty"`
-	Memory       Memory        `json:"memory,omitempty"`
+	// ExchangeTTL is how long a payload may lie in the exchange until somebody comes
+	// for it.
+	ExchangeTTL time.Duration `json:"exchange_ttl_ns,omitempty"`
+	Memory      Memory        `json:"memory,omitempty"`
 
 	// What follows is for the host of a bus whose stages are processes.
 

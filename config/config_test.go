@@ -108,7 +108,7 @@ func TestResolvedSettings(t *testing.T) {
 	}
 	bus := Bus{
 		RingBytes: 64 << 20, Slots: 1024, MaxRequests: 32, InlineBytes: 4096,
-		Serializer: SerializerMsgpack, StallTimeout: 30 * time.Second, Memory: MemoryShared,
+		Serializer: SerializerMsgpack, StallTimeout: 30 * time.Second, ExchangeTTL: 5 * time.Minute, Memory: MemoryShared,
 	}
 	if diff := cmp.Diff(bus, p.Bus); diff != "" {
 		t.Errorf("bus (-want +got):\n%s", diff)

@@ -36,7 +36,8 @@
 // and in an entry of edges. There every key must be known:
 //
 //	omnibus: {name, ring_bytes, slots, max_requests, inline_bytes, serializer,
-//	          stall_timeout, memory, socket, allow_uids, http, main, grace}
+//	          stall_timeout, exchange_ttl, memory, socket, allow_uids, http,
+//	          main, grace}
 //	stage:   {handler, replicas, max_inflight, state, attempts, replay, join,
 //	          batch: {size, wait}, exec, env, cwd, attach, routing, restart,
 //	          max_restarts, grace, start_timeout}

@@ -27,6 +27,13 @@ type Transport interface {
 	Close() error
 }
 
+// An Exchange is a transport that several share in one process, as
+// [Config].Exchange is: each opens an end, to clean up what it has put by itself.
+type Exchange interface {
+	Transport
+	Open() Transport
+}
+
 // A Payload is an encoded value that was got. Bytes are valid until Release,
 // and are not to be written to.
 type Payload interface {
@@ -62,7 +69,8 @@ type Config struct {
 	Settings Settings
 	// Exchange is the keyed exchange of the host that this process is attached
 	// to, which transports of such processes share. It is nil in a process that
-	// is attached to none, and is not closed with the transport.
+	// is attached to none, and is not closed with the transport: an end of it is,
+	// see [Exchange].
 	Exchange Transport
 	// Lasting is that of the connector's options: Close and the end of the process
 	// reclaim nothing, and Cleanup takes what any lasting connector put. A transport

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,15 +21,21 @@ func newLeasesCmd() *cobra.Command {
 		Use:   "leases",
 		Short: "List the payloads that processes hold, the oldest first",
 		Long: `List the payloads that attached processes were given and have not finished, the
-oldest first: who to ask when memory does not come back.`,
+oldest first: who to ask when memory does not come back. Of payloads in the
+exchange it says the key, and whether the process has placed them, and nobody has
+fetched them yet, or has fetched them.`,
 		Example: `  omnibus leases
   omnibus leases -o json | jq '.[] | select(.age_ns > 1e9)'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ask(cmd, &at, output, "leases", nil, func(all []bus.Holding) error {
-				t := &table{heading: []string{"AGE", "PID", "PROCESS", "HOLDS", "SEQ", "BYTES", "REQUEST"}}
+				t := &table{heading: []string{"AGE", "PID", "PROCESS", "HOLDS", "SEQ OR KEY", "BYTES", "REQUEST"}}
 				for _, l := range all {
 					from, to, _ := strings.Cut(l.Edge, "->")
+					if l.Exchange != "" {
+						t.add(timeText(l.Age), l.PID, cmp.Or(l.Name, "-"), edgeText(from, to), strconv.Quote(l.Key), sizeText(int64(l.Bytes)), l.Exchange)
+						continue
+					}
 					t.add(timeText(l.Age), l.PID, cmp.Or(l.Name, "-"), edgeText(from, to), l.Seq, sizeText(int64(l.Bytes)), messages.RequestID(l.Request))
 				}
 				if len(all) == 0 {

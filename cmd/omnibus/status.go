@@ -63,6 +63,9 @@ func writeStatus(to io.Writer, s *host.Status) error {
 		st.Live, st.Completed, st.Failed, st.Aborted, st.Deadline)
 	fmt.Fprintf(&out, "store     %s of %s used, %s\n",
 		sizeText(st.Store.ArenaBytes-st.Store.FreeBytes), sizeText(st.Store.ArenaBytes), plural(st.Store.Objects, "payload"))
+	if x := st.Exchange; x != (bus.ExchangeStats{}) {
+		fmt.Fprintf(&out, "exchange  %s, %s, %d swept\n", plural(x.Entries, "payload"), sizeText(x.Bytes), x.Swept)
+	}
 	_, err := io.WriteString(to, out.String())
 	return err
 }

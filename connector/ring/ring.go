@@ -51,8 +51,8 @@ func (r *Ring) End() *End {
 // Check returns what is wrong with the store; nothing ever should be.
 func (r *Ring) Check() []shmstore.Violation { return r.room.Check() }
 
-// Len returns the number of values that nobody has got yet.
-func (r *Ring) Len() int { return r.table.Len() }
+// Stats returns what lies in the ring.
+func (r *Ring) Stats() Stats { return r.table.Stats() }
 
 // Close ends the ring, after its ends. While a payload is held its memory stays,
 // and the error says so; calling Close again tries again.

@@ -38,6 +38,9 @@ var busMetrics = []metric[bus.Stats]{
 	gauge("store_objects", "Payloads in the store.", nil, func(s bus.Stats) float64 { return float64(s.Store.Objects) }),
 	counter("store_reservations_total", "Payloads that got room.", nil, func(s bus.Stats) float64 { return float64(s.Store.ReservedTotal) }),
 	counter("store_aborted_total", "Reservations that were given back unused.", nil, func(s bus.Stats) float64 { return float64(s.Store.AbortedTotal) }),
+	gauge("exchange_entries", "Payloads in the exchange that nobody has fetched.", nil, func(s bus.Stats) float64 { return float64(s.Exchange.Entries) }),
+	gauge("exchange_bytes", "Bytes of those payloads.", nil, func(s bus.Stats) float64 { return float64(s.Exchange.Bytes) }),
+	counter("exchange_swept_total", "Payloads in the exchange that nobody came for.", nil, func(s bus.Stats) float64 { return float64(s.Exchange.Swept) }),
 	counter("store_full_total", "Reservations that found no room at once.", nil, func(s bus.Stats) float64 { return float64(s.Store.FullTotal) }),
 }
 
@@ -102,6 +105,8 @@ var processMetrics = []metric[bus.ProcessStats]{
 	gauge("process_held_deliveries", "Deliveries and results that the process has not finished.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Held) }),
 	gauge("process_requests", "Requests that the process submitted and that are not over.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Requests) }),
 	gauge("process_grants", "Rooms that the process fills.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Grants) }),
+	gauge("process_placed_payloads", "Payloads of the process that lie in the exchange, or that others have fetched.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Placed) }),
+	gauge("process_fetched_payloads", "Payloads that the process has fetched and not released.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Fetched) }),
 	gauge("process_arena_bytes", "Room for the process's payloads.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Arena.Bytes) }),
 	gauge("process_arena_used_bytes", "Room that the process's payloads take.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Arena.Used) }),
 	gauge("process_stopped", "1 when the process is stopped (SIGSTOP).", byProcess, func(p bus.ProcessStats) float64 { return truth(p.Stopped) }),

@@ -105,6 +105,11 @@ var layers = []layer{
 		reason: "it is the store behind keys; how processes reach each other is for whoever gives it an exchange",
 	},
 	{
+		part:   "connector/shm",
+		may:    []string{"connector", "connector/ring", "connector/segment", "shmstore"},
+		reason: "it is the type that a configuration names, over transports that know none; the bus reaches it as an exchange, through the config that opens it",
+	},
+	{
 		part:   "actors",
 		may:    []string{"shmstore", "ringbuf", "codec", "messages", "internal"},
 		reason: "actors run stages; which stages there are, and on which edges, is for the bus to say",
@@ -159,7 +164,7 @@ type ban struct {
 }
 
 // library is what a Go service embeds: everything but the commands.
-var library = []string{"internal", "messages", "codec", "ringbuf", "shmstore", "actors", "bus", "config"}
+var library = []string{"internal", "messages", "codec", "ringbuf", "shmstore", "connector", "connector/ring", "connector/shm", "actors", "bus", "config"}
 
 var bans = []ban{
 	{

@@ -1,0 +1,115 @@
+package shm
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// own is the ring of a process that is attached to no host.
+var own process
+
+// process keeps one ring while anybody uses it.
+type process struct {
+	mu    sync.Mutex
+	ring  *ring.Ring
+	opts  settings
+	users int // transports, and values that were got
+}
+
+type settings struct {
+	bytes        int64
+	ttl, timeout int64
+}
+
+func (p *process) open(config connector.Config) (connector.Transport, error) {
+	s := settings{bytes: config.Settings.Int(optRing), ttl: int64(config.Settings.Duration(optTTL)), timeout: int64(config.Settings.Duration(optTimeout))}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ring == nil {
+		r, err := ring.New(ring.Options{
+			Store:   shmstore.Options{ArenaBytes: s.bytes},
+			TTL:     config.Settings.Duration(optTTL),
+			Timeout: config.Settings.Duration(optTimeout),
+			Log:     config.Log,
+		})
+		if err != nil {
+			return nil, err //nolint:wrapcheck // it says what it did
+		}
+		p.ring, p.opts = r, s
+	}
+	if p.opts != s {
+		return nil, fmt.Errorf("%w: this process has a ring of %d bytes already: all its connectors of this type agree on %s, %s and %s",
+			connector.ErrSettings, p.opts.bytes, optRing, optTTL, optTimeout)
+	}
+	p.users++
+	return &end{Transport: p.ring.End(), process: p}, nil
+}
+
+// leave closes the ring behind its last user.
+func (p *process) leave() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.users--; p.users > 0 {
+		return nil
+	}
+	r := p.ring
+	p.ring = nil
+	return r.Close() //nolint:wrapcheck // it says what it did
+}
+
+// end is an end of the process's ring.
+type end struct {
+	connector.Transport
+	process *process
+	closed  atomic.Bool
+}
+
+// Get implements [connector.Transport].
+func (e *end) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return e.take(e.Transport.Get(ctx, edge, key, meta))
+}
+
+// Await implements [connector.Transport].
+func (e *end) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return e.take(e.Transport.Await(ctx, edge, key, meta))
+}
+
+func (e *end) take(got connector.Payload, err error) (connector.Payload, error) {
+	if err != nil {
+		return nil, err
+	}
+	e.process.mu.Lock()
+	defer e.process.mu.Unlock()
+	e.process.users++
+	return &value{Payload: got, process: e.process}, nil
+}
+
+// Close implements [connector.Transport].
+func (e *end) Close() error {
+	err := e.Transport.Close()
+	if !e.closed.CompareAndSwap(false, true) {
+		return err
+	}
+	if left := e.process.leave(); err == nil {
+		err = left
+	}
+	return err
+}
+
+// value is a payload that keeps the ring.
+type value struct {
+	connector.Payload
+	process *process
+}
+
+// Release implements [connector.Payload].
+func (v *value) Release() {
+	v.Payload.Release()
+	_ = v.process.leave() // nothing is held any more
+}

@@ -1,0 +1,229 @@
+package shm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/connectortest"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/connector/shm"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+var edge = connector.Edge{From: "a", To: "b"}
+
+// open opens a connector of the type, as a program does.
+func open(t *testing.T, extra map[string]any, exchange connector.Transport) (*connector.Connector, error) {
+	t.Helper()
+	var r connector.Registry
+	if err := r.Register(shm.Type()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := r.Open(t.Context(), shm.Name, connector.Options{Extra: extra, Exchange: exchange})
+	if err == nil {
+		t.Cleanup(func() {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return c, err
+}
+
+func mustOpen(t *testing.T, extra map[string]any, exchange connector.Transport) *connector.Connector {
+	t.Helper()
+	c, err := open(t, extra, exchange)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// transport opens the transport alone. With no threshold only the value of no
+// bytes travels in the metadata, which are not the transport's to read.
+func transport(t *testing.T, exchange connector.Transport) connector.Transport {
+	t.Helper()
+	settings, err := shm.Type().Settings(map[string]any{"shm_threshold_bytes": 0, "ring_bytes": 16 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := shm.Type().Open(t.Context(), connector.Config{Settings: settings, Exchange: exchange})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inlined{tr}
+}
+
+// inlined reads what came in the metadata, as a connector does.
+type inlined struct{ connector.Transport }
+
+func (t inlined) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	if _, ok := meta["inline_bytes"]; ok {
+		b, err := meta.Bytes("inline_bytes")
+		return payload(b), err
+	}
+	return t.Transport.Get(ctx, edge, key, meta)
+}
+
+type payload []byte
+
+func (p payload) Bytes() []byte { return p }
+func (p payload) Release()      {}
+
+// exchange stands for a host's: ends of one ring.
+type exchange struct {
+	connector.Transport
+	ring *ring.Ring
+}
+
+func (x exchange) Open() connector.Transport { return x.ring.End() }
+
+func newExchange(t *testing.T) exchange {
+	t.Helper()
+	r, err := ring.New(ring.Options{Store: shmstore.Options{ArenaBytes: 16 << 20, Memory: shmstore.Heap}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := exchange{r.End(), r}
+	t.Cleanup(func() {
+		if err := errors.Join(x.Close(), r.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return x
+}
+
+func TestTransport(t *testing.T) {
+	t.Run("by itself", func(t *testing.T) {
+		connectortest.Run(t, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) {
+			return transport(t, nil), transport(t, nil)
+		}})
+	})
+	t.Run("in an exchange", func(t *testing.T) {
+		connectortest.Run(t, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) {
+			x := newExchange(t)
+			return transport(t, x), transport(t, x)
+		}})
+	})
+}
+
+// TestThreshold: values at or under the threshold travel in the metadata, and no
+// others.
+func TestThreshold(t *testing.T) {
+	for name, c := range map[string]struct {
+		extra    map[string]any
+		most     int
+		exchange bool
+	}{
+		"default":        {nil, 65536, false},
+		"in an exchange": {nil, 65536, true},
+		"set":            {map[string]any{"shm_threshold_bytes": 100}, 100, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var x connector.Transport
+			if c.exchange {
+				x = newExchange(t)
+			}
+			var r connector.Registry
+			if err := r.Register(shm.Type()); err != nil {
+				t.Fatal(err)
+			}
+			conn, err := r.Open(t.Context(), shm.Name, connector.Options{Extra: c.extra, Exchange: x, Serializer: codec.RawSerializer{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			for size, inline := range map[int]bool{1: true, c.most: true, c.most + 1: false} {
+				_, meta, err := conn.Put(t.Context(), edge, "k", bytes.Repeat([]byte("v"), size))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, ok := meta["inline_bytes"]; ok != inline {
+					t.Errorf("a value of %d bytes travels in the metadata: %v, want %v", size, ok, inline)
+				}
+				v, err := conn.Get(t.Context(), edge, "k", meta)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if v.Size() != size {
+					t.Errorf("%d bytes were got of %d", v.Size(), size)
+				}
+				v.Release()
+			}
+		})
+	}
+}
+
+// TestSegmentMode: until it is here, the error says what to use.
+func TestSegmentMode(t *testing.T) {
+	_, err := open(t, map[string]any{"mode": "segment"}, nil)
+	if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), `"ring"`) {
+		t.Errorf("mode segment: %v, want ErrUnavailable, and what to use", err)
+	}
+}
+
+func TestSettings(t *testing.T) {
+	for name, extra := range map[string]map[string]any{
+		"mode":      {"mode": "disk"},
+		"threshold": {"shm_threshold_bytes": -1},
+		"ttl":       {"ttl": "long"},
+		"timeout":   {"timeout": -1},
+		"ring":      {"ring_bytes": 100},
+	} {
+		if _, err := open(t, extra, nil); !errors.Is(err, connector.ErrSettings) {
+			t.Errorf("%s: %v, want ErrSettings", name, err)
+		}
+	}
+	mustOpen(t, map[string]any{"ring_bytes": 1 << 20}, nil)
+	if _, err := open(t, map[string]any{"ring_bytes": 2 << 20}, nil); !errors.Is(err, connector.ErrSettings) {
+		t.Errorf("another size while there is a ring: %v, want ErrSettings", err)
+	}
+}
+
+// TestRingGoesWithItsUsers: a value keeps the ring, and the last user takes it
+// along, so that the next may have another.
+func TestRingGoesWithItsUsers(t *testing.T) {
+	c := mustOpen(t, map[string]any{"ring_bytes": 1 << 20}, nil)
+	want := strings.Repeat("v", 100_000)
+	_, meta, err := c.Put(t.Context(), edge, "k", want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := c.Get(t.Context(), edge, "k", meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	if err := v.Decode(&got); err != nil || got != want {
+		t.Errorf("a value whose connector is closed: %d bytes, %v", len(got), err)
+	}
+	if _, err := open(t, map[string]any{"ring_bytes": 2 << 20}, nil); !errors.Is(err, connector.ErrSettings) {
+		t.Errorf("another ring while a value lies in the first: %v, want ErrSettings", err)
+	}
+	v.Release()
+	mustOpen(t, map[string]any{"ring_bytes": 2 << 20}, nil)
+}
+
+// TestTimeout: a put without room ends in its time.
+func TestTimeout(t *testing.T) {
+	c := mustOpen(t, map[string]any{"ring_bytes": 256 << 10, "timeout": "10ms", "shm_threshold_bytes": 0}, nil)
+	value := strings.Repeat("v", 60_000)
+	for i := range 100 {
+		_, _, err := c.Put(t.Context(), edge, strings.Repeat("k", i+1), value)
+		if errors.Is(err, connector.ErrFull) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Error("100 values of 60000 bytes found room in 256 KiB")
+}
