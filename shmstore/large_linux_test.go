@@ -10,6 +10,8 @@ import (
 	"testing/fstest"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/internal/headroom"
 )
 
 // openFiles counts the descriptors of this process.
@@ -70,7 +72,7 @@ func scarce(t *testing.T, available func() int64) {
 	t.Helper()
 	before := systemProbe
 	t.Cleanup(func() { systemProbe = before })
-	systemProbe = memoryProbe{proc: meminfo(available), cgroup: fstest.MapFS{}}
+	systemProbe = headroom.Probe{Proc: meminfo(available), Cgroup: fstest.MapFS{}}
 }
 
 // meminfo is a /proc that has nothing else.

@@ -3,11 +3,12 @@ package shmstore
 import (
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/internal/headroom"
 )
 
 const (
@@ -267,6 +268,12 @@ func (seg *segment) release() {
 }
 
 // systemProbe reads the limits of this process.
-var systemProbe = memoryProbe{proc: os.DirFS("/proc"), cgroup: os.DirFS("/sys/fs/cgroup")}
+var systemProbe = headroom.System()
 
-func checkHeadroom(needBytes uint64) error { return systemProbe.check(needBytes) }
+func checkHeadroom(needBytes uint64) error {
+	if short := systemProbe.Check(needBytes); short != nil {
+		e := MemoryError(*short)
+		return &e
+	}
+	return nil
+}

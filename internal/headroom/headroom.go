@@ -1,4 +1,4 @@
-package shmstore
+package headroom
 
 import (
 	"bufio"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -21,40 +22,49 @@ const (
 	maxGroupDepth = 64
 )
 
-// memoryProbe finds out how much memory this process may still take. A memfd
-// has no limit of its own: without this look, a store too large would be
-// granted and then cost some process its life.
-type memoryProbe struct {
-	proc   fs.FS // /proc
-	cgroup fs.FS // /sys/fs/cgroup
+// A Probe reads the limits.
+type Probe struct {
+	Proc   fs.FS // /proc
+	Cgroup fs.FS // /sys/fs/cgroup
 }
 
-// check compares a need with every limit that can be read. A limit that
-// cannot be read is no reason to refuse.
-func (p memoryProbe) check(needBytes uint64) error {
+// System reads the limits of this process.
+func System() Probe { return Probe{Proc: os.DirFS("/proc"), Cgroup: os.DirFS("/sys/fs/cgroup")} }
+
+// A Shortage gives the figures behind a refusal.
+type Shortage struct {
+	NeededBytes    uint64
+	AvailableBytes uint64 // what the limit leaves now
+	KeepBytes      uint64 // the part of it that is never used
+	Limit          string // the file the limit was read from
+}
+
+// Check compares a need with every limit that can be read, and returns nil or the
+// first that is too low. A limit that cannot be read is no reason to refuse.
+func (p Probe) Check(needBytes uint64) *Shortage {
 	for _, l := range p.limits() {
 		keep := l.availableBytes / keepBackDivisor
 		if needBytes > l.availableBytes-keep {
-			return &MemoryError{NeededBytes: needBytes, AvailableBytes: l.availableBytes, KeepBytes: keep, Limit: l.file}
+			return &Shortage{NeededBytes: needBytes, AvailableBytes: l.availableBytes, KeepBytes: keep, Limit: l.file}
 		}
 	}
 	return nil
 }
 
-// memoryLimit is what one limit leaves.
-type memoryLimit struct {
+// limit is what one limit leaves.
+type limit struct {
 	file           string
 	availableBytes uint64
 }
 
-func (p memoryProbe) limits() []memoryLimit {
-	var limits []memoryLimit
-	if info, err := fs.ReadFile(p.proc, "meminfo"); err == nil {
+func (p Probe) limits() []limit {
+	var limits []limit
+	if info, err := fs.ReadFile(p.Proc, "meminfo"); err == nil {
 		if kib, ok := field(info, "MemAvailable:"); ok {
-			limits = append(limits, memoryLimit{file: "/proc/meminfo", availableBytes: kib << 10})
+			limits = append(limits, limit{file: "/proc/meminfo", availableBytes: kib << 10})
 		}
 	}
-	groups, err := fs.ReadFile(p.proc, "self/cgroup")
+	groups, err := fs.ReadFile(p.Proc, "self/cgroup")
 	if err != nil {
 		return limits
 	}
@@ -83,7 +93,7 @@ var (
 
 // groupLimits reads the limits of the control group in one line of
 // /proc/self/cgroup, "id:controllers:path", and of all its ancestors.
-func (p memoryProbe) groupLimits(entry string) []memoryLimit {
+func (p Probe) groupLimits(entry string) []limit {
 	parts := strings.SplitN(entry, ":", 3)
 	if len(parts) != 3 {
 		return nil
@@ -96,7 +106,7 @@ func (p memoryProbe) groupLimits(entry string) []memoryLimit {
 	default:
 		return nil
 	}
-	var limits []memoryLimit
+	var limits []limit
 	for _, root := range c.roots {
 		// Inside a container the path may name groups that are not mounted;
 		// those that can be seen still count, down to the root.
@@ -118,30 +128,30 @@ var errNoLimit = errors.New("no limit")
 
 // groupLimit reads the headroom of one group. Pages of files that nobody uses
 // count as free, as they do in MemAvailable.
-func (p memoryProbe) groupLimit(c controller, dir string) (memoryLimit, error) {
-	limit, err := p.number(path.Join(dir, c.limit))
+func (p Probe) groupLimit(c controller, dir string) (limit, error) {
+	most, err := p.number(path.Join(dir, c.limit))
 	if err != nil {
-		return memoryLimit{}, err
+		return limit{}, err
 	}
-	if limit >= unlimitedBytes {
-		return memoryLimit{}, errNoLimit
+	if most >= unlimitedBytes {
+		return limit{}, errNoLimit
 	}
 	used, err := p.number(path.Join(dir, c.usage))
 	if err != nil {
-		return memoryLimit{}, err
+		return limit{}, err
 	}
-	if stat, err := fs.ReadFile(p.cgroup, path.Join(dir, "memory.stat")); err == nil {
+	if stat, err := fs.ReadFile(p.Cgroup, path.Join(dir, "memory.stat")); err == nil {
 		idle, _ := field(stat, c.idle)
 		used -= min(used, idle)
 	}
-	return memoryLimit{
+	return limit{
 		file:           path.Join("/sys/fs/cgroup", dir, c.limit),
-		availableBytes: limit - min(limit, used),
+		availableBytes: most - min(most, used),
 	}, nil
 }
 
-func (p memoryProbe) number(name string) (uint64, error) {
-	b, err := fs.ReadFile(p.cgroup, name)
+func (p Probe) number(name string) (uint64, error) {
+	b, err := fs.ReadFile(p.Cgroup, name)
 	if err != nil {
 		return 0, err
 	}

@@ -1,8 +1,6 @@
-package shmstore
+package headroom
 
 import (
-	"errors"
-	"strings"
 	"testing"
 	"testing/fstest"
 )
@@ -15,7 +13,7 @@ func files(m map[string]string) fstest.MapFS {
 	return fs
 }
 
-func TestMemoryProbe(t *testing.T) {
+func TestProbe(t *testing.T) {
 	const gib = 1 << 30
 	proc := func(cgroup string) fstest.MapFS {
 		return files(map[string]string{
@@ -80,23 +78,16 @@ func TestMemoryProbe(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := memoryProbe{proc: tc.proc, cgroup: files(tc.cgroup)}.check(tc.need)
+			refused := Probe{Proc: tc.proc, Cgroup: files(tc.cgroup)}.Check(tc.need)
 			if tc.limit == "" {
-				if err != nil {
-					t.Errorf("refused: %v", err)
+				if refused != nil {
+					t.Errorf("refused: %+v", *refused)
 				}
 				return
 			}
-			var refused *MemoryError
-			if !errors.As(err, &refused) || !errors.Is(err, ErrMemory) {
-				t.Fatalf("error %v, want a *MemoryError", err)
-			}
-			want := MemoryError{NeededBytes: tc.need, AvailableBytes: tc.left, KeepBytes: tc.left / 10, Limit: tc.limit}
-			if *refused != want {
-				t.Errorf("refused with %+v, want %+v", *refused, want)
-			}
-			if !strings.Contains(err.Error(), tc.limit) {
-				t.Errorf("the text %q does not name the limit", err)
+			want := Shortage{NeededBytes: tc.need, AvailableBytes: tc.left, KeepBytes: tc.left / 10, Limit: tc.limit}
+			if refused == nil || *refused != want {
+				t.Errorf("refused with %+v, want %+v", refused, want)
 			}
 		})
 	}
