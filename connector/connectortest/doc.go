@@ -5,6 +5,6 @@
 //		connectortest.Run(t, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) { ... }})
 //	}
 //
-// The ends may be one transport, two in one process, or two in two processes
-// behind something that relays.
+// The ends may be one transport, two in one process, or two in two processes: a
+// [Relay] is a transport that another process has, and gives to [Serve].
 package connectortest

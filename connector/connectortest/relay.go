@@ -1,0 +1,289 @@
+package connectortest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+// ErrGone says that the process behind a [Relay] is.
+var ErrGone = errors.New("connectortest: the other process is gone")
+
+// Relay is a transport that [Serve] has in another process, so that a test can have
+// its two ends in two processes, and kill one:
+//
+//	relay := connectortest.NewRelay(stdout, stdin) // of a child that serves its own
+type Relay struct {
+	mu      sync.Mutex
+	encoder *json.Encoder
+	last    uint64
+	pending map[uint64]chan reply
+	gone    bool
+}
+
+var _ connector.Transport = (*Relay)(nil)
+
+// A request is a call of a transport's method, with the number of its reply.
+type request struct {
+	ID      uint64
+	Op      string
+	Edge    connector.Edge
+	Key     string
+	Meta    connector.Metadata
+	Payload []byte
+	Fails   bool // of a put: its payload cannot be written
+}
+
+const (
+	opPut     = "put"
+	opGet     = "get"
+	opAwait   = "await"
+	opCleanup = "cleanup"
+	opClose   = "close"
+	opCancel  = "cancel" // of the request with this number, which is answered nevertheless
+)
+
+type reply struct {
+	ID      uint64
+	Meta    connector.Metadata
+	Payload []byte
+	Error   string
+	Is      []string
+}
+
+// sentinels are the errors that stay what they are on the way.
+var sentinels = map[string]error{
+	"not found": connector.ErrNotFound, "key": connector.ErrKey, "metadata": connector.ErrMetadata,
+	"corrupt": connector.ErrCorrupt, "busy": connector.ErrBusy, "full": connector.ErrFull,
+	"too large": connector.ErrTooLarge, "closed": connector.ErrClosed, "unavailable": connector.ErrUnavailable,
+	"deadline": context.DeadlineExceeded, "canceled": context.Canceled, "fill": errFill,
+}
+
+// relayed is an error from the other process.
+type relayed struct {
+	text string
+	is   []error
+}
+
+func (e relayed) Error() string   { return e.text }
+func (e relayed) Unwrap() []error { return e.is }
+
+func (r *reply) fail(err error) {
+	if err == nil {
+		return
+	}
+	r.Error = err.Error()
+	for name, sentinel := range sentinels {
+		if errors.Is(err, sentinel) {
+			r.Is = append(r.Is, name)
+		}
+	}
+}
+
+func (r *reply) err() error {
+	if r.Error == "" {
+		return nil
+	}
+	e := relayed{text: "in the other process: " + r.Error}
+	for _, name := range r.Is {
+		e.is = append(e.is, sentinels[name])
+	}
+	return e
+}
+
+// NewRelay makes a relay that sends to w and receives from r.
+func NewRelay(r io.Reader, w io.Writer) *Relay {
+	relay := &Relay{encoder: json.NewEncoder(w), pending: make(map[uint64]chan reply)}
+	go relay.receive(json.NewDecoder(r))
+	return relay
+}
+
+func (r *Relay) receive(d *json.Decoder) {
+	for {
+		var answer reply
+		if d.Decode(&answer) != nil {
+			break
+		}
+		r.mu.Lock()
+		c := r.pending[answer.ID]
+		delete(r.pending, answer.ID)
+		r.mu.Unlock()
+		c <- answer
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gone = true
+	for _, c := range r.pending {
+		close(c)
+	}
+}
+
+// ask sends a request and waits for its reply, which comes also when the context
+// ends: the other side is told.
+func (r *Relay) ask(ctx context.Context, q request) (reply, error) {
+	c := make(chan reply, 1)
+	r.mu.Lock()
+	r.last++
+	q.ID = r.last
+	if !r.gone {
+		r.pending[q.ID] = c
+		r.gone = r.encoder.Encode(q) != nil
+	}
+	gone := r.gone
+	r.mu.Unlock()
+	if gone {
+		return reply{}, ErrGone
+	}
+	select {
+	case answer, ok := <-c:
+		return done(answer, ok)
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	_ = r.encoder.Encode(request{ID: q.ID, Op: opCancel}) // if it is gone, the receiver knows
+	r.mu.Unlock()
+	answer, ok := <-c
+	answer, err := done(answer, ok)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return answer, err
+}
+
+func done(answer reply, ok bool) (reply, error) {
+	if !ok {
+		return answer, ErrGone
+	}
+	return answer, answer.err()
+}
+
+// Put implements [connector.Transport].
+func (r *Relay) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func([]byte) error) (connector.Metadata, error) {
+	payload := make([]byte, size)
+	bad := fill(payload)
+	answer, err := r.ask(ctx, request{Op: opPut, Edge: edge, Key: key, Payload: payload, Fails: bad != nil})
+	if bad != nil && errors.Is(err, errFill) {
+		return nil, bad
+	}
+	return answer.Meta, err
+}
+
+// Get implements [connector.Transport].
+func (r *Relay) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return r.take(ctx, request{Op: opGet, Edge: edge, Key: key, Meta: meta})
+}
+
+// Await implements [connector.Transport].
+func (r *Relay) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return r.take(ctx, request{Op: opAwait, Edge: edge, Key: key, Meta: meta})
+}
+
+func (r *Relay) take(ctx context.Context, q request) (connector.Payload, error) {
+	answer, err := r.ask(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return brought(answer.Payload), nil
+}
+
+// brought is a payload that the other process has released already.
+type brought []byte
+
+func (b brought) Bytes() []byte { return b }
+func (b brought) Release()      {}
+
+// Cleanup implements [connector.Transport].
+func (r *Relay) Cleanup(ctx context.Context, key string) error {
+	_, err := r.ask(ctx, request{Op: opCleanup, Key: key})
+	return err
+}
+
+// Close closes the transport, and leaves its process alone.
+func (r *Relay) Close() error {
+	_, err := r.ask(context.Background(), request{Op: opClose})
+	return err
+}
+
+// Serve does with a transport what a [Relay] asks for, until the input ends.
+func Serve(in io.Reader, out io.Writer, transport connector.Transport) error {
+	s := &server{transport: transport, encoder: json.NewEncoder(out), cancels: make(map[uint64]context.CancelFunc)}
+	defer s.running.Wait()
+	decoder := json.NewDecoder(in)
+	for {
+		var q request
+		err := decoder.Decode(&q)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if q.Op == opCancel {
+			s.cancel(q.ID)
+			continue
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		s.mu.Lock()
+		s.cancels[q.ID] = cancel
+		s.mu.Unlock()
+		s.running.Go(func() {
+			answer := s.answer(ctx, q)
+			s.cancel(q.ID)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			_ = s.encoder.Encode(answer) // whoever asked may be gone
+		})
+	}
+}
+
+type server struct {
+	transport connector.Transport
+	running   sync.WaitGroup
+
+	mu      sync.Mutex
+	encoder *json.Encoder
+	cancels map[uint64]context.CancelFunc
+}
+
+func (s *server) cancel(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cancel := s.cancels[id]; cancel != nil {
+		cancel()
+		delete(s.cancels, id)
+	}
+}
+
+func (s *server) answer(ctx context.Context, q request) reply {
+	var payload connector.Payload
+	var err error
+	answer := reply{ID: q.ID}
+	switch q.Op {
+	case opPut:
+		answer.Meta, err = s.transport.Put(ctx, q.Edge, q.Key, len(q.Payload), func(dst []byte) error {
+			if copy(dst, q.Payload); q.Fails {
+				return errFill
+			}
+			return nil
+		})
+	case opGet:
+		payload, err = s.transport.Get(ctx, q.Edge, q.Key, q.Meta)
+	case opAwait:
+		payload, err = s.transport.Await(ctx, q.Edge, q.Key, q.Meta)
+	case opCleanup:
+		err = s.transport.Cleanup(ctx, q.Key)
+	case opClose:
+		err = s.transport.Close()
+	}
+	if payload != nil {
+		answer.Payload = append([]byte{}, payload.Bytes()...)
+		payload.Release()
+	}
+	answer.fail(err)
+	return answer
+}

@@ -1,0 +1,113 @@
+package segment_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/connectortest"
+	"github.com/omnibus-runtime/omnibus/connector/segment"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+)
+
+// childVariable has the options of the transport that a child serves.
+const childVariable = "SEGMENT_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if opts := os.Getenv(childVariable); opts != "" {
+		if err := serve(opts); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+type childOptions struct {
+	Generation int
+	Dir        string
+}
+
+func serve(text string) error {
+	var opts childOptions
+	if err := json.Unmarshal([]byte(text), &opts); err != nil {
+		return err
+	}
+	end, err := segment.New(segment.Options{Generation: opts.Generation, Dir: opts.Dir})
+	if err != nil {
+		return err
+	}
+	return errors.Join(connectortest.Serve(os.Stdin, os.Stdout, end), end.Close())
+}
+
+// child is a transport in a process of its own.
+type child struct {
+	*connectortest.Relay
+	cmd   *exec.Cmd
+	stdin io.Closer
+	ended bool
+}
+
+// spawn starts a child, which a fault point may end.
+func spawn(t *testing.T, opts childOptions, point string) *child {
+	t.Helper()
+	text, err := json.Marshal(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &child{cmd: exec.Command(os.Args[0])}
+	c.cmd.Env = append(os.Environ(), childVariable+"="+string(text), faultpoint.Variable+"="+point,
+		"GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	c.cmd.Stderr = os.Stderr
+	stdin, inErr := c.cmd.StdinPipe()
+	stdout, outErr := c.cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr, c.cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	c.stdin, c.Relay = stdin, connectortest.NewRelay(stdout, stdin)
+	t.Cleanup(func() {
+		if err := c.end(); err != nil && point == "" {
+			t.Errorf("the child: %v", err)
+		}
+	})
+	return c
+}
+
+// end ends the child, if nothing has yet.
+func (c *child) end() error {
+	if c.ended {
+		return nil
+	}
+	c.ended = true
+	_ = c.stdin.Close()
+	return c.cmd.Wait()
+}
+
+// kill ends the child as a crash would.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill()
+	_ = c.end()
+}
+
+func TestProcesses(t *testing.T) {
+	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
+		t.Run(strconv.Itoa(generation), func(t *testing.T) {
+			connectortest.Run(t, connectortest.Ends{
+				ByMetadata: generation == segment.ByMetadata,
+				Open: func(t *testing.T) (put, get connector.Transport) {
+					opts := childOptions{generation, shm(t)}
+					return spawn(t, opts, ""), spawn(t, opts, "")
+				},
+			})
+		})
+	}
+}

@@ -1,0 +1,133 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+// directory is where segments and their locks lie. It is held open, so that
+// everything in it is named by one path element.
+type directory struct {
+	fd   int
+	path string
+}
+
+func openDirectory(path string) (directory, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return directory{}, fmt.Errorf("%w: %s: %w", connector.ErrUnavailable, path, err)
+	}
+	return directory{fd, path}, nil
+}
+
+func (d directory) close() { _ = unix.Close(d.fd) }
+
+// identity tells a file from all others that have had its name.
+type identity struct {
+	inode uint64
+	born  int64 // in nanoseconds; 0 where the kernel does not know
+}
+
+// file is what is known of one.
+type file struct {
+	identity
+	mode  uint32
+	owner uint32
+	size  int64
+	bytes int64 // that have memory behind them
+}
+
+// lookup describes what lies under a name, whatever it is.
+func (d directory) lookup(name string) (file, error) {
+	return describe(d.fd, name, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// describe describes an open file, or one by its name.
+func describe(fd int, name string, flags int) (file, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(fd, name, flags, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st); err != nil {
+		return file{}, err
+	}
+	const block = 512
+	return file{
+		identity: identity{inode: st.Ino, born: st.Btime.Sec*1e9 + int64(st.Btime.Nsec)},
+		mode:     uint32(st.Mode), owner: st.Uid,
+		size: int64(st.Size), bytes: int64(st.Blocks) * block, //nolint:gosec // the kernel's own figures
+	}, nil
+}
+
+func described(fd int) (file, error) { return describe(fd, "", unix.AT_EMPTY_PATH) }
+
+// check refuses whatever is no segment and no lock of this user.
+func (f file) check() error {
+	if f.mode&unix.S_IFMT != unix.S_IFREG {
+		return fmt.Errorf("%w: what has this name is no regular file", connector.ErrKey)
+	}
+	if int(f.owner) != os.Geteuid() {
+		return fmt.Errorf("%w: what has this name belongs to user %d", connector.ErrKey, f.owner)
+	}
+	return nil
+}
+
+// open opens a segment or a lock. A missing one is fs.ErrNotExist.
+func (d directory) open(name string, how int) (fd int, f file, err error) {
+	// Not blocking, so that a pipe in its place holds nobody up.
+	fd, err = unix.Openat(d.fd, name, how|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) {
+		return -1, file{}, fmt.Errorf("%w: what has this name is no regular file", connector.ErrKey)
+	}
+	if err != nil {
+		return -1, file{}, fmt.Errorf("open: %w", err)
+	}
+	f, err = described(fd)
+	if err == nil {
+		err = f.check()
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, file{}, err
+	}
+	return fd, f, nil
+}
+
+const ownerOnly = 0o600
+
+// create makes a file without a name. It is gone with its descriptor until it is
+// linked, so that nothing is ever left half-made.
+func (d directory) create() (int, error) {
+	fd, err := unix.Openat(d.fd, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, ownerOnly)
+	if err != nil {
+		return -1, fmt.Errorf("make a file in %s: %w", d.path, full(err))
+	}
+	return fd, nil
+}
+
+// link gives a file its name. If that is taken, it is fs.ErrExist.
+func (d directory) link(fd int, name string) error {
+	return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), d.fd, name, unix.AT_SYMLINK_FOLLOW)
+}
+
+// unlink takes a name away. That it is gone already is fs.ErrNotExist.
+func (d directory) unlink(name string) error { return unix.Unlinkat(d.fd, name, 0) }
+
+// full says the system's errors for want of room in the connector's words.
+func full(err error) error {
+	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.ENOMEM, unix.EMFILE, unix.ENFILE} {
+		if errors.Is(err, e) {
+			return fmt.Errorf("%w: %w", connector.ErrFull, err)
+		}
+	}
+	if errors.Is(err, unix.EFBIG) {
+		return fmt.Errorf("%w: %w", connector.ErrTooLarge, err)
+	}
+	return err
+}
+
+func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -1,0 +1,210 @@
+package segment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+)
+
+// copied is a payload in private memory.
+type copied []byte
+
+func (c copied) Bytes() []byte { return c }
+func (c copied) Release()      {}
+
+// Get implements [connector.Transport]. It waits for a lock, for as long as the
+// context and the timeout allow.
+func (t *Transport) Get(ctx context.Context, _ connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return t.get(ctx, key, meta, true)
+}
+
+// Peek is Get, but leaves the value where it is.
+func (t *Transport) Peek(ctx context.Context, _ connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return t.get(ctx, key, meta, false)
+}
+
+func (t *Transport) get(ctx context.Context, key string, meta connector.Metadata, consume bool) (payload connector.Payload, err error) {
+	if err := t.enter(); err != nil {
+		return nil, err
+	}
+	defer t.leave()
+	at, err := locate(key, meta)
+	if err != nil {
+		return nil, err
+	}
+	err = t.patiently(ctx, t.done, func() error {
+		payload, err = t.take(at, consume)
+		return err
+	})
+	return payload, err
+}
+
+// Await implements [connector.Transport].
+func (t *Transport) Await(ctx context.Context, _ connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	if err := t.enter(); err != nil {
+		return nil, err
+	}
+	defer t.leave()
+	at, err := locate(key, meta)
+	if err != nil {
+		return nil, err
+	}
+	w, err := t.watching()
+	if err != nil {
+		return nil, err
+	}
+	changed := w.subscribe(at.name)
+	defer w.unsubscribe(at.name, changed)
+	nap := firstNap
+	for {
+		payload, err := t.take(at, true)
+		var again <-chan time.Time
+		switch {
+		case errors.Is(err, connector.ErrBusy):
+			// Its end is not always told: a lock can be given up without closing it.
+			again = time.After(nap)
+			nap = min(2*nap, lastNap)
+		case errors.Is(err, connector.ErrNotFound):
+			nap = firstNap
+		default:
+			return payload, err
+		}
+		select {
+		case <-changed:
+		case <-again:
+		case <-ctx.Done():
+			if again != nil {
+				return nil, fmt.Errorf("%w: %w", err, ctx.Err())
+			}
+			return nil, ctx.Err()
+		case <-t.done:
+			return nil, connector.ErrClosed
+		}
+	}
+}
+
+// take reads a segment under its lock, and then removes both.
+//
+// Without metadata, a segment that has no lock is not there: its writer may be at
+// work. With them the writer has finished, and a lock may never have been, or be gone
+// already: whoever unlinks the segment has got it.
+func (t *Transport) take(at address, consume bool) (connector.Payload, error) {
+	l, err := t.dir.lockOf(at.name)
+	if missing(err) && at.put() {
+		err = nil
+	}
+	if missing(err) {
+		return nil, connector.ErrNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	if l != nil {
+		defer l.unlock()
+	}
+	payload, f, err := t.read(at)
+	if err != nil || !consume {
+		return payload, err
+	}
+	faultpoint.Hit("segment-get-read")
+	if err := t.consume(at.name, f, l); err != nil {
+		return nil, err
+	}
+	faultpoint.Hit("segment-get")
+	return payload, nil
+}
+
+// read copies a segment. It is never mapped: whoever made it can cut it short at any
+// time, which is an error here and not the end of this process.
+func (t *Transport) read(at address) (connector.Payload, file, error) {
+	fd, f, err := t.dir.open(at.name, unix.O_RDONLY)
+	if missing(err) {
+		return nil, f, connector.ErrNotFound
+	}
+	if err != nil {
+		return nil, f, err
+	}
+	defer unix.Close(fd)
+	size := at.size
+	if !at.put() {
+		if f.size == 0 {
+			return nil, f, connector.ErrNotFound // its writer has died, or is none that locks
+		}
+		size = f.size
+	}
+	if f.size != size && f.size != roundUp(size) {
+		return nil, f, fmt.Errorf("%w: a segment of %d bytes for %d", connector.ErrCorrupt, f.size, size)
+	}
+	if f.bytes < size {
+		// A writer that was killed at work leaves pages that it never touched.
+		return nil, f, fmt.Errorf("%w: of %d bytes only %d were written", connector.ErrCorrupt, size, f.bytes)
+	}
+	if err := t.memory.check(int(size)); err != nil {
+		return nil, f, err
+	}
+	faultpoint.Hit("segment-get-opened")
+	b := make([]byte, size)
+	if err := readFull(fd, b); err != nil {
+		return nil, f, err
+	}
+	return copied(b), f, nil
+}
+
+// roundUp is the size of a segment where the system has them in whole pages only.
+func roundUp(size int64) int64 {
+	page := int64(os.Getpagesize())
+	return (size + page - 1) / page * page
+}
+
+func readFull(fd int, b []byte) error {
+	for done := 0; done < len(b); {
+		n, err := unix.Pread(fd, b[done:], int64(done))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("read: %w", err)
+		case n == 0:
+			return fmt.Errorf("%w: it was cut short while it was read: %w", connector.ErrCorrupt, io.ErrUnexpectedEOF)
+		}
+		done += max(n, 0)
+	}
+	return nil
+}
+
+// consume removes a segment and its lock. Whoever dies between the two has recorded
+// the lock, so that it does not stay.
+func (t *Transport) consume(name string, f file, l *lock) error {
+	if now, err := t.dir.lookup(name); err != nil || now.identity != f.identity {
+		return connector.ErrNotFound // somebody was faster
+	}
+	if l != nil {
+		slot, err := t.journal.add(record{purpose: getting, name: name, segment: f.identity, lock: l.id})
+		if err != nil {
+			return err
+		}
+		defer t.journal.clear(slot)
+		faultpoint.Hit("segment-get-recorded")
+	}
+	err := t.dir.unlink(name)
+	if missing(err) {
+		return connector.ErrNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("remove: %w", err)
+	}
+	faultpoint.Hit("segment-get-unlinked")
+	if l != nil {
+		l.remove()
+		faultpoint.Hit("segment-get-unlocked")
+	}
+	t.got(name, f.identity)
+	return nil
+}

@@ -1,0 +1,119 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+// slotBytes hold one record: four numbers and a quoted name.
+const slotBytes = 1024
+
+// A purpose says what a record is for.
+type purpose rune
+
+const (
+	putting purpose = 'p' // the segment and its lock are the writer's to remove
+	getting purpose = 'g' // the lock is, if the segment is gone
+)
+
+// record says what would be left if this process died now. It is written before
+// anything has a name, and names things so that nobody else's is taken for them.
+type record struct {
+	purpose purpose
+	name    string
+	segment identity
+	lock    identity
+}
+
+// encode makes the text of a record, which is readable for people.
+func (r record) encode() []byte {
+	return fmt.Appendf(nil, "%c %d %d %d %d %q\n", r.purpose,
+		r.segment.inode, r.segment.born, r.lock.inode, r.lock.born, r.name)
+}
+
+// parseRecord reads a slot. One that is empty, or was never finished, has none.
+func parseRecord(slot []byte) (record, bool) {
+	line, _, whole := strings.Cut(string(slot), "\n")
+	const words = 6
+	w := strings.SplitN(line, " ", words)
+	if !whole || len(w) != words {
+		return record{}, false
+	}
+	var r record
+	for _, p := range []purpose{putting, getting} {
+		if w[0] == string(p) {
+			r.purpose = p
+		}
+	}
+	var errs [5]error
+	r.segment.inode, errs[0] = strconv.ParseUint(w[1], 10, 64)
+	r.segment.born, errs[1] = strconv.ParseInt(w[2], 10, 64)
+	r.lock.inode, errs[2] = strconv.ParseUint(w[3], 10, 64)
+	r.lock.born, errs[3] = strconv.ParseInt(w[4], 10, 64)
+	r.name, errs[4] = strconv.Unquote(w[5])
+	bad := errors.Join(errs[:]...) != nil || r.purpose == 0
+	return r, !bad && errors.Join(connector.CheckKey(r.name), checkName(r.name)) == nil
+}
+
+// journal is a file of slots, each empty or with a record. It is locked while its
+// process lives.
+type journal struct {
+	dir  directory
+	name string
+	fd   int
+
+	mu    sync.Mutex
+	free  []int
+	slots int
+}
+
+// add writes a record to a slot of its own.
+func (j *journal) add(r record) (slot int, err error) {
+	j.mu.Lock()
+	if n := len(j.free); n > 0 {
+		slot = j.free[n-1]
+		j.free = j.free[:n-1]
+	} else {
+		slot = j.slots
+		j.slots++
+	}
+	j.mu.Unlock()
+	if err := j.write(slot, r.encode()); err != nil {
+		j.clear(slot)
+		return 0, err
+	}
+	return slot, nil
+}
+
+// clear empties a slot, for the next record.
+func (j *journal) clear(slot int) {
+	// A slot that cannot be emptied names something that is gone: nothing comes of it.
+	_ = j.write(slot, []byte("\n"))
+	j.mu.Lock()
+	j.free = append(j.free, slot)
+	j.mu.Unlock()
+}
+
+func (j *journal) write(slot int, text []byte) error {
+	if _, err := unix.Pwrite(j.fd, text, int64(slot)*slotBytes); err != nil {
+		return fmt.Errorf("write the journal: %w", full(err))
+	}
+	return nil
+}
+
+// close gives the journal up: done says that nothing in it is left to do. One that is
+// not done is swept by whoever opens next.
+func (j *journal) close(done bool) {
+	if done {
+		_ = j.dir.unlink(j.name)
+	}
+	_ = unix.Close(j.fd)
+	j.dir.close()
+}

@@ -1,0 +1,93 @@
+package segment
+
+import (
+	"encoding/hex"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+const (
+	lockPrefix = "shm_"
+	lockSuffix = "_lockfile.lock"
+	// semaphorePrefix begins the names of semaphores, which lie in the same
+	// directory.
+	semaphorePrefix = "sem."
+	// anonymousPrefix and 8 digits are the names that Python gives to segments
+	// without one.
+	anonymousPrefix = "psm_"
+	anonymousDigits = 8
+)
+
+// lockName is the name of the file whose lock guards a segment.
+func lockName(name string) string { return lockPrefix + name + lockSuffix }
+
+// anonymous makes a name as Python does.
+func anonymous() string {
+	return fmt.Sprintf("%s%0*x", anonymousPrefix, anonymousDigits, rand.Uint32()) //nolint:gosec // a name that is taken is noticed
+}
+
+func isAnonymous(name string) bool {
+	digits, ok := strings.CutPrefix(name, anonymousPrefix)
+	if !ok || len(digits) != anonymousDigits {
+		return false
+	}
+	_, err := hex.DecodeString(digits)
+	return err == nil
+}
+
+// checkName refuses keys that would name something else in the directory than a
+// segment.
+func checkName(key string) error {
+	switch {
+	case strings.HasPrefix(key, "."):
+		return fmt.Errorf("%w: a segment's name does not begin with a dot", connector.ErrKey)
+	case strings.HasPrefix(key, semaphorePrefix):
+		return fmt.Errorf("%w: %q begins the names of semaphores", connector.ErrKey, semaphorePrefix)
+	case strings.HasPrefix(key, lockPrefix) && strings.HasSuffix(key, lockSuffix):
+		return fmt.Errorf("%w: it is the name of a lock", connector.ErrKey)
+	}
+	return nil
+}
+
+// address says where a value lies.
+type address struct {
+	name string
+	size int64 // 0: as long as the segment is
+}
+
+// put says that the value was put for certain, because there are metadata of it.
+func (a address) put() bool { return a.size > 0 }
+
+// locate finds out where a value lies: by its metadata, or by its key if they are
+// none of this format. Metadata come from other processes: what they name is read
+// and then removed, so it is the key or a name without a meaning, and nothing else.
+func locate(key string, meta connector.Metadata) (address, error) {
+	if meta["shm"] == nil {
+		return address{name: key}, checkName(key)
+	}
+	shm := meta.Map("shm")
+	name, err := shm.Text("name")
+	if err != nil {
+		return address{}, err
+	}
+	if name != key && !isAnonymous(name) {
+		return address{}, fmt.Errorf("%w: it names a segment that is not the key's", connector.ErrMetadata)
+	}
+	size, err := shm.Int("size")
+	if err != nil {
+		return address{}, err
+	}
+	if size == 0 || size > math.MaxInt {
+		return address{}, fmt.Errorf("%w: no segment has %d bytes", connector.ErrMetadata, size)
+	}
+	if meta["size"] != nil {
+		if whole, err := meta.Int("size"); err != nil || whole != size {
+			return address{}, fmt.Errorf("%w: two sizes, of which one is %d", connector.ErrMetadata, size)
+		}
+	}
+	return address{name, size}, checkName(name)
+}

@@ -1,0 +1,14 @@
+//go:build !linux
+
+package segment
+
+import (
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+// New fails with [connector.ErrUnavailable]: the format is one of Linux.
+func New(Options) (connector.Transport, error) {
+	return nil, fmt.Errorf("%w: segments in /dev/shm need Linux", connector.ErrUnavailable)
+}

@@ -1,0 +1,160 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+)
+
+// journalsName is the directory of the journals of this user. It begins with a dot, as
+// no segment does, and lies where the segments do: whoever sees those sees it, in
+// whatever container, and a restart of the machine clears both.
+func journalsName() string { return ".omnibus-" + strconv.Itoa(os.Geteuid()) }
+
+// openJournals opens the directory of journals, and makes it if need be.
+func (d directory) openJournals() (directory, error) {
+	const mode = 0o700
+	if err := unix.Mkdirat(d.fd, journalsName(), mode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return directory{}, full(err)
+	}
+	fd, err := unix.Openat(d.fd, journalsName(), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return directory{}, err
+	}
+	j := directory{fd, d.path + "/" + journalsName()}
+	f, err := described(fd)
+	if err == nil && (int(f.owner) != os.Geteuid() || f.mode&0o077 != 0) {
+		err = fmt.Errorf("%w: %s is not this user's alone", connector.ErrUnavailable, j.path)
+	}
+	if err != nil {
+		j.close()
+		return directory{}, err
+	}
+	return j, nil
+}
+
+// removeJournals removes the directory with the last journal in it.
+func (d directory) removeJournals() { _ = unix.Unlinkat(d.fd, journalsName(), unix.AT_REMOVEDIR) }
+
+// openJournal makes a journal. It is locked before it has a name, so that nobody
+// takes it for a dead process's.
+func (d directory) openJournal() (*journal, error) {
+	const most = 16 // others that close, and take the directory away
+	for range most {
+		journals, err := d.openJournals()
+		if err != nil && !missing(err) {
+			return nil, err
+		}
+		if err != nil {
+			continue
+		}
+		j, err := journals.newJournal()
+		if err == nil {
+			faultpoint.Hit("segment-opened")
+			return j, nil
+		}
+		journals.close()
+		if !missing(err) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%w: %s comes and goes", connector.ErrBusy, journalsName())
+}
+
+func (d directory) newJournal() (*journal, error) {
+	fd, err := d.create()
+	if err != nil {
+		return nil, err
+	}
+	f, err := described(fd)
+	name := fmt.Sprintf("%d-%d", os.Getpid(), f.inode)
+	if err == nil {
+		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err == nil {
+		err = d.link(fd, name)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return &journal{dir: d, name: name, fd: fd}, nil
+}
+
+// sweep does what the dead have left to do. What a living process has locked just now
+// is left for the next time, with its journal.
+func (j *journal) sweep(dir directory, log *slog.Logger) error {
+	names, err := os.ReadDir(j.dir.path)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, n := range names {
+		if n.Name() != j.name {
+			errs = append(errs, j.sweepOne(dir, n.Name(), log))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sweepOne sweeps a journal if its process is dead, which its lock tells: the kernel
+// gives that up with the process, and no number of a process is used twice.
+func (j *journal) sweepOne(dir directory, name string, log *slog.Logger) error {
+	fd, f, err := j.dir.open(name, unix.O_RDWR)
+	if missing(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return nil // it lives
+	}
+	if now, err := j.dir.lookup(name); err != nil || now.identity != f.identity {
+		return nil // somebody else has swept it
+	}
+	records, err := readRecords(fd, f.size)
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		err = errors.Join(err, dir.settle(r))
+		faultpoint.Hit("segment-swept")
+	}
+	if err != nil {
+		return err
+	}
+	if len(records) > 0 {
+		log.Info("removed what a dead process left", "journal", name, "values", len(records))
+	}
+	return j.dir.unlink(name)
+}
+
+// readRecords reads a journal, some slots at a time.
+func readRecords(fd int, size int64) ([]record, error) {
+	const piece = 64 * slotBytes
+	var records []record
+	b := make([]byte, piece)
+	for from := int64(0); from < size; from += piece {
+		n, err := unix.Pread(fd, b, from)
+		if err != nil {
+			return nil, err
+		}
+		for slot := range slices.Chunk(b[:n], slotBytes) {
+			if r, ok := parseRecord(slot); ok {
+				records = append(records, r)
+			}
+		}
+	}
+	return records, nil
+}

@@ -1,0 +1,242 @@
+package segment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/headroom"
+)
+
+const (
+	// firstNap and lastNap are how long whoever finds a lock taken waits before it
+	// looks again.
+	firstNap = 50 * time.Microsecond
+	lastNap  = 20 * time.Millisecond
+)
+
+// Transport is a transport over the segments of one directory.
+type Transport struct {
+	opts    Options
+	dir     directory
+	journal *journal
+	memory  memory
+	done    chan struct{}
+
+	// life is held for reading while an operation uses the descriptors.
+	life   sync.RWMutex
+	closed bool // guarded by life
+
+	mu      sync.Mutex
+	held    map[string]*entry // what was put here, by the name of the segment
+	oldest  []*entry          // the same, some of them gone, for looking whether they are
+	sweeper *time.Timer       // runs while something is held and there is a TTL
+	watch   *watch            // nil until somebody waits
+}
+
+// New opens the directory, and removes from it what the dead have left.
+func New(opts Options) (connector.Transport, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := openDirectory(opts.Dir)
+	if err != nil {
+		return nil, err
+	}
+	j, err := dir.openJournal()
+	if err != nil {
+		dir.close()
+		return nil, fmt.Errorf("journal of segments in %s: %w", opts.Dir, err)
+	}
+	t := &Transport{
+		opts: opts, dir: dir, journal: j, memory: memory{probe: headroom.System()},
+		done: make(chan struct{}), held: make(map[string]*entry),
+	}
+	if err := j.sweep(dir, opts.Log); err != nil {
+		opts.Log.Warn("segments of dead processes stay", "in", opts.Dir, "err", err)
+	}
+	return t, nil
+}
+
+// enter begins an operation, and leave ends it: Close waits for that.
+func (t *Transport) enter() error {
+	t.life.RLock()
+	if t.closed {
+		t.life.RUnlock()
+		return connector.ErrClosed
+	}
+	return nil
+}
+
+func (t *Transport) leave() { t.life.RUnlock() }
+
+// Close implements [connector.Transport]. Where a living process keeps a lock for
+// longer than the timeout, it fails with [connector.ErrBusy], and what is left is
+// removed by whoever opens a transport next.
+func (t *Transport) Close() error {
+	if !t.beginClose() {
+		return nil
+	}
+	t.mu.Lock()
+	entries := t.all(func(*entry) bool { return true })
+	if t.sweeper != nil {
+		t.sweeper.Stop()
+	}
+	w := t.watch
+	t.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), t.opts.Timeout)
+	defer cancel()
+	err := t.reclaim(ctx, nil, entries)
+	t.journal.close(err == nil)
+	t.dir.removeJournals()
+	t.dir.close()
+	if w != nil {
+		w.close()
+	}
+	return err
+}
+
+// beginClose lets nobody in any more and waits until everybody is out.
+func (t *Transport) beginClose() bool {
+	t.life.RLock()
+	closed := t.closed
+	t.life.RUnlock()
+	if closed {
+		return false
+	}
+	t.mu.Lock()
+	select {
+	case <-t.done:
+	default:
+		close(t.done)
+	}
+	t.mu.Unlock()
+	t.life.Lock()
+	defer t.life.Unlock()
+	first := !t.closed
+	t.closed = true
+	return first
+}
+
+// Cleanup implements [connector.Transport].
+func (t *Transport) Cleanup(ctx context.Context, key string) error {
+	if err := t.enter(); err != nil {
+		return err
+	}
+	defer t.leave()
+	t.mu.Lock()
+	entries := t.all(func(e *entry) bool {
+		return e.key == key || connector.Request(e.edge, e.key) == key
+	})
+	t.mu.Unlock()
+	return t.reclaim(ctx, t.done, entries)
+}
+
+// reclaim removes what was put here and nobody got.
+func (t *Transport) reclaim(ctx context.Context, done <-chan struct{}, entries []*entry) error {
+	var errs []error
+	for _, e := range entries {
+		err := t.patiently(ctx, done, func() error { return t.dir.settle(e.record) })
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%q: %w", e.key, err))
+			continue
+		}
+		t.forget(e)
+	}
+	return errors.Join(errs...)
+}
+
+// patiently tries again for as long as a living process keeps a lock, the context
+// lasts, and the timeout has not passed. Locks are held for as long as a copy takes,
+// so looking again costs less than being told would.
+func (t *Transport) patiently(ctx context.Context, done <-chan struct{}, try func() error) error {
+	var timeout <-chan time.Time
+	for nap := firstNap; ; nap = min(2*nap, lastNap) {
+		err := try()
+		if !errors.Is(err, connector.ErrBusy) {
+			return err
+		}
+		if timeout == nil {
+			timer := time.NewTimer(t.opts.Timeout)
+			defer timer.Stop()
+			timeout = timer.C
+		}
+		select {
+		case <-time.After(nap):
+		case <-timeout:
+			return fmt.Errorf("%w, for %v", err, t.opts.Timeout)
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", err, ctx.Err())
+		case <-done:
+			return connector.ErrClosed
+		}
+	}
+}
+
+// settle removes what a record is about, as far as it is still there, and is it.
+func (d directory) settle(r record) error {
+	l, err := d.lockOf(r.name)
+	if errors.Is(err, connector.ErrBusy) {
+		return err
+	}
+	if l != nil {
+		defer l.unlock()
+	}
+	now, err := d.lookup(r.name)
+	gone := missing(err)
+	if err == nil && r.purpose == putting && now.identity == r.segment {
+		if err := d.unlink(r.name); err != nil && !missing(err) {
+			return err
+		}
+		gone = true
+		faultpoint.Hit("segment-settle-unlinked")
+	}
+	if gone && l != nil && l.id == r.lock {
+		l.remove()
+		faultpoint.Hit("segment-settle-unlocked")
+	}
+	return nil
+}
+
+// sweep removes what nobody came for, and comes again when there is more.
+func (t *Transport) sweep() {
+	if t.enter() != nil {
+		return
+	}
+	defer t.leave()
+	now := time.Now()
+	next := time.Duration(0)
+	t.mu.Lock()
+	late := t.all(func(e *entry) bool { return now.Sub(e.at) >= t.opts.TTL })
+	t.mu.Unlock()
+	for _, e := range late {
+		there := t.there(e)
+		if t.dir.settle(e.record) != nil {
+			next = lastNap // somebody has it
+			continue
+		}
+		t.forget(e)
+		if there {
+			t.opts.Log.Warn("nobody came for a value", slog.String("edge", e.edge.String()), slog.String("key", e.key),
+				slog.Int64("bytes", e.size), slog.Duration("after", t.opts.TTL))
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.held {
+		if left := t.opts.TTL - now.Sub(e.at); left > 0 && (next == 0 || left < next) {
+			next = left
+		}
+	}
+	if next > 0 {
+		t.sweeper.Reset(next)
+	} else {
+		t.sweeper = nil
+	}
+}
