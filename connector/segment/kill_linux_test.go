@@ -1,0 +1,246 @@
+package segment_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/connectortest"
+	"github.com/omnibus-runtime/omnibus/connector/segment"
+)
+
+func put(t *testing.T, end connector.Transport, key string, payload []byte) connector.Metadata {
+	t.Helper()
+	meta, err := tryPut(t.Context(), end, key, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return meta
+}
+
+func tryPut(ctx context.Context, end connector.Transport, key string, payload []byte) (connector.Metadata, error) {
+	return end.Put(ctx, edge, key, len(payload), func(dst []byte) error {
+		copy(dst, payload)
+		return nil
+	})
+}
+
+// wantValue gets a value and compares it.
+func wantValue(t *testing.T, end connector.Transport, key string, meta connector.Metadata, want []byte) {
+	t.Helper()
+	payload, err := end.Get(t.Context(), edge, key, meta)
+	if err != nil {
+		t.Fatalf("get %q: %v", key, err)
+	}
+	if !bytes.Equal(payload.Bytes(), want) {
+		t.Errorf("get %q: %d bytes that are not the %d that were put", key, len(payload.Bytes()), len(want))
+	}
+	payload.Release()
+}
+
+func wantErr(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+func wantNone(t *testing.T, end connector.Transport, key string, meta connector.Metadata) {
+	t.Helper()
+	_, err := end.Get(t.Context(), edge, key, meta)
+	wantErr(t, "get of "+key, err, connector.ErrNotFound)
+}
+
+// values lists a directory without the journals.
+func values(t *testing.T, dir string) []string {
+	t.Helper()
+	return slices.DeleteFunc(list(t, dir), func(name string) bool { return strings.HasPrefix(name, ".") })
+}
+
+func content(seed byte, size int) []byte { return bytes.Repeat([]byte{seed, 7, seed + 1}, size/3+1)[:size] }
+
+var (
+	old     = content(1, 10_000)
+	fresh   = content(2, 20_000)
+	another = content(3, 30_000)
+)
+
+// scene is a directory with somebody in it whom a killing must not harm.
+type scene struct {
+	dir       string
+	opts      childOptions
+	bystander *segment.Transport
+	aside     connector.Metadata
+	before    []string
+}
+
+func newScene(t *testing.T, generation int) *scene {
+	s := &scene{dir: shm(t)}
+	s.opts = childOptions{generation, s.dir}
+	s.bystander = open(t, segment.Options{Generation: generation, Dir: s.dir})
+	s.aside = put(t, s.bystander, "aside", another)
+	s.before = values(t, s.dir)
+	return s
+}
+
+// after opens a transport, as a restarted process would, and sees that nothing is
+// there but what was before, and what of it may be gone.
+func (s *scene) after(t *testing.T, mayBeGone ...string) *segment.Transport {
+	t.Helper()
+	next := open(t, segment.Options{Generation: s.opts.Generation, Dir: s.dir})
+	now := values(t, s.dir)
+	for _, name := range now {
+		if !slices.Contains(s.before, name) {
+			t.Errorf("%q is left", name)
+		}
+	}
+	for _, name := range s.before {
+		if !slices.Contains(now, name) && !slices.Contains(mayBeGone, name) {
+			t.Errorf("%q is gone", name)
+		}
+	}
+	if journals := len(list(t, s.dir)) - len(now); journals != 3 { // with their directory
+		t.Errorf("%d names beside the values, want two journals in a directory: %q", journals, list(t, s.dir))
+	}
+	wantValue(t, next, "aside", s.aside, another)
+	return next
+}
+
+var putPoints = []string{"allocated", "filled", "put-recorded", "put-linked", "put"}
+
+// TestWriterKilled: a writer that is killed between any two steps leaves nothing.
+func TestWriterKilled(t *testing.T) {
+	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
+		points := putPoints
+		if generation == segment.ByKey {
+			points = append(slices.Clone(putPoints), "put-locked")
+		}
+		for _, point := range points {
+			t.Run(point+" "+string(rune('0'+generation)), func(t *testing.T) {
+				s := newScene(t, generation)
+				victim := spawn(t, s.opts, "segment-"+point)
+				_, err := tryPut(t.Context(), victim, "key", fresh)
+				wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
+				_ = victim.end()
+				next := s.after(t)
+				wantNone(t, next, "key", nil)
+				wantValue(t, s.bystander, "key", put(t, next, "key", old), old)
+			})
+		}
+	}
+}
+
+// TestReplacerKilled: where the writer is killed while it replaces a value, that is
+// there, whole, or gone, and its lock with it.
+func TestReplacerKilled(t *testing.T) {
+	for _, point := range []string{"filled", "put-recorded", "put-locked", "put-replacing", "put-linked", "put"} {
+		for _, whose := range []string{"its own", "another's"} {
+			t.Run(point+", "+whose, func(t *testing.T) {
+				s := newScene(t, segment.ByKey)
+				if whose == "another's" {
+					put(t, s.bystander, "key", old)
+					s.before = values(t, s.dir)
+				}
+				count := ""
+				if whose == "its own" && point != "put-replacing" {
+					count = ":2"
+				}
+				victim := spawn(t, s.opts, "segment-"+point+count)
+				if whose == "its own" {
+					put(t, victim, "key", old)
+				}
+				_, err := tryPut(t.Context(), victim, "key", fresh)
+				wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
+				_ = victim.end()
+				next := s.after(t, "key", "shm_key_lockfile.lock")
+				payload, err := next.Get(t.Context(), edge, "key", nil)
+				switch {
+				case err == nil && whose == "another's" && bytes.Equal(payload.Bytes(), old):
+				case errors.Is(err, connector.ErrNotFound):
+				default:
+					t.Errorf("what was to be replaced: %v", err)
+				}
+				wantValue(t, next, "key", put(t, s.bystander, "key", old), old)
+				if err := s.bystander.Cleanup(t.Context(), "key"); err != nil {
+					t.Error(err)
+				}
+				if left := values(t, s.dir); len(left) > 0 {
+					t.Errorf("left: %q", left)
+				}
+			})
+		}
+	}
+}
+
+// TestReaderKilled: a reader that is killed has got the value or has not, and leaves
+// no lock of it.
+func TestReaderKilled(t *testing.T) {
+	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
+		points := []string{"get-opened", "get-read", "get-unlinked", "get"}
+		if generation == segment.ByKey {
+			points = append(points, "get-recorded", "get-unlocked")
+		}
+		for i, point := range points {
+			t.Run(point+" "+string(rune('0'+generation)), func(t *testing.T) {
+				s := newScene(t, generation)
+				victim := spawn(t, s.opts, "segment-"+point)
+				meta := put(t, s.bystander, "key", old)
+				gone := values(t, s.dir)
+				s.before = gone
+				_, err := victim.Get(t.Context(), edge, "key", meta)
+				wantErr(t, "get of a process that is killed", err, connectortest.ErrGone)
+				_ = victim.end()
+				next := s.after(t, gone...)
+				if i < 2 || point == "get-recorded" {
+					wantValue(t, next, "key", meta, old)
+				} else {
+					wantNone(t, next, "key", meta)
+				}
+				if left := values(t, s.dir); len(left) > 0 {
+					t.Errorf("left: %q", left)
+				}
+			})
+		}
+	}
+}
+
+// TestReclaimerKilled: whoever is killed while it reclaims is followed by one that
+// goes on.
+func TestReclaimerKilled(t *testing.T) {
+	for _, point := range []string{"settle-unlinked", "settle-unlocked"} {
+		for what, reclaim := range map[string]func(context.Context, *child) error{
+			"cleanup": func(ctx context.Context, c *child) error { return c.Cleanup(ctx, "key") },
+			"close":   func(_ context.Context, c *child) error { return c.Close() },
+		} {
+			t.Run(what+", "+point, func(t *testing.T) {
+				s := newScene(t, segment.ByKey)
+				victim := spawn(t, s.opts, "segment-"+point)
+				put(t, victim, "key", old)
+				wantErr(t, what, reclaim(t.Context(), victim), connectortest.ErrGone)
+				_ = victim.end()
+				s.after(t)
+			})
+		}
+	}
+}
+
+// TestSweeperKilled: so is whoever is killed while it sweeps.
+func TestSweeperKilled(t *testing.T) {
+	for _, point := range []string{"opened", "settle-unlinked", "settle-unlocked", "swept", "swept:2"} {
+		t.Run(point, func(t *testing.T) {
+			s := newScene(t, segment.ByKey)
+			dead := spawn(t, s.opts, "")
+			put(t, dead, "key", old)
+			put(t, dead, "key 2", old)
+			dead.kill()
+			victim := spawn(t, s.opts, "segment-"+point)
+			wantErr(t, "a call", victim.Cleanup(t.Context(), "key"), connectortest.ErrGone)
+			_ = victim.end()
+			s.after(t)
+		})
+	}
+}
