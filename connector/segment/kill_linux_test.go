@@ -61,7 +61,9 @@ func values(t *testing.T, dir string) []string {
 	return slices.DeleteFunc(list(t, dir), func(name string) bool { return strings.HasPrefix(name, ".") })
 }
 
-func content(seed byte, size int) []byte { return bytes.Repeat([]byte{seed, 7, seed + 1}, size/3+1)[:size] }
+func content(seed byte, size int) []byte {
+	return bytes.Repeat([]byte{seed, 7, seed + 1}, size/3+1)[:size]
+}
 
 var (
 	old     = content(1, 10_000)

@@ -1,0 +1,238 @@
+package segment_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/segment"
+)
+
+var (
+	payloads = flag.Int("segment.payloads", 300, "payloads that TestManyWithPython hands over; 10000 take a minute")
+	serial   atomic.Int64
+)
+
+// meet opens this side's end for another.
+func meet(t *testing.T, p *python) *connector.Connector {
+	t.Helper()
+	end := open(t, segment.Options{Generation: p.generation, InlineBytes: 64 << 10})
+	return connector.New("test", end, nil)
+}
+
+func wantPattern(t *testing.T, c *connector.Connector, key string, meta connector.Metadata, seed, size int) {
+	t.Helper()
+	v, err := c.Get(t.Context(), edge, key, meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Release()
+	var got []byte
+	if err := v.Decode(&got); err != nil || !bytes.Equal(got, pattern(seed, size)) {
+		t.Fatalf("get of %q: %d bytes that are not the %d that were put: %v", key, len(got), size, err)
+	}
+}
+
+func putPattern(t *testing.T, c *connector.Connector, key string, seed, size int) connector.Metadata {
+	t.Helper()
+	_, meta, err := c.Put(t.Context(), edge, key, pattern(seed, size))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return meta
+}
+
+// TestWithPython: what one side puts, the other gets, with its metadata and by its
+// key, of any size; and it is gone then, for both.
+func TestWithPython(t *testing.T) {
+	peers(t, func(t *testing.T, which string) {
+		prefix := ours(t)
+		p := startPython(t, which)
+		c := meet(t, p)
+		for seed, size := range []int{0, 1, 300, 4091, 4092, 4093, 4096, 65_533, 65_534, 1 << 20, 64 << 20} {
+			for _, told := range []bool{true, false} {
+				if !told && (p.generation == segment.ByMetadata || size > 1<<20) {
+					continue
+				}
+				key := fmt.Sprintf("%s_thinker_%d", prefix, size)
+				metaFor := func(meta connector.Metadata) connector.Metadata {
+					if told {
+						return meta
+					}
+					return nil
+				}
+				meta := p.put(t, key, seed, size)
+				wantPattern(t, c, key, metaFor(meta), seed, size)
+				if seed == 0 { // 0.14 takes its time for that
+					p.wantNone(t, key, nil)
+				}
+
+				meta = putPattern(t, c, key, seed, size)
+				p.get(t, key, metaFor(meta), seed, size)
+				if _, err := c.Get(t.Context(), edge, key, nil); !errors.Is(err, connector.ErrNotFound) {
+					t.Errorf("what Python got: %v, want ErrNotFound", err)
+				}
+			}
+		}
+	})
+}
+
+// TestReplacedWithPython: a key that is in use is replaced, whoever used it.
+func TestReplacedWithPython(t *testing.T) {
+	peers(t, func(t *testing.T, which string) {
+		key := ours(t)
+		p := startPython(t, which)
+		if p.generation == segment.ByMetadata {
+			t.Skip("no two values have one name")
+		}
+		c := meet(t, p)
+		p.put(t, key, 1, 100_000)
+		putPattern(t, c, key, 2, 1000)
+		p.get(t, key, nil, 2, 1000)
+		putPattern(t, c, key, 3, 1000)
+		p.put(t, key, 4, 100_000)
+		wantPattern(t, c, key, nil, 4, 100_000)
+		// What was replaced there is not reclaimed here.
+		putPattern(t, c, key, 5, 1000)
+		meta := p.put(t, key, 6, 2000)
+		if err := c.Cleanup(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		wantPattern(t, c, key, meta, 6, 2000)
+	})
+}
+
+// TestAwaitPython: who waits for a key gets what Python puts under it.
+func TestAwaitPython(t *testing.T) {
+	peers(t, func(t *testing.T, which string) {
+		key := ours(t)
+		p := startPython(t, which)
+		if p.generation == segment.ByMetadata {
+			t.Skip("there is nothing to wait for without metadata")
+		}
+		c := meet(t, p)
+		const size = 3 << 20
+		done := make(chan error)
+		go func() {
+			v, err := c.Await(t.Context(), edge, key, nil)
+			if err == nil {
+				if v.Size() != size+5 {
+					err = fmt.Errorf("%d bytes of %d", v.Size(), size+5)
+				}
+				v.Release()
+			}
+			done <- err
+		}()
+		p.put(t, key, 1, size)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLockedByPython: a lock that a living process keeps holds up puts, gets and
+// cleanups until their deadline, and goes with the process.
+func TestLockedByPython(t *testing.T) {
+	key := ours(t)
+	p := startPython(t, "by key")
+	c := meet(t, p)
+	meta := putPattern(t, c, key, 1, 1000)
+	p.ask(t, order{Op: "lock", Key: key})
+	for name, call := range map[string]func(ctx context.Context) error{
+		"get":     func(ctx context.Context) error { _, err := c.Get(ctx, edge, key, meta); return err },
+		"await":   func(ctx context.Context) error { _, err := c.Await(ctx, edge, key, nil); return err },
+		"put":     func(ctx context.Context) error { _, _, err := c.Put(ctx, edge, key, "value"); return err },
+		"cleanup": func(ctx context.Context) error { return c.Cleanup(ctx, key) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		wantErr(t, name+" of what is locked", call(ctx), connector.ErrBusy)
+		cancel()
+	}
+	waiting := make(chan error)
+	go func() {
+		v, err := c.Await(context.Background(), edge, key, nil)
+		if err == nil {
+			v.Release()
+		}
+		waiting <- err
+	}()
+	p.kill()
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPythonKilledHalfway: what a writer had begun is not taken for a value.
+func TestPythonKilledHalfway(t *testing.T) {
+	key := ours(t)
+	p := startPython(t, "by key")
+	c := meet(t, p)
+	p.ask(t, order{Op: "half", Key: key, Size: 1 << 20})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, err := c.Get(ctx, edge, key, nil)
+	wantErr(t, "get while it is written", err, connector.ErrBusy)
+	_ = p.cmd.Process.Kill()
+	// Its resource tracker may come first, and remove the segment.
+	if _, err = c.Get(t.Context(), edge, key, nil); !errors.Is(err, connector.ErrCorrupt) && !errors.Is(err, connector.ErrNotFound) {
+		t.Errorf("get of half a value: %v", err)
+	}
+	p.end()
+	_, err = c.Get(t.Context(), edge, key, nil)
+	wantErr(t, "get after the resource tracker", err, connector.ErrNotFound)
+	// The next value takes the lock over that was left.
+	putPattern(t, c, key, 2, 100)
+	wantPattern(t, c, key, nil, 2, 100)
+}
+
+// TestResourceTracker: a Python process that has opened a segment, and not removed it,
+// has it removed when it ends, whose ever it is. That is no error here, and
+// nothing stays.
+func TestResourceTracker(t *testing.T) {
+	key := ours(t)
+	p := startPython(t, "by key")
+	c := meet(t, p)
+	meta := putPattern(t, c, key, 1, 1000)
+	p.ask(t, order{Op: "attach", Key: key})
+	p.end()
+	_, err := c.Get(t.Context(), edge, key, meta)
+	wantErr(t, "get after a Python that looked at it", err, connector.ErrNotFound)
+	if err := c.Cleanup(t.Context(), key); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob("/dev/shm/*" + key + "*"); err != nil || len(left) > 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+}
+
+// TestManyWithPython hands payloads over in both directions at once.
+func TestManyWithPython(t *testing.T) {
+	peers(t, func(t *testing.T, which string) {
+		prefix := ours(t)
+		putter, getter := startPython(t, which), startPython(t, which)
+		c := meet(t, putter)
+		const workers = 4
+		var all sync.WaitGroup
+		for w := range workers {
+			all.Go(func() {
+				random := rand.New(rand.NewPCG(uint64(w), 1)) //nolint:gosec // repeatable
+				for i := range *payloads / (2 * workers) {
+					key := fmt.Sprintf("%s_%d_%d", prefix, w, i)
+					size := random.IntN(1 << (4 + random.IntN(15)))
+					wantPattern(t, c, key, putter.put(t, key, i, size), i, size)
+					getter.get(t, key, putPattern(t, c, key, i, size), i, size)
+				}
+			})
+		}
+		all.Wait()
+	})
+}

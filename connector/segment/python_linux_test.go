@@ -1,0 +1,179 @@
+package segment_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+const (
+	// pythonVariable names the Python that runs the other end. It needs what the
+	// package vllm_omni's connector encodes with: msgspec and numpy.
+	pythonVariable = "OMNIBUS_PYTHON"
+	// omniVariable lists directories that each have a package vllm_omni, of any
+	// version. Python's own means stand in for it in any case.
+	omniVariable = "OMNIBUS_VLLM_OMNI"
+)
+
+// python is the other end of an edge, in testdata/peer.py.
+type python struct {
+	cmd        *exec.Cmd
+	stdin      io.WriteCloser
+	generation int
+	errors     bytes.Buffer
+
+	mu     sync.Mutex
+	replay *bufio.Reader
+	ended  bool
+}
+
+func startPython(t *testing.T, which string) *python {
+	t.Helper()
+	program := os.Getenv(pythonVariable)
+	if program == "" {
+		program = "python3"
+	}
+	path, err := exec.LookPath(program)
+	if err != nil {
+		t.Skipf("%s is not installed", program)
+	}
+	p := &python{cmd: exec.Command(path, "testdata/peer.py", which)}
+	p.cmd.Stderr = &p.errors
+	stdin, inErr := p.cmd.StdinPipe()
+	stdout, outErr := p.cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr, p.cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	p.stdin, p.replay = stdin, bufio.NewReader(stdout)
+	t.Cleanup(func() {
+		p.end()
+		if t.Failed() {
+			t.Logf("Python wrote: %s", p.errors.String())
+		}
+	})
+	p.generation = p.ask(t, order{Op: "hello"}).Generation
+	return p
+}
+
+// end lets the process end by itself, and its helper, which has the same standard
+// error, with it.
+func (p *python) end() {
+	if p.ended {
+		return
+	}
+	p.ended = true
+	_ = p.stdin.Close()
+	_ = p.cmd.Wait()
+}
+
+func (p *python) kill() {
+	_ = p.cmd.Process.Kill()
+	p.end()
+}
+
+// An order is what the other end is to do, and an answer what came of it.
+type order struct {
+	Op   string             `json:"op"`
+	Key  string             `json:"key,omitempty"`
+	Seed int                `json:"seed"`
+	Size int                `json:"size"`
+	Meta connector.Metadata `json:"meta,omitempty"`
+}
+
+type answer struct {
+	Error      string             `json:"error"`
+	Generation int                `json:"generation"`
+	OK         bool               `json:"ok"`
+	Meta       connector.Metadata `json:"meta"`
+	Found      bool               `json:"found"`
+	Equal      bool               `json:"equal"`
+}
+
+func (p *python) ask(t *testing.T, o order) answer {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b, err := json.Marshal(o)
+	if err == nil {
+		_, err = p.stdin.Write(append(b, '\n'))
+	}
+	var line []byte
+	if err == nil {
+		line, err = p.replay.ReadBytes('\n')
+	}
+	var a answer
+	if err == nil {
+		err = json.Unmarshal(line, &a)
+	}
+	if err != nil || a.Error != "" {
+		t.Errorf("Python, %s of %q: %v %s", o.Op, o.Key, err, a.Error)
+	}
+	return a
+}
+
+func (p *python) put(t *testing.T, key string, seed, size int) connector.Metadata {
+	t.Helper()
+	a := p.ask(t, order{Op: "put", Key: key, Seed: seed, Size: size})
+	if !a.OK {
+		t.Fatalf("Python did not put %q", key)
+	}
+	return a.Meta
+}
+
+func (p *python) get(t *testing.T, key string, meta connector.Metadata, seed, size int) {
+	t.Helper()
+	if a := p.ask(t, order{Op: "get", Key: key, Meta: meta, Seed: seed, Size: size}); !a.Found || !a.Equal {
+		t.Fatalf("Python, get of %q, %d bytes: found %v, equal %v", key, size, a.Found, a.Equal)
+	}
+}
+
+func (p *python) wantNone(t *testing.T, key string, meta connector.Metadata) {
+	t.Helper()
+	if a := p.ask(t, order{Op: "get", Key: key, Meta: meta}); a.Found {
+		t.Errorf("Python found %q", key)
+	}
+}
+
+// peers calls a test for each kind of other end that there is here.
+func peers(t *testing.T, run func(t *testing.T, which string)) {
+	which := append([]string{"by key", "by metadata"}, filepath.SplitList(os.Getenv(omniVariable))...)
+	for _, w := range which {
+		t.Run(strings.TrimPrefix(w, "/"), func(t *testing.T) { run(t, w) })
+	}
+}
+
+// pattern is what a value contains on both sides.
+func pattern(seed, size int) []byte {
+	b := make([]byte, size)
+	for i := range b {
+		b[i] = byte((seed + i) % 251)
+	}
+	return b
+}
+
+// ours is a prefix for keys of this test alone: the directory is everybody's.
+func ours(t *testing.T) string {
+	t.Helper()
+	prefix := fmt.Sprintf("omnibus-test-%d-%d", os.Getpid(), serial.Add(1))
+	t.Cleanup(func() {
+		left, err := filepath.Glob("/dev/shm/*" + prefix + "*")
+		if err != nil || len(left) > 0 {
+			t.Errorf("left: %q, %v", left, err)
+		}
+		for _, name := range left {
+			_ = os.Remove(name)
+		}
+	})
+	return prefix
+}
