@@ -52,7 +52,7 @@ func New(opts Options) (connector.Transport, error) {
 	j, err := dir.openJournal()
 	if err != nil {
 		dir.close()
-		return nil, fmt.Errorf("journal of segments in %s: %w", opts.Dir, err)
+		return nil, fmt.Errorf("%w: the journal of segments in %s: %w", connector.ErrUnavailable, opts.Dir, err)
 	}
 	t := &Transport{
 		opts: opts, dir: dir, journal: j, memory: memory{probe: headroom.System()},

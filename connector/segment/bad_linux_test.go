@@ -1,0 +1,268 @@
+package segment_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/segment"
+)
+
+func TestBadNames(t *testing.T) {
+	end := open(t, segment.Options{Dir: shm(t)})
+	for _, key := range []string{".", ".hidden", "sem.lock", "shm_key_lockfile.lock"} {
+		_, putErr := tryPut(t.Context(), end, key, old)
+		_, getErr := end.Get(t.Context(), edge, key, nil)
+		_, awaitErr := end.Await(t.Context(), edge, key, nil)
+		_, toldErr := end.Get(t.Context(), edge, key, told(key, 10))
+		for what, err := range map[string]error{"put": putErr, "get": getErr, "await": awaitErr, "get with metadata": toldErr} {
+			wantErr(t, what+" of "+key, err, connector.ErrKey)
+		}
+	}
+}
+
+func told(name string, size any) connector.Metadata {
+	return connector.Metadata{"shm": map[string]any{"name": name, "size": size}}
+}
+
+// TestBadMetadata: what metadata do not name properly is neither read nor removed.
+func TestBadMetadata(t *testing.T) {
+	dir := shm(t)
+	end := open(t, segment.Options{Dir: dir})
+	put(t, end, "key", old)
+	put(t, end, "another", old)
+	before := values(t, dir)
+	two := told("key", len(old))
+	two["size"] = len(old) + 1
+	for name, tc := range map[string]struct {
+		meta connector.Metadata
+		want error
+	}{
+		"no map":               {connector.Metadata{"shm": 7}, connector.ErrMetadata},
+		"an empty map":         {connector.Metadata{"shm": map[string]any{}}, connector.ErrMetadata},
+		"a number for a name":  {connector.Metadata{"shm": map[string]any{"name": 7, "size": 1}}, connector.ErrMetadata},
+		"another's name":       {told("another", len(old)), connector.ErrMetadata},
+		"a path":               {told("../shm/key", len(old)), connector.ErrMetadata},
+		"almost anonymous":     {told("psm_0123456g", 1), connector.ErrMetadata},
+		"no size":              {connector.Metadata{"shm": map[string]any{"name": "key"}}, connector.ErrMetadata},
+		"a size of 0":          {told("key", 0), connector.ErrMetadata},
+		"a negative size":      {told("key", -1), connector.ErrMetadata},
+		"a broken size":        {told("key", 1.5), connector.ErrMetadata},
+		"text for a size":      {told("key", "10000"), connector.ErrMetadata},
+		"two sizes":            {two, connector.ErrMetadata},
+		"more than there is":   {told("key", len(old)+1), connector.ErrCorrupt},
+		"much more":            {told("key", int64(1)<<60), connector.ErrCorrupt},
+		"less than there is":   {told("key", len(old)-1), connector.ErrCorrupt},
+		"anonymous, not there": {told("psm_01234567", 10), connector.ErrNotFound},
+	} {
+		_, err := end.Get(t.Context(), edge, "key", tc.meta)
+		wantErr(t, name, err, tc.want)
+	}
+	if now := values(t, dir); len(now) != len(before) {
+		t.Errorf("there were %q, and now %q", before, now)
+	}
+}
+
+// TestBadFiles: what is no segment of this user is refused, and stays what it is.
+func TestBadFiles(t *testing.T) {
+	const size = 10_000
+	lockFile := "shm_key_lockfile.lock"
+	plain := func(name string, size int64, sparse bool) func(dir string) error {
+		return func(dir string) error {
+			path := filepath.Join(dir, name)
+			if err := os.WriteFile(path, nil, 0o600); err != nil || sparse {
+				return errors.Join(err, os.Truncate(path, size))
+			}
+			return os.WriteFile(path, make([]byte, size), 0o600)
+		}
+	}
+	symlink := func(name string) func(dir string) error {
+		return func(dir string) error {
+			return errors.Join(plain("victim", size, false)(dir), os.Symlink("victim", filepath.Join(dir, name)))
+		}
+	}
+	for name, tc := range map[string]struct {
+		arrange        func(dir string) error
+		unlocked       bool
+		get, told, put error // nil: it succeeds
+	}{
+		"a link":            {arrange: symlink("key"), get: connector.ErrKey, told: connector.ErrKey, put: connector.ErrKey},
+		"a link for a lock": {arrange: symlink(lockFile), unlocked: true, get: connector.ErrKey, told: connector.ErrKey, put: connector.ErrKey},
+		"a directory": {
+			arrange: func(dir string) error { return os.Mkdir(filepath.Join(dir, "key"), 0o700) },
+			get:     connector.ErrKey, told: connector.ErrKey, put: connector.ErrKey,
+		},
+		"a pipe": {
+			arrange: func(dir string) error { return unix.Mkfifo(filepath.Join(dir, "key"), 0o600) },
+			get:     connector.ErrKey, told: connector.ErrKey, put: connector.ErrKey,
+		},
+		"another user's": {
+			arrange: func(dir string) error {
+				return errors.Join(plain("key", size, false)(dir), os.Chown(filepath.Join(dir, "key"), 12345, -1))
+			},
+			get: connector.ErrKey, told: connector.ErrKey, put: connector.ErrKey,
+		},
+		"nothing yet":    {arrange: plain("key", 0, false), get: connector.ErrNotFound, told: connector.ErrCorrupt},
+		"never written":  {arrange: plain("key", size, true), get: connector.ErrCorrupt, told: connector.ErrCorrupt},
+		"cut short":      {arrange: plain("key", size-1, false), told: connector.ErrCorrupt},
+		"too long":       {arrange: plain("key", size+1, false), told: connector.ErrCorrupt},
+		"in whole pages": {arrange: plain("key", 12288, false)},
+		"no lock":        {arrange: plain("key", size, false), unlocked: true, get: connector.ErrNotFound},
+	} {
+		for what, call := range map[string]struct {
+			want error
+			run  func(ctx context.Context, end connector.Transport) error
+		}{
+			"get":  {tc.get, func(ctx context.Context, end connector.Transport) error { return tryGet(ctx, end, nil) }},
+			"told": {tc.told, func(ctx context.Context, end connector.Transport) error { return tryGet(ctx, end, told("key", size)) }},
+			"put": {tc.put, func(ctx context.Context, end connector.Transport) error {
+				_, err := tryPut(ctx, end, "key", old)
+				return err
+			}},
+		} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				dir := shm(t)
+				end := open(t, segment.Options{Dir: dir})
+				if os.Geteuid() != 0 && name == "another user's" {
+					t.Skip("only root can make such a file")
+				}
+				if err := tc.arrange(dir); err != nil {
+					t.Fatal(err)
+				}
+				if !tc.unlocked {
+					if err := os.WriteFile(filepath.Join(dir, lockFile), nil, 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				before := fmt.Sprint(values(t, dir))
+				err := call.run(t.Context(), end)
+				if !errors.Is(err, call.want) {
+					t.Errorf("%v, want %v", err, call.want)
+				}
+				if now := fmt.Sprint(values(t, dir)); call.want != nil && now != before {
+					t.Errorf("there were %v, and now %v", before, now)
+				}
+				for _, name := range values(t, dir) { // which are for the directory to be removed
+					if call.want != nil || name == "victim" {
+						_ = os.RemoveAll(filepath.Join(dir, name))
+					}
+				}
+			})
+		}
+	}
+}
+
+func tryGet(ctx context.Context, end connector.Transport, meta connector.Metadata) error {
+	payload, err := end.Get(ctx, edge, "key", meta)
+	if err == nil {
+		payload.Release()
+	}
+	return err
+}
+
+// TestCutShort: a segment that is cut short while it is read is an error, and never a
+// signal.
+func TestCutShort(t *testing.T) {
+	dir := shm(t)
+	end := open(t, segment.Options{Dir: dir})
+	path := filepath.Join(dir, "key")
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !stop.Load() {
+			_ = os.Truncate(path, 1<<10)
+		}
+	}()
+	for range 20 {
+		meta := put(t, end, "key", make([]byte, 4<<20))
+		if err := tryGet(t.Context(), end, meta); err != nil && !errors.Is(err, connector.ErrCorrupt) {
+			t.Error(err)
+		}
+	}
+	stop.Store(true)
+	<-done
+	if err := end.Cleanup(t.Context(), "key"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoRoom: a value for which there is no room is an error, whether the directory or
+// the machine is full, and leaves nothing.
+func TestNoRoom(t *testing.T) {
+	dir := shm(t)
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skipf("a file system of its own: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	end := open(t, segment.Options{Dir: dir})
+	put(t, end, "small", old)
+	fill := func([]byte) error { t.Error("a value without room was written"); return nil }
+	for _, size := range []int{300 << 10, 1 << 50} {
+		_, err := end.Put(t.Context(), edge, "large", size, fill)
+		wantErr(t, fmt.Sprintf("put of %d bytes", size), err, connector.ErrFull)
+	}
+	wantNone(t, end, "large", nil)
+	wantValue(t, end, "small", nil, old)
+	wantValue(t, end, "large", put(t, end, "large", make([]byte, 128<<10)), make([]byte, 128<<10))
+}
+
+// TestBadJournal: a journal is believed only where what it names is what it means.
+func TestBadJournal(t *testing.T) {
+	dir := shm(t)
+	other := open(t, segment.Options{Dir: dir})
+	put(t, other, "key", old)
+	journals := filepath.Join(dir, fmt.Sprintf(".omnibus-%d", os.Geteuid()))
+	lines := []string{
+		`p 1 2 3 4 "key"`, `g 1 2 3 4 "key"`, `p 1 2 3 4 "../key"`, `p 1 2 3 4 ".omnibus-0"`, "p 1 2 3 4", "x", "", "\x00\x00",
+		`q 1 2 3 4 "key"`, `p -1 2 3 4 "key"`, `p 1 2 3 4 "key`, strings.Repeat("p", 3000),
+	}
+	var text strings.Builder
+	for _, line := range lines {
+		text.WriteString(line + "\n" + strings.Repeat("\x00", max(0, 1023-len(line))))
+	}
+	if err := os.WriteFile(filepath.Join(journals, "1-1"), []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next := open(t, segment.Options{Dir: dir})
+	if _, err := os.Stat(filepath.Join(journals, "1-1")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the journal is still there: %v", err)
+	}
+	wantValue(t, next, "key", nil, old)
+}
+
+// TestJournalsOfAnother: where somebody else may write, no journal is kept.
+func TestJournalsOfAnother(t *testing.T) {
+	for name, arrange := range map[string]func(path string) error{
+		"anybody's": func(path string) error { return errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o777)) },
+		"a link":    func(path string) error { return os.Symlink("/tmp", path) },
+		"a file":    func(path string) error { return os.WriteFile(path, nil, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := shm(t)
+			path := filepath.Join(dir, fmt.Sprintf(".omnibus-%d", os.Geteuid()))
+			if err := arrange(path); err != nil {
+				t.Fatal(err)
+			}
+			_, err := segment.New(segment.Options{Dir: dir})
+			wantErr(t, "open", err, connector.ErrUnavailable)
+			if err := os.RemoveAll(path); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	_, err := segment.New(segment.Options{Dir: "/nowhere"})
+	wantErr(t, "open of no directory", err, connector.ErrUnavailable)
+}

@@ -1,0 +1,61 @@
+package segment
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+func TestRecord(t *testing.T) {
+	for _, name := range []string{"key", "a b", `"quoted"`, "umlaut ü", "\xff\xfe", strings.Repeat("\xff", connector.MaxKeyBytes)} {
+		want := record{purpose: getting, name: name, segment: identity{1<<64 - 1, 1<<63 - 1}, lock: identity{3, -4}}
+		text := want.encode()
+		if len(text) > slotBytes {
+			t.Errorf("a record of %d bytes", len(text))
+		}
+		got, ok := parseRecord(text)
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(record{}, identity{})); !ok || diff != "" {
+			t.Error(diff)
+		}
+		if _, ok := parseRecord(text[:len(text)-1]); ok {
+			t.Error("half a record was read")
+		}
+	}
+}
+
+// TestBounded: neither table nor journal grow with values that somebody else got.
+func TestBounded(t *testing.T) {
+	dir := t.TempDir()
+	open := func() *Transport {
+		end, err := New(Options{Dir: dir})
+		if err != nil {
+			t.Skipf("no files without a name in %s: %v", dir, err)
+		}
+		t.Cleanup(func() {
+			if err := end.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return end.(*Transport)
+	}
+	writer, reader := open(), open()
+	edge := connector.Edge{From: "a", To: "b"}
+	for i := range 1000 {
+		key := fmt.Sprint(i)
+		_, err := writer.Put(t.Context(), edge, key, 10, func(dst []byte) error { dst[0] = 1; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := reader.Get(t.Context(), edge, key, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const most = 4
+	if len(writer.held) > most || len(writer.oldest) > most || writer.journal.slots > most || reader.journal.slots > most {
+		t.Errorf("%d held, %d to look at, %d and %d slots", len(writer.held), len(writer.oldest), writer.journal.slots, reader.journal.slots)
+	}
+}

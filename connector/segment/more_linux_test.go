@@ -1,0 +1,211 @@
+package segment_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/segment"
+)
+
+// TestFormat: what other programs see of a value.
+func TestFormat(t *testing.T) {
+	dir := shm(t)
+	end := open(t, segment.Options{Dir: dir})
+	meta := put(t, end, "r1_thinker_0", old)
+	want := told("r1_thinker_0", len(old))
+	if want["size"] = len(old); fmt.Sprint(meta) != fmt.Sprint(want) {
+		t.Errorf("metadata %v, want %v", meta, want)
+	}
+	if names := fmt.Sprint(values(t, dir)); names != "[r1_thinker_0 shm_r1_thinker_0_lockfile.lock]" {
+		t.Errorf("the directory has %v", names)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "r1_thinker_0"))
+	if err != nil || !bytes.Equal(b, old) {
+		t.Errorf("the segment has %d bytes that are not the %d that were put: %v", len(b), len(old), err)
+	}
+	st, err := os.Stat(filepath.Join(dir, "r1_thinker_0"))
+	if err != nil || st.Mode() != 0o600 {
+		t.Errorf("the segment's mode is %v, %v", st.Mode(), err)
+	}
+
+	first := open(t, segment.Options{Generation: segment.ByMetadata, InlineBytes: 100, Dir: dir})
+	if meta := put(t, first, "r2", old[:100]); !bytes.Equal(meta["inline_bytes"].([]byte), old[:100]) || len(meta) != 1 {
+		t.Errorf("metadata of a small value: %v", meta)
+	}
+	meta = put(t, first, "r2", old[:101])
+	name, err := meta.Map("shm").Text("name")
+	if err != nil || len(name) != 12 || !strings.HasPrefix(name, "psm_") {
+		t.Errorf("metadata of a larger value: %v, %v", meta, err)
+	}
+}
+
+// TestNoBytes: a value of no bytes has no segment in this format.
+func TestNoBytes(t *testing.T) {
+	end := open(t, segment.Options{Dir: shm(t)})
+	c := connector.New("test", end, codec.RawSerializer{})
+	_, meta, err := c.Put(t.Context(), edge, "key", []byte{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := c.Get(t.Context(), edge, "key", meta)
+	if err != nil || v.Size() != 0 {
+		t.Errorf("get of no bytes: %v", err)
+	}
+}
+
+// TestOneGets: of many readers, in two processes, one gets each value, with
+// metadata and without.
+func TestOneGets(t *testing.T) {
+	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
+		dir := shm(t)
+		opts := segment.Options{Generation: generation, Dir: dir}
+		writer := open(t, opts)
+		readers := []connector.Transport{open(t, opts), open(t, opts), spawn(t, childOptions{generation, dir}, "")}
+		for i := range 60 {
+			key := fmt.Sprintf("key_%d", i)
+			meta := put(t, writer, key, old)
+			if generation == segment.ByKey && i%2 == 0 {
+				meta = nil
+			}
+			var got atomic.Int32
+			var all sync.WaitGroup
+			for _, r := range readers {
+				all.Go(func() {
+					payload, err := r.Get(t.Context(), edge, key, meta)
+					if err == nil {
+						if got.Add(1); !bytes.Equal(payload.Bytes(), old) {
+							t.Error("not what was put")
+						}
+					} else if !errors.Is(err, connector.ErrNotFound) {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			if got.Load() != 1 {
+				t.Errorf("%d readers got the value", got.Load())
+			}
+		}
+	}
+}
+
+// TestReplacedWhole: whoever reads a key that is put again and again gets one of the
+// values, whole.
+func TestReplacedWhole(t *testing.T) {
+	dir := shm(t)
+	writer := open(t, segment.Options{Dir: dir})
+	reader := spawn(t, childOptions{segment.ByKey, dir}, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := byte(0); ctx.Err() == nil; i++ {
+			if _, err := tryPut(context.Background(), writer, "key", content(i, 1000+int(i)*300)); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	for range 100 {
+		payload, err := reader.Await(t.Context(), edge, "key", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b := payload.Bytes(); !bytes.Equal(b, content(b[0], 1000+int(b[0])*300)) {
+			t.Errorf("%d bytes that were never put", len(b))
+		}
+	}
+	cancel()
+	<-done
+}
+
+// TestSweep: what nobody comes for is removed after the TTL, by name, and what came
+// later is not.
+func TestSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		const ttl = time.Minute
+		dir := shm(t)
+		end := open(t, segment.Options{Dir: dir, TTL: ttl, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		put(t, end, "early", old)
+		put(t, end, "got", old)
+		wantValue(t, end, "got", nil, old)
+		<-time.After(ttl / 2)
+		put(t, end, "late", old)
+		<-time.After(ttl/2 + time.Second)
+		synctest.Wait()
+		wantNone(t, end, "early", nil)
+		if text := log.String(); !strings.Contains(text, "early") || strings.Contains(text, "late") || strings.Contains(text, "got") {
+			t.Errorf("the log says %q", text)
+		}
+		if left := values(t, dir); len(left) != 2 {
+			t.Errorf("left: %q", left)
+		}
+		wantValue(t, end, "late", nil, old)
+	})
+}
+
+// TestCloseBusy: what cannot be removed at the end, because a living process has it
+// locked, is removed by whoever opens next.
+func TestCloseBusy(t *testing.T) {
+	key := ours(t)
+	p := startPython(t, "by key")
+	end, err := segment.New(segment.Options{Timeout: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, end, key, old)
+	p.ask(t, order{Op: "lock", Key: key})
+	wantErr(t, "close", end.Close(), connector.ErrBusy)
+	p.ask(t, order{Op: "unlock", Key: key})
+	next := open(t, segment.Options{})
+	wantNone(t, next, key, told(key, len(old)))
+}
+
+func TestPeek(t *testing.T) {
+	end := open(t, segment.Options{Dir: shm(t)})
+	meta := put(t, end, "key", old)
+	for _, m := range []connector.Metadata{meta, nil, meta} {
+		payload, err := end.Peek(t.Context(), edge, "key", m)
+		if err != nil || !bytes.Equal(payload.Bytes(), old) {
+			t.Errorf("peek: %v", err)
+		}
+	}
+	wantValue(t, end, "key", nil, old)
+	_, err := end.Peek(t.Context(), edge, "key", nil)
+	wantErr(t, "peek of what was got", err, connector.ErrNotFound)
+}
+
+func TestOptions(t *testing.T) {
+	for name, opts := range map[string]segment.Options{
+		"generation": {Generation: 3}, "bytes": {InlineBytes: -1}, "timeout": {Timeout: -1}, "ttl": {TTL: -1},
+	} {
+		_, err := segment.New(opts)
+		wantErr(t, name, err, connector.ErrSettings)
+	}
+	var r connector.Registry
+	if err := r.Register(segment.Type("SharedMemoryConnector")); err != nil {
+		t.Fatal(err)
+	}
+	c, err := r.Open(t.Context(), "SharedMemoryConnector", connector.Options{Extra: map[string]any{"generation": 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, meta, err := c.Put(t.Context(), edge, "key", make([]byte, 60_000))
+	if err != nil || meta["inline_bytes"] == nil {
+		t.Errorf("a small value of generation 1: %v, %v", meta, err)
+	}
+}
