@@ -114,6 +114,16 @@ func (c *Connector) Get(ctx context.Context, edge Edge, key string, meta Metadat
 	return c.take(ctx, "get", c.transport.Get, edge, key, meta)
 }
 
+// Peek is Get, but leaves the value there. Where the transport is no [Peeker], it is
+// [ErrUnavailable].
+func (c *Connector) Peek(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
+	peeker, ok := c.transport.(Peeker)
+	if !ok {
+		return nil, c.failed("peek", edge, key, fmt.Errorf("%w: values can only be got", ErrUnavailable))
+	}
+	return c.take(ctx, "peek", peeker.Peek, edge, key, meta)
+}
+
 // Await is Get, but waits until the value is there or the context ends.
 func (c *Connector) Await(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
 	return c.take(ctx, "await", c.transport.Await, edge, key, meta)

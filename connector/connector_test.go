@@ -172,6 +172,37 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+// TestPeek: what was looked at can still be got, where the transport can do that.
+func TestPeek(t *testing.T) {
+	c := open(t, 0, codec.RawSerializer{})
+	if _, _, err := c.Put(t.Context(), edge, "key", []byte("abc")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Peek(t.Context(), edge, "key", nil); !errors.Is(err, connector.ErrUnavailable) {
+		t.Errorf("peek by a transport that cannot: %v", err)
+	}
+	r, err := ring.New(ring.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	c = connector.New("Test", r.End(), codec.RawSerializer{})
+	defer c.Close()
+	if _, _, err := c.Put(t.Context(), edge, "key", []byte("abc")); err != nil {
+		t.Fatal(err)
+	}
+	for _, read := range []func(context.Context, connector.Edge, string, connector.Metadata) (*connector.Value, error){c.Peek, c.Peek, c.Get} {
+		v, err := read(t.Context(), edge, "key", nil)
+		if err != nil || string(v.Bytes()) != "abc" {
+			t.Fatalf("got %v", err)
+		}
+		v.Release()
+	}
+	if _, err := c.Peek(t.Context(), edge, "key", nil); !errors.Is(err, connector.ErrNotFound) {
+		t.Errorf("peek at what was got: %v", err)
+	}
+}
+
 func TestBadKeys(t *testing.T) {
 	c := open(t, 0, codec.RawSerializer{})
 	for _, key := range []string{"", "a/b", "..", "a..b", strings.Repeat("k", connector.MaxKeyBytes+1), "a\x00b", "a\nb"} {

@@ -40,7 +40,7 @@ var (
 
 // An Error says which operation failed, for which edge and key.
 type Error struct {
-	Op   string // put, get, await, cleanup
+	Op   string // put, get, peek, await, cleanup
 	Type string // of the connector
 	Edge Edge   // zero for cleanup
 	Key  string

@@ -34,6 +34,12 @@ type Exchange interface {
 	Open() Transport
 }
 
+// A Peeker is a transport that can also read what lies under a key and leave it
+// there.
+type Peeker interface {
+	Peek(ctx context.Context, edge Edge, key string, meta Metadata) (Payload, error)
+}
+
 // A Payload is an encoded value that was got. Bytes are valid until Release,
 // and are not to be written to.
 type Payload interface {

@@ -158,6 +158,26 @@ func testCleanupOwn(p *pair) {
 	p.get(edge, "own", meta, want)
 }
 
+func testPeek(p *pair) {
+	peeker, ok := p.receiver.(connector.Peeker)
+	if !ok {
+		p.t.Skip("it cannot")
+	}
+	want := pattern(16, 10_000)
+	meta := p.put(edge, "peek", want)
+	for range 3 {
+		got, err := peeker.Peek(p.t.Context(), edge, "peek", meta)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		defer p.same(got, want) // it stays what it is when the value has been got
+	}
+	p.get(edge, "peek", meta, want)
+	if _, err := peeker.Peek(p.t.Context(), edge, "peek", meta); !errors.Is(err, connector.ErrNotFound) {
+		p.t.Errorf("peek at what was got: %v, want ErrNotFound", err)
+	}
+}
+
 func testAwait(p *pair) {
 	if p.byMetadata {
 		p.t.Skip("there is nothing to wait for without metadata")

@@ -159,7 +159,8 @@ func done(answer reply, ok bool) (reply, error) {
 	if !ok {
 		return answer, ErrGone
 	}
-	return answer, answer.err()
+	err := answer.err()
+	return answer, err
 }
 
 // Put implements [connector.Transport].

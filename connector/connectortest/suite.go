@@ -45,6 +45,7 @@ func Run(t *testing.T, ends Ends) {
 		{"cleanup of a key", testCleanupKey},
 		{"cleanup of a request", testCleanupRequest},
 		{"cleanup is for one's own", testCleanupOwn},
+		{"peek", testPeek},
 		{"await", testAwait},
 		{"await until the deadline", testAwaitEnds},
 		{"many at once", testMany},

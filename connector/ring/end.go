@@ -15,7 +15,10 @@ type End struct {
 	done  chan struct{}
 }
 
-var _ connector.Transport = (*End)(nil)
+var (
+	_ connector.Transport = (*End)(nil)
+	_ connector.Peeker    = (*End)(nil)
+)
 
 // Put implements [connector.Transport].
 func (e *End) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {
@@ -50,6 +53,14 @@ func (e *End) Get(_ context.Context, edge connector.Edge, key string, _ connecto
 		return nil, connector.ErrClosed
 	}
 	return payload(e.ring.table.Get(edge, key))
+}
+
+// Peek implements [connector.Peeker].
+func (e *End) Peek(_ context.Context, edge connector.Edge, key string, _ connector.Metadata) (connector.Payload, error) {
+	if e.closed() {
+		return nil, connector.ErrClosed
+	}
+	return e.ring.table.Peek(edge, key)
 }
 
 // Await implements [connector.Transport].
@@ -97,5 +108,6 @@ func (e *End) closed() bool {
 // nothing is a payload of no bytes.
 type nothing struct{}
 
-func (nothing) Bytes() []byte { return nil }
-func (nothing) Release()      {}
+func (nothing) Bytes() []byte                     { return nil }
+func (nothing) Release()                          {}
+func (nothing) Share() (connector.Payload, error) { return nothing{}, nil }

@@ -54,6 +54,18 @@ func (o *Object) Bytes() []byte { return o.lease.Bytes() }
 // Release implements [connector.Payload].
 func (o *Object) Release() { o.lease.Release() }
 
+// Share implements [Sharer].
+func (o *Object) Share() (connector.Payload, error) {
+	if err := o.lease.Share(1); err != nil {
+		return nil, err
+	}
+	lease, err := o.room.store.Local().Take(o.lease.Handle())
+	if err != nil {
+		return nil, fmt.Errorf("take what was shared: %w", err)
+	}
+	return &Object{lease: lease, room: o.room}, nil
+}
+
 // Offset is where the object begins in the room's [Room.Arena]. It is not for one
 // with a segment of its own.
 func (o *Object) Offset() int64 { return int64(o.lease.Handle().Offset) } //nolint:gosec // an arena is smaller

@@ -2,6 +2,7 @@ package ring
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -135,6 +136,27 @@ func (t *Table) take(at place) (Taken, error) {
 	}
 	t.drop(e)
 	return Taken{e.payload, e}, nil
+}
+
+// A Sharer is a payload that can be had a second time, to be released on its own.
+type Sharer interface {
+	Share() (connector.Payload, error)
+}
+
+// Peek returns what lies under a key and leaves it there. Where the payload is no
+// [Sharer], it is [connector.ErrUnavailable].
+func (t *Table) Peek(edge connector.Edge, key string) (connector.Payload, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.held[place{edge, key}]
+	if e == nil {
+		return nil, connector.ErrNotFound
+	}
+	s, ok := e.payload.(Sharer)
+	if !ok {
+		return nil, fmt.Errorf("%w: this value can only be taken", connector.ErrUnavailable)
+	}
+	return s.Share()
 }
 
 // Await is Get, but waits until something is there, the context ends, or gone is
