@@ -26,7 +26,7 @@ func (t *Transport) Get(ctx context.Context, _ connector.Edge, key string, meta 
 	return t.get(ctx, key, meta, true)
 }
 
-// Peek is Get, but leaves the value where it is.
+// Peek implements [connector.Peeker].
 func (t *Transport) Peek(ctx context.Context, _ connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
 	return t.get(ctx, key, meta, false)
 }

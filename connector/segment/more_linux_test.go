@@ -174,20 +174,6 @@ func TestCloseBusy(t *testing.T) {
 	wantNone(t, next, key, told(key, len(old)))
 }
 
-func TestPeek(t *testing.T) {
-	end := open(t, segment.Options{Dir: shm(t)})
-	meta := put(t, end, "key", old)
-	for _, m := range []connector.Metadata{meta, nil, meta} {
-		payload, err := end.Peek(t.Context(), edge, "key", m)
-		if err != nil || !bytes.Equal(payload.Bytes(), old) {
-			t.Errorf("peek: %v", err)
-		}
-	}
-	wantValue(t, end, "key", nil, old)
-	_, err := end.Peek(t.Context(), edge, "key", nil)
-	wantErr(t, "peek of what was got", err, connector.ErrNotFound)
-}
-
 func TestOptions(t *testing.T) {
 	for name, opts := range map[string]segment.Options{
 		"generation": {Generation: 3}, "bytes": {InlineBytes: -1}, "timeout": {Timeout: -1}, "ttl": {TTL: -1},

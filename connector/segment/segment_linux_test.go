@@ -18,7 +18,7 @@ var edge = connector.Edge{From: "thinker", To: "talker"}
 // shm makes a directory of segments that is empty again when the test ends.
 func shm(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "omnibus-test-")
+	dir, err := os.MkdirTemp("/dev/shm", "omnibus-test-") //nolint:usetesting // memory, as it is for others
 	if err != nil {
 		t.Fatal(err)
 	}

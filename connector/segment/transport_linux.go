@@ -39,6 +39,11 @@ type Transport struct {
 	watch   *watch            // nil until somebody waits
 }
 
+var (
+	_ connector.Transport = (*Transport)(nil)
+	_ connector.Peeker    = (*Transport)(nil)
+)
+
 // New opens the directory, and removes from it what the dead have left.
 func New(opts Options) (connector.Transport, error) {
 	opts, err := opts.withDefaults()
@@ -156,21 +161,20 @@ func (t *Transport) reclaim(ctx context.Context, done <-chan struct{}, entries [
 // lasts, and the timeout has not passed. Locks are held for as long as a copy takes,
 // so looking again costs less than being told would.
 func (t *Transport) patiently(ctx context.Context, done <-chan struct{}, try func() error) error {
-	var timeout <-chan time.Time
+	var deadline time.Time
 	for nap := firstNap; ; nap = min(2*nap, lastNap) {
 		err := try()
 		if !errors.Is(err, connector.ErrBusy) {
 			return err
 		}
-		if timeout == nil {
-			timer := time.NewTimer(t.opts.Timeout)
-			defer timer.Stop()
-			timeout = timer.C
+		switch now := time.Now(); {
+		case deadline.IsZero():
+			deadline = now.Add(t.opts.Timeout)
+		case now.After(deadline):
+			return fmt.Errorf("%w, for %v", err, t.opts.Timeout)
 		}
 		select {
 		case <-time.After(nap):
-		case <-timeout:
-			return fmt.Errorf("%w, for %v", err, t.opts.Timeout)
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", err, ctx.Err())
 		case <-done:
