@@ -27,12 +27,6 @@ const (
 	dataKey  = "data"
 )
 
-// The extensions that vLLM has for pickled objects.
-const (
-	pickleExt      = 1
-	cloudpickleExt = 2
-)
-
 // format is what vLLM-Omni adds to msgspec.
 type format struct{}
 
@@ -89,10 +83,7 @@ func encodeMarked(e *msgspec.Encoder, mark, kindKey, kind string, dims []int, da
 
 // Ext refuses all extensions: the format has none.
 func (format) Ext(typ int8, _ []byte) (any, error) {
-	if typ == pickleExt || typ == cloudpickleExt {
-		return nil, fmt.Errorf("extension %d holds a pickled Python object, which runs code when it is read; send plain data", typ)
-	}
-	return nil, fmt.Errorf("extension %d is unknown", typ)
+	return nil, msgspec.RefuseExt(typ)
 }
 
 // Map turns a marked map into what the mark says. A mark that is false is

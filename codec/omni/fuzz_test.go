@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 	"github.com/omnibus-runtime/omnibus/codec/omni"
 	"github.com/omnibus-runtime/omnibus/codec/python"
 )
@@ -75,7 +76,7 @@ func checkAgain(t *testing.T, src []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(v, again, equal...); diff != "" {
+	if diff := cmp.Diff(v, again, codectest.Equal); diff != "" {
 		t.Fatalf("changed:\n%s", diff)
 	}
 	second, err := s.Append(nil, again)

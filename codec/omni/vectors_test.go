@@ -1,15 +1,13 @@
 package omni_test
 
 import (
-	"bufio"
-	"encoding/hex"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 	"github.com/omnibus-runtime/omnibus/codec/omni"
 	"github.com/omnibus-runtime/omnibus/codec/python"
 )
@@ -30,19 +28,18 @@ var vectorValues = map[string]any{
 
 // TestVectors compares with bytes that vLLM-Omni itself wrote.
 func TestVectors(t *testing.T) {
-	for name, want := range readVectors(t) {
-		value, ok := vectorValues[name]
-		if !ok {
-			t.Errorf("%s: no value", name)
-			continue
-		}
+	vectors := codectest.Vectors(t, "testdata/vectors.txt")
+	if len(vectors) != len(vectorValues) {
+		t.Errorf("%d vectors, %d values", len(vectors), len(vectorValues))
+	}
+	for name, value := range vectorValues {
 		got, err := omni.Serializer{}.Append(nil, value)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if hex.EncodeToString(got) != want {
-			t.Errorf("%s: got %x, want %s", name, got, want)
+		if diff := cmp.Diff(vectors[name], [][]byte{got}); diff != "" {
+			t.Errorf("%s (-Python +Go):\n%s", name, diff)
 		}
 		decoded, err := codec.Decode[any](omni.Serializer{}, got)
 		if err != nil {
@@ -51,24 +48,4 @@ func TestVectors(t *testing.T) {
 			t.Errorf("%s: changed (-want +got):\n%s", name, diff)
 		}
 	}
-}
-
-func readVectors(t *testing.T) map[string]string {
-	t.Helper()
-	f, err := os.Open("testdata/vectors.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	vectors := map[string]string{}
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		name, encoded, ok := strings.Cut(lines.Text(), ": ")
-		if ok && !strings.HasPrefix(name, "#") {
-			vectors[name] = encoded
-		}
-	}
-	if len(vectors) != len(vectorValues) {
-		t.Fatalf("%d vectors, %d values", len(vectors), len(vectorValues))
-	}
-	return vectors
 }

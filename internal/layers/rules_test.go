@@ -65,6 +65,11 @@ var layers = []layer{
 		reason: "it is a leaf beside codec for the programs that need the format; a bus of others does not pay for it",
 	},
 	{
+		part:   "codec/vllm",
+		may:    []string{"codec", "codec/python", "codec/internal"},
+		reason: "it is a leaf beside codec for the programs that talk to vLLM's engine core, and itself no serializer of a bus",
+	},
+	{
 		part:   "ringbuf",
 		may:    []string{"internal"},
 		reason: "the ring arranges chunks in a byte slice; it has no notion of an object, a handle or a process",
@@ -149,12 +154,12 @@ var layers = []layer{
 	},
 	{
 		part:   "cmd",
-		may:    []string{"internal/host", "internal/host/doctor", "internal/bench", "config", "bus", "actors", "shmstore", "ringbuf", "codec", "messages", "internal"},
+		may:    []string{"internal/host", "internal/host/doctor", "internal/bench", "config", "connector", "connector/shm", "bus", "actors", "shmstore", "ringbuf", "codec", "codec/omni", "codec/python", "messages", "internal"},
 		reason: "commands stand at the top",
 	},
 	{
 		part:   "examples",
-		may:    []string{"config", "bus", "actors", "shmstore", "ringbuf", "codec", "codec/kv", "codec/omni", "codec/proto", "codec/python", "messages"},
+		may:    []string{"config", "bus", "connector", "actors", "shmstore", "ringbuf", "codec", "codec/kv", "codec/omni", "codec/proto", "codec/python", "codec/vllm", "messages"},
 		reason: "an example may use only what its reader can import too",
 	},
 }

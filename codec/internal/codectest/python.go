@@ -9,8 +9,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 )
 
 //go:embed reference.py
@@ -28,6 +32,8 @@ type Case struct {
 type Answer struct {
 	// Skipped says why this Python cannot build the value.
 	Skipped string `json:"skipped"`
+	// Refused says why Python does not encode the value, if it does not.
+	Refused string `json:"refused"`
 	// Encoded is what Python made of the value, each buffer in hex.
 	Encoded []string `json:"encoded"`
 	// Difference says how the value that Python decoded from Go's bytes
@@ -64,7 +70,8 @@ func lastLine(out []byte) string {
 // to each case, and what Python knows the format from.
 //
 // For the format omni that is the package vllm_omni in the folder
-// $OMNIBUS_VLLM_OMNI, if it is set, and a description of the format if not.
+// $OMNIBUS_VLLM_OMNI, for the format vllm the package vllm in $OMNIBUS_VLLM, and
+// where that is not set a description of the format.
 func Ask(t testing.TB, format string, cases []Case) (answers []Answer, source string) {
 	t.Helper()
 	python := Python(t, "msgspec", "numpy")
@@ -77,7 +84,7 @@ func Ask(t testing.TB, format string, cases []Case) (answers []Answer, source st
 	cmd := exec.Command(python, "-c", string(reference), format)
 	cmd.Stdin = &questions
 	// Reading it here tells the go command that the result depends on it.
-	cmd.Env = append(os.Environ(), "OMNIBUS_VLLM_OMNI="+os.Getenv("OMNIBUS_VLLM_OMNI"))
+	cmd.Env = append(os.Environ(), "OMNIBUS_VLLM_OMNI="+os.Getenv("OMNIBUS_VLLM_OMNI"), "OMNIBUS_VLLM="+os.Getenv("OMNIBUS_VLLM"))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -104,6 +111,77 @@ func Ask(t testing.TB, format string, cases []Case) (answers []Answer, source st
 		t.Fatalf("%d answers to %d questions", len(answers), len(cases))
 	}
 	return answers, first.Format
+}
+
+// Codec is how Go encodes and decodes a value for [AgainstPython].
+type Codec struct {
+	Format   string
+	Describe func(v any) []any // what [Describe] does not know
+	// Refused are the reasons for which Python may refuse to encode a value.
+	Refused []string
+	Encode  func(v any) ([][]byte, error)
+	// Decode decodes what Python made of want, which says what types a caller
+	// would decode into.
+	Decode func(buffers [][]byte, want any) (any, error)
+}
+
+// AgainstPython has Python encode and decode arrays of every dtype and n
+// generated values too. Both must make the same bytes of each, and each the same
+// value of the other's.
+func AgainstPython(t *testing.T, c Codec, n int, values *rapid.Generator[any]) {
+	t.Helper()
+	sent := everyArray()
+	for i := range n {
+		sent = append(sent, values.Example(i))
+	}
+	cases := make([]Case, len(sent))
+	for i, v := range sent {
+		buffers, err := c.Encode(v)
+		if err != nil {
+			t.Fatalf("value %d: %v", i, err)
+		}
+		cases[i] = Case{Value: Describe(v, c.Describe), Encoded: Hex(buffers...)}
+	}
+	answers, source := Ask(t, c.Format, cases)
+	skipped := map[string]int{}
+	for i, a := range answers {
+		if a.Skipped != "" {
+			skipped[a.Skipped]++
+			continue
+		}
+		if a.Difference != "" {
+			t.Errorf("value %d: Python decoded something else: %.600s", i, a.Difference)
+		}
+		if a.Refused != "" {
+			if !slices.Contains(c.Refused, a.Refused) {
+				t.Errorf("value %d: Python refuses it: %s", i, a.Refused)
+			}
+			skipped[a.Refused]++
+			continue
+		}
+		if diff := cmp.Diff(a.Encoded, cases[i].Encoded); diff != "" {
+			t.Errorf("value %d: encoded differently (-Python +Go):\n%.600s", i, diff)
+		}
+		got, err := c.Decode(unhex(t, a.Encoded), sent[i])
+		if err != nil {
+			t.Errorf("value %d: Go cannot decode what Python made: %v", i, err)
+		} else if diff := cmp.Diff(Arrived(sent[i]), got, Equal); diff != "" {
+			t.Errorf("value %d: Go decoded something else (-want +got):\n%.600s", i, diff)
+		}
+	}
+	t.Logf("%d values, the format as in %s; skipped: %v", len(sent), source, skipped)
+}
+
+func unhex(t *testing.T, texts []string) [][]byte {
+	t.Helper()
+	buffers := make([][]byte, len(texts))
+	for i, text := range texts {
+		var err error
+		if buffers[i], err = hex.DecodeString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return buffers
 }
 
 // Hex returns buffers as a [Case] has them.

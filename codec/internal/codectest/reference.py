@@ -154,7 +154,7 @@ class OmniFormat:
     def encode(self, v):
         return [self.encoder.encode(v)]
 
-    def decode(self, buffers):
+    def decode(self, buffers, want):
         return self.restore(msgspec.msgpack.decode(buffers[0]))
 
     def restore(self, v):
@@ -171,27 +171,32 @@ class OmniFormat:
         return {k: self.restore(e) for k, e in v.items()}
 
 
+def stub(name, real=None, **content):
+    """Puts a module in the place of one that is not installed."""
+    if real is None:
+        module = sys.modules[name] = types.ModuleType(name)
+        vars(module).update(content)
+
+
+def load(folder, path):
+    spec = importlib.util.spec_from_file_location("loaded", os.path.join(folder, path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class RealOmniFormat:
     """vLLM-Omni's own class, with what is not installed of its imports left out."""
 
     name = "vllm_omni"
 
     def __init__(self, folder):
-        self.stub("torch", torch, Tensor=type("NoTensor", (), {}))
-        self.stub("PIL", Image, Image=types.SimpleNamespace(Image=type("NoImage", (), {})))
-        self.stub("vllm", None)
-        self.stub("vllm.outputs", None, CompletionOutput=type("CompletionOutput", (), {}), RequestOutput=type("RequestOutput", (), {}))
-        path = os.path.join(folder, "vllm_omni/distributed/omni_connectors/utils/serialization.py")
-        spec = importlib.util.spec_from_file_location("serialization", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        stub("torch", torch, Tensor=type("NoTensor", (), {}))
+        stub("PIL", Image, Image=types.SimpleNamespace(Image=type("NoImage", (), {})))
+        stub("vllm")
+        stub("vllm.outputs", CompletionOutput=type("CompletionOutput", (), {}), RequestOutput=type("RequestOutput", (), {}))
+        module = load(folder, "vllm_omni/distributed/omni_connectors/utils/serialization.py")
         self.serializer = module.OmniSerializer
-
-    @staticmethod
-    def stub(name, real, **content):
-        if real is None:
-            module = sys.modules[name] = types.ModuleType(name)
-            vars(module).update(content)
 
     def tensor(self, *args):
         if torch is None:
@@ -206,8 +211,115 @@ class RealOmniFormat:
     def encode(self, v):
         return [self.serializer.serialize(v)]
 
-    def decode(self, buffers):
+    def decode(self, buffers, want):
         return self.serializer.deserialize(buffers[0])
+
+
+class VllmFormat:
+    """vLLM's format, from its description."""
+
+    name = "description"
+    tensor = Tensor
+    threshold = 256
+
+    def __init__(self):
+        self.encoder = msgspec.msgpack.Encoder(enc_hook=self.hook)
+
+    def hook(self, v):
+        if isinstance(v, slice):
+            return (v.start, v.stop, v.step)
+        if isinstance(v, Tensor):
+            dtype, shape, data, inline = v.dtype, v.shape, v.data, False
+        elif isinstance(v, np.ndarray):
+            dtype, shape, data, inline = v.dtype.str, v.shape, v.tobytes(), v.ndim == 0
+        else:
+            raise TypeError(type(v))
+        if inline or len(data) < self.threshold:
+            return dtype, shape, msgspec.msgpack.Ext(3, data)
+        self.buffers.append(data)
+        return dtype, shape, len(self.buffers) - 1
+
+    def encode(self, v):
+        self.buffers = [b""]
+        self.buffers[0] = self.encoder.encode(v)
+        return self.buffers
+
+    def decode(self, buffers, want):
+        self.buffers = buffers
+        return self.typed(want, msgspec.msgpack.decode(buffers[0], ext_hook=lambda code, data: bytes(data)))
+
+    def typed(self, want, got):
+        """Takes lists for arrays where the wanted value has one, as a type would."""
+        if isinstance(want, list) and isinstance(got, list):
+            return [self.typed(w, g) for w, g in zip(want, got, strict=True)]
+        if isinstance(want, dict) and isinstance(got, dict):
+            return {k: self.typed(want.get(k), g) for k, g in got.items()}
+        if isinstance(want, np.ndarray):
+            return self.to_ndarray(got)
+        if not isinstance(want, slice) and type(want).__name__ == "Tensor":
+            return self.to_tensor(got)
+        return got
+
+    def data(self, v):
+        return self.buffers[v] if isinstance(v, int) else v
+
+    def to_ndarray(self, v):
+        return ndarray(v[0], v[1], self.data(v[2]))
+
+    def to_tensor(self, v):
+        return Tensor(v[0], v[1], self.data(v[2]))
+
+
+class RealVllmFormat(VllmFormat):
+    """vLLM's own classes, with their imports left out but for what they compute with."""
+
+    name = "vllm"
+
+    def __init__(self, folder):
+        if torch is not None and not hasattr(torch.Tensor, "nbytes"):  # before 2.1
+            torch.Tensor.nbytes = property(lambda t: t.numel() * t.element_size())
+        stub("torch", torch, Tensor=type("NoTensor", (), {}))
+        stub("cloudpickle")
+        stub("zmq", Frame=type("Frame", (), {}))
+        stub("pydantic", GetCoreSchemaHandler=None)
+        stub("pydantic_core", core_schema=types.SimpleNamespace(CoreSchema=None))
+        stub("vllm", envs=types.SimpleNamespace(VLLM_ALLOW_INSECURE_SERIALIZATION=False, VLLM_MSGPACK_ZERO_COPY_THRESHOLD=256))
+        stub("vllm.logger", init_logger=lambda name: None)
+        stub("vllm.multimodal")
+        kinds = ("BaseMultiModalField BatchedField FieldConfig FieldElem FlatField Kwargs KwargsItem KwargsItems SharedField").split()
+        names = [k if k.startswith("Base") else "MultiModal" + k for k in kinds]
+        stub("vllm.multimodal.inputs", NestedTensors=object, **{n: type(n, (), {}) for n in names})
+        stub("vllm.utils")
+        stub("vllm.utils.torch_utils", PIN_MEMORY=False)
+        stub("vllm.v1")
+        stub("vllm.v1.engine", UtilityResult=type("UtilityResult", (), {}))
+        stub("vllm.v1.utils", tensor_data=lambda t: t.flatten().contiguous().view(torch.uint8).numpy().data)
+        module = load(folder, "vllm/v1/serial_utils.py")
+        self.encoder, self.decoder = module.MsgpackEncoder(), module.MsgpackDecoder()
+
+    def tensor(self, *args):
+        if torch is None:
+            raise Skip("torch is not installed")
+        return torch_tensor(*args)
+
+    def encode(self, v):
+        return self.encoder.encode(v)
+
+    def decode(self, buffers, want):
+        got = self.decoder.decode(buffers)
+        self.decoder.aux_buffers = buffers
+        return self.typed(want, got)
+
+    def to_ndarray(self, v):
+        return self.decoder._decode_ndarray(v)
+
+    def to_tensor(self, v):
+        return self.decoder._decode_tensor(v)
+
+
+def vllm():
+    folder = os.environ.get("OMNIBUS_VLLM")
+    return RealVllmFormat(folder) if folder else VllmFormat()
 
 
 def omni():
@@ -220,16 +332,20 @@ def answer(case, fmt):
         value = build(case["value"], fmt)
     except Skip as why:
         return {"skipped": str(why)}
-    result = {"encoded": [bytes(b).hex() for b in fmt.encode(value)]}
+    result = {}
     try:
-        result["difference"] = difference(value, fmt.decode([bytes.fromhex(b) for b in case["encoded"]])) or ""
+        result["encoded"] = [bytes(b).hex() for b in fmt.encode(value)]
+    except Exception as err:  # whatever a library raises is an answer
+        result["refused"] = f"{type(err).__name__}: {err}"
+    try:
+        result["difference"] = difference(value, fmt.decode([bytes.fromhex(b) for b in case["encoded"]], value)) or ""
     except Exception as err:  # whatever a library raises is an answer
         result["difference"] = f"{type(err).__name__}: {err}"
     return result
 
 
 def main():
-    fmt = {"omni": omni}[sys.argv[1]]()
+    fmt = {"omni": omni, "vllm": vllm}[sys.argv[1]]()
     print(json.dumps({"format": fmt.name}))
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line), fmt)))

@@ -1,6 +1,7 @@
 package codectest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -152,21 +153,41 @@ func Tensors() *rapid.Generator[any] {
 	}).AsAny()
 }
 
+// ndarrayDTypes are NumPy dtypes of every kind and size, and some big endian.
+var ndarrayDTypes = []string{
+	"|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<f16", "<c8", "<c16",
+	">i2", ">i4", ">f8", ">c16", "<M8[ns]", "<m8[us]", "|S1", "|S5", "<U3",
+}
+
+func ndarraySize(dtype string, dims []int) int {
+	size, err := python.ItemSize(dtype)
+	if err != nil {
+		panic(err)
+	}
+	return codec.Tensor{Shape: dims}.NumElements() * size
+}
+
 // NDArrays generates arrays like [Tensors], of more dtypes.
 func NDArrays() *rapid.Generator[any] {
-	dtypes := []string{
-		"|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<f16", "<c8", "<c16",
-		">i2", ">i4", ">f8", ">c16", "<M8[ns]", "<m8[us]", "|S1", "|S5", "<U3",
-	}
 	return rapid.Custom(func(t *rapid.T) python.NDArray {
-		dtype := rapid.SampledFrom(dtypes).Draw(t, "dtype")
-		size, err := python.ItemSize(dtype)
-		if err != nil {
-			panic(err)
-		}
-		dims := drawShape(t)
-		return python.NDArray{DType: dtype, Shape: dims, Data: drawBytes(t, codec.Tensor{Shape: dims}.NumElements()*size, 1)}
+		dtype, dims := rapid.SampledFrom(ndarrayDTypes).Draw(t, "dtype"), drawShape(t)
+		return python.NDArray{DType: dtype, Shape: dims, Data: drawBytes(t, ndarraySize(dtype, dims), 1)}
 	}).AsAny()
+}
+
+// everyArray returns tensors and arrays of every dtype: a scalar, an empty one,
+// a small and a large one.
+func everyArray() (all []any) {
+	for _, dims := range [][]int{{}, {0}, {2, 0, 3}, {3}, {100, 7}} {
+		for dtype := codec.DTypeBool; dtype.Valid(); dtype++ {
+			n := codec.Tensor{Shape: dims}.NumElements() * dtype.Size()
+			all = append(all, codec.Tensor{DType: dtype, Shape: dims, Data: bytes.Repeat([]byte{1}, n)})
+		}
+		for _, dtype := range ndarrayDTypes {
+			all = append(all, python.NDArray{DType: dtype, Shape: dims, Data: bytes.Repeat([]byte{1}, ndarraySize(dtype, dims))})
+		}
+	}
+	return all
 }
 
 // Slices generates slices.

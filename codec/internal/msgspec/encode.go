@@ -132,6 +132,15 @@ func (e *Encoder) Data(b []byte) error {
 	return nil
 }
 
+// Extension writes an extension.
+func (e *Encoder) Extension(typ int8, data []byte) error {
+	if err := checkLen(len(data)); err != nil {
+		return err
+	}
+	e.Ext(typ, data)
+	return nil
+}
+
 // Shape writes the dimensions of an array.
 func (e *Encoder) Shape(dims []int) error {
 	if err := e.Open(len(dims)); err != nil {

@@ -137,17 +137,39 @@ func decodeError(f Format, offset int, err error) error {
 		err, p.Reason = l.err, l.err.Error()
 	}
 	var bad *pack.Error
+	if errors.As(err, &bad) {
+		p.Offset, p.Reason = bad.Offset, bad.Reason
+	}
+	p.Err = Kind(err)
+	return p
+}
+
+// Kind returns which of package codec's errors an error in a payload is.
+func Kind(err error) error {
+	var bad *pack.Error
 	var miss *mismatch
 	switch {
-	case errors.As(err, &bad):
-		p.Offset, p.Reason = bad.Offset, bad.Reason
-		if bad.Limit {
-			p.Err = codec.ErrLimit
-		}
+	case errors.As(err, &bad) && bad.Limit:
+		return codec.ErrLimit
 	case errors.As(err, &miss):
-		p.Err = codec.ErrMismatch
+		return codec.ErrMismatch
+	default:
+		return codec.ErrMalformed
 	}
-	return p
+}
+
+// The extensions that vLLM has for pickled objects.
+const (
+	pickleExt      = 1
+	cloudpickleExt = 2
+)
+
+// RefuseExt is the error for an extension that a format does not have.
+func RefuseExt(typ int8) error {
+	if typ == pickleExt || typ == cloudpickleExt {
+		return fmt.Errorf("extension %d holds a pickled Python object, which runs code when it is read; send plain data", typ)
+	}
+	return fmt.Errorf("extension %d is unknown", typ)
 }
 
 // mismatch is a value that is well formed and does not fit its target.
