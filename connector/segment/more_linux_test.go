@@ -181,17 +181,4 @@ func TestOptions(t *testing.T) {
 		_, err := segment.New(opts)
 		wantErr(t, name, err, connector.ErrSettings)
 	}
-	var r connector.Registry
-	if err := r.Register(segment.Type("SharedMemoryConnector")); err != nil {
-		t.Fatal(err)
-	}
-	c, err := r.Open(t.Context(), "SharedMemoryConnector", connector.Options{Extra: map[string]any{"generation": 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	_, meta, err := c.Put(t.Context(), edge, "key", make([]byte, 60_000))
-	if err != nil || meta["inline_bytes"] == nil {
-		t.Errorf("a small value of generation 1: %v, %v", meta, err)
-	}
 }

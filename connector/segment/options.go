@@ -1,7 +1,6 @@
 package segment
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"time"
@@ -62,38 +61,4 @@ func (o Options) withDefaults() (Options, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return o, nil
-}
-
-// Type returns the type of connector that this package implements, under a name.
-func Type(name string) connector.Type {
-	return connector.Type{
-		Name: name,
-		Options: []connector.Option{
-			{
-				Key: "generation", Kind: connector.Integer, Default: int64(ByKey), Min: ByMetadata, Max: ByKey,
-				Doc: "How values are put: 2 as vLLM-Omni since 0.14, by key; 1 as before it, by metadata.",
-			},
-			{
-				Key: "shm_threshold_bytes", Kind: connector.Integer, Default: int64(defaultInlineBytes),
-				Doc: "The largest value that generation 1 leaves in the metadata.",
-			},
-			{
-				Key: "timeout", Kind: connector.Duration, Default: defaultTimeout,
-				Doc: "How long a lock of another process is waited for.",
-			},
-			{
-				Key: "ttl", Kind: connector.Duration, Default: time.Duration(0),
-				Doc: "How long a value may lie until somebody comes for it; 0 is for ever.",
-			},
-		},
-		Open: func(_ context.Context, config connector.Config) (connector.Transport, error) {
-			return New(Options{
-				Generation:  int(config.Settings.Int("generation")),
-				InlineBytes: config.Settings.Int("shm_threshold_bytes"),
-				Timeout:     config.Settings.Duration("timeout"),
-				TTL:         config.Settings.Duration("ttl"),
-				Log:         config.Log,
-			})
-		},
-	}
 }

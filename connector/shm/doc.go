@@ -10,11 +10,11 @@
 //     processes attached to it share; elsewhere it is one ring for all
 //     connectors of the process.
 //   - segment: values lie in named segments of the system, one for each, in the
-//     format of vLLM-Omni. It is not in this program yet: opening it is
-//     [connector.ErrUnavailable].
+//     format of vLLM-Omni, whose processes may be at the other end.
 //
 // Values of up to shm_threshold_bytes travel in the metadata, so they are not found
-// without it, and are not counted by anybody.
+// without it, and are not counted by anybody. Segments of generation 2, the
+// default, are all found by their key.
 //
 // # Lifetime
 //

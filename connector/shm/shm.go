@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/segment"
 )
 
 // Name is the type's name in configurations.
@@ -19,6 +20,8 @@ const (
 	optTTL       = "ttl"
 	optTimeout   = "timeout"
 	optRing      = "ring_bytes"
+
+	optGeneration = "generation"
 )
 
 // The modes.
@@ -41,33 +44,47 @@ func Type() connector.Type {
 		Name: Name,
 		Options: []connector.Option{
 			{Key: optMode, Kind: connector.Text, Default: modeRing, Choices: []string{modeRing, modeSegment}, Doc: "Where values lie: in the project's own store, or in named segments in the format of vLLM-Omni."},
-			{Key: optThreshold, Kind: connector.Integer, Default: int64(defaultThreshold), Doc: "Values of up to so many bytes travel in the metadata."},
+			{Key: optThreshold, Kind: connector.Integer, Default: int64(defaultThreshold), Doc: "Values of up to so many bytes travel in the metadata; in segments of generation 2 none do."},
 			{Key: optTTL, Kind: connector.Duration, Default: defaultTTL, Doc: "How long a value may lie until somebody comes for it; 0 is for ever."},
-			{Key: optTimeout, Kind: connector.Duration, Default: defaultTimeout, Doc: "How long a put waits for room."},
+			{Key: optTimeout, Kind: connector.Duration, Default: defaultTimeout, Doc: "How long a put waits for room, and in segments for a lock that another process holds."},
+			{Key: optGeneration, Kind: connector.Integer, Default: int64(segment.ByKey), Min: segment.ByMetadata, Max: segment.ByKey, Doc: "Of segments, how values are put: 2 as vLLM-Omni since 0.14, by key; 1 as before it, by metadata."},
 			{Key: optRing, Kind: connector.Integer, Default: int64(defaultRing), Min: leastRing, Doc: "The memory of a process that is attached to no host, in bytes."},
 		},
 		Open: open,
 	}
 }
 
-// modes open transports for values that are not inline.
 var modes = map[string]func(context.Context, connector.Config) (connector.Transport, error){
-	modeRing: openRing,
-	modeSegment: func(context.Context, connector.Config) (connector.Transport, error) {
-		return nil, fmt.Errorf("%w: this program has no mode %q of %s: use mode %q", connector.ErrUnavailable, modeSegment, Name, modeRing)
-	},
+	modeRing:    openRing,
+	modeSegment: openSegment,
 }
 
 func open(ctx context.Context, config connector.Config) (connector.Transport, error) {
-	under, err := modes[config.Settings.Text(optMode)](ctx, config)
+	return modes[config.Settings.Text(optMode)](ctx, config)
+}
+
+// openSegment leaves small values to the format, of which one generation alone
+// has them in the metadata.
+func openSegment(_ context.Context, config connector.Config) (connector.Transport, error) {
+	return segment.New(segment.Options{ //nolint:wrapcheck // it says what it did
+		Generation:  int(config.Settings.Int(optGeneration)),
+		InlineBytes: config.Settings.Int(optThreshold),
+		Timeout:     config.Settings.Duration(optTimeout),
+		TTL:         config.Settings.Duration(optTTL),
+		Log:         config.Log,
+	})
+}
+
+func openRing(_ context.Context, config connector.Config) (connector.Transport, error) {
+	under, err := findRing(config)
 	if err != nil {
 		return nil, err
 	}
 	return &transport{Transport: under, threshold: config.Settings.Int(optThreshold), timeout: config.Settings.Duration(optTimeout)}, nil
 }
 
-// openRing finds the ring that this process's transports share.
-func openRing(_ context.Context, config connector.Config) (connector.Transport, error) {
+// findRing finds the ring that this process's transports share.
+func findRing(config connector.Config) (connector.Transport, error) {
 	switch x := config.Exchange.(type) {
 	case nil:
 		return own.open(config)

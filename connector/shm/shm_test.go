@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -159,11 +162,30 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-// TestSegmentMode: until it is here, the error says what to use.
+// TestSegmentMode: what is put is a segment that other programs find by its
+// key, however small it is; the older generation has small values in the metadata.
 func TestSegmentMode(t *testing.T) {
-	_, err := open(t, map[string]any{"mode": "segment"}, nil)
-	if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), `"ring"`) {
-		t.Errorf("mode segment: %v, want ErrUnavailable, and what to use", err)
+	if runtime.GOOS != "linux" {
+		if _, err := open(t, map[string]any{"mode": "segment"}, nil); !errors.Is(err, connector.ErrUnavailable) {
+			t.Errorf("segments without Linux: %v", err)
+		}
+		return
+	}
+	key := fmt.Sprintf("omnibus_shm_test_%d", os.Getpid())
+	c := mustOpen(t, map[string]any{"mode": "segment"}, nil)
+	_, meta, err := c.Put(t.Context(), edge, key, []byte("small"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat("/dev/shm/" + key); err != nil || meta["inline_bytes"] != nil {
+		t.Errorf("put: %v, %v", err, meta)
+	}
+	if err := c.Cleanup(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	older := mustOpen(t, map[string]any{"mode": "segment", "generation": 1}, nil)
+	if _, meta, err = older.Put(t.Context(), edge, key, []byte("small")); err != nil || meta["inline_bytes"] == nil {
+		t.Errorf("put by the older generation: %v, %v", err, meta)
 	}
 }
 
