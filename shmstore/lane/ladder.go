@@ -18,9 +18,10 @@ const (
 	shortSleep = 50 * time.Microsecond
 
 	// A side that spins yields between bursts: with too few processors, the
-	// peer that it waits for may need this one.
-	spinBursts = 1 << 11
-	spinLooks  = 1 << 10
+	// peer that it waits for may need this one. A burst takes some
+	// microseconds.
+	spinBursts = 1 << 9
+	spinLooks  = 1 << 8
 )
 
 // ladder bounds how often a side looks before it parks.
@@ -77,7 +78,7 @@ func (s *sleeper) share() (done bool, err error) {
 }
 
 // spin looks closely only when the peer has moved. What the loop does in
-// between is a load and nothing else: it sees a move the sooner.
+// between is a load and a pause and nothing else: it sees a move the sooner.
 func (s *sleeper) spin() (done bool, err error) {
 	for range spinBursts {
 		seen := s.position.Load()
@@ -86,6 +87,7 @@ func (s *sleeper) spin() (done bool, err error) {
 		}
 		moved := false
 		for i := 0; i < spinLooks && !moved; i++ {
+			pause()
 			moved = s.position.Load() != seen
 		}
 		if !moved {
