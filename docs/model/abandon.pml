@@ -20,7 +20,7 @@
  * MUT 3 its debt is given back twice                            -> owed_at_least_done
  * MUT 4 a closed socket is taken for a death                    -> payload_intact
  * MUT 5 a commit after the abort is believed                    -> aborted_stays_aborted
- * MUT 6 a frame is taken back after the tail has moved          -> owed_at_least_done
+ * MUT 6 a frame is taken back after it was published            -> owed_at_least_done
  * MUT 7 the writer revokes without the producer's lock          -> payload_intact
  * MUT 8 a client aborts, and fills all the same                 -> payload_intact
  * MUT 9 an abort after the commit is believed                   -> reservation_ends_once

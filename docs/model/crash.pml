@@ -2,7 +2,7 @@
  * The writer dies: what is committed is still read, what is not has failed.
  *
  * One writer puts WORKS objects, one slot each: reserve, fill, commit, write a
- * frame, move the tail. It dies at any step, or not at all, and between puts it
+ * frame, publish it. It dies at any step, or not at all, and between puts it
  * evicts what nobody holds. One reader node takes frames from the lane, holds
  * what it took as long as it likes, and pulls by handles of its own, which it
  * guesses for reservations too. It learns of the death some time after: then
@@ -13,9 +13,9 @@
  *
  * MUT 1 a reader takes a reserved slot for an object           -> payload_intact
  * MUT 2 the frame is sent before the commit                    -> frame_names_an_object
- * MUT 3 the tail moves before the frame is written             -> frame_names_an_object
+ * MUT 3 the frame is published before it is written            -> frame_names_an_object
  * MUT 4 a reader that learns of the death leaves the lane unread -> committed_work_arrives
- * MUT 5 a reader reads the tail, and then learns of the death  -> committed_work_arrives
+ * MUT 5 a reader looks for frames, and then learns of the death -> committed_work_arrives
  * MUT 6 what was not committed is not failed                   -> work_ends_once
  * MUT 7 what was taken is failed too                           -> work_ends_once
  * MUT 8 a dead writer's memory is used for something else      -> payload_intact
@@ -35,13 +35,13 @@ mtype = {
 /* Slot w is for work w; slot 0 is not used. A payload is whole at 2. */
 #define SLOTS (WORKS + 1)
 
-byte word[SLOTS], bytes[SLOTS], frame[SLOTS], tail; /* written by the writer */
+byte word[SLOTS], bytes[SLOTS], frame[SLOTS], published; /* written by the writer */
 byte pin[SLOTS];                                    /* written by the reader */
 bool settled[SLOTS];
 
 bool dead;              /* what the kernel knows */
 bool told;              /* the reader's node has seen the pidfd */
-byte committed;         /* for the promises alone: tails that the writer has moved */
+byte committed;         /* for the promises alone: what the writer has published */
 byte taken[SLOTS], failed[SLOTS];
 bool waits;
 
@@ -50,18 +50,18 @@ inline put(w) {
 	bytes[w] = 1;
 #if MUT == 2
 	frame[w] = w;
-	d_step { tail++; committed++ }
+	d_step { published++; committed++ }
 	bytes[w] = 2;
 	word[w] = LIVE(w)
 #else
 	bytes[w] = 2;
 	word[w] = LIVE(w);
 #if MUT == 3
-	d_step { tail++; committed++ }
+	d_step { published++; committed++ }
 	frame[w] = w
 #else
 	frame[w] = w;
-	d_step { tail++; committed++ }
+	d_step { published++; committed++ }
 #endif
 #endif
 }
@@ -153,7 +153,7 @@ inline fail_the_rest() {
 proctype Reader() {
 	byte head, w, end_, pulls;
 	do
-	:: head < tail -> take(w); w = 0
+	:: head < published -> take(w); w = 0
 	:: pulls < 1 -> pulls++;
 		if :: w = 1 :: w = WORKS fi;
 		pull(w);
@@ -162,9 +162,9 @@ proctype Reader() {
 #if MUT == 4
 	:: told -> break
 #elif MUT == 5
-	:: end_ = tail; if :: told -> break :: else fi
+	:: end_ = published; if :: told -> break :: else fi
 #else
-	:: told -> end_ = tail; break /* the tail moves no more */
+	:: told -> end_ = published; break /* nothing more is published */
 #endif
 	od;
 #if MUT != 4

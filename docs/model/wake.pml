@@ -4,12 +4,15 @@
  * One node sends FRAMES objects to CONSUMERS others, by a lane of one frame
  * each; its store has room for OBJECTS. So it waits for space in lanes (a head
  * moves) and for room in the store (done moves), and the consumers wait for
- * frames (a tail moves). Every wait is the same four steps: raise the
+ * frames (a header is stored). Every wait is the same four steps: raise the
  * flag, fence, look again, park. Every store that could end a wait is followed
  * by a fence and a look at the flag; who finds it raised writes the eventfd.
  * Parking on an eventfd returns at once if it was written before. In a lane
  * flags are counters, odd while raised, and each number is answered once: so
  * they are with COUNTED, which multiplies the states.
+ *
+ * A frame is published by its header: 1, where before it was 0. The header
+ * behind it is cleared first, because its place held the frame before.
  *
  * Memory is that of amd64: each node's stores wait in a buffer of its own, in
  * order, and reach the others some time after. A fence waits until the buffer
@@ -24,9 +27,9 @@
  * full:  -DFRAMES=2 -DOBJECTS=1 -DCONSUMERS=2
  *
  * MUT 1  a consumer looks first, raises its flag after        -> frames_are_taken
- * MUT 2  the sender does not look at the flag after its tail  -> frames_are_taken
+ * MUT 2  the sender does not look at the flag after a header  -> frames_are_taken
  * MUT 3  no fence between a consumer's flag and its look      -> frames_are_taken
- * MUT 4  no fence between a tail and the look at the flag     -> frames_are_taken
+ * MUT 4  no fence between a header and the look at the flag   -> frames_are_taken
  * MUT 5  the sender looks first, raises wantSpace after       -> space_is_used
  * MUT 6  a consumer does not look at wantSpace after its head -> space_is_used
  * MUT 7  no fence between wantSpace and the look              -> space_is_used
@@ -35,10 +38,12 @@
  * MUT 10 no fence between done and the look at wantRoom       -> room_is_used
  * MUT 11 a death wakes nobody                                 -> a_death_wakes
  * MUT 12 who wakes up clears the eventfd after its look       -> frames_are_taken
- * MUT 13 the tail is stored before the frame                  -> frames_in_order
+ * MUT 13 a header is stored before its frame                  -> frames_in_order
  * MUT 14 the sender does not look at the head before a frame  -> frames_in_order
  * MUT 15 a consumer looks again instead of parking            -> no_idle_cycle
  * MUT 16 a consumer's next sleep has the number of the last   -> frames_are_taken
+ * MUT 17 the header behind a frame is not cleared             -> frames_in_order
+ * MUT 18 the header behind a frame is cleared after it is out -> frames_in_order
  */
 #include "model.h"
 
@@ -61,15 +66,16 @@
 mtype = { frames_are_taken, space_is_used, room_is_used, a_death_wakes, frames_in_order };
 
 /* Places, as all others see them. The sender writes these: */
-#define TAIL(c)      (3 * (c))
-#define WANTSPACE(c) (3 * (c) + 1)
-#define FRAME(c)     (3 * (c) + 2)      /* the one that was written last */
-#define WANTROOM     (3 * CONSUMERS)
+#define HEADER(c, n) (4 * (c) + (n) % 2) /* of frame n; 1 if it is there */
+#define FRAME(c)     (4 * (c) + 2)       /* the one that was written last */
+#define WANTSPACE(c) (4 * (c) + 3)
+#define WANTROOM     (4 * CONSUMERS)
 /* and consumer c these: */
-#define ASLEEP(c)    (3 * CONSUMERS + 1 + 3 * (c))
-#define HEAD(c)      (3 * CONSUMERS + 2 + 3 * (c))
-#define DONE(c)      (3 * CONSUMERS + 3 + 3 * (c))
-byte seen[6 * CONSUMERS + 1];
+#define ASLEEP(c)    (4 * CONSUMERS + 1 + 3 * (c))
+#define HEAD(c)      (4 * CONSUMERS + 2 + 3 * (c))
+#define DONE(c)      (4 * CONSUMERS + 3 + 3 * (c))
+byte seen[7 * CONSUMERS + 1];
+#define isThere(c, n) (seen[HEADER(c, n)] == 1)
 
 /* Node 0 is the sender, node c+1 is consumer c. */
 #define NODES (CONSUMERS + 1)
@@ -171,12 +177,17 @@ proctype Sender() {
 #if MUT != 14
 			await_space(c);
 #endif
+#if MUT != 13
+			store(0, FRAME(c), sent + 1);
+#endif
+#if MUT != 17 && MUT != 18
+			store(0, HEADER(c, sent + 1), 0);
+#endif
+			store(0, HEADER(c, sent), 1);
 #if MUT == 13
-			store(0, TAIL(c), sent + 1);
 			store(0, FRAME(c), sent + 1);
-#else
-			store(0, FRAME(c), sent + 1);
-			store(0, TAIL(c), sent + 1);
+#elif MUT == 18
+			store(0, HEADER(c, sent + 1), 0);
 #endif
 #if MUT != 4
 			fence(0);
@@ -214,14 +225,14 @@ proctype Consumer(byte c) {
 	{
 end:	do
 	:: taken == FRAMES -> break
-	:: taken < FRAMES && seen[TAIL(c)] > taken ->
+	:: taken < FRAMES && isThere(c, taken) ->
 		taken++;
 		CHECK(frames_in_order, seen[FRAME(c)] == taken);
 		if
 		:: advance_head(c); release(c)
 		:: release(c); advance_head(c) /* heads may lag behind */
 		fi
-	:: taken < FRAMES && seen[TAIL(c)] == taken ->
+	:: taken < FRAMES && !isThere(c, taken) ->
 		count(sleeps);
 		store(c + 1, ASLEEP(c), sleeps);
 #if MUT != 3
@@ -229,7 +240,7 @@ end:	do
 #endif
 		if
 #if MUT != 1
-		:: seen[TAIL(c)] > taken -> skip
+		:: isThere(c, taken) -> skip
 #endif
 #if MUT == 15
 		:: else -> skip
@@ -278,7 +289,7 @@ proctype Death() {
 	od
 }
 
-#define taken_by(c) (dead[c] || seen[TAIL(c)] == seen[HEAD(c)])
+#define taken_by(c) (dead[c] || !isThere(c, seen[HEAD(c)]))
 
 proctype Watch() {
 end:	timeout -> atomic {

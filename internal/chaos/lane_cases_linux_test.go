@@ -219,19 +219,31 @@ var badLanes = map[string]struct {
 	"hangs up and lives on": {do: (*laneEnd).hangUp, said: "closed the connection", sides: everySide},
 
 	// The lanes.
-	"tail that is far ahead": {
-		do:   func(l *laneEnd) error { return l.position(laneTail, 1<<40) },
-		said: "tail", sides: everySide,
-	},
-	"tail that goes back": {
+	"frames that are too large": {
 		do: func(l *laneEnd) error {
-			return errors.Join(l.frame(l.next()), l.finished(), l.position(laneTail, 0))
+			return l.headers(func(uint64) uint64 { return laneHeader(lane.Kind(wire.KindFinish), 1<<20) })
 		},
-		said: "tail",
+		said: "rules of the lane: frame", sides: everySide,
 	},
-	"tail within a frame": {
-		do:   func(l *laneEnd) error { return l.position(laneTail, 4) },
-		said: "tail", sides: []string{asSink},
+	"skips that lead nowhere": {
+		do: func(l *laneEnd) error {
+			return l.headers(func(uint64) uint64 { return laneHeader(lane.MaxKind+1, 0) })
+		},
+		said: "rules of the lane: skip", sides: []string{asSink},
+	},
+	"skips to skips": {
+		do: func(l *laneEnd) error {
+			toTheEnd := func(at uint64) uint64 { return laneHeader(lane.MaxKind+1, laneBytes-at-8) }
+			return errors.Join(l.frame(l.next()), l.finished(), l.headers(toTheEnd))
+		},
+		said: "rules of the lane: frame",
+	},
+	"headers that are taken back": {
+		do: func(l *laneEnd) error {
+			none := func(uint64) uint64 { return 0 }
+			return errors.Join(l.frame(l.next()), l.finished(), l.headers(none), l.hangUp())
+		},
+		said: "closed the connection",
 	},
 	"head that is far ahead": {
 		do:   func(l *laneEnd) error { return l.badHead(1 << 40) },
@@ -367,10 +379,11 @@ var everySide = []string{asStage, asSink, asCaller}
 
 // Where positions and sizes are in the segment of a peer.
 const (
-	laneTail = 64
 	laneHead = 4096 + laneBytes + 64
 	laneHalf = 4096 + laneBytes + 4096
 )
+
+func laneHeader(kind lane.Kind, length uint64) uint64 { return uint64(kind)<<32 | 1<<31 | length }
 
 func (l *laneEnd) hangUp() error { return l.socket.Close() }
 

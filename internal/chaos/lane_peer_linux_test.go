@@ -371,7 +371,7 @@ func (l *laneEnd) receive() {
 		}
 		l.receiver.Advance()
 		if head := l.head.Load(); head != 0 {
-			_ = l.position(laneHead, head)
+			l.moveHead(head)
 		}
 		if err := l.receiver.Wait(context.Background()); err != nil {
 			return
@@ -415,9 +415,19 @@ func (l *laneEnd) finished() error {
 	}
 }
 
-// position overwrites a position in the peer's own segment, and wakes the other.
-func (l *laneEnd) position(offset int, value uint64) error {
-	binary.NativeEndian.PutUint64(l.own.Bytes()[offset:], value)
+// moveHead overwrites the head in the peer's own segment, and wakes the other.
+func (l *laneEnd) moveHead(head uint64) {
+	binary.NativeEndian.PutUint64(l.own.Bytes()[laneHead:], head)
+	l.frames.Signal()
+}
+
+// headers overwrites whatever may be a header in the lane to the honest node,
+// and wakes that.
+func (l *laneEnd) headers(forged func(at uint64) uint64) error {
+	const page = 4096
+	for at := uint64(0); at < laneBytes; at += 8 {
+		binary.NativeEndian.PutUint64(l.own.Bytes()[page+at:], forged(at))
+	}
 	l.frames.Signal()
 	return nil
 }

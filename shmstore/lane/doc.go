@@ -35,7 +35,7 @@
 // # Trust
 //
 // A side trusts the other with the contents of frames and with nothing else.
-// Every position, flag and frame header of the peer is read once and checked
+// Every head, flag and frame header of the peer is read once and checked
 // before it is used: whatever the peer writes, the answer is [ErrPeer] and
 // never a panic or a byte outside the lane. A lane that answered so is poisoned
 // and stays so. The bytes of a frame remain the sender's to change while the
@@ -60,7 +60,7 @@
 //
 // Each side has a counter that is odd while it is asleep, in its own segment.
 // The side that would sleep raises it, looks once more, and parks. The other
-// side moves its position and then looks at the counter. Both write first and
+// side stores a header or its head and then looks at the counter. Both write first and
 // look second, and Go's atomics are totally ordered, so that one of them sees
 // the other. The counter tells two sleeps apart: each is answered at most once,
 // however many frames follow before the sleeper is back.
@@ -76,9 +76,10 @@
 //
 // # After a crash
 //
-// A frame is in the lane from the moment its tail is stored. When the sender
-// dies, all frames that it published can still be received, and nothing of one
-// that it did not publish is visible. When the receiver dies, frames behind the
+// Frames are in the lane from the moment the header of the first of them is
+// stored, which is the last of them to be. When the sender dies, all frames that
+// it published can still be received, and nothing of one that it did not publish
+// is visible. When the receiver dies, frames behind the
 // head that it stored last were not let go of; the sender cannot tell which of
 // them were handled. A death between a store and the wake-up that follows it
 // leaves the other side asleep: Fail, called by whoever watches the process,

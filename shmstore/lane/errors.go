@@ -28,9 +28,9 @@ var (
 // PeerError says what a peer wrote and what it might have written. It matches
 // [ErrPeer].
 type PeerError struct {
-	What     string // the field: head, tail, frame or skip
-	Position uint64 // of the frame, or of the last good value of the field
-	Value    uint64 // what the peer wrote: a position, or a length in bytes
+	What     string // head, frame or skip
+	Position uint64 // of the frame, or the last good head
+	Value    uint64 // what the peer wrote: a position, or how many bytes of the lane a frame takes
 	Min, Max uint64 // what Value should have been within
 }
 

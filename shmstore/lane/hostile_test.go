@@ -47,12 +47,15 @@ func step(op, where byte, value uint64) []byte {
 // steps of an honest receiver. Whatever it writes, the receiver stays within
 // the lane, and an error stays.
 func FuzzReceiver(f *testing.F) {
-	f.Add(slices.Concat(step(1, 0, headerOf(1, 5)), step(0, 0, 16), step(2, 0, 0), step(3, 0, 0), step(2, 0, 0)))
-	f.Add(slices.Concat(step(0, 0, 1<<63), step(2, 0, 0), step(3, 0, 0)))
-	f.Add(slices.Concat(step(0, 0, 12), step(2, 0, 0)))
-	f.Add(slices.Concat(step(1, 0, headerOf(1, 1<<32-1)), step(0, 0, 64), step(2, 0, 0)))
-	f.Add(slices.Concat(step(1, 0, headerOf(skipKind, hostileMemory-8)), step(0, 0, hostileMemory), step(2, 0, 0), step(2, 0, 0)))
-	f.Add(slices.Concat(step(0, 0, 16), step(2, 0, 0), step(0, 0, 8), step(2, 0, 0), step(2, 0, 0), step(4, 0, 0)))
+	at := func(offset byte, kind Kind, length uint64) []byte { return step(0, offset/4, headerOf(kind, length)) }
+	next, advance, wait := step(2, 0, 0), step(3, 0, 0), step(4, 0, 0)
+	f.Add(slices.Concat(at(0, 1, 5), next, advance, next, wait))
+	f.Add(slices.Concat(at(0, 1, 5), wait, step(0, 0, 0), next, wait))
+	f.Add(slices.Concat(step(0, 0, 1<<63), next, advance))
+	f.Add(slices.Concat(step(1, 1, headerOf(1, 5)), next))
+	f.Add(slices.Concat(at(0, 1, 1<<31-1), wait, next, wait))
+	f.Add(slices.Concat(at(0, skipKind, hostileMemory-8), next, next))
+	f.Add(slices.Concat(at(0, 1, 240), next, at(248, 1, 240), next, at(0, 1, 240), advance, next, wait))
 	f.Fuzz(func(t *testing.T, script []byte) {
 		geo := testGeometry(t, hostileMemory)
 		a, b := geo.HeapSegments()
@@ -66,7 +69,7 @@ func FuzzReceiver(f *testing.F) {
 		steps(script, func(op, where byte, value uint64) {
 			switch op % 6 {
 			case 0:
-				peer.tail.Store(value)
+				headerAt(r.frames, uint64(where)*4&^7).Store(value)
 			case 1:
 				put64(a, pageBytes+min(int(where)*4, hostileMemory-8), value)
 			case 2:
@@ -87,8 +90,8 @@ func FuzzReceiver(f *testing.F) {
 				peer.asleep.Store(uint32(value))
 				peer.wantRoom.Store(value)
 			}
-			if r.next-r.head > r.capacity || r.tail-r.head > r.capacity || r.next-r.head > r.tail-r.head {
-				t.Fatalf("head %d, next %d, tail %d", r.head, r.next, r.tail)
+			if r.next-r.head > r.capacity-headerBytes {
+				t.Fatalf("head %d, next %d", r.head, r.next)
 			}
 			if err := r.Err(); (err != nil && !errors.Is(err, ErrPeer)) || (poisoned != nil && !errors.Is(err, poisoned)) {
 				t.Fatalf("%v became %v", poisoned, err)
@@ -135,7 +138,7 @@ func FuzzSender(f *testing.F) {
 			if err != nil && !errors.Is(err, ErrPeer) && !errors.Is(err, ErrFull) && !errors.Is(err, errEnough) {
 				t.Fatal(err)
 			}
-			if s.next-s.head > s.capacity || s.published-s.head > s.next-s.head {
+			if s.next-s.head > s.capacity-headerBytes || s.published-s.head > s.next-s.head {
 				t.Fatalf("head %d, published %d, next %d", s.head, s.published, s.next)
 			}
 			if poisoned != nil && (!errors.Is(s.Err(), poisoned) || s.TrySend(1) == nil) {
@@ -152,32 +155,50 @@ func TestSenderErrors(t *testing.T) {
 	frame := func(at int, kind Kind, length uint64) func(a []byte) {
 		return func(a []byte) { put64(a, pageBytes+at, headerOf(kind, length)) }
 	}
-	tail := func(position uint64) func(a []byte) {
-		return func(a []byte) { put64(a, tailOffset, position) }
+	nothing := func(at int) func(a []byte) {
+		return func(a []byte) { put64(a, pageBytes+at, 0) }
 	}
 	// nearEnd leads the receiver to 48 bytes before the end of an empty lane.
 	nearEnd := [][]func(a []byte){
-		{frame(0, 1, 248), frame(256, 1, 248), frame(512, 1, 248), frame(768, 1, 200), tail(976)},
+		{frame(0, 1, 240), frame(248, 1, 240), frame(496, 1, 240), frame(744, 1, 224)},
 	}
 	for _, tc := range []struct {
 		name  string
 		turns [][]func(a []byte) // after each, all frames are received
 		what  string             // empty: nothing is wrong
+		end   uint64             // of what is received then
 	}{
-		{name: "a frame", turns: [][]func([]byte){{frame(0, 1, 4), tail(16)}}},
-		{name: "the largest frame", turns: [][]func([]byte){{frame(0, 1, 248), tail(256)}}},
-		{name: "frame to the end", turns: append(nearEnd, []func([]byte){frame(976, 1, 40), tail(1024)})},
-		{name: "skip and frame", turns: append(nearEnd, []func([]byte){frame(976, skipKind, 40), frame(0, 1, 0), tail(1032)})},
-		{name: "tail beyond the capacity", what: "tail", turns: [][]func([]byte){{tail(capacity + 8)}}},
-		{name: "tail before the last", what: "tail", turns: append(nearEnd, []func([]byte){tail(968)})},
-		{name: "tail not aligned", what: "tail", turns: [][]func([]byte){{frame(0, 1, 4), tail(20)}}},
-		{name: "frame beyond the tail", what: "frame", turns: [][]func([]byte){{frame(0, 1, 9), tail(16)}}},
-		{name: "frame too large", what: "frame", turns: [][]func([]byte){{frame(0, 1, 249), tail(512)}}},
-		{name: "frame beyond the end", what: "frame", turns: append(nearEnd, []func([]byte){frame(976, 1, 41), tail(1200)})},
-		{name: "skip short of the end", what: "skip", turns: append(nearEnd, []func([]byte){frame(976, skipKind, 32), frame(0, 1, 0), tail(1200)})},
-		{name: "skip without a frame", what: "skip", turns: append(nearEnd, []func([]byte){frame(976, skipKind, 40), tail(1024)})},
-		{name: "skip after a skip", what: "frame", turns: append(nearEnd, []func([]byte){frame(976, skipKind, 40), frame(0, skipKind, 8), tail(1200)})},
-		{name: "skip over all", what: "skip", turns: [][]func([]byte){{frame(0, skipKind, capacity-8), tail(capacity)}}},
+		{name: "a frame", end: 16, turns: [][]func([]byte){{frame(0, 1, 4)}}},
+		{name: "the largest frame", end: 248, turns: [][]func([]byte){{frame(0, 1, 240)}}},
+		{name: "frame to the end", end: 1024, turns: append(nearEnd, []func([]byte){frame(976, 1, 40), nothing(0)})},
+		{name: "skip and frame", end: 1032, turns: append(nearEnd, []func([]byte){frame(976, skipKind, 40), frame(0, 1, 0), nothing(8)})},
+		{name: "as many frames as there can be", end: 1016, turns: [][]func([]byte){{
+			frame(0, 1, 240), frame(248, 1, 240), frame(496, 1, 240), frame(744, 1, 240), frame(992, 1, 16),
+		}}},
+		{name: "no bit of a frame", turns: [][]func([]byte){{func(a []byte) { put64(a, pageBytes, ^uint64(present)) }}}},
+		{name: "frame in the place of the last header", what: "frame", turns: [][]func([]byte){{
+			frame(0, 1, 240), frame(248, 1, 240), frame(496, 1, 240), frame(744, 1, 240), frame(992, 1, 24),
+		}}},
+		{name: "frame behind the last header", what: "frame", turns: [][]func([]byte){{
+			frame(0, 1, 240), frame(248, 1, 240), frame(496, 1, 240), frame(744, 1, 240), frame(992, 1, 16), frame(1016, 1, 0),
+		}}},
+		{name: "frames without an end", what: "frame", turns: [][]func([]byte){{func(a []byte) {
+			for at := 0; at < capacity; at += headerBytes {
+				frame(at, 1, 0)(a)
+			}
+		}}}},
+		{name: "frame too large", what: "frame", turns: [][]func([]byte){{frame(0, 1, 241)}}},
+		{name: "frame as large as can be said", what: "frame", turns: [][]func([]byte){{frame(0, 1, 1<<31-1)}}},
+		{name: "frame beyond the end", what: "frame", turns: append(nearEnd, []func([]byte){frame(976, 1, 41)})},
+		{name: "skip short of the end", what: "skip", turns: append(nearEnd, []func([]byte){frame(976, skipKind, 32), frame(0, 1, 0)})},
+		{name: "skip beyond the end", what: "skip", turns: append(nearEnd, []func([]byte){frame(976, skipKind, 48), frame(0, 1, 0)})},
+		{name: "skip without a frame", what: "frame", turns: append(nearEnd, []func([]byte){frame(976, skipKind, 40), nothing(0)})},
+		{name: "skip and frame too large", what: "frame", turns: append(nearEnd, []func([]byte){frame(976, skipKind, 40), frame(0, 1, 241)})},
+		{name: "skip after a skip", what: "frame", turns: append(nearEnd, []func([]byte){frame(976, skipKind, 40), frame(0, skipKind, 8)})},
+		{name: "skip without room for a frame", what: "skip", turns: [][]func([]byte){{frame(0, 1, 0)}, {
+			frame(8, 1, 232), frame(248, 1, 240), frame(496, 1, 240), frame(744, 1, 240), frame(992, skipKind, 24), frame(0, 1, 0),
+		}}},
+		{name: "skip over all", what: "skip", turns: [][]func([]byte){{frame(0, skipKind, capacity-8)}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			geo := testGeometry(t, capacity)
@@ -199,8 +220,8 @@ func TestSenderErrors(t *testing.T) {
 			err = r.Wait(t.Context())
 			switch {
 			case tc.what == "":
-				if !errors.Is(err, errEnough) || r.tail != r.head {
-					t.Errorf("a good sender is blamed: %v", err)
+				if !errors.Is(err, errEnough) || r.head != tc.end {
+					t.Errorf("a good sender is blamed, or not heard beyond %d of %d: %v", r.head, tc.end, err)
 				}
 			case !errors.As(err, &peer) || !errors.Is(err, ErrPeer) || peer.What != tc.what:
 				t.Errorf("error %v, want one about the %s", err, tc.what)
@@ -211,7 +232,8 @@ func TestSenderErrors(t *testing.T) {
 
 // TestReceiverErrors: a receiver can break one rule, where its head may be.
 func TestReceiverErrors(t *testing.T) {
-	const frames, span = 4, 256 // which fill the lane
+	const frames, span = 4, 248
+	more := make([]byte, 24) // for which there is no room then
 	for _, tc := range []struct {
 		name      string
 		published int
@@ -235,11 +257,11 @@ func TestReceiverErrors(t *testing.T) {
 					s.Publish()
 				}
 			}
-			if err := s.Append(1); err != ErrFull { // not wrapped
+			if err := s.Append(1, more); err != ErrFull { // not wrapped
 				t.Fatal(err)
 			}
 			s.peer.head.Store(tc.head)
-			err := s.Append(1)
+			err := s.Append(1, more)
 			if tc.good {
 				if err != nil {
 					t.Errorf("a good receiver is blamed: %v", err)

@@ -81,14 +81,14 @@ func (s *sleeper) share() (done bool, err error) {
 // between is a load and a pause and nothing else: it sees a move the sooner.
 func (s *sleeper) spin() (done bool, err error) {
 	for range spinBursts {
-		seen := s.position.Load()
+		seen := s.watched.Load()
 		if done, err = s.look(); done {
 			return done, err
 		}
 		moved := false
 		for i := 0; i < spinLooks && !moved; i++ {
 			pause()
-			moved = s.position.Load() != seen
+			moved = s.watched.Load() != seen
 		}
 		if !moved {
 			yield()

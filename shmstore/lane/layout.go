@@ -18,10 +18,9 @@ import (
 //
 //	offset  size      field      access
 //	     0    64      superblock written once, before the segment is handed over
-//	    64     8      tail       atomic; end of the published frames
 //	   128     4      asleep     atomic; odd while the sender waits for room
 //	   136     8      wantRoom   atomic; the head that it waits for
-//	  4096  capacity  frames     plain, ordered by tail
+//	  4096  capacity  frames     plain, but for headers, which order the rest
 //
 // Receiver's segment:
 //
@@ -44,14 +43,14 @@ import (
 //	    24     8  capacity in bytes, a power of two
 //	    32    32  zero
 //
-// Positions, tail and head, count bytes since the lane began. They only grow,
-// and 64 bits last for decades at any speed of memory. A position lies in the
-// frames at position modulo capacity. Always head <= tail <= head + capacity.
+// Positions, of which head is one, count bytes since the lane began. They only
+// grow, and 64 bits last for decades at any speed of memory. A position lies in
+// the frames at position modulo capacity.
 //
 // Frame, at a position that is a multiple of 8:
 //
 //	offset  size  field
-//	     0     8  header: kind << 32 | length
+//	     0     8  header: kind << 32 | 1 << 31 | length; or 0, and no frame yet
 //	     8     n  payload, n = length
 //	 8 + n   0-7  padding
 //
@@ -59,15 +58,28 @@ import (
 // frames is preceded by a skip: a header of kind 0xffffffff whose length
 // reaches exactly to the end. A skip and the frame behind it are published
 // together.
+//
+// Behind the last published frame there is a header of zero, at which the
+// receiver looks for the next one. What else is there may be left of an earlier
+// round.
+//
+//	head                    stored last                 stored before
+//	|                       |                           |
+//	| frame | frame | frame | 0 payload | frame | frame | 0 |
+//	|<----- published ----->|<------- committed ------->|   |
+//	|<--------------- at most the capacity ---------------->|
+//
+// Committed frames are published together: by the header of the first, which is
+// kept back until all their other bytes are written, and the zero behind them.
+// That is why frames take at most the capacity less 8.
 const (
-	layoutVersion = 1
+	layoutVersion = 2
 
 	pageBytes       = 4096
 	superblockBytes = 64
 	headerBytes     = 8
 	frameAlign      = 8
 
-	tailOffset     = 64
 	headOffset     = 64
 	asleepOffset   = 128
 	wantRoomOffset = 136
@@ -83,8 +95,7 @@ const (
 // senderPage is the first page of the sender's segment.
 type senderPage struct {
 	superblock [superblockBytes]byte
-	tail       atomic.Uint64
-	_          [asleepOffset - tailOffset - 8]byte
+	_          [asleepOffset - superblockBytes]byte
 	asleep     atomic.Uint32
 	_          [wantRoomOffset - asleepOffset - 4]byte
 	wantRoom   atomic.Uint64
@@ -108,15 +119,18 @@ const MaxKind Kind = math.MaxUint32 - 1
 
 const skipKind Kind = math.MaxUint32
 
-func headerOf(kind Kind, length uint64) uint64 { return uint64(kind)<<32 | length }
+// present is in every header of a frame or a skip, so that none is zero.
+const present = 1 << 31
+
+func headerOf(kind Kind, length uint64) uint64 { return uint64(kind)<<32 | present | length }
 
 // splitHeader undoes headerOf. Any 64 bits have a kind and a length.
 func splitHeader(header uint64) (Kind, uint64) {
-	return Kind(header >> 32), header & math.MaxUint32
+	return Kind(header >> 32), header & (present - 1)
 }
 
 // spanOf is how many bytes of the lane a frame takes. A length from a header
-// has 32 bits, so this cannot overflow.
+// has 31 bits, so this cannot overflow.
 func spanOf(length uint64) uint64 {
 	return headerBytes + (length+frameAlign-1)&^(frameAlign-1)
 }
@@ -130,7 +144,7 @@ type Geometry struct {
 
 // Layout describes a lane. The id is for the two sides to notice that they hold
 // segments of different lanes. The capacity is what frames take together, with
-// 8 to 15 bytes for each beside its payload; it is a power of two from 1 KiB to
+// 8 to 15 bytes for each beside its payload, and 8 more; it is a power of two from 1 KiB to
 // 1 GiB, or the error is [ErrGeometry].
 func Layout(id uint64, capacityBytes int) (Geometry, error) {
 	if capacityBytes < minCapacityBytes || capacityBytes > maxCapacityBytes || capacityBytes&(capacityBytes-1) != 0 {
@@ -147,16 +161,16 @@ func (g Geometry) SenderBytes() int { return pageBytes + int(g.capacity) }
 func (g Geometry) ReceiverBytes() int { return pageBytes }
 
 // MaxFrameBytes is the size of the largest payload of one frame: 64 KiB, or
-// what four frames in the lane leave to each.
+// what four frames in the lane leave to each. It is a multiple of 8.
 func (g Geometry) MaxFrameBytes() int {
-	return int(min(maxFrameBytes, g.capacity/framesPerLane-headerBytes))
+	return int(min(maxFrameBytes, g.capacity/framesPerLane-2*headerBytes))
 }
 
 // FormatSender prepares the sender's segment. Call it once, before the segment
 // is handed to the receiver.
 func (g Geometry) FormatSender(own []byte) {
 	g.mustFit(own, g.SenderBytes())
-	clear(own[:pageBytes])
+	clear(own[:pageBytes+headerBytes]) // and no frame yet
 	g.putSuperblock(own, kindSender)
 }
 

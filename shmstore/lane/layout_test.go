@@ -13,7 +13,7 @@ func TestSuperblock(t *testing.T) {
 	a, b := testGeometry(t, 1<<12).HeapSegments()
 	want := make([]byte, pageBytes)
 	copy(want, "OMNIBUST")
-	binary.NativeEndian.PutUint32(want[8:], 1)
+	binary.NativeEndian.PutUint32(want[8:], 2)
 	binary.NativeEndian.PutUint64(want[16:], 7)
 	binary.NativeEndian.PutUint64(want[24:], 1<<12)
 	if diff := cmp.Diff(want, a[:pageBytes]); diff != "" {
@@ -33,23 +33,57 @@ func TestFrames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{s.TrySend(3, make([]byte, 248)), s.TrySend(3, make([]byte, 248)), s.TrySend(3, make([]byte, 248)), s.TrySend(9, []byte("abc"))} {
+	for i := pageBytes + headerBytes; i < len(a); i++ {
+		a[i] = 0xee // all but the first header may be anything
+	}
+	headers := func(at ...int) (got []uint64) {
+		for _, at := range at {
+			got = append(got, binary.NativeEndian.Uint64(a[pageBytes+at:]))
+		}
+		return got
+	}
+	large := make([]byte, 240)
+	for _, err := range []error{s.TrySend(3, large), s.TrySend(3, large), s.TrySend(3, large), s.TrySend(9, []byte("abc"))} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	receiverPageOf(b).head.Store(768)
-	if err := s.TrySend(4, make([]byte, 248)); err != nil {
+	const frame = 1 << 31
+	want := []uint64{3<<32 | frame | 240, 9<<32 | frame | 3, 0}
+	if diff := cmp.Diff(want, headers(0, 744, 760)); diff != "" || string(a[pageBytes+752:][:3]) != "abc" {
+		t.Errorf("headers:\n%s", diff)
+	}
+	receiverPageOf(b).head.Store(744)
+	if err := errors.Join(s.TrySend(5, large[:32]), s.TrySend(4, large)); err != nil {
 		t.Fatal(err)
 	}
-	var got []uint64
-	for _, at := range []int{tailOffset, pageBytes + 768, pageBytes + 784, pageBytes} {
-		got = append(got, binary.NativeEndian.Uint64(a[at:]))
+	want = []uint64{5<<32 | frame | 32, 0xffffffff<<32 | frame | (1024 - 800 - 8), 4<<32 | frame | 240, 0}
+	if diff := cmp.Diff(want, headers(760, 800, 0, 248)); diff != "" {
+		t.Errorf("headers, with a skip and behind it:\n%s", diff)
 	}
-	want := []uint64{1024 + 256, 9<<32 | 3, 0xffffffff<<32 | (1024 - 784 - 8), 4<<32 | 248}
-	if diff := cmp.Diff(want, got); diff != "" || string(a[pageBytes+776:][:3]) != "abc" {
-		t.Errorf("tail, header, skip and wrapped header:\n%s", diff)
+}
+
+// TestFormatClears: memory that was used before holds no frame.
+func TestFormatClears(t *testing.T) {
+	geo := testGeometry(t, 1<<10)
+	a, b := geo.HeapSegments()
+	for _, segment := range [][]byte{a, b} {
+		for i := range segment {
+			segment[i] = 0xff
+		}
 	}
+	geo.FormatSender(a)
+	geo.FormatReceiver(b)
+	s, errS := NewSender(geo, a, b, &limitedWaker{}, Options{})
+	r, errR := NewReceiver(geo, b, a, &limitedWaker{}, Options{})
+	if err := errors.Join(errS, errR); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok := r.Next(); ok || r.Err() != nil {
+		t.Fatalf("a new lane holds a frame: %v", r.Err())
+	}
+	mustSend(t, s, 8)
+	receiveAll(t, r)
 }
 
 func TestLayout(t *testing.T) {
@@ -59,8 +93,8 @@ func TestLayout(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct{ capacity, sender, maxFrame int }{
-		{capacity: 1 << 10, sender: 4096 + 1<<10, maxFrame: 248},
-		{capacity: 1 << 18, sender: 4096 + 1<<18, maxFrame: 1<<16 - 8},
+		{capacity: 1 << 10, sender: 4096 + 1<<10, maxFrame: 240},
+		{capacity: 1 << 18, sender: 4096 + 1<<18, maxFrame: 1<<16 - 16},
 		{capacity: 1 << 20, sender: 4096 + 1<<20, maxFrame: 1 << 16},
 	} {
 		geo := testGeometry(t, tc.capacity)

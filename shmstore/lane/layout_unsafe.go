@@ -8,7 +8,6 @@ import (
 // The sizes and offsets of these types are a contract between processes.
 var (
 	_ [pageBytes]byte      = [unsafe.Sizeof(senderPage{})]byte{}
-	_ [tailOffset]byte     = [unsafe.Offsetof(senderPage{}.tail)]byte{}
 	_ [asleepOffset]byte   = [unsafe.Offsetof(senderPage{}.asleep)]byte{}
 	_ [wantRoomOffset]byte = [unsafe.Offsetof(senderPage{}.wantRoom)]byte{}
 
@@ -36,11 +35,10 @@ func receiverPageOf(segment []byte) *receiverPage {
 	return (*receiverPage)(unsafe.Pointer(&segment[:pageBytes][0]))
 }
 
-// loadHeader reads a header once: the peer may be writing to it, and a load
-// that is not atomic may be repeated by the compiler. The offset is a multiple
-// of 8, and indexing keeps the access inside the frames.
-func loadHeader(frames []byte, offset uint64) uint64 {
-	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&frames[offset:][:headerBytes][0])))
+// headerAt is the header at an offset, which is a multiple of 8. Indexing keeps
+// it inside the frames.
+func headerAt(frames []byte, offset uint64) *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Pointer(&frames[offset:][:headerBytes][0]))
 }
 
 // HeapSegments returns both segments of a lane within one process, formatted.

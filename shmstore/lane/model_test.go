@@ -35,7 +35,7 @@ func (m *model) place(n int) (end uint64, fits bool) {
 		begin += m.capacity - begin%m.capacity
 	}
 	end = begin + span
-	return end, end-m.head <= m.capacity
+	return end, end+headerBytes-m.head <= m.capacity
 }
 
 // TestModel drives a lane and the model side by side, with steps of both sides
@@ -136,24 +136,71 @@ func TestSendAndAppendAgree(t *testing.T) {
 	}
 }
 
-// TestFillsExactly: a lane takes frames up to its last byte, again and again.
+// TestFillsExactly: a lane takes frames up to the last header, which it needs
+// itself, again and again and at each position.
 func TestFillsExactly(t *testing.T) {
-	s, r := heapLane(t, 1<<12, Options{})
-	full := make([]byte, s.maxFrame)
-	for range 3 {
-		for range framesPerLane {
-			if err := s.TrySend(1, full); err != nil {
-				t.Fatal(err)
-			}
+	const capacity = 1 << 10
+	s, r := heapLane(t, capacity, Options{})
+	for range capacity {
+		sent := 0
+		for s.TrySend(1) == nil {
+			sent++
 		}
-		if err := s.TrySend(1); !errors.Is(err, ErrFull) {
-			t.Fatalf("one more: %v", err)
+		if want := capacity/headerBytes - 1; sent != want {
+			t.Fatalf("took %d frames, want %d", sent, want)
 		}
 		receiveOne(r)
-		if err := s.TrySend(1, full); err != nil {
+		if err := s.TrySend(1); err != nil {
 			t.Fatalf("in the place of the first: %v", err)
 		}
-		receiveAll(t, r)
+		for range sent {
+			if _, _, ok := r.Next(); !ok {
+				t.Fatalf("a frame is missing: %v", r.Err())
+			}
+		}
+		if _, _, ok := r.Next(); ok {
+			t.Fatal("a frame of an earlier round came again")
+		}
+		r.Advance()
+	}
+}
+
+// TestLargestFramesFit: as many as are promised.
+func TestLargestFramesFit(t *testing.T) {
+	s, _ := heapLane(t, 1<<12, Options{})
+	for range framesPerLane {
+		if err := s.TrySend(1, make([]byte, s.maxFrame)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestOldBytesAreNoFrame: what is left of earlier frames, whatever it says, is
+// not taken for one, wherever the last frame ends. What is only committed is not
+// found either.
+func TestOldBytesAreNoFrame(t *testing.T) {
+	s, r := heapLane(t, 1<<10, Options{})
+	old := bytes.Repeat([]byte{0xff}, s.maxFrame)
+	for n := range 4 * len(old) {
+		frames := []int{n % len(old), n / 4, len(old)}
+		for i, n := range frames {
+			if err := s.Append(Kind(i), old[:n]); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, ok := r.Next(); ok {
+				t.Fatalf("a frame was found before it was published, of %v", frames)
+			}
+		}
+		s.Publish()
+		for i, n := range frames {
+			if frame, kind, ok := r.Next(); !ok || len(frame) != n || kind != Kind(i) {
+				t.Fatalf("a frame of %d bytes and kind %d, %v, of %v: %v", len(frame), kind, ok, frames, r.Err())
+			}
+		}
+		if _, _, ok := r.Next(); ok || r.Err() != nil {
+			t.Fatalf("an old frame was found behind %v: %v", frames, r.Err())
+		}
+		r.Advance()
 	}
 }
 
@@ -187,7 +234,7 @@ func checkFrame(frame []byte, kind Kind, number uint64) error {
 }
 
 // TestConcurrent sends from one goroutine to another, with every pair of ways
-// to wait. Under the race detector it shows that the tail orders the frames.
+// to wait. Under the race detector it shows that headers order the frames.
 func TestConcurrent(t *testing.T) {
 	const frames = 5_000
 	for _, waiting := range []Waiting{Ladder, Parked, Spinning, Sharing} {

@@ -3,6 +3,7 @@ package lane
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 )
@@ -16,13 +17,12 @@ type Receiver struct {
 	peer     *senderPage
 	frames   []byte // the peer's
 	capacity uint64
-	maxFrame uint64
-	err      error // what the peer did, for good
+	maxSpan  uint64 // of a frame
+	err      error  // what the peer did, for good
 
-	// Positions, private: head <= next <= tail <= head + capacity, always.
+	// Positions, private: head <= next < head + capacity, always.
 	head uint64 // as stored
 	next uint64 // the end of the frames returned
-	tail uint64 // the last one that was found to be good
 }
 
 // NewReceiver begins to receive. Own is this process's segment, formatted;
@@ -41,15 +41,14 @@ func NewReceiver(geo Geometry, own, theirs []byte, waker Waker, opts Options) (*
 		peer:     senderPageOf(theirs),
 		frames:   theirs[pageBytes:],
 		capacity: geo.capacity,
-		maxFrame: uint64(geo.MaxFrameBytes()),
+		maxSpan:  spanOf(uint64(geo.MaxFrameBytes())),
 	}
 	r.bell.asleep = &r.peer.asleep
 	r.sleeper = sleeper{
-		asleep:   &r.page.asleep,
-		position: &r.peer.tail,
-		ready:    r.hasFrame,
-		waker:    waker,
-		ladder:   newLadder(opts.Waiting),
+		asleep: &r.page.asleep,
+		ready:  r.hasFrame,
+		waker:  waker,
+		ladder: newLadder(opts.Waiting),
 	}
 	return r, nil
 }
@@ -59,61 +58,61 @@ func NewReceiver(geo Geometry, own, theirs []byte, waker Waker, opts Options) (*
 // read-only, and is valid until Advance. Frames published before the sender was
 // gone are still returned.
 func (r *Receiver) Next() (frame []byte, kind Kind, ok bool) {
-	if r.err != nil || (r.next == r.tail && !r.readTail()) {
+	if r.err != nil {
 		return nil, 0, false
 	}
-	offset := r.offset()
-	kind, length := splitHeader(loadHeader(r.frames, offset))
+	header := r.header().Load() // once: the peer may be writing to it
+	if header&present == 0 {
+		return nil, 0, false
+	}
+	kind, length := splitHeader(header)
 	if kind == skipKind {
-		if !r.skip(length) {
+		if header, ok = r.skip(length); !ok {
 			return nil, 0, false
 		}
-		offset = r.offset()
-		kind, length = splitHeader(loadHeader(r.frames, offset))
+		kind, length = splitHeader(header)
 	}
+	span := spanOf(length)
 	// A second skip would have to cover the whole lane, and is no frame.
-	if kind == skipKind || length > r.maxFrame || spanOf(length) > r.most() {
-		r.poison("frame", length, 0, min(r.most()-headerBytes, r.maxFrame))
-		return nil, 0, false
+	if kind == skipKind || span > r.most() {
+		return nil, 0, r.poison("frame", span, headerBytes, r.most())
 	}
-	r.next += spanOf(length)
-	begin := offset + headerBytes
+	begin := r.offset() + headerBytes
 	end := begin + length
+	r.next += span
 	return r.frames[begin:end:end], kind, true
 }
 
 func (r *Receiver) offset() uint64 { return r.next & (r.capacity - 1) }
 
-// most is how many bytes a frame at next can take: as many as are published,
-// and not beyond the end of the frames. It is at least a header.
-func (r *Receiver) most() uint64 { return min(r.capacity-r.offset(), r.tail-r.next) }
+// header is that of the next frame.
+func (r *Receiver) header() *atomic.Uint64 { return headerAt(r.frames, r.offset()) }
 
-// readTail reads how far the sender has come, and reports whether there is
-// something to read.
-func (r *Receiver) readTail() bool {
-	tail := r.peer.tail.Load()
-	// Unsigned: a tail before the last one is very far ahead of it.
-	if tail-r.tail > r.head+r.capacity-r.tail || tail%frameAlign != 0 {
-		return r.poison("tail", tail, r.tail, r.head+r.capacity)
-	}
-	r.tail = tail
-	return tail != r.next
-}
+// room is how many bytes there can be in frames that were not returned yet. The
+// header behind them is in the lane too.
+func (r *Receiver) room() uint64 { return r.head + r.capacity - headerBytes - r.next }
+
+// most is how many bytes the next frame can take: not beyond the end of the
+// frames either.
+func (r *Receiver) most() uint64 { return min(r.room(), r.capacity-r.offset(), r.maxSpan) }
 
 // hasFrame is what a wait is for.
 func (r *Receiver) hasFrame() (bool, error) {
-	ok := r.err == nil && (r.next != r.tail || r.readTail())
-	return ok, r.err
+	return r.err == nil && r.header().Load()&present != 0, r.err
 }
 
-// skip passes over the rest of the frames, behind which there is a frame.
-func (r *Receiver) skip(length uint64) bool {
+// skip passes over the rest of the frames, and returns the header behind it, of
+// the frame that was published together with the skip.
+func (r *Receiver) skip(length uint64) (header uint64, ok bool) {
 	rest := r.capacity - r.offset()
-	if headerBytes+length != rest || rest >= r.tail-r.next {
-		return r.poison("skip", length, rest-headerBytes, rest-headerBytes)
+	if headerBytes+length != rest || rest >= r.room() {
+		return 0, r.poison("skip", headerBytes+length, rest, rest)
 	}
 	r.next += rest
-	return true
+	if header = r.header().Load(); header&present == 0 {
+		return 0, r.poison("frame", 0, headerBytes, r.most())
+	}
+	return header, true
 }
 
 // poison ends the lane for good. It is false, for its caller to return.
@@ -147,6 +146,7 @@ func (r *Receiver) Wait(ctx context.Context) error {
 	if r.next != r.head && r.err == nil {
 		panic("lane: wait with frames that were not let go of")
 	}
+	r.sleeper.watched = r.header()
 	if err := r.sleeper.wait(ctx); err != nil {
 		return fmt.Errorf("wait for a frame in the lane: %w", err)
 	}

@@ -22,7 +22,8 @@ type Sender struct {
 
 	// Positions, private: what this side wrote is never read back from
 	// memory, and head is the last one that was found to be good.
-	published uint64 // the tail as stored
+	published uint64 // the end of the published frames
+	first     uint64 // the header to be stored there
 	next      uint64 // the end of the committed frames
 	head      uint64
 	want      uint64 // the head that a wait is for
@@ -52,11 +53,11 @@ func NewSender(geo Geometry, own, theirs []byte, waker Waker, opts Options) (*Se
 	}
 	s.bell.asleep = &s.peer.asleep
 	s.sleeper = sleeper{
-		asleep:   &s.page.asleep,
-		position: &s.peer.head,
-		ready:    s.isWanted,
-		waker:    waker,
-		ladder:   newLadder(opts.Waiting),
+		asleep:  &s.page.asleep,
+		watched: &s.peer.head,
+		ready:   s.isWanted,
+		waker:   waker,
+		ladder:  newLadder(opts.Waiting),
 	}
 	return s, nil
 }
@@ -74,7 +75,7 @@ func (s *Sender) Reserve(n int) ([]byte, error) {
 		return nil, err
 	}
 	at := s.place(n)
-	end := at + spanOf(uint64(n))
+	end := s.endOf(at, n)
 	if end-s.head > s.capacity {
 		if err := s.readHead(); err != nil {
 			return nil, err
@@ -110,6 +111,9 @@ func (s *Sender) place(n int) uint64 {
 	return s.next
 }
 
+// endOf is the end of a frame with the header behind it.
+func (s *Sender) endOf(at uint64, n int) uint64 { return at + spanOf(uint64(n)) + headerBytes }
+
 // readHead reads how far the receiver has come.
 func (s *Sender) readHead() error {
 	head := s.peer.head.Load()
@@ -133,14 +137,20 @@ func (s *Sender) Commit(kind Kind, n int) {
 	}
 	s.reserved = false
 	if s.at != s.next {
-		s.putHeader(s.next, skipKind, s.at-s.next-headerBytes)
+		s.putHeader(s.next, headerOf(skipKind, s.at-s.next-headerBytes))
 	}
-	s.putHeader(s.at, kind, uint64(n))
+	s.putHeader(s.at, headerOf(kind, uint64(n)))
 	s.next = s.at + spanOf(uint64(n))
 }
 
-func (s *Sender) putHeader(position uint64, kind Kind, length uint64) {
-	binary.NativeEndian.PutUint64(s.frames[s.offset(position):], headerOf(kind, length))
+// putHeader writes a header that the receiver does not look at yet. It looks
+// at the one behind the published frames, which is therefore kept back.
+func (s *Sender) putHeader(position, header uint64) {
+	if position == s.published {
+		s.first = header
+		return
+	}
+	binary.NativeEndian.PutUint64(s.frames[s.offset(position):], header)
 }
 
 // Publish lets the receiver see all committed frames, and wakes it if it is
@@ -149,8 +159,9 @@ func (s *Sender) Publish() {
 	if s.next == s.published {
 		return
 	}
+	s.putHeader(s.next, 0)
 	faultpoint.Hit("lane-before-publish")
-	sleep, wanted := s.bell.move(&s.page.tail, s.next)
+	sleep, wanted := s.bell.move(headerAt(s.frames, s.offset(s.published)), s.first)
 	s.published = s.next
 	faultpoint.Hit("lane-published")
 	if wanted {
@@ -220,11 +231,11 @@ func (s *Sender) Wait(ctx context.Context, n int) error {
 	if err := s.readHead(); err != nil {
 		return err
 	}
-	end := s.place(n) + spanOf(uint64(n))
+	end := s.endOf(s.place(n), n)
 	if end-s.head <= s.capacity {
 		return nil
 	}
-	// The receiver can come as far as the tail, and so to either position: a
+	// The receiver can come as far as next, and so to either position: a
 	// frame and its skip take less than the lane, and the lane is more than a
 	// quarter full if they find no room.
 	s.want = max(end-s.capacity, s.head+s.capacity/framesPerLane)

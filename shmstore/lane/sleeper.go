@@ -12,12 +12,12 @@ type sleeper struct {
 	// asleep is odd while this side is parked or about to be. It is written
 	// by this side's goroutine alone, and goes up by one each time.
 	asleep *atomic.Uint32
-	// position is the peer's, and must move for the wait to be over; ready
-	// reads it anew and says whether it has moved far enough.
-	position *atomic.Uint64
-	ready    func() (bool, error)
-	waker    Waker
-	ladder   ladder
+	// watched is the peer's, a head or a header, and must change for the wait
+	// to be over; ready reads it anew and says whether that is enough.
+	watched *atomic.Uint64
+	ready   func() (bool, error)
+	waker   Waker
+	ladder  ladder
 	// ended is nil while the lane is in use.
 	ended atomic.Pointer[ending]
 }
@@ -48,8 +48,8 @@ func (s *sleeper) wait(ctx context.Context) error {
 }
 
 // look reports whether the wait is over, and how. It looks at the end of the
-// lane before it looks at the peer's position: what the peer published before
-// it was gone is then seen, even if both happen at this moment.
+// lane before it looks at what the peer wrote: what it published before it was
+// gone is then seen, even if both happen at this moment.
 func (s *sleeper) look() (done bool, err error) {
 	end := s.ended.Load()
 	if end != nil && end.final {
@@ -112,12 +112,12 @@ type bell struct {
 	answered uint32
 }
 
-// move stores this side's position, looks at the peer's counter, and reports
+// move stores what the peer watches, looks at the peer's counter, and reports
 // whether the peer is in a sleep that was not yet answered. The store is a
-// fence: either the peer sees the position when it looks a last time, or its
-// counter is seen here.
-func (b *bell) move(position *atomic.Uint64, to uint64) (sleep uint32, wanted bool) {
-	position.Store(to)
+// fence: either the peer sees it when it looks a last time, or its counter is
+// seen here.
+func (b *bell) move(watched *atomic.Uint64, to uint64) (sleep uint32, wanted bool) {
+	watched.Store(to)
 	sleep = b.asleep.Load()
 	return sleep, sleep%2 == 1 && sleep != b.answered
 }

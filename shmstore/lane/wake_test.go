@@ -125,6 +125,30 @@ func TestOneWakeASleep(t *testing.T) {
 	}
 }
 
+// TestWatchesTheNextHeader: what a side that spins looks at is what the next
+// frame changes.
+func TestWatchesTheNextHeader(t *testing.T) {
+	s, r := heapLane(t, 1<<10, Options{Waiting: Spinning})
+	look := r.sleeper.ready
+	r.sleeper.ready = func() (bool, error) {
+		ready, err := look()
+		if !ready {
+			before := r.sleeper.watched.Load()
+			mustSend(t, s, 100)
+			if r.sleeper.watched.Load() == before {
+				t.Error("a frame was sent, and what is watched did not change")
+			}
+		}
+		return ready, err
+	}
+	for range 20 {
+		if err := r.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		receiveAll(t, r)
+	}
+}
+
 // parkFunc is a waker that does something instead of sleeping.
 type parkFunc func() error
 
@@ -169,7 +193,7 @@ func TestWakeForRoom(t *testing.T) {
 		r.Next()
 		r.Advance()
 	}
-	if want := sent / framesPerLane; received != want {
+	if want := 1 << 12 / framesPerLane / (headerBytes + 8); received != want {
 		t.Errorf("woken after %d frames of %d, want %d", received, sent, want)
 	}
 }
@@ -229,7 +253,7 @@ func (w wakesPair) Wake()       { w.add(&w.wakes) }
 // the knock was not woken, although it had been asleep.
 func TestNoWakeUpIsLost(t *testing.T) {
 	const rounds = 100_000 / raceSlowdown
-	run := func(t *testing.T, w *pairWaker, move func() error, wait func() error) {
+	run := func(t *testing.T, w *pairWaker, prepare func(), move, wait func() error) {
 		var begun, moved atomic.Int64
 		failed := make(chan error, 1)
 		go func() {
@@ -247,6 +271,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 		}()
 		for round := range int64(rounds) {
 			w.forget()
+			prepare()
 			begun.Store(round + 1)
 			stall(w)
 			if err := wait(); err != nil {
@@ -264,7 +289,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	t.Run("receiver", func(t *testing.T) {
 		w := newPairWaker()
 		s, r := heapLaneWith(t, 1<<10, Options{Waiting: Parked}, wakesPair{w}, w)
-		run(t, w, func() error { return s.TrySend(1) }, func() error {
+		run(t, w, func() {}, func() error { return s.TrySend(1) }, func() error {
 			err := r.Wait(context.Background())
 			receiveAll(t, r)
 			return err
@@ -274,11 +299,17 @@ func TestNoWakeUpIsLost(t *testing.T) {
 		w := newPairWaker()
 		s, r := heapLaneWith(t, 1<<10, Options{Waiting: Parked}, w, wakesPair{w})
 		full := make([]byte, s.maxFrame)
-		for s.TrySend(1, full) == nil {
+		fill := func() {
+			for s.TrySend(1, full) == nil {
+			}
 		}
-		run(t, w, func() error { receiveOne(r); return r.Err() }, func() error {
-			return s.Send(context.Background(), 1, full)
-		})
+		empty := func() error {
+			for _, _, ok := r.Next(); ok; _, _, ok = r.Next() {
+			}
+			r.Advance()
+			return r.Err()
+		}
+		run(t, w, fill, empty, func() error { return s.Wait(context.Background(), len(full)) })
 	})
 }
 
