@@ -212,3 +212,17 @@ func TestIntroducedOnce(t *testing.T) {
 		t.Errorf("the two were told of lanes %x", lanes)
 	}
 }
+
+// TestLanesOfAnotherLayout: a client whose lanes have another layout is
+// introduced to nobody.
+func TestLanesOfAnotherLayout(t *testing.T) {
+	for version, want := range map[uint16]bool{wire.VersionLayout - 1: false, wire.VersionLayout: true} {
+		s := &session{version: version}
+		if err := s.handle(&wire.Lanes{}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if s.canLane() != want {
+			t.Errorf("version %d: introduced %v", version, !want)
+		}
+	}
+}

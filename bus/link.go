@@ -112,7 +112,7 @@ func (l *link) introduce(bus, name string) error {
 	if l.sender, err = peer.NewSender(l.conn, peer.SenderOptions{Version: l.welcome.Version}); err != nil {
 		return err
 	}
-	if l.welcome.Version >= wire.KindLanes.Since() {
+	if l.welcome.Version >= wire.VersionLayout {
 		l.queue(&wire.Lanes{})
 	}
 	return nil

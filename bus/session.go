@@ -250,7 +250,7 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		s.leave()
 	case *wire.Lanes:
 		s.mu.Lock()
-		s.lanes = true
+		s.lanes = s.version >= wire.VersionLayout
 		s.mu.Unlock()
 	case *wire.Expecting:
 		return s.expecting(m)

@@ -50,6 +50,11 @@ const (
 	versionExchange = 4
 )
 
+// VersionLayout is the version from which lanes between clients are of the
+// present layout, shmstore/lane's second. Clients of version 3 have another, and
+// are not introduced.
+const VersionLayout = 4
+
 // Magic is the first field of a [Hello]: the bytes 01 'O' 'M' 'N' 'I' 'B' 'U' 'S'.
 const Magic uint64 = 0x53554249_4e4d4f01
 
