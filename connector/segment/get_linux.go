@@ -186,11 +186,11 @@ func (t *Transport) consume(name string, f file, l *lock) error {
 		return connector.ErrNotFound // somebody was faster
 	}
 	if l != nil {
-		slot, err := t.journal.add(record{purpose: getting, name: name, segment: f.identity, lock: l.id})
+		row, err := t.journal.add(record{purpose: getting, name: name, segment: f.identity, lock: l.id})
 		if err != nil {
 			return err
 		}
-		defer t.journal.clear(slot)
+		defer t.journal.clear(row)
 		faultpoint.Hit("segment-get-recorded")
 	}
 	err := t.dir.unlink(name)

@@ -13,9 +13,10 @@ type entry struct {
 	edge connector.Edge
 	key  string
 	size int64
-	slot int // of the journal
+	row  int // of the journal
 	at   time.Time
-	gone bool // from the table; guarded by the transport's mu
+	gone bool      // from the table; guarded by the transport's mu
+	left time.Time // when its lock was first seen without it; for reap
 }
 
 // hold takes an entry into the table, in place of one of the same name.
@@ -33,7 +34,7 @@ func (t *Transport) hold(e *entry) {
 	}
 	t.mu.Unlock()
 	if old != nil {
-		t.journal.clear(old.slot)
+		t.journal.clear(old.row)
 	}
 	t.reap()
 }
@@ -48,7 +49,7 @@ func (t *Transport) forget(e *entry) {
 	}
 	t.mu.Unlock()
 	if was {
-		t.journal.clear(e.slot)
+		t.journal.clear(e.row)
 	}
 }
 
@@ -73,28 +74,50 @@ func (t *Transport) all(is func(*entry) bool) []*entry {
 	return out
 }
 
+// leftGrace is how long a consumer has for removing the lock after the segment. Until
+// then, one that is alive would be surprised to find it gone.
+const leftGrace = time.Second
+
 // reapLooks is more than one for each put, so that the table does not grow with what
 // is gone.
 const reapLooks = 2
 
 // reap looks whether the oldest entries are still there.
 func (t *Transport) reap() {
+	t.reaping.Lock()
+	defer t.reaping.Unlock()
 	for range reapLooks {
-		t.mu.Lock()
-		for len(t.oldest) > 0 && t.oldest[0].gone {
-			t.oldest = t.oldest[1:]
-		}
-		if len(t.oldest) == 0 {
-			t.mu.Unlock()
+		e := t.nextOldest()
+		if e == nil {
 			return
 		}
-		e := t.oldest[0]
-		t.oldest = append(t.oldest[1:], e)
-		t.mu.Unlock()
-		if !t.there(e) && !t.lockLeft(e) {
-			t.forget(e)
+		switch now := time.Now(); {
+		case t.there(e):
+			continue
+		case !t.lockLeft(e):
+		case e.left.IsZero():
+			e.left = now
+			continue
+		case now.Sub(e.left) < leftGrace || t.dir.settle(e.record) != nil:
+			continue
 		}
+		t.forget(e)
 	}
+}
+
+// nextOldest returns the entry that was looked at longest ago.
+func (t *Transport) nextOldest() *entry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.oldest) > 0 && t.oldest[0].gone {
+		t.oldest = t.oldest[1:]
+	}
+	if len(t.oldest) == 0 {
+		return nil
+	}
+	e := t.oldest[0]
+	t.oldest = append(t.oldest[1:], e)
+	return e
 }
 
 // there says whether the segment of an entry is.
@@ -104,7 +127,7 @@ func (t *Transport) there(e *entry) bool {
 }
 
 // lockLeft says whether the lock is where the segment is gone: its consumer is about
-// to remove it, or has died before it could.
+// to remove it, has died before it could, or never does.
 func (t *Transport) lockLeft(e *entry) bool {
 	now, err := t.dir.lookup(lockName(e.name))
 	if err != nil || now.identity != e.lock {

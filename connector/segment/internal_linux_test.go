@@ -1,12 +1,14 @@
 package segment
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 )
@@ -15,7 +17,7 @@ func TestRecord(t *testing.T) {
 	for _, name := range []string{"key", "a b", `"quoted"`, "umlaut ü", "\xff\xfe", strings.Repeat("\xff", connector.MaxKeyBytes)} {
 		want := record{purpose: getting, name: name, segment: identity{1<<64 - 1, 1<<63 - 1}, lock: identity{3, -4}}
 		text := want.encode()
-		if len(text) > slotBytes {
+		if len(text) > rowBytes {
 			t.Errorf("a record of %d bytes", len(text))
 		}
 		got, ok := parseRecord(text)
@@ -30,15 +32,7 @@ func TestRecord(t *testing.T) {
 
 // TestBounded: neither table nor journal grow with values that somebody else got.
 func TestBounded(t *testing.T) {
-	dir, err := os.MkdirTemp("/dev/shm", "omnibus-test-") //nolint:usetesting // memory, as it is for others
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.Remove(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := shm(t)
 	open := func() *Transport {
 		end, err := New(Options{Dir: dir})
 		if err != nil {
@@ -64,7 +58,50 @@ func TestBounded(t *testing.T) {
 		}
 	}
 	const most = 4
-	if len(writer.held) > most || len(writer.oldest) > most || writer.journal.slots > most || reader.journal.slots > most {
-		t.Errorf("%d held, %d to look at, %d and %d slots", len(writer.held), len(writer.oldest), writer.journal.slots, reader.journal.slots)
+	if len(writer.held) > most || len(writer.oldest) > most || writer.journal.rows > most || reader.journal.rows > most {
+		t.Errorf("%d held, %d to look at, %d and %d rows", len(writer.held), len(writer.oldest), writer.journal.rows, reader.journal.rows)
+	}
+}
+
+func shm(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "omnibus-test-") //nolint:usetesting // memory, as it is for others
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil { // refused while anything is in it
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// TestOrphanedLock: whoever comes to a lock file that its consumer removes has locked
+// nothing.
+func TestOrphanedLock(t *testing.T) {
+	d, err := openDirectory(shm(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	consumer, err := d.lockFor("key")
+	if err == nil {
+		err = consumer.link()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, f, err := d.open(consumer.name, unix.O_RDWR)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := &lock{dir: d, name: consumer.name, fd: fd, id: f.identity}
+	defer late.unlock()
+	for _, step := range []func(){func() {}, consumer.remove, consumer.unlock} {
+		step()
+		if err := late.take(); !errors.Is(err, connector.ErrBusy) {
+			t.Errorf("%v, want ErrBusy", err)
+		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// slotBytes hold one record: four numbers and a quoted name.
-const slotBytes = 1024
+// rowBytes hold one record: four numbers and a quoted name.
+const rowBytes = 1024
 
 // A purpose says what a record is for.
 type purpose rune
@@ -38,9 +38,9 @@ func (r record) encode() []byte {
 		r.segment.inode, r.segment.born, r.lock.inode, r.lock.born, r.name)
 }
 
-// parseRecord reads a slot. One that is empty, or was never finished, has none.
-func parseRecord(slot []byte) (record, bool) {
-	line, _, whole := strings.Cut(string(slot), "\n")
+// parseRecord reads a row. One that is empty, or was never finished, has none.
+func parseRecord(row []byte) (record, bool) {
+	line, _, whole := strings.Cut(string(row), "\n")
 	const words = 6
 	w := strings.SplitN(line, " ", words)
 	if !whole || len(w) != words {
@@ -62,47 +62,47 @@ func parseRecord(slot []byte) (record, bool) {
 	return r, !bad && errors.Join(connector.CheckKey(r.name), checkName(r.name)) == nil
 }
 
-// journal is a file of slots, each empty or with a record. It is locked while its
+// journal is a file of rows, each empty or with a record. It is locked while its
 // process lives.
 type journal struct {
 	dir  directory
 	name string
 	fd   int
 
-	mu    sync.Mutex
-	free  []int
-	slots int
+	mu   sync.Mutex
+	free []int
+	rows int
 }
 
-// add writes a record to a slot of its own.
-func (j *journal) add(r record) (slot int, err error) {
+// add writes a record to a row of its own.
+func (j *journal) add(r record) (row int, err error) {
 	j.mu.Lock()
 	if n := len(j.free); n > 0 {
-		slot = j.free[n-1]
+		row = j.free[n-1]
 		j.free = j.free[:n-1]
 	} else {
-		slot = j.slots
-		j.slots++
+		row = j.rows
+		j.rows++
 	}
 	j.mu.Unlock()
-	if err := j.write(slot, r.encode()); err != nil {
-		j.clear(slot)
+	if err := j.write(row, r.encode()); err != nil {
+		j.clear(row)
 		return 0, err
 	}
-	return slot, nil
+	return row, nil
 }
 
-// clear empties a slot, for the next record.
-func (j *journal) clear(slot int) {
-	// A slot that cannot be emptied names something that is gone: nothing comes of it.
-	_ = j.write(slot, []byte("\n"))
+// clear empties a row, for the next record.
+func (j *journal) clear(row int) {
+	// A row that cannot be emptied names something that is gone: nothing comes of it.
+	_ = j.write(row, []byte("\n"))
 	j.mu.Lock()
-	j.free = append(j.free, slot)
+	j.free = append(j.free, row)
 	j.mu.Unlock()
 }
 
-func (j *journal) write(slot int, text []byte) error {
-	if _, err := unix.Pwrite(j.fd, text, int64(slot)*slotBytes); err != nil {
+func (j *journal) write(row int, text []byte) error {
+	if _, err := unix.Pwrite(j.fd, text, int64(row)*rowBytes); err != nil {
 		return fmt.Errorf("write the journal: %w", full(err))
 	}
 	return nil

@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/segment"
@@ -155,6 +157,51 @@ func TestSweep(t *testing.T) {
 		}
 		wantValue(t, end, "late", nil, old)
 	})
+}
+
+// TestLockLeft: the lock of a consumer that never removes it goes with a later put,
+// after time enough for one that does.
+func TestLockLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := shm(t)
+		end := open(t, segment.Options{Dir: dir})
+		put(t, end, "got", old)
+		if err := os.Remove(filepath.Join(dir, "got")); err != nil {
+			t.Fatal(err)
+		}
+		for want, wait := range []time.Duration{2 * time.Second, 0} {
+			put(t, end, fmt.Sprint("first", want), old)
+			put(t, end, fmt.Sprint("second", want), old)
+			if left := len(values(t, dir)); left != 4*(want+1)+1-want {
+				t.Errorf("round %d: %d names in %q", want, left, values(t, dir))
+			}
+			<-time.After(wait)
+		}
+	})
+}
+
+// TestLocked: a lock that somebody keeps holds up puts, gets and cleanups until the
+// timeout, and one that is given up is no obstacle.
+func TestLocked(t *testing.T) {
+	dir := shm(t)
+	end := open(t, segment.Options{Dir: dir, Timeout: time.Millisecond})
+	meta := put(t, end, "key", old)
+	lock, err := os.OpenFile(filepath.Join(dir, "shm_key_lockfile.lock"), os.O_RDWR, 0)
+	if err == nil {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = tryPut(t.Context(), end, "key", old)
+	wantErr(t, "put", err, connector.ErrBusy)
+	wantErr(t, "get", tryGet(t.Context(), end, meta), connector.ErrBusy)
+	wantErr(t, "get by key", tryGet(t.Context(), end, nil), connector.ErrBusy)
+	wantErr(t, "cleanup", end.Cleanup(t.Context(), "key"), connector.ErrBusy)
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantValue(t, end, "key", meta, old)
 }
 
 // TestCloseBusy: what cannot be removed at the end, because a living process has it

@@ -104,13 +104,13 @@ func (t *Transport) publish(e *entry, fd int) (err error) {
 	}
 	defer l.unlock()
 	e.lock = l.id
-	if e.slot, err = t.journal.add(e.record); err != nil {
+	if e.row, err = t.journal.add(e.record); err != nil {
 		return err
 	}
 	faultpoint.Hit("segment-put-recorded")
 	made := !l.linked
 	if err := l.link(); err != nil {
-		t.journal.clear(e.slot)
+		t.journal.clear(e.row)
 		return err
 	}
 	faultpoint.Hit("segment-put-locked")
@@ -118,7 +118,7 @@ func (t *Transport) publish(e *entry, fd int) (err error) {
 		if made {
 			l.remove()
 		}
-		t.journal.clear(e.slot)
+		t.journal.clear(e.row)
 		return err
 	}
 	faultpoint.Hit("segment-put-linked")
@@ -152,12 +152,12 @@ func (t *Transport) place(fd int, name string) error {
 // publishAnonymous gives a segment a name without a meaning.
 func (t *Transport) publishAnonymous(e *entry, fd int) (err error) {
 	e.name = anonymous()
-	if e.slot, err = t.journal.add(e.record); err != nil {
+	if e.row, err = t.journal.add(e.record); err != nil {
 		return err
 	}
 	faultpoint.Hit("segment-put-recorded")
 	if err := t.dir.link(fd, e.name); err != nil {
-		t.journal.clear(e.slot)
+		t.journal.clear(e.row)
 		if errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("%w: it has the name", connector.ErrBusy)
 		}

@@ -140,9 +140,9 @@ func (j *journal) sweepOne(dir directory, name string, log *slog.Logger) error {
 	return j.dir.unlink(name)
 }
 
-// readRecords reads a journal, some slots at a time.
+// readRecords reads a journal, some rows at a time.
 func readRecords(fd int, size int64) ([]record, error) {
-	const piece = 64 * slotBytes
+	const piece = 64 * rowBytes
 	var records []record
 	b := make([]byte, piece)
 	for from := int64(0); from < size; from += piece {
@@ -150,8 +150,8 @@ func readRecords(fd int, size int64) ([]record, error) {
 		if err != nil {
 			return nil, err
 		}
-		for slot := range slices.Chunk(b[:n], slotBytes) {
-			if r, ok := parseRecord(slot); ok {
+		for row := range slices.Chunk(b[:n], rowBytes) {
+			if r, ok := parseRecord(row); ok {
 				records = append(records, r)
 			}
 		}

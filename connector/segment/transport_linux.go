@@ -37,6 +37,8 @@ type Transport struct {
 	oldest  []*entry          // the same, some of them gone, for looking whether they are
 	sweeper *time.Timer       // runs while something is held and there is a TTL
 	watch   *watch            // nil until somebody waits
+
+	reaping sync.Mutex // one looks at a time
 }
 
 var (
