@@ -96,6 +96,47 @@ func TestStructs(t *testing.T) {
 	}
 }
 
+// TestEmbedded has fields from structs that are embedded, but not from the
+// types that have a form of their own.
+func TestEmbedded(t *testing.T) {
+	type Inner struct {
+		Name   string `msgpack:"name"`
+		Common int
+	}
+	type Named struct{ X int }
+	type outer struct {
+		Inner
+		*Named
+		time.Time
+		codec.Tensor
+		Name    int `msgpack:"name,omitempty"`
+		Skipped int `msgpack:"-"`
+	}
+	want := outer{
+		Inner: Inner{Common: 1}, Named: &Named{X: 2}, Time: time.Unix(3, 0).UTC(),
+		Tensor: codec.Tensor{DType: codec.DTypeInt8, Shape: []int{1}, Data: []byte{4}}, Name: 5,
+	}
+	payload, err := omni.Serializer{}.Append(nil, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dict, err := codec.Decode[python.Dict](omni.Serializer{}, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantDict := python.Dict{
+		{Key: "name", Value: int64(5)}, {Key: "Common", Value: int64(1)}, {Key: "Named", Value: python.Dict{{Key: "X", Value: int64(2)}}},
+		{Key: "Time", Value: want.Time}, {Key: "Tensor", Value: want.Tensor},
+	}
+	if diff := cmp.Diff(wantDict, dict); diff != "" {
+		t.Error(diff)
+	}
+	got, err := codec.Decode[outer](omni.Serializer{}, payload)
+	if err != nil || got.Common != 1 || got.Named.X != 2 || !got.Time.Equal(want.Time) || got.Data[0] != 4 || got.Name != 5 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
 func TestStructAsArray(t *testing.T) {
 	payload, err := omni.Serializer{}.Append(nil, pair{First: "a", Second: 300})
 	if err != nil {

@@ -188,7 +188,7 @@ func (d *Decoder) intoMap(v reflect.Value, t pack.Token) error {
 // their positions. What the struct has no field for is passed over, and
 // fields that are not there are zero.
 func (d *Decoder) fields(v reflect.Value, t pack.Token) error {
-	s := structOf(v.Type())
+	s := structOf(d.format, v.Type())
 	v.SetZero()
 	switch t.Kind {
 	case pack.Map:

@@ -223,7 +223,7 @@ func isKey(kind pack.Kind) bool {
 
 // fields writes a struct as a map of its fields, or as an array.
 func (e *Encoder) fields(v reflect.Value) error {
-	s := structOf(v.Type())
+	s := structOf(e.format, v.Type())
 	n := 0
 	for i := range s.fields {
 		if s.array || !s.fields[i].omitted(v) {

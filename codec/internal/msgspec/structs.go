@@ -32,22 +32,31 @@ func (f *field) omitted(v reflect.Value) bool {
 	}
 }
 
-var structs sync.Map // reflect.Type to *structInfo
+// structs has the *structInfo of every structKey that was asked for.
+var structs sync.Map
+
+// structKey names a struct type in a format: what is special in one may be a
+// plain struct in another.
+type structKey struct {
+	format string
+	typ    reflect.Type
+}
 
 // structOf reads the tags of a struct type, which are those that
 // codec.MsgpackSerializer knows: a name, "-", omitempty, and as_array on a
 // field _msgpack.
-func structOf(t reflect.Type) *structInfo {
-	if s, ok := structs.Load(t); ok {
+func structOf(f Format, t reflect.Type) *structInfo {
+	key := structKey{f.Name(), t}
+	if s, ok := structs.Load(key); ok {
 		return s.(*structInfo)
 	}
 	s := &structInfo{byName: map[string]int{}}
-	s.add(t, nil)
-	known, _ := structs.LoadOrStore(t, s)
+	s.add(f, t, nil)
+	known, _ := structs.LoadOrStore(key, s)
 	return known.(*structInfo)
 }
 
-func (s *structInfo) add(t reflect.Type, prefix []int) {
+func (s *structInfo) add(format Format, t reflect.Type, prefix []int) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("msgpack"), ",")
@@ -58,8 +67,8 @@ func (s *structInfo) add(t reflect.Type, prefix []int) {
 		index := append(append([]int{}, prefix...), i)
 		switch {
 		case name == "-":
-		case f.Anonymous && f.Type.Kind() == reflect.Struct && name == "":
-			s.add(f.Type, index)
+		case f.Anonymous && f.Type.Kind() == reflect.Struct && name == "" && !plain[f.Type] && !special(format, f.Type):
+			s.add(format, f.Type, index)
 		case f.IsExported():
 			if name == "" {
 				name = f.Name
