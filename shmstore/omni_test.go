@@ -1,6 +1,7 @@
 package shmstore
 
 import (
+	"bytes"
 	"runtime"
 	"testing"
 
@@ -40,7 +41,7 @@ func TestPutValueInPlace(t *testing.T) {
 		t.Error("the tensor is no view of the object")
 	}
 	wantBytes(t, s.Local().Pin, h, payload)
-	if string(data) != string(content(size, 1)) {
+	if !bytes.Equal(data, content(size, 1)) {
 		t.Error("the tensor has changed")
 	}
 }

@@ -1,6 +1,7 @@
 package omni_test
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -30,7 +31,7 @@ func ExampleSerializer() {
 	fmt.Println(got.Finished, got.Embed, err)
 
 	sent, err := s.Append(nil, got)
-	fmt.Println("same bytes:", string(sent) == string(received), err)
+	fmt.Println("same bytes:", bytes.Equal(sent, received), err)
 	// Output:
 	// true float32[2] <nil>
 	// same bytes: true <nil>

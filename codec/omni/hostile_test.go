@@ -40,6 +40,7 @@ func TestHostile(t *testing.T) {
 		{"too many values", "\xdd\x00\x40\x00\x00" + strings.Repeat("\xc0", 1<<22), codec.ErrLimit, "values"},
 		{"not UTF-8", at("\xa1\xff"), codec.ErrMalformed, "a[1]"},
 		{"key not UTF-8", at("\x81\xa1\xff\xc0"), codec.ErrMalformed, "a[1]"},
+		{"long key", "\x81\xda\x03\xe8" + strings.Repeat("k", 1000) + "\xc1", codec.ErrMalformed, "kkk"},
 		{"pickle", at("\xd4\x01\x00"), codec.ErrMalformed, "a[1]: extension 1 holds a pickled"},
 		{"cloudpickle", at("\xc7\x00\x02"), codec.ErrMalformed, "a[1]: extension 2 holds a pickled"},
 		{"raw view", at("\xd4\x03\x00"), codec.ErrMalformed, "extension 3 is unknown"},

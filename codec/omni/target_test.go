@@ -96,6 +96,26 @@ func TestStructs(t *testing.T) {
 	}
 }
 
+// TestOldContent decodes into a target that has been used.
+func TestOldContent(t *testing.T) {
+	payload, err := omni.Serializer{}.Append(nil, map[string]any{"request": "new", "Scores": map[int]any{1: 1.0}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := sampleChunk()
+	scores := got.Scores
+	if err := (omni.Serializer{}).Decode(payload, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := chunk{Request: "new", Scores: map[int]float32{1: 1}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(chunk{})); diff != "" {
+		t.Error(diff)
+	}
+	if len(scores) != 2 {
+		t.Errorf("decoding changed a map that the target held: %v", scores)
+	}
+}
+
 // TestEmbedded has fields from structs that are embedded, but not from the
 // types that have a form of their own.
 func TestEmbedded(t *testing.T) {
@@ -104,6 +124,9 @@ func TestEmbedded(t *testing.T) {
 		Common int
 	}
 	type Named struct{ X int }
+	type Last struct {
+		Name string `msgpack:"name"`
+	}
 	type outer struct {
 		Inner
 		*Named
@@ -111,10 +134,12 @@ func TestEmbedded(t *testing.T) {
 		codec.Tensor
 		Name    int `msgpack:"name,omitempty"`
 		Skipped int `msgpack:"-"`
+		Last
 	}
 	want := outer{
 		Inner: Inner{Common: 1}, Named: &Named{X: 2}, Time: time.Unix(3, 0).UTC(),
 		Tensor: codec.Tensor{DType: codec.DTypeInt8, Shape: []int{1}, Data: []byte{4}}, Name: 5,
+		Last: Last{Name: "hidden"},
 	}
 	payload, err := omni.Serializer{}.Append(nil, want)
 	if err != nil {
@@ -125,8 +150,11 @@ func TestEmbedded(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantDict := python.Dict{
-		{Key: "name", Value: int64(5)}, {Key: "Common", Value: int64(1)}, {Key: "Named", Value: python.Dict{{Key: "X", Value: int64(2)}}},
-		{Key: "Time", Value: want.Time}, {Key: "Tensor", Value: want.Tensor},
+		{Key: "name", Value: int64(5)},
+		{Key: "Common", Value: int64(1)},
+		{Key: "Named", Value: python.Dict{{Key: "X", Value: int64(2)}}},
+		{Key: "Time", Value: want.Time},
+		{Key: "Tensor", Value: want.Tensor},
 	}
 	if diff := cmp.Diff(wantDict, dict); diff != "" {
 		t.Error(diff)

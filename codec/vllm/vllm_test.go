@@ -228,6 +228,7 @@ func TestInterpret(t *testing.T) {
 	}{
 		{"large", []any{"float32", []any{int64(64)}, int64(1)}, nil},
 		{"small", []any{">u2", []any{}, vllm.Raw("ab")}, nil},
+		{"ordered handle", []any{"float32", []any{int64(64)}, python.Dict{}}, codec.ErrMismatch},
 		{"text", "float32", codec.ErrMismatch},
 		{"other list", []any{"a", "b"}, codec.ErrMismatch},
 		{"handle", []any{"float32", []any{int64(64)}, map[string]any{}}, codec.ErrMismatch},
@@ -236,6 +237,28 @@ func TestInterpret(t *testing.T) {
 	} {
 		if got, err := vllm.Interpret(tt.v, buffers); !errors.Is(err, tt.want) || (err == nil) != (got != nil) {
 			t.Errorf("%s: got %v, %v; want %v", tt.name, got, err, tt.want)
+		} else if strings.HasSuffix(tt.name, "handle") && !strings.Contains(err.Error(), "a handle") {
+			t.Errorf("%s: %v does not say so", tt.name, err)
+		}
+	}
+}
+
+// TestThreshold has data of a buffer of its own from the threshold on, but for
+// arrays that are scalars.
+func TestThreshold(t *testing.T) {
+	text := python.NDArray{DType: "|S300", Shape: []int{}, Data: make([]byte, 300)}
+	list := python.NDArray{DType: "|S300", Shape: []int{1}, Data: make([]byte, 300)}
+	number := codec.Tensor{DType: codec.DTypeInt64, Shape: []int{}, Data: make([]byte, 8)}
+	for _, tt := range []struct {
+		value     any
+		threshold int
+		buffers   int
+	}{
+		{text, 0, 1}, {text, 1, 1}, {list, 0, 2}, {list, 300, 2}, {list, 301, 1}, {number, 0, 1}, {number, 8, 2}, {number, 9, 1},
+	} {
+		buffers, err := vllm.Encode(tt.value, vllm.Options{ThresholdBytes: tt.threshold})
+		if err != nil || len(buffers) != tt.buffers {
+			t.Errorf("%v, threshold %d: %d buffers, %v; want %d", tt.value, tt.threshold, len(buffers), err, tt.buffers)
 		}
 	}
 }
@@ -280,6 +303,11 @@ func TestZeroCopy(t *testing.T) {
 		t.Errorf("%d bytes there and back allocated %d", size, allocated)
 	}
 	_ = out._msgpack
+	larger := [][]byte{buffers[0], make([]byte, size, size+1)} // as a receiver may have it
+	var again []codec.Tensor
+	if err := (vllm.Decoder{}).Decode(larger, &again); err != nil || cap(again[0].Data) != size {
+		t.Errorf("a view reaches beyond its buffer: %v", err)
+	}
 	data[0], data[size-1] = 1, 2
 	if d := out.Large.Data; d[0] != 1 || d[size-1] != 2 || cap(d) != size {
 		t.Error("large data were copied")

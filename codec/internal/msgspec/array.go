@@ -2,7 +2,6 @@ package msgspec
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/codec/python"
@@ -21,10 +20,9 @@ func Shape(v any) ([]int, error) {
 	dims := make([]int, len(list))
 	for i, element := range list {
 		dim, ok := element.(int64)
-		if !ok || dim < 0 || dim > math.MaxInt {
+		if dims[i] = int(dim); !ok || int64(dims[i]) != dim {
 			return nil, fmt.Errorf("dimension %d is no size", i)
 		}
-		dims[i] = int(dim)
 	}
 	return dims, nil
 }
