@@ -321,3 +321,51 @@ func TestZeroCopy(t *testing.T) {
 		t.Error("small data were copied")
 	}
 }
+
+// TestHandle keeps a tensor whose data are not in the message.
+func TestHandle(t *testing.T) {
+	type tensor struct {
+		_msgpack struct{} `msgpack:",as_array"`
+		DType    string
+		Shape    []int
+		Handle   map[string]any
+	}
+	first := []byte("\x81\xa1t\x93\xa7float32\x91\x02\x81\xa4name\xa3shm")
+	got := map[string]tensor{}
+	if err := (vllm.Decoder{}).Decode([][]byte{first}, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]tensor{"t": {DType: "float32", Shape: []int{2}, Handle: map[string]any{"name": "shm"}}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(tensor{})); diff != "" {
+		t.Error(diff)
+	}
+	_ = got["t"]._msgpack
+	var untyped any
+	if err := (vllm.Decoder{}).Decode([][]byte{first}, &untyped); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []any{got, untyped} {
+		again, err := vllm.Encode(v, vllm.Options{})
+		if err != nil || !bytes.Equal(again[0], first) {
+			t.Errorf("sent on as %x, %v", again, err)
+		}
+	}
+}
+
+// TestEitherArray decodes lists with dtypes of the other kind.
+func TestEitherArray(t *testing.T) {
+	buffers := [][]byte{[]byte("\x92\x93\xa5int16\x91\x01\x01\x93\xa3<i2\x91\x01\xd5\x03cd"), []byte("ab")}
+	tensor := codec.Tensor{DType: codec.DTypeInt16, Shape: []int{1}, Data: []byte("ab")}
+	array := python.NDArray{DType: "<i2", Shape: []int{1}, Data: []byte("ab")}
+	var tensors []codec.Tensor
+	var arrays []python.NDArray
+	if err := errors.Join(vllm.Decoder{}.Decode(buffers, &tensors), vllm.Decoder{}.Decode(buffers, &arrays)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(tensor, tensors[0]); diff != "" || string(tensors[1].Data) != "cd" {
+		t.Error(diff, tensors[1])
+	}
+	if diff := cmp.Diff(array, arrays[0]); diff != "" || string(arrays[1].Data) != "cd" {
+		t.Error(diff, arrays[1])
+	}
+}
