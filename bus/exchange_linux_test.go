@@ -41,7 +41,9 @@ func TestExchange(t *testing.T) {
 			n := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore})
 			return n.Exchange(), n.Exchange()
 		},
-		"in the host": func(_ *testing.T, h *hosted) (put, get connector.Transport) { return h.bus.Exchange(), h.bus.Exchange() },
+		"in the host": func(_ *testing.T, h *hosted) (put, get connector.Transport) {
+			return h.bus.Exchange(), h.bus.Exchange()
+		},
 		"one end": func(t *testing.T, h *hosted) (put, get connector.Transport) {
 			e := h.exchange(t)
 			return e, e
@@ -125,3 +127,5 @@ func TestExchangeIsSeen(t *testing.T) {
 	}
 	h.wantEmpty(t)
 }
+
+func isUnavailable(err error) bool { return errors.Is(err, connector.ErrUnavailable) }

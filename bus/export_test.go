@@ -21,3 +21,13 @@ func CutOff(n *Node) {
 
 // LastSource is the last number of a source that a client was given.
 func LastSource(s *Server) uint32 { return s.sources.Load() }
+
+// ExchangeStalls are those of processes that wait for the exchange, however short.
+func ExchangeStalls(s *Server) []Stall { return s.exchangeStalls(0, false) }
+
+// SpeakVersion has a node take its host for one of an older version.
+func SpeakVersion(n *Node, version uint16) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.link.welcome.Version = version
+}

@@ -20,6 +20,12 @@ type thinClient struct {
 
 func dialThin(t *testing.T, path string) *thinClient {
 	t.Helper()
+	return dialThinAs(t, path, wire.Version)
+}
+
+// dialThinAs is for clients of older versions, too.
+func dialThinAs(t *testing.T, path string, version uint16) *thinClient {
+	t.Helper()
 	conn, err := peer.Dial(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
@@ -32,13 +38,18 @@ func dialThin(t *testing.T, path string) *thinClient {
 		c.in.Close()
 		_ = conn.Close()
 	})
-	c.send(&wire.Hello{VersionMin: wire.Version, VersionMax: wire.Version, PID: uint32(os.Getpid())})
+	c.send(&wire.Hello{VersionMin: version, VersionMax: version, PID: uint32(os.Getpid())})
 	return c
 }
 
 func (c *thinClient) send(m wire.Message) {
 	c.t.Helper()
-	packet, err := wire.Append(nil, wire.Version, m, 0)
+	c.sendAs(wire.Version, m)
+}
+
+func (c *thinClient) sendAs(version uint16, m wire.Message) {
+	c.t.Helper()
+	packet, err := wire.Append(nil, version, m, 0)
 	if err == nil {
 		err = c.conn.Send(packet, nil)
 	}
@@ -50,15 +61,30 @@ func (c *thinClient) send(m wire.Message) {
 // await reads up to the next message of a kind.
 func (c *thinClient) await(kind wire.Kind) wire.Message {
 	c.t.Helper()
+	m, fd := c.awaitFD(kind)
+	if fd >= 0 {
+		_ = os.NewFile(uintptr(fd), "received").Close()
+	}
+	return m
+}
+
+// awaitFD is await, with the descriptor that came with it; -1: none did.
+func (c *thinClient) awaitFD(kind wire.Kind) (m wire.Message, fd int) {
+	c.t.Helper()
 	for {
 		h, body, fds, err := c.in.Next()
 		if err != nil {
 			c.t.Fatalf("no %v: %v", kind, err)
 		}
+		c.seen = append(c.seen, h.Kind)
+		if h.Kind == kind && len(fds) == 1 {
+			fd, fds = fds[0], nil
+		} else {
+			fd = -1
+		}
 		for _, fd := range fds {
 			_ = os.NewFile(uintptr(fd), "received").Close()
 		}
-		c.seen = append(c.seen, h.Kind)
 		if h.Kind != kind {
 			continue
 		}
@@ -66,7 +92,7 @@ func (c *thinClient) await(kind wire.Kind) wire.Message {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		return m
+		return m, fd
 	}
 }
 

@@ -1,0 +1,324 @@
+package bus_test
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// sealedArena asks for the client's arena, and seals it.
+func (c *thinClient) sealedArena(size uint64) (number uint32, mem *shmstore.Segment) {
+	c.t.Helper()
+	c.send(&wire.Arena{Token: 1, Bytes: size})
+	m, fd := c.awaitFD(wire.KindArenaAt)
+	at := m.(*wire.ArenaAt)
+	mem = c.writable(fd, int64(at.Bytes))
+	c.send(&wire.Sealed{Segment: at.Segment})
+	return at.Segment, mem
+}
+
+func (c *thinClient) writable(fd int, size int64) *shmstore.Segment {
+	c.t.Helper()
+	mem, err := shmstore.OpenSegmentForWriting(fd, size)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(mem.Close)
+	return mem
+}
+
+func (c *thinClient) reserve(token uint32, size int) {
+	c.send(&wire.Reserve{Token: token, Source: wire.Exchange, Size: uint64(size)})
+}
+
+func (c *thinClient) wantFailed(token uint32, code wire.Code) string {
+	c.t.Helper()
+	m := c.await(wire.KindFailed).(*wire.Failed)
+	if m.Token != token || m.Code != code {
+		c.t.Fatalf("question %d has the code %v (%s), want %v for question %d", m.Token, m.Code, m.Text, code, token)
+	}
+	return m.Text
+}
+
+func placeAt(token, grant uint32, key string, size int) *wire.Place {
+	return &wire.Place{Token: token, Owner: 1, Grant: grant, Size: uint64(size), From: exchangeEdge.From, To: exchangeEdge.To, Key: key}
+}
+
+func placeInline(token uint32, key, payload string) *wire.Place {
+	m := placeAt(token, 0, key, len(payload))
+	m.Flags, m.Payload = wire.FlagInline, []byte(payload)
+	return m
+}
+
+func fetchOf(token uint32, key string, flags uint8) *wire.Fetch {
+	return &wire.Fetch{Token: token, Flags: flags, From: exchangeEdge.From, To: exchangeEdge.To, Key: key}
+}
+
+// TestThinClientPlaces: a client without books of its own places what it has
+// written into granted room, in its arena or a segment for the payload alone, and
+// the room comes back.
+func TestThinClientPlaces(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	b := h.exchange(t)
+	c := dialThin(t, h.path)
+	_, arena := c.sealedArena(1 << 16)
+	for i, size := range []int{10_000, 100_000} {
+		want := bytes.Repeat([]byte{byte(i + 1)}, size)
+		c.reserve(2, size+100)
+		m, fd := c.awaitFD(wire.KindGrant)
+		g := m.(*wire.Grant)
+		room := arena.Bytes()[g.Offset:]
+		if fd >= 0 {
+			room = c.writable(fd, int64(g.Size)).Bytes()
+		}
+		if own := size > 1<<16; own != (fd >= 0) {
+			t.Errorf("room for %d bytes is in a segment of its own: %v", size, fd >= 0)
+		}
+		copy(room, want)
+		c.send(placeAt(3, g.Grant, "granted", size))
+		c.await(wire.KindPlaced)
+		p := get(t, b, "granted")
+		if !bytes.Equal(p.Bytes(), want) {
+			t.Errorf("%d bytes came of %d, or others", len(p.Bytes()), size)
+		}
+		p.Release()
+	}
+	h.wantEmpty(t)
+	await(func() bool { return placedBy(h, c) == 0 })
+	for _, p := range h.server.Processes() {
+		if p.Arena.Rooms != 0 {
+			t.Errorf("%+v", p.Arena)
+		}
+	}
+	c.send(&wire.Bye{})
+}
+
+// placedBy is how many payloads a thin client has in the exchange. It is the last
+// that attached.
+func placedBy(h *hosted, _ *thinClient) int {
+	all := h.server.Processes()
+	return all[len(all)-1].Placed
+}
+
+// TestThinClientWaitsForRoom: with an arena that has no room, and as many segments of
+// its own as a client may have, a reservation waits, is among the stalls, can be
+// canceled, and goes on when something goes.
+func TestThinClientWaitsForRoom(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	c := dialThin(t, h.path)
+	c.sealedArena(1 << 15)
+	const most = 64
+	var last *wire.Grant
+	for i := range most {
+		c.reserve(uint32(i), 1<<16)
+		m, fd := c.awaitFD(wire.KindGrant)
+		if fd < 0 {
+			t.Fatalf("reservation %d is in the arena", i)
+		}
+		_ = os.NewFile(uintptr(fd), "granted").Close()
+		last = m.(*wire.Grant)
+	}
+	c.reserve(100, 1<<16)
+	c.reserve(101, 1<<16)
+	await(func() bool { return len(stalls(t, h)) == 2 })
+	if s := stalls(t, h)[0]; !strings.Contains(s, "room for 65536 bytes in the exchange") {
+		t.Errorf("the stall says %q", s)
+	}
+	c.send(&wire.Cancel{Token: 100})
+	c.wantFailed(100, wire.CodeNothing)
+	c.send(&wire.Abort{Grant: last.Grant})
+	if g := c.await(wire.KindGrant).(*wire.Grant); g.Token != 101 {
+		t.Errorf("the answer is for question %d", g.Token)
+	}
+	c.reserve(102, 1<<10) // the arena has room
+	c.await(wire.KindGrant)
+	c.send(&wire.Bye{})
+}
+
+// stalls are what a client is told of them.
+func stalls(t *testing.T, h *hosted) (all []string) {
+	t.Helper()
+	for _, s := range bus.ExchangeStalls(h.server) {
+		all = append(all, s.String())
+	}
+	return all
+}
+
+// TestThinClientFetches: what lies under a key is got once, and what is finished
+// unread lies there again, unless something else does or its owner is gone.
+func TestThinClientFetches(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	a := h.exchange(t)
+	c := dialThin(t, h.path)
+	c.send(fetchOf(1, "k", 0))
+	c.wantFailed(1, wire.CodeNothing)
+	fetch := func(want string) uint32 {
+		t.Helper()
+		c.send(fetchOf(2, "k", 0))
+		m := c.await(wire.KindFetched).(*wire.Fetched)
+		if string(m.Payload) != want {
+			t.Fatalf("fetched %q, want %q", m.Payload, want)
+		}
+		return m.Delivery
+	}
+	unread := func(delivery uint32) { c.send(&wire.Finish{Delivery: delivery, Flags: wire.FinishUnread}) }
+	put(t, a, "k", []byte("first"))
+	unread(fetch("first"))
+	id := fetch("first")
+	put(t, a, "k", []byte("second"))
+	unread(id)
+	id = fetch("second")
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	unread(id)
+	c.send(fetchOf(3, "k", 0))
+	c.wantFailed(3, wire.CodeNothing)
+
+	// One that waits is woken by what goes back, too.
+	c.send(placeInline(4, "k", "third"))
+	c.await(wire.KindPlaced)
+	id = fetch("third")
+	c.send(fetchOf(5, "k", wire.FetchWait))
+	unread(id)
+	m := c.await(wire.KindFetched).(*wire.Fetched)
+	c.send(&wire.Finish{Delivery: m.Delivery})
+	c.send(fetchOf(6, "k", wire.FetchWait))
+	await(func() bool { return len(stalls(t, h)) == 1 })
+	if s := stalls(t, h)[0]; !strings.Contains(s, `"k" on thinker -> talker, which nobody has placed`) {
+		t.Errorf("the stall says %q", s)
+	}
+	c.send(&wire.Cancel{Token: 6})
+	c.wantFailed(6, wire.CodeNothing)
+	c.send(&wire.Cancel{Token: 6}) // does nothing
+	c.send(&wire.Cleanup{Token: 7, Owner: 1})
+	c.await(wire.KindCleaned)
+	h.wantEmpty(t)
+	c.send(&wire.Bye{})
+}
+
+// TestThinClientCleansUp: an owner's own, by key, by request, and everything.
+func TestThinClientCleansUp(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	c := dialThin(t, h.path)
+	for i, key := range []string{"r1_thinker_0", "r1_thinker_1", "other", "more"} {
+		c.send(placeInline(uint32(i), key, key))
+		c.await(wire.KindPlaced)
+	}
+	for _, step := range []struct {
+		m    *wire.Cleanup
+		want uint32
+	}{
+		{&wire.Cleanup{Owner: 2}, 0},
+		{&wire.Cleanup{Owner: 1, Key: "r1"}, 2},
+		{&wire.Cleanup{Owner: 1, Key: "other"}, 1},
+		{&wire.Cleanup{Owner: 1}, 1},
+		{&wire.Cleanup{Owner: 1}, 0},
+	} {
+		c.send(step.m)
+		if got := c.await(wire.KindCleaned).(*wire.Cleaned).Count; got != step.want {
+			t.Errorf("cleanup of %q as %d took %d back, want %d", step.m.Key, step.m.Owner, got, step.want)
+		}
+	}
+	c.send(&wire.Bye{})
+}
+
+// TestExchangeAnswers: what a client may ask in vain is answered, not punished.
+func TestExchangeAnswers(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	c := dialThin(t, h.path)
+	c.send(placeInline(1, "a/b", "x"))
+	c.wantFailed(1, wire.CodeInvalid)
+	c.send(&wire.Fetch{Token: 2, From: "", To: "talker", Key: "k"})
+	c.wantFailed(2, wire.CodeInvalid)
+	c.reserve(3, 100)
+	if text := c.wantFailed(3, wire.CodeInvalid); !strings.Contains(text, "arena") {
+		t.Errorf("a reservation without an arena: %q", text)
+	}
+	c.sealedArena(1 << 16)
+	c.send(&wire.Reserve{Token: 4, Source: wire.Exchange, Size: 1 << 50})
+	c.wantFailed(4, wire.CodeTooLarge)
+	if n := placedBy(h, c); n != 0 {
+		t.Errorf("%d payloads are counted for what failed", n)
+	}
+	c.send(&wire.Bye{})
+}
+
+// TestBadExchangePeers: a client that breaks the protocol is refused, and told what
+// it did.
+func TestBadExchangePeers(t *testing.T) {
+	grant := func(c *thinClient) *wire.Grant {
+		c.sealedArena(1 << 16)
+		c.reserve(2, 1000)
+		return c.await(wire.KindGrant).(*wire.Grant)
+	}
+	fetched := func(c *thinClient) uint32 {
+		c.send(placeInline(1, "k", "x"))
+		c.await(wire.KindPlaced)
+		c.send(fetchOf(2, "k", 0))
+		return c.await(wire.KindFetched).(*wire.Fetched).Delivery
+	}
+	for name, bad := range map[string]struct {
+		version uint16
+		want    string
+		do      func(c *thinClient) wire.Message
+	}{
+		"version 3 fetches":  {3, "fetch: there is no such message in version 3, it came with 4", func(*thinClient) wire.Message { return fetchOf(1, "k", 0) }},
+		"version 3 places":   {3, "place: there is no such message in version 3", func(*thinClient) wire.Message { return placeInline(1, "k", "x") }},
+		"version 3 reserves": {3, "there is no source 0", func(*thinClient) wire.Message { return &wire.Reserve{Token: 1, Size: 100} }},
+		"no such grant":      {4, "there is no grant 7", func(*thinClient) wire.Message { return placeAt(1, 7, "k", 1) }},
+		"no such segment":    {4, "segment 7 was not offered", func(*thinClient) wire.Message { m := placeAt(1, 0, "k", 1); m.Segment = 7; return m }},
+		"beyond its grant":   {4, "1001 bytes in room for 1000", func(c *thinClient) wire.Message { return placeAt(3, grant(c).Grant, "k", 1001) }},
+		"sends a grant of the exchange": {4, "is for the exchange", func(c *thinClient) wire.Message {
+			return &wire.Send{Grant: grant(c).Grant, Size: 1}
+		}},
+		"too large for a message": {4, "bytes in a message, which may have", func(*thinClient) wire.Message { return placeInline(1, "k", strings.Repeat("x", 600)) }},
+		"keeps": {4, "whose payloads are not kept", func(c *thinClient) wire.Message {
+			return &wire.Finish{Delivery: fetched(c), Flags: wire.FinishKeep}
+		}},
+		"finishes twice": {4, "is not the client's to finish", func(c *thinClient) wire.Message {
+			m := &wire.Finish{Delivery: fetched(c)}
+			c.send(m)
+			return m
+		}},
+		"passes on": {4, "is not the client's to pass on", func(c *thinClient) wire.Message { return &wire.Lent{Delivery: fetched(c)} }},
+		"asks twice": {4, "question 9 is open already", func(c *thinClient) wire.Message {
+			c.send(fetchOf(9, "never", wire.FetchWait))
+			return fetchOf(9, "never", wire.FetchWait)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := exchanging(t, bus.Options{})
+			c := dialThinAs(t, h.path, bad.version)
+			c.sendAs(wire.Version, bad.do(c))
+			if m := c.await(wire.KindRefuse).(*wire.Refuse); m.Code != wire.CodeProtocol || !strings.Contains(m.Text, bad.want) {
+				t.Errorf("refused with %v, %q; want %q", m.Code, m.Text, bad.want)
+			}
+			h.wantEmpty(t)
+		})
+	}
+}
+
+// TestOlderHost: with a host that has no exchange a node's says so.
+func TestOlderHost(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	bus.SpeakVersion(n, 3)
+	e := n.Exchange()
+	for name, err := range map[string]error{"get": errOf(e.Get(t.Context(), exchangeEdge, "k", nil)), "cleanup": e.Cleanup(t.Context(), "k")} {
+		if !isUnavailable(err) || !strings.Contains(err.Error(), "version 3") {
+			t.Errorf("%s at a host of version 3: %v, want ErrUnavailable and why", name, err)
+		}
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func errOf(_ connector.Payload, err error) error { return err }
