@@ -16,7 +16,7 @@ import (
 
 var (
 	exchangeEdge  = connector.Edge{From: "thinker", To: "talker"}
-	exchangeStore = shmstore.Options{ArenaBytes: 8 << 20}
+	exchangeStore = shmstore.Options{ArenaBytes: 8 << 20, MaxLargeBytes: 16 << 20}
 )
 
 // exchanging is a host with nothing to do but to exchange, and no node yet.

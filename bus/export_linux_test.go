@@ -24,3 +24,6 @@ func PlaceOf(t testing.TB, d *Delivery) Place {
 	}
 	return Place{File: st.Ino, Offset: d.foreign.offset}
 }
+
+// OpenFiles counts what this process has open: connections, events and memory.
+func OpenFiles(t testing.TB) int { return openFiles(t) }
