@@ -5,12 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/connectortest"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -129,3 +134,91 @@ func TestExchangeIsSeen(t *testing.T) {
 }
 
 func isUnavailable(err error) bool { return errors.Is(err, connector.ErrUnavailable) }
+
+// TestExchangeCopiesNothing: who gets a payload reads it where its producer wrote
+// it.
+func TestExchangeCopiesNothing(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	a := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore})
+	put(t, a.Exchange(), "k", bytes.Repeat([]byte("x"), 10_000))
+	p := get(t, h.exchange(t), "k")
+	if at := bus.FetchedFrom(t, p); at.File != bus.ExchangeFile(t, a) {
+		t.Errorf("the payload lies at %+v, and its producer's memory is %d", at, bus.ExchangeFile(t, a))
+	}
+	p.Release()
+	h.wantEmpty(t)
+}
+
+// TestExchangeSweeps: what nobody comes for goes back to whoever put it, and the
+// log says what it was, and whose.
+func TestExchangeSweeps(t *testing.T) {
+	var log lockedBuffer
+	h := exchanging(t, bus.Options{ExchangeTTL: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	a := h.exchange(t)
+	put(t, a, "r1_thinker_0", bytes.Repeat([]byte("x"), 10_000))
+	await(func() bool { return h.bus.Stats().Exchange.Swept == 1 })
+	wantNothing(t, a, "r1_thinker_0")
+	h.wantPlaced(t, 0)
+	for _, want := range []string{"r1_thinker_0", "thinker -> talker", fmt.Sprint("process ", os.Getpid())} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not say %q: %s", want, log.String())
+		}
+	}
+}
+
+// TestExchangeLateAnswer: what comes for somebody who does not wait any more lies
+// under its key again.
+func TestExchangeLateAnswer(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	n := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore})
+	e := n.Exchange()
+	for _, payload := range [][]byte{[]byte("small"), bytes.Repeat([]byte("x"), 10_000)} {
+		put(t, e, "k", payload)
+		bus.FetchForNobody(t, n, exchangeEdge, "k")
+		p := get(t, e, "k")
+		if !bytes.Equal(p.Bytes(), payload) {
+			t.Errorf("%d bytes lie there again, of %d", len(p.Bytes()), len(payload))
+		}
+		p.Release()
+	}
+	h.wantEmpty(t)
+}
+
+// TestFetcherHangsUp: a process that hangs up and lives may still read what it has
+// got, so that stays in place; what it has placed does not.
+func TestFetcherHangsUp(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	a := h.exchange(t)
+	put(t, a, "k", bytes.Repeat([]byte("x"), 10_000))
+	c := dialThin(t, h.path)
+	c.send(fetchOf(1, "k", 0))
+	c.await(wire.KindFetched)
+	c.send(placeInline(2, "its own", "x"))
+	c.await(wire.KindPlaced)
+	c.send(&wire.Release{Delivery: 1 << 30}) // which is refused
+	c.await(wire.KindRefuse)
+	await(func() bool { return h.bus.Stats().Exchange.Entries == 0 })
+	for _, p := range h.server.Processes() {
+		if p.Name == t.Name() && p.Placed != 1 {
+			t.Errorf("%d payloads of the node are read, want the one that a living process has got", p.Placed)
+		}
+	}
+}
+
+// lockedBuffer is a log that may be read meanwhile.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

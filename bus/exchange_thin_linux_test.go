@@ -126,7 +126,10 @@ func TestThinClientWaitsForRoom(t *testing.T) {
 	}
 	c.reserve(100, 1<<16)
 	c.reserve(101, 1<<16)
-	await(func() bool { return len(stalls(t, h)) == 2 })
+	await(func() bool { return len(stalls(t, h))+h.server.Processes()[0].Grants == most+2 })
+	if waiting := len(stalls(t, h)); waiting != 2 {
+		t.Fatalf("%d reservations wait beyond %d segments, want 2", waiting, most)
+	}
 	if s := stalls(t, h)[0]; !strings.Contains(s, "room for 65536 bytes in the exchange") {
 		t.Errorf("the stall says %q", s)
 	}

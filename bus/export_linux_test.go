@@ -3,6 +3,9 @@ package bus
 import (
 	"syscall"
 	"testing"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
 // Place is where a payload lies: the file of its memory, and the offset there.
@@ -14,15 +17,52 @@ type Place struct {
 // PlaceOf tells where the payload of a delivery from another process lies.
 func PlaceOf(t testing.TB, d *Delivery) Place {
 	t.Helper()
-	if d.foreign == nil || d.foreign.seg == nil {
+	return d.foreign.lies(t)
+}
+
+func (p *foreign) lies(t testing.TB) Place {
+	t.Helper()
+	if p == nil || p.seg == nil {
 		t.Error("the payload is not in shared memory")
 		return Place{}
 	}
+	return Place{File: fileOf(t, p.seg), Offset: p.offset}
+}
+
+func fileOf(t testing.TB, seg *segment) uint64 {
+	t.Helper()
 	var st syscall.Stat_t
-	if err := syscall.Fstat(d.foreign.seg.mem.FD(), &st); err != nil {
+	if err := syscall.Fstat(seg.mem.FD(), &st); err != nil {
 		t.Error(err)
 	}
-	return Place{File: st.Ino, Offset: d.foreign.offset}
+	return st.Ino
+}
+
+// FetchedFrom tells where a payload lies that a node has from an exchange.
+func FetchedFrom(t testing.TB, p connector.Payload) Place {
+	t.Helper()
+	return p.(keyed).lies(t)
+}
+
+// ExchangeFile is the memory of what a node puts into an exchange.
+func ExchangeFile(t testing.TB, n *Node) uint64 {
+	t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return fileOf(t, n.link.exchange.arena)
+}
+
+// FetchForNobody has a node's host hand out what lies under a key, to somebody who
+// does not wait for it any more.
+func FetchForNobody(t testing.TB, n *Node, edge connector.Edge, key string) {
+	t.Helper()
+	n.mu.Lock()
+	l := n.link
+	n.mu.Unlock()
+	l.queue(&wire.Fetch{Token: 1 << 31, From: edge.From, To: edge.To, Key: key})
+	if _, err := l.call(t.Context(), "stats", nil); err != nil { // behind the answer
+		t.Fatal(err)
+	}
 }
 
 // OpenFiles counts what this process has open: connections, events and memory.

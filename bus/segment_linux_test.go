@@ -85,14 +85,15 @@ func (c *thinClient) awaitFD(kind wire.Kind) (m wire.Message, fd int) {
 		for _, fd := range fds {
 			_ = os.NewFile(uintptr(fd), "received").Close()
 		}
-		if h.Kind != kind {
-			continue
-		}
 		m, err := wire.Parse(h, body, wire.Version)
-		if err != nil {
+		switch {
+		case err != nil:
 			c.t.Fatal(err)
+		case h.Kind == kind:
+			return m, fd
+		case h.Kind == wire.KindFailed || h.Kind == wire.KindRefuse:
+			c.t.Fatalf("no %v, but %+v", kind, m)
 		}
-		return m, fd
 	}
 }
 

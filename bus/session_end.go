@@ -173,11 +173,11 @@ func (s *session) takeBack(cause error) {
 	owners, got := s.ex.owners, s.ex.fetched
 	s.ex.owners, s.ex.fetched = nil, nil
 	s.mu.Unlock()
-	for _, o := range owners {
-		o.Close()
-	}
 	for _, f := range got {
 		f.settle(f.got.Release)
+	}
+	for _, o := range owners {
+		o.Close()
 	}
 	for _, src := range sources {
 		if src.req != nil {
