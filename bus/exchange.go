@@ -22,6 +22,8 @@ type exchange struct {
 	bus   *Bus
 	table *ring.Table
 	room  exchangeRoom // of what this process puts
+	// lasting owns what outlives its processes: see connector.Config.
+	lasting *ring.Owner
 
 	mu     sync.Mutex
 	ends   map[*hostExchange]struct{}
@@ -30,11 +32,13 @@ type exchange struct {
 }
 
 func newExchange(b *Bus) *exchange {
-	return &exchange{
+	x := &exchange{
 		bus: b, table: ring.NewTable(max(b.opts.ExchangeTTL, 0), b.opts.Logger.With(slog.String("bus", b.opts.Name))),
 		room: exchangeRoom{opts: b.opts.ExchangeStore},
 		ends: make(map[*hostExchange]struct{}), got: make(map[*hostPayload]struct{}),
 	}
+	x.lasting = x.table.Owner("nobody in particular")
+	return x
 }
 
 // close ends the exchange, once no client is left. It reports what this process
@@ -48,6 +52,7 @@ func (x *exchange) close() error {
 	for e := range ends {
 		_ = e.Close()
 	}
+	x.lasting.Close()
 	x.table.Stop()
 	if err := x.room.close(context.Background()); err != nil {
 		return fmt.Errorf("bus: exchange: payloads were not released: %w", err)
@@ -68,8 +73,13 @@ func (p keyed) Release() { p.release() }
 // payloads under keys, for it and for the processes that are attached (see
 // [Node.Exchange]). What it puts lies in memory of its own, beside the bus's
 // store: see Options.ExchangeStore.
-func (b *Bus) Exchange() connector.Exchange {
-	e := &hostExchange{exchange: b.exchange, owner: b.exchange.table.Owner("the host"), done: make(chan struct{})}
+func (b *Bus) Exchange() connector.Exchange { return b.openExchange(false) }
+
+func (b *Bus) openExchange(lasting bool) *hostExchange {
+	e := &hostExchange{exchange: b.exchange, owner: b.exchange.lasting, lasting: lasting, done: make(chan struct{})}
+	if !lasting {
+		e.owner = b.exchange.table.Owner("the host")
+	}
 	b.exchange.mu.Lock()
 	over := b.exchange.closed
 	if !over {
@@ -83,12 +93,15 @@ func (b *Bus) Exchange() connector.Exchange {
 }
 
 // Open implements [connector.Exchange].
-func (e *hostExchange) Open() connector.Transport { return e.exchange.bus.Exchange() }
+func (e *hostExchange) Open(lasting bool) connector.Transport {
+	return e.exchange.bus.openExchange(lasting)
+}
 
 // hostExchange is one end of the exchange in the host's process.
 type hostExchange struct {
 	exchange *exchange
 	owner    *ring.Owner
+	lasting  bool // the owner is everybody's
 	once     sync.Once
 	done     chan struct{}
 }
@@ -138,7 +151,9 @@ func (e *hostExchange) Cleanup(_ context.Context, key string) error {
 func (e *hostExchange) Close() error {
 	e.once.Do(func() {
 		close(e.done)
-		e.owner.Close()
+		if !e.lasting {
+			e.owner.Close()
+		}
 		e.exchange.mu.Lock()
 		defer e.exchange.mu.Unlock()
 		delete(e.exchange.ends, e)

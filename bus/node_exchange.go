@@ -24,7 +24,11 @@ func (n *Node) Exchange() connector.Exchange {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.owners++
-	e := &nodeExchange{node: n, owner: n.owners}
+	return n.openExchange(n.owners)
+}
+
+func (n *Node) openExchange(owner uint32) *nodeExchange {
+	e := &nodeExchange{node: n, owner: owner}
 	e.ctx, e.cancel = context.WithCancel(n.ctx)
 	return e
 }
@@ -40,7 +44,12 @@ type nodeExchange struct {
 }
 
 // Open implements [connector.Exchange].
-func (e *nodeExchange) Open() connector.Transport { return e.node.Exchange() }
+func (e *nodeExchange) Open(lasting bool) connector.Transport {
+	if lasting {
+		return e.node.openExchange(wire.LastingOwner)
+	}
+	return e.node.Exchange()
+}
 
 // Put implements [connector.Transport].
 func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {
@@ -113,8 +122,8 @@ func (e *nodeExchange) Close() error {
 	e.placing.Lock() // what is on its way is placed first
 	defer e.placing.Unlock()
 	l, err := e.current()
-	if over || err != nil {
-		return nil // closed before, or there is nothing of ours any more
+	if over || err != nil || e.owner == wire.LastingOwner {
+		return nil // closed before, or there is nothing of ours
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 	defer cancel()

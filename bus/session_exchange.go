@@ -17,6 +17,7 @@ const (
 	maxPlaced        = 1 << 16 // payloads that it placed, or has room for
 	maxPlacedOwn     = 64      // of those, in segments of their own, which take a descriptor each
 	maxExchangeWaits = 4096    // questions that wait
+	maxLasting       = 4096    // payloads that outlive their processes, of all clients together
 )
 
 // exchanging is what a client has of the exchange. It is guarded by the session's
@@ -61,6 +62,9 @@ func (s *session) placePayload(m *wire.Place, p *placed) error {
 	edge := connector.Edge{From: m.From, To: m.To}
 	if err := errors.Join(edge.Check(), connector.CheckKey(m.Key)); err != nil {
 		return err
+	}
+	if m.Owner == wire.LastingOwner && s.srv.bus.exchange.lasting.Len() >= maxLasting {
+		return fmt.Errorf("%w: %d payloads that outlive their processes lie in the exchange, and no more may", connector.ErrFull, maxLasting)
 	}
 	if m.Grant == 0 {
 		if err := s.charge(p.own); err != nil {
@@ -128,6 +132,9 @@ func (s *session) granted(m *wire.Place) (*placed, error) {
 
 // owner finds an owner of the client's, or makes it.
 func (s *session) owner(number uint32) *ring.Owner {
+	if number == wire.LastingOwner {
+		return s.srv.bus.exchange.lasting
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.ex.owners[number]
@@ -273,6 +280,8 @@ func (s *session) cleanup(m *wire.Cleanup) {
 	o := s.ex.owners[m.Owner]
 	if m.Key == "" {
 		delete(s.ex.owners, m.Owner)
+	} else if m.Owner == wire.LastingOwner { // never everything: others have put that
+		o = s.srv.bus.exchange.lasting
 	}
 	s.mu.Unlock()
 	n := 0

@@ -28,10 +28,11 @@ type Transport interface {
 }
 
 // An Exchange is a transport that several share in one process, as
-// [Config].Exchange is: each opens an end, to clean up what it has put by itself.
+// [Config].Exchange is: each opens an end, to clean up what it has put by itself,
+// or one that is lasting, as [Config].Lasting says.
 type Exchange interface {
 	Transport
-	Open() Transport
+	Open(lasting bool) Transport
 }
 
 // A Peeker is a transport that can also read what lies under a key and leave it

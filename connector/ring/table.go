@@ -289,6 +289,13 @@ type Entry struct {
 	Age   time.Duration
 }
 
+// Len returns how many payloads the owner put and nobody has got.
+func (o *Owner) Len() int {
+	o.table.mu.Lock()
+	defer o.table.mu.Unlock()
+	return len(o.mine)
+}
+
 // Entries lists what the owner put and nobody has got, in no order.
 func (o *Owner) Entries() []Entry {
 	t := o.table

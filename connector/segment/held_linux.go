@@ -19,8 +19,13 @@ type entry struct {
 	left time.Time // when its lock was first seen without it; for reap
 }
 
-// hold takes an entry into the table, in place of one of the same name.
+// hold takes an entry into the table, in place of one of the same name. What is
+// lasting is let go of at once.
 func (t *Transport) hold(e *entry) {
+	if t.opts.Lasting {
+		t.journal.clear(e.row)
+		return
+	}
 	e.at = time.Now()
 	t.mu.Lock()
 	old := t.held[e.name]

@@ -35,6 +35,9 @@ type Options struct {
 	// TTL is how long a value that was put here may lie until somebody comes for
 	// it; zero is for ever.
 	TTL time.Duration
+	// Lasting is that of connector.Options: what is put is nobody's. Cleanup takes
+	// the segment of that name, and knows no requests.
+	Lasting bool
 	// Dir is for tests: all others look in /dev/shm.
 	Dir string
 	// Log is told what was swept; nil discards.

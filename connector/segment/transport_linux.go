@@ -137,6 +137,9 @@ func (t *Transport) Cleanup(ctx context.Context, key string) error {
 		return err
 	}
 	defer t.leave()
+	if t.opts.Lasting {
+		return t.patiently(ctx, t.done, func() error { return t.dir.remove(key) })
+	}
 	t.mu.Lock()
 	entries := t.all(func(e *entry) bool {
 		return e.key == key || connector.Request(e.edge, e.key) == key
@@ -183,6 +186,26 @@ func (t *Transport) patiently(ctx context.Context, done <-chan struct{}, try fun
 			return connector.ErrClosed
 		}
 	}
+}
+
+// remove removes what lies under a key, if it is this user's.
+func (d directory) remove(key string) error {
+	if err := checkName(key); err != nil {
+		return err
+	}
+	r := record{purpose: putting, name: key}
+	if f, err := d.lookup(key); err == nil {
+		if err := f.check(); err != nil {
+			return err
+		}
+		r.segment = f.identity
+	} else if !missing(err) {
+		return err
+	}
+	if f, err := d.lookup(lockName(key)); err == nil {
+		r.lock = f.identity
+	}
+	return d.settle(r)
 }
 
 // settle removes what a record is about, as far as it is still there, and is it.

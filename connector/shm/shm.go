@@ -71,6 +71,7 @@ func openSegment(_ context.Context, config connector.Config) (connector.Transpor
 		InlineBytes: config.Settings.Int(optThreshold),
 		Timeout:     config.Settings.Duration(optTimeout),
 		TTL:         config.Settings.Duration(optTTL),
+		Lasting:     config.Lasting,
 		Log:         config.Log,
 	})
 }
@@ -87,9 +88,12 @@ func openRing(_ context.Context, config connector.Config) (connector.Transport, 
 func findRing(config connector.Config) (connector.Transport, error) {
 	switch x := config.Exchange.(type) {
 	case nil:
+		if config.Lasting {
+			return nil, fmt.Errorf("%w: what lies in this process's ring ends with it: attach to a host", connector.ErrUnavailable)
+		}
 		return own.open(config)
 	case connector.Exchange:
-		return x.Open(), nil
+		return x.Open(config.Lasting), nil
 	default:
 		return nil, fmt.Errorf("%w: %T is no exchange", connector.ErrUnavailable, x)
 	}

@@ -84,7 +84,7 @@ type exchange struct {
 	ring *ring.Ring
 }
 
-func (x exchange) Open() connector.Transport { return x.ring.End() }
+func (x exchange) Open(bool) connector.Transport { return x.ring.End() }
 
 func newExchange(t *testing.T) exchange {
 	t.Helper()
@@ -248,4 +248,15 @@ func TestTimeout(t *testing.T) {
 		}
 	}
 	t.Error("100 values of 60000 bytes found room in 256 KiB")
+}
+
+// TestLasting: the ring of a process cannot outlive it.
+func TestLasting(t *testing.T) {
+	var r connector.Registry
+	if err := r.Register(shm.Type()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Open(t.Context(), shm.Name, connector.Options{Lasting: true}); !errors.Is(err, connector.ErrUnavailable) {
+		t.Errorf("a lasting ring without a host: %v", err)
+	}
 }

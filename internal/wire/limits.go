@@ -1,5 +1,7 @@
 package wire
 
+import "math"
+
 // The bounds of the protocol. Both sides refuse what breaks one.
 const (
 	// MaxPacket bounds a packet, in bytes: all its messages together.
@@ -60,6 +62,10 @@ const Magic uint64 = 0x53554249_4e4d4f01
 
 // Exchange is the Source of a Reserve that asks for room for the exchange.
 const Exchange = 0
+
+// LastingOwner is the Owner of a Place whose payload outlives the client, and of a
+// Cleanup of such payloads, whoever placed them.
+const LastingOwner = math.MaxUint32
 
 // AllEdges is the Edge of what is emitted on every edge of its source.
 const AllEdges = 65535
