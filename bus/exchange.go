@@ -73,7 +73,12 @@ func (p keyed) Release() { p.release() }
 // payloads under keys, for it and for the processes that are attached (see
 // [Node.Exchange]). What it puts lies in memory of its own, beside the bus's
 // store: see Options.ExchangeStore.
-func (b *Bus) Exchange() connector.Exchange { return b.openExchange(false) }
+func (b *Bus) Exchange() connector.Transport { return b.openExchange(false) }
+
+// OpenExchange implements [connector.Exchange]. It does not fail.
+func (b *Bus) OpenExchange(lasting bool) (connector.Transport, error) {
+	return b.openExchange(lasting), nil
+}
 
 func (b *Bus) openExchange(lasting bool) *hostExchange {
 	e := &hostExchange{exchange: b.exchange, owner: b.exchange.lasting, lasting: lasting, done: make(chan struct{})}
@@ -90,11 +95,6 @@ func (b *Bus) openExchange(lasting bool) *hostExchange {
 		_ = e.Close()
 	}
 	return e
-}
-
-// Open implements [connector.Exchange].
-func (e *hostExchange) Open(lasting bool) connector.Transport {
-	return e.exchange.bus.openExchange(lasting)
 }
 
 // hostExchange is one end of the exchange in the host's process.

@@ -144,7 +144,7 @@ func (l *link) fetched(m *wire.Fetched) error {
 	case closing != nil:
 		l.queue(&wire.Finish{Delivery: m.Delivery, Flags: wire.FinishUnread})
 		q.answers <- failedFirst{m, closing}
-		return nil
+		return nil //nolint:nilerr // it is an answer, and no fault of the host's
 	}
 	p, err := l.fetchedPayload(m)
 	if err != nil {

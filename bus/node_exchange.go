@@ -20,11 +20,20 @@ import (
 // [connector.ErrUnavailable]; with JoinOptions.Rejoin they go on with the next
 // host. A host that speaks a protocol before version 4 has no exchange. When a
 // context ends while the host does not answer, whether a value was put is unknown.
-func (n *Node) Exchange() connector.Exchange {
+func (n *Node) Exchange() connector.Transport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.owners++
 	return n.openExchange(n.owners)
+}
+
+// OpenExchange implements [connector.Exchange]. It does not fail: operations do,
+// while there is no host.
+func (n *Node) OpenExchange(lasting bool) (connector.Transport, error) {
+	if lasting {
+		return n.openExchange(wire.LastingOwner), nil
+	}
+	return n.Exchange(), nil
 }
 
 func (n *Node) openExchange(owner uint32) *nodeExchange {
@@ -41,14 +50,6 @@ type nodeExchange struct {
 	cancel context.CancelFunc
 
 	placing sync.RWMutex // held for reading while something is placed
-}
-
-// Open implements [connector.Exchange].
-func (e *nodeExchange) Open(lasting bool) connector.Transport {
-	if lasting {
-		return e.node.openExchange(wire.LastingOwner)
-	}
-	return e.node.Exchange()
 }
 
 // Put implements [connector.Transport].

@@ -76,10 +76,10 @@ func (s *session) reserveKeyed(m *wire.Reserve) error {
 		s.queue(failedMessage(token, fmt.Errorf("%w: %d bytes", ErrTooLarge, size)))
 		return nil
 	}
-	p, own, err := s.tryRoomKeyed(int(size))
+	p, err := s.tryRoomKeyed(int(size))
 	switch {
 	case err == nil:
-		return s.grantKeyed(token, p, own)
+		return s.grantKeyed(token, p, false)
 	case !errors.Is(err, errCanceled):
 		s.queue(failedMessage(token, err))
 		return nil
@@ -103,20 +103,20 @@ func (s *session) grantKeyed(token uint32, p *foreign, own bool) error {
 
 // tryRoomKeyed finds room in the client's arena, or errCanceled. Like
 // awaitRoomKeyed it charges for what it finds.
-func (s *session) tryRoomKeyed(size int) (*foreign, bool, error) {
+func (s *session) tryRoomKeyed(size int) (*foreign, error) {
 	arena, err := s.sealedArena()
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if s.charge(false) != nil {
-		return nil, false, errCanceled
+		return nil, errCanceled
 	}
 	room, err := arena.rooms.TryReserve(max(size, 1))
 	if err != nil {
 		s.uncharge(false)
-		return nil, false, errCanceled
+		return nil, errCanceled
 	}
-	return arena.payload(room, size), false, nil
+	return arena.payload(room, size), nil
 }
 
 // awaitRoomKeyed waits for room in the arena for a moment, then makes a segment

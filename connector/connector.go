@@ -16,7 +16,7 @@ type Options struct {
 	// Serializer encodes values; nil is [codec.MsgpackSerializer].
 	Serializer codec.Serializer
 	// Exchange is the host's, in a process that is attached to one.
-	Exchange Transport
+	Exchange Exchange
 	// Lasting lets what is put outlive the connector and its process, until it is
 	// got, cleaned up by a connector that is lasting too, or swept. It is for
 	// programs that end before anybody comes.

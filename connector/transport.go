@@ -27,12 +27,11 @@ type Transport interface {
 	Close() error
 }
 
-// An Exchange is a transport that several share in one process, as
-// [Config].Exchange is: each opens an end, to clean up what it has put by itself,
-// or one that is lasting, as [Config].Lasting says.
+// An Exchange is where a host and the processes that are attached to it put and
+// get values. Each transport that is opened cleans up what it has put by itself; one
+// that is lasting does as [Config].Lasting says. A bus is one, and so is a node.
 type Exchange interface {
-	Transport
-	Open(lasting bool) Transport
+	OpenExchange(lasting bool) (Transport, error)
 }
 
 // A Peeker is a transport that can also read what lies under a key and leave it
@@ -74,11 +73,9 @@ type Type struct {
 type Config struct {
 	// Settings are those of the type's options.
 	Settings Settings
-	// Exchange is the keyed exchange of the host that this process is attached
-	// to, which transports of such processes share. It is nil in a process that
-	// is attached to none, and is not closed with the transport: an end of it is,
-	// see [Exchange].
-	Exchange Transport
+	// Exchange is that of the host that this process is attached to, for
+	// transports that work through it; nil in a process that is attached to none.
+	Exchange Exchange
 	// Lasting is that of the connector's options: Close and the end of the process
 	// reclaim nothing, and Cleanup takes what any lasting connector put. A transport
 	// that cannot do that refuses, with ErrUnavailable.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime/debug"
@@ -23,6 +24,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			// Not below the script's own folder: the path of a socket is bounded.
 			env.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+			env.Setenv("KEY", fmt.Sprintf("omnibus_test_%d", os.Getpid()))
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){

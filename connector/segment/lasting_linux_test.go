@@ -1,6 +1,7 @@
 package segment_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -36,7 +37,7 @@ func TestLasting(t *testing.T) {
 		}
 		next := open(t, segment.Options{Dir: dir})
 		got, err := next.Get(t.Context(), edge, "stays", meta)
-		if err != nil || string(got.Bytes()) != string(old) {
+		if err != nil || !bytes.Equal(got.Bytes(), old) {
 			t.Fatalf("generation %d: %v", generation, err)
 		}
 		got.Release()

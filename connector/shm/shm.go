@@ -86,17 +86,13 @@ func openRing(_ context.Context, config connector.Config) (connector.Transport, 
 
 // findRing finds the ring that this process's transports share.
 func findRing(config connector.Config) (connector.Transport, error) {
-	switch x := config.Exchange.(type) {
-	case nil:
-		if config.Lasting {
-			return nil, fmt.Errorf("%w: what lies in this process's ring ends with it: attach to a host", connector.ErrUnavailable)
-		}
-		return own.open(config)
-	case connector.Exchange:
-		return x.Open(config.Lasting), nil
-	default:
-		return nil, fmt.Errorf("%w: %T is no exchange", connector.ErrUnavailable, x)
+	switch {
+	case config.Exchange != nil:
+		return config.Exchange.OpenExchange(config.Lasting) //nolint:wrapcheck // it says what it did
+	case config.Lasting:
+		return nil, fmt.Errorf("%w: what lies in this process's ring ends with it: attach to a host", connector.ErrUnavailable)
 	}
+	return own.open(config)
 }
 
 // transport leaves small values in the metadata.

@@ -21,7 +21,7 @@ import (
 var edge = connector.Edge{From: "a", To: "b"}
 
 // open opens a connector of the type, as a program does.
-func open(t *testing.T, extra map[string]any, exchange connector.Transport) (*connector.Connector, error) {
+func open(t *testing.T, extra map[string]any, exchange connector.Exchange) (*connector.Connector, error) {
 	t.Helper()
 	var r connector.Registry
 	if err := r.Register(shm.Type()); err != nil {
@@ -38,7 +38,7 @@ func open(t *testing.T, extra map[string]any, exchange connector.Transport) (*co
 	return c, err
 }
 
-func mustOpen(t *testing.T, extra map[string]any, exchange connector.Transport) *connector.Connector {
+func mustOpen(t *testing.T, extra map[string]any, exchange connector.Exchange) *connector.Connector {
 	t.Helper()
 	c, err := open(t, extra, exchange)
 	if err != nil {
@@ -49,7 +49,7 @@ func mustOpen(t *testing.T, extra map[string]any, exchange connector.Transport) 
 
 // transport opens the transport alone. With no threshold only the value of no
 // bytes travels in the metadata, which are not the transport's to read.
-func transport(t *testing.T, exchange connector.Transport) connector.Transport {
+func transport(t *testing.T, exchange connector.Exchange) connector.Transport {
 	t.Helper()
 	settings, err := shm.Type().Settings(map[string]any{"shm_threshold_bytes": 0, "ring_bytes": 16 << 20})
 	if err != nil {
@@ -79,12 +79,9 @@ func (p payload) Bytes() []byte { return p }
 func (p payload) Release()      {}
 
 // exchange stands for a host's: ends of one ring.
-type exchange struct {
-	connector.Transport
-	ring *ring.Ring
-}
+type exchange struct{ ring *ring.Ring }
 
-func (x exchange) Open(bool) connector.Transport { return x.ring.End() }
+func (x exchange) OpenExchange(bool) (connector.Transport, error) { return x.ring.End(), nil }
 
 func newExchange(t *testing.T) exchange {
 	t.Helper()
@@ -92,9 +89,9 @@ func newExchange(t *testing.T) exchange {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := exchange{r.End(), r}
+	x := exchange{r}
 	t.Cleanup(func() {
-		if err := errors.Join(x.Close(), r.Close()); err != nil {
+		if err := r.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -128,7 +125,7 @@ func TestThreshold(t *testing.T) {
 		"set":            {map[string]any{"shm_threshold_bytes": 100}, 100, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var x connector.Transport
+			var x connector.Exchange
 			if c.exchange {
 				x = newExchange(t)
 			}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+func init() { addVerb(newConnectorCmd) }
+
+// exitNothing is the exit code of get where nothing lies under the key.
+const exitNothing = 3
+
+const connectorLong = `Put a value under a key of an edge, get it, or clean it up, through any connector
+that a pipeline can name: to try a connector out, to feed a stage by hand, or to
+see what another program sent.
+
+A value that is put here outlives the command, until somebody gets it, cleans it up, or
+its time (ttl) is over.`
+
+const connectorPutLong = `Put what the file holds, or standard input, under a key, and print where it
+lies as a line of JSON:
+
+  {"ok":true,"size":N,"metadata":{...}}
+
+With --codec raw the bytes travel as they are. Otherwise the input is a JSON
+value, which travels in that encoding.`
+
+const connectorGetLong = `Get the value under a key and write it to standard output: the bytes as they are with
+--codec raw, and else as JSON. The value is gone then.
+
+The exit code is 3 when nothing lies under the key, and 1 when something failed.`
+
+const connectorExample = `  echo '{"text": "hello"}' | omnibus connector put --from 0 --to 1 --key r1
+  omnibus connector get --from 0 --to 1 --key r1
+  omnibus connector get --type SharedMemoryConnector --extra '{"mode": "segment"}' \
+      --from 0 --to 1 --key r1 --codec omni --wait 5s`
+
+// A connecting is what the flags of the verbs of connector say.
+type connecting struct {
+	at         finder
+	typ, extra string
+	edge       connector.Edge
+	key, meta  string
+	codec      *choice
+	wait       time.Duration
+	needs      []string // flags that must be given
+}
+
+func newConnectorCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "connector",
+		Short:   "Put and get values through a connector",
+		Long:    connectorLong,
+		Example: connectorExample,
+		RunE:    func(*cobra.Command, []string) error { return &usageError{"put, get, cleanup or health?"} },
+	}
+	cmd.AddCommand(newConnectorPutCmd(), newConnectorGetCmd(), newConnectorCleanupCmd(), newConnectorHealthCmd())
+	return cmd
+}
+
+// verb completes a command with the flags that all have.
+func (c *connecting) verb(cmd *cobra.Command) *cobra.Command {
+	c.at.addTo(cmd)
+	cmd.Flags().StringVar(&c.typ, "type", "SharedMemoryConnector", "the connector's `TYPE`")
+	cmd.Flags().StringVar(&c.extra, "extra", "{}", "its settings, as `JSON`")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		for _, flag := range c.needs {
+			if !cmd.Flags().Changed(flag) {
+				return &usageError{fmt.Sprintf("--%s is missing", flag)}
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// value adds the flags of the verbs that name a value.
+func (c *connecting) value(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&c.edge.From, "from", "", "the stage that puts")
+	cmd.Flags().StringVar(&c.edge.To, "to", "", "the stage that gets")
+	cmd.Flags().StringVar(&c.key, "key", "", "the value's key")
+	c.codec = newChoice("json", "msgpack", "omni", "raw")
+	cmd.Flags().Var(c.codec, "codec", "how the value travels")
+	c.needs = []string{"from", "to", "key"}
+}
+
+func newConnectorPutCmd() *cobra.Command {
+	c := &connecting{}
+	cmd := c.verb(&cobra.Command{
+		Use:   "put --from A --to B --key K [FILE|-]",
+		Short: "Put a value under a key",
+		Long:  connectorPutLong,
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			data, err := readInput(cmd, args)
+			if err != nil {
+				return err
+			}
+			value, err := c.parse(data)
+			if err != nil {
+				return err
+			}
+			return c.with(cmd, func(ctx context.Context, con *connector.Connector) error {
+				size, meta, err := con.Put(ctx, c.edge, c.key, value)
+				if err != nil {
+					return err
+				}
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(putResult{true, size, meta})
+			})
+		},
+	})
+	c.value(cmd)
+	return cmd
+}
+
+// putResult is what put prints.
+type putResult struct {
+	OK       bool               `json:"ok"`
+	Size     int                `json:"size"`
+	Metadata connector.Metadata `json:"metadata"`
+}
+
+func newConnectorGetCmd() *cobra.Command {
+	c := &connecting{}
+	cmd := c.verb(&cobra.Command{
+		Use:   "get --from A --to B --key K",
+		Short: "Get the value under a key",
+		Long:  connectorGetLong,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var meta connector.Metadata
+			if err := json.Unmarshal([]byte(c.meta), &meta); err != nil {
+				return &usageError{fmt.Sprintf("--meta is no JSON object: %v", err)}
+			}
+			return c.with(cmd, func(ctx context.Context, con *connector.Connector) error {
+				return c.get(ctx, con, meta, cmd.OutOrStdout())
+			})
+		},
+	})
+	c.value(cmd)
+	cmd.Flags().StringVar(&c.meta, "meta", "null", "the metadata of the put, as `JSON`")
+	cmd.Flags().DurationVar(&c.wait, "wait", 0, "wait this long for the value (default not at all)")
+	return cmd
+}
+
+func (c *connecting) get(ctx context.Context, con *connector.Connector, meta connector.Metadata, out io.Writer) error {
+	get := con.Get
+	if c.wait > 0 {
+		waiting, cancel := context.WithTimeout(ctx, c.wait)
+		defer cancel()
+		ctx, get = waiting, con.Await
+	}
+	v, err := get(ctx, c.edge, c.key, meta)
+	if errors.Is(err, connector.ErrNotFound) || c.wait > 0 && errors.Is(err, context.DeadlineExceeded) {
+		return &exitError{exitNothing, err}
+	}
+	if err != nil {
+		return err
+	}
+	defer v.Release()
+	return c.print(v, out)
+}
+
+func newConnectorCleanupCmd() *cobra.Command {
+	c := &connecting{}
+	cmd := c.verb(&cobra.Command{
+		Use:   "cleanup --key K",
+		Short: "Clean up what nobody got, by key or by request",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.with(cmd, func(ctx context.Context, con *connector.Connector) error { return con.Cleanup(ctx, c.key) })
+		},
+	})
+	cmd.Flags().StringVar(&c.key, "key", "", "the key, or the request's id")
+	c.needs = []string{"key"}
+	return cmd
+}
+
+func newConnectorHealthCmd() *cobra.Command {
+	c := &connecting{}
+	return c.verb(&cobra.Command{
+		Use:   "health",
+		Short: "See whether a connector can be opened here",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.with(cmd, func(_ context.Context, con *connector.Connector) error {
+				return writeJSON(cmd.OutOrStdout(), con.Health())
+			})
+		},
+	})
+}
+
+// with opens the connector for a step.
+func (c *connecting) with(cmd *cobra.Command, step func(context.Context, *connector.Connector) error) (err error) {
+	var extra map[string]any
+	if err := json.Unmarshal([]byte(c.extra), &extra); err != nil {
+		return &usageError{fmt.Sprintf("--extra is no JSON object: %v", err)}
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	exchange := &joining{ctx: ctx, at: c.at, name: cmd.CommandPath()}
+	defer exchange.leave()
+	con, err := connectorTypes().Open(ctx, c.typ, connector.Options{
+		Extra: extra, Serializer: c.serializer(), Exchange: exchange, Lasting: true,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, con.Close()) }()
+	return step(ctx, con)
+}
+
+// parse turns the input into the value that is put.
+func (c *connecting) parse(data []byte) (any, error) {
+	if c.codec.word == "raw" {
+		return data, nil
+	}
+	value, err := parseJSON(data)
+	if err != nil || c.codec.word != "json" {
+		return value, err
+	}
+	var text bytes.Buffer
+	if err := json.Compact(&text, data); err != nil {
+		return nil, err
+	}
+	return text.Bytes(), nil
+}

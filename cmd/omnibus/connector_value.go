@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/omni"
+	"github.com/omnibus-runtime/omnibus/codec/python"
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/shm"
+)
+
+// connectorTypes are the types of connector that the command has.
+func connectorTypes() *connector.Registry {
+	r := new(connector.Registry)
+	for _, t := range []connector.Type{shm.Type()} {
+		if err := r.Register(t); err != nil {
+			panic(err) // two have one name
+		}
+	}
+	return r
+}
+
+// serializers are the ways in which values travel, by the words of --codec. A
+// value of JSON travels as its text.
+var serializers = map[string]codec.Serializer{
+	"json":    codec.RawSerializer{},
+	"msgpack": codec.MsgpackSerializer{},
+	"omni":    omni.Serializer{KeepOrder: true},
+	"raw":     codec.RawSerializer{},
+}
+
+func (c *connecting) serializer() codec.Serializer {
+	if c.codec == nil {
+		return nil
+	}
+	return serializers[c.codec.word]
+}
+
+// print writes a value for people and programs to read.
+func (c *connecting) print(v *connector.Value, out io.Writer) error {
+	switch c.codec.word {
+	case "raw":
+		_, err := out.Write(v.Bytes())
+		return err
+	case "json":
+		if !json.Valid(v.Bytes()) {
+			return fmt.Errorf("%w: the %d bytes are no JSON: get them with --codec raw", connector.ErrDecode, v.Size())
+		}
+		_, err := fmt.Fprintf(out, "%s\n", v.Bytes())
+		return err
+	}
+	var value any
+	if err := v.Decode(&value); err != nil {
+		return err
+	}
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(jsonable(value)); err != nil {
+		return fmt.Errorf("the value has no form in JSON: get it with --codec raw: %w", err)
+	}
+	return nil
+}
+
+// shaped is a tensor, an array or an image in JSON.
+type shaped struct {
+	Kind  string `json:"kind"`
+	DType string `json:"dtype,omitempty"`
+	Mode  string `json:"mode,omitempty"`
+	Shape []int  `json:"shape"`
+	Data  []byte `json:"data"` // as base64
+}
+
+// jsonable gives what JSON has no type for a form in it.
+func jsonable(v any) any {
+	switch v := v.(type) {
+	case codec.Tensor:
+		return shaped{Kind: "tensor", DType: v.DType.String(), Shape: v.Shape, Data: v.Data}
+	case python.NDArray:
+		return shaped{Kind: "array", DType: v.DType, Shape: v.Shape, Data: v.Data}
+	case omni.Image:
+		return shaped{Kind: "image", Mode: v.Mode, Shape: v.Shape, Data: v.Data}
+	case []any:
+		for i := range v {
+			v[i] = jsonable(v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = jsonable(v[k])
+		}
+	case python.Dict:
+		m := make(map[string]any, len(v))
+		for _, item := range v {
+			m[fmt.Sprint(item.Key)] = jsonable(item.Value)
+		}
+		return m
+	}
+	return v
+}
+
+// joining is the exchange of a host that is joined when a connector wants it.
+type joining struct {
+	ctx    context.Context //nolint:containedctx // of the command
+	at     finder
+	name   string
+	leaves func()
+}
+
+// OpenExchange implements [connector.Exchange].
+func (j *joining) OpenExchange(lasting bool) (connector.Transport, error) {
+	node, leave, err := j.at.join(j.ctx, j.name, bus.JoinOptions{})
+	if err != nil {
+		return nil, err
+	}
+	j.leaves = leave
+	return node.OpenExchange(lasting)
+}
+
+func (j *joining) leave() {
+	if j.leaves != nil {
+		j.leaves()
+	}
+}
