@@ -53,7 +53,8 @@ var (
 		{"node-before-ended", 3},
 		{"node-ended", 3},
 	}
-	submitPoints = []point{
+	exchangePoints = []point{{"node-before-place", 8}, {"node-placed", 8}, {"node-fetched", 8}}
+	submitPoints   = []point{
 		{"node-segment-mapped", 1},
 		{"node-submitted", 3},
 		{"node-delivered", 8},
@@ -109,8 +110,8 @@ func pointsOf(r role) []point {
 		return nil
 	case r.stage == "":
 		return submitPoints
-	case r.stage == "d": // it forwards, and writes nothing
-		return append([]point{stagePoints[0], stagePoints[2]}, clientPoints...)
+	case r.stage == "d": // it forwards, and writes only to the exchange
+		return slices.Concat([]point{stagePoints[0], stagePoints[2]}, exchangePoints, clientPoints)
 	}
 	return append(append([]point(nil), stagePoints...), clientPoints...)
 }

@@ -138,6 +138,9 @@ func (c *run) wind() {
 	c.await("the dead to be buried", func() {}, c.reclaims.Wait)
 	c.checkFailed()
 	c.until("all processes to be forgotten", func() bool { return len(c.server.Processes()) == 0 })
+	if x := c.bus.Stats().Exchange; x.Entries != 0 || x.Bytes != 0 {
+		c.fault("nobody is left, and the exchange has %+v", x)
+	}
 
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -223,7 +226,7 @@ func (c *run) killAll() {
 func (c *run) residue() string {
 	var left []string
 	for _, p := range c.server.Processes() {
-		if p.Held > 0 || p.Grants > 0 || p.Requests > 0 || p.Arena.Rooms > 0 || p.Arena.Used > 0 {
+		if p.Held > 0 || p.Grants > 0 || p.Requests > 0 || p.Arena.Rooms > 0 || p.Arena.Used > 0 || p.Placed > 0 || p.Fetched > 0 {
 			left = append(left, fmt.Sprintf("%+v", p))
 		}
 	}
