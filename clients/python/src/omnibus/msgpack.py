@@ -64,9 +64,7 @@ class _Packer:
         self.default = default
 
     def pack(self, v: Any, depth: int) -> None:
-        self.values += 1
-        if self.values > MAX_VALUES:
-            raise PayloadError(f"msgpack: more than {MAX_VALUES} values")
+        self.count(1)
         out = self.out
         if v is None:
             out.append(0xC0)
@@ -98,6 +96,11 @@ class _Packer:
             self.extension(v)
         else:
             self.other(v, depth)
+
+    def count(self, values: int) -> None:
+        self.values += values
+        if self.values > MAX_VALUES:
+            raise PayloadError(f"msgpack: more than {MAX_VALUES} values")
 
     def enter(self, length: int, depth: int) -> None:
         if length and depth >= MAX_DEPTH:
@@ -198,7 +201,7 @@ def unpackb(data: bytes | bytearray | memoryview) -> Any:
 class _Unpacker:
     __slots__ = ("src", "pos", "values")
 
-    def __init__(self, src: bytes) -> None:
+    def __init__(self, src: bytes | memoryview) -> None:
         self.src = src
         self.pos = 0
         self.values = 0
@@ -207,11 +210,12 @@ class _Unpacker:
         return PayloadError(f"msgpack: byte {at}: {reason}")
 
     def take(self, n: int) -> bytes:
+        """The next n bytes, a copy."""
         at = self.pos
         if n > len(self.src) - at:
             raise self.fail(at, f"{n} bytes declared, {len(self.src) - at} left")
         self.pos = at + n
-        return self.src[at : self.pos]
+        return bytes(self.src[at : self.pos])
 
     def number(self, n: int, signed: bool = False) -> int:
         return int.from_bytes(self.take(n), "big", signed=signed)
@@ -246,7 +250,7 @@ class _Unpacker:
         if code == 0xC3:
             return True
         if 0xC4 <= code <= 0xC6:
-            return self.take(self.number(1 << (code - 0xC4)))
+            return self.binary(self.number(1 << (code - 0xC4)))
         if 0xC7 <= code <= 0xC9:
             return self.extension(self.number(1 << (code - 0xC7)), start)
         if code == 0xCA:
@@ -274,6 +278,9 @@ class _Unpacker:
         except UnicodeDecodeError as e:
             raise self.fail(at, f"text is not UTF-8: {e}") from None
 
+    def binary(self, n: int) -> bytes | memoryview:
+        return self.take(n)
+
     def enter(self, values: int, start: int, depth: int) -> None:
         # Each value takes a byte at least: a larger count is a lie.
         left = len(self.src) - self.pos
@@ -297,7 +304,7 @@ class _Unpacker:
             m[key] = self.value(depth + 1)
         return m
 
-    def extension(self, n: int, start: int) -> Ext:
+    def extension(self, n: int, start: int) -> Any:
         kind = self.number(1, signed=True)
         if kind == _INTERNED:
             raise self.fail(start, "interned strings are not supported")

@@ -1,0 +1,305 @@
+"""Values from the bytes that vLLM-Omni's OmniSerializer writes; see `encoder`.
+
+What comes out is what OmniSerializer would give: torch.Tensor, numpy.ndarray, PIL images, and
+vLLM's outputs where vLLM is loaded. Without the packages a tensor or an array is a
+`Tensor`, and an image stays the dictionary that it travels as.
+
+Arrays are views of the payload, read-only as OmniSerializer's are, if they are large. Everything
+else is a copy, torch tensors too: those are writable, and a write through to memory that is
+mapped read-only would end the process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib
+import math
+import re
+import struct
+import sys
+from typing import Any
+
+from ..errors import PayloadError
+from ..msgpack import MAX_VALUES, Ext, _Unpacker
+from ..tensor import DTYPES, Tensor
+from .encoder import ARRAY_MARK, COMPLETION_KEYS, IMAGE_MARK, IMAGE_MODES, TENSOR_MARK
+
+#: Arrays of so many bytes are views of the payload, which stays as long as one of them lives.
+VIEW_BYTES = 4096
+
+MAX_DIMS = 32
+_PAGE_BYTES = 1 << 16  # the largest page that a segment is rounded up to
+_PICKLES = (1, 2)
+
+_REQUEST_KEYS = frozenset({"request_id", "prompt", "prompt_token_ids", "outputs", "finished"})
+
+#: What arrays hold, as the array interface calls it, and a Tensor.
+_TENSOR_TYPES = {
+    "|b1": "bool", "|i1": "int8", "|u1": "uint8", "<i2": "int16", "<i4": "int32", "<i8": "int64", "<u2": "uint16",
+    "<u4": "uint32", "<u8": "uint64", "<f2": "float16", "<f4": "float32", "<f8": "float64",
+}  # fmt: skip
+
+_NO_CODE = 0xC1
+_NUMBERS = {
+    code: (re.compile(b"(?:%b.{%d})+" % (re.escape(bytes([code])), struct.calcsize(kind) - 1), re.DOTALL), kind[1:],
+           struct.Struct(kind))
+    for code, kind in ((0xCC, ">xB"), (0xCD, ">xH"), (0xCE, ">xI"), (0xCB, ">xd"))
+}  # fmt: skip
+
+_modules: dict[str, Any] = {}
+
+
+def _module(name: str) -> Any:
+    """A package that may be missing: None."""
+    if name not in _modules:
+        try:
+            _modules[name] = importlib.import_module(name)
+        except ImportError:
+            return sys.modules.get(name)
+    return _modules[name]
+
+
+def decode(payload: bytes | bytearray | memoryview, *, padded: bool = False) -> Any:
+    """The value of a payload. Raises PayloadError, and nothing else, for what is none.
+
+    `padded` allows zeros behind the value, as segments have that were rounded up to pages.
+    """
+    view = memoryview(payload).toreadonly()
+    u = _Decoder(view if len(view) >= VIEW_BYTES else bytes(view))
+    try:
+        v = _owned(u.value(0))
+    except PayloadError:
+        raise
+    except Exception as e:  # from a package that was given what it does not take
+        raise PayloadError(f"{type(e).__name__}: {e}") from e
+    left = len(view) - u.pos
+    if left and not (padded and left < _PAGE_BYTES and not any(view[u.pos :])):
+        raise PayloadError(f"{left} bytes after the value")
+    return v
+
+
+def _owned(v: Any) -> Any:
+    return bytes(v) if type(v) is memoryview else v
+
+
+class _Decoder(_Unpacker):
+    """An unpacker that copies binary data only where it has to.
+
+    The payload's memory may be another process's. It is read once, front to back: a value that
+    was checked is not looked at again.
+    """
+
+    __slots__ = ()
+
+    def binary(self, n: int) -> bytes | memoryview:
+        if n < VIEW_BYTES:
+            return self.take(n)
+        at = self.pos
+        if n > len(self.src) - at:
+            raise self.fail(at, f"{n} bytes declared, {len(self.src) - at} left")
+        self.pos = at + n
+        return memoryview(self.src)[at : self.pos]
+
+    def array(self, n: int, start: int, depth: int) -> list[Any]:
+        self.enter(n, start, depth)
+        out: list[Any] = []
+        src = self.src
+        pos, end = self.pos, len(src)
+        while len(out) < n:
+            code = src[pos] if pos < end else _NO_CODE
+            if code < 0x80:
+                out.append(code)
+                pos += 1
+                self.values += 1
+                continue
+            # Lists of numbers may be long, and their numbers take a short way.
+            if code in _NUMBERS:
+                run, kind, one = _NUMBERS[code]
+                found = run.match(src, pos, pos + (n - len(out)) * one.size)
+                size = found.end() - pos if found is not None else 0
+                if size == one.size:
+                    out += one.unpack_from(src, pos)
+                elif size:
+                    out += struct.unpack(">" + kind * (size // one.size), src[pos : pos + size])
+                pos += size
+                if size:
+                    self.values += size // one.size
+                    continue
+            self.pos = pos
+            out.append(_owned(self.value(depth + 1)))
+            pos = self.pos
+        self.pos = pos
+        if self.values > MAX_VALUES:
+            raise self.fail(start, f"more than {MAX_VALUES} values")
+        return out
+
+    def map(self, n: int, start: int, depth: int) -> Any:
+        self.enter(2 * n, start, depth)
+        m: dict[Any, Any] = {}
+        for _ in range(n):
+            at = self.pos
+            key = _owned(self.value(depth + 1))
+            if isinstance(key, list):
+                key = _key(key)
+            try:
+                m[key] = self.value(depth + 1)
+            except TypeError:
+                raise self.fail(at, f"a {type(key).__name__} as the key of a map") from None
+        if m.get(TENSOR_MARK):
+            return _tensor(m)
+        if m.get(ARRAY_MARK):
+            return _array(m)
+        if m.get(IMAGE_MARK):
+            return _image(m)
+        for k, v in m.items():
+            if type(v) is memoryview:
+                m[k] = bytes(v)
+        return _output(m)
+
+    def extension(self, n: int, start: int) -> Any:
+        e = super().extension(n, start)
+        if e.type in _PICKLES:
+            raise self.fail(start, f"extension {e.type} holds a pickled object, which is never loaded")
+        if e.type != -1:
+            raise self.fail(start, f"extension {e.type} is unknown")
+        return _time(e)
+
+
+def _key(key: list[Any]) -> tuple[Any, ...]:
+    return tuple(_key(k) if isinstance(k, list) else k for k in key)
+
+
+def _time(e: Ext) -> datetime.datetime:
+    if len(e.data) == 4:
+        nanos, (seconds,) = 0, struct.unpack(">I", e.data)
+    elif len(e.data) == 8:
+        (both,) = struct.unpack(">Q", e.data)
+        nanos, seconds = both >> 34, both & (1 << 34) - 1
+    elif len(e.data) == 12:
+        nanos, seconds = struct.unpack(">Iq", e.data)
+    else:
+        raise PayloadError(f"a timestamp of {len(e.data)} bytes")
+    if nanos >= 1_000_000_000:
+        raise PayloadError(f"a timestamp with {nanos} nanoseconds")
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+    try:
+        return epoch + datetime.timedelta(seconds=seconds, microseconds=nanos // 1000)
+    except OverflowError as x:
+        raise PayloadError(f"a timestamp out of range: {x}") from None
+
+
+# Marked dictionaries.
+
+
+def _fields(m: dict[Any, Any], kind_key: str) -> tuple[str, tuple[int, ...], Any]:
+    kind, shape, data = m.get(kind_key), m.get("shape"), m.get("data")
+    if not isinstance(kind, str):
+        raise PayloadError(f"a marked dictionary without the text {kind_key!r}")
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or len(shape) > MAX_DIMS:
+        raise PayloadError(f"a shape is a list of at most {MAX_DIMS} numbers of at least 0")
+    if not isinstance(data, (bytes, memoryview)):
+        raise PayloadError('a marked dictionary without the bytes "data"')
+    return kind, tuple(shape), data
+
+
+def _check_size(kind: str, shape: tuple[int, ...], item_bytes: int, data: Any) -> None:
+    want = math.prod(shape) * item_bytes
+    if len(data) != want:
+        raise PayloadError(f"{kind}{list(shape)} takes {want} bytes, and there are {len(data)}")
+
+
+def _tensor(m: dict[Any, Any]) -> Any:
+    kind, shape, data = _fields(m, "dtype")
+    torch = _module("torch")
+    if torch is None:
+        return _own_tensor(kind, shape, data)
+    dtype = getattr(torch, kind, None)
+    if not isinstance(dtype, torch.dtype):
+        raise PayloadError(f"torch has no dtype {kind!r}")
+    empty = torch.empty(shape, dtype=dtype) if not data else None
+    _check_size(kind, shape, empty.element_size() if empty is not None else dtype.itemsize, data)
+    if empty is not None:
+        return empty
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def _own_tensor(kind: str, shape: tuple[int, ...], data: Any) -> Tensor:
+    if kind not in DTYPES:
+        raise PayloadError(f"a tensor of {kind!r} takes torch, which is not here; known are {', '.join(DTYPES)}")
+    return Tensor(kind, shape, data)
+
+
+def _array(m: dict[Any, Any]) -> Any:
+    kind, shape, data = _fields(m, "dtype")
+    np = _module("numpy")
+    if np is None:
+        if kind not in _TENSOR_TYPES:
+            raise PayloadError(f"an array of {kind!r} takes NumPy, which is not here")
+        return Tensor(_TENSOR_TYPES[kind], shape, data)
+    dtype = np.dtype(kind)
+    if dtype.kind in "OV" or dtype.str != kind:
+        raise PayloadError(f"an array of {kind!r}: these are no plain elements")
+    _check_size(kind, shape, dtype.itemsize, data)
+    if not data:
+        return np.empty(shape, dtype)
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _image(m: dict[Any, Any]) -> Any:
+    mode, shape, data = _fields(m, "mode")
+    bands = IMAGE_MODES.get(mode)
+    if bands is None or shape[2:] != (() if bands == 1 else (bands,)) or len(shape) < 2:
+        raise PayloadError(f"an image of mode {mode!r} and shape {list(shape)}")
+    _check_size(mode, shape, 1, data)
+    image = _module("PIL.Image")
+    if image is None:
+        return {**m, "data": bytes(data)}
+    return image.frombytes(mode, (shape[1], shape[0]), bytes(data))
+
+
+# vLLM's outputs are dictionaries that vLLM-Omni knows by their keys.
+
+
+def _output(m: dict[Any, Any]) -> Any:
+    """The object that a dictionary stands for, in a process that has vLLM loaded."""
+    keys = m.keys()
+    if "finished" in m and ("final_output_type" in m or "images" in m):
+        omni = getattr(sys.modules.get("vllm_omni.outputs"), "OmniRequestOutput", None)
+        return _omni_output(m, omni) if omni is not None else m
+    vllm = sys.modules.get("vllm.outputs")
+    if vllm is None:
+        return m
+    if keys >= _REQUEST_KEYS:
+        late = _cut(m, "multimodal_output", "multi_modal_placeholders")
+        return _with(vllm.RequestOutput(**m), late)
+    if keys >= COMPLETION_KEYS:
+        late = _cut(m, "multimodal_output")
+        return _with(_completion(m, vllm.CompletionOutput), late)
+    return m
+
+
+def _cut(m: dict[Any, Any], *names: str) -> dict[str, Any]:
+    return {name: x for name in names if (x := m.pop(name, None)) is not None}
+
+
+def _with(v: Any, attributes: dict[str, Any]) -> Any:
+    for name, x in attributes.items():
+        setattr(v, name, x)
+    return v
+
+
+def _completion(m: dict[Any, Any], cls: Any) -> Any:
+    return _module("msgspec").convert(m, cls)  # it comes with vLLM
+
+
+def _omni_output(m: dict[Any, Any], cls: Any) -> Any:
+    inner = m.get("request_output")  # where the content was before vLLM-Omni 0.19
+    known = {f.name for f in dataclasses.fields(cls)}
+    try:
+        out = cls(**{k: v for k, v in m.items() if k in known})
+        if inner is not None and "request_output" not in known and not isinstance(inner, dict):
+            out._copy_content_from(inner)
+        return out
+    except Exception:  # it only looks like one
+        return m

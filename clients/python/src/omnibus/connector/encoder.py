@@ -1,0 +1,279 @@
+"""Values to the bytes that vLLM-Omni's OmniSerializer writes.
+
+The format is msgpack with marked dictionaries for what msgpack does not have::
+
+    {"__tensor__": true, "dtype": "float32", "shape": [2, 3], "data": bytes}
+    {"__ndarray__": true, "dtype": "<f4", "shape": [2, 3], "data": bytes}
+    {"__pil_image__": true, "mode": "RGB", "shape": [2, 3, 3], "data": bytes}
+
+A value becomes pieces first: small things are gathered, large ones are referred to where
+they lie. So the size is known, exactly, before there is room for the payload, and large
+data is copied once, into that room.
+
+Torch, NumPy, Pillow, msgspec and vLLM are never imported here: a value of theirs can only be
+there if they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import itertools
+import struct
+import sys
+import uuid
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from .. import tensor
+from ..errors import PayloadError
+from ..msgpack import Ext, _Packer
+from ..tensor import Tensor
+
+TENSOR_MARK = "__tensor__"
+ARRAY_MARK = "__ndarray__"
+IMAGE_MARK = "__pil_image__"
+
+#: Modes of images with a byte for each channel, which is all that the format can carry.
+IMAGE_MODES = {
+    "L": 1, "P": 1, "LA": 2, "PA": 2, "La": 2, "RGB": 3, "YCbCr": 3, "LAB": 3, "HSV": 3,
+    "RGBA": 4, "RGBX": 4, "RGBa": 4, "CMYK": 4,
+}  # fmt: skip
+
+#: What vLLM-Omni recognises a CompletionOutput by.
+COMPLETION_KEYS = frozenset({"index", "text", "token_ids", "finish_reason"})
+
+_REQUEST_FIELDS = (
+    "request_id", "prompt", "prompt_token_ids", "prompt_logprobs", "outputs", "finished", "metrics", "lora_request",
+    "encoder_prompt", "encoder_prompt_token_ids", "num_cached_tokens", "kv_transfer_params",
+)  # fmt: skip
+
+_IN_PLACE_BYTES = 4096  # from this size on data is not gathered
+_LONG_LIST = 16
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+
+
+class Encoded:
+    """The payload of a value, in pieces.
+
+    Pieces may be the value's own memory, so it must not change before they are written.
+    """
+
+    __slots__ = ("pieces", "size")
+
+    def __init__(self, pieces: list[Buffer]) -> None:
+        self.pieces = pieces
+        self.size = sum(len(p) for p in pieces)  #: in bytes
+
+    def write(self, room: memoryview) -> None:
+        """Fill `room`, which has exactly `size` bytes."""
+        at = 0
+        for p in self.pieces:
+            room[at : at + len(p)] = p
+            at += len(p)
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.pieces)
+
+
+def encode(value: Any) -> Encoded:
+    """The payload of a value. Raises PayloadError for one that has none."""
+    p = _Gatherer()
+    try:
+        p.pack(value, 0)
+    except PayloadError:
+        raise
+    except Exception as e:  # an object of somebody else's that does not do what its class promises
+        raise PayloadError(f"{type(value).__name__} cannot be encoded: {type(e).__name__}: {e}") from e
+    return Encoded([*p.pieces, p.out])
+
+
+class _Gatherer(_Packer):
+    """A packer that copies nothing large."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.pieces: list[Buffer] = []
+
+    def binary(self, v: bytes | bytearray | memoryview) -> None:
+        if isinstance(v, memoryview):
+            v = v.cast("B") if v.c_contiguous and v.nbytes else v.tobytes()
+        if len(v) < _IN_PLACE_BYTES:
+            super().binary(v)
+            return
+        self.head(len(v), 0, 0, (0xC4, 0xC5, 0xC6))
+        self.pieces += (self.out, v)
+        self.out = bytearray()
+
+    def pack(self, v: Any, depth: int) -> None:
+        if type(v) is list and len(v) > _LONG_LIST:
+            kinds = set(map(type, v))
+            if len(kinds) == 1 and (encoded := _numbers(v, kinds.pop())) is not None:
+                self.count(1 + len(v))
+                self.enter(len(v), depth)
+                self.head(len(v), 0x90, 16, (0, 0xDC, 0xDD))
+                self.out += encoded
+                return
+        super().pack(v, depth)
+
+    def other(self, v: Any, depth: int) -> None:
+        if depth > 1 << 10:
+            raise PayloadError("nested too deeply")
+        self.values -= 1
+        self.pack(plain(v), depth)
+
+
+class _Integers(dict[int, bytes]):
+    """Integers as bytes, remembered as long as they are as small as a token's number."""
+
+    def __missing__(self, v: int) -> bytes:
+        p = _Packer(None)
+        p.integer(v)
+        encoded = bytes(p.out)
+        if 0 <= v < 1 << 18:
+            self[v] = encoded
+        return encoded
+
+
+_integers = _Integers()
+
+
+def _numbers(v: list[Any], kind: type) -> bytes | None:
+    """A list of numbers of one type, at once."""
+    if kind is int:
+        return b"".join(map(_integers.__getitem__, v))
+    if kind is float:
+        return struct.pack(">" + "Bd" * len(v), *itertools.chain.from_iterable(zip(itertools.repeat(0xCB), v)))
+    return None
+
+
+def plain(v: Any) -> Any:
+    """What is encoded in place of a value that msgpack does not have."""
+    if isinstance(v, Tensor):
+        return _marked(TENSOR_MARK, "dtype", v.dtype, v.shape, v.raw())
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(v, torch.Tensor):
+        return _torch_tensor(v, torch)
+    if tensor.is_ndarray(v):
+        return _array(v)
+    image = sys.modules.get("PIL.Image")
+    if image is not None and isinstance(v, image.Image):
+        return _image(v)
+    if isinstance(v, enum.Enum):
+        return v.value
+    if hasattr(type(v), "__struct_encode_fields__"):
+        return _struct(v)
+    if dataclasses.is_dataclass(v) and not isinstance(v, type):
+        return _dataclass(v)
+    if any(c.__name__ == "RequestOutput" for c in type(v).__mro__):
+        return _request_output(v)
+    if isinstance(v, slice):
+        return [v.start, v.stop, v.step]
+    if isinstance(v, (set, frozenset)):
+        return list(v)
+    if isinstance(v, Mapping):
+        return dict(v)
+    return _scalar(v)
+
+
+def _scalar(v: Any) -> Any:
+    if isinstance(v, datetime.datetime) and v.tzinfo is not None:
+        return timestamp(v)
+    if isinstance(v, (datetime.datetime, datetime.date, datetime.time)):
+        return v.isoformat()
+    if isinstance(v, (uuid.UUID, decimal.Decimal)):
+        return str(v)
+    item = getattr(v, "item", None)  # NumPy's scalars
+    if callable(item) and getattr(v, "shape", None) == ():
+        return item()
+    raise PayloadError(f"there is no encoding for a {type(v).__name__}")
+
+
+def timestamp(v: datetime.datetime) -> Ext:
+    """A time with a zone, as msgpack's extension has it."""
+    since = v.astimezone(datetime.timezone.utc) - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+    seconds, nanos = since.days * 86_400 + since.seconds, since.microseconds * 1000
+    if 0 <= seconds < 1 << 34:
+        if not nanos and seconds < 1 << 32:
+            return Ext(-1, struct.pack(">I", seconds))
+        return Ext(-1, struct.pack(">Q", nanos << 34 | seconds))
+    return Ext(-1, struct.pack(">Iq", nanos, seconds))
+
+
+def _marked(mark: str, kind_key: str, kind: str, shape: Any, data: Buffer) -> dict[str, Any]:
+    return {mark: True, kind_key: kind, "shape": [int(n) for n in shape], "data": data}
+
+
+def _torch_tensor(t: Any, torch: Any) -> dict[str, Any]:
+    flat = t.detach().cpu().contiguous().reshape(-1)
+    data: Buffer = b""
+    if flat.numel():
+        data = memoryview(flat.view(torch.uint8).numpy())  # it keeps the memory alive
+    return _marked(TENSOR_MARK, "dtype", str(t.dtype).removeprefix("torch."), t.shape, data)
+
+
+def _array(a: Any) -> dict[str, Any]:
+    if a.dtype.kind in "OV":
+        raise PayloadError(f"an array of {a.dtype} has no encoding: its elements are objects or records")
+    import numpy as np
+
+    data: Buffer = b""
+    if a.nbytes:
+        data = np.ascontiguousarray(a).reshape(-1).view(np.uint8).data
+    return _marked(ARRAY_MARK, "dtype", a.dtype.str, a.shape, data)
+
+
+def _image(m: Any) -> dict[str, Any]:
+    bands = IMAGE_MODES.get(m.mode)
+    if bands is None:
+        raise PayloadError(f"an image of mode {m.mode} has no encoding: convert it to one of {', '.join(IMAGE_MODES)}")
+    shape = (m.height, m.width) if bands == 1 else (m.height, m.width, bands)
+    return _marked(IMAGE_MARK, "mode", m.mode, shape, m.tobytes())
+
+
+def _struct(v: Any) -> Any:
+    """A msgspec.Struct, by the settings of its class."""
+    msgspec = sys.modules["msgspec"]
+    config = type(v).__struct_config__
+    known = msgspec.structs.fields(v)
+    if config.array_like:
+        values = [getattr(v, f.name) for f in known]
+        return values if config.tag is None else [config.tag, *values]
+    out = {} if config.tag is None else {config.tag_field: config.tag}
+    for f in known:
+        x = getattr(v, f.name)
+        default = x is f.default or (f.default_factory in (list, dict, set) and type(x) is f.default_factory and not x)
+        if x is not msgspec.UNSET and not (config.omit_defaults and default):
+            out[f.encode_name] = x
+    return out
+
+
+def _dataclass(v: Any) -> dict[str, Any]:
+    unset = getattr(sys.modules.get("msgspec"), "UNSET", dataclasses.MISSING)
+    out = {}
+    for f in dataclasses.fields(v):
+        x = getattr(v, f.name, unset)
+        if x is not unset and x is not dataclasses.MISSING:
+            out[f.name] = x
+    if out.keys() >= COMPLETION_KEYS:
+        _add(out, v, "multimodal_output")
+    return out
+
+
+def _request_output(v: Any) -> dict[str, Any]:
+    """vLLM's RequestOutput, which is an ordinary class, with what stages attach to it."""
+    out = {name: getattr(v, name, None) for name in _REQUEST_FIELDS}
+    _add(out, v, "multi_modal_placeholders")
+    _add(out, v, "multimodal_output")
+    return out
+
+
+def _add(out: dict[str, Any], v: Any, name: str) -> None:
+    x = getattr(v, name, None)
+    if x is not None:
+        out[name] = x

@@ -1,0 +1,291 @@
+"""The format of vLLM-Omni's OmniSerializer: vectors, the real one, and garbage."""
+
+from __future__ import annotations
+
+import array
+import datetime
+import glob
+import json
+import os
+import random
+import unittest
+from typing import Any
+from unittest import mock
+
+import fakehost  # noqa: F401  (finds the package)
+import realvllm
+
+from omnibus import PayloadError, Tensor
+from omnibus.connector import decoder
+from omnibus.connector.decoder import decode
+from omnibus.connector.encoder import Encoded, encode
+
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+
+TESTDATA = os.path.join(os.path.dirname(__file__), "..", "..", "..", "codec", "omni", "testdata")
+
+F32 = array.array("f", [1, 2, 3, 4]).tobytes()
+
+#: Made by OmniSerializer itself.
+VECTORS: list[tuple[str, Any]] = [
+    ("84aa5f5f74656e736f725f5fc3a56474797065a7666c6f61743332a57368617065920202a464617461c410"
+     "0000803f000000400000404000008040",
+     Tensor("float32", (2, 2), F32)),
+    ("82a36b6579a576616c7565a46c69737493010203", {"key": "value", "list": [1, 2, 3]}),
+    ("81a5736d616c6ca464617461", {"small": "data"}),
+    ("84aa5f5f74656e736f725f5fc3a56474797065a7666c6f61743332a573686170659100a464617461c400",
+     Tensor("float32", (0,), b"")),
+]  # fmt: skip
+
+
+def same(v: Any) -> Any:
+    return realvllm.describe(v)
+
+
+def without_torch() -> Any:
+    return mock.patch.dict(decoder._modules, {"torch": None})
+
+
+class VectorTest(unittest.TestCase):
+    def test_vectors(self) -> None:
+        for text, value in VECTORS:
+            with self.subTest(text[:30]), without_torch():
+                self.assertEqual(bytes(encode(value)).hex(), text)
+                self.assertEqual(same(decode(bytes.fromhex(text))), same(value))
+
+    def test_vectors_of_the_go_package(self) -> None:
+        """Each file is JSON: a list of objects with `name` and `hex`."""
+        files = glob.glob(os.path.join(TESTDATA, "*.json"))
+        if not files:
+            raise unittest.SkipTest(f"{TESTDATA} comes with the repository")
+        for path in files:
+            with open(path, encoding="utf-8") as f:
+                vectors = json.load(f)
+            for v in vectors:
+                with self.subTest(v["name"]), without_torch():
+                    payload = bytes.fromhex(v["hex"])
+                    self.assertEqual(bytes(encode(decode(payload))), payload)
+
+
+class EncodedTest(unittest.TestCase):
+    def test_large_data_is_not_gathered(self) -> None:
+        data = bytearray(10_000)
+        e = encode({"a": data, "b": Tensor("uint8", (10_000,), data)})
+        self.assertEqual(sum(p is data for p in e.pieces), 1)
+        self.assertLess(e.size - 20_000, 100)
+        room = bytearray(e.size)
+        data[5] = 7  # it lies where it lay
+        e.write(memoryview(room))
+        self.assertEqual(bytes(room), bytes(e))
+        self.assertEqual(decode(room)["a"][5], 7)
+
+    def test_size_is_exact(self) -> None:
+        for n in (0, 1, 31, 32, 255, 256, 4095, 4096, 65_535, 65_536):
+            e = encode([b"x" * n, "y" * n, list(range(n))])
+            self.assertEqual(e.size, len(bytes(e)))
+            self.assertEqual(decode(bytes(e)), [b"x" * n, "y" * n, list(range(n))])
+
+    def test_refused(self) -> None:
+        ring: list[Any] = []
+        ring.append(ring)
+        for value in (object(), 1j, 1 << 64, "\ud800", {"x": [object]}, ring, lambda: 0, range(3)):
+            with self.subTest(type(value).__name__), self.assertRaises(PayloadError):
+                encode(value)
+
+    def test_times(self) -> None:
+        utc = datetime.timezone.utc
+        for t in (
+            datetime.datetime(2020, 1, 1, tzinfo=utc),
+            datetime.datetime(2020, 1, 1, microsecond=5, tzinfo=utc),
+            datetime.datetime(1901, 1, 1, microsecond=5, tzinfo=utc),
+            datetime.datetime(2600, 1, 1, tzinfo=utc),
+        ):
+            self.assertEqual(decode(bytes(encode(t))), t)
+        self.assertEqual(decode(bytes(encode(datetime.date(2020, 1, 2)))), "2020-01-02")
+
+
+class BadInputTest(unittest.TestCase):
+    """Whatever comes from outside is a value or a PayloadError."""
+
+    @staticmethod
+    def marked(mark: str, **fields: Any) -> bytes:
+        return bytes(encode({mark: True, **fields}))
+
+    def test_marks(self) -> None:
+        t, a, p = "__tensor__", "__ndarray__", "__pil_image__"
+        f32 = {"dtype": "float32", "shape": [2], "data": b"12345678"}
+        bad = {
+            "no fields": self.marked(t),
+            "short data": self.marked(t, **{**f32, "data": b"1234567"}),
+            "long data": self.marked(t, **{**f32, "data": b"123456789"}),
+            "no data": self.marked(t, **{**f32, "data": b""}),
+            "text data": self.marked(t, **{**f32, "data": "12345678"}),
+            "negative dimension": self.marked(t, **{**f32, "shape": [-2]}),
+            "huge dimension": self.marked(t, **{**f32, "shape": [1 << 63, 4]}),
+            "float dimension": self.marked(t, **{**f32, "shape": [2.0]}),
+            "true dimension": self.marked(t, **{**f32, "shape": [True, 2]}),
+            "many dimensions": self.marked(t, **{**f32, "shape": [1] * 40 + [2]}),
+            "shape is a number": self.marked(t, **{**f32, "shape": 2}),
+            "unknown dtype": self.marked(t, **{**f32, "dtype": "float33"}),
+            "attribute as a dtype": self.marked(t, **{**f32, "dtype": "load"}),
+            "dtype is a number": self.marked(t, **{**f32, "dtype": 5}),
+            "objects": self.marked(a, dtype="|O", shape=[1], data=b"12345678"),
+            "objects of eight bytes": self.marked(a, dtype="|O8", shape=[1], data=b"12345678"),
+            "records": self.marked(a, dtype="<i4,<i4", shape=[1], data=b"12345678"),
+            "dtype by another name": self.marked(a, dtype="float64", shape=[1], data=b"12345678"),
+            "empty text": self.marked(a, dtype="<U0", shape=[8], data=b"12345678"),
+            "mode": self.marked(p, mode="F", shape=[1, 2], data=b"12345678"),
+            "bands": self.marked(p, mode="RGB", shape=[2, 4], data=b"12345678"),
+            "pixels": self.marked(p, mode="RGB", shape=[1, 2, 3], data=b"12345"),
+        }
+        for name, payload in bad.items():
+            with self.subTest(name), without_torch(), self.assertRaises(PayloadError):
+                decode(payload)
+
+    def test_bytes(self) -> None:
+        for text in ("", "c1", "92 01", "a5 61", "a1 ff", "81 80 01", "c7 01 05 00", "c7 01 01 80", "d4 02 80",
+                     "c6 ff ff ff ff", "dd ff ff ff ff 00", "df ff ff ff ff", "01 02", "d6 ff 00 00 00",
+                     "c7 03 ff 00 00 00", "d7 ff ff ff ff ff ff ff ff ff", "91" * 100 + "00",
+                     "81 81 01 02 03"):  # fmt: skip
+            with self.subTest(text[:30]), self.assertRaises(PayloadError):
+                decode(bytes.fromhex(text.replace(" ", "")))
+
+    def test_padding(self) -> None:
+        payload = bytes(encode([1, 2]))
+        self.assertEqual(decode(payload + bytes(4000), padded=True), [1, 2])
+        for rest in (b"\0", b"\1"):
+            with self.assertRaises(PayloadError):
+                decode(payload + rest, padded=rest == b"\1")
+
+    def test_noise(self) -> None:
+        r = random.Random(5)
+        seeds = [bytes.fromhex(v) for v, _ in VECTORS] + [bytes(encode({"a": list(range(200)), "b": b"x" * 5000}))]
+        with without_torch():
+            for _ in range(3000):
+                b = bytearray(r.choice(seeds))
+                for _ in range(r.randint(1, 4)):
+                    b[r.randrange(len(b))] = r.randrange(256)
+                try:
+                    decode(b[: r.randint(1, len(b))])
+                except PayloadError:
+                    pass
+
+
+@unittest.skipIf(np is None, "NumPy is not here")
+class ArrayTest(unittest.TestCase):
+    def test_large_arrays_are_views(self) -> None:
+        a = np.arange(5000, dtype=np.float32).reshape(50, 100)
+        room = bytearray(bytes(encode({"a": a})))
+        v = decode(room)["a"]
+        self.assertTrue(np.shares_memory(v, np.frombuffer(room, np.uint8)))
+        self.assertFalse(v.flags.writeable)
+        np.testing.assert_array_equal(v, a)
+
+    def test_small_ones_are_copies(self) -> None:
+        room = bytearray(bytes(encode({"a": np.arange(10), "b": bytes(5000)})))
+        got = decode(room)
+        self.assertFalse(np.shares_memory(got["a"], np.frombuffer(room, np.uint8)))
+        self.assertIs(type(got["b"]), bytes)
+
+    def test_without_numpy(self) -> None:
+        payload = bytes(encode({"a": np.arange(10, dtype=np.int16), "c": 1}))
+        with mock.patch.dict(decoder._modules, {"numpy": None}):
+            t = decode(payload)["a"]
+        self.assertIsInstance(t, Tensor)
+        self.assertEqual((t.dtype, t.shape, list(t.data)), ("int16", (10,), list(range(10))))
+
+    def test_refused(self) -> None:
+        for a in (np.array([object()]), np.zeros(3, "i4,f4")):
+            with self.assertRaises(PayloadError):
+                encode(a)
+        self.assertEqual(decode(bytes(encode([np.float32(1.5), np.int64(3)]))), [1.5, 3])
+
+
+class RealTest(unittest.TestCase):
+    """What one side writes the other reads, and both write the same."""
+
+    real: realvllm.Real
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.real = realvllm.Real()
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.real.close()
+
+    def test_same_bytes(self) -> None:
+        for name, value in realvllm.values().items():
+            if name == "request":  # its fields differ from version to version
+                continue
+            with self.subTest(name):
+                self.assertEqual(bytes(encode(value)).hex(), self.real.encode(name).hex())
+
+    def test_same_values(self) -> None:
+        for name, value in realvllm.values().items():
+            if name == "request":
+                continue
+            with self.subTest(name):
+                payload = bytes(encode(value))
+                self.assertEqual(same_json(decode(payload)), self.real.describe(payload))
+
+    def test_outputs_are_recognised(self) -> None:
+        ours = bytes(encode(realvllm.values()["request"]))
+        self.assertEqual(self.real.describe(ours)[0], "RequestOutput")
+        payload = self.real.encode("request")
+        self.assertIsInstance(decode(payload), dict)
+        modules = {
+            "vllm.outputs": mock.Mock(RequestOutput=realvllm.RequestOutput, CompletionOutput=realvllm.Completion)
+        }
+        with mock.patch.dict("sys.modules", modules):
+            got = decode(payload)
+            self.assertEqual(same_json(got), self.real.describe(payload))
+
+    def test_tensor(self) -> None:
+        for dtype, shape, data in (("float32", (2, 2), F32), ("bfloat16", (4,), F32[:8]), ("bool", (1,), b"\1")):
+            t = Tensor(dtype, shape, data)
+            self.assertEqual(self.real.describe(bytes(encode(t))), same_json(t))
+
+
+def same_json(v: Any) -> Any:
+    return json.loads(json.dumps(same(v)))
+
+
+class TorchTest(unittest.TestCase):
+    def test_torch(self) -> None:
+        try:
+            import torch  # type: ignore[import-not-found]
+        except ImportError:
+            raise unittest.SkipTest("torch is not here") from None
+        for t in (torch.arange(6, dtype=torch.bfloat16).reshape(2, 3), torch.tensor(True), torch.zeros(0, 3),
+                  torch.arange(20_000, dtype=torch.float32)[::2]):  # fmt: skip
+            got = decode(bytes(encode(t)))
+            self.assertTrue(torch.equal(got, t) and got.dtype == t.dtype)
+            got += 1  # its own memory
+
+
+class PillowTest(unittest.TestCase):
+    def test_images(self) -> None:
+        try:
+            from PIL import Image
+        except ImportError:
+            raise unittest.SkipTest("Pillow is not here") from None
+        for mode in ("L", "RGB", "RGBA", "CMYK"):
+            m = Image.new(mode, (40, 30), 77)
+            got = decode(bytes(encode(m)))
+            self.assertEqual((got.mode, got.size, got.tobytes()), (m.mode, m.size, m.tobytes()))
+        with self.assertRaises(PayloadError):
+            encode(Image.new("F", (2, 2)))
+
+    def test_without_pillow_an_image_stays_what_travels(self) -> None:
+        fields = {"__pil_image__": True, "mode": "RGB", "shape": [1, 2, 3], "data": b"123456"}
+        payload = bytes(Encoded([bytes(encode(fields))]))
+        with mock.patch.dict(decoder._modules, {"PIL.Image": None}):
+            self.assertEqual(decode(payload), fields)
+
+
+if __name__ == "__main__":
+    unittest.main()
