@@ -1,0 +1,21 @@
+"""Handing values from stage to stage of vLLM-Omni, in place of its own connectors::
+
+    with OmnibusConnector({"mode": "segment"}) as c:
+        ok, size, metadata = c.put("0", "1", "request_0_0", {"hidden": tensor})
+        found = c.get("0", "1", "request_0_0", metadata)
+
+In a deployment the YAML names it; see the README, and `register`.
+"""
+
+from .contract import BadKey, BadMetadata, Busy, Damaged, Missing, NoRoom
+from .decoder import decode
+from .drop_in import OmnibusConnector
+from .encoder import Encoded, encode
+from .vllm import NAME, register, register_if_loaded
+
+__all__ = [
+    "NAME", "BadKey", "BadMetadata", "Busy", "Damaged", "Encoded", "Missing", "NoRoom", "OmnibusConnector", "decode",
+    "encode", "register",
+]  # fmt: skip
+
+register_if_loaded()

@@ -1,0 +1,169 @@
+"""What all ways of exchanging values have in common: keys, metadata, and what can go wrong.
+
+The rules are those of the Go package `connector`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import OmnibusError
+from .encoder import Encoded
+
+MAX_KEY_BYTES = 200
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class BadKey(OmnibusError, ValueError):
+    """A key or a stage's name that could not name anything safely."""
+
+
+class BadMetadata(OmnibusError, ValueError):
+    """Metadata that no put returned."""
+
+
+class Damaged(OmnibusError):
+    """A payload that is not what was put: cut short, or changed under the reader."""
+
+
+class Busy(OmnibusError, TimeoutError):
+    """A living process kept something locked."""
+
+
+class NoRoom(OmnibusError):
+    """There is no room for the payload."""
+
+
+class Missing(OmnibusError, LookupError):
+    """Nothing lies under the key: it was not put yet, was got already, or was cleaned up."""
+
+
+class Edge(NamedTuple):
+    """The stage that puts and the stage that gets."""
+
+    source: str
+    target: str
+
+
+class Transport(Protocol):
+    """A way in which payloads go from stage to stage. Safe from any thread."""
+
+    def put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
+        """Store a payload, and return what a get may be told of it."""
+        ...
+
+    def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
+        """Take what lies under the key, without waiting, and return its value and its size.
+
+        Raises Missing when there is nothing.
+        """
+        ...
+
+    def wait(
+        self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode, deadline: float
+    ) -> tuple[Any, int]:
+        """get, once there is something, until a time of time.monotonic. Raises Missing then."""
+        ...
+
+    def abandon(self, key: str) -> None:
+        """End what waits for the key."""
+        ...
+
+    def cleanup(self, key: str) -> None:
+        """Take back what was put here and nobody got: under the key, and under all of the request."""
+        ...
+
+    def reap(self) -> None:
+        """Forget what others have got meanwhile."""
+        ...
+
+    def health(self) -> dict[str, Any]:
+        """What is particular to it. `status` is "healthy" or says what is wrong."""
+        ...
+
+    def close(self) -> None:
+        """Take back all that was put here and nobody got. Idempotent."""
+        ...
+
+
+class Decode(Protocol):
+    """What makes a value of a payload."""
+
+    def __call__(self, payload: bytes | bytearray | memoryview, *, padded: bool = False) -> Any: ...
+
+
+def check_edge(source: Any, target: Any) -> Edge:
+    """The edge between two stages. Raises BadKey for what cannot be a stage's name."""
+    edge = Edge(str(source), str(target))
+    for name in edge:
+        if not 0 < len(_utf8(name)) <= MAX_KEY_BYTES or _CONTROL.search(name):
+            raise BadKey(f"{name[:64]!r} is no name of a stage: it takes 1 to {MAX_KEY_BYTES} printable bytes")
+    return edge
+
+
+def check_key(key: Any) -> str:
+    """The key, if it can be part of a file's name. Raises BadKey otherwise."""
+    if not isinstance(key, str):
+        raise BadKey(f"a key is text, and this is a {type(key).__name__}")
+    size = len(_utf8(key))
+    if not 0 < size <= MAX_KEY_BYTES:
+        raise BadKey(f"a key of {size} bytes: it takes 1 to {MAX_KEY_BYTES}")
+    if "/" in key or ".." in key or _CONTROL.search(key):
+        raise BadKey(f"{key[:64]!r}: a key has no slash, no '..' and no control character")
+    return key
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as e:
+        raise BadKey(f"the text is not Unicode: {e}") from None
+
+
+def request_of(edge: Edge, key: str) -> str:
+    """The request that a key belongs to. vLLM-Omni has these forms; any other is a request's own::
+
+        {request}_{from}_{chunk}
+        {request}_{from}_{chunk}_{from rank}_{to rank}
+        omni_{from}_to_{to}_kv_cache_{request}
+        {key}@{from}_{to}
+    """
+    key = key.removesuffix(f"@{edge.source}_{edge.target}")
+    cache = f"omni_{edge.source}_to_{edge.target}_kv_cache_"
+    if key.startswith(cache) and key != cache:
+        return key[len(cache) :]
+    chunk = re.fullmatch(f"(.+)_{re.escape(edge.source)}(_[0-9]+|_[0-9]+_[0-9]+_[0-9]+)", key, re.DOTALL)
+    return chunk[1] if chunk else key
+
+
+def metadata_for(key: str, metadata: Any) -> dict[str, Any]:
+    """The metadata of one key, where those of several are wrapped by key. What is none is empty."""
+    if isinstance(metadata, dict) and isinstance(metadata.get(key), dict):
+        metadata = metadata[key]
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def inline_payload(metadata: dict[str, Any]) -> bytes | None:
+    """The payload that travels in the metadata, if it does."""
+    if "inline_bytes" not in metadata:
+        return None
+    payload = metadata["inline_bytes"]
+    if not isinstance(payload, (bytes, bytearray, memoryview)):
+        raise BadMetadata(f"inline_bytes is a {type(payload).__name__}, not bytes")
+    if metadata.get("size", len(payload)) != len(payload):
+        raise BadMetadata(f"{len(payload)} bytes inline, and a size of {metadata['size']!r}")
+    return bytes(payload)
+
+
+def setting(config: dict[str, Any], name: str, kind: Callable[[Any], Any], default: Any) -> Any:
+    """A setting of a connector's `extra`. Raises ValueError for one that makes no sense."""
+    value = config.get(name)
+    if value is None:
+        return default
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: {value!r} makes no sense") from None

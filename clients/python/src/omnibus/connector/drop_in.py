@@ -1,0 +1,223 @@
+"""The connector: the contract of vLLM-Omni's OmniConnectorBase, in its own words.
+
+Its callers poll, so a get finds something or returns None, and a put says False when nothing was put.
+What went wrong is logged, and counted by `health`, which tells it apart from "nothing there".
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from types import TracebackType
+from typing import Any
+
+from ..errors import OmnibusError
+from .contract import Busy, Missing, Transport, check_edge, check_key, inline_payload, metadata_for
+from .decoder import decode
+from .encoder import encode
+from .segment import Segments
+
+log = logging.getLogger("omnibus")
+
+_SILENT_SECONDS = 5.0  # the same failure is not logged more often
+
+
+class OmnibusConnector:
+    """Hands values from stage to stage.
+
+    The config is the `extra` of a connector in a deployment's YAML:
+
+    mode
+        "ring" (the default): through the host of a bus, in shared memory that it keeps the books of.
+        "segment": the files in /dev/shm of vLLM-Omni's SharedMemoryConnector, with which it may share an edge.
+
+    What else it takes depends on the mode. All other settings are the stages' own.
+    Safe from any thread, and in a forked child, which begins anew there.
+    """
+
+    #: Values go through the serializer, which copies a tensor's data once, as a raw path would.
+    supports_raw_data = False
+
+    _transport: Transport | None = None
+
+    def __init__(self, config: dict[str, Any] | None = None) -> None:
+        self.config = config = dict(config or {})
+        self.stage_id = config.get("stage_id", -1)
+        self.mode = config.get("mode", "ring")
+        self._mu = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._last_error = ""
+        self._logged: dict[tuple[str, str], float] = {}
+        self._closed = False
+        self._transport = _open(self.mode, config)
+
+    # The contract.
+
+    def put(self, from_stage: str, to_stage: str, put_key: str, data: Any) -> tuple[bool, int, dict[str, Any] | None]:
+        """Store a value under a key, for one get on the same edge: (True, its size encoded, metadata).
+
+        (False, 0, None) when nothing was put.
+        """
+        try:
+            edge, key = check_edge(from_stage, to_stage), check_key(put_key)
+            payload = encode(data)
+            metadata = self._open_transport().put(edge, key, payload)
+        except Exception as e:
+            self._failed("put", put_key, e)
+            return False, 0, None
+        self._count(puts=1, bytes_transferred=payload.size, inline_writes="inline_bytes" in metadata)
+        return True, payload.size, {**metadata, "size": payload.size}
+
+    def get(
+        self, from_stage: str, to_stage: str, get_key: str, metadata: dict[str, Any] | None = None
+    ) -> tuple[Any, int] | None:
+        """Take the value that lies under a key: (value, its size encoded); None when there is none. Does not wait."""
+        return self._get("get", from_stage, to_stage, get_key, metadata, None)
+
+    def get_with_deadline(
+        self,
+        from_stage: str,
+        to_stage: str,
+        get_key: str,
+        metadata: dict[str, Any] | None = None,
+        *,
+        deadline: float,
+    ) -> tuple[Any, int] | None:
+        """get, but waits for the value until a time of time.monotonic."""
+        return self._get("get", from_stage, to_stage, get_key, metadata, deadline)
+
+    def cleanup(self, request_id: str) -> None:
+        """Take back what was put here and nobody got: under this key, and under all keys of this request."""
+        try:
+            self._open_transport().cleanup(check_key(request_id))
+        except Exception as e:
+            self._failed("cleanup", request_id, e)
+        else:
+            self._count(cleanups=1)
+
+    def abandon_get(self, get_key: str) -> None:
+        """End what waits for a key, in whatever thread."""
+        try:
+            self._open_transport().abandon(check_key(get_key))
+        except Exception as e:
+            self._failed("abandon_get", get_key, e)
+
+    def reap_consumed(self) -> None:
+        """Forget what others have got meanwhile."""
+        try:
+            self._open_transport().reap()
+        except Exception as e:
+            self._failed("reap_consumed", "", e)
+
+    def health(self) -> dict[str, Any]:
+        """How it does, and counters since it was made.
+
+        `missing` counts gets that found nothing, `busy` those that found somebody at work on it, and `errors` what
+        failed, by kind.
+        """
+        with self._mu:
+            counts = {name: self._counts[name] for name in _COUNTERS}
+            report = {**counts, "errors": sum(self._errors.values()), "error_kinds": dict(self._errors)}
+            if self._last_error:
+                report["last_error"] = self._last_error
+        transport = self._transport
+        state = {"status": "closed"} if transport is None else transport.health()
+        return {**state, "mode": self.mode, **report}
+
+    def close(self) -> None:
+        """Take back all that was put here and nobody got. Values that were got stay. Idempotent."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            try:
+                transport.close()
+            except Exception as e:
+                self._failed("close", "", e)
+
+    def __enter__(self) -> OmnibusConnector:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:  # the interpreter is on its way out
+            pass
+
+    @staticmethod
+    def serialize_obj(obj: Any) -> bytes:
+        """The payload of a value."""
+        return bytes(encode(obj))
+
+    @staticmethod
+    def deserialize_obj(data: bytes) -> Any:
+        """The value of a payload."""
+        return decode(data)
+
+    # What they have in common.
+
+    def _get(
+        self, op: str, from_stage: str, to_stage: str, key: str, metadata: Any, deadline: float | None
+    ) -> tuple[Any, int] | None:
+        try:
+            edge, key = check_edge(from_stage, to_stage), check_key(key)
+            own = metadata_for(key, metadata)
+            payload = inline_payload(own)
+            transport = self._open_transport()
+            if payload is not None:
+                value, size = decode(payload), len(payload)
+            elif deadline is None:
+                value, size = transport.get(edge, key, own, decode)
+            else:
+                value, size = transport.wait(edge, key, own, decode, deadline)
+        except Missing:
+            self._count(missing=1)
+            return None
+        except Busy:
+            self._count(busy=1)
+            return None
+        except Exception as e:
+            self._failed(op, key, e)
+            return None
+        self._count(gets=1, bytes_got=size)
+        return value, size
+
+    def _open_transport(self) -> Transport:
+        transport = self._transport
+        if transport is None:
+            raise OmnibusError("the connector is closed")
+        return transport
+
+    def _count(self, **more: int) -> None:
+        with self._mu:
+            self._counts.update(more)
+
+    def _failed(self, op: str, key: Any, e: Exception) -> None:
+        kind = type(e).__name__
+        now = time.monotonic()
+        with self._mu:
+            self._errors[kind] += 1
+            self._last_error = f"{op} {key!s:.64}: {kind}: {e}"
+            quiet = now - self._logged.get((op, kind), -_SILENT_SECONDS) < _SILENT_SECONDS
+            if not quiet:
+                self._logged[op, kind] = now
+        if not quiet:
+            unexpected = None if isinstance(e, (OmnibusError, OSError)) else e
+            log.error("connector: %s of %.64s failed: %s: %s", op, key, kind, e, exc_info=unexpected)
+
+
+_COUNTERS = (
+    "puts", "gets", "bytes_transferred", "bytes_got", "inline_writes", "cleanups", "missing", "busy",
+)  # fmt: skip
+
+
+def _open(mode: str, config: dict[str, Any]) -> Transport:
+    if mode == "segment":
+        return Segments(config)
+    raise ValueError(f"mode: there is no {mode!r}; it is 'ring' or 'segment'")

@@ -1,0 +1,261 @@
+"""Files in /dev/shm that never are half there, and are not taken for others.
+
+A file is made without a name, filled, and linked. An `Identity` tells it from all others that
+have had its name. Nothing of another user's is touched, and no link is followed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .contract import BadKey, Busy, Damaged, NoRoom
+from .encoder import Buffer
+
+_AT_EMPTY_PATH = 0x1000
+_AT_SYMLINK_NOFOLLOW = 0x100
+_STATX_BASIC_AND_BTIME = 0x7FF | 0x800
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+_PIECES = 1024  # as many as one system call takes
+
+
+class _Time(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_int64), ("nanos", ctypes.c_uint32), ("_", ctypes.c_int32)]
+
+
+class _Statx(ctypes.Structure):
+    _fields_ = [
+        ("mask", ctypes.c_uint32), ("blksize", ctypes.c_uint32), ("attributes", ctypes.c_uint64),
+        ("nlink", ctypes.c_uint32), ("uid", ctypes.c_uint32), ("gid", ctypes.c_uint32), ("mode", ctypes.c_uint16),
+        ("_1", ctypes.c_uint16), ("ino", ctypes.c_uint64), ("size", ctypes.c_uint64), ("blocks", ctypes.c_uint64),
+        ("_2", ctypes.c_uint64), ("atime", _Time), ("btime", _Time), ("_3", ctypes.c_uint8 * 160),
+    ]  # fmt: skip
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_statx = _libc.statx
+_statx.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.POINTER(_Statx)]
+
+
+class Identity(NamedTuple):
+    """Which file it is, whatever its name."""
+
+    inode: int
+    born_ns: int  # 0 where the kernel does not know
+
+
+class File(NamedTuple):
+    """What is known of a file."""
+
+    identity: Identity
+    mode: int
+    owner: int
+    size: int
+    bytes: int  #: that have memory behind them
+
+    def check(self) -> None:
+        """Raise BadKey for what is no file of this user's."""
+        if not stat.S_ISREG(self.mode):
+            raise BadKey("what has this name is no regular file")
+        if self.owner != os.geteuid():
+            raise BadKey(f"what has this name belongs to user {self.owner}")
+
+
+def full(e: OSError) -> Exception:
+    """The error, or NoRoom if that is what it says."""
+    return NoRoom(f"no room: {e.strerror}") if e.errno in _NO_ROOM else e
+
+
+class Directory:
+    """Where segments and their locks lie."""
+
+    def __init__(self, path: str = "/dev/shm") -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def lookup(self, name: str) -> File | None:
+        """What lies under a name; None: nothing."""
+        return self._describe(self.fd, name, _AT_SYMLINK_NOFOLLOW)
+
+    def described(self, fd: int) -> File:
+        f = self._describe(fd, "", _AT_EMPTY_PATH)
+        assert f is not None
+        return f
+
+    def _describe(self, fd: int, name: str, flags: int) -> File | None:
+        st = _Statx()
+        if _statx(fd, os.fsencode(name), flags, _STATX_BASIC_AND_BTIME, ctypes.byref(st)):
+            code = ctypes.get_errno()
+            if code == errno.ENOENT:
+                return None
+            raise OSError(code, os.strerror(code))
+        born = st.btime.seconds * 1_000_000_000 + st.btime.nanos
+        return File(Identity(st.ino, born), st.mode, st.uid, st.size, 512 * st.blocks)
+
+    def open(self, name: str, how: int) -> tuple[int, File] | None:
+        """A descriptor, the caller's to close; None: there is no such file."""
+        try:
+            # Not blocking, so that a pipe in its place holds nobody up.
+            fd = os.open(name, how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
+        except FileNotFoundError:
+            return None
+        except OSError as e:
+            if e.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise BadKey("what has this name is no regular file") from None
+            raise
+        try:
+            f = self.described(fd)
+            f.check()
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, f
+
+    def create(self) -> int:
+        """A file without a name, which goes with its descriptor unless it is linked."""
+        try:
+            return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+        except OSError as e:
+            raise full(e) from None
+
+    def link(self, fd: int, name: str) -> None:
+        """Give a file its name. Raises FileExistsError if that is taken."""
+        try:
+            # With a directory's descriptor Python follows the link to the file.
+            os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=True)
+        except FileExistsError:
+            raise
+        except OSError as e:
+            raise full(e) from None
+
+    def unlink(self, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=self.fd)
+        except FileNotFoundError:
+            pass
+
+
+def write_all(fd: int, pieces: Sequence[Buffer]) -> None:
+    """Write all pieces, from the file's beginning."""
+    at, left = 0, [memoryview(p) for p in pieces if len(p)]
+    while left:
+        try:
+            n = os.pwritev(fd, left[:_PIECES], at)
+        except OSError as e:
+            raise full(e) from None
+        at += n
+        while n and n >= len(left[0]):
+            n -= len(left.pop(0))
+        if n:
+            left[0] = left[0][n:]
+
+
+def read_all(fd: int, size: int) -> bytes:
+    """Read so many bytes from the file's beginning. The file is never mapped: it may be cut short."""
+    whole = os.pread(fd, size, 0)
+    if len(whole) < size:
+        rest, at = [whole], len(whole)
+        while at < size:
+            piece = os.pread(fd, size - at, at)
+            if not piece:
+                raise Damaged(f"the segment has {at} bytes of {size}")
+            rest.append(piece)
+            at += len(piece)
+        whole = b"".join(rest)
+    return whole
+
+
+class Lock:
+    """A lock file that this process has locked. The kernel unlocks it when the process dies."""
+
+    def __init__(self, directory: Directory, name: str, fd: int, identity: Identity, linked: bool) -> None:
+        self.directory = directory
+        self.name = name
+        self.identity = identity
+        self._fd = fd
+        self._linked = linked
+
+    @classmethod
+    def of(cls, directory: Directory, name: str) -> Lock | None:
+        """Lock an existing file; None: there is none. Raises Busy when somebody else has it."""
+        found = directory.open(name, os.O_RDWR)
+        if found is None:
+            return None
+        fd, f = found
+        lock = cls(directory, name, fd, f.identity, True)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A consumer removes the file with the segment: whoever locks it after that has
+            # locked nothing.
+            now = directory.lookup(name)
+            if now is None or now.identity != f.identity:
+                raise Busy("the lock was removed just now")
+        except BlockingIOError:
+            lock.release()
+            raise Busy("another process holds the lock") from None
+        except BaseException:
+            lock.release()
+            raise
+        return lock
+
+    @classmethod
+    def new(cls, directory: Directory, name: str) -> Lock:
+        """A locked file that has no name yet."""
+        fd = directory.create()
+        lock = cls(directory, name, fd, directory.described(fd).identity, False)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lock
+
+    def link(self) -> None:
+        """Give the file its name. Raises Busy if somebody else made one meanwhile."""
+        if self._linked:
+            return
+        try:
+            self.directory.link(self._fd, self.name)
+        except FileExistsError:
+            raise Busy("another process has made the lock") from None
+        self._linked = True
+
+    def remove(self) -> None:
+        self.directory.unlink(self.name)
+
+    def release(self) -> None:
+        """Unlock. A child that was forked meanwhile has the descriptor too, and no lock."""
+        if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Nap:
+    """Short sleeps, until a time: a file in the hands of another process tells nobody."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self._next = 50e-6
+
+    def take(self) -> bool:
+        """Sleep. False: the time is up."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(left, self._next))
+        self._next = min(2 * self._next, 2e-3)
+        return True

@@ -1,0 +1,253 @@
+"""What would be left in /dev/shm if this process died now, written down beforehand.
+
+A journal is a file of slots of 1,024 bytes, each empty or with a record, a line of text::
+
+    p 1234 1700000000000000000 1235 1700000000000000001 "key"
+
+`p` is for a segment that was put: it and its lock are the writer's to remove. `g` is for one
+that is being got: its lock is, once the segment is gone. The numbers are inode and time of birth
+of the segment, and of its lock. The journal is locked while its process lives; whoever opens one
+next does what the dead have left to do. The Go package connector/segment has the same format in
+the same place, so each sweeps behind the other.
+"""
+
+from __future__ import annotations
+
+import ast
+import errno
+import fcntl
+import logging
+import os
+import re
+import threading
+import weakref
+from typing import NamedTuple
+
+from ..errors import OmnibusError
+from .contract import BadKey, Busy, check_key
+from .files import Directory, Identity, Lock, full
+
+log = logging.getLogger("omnibus")
+
+SLOT_BYTES = 1024
+PUTTING, GETTING = "p", "g"
+
+_MAX_JOURNAL_BYTES = 64 << 20
+_QUOTED = re.compile(r'"([^"\\]|\\.)*"')
+_COMES_AND_GOES = 16  # how often others may take the directory away
+
+
+class Record(NamedTuple):
+    """What is to be removed."""
+
+    purpose: str
+    name: str
+    segment: Identity
+    lock: Identity
+
+    def encode(self) -> bytes:
+        quoted = self.name.replace("\\", "\\\\").replace('"', '\\"')
+        return f'{self.purpose} {_numbers(self.segment)} {_numbers(self.lock)} "{quoted}"\n'.encode()
+
+    @classmethod
+    def parse(cls, slot: bytes) -> Record | None:
+        """The record of a slot; None: it is empty, or was never finished."""
+        line, end, _ = slot.partition(b"\n")
+        try:
+            purpose, si, sb, li, lb, quoted = line.decode().split(" ", 5)
+            name = ast.literal_eval(quoted) if _QUOTED.fullmatch(quoted) else None
+            r = cls(purpose, check_name(check_key(name)), Identity(int(si), int(sb)), Identity(int(li), int(lb)))
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+        return r if end and purpose in (PUTTING, GETTING) else None
+
+
+def _numbers(i: Identity) -> str:
+    return f"{i.inode} {i.born_ns}"
+
+
+def lock_name(name: str) -> str:
+    """The name of the file whose lock guards a segment."""
+    return f"shm_{name}_lockfile.lock"
+
+
+def check_name(key: str) -> str:
+    """The key, unless it would name something else in the directory than a segment."""
+    if key.startswith(".") or key.startswith("sem."):
+        raise BadKey(f"{key[:64]!r}: a segment's name does not begin with a dot, nor as those of semaphores do")
+    if key.startswith("shm_") and key.endswith("_lockfile.lock"):
+        raise BadKey(f"{key[:64]!r} is the name of a lock")
+    return key
+
+
+def settle(directory: Directory, r: Record) -> None:
+    """Remove what a record is about, as far as it is still there, and is it.
+
+    Raises Busy when a living process has it locked.
+    """
+    lock = Lock.of(directory, lock_name(r.name))
+    try:
+        now = directory.lookup(r.name)
+        if now is not None and r.purpose == PUTTING and now.identity == r.segment:
+            directory.unlink(r.name)
+            now = None
+        if now is None and lock is not None and lock.identity == r.lock:
+            lock.remove()
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+class Journal:
+    """The journal of this process. Safe from any thread."""
+
+    def __init__(self, directory: Directory) -> None:
+        """Make a journal. It is locked before it has a name, so that nobody takes it for a dead one's."""
+        self._directory = directory
+        self._mu = threading.Lock()
+        self._free: list[int] = []
+        self._slots = 0
+        self._home, self._name, self._fd = _make(directory)
+        _journals.add(self)
+
+    def add(self, r: Record) -> int:
+        """Write a record to a slot, and return that."""
+        with self._mu:
+            if self._free:
+                slot = self._free.pop()
+            else:
+                slot = self._slots
+                self._slots += 1
+        try:
+            os.pwrite(self._fd, r.encode(), slot * SLOT_BYTES)
+        except OSError as e:
+            self.clear(slot)
+            raise full(e) from None
+        return slot
+
+    def clear(self, slot: int) -> None:
+        """Empty a slot, for the next record."""
+        try:
+            os.pwrite(self._fd, b"\n", slot * SLOT_BYTES)
+        except OSError:
+            pass  # it names something that is gone: nothing comes of it
+        with self._mu:
+            self._free.append(slot)
+
+    def sweep(self) -> None:
+        """Do what the dead have left to do. What is locked just now waits for the next who opens."""
+        for name in os.listdir(self._home.fd):
+            if name == self._name:
+                continue
+            try:
+                self._sweep_one(name)
+            except (OSError, OmnibusError) as e:
+                log.warning("segments of a dead process stay in %s: %s", self._directory.path, e)
+
+    def _sweep_one(self, name: str) -> None:
+        found = self._home.open(name, os.O_RDWR)
+        if found is None:
+            return
+        fd, f = found
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return  # it lives
+            now = self._home.lookup(name)
+            if now is None or now.identity != f.identity:
+                return  # somebody else has swept it
+            text = os.pread(fd, min(f.size, _MAX_JOURNAL_BYTES), 0)
+            records = [Record.parse(text[at : at + SLOT_BYTES]) for at in range(0, len(text), SLOT_BYTES)]
+            for r in records:
+                if r is not None:
+                    settle(self._directory, r)
+            self._home.unlink(name)
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
+        if any(records):
+            log.info("removed what a dead process left in %s", self._directory.path)
+
+    def close(self, done: bool) -> None:
+        """Give it up. `done`: nothing in it is left to do; otherwise the next who opens sweeps it."""
+        if self._fd < 0:
+            return
+        if done:
+            self._home.unlink(self._name)
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self.forget()
+        try:
+            os.rmdir(journals_name(), dir_fd=self._directory.fd)
+        except OSError:
+            pass  # others have theirs there
+
+    def forget(self) -> None:
+        """Close the descriptors. In a forked child they would keep the parent's journal locked."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+            self._home.close()
+
+
+def journals_name() -> str:
+    """The directory of this user's journals. No segment's name begins with a dot."""
+    return f".omnibus-{os.geteuid()}"
+
+
+def _make(directory: Directory) -> tuple[Directory, str, int]:
+    for _ in range(_COMES_AND_GOES):
+        home = _home(directory)
+        if home is None:
+            continue
+        fd = -1
+        try:
+            fd = home.create()
+            name = f"{os.getpid()}-{os.fstat(fd).st_ino}"
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            home.link(fd, name)
+            return home, name, fd
+        except BaseException as e:
+            if fd >= 0:
+                os.close(fd)
+            home.close()
+            if not isinstance(e, FileNotFoundError):
+                raise
+    raise Busy(f"{journals_name()} comes and goes")
+
+
+def _home(directory: Directory) -> Directory | None:
+    try:
+        os.mkdir(journals_name(), 0o700, dir_fd=directory.fd)
+    except FileExistsError:
+        pass
+    except OSError as e:
+        raise full(e) from None
+    home = Directory.__new__(Directory)
+    home.path = os.path.join(directory.path, journals_name())
+    try:
+        home.fd = os.open(
+            journals_name(), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd
+        )
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        if e.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise BadKey(f"{home.path} is no directory") from None
+        raise
+    f = home.described(home.fd)
+    if f.owner != os.geteuid() or f.mode & 0o077:
+        home.close()
+        raise BadKey(f"{home.path} is not this user's alone")
+    return home
+
+
+_journals: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for j in list(_journals):
+        j.forget()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,322 @@
+"""The formats in which vLLM-Omni's SharedMemoryConnector exchanges values on one machine.
+
+Generation 2, since vLLM-Omni 0.14: the payload lies in /dev/shm in a file named by its key, and a
+lock file beside it is locked while it is written or read. Generation 1: small payloads travel in the
+metadata, others lie in segments with names that mean nothing. Whichever is put, both are
+got, and a segment with its lock is removed by whoever gets it.
+
+Beyond that:
+
+- A segment appears when it is whole.
+- It is read, never mapped: whoever made it may cut it short at any time.
+- A process that dies leaves nothing for good: see `journal`.
+- Each process has its own accounts; what a forked child inherits is the parent's.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from ..errors import OmnibusError
+from . import files
+from .contract import BadMetadata, Busy, Damaged, Decode, Edge, Missing, request_of, setting
+from .encoder import Encoded
+from .files import Directory, Lock, Nap
+from .journal import GETTING, PUTTING, Journal, Record, check_name, lock_name, settle
+
+_T = TypeVar("_T")
+
+BY_METADATA, BY_KEY = 1, 2
+
+_REAPED_A_PUT = 2
+_REAPED = 64
+_NEVER = files.Identity(0, 0)
+
+
+class _Put(NamedTuple):
+    """A value that was put here. Nobody says when it has been got."""
+
+    record: Record
+    edge: Edge
+    key: str
+    slot: int
+
+
+class Segments:
+    """A transport over the segments of /dev/shm."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._generation = setting(config, "generation", int, BY_KEY)
+        if self._generation not in (BY_METADATA, BY_KEY):
+            raise ValueError(f"generation: there is no {self._generation} of the format")
+        self._inline_bytes = setting(config, "shm_threshold_bytes", int, 65_536)
+        self._timeout = setting(config, "timeout", float, 30.0)
+        self._path = setting(config, "dir", str, "/dev/shm")
+        self._closed = False
+        self._open()
+
+    def _open(self) -> None:
+        self._pid = os.getpid()
+        self._mu = threading.Lock()
+        self._held: OrderedDict[str, _Put] = OrderedDict()  # by the name of the segment
+        self._directory = Directory(self._path)
+        self._journal = Journal(self._directory)
+        self._journal.sweep()
+
+    def _enter(self) -> None:
+        if self._closed:
+            raise OmnibusError("the connector is closed")
+        if os.getpid() != self._pid:  # a forked child: what was put is the parent's
+            self._directory.close()
+            self._open()
+
+    # Putting.
+
+    def put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
+        self._enter()
+        if self._generation == BY_METADATA and payload.size <= self._inline_bytes:
+            return {"inline_bytes": bytes(payload)}
+        check_name(key)
+        fd = self._directory.create()
+        try:
+            files.write_all(fd, payload.pieces)
+            segment = self._directory.described(fd).identity
+            if self._generation == BY_KEY:
+                name = key
+                self._patiently(lambda: self._publish(edge, key, fd, segment))
+            else:
+                name = self._publish_anonymous(edge, key, fd, segment)
+        finally:
+            os.close(fd)
+        self._reap(_REAPED_A_PUT)
+        return {"shm": {"name": name, "size": payload.size}}
+
+    def _publish(self, edge: Edge, key: str, fd: int, segment: files.Identity) -> None:
+        """Give a segment its key for a name, under the lock, in place of what had that name."""
+        name = lock_name(key)
+        found = Lock.of(self._directory, name)
+        with found or Lock.new(self._directory, name) as lock:
+            record = Record(PUTTING, key, segment, lock.identity)
+            slot = self._journal.add(record)
+            try:
+                lock.link()
+                try:
+                    self._place(fd, key)
+                except BaseException:
+                    if found is None:
+                        lock.remove()
+                    raise
+            except BaseException:
+                self._journal.clear(slot)
+                raise
+            self._hold(_Put(record, edge, key, slot))
+
+    def _place(self, fd: int, name: str) -> None:
+        for _ in range(16):
+            try:
+                self._directory.link(fd, name)
+                return
+            except FileExistsError:
+                now = self._directory.lookup(name)
+                if now is not None:
+                    now.check()
+                    self._directory.unlink(name)
+        raise Busy("somebody keeps making a segment of this name without its lock")
+
+    def _publish_anonymous(self, edge: Edge, key: str, fd: int, segment: files.Identity) -> str:
+        for _ in range(16):
+            record = Record(PUTTING, "psm_" + secrets.token_hex(4), segment, _NEVER)
+            slot = self._journal.add(record)
+            try:
+                self._directory.link(fd, record.name)
+            except BaseException as e:
+                self._journal.clear(slot)
+                if not isinstance(e, FileExistsError):
+                    raise
+            else:
+                self._hold(_Put(record, edge, key, slot))
+                return record.name
+        raise Busy("all names are taken")
+
+    def _hold(self, p: _Put) -> None:
+        with self._mu:
+            old = self._held.pop(p.record.name, None)
+            self._held[p.record.name] = p
+        if old is not None:
+            self._journal.clear(old.slot)
+
+    # Getting.
+
+    def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
+        self._enter()
+        return self._take(*_locate(key, metadata or {}), decode)
+
+    def wait(
+        self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode, deadline: float
+    ) -> tuple[Any, int]:
+        nap = Nap(deadline)
+        while True:
+            try:
+                return self.get(edge, key, metadata, decode)
+            except (Missing, Busy):
+                if not nap.take():
+                    raise
+
+    def abandon(self, key: str) -> None:
+        pass  # nothing waits but its caller
+
+    def _take(self, name: str, size: int, decode: Decode) -> tuple[Any, int]:
+        """Read a segment under its lock, and remove both.
+
+        Without metadata (size 0) a segment that has no lock is not there: its writer may be at work. With them the
+        writer has finished, and a lock may never have been, or be gone already: whoever unlinks the segment
+        has got it.
+        """
+        lock = Lock.of(self._directory, lock_name(name))
+        if lock is None and not size:
+            raise Missing(name)
+        try:
+            payload, segment = self._read(name, size)
+            self._consume(name, segment, lock)
+        finally:
+            if lock is not None:
+                lock.release()
+        return decode(payload, padded=not size), len(payload)
+
+    def _read(self, name: str, size: int) -> tuple[bytes, files.Identity]:
+        found = self._directory.open(name, os.O_RDONLY)
+        if found is None:
+            raise Missing(name)
+        fd, f = found
+        try:
+            if not size and not f.size:
+                raise Missing(name)  # its writer has died, or is none that locks
+            if f.size < (size or f.size) or f.bytes < (size or f.size):
+                raise Damaged(f"a segment of {f.size} bytes, {f.bytes} of them written, for {size or f.size}")
+            return files.read_all(fd, size or f.size), f.identity
+        finally:
+            os.close(fd)
+
+    def _consume(self, name: str, segment: files.Identity, lock: Lock | None) -> None:
+        """Remove a segment and its lock. Whoever dies between the two has recorded the lock."""
+        now = self._directory.lookup(name)
+        if now is None or now.identity != segment:
+            raise Missing(name)  # somebody was faster
+        slot = None
+        if lock is not None:
+            slot = self._journal.add(Record(GETTING, name, segment, lock.identity))
+        try:
+            self._directory.unlink(name)
+            if lock is not None:
+                lock.remove()
+        finally:
+            if slot is not None:
+                self._journal.clear(slot)
+        with self._mu:
+            mine = self._held.get(name)
+        if mine is not None and mine.record.segment == segment:
+            self._forget(mine)
+
+    # Taking back.
+
+    def cleanup(self, key: str) -> None:
+        self._enter()
+        with self._mu:
+            mine = [p for p in self._held.values() if p.key == key or request_of(p.edge, p.key) == key]
+        self._reclaim(mine)
+
+    def _reclaim(self, mine: list[_Put]) -> None:
+        deadline = time.monotonic() + self._timeout
+        left: Exception | None = None
+        for p in mine:
+            try:
+                self._patiently(lambda: settle(self._directory, p.record), deadline)  # noqa: B023
+            except (OSError, OmnibusError) as e:
+                left = e
+            else:
+                self._forget(p)
+        if left is not None:
+            raise left
+
+    def _forget(self, p: _Put) -> None:
+        with self._mu:
+            if self._held.get(p.record.name) is not p:
+                return
+            del self._held[p.record.name]
+        self._journal.clear(p.slot)
+
+    def reap(self) -> None:
+        self._enter()
+        self._reap(_REAPED)
+
+    def _reap(self, most: int) -> None:
+        """Look whether what was put longest ago is still there."""
+        for _ in range(most):
+            with self._mu:
+                if not self._held:
+                    return
+                name, p = self._held.popitem(last=False)
+                self._held[name] = p
+            now, lock = self._directory.lookup(name), self._directory.lookup(lock_name(name))
+            # A lock without its segment: the consumer is about to remove it, or has died before it could.
+            left = now is None and lock is not None and lock.identity == p.record.lock
+            if not left and (now is None or now.identity != p.record.segment):
+                self._forget(p)
+
+    def _patiently(self, do: Callable[[], _T], deadline: float | None = None) -> _T:
+        """Try again for as long as a living process keeps a lock, until the timeout."""
+        nap = Nap(time.monotonic() + self._timeout if deadline is None else deadline)
+        while True:
+            try:
+                return do()
+            except Busy:
+                if not nap.take():
+                    raise
+
+    def health(self) -> dict[str, Any]:
+        return {"status": "closed" if self._closed else "healthy", "pending": len(self._held)}
+
+    def close(self) -> None:
+        if self._closed or os.getpid() != self._pid:
+            self._closed = True
+            return
+        self._closed = True
+        done = False
+        try:
+            with self._mu:
+                mine = list(self._held.values())
+            self._reclaim(mine)
+            done = True
+        finally:
+            self._journal.close(done)
+            self._directory.close()
+
+
+def _locate(key: str, metadata: dict[str, Any]) -> tuple[str, int]:
+    """The name of the segment, and its size if that is known.
+
+    Metadata come from other processes: what they name is read and then removed, so it is the key or a name without a
+    meaning, and nothing else. Those of other connectors say nothing here.
+    """
+    shm = metadata.get("shm")
+    if shm is None:
+        return check_name(key), 0
+    if not isinstance(shm, dict) or not isinstance(shm.get("name"), str) or type(shm.get("size")) is not int:
+        raise BadMetadata("shm is no segment: it takes a name and a size")
+    name, size = shm["name"].removeprefix("/"), shm["size"]
+    if name != key and not _anonymous(name):
+        raise BadMetadata("shm names a segment that is not the key's")
+    if size <= 0 or metadata.get("size", size) != size:
+        raise BadMetadata(f"shm has a size of {size} bytes")
+    return check_name(name), size
+
+
+def _anonymous(name: str) -> bool:
+    digits = name.removeprefix("psm_")
+    return len(digits) == 8 and digits != name and all(c in "0123456789abcdef" for c in digits)

@@ -1,0 +1,436 @@
+"""The connector over /dev/shm: alone, beside the real one, and when somebody dies."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+import unittest
+from typing import Any
+
+import fakehost  # noqa: F401  (finds the package)
+import realvllm
+
+from omnibus.connector import OmnibusConnector, files, journal
+from omnibus.connector.files import Directory, Lock
+from omnibus.connector.journal import Record, lock_name
+
+VALUE = {"a": [1, 2, 3], "b": b"x" * 10_000}
+
+
+class SegmentCase(unittest.TestCase):
+    def setUp(self) -> None:
+        self.dir = tempfile.mkdtemp(prefix="omnibus-test-", dir="/dev/shm")
+        self.addCleanup(shutil.rmtree, self.dir)
+        logging.getLogger("omnibus").disabled = True
+        self.addCleanup(setattr, logging.getLogger("omnibus"), "disabled", False)
+
+    def connector(self, **config: Any) -> OmnibusConnector:
+        c = OmnibusConnector({"mode": "segment", "dir": self.dir, "timeout": 5, **config})
+        self.addCleanup(c.close)
+        return c
+
+    def left(self) -> list[str]:
+        """What lies in the directory, journals apart."""
+        return sorted(n for n in os.listdir(self.dir) if not n.startswith(".omnibus-"))
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.dir, name)
+
+
+class ContractTest(SegmentCase):
+    def test_put_and_get(self) -> None:
+        a, b = self.connector(), self.connector()
+        ok, size, metadata = a.put("0", "1", "k", VALUE)
+        self.assertTrue(ok)
+        self.assertEqual(metadata, {"shm": {"name": "k", "size": size}, "size": size})
+        self.assertEqual(b.get("0", "1", "k"), (VALUE, size))
+        self.assertIsNone(b.get("0", "1", "k"))
+        for wrap in (lambda m: m, lambda m: {"k": m}, lambda m: {"source_host": "x", "source_port": 1}):
+            _, _, metadata = a.put("0", "1", "k", VALUE)
+            self.assertEqual(b.get("0", "1", "k", wrap(metadata)), (VALUE, size))
+        self.assertEqual(self.left(), [])
+        self.assertEqual(b.health()["missing"], 1)
+        self.assertEqual(b.health()["errors"], 0)
+
+    def test_a_key_in_use_is_replaced(self) -> None:
+        a, b = self.connector(), self.connector()
+        for writer, value in ((a, 1), (a, 2), (b, 3)):
+            self.assertTrue(writer.put("0", "1", "k", value)[0])
+        a.close()  # what lies there is not its own any more
+        self.assertEqual(b.get("0", "1", "k")[0], 3)  # type: ignore[index]
+        self.assertEqual(self.left(), [])
+
+    def test_generation_1(self) -> None:
+        a, b = self.connector(generation=1, shm_threshold_bytes=100), self.connector()
+        _, size, metadata = a.put("0", "1", "k", [1])
+        self.assertEqual(metadata, {"inline_bytes": b"\x91\x01", "size": 2})
+        self.assertEqual(b.get("0", "1", "k", metadata), ([1], 2))
+        _, size, metadata = a.put("0", "1", "k", VALUE)
+        self.assertRegex(metadata["shm"]["name"], "^psm_[0-9a-f]{8}$")  # type: ignore[index]
+        self.assertIsNone(b.get("0", "1", "k"))
+        self.assertEqual(b.get("0", "1", "k", metadata), (VALUE, size))
+        self.assertIsNone(b.get("0", "1", "k", metadata))
+        a.put("0", "1", "k", VALUE)
+        a.cleanup("k")
+        self.assertEqual(self.left(), [])
+
+    def test_cleanup_by_key_and_by_request(self) -> None:
+        a, b = self.connector(), self.connector()
+        for key in ("r_0_0", "r_0_1", "r_0_1_2_3", "omni_0_to_1_kv_cache_r", "r@0_1", "r", "rr_0_0"):
+            a.put("0", "1", key, 1)
+        b.put("0", "1", "r_0_9", 1)
+        a.cleanup("r_0_1")
+        self.assertIsNone(b.get("0", "1", "r_0_1"))
+        a.cleanup("r")
+        self.assertEqual([n for n in self.left() if not n.startswith("shm_")], ["r_0_9", "rr_0_0"])
+        a.close()
+        b.close()
+        self.assertEqual(os.listdir(self.dir), [])
+
+    def test_health_tells_failures_from_nothing(self) -> None:
+        c = self.connector()
+        self.assertIsNone(c.get("0", "1", "k"))
+        for key in ("", "../x", "a/b", "x" * 201, "a\0b", ".hidden", "sem.x", lock_name("k"), 5, "\ud800"):
+            self.assertEqual(c.put("0", "1", key, 1), (False, 0, None))  # type: ignore[arg-type]
+            self.assertIsNone(c.get("0", "1", key))  # type: ignore[arg-type]
+        self.assertEqual(c.put("0", "1", "k", object()), (False, 0, None))
+        self.assertEqual(c.put("", "1", "k", 1), (False, 0, None))
+        h = c.health()
+        self.assertEqual((h["status"], h["missing"], h["errors"], h["puts"]), ("healthy", 1, 22, 0))
+        self.assertEqual(h["error_kinds"], {"BadKey": 21, "PayloadError": 1})
+        c.close()
+        self.assertEqual(c.put("0", "1", "k", 1), (False, 0, None))
+        self.assertEqual(c.health()["status"], "closed")
+
+    def test_metadata_that_lie(self) -> None:
+        c = self.connector()
+        c.put("0", "1", "other", VALUE)
+        c.put("0", "1", "k", 5)
+        lies: list[Any] = [
+            {"shm": {"name": "other", "size": 5}}, {"shm": {"name": "../../etc/passwd", "size": 5}}, {"shm": "k"},
+            {"shm": {"name": "k"}}, {"shm": {"name": "k", "size": 0}}, {"shm": {"name": "k", "size": -1}},
+            {"shm": {"name": "k", "size": True}}, {"shm": {"name": "k", "size": 1 << 62}}, {"inline_bytes": "text"},
+            {"inline_bytes": b"12", "size": 3}, {"shm": {"name": "k", "size": 1}, "size": 2}, {"inline_bytes": b"\xc1"},
+        ]  # fmt: skip
+        for lie in lies:
+            with self.subTest(str(lie)[:60]):
+                self.assertIsNone(c.get("0", "1", "k", lie))
+        self.assertEqual(c.health()["errors"], len(lies))
+        self.assertEqual(c.get("0", "1", "k")[0], 5)  # type: ignore[index]
+
+    def test_what_is_no_segment_is_left_alone(self) -> None:
+        c = self.connector()
+        os.mkfifo(self.path("fifo"))
+        os.symlink("/etc/passwd", self.path("link"))
+        os.mkdir(self.path("folder"))
+        for name in ("fifo", "link", "folder"):
+            with open(self.path(lock_name(name)), "wb"):
+                pass
+            self.assertIsNone(c.get("0", "1", name))
+            self.assertEqual(c.put("0", "1", name, 1), (False, 0, None))
+            self.assertIn(name, self.left())
+        self.assertEqual(c.health()["error_kinds"], {"BadKey": 6})
+
+    def test_half_written_segments(self) -> None:
+        c = self.connector()
+        for content, counted in ((b"", "missing"), (None, "errors"), (b"\xc1", "errors"), (b"\x01\x02", "errors")):
+            with open(self.path("k"), "wb") as f, open(self.path(lock_name("k")), "wb"):
+                if content is None:
+                    f.truncate(4096)  # pages that its writer never touched
+                else:
+                    f.write(content)
+            before = c.health()[counted]
+            self.assertIsNone(c.get("0", "1", "k"))
+            self.assertEqual(c.health()[counted], before + 1)
+        with open(self.path("k2"), "wb") as f:
+            f.write(b"\x01")
+        self.assertIsNone(c.get("0", "1", "k2"))  # without a lock it is not there yet
+
+    def test_who_has_the_lock(self) -> None:
+        a, b = self.connector(), self.connector()
+        a.put("0", "1", "k", 1)
+        lock = Lock.of(Directory(self.dir), lock_name("k"))
+        assert lock is not None
+        self.assertIsNone(b.get("0", "1", "k"))
+        self.assertEqual(b.health()["busy"], 1)
+        put = threading.Thread(target=a.put, args=("0", "1", "k", 2))
+        put.start()
+        self.assertIsNone(b.get_with_deadline("0", "1", "k", deadline=time.monotonic() + 0.05))
+        lock.release()
+        put.join()
+        self.assertEqual(b.get("0", "1", "k")[0], 2)  # type: ignore[index]
+
+    def test_waiting(self) -> None:
+        a, b = self.connector(), self.connector()
+        got: list[Any] = []
+        waits = threading.Thread(
+            target=lambda: got.append(b.get_with_deadline("0", "1", "k", deadline=time.monotonic() + 60))
+        )
+        waits.start()
+        a.put("0", "1", "k", VALUE)
+        waits.join()
+        self.assertEqual(got[0][0], VALUE)
+
+    def test_reaping(self) -> None:
+        a, b = self.connector(), self.connector()
+        for i in range(50):
+            a.put("0", "1", f"k{i}", i)
+            b.get("0", "1", f"k{i}")
+        self.assertLess(a.health()["pending"], 3)
+        a.reap_consumed()
+        self.assertEqual(a.health()["pending"], 0)
+
+    def test_many_threads(self) -> None:
+        a, b = self.connector(), self.connector()
+        taken: list[int] = []
+
+        def take() -> None:
+            for i in range(100):
+                found = b.get("0", "1", f"k{i % 10}")
+                if found is not None:
+                    taken.append(found[0])
+
+        threads = [threading.Thread(target=take) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for i in range(10):
+            a.put("0", "1", f"k{i}", i)
+        for t in threads:
+            t.join()
+        take()
+        self.assertEqual(sorted(taken), list(range(10)))  # each once
+
+    def test_records_of_the_go_package(self) -> None:
+        for line in ('p 12 34 56 78 "key"', 'g 1 0 2 -5 "k\\"\\\\ \\u00e9é"', 'p 18446744073709551615 1 1 1 "x"'):
+            r = Record.parse(line.encode() + b"\n" + bytes(10))
+            assert r is not None
+            self.assertEqual(Record.parse(r.encode()), r)
+        for bad in ("", "\n", 'p 1 2 3 4 "key"', 'x 1 2 3 4 "key"\n', 'p 1 2 3 "key"\n', 'p 1 2 3 4 "../key"\n',
+                    'p 1 2 3 4 key\n', 'p 1 2 3 4 "a" "b"\n', 'p 1 2 3 4 ["a"]\n', 'p a b c d "k"\n', 'p 1 2 3 4 "\n'):  # fmt: skip
+            with self.subTest(bad):
+                self.assertIsNone(Record.parse(bad.encode()))
+
+
+class DeathTest(SegmentCase):
+    def dies(self, what: str, generation: int, step: int) -> bool:
+        """Do something in a process that dies at the n-th step that others could see. False: it has not so many."""
+        child = os.fork()
+        if child == 0:
+            try:
+                self.do(what, generation, step)
+            finally:
+                os._exit(7)
+        status = os.waitpid(child, 0)[1]
+        self.assertIn(status, (7 << 8, signal.SIGKILL))
+        return status == signal.SIGKILL
+
+    def do(self, what: str, generation: int, left: int) -> None:
+        c = OmnibusConnector({"mode": "segment", "dir": self.dir, "generation": generation, "shm_threshold_bytes": 0})
+
+        def killing(f: Any) -> Any:
+            def step(*args: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return f(*args)
+
+            return step
+
+        steps: tuple[tuple[Any, tuple[str, ...]], ...] = (
+            (files.Directory, ("create", "link", "unlink")), (journal.Journal, ("add", "clear", "close")),
+            (files, ("write_all",)),
+        )  # fmt: skip
+        for where, names in steps:
+            for name in names:
+                setattr(where, name, killing(getattr(where, name)))
+        for operation in what.split():
+            if operation == "put":
+                c.put("0", "1", "k", VALUE)
+            elif operation == "get":
+                c.get("0", "1", "k")
+            elif operation == "cleanup":
+                c.cleanup("k")
+        c.close()
+
+    def test_whoever_comes_next_sweeps(self) -> None:
+        for what, generation in (("put put", 2), ("put", 1), ("put get", 2), ("put cleanup", 2)):
+            step = 1
+            while self.dies(what, generation, step):
+                with self.subTest(what=what, step=step):
+                    self.connector().close()
+                    self.assertEqual(os.listdir(self.dir), [])
+                step += 1
+            self.assertGreater(step, 5, what)
+
+    def test_a_dead_consumer(self) -> None:
+        a = self.connector()
+        step, more = 1, True
+        while more:
+            a.put("0", "1", "k", VALUE)
+            more = self.dies("get", 2, step)
+            step += 1
+            b = self.connector()  # sweeps behind the dead, and leaves what the living have put
+            found = b.get("0", "1", "k")
+            self.assertIn(found and found[0], (None, VALUE))
+            b.close()
+            a.cleanup("k")
+            self.assertEqual(self.left(), [], step)
+        self.assertGreater(step, 3)
+
+    def test_a_dead_consumer_of_one_that_keeps_no_journal(self) -> None:
+        step, more = 1, True
+        while more:
+            for name, content in (("k", b"\x01"), (lock_name("k"), b"")):
+                with open(self.path(name), "wb") as f:
+                    f.write(content)
+            more = self.dies("get", 2, step)
+            step += 1
+            self.connector().close()
+            self.assertIn(self.left(), ([], ["k", lock_name("k")]), step)
+        self.assertGreater(step, 3)
+
+    def test_the_living_are_not_swept(self) -> None:
+        a = self.connector()
+        a.put("0", "1", "k", VALUE)
+        self.connector().close()
+        self.assertEqual(self.left(), ["k", lock_name("k")])
+
+    def test_close_and_exit(self) -> None:
+        c = self.connector()
+        c.put("0", "1", "k", VALUE)
+        del c
+        self._cleanups.pop()  # type: ignore[attr-defined]  # it refers to the connector
+        self.assertEqual(os.listdir(self.dir), [])
+
+
+class ForkTest(SegmentCase):
+    def test_a_child_begins_anew(self) -> None:
+        c = self.connector()
+        c.put("0", "1", "parent", VALUE)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                taken = c.get("0", "1", "parent")
+                c.put("0", "1", "child", VALUE)
+                c.cleanup("parent")
+                c.close()
+                code = 0 if taken is not None and not self.left() else 2
+            finally:
+                os._exit(code)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertTrue(c.put("0", "1", "parent", VALUE)[0])
+        self.assertEqual(c.get("0", "1", "parent")[0], VALUE)  # type: ignore[index]
+
+    def test_a_child_that_uses_nothing_takes_nothing_along(self) -> None:
+        c = self.connector()
+        c.put("0", "1", "k", VALUE)
+        child = os.fork()
+        if child == 0:
+            try:
+                c.close()
+            finally:
+                os._exit(0 if self.left() else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+    def test_a_child_does_not_keep_a_lock(self) -> None:
+        c = self.connector()
+        c.put("0", "1", "k", 1)
+        lock = Lock.of(Directory(self.dir), lock_name("k"))
+        assert lock is not None
+        waits, leave = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(leave)
+            os.read(waits, 1)
+            os._exit(0)
+        lock.release()
+        self.assertEqual(c.get("0", "1", "k"), (1, 1))
+        os.close(leave)
+        os.close(waits)
+        os.waitpid(child, 0)
+
+    def test_a_child_does_not_keep_the_dead_parent_alive(self) -> None:
+        (alive, tells), (waits, leave) = os.pipe(), os.pipe()
+        child = os.fork()
+        if child == 0:
+            c = OmnibusConnector({"mode": "segment", "dir": self.dir})
+            c.put("0", "1", "k", VALUE)
+            if os.fork() == 0:
+                os.close(leave)
+                os.write(tells, b"x")
+                os.read(waits, 1)  # it lives until the test is over
+            os._exit(0)
+        os.read(alive, 1)
+        os.waitpid(child, 0)
+        self.connector().close()
+        self.assertEqual(os.listdir(self.dir), [])
+        for fd in (alive, tells, waits, leave):
+            os.close(fd)
+
+
+class RealTest(unittest.TestCase):
+    """The two share an edge, whoever puts and whoever gets."""
+
+    def setUp(self) -> None:
+        self.real = realvllm.Real()
+        self.addCleanup(self.real.close)
+        self.ours = OmnibusConnector({"mode": "segment"})
+        self.addCleanup(self.ours.close)
+        self.key = f"omnibus-test-{os.getpid()}_0_0"
+
+    def tearDown(self) -> None:
+        self.assertFalse([n for n in os.listdir("/dev/shm") if self.key in n])
+
+    def test_ours_to_real(self) -> None:
+        for name, value in realvllm.values().items():
+            if name == "request":
+                continue
+            for told in (False, True):
+                with self.subTest(name, told=told):
+                    ok, size, metadata = self.ours.put("0", "1", self.key, {"v": value})
+                    self.assertTrue(ok)
+                    got = self.real.ask("get", key=self.key, metadata=metadata if told else None)
+                    want = json.loads(json.dumps(realvllm.describe(self.value_of({"v": value}))))
+                    self.assertEqual(got, [want, size])
+        self.assertIsNone(self.ours.get("0", "1", self.key))
+
+    @staticmethod
+    def value_of(value: Any) -> Any:
+        return OmnibusConnector.deserialize_obj(OmnibusConnector.serialize_obj(value))
+
+    def test_real_to_ours(self) -> None:
+        for name, value in realvllm.values().items():
+            for told in (False, True):
+                with self.subTest(name, told=told):
+                    ok, size, metadata = self.real.ask("put", key=self.key, name=name)
+                    self.assertTrue(ok)
+                    found = self.ours.get("0", "1", self.key, metadata if told else None)
+                    assert found is not None
+                    self.assertEqual(found[1], size)
+                    if name != "request":
+                        self.assertEqual(realvllm.describe(found[0]), realvllm.describe(self.value_of({"v": value})))
+        self.assertIsNone(self.real.ask("get", key=self.key))
+
+    def test_each_replaces_and_cleans_up(self) -> None:
+        self.real.ask("put", key=self.key, name="plain")
+        self.ours.put("0", "1", self.key, 1)
+        self.real.ask("put", key=self.key, name="nothing")
+        self.assertEqual(self.ours.get("0", "1", self.key), ({"v": None}, 4))
+        self.ours.put("0", "1", self.key, 1)
+        if self.real.ask("cleanup", key=self.key):
+            self.assertIsNone(self.ours.get("0", "1", self.key))
+        self.ours.put("0", "1", self.key, 1)
+        self.ours.cleanup(self.key)
+        self.assertIsNone(self.real.ask("get", key=self.key))
+
+
+if __name__ == "__main__":
+    unittest.main()
