@@ -36,6 +36,7 @@ from .errors import (
     ForkedError,
     HostError,
     HostGone,
+    Nothing,
     OmnibusError,
     OutOfMemory,
     Overloaded,
@@ -51,6 +52,7 @@ from .errors import (
     Unknown,
     WindowFull,
 )
+from .exchange import Exchange
 from .request import AsyncRequest, Request
 from .runner import run
 from .stages import StageFunction, stage
@@ -60,8 +62,8 @@ from .wire import Edge, Trace
 
 __all__ = [
     "MSGPACK", "RAW", "TENSOR", "AsyncBuffer", "AsyncClient", "AsyncRequest", "AsyncTask", "Buffer", "Client",
-    "Closing", "Code", "DeadlineExceeded", "Delivery", "Edge", "Finished", "ForkedError", "HostError", "HostGone",
-    "OmnibusError", "OutOfMemory", "Overloaded", "PayloadError", "ProtocolError", "Refused", "Request",
+    "Closing", "Code", "DeadlineExceeded", "Delivery", "Edge", "Exchange", "Finished", "ForkedError", "HostError", "HostGone",
+    "Nothing", "OmnibusError", "OutOfMemory", "Overloaded", "PayloadError", "ProtocolError", "Refused", "Request",
     "RequestAborted", "RequestEnded", "RequestFailed", "RequestOver", "StageFunction", "Taken", "Task", "Tensor",
     "TooLarge", "Trace", "Unknown", "View", "WindowFull", "aconnect", "connect", "from_socket", "register", "run",
     "stage",

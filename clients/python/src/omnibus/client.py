@@ -15,6 +15,7 @@ from typing import Any
 from . import wire
 from .delivery import Delivery
 from .errors import Code, HostGone, OmnibusError, ProtocolError, Refused, again
+from .exchange import ARENA_BYTES, Exchange
 from .request import AsyncRequest, BaseRequest, Request, news, send_first, submit_work
 from .session import Session, Work, descriptors
 from .task import AsyncTask, BaseTask, Consumer, Stage, Task, arun
@@ -235,6 +236,13 @@ class Client(BaseClient):
     def serve(self, stage: str, consumer: Consumer) -> Stage:
         """Serve a stage by a consumer of its own making; see `deliveries` and `run`."""
         return self._session.run(self._serve_work(stage, Task, consumer))
+
+    def exchange(self, arena_bytes: int = ARENA_BYTES) -> Exchange:
+        """An end of the exchange: payloads under keys, for all processes of this host.
+
+        `arena_bytes` is how much memory the client asks for when it puts something large, unless it has some.
+        """
+        return Exchange(self._session, arena_bytes)
 
     def deliveries(self, stage: str | None = None) -> Iterator[Delivery]:
         """Serve a stage and iterate over its deliveries, each to be finished, in any order.

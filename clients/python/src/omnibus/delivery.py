@@ -178,7 +178,7 @@ class Delivery:
         s = self._session
         alive = self._windows and [exporter for w in self._windows if (exporter := w()) is not None]
         if alive and s.error is None:
-            s.keep_windows(self.number, [w for w in self._windows if w() is not None])
+            s.keep_windows(wire.Release(self.number), [w for w in self._windows if w() is not None])
         s.post(wire.Finish(self.number, wire.KEEP_PAYLOAD if alive else 0, code, text))
         self._payload = self._mapping = None
         self._windows = []

@@ -30,6 +30,7 @@ class Code(IntEnum):
     MEMORY = 12
     INVALID = 13
     INTERNAL = 14
+    NOTHING = 15
 
 
 class OmnibusError(Exception):
@@ -132,6 +133,10 @@ class OutOfMemory(HostError):
     """The host, or this process, has not enough memory for it."""
 
 
+class Nothing(HostError, LookupError):
+    """Nothing lies under the key."""
+
+
 _BY_CODE: dict[int, type[HostError]] = {
     Code.UNKNOWN: Unknown,
     Code.TAKEN: Taken,
@@ -141,6 +146,7 @@ _BY_CODE: dict[int, type[HostError]] = {
     Code.CLOSING: Closing,
     Code.OVERLOADED: Overloaded,
     Code.MEMORY: OutOfMemory,
+    Code.NOTHING: Nothing,
 }
 
 

@@ -49,7 +49,7 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * 4)
 class Answer:
     """What becomes of a question. Its fields are read by whoever asked, once it is done."""
 
-    __slots__ = ("kind", "accept", "orphan", "value", "error", "done", "abandoned", "watchers", "pieces")
+    __slots__ = ("kind", "accept", "orphan", "value", "error", "done", "abandoned", "watchers", "pieces", "token")
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class Answer:
         self.abandoned = False
         self.watchers: list[Callable[[], object]] = []  # called once, without the lock, when it is done
         self.pieces: list[bytes] = []
+        self.token: int | None = None  # once it was sent
 
 
 #: Work that asks questions, written once and run by threads and by event
@@ -168,7 +169,8 @@ class Session:
         self.sources: dict[int, Source] = {}
         self._segments: dict[int, Mapping] = {}
         self._released: deque[Any] = deque()  # windows that died, see view_gone
-        self._kept: dict[int, tuple[Any, list[int]]] = {}  # by id of the window: it, [delivery, windows left]
+        self._kept: dict[int, tuple[Any, list[Any]]] = {}  # by id of the window: it, [message, windows left]
+        self.fetched: set[int] = set()  # deliveries of the exchange that are still read
         self.have_arena: Arena | None = None
         self._arena_asked: Answer | None = None
 
@@ -179,6 +181,9 @@ class Session:
             wire.ArenaAt: self._on_answer,
             wire.Grant: self._on_answer,
             wire.Submitted: self._on_answer,
+            wire.Placed: self._on_answer,
+            wire.Fetched: self._on_answer,
+            wire.Cleaned: self._on_answer,
             wire.Reply: self._on_reply,
             wire.Open: self._on_open,
             wire.Deliver: self._on_deliver,
@@ -352,6 +357,7 @@ class Session:
         self.post(question(token))  # raises if it cannot be encoded, and then it was not asked
         self._token = (token + 1) & 0xFFFFFFFF
         self._questions[token] = a
+        a.token = token
         return a
 
     @property
@@ -395,6 +401,16 @@ class Session:
         a.abandoned = True
         if a.done and a.error is None and a.orphan is not None:
             a.orphan(a.value)
+
+    def cancel(self, a: Answer) -> None:
+        """abandon, and have the host forget a question of the exchange that it keeps."""
+        if os.getpid() != self._pid:
+            return
+        with self.locked:
+            if a.token is not None and not a.done and a.kind in (wire.Fetched, wire.Grant):
+                self.post(wire.Cancel(a.token))
+            self._waiting = deque(w for w in self._waiting if w[0] is not a)
+            self.abandon_locked(a)
 
     def _answered(self, a: Answer, value: Any, error: OmnibusError | None) -> None:
         a.value, a.error, a.done = value, error, True
@@ -611,7 +627,7 @@ class Session:
         self.said_bye = True
         self._fail(HostGone("the host has said goodbye"))
 
-    def segment(self, m: wire.Deliver) -> Mapping:
+    def segment(self, m: wire.Deliver | wire.Fetched) -> Mapping:
         """The segment that a delivery names, with its payload in bounds."""
         mapping = self._segments.get(m.segment)
         if mapping is None:
@@ -653,7 +669,7 @@ class Session:
         """Leave. Says goodbye only if nothing of the host's is held. Idempotent."""
         with self.locked:
             if self.error is None:
-                if not self._kept and not any(getattr(s, "_holds", False) for s in self.sources.values()):
+                if not self._kept and not self.fetched and not any(getattr(s, "_holds", False) for s in self.sources.values()):
                     self.post(wire.Bye())
                 self._settle_locked()
                 self._flush()
@@ -673,9 +689,9 @@ class Session:
 
     # Views.
 
-    def keep_windows(self, delivery: int, windows: list[Any]) -> None:
-        """A delivery is finished, and these windows (weak references) still show its payload."""
-        left = [delivery, len(windows)]
+    def keep_windows(self, last: wire.Message, windows: list[Any]) -> None:
+        """These windows (weak references) still show a payload: `last` gives it back when they are gone."""
+        left = [last, len(windows)]
         for w in windows:
             self._kept[id(w)] = (w, left)
 
@@ -706,12 +722,12 @@ class Session:
                 left = kept[1]
                 left[1] -= 1
                 if left[1] == 0:
-                    self.post(wire.Release(left[0]))
+                    self.post(left[0])
 
     # Memory to write.
 
-    def arena(self) -> Work[Arena]:
-        """The arena, asked for once."""
+    def arena(self, size: int = 0) -> Work[Arena]:
+        """The arena, asked for once: of that size, or as large as the stages' windows need."""
 
         def accept(m: wire.ArenaAt, fd: int) -> Arena:
             self._arena_asked = None
@@ -724,7 +740,7 @@ class Session:
                 return self.have_arena
             if self._arena_asked is None or self._arena_asked.error is not None:
                 a = Answer(wire.ArenaAt, accept, None)
-                self._arena_asked = self.ask_locked(a, lambda token: wire.Arena(token, 0))
+                self._arena_asked = self.ask_locked(a, lambda token: wire.Arena(token, size))
             a = self._arena_asked
         arena: Arena = yield a  # several may wait for the one answer
         return arena

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from .errors import ProtocolError
 
 VERSION_MIN = 1
-VERSION_MAX = 3
+VERSION_MAX = 4
 MAGIC = 0x53554249_4E4D4F01
 
 MAX_PACKET_BYTES = 65_536
@@ -48,7 +48,8 @@ INLINE = 4
 MORE_PARTS = 8
 FORWARD = 16
 
-KEEP_PAYLOAD = 1  # of finish
+KEEP_PAYLOAD, UNREAD = 1, 2  # of finish
+WAIT = 1  # of fetch
 FAIL_FAST = 1  # of submit
 MORE_PIECES = 1  # of reply
 
@@ -297,6 +298,7 @@ class _Layout:
     min_descriptors: int
     max_descriptors: int
     checked: bool
+    since: int
 
 
 _by_kind: dict[int, _Layout] = {}
@@ -304,7 +306,9 @@ _by_class: dict[type, _Layout] = {}
 _M = TypeVar("_M")
 
 
-def _message(kind: int, *layout: str | _Part, fds: tuple[int, int] = (0, 0)) -> Callable[[type[_M]], type[_M]]:
+def _message(
+    kind: int, *layout: str | _Part, fds: tuple[int, int] = (0, 0), since: int = 1
+) -> Callable[[type[_M]], type[_M]]:
     def register(cls: type[_M]) -> type[_M]:
         names = iter([f.name for f in fields(cls)])  # type: ignore[arg-type]
         parts: list[tuple[struct.Struct | None, _Part | None, tuple[str, ...]]] = []
@@ -316,7 +320,7 @@ def _message(kind: int, *layout: str | _Part, fds: tuple[int, int] = (0, 0)) -> 
             else:
                 parts.append((None, p, (next(names),)))
         assert next(names, None) is None, cls
-        _by_kind[kind] = _by_class[cls] = _Layout(kind, cls, tuple(parts), *fds, hasattr(cls, "_check"))
+        _by_kind[kind] = _by_class[cls] = _Layout(kind, cls, tuple(parts), *fds, hasattr(cls, "_check"), since)
         return cls
 
     return register
@@ -665,6 +669,81 @@ class Close:
     source: int
 
 
+# The exchange.
+
+
+@_message(80, "IIIIB3xIQQ", _name, _name, _name, _payload, since=4)
+@dataclass(slots=True)
+class Place:
+    token: int
+    owner: int
+    grant: int
+    put: int
+    flags: int
+    segment: int
+    offset: int
+    size: int
+    from_: str
+    to: str
+    key: str
+    payload: bytes | bytearray | memoryview
+
+    def _check(self) -> None:
+        _check_inline(self.flags, self.size, self.payload)
+
+
+@_message(81, "I", since=4)
+@dataclass(slots=True)
+class Placed:
+    token: int
+
+
+@_message(82, "IB3x", _name, _name, _name, since=4)
+@dataclass(slots=True)
+class Fetch:
+    token: int
+    flags: int
+    from_: str
+    to: str
+    key: str
+
+
+@_message(83, "IIB3xIQQ", _payload, since=4)
+@dataclass(slots=True)
+class Fetched:
+    token: int
+    delivery: int
+    flags: int
+    segment: int
+    offset: int
+    size: int
+    payload: bytes
+
+    def _check(self) -> None:
+        _check_inline(self.flags, self.size, self.payload)
+
+
+@_message(84, "I", since=4)
+@dataclass(slots=True)
+class Cancel:
+    token: int
+
+
+@_message(85, "II", _name, since=4)
+@dataclass(slots=True)
+class Cleanup:
+    token: int
+    owner: int
+    key: str = ""
+
+
+@_message(86, "II", since=4)
+@dataclass(slots=True)
+class Cleaned:
+    token: int
+    count: int
+
+
 # Asking about the bus, and leaving.
 
 
@@ -690,7 +769,7 @@ class Bye:
     pass
 
 
-def _check_inline(flags: int, size: int, payload: bytes) -> None:
+def _check_inline(flags: int, size: int, payload: bytes | bytearray | memoryview) -> None:
     if flags & INLINE == 0 and payload:
         raise ProtocolError(f"a payload of {len(payload)} bytes, without the flag that says so")
     if flags & INLINE and size != len(payload):
@@ -739,7 +818,7 @@ def decode(packet: bytes, descriptors: int, version: int = VERSION_MAX) -> Itera
         if size < HEADER_BYTES or size > len(packet) - at:
             raise ProtocolError(f"a message of {size} bytes, {len(packet) - at} are left in the packet")
         layout = _by_kind.get(kind)
-        if layout is None:
+        if layout is None or layout.since > version:
             raise ProtocolError(f"no message has the kind {kind} in version {version}")
         if not layout.min_descriptors <= fds <= layout.max_descriptors or fds > left:
             raise ProtocolError(f"{layout.cls.__name__.lower()} with {fds} descriptors, {left} are left in the packet")

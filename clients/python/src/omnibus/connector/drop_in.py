@@ -7,6 +7,7 @@ What went wrong is logged, and counted by `health`, which tells it apart from "n
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ from ..errors import OmnibusError
 from .contract import Busy, Missing, Transport, check_edge, check_key, inline_payload, metadata_for
 from .decoder import decode
 from .encoder import encode
+from .ring import Ring
 from .segment import Segments
 
 log = logging.getLogger("omnibus")
@@ -46,6 +48,7 @@ class OmnibusConnector:
         self.config = config = dict(config or {})
         self.stage_id = config.get("stage_id", -1)
         self.mode = config.get("mode", "ring")
+        self._pid = os.getpid()
         self._mu = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
@@ -118,7 +121,7 @@ class OmnibusConnector:
         `missing` counts gets that found nothing, `busy` those that found somebody at work on it, and `errors` what
         failed, by kind.
         """
-        with self._mu:
+        with self._locked():
             counts = {name: self._counts[name] for name in _COUNTERS}
             report = {**counts, "errors": sum(self._errors.values()), "error_kinds": dict(self._errors)}
             if self._last_error:
@@ -194,14 +197,19 @@ class OmnibusConnector:
             raise OmnibusError("the connector is closed")
         return transport
 
+    def _locked(self) -> threading.Lock:
+        if self._pid != os.getpid():  # whoever had it was left behind in the parent
+            self._mu, self._pid = threading.Lock(), os.getpid()
+        return self._mu
+
     def _count(self, **more: int) -> None:
-        with self._mu:
+        with self._locked():
             self._counts.update(more)
 
     def _failed(self, op: str, key: Any, e: Exception) -> None:
         kind = type(e).__name__
         now = time.monotonic()
-        with self._mu:
+        with self._locked():
             self._errors[kind] += 1
             self._last_error = f"{op} {key!s:.64}: {kind}: {e}"
             quiet = now - self._logged.get((op, kind), -_SILENT_SECONDS) < _SILENT_SECONDS
@@ -220,4 +228,6 @@ _COUNTERS = (
 def _open(mode: str, config: dict[str, Any]) -> Transport:
     if mode == "segment":
         return Segments(config)
+    if mode == "ring":
+        return Ring(config)
     raise ValueError(f"mode: there is no {mode!r}; it is 'ring' or 'segment'")

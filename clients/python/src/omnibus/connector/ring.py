@@ -1,0 +1,138 @@
+"""Through the host of a bus: payloads in shared memory that it keeps the books of.
+
+All connectors of a process that go to one host share a connection. It is made anew in a forked child,
+and when the host is back after it was gone; what the old one kept is gone then.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+from ..client import Client, connect, socket_path
+from ..errors import HostGone, Nothing
+from ..exchange import ARENA_BYTES, Exchange
+from .contract import Decode, Edge, Missing, setting
+from .encoder import Encoded
+
+
+class _Host:
+    """The connection of this process to one host."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.users = 0
+        self._mu = threading.Lock()
+        self._client: Client | None = None
+        self._pid = 0
+
+    def client(self) -> Client:
+        """The connection, which is made if there is none. Raises HostGone."""
+        if self._pid != os.getpid():  # what was inherited is the parent's
+            self._mu, self._client, self._pid = threading.Lock(), None, os.getpid()
+        with self._mu:
+            if self._client is None or self._client.closed:
+                self._client = connect(self.path, name=f"connector {os.getpid()}")
+            return self._client
+
+    def close(self) -> None:
+        if self._pid == os.getpid() and self._client is not None:
+            self._client.close()
+
+
+_hosts: dict[str, _Host] = {}
+_hosts_mu = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _hosts_mu
+    _hosts_mu = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class Ring:
+    """A transport over the exchange of a host."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        path = socket_path(setting(config, "socket", str, None), setting(config, "bus", str, None))
+        self._timeout = setting(config, "timeout", float, 30.0)
+        self._arena_bytes = setting(config, "arena_bytes", int, ARENA_BYTES)
+        self._exchange: tuple[Client, Exchange] | None = None
+        self._closed = False
+        with _hosts_mu:
+            self._host = _hosts.setdefault(path, _Host(path))
+            self._host.users += 1
+        try:
+            self._open()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _open(self) -> Exchange:
+        client = self._host.client()
+        known = self._exchange
+        if known is None or known[0] is not client:
+            known = self._exchange = client, client.exchange(self._arena_bytes)
+        return known[1]
+
+    def put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
+        self._open().put(*edge, key, payload.size, payload.write, self._timeout)
+        return {}
+
+    def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
+        try:
+            view = self._open().get(*edge, key)
+        except Nothing as e:
+            raise Missing(str(e)) from None
+        return decode(view.data), len(view.data)
+
+    def wait(
+        self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode, deadline: float
+    ) -> tuple[Any, int]:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return self.get(edge, key, metadata, decode)
+        try:
+            view = self._open().wait(*edge, key, left)
+        except Nothing as e:
+            raise Missing(str(e)) from None
+        return decode(view.data), len(view.data)
+
+    def abandon(self, key: str) -> None:
+        if self._exchange is not None:
+            self._exchange[1].abandon(key)
+
+    def cleanup(self, key: str) -> None:
+        self._open().cleanup(key)
+
+    def reap(self) -> None:
+        pass  # the host does
+
+    def health(self) -> dict[str, Any]:
+        if self._closed:
+            return {"status": "closed"}
+        known = self._exchange
+        return {"status": "unhealthy: the host is gone" if known is None or known[0].closed else "healthy"}
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._exchange is not None and not self._exchange[0].closed and self._host._pid == os.getpid():
+                self._exchange[1].close()
+        except HostGone:
+            pass  # and all that was put with it
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        with _hosts_mu:
+            self._host.users -= 1
+            last = not self._host.users and _hosts.pop(self._host.path, None) is not None
+        if last:
+            self._host.close()

@@ -1,0 +1,299 @@
+"""Payloads under keys, with a host that follows the protocol and believes nothing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import unittest
+from typing import Any
+
+from test_submit import HostCase
+
+import omnibus
+from omnibus import wire
+from omnibus.connector import OmnibusConnector
+from omnibus.connector import ring as connector_ring
+
+BIG = bytes(range(256)) * 40
+
+
+class ExchangeCase(HostCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.client = self.connect()
+        self.exchange = self.client.exchange(1 << 20)
+
+    def putting(self, content: bytes, key: str = "k", timeout: float | None = None) -> Any:
+        def write(room: memoryview) -> None:
+            room[:] = content
+
+        return self.beside(lambda: self.exchange.put("a", "b", key, len(content), write, timeout))
+
+    def fetched(self, **more: Any) -> wire.Fetch:
+        """Answer a fetch with a payload in segment 1."""
+        m = self.host.expect(wire.Fetch)
+        fields = {"delivery": 7, "flags": 0, "segment": 1, "offset": 256, "size": 4096, "payload": b"", **more}
+        self.host.send(wire.Fetched(m.token, **fields))
+        return m
+
+    def grant(self) -> wire.Reserve:
+        """Give the arena and room in it."""
+        asked = self.host.expect(wire.Arena)
+        self.assertEqual(asked.bytes, 1 << 20)
+        self.host.waiting.appendleft(asked)
+        self.host.give_arena()
+        return self.host.granted()
+
+
+class PutTest(ExchangeCase):
+    def test_small_ones_travel_in_the_message(self) -> None:
+        done = self.putting(b"abc")
+        m = self.host.expect(wire.Place)
+        self.assertEqual((m.from_, m.to, m.key, m.flags, m.grant, m.payload), ("a", "b", "k", wire.INLINE, 0, b"abc"))
+        self.host.send(wire.Placed(m.token))
+        done()
+
+    def test_large_ones_are_written_in_granted_room(self) -> None:
+        done = self.putting(BIG)
+        room = self.grant()
+        self.assertEqual((room.source, room.delivery, room.edge, room.codec), (0, 0, 0, 0))
+        m = self.host.expect(wire.Place)
+        assert self.host.arena is not None
+        self.assertEqual((m.grant, m.size, m.flags, m.payload), (33, len(BIG), 0, b""))
+        self.assertEqual(self.host.arena[4096 : 4096 + m.size], BIG)
+        self.host.send(wire.Placed(m.token))
+        done()
+        self.host.nothing()
+
+    def test_refused(self) -> None:
+        done = self.putting(b"abc")
+        self.host.send(wire.Failed(self.host.expect(wire.Place).token, 13, "no such key"))
+        with self.assertRaises(omnibus.HostError):
+            done()
+        done = self.putting(BIG)
+        self.grant()
+        self.host.send(wire.Failed(self.host.expect(wire.Place).token, 11, "too many"))
+        with self.assertRaises(omnibus.Overloaded):
+            done()
+        self.host.nothing()  # the grant is void already
+
+    def test_what_cannot_be_written_is_given_back(self) -> None:
+        def write(room: memoryview) -> None:
+            raise ValueError("no")
+
+        done = self.beside(lambda: self.exchange.put("a", "b", "k", len(BIG), write))
+        self.grant()
+        self.assertEqual(self.host.expect(wire.Abort).grant, 33)
+        with self.assertRaisesRegex(ValueError, "no"):
+            done()
+
+    def test_no_room_in_time(self) -> None:
+        done = self.putting(BIG, timeout=0.05)
+        asked = self.host.expect(wire.Arena)
+        self.host.waiting.appendleft(asked)
+        self.host.give_arena()
+        room = self.host.expect(wire.Reserve)
+        self.assertEqual(self.host.expect(wire.Cancel).token, room.token)
+        with self.assertRaises(omnibus.OutOfMemory):
+            done()
+        self.host.send(wire.Grant(room.token, 33, 90, 0, room.size))  # it crossed the cancel
+        self.beside(self.client.process)()
+        self.assertEqual(self.host.expect(wire.Abort).grant, 33)
+
+    def test_cleanup_and_close(self) -> None:
+        other = self.client.exchange()
+        owners = set()
+        for do, key in ((lambda: self.exchange.cleanup("r"), "r"), (other.close, "")):
+            done = self.beside(do)
+            m = self.host.expect(wire.Cleanup)
+            self.assertEqual(m.key, key)
+            owners.add(m.owner)
+            self.host.send(wire.Cleaned(m.token, 3))
+            done()
+        self.assertEqual(len(owners), 2)
+
+
+class GetTest(ExchangeCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.segment(1, bytes(range(256)) * 32)
+
+    def test_in_place_until_the_last_view_is_gone(self) -> None:
+        done = self.beside(lambda: self.exchange.get("a", "b", "k"))
+        m = self.fetched()
+        self.assertEqual((m.from_, m.to, m.key, m.flags), ("a", "b", "k", 0))
+        view = done()
+        self.assertEqual(bytes(view.data), bytes(range(256)) * 16)
+        piece = view.data[10:20]
+        del view, done
+        gc.collect()
+        self.host.nothing()
+        del piece
+        self.assertEqual(self.host.expect(wire.Finish), wire.Finish(7))
+        self.host.nothing()
+
+    def test_inline(self) -> None:
+        done = self.beside(lambda: self.exchange.get("a", "b", "k"))
+        self.fetched(flags=wire.INLINE, segment=0, offset=0, size=3, payload=b"abc")
+        self.assertEqual(bytes(done().data), b"abc")
+        self.assertEqual(self.host.expect(wire.Finish), wire.Finish(7))
+
+    def test_nothing_there(self) -> None:
+        done = self.beside(lambda: self.exchange.get("a", "b", "k"))
+        self.host.send(wire.Failed(self.host.expect(wire.Fetch).token, 15, ""))
+        with self.assertRaises(omnibus.Nothing):
+            done()
+
+    def test_a_payload_that_crosses_the_cancel_goes_back_unread(self) -> None:
+        done = self.beside(lambda: self.exchange.wait("a", "b", "k", 0.05))
+        m = self.host.expect(wire.Fetch)
+        self.assertEqual(m.flags, wire.WAIT)
+        self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
+        with self.assertRaises(omnibus.Nothing):
+            done()
+        self.host.send(wire.Fetched(m.token, 7, 0, 1, 0, 100, b""))
+        self.beside(self.client.process)()
+        self.assertEqual(self.host.expect(wire.Finish), wire.Finish(7, wire.UNREAD))
+
+    def test_abandon(self) -> None:
+        done = self.beside(lambda: self.exchange.wait("a", "b", "k"))
+        m = self.host.expect(wire.Fetch)
+        self.exchange.abandon("other")
+        self.exchange.abandon("k")
+        self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
+        self.host.send(wire.Failed(m.token, 15, "canceled"))
+        with self.assertRaises(omnibus.Nothing):
+            done()
+
+    def test_out_of_bounds(self) -> None:
+        done = self.beside(lambda: self.exchange.get("a", "b", "k"))
+        self.fetched(offset=8000, size=1000)
+        with self.assertRaises(omnibus.ProtocolError):
+            done()
+
+    def test_views_outlive_the_host(self) -> None:
+        done = self.beside(lambda: self.exchange.get("a", "b", "k"))
+        self.fetched()
+        view = done()
+        self.host.hang_up()
+        with self.assertRaises(omnibus.HostGone):
+            self.exchange.get("a", "b", "k")
+        self.assertEqual(bytes(view.data[:4]), b"\0\1\2\3")
+
+
+class VersionTest(HostCase):
+    def test_an_older_host_has_none(self) -> None:
+        self.host.version = 3
+        client = self.connect()
+        with self.assertRaises(omnibus.HostError):
+            client.exchange()
+
+
+class ConnectorTest(HostCase):
+    """The connector in its mode ring."""
+
+    def connector(self) -> OmnibusConnector:
+        made = self.beside(lambda: OmnibusConnector({"socket": self.host.path, "stage_id": 1, "timeout": 0.2}))
+        self.host.welcome()
+        c: OmnibusConnector = made()
+        return c
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.c = self.connector()
+
+    def tearDown(self) -> None:
+        self.host.hang_up()
+        self.c.close()
+        super().tearDown()
+
+    def test_put_and_get(self) -> None:
+        done = self.beside(lambda: self.c.put(0, 1, "r_0_0", [1, 2]))  # type: ignore[arg-type]
+        m = self.host.expect(wire.Place)
+        self.host.send(wire.Placed(m.token))
+        self.assertEqual(done(), (True, 3, {"size": 3}))
+        done = self.beside(lambda: self.c.get("0", "1", "r_0_0", {"size": 3}))
+        f = self.host.expect(wire.Fetch)
+        self.assertEqual((f.from_, f.to, f.key), (m.from_, m.to, m.key))
+        self.host.send(wire.Fetched(f.token, 4, wire.INLINE, 0, 0, m.size, bytes(m.payload)))
+        self.assertEqual(done(), ([1, 2], 3))
+        self.host.expect(wire.Finish)
+
+    def test_nothing_is_none_and_no_error(self) -> None:
+        done = self.beside(lambda: self.c.get("0", "1", "k"))
+        self.host.send(wire.Failed(self.host.expect(wire.Fetch).token, 15, ""))
+        self.assertIsNone(done())
+        h = self.c.health()
+        self.assertEqual((h["status"], h["missing"], h["errors"]), ("healthy", 1, 0))
+
+    def test_arrays_keep_the_payload(self) -> None:
+        try:
+            import numpy as np
+        except ImportError:
+            raise unittest.SkipTest("NumPy is not here") from None
+        payload = OmnibusConnector.serialize_obj({"a": np.arange(2000, dtype=np.float32), "b": 5})
+        self.host.segment(1, payload)
+        done = self.beside(lambda: self.c.get("0", "1", "k"))
+        f = self.host.expect(wire.Fetch)
+        self.host.send(wire.Fetched(f.token, 4, 0, 1, 0, len(payload), b""))
+        value, size = done()
+        del done
+        part = value["a"].reshape(2, 1000)[1][::2]
+        del value
+        self.host.nothing()
+        self.assertEqual(part[1], 1002)
+        del part
+        self.assertEqual(self.host.expect(wire.Finish), wire.Finish(4))
+
+    def test_the_host_is_gone_and_back(self) -> None:
+        self.host.hang_up()
+        with self.assertLogs("omnibus", "ERROR"):
+            self.assertEqual(self.c.put("0", "1", "k", 1), (False, 0, None))
+        self.assertIn("gone", self.c.health()["status"])
+        self.assertEqual(self.c.health()["error_kinds"], {"HostGone": 1})
+        done = self.beside(lambda: self.c.put("0", "1", "k", 1))
+        self.host.welcome()
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token))
+        self.assertTrue(done()[0])
+        self.assertEqual(self.c.health()["status"], "healthy")
+
+    def test_connectors_of_a_process_share_a_connection(self) -> None:
+        other = OmnibusConnector({"socket": self.host.path})
+        done = self.beside(lambda: other.put("0", "1", "k", 1))
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token))
+        self.assertTrue(done()[0])
+        done = self.beside(other.close)
+        m = self.host.expect(wire.Cleanup)
+        self.assertEqual(m.key, "")
+        self.host.send(wire.Cleaned(m.token, 1))
+        done()
+        self.assertIn(self.host.path, connector_ring._hosts)
+        self.assertFalse(connector_ring._hosts[self.host.path].client().closed)
+
+    def test_a_child_connects_anew(self) -> None:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = 0 if self.c.put("0", "1", "k", [7])[0] else 2
+            finally:
+                os._exit(code)
+        parents = self.host.sock
+        self.host.sock, _ = self.host.listener.accept()
+        self.host.sock.settimeout(10)
+        hello = self.host.expect(wire.Hello)
+        self.assertEqual(hello.pid, child)
+        self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [], []))
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token))
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.host.sock.close()
+        self.host.sock = parents
+
+    def test_no_host(self) -> None:
+        with self.assertRaises(omnibus.HostGone):
+            OmnibusConnector({"socket": self.host.path + "x"})
+        self.assertNotIn(self.host.path + "x", connector_ring._hosts)
+
+
+if __name__ == "__main__":
+    unittest.main()
