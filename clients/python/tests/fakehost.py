@@ -38,11 +38,14 @@ class FakeHost:
         self.waiting: deque[Any] = deque()
         self.arena: mmap.mmap | None = None
         self.arena_fd = -1
+        self.fds: deque[int] = deque()  # that came with messages
 
     def close(self) -> None:
         self.hang_up()
         self.listener.close()
         self.drop_arena()
+        while self.fds:
+            os.close(self.fds.popleft())
         self.folder.cleanup()
 
     def hang_up(self) -> None:
@@ -81,10 +84,11 @@ class FakeHost:
         """The next message of the client; None when it hung up."""
         while not self.waiting:
             assert self.sock is not None
-            packet = self.sock.recv(wire.MAX_PACKET_BYTES)
+            packet, fds, _, _ = socket.recv_fds(self.sock, wire.MAX_PACKET_BYTES, wire.MAX_DESCRIPTORS)
+            self.fds += fds
             if not packet:
                 return None
-            self.waiting += [m for m, _ in wire.decode(packet, 0, self.version)]
+            self.waiting += [m for m, _ in wire.decode(packet, len(fds), self.version)]
         return self.waiting.popleft()
 
     def expect(self, kind: type[T]) -> T:
@@ -142,6 +146,18 @@ class FakeHost:
         seals = fcntl.fcntl(self.arena_fd, F_GET_SEALS)
         assert seals & 0x11 == 0x11, seals
         self.arena = mmap.mmap(self.arena_fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+
+    def offered(self) -> tuple[wire.Offer, mmap.mmap]:
+        """The client offers memory of its own, which it cannot take away and nobody else can write to."""
+        m = self.expect(wire.Offer)
+        fd = self.fds.popleft()
+        try:
+            assert fcntl.fcntl(fd, F_GET_SEALS) & 0x17 == 0x17
+            st = os.fstat(fd)
+            assert st.st_size == m.bytes and st.st_blocks * 512 >= m.bytes, st
+            return m, mmap.mmap(fd, m.bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+        finally:
+            os.close(fd)
 
     def granted(self, offset: int = 4096, grant: int = 33) -> wire.Reserve:
         m = self.expect(wire.Reserve)

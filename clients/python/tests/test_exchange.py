@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import unittest
 from typing import Any
 
@@ -13,6 +14,7 @@ import omnibus
 from omnibus import wire
 from omnibus.connector import OmnibusConnector
 from omnibus.connector import ring as connector_ring
+from omnibus.room import OwnRoom
 
 BIG = bytes(range(256)) * 40
 
@@ -36,13 +38,13 @@ class ExchangeCase(HostCase):
         self.host.send(wire.Fetched(m.token, **fields))
         return m
 
-    def grant(self) -> wire.Reserve:
-        """Give the arena and room in it."""
-        asked = self.host.expect(wire.Arena)
-        self.assertEqual(asked.bytes, 1 << 20)
-        self.host.waiting.appendleft(asked)
-        self.host.give_arena()
-        return self.host.granted()
+    def placed(self, content: bytes, memory: Any, **more: Any) -> wire.Place:
+        """See a payload that lies in the client's memory."""
+        m = self.host.expect(wire.Place)
+        self.assertEqual((m.flags, m.grant, m.payload), (0, 0, b""))
+        self.assertEqual(memory[m.offset : m.offset + m.size], content)
+        self.host.send(wire.Placed(m.token))
+        return m
 
 
 class PutTest(ExchangeCase):
@@ -53,15 +55,22 @@ class PutTest(ExchangeCase):
         self.host.send(wire.Placed(m.token))
         done()
 
-    def test_large_ones_are_written_in_granted_room(self) -> None:
+    def test_large_ones_lie_in_memory_of_the_client(self) -> None:
         done = self.putting(BIG)
-        room = self.grant()
-        self.assertEqual((room.source, room.delivery, room.edge, room.codec), (0, 0, 0, 0))
-        m = self.host.expect(wire.Place)
-        assert self.host.arena is not None
-        self.assertEqual((m.grant, m.size, m.flags, m.payload), (33, len(BIG), 0, b""))
-        self.assertEqual(self.host.arena[4096 : 4096 + m.size], BIG)
-        self.host.send(wire.Placed(m.token))
+        offer, memory = self.host.offered()
+        self.assertEqual(offer.bytes, 1 << 20)
+        m = self.placed(BIG, memory)
+        self.assertEqual(m.segment, offer.segment)
+        done()
+        done = self.putting(BIG[::-1])
+        second = self.placed(BIG[::-1], memory)
+        done()
+        self.assertNotEqual((m.put, m.offset), (second.put, second.offset))
+        self.assertEqual(memory[m.offset : m.offset + m.size], BIG)  # it stays until it is returned
+        self.host.send(wire.Returned([m.put]))
+        self.client.process()
+        done = self.putting(BIG)
+        self.assertEqual(self.placed(BIG, memory).offset, m.offset)
         done()
         self.host.nothing()
 
@@ -70,35 +79,49 @@ class PutTest(ExchangeCase):
         self.host.send(wire.Failed(self.host.expect(wire.Place).token, 13, "no such key"))
         with self.assertRaises(omnibus.HostError):
             done()
-        done = self.putting(BIG)
-        self.grant()
-        self.host.send(wire.Failed(self.host.expect(wire.Place).token, 11, "too many"))
-        with self.assertRaises(omnibus.Overloaded):
-            done()
-        self.host.nothing()  # the grant is void already
+        memory, offsets = None, set()
+        for _ in range(3):
+            done = self.putting(BIG)
+            memory = memory or self.host.offered()
+            m = self.host.expect(wire.Place)
+            offsets.add(m.offset)
+            self.host.send(wire.Failed(m.token, 11, "too many"))
+            with self.assertRaises(omnibus.Overloaded):
+                done()
+        self.assertEqual(offsets, {0})  # the room is free again
 
-    def test_what_cannot_be_written_is_given_back(self) -> None:
+    def test_what_cannot_be_written_is_not_put(self) -> None:
         def write(room: memoryview) -> None:
             raise ValueError("no")
 
-        done = self.beside(lambda: self.exchange.put("a", "b", "k", len(BIG), write))
-        self.grant()
-        self.assertEqual(self.host.expect(wire.Abort).grant, 33)
-        with self.assertRaisesRegex(ValueError, "no"):
-            done()
+        for _ in range(300):  # more than there is room for
+            with self.assertRaisesRegex(ValueError, "no"):
+                self.exchange.put("a", "b", "k", len(BIG), write)
+        self.host.offered()
+        self.host.nothing()
+        with self.assertRaises(omnibus.ProtocolError):
+            self.exchange.put("a", "b", "\ud800", len(BIG), lambda room: None)
+        self.assertFalse(self.client._session.room.busy)
 
     def test_no_room_in_time(self) -> None:
-        done = self.putting(BIG, timeout=0.05)
-        asked = self.host.expect(wire.Arena)
-        self.host.waiting.appendleft(asked)
-        self.host.give_arena()
-        room = self.host.expect(wire.Reserve)
-        self.assertEqual(self.host.expect(wire.Cancel).token, room.token)
+        content = bytes(900_000)
+        done = self.putting(content)
+        m = self.placed(content, self.host.offered()[1])
+        done()
         with self.assertRaises(omnibus.OutOfMemory):
-            done()
-        self.host.send(wire.Grant(room.token, 33, 90, 0, room.size))  # it crossed the cancel
-        self.beside(self.client.process)()
-        self.assertEqual(self.host.expect(wire.Abort).grant, 33)
+            self.putting(content, timeout=0.05)()
+        with self.assertRaises(omnibus.TooLarge):
+            self.putting(bytes(2 << 20))()
+        done = self.putting(content, timeout=10)
+        self.host.send(wire.Returned([m.put]))
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token))
+        done()
+
+    def test_a_put_that_is_not_out(self) -> None:
+        self.host.send(wire.Returned([5]))
+        self.client.process()
+        with self.assertRaises(omnibus.ProtocolError):
+            self.exchange.put("a", "b", "k", 1, lambda room: None)
 
     def test_cleanup_and_close(self) -> None:
         other = self.client.exchange()
@@ -111,6 +134,53 @@ class PutTest(ExchangeCase):
             self.host.send(wire.Cleaned(m.token, 3))
             done()
         self.assertEqual(len(owners), 2)
+
+
+class RoomTest(unittest.TestCase):
+    """The books of the client's memory."""
+
+    def setUp(self) -> None:
+        self.said: list[Any] = []
+        self.room = OwnRoom(self.post)
+
+    def post(self, m: Any, fd: int) -> None:
+        self.said.append(m)
+        if fd >= 0:
+            os.close(fd)
+
+    def test_rooms_do_not_overlap_and_come_back(self) -> None:
+        r = random.Random(3)
+        most = 1 << 20
+        out: list[tuple[int, Any]] = []
+        for step in range(3000):
+            if out and (r.random() < 0.5 or step > 2500):
+                self.room.returned(out.pop(r.randrange(len(out)))[0])
+                continue
+            got = self.room.take(r.randint(1, 60_000), most)
+            if got is None:
+                continue
+            for _, other in out:
+                apart = got.offset + got.size <= other.offset or other.offset + other.size <= got.offset
+                self.assertTrue(apart or got.segment != other.segment)
+            out.append((self.room.put(got), got))
+        while out:
+            self.room.returned(out.pop()[0])
+        self.assertTrue(all(s.empty for s in self.room._segments.values()))
+        self.assertFalse(self.room.busy)
+
+    def test_segments_are_bounded_and_given_up(self) -> None:
+        most = 64 << 20
+        puts = [self.room.put(r) for r in (self.room.take(9 << 20, most) for _ in range(4)) if r is not None]
+        self.assertEqual(len(puts), 4)
+        self.assertIsNone(self.room.take(9 << 20, most))
+        for put in puts:
+            self.room.returned(put)
+        large = self.room.take(60 << 20, most)
+        assert large is not None
+        kinds = [type(m).__name__ for m in self.said]
+        self.assertEqual(kinds, ["Offer"] * 4 + ["Forget"] * 4 + ["Offer"])
+        self.room.give(large)
+        self.assertIsNotNone(self.room.take(1000, most))
 
 
 class GetTest(ExchangeCase):

@@ -240,7 +240,7 @@ class Client(BaseClient):
     def exchange(self, arena_bytes: int = ARENA_BYTES) -> Exchange:
         """An end of the exchange: payloads under keys, for all processes of this host.
 
-        `arena_bytes` is how much memory the client asks for when it puts something large, unless it has some.
+        `arena_bytes` bounds the memory that the client shares, as it needs it, for what is put here.
         """
         return Exchange(self._session, arena_bytes)
 

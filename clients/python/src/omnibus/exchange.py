@@ -1,7 +1,7 @@
 """The exchange: payloads under keys, which the host keeps for the processes attached to it.
 
 One stage puts a payload under the key of an edge, and one gets it, alone. Payloads are
-encoded straight into memory that the host grants, and read where they lie. What nobody gets is taken
+encoded straight into memory that the others read in place. What nobody gets is taken
 back by `cleanup`, with the client that put it, or by the host after some time.
 """
 
@@ -13,11 +13,12 @@ from typing import Any
 
 from . import wire
 from .delivery import View
-from .errors import Code, HostError, Nothing, OutOfMemory, ProtocolError, again
-from .session import Answer, Session, Work, resume
+from .errors import Code, HostError, Nothing, OutOfMemory, again
+from .room import Room
+from .session import Answer, Session
 
-#: The size of the arena of a client that serves no stage.
-ARENA_BYTES = 64 << 20
+#: The room that a client makes for what it puts, as it is needed.
+ARENA_BYTES = 256 << 20
 
 _owners = itertools.count(1)
 
@@ -31,7 +32,7 @@ class Exchange:
         self._session = s
         self._owner = next(_owners) & 0xFFFFFFFF
         self._arena_bytes = arena_bytes
-        self._waiting: set[tuple[str, Answer]] = set()
+        self._waiting: dict[Answer, str] = {}  # questions that the host keeps, and their keys; the session's lock
 
     def put(
         self,
@@ -49,90 +50,105 @@ class Exchange:
         if size <= self._session.welcome.inline_bytes:
             payload = bytearray(size)
             write(memoryview(payload))
-            self._run(self._place(source, target, key, size, 0, payload), None)
+            place = wire.Place(0, self._owner, 0, 0, wire.INLINE, 0, 0, size, source, target, key, payload)
+            self._place(place, None)
             return
-        self._run(self._put_work(source, target, key, size, write), timeout)
-
-    def _put_work(
-        self, source: str, target: str, key: str, size: int, write: Callable[[memoryview], object]
-    ) -> Work[None]:
-        s = self._session
-        arena = s.have_arena or (yield from s.arena(self._arena_bytes))
-        m, fd = yield s.ask(
-            wire.Grant, lambda token: wire.Reserve(token, 0, 0, 0, 0, size), lambda m, fd: (m, fd), self._ungrant
-        )
+        room = self._room(size, timeout)
         try:
-            if fd is not None:
-                room = s.map_arena(m.segment, fd, None).view(m.offset, m.size)
-            elif m.segment == arena.segment:
-                room = arena.view(m.offset, m.size)
-            else:
-                raise s.broken(f"grant {m.grant} is in segment {m.segment}, which is not the arena")
-            if m.size < size:
-                raise s.broken(f"grant {m.grant} has {m.size} bytes, {size} were asked for")
-            with room, room[:size] as payload:
-                write(payload)
+            with room.view, room.view[:size] as view:
+                write(view)
         except BaseException:
-            s.tell_quietly(wire.Abort(m.grant))
+            with self._session.locked:
+                self._session.room.give(room)
             raise
-        yield from self._place(source, target, key, size, m.grant, b"")
+        where = room.segment, room.offset, size
+        self._place(wire.Place(0, self._owner, 0, 0, 0, *where, source, target, key, b""), room)
 
-    def _ungrant(self, granted: tuple[wire.Grant, int | None]) -> None:
-        self._session.close_descriptor(granted[1])
-        self._session.post(wire.Abort(granted[0].grant))
+    def _room(self, size: int, timeout: float | None) -> Room:
+        s = self._session
+        with s.locked:
+            room = s.room.take(size, self._arena_bytes) if s.error is None else None
+        if room is not None:
+            return room
+        found: list[Room] = []
 
-    def _place(
-        self, source: str, target: str, key: str, size: int, grant: int, payload: bytes | bytearray
-    ) -> Work[None]:
-        flags = 0 if grant else wire.INLINE
-        try:
-            yield self._session.ask(
-                wire.Placed,
-                lambda token: wire.Place(token, self._owner, grant, 0, flags, 0, 0, size, source, target, key, payload),
-            )
-        except ProtocolError:  # it could not be encoded, so the host does not know of it
-            if grant:
-                self._session.tell_quietly(wire.Abort(grant))
-            raise
+        def take() -> bool:
+            # Whoever reads the socket asks for the others, too.
+            if not found and s.error is None:
+                room = s.room.take(size, self._arena_bytes)
+                found.extend(() if room is None else (room,))
+            return bool(found)
+
+        if not s.wait(take, timeout):
+            raise OutOfMemory(Code.MEMORY, f"there was no room for {size} bytes in {timeout} seconds")
+        return found[0]
+
+    def _place(self, place: wire.Place, room: Room | None) -> None:
+        """Place what is in the message, or lies in room of the client's own."""
+        s = self._session
+
+        def void() -> None:
+            if room is not None and s.error is None:
+                s.room.returned(place.put)
+
+        def question(token: int) -> wire.Place:
+            place.token = token
+            return place
+
+        a = Answer(wire.Placed, void=void)
+        with s.locked:
+            if room is not None:
+                place.put = s.room.put(room)
+            try:
+                s.ask_locked(a, question)
+            except BaseException:
+                void()
+                raise
+        self._answer(a, None)
 
     def get(self, source: str, target: str, key: str) -> View:
         """Take the payload that lies under the key, in place. Raises Nothing when there is none.
 
         It goes back when the last view of it is gone.
         """
-        return self._taken(self._fetch(source, target, key, 0), None)
+        s = self._session
+        with s.locked:
+            a = self._fetch(source, target, key, 0)
+        return self._taken(a, None)
 
     def wait(self, source: str, target: str, key: str, timeout: float | None = None) -> View:
         """get, once there is something. Raises Nothing when the time, in seconds, is up, or after `abandon`."""
-        a = self._fetch(source, target, key, wire.WAIT)
-        entry = (key, a)
-        self._waiting.add(entry)
+        s = self._session
+        with s.locked:
+            a = self._fetch(source, target, key, wire.WAIT)
+            self._waiting[a] = key
         try:
             return self._taken(a, timeout)
         finally:
-            self._waiting.discard(entry)
-
-    def _taken(self, a: Answer, timeout: float | None) -> View:
-        f: _Fetched = self._answer(a, timeout)
-        return f.take()
+            with s.locked:
+                del self._waiting[a]
 
     def _fetch(self, source: str, target: str, key: str, flags: int) -> Answer:
+        """The lock is held."""
         s = self._session
 
         def accept(m: wire.Fetched, _: int | None) -> _Fetched:
             return _Fetched(s, m)
 
-        def unread(f: _Fetched) -> None:
-            f.give_back(wire.UNREAD)
+        return s.ask_locked(
+            Answer(wire.Fetched, accept, _Fetched.unread), lambda token: wire.Fetch(token, flags, source, target, key)
+        )
 
-        return s.ask(wire.Fetched, lambda token: wire.Fetch(token, flags, source, target, key), accept, unread)
+    def _taken(self, a: Answer, timeout: float | None) -> View:
+        f: _Fetched = self._answer(a, timeout)
+        return f.take()
 
     def abandon(self, key: str) -> None:
         """End what waits for the key, in other threads: it raises Nothing."""
-        for entry in list(self._waiting):
-            a = entry[1]
-            if entry[0] == key and a.token is not None and not a.done:
-                self._session.tell_quietly(wire.Cancel(a.token))
+        with self._session.locked:
+            for a, waited in self._waiting.items():
+                if waited == key and a.token is not None and not a.done:
+                    self._session.post(wire.Cancel(a.token))
 
     def cleanup(self, key: str) -> int:
         """Take back what was put here and nobody got: under the key, and all of the request of that name."""
@@ -148,27 +164,6 @@ class Exchange:
         a = self._session.ask(wire.Cleaned, lambda token: wire.Cleanup(token, self._owner, key))
         m: wire.Cleaned = self._answer(a, None)
         return m.count
-
-    def _run(self, work: Work[None], timeout: float | None) -> None:
-        """Do some work; a question that the host keeps for longer than the timeout is taken back."""
-        s = self._session
-        try:
-            a = next(work)
-            while True:
-                if not a.done:
-                    try:
-                        well = s.wait(lambda: a.done, timeout)  # noqa: B023
-                    except BaseException:
-                        s.cancel(a)
-                        work.close()
-                        raise
-                    if not well:
-                        s.cancel(a)
-                        work.close()
-                        raise OutOfMemory(Code.MEMORY, f"there was no room for {timeout} seconds")
-                a = resume(work, a)
-        except StopIteration:
-            pass
 
     def _answer(self, a: Answer, timeout: float | None) -> Any:
         s = self._session
@@ -186,29 +181,28 @@ class Exchange:
 
 
 class _Fetched:
-    """A payload that was got and is not looked at yet. The session's lock is held, but in `take`."""
+    """A payload that was got. It goes back with its last view; one that was in the message, when it is taken."""
 
-    __slots__ = ("_session", "_message", "_mapping")
+    __slots__ = ("view", "_session", "_delivery")
 
     def __init__(self, s: Session, m: wire.Fetched) -> None:
+        """The session's lock is held."""
         self._session = s
-        self._message = m
-        self._mapping = None if m.flags & wire.INLINE else s.segment(m)
-        s.fetched.add(m.delivery)
+        self._delivery = m.delivery
+        if m.flags & wire.INLINE:
+            self.view = View(memoryview(m.payload), None)
+        else:
+            view, window = s.segment(m).window(m.offset, m.size, s.view_gone)
+            self.view = View(view, window)
+            s.keep_windows(wire.Finish(m.delivery), [window])
 
     def take(self) -> View:
-        """The payload. From here on it goes back with its last view; a copy goes back at once."""
-        s, m = self._session, self._message
-        with s.locked:
-            if self._mapping is None:
-                self.give_back(0)
-                return View(memoryview(m.payload), None)
-            view, window = self._mapping.window(m.offset, m.size, s.view_gone)
-            s.fetched.discard(m.delivery)
-            if s.error is None:
-                s.keep_windows(wire.Finish(m.delivery), [window])
-            return View(view, window)
+        if self.view._window is None:
+            self._session.tell_quietly(wire.Finish(self._delivery))
+        return self.view
 
-    def give_back(self, flags: int) -> None:
-        self._session.fetched.discard(self._message.delivery)
-        self._session.post(wire.Finish(self._message.delivery, flags))
+    def unread(self) -> None:
+        """Nobody takes it. The session's lock is held."""
+        if self.view._window is not None:
+            self._session.forget_window(self.view._window)
+        self._session.post(wire.Finish(self._delivery, wire.UNREAD))

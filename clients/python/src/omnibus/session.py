@@ -19,6 +19,7 @@ import logging
 import os
 import select
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -30,6 +31,7 @@ from . import wire
 from .crew import away
 from .errors import ForkedError, HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, again, host_error
 from .memory import Arena, Mapping
+from .room import OwnRoom
 from .standby import Standby
 
 log = logging.getLogger("omnibus")
@@ -49,17 +51,19 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * 4)
 class Answer:
     """What becomes of a question. Its fields are read by whoever asked, once it is done."""
 
-    __slots__ = ("kind", "accept", "orphan", "value", "error", "done", "abandoned", "watchers", "pieces", "token")
+    __slots__ = ("kind", "accept", "orphan", "value", "error", "done", "abandoned", "watchers", "pieces", "token", "void")
 
     def __init__(
         self,
         kind: type,
         accept: Callable[[Any, Any], Any] | None = None,
         orphan: Callable[[Any], None] | None = None,
+        void: Callable[[], None] | None = None,
     ) -> None:
         self.kind = kind
         self.accept = accept  # makes a value of the message; called with the lock held
         self.orphan = orphan  # takes back a value that nobody waits for any more; likewise
+        self.void = void  # told that the answer is an error; likewise
         self.value: Any = None
         self.error: OmnibusError | None = None
         self.done = False
@@ -157,7 +161,7 @@ class Session:
         self._epoll.register(self._wake, select.EPOLLIN)
 
         # Bounded by what may be answered: questions, deliveries and grants.
-        self._outbox: deque[bytearray] = deque()
+        self._outbox: deque[tuple[bytearray, int]] = deque()  # and a descriptor that goes with it, or -1
         self._unheard = False  # the host has closed its end; what it said before is still to be read
         self._clogged = False  # the host does not read as fast as we write
         self._questions: dict[int, Answer] = {}
@@ -170,7 +174,7 @@ class Session:
         self._segments: dict[int, Mapping] = {}
         self._released: deque[Any] = deque()  # windows that died, see view_gone
         self._kept: dict[int, tuple[Any, list[Any]]] = {}  # by id of the window: it, [message, windows left]
-        self.fetched: set[int] = set()  # deliveries of the exchange that are still read
+        self.room = OwnRoom(self.post)
         self.have_arena: Arena | None = None
         self._arena_asked: Answer | None = None
 
@@ -191,6 +195,8 @@ class Session:
             wire.Over: self._on_over,
             wire.Segment: self._on_segment,
             wire.Forget: self._on_forget,
+            wire.Returned: self._on_returned,
+            wire.Spent: lambda m, fd: None,  # the room comes back when all of it does
             wire.Drain: self._on_drain,
             wire.Refuse: self._on_refuse,
             wire.Bye: self._on_bye,
@@ -407,14 +413,17 @@ class Session:
         if os.getpid() != self._pid:
             return
         with self.locked:
-            if a.token is not None and not a.done and a.kind in (wire.Fetched, wire.Grant):
+            if a.token is not None and not a.done and a.kind is wire.Fetched:
                 self.post(wire.Cancel(a.token))
             self._waiting = deque(w for w in self._waiting if w[0] is not a)
             self.abandon_locked(a)
 
     def _answered(self, a: Answer, value: Any, error: OmnibusError | None) -> None:
         a.value, a.error, a.done = value, error, True
-        if a.abandoned and error is None and a.orphan is not None:
+        if error is not None:
+            if a.void is not None:
+                a.void()
+        elif a.abandoned and a.orphan is not None:
             a.orphan(value)
         self._calls += a.watchers
         while self._waiting and len(self._questions) < wire.MAX_QUESTIONS and self.error is None:
@@ -426,10 +435,12 @@ class Session:
 
     # Sending.
 
-    def post(self, m: wire.Message) -> None:
-        """Put a message into the outbox. The lock is held; letting it go sends it."""
+    def post(self, m: wire.Message, fd: int = -1) -> None:
+        """Put a message into the outbox. The lock is held; letting it go sends it. Takes the descriptor."""
         if self.error is None and not self._unheard:
-            self._outbox.append(wire.encode(m, self.welcome.version))
+            self._outbox.append((wire.encode(m, self.welcome.version, int(fd >= 0)), fd))
+        elif fd >= 0:
+            os.close(fd)
 
     def tell(self, m: wire.Message, then: Callable[[], None] | None = None) -> None:
         """Send a message that has no answer. `then` is called with the lock held."""
@@ -461,25 +472,36 @@ class Session:
         while self._outbox and self.error is None:
             packet: list[bytearray] = []
             size = 0
-            for m in self._outbox:
+            for m, fd in self._outbox:
                 size += len(m)
-                if packet and (size > wire.MAX_PACKET_BYTES or len(packet) == _MESSAGES_A_PACKET):
+                if packet and (size > wire.MAX_PACKET_BYTES or len(packet) == _MESSAGES_A_PACKET or fd >= 0):
                     break
                 packet.append(m)
+                if fd >= 0:
+                    break
+            fd = self._outbox[0][1] if len(packet) == 1 else -1
             try:
-                self._sock.sendmsg(packet, (), _SEND_FLAGS)
+                self._sock.sendmsg(packet, _rights(fd), _SEND_FLAGS)
             except OSError as e:
                 if e.errno in (errno.EAGAIN, errno.ENOBUFS):
                     self._clog(True)
                 elif e.errno in (errno.EPIPE, errno.ECONNRESET):
                     self._unheard = True
-                    self._outbox.clear()
+                    self._drop_outbox()
                 else:
                     self._lost(e)
                 return
             for _ in packet:
                 self._outbox.popleft()
+            if fd >= 0:
+                os.close(fd)
         self._clog(False)
+
+    def _drop_outbox(self) -> None:
+        for _, fd in self._outbox:
+            if fd >= 0:
+                os.close(fd)
+        self._outbox.clear()
 
     def _clog(self, clogged: bool) -> None:
         if clogged != self._clogged and self.error is None:
@@ -615,6 +637,10 @@ class Session:
         # Its deliveries and views keep the mapping for as long as they last.
         self._segments.pop(m.segment, None)
 
+    def _on_returned(self, m: wire.Returned, _: int | None) -> None:
+        for put in m.puts:
+            self.room.returned(put)
+
     def _on_drain(self, _m: wire.Drain, _: int | None) -> None:
         self.draining = True
         for stage in self.stages.values():
@@ -650,7 +676,7 @@ class Session:
             pass
         self.error = error
         self._sock.close()
-        self._outbox.clear()
+        self._drop_outbox()
         self._kept.clear()
         self._segments.clear()  # what is still viewed stays mapped
         self.have_arena = None
@@ -669,7 +695,7 @@ class Session:
         """Leave. Says goodbye only if nothing of the host's is held. Idempotent."""
         with self.locked:
             if self.error is None:
-                if not self._kept and not self.fetched and not any(getattr(s, "_holds", False) for s in self.sources.values()):
+                if not self._kept and not any(getattr(s, "_holds", False) for s in self.sources.values()):
                     self.post(wire.Bye())
                 self._settle_locked()
                 self._flush()
@@ -694,6 +720,10 @@ class Session:
         left = [last, len(windows)]
         for w in windows:
             self._kept[id(w)] = (w, left)
+
+    def forget_window(self, window: Any) -> None:
+        """Undo keep_windows, for one window alone. The lock is held."""
+        self._kept.pop(id(window), None)
 
     def view_gone(self, window: Any) -> None:
         """The last view of a window is gone. Called in any thread, in the middle of anything."""
@@ -726,8 +756,8 @@ class Session:
 
     # Memory to write.
 
-    def arena(self, size: int = 0) -> Work[Arena]:
-        """The arena, asked for once: of that size, or as large as the stages' windows need."""
+    def arena(self) -> Work[Arena]:
+        """The arena, asked for once."""
 
         def accept(m: wire.ArenaAt, fd: int) -> Arena:
             self._arena_asked = None
@@ -740,7 +770,7 @@ class Session:
                 return self.have_arena
             if self._arena_asked is None or self._arena_asked.error is not None:
                 a = Answer(wire.ArenaAt, accept, None)
-                self._arena_asked = self.ask_locked(a, lambda token: wire.Arena(token, size))
+                self._arena_asked = self.ask_locked(a, lambda token: wire.Arena(token, 0))
             a = self._arena_asked
         arena: Arena = yield a  # several may wait for the one answer
         return arena
@@ -756,6 +786,11 @@ class Session:
 def resume(work: Work[_T], a: Answer) -> Answer:
     """Go on with work whose question is answered; its next question."""
     return work.send(a.value) if a.error is None else work.throw(again(a.error))
+
+
+def _rights(fd: int) -> list[tuple[int, int, bytes]]:
+    """What sends a descriptor along."""
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))] if fd >= 0 else []
 
 
 def descriptors(ancillary: list[tuple[int, int, bytes]]) -> deque[int]:

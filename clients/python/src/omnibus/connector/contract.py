@@ -5,6 +5,7 @@ The rules are those of the Go package `connector`.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -95,7 +96,8 @@ class Decode(Protocol):
     def __call__(self, payload: bytes | bytearray | memoryview, *, padded: bool = False) -> Any: ...
 
 
-def check_edge(source: Any, target: Any) -> Edge:
+@functools.lru_cache(1024)
+def check_edge(source: str, target: str) -> Edge:
     """The edge between two stages. Raises BadKey for what cannot be a stage's name."""
     edge = Edge(str(source), str(target))
     for name in edge:
@@ -106,6 +108,9 @@ def check_edge(source: Any, target: Any) -> Edge:
 
 def check_key(key: Any) -> str:
     """The key, if it can be part of a file's name. Raises BadKey otherwise."""
+    if type(key) is str and key.isascii() and key.isprintable() and 0 < len(key) <= MAX_KEY_BYTES:
+        if "/" not in key and ".." not in key:
+            return key  # as nearly all are
     if not isinstance(key, str):
         raise BadKey(f"a key is text, and this is a {type(key).__name__}")
     size = len(_utf8(key))

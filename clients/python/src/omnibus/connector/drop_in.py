@@ -71,7 +71,12 @@ class OmnibusConnector:
         except Exception as e:
             self._failed("put", put_key, e)
             return False, 0, None
-        self._count(puts=1, bytes_transferred=payload.size, inline_writes="inline_bytes" in metadata)
+        counts = self._counts
+        with self._locked():
+            counts["puts"] += 1
+            counts["bytes_transferred"] += payload.size
+            if "inline_bytes" in metadata:
+                counts["inline_writes"] += 1
         return True, payload.size, {**metadata, "size": payload.size}
 
     def get(
@@ -99,7 +104,7 @@ class OmnibusConnector:
         except Exception as e:
             self._failed("cleanup", request_id, e)
         else:
-            self._count(cleanups=1)
+            self._count("cleanups")
 
     def abandon_get(self, get_key: str) -> None:
         """End what waits for a key, in whatever thread."""
@@ -180,15 +185,18 @@ class OmnibusConnector:
             else:
                 value, size = transport.wait(edge, key, own, decode, deadline)
         except Missing:
-            self._count(missing=1)
+            self._count("missing")
             return None
         except Busy:
-            self._count(busy=1)
+            self._count("busy")
             return None
         except Exception as e:
             self._failed(op, key, e)
             return None
-        self._count(gets=1, bytes_got=size)
+        counts = self._counts
+        with self._locked():
+            counts["gets"] += 1
+            counts["bytes_got"] += size
         return value, size
 
     def _open_transport(self) -> Transport:
@@ -202,9 +210,9 @@ class OmnibusConnector:
             self._mu, self._pid = threading.Lock(), os.getpid()
         return self._mu
 
-    def _count(self, **more: int) -> None:
+    def _count(self, what: str) -> None:
         with self._locked():
-            self._counts.update(more)
+            self._counts[what] += 1
 
     def _failed(self, op: str, key: Any, e: Exception) -> None:
         kind = type(e).__name__

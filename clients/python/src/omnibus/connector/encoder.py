@@ -20,12 +20,13 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import itertools
 import struct
 import sys
 import uuid
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from .. import tensor
 from ..errors import PayloadError
@@ -52,6 +53,8 @@ _REQUEST_FIELDS = (
 
 _IN_PLACE_BYTES = 4096  # from this size on data is not gathered
 _LONG_LIST = 16
+_MARKED_VALUES = 8  # beside the dictionary, and the numbers of its shape
+_EMPTY = b"\xc4\x00"  # data that has not come yet
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -124,8 +127,14 @@ class _Gatherer(_Packer):
     def other(self, v: Any, depth: int) -> None:
         if depth > 1 << 10:
             raise PayloadError("nested too deeply")
+        p = plain(v)
+        if type(p) is _Marked:
+            self.count(_MARKED_VALUES)
+            self.out += p.head
+            self.binary(p.data)
+            return
         self.values -= 1
-        self.pack(plain(v), depth)
+        self.pack(p, depth)
 
 
 class _Integers(dict[int, bytes]):
@@ -205,11 +214,25 @@ def timestamp(v: datetime.datetime) -> Ext:
     return Ext(-1, struct.pack(">Iq", nanos, seconds))
 
 
-def _marked(mark: str, kind_key: str, kind: str, shape: Any, data: Buffer) -> dict[str, Any]:
-    return {mark: True, kind_key: kind, "shape": [int(n) for n in shape], "data": data}
+class _Marked(NamedTuple):
+    """A marked dictionary: all that is before its data, and that."""
+
+    head: bytes
+    data: Buffer
 
 
-def _torch_tensor(t: Any, torch: Any) -> dict[str, Any]:
+def _marked(mark: str, kind_key: str, kind: str, shape: Any, data: Buffer) -> _Marked:
+    return _Marked(_head(mark, kind_key, kind, tuple(map(int, shape))), data)
+
+
+@functools.lru_cache(1024)
+def _head(mark: str, kind_key: str, kind: str, shape: tuple[int, ...]) -> bytes:
+    p = _Packer(None)
+    p.pack({mark: True, kind_key: kind, "shape": shape, "data": b""}, 0)
+    return bytes(p.out[: -len(_EMPTY)])
+
+
+def _torch_tensor(t: Any, torch: Any) -> _Marked:
     flat = t.detach().cpu().contiguous().reshape(-1)
     data: Buffer = b""
     if flat.numel():
@@ -217,7 +240,7 @@ def _torch_tensor(t: Any, torch: Any) -> dict[str, Any]:
     return _marked(TENSOR_MARK, "dtype", str(t.dtype).removeprefix("torch."), t.shape, data)
 
 
-def _array(a: Any) -> dict[str, Any]:
+def _array(a: Any) -> _Marked:
     if a.dtype.kind in "OV":
         raise PayloadError(f"an array of {a.dtype} has no encoding: its elements are objects or records")
     import numpy as np
@@ -228,7 +251,7 @@ def _array(a: Any) -> dict[str, Any]:
     return _marked(ARRAY_MARK, "dtype", a.dtype.str, a.shape, data)
 
 
-def _image(m: Any) -> dict[str, Any]:
+def _image(m: Any) -> _Marked:
     bands = IMAGE_MODES.get(m.mode)
     if bands is None:
         raise PayloadError(f"an image of mode {m.mode} has no encoding: convert it to one of {', '.join(IMAGE_MODES)}")

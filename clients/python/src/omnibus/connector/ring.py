@@ -62,6 +62,7 @@ class Ring:
         self._timeout = setting(config, "timeout", float, 30.0)
         self._arena_bytes = setting(config, "arena_bytes", int, ARENA_BYTES)
         self._exchange: tuple[Client, Exchange] | None = None
+        self._pid = 0  # of the process that it is of
         self._closed = False
         with _hosts_mu:
             self._host = _hosts.setdefault(path, _Host(path))
@@ -73,10 +74,13 @@ class Ring:
             raise
 
     def _open(self) -> Exchange:
-        client = self._host.client()
         known = self._exchange
+        if known is not None and not known[0].closed and self._pid == os.getpid():
+            return known[1]
+        client = self._host.client()
         if known is None or known[0] is not client:
-            known = self._exchange = client, client.exchange(self._arena_bytes)
+            known = client, client.exchange(self._arena_bytes)
+        self._exchange, self._pid = known, os.getpid()
         return known[1]
 
     def put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
@@ -123,7 +127,7 @@ class Ring:
             return
         self._closed = True
         try:
-            if self._exchange is not None and not self._exchange[0].closed and self._host._pid == os.getpid():
+            if self._exchange is not None and not self._exchange[0].closed and self._pid == os.getpid():
                 self._exchange[1].close()
         except HostGone:
             pass  # and all that was put with it

@@ -1,0 +1,158 @@
+"""Room of the client's own: memory that it offers to the host, and keeps the books of.
+
+For what is put into the exchange. The host says when a payload is returned, and its room is used
+again: the first that fits, so that what was in use last, and is in the processor's cache, comes first.
+"""
+
+from __future__ import annotations
+
+import bisect
+import fcntl
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from . import wire
+from .errors import Code, OutOfMemory, ProtocolError, TooLarge
+from .memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena
+
+SEGMENT_BYTES = 16 << 20
+MAX_SEGMENTS = 64  # as many as the host takes
+
+_ALIGN = 64
+_PAGE = 4096
+
+
+class Room(NamedTuple):
+    """Where a payload lies."""
+
+    segment: int
+    offset: int
+    size: int  # of the room
+    view: memoryview
+
+
+class _Segment:
+    """An arena, and what is free in it: gaps in order, none beside another."""
+
+    __slots__ = ("arena", "size", "starts", "ends")
+
+    def __init__(self, number: int, fd: int, size: int) -> None:
+        self.arena = Arena(number, fd, size)
+        self.size = size
+        self.starts, self.ends = [0], [size]
+
+    def take(self, size: int) -> int | None:
+        for i, (start, end) in enumerate(zip(self.starts, self.ends)):
+            if end - start >= size:
+                self.starts[i] += size
+                if self.starts[i] == end:
+                    del self.starts[i], self.ends[i]
+                return start
+        return None
+
+    def give(self, start: int, size: int) -> None:
+        end = start + size
+        i = bisect.bisect(self.starts, start)
+        before = i > 0 and self.ends[i - 1] == start
+        after = i < len(self.starts) and self.starts[i] == end
+        if before and after:
+            self.ends[i - 1] = self.ends[i]
+            del self.starts[i], self.ends[i]
+        elif before:
+            self.ends[i - 1] = end
+        elif after:
+            self.starts[i] = start
+        else:
+            self.starts.insert(i, start)
+            self.ends.insert(i, end)
+
+    @property
+    def empty(self) -> bool:
+        return self.starts == [0] and self.ends == [self.size]
+
+
+class OwnRoom:
+    """The rooms of a session. Called with its lock held.
+
+    `post` sends a message, with a descriptor that it closes.
+    """
+
+    def __init__(self, post: Callable[[wire.Message, int], None]) -> None:
+        self._post = post
+        self._segments: dict[int, _Segment] = {}
+        self._last_segment = 0
+        self._puts: dict[int, Room] = {}
+        self._last_put = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether something was put that has not been returned."""
+        return bool(self._puts)
+
+    def take(self, size: int, most: int) -> Room | None:
+        """Room for a payload; None: it has to wait. All segments together have at most so many bytes.
+
+        Raises TooLarge, and OutOfMemory when the system has none.
+        """
+        if size > most:
+            raise TooLarge(Code.TOO_LARGE, f"a payload of {size} bytes, and an arena of {most}")
+        size = -(-max(size, 1) // _ALIGN) * _ALIGN
+        for number, s in self._segments.items():
+            at = s.take(size)
+            if at is not None:
+                return Room(number, at, size, s.arena.view(at, size))
+        segment_size = -(-max(size, min(SEGMENT_BYTES, most)) // _PAGE) * _PAGE
+        self._drop_empty(most - segment_size)
+        if self._segments and (self._bytes() + segment_size > most or len(self._segments) >= MAX_SEGMENTS):
+            return None
+        number = self._offer(segment_size)
+        at = self._segments[number].take(size)
+        assert at is not None
+        return Room(number, at, size, self._segments[number].arena.view(at, size))
+
+    def give(self, r: Room) -> None:
+        """Take room back that nothing was put in."""
+        self._segments[r.segment].give(r.offset, r.size)
+
+    def put(self, r: Room) -> int:
+        """The number of a put, by which the room comes back."""
+        self._last_put = self._last_put % 0xFFFFFFFF + 1
+        while self._last_put in self._puts:
+            self._last_put = self._last_put % 0xFFFFFFFF + 1
+        self._puts[self._last_put] = r
+        return self._last_put
+
+    def returned(self, put: int) -> None:
+        """Nobody needs a put any more. Raises ProtocolError for one that there is none of."""
+        if put not in self._puts:
+            raise ProtocolError(f"put {put} is returned, and is not out")
+        self.give(self._puts.pop(put))
+
+    def _bytes(self) -> int:
+        return sum(s.size for s in self._segments.values())
+
+    def _drop_empty(self, most: int) -> None:
+        """Give segments up that nothing lies in, until the rest have at most so many bytes."""
+        for number, s in list(self._segments.items()):
+            if self._bytes() <= most and len(self._segments) < MAX_SEGMENTS:
+                return
+            if s.empty:
+                del self._segments[number]
+                self._post(wire.Forget(number), -1)
+
+    def _offer(self, size: int) -> int:
+        self._last_segment += 1
+        fd = os.memfd_create("omnibus-room", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+        try:
+            os.posix_fallocate(fd, 0, size)  # what has no memory is refused here, and not by a signal
+            fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+            self._segments[self._last_segment] = _Segment(self._last_segment, fd, size)
+        except OSError as e:
+            os.close(fd)
+            raise OutOfMemory(Code.MEMORY, f"no segment of {size} bytes: {e.strerror}") from None
+        except BaseException:
+            os.close(fd)
+            raise
+        self._post(wire.Offer(self._last_segment, size), fd)
+        return self._last_segment
