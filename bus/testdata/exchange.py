@@ -8,7 +8,7 @@ from omnibus import Tensor
 from omnibus.connector import OmnibusConnector, decoder
 
 decoder._modules.update(torch=None, numpy=None)  # tensors are the client's own, wherever this runs
-c = OmnibusConnector({})
+c = OmnibusConnector({"arena_bytes": 32 << 20})
 held = {}
 
 

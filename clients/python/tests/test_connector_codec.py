@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import datetime
-import glob
 import json
 import os
 import random
@@ -25,7 +24,7 @@ try:
 except ImportError:
     np = None  # type: ignore[assignment]
 
-TESTDATA = os.path.join(os.path.dirname(__file__), "..", "..", "..", "codec", "omni", "testdata")
+TESTDATA = os.path.join(os.path.dirname(__file__), "..", "..", "..", "codec", "omni", "testdata", "vectors.txt")
 
 F32 = array.array("f", [1, 2, 3, 4]).tobytes()
 
@@ -57,17 +56,18 @@ class VectorTest(unittest.TestCase):
                 self.assertEqual(same(decode(bytes.fromhex(text))), same(value))
 
     def test_vectors_of_the_go_package(self) -> None:
-        """Each file is JSON: a list of objects with `name` and `hex`."""
-        files = glob.glob(os.path.join(TESTDATA, "*.json"))
-        if not files:
+        """Lines of a name and the bytes; what is decoded is encoded as it was."""
+        if not os.path.exists(TESTDATA):
             raise unittest.SkipTest(f"{TESTDATA} comes with the repository")
-        for path in files:
-            with open(path, encoding="utf-8") as f:
-                vectors = json.load(f)
-            for v in vectors:
-                with self.subTest(v["name"]), without_torch():
-                    payload = bytes.fromhex(v["hex"])
-                    self.assertEqual(bytes(encode(decode(payload))), payload)
+        with open(TESTDATA, encoding="utf-8") as f:
+            vectors = [line.split(":") for line in f if not line.startswith("#")]
+        self.assertGreater(len(vectors), 5)
+        for name, text in vectors:
+            payload = bytes.fromhex(text)
+            if np is None and b"__ndarray__" in payload:
+                continue  # without NumPy an array is a tensor
+            with self.subTest(name), without_torch():
+                self.assertEqual(bytes(encode(decode(payload))), payload)
 
 
 class EncodedTest(unittest.TestCase):
