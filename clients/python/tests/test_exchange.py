@@ -340,6 +340,23 @@ class ConnectorTest(HostCase):
         self.assertIn(self.host.path, connector_ring._hosts)
         self.assertFalse(connector_ring._hosts[self.host.path].client().closed)
 
+    def test_a_goodbye_is_noticed(self) -> None:
+        self.host.send(wire.Bye())
+        self.assertIn("gone", self.c.health()["status"])
+
+    def test_it_may_be_collected_while_the_connection_is_locked(self) -> None:
+        other = OmnibusConnector({"socket": self.host.path})
+        done = self.beside(lambda: other.put("0", "1", "k", 1))
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token))
+        done()
+        owner = other._transport._open()._owner  # type: ignore[union-attr]
+        with connector_ring._hosts[self.host.path].client()._session.locked:
+            del other, done
+            gc.collect()
+        m = self.host.expect(wire.Cleanup)
+        self.assertEqual((m.owner, m.key), (owner, ""))
+        self.host.send(wire.Cleaned(m.token, 1))
+
     def test_a_child_connects_anew(self) -> None:
         child = os.fork()
         if child == 0:

@@ -89,6 +89,10 @@ class Transport(Protocol):
         """Take back all that was put here and nobody got. Idempotent."""
         ...
 
+    def drop(self) -> None:
+        """close, for a finalizer, which comes in the middle of anything: it waits for nobody."""
+        ...
+
 
 class Decode(Protocol):
     """What makes a value of a payload."""

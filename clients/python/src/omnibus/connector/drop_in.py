@@ -153,8 +153,10 @@ class OmnibusConnector:
         self.close()
 
     def __del__(self) -> None:
+        transport, self._transport = self._transport, None
         try:
-            self.close()
+            if transport is not None:
+                transport.drop()
         except Exception:  # the interpreter is on its way out
             pass
 

@@ -120,7 +120,11 @@ class Ring:
         if self._closed:
             return {"status": "closed"}
         known = self._exchange
-        return {"status": "unhealthy: the host is gone" if known is None or known[0].closed else "healthy"}
+        if known is None or self._pid != os.getpid():
+            return {"status": "unhealthy: not connected"}
+        if not known[0].closed:
+            known[0].process()  # it may have said goodbye
+        return {"status": "unhealthy: the host is gone" if known[0].closed else "healthy"}
 
     def close(self) -> None:
         if self._closed:
@@ -133,6 +137,10 @@ class Ring:
             pass  # and all that was put with it
         finally:
             self._leave()
+
+    def drop(self) -> None:
+        # Whoever is interrupted may have the connection's lock.
+        threading.Thread(target=self.close, daemon=True).start()
 
     def _leave(self) -> None:
         with _hosts_mu:

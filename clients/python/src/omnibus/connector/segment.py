@@ -297,6 +297,10 @@ class Segments:
             self._journal.close(done)
             self._directory.close()
 
+    def drop(self) -> None:
+        self._timeout = 0.0
+        self.close()
+
 
 def _locate(key: str, metadata: dict[str, Any]) -> tuple[str, int]:
     """The name of the segment, and its size if that is known.
