@@ -10,6 +10,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/omni"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -179,6 +180,8 @@ func (b Bus) options(name string) bus.Options {
 		Store:        shmstore.Options{ArenaBytes: b.RingBytes, Slots: b.Slots},
 	}
 	switch b.Serializer {
+	case SerializerOmni:
+		o.Serializer = omni.Serializer{}
 	case SerializerRaw:
 		o.Serializer = codec.RawSerializer{}
 	case SerializerMsgpack:

@@ -54,6 +54,9 @@ type Serializer string
 const (
 	SerializerMsgpack Serializer = "msgpack"
 	SerializerRaw     Serializer = "raw"
+	// SerializerOmni is the format of vLLM-Omni's connectors, for edges whose other
+	// end is one of its processes.
+	SerializerOmni Serializer = "omni"
 )
 
 // Memory is where the ring lives.

@@ -97,7 +97,7 @@ var problemTests = []problemTest{
 		"4:10: slots must be a whole number from 1 to 2147483647, not the number 0",
 		"5:17: max_requests must be a whole number from 1 to 2147483647, not the number 1.5",
 		`6:17: inline_bytes must be a positive size in bytes, or text such as "64MiB", not the number -1`,
-		`7:15: serializer must be one of msgpack, raw, not the text "pickle"`,
+		`7:15: serializer must be one of msgpack, omni, raw, not the text "pickle"`,
 		`8:18: stall_timeout must be a positive duration such as "30s" or "500ms", not the number 30`,
 		"9:3: memory must be one of shared, heap, not null",
 	}},

@@ -48,7 +48,7 @@ func (c *reading) busFields(p *Pipeline) fields {
 		"slots":         c.count(&b.Slots).about("How many payloads fit at a time, whatever their size."),
 		"max_requests":  c.count(&b.MaxRequests).about("How many requests may be open at a time."),
 		"inline_bytes":  c.size(&b.InlineBytes).about("Payloads up to this size travel in the message."),
-		"serializer":    word(c.checker, &b.Serializer, SerializerMsgpack, SerializerRaw).about("How payloads are encoded."),
+		"serializer":    word(c.checker, &b.Serializer, SerializerMsgpack, SerializerOmni, SerializerRaw).about("How payloads are encoded."),
 		"stall_timeout": c.duration(&b.StallTimeout).about("After how long without progress a request is reported."),
 		"exchange_ttl":  c.duration(&b.ExchangeTTL).about("How long a value that a program put under a key waits for another that gets it."),
 		"memory":        at(&c.memory, word(c.checker, &b.Memory, MemoryShared, MemoryHeap)).about("Where payloads lie: mapped by all processes, or in this one alone."),

@@ -114,6 +114,7 @@ func newLogger(to io.Writer, level, format string) *slog.Logger {
 func runHost(cmd *cobra.Command, opts host.Options) error {
 	ctx, stop := drainOnSignal(cmd.Context(), cmd.ErrOrStderr(), &opts)
 	defer stop()
+	opts.Connectors = connectorTypes()
 	opts.Stdin, opts.Stdout, opts.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	err := host.Run(ctx, opts)
 	var failed *host.MainError

@@ -131,7 +131,7 @@ var layers = []layer{
 	},
 	{
 		part:   "config",
-		may:    []string{"bus", "connector", "connector/flow", "actors", "shmstore", "ringbuf", "codec", "messages", "internal"},
+		may:    []string{"bus", "connector", "connector/flow", "codec/omni", "actors", "shmstore", "ringbuf", "codec", "messages", "internal"},
 		reason: "configuration describes a bus; the command line decides what to do with it",
 	},
 	{

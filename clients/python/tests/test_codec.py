@@ -213,16 +213,25 @@ class CodecTest(unittest.TestCase):
             codec.encode(5, codec.RAW)
 
     def test_own(self) -> None:
-        for taken in (-1, 0, codec.RAW, codec.MSGPACK, codec.TENSOR):
+        for taken in (-1, 0, codec.RAW, codec.MSGPACK, codec.TENSOR, codec.OMNI):
             with self.assertRaises(ValueError):
                 codec.register(taken, str.encode, bytes)
-        for number in (4, 5, 255, 256, 300):
+        for number in (5, 255, 256, 300):
             for use in (lambda n: codec.decode(memoryview(b""), n), lambda n: codec.encode("", n)):
                 with self.assertRaises(PayloadError):
                     use(number)
             codec.register(number, lambda v: v.encode("utf-16"), lambda p: bytes(p).decode("utf-16"))
             self.addCleanup(codec._own.clear)
             self.assertEqual(codec.decode(memoryview(codec.encode("hi", number)), number), "hi")
+
+
+class OmniTest(unittest.TestCase):
+    def test_values_of_connectors(self) -> None:
+        value = {"text": "hello", "list": [1, 2.5, None], "data": b"x" * 10_000}
+        payload = bytearray(codec.encode(value, codec.OMNI))
+        got = codec.decode(memoryview(payload), codec.OMNI)
+        payload[:] = bytes(len(payload))  # the value shares nothing with it
+        self.assertEqual({k: bytes(v) if k == "data" else v for k, v in got.items()}, value)
 
 
 class PackageTest(unittest.TestCase):

@@ -1,7 +1,7 @@
 """Values to payloads and back, by the codec's number.
 
-1 is raw bytes, 2 msgpack, 3 a tensor. Up to 255 they are formats that have a Go
-package below `codec`, such as 5, the KV cache frames of vLLM-Omni; from 256 on
+1 is raw bytes, 2 msgpack, 3 a tensor, 4 the format of vLLM-Omni's connectors. Up to
+255 they are formats that have a Go package below `codec`, such as 5, the KV cache frames of vLLM-Omni; from 256 on
 they are the bus's own. `register` makes both known. Errors are `PayloadError`.
 """
 
@@ -17,6 +17,7 @@ from .tensor import Tensor
 RAW = 1
 MSGPACK = 2
 TENSOR = 3
+OMNI = 4
 
 Encoder: TypeAlias = Callable[[Any], "bytes | bytearray | memoryview"]
 Decoder: TypeAlias = Callable[[memoryview], Any]
@@ -26,8 +27,8 @@ _own: dict[int, tuple[Encoder, Decoder]] = {}
 
 def register(codec: int, encode: Encoder, decode: Decoder) -> None:
     """Make a codec known that is not of this package. `decode` must not keep its view."""
-    if codec <= TENSOR:
-        raise ValueError(f"codec {codec}: numbers up to {TENSOR} are taken")
+    if codec <= OMNI:
+        raise ValueError(f"codec {codec}: numbers up to {OMNI} are taken")
     _own[codec] = encode, decode
 
 
@@ -46,6 +47,10 @@ def encode(value: Any, codec: int = MSGPACK) -> bytes | bytearray | memoryview:
         return as_bytes(value)
     if codec == MSGPACK:
         return msgpack.packb(value, _inner)
+    if codec == OMNI:
+        from .connector import encoder  # for those alone who use it
+
+        return bytes(encoder.encode(value))
     if codec in _own:
         return _own[codec][0](value)
     raise PayloadError(f"codec {codec} is not known here: register it")
@@ -59,6 +64,10 @@ def decode(payload: memoryview, codec: int) -> Any:
         return msgpack.unpackb(payload)
     if codec == TENSOR:
         return tensor.view(payload)
+    if codec == OMNI:
+        from .connector import decoder
+
+        return decoder.decode(bytes(payload))
     if codec in _own:
         return _own[codec][1](payload)
     raise PayloadError(f"codec {codec} is not known here: register it")
