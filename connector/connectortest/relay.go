@@ -1,6 +1,7 @@
 package connectortest
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,8 +20,9 @@ var ErrGone = errors.New("connectortest: the other process is gone")
 //
 //	relay := connectortest.NewRelay(stdout, stdin) // of a child that serves its own
 type Relay struct {
+	out outbox
+
 	mu      sync.Mutex
-	encoder *json.Encoder
 	last    uint64
 	pending map[uint64]chan reply
 	gone    bool
@@ -35,8 +37,8 @@ type request struct {
 	Edge    connector.Edge
 	Key     string
 	Meta    connector.Metadata
-	Payload []byte
-	Fails   bool // of a put: its payload cannot be written
+	Payload []byte `json:"-"` // goes behind the rest
+	Fails   bool   // of a put: its payload cannot be written
 }
 
 const (
@@ -51,9 +53,49 @@ const (
 type reply struct {
 	ID      uint64
 	Meta    connector.Metadata
-	Payload []byte
+	Payload []byte `json:"-"` // as well
 	Error   string
 	Is      []string
+}
+
+// outbox sends messages one after the other. Its lock is no other's: whoever sends
+// waits until the other side reads, which that does while it waits for a lock.
+type outbox struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+// send writes a message: a line of JSON with the size of what follows it.
+func (o *outbox) send(message any, payload []byte) error {
+	line, err := json.Marshal(struct {
+		Message any
+		Size    int
+	}{message, len(payload)})
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, err = o.w.Write(append(append(line, '\n'), payload...))
+	return err
+}
+
+// receive reads a message and returns what follows it.
+func receive(r *bufio.Reader, message any) (payload []byte, err error) {
+	line, err := r.ReadBytes('\n')
+	if err != nil {
+		return nil, err
+	}
+	head := struct {
+		Message any
+		Size    int
+	}{Message: message}
+	if err := json.Unmarshal(line, &head); err != nil {
+		return nil, err
+	}
+	payload = make([]byte, head.Size)
+	_, err = io.ReadFull(r, payload)
+	return payload, err
 }
 
 // sentinels are the errors that stay what they are on the way.
@@ -98,22 +140,25 @@ func (r *reply) err() error {
 
 // NewRelay makes a relay that sends to w and receives from r.
 func NewRelay(r io.Reader, w io.Writer) *Relay {
-	relay := &Relay{encoder: json.NewEncoder(w), pending: make(map[uint64]chan reply)}
-	go relay.receive(json.NewDecoder(r))
+	relay := &Relay{out: outbox{w: w}, pending: make(map[uint64]chan reply)}
+	go relay.receive(bufio.NewReader(r))
 	return relay
 }
 
-func (r *Relay) receive(d *json.Decoder) {
+func (r *Relay) receive(in *bufio.Reader) {
 	for {
 		var answer reply
-		if d.Decode(&answer) != nil {
+		var err error
+		if answer.Payload, err = receive(in, &answer); err != nil {
 			break
 		}
 		r.mu.Lock()
 		c := r.pending[answer.ID]
 		delete(r.pending, answer.ID)
 		r.mu.Unlock()
-		c <- answer
+		if c != nil {
+			c <- answer
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,13 +175,18 @@ func (r *Relay) ask(ctx context.Context, q request) (reply, error) {
 	r.mu.Lock()
 	r.last++
 	q.ID = r.last
-	if !r.gone {
-		r.pending[q.ID] = c
-		r.gone = r.encoder.Encode(q) != nil
-	}
 	gone := r.gone
+	if !gone {
+		r.pending[q.ID] = c
+	}
 	r.mu.Unlock()
 	if gone {
+		return reply{}, ErrGone
+	}
+	if r.out.send(q, q.Payload) != nil {
+		r.mu.Lock()
+		delete(r.pending, q.ID)
+		r.mu.Unlock()
 		return reply{}, ErrGone
 	}
 	select {
@@ -144,9 +194,7 @@ func (r *Relay) ask(ctx context.Context, q request) (reply, error) {
 		return done(answer, ok)
 	case <-ctx.Done():
 	}
-	r.mu.Lock()
-	_ = r.encoder.Encode(request{ID: q.ID, Op: opCancel}) // if it is gone, the receiver knows
-	r.mu.Unlock()
+	_ = r.out.send(request{ID: q.ID, Op: opCancel}, nil) // if it is gone, the receiver knows
 	answer, ok := <-c
 	answer, err := done(answer, ok)
 	if err != nil {
@@ -212,12 +260,13 @@ func (r *Relay) Close() error {
 
 // Serve does with a transport what a [Relay] asks for, until the input ends.
 func Serve(in io.Reader, out io.Writer, transport connector.Transport) error {
-	s := &server{transport: transport, encoder: json.NewEncoder(out), cancels: make(map[uint64]context.CancelFunc)}
+	s := &server{transport: transport, out: outbox{w: out}, cancels: make(map[uint64]context.CancelFunc)}
 	defer s.running.Wait()
-	decoder := json.NewDecoder(in)
+	reader := bufio.NewReader(in)
 	for {
 		var q request
-		err := decoder.Decode(&q)
+		var err error
+		q.Payload, err = receive(reader, &q)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -235,19 +284,17 @@ func Serve(in io.Reader, out io.Writer, transport connector.Transport) error {
 		s.running.Go(func() {
 			answer := s.answer(ctx, q)
 			s.cancel(q.ID)
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			_ = s.encoder.Encode(answer) // whoever asked may be gone
+			_ = s.out.send(answer, answer.Payload) // whoever asked may be gone
 		})
 	}
 }
 
 type server struct {
 	transport connector.Transport
+	out       outbox
 	running   sync.WaitGroup
 
 	mu      sync.Mutex
-	encoder *json.Encoder
 	cancels map[uint64]context.CancelFunc
 }
 

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/connectortest"
 	"github.com/omnibus-runtime/omnibus/connector/segment"
 )
 
@@ -192,6 +194,38 @@ func TestPythonKilledHalfway(t *testing.T) {
 	// The next value takes the lock over that was left.
 	putPattern(t, c, key, 2, 100)
 	wantPattern(t, c, key, nil, 2, 100)
+}
+
+// TestKilledBesidePython: a writer here that is killed leaves Python a whole value or
+// none, and nothing once the next has opened.
+func TestKilledBesidePython(t *testing.T) {
+	peers(t, func(t *testing.T, which string) {
+		prefix := ours(t)
+		p := startPython(t, which)
+		if p.generation == segment.ByMetadata {
+			t.Skip("without the metadata of its put, there is no value")
+		}
+		for i, point := range append(slices.Clone(putPoints), "put-locked", "put:2") {
+			key := fmt.Sprintf("%s_%d", prefix, i)
+			victim := spawn(t, childOptions{Generation: segment.ByKey}, "segment-"+point)
+			c := connector.New("test", victim, nil)
+			var err error
+			for n := 0; err == nil && n < 2; n++ {
+				_, _, err = c.Put(t.Context(), edge, key, pattern(i, 100_000))
+			}
+			wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
+			_ = victim.end()
+			if a := p.ask(t, order{Op: "get", Key: key, Seed: i, Size: 100_000}); a.Found && !a.Equal {
+				t.Errorf("%s: Python got what was never put", point)
+			}
+			meet(t, p)
+			left, err := filepath.Glob("/dev/shm/*" + prefix + "*")
+			if err != nil || len(left) > 0 {
+				t.Errorf("%s: left: %q, %v", point, left, err)
+			}
+			p.wantNone(t, key, nil)
+		}
+	})
 }
 
 // TestResourceTracker: a Python process that has opened a segment, and not removed it,

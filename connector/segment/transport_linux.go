@@ -17,7 +17,7 @@ const (
 	// firstNap and lastNap are how long whoever finds a lock taken waits before it
 	// looks again.
 	firstNap = 50 * time.Microsecond
-	lastNap  = 20 * time.Millisecond
+	lastNap  = 5 * time.Millisecond
 )
 
 // Transport is a transport over the segments of one directory.
