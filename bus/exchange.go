@@ -41,6 +41,14 @@ func newExchange(b *Bus) *exchange {
 	return x
 }
 
+// lastingOwner is the owner of what outlives its processes, if it may have more.
+func (x *exchange) lastingOwner() (*ring.Owner, error) {
+	if x.lasting.Len() >= maxLasting {
+		return nil, fmt.Errorf("%w: %d payloads that outlive their processes lie in the exchange, and no more may", connector.ErrFull, maxLasting)
+	}
+	return x.lasting, nil
+}
+
 // close ends the exchange, once no client is left. It reports what this process
 // has not released.
 func (x *exchange) close() error {
@@ -105,6 +113,9 @@ type hostExchange struct {
 	once     sync.Once
 	done     chan struct{}
 }
+
+// Open implements [connector.Exchange].
+func (e *hostExchange) Open() connector.Transport { return e.exchange.bus.Exchange() }
 
 // Put implements [connector.Transport].
 func (e *hostExchange) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {

@@ -288,6 +288,34 @@ func (h *hosted) hostAlone(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
+// TestHostsLeaveNothing: what a node has of the exchange of one host goes when it
+// has joined the next.
+func TestHostsLeaveNothing(t *testing.T) {
+	h := &hosted{path: t.TempDir() + "/bus.sock"}
+	n := (*bus.Node)(nil)
+	files := 0
+	for life := range 4 {
+		cmd := h.hostAlone(t)
+		if n == nil {
+			n = h.join(t, bus.JoinOptions{Rejoin: true, ExchangeStore: exchangeStore})
+		}
+		await(func() bool { return n.Epoch() != 0 })
+		e := n.Exchange()
+		for _, key := range []string{"small", "large", "huge "} {
+			put(t, e, key, payloadOf(key))
+			put(t, e, key+"that nobody gets", payloadOf(key))
+			get(t, e, key).Release()
+		}
+		if life == 0 {
+			files = bus.OpenFiles(t)
+		}
+		await(func() bool { return bus.OpenFiles(t) <= files })
+		epoch := n.Epoch()
+		kill(t, cmd)
+		await(func() bool { return n.Epoch() != epoch })
+	}
+}
+
 // TestNodeClosesWithPayloads: a node waits for those who hold payloads of the
 // exchange, and says so when they do not let go.
 func TestNodeClosesWithPayloads(t *testing.T) {

@@ -53,6 +53,9 @@ func sourceOf(m wire.Message) *uint32 {
 	case *wire.Put:
 		return &m.Source
 	case *wire.Reserve:
+		if m.Source == wire.Exchange {
+			return nil
+		}
 		return &m.Source
 	case *wire.CloseSend:
 		return &m.Source
@@ -105,6 +108,16 @@ func FuzzSession(f *testing.F) {
 	f.Add(packet(lanes, serve, emit(1), emit(2), &wire.Streamed{Source: fuzzTask, Deliveries: 2}, &wire.Streamed{Source: fuzzTask, Deliveries: 2}))
 	f.Add(packet(lanes, serve, emit(1), &wire.Streamed{Source: fuzzTask, Edge: 7}, &wire.Streamed{Source: fuzzRequest}))
 	f.Add(packet(lanes, &wire.Clear{Peer: 1}, &wire.Clear{Peer: 1 << 31}, &wire.Reported{Token: 1, Piece: []byte("{}")}))
+	// The exchange.
+	place := &wire.Place{Token: 1, Owner: 1, Flags: wire.FlagInline, Size: 1, From: "a", To: "b", Key: "k", Payload: []byte("x")}
+	fetch := &wire.Fetch{Token: 2, From: "a", To: "b", Key: "k"}
+	wait := &wire.Fetch{Token: 3, Flags: wire.FetchWait, From: "a", To: "b", Key: "k"}
+	f.Add(packet(place, fetch, &wire.Finish{Delivery: 1}, fetch, wait, &wire.Cancel{Token: 3}))
+	f.Add(packet(wait, place, &wire.Finish{Delivery: 1, Flags: wire.FinishUnread}, wait, wait))
+	f.Add(packet(place, place, &wire.Cleanup{Token: 4, Owner: 1, Key: "k"}, place, &wire.Cleanup{Token: 5, Owner: 1}, place))
+	f.Add(packet(serve, place, fetch, &wire.Finish{Delivery: 2, Flags: wire.FinishKeep}, &wire.Release{Delivery: 2}, &wire.Lent{Delivery: 2}))
+	f.Add(packet(&wire.Place{Token: 1, Grant: 1, Size: 1, From: "a", To: "b", Key: "k"}, &wire.Place{Put: 1, Segment: 1, Flags: wire.FlagOwn, Size: 1}))
+	f.Add(packet(&wire.Arena{Token: 1, Bytes: 1 << 16}, &wire.Sealed{Segment: 1}, &wire.Reserve{Token: 2, Size: 4096}, &wire.Cancel{Token: 2}, &wire.Abort{Grant: 1}))
 	f.Add([]byte("nonsense"))
 
 	h := listen(f, remotes(linear(bus.Stage("m", upper))), bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20}})
@@ -153,6 +166,7 @@ func FuzzSession(f *testing.F) {
 			t.Fatal(err)
 		}
 		r.Close()
+		await(func() bool { return h.bus.Stats().Exchange.Entries == 0 })
 		if _, err := n.Call(t.Context(), "stats", nil); err != nil {
 			t.Fatalf("another process: %v", err)
 		}

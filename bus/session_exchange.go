@@ -17,6 +17,7 @@ const (
 	maxPlaced        = 1 << 16 // payloads that it placed, or has room for
 	maxPlacedOwn     = 64      // of those, in segments of their own, which take a descriptor each
 	maxExchangeWaits = 4096    // questions that wait
+	maxOwners        = 4096    // owners that have placed something, and not cleaned up everything
 	maxLasting       = 4096    // payloads that outlive their processes, of all clients together
 )
 
@@ -49,8 +50,6 @@ func (s *session) place(m *wire.Place) error {
 	}
 	faultpoint.Hit("host-place")
 	if err := s.placePayload(m, p); err != nil {
-		p.void = true
-		p.release()
 		s.queue(failedMessage(m.Token, err))
 		return nil
 	}
@@ -58,24 +57,24 @@ func (s *session) place(m *wire.Place) error {
 	return nil
 }
 
+// placePayload takes the payload over, also if it fails.
 func (s *session) placePayload(m *wire.Place, p *placed) error {
 	edge := connector.Edge{From: m.From, To: m.To}
-	if err := errors.Join(edge.Check(), connector.CheckKey(m.Key)); err != nil {
+	err := errors.Join(edge.Check(), connector.CheckKey(m.Key))
+	var o *ring.Owner
+	if err == nil {
+		o, err = s.owner(m.Owner)
+	}
+	if err == nil && m.Grant == 0 {
+		err = s.charge(p.own)
+		p.charged = err == nil
+	}
+	if err != nil {
+		p.void = true
+		p.release()
 		return err
 	}
-	if m.Owner == wire.LastingOwner && s.srv.bus.exchange.lasting.Len() >= maxLasting {
-		return fmt.Errorf("%w: %d payloads that outlive their processes lie in the exchange, and no more may", connector.ErrFull, maxLasting)
-	}
-	if m.Grant == 0 {
-		if err := s.charge(p.own); err != nil {
-			return err
-		}
-		p.charged = true
-	}
-	if err := s.owner(m.Owner).Put(edge, m.Key, keyed{p.foreign}); err != nil {
-		panic(err) // the reader closes the owners when it is done
-	}
-	return nil
+	return o.Put(edge, m.Key, keyed{p.foreign})
 }
 
 // placed is a payload that a client is about to place.
@@ -131,18 +130,21 @@ func (s *session) granted(m *wire.Place) (*placed, error) {
 }
 
 // owner finds an owner of the client's, or makes it.
-func (s *session) owner(number uint32) *ring.Owner {
+func (s *session) owner(number uint32) (*ring.Owner, error) {
 	if number == wire.LastingOwner {
-		return s.srv.bus.exchange.lasting
+		return s.srv.bus.exchange.lastingOwner()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.ex.owners[number]
 	if o == nil {
+		if len(s.ex.owners) >= maxOwners {
+			return nil, fmt.Errorf("%w: %d owners of this client have not cleaned up everything, more may not be", connector.ErrFull, maxOwners)
+		}
 		o = s.srv.bus.exchange.table.Owner(fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
 		s.ex.owners[number] = o
 	}
-	return o
+	return o, nil
 }
 
 // charge counts a payload of the client's.
