@@ -129,21 +129,12 @@ type arrived struct {
 // fetched hands a payload to whoever asked for it. One that nobody waits for any
 // more goes back.
 func (l *link) fetched(m *wire.Fetched) error {
-	l.mu.Lock()
-	q := l.questions[m.Token]
-	delete(l.questions, m.Token) // whoever asked waits for what comes now
-	closing := l.closing != nil
-	if q != nil && !closing {
-		l.reading.Add(1)
-	}
-	l.mu.Unlock()
-	switch {
-	case q == nil:
+	q, wanted := l.claim(m.Token)
+	if !wanted {
 		l.queue(&wire.Finish{Delivery: m.Delivery, Flags: wire.FinishUnread})
-		return nil
-	case closing:
-		l.queue(&wire.Finish{Delivery: m.Delivery, Flags: wire.FinishUnread})
-		q.answers <- failedFirst{m, ErrClosed}
+		if q != nil {
+			q.answers <- failedFirst{m, ErrClosed}
+		}
 		return nil
 	}
 	p, err := l.fetchedPayload(m)
@@ -155,6 +146,20 @@ func (l *link) fetched(m *wire.Fetched) error {
 	faultpoint.Hit("node-fetched")
 	q.answers <- arrived{m, p} // it has room: the question was open
 	return nil
+}
+
+// claim takes a question whose payload has come, and counts who reads it. Whoever
+// asked waits for what comes then, whatever its context. A node that closes wants
+// no payload.
+func (l *link) claim(token uint32) (q *question, wanted bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q = l.questions[token]
+	delete(l.questions, token)
+	if wanted = q != nil && l.closing == nil; wanted {
+		l.reading.Add(1)
+	}
+	return q, wanted
 }
 
 func (l *link) fetchedPayload(m *wire.Fetched) (*foreign, error) {
