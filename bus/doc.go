@@ -69,6 +69,14 @@
 // done elsewhere as far as State, Attempts and Replay allow: docs/delivery.md.
 // When the host dies, a node's requests end with [ErrHostGone].
 //
+// # Values under keys
+//
+// Beside the requests the host keeps an exchange: [Bus.Exchange] and [Node.Exchange]
+// are transports of package connector, between all processes of the bus. What is put
+// is written once, into memory of the process that puts it, and read there by
+// whoever gets it, first and alone. Nobody's window bounds it: what nobody comes
+// for goes with its transport, its process, or after Options.ExchangeTTL.
+//
 // # Duties of a stage
 //
 // Finish what you Keep, and what an actor of yours or Recv was given. Send or
