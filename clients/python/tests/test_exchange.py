@@ -117,6 +117,28 @@ class PutTest(ExchangeCase):
         self.host.send(wire.Placed(self.host.expect(wire.Place).token))
         done()
 
+    def test_whoever_waits_for_room_takes_it_once(self) -> None:
+        content, puts, memory = bytes(300_000), [], None
+        for _ in range(3):
+            done = self.putting(content)
+            memory = memory or self.host.offered()[1]
+            puts.append(self.placed(content, memory).put)
+            done()
+        reads = self.beside(lambda: self.exchange.wait("a", "b", "other"))  # and looks for the one who waits
+        fetch = self.host.expect(wire.Fetch)
+        done = self.putting(content)
+        waits = False
+        while not waits:
+            with self.client._session.locked:
+                waits = bool(self.client._session._sleepers)
+        self.host.send(wire.Returned(puts))
+        self.host.send(wire.Returned([self.placed(content, memory).put]))
+        done()
+        self.host.send(wire.Failed(fetch.token, 15, ""))
+        with self.assertRaises(omnibus.Nothing):
+            reads()
+        self.assertTrue(all(s.empty for s in self.client._session.room._segments.values()))
+
     def test_a_put_that_is_not_out(self) -> None:
         self.host.send(wire.Returned([5]))
         self.client.process()
@@ -224,6 +246,8 @@ class GetTest(ExchangeCase):
         self.host.send(wire.Fetched(m.token, 7, 0, 1, 0, 100, b""))
         self.beside(self.client.process)()
         self.assertEqual(self.host.expect(wire.Finish), wire.Finish(7, wire.UNREAD))
+        gc.collect()
+        self.host.nothing()  # once
 
     def test_abandon(self) -> None:
         done = self.beside(lambda: self.exchange.wait("a", "b", "k"))
