@@ -224,7 +224,7 @@ func openHaven(t *testing.T) *haven {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = n.Serve(context.Background(), stageSpec("d")) }() // ends with the node
+	go func() { _ = n.Serve(context.Background(), stageSpec("d", n.Exchange())) }() // ends with the node
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()

@@ -23,17 +23,15 @@ func serveStage() error {
 	if err != nil {
 		return err
 	}
-	exchange = n.Exchange()
-	if err := n.Serve(context.Background(), stageSpec(name)); err != nil {
+	if err := n.Serve(context.Background(), stageSpec(name, n.Exchange())); err != nil {
 		return err
 	}
 	return n.Close(context.Background())
 }
 
-// exchange is the process's end of it. What it has put goes with the node.
-var exchange connector.Transport
-
-func stageSpec(name string) bus.StageSpec {
+// stageSpec is a stage with its process's end of the exchange. What it has put
+// there goes with the node.
+func stageSpec(name string, exchange connector.Transport) bus.StageSpec {
 	spec := bus.StageSpec{Name: name, State: bus.StateNone}
 	switch name {
 	case "a":
@@ -41,7 +39,7 @@ func stageSpec(name string) bus.StageSpec {
 	case "b":
 		spec.Handle = func(t *bus.Task, d *bus.Delivery) error { return derive(t, d, levelA, levelB) }
 	case "d":
-		spec.Handle = forward
+		spec.Handle = func(t *bus.Task, d *bus.Delivery) error { return forward(t, d, exchange) }
 	case "e":
 		spec.Join = join
 	case "c":
@@ -82,12 +80,12 @@ func emit(t *bus.Task, p []byte, inPlace bool) error {
 }
 
 // forward passes a payload on by reference, after a detour through the exchange.
-func forward(t *bus.Task, d *bus.Delivery) error {
+func forward(t *bus.Task, d *bus.Delivery, exchange connector.Transport) error {
 	faultpoint.Hit("stage-begin")
 	if _, err := verify(d.Bytes(), levelA, d.Seq); err != nil {
 		return err
 	}
-	if err := detour(d); err != nil {
+	if err := detour(d, exchange); err != nil {
 		return err
 	}
 	if err := t.Forward(d); err != nil {
@@ -98,7 +96,7 @@ func forward(t *bus.Task, d *bus.Delivery) error {
 }
 
 // detour puts a payload under a key that no other process uses, and gets it.
-func detour(d *bus.Delivery) error {
+func detour(d *bus.Delivery, exchange connector.Transport) error {
 	edge, key := connector.Edge{From: "d", To: "d"}, fmt.Sprintf("%d_%p_%d", os.Getpid(), d, d.Seq)
 	ctx := context.Background()
 	_, err := exchange.Put(ctx, edge, key, len(d.Bytes()), func(dst []byte) error { copy(dst, d.Bytes()); return nil })
