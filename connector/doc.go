@@ -26,6 +26,7 @@
 //     told apart from a failure. [Connector.Await] waits, for as long as its context
 //     lasts.
 //   - A key that is in use is replaced by the next Put, as in vLLM-Omni.
+//   - What a [Peeker] looks at stays, for one Get.
 //   - Cleanup reclaims what nobody got, by key or by request ([Request]), and
 //     Close reclaims all that this connector put and nobody got. Neither touches
 //     what somebody else put.
