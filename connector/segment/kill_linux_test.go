@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -244,5 +246,62 @@ func TestSweeperKilled(t *testing.T) {
 			_ = victim.end()
 			s.after(t)
 		})
+	}
+}
+
+// TestRampage kills one process after the other, each at a random point of its
+// work on few keys that all share, and sees that values are whole and nothing stays.
+func TestRampage(t *testing.T) {
+	points := []string{
+		"allocated", "filled", "put-recorded", "put-locked", "put-replacing", "put-linked", "put",
+		"get-opened", "get-read", "get-recorded", "get-unlinked", "get-unlocked", "get", "settle-unlinked", "settle-unlocked",
+	}
+	dir := shm(t)
+	bystander := open(t, segment.Options{Dir: dir})
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // repeatable
+	whole := func(payload connector.Payload, err error) error {
+		if err == nil {
+			if b := payload.Bytes(); !bytes.Equal(b, content(b[0], 1000+int(b[0])*100)) {
+				t.Errorf("%d bytes that were never put", len(b))
+			}
+			payload.Release()
+		}
+		if errors.Is(err, connector.ErrNotFound) {
+			return nil
+		}
+		return err
+	}
+	for range 60 {
+		point := fmt.Sprintf("%s:%d", points[random.IntN(len(points))], 1+random.IntN(5))
+		victim := spawn(t, childOptions{segment.ByKey, dir}, "segment-"+point)
+		var err error
+		for i := 0; err == nil; i++ {
+			key, seed := fmt.Sprintf("key_%d", random.IntN(3)), byte(random.IntN(200))
+			value := content(seed, 1000+int(seed)*100)
+			side := connector.Transport(victim)
+			if random.IntN(4) == 0 {
+				side = bystander
+			}
+			switch random.IntN(3) {
+			case 0:
+				_, err = tryPut(t.Context(), side, key, value)
+			case 1:
+				err = whole(side.Get(t.Context(), edge, key, nil))
+			case 2:
+				err = side.Cleanup(t.Context(), key)
+			}
+		}
+		wantErr(t, point, err, connectortest.ErrGone)
+		_ = victim.end()
+	}
+	next := open(t, segment.Options{Dir: dir})
+	for i := range 3 {
+		if err := bystander.Cleanup(t.Context(), fmt.Sprintf("key_%d", i)); err != nil {
+			t.Error(err)
+		}
+		wantNone(t, next, fmt.Sprintf("key_%d", i), nil)
+	}
+	if left := values(t, dir); len(left) > 0 {
+		t.Errorf("left: %q", left)
 	}
 }
