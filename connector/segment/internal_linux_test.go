@@ -1,9 +1,11 @@
 package segment
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -103,5 +105,40 @@ func TestOrphanedLock(t *testing.T) {
 		if err := late.take(); !errors.Is(err, connector.ErrBusy) {
 			t.Errorf("%v, want ErrBusy", err)
 		}
+	}
+}
+
+// TestTold: who waits is woken by what has its name, or its lock's, and by the word
+// that some of it was lost.
+func TestTold(t *testing.T) {
+	w := &watch{waiting: make(map[string][]chan struct{})}
+	changed := w.subscribe("key")
+	event := func(mask uint32, name string) []byte {
+		const most = 64 // the kernel fills names up with zeros
+		b := binary.NativeEndian.AppendUint32(nil, 1)
+		b = binary.NativeEndian.AppendUint32(b, mask)
+		b = binary.NativeEndian.AppendUint32(b, 0)
+		b = binary.NativeEndian.AppendUint32(b, most)
+		return append(append(b, name...), make([]byte, most-len(name))...)
+	}
+	for name, tc := range map[string]struct {
+		events []byte
+		want   int
+	}{
+		"the key":     {event(unix.IN_CREATE, "key"), 1},
+		"its lock":    {event(unix.IN_CLOSE_WRITE, lockName("key")), 1},
+		"lost":        {event(unix.IN_Q_OVERFLOW, ""), 1},
+		"another":     {event(unix.IN_CREATE, "key2"), 0},
+		"both, twice": {slices.Repeat(append(event(unix.IN_CREATE, "key2"), event(unix.IN_CREATE, "key")...), 2), 1},
+	} {
+		if w.tell(tc.events); len(changed) != tc.want {
+			t.Errorf("%s: told %d times, want %d", name, len(changed), tc.want)
+		}
+		for len(changed) > 0 {
+			<-changed
+		}
+	}
+	if w.unsubscribe("key", changed); len(w.waiting) != 0 {
+		t.Errorf("still waiting: %v", w.waiting)
 	}
 }

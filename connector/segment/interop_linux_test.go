@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -224,6 +225,40 @@ func TestKilledBesidePython(t *testing.T) {
 				t.Errorf("%s: left: %q, %v", point, left, err)
 			}
 			p.wantNone(t, key, nil)
+		}
+	})
+}
+
+// TestPythonReaderKilled: a Python that is killed while it gets a value has got it or
+// has not, and what it leaves goes with a Cleanup here.
+func TestPythonReaderKilled(t *testing.T) {
+	peers(t, func(t *testing.T, which string) {
+		prefix := ours(t)
+		for i := range 4 {
+			p := startPython(t, which)
+			c := meet(t, p)
+			const size = 8 << 20
+			key := fmt.Sprintf("%s_%d", prefix, i)
+			meta := putPattern(t, c, key, i, size)
+			p.get(t, key+"_before", putPattern(t, c, key+"_before", i, size), i, size)
+			p.tell(t, order{Op: "get", Key: key, Meta: meta, Seed: i, Size: size})
+			for range i * 100 {
+				runtime.Gosched()
+			}
+			p.kill()
+			v, err := c.Get(t.Context(), edge, key, meta)
+			if err == nil {
+				v.Release()
+			} else if !errors.Is(err, connector.ErrNotFound) {
+				t.Error(err)
+			}
+			if err := c.Cleanup(t.Context(), key); err != nil {
+				t.Error(err)
+			}
+			left, err := filepath.Glob("/dev/shm/*" + prefix + "*")
+			if err != nil || len(left) > 0 {
+				t.Errorf("left: %q, %v", left, err)
+			}
 		}
 	})
 }

@@ -33,9 +33,9 @@ type python struct {
 	generation int
 	errors     bytes.Buffer
 
-	mu     sync.Mutex
-	replay *bufio.Reader
-	ended  bool
+	mu      sync.Mutex
+	replies *bufio.Reader
+	ended   bool
 }
 
 func startPython(t *testing.T, which string) *python {
@@ -55,7 +55,7 @@ func startPython(t *testing.T, which string) *python {
 	if err := errors.Join(inErr, outErr, p.cmd.Start()); err != nil {
 		t.Fatal(err)
 	}
-	p.stdin, p.replay = stdin, bufio.NewReader(stdout)
+	p.stdin, p.replies = stdin, bufio.NewReader(stdout)
 	t.Cleanup(func() {
 		p.end()
 		if t.Failed() {
@@ -104,14 +104,8 @@ func (p *python) ask(t *testing.T, o order) answer {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b, err := json.Marshal(o)
-	if err == nil {
-		_, err = p.stdin.Write(append(b, '\n'))
-	}
-	var line []byte
-	if err == nil {
-		line, err = p.replay.ReadBytes('\n')
-	}
+	p.tell(t, o)
+	line, err := p.replies.ReadBytes('\n')
 	var a answer
 	if err == nil {
 		err = json.Unmarshal(line, &a)
@@ -120,6 +114,18 @@ func (p *python) ask(t *testing.T, o order) answer {
 		t.Errorf("Python, %s of %q: %v %s", o.Op, o.Key, err, a.Error)
 	}
 	return a
+}
+
+// tell asks and does not wait for the answer.
+func (p *python) tell(t *testing.T, o order) {
+	t.Helper()
+	b, err := json.Marshal(o)
+	if err == nil {
+		_, err = p.stdin.Write(append(b, '\n'))
+	}
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 func (p *python) put(t *testing.T, key string, seed, size int) connector.Metadata {
