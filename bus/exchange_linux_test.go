@@ -15,6 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/connectortest"
+	"github.com/omnibus-runtime/omnibus/connector/shm"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -221,4 +222,49 @@ func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
+}
+
+// TestSharedMemoryConnector: the type of connector, in the processes of a bus, goes
+// through the host, and one that closes takes along only what it has put.
+func TestSharedMemoryConnector(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	var types connector.Registry
+	if err := types.Register(shm.Type()); err != nil {
+		t.Fatal(err)
+	}
+	n := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore})
+	opened := func(x connector.Exchange) *connector.Connector {
+		t.Helper()
+		c, err := types.Open(t.Context(), shm.Name, connector.Options{Exchange: x})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	a, b, reader := opened(n.Exchange()), opened(n.Exchange()), opened(h.bus.Exchange())
+	defer reader.Close()
+	want := strings.Repeat("v", 100_000)
+	for key, c := range map[string]*connector.Connector{"of a": a, "of b": b} {
+		if _, meta, err := c.Put(t.Context(), exchangeEdge, key, want); err != nil || len(meta) != 1 {
+			t.Fatalf("%v, %v", meta, err)
+		}
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.Get(t.Context(), exchangeEdge, "of a", nil); !errors.Is(err, connector.ErrNotFound) {
+		t.Errorf("a value whose connector is closed: %v", err)
+	}
+	v, err := reader.Await(t.Context(), exchangeEdge, "of b", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	if err := v.Decode(&got); err != nil || got != want {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	v.Release()
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
 }

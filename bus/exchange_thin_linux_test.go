@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -325,3 +326,32 @@ func TestOlderHost(t *testing.T) {
 }
 
 func errOf(_ connector.Payload, err error) error { return err }
+
+// TestExchangeBounds: a client has so many owners, and so many questions that wait.
+func TestExchangeBounds(t *testing.T) {
+	const owners, waits = 4096, 4096
+	h := exchanging(t, bus.Options{})
+	c := dialThin(t, h.path)
+	place := func(owner uint32) {
+		m := placeInline(owner, fmt.Sprint("k", owner), "x")
+		m.Owner = owner
+		c.send(m)
+	}
+	for i := range uint32(owners) {
+		place(i)
+		c.await(wire.KindPlaced)
+	}
+	place(owners)
+	c.wantFailed(owners, wire.CodeOverloaded)
+	c.send(&wire.Cleanup{Token: 1, Owner: 0})
+	c.await(wire.KindCleaned)
+	place(owners)
+	c.await(wire.KindPlaced)
+
+	for i := range uint32(waits) {
+		c.send(fetchOf(i, "never", wire.FetchWait))
+	}
+	c.send(fetchOf(waits, "never", wire.FetchWait))
+	c.wantFailed(waits, wire.CodeOverloaded)
+	c.send(&wire.Bye{})
+}

@@ -153,7 +153,17 @@ type put struct {
 // returned tells the node that nobody needs the payload any more.
 func (p *put) returned() {
 	p.gone.Store(true)
-	p.sess.queue(&wire.Returned{Puts: []uint32{p.id}})
+	p.sess.returnPut(p.id)
+}
+
+// returnPut tells the client that nobody needs a put any more. A host that closes
+// does not know: it lets go of what others may go on reading.
+func (s *session) returnPut(id uint32) {
+	select {
+	case <-s.srv.done:
+	default:
+		s.queue(&wire.Returned{Puts: []uint32{id}})
+	}
 }
 
 // unread counts a payload less of those that the client put and that somebody

@@ -103,7 +103,7 @@ func (s *session) placedPayload(m *wire.Place) (*placed, error) {
 			s.discharge(p.own)
 		}
 		if !p.void && !inline {
-			s.queue(&wire.Returned{Puts: []uint32{number}})
+			s.returnPut(number)
 		}
 	})
 	return p, err

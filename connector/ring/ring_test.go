@@ -149,3 +149,64 @@ func TestSweep(t *testing.T) {
 		late.Release()
 	})
 }
+
+// freed is a payload that knows when it was released.
+type freed struct{ times int }
+
+func (f *freed) Bytes() []byte { return make([]byte, 10) }
+func (f *freed) Release()      { f.times++ }
+
+// TestPutBack: what was got and is put back lies where it lay, unless another does,
+// or its owner is closed; then it is released, once.
+func TestPutBack(t *testing.T) {
+	table := ring.NewTable(0, slog.New(slog.DiscardHandler))
+	owner := table.Owner("somebody")
+	place := func() *freed {
+		t.Helper()
+		p := &freed{}
+		if err := owner.Put(edge, "k", p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	get := func() ring.Taken {
+		t.Helper()
+		got, err := table.Get(edge, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	first := place()
+	get().PutBack()
+	if st := table.Stats(); first.times != 0 || st.Entries != 1 || st.Bytes != 10 {
+		t.Errorf("what was put back was released %d times: %+v", first.times, st)
+	}
+	if all := owner.Entries(); len(all) != 1 || all[0].Key != "k" || all[0].Edge != edge || all[0].Bytes != 10 {
+		t.Errorf("the owner has %+v", all)
+	}
+	got := get()
+	second := place()
+	got.PutBack()
+	if first.times != 1 || second.times != 0 {
+		t.Errorf("where another lay: released %d and %d times, want the first alone", first.times, second.times)
+	}
+	got = get()
+	waiter := make(chan error)
+	go func() {
+		again, err := table.Await(t.Context(), nil, edge, "k")
+		if err == nil {
+			got = again
+		}
+		waiter <- err
+	}()
+	got.PutBack()
+	if err := <-waiter; err != nil {
+		t.Fatal(err)
+	}
+	owner.Close()
+	got.PutBack()
+	if second.times != 1 || table.Stats().Entries != 0 {
+		t.Errorf("of an owner that is closed: released %d times, %+v", second.times, table.Stats())
+	}
+}
