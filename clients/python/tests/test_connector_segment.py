@@ -12,6 +12,7 @@ import threading
 import time
 import unittest
 from typing import Any
+from unittest import mock
 
 import fakehost  # noqa: F401  (finds the package)
 import realvllm
@@ -167,15 +168,37 @@ class ContractTest(SegmentCase):
         self.assertEqual(b.get("0", "1", "k")[0], 2)  # type: ignore[index]
 
     def test_waiting(self) -> None:
+        """Whoever waits is told; it does not look again and again."""
         a, b = self.connector(), self.connector()
         got: list[Any] = []
+        looks = []
+        take = b._transport._take  # type: ignore[union-attr]
+        b._transport._take = lambda *x: looks.append(1) or take(*x)  # type: ignore
         waits = threading.Thread(
             target=lambda: got.append(b.get_with_deadline("0", "1", "k", deadline=time.monotonic() + 60))
         )
         waits.start()
+        while len(looks) < 2:
+            pass  # it has seen that there is nothing, twice, and watches
+        for i in range(50):
+            a.put("0", "1", f"other{i}", VALUE)
         a.put("0", "1", "k", VALUE)
         waits.join()
         self.assertEqual(got[0][0], VALUE)
+        self.assertLess(len(looks), 20)
+
+    def test_waiting_without_a_watch(self) -> None:
+        a, b = self.connector(), self.connector()
+        got: list[Any] = []
+        with mock.patch.object(files.Watch, "wait", lambda *x: None):
+            waits = threading.Thread(
+                target=lambda: got.append(b.get_with_deadline("0", "1", "k", deadline=time.monotonic() + 60))
+            )
+            waits.start()
+            a.put("0", "1", "k", VALUE)
+            waits.join()
+        self.assertEqual(got[0][0], VALUE)
+        self.assertIsNone(b.get_with_deadline("0", "1", "k", deadline=time.monotonic() + 0.01))
 
     def test_reaping(self) -> None:
         a, b = self.connector(), self.connector()

@@ -10,7 +10,9 @@ import ctypes
 import errno
 import fcntl
 import os
+import select
 import stat
+import struct
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,6 +24,9 @@ _AT_EMPTY_PATH = 0x1000
 _AT_SYMLINK_NOFOLLOW = 0x100
 _STATX_BASIC_AND_BTIME = 0x7FF | 0x800
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+_IN_APPEARS = 0x8 | 0x80 | 0x100  # written and closed, moved to, created
+_EVENT_BYTES = 1 << 16
+_event = struct.Struct("iIII")
 _PIECES = 1024  # as many as one system call takes
 
 
@@ -244,8 +249,62 @@ class Lock:
         self.release()
 
 
+class Watch:
+    """Tells one thread when files of a directory come to be. Where the system has no watch left it tells nothing.
+
+    It lasts: the kernel takes milliseconds to close one.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._fd = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd >= 0 and _libc.inotify_add_watch(self._fd, os.fsencode(directory.path), _IN_APPEARS) < 0:
+            self._close()
+        self._poll = select.poll()
+        if self._fd >= 0:
+            self._poll.register(self._fd, select.POLLIN)
+
+    def clear(self) -> None:
+        """Forget what has come to be until now."""
+        while self._fd >= 0 and self._names():
+            pass
+
+    def wait(self, names: tuple[str, ...], deadline: float) -> bool | None:
+        """Wait until there is something new under one of the names. False: the time is up. None: nobody would tell."""
+        if self._fd < 0:
+            return None
+        wanted = {os.fsencode(name) for name in names}
+        while (left := deadline - time.monotonic()) > 0:
+            # A millisecond more, or it would wake up a little too early.
+            if self._poll.poll(left * 1000 + 1):
+                new = self._names()
+                if not wanted.isdisjoint(new) or b"" in new:
+                    return True
+        return False
+
+    def _names(self) -> set[bytes]:
+        """What has come to be; an empty name for what nobody knows any more."""
+        try:
+            events = os.read(self._fd, _EVENT_BYTES)
+        except BlockingIOError:
+            return set()
+        names, at = set(), 0
+        while at < len(events):
+            _wd, _mask, _cookie, size = _event.unpack_from(events, at)
+            at += _event.size + size
+            names.add(events[at - size : at].rstrip(b"\0"))
+        return names
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self._close()
+
+
 class Nap:
-    """Short sleeps, until a time: a file in the hands of another process tells nobody."""
+    """Short sleeps, until a time: a lock in the hands of another process tells nobody."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline

@@ -27,7 +27,7 @@ from ..errors import OmnibusError
 from . import files
 from .contract import BadMetadata, Busy, Damaged, Decode, Edge, Missing, request_of, setting
 from .encoder import Encoded
-from .files import Directory, Lock, Nap
+from .files import Directory, Lock, Nap, Watch
 from .journal import GETTING, PUTTING, Journal, Record, check_name, lock_name, settle
 
 _T = TypeVar("_T")
@@ -65,6 +65,7 @@ class Segments:
         self._pid = os.getpid()
         self._mu = threading.Lock()
         self._held: OrderedDict[str, _Put] = OrderedDict()  # by the name of the segment
+        self._watches = threading.local()  # a Watch for each thread that waits
         self._directory = Directory(self._path)
         self._journal = Journal(self._directory)
         self._journal.sweep()
@@ -160,11 +161,26 @@ class Segments:
     def wait(
         self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode, deadline: float
     ) -> tuple[Any, int]:
+        try:
+            return self.get(edge, key, metadata, decode)
+        except (Missing, Busy):
+            pass  # then it is watched for, before the next look
+        name = _locate(key, metadata or {})[0]
+        watch = getattr(self._watches, "mine", None)
+        if watch is None:
+            watch = self._watches.mine = Watch(self._directory)
+        watch.clear()
         nap = Nap(deadline)
         while True:
             try:
                 return self.get(edge, key, metadata, decode)
-            except (Missing, Busy):
+            except Missing:
+                told = watch.wait((name, lock_name(name)), deadline)
+                if told is False or (told is None and not nap.take()):
+                    raise
+                if told:
+                    nap = Nap(deadline)
+            except Busy:
                 if not nap.take():
                     raise
 
