@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -41,7 +42,7 @@ func (f *flow) carry(d *Delivery) error {
 	c := &carried{
 		by:   f.edge.spec.Connector,
 		edge: connector.Edge{From: f.edge.spec.From, To: f.edge.spec.To},
-		key:  fmt.Sprintf("%d_%s_%d", f.req.id, f.edge.spec.From, f.seq), // as vLLM-Omni names a chunk
+		key:  f.key(),
 		size: len(payload),
 	}
 	var err error
@@ -51,6 +52,16 @@ func (f *flow) carry(d *Delivery) error {
 	d.carried = c
 	return nil
 }
+
+// key names the payload as vLLM-Omni names a chunk, {request}_{from}_{chunk}. There are
+// transports for which the key alone says where a value lies, for all edges and all
+// programs: so what stands for the request is of this bus and this edge alone.
+func (f *flow) key() string {
+	return fmt.Sprintf("%s-%d-%d_%s_%d", f.req.bus.mark, f.req.id, f.edge.index, f.edge.spec.From, f.seq)
+}
+
+// newMark makes the mark of a bus.
+func newMark() string { return strconv.FormatUint(newEpoch(), 36) }
 
 // unpack gets the payload that the delivery stands for.
 func (d *Delivery) unpack() error {

@@ -24,6 +24,7 @@ type carrier struct {
 	full  error // what a put returns
 	puts  int
 	edges map[connector.Edge]bool
+	keys  map[string]int // how often each was put
 }
 
 func newCarrier(t *testing.T) *carrier {
@@ -37,7 +38,7 @@ func newCarrier(t *testing.T) *carrier {
 			t.Errorf("payloads are left in the connector: %v", err)
 		}
 	})
-	return &carrier{End: r.End(), ring: r, edges: make(map[connector.Edge]bool)}
+	return &carrier{End: r.End(), ring: r, edges: make(map[connector.Edge]bool), keys: make(map[string]int)}
 }
 
 func (c *carrier) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func([]byte) error) (connector.Metadata, error) {
@@ -45,6 +46,7 @@ func (c *carrier) Put(ctx context.Context, edge connector.Edge, key string, size
 		return nil, c.full
 	}
 	c.puts++
+	c.keys[key]++
 	c.edges[edge] = true
 	meta, err := c.End.Put(ctx, edge, key, size, fill)
 	if err == nil && c.lose {
@@ -100,6 +102,31 @@ func TestCarriedEdge(t *testing.T) {
 	stats := b.Stats().Edges[0]
 	if stats.Connector == nil || stats.Connector.Gets != uint64(len(sizes)) || stats.Bytes == 0 {
 		t.Errorf("the edge's figures: %+v", stats)
+	}
+}
+
+// TestCarriedKeys: no two payloads have one key, whatever edge, request or bus
+// they are of, because for some transports the key alone says where a value lies.
+func TestCarriedKeys(t *testing.T) {
+	c := newCarrier(t)
+	for range 2 {
+		p := bus.Pipeline{
+			Stages: []bus.StageSpec{bus.Stage("fan", upper), bus.Stage("left", upper), bus.Stage("right", upper)},
+			Edges:  []bus.Edge{{From: "fan", To: "left", Connector: c.connector()}, {From: "fan", To: "right", Connector: c.connector()}},
+		}
+		b := open(t, p, bus.Options{})
+		for i := range 2 {
+			r, err := b.Submit(t.Context(), text(i, 8))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := receive(t, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if c.puts != 8 || len(c.keys) != 8 {
+		t.Errorf("%d puts under %d keys: %v", c.puts, len(c.keys), c.keys)
 	}
 }
 
