@@ -241,7 +241,7 @@ func TestSharedMemoryConnector(t *testing.T) {
 		}
 		return c
 	}
-	a, b, reader := opened(n.Exchange()), opened(n.Exchange()), opened(h.bus.Exchange())
+	a, b, reader := opened(n), opened(n), opened(h.bus)
 	defer reader.Close()
 	want := strings.Repeat("v", 100_000)
 	for key, c := range map[string]*connector.Connector{"of a": a, "of b": b} {
