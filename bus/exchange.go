@@ -122,30 +122,40 @@ func (e *hostExchange) Put(ctx context.Context, edge connector.Edge, key string,
 	if e.closed() {
 		return nil, connector.ErrClosed
 	}
-	err := e.exchange.room.put(ctx, size, e.exchange.bus.opts.InlineBytes, fill, func(p *foreign) error {
-		return e.owner.Put(edge, key, keyed{p})
+	var number uint64
+	err := e.exchange.room.put(ctx, size, e.exchange.bus.opts.InlineBytes, fill, func(p *foreign) (err error) {
+		number, err = e.owner.Put(edge, key, keyed{p})
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return connector.Metadata{}, nil
+	return ring.Metadata(number), nil
 }
 
 // Get implements [connector.Transport].
-func (e *hostExchange) Get(_ context.Context, edge connector.Edge, key string, _ connector.Metadata) (connector.Payload, error) {
+func (e *hostExchange) Get(_ context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
 	if e.closed() {
 		return nil, connector.ErrClosed
 	}
-	got, err := e.exchange.table.Get(edge, key)
+	number, err := ring.Number(meta)
+	if err != nil {
+		return nil, err
+	}
+	got, err := e.exchange.table.Get(edge, key, number)
 	return e.take(edge, key, got, err)
 }
 
 // Await implements [connector.Transport].
-func (e *hostExchange) Await(ctx context.Context, edge connector.Edge, key string, _ connector.Metadata) (connector.Payload, error) {
+func (e *hostExchange) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
 	if e.closed() {
 		return nil, connector.ErrClosed
 	}
-	got, err := e.exchange.table.Await(ctx, e.done, edge, key)
+	number, err := ring.Number(meta)
+	if err != nil {
+		return nil, err
+	}
+	got, err := e.exchange.table.Await(ctx, e.done, edge, key, number)
 	return e.take(edge, key, got, err)
 }
 

@@ -56,7 +56,7 @@ func TestExchange(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			connectortest.Run(t, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) {
+			connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
 				h := exchanging(t, bus.Options{})
 				t.Cleanup(func() { h.wantEmpty(t) })
 				return open(t, h)
@@ -245,7 +245,7 @@ func TestSharedMemoryConnector(t *testing.T) {
 	defer reader.Close()
 	want := strings.Repeat("v", 100_000)
 	for key, c := range map[string]*connector.Connector{"of a": a, "of b": b} {
-		if _, meta, err := c.Put(t.Context(), exchangeEdge, key, want); err != nil || len(meta) != 1 {
+		if _, meta, err := c.Put(t.Context(), exchangeEdge, key, want); err != nil || len(meta) != 2 {
 			t.Fatalf("%v, %v", meta, err)
 		}
 	}

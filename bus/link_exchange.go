@@ -36,26 +36,29 @@ func (l *link) awaitLate(ctx context.Context, q *question, ended func()) (wire.M
 
 // place puts a payload into the host's exchange. It takes the payload over, also
 // if it fails.
-func (l *link) place(ctx context.Context, owner uint32, edge connector.Edge, key string, p *foreign) error {
+func (l *link) place(ctx context.Context, owner uint32, edge connector.Edge, key string, p *foreign) (entry uint64, err error) {
 	m := &wire.Place{Owner: owner, Size: uint64(len(p.data)), From: edge.From, To: edge.To, Key: key}
 	token, q, err := l.note(1, nil)
 	if err != nil {
 		p.release()
-		return err
+		return 0, err
 	}
 	defer l.settle(token)
 	m.Token = token
 	if err := l.sendPlace(m, p); err != nil {
 		p.release()
-		return err
+		return 0, err
 	}
 	faultpoint.Hit("node-placed")
-	_, err = l.awaitLate(ctx, q, func() {})
+	answer, err := l.awaitLate(ctx, q, func() {})
 	var failed *wire.Error
 	if errors.As(err, &failed) && m.Put != 0 {
 		l.returned(m.Put) // it was not placed
 	}
-	return err
+	if placed, ok := answer.(*wire.Placed); ok {
+		entry = placed.Entry
+	}
+	return entry, err
 }
 
 // sendPlace tells the host where the payload lies, which is its from then on.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -60,34 +61,39 @@ func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string,
 	}
 	ctx, stop := e.until(ctx)
 	defer stop()
-	err = l.exchange.put(ctx, size, int(l.welcome.InlineBytes), fill, func(p *foreign) error {
+	var number uint64
+	err = l.exchange.put(ctx, size, int(l.welcome.InlineBytes), fill, func(p *foreign) (err error) {
 		e.placing.RLock()
 		defer e.placing.RUnlock()
 		if e.ctx.Err() != nil {
 			p.release()
 			return connector.ErrClosed
 		}
-		return l.place(ctx, e.owner, edge, key, p)
+		number, err = l.place(ctx, e.owner, edge, key, p)
+		return err
 	})
 	if err != nil {
 		return nil, e.explain(l, err)
 	}
-	return connector.Metadata{}, nil
+	return ring.Metadata(number), nil
 }
 
 // Get implements [connector.Transport].
-func (e *nodeExchange) Get(ctx context.Context, edge connector.Edge, key string, _ connector.Metadata) (connector.Payload, error) {
-	return e.fetch(ctx, &wire.Fetch{From: edge.From, To: edge.To, Key: key})
+func (e *nodeExchange) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return e.fetch(ctx, meta, &wire.Fetch{From: edge.From, To: edge.To, Key: key})
 }
 
 // Await implements [connector.Transport].
-func (e *nodeExchange) Await(ctx context.Context, edge connector.Edge, key string, _ connector.Metadata) (connector.Payload, error) {
-	return e.fetch(ctx, &wire.Fetch{Flags: wire.FetchWait, From: edge.From, To: edge.To, Key: key})
+func (e *nodeExchange) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return e.fetch(ctx, meta, &wire.Fetch{Flags: wire.FetchWait, From: edge.From, To: edge.To, Key: key})
 }
 
-func (e *nodeExchange) fetch(ctx context.Context, m *wire.Fetch) (connector.Payload, error) {
+func (e *nodeExchange) fetch(ctx context.Context, meta connector.Metadata, m *wire.Fetch) (connector.Payload, error) {
 	l, err := e.link()
 	if err != nil {
+		return nil, err
+	}
+	if m.Entry, err = ring.Number(meta); err != nil {
 		return nil, err
 	}
 	ctx, stop := e.until(ctx)

@@ -49,18 +49,19 @@ func (s *session) place(m *wire.Place) error {
 		return err
 	}
 	faultpoint.Hit("host-place")
-	if err := s.placePayload(m, p); err != nil {
+	entry, err := s.placePayload(m, p)
+	if err != nil {
 		s.queue(failedMessage(m.Token, err))
 		return nil
 	}
-	s.queue(&wire.Placed{Token: m.Token})
+	s.queue(&wire.Placed{Token: m.Token, Entry: entry})
 	return nil
 }
 
 // placePayload takes the payload over, also if it fails.
-func (s *session) placePayload(m *wire.Place, p *placed) error {
+func (s *session) placePayload(m *wire.Place, p *placed) (entry uint64, err error) {
 	edge := connector.Edge{From: m.From, To: m.To}
-	err := errors.Join(edge.Check(), connector.CheckKey(m.Key))
+	err = errors.Join(edge.Check(), connector.CheckKey(m.Key))
 	var o *ring.Owner
 	if err == nil {
 		o, err = s.owner(m.Owner)
@@ -72,7 +73,7 @@ func (s *session) placePayload(m *wire.Place, p *placed) error {
 	if err != nil {
 		p.void = true
 		p.release()
-		return err
+		return 0, err
 	}
 	return o.Put(edge, m.Key, keyed{p.foreign})
 }
@@ -191,17 +192,17 @@ func (s *session) fetch(m *wire.Fetch) error {
 		return nil
 	}
 	token, key, table := m.Token, m.Key, s.srv.bus.exchange.table
-	got, err := table.Get(edge, key)
+	got, err := table.Get(edge, key, m.Entry)
 	if err == nil {
 		s.hand(token, edge, key, got)
 		return nil
 	}
-	if m.Flags&wire.FetchWait == 0 {
+	if m.Flags&wire.FetchWait == 0 || m.Entry != 0 {
 		s.queue(failedMessage(token, err))
 		return nil
 	}
 	return s.askExchange(token, fmt.Sprintf("%q on %v, which nobody has placed", key, edge), false, func(ctx context.Context) (func(), error) {
-		got, err := table.Await(ctx, nil, edge, key)
+		got, err := table.Await(ctx, nil, edge, key, 0)
 		return func() { s.hand(token, edge, key, got) }, err
 	})
 }

@@ -47,6 +47,27 @@ func testReplaced(p *pair) {
 	p.none(edge, "twice", p.bare(meta))
 }
 
+// testTold asks for values that have gone, by their metadata, while others lie under
+// their key.
+func testTold(p *pair) {
+	if !p.told {
+		p.t.Skip("metadata are not of one value")
+	}
+	replaced := p.put(edge, "told", pattern(20, 1000))
+	want := pattern(21, 1000)
+	meta := p.put(edge, "told", want)
+	p.none(edge, "told", replaced)
+	// It has been: there is nothing to wait for.
+	if _, err := p.receiver.Await(p.t.Context(), edge, "told", replaced); !errors.Is(err, connector.ErrNotFound) {
+		p.t.Errorf("await of what was replaced: %v, want ErrNotFound", err)
+	}
+	p.get(edge, "told", meta, want)
+	want = pattern(22, 1000)
+	next := p.put(edge, "told", want)
+	p.none(edge, "told", meta)
+	p.get(edge, "told", next, want)
+}
+
 // testWire sends metadata as the control planes do.
 func testWire(p *pair) {
 	want := pattern(6, 1000)

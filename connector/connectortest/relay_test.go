@@ -38,7 +38,7 @@ func relayed(t *testing.T, transport connector.Transport) *connectortest.Relay {
 }
 
 func TestRelay(t *testing.T) {
-	connectortest.Run(t, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) {
+	connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
 		r, err := ring.New(ring.Options{Store: shmstore.Options{Memory: shmstore.Heap}})
 		if err != nil {
 			t.Fatal(err)

@@ -17,6 +17,9 @@ type Ends struct {
 	Open func(t *testing.T) (put, get connector.Transport)
 	// ByMetadata says that a Get finds nothing without the metadata of its Put.
 	ByMetadata bool
+	// Told says that metadata tell the value of their Put from others under the
+	// same key, before it and after it.
+	Told bool
 }
 
 var (
@@ -38,6 +41,7 @@ func Run(t *testing.T, ends Ends) {
 		{"got once", testGotOnce},
 		{"edges apart", testEdges},
 		{"replaced", testReplaced},
+		{"told apart", testTold},
 		{"metadata over the wire", testWire},
 		{"foreign metadata", testForeign},
 		{"without metadata", testBare},
@@ -66,14 +70,14 @@ func (s *suite) open(t *testing.T) *pair {
 			t.Errorf("close: %v", err)
 		}
 	})
-	return &pair{t: t, sender: put, receiver: get, byMetadata: s.ends.ByMetadata}
+	return &pair{t: t, sender: put, receiver: get, byMetadata: s.ends.ByMetadata, told: s.ends.Told}
 }
 
 // A pair is two open ends and what the tests do with them.
 type pair struct {
 	t                *testing.T
 	sender, receiver connector.Transport
-	byMetadata       bool
+	byMetadata, told bool
 }
 
 // pattern is a payload that no other of its size is like.

@@ -26,10 +26,11 @@ func (e *End) Put(ctx context.Context, edge connector.Edge, key string, size int
 	if err != nil {
 		return nil, err
 	}
-	if err := e.owner.Put(edge, key, payload); err != nil {
+	number, err := e.owner.Put(edge, key, payload)
+	if err != nil {
 		return nil, err
 	}
-	return connector.Metadata{}, nil
+	return Metadata(number), nil
 }
 
 // write brings a payload into the store.
@@ -48,27 +49,38 @@ func (e *End) write(ctx context.Context, size int, fill func(dst []byte) error) 
 }
 
 // Get implements [connector.Transport].
-func (e *End) Get(_ context.Context, edge connector.Edge, key string, _ connector.Metadata) (connector.Payload, error) {
-	if e.closed() {
-		return nil, connector.ErrClosed
+func (e *End) Get(_ context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	number, err := e.number(meta)
+	if err != nil {
+		return nil, err
 	}
-	return payload(e.ring.table.Get(edge, key))
+	return payload(e.ring.table.Get(edge, key, number))
 }
 
 // Peek implements [connector.Peeker].
-func (e *End) Peek(_ context.Context, edge connector.Edge, key string, _ connector.Metadata) (connector.Payload, error) {
-	if e.closed() {
-		return nil, connector.ErrClosed
+func (e *End) Peek(_ context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	number, err := e.number(meta)
+	if err != nil {
+		return nil, err
 	}
-	return e.ring.table.Peek(edge, key)
+	return e.ring.table.Peek(edge, key, number)
 }
 
 // Await implements [connector.Transport].
-func (e *End) Await(ctx context.Context, edge connector.Edge, key string, _ connector.Metadata) (connector.Payload, error) {
-	if e.closed() {
-		return nil, connector.ErrClosed
+func (e *End) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	number, err := e.number(meta)
+	if err != nil {
+		return nil, err
 	}
-	return payload(e.ring.table.Await(ctx, e.done, edge, key))
+	return payload(e.ring.table.Await(ctx, e.done, edge, key, number))
+}
+
+// number reads the metadata for an end that is open.
+func (e *End) number(meta connector.Metadata) (uint64, error) {
+	if e.closed() {
+		return 0, connector.ErrClosed
+	}
+	return Number(meta)
 }
 
 func payload(got Taken, err error) (connector.Payload, error) {

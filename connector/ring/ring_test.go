@@ -42,7 +42,7 @@ func open(t *testing.T, opts ring.Options) *ring.Ring {
 func TestTransport(t *testing.T) {
 	for name, apart := range map[string]bool{"one end": false, "two ends": true} {
 		t.Run(name, func(t *testing.T) {
-			connectortest.Run(t, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) {
+			connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
 				r := open(t, ring.Options{})
 				if end := r.End(); !apart {
 					return end, end
@@ -164,14 +164,14 @@ func TestPutBack(t *testing.T) {
 	place := func() *freed {
 		t.Helper()
 		p := &freed{}
-		if err := owner.Put(edge, "k", p); err != nil {
+		if _, err := owner.Put(edge, "k", p); err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
 	get := func() ring.Taken {
 		t.Helper()
-		got, err := table.Get(edge, "k")
+		got, err := table.Get(edge, "k", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +194,7 @@ func TestPutBack(t *testing.T) {
 	got = get()
 	waiter := make(chan error)
 	go func() {
-		again, err := table.Await(t.Context(), nil, edge, "k")
+		again, err := table.Await(t.Context(), nil, edge, "k", 0)
 		if err == nil {
 			got = again
 		}

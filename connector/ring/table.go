@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ type place struct {
 // An entry is a payload that nobody has got yet.
 type entry struct {
 	place   place
+	number  uint64 // never another entry's
 	payload connector.Payload
 	owner   *Owner
 	at      time.Time
@@ -31,6 +33,7 @@ type Table struct {
 
 	mu      sync.Mutex
 	held    map[place]*entry
+	last    uint64                    // number given out
 	bytes   int64                     // of what is held
 	swept   int64                     // so far
 	waiting map[place][]chan struct{} // closed with the next put
@@ -40,7 +43,8 @@ type Table struct {
 // NewTable makes an empty table. What lies longer than ttl is swept, and the log is
 // told; zero is never.
 func NewTable(ttl time.Duration, log *slog.Logger) *Table {
-	return &Table{ttl: ttl, log: log, held: make(map[place]*entry), waiting: make(map[place][]chan struct{})}
+	// From anywhere on, so that the numbers of another table say nothing here.
+	return &Table{ttl: ttl, log: log, last: rand.Uint64(), held: make(map[place]*entry), waiting: make(map[place][]chan struct{})}
 }
 
 // An Owner is somebody who puts. What it put and nobody got goes with it.
@@ -56,17 +60,22 @@ func (t *Table) Owner(name string) *Owner {
 	return &Owner{table: t, name: name, mine: make(map[*entry]struct{})}
 }
 
-// Put places a payload, in place of what lay there. It takes the payload over, even
-// when it fails: with [connector.ErrClosed] if the owner is closed.
-func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) error {
+// Put places a payload, in place of what lay there, and returns its number, which
+// is not 0 and never another's. It takes the payload over, even when it fails: with
+// [connector.ErrClosed] if the owner is closed.
+func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) (number uint64, err error) {
 	t := o.table
 	e := &entry{place: place{edge, key}, payload: payload, owner: o, at: time.Now()}
 	t.mu.Lock()
 	if o.closed {
 		t.mu.Unlock()
 		payload.Release()
-		return connector.ErrClosed
+		return 0, connector.ErrClosed
 	}
+	if t.last++; t.last == 0 {
+		t.last++
+	}
+	e.number = t.last
 	old := t.held[e.place]
 	if old != nil {
 		t.drop(old)
@@ -76,7 +85,7 @@ func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) 
 	if old != nil {
 		old.payload.Release()
 	}
-	return nil
+	return e.number, nil
 }
 
 // add takes an entry in, where none is.
@@ -122,16 +131,17 @@ func (got Taken) PutBack() {
 	}
 }
 
-// Get takes what lies under a key, or returns [connector.ErrNotFound].
-func (t *Table) Get(edge connector.Edge, key string) (Taken, error) {
+// Get takes what lies under a key, or returns [connector.ErrNotFound]. With a
+// number that is not 0, only that payload will do.
+func (t *Table) Get(edge connector.Edge, key string, number uint64) (Taken, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.take(place{edge, key})
+	return t.take(place{edge, key}, number)
 }
 
-func (t *Table) take(at place) (Taken, error) {
+func (t *Table) take(at place, number uint64) (Taken, error) {
 	e := t.held[at]
-	if e == nil {
+	if e == nil || (number != 0 && e.number != number) {
 		return Taken{}, connector.ErrNotFound
 	}
 	t.drop(e)
@@ -145,11 +155,11 @@ type Sharer interface {
 
 // Peek returns what lies under a key and leaves it there. Where the payload is no
 // [Sharer], it is [connector.ErrUnavailable].
-func (t *Table) Peek(edge connector.Edge, key string) (connector.Payload, error) {
+func (t *Table) Peek(edge connector.Edge, key string, number uint64) (connector.Payload, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.held[place{edge, key}]
-	if e == nil {
+	if e == nil || (number != 0 && e.number != number) {
 		return nil, connector.ErrNotFound
 	}
 	s, ok := e.payload.(Sharer)
@@ -160,15 +170,16 @@ func (t *Table) Peek(edge connector.Edge, key string) (connector.Payload, error)
 }
 
 // Await is Get, but waits until something is there, the context ends, or gone is
-// closed, with [connector.ErrClosed].
-func (t *Table) Await(ctx context.Context, gone <-chan struct{}, edge connector.Edge, key string) (Taken, error) {
+// closed, with [connector.ErrClosed]. What has a number was there: it is not waited
+// for.
+func (t *Table) Await(ctx context.Context, gone <-chan struct{}, edge connector.Edge, key string, number uint64) (Taken, error) {
 	at := place{edge, key}
 	for {
 		t.mu.Lock()
-		got, err := t.take(at)
-		if err == nil {
+		got, err := t.take(at, number)
+		if err == nil || number != 0 {
 			t.mu.Unlock()
-			return got, nil
+			return got, err
 		}
 		put := make(chan struct{})
 		t.waiting[at] = append(t.waiting[at], put)

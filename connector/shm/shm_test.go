@@ -100,12 +100,12 @@ func newExchange(t *testing.T) exchange {
 
 func TestTransport(t *testing.T) {
 	t.Run("by itself", func(t *testing.T) {
-		connectortest.Run(t, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) {
+		connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
 			return transport(t, nil), transport(t, nil)
 		}})
 	})
 	t.Run("in an exchange", func(t *testing.T) {
-		connectortest.Run(t, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) {
+		connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
 			x := newExchange(t)
 			return transport(t, x), transport(t, x)
 		}})

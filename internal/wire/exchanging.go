@@ -43,11 +43,14 @@ func (c *coder) place(from, to, key *string) {
 // Placed answers Place: whoever asks for the key finds the payload.
 type Placed struct {
 	Token uint32
+	Entry uint64 // the payload's number, which is never another's
 }
 
 func (m *Placed) fields(c *coder) {
 	c.begin(KindPlaced)
 	c.u32("token", &m.Token)
+	c.zeros(4)
+	c.u64("entry", &m.Entry)
 }
 
 // FetchWait is the flag of a Fetch that waits until something is placed.
@@ -56,7 +59,8 @@ const FetchWait = 1
 // Fetch asks for what lies under a key of an edge.
 type Fetch struct {
 	Token uint32
-	Flags uint8 // FetchWait
+	Flags uint8  // FetchWait
+	Entry uint64 // the number of the payload that is meant; 0: any
 	From  string
 	To    string
 	Key   string
@@ -67,6 +71,7 @@ func (m *Fetch) fields(c *coder) {
 	c.u32("token", &m.Token)
 	c.u8("flags", &m.Flags)
 	c.zeros(3)
+	c.u64("entry", &m.Entry)
 	c.place(&m.From, &m.To, &m.Key)
 }
 

@@ -43,7 +43,7 @@ class ExchangeCase(HostCase):
         m = self.host.expect(wire.Place)
         self.assertEqual((m.flags, m.grant, m.payload), (0, 0, b""))
         self.assertEqual(memory[m.offset : m.offset + m.size], content)
-        self.host.send(wire.Placed(m.token))
+        self.host.send(wire.Placed(m.token, 7))
         return m
 
 
@@ -52,7 +52,7 @@ class PutTest(ExchangeCase):
         done = self.putting(b"abc")
         m = self.host.expect(wire.Place)
         self.assertEqual((m.from_, m.to, m.key, m.flags, m.grant, m.payload), ("a", "b", "k", wire.INLINE, 0, b"abc"))
-        self.host.send(wire.Placed(m.token))
+        self.host.send(wire.Placed(m.token, 7))
         done()
 
     def test_large_ones_lie_in_memory_of_the_client(self) -> None:
@@ -114,7 +114,7 @@ class PutTest(ExchangeCase):
             self.putting(bytes(2 << 20))()
         done = self.putting(content, timeout=10)
         self.host.send(wire.Returned([m.put]))
-        self.host.send(wire.Placed(self.host.expect(wire.Place).token))
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
         done()
 
     def test_whoever_waits_for_room_takes_it_once(self) -> None:
@@ -304,8 +304,8 @@ class ConnectorTest(HostCase):
     def test_put_and_get(self) -> None:
         done = self.beside(lambda: self.c.put(0, 1, "r_0_0", [1, 2]))  # type: ignore[arg-type]
         m = self.host.expect(wire.Place)
-        self.host.send(wire.Placed(m.token))
-        self.assertEqual(done(), (True, 3, {"size": 3}))
+        self.host.send(wire.Placed(m.token, 7))
+        self.assertEqual(done(), (True, 3, {"entry": "7", "size": 3}))
         done = self.beside(lambda: self.c.get("0", "1", "r_0_0", {"size": 3}))
         f = self.host.expect(wire.Fetch)
         self.assertEqual((f.from_, f.to, f.key), (m.from_, m.to, m.key))
@@ -347,14 +347,14 @@ class ConnectorTest(HostCase):
         self.assertEqual(self.c.health()["error_kinds"], {"HostGone": 1})
         done = self.beside(lambda: self.c.put("0", "1", "k", 1))
         self.host.welcome()
-        self.host.send(wire.Placed(self.host.expect(wire.Place).token))
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
         self.assertTrue(done()[0])
         self.assertEqual(self.c.health()["status"], "healthy")
 
     def test_connectors_of_a_process_share_a_connection(self) -> None:
         other = OmnibusConnector({"socket": self.host.path})
         done = self.beside(lambda: other.put("0", "1", "k", 1))
-        self.host.send(wire.Placed(self.host.expect(wire.Place).token))
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
         self.assertTrue(done()[0])
         done = self.beside(other.close)
         m = self.host.expect(wire.Cleanup)
@@ -371,7 +371,7 @@ class ConnectorTest(HostCase):
     def test_it_may_be_collected_while_the_connection_is_locked(self) -> None:
         other = OmnibusConnector({"socket": self.host.path})
         done = self.beside(lambda: other.put("0", "1", "k", 1))
-        self.host.send(wire.Placed(self.host.expect(wire.Place).token))
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
         done()
         owner = other._transport._open()._owner  # type: ignore[union-attr]
         with connector_ring._hosts[self.host.path].client()._session.locked:
@@ -395,7 +395,7 @@ class ConnectorTest(HostCase):
         hello = self.host.expect(wire.Hello)
         self.assertEqual(hello.pid, child)
         self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [], []))
-        self.host.send(wire.Placed(self.host.expect(wire.Place).token))
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.host.sock.close()
         self.host.sock = parents

@@ -42,8 +42,10 @@ class Exchange:
         size: int,
         write: Callable[[memoryview], object],
         timeout: float | None = None,
-    ) -> None:
+    ) -> int:
         """Put a payload of `size` bytes, which `write` fills in, in place of what lies under the key.
+
+        Returns its number, which is never another's.
 
         Waits for room, until the timeout in seconds, and then raises OutOfMemory. After an error nothing was put.
         """
@@ -51,8 +53,7 @@ class Exchange:
             payload = bytearray(size)
             write(memoryview(payload))
             place = wire.Place(0, self._owner, 0, 0, wire.INLINE, 0, 0, size, source, target, key, payload)
-            self._place(place, None)
-            return
+            return self._place(place, None)
         room = self._room(size, timeout)
         try:
             with room.view, room.view[:size] as view:
@@ -62,7 +63,7 @@ class Exchange:
                 self._session.room.give(room)
             raise
         where = room.segment, room.offset, size
-        self._place(wire.Place(0, self._owner, 0, 0, 0, *where, source, target, key, b""), room)
+        return self._place(wire.Place(0, self._owner, 0, 0, 0, *where, source, target, key, b""), room)
 
     def _room(self, size: int, timeout: float | None) -> Room:
         s = self._session
@@ -83,7 +84,7 @@ class Exchange:
             raise OutOfMemory(Code.MEMORY, f"there was no room for {size} bytes in {timeout} seconds")
         return found[0]
 
-    def _place(self, place: wire.Place, room: Room | None) -> None:
+    def _place(self, place: wire.Place, room: Room | None) -> int:
         """Place what is in the message, or lies in room of the client's own."""
         s = self._session
 
@@ -95,7 +96,7 @@ class Exchange:
             place.token = token
             return place
 
-        a = Answer(wire.Placed, void=void)
+        a = Answer(wire.Placed, lambda m, _: m.entry, void=void)
         with s.locked:
             if room is not None:
                 place.put = s.room.put(room)
@@ -104,23 +105,27 @@ class Exchange:
             except BaseException:
                 void()
                 raise
-        self._answer(a, None)
+        entry: int = self._answer(a, None)
+        return entry
 
-    def get(self, source: str, target: str, key: str) -> View:
+    def get(self, source: str, target: str, key: str, entry: int = 0) -> View:
         """Take the payload that lies under the key, in place. Raises Nothing when there is none.
 
-        It goes back when the last view of it is gone.
+        With the number of an entry, only that payload will do. It goes back when the last view of it is gone.
         """
         s = self._session
         with s.locked:
-            a = self._fetch(source, target, key, 0)
+            a = self._fetch(source, target, key, 0, entry)
         return self._taken(a, None)
 
-    def wait(self, source: str, target: str, key: str, timeout: float | None = None) -> View:
-        """get, once there is something. Raises Nothing when the time, in seconds, is up, or after `abandon`."""
+    def wait(self, source: str, target: str, key: str, timeout: float | None = None, entry: int = 0) -> View:
+        """get, once there is something. Raises Nothing when the time, in seconds, is up, or after `abandon`.
+
+        An entry with a number was there, so it is not waited for.
+        """
         s = self._session
         with s.locked:
-            a = self._fetch(source, target, key, wire.WAIT)
+            a = self._fetch(source, target, key, wire.WAIT, entry)
             self._waiting[a] = key
         try:
             return self._taken(a, timeout)
@@ -128,7 +133,7 @@ class Exchange:
             with s.locked:
                 del self._waiting[a]
 
-    def _fetch(self, source: str, target: str, key: str, flags: int) -> Answer:
+    def _fetch(self, source: str, target: str, key: str, flags: int, entry: int) -> Answer:
         """The lock is held."""
         s = self._session
 
@@ -136,7 +141,8 @@ class Exchange:
             return _Fetched(s, m)
 
         return s.ask_locked(
-            Answer(wire.Fetched, accept, _Fetched.unread), lambda token: wire.Fetch(token, flags, source, target, key)
+            Answer(wire.Fetched, accept, _Fetched.unread),
+            lambda token: wire.Fetch(token, flags, entry, source, target, key),
         )
 
     def _taken(self, a: Answer, timeout: float | None) -> View:

@@ -692,17 +692,19 @@ class Place:
         _check_inline(self.flags, self.size, self.payload)
 
 
-@_message(81, "I", since=4)
+@_message(81, "I4xQ", since=4)
 @dataclass(slots=True)
 class Placed:
     token: int
+    entry: int  #: the payload's number, which is never another's
 
 
-@_message(82, "IB3x", _name, _name, _name, since=4)
+@_message(82, "IB3xQ", _name, _name, _name, since=4)
 @dataclass(slots=True)
 class Fetch:
     token: int
     flags: int
+    entry: int  #: 0: any
     from_: str
     to: str
     key: str

@@ -14,7 +14,7 @@ from typing import Any
 from ..client import Client, connect, socket_path
 from ..errors import HostGone, Nothing
 from ..exchange import ARENA_BYTES, Exchange
-from .contract import Decode, Edge, Missing, setting
+from .contract import BadMetadata, Decode, Edge, Missing, setting
 from .encoder import Encoded
 
 
@@ -54,6 +54,20 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
+def _entry(metadata: dict[str, Any] | None) -> int:
+    """The number of the entry that metadata name, 0 if they name none."""
+    text = (metadata or {}).get("entry")
+    if text is None:
+        return 0
+    try:
+        number = int(text, 16)
+    except (TypeError, ValueError):
+        number = 0
+    if not 0 < number < 1 << 64:
+        raise BadMetadata(f"{text!r} is no number of an entry")
+    return number
+
+
 class Ring:
     """A transport over the exchange of a host."""
 
@@ -84,12 +98,12 @@ class Ring:
         return known[1]
 
     def put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
-        self._open().put(*edge, key, payload.size, payload.write, self._timeout)
-        return {}
+        entry = self._open().put(*edge, key, payload.size, payload.write, self._timeout)
+        return {"entry": f"{entry:x}"}
 
     def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
         try:
-            view = self._open().get(*edge, key)
+            view = self._open().get(*edge, key, _entry(metadata))
         except Nothing as e:
             raise Missing(str(e)) from None
         return decode(view.data), len(view.data)
@@ -101,7 +115,7 @@ class Ring:
         if left <= 0:
             return self.get(edge, key, metadata, decode)
         try:
-            view = self._open().wait(*edge, key, left)
+            view = self._open().wait(*edge, key, left, _entry(metadata))
         except Nothing as e:
             raise Missing(str(e)) from None
         return decode(view.data), len(view.data)
