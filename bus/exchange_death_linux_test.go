@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -286,6 +287,39 @@ func (h *hosted) hostAlone(t *testing.T) *exec.Cmd {
 		return err == nil && n.Close(t.Context()) == nil
 	})
 	return cmd
+}
+
+// TestExchangeHostStops: with a host that is stopped nobody waits for longer than
+// its context and a moment, and nothing is lost when it goes on.
+func TestExchangeHostStops(t *testing.T) {
+	h := &hosted{path: t.TempDir() + "/bus.sock"}
+	cmd := h.hostAlone(t)
+	e := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore}).Exchange()
+	put(t, e, "large", payloadOf("large"))
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	for _, key := range []string{"large", "never"} {
+		if _, err := e.Await(ctx, exchangeEdge, key, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("await %q at a host that is stopped: %v, want the context's error", key, err)
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	p, err := e.Await(t.Context(), exchangeEdge, "large", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(p.Bytes(), payloadOf("large")) {
+		t.Error("what came back is not what was put")
+	}
+	p.Release()
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestHostsLeaveNothing: what a node has of the exchange of one host goes when it
