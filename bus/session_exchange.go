@@ -29,6 +29,7 @@ type exchanging struct {
 	waits   map[uint32]*exchangeWait // by the token of the question
 	placed  int                      // payloads: granted, in the table, or with who fetched them
 	own     int                      // of those, in segments of their own
+	made    int64                    // bytes of those that the host has made
 	freed   chan struct{}            // closed when one of those goes; nil: nobody waits
 }
 

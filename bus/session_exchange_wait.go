@@ -72,8 +72,8 @@ func (s *session) cancelQuestion(token uint32) {
 // reserveKeyed answers a reserve for the exchange.
 func (s *session) reserveKeyed(m *wire.Reserve) error {
 	token, size := m.Token, m.Size
-	if size > maxArenaBytes {
-		s.queue(failedMessage(token, fmt.Errorf("%w: %d bytes", ErrTooLarge, size)))
+	if most := s.mostBytes(); size > uint64(most) {
+		s.queue(failedMessage(token, fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, size, most)))
 		return nil
 	}
 	p, err := s.tryRoomKeyed(int(size))
@@ -93,9 +93,12 @@ func (s *session) reserveKeyed(m *wire.Reserve) error {
 
 // grantKeyed grants room that was charged for.
 func (s *session) grantKeyed(token uint32, p *foreign, own bool) error {
-	free := p.free
+	free, size := p.free, len(p.data) // of which the client may use less
 	p.free = func() {
 		free()
+		if own {
+			s.unmake(size)
+		}
 		s.discharge(own)
 	}
 	return s.grant(token, &grant{payload: p, own: own, buf: Buffer{size: len(p.data)}})
@@ -140,9 +143,10 @@ func (s *session) awaitRoomKeyed(ctx context.Context, size int) (*foreign, bool,
 			}
 		}
 		until = s.whenFreed()
-		if s.charge(true) == nil {
+		if s.makes(size) == nil {
 			p, err := aloneInSegment(size)
 			if err != nil {
+				s.unmake(size)
 				s.uncharge(true)
 			}
 			return p, true, err
@@ -151,6 +155,31 @@ func (s *session) awaitRoomKeyed(ctx context.Context, size int) (*foreign, bool,
 			return nil, false, context.Cause(ctx)
 		}
 	}
+}
+
+// makes charges for a segment that the host makes for a payload of the client's.
+func (s *session) makes(size int) error {
+	if err := s.charge(true); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	fits := s.ex.made+int64(size) <= s.mostBytes()
+	if fits {
+		s.ex.made += int64(size)
+	}
+	s.mu.Unlock()
+	if !fits {
+		s.uncharge(true)
+		return connector.ErrFull
+	}
+	return nil
+}
+
+// unmake counts a segment less.
+func (s *session) unmake(size int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ex.made -= int64(size)
 }
 
 // roomInArena waits for room in the arena until a channel is closed, or the
