@@ -14,7 +14,8 @@
 //
 // Values of up to shm_threshold_bytes travel in the metadata, so they are not found
 // without it, and are not counted by anybody. Segments of generation 2, the
-// default, are all found by their key.
+// default, are all found by their key, and so is what is put through a connector that
+// is lasting ([connector.Options]).
 //
 // # Lifetime
 //

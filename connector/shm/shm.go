@@ -81,7 +81,11 @@ func openRing(_ context.Context, config connector.Config) (connector.Transport, 
 	if err != nil {
 		return nil, err
 	}
-	return &transport{Transport: under, threshold: config.Settings.Int(optThreshold), timeout: config.Settings.Duration(optTimeout)}, nil
+	t := &transport{Transport: under, threshold: config.Settings.Int(optThreshold), timeout: config.Settings.Duration(optTimeout)}
+	if config.Lasting {
+		t.threshold = -1 // whoever comes has the key, and nobody who told it more
+	}
+	return t, nil
 }
 
 // findRing finds the ring that this process's transports share.

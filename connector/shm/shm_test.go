@@ -247,11 +247,30 @@ func TestTimeout(t *testing.T) {
 	t.Error("100 values of 60000 bytes found room in 256 KiB")
 }
 
-// TestLasting: the ring of a process cannot outlive it.
+// TestLasting: the ring of a process cannot outlive it. In an exchange, what is lasting
+// is found by its key alone, however small it is.
 func TestLasting(t *testing.T) {
 	var r connector.Registry
 	if err := r.Register(shm.Type()); err != nil {
 		t.Fatal(err)
+	}
+	c, err := r.Open(t.Context(), shm.Name, connector.Options{Lasting: true, Exchange: newExchange(t), Serializer: codec.RawSerializer{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, value := range []string{"", "small"} {
+		if _, _, err := c.Put(t.Context(), edge, "k", []byte(value)); err != nil {
+			t.Fatal(err)
+		}
+		v, err := c.Get(t.Context(), edge, "k", nil)
+		if err != nil {
+			t.Fatalf("%q: %v", value, err)
+		}
+		if string(v.Bytes()) != value {
+			t.Errorf("got %q of %q", v.Bytes(), value)
+		}
+		v.Release()
 	}
 	if _, err := r.Open(t.Context(), shm.Name, connector.Options{Lasting: true}); !errors.Is(err, connector.ErrUnavailable) {
 		t.Errorf("a lasting ring without a host: %v", err)
