@@ -3,6 +3,7 @@ package config_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/flow"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/connector/shm"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -148,5 +150,33 @@ func TestConnectorModes(t *testing.T) {
 		if _, err := config.Parse("p.yaml", []byte(strings.Replace(threeConnectors, "{mode: ring}", good, 1)), config.Options{}); err != nil {
 			t.Errorf("%s: %v", good, err)
 		}
+	}
+}
+
+// modelSettings are what the stages of vLLM-Omni read from a SharedMemoryConnector's extra.
+var modelSettings = []string{
+	"codec_streaming", "codec_chunk_frames", "codec_left_context_frames", "initial_codec_chunk_frames",
+	"connector_get_sleep_s", "connector_get_max_wait", "connector_get_max_wait_first_chunk",
+}
+
+// TestOptionsOfSharedMemory: a file may say what the connector takes, and nothing
+// else: neither knows the other.
+func TestOptionsOfSharedMemory(t *testing.T) {
+	want := slices.Clone(modelSettings)
+	for _, o := range shm.Type().Options {
+		want = append(want, o.Key)
+		for text, value := range map[string]any{
+			"ring": "ring", "segment": "segment", "rings": "rings", "1m": "1m", "-1s": "-1s", "true": true,
+			"-1": -1, "0": 0, "1": 1, "2": 2, "3": 3, "65535": 65535, "65536": 65536, "1.5": 1.5, "[1]": []any{1},
+		} {
+			_, err := config.Parse("p.yaml", []byte(strings.Replace(threeConnectors, "{mode: ring}", "{"+o.Key+": "+text+"}", 1)), config.Options{})
+			if _, refused := o.Read(value); (err == nil) != (refused == nil) {
+				t.Errorf("%s: %s: the file: %v, the connector: %v", o.Key, text, err, refused)
+			}
+		}
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, config.SharedMemoryKeys()); diff != "" {
+		t.Error(diff)
 	}
 }

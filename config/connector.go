@@ -226,7 +226,7 @@ var extraRules = map[string]map[string]extraRule{
 	SharedMemory: {
 		modeKey:                              ruleMode,
 		"shm_threshold_bytes":                ruleBytes,
-		"ring_bytes":                         ruleBytes,
+		"ring_bytes":                         wholeNumber(64<<10, math.MaxInt64),
 		"generation":                         wholeNumber(1, 2),
 		"ttl":                                ruleDuration,
 		"timeout":                            ruleDuration,
