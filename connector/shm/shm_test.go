@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -274,5 +276,31 @@ func TestLasting(t *testing.T) {
 	}
 	if _, err := r.Open(t.Context(), shm.Name, connector.Options{Lasting: true}); !errors.Is(err, connector.ErrUnavailable) {
 		t.Errorf("a lasting ring without a host: %v", err)
+	}
+}
+
+// TestPage: the page of the connector lists its options, with their defaults.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/connectors/shared-memory.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make(map[string]string)
+	row := regexp.MustCompile("(?m)^\\| `(\\w+)` \\| `(\\w+)` \\| ")
+	for _, m := range row.FindAllStringSubmatch(string(page), -1) {
+		said[m[1]] = m[2]
+	}
+	for _, o := range shm.Type().Options {
+		var value any = said[o.Key]
+		if n, err := strconv.Atoi(said[o.Key]); err == nil {
+			value = n
+		}
+		if got, err := o.Read(value); err != nil || got != o.Default {
+			t.Errorf("the page has the default %v for %s, which is %v: %v", value, o.Key, o.Default, err)
+		}
+		delete(said, o.Key)
+	}
+	for key := range said {
+		t.Errorf("the page has an option %s, and the connector has not", key)
 	}
 }

@@ -1,0 +1,66 @@
+package shm_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/shm"
+)
+
+// A program registers the types that it wants, and opens connectors by name. This one
+// hands a value to itself.
+func Example() {
+	ctx := context.Background()
+	types := new(connector.Registry)
+	if err := types.Register(shm.Type()); err != nil {
+		log.Fatal(err)
+	}
+	c, err := types.Open(ctx, "SharedMemoryConnector", connector.Options{Extra: map[string]any{"shm_threshold_bytes": 0}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	edge := connector.Edge{From: "thinker", To: "talker"}
+	_, meta, err := c.Put(ctx, edge, "request-1", []float32{1, 2, 3})
+	if err != nil {
+		log.Fatal(err)
+	}
+	v, err := c.Get(ctx, edge, "request-1", meta)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer v.Release()
+	var hidden []float32
+	fmt.Println(v.Decode(&hidden), hidden)
+	// Output: <nil> [1 2 3]
+}
+
+// In a process that is attached to a host, the host's exchange carries the values, to
+// every other process that is attached. Await waits for one.
+func Example_host() {
+	ctx := context.Background()
+	node, err := bus.Join(ctx, "listener", bus.JoinOptions{Bus: "speech"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer node.Close(ctx)
+	types := new(connector.Registry)
+	if err := types.Register(shm.Type()); err != nil {
+		log.Fatal(err)
+	}
+	c, err := types.Open(ctx, shm.Name, connector.Options{Exchange: node})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	v, err := c.Await(ctx, connector.Edge{From: "thinker", To: "talker"}, "request-1", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer v.Release()
+	fmt.Println(v.Size())
+}
