@@ -22,7 +22,7 @@ type Bus struct {
 	graph  *graph
 	codecs *codec.Registry
 	opened time.Time
-	mark   string // tells its keys from those of other buses
+	keys   string // begins the keys of what connectors carry
 
 	store         *shmstore.Store
 	node          bool     // a node's: its edges end at a host
@@ -82,7 +82,7 @@ func openGraph(g *graph, opts Options, node bool) (*Bus, error) {
 		return nil, fmt.Errorf("bus: open: %w", err)
 	}
 	b := &Bus{
-		opts: opts, graph: g, codecs: codecs, opened: time.Now(), mark: newMark(), store: store, node: node,
+		opts: opts, graph: g, codecs: codecs, opened: time.Now(), keys: newKeys(), store: store, node: node,
 		closing: make(chan struct{}), watchDone: make(chan struct{}),
 		live: make(map[uint64]*Request),
 	}

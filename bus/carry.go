@@ -57,11 +57,11 @@ func (f *flow) carry(d *Delivery) error {
 // transports for which the key alone says where a value lies, for all edges and all
 // programs: so what stands for the request is of this bus and this edge alone.
 func (f *flow) key() string {
-	return fmt.Sprintf("%s-%d-%d_%s_%d", f.req.bus.mark, f.req.id, f.edge.index, f.edge.spec.From, f.seq)
+	return fmt.Sprintf("%s-%d-%d_%s_%d", f.req.bus.keys, f.req.id, f.edge.index, f.edge.spec.From, f.seq)
 }
 
-// newMark makes the mark of a bus.
-func newMark() string { return strconv.FormatUint(newEpoch(), 36) }
+// newKeys makes what begins the keys of one bus and of no other.
+func newKeys() string { return strconv.FormatUint(newEpoch(), 36) }
 
 // unpack gets the payload that the delivery stands for.
 func (d *Delivery) unpack() error {
