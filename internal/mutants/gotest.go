@@ -89,11 +89,11 @@ func (r *runner) goTestArgs(ctx context.Context, s suite, extra []string) ([]str
 	// Vet would refuse some mutants before a test sees them.
 	args := []string{"test", "-json", "-vet=off", "-count=1", "-timeout=" + r.timeout.String(), "-run=" + s.test}
 	args = slices.Concat(args, extra, strings.Fields(s.flags), []string{s.pkg})
-	rapid, err := r.drawsRandom(ctx, s.pkg)
+	random, err := r.drawsRandom(ctx, s.pkg)
 	if err != nil {
 		return nil, err
 	}
-	if rapid {
+	if random {
 		args = append(args, rapidFlags...)
 	}
 	return args, nil
@@ -102,18 +102,16 @@ func (r *runner) goTestArgs(ctx context.Context, s suite, extra []string) ([]str
 // drawsRandom reports whether the tests of pkg use rapid: only then do they know
 // its flags.
 func (r *runner) drawsRandom(ctx context.Context, pkg string) (bool, error) {
-	if uses, known := r.usesRapid[pkg]; known {
-		return uses, nil
-	}
-	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-test", pkg)
-	cmd.Dir = r.root
-	out, err := cmd.Output()
-	if err != nil {
-		return false, fmt.Errorf("%v: %w", cmd, err)
-	}
-	uses := slices.Contains(strings.Fields(string(out)), "pgregory.net/rapid")
-	r.usesRapid[pkg] = uses
-	return uses, nil
+	found := r.usesRapid.get(pkg, func() rapid {
+		cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-test", pkg)
+		cmd.Dir = r.root
+		out, err := cmd.Output()
+		if err != nil {
+			return rapid{false, fmt.Errorf("%v: %w", cmd, err)}
+		}
+		return rapid{slices.Contains(strings.Fields(string(out)), "pgregory.net/rapid"), nil}
+	})
+	return found.uses, found.err
 }
 
 // event is one line of go test -json; see `go doc test2json`.

@@ -12,8 +12,10 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -35,6 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	name := flags.String("run", "", "try only mutants whose name matches this regular expression")
+	parallel := flags.Int("parallel", runtime.GOMAXPROCS(0), "try so many mutants at a time: building each takes one processor")
 	timeout := flags.Duration("timeout", time.Minute, "time limit for the tests of one mutant")
 	root := flags.String("root", "", "the module to work on; by default the one around the working folder")
 	dir := flags.String("list", "internal/mutants/list", "folder of the mutants, relative to the module")
@@ -46,7 +49,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "mutants:", err)
 		return exitUsage
 	}
-	return tryAll(ctx, r, mutants, stdout)
+	return tryAll(ctx, r, mutants, *parallel, stdout)
 }
 
 func prepare(ctx context.Context, root, dir, name string, timeout time.Duration) ([]mutant, *runner, error) {
@@ -86,9 +89,32 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return filepath.Dir(file), nil
 }
 
+// decide tries some mutants at a time, and hands over each verdict as it falls.
+func decide(ctx context.Context, r *runner, mutants []mutant, parallel int) <-chan verdict {
+	verdicts := make(chan verdict)
+	next := make(chan mutant)
+	var workers sync.WaitGroup
+	for range parallel {
+		workers.Go(func() {
+			for m := range next {
+				verdicts <- r.try(ctx, m)
+			}
+		})
+	}
+	go func() {
+		for _, m := range mutants {
+			next <- m
+		}
+		close(next)
+		workers.Wait()
+		close(verdicts)
+	}()
+	return verdicts
+}
+
 // tryAll prints one line for each mutant as it is decided, and details for
 // those that were not caught.
-func tryAll(ctx context.Context, r *runner, mutants []mutant, w io.Writer) int {
+func tryAll(ctx context.Context, r *runner, mutants []mutant, parallel int, w io.Writer) int {
 	nameWidth, fileWidth := len("mutant"), len("file")
 	for _, m := range mutants {
 		nameWidth, fileWidth = max(nameWidth, len(m.name)), max(fileWidth, len(m.file))
@@ -99,9 +125,8 @@ func tryAll(ctx context.Context, r *runner, mutants []mutant, w io.Writer) int {
 	row("mutant", "file", "time", "caught by")
 
 	var missed []verdict
-	for _, m := range mutants {
-		v := r.try(ctx, m)
-		by := v.by
+	for v := range decide(ctx, r, mutants, max(parallel, 1)) {
+		m, by := v.mutant, v.by
 		if v.err != nil {
 			missed = append(missed, v)
 			by, _, _ = strings.Cut("NOT CAUGHT: "+v.err.Error(), "\n")

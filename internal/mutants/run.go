@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 )
 
@@ -17,17 +18,43 @@ var (
 	errBaseline = errors.New("its test fails on the code as it is")
 )
 
-// runner runs mutants against the module at root.
+// runner runs mutants against the module at root, any number at a time.
 type runner struct {
 	root    string
 	timeout time.Duration // of the tests of one mutant
 
-	baseline  map[suite]error // what each suite says of the code as it is
-	usesRapid map[string]bool // by package: whether its tests draw random values
+	baseline  once[suite, error] // what each suite says of the code as it is
+	usesRapid once[string, rapid]
+}
+
+// rapid is whether the tests of a package draw random values.
+type rapid struct {
+	uses bool
+	err  error
+}
+
+// once keeps what was found out for a key. Whoever comes second waits for it.
+type once[K comparable, V any] struct {
+	mu    sync.Mutex
+	found map[K]func() V
+}
+
+func (o *once[K, V]) get(key K, find func() V) V {
+	o.mu.Lock()
+	found := o.found[key]
+	if found == nil {
+		found = sync.OnceValue(find)
+		if o.found == nil {
+			o.found = make(map[K]func() V)
+		}
+		o.found[key] = found
+	}
+	o.mu.Unlock()
+	return found()
 }
 
 func newRunner(root string, timeout time.Duration) *runner {
-	return &runner{root: root, timeout: timeout, baseline: map[suite]error{}, usesRapid: map[string]bool{}}
+	return &runner{root: root, timeout: timeout}
 }
 
 // verdict is what became of one mutant.
@@ -52,20 +79,17 @@ func (r *runner) try(ctx context.Context, m mutant) verdict {
 
 // check runs a suite on the code as it is, once.
 func (r *runner) check(ctx context.Context, s suite) error {
-	err, known := r.baseline[s]
-	if known {
+	return r.baseline.get(s, func() error {
+		out, err := r.goTest(ctx, s)
+		switch {
+		case err != nil:
+		case out.noBuild || !out.ok:
+			err = fmt.Errorf("%w:\n%s", errBaseline, out.output)
+		case out.ran == 0:
+			err = fmt.Errorf("%w: %s in %s", errNoTest, s.test, s.pkg)
+		}
 		return err
-	}
-	out, err := r.goTest(ctx, s)
-	switch {
-	case err != nil:
-	case out.noBuild || !out.ok:
-		err = fmt.Errorf("%w:\n%s", errBaseline, out.output)
-	case out.ran == 0:
-		err = fmt.Errorf("%w: %s in %s", errNoTest, s.test, s.pkg)
-	}
-	r.baseline[s] = err
-	return err
+	})
 }
 
 // plant runs the test of m on the changed code and says who caught it.
