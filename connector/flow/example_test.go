@@ -3,7 +3,6 @@ package flow_test
 import (
 	"context"
 	"fmt"
-	"log"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/flow"
@@ -16,27 +15,32 @@ func Example() {
 	ctx := context.Background()
 	types := new(connector.Registry)
 	if err := types.Register(shm.Type()); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	plan := flow.Plan{{Edge: connector.Edge{From: "thinker", To: "talker"}, Type: shm.Name}}
 	thinker, err := plan.Open(ctx, types, "thinker", connector.Options{})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer thinker.Close()
 	talker, err := plan.Open(ctx, types, "talker", connector.Options{})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer talker.Close()
 
 	notification, _, err := thinker.Send(ctx, "talker", "request-1", nil, "hello")
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	v, got, err := talker.Receive(ctx, notification)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer v.Release()
 	var text string

@@ -3,7 +3,6 @@ package shm_test
 import (
 	"context"
 	"fmt"
-	"log"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -16,22 +15,26 @@ func Example() {
 	ctx := context.Background()
 	types := new(connector.Registry)
 	if err := types.Register(shm.Type()); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	c, err := types.Open(ctx, "SharedMemoryConnector", connector.Options{Extra: map[string]any{"shm_threshold_bytes": 0}})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer c.Close()
 
 	edge := connector.Edge{From: "thinker", To: "talker"}
 	_, meta, err := c.Put(ctx, edge, "request-1", []float32{1, 2, 3})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	v, err := c.Get(ctx, edge, "request-1", meta)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer v.Release()
 	var hidden []float32
@@ -45,21 +48,25 @@ func Example_host() {
 	ctx := context.Background()
 	node, err := bus.Join(ctx, "listener", bus.JoinOptions{Bus: "speech"})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer node.Close(ctx)
 	types := new(connector.Registry)
 	if err := types.Register(shm.Type()); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	c, err := types.Open(ctx, shm.Name, connector.Options{Exchange: node})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer c.Close()
 	v, err := c.Await(ctx, connector.Edge{From: "thinker", To: "talker"}, "request-1", nil)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer v.Release()
 	fmt.Println(v.Size())

@@ -48,7 +48,7 @@ func TestLinksCanBeBroken(t *testing.T) {
 
 var (
 	linked  = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	fenced  = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	fenced  = regexp.MustCompile("(?ms)^ *```.*?\\n *```$")
 	heading = regexp.MustCompile(`(?m)^#+ +(.+)$`)
 )
 
