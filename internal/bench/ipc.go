@@ -73,6 +73,8 @@ type peerSpec struct {
 	Carrier carrierName
 	Waiting string  `json:",omitempty"` // of lanes: a name of waitings
 	Socket  string  `json:",omitempty"` // the path of the socket to call at
+	// Connector says more of the carrier of that name.
+	Connector *connectorSpec `json:",omitempty"`
 	Pattern pattern // Runs does not matter: the peer goes on until it is told to end
 }
 
@@ -83,6 +85,8 @@ func (s peerSpec) storeBytes() int64 {
 		return s.Pattern.arenaBytes(s.Pattern.Size)
 	case byNode, byDirect, byPython, byForward:
 		return s.Pattern.busBytes()
+	case byConnector:
+		return s.Connector.storeBytes()
 	default:
 		return 0
 	}
@@ -91,23 +95,44 @@ func (s peerSpec) storeBytes() int64 {
 // A race has its contenders run one after the other, a slice each. In every
 // other round the order is reversed.
 type race struct {
-	pattern    pattern
-	contenders []contender
-	sides      []side
+	pattern     pattern
+	contenders  []contender
+	comparisons []comparison
+	sides       []side
+}
+
+// A comparison is a figure: the time of one contender beside that of another.
+type comparison struct {
+	name    string
+	ours    string
+	against string // empty: beside none
+	target  target
+	speed   bool // it is compared by its speed, and not by its cost
 }
 
 // raceScenario is the scenario of a race. Its figures are the times of a
 // payload: until its answer, or, one way, until all were read.
 func raceScenario(name string, p pattern, contenders ...contender) scenario {
+	var all []comparison
+	for _, c := range contenders {
+		if c.against != "" {
+			all = append(all, comparison{name: c.name, ours: c.name, against: c.against, target: c.target, speed: c.target.of != ofRatio})
+		}
+	}
+	return raceOf(name, p, contenders, all)
+}
+
+// raceOf is raceScenario with other figures.
+func raceOf(name string, p pattern, contenders []contender, all []comparison) scenario {
 	s := scenario{name: name}
 	for _, c := range contenders {
 		s.needs = max(s.needs, c.spec.storeBytes())
-		if c.against != "" {
-			s.metrics = append(s.metrics, metric{name: c.name, unit: "µs", target: c.target, speed: c.target.of != ofRatio, best: true})
-		}
+	}
+	for _, c := range all {
+		s.metrics = append(s.metrics, metric{name: c.name, unit: "µs", target: c.target, speed: c.speed, best: true})
 	}
 	s.open = func(ctx context.Context, opts Options) (trial, error) {
-		r := &race{pattern: p, contenders: contenders}
+		r := &race{pattern: p, contenders: contenders, comparisons: all}
 		for _, c := range contenders {
 			opened, err := openSide(ctx, opts, c.spec)
 			if err != nil {
@@ -134,10 +159,8 @@ func (r *race) round(ctx context.Context, swapped bool) ([]sample, error) {
 		micros[r.contenders[i].name] = cost{elapsed: took}.microsPer(r.pattern.Runs * r.pattern.Every)
 	}
 	var samples []sample
-	for _, c := range r.contenders {
-		if c.against != "" {
-			samples = append(samples, sample{micros[c.name], micros[c.against]})
-		}
+	for _, c := range r.comparisons {
+		samples = append(samples, sample{micros[c.ours], micros[c.against]}) // zero, if beside none
 	}
 	return samples, nil
 }

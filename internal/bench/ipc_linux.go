@@ -31,6 +31,8 @@ func openSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 		return openPythonSide(ctx, spec)
 	case byQueue:
 		return openQueueSide(ctx, spec)
+	case byConnector:
+		return openConnectorSide(ctx, opts, spec)
 	}
 	return nil, fmt.Errorf("%w: no carrier %q", ErrOptions, spec.Carrier)
 }
@@ -39,6 +41,9 @@ func openSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 func runPeer(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 	if spec.Carrier == byNode || spec.Carrier == byDirect {
 		return serveNode(ctx, spec, stdin)
+	}
+	if spec.Carrier == byConnector {
+		return serveConnector(ctx, spec, stdin)
 	}
 	c, err := openPeerCarrier(spec)
 	if err != nil {

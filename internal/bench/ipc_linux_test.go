@@ -97,6 +97,7 @@ func TestPeerRefuses(t *testing.T) {
 // TestWithoutPython checks that what is missing is skipped by name.
 func TestWithoutPython(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
+	t.Setenv(pythonVariable, "")
 	_, err := openSide(t.Context(), Options{}, peerSpec{Carrier: byPython, Pattern: roundTrip(mib)})
 	if !errors.Is(err, errors.ErrUnsupported) || !strings.HasPrefix(err.Error(), "python3 with the package omnibus: ") {
 		t.Errorf("got %v", err)

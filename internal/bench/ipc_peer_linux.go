@@ -34,6 +34,14 @@ const firstFile = 3
 
 // startPeer runs this program again as a peer, with the files.
 func startPeer(ctx context.Context, opts Options, spec peerSpec, files []*os.File) (*peer, error) {
+	cmd, err := peerCommand(ctx, opts, spec, files)
+	if err != nil {
+		return nil, err
+	}
+	return start(cmd)
+}
+
+func peerCommand(ctx context.Context, opts Options, spec peerSpec, files []*os.File) (*exec.Cmd, error) {
 	if len(opts.Peer) == 0 {
 		return nil, fmt.Errorf("%w: Peer says nothing: it is needed for other processes", ErrOptions)
 	}
@@ -48,7 +56,7 @@ func startPeer(ctx context.Context, opts Options, spec peerSpec, files []*os.Fil
 	cmd := exec.CommandContext(ctx, exe)
 	cmd.Args = append(slices.Clone(opts.Peer), string(encoded))
 	cmd.ExtraFiles = files
-	return start(cmd)
+	return cmd, nil
 }
 
 // start runs a command as a peer.

@@ -27,10 +27,17 @@ var queueScript string
 // pythonPath is where the Python client lies in a checkout of the repository.
 const pythonPath = "clients/python/src"
 
+// pythonVariable names the Python that runs scripts.
+const pythonVariable = "OMNIBUS_PYTHON"
+
 // pythonCommand runs a script, which finds the Python client in this checkout,
 // or where it is installed.
 func pythonCommand(ctx context.Context, script string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "python3", "-c", script)
+	program := os.Getenv(pythonVariable)
+	if program == "" {
+		program = "python3"
+	}
+	cmd := exec.CommandContext(ctx, program, "-c", script)
 	cmd.Env = os.Environ()
 	dir, err := os.Getwd()
 	for err == nil {
@@ -47,9 +54,17 @@ func pythonCommand(ctx context.Context, script string) *exec.Cmd {
 	return cmd
 }
 
-func openPythonSide(ctx context.Context, spec peerSpec) (side, error) {
+// needPython says what is missing for scripts that use the Python client.
+func needPython(ctx context.Context) error {
 	if out, err := pythonCommand(ctx, "import omnibus").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("python3 with the package omnibus: %w: %w: %s", errors.ErrUnsupported, err, lastLine(out))
+		return fmt.Errorf("python3 with the package omnibus: %w: %w: %s", errors.ErrUnsupported, err, lastLine(out))
+	}
+	return nil
+}
+
+func openPythonSide(ctx context.Context, spec peerSpec) (side, error) {
+	if err := needPython(ctx); err != nil {
+		return nil, err
 	}
 	return openBusSide(ctx, spec.Pattern, false, func(socket string) (*peer, error) {
 		cmd := pythonCommand(ctx, stageScript)
@@ -64,9 +79,26 @@ func openPythonSide(ctx context.Context, spec peerSpec) (side, error) {
 // A queueSide is two of Python's queues, to a process that sends back what it
 // gets. Python measures; this side says how often, and is told how long.
 type queueSide struct {
-	peer    *peer
+	peer *peer
+	questions
+}
+
+// questions are put to a peer that measures: how often, and it answers how long.
+type questions struct {
 	ask     io.Writer
 	answers *bufio.Reader
+}
+
+func (q questions) put(n int) (time.Duration, error) {
+	if _, err := fmt.Fprintln(q.ask, n); err != nil {
+		return 0, err
+	}
+	line, err := q.answers.ReadString('\n')
+	if err != nil {
+		return 0, err
+	}
+	ns, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+	return time.Duration(ns), err
 }
 
 func openQueueSide(ctx context.Context, spec peerSpec) (side, error) {
@@ -80,19 +112,15 @@ func openQueueSide(ctx context.Context, spec peerSpec) (side, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &queueSide{peer: p, ask: p.stdin, answers: bufio.NewReader(out)}, nil
+	return &queueSide{p, questions{p.stdin, bufio.NewReader(out)}}, nil
 }
 
 func (s *queueSide) run(_ context.Context, n int) (time.Duration, error) {
-	if _, err := fmt.Fprintln(s.ask, n); err != nil {
-		return 0, s.peer.explain(err)
-	}
-	line, err := s.answers.ReadString('\n')
+	took, err := s.put(n)
 	if err != nil {
 		return 0, s.peer.explain(err)
 	}
-	ns, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
-	return time.Duration(ns), err
+	return took, nil
 }
 
 func (s *queueSide) close(context.Context) error { return s.peer.close() }

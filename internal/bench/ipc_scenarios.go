@@ -17,6 +17,8 @@ const (
 	byPython  carrierName = "python"     // through a bus, to a stage in Python
 	byForward carrierName = "forward"    // the same, and the stage copies nothing
 	byQueue   carrierName = "queue"      // by Python's multiprocessing.Queue
+
+	byConnector carrierName = "connector" // values, by the means that a connectorSpec says
 )
 
 // waitings are the ways in which a side of a lane waits: their names.

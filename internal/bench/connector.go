@@ -1,0 +1,125 @@
+package bench
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+)
+
+// connectorSizes are the payloads that are handed over through connectors, in
+// bytes: those of the one array in a value.
+var connectorSizes = []int{kib, 64 * kib, mib, 16 * mib}
+
+// The targets of connectors.
+const (
+	// targetBytes is the size for which the speeds are promised.
+	targetBytes = mib
+	// pythonRingSpeed and goRingSpeed are how many times as fast as the
+	// reference they are.
+	pythonRingSpeed = 3
+	goRingSpeed     = 15
+	// segmentCost is what a segment may cost beside a bare file, of any size.
+	segmentCost = 1.2
+)
+
+// A handOver is a means by which values go from one process to another, both of
+// the same language.
+type handOver string
+
+const (
+	byReference handOver = "reference" // vLLM-Omni's SharedMemoryConnector
+	byStandIn   handOver = "stand-in"  // the same steps, written anew
+	byRing      handOver = "ring"      // a connector's ring, in the exchange of a host
+	bySegment   handOver = "segment"   // a connector's segments
+	byFile      handOver = "bare"      // a file, with no connector
+)
+
+// A connectorSpec says what one of the two processes does that hand values over.
+type connectorSpec struct {
+	By     handOver
+	Python bool `json:",omitempty"`
+	// Hosts has the process that puts host the bus of a ring; otherwise a third
+	// one does.
+	Hosts bool `json:",omitempty"`
+	Gets  bool `json:",omitempty"` // and the other one puts
+}
+
+// omniVariable lists directories that each have a package vllm_omni, of which the
+// first is the reference.
+const omniVariable = "OMNIBUS_VLLM_OMNI"
+
+// omniDirectory is where the reference lies; empty: nowhere.
+func omniDirectory() string {
+	if all := filepath.SplitList(os.Getenv(omniVariable)); len(all) > 0 {
+		return all[0]
+	}
+	return ""
+}
+
+// connectorScenarios lists what is measured of connectors.
+func connectorScenarios() []scenario {
+	var all []scenario
+	for _, size := range connectorSizes {
+		all = append(all, connectorRace(size))
+	}
+	return all
+}
+
+// RunConnector is Run for values that go to another process through connectors.
+func RunConnector(ctx context.Context, opts Options) (Report, error) {
+	return run(ctx, opts, connectorScenarios())
+}
+
+// NamesConnector lists the names of all figures of RunConnector.
+func NamesConnector() []string { return namesOf(connectorScenarios()) }
+
+// connectorRace compares everything with the reference, and segments also with
+// bare files.
+func connectorRace(size int) scenario {
+	p := roundTrip(size)
+	p.Answer = 0 // a line of text
+	reference := byReference
+	if omniDirectory() == "" {
+		reference = byStandIn
+	}
+	means := []struct {
+		name   string
+		spec   connectorSpec
+		target target
+	}{
+		{string(reference), connectorSpec{By: reference, Python: true}, target{}},
+		{"python-ring", connectorSpec{By: byRing, Python: true}, speedOf(pythonRingSpeed)},
+		{"python-segment", connectorSpec{By: bySegment, Python: true}, target{}},
+		{"python-bare", connectorSpec{By: byFile, Python: true}, target{}},
+		{"go-ring", connectorSpec{By: byRing, Hosts: true}, speedOf(goRingSpeed)},
+		{"go-ring-nodes", connectorSpec{By: byRing}, speedOf(goRingSpeed)},
+		{"go-segment", connectorSpec{By: bySegment}, target{}},
+		{"go-bare", connectorSpec{By: byFile}, target{}},
+	}
+	var contenders []contender
+	var all []comparison
+	for _, m := range means {
+		contenders = append(contenders, contender{name: m.name, spec: peerSpec{Carrier: byConnector, Connector: &m.spec, Pattern: p}})
+		c := comparison{name: m.name, ours: m.name, against: string(reference), speed: true}
+		if size == targetBytes {
+			c.target = m.target
+		}
+		if m.name == c.against {
+			c.against = "" // its own time
+		}
+		all = append(all, c)
+	}
+	for _, language := range []string{"python", "go"} {
+		name := language + "-segment"
+		all = append(all, comparison{name: name + "-to-bare", ours: name, against: language + "-bare", target: ratioUpTo(segmentCost)})
+	}
+	return raceOf("connector/size="+sizeName(size), p, contenders, all)
+}
+
+// storeBytes is the size of the store that a ring has where nobody says another.
+func (s connectorSpec) storeBytes() int64 {
+	if s.By == byRing {
+		return 64 * mib
+	}
+	return 0
+}

@@ -1,0 +1,192 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+//go:embed python_connector.py
+var connectorScript string
+
+// A connectorSide is two processes, of which one puts values and measures how long
+// that takes until the other has got and read them. This process looks on, and
+// hosts the bus that both are attached to where neither does.
+type connectorSide struct {
+	dir    string
+	bus    *bus.Bus
+	server *bus.Server
+	putter *peer
+	getter *peer
+	questions
+}
+
+func openConnectorSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
+	if spec.Connector.Python {
+		if err := needPython(ctx); err != nil {
+			return nil, err
+		}
+	}
+	s := &connectorSide{}
+	if err := s.open(ctx, opts, spec); err != nil {
+		return nil, errors.Join(err, s.close(context.WithoutCancel(ctx)))
+	}
+	return s, nil
+}
+
+func (s *connectorSide) open(ctx context.Context, opts Options, spec peerSpec) (err error) {
+	if spec.Connector.By == byRing {
+		if err := s.host(ctx, &spec); err != nil {
+			return err
+		}
+	}
+	acks, noted, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	notes, note, err := os.Pipe()
+	files := []*os.File{acks, noted, notes, note}
+	defer func() { closeFiles(files) }() // the processes have their own
+	if err != nil {
+		return err
+	}
+	if err := s.startPutter(ctx, opts, spec, []*os.File{acks, note}); err != nil {
+		return err
+	}
+	if s.getter, _, err = startEnd(ctx, opts, spec, true, []*os.File{notes, noted}); err != nil {
+		return err
+	}
+	closeFiles(files) // so that each of them notices when the other is gone
+	files = nil
+	_, err = s.run(ctx, 1) // which waits until both are there
+	return err
+}
+
+// host makes the place where a bus is to listen, and, where a third process is to
+// host it, that bus.
+func (s *connectorSide) host(ctx context.Context, spec *peerSpec) (err error) {
+	if s.dir, err = os.MkdirTemp("", "omnibus-bench"); err != nil {
+		return err
+	}
+	spec.Socket = filepath.Join(s.dir, "socket")
+	if spec.Connector.Hosts {
+		return nil
+	}
+	s.bus, s.server, err = hostExchange(ctx, spec.Socket)
+	return err
+}
+
+// hostExchange hosts a bus of which only the exchange is used.
+func hostExchange(ctx context.Context, socket string) (*bus.Bus, *bus.Server, error) {
+	line := bus.Pipeline{Stages: []bus.StageSpec{{Name: peerStage, Remote: &bus.Remote{}, MaxInflight: 1}}}
+	b, err := bus.Open(ctx, line, bus.Options{MaxRequests: 1})
+	if err != nil {
+		return nil, nil, err
+	}
+	server, err := b.Listen(socket, bus.ListenOptions{})
+	if err != nil {
+		return nil, nil, errors.Join(err, b.Close(ctx))
+	}
+	return b, server, nil
+}
+
+// missingMark is how a process says that it lacks something, in place of being
+// ready.
+const missingMark = "missing "
+
+// startPutter starts the process that puts, and waits until it can be told to.
+func (s *connectorSide) startPutter(ctx context.Context, opts Options, spec peerSpec, files []*os.File) (err error) {
+	s.putter, s.answers, err = startEnd(ctx, opts, spec, false, files)
+	if err != nil {
+		return err
+	}
+	s.ask = s.putter.stdin
+	line, err := s.answers.ReadString('\n')
+	if err != nil {
+		return s.putter.explain(err)
+	}
+	if what, missing := strings.CutPrefix(strings.TrimSpace(line), missingMark); missing {
+		return fmt.Errorf("%w: %s", errors.ErrUnsupported, what)
+	}
+	return nil
+}
+
+// startEnd starts one of the processes: this program, or a script. It reads from the
+// first of the files and writes to the second.
+func startEnd(ctx context.Context, opts Options, spec peerSpec, gets bool, files []*os.File) (*peer, *bufio.Reader, error) {
+	own := *spec.Connector
+	own.Gets = gets
+	spec.Connector = &own
+	cmd, err := peerCommand(ctx, opts, spec, files)
+	if own.Python {
+		cmd, err = connectorCommand(ctx, spec, files)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := start(cmd)
+	return p, bufio.NewReader(out), err
+}
+
+func connectorCommand(ctx context.Context, spec peerSpec, files []*os.File) (*exec.Cmd, error) {
+	described, err := json.Marshal(map[string]any{
+		"by": spec.Connector.By, "gets": spec.Connector.Gets, "size": spec.Pattern.Size,
+		"socket": spec.Socket, "directory": omniDirectory(), "read": firstFile, "write": firstFile + 1,
+	})
+	if err != nil {
+		return nil, err
+	}
+	cmd := pythonCommand(ctx, connectorScript)
+	cmd.Args = append(cmd.Args, string(described))
+	cmd.ExtraFiles = files
+	return cmd, nil
+}
+
+func (s *connectorSide) run(_ context.Context, n int) (time.Duration, error) {
+	took, err := s.put(n)
+	if err != nil {
+		// Either of them can be the one that was the first to end.
+		return 0, s.putter.explain(s.getter.explain(err))
+	}
+	return took, nil
+}
+
+func (s *connectorSide) close(ctx context.Context) error {
+	var errs []error
+	for _, p := range []*peer{s.putter, s.getter} { // the getter ends with the putter
+		if p != nil {
+			errs = append(errs, p.close())
+		}
+	}
+	if s.server != nil {
+		errs = append(errs, s.server.Close(ctx))
+	}
+	if s.bus != nil {
+		errs = append(errs, s.bus.Close(ctx))
+	}
+	if s.dir != "" {
+		errs = append(errs, os.RemoveAll(s.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// benchKey is the key of a process's n-th value, as the stages of vLLM-Omni make
+// them: of a request, a stage and a chunk.
+func benchKey(n int) string {
+	return "omnibus-bench-" + strconv.Itoa(os.Getpid()) + "_0_" + strconv.Itoa(n)
+}
