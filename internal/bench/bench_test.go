@@ -11,7 +11,7 @@ import (
 // figures are medians of the rounds, as in a report. Choose some by the beginning
 // of their names: -bench=/mailbox.
 func Benchmark(b *testing.B) {
-	for _, s := range slices.Concat(scenarios(), ipcScenarios()) {
+	for _, s := range slices.Concat(scenarios(), ipcScenarios(), connectorScenarios()) {
 		b.Run(s.name, func(b *testing.B) { benchmark(b, s) })
 	}
 }

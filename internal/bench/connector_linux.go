@@ -33,11 +33,6 @@ type connectorSide struct {
 }
 
 func openConnectorSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
-	if spec.Connector.Python {
-		if err := needPython(ctx); err != nil {
-			return nil, err
-		}
-	}
 	s := &connectorSide{}
 	if err := s.open(ctx, opts, spec); err != nil {
 		return nil, errors.Join(err, s.close(context.WithoutCancel(ctx)))
@@ -61,11 +56,24 @@ func (s *connectorSide) open(ctx context.Context, opts Options, spec peerSpec) (
 	if err != nil {
 		return err
 	}
-	if err := s.startPutter(ctx, opts, spec, []*os.File{acks, note}); err != nil {
-		return err
+	steps := []func() error{
+		func() (err error) {
+			s.putter, s.answers, err = startEnd(ctx, opts, spec, false, []*os.File{acks, note})
+			return err
+		},
+		func() (err error) {
+			s.getter, _, err = startEnd(ctx, opts, spec, true, []*os.File{notes, noted})
+			return err
+		},
+		s.awaitPutter,
 	}
-	if s.getter, _, err = startEnd(ctx, opts, spec, true, []*os.File{notes, noted}); err != nil {
-		return err
+	if spec.Connector.Hosts { // before anybody calls
+		steps[1], steps[2] = steps[2], steps[1]
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
 	}
 	closeFiles(files) // so that each of them notices when the other is gone
 	files = nil
@@ -105,12 +113,8 @@ func hostExchange(ctx context.Context, socket string) (*bus.Bus, *bus.Server, er
 // ready.
 const missingMark = "missing "
 
-// startPutter starts the process that puts, and waits until it can be told to.
-func (s *connectorSide) startPutter(ctx context.Context, opts Options, spec peerSpec, files []*os.File) (err error) {
-	s.putter, s.answers, err = startEnd(ctx, opts, spec, false, files)
-	if err != nil {
-		return err
-	}
+// awaitPutter waits until the process that puts can be told to.
+func (s *connectorSide) awaitPutter() error {
 	s.ask = s.putter.stdin
 	line, err := s.answers.ReadString('\n')
 	if err != nil {
@@ -140,6 +144,9 @@ func startEnd(ctx context.Context, opts Options, spec peerSpec, gets bool, files
 		return nil, nil, err
 	}
 	p, err := start(cmd)
+	if errors.Is(err, exec.ErrNotFound) {
+		err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+	}
 	return p, bufio.NewReader(out), err
 }
 
@@ -185,8 +192,8 @@ func (s *connectorSide) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// benchKey is the key of a process's n-th value, as the stages of vLLM-Omni make
+// benchKeyOf is the key of a process's n-th value, as the stages of vLLM-Omni make
 // them: of a request, a stage and a chunk.
-func benchKey(n int) string {
-	return "omnibus-bench-" + strconv.Itoa(os.Getpid()) + "_0_" + strconv.Itoa(n)
+func benchKeyOf(pid, n int) string {
+	return "omnibus-bench-" + strconv.Itoa(pid) + "_0_" + strconv.Itoa(n)
 }

@@ -78,7 +78,8 @@ type note struct {
 
 // serveConnector is one of the processes, until what it reads from ends.
 func serveConnector(ctx context.Context, spec peerSpec, stdin io.Reader) error {
-	e := &connectorEnd{in: bufio.NewReader(os.NewFile(firstFile, "in")), out: os.NewFile(firstFile+1, "out")}
+	e := &connectorEnd{}
+	e.useFiles(os.NewFile(firstFile, "in"), os.NewFile(firstFile+1, "out"))
 	err := e.open(ctx, spec)
 	switch {
 	case err != nil:
@@ -88,6 +89,10 @@ func serveConnector(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 		err = e.putAll(ctx, spec.Pattern.Size, stdin)
 	}
 	return errors.Join(err, e.close(context.WithoutCancel(ctx)))
+}
+
+func (e *connectorEnd) useFiles(in io.Reader, out *os.File) {
+	e.in, e.out = bufio.NewReader(in), out
 }
 
 func (e *connectorEnd) open(ctx context.Context, spec peerSpec) (err error) {
@@ -136,7 +141,7 @@ func (e *connectorEnd) putAll(ctx context.Context, sizeBytes int, stdin io.Reade
 		start := time.Now()
 		for range n {
 			made++
-			if err := e.put(ctx, benchKey(made), value, sum); err != nil {
+			if err := e.put(ctx, benchKeyOf(os.Getpid(), made), value, sum); err != nil {
 				return err
 			}
 		}

@@ -71,11 +71,11 @@ type contender struct {
 // A peerSpec says what a peer does, and by what means.
 type peerSpec struct {
 	Carrier carrierName
-	Waiting string  `json:",omitempty"` // of lanes: a name of waitings
-	Socket  string  `json:",omitempty"` // the path of the socket to call at
+	Waiting string `json:",omitempty"` // of lanes: a name of waitings
+	Socket  string `json:",omitempty"` // the path of the socket to call at
 	// Connector says more of the carrier of that name.
 	Connector *connectorSpec `json:",omitempty"`
-	Pattern pattern // Runs does not matter: the peer goes on until it is told to end
+	Pattern   pattern        // Runs does not matter: the peer goes on until it is told to end
 }
 
 // storeBytes is the size of the largest store that the carrier needs.

@@ -139,14 +139,17 @@ class Bare:
 
 
 def ours():
-    import omnibus.connector
-
+    try:
+        import omnibus.connector
+    except ImportError as e:
+        raise Missing(f"the package omnibus cannot be loaded: {e}") from None
     return omnibus.connector
 
 
 def opened(q):
     if q["by"] == "reference":
         return reference(q["directory"])
+    ours()
     if q["by"] == "stand-in":
         return StandIn()
     if q["by"] == "bare":
