@@ -210,8 +210,14 @@ func TestNoRoom(t *testing.T) {
 	})
 	end := open(t, segment.Options{Dir: dir})
 	put(t, end, "small", old)
-	fill := func([]byte) error { t.Error("a value without room was written"); return nil }
-	for _, size := range []int{300 << 10, 1 << 50} {
+	for _, size := range []int{300 << 10, 65 << 20, 1 << 50} {
+		// What is written in place is refused before that.
+		fill := func(dst []byte) error {
+			if len(dst) > 64<<20 {
+				t.Errorf("a value of %d bytes without room was written", len(dst))
+			}
+			return nil
+		}
 		_, err := end.Put(t.Context(), edge, "large", size, fill)
 		wantErr(t, fmt.Sprintf("put of %d bytes", size), err, connector.ErrFull)
 	}

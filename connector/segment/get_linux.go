@@ -14,12 +14,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 )
 
-// copied is a payload in private memory.
-type copied []byte
-
-func (c copied) Bytes() []byte { return c }
-func (c copied) Release()      {}
-
 // Get implements [connector.Transport]. It waits for a lock, for as long as the
 // context and the timeout allow.
 func (t *Transport) Get(ctx context.Context, _ connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
@@ -151,11 +145,12 @@ func (t *Transport) read(at address) (connector.Payload, file, error) {
 		return nil, f, err
 	}
 	faultpoint.Hit("segment-get-opened")
-	b := make([]byte, size)
-	if err := readFull(fd, b); err != nil {
+	b := takeBuffer(int(size))
+	if err := readFull(fd, b.bytes); err != nil {
+		b.Release()
 		return nil, f, err
 	}
-	return copied(b), f, nil
+	return b, f, nil
 }
 
 // roundUp is the size of a segment where the system has them in whole pages only.

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -8,11 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/headroom"
 )
 
 func TestRecord(t *testing.T) {
@@ -141,4 +144,83 @@ func TestTold(t *testing.T) {
 	if w.unsubscribe("key", changed); len(w.waiting) != 0 {
 		t.Errorf("still waiting: %v", w.waiting)
 	}
+}
+
+// TestBuffers: what was got stays as it is until it is released, whatever is put and
+// got meanwhile, and memory is used again after that.
+func TestBuffers(t *testing.T) {
+	end, err := New(Options{Dir: shm(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end.Close()
+	edge := connector.Edge{From: "a", To: "b"}
+	get := func(size int, with byte) connector.Payload {
+		t.Helper()
+		fill := func(dst []byte) error {
+			for i := range dst {
+				dst[i] = with
+			}
+			return nil
+		}
+		meta, err := end.Put(t.Context(), edge, "key", size, fill)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := end.Get(t.Context(), edge, "key", meta)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	want := func(got connector.Payload, size int, with byte) {
+		t.Helper()
+		if b := got.Bytes(); len(b) != size || bytes.Count(b, []byte{with}) != size {
+			t.Errorf("%d bytes, %d of them %d, want %d", len(b), bytes.Count(b, []byte{with}), with, size)
+		}
+	}
+	for _, size := range []int{1, minPooled - 1, minPooled, minPooled + 1, 100_000} {
+		first := get(size, 1)
+		second := get(size+1, 2)
+		want(first, size, 1)
+		first.Release()
+		third := get(size, 3)
+		want(second, size+1, 2)
+		want(third, size, 3)
+		second.Release()
+		third.Release()
+	}
+}
+
+// TestLooks: the free memory is looked at once in lookAhead bytes where there is so
+// much, once in lookEvery where there is less, and again after a time.
+func TestLooks(t *testing.T) {
+	free := func(kib int) fstest.MapFS {
+		return fstest.MapFS{"meminfo": {Data: fmt.Appendf(nil, "MemAvailable: %d kB\n", kib)}}
+	}
+	const mib = 1 << 20
+	much, little, none := free(1<<20), free(64<<10), free(0)
+	m := memory{probe: headroom.Probe{Proc: much, Cgroup: none}}
+	take := func(size int, want error) {
+		t.Helper()
+		if err := m.check(size); !errors.Is(err, want) {
+			t.Errorf("%d bytes, %d since the last look: %v, want %v", size, m.taken, err, want)
+		}
+	}
+	take(mib, nil)
+	m.probe.Proc = none
+	take(lookAhead/2, nil)
+	take(lookAhead/2, nil)
+	take(1, connector.ErrFull)
+
+	m.probe.Proc = much
+	take(lookEvery, nil)
+	m.probe.Proc, m.until = none, m.until.Add(-lookAgain)
+	take(lookEvery, connector.ErrFull)
+
+	m.probe.Proc = little
+	take(lookEvery, nil)
+	m.probe.Proc = none
+	take(lookEvery-1, nil)
+	take(1, connector.ErrFull)
 }

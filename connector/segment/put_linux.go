@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -50,8 +51,11 @@ func (t *Transport) Put(ctx context.Context, edge connector.Edge, key string, si
 	return connector.Metadata{"shm": map[string]any{"name": e.name, "size": size}, "size": size}, nil
 }
 
-// write makes a segment that nobody can see yet. Its memory is there before the
-// first byte is written: what has none is refused here, and not by a signal.
+// maxCopied is the size of the largest segment that is written from private memory,
+// which takes as much of that.
+const maxCopied = 64 << 20
+
+// write makes a segment that nobody can see yet.
 func (t *Transport) write(size int, fill func(dst []byte) error) (fd int, err error) {
 	if err := t.memory.check(size); err != nil {
 		return -1, err
@@ -66,19 +70,49 @@ func (t *Transport) write(size int, fill func(dst []byte) error) (fd int, err er
 			_ = unix.Close(fd)
 		}
 	}()
+	write := fillMapped
+	if size <= maxCopied {
+		write = fillCopied
+	}
+	err = write(fd, size, fill)
+	written = err == nil
+	faultpoint.Hit("segment-filled")
+	return fd, err
+}
+
+// fillCopied writes a segment from private memory, which is cheaper than to map and
+// unmap it: the system need not clear the pages first, nor tell other processors that
+// they are gone from here.
+func fillCopied(fd, size int, fill func(dst []byte) error) error {
+	b := takeBuffer(size)
+	defer b.Release()
+	if err := fill(b.Bytes()); err != nil {
+		return err
+	}
+	faultpoint.Hit("segment-allocated")
+	for done := 0; done < size; {
+		n, err := unix.Pwrite(fd, b.bytes[done:], int64(done))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("write %d bytes: %w", size, full(err))
+		}
+		done += max(n, 0)
+	}
+	return nil
+}
+
+// fillMapped has a segment written where it lies. Its memory is there before the
+// first byte is written: what has none is refused here, and not by a signal.
+func fillMapped(fd, size int, fill func(dst []byte) error) error {
 	if err := allocate(fd, size); err != nil {
-		return -1, err
+		return err
 	}
 	faultpoint.Hit("segment-allocated")
 	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
-		return -1, fmt.Errorf("map: %w", full(err))
+		return fmt.Errorf("map: %w", full(err))
 	}
 	defer func() { _ = unix.Munmap(b) }()
-	err = fill(b[:size:size])
-	written = err == nil
-	faultpoint.Hit("segment-filled")
-	return fd, err
+	return fill(b[:size:size])
 }
 
 func allocate(fd, size int) error {
@@ -168,31 +202,50 @@ func (t *Transport) publishAnonymous(e *entry, fd int) (err error) {
 	return nil
 }
 
-// lookEvery is how many bytes are taken between two looks at the free memory: a look
-// costs as much as a small value.
-const lookEvery = 1 << 20
+// A look at the free memory costs as much as copying some hundred KiB. So it asks for
+// lookAhead more than is needed now, and that much is taken without another look, but
+// for lookAgain at the most, since others take memory too.
+const (
+	lookEvery = 1 << 20 // bytes that are taken without any look
+	lookAhead = 64 << 20
+	lookAgain = 100 * time.Millisecond
+)
 
 // memory refuses what the machine has no room for.
 type memory struct {
 	probe headroom.Probe
 	mu    sync.Mutex
-	taken int64 // since the last look
+	taken int64     // since the last look
+	ahead int64     // what may be, as that look said
+	until time.Time // for as long as this
 }
 
 func (m *memory) check(size int) error {
-	m.mu.Lock()
-	m.taken += int64(size)
-	look := m.taken >= lookEvery
-	if look {
-		m.taken = 0
-	}
-	m.mu.Unlock()
-	if !look {
+	if m.known(int64(size)) {
 		return nil
 	}
+	if m.probe.Check(uint64(size)+lookAhead) == nil { //nolint:gosec // a length
+		m.looked(lookAhead)
+		return nil
+	}
+	m.looked(0)
 	if short := m.probe.Check(uint64(size)); short != nil { //nolint:gosec // a length
 		return fmt.Errorf("%w: %d bytes needed, %d available by %s of which %d are kept back",
 			connector.ErrFull, size, short.AvailableBytes, short.Limit, short.KeepBytes)
 	}
 	return nil
+}
+
+// known reports whether so many bytes can be taken without a look.
+func (m *memory) known(size int64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.taken += size
+	return m.taken < lookEvery || m.taken <= m.ahead && time.Now().Before(m.until)
+}
+
+func (m *memory) looked(ahead int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.taken, m.ahead, m.until = 0, ahead, time.Now().Add(lookAgain)
 }
