@@ -131,7 +131,7 @@ func (e *connectorEnd) attach(ctx context.Context, spec peerSpec) (_ connector.E
 // many nanoseconds that took.
 func (e *connectorEnd) putAll(ctx context.Context, sizeBytes int, stdin io.Reader) error {
 	value, sum := newBenchValue(sizeBytes)
-	fmt.Println("ready")
+	fmt.Fprintln(os.Stdout, "ready")
 	lines, made := bufio.NewScanner(stdin), 0
 	for lines.Scan() {
 		n, err := strconv.Atoi(lines.Text())
@@ -145,7 +145,7 @@ func (e *connectorEnd) putAll(ctx context.Context, sizeBytes int, stdin io.Reade
 				return err
 			}
 		}
-		fmt.Println(time.Since(start).Nanoseconds())
+		fmt.Fprintln(os.Stdout, time.Since(start).Nanoseconds())
 	}
 	return lines.Err()
 }
