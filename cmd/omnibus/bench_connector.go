@@ -20,6 +20,8 @@ vLLM-Omni's own SharedMemoryConnector takes in the same run:
   go-ring          two Go processes with SharedMemoryConnector in mode ring, of
                    which the one that puts is the host
   go-ring-nodes    the same, but this process is the host
+  go-floor         memory that both have, without any connector: what the machine
+                   can do
   go-segment       two Go processes in mode segment
   *-bare           a file in /dev/shm that is written, read and removed
   *-to-bare        a segment, beside that

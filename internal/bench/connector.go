@@ -32,6 +32,7 @@ const (
 	byRing      handOver = "ring"      // a connector's ring, in the exchange of a host
 	bySegment   handOver = "segment"   // a connector's segments
 	byFile      handOver = "bare"      // a file, with no connector
+	byMemory    handOver = "floor"     // memory that both have, with no connector
 )
 
 // A connectorSpec says what one of the two processes does that hand values over.
@@ -93,6 +94,7 @@ func connectorRace(size int) scenario {
 		{"python-bare", connectorSpec{By: byFile, Python: true}, target{}},
 		{"go-ring", connectorSpec{By: byRing, Hosts: true}, speedOf(goRingSpeed)},
 		{"go-ring-nodes", connectorSpec{By: byRing}, speedOf(goRingSpeed)},
+		{"go-floor", connectorSpec{By: byMemory}, target{}},
 		{"go-segment", connectorSpec{By: bySegment}, target{}},
 		{"go-bare", connectorSpec{By: byFile}, target{}},
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -180,6 +181,9 @@ func (s *connectorSide) close(ctx context.Context) error {
 			errs = append(errs, p.close())
 		}
 	}
+	if s.putter != nil {
+		errs = append(errs, removeLeft(s.putter.cmd.Process.Pid))
+	}
 	if s.server != nil {
 		errs = append(errs, s.server.Close(ctx))
 	}
@@ -192,8 +196,20 @@ func (s *connectorSide) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// benchKeyOf is the key of a process's n-th value, as the stages of vLLM-Omni make
-// them: of a request, a stage and a chunk.
-func benchKeyOf(pid, n int) string {
-	return "omnibus-bench-" + strconv.Itoa(pid) + "_0_" + strconv.Itoa(n)
+// removeLeft removes what a process has put that did not end by itself, as when a run
+// is interrupted. Of all means only a connector's segments would go anyway.
+func removeLeft(pid int) error {
+	names, err := filepath.Glob(bareDirectory + "*" + benchRequest(pid) + "_*")
+	for _, name := range names {
+		if gone := os.Remove(name); !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return err
 }
+
+// benchKey is the key of a process's n-th value, as the stages of vLLM-Omni make
+// them: of a request, a stage and a chunk.
+func benchKey(pid, n int) string { return benchRequest(pid) + "_0_" + strconv.Itoa(n) }
+
+func benchRequest(pid int) string { return "omnibus-bench-" + strconv.Itoa(pid) }

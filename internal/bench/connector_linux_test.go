@@ -49,10 +49,6 @@ func TestConnectorScenarios(t *testing.T) {
 			}
 		})
 	}
-	left, err := filepath.Glob("/dev/shm/*omnibus-bench-*")
-	if err != nil || len(left) > 0 {
-		t.Errorf("left: %q, %v", left, err)
-	}
 }
 
 func needPythonTest(t *testing.T) {
@@ -70,7 +66,7 @@ func TestConnectorNames(t *testing.T) {
 		var want []string
 		for _, size := range []string{"1KiB", "64KiB", "1MiB", "16MiB"} {
 			for _, name := range []string{
-				reference, "python-ring", "python-segment", "python-bare", "go-ring", "go-ring-nodes", "go-segment", "go-bare",
+				reference, "python-ring", "python-segment", "python-bare", "go-ring", "go-ring-nodes", "go-floor", "go-segment", "go-bare",
 				"python-segment-to-bare", "go-segment-to-bare",
 			} {
 				want = append(want, "connector/size="+size+"/"+name)
@@ -109,6 +105,7 @@ var connectorMeans = []connectorSpec{
 	{By: byRing, Hosts: true},
 	{By: bySegment},
 	{By: byFile},
+	{By: byMemory},
 	{By: byStandIn, Python: true},
 	{By: byRing, Python: true},
 }
@@ -133,9 +130,18 @@ func TestConnectorPeerDies(t *testing.T) {
 				if c.Python {
 					needPythonTest(t)
 				}
-				s := openTest(t, peerSpec{Carrier: byConnector, Connector: &c, Pattern: roundTrip(kib)}).(*connectorSide)
+				var s *connectorSide
+				t.Cleanup(func() { // after the side was closed
+					if s == nil {
+						return
+					}
+					left, err := filepath.Glob(bareDirectory + "*" + benchRequest(s.putter.cmd.Process.Pid) + "_*")
+					if err != nil || len(left) > 0 {
+						t.Errorf("left: %q, %v", left, err)
+					}
+				})
+				s = openTest(t, peerSpec{Carrier: byConnector, Connector: &c, Pattern: roundTrip(kib)}).(*connectorSide)
 				p := map[string]*peer{"putter": s.putter, "getter": s.getter}[who]
-				t.Cleanup(func() { removeLeft(t, s) })
 				if _, err := s.run(t.Context(), 3); err != nil {
 					t.Fatal(err)
 				}
@@ -148,20 +154,6 @@ func TestConnectorPeerDies(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// removeLeft removes what processes that were killed have left, where nobody else
-// does.
-func removeLeft(t *testing.T, s *connectorSide) {
-	t.Helper()
-	key := strings.Split(benchKeyOf(s.putter.cmd.Process.Pid, 0), "_")[0]
-	left, err := filepath.Glob("/dev/shm/*" + key + "_*")
-	if err != nil {
-		t.Error(err)
-	}
-	for _, name := range left {
-		_ = os.Remove(name)
 	}
 }
 
@@ -224,7 +216,7 @@ func TestConnectorRefuses(t *testing.T) {
 	}
 	e.useFiles(in, discard(t))
 	value, sum := newBenchValue(kib)
-	key := benchKeyOf(os.Getpid(), 1)
+	key := benchKey(os.Getpid(), 1)
 	defer os.Remove(bareDirectory + key)
 	if err := e.put(t.Context(), key, value, sum); err == nil || !strings.Contains(err.Error(), "arrived as something else") {
 		t.Errorf("got %v", err)

@@ -96,9 +96,14 @@ func (e *connectorEnd) useFiles(in io.Reader, out *os.File) {
 }
 
 func (e *connectorEnd) open(ctx context.Context, spec peerSpec) (err error) {
-	if spec.Connector.By == byFile {
+	switch spec.Connector.By {
+	case byFile:
 		e.connector = connector.New("bare", &bareFiles{}, omni.Serializer{})
 		return nil
+	case byMemory:
+		e.connector = connector.New("floor", &sharedMemory{}, omni.Serializer{})
+		return nil
+	default: // a type of connector
 	}
 	var types connector.Registry
 	if err := types.Register(shm.Type()); err != nil {
@@ -141,7 +146,7 @@ func (e *connectorEnd) putAll(ctx context.Context, sizeBytes int, stdin io.Reade
 		start := time.Now()
 		for range n {
 			made++
-			if err := e.put(ctx, benchKeyOf(os.Getpid(), made), value, sum); err != nil {
+			if err := e.put(ctx, benchKey(os.Getpid(), made), value, sum); err != nil {
 				return err
 			}
 		}
