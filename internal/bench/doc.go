@@ -2,7 +2,8 @@
 // beside plain Go that does the same: channels, copies, nothing. It serves both
 // `omnibus bench` and `go test -bench . ./internal/bench`. RunIPC does the same
 // for payloads that go to another process, beside sockets, for `omnibus bench
-// ipc`.
+// ipc`, and RunConnector for values that go there through connectors, beside
+// vLLM-Omni's, for `omnibus bench connector`.
 //
 // # Method
 //
@@ -35,6 +36,25 @@
 // reached, and what ours costs. Where processes spin, each
 // has a processor of its own for that time; nobody else is told where to run.
 //
+// # Connectors
+//
+// There, a side is two processes of one language, and this one looks on. One puts a
+// value, writes its key and metadata to a pipe as a line of JSON, and waits for a line
+// on another; the other one gets the value, decodes it, adds up its words, and answers
+// with what they add up to, which is checked. That is the time of one value, and there
+// is one at a time. The value is a map of a text and an array of 64-bit words, in
+// vLLM-Omni's format for everybody: this module's own code for it on our sides, its
+// own on its. NumPy adds up in Python. Where it is missing, Python's sum does, and the
+// figures of Python say nothing. Nothing travels in the metadata, of whatever size.
+//
+// A ring is the exchange of a host with the memory that it has where nobody says
+// otherwise. A bare file is what a segment is compared with: one process encodes the
+// value, with the same code, into memory that it uses again, creates a file in
+// /dev/shm, writes and closes it; the other opens, reads, closes and removes it, and
+// decodes the value in memory that it uses again. So what a segment costs beside it is
+// its lock, its journal, and that it is whole when it appears. The floor is memory that
+// both have mapped, with no more than the notes to say where in it a value lies.
+//
 // # Like with like
 //
 // Both sides handle the same number of objects of the same size, behind buffers
@@ -45,12 +65,14 @@
 //
 // # Concurrency
 //
-// Run and RunIPC have the process to themselves: allocations, memory and processor time are
+// Run, RunIPC and RunConnector have the process to themselves: allocations, memory and processor time are
 // those of the whole process, whoever causes them.
 //
 // # What a crash leaves
 //
 // A peer ends when its standard input does, and so with the process that measures.
 // What they share has no name, but for sockets in a temporary directory, which a
-// crash leaves behind.
+// crash leaves behind, and what is put through connectors: whoever opens the next
+// connector removes a segment of ours, and nobody a file of the others, whose name
+// begins with omnibus-bench or shm_omnibus-bench.
 package bench
