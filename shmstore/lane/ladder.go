@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// ladderLooks come first, without a pause: together about what one yield
-	// costs.
-	ladderLooks = 16
+	// ladderLooks come first, without a pause: about a microsecond together, which
+	// is what a peer takes that is awake, and little more than one yield costs.
+	ladderLooks = 256
 	// ladderYields is the most often that the processor is yielded before a
 	// side parks, and firstYields how often in a new lane.
 	ladderYields = 128
