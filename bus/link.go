@@ -52,6 +52,7 @@ type link struct {
 	alone     bool             // no node is met any more
 	caller    *Bus             // carries what this process submits, once it does
 	reading   sync.WaitGroup   // payloads of the exchange; added to while not closing
+	returning sync.WaitGroup   // puts on their way back; added to while they are in out
 	closing   error            // why this side ended it
 
 	// stranded is what the host had when it was gone, of stages that go on. It

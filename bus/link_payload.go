@@ -243,10 +243,14 @@ func (l *link) returned(id uint32) {
 	l.mu.Lock()
 	o, ok := l.out[id]
 	delete(l.out, id)
+	if ok {
+		l.returning.Add(1)
+	}
 	l.mu.Unlock()
 	faultpoint.Hit("node-returned")
 	if ok {
 		o.returned()
+		l.returning.Done()
 	}
 }
 

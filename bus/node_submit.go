@@ -353,6 +353,7 @@ func (l *link) returnAll() {
 	for _, o := range out {
 		o.returned()
 	}
+	l.returning.Wait() // for those that the reader has in its hands
 	l.returnPairs()
 }
 
