@@ -133,6 +133,15 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestDropIn: the name that vLLM-Omni's files have for it is refused with the one
+// that it has here.
+func TestDropIn(t *testing.T) {
+	_, err := config.Parse("p.yaml", []byte(strings.ReplaceAll(threeConnectors, "SharedMemoryConnector", "OmnibusConnector")), config.Options{})
+	if err == nil || !strings.Contains(err.Error(), "p.yaml:4:") || !strings.Contains(err.Error(), "called SharedMemoryConnector") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestConnectorModes(t *testing.T) {
 	for extra, want := range map[string]string{
 		"{mode: rings}":    "mode of SharedMemoryConnector must be ring or segment",

@@ -48,6 +48,9 @@ func (c Connector) ThresholdBytes() (int64, bool) {
 	return bytes, ok
 }
 
+// dropIn is what the Python client is called in vLLM-Omni's files.
+const dropIn = "OmnibusConnector"
+
 // The modes of a SharedMemoryConnector: in this project's store, or in segments
 // that vLLM-Omni can read.
 const (
@@ -141,6 +144,10 @@ func (c *checker) connector(what string, n *node) Connector {
 
 func (c *checker) connectorType(at *node, name string) {
 	if _, ok := family(name); ok || name == SharedMemory {
+		return
+	}
+	if name == dropIn {
+		c.problemf(at.pos, "%s is for vLLM-Omni's own processes: in this file the same connector is called %s", name, SharedMemory)
 		return
 	}
 	c.problemf(at.pos, "unknown connector type %q: the nearest is %s", name, nearest(name, connectorTypes))

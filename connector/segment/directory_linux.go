@@ -119,7 +119,10 @@ func (d directory) unlink(name string) error { return unix.Unlinkat(d.fd, name, 
 
 // full says the system's errors for want of room in the connector's words.
 func full(err error) error {
-	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.ENOMEM, unix.EMFILE, unix.ENFILE} {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("%w: %w: make %s larger, or remove what lies there", connector.ErrFull, err, defaultDir)
+	}
+	for _, e := range []error{unix.ENOMEM, unix.EMFILE, unix.ENFILE} {
 		if errors.Is(err, e) {
 			return fmt.Errorf("%w: %w", connector.ErrFull, err)
 		}
