@@ -31,7 +31,7 @@
 //     Close reclaims all that this connector put and nobody got. Neither touches
 //     what somebody else put.
 //   - A process that dies leaves nothing behind for good; each transport says when
-//     it is reclaimed.
+//     it is reclaimed. What is put to last ([Options].Lasting) stays all the same.
 //
 // # Copies
 //

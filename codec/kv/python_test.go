@@ -14,12 +14,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 	"github.com/omnibus-runtime/omnibus/codec/kv"
 )
 
 // TestPython exchanges frames, both ways, with Python code that is written
 // from the description of the format.
-func TestPython(t *testing.T) { exchange(t, interpreter(t)) }
+func TestPython(t *testing.T) { exchange(t, codectest.Python(t)) }
 
 // TestVLLMOmni exchanges frames with vLLM-Omni's own code, both ways.
 func TestVLLMOmni(t *testing.T) {
@@ -27,21 +28,7 @@ func TestVLLMOmni(t *testing.T) {
 	if wheel == "" {
 		t.Skip("OMNIBUS_VLLM_OMNI is not set: the folder of an unpacked vllm-omni wheel is missing")
 	}
-	exchange(t, interpreter(t), filepath.Join(wheel, "vllm_omni", "distributed", "omni_connectors", "kv_transfer_manager.py"))
-}
-
-// interpreter returns OMNIBUS_PYTHON, or python3 of the PATH.
-func interpreter(t *testing.T) string {
-	t.Helper()
-	name := os.Getenv("OMNIBUS_PYTHON")
-	if name == "" {
-		name = "python3"
-	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		t.Skipf("no Python: %v", err)
-	}
-	return path
+	exchange(t, codectest.Python(t), filepath.Join(wheel, "vllm_omni", "distributed", "omni_connectors", "kv_transfer_manager.py"))
 }
 
 // peer is a process of testdata/frame.py.

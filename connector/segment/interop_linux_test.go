@@ -91,12 +91,8 @@ func TestWithPython(t *testing.T) {
 
 // TestReplacedWithPython: a key that is in use is replaced, whoever used it.
 func TestReplacedWithPython(t *testing.T) {
-	peers(t, func(t *testing.T, which string) {
+	keyed(t, "no two values have one name", func(t *testing.T, p *python) {
 		key := ours(t)
-		p := startPython(t, which)
-		if p.generation == segment.ByMetadata {
-			t.Skip("no two values have one name")
-		}
 		c := meet(t, p)
 		p.put(t, key, 1, 100_000)
 		putPattern(t, c, key, 2, 1000)
@@ -116,12 +112,8 @@ func TestReplacedWithPython(t *testing.T) {
 
 // TestAwaitPython: who waits for a key gets what Python puts under it.
 func TestAwaitPython(t *testing.T) {
-	peers(t, func(t *testing.T, which string) {
+	keyed(t, "there is nothing to wait for without metadata", func(t *testing.T, p *python) {
 		key := ours(t)
-		p := startPython(t, which)
-		if p.generation == segment.ByMetadata {
-			t.Skip("there is nothing to wait for without metadata")
-		}
 		c := meet(t, p)
 		const size = 3 << 20
 		done := make(chan error)
@@ -200,12 +192,8 @@ func TestPythonKilledHalfway(t *testing.T) {
 // TestKilledBesidePython: a writer here that is killed leaves Python a whole value or
 // none, and nothing once the next has opened.
 func TestKilledBesidePython(t *testing.T) {
-	peers(t, func(t *testing.T, which string) {
+	keyed(t, "without the metadata of its put, there is no value", func(t *testing.T, p *python) {
 		prefix := ours(t)
-		p := startPython(t, which)
-		if p.generation == segment.ByMetadata {
-			t.Skip("without the metadata of its put, there is no value")
-		}
 		for i, point := range append(slices.Clone(putPoints), "put-locked", "put:2") {
 			key := fmt.Sprintf("%s_%d", prefix, i)
 			victim := spawn(t, childOptions{Generation: segment.ByKey}, "segment-"+point)

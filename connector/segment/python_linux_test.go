@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/segment"
 )
 
 const (
@@ -153,8 +154,23 @@ func (p *python) wantNone(t *testing.T, key string, meta connector.Metadata) {
 
 // peers calls a test for each kind of other end that there is here.
 func peers(t *testing.T, run func(t *testing.T, which string)) {
-	which := append([]string{"by key", "by metadata"}, filepath.SplitList(os.Getenv(omniVariable))...)
-	for _, w := range which {
+	each(t, []string{"by key", "by metadata"}, run)
+}
+
+// keyed is peers, but for what has a meaning only where the key names the value:
+// for reasons that the test states.
+func keyed(t *testing.T, why string, run func(t *testing.T, p *python)) {
+	each(t, []string{"by key"}, func(t *testing.T, which string) {
+		p := startPython(t, which)
+		if p.generation == segment.ByMetadata {
+			t.Skip("this vLLM-Omni is of the older generation: " + why)
+		}
+		run(t, p)
+	})
+}
+
+func each(t *testing.T, plain []string, run func(t *testing.T, which string)) {
+	for _, w := range append(plain, filepath.SplitList(os.Getenv(omniVariable))...) {
 		t.Run(strings.TrimPrefix(w, "/"), func(t *testing.T) { run(t, w) })
 	}
 }
