@@ -85,6 +85,44 @@ var layers = []layer{
 		reason: "it moves messages and segments between two processes; what they mean is the bus's business",
 	},
 	{
+		part:   "cudaipc",
+		reason: "it is what a lane asks of a GPU; who asks, and how memory is shared out, is for those above",
+	},
+	{
+		part:   "cudaipc/tlsf",
+		reason: "it arranges ranges of a memory that it never touches",
+	},
+	{
+		part:   "cudaipc/drivertest",
+		may:    []string{"cudaipc"},
+		reason: "the suite asks no driver for more than the contract says",
+	},
+	{
+		part:   "cudaipc/emul",
+		may:    []string{"cudaipc", "internal"},
+		reason: "it is a driver, and knows nobody who uses one",
+	},
+	{
+		part:   "cudaipc/cuda",
+		may:    []string{"cudaipc"},
+		reason: "it is a driver, and knows nobody who uses one",
+	},
+	{
+		part:   "codec/bundle",
+		may:    []string{"codec", "codec/internal"},
+		reason: "it says where the bytes of a tensor lie, whatever that memory is",
+	},
+	{
+		part:   "cudaipc/pool",
+		may:    []string{"cudaipc", "cudaipc/tlsf", "shmstore", "internal"},
+		reason: "it gives a store a second memory; what lies in it, and who is told, is the lane's business",
+	},
+	{
+		part:   "cudaipc/lane",
+		may:    []string{"cudaipc", "cudaipc/pool", "codec", "codec/bundle", "shmstore", "messages", "internal"},
+		reason: "it carries tensors between processes that somebody has introduced: the bus, or a test",
+	},
+	{
 		part:   "connector",
 		may:    []string{"codec"},
 		reason: "the contract knows no transport: each has a folder of its own, and a program links those that it names",
@@ -126,7 +164,7 @@ var layers = []layer{
 	},
 	{
 		part:   "bus",
-		may:    []string{"connector", "connector/ring", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/duplex", "internal/peer", "internal/wire", "internal"},
+		may:    []string{"connector", "connector/ring", "cudaipc", "cudaipc/lane", "codec/bundle", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/duplex", "internal/peer", "internal/wire", "internal"},
 		reason: "a program can build a bus from code alone, without configuration files or the command; the host's exchange is a transport over ring's table, and other transports are not for the bus to link",
 	},
 	{
