@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	payloads = flag.Int("segment.payloads", 300, "payloads that TestManyWithPython hands over; 10000 take a minute")
+	payloads = flag.Int("segment.payloads", 300, "payloads that TestManyWithPython hands over; 10000 take some seconds for each other end")
 	serial   atomic.Int64
 )
 
