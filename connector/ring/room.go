@@ -176,17 +176,18 @@ func (r *Room) wake() {
 	}
 }
 
-// reserve waits for room.
+// reserve waits for room. What finds room at once pays for no deadline.
 func (r *Room) reserve(ctx context.Context, size int) (shmstore.Reservation, error) {
+	reservation, room, err := r.tryReserve(size)
+	if room == nil {
+		return reservation, err
+	}
 	patience, cancel := context.WithTimeoutCause(ctx, r.timeout, connector.ErrFull)
 	defer cancel()
-	for {
-		reservation, room, err := r.tryReserve(size)
-		if room == nil {
-			return reservation, err
-		}
+	for room != nil {
 		select {
 		case <-room:
+			reservation, room, err = r.tryReserve(size)
 		case <-patience.Done():
 			if errors.Is(context.Cause(patience), connector.ErrFull) {
 				return shmstore.Reservation{}, fmt.Errorf("%w within %v: %w", connector.ErrFull, r.timeout, err)
@@ -194,6 +195,7 @@ func (r *Room) reserve(ctx context.Context, size int) (shmstore.Reservation, err
 			return shmstore.Reservation{}, fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}
+	return reservation, err
 }
 
 // tryReserve returns what to wait for when there is no room.
