@@ -273,7 +273,7 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 			d.Inline, d.Codec, d.foreign = inline, uint32(b.codec), b.lent
 		}
 		d.cost, d.cause, d.put = b.price, b.e.cause, b.em.put
-		if ed.spec.Connector != nil {
+		if ed.path != nil {
 			if err := f.carry(d); err != nil {
 				d.recycle()
 				b.giveCreditOf(ed)

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/omnibus-runtime/omnibus/connector"
+	connflow "github.com/omnibus-runtime/omnibus/connector/flow"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
@@ -14,13 +15,10 @@ import (
 // Its request cannot go on.
 var ErrMissing = errors.New("bus: payload is missing")
 
-// carried is a payload that travels by the connector of its edge: put when it
-// was sent, and got when its delivery is opened.
+// carried is a payload that travels by the connector of its edge: sent with its
+// delivery, and received when that is opened.
 type carried struct {
-	by   *connector.Connector
-	edge connector.Edge
-	key  string
-	meta connector.Metadata
+	told connflow.Notification
 	size int
 }
 
@@ -39,17 +37,11 @@ func (f *flow) carry(d *Delivery) error {
 	}
 	payload := d.Inline
 	d.Inline, d.foreign = nil, nil
-	c := &carried{
-		by:   f.edge.spec.Connector,
-		edge: connector.Edge{From: f.edge.spec.From, To: f.edge.spec.To},
-		key:  f.key(),
-		size: len(payload),
-	}
-	var err error
-	if _, c.meta, err = c.by.PutBytes(f.req.context(), c.edge, c.key, payload); err != nil {
+	told, sent, err := f.edge.path.SendBytes(f.req.context(), f.key(), payload)
+	if err != nil {
 		return err
 	}
-	d.carried = c
+	d.carried = &carried{told: told, size: sent.Bytes}
 	return nil
 }
 
@@ -60,41 +52,48 @@ func (f *flow) key() string {
 	return fmt.Sprintf("%s-%d-%d_%s_%d", f.req.bus.keys, f.req.id, f.edge.index, f.edge.spec.From, f.seq)
 }
 
+// pathOf is how the payloads of an edge travel that has a connector.
+func pathOf(spec Edge) *connflow.Path {
+	if spec.Connector == nil {
+		return nil
+	}
+	return connflow.NewPath(connector.Edge{From: spec.From, To: spec.To}, spec.Connector)
+}
+
 // newKeys makes what begins the keys of one bus and of no other.
 func newKeys() string { return strconv.FormatUint(newEpoch(), 36) }
 
-// unpack gets the payload that the delivery stands for.
+// unpack receives the payload that the delivery stands for.
 func (d *Delivery) unpack() error {
-	p, err := d.carried.fetch(d.flow.req)
-	if err != nil {
-		return err
-	}
-	d.Inline, d.foreign, d.carried = p.data, p, nil
-	return nil
-}
-
-// fetch gets the payload.
-func (c *carried) fetch(r *Request) (*foreign, error) {
-	v, err := c.by.Get(r.context(), c.edge, c.key, c.meta)
-	switch {
-	case errors.Is(err, connector.ErrNotFound):
-		return nil, fmt.Errorf("%w: %w", ErrMissing, err)
-	case err != nil:
-		return nil, err
-	case v.Size() != c.size:
+	v, got, err := d.flow.edge.path.Receive(d.flow.req.context(), d.carried.told)
+	if err == nil && got.Bytes != d.carried.size {
 		v.Release()
-		return nil, fmt.Errorf("%w: %d bytes came of %d", ErrMissing, v.Size(), c.size)
+		err = fmt.Errorf("%w: %d bytes came of %d", ErrMissing, got.Bytes, d.carried.size)
+	}
+	if err != nil {
+		return unreceived(err)
 	}
 	p := &foreign{data: v.Bytes(), free: v.Release}
 	p.refs.Store(1)
 	p.reads.Store(1)
-	return p, nil
+	d.Inline, d.foreign, d.carried = p.data, p, nil
+	return nil
+}
+
+// unreceived says the error of a payload that did not come in the bus's words. The
+// failure of its request names stage and edge by itself.
+func unreceived(err error) error {
+	var missing *connflow.MissingError
+	if errors.As(err, &missing) {
+		return fmt.Errorf("%w: %w", ErrMissing, missing.Err)
+	}
+	return err
 }
 
 // forget reclaims a payload that nobody will get. What cannot be reclaimed now is
 // the connector's to sweep.
-func (c *carried) forget() {
-	_ = c.by.Cleanup(context.Background(), c.key)
+func (d *Delivery) forget() {
+	_ = d.flow.edge.path.Connector().Cleanup(context.Background(), d.carried.told.RequestID)
 }
 
 func (g *graph) specs() []Edge {

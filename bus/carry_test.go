@@ -27,7 +27,7 @@ type carrier struct {
 	keys  map[string]int // how often each was put
 }
 
-func newCarrier(t *testing.T) *carrier {
+func newCarrier(t testing.TB) *carrier {
 	t.Helper()
 	r, err := ring.New(ring.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}})
 	if err != nil {
@@ -56,6 +56,9 @@ func (c *carrier) Put(ctx context.Context, edge connector.Edge, key string, size
 }
 
 func (c *carrier) connector() *connector.Connector { return connector.New("Test", c, nil) }
+
+// plain is a connector that nothing is noted of.
+func (c *carrier) plain() *connector.Connector { return connector.New("Test", c.End, nil) }
 
 // block of any size, as text.
 func text(i, size int) string { return strings.Repeat(fmt.Sprintf("%08d", i), size/8) }
@@ -102,6 +105,9 @@ func TestCarriedEdge(t *testing.T) {
 	stats := b.Stats().Edges[0]
 	if stats.Connector == nil || stats.Connector.Gets != uint64(len(sizes)) || stats.Bytes == 0 {
 		t.Errorf("the edge's figures: %+v", stats)
+	}
+	if stats.Transfers.Sending <= 0 || stats.Transfers.Receiving <= 0 {
+		t.Errorf("nobody measured the transfers: %+v", stats.Transfers)
 	}
 }
 
@@ -213,5 +219,34 @@ func TestConnectorOfTheCaller(t *testing.T) {
 	}
 	if _, err := c.Get(t.Context(), connector.Edge{}, "key", nil); !errors.Is(err, connector.ErrClosed) {
 		t.Errorf("the connector of a bus that was not opened: %v, want it closed", err)
+	}
+}
+
+// BenchmarkCarriedEdge sends payloads through two stages, with a connector on
+// the edge between them.
+func BenchmarkCarriedEdge(b *testing.B) {
+	forward := func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }
+	for _, size := range []int{64, 64 << 10} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			p := linear(bus.StageSpec{Name: "a", Handle: forward}, bus.StageSpec{Name: "b", Handle: forward})
+			p.Edges[0].Connector = newCarrier(b).plain()
+			r, err := open(b, p, bus.Options{}).Stream(b.Context())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer r.Close()
+			payload := make([]byte, size)
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := r.Input(b.Context()).EmitBytes(payload); err != nil {
+					b.Fatal(err)
+				}
+				d, err := r.Recv(b.Context())
+				if err != nil {
+					b.Fatal(err)
+				}
+				_ = d.Finish(nil)
+			}
+		})
 	}
 }

@@ -233,7 +233,7 @@ func (d *Delivery) giveBack() {
 func (d *Delivery) releasePayload() {
 	switch {
 	case d.carried != nil:
-		d.carried.forget()
+		d.forget()
 	case d.foreign != nil:
 		d.foreign.release()
 	case d.Handle.IsZero():

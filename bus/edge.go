@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	connflow "github.com/omnibus-runtime/omnibus/connector/flow"
 )
 
 const (
@@ -34,6 +36,7 @@ type edge struct {
 	dropped     atomic.Int64
 	duplicates  atomic.Int64
 	latency     latency
+	path        *connflow.Path // what its payloads travel by; nil: the store
 
 	mu   sync.Mutex
 	sent sent // by requests that are gone; guarded by mu

@@ -127,7 +127,7 @@ func (g *graph) connect(spec Edge) error {
 	case spec.Connector != nil && (spec.From == "" || spec.To == ""):
 		return bad("a connector carries payloads between two stages, not from or to the caller")
 	}
-	e := &edge{name: name, spec: spec, index: len(g.edges), from: g.byName[spec.From], to: g.byName[spec.To]}
+	e := &edge{name: name, spec: spec, index: len(g.edges), from: g.byName[spec.From], to: g.byName[spec.To], path: pathOf(spec)}
 	g.edges = append(g.edges, e)
 	if e.from != nil {
 		e.from.out = append(e.from.out, e)

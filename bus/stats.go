@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
+	connflow "github.com/omnibus-runtime/omnibus/connector/flow"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -52,6 +53,8 @@ type EdgeStats struct {
 	// Connector is how the connector does that carries the payloads, if one
 	// does. Edges that share it have the same figures.
 	Connector *connector.Health `json:"connector,omitempty"`
+	// Transfers are what it took to put those of this edge, and to get them.
+	Transfers connflow.Times `json:"transfers,omitzero"`
 	// From sent to handled, or to handed over where another process handles
 	// it; sampled.
 	P50 time.Duration `json:"p50_ns"`
@@ -131,9 +134,9 @@ func (e *edge) stats() EdgeStats {
 	e.mu.Lock()
 	s.add(e.sent)
 	e.mu.Unlock()
-	if c := e.spec.Connector; c != nil {
-		health := c.Health()
-		s.Connector = &health
+	if e.path != nil {
+		health := e.path.Connector().Health()
+		s.Connector, s.Transfers = &health, e.path.Times()
 	}
 	s.P50, s.P99 = e.latency.quantiles()
 	return s

@@ -11,7 +11,9 @@
 // A [Notification] is that of vLLM-Omni's adapter, field for field, so either end
 // can be one of its processes. A [Plan] lists the edges of a pipeline with their
 // connectors; a stage opens those that it sends or receives through. Stages may have
-// any number of edges on either side, and edges may share a connector.
+// any number of edges on either side, and edges may share a connector. Each edge is a
+// [Path], which does the two steps and adds up their times; the edges of a bus that have
+// a connector are paths too.
 //
 // # Errors
 //
@@ -21,6 +23,6 @@
 //
 // # Concurrency
 //
-// A Plan is a value that nobody changes. The methods of a Stage may be called
-// from any goroutine.
+// A Plan is a value that nobody changes. The methods of a Stage and of a
+// Path may be called from any goroutine.
 package flow

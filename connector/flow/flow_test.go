@@ -130,6 +130,12 @@ func TestTransfer(t *testing.T) {
 		if sent.Bytes != got.Bytes || sent.Bytes == 0 || out.Metadata.StageTransition != use.Edge.From+"->"+use.Edge.To {
 			t.Errorf("%s: sent %+v, got %+v, %+v", use.Edge, sent, got, out)
 		}
+		want := [...]flow.Times{{Sending: sent.Took}, {InFlight: got.InFlight, Receiving: got.Took}}
+		for i, stage := range []*flow.Stage{stages[use.Edge.From], stages[use.Edge.To]} {
+			if p, err := stage.Path(use.Edge); err != nil || p.Times() != want[i] {
+				t.Errorf("%s: %+v, %v, want %+v", use.Edge, p.Times(), err, want[i])
+			}
+		}
 	}
 }
 
@@ -188,6 +194,13 @@ func TestWrongEdge(t *testing.T) {
 		if _, _, err := s.Receive(t.Context(), n); !errors.Is(err, flow.ErrEdge) {
 			t.Errorf("told of a value %s: %v", name, err)
 		}
+	}
+	p, err := s.Path(plan[0].Edge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := p.Receive(t.Context(), flow.Notification{RequestID: "r1", FromConnector: true, FromStage: "1", ToStage: "3"}); !errors.Is(err, flow.ErrEdge) {
+		t.Errorf("a path told of another's value: %v", err)
 	}
 }
 

@@ -40,7 +40,7 @@ type Transfer struct {
 // A Stage has the connectors of one stage open.
 type Stage struct {
 	id     string
-	byEdge map[connector.Edge]*connector.Connector
+	byEdge map[connector.Edge]*Path
 	open   []*connector.Connector
 }
 
@@ -49,7 +49,7 @@ func (p Plan) Open(ctx context.Context, types *connector.Registry, stage string,
 	if err := p.Check(types); err != nil {
 		return nil, err
 	}
-	s := &Stage{id: stage, byEdge: make(map[connector.Edge]*connector.Connector)}
+	s := &Stage{id: stage, byEdge: make(map[connector.Edge]*Path)}
 	for _, need := range p.Needs(stage) {
 		opts.Extra = need.Extra
 		c, err := types.Open(ctx, need.Type, opts)
@@ -58,16 +58,16 @@ func (p Plan) Open(ctx context.Context, types *connector.Registry, stage string,
 		}
 		s.open = append(s.open, c)
 		for _, edge := range need.Edges {
-			s.byEdge[edge] = c
+			s.byEdge[edge] = NewPath(edge, c)
 		}
 	}
 	return s, nil
 }
 
-// Connector returns the connector of an edge.
-func (s *Stage) Connector(edge connector.Edge) (*connector.Connector, error) {
-	if c, ok := s.byEdge[edge]; ok {
-		return c, nil
+// Path returns the path of an edge.
+func (s *Stage) Path(edge connector.Edge) (*Path, error) {
+	if p, ok := s.byEdge[edge]; ok {
+		return p, nil
 	}
 	return nil, fmt.Errorf("%w: stage %q has no part in %s", ErrEdge, s.id, edge)
 }
@@ -75,53 +75,27 @@ func (s *Stage) Connector(edge connector.Edge) (*connector.Connector, error) {
 // Send puts a value for the next stage, under the request's id, and returns
 // what to tell that stage.
 func (s *Stage) Send(ctx context.Context, to, request string, samplingParams, value any) (Notification, Transfer, error) {
-	edge := connector.Edge{From: s.id, To: to}
-	c, err := s.Connector(edge)
+	p, err := s.Path(connector.Edge{From: s.id, To: to})
 	if err != nil {
 		return Notification{}, Transfer{}, err
 	}
-	begun := time.Now()
-	size, meta, err := c.Put(ctx, edge, request, value)
-	if err != nil {
-		return Notification{}, Transfer{}, err
+	n, t, err := p.Send(ctx, request, value)
+	if err == nil {
+		n.SamplingParams = samplingParams
 	}
-	sent := time.Now()
-	return Notification{
-		Type:           generate,
-		RequestID:      request,
-		SamplingParams: samplingParams,
-		FromConnector:  true,
-		FromStage:      edge.From,
-		ToStage:        edge.To,
-		SentTS:         unixSeconds(sent),
-		Metadata:       meta,
-	}, Transfer{Bytes: size, Took: sent.Sub(begun)}, nil
+	return n, t, err
 }
 
-// Receive gets the value that a notification is about. One that is not there is
-// a [MissingError].
+// Receive gets the value that a notification is about, on the path of its edge.
 func (s *Stage) Receive(ctx context.Context, n Notification) (*connector.Value, Transfer, error) {
-	edge := n.edge()
-	if edge.To != s.id || !n.FromConnector {
-		return nil, Transfer{}, fmt.Errorf("%w: stage %q was told of a value for %s", ErrEdge, s.id, edge)
+	if n.ToStage != s.id {
+		return nil, Transfer{}, fmt.Errorf("%w: stage %q was told of a value for %s", ErrEdge, s.id, n.edge())
 	}
-	c, err := s.Connector(edge)
+	p, err := s.Path(n.edge())
 	if err != nil {
 		return nil, Transfer{}, err
 	}
-	begun := time.Now()
-	v, err := c.Get(ctx, edge, n.RequestID, n.Metadata)
-	if errors.Is(err, connector.ErrNotFound) {
-		err = &MissingError{Request: n.RequestID, Edge: edge, Err: err}
-	}
-	if err != nil {
-		return nil, Transfer{}, err
-	}
-	t := Transfer{Bytes: v.Size(), Took: time.Since(begun)}
-	if n.SentTS > 0 {
-		t.InFlight = max(0, begun.Sub(time.UnixMicro(int64(n.SentTS*1e6))))
-	}
-	return v, t, nil
+	return p.Receive(ctx, n)
 }
 
 // Cleanup reclaims what this stage sent for a request and nobody received.

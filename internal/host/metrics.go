@@ -93,6 +93,13 @@ var connectorMetrics = []metric[connector.Health]{
 	counter("connector_errors_total", "Operations that failed otherwise.", byEdge, func(c connector.Health) float64 { return float64(c.Errors) }),
 }
 
+// The times of the transfers on each edge that has a connector.
+var transferMetrics = []metric[bus.EdgeStats]{
+	counter("connector_sending_seconds_total", "Time for putting the payloads of the edge.", byEdge, func(e bus.EdgeStats) float64 { return e.Transfers.Sending.Seconds() }),
+	counter("connector_inflight_seconds_total", "Time from the end of puts to the start of gets.", byEdge, func(e bus.EdgeStats) float64 { return e.Transfers.InFlight.Seconds() }),
+	counter("connector_receiving_seconds_total", "Time for getting the payloads of the edge.", byEdge, func(e bus.EdgeStats) float64 { return e.Transfers.Receiving.Seconds() }),
+}
+
 // The figures of what is under way on each edge.
 var trafficMetrics = []metric[bus.EdgeStatus]{
 	gauge("edge_inflight_deliveries", "Deliveries that were sent and are not finished.", byEdge, func(e bus.EdgeStatus) float64 { return float64(e.Deliveries) }),
@@ -145,6 +152,7 @@ func (collector) Describe(to chan<- *prometheus.Desc) {
 	describe(to, servedMetrics)
 	describe(to, edgeMetrics)
 	describe(to, connectorMetrics)
+	describe(to, transferMetrics)
 	describe(to, trafficMetrics)
 	describe(to, processMetrics)
 	describe(to, childMetrics)
@@ -179,6 +187,7 @@ func (collector) collectStatus(to chan<- prometheus.Metric, s Status) {
 		collect(to, edgeMetrics, e, name)
 		if e.Connector != nil {
 			collect(to, connectorMetrics, *e.Connector, name)
+			collect(to, transferMetrics, e, name)
 		}
 		collect(to, trafficMetrics, traffic[name], name)
 	}

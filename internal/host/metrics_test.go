@@ -32,7 +32,7 @@ func TestMetricNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(families) < 39 {
+	if len(families) < 57 {
 		t.Errorf("only %d metrics", len(families))
 	}
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()

@@ -164,8 +164,8 @@ var layers = []layer{
 	},
 	{
 		part:   "bus",
-		may:    []string{"connector", "connector/ring", "cudaipc", "cudaipc/lane", "codec/bundle", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/duplex", "internal/peer", "internal/wire", "internal"},
-		reason: "a program can build a bus from code alone, without configuration files or the command; the host's exchange is a transport over ring's table, and other transports are not for the bus to link",
+		may:    []string{"connector", "connector/flow", "connector/ring", "cudaipc", "cudaipc/lane", "codec/bundle", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/duplex", "internal/peer", "internal/wire", "internal"},
+		reason: "a program can build a bus from code alone, without configuration files or the command; the host's exchange is a transport over ring's table, and an edge with a connector is a path of flow, as between any two stages; other transports are not for the bus to link",
 	},
 	{
 		part:   "config",

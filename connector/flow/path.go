@@ -1,0 +1,95 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+// A Path is an edge with its connector. What is sent at one end of the edge is received
+// at the other, by a path of its own or by the same.
+type Path struct {
+	edge connector.Edge
+	by   *connector.Connector
+
+	sending, inFlight, receiving atomic.Int64 // nanoseconds
+}
+
+// NewPath makes a path. The connector is not the path's to close.
+func NewPath(edge connector.Edge, by *connector.Connector) *Path {
+	return &Path{edge: edge, by: by}
+}
+
+// Connector returns the connector of the edge.
+func (p *Path) Connector() *connector.Connector { return p.by }
+
+// Times add up the transfers of a path, as [Transfer] has them.
+type Times struct {
+	Sending   time.Duration `json:"sending_ns"`
+	InFlight  time.Duration `json:"in_flight_ns"`
+	Receiving time.Duration `json:"receiving_ns"`
+}
+
+// Times returns what all transfers took so far, at this end.
+func (p *Path) Times() Times {
+	return Times{time.Duration(p.sending.Load()), time.Duration(p.inFlight.Load()), time.Duration(p.receiving.Load())}
+}
+
+// Send puts a value under a key, and returns what to tell the other end.
+func (p *Path) Send(ctx context.Context, key string, value any) (Notification, Transfer, error) {
+	begun := time.Now()
+	size, meta, err := p.by.Put(ctx, p.edge, key, value)
+	return p.sent(begun, key, size, meta, err)
+}
+
+// SendBytes is Send for a value that is encoded already.
+func (p *Path) SendBytes(ctx context.Context, key string, payload []byte) (Notification, Transfer, error) {
+	begun := time.Now()
+	size, meta, err := p.by.PutBytes(ctx, p.edge, key, payload)
+	return p.sent(begun, key, size, meta, err)
+}
+
+func (p *Path) sent(begun time.Time, key string, size int, meta connector.Metadata, err error) (Notification, Transfer, error) {
+	if err != nil {
+		return Notification{}, Transfer{}, err
+	}
+	now := time.Now()
+	t := Transfer{Bytes: size, Took: now.Sub(begun)}
+	p.sending.Add(int64(t.Took))
+	return Notification{
+		Type:          generate,
+		RequestID:     key,
+		FromConnector: true,
+		FromStage:     p.edge.From,
+		ToStage:       p.edge.To,
+		SentTS:        unixSeconds(now),
+		Metadata:      meta,
+	}, t, nil
+}
+
+// Receive gets the value that a notification is about. One that is not there is
+// a [MissingError].
+func (p *Path) Receive(ctx context.Context, n Notification) (*connector.Value, Transfer, error) {
+	if n.edge() != p.edge || !n.FromConnector {
+		return nil, Transfer{}, fmt.Errorf("%w: %s was told of a value for %s", ErrEdge, p.edge, n.edge())
+	}
+	begun := time.Now()
+	v, err := p.by.Get(ctx, p.edge, n.RequestID, n.Metadata)
+	if errors.Is(err, connector.ErrNotFound) {
+		err = &MissingError{Request: n.RequestID, Edge: p.edge, Err: err}
+	}
+	if err != nil {
+		return nil, Transfer{}, err
+	}
+	t := Transfer{Bytes: v.Size(), Took: time.Since(begun)}
+	if n.SentTS > 0 {
+		t.InFlight = max(0, begun.Sub(time.UnixMicro(int64(n.SentTS*1e6))))
+	}
+	p.inFlight.Add(int64(t.InFlight))
+	p.receiving.Add(int64(t.Took))
+	return v, t, nil
+}
