@@ -21,6 +21,7 @@ const (
 	InvariantReaderTable = "reader table"    // accounts, columns and sets agree
 	InvariantCharges     = "charged readers" // only present readers are charged
 	InvariantLarge       = "large objects"   // each has one segment, large enough, and all add up
+	InvariantDevices     = "device pieces"   // those in use are those that objects hold, each held once
 	ringInvariantPrefix  = "ring: "
 )
 
@@ -48,6 +49,7 @@ func (s *Store) Check() []Violation {
 	c.checkFreeSlots()
 	c.checkChunks()
 	c.checkLarge()
+	c.checkDevices()
 	c.checkKeys()
 	c.checkReaders()
 	for _, v := range s.ring.Check() {

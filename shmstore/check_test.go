@@ -11,6 +11,7 @@ import (
 // TestCheckFindsDamage breaks every invariant by hand and expects its name.
 func TestCheckFindsDamage(t *testing.T) {
 	const a, b = 0, 1 // the slots of the two objects
+	const c, d = 2, 3 // and of two with a piece of a device
 	for _, tc := range []struct {
 		invariant string
 		name      string
@@ -46,6 +47,13 @@ func TestCheckFindsDamage(t *testing.T) {
 		{InvariantReaderTable, "an absent reader", func(s *Store) { s.present |= Readers(9) }},
 		{InvariantReaderTable, "out of order", func(s *Store) { slices.Reverse(s.accounts) }},
 		{InvariantCharges, "an absent reader", func(s *Store) { s.records[a].charged |= Readers(33) }},
+		{InvariantDevices, "freed behind the store's back", func(s *Store) { s.devices[0].dev.Free(s.pieces[c].piece) }},
+		{InvariantDevices, "held twice", func(s *Store) { s.pieces[c].piece = s.pieces[d].piece }},
+		{InvariantDevices, "out of order", func(s *Store) { slices.Reverse(s.devices[0].slots) }},
+		{InvariantDevices, "miscounted", func(s *Store) { s.devices[0].sizeBytes++ }},
+		{InvariantDevices, "unlisted", func(s *Store) { s.pieces[a] = s.pieces[c] }},
+		{InvariantDevices, "without an object", func(s *Store) { s.pieces = append(s.pieces, s.pieces[c]) }},
+		{InvariantDevices, "of an unknown device", func(s *Store) { s.devices = nil }},
 		{ringInvariantPrefix + ringbuf.InvariantHeader, "overwritten", func(s *Store) { s.arena[s.records[a].chunk.Addr-1]++ }},
 	} {
 		t.Run(tc.invariant+"/"+tc.name, func(t *testing.T) {
@@ -56,6 +64,9 @@ func TestCheckFindsDamage(t *testing.T) {
 			reader := mustDeclare(t, s, "reader")
 			mustPut(t, s, "a", content(100, 1), Readers(0))
 			mustPut(t, s, "b", content(100, 2), Readers(reader.ID()))
+			device := newCountedDevice(10)
+			mustReserveOn(t, s, device, 3, 0)
+			mustReserveOn(t, s, device, 4, 0)
 			mustPut(t, s, "gone", nil, 0)
 			if err := s.DeleteKey("gone"); err != nil {
 				t.Fatal(err)

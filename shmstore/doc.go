@@ -22,6 +22,12 @@
 //	defer lease.Release()
 //	use(lease.Bytes())
 //
+// An object may hold a piece of another memory beside its bytes, which the store
+// does not map: that of a GPU, say. [Store.ReserveOn] asks a [Device] for it, and
+// the piece is freed exactly when the object is. So debts, pins, evictions and
+// the death of readers work for both memories, and nobody counts anything twice.
+// Room on a device comes from the oldest settled objects that hold pieces of it.
+//
 // # Who writes what
 //
 // Every shared byte has exactly one writing process. Nothing is locked, and

@@ -72,6 +72,8 @@ const (
 	ResourceRoom  Resource = "room"
 	ResourceSlots Resource = "slots"
 	ResourceLarge Resource = "segments of large objects"
+	// ResourceDevice is room in the memory of a [Device].
+	ResourceDevice Resource = "device"
 )
 
 // maxHoldersInText bounds the text of a [FullError]; Holders has them all.
@@ -87,11 +89,21 @@ type FullError struct {
 	Reserved      int      // objects granted and neither committed nor aborted
 	ReservedBytes int64    // their bytes
 	Holders       []Holder // readers that hold objects, the largest first
+
+	// With ResourceDevice, what is said of reservations and holders is of those
+	// with a piece of this device.
+	NeededDeviceBytes int64 // of the piece that found no place
+	Pieces            int   // of the device, held by objects
+	PieceBytes        int64 // of these, as they were asked for
 }
 
 func (e *FullError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v: no %s for %d bytes (%d bytes and %d slots free", ErrFull, e.Resource, e.NeededBytes, e.FreeBytes, e.FreeSlots)
+	if e.Resource == ResourceDevice {
+		fmt.Fprintf(&b, "%v: no room on the device for %d bytes (%d bytes in %d pieces held", ErrFull, e.NeededDeviceBytes, e.PieceBytes, e.Pieces)
+	} else {
+		fmt.Fprintf(&b, "%v: no %s for %d bytes (%d bytes and %d slots free", ErrFull, e.Resource, e.NeededBytes, e.FreeBytes, e.FreeSlots)
+	}
 	if e.LargeBytes > 0 {
 		fmt.Fprintf(&b, "; %d bytes in large objects", e.LargeBytes)
 	}

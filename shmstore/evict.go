@@ -167,6 +167,9 @@ func (s *Store) free(candidates, aborted uint64) (freedBytes uint64) {
 func (s *Store) vacate(slot uint32) {
 	rec := &s.records[slot]
 	s.unname(rec)
+	if s.heldBy(slot).on != nil {
+		s.detach(slot)
+	}
 	s.lines[slot].word.storeRelaxed(wordOf(0, stateFree))
 	rec.gen, rec.charged = 0, 0
 	s.freeSlots = append(s.freeSlots, slot)

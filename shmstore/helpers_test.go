@@ -3,6 +3,8 @@ package shmstore
 import (
 	"runtime"
 	"testing"
+
+	"github.com/omnibus-runtime/omnibus/codec"
 )
 
 // memories are the kinds of memory this platform has.
@@ -45,6 +47,63 @@ func wantClean(t testing.TB, s *Store) {
 	for _, v := range s.Check() {
 		t.Errorf("Check: %v", v)
 	}
+}
+
+// countedDevice is a device that counts bytes, and checks that only pieces in
+// use are freed.
+type countedDevice struct {
+	capacity int64
+	used     int64
+	next     uint32
+	pieces   map[uint32]int64 // in use
+}
+
+func newCountedDevice(capacity int64) *countedDevice {
+	return &countedDevice{capacity: capacity, pieces: make(map[uint32]int64)}
+}
+
+func (d *countedDevice) Allocate(sizeBytes int64) (piece uint32, ok bool) {
+	if d.used+sizeBytes > d.capacity {
+		return 0, false
+	}
+	d.next++
+	d.used += sizeBytes
+	d.pieces[d.next] = sizeBytes
+	return d.next, true
+}
+
+func (d *countedDevice) Free(piece uint32) {
+	sizeBytes, inUse := d.pieces[piece]
+	if !inUse {
+		panic("a piece is freed that is not in use")
+	}
+	delete(d.pieces, piece)
+	d.used -= sizeBytes
+}
+
+func (d *countedDevice) Pieces() int { return len(d.pieces) }
+
+func (d *countedDevice) MaxBytes() int64 { return d.capacity }
+
+// mustReserveOn reserves a few bytes, and some of a device.
+func mustReserveOn(t testing.TB, s *Store, dev Device, deviceBytes int64, charge ReaderSet) Reservation {
+	t.Helper()
+	r, _, err := s.ReserveOn(dev, deviceBytes, 10, codec.IDRaw, charge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// mustPutOn is mustReserveOn, committed.
+func mustPutOn(t testing.TB, s *Store, dev Device, deviceBytes int64, charge ReaderSet) Handle {
+	t.Helper()
+	r := mustReserveOn(t, s, dev, deviceBytes, charge)
+	h, err := r.Commit(10, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
 }
 
 // fill writes bytes that follow from a seed.

@@ -1,7 +1,6 @@
 package shmstore
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -163,8 +162,7 @@ func (s *Store) dropLarge(slot uint32) (sizeBytes uint64) {
 		poison(o.segment.data)
 	}
 	o := s.large.drop(gen)
-	at, _ := slices.BinarySearchFunc(s.largeSlots, gen, func(slot uint32, gen uint64) int { return cmp.Compare(s.records[slot].gen, gen) })
-	s.largeSlots = slices.Delete(s.largeSlots, at, at+1)
+	s.largeSlots = s.without(s.largeSlots, slot)
 	s.largeBytes -= uint64(len(o.segment.data))
 	return o.size
 }

@@ -23,6 +23,7 @@ type model struct {
 	leases  []openLease
 	pending []pendingReservation
 	seed    uint64
+	device  *countedDevice
 }
 
 type object struct {
@@ -32,6 +33,7 @@ type object struct {
 	debts  map[ReaderID]int // not collected
 	held   int              // leases
 	gone   bool             // seen to be gone
+	piece  *uint32          // of the device; nil: none
 }
 
 type openLease struct {
@@ -43,6 +45,7 @@ type openLease struct {
 type pendingReservation struct {
 	reservation Reservation
 	charge      ReaderSet
+	piece       *uint32
 }
 
 func (m *model) mustBeThere(o *object) bool {
@@ -79,13 +82,14 @@ func (m *model) reader(t *rapid.T) *Reader {
 }
 
 // added puts a new object into the model.
-func (m *model) added(h Handle, key string, data []byte, charge ReaderSet, local int) {
+func (m *model) added(h Handle, key string, data []byte, charge ReaderSet, local int) *object {
 	o := &object{handle: h, data: data, key: key, debts: make(map[ReaderID]int)}
 	for id := range charge.All() {
 		o.debts[id]++
 	}
 	o.debts[LocalReader] += local
 	m.objects[h.Gen] = o
+	return o
 }
 
 func (m *model) data(t *rapid.T) []byte {
@@ -105,6 +109,9 @@ func (m *model) full(t *rapid.T, err error) {
 	for _, o := range m.objects {
 		if full.Resource == ResourceLarge && !IsLarge(o.handle) {
 			continue // it would not have helped
+		}
+		if full.Resource == ResourceDevice && o.piece == nil {
+			continue
 		}
 		if !o.gone && !m.mustBeThere(o) {
 			if l, err := m.store.Local().Pin(o.handle); err == nil {
@@ -149,7 +156,7 @@ func (m *model) Reserve(t *rapid.T) {
 		m.full(t, err)
 		return
 	}
-	m.pending = append(m.pending, pendingReservation{r, charge})
+	m.pending = append(m.pending, pendingReservation{r, charge, nil})
 }
 
 func (m *model) pop(t *rapid.T) pendingReservation {
@@ -173,7 +180,7 @@ func (m *model) Commit(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.added(h, "", data, p.charge, local)
+	m.added(h, "", data, p.charge, local).piece = p.piece
 }
 
 func (m *model) Abort(t *rapid.T) {
@@ -313,6 +320,7 @@ func (m *model) Check(t *rapid.T) {
 	for _, v := range m.store.Check() {
 		t.Errorf("Check: %v", v)
 	}
+	m.checkPieces(t)
 	for i := range m.leases {
 		if l := &m.leases[i]; !bytes.Equal(l.lease.Bytes(), l.object.data) {
 			t.Errorf("the bytes under a lease on %v changed", l.object.handle)
@@ -364,6 +372,7 @@ func againstModel(t *testing.T, opts Options) {
 				store:   s,
 				readers: map[ReaderID]*Reader{LocalReader: s.Local()},
 				objects: make(map[uint64]*object),
+				device:  newCountedDevice(rapid.Int64Range(1, 10).Draw(t, "device")),
 			}
 			steps := rapid.StateMachineActions(m)
 			t.Repeat(steps)
@@ -376,6 +385,9 @@ func againstModel(t *testing.T, opts Options) {
 			}
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
+			}
+			if n := m.device.Pieces(); n != 0 {
+				t.Errorf("%d pieces are in use after the store was closed", n)
 			}
 		})
 	})

@@ -3,12 +3,13 @@ package shmstore
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 )
 
 // counters count since the store was created.
 type counters struct {
-	reserved, aborted, evicted, pinConflicts, full uint64
+	reserved, aborted, evicted, deviceEvicted, pinConflicts, full uint64
 }
 
 // Stats are the figures of one moment. Sizes are in bytes.
@@ -28,36 +29,45 @@ type Stats struct {
 	LargeBytes    int64 // of these segments, in whole pages
 	LargeObjects  int   // of Objects, those with a segment of their own
 
-	ReservedTotal     uint64 // objects ever granted
-	AbortedTotal      uint64 // reservations ever given back and freed
-	EvictedTotal      uint64 // objects ever evicted or deleted
-	PinConflictsTotal uint64 // evictions put off by a pin
-	FullTotal         uint64 // reservations refused for lack of room or slots
+	Pieces     int   // of devices, each held by one of Objects
+	PieceBytes int64 // of these, as they were asked for
+
+	ReservedTotal uint64 // objects ever granted
+	AbortedTotal  uint64 // reservations ever given back and freed
+	EvictedTotal  uint64 // objects ever evicted or deleted
+	// DeviceEvictedTotal is how many of them had to go for room on a device.
+	DeviceEvictedTotal uint64
+	PinConflictsTotal  uint64 // evictions put off by a pin
+	FullTotal          uint64 // reservations refused for lack of room or slots
 }
 
 // Stats returns the present figures. Writer only.
 func (s *Store) Stats() Stats {
 	ring := s.ring.Stats()
 	reserved, _ := s.reserved()
+	pieces, pieceBytes := s.piecesInUse()
 	return Stats{
-		ArenaBytes:        int64(s.geo.arena),
-		FreeBytes:         int64(ring.FreeBytes),
-		LargestFree:       min(max(int64(ring.LargestGapBytes)-ringHeaderBytes, 0), int64(s.inArena)),
-		Slots:             int(s.geo.slots),
-		FreeSlots:         int(s.geo.slots) - s.inUse,
-		Objects:           s.inUse,
-		Reserved:          reserved,
-		Keys:              len(s.keys),
-		Readers:           s.present,
-		Quarantined:       s.quarantine,
-		MaxLargeBytes:     int64(s.maxLarge),
-		LargeBytes:        int64(s.largeBytes),
-		LargeObjects:      len(s.largeSlots),
-		ReservedTotal:     s.counters.reserved,
-		AbortedTotal:      s.counters.aborted,
-		EvictedTotal:      s.counters.evicted,
-		PinConflictsTotal: s.counters.pinConflicts,
-		FullTotal:         s.counters.full,
+		ArenaBytes:         int64(s.geo.arena),
+		FreeBytes:          int64(ring.FreeBytes),
+		LargestFree:        min(max(int64(ring.LargestGapBytes)-ringHeaderBytes, 0), int64(s.inArena)),
+		Slots:              int(s.geo.slots),
+		FreeSlots:          int(s.geo.slots) - s.inUse,
+		Objects:            s.inUse,
+		Reserved:           reserved,
+		Keys:               len(s.keys),
+		Readers:            s.present,
+		Quarantined:        s.quarantine,
+		MaxLargeBytes:      int64(s.maxLarge),
+		LargeBytes:         int64(s.largeBytes),
+		LargeObjects:       len(s.largeSlots),
+		Pieces:             pieces,
+		PieceBytes:         pieceBytes,
+		ReservedTotal:      s.counters.reserved,
+		AbortedTotal:       s.counters.aborted,
+		EvictedTotal:       s.counters.evicted,
+		DeviceEvictedTotal: s.counters.deviceEvicted,
+		PinConflictsTotal:  s.counters.pinConflicts,
+		FullTotal:          s.counters.full,
 	}
 }
 
@@ -70,6 +80,8 @@ type Holder struct {
 	Bytes       int64 // of these objects
 	Debts       int   // deliveries not settled
 	Pins        int
+	Pieces      int   // of devices, held with the objects
+	PieceBytes  int64 // of these, as they were asked for
 	// Oldest is the lowest generation among the objects. Generations count
 	// up with every object, so that a low one was held for long.
 	Oldest uint64
@@ -80,15 +92,33 @@ func (h Holder) String() string {
 	if h.Quarantined {
 		quarantined = ", quarantined,"
 	}
-	return fmt.Sprintf("reader %d (%s)%s holds %d bytes in %d objects since generation %d", h.Reader, h.Name, quarantined, h.Bytes, h.Objects, h.Oldest)
+	pieces := ""
+	if h.Pieces > 0 {
+		pieces = fmt.Sprintf(", with %d bytes in %d pieces of devices,", h.PieceBytes, h.Pieces)
+	}
+	return fmt.Sprintf("reader %d (%s)%s holds %d bytes in %d objects%s since generation %d", h.Reader, h.Name, quarantined, h.Bytes, h.Objects, pieces, h.Oldest)
 }
 
 // Holders lists the readers that hold objects, the one with most bytes first.
 // It looks at every object. Writer only.
-func (s *Store) Holders() []Holder {
+func (s *Store) Holders() []Holder { return s.holdersOf(s.everySlot()) }
+
+// everySlot goes through the slots that were ever used.
+func (s *Store) everySlot() iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for slot := range uint32(len(s.records)) {
+			if !yield(slot) {
+				return
+			}
+		}
+	}
+}
+
+// holdersOf is Holders for some of the slots.
+func (s *Store) holdersOf(slots iter.Seq[uint32]) []Holder {
 	var holders []Holder
 	for _, a := range s.accounts {
-		if h := s.holder(a); h.Objects > 0 {
+		if h := s.holder(a, slots); h.Objects > 0 {
 			holders = append(holders, h)
 		}
 	}
@@ -96,22 +126,26 @@ func (s *Store) Holders() []Holder {
 	return holders
 }
 
-func (s *Store) holder(a *account) Holder {
+func (s *Store) holder(a *account, slots iter.Seq[uint32]) Holder {
 	h := Holder{Reader: a.id, Name: a.name, Quarantined: s.quarantine.Has(a.id)}
-	for slot := range s.records {
+	for slot := range slots {
 		rec := &s.records[slot]
 		if rec.gen == 0 || stateOf(s.lines[slot].word.load()) != stateLive {
 			continue
 		}
-		debts, pins := a.lag(uint32(slot)), a.ledger[slot].pin.Load()
-		distrusted := h.Quarantined && s.mayHold(uint32(slot)).Has(a.id)
+		debts, pins := a.lag(slot), a.ledger[slot].pin.Load()
+		distrusted := h.Quarantined && s.mayHold(slot).Has(a.id)
 		if debts <= 0 && pins == 0 && !distrusted {
 			continue
 		}
 		h.Objects++
-		h.Bytes += int64(s.objectBytes(uint32(slot)))
+		h.Bytes += int64(s.objectBytes(slot))
 		h.Debts += int(max(debts, 0))
 		h.Pins += int(pins)
+		if held := s.heldBy(slot); held.on != nil {
+			h.Pieces++
+			h.PieceBytes += held.sizeBytes
+		}
 		if h.Oldest == 0 || rec.gen < h.Oldest {
 			h.Oldest = rec.gen
 		}

@@ -41,6 +41,8 @@ type Store struct {
 	inUse        int                 // of those, the ones with an object
 	largeSlots   []uint32            // of the large objects, ascending by generation
 	largeBytes   uint64              // of their segments
+	devices      []*deviceUse        // that objects were reserved on
+	pieces       []heldPiece         // by slot; as long as the highest that ever held one
 	keys         map[string]uint32   // key to slot
 	accounts     []*account          // of the present readers, ascending by id
 	columns      [readerIndexes]debt // their owed columns, by id; nil if absent
@@ -170,8 +172,9 @@ func (s *Store) WantRoom(wanted bool) { s.doorbell.want(wanted) }
 // process are open it leaves the memory mapped instead, for a live view must
 // never fault, and returns an error that wraps [ErrBusy]; calling Close again
 // tries again, and without that the memory stays until the process ends. What
-// readers in other processes hold stays valid until they let go. Closing a
-// closed store does nothing.
+// readers in other processes hold stays valid until they let go, save pieces of
+// devices: these are all freed, and their readers are to be told before. Closing
+// a closed store does nothing.
 func (s *Store) Close() error {
 	if s.arenaSegment.released {
 		return nil
@@ -192,6 +195,7 @@ func (s *Store) Close() error {
 	for _, a := range s.accounts {
 		a.release()
 	}
+	s.freePieces()
 	s.arenaSegment.release()
 	s.directorySegment.release()
 	s.large.close()

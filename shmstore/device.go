@@ -1,0 +1,245 @@
+package shmstore
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// Device is memory that a store does not map and whose lifetime it keeps: that
+// of a GPU, for one. It hands out pieces, each of which belongs to one object
+// from [Store.ReserveOn] on until the object's room is used again.
+//
+// Only the writer of one store calls it, so what it hands out to others is not
+// known to that store. None of the methods may call the store, or block.
+type Device interface {
+	// Allocate gives a piece out, which stays in use until it is freed. It
+	// reports false while there is no room: that must change, at the latest when
+	// all pieces are free.
+	Allocate(sizeBytes int64) (piece uint32, ok bool)
+	// Free takes a piece back that nobody uses any more.
+	Free(piece uint32)
+	// Pieces is the number of pieces in use.
+	Pieces() int
+	// MaxBytes is the size of the largest piece that Allocate can ever give out.
+	MaxBytes() int64
+}
+
+// deviceUse is what the writer knows of one device.
+type deviceUse struct {
+	dev       Device
+	slots     []uint32 // of the objects that hold a piece, ascending by generation
+	sizeBytes int64    // of their pieces, as they were asked for
+}
+
+// heldPiece is what an object holds of a device.
+type heldPiece struct {
+	on        *deviceUse // nil: nothing
+	sizeBytes int64
+	piece     uint32
+}
+
+// ReserveOn is [Store.Reserve] for an object that holds a piece of dev beside
+// its own bytes: deviceBytes of it, which may be none. The piece is the object's
+// in all that happens to it. It is freed when the object's slot is, be that by
+// an eviction, a deletion or an abort, and at the latest when the store closes.
+//
+// When dev has no room, settled objects that hold pieces of it are evicted, the
+// oldest first. If that does not help, the error is a [*FullError] with
+// [ResourceDevice]; a piece above dev.MaxBytes is [ErrTooLarge]. Writer only.
+func (s *Store) ReserveOn(dev Device, deviceBytes int64, size int, c codec.ID, charge ReaderSet) (r Reservation, piece uint32, err error) {
+	err = s.mayReserve(size, charge)
+	switch {
+	case err != nil:
+	case deviceBytes < 0:
+		err = ErrSize
+	case deviceBytes > dev.MaxBytes():
+		err = fmt.Errorf("%w: the largest piece is %d bytes", ErrTooLarge, dev.MaxBytes())
+	}
+	if err != nil {
+		return Reservation{}, 0, fmt.Errorf("reserve %d bytes and %d on a device: %w", size, deviceBytes, err)
+	}
+	// The device comes first: who waits for it should not evict others from the
+	// arena meanwhile.
+	use := s.use(dev)
+	piece, ok := s.allocateOn(use, deviceBytes)
+	if !ok {
+		return Reservation{}, 0, fmt.Errorf("reserve: %w", s.deviceFullError(use, deviceBytes, size))
+	}
+	r, err = s.reserve(size, c, charge)
+	if err != nil {
+		dev.Free(piece)
+		return Reservation{}, 0, fmt.Errorf("reserve: %w", err)
+	}
+	s.attach(r.slot, heldPiece{on: use, piece: piece, sizeBytes: deviceBytes})
+	return r, piece, nil
+}
+
+// FreeUnusedOn evicts all settled objects that hold a piece of dev, and returns
+// how many others hold one. With none left the store forgets the device, until
+// it is used again. Writer only.
+func (s *Store) FreeUnusedOn(dev Device) (left int) {
+	at := s.indexOf(dev)
+	if at < 0 || s.closed.Load() {
+		return 0
+	}
+	use := s.devices[at]
+	for _, slot := range slices.Clone(use.slots) {
+		s.evictSlot(slot)
+	}
+	if len(use.slots) == 0 {
+		s.devices = slices.Delete(s.devices, at, at+1)
+	}
+	return len(use.slots)
+}
+
+// use finds a device among those that are known, or makes it known.
+func (s *Store) use(dev Device) *deviceUse {
+	if at := s.indexOf(dev); at >= 0 {
+		return s.devices[at]
+	}
+	use := &deviceUse{dev: dev}
+	s.devices = append(s.devices, use)
+	return use
+}
+
+func (s *Store) indexOf(dev Device) int {
+	return slices.IndexFunc(s.devices, func(use *deviceUse) bool { return use.dev == dev })
+}
+
+// allocateOn allocates a piece, and evicts for it.
+func (s *Store) allocateOn(use *deviceUse, sizeBytes int64) (piece uint32, ok bool) {
+	before := s.counters.evicted
+	piece, ok = use.dev.Allocate(sizeBytes)
+	for at := 0; !ok && at < len(use.slots); {
+		if !s.evictSlot(use.slots[at]) {
+			at++ // it stays; otherwise the next one has moved up
+			continue
+		}
+		piece, ok = use.dev.Allocate(sizeBytes)
+	}
+	s.counters.deviceEvicted += s.counters.evicted - before
+	return piece, ok
+}
+
+// attach gives the object in slot, which is the youngest, its piece.
+func (s *Store) attach(slot uint32, held heldPiece) {
+	if missing := int(slot) + 1 - len(s.pieces); missing > 0 {
+		s.pieces = append(s.pieces, make([]heldPiece, missing)...)
+	}
+	s.pieces[slot] = held
+	held.on.slots = append(held.on.slots, slot)
+	held.on.sizeBytes += held.sizeBytes
+}
+
+// heldBy is what the object in slot holds of a device.
+func (s *Store) heldBy(slot uint32) heldPiece {
+	if int(slot) >= len(s.pieces) {
+		return heldPiece{}
+	}
+	return s.pieces[slot]
+}
+
+// detach frees the piece of an object that nobody holds.
+func (s *Store) detach(slot uint32) {
+	held := s.pieces[slot]
+	s.pieces[slot] = heldPiece{}
+	held.on.slots = s.without(held.on.slots, slot)
+	held.on.sizeBytes -= held.sizeBytes
+	held.on.dev.Free(held.piece)
+}
+
+// without takes a slot out of a list that ascends by generation.
+func (s *Store) without(slots []uint32, slot uint32) []uint32 {
+	at, _ := slices.BinarySearchFunc(slots, s.records[slot].gen, func(slot uint32, gen uint64) int { return cmp.Compare(s.records[slot].gen, gen) })
+	return slices.Delete(slots, at, at+1)
+}
+
+// freePieces frees the pieces of all objects, for the store is closed.
+func (s *Store) freePieces() {
+	for _, use := range s.devices {
+		for _, slot := range use.slots {
+			use.dev.Free(s.pieces[slot].piece)
+		}
+	}
+	s.devices, s.pieces = nil, nil
+}
+
+// deviceFullError explains why a device had no room. It looks at nothing but the
+// objects that hold pieces of it: others have nothing to do with it, and whoever
+// waits for room asks often.
+func (s *Store) deviceFullError(use *deviceUse, deviceBytes int64, size int) *FullError {
+	s.counters.full++
+	e := &FullError{
+		Resource:          ResourceDevice,
+		NeededBytes:       size,
+		FreeBytes:         int64(s.ring.Stats().FreeBytes),
+		FreeSlots:         int(s.geo.slots) - s.inUse,
+		LargeBytes:        int64(s.largeBytes),
+		NeededDeviceBytes: deviceBytes,
+		Pieces:            len(use.slots),
+		PieceBytes:        use.sizeBytes,
+		Holders:           s.holdersOf(slices.Values(use.slots)),
+	}
+	e.Reserved, e.ReservedBytes = s.reservedOf(slices.Values(use.slots))
+	return e
+}
+
+// piecesInUse adds up what all devices gave to objects.
+func (s *Store) piecesInUse() (pieces int, sizeBytes int64) {
+	for _, use := range s.devices {
+		pieces += len(use.slots)
+		sizeBytes += use.sizeBytes
+	}
+	return pieces, sizeBytes
+}
+
+// checkDevices compares what objects hold with what devices say is in use.
+func (c *checker) checkDevices() {
+	listed := 0
+	for i, use := range c.devices {
+		listed += len(use.slots)
+		if inUse := use.dev.Pieces(); inUse != len(use.slots) {
+			c.report(InvariantDevices, "device %d has %d pieces in use, %d objects hold one", i, inUse, len(use.slots))
+		}
+		c.checkPieces(i, use)
+	}
+	holding := 0
+	for slot, held := range c.pieces {
+		if held.on == nil {
+			continue
+		}
+		holding++
+		if slot >= len(c.records) || c.records[slot].gen == 0 || c.indexOf(held.on.dev) < 0 {
+			c.report(InvariantDevices, "slot %d has no object or an unknown device, and holds piece %d", slot, held.piece)
+		}
+	}
+	if holding != listed {
+		c.report(InvariantDevices, "%d objects hold a piece, %d are listed", holding, listed)
+	}
+}
+
+// checkPieces looks at the objects that hold a piece of one device.
+func (c *checker) checkPieces(device int, use *deviceUse) {
+	holders := make(map[uint32]uint32, len(use.slots))
+	var lastGen uint64
+	var sum int64
+	for _, slot := range use.slots {
+		held, gen := c.heldBy(slot), c.records[slot].gen
+		if held.on != use || gen <= lastGen {
+			c.report(InvariantDevices, "slot %d has generation %d after %d on device %d; it holds a piece of it: %t", slot, gen, lastGen, device, held.on == use)
+			continue
+		}
+		if other, twice := holders[held.piece]; twice {
+			c.report(InvariantDevices, "slots %d and %d hold piece %d of device %d", other, slot, held.piece, device)
+		}
+		holders[held.piece] = slot
+		lastGen = gen
+		sum += held.sizeBytes
+	}
+	if sum != use.sizeBytes {
+		c.report(InvariantDevices, "the pieces of device %d have %d bytes, %d are counted", device, sum, use.sizeBytes)
+	}
+}
