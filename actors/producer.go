@@ -71,6 +71,12 @@ func (p *Producer) Reserve(done, cancel <-chan struct{}, size int, c codec.ID) (
 	return r, err
 }
 
+// ReserveOn returns room for size bytes, with a piece of dev: see
+// Writer.ReserveOn. None of it comes from extents.
+func (p *Producer) ReserveOn(done, cancel <-chan struct{}, dev shmstore.Device, deviceBytes int64, size int, c codec.ID) (r shmstore.Reservation, piece uint32, err error) {
+	return p.w.ReserveOn(done, cancel, dev, deviceBytes, size, c)
+}
+
 // TryReserve is Reserve for room that is at hand: it reports false where
 // Reserve would have to ask the writer.
 func (p *Producer) TryReserve(size int, c codec.ID) (shmstore.Reservation, bool) {

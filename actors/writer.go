@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -19,9 +18,10 @@ import (
 // store's writer-only methods. Its methods are safe for concurrent use.
 //
 // Reservations that find no room wait in one queue and are served in order, so
-// that a large one is not starved by small ones behind it. Each release while
-// somebody waits wakes the writer, and so does each waiter that gives up, for
-// it may have been the one that held up the others.
+// that a large one is not starved by small ones behind it. One that lacks room
+// on a device holds up only those that want room there: see waiters. Each
+// release while somebody waits wakes the writer, and so does each waiter that
+// gives up, for it may have been the one that held up the others.
 type Writer struct {
 	store    *shmstore.Store
 	mailbox  *Mailbox
@@ -32,8 +32,8 @@ type Writer struct {
 	closing  sync.Once
 	stopped  chan struct{} // closed by the actor, when all are answered
 
-	// scarce is up while somebody waits for room, and for good when the actor
-	// stops. The actor raises it and then takes extents back; a producer keeps
+	// scarce is up while somebody waits for room in the arena, and for good when
+	// the actor stops. The actor raises it and then takes extents back; a producer keeps
 	// an extent and then looks at it. So one of them sees the other, and no
 	// extent lies idle while somebody waits for its room.
 	scarce atomic.Bool
@@ -65,14 +65,18 @@ func (s *System) NewWriter(store *shmstore.Store) *Writer {
 
 // Messages to the writer.
 type (
-	// reserve asks for n reservations of size bytes.
+	// reserve asks for n reservations of size bytes, or for one with a piece of
+	// a device.
 	reserve struct {
-		size, n int
-		codec   codec.ID
-		into    []shmstore.Reservation
-		err     error
-		state   atomic.Uint32
-		done    chan struct{} // capacity 1: the answer is in into and err
+		size, n     int
+		codec       codec.ID
+		device      shmstore.Device // nil: none
+		deviceBytes int64
+		into        []shmstore.Reservation
+		piece       uint32
+		err         error
+		state       atomic.Uint32
+		done        chan struct{} // capacity 1: the answer is in into and err
 	}
 	lookAgain struct{}
 	// call runs a function on the writer's goroutine.
@@ -99,26 +103,41 @@ const (
 func (w *Writer) Reserve(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID) ([]shmstore.Reservation, error) {
 	m := w.newReserve()
 	m.size, m.n, m.codec, m.into, m.err = size, n, c, dst, nil
+	if err := w.ask(done, cancel, m); err != nil {
+		return dst, err // m is not used again: the writer may still know it
+	}
+	into := m.into
+	m.into = nil
+	w.requests.Put(m)
+	return into, nil
+}
+
+// ReserveOn is Reserve for one object of size bytes that holds a piece of dev:
+// see shmstore.Store.ReserveOn. It waits for room in both memories.
+func (w *Writer) ReserveOn(done, cancel <-chan struct{}, dev shmstore.Device, deviceBytes int64, size int, c codec.ID) (r shmstore.Reservation, piece uint32, err error) {
+	m := &reserve{size: size, n: 1, codec: c, device: dev, deviceBytes: deviceBytes, done: make(chan struct{}, 1)}
+	if err := w.ask(done, cancel, m); err != nil {
+		return shmstore.Reservation{}, 0, err
+	}
+	return m.into[0], m.piece, nil
+}
+
+// ask waits until m is answered, or until done or cancel is closed.
+func (w *Writer) ask(done, cancel <-chan struct{}, m *reserve) error {
 	m.state.Store(reserveOpen)
 	w.mailbox.PostAndRun(m)
 	select {
 	case <-m.done:
 	case <-done:
 		if w.giveUp(m) {
-			return dst, ErrCanceled
+			return ErrCanceled
 		}
 	case <-cancel:
 		if w.giveUp(m) {
-			return dst, ErrCanceled
+			return ErrCanceled
 		}
 	}
-	if m.err != nil {
-		return dst, m.err // m is not used again: the writer may still know it
-	}
-	into := m.into
-	m.into = nil
-	w.requests.Put(m)
-	return into, nil
+	return m.err
 }
 
 // newReserve gives a reserve out of the pool. The pool is the writer's own: its
@@ -199,12 +218,6 @@ func (m *reserve) answer(got []shmstore.Reservation, err error) bool {
 	return true
 }
 
-// mayFit reports whether room is all that m can lack. What else is wrong with
-// it need not wait to be told.
-func (m *reserve) mayFit(store *shmstore.Store) bool {
-	return m.n >= 1 && m.size >= 0 && int64(m.size) <= store.MaxObjectBytes()
-}
-
 // settled reports whether m needs no answer any more.
 func (m *reserve) settled() bool { return m.state.Load() != reserveOpen }
 
@@ -225,7 +238,7 @@ func (m *call) run(store *shmstore.Store) {
 // writerActor is the writer's side that runs on its own goroutine.
 type writerActor struct {
 	w       *Writer
-	waiting []*reserve // oldest first
+	waiting waiters
 	scratch []shmstore.Reservation
 }
 
@@ -244,25 +257,14 @@ func (a *writerActor) Receive(c actor.Context) {
 	}
 }
 
-// reserve grants m, or lets it wait behind those that came before.
-func (a *writerActor) reserve(m *reserve) {
-	switch {
-	case len(a.waiting) > 0 && m.mayFit(a.w.store):
-		a.waiting = append(a.waiting, m)
-	case !a.grant(m):
-		a.waiting = append(a.waiting, m)
-		a.wantRoom()
-	}
-}
-
-// grant answers m, unless it has to wait for room.
-func (a *writerActor) grant(m *reserve) bool {
+// grant answers m, unless it has to wait for what it lacks.
+func (a *writerActor) grant(m *reserve) (lacks shortage) {
 	if m.settled() {
-		return true // given up
+		return shortage{} // given up
 	}
-	got, err := a.w.store.ReserveExtent(a.scratch[:0], m.n, m.size, m.codec, 0)
+	got, err := a.place(m)
 	if errors.Is(err, shmstore.ErrFull) {
-		return false
+		return shortageOf(m, err)
 	}
 	a.scratch = got
 	if !m.answer(got, err) {
@@ -270,40 +272,29 @@ func (a *writerActor) grant(m *reserve) bool {
 			got[i].Abort()
 		}
 	}
-	return true
+	return shortage{}
 }
 
-// wantRoom raises the flag that makes releases speak up, takes back what lies
-// unused in extents, and then looks again: a release before the flag was seen
-// would otherwise go unnoticed.
-func (a *writerActor) wantRoom() {
-	a.w.store.WantRoom(true)
-	a.w.scarce.Store(true)
-	a.w.revokeExtents()
-	a.serveWaiting()
-}
-
-// serveWaiting grants what it can, in order, and forgets who has given up.
-func (a *writerActor) serveWaiting() {
-	a.waiting = slices.DeleteFunc(a.waiting, (*reserve).settled)
-	for len(a.waiting) > 0 && a.grant(a.waiting[0]) {
-		a.waiting[0] = nil
-		a.waiting = a.waiting[1:]
+// place asks the store for what m wants.
+func (a *writerActor) place(m *reserve) (got []shmstore.Reservation, err error) {
+	if m.device == nil {
+		return a.w.store.ReserveExtent(a.scratch[:0], m.n, m.size, m.codec, 0)
 	}
-	if len(a.waiting) == 0 {
-		a.waiting = nil
-		a.w.scarce.Store(false)
-		a.w.store.WantRoom(false)
+	r, piece, err := a.w.store.ReserveOn(m.device, m.deviceBytes, m.size, m.codec, 0)
+	if err != nil {
+		return a.scratch[:0], err
 	}
+	m.piece = piece
+	return append(a.scratch[:0], r), nil
 }
 
 // stop answers who waits and takes the extents back, those too that producers
 // are about to keep.
 func (a *writerActor) stop() {
-	for _, m := range a.waiting {
+	for _, m := range a.waiting.queue {
 		m.answer(nil, ErrStopped)
 	}
-	a.waiting = nil
+	a.waiting = waiters{}
 	a.w.scarce.Store(true)
 	a.w.revokeExtents()
 	a.w.store.WantRoom(false)

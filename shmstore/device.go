@@ -12,8 +12,8 @@ import (
 // of a GPU, for one. It hands out pieces, each of which belongs to one object
 // from [Store.ReserveOn] on until the object's room is used again.
 //
-// Only the writer of one store calls it, so what it hands out to others is not
-// known to that store. None of the methods may call the store, or block.
+// A device serves one store: nobody but its writer may allocate and free. It is
+// told from others by ==, and none of its methods may call the store, or block.
 type Device interface {
 	// Allocate gives a piece out, which stays in use until it is freed. It
 	// reports false while there is no room: that must change, at the latest when

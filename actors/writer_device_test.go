@@ -1,0 +1,274 @@
+package actors_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// countedDevice has room for so many bytes. Only the writer calls it.
+type countedDevice struct {
+	capacity, used int64
+	next           uint32
+	pieces         map[uint32]int64
+}
+
+func newCountedDevice(capacity int64) *countedDevice {
+	return &countedDevice{capacity: capacity, pieces: make(map[uint32]int64)}
+}
+
+func (d *countedDevice) Allocate(sizeBytes int64) (piece uint32, ok bool) {
+	if d.used+sizeBytes > d.capacity {
+		return 0, false
+	}
+	d.next++
+	d.used += sizeBytes
+	d.pieces[d.next] = sizeBytes
+	return d.next, true
+}
+
+func (d *countedDevice) Free(piece uint32) {
+	d.used -= d.pieces[piece]
+	delete(d.pieces, piece)
+}
+
+func (d *countedDevice) Pieces() int     { return len(d.pieces) }
+func (d *countedDevice) MaxBytes() int64 { return d.capacity }
+
+// requestOn is request for an object of size bytes with a piece of a device.
+func (h *host) requestOn(t *testing.T, done, cancel <-chan struct{}, dev shmstore.Device, deviceBytes int64, size int) *waiter {
+	t.Helper()
+	w := &waiter{}
+	producer := h.NewProducer()
+	go func() {
+		r, _, err := producer.ReserveOn(done, cancel, dev, deviceBytes, size, codec.IDRaw)
+		if w.err = err; err == nil {
+			w.got = []shmstore.Reservation{r}
+		}
+		w.over = true
+	}()
+	synctest.Wait()
+	return w
+}
+
+// abort gives what w has got back, and lets the writer see it.
+func (w *waiter) abort() {
+	abortAll(w.got)
+	synctest.Wait()
+}
+
+func TestWriterGrantsOnDevice(t *testing.T) {
+	h := newHost(t, roomy)
+	device := newCountedDevice(10)
+	var pieces []uint32
+	for range 3 { // the pieces of what is settled make room
+		r, piece, err := h.ReserveOn(nil, nil, device, 6, 100, codec.IDMsgpack)
+		if err != nil {
+			t.Fatal(err)
+		}
+		handle, err := r.Commit(80, 1)
+		if err != nil || handle.Size != 80 || codec.ID(handle.Codec) != codec.IDMsgpack {
+			t.Fatalf("Commit: %v, %v", handle, err)
+		}
+		if err := h.store.Local().Drop(handle); err != nil {
+			t.Fatal(err)
+		}
+		pieces = append(pieces, piece)
+	}
+	if st := h.stats(t); !slices.Equal(pieces, []uint32{1, 2, 3}) || st.Pieces != 1 || st.DeviceEvictedTotal != 2 {
+		t.Errorf("pieces %v, %d in use, %d evicted for room", pieces, st.Pieces, st.DeviceEvictedTotal)
+	}
+}
+
+// TestWriterServesDeviceInOrder: a piece that would fit waits behind one that
+// does not.
+func TestWriterServesDeviceInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, device := newHost(t, roomy), newCountedDevice(10)
+		first := h.requestOn(t, nil, nil, device, 4, 100)
+		second := h.requestOn(t, nil, nil, device, 4, 100)
+		second.mustHaveRoom(t, "the second")
+		large := h.requestOn(t, nil, nil, device, 9, 100)
+		small := h.requestOn(t, nil, nil, device, 2, 100) // fits all the time
+		large.mustWait(t, "the large one")
+		small.mustWait(t, "the small one behind")
+		first.abort()
+		large.mustWait(t, "the large one, with half the room")
+		small.mustWait(t, "the small one behind it")
+		second.abort()
+		large.mustHaveRoom(t, "the large one")
+		small.mustWait(t, "the small one, with one byte left")
+		large.abort()
+		small.mustHaveRoom(t, "the small one, last")
+		small.abort()
+	})
+}
+
+// TestFullDeviceBlocksNobodyElse: neither those who want no device, nor those who
+// want another, nor the extents of small payloads.
+func TestFullDeviceBlocksNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, device, other := newHost(t, roomy), newCountedDevice(10), newCountedDevice(10)
+		held := h.requestOn(t, nil, nil, device, 10, 100)
+		waits := h.requestOn(t, nil, nil, device, 1, 100)
+		waits.mustWait(t, "the one that lacks the device")
+
+		plain := h.request(t, nil, nil, 1, twelveKB)
+		plain.mustHaveRoom(t, "one without a piece")
+		elsewhere := h.requestOn(t, nil, nil, other, 10, 100)
+		elsewhere.mustHaveRoom(t, "one on another device")
+		producer := h.NewProducer()
+		for range 2 { // the second time two are granted, so that one is at hand
+			r, err := producer.Reserve(nil, nil, 100, codec.IDRaw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Abort()
+		}
+		r, atHand := producer.TryReserve(100, codec.IDRaw)
+		if !atHand {
+			t.Error("no extent is kept while somebody waits for a device")
+		} else {
+			r.Abort()
+		}
+		producer.Close()
+		synctest.Wait()
+		waits.mustWait(t, "the one that lacks the device")
+		held.abort()
+		waits.mustHaveRoom(t, "the one that waited")
+		for _, w := range []*waiter{waits, plain, elsewhere} {
+			w.abort()
+		}
+	})
+}
+
+// TestFullArenaIsServedInOrder: who has room on the device and none in the arena
+// waits there like everybody else, in front of those who came later.
+func TestFullArenaIsServedInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, device := newHost(t, roomy), newCountedDevice(10)
+		held := h.occupy(t, twelveKB)
+		before := h.request(t, nil, nil, 1, 2*twelveKB)
+		on := h.requestOn(t, nil, nil, device, 10, twelveKB)
+		behindOn := h.requestOn(t, nil, nil, device, 1, 100)
+		behind := h.request(t, nil, nil, 1, twelveKB)
+		if n := device.Pieces(); n != 0 {
+			t.Errorf("%d pieces are in use by those who wait for the arena", n)
+		}
+		abortAll(held[:1])
+		synctest.Wait()
+		for _, w := range []*waiter{before, on, behindOn, behind} {
+			w.mustWait(t, "one behind a large one")
+		}
+		abortAll(held[1:2])
+		synctest.Wait()
+		before.mustHaveRoom(t, "the first")
+		on.mustWait(t, "the one on the device")
+		abortAll(held[2:3])
+		synctest.Wait()
+		on.mustHaveRoom(t, "the one on the device")
+		behindOn.mustWait(t, "the next on the device")
+		behind.mustWait(t, "the last")
+		abortAll(held[3:4])
+		synctest.Wait()
+		behind.mustHaveRoom(t, "the last: the one in front lacks the device alone")
+		behindOn.mustWait(t, "the next on the device")
+		on.abort()
+		behindOn.mustHaveRoom(t, "the next on the device")
+		abortAll(held[4:])
+		for _, w := range []*waiter{before, behindOn, behind} {
+			w.abort()
+		}
+	})
+}
+
+// TestDeviceWaiterIsNotOvertakenInTheArena: who waits for a device and then finds
+// the arena full blocks it from then on, however many small ones come after.
+func TestDeviceWaiterIsNotOvertakenInTheArena(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, device := newHost(t, roomy), newCountedDevice(10)
+		holder := h.requestOn(t, nil, nil, device, 10, 100)
+		on := h.requestOn(t, nil, nil, device, 10, 3*twelveKB)
+		held := h.occupy(t, twelveKB)
+		on.mustWait(t, "the one on the device")
+		holder.abort() // now it lacks the arena
+		var waiting []*waiter
+		for i := range held {
+			small := h.request(t, nil, nil, 1, twelveKB)
+			small.mustWait(t, "a small one behind")
+			held[i].Abort()
+			synctest.Wait()
+			waiting = append(waiting, small)
+			if on.over {
+				abortAll(held[i+1:])
+				break
+			}
+		}
+		on.mustHaveRoom(t, "the one on the device")
+		on.abort()
+		for _, small := range waiting {
+			small.mustHaveRoom(t, "a small one behind")
+			small.abort()
+		}
+	})
+}
+
+func TestDeviceWaiterGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, device := newHost(t, roomy), newCountedDevice(10)
+		held := h.requestOn(t, nil, nil, device, 8, 100)
+		done, cancel := make(chan struct{}), make(chan struct{})
+		large := h.requestOn(t, done, nil, device, 10, 100)
+		larger := h.requestOn(t, nil, cancel, device, 9, 100)
+		small := h.requestOn(t, nil, nil, device, 1, 100)
+		close(done)
+		synctest.Wait()
+		small.mustWait(t, "the small one, with one left in front")
+		close(cancel)
+		synctest.Wait()
+		small.mustHaveRoom(t, "the small one, with nobody in front")
+		for _, w := range []*waiter{large, larger} {
+			if !w.over || !errors.Is(w.err, actors.ErrCanceled) {
+				t.Errorf("one that gave up: answered %t, %v", w.over, w.err)
+			}
+		}
+		small.abort()
+		held.abort()
+	})
+}
+
+// TestWriterRefusesOnDeviceAtOnce asks for what no release can make possible,
+// with and without others that wait, and for anything after Close.
+func TestWriterRefusesOnDeviceAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, device := newHost(t, roomy), newCountedDevice(10)
+		check := func() {
+			for want, w := range map[error]*waiter{
+				shmstore.ErrTooLarge: h.requestOn(t, nil, nil, device, 11, 100),
+				shmstore.ErrSize:     h.requestOn(t, nil, nil, device, -1, 100),
+			} {
+				if !w.over || !errors.Is(w.err, want) {
+					t.Errorf("answered %t, %v, want %v", w.over, w.err, want)
+				}
+			}
+		}
+		check()
+		held := h.requestOn(t, nil, nil, device, 10, 100)
+		waits := h.requestOn(t, nil, nil, device, 1, 100)
+		check()
+		closeNow(t, h)
+		synctest.Wait()
+		late := h.requestOn(t, nil, nil, device, 1, 100)
+		for _, w := range []*waiter{waits, late} {
+			if !w.over || !errors.Is(w.err, actors.ErrStopped) {
+				t.Errorf("after Close: answered %t, %v", w.over, w.err)
+			}
+		}
+		held.abort()
+	})
+}
