@@ -12,12 +12,13 @@ const (
 )
 
 // The IDs of the serializers in packages below this one. A registry holds
-// them once the program registers them, under the names "omni", "kv" and
-// "proto".
+// them once the program registers them, under the names "omni", "kv", "proto"
+// and "bundle".
 const (
-	IDOmni  ID = 4
-	IDKV    ID = 5
-	IDProto ID = 6
+	IDOmni   ID = 4
+	IDKV     ID = 5
+	IDProto  ID = 6
+	IDBundle ID = 7
 )
 
 // FirstUserID is the first ID free for the serializers of programs.

@@ -32,7 +32,7 @@ var builtins = []Serializer{RawSerializer{}, MsgpackSerializer{}, TensorSerializ
 // below are the serializers in packages below this one. They are known by
 // name and ID alone: this package cannot import them, and a program that does
 // not either is not to carry what they depend on.
-var below = map[string]ID{"omni": IDOmni, "kv": IDKV, "proto": IDProto}
+var below = map[string]ID{"omni": IDOmni, "kv": IDKV, "proto": IDProto, "bundle": IDBundle}
 
 // Default returns a new registry that holds the built-in serializers. The
 // caller may register more; other registries do not see them.

@@ -19,6 +19,9 @@ func (e *Encoder) reflected(v reflect.Value) error {
 			e.Nil()
 			return nil
 		}
+		if special(e.format, v.Type()) {
+			return e.format.Encode(e, v.Interface())
+		}
 		if hops == pack.MaxDepth { // a pointer to itself
 			return fmt.Errorf("%w: more than %d pointers to pointers", codec.ErrLimit, pack.MaxDepth)
 		}

@@ -1,0 +1,185 @@
+package bundle
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/internal/shape"
+)
+
+// Tensor is a tensor of a bundle, in its payload or in one of its places.
+type Tensor struct {
+	DType codec.DType
+	// Shape holds the dimensions, outermost first. An empty shape is that of
+	// a scalar; a dimension may be 0.
+	Shape []int
+	// Strides holds how many elements apart the neighbours along each dimension
+	// are; none is negative, and one that is 0 repeats what is there. Nil
+	// means contiguous, in row-major order, as a tensor in the payload is.
+	Strides []int
+	// Place is where the bytes are: 0 in the payload, n in Places[n-1].
+	Place int
+	// Offset is that of the first element, in the place or in the payload.
+	Offset int64
+	// Bytes is how many bytes there are from the first element to the end of
+	// the last. With strides that differs from NumElements times the size of
+	// an element, and can be less.
+	Bytes int64
+	// Data holds the elements of a tensor in the payload, as a view of it.
+	Data []byte
+}
+
+// NumElements returns the number of elements of a valid tensor.
+func (t *Tensor) NumElements() int { return codec.Tensor{Shape: t.Shape}.NumElements() }
+
+// PackedBytes returns the size of a valid tensor's elements without gaps.
+func (t *Tensor) PackedBytes() int64 { return int64(t.NumElements() * t.DType.Size()) }
+
+// InPayload returns the tensor if its bytes are in the payload.
+func (t *Tensor) InPayload() (codec.Tensor, bool) {
+	if t.Place != 0 {
+		return codec.Tensor{}, false
+	}
+	return codec.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}, true
+}
+
+// String returns dtype, shape and place, such as "float32[2 3] in place 1".
+func (t *Tensor) String() string {
+	text := fmt.Sprintf("%v%v", t.DType, t.Shape)
+	if t.Place != 0 {
+		text += fmt.Sprintf(" in place %d", t.Place)
+	}
+	return text
+}
+
+// PlaceKind is what a place's fields mean.
+type PlaceKind uint32
+
+// The kinds of places.
+const (
+	PlacePool   PlaceKind = 1 // a chunk of an arena of a pool
+	PlaceHandle PlaceKind = 2 // an allocation of the producer's own
+)
+
+// Place is memory outside the payload, in which tensors lie. What its fields
+// say is checked by whoever opens it; a bundle knows of no memory but its own.
+type Place struct {
+	Kind   PlaceKind
+	Device [16]byte // the GPU's UUID
+	// Pool, Slot and Generation name the piece of memory, and the word that
+	// tells when its contents are ready.
+	Pool             [16]byte
+	Slot, Generation uint32
+	Arena            uint32 // of the pool, if the kind is PlacePool
+	// Offset is where the place begins, in the arena or from the base of what
+	// the handle names.
+	Offset int64
+	Bytes  int64
+	Handle [64]byte // if the kind is PlaceHandle
+}
+
+// validate returns why there is no such place, or nothing.
+func (p *Place) validate() string {
+	switch {
+	case p.Kind != PlacePool && p.Kind != PlaceHandle:
+		return fmt.Sprintf("kind %d", p.Kind)
+	case p.Offset < 0 || p.Bytes < 0 || p.Offset > math.MaxInt64-p.Bytes:
+		return fmt.Sprintf("%d bytes at %d", uint64(p.Bytes), uint64(p.Offset))
+	case p.Kind == PlacePool && p.Handle != [64]byte{}:
+		return "a chunk of a pool with a handle"
+	case p.Kind == PlaceHandle && p.Arena != 0:
+		return "a handle with an arena"
+	}
+	return ""
+}
+
+// extent returns how many bytes the elements of a tensor span, and why there is
+// no such tensor, if that is not empty.
+func extent(dtype codec.DType, dims, strides []int) (int64, string) {
+	if !dtype.Valid() {
+		return 0, fmt.Sprintf("unknown %v", dtype)
+	}
+	packed, reason := shape.Bytes(dtype.Size(), dims, 0)
+	if reason != "" || strides == nil {
+		return int64(packed), reason
+	}
+	if len(strides) != len(dims) {
+		return 0, fmt.Sprintf("%d strides for %d dimensions", len(strides), len(dims))
+	}
+	if i := slices.IndexFunc(strides, func(s int) bool { return s < 0 }); i >= 0 {
+		return 0, fmt.Sprintf("stride %d is negative", i)
+	}
+	if packed == 0 {
+		return 0, ""
+	}
+	last := uint64(0) // the index of the last element
+	for i, dim := range dims {
+		over, step := bits.Mul64(uint64(dim-1), uint64(strides[i]))
+		if last += step; over != 0 || step > math.MaxInt64 || last > math.MaxInt64 {
+			return 0, "the strides overflow"
+		}
+	}
+	over, span := bits.Mul64(last+1, uint64(dtype.Size()))
+	if over != 0 || span > math.MaxInt64 {
+		return 0, "the strides overflow"
+	}
+	return int64(span), ""
+}
+
+// validate checks what a program hands over as a tensor.
+func (t *Tensor) validate() error {
+	if t.Place != 0 {
+		return t.validateExtent()
+	}
+	if t.Strides != nil {
+		return t.shapeError("strides of a tensor in the payload")
+	}
+	return codec.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}.Validate()
+}
+
+func (t *Tensor) validateExtent() error {
+	if _, reason := extent(t.DType, t.Shape, t.Strides); reason != "" {
+		return t.shapeError(reason)
+	}
+	return nil
+}
+
+func (t *Tensor) shapeError(reason string) error {
+	return &codec.ShapeError{DType: t.DType, Shape: slices.Clone(t.Shape), Reason: reason}
+}
+
+// contiguous reports whether strides are those of a tensor without any. The
+// strides are of a valid tensor.
+func contiguous(dims, strides []int) bool {
+	if slices.Contains(dims, 0) {
+		return true
+	}
+	step := 1
+	for i, dim := range slices.Backward(dims) {
+		if dim > 1 && strides[i] != step {
+			return false
+		}
+		step *= dim
+	}
+	return true
+}
+
+// check returns why a tensor cannot lie in its place, or nothing. Offset and
+// Bytes are not negative.
+func (t *Tensor) check(places []Place) string {
+	if t.Place > len(places) {
+		return fmt.Sprintf("it lies in place %d of %d", t.Place, len(places))
+	}
+	p := &places[t.Place-1]
+	switch {
+	case t.Bytes > p.Bytes || t.Offset > p.Bytes-t.Bytes:
+		return fmt.Sprintf("%d bytes at %d in a place of %d", t.Bytes, t.Offset, p.Bytes)
+	case (p.Offset+t.Offset)%int64(t.DType.Size()) != 0:
+		// A GPU that is asked for such an element gives up its whole context.
+		return fmt.Sprintf("%v elements at %d in a place at %d", t.DType, t.Offset, p.Offset)
+	}
+	return ""
+}
