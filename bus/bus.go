@@ -12,6 +12,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/bundle"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -95,9 +96,13 @@ func openGraph(g *graph, opts Options, node bool) (*Bus, error) {
 	return b, nil
 }
 
-// registry holds the built-in serializers and the bus's own.
+// registry holds the built-in serializers, that of values with tensors in them,
+// which other processes send by themselves, and the bus's own.
 func registry(s codec.Serializer) (*codec.Registry, error) {
 	r := codec.Default()
+	if err := r.Register(bundle.Serializer{}); err != nil {
+		return nil, fmt.Errorf("bus: open: %w", err)
+	}
 	if known, err := r.ByName(s.Name()); err == nil && known == s {
 		return r, nil
 	}
