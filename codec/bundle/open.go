@@ -216,8 +216,12 @@ func zero(b []byte) bool {
 // for what [Serializer] decodes. Binary data are views of the payload. The error
 // is one of as, or a [*codec.PayloadError].
 func (b *Bundle) Decode(v any, as func(t *Tensor) (any, error)) error {
+	return b.decode(v, as, false)
+}
+
+func (b *Bundle) decode(v any, as func(t *Tensor) (any, error), keepOrder bool) error {
 	f := &format{bundle: b, as: as}
-	err := msgspec.Decode(f, b.tree, v, false)
+	err := msgspec.Decode(f, b.tree, v, keepOrder)
 	var bad *codec.PayloadError
 	switch {
 	case f.err != nil:
