@@ -1,0 +1,129 @@
+package emul
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// ownHandles are the allocations of this process that have not been freed, of
+// all drivers, by nonce.
+var ownHandles sync.Map
+
+// device is one opening of a GPU.
+type device struct {
+	primary *primary
+	caps    cudaipc.Caps
+	closed  atomic.Bool
+}
+
+// Caps implements [cudaipc.Device].
+func (v *device) Caps() cudaipc.Caps { return v.caps }
+
+// begin says why a call cannot be made, if so.
+func (v *device) begin(call string) error {
+	if v.closed.Load() {
+		return contextDestroyed.with(call, v.caps.Device, cudaipc.ErrClosed, "the device is")
+	}
+	if err := v.primary.alive(call); err != nil {
+		return err
+	}
+	return v.primary.driver.refused(call)
+}
+
+func (v *device) invalid(call, reason string, args ...any) error {
+	return invalidValue.with(call, v.caps.Device, cudaipc.ErrInvalid, reason, args...)
+}
+
+// missing is the error for what the device lacks, or nil.
+func (v *device) missing(call, field string) error {
+	why, missing := v.caps.Why[field]
+	if !missing {
+		return nil
+	}
+	return notSupported.with(call, v.caps.Device, cudaipc.ErrUnsupported, "%s", why)
+}
+
+// NewArena implements [cudaipc.Device].
+func (v *device) NewArena(sizeBytes int64) (cudaipc.Arena, error) {
+	const call = "NewArena"
+	if err := v.begin(call); err != nil {
+		return nil, err
+	}
+	if err := v.missing(call, "Arenas"); err != nil {
+		return nil, err
+	}
+	device := v.caps.Device
+	m, err := v.make(call, ofArena, sizeBytes, v.caps.GranularityBytes, arenaName+hex.EncodeToString(device[:]), handled{})
+	if err != nil {
+		return nil, err
+	}
+	return newArena(v.primary, m), nil
+}
+
+// Alloc implements [cudaipc.Device].
+func (v *device) Alloc(sizeBytes int64) (cudaipc.Ptr, error) {
+	const call = "Alloc"
+	if err := v.begin(call); err != nil {
+		return 0, err
+	}
+	h := handled{pid: uint32(os.Getpid()), device: v.caps.Device, namespace: pidNamespace()}
+	_, _ = rand.Read(h.nonce[:])
+	m, err := v.make(call, ofAllocation, sizeBytes, int64(pageBytes), h.name(), h)
+	if err != nil {
+		return 0, err
+	}
+	return cudaipc.Ptr(m.base), nil
+}
+
+// make makes memory of the device, with a descriptor under a name.
+func (v *device) make(call string, kind regionKind, sizeBytes, granularityBytes int64, name string, h handled) (*memory, error) {
+	if sizeBytes <= 0 {
+		return nil, v.invalid(call, "%d bytes", sizeBytes)
+	}
+	total := v.caps.TotalBytes
+	bytes := int64(alignUp(uintptr(sizeBytes), uintptr(granularityBytes)))
+	if sizeBytes > total || !v.primary.gpu.charge(bytes, total) {
+		return nil, outOfMemory.with(call, v.caps.Device, cudaipc.ErrOutOfMemory, "%d bytes of %d", sizeBytes, total)
+	}
+	m := &memory{fd: -1, charged: bytes}
+	fd, err := newMemfd(name, bytes)
+	if err == nil {
+		m.fd = fd
+		m.region, err = v.primary.driver.regions.mapDevice(v.primary, kind, fd, bytes, granularityBytes)
+	}
+	if err != nil {
+		if m.fd >= 0 {
+			unix.Close(m.fd)
+		}
+		v.primary.gpu.refund(bytes)
+		return nil, outOfMemory.with(call, v.caps.Device, cudaipc.ErrOutOfMemory, "%v", err)
+	}
+	if kind == ofAllocation {
+		h.fd, h.bytes = uint32(fd), bytes
+		m.handled = h
+		ownHandles.Store(h.nonce, nil)
+	}
+	return m, v.primary.keep(call, m)
+}
+
+// Err implements [cudaipc.Device].
+func (v *device) Err() error { return v.primary.gpu.failed("Err") }
+
+// Close implements [cudaipc.Device]. The last one of a device gives back what
+// is left on it.
+func (v *device) Close() error {
+	if v.closed.Swap(true) {
+		return nil
+	}
+	if !v.primary.isClosed() {
+		v.primary.gpu.close(false)
+	}
+	return v.primary.gpu.failed("Device.Close")
+}

@@ -1,0 +1,160 @@
+package emul
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// What the names of descriptors begin with. The kernel shows them to everybody
+// who has the descriptor, and nobody can change them.
+const (
+	memfdPrefix  = "/memfd:"
+	memfdSuffix  = " (deleted)"
+	arenaName    = "omnibus-emul-arena-"
+	handledName  = "omnibus-emul-handle-"
+	sizeSeals    = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	mapShared    = unix.PROT_READ | unix.PROT_WRITE
+	noExecUnkown = unix.EINVAL // of kernels before 6.3
+)
+
+var pageBytes = os.Getpagesize()
+
+// newMemfd makes memory whose size can never change.
+func newMemfd(name string, bytes int64) (fd int, err error) {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err = unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
+	if err == noExecUnkown {
+		fd, err = unix.MemfdCreate(name, flags)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("create a memfd: %w", err)
+	}
+	err = unix.Ftruncate(fd, bytes)
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sizeSeals)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("size a memfd of %d bytes: %w", bytes, err)
+	}
+	return fd, nil
+}
+
+// memfdOf says what a descriptor is: the name it was made with, "" for one that
+// is not sealed memory, and its size.
+func memfdOf(fd int) (name string, bytes int64) {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return "", 0
+	}
+	if seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || seals&sizeSeals != sizeSeals {
+		return "", 0
+	}
+	return nameOf("self", fd), st.Size
+}
+
+// nameOf returns the name of a memfd of a process, or "".
+func nameOf(process string, fd int) string {
+	link, err := os.Readlink(fmt.Sprintf("/proc/%s/fd/%d", process, fd))
+	if err != nil {
+		return ""
+	}
+	name, isMemfd := strings.CutPrefix(link, memfdPrefix)
+	if !isMemfd {
+		return ""
+	}
+	return strings.TrimSuffix(name, memfdSuffix)
+}
+
+// mapOver maps a descriptor over reserved addresses.
+func mapOver(s span, fd int) error {
+	_, err := mapAt(s.base, s.bytes, fd, mapShared, unix.MAP_SHARED|unix.MAP_FIXED|unix.MAP_NORESERVE)
+	return err
+}
+
+// unmapInPlace turns a mapping into reserved addresses again.
+func unmapInPlace(s span) error {
+	_, err := mapAt(s.base, s.bytes, -1, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED)
+	return err
+}
+
+// handleMagic begins every handle; the last byte is the version.
+var handleMagic = [8]byte{'o', 'm', 'n', 'i', 'e', 'm', 'u', 1}
+
+// nonce names an allocation, never to be used again.
+type nonce [16]byte
+
+// handled is what a handle says: the allocation, and the descriptor by which its
+// process has it.
+type handled struct {
+	pid, fd   uint32
+	bytes     int64
+	nonce     nonce
+	device    cudaipc.UUID
+	namespace uint64 // in which pid counts
+}
+
+func (h handled) encode() (b cudaipc.Handle) {
+	copy(b[0:], handleMagic[:])
+	binary.LittleEndian.PutUint32(b[8:], h.pid)
+	binary.LittleEndian.PutUint32(b[12:], h.fd)
+	binary.LittleEndian.PutUint64(b[16:], uint64(h.bytes))
+	copy(b[24:], h.nonce[:])
+	copy(b[40:], h.device[:])
+	binary.LittleEndian.PutUint64(b[56:], h.namespace)
+	return b
+}
+
+// decodeHandle believes nothing: ok is false for what encode cannot have made.
+func decodeHandle(b cudaipc.Handle) (h handled, ok bool) {
+	h.pid = binary.LittleEndian.Uint32(b[8:])
+	h.fd = binary.LittleEndian.Uint32(b[12:])
+	h.bytes = int64(binary.LittleEndian.Uint64(b[16:]))
+	h.nonce = nonce(b[24:40])
+	h.device = cudaipc.UUID(b[40:56])
+	h.namespace = binary.LittleEndian.Uint64(b[56:])
+	const maxInt32 = 1<<31 - 1
+	ok = [8]byte(b[:8]) == handleMagic && h.bytes > 0 && h.bytes%int64(pageBytes) == 0 &&
+		h.pid > 0 && h.pid <= maxInt32 && h.fd <= maxInt32
+	return h, ok
+}
+
+func (h handled) name() string { return handledName + hex.EncodeToString(h.nonce[:]) }
+
+// open opens the memory behind a handle of another process; the reason is for
+// those who wonder why not. Looking at the name first keeps it from opening
+// whatever else has the number by now, and looking at it afterwards makes sure.
+func (h handled) open() (fd int, reason string) {
+	if h.namespace != pidNamespace() {
+		return -1, "of a process in another container"
+	}
+	process := fmt.Sprint(h.pid)
+	if nameOf(process, int(h.fd)) != h.name() {
+		return -1, "its process has died or has freed the memory, or is not ours to look at"
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/%s/fd/%d", process, h.fd), unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, err.Error()
+	}
+	if name, bytes := memfdOf(fd); name != h.name() || bytes != h.bytes {
+		unix.Close(fd)
+		return -1, "it does not fit the memory behind it"
+	}
+	return fd, ""
+}
+
+// pidNamespace is the number of this process's, or 0.
+func pidNamespace() uint64 {
+	var st unix.Stat_t
+	if unix.Stat("/proc/self/ns/pid", &st) != nil {
+		return 0
+	}
+	return st.Ino
+}

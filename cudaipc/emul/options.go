@@ -1,0 +1,116 @@
+package emul
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+const (
+	defaultTotalBytes       = 8 << 30
+	defaultGranularityBytes = 2 << 20
+	maxDevices              = 64
+)
+
+// Options say what the machine is like. The zero value is one GPU that can do
+// everything and takes no time.
+//
+// Delay, Fault and Refuse are called by several goroutines at once.
+type Options struct {
+	// Devices is how many there are; 0 means 1, NoDevices none.
+	Devices int
+	// TotalBytes is the memory of each device: 8 GiB if it is 0. Beyond it,
+	// making memory fails with ErrOutOfMemory. Memory that nobody touches costs
+	// none of the machine's.
+	TotalBytes int64
+	// GranularityBytes is what sizes of arenas are multiples of: 2 MiB if it is
+	// 0. It is a multiple of the page size.
+	GranularityBytes int64
+
+	// BytesPerSecond is how fast copies are; 0 means as fast as memory is. Each
+	// stream has all of it.
+	BytesPerSecond int64
+	// Delay says how long an operation takes, beside that. It passes before the
+	// operation does anything.
+	Delay func(Step) time.Duration
+	// Fault decides whether an operation fails: an error ends the device, as
+	// ErrSticky. It is asked when the delay is over.
+	Fault func(Step) error
+	// Refuse decides whether a call fails that is no operation, such as
+	// "NewArena": the names are those of the methods. The error is what the call
+	// returns, and nothing else has happened. Closing and freeing are not refused.
+	Refuse func(call string) error
+
+	// Missing says what the devices lack: a name of a field of Caps ("Arenas",
+	// "Handles", "Words", "RegisterHost", "RegisterReadOnly", "Peers"), and why.
+	Missing map[string]string
+	// MIG makes all devices parts of a GPU.
+	MIG bool
+}
+
+// NoDevices is the number of devices of a machine without a GPU.
+const NoDevices = -1
+
+// Step is an operation that a stream is about to do.
+type Step struct {
+	cudaipc.Op
+
+	Device cudaipc.UUID
+	// Stream counts the streams of a driver, from 1 on.
+	Stream int
+}
+
+// Usage is what a driver has made and not closed.
+type Usage struct {
+	Devices, Arenas, Allocations, Imports, HostMemories, Streams, Events int
+
+	Bytes int64 // of all devices
+}
+
+func (o *Options) fill() error {
+	if o.Devices == 0 {
+		o.Devices = 1
+	}
+	if o.TotalBytes == 0 {
+		o.TotalBytes = defaultTotalBytes
+	}
+	if o.GranularityBytes == 0 {
+		o.GranularityBytes = defaultGranularityBytes
+	}
+	var errs []error
+	wrong := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{cudaipc.ErrInvalid}, args...)...))
+	}
+	if o.Devices < NoDevices || o.Devices > maxDevices {
+		wrong("%d devices: use 1 to %d, or NoDevices", o.Devices, maxDevices)
+	}
+	if o.TotalBytes < 0 || o.BytesPerSecond < 0 {
+		wrong("%d bytes, %d bytes a second: neither can be negative", o.TotalBytes, o.BytesPerSecond)
+	}
+	if page := int64(os.Getpagesize()); o.GranularityBytes < 0 || o.GranularityBytes%page != 0 {
+		wrong("granularity of %d bytes: use a multiple of %d", o.GranularityBytes, page)
+	}
+	for field := range o.Missing {
+		switch field {
+		case "Arenas", "Handles", "Words", "RegisterHost", "RegisterReadOnly", "Peers":
+		default:
+			wrong("%q cannot be missing: it is none of the abilities in Caps", field)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (o *Options) lacks(field string) bool {
+	_, missing := o.Missing[field]
+	return missing
+}
+
+// UUID is the UUID of the device with a number, from 0 on, in every process.
+func UUID(device int) cudaipc.UUID {
+	u := cudaipc.UUID{'e', 'm', 'u', 'l'}
+	u[len(u)-1] = byte(device + 1)
+	return u
+}

@@ -1,0 +1,174 @@
+package emul
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// primary is all that a process has on a device, from the first time it is
+// opened until it is closed as often. CUDA calls it the primary context.
+type primary struct {
+	driver *Driver
+	gpu    *gpu
+
+	halted   chan struct{} // the device has failed, or is being closed
+	haltOnce sync.Once
+
+	mu      sync.Mutex
+	closed  bool
+	memory  map[cudaipc.Ptr]*memory // by base
+	opened  map[nonce]*memory       // imports, which are in memory as well
+	streams map[*stream]struct{}
+	hosts   int
+	events  int
+	running sync.WaitGroup // streams
+}
+
+// memory is device memory of any kind.
+type memory struct {
+	*region
+	fd      int // -1 for imports
+	charged int64
+	handled handled // of allocations and imports
+	opens   int     // of imports
+}
+
+func newPrimary(d *Driver, g *gpu) *primary {
+	return &primary{
+		driver:  d,
+		gpu:     g,
+		halted:  make(chan struct{}),
+		memory:  map[cudaipc.Ptr]*memory{},
+		opened:  map[nonce]*memory{},
+		streams: map[*stream]struct{}{},
+	}
+}
+
+func (p *primary) halt() { p.haltOnce.Do(func() { close(p.halted) }) }
+
+func (p *primary) isHalted() bool {
+	select {
+	case <-p.halted:
+		return true
+	default:
+		return false
+	}
+}
+
+// alive says why nothing can be done on the device, if so.
+func (p *primary) alive(call string) error {
+	p.mu.Lock()
+	closed := p.closed
+	p.mu.Unlock()
+	if closed {
+		return contextDestroyed.with(call, p.gpu.uuid, cudaipc.ErrClosed, "the device is")
+	}
+	return p.gpu.failed(call)
+}
+
+// fail ends the device at the address of an operation.
+func (p *primary) fail(cause *cudaipc.Error) { p.gpu.fail(cause) }
+
+// quiet waits until what was submitted before is done.
+func (p *primary) quiet() {
+	p.mu.Lock()
+	all := make([]*stream, 0, len(p.streams))
+	for s := range p.streams {
+		all = append(all, s)
+	}
+	p.mu.Unlock()
+	for _, s := range all {
+		_ = s.wait(context.Background())
+	}
+}
+
+// keep enters memory into the books, unless the device was closed meanwhile.
+func (p *primary) keep(call string, m *memory) error {
+	p.mu.Lock()
+	closed := p.closed
+	if !closed {
+		p.memory[cudaipc.Ptr(m.base)] = m
+	}
+	p.mu.Unlock()
+	if closed {
+		p.release(m)
+		return contextDestroyed.with(call, p.gpu.uuid, cudaipc.ErrClosed, "the device was")
+	}
+	return nil
+}
+
+// drop takes memory out of the books; false means that somebody else has.
+func (p *primary) drop(m *memory) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.memory[cudaipc.Ptr(m.base)] != m {
+		return false
+	}
+	delete(p.memory, cudaipc.Ptr(m.base))
+	return true
+}
+
+// release gives memory back that is in no books.
+func (p *primary) release(m *memory) {
+	p.driver.regions.remove(m.region)
+	if m.kind == ofAllocation {
+		ownHandles.Delete(m.handled.nonce)
+	}
+	if m.fd >= 0 {
+		unix.Close(m.fd)
+	}
+	p.gpu.refund(m.charged)
+}
+
+// close ends the streams and gives everything back that is left.
+func (p *primary) close() {
+	p.halt()
+	p.mu.Lock()
+	p.closed = true
+	left := p.memory
+	p.memory, p.opened = nil, nil
+	p.mu.Unlock()
+	p.running.Wait()
+	for _, m := range left {
+		p.release(m)
+	}
+	p.driver.regions.removeHosts(p)
+}
+
+func (p *primary) addUsage(u *Usage) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.memory {
+		switch {
+		case m.kind == ofAllocation:
+			u.Allocations++
+		case m.kind == ofArena:
+			u.Arenas++
+		default:
+			u.Imports += m.opens
+		}
+	}
+	u.HostMemories += p.hosts
+	u.Streams += len(p.streams)
+	u.Events += p.events
+}
+
+// causeOfDeath is why the device was halted.
+func (p *primary) causeOfDeath() *cudaipc.Error {
+	p.gpu.mu.Lock()
+	defer p.gpu.mu.Unlock()
+	if p.gpu.cause != nil {
+		return p.gpu.cause
+	}
+	return contextDestroyed.with("Close", p.gpu.uuid, cudaipc.ErrSticky, "the device was closed")
+}
+
+func (p *primary) isClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
+}

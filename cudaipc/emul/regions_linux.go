@@ -1,0 +1,186 @@
+package emul
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// regionKind says what a region is.
+type regionKind uint8
+
+const (
+	ofArena regionKind = iota + 1
+	ofAllocation
+	ofImport
+	ofHost
+)
+
+// region is memory that operations may touch.
+type region struct {
+	span
+	kind     regionKind
+	primary  *primary
+	readOnly bool
+	users    int // operations that are touching it
+}
+
+// regions knows all memory of a driver. An operation enters what it touches, so
+// that nothing is unmapped under it.
+type regions struct {
+	mu    sync.Mutex
+	left  sync.Cond
+	space space
+	all   []*region // by address
+}
+
+func newRegions() *regions {
+	r := &regions{}
+	r.left.L = &r.mu
+	return r
+}
+
+// touching returns the regions that overlap a range.
+func (r *regions) touching(s span) []*region {
+	from, _ := slices.BinarySearchFunc(r.all, s.base, func(a *region, base uintptr) int {
+		if a.end() <= base {
+			return -1
+		}
+		return 1
+	})
+	to := from
+	for to < len(r.all) && r.all[to].base < s.end() {
+		to++
+	}
+	return r.all[from:to]
+}
+
+func (r *regions) insert(a *region) {
+	i, _ := slices.BinarySearchFunc(r.all, a.base, func(b *region, base uintptr) int {
+		if b.base < base {
+			return -1
+		}
+		return 1
+	})
+	r.all = slices.Insert(r.all, i, a)
+}
+
+// mapDevice makes a region of device memory out of a descriptor.
+func (r *regions) mapDevice(p *primary, kind regionKind, fd int, bytes, align int64) (*region, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	base, err := r.space.take(uintptr(bytes), uintptr(align))
+	if err != nil {
+		return nil, err
+	}
+	a := &region{span: span{base, uintptr(bytes)}, kind: kind, primary: p}
+	if err := mapOver(a.span, fd); err != nil {
+		r.space.give(a.span)
+		return nil, err
+	}
+	r.insert(a)
+	return a, nil
+}
+
+// addHost makes a region of memory that is mapped already; ok is false where a
+// part of it is one.
+func (r *regions) addHost(p *primary, s span, readOnly bool) (a *region, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	page := uintptr(pageBytes)
+	pages := span{s.base, alignUp(s.bytes, page)}
+	if len(r.touching(pages)) > 0 || r.space.holds(pages) {
+		return nil, false
+	}
+	a = &region{span: s, kind: ofHost, primary: p, readOnly: readOnly}
+	r.insert(a)
+	return a, true
+}
+
+// remove waits for the operations that are in a region, and ends it.
+func (r *regions) remove(a *region) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.Index(r.all, a)
+	if i < 0 {
+		return
+	}
+	r.all = slices.Delete(r.all, i, i+1)
+	for a.users > 0 {
+		r.left.Wait()
+	}
+	if a.kind == ofHost {
+		return
+	}
+	if unmapInPlace(a.span) == nil {
+		r.space.give(a.span)
+	}
+}
+
+// find returns the region that an address is in, or nil.
+func (r *regions) find(p cudaipc.Ptr) *region {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if found := r.touching(span{uintptr(p), 1}); len(found) == 1 {
+		return found[0]
+	}
+	return nil
+}
+
+// access says how an operation touches memory.
+type access uint8
+
+const (
+	read access = iota
+	write
+)
+
+// enter makes sure of a range that a stream of p is about to touch, until leave.
+// The region is nil for host memory that is not registered.
+func (r *regions) enter(p *primary, at cudaipc.Ptr, bytes int64, how access) (a *region, ok bool) {
+	s := span{uintptr(at), uintptr(bytes)}
+	if s.base == 0 || s.end() < s.base {
+		return nil, false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := r.touching(s)
+	if len(found) == 0 {
+		return nil, !r.space.holds(s)
+	}
+	a = found[0]
+	switch {
+	case !a.contains(s):
+	case a.readOnly && how == write:
+	case a.kind != ofHost && a.primary != p && !p.driver.peers():
+	default:
+		a.users++
+		return a, true
+	}
+	return nil, false
+}
+
+func (r *regions) leave(a *region) {
+	if a == nil {
+		return
+	}
+	r.mu.Lock()
+	if a.users--; a.users == 0 {
+		r.left.Broadcast()
+	}
+	r.mu.Unlock()
+}
+
+func (r *regions) close() {
+	r.mu.Lock()
+	r.space.close()
+	r.mu.Unlock()
+}
+
+// removeHosts ends what p registered and did not close.
+func (r *regions) removeHosts(p *primary) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = slices.DeleteFunc(r.all, func(a *region) bool { return a.kind == ofHost && a.primary == p })
+}

@@ -1,0 +1,249 @@
+package emul
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// stream runs operations on a goroutine of its own.
+type stream struct {
+	primary *primary
+	number  int
+	wake    chan struct{} // of the goroutine
+	ended   chan struct{} // it is no more
+
+	mu        sync.Mutex
+	closed    bool
+	drained   bool // what is submitted now would never run
+	queue     []task
+	submitted uint64
+	done      uint64
+	waiting   []waiter
+}
+
+// task is a submitted operation.
+type task struct {
+	op cudaipc.Op
+	at *point // recorded, or to be awaited
+}
+
+// waiter waits until so many operations are done.
+type waiter struct {
+	until  uint64
+	passed chan struct{}
+}
+
+// NewStream implements [cudaipc.Device].
+func (v *device) NewStream() (cudaipc.Stream, error) {
+	if err := v.begin("NewStream"); err != nil {
+		return nil, err
+	}
+	p := v.primary
+	s := &stream{
+		primary: p,
+		number:  p.driver.nextStream(),
+		wake:    make(chan struct{}, 1),
+		ended:   make(chan struct{}),
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, contextDestroyed.with("NewStream", p.gpu.uuid, cudaipc.ErrClosed, "the device was")
+	}
+	p.streams[s] = struct{}{}
+	p.running.Go(s.run)
+	return s, nil
+}
+
+// Raw implements [cudaipc.Stream]: there is no other library to give it to.
+func (s *stream) Raw() uintptr { return 0 }
+
+// Submit implements [cudaipc.Stream].
+func (s *stream) Submit(ops ...cudaipc.Op) error {
+	const call = "Submit"
+	if err := s.primary.alive(call); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.drained {
+		return s.unusable(call)
+	}
+	var err error
+	for _, op := range ops {
+		var t task
+		if t, err = s.prepare(call, op); err != nil {
+			break
+		}
+		s.queue = append(s.queue, t)
+		s.submitted++
+	}
+	s.nudge()
+	return err
+}
+
+// unusable says why nothing can be submitted. It is called with mu held.
+func (s *stream) unusable(call string) error {
+	if s.drained {
+		if err := s.primary.alive(call); err != nil {
+			return err
+		}
+	}
+	return invalidHandle.with(call, s.primary.gpu.uuid, cudaipc.ErrClosed, "the stream is")
+}
+
+// nudge wakes the goroutine, or sees to it that it does not fall asleep.
+func (s *stream) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Synchronize implements [cudaipc.Stream].
+func (s *stream) Synchronize(ctx context.Context) error {
+	const call = "Synchronize"
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return invalidHandle.with(call, s.primary.gpu.uuid, cudaipc.ErrClosed, "the stream is")
+	}
+	err := s.wait(ctx)
+	if failed := s.primary.alive(call); failed != nil {
+		return failed
+	}
+	return err
+}
+
+// wait waits until all is done that was submitted before, or never will be.
+func (s *stream) wait(ctx context.Context) error {
+	s.mu.Lock()
+	if s.done == s.submitted {
+		s.mu.Unlock()
+		return nil
+	}
+	w := waiter{s.submitted, make(chan struct{})}
+	s.waiting = append(s.waiting, w)
+	s.mu.Unlock()
+	select {
+	case <-w.passed:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	s.waiting = slices.DeleteFunc(s.waiting, func(o waiter) bool { return o == w })
+	s.mu.Unlock()
+	return ctx.Err()
+}
+
+// Close implements [cudaipc.Stream]. As in CUDA, what was submitted still runs;
+// it ends with the device at the latest.
+func (s *stream) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	idle := s.done == s.submitted
+	s.nudge()
+	s.mu.Unlock()
+	if idle {
+		<-s.ended
+	}
+	return s.primary.alive("Stream.Close")
+}
+
+// run does one operation after the other until the stream is closed.
+func (s *stream) run() {
+	defer s.leave()
+	r := newRunner(s)
+	for {
+		t, ok := s.next()
+		if !ok {
+			return
+		}
+		if cause := r.do(t); cause != nil {
+			s.primary.fail(cause)
+		}
+		if s.primary.isHalted() {
+			s.drain(t)
+			return
+		}
+		s.finish(t)
+	}
+}
+
+// next waits for something to do; false means that there will be nothing.
+func (s *stream) next() (task, bool) {
+	for {
+		s.mu.Lock()
+		if len(s.queue) > 0 {
+			t := s.queue[0]
+			s.queue[0] = task{}
+			s.queue = s.queue[1:]
+			s.mu.Unlock()
+			return t, true
+		}
+		closed := s.closed
+		s.mu.Unlock()
+		if closed {
+			return task{}, false
+		}
+		select {
+		case <-s.wake:
+		case <-s.primary.halted:
+			s.drain(task{})
+			return task{}, false
+		}
+	}
+}
+
+func (s *stream) finish(t task) {
+	if t.op.Kind == cudaipc.OpRecord {
+		close(t.at.passed)
+	}
+	s.mu.Lock()
+	s.done++
+	s.waiting = slices.DeleteFunc(s.waiting, func(w waiter) bool {
+		if w.until > s.done {
+			return false
+		}
+		close(w.passed)
+		return true
+	})
+	s.mu.Unlock()
+}
+
+// drain drops what was submitted, the current operation first, when the device
+// has come to an end. Nobody waits for it any more.
+func (s *stream) drain(current task) {
+	cause := s.primary.causeOfDeath()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drained = true
+	for _, t := range append([]task{current}, s.queue...) {
+		if t.op.Kind == cudaipc.OpRecord {
+			t.at.failed = cause
+			close(t.at.passed)
+		}
+	}
+	s.queue = nil
+	s.done = s.submitted
+	for _, w := range s.waiting {
+		close(w.passed)
+	}
+	s.waiting = nil
+}
+
+// leave takes the stream out of the books.
+func (s *stream) leave() {
+	s.primary.mu.Lock()
+	delete(s.primary.streams, s)
+	s.primary.mu.Unlock()
+	close(s.ended)
+}
