@@ -13,7 +13,8 @@ import (
 // from [Store.ReserveOn] on until the object's room is used again.
 //
 // A device serves one store: nobody but its writer may allocate and free. It is
-// told from others by ==, and none of its methods may call the store, or block.
+// told from others by ==, and none of its methods may call the store, or wait
+// for anybody.
 type Device interface {
 	// Allocate gives a piece out, which stays in use until it is freed. It
 	// reports false while there is no room: that must change, at the latest when
@@ -25,6 +26,14 @@ type Device interface {
 	Pieces() int
 	// MaxBytes is the size of the largest piece that Allocate can ever give out.
 	MaxBytes() int64
+}
+
+// Grower is a device that can get more memory than it has. It is asked when no
+// eviction makes room, so that what it has is used first.
+type Grower interface {
+	Device
+	// Grow reports whether Allocate has room for a piece of this size now.
+	Grow(sizeBytes int64) bool
 }
 
 // deviceUse is what the writer knows of one device.
@@ -47,7 +56,7 @@ type heldPiece struct {
 // an eviction, a deletion or an abort, and at the latest when the store closes.
 //
 // When dev has no room, settled objects that hold pieces of it are evicted, the
-// oldest first. If that does not help, the error is a [*FullError] with
+// oldest first; a [Grower] is then asked to grow. If that does not help, the error is a [*FullError] with
 // [ResourceDevice]; a piece above dev.MaxBytes is [ErrTooLarge]. Writer only.
 func (s *Store) ReserveOn(dev Device, deviceBytes int64, size int, c codec.ID, charge ReaderSet) (r Reservation, piece uint32, err error) {
 	err = s.mayReserve(size, charge)
@@ -121,6 +130,9 @@ func (s *Store) allocateOn(use *deviceUse, sizeBytes int64) (piece uint32, ok bo
 		piece, ok = use.dev.Allocate(sizeBytes)
 	}
 	s.counters.deviceEvicted += s.counters.evicted - before
+	if grower, can := use.dev.(Grower); can && !ok && grower.Grow(sizeBytes) {
+		return use.dev.Allocate(sizeBytes)
+	}
 	return piece, ok
 }
 

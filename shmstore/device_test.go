@@ -106,6 +106,39 @@ func TestRoomOnDeviceComesFromTheOldest(t *testing.T) {
 	}
 }
 
+// growingDevice can be given more room.
+type growingDevice struct {
+	countedDevice
+	spare int64
+}
+
+func (d *growingDevice) Grow(sizeBytes int64) bool {
+	d.capacity, d.spare = d.capacity+d.spare, 0
+	return d.used+sizeBytes <= d.capacity
+}
+
+// TestDeviceGrowsWhenNoEvictionHelps: what is settled goes first.
+func TestDeviceGrowsWhenNoEvictionHelps(t *testing.T) {
+	s, device := create(t, small(Heap)), &growingDevice{countedDevice: *newCountedDevice(10), spare: 10}
+	mustPutOn(t, s, device, 10, 0)
+	first := mustPutOn(t, s, device, 10, Readers(LocalReader))
+	if device.capacity != 10 {
+		t.Fatal("the device grew while an eviction would do")
+	}
+	second := mustPutOn(t, s, device, 10, Readers(LocalReader))
+	if device.capacity != 20 {
+		t.Fatalf("a capacity of %d holds two pieces of 10", device.capacity)
+	}
+	if _, _, err := s.ReserveOn(device, 1, 1, codec.IDRaw, 0); !errors.Is(err, ErrFull) {
+		t.Errorf("ReserveOn a full device that cannot grow: %v", err)
+	}
+	for _, h := range []Handle{first, second} {
+		if err := s.Local().Drop(h); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestFullDeviceSaysWhoHolds(t *testing.T) {
 	s, device := create(t, small(Heap)), newCountedDevice(10)
 	reader, bystander := mustDeclare(t, s, "slow"), mustDeclare(t, s, "bystander")
