@@ -22,7 +22,7 @@ const (
 	CodeBus        Code = 3  // another bus lives here
 	CodeDenied     Code = 4  // the user, the process or its pid namespace
 	CodeUnknown    Code = 5  // no such stage, edge, request, task, delivery, segment or method
-	CodeTaken      Code = 6  // the stage is served elsewhere and has no place left
+	CodeTaken      Code = 6  // the stage is served elsewhere and has no place left, or the name is another descriptor's
 	CodeTooLarge   Code = 7  // the payload exceeds the edge's byte window or the store
 	CodeWindowFull Code = 8  // the edge's policy is fail
 	CodeOver       Code = 9  // the request has ended
@@ -31,7 +31,7 @@ const (
 	CodeMemory     Code = 12 // there is not enough of it
 	CodeInvalid    Code = 13 // an argument that makes no sense
 	CodeInternal   Code = 14 // a fault of the host
-	CodeNothing    Code = 15 // nothing lies under the key
+	CodeNothing    Code = 15 // nothing lies under the key, or the name
 )
 
 // ErrProtocol is what every error of [Next], [Parse] and [Decode] is.

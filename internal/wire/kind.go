@@ -70,6 +70,12 @@ const (
 	KindCancel  Kind = 84
 	KindCleanup Kind = 85
 	KindCleaned Kind = 86
+
+	KindPublish   Kind = 88
+	KindPublished Kind = 89
+	KindWithdraw  Kind = 90
+	KindFind      Kind = 91
+	KindFound     Kind = 92
 )
 
 // Direction says who sends a message.
@@ -159,6 +165,12 @@ var kinds = [...]kindInfo{
 	KindCancel:  {name: "cancel", direction: ToHost, make: func() Message { return new(Cancel) }, since: versionExchange},
 	KindCleanup: {name: "cleanup", direction: ToHost, make: func() Message { return new(Cleanup) }, since: versionExchange},
 	KindCleaned: {name: "cleaned", direction: ToClient, make: func() Message { return new(Cleaned) }, since: versionExchange},
+
+	KindPublish:   {name: "publish", direction: ToHost, make: func() Message { return new(Publish) }, since: versionDirectory, minDescriptors: 1, maxDescriptors: 1},
+	KindPublished: {name: "published", direction: ToClient, make: func() Message { return new(Published) }, since: versionDirectory},
+	KindWithdraw:  {name: "withdraw", direction: ToHost, make: func() Message { return new(Withdraw) }, since: versionDirectory},
+	KindFind:      {name: "find", direction: ToHost, make: func() Message { return new(Find) }, since: versionDirectory},
+	KindFound:     {name: "found", direction: ToClient, make: func() Message { return new(Found) }, since: versionDirectory, minDescriptors: 2, maxDescriptors: 2},
 }
 
 // info returns what is known of k, and nil when it is no kind.

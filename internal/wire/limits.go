@@ -39,7 +39,7 @@ const (
 // The versions of the protocol.
 const (
 	// Version is the newest version that this package speaks.
-	Version = 4
+	Version = 5
 	// VersionMin is the oldest.
 	VersionMin = 1
 
@@ -50,6 +50,8 @@ const (
 	versionLanes = 3
 	// versionExchange added the exchange: payloads under keys.
 	versionExchange = 4
+	// versionDirectory added the directory: descriptors under names.
+	versionDirectory = 5
 )
 
 // VersionLayout is the version from which lanes between clients are of the

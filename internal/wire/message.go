@@ -128,6 +128,16 @@ func walk(m Message, c *coder) {
 		m.fields(c)
 	case *Cleaned:
 		m.fields(c)
+	case *Publish:
+		m.fields(c)
+	case *Published:
+		m.fields(c)
+	case *Withdraw:
+		m.fields(c)
+	case *Find:
+		m.fields(c)
+	case *Found:
+		m.fields(c)
 	default:
 		panic("wire: a message that is not a pointer to a struct of this package")
 	}
@@ -303,3 +313,18 @@ func (*Cleanup) Kind() Kind { return KindCleanup }
 
 // Kind returns [KindCleaned].
 func (*Cleaned) Kind() Kind { return KindCleaned }
+
+// Kind returns [KindPublish].
+func (*Publish) Kind() Kind { return KindPublish }
+
+// Kind returns [KindPublished].
+func (*Published) Kind() Kind { return KindPublished }
+
+// Kind returns [KindWithdraw].
+func (*Withdraw) Kind() Kind { return KindWithdraw }
+
+// Kind returns [KindFind].
+func (*Find) Kind() Kind { return KindFind }
+
+// Kind returns [KindFound].
+func (*Found) Kind() Kind { return KindFound }

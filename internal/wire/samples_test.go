@@ -29,6 +29,7 @@ func samples() []sample {
 	all = append(all, sample{name: "bye", message: &wire.Bye{}})
 	all = append(all, laneSamples()...)
 	all = append(all, exchangeSamples()...)
+	all = append(all, directorySamples()...)
 	for i := range all {
 		if all[i].version == 0 {
 			all[i].version = wire.Version
@@ -214,6 +215,24 @@ func exchangeSamples() []sample {
 	}
 }
 
+func directorySamples() []sample {
+	pool := [16]byte(counting(16))
+	most := [16]byte{}
+	for i := range most {
+		most[i] = 0xff
+	}
+	return []sample{
+		{name: "publish", descriptors: 1, message: &wire.Publish{Token: 71, Number: 1, Pool: pool, Size: 1 << 30}},
+		{name: "publish-extreme", descriptors: 1, message: &wire.Publish{Token: math.MaxUint32, Number: math.MaxUint32, Pool: most, Size: math.MaxUint64}},
+		{name: "published", message: &wire.Published{Token: 71}},
+		{name: "withdraw", message: &wire.Withdraw{Number: 1, Pool: pool}},
+		{name: "find", message: &wire.Find{Token: 72, Number: 1, Pool: pool}},
+		{name: "found", descriptors: 2, message: &wire.Found{Token: 72, Owner: 3, PID: 4711, Size: 1 << 30}},
+		{name: "found-the-host's", descriptors: 2, message: &wire.Found{Token: math.MaxUint32, PID: math.MaxUint32, Size: math.MaxUint64}},
+		{name: "failed-taken", message: &wire.Failed{Token: 71, Code: wire.CodeTaken, Text: "another descriptor has the name"}},
+	}
+}
+
 // allKinds returns every kind there is.
 func allKinds() []wire.Kind {
 	var all []wire.Kind
@@ -302,6 +321,10 @@ func malformedSamples(t *testing.T) []malformedSample {
 		{"key-missing", 4, raw(wire.KindFetch, make([]byte, 12)...)},
 		{"placed-without-its-flag", 4, with(encode(&wire.Place{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+16, 0)},
 		{"placed-of-another-size", 4, with(encode(&wire.Place{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+32, 3)},
+		{"directory-of-a-later-version", 4, raw(wire.KindFind, make([]byte, 24)...)},
+		{"name-cut-short", 5, raw(wire.KindFind, make([]byte, 23)...)},
+		{"descriptor-of-a-name-missing", 5, with(encode(&wire.Publish{}, 1), 6, 0)},
+		{"found-without-its-owner", 5, with(encode(&wire.Found{}, 2), 6, 1)},
 		{"fetched-of-another-size", 4, with(encode(&wire.Fetched{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+24, 3)},
 	}
 }

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from .errors import ProtocolError
 
 VERSION_MIN = 1
-VERSION_MAX = 4
+VERSION_MAX = 5
 MAGIC = 0x53554249_4E4D4F01
 
 MAX_PACKET_BYTES = 65_536
@@ -744,6 +744,48 @@ class Cleanup:
 class Cleaned:
     token: int
     count: int
+
+
+# The directory.
+
+
+@_message(88, "II16sQ", fds=(1, 1), since=5)
+@dataclass(slots=True)
+class Publish:
+    token: int
+    number: int
+    pool: bytes
+    size: int
+
+
+@_message(89, "I", since=5)
+@dataclass(slots=True)
+class Published:
+    token: int
+
+
+@_message(90, "I16s", since=5)
+@dataclass(slots=True)
+class Withdraw:
+    number: int
+    pool: bytes
+
+
+@_message(91, "II16s", since=5)
+@dataclass(slots=True)
+class Find:
+    token: int
+    number: int
+    pool: bytes
+
+
+@_message(92, "III4xQ", fds=(2, 2), since=5)
+@dataclass(slots=True)
+class Found:
+    token: int
+    owner: int  #: who published it: the same number for the same process
+    pid: int
+    size: int
 
 
 # Asking about the bus, and leaving.
