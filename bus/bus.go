@@ -31,7 +31,8 @@ type Bus struct {
 	system        *actors.System
 	writer        *actors.Writer
 	inputProducer *actors.Producer
-	exchange      *exchange // nil: a node's
+	exchange      *exchange  // nil: a node's
+	directory     *directory // nil: a node's
 
 	places    pool[struct{}] // one for each request that may be alive
 	joinBytes atomic.Int64   // held by inputs that wait in joins
@@ -88,7 +89,7 @@ func openGraph(g *graph, opts Options, node bool) (*Bus, error) {
 		live: make(map[uint64]*Request),
 	}
 	if !node {
-		b.exchange = newExchange(b)
+		b.exchange, b.directory = newExchange(b), newDirectory()
 	}
 	if err := b.start(); err != nil {
 		return nil, errors.Join(err, store.Close())
@@ -371,6 +372,7 @@ func (b *Bus) stop(ctx context.Context) error {
 	}
 	if b.exchange != nil {
 		broken = append(broken, b.exchange.close())
+		b.directory.close()
 	}
 	return errors.Join(
 		errors.Join(broken...),

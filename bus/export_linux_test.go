@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -60,6 +61,19 @@ func FetchForNobody(t testing.TB, n *Node, edge connector.Edge, key string) {
 	l := n.link
 	n.mu.Unlock()
 	l.queue(&wire.Fetch{Token: 1 << 31, From: edge.From, To: edge.To, Key: key})
+	if _, err := l.call(t.Context(), "stats", nil); err != nil { // behind the answer
+		t.Fatal(err)
+	}
+}
+
+// FindForNobody has a node's host hand out what lies under a name, as the answer to
+// a question that nobody has asked.
+func FindForNobody(t testing.TB, n *Node, name lane.Name, token uint32) {
+	t.Helper()
+	n.mu.Lock()
+	l := n.link
+	n.mu.Unlock()
+	l.queue(&wire.Find{Token: token, Pool: name.Pool, Number: name.Number})
 	if _, err := l.call(t.Context(), "stats", nil); err != nil { // behind the answer
 		t.Fatal(err)
 	}

@@ -16,7 +16,9 @@ func HeldBytes(b *Bus) (n int64) {
 func CutOff(n *Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	_ = n.link.conn.Close()
+	if n.link != nil {
+		_ = n.link.conn.Close()
+	}
 }
 
 // LastSource is the last number of a source that a client was given.
@@ -24,6 +26,20 @@ func LastSource(s *Server) uint32 { return s.sources.Load() }
 
 // ExchangeStalls are those of processes that wait for the exchange, however short.
 func ExchangeStalls(s *Server) []Stall { return s.exchangeStalls(0, false) }
+
+// SetDirectoryRoom bounds the names in the directory.
+func SetDirectoryRoom(b *Bus, names int) {
+	b.directory.mu.Lock()
+	defer b.directory.mu.Unlock()
+	b.directory.most = names
+}
+
+// Published is how many names are in the directory.
+func Published(b *Bus) int {
+	b.directory.mu.Lock()
+	defer b.directory.mu.Unlock()
+	return len(b.directory.names)
+}
 
 // SpeakVersion has a node take its host for one of an older version.
 func SpeakVersion(n *Node, version uint16) {

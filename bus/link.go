@@ -207,6 +207,8 @@ func (l *link) handle(m wire.Message, fds []int) error {
 		return l.learn(m, fds)
 	case *wire.Introduce:
 		return l.meet(m, fds)
+	case *wire.Found:
+		return l.found(m, fds)
 	}
 	peer.CloseAll(fds)
 	switch m := m.(type) {
@@ -241,6 +243,8 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	case *wire.Fetched:
 		return l.fetched(m)
 	case *wire.Cleaned:
+		l.answer(m.Token, m)
+	case *wire.Published:
 		l.answer(m.Token, m)
 	case *wire.Streamed:
 		if a := l.arrivals(m.Source); a != nil {

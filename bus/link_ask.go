@@ -13,6 +13,8 @@ type question struct {
 	// first, on the reader's goroutine, sees the answer before anything that
 	// comes behind it; nil: it need not.
 	first func(wire.Message) error
+	// descriptors: they come with the answer, which is one of link.found.
+	descriptors bool
 }
 
 // ask sends a question and waits for its answer, which first has seen by then.
@@ -31,15 +33,21 @@ func (l *link) ask(ctx context.Context, ask func(token uint32) wire.Message, fir
 
 // note remembers a question with room for some answers.
 func (l *link) note(answers int, first func(wire.Message) error) (uint32, *question, error) {
-	token := l.tokens.Add(1)
 	q := &question{answers: make(chan wire.Message, answers), first: first}
+	token, err := l.pose(q)
+	return token, q, err
+}
+
+// pose remembers a question.
+func (l *link) pose(q *question) (token uint32, err error) {
+	token = l.tokens.Add(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.questions == nil {
-		return 0, nil, l.err
+		return 0, l.err
 	}
 	l.questions[token] = q
-	return token, q, nil
+	return token, nil
 }
 
 // settle forgets a question. It reports whether it was open still.

@@ -101,6 +101,8 @@ type Node struct {
 	cancel context.CancelFunc
 	done   chan struct{} // the node has ended
 
+	directory nodeDirectory
+
 	mu     sync.Mutex
 	link   *link         // to the host of now; nil: there is none
 	linked chan struct{} // closed when there is one, and replaced when it is gone
@@ -117,6 +119,7 @@ func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 		return nil, fmt.Errorf("%w: join: no socket: set JoinOptions.Socket or Bus, or run under a host, which sets $%s", ErrConfig, EnvSocket)
 	}
 	n := &Node{name: name, opts: opts, done: make(chan struct{}), linked: make(chan struct{})}
+	n.directory.node = n
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	l, err := n.connect(ctx)
 	if err != nil {
@@ -164,7 +167,10 @@ func (n *Node) run(l *link) {
 		}
 		n.opts.Logger.Info("joined a new host", slog.Uint64("epoch", l.welcome.Epoch))
 		// The answers come through the link's reader, which starts now.
-		go n.serveAll(l)
+		go func() {
+			n.directory.republish(l)
+			n.serveAll(l)
+		}()
 	}
 }
 
@@ -194,6 +200,7 @@ func (n *Node) reconnect() (*link, error) {
 
 // end notes that there will be no host any more.
 func (n *Node) end(err error) {
+	n.directory.end(err)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.err = err
@@ -358,6 +365,7 @@ func (n *Node) Close(ctx context.Context) error {
 		err = l.leave(ctx)
 	}
 	<-n.done
+	n.directory.found.close()
 	if err != nil {
 		return fmt.Errorf("bus: close the node: %w", err)
 	}

@@ -233,8 +233,12 @@ func (s *session) refuse(err error) {
 // handle handles one message. It owns the descriptors. An error ends the
 // session.
 func (s *session) handle(m wire.Message, fds []int) error {
-	if offer, ok := m.(*wire.Offer); ok {
-		return s.offer(offer, fds)
+	switch m := m.(type) {
+	case *wire.Offer:
+		return s.offer(m, fds)
+	case *wire.Publish:
+		s.publish(m, fds[0])
+		return nil
 	}
 	peer.CloseAll(fds)
 	switch m := m.(type) {
@@ -286,6 +290,10 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		s.cancelQuestion(m.Token)
 	case *wire.Cleanup:
 		s.cleanup(m)
+	case *wire.Withdraw:
+		s.withdraw(m)
+	case *wire.Find:
+		s.find(m)
 	case *wire.Submit:
 		return s.ask(m.Token, func() error { return s.submit(m) })
 	case *wire.CloseSend:

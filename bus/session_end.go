@@ -10,6 +10,7 @@ import (
 
 // end takes back everything that the client had.
 func (s *session) end(reason error) {
+	s.srv.bus.directory.leave(s) // no message of it is handled any more
 	if errors.Is(reason, errBye) {
 		s.working.Wait() // all that it said before is done
 	}

@@ -78,6 +78,11 @@ func (c *Conn) SetReadDeadline(t time.Time) error { return c.unix.SetReadDeadlin
 // SetWriteDeadline bounds Send alone.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.unix.SetWriteDeadline(t) }
 
+// HungUp reports whether the connection has ended: the peer has closed its end, or
+// this one was closed. It asks the kernel, and does not wait. What the peer has sent
+// before may be there to be read still.
+func (c *Conn) HungUp() bool { return c.hungUp() }
+
 // Close closes this end. The peer can read what has been sent. Send and
 // Receive that wait return net.ErrClosed.
 func (c *Conn) Close() error { return c.unix.Close() }

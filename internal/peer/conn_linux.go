@@ -231,6 +231,19 @@ func descriptorsOf(control []byte) (fds []int, err error) {
 	return fds, err
 }
 
+func (c *Conn) hungUp() bool {
+	fds := []unix.PollFd{{Events: unix.POLLRDHUP}}
+	var n int
+	var err error
+	if c.raw.Control(func(fd uintptr) {
+		fds[0].Fd = int32(fd)
+		n, err = unix.Poll(fds, 0)
+	}) != nil {
+		return true // closed here
+	}
+	return err == nil && n == 1
+}
+
 // duplicate returns descriptors of its own for the same files, all or none.
 func duplicate(fds []int) ([]int, error) {
 	var own []int
@@ -238,7 +251,7 @@ func duplicate(fds []int) ([]int, error) {
 		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			CloseAll(own)
-			return nil, fmt.Errorf("duplicate descriptor %d to send it later: %w", fd, err)
+			return nil, fmt.Errorf("duplicate descriptor %d: %w", fd, err)
 		}
 		own = append(own, dup)
 	}

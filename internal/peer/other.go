@@ -32,6 +32,7 @@ func (*Listener) Close() error { return nil }
 
 func (*Conn) send([]byte, []int) error            { return ErrUnsupported }
 func (*Conn) trySend([]byte, []int) (bool, error) { return false, ErrUnsupported }
+func (*Conn) hungUp() bool                        { return true }
 func (*Conn) receive([]byte) (int, []int, error)  { return 0, nil, ErrUnsupported }
 
 func watch(*Conn, watchOptions) (*Process, error) { return nil, ErrUnsupported }
@@ -52,3 +53,9 @@ func Open(int) (*Conn, error) { return nil, ErrUnsupported }
 func CloseAll([]int) {}
 
 func duplicate([]int) ([]int, error) { return nil, ErrUnsupported }
+
+// Self is not supported here.
+func Self() (int, error) { return -1, ErrUnsupported }
+
+// Duplicate is not supported here.
+func Duplicate(int) (int, error) { return -1, ErrUnsupported }

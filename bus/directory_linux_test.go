@@ -1,0 +1,379 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// named is a name of the tests.
+func named(number uint32) lane.Name { return lane.Name{Pool: [16]byte{1, 2, 15: 16}, Number: number} }
+
+// someFile is a descriptor to publish.
+func someFile(t testing.TB) *os.File {
+	t.Helper()
+	f, err := os.CreateTemp(t.TempDir(), "published")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func mustPublish(t testing.TB, d lane.Directory, name lane.Name, f *os.File, sizeBytes int64) {
+	t.Helper()
+	if err := d.Publish(name, int(f.Fd()), sizeBytes); err != nil {
+		t.Fatalf("publish %d: %v", name.Number, err)
+	}
+}
+
+// mustFind finds a descriptor, which is closed at the end of the test.
+func mustFind(t testing.TB, d lane.Directory, name lane.Name) lane.Found {
+	t.Helper()
+	found, err := d.Find(t.Context(), name)
+	if err != nil {
+		t.Fatalf("find %d: %v", name.Number, err)
+	}
+	t.Cleanup(func() { _ = unix.Close(found.FD) })
+	return found
+}
+
+func wantNotPublished(t testing.TB, d lane.Directory, name lane.Name) {
+	t.Helper()
+	found, err := d.Find(t.Context(), name)
+	if err == nil {
+		_ = unix.Close(found.FD)
+	}
+	if !errors.Is(err, lane.ErrNotPublished) || errors.Is(err, lane.ErrUnavailable) {
+		t.Errorf("find %d: %v, want ErrNotPublished", name.Number, err)
+	}
+}
+
+// wantSame requires that what was found is what was published.
+func wantSame(t testing.TB, found lane.Found, f *os.File, sizeBytes int64) {
+	t.Helper()
+	var want, got unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(f.Fd()), &want), unix.Fstat(found.FD, &got)); err != nil {
+		t.Fatal(err)
+	}
+	flags, err := unix.FcntlInt(uintptr(found.FD), unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("the descriptor is inherited by programs: flags %#x, %v", flags, err)
+	}
+	if got.Ino != want.Ino || got.Dev != want.Dev || found.FD == int(f.Fd()) || found.SizeBytes != sizeBytes {
+		t.Errorf("found the file %d of %d bytes as descriptor %d, want a duplicate of %d (file %d), %d bytes",
+			got.Ino, found.SizeBytes, found.FD, f.Fd(), want.Ino, sizeBytes)
+	}
+	select {
+	case <-found.Owner.Done():
+		t.Error("the owner is dead, it is said")
+	default:
+	}
+}
+
+// TestDirectory: what one end publishes the other finds, until it is withdrawn.
+func TestDirectory(t *testing.T) {
+	for name, ends := range map[string]func(t *testing.T, h *hosted) (a, b lane.Directory){
+		"two nodes": func(t *testing.T, h *hosted) (a, b lane.Directory) {
+			return h.join(t, bus.JoinOptions{}).Directory(), h.join(t, bus.JoinOptions{Rejoin: true}).Directory()
+		},
+		"host to node": func(t *testing.T, h *hosted) (a, b lane.Directory) {
+			return h.bus.Directory(), h.join(t, bus.JoinOptions{}).Directory()
+		},
+		"node to host": func(t *testing.T, h *hosted) (a, b lane.Directory) {
+			return h.join(t, bus.JoinOptions{}).Directory(), h.bus.Directory()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := exchanging(t, bus.Options{})
+			a, b := ends(t, h)
+			f, other := someFile(t), someFile(t)
+			wantNotPublished(t, b, named(1))
+			mustPublish(t, a, named(1), f, 1<<30)
+			mustPublish(t, b, named(2), other, 1<<46)
+			for _, d := range []lane.Directory{a, b} {
+				wantSame(t, mustFind(t, d, named(1)), f, 1<<30)
+				wantSame(t, mustFind(t, d, named(2)), other, 1<<46)
+				wantNotPublished(t, d, lane.Name{Pool: [16]byte{2}, Number: 1})
+				if err := d.Publish(named(1), int(other.Fd()), 1); !errors.Is(err, lane.ErrPublished) {
+					t.Errorf("publish a name that is taken: %v, want ErrPublished", err)
+				}
+			}
+			kept := mustFind(t, b, named(1))
+			b.Withdraw(named(1)) // not its own
+			wantSame(t, mustFind(t, b, named(1)), f, 1<<30)
+			a.Withdraw(named(1))
+			wantNotPublished(t, a, named(1)) // behind the withdrawal
+			wantNotPublished(t, b, named(1))
+			wantSame(t, kept, f, 1<<30)
+			mustPublish(t, a, named(1), other, 7)
+			wantSame(t, mustFind(t, b, named(1)), other, 7)
+			a.Withdraw(named(1))
+			a.Withdraw(named(1))
+			b.Withdraw(named(2))
+		})
+	}
+}
+
+// TestPublishRefuses: arguments that make no sense, which cost nothing.
+func TestPublishRefuses(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	f := someFile(t)
+	files := bus.OpenFiles(t)
+	for _, d := range []lane.Directory{h.bus.Directory(), n.Directory()} {
+		for _, size := range []int64{0, -1, 1<<46 + 1, math.MaxInt64, math.MinInt64} {
+			if err := d.Publish(named(1), int(f.Fd()), size); !errors.Is(err, cudaipc.ErrInvalid) {
+				t.Errorf("publish %d bytes: %v, want ErrInvalid", size, err)
+			}
+		}
+		for _, fd := range []int{-1, 1 << 30} {
+			if err := d.Publish(named(1), fd, 1); !errors.Is(err, cudaipc.ErrInvalid) {
+				t.Errorf("publish descriptor %d: %v, want ErrInvalid", fd, err)
+			}
+		}
+		wantNotPublished(t, d, named(1))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := d.Find(ctx, named(1)); !errors.Is(err, context.Canceled) {
+			t.Errorf("find with a context that has ended: %v", err)
+		}
+	}
+	c := dialThin(t, h.path)
+	for i, size := range []uint64{0, 1<<46 + 1, 1 << 63, math.MaxUint64} {
+		c.publish(uint32(i), named(1), f, size)
+		c.wantFailed(uint32(i), wire.CodeInvalid)
+	}
+	c.send(&wire.Bye{})
+	h.noProcess(t, 1)
+	await(func() bool { return bus.OpenFiles(t) <= files+1 }) // the thin client's end
+}
+
+func (c *thinClient) publish(token uint32, name lane.Name, f *os.File, size uint64) {
+	c.t.Helper()
+	packet, err := wire.Append(nil, wire.Version, &wire.Publish{Token: token, Pool: name.Pool, Number: name.Number, Size: size}, 1)
+	if err == nil {
+		err = c.conn.Send(packet, []int{int(f.Fd())})
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// TestDirectoryIsBounded: a client has so many names, and all together have so
+// many; what is refused is closed, and what is withdrawn makes room.
+func TestDirectoryIsBounded(t *testing.T) {
+	const each = 1024
+	h := exchanging(t, bus.Options{})
+	f := someFile(t)
+	c, d := dialThin(t, h.path), dialThin(t, h.path)
+	c.await(wire.KindWelcome)
+	d.await(wire.KindWelcome)
+	bus.SetDirectoryRoom(h.bus, each+1)
+	files := bus.OpenFiles(t)
+	for i := range uint32(each) {
+		c.publish(i, named(i), f, 1)
+		c.await(wire.KindPublished)
+	}
+	if n := bus.OpenFiles(t); n != files+each {
+		t.Errorf("%d descriptors are open for %d names", n-files, each)
+	}
+	c.publish(1, named(each), f, 1)
+	c.wantFailed(1, wire.CodeOverloaded)
+	c.publish(2, named(1), f, 1)
+	c.wantFailed(2, wire.CodeTaken)
+	d.publish(3, named(each), f, 1)
+	d.await(wire.KindPublished)
+	d.publish(4, named(each+1), f, 1)
+	d.wantFailed(4, wire.CodeOverloaded)
+	if err := h.bus.Directory().Publish(named(each+1), int(f.Fd()), 1); !errors.Is(err, lane.ErrFull) {
+		t.Errorf("the host publishes one too many: %v, want ErrFull", err)
+	}
+	c.send(&wire.Withdraw{Pool: named(7).Pool, Number: 7})
+	c.publish(5, named(each+1), f, 1)
+	c.await(wire.KindPublished)
+	c.send(&wire.Bye{})
+	h.noProcess(t, 1)
+	for i := range uint32(each) {
+		wantNotPublished(t, h.bus.Directory(), named(i))
+	}
+	mustFind(t, h.bus.Directory(), named(each))
+	d.send(&wire.Finish{Delivery: 1 << 30}) // which is refused: it hangs up, and lives
+	d.await(wire.KindRefuse)
+	await(func() bool { return bus.Published(h.bus) == 0 })
+	await(func() bool { return bus.OpenFiles(t) <= files+2 }) // what was found, and its owner
+}
+
+// TestFoundIsNotRead: a client that asks and asks, and does not read what it is
+// answered, has an answer to each question in the end, and leaves nothing.
+func TestFoundIsNotRead(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	files := bus.OpenFiles(t)
+	f := someFile(t)
+	mustPublish(t, h.bus.Directory(), named(1), f, 1)
+	c := dialThin(t, h.path)
+	const questions = 2000
+	for i := range uint32(questions) {
+		c.send(&wire.Find{Token: i, Pool: named(1).Pool, Number: 1})
+	}
+	found, full := 0, 0
+	for found+full < questions {
+		hd, body, fds, err := c.in.Next()
+		if err != nil {
+			t.Fatalf("after %d found and %d not: %v", found, full, err)
+		}
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+		m, err := wire.Parse(hd, body, wire.Version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch m := m.(type) {
+		case *wire.Found:
+			found++
+			if m.Owner != 0 || int(m.PID) != os.Getpid() || len(fds) != 2 {
+				t.Errorf("%+v with %d descriptors, want those of the host", m, len(fds))
+			}
+		case *wire.Failed:
+			full++
+			if m.Code != wire.CodeOverloaded {
+				t.Errorf("%+v, want that there is no room", m)
+			}
+		}
+	}
+	if found < 128 || full == 0 {
+		t.Errorf("%d found and %d not", found, full)
+	}
+	c.send(&wire.Bye{})
+	h.bus.Directory().Withdraw(named(1))
+	h.noProcess(t, 0)
+	_ = f.Close()
+	await(func() bool { return bus.OpenFiles(t) <= files+2 }) // the host's own pidfd, and the thin client's end
+}
+
+// TestOwnersAreWatchedOnce: however much is found of a process.
+func TestOwnersAreWatchedOnce(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	a, b := h.join(t, bus.JoinOptions{}), h.join(t, bus.JoinOptions{})
+	f := someFile(t)
+	for i := range uint32(10) {
+		mustPublish(t, a.Directory(), named(i), f, 1)
+	}
+	for _, d := range []lane.Directory{b.Directory(), h.bus.Directory()} {
+		first := mustFind(t, d, named(0))
+		files := bus.OpenFiles(t)
+		for i := range uint32(10) {
+			if found := mustFind(t, d, named(i)); found.Owner != first.Owner {
+				t.Error("two watches of one process")
+			}
+		}
+		if n := bus.OpenFiles(t) - files; n != 10 {
+			t.Errorf("%d descriptors for what was found, want 10", n)
+		}
+	}
+}
+
+// TestFoundForNobody: descriptors that come for somebody who does not wait any more
+// are closed; those for a question of another kind end the connection.
+func TestFoundForNobody(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	mustPublish(t, n.Directory(), named(1), someFile(t), 1)
+	mustFind(t, n.Directory(), named(1))
+	files := bus.OpenFiles(t)
+	for range 5 {
+		bus.FindForNobody(t, n, named(1), 1<<31)
+	}
+	if now := bus.OpenFiles(t); now != files {
+		t.Errorf("%d descriptors are open, and %d were", now, files)
+	}
+	wantNotPublished(t, n.Directory(), named(2))
+}
+
+// TestDirectoryOfAnOlderHost: it has none, and says so.
+func TestDirectoryOfAnOlderHost(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	n := h.join(t, bus.JoinOptions{Rejoin: true})
+	bus.SpeakVersion(n, 4)
+	d := n.Directory()
+	err := d.Publish(named(1), int(someFile(t).Fd()), 1)
+	_, findErr := d.Find(t.Context(), named(1))
+	for _, err := range []error{err, findErr} {
+		if !errors.Is(err, lane.ErrUnavailable) || errors.Is(err, bus.ErrHostGone) {
+			t.Errorf("%v, want ErrUnavailable", err)
+		}
+	}
+	bus.SpeakVersion(n, wire.Version)
+	wantNotPublished(t, d, named(1))
+}
+
+// TestDirectoryCloses: with the bus, and with the node.
+func TestDirectoryCloses(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	n := h.join(t, bus.JoinOptions{Rejoin: true})
+	f := someFile(t)
+	mustPublish(t, n.Directory(), named(1), f, 1)
+	mustFind(t, n.Directory(), named(1))
+	if err := n.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantClosed(t, n.Directory(), f)
+	wantNotPublished(t, h.bus.Directory(), named(1))
+	mustPublish(t, h.bus.Directory(), named(1), f, 1)
+	mustFind(t, h.bus.Directory(), named(1))
+	if err := errors.Join(h.server.Close(t.Context()), h.bus.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	wantClosed(t, h.bus.Directory(), f)
+}
+
+func wantClosed(t *testing.T, d lane.Directory, f *os.File) {
+	t.Helper()
+	_, err := d.Find(t.Context(), named(1))
+	for _, err := range []error{err, d.Publish(named(2), int(f.Fd()), 1)} {
+		if !errors.Is(err, lane.ErrUnavailable) || !errors.Is(err, bus.ErrClosed) {
+			t.Errorf("%v, want ErrUnavailable and ErrClosed", err)
+		}
+	}
+	d.Withdraw(named(1))
+}
+
+// TestFindAtAHostThatIsStopped ends with its context, and what comes afterwards is
+// closed.
+func TestFindAtAHostThatIsStopped(t *testing.T) {
+	h := &hosted{path: t.TempDir() + "/bus.sock"}
+	cmd := h.hostAlone(t)
+	n := h.join(t, bus.JoinOptions{})
+	d := n.Directory()
+	mustPublish(t, d, named(1), someFile(t), 1)
+	mustFind(t, d, named(1))
+	files := bus.OpenFiles(t)
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 3 {
+		if _, err := d.Find(ctx, named(1)); !errors.Is(err, context.Canceled) {
+			t.Errorf("find at a host that is stopped: %v, want the context's error", err)
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	wantNotPublished(t, d, named(2)) // behind the answers
+	if now := bus.OpenFiles(t); now != files {
+		t.Errorf("%d descriptors are open, and %d were", now, files)
+	}
+}

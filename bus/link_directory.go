@@ -1,0 +1,67 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// foundDescriptors is an answer with descriptors, which are its receiver's.
+type foundDescriptors struct {
+	*wire.Found
+	fds []int
+}
+
+// find asks the host for what lies under a name: the descriptor, and a pidfd of
+// its owner, which are the caller's.
+func (l *link) find(ctx context.Context, name lane.Name) (*wire.Found, []int, error) {
+	q := &question{answers: make(chan wire.Message, 1), descriptors: true}
+	token, err := l.pose(q)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := l.told(l.sender.Queue(&wire.Find{Token: token, Pool: name.Pool, Number: name.Number})); err != nil {
+		l.settle(token)
+		return nil, nil, err
+	}
+	answer, err := l.await(ctx, q)
+	if !l.settle(token) && answer == nil {
+		// The reader has the answer in its hands, or the host is gone.
+		late, ok := <-q.answers
+		answer, err = l.answered(late, ok)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	found, ok := answer.(foundDescriptors)
+	if !ok {
+		return nil, nil, fmt.Errorf("%w: %v instead of what was found", wire.ErrProtocol, answer.Kind())
+	}
+	return found.Found, found.fds, nil
+}
+
+// found hands descriptors to whoever asked for them. It owns them; those that
+// nobody waits for any more are closed.
+func (l *link) found(m *wire.Found, fds []int) error {
+	l.mu.Lock()
+	q := l.questions[m.Token]
+	wanted := q != nil && q.descriptors
+	if wanted {
+		delete(l.questions, m.Token) // who asked waits for what comes then, whatever its context
+	}
+	l.mu.Unlock()
+	if !wanted {
+		peer.CloseAll(fds)
+		if q != nil {
+			return fmt.Errorf("%w: descriptors were found for question %d, which did not ask for any", wire.ErrProtocol, m.Token)
+		}
+		return nil
+	}
+	faultpoint.Hit("node-found")
+	q.answers <- foundDescriptors{m, fds} // it has room: the question was open
+	return nil
+}

@@ -1,0 +1,242 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// Directory is where the processes of the bus find each other's descriptors (see
+// [Bus.Directory]). The host keeps it: while there is none, Find fails with
+// [lane.ErrUnavailable], which is [ErrHostGone] too. A host that speaks a protocol
+// before version 5 has no directory.
+//
+// What was published stays so until it is withdrawn or the node is closed. With
+// JoinOptions.Rejoin it is published again at each new host, without being told to,
+// and Publish succeeds while there is no host; a name that a new host refuses is
+// logged.
+func (n *Node) Directory() lane.Directory { return &n.directory }
+
+// nodeDirectory is a node's part of the directory, which outlives hosts.
+type nodeDirectory struct {
+	node  *Node
+	found owners
+
+	mu    sync.Mutex // comes before the node's, and a link's
+	names map[lane.Name]*nodePublished
+	over  error // why nothing is published any more
+}
+
+// nodePublished is a descriptor that this process publishes.
+type nodePublished struct {
+	fd        int
+	sizeBytes int64
+	link      *link // where it was last; nil: nowhere yet
+}
+
+// Publish implements [lane.Directory].
+func (d *nodeDirectory) Publish(name lane.Name, fd int, sizeBytes int64) error {
+	if err := checkSize(sizeBytes); err != nil {
+		return err
+	}
+	own, err := ownDescriptor(fd)
+	if err != nil {
+		return err
+	}
+	p := &nodePublished{fd: own, sizeBytes: sizeBytes}
+	answer, err := d.add(name, p)
+	if err != nil {
+		peer.CloseAll([]int{own})
+		return err
+	}
+	err = answer()
+	if err == nil || (errors.Is(err, ErrHostGone) && d.node.rejoins()) {
+		return nil
+	}
+	d.remove(name, p)
+	return err
+}
+
+// rejoins reports whether the node looks for a new host when its host is gone.
+func (n *Node) rejoins() bool { return n.opts.Rejoin && n.ctx.Err() == nil }
+
+// add takes a name in, and asks the host, if there is one, to do so as well. The
+// answer is to be waited for without the lock.
+func (d *nodeDirectory) add(name lane.Name, p *nodePublished) (answer func() error, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l, err := d.host()
+	switch {
+	case d.over != nil:
+		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, d.over)
+	case d.names[name] != nil:
+		return nil, fmt.Errorf("%w: it is published by this process", lane.ErrPublished)
+	case err != nil && errors.Is(err, ErrHostGone) && d.node.rejoins():
+		answer = func() error { return nil } // it is published when there is one: see republish
+	case err != nil:
+		return nil, err
+	default:
+		answer = l.publish(name, p)
+	}
+	if d.names == nil {
+		d.names = make(map[lane.Name]*nodePublished)
+	}
+	d.names[name] = p
+	return answer, nil
+}
+
+// publish asks the host to publish a descriptor. The node's directory is locked,
+// so that a withdrawal comes behind it.
+func (l *link) publish(name lane.Name, p *nodePublished) (answer func() error) {
+	p.link = l
+	token, q, err := l.note(1, nil)
+	if err != nil {
+		return func() error { return directoryError(err) }
+	}
+	m := &wire.Publish{Token: token, Pool: name.Pool, Number: name.Number, Size: uint64(p.sizeBytes)}
+	err = l.told(l.sender.Queue(m, p.fd))
+	return func() error {
+		defer l.settle(token)
+		if err == nil {
+			_, err = l.await(context.Background(), q)
+		}
+		return directoryError(err)
+	}
+}
+
+// told makes of a message that could not be queued what that means: the host is
+// gone, unless it does not read, or this process has no descriptors left.
+func (l *link) told(err error) error {
+	if err == nil || errors.Is(err, peer.ErrBacklog) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrHostGone, err)
+}
+
+// directoryError says in the directory's words why a question of it failed.
+func directoryError(err error) error {
+	var failed *wire.Error
+	switch {
+	case errors.Is(err, ErrHostGone):
+		return fmt.Errorf("%w: %w", lane.ErrUnavailable, err)
+	case errors.As(err, &failed):
+		for _, c := range directoryCodes {
+			if c.code == failed.Code {
+				return fmt.Errorf("%w: %w", c.err, failed)
+			}
+		}
+	}
+	return err
+}
+
+// host is the one of now, if it has a directory.
+func (d *nodeDirectory) host() (*link, error) {
+	n := d.node
+	n.mu.Lock()
+	l, gone := n.link, n.err
+	n.mu.Unlock()
+	switch {
+	case l == nil && gone == nil:
+		return nil, fmt.Errorf("%w: %w, and there is no new one yet", lane.ErrUnavailable, ErrHostGone)
+	case l == nil:
+		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, gone)
+	}
+	return l, l.hasDirectory()
+}
+
+func (l *link) hasDirectory() error {
+	if since := wire.KindPublish.Since(); l.welcome.Version < since {
+		return fmt.Errorf("%w: the host speaks version %d of the node protocol, and the directory came with %d: update the host",
+			lane.ErrUnavailable, l.welcome.Version, since)
+	}
+	return nil
+}
+
+// Withdraw implements [lane.Directory].
+func (d *nodeDirectory) Withdraw(name lane.Name) {
+	d.mu.Lock()
+	p := d.names[name]
+	d.mu.Unlock()
+	if p != nil {
+		d.remove(name, p)
+	}
+}
+
+// remove forgets a name, here and at the host, unless it is another's by now.
+func (d *nodeDirectory) remove(name lane.Name, p *nodePublished) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.names[name] != p {
+		return
+	}
+	delete(d.names, name)
+	peer.CloseAll([]int{p.fd})
+	if p.link != nil {
+		p.link.queue(&wire.Withdraw{Pool: name.Pool, Number: name.Number})
+	}
+}
+
+// republish has a new host know what this process publishes.
+func (d *nodeDirectory) republish(l *link) {
+	d.mu.Lock()
+	names := slices.Collect(maps.Keys(d.names))
+	d.mu.Unlock()
+	for _, name := range names { // one by one: the host must read the descriptors
+		if err := d.publishAt(l, name); err != nil && !errors.Is(err, ErrHostGone) {
+			d.node.opts.Logger.Error("publish a descriptor at the new host",
+				slog.Any("pool", fmt.Sprintf("%x", name.Pool)), slog.Any("number", name.Number), slog.Any("error", err))
+		}
+	}
+}
+
+// publishAt publishes a name at a new host, unless it was withdrawn or is there, or
+// the host is not the newest any more.
+func (d *nodeDirectory) publishAt(l *link, name lane.Name) error {
+	d.mu.Lock()
+	p := d.names[name]
+	now, err := d.host()
+	if p == nil || p.link == l || now != l || err != nil {
+		d.mu.Unlock()
+		return err
+	}
+	answer := l.publish(name, p)
+	d.mu.Unlock()
+	return answer()
+}
+
+// Find implements [lane.Directory].
+func (d *nodeDirectory) Find(ctx context.Context, name lane.Name) (lane.Found, error) {
+	l, err := d.host()
+	if err != nil {
+		return lane.Found{}, err
+	}
+	m, fds, err := l.find(ctx, name)
+	if err != nil {
+		return lane.Found{}, directoryError(err)
+	}
+	owner, err := d.found.watch(ownerKey{l.welcome.Epoch, m.Owner}, fds[1], int(m.PID))
+	if err != nil {
+		peer.CloseAll(fds[:1])
+		return lane.Found{}, err
+	}
+	return lane.Found{FD: fds[0], SizeBytes: int64(m.Size), Owner: owner}, nil
+}
+
+// end is called when there will be no host any more.
+func (d *nodeDirectory) end(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.names {
+		peer.CloseAll([]int{p.fd})
+	}
+	d.names, d.over = nil, err
+}

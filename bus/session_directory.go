@@ -1,0 +1,68 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// directoryCodes says by which codes the errors of a directory travel.
+var directoryCodes = []struct {
+	err  error
+	code wire.Code
+}{
+	{lane.ErrNotPublished, wire.CodeNothing},
+	{lane.ErrPublished, wire.CodeTaken},
+	{lane.ErrFull, wire.CodeOverloaded},
+	{lane.ErrUnavailable, wire.CodeClosing},
+	{cudaipc.ErrInvalid, wire.CodeInvalid},
+}
+
+// directoryFailed answers a question of the directory with an error.
+func directoryFailed(token uint32, err error) *wire.Failed {
+	for _, c := range directoryCodes {
+		if errors.Is(err, c.err) {
+			return &wire.Failed{Token: token, Code: c.code, Text: err.Error()}
+		}
+	}
+	return &wire.Failed{Token: token, Code: wire.CodeInternal, Text: err.Error()}
+}
+
+// publish answers publish. It owns the descriptor.
+func (s *session) publish(m *wire.Publish, fd int) {
+	name := lane.Name{Pool: m.Pool, Number: m.Number}
+	if err := s.srv.bus.directory.publish(s, name, fd, int64(min(m.Size, math.MaxInt64))); err != nil {
+		s.queue(directoryFailed(m.Token, err))
+		return
+	}
+	faultpoint.Hit("host-published")
+	s.queue(&wire.Published{Token: m.Token})
+}
+
+// withdraw takes back what the client has published.
+func (s *session) withdraw(m *wire.Withdraw) {
+	s.srv.bus.directory.withdraw(s, lane.Name{Pool: m.Pool, Number: m.Number})
+}
+
+// find answers find.
+func (s *session) find(m *wire.Find) {
+	err := s.srv.bus.directory.lookup(lane.Name{Pool: m.Pool, Number: m.Number}, func(p *published, pidfd int) error {
+		found := &wire.Found{Token: m.Token, Owner: p.by.number, PID: uint32(p.by.pid()), Size: uint64(p.sizeBytes)}
+		err := s.sender.Queue(found, p.fd, pidfd)
+		if err == nil || errors.Is(err, peer.ErrGone) || errors.Is(err, peer.ErrClosed) {
+			return nil // as in queue
+		}
+		// So much that was found waits for the client to read it, or this process
+		// has no descriptors left to keep more of it.
+		return fmt.Errorf("%w: what was found cannot be sent: %w", lane.ErrFull, err)
+	})
+	if err != nil {
+		s.queue(directoryFailed(m.Token, err))
+	}
+}

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package headroom
+
+// Files is how many descriptors this process may have open, at least.
+func Files() int { return 256 }
