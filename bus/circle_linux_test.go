@@ -31,8 +31,9 @@ func lastingProcess(t testing.TB) *peer.Process {
 // connection.
 type acquainted struct {
 	*session
-	t  *testing.T
-	in *peer.Receiver
+	t      *testing.T
+	client *peer.Conn
+	in     *peer.Receiver
 }
 
 // newAcquainted makes the host's end of a connection, and the node's.
@@ -47,7 +48,7 @@ func newAcquainted(t *testing.T, srv *Server, node uint32) *acquainted {
 		t.Fatal(err)
 	}
 	s := newSession(srv, host, sender, lastingProcess(t), &wire.Hello{}, wire.Version, node)
-	a := &acquainted{session: s, t: t, in: peer.NewReceiver(client)}
+	a := &acquainted{session: s, t: t, client: client, in: peer.NewReceiver(client)}
 	t.Cleanup(func() {
 		_ = sender.Close()
 		_ = host.Close()

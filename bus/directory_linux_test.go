@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -150,23 +152,41 @@ func TestPublishRefuses(t *testing.T) {
 		}
 	}
 	c := dialThin(t, h.path)
-	for i, size := range []uint64{0, 1<<46 + 1, 1 << 63, math.MaxUint64} {
-		c.publish(uint32(i), named(1), f, size)
-		c.wantFailed(uint32(i), wire.CodeInvalid)
+	for _, size := range []uint64{0, 1<<46 + 1, 1 << 63, math.MaxUint64} {
+		if code := c.publish(named(1), f, size); code != wire.CodeInvalid {
+			t.Errorf("publish %d bytes: %v, want invalid", size, code)
+		}
 	}
 	c.send(&wire.Bye{})
 	h.noProcess(t, 1)
 	await(func() bool { return bus.OpenFiles(t) <= files+1 }) // the thin client's end
 }
 
-func (c *thinClient) publish(token uint32, name lane.Name, f *os.File, size uint64) {
+// publish asks for a name, and returns the code of the answer.
+func (c *thinClient) publish(name lane.Name, f *os.File, size uint64) wire.Code {
 	c.t.Helper()
-	packet, err := wire.Append(nil, wire.Version, &wire.Publish{Token: token, Pool: name.Pool, Number: name.Number, Size: size}, 1)
+	packet, err := wire.Append(nil, wire.Version, &wire.Publish{Token: 1, Pool: name.Pool, Number: name.Number, Size: size}, 1)
 	if err == nil {
 		err = c.conn.Send(packet, []int{int(f.Fd())})
 	}
 	if err != nil {
 		c.t.Fatal(err)
+	}
+	for {
+		h, body, _, err := c.in.Next()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		switch m, err := wire.Parse(h, body, wire.Version); m := m.(type) {
+		case *wire.Published:
+			return wire.OK
+		case *wire.Failed:
+			return m.Code
+		default:
+			if err != nil || h.Kind != wire.KindWelcome {
+				c.t.Fatalf("publish is answered with %+v, %v", m, err)
+			}
+		}
 	}
 }
 
@@ -181,29 +201,32 @@ func TestDirectoryIsBounded(t *testing.T) {
 	d.await(wire.KindWelcome)
 	bus.SetDirectoryRoom(h.bus, each+1)
 	files := bus.OpenFiles(t)
+	want := func(c *thinClient, number uint32, want wire.Code) {
+		t.Helper()
+		if code := c.publish(named(number), f, 1); code != want {
+			t.Fatalf("publish %d: %v, want %v", number, code, want)
+		}
+	}
 	for i := range uint32(each) {
-		c.publish(i, named(i), f, 1)
-		c.await(wire.KindPublished)
+		want(c, i, wire.OK)
 	}
 	if n := bus.OpenFiles(t); n != files+each {
 		t.Errorf("%d descriptors are open for %d names", n-files, each)
 	}
-	c.publish(1, named(each), f, 1)
-	c.wantFailed(1, wire.CodeOverloaded)
-	c.publish(2, named(1), f, 1)
-	c.wantFailed(2, wire.CodeTaken)
-	d.publish(3, named(each), f, 1)
-	d.await(wire.KindPublished)
-	d.publish(4, named(each+1), f, 1)
-	d.wantFailed(4, wire.CodeOverloaded)
+	want(c, each, wire.CodeOverloaded)
+	want(c, 1, wire.CodeTaken)
+	want(d, each, wire.OK)
+	want(d, each+1, wire.CodeOverloaded)
 	if err := h.bus.Directory().Publish(named(each+1), int(f.Fd()), 1); !errors.Is(err, lane.ErrFull) {
 		t.Errorf("the host publishes one too many: %v, want ErrFull", err)
 	}
 	c.send(&wire.Withdraw{Pool: named(7).Pool, Number: 7})
-	c.publish(5, named(each+1), f, 1)
-	c.await(wire.KindPublished)
+	want(c, each+1, wire.OK)
 	c.send(&wire.Bye{})
 	h.noProcess(t, 1)
+	if n := bus.Published(h.bus); n != 1 {
+		t.Fatalf("%d names are left of one, when the process that has published the others has gone", n)
+	}
 	for i := range uint32(each) {
 		wantNotPublished(t, h.bus.Directory(), named(i))
 	}
@@ -212,6 +235,48 @@ func TestDirectoryIsBounded(t *testing.T) {
 	d.await(wire.KindRefuse)
 	await(func() bool { return bus.Published(h.bus) == 0 })
 	await(func() bool { return bus.OpenFiles(t) <= files+2 }) // what was found, and its owner
+}
+
+// TestBadPublishers: what breaks the protocol ends the session, whose descriptors are
+// closed.
+func TestBadPublishers(t *testing.T) {
+	for name, bad := range map[string]struct {
+		version     uint16
+		want        string
+		m           wire.Message
+		descriptors int
+	}{
+		"version 4 publishes":   {4, "publish: there is no such message in version 4, it came with 5", &wire.Publish{Size: 1}, 1},
+		"version 4 finds":       {4, "find: there is no such message in version 4", &wire.Find{}, 0},
+		"version 4 withdraws":   {4, "withdraw: there is no such message in version 4", &wire.Withdraw{}, 0},
+		"answers the host":      {5, "found is not for the host", &wire.Found{}, 2},
+		"finds with descriptor": {5, "1 descriptors", &wire.Find{}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := exchanging(t, bus.Options{})
+			f := someFile(t)
+			mustPublish(t, h.bus.Directory(), named(1), f, 1)
+			c := dialThinAs(t, h.path, bad.version)
+			c.await(wire.KindWelcome)
+			files := bus.OpenFiles(t)
+			least, _ := bad.m.Kind().Descriptors()
+			packet, err := wire.Append(nil, wire.Version, bad.m, least)
+			if err != nil {
+				t.Fatal(err)
+			}
+			packet[6] = byte(bad.descriptors)
+			if err := c.conn.Send(packet, slices.Repeat([]int{int(f.Fd())}, bad.descriptors)); err != nil {
+				t.Fatal(err)
+			}
+			if m := c.await(wire.KindRefuse).(*wire.Refuse); m.Code != wire.CodeProtocol || !strings.Contains(m.Text, bad.want) {
+				t.Errorf("refused with %v, %q; want %q", m.Code, m.Text, bad.want)
+			}
+			await(func() bool { return bus.OpenFiles(t) <= files })
+			if n := bus.Published(h.bus); n != 1 {
+				t.Errorf("%d names, want the host's", n)
+			}
+		})
+	}
 }
 
 // TestFoundIsNotRead: a client that asks and asks, and does not read what it is

@@ -2,10 +2,12 @@ package bus_test
 
 import (
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -15,6 +17,12 @@ import (
 const (
 	fuzzRequest = 1 // of the node that submits
 	fuzzTask    = 2 // of the client, as soon as it serves
+)
+
+// What the client has descriptors of, and what another node has published.
+const (
+	fuzzMemory = 1 << 16
+	fuzzName   = 7
 )
 
 // renumber has small numbers of sources in a packet mean those that come behind
@@ -41,6 +49,19 @@ func renumber(p []byte, last uint32) []byte {
 		rest = next
 	}
 	return all
+}
+
+// descriptorsOf is how many descriptors the messages of a packet say they bring, as
+// far as it is one.
+func descriptorsOf(p []byte) (n int) {
+	for len(p) > 0 {
+		h, _, rest, err := wire.Next(p)
+		if err != nil {
+			break
+		}
+		n, p = n+h.Descriptors, rest
+	}
+	return min(n, wire.MaxDescriptors)
 }
 
 // sourceOf is the source that a message of a client names.
@@ -79,7 +100,8 @@ func FuzzSession(f *testing.F) {
 		var p []byte
 		for _, m := range ms {
 			var err error
-			if p, err = wire.Append(p, wire.Version, m, 0); err != nil {
+			descriptors, _ := m.Kind().Descriptors()
+			if p, err = wire.Append(p, wire.Version, m, descriptors); err != nil {
 				f.Fatal(err)
 			}
 		}
@@ -118,10 +140,25 @@ func FuzzSession(f *testing.F) {
 	f.Add(packet(serve, place, fetch, &wire.Finish{Delivery: 2, Flags: wire.FinishKeep}, &wire.Release{Delivery: 2}, &wire.Lent{Delivery: 2}))
 	f.Add(packet(&wire.Place{Token: 1, Grant: 1, Size: 1, From: "a", To: "b", Key: "k"}, &wire.Place{Put: 1, Segment: 1, Flags: wire.FlagOwn, Size: 1}))
 	f.Add(packet(&wire.Arena{Token: 1, Bytes: 1 << 16}, &wire.Sealed{Segment: 1}, &wire.Reserve{Token: 2, Size: 4096}, &wire.Cancel{Token: 2}, &wire.Abort{Grant: 1}))
+	// The directory, and other messages with descriptors.
+	publish := &wire.Publish{Token: 1, Number: 1, Size: 1 << 20}
+	find := &wire.Find{Token: 2, Number: 1}
+	f.Add(packet(publish, find, publish, &wire.Withdraw{Number: 1}, find, publish, &wire.Publish{Token: 3, Number: 2}))
+	f.Add(packet(find, &wire.Find{Token: 2, Number: fuzzName}, &wire.Withdraw{Number: fuzzName}, &wire.Publish{Number: fuzzName, Size: 1}))
+	f.Add(packet(&wire.Offer{Segment: 1, Bytes: fuzzMemory}, publish, &wire.Put{Put: 1, Segment: 1, Size: 1}, &wire.Forget{Segment: 1}, find, find))
+	f.Add(packet(publish, &wire.Found{Token: 1}))
 	f.Add([]byte("nonsense"))
 
 	h := listen(f, remotes(linear(bus.Stage("m", upper))), bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20}})
 	n := h.join(f, bus.JoinOptions{})
+	mem, err := shmstore.NewSegment("fuzz", fuzzMemory)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(mem.Close)
+	if err := n.Directory().Publish(lane.Name{Number: fuzzName}, mem.FD(), fuzzMemory); err != nil {
+		f.Fatal(err)
+	}
 	f.Fuzz(func(t *testing.T, p []byte) {
 		if len(p) == 0 || len(p) > wire.MaxPacket {
 			t.Skip("no packet")
@@ -143,7 +180,8 @@ func FuzzSession(f *testing.F) {
 		for _, packet := range [][]byte{
 			packet(&wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.Version, PID: uint32(os.Getpid())}), p, packet(&wire.Bye{}),
 		} {
-			if conn.Send(packet, nil) != nil {
+			fds := slices.Repeat([]int{mem.FD()}, descriptorsOf(packet))
+			if conn.Send(packet, fds) != nil {
 				break // it was refused
 			}
 		}
@@ -166,7 +204,12 @@ func FuzzSession(f *testing.F) {
 			t.Fatal(err)
 		}
 		r.Close()
-		await(func() bool { return h.bus.Stats().Exchange.Entries == 0 })
+		await(func() bool { return h.bus.Stats().Exchange.Entries == 0 && bus.Published(h.bus) == 1 })
+		found, err := n.Directory().Find(t.Context(), lane.Name{Number: fuzzName})
+		if err != nil {
+			t.Fatalf("what another process has published: %v", err)
+		}
+		_ = os.NewFile(uintptr(found.FD), "found").Close()
 		if _, err := n.Call(t.Context(), "stats", nil); err != nil {
 			t.Fatalf("another process: %v", err)
 		}

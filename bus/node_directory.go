@@ -150,15 +150,11 @@ func (d *nodeDirectory) host() (*link, error) {
 	case l == nil:
 		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, gone)
 	}
-	return l, l.hasDirectory()
-}
-
-func (l *link) hasDirectory() error {
 	if since := wire.KindPublish.Since(); l.welcome.Version < since {
-		return fmt.Errorf("%w: the host speaks version %d of the node protocol, and the directory came with %d: update the host",
+		return nil, fmt.Errorf("%w: the host speaks version %d of the node protocol, and the directory came with %d: update the host",
 			lane.ErrUnavailable, l.welcome.Version, since)
 	}
-	return nil
+	return l, nil
 }
 
 // Withdraw implements [lane.Directory].
@@ -204,7 +200,7 @@ func (d *nodeDirectory) publishAt(l *link, name lane.Name) error {
 	d.mu.Lock()
 	p := d.names[name]
 	now, err := d.host()
-	if p == nil || p.link == l || now != l || err != nil {
+	if p == nil || p.link == l || now != l {
 		d.mu.Unlock()
 		return err
 	}
