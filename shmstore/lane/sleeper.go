@@ -59,6 +59,9 @@ func (s *sleeper) look() (done bool, err error) {
 		return true, err
 	}
 	if end != nil {
+		if end == interrupted {
+			s.ended.CompareAndSwap(end, nil)
+		}
 		return true, end.err
 	}
 	return false, nil
@@ -97,11 +100,20 @@ func isOver(ctx context.Context) (bool, error) {
 // closed is this side's own end, which stands above the peer's.
 var closed = &ending{err: ErrClosed, final: true}
 
+// interrupted is not the end, but of one wait.
+var interrupted = &ending{err: ErrInterrupted}
+
 // end makes waits return, now and later. The first end stays, but for closed,
-// which replaces another.
+// which replaces another, and for interrupted, which is none.
 func (s *sleeper) end(e *ending) {
-	if !s.ended.CompareAndSwap(nil, e) && e == closed {
-		s.ended.Store(e)
+	for {
+		first := s.ended.Load()
+		if first != nil && first != interrupted && e != closed {
+			break
+		}
+		if s.ended.CompareAndSwap(first, e) {
+			break
+		}
 	}
 	s.waker.Unpark()
 }
