@@ -26,7 +26,7 @@
 //
 // # Concurrency
 //
-// Send, Offer and Forget may be called from any goroutine, under any lock: they
+// Send, Offer, Forget and WhenRead may be called from any goroutine, under any lock: they
 // do not wait, and messages of one goroutine arrive in its order. A segment
 // that is offered before a message is there before it is handled: the handler
 // waits for it, if it is not.

@@ -59,6 +59,7 @@ type Duplex struct {
 	draining bool    // a goroutine has the sender, and the backlog is not empty
 	closed   bool
 
+	whenRead  func()        // for all to be handled that lay in the lane
 	listening chan struct{} // closed when the socket has ended
 	running   sync.WaitGroup
 	closeOnce sync.Once
@@ -271,10 +272,28 @@ func (d *Duplex) receive(h Handler) error {
 			}
 		}
 		d.receiver.Advance()
-		if err := d.receiver.Wait(context.Background()); err != nil {
+		switch err := d.receiver.Wait(context.Background()); {
+		case err == nil:
+		case errors.Is(err, lane.ErrInterrupted):
+			d.mu.Lock()
+			wasRead := d.whenRead
+			d.mu.Unlock()
+			wasRead()
+		default:
 			return err
 		}
 	}
+}
+
+// WhenRead has f called on the goroutine that handles messages, when all those
+// are handled that lay in the lane at this call, and not at all when Run ends
+// before. What the peer keeps for want of room is not in the lane. It is called at
+// most once.
+func (d *Duplex) WhenRead(f func()) {
+	d.mu.Lock()
+	d.whenRead = f
+	d.mu.Unlock()
+	d.receiver.Interrupt()
 }
 
 // handle handles one frame, whose kind is that of its message.
