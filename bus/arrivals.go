@@ -217,7 +217,7 @@ func (a *arrivals) settle() {
 		case missing != nil:
 			waits = true
 			go a.req.end(Failed, &StageError{Edge: a.edges[i].name, Seq: st.next, Err: missing}) // not under the lock
-		case st.known && st.next < st.total, a.alone && st.directs > 0 && !st.known:
+		case st.known && st.next < st.total, a.alone && st.more():
 			waits = true
 		case st.known || a.done != nil:
 			a.end(i, st)
@@ -227,6 +227,15 @@ func (a *arrivals) settle() {
 		a.done = nil
 		done()
 	}
+}
+
+// more reports whether, with the host gone, more has to come before it is known
+// how long a stream is. One that has not come past the host by then ends with what
+// came through it, as nobody can say whether it would have: its producer may be one
+// that waits for this stage to end, in a circle, before it gives up the pair. But
+// what lies in the lane has come.
+func (st *arriving) more() bool {
+	return !st.known && (st.directs > 0 || (st.from != nil && !st.from.emptied.Load()))
 }
 
 // missing says what will never come of a stream, now that the host is gone.
@@ -264,6 +273,13 @@ func (a *arrivals) hostGone(done func()) {
 			a.lack(uint16(i))
 		}
 	}
+	a.settle()
+}
+
+// wasRead says that a lane was read to its end since the host is gone.
+func (a *arrivals) wasRead() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.settle()
 }
 

@@ -324,6 +324,7 @@ func TestWithoutTheHost(t *testing.T) {
 		a := newArrivalsAt(t)
 		a.peer.proc = lastingProcess(t)
 		a.must(a.fromHost(0), a.expect(0, a.peer), a.fromPeer(1))
+		a.peer.emptied.Store(true)
 		a.hostGone(func() { close(a.over) })
 		if a.isOver() {
 			t.Fatal("the stream ended with the host")

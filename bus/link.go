@@ -142,6 +142,9 @@ func (l *link) run() {
 	for _, q := range questions {
 		close(q.answers)
 	}
+	for _, p := range l.pairs() {
+		p.hostGone()
+	}
 	for _, t := range tasks {
 		t.hostGone(l.err)
 	}

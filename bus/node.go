@@ -49,8 +49,8 @@ type JoinOptions struct {
 	// its stages there.
 	Rejoin bool
 	// FinishWithoutHost lets stages finish what they have when the host is
-	// gone, and what other nodes have sent them past it. Otherwise their tasks are
-	// aborted. What they emit goes to other nodes that go on, and nowhere else.
+	// gone, and what other nodes have sent them past it by then, with the rest of
+	// those streams. Otherwise their tasks are aborted. What they emit goes to other nodes that go on, and nowhere else.
 	FinishWithoutHost bool
 	// Logger is told of panics, and of hosts that come and go; nil discards.
 	Logger *slog.Logger

@@ -31,6 +31,8 @@ type pair struct {
 	cleared   chan struct{} // nobody reads any more what was lent to the peer
 	clearOnce sync.Once
 	borrowed  atomic.Int64 // payloads that it gave, and 1 until nothing comes any more
+	emptyOnce sync.Once
+	emptied   atomic.Bool // all is handled that lay in the lane when the host was gone
 
 	mu       sync.Mutex // comes after a flow's and an arrivals'
 	duplex   *duplex.Duplex
@@ -128,6 +130,28 @@ func (p *pair) begin(d *duplex.Duplex) {
 	for _, open := range waiting {
 		open()
 	}
+	select {
+	case <-p.link.done:
+		p.hostGone()
+	default:
+	}
+}
+
+// hostGone is called when the host is known to be gone. What the peer had sent is
+// read before a stream from there is taken for ended.
+func (p *pair) hostGone() {
+	if d := p.connection(); d != nil { // else it is called again when they have met
+		p.emptyOnce.Do(func() { d.WhenRead(p.wasRead) })
+	}
+}
+
+// wasRead notes that nothing lies in the lane any more that the peer had sent when
+// the host was gone, or ever.
+func (p *pair) wasRead() {
+	p.emptied.Store(true)
+	for _, e := range p.link.streams() {
+		e.in.wasRead()
+	}
 }
 
 // whenMet calls open as soon as something can be sent to the peer.
@@ -150,6 +174,7 @@ func (p *pair) end(cause error) {
 	p.waiting = nil
 	p.mu.Unlock()
 	close(p.ended)
+	p.wasRead()
 	p.unborrow() // what is here already is still counted
 	died, closed := p.awaitDeath()
 	if !closed {
