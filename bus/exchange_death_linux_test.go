@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
@@ -297,6 +299,10 @@ func TestExchangeHostStops(t *testing.T) {
 	e := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore}).Exchange()
 	put(t, e, "large", payloadOf("large"))
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	// The signal is on its way still: until its last thread has stopped, it answers.
+	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
