@@ -16,8 +16,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// pythonEnd is a Python process with a connector of its own. It does what it is
-// told, line by line; see testdata/exchange.py.
+// pythonEnd is a Python process of its own. It does what it is
+// told, line by line; see the script, testdata/exchange.py or another.
 type pythonEnd struct {
 	t       *testing.T
 	cmd     *exec.Cmd
@@ -27,6 +27,11 @@ type pythonEnd struct {
 
 func (h *hosted) python(t *testing.T) *pythonEnd {
 	t.Helper()
+	return h.pythonAs(t, "testdata/exchange.py")
+}
+
+func (h *hosted) pythonAs(t *testing.T, script string) *pythonEnd {
+	t.Helper()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("python3 is not installed")
@@ -35,7 +40,7 @@ func (h *hosted) python(t *testing.T) *pythonEnd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(python, "testdata/exchange.py")
+	cmd := exec.Command(python, script)
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+client, bus.EnvSocket+"="+h.path)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()

@@ -72,7 +72,7 @@ class FakeHost:
         assert self.sock is not None
         packet = bytearray()
         for m in messages:
-            takes = 1 if fds and type(m) in (wire.Segment, wire.ArenaAt, wire.Grant) else 0
+            takes = wire._by_class[type(m)].max_descriptors if fds else 0
             packet += wire.encode(m, self.version, takes)
         socket.send_fds(self.sock, [packet], list(fds))
 

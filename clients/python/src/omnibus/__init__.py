@@ -27,6 +27,7 @@ anew; whatever it inherits raises ForkedError.
 from .client import AsyncClient, Client, aconnect, connect, from_socket
 from .codec import MSGPACK, RAW, TENSOR, register
 from .delivery import Delivery, View
+from .directory import Found, Name, Owner
 from .emit import Buffer
 from .errors import (
     Closing,
@@ -62,9 +63,9 @@ from .wire import Edge, Trace
 
 __all__ = [
     "MSGPACK", "RAW", "TENSOR", "AsyncBuffer", "AsyncClient", "AsyncRequest", "AsyncTask", "Buffer", "Client",
-    "Closing", "Code", "DeadlineExceeded", "Delivery", "Edge", "Exchange", "Finished", "ForkedError", "HostError", "HostGone",
-    "Nothing", "OmnibusError", "OutOfMemory", "Overloaded", "PayloadError", "ProtocolError", "Refused", "Request",
-    "RequestAborted", "RequestEnded", "RequestFailed", "RequestOver", "StageFunction", "Taken", "Task", "Tensor",
-    "TooLarge", "Trace", "Unknown", "View", "WindowFull", "aconnect", "connect", "from_socket", "register", "run",
-    "stage",
+    "Closing", "Code", "DeadlineExceeded", "Delivery", "Edge", "Exchange", "Finished", "ForkedError", "Found",
+    "HostError", "HostGone", "Name", "Nothing", "OmnibusError", "OutOfMemory", "Overloaded", "Owner",
+    "PayloadError", "ProtocolError", "Refused", "Request", "RequestAborted", "RequestEnded", "RequestFailed",
+    "RequestOver", "StageFunction", "Taken", "Task", "Tensor", "TooLarge", "Trace", "Unknown", "View", "WindowFull",
+    "aconnect", "connect", "from_socket", "register", "run", "stage",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 
 from . import wire
 from .delivery import Delivery
+from .directory import Found, Name, find_work, publish_work, withdraw
 from .errors import Code, HostGone, OmnibusError, ProtocolError, Refused, again
 from .exchange import ARENA_BYTES, Exchange
 from .request import AsyncRequest, BaseRequest, Request, news, send_first, submit_work
@@ -156,6 +157,10 @@ class BaseClient:
         """Have no more tasks opened here; those that are open go on."""
         self._session.tell(wire.Leave())
 
+    def withdraw(self, name: Name) -> None:
+        """Take back what this client has published under a name: nobody finds it any more."""
+        withdraw(self._session, name)
+
     def _serve_work(self, stage: str, kind: type[BaseTask], consumer: Consumer) -> Work[Stage]:
         s = self._session
 
@@ -243,6 +248,18 @@ class Client(BaseClient):
         `arena_bytes` bounds the memory that the client shares, as it needs it, for what is put here.
         """
         return Exchange(self._session, arena_bytes)
+
+    def publish(self, name: Name, fd: int, size: int) -> None:
+        """Put a descriptor under a name, until `withdraw` or the end of this client.
+
+        The descriptor stays the caller's. `size` is for those who find it. Raises Taken when
+        another descriptor has the name, Overloaded when the directory takes no more.
+        """
+        self._session.run(publish_work(self._session, name, fd, size))
+
+    def find(self, name: Name) -> Found:
+        """Find what a process has published under a name. Raises Nothing when none has, or it is dead."""
+        return self._session.run(find_work(self._session, name))
 
     def deliveries(self, stage: str | None = None) -> Iterator[Delivery]:
         """Serve a stage and iterate over its deliveries, each to be finished, in any order.
@@ -353,6 +370,14 @@ class AsyncClient(BaseClient):
     async def call(self, method: str, arguments: Any = None) -> Any:
         """As Client.call."""
         return await arun(self._session, self._call_work(method, arguments))
+
+    async def publish(self, name: Name, fd: int, size: int) -> None:
+        """As Client.publish."""
+        await arun(self._session, publish_work(self._session, name, fd, size))
+
+    async def find(self, name: Name) -> Found:
+        """As Client.find."""
+        return await arun(self._session, find_work(self._session, name))
 
     async def deliveries(self, stage: str | None = None) -> AsyncIterator[Delivery]:
         """As Client.deliveries."""

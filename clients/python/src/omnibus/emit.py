@@ -47,7 +47,7 @@ class Emitter:
         s, source = self._session, self.number
 
         def orphan(granted: tuple[wire.Grant, int | None]) -> None:
-            s.close_descriptor(granted[1])
+            s.close_descriptors(granted[1])
             s.post(wire.Abort(granted[0].grant))
 
         return s.ask_locked(

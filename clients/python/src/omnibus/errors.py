@@ -106,7 +106,7 @@ class Unknown(HostError, LookupError):
 
 
 class Taken(HostError):
-    """The stage is served elsewhere and has no place left."""
+    """The stage is served elsewhere and has no place left, or the name is another descriptor's."""
 
 
 class TooLarge(HostError, ValueError):
@@ -126,7 +126,7 @@ class Closing(HostError):
 
 
 class Overloaded(HostError):
-    """There is no place for the request."""
+    """There is no place for the request, or for one more name."""
 
 
 class OutOfMemory(HostError):
@@ -134,7 +134,7 @@ class OutOfMemory(HostError):
 
 
 class Nothing(HostError, LookupError):
-    """Nothing lies under the key."""
+    """Nothing lies under the key, or the name."""
 
 
 _BY_CODE: dict[int, type[HostError]] = {

@@ -29,7 +29,7 @@ from typing import Any, Protocol, TypeVar
 
 from . import wire
 from .crew import away
-from .errors import ForkedError, HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, again, host_error
+from .errors import Code, ForkedError, HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, again, host_error
 from .memory import Arena, Mapping
 from .room import OwnRoom
 from .standby import Standby
@@ -51,7 +51,9 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * 4)
 class Answer:
     """What becomes of a question. Its fields are read by whoever asked, once it is done."""
 
-    __slots__ = ("kind", "accept", "orphan", "value", "error", "done", "abandoned", "watchers", "pieces", "token", "void")
+    __slots__ = (
+        "kind", "accept", "orphan", "value", "error", "done", "abandoned", "watchers", "pieces", "token", "void", "fd",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class Answer:
         self.watchers: list[Callable[[], object]] = []  # called once, without the lock, when it is done
         self.pieces: list[bytes] = []
         self.token: int | None = None  # once it was sent
+        self.fd = -1  # a descriptor that goes with the question; the asker's
 
 
 #: Work that asks questions, written once and run by threads and by event
@@ -178,7 +181,7 @@ class Session:
         self.have_arena: Arena | None = None
         self._arena_asked: Answer | None = None
 
-        self._handlers: dict[type, Callable[[Any, int | None], None]] = {
+        self._handlers: dict[type, Callable[[Any, Any], None]] = {  # with the descriptor, or a tuple of several
             wire.Failed: self._on_failed,
             wire.Serving: self._on_answer,
             wire.Emitted: self._on_answer,
@@ -188,6 +191,8 @@ class Session:
             wire.Placed: self._on_answer,
             wire.Fetched: self._on_answer,
             wire.Cleaned: self._on_answer,
+            wire.Published: self._on_answer,
+            wire.Found: self._on_answer,
             wire.Reply: self._on_reply,
             wire.Open: self._on_open,
             wire.Deliver: self._on_deliver,
@@ -343,7 +348,7 @@ class Session:
         self,
         kind: type,
         question: Callable[[int], wire.Message],
-        accept: Callable[[Any, int | None], Any] | None = None,
+        accept: Callable[[Any, Any], Any] | None = None,
         orphan: Callable[[Any], None] | None = None,
     ) -> Answer:
         """Send a question; `question` makes the message, given the token."""
@@ -360,11 +365,25 @@ class Session:
         token = self._token
         while token in self._questions:
             token = (token + 1) & 0xFFFFFFFF
-        self.post(question(token))  # raises if it cannot be encoded, and then it was not asked
+        self._pose(a, question(token))  # raises if it cannot be sent, and then it was not asked
         self._token = (token + 1) & 0xFFFFFFFF
         self._questions[token] = a
         a.token = token
         return a
+
+    def _pose(self, a: Answer, m: wire.Message) -> None:
+        if a.fd < 0:
+            self.post(m)
+            return
+        try:
+            fd = os.dup(a.fd)
+        except OSError as e:
+            raise OutOfMemory(Code.MEMORY, f"no descriptor to send: {e.strerror}") from e
+        try:
+            self.post(m, fd)
+        except BaseException:
+            os.close(fd)
+            raise
 
     @property
     def open_questions(self) -> int:
@@ -400,6 +419,8 @@ class Session:
         if os.getpid() != self._pid:
             return
         with self.locked:
+            if a.fd >= 0:  # which the asker closes now
+                self._waiting = deque(w for w in self._waiting if w[0] is not a)
             self.abandon_locked(a)
 
     def abandon_locked(self, a: Answer) -> None:
@@ -457,9 +478,9 @@ class Session:
             self.post(m)
 
     @staticmethod
-    def close_descriptor(fd: int | None) -> None:
+    def close_descriptors(fds: int | tuple[int, ...] | None) -> None:
         """Close what a message brought and nobody uses."""
-        if fd is not None:
+        for fd in (fds,) if isinstance(fds, int) else fds or ():
             os.close(fd)
 
     def broken(self, text: str) -> ProtocolError:
@@ -556,7 +577,8 @@ class Session:
             handle = self._handlers.get(type(m))
             if handle is None:
                 raise ProtocolError(f"{type(m).__name__.lower()} is not for a client")
-            handle(m, fds.popleft() if n else None)
+            taken = tuple(fds.popleft() for _ in range(n))
+            handle(m, taken if n > 1 else taken[0] if n else None)
             if self.error is not None:
                 return
         self.notify()
@@ -564,19 +586,19 @@ class Session:
     def _on_failed(self, m: wire.Failed, _: int | None) -> None:
         self._answered(self._question(m.token), None, host_error(m.code, m.text))
 
-    def _on_answer(self, m: Any, fd: int | None) -> None:
+    def _on_answer(self, m: Any, fds: int | tuple[int, ...] | None) -> None:
         try:
             a = self._question(m.token)
             if a.kind is not type(m):
                 raise ProtocolError(f"{type(m).__name__.lower()} answers another question")
         except ProtocolError:
-            self.close_descriptor(fd)
+            self.close_descriptors(fds)
             raise
         if a.accept is None:
             self._answered(a, m, None)
             return
         try:
-            value = a.accept(m, fd)
+            value = a.accept(m, fds)
         except OmnibusError as e:
             self._answered(a, None, again(e))
             if not isinstance(e, OutOfMemory):

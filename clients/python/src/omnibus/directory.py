@@ -1,0 +1,147 @@
+"""The directory: descriptors under names, by which the processes of a bus share memory of other kinds.
+
+Whoever has such memory publishes its descriptor; whoever finds it gets a duplicate, and is
+told when its owner has died, with or without a host.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from types import TracebackType
+from typing import NamedTuple
+
+from . import wire
+from .errors import Code, HostError
+from .session import Answer, Session, Work
+
+MAX_SIZE = 1 << 46
+
+
+class Name(NamedTuple):
+    """What a descriptor is found by: 16 random bytes of the publisher's, and a number."""
+
+    pool: bytes
+    number: int
+
+
+class Owner:
+    """The process that has published something. Safe from any thread."""
+
+    def __init__(self, pidfd: int, pid: int) -> None:
+        """Takes the descriptor."""
+        self.pid = pid
+        self._fd = pidfd
+        self._dead = False
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when the process is dead, for event loops. -1: closed."""
+        return self._fd
+
+    @property
+    def dead(self) -> bool:
+        """Whether the process is dead."""
+        return self.wait(0)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the process to be dead. False: the time, in seconds, is up."""
+        with self._lock:
+            if self._dead:
+                return True
+            if self._fd < 0:
+                raise ValueError("the owner is watched no more: what was found of it was closed")
+            fd = os.dup(self._fd)  # it may be closed meanwhile
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            dead = bool(poll.poll(None if timeout is None else max(timeout, 0) * 1000))
+        finally:
+            os.close(fd)
+        self._dead = self._dead or dead
+        return dead
+
+    def _close(self) -> None:
+        with self._lock:
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Found:
+    """What was found under a name: a descriptor, how much is behind it, and whose it is.
+
+    It holds the descriptor, and the watch of its owner, until `close`. `size` is what the owner said.
+    """
+
+    def __init__(self, fd: int, size: int, owner: Owner) -> None:
+        self.fd = fd  #: -1: closed, or taken
+        self.size = size
+        self.owner = owner
+
+    def take(self) -> int:
+        """The descriptor, which is the caller's to close from here on."""
+        fd, self.fd = self.fd, -1
+        return fd
+
+    def close(self) -> None:
+        """Close the descriptor, and watch the owner no more. Idempotent."""
+        fd = self.take()
+        if fd >= 0:
+            os.close(fd)
+        self.owner._close()
+
+    def __enter__(self) -> Found:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "owner"):
+            self.close()
+
+
+def publish_work(s: Session, name: Name, fd: int, size: int) -> Work[None]:
+    pool, number = _checked(s, name)
+    if not 1 <= size <= MAX_SIZE:
+        raise ValueError(f"a descriptor of {size} bytes: use 1 to {MAX_SIZE}")
+
+    def withdraw(_: None) -> None:
+        s.post(wire.Withdraw(number, pool))
+
+    a = Answer(wire.Published, lambda m, _: None, withdraw)
+    a.fd = os.dup(fd)
+    try:
+        with s.locked:
+            s.ask_locked(a, lambda token: wire.Publish(token, number, pool, size))
+        yield a
+    finally:
+        os.close(a.fd)
+
+
+def withdraw(s: Session, name: Name) -> None:
+    pool, number = _checked(s, name)
+    s.tell(wire.Withdraw(number, pool))
+
+
+def find_work(s: Session, name: Name) -> Work[Found]:
+    pool, number = _checked(s, name)
+
+    def accept(m: wire.Found, fds: tuple[int, int]) -> Found:
+        return Found(fds[0], m.size, Owner(fds[1], m.pid))
+
+    found: Found = yield s.ask(wire.Found, lambda token: wire.Find(token, number, pool), accept, Found.close)
+    return found
+
+
+def _checked(s: Session, name: Name) -> Name:
+    if s.welcome.version < 5:
+        raise HostError(Code.VERSION, f"the host speaks version {s.welcome.version}, which has no directory")
+    pool, number = name
+    if len(pool) != 16:
+        raise ValueError(f"the pool of a name is 16 bytes, not {len(pool)}")
+    return Name(bytes(pool), number)
