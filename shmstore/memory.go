@@ -10,6 +10,18 @@ type segment struct {
 	released bool
 }
 
+// newSegment makes the arena or the directory.
+func (s *Store) newSegment(kind segmentKind, sizeBytes int) (*segment, error) {
+	if s.file == nil {
+		return newSegment(s.memory, kind, sizeBytes)
+	}
+	seg, err := newFileSegment(s.file, kind.String(), sizeBytes, (*segment).mapWritable)
+	if err != nil {
+		return nil, fmt.Errorf("%v segment of %d bytes: %w", kind, sizeBytes, err)
+	}
+	return seg, nil
+}
+
 // newSegment makes a zeroed segment this process may write to.
 func newSegment(m Memory, kind segmentKind, sizeBytes int) (*segment, error) {
 	if m == Heap {

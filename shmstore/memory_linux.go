@@ -31,7 +31,7 @@ const (
 // newSharedSegment makes a memfd of its final size, with every page allocated
 // and mapped, and seals it: from here on only this mapping can write to it.
 func newSharedSegment(name string, sizeBytes int) (*segment, error) {
-	return allocateSegment(name, sizeBytes, func(seg *segment) error {
+	return allocateSegment(openMemfd, name, sizeBytes, func(seg *segment) error {
 		if err := seg.mapWritable(sizeBytes); err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func newSharedSegment(name string, sizeBytes int) (*segment, error) {
 // newPeerSegment is newSharedSegment for a peer that is to write to it, and to
 // add sealsOfWriter when it has mapped it. Here it is mapped read-only.
 func newPeerSegment(name string, sizeBytes int) (*segment, error) {
-	return allocateSegment(name, sizeBytes, func(seg *segment) error {
+	return allocateSegment(openMemfd, name, sizeBytes, func(seg *segment) error {
 		if err := seg.seal(sealsOfSize); err != nil {
 			return err
 		}
@@ -50,10 +50,15 @@ func newPeerSegment(name string, sizeBytes int) (*segment, error) {
 	})
 }
 
-// allocateSegment makes a memfd of its final size with all its pages, and lets
+// newFileSegment is for a file that others open by its name, which has no seals.
+func newFileSegment(open func(name string) (int, error), name string, sizeBytes int, mapping func(*segment, int) error) (*segment, error) {
+	return allocateSegment(open, name, sizeBytes, func(seg *segment) error { return mapping(seg, sizeBytes) })
+}
+
+// allocateSegment makes a file of its final size with all its pages, and lets
 // mapAndSeal do the rest. If one of them fails, nothing is left.
-func allocateSegment(name string, sizeBytes int, mapAndSeal func(*segment) error) (*segment, error) {
-	fd, err := openMemfd(name)
+func allocateSegment(open func(name string) (int, error), name string, sizeBytes int, mapAndSeal func(*segment) error) (*segment, error) {
+	fd, err := open(name)
 	if err != nil {
 		return nil, err
 	}
@@ -212,6 +217,11 @@ func inspect(fd, sizeBytes, wanted int) error {
 	if missing := wanted &^ seals; missing != 0 {
 		return fmt.Errorf("%w: %s missing", ErrProtocol, sealNames(missing))
 	}
+	return inspectSize(fd, sizeBytes)
+}
+
+// inspectSize finds out whether a file has its size and all its pages.
+func inspectSize(fd, sizeBytes int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return fmt.Errorf("stat: %w", err)

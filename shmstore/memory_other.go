@@ -8,6 +8,12 @@ func newSharedSegment(string, int) (*segment, error) { return nil, ErrUnsupporte
 
 func newPeerSegment(string, int) (*segment, error) { return nil, ErrUnsupported }
 
+func newFileSegment(func(string) (int, error), string, int, func(*segment, int) error) (*segment, error) {
+	return nil, ErrUnsupported
+}
+
+func (seg *segment) mapWritable(int) error { return ErrUnsupported }
+
 func openSegment(string, int, int) (*segment, error) { return nil, ErrUnsupported }
 
 func openLargeSegment(int, uint64) (*segment, error) { return nil, ErrUnsupported }

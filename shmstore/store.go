@@ -22,6 +22,7 @@ type Store struct {
 	inArena    uint64 // size of the largest object there; above it they are large
 	maxLarge   uint64
 	memory     Memory
+	file       func(segment string) (fd int, err error)
 	strict     bool
 	maxReaders int
 	serializer codec.Serializer
@@ -47,6 +48,7 @@ type Store struct {
 	accounts     []*account          // of the present readers, ascending by id
 	columns      [readerIndexes]debt // their owed columns, by id; nil if absent
 	present      ReaderSet
+	offered      ReaderSet // of those, the ones that pin only
 	quarantine   ReaderSet
 	counters     counters
 	whileClosing func() // for tests: between closing slots and looking at pins
@@ -91,6 +93,7 @@ func Create(opts Options) (*Store, error) {
 		maxLarge:   uint64(max(opts.MaxLargeBytes, 0)),
 		memory:     opts.Memory,
 		large:      newLargeTable(),
+		file:       opts.File,
 		strict:     opts.StrictFIFO,
 		maxReaders: opts.MaxReaders,
 		serializer: opts.Serializer,
@@ -124,10 +127,10 @@ func (s *Store) allocate(opts Options) error {
 		}
 	}
 	var err error
-	if s.arenaSegment, err = newSegment(opts.Memory, kindArena, int(opts.ArenaBytes)); err != nil {
+	if s.arenaSegment, err = s.newSegment(kindArena, int(opts.ArenaBytes)); err != nil {
 		return err
 	}
-	if s.directorySegment, err = newSegment(opts.Memory, kindDirectory, dirBytes); err != nil {
+	if s.directorySegment, err = s.newSegment(kindDirectory, dirBytes); err != nil {
 		s.arenaSegment.release()
 		return err
 	}
