@@ -1,0 +1,186 @@
+package posix_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/connectortest"
+	"github.com/omnibus-runtime/omnibus/connector/posix"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+)
+
+// childVariable has the options of the end that a child serves.
+const childVariable = "POSIX_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if opts := os.Getenv(childVariable); opts != "" {
+		if err := serve(opts); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// childOptions are options as a child is told them.
+type childOptions struct {
+	Name, Dir string
+	Readers   int
+	Bytes     int64
+}
+
+func (o childOptions) options() posix.Options {
+	return posix.Options{Name: o.Name, Dir: o.Dir, Readers: o.Readers, Bytes: o.Bytes, Timeout: 10 * time.Second}
+}
+
+func serve(text string) error {
+	var opts childOptions
+	if err := json.Unmarshal([]byte(text), &opts); err != nil {
+		return err
+	}
+	end, err := posix.New(opts.options())
+	if err != nil {
+		return err
+	}
+	return errors.Join(connectortest.Serve(os.Stdin, os.Stdout, end), end.Close())
+}
+
+// child is an end in a process of its own.
+type child struct {
+	*connectortest.Relay
+	cmd   *exec.Cmd
+	stdin io.Closer
+	ended bool
+}
+
+// spawn starts a child, which a fault point may end.
+func spawn(t *testing.T, opts childOptions, point string) *child {
+	t.Helper()
+	text, err := json.Marshal(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &child{cmd: exec.Command(os.Args[0])}
+	c.cmd.Env = append(os.Environ(), childVariable+"="+string(text), faultpoint.Variable+"="+point,
+		"GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	c.cmd.Stderr = os.Stderr
+	stdin, inErr := c.cmd.StdinPipe()
+	stdout, outErr := c.cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr, c.cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	c.stdin, c.Relay = stdin, connectortest.NewRelay(stdout, stdin)
+	t.Cleanup(func() {
+		if err := c.end(); err != nil && point == "" {
+			t.Errorf("the child: %v", err)
+		}
+	})
+	return c
+}
+
+// end ends the child, if nothing has yet.
+func (c *child) end() error {
+	if c.ended {
+		return nil
+	}
+	c.ended = true
+	_ = c.stdin.Close()
+	return c.cmd.Wait()
+}
+
+// kill ends the child as a crash would.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill()
+	_ = c.end()
+}
+
+// fresh are the options of a store that there is not yet, in a directory of its own.
+func fresh(t *testing.T) childOptions {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "omnibus-test-")
+	if err != nil {
+		t.Skip("/dev/shm:", err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return childOptions{Name: "speech", Dir: dir, Readers: 1, Bytes: 1 << 20}
+}
+
+// wantEmpty fails the test if a store has left files.
+func wantEmpty(t *testing.T, opts childOptions) {
+	t.Helper()
+	if left := list(t, opts.Dir); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+func list(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func has(names []string, suffix string) bool {
+	return slices.ContainsFunc(names, func(n string) bool { return strings.HasSuffix(n, suffix) })
+}
+
+// open opens an end in this process.
+func open(t *testing.T, opts posix.Options) connector.Transport {
+	t.Helper()
+	end, err := posix.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := end.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return end
+}
+
+// suiteBytes are enough for the suite's largest values.
+const suiteBytes = 8 << 20
+
+func TestTransport(t *testing.T) {
+	for name, c := range map[string]func(*testing.T, childOptions) (put, get connector.Transport){
+		"one end": func(t *testing.T, opts childOptions) (put, get connector.Transport) {
+			end := open(t, opts.options())
+			return end, end
+		},
+		"two ends": func(t *testing.T, opts childOptions) (put, get connector.Transport) {
+			return open(t, opts.options()), open(t, opts.options())
+		},
+		"two processes": func(t *testing.T, opts childOptions) (put, get connector.Transport) {
+			return spawn(t, opts, ""), spawn(t, opts, "")
+		},
+		"another process puts": func(t *testing.T, opts childOptions) (put, get connector.Transport) {
+			return spawn(t, opts, ""), open(t, opts.options())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
+				opts := fresh(t)
+				opts.Bytes = suiteBytes
+				return c(t, opts)
+			}})
+		})
+	}
+}
