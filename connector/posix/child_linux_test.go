@@ -184,3 +184,6 @@ func TestTransport(t *testing.T) {
 		})
 	}
 }
+
+// newEnd opens an end that the test closes itself.
+func newEnd(opts childOptions) (connector.Transport, error) { return posix.New(opts.options()) }
