@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -173,7 +174,7 @@ func (c *checker) extra(connectorType string, n *node) Settings {
 			}
 			continue
 		}
-		if rule.want != ruleText.want {
+		if rule.want != ruleText.want && rule.want != ruleStore.want {
 			entries[i].value = e.value.scalar()
 		}
 		if !rule.ok(entries[i].value) {
@@ -201,6 +202,10 @@ func wholeNumber(from, to int64) extraRule {
 	}, orVariable(integer(from, to))}
 }
 
+const storePattern = "^[A-Za-z0-9_-]{1,100}$"
+
+var storeName = regexp.MustCompile(storePattern)
+
 var (
 	ruleText  = extraRule{"text", func(n *node) bool { return n.kind == kindString }, schema{"type": "string"}}
 	ruleFlag  = extraRule{"true or false", func(n *node) bool { return n.kind == kindBool }, takesFlag}
@@ -213,6 +218,11 @@ var (
 	ruleMode = extraRule{"ring or segment", func(n *node) bool {
 		return n.value == modeRing || n.value == modeSegment
 	}, oneOf(modeRing, modeSegment)}
+	// ruleStore: the name becomes one of files.
+	ruleStore = extraRule{"1 to 100 letters, digits, - and _", func(n *node) bool {
+		name, ok := n.value.(string)
+		return ok && storeName.MatchString(name)
+	}, orVariable(schema{"type": "string", "pattern": storePattern})}
 	ruleDuration = extraRule{`a number of seconds of at least 0, or text such as "30s"`, func(n *node) bool {
 		text, ok := n.value.(string)
 		if !ok {
@@ -234,6 +244,8 @@ var extraRules = map[string]map[string]extraRule{
 		modeKey:                              ruleMode,
 		"shm_threshold_bytes":                ruleBytes,
 		"ring_bytes":                         wholeNumber(64<<10, math.MaxInt64),
+		"store":                              ruleStore,
+		"readers":                            wholeNumber(1, 63),
 		"generation":                         wholeNumber(1, 2),
 		"ttl":                                ruleDuration,
 		"timeout":                            ruleDuration,

@@ -18,11 +18,12 @@
 //	.arena      the creator                   payloads: see shmstore/layout.go
 //	.directory  the creator                   a line for each payload: as well
 //	.index      the creator                   which slots may have a key
-//	.ledger-N   the reader in place N         its pins: see shmstore/layout.go
-//	.marks-N    the reader in place N         what it got, whether it waits, who it is
+//	.ledger-N   whoever has place N           its pins: see shmstore/layout.go
+//	.marks-N    whoever has place N           what it got, whether it waits, who it is
 //	.room       any reader                    a bell: there may be room
 //
-// The numbers of places begin with 1. A payload is the value, and behind it edge and
+// The numbers of places begin with 1. A place is a reader's as long as that lives, and
+// the creator's while nobody has it. A payload is the value, and behind it edge and
 // key, so that the index need not be believed: a reader pins what a cell of the index
 // names, and then compares.
 //

@@ -57,7 +57,7 @@ func (e *End) Put(ctx context.Context, edge connector.Edge, key string, size int
 		return nil, err
 	}
 	defer o.leave()
-	return o.put(ctx, place{edge, key}, size, fill)
+	return o.put(ctx, address{edge, key}, size, fill)
 }
 
 // creator returns the store to put into, which is in use then.
@@ -89,7 +89,7 @@ func (e *End) creator() (*owner, error) {
 
 // A side is a store as one end has it.
 type side interface {
-	take(ctx context.Context, at place, number uint64) (connector.Payload, error)
+	take(ctx context.Context, at address, number uint64) (connector.Payload, error)
 	leave()
 }
 
@@ -143,7 +143,7 @@ func (e *End) Get(ctx context.Context, edge connector.Edge, key string, meta con
 		return nil, connector.ErrNotFound
 	}
 	defer s.leave()
-	return e.got(s.take(ctx, place{edge, key}, number))
+	return e.got(s.take(ctx, address{edge, key}, number))
 }
 
 func (e *End) got(p connector.Payload, err error) (connector.Payload, error) {
@@ -166,10 +166,10 @@ func (e *End) Peek(ctx context.Context, edge connector.Edge, key string, meta co
 	switch s := s.(type) {
 	case *owner:
 		defer s.leave()
-		return s.peek(place{edge, key}, number)
+		return s.peek(address{edge, key}, number)
 	case *reader:
 		defer s.leave()
-		return s.peek(ctx, place{edge, key}, number)
+		return s.peek(ctx, address{edge, key}, number)
 	}
 	return nil, connector.ErrNotFound
 }
@@ -206,7 +206,7 @@ func (e *End) Await(ctx context.Context, edge connector.Edge, key string, meta c
 		if err != nil {
 			return nil, err
 		}
-		p, err := e.tryOrWait(ctx, place{edge, key}, changed)
+		p, err := e.tryOrWait(ctx, address{edge, key}, changed)
 		if p != nil || err != nil {
 			return e.got(p, err)
 		}
@@ -214,7 +214,7 @@ func (e *End) Await(ctx context.Context, edge connector.Edge, key string, meta c
 }
 
 // tryOrWait gets a value, or waits until something has changed.
-func (e *End) tryOrWait(ctx context.Context, at place, changed <-chan struct{}) (connector.Payload, error) {
+func (e *End) tryOrWait(ctx context.Context, at address, changed <-chan struct{}) (connector.Payload, error) {
 	s, err := e.side()
 	if err != nil {
 		return nil, err

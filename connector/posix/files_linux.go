@@ -146,7 +146,7 @@ func full(err error) error {
 type mapping struct{ data []byte }
 
 // makeMapping makes a file of its final size with all its pages. It is written here,
-// or, if it is a reader's, by whoever has that place.
+// or, if it is a reader's, by whoever has that address.
 func (f files) makeMapping(part string, sizeBytes int, protection int) (mapping, error) {
 	fd, err := f.make(part)
 	if err != nil {

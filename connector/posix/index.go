@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// index says which slots may have the value of a place: a hash table in shared memory,
+// index says which slots may have the value of an address: a hash table in shared memory,
 // whose writer is the creator. Cells are looked along from where the hash points to
 // until the first that is empty. No cell ever moves, and none becomes empty that
 // something lies behind, so whoever looks while the creator writes finds all that is

@@ -62,15 +62,15 @@ func TestIndexModel(t *testing.T) {
 	})
 }
 
-// TestPlaces: what lies behind a value tells it from all others.
-func TestPlaces(t *testing.T) {
-	at := func(from, to, key string) place { return place{connector.Edge{From: from, To: to}, key} }
-	places := []place{at("a", "b", "c"), at("ab", "", "c"), at("a", "bc", ""), at("", "", "abc"), at("a", "b", "d")}
-	for _, p := range places {
+// TestAddresses: what lies behind a value tells it from all others.
+func TestAddresses(t *testing.T) {
+	at := func(from, to, key string) address { return address{connector.Edge{From: from, To: to}, key} }
+	addresses := []address{at("a", "b", "c"), at("ab", "", "c"), at("a", "bc", ""), at("", "", "abc"), at("a", "b", "d")}
+	for _, p := range addresses {
 		payload := make([]byte, 3+p.labelBytes())
 		copy(payload, "val")
 		p.label(payload[3:])
-		for _, q := range places {
+		for _, q := range addresses {
 			value, ok := q.unlabel(payload)
 			if ok != (p == q) || ok && string(value) != "val" {
 				t.Errorf("%v as %v: %q, %t", p, q, value, ok)

@@ -48,7 +48,7 @@ func (f files) openMarks(place, slots, protection int) (marks, error) {
 }
 
 // isGot reports whether a reader has got the value of a generation. Whoever was in
-// that place does not matter.
+// that address does not matter.
 func isGot(all []marks, slot uint32, generation uint64) bool {
 	for i := range all {
 		if all[i].got[slot].Load() == generation {

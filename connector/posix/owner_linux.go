@@ -38,7 +38,7 @@ type owner struct {
 	claiming sync.Mutex // one lock of a slot at a time: they all are of one description
 
 	mu     sync.Mutex
-	values map[place]*value
+	values map[address]*value
 	closed bool
 	bell   uint64
 	timer  *time.Timer
@@ -48,12 +48,12 @@ type owner struct {
 
 // value is one that nobody is known to have got.
 type value struct {
-	place  place
-	object *ring.Object
-	bytes  []byte // without the label
-	handle shmstore.Handle
-	cell   int
-	at     time.Time
+	address address
+	object  *ring.Object
+	bytes   []byte // without the label
+	handle  shmstore.Handle
+	cell    int
+	at      time.Time
 }
 
 // create makes the store. If it fails, nothing is left.
@@ -62,7 +62,7 @@ func create(opts Options, f files, changed func()) (*owner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the store %s: %w", opts.Name, err)
 	}
-	o := &owner{opts: opts, files: f, head: h, changed: changed, values: make(map[place]*value)}
+	o := &owner{opts: opts, files: f, head: h, changed: changed, values: make(map[address]*value)}
 	o.end = o.release
 	if err := o.build(); err != nil {
 		o.unlink()
@@ -155,7 +155,7 @@ func memory(err error) error {
 }
 
 // put stores a value. The use of the store is the caller's.
-func (o *owner) put(ctx context.Context, at place, size int, fill func(dst []byte) error) (connector.Metadata, error) {
+func (o *owner) put(ctx context.Context, at address, size int, fill func(dst []byte) error) (connector.Metadata, error) {
 	total := size + at.labelBytes()
 	if most := o.opts.Bytes / perArena; int64(total) > most {
 		return nil, fmt.Errorf("%w: the store takes %d bytes with edge and key, half of its memory, and this has %d: raise ring_bytes to %d",
@@ -169,7 +169,7 @@ func (o *owner) put(ctx context.Context, at place, size int, fill func(dst []byt
 		return nil, err //nolint:wrapcheck // it says what it did
 	}
 	faultpoint.Hit("posix-written")
-	v := &value{place: at, object: object, bytes: object.Bytes()[:size:size], handle: object.Handle(), at: time.Now()}
+	v := &value{address: at, object: object, bytes: object.Bytes()[:size:size], handle: object.Handle(), at: time.Now()}
 	if err := o.publish(v); err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func (o *owner) put(ctx context.Context, at place, size int, fill func(dst []byt
 	return meta, nil
 }
 
-// publish places a value, in place of what lay there, which one step does for whoever
+// publish puts a value where it belongs, in place of what lay there, which one step does for whoever
 // looks.
 func (o *owner) publish(v *value) error {
 	o.mu.Lock()
@@ -189,13 +189,13 @@ func (o *owner) publish(v *value) error {
 		v.object.Release()
 		return connector.ErrClosed
 	}
-	old := o.values[v.place]
-	o.values[v.place] = v
+	old := o.values[v.address]
+	o.values[v.address] = v
 	if old != nil {
 		v.cell = old.cell
-		o.index.set(v.cell, v.place.hash(), v.handle.Slot)
+		o.index.set(v.cell, v.address.hash(), v.handle.Slot)
 	} else {
-		v.cell = o.index.add(v.place.hash(), v.handle.Slot)
+		v.cell = o.index.add(v.address.hash(), v.handle.Slot)
 	}
 	if o.timer == nil {
 		o.timer = time.AfterFunc(o.lookEvery(), o.onTimer)
@@ -223,9 +223,9 @@ func (o *owner) tell() {
 	}
 }
 
-// look returns the value that lies at a place, of a number if that is not 0, and that
+// look returns the value that lies at an address, of a number if that is not 0, and that
 // no reader has got.
-func (o *owner) look(at place, number uint64) *value {
+func (o *owner) look(at address, number uint64) *value {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	v := o.values[at]
@@ -236,7 +236,7 @@ func (o *owner) look(at place, number uint64) *value {
 }
 
 // take gets a value in the creator's own process.
-func (o *owner) take(ctx context.Context, at place, number uint64) (connector.Payload, error) {
+func (o *owner) take(ctx context.Context, at address, number uint64) (connector.Payload, error) {
 	o.claiming.Lock()
 	defer o.claiming.Unlock()
 	for {
@@ -257,7 +257,7 @@ func (o *owner) take(ctx context.Context, at place, number uint64) (connector.Pa
 }
 
 // peek looks at a value in the creator's own process.
-func (o *owner) peek(at place, number uint64) (connector.Payload, error) {
+func (o *owner) peek(at address, number uint64) (connector.Payload, error) {
 	v := o.look(at, number)
 	if v == nil {
 		return nil, connector.ErrNotFound
@@ -278,7 +278,7 @@ func (o *owner) peek(at place, number uint64) (connector.Payload, error) {
 func (o *owner) remove(v *value) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.values[v.place] != v {
+	if o.values[v.address] != v {
 		return false
 	}
 	o.drop(v)
@@ -287,7 +287,7 @@ func (o *owner) remove(v *value) bool {
 
 // drop takes a value out that is there.
 func (o *owner) drop(v *value) {
-	delete(o.values, v.place)
+	delete(o.values, v.address)
 	o.index.remove(v.cell)
 }
 
@@ -309,7 +309,9 @@ func (o *owner) reclaim(is func(*value) bool) (gone []*value) {
 
 // cleanup reclaims the values under a key, and of a request.
 func (o *owner) cleanup(key string) {
-	o.reclaim(func(v *value) bool { return v.place.key == key || connector.Request(v.place.edge, v.place.key) == key })
+	o.reclaim(func(v *value) bool {
+		return v.address.key == key || connector.Request(v.address.edge, v.address.key) == key
+	})
 	o.room.Do(o.giveBack)
 }
 

@@ -166,12 +166,12 @@ func (r *reader) openStore(f files) error {
 func (r *reader) alive() bool { return r.head.held(lockCreator) }
 
 // take gets a value. The use of the store is the caller's.
-func (r *reader) take(ctx context.Context, at place, number uint64) (connector.Payload, error) {
+func (r *reader) take(ctx context.Context, at address, number uint64) (connector.Payload, error) {
 	return r.find(ctx, at, number, r.claim)
 }
 
 // peek looks at a value.
-func (r *reader) peek(ctx context.Context, at place, number uint64) (connector.Payload, error) {
+func (r *reader) peek(ctx context.Context, at address, number uint64) (connector.Payload, error) {
 	return r.find(ctx, at, number, func(_ context.Context, c candidate, h shmstore.Handle) (verdict, error) {
 		return r.judge(c, h), nil
 	})
@@ -197,8 +197,8 @@ func (r *reader) judge(c candidate, h shmstore.Handle) verdict {
 	return good
 }
 
-// find finds the value of a place, pins it, and lets decide whether it is the caller's.
-func (r *reader) find(ctx context.Context, at place, number uint64, decide func(context.Context, candidate, shmstore.Handle) (verdict, error)) (connector.Payload, error) {
+// find finds the value of an address, pins it, and lets decide whether it is the caller's.
+func (r *reader) find(ctx context.Context, at address, number uint64, decide func(context.Context, candidate, shmstore.Handle) (verdict, error)) (connector.Payload, error) {
 	for again := true; again; {
 		again = false
 		for c := range r.index.find(at.hash()) {

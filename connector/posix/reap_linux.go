@@ -107,7 +107,7 @@ func (o *owner) sweep() {
 	}
 	now := time.Now()
 	for _, v := range o.reclaim(func(v *value) bool { return now.Sub(v.at) >= o.opts.TTL }) {
-		o.opts.Log.Warn("nobody came for a value", "edge", v.place.edge.String(), "key", v.place.key,
+		o.opts.Log.Warn("nobody came for a value", "edge", v.address.edge.String(), "key", v.address.key,
 			"bytes", v.handle.Size, "store", o.opts.Name, "after", o.opts.TTL)
 	}
 }

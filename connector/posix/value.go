@@ -6,8 +6,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// A place is where a value lies.
-type place struct {
+// An address is where a value lies.
+type address struct {
 	edge connector.Edge
 	key  string
 }
@@ -15,26 +15,26 @@ type place struct {
 // tailBytes are behind edge and key: their lengths, two bytes each.
 const tailBytes = 6
 
-// labelBytes is what a place takes behind its value.
-func (p place) labelBytes() int { return len(p.edge.From) + len(p.edge.To) + len(p.key) + tailBytes }
+// labelBytes is what an address takes behind its value.
+func (a address) labelBytes() int { return len(a.edge.From) + len(a.edge.To) + len(a.key) + tailBytes }
 
-// label writes the place behind a value. All lengths were checked to be small.
-func (p place) label(dst []byte) {
+// label writes the address behind a value. All lengths were checked to be small.
+func (a address) label(dst []byte) {
 	at := 0
-	for i, s := range []string{p.edge.From, p.edge.To, p.key} {
+	for i, s := range []string{a.edge.From, a.edge.To, a.key} {
 		at += copy(dst[at:], s)
 		binary.LittleEndian.PutUint16(dst[len(dst)-tailBytes+2*i:], uint16(len(s))) //nolint:gosec // at most connector.MaxKeyBytes
 	}
 }
 
-// unlabel returns the value of a payload, if it is of this place.
-func (p place) unlabel(payload []byte) (value []byte, ok bool) {
-	size := len(payload) - p.labelBytes()
+// unlabel returns the value of a payload, if it is of this address.
+func (a address) unlabel(payload []byte) (value []byte, ok bool) {
+	size := len(payload) - a.labelBytes()
 	if size < 0 {
 		return nil, false
 	}
 	at, tail := size, len(payload)-tailBytes
-	for i, s := range []string{p.edge.From, p.edge.To, p.key} {
+	for i, s := range []string{a.edge.From, a.edge.To, a.key} {
 		if int(binary.LittleEndian.Uint16(payload[tail+2*i:])) != len(s) || string(payload[at:at+len(s)]) != s {
 			return nil, false
 		}
@@ -45,13 +45,13 @@ func (p place) unlabel(payload []byte) (value []byte, ok bool) {
 
 // hash is the same in all processes: FNV-1a, and then mixed, because its upper bits
 // say little of short keys.
-func (p place) hash() uint64 {
+func (a address) hash() uint64 {
 	const (
 		offset = 14695981039346656037
 		prime  = 1099511628211
 	)
 	h := uint64(offset)
-	for _, s := range []string{p.edge.From, p.edge.To, p.key} {
+	for _, s := range []string{a.edge.From, a.edge.To, a.key} {
 		for i := range len(s) {
 			h = (h ^ uint64(s[i])) * prime
 		}

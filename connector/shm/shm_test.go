@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -195,6 +196,10 @@ func TestSettings(t *testing.T) {
 		"ttl":       {"ttl": "long"},
 		"timeout":   {"timeout": -1},
 		"ring":      {"ring_bytes": 100},
+		"store":     {"store": "a/b"},
+		"up":        {"store": ".."},
+		"readers":   {"store": "a", "readers": 64},
+		"segments":  {"store": "a", "mode": "segment"},
 	} {
 		if _, err := open(t, extra, nil); !errors.Is(err, connector.ErrSettings) {
 			t.Errorf("%s: %v, want ErrSettings", name, err)
@@ -231,6 +236,58 @@ func TestRingGoesWithItsUsers(t *testing.T) {
 	}
 	v.Release()
 	mustOpen(t, map[string]any{"ring_bytes": 2 << 20}, nil)
+}
+
+// TestStore: a store with a name is found by that alone, and nothing is left of it;
+// whoever has no time to be found puts nothing.
+func TestStore(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		if _, err := open(t, map[string]any{"store": "a"}, nil); !errors.Is(err, connector.ErrUnavailable) {
+			t.Errorf("a store without Linux: %v", err)
+		}
+		return
+	}
+	extra := map[string]any{"store": fmt.Sprintf("shm_test_%d", os.Getpid()), "ring_bytes": 1 << 20, "shm_threshold_bytes": 100}
+	path := fmt.Sprintf("/dev/shm/omnibus-%d-%s", os.Geteuid(), extra["store"])
+	creator := mustOpen(t, extra, newExchange(t)) // the name goes before a host
+	want := strings.Repeat("v", 1000)
+	_, meta, err := creator.Put(t.Context(), edge, "k", want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil || meta["store"] != extra["store"] {
+		t.Errorf("put: %v, %v", meta, err)
+	}
+	if _, meta, err := creator.Put(t.Context(), edge, "small", "v"); err != nil || meta["inline_bytes"] == nil {
+		t.Errorf("put of a small value: %v, %v", meta, err)
+	}
+	var r connector.Registry
+	if err := r.Register(shm.Type()); err != nil {
+		t.Fatal(err)
+	}
+	late, err := r.Open(t.Context(), shm.Name, connector.Options{Extra: extra, Lasting: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	if _, _, err := late.Put(t.Context(), edge, "late", want); !errors.Is(err, connector.ErrUnavailable) {
+		t.Errorf("put by a process that ends: %v", err)
+	}
+	v, err := late.Get(t.Context(), edge, "k", meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	if err := v.Decode(&got); err != nil || got != want {
+		t.Errorf("got %d bytes, %v", len(got), err)
+	}
+	v.Release()
+	if err := creator.Close(); err != nil {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(path + "*"); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
 }
 
 // TestTimeout: a put without room ends in its time.

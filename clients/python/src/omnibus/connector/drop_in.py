@@ -238,6 +238,8 @@ _COUNTERS = (
 def _open(mode: str, config: dict[str, Any]) -> Transport:
     if mode == "segment":
         return Segments(config)
+    if mode == "ring" and config.get("store"):
+        raise ValueError("store: a store with a name is for Go programs; without it a host carries the values, and mode 'segment' needs none")
     if mode == "ring":
         return Ring(config)
     raise ValueError(f"mode: there is no {mode!r}; it is 'ring' or 'segment'")
