@@ -47,7 +47,7 @@ func (f folder) mustRead(t *testing.T, ledger string) *Reader {
 // byName is a store with names, and one place for a reader.
 func byName(t *testing.T) (*Store, folder, ReaderID) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "omnibus-test-")
+	dir, err := os.MkdirTemp("/dev/shm", "omnibus-test-") //nolint:usetesting // memory, not a disk
 	if err != nil {
 		t.Skip("/dev/shm:", err)
 	}

@@ -109,7 +109,7 @@ func (c *child) kill() {
 // fresh are the options of a store that there is not yet, in a directory of its own.
 func fresh(t *testing.T) childOptions {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "omnibus-test-")
+	dir, err := os.MkdirTemp("/dev/shm", "omnibus-test-") //nolint:usetesting // memory, not a disk
 	if err != nil {
 		t.Skip("/dev/shm:", err)
 	}

@@ -1,6 +1,7 @@
 package posix
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -102,7 +103,7 @@ func (h head) read() (record, error) {
 		base:    binary.NativeEndian.Uint64(b[32:]),
 		slots:   binary.NativeEndian.Uint32(b[40:]),
 	}
-	if n != recordBytes || string(r.encode()) != string(b) || r.readers == 0 || r.readers > MaxReaders {
+	if n != recordBytes || !bytes.Equal(r.encode(), b) || r.readers == 0 || r.readers > MaxReaders {
 		return r, errNone
 	}
 	return r, nil

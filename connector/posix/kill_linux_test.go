@@ -6,7 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/connectortest"
@@ -368,5 +372,79 @@ func rampage(t *testing.T, random *rand.Rand, victim, getter, other connector.Tr
 		return nil
 	default:
 		return creator.Cleanup(t.Context(), key)
+	}
+}
+
+// TestDeadIsFound: that a reader has died is found with the next look, and with a
+// cleanup, whether there is room or not.
+func TestDeadIsFound(t *testing.T) {
+	const pidAt = 8
+	for name, every := range map[string]time.Duration{"a look": time.Millisecond, "a cleanup": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			opts := fresh(t)
+			looking := opts.options()
+			looking.LookEvery = every
+			creator := open(t, looking)
+			put(t, creator, "key", old)
+			put(t, creator, "stays", old)
+			victim := spawn(t, opts, "posix-got")
+			_, err := victim.Get(t.Context(), edge, "key", nil)
+			wantErr(t, "get of a process that is killed", err, connectortest.ErrGone)
+			_ = victim.end()
+			if every == time.Hour {
+				if err := creator.Cleanup(t.Context(), "nothing"); err != nil {
+					t.Fatal(err)
+				}
+				if pid := opts.number(t, ".marks-1", pidAt); pid != 0 {
+					t.Errorf("process %d has its place", pid)
+				}
+			}
+			for opts.number(t, ".marks-1", pidAt) != 0 {
+				runtime.Gosched()
+			}
+			wantNone(t, creator, "key", nil)
+			wantValue(t, creator, "stays", nil, old)
+		})
+	}
+}
+
+// TestCreatorsRace: of several that create a store at once, over what a dead one left,
+// one does.
+func TestCreatorsRace(t *testing.T) {
+	opts := fresh(t)
+	for range 10 {
+		dead := spawn(t, opts, "")
+		put(t, dead, "key", old)
+		dead.kill()
+		var ends []connector.Transport
+		var created atomic.Int32
+		var wait sync.WaitGroup
+		for range 4 {
+			end, err := newEnd(opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends = append(ends, end)
+			wait.Go(func() {
+				_, err := tryPut(t.Context(), end, "key", next20k)
+				if err == nil {
+					created.Add(1)
+				} else {
+					wantErr(t, "put of one that comes later", err, connector.ErrBusy)
+				}
+			})
+		}
+		wait.Wait()
+		if n := created.Load(); n != 1 {
+			t.Errorf("%d created the store", n)
+		}
+		getter := open(t, opts.options())
+		wantValue(t, getter, "key", nil, next20k)
+		for _, end := range append(ends, getter) {
+			if err := end.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		wantEmpty(t, opts)
 	}
 }

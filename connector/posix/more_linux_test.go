@@ -2,10 +2,12 @@ package posix_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,24 +26,27 @@ func (o childOptions) head() string {
 	return filepath.Join(o.Dir, "omnibus-"+strconv.Itoa(os.Geteuid())+"-"+o.Name)
 }
 
-// TestSeveralReaders: of several readers, in several processes, one gets each value.
+// TestSeveralReaders: of several readers, in several processes, that come for a value at
+// once, one gets it.
 func TestSeveralReaders(t *testing.T) {
-	const values = 300
 	opts := fresh(t)
 	opts.Readers = 3
 	creator := open(t, opts.options())
-	readers := []connector.Transport{creator, open(t, opts.options()), spawn(t, opts, ""), spawn(t, opts, "")}
-	for i := range values {
-		put(t, creator, strconv.Itoa(i), content(byte(i), 1000))
-	}
-	var got [values]atomic.Int32
-	var wait sync.WaitGroup
+	put(t, creator, "first", old)
+	readers := []connector.Transport{open(t, opts.options()), open(t, opts.options()), spawn(t, opts, ""), creator}
 	for _, r := range readers {
-		wait.Go(func() {
-			for i := range values {
-				payload, err := r.Get(t.Context(), edge, strconv.Itoa(i), nil)
+		wantNone(t, r, "nothing", nil) // so that all have it open
+	}
+	for i := range 500 {
+		key := strconv.Itoa(i)
+		put(t, creator, key, content(byte(i), 1000))
+		var got atomic.Int32
+		var wait sync.WaitGroup
+		for _, r := range readers[:2+i%3] { // the creator is the fastest of them
+			wait.Go(func() {
+				payload, err := r.Get(t.Context(), edge, key, nil)
 				if errors.Is(err, connector.ErrNotFound) {
-					continue
+					return
 				}
 				if err != nil {
 					t.Errorf("get %d: %v", i, err)
@@ -49,15 +54,115 @@ func TestSeveralReaders(t *testing.T) {
 				}
 				wantBytes(t, payload, content(byte(i), 1000))
 				payload.Release()
-				got[i].Add(1)
-			}
-		})
-	}
-	wait.Wait()
-	for i := range got {
-		if n := got[i].Load(); n != 1 {
-			t.Errorf("value %d was got %d times", i, n)
+				got.Add(1)
+			})
 		}
+		wait.Wait()
+		if n := got.Load(); n != 1 {
+			t.Fatalf("value %d was got %d times", i, n)
+		}
+	}
+	wantValue(t, creator, "first", nil, old)
+}
+
+// TestSlotIsLocked: nobody gets a value while another has it under lock, on whichever
+// side, and what is not got then stays.
+func TestSlotIsLocked(t *testing.T) {
+	opts := fresh(t)
+	creator, getter := open(t, opts.options()), open(t, opts.options())
+	put(t, creator, "key", old)
+	f, err := os.OpenFile(opts.head(), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slots := unix.Flock_t{Type: unix.F_WRLCK, Whence: unix.SEEK_SET, Start: 4096}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &slots); err != nil {
+		t.Fatal(err)
+	}
+	for name, end := range map[string]connector.Transport{"reader": getter, "creator": creator} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		_, err := end.Get(ctx, edge, "key", nil)
+		wantErr(t, name, err, context.DeadlineExceeded)
+		cancel()
+	}
+	_, err = getter.Get(t.Context(), edge, "key", nil)
+	wantErr(t, "for longer than anybody takes", err, connector.ErrBusy)
+	f.Close()
+	wantValue(t, getter, "key", nil, old)
+}
+
+// number reads a number of a store's file.
+func (o childOptions) number(t *testing.T, part string, at int64) uint64 {
+	t.Helper()
+	f, err := os.Open(o.head() + part)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, 8)
+	if _, err := f.ReadAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+	return binary.NativeEndian.Uint64(b)
+}
+
+// TestAwaitIsTold: who waits in another process than the creator is told of a value.
+func TestAwaitIsTold(t *testing.T) {
+	opts := fresh(t)
+	creator, getter := open(t, opts.options()), open(t, opts.options())
+	put(t, creator, "another", old)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for range 20 {
+		got := make(chan error, 1)
+		go func() {
+			payload, err := getter.Await(ctx, edge, "key", nil)
+			if err == nil {
+				payload.Release()
+			}
+			got <- err
+		}()
+		for !has(list(t, opts.Dir), ".marks-1") || opts.number(t, ".marks-1", 0) == 0 {
+			runtime.Gosched() // until it waits
+		}
+		put(t, creator, "key", old)
+		if err := <-got; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestRoomIsTold: a put that waits is told when a reader has released what it got, and
+// does not find out with the next look.
+func TestRoomIsTold(t *testing.T) {
+	opts := fresh(t)
+	blind := opts.options()
+	blind.LookEvery = time.Hour
+	creator, getter := open(t, blind), open(t, opts.options())
+	value := content(1, 500_000)
+	for i := range 10 {
+		var held []connector.Payload
+		for j := range 2 {
+			key := fmt.Sprint(i, j)
+			put(t, creator, key, value)
+			held = append(held, hold(t, getter, key, nil, value))
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := tryPut(t.Context(), creator, "waits", value)
+			done <- err
+		}()
+		const wantRoomAt = 64
+		for uint32(opts.number(t, ".directory", wantRoomAt))%2 == 0 {
+			runtime.Gosched() // until it waits
+		}
+		for _, p := range held {
+			p.Release()
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		wantValue(t, getter, "waits", nil, value)
 	}
 }
 
@@ -160,40 +265,6 @@ func TestRoomIsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestReleaseWakes: a put that waits goes on when a reader in another process lets go,
-// many times over. If nobody told it, each would wait for the next look.
-func TestReleaseWakes(t *testing.T) {
-	opts := fresh(t)
-	creator, getter := open(t, opts.options()), open(t, opts.options())
-	value := content(1, 500_000)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	keys := make(chan string)
-	go func() {
-		defer close(keys)
-		for i := range 200 {
-			key := strconv.Itoa(i)
-			if _, err := tryPut(ctx, creator, key, value); err != nil {
-				t.Error(err)
-				return
-			}
-			keys <- key
-		}
-	}()
-	var last connector.Payload
-	for key := range keys {
-		payload, err := getter.Get(ctx, edge, key, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if last != nil {
-			last.Release() // while the next put waits for its room
-		}
-		last = payload
-	}
-	last.Release()
-}
-
 // TestSwept: what nobody comes for goes in its time.
 func TestSwept(t *testing.T) {
 	opts := fresh(t)
@@ -229,6 +300,7 @@ func TestOptions(t *testing.T) {
 		"bytes":       {Name: "a", Bytes: 100},
 		"timeout":     {Name: "a", Timeout: -1},
 		"ttl":         {Name: "a", TTL: -1},
+		"looks":       {Name: "a", LookEvery: -1},
 	} {
 		if _, err := posix.New(o); !errors.Is(err, connector.ErrSettings) {
 			t.Errorf("%s: %v, want ErrSettings", name, err)
@@ -243,7 +315,10 @@ func TestOptions(t *testing.T) {
 // sides, and stays.
 func TestNotOurs(t *testing.T) {
 	for name, spoil := range map[string]func(path string) error{
-		"a link": func(path string) error { return os.Symlink("/etc/hostname", path) },
+		"a link": func(path string) error {
+			target := filepath.Join(t.TempDir(), "secret")
+			return errors.Join(os.WriteFile(target, nil, 0o600), os.Symlink(target, path))
+		},
 		"a directory": func(path string) error {
 			return os.Mkdir(path, 0o700)
 		},

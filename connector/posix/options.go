@@ -20,6 +20,7 @@ const (
 	defaultDir     = "/dev/shm"
 	defaultBytes   = 64 << 20
 	defaultTimeout = 30 * time.Second
+	defaultLook    = time.Second
 	leastBytes     = 64 << 10
 
 	// perArena: a value may take half of the memory, so that one can be written while
@@ -41,6 +42,10 @@ type Options struct {
 	Timeout time.Duration
 	// TTL is how long a value may lie until somebody comes for it; zero is for ever.
 	TTL time.Duration
+	// LookEvery is how often a creator looks for readers that died, and for values that
+	// were got or whose time is over, while there are any and nobody tells it. Default
+	// 1 s.
+	LookEvery time.Duration
 	// Lasting is that of connector.Options: such an end gets, and puts nothing,
 	// because what it puts would be gone with its process.
 	Lasting bool
@@ -65,8 +70,14 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%w: a store has 1 to %d readers, not %d", connector.ErrSettings, MaxReaders, o.Readers)
 	case o.Bytes < leastBytes:
 		return o, fmt.Errorf("%w: a store has at least %d bytes, not %d", connector.ErrSettings, leastBytes, o.Bytes)
-	case o.Timeout < 0 || o.TTL < 0:
-		return o, fmt.Errorf("%w: timeout and TTL of a store are not negative", connector.ErrSettings)
+	case o.Timeout < 0 || o.TTL < 0 || o.LookEvery < 0:
+		return o, fmt.Errorf("%w: timeout, TTL and looks of a store are not negative", connector.ErrSettings)
+	}
+	if o.LookEvery == 0 {
+		o.LookEvery = defaultLook
+	}
+	if o.TTL > 0 {
+		o.LookEvery = min(o.TTL, o.LookEvery)
 	}
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout

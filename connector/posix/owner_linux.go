@@ -18,10 +18,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// lookEvery is how often a creator looks for readers that died, and for values that
-// were got or whose time is over, while there are any.
-const lookEvery = time.Second
-
 // owner is the creator's side of a store.
 type owner struct {
 	opts    Options
@@ -198,7 +194,7 @@ func (o *owner) publish(v *value) error {
 		v.cell = o.index.add(v.address.hash(), v.handle.Slot)
 	}
 	if o.timer == nil {
-		o.timer = time.AfterFunc(o.lookEvery(), o.onTimer)
+		o.timer = time.AfterFunc(o.opts.LookEvery, o.onTimer)
 	}
 	o.mu.Unlock()
 	if old != nil {
@@ -335,8 +331,8 @@ func (o *owner) close() {
 	o.finish()
 }
 
-// unlink removes the files, the first one last: as long as it is there, whoever
-// creates the next store goes on where this stopped.
+// unlink removes the files, the first one last: as long as it is there, nobody else
+// makes files of these names.
 func (o *owner) unlink() {
 	err := o.files.remove()
 	if err == nil {

@@ -70,14 +70,6 @@ func (o *owner) evacuate(s *shmstore.Store, i int) {
 	o.opts.Log.Info("a reader of a store has died", "store", o.opts.Name, "process", pid)
 }
 
-// lookEvery is how long it is until the next look.
-func (o *owner) lookEvery() time.Duration {
-	if o.opts.TTL > 0 {
-		return min(o.opts.TTL, lookEvery)
-	}
-	return lookEvery
-}
-
 // onTimer looks for what nobody tells, and again as long as there is something.
 func (o *owner) onTimer() {
 	if !o.enter() {
@@ -97,7 +89,7 @@ func (o *owner) onTimer() {
 		o.timer = nil
 		return
 	}
-	o.timer.Reset(o.lookEvery())
+	o.timer.Reset(o.opts.LookEvery)
 }
 
 // sweep reclaims what nobody came for in its time.
