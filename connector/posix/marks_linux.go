@@ -92,18 +92,21 @@ func (h head) unlockSlot(slot uint32) { h.unlock(lockSlots + int64(slot)) }
 
 // await tries until it is done, or for as long as that may take.
 func await(ctx context.Context, patience time.Duration, try func() (bool, error)) error {
+	if done, err := try(); done || err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, errLate)
 	defer cancel()
 	for nap := firstNap; ; nap = min(2*nap, lastNap) {
-		if done, err := try(); done || err != nil {
-			return err
-		}
 		timer := time.NewTimer(nap)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
 			return context.Cause(ctx)
+		}
+		if done, err := try(); done || err != nil {
+			return err
 		}
 	}
 }

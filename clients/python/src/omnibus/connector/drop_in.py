@@ -239,7 +239,7 @@ def _open(mode: str, config: dict[str, Any]) -> Transport:
     if mode == "segment":
         return Segments(config)
     if mode == "ring" and config.get("store"):
-        raise ValueError("store: a store with a name is for Go programs; without it a host carries the values, and mode 'segment' needs none")
+        raise ValueError("store: only Go programs open stores by name; take it out for a host's, or mode 'segment'")
     if mode == "ring":
         return Ring(config)
     raise ValueError(f"mode: there is no {mode!r}; it is 'ring' or 'segment'")
