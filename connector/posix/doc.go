@@ -31,7 +31,7 @@
 //
 // Locks on bytes of the first file say who lives. They belong to an open file
 // description (F_OFD_SETLK), so the kernel gives them up when that process is dead, in
-// whatever PID namespace it was.
+// whatever PID namespace it was, and with it all that it has forked without exec.
 //
 //	byte      held by
 //	0         the creator, as long as the store is there

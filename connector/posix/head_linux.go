@@ -33,6 +33,8 @@ const (
 	recordBytes = 48
 	bellAt      = 64
 	headBytes   = 72
+
+	maxSlots = 1 << 28 // as in package shmstore
 )
 
 var magic = [8]byte{'O', 'M', 'N', 'I', 'B', 'U', 'S', 'N'}
@@ -103,7 +105,7 @@ func (h head) read() (record, error) {
 		base:    binary.NativeEndian.Uint64(b[32:]),
 		slots:   binary.NativeEndian.Uint32(b[40:]),
 	}
-	if n != recordBytes || !bytes.Equal(r.encode(), b) || r.readers == 0 || r.readers > MaxReaders {
+	if n != recordBytes || !bytes.Equal(r.encode(), b) || r.readers == 0 || r.readers > MaxReaders || r.slots == 0 || r.slots > maxSlots {
 		return r, errNone
 	}
 	return r, nil

@@ -452,3 +452,43 @@ func TestCreatorsRace(t *testing.T) {
 		wantEmpty(t, opts)
 	}
 }
+
+// TestNextComesEarly: a creator that ends takes nothing of the next one along, however
+// early that comes.
+func TestNextComesEarly(t *testing.T) {
+	opts := fresh(t)
+	opts.Bytes, opts.Readers = 64<<10, 63 // many files, and not much in them
+	last, err := newEnd(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, last, "key", old)
+	want := list(t, opts.Dir)
+	for range 50 {
+		next, err := newEnd(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- last.Close() }()
+		for {
+			if _, err = tryPut(t.Context(), next, "key", old); err == nil {
+				break
+			}
+			if !errors.Is(err, connector.ErrBusy) {
+				t.Fatal(err)
+			}
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if now := list(t, opts.Dir); fmt.Sprint(now) != fmt.Sprint(want) {
+			t.Fatalf("there is %q, want %q", now, want)
+		}
+		last = next
+	}
+	if err := last.Close(); err != nil {
+		t.Error(err)
+	}
+	wantEmpty(t, opts)
+}

@@ -203,7 +203,7 @@ func (r *reader) find(ctx context.Context, at address, number uint64, decide fun
 		again = false
 		for c := range r.index.find(at.hash()) {
 			h, ok := r.store.Find(c.slot())
-			if !ok || number != 0 && number != r.record.number(h.Gen) {
+			if !ok || h.Slot >= r.record.slots || number != 0 && number != r.record.number(h.Gen) {
 				again = again || !r.index.has(c)
 				continue
 			}
