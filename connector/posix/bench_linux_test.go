@@ -23,9 +23,8 @@ func BenchmarkPutGet(b *testing.B) {
 			}
 			defer getter.Close()
 			value := make([]byte, size)
-			fill := func(dst []byte) error { copy(dst, value); return nil }
 			putGet := func() {
-				meta, err := creator.Put(b.Context(), edge, "key", size, fill)
+				meta, err := tryPut(b.Context(), creator, "key", value)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -19,17 +19,18 @@ func Example_store() {
 	}
 	extra := map[string]any{"store": "example", "ring_bytes": 1 << 20, "shm_threshold_bytes": 0}
 	edge := connector.Edge{From: "thinker", To: "talker"}
-	var ends [2]*connector.Connector
-	for i := range ends {
-		c, err := types.Open(ctx, shm.Name, connector.Options{Extra: extra})
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer c.Close()
-		ends[i] = c
+	thinker, err := types.Open(ctx, shm.Name, connector.Options{Extra: extra})
+	if err != nil {
+		fmt.Println(err)
+		return
 	}
-	thinker, talker := ends[0], ends[1]
+	defer thinker.Close()
+	talker, err := types.Open(ctx, shm.Name, connector.Options{Extra: extra})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer talker.Close()
 
 	if _, _, err := thinker.Put(ctx, edge, "request-1", []float32{1, 2, 3}); err != nil {
 		fmt.Println(err)
