@@ -15,6 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/headroom"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -89,7 +90,25 @@ func (o *owner) build() error {
 		return memory(err)
 	}
 	room.OnTight(o.onTight)
+	if err := o.buildBooks(); err != nil {
+		return err
+	}
+	if err := o.head.write(o.record); err != nil {
+		return err
+	}
+	o.head.ring(0)
+	faultpoint.Hit("posix-created")
+	return nil
+}
+
+// buildBooks makes what package shmstore has not: the index, the bell, and the marks.
+func (o *owner) buildBooks() (err error) {
 	slots := int(o.record.slots)
+	need := uint64(indexCells(slots)*cellBytes + o.opts.Readers*marksBytes(slots)) //nolint:gosec // sizes
+	if short := headroom.System().Check(need); short != nil {
+		return fmt.Errorf("%w: %d bytes for its books are needed, %d are available by %s, of which %d are kept back",
+			connector.ErrFull, need, short.AvailableBytes, short.Limit, short.KeepBytes)
+	}
 	if o.cells, err = o.files.makeMapping(fileIndex, indexCells(slots)*cellBytes, unix.PROT_READ|unix.PROT_WRITE); err != nil {
 		return err
 	}
@@ -106,11 +125,6 @@ func (o *owner) build() error {
 		}
 		o.marks = append(o.marks, m)
 	}
-	if err := o.head.write(o.record); err != nil {
-		return err
-	}
-	o.head.ring(0)
-	faultpoint.Hit("posix-created")
 	return nil
 }
 
