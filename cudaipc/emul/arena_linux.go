@@ -60,7 +60,7 @@ func (v *device) RegisterHost(mem []byte, readOnly bool) (cudaipc.HostMemory, er
 	if len(mem) == 0 || s.base%uintptr(pageBytes) != 0 {
 		return nil, v.invalid(call, "%d bytes at %#x: it begins on a page boundary", len(mem), s.base)
 	}
-	if usable := readable(s) && (readOnly || writable(s)); !usable {
+	if !isMapped(s, !readOnly) {
 		return nil, v.invalid(call, "%d bytes at %#x are not mapped, or for reading only", len(mem), s.base)
 	}
 	p := v.primary

@@ -43,7 +43,6 @@ func New(opts Options) (*Driver, error) {
 	if err := opts.fill(); err != nil {
 		return nil, err
 	}
-	opts.Missing = maps.Clone(opts.Missing)
 	d := &Driver{opts: opts, regions: newRegions()}
 	for i := range opts.Devices {
 		d.gpus = append(d.gpus, &gpu{uuid: UUID(i)})
@@ -85,13 +84,9 @@ func (d *Driver) caps(device int) cudaipc.Caps {
 		Handles:          !o.lacks("Handles"),
 		Words:            !o.lacks("Words"),
 		RegisterHost:     !o.lacks("RegisterHost"),
-		RegisterReadOnly: !o.lacks("RegisterHost") && !o.lacks("RegisterReadOnly"),
+		RegisterReadOnly: !o.lacks("RegisterReadOnly"),
 		MIG:              o.MIG,
-		Why:              map[string]string{},
-	}
-	maps.Copy(c.Why, o.Missing)
-	if why, missing := o.Missing["RegisterHost"]; missing && !o.lacks("RegisterReadOnly") {
-		c.Why["RegisterReadOnly"] = why
+		Why:              maps.Clone(o.Missing),
 	}
 	if d.peers() {
 		for _, other := range d.gpus {

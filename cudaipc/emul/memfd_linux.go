@@ -1,8 +1,10 @@
 package emul
 
 import (
+	"bufio"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -15,13 +17,13 @@ import (
 // What the names of descriptors begin with. The kernel shows them to everybody
 // who has the descriptor, and nobody can change them.
 const (
-	memfdPrefix  = "/memfd:"
-	memfdSuffix  = " (deleted)"
-	arenaName    = "omnibus-emul-arena-"
-	handledName  = "omnibus-emul-handle-"
-	sizeSeals    = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
-	mapShared    = unix.PROT_READ | unix.PROT_WRITE
-	noExecUnkown = unix.EINVAL // of kernels before 6.3
+	memfdPrefix   = "/memfd:"
+	memfdSuffix   = " (deleted)"
+	arenaName     = "omnibus-emul-arena-"
+	handledName   = "omnibus-emul-handle-"
+	sizeSeals     = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	mapShared     = unix.PROT_READ | unix.PROT_WRITE
+	noExecUnknown = unix.EINVAL // of kernels before 6.3
 )
 
 var pageBytes = os.Getpagesize()
@@ -30,7 +32,7 @@ var pageBytes = os.Getpagesize()
 func newMemfd(name string, bytes int64) (fd int, err error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err = unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
-	if err == noExecUnkown {
+	if errors.Is(err, noExecUnknown) {
 		fd, err = unix.MemfdCreate(name, flags)
 	}
 	if err != nil {
@@ -83,6 +85,28 @@ func mapOver(s span, fd int) error {
 func unmapInPlace(s span) error {
 	_, err := mapAt(s.base, s.bytes, -1, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED)
 	return err
+}
+
+// isMapped reports whether all of the addresses are memory of this process, that
+// it may write if so asked. Trying it out would write.
+func isMapped(s span, writable bool) bool {
+	maps, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return false
+	}
+	defer func() { _ = maps.Close() }()
+	at := s.base
+	for lines := bufio.NewScanner(maps); at < s.end() && lines.Scan(); {
+		var from, to uintptr
+		var may string
+		if _, err := fmt.Sscanf(lines.Text(), "%x-%x %4s", &from, &to, &may); err != nil {
+			return false
+		}
+		if from <= at && at < to && may[0] == 'r' && (may[1] == 'w' || !writable) {
+			at = to
+		}
+	}
+	return at >= s.end()
 }
 
 // handleMagic begins every handle; the last byte is the version.

@@ -3,6 +3,7 @@ package emul
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"time"
 
@@ -46,6 +47,7 @@ type Options struct {
 
 	// Missing says what the devices lack: a name of a field of Caps ("Arenas",
 	// "Handles", "Words", "RegisterHost", "RegisterReadOnly", "Peers"), and why.
+	// Without RegisterHost there are no Words either.
 	Missing map[string]string
 	// MIG makes all devices parts of a GPU.
 	MIG bool
@@ -100,7 +102,21 @@ func (o *Options) fill() error {
 			wrong("%q cannot be missing: it is none of the abilities in Caps", field)
 		}
 	}
+	o.Missing = withConsequences(o.Missing)
 	return errors.Join(errs...)
+}
+
+// withConsequences adds what is useless without something that is missing.
+func withConsequences(missing map[string]string) map[string]string {
+	all := maps.Clone(missing)
+	if why, without := missing["RegisterHost"]; without {
+		for _, field := range []string{"RegisterReadOnly", "Words"} {
+			if all[field] == "" {
+				all[field] = why
+			}
+		}
+	}
+	return all
 }
 
 func (o *Options) lacks(field string) bool {

@@ -143,10 +143,10 @@ func (p *primary) addUsage(u *Usage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, m := range p.memory {
-		switch {
-		case m.kind == ofAllocation:
+		switch m.kind {
+		case ofAllocation:
 			u.Allocations++
-		case m.kind == ofArena:
+		case ofArena:
 			u.Arenas++
 		default:
 			u.Imports += m.opens

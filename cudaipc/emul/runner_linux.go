@@ -194,7 +194,11 @@ func (r *runner) at(op cudaipc.Op, f func()) *cudaipc.Error {
 		return r.illegal(op.Kind, op.Word.Dev)
 	}
 	defer all.leave(in)
-	if bad := touch(f); bad != nil {
+	bad := touch(func() {
+		_ = peek(op.Word.Dev)
+		f()
+	})
+	if bad != nil {
 		return r.illegal(op.Kind, op.Word.Dev)
 	}
 	return nil

@@ -1,0 +1,82 @@
+package drivertest
+
+func testFreshEvent(r *rig) {
+	e, s := r.event(), r.stream()
+	if done, err := e.Done(); !done || err != nil {
+		r.Errorf("an event that nobody recorded is done: %t, %v", done, err)
+	}
+	r.submit(s, awaitOp(e))
+	r.synchronize(s)
+}
+
+// testEventHoldsBack: what is behind an event sees what was in front of it.
+func testEventHoldsBack(r *rig) {
+	const n = mib
+	words := r.words(2)
+	gate, out := words[0], words[1]
+	mem, h := r.host(n)
+	a, b := r.alloc(n), r.alloc(n)
+	s, u, e, pass := r.stream(), r.stream(), r.event(), r.meanwhile()
+	r.fill(a, 1, n)
+	r.fill(b, 2, n)
+	r.submit(s, waitOp(gate, 1), copyOp(b, a, n), recordOp(e))
+	r.submit(u, awaitOp(e), writeOp(out, 1), copyOp(h.Ptr(0), b, n))
+	pass()
+	if done, err := e.Done(); done || err != nil || out.Host.Load() != 0 {
+		r.Errorf("before its time: event %t (%v), word behind it %d", done, err, out.Host.Load())
+	}
+	gate.Host.Store(1)
+	r.synchronize(u)
+	if err := same(mem, pattern(1, n)); err != nil {
+		r.Errorf("behind the event: %v", err)
+	}
+	if done, err := e.Done(); !done || err != nil {
+		r.Errorf("the event that was awaited is done: %t, %v", done, err)
+	}
+}
+
+// testEventAsItIs: an await is for the point that the event was when it was
+// submitted, whatever becomes of the event.
+func testEventAsItIs(r *rig) {
+	words := r.words(2)
+	first, second := words[0], words[1]
+	s, u, v, e, pass := r.stream(), r.stream(), r.stream(), r.event(), r.meanwhile()
+	r.submit(v, awaitOp(e))
+	r.submit(s, waitOp(first, 1), recordOp(e))
+	r.synchronize(v)
+
+	r.submit(u, awaitOp(e))
+	r.submit(s, waitOp(second, 1), recordOp(e))
+	first.Host.Store(1)
+	r.synchronize(u)
+	pass()
+	if done, err := e.Done(); done || err != nil {
+		r.Errorf("the second point is done before its time (%v)", err)
+	}
+	second.Host.Store(1)
+	r.synchronize(s)
+	if done, err := e.Done(); !done || err != nil {
+		r.Errorf("the second point is done: %t, %v", done, err)
+	}
+}
+
+// testEventOfClosedStream: what was submitted is done, stream or no stream.
+func testEventOfClosedStream(r *rig) {
+	words := r.words(2)
+	gate, out := words[0], words[1]
+	s, err := r.dev.NewStream()
+	if err != nil {
+		r.Fatal(err)
+	}
+	u, e := r.stream(), r.event()
+	r.submit(s, waitOp(gate, 1), writeOp(out, 1), recordOp(e))
+	r.submit(u, awaitOp(e))
+	if err := s.Close(); err != nil {
+		r.Errorf("close a stream that waits: %v", err)
+	}
+	gate.Host.Store(1)
+	r.synchronize(u)
+	if done, err := e.Done(); !done || err != nil || out.Host.Load() != 1 {
+		r.Errorf("after the stream was closed: event %t (%v), word %d", done, err, out.Host.Load())
+	}
+}

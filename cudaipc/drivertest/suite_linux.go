@@ -1,0 +1,300 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// Factory opens a driver anew.
+type Factory func() (cudaipc.Driver, error)
+
+// Breaker is a driver that can have a device fail for good. Sticky failures are
+// tried with those that are.
+type Breaker interface {
+	Break(uuid cudaipc.UUID, err error) error
+}
+
+// patience ends a test whose driver hangs. It is no measure of anything.
+const patience = 30 * time.Second
+
+// Run runs the suite.
+func Run(t *testing.T, open Factory) {
+	t.Helper()
+	for _, c := range []struct {
+		name string
+		run  func(*rig)
+	}{
+		{"probe", testProbe},
+		{"probe ends", testProbeEnds},
+		{"open", testOpen},
+		{"open twice", testOpenTwice},
+		{"arena", testArena},
+		{"arena of this process", testArenaHere},
+		{"arena in another process", testArenaThere},
+		{"arena of another process", testArenaFromThere},
+		{"no arena", testNoArena},
+		{"without arenas", testWithoutArenas},
+		{"allocation", testAllocation},
+		{"handle in another process", testHandleThere},
+		{"handle of another process", testHandleFromThere},
+		{"handle of this process", testHandleHere},
+		{"handles are counted", testHandleCounted},
+		{"handle of freed memory", testHandleFreed},
+		{"handle of the dead", testHandleOfTheDead},
+		{"no handle", testNoHandle},
+		{"without handles", testWithoutHandles},
+		{"copies", testCopies},
+		{"copy of rows", testRows},
+		{"copies that make no sense", testBadCopies},
+		{"copy of plain memory", testPlainMemory},
+		{"peers", testPeers},
+		{"write behind a copy", testWriteBehindCopy},
+		{"wait holds back", testWaitHoldsBack},
+		{"words in a circle", testWordsInACircle},
+		{"streams take turns", testTurns},
+		{"word of another process", testWordFromThere},
+		{"words that are none", testBadWords},
+		{"without words", testWithoutWords},
+		{"event that nobody recorded", testFreshEvent},
+		{"event holds back", testEventHoldsBack},
+		{"event is taken as it is", testEventAsItIs},
+		{"event of a closed stream", testEventOfClosedStream},
+		{"register", testRegister},
+		{"register twice", testRegisterTwice},
+		{"register for reading", testRegisterReadOnly},
+		{"synchronize", testSynchronize},
+		{"out of memory", testOutOfMemory},
+		{"closed", testClosed},
+		{"close twice", testCloseTwice},
+		{"nothing is left", testNothingLeft},
+		{"many at once", testManyAtOnce},
+		{"sticky", testSticky},
+		{"sticky elsewhere", testStickyElsewhere},
+		{"sticky in another process", testStickyThere},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(newRig(t, open)) })
+	}
+}
+
+// rig is a driver with its first device open, and what tests do with them. What
+// a rig makes is closed with the test, last first.
+type rig struct {
+	*testing.T
+	open   Factory
+	driver cudaipc.Driver
+	all    []cudaipc.Caps
+	caps   cudaipc.Caps
+	dev    cudaipc.Device
+	ctx    context.Context
+}
+
+func newRig(t *testing.T, open Factory) *rig {
+	t.Helper()
+	r := &rig{T: t, open: open}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	r.ctx = ctx
+	var err error
+	if r.driver, err = open(); err != nil {
+		r.skipIfNone(err)
+		t.Fatalf("open the driver: %v", err)
+	}
+	r.closeLater("driver", r.driver.Close)
+	if r.all, err = r.driver.Probe(ctx); err != nil {
+		r.skipIfNone(err)
+		t.Fatalf("Probe: %v", err)
+	}
+	if len(r.all) == 0 {
+		t.Fatal("Probe found no device, and said nothing")
+	}
+	r.caps = r.all[0]
+	r.dev = r.device(r.caps.Device)
+	return r
+}
+
+func (r *rig) skipIfNone(err error) {
+	r.Helper()
+	for _, none := range []error{cudaipc.ErrNotBuilt, cudaipc.ErrNoDriver, cudaipc.ErrNoDevice} {
+		if errors.Is(err, none) {
+			r.Skipf("not here: %v", err)
+		}
+	}
+}
+
+// closeLater closes something with the test. Only a device that has failed may
+// say so.
+func (r *rig) closeLater(what string, closing func() error) {
+	r.Cleanup(func() {
+		if err := unlessSticky(closing()); err != nil {
+			r.Errorf("close the %s: %v", what, err)
+		}
+	})
+}
+
+// need skips a test of what the device lacks.
+func (r *rig) need(field string) {
+	r.Helper()
+	if why, missing := r.caps.Why[field]; missing {
+		r.Skipf("no %s: %s", field, why)
+	}
+}
+
+// lack skips the test of a refusal, when there is none.
+func (r *rig) lack(field string) {
+	r.Helper()
+	if _, missing := r.caps.Why[field]; !missing {
+		r.Skipf("the device has %s", field)
+	}
+}
+
+func (r *rig) device(uuid cudaipc.UUID) cudaipc.Device {
+	r.Helper()
+	dev, err := r.driver.Open(uuid)
+	if err != nil {
+		r.Fatalf("Open(%v): %v", uuid, err)
+	}
+	r.closeLater("device", dev.Close)
+	return dev
+}
+
+func (r *rig) arena(sizeBytes int64) cudaipc.Arena {
+	r.Helper()
+	r.need("Arenas")
+	a, err := r.dev.NewArena(sizeBytes)
+	if err != nil {
+		r.Fatalf("NewArena(%d): %v", sizeBytes, err)
+	}
+	r.closeLater("arena", a.Close)
+	return a
+}
+
+func (r *rig) importArena(fd int, sizeBytes int64) cudaipc.Arena {
+	r.Helper()
+	a, err := r.dev.ImportArena(fd, sizeBytes)
+	if err != nil {
+		r.Fatalf("ImportArena: %v", err)
+	}
+	r.closeLater("imported arena", a.Close)
+	return a
+}
+
+func (r *rig) alloc(sizeBytes int64) cudaipc.Ptr {
+	r.Helper()
+	p, err := r.dev.Alloc(sizeBytes)
+	if err != nil {
+		r.Fatalf("Alloc(%d): %v", sizeBytes, err)
+	}
+	r.closeLater("allocation", func() error { return r.dev.Free(p) })
+	return p
+}
+
+func (r *rig) stream() cudaipc.Stream {
+	r.Helper()
+	s, err := r.dev.NewStream()
+	if err != nil {
+		r.Fatalf("NewStream: %v", err)
+	}
+	r.closeLater("stream", s.Close)
+	return s
+}
+
+func (r *rig) event() cudaipc.Event {
+	r.Helper()
+	e, err := r.dev.NewEvent()
+	if err != nil {
+		r.Fatalf("NewEvent: %v", err)
+	}
+	r.closeLater("event", e.Close)
+	return e
+}
+
+// host registers fresh memory.
+func (r *rig) host(sizeBytes int) ([]byte, cudaipc.HostMemory) {
+	r.Helper()
+	r.need("RegisterHost")
+	mem := r.pages(sizeBytes)
+	h, err := r.dev.RegisterHost(mem, false)
+	if err != nil {
+		r.Fatalf("RegisterHost: %v", err)
+	}
+	r.closeLater("host memory", h.Close)
+	return mem, h
+}
+
+func (r *rig) submit(s cudaipc.Stream, ops ...cudaipc.Op) {
+	r.Helper()
+	if err := s.Submit(ops...); err != nil {
+		r.Fatalf("Submit: %v", err)
+	}
+}
+
+func (r *rig) synchronize(s cudaipc.Stream) {
+	r.Helper()
+	if err := s.Synchronize(r.ctx); err != nil {
+		r.Fatalf("Synchronize: %v", err)
+	}
+}
+
+// meanwhile returns what keeps a stream of its own busy for a while: whatever
+// is held back by nothing has happened by then.
+func (r *rig) meanwhile() func() {
+	r.Helper()
+	s, e := r.stream(), r.event()
+	return func() {
+		r.Helper()
+		for range 100 {
+			r.submit(s, recordOp(e))
+			r.synchronize(s)
+		}
+	}
+}
+
+// wantErr wants one of the errors of package cudaipc, in an Error.
+func (r *rig) wantErr(what string, err error, wanted ...error) {
+	r.Helper()
+	for _, want := range wanted {
+		if !errors.Is(err, want) {
+			continue
+		}
+		if own := (*cudaipc.Error)(nil); !errors.As(err, &own) {
+			r.Errorf("%s: %v is no *cudaipc.Error", what, err)
+		} else if own.Call == "" || own.Name == "" {
+			r.Errorf("%s: %v does not say which call failed, and how", what, err)
+		}
+		return
+	}
+	r.Errorf("%s: %v, want %v", what, err, wanted)
+}
+
+// await waits until the CPU sees a word reach a value.
+func (r *rig) await(w cudaipc.Word, v uint32) {
+	r.Helper()
+	for !w.Reached(v) {
+		if r.ctx.Err() != nil {
+			r.Fatalf("the word is %d and will not come to %d", w.Host.Load(), v)
+		}
+		yield()
+	}
+}
+
+// Operations, by fewer words.
+
+func copyOp(dst, src cudaipc.Ptr, n int64) cudaipc.Op {
+	return cudaipc.Op{Kind: cudaipc.OpCopy, Dst: dst, Src: src, Bytes: n}
+}
+
+func writeOp(w cudaipc.Word, v uint32) cudaipc.Op {
+	return cudaipc.Op{Kind: cudaipc.OpWrite, Word: w, Value: v}
+}
+
+func waitOp(w cudaipc.Word, v uint32) cudaipc.Op {
+	return cudaipc.Op{Kind: cudaipc.OpWait, Word: w, Value: v}
+}
+
+func recordOp(e cudaipc.Event) cudaipc.Op { return cudaipc.Op{Kind: cudaipc.OpRecord, Event: e} }
+
+func awaitOp(e cudaipc.Event) cudaipc.Op { return cudaipc.Op{Kind: cudaipc.OpAwait, Event: e} }

@@ -1,0 +1,149 @@
+package drivertest_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/drivertest"
+	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
+)
+
+func open() (cudaipc.Driver, error) { return emul.New(emul.Options{BytesPerSecond: 1 << 30}) }
+
+func TestMain(m *testing.M) { drivertest.Main(m, open) }
+
+// brokenVariable names the broken driver that a run of the tests is for.
+const brokenVariable = "OMNIBUS_DRIVERTEST_BROKEN"
+
+// TestBroken runs the suite on a broken driver, for TestSuiteSees.
+func TestBroken(t *testing.T) {
+	name, set := os.LookupEnv(brokenVariable)
+	if !set {
+		t.Skip("for TestSuiteSees")
+	}
+	drivertest.Run(t, func() (cudaipc.Driver, error) {
+		d, err := open()
+		if err != nil {
+			return nil, err
+		}
+		return broken{d, defects[name]}, nil
+	})
+}
+
+// TestSuiteSees: each promise of the contract, broken in turn, has a test of the
+// suite fail.
+func TestSuiteSees(t *testing.T) {
+	for name, d := range defects {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestBroken$/^"+d.seenBy+"$")
+			cmd.Env = append(os.Environ(), brokenVariable+"="+name, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+			out, err := cmd.CombinedOutput()
+			if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || !bytes.Contains(out, []byte("--- FAIL: TestBroken/"+d.seenBy)) {
+				t.Errorf("the suite did not mind: %v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestSound: the wrappers break nothing by themselves.
+func TestSound(t *testing.T) {
+	drivertest.Run(t, func() (cudaipc.Driver, error) {
+		d, err := open()
+		return broken{d, defect{}}, err
+	})
+}
+
+// TestNotHere: a driver that is not to be had is no failure.
+func TestNotHere(t *testing.T) {
+	drivertest.Run(t, func() (cudaipc.Driver, error) { return nil, cudaipc.ErrNoDriver })
+	drivertest.Run(t, func() (cudaipc.Driver, error) { return emul.New(emul.Options{Devices: emul.NoDevices}) })
+}
+
+// defect is a way to break the contract.
+type defect struct {
+	seenBy string // the test of the suite, as go test spells it
+	probe  func([]cudaipc.Caps)
+	device func(cudaipc.Device) cudaipc.Device
+	submit func([]cudaipc.Op) []cudaipc.Op
+	sync   func(context.Context, cudaipc.Stream) error
+	close  func() error
+}
+
+// broken is a driver with a defect.
+type broken struct {
+	cudaipc.Driver
+	defect
+}
+
+func (b broken) Probe(ctx context.Context) ([]cudaipc.Caps, error) {
+	all, err := b.Driver.Probe(ctx)
+	if b.probe != nil && err == nil {
+		b.probe(all)
+	}
+	return all, err
+}
+
+func (b broken) Open(uuid cudaipc.UUID) (cudaipc.Device, error) {
+	dev, err := b.Driver.Open(uuid)
+	if err != nil {
+		return nil, err
+	}
+	dev = brokenDevice{dev, b.defect}
+	if b.device != nil {
+		dev = b.device(dev)
+	}
+	return dev, nil
+}
+
+func (b broken) Break(uuid cudaipc.UUID, err error) error {
+	return b.Driver.(drivertest.Breaker).Break(uuid, err)
+}
+
+func (b broken) Close() error {
+	if b.close != nil {
+		return errors.Join(b.Driver.Close(), b.close())
+	}
+	return b.Driver.Close()
+}
+
+type brokenDevice struct {
+	cudaipc.Device
+	defect
+}
+
+func (v brokenDevice) NewStream() (cudaipc.Stream, error) {
+	s, err := v.Device.NewStream()
+	return brokenStream{s, v.defect}, err
+}
+
+type brokenStream struct {
+	cudaipc.Stream
+	defect
+}
+
+func (s brokenStream) Submit(ops ...cudaipc.Op) error {
+	if s.submit != nil {
+		ops = s.submit(ops)
+	}
+	return s.Stream.Submit(ops...)
+}
+
+func (s brokenStream) Synchronize(ctx context.Context) error {
+	if s.sync != nil {
+		return s.sync(ctx, s.Stream)
+	}
+	return s.Stream.Synchronize(ctx)
+}
+
+func (s brokenStream) Close() error {
+	if s.Stream == nil {
+		return nil
+	}
+	return s.Stream.Close()
+}
