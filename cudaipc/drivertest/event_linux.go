@@ -16,12 +16,12 @@ func testEventHoldsBack(r *rig) {
 	gate, out := words[0], words[1]
 	mem, h := r.host(n)
 	a, b := r.alloc(n), r.alloc(n)
-	s, u, e, pass := r.stream(), r.stream(), r.event(), r.meanwhile()
+	s, u, e := r.stream(), r.stream(), r.event()
 	r.fill(a, 1, n)
 	r.fill(b, 2, n)
 	r.submit(s, waitOp(gate, 1), copyOp(b, a, n), recordOp(e))
 	r.submit(u, awaitOp(e), writeOp(out, 1), copyOp(h.Ptr(0), b, n))
-	pass()
+	r.stuck(u)
 	if done, err := e.Done(); done || err != nil || out.Host.Load() != 0 {
 		r.Errorf("before its time: event %t (%v), word behind it %d", done, err, out.Host.Load())
 	}
@@ -40,7 +40,7 @@ func testEventHoldsBack(r *rig) {
 func testEventAsItIs(r *rig) {
 	words := r.words(2)
 	first, second := words[0], words[1]
-	s, u, v, e, pass := r.stream(), r.stream(), r.stream(), r.event(), r.meanwhile()
+	s, u, v, e := r.stream(), r.stream(), r.stream(), r.event()
 	r.submit(v, awaitOp(e))
 	r.submit(s, waitOp(first, 1), recordOp(e))
 	r.synchronize(v)
@@ -49,7 +49,7 @@ func testEventAsItIs(r *rig) {
 	r.submit(s, waitOp(second, 1), recordOp(e))
 	first.Host.Store(1)
 	r.synchronize(u)
-	pass()
+	r.stuck(s)
 	if done, err := e.Done(); done || err != nil {
 		r.Errorf("the second point is done before its time (%v)", err)
 	}

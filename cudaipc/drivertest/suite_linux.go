@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -227,9 +228,24 @@ func (r *rig) host(sizeBytes int) ([]byte, cudaipc.HostMemory) {
 
 func (r *rig) submit(s cudaipc.Stream, ops ...cudaipc.Op) {
 	r.Helper()
+	for _, op := range ops {
+		if op.Kind == cudaipc.OpWait {
+			r.letGo(op.Word.Host, op.Value)
+		}
+	}
 	if err := s.Submit(ops...); err != nil {
 		r.Fatalf("Submit: %v", err)
 	}
+}
+
+// letGo has a test that failed leave no stream waiting: freeing what the rig has
+// made would wait for it.
+func (r *rig) letGo(word *atomic.Uint32, v uint32) {
+	r.Cleanup(func() {
+		if r.Failed() {
+			word.Store(v)
+		}
+	})
 }
 
 func (r *rig) synchronize(s cudaipc.Stream) {
@@ -239,17 +255,14 @@ func (r *rig) synchronize(s cudaipc.Stream) {
 	}
 }
 
-// meanwhile returns what keeps a stream of its own busy for a while: whatever
-// is held back by nothing has happened by then.
-func (r *rig) meanwhile() func() {
+// stuck wants a stream to be held back. A driver that does hold it back never
+// fails here; one that does not has some time to show.
+func (r *rig) stuck(s cudaipc.Stream) {
 	r.Helper()
-	s, e := r.stream(), r.event()
-	return func() {
-		r.Helper()
-		for range 100 {
-			r.submit(s, recordOp(e))
-			r.synchronize(s)
-		}
+	ctx, cancel := context.WithTimeout(r.ctx, 10*time.Millisecond)
+	defer cancel()
+	if err := s.Synchronize(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		r.Fatalf("Synchronize, of a stream that is held back: %v", err)
 	}
 }
 

@@ -41,7 +41,7 @@ func TestSuiteSees(t *testing.T) {
 	for name, d := range defects {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestBroken$/^"+d.seenBy+"$")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestBroken$/^"+d.seenBy+"$", "-test.timeout=20s")
 			cmd.Env = append(os.Environ(), brokenVariable+"="+name, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 			out, err := cmd.CombinedOutput()
 			if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || !bytes.Contains(out, []byte("--- FAIL: TestBroken/"+d.seenBy)) {

@@ -57,14 +57,14 @@ func testWriteBehindCopy(r *rig) {
 func testWaitHoldsBack(r *rig) {
 	words := r.words(3)
 	gate, behind, beside := words[0], words[1], words[2]
-	held, free, e, pass := r.stream(), r.stream(), r.event(), r.meanwhile()
+	held, free, e := r.stream(), r.stream(), r.event()
 	r.submit(held, waitOp(gate, 1), writeOp(behind, 1), recordOp(e))
 	r.submit(free, writeOp(beside, 1))
 	r.synchronize(free)
 	if beside.Host.Load() != 1 {
 		r.Error("a synchronized stream has not written its word")
 	}
-	pass()
+	r.stuck(held)
 	done, err := e.Done()
 	if done || err != nil || behind.Host.Load() != 0 {
 		r.Errorf("behind the wait: event %t (%v), word %d", done, err, behind.Host.Load())
@@ -80,7 +80,7 @@ func testWordsInACircle(r *rig) {
 	const last = math.MaxUint32
 	words := r.words(2)
 	w, out := words[0], words[1]
-	s, e, pass := r.stream(), r.event(), r.meanwhile()
+	s, e := r.stream(), r.event()
 	n := uint32(0)
 	for _, c := range []struct{ word, v uint32 }{
 		{7, 7},
@@ -99,7 +99,7 @@ func testWordsInACircle(r *rig) {
 		if cudaipc.Reached(c.word, c.v) {
 			r.synchronize(s)
 		} else {
-			pass()
+			r.stuck(s)
 			if done, err := e.Done(); done || err != nil {
 				r.Fatalf("word %d, waiting for %d: passed (%v)", c.word, c.v, err)
 			}
@@ -150,12 +150,19 @@ func testWordFromThere(r *rig) {
 	}
 	r.closeLater("shared memory", h.Close)
 	own := r.words(1)[0]
-	theirs, s, e, pass := h.Word(wordGap), r.stream(), r.event(), r.meanwhile()
+	theirs, s, e := h.Word(wordGap), r.stream(), r.event()
 	other := r.peer()
 	there, _ := other.ask(request{Do: doRegister, Bytes: wordsBytes}, fd)
-	r.submit(s, waitOp(theirs, 5), writeOp(own, 1), recordOp(e))
+	r.Cleanup(func() {
+		if r.Failed() {
+			_, _ = unix.Pwrite(fd, []byte{5}, wordGap) // as letGo does
+		}
+	})
+	if err := s.Submit(waitOp(theirs, 5), writeOp(own, 1), recordOp(e)); err != nil {
+		r.Fatal(err)
+	}
 	other.ask(request{Do: doWrite, Memory: there.Memory, Offset: wordGap, Value: 4})
-	pass()
+	r.stuck(s)
 	if done, err := e.Done(); done || err != nil {
 		r.Errorf("passed before its time: %v", err)
 	}
