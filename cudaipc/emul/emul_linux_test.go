@@ -171,6 +171,13 @@ func TestIllegalAccess(t *testing.T) {
 			b.Cleanup(func() { _ = unix.Munmap(mem) })
 			return copying(cudaipc.HostPtr(mem), b.host.Ptr(0), 8)
 		},
+		"memory registered for reading": func(b *bench) cudaipc.Op {
+			h, err := b.dev.RegisterHost(pages(b.T, 1), true)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return copying(h.Ptr(0), b.host.Ptr(0), 8)
+		},
 		"memory for reading": func(b *bench) cudaipc.Op {
 			mem := pages(b.T, 1)
 			if err := unix.Mprotect(mem, unix.PROT_READ); err != nil {
