@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// ownHandles are the allocations of this process that have not been freed, of
-// all drivers, by nonce.
+// ownHandles are the allocations of this process that have not been freed: their
+// drivers, by nonce.
 var ownHandles sync.Map
 
 // device is one opening of a GPU.
@@ -108,7 +108,7 @@ func (v *device) make(call string, kind regionKind, sizeBytes, granularityBytes 
 	if kind == ofAllocation {
 		h.fd, h.bytes = uint32(fd), bytes
 		m.handled = h
-		ownHandles.Store(h.nonce, nil)
+		ownHandles.Store(h.nonce, v.primary.driver)
 	}
 	return m, v.primary.keep(call, m)
 }

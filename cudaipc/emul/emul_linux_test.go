@@ -441,6 +441,38 @@ func TestCloseWithWork(t *testing.T) {
 	}
 }
 
+// TestApart: two drivers in one process are one process, unless told otherwise.
+func TestApart(t *testing.T) {
+	a := newBench(t, emul.Options{})
+	p := a.alloc(4096)
+	h, _, err := a.dev.Export(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	together, apart := newBench(t, emul.Options{}), newBench(t, emul.Options{Apart: true})
+	if _, err := together.dev.Import(h); !errors.Is(err, cudaipc.ErrOwnHandle) {
+		t.Errorf("Import by another driver: %v", err)
+	}
+	base, err := apart.dev.Import(h)
+	if err != nil {
+		t.Fatalf("Import by a driver apart: %v", err)
+	}
+	a.mem[0] = 9
+	if err := errors.Join(a.run(copying(p, a.host.Ptr(0), 1)), apart.run(copying(apart.host.Ptr(0), base, 1))); err != nil {
+		t.Fatal(err)
+	}
+	if apart.mem[0] != 9 {
+		t.Error("the handle is of other memory")
+	}
+	h, _, err = apart.dev.Export(apart.alloc(4096))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := apart.dev.Import(h); !errors.Is(err, cudaipc.ErrOwnHandle) {
+		t.Errorf("Import of its own, by a driver apart: %v", err)
+	}
+}
+
 func TestOptions(t *testing.T) {
 	for name, opts := range map[string]emul.Options{
 		"devices":     {Devices: -2},

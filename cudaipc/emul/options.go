@@ -49,6 +49,9 @@ type Options struct {
 	// "Handles", "Words", "RegisterHost", "RegisterReadOnly", "Peers"), and why.
 	// Without RegisterHost there are no Words either.
 	Missing map[string]string
+	// Apart has the driver stand for a process of its own: handles of other
+	// drivers in this process open, as they would there.
+	Apart bool
 	// MIG makes all devices parts of a GPU.
 	MIG bool
 }

@@ -126,12 +126,12 @@ func (p *primary) release(m *memory) {
 
 // close ends the streams and gives everything back that is left.
 func (p *primary) close() {
-	p.halt()
 	p.mu.Lock()
-	p.closed = true
+	p.closed = true // first, for those that the streams let go then
 	left := p.memory
 	p.memory, p.opened = nil, nil
 	p.mu.Unlock()
+	p.halt()
 	p.running.Wait()
 	for _, m := range left {
 		p.release(m)

@@ -195,7 +195,7 @@ func (r *runner) at(op cudaipc.Op, f func()) *cudaipc.Error {
 	}
 	defer all.leave(in)
 	bad := touch(func() {
-		_ = peek(op.Word.Dev)
+		peek(op.Word.Dev)
 		f()
 	})
 	if bad != nil {

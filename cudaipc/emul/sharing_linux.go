@@ -118,10 +118,13 @@ func (v *device) Import(handle cudaipc.Handle) (cudaipc.Ptr, error) {
 		return 0, v.stale("it is no handle")
 	}
 	if h.pid == uint32(os.Getpid()) && h.namespace == pidNamespace() {
-		if _, live := ownHandles.Load(h.nonce); live {
+		owner, live := ownHandles.Load(h.nonce)
+		if !live {
+			return 0, v.stale("this process has freed the memory")
+		}
+		if d := v.primary.driver; owner == d || !d.opts.Apart {
 			return 0, invalidContext.with(call, v.caps.Device, cudaipc.ErrOwnHandle, "")
 		}
-		return 0, v.stale("this process has freed the memory")
 	}
 	if err := v.reaches(call, hex.EncodeToString(h.device[:])); err != nil {
 		return 0, err
