@@ -16,6 +16,9 @@
 //     for nobody else.
 //   - A device that has failed takes no other process along, and no other device
 //     that does not wait for its events.
+//   - A stream that is closed does what was submitted, as in CUDA, but ends with
+//     its device at the latest. A wait for a word looks at it a hundred times and
+//     then ever more rarely, once a millisecond in the end.
 //   - Nothing waits for a device that has failed or was closed, and nothing of
 //     it is left when the driver is closed: no descriptor, no mapping, no
 //     goroutine.

@@ -1,7 +1,6 @@
 package emul_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -398,49 +397,6 @@ func TestNoPeers(t *testing.T) {
 	}
 }
 
-// TestCloseWithWork: closing ends what waits, whatever for.
-func TestCloseWithWork(t *testing.T) {
-	b := newBench(t, emul.Options{Delay: func(s emul.Step) time.Duration {
-		if s.Kind == cudaipc.OpCopy {
-			return time.Hour
-		}
-		return 0
-	}})
-	slow, err := b.dev.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	third, err := b.dev.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := b.dev.NewEvent()
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = errors.Join(
-		b.stream.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: b.host.Word(0), Value: 1}, cudaipc.Op{Kind: cudaipc.OpRecord, Event: e}),
-		slow.Submit(copying(b.host.Ptr(8), b.host.Ptr(0), 8)),
-		third.Submit(cudaipc.Op{Kind: cudaipc.OpAwait, Event: e}),
-		third.Close(),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answers := make(chan error)
-	for _, s := range []cudaipc.Stream{b.stream, slow} {
-		go func() { answers <- s.Synchronize(context.Background()) }()
-	}
-	if err := b.driver.Close(); err != nil {
-		t.Error(err)
-	}
-	for range 2 {
-		if err := <-answers; !errors.Is(err, cudaipc.ErrClosed) {
-			t.Errorf("Synchronize, when the device was closed: %v", err)
-		}
-	}
-}
-
 // TestApart: two drivers in one process are one process, unless told otherwise.
 func TestApart(t *testing.T) {
 	a := newBench(t, emul.Options{})
@@ -484,6 +440,19 @@ func TestOptions(t *testing.T) {
 		if _, err := emul.New(opts); !errors.Is(err, cudaipc.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
+	}
+	b := newBench(t, emul.Options{Missing: map[string]string{"Handles": "one", "Peers": "two"}})
+	if c := b.dev.Caps(); c.Handles || c.Why["Handles"] != "one" || c.Why["Peers"] != "two" || len(c.Why) != 2 {
+		t.Errorf("%+v", c)
+	}
+	bare, err := emul.New(emul.Options{Missing: map[string]string{"RegisterHost": "three", "Words": "four"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bare.Close()
+	all, err := bare.Probe(t.Context())
+	if err != nil || all[0].Words || all[0].Why["Words"] != "four" || all[0].Why["RegisterReadOnly"] != "three" {
+		t.Errorf("%+v, %v", all, err)
 	}
 	if got := emul.UUID(0).String(); got != "GPU-656d756c-0000-0000-0000-000000000001" {
 		t.Errorf("the first device is %s: processes of other versions know another", got)

@@ -1,8 +1,10 @@
 package emul_test
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
@@ -49,9 +51,58 @@ func TestOwnHandleFreed(t *testing.T) {
 	}
 }
 
+// TestCloseWithWork: closing ends what waits, whatever for.
+func TestCloseWithWork(t *testing.T) {
+	b := newBench(t, emul.Options{Delay: func(s emul.Step) time.Duration {
+		if s.Kind == cudaipc.OpCopy {
+			return time.Hour
+		}
+		return 0
+	}})
+	slow, err := b.dev.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	third, err := b.dev.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := b.dev.NewEvent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(
+		b.stream.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: b.host.Word(0), Value: 1}, cudaipc.Op{Kind: cudaipc.OpRecord, Event: e}),
+		slow.Submit(copying(b.host.Ptr(8), b.host.Ptr(0), 8)),
+		third.Submit(cudaipc.Op{Kind: cudaipc.OpAwait, Event: e}),
+		third.Close(),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := make(chan error)
+	for _, s := range []cudaipc.Stream{b.stream, slow} {
+		go func() { answers <- s.Synchronize(context.Background()) }()
+	}
+	if err := b.driver.Close(); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := <-answers; !errors.Is(err, cudaipc.ErrClosed) {
+			t.Errorf("Synchronize, when the device was closed: %v", err)
+		}
+	}
+}
+
 // TestCloseWhileAwaiting: a device does not wait for another one to be closed.
 func TestCloseWhileAwaiting(t *testing.T) {
-	b := newBench(t, emul.Options{Devices: 2})
+	awaiting := make(chan struct{})
+	b := newBench(t, emul.Options{Devices: 2, Fault: func(s emul.Step) error {
+		if s.Kind == cudaipc.OpAwait {
+			close(awaiting)
+		}
+		return nil
+	}})
 	other, err := b.driver.Open(emul.UUID(1))
 	if err != nil {
 		t.Fatal(err)
@@ -68,9 +119,12 @@ func TestCloseWhileAwaiting(t *testing.T) {
 	err = errors.Join(
 		b.stream.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: w, Value: 1}, cudaipc.Op{Kind: cudaipc.OpRecord, Event: e}),
 		s.Submit(cudaipc.Op{Kind: cudaipc.OpAwait, Event: e}),
-		other.Close(),
 	)
 	if err != nil {
+		t.Fatal(err)
+	}
+	<-awaiting
+	if err := other.Close(); err != nil {
 		t.Error(err)
 	}
 	if done, err := e.Done(); done || err != nil {
@@ -79,5 +133,40 @@ func TestCloseWhileAwaiting(t *testing.T) {
 	w.Host.Store(1)
 	if err := b.stream.Synchronize(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestBreakWhileBusy: whoever is submitting or waiting when a device fails hears
+// of it, whichever came first.
+func TestBreakWhileBusy(t *testing.T) {
+	for range 50 {
+		b := newBench(t, emul.Options{})
+		answers := make(chan error)
+		for range 3 {
+			s, err := b.dev.NewStream()
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				for {
+					err := s.Submit(copying(b.host.Ptr(64), b.host.Ptr(0), 8))
+					if err == nil {
+						err = s.Synchronize(t.Context())
+					}
+					if err != nil {
+						answers <- err
+						return
+					}
+				}
+			}()
+		}
+		if err := b.driver.Break(emul.UUID(0), errors.New("broken")); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := <-answers; !errors.Is(err, cudaipc.ErrSticky) {
+				t.Errorf("%v, want ErrSticky", err)
+			}
+		}
 	}
 }
