@@ -213,7 +213,7 @@ class CodecTest(unittest.TestCase):
             codec.encode(5, codec.RAW)
 
     def test_own(self) -> None:
-        for taken in (-1, 0, codec.RAW, codec.MSGPACK, codec.TENSOR, codec.OMNI):
+        for taken in (-1, 0, codec.RAW, codec.MSGPACK, codec.TENSOR, codec.OMNI, codec.BUNDLE):
             with self.assertRaises(ValueError):
                 codec.register(taken, str.encode, bytes)
         for number in (5, 255, 256, 300):

@@ -25,7 +25,7 @@ anew; whatever it inherits raises ForkedError.
 """
 
 from .client import AsyncClient, Client, aconnect, connect, from_socket
-from .codec import MSGPACK, RAW, TENSOR, register
+from .codec import BUNDLE, MSGPACK, RAW, TENSOR, register
 from .delivery import Delivery, View
 from .directory import Found, Name, Owner
 from .emit import Buffer
@@ -62,7 +62,7 @@ from .tensor import Tensor
 from .wire import Edge, Trace
 
 __all__ = [
-    "MSGPACK", "RAW", "TENSOR", "AsyncBuffer", "AsyncClient", "AsyncRequest", "AsyncTask", "Buffer", "Client",
+    "BUNDLE", "MSGPACK", "RAW", "TENSOR", "AsyncBuffer", "AsyncClient", "AsyncRequest", "AsyncTask", "Buffer", "Client",
     "Closing", "Code", "DeadlineExceeded", "Delivery", "Edge", "Exchange", "Finished", "ForkedError", "Found",
     "HostError", "HostGone", "Name", "Nothing", "OmnibusError", "OutOfMemory", "Overloaded", "Owner",
     "PayloadError", "ProtocolError", "Refused", "Request", "RequestAborted", "RequestEnded", "RequestFailed",

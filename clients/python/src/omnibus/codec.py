@@ -1,8 +1,8 @@
 """Values to payloads and back, by the codec's number.
 
-1 is raw bytes, 2 msgpack, 3 a tensor, 4 the format of vLLM-Omni's connectors. Up to
+1 is raw bytes, 2 msgpack, 3 a tensor, 4 the format of vLLM-Omni's connectors, 7 a value with tensors in it. Up to
 255 they are formats that have a Go package below `codec`, such as 5, the KV cache frames of vLLM-Omni; from 256 on
-they are the bus's own. `register` makes both known. Errors are `PayloadError`.
+they are the bus's own. `register` makes the others known. Errors are `PayloadError`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from . import msgpack, tensor
+from . import bundle, msgpack, tensor
 from .errors import PayloadError
 from .tensor import Tensor
 
@@ -18,6 +18,7 @@ RAW = 1
 MSGPACK = 2
 TENSOR = 3
 OMNI = 4
+BUNDLE = 7
 
 Encoder: TypeAlias = Callable[[Any], "bytes | bytearray | memoryview"]
 Decoder: TypeAlias = Callable[[memoryview], Any]
@@ -27,8 +28,8 @@ _own: dict[int, tuple[Encoder, Decoder]] = {}
 
 def register(codec: int, encode: Encoder, decode: Decoder) -> None:
     """Make a codec known that is not of this package. `decode` must not keep its view."""
-    if codec <= OMNI:
-        raise ValueError(f"codec {codec}: numbers up to {OMNI} are taken")
+    if codec <= OMNI or codec == BUNDLE:
+        raise ValueError(f"codec {codec}: {BUNDLE} and numbers up to {OMNI} are taken")
     _own[codec] = encode, decode
 
 
@@ -47,6 +48,8 @@ def encode(value: Any, codec: int = MSGPACK) -> bytes | bytearray | memoryview:
         return as_bytes(value)
     if codec == MSGPACK:
         return msgpack.packb(value, _inner)
+    if codec == BUNDLE:
+        return bundle.encode(value)
     if codec == OMNI:
         from .connector import encoder  # for those alone who use it
 
@@ -64,6 +67,8 @@ def decode(payload: memoryview, codec: int) -> Any:
         return msgpack.unpackb(payload)
     if codec == TENSOR:
         return tensor.view(payload)
+    if codec == BUNDLE:
+        return bundle.decode(payload)
     if codec == OMNI:
         from .connector import decoder
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from . import codec, tensor, wire
+from . import bundle, codec, sources, tensor, wire
 from .ahead import Ahead, Room
 from .errors import Finished, HostError, PayloadError
 from .session import Answer, Session, Work
@@ -103,12 +103,19 @@ class Emitter:
         last: bool = False,
         codec_: int | None = None,
     ) -> Work[None]:
-        t = codec.as_tensor(value) if codec_ in (None, codec.TENSOR) else None
+        t = sources.of(value) if codec_ in (None, codec.TENSOR) else None
         if t is not None:
             yield from self._tensor_work(t, delivery, to, key, attrs, last)
             return
         number = codec_ or codec.MSGPACK
-        payload = codec.encode(value, number)
+        if codec_ in (None, codec.BUNDLE):
+            plan = bundle.Plan(value)
+            if plan.tensors or codec_ == codec.BUNDLE:
+                yield from self._bundle_work(plan, delivery, to, key, attrs, last)
+                return
+            payload: bytes | bytearray | memoryview = plan.tree
+        else:
+            payload = codec.encode(value, number)
         if len(payload) <= self._session.welcome.inline_bytes:
             yield from self._small(payload, number, delivery, to, key, attrs, last)
             return
@@ -147,17 +154,41 @@ class Emitter:
         yield from self._ask_work(lambda: self._ask_emission(question, edge), edge, key)
 
     def _tensor_work(
-        self, t: Tensor, delivery: int, to: str | None, key: str, attrs: wire.Attrs | None, last: bool
+        self, t: sources.Source, delivery: int, to: str | None, key: str, attrs: wire.Attrs | None, last: bool
     ) -> Work[None]:
+        def write(buf: memoryview) -> None:
+            data = tensor.write_header(buf, t.dtype, t.shape)
+            if t.fill is not None:
+                t.fill(data)
+
         size = tensor.payload_bytes(t.dtype, t.shape)
+        yield from self._written_work(size, write, codec.TENSOR, delivery, to, key, attrs, last)
+
+    def _bundle_work(
+        self, plan: bundle.Plan, delivery: int, to: str | None, key: str, attrs: wire.Attrs | None, last: bool
+    ) -> Work[None]:
+        yield from self._written_work(plan.size(), plan.write, codec.BUNDLE, delivery, to, key, attrs, last)
+
+    def _written_work(
+        self,
+        size: int,
+        write: Callable[[memoryview], None],
+        number: int,
+        delivery: int,
+        to: str | None,
+        key: str,
+        attrs: wire.Attrs | None,
+        last: bool,
+    ) -> Work[None]:
+        """Send a payload that is written in place."""
         if size <= self._session.welcome.inline_bytes:
-            yield from self._small(tensor.encode(t), codec.TENSOR, delivery, to, key, attrs, last)
+            payload = bytearray(size)
+            write(memoryview(payload))
+            yield from self._small(payload, number, delivery, to, key, attrs, last)
             return
-        b = yield from self._reserve_work(size, codec.TENSOR, delivery, to, key, attrs, last)
+        b = yield from self._reserve_work(size, number, delivery, to, key, attrs, last)
         with b:
-            data = tensor.write_header(b.view, t.dtype, t.shape)
-            data[:] = t.raw()
-            data.release()
+            write(b.view)
             b.send()
 
     def _reserve_work(

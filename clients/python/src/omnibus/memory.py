@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .errors import Code, OutOfMemory, ProtocolError
+from .errors import Code, ForkedError, OutOfMemory, ProtocolError
 
 F_ADD_SEALS = 1033
 F_GET_SEALS = 1034
@@ -63,7 +63,7 @@ class Mapping:
     any thread.
     """
 
-    __slots__ = ("size", "_address", "_pid")
+    __slots__ = ("size", "process", "_address")
     _address: int | None
 
     def __init__(self, fd: int, size: int) -> None:
@@ -76,11 +76,11 @@ class Mapping:
         _libc.madvise(address, size, MADV_DONTFORK)
         self.size = size
         self._address = address
-        self._pid = os.getpid()
+        self.process = os.getpid()
 
     def __del__(self, _getpid: Callable[[], int] = os.getpid, _munmap: Any = _libc.munmap) -> None:
         # A child does not have the mapping; what lies there now is not ours.
-        if self._address is not None and self._pid == _getpid():
+        if self._address is not None and self.process == _getpid():
             _munmap(self._address, self.size)
 
     def check(self, offset: int, size: int) -> None:
@@ -106,6 +106,20 @@ class Mapping:
         return view[offset - start : offset - start + size], ref
 
 
+class _Memory(mmap.mmap):
+    """The mapping of an arena, which knows its process."""
+
+    process: int
+
+
+def check_process(view: memoryview) -> None:
+    """Raise ForkedError if a view is of shared memory that this process has not mapped itself."""
+    owner = view.obj
+    process = getattr(getattr(owner, "mapping", owner), "process", None)
+    if process is not None and process != os.getpid():
+        raise ForkedError(f"the memory belongs to process {process}, and this is {os.getpid()}: connect here")
+
+
 class Arena:
     """A segment that this process fills and the host reads."""
 
@@ -115,7 +129,8 @@ class Arena:
         """Map and seal a descriptor, which stays the caller's to close."""
         check_segment(fd, size, _FIXED_SIZE)
         try:
-            memory = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            memory = _Memory(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            memory.process = os.getpid()
         except (OSError, ValueError) as e:
             raise _out_of_memory(size, str(e)) from None
         # Nobody can map it writable from now on: what was sent stays as it is.

@@ -283,7 +283,7 @@ class Task(BaseTask):
         last: bool = False,
         codec: int | None = None,
     ) -> None:
-        """Emit a value: tensors and arrays as tensors, all else as msgpack."""
+        """Emit a value: tensors and arrays as tensors, values with such in them as bundles, all else as msgpack."""
         self._session.run(self._emit_work(value, self._current, to, key, attrs, last, codec))
 
     def emit_bytes(
@@ -364,7 +364,7 @@ class AsyncTask(BaseTask):
         last: bool = False,
         codec: int | None = None,
     ) -> None:
-        """Emit a value: tensors and arrays as tensors, all else as msgpack."""
+        """Emit a value: tensors and arrays as tensors, values with such in them as bundles, all else as msgpack."""
         await arun(self._session, self._emit_work(value, self._current, to, key, attrs, last, codec))
 
     async def emit_bytes(

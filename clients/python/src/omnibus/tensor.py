@@ -66,7 +66,7 @@ class Tensor:
 
     def __init__(self, dtype: str, shape: tuple[int, ...] | list[int], data: Any) -> None:
         """Take `data`, any contiguous buffer of the right size, without a copy."""
-        want = _data_bytes(dtype, tuple(shape))
+        want = data_bytes(dtype, tuple(shape))
         view = memoryview(data)
         if view.nbytes != want:
             raise PayloadError(f"tensor {dtype}{list(shape)}: data has {view.nbytes} bytes, the shape needs {want}")
@@ -116,8 +116,58 @@ class Tensor:
         return cls(name, shape, array.reshape(-1).view(np.uint8))
 
     @classmethod
+    def from_dlpack(cls, value: Any) -> Tensor:
+        """A tensor of the memory of any object with `__dlpack__`, such as a torch tensor in the host's memory.
+
+        It keeps that memory for as long as it, or a view of its data, lives. Raises PayloadError for
+        memory that is not contiguous or on another device.
+        """
+        from . import dlpack
+
+        b = dlpack.borrow(value)
+        if b.strides is not None:
+            raise PayloadError(f"tensor {b.dtype}{list(b.shape)}: strides {list(b.strides)}: make it contiguous first")
+        return cls(b.dtype, b.shape, b.view())
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The tensor for `torch.from_dlpack` and the like, without a copy unless one is asked for.
+
+        What is made of it keeps the payload, as a view does. A payload must not be written to: those who
+        ask for version 1 of DLPack are told so, and others find out by a crash.
+        """
+        from . import dlpack, memory
+
+        if stream is not None:
+            raise BufferError("a tensor in the host's memory has no stream")
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"the tensor is in the host's memory, not on device {tuple(dl_device)}")
+        memory.check_process(self.data)
+        # A view of its own, so that nobody can release it.
+        data = memoryview(bytearray(self.raw()) if copy else self.data)
+        return dlpack.capsule(
+            dlpack.address(data), *self.__dlpack_device__(), self.dtype, self.shape, None, data.readonly, data.release,
+            max_version=max_version, copied=bool(copy),
+        )  # fmt: skip
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The host's memory."""
+        return (1, 0)
+
+    @classmethod
     def from_map(cls, m: Any) -> Tensor:
-        """The tensor in a msgpack value, which has it as a map with `__tensor__`."""
+        """The tensor in a msgpack value, which has it as a map with `__tensor__`.
+
+        What is a tensor already, as in a bundle, stays what it is.
+        """
+        if isinstance(m, Tensor):
+            return m
         if not isinstance(m, dict) or not isinstance(m.get("dtype"), str) or not isinstance(m.get("shape"), list):
             raise PayloadError("tensor: not a map of dtype, shape and data")
         if not all(isinstance(n, int) for n in m["shape"]):
@@ -142,7 +192,7 @@ class Tensor:
 
 def payload_bytes(dtype: str, shape: tuple[int, ...] | list[int]) -> int:
     """The size of a tensor's payload."""
-    return _data_offset(len(shape)) + _data_bytes(dtype, tuple(shape))
+    return _data_offset(len(shape)) + data_bytes(dtype, tuple(shape))
 
 
 def write_header(buf: memoryview, dtype: str, shape: tuple[int, ...] | list[int]) -> memoryview:
@@ -200,7 +250,8 @@ def _data_offset(ndim: int) -> int:
     return (_prefix.size + 8 * ndim + 63) & ~63
 
 
-def _data_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+def data_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """The size of the elements, without a header."""
     if dtype not in DTYPES:
         raise PayloadError(f"tensor: no dtype {dtype!r}; known are {', '.join(DTYPES)}")
     if len(shape) > MAX_DIMS:

@@ -1,0 +1,367 @@
+"""Tensors of other libraries, and ours for them, by the DLPack protocol.
+
+`capsule` hands memory out, to `torch.from_dlpack` and the like: it says once when the
+last of whoever took it has let go. `borrow` takes memory in. Nothing is copied either way.
+Both know of any device; what the memory is, and when it is ready, is for the caller.
+
+A deleter is called in any thread, without the GIL, in the middle of an exception, and
+after the interpreter has ended. A function of Python's can stand for it through ctypes, but
+the exception would be lost. So where NumPy or torch is in the process, and somebody who takes capsules
+most likely has one of them, its capsule of a few bytes is taken, whose deleter is C,
+and made to say what ours would. Only without both does Python stand in.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .errors import PayloadError
+from .tensor import DTYPES, MAX_DIMS, data_bytes
+
+log = logging.getLogger("omnibus")
+
+#: Types of devices. The host's processor can read the memory of those in HOST.
+CPU, CUDA, CUDA_HOST = 1, 2, 3
+HOST = frozenset((CPU, CUDA_HOST, 11))
+
+#: What is asked for, and the flags of it.
+VERSION = (1, 0)
+READ_ONLY, COPIED = 1, 2
+
+_CODES = {"bool": 6, "bfloat16": 4, **{n: 0 for n in DTYPES if n.startswith("int")}}
+_CODES |= {n: 1 for n in DTYPES if n.startswith("uint")} | {n: 2 for n in DTYPES if n.startswith("float")}
+_NAMES = {(code, 8 * DTYPES[name][1]): name for name, code in _CODES.items()}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Managed(ctypes.Structure):
+    """DLManagedTensor, before version 1."""
+
+    _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class _Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    ]
+
+
+class _Buffer(ctypes.Structure):
+    """Py_buffer."""
+
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.py_object),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("rest", ctypes.c_void_p * 5),
+    ]
+
+
+_api = ctypes.pythonapi
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, _api))
+
+
+_get_buffer = _function("PyObject_GetBuffer", ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int)
+_release_buffer = _function("PyBuffer_Release", None, ctypes.POINTER(_Buffer))
+_incref = _function("Py_IncRef", None, ctypes.py_object)
+_new = _function("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_is_valid = _function("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+_pointer = _function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+_rename = _function("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+# The same for a capsule that is about to go, to which nobody may refer again.
+_dying_is_valid = _function("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+_dying_pointer = _function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+
+
+def _forever(thing: Any) -> Any:
+    """What C code refers to, also when the interpreter has ended."""
+    _incref(thing)
+    return thing
+
+
+_KINDS: tuple[tuple[bytes, bytes, Any], ...] = (
+    (_forever(b"dltensor_versioned"), _forever(b"used_dltensor_versioned"), _Versioned),
+    (_forever(b"dltensor"), _forever(b"used_dltensor"), _Managed),
+)
+
+
+def address(view: memoryview) -> int:
+    """Where a contiguous buffer begins. It may be read-only."""
+    b = _Buffer()
+    _get_buffer(view, ctypes.byref(b), 0)
+    try:
+        return b.buf or 0
+    finally:
+        _release_buffer(ctypes.byref(b))
+
+
+# Handing out.
+
+
+class _Owner:
+    """Goes when nobody has the memory any more."""
+
+    __slots__ = ("on_release", "sizes")
+
+    def __init__(self, on_release: Callable[[], object] | None, sizes: Any) -> None:
+        self.on_release = on_release
+        self.sizes = sizes  # shape and strides, to which the capsule points
+
+    def __del__(self) -> None:
+        on_release, self.on_release = self.on_release, None
+        if on_release is None:
+            return
+        try:
+            on_release()
+        except Exception:
+            log.exception("a tensor that was handed out cannot be given back")
+
+
+def capsule(
+    ptr: int,
+    device_type: int,
+    device_id: int,
+    dtype: str,
+    shape: Sequence[int],
+    strides: Sequence[int] | None,
+    readonly: bool,
+    on_release: Callable[[], object] | None,
+    *,
+    max_version: tuple[int, int] | None = None,
+    copied: bool = False,
+) -> Any:
+    """A capsule of memory: what `__dlpack__` returns.
+
+    `strides` are in elements; None means contiguous, in row-major order. `max_version` is
+    what the taker asked for: from (1, 0) on it is told whether the memory is read-only.
+    `on_release` is called once, when the capsule, or whatever was made of it, is
+    gone: in any thread that has the GIL, in the middle of anything. It is also called when this raises.
+    """
+    n = len(shape)
+    sizes = (ctypes.c_int64 * max(2 * n, 1))(*shape, *(row_major(shape) if strides is None else strides))
+    owner = _Owner(on_release, sizes)
+    versioned = max_version is not None and tuple(max_version) >= VERSION
+    c = _donated(owner, versioned)
+    if c is None:
+        c = _made(owner, versioned)
+    name, _, kind = _kind_of(c)
+    m = kind.from_address(_pointer(c, name))
+    if kind is _Versioned:
+        m.flags = READ_ONLY * readonly | COPIED * copied
+    t = m.tensor
+    t.data, t.byte_offset = ptr, 0
+    t.device_type, t.device_id = device_type, device_id
+    t.code, t.bits, t.lanes = _CODES[dtype], 8 * DTYPES[dtype][1], 1
+    t.ndim = n
+    at = ctypes.addressof(sizes)
+    t.shape = ctypes.cast(at, ctypes.POINTER(ctypes.c_int64))
+    t.strides = ctypes.cast(at + 8 * n, ctypes.POINTER(ctypes.c_int64))
+    return c
+
+
+def row_major(shape: Sequence[int]) -> list[int]:
+    """The strides of a contiguous tensor."""
+    strides, step = [0] * len(shape), 1
+    for i in reversed(range(len(shape))):
+        strides[i] = step
+        step *= max(shape[i], 1)
+    return strides
+
+
+def _donated(owner: _Owner, versioned: bool) -> Any:
+    """A capsule of NumPy's or torch's that refers to the owner; None if there is neither."""
+    exporter = (ctypes.c_ubyte * 8)()
+    exporter.owner = owner  # type: ignore[attr-defined]
+    if (np := sys.modules.get("numpy")) is not None and hasattr(np.ndarray, "__dlpack__"):
+        donor = np.frombuffer(exporter, np.uint8)
+    elif (torch := sys.modules.get("torch")) is not None and hasattr(torch, "frombuffer"):
+        donor = torch.frombuffer(exporter, dtype=torch.uint8)
+    else:
+        return None
+    if versioned:
+        try:
+            return donor.__dlpack__(max_version=VERSION)
+        except TypeError:
+            pass  # it is older than that
+    return donor.__dlpack__()
+
+
+#: What _made has made and nobody has deleted: by its address, the struct and the owner.
+_made_here: dict[int, tuple[Any, _Owner]] = _forever({})
+
+
+def _made(owner: _Owner, versioned: bool) -> Any:
+    name, _, kind = _KINDS[0 if versioned else 1]
+    m = kind(deleter=ctypes.cast(_delete, ctypes.c_void_p))
+    if kind is _Versioned:
+        m.major, m.minor = VERSION
+    at = ctypes.addressof(m)
+    _made_here[at] = m, owner
+    try:
+        return _new(at, name, ctypes.cast(_destroy, ctypes.c_void_p))
+    except BaseException:
+        del _made_here[at]
+        raise
+
+
+@_forever
+@_Deleter
+def _delete(at: int, _pop: Callable[..., Any] = _made_here.pop) -> None:
+    _pop(at, None)
+
+
+@_forever
+@_Deleter
+def _destroy(c: int, _kinds: Any = _KINDS, _pop: Callable[..., Any] = _made_here.pop) -> None:
+    for name, _, _ in _kinds:
+        if _dying_is_valid(c, name):  # nobody has taken it
+            _pop(_dying_pointer(c, name), None)
+
+
+@atexit.register
+def _let_go() -> None:
+    for m, _ in list(_made_here.values()):
+        m.deleter = None  # there will be no Python to run it; the memory goes with the process
+
+
+# Taking in.
+
+
+def _kind_of(c: Any) -> tuple[bytes, bytes, Any]:
+    for kind in _KINDS:
+        if _is_valid(c, kind[0]):
+            return kind
+    raise PayloadError(f"dlpack: {type(c).__name__} is no capsule with a tensor, or was taken before")
+
+
+class Borrowed:
+    """Memory of somebody else's tensor. It goes back when this is collected."""
+
+    __slots__ = ("address", "device", "dtype", "shape", "strides", "readonly", "_managed", "__weakref__")
+
+    def __init__(self, c: Any) -> None:
+        self._managed: Any = None
+        name, used, kind = _kind_of(c)
+        m = kind.from_address(_pointer(c, name))
+        _rename(c, used)
+        self._managed = m
+        if kind is _Versioned and m.major != VERSION[0]:
+            raise PayloadError(f"dlpack: version {m.major}.{m.minor}")
+        t = m.tensor
+        dtype = _NAMES.get((t.code, t.bits))
+        if dtype is None or t.lanes != 1 or not 0 <= t.ndim <= MAX_DIMS:
+            raise PayloadError(f"dlpack: elements of code {t.code} and {t.bits} bits, {t.lanes} lanes, {t.ndim} dimensions")
+        self.dtype = dtype
+        self.device = (t.device_type, t.device_id)
+        self.address = (t.data or 0) + t.byte_offset
+        self.shape = tuple(t.shape[: t.ndim])
+        self.strides = tuple(t.strides[: t.ndim]) if t.strides else None
+        if self.strides is not None and is_row_major(self.shape, self.strides):
+            self.strides = None  #: in elements; None if contiguous
+        self.readonly = kind is _Versioned and bool(m.flags & READ_ONLY)
+
+    def __del__(self) -> None:
+        m, self._managed = self._managed, None
+        if m is not None and m.deleter:
+            _Deleter(m.deleter)(ctypes.addressof(m))
+
+    def view(self) -> memoryview:
+        """The bytes of a contiguous tensor in the host's memory. What is made of it keeps the memory."""
+        return self._window(data_bytes(self.dtype, self.shape))
+
+    def _window(self, size: int) -> memoryview:
+        if size == 0:
+            return memoryview(b"")
+        # An exporter of a size of its own would be a class of its own: see omnibus.memory.
+        exporter = (ctypes.c_ubyte * (1 << (size - 1).bit_length())).from_address(self.address)
+        exporter.owner = self  # type: ignore[attr-defined]
+        view = memoryview(exporter).cast("B")[:size]
+        return view.toreadonly() if self.readonly else view
+
+    def copy_into(self, dst: memoryview) -> None:
+        """Copy the elements, in row-major order, into as many bytes."""
+        if dst.nbytes == 0:
+            return
+        if self.strides is None:
+            ctypes.memmove(address(dst), self.address, dst.nbytes)
+            return
+        size = DTYPES[self.dtype][1]
+        if any(s < 0 for s in self.strides):
+            raise PayloadError(f"dlpack: {self.dtype}{list(self.shape)} with strides {list(self.strides)}")
+        if (np := sys.modules.get("numpy")) is not None:
+            span = size * (1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides)))
+            bits = np.dtype(f"u{size}")
+            source = np.ndarray(self.shape, bits, self._window(span), 0, [size * s for s in self.strides])
+            np.copyto(np.frombuffer(dst, bits).reshape(self.shape), source)
+            return
+        self._pack(size, 0, self.address, address(dst), dst.nbytes)
+
+    def _pack(self, size: int, dim: int, src: int, dst: int, nbytes: int) -> None:
+        """Copy what lies along the dimensions from dim on, to nbytes at dst."""
+        assert self.strides is not None
+        if dim == len(self.shape) or is_row_major(self.shape[dim:], self.strides[dim:]):
+            ctypes.memmove(dst, src, nbytes)
+            return
+        part = nbytes // self.shape[dim]
+        for i in range(self.shape[dim]):
+            self._pack(size, dim + 1, src + i * size * self.strides[dim], dst + i * part, part)
+
+
+def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether strides are those of a contiguous tensor."""
+    if 0 in shape:
+        return True
+    return all(n == 1 or s == want for n, s, want in zip(shape, strides, row_major(shape)))
+
+
+def borrow(value: Any) -> Borrowed:
+    """The memory of an object that has `__dlpack__`, without a copy.
+
+    Raises PayloadError when it cannot be had, or is on a device that the host cannot read.
+    """
+    try:
+        device = tuple(map(int, value.__dlpack_device__()))
+        if device[0] not in HOST:
+            raise PayloadError(f"dlpack: a {type(value).__name__} on device {device}: copy it to the host first")
+        try:
+            c = value.__dlpack__(max_version=VERSION)
+        except TypeError:
+            c = value.__dlpack__()  # the protocol before version 1
+    except (BufferError, RuntimeError, AttributeError) as e:
+        raise PayloadError(f"dlpack: a {type(value).__name__}: {e}") from e
+    return Borrowed(c)

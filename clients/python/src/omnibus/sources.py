@@ -1,0 +1,83 @@
+"""What is sent as a tensor: where its elements are, so that they are copied once, into the payload."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .errors import PayloadError
+from .tensor import DTYPES, Tensor, data_bytes
+
+#: dtypes by the format and size of a buffer's items.
+_FORMATS = {("?", 1): "bool", ("e", 2): "float16", ("f", 4): "float32", ("d", 8): "float64"}
+_FORMATS |= {(c, 1 << n): f"int{8 << n}" for c in "bhilqn" for n in range(4)}
+_FORMATS |= {(c, 1 << n): f"uint{8 << n}" for c in "BHILQN" for n in range(4)}
+
+
+class Source:
+    """A tensor that is about to be sent."""
+
+    __slots__ = ("dtype", "shape", "nbytes", "fill")
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], fill: Callable[[memoryview], None] | None) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.nbytes = data_bytes(dtype, shape)
+        self.fill = fill  #: copies the elements, in row-major order, into so many bytes; None: somebody else does
+
+
+def of(value: Any) -> Source | None:
+    """The value as a tensor: None if it is none.
+
+    Tensors are `Tensor`, NumPy's arrays, objects with `__dlpack__` such as torch's tensors, and objects
+    with a buffer such as `array.array`; bytes, bytearray and memoryview are bytes, and NumPy's scalars numbers.
+    """
+    if isinstance(value, Tensor):
+        return Source(value.dtype, value.shape, _copy(value.raw()))
+    if isinstance(value, _PLAIN):
+        return None
+    np = sys.modules.get("numpy")
+    if np is not None and isinstance(value, (np.ndarray, np.generic)):
+        return _of_array(np, value) if isinstance(value, np.ndarray) else None
+    if hasattr(value, "__dlpack__"):
+        from . import dlpack  # for those alone who need it
+
+        b = dlpack.borrow(value)
+        return Source(b.dtype, b.shape, b.copy_into)
+    return _of_buffer(value)
+
+
+_PLAIN = (type(None), bool, int, float, str, bytes, bytearray, memoryview, list, tuple, dict)
+
+
+def _copy(data: memoryview) -> Callable[[memoryview], None]:
+    def fill(dst: memoryview) -> None:
+        dst[:] = data
+
+    return fill
+
+
+def _of_array(np: Any, array: Any) -> Source:
+    name = array.dtype.name
+    if name not in DTYPES:
+        raise PayloadError(f"tensor: no dtype {name!r}; known are {', '.join(DTYPES)}")
+
+    def fill(dst: memoryview) -> None:
+        if dst.nbytes:
+            into = np.frombuffer(dst, array.dtype.newbyteorder("<"))
+            np.copyto(into.reshape(array.shape), array)
+
+    return Source(name, tuple(array.shape), fill)
+
+
+def _of_buffer(value: Any) -> Source | None:
+    try:
+        view = memoryview(value)
+    except TypeError:
+        return None
+    dtype = _FORMATS.get((view.format.lstrip("@=" + ("<" if sys.byteorder == "little" else ">")), view.itemsize))
+    if dtype is None:
+        raise PayloadError(f"tensor: a {type(value).__name__} with elements of format {view.format!r}")
+    data = view if view.c_contiguous else memoryview(view.tobytes())
+    return Source(dtype, tuple(view.shape or ()), _copy(data.cast("B") if data.nbytes else memoryview(b"")))
