@@ -59,7 +59,7 @@ class Place:
     """Memory outside the payload, in which tensors lie."""
 
     kind: int
-    bytes: int
+    nbytes: int
     offset: int = 0  #: in the arena, or from the base of what the handle names
     device: bytes = bytes(16)  #: the GPU's UUID
     pool: bytes = bytes(16)
@@ -72,8 +72,8 @@ class Place:
         """Why there is no such place, or nothing."""
         if self.kind not in (POOL, HANDLE):
             return f"kind {self.kind}"
-        if not (0 <= self.offset <= _MAX - self.bytes and self.bytes >= 0):
-            return f"{self.bytes} bytes at {self.offset}"
+        if not (0 <= self.offset <= _MAX - self.nbytes and self.nbytes >= 0):
+            return f"{self.nbytes} bytes at {self.offset}"
         if self.kind == POOL and any(self.handle):
             return "a chunk of a pool with a handle"
         if self.kind == HANDLE and self.arena:
@@ -186,7 +186,7 @@ class Plan:
             if wrong := p._check():
                 raise PayloadError(f"bundle: place {i + 1}: {wrong}")
             head += _place.pack(
-                p.kind, p.arena, p.slot, p.generation, p.device, p.pool, p.offset, p.bytes, p.handle
+                p.kind, p.arena, p.slot, p.generation, p.device, p.pool, p.offset, p.nbytes, p.handle
             )  # fmt: skip
         for i, t in enumerate(self.tensors):
             if t.place and (wrong := _misplaced(t, self.places)):
@@ -439,8 +439,8 @@ def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 def _misplaced(t: Planned | Placed, places: list[Place]) -> str:
     """Why a tensor cannot lie in its place, or nothing."""
     p = places[t.place - 1]
-    if t.offset < 0 or t.offset > p.bytes - t.nbytes:
-        return f"{t.nbytes} bytes at {t.offset} in a place of {p.bytes}"
+    if t.offset < 0 or t.offset > p.nbytes - t.nbytes:
+        return f"{t.nbytes} bytes at {t.offset} in a place of {p.nbytes}"
     if (p.offset + t.offset) % DTYPES[t.dtype][1]:
         return f"{t.dtype} elements at {t.offset} in a place at {p.offset}"
     return ""

@@ -239,18 +239,18 @@ def _made(owner: _Owner, versioned: bool) -> Any:
         raise
 
 
-@_forever
-@_Deleter
-def _delete(at: int, _pop: Callable[..., Any] = _made_here.pop) -> None:
+def _deleted(at: int, _pop: Callable[..., Any] = _made_here.pop) -> None:
     _pop(at, None)
 
 
-@_forever
-@_Deleter
-def _destroy(c: int, _kinds: Any = _KINDS, _pop: Callable[..., Any] = _made_here.pop) -> None:
-    for name, _, _ in _kinds:
-        if _dying_is_valid(c, name):  # nobody has taken it
+def _untaken(c: int, _pop: Callable[..., Any] = _made_here.pop) -> None:
+    for name, _, _ in _KINDS:
+        if _dying_is_valid(c, name):
             _pop(_dying_pointer(c, name), None)
+
+
+_delete = _forever(_Deleter(_deleted))
+_destroy = _forever(_Deleter(_untaken))
 
 
 @atexit.register
@@ -295,10 +295,10 @@ class Borrowed:
             self.strides = None  #: in elements; None if contiguous
         self.readonly = kind is _Versioned and bool(m.flags & READ_ONLY)
 
-    def __del__(self) -> None:
+    def __del__(self, _deleter: Any = _Deleter, _addressof: Any = ctypes.addressof) -> None:
         m, self._managed = self._managed, None
         if m is not None and m.deleter:
-            _Deleter(m.deleter)(ctypes.addressof(m))
+            _deleter(m.deleter)(_addressof(m))
 
     def view(self) -> memoryview:
         """The bytes of a contiguous tensor in the host's memory. What is made of it keeps the memory."""

@@ -1,0 +1,395 @@
+"""Tensors from and for other libraries: the same memory, and for how long."""
+
+from __future__ import annotations
+
+import gc
+import os
+import struct
+import subprocess
+import sys
+import threading
+import unittest
+import unittest.mock
+from typing import Any
+
+from fakehost import deliver, over
+from test_submit import HostCase
+
+import omnibus
+from omnibus import bundle, dlpack, memory, wire
+from omnibus.errors import PayloadError
+from omnibus.tensor import DTYPES, Tensor, encode
+
+SRC = os.path.dirname(os.path.dirname(os.path.abspath(omnibus.__file__)))
+
+
+def need(name: str) -> Any:
+    try:
+        return __import__(name)
+    except ImportError:
+        raise unittest.SkipTest(f"{name} is not installed") from None
+
+
+class Elsewhere:
+    """An object of some library that has a capsule."""
+
+    def __init__(self, capsule: Any, device: tuple[int, int] = (dlpack.CPU, 0)) -> None:
+        self.capsule = capsule
+        self.device = device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if options:
+            raise TypeError("it is from before version 1")
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+
+class CapsuleTest(unittest.TestCase):
+    """With the capsules of a library, where one is in the process."""
+
+    def setUp(self) -> None:
+        self.memory = bytearray(struct.pack("<6f", *range(6)))
+        self.gone: list[int] = []
+
+    def capsule(self, device: tuple[int, int] = (dlpack.CPU, 0), strides: Any = None, **options: Any) -> Any:
+        at = dlpack.address(memoryview(self.memory))
+        return dlpack.capsule(at, *device, "float32", (2, 3), strides, True, lambda: self.gone.append(1), **options)
+
+    def test_what_it_says(self) -> None:
+        for version, readonly in ((None, False), ((0, 8), False), ((1, 0), True), ((2, 0), True)):
+            b = dlpack.Borrowed(self.capsule((dlpack.CUDA, 3), (1, 2), max_version=version))
+            self.assertEqual((b.device, b.dtype, b.shape, b.strides), ((dlpack.CUDA, 3), "float32", (2, 3), (1, 2)))
+            self.assertIn(b.readonly, (readonly, False))  # libraries before version 1 cannot say it
+            self.assertEqual(b.address, dlpack.address(memoryview(self.memory)))
+        del b
+        self.assertEqual(len(self.gone), 4)
+
+    def test_nobody_takes_it(self) -> None:
+        for version in (None, (1, 0)):
+            c = self.capsule(max_version=version)
+            self.assertEqual(self.gone, [])
+            del c
+            self.assertEqual(self.gone.pop(), 1)
+
+    def test_it_is_taken_once(self) -> None:
+        c = self.capsule()
+        b = dlpack.Borrowed(c)
+        with self.assertRaises(PayloadError):
+            dlpack.Borrowed(c)
+        del c
+        self.assertEqual(self.gone, [])
+        del b
+        self.assertEqual(self.gone, [1])
+        with self.assertRaises(PayloadError):
+            dlpack.Borrowed("no capsule")
+
+    def test_views_keep_it(self) -> None:
+        t = Tensor.from_dlpack(Elsewhere(self.capsule()))
+        part = t.data[4:]
+        self.memory[16:20] = struct.pack("<f", 42)
+        del t
+        gc.collect()
+        self.assertEqual(self.gone, [])
+        self.assertEqual(list(part), [42.0, 5.0])
+        part.release()
+        del part
+        self.assertEqual(self.gone, [1])
+
+    def test_released_in_another_thread(self) -> None:
+        held = [dlpack.Borrowed(self.capsule())]
+        t = threading.Thread(target=held.clear)
+        t.start()
+        t.join()
+        self.assertEqual(self.gone, [1])
+
+    def test_error_in_on_release(self) -> None:
+        c = dlpack.capsule(0, dlpack.CPU, 0, "int8", (0,), None, False, lambda: 1 / 0)
+        with self.assertLogs("omnibus", "ERROR"):
+            del c
+
+    def test_released_when_there_is_no_capsule(self) -> None:
+        with self.assertRaises(KeyError):
+            dlpack.capsule(0, 1, 0, "complex64", (1,), None, False, lambda: self.gone.append(1))
+        self.assertEqual(self.gone, [1])
+
+    def test_interpreter_ends_first(self) -> None:
+        """Whoever took it may let go when there is no Python any more."""
+        script = (
+            "import sys\n"
+            "for name in sys.argv[1:]: __import__(name)\n"
+            "import ctypes, omnibus\n"
+            "from omnibus import Tensor, dlpack\n"
+            "c = Tensor('int8', (3,), bytearray(3)).__dlpack__()\n"
+            "held = dlpack.Borrowed(Tensor('int8', (3,), bytearray(3)).__dlpack__())\n"
+            "for x in (c, held): ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))\n"
+            "omnibus.kept = Tensor.from_dlpack(Tensor('int8', (3,), bytearray(3)))\n"
+        )
+        libraries: list[list[str]] = [[]]
+        if "numpy" in sys.modules:
+            libraries.append(["numpy"])
+        path = os.pathsep.join([SRC, *filter(None, sys.path)])
+        for names in libraries:
+            p = subprocess.run(
+                [sys.executable, "-c", script, *names], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+            )
+            self.assertEqual((p.returncode, p.stderr), (0, ""))
+
+
+class StandInTest(CapsuleTest):
+    """Where no library is in the process, or as if there were none."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        patch = unittest.mock.patch.object(dlpack, "_donated", lambda *_: None)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_read_only_is_told(self) -> None:
+        b = dlpack.Borrowed(self.capsule(max_version=(1, 0)))
+        self.assertTrue(b.readonly)
+        with self.assertRaises(TypeError):
+            b.view()[0] = 1
+
+    def tearDown(self) -> None:
+        self.assertEqual(dlpack._made_here, {})
+
+
+class TensorTest(unittest.TestCase):
+    def test_same_memory(self) -> None:
+        for dtype, (_, size, _) in DTYPES.items():
+            data = bytearray(range(6 * size))
+            t = Tensor.from_dlpack(Tensor(dtype, (2, 3), data))
+            self.assertEqual((t.dtype, t.shape), (dtype, (2, 3)))
+            data[0] ^= 0xFF
+            self.assertEqual(t.raw(), data)
+        for shape, n in (((), 1), ((0, 3), 0), ((1,) * 32, 1)):
+            t = Tensor.from_dlpack(Tensor("int16", shape, bytearray(2 * n)))
+            self.assertEqual((t.shape, t.nbytes), (shape, 2 * n))
+
+    def test_what_is_asked_for(self) -> None:
+        t = Tensor("int8", (2,), bytearray(b"ab"))
+        self.assertEqual(t.__dlpack_device__(), (dlpack.CPU, 0))
+        for wrong in ({"stream": 1}, {"dl_device": (dlpack.CUDA, 0)}, {"dl_device": (dlpack.CPU, 1)}):
+            with self.assertRaises(BufferError):
+                t.__dlpack__(**wrong)
+        same = dlpack.Borrowed(t.__dlpack__(dl_device=(dlpack.CPU, 0), copy=False, max_version=(1, 0)))
+        copy = dlpack.Borrowed(Tensor("int8", (2,), b"ab").__dlpack__(copy=True))
+        self.assertEqual((bytes(same.view()), bytes(copy.view())), (b"ab", b"ab"))
+        self.assertEqual(same.address, dlpack.address(t.data))
+        copy.view()[0] = 0  # it is the taker's own
+        self.assertFalse(same.readonly)
+
+    def test_data_released_in_between(self) -> None:
+        t = Tensor("int8", (2,), bytearray(b"ab"))
+        c = t.__dlpack__()
+        t.data.release()
+        self.assertEqual(bytes(dlpack.Borrowed(c).view()), b"ab")
+
+    def test_other_devices_are_refused(self) -> None:
+        e = Elsewhere(Tensor("int8", (1,), b"a").__dlpack__(), (dlpack.CUDA, 0))
+        with self.assertRaisesRegex(PayloadError, "device"):
+            Tensor.from_dlpack(e)
+        with self.assertRaisesRegex(PayloadError, "device"):
+            bundle.encode([e])
+
+    def test_strides(self) -> None:
+        data = bytes(range(48))
+
+        def strided(dtype: str, shape: Any, strides: Any) -> Elsewhere:
+            held = memoryview(data)
+            return Elsewhere(
+                dlpack.capsule(dlpack.address(held), dlpack.CPU, 0, dtype, shape, strides, False, held.release)
+            )
+
+        for how in (as_it_is, without_numpy):
+            with how():
+                got = bundle.decode(bundle.encode([
+                    strided("int16", (3, 2), (1, 3)), strided("int8", (2, 2, 3), (0, 24, 2)), strided("int32", (2, 3), (3, 1)), strided("int8", (), ()),
+                ]))  # fmt: skip
+                want = [[0, 3, 1, 4, 2, 5], [0, 2, 4, 24, 26, 28] * 2, range(6), [0]]
+                for t, elements, size in zip(got, want, (2, 1, 4, 1)):
+                    self.assertEqual(t.raw(), b"".join(data[i * size : (i + 1) * size] for i in elements))
+        for wrong in (strided("int16", (3, 2), (1, 3)), strided("int8", (2, 2), (0, 1))):
+            with self.assertRaisesRegex(PayloadError, "contiguous"):
+                Tensor.from_dlpack(wrong)
+        with self.assertRaisesRegex(PayloadError, "strides"):
+            bundle.encode(strided("int8", (2,), (-1,)))
+
+    def test_elements_without_a_dtype(self) -> None:
+        np = need("numpy")
+        with self.assertRaises(PayloadError):
+            Tensor.from_dlpack(np.zeros(2, "complex64"))
+
+
+def as_it_is() -> Any:
+    return unittest.mock.patch.dict(sys.modules)
+
+
+def without_numpy() -> Any:
+    return unittest.mock.patch.dict(sys.modules, {"numpy": None})
+
+
+class PayloadTest(HostCase):
+    """A tensor that is a view of a payload."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.client = self.connect()
+        r = self.beside(self.client.stream)
+        self.host.submitted(3)
+        self.request = r()
+        payload = encode(Tensor("float32", (2, 3), struct.pack("<6f", *range(6))))
+        self.host.segment(1, bytes(payload).ljust(4096, b"\0"))
+        self.host.send(deliver(3, 1, flags=0, codec=3, segment=1, size=len(payload)))
+        self.delivery = next(self.request).keep()
+
+    def finish(self) -> None:
+        self.delivery.finish()
+        self.assertEqual(self.host.expect(wire.Finish).flags, 1)
+        gc.collect()
+        self.host.nothing()
+
+    def released(self) -> None:
+        self.assertEqual(self.host.expect(wire.Release).delivery, 1)
+
+    def test_capsule_that_nobody_takes(self) -> None:
+        c = self.delivery.tensor().__dlpack__()
+        self.finish()
+        del c
+        self.released()
+
+    def test_view_in_another_thread(self) -> None:
+        held = [Tensor.from_dlpack(self.delivery.tensor()).data[3:]]
+        self.finish()
+        self.assertEqual(list(held[0]), [3, 4, 5])
+        t = threading.Thread(target=held.clear)
+        t.start()
+        self.released()
+        t.join()
+
+    def test_view_while_the_lock_is_held(self) -> None:
+        t = Tensor.from_dlpack(self.delivery.tensor())
+        self.finish()
+        with self.client._session.locked:
+            del t  # as the collector may, in the middle of anything
+        self.released()
+
+    def test_client_is_closed(self) -> None:
+        t = self.delivery.tensor()
+        a = Tensor.from_dlpack(t)
+        self.delivery.finish()
+        self.host.expect(wire.Finish)
+        self.host.send(over(3))
+        while self.client._session.sources:
+            self.client.process()
+        self.client.close()
+        b = Tensor.from_dlpack(t)
+        self.assertEqual(list(a.data), list(b.data))
+        del a, t
+        self.assertEqual(b.data[5], 5)
+
+    def test_forked(self) -> None:
+        t = self.delivery.tensor()
+        taken = Tensor.from_dlpack(t)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                t.__dlpack__()
+            except omnibus.ForkedError:
+                del taken, t
+                gc.collect()
+                os._exit(0)
+            os._exit(1)
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        self.host.nothing()
+        self.assertEqual(taken.data[1], 1)
+
+    def test_arena_forked(self) -> None:
+        room = memory._Memory(-1, 4096)
+        room.process = os.getpid() + 1
+        with self.assertRaises(omnibus.ForkedError):
+            Tensor("int8", (8,), memoryview(room)[:8]).__dlpack__()
+
+    def test_numpy(self) -> None:
+        np = need("numpy")
+        t = self.delivery.tensor()
+        a = np.from_dlpack(t)
+        self.assertEqual(a.ctypes.data, dlpack.address(t.data))
+        self.assertEqual(a.tolist(), [[0, 1, 2], [3, 4, 5]])
+        self.assertFalse(a.flags.writeable)
+        part = a[1:, ::2]
+        del a, t
+        self.finish()
+        self.assertEqual(part.tolist(), [[3, 5]])
+        del part
+        self.released()
+
+    def test_numpy_in_an_exception(self) -> None:
+        """What is let go while an exception is on its way leaves that alone."""
+        np = need("numpy")
+        with self.assertRaises(ZeroDivisionError):
+            print(np.from_dlpack(self.delivery.tensor()), 1 / 0)
+        with self.assertRaises((RuntimeError, BufferError)):
+            np.from_dlpack(Tensor("bfloat16", (2,), bytes(4)))
+        self.delivery.finish()
+        self.assertEqual(self.host.expect(wire.Finish).flags, 0)
+
+    def test_torch(self) -> None:
+        torch = need("torch")
+        t = self.delivery.tensor()
+        x = torch.from_dlpack(t)
+        self.assertEqual((x.data_ptr(), x.dtype), (dlpack.address(t.data), torch.float32))
+        self.assertEqual(x.tolist(), [[0, 1, 2], [3, 4, 5]])
+        part = x[1].detach()
+        del x, t
+        self.finish()
+        self.assertEqual(part.tolist(), [3, 4, 5])
+        del part
+        self.released()
+
+    def test_torch_in_an_exception(self) -> None:
+        torch = need("torch")
+        with self.assertRaises(ZeroDivisionError):
+            print(torch.from_dlpack(self.delivery.tensor()), 1 / 0)
+        self.delivery.finish()
+        self.assertEqual(self.host.expect(wire.Finish).flags, 0)
+
+
+class TorchTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.torch = need("torch")
+
+    def test_bfloat16(self) -> None:
+        torch = self.torch
+        t = Tensor("bfloat16", (2, 2), bytearray(8))
+        x = torch.from_dlpack(t)
+        x[0, 1] = 1.5
+        self.assertEqual((x.dtype, list(t.data)), (torch.bfloat16, [0, 0x3FC0, 0, 0]))
+        back = Tensor.from_dlpack(x)
+        self.assertEqual((back.dtype, back.shape), ("bfloat16", (2, 2)))
+        x[1, 1] = -2
+        self.assertEqual(back.data[3], 0xC000)
+
+    def test_without_numpy(self) -> None:
+        with without_numpy():
+            t = Tensor("bfloat16", (4,), bytearray(8))
+            x = self.torch.from_dlpack(t)
+            x[3] = 1
+            self.assertEqual(t.data[3], 0x3F80)
+
+    def test_emitted(self) -> None:
+        torch = self.torch
+        x = torch.arange(12, dtype=torch.bfloat16).reshape(3, 4)
+        got = bundle.decode(bundle.encode({"x": x, "t": x.t(), "0": torch.tensor(7), "none": x[:0]}))
+        for name, want in (("x", x), ("t", x.t()), ("0", torch.tensor(7)), ("none", x[:0])):
+            have = torch.from_dlpack(got[name])
+            self.assertTrue(torch.equal(have, want), name)
+            self.assertEqual(have.dtype, want.dtype)
+        with self.assertRaises(PayloadError):
+            bundle.encode([torch.zeros(2, requires_grad=True)])
+
+
+if __name__ == "__main__":
+    unittest.main()
