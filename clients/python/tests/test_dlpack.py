@@ -116,16 +116,23 @@ class CapsuleTest(unittest.TestCase):
 
     def test_interpreter_ends_first(self) -> None:
         """Whoever took it may let go when there is no Python any more."""
-        script = (
-            "import sys\n"
-            "for name in sys.argv[1:]: __import__(name)\n"
-            "import ctypes, omnibus\n"
-            "from omnibus import Tensor, dlpack\n"
-            "c = Tensor('int8', (3,), bytearray(3)).__dlpack__()\n"
-            "held = dlpack.Borrowed(Tensor('int8', (3,), bytearray(3)).__dlpack__())\n"
-            "for x in (c, held): ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))\n"
-            "omnibus.kept = Tensor.from_dlpack(Tensor('int8', (3,), bytearray(3)))\n"
-        )
+        script = """if True:
+            import atexit, ctypes, sys
+
+            @atexit.register
+            def last():  # what is registered first comes last
+                for struct, _ in dlpack._made_here.values():
+                    assert not struct.deleter, "there will be no Python to run it"
+
+            for name in sys.argv[1:]:
+                __import__(name)
+            from omnibus import Tensor, dlpack
+            c = Tensor("int8", (3,), bytearray(3)).__dlpack__()
+            held = dlpack.Borrowed(Tensor("int8", (3,), bytearray(3)).__dlpack__())
+            for x in (c, held):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))  # for good
+            dlpack.kept = Tensor.from_dlpack(Tensor("int8", (3,), bytearray(3)))
+            """
         libraries: list[list[str]] = [[]]
         if "numpy" in sys.modules:
             libraries.append(["numpy"])
