@@ -13,8 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/bundle"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -113,6 +116,17 @@ var behaviours = map[string]bus.StageSpec{
 		}
 		return out.Send(len(d.Bytes()))
 	}},
+	"nest": {Name: "nest", Handle: func(t *bus.Task, d *bus.Delivery) error {
+		var in struct {
+			Small codec.Tensor `msgpack:"small"`
+			Large codec.Tensor `msgpack:"large"`
+			Step  int          `msgpack:"step"`
+		}
+		if err := d.Decode(&in); err != nil {
+			return err
+		}
+		return emitBundle(t.Emitter, map[string]any{"again": []any{in.Small, in.Large}, "step": in.Step + 1})
+	}},
 	"relay": {Name: "relay", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		opts := []bus.EmitOption{bus.Key(d.Key)}
 		for k, v := range d.Attrs {
@@ -120,6 +134,27 @@ var behaviours = map[string]bus.StageSpec{
 		}
 		return t.Forward(d, opts...)
 	}},
+}
+
+// emitBundle fills in a value with tensors in it where it is sent from.
+func emitBundle(e bus.Emitter, v any, opts ...bus.EmitOption) error {
+	p, err := bundle.NewPlan(v)
+	if err != nil {
+		return err
+	}
+	n, err := p.Size()
+	if err != nil {
+		return err
+	}
+	out, err := e.Reserve(n, codec.IDBundle, opts...)
+	if err != nil {
+		return err
+	}
+	defer out.Abort()
+	if err := p.EncodeInto(out.Bytes()); err != nil {
+		return err
+	}
+	return out.Send(n)
 }
 
 func line(names ...string) bus.Pipeline {
@@ -259,6 +294,32 @@ var conformance = []struct {
 		}
 		if d.Key != "name" || d.Attrs["voice"] != "alto" || d.Edge != "relay->" || d.Seq != 0 || d.Request != r.ID() {
 			t.Errorf("delivery %+v", d.Delivery)
+		}
+		if err := d.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}},
+	{"tensors in a value", func(t *testing.T, deploy deployment) {
+		b := deploy(t, line("nest", "relay"))
+		small := codec.Tensor{DType: codec.DTypeInt16, Shape: []int{}, Data: []byte("ab")}
+		large := codec.Tensor{DType: codec.DTypeBFloat16, Shape: []int{100, 350}, Data: bytes.Repeat([]byte("0123456"), 10_000)}
+		r, err := b.Stream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := emitBundle(r.Input(t.Context()), map[string]any{"small": small, "large": large, "step": 1}, bus.Last()); err != nil {
+			t.Fatal(err)
+		}
+		d, err := r.Recv(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := bus.Result[any](d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(any(map[string]any{"again": []any{small, large}, "step": int64(2)}), got); diff != "" || d.PayloadCodec() != codec.IDBundle {
+			t.Errorf("codec %d: %s", d.PayloadCodec(), diff)
 		}
 		if err := d.Finish(nil); err != nil {
 			t.Fatal(err)

@@ -11,7 +11,8 @@
 // A program adds its own with [Registry.Register], with IDs from
 // [FirstUserID] on. Both ends of a bus must agree on name, ID and meaning.
 // The IDs between are those of serializers in packages below this one, such
-// as [IDOmni], which a program registers in the same way.
+// as [IDOmni], which a program registers in the same way; a bus registers that
+// of [IDBundle], for values with tensors in them, by itself.
 //
 // # Copies
 //

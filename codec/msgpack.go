@@ -30,7 +30,8 @@ const msgpackName = "msgpack"
 // error, so both ends declare the same width.
 //
 // A [Tensor] inside a value is a map of dtype name, shape and data. Large
-// tensors are better sent alone, by [TensorSerializer], as views.
+// tensors are better sent alone, by [TensorSerializer], or in a bundle, as
+// views.
 type MsgpackSerializer struct{}
 
 var _ Serializer = MsgpackSerializer{}

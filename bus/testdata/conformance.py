@@ -54,6 +54,11 @@ def add(data: memoryview, task) -> None:
 
 
 @stage
+def nest(value) -> object:
+    return {"again": [value["small"], value["large"]], "step": value["step"] + 1}
+
+
+@stage
 def relay(delivery, task) -> None:
     task.forward(delivery, key=delivery.key, attrs=delivery.attrs)
 

@@ -44,6 +44,9 @@ type Planned struct {
 	Source any
 }
 
+// usualTreeBytes is what a tree seldom needs more than.
+const usualTreeBytes = 192
+
 // NewPlan walks through v, and keeps its tensors apart from the rest, which it
 // encodes. Values are those of the package's documentation. The data of tensors is
 // not looked at. One that is not valid is a [codec.ErrShape], a type that cannot
@@ -51,7 +54,7 @@ type Planned struct {
 // [codec.ErrLimit].
 func NewPlan(v any) (*Plan, error) {
 	p := new(Plan)
-	tree, err := msgspec.Append(&format{plan: p}, nil, v)
+	tree, err := msgspec.Append(&format{plan: p}, make([]byte, 0, usualTreeBytes), v)
 	if err != nil {
 		return nil, err
 	}
