@@ -210,6 +210,15 @@ func TestCarriedAndAborted(t *testing.T) {
 	}
 }
 
+// TestTensorsBesideAConnector: what a connector carries it encodes, in host memory.
+func TestTensorsBesideAConnector(t *testing.T) {
+	p := linear(bus.Stage("first", upper), bus.Stage("second", upper))
+	p.Edges[0].Connector, p.Edges[0].Tensors = newCarrier(t).connector(), bus.TensorsPool
+	if _, err := bus.Open(t.Context(), p, bus.Options{}); !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "Tensors is cuda_ipc_pool") {
+		t.Errorf("opened: %v", err)
+	}
+}
+
 func TestConnectorOfTheCaller(t *testing.T) {
 	c := newCarrier(t)
 	p := linear(bus.Stage("first", upper))

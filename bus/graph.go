@@ -124,6 +124,12 @@ func (g *graph) connect(spec Edge) error {
 		return bad("unknown policy %d", spec.Policy)
 	case spec.From == "" && spec.Policy == DropOldest:
 		return bad("inputs cannot be dropped: the caller would not learn of it")
+	case !spec.Tensors.valid():
+		return bad("unknown %v of tensors", spec.Tensors)
+	case spec.TensorMinBytes < 0:
+		return bad("TensorMinBytes is %d: use 0 or more", spec.TensorMinBytes)
+	case spec.Tensors != TensorsDefault && spec.Connector != nil:
+		return bad("Tensors is %v, and a connector carries the payloads, which knows no memory of GPUs", spec.Tensors)
 	case spec.Connector != nil && (spec.From == "" || spec.To == ""):
 		return bad("a connector carries payloads between two stages, not from or to the caller")
 	}

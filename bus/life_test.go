@@ -324,6 +324,8 @@ func TestPipelinesThatCannotWork(t *testing.T) {
 		"self":          {bus.Pipeline{Stages: []bus.StageSpec{a}, Edges: []bus.Edge{{From: "a", To: "a"}}}, "joins a stage to itself"},
 		"edge twice":    {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c"}, {From: "a", To: "c"}}}, "is listed twice"},
 		"cycle":         {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c"}, {From: "c", To: "a"}}}, "cycle: "},
+		"tensors":       {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", Tensors: 3}}}, "unknown transport 3 of tensors"},
+		"few tensors":   {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", TensorMinBytes: -1}}}, "TensorMinBytes is -1"},
 		"window":        {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", Window: -2}}}, "Window is -2"},
 		"join of one":   {bus.Pipeline{Stages: []bus.StageSpec{a, concat("j")}, Edges: []bus.Edge{{From: "a", To: "j"}}}, "only one in-edge"},
 		"replay":        {bus.Pipeline{Stages: []bus.StageSpec{{Name: "x", Batch: func([]*bus.Delivery) error { return nil }, Replay: true}}}, "Replay needs Handle"},

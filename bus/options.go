@@ -218,6 +218,13 @@ type Edge struct {
 	// the largest payload. Default: an equal share of the store.
 	WindowBytes int64
 	Policy      Policy
+	// Tensors says how tensors travel that lie in memory of a GPU, and
+	// TensorMinBytes from how many bytes on, together in one payload: smaller ones
+	// travel by TensorsDefault. They are for the lane of tensors in the process
+	// that emits; without one all travel by TensorsDefault. An edge with a
+	// connector has no other.
+	Tensors        TensorTransport
+	TensorMinBytes int64
 	// Connector, if it is set, carries the payloads of this edge: each is put
 	// when it is sent, and got when it is handled, in the process of the bus.
 	// Without one they stay in the store, and are read where they were

@@ -98,6 +98,7 @@ func (p *Pipeline) build(stage func(Stage) (bus.StageSpec, error)) (bus.Pipeline
 			Window:      e.WindowSize, // -1 means the same to the bus
 			WindowBytes: e.WindowBytes,
 			Policy:      policies[e.Policy],
+			Tensors:     tensorTransports[e.TensorTransport], TensorMinBytes: e.MinBytes,
 		})
 	}
 	for _, st := range p.Stages {
@@ -113,6 +114,12 @@ var policies = map[Policy]bus.Policy{
 	PolicyBlock:      bus.Block,
 	PolicyFail:       bus.Fail,
 	PolicyDropOldest: bus.DropOldest,
+}
+
+var tensorTransports = map[TensorTransport]bus.TensorTransport{
+	TensorsDefault: bus.TensorsDefault,
+	TensorsIPC:     bus.TensorsIPC,
+	TensorsPool:    bus.TensorsPool,
 }
 
 func (p *Pipeline) buildLocal(st Stage, handlers map[string]Factory) (bus.StageSpec, error) {

@@ -88,6 +88,36 @@ func TestBuildRuns(t *testing.T) {
 	}
 }
 
+// TestBuildTensors: what a file says of tensors reaches the bus.
+func TestBuildTensors(t *testing.T) {
+	p, err := config.Parse("tensors.yaml", []byte(`
+stages: [{stage_id: a}, {stage_id: b}, {stage_id: c}, {stage_id: d}]
+edges:
+  - {from: a, to: b, omnibus: {tensor_transport: cuda_ipc_pool, min_bytes: 64KiB}}
+  - {from: b, to: c, omnibus: {tensor_transport: cuda_ipc}}
+  - {from: c, to: d, omnibus: {tensor_transport: default}}
+  - {from: a, to: d}
+`), config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	echo := func(config.Work) (bus.StageSpec, error) {
+		return bus.Stage("", func(_ *bus.Task, in string) (string, error) { return in, nil }), nil
+	}
+	pipeline, _, err := p.Build(map[string]config.Factory{"a": echo, "b": echo, "c": echo, "d": echo})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]string)
+	for _, e := range pipeline.Edges {
+		got[e.From+e.To] = fmt.Sprint(e.Tensors, " ", e.TensorMinBytes)
+	}
+	want := map[string]string{"ab": "cuda_ipc_pool 65536", "bc": "cuda_ipc 0", "cd": "default 0", "ad": "default 0"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestBuildReportsEverything(t *testing.T) {
 	p, err := config.Parse("bad.yaml", []byte(`
 stages:

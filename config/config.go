@@ -37,6 +37,16 @@ const (
 	RoutingRoundRobin Routing = "round-robin" // one after the other
 )
 
+// TensorTransport says how tensors travel that lie in memory of a GPU.
+type TensorTransport string
+
+// The transports of tensors; without one an edge has TensorsDefault.
+const (
+	TensorsDefault TensorTransport = "default"       // copied through host memory
+	TensorsIPC     TensorTransport = "cuda_ipc"      // the sender's own allocations
+	TensorsPool    TensorTransport = "cuda_ipc_pool" // copied into a pool of GPU memory
+)
+
 // Policy says what a sender does when the window of an edge is full.
 type Policy string
 
@@ -185,9 +195,14 @@ type Edge struct {
 	// or Unbounded. Zero: the bus chooses.
 	WindowSize int `json:"window_size,omitempty"`
 	// WindowBytes bounds the payload bytes under way. Zero: the bus chooses.
-	WindowBytes int64    `json:"window_bytes,omitempty"`
-	Policy      Policy   `json:"policy,omitempty"`
-	Pos         Position `json:"pos"`
+	WindowBytes int64  `json:"window_bytes,omitempty"`
+	Policy      Policy `json:"policy,omitempty"`
+	// TensorTransport is how tensors in GPU memory travel, and MinBytes how many
+	// bytes of them a payload has at least for that; smaller ones go through host
+	// memory. Both mean the same to a program without a lane of tensors.
+	TensorTransport TensorTransport `json:"tensor_transport,omitempty"`
+	MinBytes        int64           `json:"min_bytes,omitempty"`
+	Pos             Position        `json:"pos"`
 }
 
 // Runnable returns nil if this build has a transport for every edge. The

@@ -340,6 +340,11 @@ func TestNotes(t *testing.T) {
 			want: []string{"p.yaml:1:1: note: none of the platforms is chosen (npu, xpu): the file counts without them"},
 		},
 		{
+			name: "few tensors of an edge that has no transport for them",
+			text: two + "edges: [{from: a, to: b, omnibus: {min_bytes: 1MiB, tensor_transport: default}}]",
+			want: []string{"p.yaml:2:9: note: min_bytes of the edge a -> b counts for nothing: its tensors all go through host memory, unless tensor_transport is cuda_ipc or cuda_ipc_pool"},
+		},
+		{
 			name: "settings of a process without a process",
 			text: "stages:\n- stage_id: 0\n  omnibus:\n    env: {A: b}\n    cwd: /",
 			want: []string{"p.yaml:4:10: note: env has no effect without exec", "p.yaml:5:10: note: cwd has no effect without exec"},

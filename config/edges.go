@@ -26,6 +26,9 @@ type listed struct {
 	inflight    int
 	windowBytes int64
 	policy      Policy
+	tensors     TensorTransport
+	tensorsPos  Position
+	minBytes    int64
 	ours        *node
 }
 

@@ -125,6 +125,13 @@ func (e *Edge) limits() string {
 	if e.Policy != "" && e.Policy != PolicyBlock {
 		parts = append(parts, string(e.Policy)+" when full")
 	}
+	if e.TensorTransport != "" && e.TensorTransport != TensorsDefault {
+		tensors := "tensors by " + string(e.TensorTransport)
+		if e.MinBytes > 0 {
+			tensors += " from " + formatSize(e.MinBytes)
+		}
+		parts = append(parts, tensors)
+	}
 	return strings.Join(parts, ", ")
 }
 

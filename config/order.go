@@ -133,6 +133,7 @@ func (w *wiring) edge(e *wire) Edge {
 	if e.listed != nil {
 		edge.WindowSize = firstSet(e.listed.window, w.window)
 		edge.WindowBytes, edge.Policy = e.listed.windowBytes, e.listed.policy
+		edge.TensorTransport, edge.MinBytes = e.listed.tensors, e.listed.minBytes
 	}
 	switch {
 	case e.input != nil:
@@ -142,7 +143,21 @@ func (w *wiring) edge(e *wire) Edge {
 	default:
 		edge.Connector = Connector{Type: SharedMemory, Auto: true}
 	}
+	w.tensors(e, edge)
 	return edge
+}
+
+// tensors checks that an edge can have the transport of tensors that it names.
+func (w *wiring) tensors(e *wire, edge Edge) {
+	lane := edge.TensorTransport != "" && edge.TensorTransport != TensorsDefault
+	switch {
+	case lane && edge.Connector.Type == SharedMemory && !edge.Connector.inStore():
+		w.problemf(e.listed.tensorsPos, "the edge %s has the tensor_transport %s, and a connector of mode %s, whose files hold no memory of GPUs: use mode %s, or tensor_transport: %s",
+			e, edge.TensorTransport, modeSegment, modeRing, TensorsDefault)
+	case !lane && edge.MinBytes > 0:
+		w.notef(e.listed.pos, "min_bytes of the edge %s counts for nothing: its tensors all go through host memory, unless tensor_transport is %s or %s",
+			e, TensorsIPC, TensorsPool)
+	}
 }
 
 // remote notes each definition in use that this build cannot run.

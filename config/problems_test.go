@@ -41,6 +41,17 @@ var problemTests = []problemTest{
 		`3:10: the omnibus settings must be a map of keys, not the text "x"`,
 	}},
 
+	// Tensors.
+	{"tensors", two + `edges: [{from: a, to: b, omnibus: {tensor_transport: cuda, min_bytes: 0}}]`, []string{
+		`2:54: tensor_transport must be one of default, cuda_ipc, cuda_ipc_pool, not the text "cuda"`,
+		`2:71: min_bytes must be a positive size in bytes, or text such as "64MiB", not the number 0`,
+	}},
+	{"tensors in files", `
+stages: [{stage_id: a}, {stage_id: b, input_connectors: {from_stage_a: files}}]
+connectors: {files: {name: SharedMemoryConnector, extra: {mode: segment}}}
+edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
+`, []string{"4:54: the edge a -> b has the tensor_transport cuda_ipc, and a connector of mode segment, whose files hold no memory of GPUs: use mode ring, or tensor_transport: default"}},
+
 	// YAML itself.
 	{"repeated keys", "stages:\n- stage_id: 0\n  k: 1\n  k: 2\n  m: {x: 1, x: 2, x: 3}", []string{
 		`4:3: the key "k" is repeated, first on line 3: only one can count`,
@@ -89,7 +100,7 @@ var problemTests = []problemTest{
 		`4:33: unknown key "seize" in batch: the nearest is "size" (all: size, wait)`,
 	}},
 	{"junk under an edge's omnibus", two + "edges:\n- {from: a, to: b, omnibus: {polcy: block}}", []string{
-		`3:30: unknown key "polcy" in the edge's omnibus settings: the nearest is "policy" (all: policy, window_bytes)`,
+		`3:30: unknown key "polcy" in the edge's omnibus settings: the nearest is "policy" (all: min_bytes, policy, tensor_transport, window_bytes)`,
 	}},
 	{"bus values", "omnibus:\n  name: a/b\n  ring_bytes: 64XiB\n  slots: 0\n  max_requests: 1.5\n  inline_bytes: -1\n  serializer: pickle\n  stall_timeout: 30\n  memory:\n" + two, []string{
 		`2:9: name must be text of at most 64 letters, digits, '.', '_' and '-', not the text "a/b"`,
