@@ -1,4 +1,3 @@
-// Package lane carries tensors from process to process in memory of a GPU.
 package lane
 
 import (
@@ -7,9 +6,7 @@ import (
 )
 
 // What a [Directory] says no with. Test with errors.Is. An argument that makes no
-// sense is [cudaipc.ErrInvalid].
-//
-// [cudaipc.ErrInvalid]: https://pkg.go.dev/github.com/omnibus-runtime/omnibus/cudaipc#ErrInvalid
+// sense is ErrInvalid of package cudaipc.
 var (
 	// ErrNotPublished reports a name under which nothing is, or is any more.
 	ErrNotPublished = errors.New("no descriptor has this name")

@@ -39,6 +39,8 @@ type Subject struct {
 	Folder string
 	// Python is the interpreter; default python3.
 	Python string
+	// GPUs is what their driver says, which the caller has asked.
+	GPUs GPUs
 }
 
 // Examine looks at everything. The context bounds what it waits for.
@@ -46,7 +48,7 @@ func Examine(ctx context.Context, s Subject) []Check {
 	if s.Python == "" {
 		s.Python = "python3"
 	}
-	checks := system(s)
+	checks := append(system(s), gpus(s.GPUs)...)
 	return append(checks, python(ctx, s.Python)...)
 }
 

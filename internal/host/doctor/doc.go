@@ -4,5 +4,6 @@
 //
 // It changes nothing: what it makes to try something out is gone when [Examine]
 // returns. It trusts the kernel and nothing else; its answers are
-// for people.
+// for people. What GPUs offer it is told, by a caller that has their driver, and
+// only puts into words.
 package doctor
