@@ -95,13 +95,15 @@ func (l *link) introduce(bus, name string) error {
 	if err != nil {
 		return fmt.Errorf("the host hung up before it answered: %w", err)
 	}
-	m, err := wire.Parse(h, body, wire.Version)
+	m, err := wire.Parse(h, body, wire.VersionMin) // as all have it
 	if err != nil {
 		return err
 	}
 	switch m := m.(type) {
 	case *wire.Welcome:
-		l.welcome = *m
+		if err := wire.Decode(body, m.Version, &l.welcome); err != nil {
+			return err
+		}
 	case *wire.Refuse:
 		return &wire.Error{Code: m.Code, Text: m.Text}
 	default:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sync"
 
@@ -64,8 +65,8 @@ func (l *link) addStage(spec StageSpec, s *wire.Serving) error {
 	for _, e := range s.Inputs {
 		g.port(portEdge(e, e.Peer, spec.Name), nil, st, true)
 	}
-	for _, e := range s.Outputs {
-		g.port(portEdge(e, spec.Name, e.Peer), st, nil, false)
+	for i, e := range s.Outputs {
+		g.port(portEdge(e, spec.Name, e.Peer).withTensors(s.Tensors, i), st, nil, false)
 	}
 	b, err := l.node.openPorts(g, spec.MaxInflight)
 	if err != nil {
@@ -93,6 +94,15 @@ func portEdge(e wire.Edge, from, to string) *edge {
 		p.windowBytes = min(2*p.windowBytes, maxWindowBytes)
 	}
 	return p
+}
+
+// withTensors takes from a list how tensors travel on the edge with this index. A
+// host of an older version has none.
+func (e *edge) withTensors(all []wire.Tensors, i int) *edge {
+	if i < len(all) {
+		e.spec.Tensors, e.spec.TensorMinBytes = TensorTransport(all[i].Transport), int64(min(all[i].MinBytes, math.MaxInt64))
+	}
+	return e
 }
 
 // port adds an edge that ends at the boundary of this process, where the host

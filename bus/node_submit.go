@@ -67,8 +67,8 @@ func (l *link) callers() error {
 func (n *Node) openCaller(l *link) (*Bus, error) {
 	st := newStage(StageSpec{Name: l.welcome.Bus, Remote: &Remote{}, Replicas: 1, MaxInflight: n.opts.MaxRequests, Attempts: 0})
 	g := &graph{stages: []*stage{st}, byName: map[string]*stage{st.spec.Name: st}}
-	for _, e := range l.welcome.Inputs {
-		g.port(portEdge(e, "", e.Peer), nil, st, false)
+	for i, e := range l.welcome.Inputs {
+		g.port(portEdge(e, "", e.Peer).withTensors(l.welcome.Tensors, i), nil, st, false)
 	}
 	for _, e := range l.welcome.Results {
 		g.port(portEdge(e, e.Peer, ""), st, nil, true)

@@ -221,8 +221,8 @@ type Edge struct {
 	// Tensors says how tensors travel that lie in memory of a GPU, and
 	// TensorMinBytes from how many bytes on, together in one payload: smaller ones
 	// travel by TensorsDefault. They are for the lane of tensors in the process
-	// that emits; without one all travel by TensorsDefault. An edge with a
-	// connector has no other.
+	// that emits, which a node's host tells of them; without one all travel by
+	// TensorsDefault. An edge with a connector has no other.
 	Tensors        TensorTransport
 	TensorMinBytes int64
 	// Connector, if it is set, carries the payloads of this edge: each is put

@@ -174,6 +174,7 @@ func (s *session) welcome() *wire.Welcome {
 		Version: s.version, Node: s.node, Epoch: s.srv.epoch,
 		InlineBytes: uint32(s.inlineBytes()), Bus: b.opts.Name,
 		Inputs: wireEdges(b.graph.inputs, true), Results: wireEdges(b.graph.results, false),
+		Tensors: wireTensors(b.graph.inputs),
 	}
 }
 
@@ -191,6 +192,15 @@ func wireEdges(edges []*edge, out bool) []wire.Edge {
 		if e.spec.Window != Unbounded {
 			all[i].Window = uint32(e.window)
 		}
+	}
+	return all
+}
+
+// wireTensors says how tensors travel on edges, to whoever emits there.
+func wireTensors(edges []*edge) []wire.Tensors {
+	all := make([]wire.Tensors, len(edges))
+	for i, e := range edges {
+		all[i] = wire.Tensors{Transport: wire.Transport(e.spec.Tensors), MinBytes: uint64(e.spec.TensorMinBytes)}
 	}
 	return all
 }

@@ -39,7 +39,7 @@ func (s *session) serve(m *wire.Serve) error {
 		Token: m.Token, Stage: uint32(number), Replica: uint32(rep.number),
 		// All of the stage's tasks may come to be here, when other replicas die.
 		MaxInflight: uint32(st.spec.MaxInflight * st.spec.Replicas), State: state, Join: st.spec.Remote.Join, Batch: uint32(st.spec.Remote.Batch),
-		Inputs: wireEdges(st.in, false), Outputs: wireEdges(st.out, true),
+		Inputs: wireEdges(st.in, false), Outputs: wireEdges(st.out, true), Tensors: wireTensors(st.out),
 	})
 	if f := s.srv.opts.OnServe; f != nil {
 		f(st.spec.Name, rep.number, s.proc.PID())

@@ -50,7 +50,8 @@ const (
 	versionLanes = 3
 	// versionExchange added the exchange: payloads under keys.
 	versionExchange = 4
-	// versionDirectory added the directory: descriptors under names.
+	// versionDirectory added the directory: descriptors under names; and the
+	// tensors of edges to Welcome and Serving.
 	versionDirectory = 5
 )
 

@@ -30,8 +30,9 @@ type Welcome struct {
 	Epoch       uint64 // a new one for each start of a host
 	InlineBytes uint32 // the largest payload that may travel in a message
 	Bus         string
-	Inputs      []Edge // where the inputs of a submitted request go
-	Results     []Edge // where its results come from
+	Inputs      []Edge    // where the inputs of a submitted request go
+	Results     []Edge    // where its results come from
+	Tensors     []Tensors // of the inputs, in their order; from version 5 on
 }
 
 func (m *Welcome) fields(c *coder) {
@@ -45,6 +46,7 @@ func (m *Welcome) fields(c *coder) {
 	c.str("bus", &m.Bus, MaxName)
 	c.edges("inputs", &m.Inputs)
 	c.edges("results", &m.Results)
+	c.tensors(&m.Tensors)
 }
 
 // Refuse is the last message of a host that does not want the client, or no
@@ -150,6 +152,48 @@ func (c *coder) edges(field string, p *[]Edge) {
 		c.u32(field, &e.Window)
 		c.u64(field, &e.WindowBytes)
 		c.enum(field, (*uint8)(&e.Policy), 0, uint8(PolicyDropOldest))
+	}
+}
+
+// Tensors says how the tensors of an edge travel that lie in memory of a GPU.
+type Tensors struct {
+	Transport Transport
+	MinBytes  uint64 // smaller ones, together in one payload, travel by TransportDefault
+}
+
+// Transport is one way for them to travel.
+type Transport uint8
+
+// The transports.
+const (
+	TransportDefault Transport = 0 // through host memory
+	TransportIPC     Transport = 1 // the producer's own allocation
+	TransportPool    Transport = 2 // through a pool of GPU memory
+)
+
+// String returns the transport's name.
+func (t Transport) String() string {
+	return word([]string{"default", "cuda_ipc", "cuda_ipc_pool"}, t, "transport")
+}
+
+// minTensors is the size of one.
+const minTensors = 9
+
+// tensors are there from version 5 on.
+func (c *coder) tensors(p *[]Tensors) {
+	if c.version < versionDirectory {
+		if c.reading {
+			*p = nil
+		}
+		return
+	}
+	n := c.count("tensors", len(*p), minTensors)
+	if c.reading {
+		*p = append((*p)[:0], make([]Tensors, n)...)
+	}
+	for i := range *p {
+		c.enum("tensors", (*uint8)(&(*p)[i].Transport), 0, uint8(TransportPool))
+		c.u64("tensors", &(*p)[i].MinBytes)
 	}
 }
 

@@ -229,6 +229,10 @@ func directorySamples() []sample {
 		{name: "find", message: &wire.Find{Token: 72, Number: 1, Pool: pool}},
 		{name: "found", descriptors: 2, message: &wire.Found{Token: 72, Owner: 3, PID: 4711, Size: 1 << 30}},
 		{name: "found-the-host's", descriptors: 2, message: &wire.Found{Token: math.MaxUint32, PID: math.MaxUint32, Size: math.MaxUint64}},
+		{name: "welcome-tensors", message: &wire.Welcome{Version: 5, Node: 1, Epoch: 1, Tensors: []wire.Tensors{{}, {Transport: wire.TransportPool, MinBytes: 64 << 10}}}},
+		{name: "welcome-version-4", version: 4, message: &wire.Welcome{Version: 4, Node: 1, Epoch: 1, Inputs: []wire.Edge{{Name: "->a", Peer: "a"}}}},
+		{name: "serving-tensors", message: &wire.Serving{Token: 2, Tensors: []wire.Tensors{{Transport: wire.TransportIPC}, {Transport: wire.TransportPool, MinBytes: math.MaxUint64}}}},
+		{name: "serving-version-4", version: 4, message: &wire.Serving{Token: 2, Outputs: []wire.Edge{{Name: "a->", Peer: ""}}}},
 		{name: "failed-taken", message: &wire.Failed{Token: 71, Code: wire.CodeTaken, Text: "another descriptor has the name"}},
 	}
 }
@@ -321,6 +325,9 @@ func malformedSamples(t *testing.T) []malformedSample {
 		{"key-missing", 4, raw(wire.KindFetch, make([]byte, 12)...)},
 		{"placed-without-its-flag", 4, with(encode(&wire.Place{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+16, 0)},
 		{"placed-of-another-size", 4, with(encode(&wire.Place{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+32, 3)},
+		{"tensors-missing", 5, raw(wire.KindServing, make([]byte, 26)...)},
+		{"tensors-more-than-bytes", 5, with(encode(&wire.Serving{Tensors: []wire.Tensors{{}}}, 0), wire.HeaderSize+26, 2)},
+		{"transport-beyond", 5, with(encode(&wire.Serving{Tensors: []wire.Tensors{{}}}, 0), wire.HeaderSize+28, 3)},
 		{"directory-of-a-later-version", 4, raw(wire.KindFind, make([]byte, 24)...)},
 		{"name-cut-short", 5, raw(wire.KindFind, make([]byte, 23)...)},
 		{"descriptor-of-a-name-missing", 5, with(encode(&wire.Publish{}, 1), 6, 0)},

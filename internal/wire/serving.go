@@ -35,6 +35,7 @@ type Serving struct {
 	Batch       uint32
 	Inputs      []Edge
 	Outputs     []Edge
+	Tensors     []Tensors // of the outputs, in their order; from version 5 on
 }
 
 func (m *Serving) fields(c *coder) {
@@ -48,6 +49,7 @@ func (m *Serving) fields(c *coder) {
 	c.u32("batch", &m.Batch)
 	c.edges("inputs", &m.Inputs)
 	c.edges("outputs", &m.Outputs)
+	c.tensors(&m.Tensors)
 }
 
 // Open announces a task: one request at one stage.

@@ -13,9 +13,11 @@ var laterFields = map[wire.Kind]struct {
 	since uint16
 	names []string
 }{
-	wire.KindOpen:   {since: 2, names: []string{"trace"}},
-	wire.KindSubmit: {since: 2, names: []string{"trace"}},
-	wire.KindEnded:  {since: 3, names: []string{"edge", "key", "seq"}},
+	wire.KindOpen:    {since: 2, names: []string{"trace"}},
+	wire.KindSubmit:  {since: 2, names: []string{"trace"}},
+	wire.KindWelcome: {since: 5, names: []string{"tensors"}},
+	wire.KindServing: {since: 5, names: []string{"tensors"}},
+	wire.KindEnded:   {since: 3, names: []string{"edge", "key", "seq"}},
 }
 
 // TestVersionsAgree holds every message to the same bytes in all versions that

@@ -27,6 +27,14 @@ func randomMessage(t *rapid.T, kind wire.Kind, version uint16) wire.Message {
 		if version < 3 {
 			m.Edge, m.Key, m.Seq = "", "", 0
 		}
+	case *wire.Welcome:
+		if version < 5 {
+			m.Tensors = nil
+		}
+	case *wire.Serving:
+		if version < 5 {
+			m.Tensors = nil
+		}
 	case *wire.Introduce:
 		m.Side &= 1
 	case *wire.Deliver:
@@ -84,6 +92,13 @@ func randomFields(t *rapid.T, v reflect.Value, version uint16) {
 			for i := range *p {
 				randomFields(t, reflect.ValueOf(&(*p)[i]).Elem(), version)
 			}
+		case *[]wire.Tensors:
+			*p = make([]wire.Tensors, rapid.IntRange(0, 20).Draw(t, name))
+			for i := range *p {
+				randomFields(t, reflect.ValueOf(&(*p)[i]).Elem(), version)
+			}
+		case *wire.Transport:
+			*p = wire.Transport(rapid.IntRange(0, 2).Draw(t, name))
 		case *wire.Trace:
 			*p = wire.Trace{}
 			if version >= 2 {
@@ -274,7 +289,8 @@ func TestAppendRefuses(t *testing.T) {
 		{name: "state beyond", message: &wire.Serving{State: 2}, want: "serving.state: 2, and only 0 to 1"},
 		{name: "too many puts for a count", message: &wire.Returned{Puts: make([]uint32, 1<<16)}, want: "returned.puts: 65536 of them"},
 		{name: "too many puts for a packet", message: &wire.Returned{Puts: make([]uint32, wire.MaxReturned+1)}, want: "returned of 65538 bytes, and a packet holds at most 65536"},
-		{name: "too many edges for a packet", message: &wire.Serving{Outputs: make([]wire.Edge, 4000)}, want: "serving of 68034 bytes"},
+		{name: "too many edges for a packet", message: &wire.Serving{Outputs: make([]wire.Edge, 4000)}, want: "serving of 68036 bytes"},
+		{name: "transport beyond", message: &wire.Serving{Tensors: []wire.Tensors{{Transport: 3}}}, want: "serving.tensors: 3, and only 0 to 2"},
 		{name: "side beyond", message: &wire.Introduce{Side: 2}, descriptors: 2, want: "introduce.side: 2, and only 0 to 1"},
 		{name: "descriptor missing", message: &wire.Offer{}, want: "offer with 0 descriptors, and it comes with 1 to 1"},
 		{name: "descriptor too many", message: &wire.Grant{}, descriptors: 2, want: "grant with 2 descriptors, and it comes with 0 to 1"},

@@ -46,6 +46,8 @@ LANE_KINDS = range(64, 76)
 
 #: Fields that a version added, by the kind of their message, and what they are before.
 LATER_FIELDS: dict[int, tuple[int, dict[str, Any]]] = {
+    2: (5, {"tensors": []}),
+    11: (5, {"tensors": []}),
     12: (2, {"trace": plain(wire.Trace())}),
     17: (3, {"edge": "", "key": "", "seq": 0}),
     48: (2, {"trace": plain(wire.Trace())}),

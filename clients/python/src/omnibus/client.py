@@ -90,7 +90,7 @@ def _handshake(sock: socket.socket, bus: str | None, name: str | None) -> Sessio
         if not packet:
             raise HostGone("the host closed the connection before it said welcome")
         # Before the version is known no other message can be read.
-        messages = wire.decode(packet, len(fds))
+        messages = wire.decode(packet, len(fds), wire.VERSION_MIN)
         m, _ = next(messages)
         if isinstance(m, wire.Refuse):
             raise Refused(m.code, m.text)
@@ -98,6 +98,7 @@ def _handshake(sock: socket.socket, bus: str | None, name: str | None) -> Sessio
             raise ProtocolError("the host's first packet is not the message welcome alone")
         if not wire.VERSION_MIN <= m.version <= wire.VERSION_MAX or m.inline_bytes > wire.MAX_INLINE_BYTES:
             raise ProtocolError(f"welcome to version {m.version} with {m.inline_bytes} bytes inline")
+        m, _ = next(wire.decode(packet, len(fds), m.version))
         return Session(sock, m)
     except OSError as e:
         sock.close()

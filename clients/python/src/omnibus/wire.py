@@ -60,6 +60,7 @@ _u16 = struct.Struct("<H")
 _u32 = struct.Struct("<I")
 _u64 = struct.Struct("<Q")
 _edge_tail = struct.Struct("<IQB")
+_tensors = struct.Struct("<BQ")
 _trace_head = struct.Struct("<16s8sB")
 
 Attrs: TypeAlias = dict[str, str]
@@ -78,6 +79,14 @@ class Edge:
     def _check(self) -> None:
         if self.policy > 2:
             raise ProtocolError(f"edge {self.name}: no policy has the number {self.policy}")
+
+
+@dataclass(slots=True)
+class Tensors:
+    """How the tensors of an edge travel that lie in memory of a GPU: 0 default, 1 cuda_ipc, 2 cuda_ipc_pool."""
+
+    transport: int = 0
+    min_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -215,6 +224,23 @@ class _Edges:
         return edges
 
 
+class _TensorsPart:
+    __slots__ = ()
+
+    def put(self, out: bytearray, value: list[Tensors], version: int) -> None:
+        out += _u16.pack(len(value))
+        for t in value:
+            out += _tensors.pack(t.transport, t.min_bytes)
+
+    def get(self, r: _Reader) -> list[Tensors]:
+        (n,) = r.numbers(_u16)
+        tensors = [Tensors(*r.numbers(_tensors)) for _ in range(n)]
+        for t in tensors:
+            if t.transport > 2:
+                raise ProtocolError(f"no transport of tensors has the number {t.transport}")
+        return tensors
+
+
 class _TracePart:
     __slots__ = ()
 
@@ -287,6 +313,7 @@ _piece = _Bytes(MAX_PIECE_BYTES)
 _attrs = _AttrsPart()
 _edges = _Edges()
 _trace = _Since(2, _TracePart(), Trace)
+_edge_tensors = _Since(5, _TensorsPart(), list)
 _puts = _Puts()
 
 
@@ -344,7 +371,7 @@ class Hello:
             raise ProtocolError(f"hello with the magic {self.magic:#x}: this is no client of a bus")
 
 
-@_message(2, "H2xIQI4x", _name, _edges, _edges)
+@_message(2, "H2xIQI4x", _name, _edges, _edges, _edge_tensors)
 @dataclass(slots=True)
 class Welcome:
     version: int
@@ -354,6 +381,7 @@ class Welcome:
     bus: str
     inputs: list[Edge]
     results: list[Edge]
+    tensors: list[Tensors] = field(default_factory=list)
 
 
 @_message(3, "H", _text)
@@ -381,7 +409,7 @@ class Serve:
     stage: str
 
 
-@_message(11, "IIIIBBI", _edges, _edges)
+@_message(11, "IIIIBBI", _edges, _edges, _edge_tensors)
 @dataclass(slots=True)
 class Serving:
     token: int
@@ -393,6 +421,7 @@ class Serving:
     batch: int
     inputs: list[Edge]
     outputs: list[Edge]
+    tensors: list[Tensors] = field(default_factory=list)
 
     def _check(self) -> None:
         if self.state > 1 or self.join > 1:
