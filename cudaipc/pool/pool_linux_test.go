@@ -1,0 +1,456 @@
+package pool
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+func TestModel(t *testing.T) {
+	machine := newMachine(t, emul.Options{})
+	rapid.Check(t, func(t *rapid.T) {
+		opts := small
+		opts.Slots = rapid.IntRange(1, 20).Draw(t, "slots")
+		opts.MaxBytes = rapid.Int64Range(1, 3).Draw(t, "arenas") * minArenaBytes
+		m := &model{inUse: make(map[uint32]Chunk), last: make(map[uint32]uint32), numbers: make(map[uint32]bool)}
+		opts.OnArena = func(number uint32, arena cudaipc.Arena) {
+			if number != m.lastEver+1 || arena.Bytes() != minArenaBytes {
+				t.Fatalf("arena %d of %d bytes comes after %d", number, arena.Bytes(), m.lastEver)
+			}
+			m.numbers[number], m.lastEver = true, number
+		}
+		opts.OnArenaGone = func(number uint32) {
+			if !m.numbers[number] {
+				t.Fatalf("arena %d is gone that was not there", number)
+			}
+			delete(m.numbers, number)
+		}
+		var err error
+		if m.p, err = New(machine, opts); err != nil {
+			t.Fatal(err)
+		}
+		t.Repeat(rapid.StateMachineActions(m))
+		if err := m.p.Close(); (err == nil) != (len(m.inUse) == 0) || err != nil && !errors.Is(err, shmstore.ErrBusy) {
+			t.Fatalf("Close with %d pieces in use: %v", len(m.inUse), err)
+		}
+		for piece := range m.inUse {
+			m.p.Free(piece)
+		}
+		for range 2 {
+			if err := m.p.Close(); err != nil || len(m.numbers) != 0 {
+				t.Fatalf("Close: %v, the arenas %v are left", err, m.numbers)
+			}
+		}
+		if _, ok := m.p.Allocate(1); ok || m.p.Grow(1) {
+			t.Error("a closed pool gave something out")
+		}
+	})
+}
+
+func TestOptionsValidate(t *testing.T) {
+	if err := (Options{}).Validate(); err != nil {
+		t.Errorf("the zero value: %v", err)
+	}
+	if err := (Options{MaxBytes: 1 << 20}).Validate(); err != nil {
+		t.Errorf("a bound below the default arena: %v", err)
+	}
+	for name, opts := range map[string]Options{
+		"tiny arena":        {ArenaBytes: minArenaBytes - 1},
+		"huge arena":        {ArenaBytes: maxArenaBytes + 1},
+		"negative arena":    {ArenaBytes: -1},
+		"bound below arena": {ArenaBytes: 1 << 20, MaxBytes: 1<<20 - 1},
+		"too many arenas":   {ArenaBytes: 1 << 20, MaxBytes: (maxArenas + 1) << 20},
+		"negative slots":    {Slots: -1},
+		"too many slots":    {Slots: maxSlots + 1},
+	} {
+		if err := opts.Validate(); !errors.Is(err, cudaipc.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if p, err := New(nil, opts); p != nil || !errors.Is(err, cudaipc.ErrInvalid) {
+			t.Errorf("New, %s: %v", name, err)
+		}
+	}
+	if e, err := NewExports(nil, maxSlots+1); e != nil || !errors.Is(err, cudaipc.ErrInvalid) {
+		t.Errorf("too many exports: %v", err)
+	}
+}
+
+// TestGenerationsGoInACircle: they pass over 0, and no word of long ago is taken
+// for one of now.
+func TestGenerationsGoInACircle(t *testing.T) {
+	opts := small
+	opts.Slots = 1
+	p := newMachine(t, emul.Options{}).pool(t, opts)
+	for _, last := range []uint32{0, math.MaxUint32 - 1, math.MaxUint32, math.MaxInt32} {
+		p.slots.generations[0] = last
+		for range 3 {
+			piece := mustAllocate(t, p, 1)
+			c := p.Chunk(piece)
+			if want := max(last+1, 1); c.Generation != want || c.Ready.Reached(c.Generation) || c.Fault.Host.Load() == c.Generation {
+				t.Errorf("generation %d after %d, ready for %d, failed in %d", c.Generation, last, c.Ready.Host.Load(), c.Fault.Host.Load())
+			}
+			p.Fail(piece)
+			p.Free(piece)
+			last = c.Generation
+		}
+	}
+}
+
+// TestIdleArenasAreGivenBack: after a burst the pool shrinks to its first arena,
+// but not at once.
+func TestIdleArenasAreGivenBack(t *testing.T) {
+	var gone []uint32
+	opts := small
+	opts.OnArenaGone = func(number uint32) { gone = append(gone, number) }
+	machine := newMachine(t, emul.Options{})
+	p := machine.pool(t, opts)
+	burst := func() (pieces []uint32) {
+		for range 6 {
+			piece, ok := p.Allocate(p.MaxBytes())
+			if !ok && p.Grow(p.MaxBytes()) {
+				piece, ok = p.Allocate(p.MaxBytes())
+			}
+			if !ok {
+				t.Fatal("no room")
+			}
+			pieces = append(pieces, piece)
+		}
+		return pieces
+	}
+	for range 5 { // bursts one after the other use the same arenas
+		for _, piece := range burst() {
+			p.Free(piece)
+		}
+	}
+	if st := p.Stats(); st.Arenas != 3 || st.GrownTotal != 3 || len(gone) != 0 {
+		t.Fatalf("after bursts: %d arenas, %d ever made, gone are %v", st.Arenas, st.GrownTotal, gone)
+	}
+	if p.Grow(1) {
+		t.Error("the pool grew beyond its bound")
+	}
+	for range patience {
+		p.Free(mustAllocate(t, p, 1))
+	}
+	slices.Sort(gone)
+	if st := p.Stats(); st.Arenas != 1 || st.ShrunkTotal != 2 || st.ArenaBytes != minArenaBytes || !slices.Equal(gone, []uint32{2, 3}) {
+		t.Errorf("when idle: %+v, gone are %v", st, gone)
+	}
+	if n := machine.driver.Usage().Arenas; n != 1 {
+		t.Errorf("%d arenas are on the GPU", n)
+	}
+	pieces := burst()
+	if c := p.Chunk(pieces[5]); c.Arena <= 3 {
+		t.Errorf("the number %d was used again", c.Arena)
+	}
+	for _, piece := range pieces {
+		p.Free(piece)
+	}
+}
+
+// TestDeviceRefusesArenas: a pool lives with what it has, and does not ask at
+// every turn.
+func TestDeviceRefusesArenas(t *testing.T) {
+	asked, refuse := 0, false
+	machine := newMachine(t, emul.Options{Refuse: func(call string) error {
+		if call != "NewArena" {
+			return nil
+		}
+		asked++
+		if refuse {
+			return cudaipc.ErrOutOfMemory
+		}
+		return nil
+	}})
+	p := machine.pool(t, small)
+	refuse, asked = true, 0
+	first, second := mustAllocate(t, p, p.MaxBytes()), mustAllocate(t, p, p.MaxBytes())
+	for range 10 {
+		if p.Grow(1) {
+			t.Fatal("the pool grew")
+		}
+	}
+	if st := p.Stats(); asked != 1 || st.FailuresTotal != 1 || !errors.Is(st.LastFailure, cudaipc.ErrOutOfMemory) {
+		t.Errorf("asked %d times, %d failures, the last is %v", asked, st.FailuresTotal, st.LastFailure)
+	}
+	refuse = false
+	for range patience {
+		p.Free(first)
+		first = mustAllocate(t, p, p.MaxBytes())
+	}
+	if !p.Grow(1) {
+		t.Error("the device was not asked again")
+	}
+	p.Free(first)
+	p.Free(second)
+	refuse = true
+	if _, err := New(machine, small); !errors.Is(err, cudaipc.ErrOutOfMemory) {
+		t.Errorf("New without memory: %v", err)
+	}
+}
+
+// TestDeviceLacksWhatItTakes: nothing is left of a pool that could not be made.
+func TestDeviceLacksWhatItTakes(t *testing.T) {
+	for _, field := range []string{"Words", "RegisterHost", "Arenas"} {
+		t.Run(field, func(t *testing.T) {
+			machine := newMachine(t, emul.Options{Missing: map[string]string{field: "for a test"}})
+			if _, err := New(machine, small); !errors.Is(err, cudaipc.ErrUnsupported) {
+				t.Errorf("New: %v", err)
+			}
+			exports, err := NewExports(machine, 1)
+			if field != "Arenas" {
+				if !errors.Is(err, cudaipc.ErrUnsupported) {
+					t.Errorf("NewExports: %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := exports.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestStreamsWriteWords: what a stream writes behind its copies is what others see
+// in the segment.
+func TestStreamsWriteWords(t *testing.T) {
+	machine := newMachine(t, emul.Options{})
+	p := machine.pool(t, small)
+	mustAllocate(t, p, 1)
+	piece := mustAllocate(t, p, 1000)
+	c := p.Chunk(piece)
+	stream, err := machine.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Submit(
+		cudaipc.Op{Kind: cudaipc.OpCopy, Dst: c.Ptr, Src: p.Chunk(0).Ptr, Bytes: 1},
+		cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.Ready, Value: c.Generation},
+	); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Synchronize(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	at := int64(piece)*SlotBytes + ReadyOffset
+	if words := p.Words().Bytes(); !c.Ready.Reached(c.Generation) || words[at] != 1 || len(words) != 32*SlotBytes {
+		t.Errorf("the word of piece %d is %d, the segment says %d", piece, c.Ready.Host.Load(), words[at])
+	}
+	if err := p.Words().Sealed(); err != nil {
+		t.Error(err)
+	}
+	if err := stream.Close(); err != nil {
+		t.Error(err)
+	}
+	p.Free(0)
+	p.Free(piece)
+}
+
+// TestHoldersWorkWhileTheWriterDoes: the writer reserves, others name their pieces,
+// fail them and look at the figures.
+func TestHoldersWorkWhileTheWriterDoes(t *testing.T) {
+	p := newMachine(t, emul.Options{}).pool(t, small)
+	s := newStore(t, shmstore.Heap)
+	reserved := make(chan shmstore.Reservation)
+	pieces := make(chan uint32)
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for r := range reserved {
+				piece := <-pieces
+				c := p.Chunk(piece)
+				p.Fail(piece)
+				if st := p.Stats(); st.Pieces == 0 || c.Fault.Host.Load() != c.Generation {
+					t.Errorf("generation %d failed in %d; %+v", c.Generation, c.Fault.Host.Load(), st)
+				}
+				if c.Generation%2 == 0 {
+					r.Abort()
+				} else {
+					mustCommit(t, r)
+				}
+			}
+		})
+	}
+	for i := range 2000 {
+		r, piece, err := s.ReserveOn(p, p.MaxBytes()/8, 100, codec.IDRaw, 0)
+		if err != nil {
+			t.Fatal(err) // the four of them never hold that much
+		}
+		reserved <- r
+		pieces <- piece
+		if i%100 == 0 {
+			s.FreeUnused(0)
+			wantClean(t, p.Check())
+		}
+	}
+	close(reserved)
+	group.Wait()
+	s.FreeUnused(0)
+}
+
+func TestMisusePanics(t *testing.T) {
+	machine := newMachine(t, emul.Options{})
+	p := machine.pool(t, small)
+	exports, err := NewExports(machine, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := mustAllocate(t, exports, 1<<60)
+	exports.Keep(kept, func() {})
+	for name, f := range map[string]func(){
+		"free of a piece that is free":  func() { p.Free(3) },
+		"free of no piece":              func() { p.Free(1000) },
+		"chunk of a piece that is free": func() { p.Chunk(3) },
+		"fault of a piece that is free": func() { p.Fail(3) },
+		"export freed twice":            func() { exports.Free(kept + 1) },
+		"export kept twice":             func() { exports.Keep(kept, func() {}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			f()
+		}()
+	}
+	exports.Free(kept)
+	if err := exports.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestExportsGoBackToTheirOwner: once each, when the object goes and not before.
+func TestExportsGoBackToTheirOwner(t *testing.T) {
+	machine := newMachine(t, emul.Options{})
+	exports, err := NewExports(machine, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		wantClean(t, exports.Check())
+		if err := exports.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p := machine.pool(t, small)
+	if exports.ID() == p.ID() || exports.ID() == [16]byte{} {
+		t.Errorf("the pools are called %x and %x", exports.ID(), p.ID())
+	}
+	s := newStore(t, shmstore.Heap)
+	back := make([]int, 4)
+	put := func(i int, charge shmstore.ReaderSet) shmstore.Handle {
+		r, piece := mustReserveOn(t, s, exports, 0, charge)
+		exports.Keep(piece, func() { back[i]++ })
+		exports.Fail(piece)
+		if named := exports.Piece(piece); named.Fault.Host.Load() != named.Generation || named.Number != piece {
+			t.Errorf("piece %d is %+v", piece, named)
+		}
+		wantClean(t, exports.Check())
+		return mustCommit(t, r)
+	}
+	held := put(0, shmstore.Readers(shmstore.LocalReader))
+	put(1, 0)
+	put(2, 0) // the slot of 1
+	if !slices.Equal(back, []int{0, 1, 0, 0}) {
+		t.Errorf("given back: %v", back)
+	}
+	if err := exports.Close(); !errors.Is(err, shmstore.ErrBusy) {
+		t.Errorf("Close with pieces in use: %v", err)
+	}
+	aborted, piece := mustReserveOn(t, s, exports, 0, 0)
+	exports.Keep(piece, func() { back[3]++ })
+	aborted.Abort()
+	s.FreeUnused(0)
+	if err := s.Local().Drop(held); err != nil {
+		t.Error(err)
+	}
+	if left := s.FreeUnusedOn(exports); left != 0 || !slices.Equal(back, []int{1, 1, 1, 1}) {
+		t.Errorf("%d are left, given back: %v", left, back)
+	}
+}
+
+// TestCheckFindsDamage breaks every invariant by hand and expects its name.
+func TestCheckFindsDamage(t *testing.T) {
+	machine := newMachine(t, emul.Options{})
+	for _, tc := range []struct {
+		invariant, name string
+		damage          func(p *Pool) (undo func())
+	}{
+		{InvariantSlots, "lost", func(p *Pool) func() {
+			free := p.slots.free
+			p.slots.free = free[1:]
+			return func() { p.slots.free = free }
+		}},
+		{InvariantSlots, "listed twice", func(p *Pool) func() {
+			p.slots.free = append(p.slots.free, p.slots.free[0])
+			return func() { p.slots.free = p.slots.free[:len(p.slots.free)-1] }
+		}},
+		{InvariantSlots, "without a chunk", func(p *Pool) func() {
+			c := p.chunks[0]
+			p.chunks[0] = chunk{}
+			return func() { p.chunks[0] = c }
+		}},
+		{InvariantSlots, "without a generation", func(p *Pool) func() {
+			p.slots.generations[0] = 0
+			return func() { p.slots.generations[0] = 1 }
+		}},
+		{InvariantWords, "ahead", func(p *Pool) func() {
+			ready := p.Chunk(1).Ready.Host
+			ready.Add(2)
+			return func() { ready.Store(0) }
+		}},
+		{InvariantBounds, "beyond the arena", func(p *Pool) func() {
+			p.chunks[1].bytes += 1 << 20
+			return func() { p.chunks[1].bytes -= 1 << 20 }
+		}},
+		{InvariantOverlap, "on another", func(p *Pool) func() {
+			at := p.chunks[1].offset
+			p.chunks[1].offset = p.chunks[0].offset
+			return func() { p.chunks[1].offset = at }
+		}},
+		{InvariantArenas, "miscounted", func(p *Pool) func() {
+			p.totalBytes++
+			return func() { p.totalBytes-- }
+		}},
+		{InvariantArenas, "forgotten", func(p *Pool) func() {
+			arenas := p.arenas
+			p.arenas = nil
+			return func() { p.arenas = arenas }
+		}},
+		{rangesPrefix + "blocks in use", "freed behind the back", func(p *Pool) func() {
+			extra, _ := p.arenas[0].ranges.Allocate(1)
+			broken := *p.arenas[0].ranges
+			p.arenas[0].ranges.Free(extra)
+			sound := p.arenas[0].ranges
+			p.arenas[0].ranges = &broken
+			return func() { p.arenas[0].ranges = sound }
+		}},
+	} {
+		t.Run(tc.invariant+"/"+tc.name, func(t *testing.T) {
+			p := machine.pool(t, small)
+			pieces := []uint32{mustAllocate(t, p, 1000), mustAllocate(t, p, 1000)}
+			wantClean(t, p.Check())
+			undo := tc.damage(p)
+			found := p.Check()
+			if !slices.ContainsFunc(found, func(v Violation) bool { return v.Invariant == tc.invariant && v.Detail != "" }) {
+				t.Errorf("Check found %v, want %q", found, tc.invariant)
+			}
+			undo()
+			for _, piece := range pieces {
+				p.Free(piece)
+			}
+		})
+	}
+}

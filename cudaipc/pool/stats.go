@@ -1,0 +1,45 @@
+package pool
+
+// counters count since the pool was made.
+type counters struct {
+	grown, shrunk, failures uint64
+	lastFailure             error
+}
+
+// Stats are the figures of one moment. Sizes are in bytes.
+type Stats struct {
+	Slots       int
+	Pieces      int // in use
+	Arenas      int
+	ArenaBytes  int64 // of all arenas
+	MaxBytes    int64 // what they may be at most
+	UsedBytes   int64 // of the pieces in use, in whole granules
+	LargestFree int64 // in one piece
+
+	GrownTotal    uint64 // arenas ever made
+	ShrunkTotal   uint64 // of them, given back because nobody used them
+	FailuresTotal uint64 // calls that the device refused
+	LastFailure   error  // the last of these; nil: none
+}
+
+// Stats returns the present figures.
+func (p *Pool) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := Stats{
+		Slots:         len(p.chunks),
+		Pieces:        p.slots.used(),
+		Arenas:        len(p.arenas),
+		ArenaBytes:    p.totalBytes,
+		MaxBytes:      p.opts.MaxBytes,
+		GrownTotal:    p.counters.grown,
+		ShrunkTotal:   p.counters.shrunk,
+		FailuresTotal: p.counters.failures,
+		LastFailure:   p.counters.lastFailure,
+	}
+	for _, a := range p.arenas {
+		st.UsedBytes += a.ranges.UsedBytes()
+		st.LargestFree = max(st.LargestFree, a.ranges.LargestFree())
+	}
+	return st
+}
