@@ -193,9 +193,18 @@ func (s *Store) deviceFullError(use *deviceUse, deviceBytes int64, size int) *Fu
 		NeededDeviceBytes: deviceBytes,
 		Pieces:            len(use.slots),
 		PieceBytes:        use.sizeBytes,
-		Holders:           s.holdersOf(slices.Values(use.slots)),
 	}
-	e.Reserved, e.ReservedBytes = s.reservedOf(slices.Values(use.slots))
+	e.Holders = s.holders(func(h *Holder, a *account) {
+		for _, slot := range use.slots {
+			s.addHeld(h, a, slot)
+		}
+	})
+	for _, slot := range use.slots {
+		if s.isReserved(slot) {
+			e.Reserved++
+			e.ReservedBytes += int64(s.objectBytes(slot))
+		}
+	}
 	return e
 }
 

@@ -2,7 +2,6 @@ package shmstore
 
 import (
 	"fmt"
-	"iter"
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -251,16 +250,16 @@ func (s *Store) fullError(size int) *FullError {
 }
 
 // reserved counts the reservations that are neither committed nor aborted.
-func (s *Store) reserved() (objects int, sizeBytes int64) { return s.reservedOf(s.everySlot()) }
-
-// reservedOf is reserved for some of the slots.
-func (s *Store) reservedOf(slots iter.Seq[uint32]) (objects int, sizeBytes int64) {
-	for slot := range slots {
-		rec := &s.records[slot]
-		if rec.gen != 0 && stateOf(s.lines[slot].word.load()) == stateFree {
+func (s *Store) reserved() (objects int, sizeBytes int64) {
+	for slot := range s.records {
+		if s.isReserved(uint32(slot)) {
 			objects++
-			sizeBytes += int64(s.objectBytes(slot))
+			sizeBytes += int64(s.objectBytes(uint32(slot)))
 		}
 	}
 	return objects, sizeBytes
+}
+
+func (s *Store) isReserved(slot uint32) bool {
+	return s.records[slot].gen != 0 && stateOf(s.lines[slot].word.load()) == stateFree
 }

@@ -3,7 +3,6 @@ package shmstore
 import (
 	"cmp"
 	"fmt"
-	"iter"
 	"slices"
 )
 
@@ -101,24 +100,20 @@ func (h Holder) String() string {
 
 // Holders lists the readers that hold objects, the one with most bytes first.
 // It looks at every object. Writer only.
-func (s *Store) Holders() []Holder { return s.holdersOf(s.everySlot()) }
-
-// everySlot goes through the slots that were ever used.
-func (s *Store) everySlot() iter.Seq[uint32] {
-	return func(yield func(uint32) bool) {
-		for slot := range uint32(len(s.records)) {
-			if !yield(slot) {
-				return
-			}
+func (s *Store) Holders() []Holder {
+	return s.holders(func(h *Holder, a *account) {
+		for slot := range s.records {
+			s.addHeld(h, a, uint32(slot))
 		}
-	}
+	})
 }
 
-// holdersOf is Holders for some of the slots.
-func (s *Store) holdersOf(slots iter.Seq[uint32]) []Holder {
+// holders is Holders for the objects that add looks at.
+func (s *Store) holders(add func(h *Holder, a *account)) []Holder {
 	var holders []Holder
 	for _, a := range s.accounts {
-		if h := s.holder(a, slots); h.Objects > 0 {
+		h := Holder{Reader: a.id, Name: a.name, Quarantined: s.quarantine.Has(a.id)}
+		if add(&h, a); h.Objects > 0 {
 			holders = append(holders, h)
 		}
 	}
@@ -126,29 +121,26 @@ func (s *Store) holdersOf(slots iter.Seq[uint32]) []Holder {
 	return holders
 }
 
-func (s *Store) holder(a *account, slots iter.Seq[uint32]) Holder {
-	h := Holder{Reader: a.id, Name: a.name, Quarantined: s.quarantine.Has(a.id)}
-	for slot := range slots {
-		rec := &s.records[slot]
-		if rec.gen == 0 || stateOf(s.lines[slot].word.load()) != stateLive {
-			continue
-		}
-		debts, pins := a.lag(slot), a.ledger[slot].pin.Load()
-		distrusted := h.Quarantined && s.mayHold(slot).Has(a.id)
-		if debts <= 0 && pins == 0 && !distrusted {
-			continue
-		}
-		h.Objects++
-		h.Bytes += int64(s.objectBytes(slot))
-		h.Debts += int(max(debts, 0))
-		h.Pins += int(pins)
-		if held := s.heldBy(slot); held.on != nil {
-			h.Pieces++
-			h.PieceBytes += held.sizeBytes
-		}
-		if h.Oldest == 0 || rec.gen < h.Oldest {
-			h.Oldest = rec.gen
-		}
+// addHeld adds the object in slot to what a reader holds, if it does.
+func (s *Store) addHeld(h *Holder, a *account, slot uint32) {
+	rec := &s.records[slot]
+	if rec.gen == 0 || stateOf(s.lines[slot].word.load()) != stateLive {
+		return
 	}
-	return h
+	debts, pins := a.lag(slot), a.ledger[slot].pin.Load()
+	distrusted := h.Quarantined && s.mayHold(slot).Has(a.id)
+	if debts <= 0 && pins == 0 && !distrusted {
+		return
+	}
+	h.Objects++
+	h.Bytes += int64(s.objectBytes(slot))
+	h.Debts += int(max(debts, 0))
+	h.Pins += int(pins)
+	if held := s.heldBy(slot); held.on != nil {
+		h.Pieces++
+		h.PieceBytes += held.sizeBytes
+	}
+	if h.Oldest == 0 || rec.gen < h.Oldest {
+		h.Oldest = rec.gen
+	}
 }
