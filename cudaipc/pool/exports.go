@@ -115,14 +115,16 @@ func (e *Exports) Fail(piece uint32) {
 // Close gives the words back, as [Pool.Close] does.
 func (e *Exports) Close() error {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	if e.closed {
+		e.mu.Unlock()
 		return nil
 	}
 	if e.slots.used() > 0 {
+		defer e.mu.Unlock()
 		return fmt.Errorf("close GPU exports: %w", e.slots.errInUse())
 	}
 	e.closed = true
+	e.mu.Unlock()
 	if err := e.slots.close(); err != nil {
 		return fmt.Errorf("close GPU exports: %w", err)
 	}
