@@ -199,6 +199,7 @@ func (s *Store) deviceFullError(use *deviceUse, deviceBytes int64, size int) *Fu
 			s.addHeld(h, a, slot)
 		}
 	})
+	slices.SortStableFunc(e.Holders, func(a, b Holder) int { return cmp.Compare(b.PieceBytes, a.PieceBytes) })
 	for _, slot := range use.slots {
 		if s.isReserved(slot) {
 			e.Reserved++

@@ -141,7 +141,8 @@ func TestDeviceGrowsWhenNoEvictionHelps(t *testing.T) {
 
 func TestFullDeviceSaysWhoHolds(t *testing.T) {
 	s, device := create(t, small(Heap)), newCountedDevice(10)
-	reader, bystander := mustDeclare(t, s, "slow"), mustDeclare(t, s, "bystander")
+	little, reader, bystander := mustDeclare(t, s, "little"), mustDeclare(t, s, "slow"), mustDeclare(t, s, "bystander")
+	mustPutOn(t, s, device, 0, Readers(little.ID()))
 	mustPutOn(t, s, device, 7, Readers(reader.ID()))
 	mustPut(t, s, "", content(100, 1), Readers(bystander.ID()))
 	open := mustReserveOn(t, s, device, 2, 0)
@@ -151,13 +152,13 @@ func TestFullDeviceSaysWhoHolds(t *testing.T) {
 	if !errors.Is(err, ErrFull) || !errors.As(err, &full) {
 		t.Fatalf("ReserveOn a full device: %v", err)
 	}
-	if full.Resource != ResourceDevice || full.NeededDeviceBytes != 4 || full.NeededBytes != 20 || full.Pieces != 2 || full.PieceBytes != 9 || full.Reserved != 1 {
+	if full.Resource != ResourceDevice || full.NeededDeviceBytes != 4 || full.NeededBytes != 20 || full.Pieces != 3 || full.PieceBytes != 9 || full.Reserved != 1 {
 		t.Errorf("the error says %+v", full)
 	}
-	if len(full.Holders) != 1 || full.Holders[0].Name != "slow" || full.Holders[0].Pieces != 1 || full.Holders[0].PieceBytes != 7 {
+	if len(full.Holders) != 2 || full.Holders[0].Name != "slow" || full.Holders[0].Pieces != 1 || full.Holders[0].PieceBytes != 7 {
 		t.Errorf("the holders are %v", full.Holders)
 	}
-	for _, part := range []string{"no room on the device for 4 bytes", "9 bytes in 2 pieces", "1 uncommitted", "slow", "7 bytes in 1 pieces of devices"} {
+	for _, part := range []string{"no room on the device for 4 bytes", "9 bytes in 3 pieces", "1 uncommitted", "slow", "7 bytes in 1 pieces of devices"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not in %q", part, err)
 		}

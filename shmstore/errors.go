@@ -91,7 +91,7 @@ type FullError struct {
 	Holders       []Holder // readers that hold objects, the largest first
 
 	// With ResourceDevice, what is said of reservations and holders is of those
-	// with a piece of this device.
+	// with a piece of this device, and the first holder has most of it.
 	NeededDeviceBytes int64 // of the piece that found no place
 	Pieces            int   // of the device, held by objects
 	PieceBytes        int64 // of these, as they were asked for
