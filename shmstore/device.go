@@ -129,7 +129,7 @@ func (s *Store) allocateOn(use *deviceUse, sizeBytes int64) (piece uint32, ok bo
 		}
 		piece, ok = use.dev.Allocate(sizeBytes)
 	}
-	s.counters.deviceEvicted += s.counters.evicted - before
+	s.deviceEvicted += s.counters.evicted - before
 	if grower, can := use.dev.(Grower); can && !ok && grower.Grow(sizeBytes) {
 		return use.dev.Allocate(sizeBytes)
 	}

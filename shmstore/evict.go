@@ -167,7 +167,7 @@ func (s *Store) free(candidates, aborted uint64) (freedBytes uint64) {
 func (s *Store) vacate(slot uint32) {
 	rec := &s.records[slot]
 	s.unname(rec)
-	if s.heldBy(slot).on != nil {
+	if int(slot) < len(s.pieces) && s.pieces[slot].on != nil {
 		s.detach(slot)
 	}
 	s.lines[slot].word.storeRelaxed(wordOf(0, stateFree))

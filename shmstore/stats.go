@@ -8,7 +8,7 @@ import (
 
 // counters count since the store was created.
 type counters struct {
-	reserved, aborted, evicted, deviceEvicted, pinConflicts, full uint64
+	reserved, aborted, evicted, pinConflicts, full uint64
 }
 
 // Stats are the figures of one moment. Sizes are in bytes.
@@ -64,7 +64,7 @@ func (s *Store) Stats() Stats {
 		ReservedTotal:      s.counters.reserved,
 		AbortedTotal:       s.counters.aborted,
 		EvictedTotal:       s.counters.evicted,
-		DeviceEvictedTotal: s.counters.deviceEvicted,
+		DeviceEvictedTotal: s.deviceEvicted,
 		PinConflictsTotal:  s.counters.pinConflicts,
 		FullTotal:          s.counters.full,
 	}

@@ -35,25 +35,26 @@ type Store struct {
 	directory                      []byte
 
 	// All below is the writer's alone.
-	ring         *ringbuf.Ring
-	generation   uint64              // the last one given out
-	records      []record            // one for each slot that was ever used
-	freeSlots    []uint32            // of those, the ones without an object
-	inUse        int                 // of those, the ones with an object
-	largeSlots   []uint32            // of the large objects, ascending by generation
-	largeBytes   uint64              // of their segments
-	devices      []*deviceUse        // that objects were reserved on
-	pieces       []heldPiece         // by slot; as long as the highest that ever held one
-	keys         map[string]uint32   // key to slot
-	accounts     []*account          // of the present readers, ascending by id
-	columns      [readerIndexes]debt // their owed columns, by id; nil if absent
-	present      ReaderSet
-	offered      ReaderSet // of those, the ones that pin only
-	quarantine   ReaderSet
-	counters     counters
-	whileClosing func() // for tests: between closing slots and looking at pins
-	scratch      batch
-	encodeBuffer []byte // of values that cannot be encoded in place
+	ring          *ringbuf.Ring
+	generation    uint64              // the last one given out
+	records       []record            // one for each slot that was ever used
+	freeSlots     []uint32            // of those, the ones without an object
+	inUse         int                 // of those, the ones with an object
+	largeSlots    []uint32            // of the large objects, ascending by generation
+	largeBytes    uint64              // of their segments
+	keys          map[string]uint32   // key to slot
+	accounts      []*account          // of the present readers, ascending by id
+	columns       [readerIndexes]debt // their owed columns, by id; nil if absent
+	present       ReaderSet
+	offered       ReaderSet // of those, the ones that pin only
+	quarantine    ReaderSet
+	counters      counters
+	whileClosing  func() // for tests: between closing slots and looking at pins
+	scratch       batch
+	encodeBuffer  []byte       // of values that cannot be encoded in place
+	devices       []*deviceUse // that objects were reserved on
+	pieces        []heldPiece  // by slot; as long as the highest that ever held one
+	deviceEvicted uint64       // of the evicted, those for room on a device
 }
 
 // debt is the column of an account: what a reader owes, slot by slot.
