@@ -232,6 +232,11 @@ var bans = []ban{
 		reason: "it is what the lanes are measured against, and nothing else: a program that embeds the bus must not pay for it",
 	},
 	{
+		path:   "github.com/ebitengine/purego",
+		except: []string{"cudaipc/cuda"},
+		reason: "it makes a program dynamically linked, so it stands behind the build tag of cudaipc/cuda",
+	},
+	{
 		path:   "google.golang.org/grpc",
 		from:   library,
 		reason: "whoever embeds the bus on one host must not pay for a network stack. Put a transport into a package of its own",
@@ -311,6 +316,11 @@ var bans = []ban{
 // closures bans packages from everything that a package pulls in, however far
 // down. net/http is not here: protoactor-go brings it along.
 var closures = []ban{
+	{
+		path:   "github.com/ebitengine/purego",
+		except: []string{"cudaipc/cuda"},
+		reason: "it makes a program dynamically linked, so it stands behind the build tag of cudaipc/cuda",
+	},
 	{
 		path:   "google.golang.org/grpc",
 		from:   []string{"bus"},

@@ -1,0 +1,212 @@
+//go:build cuda && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"errors"
+	"math"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// arena is physical memory of a device, mapped into this process. The mapping,
+// and the descriptor, keep the memory: its own handle is given back at once.
+type arena struct {
+	g      *gpu
+	base   cudaipc.Ptr
+	bytes  int64
+	fd     int
+	closed atomic.Bool
+}
+
+// Base implements cudaipc.Arena.
+func (a *arena) Base() cudaipc.Ptr { return a.base }
+
+// Bytes implements cudaipc.Arena.
+func (a *arena) Bytes() int64 { return a.bytes }
+
+// FD implements cudaipc.Arena.
+func (a *arena) FD() int { return a.fd }
+
+// newArena makes memory and maps it.
+func (g *gpu) newArena(sizeBytes int64) (a *arena, err error) {
+	if sizeBytes <= 0 {
+		return nil, g.invalid(symMemCreate, "an arena of %d bytes", sizeBytes)
+	}
+	err = g.do(func(c *caller) error {
+		unit, err := g.granularity(c)
+		if err != nil {
+			return err
+		}
+		if sizeBytes > math.MaxInt64-unit {
+			return g.tooMuch(symMemCreate, sizeBytes)
+		}
+		bytes := (sizeBytes + unit - 1) / unit * unit
+		g.describe(c)
+		if err := g.must(c, symMemCreate, address(&c.word), uintptr(bytes), address(&c.memory), 0); err != nil {
+			return err
+		}
+		memory := uintptr(c.word)
+		defer c.call(symMemRelease, memory)
+		fd, err := g.export(c, memory)
+		if err != nil {
+			return err
+		}
+		base, err := g.mapMemory(c, memory, bytes)
+		if err != nil {
+			unix.Close(fd)
+			return err
+		}
+		a = g.keepArena(base, bytes, fd)
+		return nil
+	})
+	return a, err
+}
+
+// granularity is what sizes and addresses of arenas are multiples of.
+func (g *gpu) granularity(c *caller) (int64, error) {
+	g.describe(c)
+	if err := g.must(c, symMemGetAllocationGranularity, address(&c.word), address(&c.memory), granularityMinimum); err != nil {
+		return 0, err
+	}
+	if unit := int64(c.word); unit > 0 {
+		return unit, nil
+	}
+	return 0, g.unsupported(symMemGetAllocationGranularity, "memory comes in units of nothing")
+}
+
+// describe says in the frame what memory is wanted.
+func (g *gpu) describe(c *caller) {
+	c.memory = allocation{
+		kind: allocationPinned, handles: handleDescriptor,
+		where: location{locationDevice, g.card.number},
+	}
+}
+
+// export makes the descriptor of memory. No process that is started meanwhile
+// gets it too.
+func (g *gpu) export(c *caller, memory uintptr) (int, error) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	c.number = -1
+	if err := g.must(c, symMemExportToShareableHandle, address(&c.number), memory, handleDescriptor, 0); err != nil {
+		return -1, err
+	}
+	fd := int(c.number)
+	unix.CloseOnExec(fd)
+	return fd, nil
+}
+
+// mapMemory gives memory an address, which the device and its peers may use.
+func (g *gpu) mapMemory(c *caller, memory uintptr, bytes int64) (cudaipc.Ptr, error) {
+	if err := g.must(c, symMemAddressReserve, address(&c.word), uintptr(bytes), 0, 0, 0); err != nil {
+		return 0, err
+	}
+	base := uintptr(c.word)
+	err := g.must(c, symMemMap, base, uintptr(bytes), 0, memory, 0)
+	if err == nil {
+		if err = g.grant(c, base, bytes); err == nil {
+			return cudaipc.Ptr(base), nil
+		}
+		c.call(symMemUnmap, base, uintptr(bytes))
+	}
+	c.call(symMemAddressFree, base, uintptr(bytes))
+	return 0, err
+}
+
+// grant gives access to the device and its peers; to itself alone where one of
+// them makes trouble, since peers are an extra.
+func (g *gpu) grant(c *caller, base uintptr, bytes int64) error {
+	n := 0
+	for _, number := range g.access {
+		if n < len(c.reach) {
+			c.reach[n] = access{location{locationDevice, number}, accessReadWrite}
+			n++
+		}
+	}
+	got := c.call(symMemSetAccess, base, uintptr(bytes), address(&c.reach), uintptr(n))
+	if got != success && n > 1 {
+		got = c.call(symMemSetAccess, base, uintptr(bytes), address(&c.reach), 1)
+	}
+	if got != success {
+		return g.fail(c, symMemSetAccess, got)
+	}
+	return nil
+}
+
+// importArena maps the memory behind a descriptor.
+func (g *gpu) importArena(fd int, sizeBytes int64) (a *arena, err error) {
+	if fd < 0 || sizeBytes <= 0 {
+		return nil, g.invalid(symMemImportFromShareableHandle, "an arena of %d bytes behind descriptor %d", sizeBytes, fd)
+	}
+	err = g.do(func(c *caller) error {
+		unit, err := g.granularity(c)
+		if err != nil {
+			return err
+		}
+		if sizeBytes%unit != 0 {
+			return g.invalid(symMemImportFromShareableHandle, "an arena of %d bytes, which is no multiple of %d", sizeBytes, unit)
+		}
+		// The descriptor travels as a pointer by value, not behind one.
+		got := c.call(symMemImportFromShareableHandle, address(&c.word), uintptr(fd), handleDescriptor)
+		if got != success {
+			return stale(g.fail(c, symMemImportFromShareableHandle, got), got)
+		}
+		memory := uintptr(c.word)
+		defer c.call(symMemRelease, memory)
+		base, err := g.mapMemory(c, memory, sizeBytes)
+		if err != nil {
+			return err
+		}
+		a = g.keepArena(base, sizeBytes, -1)
+		return nil
+	})
+	return a, err
+}
+
+// stale says of a handle or descriptor what the driver can only say in general.
+func stale(err error, got code) error {
+	switch got {
+	case invalidValue, mapFailed, operatingSystem, invalidHandle:
+		var e *cudaipc.Error
+		if errors.As(err, &e) {
+			e.Err = cudaipc.ErrStaleHandle
+		}
+	default:
+	}
+	return err
+}
+
+func (g *gpu) keepArena(base cudaipc.Ptr, bytes int64, fd int) *arena {
+	a := &arena{g: g, base: base, bytes: bytes, fd: fd}
+	g.arenas[base] = a
+	g.ranges.add(base, bytes)
+	return a
+}
+
+// Close implements cudaipc.Arena. It waits for what was submitted before.
+func (a *arena) Close() error {
+	if a.closed.Swap(true) {
+		return nil
+	}
+	if a.fd >= 0 {
+		unix.Close(a.fd)
+	}
+	g := a.g
+	settled := g.settle()
+	return g.undo(func(c *caller) error {
+		delete(g.arenas, a.base)
+		g.ranges.remove(a.base)
+		if err := g.must(c, symMemUnmap, uintptr(a.base), uintptr(a.bytes)); err != nil {
+			return err
+		}
+		if err := g.must(c, symMemAddressFree, uintptr(a.base), uintptr(a.bytes)); err != nil {
+			return err
+		}
+		return settled
+	})
+}

@@ -1,0 +1,239 @@
+//go:build cuda && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// sentinel is different in every byte, and for every argument.
+func sentinel(i int) uint64 {
+	return 0x0102030405060708 * uint64(i+1)
+}
+
+// truncated is what a callee sees of an argument of so many bytes.
+func truncated(v uint64, bytes int32) uint64 {
+	if bytes == 4 {
+		// Signed arguments are shown extended.
+		return uint64(uint32(v))
+	}
+	return v
+}
+
+// Each function gets its arguments, as a C compiler reads them, in the places
+// where a call puts them.
+func TestArgumentsArrive(t *testing.T) {
+	f := newFake(t)
+	lib, err := load(f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lib.close()
+	f.record(1)
+	for s := range symbolCount {
+		t.Run(s.String(), func(t *testing.T) {
+			const given = 6 // all that goes in registers
+			args := make([]uintptr, given)
+			for i := range args {
+				args[i] = uintptr(sentinel(i))
+			}
+			if s == symIpcOpenMemHandle {
+				return // TestHandleArrivesByValue
+			}
+			if got := lib.plain.call(s, args...); got != success {
+				t.Fatalf("the call returned %d", got)
+			}
+			values, bytes := f.seen(s.String())
+			if len(values) == 0 || len(values) > given {
+				t.Fatalf("the callee saw %d arguments", len(values))
+			}
+			for i, v := range values {
+				if got, want := truncated(v, bytes[i]), truncated(sentinel(i), bytes[i]); got != want {
+					t.Errorf("argument %d of %d bytes is %#x, want %#x", i, bytes[i], got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestHandleArrivesByValue(t *testing.T) {
+	f := newFake(t)
+	lib, err := load(f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lib.close()
+	f.record(1)
+	c := lib.plain
+	want := []uint64{uint64(address(&c.word))}
+	var h cudaipc.Handle
+	for i := range 8 {
+		want = append(want, sentinel(i))
+		binary.LittleEndian.PutUint64(h[8*i:], sentinel(i))
+	}
+	want = append(want, ipcLazyPeerAccess)
+	g := &gpu{lib: lib}
+	if _, err := g.open(c, h); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := f.seen("cuIpcOpenMemHandle_v2")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Each operation is the call that it should be, with its arguments in order.
+func TestOperationsAreCalls(t *testing.T) {
+	f := newFake(t)
+	dev := f.device()
+	s, e := f.stream(dev), f.event(dev)
+	const a, b, word = 0x1234567890abcd00, 0x7edcba9876543200, 0x1122334455667788
+	g := dev.use.gpu
+	if err := g.do(func(*caller) error { g.ranges = spans{{a, a + 1<<50}, {b, b + 1<<50}, {word, word + 4}}; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	f.record(1)
+	t.Cleanup(func() { f.record(0) })
+	raw, event := uint64(s.raw), uint64(e.raw)
+	for _, c := range []struct {
+		name string
+		op   cudaipc.Op
+		call symbol
+		want []uint64
+	}{
+		{"copy", cudaipc.Op{Kind: cudaipc.OpCopy, Dst: a, Src: b, Bytes: 1 << 33}, symMemcpyAsync, []uint64{a, b, 1 << 33, raw}},
+		{"write", cudaipc.Op{Kind: cudaipc.OpWrite, Word: cudaipc.Word{Dev: word}, Value: 0xfedcba98}, symStreamWriteValue32, []uint64{raw, word, 0xfedcba98, 0}},
+		{"wait", cudaipc.Op{Kind: cudaipc.OpWait, Word: cudaipc.Word{Dev: word}, Value: 0xfedcba98}, symStreamWaitValue32, []uint64{raw, word, 0xfedcba98, 0}},
+		{"record", cudaipc.Op{Kind: cudaipc.OpRecord, Event: e}, symEventRecord, []uint64{event, raw}},
+		{"await", cudaipc.Op{Kind: cudaipc.OpAwait, Event: e}, symStreamWaitEvent, []uint64{raw, event, 0}},
+		{
+			"rows without a gap",
+			cudaipc.Op{Kind: cudaipc.OpCopy2D, Dst: a, Src: b, Bytes: 8, Rows: 4, DstPitch: 8, SrcPitch: 8},
+			symMemcpyAsync,
+			[]uint64{a, b, 32, raw},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := f.count(c.call.String())
+			if err := s.Submit(c.op); err != nil {
+				t.Fatal(err)
+			}
+			if n := f.count(c.call.String()) - before; n != 1 {
+				t.Errorf("%d calls of %v", n, c.call)
+			}
+			got, _ := f.seen(c.call.String())
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A driver may refuse pitches that are not its own: then rows go one by one.
+func TestRowsOneByOne(t *testing.T) {
+	f := newFake(t)
+	dev := f.device()
+	mem, h := f.host(dev, 4096)
+	p, s := f.alloc(dev, 4096), f.stream(dev)
+	for i := range mem {
+		mem[i] = byte(i)
+	}
+	f.inject("cuMemcpy2DAsync_v2", 1, 1)
+	before := f.count("cuMemcpyAsync")
+	err := s.Submit(
+		cudaipc.Op{Kind: cudaipc.OpCopy2D, Dst: p, Src: h.Ptr(3), Bytes: 5, Rows: 7, DstPitch: 5, SrcPitch: 16},
+		cudaipc.Op{Kind: cudaipc.OpCopy, Dst: h.Ptr(2048), Src: p, Bytes: 35},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Synchronize(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.count("cuMemcpyAsync") - before; n != 8 {
+		t.Errorf("%d copies, want 7 rows and 1", n)
+	}
+	for row := range 7 {
+		for i := range 5 {
+			if got, want := mem[2048+5*row+i], byte(3+16*row+i); got != want {
+				t.Fatalf("row %d, byte %d: %d, want %d", row, i, got, want)
+			}
+		}
+	}
+}
+
+// What happens for each message allocates nothing on its way to the library.
+func TestCallsDoNotAllocate(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector has pools lose what they are given")
+	}
+	f := newFake(t)
+	dev := f.device()
+	_, h := f.host(dev, 4096)
+	p, q, s, e := f.alloc(dev, 1<<16), f.alloc(dev, 1<<16), f.stream(dev), f.event(dev)
+	ops := []cudaipc.Op{
+		{Kind: cudaipc.OpCopy, Dst: q, Src: p, Bytes: 1 << 16},
+		{Kind: cudaipc.OpCopy2D, Dst: q, Src: p, Bytes: 8, Rows: 4, DstPitch: 8, SrcPitch: 16},
+		{Kind: cudaipc.OpWrite, Word: h.Word(0), Value: 1},
+		{Kind: cudaipc.OpWait, Word: h.Word(0), Value: 1},
+		{Kind: cudaipc.OpRecord, Event: e},
+		{Kind: cudaipc.OpAwait, Event: e},
+	}
+	ctx := t.Context()
+	for name, run := range map[string]func() error{
+		"Submit":      func() error { return s.Submit(ops...) },
+		"Synchronize": func() error { return s.Synchronize(ctx) },
+	} {
+		var failed error
+		allocations := testing.AllocsPerRun(100, func() {
+			if err := run(); err != nil {
+				failed = err
+			}
+		})
+		// A nap has a timer, which is none of the calls'.
+		limit := map[string]float64{"Synchronize": 3}[name]
+		if failed != nil || allocations > limit {
+			t.Errorf("%s: %v allocations (%v)", name, allocations, failed)
+		}
+	}
+}
+
+// Calls are made on the executor's thread alone, which has the context.
+func TestContextIsCurrent(t *testing.T) {
+	f := newFake(t)
+	dev := f.device()
+	const calls = 50
+	done := make(chan error)
+	for range 4 {
+		go func() {
+			var err error
+			for i := 0; i < calls && err == nil; i++ {
+				var e cudaipc.Event
+				if e, err = dev.NewEvent(); err == nil {
+					err = e.Close()
+				}
+			}
+			done <- err
+		}()
+	}
+	for range 4 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := dev.use.gpu.lib.plain.call(symEventCreate, address(&dev.use.gpu.lib.plain.word), eventDisableTiming); got != invalidContext {
+		t.Errorf("without the context a call returns %d: the test sees nothing", got)
+	}
+}
+
+func ExampleOpen() {
+	driver, err := Open(Options{Library: "libcuda.so.of-no-machine"})
+	fmt.Println(driver == nil, err != nil)
+	// Output: true true
+}

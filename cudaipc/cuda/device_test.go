@@ -1,0 +1,286 @@
+//go:build cuda && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// Probe says what there is, and takes all away that it made.
+func TestProbe(t *testing.T) {
+	f := newFake(t)
+	f.name("NVIDIA H100 MIG 1g.10gb")
+	d := f.open()
+	all, err := d.Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := f.left(); n != 0 {
+		t.Errorf("%d things are left", n)
+	}
+	if len(all) != 2 {
+		t.Fatalf("%d devices, want 2", len(all))
+	}
+	for i, c := range all {
+		if !c.MIG || c.Name != "NVIDIA H100 MIG 1g.10gb "+string(rune('0'+i)) || c.Driver != "cuda 12.4" {
+			t.Errorf("%+v", c)
+		}
+		if c.TotalBytes != 1<<30 || c.FreeBytes != 1<<30 || c.GranularityBytes != 2<<20 {
+			t.Errorf("%+v", c)
+		}
+		if len(c.Peers) != 1 || c.Peers[0] != all[1-i].Device || len(c.Why) != 0 {
+			t.Errorf("peers %v, why %v", c.Peers, c.Why)
+		}
+	}
+}
+
+// What is tried and fails has the driver's own words in Why.
+func TestProbeSaysWhy(t *testing.T) {
+	f := newFake(t)
+	for field, call := range map[string]string{
+		"Arenas": "cuMemExportToShareableHandle", "Handles": "cuIpcGetMemHandle", "Words": "cuStreamWaitValue32_v2",
+	} {
+		d, err := Open(Options{Library: f.path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.inject(call, 801, 1)
+		all, err := d.Probe(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why := all[0].Why[field]; !strings.Contains(why, call) || !strings.Contains(why, "801") {
+			t.Errorf("Why[%s] = %q", field, why)
+		}
+		if len(all[0].Why) != 1 || len(all[1].Why) != 0 {
+			t.Errorf("%v and %v", all[0].Why, all[1].Why)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := f.left(); n != 0 {
+		t.Errorf("%d things are left", n)
+	}
+}
+
+// A GPU that another process has for itself is in the list.
+func TestProbeOfAnUnusableDevice(t *testing.T) {
+	f := newFake(t)
+	f.inject("cuDevicePrimaryCtxRetain", 46, 1)
+	all, err := f.open().Probe(t.Context())
+	if err != nil || len(all) != 2 {
+		t.Fatal(all, err)
+	}
+	if all[0].Arenas || !strings.Contains(all[0].Why["Arenas"], "CUDA_ERROR_DEVICE_UNAVAILABLE") || !all[1].Arenas {
+		t.Errorf("%+v", all)
+	}
+}
+
+// While a stream waits, other calls are made, also from goroutines that wait
+// for that stream.
+func TestNothingBlocksTheExecutor(t *testing.T) {
+	f := newFake(t)
+	dev := f.device()
+	_, h := f.host(dev, 4096)
+	plain := pages(t, 8192)
+	p, s := f.alloc(dev, 4096), f.stream(dev)
+	freed, err := dev.Alloc(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := dev.NewArena(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	registered, err := dev.RegisterHost(pages(t, 4096), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate, behind := h.Word(0), h.Word(64)
+	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: gate, Value: 1}); err != nil {
+		t.Fatal(err)
+	}
+	waiting := map[string]func() error{
+		"Synchronize": func() error { return s.Synchronize(t.Context()) },
+		"Free":        func() error { return dev.Free(freed) },
+		"Arena.Close": a.Close,
+		"HostMemory":  registered.Close,
+		"plain memory": func() error {
+			plain[0] = 7
+			return s.Submit(
+				cudaipc.Op{Kind: cudaipc.OpCopy, Dst: p, Src: cudaipc.HostPtr(plain), Bytes: 4096},
+				cudaipc.Op{Kind: cudaipc.OpCopy, Dst: cudaipc.HostPtr(plain[4096:]), Src: p, Bytes: 4096},
+				cudaipc.Op{Kind: cudaipc.OpWrite, Word: behind, Value: 1},
+			)
+		},
+	}
+	type answer struct {
+		name string
+		err  error
+	}
+	answers := make(chan answer, len(waiting))
+	for name, wait := range waiting {
+		go func() { answers <- answer{name, wait()} }()
+	}
+	// Another stream still works, and what it is for arrives at the first one.
+	other := f.stream(dev)
+	for i := range uint32(20) {
+		if err := other.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: h.Word(128), Value: i}); err != nil {
+			t.Fatal(err)
+		}
+		if err := other.Synchronize(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case early := <-answers:
+		t.Errorf("%s did not wait: %v", early.name, early.err)
+	default:
+	}
+	if behind.Host.Load() != 0 {
+		t.Error("something ran before its time")
+	}
+	gate.Host.Store(1)
+	for range waiting {
+		if a := <-answers; a.err != nil {
+			t.Errorf("%s: %v", a.name, a.err)
+		}
+	}
+	if err := s.Synchronize(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if plain[4096] != 7 || behind.Host.Load() != 1 {
+		t.Errorf("plain memory came back as %d, and the word behind it is %d", plain[4096], behind.Host.Load())
+	}
+}
+
+// Who is told to stop waiting stops, and the stream goes on.
+func TestSynchronizeEnds(t *testing.T) {
+	f := newFake(t)
+	dev := f.device()
+	_, h := f.host(dev, 4096)
+	s := f.stream(dev)
+	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: h.Word(0), Value: 1}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Millisecond)
+	defer cancel()
+	if err := s.Synchronize(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Synchronize: %v", err)
+	}
+	h.Word(0).Host.Store(1)
+	if err := s.Synchronize(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A stream that is closed at work still keeps the memory from being taken away.
+func TestClosedStreamsAreWaitedFor(t *testing.T) {
+	f := newFake(t)
+	dev := f.device()
+	_, h := f.host(dev, 4096)
+	p, err := dev.Alloc(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := dev.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: h.Word(0), Value: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	freed := make(chan error)
+	go func() { freed <- dev.Free(p) }()
+	for range 20 { // hops, so that Free has had its turn
+		e := f.event(dev)
+		if _, err := e.Done(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := f.count("cuMemFree_v2"); n != f.count("cuMemAlloc_v2")-1 {
+		t.Error("memory was freed while a stream could use it")
+	}
+	h.Word(0).Host.Store(1)
+	if err := <-freed; err != nil {
+		t.Error(err)
+	}
+}
+
+// A program that is started gets no descriptor of an arena.
+func TestDescriptorsStayHere(t *testing.T) {
+	f := newFake(t)
+	a, err := f.device().NewArena(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	flags, err := unix.FcntlInt(uintptr(a.FD()), unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("flags %#x, %v: want FD_CLOEXEC", flags, err)
+	}
+}
+
+// Peers are an extra: one that makes trouble is left out.
+func TestArenaWithoutItsPeers(t *testing.T) {
+	f := newFake(t)
+	dev := f.device()
+	f.inject("cuMemSetAccess", 217, 1)
+	a, err := dev.NewArena(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if values, _ := f.seen("cuMemSetAccess"); values[3] != 1 {
+		t.Errorf("access for %d devices, want 1", values[3])
+	}
+}
+
+// Memory that has a handle shares its block with nothing.
+func TestAllocationsAreWholeBlocks(t *testing.T) {
+	f := newFake(t)
+	dev := f.device()
+	for _, c := range []struct{ bytes, want int64 }{{1, 2 << 20}, {2 << 20, 2 << 20}, {2<<20 + 1, 4 << 20}} {
+		f.alloc(dev, c.bytes)
+		if values, _ := f.seen("cuMemAlloc_v2"); values[1] != uint64(c.want) {
+			t.Errorf("Alloc(%d) takes %d bytes, want %d", c.bytes, values[1], c.want)
+		}
+	}
+}
+
+// The last to close a GPU gives the context back, and nobody twice.
+func TestContextIsGivenBack(t *testing.T) {
+	f := newFake(t)
+	d := f.open()
+	a, err := d.Open(cudaipc.UUID{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := d.Open(a.Caps().Device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, end := range []func() error{a.Close, a.Close, b.Close, b.Close} {
+		if open := f.left() > 0; open != (i < 3) {
+			t.Errorf("before close %d the context is there: %t", i, open)
+		}
+		if err := end(); err != nil {
+			t.Errorf("close %d: %v", i, err)
+		}
+	}
+	if _, err := b.NewStream(); !errors.Is(err, cudaipc.ErrClosed) {
+		t.Errorf("NewStream on a closed device: %v", err)
+	}
+}

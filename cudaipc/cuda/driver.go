@@ -1,0 +1,168 @@
+//go:build cuda && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// probeTimeout bounds what Open tries out on a device, which has no context to
+// say so. A device that works takes milliseconds.
+const probeTimeout = 10 * time.Second
+
+// driver implements cudaipc.Driver over libcuda.
+type driver struct {
+	lib   *library
+	cards []card
+
+	mu     sync.Mutex // held while a context is made: nobody makes it twice
+	closed bool
+	open   map[cudaipc.UUID]*use
+}
+
+// use counts who has a GPU open.
+type use struct {
+	*gpu
+	count int
+}
+
+// Open loads the driver and looks at the devices. The errors are
+// [cudaipc.ErrNotBuilt], [cudaipc.ErrNoDriver], [cudaipc.ErrDriverTooOld] and
+// [cudaipc.ErrNoDevice].
+func Open(o Options) (cudaipc.Driver, error) {
+	lib, err := load(o.library())
+	if err != nil {
+		return nil, err
+	}
+	cards, err := lib.cards()
+	if err != nil {
+		lib.close()
+		return nil, err
+	}
+	return &driver{lib: lib, cards: cards, open: make(map[cudaipc.UUID]*use)}, nil
+}
+
+// ended is the error of a driver that was closed.
+func (d *driver) ended() error {
+	return refusal(symInit, deinitialized, cudaipc.UUID{}, cudaipc.ErrClosed, "the driver")
+}
+
+// Name implements cudaipc.Driver.
+func (d *driver) Name() string { return "cuda" }
+
+// Probe implements cudaipc.Driver. A device whose context cannot be made is in
+// the list, with nothing that it can do.
+func (d *driver) Probe(ctx context.Context) ([]cudaipc.Caps, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, d.ended()
+	}
+	all := make([]cudaipc.Caps, 0, len(d.cards))
+	for i := range d.cards {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		caps, err := d.probe(ctx, &d.cards[i])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, caps)
+	}
+	return all, nil
+}
+
+func (d *driver) probe(ctx context.Context, of *card) (cudaipc.Caps, error) {
+	u, err := d.acquire(of)
+	if err != nil {
+		return d.unusable(of, err), nil
+	}
+	defer d.release(u)
+	return u.probe(ctx, d.describe(of))
+}
+
+// Open implements cudaipc.Driver.
+func (d *driver) Open(uuid cudaipc.UUID) (cudaipc.Device, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, d.ended()
+	}
+	for i := range d.cards {
+		if of := &d.cards[i]; of.uuid == uuid || uuid == (cudaipc.UUID{}) {
+			return d.openCard(of)
+		}
+	}
+	return nil, refusal(symDeviceGet, invalidDevice, uuid, cudaipc.ErrNoDevice, "it is not among the %d that this process sees", len(d.cards))
+}
+
+func (d *driver) openCard(of *card) (cudaipc.Device, error) {
+	u, err := d.acquire(of)
+	if err != nil {
+		return nil, err
+	}
+	if u.count == 1 {
+		ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+		defer cancel()
+		if u.caps, err = u.probe(ctx, d.describe(of)); err != nil {
+			d.release(u)
+			return nil, err
+		}
+	}
+	return &device{driver: d, use: u}, nil
+}
+
+// acquire takes part in a GPU, or starts it. With d.mu held, like release.
+func (d *driver) acquire(of *card) (*use, error) {
+	u, ok := d.open[of.uuid]
+	if !ok {
+		g, err := startGPU(d.lib, *of, d.peers(of))
+		if err != nil {
+			return nil, err
+		}
+		u = &use{gpu: g}
+		d.open[of.uuid] = u
+	}
+	u.count++
+	return u, nil
+}
+
+func (d *driver) release(u *use) {
+	if u.count--; u.count == 0 {
+		delete(d.open, u.card.uuid)
+		u.stop()
+	}
+}
+
+// peers are the devices that reach the memory of this one, and the other way
+// round.
+func (d *driver) peers(of *card) []int32 {
+	var all []int32
+	for i := range d.cards {
+		other := &d.cards[i]
+		if other.number != of.number && d.lib.reaches(other.number, of.number) && d.lib.reaches(of.number, other.number) {
+			all = append(all, other.number)
+		}
+	}
+	return all
+}
+
+// Close implements cudaipc.Driver. Devices that are still open are closed.
+func (d *driver) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	for uuid, u := range d.open {
+		delete(d.open, uuid)
+		u.stop()
+	}
+	d.lib.close()
+	return nil
+}

@@ -1,0 +1,83 @@
+//go:build cuda && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"os"
+	"testing"
+
+	"github.com/ebitengine/purego"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/drivertest"
+)
+
+// libraryVariable tells the other process of the suite which copy of the fake
+// to load.
+const libraryVariable = "OMNIBUS_CUDA_FAKE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(libraryVariable) != "" {
+		drivertest.Main(m, openSuite)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		removeFakes()
+		os.Exit(code)
+	}))
+}
+
+// TestDriver is the suite, over the fake.
+func TestDriver(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		hide []string
+	}{
+		{name: "all there"},
+		{name: "no arenas", hide: []string{"cuMemCreate"}},
+		{name: "no handles", hide: []string{"cuIpcOpenMemHandle_v2"}},
+		{name: "no words", hide: []string{"cuStreamWaitValue32_v2"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv(libraryVariable, without(t, c.hide...).path)
+			drivertest.Run(t, openSuite)
+		})
+	}
+}
+
+func openSuite() (cudaipc.Driver, error) {
+	d, err := Open(Options{Library: os.Getenv(libraryVariable)})
+	if err != nil {
+		return nil, err
+	}
+	return breaker{d.(*driver)}, nil
+}
+
+// breaker can have a device of the fake fail.
+type breaker struct{ *driver }
+
+func (b breaker) Break(uuid cudaipc.UUID, _ error) error {
+	handle, err := purego.Dlopen(b.lib.path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return err
+	}
+	var poison func(device, code int32)
+	purego.RegisterLibFunc(&poison, handle, "fake_poison")
+	for _, c := range b.cards {
+		if c.uuid == uuid {
+			poison(c.number, 719)
+		}
+	}
+	return nil
+}
+
+func pages(t testing.TB, sizeBytes int) []byte {
+	t.Helper()
+	mem, err := unix.Mmap(-1, 0, sizeBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(mem) })
+	return mem
+}

@@ -1,0 +1,167 @@
+//go:build cuda && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"errors"
+	"math"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// blockBytes is what CUDA divides among small allocations. A handle is always
+// good for the whole block, so memory that is to be exported has blocks of its
+// own: whoever opens the handle sees nothing else.
+const blockBytes = 2 << 20
+
+// imported is an open handle.
+type imported struct {
+	base  cudaipc.Ptr
+	count int
+}
+
+func (g *gpu) alloc(sizeBytes int64) (p cudaipc.Ptr, err error) {
+	switch {
+	case sizeBytes <= 0:
+		return 0, g.invalid(symMemAlloc, "an allocation of %d bytes", sizeBytes)
+	case sizeBytes > math.MaxInt64-blockBytes:
+		return 0, g.tooMuch(symMemAlloc, sizeBytes)
+	}
+	bytes := (sizeBytes + blockBytes - 1) / blockBytes * blockBytes
+	err = g.do(func(c *caller) error {
+		if err := g.must(c, symMemAlloc, address(&c.word), uintptr(bytes)); err != nil {
+			return err
+		}
+		p = cudaipc.Ptr(c.word)
+		g.allocs[p] = bytes
+		g.ranges.add(p, bytes)
+		return nil
+	})
+	return p, err
+}
+
+// freeMemory frees what alloc made, and nothing else.
+func (g *gpu) freeMemory(p cudaipc.Ptr) error {
+	if err := g.settle(); err != nil {
+		return err
+	}
+	return g.do(func(c *caller) error {
+		if _, ok := g.allocs[p]; !ok {
+			return g.invalid(symMemFree, "%#x was not allocated here, or is free already", uint64(p))
+		}
+		delete(g.allocs, p)
+		g.ranges.remove(p)
+		for h, base := range g.own {
+			if base == p {
+				delete(g.own, h)
+			}
+		}
+		return g.must(c, symMemFree, uintptr(p))
+	})
+}
+
+// export finds the allocation around an address, which may be anybody's in
+// this process: PyTorch's memory can be exported too.
+func (g *gpu) exportHandle(p cudaipc.Ptr) (h cudaipc.Handle, offset int64, err error) {
+	err = g.do(func(c *caller) error {
+		if err := g.must(c, symMemGetAddressRange, address(&c.word), address(&c.second), uintptr(p)); err != nil {
+			return err
+		}
+		base := cudaipc.Ptr(c.word)
+		if _, ok := g.arenas[base]; ok {
+			return g.unsupported(symIpcGetMemHandle, "memory of an arena travels as a descriptor")
+		}
+		c.number = 1
+		if c.call(symPointerGetAttribute, address(&c.number), pointerLegacyIPC, uintptr(p)) == success && c.number == 0 {
+			return g.unsupported(symIpcGetMemHandle, "the memory was not made so that a handle could name it")
+		}
+		c.handle = cudaipc.Handle{}
+		if err := g.must(c, symIpcGetMemHandle, address(&c.handle), uintptr(base)); err != nil {
+			return err
+		}
+		h, offset = c.handle, int64(p-base)
+		if _, ok := g.allocs[base]; ok {
+			g.own[h] = base
+		}
+		return nil
+	})
+	return h, offset, err
+}
+
+func (g *gpu) importHandle(h cudaipc.Handle) (base cudaipc.Ptr, err error) {
+	err = g.do(func(c *caller) error {
+		if _, ok := g.own[h]; ok {
+			return refusal(symIpcOpenMemHandle, invalidContext, g.card.uuid, cudaipc.ErrOwnHandle, "use the address")
+		}
+		if open, ok := g.imports[h]; ok {
+			open.count++
+			base = open.base
+			return nil
+		}
+		if base, err = g.open(c, h); err != nil {
+			return err
+		}
+		g.imports[h] = &imported{base, 1}
+		g.bases[base] = h
+		if c.call(symMemGetAddressRange, address(&c.word), address(&c.second), uintptr(base)) == success {
+			g.ranges.add(base, int64(c.word+c.second)-int64(base))
+		}
+		return nil
+	})
+	return base, err
+}
+
+// open maps what a handle names.
+func (g *gpu) open(c *caller, h cudaipc.Handle) (cudaipc.Ptr, error) {
+	c.handle = h
+	var room [maxArgs]uintptr
+	args := openArgs(room[:0], address(&c.word), &h, address(&c.handle), ipcLazyPeerAccess)
+	got := c.call(symIpcOpenMemHandle, args...)
+	if got == success {
+		return cudaipc.Ptr(c.word), nil
+	}
+	err := g.fail(c, symIpcOpenMemHandle, got)
+	// Its way of saying that the memory is this process's own.
+	if e := (*cudaipc.Error)(nil); got == invalidContext && errors.As(err, &e) {
+		e.Err = cudaipc.ErrOwnHandle
+	}
+	return 0, stale(err, got)
+}
+
+func (g *gpu) unimport(base cudaipc.Ptr) error {
+	last := false
+	err := g.do(func(*caller) error {
+		h, ok := g.bases[base]
+		if !ok {
+			return g.invalid(symIpcCloseMemHandle, "%#x is no base of an import", uint64(base))
+		}
+		open := g.imports[h]
+		if open.count > 1 {
+			open.count--
+			return nil
+		}
+		last = true
+		return nil
+	})
+	if err != nil || !last {
+		return err
+	}
+	if err := g.settle(); err != nil {
+		return err
+	}
+	return g.do(func(c *caller) error {
+		h, ok := g.bases[base]
+		if !ok {
+			return g.invalid(symIpcCloseMemHandle, "%#x is no base of an import", uint64(base))
+		}
+		// Somebody may have opened it again meanwhile.
+		if open := g.imports[h]; open.count > 1 {
+			open.count--
+			return nil
+		}
+		delete(g.imports, h)
+		delete(g.bases, base)
+		g.ranges.remove(base)
+		return g.must(c, symIpcCloseMemHandle, uintptr(base))
+	})
+}

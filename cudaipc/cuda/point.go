@@ -1,0 +1,148 @@
+//go:build cuda && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"context"
+	"runtime"
+	"time"
+)
+
+// A point is an event of CUDA's that says when what a stream was given so far
+// is done. Nobody ever blocks in the driver for one: a stream may be waiting
+// for a word that only another stream's work will bring about, and that has to
+// go through the same thread. So whoever waits asks, on the executor, and naps
+// in between; asking is one call of well under a microsecond. What has to be
+// quick waits for a word instead, which takes no call at all.
+const (
+	eagerQueries = 16
+	shortestNap  = 50 * time.Microsecond
+	longestNap   = time.Millisecond
+	maxSpare     = 64 // points kept for the next
+)
+
+// record makes a point behind what a stream was given. On the executor.
+func (g *gpu) record(c *caller, s *stream) (uintptr, error) {
+	if s.closed.Load() {
+		return 0, g.closed(symEventRecord, invalidHandle, "stream")
+	}
+	return g.recordRaw(c, s.raw)
+}
+
+func (g *gpu) recordRaw(c *caller, stream uintptr) (uintptr, error) {
+	var point uintptr
+	if n := len(g.spare); n > 0 {
+		point, g.spare = g.spare[n-1], g.spare[:n-1]
+	} else {
+		if err := g.must(c, symEventCreate, address(&c.word), eventDisableTiming); err != nil {
+			return 0, err
+		}
+		point = uintptr(c.word)
+	}
+	if err := g.must(c, symEventRecord, point, stream); err != nil {
+		g.putBack(c, point)
+		return 0, err
+	}
+	return point, nil
+}
+
+// query asks whether a point is done. On the executor.
+func (g *gpu) query(c *caller, point uintptr) (bool, error) {
+	switch got := c.call(symEventQuery, point); got {
+	case success:
+		return true, nil
+	case notReady:
+		return false, nil
+	default:
+		return false, g.fail(c, symEventQuery, got)
+	}
+}
+
+// putBack keeps a point for the next record, which may come before it is done.
+// On the executor.
+func (g *gpu) putBack(c *caller, point uintptr) {
+	if len(g.spare) < maxSpare {
+		g.spare = append(g.spare, point)
+		return
+	}
+	c.call(symEventDestroy, point)
+}
+
+// await waits for a point, and gives it back. Not on the executor.
+func (g *gpu) await(ctx context.Context, point uintptr) error {
+	var n nap
+	defer n.end()
+	for {
+		j := newJob(queryTask)
+		j.point = point
+		err := g.post(j)
+		ready := j.ready
+		j.release()
+		if err != nil || ready {
+			return err
+		}
+		if err := n.rest(ctx); err != nil {
+			j := newJob(dropTask)
+			j.point, j.last = point, true
+			_ = g.post(j) // the device is gone, and the point with it
+			j.release()
+			return err
+		}
+	}
+}
+
+// settle waits until all that was submitted up to now is done. Taking memory
+// away makes the driver wait for that inside a call, and the executor with it.
+func (g *gpu) settle() error {
+	var points []uintptr
+	err := g.do(func(c *caller) error {
+		points, g.tails = g.tails, nil
+		for s := range g.streams {
+			point, err := g.recordRaw(c, s.raw)
+			if err != nil {
+				return err
+			}
+			points = append(points, point)
+		}
+		return nil
+	})
+	for _, point := range points {
+		if waited := g.await(context.Background(), point); err == nil {
+			err = waited
+		}
+	}
+	return err
+}
+
+// nap paces the questions: at once at first, then less and less often.
+type nap struct {
+	asked int
+	next  time.Duration
+	timer *time.Timer
+}
+
+func (n *nap) rest(ctx context.Context) error {
+	if n.asked++; n.asked <= eagerQueries {
+		runtime.Gosched()
+		return ctx.Err()
+	}
+	if n.timer == nil {
+		n.next = shortestNap
+		n.timer = time.NewTimer(n.next)
+	} else {
+		n.next = min(2*n.next, longestNap)
+		n.timer.Reset(n.next)
+	}
+	select {
+	case <-n.timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (n *nap) end() {
+	if n.timer != nil {
+		n.timer.Stop()
+	}
+}

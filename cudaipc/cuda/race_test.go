@@ -1,0 +1,5 @@
+//go:build cuda && race
+
+package cuda
+
+const raceDetector = true

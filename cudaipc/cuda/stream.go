@@ -1,0 +1,126 @@
+//go:build cuda && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// stream is a CUstream.
+type stream struct {
+	g      *gpu
+	raw    uintptr
+	closed atomic.Bool
+}
+
+// newStream makes a stream that does not wait for the legacy default stream,
+// which much of other people's code runs on.
+func (g *gpu) newStream() (*stream, error) {
+	s := &stream{g: g}
+	return s, g.do(func(c *caller) error {
+		if err := g.must(c, symStreamCreate, address(&c.word), streamNonBlocking); err != nil {
+			return err
+		}
+		s.raw = uintptr(c.word)
+		g.streams[s] = struct{}{}
+		return nil
+	})
+}
+
+// Submit implements cudaipc.Stream: one hop to the executor, and one more for
+// each copy of plain memory that has to wait for what is before it.
+func (s *stream) Submit(ops ...cudaipc.Op) error {
+	for {
+		j := newJob(submitTask)
+		j.stream, j.ops = s, ops
+		err := s.g.post(j)
+		queued, point := j.queued, j.point
+		j.release()
+		if err != nil || point == 0 {
+			return err
+		}
+		if err := s.g.await(context.Background(), point); err != nil {
+			return err
+		}
+		ops = ops[queued:]
+	}
+}
+
+// Synchronize implements cudaipc.Stream.
+func (s *stream) Synchronize(ctx context.Context) error {
+	j := newJob(recordTask)
+	j.stream = s
+	err := s.g.post(j)
+	point := j.point
+	j.release()
+	if err != nil {
+		return err
+	}
+	return s.g.await(ctx, point)
+}
+
+// Raw implements cudaipc.Stream: the CUstream.
+func (s *stream) Raw() uintptr { return s.raw }
+
+// Close implements cudaipc.Stream. What was submitted is still done.
+func (s *stream) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	return s.g.undo(func(c *caller) error {
+		delete(s.g.streams, s)
+		// CUDA destroys a stream when its work is done. Until then settle has to
+		// know of it.
+		if c.call(symStreamQuery, s.raw) == notReady {
+			point, err := s.g.recordRaw(c, s.raw)
+			if err != nil {
+				return err
+			}
+			s.g.tails = append(s.g.tails, point)
+		}
+		return s.g.must(c, symStreamDestroy, s.raw)
+	})
+}
+
+// event is a CUevent. Streams of other GPUs may wait for it.
+type event struct {
+	g      *gpu
+	raw    uintptr
+	closed atomic.Bool
+}
+
+func (g *gpu) newEvent() (*event, error) {
+	e := &event{g: g}
+	return e, g.do(func(c *caller) error {
+		if err := g.must(c, symEventCreate, address(&c.word), eventDisableTiming); err != nil {
+			return err
+		}
+		e.raw = uintptr(c.word)
+		return nil
+	})
+}
+
+// Done implements cudaipc.Event.
+func (e *event) Done() (done bool, err error) {
+	err = e.g.do(func(c *caller) error {
+		if e.closed.Load() {
+			return e.g.closed(symEventQuery, invalidHandle, "event")
+		}
+		done, err = e.g.query(c, e.raw)
+		return err
+	})
+	return done, err
+}
+
+// Close implements cudaipc.Event.
+func (e *event) Close() error {
+	if e.closed.Swap(true) {
+		return nil
+	}
+	return e.g.undo(func(c *caller) error {
+		return e.g.must(c, symEventDestroy, e.raw)
+	})
+}
