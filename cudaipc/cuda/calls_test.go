@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -135,6 +136,24 @@ func TestOperationsAreCalls(t *testing.T) {
 	}
 }
 
+// A word that is none does not get as far as the driver.
+func TestWordsAreLookedAt(t *testing.T) {
+	f := newFake(t)
+	dev := f.device()
+	_, h := f.host(dev, 4096)
+	s, mem := f.stream(dev), pages(t, 4096)
+	before := f.count("cuStreamWriteValue32_v2")
+	for _, at := range []cudaipc.Ptr{0, h.Ptr(2), h.Ptr(0) + 1<<40, cudaipc.HostPtr(mem)} {
+		err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: cudaipc.Word{Dev: at}, Value: 1})
+		if !errors.Is(err, cudaipc.ErrInvalid) {
+			t.Errorf("a word at %#x: %v", uint64(at), err)
+		}
+	}
+	if n := f.count("cuStreamWriteValue32_v2"); n != before {
+		t.Errorf("%d calls of the driver", n-before)
+	}
+}
+
 // A driver may refuse pitches that are not its own: then rows go one by one.
 func TestRowsOneByOne(t *testing.T) {
 	f := newFake(t)
@@ -208,6 +227,9 @@ func TestCallsDoNotAllocate(t *testing.T) {
 func TestContextIsCurrent(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
+	if n := f.count("cuThreadExchangeStreamCaptureMode"); n != 1 {
+		t.Errorf("%d calls that keep the thread out of other threads' graphs, want 1", n)
+	}
 	const calls = 50
 	done := make(chan error)
 	for range 4 {
@@ -236,4 +258,28 @@ func ExampleOpen() {
 	driver, err := Open(Options{Library: "libcuda.so.of-no-machine"})
 	fmt.Println(driver == nil, err != nil)
 	// Output: true true
+}
+
+// BenchmarkSubmit is what the way to the library costs; the fake does nothing.
+func BenchmarkSubmit(b *testing.B) {
+	f := newFake(b)
+	dev := f.device()
+	_, h := f.host(dev, 4096)
+	s := f.stream(dev)
+	f.record(1)
+	b.Cleanup(func() { f.record(0) })
+	for _, n := range []int{1, 16} {
+		ops := make([]cudaipc.Op, n)
+		for i := range ops {
+			ops[i] = cudaipc.Op{Kind: cudaipc.OpWrite, Word: h.Word(0), Value: 1}
+		}
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := s.Submit(ops...); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

@@ -87,6 +87,9 @@ func TestStickyCodes(t *testing.T) {
 		if n := f.count("cuMemAlloc_v2"); n != before {
 			t.Errorf("a call was made after %v", first)
 		}
+		if err := s.Synchronize(t.Context()); err == nil || err.Error() != first.Error() {
+			t.Errorf("Synchronize after %v: %v", first, err)
+		}
 		if err := errors.Join(s.Close(), dev.Close(), d.Close()); err != nil {
 			t.Errorf("closing after %v: %v", first, err)
 		}
@@ -100,15 +103,24 @@ func TestStickyCodes(t *testing.T) {
 
 func codeOf(n int32) code { return code(n) }
 
-// Err finds out, even if no call has failed yet.
+// Err finds out, even if no call has failed yet. Closing goes on as ever.
 func TestErrAsks(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
 	if err := dev.Err(); err != nil {
 		t.Fatal(err)
 	}
+	f.stream(dev)
+	f.event(dev)
+	f.host(dev, 4096)
+	a, err := dev.NewArena(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.closeLater("arena", a)
+	// None of them complains when it is closed: there is nothing left to close.
 	f.poison(0, 700)
-	wantError(t, dev.Err(), cudaipc.ErrSticky, "cuMemGetInfo_v2", 700, "CUDA_ERROR_ILLEGAL_ADDRESS")
+	wantError(t, dev.Err(), cudaipc.ErrSticky, "cuStreamQuery", 700, "CUDA_ERROR_ILLEGAL_ADDRESS")
 }
 
 // What a handle or a descriptor is refused with.
