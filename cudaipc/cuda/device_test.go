@@ -72,16 +72,26 @@ func TestProbeSaysWhy(t *testing.T) {
 	}
 }
 
-// A GPU that another process has for itself is in the list.
+// A GPU that another process has for itself, or that fails, is in the list, and
+// the others are as ever.
 func TestProbeOfAnUnusableDevice(t *testing.T) {
-	f := newFake(t)
-	f.inject("cuDevicePrimaryCtxRetain", 46, 1)
-	all, err := f.open().Probe(t.Context())
-	if err != nil || len(all) != 2 {
-		t.Fatal(all, err)
-	}
-	if all[0].Arenas || !strings.Contains(all[0].Why["Arenas"], "CUDA_ERROR_DEVICE_UNAVAILABLE") || !all[1].Arenas {
-		t.Errorf("%+v", all)
+	for call, c := range map[string]struct {
+		code int32
+		name string
+	}{
+		"cuDevicePrimaryCtxRetain": {46, "CUDA_ERROR_DEVICE_UNAVAILABLE"},
+		"cuMemGetInfo_v2":          {719, "CUDA_ERROR_LAUNCH_FAILED"},
+		"cuMemCreate":              {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+	} {
+		f := newFake(t)
+		f.inject(call, c.code, 1)
+		all, err := f.open().Probe(t.Context())
+		if err != nil || len(all) != 2 {
+			t.Fatal(all, err)
+		}
+		if all[0].Arenas || !strings.Contains(all[0].Why["Arenas"], c.name) || !all[1].Arenas {
+			t.Errorf("%+v", all)
+		}
 	}
 }
 

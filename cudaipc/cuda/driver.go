@@ -54,8 +54,8 @@ func (d *driver) ended() error {
 // Name implements cudaipc.Driver.
 func (d *driver) Name() string { return "cuda" }
 
-// Probe implements cudaipc.Driver. A device whose context cannot be made is in
-// the list, with nothing that it can do.
+// Probe implements cudaipc.Driver. A device without a context, or whose context
+// fails while things are tried, is in the list, with nothing that it can do.
 func (d *driver) Probe(ctx context.Context) ([]cudaipc.Caps, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -82,7 +82,11 @@ func (d *driver) probe(ctx context.Context, of *card) (cudaipc.Caps, error) {
 		return d.unusable(of, err), nil
 	}
 	defer d.release(u)
-	return u.probe(ctx, d.describe(of))
+	caps, err := u.probe(ctx, d.describe(of))
+	if err != nil && ctx.Err() == nil {
+		return d.unusable(of, err), nil
+	}
+	return caps, err
 }
 
 // Open implements cudaipc.Driver.
