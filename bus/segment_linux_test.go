@@ -16,6 +16,8 @@ type thinClient struct {
 	conn *peer.Conn
 	in   *peer.Receiver
 	seen []wire.Kind // of what came
+
+	version uint16
 }
 
 func dialThin(t *testing.T, path string) *thinClient {
@@ -33,7 +35,7 @@ func dialThinAs(t *testing.T, path string, version uint16) *thinClient {
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	c := &thinClient{t: t, conn: conn, in: peer.NewReceiver(conn)}
+	c := &thinClient{t: t, conn: conn, in: peer.NewReceiver(conn), version: version}
 	t.Cleanup(func() {
 		c.in.Close()
 		_ = conn.Close()
@@ -85,7 +87,7 @@ func (c *thinClient) awaitFD(kind wire.Kind) (m wire.Message, fd int) {
 		for _, fd := range fds {
 			_ = os.NewFile(uintptr(fd), "received").Close()
 		}
-		m, err := wire.Parse(h, body, wire.Version)
+		m, err := wire.Parse(h, body, c.version)
 		switch {
 		case err != nil:
 			c.t.Fatal(err)
