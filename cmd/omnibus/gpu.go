@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/cuda"
 	"github.com/omnibus-runtime/omnibus/internal/host/doctor"
 )
 
-// openGPUs opens the driver of the machine's GPUs. This build has none.
-var openGPUs = func() (cudaipc.Driver, error) { return nil, cudaipc.ErrNotBuilt }
+// openGPUs opens the driver of the machine's GPUs. Without the build tag cuda that
+// is an error, which says so.
+func openGPUs() (cudaipc.Driver, error) { return cuda.Open(cuda.Options{}) }
 
 // probeTimeout is how long a driver may try things out.
 const probeTimeout = 30 * time.Second
