@@ -2,6 +2,7 @@ package segment_test
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/connector/segment"
@@ -24,12 +25,13 @@ func BenchmarkPutGet(b *testing.B) {
 			fill := func(dst []byte) error { copy(dst, value); return nil }
 			b.SetBytes(int64(size))
 			b.ReportAllocs()
-			for b.Loop() {
-				meta, err := writer.Put(b.Context(), edge, "omnibus-bench", size, fill)
+			for n := 0; b.Loop(); n++ {
+				key := "omnibus-bench-" + strconv.Itoa(n)
+				meta, err := writer.Put(b.Context(), edge, key, size, fill)
 				if err != nil {
 					b.Fatal(err)
 				}
-				payload, err := reader.Get(b.Context(), edge, "omnibus-bench", meta)
+				payload, err := reader.Get(b.Context(), edge, key, meta)
 				if err != nil {
 					b.Fatal(err)
 				}

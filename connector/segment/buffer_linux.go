@@ -34,9 +34,9 @@ func (b *buffer) Bytes() []byte { return b.bytes[:len(b.bytes):len(b.bytes)] }
 
 // Release implements [connector.Payload].
 func (b *buffer) Release() {
-	all := b.bytes[:cap(b.bytes)]
-	b.bytes = nil
-	if len(all) >= minPooled {
-		buffers[bits.Len(uint(len(all)))].Put(&all)
+	if size := cap(b.bytes); size >= minPooled {
+		all := b.bytes[:size]
+		buffers[bits.Len(uint(size))].Put(&all)
 	}
+	b.bytes = nil
 }

@@ -35,6 +35,7 @@ func TestMain(m *testing.M) {
 type childOptions struct {
 	Generation int
 	Dir        string
+	Lasting    bool
 }
 
 func serve(text string) error {
@@ -42,7 +43,7 @@ func serve(text string) error {
 	if err := json.Unmarshal([]byte(text), &opts); err != nil {
 		return err
 	}
-	end, err := segment.New(segment.Options{Generation: opts.Generation, Dir: opts.Dir})
+	end, err := segment.New(segment.Options{Generation: opts.Generation, Dir: opts.Dir, Lasting: opts.Lasting})
 	if err != nil {
 		return err
 	}
@@ -104,7 +105,7 @@ func TestProcesses(t *testing.T) {
 			connectortest.Run(t, connectortest.Ends{
 				ByMetadata: generation == segment.ByMetadata,
 				Open: func(t *testing.T) (put, get connector.Transport) {
-					opts := childOptions{generation, shm(t)}
+					opts := childOptions{Generation: generation, Dir: shm(t)}
 					return spawn(t, opts, ""), spawn(t, opts, "")
 				},
 			})

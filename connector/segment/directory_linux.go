@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -17,6 +18,7 @@ import (
 type directory struct {
 	fd   int
 	path string
+	user int
 }
 
 func openDirectory(path string) (directory, error) {
@@ -24,7 +26,7 @@ func openDirectory(path string) (directory, error) {
 	if err != nil {
 		return directory{}, fmt.Errorf("%w: %s: %w", connector.ErrUnavailable, path, err)
 	}
-	return directory{fd, path}, nil
+	return directory{fd, path, os.Geteuid()}, nil
 }
 
 func (d directory) close() { _ = unix.Close(d.fd) }
@@ -40,6 +42,7 @@ type file struct {
 	identity
 	mode  uint32
 	owner uint32
+	names uint32
 	size  int64
 	bytes int64 // that have memory behind them
 }
@@ -58,7 +61,7 @@ func describe(fd int, name string, flags int) (file, error) {
 	const block = 512
 	return file{
 		identity: identity{inode: st.Ino, born: st.Btime.Sec*1e9 + int64(st.Btime.Nsec)},
-		mode:     uint32(st.Mode), owner: st.Uid,
+		mode:     uint32(st.Mode), owner: st.Uid, names: st.Nlink,
 		size: int64(st.Size), bytes: int64(st.Blocks) * block, //nolint:gosec // the kernel's own figures
 	}, nil
 }
@@ -66,35 +69,44 @@ func describe(fd int, name string, flags int) (file, error) {
 func described(fd int) (file, error) { return describe(fd, "", unix.AT_EMPTY_PATH) }
 
 // check refuses whatever is no segment and no lock of this user.
-func (f file) check() error {
+func (d directory) check(f file) error {
 	if f.mode&unix.S_IFMT != unix.S_IFREG {
 		return fmt.Errorf("%w: what has this name is no regular file", connector.ErrKey)
 	}
-	if int(f.owner) != os.Geteuid() {
+	if int(f.owner) != d.user {
 		return fmt.Errorf("%w: what has this name belongs to user %d", connector.ErrKey, f.owner)
 	}
 	return nil
 }
 
-// open opens a segment or a lock. A missing one is fs.ErrNotExist.
+// open opens a segment, a lock or a journal. A missing one is fs.ErrNotExist.
 func (d directory) open(name string, how int) (fd int, f file, err error) {
-	// Not blocking, so that a pipe in its place holds nobody up.
-	fd, err = unix.Openat(d.fd, name, how|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) {
-		return -1, file{}, fmt.Errorf("%w: what has this name is no regular file", connector.ErrKey)
-	}
+	fd, err = d.openAny(name, how)
 	if err != nil {
-		return -1, file{}, fmt.Errorf("open: %w", err)
+		return -1, file{}, err
 	}
 	f, err = described(fd)
 	if err == nil {
-		err = f.check()
+		err = d.check(f)
 	}
 	if err != nil {
 		_ = unix.Close(fd)
 		return -1, file{}, err
 	}
 	return fd, f, nil
+}
+
+// openAny opens whatever has a name and is no directory, link or device.
+func (d directory) openAny(name string, how int) (int, error) {
+	// Not blocking, so that a pipe in its place holds nobody up.
+	fd, err := unix.Openat(d.fd, name, how|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) {
+		return -1, fmt.Errorf("%w: what has this name is no regular file", connector.ErrKey)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("open: %w", err)
+	}
+	return fd, nil
 }
 
 const ownerOnly = 0o600
@@ -109,9 +121,23 @@ func (d directory) create() (int, error) {
 	return fd, nil
 }
 
+// linkByProc is set where files are linked by way of /proc, because Linux before 6.10
+// lets only the privileged name them by their descriptor, which costs a third less.
+var linkByProc atomic.Bool
+
 // link gives a file its name. If that is taken, it is fs.ErrExist.
 func (d directory) link(fd int, name string) error {
-	return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), d.fd, name, unix.AT_SYMLINK_FOLLOW)
+	if !linkByProc.Load() {
+		err := unix.Linkat(fd, "", d.fd, name, unix.AT_EMPTY_PATH)
+		if !missing(err) { // which the directory could be, too
+			return err
+		}
+	}
+	err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), d.fd, name, unix.AT_SYMLINK_FOLLOW)
+	if err == nil {
+		linkByProc.Store(true)
+	}
+	return err
 }
 
 // unlink takes a name away. That it is gone already is fs.ErrNotExist.

@@ -185,7 +185,7 @@ func (t *Transport) consume(name string, f file, l *lock) error {
 		if err != nil {
 			return err
 		}
-		defer t.journal.clear(row)
+		defer t.journal.release(row)
 		faultpoint.Hit("segment-get-recorded")
 	}
 	err := t.dir.unlink(name)

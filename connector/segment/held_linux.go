@@ -39,9 +39,9 @@ func (t *Transport) hold(e *entry) {
 	}
 	t.mu.Unlock()
 	if old != nil {
-		t.journal.clear(old.row)
+		t.journal.release(old.row)
 	}
-	t.reap()
+	t.reap(e)
 }
 
 // forget takes an entry out of the table, when nothing of it is left.
@@ -54,7 +54,7 @@ func (t *Transport) forget(e *entry) {
 	}
 	t.mu.Unlock()
 	if was {
-		t.journal.clear(e.row)
+		t.journal.release(e.row)
 	}
 }
 
@@ -87,17 +87,17 @@ const leftGrace = time.Second
 // is gone.
 const reapLooks = 2
 
-// reap looks whether the oldest entries are still there.
-func (t *Transport) reap() {
+// reap looks whether the oldest entries are still there; the newest is.
+func (t *Transport) reap(newest *entry) {
 	t.reaping.Lock()
 	defer t.reaping.Unlock()
 	for range reapLooks {
 		e := t.nextOldest()
-		if e == nil {
+		if e == nil || e == newest {
 			return
 		}
 		switch now := time.Now(); {
-		case t.there(e):
+		case t.dir.there(e.record):
 			continue
 		case !t.lockLeft(e):
 		case e.left.IsZero():
@@ -125,10 +125,10 @@ func (t *Transport) nextOldest() *entry {
 	return e
 }
 
-// there says whether the segment of an entry is.
-func (t *Transport) there(e *entry) bool {
-	now, err := t.dir.lookup(e.name)
-	return err == nil && now.identity == e.segment
+// there says whether the segment of a record is.
+func (d directory) there(r record) bool {
+	now, err := d.lookup(r.name)
+	return err == nil && now.identity == r.segment
 }
 
 // lockLeft says whether the lock is where the segment is gone: its consumer is about

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -90,24 +91,57 @@ func TestOrphanedLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.close()
-	consumer, err := d.lockFor("key")
+	consumer, err := d.newLock("key")
 	if err == nil {
 		err = consumer.link()
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd, f, err := d.open(consumer.name, unix.O_RDWR)
+	fd, err := d.openAny(consumer.name, unix.O_RDWR)
 	if err != nil {
 		t.Fatal(err)
 	}
-	late := &lock{dir: d, name: consumer.name, fd: fd, id: f.identity}
+	late := &lock{dir: d, name: consumer.name, fd: fd, linked: true}
 	defer late.unlock()
 	for _, step := range []func(){func() {}, consumer.remove, consumer.unlock} {
 		step()
 		if err := late.take(); !errors.Is(err, connector.ErrBusy) {
 			t.Errorf("%v, want ErrBusy", err)
 		}
+	}
+}
+
+// TestLink: a file gets its name where it may not be named by its descriptor, too, and
+// takes nobody else's.
+func TestLink(t *testing.T) {
+	before := linkByProc.Load()
+	defer linkByProc.Store(before)
+	d, err := openDirectory(shm(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	for name, byProc := range map[string]bool{"plain": false, "by /proc": true} {
+		t.Run(name, func(t *testing.T) {
+			fd, err := d.create()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(fd)
+			linkByProc.Store(byProc)
+			if err := d.link(fd, "key"); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.link(fd, "key"); !errors.Is(err, fs.ErrExist) {
+				t.Errorf("a name was given twice: %v", err)
+			}
+			named, err := d.lookup("key")
+			made, madeErr := described(fd)
+			if err := errors.Join(err, madeErr, d.unlink("key")); err != nil || named.identity != made.identity || made.names != 1 {
+				t.Errorf("%+v has the name of %+v: %v", named, made, err)
+			}
+		})
 	}
 }
 

@@ -34,8 +34,14 @@ type record struct {
 
 // encode makes the text of a record, which is readable for people.
 func (r record) encode() []byte {
-	return fmt.Appendf(nil, "%c %d %d %d %d %q\n", r.purpose,
-		r.segment.inode, r.segment.born, r.lock.inode, r.lock.born, r.name)
+	const usual = 128
+	b := append(make([]byte, 0, usual), string(r.purpose)...)
+	for _, id := range []identity{r.segment, r.lock} {
+		b = strconv.AppendUint(append(b, ' '), id.inode, 10)
+		b = strconv.AppendInt(append(b, ' '), id.born, 10)
+	}
+	b = strconv.AppendQuote(append(b, ' '), r.name)
+	return append(b, '\n')
 }
 
 // parseRecord reads a row. One that is empty, or was never finished, has none.
@@ -96,6 +102,12 @@ func (j *journal) add(r record) (row int, err error) {
 func (j *journal) clear(row int) {
 	// A row that cannot be emptied names something that is gone: nothing comes of it.
 	_ = j.write(row, []byte("\n"))
+	j.release(row)
+}
+
+// release leaves a row to the next record, as it is: what it names is gone, and nothing
+// else is ever taken for that.
+func (j *journal) release(row int) {
 	j.mu.Lock()
 	j.free = append(j.free, row)
 	j.mu.Unlock()

@@ -84,7 +84,7 @@ type scene struct {
 
 func newScene(t *testing.T, generation int) *scene {
 	s := &scene{dir: shm(t)}
-	s.opts = childOptions{generation, s.dir}
+	s.opts = childOptions{Generation: generation, Dir: s.dir}
 	s.bystander = open(t, segment.Options{Generation: generation, Dir: s.dir})
 	s.aside = put(t, s.bystander, "aside", another)
 	s.before = values(t, s.dir)
@@ -177,6 +177,24 @@ func TestReplacerKilled(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestKilledAfterAll: what a killed writer had put, and others have got, takes nothing
+// along that others have put in its place.
+func TestKilledAfterAll(t *testing.T) {
+	s := newScene(t, segment.ByKey)
+	victim := spawn(t, s.opts, "")
+	for i := range 3 {
+		key := fmt.Sprintf("key_%d", i)
+		wantValue(t, s.bystander, key, put(t, victim, key, old), old)
+		put(t, s.bystander, key, fresh)
+	}
+	s.before = values(t, s.dir)
+	victim.kill()
+	next := s.after(t)
+	for i := range 3 {
+		wantValue(t, next, fmt.Sprintf("key_%d", i), nil, fresh)
 	}
 }
 
@@ -273,7 +291,7 @@ func TestRampage(t *testing.T) {
 	}
 	for range 60 {
 		point := fmt.Sprintf("%s:%d", points[random.IntN(len(points))], 1+random.IntN(5))
-		victim := spawn(t, childOptions{segment.ByKey, dir}, "segment-"+point)
+		victim := spawn(t, childOptions{Generation: segment.ByKey, Dir: dir}, "segment-"+point)
 		var err error
 		for i := 0; err == nil; i++ {
 			key, seed := fmt.Sprintf("key_%d", random.IntN(3)), byte(random.IntN(200))

@@ -44,6 +44,17 @@ func TestLasting(t *testing.T) {
 	}
 }
 
+// TestLastingKilled: it stays when its process is killed, too.
+func TestLastingKilled(t *testing.T) {
+	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
+		opts := childOptions{Generation: generation, Dir: shm(t), Lasting: true}
+		victim := spawn(t, opts, "")
+		meta := put(t, victim, "key", old)
+		victim.kill()
+		wantValue(t, open(t, segment.Options{Dir: opts.Dir}), "key", meta, old)
+	}
+}
+
 // TestLastingCleanupOfOthers: a cleanup by key takes no file that is no segment.
 func TestLastingCleanupOfOthers(t *testing.T) {
 	dir := shm(t)

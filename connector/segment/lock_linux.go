@@ -3,7 +3,6 @@ package segment
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"golang.org/x/sys/unix"
 
@@ -23,18 +22,13 @@ type lock struct {
 // errHeld says that a living process holds the lock, or held it until now.
 var errHeld = fmt.Errorf("%w: it holds the lock", connector.ErrBusy)
 
-// lockFor locks the lock file of a segment. Where there is none it makes one, which
-// gets its name from link.
-func (d directory) lockFor(name string) (*lock, error) {
-	l, err := d.lockOf(name)
-	if !missing(err) {
-		return l, err
-	}
+// newLock makes a lock file for a segment, and locks it. It gets its name from link.
+func (d directory) newLock(name string) (*lock, error) {
 	fd, err := d.create()
 	if err != nil {
 		return nil, err
 	}
-	l = &lock{dir: d, name: lockName(name), fd: fd}
+	l := &lock{dir: d, name: lockName(name), fd: fd}
 	f, err := described(fd)
 	l.id = f.identity
 	if err == nil {
@@ -49,11 +43,12 @@ func (d directory) lockFor(name string) (*lock, error) {
 
 // lockOf locks the lock file of a segment. That there is none is fs.ErrNotExist.
 func (d directory) lockOf(name string) (*lock, error) {
-	fd, f, err := d.open(lockName(name), unix.O_RDWR)
+	l := &lock{dir: d, name: lockName(name), linked: true}
+	fd, err := d.openAny(l.name, unix.O_RDWR)
 	if err != nil {
 		return nil, err
 	}
-	l := &lock{dir: d, name: lockName(name), fd: fd, id: f.identity, linked: true}
+	l.fd = fd
 	if err := l.take(); err != nil {
 		l.unlock()
 		return nil, err
@@ -71,22 +66,23 @@ func (l *lock) take() error {
 	if err != nil {
 		return fmt.Errorf("lock: %w", err)
 	}
-	if now, err := l.dir.lookup(l.name); err != nil || now.identity != l.id {
+	f, err := described(l.fd)
+	if err != nil {
+		return err
+	}
+	if f.names == 0 {
 		return errHeld
 	}
-	return nil
+	l.id = f.identity
+	return l.dir.check(f)
 }
 
-// link gives the file its name. If somebody else made one meanwhile, it is errHeld.
+// link gives the file its name. That there is one already is fs.ErrExist.
 func (l *lock) link() error {
 	if l.linked {
 		return nil
 	}
-	err := l.dir.link(l.fd, l.name)
-	if errors.Is(err, fs.ErrExist) {
-		return errHeld
-	}
-	if err != nil {
+	if err := l.dir.link(l.fd, l.name); err != nil {
 		return fmt.Errorf("make the lock: %w", full(err))
 	}
 	l.linked = true

@@ -75,7 +75,7 @@ func TestOneGets(t *testing.T) {
 		dir := shm(t)
 		opts := segment.Options{Generation: generation, Dir: dir}
 		writer := open(t, opts)
-		readers := []connector.Transport{open(t, opts), open(t, opts), spawn(t, childOptions{generation, dir}, "")}
+		readers := []connector.Transport{open(t, opts), open(t, opts), spawn(t, childOptions{Generation: generation, Dir: dir}, "")}
 		for i := range 60 {
 			key := fmt.Sprintf("key_%d", i)
 			meta := put(t, writer, key, old)
@@ -109,7 +109,7 @@ func TestOneGets(t *testing.T) {
 func TestReplacedWhole(t *testing.T) {
 	dir := shm(t)
 	writer := open(t, segment.Options{Dir: dir})
-	reader := spawn(t, childOptions{segment.ByKey, dir}, "")
+	reader := spawn(t, childOptions{Generation: segment.ByKey, Dir: dir}, "")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

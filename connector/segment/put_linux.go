@@ -130,12 +130,27 @@ func allocate(fd, size int) error {
 }
 
 // publish gives a segment its key for a name, under the lock, in place of what had
-// that name.
-func (t *Transport) publish(e *entry, fd int) (err error) {
-	l, err := t.dir.lockFor(e.name)
+// that name. Most keys are new: so it makes a lock before it looks for one.
+func (t *Transport) publish(e *entry, fd int) error {
+	l, err := t.dir.newLock(e.name)
 	if err != nil {
 		return err
 	}
+	if err := t.publishUnder(l, e, fd); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	l, err = t.dir.lockOf(e.name)
+	if missing(err) {
+		return errHeld // until now
+	}
+	if err != nil {
+		return err
+	}
+	return t.publishUnder(l, e, fd)
+}
+
+// publishUnder unlocks the lock, too.
+func (t *Transport) publishUnder(l *lock, e *entry, fd int) (err error) {
 	defer l.unlock()
 	e.lock = l.id
 	if e.row, err = t.journal.add(e.record); err != nil {
@@ -170,7 +185,7 @@ func (t *Transport) place(fd int, name string) error {
 		}
 		now, err := t.dir.lookup(name)
 		if err == nil {
-			err = now.check()
+			err = t.dir.check(now)
 		}
 		if err == nil {
 			err = t.dir.unlink(name)

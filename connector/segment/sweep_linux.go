@@ -30,9 +30,9 @@ func (d directory) openJournals() (directory, error) {
 	if err != nil {
 		return directory{}, err
 	}
-	j := directory{fd, d.path + "/" + journalsName()}
+	j := directory{fd, d.path + "/" + journalsName(), d.user}
 	f, err := described(fd)
-	if err == nil && (int(f.owner) != os.Geteuid() || f.mode&0o077 != 0) {
+	if err == nil && (int(f.owner) != d.user || f.mode&0o077 != 0) {
 		err = fmt.Errorf("%w: %s is not this user's alone", connector.ErrUnavailable, j.path)
 	}
 	if err != nil {
@@ -127,15 +127,19 @@ func (j *journal) sweepOne(dir directory, name string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	values := 0
 	for _, r := range records {
+		if dir.there(r) {
+			values++
+		}
 		err = errors.Join(err, dir.settle(r))
 		faultpoint.Hit("segment-swept")
 	}
 	if err != nil {
 		return err
 	}
-	if len(records) > 0 {
-		log.Info("removed what a dead process left", "journal", name, "values", len(records))
+	if values > 0 {
+		log.Info("removed what a dead process left", "journal", name, "values", values)
 	}
 	return j.dir.unlink(name)
 }

@@ -195,7 +195,7 @@ func (d directory) remove(key string) error {
 	}
 	r := record{purpose: putting, name: key}
 	if f, err := d.lookup(key); err == nil {
-		if err := f.check(); err != nil {
+		if err := d.check(f); err != nil {
 			return err
 		}
 		r.segment = f.identity
@@ -245,7 +245,7 @@ func (t *Transport) sweep() {
 	late := t.all(func(e *entry) bool { return now.Sub(e.at) >= t.opts.TTL })
 	t.mu.Unlock()
 	for _, e := range late {
-		there := t.there(e)
+		there := t.dir.there(e.record)
 		if t.dir.settle(e.record) != nil {
 			next = lastNap // somebody has it
 			continue
