@@ -63,6 +63,7 @@ class File(NamedTuple):
     owner: int
     size: int
     bytes: int  #: that have memory behind them
+    names: int
 
     def check(self) -> None:
         """Raise BadKey for what is no file of this user's."""
@@ -106,19 +107,13 @@ class Directory:
                 return None
             raise OSError(code, os.strerror(code))
         born = st.btime.seconds * 1_000_000_000 + st.btime.nanos
-        return File(Identity(st.ino, born), st.mode, st.uid, st.size, 512 * st.blocks)
+        return File(Identity(st.ino, born), st.mode, st.uid, st.size, 512 * st.blocks, st.nlink)
 
     def open(self, name: str, how: int) -> tuple[int, File] | None:
         """A descriptor, the caller's to close; None: there is no such file."""
-        try:
-            # Not blocking, so that a pipe in its place holds nobody up.
-            fd = os.open(name, how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
-        except FileNotFoundError:
+        fd = self.open_any(name, how)
+        if fd is None:
             return None
-        except OSError as e:
-            if e.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-                raise BadKey("what has this name is no regular file") from None
-            raise
         try:
             f = self.described(fd)
             f.check()
@@ -126,6 +121,18 @@ class Directory:
             os.close(fd)
             raise
         return fd, f
+
+    def open_any(self, name: str, how: int) -> int | None:
+        """The same for whatever has a name and is no directory, link or device."""
+        try:
+            # Not blocking, so that a pipe in its place holds nobody up.
+            return os.open(name, how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
+        except FileNotFoundError:
+            return None
+        except OSError as e:
+            if e.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise BadKey("what has this name is no regular file") from None
+            raise
 
     def create(self) -> int:
         """A file without a name, which goes with its descriptor unless it is linked."""
@@ -184,53 +191,45 @@ def read_all(fd: int, size: int) -> bytes:
 class Lock:
     """A lock file that this process has locked. The kernel unlocks it when the process dies."""
 
-    def __init__(self, directory: Directory, name: str, fd: int, identity: Identity, linked: bool) -> None:
+    def __init__(self, directory: Directory, name: str, fd: int, linked: bool) -> None:
+        """Lock a file, which is closed if that fails. Raises Busy when somebody else has it."""
         self.directory = directory
         self.name = name
-        self.identity = identity
+        self.linked = linked
         self._fd = fd
-        self._linked = linked
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            f = directory.described(fd)
+            if linked:
+                f.check()
+                # A consumer removes the file with the segment: whoever locks it after that has
+                # locked nothing.
+                if not f.names:
+                    raise Busy("the lock was removed just now")
+        except BlockingIOError:
+            os.close(fd)
+            raise Busy("another process holds the lock") from None
+        except BaseException:
+            os.close(fd)
+            raise
+        self.identity = f.identity
 
     @classmethod
     def of(cls, directory: Directory, name: str) -> Lock | None:
-        """Lock an existing file; None: there is none. Raises Busy when somebody else has it."""
-        found = directory.open(name, os.O_RDWR)
-        if found is None:
-            return None
-        fd, f = found
-        lock = cls(directory, name, fd, f.identity, True)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A consumer removes the file with the segment: whoever locks it after that has
-            # locked nothing.
-            now = directory.lookup(name)
-            if now is None or now.identity != f.identity:
-                raise Busy("the lock was removed just now")
-        except BlockingIOError:
-            lock.release()
-            raise Busy("another process holds the lock") from None
-        except BaseException:
-            lock.release()
-            raise
-        return lock
+        """Lock an existing file; None: there is none."""
+        fd = directory.open_any(name, os.O_RDWR)
+        return None if fd is None else cls(directory, name, fd, True)
 
     @classmethod
     def new(cls, directory: Directory, name: str) -> Lock:
         """A locked file that has no name yet."""
-        fd = directory.create()
-        lock = cls(directory, name, fd, directory.described(fd).identity, False)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return lock
+        return cls(directory, name, directory.create(), False)
 
     def link(self) -> None:
-        """Give the file its name. Raises Busy if somebody else made one meanwhile."""
-        if self._linked:
-            return
-        try:
+        """Give the file its name. Raises FileExistsError if there is one already."""
+        if not self.linked:
             self.directory.link(self._fd, self.name)
-        except FileExistsError:
-            raise Busy("another process has made the lock") from None
-        self._linked = True
+            self.linked = True
 
     def remove(self) -> None:
         self.directory.unlink(self.name)

@@ -131,6 +131,10 @@ class Journal:
             os.pwrite(self._fd, b"\n", slot * SLOT_BYTES)
         except OSError:
             pass  # it names something that is gone: nothing comes of it
+        self.release(slot)
+
+    def release(self, slot: int) -> None:
+        """Leave a slot to the next record, as it is: what it names is gone, and nothing else is ever taken for that."""
         with self._mu:
             self._free.append(slot)
 

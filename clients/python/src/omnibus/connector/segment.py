@@ -95,22 +95,33 @@ class Segments:
                 name = self._publish_anonymous(edge, key, fd, segment)
         finally:
             os.close(fd)
-        self._reap(_REAPED_A_PUT)
+        self._reap(_REAPED_A_PUT, newest=name)
         return {"shm": {"name": name, "size": payload.size}}
 
     def _publish(self, edge: Edge, key: str, fd: int, segment: files.Identity) -> None:
-        """Give a segment its key for a name, under the lock, in place of what had that name."""
+        """Give a segment its key for a name. Most keys are new: so a lock is made before one is looked for."""
         name = lock_name(key)
-        found = Lock.of(self._directory, name)
-        with found or Lock.new(self._directory, name) as lock:
+        try:
+            self._publish_under(Lock.new(self._directory, name), edge, key, fd, segment)
+            return
+        except FileExistsError:
+            lock = Lock.of(self._directory, name)
+        if lock is None:
+            raise Busy("another process had the lock until now")
+        self._publish_under(lock, edge, key, fd, segment)
+
+    def _publish_under(self, held: Lock, edge: Edge, key: str, fd: int, segment: files.Identity) -> None:
+        """Do so under a lock, which is released, in place of what had that name."""
+        with held as lock:
             record = Record(PUTTING, key, segment, lock.identity)
             slot = self._journal.add(record)
+            made = not lock.linked
             try:
                 lock.link()
                 try:
                     self._place(fd, key)
                 except BaseException:
-                    if found is None:
+                    if made:
                         lock.remove()
                     raise
             except BaseException:
@@ -150,7 +161,7 @@ class Segments:
             old = self._held.pop(p.record.name, None)
             self._held[p.record.name] = p
         if old is not None:
-            self._journal.clear(old.slot)
+            self._journal.release(old.slot)
 
     # Getting.
 
@@ -233,7 +244,7 @@ class Segments:
                 lock.remove()
         finally:
             if slot is not None:
-                self._journal.clear(slot)
+                self._journal.release(slot)
         with self._mu:
             mine = self._held.get(name)
         if mine is not None and mine.record.segment == segment:
@@ -265,24 +276,27 @@ class Segments:
             if self._held.get(p.record.name) is not p:
                 return
             del self._held[p.record.name]
-        self._journal.clear(p.slot)
+        self._journal.release(p.slot)
 
     def reap(self) -> None:
         self._enter()
         self._reap(_REAPED)
 
-    def _reap(self, most: int) -> None:
-        """Look whether what was put longest ago is still there."""
+    def _reap(self, most: int, newest: str | None = None) -> None:
+        """Look whether what was put longest ago is still there, and not at the newest, which is."""
         for _ in range(most):
             with self._mu:
-                if not self._held:
+                name = next(iter(self._held), newest)
+                if name == newest or name is None:
                     return
-                name, p = self._held.popitem(last=False)
-                self._held[name] = p
-            now, lock = self._directory.lookup(name), self._directory.lookup(lock_name(name))
+                p = self._held[name]
+                self._held.move_to_end(name)
+            now = self._directory.lookup(name)
+            if now is not None and now.identity == p.record.segment:
+                continue
+            lock = self._directory.lookup(lock_name(name))
             # A lock without its segment: the consumer is about to remove it, or has died before it could.
-            left = now is None and lock is not None and lock.identity == p.record.lock
-            if not left and (now is None or now.identity != p.record.segment):
+            if now is not None or lock is None or lock.identity != p.record.lock:
                 self._forget(p)
 
     def _patiently(self, do: Callable[[], _T], deadline: float | None = None) -> _T:
