@@ -28,7 +28,8 @@
 // Chunks are handed out in a ring's order as long as they are released in
 // that order. A chunk that stays blocks nothing: it becomes an island, and the
 // allocator uses the room around it. [Ring.Allocate] fails with [ErrNoRoom]
-// only when no gap is large enough. With [Options.StrictFIFO] the ring is a
+// only when no gap is large enough. With [Options.Reuse] it does not go round, and takes
+// the room that came free last. With [Options.StrictFIFO] the ring is a
 // plain one instead: the room behind an unfree chunk stays unused until that
 // chunk is free.
 //

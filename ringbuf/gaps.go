@@ -4,7 +4,8 @@ import "math/bits"
 
 // The allocator of the default order. Chunks are cut from the current gap,
 // front to back, until it is too small; freed neighbours extend it. All other
-// gaps wait in bins by size. In strict order there is no current gap and the
+// gaps wait in bins by size. With Options.Reuse the current gap is put back before
+// each chunk is cut. In strict order there is no current gap and the
 // bins stay empty: see strict.go.
 
 // binProbes bounds the search of a bin whose members may be too small, while

@@ -23,6 +23,12 @@ type Options struct {
 	// oldest is used.
 	StrictFIFO bool
 
+	// Reuse cuts chunks from the smallest gaps that have room for them, of
+	// like-sized ones the one freed last, in place of going round: memory that was
+	// used just now, and is in the caches of processors, is used again. It
+	// has no effect on strict order.
+	Reuse bool
+
 	// NoHeaders keeps the ring's hands off the buffer: no header is written in
 	// front of a payload, and none of its bytes are spent on one. It is for the
 	// books of a buffer that another process fills, which may be mapped

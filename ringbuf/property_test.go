@@ -11,19 +11,23 @@ import (
 
 // TestAgainstModel does whatever a writer may do, in any order, to rings of
 // many shapes, and compares with the model after each step.
-func TestAgainstModel(t *testing.T) { againstModel(t, false) }
+func TestAgainstModel(t *testing.T) { againstModel(t, false, false) }
 
 // TestAgainstModelWithoutHeaders is the same for rings that leave the buffer
 // alone. It is a test of its own because the examples kept in testdata belong to
 // the draws of the one above.
-func TestAgainstModelWithoutHeaders(t *testing.T) { againstModel(t, true) }
+func TestAgainstModelWithoutHeaders(t *testing.T) { againstModel(t, true, false) }
 
-func againstModel(t *testing.T, noHeaders bool) {
+// TestAgainstModelWithReuse is the same for rings that do not go round.
+func TestAgainstModelWithReuse(t *testing.T) { againstModel(t, false, true) }
+
+func againstModel(t *testing.T, noHeaders, reuse bool) {
 	rapid.Check(t, func(t *rapid.T) {
 		opts := ringbuf.Options{
 			Align:      rapid.SampledFrom([]int{1, 2, 8, 16, 32, 64, 512}).Draw(t, "align"),
 			StrictFIFO: rapid.Bool().Draw(t, "strict"),
 			NoHeaders:  noHeaders,
+			Reuse:      reuse,
 		}
 		// From hardly anything to some dozens of chunks; the end is seldom
 		// on the grid.

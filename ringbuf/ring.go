@@ -26,6 +26,7 @@ type Ring struct {
 	buf    []byte
 	geo    geometry
 	strict bool
+	reuse  bool
 
 	nextID uint64
 	free   uint64 // bytes in gaps
@@ -53,7 +54,7 @@ func New(buf []byte, opts Options) (*Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new ring: %w", err)
 	}
-	r := &Ring{buf: buf, geo: geo, strict: opts.StrictFIFO, nextID: 1, index: newAddressIndex(geo)}
+	r := &Ring{buf: buf, geo: geo, strict: opts.StrictFIFO, reuse: opts.Reuse && !opts.StrictFIFO, nextID: 1, index: newAddressIndex(geo)}
 	r.Clear()
 	return r, nil
 }
@@ -95,6 +96,10 @@ func (r *Ring) TryAllocate(size int, tag uint32) (c Chunk, ok bool) {
 		return Chunk{}, false
 	}
 	need := r.geo.header + uint64(size)
+	if r.reuse && r.current != none {
+		r.park(r.current)
+		r.current = none
+	}
 	gap := r.current
 	switch {
 	case r.strict:

@@ -587,3 +587,29 @@ func TestView(t *testing.T) {
 		})
 	}
 }
+
+// TestReuse: with the option, the room that came free last is used again, also behind
+// a chunk that stays, and large gaps stay large.
+func TestReuse(t *testing.T) {
+	for _, reuse := range []bool{false, true} {
+		r, _ := newRing(t, 64*100, ringbuf.Options{Reuse: reuse})
+		allocate := func(size int) ringbuf.Chunk {
+			t.Helper()
+			c, err := r.Allocate(size, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		first, second := allocate(100), allocate(300)
+		staying := allocate(100)
+		for _, c := range []ringbuf.Chunk{second, first} {
+			if err := r.Release(c); err != nil {
+				t.Fatal(err)
+			}
+			if again := allocate(int(c.Size)); (again.Addr == c.Addr) != reuse {
+				t.Errorf("reuse %v: %v after %v was released, beside %v", reuse, again, c, staying)
+			}
+		}
+	}
+}

@@ -80,6 +80,9 @@ type Options struct {
 	// StrictFIFO makes the room of an object that is still held block the
 	// room behind it, as in a plain ring.
 	StrictFIFO bool
+	// Reuse has objects take room that came free just now before any other: see
+	// [ringbuf.Options]. Room comes free when it is needed, or with [Store.Delete].
+	Reuse bool
 	// Serializer encodes the values of [Store.PutValue]. Default msgpack.
 	Serializer codec.Serializer
 }

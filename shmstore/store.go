@@ -137,7 +137,7 @@ func (s *Store) allocate(opts Options) error {
 	}
 	s.arena, s.directory = s.arenaSegment.data, s.directorySegment.data
 	s.data = s.arena
-	s.ring, err = ringbuf.New(s.arena, ringbuf.Options{StrictFIFO: opts.StrictFIFO})
+	s.ring, err = ringbuf.New(s.arena, ringbuf.Options{StrictFIFO: opts.StrictFIFO, Reuse: opts.Reuse})
 	if err != nil {
 		s.arenaSegment.release()
 		s.directorySegment.release()

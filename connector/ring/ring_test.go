@@ -210,3 +210,30 @@ func TestPutBack(t *testing.T) {
 		t.Errorf("of an owner that is closed: released %d times, %+v", second.times, table.Stats())
 	}
 }
+
+// TestReuse: a value lies where one lay that was released, whatever is held meanwhile.
+func TestReuse(t *testing.T) {
+	r := open(t, ring.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}})
+	end := r.End()
+	put := func(key string) connector.Payload {
+		t.Helper()
+		meta, err := end.Put(t.Context(), edge, key, 1000, func([]byte) error { return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := end.Get(t.Context(), edge, key, meta)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	first, second := put("1"), put("2")
+	at := &first.Bytes()[0]
+	first.Release()
+	third := put("3")
+	if &third.Bytes()[0] != at {
+		t.Error("the room of a value that was released is not used again")
+	}
+	third.Release()
+	second.Release()
+}

@@ -168,3 +168,21 @@ func TestOwed(t *testing.T) {
 		t.Errorf("got %v, want an error at byte 1", err)
 	}
 }
+
+// TestRaw: what is copied in pieces is whole, and in place where there is room for it.
+func TestRaw(t *testing.T) {
+	for _, size := range []int{0, 1, 256<<10 - 1, 256 << 10, 256<<10 + 1, 1<<20 + 13} {
+		want := make([]byte, size)
+		for i := range want {
+			want[i] = byte(i % 251)
+		}
+		room := make([]byte, 5, 5+size)
+		for _, w := range []pack.Writer{{}, {Buf: room}} {
+			begun := len(w.Buf)
+			w.Raw(want)
+			if !bytes.Equal(w.Buf[begun:], want) || begun > 0 && &w.Buf[0] != &room[0] {
+				t.Errorf("%d bytes: %d were written behind %d", size, len(w.Buf)-begun, begun)
+			}
+		}
+	}
+}

@@ -3,6 +3,7 @@ package pack
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 )
 
 // MaxLen is how many bytes or elements one value may have.
@@ -25,11 +26,22 @@ func (w *Writer) put(b ...byte) {
 	w.Buf = append(w.Buf, b...)
 }
 
+// maxCopied bounds one copy. From 1 MiB on, Go copies what is not aligned past the
+// caches of the processor, and whoever reads it next would have to wait for memory.
+const maxCopied = 256 << 10
+
 // Raw writes bytes as they are.
 func (w *Writer) Raw(b []byte) {
 	if w.Counting {
 		w.Size += len(b)
 		return
+	}
+	if len(b) > maxCopied {
+		w.Buf = slices.Grow(w.Buf, len(b))
+	}
+	for len(b) > maxCopied {
+		w.Buf = append(w.Buf, b[:maxCopied]...)
+		b = b[maxCopied:]
 	}
 	w.Buf = append(w.Buf, b...)
 }
