@@ -47,7 +47,7 @@ func (p *Pool) Check() []Violation {
 	c.checkSlots(p.slots)
 	inArena := make(map[*arena][]chunk)
 	for number, known := range p.chunks {
-		if used := p.slots.inUse[number]; used != (known.arena != nil) {
+		if used := p.slots.state[number] != slotFree; used != (known.arena != nil) {
 			c.report(InvariantSlots, "slot %d is in use: %t, and has a chunk: %t", number, used, known.arena != nil)
 		}
 		if known.arena != nil {
@@ -99,7 +99,7 @@ func (e *Exports) Check() []Violation {
 	c := &checker{}
 	c.checkSlots(e.slots)
 	for number, release := range e.kept {
-		if release != nil && !e.slots.inUse[number] {
+		if release != nil && e.slots.state[number] != slotUsed {
 			c.report(InvariantSlots, "slot %d is not in use and keeps something", number)
 		}
 	}
@@ -108,16 +108,19 @@ func (e *Exports) Check() []Violation {
 
 // checkSlots looks at who uses which slot, and at the words.
 func (c *checker) checkSlots(s *slots) {
-	listed := make([]bool, len(s.inUse))
-	for _, number := range s.free {
-		if s.inUse[number] || listed[number] {
-			c.report(InvariantSlots, "slot %d is listed as free; in use: %t, listed before: %t", number, s.inUse[number], listed[number])
+	listed := make([]bool, len(s.state))
+	for want, numbers := range map[slotState][]uint32{slotFree: s.free, slotLate: s.late} {
+		for _, number := range numbers {
+			if s.state[number] != want || listed[number] {
+				c.report(InvariantSlots, "slot %d has state %d and is listed with %d; listed before: %t", number, s.state[number], want, listed[number])
+			}
+			listed[number] = true
 		}
-		listed[number] = true
 	}
-	for number, used := range s.inUse {
-		if !used && !listed[number] {
-			c.report(InvariantSlots, "slot %d is neither in use nor free", number)
+	for number, state := range s.state {
+		used := state == slotUsed
+		if used == listed[number] {
+			c.report(InvariantSlots, "slot %d is in use: %t, and listed as free: %t", number, used, listed[number])
 		}
 		p := s.piece(uint32(number))
 		if used && p.Generation == 0 {

@@ -75,7 +75,7 @@ func TestCheckFindsDamage(t *testing.T) {
 			}
 			undo()
 			for _, piece := range pieces {
-				p.Free(piece)
+				free(p, piece)
 			}
 		})
 	}

@@ -24,9 +24,11 @@
 // # Who may free what
 //
 // The store frees a piece when its object goes, which only it can know, and never
-// asks what a stream is doing. So whoever gives a reservation up waits first until
-// its streams no longer touch the piece, and readers release their leases only
-// when theirs are done.
+// asks what a stream is doing. Readers release their leases when their streams are
+// done. Whoever fills the piece may still be at it: a reader that died, say, has
+// given up its debt. So a piece whose word is not there yet is late when it is
+// freed, and is not given out before it is. Whoever gives a reservation up waits
+// until its own streams do not touch the piece, and then has it Fail.
 //
 // # Concurrency
 //

@@ -63,6 +63,7 @@ func (e *Exports) Allocate(sizeBytes int64) (piece uint32, ok bool) {
 	if e.closed || sizeBytes < 0 {
 		return 0, false
 	}
+	e.slots.catchUp(func(uint32) {})
 	return e.slots.take()
 }
 
@@ -109,7 +110,7 @@ func (e *Exports) Fail(piece uint32) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.slots.mustBeUsed("Fail", piece)
-	e.slots.fail(piece)
+	e.slots.piece(piece).Fail()
 }
 
 // Close gives the words back, as [Pool.Close] does.
@@ -119,7 +120,8 @@ func (e *Exports) Close() error {
 		e.mu.Unlock()
 		return nil
 	}
-	if e.slots.used() > 0 {
+	e.slots.catchUp(func(uint32) {})
+	if len(e.slots.free) < len(e.slots.state) {
 		defer e.mu.Unlock()
 		return fmt.Errorf("close GPU exports: %w", e.slots.errInUse())
 	}

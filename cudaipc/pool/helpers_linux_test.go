@@ -123,6 +123,7 @@ func mustCommit(t testing.TB, r shmstore.Reservation) shmstore.Handle {
 type model struct {
 	p        *Pool
 	inUse    map[uint32]Chunk
+	late     map[uint32]Chunk  // freed, and written all the same
 	last     map[uint32]uint32 // generations by slot
 	numbers  map[uint32]bool   // of the arenas that are there
 	lastEver uint32
@@ -131,25 +132,26 @@ type model struct {
 func (m *model) Allocate(t *rapid.T) {
 	sizeBytes := rapid.Int64Range(0, m.p.MaxBytes()+1).Draw(t, "bytes")
 	piece, ok := m.p.Allocate(sizeBytes)
-	if !ok && len(m.inUse) < m.p.opts.Slots && sizeBytes <= m.p.MaxBytes() && m.p.Grow(sizeBytes) {
+	if !ok && len(m.inUse)+len(m.late) < m.p.opts.Slots && sizeBytes <= m.p.MaxBytes() && m.p.Grow(sizeBytes) {
 		if piece, ok = m.p.Allocate(sizeBytes); !ok {
 			t.Fatalf("no room for %d bytes in a new arena", sizeBytes)
 		}
 	}
 	if !ok {
-		if len(m.inUse) == 0 && sizeBytes <= m.p.MaxBytes() {
+		if len(m.inUse)+len(m.late) == 0 && sizeBytes <= m.p.MaxBytes() {
 			t.Fatalf("an empty pool has no room for %d bytes", sizeBytes)
 		}
 		return
 	}
 	c := m.p.Chunk(piece)
-	if _, twice := m.inUse[piece]; twice || sizeBytes > m.p.MaxBytes() || c.Bytes != sizeBytes || c.Number != piece || !m.numbers[c.Arena] {
+	_, twice := m.inUse[piece]
+	if _, late := m.late[piece]; twice || late || sizeBytes > m.p.MaxBytes() || c.Bytes != sizeBytes || c.Number != piece || !m.numbers[c.Arena] {
 		t.Fatalf("%d bytes are piece %d, given out before: %t, %+v", sizeBytes, piece, twice, c)
 	}
 	if c.Generation != m.last[piece]+1 || c.Ready.Reached(c.Generation) || c.Fault.Host.Load() == c.Generation {
 		t.Fatalf("piece %d has generation %d after %d, ready for %d", piece, c.Generation, m.last[piece], c.Ready.Host.Load())
 	}
-	for _, other := range m.inUse {
+	for _, other := range slices.Concat(slices.Collect(maps.Values(m.inUse)), slices.Collect(maps.Values(m.late))) {
 		if c.Arena == other.Arena && c.Offset < other.Offset+other.Bytes && other.Offset < c.Offset+c.Bytes {
 			t.Fatalf("%+v reaches into %+v", c, other)
 		}
@@ -167,7 +169,20 @@ func (m *model) some(t *rapid.T) uint32 {
 func (m *model) Free(t *rapid.T) {
 	piece := m.some(t)
 	m.p.Free(piece)
+	if c := m.inUse[piece]; !c.Ready.Reached(c.Generation) {
+		m.late[piece] = c
+	}
 	delete(m.inUse, piece)
+}
+
+// Settle has the streams be done that write to one that was freed.
+func (m *model) Settle(t *rapid.T) {
+	for piece, c := range m.late {
+		c.Ready.Host.Store(c.Generation)
+		delete(m.late, piece)
+		return
+	}
+	t.Skip("nothing is late")
 }
 
 func (m *model) Ready(t *rapid.T) {
@@ -177,8 +192,13 @@ func (m *model) Ready(t *rapid.T) {
 
 func (m *model) Fail(t *rapid.T) {
 	piece := m.some(t)
+	c := m.inUse[piece]
+	if c.Ready.Reached(c.Generation) {
+		m.p.Fail(piece) // too late: nothing of it is to be seen
+		return
+	}
 	m.p.Fail(piece)
-	if c := m.inUse[piece]; c.Fault.Host.Load() != c.Generation || !c.Ready.Reached(c.Generation) {
+	if c.Fault.Host.Load() != c.Generation || !c.Ready.Reached(c.Generation) {
 		t.Fatalf("piece %d of generation %d failed in %d and is ready for %d", piece, c.Generation, c.Fault.Host.Load(), c.Ready.Host.Load())
 	}
 }
@@ -190,4 +210,10 @@ func (m *model) Check(t *rapid.T) {
 	if st.Pieces != len(m.inUse) || m.p.Pieces() != len(m.inUse) || st.Arenas != len(m.numbers) || st.ArenaBytes > st.MaxBytes {
 		t.Errorf("%d pieces are in use, %d arenas there; Stats say %+v", len(m.inUse), len(m.numbers), st)
 	}
+}
+
+// free frees a piece that no stream writes to.
+func free(p *Pool, piece uint32) {
+	p.Fail(piece)
+	p.Free(piece)
 }

@@ -119,7 +119,11 @@ func (p *Pool) Pieces() int {
 func (p *Pool) Allocate(sizeBytes int64) (piece uint32, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || sizeBytes < 0 || sizeBytes > p.MaxBytes() || len(p.slots.free) == 0 {
+	if p.closed || sizeBytes < 0 || sizeBytes > p.MaxBytes() {
+		return 0, false
+	}
+	p.slots.catchUp(p.drop)
+	if len(p.slots.free) == 0 {
 		return 0, false
 	}
 	for _, a := range p.arenas {
@@ -166,15 +170,30 @@ func (p *Pool) release(piece uint32) (idle []*arena) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.slots.mustBeUsed("Free", piece)
+	p.frees++
+	if p.slots.giveBack(piece) {
+		p.drop(piece)
+	}
+	return p.takeIdle()
+}
+
+// drop frees the chunk of a piece that no stream writes to any more.
+func (p *Pool) drop(piece uint32) {
 	c := p.chunks[piece]
 	p.chunks[piece] = chunk{}
-	p.slots.giveBack(piece)
 	c.arena.ranges.Free(c.offset)
-	p.frees++
 	if c.arena.ranges.Blocks() == 0 {
 		c.arena.emptySince = p.frees
 	}
-	return p.takeIdle()
+}
+
+// Late is the number of pieces that were freed while a stream still wrote to them.
+// They are given out again when it does not: whoever waits for room looks once more
+// then.
+func (p *Pool) Late() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.slots.late)
 }
 
 // takeIdle takes out the arenas that have been empty for long.
@@ -229,7 +248,7 @@ func (p *Pool) Fail(piece uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.slots.mustBeUsed("Fail", piece)
-	p.slots.fail(piece)
+	p.slots.piece(piece).Fail()
 }
 
 // Close gives all memory back to the device. While pieces are in use it does
@@ -242,7 +261,8 @@ func (p *Pool) Close() error {
 		p.mu.Unlock()
 		return nil
 	}
-	if p.slots.used() > 0 {
+	p.slots.catchUp(p.drop)
+	if len(p.slots.free) < len(p.slots.state) {
 		defer p.mu.Unlock()
 		return fmt.Errorf("close GPU pool: %w", p.slots.errInUse())
 	}

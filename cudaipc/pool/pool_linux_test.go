@@ -21,7 +21,7 @@ func TestModel(t *testing.T) {
 		opts := small
 		opts.Slots = rapid.IntRange(1, 20).Draw(t, "slots")
 		opts.MaxBytes = rapid.Int64Range(1, 3).Draw(t, "arenas") * minArenaBytes
-		m := &model{inUse: make(map[uint32]Chunk), last: make(map[uint32]uint32), numbers: make(map[uint32]bool)}
+		m := &model{inUse: make(map[uint32]Chunk), late: make(map[uint32]Chunk), last: make(map[uint32]uint32), numbers: make(map[uint32]bool)}
 		opts.OnArena = func(number uint32, arena cudaipc.Arena) {
 			if number != m.lastEver+1 || arena.Bytes() != minArenaBytes {
 				t.Fatalf("arena %d of %d bytes comes after %d", number, arena.Bytes(), m.lastEver)
@@ -39,11 +39,14 @@ func TestModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Repeat(rapid.StateMachineActions(m))
-		if err := m.p.Close(); (err == nil) != (len(m.inUse) == 0) || err != nil && !errors.Is(err, shmstore.ErrBusy) {
+		if err := m.p.Close(); (err == nil) != (len(m.inUse)+len(m.late) == 0) || err != nil && !errors.Is(err, shmstore.ErrBusy) {
 			t.Fatalf("Close with %d pieces in use: %v", len(m.inUse), err)
 		}
 		for piece := range m.inUse {
-			m.p.Free(piece)
+			free(m.p, piece)
+		}
+		for _, c := range m.late {
+			c.Ready.Host.Store(c.Generation)
 		}
 		for range 2 {
 			if err := m.p.Close(); err != nil || len(m.numbers) != 0 {
@@ -99,7 +102,7 @@ func TestGenerationsGoInACircle(t *testing.T) {
 				t.Errorf("generation %d after %d, ready for %d, failed in %d", c.Generation, last, c.Ready.Host.Load(), c.Fault.Host.Load())
 			}
 			p.Fail(piece)
-			p.Free(piece)
+			free(p, piece)
 			last = c.Generation
 		}
 	}
@@ -128,7 +131,7 @@ func TestIdleArenasAreGivenBack(t *testing.T) {
 	}
 	for range 5 { // bursts one after the other use the same arenas
 		for _, piece := range burst() {
-			p.Free(piece)
+			free(p, piece)
 		}
 	}
 	if st := p.Stats(); st.Arenas != 3 || st.GrownTotal != 3 || len(gone) != 0 {
@@ -138,7 +141,7 @@ func TestIdleArenasAreGivenBack(t *testing.T) {
 		t.Error("the pool grew beyond its bound")
 	}
 	for range patience {
-		p.Free(mustAllocate(t, p, 1))
+		free(p, mustAllocate(t, p, 1))
 	}
 	slices.Sort(gone)
 	if st := p.Stats(); st.Arenas != 1 || st.ShrunkTotal != 2 || st.ArenaBytes != minArenaBytes || !slices.Equal(gone, []uint32{2, 3}) {
@@ -152,7 +155,7 @@ func TestIdleArenasAreGivenBack(t *testing.T) {
 		t.Errorf("the number %d was used again", c.Arena)
 	}
 	for _, piece := range pieces {
-		p.Free(piece)
+		free(p, piece)
 	}
 }
 
@@ -183,14 +186,14 @@ func TestDeviceRefusesArenas(t *testing.T) {
 	}
 	refuse = false
 	for range patience {
-		p.Free(first)
+		free(p, first)
 		first = mustAllocate(t, p, p.MaxBytes())
 	}
 	if !p.Grow(1) {
 		t.Error("the device was not asked again")
 	}
-	p.Free(first)
-	p.Free(second)
+	free(p, first)
+	free(p, second)
 	refuse = true
 	if _, err := New(machine, small); !errors.Is(err, cudaipc.ErrOutOfMemory) {
 		t.Errorf("New without memory: %v", err)
@@ -253,8 +256,8 @@ func TestStreamsWriteWords(t *testing.T) {
 	if err := stream.Close(); err != nil {
 		t.Error(err)
 	}
-	p.Free(0)
-	p.Free(piece)
+	free(p, 0)
+	free(p, piece)
 }
 
 // TestHoldersWorkWhileTheWriterDoes: the writer reserves, others name their pieces,
@@ -309,8 +312,8 @@ func TestMisusePanics(t *testing.T) {
 	kept := mustAllocate(t, exports, 1<<60)
 	exports.Keep(kept, func() {})
 	for name, f := range map[string]func(){
-		"free of a piece that is free":  func() { p.Free(3) },
-		"free of no piece":              func() { p.Free(1000) },
+		"free of a piece that is free":  func() { free(p, 3) },
+		"free of no piece":              func() { free(p, 1000) },
 		"chunk of a piece that is free": func() { p.Chunk(3) },
 		"fault of a piece that is free": func() { p.Fail(3) },
 		"export freed twice":            func() { exports.Free(kept + 1) },
@@ -325,6 +328,7 @@ func TestMisusePanics(t *testing.T) {
 			f()
 		}()
 	}
+	exports.Fail(kept)
 	exports.Free(kept)
 	if err := exports.Close(); err != nil {
 		t.Error(err)
@@ -371,6 +375,7 @@ func TestExportsGoBackToTheirOwner(t *testing.T) {
 	}
 	aborted, piece := mustReserveOn(t, s, exports, 0, 0)
 	exports.Keep(piece, func() { back[3]++ })
+	exports.Fail(piece)
 	aborted.Abort()
 	s.FreeUnused(0)
 	if err := s.Local().Drop(held); err != nil {

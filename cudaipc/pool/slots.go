@@ -3,6 +3,7 @@ package pool
 import (
 	"crypto/rand"
 	"fmt"
+	"slices"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -35,15 +36,37 @@ type Piece struct {
 	Ready, Fault cudaipc.Word
 }
 
+// Fail says to all readers of a piece that its contents will never be there,
+// unless they are by now. Whoever sees that it is ready sees the fault.
+func (p Piece) Fail() {
+	if !p.Ready.Reached(p.Generation) {
+		p.Fault.Host.Store(p.Generation)
+		p.Ready.Host.Store(p.Generation)
+	}
+}
+
+// slotState says who has a slot.
+type slotState uint8
+
+const (
+	slotFree slotState = iota
+	slotUsed
+	// slotLate is freed, but its word is not there yet: a stream may still write
+	// to the piece, and to the word. Readers that died leave such.
+	slotLate
+)
+
 // slots are the pieces of a device: numbers, generations and words. It is guarded
 // by whoever has it.
 type slots struct {
 	id          [16]byte
+	dev         cudaipc.Device
 	segment     *shmstore.Segment
 	words       cudaipc.HostMemory
 	generations []uint32
-	inUse       []bool
+	state       []slotState
 	free        []uint32 // the last one is used next
+	late        []uint32
 }
 
 // newSlots makes the words segment and registers it with the device.
@@ -61,10 +84,11 @@ func newSlots(dev cudaipc.Device, n int) (*slots, error) {
 		return nil, fmt.Errorf("register the words with the device: %w", err)
 	}
 	s := &slots{
+		dev:         dev,
 		segment:     segment,
 		words:       words,
 		generations: make([]uint32, n),
-		inUse:       make([]bool, n),
+		state:       make([]slotState, n),
 		free:        make([]uint32, n),
 	}
 	rand.Read(s.id[:]) // never fails
@@ -81,7 +105,7 @@ func (s *slots) take() (number uint32, ok bool) {
 	}
 	number = s.free[len(s.free)-1]
 	s.free = s.free[:len(s.free)-1]
-	s.inUse[number] = true
+	s.state[number] = slotUsed
 	s.generations[number] = next(s.generations[number])
 	// What the words said of the last generations is over, and may be so long ago
 	// that it would be taken for news.
@@ -95,15 +119,47 @@ func (s *slots) take() (number uint32, ok bool) {
 // is missed at the end of the numbers.
 func next(generation uint32) uint32 { return max(generation+1, 1) }
 
-func (s *slots) giveBack(number uint32) {
-	s.inUse[number] = false
+// giveBack takes a slot back. It reports false if a stream may still write to the
+// piece: the slot is then late.
+func (s *slots) giveBack(number uint32) bool {
+	if !s.settled(number) {
+		s.state[number] = slotLate
+		s.late = append(s.late, number)
+		return false
+	}
+	s.state[number] = slotFree
 	s.free = append(s.free, number)
+	return true
 }
 
-func (s *slots) used() int { return len(s.inUse) - len(s.free) }
+// settled reports whether no stream writes to the piece any more: those of a
+// device that has failed do not.
+func (s *slots) settled(number uint32) bool {
+	p := s.piece(number)
+	return p.Ready.Reached(p.Generation) || s.dev.Err() != nil
+}
+
+// catchUp gives back the late ones that are settled by now, and has then called
+// for each.
+func (s *slots) catchUp(then func(number uint32)) {
+	s.late = slices.DeleteFunc(s.late, func(number uint32) bool {
+		if !s.settled(number) {
+			return false
+		}
+		s.state[number] = slotFree
+		s.free = append(s.free, number)
+		then(number)
+		return true
+	})
+}
+
+// used is the number of those that somebody holds.
+func (s *slots) used() int { return len(s.state) - len(s.free) - len(s.late) }
 
 // isUsed reports whether a number is that of a piece in use.
-func (s *slots) isUsed(number uint32) bool { return int(number) < len(s.inUse) && s.inUse[number] }
+func (s *slots) isUsed(number uint32) bool {
+	return int(number) < len(s.state) && s.state[number] == slotUsed
+}
 
 func (s *slots) mustBeUsed(op string, number uint32) {
 	if !s.isUsed(number) {
@@ -121,21 +177,13 @@ func (s *slots) piece(number uint32) Piece {
 	}
 }
 
-// fail marks a piece as one whose contents will never be there. Whoever sees that
-// it is ready sees the fault.
-func (s *slots) fail(number uint32) {
-	p := s.piece(number)
-	p.Fault.Host.Store(p.Generation)
-	p.Ready.Host.Store(p.Generation)
-}
-
 func (s *slots) close() error {
 	err := s.words.Close()
 	s.segment.Close()
 	return err
 }
 
-// errInUse refuses to close what objects hold pieces of.
+// errInUse refuses to close what objects hold pieces of, or streams write to.
 func (s *slots) errInUse() error {
-	return fmt.Errorf("%w: %d pieces are in use", shmstore.ErrBusy, s.used())
+	return fmt.Errorf("%w: %d pieces are in use, and streams write to %d that were freed", shmstore.ErrBusy, s.used(), len(s.late))
 }
