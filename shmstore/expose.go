@@ -30,3 +30,7 @@ func (s *Store) ExposeLarge(h Handle) (*Segment, error) {
 	}
 	return OpenSegment("large", fd, sizeBytes)
 }
+
+// Arena is the store's own mapping of the arena, for registering it with a device.
+// What it holds is the objects' business. It stays until the store is closed.
+func (s *Store) Arena() []byte { return s.arena }

@@ -1,0 +1,198 @@
+package lane
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// maxMessages bounds the messages on one device that streams wait for, or read.
+const maxMessages = 4096
+
+// device is what the lane has of one GPU.
+type device struct {
+	cudaipc.Device
+	uuid    cudaipc.UUID
+	watcher *watcher
+
+	mu      sync.Mutex // guards all below
+	words   *words     // made with the first line
+	held    map[*line]int
+	streams []cudaipc.Stream // idle ones of the lane's own
+	events  []cudaipc.Event
+	made    []func() error // closes what was made
+}
+
+// takeLine takes words for one message.
+func (d *device) takeLine() (*line, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.words == nil {
+		w, err := newWords(d.Device, maxMessages)
+		if err != nil {
+			return nil, err
+		}
+		d.words = w
+		d.made = append(d.made, w.close)
+	}
+	l := d.words.take()
+	if l == nil {
+		return nil, fmt.Errorf("%w: %d on %v: close those that are done", ErrTooMany, maxMessages, d.uuid)
+	}
+	d.held[l] = 1
+	return l, nil
+}
+
+func (d *device) holdLine(l *line) {
+	d.mu.Lock()
+	d.held[l]++
+	d.mu.Unlock()
+}
+
+func (d *device) giveLine(l *line) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.held[l]--; d.held[l] == 0 {
+		delete(d.held, l)
+		d.words.give(l)
+	}
+}
+
+// takeStream takes a stream that nothing waits in.
+func (d *device) takeStream() (cudaipc.Stream, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := len(d.streams); n > 0 {
+		s := d.streams[n-1]
+		d.streams = d.streams[:n-1]
+		return s, nil
+	}
+	s, err := d.NewStream()
+	if err == nil {
+		d.made = append(d.made, s.Close)
+	}
+	return s, err
+}
+
+func (d *device) giveStream(s cudaipc.Stream) {
+	d.mu.Lock()
+	d.streams = append(d.streams, s)
+	d.mu.Unlock()
+}
+
+func (d *device) takeEvent() (cudaipc.Event, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := len(d.events); n > 0 {
+		e := d.events[n-1]
+		d.events = d.events[:n-1]
+		return e, nil
+	}
+	e, err := d.NewEvent()
+	if err == nil {
+		d.made = append(d.made, e.Close)
+	}
+	return e, err
+}
+
+func (d *device) giveEvent(e cudaipc.Event) {
+	d.mu.Lock()
+	d.events = append(d.events, e)
+	d.mu.Unlock()
+}
+
+// follow has what is submitted to next later wait for what first has been given
+// so far.
+func (d *device) follow(next, first cudaipc.Stream) error {
+	e, err := d.takeEvent()
+	if err != nil {
+		return err
+	}
+	defer d.giveEvent(e) // the wait is for the point that it is now
+	if err := first.Submit(cudaipc.Op{Kind: cudaipc.OpRecord, Event: e}); err != nil {
+		return err
+	}
+	return next.Submit(cudaipc.Op{Kind: cudaipc.OpAwait, Event: e})
+}
+
+// bridge has s wait for op, a wait that is done when over reports true, which
+// runs on a stream of its own.
+func (d *device) bridge(s cudaipc.Stream, op cudaipc.Op, over func() bool) error {
+	own, err := d.takeStream()
+	if err != nil {
+		return err
+	}
+	err = own.Submit(op)
+	// Others that wait in this stream would wait for this one, too.
+	d.watcher.add(d, over, func() { d.giveStream(own) })
+	if err != nil {
+		return err
+	}
+	return d.follow(s, own)
+}
+
+// behind has then called when streams have come as far as they are now, or the
+// device has failed and they do nothing any more.
+func (d *device) behind(streams []cudaipc.Stream, then func()) error {
+	l, err := d.takeLine()
+	if err == nil {
+		if err = d.submitBehind(streams, l); err != nil {
+			d.giveLine(l)
+		}
+	}
+	if err != nil {
+		// Nobody will say when the streams are done. On a device that has failed
+		// they are; and a stream that was closed before can do no more.
+		failed := d.Err() != nil
+		then()
+		if failed {
+			err = nil
+		}
+		if err != nil {
+			err = fmt.Errorf("end of tensors on %v: %w", d.uuid, err)
+		}
+		return err
+	}
+	d.watcher.add(d, reached(l.ack, l.seq), func() {
+		d.giveLine(l)
+		go then() // it may close handles, which takes long
+	})
+	return nil
+}
+
+func (d *device) submitBehind(streams []cudaipc.Stream, l *line) error {
+	ack := cudaipc.Op{Kind: cudaipc.OpWrite, Word: l.ack, Value: l.seq}
+	if len(streams) == 1 {
+		return streams[0].Submit(ack)
+	}
+	own, err := d.takeStream()
+	if err != nil {
+		return err
+	}
+	for _, s := range streams {
+		if err == nil {
+			err = d.follow(own, s)
+		}
+	}
+	if err == nil {
+		err = own.Submit(ack)
+	}
+	if err == nil { // otherwise it may wait for ever, and is closed with the device
+		d.watcher.add(d, reached(l.ack, l.seq), func() { d.giveStream(own) })
+	}
+	return err
+}
+
+// close closes what was made on the device, and the device.
+func (d *device) close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	for i := len(d.made) - 1; i >= 0; i-- {
+		errs = append(errs, d.made[i]())
+	}
+	d.made, d.streams, d.events = nil, nil, nil
+	return errors.Join(append(errs, d.Device.Close())...)
+}

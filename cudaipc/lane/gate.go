@@ -1,0 +1,177 @@
+package lane
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/codec/bundle"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// gate is a place in device memory that a message's tensors lie in, and the
+// word that says when they are complete.
+type gate struct {
+	lane       *Lane
+	dev        *device
+	base       cudaipc.Ptr // of the place
+	generation uint32
+	ready      *atomic.Uint32
+	fault      *atomic.Uint32
+	owner      Owner // nil: this process
+	line       *line // with a mirror that streams wait for; nil: none yet
+	release    []func()
+	broken     atomic.Bool // they will never be complete
+}
+
+// enter opens a place that a message names.
+func (l *Lane) enter(ctx context.Context, p bundle.Place) (*gate, error) {
+	dev, err := l.device(p.Device)
+	if err != nil {
+		return nil, err
+	}
+	g := &gate{lane: l, dev: dev, generation: p.Generation}
+	if own, words := l.own(p.Pool); own != nil {
+		err = g.enterOwn(own, words, p)
+	} else {
+		err = g.enterForeign(ctx, p)
+	}
+	if err != nil {
+		g.leave()
+		return nil, fmt.Errorf("tensors on %v: %w", p.Device, err)
+	}
+	// The word counts generations. Beyond this one, the memory is somebody
+	// else's already, and a message that is read holds what it names.
+	if ahead := int32(g.ready.Load() - g.generation); ahead > 0 {
+		g.leave()
+		return nil, fmt.Errorf("tensors on %v: %w: generation %d of slot %d, which is at %d", p.Device, ErrForged, p.Generation, p.Slot, g.ready.Load())
+	}
+	return g, nil
+}
+
+// enterForeign opens a place of another process's.
+func (g *gate) enterForeign(ctx context.Context, p bundle.Place) error {
+	im := &g.lane.imports
+	from, err := im.get(ctx, p.Pool)
+	if err != nil {
+		return err
+	}
+	g.release = append(g.release, from.release)
+	g.owner = from.owner
+	if g.ready, g.fault, err = wordsOf(from.words, p.Slot); err != nil {
+		return err
+	}
+	if p.Kind == bundle.PlaceHandle {
+		base, err := g.dev.Import(p.Handle)
+		if err != nil {
+			return fmt.Errorf("open the producer's buffer: %w", err)
+		}
+		g.base = base + cudaipc.Ptr(p.Offset)
+		g.release = append(g.release, func() { _ = g.dev.Unimport(base) })
+		return nil
+	}
+	a, err := from.arena(ctx, im, g.dev.Device, p.Arena)
+	if err != nil {
+		return err
+	}
+	g.release = append(g.release, func() { from.unuse(p.Arena) })
+	return g.within(a.Base(), a.Bytes(), p)
+}
+
+// within sets the address of a place in an arena.
+func (g *gate) within(base cudaipc.Ptr, sizeBytes int64, p bundle.Place) error {
+	if p.Offset > sizeBytes || p.Bytes > sizeBytes-p.Offset {
+		return fmt.Errorf("%w: %d bytes at %d of an arena of %d", ErrForged, p.Bytes, p.Offset, sizeBytes)
+	}
+	g.base = base + cudaipc.Ptr(p.Offset)
+	return nil
+}
+
+// complete reports whether the tensors are, or never will be.
+func (g *gate) complete() bool { return cudaipc.Reached(g.ready.Load(), g.generation) }
+
+// over reports whether waiting is over: the tensors are complete, or whoever
+// would complete them is dead.
+func (g *gate) over() bool {
+	if g.complete() {
+		return true
+	}
+	if g.owner == nil {
+		return false
+	}
+	select {
+	case <-g.owner.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// judge says what the end of waiting means.
+func (g *gate) judge() {
+	// What was written before its producer died is complete.
+	if !g.complete() || g.fault.Load() == g.generation {
+		g.broken.Store(true)
+	}
+}
+
+func (g *gate) err() error {
+	switch {
+	case g.dev.Err() != nil:
+		return fmt.Errorf("tensors on %v: %w", g.dev.uuid, g.dev.Err())
+	case g.broken.Load():
+		return fmt.Errorf("tensors on %v: %w", g.dev.uuid, ErrPoisoned)
+	}
+	return nil
+}
+
+// wait waits until the tensors are complete.
+func (g *gate) wait(ctx context.Context) error {
+	if !g.over() {
+		over := make(chan struct{})
+		g.lane.watcher.add(g.dev, g.over, func() { close(over) })
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for tensors on %v: %w", g.dev.uuid, ctx.Err())
+		}
+	}
+	g.judge()
+	return g.err()
+}
+
+// await has a stream wait until the tensors are complete, or never will be.
+// The wait itself is on a stream of the lane's: whoever owns s may not know what
+// it would wait for, nor may the driver.
+func (g *gate) await(s cudaipc.Stream) error {
+	if g.over() {
+		g.judge()
+		return g.err()
+	}
+	if g.line == nil {
+		line, err := g.dev.takeLine()
+		if err != nil {
+			return err
+		}
+		g.line = line
+		g.dev.holdLine(line) // for the watcher
+		seq := line.seq
+		g.lane.watcher.add(g.dev, g.over, func() {
+			g.judge() // before anybody is let through
+			line.mirror.Host.Store(seq)
+			g.dev.giveLine(line)
+		})
+	}
+	return g.dev.bridge(s, cudaipc.Op{Kind: cudaipc.OpWait, Word: g.line.mirror, Value: g.line.seq}, g.over)
+}
+
+// leave gives back what entering took. No stream reads there any more.
+func (g *gate) leave() {
+	if g.line != nil {
+		g.dev.giveLine(g.line)
+	}
+	for i := len(g.release) - 1; i >= 0; i-- {
+		g.release[i]()
+	}
+	g.release = nil
+}

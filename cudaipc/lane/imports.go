@@ -1,0 +1,196 @@
+package lane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// imports are the pools of other processes that this one has mapped. What is
+// mapped stays, so that after the first tensors nothing is opened any more, until
+// its owner is dead and nothing of it is read.
+type imports struct {
+	directory Directory
+
+	mu    sync.Mutex
+	pools map[[16]byte]*imported
+}
+
+// imported is one pool of another process.
+type imported struct {
+	id    [16]byte
+	owner Owner
+	words *shmstore.Segment
+
+	mu     sync.Mutex
+	arenas map[uint32]cudaipc.Arena
+	uses   map[uint32]int // of each arena, by messages that are open
+	refs   int            // messages that read the words
+	closed bool
+}
+
+// get returns a pool, with one reference, and opens it when it is new.
+func (im *imports) get(ctx context.Context, id [16]byte) (*imported, error) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	if p := im.pools[id]; p != nil && p.retain() {
+		return p, nil
+	}
+	found, err := im.find(ctx, Name{Pool: id})
+	if err != nil {
+		return nil, err
+	}
+	seg, err := shmstore.OpenSegment("words", found.FD, found.SizeBytes)
+	if err != nil {
+		return nil, fmt.Errorf("words of pool %v: %w", Name{Pool: id}, err)
+	}
+	p := &imported{id: id, owner: found.Owner, words: seg, arenas: make(map[uint32]cudaipc.Arena), uses: make(map[uint32]int), refs: 1}
+	im.sweep()
+	im.pools[id] = p
+	return p, nil
+}
+
+func (im *imports) find(ctx context.Context, name Name) (Found, error) {
+	if im.directory == nil {
+		return Found{}, fmt.Errorf("memory %v of another process: %w: this lane was opened without one", name, ErrUnavailable)
+	}
+	found, err := im.directory.Find(ctx, name)
+	if err != nil {
+		return Found{}, fmt.Errorf("memory %v of another process: %w", name, err)
+	}
+	return found, nil
+}
+
+// sweep, with mu held, lets go of the pools of the dead that nothing reads.
+func (im *imports) sweep() {
+	for id, p := range im.pools {
+		if p.dead() && p.closeUnused() {
+			delete(im.pools, id)
+		}
+	}
+}
+
+// close lets go of everything. No message is open any more.
+func (im *imports) close() error {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	var errs []error
+	for id, p := range im.pools {
+		if !p.closeUnused() {
+			errs = append(errs, fmt.Errorf("pool %v is still read", Name{Pool: p.id}))
+		}
+		delete(im.pools, id)
+	}
+	return errors.Join(errs...)
+}
+
+// dead reports whether the pool's process is.
+func (p *imported) dead() bool {
+	select {
+	case <-p.owner.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *imported) retain() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.refs++
+	}
+	return !p.closed
+}
+
+func (p *imported) release() {
+	p.mu.Lock()
+	p.refs--
+	p.mu.Unlock()
+}
+
+// closeUnused closes the pool unless something of it is read.
+func (p *imported) closeUnused() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refs > 0 {
+		return false
+	}
+	if p.closed {
+		return true
+	}
+	p.closed = true
+	for _, a := range p.arenas {
+		_ = a.Close() // the owner is dead, or the lane closes: there is nobody to tell
+	}
+	p.words.Close()
+	return true
+}
+
+// wordsOf finds the words of a piece.
+func wordsOf(words *shmstore.Segment, slot uint32) (ready, fault *atomic.Uint32, err error) {
+	at := int64(slot) * pool.SlotBytes
+	if at > words.Size()-pool.SlotBytes {
+		return nil, nil, fmt.Errorf("%w: slot %d of %d", ErrForged, slot, words.Size()/pool.SlotBytes)
+	}
+	return wordAt(words.Bytes(), at+pool.ReadyOffset), wordAt(words.Bytes(), at+pool.FaultOffset), nil
+}
+
+// arena maps an arena of the pool, and counts one use of it.
+func (p *imported) arena(ctx context.Context, im *imports, dev cudaipc.Device, number uint32) (cudaipc.Arena, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if a := p.arenas[number]; a != nil {
+		p.uses[number]++
+		return a, nil
+	}
+	if number == wordsNumber {
+		return nil, fmt.Errorf("%w: the words of a pool are no arena", ErrForged)
+	}
+	p.dropWithdrawn(ctx, im)
+	found, err := im.find(ctx, Name{Pool: p.id, Number: number})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(found.FD) }()
+	a, err := dev.ImportArena(found.FD, found.SizeBytes)
+	if err != nil {
+		return nil, fmt.Errorf("map %v: %w", Name{Pool: p.id, Number: number}, err)
+	}
+	p.arenas[number] = a
+	p.uses[number]++
+	return a, nil
+}
+
+// unuse undoes one use of an arena.
+func (p *imported) unuse(number uint32) {
+	p.mu.Lock()
+	p.uses[number]--
+	p.mu.Unlock()
+}
+
+// dropWithdrawn, with mu held, unmaps arenas that the owner has given back. They
+// would keep the memory in use. An owner's arenas come and go seldom.
+func (p *imported) dropWithdrawn(ctx context.Context, im *imports) {
+	for number, a := range p.arenas {
+		if p.uses[number] > 0 {
+			continue
+		}
+		found, err := im.directory.Find(ctx, Name{Pool: p.id, Number: number})
+		if err == nil {
+			_ = unix.Close(found.FD)
+		} else if errors.Is(err, ErrNotPublished) {
+			_ = a.Close()
+			delete(p.arenas, number)
+			delete(p.uses, number)
+		}
+	}
+}

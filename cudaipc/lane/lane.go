@@ -1,0 +1,234 @@
+package lane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// Lane carries tensors in the memory of GPUs between this process and others. It
+// is safe for concurrent use.
+type Lane struct {
+	opts    Options
+	caps    []cudaipc.Caps
+	why     map[Mode]error // why a mode is not to be had
+	watcher *watcher
+	imports imports
+
+	mu      sync.Mutex // guards all below
+	devices map[cudaipc.UUID]*device
+	first   *device // nil: there is no GPU
+	lent    map[cudaipc.Handle]*lent
+	senders []*Sender
+	open    int // messages
+	idle    chan struct{}
+	closed  bool
+	stats   Stats
+}
+
+// Open finds out what the machine offers and makes a lane of it. What it lacks is
+// no error: [Lane.Why] says it, and tensors then travel through host memory. An
+// error is one of the options'.
+func Open(ctx context.Context, opts Options) (*Lane, error) {
+	opts = opts.withDefaults()
+	l := &Lane{
+		opts: opts, why: make(map[Mode]error), watcher: newWatcher(), devices: make(map[cudaipc.UUID]*device),
+		lent:    make(map[cudaipc.Handle]*lent),
+		imports: imports{directory: opts.Directory, pools: make(map[[16]byte]*imported)},
+	}
+	if err := opts.Pool.Validate(); err != nil {
+		return nil, err
+	}
+	if err := l.start(ctx); err != nil {
+		l.why[IPC], l.why[Pool] = err, err
+	}
+	for mode, err := range l.why {
+		if err != nil {
+			opts.Logger.Info("tensors travel through host memory", slog.Any("instead", mode.String()), slog.Any("why", err))
+		}
+	}
+	return l, nil
+}
+
+// start opens the device that the lane sends from.
+func (l *Lane) start(ctx context.Context) (err error) {
+	if l.opts.Driver == nil {
+		return l.opts.NoDriver
+	}
+	if l.caps, err = l.opts.Driver.Probe(ctx); err != nil {
+		return err
+	}
+	if len(l.caps) == 0 {
+		return cudaipc.ErrNoDevice
+	}
+	dev, err := l.device(l.opts.Device)
+	if err != nil {
+		return err
+	}
+	l.first = dev
+	l.why[Pool] = lacks(dev.Caps(), "Words", "Arenas")
+	l.why[IPC] = lacks(dev.Caps(), "Words", "Handles")
+	return nil
+}
+
+// lacks says which of the abilities a device does not have.
+func lacks(caps cudaipc.Caps, abilities ...string) error {
+	has := map[string]bool{"Arenas": caps.Arenas, "Handles": caps.Handles, "Words": caps.Words && caps.RegisterHost}
+	for _, a := range abilities {
+		if has[a] {
+			continue
+		}
+		why := caps.Why[a]
+		if a == "Words" && why == "" {
+			why = caps.Why["RegisterHost"]
+		}
+		return fmt.Errorf("%w: %s has no %s: %s", cudaipc.ErrUnsupported, caps.Name, a, why)
+	}
+	return nil
+}
+
+// device finds a GPU that this process can see, and opens it if it is new. The
+// zero UUID is the first.
+func (l *Lane) device(uuid cudaipc.UUID) (*device, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if uuid == (cudaipc.UUID{}) && l.first != nil {
+		return l.first, nil
+	}
+	if d := l.devices[uuid]; d != nil {
+		return d, nil
+	}
+	if l.closed {
+		return nil, ErrClosed
+	}
+	if l.opts.Driver == nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoLane, l.opts.NoDriver)
+	}
+	opened, err := l.opts.Driver.Open(uuid)
+	if errors.Is(err, cudaipc.ErrNoDevice) && uuid != (cudaipc.UUID{}) {
+		return nil, fmt.Errorf("%w: %v", ErrForeignDevice, uuid)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := &device{Device: opened, uuid: opened.Caps().Device, watcher: l.watcher, held: make(map[*line]int)}
+	l.devices[d.uuid] = d
+	return d, nil
+}
+
+// deviceOf is where the words of a message with these gates are.
+func (l *Lane) deviceOf(gates []*gate) (*device, error) {
+	if len(gates) > 0 {
+		return gates[0].dev, nil
+	}
+	return l.device(cudaipc.UUID{})
+}
+
+func (l *Lane) uuidOf(t *Tensor) cudaipc.UUID {
+	if t.Device == (cudaipc.UUID{}) && l.first != nil {
+		return l.first.uuid
+	}
+	return t.Device
+}
+
+// begin counts a message that is open.
+func (l *Lane) begin() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return fmt.Errorf("open a message: %w", ErrClosed)
+	}
+	l.open++
+	return nil
+}
+
+func (l *Lane) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open--
+	if l.open == 0 && l.idle != nil {
+		close(l.idle)
+		l.idle = nil
+	}
+}
+
+// Why is nil for a mode that works, or the reason why not.
+func (l *Lane) Why(mode Mode) error { return l.why[mode] }
+
+// Caps is what the machine's GPUs offer.
+func (l *Lane) Caps() []cudaipc.Caps { return l.caps }
+
+// NewStream makes a stream on a GPU; the zero UUID is the lane's first. It is the
+// caller's to close, before the lane is.
+func (l *Lane) NewStream(uuid cudaipc.UUID) (cudaipc.Stream, error) {
+	d, err := l.device(uuid)
+	if err != nil {
+		return nil, err
+	}
+	return d.NewStream()
+}
+
+// Device is a GPU; the zero UUID is the lane's first. It stays the lane's.
+func (l *Lane) Device(uuid cudaipc.UUID) (cudaipc.Device, error) {
+	d, err := l.device(uuid)
+	if err != nil {
+		return nil, err
+	}
+	return d.Device, nil
+}
+
+// Close waits until all messages are closed and settled, and gives everything
+// back. The senders are closed before. When ctx ends first the lane stays as it
+// is, and the error says how many messages are open.
+func (l *Lane) Close(ctx context.Context) error {
+	if err := l.drain(ctx); err != nil {
+		return err
+	}
+	l.watcher.wait()
+	errs := []error{l.imports.close()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.senders); n > 0 {
+		errs = append(errs, fmt.Errorf("close the lane: %d senders are open", n))
+	}
+	for uuid, d := range l.devices {
+		errs = append(errs, d.close())
+		delete(l.devices, uuid)
+	}
+	l.first = nil
+	return errors.Join(errs...)
+}
+
+// forget notes that a sender is closed.
+func (l *Lane) forget(s *Sender) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.senders = slices.DeleteFunc(slices.Clone(l.senders), func(other *Sender) bool { return other == s })
+}
+
+func (l *Lane) drain(ctx context.Context) error {
+	l.mu.Lock()
+	l.closed = true
+	if l.open == 0 {
+		l.mu.Unlock()
+		return nil
+	}
+	if l.idle == nil {
+		l.idle = make(chan struct{})
+	}
+	idle := l.idle
+	l.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return fmt.Errorf("close the lane: %d messages are open: %w", l.open, ctx.Err())
+	}
+}

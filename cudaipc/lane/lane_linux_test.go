@@ -1,0 +1,567 @@
+package lane_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// bench is a lane of this process with a store, and memory on its device.
+type bench struct {
+	t     *testing.T
+	lane  *lane.Lane
+	from  *lane.Sender
+	store *shmstore.Store
+	dev   cudaipc.Device
+	s     cudaipc.Stream
+	freed []cudaipc.Ptr
+}
+
+func newBench(t *testing.T, gpu emul.Options, opts lane.Options) *bench {
+	t.Helper()
+	driver, err := emul.New(gpu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := shmstore.Create(shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Shared})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if opts.Driver == nil {
+		opts.Driver = driver
+	}
+	if opts.Pool.ArenaBytes == 0 {
+		opts.Pool.ArenaBytes = 4 << 20
+	}
+	l, err := lane.Open(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, lane: l, store: store, from: l.Sender(store.Arena(), func() {})}
+	if b.dev, err = l.Device(cudaipc.UUID{}); err != nil {
+		t.Fatal(err)
+	}
+	if b.s, err = l.NewStream(cudaipc.UUID{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, v := range store.Check() {
+			t.Errorf("store: %v", v)
+		}
+		if err := b.from.Check(); err != nil {
+			t.Error(err)
+		}
+		for _, p := range b.freed {
+			_ = b.dev.Free(p) // fails when the device has
+		}
+		_ = b.s.Close()
+		for _, dev := range b.from.Devices() {
+			if left := store.FreeUnusedOn(dev); left != 0 {
+				t.Errorf("%d pieces are held", left)
+			}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := b.from.Close(ctx); err != nil && !errors.Is(err, cudaipc.ErrSticky) {
+			t.Errorf("close sender: %v", err)
+		}
+		if err := store.Close(); err != nil {
+			t.Errorf("close store: %v", err)
+		}
+		if err := l.Close(ctx); err != nil && !errors.Is(err, cudaipc.ErrSticky) {
+			t.Errorf("close lane: %v", err)
+		}
+		if err := driver.Close(); err != nil {
+			t.Errorf("close driver: %v", err)
+		}
+	})
+	return b
+}
+
+// tensor makes a tensor on the device with random elements, and returns them.
+func (b *bench) tensor(dtype codec.DType, shape ...int) (*lane.Tensor, []byte) {
+	b.t.Helper()
+	n := dtype.Size()
+	for _, dim := range shape {
+		n *= dim
+	}
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = byte(rand.Uint32())
+	}
+	t := &lane.Tensor{DType: dtype, Shape: shape, Ptr: b.alloc(int64(n))}
+	b.submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: t.Ptr, Src: cudaipc.HostPtr(data), Bytes: int64(n)})
+	b.sync(b.s)
+	return t, data
+}
+
+func (b *bench) alloc(n int64) cudaipc.Ptr {
+	b.t.Helper()
+	p, err := b.dev.Alloc(max(n, 1))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.freed = append(b.freed, p)
+	return p
+}
+
+func (b *bench) submit(ops ...cudaipc.Op) {
+	b.t.Helper()
+	if err := b.s.Submit(ops...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) sync(s cudaipc.Stream) {
+	b.t.Helper()
+	if err := s.Synchronize(b.t.Context()); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// read copies a tensor to the host.
+func (b *bench) read(t *lane.Tensor) []byte {
+	b.t.Helper()
+	data := make([]byte, t.Bytes())
+	if len(data) > 0 {
+		b.submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: cudaipc.HostPtr(data), Src: t.Ptr, Bytes: t.Bytes()})
+		b.sync(b.s)
+	}
+	return data
+}
+
+// send makes an object of a value, for one delivery.
+func (b *bench) send(v any, mode lane.Mode, minBytes int64, release func()) (shmstore.Handle, *lane.Outgoing, error) {
+	b.t.Helper()
+	o, err := b.from.Plan(v, mode, minBytes, 0, release)
+	if err != nil {
+		return shmstore.Handle{}, nil, err
+	}
+	var r shmstore.Reservation
+	var piece uint32
+	if dev, n := o.On(); dev != nil {
+		if r, piece, err = b.store.ReserveOn(dev, n, o.Size(), codec.IDBundle, 0); err == nil {
+			o.Reserved(piece)
+		}
+	} else {
+		r, err = b.store.Reserve(o.Size(), codec.IDBundle, 0)
+	}
+	if err != nil {
+		o.Cancel()
+		return shmstore.Handle{}, o, err
+	}
+	if err := o.Fill(b.t.Context(), r.Bytes(), b.s); err != nil {
+		r.Abort()
+		return shmstore.Handle{}, o, err
+	}
+	h, err := r.Commit(o.Size(), 1)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return h, o, nil
+}
+
+func (b *bench) mustSend(v any, mode lane.Mode) shmstore.Handle {
+	b.t.Helper()
+	h, _, err := b.send(v, mode, 0, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return h
+}
+
+// receive opens what was sent. The lease ends with the message.
+func (b *bench) receive(h shmstore.Handle) *lane.Message {
+	b.t.Helper()
+	lease, err := b.store.Local().Take(h)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	m, err := b.lane.Open(b.t.Context(), lease.Bytes())
+	if err != nil {
+		lease.Release()
+		b.t.Fatal(err)
+	}
+	m.OnSettled(lease.Release)
+	return m
+}
+
+// unwrap copies a message out and closes it.
+func (b *bench) unwrap(m *lane.Message) any {
+	b.t.Helper()
+	v, err := m.Unwrap(b.s, cudaipc.UUID{}, func(n int64) (cudaipc.Ptr, error) { return b.alloc(n), nil })
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		b.t.Fatal(err)
+	}
+	b.sync(b.s)
+	if err := m.Err(); err != nil {
+		b.t.Fatal(err)
+	}
+	return v
+}
+
+func settled(t *testing.T, m *lane.Message) {
+	t.Helper()
+	done := make(chan struct{})
+	m.OnSettled(func() { close(done) })
+	select {
+	case <-done:
+	case <-t.Context().Done():
+		t.Fatal("the message was never settled")
+	}
+}
+
+var modes = []lane.Mode{lane.Default, lane.IPC, lane.Pool}
+
+func TestNestedValues(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			b := newBench(t, emul.Options{}, lane.Options{})
+			gpu, gpuData := b.tensor(codec.DTypeFloat32, 3, 5, 7)
+			half, halfData := b.tensor(codec.DTypeBFloat16, 11)
+			scalar, scalarData := b.tensor(codec.DTypeInt64)
+			empty, _ := b.tensor(codec.DTypeFloat32, 4, 0)
+			cpu := codec.Tensor{DType: codec.DTypeInt32, Shape: []int{2}, Data: []byte{1, 2, 3, 4, 5, 6, 7, 8}}
+			m := b.receive(b.mustSend(map[string]any{
+				"id": "r1", "image": gpu, "deep": []any{map[string]any{"half": half, "cpu": cpu}, scalar, int64(7)}, "empty": empty,
+			}, mode))
+			if want := mode != lane.Default; m.OnDevice() != want {
+				t.Errorf("on a device: %t, want %t", m.OnDevice(), want)
+			}
+			v := b.unwrap(m).(map[string]any)
+			deep := v["deep"].([]any)
+			for _, c := range []struct {
+				name string
+				got  any
+				want []byte
+			}{
+				{"image", v["image"], gpuData},
+				{"half", deep[0].(map[string]any)["half"], halfData},
+				{"cpu", deep[0].(map[string]any)["cpu"], cpu.Data},
+				{"scalar", deep[1], scalarData},
+				{"empty", v["empty"], []byte{}},
+			} {
+				got, ok := c.got.(*lane.Tensor)
+				if !ok {
+					t.Errorf("%s is a %T", c.name, c.got)
+				} else if data := b.read(got); !bytes.Equal(data, c.want) {
+					t.Errorf("%s: other bytes", c.name)
+				}
+			}
+			if v["id"] != "r1" || deep[2] != int64(7) {
+				t.Errorf("the rest is %v", v)
+			}
+			if diff := cmp.Diff([]int{3, 5, 7}, v["image"].(*lane.Tensor).Shape); diff != "" {
+				t.Error(diff)
+			}
+			settled(t, m)
+		})
+	}
+}
+
+// TestStrided sends a transposed tensor in every mode.
+func TestStrided(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			b := newBench(t, emul.Options{}, lane.Options{})
+			base, data := b.tensor(codec.DTypeUint16, 6, 4)
+			view := &lane.Tensor{DType: codec.DTypeUint16, Shape: []int{4, 6}, Strides: []int{1, 4}, Ptr: base.Ptr}
+			var want []byte
+			for i := range 4 {
+				for j := range 6 {
+					want = append(want, data[2*(j*4+i):2*(j*4+i)+2]...)
+				}
+			}
+			m := b.receive(b.mustSend([]any{view}, mode))
+			got := b.unwrap(m).([]any)[0].(*lane.Tensor)
+			if !bytes.Equal(b.read(got), want) {
+				t.Error("other elements, or in another order")
+			}
+			settled(t, m)
+		})
+	}
+}
+
+// TestViewIsReadBehindItsProducer has a consumer's stream read a chunk that the
+// producer's copies have not reached yet.
+func TestViewIsReadBehindItsProducer(t *testing.T) {
+	b := newBench(t, emul.Options{}, lane.Options{})
+	src, data := b.tensor(codec.DTypeUint8, 4096)
+	hold := holdStream(t, b)
+	h := b.mustSend(src, lane.Pool)
+	m := b.receive(h)
+	reader, err := b.lane.NewStream(cudaipc.UUID{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Close() }()
+	if err := m.Await(reader); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(data))
+	view := m.Value().(*lane.Tensor)
+	if err := reader.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: cudaipc.HostPtr(got), Src: view.Ptr, Bytes: int64(len(got))}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if ctx, cancel := context.WithTimeout(t.Context(), 0); reader.Synchronize(ctx) == nil {
+		t.Error("the reader did not wait for the producer")
+		cancel()
+	} else {
+		cancel()
+	}
+	hold()
+	b.sync(reader)
+	if !bytes.Equal(got, data) {
+		t.Error("the view was read before it was complete")
+	}
+	settled(t, m)
+}
+
+// holdStream has the bench's stream wait until the function that it returns is
+// called.
+func holdStream(t *testing.T, b *bench) (letGo func()) {
+	t.Helper()
+	mem, err := shmstore.NewSegment("gate", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := b.dev.RegisterHost(mem.Bytes(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: host.Word(0), Value: 1})
+	word := host.Word(0).Host
+	t.Cleanup(func() {
+		word.Store(1)
+		_ = b.s.Synchronize(context.Background())
+		_ = host.Close()
+		mem.Close()
+	})
+	return func() { word.Store(1) }
+}
+
+// TestChunkStaysWhileItIsRead closes a message whose stream is not done.
+func TestChunkStaysWhileItIsRead(t *testing.T) {
+	b := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Pool: pool.Options{ArenaBytes: 1 << 20, MaxBytes: 1 << 20}})
+	src, _ := b.tensor(codec.DTypeUint8, 400<<10)
+	h := b.mustSend(src, lane.Pool)
+	b.sync(b.s)
+	m := b.receive(h)
+	letGo := holdStream(t, b)
+	if err := m.Await(b.s); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// Two such chunks fit, and no third: while the stream waits, one is in use.
+	second := b.mustSend(src, lane.Pool)
+	if _, _, err := b.send(src, lane.Pool, 0, nil); !errors.Is(err, shmstore.ErrFull) {
+		t.Fatalf("a chunk that is read was given out: %v", err)
+	}
+	letGo()
+	settled(t, m)
+	third := b.mustSend(src, lane.Pool)
+	for _, h := range []shmstore.Handle{second, third} {
+		m := b.receive(h)
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFreedChunkIsLate frees a chunk whose copies are still queued: it must not
+// be given out before they are done.
+func TestFreedChunkIsLate(t *testing.T) {
+	b := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Pool: pool.Options{ArenaBytes: 1 << 20, MaxBytes: 1 << 20}})
+	src, _ := b.tensor(codec.DTypeUint8, 500<<10)
+	letGo := holdStream(t, b)
+	for range 2 { // both are dropped unread, as by a consumer that died
+		if err := b.store.Local().Drop(b.mustSend(src, lane.Pool)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := b.send(src, lane.Pool, 0, nil); !errors.Is(err, shmstore.ErrFull) {
+		t.Fatalf("a chunk that is written was given out: %v", err)
+	}
+	letGo()
+	b.sync(b.s)
+	h := b.mustSend(src, lane.Pool)
+	if err := b.store.Local().Drop(h); err != nil {
+		t.Fatal(err)
+	}
+	b.sync(b.s)
+}
+
+// TestReleaseOfTheSendersMemory says when each mode is done with it.
+func TestReleaseOfTheSendersMemory(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			b := newBench(t, emul.Options{}, lane.Options{})
+			src, _ := b.tensor(codec.DTypeFloat32, 64)
+			released := make(chan struct{})
+			h, _, err := b.send(src, mode, 0, func() { close(released) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if mode == lane.IPC {
+				m := b.receive(h)
+				select {
+				case <-released:
+					t.Error("released while it is read")
+				default:
+				}
+				if err := m.Close(); err != nil {
+					t.Fatal(err)
+				}
+				settled(t, m)
+				b.store.Clear()
+				<-released
+				return
+			}
+			<-released
+			m := b.receive(h)
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestWhatALaneCannotDo falls back to host memory, counted, with a reason.
+func TestWhatALaneCannotDo(t *testing.T) {
+	b := newBench(t, emul.Options{Missing: map[string]string{"Arenas": "no virtual memory", "Handles": "a container"}}, lane.Options{})
+	src, data := b.tensor(codec.DTypeFloat32, 8)
+	for _, mode := range []lane.Mode{lane.IPC, lane.Pool} {
+		if err := b.lane.Why(mode); !errors.Is(err, cudaipc.ErrUnsupported) {
+			t.Errorf("%v: %v, want ErrUnsupported", mode, err)
+		}
+		m := b.receive(b.mustSend(src, mode))
+		if got := m.Value().(codec.Tensor); !bytes.Equal(got.Data, data) {
+			t.Errorf("%v: other bytes", mode)
+		}
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := b.lane.Stats(); s.Fallbacks != 2 || s.Messages[lane.Default] != 2 {
+		t.Errorf("stats are %+v", s)
+	}
+}
+
+func TestSmallAndLargeGoThroughHostMemory(t *testing.T) {
+	b := newBench(t, emul.Options{}, lane.Options{Pool: pool.Options{ArenaBytes: 1 << 20}})
+	small, _ := b.tensor(codec.DTypeUint8, 64)
+	large, _ := b.tensor(codec.DTypeUint8, 600<<10)
+	for _, src := range []*lane.Tensor{small, large} {
+		h, o, err := b.send(src, lane.Pool, 65, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Mode() != lane.Default {
+			t.Errorf("%v travels by %v", src, o.Mode())
+		}
+		if err := b.store.Local().Drop(h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := b.lane.Stats(); s.Small != 1 || s.Spilt != 1 {
+		t.Errorf("stats are %+v", s)
+	}
+}
+
+// TestStickyFailure has a copy fail: nobody waits for ever, and host memory still
+// works.
+func TestStickyFailure(t *testing.T) {
+	broken := errors.New("a fault")
+	var fail atomic.Bool
+	b := newBench(t, emul.Options{Fault: func(s emul.Step) error {
+		if fail.Load() && s.Kind == cudaipc.OpCopy {
+			return broken
+		}
+		return nil
+	}}, lane.Options{})
+	src, _ := b.tensor(codec.DTypeUint8, 4096)
+	letGo := holdStream(t, b)
+	h := b.mustSend(src, lane.Pool)
+	m := b.receive(h)
+	fail.Store(true)
+	letGo()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := m.Wait(ctx); !errors.Is(err, cudaipc.ErrSticky) {
+		t.Errorf("wait: %v, want ErrSticky", err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	settled(t, m)
+	if _, _, err := b.send(src, lane.Pool, 0, nil); !errors.Is(err, cudaipc.ErrSticky) && !errors.Is(err, shmstore.ErrFull) {
+		t.Errorf("send: %v, want ErrSticky", err)
+	}
+	plain := b.receive(b.mustSend(codec.Tensor{DType: codec.DTypeUint8, Shape: []int{4}, Data: []byte("host")}, lane.Pool))
+	if got := plain.Value().(codec.Tensor); string(got.Data) != "host" {
+		t.Errorf("host memory: %q", got.Data)
+	}
+	if err := plain.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestForgedPlaces changes what a payload says of device memory.
+func TestForgedPlaces(t *testing.T) {
+	b := newBench(t, emul.Options{}, lane.Options{})
+	src, _ := b.tensor(codec.DTypeUint8, 4096)
+	h := b.mustSend(src, lane.Pool)
+	b.sync(b.s)
+	lease, err := b.store.Local().Take(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	const place = 32 // the first, behind the header; see codec/bundle
+	for _, c := range []struct {
+		name   string
+		change func(p []byte)
+		want   error
+	}{
+		{"another arena", func(p []byte) { binary.LittleEndian.PutUint32(p[4:], 77) }, lane.ErrForged},
+		{"another slot", func(p []byte) { binary.LittleEndian.PutUint32(p[8:], 1<<30) }, lane.ErrForged},
+		{"an old generation", func(p []byte) { binary.LittleEndian.PutUint32(p[12:], 0) }, lane.ErrForged},
+		{"another device", func(p []byte) { p[16]++ }, lane.ErrForeignDevice},
+		{"another pool", func(p []byte) { p[32]++ }, lane.ErrUnavailable},
+		{"beyond the arena", func(p []byte) { binary.LittleEndian.PutUint64(p[48:], 1<<40) }, lane.ErrForged},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			forged := bytes.Clone(lease.Bytes())
+			c.change(forged[place:])
+			m, err := b.lane.Open(t.Context(), forged)
+			if !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+			if m != nil {
+				_ = m.Close()
+			}
+		})
+	}
+}

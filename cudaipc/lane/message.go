@@ -1,0 +1,259 @@
+package lane
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/codec/bundle"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// Message is a value that was received, with its tensors where they are. Those on
+// a GPU may not be complete yet: have each stream that reads them wait ([Message.Await]),
+// or wait for them ([Message.Wait]). When the last use has been submitted, close
+// the message: its memory is given back when the streams have come that far.
+//
+// A Message is safe for concurrent use.
+type Message struct {
+	lane    *Lane
+	bundle  *bundle.Bundle
+	value   any
+	tensors []*Tensor // by their place in the bundle; nil: in the payload
+	gates   []*gate
+
+	mu      sync.Mutex
+	readers []cudaipc.Stream // those that were told to wait
+	closed  bool
+	after   []func() // called when nothing is read any more
+	settled bool
+}
+
+// Open reads a payload that is a bundle, and maps what its tensors lie in. The
+// payload stays, and is not written to, until the message is closed and settled.
+// When ctx ends while memory of another process is looked for, the error is the
+// context's. A payload that makes no sense is a [*codec.PayloadError] or
+// [ErrForged].
+func (l *Lane) Open(ctx context.Context, payload []byte) (*Message, error) {
+	b, err := bundle.Open(payload)
+	if err != nil {
+		return nil, err
+	}
+	m := &Message{lane: l, bundle: b, tensors: make([]*Tensor, len(b.Tensors))}
+	if len(b.Places) > 0 {
+		if err := l.begin(); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range b.Places {
+		g, err := l.enter(ctx, p)
+		if err != nil {
+			m.abandon()
+			return nil, err
+		}
+		m.gates = append(m.gates, g)
+	}
+	for i := range b.Tensors {
+		if t := &b.Tensors[i]; t.Place != 0 {
+			g := m.gates[t.Place-1]
+			m.tensors[i] = &Tensor{DType: t.DType, Shape: t.Shape, Strides: t.Strides, Device: g.dev.uuid, Ptr: g.base + cudaipc.Ptr(t.Offset)}
+		}
+	}
+	if m.value, err = m.build(func(i int) (any, error) { return m.tensors[i], nil }); err != nil {
+		m.abandon()
+		return nil, err
+	}
+	return m, nil
+}
+
+// build makes the value, with what stands for each tensor that is on a GPU.
+func (m *Message) build(stand func(i int) (any, error)) (v any, err error) {
+	i := -1
+	err = m.bundle.Decode(&v, func(t *bundle.Tensor) (any, error) {
+		i++
+		if in, ok := t.InPayload(); ok && m.tensors[i] == nil {
+			if s, err := stand(i); err != nil || !isNil(s) {
+				return s, err
+			}
+			return in, nil
+		}
+		return stand(i)
+	})
+	return v, err
+}
+
+func isNil(v any) bool {
+	t, ok := v.(*Tensor)
+	return v == nil || ok && t == nil
+}
+
+// abandon takes back an Open that failed.
+func (m *Message) abandon() {
+	for _, g := range m.gates {
+		g.leave()
+	}
+	if len(m.bundle.Places) > 0 {
+		m.lane.end()
+	}
+}
+
+// Value is what was sent: nil, bool, int64, uint64, float64, string, []byte,
+// []any, map[string]any, [codec.Tensor] for a tensor in the payload and [*Tensor]
+// for one on a GPU. What is a view is valid until the message is closed.
+func (m *Message) Value() any { return m.value }
+
+// OnDevice reports whether some of the tensors are on a GPU.
+func (m *Message) OnDevice() bool { return len(m.gates) > 0 }
+
+// Wait waits until all tensors are complete. The error is [ErrPoisoned] if they
+// never will be, or the context's.
+func (m *Message) Wait(ctx context.Context) error {
+	for _, g := range m.gates {
+		if err := g.wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Await has a stream wait until all tensors are complete, before anything that is
+// submitted to it later. What the stream reads of them is garbage if they never
+// will be: once it is synchronized, ask Err. The message is not given back
+// before the stream has come as far as it is when the message is closed.
+func (m *Message) Await(s cudaipc.Stream) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return fmt.Errorf("await tensors: %w", ErrClosed)
+	}
+	for _, g := range m.gates {
+		if err := g.await(s); err != nil {
+			return err
+		}
+	}
+	if !slices.Contains(m.readers, s) && len(m.gates) > 0 {
+		m.readers = append(m.readers, s)
+	}
+	return nil
+}
+
+// Err is nil, or why what was read of the tensors is garbage. It is certain once
+// a stream that waited for them is synchronized.
+func (m *Message) Err() error {
+	for _, g := range m.gates {
+		if err := g.err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Unwrap copies all tensors of the value, those in the payload too, into memory
+// of the caller's, which alloc makes, and returns the value with these. The copies
+// are submitted to s and done when it is synchronized; then ask Err. The message
+// may be closed at once.
+func (m *Message) Unwrap(s cudaipc.Stream, device cudaipc.UUID, alloc func(sizeBytes int64) (cudaipc.Ptr, error)) (any, error) {
+	if err := m.Await(s); err != nil {
+		return nil, err
+	}
+	var ops []cudaipc.Op
+	v, err := m.build(func(i int) (any, error) {
+		from := m.source(i)
+		to := &Tensor{DType: from.DType, Shape: from.Shape, Device: device}
+		n := to.Bytes()
+		if n == 0 {
+			return to, nil
+		}
+		var err error
+		if to.Ptr, err = alloc(n); err != nil {
+			return nil, fmt.Errorf("memory for %v: %w", to, err)
+		}
+		ops, err = pack(ops, to.Ptr, from.Ptr, int64(to.DType.Size()), from.Shape, from.strides())
+		return to, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Submit(ops...); err != nil {
+		return nil, err
+	}
+	return v, m.reads(s)
+}
+
+// source is where the bytes of a tensor are for a copy, on a GPU or not.
+func (m *Message) source(i int) *Tensor {
+	if t := m.tensors[i]; t != nil {
+		return t
+	}
+	t := &m.bundle.Tensors[i]
+	return &Tensor{DType: t.DType, Shape: t.Shape, Ptr: cudaipc.HostPtr(t.Data)}
+}
+
+// reads notes that a stream reads the message, be it the payload alone.
+func (m *Message) reads(s cudaipc.Stream) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return fmt.Errorf("read tensors: %w", ErrClosed)
+	}
+	if !slices.Contains(m.readers, s) {
+		m.readers = append(m.readers, s)
+	}
+	return nil
+}
+
+// Close says that the streams which were told to wait read the tensors no
+// further than to where they are now, and that nobody else does. It does not wait.
+// Closing again does nothing.
+func (m *Message) Close() error {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil
+	}
+	m.closed = true
+	readers := m.readers
+	m.mu.Unlock()
+	if len(readers) == 0 {
+		m.settle()
+		return nil
+	}
+	dev, err := m.lane.deviceOf(m.gates)
+	if err != nil {
+		return err
+	}
+	return dev.behind(readers, m.settle)
+}
+
+// OnSettled has f called once, when the message is closed and nothing reads its
+// memory any more: at once, if that is so now.
+func (m *Message) OnSettled(f func()) {
+	m.mu.Lock()
+	settled := m.settled
+	if !settled {
+		m.after = append(m.after, f)
+	}
+	m.mu.Unlock()
+	if settled {
+		f()
+	}
+}
+
+// settle gives everything back: no stream reads it any more.
+func (m *Message) settle() {
+	for _, g := range m.gates {
+		g.leave()
+	}
+	m.mu.Lock()
+	m.settled = true
+	after := m.after
+	m.after = nil
+	m.mu.Unlock()
+	for _, f := range after {
+		f()
+	}
+	if len(m.bundle.Places) > 0 {
+		m.lane.end()
+	}
+}

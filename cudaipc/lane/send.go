@@ -1,0 +1,333 @@
+package lane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/codec/bundle"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// Mode is how tensors on a GPU travel.
+type Mode uint8
+
+// The modes.
+const (
+	// Default copies them through the payload, in host memory.
+	Default Mode = iota
+	// IPC shares the sender's own buffers, which stay until nobody reads them.
+	IPC
+	// Pool copies them into a chunk of the lane's pool.
+	Pool
+)
+
+// String gives a mode the name that configurations use.
+func (m Mode) String() string {
+	return [...]string{Default: "default", IPC: "cuda_ipc", Pool: "cuda_ipc_pool"}[m]
+}
+
+// chunkAlign is where a tensor begins in a chunk: at a multiple that every copy
+// engine and every library is at its best with.
+const chunkAlign = 256
+
+// Outgoing is a value that is about to be sent: what it takes, and what fills it.
+// The order is Plan, a reservation of what it takes ([Outgoing.Size] and
+// [Outgoing.On]), Reserved if that is a piece of a device, then Fill; or Cancel, if
+// it is not filled. It belongs to one goroutine.
+type Outgoing struct {
+	lane    *Lane
+	sender  *Sender
+	dev     *device // of the tensors on a GPU; nil: there are none
+	plan    *bundle.Plan
+	mode    Mode
+	size    int
+	bytes   int64 // of the chunk
+	tensors []outgoing
+	release func()
+	piece   *pool.Chunk // once it is reserved
+}
+
+// outgoing is a tensor on a GPU.
+type outgoing struct {
+	from   *Tensor
+	number int // among the plan's
+}
+
+// Plan looks through a value that may have tensors at any depth, [codec.Tensor]
+// and [*Tensor], and decides how it is to travel. Tensors on a GPU with fewer
+// bytes than minBytes together go through host memory, as they do where the lane
+// cannot do better: its Stats say why.
+//
+// release, if not nil, is called once when the sender's GPU memory is not needed
+// any more, or after Cancel. A payload with places has at least leastBytes.
+func (s *Sender) Plan(v any, mode Mode, minBytes int64, leastBytes int, release func()) (*Outgoing, error) {
+	p, err := bundle.NewPlan(v)
+	if err != nil {
+		return nil, err
+	}
+	p.MinBytes = leastBytes
+	o := &Outgoing{lane: s.lane, sender: s, plan: p, release: release}
+	var total int64
+	for i := range p.Tensors {
+		t, ok := p.Tensors[i].Source.(*Tensor)
+		if !ok {
+			if _, other := p.Tensors[i].Source.(bundle.Source); other && p.Tensors[i].Data == nil {
+				return nil, fmt.Errorf("%w: a tensor of type %T, whose bytes nobody can copy", cudaipc.ErrInvalid, p.Tensors[i].Source)
+			}
+			continue
+		}
+		if err := o.add(i, t); err != nil {
+			return nil, err
+		}
+		total += t.Bytes()
+	}
+	o.mode = s.choose(o, mode, minBytes, total)
+	err = o.layout()
+	return o, err
+}
+
+// add notes a tensor on a GPU.
+func (o *Outgoing) add(number int, t *Tensor) error {
+	dev, err := o.lane.device(t.Device)
+	if err != nil {
+		return fmt.Errorf("send %v: %w", t, err)
+	}
+	if !t.DType.Valid() {
+		return fmt.Errorf("send %v: %w: unknown dtype", t, cudaipc.ErrInvalid)
+	}
+	if t.Strides != nil && len(t.Strides) != len(t.Shape) {
+		return fmt.Errorf("send %v: %w: %d strides", t, cudaipc.ErrInvalid, len(t.Strides))
+	}
+	if _, ok := extent(int64(t.DType.Size()), t.Shape, t.Strides); !ok {
+		return fmt.Errorf("send %v: %w: strides %v reach beyond any memory", t, cudaipc.ErrInvalid, t.Strides)
+	}
+	if o.dev == nil {
+		o.dev = dev // the others are copied to it
+	}
+	o.tensors = append(o.tensors, outgoing{from: t, number: number})
+	return nil
+}
+
+// layout says of each tensor where it will be, and how large all is.
+func (o *Outgoing) layout() (err error) {
+	o.plan.Places, o.bytes = nil, 0
+	for _, t := range o.tensors {
+		p := &o.plan.Tensors[t.number]
+		p.Place, p.Offset, p.Strides = 0, 0, nil
+		switch n := t.from.Bytes(); {
+		case n == 0: // in the payload, where it takes nothing
+		case o.mode == Pool:
+			o.plan.Places = append(o.plan.Places[:0], bundle.Place{})
+			p.Place, p.Offset = 1, o.bytes
+			o.bytes += (n + chunkAlign - 1) &^ (chunkAlign - 1)
+		case o.mode == IPC:
+			o.plan.Places = append(o.plan.Places, bundle.Place{})
+			p.Place, p.Strides = len(o.plan.Places), t.from.Strides
+		}
+	}
+	o.size, err = o.plan.Size()
+	return err
+}
+
+// Mode is how the tensors on a GPU will travel.
+func (o *Outgoing) Mode() Mode { return o.mode }
+
+// Size is what the payload takes, in bytes.
+func (o *Outgoing) Size() int { return o.size }
+
+// On is the device that the payload's object has to hold a piece of, and how
+// many bytes of it; nil for none.
+func (o *Outgoing) On() (dev shmstore.Device, sizeBytes int64) {
+	switch {
+	case len(o.plan.Places) == 0:
+		return nil, 0
+	case o.mode == Pool:
+		return o.sender.pool, o.bytes
+	default:
+		return o.sender.exports, 0
+	}
+}
+
+// Spill has the tensors travel through host memory after all. It is for a pool
+// that has no room, before anything is reserved.
+func (o *Outgoing) Spill() error {
+	o.lane.count(func(s *Stats) { s.Spilt++ })
+	o.mode = Default
+	return o.layout()
+}
+
+// Reserved tells which piece of On was reserved.
+func (o *Outgoing) Reserved(piece uint32) {
+	if o.mode == Pool {
+		c := o.sender.pool.Chunk(piece)
+		o.piece = &c
+	} else {
+		o.piece = &pool.Chunk{Piece: o.sender.exports.Piece(piece)}
+	}
+}
+
+// Cancel says that the value will not be filled. A reservation is then aborted.
+func (o *Outgoing) Cancel() {
+	o.refuse()
+	o.freed()
+}
+
+// freed says that the sender's memory is not needed any more.
+func (o *Outgoing) freed() {
+	if f := o.release; f != nil {
+		o.release = nil
+		f()
+	}
+}
+
+// refuse marks the piece as one that will never be complete, so that nobody
+// waits for it.
+func (o *Outgoing) refuse() {
+	if o.piece != nil {
+		o.piece.Fail()
+	}
+}
+
+// Fill writes the payload into dst, which has the size that Size said, and has
+// the tensors on a GPU copied: behind what was submitted to s so far, if s is not
+// nil. Copies into host memory are done when Fill returns; others may go on.
+//
+// After an error the reservation is aborted, and release has been called.
+func (o *Outgoing) Fill(ctx context.Context, dst []byte, s cudaipc.Stream) error {
+	err := o.fill(ctx, dst, s)
+	if err != nil {
+		o.lane.count(func(s *Stats) { s.Failed++ })
+		o.freed()
+		return fmt.Errorf("send tensors as %v: %w", o.mode, err)
+	}
+	o.lane.sent(o)
+	return nil
+}
+
+func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) error {
+	if o.dev == nil {
+		return o.plan.EncodeInto(dst)
+	}
+	own := s == nil
+	if own {
+		var err error
+		if s, err = o.dev.takeStream(); err != nil {
+			return errors.Join(err, o.undo(ctx, nil))
+		}
+		defer o.dev.giveStream(s)
+	}
+	var err error
+	switch {
+	case len(o.plan.Places) == 0:
+		if err = o.plan.EncodeInto(dst); err == nil {
+			err = o.through(ctx, s)
+		}
+	case o.mode == Pool:
+		err = o.intoChunk(dst, s)
+	default:
+		err = o.asTheyAre(dst, s)
+	}
+	if err != nil {
+		return errors.Join(err, o.undo(ctx, s))
+	}
+	return nil
+}
+
+// undo makes sure that nothing is written to the piece any more. A device that
+// has failed does nothing.
+func (o *Outgoing) undo(ctx context.Context, s cudaipc.Stream) (err error) {
+	if s != nil && o.dev.Err() == nil {
+		err = s.Synchronize(ctx)
+	}
+	o.refuse()
+	return err
+}
+
+// through copies tensors into the payload.
+func (o *Outgoing) through(ctx context.Context, s cudaipc.Stream) error {
+	var ops []cudaipc.Op
+	var err error
+	for _, t := range o.tensors {
+		data := o.plan.Tensors[t.number].Data
+		if len(data) == 0 {
+			continue
+		}
+		if ops, err = pack(ops, cudaipc.HostPtr(data), t.from.Ptr, int64(t.from.DType.Size()), t.from.Shape, t.from.strides()); err != nil {
+			return err
+		}
+	}
+	if err := s.Submit(ops...); err != nil {
+		return err
+	}
+	if err := s.Synchronize(ctx); err != nil {
+		return err
+	}
+	o.freed()
+	return nil
+}
+
+// intoChunk has tensors copied into the piece, and its word written behind
+// that.
+func (o *Outgoing) intoChunk(dst []byte, s cudaipc.Stream) error {
+	c := o.piece
+	if err := o.sender.publishArena(c.Arena); err != nil {
+		return err
+	}
+	o.plan.Places[0] = bundle.Place{
+		Kind: bundle.PlacePool, Device: o.lane.first.uuid, Pool: o.sender.pool.ID(), Slot: c.Number, Generation: c.Generation,
+		Arena: c.Arena, Offset: c.Offset, Bytes: c.Bytes,
+	}
+	if err := o.plan.EncodeInto(dst); err != nil {
+		return err
+	}
+	var ops []cudaipc.Op
+	var err error
+	for _, t := range o.tensors {
+		p := &o.plan.Tensors[t.number]
+		if p.Place == 0 {
+			continue
+		}
+		if ops, err = pack(ops, c.Ptr+cudaipc.Ptr(p.Offset), t.from.Ptr, int64(t.from.DType.Size()), t.from.Shape, t.from.strides()); err != nil {
+			return err
+		}
+	}
+	ops = append(ops, cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.Ready, Value: c.Generation})
+	if err := s.Submit(ops...); err != nil {
+		return err
+	}
+	o.sender.copying()
+	o.dev.watcher.add(o.dev, reached(c.Ready, c.Generation), func() {
+		defer o.sender.copied()
+		c.Fail()     // if it is not there now, the device has failed: those who wait elsewhere are told
+		go o.freed() // freeing memory waits for streams, which may wait for the watcher
+	})
+	return nil
+}
+
+// asTheyAre has a word written behind what the sender is doing to its buffers.
+func (o *Outgoing) asTheyAre(dst []byte, s cudaipc.Stream) error {
+	c := o.piece
+	for _, t := range o.tensors {
+		p := &o.plan.Tensors[t.number]
+		if p.Place == 0 {
+			continue
+		}
+		h, offset, err := o.dev.Export(t.from.Ptr)
+		if err != nil {
+			return fmt.Errorf("export %v: %w", t.from, err)
+		}
+		reach, _ := extent(int64(t.from.DType.Size()), t.from.Shape, t.from.Strides)
+		o.plan.Places[p.Place-1] = bundle.Place{
+			Kind: bundle.PlaceHandle, Device: o.lane.uuidOf(t.from), Pool: o.sender.exports.ID(), Slot: c.Number, Generation: c.Generation,
+			Handle: h, Offset: offset, Bytes: reach,
+		}
+	}
+	if err := o.plan.EncodeInto(dst); err != nil {
+		return err
+	}
+	o.sender.exports.Keep(c.Number, o.lane.lend(o))
+	return s.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.Ready, Value: c.Generation})
+}

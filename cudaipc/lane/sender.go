@@ -1,0 +1,355 @@
+package lane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/codec/bundle"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// wordsNumber is the number under which a pool's words are published; those of its
+// arenas follow.
+const wordsNumber = 0
+
+// Sender is the part of a lane that sends what lies in one store: its pool is a
+// device of that store. It is safe for concurrent use.
+type Sender struct {
+	lane   *Lane
+	onRoom func()
+	host   []cudaipc.HostMemory
+
+	making  sync.Mutex // one pool is made at a time
+	mu      sync.Mutex // guards all below
+	pool    *pool.Pool
+	exports *pool.Exports
+	why     map[Mode]error // why there is none
+	arenas  map[uint32]*ownArena
+	copies  int // messages
+	idle    chan struct{}
+	closed  bool
+}
+
+// ownArena is an arena of the sender's pool.
+type ownArena struct {
+	memory    cudaipc.Arena
+	publish   sync.Once
+	published error
+}
+
+// Sender makes a sender for a store whose payloads lie in arena. It calls onRoom when
+// its pool has room again without the store's doing, for whoever waits for some. The memory is
+// registered with the GPU, so that copies from and to it run at full speed; it
+// stays until the sender is closed. Nothing else is made
+// before it is needed.
+func (l *Lane) Sender(arena []byte, onRoom func()) *Sender {
+	s := &Sender{lane: l, onRoom: onRoom, why: make(map[Mode]error), arenas: make(map[uint32]*ownArena)}
+	if l.first != nil && onPages(arena) {
+		h, err := l.first.RegisterHost(arena, false)
+		if err == nil {
+			s.host = append(s.host, h)
+		} else {
+			l.opts.Logger.Info("copies between host and GPU memory are staged", slog.Any("why", err))
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.senders = append(l.senders, s)
+	return s
+}
+
+// onPages reports whether memory can be registered: it begins and ends on a page.
+func onPages(mem []byte) bool {
+	page := os.Getpagesize()
+	return len(mem) > 0 && len(mem)%page == 0 && uint64(cudaipc.HostPtr(mem))%uint64(page) == 0
+}
+
+// Why is nil for a mode that works, or the reason why not.
+func (s *Sender) Why(mode Mode) error {
+	if err := s.lane.Why(mode); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.why[mode]
+}
+
+// ready reports whether a mode works, and makes what it needs the first time.
+func (s *Sender) ready(mode Mode) bool {
+	if s.lane.Why(mode) != nil {
+		return false
+	}
+	s.making.Lock()
+	defer s.making.Unlock()
+	s.mu.Lock()
+	made := mode == Pool && s.pool != nil || mode == IPC && s.exports != nil
+	err := s.why[mode]
+	if s.closed {
+		err = ErrClosed
+	}
+	s.mu.Unlock()
+	if made || err != nil {
+		return err == nil
+	}
+	if mode == Pool {
+		err = s.makePool(s.lane.first)
+	} else {
+		err = s.makeExports(s.lane.first)
+	}
+	if err != nil {
+		s.lane.opts.Logger.Warn("tensors travel through host memory", slog.Any("instead", mode.String()), slog.Any("why", err))
+		s.mu.Lock()
+		s.why[mode] = err
+		s.mu.Unlock()
+	}
+	return err == nil
+}
+
+func (s *Sender) makePool(d *device) error {
+	opts := s.lane.opts.Pool
+	opts.OnArena, opts.OnArenaGone = s.arenaMade, s.arenaGone
+	p, err := pool.New(d.Device, opts)
+	if err != nil {
+		return err
+	}
+	if err := s.publishWords(p.ID(), p.Words()); err != nil {
+		return errors.Join(err, p.Close())
+	}
+	s.mu.Lock()
+	s.pool = p
+	s.mu.Unlock()
+	return nil
+}
+
+func (s *Sender) makeExports(d *device) error {
+	e, err := pool.NewExports(d.Device, s.lane.opts.Pool.Slots)
+	if err != nil {
+		return err
+	}
+	if err := s.publishWords(e.ID(), e.Words()); err != nil {
+		return errors.Join(err, e.Close())
+	}
+	s.mu.Lock()
+	s.exports = e
+	s.mu.Unlock()
+	return nil
+}
+
+func (s *Sender) publishWords(id [16]byte, words *shmstore.Segment) error {
+	if s.lane.opts.Directory == nil {
+		return nil
+	}
+	return s.lane.opts.Directory.Publish(Name{Pool: id, Number: wordsNumber}, words.FD(), words.Size())
+}
+
+// arenaMade is called by the store's writer, which must not wait: others are told
+// of the arena by the first who sends something in it.
+func (s *Sender) arenaMade(number uint32, a cudaipc.Arena) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.arenas[number] = &ownArena{memory: a}
+}
+
+func (s *Sender) arenaGone(number uint32) {
+	s.mu.Lock()
+	a, p := s.arenas[number], s.pool
+	delete(s.arenas, number)
+	s.mu.Unlock()
+	if p == nil {
+		return // it was never used: not even the pool was published
+	}
+	if dir := s.lane.opts.Directory; dir != nil {
+		a.publish.Do(func() { a.published = ErrClosed }) // nobody does any more
+		dir.Withdraw(Name{Pool: p.ID(), Number: number})
+	}
+}
+
+// arena is an arena of the pool, or nil.
+func (s *Sender) arena(number uint32) *ownArena {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.arenas[number]
+}
+
+// publishArena has other processes find the arena that a chunk lies in.
+func (s *Sender) publishArena(number uint32) error {
+	dir := s.lane.opts.Directory
+	if dir == nil {
+		return nil
+	}
+	a := s.arena(number) // it stays while it has a chunk
+	a.publish.Do(func() {
+		a.published = dir.Publish(Name{Pool: s.pool.ID(), Number: number}, a.memory.FD(), a.memory.Bytes())
+	})
+	return a.published
+}
+
+// own finds the sender of this process whose pool, or exports, have this ID, and
+// their words.
+func (l *Lane) own(id [16]byte) (s *Sender, words *shmstore.Segment) {
+	l.mu.Lock()
+	senders := l.senders
+	l.mu.Unlock()
+	for _, s := range senders {
+		s.mu.Lock()
+		p, e := s.pool, s.exports
+		s.mu.Unlock()
+		switch {
+		case p != nil && p.ID() == id:
+			return s, p.Words()
+		case e != nil && e.ID() == id:
+			return s, e.Words()
+		}
+	}
+	return nil, nil
+}
+
+// enterOwn opens a place of this very process's: what it needs is mapped, and a
+// driver would refuse to map it again.
+func (g *gate) enterOwn(s *Sender, words *shmstore.Segment, p bundle.Place) (err error) {
+	if g.ready, g.fault, err = wordsOf(words, p.Slot); err != nil {
+		return err
+	}
+	if p.Kind == bundle.PlaceHandle {
+		base, ok := g.lane.lentBase(p.Handle)
+		if !ok {
+			return fmt.Errorf("%w: a handle of this process that nothing was sent by", ErrForged)
+		}
+		g.base = base + cudaipc.Ptr(p.Offset)
+		return nil
+	}
+	a := s.arena(p.Arena)
+	if a == nil {
+		return fmt.Errorf("%w: arena %d of this process", ErrForged, p.Arena)
+	}
+	return g.within(a.memory.Base(), a.memory.Bytes(), p)
+}
+
+// Check compares everything that is known of the pool twice, and returns what does
+// not agree.
+func (s *Sender) Check() error {
+	s.mu.Lock()
+	p, e := s.pool, s.exports
+	s.mu.Unlock()
+	var found []pool.Violation
+	if p != nil {
+		found = append(found, p.Check()...)
+	}
+	if e != nil {
+		found = append(found, e.Check()...)
+	}
+	var errs []error
+	for _, v := range found {
+		errs = append(errs, fmt.Errorf("GPU pool: %v", v))
+	}
+	return errors.Join(errs...)
+}
+
+// Devices are those that objects of the store may hold pieces of.
+func (s *Sender) Devices() []shmstore.Device {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var devices []shmstore.Device
+	if s.pool != nil {
+		devices = append(devices, s.pool)
+	}
+	if s.exports != nil {
+		devices = append(devices, s.exports)
+	}
+	return devices
+}
+
+// Close gives back what the sender has made, before the store is closed and after
+// its objects have given their pieces back: see [shmstore.Store.FreeUnusedOn]. Copies
+// into the pool that are under way are waited for; when ctx ends first, everything
+// stays as it is.
+func (s *Sender) Close(ctx context.Context) error {
+	if err := s.drain(ctx); err != nil {
+		return err
+	}
+	s.making.Lock()
+	defer s.making.Unlock()
+	s.mu.Lock()
+	p, e := s.pool, s.exports
+	s.mu.Unlock()
+	var errs []error
+	dir := s.lane.opts.Directory
+	if e != nil {
+		if dir != nil {
+			dir.Withdraw(Name{Pool: e.ID(), Number: wordsNumber})
+		}
+		errs = append(errs, e.Close())
+	}
+	if p != nil {
+		if dir != nil {
+			dir.Withdraw(Name{Pool: p.ID(), Number: wordsNumber})
+		}
+		errs = append(errs, p.Close())
+	}
+	for _, h := range s.host {
+		errs = append(errs, h.Close())
+	}
+	s.host = nil
+	s.lane.forget(s)
+	return errors.Join(errs...)
+}
+
+// copying counts a message whose copies begin.
+func (s *Sender) copying() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.copies++
+}
+
+// copied counts one whose copies are done. Its chunk may have been freed meanwhile,
+// and whoever waits for room wait for that alone.
+func (s *Sender) copied() {
+	s.mu.Lock()
+	if s.copies--; s.copies == 0 && s.idle != nil {
+		close(s.idle)
+		s.idle = nil
+	}
+	late := s.pool.Late() > 0
+	s.mu.Unlock()
+	if late {
+		s.onRoom()
+	}
+}
+
+// Lent is the number of messages that others read in the sender's own buffers. They
+// are given back when the store evicts them: see [shmstore.Store.FreeUnusedOn].
+func (s *Sender) Lent() (exports shmstore.Device, messages int) {
+	s.mu.Lock()
+	e := s.exports
+	s.mu.Unlock()
+	if e == nil {
+		return nil, 0
+	}
+	messages = e.Pieces()
+	return e, messages
+}
+
+func (s *Sender) drain(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	if s.copies > 0 && s.idle == nil {
+		s.idle = make(chan struct{})
+	}
+	idle, copies := s.idle, s.copies
+	s.mu.Unlock()
+	if copies == 0 {
+		return nil
+	}
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("close GPU lane: %d messages are being copied: %w", copies, ctx.Err())
+	}
+}

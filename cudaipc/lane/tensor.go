@@ -1,0 +1,59 @@
+package lane
+
+import (
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/bundle"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// Tensor is a dense array of numbers in the memory of a GPU, as it stands in a
+// value that is sent, at any depth, or that was received.
+type Tensor struct {
+	DType codec.DType
+	// Shape holds the dimensions, outermost first.
+	Shape []int
+	// Strides holds how many elements apart neighbours are along each dimension;
+	// nil for contiguous, in row-major order. A received tensor has some only if
+	// it is a view of its producer's own buffer.
+	Strides []int
+	// Device is the GPU that the memory is on. In a value that is sent, the zero
+	// UUID is the lane's first.
+	Device cudaipc.UUID
+	// Ptr is the address of the first element.
+	Ptr cudaipc.Ptr
+}
+
+var _ bundle.Source = (*Tensor)(nil)
+
+// TensorType implements bundle.Source.
+func (t *Tensor) TensorType() (codec.DType, []int) { return t.DType, t.Shape }
+
+// Bytes is how much the elements take without gaps.
+func (t *Tensor) Bytes() int64 {
+	sizeBytes, _ := extent(int64(t.DType.Size()), t.Shape, nil)
+	return sizeBytes
+}
+
+// String says what it is, such as "float32[2 3] on GPU-…".
+func (t *Tensor) String() string { return fmt.Sprintf("%v%v on %v", t.DType, t.Shape, t.Device) }
+
+// strides are those to pack it with: of a contiguous one, too.
+func (t *Tensor) strides() []int {
+	if t.Strides != nil {
+		return t.Strides
+	}
+	return rowMajor(t.Shape)
+}
+
+// rowMajor is the strides of a contiguous tensor.
+func rowMajor(shape []int) []int {
+	s := make([]int, len(shape))
+	step := 1
+	for i := len(shape) - 1; i >= 0; i-- {
+		s[i] = step
+		step *= max(shape[i], 1)
+	}
+	return s
+}
