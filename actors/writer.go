@@ -178,6 +178,16 @@ func (w *Writer) Do(f func(*shmstore.Store)) error {
 	return nil
 }
 
+// Post has f run in the writer's place, as Do does, and does not wait for it. After
+// Close f is not called.
+func (w *Writer) Post(f func(*shmstore.Store)) {
+	w.mailbox.PostUserMessage(&call{f: f, done: make(chan struct{})})
+}
+
+// LookAgain has the writer look for room again, for those who wait, after room has
+// come that no lease or reservation gave back.
+func (w *Writer) LookAgain() { w.lookAgain() }
+
 // Close stops the actor, takes all extents back and waits for that. Waiting
 // reservations get ErrStopped. It returns early, with the context's error, when
 // a function given to Do does not come back. It may be called again.

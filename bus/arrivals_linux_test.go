@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -70,7 +71,11 @@ func newArrivalsAt(t *testing.T) *arrivalsAt {
 	g := &graph{stages: []*stage{st}, byName: map[string]*stage{"m": st}}
 	g.port(portEdge(wire.Edge{Name: "->m", Window: arrivalsWindow, WindowBytes: 1 << 20}, "", "m"), nil, st, true)
 	g.port(portEdge(wire.Edge{Name: "m->", Window: 1 << 10, WindowBytes: 1 << 20}, "m", ""), st, nil, false)
-	b, err := openGraph(g, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, StallTimeout: -1}.withDefaults(), true)
+	l, err := lane.Open(t.Context(), lane.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := openGraph(t.Context(), g, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, StallTimeout: -1}.withDefaults(), l)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -184,15 +184,9 @@ func (b *Buffer) Send(n int, opts ...EmitOption) error {
 // admit takes credit on every edge that the payload goes to.
 func (b *Buffer) admit() error {
 	o := b.e.out
-	edges := o.edges
-	if b.em.only > 0 {
-		edges = edges[b.em.only-1 : b.em.only]
-	} else if b.em.to != "" {
-		i := slices.IndexFunc(edges, func(ed *edge) bool { return ed.spec.To == b.em.to })
-		if i < 0 {
-			return fmt.Errorf("%w: stage %q has no edge to %q", ErrNoEdge, o.name(), b.em.to)
-		}
-		edges = edges[i : i+1]
+	edges, err := o.chosen(b.em)
+	if err != nil {
+		return err
 	}
 	for i, ed := range edges {
 		if err := b.admitTo(o.req.flow(ed)); err != nil {
@@ -208,6 +202,24 @@ func (b *Buffer) admit() error {
 	b.edges = edges
 	return nil
 }
+
+// chosen is the edges that an emission goes to.
+func (o *outlet) chosen(em emission) ([]*edge, error) {
+	switch {
+	case em.only > 0:
+		return o.edges[em.only-1 : em.only], nil
+	case em.to != "":
+		i := slices.IndexFunc(o.edges, func(ed *edge) bool { return ed.spec.To == em.to })
+		if i < 0 {
+			return nil, fmt.Errorf("%w: stage %q has no edge to %q", ErrNoEdge, o.name(), em.to)
+		}
+		return o.edges[i : i+1], nil
+	}
+	return o.edges, nil
+}
+
+// indexOf is the place of an edge among those of the outlet.
+func (o *outlet) indexOf(ed *edge) int { return slices.Index(o.edges, ed) }
 
 func (b *Buffer) admitTo(f *flow) error {
 	if b.price > f.edge.windowBytes {

@@ -13,6 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/codec/bundle"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -33,6 +34,13 @@ type Bus struct {
 	inputProducer *actors.Producer
 	exchange      *exchange  // nil: a node's
 	directory     *directory // nil: a node's
+
+	gpu        GPUOptions
+	lane       *lane.Lane
+	ownLane    bool // it is closed with the bus
+	sender     *lane.Sender
+	leastBytes int // of a payload that does not travel inside a message
+	sweepDue   atomic.Bool
 
 	places    pool[struct{}] // one for each request that may be alive
 	joinBytes atomic.Int64   // held by inputs that wait in joins
@@ -68,12 +76,13 @@ func openPipeline(ctx context.Context, p Pipeline, opts Options) (*Bus, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("bus: open: %w", err)
 	}
-	return openGraph(g, opts, false)
+	return openGraph(ctx, g, opts, nil)
 }
 
-// openGraph opens a bus over a checked graph. The edges of a node's graph have
-// their windows from the host.
-func openGraph(g *graph, opts Options, node bool) (*Bus, error) {
+// openGraph opens a bus over a checked graph. A node's has the node's lane, and its
+// edges have their windows from the host.
+func openGraph(ctx context.Context, g *graph, opts Options, of *lane.Lane) (*Bus, error) {
+	node := of != nil
 	codecs, err := registry(opts.Serializer)
 	if err != nil {
 		return nil, err
@@ -91,8 +100,11 @@ func openGraph(g *graph, opts Options, node bool) (*Bus, error) {
 	if !node {
 		b.exchange, b.directory = newExchange(b), newDirectory()
 	}
-	if err := b.start(); err != nil {
+	if err := b.openSender(ctx, of); err != nil {
 		return nil, errors.Join(err, store.Close())
+	}
+	if err := b.start(); err != nil {
+		return nil, errors.Join(err, b.closeSender(ctx), store.Close())
 	}
 	return b, nil
 }
@@ -379,6 +391,7 @@ func (b *Bus) stop(ctx context.Context) error {
 		b.writer.Close(ctx),
 		b.system.Close(ctx),
 		closeConnectors(b.graph.specs()),
+		b.closeSender(ctx),
 		b.store.Close(),
 	)
 }

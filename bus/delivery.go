@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -29,16 +30,17 @@ type Delivery struct {
 	cost    int64
 	sentAt  int64 // nanoseconds since the bus opened; 0: not sampled
 	state   atomic.Uint32
-	opened  bool     // the lease is taken
-	kept    bool     // out of a batch's hands
-	tries   int      // how often a panic had it handled again
-	credit  uint64   // what finishing gives back to the flow
-	parked  int64    // bytes charged to the join account
-	foreign *foreign // where Inline lies, when it is neither in d nor on the heap
-	carried *carried // what travels by a connector, until it is opened
-	fed     *fed     // whom to tell that it is finished, when it came from another process; nil: nobody
-	put     *put     // what brought it, when a node sent it; nil: nothing to be told
-	cause   uint32   // the fed delivery whose handling sent it, for a node
+	opened  bool          // the lease is taken
+	kept    bool          // out of a batch's hands
+	tries   int           // how often a panic had it handled again
+	credit  uint64        // what finishing gives back to the flow
+	parked  int64         // bytes charged to the join account
+	foreign *foreign      // where Inline lies, when it is neither in d nor on the heap
+	carried *carried      // what travels by a connector, until it is opened
+	fed     *fed          // whom to tell that it is finished, when it came from another process; nil: nobody
+	put     *put          // what brought it, when a node sent it; nil: nothing to be told
+	cause   uint32        // the fed delivery whose handling sent it, for a node
+	message *lane.Message // the payload, when it was opened as one with tensors
 	small   [smallBytes]byte
 }
 
@@ -141,6 +143,13 @@ func (d *Delivery) Finish(err error) error {
 	if err != nil && t != nil {
 		t.failAt(d, err)
 	}
+	d.whenUnread(d.end)
+	return nil
+}
+
+// end gives a delivery back that was held and is finished.
+func (d *Delivery) end() {
+	t := d.flow.consumer
 	switch {
 	case t == nil:
 		d.giveBack()
@@ -151,7 +160,6 @@ func (d *Delivery) Finish(err error) error {
 	default:
 		t.letGo(d)
 	}
-	return nil
 }
 
 // Kept is a delivery that outlives its handler. Its emissions wait without
@@ -203,6 +211,7 @@ func (d *Delivery) recycle() {
 // reclaim finishes a delivery that is in the bus's hands, which must not touch
 // it afterwards, or one that was held when its stage is gone.
 func (d *Delivery) reclaim() {
+	d.awaitUnread()
 	if d.state.Load() == stateSent { // nobody else knows it: no race to win
 		d.giveBack()
 		d.recycle()
@@ -243,6 +252,9 @@ func (d *Delivery) releasePayload() {
 		// One debt for each delivery: an error would mean that the accounts
 		// are broken, which the check at Close reports.
 		_ = d.flow.req.bus.store.Local().Drop(d.Handle)
+	}
+	if d.Handle.Codec == uint32(codec.IDBundle) {
+		d.flow.req.bus.sweepLent()
 	}
 }
 

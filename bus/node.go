@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -43,6 +44,9 @@ type JoinOptions struct {
 	// MaxRequests bounds the requests that this process has submitted and that
 	// are alive; default 64.
 	MaxRequests int
+	// GPU describes the lane that carries tensors in the memory of GPUs; nil: there
+	// is none, and only tensors in host memory can be sent and received.
+	GPU *GPUOptions
 	// Serializer turns values into payloads; default msgpack.
 	Serializer codec.Serializer
 	// Rejoin has the node look for a new host when its host is gone, and serve
@@ -102,6 +106,8 @@ type Node struct {
 	done   chan struct{} // the node has ended
 
 	directory nodeDirectory
+	lane      *lane.Lane
+	closing   sync.WaitGroup // of what ran for hosts that are gone
 
 	mu     sync.Mutex
 	link   *link         // to the host of now; nil: there is none
@@ -121,10 +127,15 @@ func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 	n := &Node{name: name, opts: opts, done: make(chan struct{}), linked: make(chan struct{})}
 	n.directory.node = n
 	n.ctx, n.cancel = context.WithCancel(context.Background())
+	var err error
+	if n.lane, err = openLane(ctx, opts.GPU, n.Directory(), opts.Logger); err != nil {
+		n.cancel()
+		return nil, fmt.Errorf("bus: join: %w", err)
+	}
 	l, err := n.connect(ctx)
 	if err != nil {
 		n.cancel()
-		return nil, fmt.Errorf("bus: join: %w", err)
+		return nil, fmt.Errorf("bus: join: %w", errors.Join(err, n.lane.Close(ctx)))
 	}
 	go n.run(l)
 	return n, nil
@@ -230,7 +241,7 @@ func (n *Node) current(ctx context.Context) (*link, error) {
 // closeLink ends what ran for a host that is gone.
 func (n *Node) closeLink(l *link) {
 	ctx := context.Background() // handlers end by themselves, now that their tasks are over
-	go func() {
+	n.closing.Go(func() {
 		if l.goesOn() {
 			l.idle(n.ctx) // closing a stage aborts its tasks
 		}
@@ -255,7 +266,7 @@ func (n *Node) closeLink(l *link) {
 		if err != nil {
 			n.opts.Logger.Error("close what ran for a host that is gone", slog.Any("error", err))
 		}
-	}()
+	})
 }
 
 // Serve has this process do the work of stages of the host's pipeline, which
@@ -365,9 +376,25 @@ func (n *Node) Close(ctx context.Context) error {
 		err = l.leave(ctx)
 	}
 	<-n.done
+	err = errors.Join(err, n.closeLane(ctx))
 	n.directory.found.close()
 	if err != nil {
 		return fmt.Errorf("bus: close the node: %w", err)
 	}
 	return nil
+}
+
+// closeLane closes the lane, when nothing that uses it is open any more.
+func (n *Node) closeLane(ctx context.Context) error {
+	closed := make(chan struct{})
+	go func() {
+		n.closing.Wait()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+		return n.lane.Close(ctx)
+	case <-ctx.Done():
+		return fmt.Errorf("what ran for hosts that are gone is not over: %w", context.Cause(ctx))
+	}
 }

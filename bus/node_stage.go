@@ -68,7 +68,7 @@ func (l *link) addStage(spec StageSpec, s *wire.Serving) error {
 	for i, e := range s.Outputs {
 		g.port(portEdge(e, spec.Name, e.Peer).withTensors(s.Tensors, i), st, nil, false)
 	}
-	b, err := l.node.openPorts(g, spec.MaxInflight)
+	b, err := l.node.openPorts(g, spec.MaxInflight, l.welcome.InlineBytes)
 	if err != nil {
 		return err
 	}
@@ -130,17 +130,18 @@ func (g *graph) port(e *edge, from, to *stage, fed bool) {
 const minArenaBytes = 1 << 20
 
 // openPorts opens a bus whose edges end at the boundary of this process, with
-// memory that the host can read.
-func (n *Node) openPorts(g *graph, requests int) (*Bus, error) {
+// memory that the host can read. What is larger than inlineBytes does not travel
+// inside messages.
+func (n *Node) openPorts(g *graph, requests int, inlineBytes uint32) (*Bus, error) {
 	opts := Options{
 		Name: n.name, Store: n.opts.Store, MaxRequests: max(requests, n.opts.MaxRequests),
-		InlineBytes: 0, Serializer: n.opts.Serializer, StallTimeout: -1, Logger: n.opts.Logger,
+		InlineBytes: 0, Serializer: n.opts.Serializer, StallTimeout: -1, Logger: n.opts.Logger, GPU: n.opts.GPU,
 	}
 	if opts.Store.ArenaBytes == 0 {
 		opts.Store.ArenaBytes, opts.Store.MaxObjectBytes = arenaFor(g, requests)
 	}
 	opts.Store.Memory = shmstore.Shared
-	b, err := openGraph(g, opts.withDefaults(), true)
+	b, err := openGraph(context.Background(), g, opts.withDefaults(), n.lane)
 	if err != nil {
 		return nil, err
 	}
@@ -149,6 +150,7 @@ func (n *Node) openPorts(g *graph, requests int) (*Bus, error) {
 		return nil, errors.Join(err, b.Close(context.Background()))
 	}
 	b.shared = newSegment(mem)
+	b.leastBytes = int(inlineBytes) + 1
 	return b, nil
 }
 

@@ -54,6 +54,9 @@ type Options struct {
 	// exchange, which is made with the first of that; default 64 MiB, and large
 	// objects of 1 GiB together.
 	ExchangeStore shmstore.Options
+	// GPU describes the lane that carries tensors in the memory of GPUs; nil: there
+	// is none, and only tensors in host memory can be sent.
+	GPU *GPUOptions
 	// Serializer turns values into payloads; default msgpack.
 	Serializer codec.Serializer
 	// StallTimeout is how long something waits before it is reported; default

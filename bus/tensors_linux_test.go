@@ -1,51 +1,158 @@
 package bus_test
 
 import (
+	"bytes"
 	"context"
-	"fmt"
+	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestNodesLearnOfTensors: whoever emits on an edge is told how its tensors travel,
-// unless it speaks an older version.
-func TestNodesLearnOfTensors(t *testing.T) {
-	p := linear(bus.Stage("a", upper), bus.Stage("b", upper), bus.Stage("c", upper))
-	p.Edges[0].Tensors, p.Edges[0].TensorMinBytes = bus.TensorsPool, 1<<16
-	p.Edges[1].Tensors = bus.TensorsIPC
-	p.Edges = append(p.Edges, bus.Edge{To: "a", Tensors: bus.TensorsPool, TensorMinBytes: 7})
-	h := listen(t, remotes(p), bus.Options{})
-	n := h.join(t, bus.JoinOptions{})
-	go func() {
-		_ = n.Serve(context.Background(), bus.Stage("a", upper), bus.Stage("b", upper), bus.Stage("c", upper))
-	}()
-	r, err := n.Submit(t.Context(), "hello")
+// gpu is an emulated one, with a stream.
+type gpu struct {
+	t      *testing.T
+	driver *emul.Driver
+	dev    cudaipc.Device
+	stream cudaipc.Stream
+}
+
+func newGPU(t *testing.T, opts emul.Options) *gpu {
+	t.Helper()
+	driver, err := emul.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mustReceive(t, r, []string{"HELLO"})
-	got := make(map[string]string)
-	for _, e := range bus.EmitsOn(n) {
-		got[e.From+">"+e.To] = fmt.Sprint(e.Tensors, " ", e.TensorMinBytes)
+	g := &gpu{t: t, driver: driver}
+	if g.dev, err = driver.Open(cudaipc.UUID{}); err != nil {
+		t.Fatal(err)
 	}
-	want := map[string]string{"a>b": "cuda_ipc_pool 65536", "b>c": "cuda_ipc 0", "c>": "default 0", ">a": "cuda_ipc_pool 7"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	if g.stream, err = g.dev.NewStream(); err != nil {
+		t.Fatal(err)
 	}
-	for version := uint16(wire.VersionMin); version <= wire.Version; version++ {
-		c := dialThinAs(t, h.path, version)
-		hd, body, _, err := c.in.Next()
-		if err != nil || hd.Kind != wire.KindWelcome {
-			t.Fatalf("%v, %v", hd.Kind, err)
+	t.Cleanup(func() {
+		if err := errors.Join(g.stream.Close(), g.dev.Close(), g.driver.Close()); err != nil {
+			t.Error(err)
 		}
-		var m wire.Welcome
-		if err := wire.Decode(body, version, &m); err != nil || m.Version != version || (len(m.Tensors) == 1) != (version >= 5) {
-			t.Errorf("version %d is welcomed with %+v, %v", version, m, err)
+	})
+	return g
+}
+
+func (g *gpu) options(p pool.Options) *bus.GPUOptions {
+	return &bus.GPUOptions{Lane: lane.Options{Driver: g.driver, Pool: p}}
+}
+
+// tensor makes one of n bytes that all are b, and the function that frees it.
+func (g *gpu) tensor(n int64, b byte) (*lane.Tensor, func()) {
+	p, err := g.dev.Alloc(n)
+	if err != nil {
+		panic(err)
+	}
+	data := bytes.Repeat([]byte{b}, int(n))
+	err = g.stream.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: p, Src: cudaipc.HostPtr(data), Bytes: n})
+	if err == nil {
+		err = g.stream.Synchronize(context.Background())
+	}
+	if err != nil {
+		panic(err)
+	}
+	return &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{int(n)}, Ptr: p}, func() { _ = g.dev.Free(p) }
+}
+
+// check reads what a message brought: n bytes that all are b.
+func (g *gpu) check(ctx context.Context, m *lane.Message, n int64, b byte) error {
+	if err := m.Await(g.stream); err != nil {
+		return err
+	}
+	got := make([]byte, n)
+	switch v := m.Value().(map[string]any)["x"].(type) {
+	case codec.Tensor:
+		copy(got, v.Data)
+	case *lane.Tensor:
+		if err := g.stream.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: cudaipc.HostPtr(got), Src: v.Ptr, Bytes: n}); err != nil {
+			return err
 		}
-		c.send(&wire.Bye{})
+		if err := g.stream.Synchronize(ctx); err != nil {
+			return err
+		}
+	}
+	if err := m.Err(); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, bytes.Repeat([]byte{b}, int(n))) {
+		return errors.New("other bytes than were sent")
+	}
+	return nil
+}
+
+// TestTensorsThroughStages sends tensors on a GPU through two stages: the first
+// forwards them, and sends others.
+func TestTensorsThroughStages(t *testing.T) {
+	for _, transport := range []bus.TensorTransport{bus.TensorsDefault, bus.TensorsIPC, bus.TensorsPool} {
+		t.Run(transport.String(), func(t *testing.T) {
+			g := newGPU(t, emul.Options{GranularityBytes: 1 << 16})
+			const n, messages = 100 << 10, 40
+			first := func(t *bus.Task, d *bus.Delivery) error {
+				src, free := g.tensor(n, d.Bytes()[len(d.Bytes())-1])
+				if err := t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: free}, bus.To("second")); err != nil {
+					return err
+				}
+				return nil
+			}
+			second := func(t *bus.Task, d *bus.Delivery) error {
+				m, err := d.Tensors(t.Context())
+				if err != nil {
+					return err
+				}
+				if want := transport != bus.TensorsDefault; m.OnDevice() != want {
+					return errors.New("it came another way")
+				}
+				return t.Forward(d)
+			}
+			third := func(t *bus.Task, d *bus.Delivery) error {
+				m, err := d.Tensors(t.Context())
+				if err != nil {
+					return err
+				}
+				if err := g.check(t.Context(), m, n, byte(d.Seq)); err != nil {
+					return err
+				}
+				return t.EmitBytes([]byte("well"))
+			}
+			b := open(t, bus.Pipeline{
+				Stages: []bus.StageSpec{{Name: "first", Handle: first}, {Name: "second", Handle: second}, {Name: "third", Handle: third}},
+				Edges:  []bus.Edge{{From: "first", To: "second", Tensors: transport}, {From: "second", To: "third"}},
+			}, bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20}, GPU: g.options(pool.Options{ArenaBytes: 512 << 10, MaxBytes: 512 << 10})})
+			r, err := b.Stream(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range messages {
+				if err := r.Send(t.Context(), []byte{byte(i)}); err != nil {
+					t.Fatal(err)
+				}
+				d, err := r.Recv(t.Context())
+				if err != nil {
+					t.Fatalf("message %d: %v", i, err)
+				}
+				if err := d.Finish(nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := r.CloseSend(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for _, err := range r.Results(t.Context()) {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
 	}
 }

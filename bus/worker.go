@@ -159,6 +159,7 @@ func (w *worker) finish(t *Task, d *Delivery) {
 	if d.state.Load() != stateSent {
 		return // kept
 	}
+	d.awaitUnread()
 	if w.stage.spec.Replay && !t.outlet.req.over() {
 		t.retain(d)
 		return

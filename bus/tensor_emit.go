@@ -1,0 +1,300 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// GPUOptions describe the lane that carries tensors in the memory of GPUs. Where
+// the machine offers less than is asked for, they travel through host memory, and
+// the figures and the log say so.
+type GPUOptions struct {
+	// Lane describes GPUs and pools. Its Directory and Logger are the bus's.
+	Lane lane.Options
+	// WhenFull says what becomes of tensors that the pool has no room for.
+	WhenFull WhenFull
+	// FullTimeout is how long room is waited for before that; default 20 ms, unless
+	// WhenFull is WaitForRoom, which waits until the request is over.
+	FullTimeout time.Duration
+}
+
+func (o GPUOptions) withDefaults() GPUOptions {
+	if o.FullTimeout == 0 {
+		o.FullTimeout = spillAfter
+	}
+	return o
+}
+
+// openLane opens a lane. Without options it has no GPU.
+func openLane(ctx context.Context, gpu *GPUOptions, dir lane.Directory, log *slog.Logger) (*lane.Lane, error) {
+	var opts lane.Options
+	if gpu != nil {
+		opts = gpu.Lane
+	}
+	opts.Directory, opts.Logger = dir, log
+	l, err := lane.Open(ctx, opts)
+	if err != nil {
+		return nil, fmt.Errorf("%w: GPU: %w", ErrConfig, err)
+	}
+	return l, nil
+}
+
+// openSender makes the bus a part of a lane, or a lane of its own.
+func (b *Bus) openSender(ctx context.Context, of *lane.Lane) (err error) {
+	if b.opts.GPU != nil {
+		b.gpu = b.opts.GPU.withDefaults()
+	}
+	b.leastBytes = b.opts.InlineBytes + 1
+	if b.lane = of; of == nil {
+		b.ownLane = true
+		if b.lane, err = openLane(ctx, b.opts.GPU, b.Directory(), b.opts.Logger); err != nil {
+			return err
+		}
+	}
+	b.sender = b.lane.Sender(b.store.Arena(), func() { b.writer.LookAgain() })
+	return nil
+}
+
+// closeSender gives back what the lane has made for the bus, when no payload is
+// held any more.
+func (b *Bus) closeSender(ctx context.Context) error {
+	var errs []error
+	for _, dev := range b.sender.Devices() {
+		if left := b.store.FreeUnusedOn(dev); left > 0 {
+			errs = append(errs, fmt.Errorf("bus: %d payloads on a GPU were not given back", left))
+		}
+	}
+	errs = append(errs, b.sender.Check(), b.sender.Close(ctx))
+	if b.ownLane {
+		errs = append(errs, b.lane.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// WhenFull is what becomes of tensors that a GPU pool has no room for.
+type WhenFull uint8
+
+const (
+	// SpillToHost has them travel through host memory.
+	SpillToHost WhenFull = iota
+	// WaitForRoom has the stage wait, as it does for room in the store.
+	WaitForRoom
+	// FailWhenFull fails the emission with lane.ErrPoolFull.
+	FailWhenFull
+)
+
+// TensorOptions say more of tensors that are sent. The zero value does for tensors
+// that are complete, in memory that stays.
+type TensorOptions struct {
+	// Stream is where the tensors are being computed: they are complete when what
+	// was submitted to it so far is done. Nil: they are.
+	Stream cudaipc.Stream
+	// Release is called once when the memory of those on a GPU is not needed any
+	// more, also after an error; on an edge that shares the buffers themselves
+	// (cuda_ipc) that is when nobody reads them. It may free them.
+	Release func()
+}
+
+// EmitTensors sends a value with tensors in it, at any depth, as a bundle: those on
+// a GPU are [*lane.Tensor], those in host memory [codec.Tensor]. How the former
+// travel is for each edge to say ([Edge.Tensors]). Where its edges say different
+// things, the value is stored once for each.
+//
+// It returns when the value is sent: copies between GPUs may still be on their way,
+// and receivers wait for them. The errors are those of Emit, of package lane
+// and of package cudaipc.
+func (e Emitter) EmitTensors(v any, t TensorOptions, opts ...EmitOption) error {
+	em := emission{}.with(opts)
+	edges, err := e.out.chosen(em)
+	if err != nil {
+		t.release()
+		return err
+	}
+	if alike(edges) {
+		return e.emitTensors(v, t, em, edges[0])
+	}
+	left := atomic.Int32{}
+	left.Store(int32(len(edges)))
+	release := t.Release
+	t.Release = func() {
+		if left.Add(-1) == 0 && release != nil {
+			release()
+		}
+	}
+	for i, ed := range edges {
+		em.only = e.out.indexOf(ed) + 1
+		if err := e.emitTensors(v, t, em, ed); err != nil {
+			for range edges[i+1:] {
+				t.Release()
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (t TensorOptions) release() {
+	if t.Release != nil {
+		t.Release()
+	}
+}
+
+// alike reports whether tensors travel the same way on all edges.
+func alike(edges []*edge) bool {
+	for _, ed := range edges[1:] {
+		if ed.spec.Tensors != edges[0].spec.Tensors || ed.spec.TensorMinBytes != edges[0].spec.TensorMinBytes {
+			return false
+		}
+	}
+	return true
+}
+
+// emitTensors sends a value along edges that are like ed.
+func (e Emitter) emitTensors(v any, t TensorOptions, em emission, ed *edge) error {
+	b := e.out.req.bus
+	o, err := b.sender.Plan(v, laneMode(ed.spec.Tensors), ed.spec.TensorMinBytes, b.leastBytes, t.Release)
+	if err != nil {
+		t.release()
+		return fmt.Errorf("%w: %w", ErrPayload, err)
+	}
+	buf, err := e.reserveOn(o, em)
+	if err != nil {
+		o.Cancel()
+		return err
+	}
+	if buf.void {
+		o.Cancel()
+		return buf.Send(0)
+	}
+	if err := o.Fill(e.out.req.context(), buf.Bytes(), t.Stream); err != nil {
+		buf.Abort()
+		return err
+	}
+	return buf.Send(o.Size())
+}
+
+// reserveOn reserves what a value with tensors takes, in both memories.
+func (e Emitter) reserveOn(o *lane.Outgoing, em emission) (*Buffer, error) {
+	dev, deviceBytes := o.On()
+	if dev == nil {
+		b, err := e.reserve(o.Size(), codec.IDBundle, em)
+		return &b, err
+	}
+	b := &Buffer{e: e, em: em, codec: codec.IDBundle, size: o.Size(), price: e.out.req.bus.price(o.Size())}
+	if err := b.admit(); err != nil || b.void {
+		return b, err
+	}
+	piece, err := b.reserveOn(dev, deviceBytes)
+	switch {
+	case err == nil:
+		o.Reserved(piece)
+		return b, nil
+	case e.out.forgiving():
+		b.avoid()
+		return b, nil
+	}
+	b.giveCredit()
+	if !errors.Is(err, lane.ErrPoolFull) || e.out.req.bus.gpu.WhenFull != SpillToHost {
+		return b, err
+	}
+	if err := o.Spill(); err != nil {
+		return b, err
+	}
+	return e.reserveOn(o, em)
+}
+
+// reserveOn takes room in the store, with a piece of a device. It does not go to
+// the heap: the piece is the object's.
+func (b *Buffer) reserveOn(dev shmstore.Device, deviceBytes int64) (piece uint32, err error) {
+	o := b.e.out
+	gpu := &o.req.bus.gpu
+	b.e.turn.leave()
+	defer b.e.turn.enter()
+	o.waitsForRoom(true)
+	defer o.waitsForRoom(false)
+	var enough chan struct{}
+	if gpu.WhenFull != WaitForRoom {
+		enough = make(chan struct{})
+		timer := time.AfterFunc(gpu.FullTimeout, func() { close(enough) })
+		defer timer.Stop()
+	}
+	b.room, piece, err = o.producer.ReserveOn(o.req.done, enough, dev, deviceBytes, b.size, b.codec)
+	switch {
+	case err == nil:
+		return piece, nil
+	case errors.Is(err, actors.ErrCanceled) && o.req.over():
+		return 0, o.req.cause()
+	case errors.Is(err, actors.ErrCanceled):
+		return 0, fmt.Errorf("%w: %d bytes, for %v", lane.ErrPoolFull, deviceBytes, gpu.FullTimeout)
+	}
+	return 0, fmt.Errorf("reserve %d bytes, and %d on a GPU: %w", b.size, deviceBytes, err)
+}
+
+// sweepLent has buffers go back to their owners that were sent as they are and
+// that nobody reads any more. Others wait until their room is wanted.
+func (b *Bus) sweepLent() {
+	exports, messages := b.sender.Lent()
+	if messages > 0 && b.sweepDue.CompareAndSwap(false, true) {
+		b.writer.Post(func(s *shmstore.Store) {
+			b.sweepDue.Store(false)
+			s.FreeUnusedOn(exports)
+		})
+	}
+}
+
+// Tensors opens a payload that is a bundle (see [Emitter.EmitTensors]): its value,
+// with the tensors where they are. Finishing the delivery closes the message, and
+// waits until the streams that read it are done: a handler that returns does,
+// and [Kept.Finish] sees to it. When ctx ends while memory of another
+// process is looked for, the error is the context's.
+func (d *Delivery) Tensors(ctx context.Context) (*lane.Message, error) {
+	if d.message != nil {
+		return d.message, nil
+	}
+	if id := d.PayloadCodec(); id != codec.IDBundle {
+		return nil, fmt.Errorf("%w: it is encoded with codec %d, not as a bundle", ErrPayload, id)
+	}
+	m, err := d.flow.req.bus.lane.Open(ctx, d.Bytes())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrPayload, err)
+	}
+	d.message = m
+	return m, nil
+}
+
+// whenUnread has f called when no stream reads the payload any more.
+func (d *Delivery) whenUnread(f func()) {
+	m := d.message
+	if m == nil {
+		f()
+		return
+	}
+	d.message = nil
+	_ = m.Close() // a stream that was closed too early reads no more
+	m.OnSettled(f)
+}
+
+// awaitUnread waits until no stream reads the payload any more.
+func (d *Delivery) awaitUnread() {
+	if d.message == nil {
+		return
+	}
+	unread := make(chan struct{})
+	d.whenUnread(func() { close(unread) })
+	<-unread
+}
+
+// laneMode is what an edge says, in the lane's words.
+func laneMode(t TensorTransport) lane.Mode {
+	return [...]lane.Mode{TensorsDefault: lane.Default, TensorsIPC: lane.IPC, TensorsPool: lane.Pool}[t]
+}
