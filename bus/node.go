@@ -352,6 +352,10 @@ func (n *Node) Call(ctx context.Context, method string, arguments []byte) ([]byt
 	return l.call(ctx, method, arguments)
 }
 
+// TensorStats are the figures of tensors on GPUs that this process sends and
+// receives.
+func (n *Node) TensorStats() lane.Stats { return n.lane.Stats() }
+
 // Epoch tells the host of now from all others, before and after it; 0: there
 // is none.
 func (n *Node) Epoch() uint64 {

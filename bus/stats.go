@@ -5,6 +5,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	connflow "github.com/omnibus-runtime/omnibus/connector/flow"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -22,6 +23,9 @@ type Stats struct {
 	Edges     []EdgeStats    `json:"edges"`      // as listed, then inputs and results
 	Store     shmstore.Stats `json:"store"`
 	Exchange  ExchangeStats  `json:"exchange"`
+	// Tensors are the figures of tensors on GPUs that this process sends and
+	// receives; those of others are their own.
+	Tensors lane.Stats `json:"tensors"`
 }
 
 // StageStats are the figures of one stage.
@@ -74,6 +78,7 @@ func (b *Bus) Stats() Stats {
 		Deadline:  b.outcomes[PastDeadline].Load(),
 		JoinBytes: b.joinBytes.Load(),
 		Exchange:  b.exchange.stats(),
+		Tensors:   b.lane.Stats(),
 	}
 	// After Close the store is gone, and its figures stay zero.
 	_ = b.writer.Do(func(store *shmstore.Store) { s.Store = store.Stats() })

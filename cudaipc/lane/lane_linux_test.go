@@ -464,7 +464,7 @@ func TestWhatALaneCannotDo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := b.lane.Stats(); s.Fallbacks != 2 || s.Messages[lane.Default] != 2 {
+	if s := b.lane.Stats(); s.Fallbacks != 2 || s.Default.Messages != 2 {
 		t.Errorf("stats are %+v", s)
 	}
 }

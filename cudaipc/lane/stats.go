@@ -2,17 +2,27 @@ package lane
 
 // Stats counts since the lane was opened.
 type Stats struct {
-	// Messages and Bytes, by the mode that the tensors travelled in.
-	Messages, Bytes [3]int64
-	// Fallbacks counts messages that travelled through host memory because the
-	// mode that was asked for is not to be had; Small those with fewer bytes than
-	// the edge's least; Spilt those that the pool had no room for; Failed those
-	// that were not sent because a copy failed.
-	Fallbacks, Small, Spilt, Failed int64
-	// Opened counts messages that were received with tensors on a GPU, and Open
-	// those that are not settled.
-	Opened int64
-	Open   int
+	// What was sent with tensors on a GPU, by how they travelled.
+	Default Sent `json:"default"`
+	IPC     Sent `json:"cuda_ipc"`
+	Pool    Sent `json:"cuda_ipc_pool"`
+	// Of those that went through host memory although another mode was asked for:
+	// because that is not to be had ([Sender.Why] says why), because they had fewer
+	// bytes than the edge's least, or because the pool had no room.
+	Fallbacks int64 `json:"fallbacks"`
+	Small     int64 `json:"small"`
+	Spilt     int64 `json:"spilt"`
+	// Failed were not sent because a copy failed.
+	Failed int64 `json:"failed"`
+	// Open is the number of received messages with tensors on a GPU that are not
+	// settled.
+	Open int `json:"open"`
+}
+
+// Sent counts messages, and the bytes of their tensors on a GPU.
+type Sent struct {
+	Messages int64 `json:"messages"`
+	Bytes    int64 `json:"bytes"`
 }
 
 // Stats returns a copy of the counters.
@@ -59,7 +69,8 @@ func (l *Lane) sent(o *Outgoing) {
 		sizeBytes += t.from.Bytes()
 	}
 	l.count(func(s *Stats) {
-		s.Messages[o.mode]++
-		s.Bytes[o.mode] += sizeBytes
+		sent := [...]*Sent{Default: &s.Default, IPC: &s.IPC, Pool: &s.Pool}[o.mode]
+		sent.Messages++
+		sent.Bytes += sizeBytes
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
 // metric describes one figure and how to read it out of what T says.
@@ -41,7 +42,20 @@ var busMetrics = []metric[bus.Stats]{
 	gauge("exchange_entries", "Payloads in the exchange that nobody has fetched.", nil, func(s bus.Stats) float64 { return float64(s.Exchange.Entries) }),
 	gauge("exchange_bytes", "Bytes of those payloads.", nil, func(s bus.Stats) float64 { return float64(s.Exchange.Bytes) }),
 	counter("exchange_swept_total", "Payloads in the exchange that nobody came for.", nil, func(s bus.Stats) float64 { return float64(s.Exchange.Swept) }),
+	counter("tensor_fallbacks_total", "Messages with tensors on a GPU that went through host memory because another way is not to be had.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Fallbacks) }),
+	counter("tensor_small_total", "Those that did because they were small.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Small) }),
+	counter("tensor_spilt_total", "Those that did because the pool had no room.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Spilt) }),
+	counter("tensor_failures_total", "Messages with tensors on a GPU that were not sent because a copy failed.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Failed) }),
+	gauge("tensor_open_messages", "Messages with tensors on a GPU that were received and are not given back.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Open) }),
+	gauge("store_device_pieces", "Payloads with a piece of GPU memory.", nil, func(s bus.Stats) float64 { return float64(s.Store.Pieces) }),
+	gauge("store_device_bytes", "GPU memory of those payloads.", nil, func(s bus.Stats) float64 { return float64(s.Store.PieceBytes) }),
 	counter("store_full_total", "Reservations that found no room at once.", nil, func(s bus.Stats) float64 { return float64(s.Store.FullTotal) }),
+}
+
+// The figures of tensors on GPUs, by how they travel.
+var tensorMetrics = []metric[lane.Sent]{
+	counter("tensor_messages_total", "Messages with tensors on a GPU.", []string{"transport"}, func(s lane.Sent) float64 { return float64(s.Messages) }),
+	counter("tensor_bytes_total", "Bytes of those tensors.", []string{"transport"}, func(s lane.Sent) float64 { return float64(s.Bytes) }),
 }
 
 var (
@@ -148,6 +162,7 @@ type collector struct{ host *host }
 func (collector) Describe(to chan<- *prometheus.Desc) {
 	to <- requestsDesc
 	describe(to, busMetrics)
+	describe(to, tensorMetrics)
 	describe(to, stageMetrics)
 	describe(to, servedMetrics)
 	describe(to, edgeMetrics)
@@ -175,6 +190,9 @@ func (collector) collectStatus(to chan<- prometheus.Metric, s Status) {
 		to <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(n), result)
 	}
 	collect(to, busMetrics, s.Stats)
+	collect(to, tensorMetrics, s.Stats.Tensors.Default, lane.Default.String())
+	collect(to, tensorMetrics, s.Stats.Tensors.IPC, lane.IPC.String())
+	collect(to, tensorMetrics, s.Stats.Tensors.Pool, lane.Pool.String())
 	for _, st := range s.Stats.Stages {
 		collect(to, stageMetrics, st, st.Name)
 	}

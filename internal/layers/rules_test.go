@@ -187,7 +187,7 @@ var layers = []layer{
 	},
 	{
 		part:   "internal/host",
-		may:    []string{"internal/host/child", "config", "bus", "connector", "actors", "shmstore", "codec", "messages", "internal"},
+		may:    []string{"internal/host/child", "config", "bus", "connector", "cudaipc/lane", "actors", "shmstore", "codec", "messages", "internal"},
 		reason: "it is a program around the bus, for the command alone; whoever embeds the bus gets no process manager and no web server",
 	},
 	{
