@@ -116,6 +116,9 @@ type TensorOptions struct {
 func (e Emitter) EmitTensors(v any, t TensorOptions, opts ...EmitOption) error {
 	em := emission{}.with(opts)
 	edges, err := e.out.chosen(em)
+	if err == nil && len(edges) == 0 {
+		err = fmt.Errorf("%w: stage %q has none", ErrNoEdge, e.out.name())
+	}
 	if err != nil {
 		t.release()
 		return err

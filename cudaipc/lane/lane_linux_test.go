@@ -565,3 +565,29 @@ func TestForgedPlaces(t *testing.T) {
 		})
 	}
 }
+
+// TestTensorsOfAnotherGPU do not go into the pool of the lane's: whether one GPU
+// writes to another's memory is not to be relied on.
+func TestTensorsOfAnotherGPU(t *testing.T) {
+	b := newBench(t, emul.Options{Devices: 2}, lane.Options{})
+	other, err := b.lane.Device(emul.UUID(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := other.Alloc(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Free(p) }()
+	src := &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{64}, Device: emul.UUID(1), Ptr: p}
+	h, o, err := b.send(src, lane.Pool, 0, nil)
+	if err != nil || o.Mode() != lane.Default {
+		t.Fatalf("it travels by %v, %v", o.Mode(), err)
+	}
+	if err := b.store.Local().Drop(h); err != nil {
+		t.Fatal(err)
+	}
+	if s := b.lane.Stats(); s.Fallbacks != 1 {
+		t.Errorf("stats are %+v", s)
+	}
+}

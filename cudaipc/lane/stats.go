@@ -49,7 +49,7 @@ func (s *Sender) choose(o *Outgoing, mode Mode, minBytes, sizeBytes int64) Mode 
 	case sizeBytes < minBytes:
 		l.count(func(s *Stats) { s.Small++ })
 		return Default
-	case !s.ready(mode):
+	case mode == Pool && o.dev != l.first, !s.ready(mode): // whether one GPU writes to another's memory is not to be relied on
 		l.count(func(s *Stats) { s.Fallbacks++ })
 		return Default
 	case mode == Pool && sizeBytes+int64(len(o.tensors))*chunkAlign > s.pool.MaxBytes():
