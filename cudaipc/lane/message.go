@@ -60,32 +60,30 @@ func (l *Lane) Open(ctx context.Context, payload []byte) (*Message, error) {
 			m.tensors[i] = &Tensor{DType: t.DType, Shape: t.Shape, Strides: t.Strides, Device: g.dev.uuid, Ptr: g.base + cudaipc.Ptr(t.Offset)}
 		}
 	}
-	if m.value, err = m.build(func(i int) (any, error) { return m.tensors[i], nil }); err != nil {
+	if m.value, err = m.build(m.as); err != nil {
 		m.abandon()
 		return nil, err
 	}
 	return m, nil
 }
 
-// build makes the value, with what stands for each tensor that is on a GPU.
+// build makes the value, with what stands for each tensor.
 func (m *Message) build(stand func(i int) (any, error)) (v any, err error) {
 	i := -1
-	err = m.bundle.Decode(&v, func(t *bundle.Tensor) (any, error) {
+	err = m.bundle.Decode(&v, func(*bundle.Tensor) (any, error) {
 		i++
-		if in, ok := t.InPayload(); ok && m.tensors[i] == nil {
-			if s, err := stand(i); err != nil || !isNil(s) {
-				return s, err
-			}
-			return in, nil
-		}
 		return stand(i)
 	})
 	return v, err
 }
 
-func isNil(v any) bool {
-	t, ok := v.(*Tensor)
-	return v == nil || ok && t == nil
+// as is a tensor where it is: on a GPU, or in the payload.
+func (m *Message) as(i int) (any, error) {
+	if t := m.tensors[i]; t != nil {
+		return t, nil
+	}
+	t, _ := m.bundle.Tensors[i].InPayload()
+	return t, nil
 }
 
 // abandon takes back an Open that failed.
