@@ -44,10 +44,10 @@ type Device interface {
 	// Export returns the handle of the allocation that p lies in, and where in it.
 	// Memory of an arena has none: [ErrUnsupported].
 	Export(p Ptr) (h Handle, offset int64, err error)
-	// Import maps the allocation behind another process's handle. Opening it
-	// again counts, and returns the same address. The errors are
-	// [ErrOwnHandle] for a handle of this process, and [ErrStaleHandle].
-	Import(h Handle) (base Ptr, err error)
+	// Import maps the allocation behind another process's handle, and says how
+	// large it is. Opening it again counts, and returns the same address. The
+	// errors are [ErrOwnHandle] for a handle of this process, and [ErrStaleHandle].
+	Import(h Handle) (base Ptr, sizeBytes int64, err error)
 	// Unimport undoes one Import.
 	Unimport(base Ptr) error
 

@@ -90,10 +90,10 @@ func (d *device) Export(p cudaipc.Ptr) (cudaipc.Handle, int64, error) {
 }
 
 // Import implements cudaipc.Device.
-func (d *device) Import(h cudaipc.Handle) (cudaipc.Ptr, error) {
+func (d *device) Import(h cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64, err error) {
 	g, err := d.gpu(symIpcOpenMemHandle, "Handles")
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	return g.importHandle(h)
 }

@@ -141,12 +141,12 @@ func TestImportErrors(t *testing.T) {
 			t.Errorf("an arena with code %d: %v, want %v", code, err, want)
 		}
 		f.inject("cuIpcOpenMemHandle_v2", code, 1)
-		if _, err := dev.Import(cudaipc.Handle{}); !errors.Is(err, want) {
+		if _, _, err := dev.Import(cudaipc.Handle{}); !errors.Is(err, want) {
 			t.Errorf("a handle with code %d: %v, want %v", code, err, want)
 		}
 	}
 	f.inject("cuIpcOpenMemHandle_v2", 201, 1)
-	if _, err := dev.Import(cudaipc.Handle{}); !errors.Is(err, cudaipc.ErrOwnHandle) {
+	if _, _, err := dev.Import(cudaipc.Handle{}); !errors.Is(err, cudaipc.ErrOwnHandle) {
 		t.Errorf("a handle with code 201: %v", err)
 	}
 }

@@ -17,6 +17,7 @@ const blockBytes = 2 << 20
 // imported is an open handle.
 type imported struct {
 	base  cudaipc.Ptr
+	bytes int64
 	count int
 }
 
@@ -88,27 +89,30 @@ func (g *gpu) exportHandle(p cudaipc.Ptr) (h cudaipc.Handle, offset int64, err e
 	return h, offset, err
 }
 
-func (g *gpu) importHandle(h cudaipc.Handle) (base cudaipc.Ptr, err error) {
+func (g *gpu) importHandle(h cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64, err error) {
 	err = g.do(func(c *caller) error {
 		if _, ok := g.own[h]; ok {
 			return refusal(symIpcOpenMemHandle, invalidContext, g.card.uuid, cudaipc.ErrOwnHandle, "use the address")
 		}
 		if open, ok := g.imports[h]; ok {
 			open.count++
-			base = open.base
+			base, sizeBytes = open.base, open.bytes
 			return nil
 		}
 		if base, err = g.open(c, h); err != nil {
 			return err
 		}
-		g.imports[h] = &imported{base, 1}
-		g.bases[base] = h
-		if c.call(symMemGetAddressRange, address(&c.word), address(&c.second), uintptr(base)) == success {
-			g.ranges.add(base, int64(c.word+c.second)-int64(base))
+		if err := g.must(c, symMemGetAddressRange, address(&c.word), address(&c.second), uintptr(base)); err != nil {
+			c.call(symIpcCloseMemHandle, uintptr(base))
+			return err
 		}
+		sizeBytes = int64(c.word+c.second) - int64(base)
+		g.imports[h] = &imported{base, sizeBytes, 1}
+		g.bases[base] = h
+		g.ranges.add(base, sizeBytes)
 		return nil
 	})
-	return base, err
+	return base, sizeBytes, err
 }
 
 // open maps what a handle names.

@@ -91,6 +91,7 @@ var defects = map[string]defect{
 	"handles of the dead":     on("handle_of_the_dead", func(v cudaipc.Device) importer { return importer{v, cudaipc.ErrStaleHandle} }),
 	"noise opens":             on("no_handle", func(v cudaipc.Device) importer { return importer{v, cudaipc.ErrStaleHandle} }),
 	"handles are not counted": on("handles_are_counted", func(v cudaipc.Device) uncounted { return uncounted{v} }),
+	"sizes are forgotten":     on("handles_are_counted", func(v cudaipc.Device) sizeless { return sizeless{v} }),
 	"offsets are forgotten":   on("handle_in_another_process", func(v cudaipc.Device) atBase { return atBase{v} }),
 	"arenas are not shared":   on("arena_in_another_process", func(v cudaipc.Device) unshared { return unshared{v} }),
 	"arenas are of any size":  on("arena", func(v cudaipc.Device) odd { return odd{v} }),
@@ -111,12 +112,19 @@ type importer struct {
 	hides error
 }
 
-func (v importer) Import(h cudaipc.Handle) (cudaipc.Ptr, error) {
-	p, err := v.Device.Import(h)
+func (v importer) Import(h cudaipc.Handle) (cudaipc.Ptr, int64, error) {
+	p, n, err := v.Device.Import(h)
 	if errors.Is(err, v.hides) {
-		return 4096, nil
+		return 4096, 1 << 20, nil
 	}
-	return p, err
+	return p, n, err
+}
+
+type sizeless struct{ cudaipc.Device }
+
+func (v sizeless) Import(h cudaipc.Handle) (cudaipc.Ptr, int64, error) {
+	p, _, err := v.Device.Import(h)
+	return p, 0, err
 }
 
 type uncounted struct{ cudaipc.Device }

@@ -151,7 +151,7 @@ func eachCall(r *rig, dev cudaipc.Device) map[string]error {
 	_, errs["ImportArena"] = dev.ImportArena(0, kib)
 	_, errs["Alloc"] = dev.Alloc(kib)
 	_, _, errs["Export"] = dev.Export(kib)
-	_, errs["Import"] = dev.Import(cudaipc.Handle{})
+	_, _, errs["Import"] = dev.Import(cudaipc.Handle{})
 	_, errs["RegisterHost"] = dev.RegisterHost(r.pages(4*kib), false)
 	_, errs["NewStream"] = dev.NewStream()
 	_, errs["NewEvent"] = dev.NewEvent()

@@ -38,9 +38,9 @@ func (r *rig) export(p cudaipc.Ptr) (h cudaipc.Handle, offset int64) {
 
 func (r *rig) importHandle(h []byte) cudaipc.Ptr {
 	r.Helper()
-	base, err := r.dev.Import(cudaipc.Handle(h))
-	if err != nil {
-		r.Fatalf("Import: %v", err)
+	base, sizeBytes, err := r.dev.Import(cudaipc.Handle(h))
+	if err != nil || sizeBytes < 1 {
+		r.Fatalf("Import: %d bytes, %v", sizeBytes, err)
 	}
 	return base
 }
@@ -57,6 +57,9 @@ func testHandleThere(r *rig) {
 		r.Errorf("a place 3 KiB further has offset %d, after %d; the handles are the same: %t", offset, atBase, whole == part)
 	}
 	there, _ := other.ask(request{Do: doImport, Handle: part[:]})
+	if there.Bytes < atBase+mib {
+		r.Errorf("it is %d bytes large there, and %d were made at %d", there.Bytes, mib, atBase)
+	}
 	other.ask(request{Do: doCheck, Memory: there.Memory, Offset: atBase, Bytes: mib, Seed: 1})
 	other.ask(request{Do: doFill, Memory: there.Memory, Offset: offset, Bytes: kib, Seed: 2})
 	r.check("what the other process wrote", p+3*kib, 2, kib)
@@ -86,7 +89,7 @@ func testHandleFromThere(r *rig) {
 
 func testHandleHere(r *rig) {
 	h, _ := r.export(r.alloc(mib))
-	_, err := r.dev.Import(h)
+	_, _, err := r.dev.Import(h)
 	r.wantErr("import one's own handle", err, cudaipc.ErrOwnHandle)
 }
 
@@ -121,7 +124,7 @@ func testHandleFreed(r *rig) {
 	other := r.peer()
 	there, _ := other.ask(request{Do: doAlloc, Bytes: mib})
 	other.ask(request{Do: doClose, Memory: there.Memory})
-	_, err := r.dev.Import(cudaipc.Handle(there.Handle))
+	_, _, err := r.dev.Import(cudaipc.Handle(there.Handle))
 	r.wantErr("import memory that was freed", err, cudaipc.ErrStaleHandle)
 }
 
@@ -130,7 +133,7 @@ func testHandleOfTheDead(r *rig) {
 	other := r.peer()
 	there, _ := other.ask(request{Do: doAlloc, Bytes: mib})
 	other.kill()
-	_, err := r.dev.Import(cudaipc.Handle(there.Handle))
+	_, _, err := r.dev.Import(cudaipc.Handle(there.Handle))
 	r.wantErr("import memory of a dead process", err, cudaipc.ErrStaleHandle)
 }
 
@@ -141,7 +144,7 @@ func testNoHandle(r *rig) {
 		bad[i] = ^bad[i]
 	}
 	for what, h := range map[string]cudaipc.Handle{"nothing": {}, "noise": bad} {
-		_, err := r.dev.Import(h)
+		_, _, err := r.dev.Import(h)
 		r.wantErr("import "+what, err, cudaipc.ErrStaleHandle)
 	}
 	if err := r.dev.Err(); err != nil {
@@ -153,6 +156,6 @@ func testWithoutHandles(r *rig) {
 	r.lack("Handles")
 	_, _, err := r.dev.Export(r.alloc(mib))
 	r.wantErr("Export", err, cudaipc.ErrUnsupported)
-	_, err = r.dev.Import(cudaipc.Handle{})
+	_, _, err = r.dev.Import(cudaipc.Handle{})
 	r.wantErr("Import", err, cudaipc.ErrUnsupported)
 }

@@ -79,11 +79,13 @@ func (w *worker) try(ctx context.Context, q request, given []int) (a reply, fds 
 		a, err = w.alloc(q)
 		return a, nil, err
 	case doImport:
-		base, err := w.dev.Import(cudaipc.Handle(q.Handle))
+		base, sizeBytes, err := w.dev.Import(cudaipc.Handle(q.Handle))
 		if err != nil {
 			return a, nil, err
 		}
-		return w.hold(held{base: base, close: func() error { return w.dev.Unimport(base) }}), nil, nil
+		a = w.hold(held{base: base, close: func() error { return w.dev.Unimport(base) }})
+		a.Bytes = sizeBytes
+		return a, nil, nil
 	case doRegister:
 		a, err = w.register(given[0], int(q.Bytes))
 		return a, nil, err

@@ -406,10 +406,10 @@ func TestApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	together, apart := newBench(t, emul.Options{}), newBench(t, emul.Options{Apart: true})
-	if _, err := together.dev.Import(h); !errors.Is(err, cudaipc.ErrOwnHandle) {
+	if _, _, err := together.dev.Import(h); !errors.Is(err, cudaipc.ErrOwnHandle) {
 		t.Errorf("Import by another driver: %v", err)
 	}
-	base, err := apart.dev.Import(h)
+	base, _, err := apart.dev.Import(h)
 	if err != nil {
 		t.Fatalf("Import by a driver apart: %v", err)
 	}
@@ -424,7 +424,7 @@ func TestApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := apart.dev.Import(h); !errors.Is(err, cudaipc.ErrOwnHandle) {
+	if _, _, err := apart.dev.Import(h); !errors.Is(err, cudaipc.ErrOwnHandle) {
 		t.Errorf("Import of its own, by a driver apart: %v", err)
 	}
 }

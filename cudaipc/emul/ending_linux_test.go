@@ -46,7 +46,7 @@ func TestOwnHandleFreed(t *testing.T) {
 	if err := b.dev.Free(p); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.dev.Import(h); !errors.Is(err, cudaipc.ErrStaleHandle) {
+	if _, _, err := b.dev.Import(h); !errors.Is(err, cudaipc.ErrStaleHandle) {
 		t.Errorf("import one's own handle of freed memory: %v", err)
 	}
 }

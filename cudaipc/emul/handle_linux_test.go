@@ -34,7 +34,7 @@ func FuzzHandle(f *testing.F) {
 		if h, ok := decodeHandle(raw); ok && h.encode() != raw {
 			t.Errorf("%x was read as %+v", raw, h)
 		}
-		base, err := dev.Import(raw)
+		base, _, err := dev.Import(raw)
 		if base != 0 || !errors.Is(err, cudaipc.ErrStaleHandle) && !errors.Is(err, cudaipc.ErrUnsupported) {
 			t.Errorf("Import(%x) = %#x, %v", raw, base, err)
 		}

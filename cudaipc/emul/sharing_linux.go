@@ -105,29 +105,29 @@ func (v *device) Export(at cudaipc.Ptr) (h cudaipc.Handle, offset int64, err err
 }
 
 // Import implements [cudaipc.Device].
-func (v *device) Import(handle cudaipc.Handle) (cudaipc.Ptr, error) {
+func (v *device) Import(handle cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64, err error) {
 	const call = "Import"
 	if err := v.begin(call); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	if err := v.missing(call, "Handles"); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	h, ok := decodeHandle(handle)
 	if !ok {
-		return 0, v.stale("it is no handle")
+		return 0, 0, v.stale("it is no handle")
 	}
 	if h.pid == uint32(os.Getpid()) && h.namespace == pidNamespace() {
 		owner, live := ownHandles.Load(h.nonce)
 		if !live {
-			return 0, v.stale("this process has freed the memory")
+			return 0, 0, v.stale("this process has freed the memory")
 		}
 		if d := v.primary.driver; owner == d || !d.opts.Apart {
-			return 0, invalidContext.with(call, v.caps.Device, cudaipc.ErrOwnHandle, "")
+			return 0, 0, invalidContext.with(call, v.caps.Device, cudaipc.ErrOwnHandle, "")
 		}
 	}
 	if err := v.reaches(call, hex.EncodeToString(h.device[:])); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	return v.importHandled(h)
 }
@@ -136,31 +136,31 @@ func (v *device) stale(reason string) error {
 	return mapFailed.with("Import", v.caps.Device, cudaipc.ErrStaleHandle, "%s", reason)
 }
 
-func (v *device) importHandled(h handled) (cudaipc.Ptr, error) {
+func (v *device) importHandled(h handled) (base cudaipc.Ptr, sizeBytes int64, err error) {
 	p := v.primary
 	// It is looked up each time: what was freed is stale, opened before or not.
 	fd, reason := h.open()
 	if fd < 0 {
-		return 0, v.stale(reason)
+		return 0, 0, v.stale(reason)
 	}
 	defer unix.Close(fd)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return 0, contextDestroyed.with("Import", v.caps.Device, cudaipc.ErrClosed, "the device was")
+		return 0, 0, contextDestroyed.with("Import", v.caps.Device, cudaipc.ErrClosed, "the device was")
 	}
 	m := p.opened[h.nonce]
 	if m == nil {
 		r, err := p.driver.regions.mapDevice(p, ofImport, fd, h.bytes, int64(pageBytes))
 		if err != nil {
-			return 0, mapFailed.with("Import", v.caps.Device, cudaipc.ErrOutOfMemory, "%v", err)
+			return 0, 0, mapFailed.with("Import", v.caps.Device, cudaipc.ErrOutOfMemory, "%v", err)
 		}
 		m = &memory{region: r, fd: -1, handled: h}
 		p.opened[h.nonce] = m
 		p.memory[cudaipc.Ptr(r.base)] = m
 	}
 	m.opens++
-	return cudaipc.Ptr(m.base), nil
+	return cudaipc.Ptr(m.base), h.bytes, nil
 }
 
 // Unimport implements [cudaipc.Device].

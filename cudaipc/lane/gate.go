@@ -62,13 +62,12 @@ func (g *gate) enterForeign(ctx context.Context, p bundle.Place) error {
 		return err
 	}
 	if p.Kind == bundle.PlaceHandle {
-		base, err := g.dev.Import(p.Handle)
+		base, sizeBytes, err := g.dev.Import(p.Handle)
 		if err != nil {
 			return fmt.Errorf("open the producer's buffer: %w", err)
 		}
-		g.base = base + cudaipc.Ptr(p.Offset)
 		g.release = append(g.release, func() { _ = g.dev.Unimport(base) })
-		return nil
+		return g.within(base, sizeBytes, p)
 	}
 	a, err := from.arena(ctx, im, g.dev.Device, p.Arena)
 	if err != nil {
@@ -78,10 +77,10 @@ func (g *gate) enterForeign(ctx context.Context, p bundle.Place) error {
 	return g.within(a.Base(), a.Bytes(), p)
 }
 
-// within sets the address of a place in an arena.
+// within sets the address of a place in an arena, or an allocation.
 func (g *gate) within(base cudaipc.Ptr, sizeBytes int64, p bundle.Place) error {
 	if p.Offset > sizeBytes || p.Bytes > sizeBytes-p.Offset {
-		return fmt.Errorf("%w: %d bytes at %d of an arena of %d", ErrForged, p.Bytes, p.Offset, sizeBytes)
+		return fmt.Errorf("%w: %d bytes at %d of memory of %d", ErrForged, p.Bytes, p.Offset, sizeBytes)
 	}
 	g.base = base + cudaipc.Ptr(p.Offset)
 	return nil

@@ -3,6 +3,7 @@ package lane_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"sync"
 	"testing"
@@ -210,6 +211,34 @@ func TestFailedProducer(t *testing.T) {
 	}
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
+	}
+	settled(t, m)
+}
+
+// TestForgedHandles: a place reaches beyond the allocation that its handle names.
+func TestForgedHandles(t *testing.T) {
+	dir := newDirectory(t)
+	apart := emul.Options{Apart: true}
+	from, to := newBench(t, apart, lane.Options{Directory: dir}), newBench(t, apart, lane.Options{Directory: dir})
+	src, data := from.tensor(codec.DTypeUint8, 4096)
+	h := from.mustSend(src, lane.IPC)
+	from.sync(from.s)
+	lease, err := from.store.Local().Take(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	forged := bytes.Clone(lease.Bytes())
+	binary.LittleEndian.PutUint64(forged[32+48:], 1<<40) // the offset of the first place, see codec/bundle
+	if _, err := to.lane.Open(t.Context(), forged); !errors.Is(err, lane.ErrForged) {
+		t.Errorf("%v, want ErrForged", err)
+	}
+	m, err := to.lane.Open(t.Context(), lease.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := to.unwrap(m).(*lane.Tensor); !bytes.Equal(to.read(got), data) {
+		t.Error("other bytes")
 	}
 	settled(t, m)
 }
