@@ -33,6 +33,8 @@ type arriving struct {
 	early []*Delivery // those that overtook others, by sequence
 	total uint64      // how long it is, when that is known
 	known bool
+	said  bool // ... from who sends it, behind all it has sent
+	cut   bool // nothing more comes from there, and that is not its end
 	ended bool // the end was handed on
 
 	from    *pair  // who may send besides the host; nil: nobody
@@ -186,12 +188,40 @@ func (a *arrivals) streamed(p *pair, edge uint16, total uint64) error {
 		a.lied(edge, st, err)
 		return nil
 	}
-	st.total, st.known = total, true
+	st.total, st.known, st.said = total, true, st.said || p != nil
 	if st.lost {
 		a.lack(edge)
 	}
 	a.settle()
 	return nil
+}
+
+// cut says that nothing more of a stream comes from a node.
+func (a *arrivals) cut(p *pair, edge uint16) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	st, err := a.stream(edge)
+	if err != nil {
+		return err
+	}
+	if st.from != p {
+		return fmt.Errorf("%w: %s is said to be cut, which does not come from there", wire.ErrProtocol, a.edges[edge].name)
+	}
+	st.cut = true
+	a.settle()
+	return nil
+}
+
+// expected are the streams of which more may come from a node.
+func (a *arrivals) expected(p *pair) (edges []uint16) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.streams {
+		if st := &a.streams[i]; st.from == p && !st.ended && !st.said {
+			edges = append(edges, uint16(i))
+		}
+	}
+	return edges
 }
 
 // over says that the host has no more to say: done is called when all has come
@@ -230,12 +260,10 @@ func (a *arrivals) settle() {
 }
 
 // more reports whether, with the host gone, more has to come before it is known
-// how long a stream is. One that has not come past the host by then ends with what
-// came through it, as nobody can say whether it would have: its producer may be one
-// that waits for this stage to end, in a circle, before it gives up the pair. But
-// what lies in the lane has come.
+// how long a stream is: who sends it says that, or that it is cut. One of which
+// nothing comes past the host ends with what came through it.
 func (st *arriving) more() bool {
-	return !st.known && (st.directs > 0 || (st.from != nil && !st.from.emptied.Load()))
+	return !st.known && !st.cut && (st.directs > 0 || (st.from != nil && !st.from.emptied.Load()))
 }
 
 // missing says what will never come of a stream, now that the host is gone.
@@ -245,6 +273,10 @@ func (st *arriving) missing(alone bool) error {
 		return nil
 	case len(st.early) > 0: // both ways keep their order, so those before went with the host
 		return fmt.Errorf("%w: it had %d deliveries", ErrHostGone, st.early[0].Seq-st.next)
+	case st.said: // and so with those behind the last that came
+		return fmt.Errorf("%w: it had %d deliveries", ErrHostGone, st.total-st.next)
+	case st.cut && st.directs > 0:
+		return fmt.Errorf("%w, and %s has ended without sending the rest", ErrHostGone, st.from.describe())
 	case st.lost && (st.directs > 0 || st.known):
 		return fmt.Errorf("%w, and so is %s, which was to send more", ErrHostGone, st.from.describe())
 	}

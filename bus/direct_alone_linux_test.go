@@ -7,15 +7,17 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 func init() {
-	roles["host a and b"] = func() {
-		p := wide(remotes(linear(forwarding("a"), forwarding("b"))))
+	host := func(p bus.Pipeline) {
 		b, err := bus.Open(context.Background(), p, bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20, Memory: shmstore.Shared}})
 		if err == nil {
 			_, err = b.Listen(os.Getenv(bus.EnvSocket), bus.ListenOptions{})
@@ -26,13 +28,17 @@ func init() {
 		}
 		select {} // until it is killed
 	}
+	roles["host a and b"] = func() { host(wide(remotes(linear(forwarding("a"), forwarding("b"))))) }
+	roles["host a, b and c"] = func() { host(remotes(linear(forwarding("a"), forwarding("b"), forwarding("c")))) }
 }
 
 // hostAlone starts a host of the stages a and b that can be killed.
-func hostAlone(t *testing.T) (*hosted, *exec.Cmd) {
+func hostAlone(t *testing.T) (*hosted, *exec.Cmd) { return hostAloneAs(t, "host a and b") }
+
+func hostAloneAs(t *testing.T, role string) (*hosted, *exec.Cmd) {
 	t.Helper()
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
-	host := h.childAs(t, "host a and b", "")
+	host := h.childAs(t, role, "")
 	await(func() bool { // it listens
 		n, err := bus.Join(t.Context(), "first", bus.JoinOptions{Socket: h.path})
 		return err == nil && n.Close(t.Context()) == nil
@@ -148,5 +154,71 @@ func testGapWithoutTheHost(t *testing.T) {
 	select {
 	case <-over: // all has come
 	case <-task.Done():
+	}
+}
+
+// TestFailureWithoutTheHost: a task that fails in mid-stream when the host is gone
+// fails those that wait for the rest, also where the processes that serve the
+// stages wait for each other, so that none would ever leave.
+func TestFailureWithoutTheHost(t *testing.T) {
+	for name, serve := range map[string][][]string{
+		"one process": {{"a", "b", "c"}},
+		"a circle":    {{"a", "c"}, {"b"}},
+	} {
+		t.Run(name, func(t *testing.T) { testFailureWithoutTheHost(t, serve) })
+	}
+}
+
+func testFailureWithoutTheHost(t *testing.T, serve [][]string) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	h, host := hostAloneAs(t, "host a, b and c")
+	handled, streaming, fail := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var whole atomic.Int32
+	end := func(*bus.Task) error { whole.Add(1); return nil }
+	stages := map[string]bus.StageSpec{
+		"a": {Name: "a", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+			for i := range slowly { // one by one, so that the last go past the host
+				if err := t.EmitBytes(block(i, 8)); err != nil {
+					return err
+				}
+				<-handled
+			}
+			close(streaming)
+			<-fail
+			return errors.New("enough")
+		}},
+		"b": {Name: "b", Handle: forwarding("b").Handle, End: end},
+		"c": {Name: "c", Handle: func(*bus.Task, *bus.Delivery) error { handled <- struct{}{}; return nil }, End: end},
+	}
+	served := make(chan error, len(serve))
+	var nodes []*bus.Node
+	for _, names := range serve {
+		n := h.join(t, bus.JoinOptions{FinishWithoutHost: true})
+		nodes = append(nodes, n)
+		var specs []bus.StageSpec
+		for _, name := range names {
+			specs = append(specs, stages[name])
+		}
+		go func() { served <- n.Serve(ctx, specs...) }()
+	}
+	r, err := h.join(t, bus.JoinOptions{}).Submit(t.Context(), "begin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	<-streaming
+	kill(t, host)
+	await(func() bool { // all go on without it
+		return !slices.ContainsFunc(nodes, func(n *bus.Node) bool { return n.Epoch() != 0 })
+	})
+	close(fail)
+	for range nodes {
+		if err := <-served; ctx.Err() != nil || !errors.Is(err, bus.ErrHostGone) {
+			t.Fatalf("Serve: %v (%v)", err, ctx.Err())
+		}
+	}
+	if n := whole.Load(); n != 0 {
+		t.Errorf("%d tasks took a part of their stream for all of it", n)
 	}
 }

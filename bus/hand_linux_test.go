@@ -175,9 +175,9 @@ func lasting(t testing.TB) *exec.Cmd {
 	return cmd
 }
 
-// introduceTo has the node meet a process, as if the host had said so. It returns
-// the other end of their connection.
-func introduceTo(t testing.TB, l *link, node uint32, cmd *exec.Cmd) *peer.Conn {
+// introduceTo has the node meet a process, as if the host had said so, to speak a
+// version. It returns the other end of their connection.
+func introduceTo(t testing.TB, l *link, node uint32, version uint16, cmd *exec.Cmd) *peer.Conn {
 	t.Helper()
 	ends, err := peer.Sockets()
 	if err != nil {
@@ -191,7 +191,7 @@ func introduceTo(t testing.TB, l *link, node uint32, cmd *exec.Cmd) *peer.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &wire.Introduce{Peer: node, PID: uint32(cmd.Process.Pid), Lane: uint64(node), Version: wire.Version, Name: "hand"}
+	m := &wire.Introduce{Peer: node, PID: uint32(cmd.Process.Pid), Lane: uint64(node), Version: version, Name: "hand"}
 	if err := l.handle(m, []int{ends[0], fd}); err != nil {
 		t.Fatal(err)
 	}
@@ -199,12 +199,15 @@ func introduceTo(t testing.TB, l *link, node uint32, cmd *exec.Cmd) *peer.Conn {
 }
 
 // meetHand introduces a node to the test.
-func (a *attached) meetHand(t testing.TB) *hand {
+func (a *attached) meetHand(t testing.TB) *hand { return a.meetHandOf(t, wire.Version) }
+
+// meetHandOf introduces a node to a test that speaks a version.
+func (a *attached) meetHandOf(t testing.TB, version uint16) *hand {
 	t.Helper()
 	h := &hand{t: t, said: make(chan wire.Message, 1<<16), ended: make(chan error, 1), proc: lasting(t)}
-	conn := introduceTo(t, a.link, handNode, h.proc)
+	conn := introduceTo(t, a.link, handNode, version, h.proc)
 	var err error
-	if h.wire, err = duplex.Meet(conn, handNode, 1, duplex.Options{}); err != nil {
+	if h.wire, err = duplex.Meet(conn, handNode, 1, duplex.Options{Version: version}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.wire.Close)
@@ -263,6 +266,16 @@ func (h *hand) heard() wire.Message {
 		h.t.Fatal("the node says nothing")
 	}
 	return nil
+}
+
+// said is the next message of a kind that the node says.
+func said[M wire.Message](h *hand) M {
+	h.t.Helper()
+	for {
+		if m, ok := h.heard().(M); ok {
+			return m
+		}
+	}
 }
 
 // nowhere is a source that no node has.

@@ -57,6 +57,18 @@ func (l *link) direct(m *wire.Direct) error {
 	return nil
 }
 
+// awaited answers a peer that has lost the host: whether a stream goes on that it
+// expects from here.
+func (l *link) awaited(p *pair, m *wire.Await) {
+	p.alone.Store(true) // before the look: no route opens behind it
+	for _, e := range l.streams() {
+		if e.out.awaited(p, m.Source, m.Edge) {
+			return
+		}
+	}
+	p.queue(&wire.Cut{Source: m.Source, Edge: m.Edge}) // it is over, or never went this way
+}
+
 // clearedOf is told that nobody reads any more what a node had, which is gone.
 func (l *link) clearedOf(node uint32) {
 	for _, p := range l.pairs() {
@@ -83,7 +95,7 @@ func (l *link) peerGone(p *pair, died bool, cause error) {
 		return
 	}
 	for _, e := range all {
-		if edge, seq, found := e.out.cut(p); found {
+		if edge, seq, found := e.out.unfinished(p); found {
 			err := fmt.Errorf("deliveries to %s: %w", p.describe(), cause)
 			e.in.req.end(Failed, &StageError{Edge: e.outputs[edge].name, Seq: seq, Err: err})
 		}

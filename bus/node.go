@@ -53,8 +53,10 @@ type JoinOptions struct {
 	// its stages there.
 	Rejoin bool
 	// FinishWithoutHost lets stages finish what they have when the host is
-	// gone, and what other nodes have sent them past it by then, with the rest of
-	// those streams. Otherwise their tasks are aborted. What they emit goes to other nodes that go on, and nowhere else.
+	// gone, with the rest of the streams that came, or were to come, past it from
+	// other nodes that go on. Otherwise their tasks are aborted, and so are those that
+	// wait for a stream which another node cuts. What they emit goes to other nodes
+	// that go on, and nowhere else.
 	FinishWithoutHost bool
 	// Logger is told of panics, and of hosts that come and go; nil discards.
 	Logger *slog.Logger

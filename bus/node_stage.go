@@ -281,14 +281,16 @@ func (t *nodeTask) finish() {
 
 // endTask tells the host how a task ended, unless it knows.
 func (l *link) endTask(t *nodeTask, err error) {
+	t.in.drop()
+	if err == nil { // while it is known: peers are told that what is not has been cut
+		t.out.endAll()
+	} else {
+		t.out.cutAll()
+	}
 	l.mu.Lock()
 	known := l.tasks[t.id] == t
 	delete(l.tasks, t.id)
 	l.mu.Unlock()
-	t.in.drop()
-	if err == nil {
-		t.out.endAll()
-	}
 	if !known {
 		return
 	}

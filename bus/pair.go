@@ -24,6 +24,8 @@ type pair struct {
 	name string
 	proc *peer.Process
 	conn *peer.Conn
+	// version is the one that the two speak.
+	version uint16
 
 	closed    chan struct{} // this side ends it
 	closeOnce sync.Once
@@ -32,7 +34,8 @@ type pair struct {
 	clearOnce sync.Once
 	borrowed  atomic.Int64 // payloads that it gave, and 1 until nothing comes any more
 	emptyOnce sync.Once
-	emptied   atomic.Bool // all is handled that lay in the lane when the host was gone
+	emptied   atomic.Bool // nothing is awaited that is not known to come: see wasRead
+	alone     atomic.Bool // the peer has lost the host: no more streams go there
 
 	mu       sync.Mutex // comes after a flow's and an arrivals'
 	duplex   *duplex.Duplex
@@ -59,7 +62,7 @@ func (l *link) meet(m *wire.Introduce, fds []int) error {
 		return err
 	}
 	p := &pair{
-		link: l, node: m.Peer, name: m.Name, proc: proc, conn: conn, closed: make(chan struct{}), ended: make(chan struct{}), cleared: make(chan struct{}),
+		link: l, node: m.Peer, name: m.Name, proc: proc, conn: conn, version: m.Version, closed: make(chan struct{}), ended: make(chan struct{}), cleared: make(chan struct{}),
 		segments: make(map[uint32]*segment), come: make(chan struct{}), offers: make(map[*segment]uint32), sent: make(map[uint32]*outgoing),
 	}
 	p.borrowed.Store(1)
@@ -81,7 +84,7 @@ func (l *link) meet(m *wire.Introduce, fds []int) error {
 		_ = proc.Close() // nobody has seen it
 		return nil
 	}
-	go p.run(m.Lane, m.Side, m.Version)
+	go p.run(m.Lane, m.Side)
 	return nil
 }
 
@@ -94,9 +97,9 @@ func (p *pair) describe() string {
 }
 
 // run meets the peer and handles what it sends until it is gone.
-func (p *pair) run(id uint64, side uint8, version uint16) {
+func (p *pair) run(id uint64, side uint8) {
 	defer p.proc.Close() //nolint:errcheck // a watch holds nothing that could be lost
-	d, err := duplex.Meet(p.conn, id, side, duplex.Options{Version: version, Lane: lane.Options{Waiting: lane.Sharing}})
+	d, err := duplex.Meet(p.conn, id, side, duplex.Options{Version: p.version, Lane: lane.Options{Waiting: lane.Sharing}})
 	if err == nil {
 		p.begin(d)
 		stop := make(chan struct{})
@@ -137,16 +140,30 @@ func (p *pair) begin(d *duplex.Duplex) {
 	}
 }
 
-// hostGone is called when the host is known to be gone. What the peer had sent is
-// read before a stream from there is taken for ended.
+// hostGone is called when the host is known to be gone: it is for the peer now to
+// say which of its streams go on. One that does not know the question is not
+// asked; what it had sent is read before a stream from there is taken for ended.
 func (p *pair) hostGone() {
-	if d := p.connection(); d != nil { // else it is called again when they have met
-		p.emptyOnce.Do(func() { d.WhenRead(p.wasRead) })
+	d := p.connection()
+	if d == nil || !p.link.goesOn() { // without a connection it is called again when they have met
+		return
 	}
+	p.emptyOnce.Do(func() {
+		if p.version < wire.KindAwait.Since() {
+			d.WhenRead(p.wasRead)
+			return
+		}
+		for _, e := range p.link.streams() {
+			for _, edge := range e.in.expected(p) {
+				p.queue(&wire.Await{Source: e.out.source, Edge: edge})
+			}
+		}
+	})
 }
 
-// wasRead notes that nothing lies in the lane any more that the peer had sent when
-// the host was gone, or ever.
+// wasRead notes that nothing comes from the peer any more; or that nothing lies in
+// the lane any more that it had sent when the host was gone, if it does not say
+// what goes on.
 func (p *pair) wasRead() {
 	p.emptied.Store(true)
 	for _, e := range p.link.streams() {

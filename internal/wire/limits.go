@@ -50,8 +50,9 @@ const (
 	versionLanes = 3
 	// versionExchange added the exchange: payloads under keys.
 	versionExchange = 4
-	// versionDirectory added the directory: descriptors under names; and the
-	// tensors of edges to Welcome and Serving.
+	// versionDirectory added the directory: descriptors under names; the tensors of
+	// edges to Welcome and Serving; and what peers say to each other of streams when
+	// one has lost its host.
 	versionDirectory = 5
 )
 

@@ -42,7 +42,7 @@ def decode_all(packet: bytes, descriptors: int, version: int) -> list[Any]:
 
 
 #: What clients say that exchange deliveries without the host. This one does not.
-LANE_KINDS = range(64, 76)
+LANE_KINDS = range(64, 78)
 
 #: Fields that a version added, by the kind of their message, and what they are before.
 LATER_FIELDS: dict[int, tuple[int, dict[str, Any]]] = {

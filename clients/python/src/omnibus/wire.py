@@ -9,7 +9,7 @@ runs of numbers, and parts for what has a length of its own, or is not there in
 every version. The fields of the class take the values in order; reserved bytes
 (``x``) have no field.
 
-The messages of lanes between clients (64 to 75) are not here: this client does
+The messages of lanes between clients (64 to 77) are not here: this client does
 not say `lanes`, so for it they are kinds like any that there are none of.
 """
 
