@@ -15,7 +15,8 @@
  * producer emits the rest, past the host or to nowhere, and the consumer handles
  * what has come and what lies in the lane. A stream of which it finds nothing
  * there ends with what came through the host, though the producer may begin to
- * send past it later; of any other it waits for the rest.
+ * send past it later; of any other it waits for the rest. This is so with a producer
+ * of version 4; alone.pml has those that say what goes on.
  *
  * small: -DDELIVERIES=4 -DFAULTS=1
  * full:  -DDELIVERIES=5 -DFAULTS=2
