@@ -51,15 +51,15 @@ func (l *link) callers() error {
 		return err
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.caller != nil || l.out == nil { // another was faster, or the host is gone
-		go func() {
-			_ = b.Close(context.Background()) // it has never been used
-			b.dropShared()
-		}()
-		return nil
+	late := l.caller != nil || l.out == nil // another was faster, or the host is gone
+	if !late {
+		l.caller = b
 	}
-	l.caller = b
+	l.mu.Unlock()
+	if late {
+		_ = b.Close(context.Background()) // it has never been used
+		b.dropShared()
+	}
 	return nil
 }
 

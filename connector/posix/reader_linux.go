@@ -197,19 +197,32 @@ func (r *reader) judge(c candidate, h shmstore.Handle) verdict {
 	return good
 }
 
+// maxLooks bounds how often a cell is looked at whose slot has no value: a creator that
+// replaces values all the time has a reader look again, but not so often.
+const maxLooks = 1 << 16
+
 // find finds the value of an address, pins it, and lets decide whether it is the caller's.
+//
+// A slot without a value is looked at again although its cell is the same: the cell names a
+// slot once its value is there, so it was replaced meanwhile, twice if need be, and the slot
+// used again.
 func (r *reader) find(ctx context.Context, at address, number uint64, decide func(context.Context, candidate, shmstore.Handle) (verdict, error)) (connector.Payload, error) {
-	for again := true; again; {
+	again := true
+	for looks := 0; again && looks < maxLooks; looks++ {
 		again = false
 		for c := range r.index.find(at.hash()) {
 			h, ok := r.store.Find(c.slot())
-			if !ok || h.Slot >= r.record.slots || number != 0 && number != r.record.number(h.Gen) {
+			if ok && number != 0 && number != r.record.number(h.Gen) {
 				again = again || !r.index.has(c)
+				continue
+			}
+			if !ok || h.Slot >= r.record.slots {
+				again = true
 				continue
 			}
 			lease, err := r.store.Pin(h)
 			if err != nil {
-				again = again || !r.index.has(c)
+				again = again || errors.Is(err, shmstore.ErrStale) || !r.index.has(c)
 				continue
 			}
 			faultpoint.Hit("posix-pinned")

@@ -151,7 +151,12 @@ func (l *Lane) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
-	if l.open == 0 && l.idle != nil {
+	l.settled()
+}
+
+// settled, with mu held, wakes whoever waits until nothing is open.
+func (l *Lane) settled() {
+	if l.open == 0 && len(l.senders) == 0 && l.idle != nil {
 		close(l.idle)
 		l.idle = nil
 	}
@@ -182,9 +187,9 @@ func (l *Lane) Device(uuid cudaipc.UUID) (cudaipc.Device, error) {
 	return d.Device, nil
 }
 
-// Close waits until all messages are closed and settled, and gives everything
-// back. The senders are closed before. When ctx ends first the lane stays as it
-// is, and the error says how many messages are open.
+// Close waits until all messages are closed and settled, and all senders closed, and
+// gives everything back. When ctx ends first the lane stays as it is, and the error
+// says how many are open.
 func (l *Lane) Close(ctx context.Context) error {
 	if err := l.drain(ctx); err != nil {
 		return err
@@ -193,14 +198,10 @@ func (l *Lane) Close(ctx context.Context) error {
 	errs := []error{l.imports.close()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n := len(l.senders); n > 0 {
-		errs = append(errs, fmt.Errorf("close the lane: %d senders are open", n))
-	}
 	for uuid, d := range l.devices {
 		errs = append(errs, d.close())
 		delete(l.devices, uuid)
 	}
-	l.first = nil
 	return errors.Join(errs...)
 }
 
@@ -209,12 +210,13 @@ func (l *Lane) forget(s *Sender) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.senders = slices.DeleteFunc(slices.Clone(l.senders), func(other *Sender) bool { return other == s })
+	l.settled()
 }
 
 func (l *Lane) drain(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true
-	if l.open == 0 {
+	if l.open == 0 && len(l.senders) == 0 {
 		l.mu.Unlock()
 		return nil
 	}
@@ -229,6 +231,6 @@ func (l *Lane) drain(ctx context.Context) error {
 	case <-ctx.Done():
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return fmt.Errorf("close the lane: %d messages are open: %w", l.open, ctx.Err())
+		return fmt.Errorf("close the lane: %d messages and %d senders are open: %w", l.open, len(l.senders), ctx.Err())
 	}
 }

@@ -44,12 +44,21 @@ type ownArena struct {
 }
 
 // Sender makes a sender for a store whose payloads lie in arena. It calls onRoom when
-// its pool has room again without the store's doing, for whoever waits for some. The memory is
-// registered with the GPU, so that copies from and to it run at full speed; it
-// stays until the sender is closed. Nothing else is made
-// before it is needed.
+// its pool has room again without the store's doing, for whoever waits for some. The
+// memory is registered with the GPU, so that copies from and to it run at full speed;
+// it stays until the sender is closed. Nothing else is made before it is needed. That
+// of a lane that is closed sends through host memory.
 func (l *Lane) Sender(arena []byte, onRoom func()) *Sender {
 	s := &Sender{lane: l, onRoom: onRoom, why: make(map[Mode]error), arenas: make(map[uint32]*ownArena)}
+	l.mu.Lock()
+	s.closed = l.closed
+	if !s.closed {
+		l.senders = append(l.senders, s)
+	}
+	l.mu.Unlock()
+	if s.closed {
+		return s
+	}
 	if l.first != nil && onPages(arena) {
 		h, err := l.first.RegisterHost(arena, false)
 		if err == nil {
@@ -58,9 +67,6 @@ func (l *Lane) Sender(arena []byte, onRoom func()) *Sender {
 			l.opts.Logger.Info("copies between host and GPU memory are staged", slog.Any("why", err))
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.senders = append(l.senders, s)
 	return s
 }
 
