@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
 	connflow "github.com/omnibus-runtime/omnibus/connector/flow"
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -37,6 +38,9 @@ func (f *flow) carry(d *Delivery) error {
 	}
 	payload := d.Inline
 	d.Inline, d.foreign = nil, nil
+	if err := checkMovable(codec.ID(d.Codec), payload); err != nil {
+		return err
+	}
 	told, sent, err := f.edge.path.SendBytes(f.req.context(), f.key(), payload)
 	if err != nil {
 		return err

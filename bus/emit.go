@@ -160,6 +160,11 @@ func (e Emitter) Forward(d *Delivery, opts ...EmitOption) error {
 
 func (e Emitter) forward(d *Delivery, em emission) error {
 	small := d.Handle.IsZero() && len(d.Inline) <= smallBytes
+	if d.flow.req.bus != e.out.req.bus {
+		if err := checkMovable(d.PayloadCodec(), d.Bytes()); err != nil {
+			return fmt.Errorf("forward to another bus: %w", err)
+		}
+	}
 	switch {
 	case small || d.flow.req.bus != e.out.req.bus:
 		return e.copied(d.Bytes(), d.PayloadCodec(), em)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/bundle"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -253,6 +254,22 @@ func (b *Bus) sweepLent() {
 			s.FreeUnusedOn(exports)
 		})
 	}
+}
+
+// checkMovable refuses to copy a payload away from the object that its tensors on a
+// GPU belong to: they would be gone before the copy is.
+func checkMovable(id codec.ID, payload []byte) error {
+	if id != codec.IDBundle {
+		return nil
+	}
+	b, err := bundle.Open(payload)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrPayload, err)
+	}
+	if len(b.Places) > 0 {
+		return fmt.Errorf("%w: its tensors lie in the memory of a GPU, which stays no longer than the payload here: open it with Tensors and send them with EmitTensors", ErrPayload)
+	}
+	return nil
 }
 
 // Tensors opens a payload that is a bundle (see [Emitter.EmitTensors]): its value,

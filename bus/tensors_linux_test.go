@@ -156,3 +156,41 @@ func TestTensorsThroughStages(t *testing.T) {
 		})
 	}
 }
+
+// TestTensorsStayWithTheirPayload: a payload whose tensors lie in a GPU's memory is
+// neither copied to a connector nor to another bus.
+func TestTensorsStayWithTheirPayload(t *testing.T) {
+	g := newGPU(t, emul.Options{})
+	other := open(t, bus.Pipeline{Stages: []bus.StageSpec{{Name: "there", Handle: func(*bus.Task, *bus.Delivery) error { return nil }}}}, bus.Options{})
+	errs := make(chan error, 2)
+	b := open(t, bus.Pipeline{
+		Stages: []bus.StageSpec{
+			{Name: "first", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+				src, free := g.tensor(4096, 7)
+				return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: free})
+			}},
+			{Name: "second", Handle: func(t *bus.Task, d *bus.Delivery) error {
+				errs <- t.Forward(d)
+				r, err := other.Stream(t.Context())
+				if err != nil {
+					return err
+				}
+				errs <- r.Input(t.Context()).Forward(d)
+				r.Close()
+				return nil
+			}},
+			{Name: "third", Handle: func(*bus.Task, *bus.Delivery) error { return errors.New("it arrived") }},
+		},
+		Edges: []bus.Edge{{From: "first", To: "second", Tensors: bus.TensorsPool}, {From: "second", To: "third", Connector: newCarrier(t).plain()}},
+	}, bus.Options{GPU: g.options(pool.Options{})})
+	r, err := b.Submit(t.Context(), "go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := <-errs; !errors.Is(err, bus.ErrPayload) {
+			t.Errorf("forward: %v, want ErrPayload", err)
+		}
+	}
+	r.Close()
+}
