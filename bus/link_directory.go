@@ -19,6 +19,9 @@ type foundDescriptors struct {
 // find asks the host for what lies under a name: the descriptor, and a pidfd of
 // its owner, which are the caller's.
 func (l *link) find(ctx context.Context, name lane.Name) (*wire.Found, []int, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, nil, err //nolint:wrapcheck // the context's
+	}
 	q := &question{answers: make(chan wire.Message, 1), descriptors: true}
 	token, err := l.pose(q)
 	if err != nil {
