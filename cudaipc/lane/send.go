@@ -193,7 +193,8 @@ func (o *Outgoing) refuse() {
 
 // Fill writes the payload into dst, which has the size that Size said, and has
 // the tensors on a GPU copied: behind what was submitted to s so far, if s is not
-// nil. Copies into host memory are done when Fill returns; others may go on.
+// nil. Copies into host memory are done when Fill returns; others may go on. When
+// ctx ends first, Fill fails, but still returns only when nothing writes to dst.
 //
 // After an error the reservation is aborted, and release has been called.
 func (o *Outgoing) Fill(ctx context.Context, dst []byte, s cudaipc.Stream) error {
@@ -215,7 +216,7 @@ func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) error
 	if own {
 		var err error
 		if s, err = o.dev.takeStream(); err != nil {
-			return errors.Join(err, o.undo(ctx, nil))
+			return errors.Join(err, o.undo(nil))
 		}
 		defer o.dev.giveStream(s)
 	}
@@ -231,16 +232,17 @@ func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) error
 		err = o.asTheyAre(dst, s)
 	}
 	if err != nil {
-		return errors.Join(err, o.undo(ctx, s))
+		return errors.Join(err, o.undo(s))
 	}
 	return nil
 }
 
-// undo makes sure that nothing is written to the piece any more. A device that
-// has failed does nothing.
-func (o *Outgoing) undo(ctx context.Context, s cudaipc.Stream) (err error) {
+// undo makes sure that nothing is written to the payload or the piece any more:
+// they are about to be somebody else's, so no deadline ends the waiting. A device
+// that has failed does nothing.
+func (o *Outgoing) undo(s cudaipc.Stream) (err error) {
 	if s != nil && o.dev.Err() == nil {
-		err = s.Synchronize(ctx)
+		err = s.Synchronize(context.Background())
 	}
 	o.refuse()
 	return err
@@ -298,13 +300,20 @@ func (o *Outgoing) intoChunk(dst []byte, s cudaipc.Stream) error {
 	if err := s.Submit(ops...); err != nil {
 		return err
 	}
+	o.whenReady(o.freed)
+	return nil
+}
+
+// whenReady has f called when the word of the piece is written, or the device has
+// failed: those who wait elsewhere are told of that.
+func (o *Outgoing) whenReady(f func()) {
+	c := o.piece
 	o.sender.copying()
 	o.dev.watcher.add(o.dev, reached(c.Ready, c.Generation), func() {
 		defer o.sender.copied()
-		c.Fail()     // if it is not there now, the device has failed: those who wait elsewhere are told
-		go o.freed() // freeing memory waits for streams, which may wait for the watcher
+		c.Fail()
+		go f() // freeing memory waits for streams, which may wait for the watcher
 	})
-	return nil
 }
 
 // asTheyAre has a word written behind what the sender is doing to its buffers.
@@ -329,5 +338,9 @@ func (o *Outgoing) asTheyAre(dst []byte, s cudaipc.Stream) error {
 		return err
 	}
 	o.sender.exports.Keep(c.Number, o.lane.lend(o))
-	return s.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.Ready, Value: c.Generation})
+	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.Ready, Value: c.Generation}); err != nil {
+		return err
+	}
+	o.whenReady(func() {})
+	return nil
 }

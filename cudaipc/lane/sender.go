@@ -321,7 +321,7 @@ func (s *Sender) copied() {
 		close(s.idle)
 		s.idle = nil
 	}
-	late := s.pool.Late() > 0
+	late := s.pool != nil && s.pool.Late() > 0 || s.exports != nil && s.exports.Late() > 0
 	s.mu.Unlock()
 	if late {
 		s.onRoom()

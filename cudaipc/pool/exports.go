@@ -55,6 +55,13 @@ func (e *Exports) Pieces() int {
 	return e.slots.used()
 }
 
+// Late is [Pool.Late] for pieces that take no room.
+func (e *Exports) Late() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.slots.late)
+}
+
 // Allocate gives out a piece that keeps nothing yet. The size is for the figures
 // of the store.
 func (e *Exports) Allocate(sizeBytes int64) (piece uint32, ok bool) {

@@ -1,0 +1,99 @@
+package lane_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+)
+
+// TestFailedLender lends a buffer from a device that fails before the buffer is
+// complete: whoever waits for it in another process is told.
+func TestFailedLender(t *testing.T) {
+	dir := newDirectory(t)
+	gpu := emul.Options{GranularityBytes: 1 << 16, Apart: true}
+	from, to := newBench(t, gpu, lane.Options{Directory: dir}), newBench(t, gpu, lane.Options{Directory: dir})
+	src, _ := from.tensor(codec.DTypeUint8, 4096)
+	holdStream(t, from)
+	m := handOver(from, to, src, lane.IPC)
+	from.breakDevice(src)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := m.Wait(ctx); !errors.Is(err, lane.ErrPoisoned) {
+		t.Errorf("wait: %v, want ErrPoisoned", err)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, m)
+}
+
+// breakDevice ends the bench's device by an operation on memory that is nobody's.
+func (b *bench) breakDevice(near *lane.Tensor) {
+	b.t.Helper()
+	s, err := b.lane.NewStream(cudaipc.UUID{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = s.Close() })
+	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: near.Ptr + 1<<40, Src: near.Ptr, Bytes: 1}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// handOver opens in one lane what the other has sent by a mode.
+func handOver(from, to *bench, v any, mode lane.Mode) *lane.Message {
+	from.t.Helper()
+	lease, err := from.store.Local().Take(from.mustSend(v, mode))
+	if err != nil {
+		from.t.Fatal(err)
+	}
+	m, err := to.lane.Open(from.t.Context(), lease.Bytes())
+	if err != nil {
+		from.t.Fatal(err)
+	}
+	m.OnSettled(lease.Release)
+	return m
+}
+
+// TestCopyOutlivesItsContext: a payload is given back after an error, and somebody
+// else's from then on. So no copy may still be on its way to it.
+func TestCopyOutlivesItsContext(t *testing.T) {
+	var slow atomic.Bool
+	b := newBench(t, emul.Options{Delay: func(s emul.Step) time.Duration {
+		if s.Kind == cudaipc.OpCopy && slow.Load() {
+			return 30 * time.Millisecond
+		}
+		return 0
+	}}, lane.Options{})
+	src, data := b.tensor(codec.DTypeUint8, 4096)
+	slow.Store(true)
+	released := false
+	o, err := b.from.Plan(src, lane.Default, 0, 0, func() { released = true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := b.store.Reserve(o.Size(), codec.IDBundle, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Abort()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := o.Fill(ctx, r.Bytes(), b.s); !errors.Is(err, context.Canceled) {
+		t.Errorf("fill: %v, want context.Canceled", err)
+	}
+	if !bytes.Contains(r.Bytes(), data) {
+		t.Error("Fill has returned, and a copy into the payload is still to come")
+	}
+	if !released {
+		t.Error("Fill has failed and kept the sender's memory")
+	}
+}
