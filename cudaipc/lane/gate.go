@@ -3,6 +3,7 @@ package lane
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/codec/bundle"
@@ -22,6 +23,11 @@ type gate struct {
 	line       *line // with a mirror that streams wait for; nil: none yet
 	release    []func()
 	broken     atomic.Bool // they will never be complete
+
+	// The words of a gate that was left may be unmapped, and whoever watched them
+	// may still be about to look.
+	mu   sync.Mutex
+	left bool
 }
 
 // enter opens a place that a message names.
@@ -40,11 +46,12 @@ func (l *Lane) enter(ctx context.Context, p bundle.Place) (*gate, error) {
 		g.leave()
 		return nil, fmt.Errorf("tensors on %v: %w", p.Device, err)
 	}
-	// The word counts generations. Beyond this one, the memory is somebody
-	// else's already, and a message that is read holds what it names.
-	if ahead := int32(g.ready.Load() - g.generation); ahead > 0 {
+	// The word counts generations. Whoever holds the piece has seen it begin one
+	// before its own: beyond that the memory is somebody else's already, and what is
+	// to come later nobody may wait for.
+	if ready := g.ready.Load(); ready != g.generation && ready != g.generation-1 {
 		g.leave()
-		return nil, fmt.Errorf("tensors on %v: %w: generation %d of slot %d, which is at %d", p.Device, ErrForged, p.Generation, p.Slot, g.ready.Load())
+		return nil, fmt.Errorf("tensors on %v: %w: generation %d of slot %d, which is at %d", p.Device, ErrForged, p.Generation, p.Slot, ready)
 	}
 	return g, nil
 }
@@ -86,13 +93,15 @@ func (g *gate) within(base cudaipc.Ptr, sizeBytes int64, p bundle.Place) error {
 	return nil
 }
 
-// complete reports whether the tensors are, or never will be.
+// complete reports, with mu held, whether the tensors are, or never will be.
 func (g *gate) complete() bool { return cudaipc.Reached(g.ready.Load(), g.generation) }
 
-// over reports whether waiting is over: the tensors are complete, or whoever
-// would complete them is dead.
+// over reports whether waiting is over: the tensors are complete, whoever would
+// complete them is dead, or nobody reads them any more.
 func (g *gate) over() bool {
-	if g.complete() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.left || g.complete() {
 		return true
 	}
 	if g.owner == nil {
@@ -108,8 +117,10 @@ func (g *gate) over() bool {
 
 // judge says what the end of waiting means.
 func (g *gate) judge() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	// What was written before its producer died is complete.
-	if !g.complete() || g.fault.Load() == g.generation {
+	if !g.left && (!g.complete() || g.fault.Load() == g.generation) {
 		g.broken.Store(true)
 	}
 }
@@ -136,7 +147,16 @@ func (g *gate) wait(ctx context.Context) error {
 		}
 	}
 	g.judge()
+	if g.isLeft() {
+		return fmt.Errorf("wait for tensors on %v: %w", g.dev.uuid, ErrClosed)
+	}
 	return g.err()
+}
+
+func (g *gate) isLeft() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.left
 }
 
 // await has a stream wait until the tensors are complete, or never will be.
@@ -166,6 +186,9 @@ func (g *gate) await(s cudaipc.Stream) error {
 
 // leave gives back what entering took. No stream reads there any more.
 func (g *gate) leave() {
+	g.mu.Lock()
+	g.left = true
+	g.mu.Unlock()
 	if g.line != nil {
 		g.dev.giveLine(g.line)
 	}

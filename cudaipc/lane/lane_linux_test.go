@@ -316,6 +316,7 @@ func TestForgedPlaces(t *testing.T) {
 		{"another arena", func(p []byte) { binary.LittleEndian.PutUint32(p[4:], 77) }, lane.ErrForged},
 		{"another slot", func(p []byte) { binary.LittleEndian.PutUint32(p[8:], 1<<30) }, lane.ErrForged},
 		{"an old generation", func(p []byte) { binary.LittleEndian.PutUint32(p[12:], 0) }, lane.ErrForged},
+		{"a generation to come", func(p []byte) { binary.LittleEndian.PutUint32(p[12:], 5) }, lane.ErrForged},
 		{"another device", func(p []byte) { p[16]++ }, lane.ErrForeignDevice},
 		{"another pool", func(p []byte) { p[32]++ }, lane.ErrUnavailable},
 		{"beyond the arena", func(p []byte) { binary.LittleEndian.PutUint64(p[48:], 1<<40) }, lane.ErrForged},

@@ -107,6 +107,12 @@ func (m *Message) OnDevice() bool { return len(m.gates) > 0 }
 // Wait waits until all tensors are complete. The error is [ErrPoisoned] if they
 // never will be, or the context's.
 func (m *Message) Wait(ctx context.Context) error {
+	m.mu.Lock()
+	closed := m.closed
+	m.mu.Unlock()
+	if closed {
+		return fmt.Errorf("wait for tensors: %w", ErrClosed)
+	}
 	for _, g := range m.gates {
 		if err := g.wait(ctx); err != nil {
 			return err
@@ -118,7 +124,8 @@ func (m *Message) Wait(ctx context.Context) error {
 // Await has a stream wait until all tensors are complete, before anything that is
 // submitted to it later. What the stream reads of them is garbage if they never
 // will be: once it is synchronized, ask Err. The message is not given back
-// before the stream has come as far as it is when the message is closed.
+// before the stream has come as far as it is when the message is closed, so the
+// stream is closed after that, or synchronized before.
 func (m *Message) Await(s cudaipc.Stream) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,0 +1,48 @@
+package lane_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+)
+
+// TestClosedWhileIncomplete gives up waiting for a producer that takes long. Its
+// words may be unmapped from then on, and nothing waits for it any more.
+func TestClosedWhileIncomplete(t *testing.T) {
+	from, _, dir := pair(t, lane.Options{})
+	driver, err := emul.New(emul.Options{GranularityBytes: 1 << 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, err := lane.Open(t.Context(), lane.Options{Driver: driver, Directory: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, _ := from.tensor(codec.DTypeUint8, 4096)
+	letGo := holdStream(t, from)
+	m := handOver(from, &bench{lane: reader}, src, lane.Pool)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("wait: %v, want context.Canceled", err)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, m)
+	if err := m.Wait(t.Context()); !errors.Is(err, lane.ErrClosed) {
+		t.Errorf("wait for what is closed: %v, want ErrClosed", err)
+	}
+	if err := reader.Close(t.Context()); err != nil { // while the producer is not done
+		t.Error(err)
+	}
+	if err := driver.Close(); err != nil {
+		t.Error(err)
+	}
+	letGo()
+	from.sync(from.s)
+}
