@@ -29,20 +29,20 @@ func tensorPool() pool.Options { return pool.Options{ArenaBytes: 512 << 10, MaxB
 // stuck is a copy that nobody lives to see the end of.
 const stuck = time.Hour
 
-// machine is an emulated GPU of a process, whose copies get stuck when it says so.
+// machine is an emulated GPU of a process, whose copies take as long as it says.
 type machine struct {
 	driver *emul.Driver
 	dev    cudaipc.Device
 	stream cudaipc.Stream
-	stuck  atomic.Bool
+	delay  atomic.Int64 // of copies
 }
 
 func newMachine() (*machine, error) {
 	m := &machine{}
 	var err error
-	m.driver, err = emul.New(emul.Options{GranularityBytes: 1 << 16, Delay: func(s emul.Step) time.Duration {
-		if s.Kind == cudaipc.OpCopy && m.stuck.Load() {
-			return stuck
+	m.driver, err = emul.New(emul.Options{GranularityBytes: 1 << 16, Apart: true, Delay: func(s emul.Step) time.Duration {
+		if s.Kind == cudaipc.OpCopy {
+			return time.Duration(m.delay.Load())
 		}
 		return 0
 	}})
@@ -109,7 +109,7 @@ func making(name string, m *machine) bus.StageSpec {
 			return err
 		}
 		if in[inputBytes-1] == stuckMade {
-			m.stuck.Store(true)
+			m.delay.Store(int64(stuck))
 		}
 		data := filling(number)
 		if err := m.stream.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: p, Src: cudaipc.HostPtr(data), Bytes: tensorBytes}); err != nil {
@@ -130,7 +130,7 @@ func reading(name string, m *machine) bus.StageSpec {
 		}
 		v := msg.Value().(map[string]any)
 		if v["how"] == int64(stuckRead) {
-			m.stuck.Store(true)
+			m.delay.Store(int64(stuck))
 			if err := t.Emit("reading"); err != nil {
 				return err
 			}

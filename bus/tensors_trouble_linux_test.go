@@ -1,0 +1,210 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+)
+
+func init() {
+	roles["tensor host"] = func() {
+		b, err := bus.Open(context.Background(), tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
+		if err == nil {
+			_, err = b.Listen(os.Getenv(bus.EnvSocket), bus.ListenOptions{})
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return
+		}
+		select {} // until it is killed
+	}
+}
+
+// telling is a stage that waits in a stream for what is read of a tensor, says when
+// it begins, and then what came of it.
+func telling(m *machine) (spec bus.StageSpec, began chan struct{}, told chan error) {
+	began, told = make(chan struct{}, 1), make(chan error, 1)
+	return bus.StageSpec{Name: "read", State: bus.StateRequest, Handle: func(t *bus.Task, d *bus.Delivery) error {
+		msg, err := d.Tensors(t.Context())
+		if err == nil {
+			err = msg.Await(m.stream)
+		}
+		began <- struct{}{}
+		if err == nil {
+			err = m.stream.Synchronize(context.Background())
+		}
+		if err == nil {
+			err = msg.Err()
+		}
+		told <- err
+		return err
+	}}, began, told
+}
+
+// TestTensorHostDies kills the host while a tensor is being copied: it is
+// read to the end, requests fail, and nodes leave nothing on their GPUs.
+func TestTensorHostDies(t *testing.T) {
+	h := &hosted{path: t.TempDir() + "/bus.sock"}
+	host := h.childAs(t, "tensor host", "")
+	await(func() bool {
+		n, err := bus.Join(t.Context(), "first", bus.JoinOptions{Socket: h.path})
+		return err == nil && n.Close(t.Context()) == nil
+	})
+	maker, reader := mustMachine(t), mustMachine(t)
+	h.serveOn(t, maker, making("make", maker))
+	spec, began, told := telling(reader)
+	h.serveOn(t, reader, spec)
+	r, err := h.join(t, bus.JoinOptions{}).Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	maker.delay.Store(int64(100 * time.Millisecond))
+	if err := r.Input(t.Context()).EmitBytes(input(1, plainly)); err != nil {
+		t.Fatal(err)
+	}
+	<-began
+	kill(t, host)
+	if err := <-told; err != nil {
+		t.Errorf("the reader, whose producer lives: %v", err)
+	}
+	if err := r.Wait(t.Context()); !errors.Is(err, bus.ErrHostGone) {
+		t.Errorf("the request ended with %v, want ErrHostGone", err)
+	}
+}
+
+// TestTensorGPUFails breaks the producer's GPU under a copy: the reader is told, the
+// producer too, and what is in host memory still travels.
+func TestTensorGPUFails(t *testing.T) {
+	for _, transport := range transports[2:] {
+		t.Run(transport.String(), func(t *testing.T) {
+			h := listen(t, tensorLine(transport, "make", "read"), tensorHost())
+			m := mustMachine(t)
+			broken := errors.New("a fault")
+			tries := make(chan error, 1)
+			inner := making("make", m)
+			spec := inner
+			spec.Handle = func(task *bus.Task, d *bus.Delivery) error {
+				if m.dev.Err() == nil {
+					return inner.Handle(task, d)
+				}
+				x := &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{tensorBytes}, Ptr: 1 << 20}
+				tries <- task.EmitTensors(map[string]any{"x": x}, bus.TensorOptions{})
+				plain := codec.Tensor{DType: codec.DTypeUint8, Shape: []int{tensorBytes}, Data: filling(7)}
+				return task.EmitTensors(map[string]any{"x": plain, "number": int64(7)}, bus.TensorOptions{})
+			}
+			n, err := bus.Join(t.Context(), t.Name(), m.joinAt(h.path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := n.Close(context.Background()); !errors.Is(err, cudaipc.ErrSticky) {
+					t.Errorf("close the node: %v, want ErrSticky", err)
+				}
+			}()
+			go func() { _ = n.Serve(context.Background(), spec) }()
+			reader := mustMachine(t)
+			reads, began, told := telling(reader)
+			h.serveOn(t, reader, reads)
+			m.delay.Store(int64(stuck))
+			r := stream(t, h)
+			if err := r.Input(t.Context()).EmitBytes(input(1, stuckMade)); err != nil {
+				t.Fatal(err)
+			}
+			<-began
+			if err := m.driver.Break(m.dev.Caps().Device, broken); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-told; !errors.Is(err, lane.ErrPoisoned) {
+				t.Errorf("the reader is told %v, want ErrPoisoned", err)
+			}
+			_ = r.Wait(t.Context())
+			again := stream(t, h)
+			if err := again.Input(t.Context()).EmitBytes(input(7, plainly)); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-tries; !errors.Is(err, cudaipc.ErrSticky) {
+				t.Errorf("the producer is told %v, want ErrSticky", err)
+			}
+			<-began
+			if err := <-told; err != nil {
+				t.Errorf("host memory: %v", err)
+			}
+		})
+	}
+}
+
+// TestTensorPoolFull fills a pool with messages that are kept, and sends one more.
+func TestTensorPoolFull(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		when bus.WhenFull
+	}{{"spill", bus.SpillToHost}, {"wait", bus.WaitForRoom}, {"fail", bus.FailWhenFull}} {
+		t.Run(c.name, func(t *testing.T) {
+			h := listen(t, tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
+			maker, reader := mustMachine(t), mustMachine(t)
+			opts := maker.join()
+			opts.GPU.WhenFull = c.when
+			n := h.join(t, opts)
+			go func() { _ = n.Serve(context.Background(), making("make", maker)) }()
+			spec, kept := keeping("read")
+			spec.State = bus.StateRequest
+			h.serveOn(t, reader, spec)
+			r := stream(t, h)
+			for i := range 3 {
+				if err := r.Input(t.Context()).EmitBytes(input(i, plainly)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			held := []*bus.Kept{<-kept, <-kept}
+			switch c.when {
+			case bus.FailWhenFull:
+				if err := r.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), lane.ErrPoolFull.Error()) {
+					t.Errorf("the request ended with %v, want ErrPoolFull", err)
+				}
+			case bus.WaitForRoom:
+				reader.want(t, held[0], 0, true)
+				mustFinish(t, held[0])
+				held[0] = <-kept
+				reader.want(t, held[0], 2, true)
+			default:
+				reader.want(t, held[0], 0, true)
+				held = append(held, <-kept)
+				reader.want(t, held[2], 2, false)
+			}
+			for _, k := range held {
+				_ = k.Finish(nil)
+			}
+		})
+	}
+}
+
+// want looks at what was kept.
+func (m *machine) want(t *testing.T, k *bus.Kept, number uint64, onDevice bool) {
+	t.Helper()
+	msg, err := k.Delivery().Tensors(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if msg.OnDevice() != onDevice {
+		t.Errorf("tensor %d is on a GPU: %t", number, msg.OnDevice())
+	}
+	if err := m.look(t.Context(), msg, filling(number)); err != nil {
+		t.Errorf("tensor %d: %v", number, err)
+	}
+}
+
+func (m *machine) joinAt(socket string) bus.JoinOptions {
+	opts := m.join()
+	opts.Socket = socket
+	return opts
+}
