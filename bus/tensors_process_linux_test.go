@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -117,7 +118,10 @@ func making(name string, m *machine) bus.StageSpec {
 		}
 		x := &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{tensorBytes}, Ptr: p}
 		return t.EmitTensors(map[string]any{"x": x, "number": int64(number), "how": int64(in[inputBytes-1])},
-			bus.TensorOptions{Stream: m.stream, Release: func() { _ = m.dev.Free(p) }})
+			bus.TensorOptions{Stream: m.stream, Release: func() {
+				runtime.KeepAlive(data) // the stream has read it
+				_ = m.dev.Free(p)
+			}})
 	}}
 }
 

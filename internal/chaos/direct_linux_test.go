@@ -41,7 +41,7 @@ func (c *run) checkFailed() {
 	failed := c.failed
 	c.mu.Unlock()
 	for _, text := range failed {
-		if !c.namesVictim(text) {
+		if !c.namesVictim(text) && !c.poisoned(text) {
 			c.fault("a request failed, and no process that was killed is named: %s", text)
 		}
 	}

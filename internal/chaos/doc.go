@@ -15,6 +15,12 @@
 // fail, and must then name a process that was killed or stopped; no payload may
 // change while anybody reads it, whoever of those that it went through is dead.
 //
+// TestChaosGPU does it to pipelines that carry tensors in the memory of GPUs, which
+// are emulated, or real ones with -driver cuda in a test binary that is built with
+// the tag cuda (go test -c -tags cuda). A request may also fail because a tensor of
+// a dead process was never completed; none may be read that is not as it was made,
+// and a process that ends well has nothing left on its GPU.
+//
 // A kill counts when the host's books show, at the victim's death, that it
 // had something: a delivery, a result, or room that it was filling; where
 // deliveries go past the host, an open stream of them. The run
@@ -26,5 +32,5 @@
 //
 // The flags are for the long run:
 //
-//	go test ./internal/chaos -v -timeout 30m -chaos.kills 1000 -chaos.direct 1000 -chaos.hosts 50
+//	go test ./internal/chaos -v -timeout 30m -chaos.kills 1000 -chaos.direct 1000 -chaos.gpu 1000 -chaos.hosts 50
 package chaos

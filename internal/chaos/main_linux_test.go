@@ -12,6 +12,8 @@ import (
 var (
 	wantKills  = flag.Int("chaos.kills", 50, "kills to count in TestChaos")
 	wantDirect = flag.Int("chaos.direct", 30, "kills to count in TestChaosDirect, and half as many in TestChaosDirectPython")
+	wantGPU    = flag.Int("chaos.gpu", 15, "kills to count in TestChaosGPU")
+	gpuDriver  = flag.String("driver", "emul", "the driver of the GPU in TestChaosGPU: emul, or cuda in a binary built with that tag")
 	wantHosts  = flag.Int("chaos.hosts", 5, "hosts to kill in TestHostKilled")
 	seedFlag   = flag.Uint64("chaos.seed", 0, "what the tests draw their choices from; 0: the time")
 )
@@ -27,6 +29,8 @@ var roles = map[string]func() error{
 	"host":     hostUntilTold,
 	"bad peer": misbehave,
 	"bad lane": misuseLanes,
+
+	"gpu stage": serveGPUStage,
 }
 
 func TestMain(m *testing.M) {

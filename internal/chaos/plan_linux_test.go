@@ -100,6 +100,8 @@ var mixedPoints = map[string][]point{
 // streams they are those that the other one does not have.
 func pointsOf(r role) []point {
 	switch {
+	case slices.Contains(r.env, playEnv+"=gpu"):
+		return nil // at any moment
 	case slices.Contains(r.env, playEnv+"=direct"):
 		return directPoints
 	case slices.Contains(r.env, playEnv+"=direct python"):

@@ -33,6 +33,7 @@ var plays = map[string]func() play{
 	"":              relayed,
 	"direct":        func() play { return direct(false) },
 	"direct python": func() play { return direct(true) },
+	"gpu":           gpuPlay,
 }
 
 // thePlay is the one that this process takes part in.
