@@ -135,7 +135,7 @@ func (b *Bus) start() error {
 	}
 	if b.node {
 		b.joinLimit = maxWindowBytes // the host has set the room aside
-	} else if err := b.graph.size(arena, b.joinLimit, b.opts.MaxRequests); err != nil {
+	} else if err := b.graph.size(arena, b.joinLimit, b.opts.MaxRequests, b.opts.Overcommit); err != nil {
 		return err
 	}
 	b.places.free = make([]struct{}, b.opts.MaxRequests)

@@ -48,9 +48,9 @@
 // share, and a request takes them in topological order, so that no two can
 // wait for each other. Inputs that wait in a join for the other branch give
 // their credit back and are counted against room set aside for them. The byte
-// credit of all edges together fits the store, which Open checks; a payload
-// that has credit, and finds no room in one piece all the same, goes to the
-// heap after a moment, and is counted.
+// credit of all edges together fits the store, which Open checks unless
+// Options.Overcommit is set; a payload that has credit, and finds no room in one
+// piece all the same, goes to the heap after a moment, and is counted.
 //
 // # Other processes
 //

@@ -245,8 +245,9 @@ func (g *graph) checkJoins() error {
 const headroom = 4 // a quarter
 
 // size gives every edge its byte window and checks that all of them fit the
-// store together, so that credit, once taken, always finds room.
-func (g *graph) size(arenaBytes, joinBytes int64, maxRequests int) error {
+// store together, so that credit, once taken, always finds room. With overcommit
+// those that are set by name need not, and leave the others their shares.
+func (g *graph) size(arenaBytes, joinBytes int64, maxRequests int, overcommit bool) error {
 	usable := arenaBytes - arenaBytes/headroom - joinBytes
 	var fixed, shares int64
 	for _, e := range g.edges {
@@ -257,6 +258,9 @@ func (g *graph) size(arenaBytes, joinBytes int64, maxRequests int) error {
 		}
 	}
 	left := usable - fixed
+	if overcommit {
+		left = usable
+	}
 	if left < 0 || (shares > 0 && left/shares < minWindowBytes) {
 		return fmt.Errorf("%w: the byte windows do not fit the store: %s: give the store more bytes, or lower WindowBytes, MaxInflight or MaxRequests",
 			ErrConfig, g.explainSize(arenaBytes, joinBytes, fixed, shares, maxRequests))

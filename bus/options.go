@@ -47,6 +47,11 @@ type Options struct {
 	// join for the other branch; default a quarter of the store when the
 	// pipeline has a join.
 	JoinBytes int64
+	// Overcommit lets byte windows that are set by name exceed the store together,
+	// for requests that are seldom all under way at once. What has credit and
+	// finds no room goes to the heap after a moment, as it does for want of room in one
+	// piece.
+	Overcommit bool
 	// ExchangeTTL is how long a payload may lie in the exchange until somebody
 	// comes for it; default 10 minutes, negative for ever.
 	ExchangeTTL time.Duration

@@ -210,7 +210,9 @@ func (o *Outgoing) Fill(ctx context.Context, dst []byte, s cudaipc.Stream) error
 
 func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) error {
 	if o.dev == nil {
-		return o.plan.EncodeInto(dst)
+		err := o.plan.EncodeInto(dst)
+		o.freed() // of nothing, but whoever waits for it hears
+		return err
 	}
 	own := s == nil
 	if own {

@@ -173,6 +173,11 @@ var layers = []layer{
 		reason: "a program can build a bus from code alone, without configuration files or the command; the host's exchange is a transport over ring's table, and an edge with a connector is a path of flow, as between any two stages; other transports are not for the bus to link",
 	},
 	{
+		part:   "bus/tensorqueue",
+		may:    []string{"bus", "cudaipc", "cudaipc/lane", "codec", "shmstore"},
+		reason: "it is a bus of one stage, for programs without a pipeline: what it needs of the bus, any program can have",
+	},
+	{
 		part:   "config",
 		may:    []string{"bus", "connector", "connector/flow", "codec/omni", "actors", "shmstore", "ringbuf", "codec", "messages", "internal"},
 		reason: "configuration describes a bus; the command line decides what to do with it",

@@ -1,0 +1,319 @@
+package tensorqueue
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+)
+
+// What the owner and its clients say to each other, besides items.
+const (
+	wordGet    = "get"
+	wordQueued = "queued"
+	wordClosed = "closed"
+	wordBusy   = "busy"
+
+	attrAttempt = "attempt"
+	methodSize  = "size"
+)
+
+// hub is the queue itself, at its owner: the stage that puts and gets come to.
+// Nothing is emitted or finished with its lock held.
+type hub struct {
+	maxSize int
+
+	mu      sync.Mutex
+	closed  bool
+	lastSeq uint64
+	queued  []*entry  // that nobody has taken, by seq
+	putters []*entry  // that wait for room, oldest first
+	getters []*getter // that wait for an item, oldest first
+	getting int       // getters that wait, or have an item
+	taken   int
+}
+
+// entry is an item, and the request that put it.
+type entry struct {
+	kept *bus.Kept
+
+	// Guarded by hub.mu.
+	seq   uint64
+	state entryState
+	tries int // getters that gave it back
+	uses  int // of kept, without the lock, just now
+}
+
+type entryState int
+
+const (
+	entryWaits entryState = iota // for room
+	entryQueued
+	entryTaken
+	entryOver // done, or withdrawn: to be finished when it is in no use
+)
+
+// getter is a request that gets.
+type getter struct {
+	kept *bus.Kept
+
+	// Guarded by hub.mu.
+	item *entry // that it has; nil: it waits
+	over bool
+}
+
+// todo is what is to be done when the lock is free.
+type todo []func()
+
+func (d *todo) add(f func()) { *d = append(*d, f) }
+
+// locked runs f with the lock held, and what f leaves to be done without it.
+func (h *hub) locked(f func(after *todo)) {
+	var after todo
+	h.mu.Lock()
+	f(&after)
+	h.match(&after)
+	h.mu.Unlock()
+	for _, do := range after {
+		do()
+	}
+}
+
+// handle is the stage's handler.
+func (h *hub) handle(t *bus.Task, d *bus.Delivery) error {
+	if d.PayloadCodec() == codec.IDBundle {
+		h.put(t, d)
+		return nil
+	}
+	var word string
+	if err := d.Decode(&word); err != nil || word != wordGet {
+		return fmt.Errorf("%w: an input is neither a bundle nor %q", ErrItem, wordGet)
+	}
+	if t.State != nil {
+		return fmt.Errorf("%w: a request gets one item", ErrItem)
+	}
+	h.get(t, d)
+	return nil
+}
+
+func (h *hub) put(t *bus.Task, d *bus.Delivery) {
+	e := &entry{kept: d.Keep()}
+	h.locked(func(after *todo) {
+		switch {
+		case h.closed:
+			e.refuse(wordClosed, after)
+		case len(h.putters) >= MaxWaiting:
+			e.refuse(wordBusy, after)
+		default:
+			h.putters = append(h.putters, e)
+		}
+	})
+	context.AfterFunc(t.Context(), func() { h.locked(func(after *todo) { h.withdraw(e, after) }) })
+}
+
+func (h *hub) get(t *bus.Task, d *bus.Delivery) {
+	g := &getter{kept: d.Keep()}
+	t.State = g
+	h.locked(func(after *todo) {
+		switch {
+		case h.closed:
+			g.refuse(wordClosed, after)
+		case h.getting >= MaxTaken:
+			g.refuse(wordBusy, after)
+		default:
+			h.getting++
+			h.getters = append(h.getters, g)
+		}
+	})
+	context.AfterFunc(t.Context(), func() { h.locked(func(after *todo) { h.giveBack(g, after) }) })
+}
+
+// end is the stage's End: a getter that ends its inputs is done with its item.
+func (h *hub) end(t *bus.Task) error {
+	g, ok := t.State.(*getter)
+	if !ok {
+		return nil // it put something
+	}
+	h.locked(func(after *todo) {
+		if e := h.leave(g); e != nil {
+			e.end(after)
+		}
+	})
+	return nil
+}
+
+// match, with mu held, lets puts in for which there is room, and hands items to
+// getters.
+func (h *hub) match(after *todo) {
+	for {
+		switch {
+		case len(h.queued) > 0 && len(h.getters) > 0:
+			e, g := h.queued[0], h.getters[0]
+			h.queued, h.getters = slices.Delete(h.queued, 0, 1), slices.Delete(h.getters, 0, 1)
+			e.state, g.item = entryTaken, e
+			e.uses++
+			h.taken++
+			attempt := e.tries
+			after.add(func() { h.hand(e, g, attempt) })
+		case len(h.putters) > 0 && len(h.queued) < h.maxSize:
+			e := h.putters[0]
+			h.putters = slices.Delete(h.putters, 0, 1)
+			h.lastSeq++
+			e.seq, e.state = h.lastSeq, entryQueued
+			h.queued = append(h.queued, e)
+			e.uses++
+			after.add(func() {
+				_ = e.kept.Emit(wordQueued) // the request may be over, which withdraws it
+				h.unuse(e)
+			})
+		default:
+			return
+		}
+	}
+}
+
+// hand sends an item on to a getter, by reference. When the getter's request is
+// over, giveBack puts the item back.
+func (h *hub) hand(e *entry, g *getter, attempt int) {
+	var opts []bus.EmitOption
+	if attempt > 0 {
+		opts = append(opts, bus.Attr(attrAttempt, strconv.Itoa(attempt)))
+	}
+	err := g.kept.Forward(e.kept.Delivery(), opts...)
+	h.unuse(e)
+	_ = g.kept.Finish(err) // before this the getter cannot be done with it
+}
+
+func (h *hub) unuse(e *entry) {
+	h.locked(func(after *todo) {
+		if e.uses--; e.state == entryOver {
+			e.end(after)
+		}
+	})
+}
+
+// withdraw, with mu held, forgets an item whose request is over.
+func (h *hub) withdraw(e *entry, after *todo) {
+	switch e.state {
+	case entryWaits:
+		h.putters = remove(h.putters, e)
+	case entryQueued:
+		h.queued = remove(h.queued, e)
+	case entryTaken, entryOver: // the getter has a reference of its own
+	}
+	e.end(after)
+}
+
+// giveBack, with mu held, takes the item back of a getter whose request is over.
+func (h *hub) giveBack(g *getter, after *todo) {
+	if g.over {
+		return
+	}
+	h.getters = remove(h.getters, g)
+	e := h.leave(g)
+	switch {
+	case e == nil:
+		after.add(func() { _ = g.kept.Finish(nil) })
+	case e.state == entryOver:
+	case h.closed:
+		e.end(after)
+	default:
+		e.state = entryQueued
+		e.tries++
+		i, _ := slices.BinarySearchFunc(h.queued, e.seq, func(o *entry, seq uint64) int {
+			if o.seq < seq {
+				return -1
+			}
+			return 1
+		})
+		h.queued = slices.Insert(h.queued, i, e)
+	}
+}
+
+// leave, with mu held, takes a getter off the books, and gives the item that it
+// had.
+func (h *hub) leave(g *getter) *entry {
+	if g.over {
+		return nil
+	}
+	g.over = true
+	h.getting--
+	if g.item != nil {
+		h.taken--
+	}
+	return g.item
+}
+
+// end, with the hub locked, finishes an item as soon as it is in no use here.
+func (e *entry) end(after *todo) {
+	e.state = entryOver
+	if e.uses == 0 {
+		after.add(func() { _ = e.kept.Finish(nil) }) // it may have been
+	}
+}
+
+func (e *entry) refuse(word string, after *todo) {
+	e.state = entryOver
+	after.add(func() { answer(e.kept, word) })
+}
+
+func (g *getter) refuse(word string, after *todo) {
+	g.over = true
+	after.add(func() { answer(g.kept, word) })
+}
+
+// answer ends the work on an input with a word.
+func answer(k *bus.Kept, word string) { _ = k.Finish(k.Emit(word)) } // the request may be over
+
+// close drops what nobody has taken, and has all who wait know.
+func (h *hub) close() {
+	h.locked(func(after *todo) {
+		h.closed = true
+		for _, e := range h.putters {
+			e.refuse(wordClosed, after)
+		}
+		for _, e := range h.queued {
+			e.end(after)
+		}
+		for _, g := range h.getters {
+			h.getting--
+			g.refuse(wordClosed, after)
+		}
+		h.putters, h.queued, h.getters = nil, nil, nil
+	})
+}
+
+// figures is the answer to methodSize.
+type figures struct {
+	Size    int `json:"size"`
+	MaxSize int `json:"max_size"`
+	Taken   int `json:"taken"`
+}
+
+func (h *hub) figures() figures {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return figures{Size: len(h.queued), MaxSize: h.maxSize, Taken: h.taken}
+}
+
+// size answers calls of clients.
+func (h *hub) size(context.Context, []byte) (any, error) { return h.figures(), nil }
+
+func parseFigures(b []byte) (f figures, err error) {
+	if err := json.Unmarshal(b, &f); err != nil {
+		return f, fmt.Errorf("tensorqueue: the answer of the owner: %w", err)
+	}
+	return f, nil
+}
+
+func remove[T comparable](s []T, v T) []T {
+	if i := slices.Index(s, v); i >= 0 {
+		return slices.Delete(s, i, i+1)
+	}
+	return s
+}

@@ -1,0 +1,336 @@
+package tensorqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// Queue is this process's end of a queue. Its methods are safe for concurrent use.
+type Queue struct {
+	requests interface {
+		Stream(ctx context.Context, opts ...bus.SubmitOption) (*bus.Request, error)
+	}
+	maxSize int
+
+	// Of the owner.
+	hub    *hub
+	bus    *bus.Bus
+	server *bus.Server
+	// Of those who joined.
+	node *bus.Node
+
+	ctx     context.Context // ends with Close
+	cancel  context.CancelCauseFunc
+	closed  atomic.Bool
+	putting chan struct{} // holds putsAtOnce
+	put     tally         // items of this process that are not done
+	leaving tally         // items that were closed, until the owner knows
+}
+
+// Open makes a queue that this process owns.
+func Open(ctx context.Context, opts Options) (*Queue, error) {
+	opts = opts.withDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	h := &hub{maxSize: opts.MaxSize}
+	b, err := bus.Open(ctx, bus.Pipeline{
+		Stages: []bus.StageSpec{{Name: opts.Name, Handle: h.handle, End: h.end, MaxInflight: opts.requests(), Attempts: -1}},
+		Edges: []bus.Edge{
+			{To: opts.Name, WindowBytes: opts.MaxItemBytes, Tensors: opts.Transport, TensorMinBytes: opts.TensorMinBytes},
+			{From: opts.Name, WindowBytes: opts.MaxItemBytes},
+		},
+	}, bus.Options{
+		Name: opts.Name, Store: opts.store(), Overcommit: true, MaxRequests: opts.requests(), GPU: opts.GPU, Logger: opts.Logger,
+		OnStall: func([]bus.Stall) {}, // waiting is what a queue is for
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tensorqueue: open: %w", err)
+	}
+	srv, err := b.Listen(opts.Socket, bus.ListenOptions{
+		AllowUIDs: opts.AllowUIDs,
+		Methods:   map[string]func(context.Context, []byte) (any, error){methodSize: h.size},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tensorqueue: open: %w", errors.Join(err, b.Close(ctx)))
+	}
+	q := newQueue(opts.MaxSize)
+	q.requests, q.hub, q.bus, q.server = b, h, b, srv
+	return q, nil
+}
+
+// Join connects to a queue that another process owns, which must have opened it.
+// The context is for connecting alone.
+func Join(ctx context.Context, opts Options) (*Queue, error) {
+	opts = opts.withDefaults()
+	n, err := bus.Join(ctx, "tensorqueue", bus.JoinOptions{
+		Socket: opts.Socket, Bus: opts.Name, Store: opts.store(),
+		MaxRequests: mostRequests(), GPU: opts.GPU, Logger: opts.Logger,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tensorqueue: join: %w", err)
+	}
+	q := newQueue(0)
+	q.requests, q.node = n, n
+	f, err := q.figures(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("tensorqueue: join: %q is no queue: %w", opts.Name, errors.Join(err, n.Close(ctx)))
+	}
+	q.maxSize = f.MaxSize
+	return q, nil
+}
+
+func newQueue(maxSize int) *Queue {
+	q := &Queue{maxSize: maxSize, putting: make(chan struct{}, putsAtOnce)}
+	q.ctx, q.cancel = context.WithCancelCause(context.Background())
+	return q
+}
+
+// MaxSize is the queue's bound.
+func (q *Queue) MaxSize() int { return q.maxSize }
+
+// Put puts an item: the id of a request, the name of a segment with what else
+// belongs to it, and inputs with tensors at any depth: [*lane.Tensor] in a GPU's
+// memory, codec.Tensor in the host's. Inputs may be nil. It returns when the item is
+// in the queue: copies on a GPU may still be on their way. While the queue is full it
+// waits, and when ctx ends meanwhile the error is a [*FullError]. After an error the
+// item is not in the queue.
+func (q *Queue) Put(ctx context.Context, rid, shmName string, inputs map[string]any, opts PutOptions) error {
+	select {
+	case q.putting <- struct{}{}:
+		defer func() { <-q.putting }()
+	case <-q.ctx.Done():
+		release(opts)
+		return ErrClosed
+	case <-ctx.Done():
+		release(opts)
+		return &FullError{MaxSize: q.maxSize, Err: context.Cause(ctx)}
+	}
+	r, err := q.begin(ctx)
+	if err != nil {
+		release(opts)
+		return err
+	}
+	item := map[string]any{keyRID: rid, keyShmName: shmName, keyInputs: nil}
+	if inputs != nil {
+		item[keyInputs] = inputs
+	}
+	if err = r.Input(ctx).EmitTensors(item, opts, bus.Last()); err == nil {
+		err = r.loosen()
+	}
+	if err == nil {
+		err = q.awaitQueued(ctx, r)
+	}
+	if err != nil {
+		r.close()
+		return q.explain(ctx, err)
+	}
+	q.put.add(1)
+	go func() {
+		defer q.put.add(-1)
+		r.finish(q.ctx)
+	}()
+	return nil
+}
+
+func release(opts PutOptions) {
+	if opts.Release != nil {
+		opts.Release()
+	}
+}
+
+// awaitQueued waits until the owner has put an item into the queue.
+func (q *Queue) awaitQueued(ctx context.Context, r *request) error {
+	d, err := r.Recv(ctx)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return &FullError{MaxSize: q.maxSize, Err: cause}
+		}
+		return err
+	}
+	return said(d)
+}
+
+// said reads the owner's word for how something went.
+func said(d *bus.Delivery) error {
+	var word string
+	err := d.Decode(&word)
+	if ferr := d.Finish(nil); err == nil {
+		err = ferr
+	}
+	switch {
+	case err != nil:
+		return err
+	case word == wordQueued:
+		return nil
+	case word == wordClosed:
+		return ErrClosed
+	case word == wordBusy:
+		return ErrBusy
+	}
+	return fmt.Errorf("tensorqueue: the owner says %q", word)
+}
+
+// Get takes the oldest item, and waits for one until ctx ends: the error is the
+// context's then. The caller closes the item.
+func (q *Queue) Get(ctx context.Context) (*Item, error) {
+	r, err := q.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	item, err := q.get(ctx, r)
+	if err == nil {
+		if err = r.loosen(); err == nil {
+			return item, nil
+		}
+		item.drop()
+	}
+	if !errors.Is(err, ErrItem) { // which nobody wants
+		r.close() // an item that came all the same goes back
+	}
+	return nil, q.explain(ctx, err)
+}
+
+func (q *Queue) get(ctx context.Context, r *request) (*Item, error) {
+	if err := r.Send(ctx, wordGet); err != nil {
+		return nil, err
+	}
+	d, err := r.Recv(ctx)
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, ErrClosed
+	case err != nil:
+		return nil, err
+	}
+	return q.open(ctx, r, d)
+}
+
+// request is one of a queue's. It ends with the queue, and, until it is loosened,
+// with the context of the call that began it.
+type request struct {
+	*bus.Request
+	call   context.Context
+	unbind func() bool
+	cancel context.CancelCauseFunc
+}
+
+func (q *Queue) begin(ctx context.Context) (*request, error) {
+	own, cancel := context.WithCancelCause(q.ctx)
+	r := &request{call: ctx, unbind: context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) }), cancel: cancel}
+	var err error
+	if r.Request, err = q.requests.Stream(own); err != nil {
+		r.unbind()
+		cancel(nil)
+		return nil, q.explain(ctx, err)
+	}
+	return r, nil
+}
+
+// loosen has the request go on when the call is over.
+func (r *request) loosen() error {
+	if r.unbind() {
+		return nil
+	}
+	return context.Cause(r.call)
+}
+
+func (r *request) close() {
+	r.unbind()
+	r.Close()
+	r.cancel(nil)
+}
+
+// finish waits until the request is over, or ctx ends: nothing more is wanted of it.
+func (r *request) finish(ctx context.Context) {
+	defer r.close()
+	for {
+		d, err := r.Recv(ctx)
+		if err != nil {
+			return
+		}
+		_ = d.Finish(nil) // just received
+	}
+}
+
+// explain says of an error why it came.
+func (q *Queue) explain(ctx context.Context, err error) error {
+	var full *FullError
+	switch {
+	case errors.As(err, &full), errors.Is(err, ErrClosed), errors.Is(err, ErrBusy), errors.Is(err, ErrItem):
+		return err
+	case q.ctx.Err() != nil, errors.Is(err, bus.ErrClosed), errors.Is(err, bus.ErrHostGone):
+		return ErrClosed
+	case context.Cause(ctx) != nil:
+		return fmt.Errorf("tensorqueue: %w", context.Cause(ctx))
+	}
+	return fmt.Errorf("tensorqueue: %w", err)
+}
+
+// Size is how many items nobody has taken, of all processes.
+func (q *Queue) Size(ctx context.Context) (int, error) {
+	f, err := q.figures(ctx)
+	return f.Size, err
+}
+
+// Empty reports whether Size is 0.
+func (q *Queue) Empty(ctx context.Context) (bool, error) {
+	n, err := q.Size(ctx)
+	return n == 0, err
+}
+
+func (q *Queue) figures(ctx context.Context) (figures, error) {
+	switch {
+	case q.closed.Load():
+		return figures{}, ErrClosed
+	case q.hub != nil:
+		return q.hub.figures(), nil
+	}
+	b, err := q.node.Call(ctx, methodSize, nil)
+	if err != nil {
+		return figures{}, q.explain(ctx, err)
+	}
+	return parseFigures(b)
+}
+
+// Drain waits until all that this process has put is done: taken and closed, by
+// whomever. It keeps nothing new out.
+func (q *Queue) Drain(ctx context.Context) error {
+	if err := q.put.wait(ctx); err != nil {
+		return fmt.Errorf("tensorqueue: drain: items of this process are not done: %w", err)
+	}
+	return nil
+}
+
+// Close leaves the queue; at its owner it closes the queue for everybody. Puts and
+// Gets that wait here, or everywhere, end with ErrClosed. What this process has put
+// and nobody has taken is dropped, at the owner all that nobody has taken. It waits
+// until the items that were taken here are closed; when ctx ends before that, it says
+// so, and may be called again.
+func (q *Queue) Close(ctx context.Context) error {
+	q.closed.Store(true)
+	if q.hub != nil {
+		q.hub.close()
+	}
+	err := q.leaving.wait(ctx) // the owner would take them for given back
+	q.cancel(ErrClosed)
+	if err != nil {
+		return fmt.Errorf("tensorqueue: close: the owner has not heard of all items that were closed: %w", err)
+	}
+	if q.node != nil {
+		err = q.node.Close(ctx)
+	} else {
+		err = errors.Join(q.server.Close(ctx), q.bus.Close(ctx))
+	}
+	if err == nil {
+		err = q.put.wait(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("tensorqueue: close: %w", err)
+	}
+	return nil
+}

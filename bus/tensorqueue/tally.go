@@ -1,0 +1,43 @@
+package tensorqueue
+
+import (
+	"context"
+	"sync"
+)
+
+// tally counts what is under way, for those who wait until nothing is. More may
+// come while they do.
+type tally struct {
+	mu   sync.Mutex
+	n    int
+	zero chan struct{} // closed when n is 0; nil: nobody waits
+}
+
+func (t *tally) add(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n += n
+	if t.n == 0 && t.zero != nil {
+		close(t.zero)
+		t.zero = nil
+	}
+}
+
+func (t *tally) wait(ctx context.Context) error {
+	t.mu.Lock()
+	if t.n == 0 {
+		t.mu.Unlock()
+		return nil
+	}
+	if t.zero == nil {
+		t.zero = make(chan struct{})
+	}
+	zero := t.zero
+	t.mu.Unlock()
+	select {
+	case <-zero:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
