@@ -24,9 +24,9 @@
 // at the same time the order is that in which they reach the owner.
 //
 // Each item is handed to one getter at a time, and done when that has closed it. A
-// getter that dies, closes its queue or gives up waiting before that gives the item
-// back, to where it was in the queue: delivery is at least once, and [Item.Attempt]
-// says how often an item came before. Nothing is lost to a Get that times out.
+// getter that dies, or closes its queue, before that gives the item back, to where it
+// was in the queue: delivery is at least once, and [Item.Attempt] says how often. A
+// Get that times out loses nothing, and changes no order.
 //
 // An item is its producer's memory. So items that were put by a process that dies,
 // or closes its queue, and that nobody has taken, are withdrawn: [Queue.Drain] waits
@@ -59,10 +59,10 @@
 //     the item is done; one that is aborted or closed before that withdraws its item.
 //   - To get: submit a request, and send the string "get" in MessagePack as its first
 //     input. Its only result is the bundle that was put, with the attribute
-//     "attempt" from the second time on; or the word "closed", or "busy" when there are
-//     more than [MaxTaken]. When the item is done, finish the result and end the
-//     inputs. A request that is aborted or closed before that gives the item back,
-//     or stops waiting.
+//     "attempt" if it came before; or the word "closed", or "busy" when there are more
+//     than [MaxTaken]. When the item is done, finish the result and end the inputs. To
+//     stop waiting, or to give the item back, send the string "back" as the last input.
+//     A request that is aborted or closed gives the item back too, a moment later.
 //   - To ask: call the method "size", without arguments. The answer is the object
 //     {"size": items that nobody has taken, "max_size": the bound, "taken": items that
 //     are not done}.

@@ -15,6 +15,7 @@ import (
 // What the owner and its clients say to each other, besides items.
 const (
 	wordGet    = "get"
+	wordBack   = "back"
 	wordQueued = "queued"
 	wordClosed = "closed"
 	wordBusy   = "busy"
@@ -45,7 +46,7 @@ type entry struct {
 	// Guarded by hub.mu.
 	seq   uint64
 	state entryState
-	tries int // getters that gave it back
+	tries int // getters that went with it
 	uses  int // of kept, without the lock, just now
 }
 
@@ -84,25 +85,41 @@ func (h *hub) locked(f func(after *todo)) {
 	}
 }
 
-// handle is the stage's handler.
-func (h *hub) handle(t *bus.Task, d *bus.Delivery) error {
-	if d.PayloadCodec() == codec.IDBundle {
+// handle is the stage's handler. A batch has one actor for all requests, so that
+// what one process says is heard in that order.
+func (h *hub) handle(batch []*bus.Delivery) error {
+	for _, d := range batch {
+		if err := h.handleOne(d.Task(), d); err != nil {
+			_ = d.Finish(err) // fails the request
+		}
+	}
+	return nil
+}
+
+func (h *hub) handleOne(t *bus.Task, d *bus.Delivery) error {
+	if t.State == nil && d.PayloadCodec() == codec.IDBundle {
 		h.put(t, d)
 		return nil
 	}
 	var word string
-	if err := d.Decode(&word); err != nil || word != wordGet {
-		return fmt.Errorf("%w: an input is neither a bundle nor %q", ErrItem, wordGet)
+	if d.PayloadCodec() != codec.IDBundle {
+		_ = d.Decode(&word) // "" is none of the words either
 	}
-	if t.State != nil {
-		return fmt.Errorf("%w: a request gets one item", ErrItem)
+	g, ok := t.State.(*getter)
+	switch {
+	case t.State == nil && word == wordGet:
+		h.get(t, d)
+	case ok && word == wordBack:
+		h.locked(func(after *todo) { h.giveBack(g, after) })
+	default:
+		return fmt.Errorf("%w: an input that is neither a bundle, nor %q, nor %q behind that", ErrItem, wordGet, wordBack)
 	}
-	h.get(t, d)
 	return nil
 }
 
 func (h *hub) put(t *bus.Task, d *bus.Delivery) {
 	e := &entry{kept: d.Keep()}
+	t.State = e
 	h.locked(func(after *todo) {
 		switch {
 		case h.closed:
@@ -130,7 +147,7 @@ func (h *hub) get(t *bus.Task, d *bus.Delivery) {
 			h.getters = append(h.getters, g)
 		}
 	})
-	context.AfterFunc(t.Context(), func() { h.locked(func(after *todo) { h.giveBack(g, after) }) })
+	context.AfterFunc(t.Context(), func() { h.locked(func(after *todo) { h.abandon(g, after) }) })
 }
 
 // end is the stage's End: a getter that ends its inputs is done with its item.
@@ -178,7 +195,7 @@ func (h *hub) match(after *todo) {
 }
 
 // hand sends an item on to a getter, by reference. When the getter's request is
-// over, giveBack puts the item back.
+// over, abandon puts the item back.
 func (h *hub) hand(e *entry, g *getter, attempt int) {
 	var opts []bus.EmitOption
 	if attempt > 0 {
@@ -209,7 +226,17 @@ func (h *hub) withdraw(e *entry, after *todo) {
 	e.end(after)
 }
 
-// giveBack, with mu held, takes the item back of a getter whose request is over.
+// abandon is giveBack for a getter whose request is over: who had the item may
+// have begun with it.
+func (h *hub) abandon(g *getter, after *todo) {
+	if g.item != nil && !g.over {
+		g.item.tries++
+	}
+	h.giveBack(g, after)
+}
+
+// giveBack, with mu held, puts the item that a getter has to where it was in the
+// queue, or has the getter not wait any more.
 func (h *hub) giveBack(g *getter, after *todo) {
 	if g.over {
 		return
@@ -224,13 +251,10 @@ func (h *hub) giveBack(g *getter, after *todo) {
 		e.end(after)
 	default:
 		e.state = entryQueued
-		e.tries++
-		i, _ := slices.BinarySearchFunc(h.queued, e.seq, func(o *entry, seq uint64) int {
-			if o.seq < seq {
-				return -1
-			}
-			return 1
-		})
+		i := slices.IndexFunc(h.queued, func(o *entry) bool { return o.seq > e.seq })
+		if i < 0 {
+			i = len(h.queued)
+		}
 		h.queued = slices.Insert(h.queued, i, e)
 	}
 }

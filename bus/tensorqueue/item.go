@@ -24,7 +24,8 @@ const (
 type Item struct {
 	RID     string
 	ShmName string
-	// Attempt is how many getters gave the item back before, or died.
+	// Attempt is how many getters had the item before and were gone without closing
+	// it.
 	Attempt int
 
 	queue   *Queue
@@ -38,7 +39,9 @@ type Item struct {
 // open makes an item of what the owner sent.
 func (q *Queue) open(ctx context.Context, r *request, d *bus.Delivery) (*Item, error) {
 	if d.PayloadCodec() != codec.IDBundle {
-		return nil, errors.Join(said(d), r.Err())
+		err := said(d)
+		r.close()
+		return nil, err
 	}
 	it := &Item{queue: q, request: r, d: d}
 	it.Attempt, _ = strconv.Atoi(d.Attrs[attrAttempt]) // 0 without
@@ -47,7 +50,8 @@ func (q *Queue) open(ctx context.Context, r *request, d *bus.Delivery) (*Item, e
 	case err == nil:
 		return it, nil
 	case context.Cause(ctx) != nil, errors.Is(err, lane.ErrForeignDevice): // it may do for another
-		it.drop()
+		_ = d.Finish(nil) // held here alone
+		q.giveBack(r)
 		return nil, err
 	}
 	return nil, fmt.Errorf("%w: %w", ErrItem, errors.Join(err, it.Close()))
@@ -108,18 +112,11 @@ func (it *Item) Unwrap(stream cudaipc.Stream, device cudaipc.UUID, alloc func(si
 func (it *Item) Close() error {
 	it.once.Do(func() {
 		q := it.queue
-		q.leaving.add(1)
 		err := errors.Join(it.d.Finish(nil), it.request.CloseSend(q.ctx))
 		if err != nil {
 			it.err = fmt.Errorf("tensorqueue: close an item: %w", q.explain(q.ctx, err))
 		}
-		go func() {
-			defer q.leaving.add(-1)
-			it.request.finish(q.ctx)
-		}()
+		q.leave(it.request)
 	})
 	return it.err
 }
-
-// drop lets go of an item that is to go back.
-func (it *Item) drop() { it.once.Do(func() { _ = it.d.Finish(nil) }) } // held here alone

@@ -40,7 +40,7 @@ func Open(ctx context.Context, opts Options) (*Queue, error) {
 	}
 	h := &hub{maxSize: opts.MaxSize}
 	b, err := bus.Open(ctx, bus.Pipeline{
-		Stages: []bus.StageSpec{{Name: opts.Name, Handle: h.handle, End: h.end, MaxInflight: opts.requests(), Attempts: -1}},
+		Stages: []bus.StageSpec{{Name: opts.Name, Batch: h.handle, End: h.end, MaxInflight: opts.requests(), Attempts: -1}},
 		Edges: []bus.Edge{
 			{To: opts.Name, WindowBytes: opts.MaxItemBytes, Tensors: opts.Transport, TensorMinBytes: opts.TensorMinBytes},
 			{From: opts.Name, WindowBytes: opts.MaxItemBytes},
@@ -183,31 +183,50 @@ func (q *Queue) Get(ctx context.Context) (*Item, error) {
 	if err != nil {
 		return nil, err
 	}
-	item, err := q.get(ctx, r)
-	if err == nil {
-		if err = r.loosen(); err == nil {
-			return item, nil
-		}
-		item.drop()
+	if err = r.loosen(); err == nil {
+		err = r.Send(ctx, wordGet)
 	}
-	if !errors.Is(err, ErrItem) { // which nobody wants
-		r.close() // an item that came all the same goes back
+	if err != nil {
+		r.close()
+		return nil, q.explain(ctx, err)
 	}
-	return nil, q.explain(ctx, err)
+	it, err := q.receive(ctx, r)
+	if err != nil {
+		return nil, q.explain(ctx, err)
+	}
+	return it, nil
 }
 
-func (q *Queue) get(ctx context.Context, r *request) (*Item, error) {
-	if err := r.Send(ctx, wordGet); err != nil {
-		return nil, err
-	}
+func (q *Queue) receive(ctx context.Context, r *request) (*Item, error) {
 	d, err := r.Recv(ctx)
 	switch {
-	case errors.Is(err, io.EOF):
-		return nil, ErrClosed
-	case err != nil:
+	case err == nil:
+		return q.open(ctx, r, d)
+	case context.Cause(ctx) != nil:
+		q.giveBack(r) // an item may have come all the same
 		return nil, err
 	}
-	return q.open(ctx, r, d)
+	r.close()
+	if errors.Is(err, io.EOF) {
+		err = ErrClosed
+	}
+	return nil, err
+}
+
+// giveBack has the owner know that a request wants no item any more. Whoever gets
+// behind it, here, may get the item.
+func (q *Queue) giveBack(r *request) {
+	_ = r.Send(q.ctx, wordBack, bus.Last()) // the request may be over
+	q.leave(r)
+}
+
+// leave waits, beside the caller, until the owner has heard what a request was told.
+func (q *Queue) leave(r *request) {
+	q.leaving.add(1)
+	go func() {
+		defer q.leaving.add(-1)
+		r.finish(q.ctx)
+	}()
 }
 
 // request is one of a queue's. It ends with the queue, and, until it is loosened,

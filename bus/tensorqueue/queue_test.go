@@ -44,9 +44,14 @@ func join(t *testing.T, opts tensorqueue.Options) *tensorqueue.Queue {
 	return q
 }
 
+// closeLimit has a Close that hangs say what it waits for.
+const closeLimit = 10 * time.Second
+
 func closeQueue(t *testing.T, q *tensorqueue.Queue) {
 	t.Helper()
-	if err := q.Close(context.Background()); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
+	if err := q.Close(ctx); err != nil {
 		t.Errorf("close: %v", err)
 	}
 }
