@@ -207,7 +207,7 @@ var layers = []layer{
 	},
 	{
 		part:   "examples",
-		may:    []string{"config", "bus", "connector", "actors", "shmstore", "ringbuf", "codec", "codec/kv", "codec/omni", "codec/proto", "codec/python", "codec/vllm", "messages"},
+		may:    []string{"config", "bus", "connector", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "actors", "shmstore", "ringbuf", "codec", "codec/kv", "codec/omni", "codec/proto", "codec/python", "codec/vllm", "messages"},
 		reason: "an example may use only what its reader can import too",
 	},
 }

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"hash/crc64"
+	"os"
+	"runtime"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// playMain, in the environment, makes the test binary the program.
+const playMain = "GPU_TEST_PLAY_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(playMain) != "" {
+		main()
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// emulated is what the program is told in tests. The other process is the test
+// binary.
+func emulated(t *testing.T) (options, *bytes.Buffer) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("GPUs are emulated on Linux alone")
+	}
+	t.Setenv(playMain, "1")
+	var out bytes.Buffer
+	return options{driver: "emul", transport: "cuda_ipc_pool", tensors: 5, rows: 64, out: &out}, &out
+}
+
+// TestTransports: tensors come as they should, through both processes, and the way
+// that was asked for.
+func TestTransports(t *testing.T) {
+	for transport, came := range map[string]string{
+		"cuda_ipc_pool": "map[in GPU memory:5]",
+		"cuda_ipc":      "map[in GPU memory:5]",
+		"default":       "map[through host memory:5]",
+	} {
+		t.Run(transport, func(t *testing.T) {
+			o, out := emulated(t)
+			o.transport = transport
+			if err := host(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := out.String(), "emulated GPU 0: tensors of 256 KiB by "+transport+", as they came: "+came+"\n"; got != want {
+				t.Errorf("it says %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// TestChecksum: a stage that turned nothing would be noticed.
+func TestChecksum(t *testing.T) {
+	buffer := bytes.Repeat([]byte("left"), columns)
+	for i := range buffer[:rowBytes/2] {
+		buffer[i]++
+	}
+	turned := append(bytes.Clone(buffer[rowBytes/2:]), buffer[:rowBytes/2]...)
+	if got, want := turnedChecksum(buffer), text(crc64.Checksum(turned, polynomial)); got != want {
+		t.Errorf("of rows that are turned: %s, want %s", got, want)
+	}
+	if turnedChecksum(turned) == turnedChecksum(buffer) {
+		t.Error("rows whose halves are swapped have the same checksum")
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*options)
+		want   error // nil: any
+	}{
+		"driver":    {func(o *options) { o.driver = "opencl" }, nil},
+		"transport": {func(o *options) { o.transport = "fax" }, bus.ErrConfig},
+		"rows":      {func(o *options) { o.rows = 0 }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, out := emulated(t)
+			c.change(&o)
+			err := host(t.Context(), o)
+			if err == nil || c.want != nil && !errors.Is(err, c.want) || out.Len() > 0 {
+				t.Errorf("%v, and it says %q", err, out)
+			}
+			t.Log(err)
+		})
+	}
+}

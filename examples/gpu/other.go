@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// startOther runs this program once more, until the function that it returns is
+// called.
+func startOther(args ...string) (end func() error, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return func() error { return errors.Join(stdin.Close(), cmd.Wait()) }, nil
+}
+
+// join is the other process: it serves the stage turn until its standard input
+// ends, as it does when the host is gone.
+func join(ctx context.Context, o options) (err error) {
+	g, err := openGPU(o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.close()) }()
+	node, err := bus.Join(ctx, "gpu", bus.JoinOptions{Socket: o.socket, GPU: g.options()})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	err = node.Serve(ctx, bus.StageSpec{Name: "turn", Handle: g.stage().turn})
+	if errors.Is(err, context.Canceled) {
+		err = nil // it was told to stop before it had begun
+	}
+	return errors.Join(err, node.Close(context.WithoutCancel(ctx)))
+}
