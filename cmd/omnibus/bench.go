@@ -44,7 +44,7 @@ func newBenchCmd() *cobra.Command {
 		Long:  benchLong,
 	}
 	measures(cmd, bench.Run, bench.Names)
-	cmd.AddCommand(newBenchIPCCmd(), newBenchConnectorCmd())
+	cmd.AddCommand(newBenchIPCCmd(), newBenchConnectorCmd(), newBenchGPUCmd())
 	return cmd
 }
 

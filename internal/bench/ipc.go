@@ -75,6 +75,7 @@ type peerSpec struct {
 	Socket  string `json:",omitempty"` // the path of the socket to call at
 	// Connector says more of the carrier of that name.
 	Connector *connectorSpec `json:",omitempty"`
+	GPU       *gpuSpec       `json:",omitempty"` // likewise
 	Pattern   pattern        // Runs does not matter: the peer goes on until it is told to end
 }
 

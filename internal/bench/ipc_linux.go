@@ -45,20 +45,27 @@ func runPeer(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 	if spec.Carrier == byConnector {
 		return serveConnector(ctx, spec, stdin)
 	}
+	if spec.Carrier == byGPU {
+		return serveGPU(ctx, spec, stdin)
+	}
 	c, err := openPeerCarrier(spec)
 	if err != nil {
 		return err
 	}
-	answered := make(chan error, 1)
-	go func() {
+	return untilHungUp(stdin, func() error {
 		if spec.spins() {
 			if _, err := pin(1); err != nil { // for good
-				answered <- err
-				return
+				return err
 			}
 		}
-		answered <- answerAll(c, spec.Pattern)
-	}()
+		return answerAll(c, spec.Pattern)
+	})
+}
+
+// untilHungUp runs f until it fails, or standard input ends.
+func untilHungUp(stdin io.Reader, f func() error) error {
+	answered := make(chan error, 1)
+	go func() { answered <- f() }()
 	over := make(chan struct{})
 	go func() {
 		_, _ = io.Copy(io.Discard, stdin)

@@ -17,6 +17,8 @@ type Machine struct {
 	Cores int    `json:"cores"` // that the system lets the process have
 
 	GOMAXPROCS int `json:"gomaxprocs"` // how many of them run Go at once
+
+	GPU string `json:"gpu,omitempty"` // what RunGPU measured
 }
 
 func thisMachine() Machine {
@@ -46,5 +48,9 @@ func cpuModel(info []byte) string {
 
 // String gives one line.
 func (m Machine) String() string {
-	return fmt.Sprintf("%s, %s/%s, %s, %d cores, GOMAXPROCS %d", m.Go, m.OS, m.Arch, m.CPU, m.Cores, m.GOMAXPROCS)
+	text := fmt.Sprintf("%s, %s/%s, %s, %d cores, GOMAXPROCS %d", m.Go, m.OS, m.Arch, m.CPU, m.Cores, m.GOMAXPROCS)
+	if m.GPU != "" {
+		text += ", " + m.GPU
+	}
+	return text
 }

@@ -44,8 +44,10 @@ type Options struct {
 	// they get are skipped.
 	StoreBytes int64
 	// Peer is the command line with which this program calls [Peer]; what the
-	// peer is to do is appended as one argument. RunIPC needs it.
+	// peer is to do is appended as one argument. RunIPC needs it, and so does RunGPU.
 	Peer []string
+	// Driver is the one that RunGPU measures: DriverEmul, which is the default, or DriverCUDA.
+	Driver string
 	// Progress, when set, is told of each scenario before it starts.
 	Progress func(Progress)
 }
@@ -60,6 +62,9 @@ type Progress struct {
 func (o Options) withDefaults() Options {
 	if o.StoreBytes == 0 {
 		o.StoreBytes = DefaultStoreBytes
+	}
+	if o.Driver == "" {
+		o.Driver = DriverEmul
 	}
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/omnibus-runtime/omnibus/internal/bench"
+)
+
+const benchGPULong = `Measure tensors that go to another process in the memory of a GPU, beside raw
+copies of the same size in the same run:
+
+  gpu/ordering    tensors that were read before they were complete, or overwritten
+                  before they were read, with streams that are 200 ms late; and
+                  how many of those were missed that a process had be so on purpose
+  gpu/in          into the pool; beside a copy on the GPU
+  gpu/view        into the pool, and seen by the other process there; beside a copy
+  gpu/in+out      into the pool, and copied out by the other process; beside two
+  gpu/spill       through host memory; beside copies there and back by way of memory
+                  that is registered with the GPU
+  gpu/latency     4 KiB, from the call that sends it to when the stream of the
+                  other process begins behind it, and to its answer, with processes
+                  that spin, or wait parked
+
+With --driver emul a GPU made of shared memory is measured, which says what the
+protocol costs and nothing about GPUs; targets are those for an H200. The largest
+tensors that go through host memory need a larger --store-bytes. A missed target is no
+failure.`
+
+func newBenchGPUCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "gpu",
+		Short: "Measure tensors on a GPU against raw copies",
+		Long:  benchGPULong,
+	}
+	var driver string
+	measures(cmd, func(ctx context.Context, opts bench.Options) (bench.Report, error) {
+		opts.Driver = driver
+		return bench.RunGPU(ctx, opts)
+	}, bench.NamesGPU)
+	cmd.Flags().StringVar(&driver, "driver", bench.DriverEmul, "the GPU's: `emul|cuda`")
+	return cmd
+}

@@ -1,0 +1,173 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/cuda"
+	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
+)
+
+// The drivers of RunGPU.
+const (
+	DriverEmul = "emul"
+	DriverCUDA = "cuda"
+)
+
+const byGPU carrierName = "gpu" // in memory of a GPU, with handles in a lane
+
+// A gpuSpec says more of a peer that takes tensors on a GPU.
+type gpuSpec struct {
+	Driver      string
+	TensorBytes int64
+	PoolBytes   int64 // of its one arena
+	HoldBytes   int64 // of the copies that hold a stream up; 0: none does
+}
+
+// The gates of the GPU lane, for one H200: on others they say less, and of an
+// emulated GPU nothing.
+const (
+	startSpinning = 15.0 // µs, at half of all publications
+	startBlocking = 40.0
+	ofRawCopy     = 0.85 // of its speed, from this size on:
+	gatedFrom     = 64 * mib
+	ofPinnedCopy  = 0.9
+)
+
+// RunGPU is Run for tensors that go to another process in the memory of a GPU. With
+// Options.Driver emul it says what the protocol costs, and nothing about GPUs.
+func RunGPU(ctx context.Context, opts Options) (Report, error) {
+	driver, err := openDriver(opts.withDefaults().Driver)
+	if err != nil {
+		return Report{Machine: thisMachine(), Quick: opts.Quick, Results: []Result{}, Skipped: []Skip{}}, err
+	}
+	caps, err := driver.Probe(ctx)
+	if closed := driver.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return Report{Machine: thisMachine(), Quick: opts.Quick, Results: []Result{}, Skipped: []Skip{}}, err
+	}
+	report, err := run(ctx, opts, gpuScenarios(opts.withDefaults()))
+	report.Machine.GPU = fmt.Sprintf("%s, %s", caps[0].Name, caps[0].Driver)
+	return report, err
+}
+
+// NamesGPU lists the names of all figures of RunGPU with a GPU.
+func NamesGPU() []string { return namesOf(gpuScenarios(Options{Driver: DriverCUDA})) }
+
+func openDriver(name string) (cudaipc.Driver, error) {
+	switch name {
+	case DriverCUDA:
+		return cuda.Open(cuda.Options{})
+	case DriverEmul:
+		return emul.New(emul.Options{TotalBytes: 16 << 30})
+	}
+	return nil, fmt.Errorf("%w: no driver %q: use %s or %s", ErrOptions, name, DriverEmul, DriverCUDA)
+}
+
+// gpuScenarios lists what is measured of a GPU, in the order in which it is run
+// and shown.
+func gpuScenarios(opts Options) []scenario {
+	all := []scenario{gpuOrderingScenario(opts)}
+	sizes := []int64{4 * kib, 64 * kib, mib, 16 * mib, 64 * mib}
+	if opts.Driver == DriverCUDA {
+		sizes = append(sizes, 256*mib, 1024*mib)
+	}
+	for _, size := range sizes {
+		all = append(all, gpuThroughputScenarios(opts.Driver, size)...)
+	}
+	for _, waiting := range []string{"spinning", "parked"} {
+		all = append(all, gpuLatencyScenario(opts, waiting))
+	}
+	return all
+}
+
+// The four ways of a tensor that are measured.
+const (
+	gpuIn    = "in"     // into the pool, and nobody takes it
+	gpuView  = "view"   // into the pool, and another process sees it there
+	gpuInOut = "in+out" // into the pool, and another process copies it out
+	gpuSpill = "spill"  // into host memory, and another process copies it back onto the GPU
+)
+
+func gpuThroughputScenarios(driver string, size int64) []scenario {
+	var all []scenario
+	for _, way := range []string{gpuIn, gpuView, gpuInOut, gpuSpill} {
+		var t target
+		switch {
+		case size < gatedFrom:
+		case way == gpuSpill:
+			t = speedOf(ofPinnedCopy)
+		default:
+			t = speedOf(ofRawCopy)
+		}
+		s := scenario{
+			name: "gpu/" + way + "/size=" + sizeName(int(size)), metrics: []metric{{unit: "µs", target: t, speed: true, best: true}},
+			open: func(ctx context.Context, opts Options) (trial, error) {
+				return openGPUThroughput(ctx, opts, driver, way, size)
+			},
+		}
+		if way == gpuSpill {
+			s.needs = spillBytes(size)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// gpuFlight is how many tensors of a size are on their way at once.
+func gpuFlight(size int64) int { return int(min(max(64*mib/size, 2), 32)) }
+
+// spillBytes is the store that tensors of a size travel through in host memory.
+func spillBytes(size int64) int64 {
+	return pattern{Every: gpuFlight(size)}.arenaBytes(int(size) + bundleBytes)
+}
+
+// bundleBytes is room for what a payload has beside its tensors.
+const bundleBytes = 4 * kib
+
+// gpuTrips is how many round trips latency is measured over.
+func gpuTrips(opts Options) int {
+	trips := 100_000
+	if opts.Driver != DriverCUDA {
+		trips = 5_000
+	}
+	if opts.Quick {
+		trips /= 20
+	}
+	return trips
+}
+
+func gpuLatencyScenario(opts Options, waiting string) scenario {
+	gate := map[string]float64{"spinning": startSpinning, "parked": startBlocking}[waiting]
+	name := map[string]string{"spinning": "spinning", "parked": "blocking"}[waiting]
+	return scenario{
+		name: "gpu/latency/" + name, rounds: 1,
+		metrics: []metric{
+			{name: "start/p50", unit: "µs", target: valueUpTo(gate)},
+			{name: "start/p99", unit: "µs"},
+			{name: "trip/p50", unit: "µs"},
+			{name: "trip/p99", unit: "µs"},
+			{name: "descriptors", unit: "more", target: valueUpTo(0)},
+			{name: "memory", unit: "MiB more"},
+		},
+		open: func(ctx context.Context, o Options) (trial, error) {
+			return openGPULatency(ctx, o, waiting, gpuTrips(opts))
+		},
+	}
+}
+
+func gpuOrderingScenario(Options) scenario {
+	return scenario{
+		name: "gpu/ordering", rounds: 1,
+		metrics: []metric{
+			{name: "read-early", unit: "tensors", target: valueUpTo(0)},
+			{name: "overwritten", unit: "tensors", target: valueUpTo(0)},
+			{name: "wrong-readiness-missed", unit: "tensors", target: valueUpTo(0)},
+			{name: "wrong-acknowledgement-missed", unit: "tensors", target: valueUpTo(0)},
+		},
+		open: openGPUOrdering,
+	}
+}

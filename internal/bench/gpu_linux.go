@@ -1,0 +1,331 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// A gpuEnd is one of two processes with a GPU: a store at each end, as a
+// handleCarrier has, and a lane of tensors.
+type gpuEnd struct {
+	*handleCarrier
+	spec   gpuSpec
+	driver cudaipc.Driver
+	dev    cudaipc.Device
+	lane   *gpulane.Lane
+	sender *gpulane.Sender
+	stream cudaipc.Stream
+	closes []func(context.Context) error // in the reverse order
+}
+
+func (g *gpuEnd) later(f func(context.Context) error) { g.closes = append(g.closes, f) }
+
+// open opens the GPU, and a lane that finds the other process by the directory.
+func (g *gpuEnd) open(ctx context.Context, dir gpulane.Directory) (err error) {
+	if g.driver, err = openDriver(g.spec.Driver); err != nil {
+		return err
+	}
+	g.later(func(context.Context) error { return g.driver.Close() })
+	if g.dev, err = g.driver.Open(cudaipc.UUID{}); err != nil {
+		return err
+	}
+	g.later(func(context.Context) error { return g.dev.Close() })
+	g.lane, err = gpulane.Open(ctx, gpulane.Options{
+		Driver: g.driver, Directory: dir, Pool: pool.Options{ArenaBytes: g.spec.PoolBytes, MaxBytes: g.spec.PoolBytes},
+	})
+	if err != nil {
+		return err
+	}
+	g.later(g.lane.Close)
+	if err := g.lane.Why(gpulane.Pool); err != nil {
+		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+	}
+	if g.stream, err = g.dev.NewStream(); err != nil {
+		return err
+	}
+	g.later(func(context.Context) error { return g.stream.Close() })
+	return nil
+}
+
+// alloc makes memory on the GPU, for as long as the end is open.
+func (g *gpuEnd) alloc(sizeBytes int64) (cudaipc.Ptr, error) {
+	p, err := g.dev.Alloc(sizeBytes)
+	if err == nil {
+		g.later(func(context.Context) error { return g.dev.Free(p) })
+	}
+	return p, err
+}
+
+// pinned makes host memory that the GPU knows.
+func (g *gpuEnd) pinned(sizeBytes int64) ([]byte, cudaipc.HostMemory, error) {
+	mem, err := unix.Mmap(-1, 0, int(sizeBytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, nil, fmt.Errorf("map %d bytes: %w", sizeBytes, err)
+	}
+	g.later(func(context.Context) error { return unix.Munmap(mem) })
+	host, err := g.dev.RegisterHost(mem, false)
+	if err == nil {
+		g.later(func(context.Context) error { return host.Close() })
+	}
+	return mem, host, err
+}
+
+func (g *gpuEnd) close(ctx context.Context) error {
+	var errs []error
+	for i := len(g.closes) - 1; i >= 0; i-- {
+		errs = append(errs, g.closes[i](ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// fullTimeout is how long room is waited for: what takes it is on its way out.
+const fullTimeout = 20 * time.Second
+
+// publish sends a value to the other process, or, with charge empty, to nobody.
+func (g *gpuEnd) publish(ctx context.Context, v any, mode gpulane.Mode, charge shmstore.ReaderSet) error {
+	o, err := g.sender.Plan(v, mode, 0, 0, nil)
+	if err != nil {
+		return err
+	}
+	if o.Mode() != mode {
+		o.Cancel()
+		return fmt.Errorf("tensors travel by %v and not by %v", o.Mode(), mode)
+	}
+	r, err := g.reserve(o, charge)
+	if err != nil {
+		o.Cancel()
+		return err
+	}
+	if err := o.Fill(ctx, r.Bytes(), g.stream); err != nil {
+		r.Abort()
+		return err
+	}
+	h, err := r.Commit(o.Size(), 0)
+	if err != nil || charge == 0 {
+		return err
+	}
+	frame, err := h.AppendBinary(g.frame[:0])
+	if err != nil {
+		return err
+	}
+	return g.handleCarrier.sender.Send(ctx, frameHandle, frame)
+}
+
+func (g *gpuEnd) reserve(o *gpulane.Outgoing, charge shmstore.ReaderSet) (r shmstore.Reservation, err error) {
+	var start time.Time
+	for {
+		dev, n := o.On()
+		if dev == nil {
+			r, err = g.store.Reserve(o.Size(), codec.IDBundle, charge)
+		} else {
+			var piece uint32
+			if r, piece, err = g.store.ReserveOn(dev, n, o.Size(), codec.IDBundle, charge); err == nil {
+				o.Reserved(piece)
+			}
+		}
+		if !errors.Is(err, shmstore.ErrFull) {
+			return r, err
+		}
+		if start.IsZero() {
+			start = time.Now()
+		} else if time.Since(start) > fullTimeout {
+			return r, err
+		}
+		runtime.Gosched() // the other process is about to release some
+	}
+}
+
+// An answer is what the other process says of a tensor.
+type answer struct {
+	wrong   bool  // it has other bytes than it should
+	started int64 // when the GPU began with it, in nanoseconds
+}
+
+const answerBytes = 16
+
+func (g *gpuEnd) answer(a answer) error {
+	var b [answerBytes]byte
+	if a.wrong {
+		b[0] = 1
+	}
+	binary.LittleEndian.PutUint64(b[8:], uint64(a.started))
+	return g.laneCarrier.send(b[:])
+}
+
+// hear waits for an answer.
+func (g *gpuEnd) hear() (a answer, err error) {
+	frame, _, err := g.next()
+	if err != nil {
+		return a, err
+	}
+	if len(frame) != answerBytes {
+		return a, fmt.Errorf("an answer of %d bytes", len(frame))
+	}
+	a = answer{frame[0] != 0, int64(binary.LittleEndian.Uint64(frame[8:]))}
+	g.receiver.Advance()
+	return a, nil
+}
+
+// monotonic is a clock that all processes share.
+func monotonic() int64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // never fails
+	return ts.Nano()
+}
+
+// A gpuPair is this process with a GPU, and a peer with it.
+type gpuPair struct {
+	*gpuEnd
+	peer *peer
+	from cudaipc.Ptr // a tensor on the GPU
+}
+
+// openGPUPair opens both ends. The processes find each other's memory by the
+// directory of a bus that carries nothing else.
+func openGPUPair(ctx context.Context, opts Options, spec peerSpec) (p *gpuPair, err error) {
+	p = &gpuPair{gpuEnd: &gpuEnd{spec: *spec.GPU}}
+	defer func() {
+		if err != nil {
+			if p.peer != nil {
+				err = p.peer.explain(err)
+			}
+			err = errors.Join(err, p.close(context.WithoutCancel(ctx)))
+		}
+	}()
+	temp, err := os.MkdirTemp("", "omnibus-bench")
+	if err != nil {
+		return p, err
+	}
+	p.later(func(context.Context) error { return os.RemoveAll(temp) })
+	line := bus.Pipeline{Stages: []bus.StageSpec{{Name: peerStage, Remote: &bus.Remote{}}}}
+	b, err := bus.Open(ctx, line, bus.Options{Store: shmstore.Options{ArenaBytes: 16 * mib, Memory: shmstore.Shared}, MaxRequests: 1})
+	if err != nil {
+		return p, err
+	}
+	p.later(b.Close)
+	spec.Socket = filepath.Join(temp, "socket")
+	server, err := b.Listen(spec.Socket, bus.ListenOptions{})
+	if err != nil {
+		return p, err
+	}
+	p.later(server.Close)
+	if err := p.open(ctx, b.Directory()); err != nil {
+		return p, err
+	}
+	if err := p.startPeer(ctx, opts, spec); err != nil {
+		return p, err
+	}
+	p.from, err = p.alloc(p.spec.TensorBytes)
+	return p, err
+}
+
+func (p *gpuPair) startPeer(ctx context.Context, opts Options, spec peerSpec) error {
+	l, files, err := makeLanes(spec.Waiting)
+	if err != nil {
+		return err
+	}
+	defer func() { closeFiles(files) }()
+	conn, theirs, err := socketPair(unix.SOCK_SEQPACKET)
+	if err != nil {
+		return errors.Join(err, l.close())
+	}
+	files = append(files, theirs)
+	if p.handleCarrier, err = newGPUCarrier(l, conn.(*net.UnixConn), spec); err != nil {
+		return err
+	}
+	p.later(func(context.Context) error { return p.handleCarrier.close() })
+	p.sender = p.lane.Sender(p.store.Arena(), func() {})
+	p.later(p.closeSender)
+	if p.peer, err = startPeer(ctx, opts, spec, files); err != nil {
+		return err
+	}
+	p.later(func(context.Context) error { return errors.Join(p.peer.close(), p.store.RemoveReader(p.id)) })
+	if err := l.started(); err != nil {
+		return err
+	}
+	if err := p.attach(true); err != nil {
+		return err
+	}
+	p.peer.onExit(p.fail)
+	return nil
+}
+
+// newGPUCarrier makes the store of one end.
+func newGPUCarrier(l *laneCarrier, conn *net.UnixConn, spec peerSpec) (*handleCarrier, error) {
+	plain := spec
+	plain.Carrier = byHandle // nothing is in the store already
+	return newHandleCarrier(l, conn, plain, spec.Pattern.Size)
+}
+
+// closeSender gives back what was sent. The peer is gone then.
+func (p *gpuPair) closeSender(ctx context.Context) error {
+	var errs []error
+	for _, dev := range p.sender.Devices() {
+		if left := p.store.FreeUnusedOn(dev); left > 0 {
+			errs = append(errs, fmt.Errorf("%d tensors were not given back", left))
+		}
+	}
+	return errors.Join(append(errs, p.sender.Check(), p.sender.Close(ctx))...)
+}
+
+// tensor is the pair's tensor, as it stands in a value.
+func (p *gpuPair) tensor() *gpulane.Tensor {
+	return &gpulane.Tensor{DType: codec.DTypeUint8, Shape: []int{int(p.spec.TensorBytes)}, Ptr: p.from}
+}
+
+// serveGPU is the peer of a gpuPair.
+func serveGPU(ctx context.Context, spec peerSpec, stdin io.Reader) error {
+	node, err := bus.Join(ctx, "bench", bus.JoinOptions{Socket: spec.Socket})
+	if err != nil {
+		return err
+	}
+	l, err := openLanes(spec.Waiting, firstFile)
+	if err != nil {
+		return err
+	}
+	conn, err := fileConn(firstFile + laneFiles)
+	if err != nil {
+		return err
+	}
+	g := &gpuEnd{spec: *spec.GPU}
+	own := spec
+	own.Pattern.Size = 1 // it sends nothing
+	if g.handleCarrier, err = newGPUCarrier(l, conn.(*net.UnixConn), own); err != nil {
+		return err
+	}
+	if err := g.open(ctx, node.Directory()); err != nil {
+		return err
+	}
+	c, err := newGPUConsumer(g)
+	if err != nil {
+		return err
+	}
+	if err := g.attach(false); err != nil {
+		return err
+	}
+	return untilHungUp(stdin, func() error {
+		if spec.spins() {
+			if _, err := pin(1); err != nil { // for good
+				return err
+			}
+		}
+		return c.serve(ctx)
+	})
+}

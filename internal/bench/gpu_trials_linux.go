@@ -1,0 +1,273 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
+)
+
+// gpuThroughput sends tensors and, as its baseline, copies them on the GPU: once,
+// or twice where they are copied out again; by way of registered host memory where
+// they travel through that.
+type gpuThroughput struct {
+	*gpuPair
+	way     string
+	flight  int
+	runs    int
+	scratch cudaipc.Ptr
+	host    cudaipc.HostMemory // for the baseline of spilling
+}
+
+// runBytes is what a round sends, of small tensors.
+const runBytes = 4 * mib
+
+func openGPUThroughput(ctx context.Context, opts Options, driver, way string, size int64) (trial, error) {
+	t := &gpuThroughput{way: way, flight: gpuFlight(size)}
+	t.runs = int(max(runBytes/(size*int64(t.flight)), 1))
+	// Tensors in flight, as many again that are not given back yet, and pieces are at most half an arena.
+	pool := max(2*int64(t.flight)*(size+64*kib), 4*mib)
+	spec := peerSpec{
+		Carrier: byGPU, Waiting: "ladder", GPU: &gpuSpec{Driver: driver, TensorBytes: size, PoolBytes: pool},
+		Pattern: pattern{Size: bundleBytes, Every: t.flight},
+	}
+	if way == gpuSpill {
+		spec.Pattern.Size, spec.GPU.PoolBytes = int(size)+bundleBytes, 4*mib
+	}
+	var err error
+	if t.gpuPair, err = openGPUPair(ctx, opts, spec); err != nil {
+		return nil, err
+	}
+	if t.scratch, err = t.alloc(size); err == nil && way == gpuSpill {
+		_, t.host, err = t.pinned(size)
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.close(context.WithoutCancel(ctx)))
+	}
+	return t, nil
+}
+
+func (t *gpuThroughput) round(ctx context.Context, swapped bool) ([]sample, error) {
+	ours, raw, err := measureBoth(swapped, func() error { return t.ours(ctx) }, func() error { return t.raw(ctx) })
+	if err != nil {
+		return nil, t.explained(err)
+	}
+	n := t.runs * t.flight
+	return []sample{{ours.microsPer(n), raw.microsPer(n)}}, nil
+}
+
+// explained adds what the peer said, if it is dead.
+func (p *gpuPair) explained(err error) error {
+	if errors.Is(err, errPeerDied) {
+		return p.peer.explain(err)
+	}
+	return err
+}
+
+func (t *gpuThroughput) ours(ctx context.Context) error {
+	mode, do, to := gpulane.Pool, doView, t.handleCarrier.peer
+	switch t.way {
+	case gpuIn:
+		to = 0
+	case gpuInOut:
+		do = doOut
+	case gpuSpill:
+		mode, do = gpulane.Default, doOut
+	}
+	for range t.runs {
+		for i := range t.flight {
+			v := map[string]any{"do": do, "x": t.tensor(), "last": i == t.flight-1}
+			if err := t.publish(ctx, v, mode, to); err != nil {
+				return err
+			}
+		}
+		var err error
+		if to == 0 {
+			err = t.stream.Synchronize(ctx)
+		} else {
+			_, err = t.hear()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *gpuThroughput) raw(ctx context.Context) error {
+	size := t.spec.TensorBytes
+	ops := []cudaipc.Op{{Kind: cudaipc.OpCopy, Dst: t.scratch, Src: t.from, Bytes: size}}
+	switch t.way {
+	case gpuInOut:
+		ops = append(ops, cudaipc.Op{Kind: cudaipc.OpCopy, Dst: t.from, Src: t.scratch, Bytes: size})
+	case gpuSpill:
+		ops = []cudaipc.Op{
+			{Kind: cudaipc.OpCopy, Dst: t.host.Ptr(0), Src: t.from, Bytes: size},
+			{Kind: cudaipc.OpCopy, Dst: t.scratch, Src: t.host.Ptr(0), Bytes: size},
+		}
+	}
+	var flight []cudaipc.Op
+	for range t.flight {
+		flight = append(flight, ops...)
+	}
+	for range t.runs {
+		if err := errors.Join(t.stream.Submit(flight...), t.stream.Synchronize(ctx)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gpuLatency sends one tensor after the other.
+type gpuLatency struct {
+	*gpuPair
+	waiting string
+	trips   int
+}
+
+const latencyBytes = 4 * kib
+
+func openGPULatency(ctx context.Context, opts Options, waiting string, trips int) (trial, error) {
+	p, err := openGPUPair(ctx, opts, peerSpec{
+		Carrier: byGPU, Waiting: waiting, Pattern: pattern{Size: bundleBytes, Every: 1},
+		GPU: &gpuSpec{Driver: opts.Driver, TensorBytes: latencyBytes, PoolBytes: 4 * mib},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &gpuLatency{p, waiting, trips}, nil
+}
+
+func (l *gpuLatency) round(ctx context.Context, _ bool) ([]sample, error) {
+	const warmUp = 200
+	if _, _, err := l.run(ctx, warmUp); err != nil {
+		return nil, l.explained(err)
+	}
+	descriptors, memory, err := l.usage()
+	if err != nil {
+		return nil, err
+	}
+	starts, trips, err := l.run(ctx, l.trips)
+	if err != nil {
+		return nil, l.explained(err)
+	}
+	descriptorsThen, memoryThen, err := l.usage()
+	if err != nil {
+		return nil, err
+	}
+	return []sample{
+		{ours: quantile(starts, 0.5)},
+		{ours: quantile(starts, 0.99)},
+		{ours: quantile(trips, 0.5)},
+		{ours: quantile(trips, 0.99)},
+		{ours: float64(descriptorsThen - descriptors)},
+		{ours: float64(memoryThen-memory) / mib},
+	}, nil
+}
+
+// run returns, in microseconds, when the GPU of the other process began, and
+// when the answer was there, from the call on that sends a tensor.
+func (l *gpuLatency) run(ctx context.Context, n int) (starts, trips []float64, err error) {
+	if l.waiting == "spinning" {
+		unpin, err := pin(0)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer unpin()
+	}
+	v := map[string]any{"do": doStart, "x": l.tensor()}
+	for range n {
+		before := monotonic()
+		if err := l.publish(ctx, v, gpulane.Pool, l.handleCarrier.peer); err != nil {
+			return nil, nil, err
+		}
+		a, err := l.hear()
+		if err != nil {
+			return nil, nil, err
+		}
+		starts = append(starts, float64(a.started-before)/1000)
+		trips = append(trips, float64(monotonic()-before)/1000)
+	}
+	return starts, trips, nil
+}
+
+// usage is the descriptors and the memory of both processes.
+func (p *gpuPair) usage() (descriptors int, residentBytes int64, err error) {
+	for _, pid := range []int{os.Getpid(), p.peer.cmd.Process.Pid} {
+		open, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "fd"))
+		if err != nil {
+			return 0, 0, err
+		}
+		statm, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "statm"))
+		if err != nil {
+			return 0, 0, err
+		}
+		fields := strings.Fields(string(statm))
+		if len(fields) < 2 {
+			return 0, 0, fmt.Errorf("%q is no statm", statm)
+		}
+		pages, err := strconv.ParseInt(fields[1], 10, 64)
+		if err != nil {
+			return 0, 0, err
+		}
+		descriptors += len(open)
+		residentBytes += pages * int64(os.Getpagesize())
+	}
+	return descriptors, residentBytes, nil
+}
+
+// A holder keeps a stream busy.
+type holder struct {
+	ops []cudaipc.Op
+}
+
+// holdFor is how long a stream is held up, and holdSample how many copies say how
+// many it takes.
+const (
+	holdFor    = 200 * time.Millisecond
+	holdSample = 4
+	maxHolds   = 1000 // that a GPU takes at once
+)
+
+func newHolder(ctx context.Context, g *gpuEnd) (h holder, err error) {
+	n := g.spec.HoldBytes
+	src, err := g.alloc(n)
+	if err != nil {
+		return h, err
+	}
+	dst, err := g.alloc(n)
+	if err != nil {
+		return h, err
+	}
+	op := cudaipc.Op{Kind: cudaipc.OpCopy, Dst: dst, Src: src, Bytes: n}
+	sampled := func() (time.Duration, error) {
+		start := time.Now()
+		for range holdSample {
+			if err := g.stream.Submit(op); err != nil {
+				return 0, err
+			}
+		}
+		err := g.stream.Synchronize(ctx)
+		return time.Since(start), err
+	}
+	if _, err = sampled(); err != nil { // touches the memory
+		return h, err
+	}
+	took, err := sampled()
+	if err != nil {
+		return h, err
+	}
+	for range min(1+int64(holdFor)*holdSample/max(int64(took), 1), maxHolds) {
+		h.ops = append(h.ops, op)
+	}
+	return h, nil
+}
+
+func (h holder) up(s cudaipc.Stream) error { return s.Submit(h.ops...) }
