@@ -14,11 +14,12 @@ COUNT    ?= 5       # repetitions of a stress run
 SOAK     ?= 1000000 # requests of the soak test
 KILLS    ?= 1000    # processes killed with something in hand
 MODEL    ?= full    # size of the models: small or full
+ARCHS    ?= amd64 arm64 # that gpu-build builds for
 BENCH    ?= .
 BENCHTIME ?= 1s
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python race stress soak chaos model fuzz-smoke mutants cover lint bench check gen gen-check
+.PHONY: help build test python race stress soak chaos model fuzz-smoke mutants cover lint bench check gen gen-check gpu-build gpu-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +62,12 @@ lint: ## golangci-lint, gofumpt, vet for every system, tidy modules, generated c
 
 bench: ## run the benchmarks (BENCH, BENCHTIME)
 	$(GO) test ./... -run='^$$' -bench='$(strip $(BENCH))' -benchtime=$(strip $(BENCHTIME)) -benchmem
+
+gpu-build: ## build what scripts/gpu-check.sh needs on a machine with a GPU, into bin/gpu (ARCHS)
+	GO=$(GO) scripts/gpu-build.sh bin/gpu $(strip $(ARCHS))
+
+gpu-check: gpu-build ## check and measure the GPU lane on this machine; without a GPU, on an emulated one
+	scripts/gpu-check.sh
 
 check: ## all that CI runs
 	.ci/run

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -53,6 +54,7 @@ func measures(cmd *cobra.Command, run func(context.Context, bench.Options) (benc
 	var (
 		opts   bench.Options
 		match  string
+		lines  string
 		output = newOutput()
 	)
 	cmd.Args = cobra.NoArgs
@@ -72,6 +74,9 @@ func measures(cmd *cobra.Command, run func(context.Context, bench.Options) (benc
 		if errors.Is(err, bench.ErrOptions) {
 			return &usageError{err.Error()}
 		}
+		if lines != "" {
+			err = errors.Join(err, appendLines(lines, report))
+		}
 		if output.word == outputJSON {
 			return errors.Join(err, writeJSON(cmd.OutOrStdout(), report))
 		}
@@ -80,6 +85,7 @@ func measures(cmd *cobra.Command, run func(context.Context, bench.Options) (benc
 	cmd.Flags().VarP(output, "output", "o", "form of the result")
 	cmd.Flags().BoolVar(&opts.Quick, "quick", false, "measure fewer rounds, for a first impression")
 	cmd.Flags().StringVar(&match, "run", "", "measure only what has a name that matches `REGEXP`")
+	cmd.Flags().StringVar(&lines, "lines", "", "also append each figure to `FILE`, as a line of JSON")
 	cmd.Flags().Int64Var(&opts.StoreBytes, "store-bytes", bench.DefaultStoreBytes, "size `N` of the largest stores, and of what they are compared with")
 }
 
@@ -96,4 +102,20 @@ func measure(ctx context.Context, run func(context.Context, bench.Options) (benc
 		err = errors.New("interrupted")
 	}
 	return report, err
+}
+
+// appendLines adds each figure of a report to a file, as a line of JSON.
+func appendLines(name string, report bench.Report) (err error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	e := json.NewEncoder(f)
+	for _, r := range report.Results {
+		if err := e.Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
 }

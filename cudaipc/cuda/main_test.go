@@ -46,10 +46,31 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-func openSuite() (cudaipc.Driver, error) {
-	d, err := Open(Options{Library: os.Getenv(libraryVariable)})
+// realVariable, in the environment, has TestRealDriver run.
+const realVariable = "OMNIBUS_CUDA_REAL"
+
+// TestRealDriver is the suite over the machine's library, for machines with a GPU:
+// scripts/gpu-check.sh runs it there. A driver that is missing is a failure then.
+func TestRealDriver(t *testing.T) {
+	if os.Getenv(realVariable) == "" {
+		t.Skipf("for machines with a GPU, with %s=1", realVariable)
+	}
+	d, err := Open(Options{})
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(libraryVariable, defaultLibrary)
+	drivertest.Run(t, openSuite)
+}
+
+func openSuite() (cudaipc.Driver, error) {
+	library := os.Getenv(libraryVariable)
+	d, err := Open(Options{Library: library})
+	if err != nil || library == defaultLibrary {
+		return d, err // no GPU fails because it is told to
 	}
 	return breaker{d.(*driver)}, nil
 }

@@ -256,7 +256,7 @@ func (p *gpuPair) startPeer(ctx context.Context, opts Options, spec peerSpec) er
 	if p.peer, err = startPeer(ctx, opts, spec, files); err != nil {
 		return err
 	}
-	p.later(func(context.Context) error { return errors.Join(p.peer.close(), p.store.RemoveReader(p.id)) })
+	p.later(func(context.Context) error { return errors.Join(p.peer.close(), p.forgetPeer()) })
 	if err := l.started(); err != nil {
 		return err
 	}
@@ -265,6 +265,14 @@ func (p *gpuPair) startPeer(ctx context.Context, opts Options, spec peerSpec) er
 	}
 	p.peer.onExit(p.fail)
 	return nil
+}
+
+// forgetPeer drops what a peer that is gone still owed, if it was ever admitted.
+func (p *gpuPair) forgetPeer() error {
+	if p.reader == nil {
+		return nil
+	}
+	return p.store.RemoveReader(p.id)
 }
 
 // newGPUCarrier makes the store of one end.

@@ -33,6 +33,7 @@ func openSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 		return openQueueSide(ctx, spec)
 	case byConnector:
 		return openConnectorSide(ctx, opts, spec)
+	case byGPU: // has no side: see openGPUPair
 	}
 	return nil, fmt.Errorf("%w: no carrier %q", ErrOptions, spec.Carrier)
 }

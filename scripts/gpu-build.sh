@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Builds what scripts/gpu-check.sh needs into a folder that can be carried to a
+# machine without Go and without a network: the folder has the script itself, and
+# the programs for each architecture. They load the CUDA driver when they run, so a
+# machine without a GPU builds them, and they need the C library of the machine.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if (($# < 1)); then
+	echo "usage: scripts/gpu-build.sh FOLDER [ARCH...]" >&2
+	exit 2
+fi
+folder=$1
+shift
+archs=("$@")
+((${#archs[@]})) || archs=("$(go env GOARCH)")
+go=${GO:-go}
+
+export CGO_ENABLED=0 GOOS=linux
+flags=(-tags cuda '-ldflags=-s -w')
+for arch in "${archs[@]}"; do
+	export GOARCH=$arch
+	into=$folder/linux-$arch
+	mkdir -p "$into"
+	"$go" build "${flags[@]}" -o "$into/omnibus" ./cmd/omnibus
+	"$go" build "${flags[@]}" -o "$into/gpu-example" ./examples/gpu
+	"$go" test "${flags[@]}" -c -o "$into/cuda.test" ./cudaipc/cuda
+	"$go" test "${flags[@]}" -c -o "$into/emul.test" ./cudaipc/emul
+	"$go" test "${flags[@]}" -c -o "$into/chaos.test" ./internal/chaos
+done
+rm -rf "$folder/python"
+mkdir -p "$folder/python"
+cp -r clients/python/src/omnibus "$folder/python/"
+if [[ -f scripts/gpu_torch.py ]]; then
+	cp scripts/gpu_torch.py "$folder/python/"
+fi
+find "$folder/python" -name __pycache__ -prune -exec rm -rf {} +
+cp scripts/gpu-check.sh "$folder/"
+du -sh "$folder"

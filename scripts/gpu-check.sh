@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# Checks and measures the GPU lane on a machine with an NVIDIA GPU, which needs
+# neither Go nor a network: `make gpu-build` builds what this runs. Each step has a
+# time limit of its own, and all of them together end within nine minutes. Without a
+# GPU everything runs on an emulated one, and says nothing about GPUs.
+#
+#   usage: gpu-check.sh [-d cuda|emul] [-q] [-o FOLDER] [PROGRAMS]
+#
+#   -d  the driver; default cuda if there is a GPU that it can use
+#   -q  a short form: fewer rounds, sizes and kills, in less than a minute on emul
+#   -o  where results go; default a new folder, whose name is printed
+#   PROGRAMS  the folder of make gpu-build; default where this script lies, or bin/gpu
+#
+# In the folder of the results: results.jsonl has a line for each step, and for each
+# figure; table.txt is both for people; and each step has a log. The exit status is 1
+# when a step has failed. A gate that is not met is no failure.
+set -uo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+driver='' quick='' out=''
+while getopts 'd:qo:' option; do
+	case $option in
+	d) driver=$OPTARG ;;
+	q) quick=yes ;;
+	o) out=$OPTARG ;;
+	*) exit 2 ;;
+	esac
+done
+shift $((OPTIND - 1))
+
+programs=${1:-$here}
+if [[ ! -d $programs/linux-amd64 && ! -d $programs/linux-arm64 ]]; then
+	programs=$here/../bin/gpu
+fi
+case $(uname -m) in
+x86_64) arch=amd64 ;;
+aarch64) arch=arm64 ;;
+*) arch=$(uname -m) ;;
+esac
+if [[ ! -x $programs/linux-$arch/omnibus ]]; then
+	echo "gpu-check: no programs for $arch in $programs: build them with make gpu-build" >&2
+	exit 2
+fi
+programs=$(cd "$programs" && pwd)
+bin=$programs/linux-$arch
+if [[ -z $out ]]; then
+	out=$(mktemp -d "${TMPDIR:-/tmp}/omnibus-gpu-check.XXXXXX")
+fi
+mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
+: >"$out/results.jsonl"
+: >"$out/steps.txt"
+
+if [[ -z $driver ]]; then
+	driver=emul
+	if timeout 15 "$bin/gpu-example" -driver cuda -n 1 -rows 1 >"$out/driver.log" 2>&1; then
+		driver=cuda
+	fi
+fi
+
+# step runs a command under a time limit, and notes how it ended. A command that says
+# "not available yet" has nothing to run.
+unavailable=3
+failed=0
+step() { # step NAME SECONDS COMMAND...
+	local name=$1 limit=$2 log=$out/$1.log start status word detail
+	shift 2
+	start=$(date +%s.%N)
+	# Interrupted, a measurement writes what it has; then there are 2 seconds.
+	step_limit=$limit "$@" >"$log" 2>&1
+	status=$?
+	case $status in
+	0) word=ok ;;
+	"$unavailable") word=unavailable ;;
+	124 | 137) word=timeout failed=1 ;;
+	*) word=failed failed=1 ;;
+	esac
+	detail=$(grep -v '^$' "$log" | tail -n 1 | tr -d '\\"\000-\037' | cut -c 1-120)
+	[[ $word != ok || $name == example-* || $name == torch || $name == kills ]] || detail=
+	case $name in
+	conformance) detail="$(grep -c '^ *--- PASS' "$log") passed, $(grep -c '^ *--- FAIL' "$log") failed, $(grep -c '^ *--- SKIP' "$log") skipped" ;;
+	esac
+	local took
+	took=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
+	printf '{"step":"%s","driver":"%s","status":"%s","seconds":%s,"limit":%s,"detail":"%s"}\n' \
+		"$name" "$driver" "$word" "$took" "$limit" "$detail" >>"$out/results.jsonl"
+	printf '%-22s %-12s %7s s of %4s s  %s\n' "$name" "$word" "$took" "$limit" "$detail" | tee -a "$out/steps.txt"
+}
+
+limited() { timeout --signal=INT --kill-after=2 "$step_limit" "$@"; }
+
+capabilities() { limited "$bin/omnibus" doctor; }
+
+# The suite of all drivers. The fake of the CUDA library needs a compiler; this does not.
+conformance() {
+	if [[ $driver == cuda ]]; then
+		OMNIBUS_CUDA_REAL=1 limited "$bin/cuda.test" -test.v -test.run '^TestRealDriver$'
+	else
+		limited "$bin/emul.test" -test.v -test.run '^TestDriver$'
+	fi
+}
+
+measure() { # measure FIGURES: a regular expression
+	limited "$bin/omnibus" bench gpu --driver "$driver" ${quick:+--quick} --lines "$out/results.jsonl" --store-bytes "$store" --run "$1"
+}
+
+example() { limited "$bin/gpu-example" -driver "$driver" -transport "$1"; }
+
+# A PyTorch consumer, beside torch.multiprocessing.
+torch() {
+	if [[ ! -f $programs/python/gpu_torch.py ]]; then
+		echo "not available yet: no consumer in PyTorch"
+		return $unavailable
+	fi
+	if ! python3 -c 'import torch' 2>/dev/null; then
+		echo "not available here: python3 has no torch"
+		return $unavailable
+	fi
+	PYTHONPATH=$programs/python limited python3 "$programs/python/gpu_torch.py" --driver "$driver" --programs "$bin"
+}
+
+# Processes that are killed with tensors in hand.
+kills() { # kills NUMBER
+	local tests args=()
+	tests=$("$bin/chaos.test" -test.list 'GPU' 2>/dev/null | grep '^Test')
+	if [[ -z $tests ]]; then
+		echo "not available yet: nothing here is killed with tensors in hand"
+		return $unavailable
+	fi
+	local flags
+	flags=$("$bin/chaos.test" -h 2>&1)
+	if [[ $flags == *-chaos.gpu* ]]; then
+		args+=("-chaos.gpu=$1")
+	fi
+	if [[ $flags == *-chaos.driver* ]]; then
+		args+=("-chaos.driver=$driver")
+	elif [[ $driver != emul ]]; then
+		echo "not available yet: processes are killed on an emulated GPU alone"
+		return $unavailable
+	fi
+	limited "$bin/chaos.test" -test.v -test.run GPU "${args[@]}"
+}
+
+printf 'driver %s, programs for %s, results in %s\n\n' "$driver" "$arch" "$out" | tee "$out/table.txt"
+if command -v nvidia-smi >/dev/null; then
+	timeout 10 nvidia-smi >"$out/nvidia-smi.log" 2>&1
+fi
+
+# The largest tensors through host memory need as much of it, and of what may be locked.
+store=$((257 << 20)) sizes='' killed=100
+if [[ $driver == cuda ]]; then
+	store=$((4 << 30))
+fi
+if [[ -n $quick ]]; then
+	sizes='size=(4KiB|1MiB|16MiB)$' killed=20
+fi
+step capabilities 20 capabilities
+step conformance 80 conformance
+step ordering 45 measure '^gpu/ordering'
+step throughput 150 measure "^gpu/(in|view|in.out|spill)/.*$sizes"
+step latency 60 measure '^gpu/latency'
+for transport in default cuda_ipc cuda_ipc_pool; do
+	step "example-$transport" 15 example "$transport"
+done
+step torch 45 torch
+step kills 50 kills "$killed"
+
+{
+	cat "$out/steps.txt"
+	for figures in ordering throughput latency; do
+		printf '\n'
+		grep -v '^[0-9]*/[0-9]* ' "$out/$figures.log"
+	done
+} >>"$out/table.txt"
+printf '\n'
+sed '1,/^$/d' "$out/table.txt" | sed '1,/^$/d'
+printf '\nresults: %s\n' "$out/results.jsonl"
+exit $failed
