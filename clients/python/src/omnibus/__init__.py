@@ -34,6 +34,8 @@ from .errors import (
     Code,
     DeadlineExceeded,
     Finished,
+    ForeignDevice,
+    Forged,
     ForkedError,
     HostError,
     HostGone,
@@ -42,6 +44,7 @@ from .errors import (
     OutOfMemory,
     Overloaded,
     PayloadError,
+    Poisoned,
     ProtocolError,
     Refused,
     RequestAborted,
@@ -62,10 +65,10 @@ from .tensor import Tensor
 from .wire import Edge, Trace
 
 __all__ = [
-    "BUNDLE", "MSGPACK", "RAW", "TENSOR", "AsyncBuffer", "AsyncClient", "AsyncRequest", "AsyncTask", "Buffer", "Client",
-    "Closing", "Code", "DeadlineExceeded", "Delivery", "Edge", "Exchange", "Finished", "ForkedError", "Found",
-    "HostError", "HostGone", "Name", "Nothing", "OmnibusError", "OutOfMemory", "Overloaded", "Owner",
-    "PayloadError", "ProtocolError", "Refused", "Request", "RequestAborted", "RequestEnded", "RequestFailed",
-    "RequestOver", "StageFunction", "Taken", "Task", "Tensor", "TooLarge", "Trace", "Unknown", "View", "WindowFull",
-    "aconnect", "connect", "from_socket", "register", "run", "stage",
+    "BUNDLE", "MSGPACK", "RAW", "TENSOR", "AsyncBuffer", "AsyncClient", "AsyncRequest", "AsyncTask", "Buffer",
+    "Client", "Closing", "Code", "DeadlineExceeded", "Delivery", "Edge", "Exchange", "Finished", "ForeignDevice",
+    "Forged", "ForkedError", "Found", "HostError", "HostGone", "Name", "Nothing", "OmnibusError", "OutOfMemory",
+    "Overloaded", "Owner", "PayloadError", "Poisoned", "ProtocolError", "Refused", "Request", "RequestAborted",
+    "RequestEnded", "RequestFailed", "RequestOver", "StageFunction", "Taken", "Task", "Tensor", "TooLarge", "Trace",
+    "Unknown", "View", "WindowFull", "aconnect", "connect", "from_socket", "register", "run", "stage",
 ]  # fmt: skip

@@ -6,8 +6,8 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import codec, tensor, wire
-from .errors import Code, Finished
+from . import bundle, codec, tensor, wire
+from .errors import Code, Finished, PayloadError
 from .memory import Mapping
 from .session import Session
 from .tensor import Tensor
@@ -137,11 +137,18 @@ class Delivery:
     def value(self) -> Any:
         """The payload decoded: a copy, but for tensors, which view it.
 
-        None if the delivery is bare.
+        Tensors on a GPU are `gpu.DeviceTensor`, and may not be complete yet. None if the delivery is bare.
         """
         if self.bare and not self._state:
             return None
-        return codec.decode(self._data()[0], self.codec)
+        data, window = self._data()
+        if self.codec == codec.BUNDLE and (b := bundle.Bundle(data)).places:
+            from .gpu import lane  # for those alone who have a GPU
+
+            if window is None:
+                raise PayloadError("bundle: places outside a payload that is not in shared memory: nothing keeps them")
+            return lane.of(self._session).open(b, data)
+        return codec.decode(data, self.codec)
 
     def keep(self) -> Delivery:
         """Take it out of the handler's or the loop's hands: it is finished by `finish` alone."""

@@ -60,6 +60,21 @@ class PayloadError(OmnibusError, ValueError):
     """A payload that is not what its codec says, or a value with no encoding."""
 
 
+class Poisoned(OmnibusError):
+    """Tensors that will never be complete: whoever filled them failed, or died before it was done.
+
+    What was read of them is garbage.
+    """
+
+
+class Forged(PayloadError):
+    """A place in a GPU's memory that cannot be, or that is another generation's than the message says."""
+
+
+class ForeignDevice(OmnibusError):
+    """Tensors on a GPU that this process cannot see."""
+
+
 class ForkedError(OmnibusError, RuntimeError):
     """The connection belongs to the process that this one was forked from.
 

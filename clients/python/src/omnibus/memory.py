@@ -31,7 +31,7 @@ F_SEAL_SHRINK = 0x02
 F_SEAL_GROW = 0x04
 F_SEAL_FUTURE_WRITE = 0x10
 _READ_ONLY = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE
-_FIXED_SIZE = F_SEAL_SHRINK | F_SEAL_GROW
+FIXED_SIZE = F_SEAL_SHRINK | F_SEAL_GROW
 
 MADV_DONTFORK = 10
 MADV_POPULATE_WRITE = 23
@@ -66,10 +66,10 @@ class Mapping:
     __slots__ = ("size", "process", "_address")
     _address: int | None
 
-    def __init__(self, fd: int, size: int) -> None:
-        """Map a descriptor, which stays the caller's to close."""
+    def __init__(self, fd: int, size: int, seals: int = _READ_ONLY) -> None:
+        """Map a descriptor, which stays the caller's to close and has at least these seals."""
         self._address = None
-        check_segment(fd, size, _READ_ONLY)
+        check_segment(fd, size, seals)
         address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
         if address == _MAP_FAILED:
             raise _out_of_memory(size, os.strerror(ctypes.get_errno()))
@@ -82,6 +82,12 @@ class Mapping:
         # A child does not have the mapping; what lies there now is not ours.
         if self._address is not None and self.process == _getpid():
             _munmap(self._address, self.size)
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        assert self._address is not None
+        return self._address
 
     def check(self, offset: int, size: int) -> None:
         """Raise ProtocolError unless there are `size` bytes at `offset`."""
@@ -127,7 +133,7 @@ class Arena:
 
     def __init__(self, segment: int, fd: int, size: int) -> None:
         """Map and seal a descriptor, which stays the caller's to close."""
-        check_segment(fd, size, _FIXED_SIZE)
+        check_segment(fd, size, FIXED_SIZE)
         try:
             memory = _Memory(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
             memory.process = os.getpid()

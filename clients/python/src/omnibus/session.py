@@ -180,6 +180,7 @@ class Session:
         self.room = OwnRoom(self.post)
         self.have_arena: Arena | None = None
         self._arena_asked: Answer | None = None
+        self.gpu: Any = None  # a gpu.lane.Lane, made with the first tensors on a GPU
 
         self._handlers: dict[type, Callable[[Any, Any], None]] = {  # with the descriptor, or a tuple of several
             wire.Failed: self._on_failed,
@@ -701,6 +702,7 @@ class Session:
         self._drop_outbox()
         self._kept.clear()
         self._segments.clear()  # what is still viewed stays mapped
+        self.gpu = None
         self.have_arena = None
         questions, self._questions = self._questions, {}
         waiting, self._waiting = self._waiting, deque()

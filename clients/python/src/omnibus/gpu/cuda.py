@@ -1,0 +1,378 @@
+"""NVIDIA's GPUs, by the driver interface of CUDA.
+
+Contexts are the primary ones, which PyTorch uses. Waits are in streams of this module's own, one for each
+gate, and bridged to the reader's stream by an event: a wait for a word is nothing that its owner knows of, and others
+must not queue up behind it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import threading
+import time
+import weakref
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..dlpack import CUDA
+from ..errors import ForeignDevice, Forged, OmnibusError
+from .driver import DeviceLost, Memory, NoDriver, uuid_text
+from .gate import FIRST_NAP, LAST_NAP, reached
+from .library import NOT_READY, Access, Handle, Library
+from .watcher import Watcher
+
+if TYPE_CHECKING:
+    from .gate import Gate
+
+log = logging.getLogger("omnibus")
+
+_LEGACY_STREAM = 1  # CU_STREAM_LEGACY, which is what DLPack means by no stream
+_NON_BLOCKING, _NO_TIMING = 1, 2
+_REGISTER = 1 | 2  # portable, and mapped for the device
+_GEQ = 0  # a wait for a word that has reached a value, in a circle
+_BARRIER = 0  # a write that is seen behind all before it
+_FD, _ON_DEVICE, _READ_WRITE, _LAZY_PEERS = 1, 1, 3, 1
+
+_PAGE = mmap.PAGESIZE
+_LINE, _MIRROR, _ACK = 64, 0, 4
+#: How many places are open at once that streams read.
+MAX_LINES = 4096
+
+
+class _Line:
+    """Words that this process alone writes, a cache line of them, and a stream that waits for nothing else.
+
+    The mirror says what the producer's word says, but that it is also raised when the producer is
+    dead: so no stream waits for the dead. The stream writes the ack when those that read are done.
+    """
+
+    __slots__ = ("mirror", "ack", "at", "stream", "open", "tail", "seq")
+
+    def __init__(self, page: mmap.mmap, offset: int, at: int, stream: int, open: int, tail: int) -> None:
+        self.mirror = ctypes.c_uint32.from_buffer(page, offset + _MIRROR)
+        self.ack = ctypes.c_uint32.from_buffer(page, offset + _ACK)
+        self.at = at  # on the device
+        self.stream = stream
+        self.open = open  # the event behind the wait
+        self.tail = tail  # the event behind what a reader's stream has done
+        self.seq = 0  # of the gate that has it
+
+
+class Cuda:
+    """A GPU."""
+
+    def __init__(self, library: Library, ordinal: int) -> None:
+        self.library = library
+        self.dlpack = (CUDA, ordinal)
+        self.number = library.number("cuDeviceGet", ordinal, kind=ctypes.c_int)
+        uuid = (ctypes.c_ubyte * 16)()
+        library.call("cuDeviceGetUuid_v2", ctypes.byref(uuid), self.number)
+        self.uuid = bytes(uuid)
+        self.lost: DeviceLost | None = None
+        self.watcher = Watcher()
+        self._context = 0
+        self._lock = threading.RLock()
+        self._handles: weakref.WeakValueDictionary[bytes, _Imported] = weakref.WeakValueDictionary()
+        self._free: deque[_Line] = deque()
+        self._pages: list[mmap.mmap] = []
+        self._spare: list[tuple[mmap.mmap, int, int]] = []  # lines that have not been made
+        self._copies = threading.Lock()
+        self._copying = 0  # a stream
+
+    @property
+    def context(self) -> _Current:
+        """The primary context, current while in a `with`."""
+        if not self._context:
+            with self._lock:
+                self._context = self._context or self.library.number("cuDevicePrimaryCtxRetain", self.number, kind=ctypes.c_void_p)
+        return _Current(self.library, self._context)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Make a call in the context. Takes note of one that says that the device is lost."""
+        try:
+            self.library.call(name, *arguments)
+        except DeviceLost as e:
+            self.lost = e
+            raise
+
+    def check(self) -> None:
+        if self.lost is not None:
+            raise self.library.failure(self.lost.call, self.lost.code)
+
+    def look(self) -> bool:
+        """Whether the device is lost, by a call that does nothing."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        try:
+            with self.context:
+                self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        except OmnibusError:
+            pass  # it is noted if it is lost
+        return self.lost is not None
+
+    # Memory.
+
+    def arena(self, fd: int, size: int) -> Memory:
+        return _Arena(self, fd, size)
+
+    def handle(self, handle: bytes) -> Memory:
+        with self._lock:
+            memory = self._handles.get(handle)
+            if memory is None:
+                memory = self._handles[handle] = _Imported(self, handle)
+            return memory
+
+    # Streams.
+
+    def follow(self, gate: Gate, stream: Any) -> None:
+        with self._lock, self.context:
+            if gate.reading is None:
+                gate.reading = _Reading(self, self._line())
+            assert isinstance(gate.reading, _Reading)
+            gate.reading.follow(gate, stream)
+
+    def _line(self) -> _Line:
+        """Words that nobody uses. The lock is held."""
+        self.watcher.start()
+        try:
+            line = self._free.popleft()
+        except IndexError:
+            line = self._new_line()
+        line.seq = (line.seq + 1) & 0xFFFFFFFF
+        return line
+
+    def _new_line(self) -> _Line:
+        if not self._spare:
+            if len(self._pages) * _PAGE >= MAX_LINES * _LINE:
+                raise DriverLimit(f"{MAX_LINES} places are open on {uuid_text(self.uuid)}: let go of tensors")
+            page = mmap.mmap(-1, _PAGE)
+            address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+            self.call("cuMemHostRegister_v2", address, _PAGE, _REGISTER)
+            self._pages.append(page)  # it stays registered
+            at = self.library.number("cuMemHostGetDevicePointer_v2", address, 0)
+            self._spare = [(page, offset, at + offset) for offset in range(0, _PAGE, _LINE)]
+        page, offset, at = self._spare[-1]
+        line = _Line(page, offset, at, self._stream(), self._event(), self._event())
+        self._spare.pop()
+        return line
+
+    def _stream(self) -> int:
+        return self.library.number("cuStreamCreate", _NON_BLOCKING, kind=ctypes.c_void_p)
+
+    def _event(self) -> int:
+        return self.library.number("cuEventCreate", _NO_TIMING, kind=ctypes.c_void_p)
+
+    def give(self, line: _Line) -> None:
+        """Take a line back whose stream is done."""
+        self._free.append(line)
+
+    # Copies.
+
+    def to_host(self, value: Any, address: int, nbytes: int, borrow: Any) -> None:
+        """Copy a contiguous tensor of this device's, an object with `__dlpack__`, into the host's memory."""
+        with self._copies, self.context:
+            if not self._copying:
+                self._copying = self._stream()
+            b = borrow(value, self._copying)  # our stream waits for what fills it
+            self.call("cuMemcpyAsync", address, b.address, nbytes, self._copying)
+            nap = FIRST_NAP
+            while (code := self.library.ask("cuStreamQuery", self._copying)) == NOT_READY:
+                time.sleep(nap)
+                nap = min(2 * nap, LAST_NAP)
+            if code:
+                raise self.library.failure("cuStreamQuery", code)
+
+
+class DriverLimit(OmnibusError):
+    """Too many places are open at once."""
+
+
+class _Current:
+    """A context that is current in a thread for a while, whatever was before."""
+
+    __slots__ = ("_library", "_context")
+
+    def __init__(self, library: Library, context: int) -> None:
+        self._library = library
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._library.call("cuCtxPushCurrent_v2", self._context)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._library.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+
+class _Arena:
+    """Memory of another process's, behind a descriptor."""
+
+    def __init__(self, device: Cuda, fd: int, size: int) -> None:
+        self.address = 0
+        self.size = size
+        self._device = device
+        library, call = device.library, device.call
+        with device.context:
+            try:
+                memory = library.number("cuMemImportFromShareableHandle", fd, _FD)
+            except DeviceLost:
+                raise
+            except OmnibusError as e:
+                raise Forged(f"an arena: {e}") from e
+            try:
+                address = library.number("cuMemAddressReserve", size, 0, 0, 0)
+                try:
+                    call("cuMemMap", address, size, 0, memory, 0)
+                    try:
+                        access = Access(_ON_DEVICE, device.number, _READ_WRITE)  # CUDA has no other
+                        call("cuMemSetAccess", address, size, ctypes.byref(access), 1)
+                    except BaseException:
+                        library.ask("cuMemUnmap", address, size)
+                        raise
+                except BaseException:
+                    library.ask("cuMemAddressFree", address, size)
+                    raise
+            finally:
+                library.ask("cuMemRelease", memory)  # the mapping keeps it
+        self.address = address
+
+    def __del__(self) -> None:
+        if not self.address:
+            return
+        try:
+            with self._device.context:
+                self._device.call("cuMemUnmap", self.address, self.size)
+                self._device.call("cuMemAddressFree", self.address, self.size)
+        except OmnibusError:
+            log.debug("an arena cannot be unmapped", exc_info=True)
+
+
+class _Imported:
+    """An allocation of another process's, behind a handle."""
+
+    def __init__(self, device: Cuda, handle: bytes) -> None:
+        self.address = self.size = 0
+        self._device = device
+        with device.context:
+            try:
+                base = device.library.number("cuIpcOpenMemHandle_v2", Handle.from_buffer_copy(handle), _LAZY_PEERS)
+            except DeviceLost:
+                raise
+            except OmnibusError as e:
+                raise Forged(f"the memory behind a handle: {e}") from e
+            self.address = base
+            size = ctypes.c_size_t()
+            device.call("cuMemGetAddressRange_v2", ctypes.byref(ctypes.c_uint64()), ctypes.byref(size), base)
+            self.size = size.value
+
+    def __del__(self) -> None:
+        if not self.address:
+            return
+        try:
+            with self._device.context:
+                self._device.call("cuIpcCloseMemHandle", self.address)
+        except OmnibusError:
+            log.debug("a handle cannot be closed", exc_info=True)
+
+
+class _Reading:
+    """The streams that read what is behind a gate."""
+
+    __slots__ = ("_device", "_line", "_streams", "_waiting")
+
+    def __init__(self, device: Cuda, line: _Line) -> None:
+        self._device = device
+        self._line = line
+        self._streams: list[int] = []
+        self._waiting = False
+
+    def follow(self, gate: Gate, stream: Any) -> None:
+        """Have a stream wait. The device's lock is held, and its context current."""
+        if stream is not None and (not isinstance(stream, int) or stream == 0 or stream < -1):
+            raise BufferError(f"stream {stream!r} is none of CUDA's")
+        over = gate.over()
+        raw = _LEGACY_STREAM if stream in (None, -1) else stream
+        if not over and stream != -1:  # whoever says -1 waits in a way of its own
+            self._open(gate)
+            self._device.call("cuStreamWaitEvent", raw, self._line.open, 0)
+        if raw not in self._streams:
+            self._streams.append(raw)
+
+    def _open(self, gate: Gate) -> None:
+        """Have the event record the opening of the gate."""
+        if self._waiting:
+            return
+        line, seq, call = self._line, self._line.seq, self._device.call
+
+        def opened() -> None:
+            gate.judge()  # before anybody is let through
+            line.mirror.value = seq
+
+        def gone() -> bool:
+            return gate.abandoned or self._device.look()
+
+        call("cuStreamWaitValue32_v2", line.stream, line.at + _MIRROR, seq, _GEQ)
+        self._waiting = True
+        self._device.watcher.add(lambda: gate.complete, gone, opened)
+        call("cuEventRecord", line.open, line.stream)
+
+    def leave(self, keep: Any) -> None:
+        # No lock: it may be this thread's already. Nobody else has the gate, and so the line.
+        line, seq, device = self._line, self._line.seq, self._device
+        call = device.call
+        try:
+            with device.context:
+                for raw in self._streams:
+                    call("cuEventRecord", line.tail, raw)
+                    call("cuStreamWaitEvent", line.stream, line.tail, 0)
+                call("cuStreamWriteValue32_v2", line.stream, line.at + _ACK, seq, _BARRIER)
+        except OmnibusError:
+            # A device that is lost does nothing any more. Otherwise nobody will
+            # say when the streams are done: the line is not used again.
+            if device.lost is None:
+                log.exception("the end of tensors on a GPU")
+            return
+        held = [keep]
+
+        def done() -> None:
+            held.clear()
+            device.give(line)
+
+        device.watcher.add(lambda: reached(line.ack.value, seq), device.look, done)
+
+
+_lock = threading.Lock()
+_devices: dict[bytes, Cuda] | None = None
+
+
+def devices() -> dict[bytes, Cuda]:
+    """The GPUs that this process sees, by their UUIDs. Raises NoDriver."""
+    global _devices
+    with _lock:
+        if _devices is None:
+            library = Library()
+            count = library.number("cuDeviceGetCount", kind=ctypes.c_int)
+            _devices = {d.uuid: d for d in (Cuda(library, n) for n in range(count))}
+        return _devices
+
+
+def device(uuid: bytes) -> Cuda:
+    """The GPU with a UUID."""
+    try:
+        found = devices().get(uuid)
+    except NoDriver as e:
+        raise ForeignDevice(f"tensors on {uuid_text(uuid)}: {e}") from e
+    if found is None:
+        raise ForeignDevice(f"{uuid_text(uuid)} is not visible to this process")
+    return found
+
+
+def at(ordinal: int) -> Cuda:
+    """The GPU with a number of CUDA's. Raises NoDriver and LookupError."""
+    for d in devices().values():
+        if d.dlpack[1] == ordinal:
+            return d
+    raise LookupError(f"no GPU {ordinal}")
