@@ -3,6 +3,7 @@ package bus_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -32,7 +33,7 @@ func (h *hosted) python(t *testing.T) *pythonEnd {
 
 func (h *hosted) pythonAs(t *testing.T, script string) *pythonEnd {
 	t.Helper()
-	python, err := exec.LookPath("python3")
+	python, err := exec.LookPath(cmp.Or(os.Getenv("OMNIBUS_PYTHON"), "python3")) // the former may have NumPy
 	if err != nil {
 		t.Skip("python3 is not installed")
 	}

@@ -232,6 +232,28 @@ CUresult cuCtxSetCurrent(CUcontext context) {
 	return OK;
 }
 
+/* The context before, as deep as anybody needs. */
+static __thread struct fake_context *before[8];
+static __thread int depth;
+
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+	ENTER(ANY, A(context));
+	if (depth == 8)
+		return OUT_OF_MEMORY;
+	before[depth++] = current;
+	current = (struct fake_context *)context;
+	return OK;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+	ENTER(ANY, A(context));
+	if (depth == 0)
+		return INVALID_CONTEXT;
+	*context = (CUcontext)current;
+	current = before[--depth];
+	return OK;
+}
+
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
 	ENTER(ANY, A(mode));
 	if ((int)*mode != 2)

@@ -87,7 +87,9 @@ class Cuda:
         """The primary context, current while in a `with`."""
         if not self._context:
             with self._lock:
-                self._context = self._context or self.library.number("cuDevicePrimaryCtxRetain", self.number, kind=ctypes.c_void_p)
+                if not self._context:
+                    kind = ctypes.c_void_p
+                    self._context = self.library.number("cuDevicePrimaryCtxRetain", self.number, kind=kind)
         return _Current(self.library, self._context)
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -95,12 +97,12 @@ class Cuda:
         try:
             self.library.call(name, *arguments)
         except DeviceLost as e:
-            self.lost = e
+            self.lost = DeviceLost(e.call, e.code, e.text)  # without the frames, and what they hold
             raise
 
     def check(self) -> None:
         if self.lost is not None:
-            raise self.library.failure(self.lost.call, self.lost.code)
+            raise DeviceLost(self.lost.call, self.lost.code, self.lost.text)
 
     def look(self) -> bool:
         """Whether the device is lost, by a call that does nothing."""

@@ -23,6 +23,7 @@ class DriverError(OmnibusError):
         super().__init__(f"{call}: {text} ({code})")
         self.call = call
         self.code = code
+        self.text = text
 
 
 class NoDriver(DriverError):

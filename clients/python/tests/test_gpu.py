@@ -1,0 +1,152 @@
+import gc
+import os
+import threading
+import unittest
+
+from gpumessage import Payload, Producer, memfd
+from omnibus import ForeignDevice, Forged, Nothing, Poisoned, PayloadError, dlpack
+from omnibus.gpu.gate import reached
+from omnibus.gpu.lane import Lane
+
+EMULATED = b"emul" + bytes(11) + b"\1"
+
+
+class TestWords(unittest.TestCase):
+    def test_circle(self):
+        last = (1 << 32) - 1
+        for word, value, want in [
+            (0, 0, True), (1, 0, True), (0, 1, False), (last, 1, False), (1, last, True), (0, last, True),
+            (1 << 31, 1, True), ((1 << 31) + 1, 1, False), (0, (1 << 31) + 1, True), (0, 1 << 31, False),
+        ]:  # fmt: skip
+            self.assertEqual(reached(word, value), want, (word, value))
+
+
+class TestEmulated(unittest.TestCase):
+    def setUp(self):
+        self.producer = Producer(EMULATED)
+        self.addCleanup(self.producer.kill)
+        self.lane = Lane(self.producer.find)
+        self.memory = self.producer.arena(1, 1 << 16)
+
+    def open(self, **fields):
+        return Payload(self.producer.place(**fields)).open(self.lane)
+
+    def test_reads_in_place(self):
+        self.memory[4096:8192] = bytes(range(256)) * 16
+        p = Payload(self.producer.place(offset=4096))
+        t = p.open(self.lane)
+        self.assertFalse(t.ready)
+        self.assertFalse(t.wait(0))
+        self.producer.ready(1, 1)
+        self.assertTrue(t.ready)
+        b = dlpack.borrow(t)
+        self.assertEqual((b.address, b.readonly, b.device), (t.pointer, True, (1, 0)))
+        view = b.view()
+        self.assertEqual(view[:3], b"\0\1\2")
+        self.memory[4096] = 77  # it is the same memory
+        self.assertEqual(view[0], 77)
+        del t, b
+        gc.collect()
+        self.assertIsNotNone(p.alive())
+        del view
+        gc.collect()
+        self.assertIsNone(p.alive())
+
+    def test_waits(self):
+        t = self.open()
+        timer = threading.Timer(0.01, self.producer.ready, (1, 1))
+        timer.start()
+        dlpack.borrow(t)
+        timer.join()
+
+    def test_generations_count_in_a_circle(self):
+        last = (1 << 32) - 1
+        self.producer.ready(1, last - 1)
+        t = self.open(generation=last)
+        self.assertFalse(t.ready)
+        after = self.open(generation=1)
+        self.producer.ready(1, last)
+        self.assertTrue(t.ready)
+        self.assertFalse(after.ready)
+        self.producer.ready(1, 1)
+        self.assertTrue(after.ready)
+        with self.assertRaises(Forged):
+            self.open(generation=last)
+
+    def test_nothing_is_opened_twice(self):
+        for _ in range(3):
+            self.open()
+        self.assertEqual([n.number for n in self.producer.asked], [0, 1])
+        self.producer.arena(2, 1 << 16)
+        fds = os.listdir("/proc/self/fd")
+        del self.producer.published[1]
+        self.open(arena=2)
+        self.assertEqual(len(os.listdir("/proc/self/fd")), len(fds))
+        with self.assertRaises(Nothing):  # which was withdrawn, and is mapped no more
+            self.open()
+
+    def test_poisoned_by_a_fault(self):
+        t = self.open()
+        self.producer.fault(1, 1)
+        self.assertFalse(t.ready)
+        self.producer.ready(1, 1)
+        for look in (lambda: t.ready, t.wait, t.__dlpack__):
+            with self.assertRaises(Poisoned):
+                look()
+        self.assertIsInstance(t.error, Poisoned)
+
+    def test_poisoned_by_a_death(self):
+        done, lost = self.open(slot=1), self.open(slot=2)
+        self.producer.ready(1, 1)
+        timer = threading.Timer(0.01, self.producer.child.kill)
+        timer.start()
+        with self.assertRaises(Poisoned):
+            dlpack.borrow(lost)
+        timer.join()
+        self.assertTrue(done.ready)
+
+    def test_forged_places(self):
+        big = (1 << 63) - 1
+        for fields in (
+            {"slot": 64}, {"slot": (1 << 32) - 1}, {"arena": 0}, {"offset": 1 << 16}, {"offset": (1 << 16) - 4095},
+            {"offset": big - 4096}, {"nbytes": big}, {"nbytes": 1 << 17},
+            {"kind": 2, "arena": 0, "handle": b"x" * 64}, {"kind": 2, "arena": 0},
+        ):  # fmt: skip
+            with self.assertRaises(Forged, msg=str(fields)):
+                self.open(**fields)
+        for fields in ({"arena": 9}, {"pool": bytes(16)}):
+            with self.assertRaises(Nothing, msg=str(fields)):
+                self.open(**fields)
+        self.producer.ready(1, 2)
+        with self.assertRaises(Forged):
+            self.open(generation=1)
+
+    def test_memory_that_may_shrink(self):
+        self.producer.published[2] = memfd(1 << 16, 0)[0], 1 << 16
+        self.producer.published[3] = memfd(1 << 12)[0], 1 << 16
+        self.producer.published[4] = os.open("/dev/zero", os.O_RDWR), 1 << 16
+        for arena in (2, 3, 4):
+            with self.assertRaises(Forged):
+                self.open(arena=arena)
+        self.producer.published[0] = memfd(4096)[0], 4096  # words that others may write
+        with self.assertRaises(Forged):
+            Payload(self.producer.place()).open(Lane(self.producer.find))
+
+    def test_refusals(self):
+        self.producer.ready(1, 1)
+        t = self.open()
+        for options in ({"stream": 1}, {"copy": True}, {"dl_device": (2, 0)}):
+            with self.assertRaises(BufferError):
+                t.__dlpack__(**options)
+
+    def test_a_gpu_that_is_not_there(self):
+        with self.assertRaises(ForeignDevice):
+            self.open(device=bytes(range(16)))
+
+    def test_the_rest_is_checked_as_ever(self):
+        with self.assertRaises(PayloadError):
+            Payload(self.producer.place(nbytes=1))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,203 @@
+"""The backend for CUDA, over the library that plays libcuda.so.1 in the tests of the Go package cudaipc/cuda."""
+
+import ctypes
+import gc
+import glob
+import mmap
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+
+from gpumessage import Payload, Producer
+from omnibus import Forged, Poisoned, dlpack
+from omnibus.bundle import HANDLE
+from omnibus.gpu import DeviceLost, NoDriver
+from omnibus.gpu.cuda import Cuda
+from omnibus.gpu.lane import Lane
+from omnibus.gpu.library import Library
+
+FAKE = os.path.join(os.path.dirname(__file__), *[".."] * 3, "cudaipc", "cuda", "testdata", "fake")
+ARENA = 2 << 20
+BIAS = 1 << 60  # of the fake's device addresses
+UUID = bytes([*range(0xA0, 0xAF), 0])
+
+
+def until(happened):
+    while not happened():
+        time.sleep(0.0005)
+
+
+class TestCuda(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cc = shutil.which("cc")
+        sources = glob.glob(os.path.join(FAKE, "*.c"))
+        if cc is None or not sources:
+            raise unittest.SkipTest("no C compiler, or not the whole repository: the library that plays CUDA's is not built")
+        cls.dir = tempfile.TemporaryDirectory(prefix="omnibus-fake-")
+        cls.addClassCleanup(cls.dir.cleanup)
+        path = os.path.join(cls.dir.name, "libcuda.so.1")
+        subprocess.run([cc, "-shared", "-fPIC", "-O1", "-pthread", "-o", path, *sources], check=True)
+        cls.path = path
+
+    def setUp(self):
+        path = os.path.join(self.dir.name, f"{self.id()}.so")  # one of its own, for its state
+        shutil.copy(self.path, path)
+        self.fake = ctypes.CDLL(path)
+        self.library = Library(path)
+        self.device = Cuda(self.library, 0)
+        self.producer = Producer(UUID)
+        self.addCleanup(self.producer.kill)
+        self.lane = Lane(self.producer.find, lambda uuid: self.device)
+        with self.device.context:
+            self.stream = self.device._stream()
+            self.make_arena(1)
+        page = mmap.mmap(-1, 4096)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(page))
+        with self.device.context:
+            self.device.call("cuMemHostRegister_v2", base, 4096, 3)
+            self.words_at = self.library.number("cuMemHostGetDevicePointer_v2", base, 0)
+        self.words = (ctypes.c_uint32 * 16).from_buffer(page)
+
+    def make_arena(self, number):
+        """An arena as its producer makes it, mapped by no one."""
+        fd = os.memfd_create("fake-arena", os.MFD_CLOEXEC)
+        os.ftruncate(fd, ARENA)
+        os.pwrite(fd, bytes(range(256)) * 16, 4096)
+        self.producer.published[number] = fd, ARENA
+
+    def write(self, n, value):
+        """Have the reader's stream write a word, behind all before."""
+        with self.device.context:
+            self.device.call("cuStreamWriteValue32_v2", self.stream, self.words_at + 4 * n, value, 0)
+
+    def block(self, n, value):
+        """Have the reader's stream wait for a word."""
+        with self.device.context:
+            self.device.call("cuStreamWaitValue32_v2", self.stream, self.words_at + 4 * n, value, 0)
+
+    def test_the_uuid_and_the_number(self):
+        self.assertEqual((self.device.uuid, self.device.dlpack), (UUID, (2, 0)))
+        with self.assertRaises(NoDriver):
+            Library("libnothere.so.1")
+
+    def test_a_stream_waits_and_the_lease_follows_it(self):
+        p = Payload(self.producer.place(offset=4096))
+        t = p.open(self.lane)
+        self.assertEqual(t.__dlpack_device__(), (2, 0))
+        self.assertEqual(ctypes.string_at(t.pointer - BIAS, 256), bytes(range(256)))
+        capsule = t.__dlpack__(stream=self.stream, max_version=(1, 0))
+        self.write(0, 1)
+        self.assertEqual(self.fake.fake_count(b"cuStreamWaitValue32_v2"), 1)
+        self.assertEqual(self.words[0], 0)  # it waits: the tensor is not there
+        self.producer.ready(1, 1)
+        until(lambda: self.words[0] == 1)
+        self.assertIsNone(t.error)
+
+        self.block(1, 1)
+        del t, capsule
+        gc.collect()
+        # Another message comes and goes, over another stream: the first one's lease stays.
+        q = Payload(self.producer.place(slot=2))
+        self.producer.ready(2, 1)
+        with self.device.context:
+            other = self.device._stream()
+        q.open(self.lane).__dlpack__(stream=other)
+        until(lambda: gc.collect() is not None and q.alive() is None)
+        self.assertIsNotNone(p.alive())
+        self.words[1] = 1
+        until(lambda: p.alive() is None)
+        self.assertEqual(self.fake.fake_count(b"wrong_version"), 0)
+
+    def test_what_is_ready_is_not_waited_for(self):
+        self.producer.ready(1, 1)
+        for _ in range(200):  # more than lines in a page
+            p = Payload(self.producer.place())
+            p.open(self.lane).__dlpack__(stream=self.stream)
+            until(lambda: p.alive() is None)  # noqa: B023
+        self.assertEqual(self.fake.fake_count(b"cuStreamWaitValue32_v2"), 0)
+        self.assertEqual(self.fake.fake_count(b"cuMemMap"), 1)
+        self.assertLessEqual(self.fake.fake_count(b"cuStreamCreate"), 4)
+
+    def test_without_a_stream(self):
+        """Waits on the CPU, and goes at once."""
+        p = Payload(self.producer.place())
+        t = p.open(self.lane)
+        self.assertFalse(t.wait(0))
+        self.producer.ready(1, 1)
+        self.assertTrue(t.wait())
+        del t
+        gc.collect()
+        self.assertIsNone(p.alive())
+
+    def test_no_stream_waits_for_the_dead(self):
+        t = Payload(self.producer.place()).open(self.lane)
+        capsule = t.__dlpack__(stream=self.stream)
+        self.write(0, 1)
+        self.producer.child.kill()
+        until(lambda: self.words[0] == 1)
+        self.assertIsInstance(t.error, Poisoned)
+        with self.assertRaises(Poisoned):
+            t.__dlpack__(stream=self.stream)
+        del capsule
+
+    def test_a_device_that_is_lost(self):
+        p = Payload(self.producer.place())
+        t = p.open(self.lane)
+        capsule = t.__dlpack__(stream=self.stream)
+        self.fake.fake_poison(0, 700)
+        until(lambda: self.device.lost is not None)
+        until(lambda: t.error is not None)
+        with self.assertRaises((DeviceLost, Poisoned)):
+            t.__dlpack__(stream=self.stream)
+        del t, capsule
+        until(lambda: gc.collect() is not None and p.alive() is None)
+
+    def test_calls_that_fail(self):
+        for call in ("cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"):
+            left = self.fake.fake_left()
+            self.fake.fake_inject(call.encode(), 304, 1)
+            with self.assertRaisesRegex(Exception, call):
+                Payload(self.producer.place()).open(self.lane)
+            self.assertEqual(self.fake.fake_left(), left, call)
+        t = Payload(self.producer.place()).open(self.lane)
+        for call in ("cuMemHostRegister_v2", "cuStreamCreate", "cuEventCreate"):
+            self.fake.fake_inject(call.encode(), 2, 1)
+            with self.assertRaisesRegex(Exception, call):
+                t.__dlpack__(stream=self.stream)
+        t.__dlpack__(stream=self.stream)
+        for stream in (0, -2, "a"):
+            with self.assertRaises(BufferError):
+                t.__dlpack__(stream=stream)
+        self.producer.ready(1, 1)
+
+    def test_an_arena_of_another_size(self):
+        fd, _ = self.producer.published[1]
+        self.producer.published[2] = fd, 2 * ARENA
+        with self.assertRaisesRegex(Exception, "cuMemMap"):
+            Payload(self.producer.place(arena=2)).open(self.lane)
+        with self.assertRaises(Forged):
+            Payload(self.producer.place(offset=ARENA)).open(self.lane)
+
+    def test_a_handle_by_value(self):
+        handle = bytes(range(1, 65))
+        with self.assertRaises(Forged):  # the fake looks at all of it
+            Payload(self.producer.place(kind=HANDLE, arena=0, handle=handle)).open(self.lane)
+        values, sizes = (ctypes.c_uint64 * 16)(), (ctypes.c_int * 16)()
+        n = self.fake.fake_args(b"cuIpcOpenMemHandle_v2", values, sizes)
+        self.assertEqual((n, bytes(values)[8:72], values[9], sizes[9]), (10, handle, 1, 4))
+
+    def test_a_tensor_to_the_host(self):
+        """By the capsule of whoever has it, in order with what fills it."""
+        self.producer.ready(1, 1)
+        t = Payload(self.producer.place(offset=4096)).open(self.lane)
+        out = bytearray(4096)
+        self.device.to_host(t, dlpack.address(memoryview(out)), 4096, lambda v, stream: dlpack.Borrowed(v.__dlpack__(stream=stream)))
+        self.assertEqual(out, bytes(range(256)) * 16)
+
+
+if __name__ == "__main__":
+    unittest.main()
