@@ -10,11 +10,12 @@ import subprocess
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 from gpumessage import Payload, Producer
-from omnibus import Forged, Poisoned, dlpack
+from omnibus import Forged, PayloadError, Poisoned, bundle
 from omnibus.bundle import HANDLE
-from omnibus.gpu import DeviceLost, NoDriver
+from omnibus.gpu import DeviceLost, DriverError, NoDriver, cuda
 from omnibus.gpu.cuda import Cuda
 from omnibus.gpu.lane import Lane
 from omnibus.gpu.library import Library
@@ -191,12 +192,22 @@ class TestCuda(unittest.TestCase):
         self.assertEqual((n, bytes(values)[8:72], values[9], sizes[9]), (10, handle, 1, 4))
 
     def test_a_tensor_to_the_host(self):
-        """By the capsule of whoever has it, in order with what fills it."""
-        self.producer.ready(1, 1)
+        """What is sent of a tensor on a GPU is copied into the payload, in order with what fills it."""
         t = Payload(self.producer.place(offset=4096)).open(self.lane)
-        out = bytearray(4096)
-        self.device.to_host(t, dlpack.address(memoryview(out)), 4096, lambda v, stream: dlpack.Borrowed(v.__dlpack__(stream=stream)))
-        self.assertEqual(out, bytes(range(256)) * 16)
+        # The fake has no stream that is there by itself.
+        self.addCleanup(mock.patch.stopall)
+        mock.patch.object(cuda, "_LEGACY_STREAM", self.stream).start()
+        with mock.patch.object(cuda, "_devices", {UUID: self.device}):
+            plan = bundle.Plan({"x": t})
+            self.producer.ready(1, 1)
+            payload = bytearray(plan.size())
+            plan.write(memoryview(payload))
+            self.assertEqual(bundle.decode(payload)["x"].raw(), bytes(range(256)) * 16)
+            self.fake.fake_inject(b"cuMemcpyAsync", 2, 1)
+            with self.assertRaisesRegex(DriverError, "cuMemcpyAsync"):
+                plan.write(memoryview(payload))
+        with mock.patch.object(cuda, "_devices", {}), self.assertRaisesRegex(PayloadError, "no GPU 0"):
+            bundle.Plan({"x": t})
 
 
 if __name__ == "__main__":

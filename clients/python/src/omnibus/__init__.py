@@ -62,6 +62,7 @@ from .runner import run
 from .stages import StageFunction, stage
 from .task import AsyncBuffer, AsyncTask, Task
 from .tensor import Tensor
+from .tensorqueue import TensorQueue
 from .wire import Edge, Trace
 
 __all__ = [
@@ -69,6 +70,6 @@ __all__ = [
     "Client", "Closing", "Code", "DeadlineExceeded", "Delivery", "Edge", "Exchange", "Finished", "ForeignDevice",
     "Forged", "ForkedError", "Found", "HostError", "HostGone", "Name", "Nothing", "OmnibusError", "OutOfMemory",
     "Overloaded", "Owner", "PayloadError", "Poisoned", "ProtocolError", "Refused", "Request", "RequestAborted",
-    "RequestEnded", "RequestFailed", "RequestOver", "StageFunction", "Taken", "Task", "Tensor", "TooLarge", "Trace",
+    "RequestEnded", "RequestFailed", "RequestOver", "StageFunction", "Taken", "Task", "Tensor", "TensorQueue", "TooLarge", "Trace",
     "Unknown", "View", "WindowFull", "aconnect", "connect", "from_socket", "register", "run", "stage",
 ]  # fmt: skip

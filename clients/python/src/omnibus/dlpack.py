@@ -349,19 +349,21 @@ def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return all(n == 1 or s == want for n, s, want in zip(shape, strides, row_major(shape)))
 
 
-def borrow(value: Any) -> Borrowed:
+def borrow(value: Any, stream: int | None = None) -> Borrowed:
     """The memory of an object that has `__dlpack__`, without a copy.
 
-    Raises PayloadError when it cannot be had, or is on a device that the host cannot read.
+    With a stream it is on a GPU, and the stream waits for what fills it; -1 is none. Raises PayloadError when it
+    cannot be had, or, without a stream, is on a device that the host cannot read.
     """
+    options = {} if stream is None else {"stream": stream}
     try:
         device = tuple(map(int, value.__dlpack_device__()))
-        if device[0] not in HOST:
+        if stream is None and device[0] not in HOST:
             raise PayloadError(f"dlpack: a {type(value).__name__} on device {device}: copy it to the host first")
         try:
-            c = value.__dlpack__(max_version=VERSION)
+            c = value.__dlpack__(max_version=VERSION, **options)
         except TypeError:
-            c = value.__dlpack__()  # the protocol before version 1
+            c = value.__dlpack__(**options)  # the protocol before version 1
     except (BufferError, RuntimeError, AttributeError) as e:
         raise PayloadError(f"dlpack: a {type(value).__name__}: {e}") from e
     return Borrowed(c)

@@ -30,7 +30,7 @@ class Source:
 def of(value: Any) -> Source | None:
     """The value as a tensor: None if it is none.
 
-    Tensors are `Tensor`, NumPy's arrays, objects with `__dlpack__` such as torch's tensors, and objects
+    Tensors are `Tensor`, NumPy's arrays, objects with `__dlpack__` such as torch's tensors, on a GPU too, and objects
     with a buffer such as `array.array`; bytes, bytearray and memoryview are bytes, and NumPy's scalars numbers.
     """
     if isinstance(value, Tensor):
@@ -43,6 +43,8 @@ def of(value: Any) -> Source | None:
     if hasattr(value, "__dlpack__"):
         from . import dlpack  # for those alone who need it
 
+        if int(value.__dlpack_device__()[0]) == dlpack.CUDA:
+            return _of_cuda(value)
         b = dlpack.borrow(value)
         return Source(b.dtype, b.shape, b.copy_into)
     return _of_buffer(value)
@@ -69,6 +71,29 @@ def _of_array(np: Any, array: Any) -> Source:
             np.copyto(into.reshape(array.shape), array)
 
     return Source(name, tuple(array.shape), fill)
+
+
+def _of_cuda(value: Any) -> Source:
+    """A tensor on a GPU, which is copied into the payload when what fills it is done."""
+    from . import dlpack
+    from .gpu import NoDriver, cuda
+
+    b = dlpack.borrow(value, -1)
+    if b.strides is not None:
+        if not hasattr(value, "contiguous"):
+            raise PayloadError(f"tensor {b.dtype}{list(b.shape)}: strides {list(b.strides)}: make it contiguous first")
+        value = value.contiguous()
+        b = dlpack.borrow(value, -1)
+    try:
+        device = cuda.at(b.device[1])
+    except (LookupError, NoDriver) as e:
+        raise PayloadError(f"a {type(value).__name__} on a GPU: {e}") from e
+
+    def fill(dst: memoryview) -> None:
+        if dst.nbytes:
+            device.to_host(value, dlpack.address(dst), dst.nbytes)
+
+    return Source(b.dtype, b.shape, fill)
 
 
 def _of_buffer(value: Any) -> Source | None:

@@ -17,7 +17,7 @@ from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..dlpack import CUDA
+from ..dlpack import CUDA, borrow
 from ..errors import ForeignDevice, Forged, OmnibusError
 from .driver import DeviceLost, Memory, NoDriver, uuid_text
 from .gate import FIRST_NAP, LAST_NAP, reached
@@ -172,7 +172,7 @@ class Cuda:
 
     # Copies.
 
-    def to_host(self, value: Any, address: int, nbytes: int, borrow: Any) -> None:
+    def to_host(self, value: Any, address: int, nbytes: int) -> None:
         """Copy a contiguous tensor of this device's, an object with `__dlpack__`, into the host's memory."""
         with self._copies, self.context:
             if not self._copying:

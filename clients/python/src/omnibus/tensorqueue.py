@@ -1,0 +1,197 @@
+"""A bounded queue of items with tensors in them, between processes.
+
+The Go package `bus/tensorqueue` owns queues, and says how clients talk to one: an item is a request to the bus of
+the queue's name, and so is a getter.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from .client import Client, connect
+from .codec import BUNDLE
+from .delivery import Delivery
+from .errors import Closing, Code, Overloaded, PayloadError, ProtocolError, RequestAborted
+from .request import Request
+
+_GET, _BACK, _QUEUED, _CLOSED, _BUSY = "get", "back", "queued", "closed", "busy"
+
+#: How long a get without patience waits for an item that the queue has: it takes the way to the owner and back.
+_AT_LEAST = 0.25
+
+
+class TensorQueue:
+    """An end of a queue that another process owns. Safe from any thread.
+
+    `put` waits while the queue is full, and `get` while it is empty: with a timeout they raise
+    `queue.Full` and `queue.Empty`, as the queues of the standard library do. How many items it
+    holds is for its owner to say, and so is how tensors on a GPU travel that Go programs put.
+    Those that are put here are copied to the host's memory.
+    """
+
+    def __init__(self, name: str | None = None, *, path: str | None = None, transport_mode: str = "default") -> None:
+        """Join a queue by its name, or by the path of its socket. Raises HostGone when there is none."""
+        if transport_mode != "default":
+            raise ValueError(f"transport_mode {transport_mode!r}: from Python tensors travel by 'default'")
+        self._client: Client = connect(path, name, "queue")
+        self._lock = threading.Lock()
+        self._puts: list[Request] = []  # whose items are not done
+        self._gets: list[Request] = []  # whose end the owner has yet to hear of
+
+    def put(
+        self, rid: str, shm_name: str, mm_inputs: dict[str, Any] | None, block: bool = True, timeout: float | None = None
+    ) -> None:
+        """Put an item: its tensors are copied once, into shared memory.
+
+        It is withdrawn when this process ends, or closes the queue, before somebody has got it: see `drain`.
+        Raises queue.Full when there is no room in time, and Closing when the queue is closed.
+        """
+        self._reap()
+        limit = _limit(0 if not block else timeout)
+        item = {"rid": rid, "shm_name": shm_name, "inputs": mm_inputs}
+        r = self._client.submit(item, codec=BUNDLE)
+        try:
+            word = self._word(r, limit)
+            if word == _QUEUED:
+                with self._lock:
+                    self._puts.append(r)
+                return
+        except BaseException:
+            r.close()  # which withdraws it
+            raise
+        r.close()
+        if word is None:
+            raise queue.Full
+        raise _refused(word)
+
+    def get(self, block: bool | float | None = True, timeout: float | None = None) -> tuple[str, str, dict[str, Any] | None]:
+        """Get the oldest item: (rid, shm_name, inputs). Its tensors are views, and keep its memory.
+
+        It counts as done when this returns. Raises queue.Empty when there is none in time,
+        and Closing when the queue is closed. A number as the only argument is the timeout.
+        """
+        if not isinstance(block, bool):
+            block, timeout = True, block
+        self._reap()
+        if not block or (timeout is not None and timeout <= 0):
+            if self.empty():
+                raise queue.Empty
+            timeout = _AT_LEAST
+        r = self._client.stream()
+        try:
+            r.send(_GET)
+            d = self._result(r, _limit(timeout))
+            if d is None:
+                r.send(_BACK, last=True)  # if it comes now, it goes back to its place
+                raise queue.Empty
+            return self._taken(r, d)
+        except BaseException:
+            r.close()
+            raise
+
+    def _taken(self, r: Request, d: Delivery) -> tuple[str, str, dict[str, Any] | None]:
+        v = d.value()
+        if isinstance(v, str):
+            d.finish()
+            raise _refused(v)
+        try:
+            rid, shm_name, inputs = v["rid"], v["shm_name"], v.get("inputs")
+        except (TypeError, KeyError, AttributeError):
+            raise PayloadError("an item without rid, shm_name and inputs") from None
+        d.finish()  # what views it keeps it
+        r.close_send()
+        with self._lock:
+            self._gets.append(r)
+        return rid, shm_name, inputs
+
+    def qsize(self) -> int:
+        """How many items nobody has taken."""
+        return self._size("size")
+
+    @property
+    def maxsize(self) -> int:
+        """How many of those there may be."""
+        return self._size("max_size")
+
+    def empty(self) -> bool:
+        """Whether there are none."""
+        return self.qsize() == 0
+
+    def full(self) -> bool:
+        """Whether there may be no more."""
+        size = self._client.call("size")
+        return bool(size["size"] >= size["max_size"])
+
+    def _size(self, what: str) -> int:
+        n = self._client.call("size")[what]
+        if not isinstance(n, int):
+            raise ProtocolError(f"the size of the queue is {n!r}")
+        return n
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until all that was put here is done. False: the time, in seconds, is up."""
+        with self._lock:
+            left = list(self._puts)
+        return self._client._session.wait(lambda: all(r.over for r in left), timeout)
+
+    def close(self) -> None:
+        """Leave the queue. Items that were put here and that nobody has taken are withdrawn. Idempotent."""
+        with self._lock:
+            gets = list(self._gets)
+        if gets and not self._client.closed:
+            # What was got is done: the owner is to hear of it first.
+            self._client._session.wait(lambda: all(r.over for r in gets), 1)
+        self._client.close()
+
+    def __enter__(self) -> TensorQueue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _word(self, r: Request, limit: float | None) -> str | None:
+        """What the owner says of a put. None: nothing yet."""
+        d = self._result(r, limit)
+        if d is None:
+            return None
+        word = d.value()
+        d.finish()
+        if not isinstance(word, str):
+            raise ProtocolError("the owner of the queue answers a put with a value")
+        return word
+
+    def _result(self, r: Request, limit: float | None) -> Delivery | None:
+        """The result of a request. None: the time is up."""
+        s = self._client._session
+        if not s.wait(r._ready, None if limit is None else max(limit - time.monotonic(), 0)):
+            return None
+        with s.locked:
+            d = r._next()
+        if d is None:
+            raise RequestAborted("", "", "", 0, "it has no result")
+        return d.keep()
+
+    def _reap(self) -> None:
+        """Forget what is over."""
+        self._client.process()
+        with self._lock:
+            self._puts = [r for r in self._puts if not r.over]
+            self._gets = [r for r in self._gets if not r.over]
+
+
+def _limit(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + max(timeout, _AT_LEAST if timeout <= 0 else 0)
+
+
+def _refused(word: str) -> Exception:
+    if word == _CLOSED:
+        return Closing(Code.CLOSING, "the queue is closed")
+    if word == _BUSY:
+        return Overloaded(Code.OVERLOADED, "too many wait for the queue, or have items of it")
+    return ProtocolError(f"the owner of the queue says {word[:40]!r}")
