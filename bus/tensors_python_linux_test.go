@@ -160,9 +160,9 @@ func sendTensors(opts emul.Options, stuck *atomic.Bool) error {
 	}})
 }
 
-// TestTensorProducerDies: what was complete stays readable in Python, and waiting
+// TestTensorProducerOfPythonDies: what was complete stays readable in Python, and waiting
 // for the rest ends.
-func TestTensorProducerDies(t *testing.T) {
+func TestTensorProducerOfPythonDies(t *testing.T) {
 	h := listen(t, readTensors(bus.StageSpec{Name: "first", Remote: &bus.Remote{}}, bus.TensorsPool), bus.Options{
 		Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared},
 	})
