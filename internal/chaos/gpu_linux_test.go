@@ -80,8 +80,12 @@ func gpuPlay() play {
 	}
 	play.cast = append(play.cast, role{name: "submitter", env: []string{roleEnv + "=submit"}})
 	for _, e := range []bus.Edge{
-		{To: "m"}, {From: "m", To: "w", Tensors: bus.TensorsPool}, {From: "w", To: "r"}, {From: "m", To: "l", Tensors: bus.TensorsIPC},
-		{From: "r"}, {From: "l"},
+		{To: "m"},
+		{From: "m", To: "w", Tensors: bus.TensorsPool},
+		{From: "w", To: "r"},
+		{From: "m", To: "l", Tensors: bus.TensorsIPC},
+		{From: "r"},
+		{From: "l"},
 	} {
 		e.Window, e.WindowBytes = window, windowBytes
 		play.pipeline.Edges = append(play.pipeline.Edges, e)
