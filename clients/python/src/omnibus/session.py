@@ -179,6 +179,7 @@ class Session:
         self._kept: dict[int, tuple[Any, list[Any]]] = {}  # by id of the window: it, [message, windows left]
         self.room = OwnRoom(self.post)
         self.have_arena: Arena | None = None
+        self.arena_bytes = 0  # to ask for; 0: what the windows can need
         self._arena_asked: Answer | None = None
         self.gpu: Any = None  # a gpu.lane.Lane, made with the first tensors on a GPU
 
@@ -794,7 +795,7 @@ class Session:
                 return self.have_arena
             if self._arena_asked is None or self._arena_asked.error is not None:
                 a = Answer(wire.ArenaAt, accept, None)
-                self._arena_asked = self.ask_locked(a, lambda token: wire.Arena(token, 0))
+                self._arena_asked = self.ask_locked(a, lambda token: wire.Arena(token, self.arena_bytes))
             a = self._arena_asked
         arena: Arena = yield a  # several may wait for the one answer
         return arena

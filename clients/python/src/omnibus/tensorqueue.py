@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from .client import Client, connect
 from .codec import BUNDLE
@@ -20,8 +20,17 @@ from .request import Request
 
 _GET, _BACK, _QUEUED, _CLOSED, _BUSY = "get", "back", "queued", "closed", "busy"
 
+#: As much as a Go program's has.
+ARENA_BYTES = 16 << 20
+
 #: How long a get without patience waits for an item that the queue has: it takes the way to the owner and back.
 _AT_LEAST = 0.25
+
+#: How long `close` waits for the owner to have heard of what was got.
+_GOODBYE = 1.0
+
+
+Item: TypeAlias = "tuple[str, str, dict[str, Any] | None]"
 
 
 class TensorQueue:
@@ -33,17 +42,33 @@ class TensorQueue:
     Those that are put here are copied to the host's memory.
     """
 
-    def __init__(self, name: str | None = None, *, path: str | None = None, transport_mode: str = "default") -> None:
-        """Join a queue by its name, or by the path of its socket. Raises HostGone when there is none."""
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        path: str | None = None,
+        transport_mode: str = "default",
+        arena_bytes: int = ARENA_BYTES,
+    ) -> None:
+        """Join a queue by its name, "queue" by default, or by the path of its socket. Raises HostGone without one.
+
+        `arena_bytes` is the memory that items lie in that are put here, all at once; larger ones get some of their own.
+        """
         if transport_mode != "default":
             raise ValueError(f"transport_mode {transport_mode!r}: from Python tensors travel by 'default'")
-        self._client: Client = connect(path, name, "queue")
+        self._client: Client = connect(path, name or (None if path else "queue"), "queue")
+        self._client._session.arena_bytes = arena_bytes
         self._lock = threading.Lock()
         self._puts: list[Request] = []  # whose items are not done
         self._gets: list[Request] = []  # whose end the owner has yet to hear of
 
     def put(
-        self, rid: str, shm_name: str, mm_inputs: dict[str, Any] | None, block: bool = True, timeout: float | None = None
+        self,
+        rid: str,
+        shm_name: str,
+        mm_inputs: dict[str, Any] | None,
+        block: bool = True,
+        timeout: float | None = None,
     ) -> None:
         """Put an item: its tensors are copied once, into shared memory.
 
@@ -68,7 +93,7 @@ class TensorQueue:
             raise queue.Full
         raise _refused(word)
 
-    def get(self, block: bool | float | None = True, timeout: float | None = None) -> tuple[str, str, dict[str, Any] | None]:
+    def get(self, block: bool | float | None = True, timeout: float | None = None) -> Item:
         """Get the oldest item: (rid, shm_name, inputs). Its tensors are views, and keep its memory.
 
         It counts as done when this returns. Raises queue.Empty when there is none in time,
@@ -85,15 +110,17 @@ class TensorQueue:
         try:
             r.send(_GET)
             d = self._result(r, _limit(timeout))
-            if d is None:
-                r.send(_BACK, last=True)  # if it comes now, it goes back to its place
-                raise queue.Empty
-            return self._taken(r, d)
+            if d is not None:
+                return self._taken(r, d)
+            r.send(_BACK, last=True)  # if an item comes now, it goes back to its place
         except BaseException:
             r.close()
             raise
+        with self._lock:
+            self._gets.append(r)
+        raise queue.Empty
 
-    def _taken(self, r: Request, d: Delivery) -> tuple[str, str, dict[str, Any] | None]:
+    def _taken(self, r: Request, d: Delivery) -> Item:
         v = d.value()
         if isinstance(v, str):
             d.finish()
@@ -144,7 +171,7 @@ class TensorQueue:
             gets = list(self._gets)
         if gets and not self._client.closed:
             # What was got is done: the owner is to hear of it first.
-            self._client._session.wait(lambda: all(r.over for r in gets), 1)
+            self._client._session.wait(lambda: all(r.over or r._results for r in gets), _GOODBYE)
         self._client.close()
 
     def __enter__(self) -> TensorQueue:
@@ -181,8 +208,17 @@ class TensorQueue:
         """Forget what is over."""
         self._client.process()
         with self._lock:
+            for r in self._gets:
+                _drop_results(r)
             self._puts = [r for r in self._puts if not r.over]
             self._gets = [r for r in self._gets if not r.over]
+
+
+def _drop_results(r: Request) -> None:
+    """Finish what came for a get that is over."""
+    with r._session.locked:
+        while r._results:
+            r._results.popleft()._finish()
 
 
 def _limit(timeout: float | None) -> float | None:
