@@ -154,7 +154,7 @@ class TestCuda(unittest.TestCase):
         until(lambda: t.error is not None)
         with self.assertRaises((DeviceLost, Poisoned)):
             t.__dlpack__(stream=self.stream)
-        del t, capsule
+        t = capsule = None
         until(lambda: gc.collect() is not None and p.alive() is None)
 
     def test_calls_that_fail(self):

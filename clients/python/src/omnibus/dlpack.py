@@ -349,6 +349,14 @@ def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return all(n == 1 or s == want for n, s, want in zip(shape, strides, row_major(shape)))
 
 
+def is_on_gpu(value: Any) -> bool:
+    """Whether an object that has `__dlpack__` is on a GPU of CUDA's."""
+    try:
+        return int(value.__dlpack_device__()[0]) == CUDA
+    except (BufferError, RuntimeError, AttributeError):
+        return False  # borrow says why
+
+
 def borrow(value: Any, stream: int | None = None) -> Borrowed:
     """The memory of an object that has `__dlpack__`, without a copy.
 
@@ -356,6 +364,7 @@ def borrow(value: Any, stream: int | None = None) -> Borrowed:
     cannot be had, or, without a stream, is on a device that the host cannot read.
     """
     options = {} if stream is None else {"stream": stream}
+    device: tuple[int, ...] = ()
     try:
         device = tuple(map(int, value.__dlpack_device__()))
         if stream is None and device[0] not in HOST:
@@ -364,6 +373,6 @@ def borrow(value: Any, stream: int | None = None) -> Borrowed:
             c = value.__dlpack__(max_version=VERSION, **options)
         except TypeError:
             c = value.__dlpack__(**options)  # the protocol before version 1
-    except (BufferError, RuntimeError, AttributeError) as e:
-        raise PayloadError(f"dlpack: a {type(value).__name__}: {e}") from e
+    except (BufferError, RuntimeError, AttributeError, TypeError) as e:
+        raise PayloadError(f"dlpack: a {type(value).__name__} on device {device}: {e}") from e
     return Borrowed(c)

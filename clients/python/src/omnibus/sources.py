@@ -43,7 +43,7 @@ def of(value: Any) -> Source | None:
     if hasattr(value, "__dlpack__"):
         from . import dlpack  # for those alone who need it
 
-        if int(value.__dlpack_device__()[0]) == dlpack.CUDA:
+        if dlpack.is_on_gpu(value):
             return _of_cuda(value)
         b = dlpack.borrow(value)
         return Source(b.dtype, b.shape, b.copy_into)
@@ -78,16 +78,17 @@ def _of_cuda(value: Any) -> Source:
     from . import dlpack
     from .gpu import NoDriver, cuda
 
+    ordinal = int(value.__dlpack_device__()[1])
+    try:
+        device = cuda.at(ordinal)
+    except (LookupError, NoDriver) as e:
+        raise PayloadError(f"a {type(value).__name__} on CUDA's device {ordinal}: copy it to the host first: {e}") from e
     b = dlpack.borrow(value, -1)
     if b.strides is not None:
         if not hasattr(value, "contiguous"):
             raise PayloadError(f"tensor {b.dtype}{list(b.shape)}: strides {list(b.strides)}: make it contiguous first")
         value = value.contiguous()
         b = dlpack.borrow(value, -1)
-    try:
-        device = cuda.at(b.device[1])
-    except (LookupError, NoDriver) as e:
-        raise PayloadError(f"a {type(value).__name__} on a GPU: {e}") from e
 
     def fill(dst: memoryview) -> None:
         if dst.nbytes:
