@@ -82,7 +82,8 @@ def _of_cuda(value: Any) -> Source:
     try:
         device = cuda.at(ordinal)
     except (LookupError, NoDriver) as e:
-        raise PayloadError(f"a {type(value).__name__} on CUDA's device {ordinal}: copy it to the host first: {e}") from e
+        what = f"a {type(value).__name__} on CUDA's device {ordinal}"
+        raise PayloadError(f"{what}: copy it to the host first: {e}") from e
     b = dlpack.borrow(value, -1)
     if b.strides is not None:
         if not hasattr(value, "contiguous"):
