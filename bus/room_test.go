@@ -1,6 +1,7 @@
 package bus_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -159,5 +160,49 @@ func TestDropOldestStaysInItsWindow(t *testing.T) {
 	}
 	if s := b.Stats().Edges[0]; s.Spilled != 0 {
 		t.Errorf("%d payloads found no room", s.Spilled)
+	}
+}
+
+// TestOvercommit: windows that do not fit the store are refused, unless they may;
+// what finds no room then goes to the heap.
+func TestOvercommit(t *testing.T) {
+	const n = 8
+	p := linear(bus.Stage("a", func(_ *bus.Task, in []byte) (int, error) { return len(in), nil }))
+	p.Stages[0].MaxInflight = n
+	p.Edges = []bus.Edge{{To: "a", WindowBytes: 1 << 20}, {From: "a", WindowBytes: 4 << 10}}
+	opts := raw(2<<20, n)
+	opts.Serializer = nil
+	if _, err := bus.Open(t.Context(), p, opts); !errors.Is(err, bus.ErrConfig) {
+		t.Fatalf("windows of 8 MiB over a store of 2: %v", err)
+	}
+	opts.Overcommit = true
+	b := open(t, p, opts)
+	held := make(chan struct{})
+	var all []*bus.Request
+	for range n {
+		r, err := b.Stream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		room, err := r.Input(t.Context()).Reserve(400<<10, codec.IDRaw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			<-held
+			if err := room.Send(400<<10, bus.Last()); err != nil {
+				t.Error(err)
+			}
+		}()
+		all = append(all, r)
+	}
+	close(held) // all have room at once
+	for _, r := range all {
+		if got := count(t, r); got != 1 {
+			t.Errorf("%d results", got)
+		}
+	}
+	if s := b.Stats().Edges[0]; s.Spilled == 0 {
+		t.Error("3 MiB fitted a store of 2")
 	}
 }

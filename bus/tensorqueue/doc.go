@@ -25,8 +25,9 @@
 //
 // Each item is handed to one getter at a time, and done when that has closed it. A
 // getter that dies, or closes its queue, before that gives the item back, to where it
-// was in the queue: delivery is at least once, and [Item.Attempt] says how often. A
-// Get that times out loses nothing, and changes no order.
+// was in the queue: delivery is at least once, and [Item.Attempt] says how often.
+// Those of a process that dies come back one by one, and who waits may get a later one
+// first. A Get that times out loses nothing, and changes no order.
 //
 // An item is its producer's memory. So items that were put by a process that dies,
 // or closes its queue, and that nobody has taken, are withdrawn: [Queue.Drain] waits

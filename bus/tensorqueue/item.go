@@ -24,8 +24,7 @@ const (
 type Item struct {
 	RID     string
 	ShmName string
-	// Attempt is how many getters had the item before and were gone without closing
-	// it.
+	// Attempt is how often the item went to a getter that was gone without closing it.
 	Attempt int
 
 	queue   *Queue

@@ -181,6 +181,20 @@ func TestFreedChunkIsLate(t *testing.T) {
 	b.sync(b.s)
 }
 
+// TestReleaseWithoutTensorsOnAGPU: whoever waits for it hears, though there is
+// nothing to wait for.
+func TestReleaseWithoutTensorsOnAGPU(t *testing.T) {
+	b := newBench(t, emul.Options{}, lane.Options{})
+	released := false
+	h, _, err := b.send(map[string]any{"x": 1}, lane.Pool, 0, func() { released = true })
+	if err != nil || !released {
+		t.Fatalf("released: %v, %v", released, err)
+	}
+	if err := b.receive(h).Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestReleaseOfTheSendersMemory says when each mode is done with it.
 func TestReleaseOfTheSendersMemory(t *testing.T) {
 	for _, mode := range modes {
