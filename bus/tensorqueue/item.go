@@ -106,14 +106,14 @@ func (it *Item) Unwrap(stream cudaipc.Stream, device cudaipc.UUID, alloc func(si
 }
 
 // Close is for when the item is done: nobody else gets it, and its memory goes back
-// when the streams that read it are done. With ErrClosed the queue is gone, and the item
-// with it. A second call does nothing, and returns the same.
+// when the streams that read it are done. A second call does nothing, and returns the
+// same.
 func (it *Item) Close() error {
 	it.once.Do(func() {
 		q := it.queue
 		err := errors.Join(it.d.Finish(nil), it.request.CloseSend(q.ctx))
-		if err != nil {
-			it.err = fmt.Errorf("tensorqueue: close an item: %w", q.explain(q.ctx, err))
+		if err != nil && !errors.Is(q.explain(q.ctx, err), ErrClosed) { // nobody to tell, and nobody else gets it
+			it.err = fmt.Errorf("tensorqueue: close an item: %w", err)
 		}
 		q.leave(it.request)
 	})

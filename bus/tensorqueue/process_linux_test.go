@@ -411,9 +411,7 @@ func TestOwnerDies(t *testing.T) {
 	if x := held.Inputs()["x"].(codec.Tensor).Data; !bytes.Equal(x, bytes.Repeat([]byte{7}, len(x))) {
 		t.Error("what was taken is not there any more")
 	}
-	if err := held.Close(); !errors.Is(err, tensorqueue.ErrClosed) {
-		t.Errorf("close of an item whose queue is gone: %v", err)
-	}
+	closeItem(t, held)
 }
 
 func init() {

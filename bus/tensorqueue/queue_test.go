@@ -314,9 +314,7 @@ func TestCloseOfAFullQueue(t *testing.T) {
 		if got := held.Inputs()["x"].(codec.Tensor).Data; !bytes.Equal(got, bytes.Repeat([]byte{7}, len(got))) {
 			t.Error("what was taken is not there any more")
 		}
-		if err := held.Close(); err != nil && !errors.Is(err, tensorqueue.ErrClosed) {
-			t.Error(err)
-		}
+		closeItem(t, held)
 		if from == to {
 			closeQueue(t, from)
 			if err := <-waiting; !errors.Is(err, tensorqueue.ErrClosed) {
