@@ -115,7 +115,7 @@ func (it *Item) Close() error {
 		if err != nil && !errors.Is(q.explain(q.ctx, err), ErrClosed) { // nobody to tell, and nobody else gets it
 			it.err = fmt.Errorf("tensorqueue: close an item: %w", err)
 		}
-		q.leave(it.request)
+		q.leave(it.request, func() {})
 	})
 	return it.err
 }

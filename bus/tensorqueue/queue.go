@@ -27,9 +27,10 @@ type Queue struct {
 	ctx     context.Context // ends with Close
 	cancel  context.CancelCauseFunc
 	closed  atomic.Bool
-	putting chan struct{} // holds putsAtOnce
-	put     tally         // items of this process that are not done
-	leaving tally         // items that were closed, until the owner knows
+	putting chan struct{}                 // holds putsAtOnce
+	put     tally                         // items of this process that are not done
+	leaving tally                         // items that were closed or given back, until the owner knows
+	backs   atomic.Pointer[chan struct{}] // closed when all that was given back is
 }
 
 // Open makes a queue that this process owns.
@@ -179,6 +180,9 @@ func said(d *bus.Delivery) error {
 // Get takes the oldest item, and waits for one until ctx ends: the error is the
 // context's then. The caller closes the item.
 func (q *Queue) Get(ctx context.Context) (*Item, error) {
+	if err := q.awaitBacks(ctx); err != nil {
+		return nil, q.explain(ctx, err)
+	}
 	r, err := q.begin(ctx)
 	if err != nil {
 		return nil, err
@@ -213,19 +217,39 @@ func (q *Queue) receive(ctx context.Context, r *request) (*Item, error) {
 	return nil, err
 }
 
-// giveBack has the owner know that a request wants no item any more. Whoever gets
-// behind it, here, may get the item.
+// giveBack has the owner know that a request wants no item any more.
 func (q *Queue) giveBack(r *request) {
 	_ = r.Send(q.ctx, wordBack, bus.Last()) // the request may be over
-	q.leave(r)
+	back := make(chan struct{})
+	before := q.backs.Swap(&back)
+	q.leave(r, func() {
+		if before != nil {
+			<-*before
+		}
+		close(back)
+	})
 }
 
-// leave waits, beside the caller, until the owner has heard what a request was told.
-func (q *Queue) leave(r *request) {
+// awaitBacks waits until what was given back here so far is in the queue again: it
+// comes before what is got next.
+func (q *Queue) awaitBacks(ctx context.Context) error {
+	if last := q.backs.Load(); last != nil {
+		select {
+		case <-*last:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// leave waits, beside the caller, until the owner has done what a request was told.
+func (q *Queue) leave(r *request, then func()) {
 	q.leaving.add(1)
 	go func() {
 		defer q.leaving.add(-1)
 		r.finish(q.ctx)
+		then()
 	}()
 }
 
