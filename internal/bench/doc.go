@@ -3,7 +3,8 @@
 // `omnibus bench` and `go test -bench . ./internal/bench`. RunIPC does the same
 // for payloads that go to another process, beside sockets, for `omnibus bench
 // ipc`, and RunConnector for values that go there through connectors, beside
-// vLLM-Omni's, for `omnibus bench connector`.
+// vLLM-Omni's, for `omnibus bench connector`; RunGPU for tensors in the memory of a
+// GPU, beside raw copies, for `omnibus bench gpu`.
 //
 // # Method
 //
@@ -55,6 +56,19 @@
 // its lock, its journal, and that it is whole when it appears. The floor is memory that
 // both have mapped, with no more than the notes to say where in it a value lies.
 //
+// # GPUs
+//
+// There, this process sends and a peer receives, each with the GPU open, a store and a
+// lane of tensors of its own; handles travel in the lanes of a race. A round
+// sends some tensors until the peer answers that it is done with the last, and
+// then has the GPU make as many raw copies of as many bytes, in one go. When the GPU of
+// the peer begins, its stream writes a word, which the peer spins on to see; both
+// processes read the same clock. Tensors that travel another way than they should
+// fail the run.
+//
+// Ordering is no figure but a count of mistakes. Streams are held up by copies, as many as
+// take 200 ms; what is wrong on purpose has to show, or the others say nothing.
+//
 // # Like with like
 //
 // Both sides handle the same number of objects of the same size, behind buffers
@@ -65,7 +79,7 @@
 //
 // # Concurrency
 //
-// Run, RunIPC and RunConnector have the process to themselves: allocations, memory and processor time are
+// Run, RunIPC, RunConnector and RunGPU have the process to themselves: allocations, memory and processor time are
 // those of the whole process, whoever causes them.
 //
 // # What a crash leaves
