@@ -7,8 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -160,7 +158,7 @@ func (p *imported) arena(ctx context.Context, im *imports, dev cudaipc.Device, n
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = unix.Close(found.FD) }()
+	defer closeDescriptor(found.FD)
 	a, err := dev.ImportArena(found.FD, found.SizeBytes)
 	if err != nil {
 		return nil, fmt.Errorf("map %v: %w", Name{Pool: p.id, Number: number}, err)
@@ -186,7 +184,7 @@ func (p *imported) dropWithdrawn(ctx context.Context, im *imports) {
 		}
 		found, err := im.directory.Find(ctx, Name{Pool: p.id, Number: number})
 		if err == nil {
-			_ = unix.Close(found.FD)
+			closeDescriptor(found.FD)
 		} else if errors.Is(err, ErrNotPublished) {
 			_ = a.Close()
 			delete(p.arenas, number)

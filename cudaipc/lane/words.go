@@ -3,8 +3,6 @@ package lane
 import (
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
@@ -39,13 +37,13 @@ type words struct {
 }
 
 func newWords(dev cudaipc.Device, lines int) (*words, error) {
-	mem, err := unix.Mmap(-1, 0, lines*lineBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_SHARED)
+	mem, err := newMemory(lines * lineBytes)
 	if err != nil {
 		return nil, fmt.Errorf("words for %d leases: %w", lines, err)
 	}
 	host, err := dev.RegisterHost(mem, false)
 	if err != nil {
-		_ = unix.Munmap(mem)
+		_ = freeMemory(mem)
 		return nil, fmt.Errorf("words for %d leases: %w", lines, err)
 	}
 	w := &words{mem: mem, host: host, all: make([]line, lines)}
@@ -74,7 +72,7 @@ func (w *words) give(l *line) { w.free = append(w.free, l) }
 
 func (w *words) close() error {
 	err := w.host.Close()
-	if unmapErr := unix.Munmap(w.mem); err == nil {
+	if unmapErr := freeMemory(w.mem); err == nil {
 		err = unmapErr
 	}
 	return err
