@@ -16,7 +16,7 @@ import (
 
 // bench is a lane of this process with a store, and memory on its device.
 type bench struct {
-	t     *testing.T
+	t     testing.TB
 	lane  *lane.Lane
 	from  *lane.Sender
 	store *shmstore.Store
@@ -25,7 +25,7 @@ type bench struct {
 	freed []cudaipc.Ptr
 }
 
-func newBench(t *testing.T, gpu emul.Options, opts lane.Options) *bench {
+func newBench(t testing.TB, gpu emul.Options, opts lane.Options) *bench {
 	t.Helper()
 	driver, err := emul.New(gpu)
 	if err != nil {

@@ -31,7 +31,7 @@ type published struct {
 	sizeBytes int64
 }
 
-func newDirectory(t *testing.T) *directory {
+func newDirectory(t testing.TB) *directory {
 	d := &directory{known: make(map[lane.Name]published), done: make(chan struct{})}
 	t.Cleanup(func() {
 		for _, p := range d.known {
