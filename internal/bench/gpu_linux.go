@@ -318,14 +318,14 @@ func serveGPU(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 	if g.handleCarrier, err = newGPUCarrier(l, conn.(*net.UnixConn), own); err != nil {
 		return err
 	}
+	if err := g.attach(false); err != nil { // first: the other process waits for it
+		return err
+	}
 	if err := g.open(ctx, node.Directory()); err != nil {
 		return err
 	}
 	c, err := newGPUConsumer(g)
 	if err != nil {
-		return err
-	}
-	if err := g.attach(false); err != nil {
 		return err
 	}
 	return untilHungUp(stdin, func() error {
