@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
@@ -17,6 +18,15 @@ type device struct {
 	uuid    cudaipc.UUID
 	watcher *watcher
 
+	// Whether the device has failed, as of when it was last asked. The watcher never
+	// asks itself: a call of the driver may wait for streams, which wait for words
+	// that the watcher is to raise.
+	failed atomic.Bool
+	asking atomic.Bool
+	asked  sync.WaitGroup
+
+	making sync.Mutex // of words
+
 	mu      sync.Mutex // guards all below
 	words   *words     // made with the first line
 	held    map[*line]int
@@ -25,18 +35,48 @@ type device struct {
 	made    []func() error // closes what was made
 }
 
-// takeLine takes words for one message.
-func (d *device) takeLine() (*line, error) {
+// ask has it found out whether the device has failed.
+func (d *device) ask() {
+	if !d.asking.CompareAndSwap(false, true) {
+		return
+	}
+	d.asked.Go(func() {
+		if d.Err() != nil {
+			d.failed.Store(true)
+		}
+		d.asking.Store(false)
+	})
+}
+
+// makeWords makes the words with the first line. No lock that the watcher takes is
+// held during a call of the driver, here and below.
+func (d *device) makeWords() error {
+	d.making.Lock()
+	defer d.making.Unlock()
+	d.mu.Lock()
+	made := d.words != nil
+	d.mu.Unlock()
+	if made {
+		return nil
+	}
+	w, err := newWords(d.Device, maxMessages)
+	if err != nil {
+		return err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.words == nil {
-		w, err := newWords(d.Device, maxMessages)
-		if err != nil {
-			return nil, err
-		}
-		d.words = w
-		d.made = append(d.made, w.close)
+	d.words = w
+	d.made = append(d.made, w.close)
+	return nil
+}
+
+// takeLine takes words for one message.
+func (d *device) takeLine() (*line, error) {
+	if err := d.makeWords(); err != nil {
+		return nil, err
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	l := d.words.take()
 	if l == nil {
 		return nil, fmt.Errorf("%w: %d on %v: close those that are done", ErrTooMany, maxMessages, d.uuid)
@@ -62,18 +102,33 @@ func (d *device) giveLine(l *line) {
 
 // takeStream takes a stream that nothing waits in.
 func (d *device) takeStream() (cudaipc.Stream, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if n := len(d.streams); n > 0 {
-		s := d.streams[n-1]
-		d.streams = d.streams[:n-1]
+	if s, ok := takeIdle(d, &d.streams); ok {
 		return s, nil
 	}
 	s, err := d.NewStream()
 	if err == nil {
-		d.made = append(d.made, s.Close)
+		d.noteMade(s.Close)
 	}
 	return s, err
+}
+
+// takeIdle takes one of those that are idle, if there is any.
+func takeIdle[T any](d *device, idle *[]T) (one T, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := len(*idle)
+	if n == 0 {
+		return one, false
+	}
+	one = (*idle)[n-1]
+	*idle = (*idle)[:n-1]
+	return one, true
+}
+
+func (d *device) noteMade(closeIt func() error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.made = append(d.made, closeIt)
 }
 
 func (d *device) giveStream(s cudaipc.Stream) {
@@ -83,16 +138,12 @@ func (d *device) giveStream(s cudaipc.Stream) {
 }
 
 func (d *device) takeEvent() (cudaipc.Event, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if n := len(d.events); n > 0 {
-		e := d.events[n-1]
-		d.events = d.events[:n-1]
+	if e, ok := takeIdle(d, &d.events); ok {
 		return e, nil
 	}
 	e, err := d.NewEvent()
 	if err == nil {
-		d.made = append(d.made, e.Close)
+		d.noteMade(e.Close)
 	}
 	return e, err
 }
@@ -187,6 +238,7 @@ func (d *device) submitBehind(streams []cudaipc.Stream, l *line) error {
 
 // close closes what was made on the device, and the device.
 func (d *device) close() error {
+	d.asked.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var errs []error

@@ -2,6 +2,7 @@ package lane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -44,14 +45,14 @@ func (l *Lane) enter(ctx context.Context, p bundle.Place) (*gate, error) {
 	}
 	if err != nil {
 		g.leave()
-		return nil, fmt.Errorf("tensors on %v: %w", p.Device, err)
+		return nil, fmt.Errorf("tensors on %v: %w", dev.uuid, err)
 	}
 	// The word counts generations. Whoever holds the piece has seen it begin one
 	// before its own: beyond that the memory is somebody else's already, and what is
 	// to come later nobody may wait for.
 	if ready := g.ready.Load(); ready != g.generation && ready != g.generation-1 {
 		g.leave()
-		return nil, fmt.Errorf("tensors on %v: %w: generation %d of slot %d, which is at %d", p.Device, ErrForged, p.Generation, p.Slot, ready)
+		return nil, fmt.Errorf("tensors on %v: %w: generation %d of slot %d, which is at %d", dev.uuid, ErrForged, p.Generation, p.Slot, ready)
 	}
 	return g, nil
 }
@@ -70,6 +71,10 @@ func (g *gate) enterForeign(ctx context.Context, p bundle.Place) error {
 	}
 	if p.Kind == bundle.PlaceHandle {
 		base, sizeBytes, err := g.dev.Import(p.Handle)
+		if lent, ok := lentBase(p.Handle); ok && errors.Is(err, cudaipc.ErrOwnHandle) { // another lane of this process
+			g.base = lent + cudaipc.Ptr(p.Offset)
+			return nil
+		}
 		if err != nil {
 			return fmt.Errorf("open the producer's buffer: %w", err)
 		}

@@ -23,7 +23,6 @@ type Lane struct {
 	mu      sync.Mutex // guards all below
 	devices map[cudaipc.UUID]*device
 	first   *device // nil: there is no GPU
-	lent    map[cudaipc.Handle]*lent
 	senders []*Sender
 	open    int // messages
 	idle    chan struct{}
@@ -38,7 +37,6 @@ func Open(ctx context.Context, opts Options) (*Lane, error) {
 	opts = opts.withDefaults()
 	l := &Lane{
 		opts: opts, why: make(map[Mode]error), watcher: newWatcher(), devices: make(map[cudaipc.UUID]*device),
-		lent:    make(map[cudaipc.Handle]*lent),
 		imports: imports{directory: opts.Directory, pools: make(map[[16]byte]*imported)},
 	}
 	if err := opts.Pool.Validate(); err != nil {

@@ -339,7 +339,7 @@ func (o *Outgoing) asTheyAre(dst []byte, s cudaipc.Stream) error {
 	if err := o.plan.EncodeInto(dst); err != nil {
 		return err
 	}
-	o.sender.exports.Keep(c.Number, o.lane.lend(o))
+	o.sender.exports.Keep(c.Number, lend(o))
 	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.Ready, Value: c.Generation}); err != nil {
 		return err
 	}

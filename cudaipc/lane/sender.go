@@ -39,8 +39,8 @@ type Sender struct {
 // ownArena is an arena of the sender's pool.
 type ownArena struct {
 	memory    cudaipc.Arena
-	publish   sync.Once
-	published error
+	publish   sync.Mutex // held while it is published, by somebody with a chunk in it
+	published bool
 }
 
 // Sender makes a sender for a store whose payloads lie in arena. It calls onRoom when
@@ -164,14 +164,13 @@ func (s *Sender) arenaMade(number uint32, a cudaipc.Arena) {
 
 func (s *Sender) arenaGone(number uint32) {
 	s.mu.Lock()
-	a, p := s.arenas[number], s.pool
+	p := s.pool
 	delete(s.arenas, number)
 	s.mu.Unlock()
 	if p == nil {
 		return // it was never used: not even the pool was published
 	}
 	if dir := s.lane.opts.Directory; dir != nil {
-		a.publish.Do(func() { a.published = ErrClosed }) // nobody does any more
 		dir.Withdraw(Name{Pool: p.ID(), Number: number})
 	}
 }
@@ -190,10 +189,14 @@ func (s *Sender) publishArena(number uint32) error {
 		return nil
 	}
 	a := s.arena(number) // it stays while it has a chunk
-	a.publish.Do(func() {
-		a.published = dir.Publish(Name{Pool: s.pool.ID(), Number: number}, a.memory.FD(), a.memory.Bytes())
-	})
-	return a.published
+	a.publish.Lock()
+	defer a.publish.Unlock()
+	if a.published {
+		return nil
+	}
+	err := dir.Publish(Name{Pool: s.pool.ID(), Number: number}, a.memory.FD(), a.memory.Bytes())
+	a.published = err == nil
+	return err
 }
 
 // own finds the sender of this process whose pool, or exports, have this ID, and
@@ -223,7 +226,7 @@ func (g *gate) enterOwn(s *Sender, words *shmstore.Segment, p bundle.Place) (err
 		return err
 	}
 	if p.Kind == bundle.PlaceHandle {
-		base, ok := g.lane.lentBase(p.Handle)
+		base, ok := lentBase(p.Handle)
 		if !ok {
 			return fmt.Errorf("%w: a handle of this process that nothing was sent by", ErrForged)
 		}

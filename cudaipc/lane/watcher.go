@@ -19,9 +19,9 @@ const (
 
 // watch is something that the watcher looks at until it has happened.
 type watch struct {
-	happened func() bool    // must not block
-	dev      cudaipc.Device // that ends it, too, when it has failed
-	then     func()         // called once, on the watcher's goroutine
+	happened func() bool // must not block
+	dev      *device     // that ends it, too, when it has failed
+	then     func()      // called once, on the watcher's goroutine; must not block
 }
 
 // watcher is one goroutine that waits for words, and is there only while there
@@ -41,7 +41,7 @@ func newWatcher() *watcher {
 
 // add has the watcher call then as soon as happened reports true, or the device
 // has failed.
-func (w *watcher) add(dev cudaipc.Device, happened func() bool, then func()) {
+func (w *watcher) add(dev *device, happened func() bool, then func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.coming = append(w.coming, watch{happened, dev, then})
@@ -75,7 +75,10 @@ func (w *watcher) run() {
 		}
 		left := open[:0]
 		for _, o := range open {
-			if o.happened() || ask && o.dev.Err() != nil {
+			if ask {
+				o.dev.ask()
+			}
+			if o.happened() || o.dev.failed.Load() {
 				o.then()
 				came = true
 			} else {
