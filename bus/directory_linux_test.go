@@ -414,6 +414,29 @@ func wantClosed(t *testing.T, d lane.Directory, f *os.File) {
 	d.Withdraw(named(1))
 }
 
+// endsOnceAsked is a context that has not ended for whoever looks before it asks, and
+// has for whoever waits.
+type endsOnceAsked struct {
+	context.Context
+	looked bool
+}
+
+func (c *endsOnceAsked) Done() <-chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+func (c *endsOnceAsked) Err() error {
+	if !c.looked {
+		c.looked = true
+		return nil
+	}
+	return context.Canceled
+}
+
+func (c *endsOnceAsked) Value(any) any { return nil }
+
 // TestFindAtAHostThatIsStopped ends with its context, and what comes afterwards is
 // closed.
 func TestFindAtAHostThatIsStopped(t *testing.T) {
@@ -427,10 +450,12 @@ func TestFindAtAHostThatIsStopped(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
+	// The signal is on its way still: until its last thread has stopped, it answers.
+	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
 	for range 3 {
-		if _, err := d.Find(ctx, named(1)); !errors.Is(err, context.Canceled) {
+		if _, err := d.Find(&endsOnceAsked{Context: t.Context()}, named(1)); !errors.Is(err, context.Canceled) {
 			t.Errorf("find at a host that is stopped: %v, want the context's error", err)
 		}
 	}
