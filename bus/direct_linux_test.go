@@ -364,12 +364,18 @@ func TestLanesOutliveTheHost(t *testing.T) {
 			return nil
 		},
 	})
+	passedOn := make(chan struct{})
+	p.Stages[0].End = func(*bus.Task) error {
+		close(passedOn)
+		return nil
+	}
 	h := listen(t, remotes(p), bus.Options{MaxRequests: 1, Store: shmstore.Options{ArenaBytes: 32 << 20}})
 	nodes := []*bus.Node{h.join(t, bus.JoinOptions{})}
+	var served sync.WaitGroup
 	for _, spec := range p.Stages {
 		n := h.join(t, bus.JoinOptions{FinishWithoutHost: true})
 		nodes = append(nodes, n)
-		go func() { _ = n.Serve(context.Background(), spec) }() // ends with the host
+		served.Go(func() { _ = n.Serve(context.Background(), spec) }) // ends with the host
 	}
 	r, err := nodes[0].Stream(t.Context())
 	if err != nil {
@@ -399,6 +405,7 @@ func TestLanesOutliveTheHost(t *testing.T) {
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	<-passedOn                                 // the caller's part is over: it does not go on without the host
 	for _, n := range slices.Backward(nodes) { // a caller that is cut off would abort its request
 		bus.CutOff(n)
 	}
@@ -406,8 +413,14 @@ func TestLanesOutliveTheHost(t *testing.T) {
 		t.Errorf("the request ended with %v, want %v", err, bus.ErrHostGone)
 	}
 	gate.Unlock()
-	if n := <-ended; n != uint64(inputs) {
-		t.Errorf("b has handled %d deliveries of %d", n, inputs)
+	served.Wait()
+	select {
+	case n := <-ended:
+		if n != uint64(inputs) {
+			t.Errorf("b has handled %d deliveries of %d", n, inputs)
+		}
+	default:
+		t.Error("b's part has ended, and its stream has not")
 	}
 }
 
