@@ -17,7 +17,6 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/codec/bundle"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -125,7 +124,7 @@ var behaviours = map[string]bus.StageSpec{
 		if err := d.Decode(&in); err != nil {
 			return err
 		}
-		return emitBundle(t.Emitter, map[string]any{"again": []any{in.Small, in.Large}, "step": in.Step + 1})
+		return t.EmitTensors(map[string]any{"again": []any{in.Small, in.Large}, "step": in.Step + 1}, bus.TensorOptions{})
 	}},
 	"relay": {Name: "relay", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		opts := []bus.EmitOption{bus.Key(d.Key)}
@@ -134,27 +133,6 @@ var behaviours = map[string]bus.StageSpec{
 		}
 		return t.Forward(d, opts...)
 	}},
-}
-
-// emitBundle fills in a value with tensors in it where it is sent from.
-func emitBundle(e bus.Emitter, v any, opts ...bus.EmitOption) error {
-	p, err := bundle.NewPlan(v)
-	if err != nil {
-		return err
-	}
-	n, err := p.Size()
-	if err != nil {
-		return err
-	}
-	out, err := e.Reserve(n, codec.IDBundle, opts...)
-	if err != nil {
-		return err
-	}
-	defer out.Abort()
-	if err := p.EncodeInto(out.Bytes()); err != nil {
-		return err
-	}
-	return out.Send(n)
 }
 
 func line(names ...string) bus.Pipeline {
@@ -307,7 +285,7 @@ var conformance = []struct {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := emitBundle(r.Input(t.Context()), map[string]any{"small": small, "large": large, "step": 1}, bus.Last()); err != nil {
+		if err := r.Input(t.Context()).EmitTensors(map[string]any{"small": small, "large": large, "step": 1}, bus.TensorOptions{}, bus.Last()); err != nil {
 			t.Fatal(err)
 		}
 		d, err := r.Recv(t.Context())

@@ -22,7 +22,9 @@ func TestBus(t *testing.T) {
 		emit       func(bus.Emitter, any, ...bus.EmitOption) error
 	}{
 		{"bundle", bundle.Serializer{}, emit},
-		{"msgpack", nil, emitBundle},
+		{"msgpack", nil, func(e bus.Emitter, v any, opts ...bus.EmitOption) error {
+			return e.EmitTensors(v, bus.TensorOptions{}, opts...)
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			throughBus(t, tt.serializer, tt.emit)
@@ -76,25 +78,4 @@ func throughBus(t *testing.T, s codec.Serializer, emit func(bus.Emitter, any, ..
 	if results != 1 {
 		t.Errorf("%d results", results)
 	}
-}
-
-// emitBundle fills a bundle in place.
-func emitBundle(e bus.Emitter, v any, opts ...bus.EmitOption) error {
-	p, err := bundle.NewPlan(v)
-	if err != nil {
-		return err
-	}
-	n, err := p.Size()
-	if err != nil {
-		return err
-	}
-	buf, err := e.Reserve(n, codec.IDBundle, opts...)
-	if err != nil {
-		return err
-	}
-	defer buf.Abort()
-	if err := p.EncodeInto(buf.Bytes()); err != nil {
-		return err
-	}
-	return buf.Send(n)
 }

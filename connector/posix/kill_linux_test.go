@@ -144,7 +144,7 @@ func TestCreatorKilled(t *testing.T) {
 				err = victim.Close()
 			}
 			wantErr(t, "a process that is killed", err, connectortest.ErrGone)
-			_ = victim.end()
+			_ = victim.End()
 			getter := open(t, s.opts.options())
 			wantNone(t, getter, "key", meta)
 			wantNone(t, getter, "key", nil)
@@ -174,11 +174,11 @@ func TestSuccessorKilled(t *testing.T) {
 			s := newScene(t)
 			dead := spawn(t, s.opts, "")
 			put(t, dead, "key", old)
-			dead.kill()
+			dead.Kill()
 			victim := spawn(t, s.opts, "posix-"+point)
 			_, err := tryPut(t.Context(), victim, "key", next20k)
 			wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
-			_ = victim.end()
+			_ = victim.End()
 			next, err := newEnd(s.opts)
 			if err != nil {
 				t.Fatal(err)
@@ -206,7 +206,7 @@ func TestReaderKilled(t *testing.T) {
 				victim := spawn(t, s.opts, "posix-"+point)
 				_, err := victim.Get(t.Context(), edge, "key", meta)
 				wantErr(t, "get of a process that is killed", err, connectortest.ErrGone)
-				_ = victim.end()
+				_ = victim.End()
 				getter := creator
 				if after == "another comes" {
 					getter = open(t, s.opts.options())
@@ -243,7 +243,7 @@ func TestKilledWhileHolding(t *testing.T) {
 			wantErr(t, "get of a process that is killed", err, connectortest.ErrGone)
 		}
 	}
-	_ = victim.end()
+	_ = victim.End()
 	wantAllRoom(t, creator)
 }
 
@@ -256,7 +256,7 @@ func TestReadersOutliveCreator(t *testing.T) {
 	left := put(t, first, "left", old)
 	getter := open(t, opts.options())
 	held := hold(t, getter, "key", nil, old)
-	first.kill()
+	first.Kill()
 	wantNone(t, getter, "left", left)
 	second := spawn(t, opts, "")
 	for i := range 20 {
@@ -288,7 +288,7 @@ func TestAwaitThroughDeath(t *testing.T) {
 	for range 3 {
 		dead := spawn(t, opts, "")
 		put(t, dead, "another key", old)
-		dead.kill()
+		dead.Kill()
 	}
 	put(t, spawn(t, opts, ""), "key", next20k)
 	if err := <-got; err != nil {
@@ -333,7 +333,7 @@ func TestRampage(t *testing.T) {
 		if errors.Is(err, connectortest.ErrGone) {
 			killed++
 		}
-		_ = victim.end()
+		_ = victim.End()
 		if err := other.Close(); err != nil {
 			t.Error(err)
 		}
@@ -394,7 +394,7 @@ func TestDeadIsFound(t *testing.T) {
 			victim := spawn(t, opts, "posix-got")
 			_, err := victim.Get(t.Context(), edge, "key", nil)
 			wantErr(t, "get of a process that is killed", err, connectortest.ErrGone)
-			_ = victim.end()
+			_ = victim.End()
 			if every == time.Hour {
 				if err := creator.Cleanup(t.Context(), "nothing"); err != nil {
 					t.Fatal(err)
@@ -419,7 +419,7 @@ func TestCreatorsRace(t *testing.T) {
 	for range 10 {
 		dead := spawn(t, opts, "")
 		put(t, dead, "key", old)
-		dead.kill()
+		dead.Kill()
 		var ends []connector.Transport
 		var created atomic.Int32
 		var wait sync.WaitGroup

@@ -208,7 +208,7 @@ func TestPlaces(t *testing.T) {
 	wantNone(t, first, "another key", nil)
 	_, err := second.Get(t.Context(), edge, "key", nil)
 	wantErr(t, "a reader too many", err, connector.ErrBusy)
-	if err == nil || !strings.Contains(err.Error(), strconv.Itoa(first.cmd.Process.Pid)) || !strings.Contains(err.Error(), "raise readers") {
+	if err == nil || !strings.Contains(err.Error(), strconv.Itoa(first.PID())) || !strings.Contains(err.Error(), "raise readers") {
 		t.Errorf("it does not say who has the place, and what to do: %v", err)
 	}
 	if err := first.Close(); err != nil {
@@ -225,7 +225,7 @@ func TestOneCreator(t *testing.T) {
 	second := open(t, opts.options())
 	_, err := tryPut(t.Context(), second, "key", old)
 	wantErr(t, "a second creator", err, connector.ErrBusy)
-	if err == nil || !strings.Contains(err.Error(), "process "+strconv.Itoa(creator.cmd.Process.Pid)) {
+	if err == nil || !strings.Contains(err.Error(), "process "+strconv.Itoa(creator.PID())) {
 		t.Errorf("it does not say who has the store: %v", err)
 	}
 	wantValue(t, second, "key", nil, old)
@@ -408,7 +408,7 @@ func TestSpoiled(t *testing.T) {
 			}
 			_, err := getter.Get(t.Context(), edge, "key", nil)
 			wantErr(t, "get", err, connector.ErrCorrupt)
-			creator.kill() // before it finds out what was done to it
+			creator.Kill() // before it finds out what was done to it
 		})
 	}
 }

@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"strconv"
 	"testing"
 
@@ -50,53 +48,14 @@ func serve(text string) error {
 	return errors.Join(connectortest.Serve(os.Stdin, os.Stdout, end), end.Close())
 }
 
-// child is a transport in a process of its own.
-type child struct {
-	*connectortest.Relay
-	cmd   *exec.Cmd
-	stdin io.Closer
-	ended bool
-}
-
 // spawn starts a child, which a fault point may end.
-func spawn(t *testing.T, opts childOptions, point string) *child {
+func spawn(t *testing.T, opts childOptions, point string) *connectortest.Child {
 	t.Helper()
 	text, err := json.Marshal(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &child{cmd: exec.Command(os.Args[0])}
-	c.cmd.Env = append(os.Environ(), childVariable+"="+string(text), faultpoint.Variable+"="+point,
-		"GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
-	c.cmd.Stderr = os.Stderr
-	stdin, inErr := c.cmd.StdinPipe()
-	stdout, outErr := c.cmd.StdoutPipe()
-	if err := errors.Join(inErr, outErr, c.cmd.Start()); err != nil {
-		t.Fatal(err)
-	}
-	c.stdin, c.Relay = stdin, connectortest.NewRelay(stdout, stdin)
-	t.Cleanup(func() {
-		if err := c.end(); err != nil && point == "" {
-			t.Errorf("the child: %v", err)
-		}
-	})
-	return c
-}
-
-// end ends the child, if nothing has yet.
-func (c *child) end() error {
-	if c.ended {
-		return nil
-	}
-	c.ended = true
-	_ = c.stdin.Close()
-	return c.cmd.Wait()
-}
-
-// kill ends the child as a crash would.
-func (c *child) kill() {
-	_ = c.cmd.Process.Kill()
-	_ = c.end()
+	return connectortest.Spawn(t, point != "", childVariable+"="+string(text), faultpoint.Variable+"="+point)
 }
 
 func TestProcesses(t *testing.T) {

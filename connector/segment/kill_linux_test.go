@@ -129,7 +129,7 @@ func TestWriterKilled(t *testing.T) {
 				victim := spawn(t, s.opts, "segment-"+point)
 				_, err := tryPut(t.Context(), victim, "key", fresh)
 				wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
-				_ = victim.end()
+				_ = victim.End()
 				next := s.after(t)
 				wantNone(t, next, "key", nil)
 				wantValue(t, s.bystander, "key", put(t, next, "key", old), old)
@@ -159,7 +159,7 @@ func TestReplacerKilled(t *testing.T) {
 				}
 				_, err := tryPut(t.Context(), victim, "key", fresh)
 				wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
-				_ = victim.end()
+				_ = victim.End()
 				next := s.after(t, "key", "shm_key_lockfile.lock")
 				payload, err := next.Get(t.Context(), edge, "key", nil)
 				switch {
@@ -191,7 +191,7 @@ func TestKilledAfterAll(t *testing.T) {
 		put(t, s.bystander, key, fresh)
 	}
 	s.before = values(t, s.dir)
-	victim.kill()
+	victim.Kill()
 	next := s.after(t)
 	for i := range 3 {
 		wantValue(t, next, fmt.Sprintf("key_%d", i), nil, fresh)
@@ -215,7 +215,7 @@ func TestReaderKilled(t *testing.T) {
 				s.before = gone
 				_, err := victim.Get(t.Context(), edge, "key", meta)
 				wantErr(t, "get of a process that is killed", err, connectortest.ErrGone)
-				_ = victim.end()
+				_ = victim.End()
 				next := s.after(t, gone...)
 				if i < 2 || point == "get-recorded" {
 					wantValue(t, next, "key", meta, old)
@@ -234,16 +234,16 @@ func TestReaderKilled(t *testing.T) {
 // goes on.
 func TestReclaimerKilled(t *testing.T) {
 	for _, point := range []string{"settle-unlinked", "settle-unlocked"} {
-		for what, reclaim := range map[string]func(context.Context, *child) error{
-			"cleanup": func(ctx context.Context, c *child) error { return c.Cleanup(ctx, "key") },
-			"close":   func(_ context.Context, c *child) error { return c.Close() },
+		for what, reclaim := range map[string]func(context.Context, *connectortest.Child) error{
+			"cleanup": func(ctx context.Context, c *connectortest.Child) error { return c.Cleanup(ctx, "key") },
+			"close":   func(_ context.Context, c *connectortest.Child) error { return c.Close() },
 		} {
 			t.Run(what+", "+point, func(t *testing.T) {
 				s := newScene(t, segment.ByKey)
 				victim := spawn(t, s.opts, "segment-"+point)
 				put(t, victim, "key", old)
 				wantErr(t, what, reclaim(t.Context(), victim), connectortest.ErrGone)
-				_ = victim.end()
+				_ = victim.End()
 				s.after(t)
 			})
 		}
@@ -258,10 +258,10 @@ func TestSweeperKilled(t *testing.T) {
 			dead := spawn(t, s.opts, "")
 			put(t, dead, "key", old)
 			put(t, dead, "key 2", old)
-			dead.kill()
+			dead.Kill()
 			victim := spawn(t, s.opts, "segment-"+point)
 			wantErr(t, "a call", victim.Cleanup(t.Context(), "key"), connectortest.ErrGone)
-			_ = victim.end()
+			_ = victim.End()
 			s.after(t)
 		})
 	}
@@ -310,7 +310,7 @@ func TestRampage(t *testing.T) {
 			}
 		}
 		wantErr(t, point, err, connectortest.ErrGone)
-		_ = victim.end()
+		_ = victim.End()
 	}
 	next := open(t, segment.Options{Dir: dir})
 	for i := range 3 {

@@ -50,7 +50,7 @@ func TestLastingKilled(t *testing.T) {
 		opts := childOptions{Generation: generation, Dir: shm(t), Lasting: true}
 		victim := spawn(t, opts, "")
 		meta := put(t, victim, "key", old)
-		victim.kill()
+		victim.Kill()
 		wantValue(t, open(t, segment.Options{Dir: opts.Dir}), "key", meta, old)
 	}
 }

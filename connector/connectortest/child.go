@@ -1,0 +1,58 @@
+package connectortest
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// Child is a transport in a process of its own.
+type Child struct {
+	*Relay
+	cmd   *exec.Cmd
+	stdin io.Closer
+	ended bool
+}
+
+// Spawn starts the test's own program once more, whose TestMain is to [Serve] when it
+// finds what env adds to the environment. The child ends with the test; that it ended
+// badly is an error, unless it is doomed: meant to die at a fault point.
+func Spawn(t testing.TB, doomed bool, env ...string) *Child {
+	t.Helper()
+	c := &Child{cmd: exec.Command(os.Args[0])}
+	c.cmd.Env = append(append(os.Environ(), env...), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	c.cmd.Stderr = os.Stderr
+	stdin, inErr := c.cmd.StdinPipe()
+	stdout, outErr := c.cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr, c.cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	c.stdin, c.Relay = stdin, NewRelay(stdout, stdin)
+	t.Cleanup(func() {
+		if err := c.End(); err != nil && !doomed {
+			t.Errorf("the child: %v", err)
+		}
+	})
+	return c
+}
+
+// End ends the child, if nothing has yet.
+func (c *Child) End() error {
+	if c.ended {
+		return nil
+	}
+	c.ended = true
+	_ = c.stdin.Close()
+	return c.cmd.Wait() //nolint:wrapcheck // whoever asked knows whose it is
+}
+
+// Kill ends the child as a crash would.
+func (c *Child) Kill() {
+	_ = c.cmd.Process.Kill()
+	_ = c.End()
+}
+
+// PID is the child's process id.
+func (c *Child) PID() int { return c.cmd.Process.Pid }
