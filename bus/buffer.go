@@ -28,6 +28,7 @@ type Buffer struct {
 	first *Delivery // made early, when the payload travels inside it
 	void  bool      // the request is over: what is filled in goes nowhere
 	spilt bool      // the store had no room in one piece
+	held  bool      // the request is held: see hold
 	done  bool
 }
 
@@ -100,6 +101,14 @@ func (b *Buffer) reserveInline() {
 // one piece.
 func (b *Buffer) reserveRoom() (err error) {
 	o := b.e.out
+	if err := b.hold(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil || b.spilt {
+			b.unhold()
+		}
+	}()
 	var ok bool
 	if b.room, ok = o.producer.TryReserve(b.size, b.codec); ok {
 		return nil
@@ -121,6 +130,27 @@ func (b *Buffer) reserveRoom() (err error) {
 		return fmt.Errorf("reserve %d bytes: %w", b.size, err)
 	}
 	return nil
+}
+
+// hold holds the request of a payload that is the caller's and takes room in the
+// store. A stage's need no such thing: the request has a slot there.
+func (b *Buffer) hold() error {
+	o := b.e.out
+	if o.task != nil {
+		return nil
+	}
+	if !o.req.hold() {
+		return o.req.cause()
+	}
+	b.held = true
+	return nil
+}
+
+func (b *Buffer) unhold() {
+	if b.held {
+		b.held = false
+		b.e.out.req.unhold()
+	}
 }
 
 // atOnce is a wait that is over before it begins.
@@ -153,6 +183,7 @@ func (b *Buffer) Abort() {
 	if b.heap == nil {
 		b.room.Abort()
 	}
+	b.unhold()
 	if b.first != nil {
 		b.first.recycle()
 	}
@@ -259,6 +290,7 @@ func (b *Buffer) giveCreditOf(ed *edge) {
 func (b *Buffer) send(h messages.Handle, inline []byte) error {
 	b.done = true
 	o := b.e.out
+	defer b.unhold()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.req.over() {

@@ -189,7 +189,12 @@ func (e Emitter) share(lease *shmstore.Lease, c codec.ID, em emission) error {
 	if err := b.admit(); err != nil || b.void {
 		return err
 	}
-	if err := lease.Share(len(b.edges)); err != nil {
+	err := b.hold()
+	if err == nil {
+		err = lease.Share(len(b.edges))
+	}
+	if err != nil {
+		b.unhold()
 		b.giveCredit()
 		return fmt.Errorf("forward: %w", err)
 	}

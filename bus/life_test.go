@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
 )
 
 func TestAbort(t *testing.T) {
@@ -218,6 +219,36 @@ func TestCloseNamesAHandlerThatDoesNotReturn(t *testing.T) {
 	close(stuck)
 	if err := b.Close(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestCloseWaitsForTheCallersPayloads: one that is being filled or sent when its
+// request ends has room in the store, which must not go before it is given back.
+func TestCloseWaitsForTheCallersPayloads(t *testing.T) {
+	b := open(t, linear(bus.Stage("a", upper)), bus.Options{})
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf, err := r.Input(t.Context()).Reserve(1000, codec.IDRaw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Abort(nil)
+	if _, err := receive(t, r); !errors.Is(err, bus.ErrAborted) {
+		t.Fatalf("got %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.Close(ctx); err == nil || !strings.Contains(err.Error(), "the caller has 1 payloads that it has neither sent nor aborted") {
+		t.Errorf("close with a payload in the caller's hand: %v", err)
+	}
+	if err := buf.Send(1000); !errors.Is(err, bus.ErrAborted) {
+		t.Errorf("send after the abort: %v", err)
+	}
+	mustDrain(t, b)
+	if _, err := r.Input(t.Context()).Reserve(1000, codec.IDRaw); !errors.Is(err, bus.ErrAborted) {
+		t.Errorf("reserve when the request is gone: %v", err)
 	}
 }
 

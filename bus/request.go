@@ -54,7 +54,8 @@ type Request struct {
 	results results
 
 	openTasks atomic.Int32 // stages that have not ended it yet
-	parts     atomic.Int32 // slots held, and the caller's part: 0 means gone
+	parts     atomic.Int32 // slots held, the caller's part, and its payloads: 0 means gone
+	inHand    atomic.Int32 // payloads that the caller has room for in the store, and has not sent
 
 	mu         sync.Mutex
 	timer      *time.Timer // of the deadline
@@ -316,7 +317,30 @@ func (r *Request) taskDone() {
 	}
 }
 
-// partGone is called when a slot is given back, and when the caller is done.
+// hold keeps the request from being gone while the caller has a payload in hand,
+// whose room is the store's: the end of the request does not wait for whoever is
+// sending to it. It reports false when the request is gone.
+func (r *Request) hold() bool {
+	for {
+		n := r.parts.Load()
+		if n == 0 {
+			return false
+		}
+		if r.parts.CompareAndSwap(n, n+1) {
+			r.inHand.Add(1)
+			return true
+		}
+	}
+}
+
+// unhold undoes one hold.
+func (r *Request) unhold() {
+	r.inHand.Add(-1)
+	r.partGone()
+}
+
+// partGone is called when a slot is given back, when the caller is done, and when
+// it has a payload in hand no more.
 // After the last one nothing of the request is left.
 func (r *Request) partGone() {
 	if r.parts.Add(-1) == 0 {

@@ -187,6 +187,9 @@ func (r *Request) describe() string {
 			has = append(has, fmt.Sprintf("stage %q is at work", t.stage.spec.Name))
 		}
 	}
+	if n := r.inHand.Load(); n > 0 {
+		has = append(has, fmt.Sprintf("the caller has %d payloads that it has neither sent nor aborted", n))
+	}
 	if len(has) == 0 {
 		has = append(has, "the caller has results that it has not received or finished")
 	}

@@ -222,6 +222,14 @@ func (e Emitter) reserveOn(o *lane.Outgoing, em emission) (*Buffer, error) {
 func (b *Buffer) reserveOn(dev shmstore.Device, deviceBytes int64) (piece uint32, err error) {
 	o := b.e.out
 	gpu := &o.req.bus.gpu
+	if err := b.hold(); err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			b.unhold()
+		}
+	}()
 	b.e.turn.leave()
 	defer b.e.turn.enter()
 	o.waitsForRoom(true)
