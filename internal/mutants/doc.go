@@ -36,5 +36,6 @@
 // interrupted run leaves nothing behind, and two runs do not disturb each
 // other. A mutant is caught when the named test fails; a test that hangs until
 // the time limit counts as well and is reported as "by timeout", because such a
-// test says little about what went wrong.
+// test says little about what went wrong. Before, each test has to pass on the code as it
+// is; for that there is one binary of a package.
 package main

@@ -44,37 +44,44 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err := flags.Parse(args); err != nil {
 		return exitUsage
 	}
-	mutants, r, err := prepare(ctx, *root, *dir, *name, *timeout)
+	mutants, absRoot, err := prepare(ctx, *root, *dir, *name)
 	if err != nil {
 		fmt.Fprintln(stderr, "mutants:", err)
 		return exitUsage
 	}
-	return tryAll(ctx, r, mutants, *parallel, stdout)
+	tmp, err := os.MkdirTemp("", "mutants-")
+	if err != nil {
+		fmt.Fprintln(stderr, "mutants:", err)
+		return exitUsage
+	}
+	defer os.RemoveAll(tmp)
+	return tryAll(ctx, newRunner(absRoot, tmp, *timeout), mutants, *parallel, stdout)
 }
 
-func prepare(ctx context.Context, root, dir, name string, timeout time.Duration) ([]mutant, *runner, error) {
+// prepare finds the module and those of its mutants that name matches.
+func prepare(ctx context.Context, root, dir, name string) (mutants []mutant, absRoot string, err error) {
 	pattern, err := regexp.Compile(name)
 	if err != nil {
-		return nil, nil, fmt.Errorf("-run: %w", err)
+		return nil, "", fmt.Errorf("-run: %w", err)
 	}
 	if root == "" {
 		if root, err = moduleRoot(ctx); err != nil {
-			return nil, nil, err
+			return nil, "", err
 		}
 	}
 	// The overlay of the go command wants absolute paths.
 	if root, err = filepath.Abs(root); err != nil {
-		return nil, nil, err
+		return nil, "", err
 	}
-	mutants, err := loadMutants(filepath.Join(root, filepath.FromSlash(dir)))
+	mutants, err = loadMutants(filepath.Join(root, filepath.FromSlash(dir)))
 	if err != nil {
-		return nil, nil, err
+		return nil, "", err
 	}
 	mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return !pattern.MatchString(m.name) })
 	if len(mutants) == 0 {
-		return nil, nil, fmt.Errorf("no mutant in %s matches %q", dir, name)
+		return nil, "", fmt.Errorf("no mutant in %s matches %q", dir, name)
 	}
-	return mutants, newRunner(root, timeout), nil
+	return mutants, root, nil
 }
 
 func moduleRoot(ctx context.Context) (string, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,7 +44,7 @@ func TestVerdicts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRunner(root, time.Minute)
+	r := newRunner(root, t.TempDir(), time.Minute)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			m, ok := mutants[tt.name]
@@ -139,7 +140,7 @@ func TestDrawsRandom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRunner(root, time.Minute)
+	r := newRunner(root, t.TempDir(), time.Minute)
 	for pkg, want := range map[string]bool{"./messages": true, "./internal/mutants": false} {
 		if got, err := r.drawsRandom(t.Context(), pkg); err != nil || got != want {
 			t.Errorf("drawsRandom(%s) = %v, %v; want %v", pkg, got, err, want)
@@ -206,6 +207,24 @@ func TestParseMutant(t *testing.T) {
 	}
 	if diff := gocmp.Diff(want, got, gocmp.AllowUnexported(mutant{}, suite{}, edit{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Flags of the tests go to a binary, all others to the compiler.
+func TestTestFlags(t *testing.T) {
+	tests := []struct {
+		give string
+		want []string
+		ok   bool
+	}{
+		{"", nil, true},
+		{"-count=10 -short", []string{"-test.count=10", "-test.short"}, true},
+		{"-race -cpu=4", nil, false},
+	}
+	for _, tt := range tests {
+		if got, ok := testFlags(tt.give); ok != tt.ok || !slices.Equal(got, tt.want) {
+			t.Errorf("testFlags(%q) = %q, %v", tt.give, got, ok)
+		}
 	}
 }
 

@@ -21,9 +21,11 @@ var (
 // runner runs mutants against the module at root, any number at a time.
 type runner struct {
 	root    string
+	dir     string        // for what is compiled
 	timeout time.Duration // of the tests of one mutant
 
-	baseline  once[suite, error] // what each suite says of the code as it is
+	checked   once[suite, error] // what each suite says of the code as it is
+	binaries  once[string, binary]
 	usesRapid once[string, rapid]
 }
 
@@ -53,8 +55,9 @@ func (o *once[K, V]) get(key K, find func() V) V {
 	return found()
 }
 
-func newRunner(root string, timeout time.Duration) *runner {
-	return &runner{root: root, timeout: timeout}
+// newRunner returns a runner that writes into dir and nowhere else.
+func newRunner(root, dir string, timeout time.Duration) *runner {
+	return &runner{root: root, dir: dir, timeout: timeout}
 }
 
 // verdict is what became of one mutant.
@@ -79,8 +82,8 @@ func (r *runner) try(ctx context.Context, m mutant) verdict {
 
 // check runs a suite on the code as it is, once.
 func (r *runner) check(ctx context.Context, s suite) error {
-	return r.baseline.get(s, func() error {
-		out, err := r.goTest(ctx, s)
+	return r.checked.get(s, func() error {
+		out, err := r.baseline(ctx, s)
 		switch {
 		case err != nil:
 		case out.noBuild || !out.ok:
@@ -98,7 +101,7 @@ func (r *runner) plant(ctx context.Context, m mutant) (by string, err error) {
 	if err != nil {
 		return "", err
 	}
-	dir, err := os.MkdirTemp("", "mutant-")
+	dir, err := os.MkdirTemp(r.dir, m.name+"-")
 	if err != nil {
 		return "", err
 	}
