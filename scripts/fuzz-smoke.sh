@@ -26,23 +26,37 @@ if ((${#targets[@]} == 0)); then
 	echo "no fuzz target found"
 	exit 1
 fi
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 
-fuzz() { # fuzz PACKAGE TARGET
-	echo "== $1 $2"
-	go test "$1" -run='^$' -fuzz="^$2\$" -fuzztime="$fuzztime" 2>&1 | tee "$log"
+# fuzz writes a log of its own, which is printed in one piece: targets run side by
+# side, one processor each, since building and linking them keeps but one busy.
+fuzz() { # fuzz LOG PACKAGE TARGET
+	echo "== $2 $3" >"$1"
+	go test "$2" -run='^$' -fuzz="^$3\$" -fuzztime="$fuzztime" -parallel=1 >>"$1" 2>&1
 }
 
 # Before Go 1.27 a target may fail at the end of its time although it found
 # nothing (golang/go#75804). It then says that its context is over, and no failing
 # input is written. Such a target is run once more; whatever else fails, fails.
-ran_out() {
-	grep -q '^    context deadline exceeded$' "$log" && ! grep -q -i 'failing input' "$log"
+ran_out() { # ran_out LOG
+	grep -q '^    context deadline exceeded$' "$1" && ! grep -q -i 'failing input' "$1"
 }
 
+smoke() { # smoke PACKAGE TARGET
+	local log=$logs/${1//\//-}-$2 status=0
+	fuzz "$log" "$1" "$2" || status=$?
+	if ((status)) && ran_out "$log"; then
+		status=0
+		fuzz "$log" "$1" "$2" || status=$?
+	fi
+	cat "$log"
+	return "$status"
+}
+export -f fuzz ran_out smoke
+export fuzztime logs
+
 echo "${#targets[@]} fuzz targets, $fuzztime each"
-for entry in "${targets[@]}"; do
-	read -r package target <<<"$entry"
-	fuzz "$package" "$target" || { ran_out && fuzz "$package" "$target"; }
-done
+# The words for bash -c are its own to expand.
+# shellcheck disable=SC2016
+printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -L 1 bash -c 'smoke "$1" "$2" || exit 255' smoke
