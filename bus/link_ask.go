@@ -88,10 +88,11 @@ type failedFirst struct {
 	err error
 }
 
-// errorOf gives the error that a code stands for.
+// errorOf gives the error that a code stands for. Unknown stands for too much to be
+// one of them.
 func errorOf(f *wire.Failed) error {
 	for _, c := range codes {
-		if c.code == f.Code {
+		if c.code == f.Code && f.Code != wire.CodeUnknown {
 			return fmt.Errorf("%w: %w", c.err, &wire.Error{Code: f.Code, Text: f.Text})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -145,7 +146,7 @@ func (s *Server) abort(arguments []byte) (any, error) {
 	r := s.bus.live[a.Request]
 	s.bus.mu.Unlock()
 	if r == nil {
-		return nil, fmt.Errorf("%w: request %d is not alive", errUnknown, a.Request)
+		return nil, fmt.Errorf("%w: request %v is not alive", errUnknown, messages.RequestID(a.Request))
 	}
 	if a.Reason == "" {
 		a.Reason = "aborted by hand"
