@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -98,6 +99,24 @@ func (h *hosted) serve(t testing.TB, spec bus.StageSpec) (n *bus.Node, ended <-c
 	result := make(chan error, 1)
 	go func() { result <- n.Serve(context.Background(), spec) }()
 	return n, result
+}
+
+// TestSocketPath has the cases of the Python client's SocketPathTest: both look in one
+// place.
+func TestSocketPath(t *testing.T) {
+	own := fmt.Sprintf("omnibus-%d/speech.sock", os.Getuid())
+	for _, c := range []struct{ runtime, temporary, want string }{
+		{"/run/user/7", "/scratch", "/run/user/7/omnibus/speech.sock"},
+		{"", "/scratch", "/scratch/" + own},
+		{"", "/there/is/none", "/there/is/none/" + own},
+		{"", "", "/tmp/" + own},
+	} {
+		t.Setenv("XDG_RUNTIME_DIR", c.runtime)
+		t.Setenv("TMPDIR", c.temporary)
+		if got := bus.SocketPath("speech"); got != c.want {
+			t.Errorf("XDG_RUNTIME_DIR=%q TMPDIR=%q: %s, want %s", c.runtime, c.temporary, got, c.want)
+		}
+	}
 }
 
 func TestNodeServesStage(t *testing.T) {

@@ -9,11 +9,13 @@ import threading
 import unittest
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from fakehost import FakeHost, deliver, over
 
 import omnibus
 from omnibus import wire
+from omnibus.client import socket_path
 from omnibus.codec import encode
 
 
@@ -53,6 +55,30 @@ class HostCase(unittest.TestCase):
             return out["value"]
 
         return result
+
+
+class SocketPathTest(unittest.TestCase):
+    """Where a host is looked for: as TestSocketPath of the Go package bus has it."""
+
+    def test_where_a_host_listens(self) -> None:
+        own = f"omnibus-{os.getuid()}/speech.sock"
+        for environment, want in (
+            ({"XDG_RUNTIME_DIR": "/run/user/7", "TMPDIR": "/scratch"}, "/run/user/7/omnibus/speech.sock"),
+            ({"TMPDIR": "/scratch"}, f"/scratch/{own}"),
+            ({"TMPDIR": "/there/is/none"}, f"/there/is/none/{own}"),
+            ({"XDG_RUNTIME_DIR": "", "TMPDIR": ""}, f"/tmp/{own}"),
+            ({}, f"/tmp/{own}"),
+            ({"OMNIBUS_SOCKET": "/a.sock"}, f"/tmp/{own}"),
+        ):
+            with self.subTest(environment), mock.patch.dict(os.environ, environment, clear=True):
+                self.assertEqual(socket_path(bus="speech"), want)
+        with mock.patch.dict(os.environ, {"OMNIBUS_BUS": "speech"}, clear=True):
+            self.assertEqual(socket_path(), f"/tmp/{own}")
+        with mock.patch.dict(os.environ, {"OMNIBUS_BUS": "speech", "OMNIBUS_SOCKET": "/a.sock"}, clear=True):
+            self.assertEqual(socket_path(), "/a.sock")
+            self.assertEqual(socket_path("/b.sock"), "/b.sock")
+        with mock.patch.dict(os.environ, {}, clear=True), self.assertRaisesRegex(ValueError, "give path or bus"):
+            socket_path()
 
 
 class WaitTest(HostCase):

@@ -28,17 +28,20 @@ HANDSHAKE_SECONDS = 10.0
 def socket_path(path: str | None = None, bus: str | None = None) -> str:
     """Where the host listens: `path`, else $OMNIBUS_SOCKET, else the bus's place.
 
-    The bus is `bus` or $OMNIBUS_BUS; its socket is in $XDG_RUNTIME_DIR/omnibus.
+    The bus is `bus` or $OMNIBUS_BUS; its socket is in $XDG_RUNTIME_DIR/omnibus, or
+    where that is not set in a folder of this user's among the temporary files.
     """
     if path:
         return path
     if bus is None and (path := os.environ.get("OMNIBUS_SOCKET")):
         return path
     bus = bus or os.environ.get("OMNIBUS_BUS")
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if not bus or not runtime:
-        raise ValueError("no socket: give path or bus, or set OMNIBUS_SOCKET, or OMNIBUS_BUS and XDG_RUNTIME_DIR")
-    return os.path.join(runtime, "omnibus", bus + ".sock")
+    if not bus:
+        raise ValueError("no socket: give path or bus, or set OMNIBUS_SOCKET or OMNIBUS_BUS")
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return os.path.join(runtime, "omnibus", bus + ".sock")
+    # Not tempfile's folder: the host takes this one, whether or not it can be written to.
+    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"omnibus-{os.getuid()}", bus + ".sock")
 
 
 def connect(path: str | None = None, bus: str | None = None, name: str | None = None) -> Client:
