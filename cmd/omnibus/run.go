@@ -65,6 +65,9 @@ func newRunCmd() *cobra.Command {
 		Example: runExample,
 		Args:    runArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if opts.Grace < 0 {
+				return &usageError{fmt.Sprintf("--grace is %v: use 0 or more", opts.Grace)}
+			}
 			opts.Main = args[1:]
 			opts.Logger = newLogger(cmd.ErrOrStderr(), level.word, format.word)
 			p, err := pipeline.load(args[0])

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -44,7 +45,10 @@ func (h *host) openWeb() error {
 	} else {
 		w.listener, err = net.Listen("tcp", where)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("http: %w: stop who listens there, or choose another port", err)
+	case err != nil:
 		return fmt.Errorf("http: %w", err)
 	}
 	w.server = &http.Server{

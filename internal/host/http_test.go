@@ -46,6 +46,18 @@ func TestListenUnix(t *testing.T) {
 	}
 }
 
+func TestPortTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	err = (&host{opts: Options{HTTP: taken.Addr().String()}}).openWeb()
+	if err == nil || !strings.HasSuffix(err.Error(), "stop who listens there, or choose another port") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestLocalOnly(t *testing.T) {
 	ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	for name, want := range map[string]int{
@@ -75,6 +87,9 @@ func TestPrivateFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := privateFolder(open); err == nil || !strings.Contains(err.Error(), "others may write to") {
+		t.Errorf("got %v", err)
+	}
+	if err := privateFolder("/dev/null/omnibus"); err == nil || !strings.Contains(err.Error(), "set XDG_RUNTIME_DIR to one of your own") {
 		t.Errorf("got %v", err)
 	}
 	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {

@@ -63,7 +63,7 @@ func (h *host) mainCommand() (*exec.Cmd, error) {
 		}
 	}
 	if _, err := exec.LookPath(args[0]); err != nil {
-		return nil, fmt.Errorf("the main process: %w", err)
+		return nil, fmt.Errorf("the main process: %w: install it, set PATH, or give its full path", err)
 	}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = dir

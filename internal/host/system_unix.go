@@ -23,11 +23,12 @@ func signalCode(state *os.ProcessState) int {
 // privateFolder makes sure that nobody else can put a socket of their own in
 // the place of ours: the folder may lie among everybody's temporary files.
 func privateFolder(dir string) error {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
-		return err
+	err := os.MkdirAll(filepath.Dir(dir), 0o700)
+	if err == nil {
+		err = os.Mkdir(dir, 0o700)
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("no folder for sockets: %w: set XDG_RUNTIME_DIR to one of your own, or name a socket in the pipeline file", err)
 	}
 	info, err := os.Lstat(dir)
 	if err != nil {
