@@ -40,7 +40,8 @@ value, which travels in that encoding.`
 const connectorGetLong = `Get the value under a key and write it to standard output: the bytes as they are with
 --codec raw, and else as JSON. The value is gone then.
 
-The exit code is 3 when nothing lies under the key, and 1 when something failed.`
+The exit code is 3 when nothing lies under the key, and 1 when something failed. A
+value that is not what --codec says is written as it is, and the exit code is 1.`
 
 const connectorExample = `  echo '{"text": "hello"}' | omnibus connector put --from 0 --to 1 --key r1
   omnibus connector get --from 0 --to 1 --key r1
@@ -140,6 +141,9 @@ func newConnectorGetCmd() *cobra.Command {
 		Long:  connectorGetLong,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.wait < 0 {
+				return &usageError{fmt.Sprintf("--wait is %v: use 0 or more", c.wait)}
+			}
 			var meta connector.Metadata
 			if err := json.Unmarshal([]byte(c.meta), &meta); err != nil {
 				return &usageError{fmt.Sprintf("--meta is no JSON object: %v", err)}

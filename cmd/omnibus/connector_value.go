@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -41,29 +44,39 @@ func (c *connecting) serializer() codec.Serializer {
 	return serializers[c.codec.word]
 }
 
-// print writes a value for people and programs to read.
+// print writes a value for people and programs to read. One that is not what
+// --codec says is written as it is: it has been taken, and nobody else has it.
 func (c *connecting) print(v *connector.Value, out io.Writer) error {
+	text, err := c.text(v)
+	if err != nil {
+		text, err = v.Bytes(), fmt.Errorf("%w: the %d bytes were written as they are, as with --codec raw", err, v.Size())
+	}
+	_, lost := out.Write(text)
+	return errors.Join(err, lost)
+}
+
+// text is the value in the form that --codec asks for.
+func (c *connecting) text(v *connector.Value) ([]byte, error) {
 	switch c.codec.word {
 	case "raw":
-		_, err := out.Write(v.Bytes())
-		return err
+		return v.Bytes(), nil
 	case "json":
 		if !json.Valid(v.Bytes()) {
-			return fmt.Errorf("%w: the %d bytes are no JSON: get them with --codec raw", connector.ErrDecode, v.Size())
+			return nil, fmt.Errorf("%w: no JSON", connector.ErrDecode)
 		}
-		_, err := fmt.Fprintf(out, "%s\n", v.Bytes())
-		return err
+		return slices.Concat(v.Bytes(), []byte("\n")), nil
 	}
 	var value any
 	if err := v.Decode(&value); err != nil {
-		return err
+		return nil, err
 	}
-	enc := json.NewEncoder(out)
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(jsonable(value)); err != nil {
-		return fmt.Errorf("the value has no form in JSON: get it with --codec raw: %w", err)
+		return nil, fmt.Errorf("the value has no form in JSON: %w", err)
 	}
-	return nil
+	return line.Bytes(), nil
 }
 
 // shaped is a tensor, an array or an image in JSON.
