@@ -60,7 +60,12 @@ func openGPU(o options) (g *gpu, err error) {
 			err = errors.Join(err, g.close())
 		}
 	}()
-	if o.rows < 1 {
+	switch {
+	case len(o.rest) > 0:
+		return g, fmt.Errorf("there are only flags, not %q", o.rest)
+	case o.tensors < 1:
+		return g, fmt.Errorf("%d tensors: send at least one", o.tensors)
+	case o.rows < 1:
 		return g, fmt.Errorf("tensors of %d rows: use at least one", o.rows)
 	}
 	if g.driver, err = openDriver(o.driver); err != nil {

@@ -25,6 +25,7 @@ type options struct {
 	tensors   int
 	rows      int
 	socket    string // of the host: this is the other process
+	rest      []string
 	out       io.Writer
 }
 
@@ -36,6 +37,7 @@ func main() {
 	flag.IntVar(&o.rows, "rows", 1024, "how many rows each has, of 4 KiB")
 	flag.StringVar(&o.socket, "join", "", "be the other process of the host at this socket")
 	flag.Parse()
+	o.rest = flag.Args()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	run := host
 	if o.socket != "" {

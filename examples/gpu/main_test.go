@@ -80,6 +80,8 @@ func TestBadOptions(t *testing.T) {
 		"driver":    {func(o *options) { o.driver = "opencl" }, nil},
 		"transport": {func(o *options) { o.transport = "fax" }, bus.ErrConfig},
 		"rows":      {func(o *options) { o.rows = 0 }, nil},
+		"tensors":   {func(o *options) { o.tensors = 0 }, nil},
+		"rest":      {func(o *options) { o.rest = []string{"cuda"} }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, out := emulated(t)
