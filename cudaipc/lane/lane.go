@@ -34,6 +34,7 @@ type Lane struct {
 // no error: [Lane.Why] says it, and tensors then travel through host memory. An
 // error is one of the options'.
 func Open(ctx context.Context, opts Options) (*Lane, error) {
+	wanted := opts.Driver != nil || opts.NoDriver != nil
 	opts = opts.withDefaults()
 	l := &Lane{
 		opts: opts, why: make(map[Mode]error), watcher: newWatcher(), devices: make(map[cudaipc.UUID]*device),
@@ -46,7 +47,7 @@ func Open(ctx context.Context, opts Options) (*Lane, error) {
 		l.why[IPC], l.why[Pool] = err, err
 	}
 	for mode, err := range l.why {
-		if err != nil {
+		if err != nil && wanted {
 			opts.Logger.Info("tensors travel through host memory", slog.Any("instead", mode.String()), slog.Any("why", err))
 		}
 	}

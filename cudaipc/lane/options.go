@@ -23,7 +23,8 @@ type Options struct {
 	// Directory is where other processes find the pools, and where theirs are
 	// found; nil for a lane within this process.
 	Directory Directory
-	// Logger is told what the lane cannot do; nil discards.
+	// Logger is told what the lane cannot do, unless neither Driver nor NoDriver is
+	// set: then nobody wants a GPU. Nil discards.
 	Logger *slog.Logger
 }
 
