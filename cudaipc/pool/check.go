@@ -99,7 +99,7 @@ func (e *Exports) Check() []Violation {
 	c := &checker{}
 	c.checkSlots(e.slots)
 	for number, release := range e.kept {
-		if release != nil && e.slots.state[number] != slotUsed {
+		if release != nil && !e.slots.state[number].inUse() {
 			c.report(InvariantSlots, "slot %d is not in use and keeps something", number)
 		}
 	}
@@ -118,7 +118,7 @@ func (c *checker) checkSlots(s *slots) {
 		}
 	}
 	for number, state := range s.state {
-		used := state == slotUsed
+		used := state.inUse()
 		if used == listed[number] {
 			c.report(InvariantSlots, "slot %d is in use: %t, and listed as free: %t", number, used, listed[number])
 		}

@@ -28,7 +28,8 @@
 // done. Whoever fills the piece may still be at it: a reader that died, say, has
 // given up its debt. So a piece whose word is not there yet is late when it is
 // freed, and is not given out before it is. Whoever gives a reservation up waits
-// until its own streams do not touch the piece, and then has it Fail.
+// until its own streams do not touch the piece, and then has it Fail. A piece that
+// nobody has asked about, with Chunk or Piece, no stream touches: it needs neither.
 //
 // # Concurrency
 //

@@ -104,12 +104,12 @@ func (e *Exports) forget(piece uint32) (release func()) {
 	return release
 }
 
-// Piece names a piece, for whoever holds it.
+// Piece names a piece, for whoever holds it: see [Pool.Chunk].
 func (e *Exports) Piece(piece uint32) Piece {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.slots.mustBeUsed("Piece", piece)
-	return e.slots.piece(piece)
+	return e.slots.tell(piece)
 }
 
 // Fail says to all readers of a piece that its contents will never be there.

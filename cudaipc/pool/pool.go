@@ -228,14 +228,15 @@ func (p *Pool) closeArenas(gone []*arena) error {
 	return errors.Join(errs...)
 }
 
-// Chunk says where a piece lies, for whoever holds it.
+// Chunk says where a piece lies, for whoever holds it. From here on the piece is not
+// given out again before its word is there.
 func (p *Pool) Chunk(piece uint32) Chunk {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.slots.mustBeUsed("Chunk", piece)
 	c := p.chunks[piece]
 	return Chunk{
-		Piece:  p.slots.piece(piece),
+		Piece:  p.slots.tell(piece),
 		Arena:  c.arena.number,
 		Offset: c.offset,
 		Bytes:  c.bytes,

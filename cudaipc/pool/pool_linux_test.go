@@ -385,3 +385,46 @@ func TestExportsGoBackToTheirOwner(t *testing.T) {
 		t.Errorf("%d are left, given back: %v", left, back)
 	}
 }
+
+// TestReservationsThatFailLeaveNoPiece: of a piece that nobody has been told of,
+// nobody fills the words, and its room is there at once.
+func TestReservationsThatFailLeaveNoPiece(t *testing.T) {
+	machine := newMachine(t, emul.Options{})
+	p := machine.pool(t, small)
+	exports, err := NewExports(machine, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		wantClean(t, exports.Check())
+		if err := exports.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newStore(t, shmstore.Heap)
+	for name, dev := range map[string]shmstore.Device{"pool": p, "exports": exports} {
+		t.Run(name, func(t *testing.T) {
+			wantNone := func(what string) {
+				t.Helper()
+				if pieces, late := dev.Pieces(), dev.(interface{ Late() int }).Late(); pieces != 0 || late != 0 {
+					t.Errorf("%s: %d pieces in use, and %d late, want none", what, pieces, late)
+				}
+			}
+			full, err := s.Reserve(600<<10, codec.IDRaw, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 10 {
+				if _, _, err := s.ReserveOn(dev, 1<<10, 600<<10, codec.IDRaw, 0); !errors.Is(err, shmstore.ErrFull) {
+					t.Fatalf("reserve in a full arena: %v", err)
+				}
+			}
+			wantNone("without room in the arena")
+			full.Abort()
+			r, _ := mustReserveOn(t, s, dev, 1<<10, 0)
+			r.Abort() // by whoever it was for, who has asked for nothing
+			s.FreeUnusedOn(dev)
+			wantNone("given up")
+		})
+	}
+}

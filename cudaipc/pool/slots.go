@@ -51,6 +51,9 @@ type slotState uint8
 const (
 	slotFree slotState = iota
 	slotUsed
+	// slotTold is used, and whoever holds the piece has asked what its words are: a
+	// stream may write to it from here on.
+	slotTold
 	// slotLate is freed, but its word is not there yet: a stream may still write
 	// to the piece, and to the word. Readers that died leave such.
 	slotLate
@@ -122,7 +125,7 @@ func next(generation uint32) uint32 { return max(generation+1, 1) }
 // giveBack takes a slot back. It reports false if a stream may still write to the
 // piece: the slot is then late.
 func (s *slots) giveBack(number uint32) bool {
-	if !s.settled(number) {
+	if s.state[number] == slotTold && !s.settled(number) {
 		s.state[number] = slotLate
 		s.late = append(s.late, number)
 		return false
@@ -158,13 +161,21 @@ func (s *slots) used() int { return len(s.state) - len(s.free) - len(s.late) }
 
 // isUsed reports whether a number is that of a piece in use.
 func (s *slots) isUsed(number uint32) bool {
-	return int(number) < len(s.state) && s.state[number] == slotUsed
+	return int(number) < len(s.state) && s.state[number].inUse()
 }
+
+func (s slotState) inUse() bool { return s == slotUsed || s == slotTold }
 
 func (s *slots) mustBeUsed(op string, number uint32) {
 	if !s.isUsed(number) {
 		panic(fmt.Sprintf("pool: %s of piece %d, which is not in use", op, number))
 	}
+}
+
+// tell names a piece for whoever holds it, and who may have it filled then.
+func (s *slots) tell(number uint32) Piece {
+	s.state[number] = slotTold
+	return s.piece(number)
 }
 
 func (s *slots) piece(number uint32) Piece {
