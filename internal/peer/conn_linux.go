@@ -244,6 +244,12 @@ func (c *Conn) hungUp() bool {
 	return err == nil && n == 1
 }
 
+// hangUp ends the connection for both ends, and leaves it open: what was sent before
+// can be received still.
+func (c *Conn) hangUp() {
+	_ = c.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // it may be over already
+}
+
 // duplicate returns descriptors of its own for the same files, all or none.
 func duplicate(fds []int) ([]int, error) {
 	var own []int

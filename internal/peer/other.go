@@ -33,6 +33,7 @@ func (*Listener) Close() error { return nil }
 func (*Conn) send([]byte, []int) error            { return ErrUnsupported }
 func (*Conn) trySend([]byte, []int) (bool, error) { return false, ErrUnsupported }
 func (*Conn) hungUp() bool                        { return true }
+func (*Conn) hangUp()                             {}
 func (*Conn) receive([]byte) (int, []int, error)  { return 0, nil, ErrUnsupported }
 
 func watch(*Conn, watchOptions) (*Process, error) { return nil, ErrUnsupported }

@@ -3,6 +3,7 @@ package peer
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"sync"
@@ -18,6 +19,10 @@ import (
 // saves waking another goroutine. Whatever cannot be sent at once waits for the
 // Sender's own goroutine. What comes while somebody is sending is gathered into
 // as few packets as possible.
+//
+// A message that Queue has taken is sent, or the connection ends: when one of those
+// is lost, the next would make no sense to the peer. Both ends are told of that by
+// the end of what they receive.
 type Sender struct {
 	conn *Conn
 	opts SenderOptions
@@ -64,10 +69,11 @@ func (s *Sender) SetVersion(version uint16) {
 // The descriptors stay the caller's and may be closed once Queue has returned:
 // those of a message that waits are duplicated.
 //
-// A message that breaks a bound is [wire.CodeInvalid]. [ErrBacklog] says that
-// the peer has not read for a while; what to do about it is for the caller.
-// [ErrClosed] comes after Close, and the error of the connection when that has
-// failed.
+// After an error the message is not sent, and the next one may be: what to do about
+// that is for the caller. One that breaks a bound is [wire.CodeInvalid].
+// [ErrBacklog] says that the peer has not read for a while, and an error of the
+// system that it lacks something, such as room for descriptors. [ErrClosed] comes
+// after Close, and the error that [Sender.Err] returns when the connection has failed.
 func (s *Sender) Queue(m wire.Message, fds ...int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +154,7 @@ func (s *Sender) sendNow(m wire.Message, fds []int) error {
 	sent, err := s.conn.trySend(p.buf, p.fds)
 	s.mu.Lock()
 	s.writing = false
-	if err != nil {
+	if isOver(err) {
 		s.fail(err)
 	}
 	if !sent && err == nil {
@@ -232,11 +238,31 @@ func (s *Sender) discard(p *packet) {
 	s.forget(p)
 }
 
+// isOver reports whether an error of the connection is its end. After any other,
+// nothing was sent.
+func isOver(err error) bool { return errors.Is(err, ErrGone) || errors.Is(err, net.ErrClosed) }
+
+// Fail ends the connection: what waits is dropped, and nothing is sent any more. It
+// is for whoever cannot do without a message that Queue has refused.
+func (s *Sender) Fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail(err)
+}
+
+// Err is why nothing more can be sent on the connection, or nil.
+func (s *Sender) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
 // fail keeps the first error and drops what waits: after a packet that is lost
 // the next ones make no sense to the peer. s.mu is held.
 func (s *Sender) fail(err error) {
 	if s.err == nil {
 		s.err = err
+		s.conn.hangUp()
 	}
 	for _, p := range s.queue {
 		s.discard(p)

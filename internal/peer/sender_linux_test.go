@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -366,81 +365,6 @@ func TestSenderDescriptorBound(t *testing.T) {
 		b.Close()
 		if err := s.Close(); !errors.Is(err, ErrGone) {
 			t.Errorf("Close: %v, want ErrGone", err)
-		}
-	})
-}
-
-func TestSenderRefuses(t *testing.T) {
-	a, b := pair(t)
-	s := newSender(t, a, SenderOptions{})
-	if err := s.Queue(&wire.Serve{Stage: "\xff"}); !errors.Is(err, wire.CodeInvalid) {
-		t.Errorf("Queue of a message that is none: %v, want CodeInvalid", err)
-	}
-	blocked(t, s)
-	before := s.Backlog()
-	for name, err := range map[string]error{
-		"text":       s.Queue(&wire.Serve{Stage: "\xff"}),
-		"descriptor": s.Queue(&wire.Segment{}),
-	} {
-		if !errors.Is(err, wire.CodeInvalid) {
-			t.Errorf("Queue of a message with a wrong %s: %v, want CodeInvalid", name, err)
-		}
-	}
-	if s.Backlog() != before {
-		t.Errorf("Backlog %d, want %d as before", s.Backlog(), before)
-	}
-	b.Close()
-	if err := s.Close(); !errors.Is(err, ErrGone) {
-		t.Errorf("Close: %v, want ErrGone", err)
-	}
-}
-
-func TestSenderEnds(t *testing.T) {
-	t.Run("closed", func(t *testing.T) {
-		a, _ := pair(t)
-		s := newSender(t, a, SenderOptions{})
-		if err := errors.Join(s.Close(), s.Close()); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-		if err := s.Queue(&wire.Bye{}); !errors.Is(err, ErrClosed) {
-			t.Errorf("Queue after Close: %v, want ErrClosed", err)
-		}
-		if err := a.Send([]byte("x"), nil); err != nil {
-			t.Errorf("the connection after Close: %v", err)
-		}
-	})
-	t.Run("the peer closes", func(t *testing.T) {
-		a, b := pair(t)
-		s := newSender(t, a, SenderOptions{})
-		b.Close()
-		for range 2 {
-			if err := s.Queue(&wire.Bye{}); !errors.Is(err, ErrGone) {
-				t.Errorf("Queue: %v, want ErrGone", err)
-			}
-		}
-		if err := s.Close(); !errors.Is(err, ErrGone) {
-			t.Errorf("Close: %v, want ErrGone", err)
-		}
-	})
-	t.Run("the peer does not read", func(t *testing.T) {
-		a, _ := pair(t)
-		s := newSender(t, a, SenderOptions{FlushTimeout: time.Millisecond})
-		blocked(t, s)
-		for range 2 {
-			if err := s.Close(); !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("Close: %v, want os.ErrDeadlineExceeded", err)
-			}
-		}
-		if s.Backlog() != 0 {
-			t.Errorf("Backlog %d after Close", s.Backlog())
-		}
-	})
-	t.Run("options", func(t *testing.T) {
-		a, _ := pair(t)
-		for _, opts := range []SenderOptions{{Version: 9}, {BacklogBytes: 100}, {FlushTimeout: -1}} {
-			if _, err := NewSender(a, opts); err == nil {
-				t.Errorf("NewSender with %+v: no error", opts)
-			}
 		}
 	})
 }
