@@ -16,7 +16,7 @@
 // change while anybody reads it, whoever of those that it went through is dead.
 //
 // TestChaosGPU does it to pipelines that carry tensors in the memory of GPUs, which
-// are emulated, or real ones with -driver cuda in a test binary that is built with
+// are emulated, or real ones with -chaos.driver cuda in a test binary that is built with
 // the tag cuda (go test -c -tags cuda). A request may also fail because a tensor of
 // a dead process was never completed; none may be read that is not as it was made,
 // and a process that ends well has nothing left on its GPU.

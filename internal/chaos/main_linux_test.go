@@ -13,7 +13,7 @@ var (
 	wantKills  = flag.Int("chaos.kills", 50, "kills to count in TestChaos")
 	wantDirect = flag.Int("chaos.direct", 30, "kills to count in TestChaosDirect, and half as many in TestChaosDirectPython")
 	wantGPU    = flag.Int("chaos.gpu", 15, "kills to count in TestChaosGPU")
-	gpuDriver  = flag.String("driver", "emul", "the driver of the GPU in TestChaosGPU: emul, or cuda in a binary built with that tag")
+	gpuDriver  = flag.String("chaos.driver", "emul", "the driver of the GPU in TestChaosGPU: emul, or cuda in a binary built with that tag")
 	wantHosts  = flag.Int("chaos.hosts", 5, "hosts to kill in TestHostKilled")
 	seedFlag   = flag.Uint64("chaos.seed", 0, "what the tests draw their choices from; 0: the time")
 )
