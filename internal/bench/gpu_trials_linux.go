@@ -235,10 +235,11 @@ const (
 	holdSample  = 4
 	holdSamples = 5
 	maxHolds    = 1000 // that a GPU takes at once
+	holdShare   = 64   // of a GPU's memory, its copies take two parts of so many at most
 )
 
 func newHolder(ctx context.Context, g *gpuEnd) (h holder, err error) {
-	n := g.spec.HoldBytes
+	n := min(g.spec.HoldBytes, g.dev.Caps().TotalBytes/holdShare)
 	src, err := g.alloc(n)
 	if err != nil {
 		return h, err
