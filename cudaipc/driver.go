@@ -20,6 +20,8 @@ type Driver interface {
 	// is [ErrNoDevice] for one that is not there. Opening it again returns
 	// another Device over the same context.
 	Open(uuid UUID) (Device, error)
+	// Usage is what is open, and was made and not closed, in this process.
+	Usage() Usage
 	// Close closes the driver. Devices are closed before.
 	Close() error
 }
@@ -202,4 +204,12 @@ type Caps struct {
 	Peers            []UUID
 
 	Why map[string]string // by the name of the field
+}
+
+// Usage counts what a driver has made and not closed. Events are also those that it
+// keeps for itself.
+type Usage struct {
+	Devices, Arenas, Allocations, Imports, HostMemories, Streams, Events int
+
+	Bytes int64 // of arenas and allocations that were made here
 }

@@ -155,6 +155,18 @@ func (d *driver) peers(of *card) []int32 {
 	return all
 }
 
+// Usage implements cudaipc.Driver.
+func (d *driver) Usage() cudaipc.Usage {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var u cudaipc.Usage
+	for _, open := range d.open {
+		u.Devices += open.count
+		open.addUsage(&u)
+	}
+	return u
+}
+
 // Close implements cudaipc.Driver. Devices that are still open are closed.
 func (d *driver) Close() error {
 	d.mu.Lock()

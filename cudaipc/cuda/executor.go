@@ -138,11 +138,8 @@ func (g *gpu) enter(c *caller) error {
 
 // leave gives the context back. What fails here fails for nobody.
 func (g *gpu) leave(c *caller) {
-	for _, point := range g.spare {
-		c.call(symEventDestroy, point)
-	}
-	for _, point := range g.tails {
-		c.call(symEventDestroy, point)
+	for _, point := range append(g.spare, g.tails...) {
+		_ = g.dropEvent(c, point)
 	}
 	c.call(symCtxSetCurrent, 0)
 	c.call(symPrimaryCtxRelease, uintptr(g.card.number))

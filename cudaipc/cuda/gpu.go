@@ -34,6 +34,8 @@ type gpu struct {
 	imports map[cudaipc.Handle]*imported
 	bases   map[cudaipc.Ptr]cudaipc.Handle
 	own     map[cudaipc.Handle]cudaipc.Ptr // what was exported of allocs
+	hosts   int                            // pieces of registered memory
+	events  int                            // points too
 }
 
 // startGPU makes the context and starts the executor.
@@ -152,5 +154,30 @@ func (g *gpu) look() {
 			}
 		}
 		return g.must(c, symMemGetInfo, address(&c.word), address(&c.second))
+	})
+}
+
+// addUsage counts what is there.
+func (g *gpu) addUsage(u *cudaipc.Usage) {
+	_ = g.do(func(*caller) error {
+		for _, bytes := range g.allocs {
+			u.Bytes += bytes
+		}
+		for _, a := range g.arenas {
+			if a.fd < 0 {
+				u.Imports++
+				continue
+			}
+			u.Arenas++
+			u.Bytes += a.bytes
+		}
+		for _, open := range g.imports {
+			u.Imports += open.count
+		}
+		u.Allocations += len(g.allocs)
+		u.HostMemories += g.hosts
+		u.Streams += len(g.streams)
+		u.Events += g.events
+		return nil
 	})
 }

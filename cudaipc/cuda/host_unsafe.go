@@ -40,6 +40,7 @@ func (g *gpu) registerHost(mem []byte, readOnly bool) (*hostMemory, error) {
 			return err
 		}
 		m.dev = cudaipc.Ptr(c.word)
+		g.hosts++
 		g.ranges.add(m.dev, int64(len(mem)))
 		if m.dev != host {
 			g.ranges.add(host, int64(len(mem)))
@@ -87,6 +88,7 @@ func (m *hostMemory) Close() error {
 	settled := g.settle()
 	return g.undo(func(c *caller) error {
 		host := cudaipc.HostPtr(m.mem)
+		g.hosts--
 		g.ranges.remove(m.dev)
 		if m.dev != host {
 			g.ranges.remove(host)

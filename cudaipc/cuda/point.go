@@ -34,10 +34,10 @@ func (g *gpu) recordRaw(c *caller, stream uintptr) (uintptr, error) {
 	if n := len(g.spare); n > 0 {
 		point, g.spare = g.spare[n-1], g.spare[:n-1]
 	} else {
-		if err := g.must(c, symEventCreate, address(&c.word), eventDisableTiming); err != nil {
+		var err error
+		if point, err = g.makeEvent(c); err != nil {
 			return 0, err
 		}
-		point = uintptr(c.word)
 	}
 	if err := g.must(c, symEventRecord, point, stream); err != nil {
 		g.putBack(c, point)
@@ -65,7 +65,21 @@ func (g *gpu) putBack(c *caller, point uintptr) {
 		g.spare = append(g.spare, point)
 		return
 	}
-	c.call(symEventDestroy, point)
+	_ = g.dropEvent(c, point) // nobody waits for it
+}
+
+// makeEvent makes an event of CUDA's. On the executor, like dropEvent.
+func (g *gpu) makeEvent(c *caller) (uintptr, error) {
+	if err := g.must(c, symEventCreate, address(&c.word), eventDisableTiming); err != nil {
+		return 0, err
+	}
+	g.events++
+	return uintptr(c.word), nil
+}
+
+func (g *gpu) dropEvent(c *caller, event uintptr) error {
+	g.events--
+	return g.must(c, symEventDestroy, event)
 }
 
 // await waits for a point, and gives it back. Not on the executor.

@@ -94,12 +94,9 @@ type event struct {
 
 func (g *gpu) newEvent() (*event, error) {
 	e := &event{g: g}
-	return e, g.do(func(c *caller) error {
-		if err := g.must(c, symEventCreate, address(&c.word), eventDisableTiming); err != nil {
-			return err
-		}
-		e.raw = uintptr(c.word)
-		return nil
+	return e, g.do(func(c *caller) (err error) {
+		e.raw, err = g.makeEvent(c)
+		return err
 	})
 }
 
@@ -121,6 +118,6 @@ func (e *event) Close() error {
 		return nil
 	}
 	return e.g.undo(func(c *caller) error {
-		return e.g.must(c, symEventDestroy, e.raw)
+		return e.g.dropEvent(c, e.raw)
 	})
 }

@@ -104,6 +104,7 @@ var defects = map[string]defect{
 	"registering twice works": on("register_twice", func(v cudaipc.Device) forgiving { return forgiving{v} }),
 	"failures are hidden":     on("sticky", func(v cudaipc.Device) healthy { return healthy{v} }),
 	"events are never done":   on("event_that_nobody_recorded", func(v cudaipc.Device) undone { return undone{v} }),
+	"events are left":         on("nothing_is_left", func(v cudaipc.Device) hoarder { return hoarder{v} }),
 	"closing twice fails":     on("close_twice", func(v cudaipc.Device) onceOnly { return onceOnly{v, new(bool)} }),
 }
 
@@ -237,4 +238,14 @@ func (v onceOnly) Close() error {
 	}
 	*v.closed = true
 	return v.Device.Close()
+}
+
+// hoarder makes an event for itself with each.
+type hoarder struct{ cudaipc.Device }
+
+func (v hoarder) NewEvent() (cudaipc.Event, error) {
+	if _, err := v.Device.NewEvent(); err != nil {
+		return nil, err
+	}
+	return v.Device.NewEvent()
 }

@@ -195,7 +195,8 @@ func testCloseTwice(r *rig) {
 	}
 }
 
-// testNothingLeft: descriptors do not grow, however often things are made.
+// testNothingLeft: neither descriptors nor what the driver counts grow, however
+// often things are made.
 func testNothingLeft(r *rig) {
 	once := func() {
 		driver, err := r.open()
@@ -207,7 +208,16 @@ func testNothingLeft(r *rig) {
 			r.Fatal(err)
 		}
 		inner.useAll()
-		if err := errors.Join(inner.dev.Close(), driver.Close()); err != nil {
+		before := driver.Usage()
+		inner.useAll()
+		if after := driver.Usage(); after != before {
+			r.Errorf("the driver has %+v, %+v before", after, before)
+		}
+		err = inner.dev.Close()
+		if left := driver.Usage(); left != (cudaipc.Usage{}) {
+			r.Errorf("the driver has %+v, with all devices closed", left)
+		}
+		if err := errors.Join(err, driver.Close()); err != nil {
 			r.Fatal(err)
 		}
 	}
@@ -249,6 +259,21 @@ func (r *rig) useAll() {
 	}
 	if err := r.dev.Free(p); err != nil {
 		r.Error(err)
+	}
+	s, err := r.dev.NewStream()
+	if err != nil {
+		r.Fatal(err)
+	}
+	e, err := r.dev.NewEvent()
+	if err != nil {
+		r.Fatal(err)
+	}
+	had := r.driver.Usage()
+	if err := errors.Join(s.Submit(recordOp(e)), s.Synchronize(r.ctx), s.Close(), e.Close()); err != nil {
+		r.Error(err)
+	}
+	if has := r.driver.Usage(); had.Streams-has.Streams != 1 || had.Events-has.Events > 1 {
+		r.Errorf("without a stream and an event the driver has %+v, %+v before", has, had)
 	}
 }
 

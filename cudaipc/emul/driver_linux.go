@@ -143,9 +143,9 @@ func (d *Driver) Break(uuid cudaipc.UUID, err error) error {
 	return invalidDevice.with("Break", uuid, cudaipc.ErrNoDevice, "")
 }
 
-// Usage says what was made and not closed.
-func (d *Driver) Usage() Usage {
-	var u Usage
+// Usage implements [cudaipc.Driver].
+func (d *Driver) Usage() cudaipc.Usage {
+	var u cudaipc.Usage
 	for _, g := range d.gpus {
 		g.mu.Lock()
 		u.Devices += g.opened

@@ -43,7 +43,7 @@ func newBench(t *testing.T, opts emul.Options) *bench {
 		if after := leftovers(t); after != before {
 			t.Errorf("left behind, descriptors and mappings: %+v, before %+v", after, before)
 		}
-		if u := driver.Usage(); u != (emul.Usage{}) {
+		if u := driver.Usage(); u != (cudaipc.Usage{}) {
 			t.Errorf("left behind: %+v", u)
 		}
 	})
@@ -347,7 +347,7 @@ func TestMemoryIsCounted(t *testing.T) {
 			}
 		}
 	}
-	if u := b.driver.Usage(); u != (emul.Usage{Devices: 1, HostMemories: 1, Streams: 1}) {
+	if u := b.driver.Usage(); u != (cudaipc.Usage{Devices: 1, HostMemories: 1, Streams: 1}) {
 		t.Errorf("all was closed, but for %+v", u)
 	}
 }

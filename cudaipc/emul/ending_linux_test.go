@@ -17,7 +17,7 @@ func TestReopen(t *testing.T) {
 	if err := b.dev.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if u := b.driver.Usage(); u != (emul.Usage{}) {
+	if u := b.driver.Usage(); u != (cudaipc.Usage{}) {
 		t.Errorf("closed, and yet %+v", u)
 	}
 	dev, err := b.driver.Open(cudaipc.UUID{})

@@ -68,13 +68,6 @@ type Step struct {
 	Stream int
 }
 
-// Usage is what a driver has made and not closed.
-type Usage struct {
-	Devices, Arenas, Allocations, Imports, HostMemories, Streams, Events int
-
-	Bytes int64 // of all devices
-}
-
 func (o *Options) fill() error {
 	if o.Devices == 0 {
 		o.Devices = 1

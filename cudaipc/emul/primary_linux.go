@@ -139,7 +139,7 @@ func (p *primary) close() {
 	p.driver.regions.removeHosts(p)
 }
 
-func (p *primary) addUsage(u *Usage) {
+func (p *primary) addUsage(u *cudaipc.Usage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, m := range p.memory {

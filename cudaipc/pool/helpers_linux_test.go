@@ -39,7 +39,7 @@ func newMachine(t testing.TB, opts emul.Options) *machine {
 		if err := device.Close(); err != nil {
 			t.Error(err)
 		}
-		if usage := driver.Usage(); usage != (emul.Usage{}) {
+		if usage := driver.Usage(); usage != (cudaipc.Usage{}) {
 			t.Errorf("left on the GPU: %+v", usage)
 		}
 		if err := driver.Close(); err != nil {

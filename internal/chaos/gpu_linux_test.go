@@ -167,7 +167,7 @@ func (g *gpu) open() (err error) {
 
 func (g *gpu) close() error {
 	err := errors.Join(g.stream.Close(), g.dev.Close())
-	if e, ok := g.driver.(*emul.Driver); ok && e.Usage() != (emul.Usage{}) {
+	if e, ok := g.driver.(*emul.Driver); ok && e.Usage() != (cudaipc.Usage{}) {
 		err = errors.Join(err, fmt.Errorf("left on the GPU: %+v", e.Usage()))
 	}
 	return errors.Join(err, g.driver.Close())
