@@ -253,8 +253,8 @@ func (d *Delivery) releasePayload() {
 		// are broken, which the check at Close reports.
 		_ = d.flow.req.bus.store.Local().Drop(d.Handle)
 	}
-	if d.Handle.Codec == uint32(codec.IDBundle) {
-		d.flow.req.bus.sweepLent()
+	if !d.Handle.IsZero() {
+		d.flow.req.bus.settled(codec.ID(d.Handle.Codec))
 	}
 }
 

@@ -143,6 +143,7 @@ type payload struct {
 	codec   codec.ID
 	foreign *foreign
 	lease   shmstore.Lease // when neither of the others is there
+	of      *Bus           // whose store the lease is of
 	inline  []byte
 	remind  bool // the reference to foreign is a reminder
 }
@@ -160,7 +161,8 @@ func (d *Delivery) hold() *payload {
 		// The lease keeps the object in place meanwhile. A store that closes
 		// keeps its memory while the delivery's own lease is open.
 		if d.lease.Share(1) == nil {
-			p.lease, _ = d.flow.req.bus.store.Local().Take(d.Handle)
+			p.of = d.flow.req.bus
+			p.lease, _ = p.of.store.Local().Take(d.Handle)
 		}
 	}
 	return p
@@ -184,6 +186,7 @@ func (p *payload) release() {
 		p.foreign.release()
 	case p.inline == nil && !p.lease.Handle().IsZero():
 		p.lease.Release()
+		p.of.settled(p.codec)
 	}
 }
 

@@ -252,9 +252,13 @@ func (b *Buffer) reserveOn(dev shmstore.Device, deviceBytes int64) (piece uint32
 	return 0, fmt.Errorf("reserve %d bytes, and %d on a GPU: %w", b.size, deviceBytes, err)
 }
 
-// sweepLent has buffers go back to their owners that were sent as they are and
-// that nobody reads any more. Others wait until their room is wanted.
-func (b *Bus) sweepLent() {
+// settled has buffers go back to their owners that were sent as they are and that
+// nobody reads any more: a payload, which may have had some, was given back just now.
+// Other memory waits until its room is wanted.
+func (b *Bus) settled(c codec.ID) {
+	if c != codec.IDBundle {
+		return
+	}
 	exports, messages := b.sender.Lent()
 	if messages > 0 && b.sweepDue.CompareAndSwap(false, true) {
 		b.writer.Post(func(s *shmstore.Store) {

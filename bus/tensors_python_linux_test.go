@@ -88,6 +88,35 @@ func TestTensorsToPython(t *testing.T) {
 	}
 }
 
+// TestBufferIsBackWithTheLastView: a sender's own buffer is its again when Python
+// has let go of the last view, long after the delivery is finished.
+func TestBufferIsBackWithTheLastView(t *testing.T) {
+	const n = 4 << 10
+	g := newGPU(t, emul.Options{})
+	back := make(chan struct{})
+	first := bus.StageSpec{Name: "first", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+		src, free := g.tensor(n, 7)
+		return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: func() {
+			free()
+			close(back)
+		}})
+	}}
+	h := listen(t, readTensors(first, bus.TensorsIPC), bus.Options{GPU: g.options(pool.Options{})})
+	p := h.pythonAs(t, "testdata/tensors.py")
+	number(t, streamOf(t, h.bus), 0)
+	p.do("take", args{"n": 0}, []any{"uint8", []int{n}, "emul"})
+	p.do("view", args{"n": 0}, crcOf(7, n))
+	p.do("finish", args{"n": 0}, nil)
+	p.do("look", args{"n": 0}, crcOf(7, n))
+	select {
+	case <-back:
+		t.Error("the buffer was given back while it was being read")
+	default:
+	}
+	p.do("drop", args{"n": 0}, nil)
+	<-back
+}
+
 // TestStridedTensorToPython: a view of the producer's own buffer comes as such.
 func TestStridedTensorToPython(t *testing.T) {
 	g := newGPU(t, emul.Options{})
