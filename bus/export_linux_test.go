@@ -1,12 +1,15 @@
 package bus
 
 import (
+	"errors"
 	"syscall"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // Place is where a payload lies: the file of its memory, and the offset there.
@@ -77,6 +80,39 @@ func FindForNobody(t testing.TB, n *Node, name lane.Name, token uint32) {
 	if _, err := l.call(t.Context(), "stats", nil); err != nil { // behind the answer
 		t.Fatal(err)
 	}
+}
+
+// SayMuch has a node tell its host more than a link keeps for one that does not read.
+func SayMuch(n *Node) {
+	n.mu.Lock()
+	l := n.link
+	n.mu.Unlock()
+	for said := 0; said <= peer.DefaultBacklogBytes+1<<20; said += wire.MaxPiece {
+		l.queue(&wire.Reported{Token: 1 << 31, Piece: make([]byte, wire.MaxPiece)})
+	}
+}
+
+// OfferInVain has a node offer its host memory that it cannot send it, and then
+// memory that it can; it returns how much the host was told of.
+func OfferInVain(t testing.TB, n *Node) (known int) {
+	t.Helper()
+	n.mu.Lock()
+	l := n.link
+	n.mu.Unlock()
+	mem, err := shmstore.NewSegment("test", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seg := newSegment(mem)
+	mem.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for range 2 {
+		if _, err := l.offer(seg, false); err == nil || errors.Is(err, ErrHostGone) {
+			t.Errorf("offer of memory that is gone: %v", err)
+		}
+	}
+	return len(l.offers)
 }
 
 // OpenFiles counts what this process has open: connections, events and memory.

@@ -124,7 +124,10 @@ func (l *link) introduce(bus, name string) error {
 // run reads until the connection ends.
 func (l *link) run() {
 	err := l.read()
-	if errors.Is(err, io.EOF) {
+	switch broken := l.sender.Err(); {
+	case broken != nil && !errors.Is(broken, peer.ErrGone):
+		err = broken
+	case errors.Is(err, io.EOF):
 		err = errors.New("the host is gone")
 	}
 	l.mu.Lock()

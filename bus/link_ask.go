@@ -2,8 +2,10 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -24,8 +26,8 @@ func (l *link) ask(ctx context.Context, ask func(token uint32) wire.Message, fir
 		return err
 	}
 	defer l.settle(token)
-	if err := l.sender.Queue(ask(token)); err != nil {
-		return fmt.Errorf("%w: %w", ErrHostGone, err)
+	if err := l.told(l.sender.Queue(ask(token))); err != nil {
+		return err
 	}
 	_, err = l.await(ctx, q)
 	return err
@@ -57,6 +59,16 @@ func (l *link) settle(token uint32) bool {
 	_, open := l.questions[token]
 	delete(l.questions, token)
 	return open
+}
+
+// told makes of a message that could not be queued what that means: the host is
+// gone, unless it only does not read, or this process lacks something, such as
+// descriptors.
+func (l *link) told(err error) error {
+	if err == nil || l.sender.Err() == nil && !errors.Is(err, peer.ErrClosed) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrHostGone, err)
 }
 
 func (l *link) await(ctx context.Context, q *question) (wire.Message, error) {
@@ -131,8 +143,8 @@ func (l *link) call(ctx context.Context, method string, arguments []byte) ([]byt
 		return nil, err
 	}
 	defer l.settle(token)
-	if err := l.sender.Queue(&wire.Call{Token: token, Method: method, Arguments: arguments}); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrHostGone, err)
+	if err := l.told(l.sender.Queue(&wire.Call{Token: token, Method: method, Arguments: arguments})); err != nil {
+		return nil, err
 	}
 	var all []byte
 	for {

@@ -85,9 +85,9 @@ func (l *link) sendPlace(m *wire.Place, p *foreign) error {
 		l.out[m.Put] = &outgoing{returned: p.release}
 	}
 	faultpoint.Hit("node-before-place")
-	if err := l.sender.Queue(m); err != nil {
+	if err := l.told(l.sender.Queue(m)); err != nil {
 		delete(l.out, m.Put)
-		return fmt.Errorf("%w: %w", ErrHostGone, err)
+		return err
 	}
 	return nil
 }
@@ -99,9 +99,9 @@ func (l *link) fetch(ctx context.Context, m *wire.Fetch) (*foreign, error) {
 		return nil, err
 	}
 	m.Token = token
-	if err := l.sender.Queue(m); err != nil {
+	if err := l.told(l.sender.Queue(m)); err != nil {
 		l.settle(token)
-		return nil, fmt.Errorf("%w: %w", ErrHostGone, err)
+		return nil, err
 	}
 	answer, err := l.awaitLate(ctx, q, func() { l.queue(&wire.Cancel{Token: token}) })
 	if !l.settle(token) && answer == nil {

@@ -215,9 +215,9 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 		}
 	}
 	faultpoint.Hit("node-before-put")
-	if err := l.sender.Queue(m); err != nil {
+	if err := l.told(l.sender.Queue(m)); err != nil {
 		delete(l.out, m.Put)
-		return fmt.Errorf("%w: %w", ErrHostGone, err)
+		return err
 	}
 	faultpoint.Hit("node-put")
 	return nil
@@ -230,11 +230,11 @@ func (l *link) offer(seg *segment, own bool) (uint32, error) {
 		return number, nil
 	}
 	l.lastOffer++
+	if err := l.told(l.sender.Queue(&wire.Offer{Segment: l.lastOffer, Bytes: uint64(seg.mem.Size())}, seg.mem.FD())); err != nil {
+		return 0, err
+	}
 	if !own {
 		l.offers[seg] = l.lastOffer
-	}
-	if err := l.sender.Queue(&wire.Offer{Segment: l.lastOffer, Bytes: uint64(seg.mem.Size())}, seg.mem.FD()); err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrHostGone, err)
 	}
 	return l.lastOffer, nil
 }

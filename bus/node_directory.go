@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"syscall"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
@@ -111,15 +110,6 @@ func (l *link) publish(name lane.Name, p *nodePublished) (answer func() error) {
 		}
 		return directoryError(err)
 	}
-}
-
-// told makes of a message that could not be queued what that means: the host is
-// gone, unless it does not read, or this process has no descriptors left.
-func (l *link) told(err error) error {
-	if err == nil || errors.Is(err, peer.ErrBacklog) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrHostGone, err)
 }
 
 // directoryError says in the directory's words why a question of it failed.

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
@@ -402,7 +403,13 @@ func (l *link) idle(ctx context.Context) {
 	}
 }
 
-func (l *link) queue(m wire.Message) { _ = l.sender.Queue(m) } // the reader notices a host that is gone
+// queue sends a message that the host has to have: a link that cannot send it ends,
+// as one whose host is gone does, which the reader notices.
+func (l *link) queue(m wire.Message) {
+	if err := l.sender.Queue(m); err != nil && !errors.Is(err, peer.ErrClosed) {
+		l.sender.Fail(err)
+	}
+}
 
 // tell implements feeder.
 func (l *link) tell(m wire.Message) bool {
