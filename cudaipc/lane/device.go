@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -9,7 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// maxMessages bounds the messages on one device that streams wait for, or read.
+// maxMessages bounds the messages on one device that streams wait for, with those
+// that are closed and that streams are not done with.
 const maxMessages = 4096
 
 // device is what the lane has of one GPU.
@@ -194,11 +196,16 @@ func (d *device) behind(streams []cudaipc.Stream, then func()) error {
 		}
 	}
 	if err != nil {
-		// Nobody will say when the streams are done. On a device that has failed
+		// No word will say when the streams are done. On a device that has failed
 		// they are; and a stream that was closed before can do no more.
 		failed := d.Err() != nil
-		then()
-		if failed {
+		go func() {
+			for _, s := range streams {
+				_ = s.Synchronize(context.Background())
+			}
+			then()
+		}()
+		if failed || errors.Is(err, ErrTooMany) {
 			err = nil
 		}
 		if err != nil {

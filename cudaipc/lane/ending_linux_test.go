@@ -97,3 +97,42 @@ func TestCopyOutlivesItsContext(t *testing.T) {
 		t.Error("Fill has failed and kept the sender's memory")
 	}
 }
+
+// TestMoreMessagesEndThanThereAreWords: however many messages end at once, none is
+// given back while a stream is at it.
+func TestMoreMessagesEndThanThereAreWords(t *testing.T) {
+	b := newBench(t, emul.Options{}, lane.Options{})
+	src, _ := b.tensor(codec.DTypeUint8, 4096)
+	lease, err := b.store.Local().Take(b.mustSend(src, lane.Pool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	b.sync(b.s)
+	letGo := holdStream(t, b)
+	var early atomic.Int32
+	var open []*lane.Message
+	for range 4096 + 10 {
+		m, err := b.lane.Open(t.Context(), lease.Bytes())
+		if err == nil {
+			err = m.Await(b.s)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.OnSettled(func() { early.Add(1) })
+		open = append(open, m)
+	}
+	for _, m := range open {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := early.Load(); n != 0 {
+		t.Errorf("%d messages were given back while a stream was at them", n)
+	}
+	letGo()
+	for _, m := range open {
+		settled(t, m)
+	}
+}
