@@ -47,6 +47,9 @@ func (w *worker) retryTask(t *Task, parts []*Delivery, err error) {
 		return
 	case spec.State == StateNone && inHand(parts) && t.outputIsOwn() && parts[0].retry(spec.Attempts):
 		t.rewindOutput(false)
+		for _, d := range parts {
+			d.awaitUnread()
+		}
 		w.handle(t, parts)
 		w.join(t)
 		w.settle(t)
@@ -69,11 +72,13 @@ func inHand(parts []*Delivery) bool {
 }
 
 // retry counts one more attempt at a delivery, unless it has had all of them
-// or has left the handler's hands.
+// or has left the handler's hands. What it was opened as is closed: the attempt that
+// failed may have been done with it.
 func (d *Delivery) retry(attempts int) bool {
 	if d.tries >= attempts || d.kept || d.state.Load() == stateFinished {
 		return false
 	}
+	d.awaitUnread()
 	d.tries++
 	d.Attempt++
 	return true
@@ -84,6 +89,7 @@ func (d *Delivery) retry(attempts int) bool {
 func (w *worker) replay(t *Task, parts []*Delivery) {
 	for _, d := range parts {
 		if d.state.Load() == stateSent {
+			d.awaitUnread()
 			t.retain(d)
 		}
 	}

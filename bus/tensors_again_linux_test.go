@@ -1,0 +1,78 @@
+package bus_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
+	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+)
+
+// TestTensorsAreHandledAgain: a handler that panics when it is done with a message
+// does not leave that to the next attempt, which opens the payload anew.
+func TestTensorsAreHandledAgain(t *testing.T) {
+	for name, spec := range map[string]bus.StageSpec{
+		"handle": {State: bus.StateNone},
+		"replay": {Replay: true},
+		"batch":  {State: bus.StateNone, BatchSize: 2},
+		"join":   {State: bus.StateNone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGPU(t, emul.Options{GranularityBytes: 1 << 16})
+			const n = 100 << 10
+			tries := 0
+			handle := func(t *bus.Task, d *bus.Delivery) error {
+				m, err := d.Tensors(t.Context())
+				if err == nil {
+					err = g.check(t.Context(), m, n, 7)
+				}
+				if tries++; err != nil || tries > 1 {
+					return errors.Join(err, m.Close(), t.EmitBytes([]byte("well")))
+				}
+				_ = m.Close()
+				panic("a bug")
+			}
+			spec.Name, spec.Attempts = "second", 2
+			edges := []bus.Edge{{From: "first", To: "second", Tensors: bus.TensorsPool}}
+			switch name {
+			case "batch":
+				spec.Batch = func(batch []*bus.Delivery) error {
+					for _, d := range batch {
+						if err := handle(d.Task(), d); err != nil {
+							return err
+						}
+					}
+					return nil
+				}
+			case "join":
+				spec.Join = func(t *bus.Task, parts []*bus.Delivery) error { return handle(t, parts[1]) }
+				edges = append([]bus.Edge{{To: "second"}, {To: "first"}}, edges...)
+			default:
+				spec.Handle = handle
+			}
+			b := open(t, bus.Pipeline{
+				Stages: []bus.StageSpec{{Name: "first", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+					src, free := g.tensor(n, 7)
+					return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: free})
+				}}, spec},
+				Edges: edges,
+			}, bus.Options{GPU: g.options(pool.Options{ArenaBytes: 512 << 10})})
+			r, err := b.Submit(t.Context(), "go")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			results := 0
+			for _, err := range r.Results(t.Context()) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				results++
+			}
+			if results != 1 || tries != 2 {
+				t.Errorf("%d results after %d attempts, want 1 after 2", results, tries)
+			}
+		})
+	}
+}
