@@ -143,20 +143,22 @@ fi
 if [[ -n $quick ]]; then
 	sizes='size=(4KiB|1MiB|16MiB)$' killed=20
 fi
-step capabilities 20 capabilities
-step conformance 80 conformance
-step ordering 45 ordering
+step capabilities 15 capabilities
+step conformance 70 conformance
+step ordering 30 ordering
 step throughput 150 measure "^gpu/(in|view|in.out|spill)/.*$sizes"
-step latency 60 measure '^gpu/latency'
+step latency 30 measure '^gpu/latency'
+step leases 40 measure '^gpu/leases'
+step reclaim 40 measure '^gpu/reclaim'
 for transport in default cuda_ipc cuda_ipc_pool; do
-	step "example-$transport" 15 example "$transport"
+	step "example-$transport" 10 example "$transport"
 done
 step torch 45 torch
 step kills 50 kills "$killed"
 
 {
 	cat "$out/steps.txt"
-	for figures in ordering throughput latency; do
+	for figures in ordering throughput latency leases reclaim; do
 		printf '\n'
 		grep -v '^[0-9]*/[0-9]* ' "$out/$figures.log"
 	done

@@ -22,6 +22,13 @@ copies of the same size in the same run:
   gpu/latency     4 KiB, from the call that sends it to when the stream of the
                   other process begins behind it, and to its answer, with processes
                   that spin, or wait parked
+  gpu/leases      a million of 4 KiB through the pool (fewer with --quick, or when they
+                  take more than 30 s), and what there is more of afterwards, of both
+                  processes: descriptors, shared mappings, streams and events, chunks
+                  that somebody holds, memory of the GPU, Go's heap, and memory
+  gpu/reclaim     processes that are killed while they hold all chunks of a pool (100, 20
+                  with --quick): the time until they are dead, and from there until all
+                  chunks are given out again
 
 With --driver emul a GPU made of shared memory is measured, which says what the
 protocol costs and nothing about GPUs; targets are those for an H200. The largest

@@ -69,6 +69,17 @@
 // Ordering is no figure but a count of mistakes. Streams are held up by copies, as many as
 // take 200 ms; what is wrong on purpose has to show, or the others say nothing.
 //
+// Leases are counted when nothing is on its way: each process waits for its streams,
+// and until all that it received is settled, collects garbage, and counts what it has
+// itself; the two are added up. That is done after as many as use every slot once, and
+// again at the end. What is shown is the difference. Memory of the GPU is what the
+// driver says is in use on all of it.
+//
+// Whoever is killed is dead when its pidfd is readable: until then the kernel takes it
+// down, and nobody can do anything. Its chunks are free when a stage of a bus that was
+// waiting for them has them all, so that the time is that of everything in between. A
+// pool that had other room would show: the stage would not wait.
+//
 // # Like with like
 //
 // Both sides handle the same number of objects of the same size, behind buffers

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/cuda"
@@ -15,14 +16,18 @@ const (
 	DriverCUDA = "cuda"
 )
 
-const byGPU carrierName = "gpu" // in memory of a GPU, with handles in a lane
+const (
+	byGPU       carrierName = "gpu"        // in memory of a GPU, with handles in a lane
+	byGPUHolder carrierName = "gpu holder" // likewise, through a bus
+)
 
 // A gpuSpec says more of a peer that takes tensors on a GPU.
 type gpuSpec struct {
 	Driver      string
 	TensorBytes int64
-	PoolBytes   int64 // of its one arena
-	HoldBytes   int64 // of the copies that hold a stream up; 0: none does
+	PoolBytes   int64  // of its one arena
+	HoldBytes   int64  // of the copies that hold a stream up; 0: none does
+	Stage       string // that it serves
 }
 
 // The gates of the GPU lane, for one H200: on others they say less, and of an
@@ -33,6 +38,7 @@ const (
 	ofRawCopy     = 0.85 // of its speed, from this size on:
 	gatedFrom     = 64 * mib
 	ofPinnedCopy  = 0.9
+	freeWithin    = 50.0 // ms, all that a dead process had
 )
 
 // RunGPU is Run for tensors that go to another process in the memory of a GPU. With
@@ -81,7 +87,7 @@ func gpuScenarios(opts Options) []scenario {
 	for _, waiting := range []string{"spinning", "parked"} {
 		all = append(all, gpuLatencyScenario(opts, waiting))
 	}
-	return all
+	return append(all, gpuLeasesScenario(opts), gpuReclaimScenario(opts))
 }
 
 // The four ways of a tensor that are measured.
@@ -169,5 +175,67 @@ func gpuOrderingScenario(Options) scenario {
 			{name: "wrong-acknowledgement-missed", unit: "tensors", target: valueUpTo(0)},
 		},
 		open: openGPUOrdering,
+	}
+}
+
+// The leases of gpuLeases: for how long they are sent at most, how many go before those
+// that count, and how many are on their way at once. The memory that they may seem to
+// leave in two processes is noise: of a million, less than a word of each.
+const (
+	leasesTime      = 30 * time.Second
+	leasesWarmUp    = 10_000
+	leasesFlight    = 32
+	leasesHeapKiB   = 1024
+	leasesMemoryMiB = 8
+)
+
+func gpuLeasesScenario(Options) scenario {
+	leases := func(opts Options) int {
+		if opts.Quick {
+			return 20_000
+		}
+		return 1_000_000
+	}
+	return scenario{
+		name: "gpu/leases", rounds: 1,
+		metrics: []metric{
+			{name: "sent", unit: "tensors"},
+			{name: "time", unit: "µs"},
+			{name: "descriptors", unit: "more", target: valueUpTo(0)},
+			{name: "segments", unit: "more", target: valueUpTo(0)},
+			{name: "streams", unit: "more", target: valueUpTo(0)},
+			{name: "events", unit: "more", target: valueUpTo(0)},
+			{name: "pieces", unit: "more", target: valueUpTo(0)},
+			{name: "gpu-memory", unit: "MiB more", target: valueUpTo(0)},
+			{name: "heap", unit: "KiB more", target: valueUpTo(leasesHeapKiB)},
+			{name: "memory", unit: "MiB more", target: valueUpTo(leasesMemoryMiB)},
+		},
+		open: func(ctx context.Context, opts Options) (trial, error) { return openGPULeases(ctx, opts, leases(opts)) },
+	}
+}
+
+// reclaimTime is for how long processes are killed at most: where a GPU takes long to
+// be opened, there are fewer of them.
+const reclaimTime = 30 * time.Second
+
+func gpuReclaimScenario(Options) scenario {
+	kills := func(opts Options) int {
+		if opts.Quick {
+			return 20
+		}
+		return 100
+	}
+	return scenario{
+		name: "gpu/reclaim", rounds: 1,
+		metrics: []metric{
+			{name: "killed", unit: "processes"},
+			{name: "teardown/p50", unit: "ms"},
+			{name: "teardown/p99", unit: "ms"},
+			{name: "teardown/most", unit: "ms"},
+			{name: "free/p50", unit: "ms"},
+			{name: "free/p99", unit: "ms"},
+			{name: "free/most", unit: "ms", target: valueUpTo(freeWithin)},
+		},
+		open: func(ctx context.Context, opts Options) (trial, error) { return openGPUReclaim(ctx, opts, kills(opts)) },
 	}
 }

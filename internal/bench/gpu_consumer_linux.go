@@ -23,6 +23,7 @@ const (
 	doHold    = "hold"    // copy it to the host much later, and compare when asked
 	doDropped = "dropped" // the same, but acknowledge it before: that is wrong
 	doVerdict = "verdict" // compare what was copied late
+	doCount   = "count"   // count what this process has
 )
 
 // gpuConsumer is the peer of a gpuPair.
@@ -115,6 +116,12 @@ func (c *gpuConsumer) do(ctx context.Context, m *gpulane.Message, v map[string]a
 			return err
 		}
 		return c.answer(answer{wrong: !c.all(byte(mark))})
+	case doCount:
+		if err := m.Close(); err != nil {
+			return err
+		}
+		u, err := c.count(ctx)
+		return errors.Join(err, c.tell(u))
 	}
 	return errors.New("nobody knows what that is")
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -37,8 +38,8 @@ type gpuEnd struct {
 
 func (g *gpuEnd) later(f func(context.Context) error) { g.closes = append(g.closes, f) }
 
-// open opens the GPU, and a lane that finds the other process by the directory.
-func (g *gpuEnd) open(ctx context.Context, dir gpulane.Directory) (err error) {
+// openDevice opens the GPU.
+func (g *gpuEnd) openDevice() (err error) {
 	if g.driver, err = openDriver(g.spec.Driver); err != nil {
 		return err
 	}
@@ -47,6 +48,14 @@ func (g *gpuEnd) open(ctx context.Context, dir gpulane.Directory) (err error) {
 		return err
 	}
 	g.later(func(context.Context) error { return g.dev.Close() })
+	return nil
+}
+
+// open opens the GPU, and a lane that finds the other process by the directory.
+func (g *gpuEnd) open(ctx context.Context, dir gpulane.Directory) (err error) {
+	if err := g.openDevice(); err != nil {
+		return err
+	}
 	g.lane, err = gpulane.Open(ctx, gpulane.Options{
 		Driver: g.driver, Directory: dir, Pool: pool.Options{ArenaBytes: g.spec.PoolBytes, MaxBytes: g.spec.PoolBytes},
 	})
@@ -100,24 +109,7 @@ const fullTimeout = 20 * time.Second
 
 // publish sends a value to the other process, or, with charge empty, to nobody.
 func (g *gpuEnd) publish(ctx context.Context, v any, mode gpulane.Mode, charge shmstore.ReaderSet) error {
-	o, err := g.sender.Plan(v, mode, 0, 0, nil)
-	if err != nil {
-		return err
-	}
-	if o.Mode() != mode {
-		o.Cancel()
-		return fmt.Errorf("tensors travel by %v and not by %v", o.Mode(), mode)
-	}
-	r, err := g.reserve(o, charge)
-	if err != nil {
-		o.Cancel()
-		return err
-	}
-	if err := o.Fill(ctx, r.Bytes(), g.stream); err != nil {
-		r.Abort()
-		return err
-	}
-	h, err := r.Commit(o.Size(), 0)
+	h, err := g.commit(ctx, v, mode, charge)
 	if err != nil || charge == 0 {
 		return err
 	}
@@ -126,6 +118,28 @@ func (g *gpuEnd) publish(ctx context.Context, v any, mode gpulane.Mode, charge s
 		return err
 	}
 	return g.handleCarrier.sender.Send(ctx, frameHandle, frame)
+}
+
+// commit puts a value into the store, and its tensors where they travel.
+func (g *gpuEnd) commit(ctx context.Context, v any, mode gpulane.Mode, charge shmstore.ReaderSet) (h messages.Handle, err error) {
+	o, err := g.sender.Plan(v, mode, 0, 0, nil)
+	if err != nil {
+		return h, err
+	}
+	if o.Mode() != mode {
+		o.Cancel()
+		return h, fmt.Errorf("tensors travel by %v and not by %v", o.Mode(), mode)
+	}
+	r, err := g.reserve(o, charge)
+	if err != nil {
+		o.Cancel()
+		return h, err
+	}
+	if err := o.Fill(ctx, r.Bytes(), g.stream); err != nil {
+		r.Abort()
+		return h, err
+	}
+	return r.Commit(o.Size(), 0)
 }
 
 func (g *gpuEnd) reserve(o *gpulane.Outgoing, charge shmstore.ReaderSet) (r shmstore.Reservation, err error) {

@@ -1,16 +1,23 @@
 package bench
 
 import (
+	"context"
+	"errors"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
 // TestGPU measures a little of everything on an emulated GPU. What is out of order
 // is no failure of a run: it is one here.
 func TestGPU(t *testing.T) {
-	match := regexp.MustCompile(`^gpu/(ordering/.*|(in|view|in\+out|spill)/size=4KiB|latency/.*/start/p50)$`)
+	match := regexp.MustCompile(`^gpu/(ordering/.*|(in|view|in\+out|spill)/size=4KiB|latency/.*/start/p50|leases/(sent|time|descriptors|segments|streams|events|pieces|gpu-memory)|reclaim/(killed|teardown/p50))$`)
 	report, err := RunGPU(t.Context(), Options{Quick: true, Match: match, Peer: testPeer})
 	if err != nil {
 		t.Fatal(err)
@@ -19,7 +26,7 @@ func TestGPU(t *testing.T) {
 	for _, r := range report.Results {
 		names = append(names, r.Name)
 		switch {
-		case strings.HasPrefix(r.Name, "gpu/ordering/"):
+		case strings.HasPrefix(r.Name, "gpu/ordering/"), strings.HasPrefix(r.Name, "gpu/leases/") && r.Target != nil:
 			if r.Value != 0 {
 				t.Errorf("%s: %v", r.Name, r.Value)
 			}
@@ -36,6 +43,76 @@ func TestGPU(t *testing.T) {
 	if !slices.Equal(names, want) || len(report.Skipped) > 0 {
 		t.Errorf("measured are %q, skipped %v; want %q", names, report.Skipped, want)
 	}
+}
+
+// TestGPULeasesLeak: what somebody forgets to give back is noticed, each in a figure of
+// its own.
+func TestGPULeasesLeak(t *testing.T) {
+	opened, err := openGPULeases(t.Context(), Options{Peer: testPeer, Driver: DriverEmul}, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := opened.(*gpuLeases)
+	l.meddle = func(p *gpuPair) error {
+		all, err := p.usage(t.Context())
+		if err != nil {
+			return err
+		}
+		own, err := p.count(t.Context())
+		for i, theirs := range all.minus(own) {
+			if theirs <= 0 && i != usedEvents && i != usedPieces {
+				t.Errorf("of kind %d the other process has %d", i, theirs)
+			}
+		}
+		return errors.Join(err, leakAll(t.Context(), p))
+	}
+	samples, err := l.round(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range gpuLeasesScenario(Options{}).metrics {
+		r := summarise(m.name, m, samples[i:i+1])
+		switch m.name {
+		case "sent", "time", "heap", "memory":
+		default:
+			if r.Met == nil || *r.Met {
+				t.Errorf("%s: %v %s, and nobody minds", r.Name, r.Value, r.Unit)
+			}
+		}
+	}
+	if err := l.close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// leakAll leaks one of everything, for as long as the pair is open.
+func leakAll(ctx context.Context, p *gpuPair) error {
+	fd, err := unix.Dup(0)
+	if err != nil {
+		return err
+	}
+	p.later(func(context.Context) error { return unix.Close(fd) })
+	mem, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return err
+	}
+	p.later(func(context.Context) error { return unix.Munmap(mem) })
+	s, err := p.dev.NewStream()
+	if err != nil {
+		return err
+	}
+	p.later(func(context.Context) error { return s.Close() })
+	e, err := p.dev.NewEvent()
+	if err != nil {
+		return err
+	}
+	p.later(func(context.Context) error { return e.Close() })
+	if _, err := p.alloc(mib); err != nil {
+		return err
+	}
+	// The peer owes for this one, and is never told of it.
+	_, err = p.commit(ctx, map[string]any{"x": p.tensor()}, gpulane.Pool, p.handleCarrier.peer)
+	return err
 }
 
 // TestGPUPeerDies: a run ends when the other process does.

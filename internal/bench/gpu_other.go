@@ -16,4 +16,8 @@ func openGPUThroughput(context.Context, Options, string, string, int64) (trial, 
 
 func openGPULatency(context.Context, Options, string, int) (trial, error) { return nil, errNoGPU }
 
+func openGPUReclaim(context.Context, Options, int) (trial, error) { return nil, errNoGPU }
+
+func openGPULeases(context.Context, Options, int) (trial, error) { return nil, errNoGPU }
+
 func openGPUOrdering(context.Context, Options) (trial, error) { return nil, errNoGPU }

@@ -3,11 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
-	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
@@ -150,7 +146,7 @@ func (l *gpuLatency) round(ctx context.Context, _ bool) ([]sample, error) {
 	if _, _, err := l.run(ctx, warmUp); err != nil {
 		return nil, l.explained(err)
 	}
-	descriptors, memory, err := l.usage()
+	before, err := l.usage(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -158,17 +154,18 @@ func (l *gpuLatency) round(ctx context.Context, _ bool) ([]sample, error) {
 	if err != nil {
 		return nil, l.explained(err)
 	}
-	descriptorsThen, memoryThen, err := l.usage()
+	after, err := l.usage(ctx)
 	if err != nil {
 		return nil, err
 	}
+	grown := after.minus(before)
 	return []sample{
 		{ours: quantile(starts, 0.5)},
 		{ours: quantile(starts, 0.99)},
 		{ours: quantile(trips, 0.5)},
 		{ours: quantile(trips, 0.99)},
-		{ours: float64(descriptorsThen - descriptors)},
-		{ours: float64(memoryThen-memory) / mib},
+		{ours: float64(grown[usedDescriptors])},
+		{ours: float64(grown[usedMemory]) / mib},
 	}, nil
 }
 
@@ -196,31 +193,6 @@ func (l *gpuLatency) run(ctx context.Context, n int) (starts, trips []float64, e
 		trips = append(trips, float64(monotonic()-before)/1000)
 	}
 	return starts, trips, nil
-}
-
-// usage is the descriptors and the memory of both processes.
-func (p *gpuPair) usage() (descriptors int, residentBytes int64, err error) {
-	for _, pid := range []int{os.Getpid(), p.peer.cmd.Process.Pid} {
-		open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-		if err != nil {
-			return 0, 0, err
-		}
-		statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-		if err != nil {
-			return 0, 0, err
-		}
-		fields := strings.Fields(string(statm))
-		if len(fields) < 2 {
-			return 0, 0, fmt.Errorf("%q is no statm", statm)
-		}
-		pages, err := strconv.ParseInt(fields[1], 10, 64)
-		if err != nil {
-			return 0, 0, err
-		}
-		descriptors += len(open)
-		residentBytes += pages * int64(os.Getpagesize())
-	}
-	return descriptors, residentBytes, nil
 }
 
 // A holder keeps a stream busy.

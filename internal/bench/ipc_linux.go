@@ -33,7 +33,7 @@ func openSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 		return openQueueSide(ctx, spec)
 	case byConnector:
 		return openConnectorSide(ctx, opts, spec)
-	case byGPU: // has no side: see openGPUPair
+	case byGPU, byGPUHolder: // have no side: see openGPUPair and openGPUReclaim
 	}
 	return nil, fmt.Errorf("%w: no carrier %q", ErrOptions, spec.Carrier)
 }
@@ -48,6 +48,9 @@ func runPeer(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 	}
 	if spec.Carrier == byGPU {
 		return serveGPU(ctx, spec, stdin)
+	}
+	if spec.Carrier == byGPUHolder {
+		return serveGPUHolder(ctx, spec, stdin)
 	}
 	c, err := openPeerCarrier(spec)
 	if err != nil {

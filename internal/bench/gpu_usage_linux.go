@@ -1,0 +1,246 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
+)
+
+// gpuUsage is what processes with a GPU have that must not grow.
+type gpuUsage [usageKinds]int64
+
+// What is counted.
+const (
+	usedDescriptors = iota
+	usedSegments    // shared mappings
+	usedStreams     // as the driver counts them
+	usedEvents      // likewise
+	usedPieces      // that somebody holds
+	usedOnGPU       // bytes, and so are the next; of all the GPU, as this process sees it
+	usedHeap        // of Go's, with stacks
+	usedMemory      // resident, shared mappings with it
+	usageKinds
+)
+
+const usageBytes = 8 * usageKinds
+
+func (u gpuUsage) plus(v gpuUsage) gpuUsage {
+	for i := range u {
+		u[i] += v[i]
+	}
+	return u
+}
+
+func (u gpuUsage) minus(v gpuUsage) gpuUsage {
+	for i := range u {
+		u[i] -= v[i]
+	}
+	return u
+}
+
+// usage is what both processes have, when nothing is on its way.
+func (p *gpuPair) usage(ctx context.Context) (gpuUsage, error) {
+	if err := p.publish(ctx, map[string]any{"do": doCount}, gpulane.Default, p.handleCarrier.peer); err != nil {
+		return gpuUsage{}, err
+	}
+	theirs, err := p.hearUsage()
+	if err != nil {
+		return gpuUsage{}, err
+	}
+	own, err := p.count(ctx)
+	return own.plus(theirs), err
+}
+
+// count waits until nothing is on its way, and counts what this process has then.
+func (g *gpuEnd) count(ctx context.Context) (u gpuUsage, err error) {
+	if err := g.rest(ctx); err != nil {
+		return u, err
+	}
+	if g.sender != nil {
+		for _, dev := range g.sender.Devices() {
+			g.store.FreeUnusedOn(dev)
+			u[usedPieces] += int64(dev.Pieces())
+		}
+	}
+	caps, err := g.driver.Probe(ctx)
+	if err != nil {
+		return u, err
+	}
+	u[usedOnGPU] = caps[0].TotalBytes - caps[0].FreeBytes
+	driver := g.driver.Usage()
+	u[usedStreams], u[usedEvents] = int64(driver.Streams), int64(driver.Events)
+	if u[usedDescriptors], u[usedSegments], err = openOnes(); err != nil {
+		return u, err
+	}
+	// Twice, because a pool gives its contents up in two steps.
+	debug.FreeOSMemory()
+	debug.FreeOSMemory()
+	u[usedHeap] = int64(memoryInUse())
+	u[usedMemory], err = resident()
+	return u, err
+}
+
+// rest waits until the stream is done, and all that was received settled.
+func (g *gpuEnd) rest(ctx context.Context) error {
+	if err := g.stream.Synchronize(ctx); err != nil {
+		return err
+	}
+	for start := time.Now(); ; runtime.Gosched() { // the watcher is about to see it
+		open := g.lane.Stats().Open
+		if open == 0 {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if time.Since(start) > fullTimeout {
+			return fmt.Errorf("%d tensors that were received are not settled", open)
+		}
+	}
+}
+
+// openOnes counts the descriptors of this process, and its shared mappings.
+func openOnes() (descriptors, segments int64, err error) {
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0, 0, err
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range bytes.Lines(maps) {
+		fields := bytes.Fields(line)
+		const access, shared = 1, 3 // its column, and the place of the letter there
+		if len(fields) > access && len(fields[access]) > shared && fields[access][shared] == 's' {
+			segments++
+		}
+	}
+	return int64(len(files)), segments, nil
+}
+
+// resident is the memory of this process, in bytes.
+func resident() (int64, error) {
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(statm))
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("%q is no statm", statm)
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}
+
+// tell sends what was counted to the other process.
+func (g *gpuEnd) tell(u gpuUsage) error {
+	b, err := binary.Append(nil, binary.LittleEndian, u[:])
+	if err != nil {
+		return err
+	}
+	return g.laneCarrier.send(b)
+}
+
+func (g *gpuEnd) hearUsage() (u gpuUsage, err error) {
+	frame, _, err := g.next()
+	if err != nil {
+		return u, err
+	}
+	if len(frame) != usageBytes {
+		return u, fmt.Errorf("counts of %d bytes", len(frame))
+	}
+	_, err = binary.Decode(frame, binary.LittleEndian, u[:])
+	g.receiver.Advance()
+	return u, err
+}
+
+// gpuLeases sends many small tensors, and looks at what they leave in both processes.
+type gpuLeases struct {
+	*gpuPair
+	leases int
+	meddle func(*gpuPair) error // a test's, between the two counts
+}
+
+func openGPULeases(ctx context.Context, opts Options, leases int) (trial, error) {
+	p, err := openGPUPair(ctx, opts, peerSpec{
+		Carrier: byGPU, Waiting: "ladder", Pattern: pattern{Size: bundleBytes, Every: leasesFlight},
+		GPU: &gpuSpec{Driver: opts.Driver, TensorBytes: latencyBytes, PoolBytes: 4 * mib},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &gpuLeases{gpuPair: p, leases: leases}, nil
+}
+
+func (l *gpuLeases) round(ctx context.Context, _ bool) ([]sample, error) {
+	s, err := l.grown(ctx)
+	if err != nil {
+		return nil, l.explained(err)
+	}
+	return s, nil
+}
+
+func (l *gpuLeases) grown(ctx context.Context) ([]sample, error) {
+	// Every slot of the pool, and of the store, has been used.
+	if _, err := l.send(ctx, leasesWarmUp, leasesTime); err != nil {
+		return nil, err
+	}
+	before, err := l.usage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	sent, err := l.send(ctx, l.leases, leasesTime)
+	took := time.Since(start)
+	if err == nil && l.meddle != nil {
+		err = l.meddle(l.gpuPair)
+	}
+	if err != nil {
+		return nil, err
+	}
+	after, err := l.usage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	samples := []sample{{ours: float64(sent)}, {ours: cost{elapsed: took}.microsPer(sent)}}
+	grown := after.minus(before)
+	for i, unit := range usageUnits {
+		samples = append(samples, sample{ours: float64(grown[i]) / unit})
+	}
+	return samples, nil
+}
+
+// usageUnits is what is counted as one, in a figure.
+var usageUnits = [usageKinds]float64{1, 1, 1, 1, 1, mib, kib, mib}
+
+// send sends so many tensors, if the time is enough.
+func (l *gpuLeases) send(ctx context.Context, n int, within time.Duration) (sent int, err error) {
+	for start := time.Now(); sent < n && time.Since(start) < within; {
+		for i := range leasesFlight {
+			v := map[string]any{"do": doView, "x": l.tensor(), "last": i == leasesFlight-1}
+			if err := l.publish(ctx, v, gpulane.Pool, l.handleCarrier.peer); err != nil {
+				return sent, err
+			}
+		}
+		a, err := l.hear()
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return sent, err
+		}
+		if a.wrong {
+			return sent, errors.New("a tensor was not as it was sent")
+		}
+		sent += leasesFlight
+	}
+	return sent, nil
+}
