@@ -1,9 +1,11 @@
 package bus
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -86,6 +88,9 @@ type segment struct {
 	refs atomic.Int32 // the owner's, and one for each payload
 	// lasting says that more payloads may come to lie here.
 	lasting atomic.Bool
+
+	mapped sync.Once
+	forget func() // has the GPU lane forget it; nil: it was never told
 }
 
 func newSegment(mem *shmstore.Segment) *segment {
@@ -97,9 +102,22 @@ func newSegment(mem *shmstore.Segment) *segment {
 func (s *segment) retain() { s.refs.Add(1) }
 
 func (s *segment) release() {
-	if s.refs.Add(-1) == 0 {
-		s.mem.Close()
+	if s.refs.Add(-1) > 0 {
+		return
 	}
+	if s.forget == nil {
+		s.mem.Close()
+		return
+	}
+	go func() { // it waits for what the GPU was given, whoever lets go here must not
+		s.forget()
+		s.mem.Close()
+	}()
+}
+
+// tell tells a GPU lane of the memory. It is for holders of a reference.
+func (s *segment) tell(l *lane.Lane) {
+	s.mapped.Do(func() { s.forget = l.Mapped(s.mem.Bytes()) })
 }
 
 // payload makes the bytes from offset on a payload with one reference.

@@ -296,7 +296,11 @@ func (d *Delivery) Tensors(ctx context.Context) (*lane.Message, error) {
 	if id := d.PayloadCodec(); id != codec.IDBundle {
 		return nil, fmt.Errorf("%w: it is encoded with codec %d, not as a bundle", ErrPayload, id)
 	}
-	m, err := d.flow.req.bus.lane.Open(ctx, d.Bytes())
+	l := d.flow.req.bus.lane
+	if d.foreign != nil && d.foreign.seg != nil {
+		d.foreign.seg.tell(l)
+	}
+	m, err := l.Open(ctx, d.Bytes())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrPayload, err)
 	}

@@ -31,6 +31,10 @@ func (r *Reader) Name() string { return r.name }
 // StoreID is the identity of the store, see [Store.ID].
 func (r *Reader) StoreID() uint64 { return r.geo.store }
 
+// Arena is the memory that the payloads lie in, which is mapped for reading only in a
+// process other than the owner's. It is valid until the reader is closed.
+func (r *Reader) Arena() []byte { return r.data }
+
 // Take collects one of the debts this reader was charged for the object, and
 // returns the lease that will settle it. It is the way to read a delivery: one
 // Take, or one [Reader.Drop], for each delivery. The error is [ErrNoDebt] if

@@ -34,7 +34,11 @@ type device struct {
 	held    map[*line]int
 	streams []cudaipc.Stream // idle ones of the lane's own
 	events  []cudaipc.Event
-	made    []func() error // closes what was made
+
+	stagings     []*staging // that nobody fills; a stream may still read them
+	stagingsMade int
+
+	made []func() error // closes what was made
 }
 
 // ask has it found out whether the device has failed.
@@ -49,6 +53,8 @@ func (d *device) ask() {
 		d.asking.Store(false)
 	})
 }
+
+func (d *device) lost() bool { return d.Err() != nil }
 
 // makeWords makes the words with the first line. No lock that the watcher takes is
 // held during a call of the driver, here and below.
@@ -196,28 +202,30 @@ func (d *device) behind(streams []cudaipc.Stream, then func()) error {
 		}
 	}
 	if err != nil {
-		// No word will say when the streams are done. On a device that has failed
-		// they are; and a stream that was closed before can do no more.
-		failed := d.Err() != nil
-		go func() {
-			for _, s := range streams {
-				_ = s.Synchronize(context.Background())
-			}
-			then()
-		}()
-		if failed || errors.Is(err, ErrTooMany) {
-			err = nil
-		}
-		if err != nil {
-			err = fmt.Errorf("end of tensors on %v: %w", d.uuid, err)
-		}
-		return err
+		return d.behindUntold(streams, then, err)
 	}
 	d.watcher.add(d, reached(l.ack, l.seq), func() {
 		d.giveLine(l)
 		go then() // it may close handles, which takes long
 	})
 	return nil
+}
+
+// behindUntold is behind without a word that says when the streams are done, for a
+// reason. On a device that has failed they do nothing any more, and one that was
+// closed before can do no more.
+func (d *device) behindUntold(streams []cudaipc.Stream, then func(), reason error) error {
+	lost := d.lost()
+	go func() {
+		for _, s := range streams {
+			_ = s.Synchronize(context.Background())
+		}
+		then()
+	}()
+	if lost || errors.Is(reason, ErrTooMany) || errors.Is(reason, cudaipc.ErrUnsupported) {
+		return nil
+	}
+	return fmt.Errorf("end of tensors on %v: %w", d.uuid, reason)
 }
 
 func (d *device) submitBehind(streams []cudaipc.Stream, l *line) error {

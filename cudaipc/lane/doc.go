@@ -39,6 +39,13 @@
 // messages finish in. One goroutine in a process watches words, while there is
 // anything to watch for; nothing asks a GPU.
 //
+// # Host memory
+//
+// Tensors that do not travel on a GPU lie in the payload. A GPU copies from there and
+// to there at full speed when it was told of the memory, once: [Lane.Sender] tells
+// it of the store, [Lane.Mapped] of what is mapped of other processes' stores. What it
+// refuses is copied through a staging buffer, and [Stats] says so.
+//
 // # Trust
 //
 // What a payload says of device memory is checked against what its owner has

@@ -16,13 +16,14 @@ import (
 
 // bench is a lane of this process with a store, and memory on its device.
 type bench struct {
-	t     testing.TB
-	lane  *lane.Lane
-	from  *lane.Sender
-	store *shmstore.Store
-	dev   cudaipc.Device
-	s     cudaipc.Stream
-	freed []cudaipc.Ptr
+	t      testing.TB
+	lane   *lane.Lane
+	from   *lane.Sender
+	store  *shmstore.Store
+	driver *emul.Driver
+	dev    cudaipc.Device
+	s      cudaipc.Stream
+	freed  []cudaipc.Ptr
 }
 
 func newBench(t testing.TB, gpu emul.Options, opts lane.Options) *bench {
@@ -45,7 +46,7 @@ func newBench(t testing.TB, gpu emul.Options, opts lane.Options) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{t: t, lane: l, store: store, from: l.Sender(store.Arena(), func() {})}
+	b := &bench{t: t, driver: driver, lane: l, store: store, from: l.Sender(store.Arena(), func() {})}
 	if b.dev, err = l.Device(cudaipc.UUID{}); err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ type Lane struct {
 	why     map[Mode]error // why a mode is not to be had
 	watcher *watcher
 	imports imports
+	maps    maps
 
 	mu      sync.Mutex // guards all below
 	devices map[cudaipc.UUID]*device
@@ -194,7 +195,7 @@ func (l *Lane) Close(ctx context.Context) error {
 		return err
 	}
 	l.watcher.wait()
-	errs := []error{l.imports.close()}
+	errs := []error{l.imports.close(), l.maps.close()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for uuid, d := range l.devices {

@@ -19,6 +19,7 @@ import (
 type Message struct {
 	lane    *Lane
 	bundle  *bundle.Bundle
+	size    int // of the payload
 	value   any
 	tensors []*Tensor // by their place in the bundle; nil: in the payload
 	gates   []*gate
@@ -40,7 +41,7 @@ func (l *Lane) Open(ctx context.Context, payload []byte) (*Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Message{lane: l, bundle: b, tensors: make([]*Tensor, len(b.Tensors))}
+	m := &Message{lane: l, bundle: b, size: len(payload), tensors: make([]*Tensor, len(b.Tensors))}
 	if len(b.Places) > 0 {
 		if err := l.begin(); err != nil {
 			return nil, err
@@ -158,41 +159,32 @@ func (m *Message) Err() error {
 // of the caller's, which alloc makes, and returns the value with these. The copies
 // are submitted to s and done when it is synchronized; then ask Err. The message
 // may be closed at once.
+//
+// What lies in the payload a GPU reads there if it was told of the memory (see
+// [Lane.Mapped]). Otherwise Unwrap copies it through a staging buffer: it waits until
+// all but the last two MiB are on the GPU, and so for what s was given before.
 func (m *Message) Unwrap(s cudaipc.Stream, device cudaipc.UUID, alloc func(sizeBytes int64) (cudaipc.Ptr, error)) (any, error) {
-	if err := m.Await(s); err != nil {
-		return nil, err
-	}
-	var ops []cudaipc.Op
-	v, err := m.build(func(i int) (any, error) {
-		from := m.source(i)
-		to := &Tensor{DType: from.DType, Shape: from.Shape, Device: device}
-		n := to.Bytes()
-		if n == 0 {
-			return to, nil
-		}
-		var err error
-		if to.Ptr, err = alloc(n); err != nil {
-			return nil, fmt.Errorf("memory for %v: %w", to, err)
-		}
-		ops, err = pack(ops, to.Ptr, from.Ptr, int64(to.DType.Size()), from.Shape, from.strides())
-		return to, err
-	})
+	dev, err := m.lane.device(device)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Submit(ops...); err != nil {
+	if err := m.Await(s); err != nil {
 		return nil, err
 	}
-	return v, m.reads(s)
-}
-
-// source is where the bytes of a tensor are for a copy, on a GPU or not.
-func (m *Message) source(i int) *Tensor {
-	if t := m.tensors[i]; t != nil {
-		return t
+	var u unwrapping
+	v, err := m.build(func(i int) (any, error) { return u.tensor(m, dev, i, device, alloc) })
+	if err != nil {
+		return nil, err
 	}
-	t := &m.bundle.Tensors[i]
-	return &Tensor{DType: t.DType, Shape: t.Shape, Ptr: cudaipc.HostPtr(t.Data)}
+	if len(u.ops) > 0 {
+		if err := m.reads(s); err != nil {
+			return nil, err
+		}
+		if err := s.Submit(u.ops...); err != nil {
+			return nil, err
+		}
+	}
+	return v, m.stage(dev, s, u.staged)
 }
 
 // reads notes that a stream reads the message, be it the payload alone.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/codec/bundle"
@@ -23,7 +22,7 @@ const wordsNumber = 0
 type Sender struct {
 	lane   *Lane
 	onRoom func()
-	host   []cudaipc.HostMemory
+	host   *hostMap // the store's arena; nil: nobody was told of it
 
 	making  sync.Mutex // one pool is made at a time
 	mu      sync.Mutex // guards all below
@@ -59,21 +58,11 @@ func (l *Lane) Sender(arena []byte, onRoom func()) *Sender {
 	if s.closed {
 		return s
 	}
-	if l.first != nil && onPages(arena) {
-		h, err := l.first.RegisterHost(arena, false)
-		if err == nil {
-			s.host = append(s.host, h)
-		} else {
-			l.opts.Logger.Info("copies between host and GPU memory are staged", slog.Any("why", err))
-		}
+	if l.first != nil && len(arena) > 0 {
+		s.host = l.maps.add(&hostMap{lane: l, mem: arena})
+		s.host.on(l.first)
 	}
 	return s
-}
-
-// onPages reports whether memory can be registered: it begins and ends on a page.
-func onPages(mem []byte) bool {
-	page := os.Getpagesize()
-	return len(mem) > 0 && len(mem)%page == 0 && uint64(cudaipc.HostPtr(mem))%uint64(page) == 0
 }
 
 // Why is nil for a mode that works, or the reason why not.
@@ -301,10 +290,10 @@ func (s *Sender) Close(ctx context.Context) error {
 		}
 		errs = append(errs, p.Close())
 	}
-	for _, h := range s.host {
-		errs = append(errs, h.Close())
+	if s.host != nil {
+		s.lane.maps.remove(s.host)
+		errs = append(errs, s.host.close())
 	}
-	s.host = nil
 	s.lane.forget(s)
 	return errors.Join(errs...)
 }

@@ -1,0 +1,72 @@
+package bus_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+)
+
+// unwrapping is a stage that copies tensors onto its GPU, and says of each that it is
+// as it was sent.
+func unwrapping(name string, m *machine) bus.StageSpec {
+	return bus.StageSpec{Name: name, State: bus.StateRequest, Handle: func(t *bus.Task, d *bus.Delivery) error {
+		msg, err := d.Tensors(t.Context())
+		if err != nil {
+			return err
+		}
+		p, err := m.dev.Alloc(tensorBytes)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = m.dev.Free(p) }()
+		v, err := msg.Unwrap(m.stream, cudaipc.UUID{}, func(int64) (cudaipc.Ptr, error) { return p, nil })
+		if err != nil {
+			return err
+		}
+		value := v.(map[string]any)
+		number, _ := value["number"].(int64)
+		got := make([]byte, tensorBytes)
+		x := value["x"].(*lane.Tensor)
+		if err := m.stream.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: cudaipc.HostPtr(got), Src: x.Ptr, Bytes: tensorBytes}); err != nil {
+			return err
+		}
+		if err := errors.Join(m.stream.Synchronize(t.Context()), msg.Err()); err != nil {
+			return err
+		}
+		if !bytes.Equal(got, filling(uint64(number))) {
+			return errors.New("other bytes than were sent")
+		}
+		return t.Emit(fmt.Sprint("well ", number))
+	}}
+}
+
+// TestStoresOfOthersAreRegistered: tensors that come through host memory are copied
+// from there by the GPU, which is told once of the memory of each process, as it
+// came from the host and from its owner, and forgets it when that process leaves.
+func TestStoresOfOthersAreRegistered(t *testing.T) {
+	h := listen(t, tensorLine(bus.TensorsDefault, "make", "read"), tensorHost())
+	maker, reader := mustMachine(t), mustMachine(t)
+	makes := h.serveOn(t, maker, making("make", maker))
+	n := h.serveOn(t, reader, unwrapping("read", reader))
+	r := stream(t, h)
+	mustTrip(t, r, slowly+20)
+	before := n.TensorStats()
+	if before.Registered < 2 || before.Registered > 3 || before.StagedBytes+before.PageableBytes+before.Refused != 0 {
+		t.Errorf("%+v, want the node's own store and the maker's registered, and nothing copied otherwise", before)
+	}
+	mustTrip(t, r, 20)
+	if after := n.TensorStats(); after != before {
+		t.Errorf("%+v, and later %+v", before, after)
+	}
+	r.Close()
+	if err := makes.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const own = 2 // the reader's store, and the words of its messages
+	await(func() bool { return reader.driver.Usage().HostMemories == own })
+}

@@ -1,0 +1,148 @@
+package lane
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// maps are the memory that payloads lie in, as this process has it mapped. A GPU
+// copies from there at full speed when it was told of it, once for each map.
+type maps struct {
+	mu  sync.Mutex
+	all []*hostMap
+}
+
+// hostMap is one of them.
+type hostMap struct {
+	lane     *Lane
+	mem      []byte
+	readOnly bool
+
+	mu     sync.Mutex
+	tried  bool
+	dev    *device            // that it is registered with
+	host   cudaipc.HostMemory // nil: it is not
+	closed bool
+}
+
+// Mapped tells the lane of memory of another process's, mapped for reading, in which
+// payloads lie that are opened here. A GPU is told of it with the first payload that
+// [Message.Unwrap] copies out of it. forget is called before it is unmapped, when
+// nothing reads it any more; it waits for streams, and calling it again does nothing.
+//
+// Without that, and where the GPU refuses such memory, Unwrap copies through a
+// buffer of the lane's own: see [Stats].
+func (l *Lane) Mapped(mem []byte) (forget func()) {
+	h := l.maps.add(&hostMap{lane: l, mem: mem, readOnly: true})
+	return func() {
+		l.maps.remove(h)
+		_ = h.close() // the device has failed: it knows of nothing any more
+	}
+}
+
+func (m *maps) add(h *hostMap) *hostMap {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = append(m.all, h)
+	return h
+}
+
+func (m *maps) remove(h *hostMap) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = slices.DeleteFunc(m.all, func(other *hostMap) bool { return other == h })
+}
+
+// find returns the map that data lies in, and where; nil for none.
+func (m *maps) find(data []byte) (h *hostMap, offset int64) {
+	at := cudaipc.HostPtr(data)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, h := range m.all {
+		base := cudaipc.HostPtr(h.mem)
+		if at >= base && at+cudaipc.Ptr(len(data)) <= base+cudaipc.Ptr(len(h.mem)) {
+			return h, int64(at - base)
+		}
+	}
+	return nil, 0
+}
+
+// close has the GPUs forget all maps.
+func (m *maps) close() error {
+	m.mu.Lock()
+	all := m.all
+	m.all = nil
+	m.mu.Unlock()
+	var errs []error
+	for _, h := range all {
+		errs = append(errs, h.close())
+	}
+	return errors.Join(errs...)
+}
+
+// on returns the map as a device reads it, or nil if it does not. The first time it
+// tells the device.
+func (h *hostMap) on(d *device) cudaipc.HostMemory {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.tried && !h.closed {
+		h.tried = true
+		h.register(d)
+	}
+	if h.dev != d {
+		return nil
+	}
+	return h.host
+}
+
+// register, with mu held, tells a device of the map.
+func (h *hostMap) register(d *device) {
+	host, err := h.registered(d)
+	if err != nil {
+		h.lane.opts.Logger.Info("copies between host and GPU memory are staged", slog.Any("why", err))
+		h.lane.count(func(s *Stats) { s.Refused++ })
+		return
+	}
+	h.dev, h.host = d, host
+	h.lane.count(func(s *Stats) { s.Registered++ })
+}
+
+func (h *hostMap) registered(d *device) (cudaipc.HostMemory, error) {
+	caps := d.Caps()
+	switch {
+	case !onPages(h.mem):
+		return nil, fmt.Errorf("%w: %d bytes that do not begin and end with a page", cudaipc.ErrUnsupported, len(h.mem))
+	case h.readOnly && !caps.RegisterReadOnly:
+		return nil, fmt.Errorf("%w: %s does not read memory that is mapped for reading only: %s", cudaipc.ErrUnsupported, caps.Name, caps.Why["RegisterReadOnly"])
+	}
+	return d.RegisterHost(h.mem, h.readOnly)
+}
+
+// close has the device forget the map.
+func (h *hostMap) close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	host := h.host
+	h.dev, h.host = nil, nil
+	if host == nil {
+		return nil
+	}
+	return host.Close()
+}
+
+// shares reports whether other payloads lie in the map, beside one of so many bytes.
+// For one that has it to itself, telling a device takes longer than it saves.
+func (h *hostMap) shares(payloadBytes int) bool { return payloadBytes+os.Getpagesize() <= len(h.mem) }
+
+// onPages reports whether memory can be registered: it begins and ends on a page.
+func onPages(mem []byte) bool {
+	page := os.Getpagesize()
+	return len(mem) > 0 && len(mem)%page == 0 && uint64(cudaipc.HostPtr(mem))%uint64(page) == 0
+}

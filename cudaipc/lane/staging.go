@@ -1,0 +1,153 @@
+package lane
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// What a GPU cannot read where it lies is copied, piece by piece, into a staging
+// buffer that the GPU knows, and from there by the stream, while the CPU fills the
+// other piece. Pieces are so small that they are still in the CPU's cache then.
+const (
+	stagingPieceBytes = 1 << 20
+	stagingPieces     = 2
+	// maxStagings bounds the buffers of a device. A buffer is its stream's until the
+	// stream is through with it, and streams wait for other processes: so nobody
+	// waits for a buffer, and with more copies at once than that, the driver
+	// makes the others.
+	maxStagings = 4
+)
+
+// staging is a buffer, for one stream at a time.
+type staging struct {
+	dev    *device
+	mem    []byte
+	host   cudaipc.HostMemory
+	pieces [stagingPieces]stagingPiece
+	next   int
+	broken bool // its words may never come
+}
+
+// stagingPiece is filled by the CPU when its word has reached seq: the stream has
+// copied it then.
+type stagingPiece struct {
+	mem  []byte
+	ptr  cudaipc.Ptr
+	word cudaipc.Word
+	seq  uint32
+}
+
+func newStaging(d *device) (*staging, error) {
+	const wordsAt = stagingPieces * stagingPieceBytes
+	mem, err := newMemory(wordsAt + os.Getpagesize())
+	if err != nil {
+		return nil, fmt.Errorf("a staging buffer: %w", err)
+	}
+	host, err := d.RegisterHost(mem, false)
+	if err != nil {
+		_ = freeMemory(mem)
+		return nil, fmt.Errorf("a staging buffer: %w", err)
+	}
+	st := &staging{dev: d, mem: mem, host: host}
+	for i := range st.pieces {
+		at := i * stagingPieceBytes
+		st.pieces[i] = stagingPiece{mem: mem[at : at+stagingPieceBytes], ptr: host.Ptr(int64(at)), word: host.Word(int64(wordsAt + i*lineBytes))}
+	}
+	return st, nil
+}
+
+// copy has a stream copy data to dst. It returns when it has read all of the data;
+// the stream may have the last pieces still to copy.
+func (st *staging) copy(s cudaipc.Stream, dst cudaipc.Ptr, data []byte) error {
+	for len(data) > 0 {
+		p := &st.pieces[st.next]
+		st.next = (st.next + 1) % stagingPieces
+		if err := st.dev.await(p.word, p.seq); err != nil {
+			return err
+		}
+		n := copy(p.mem, data)
+		p.seq++
+		err := s.Submit(
+			cudaipc.Op{Kind: cudaipc.OpCopy, Dst: dst, Src: p.ptr, Bytes: int64(n)},
+			cudaipc.Op{Kind: cudaipc.OpWrite, Word: p.word, Value: p.seq},
+		)
+		if err != nil {
+			st.broken = true
+			return err
+		}
+		data, dst = data[n:], dst+cudaipc.Ptr(n)
+	}
+	return nil
+}
+
+// idle reports whether its last stream is through with it.
+func (st *staging) idle() bool {
+	for i := range st.pieces {
+		if p := &st.pieces[i]; !p.word.Reached(p.seq) {
+			return false
+		}
+	}
+	return true
+}
+
+func (st *staging) close() error {
+	if err := st.host.Close(); err != nil {
+		return err // the device may still have it: the memory stays
+	}
+	return freeMemory(st.mem)
+}
+
+// await waits until a stream has written a word, or the device has failed.
+func (d *device) await(word cudaipc.Word, v uint32) error {
+	if word.Reached(v) {
+		return nil
+	}
+	over := make(chan struct{})
+	d.watcher.add(d, reached(word, v), func() { close(over) })
+	<-over
+	if !word.Reached(v) {
+		return d.Err()
+	}
+	return nil
+}
+
+// takeStaging takes a buffer that no stream reads; nil: there is none to be had. The
+// error says why there never will be another.
+func (d *device) takeStaging() (*staging, error) {
+	d.mu.Lock()
+	for i, st := range d.stagings {
+		if st.idle() {
+			d.stagings = append(d.stagings[:i], d.stagings[i+1:]...)
+			d.mu.Unlock()
+			return st, nil
+		}
+	}
+	full := d.stagingsMade >= maxStagings || !d.Caps().Words
+	if !full {
+		d.stagingsMade++
+	}
+	d.mu.Unlock()
+	if full {
+		return nil, nil //nolint:nilnil // whoever asked has another way
+	}
+	st, err := newStaging(d)
+	if err != nil {
+		d.mu.Lock()
+		d.stagingsMade = maxStagings
+		d.mu.Unlock()
+		return nil, err
+	}
+	d.noteMade(st.close)
+	return st, nil
+}
+
+func (d *device) giveStaging(st *staging) {
+	if st.broken {
+		return // it goes with the device
+	}
+	d.mu.Lock()
+	d.stagings = append(d.stagings, st)
+	d.mu.Unlock()
+}

@@ -1,0 +1,93 @@
+package lane
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// unwrapping is the copies that take the tensors of a message elsewhere.
+type unwrapping struct {
+	ops    []cudaipc.Op
+	staged []hostCopy
+}
+
+// hostCopy takes bytes to a GPU that it cannot read where they lie.
+type hostCopy struct {
+	dst  cudaipc.Ptr
+	data []byte
+}
+
+// tensor makes room for a tensor, and notes the copies that fill it.
+func (u *unwrapping) tensor(m *Message, dev *device, i int, uuid cudaipc.UUID, alloc func(sizeBytes int64) (cudaipc.Ptr, error)) (*Tensor, error) {
+	t := &m.bundle.Tensors[i]
+	to := &Tensor{DType: t.DType, Shape: t.Shape, Device: uuid}
+	n := to.Bytes()
+	if n == 0 {
+		return to, nil
+	}
+	var err error
+	if to.Ptr, err = alloc(n); err != nil {
+		return nil, fmt.Errorf("memory for %v: %w", to, err)
+	}
+	if from := m.tensors[i]; from != nil {
+		u.ops, err = pack(u.ops, to.Ptr, from.Ptr, int64(to.DType.Size()), from.Shape, from.strides())
+		return to, err
+	}
+	if from, ok := m.readable(dev, t.Data); ok {
+		u.ops = append(u.ops, cudaipc.Op{Kind: cudaipc.OpCopy, Dst: to.Ptr, Src: from, Bytes: n})
+	} else {
+		u.staged = append(u.staged, hostCopy{to.Ptr, t.Data})
+	}
+	return to, nil
+}
+
+// readable is where a device reads a part of the payload, if it does.
+func (m *Message) readable(dev *device, data []byte) (cudaipc.Ptr, bool) {
+	h, offset := m.lane.maps.find(data)
+	if h == nil || !h.shares(m.size) {
+		return 0, false
+	}
+	host := h.on(dev)
+	if host == nil {
+		return 0, false
+	}
+	return host.Ptr(offset), true
+}
+
+// stage has a stream copy what the GPU does not read where it is.
+func (m *Message) stage(dev *device, s cudaipc.Stream, copies []hostCopy) error {
+	if len(copies) == 0 {
+		return nil
+	}
+	st, err := dev.takeStaging()
+	if err != nil {
+		m.lane.opts.Logger.Info("the driver stages payloads on their way to the GPU", slog.Any("why", err))
+	}
+	if st == nil {
+		return m.leave(s, copies)
+	}
+	defer dev.giveStaging(st)
+	for _, c := range copies {
+		if err := st.copy(s, c.dst, c.data); err != nil {
+			return err
+		}
+		m.lane.count(func(s *Stats) { s.StagedBytes += int64(len(c.data)) })
+	}
+	return nil
+}
+
+// leave leaves copies of pageable memory to the driver.
+func (m *Message) leave(s cudaipc.Stream, copies []hostCopy) error {
+	if err := m.reads(s); err != nil {
+		return err
+	}
+	for _, c := range copies {
+		if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: c.dst, Src: cudaipc.HostPtr(c.data), Bytes: int64(len(c.data))}); err != nil {
+			return err
+		}
+		m.lane.count(func(s *Stats) { s.PageableBytes += int64(len(c.data)) })
+	}
+	return nil
+}
