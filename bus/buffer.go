@@ -161,7 +161,7 @@ func (b *Buffer) awaitRoom() (shmstore.Reservation, error) {
 	o.waitsForRoom(true)
 	defer o.waitsForRoom(false)
 	enough := make(chan struct{})
-	timer := time.AfterFunc(spillAfter, func() { close(enough) })
+	timer := time.AfterFunc(o.req.bus.opts.spillAfter, func() { close(enough) })
 	defer timer.Stop()
 	return o.producer.Reserve(o.req.done, enough, b.size, b.codec)
 }

@@ -1,6 +1,10 @@
 package bus
 
-import "github.com/omnibus-runtime/omnibus/shmstore"
+import (
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
 
 // HeldBytes is what readers of the store still hold.
 func HeldBytes(b *Bus) (n int64) {
@@ -10,6 +14,13 @@ func HeldBytes(b *Bus) (n int64) {
 		}
 	})
 	return n
+}
+
+// Patient are options of a bus whose payloads go to the heap for want of room alone,
+// and not because the machine is slow.
+func Patient(o Options) Options {
+	o.spillAfter = 10 * time.Second
+	return o
 }
 
 // CutOff ends a node's connection as if its host had died.

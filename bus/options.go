@@ -71,6 +71,8 @@ type Options struct {
 	OnStall func([]Stall)
 	// Logger is told of panics, restarts and stalls; nil discards.
 	Logger *slog.Logger
+
+	spillAfter time.Duration // tests have more patience with a slow machine
 }
 
 func (o Options) withDefaults() Options {
@@ -92,6 +94,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.StallTimeout == 0 {
 		o.StallTimeout = DefaultStallTimeout
+	}
+	if o.spillAfter == 0 {
+		o.spillAfter = spillAfter
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -48,7 +48,7 @@ func TestCreditCoversWhatIsGranted(t *testing.T) {
 	for i := range p.Stages {
 		p.Stages[i].MaxInflight = 1
 	}
-	b := open(t, p, raw(2<<20, 1))
+	b := open(t, p, bus.Patient(raw(2<<20, 1)))
 	r, err := b.Submit(t.Context(), []byte("x"))
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestDropOldestStaysInItsWindow(t *testing.T) {
 			return t.EmitBytes([]byte{byte(d.Dropped)})
 		}})
 	p.Edges[0].WindowBytes, p.Edges[0].Policy = window, bus.DropOldest
-	b := open(t, p, raw(2<<20, 2))
+	b := open(t, p, bus.Patient(raw(2<<20, 2)))
 	var rs []*bus.Request
 	for range 2 {
 		r, err := b.Submit(t.Context(), []byte("x"))
