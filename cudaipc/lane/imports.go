@@ -17,16 +17,37 @@ import (
 // its owner is dead and nothing of it is read.
 type imports struct {
 	directory Directory
+	opening   turn // of pools
 
 	mu    sync.Mutex
 	pools map[[16]byte]*imported
 }
+
+// turn is held by whoever asks the directory, and maps what it finds. Others who
+// want to do so wait no longer than their contexts last, and those who need nothing
+// of it do not wait.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+func (t turn) take(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (t turn) give() { <-t }
 
 // imported is one pool of another process.
 type imported struct {
 	id    [16]byte
 	owner Owner
 	words *shmstore.Segment
+
+	mapping turn // of arenas
 
 	mu     sync.Mutex
 	arenas map[uint32]cudaipc.Arena
@@ -37,9 +58,14 @@ type imported struct {
 
 // get returns a pool, with one reference, and opens it when it is new.
 func (im *imports) get(ctx context.Context, id [16]byte) (*imported, error) {
-	im.mu.Lock()
-	defer im.mu.Unlock()
-	if p := im.pools[id]; p != nil && p.retain() {
+	if p := im.known(id); p != nil {
+		return p, nil
+	}
+	if err := im.opening.take(ctx); err != nil {
+		return nil, fmt.Errorf("memory %v of another process: %w", Name{Pool: id}, err)
+	}
+	defer im.opening.give()
+	if p := im.known(id); p != nil {
 		return p, nil
 	}
 	found, err := im.find(ctx, Name{Pool: id})
@@ -50,10 +76,25 @@ func (im *imports) get(ctx context.Context, id [16]byte) (*imported, error) {
 	if err != nil {
 		return nil, fmt.Errorf("words of pool %v: %w", Name{Pool: id}, err)
 	}
-	p := &imported{id: id, owner: found.Owner, words: seg, arenas: make(map[uint32]cudaipc.Arena), uses: make(map[uint32]int), refs: 1}
+	p := &imported{
+		id: id, owner: found.Owner, words: seg, mapping: newTurn(),
+		arenas: make(map[uint32]cudaipc.Arena), uses: make(map[uint32]int), refs: 1,
+	}
+	im.mu.Lock()
+	defer im.mu.Unlock()
 	im.sweep()
 	im.pools[id] = p
 	return p, nil
+}
+
+// known returns a pool that is open, with one reference, or nil.
+func (im *imports) known(id [16]byte) *imported {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	if p := im.pools[id]; p != nil && p.retain() {
+		return p
+	}
+	return nil
 }
 
 func (im *imports) find(ctx context.Context, name Name) (Found, error) {
@@ -142,30 +183,49 @@ func wordsOf(words *shmstore.Segment, slot uint32) (ready, fault *atomic.Uint32,
 	return wordAt(words.Bytes(), at+pool.ReadyOffset), wordAt(words.Bytes(), at+pool.FaultOffset), nil
 }
 
-// arena maps an arena of the pool, and counts one use of it.
+// arena maps an arena of the pool, and counts one use of it. The caller has a
+// reference.
 func (p *imported) arena(ctx context.Context, im *imports, dev cudaipc.Device, number uint32) (cudaipc.Arena, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if a := p.arenas[number]; a != nil {
-		p.uses[number]++
+	if a := p.use(number); a != nil {
 		return a, nil
 	}
+	name := Name{Pool: p.id, Number: number}
 	if number == wordsNumber {
 		return nil, fmt.Errorf("%w: the words of a pool are no arena", ErrForged)
 	}
+	if err := p.mapping.take(ctx); err != nil {
+		return nil, fmt.Errorf("memory %v of another process: %w", name, err)
+	}
+	defer p.mapping.give()
+	if a := p.use(number); a != nil {
+		return a, nil
+	}
 	p.dropWithdrawn(ctx, im)
-	found, err := im.find(ctx, Name{Pool: p.id, Number: number})
+	found, err := im.find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	defer closeDescriptor(found.FD)
 	a, err := dev.ImportArena(found.FD, found.SizeBytes)
 	if err != nil {
-		return nil, fmt.Errorf("map %v: %w", Name{Pool: p.id, Number: number}, err)
+		return nil, fmt.Errorf("map %v: %w", name, err)
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.arenas[number] = a
 	p.uses[number]++
 	return a, nil
+}
+
+// use counts one use of an arena that is mapped; nil: it is not.
+func (p *imported) use(number uint32) cudaipc.Arena {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := p.arenas[number]
+	if a != nil {
+		p.uses[number]++
+	}
+	return a
 }
 
 // unuse undoes one use of an arena.
@@ -175,20 +235,42 @@ func (p *imported) unuse(number uint32) {
 	p.mu.Unlock()
 }
 
-// dropWithdrawn, with mu held, unmaps arenas that the owner has given back. They
-// would keep the memory in use. An owner's arenas come and go seldom.
+// dropWithdrawn, with the turn to map, unmaps arenas that the owner has given back.
+// They would keep the memory in use. An owner's arenas come and go seldom.
 func (p *imported) dropWithdrawn(ctx context.Context, im *imports) {
-	for number, a := range p.arenas {
-		if p.uses[number] > 0 {
-			continue
-		}
+	for _, number := range p.unused() {
 		found, err := im.directory.Find(ctx, Name{Pool: p.id, Number: number})
 		if err == nil {
 			closeDescriptor(found.FD)
 		} else if errors.Is(err, ErrNotPublished) {
-			_ = a.Close()
-			delete(p.arenas, number)
-			delete(p.uses, number)
+			p.drop(number)
 		}
+	}
+}
+
+// unused are the arenas that no message uses.
+func (p *imported) unused() (numbers []uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for number := range p.arenas {
+		if p.uses[number] == 0 {
+			numbers = append(numbers, number)
+		}
+	}
+	return numbers
+}
+
+// drop unmaps an arena, unless it is in use by now.
+func (p *imported) drop(number uint32) {
+	p.mu.Lock()
+	a := p.arenas[number]
+	unused := p.uses[number] == 0
+	if unused {
+		delete(p.arenas, number)
+		delete(p.uses, number)
+	}
+	p.mu.Unlock()
+	if unused {
+		_ = a.Close() // the owner has given it back: there is nobody to tell
 	}
 }

@@ -39,7 +39,7 @@ func Open(ctx context.Context, opts Options) (*Lane, error) {
 	opts = opts.withDefaults()
 	l := &Lane{
 		opts: opts, why: make(map[Mode]error), watcher: newWatcher(), devices: make(map[cudaipc.UUID]*device),
-		imports: imports{directory: opts.Directory, pools: make(map[[16]byte]*imported)},
+		imports: imports{directory: opts.Directory, opening: newTurn(), pools: make(map[[16]byte]*imported)},
 	}
 	if err := opts.Pool.Validate(); err != nil {
 		return nil, err

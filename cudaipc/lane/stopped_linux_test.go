@@ -1,0 +1,102 @@
+package lane_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// slowDirectory answers nobody while it is stopped, as a host does.
+type slowDirectory struct {
+	*directory
+	stopped chan struct{} // closed when it goes on
+	asked   chan lane.Name
+}
+
+func (d *slowDirectory) Find(ctx context.Context, name lane.Name) (lane.Found, error) {
+	if d.stopped != nil {
+		d.asked <- name
+		select {
+		case <-d.stopped:
+		case <-ctx.Done():
+			return lane.Found{}, context.Cause(ctx)
+		}
+	}
+	return d.directory.Find(ctx, name)
+}
+
+// TestDirectoryIsStopped: whoever waits for it holds up nobody who does not need it,
+// and nobody whose context ends.
+func TestDirectoryIsStopped(t *testing.T) {
+	dir := &slowDirectory{directory: newDirectory(t), asked: make(chan lane.Name)}
+	gpu := emul.Options{GranularityBytes: 1 << 16}
+	opts := lane.Options{Directory: dir, Pool: pool.Options{ArenaBytes: 1 << 20, MaxBytes: 3 << 20}}
+	from, other, to := newBench(t, gpu, opts), newBench(t, gpu, opts), newBench(t, gpu, lane.Options{Directory: dir})
+	send := func(b *bench) shmstore.Lease {
+		src, _ := b.tensor(codec.DTypeUint8, 400<<10)
+		lease, err := b.store.Local().Take(b.mustSend(src, lane.Pool))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(lease.Release)
+		return lease
+	}
+	here, second, elsewhere := send(from), send(from), send(other)
+	third := send(from) // two fit an arena
+	open := func(ctx context.Context, l shmstore.Lease) (*lane.Message, error) {
+		return to.lane.Open(ctx, l.Bytes())
+	}
+	known, err := open(t.Context(), here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir.stopped = make(chan struct{})
+	opened := make(chan error)
+	for _, l := range []shmstore.Lease{third, elsewhere} {
+		go func() {
+			m, err := open(context.Background(), l)
+			if err == nil {
+				err = m.Close()
+			}
+			opened <- err
+		}()
+		if name := <-dir.asked; (name.Number == 2) != (l == third) {
+			t.Errorf("asked for %v", name)
+		}
+	}
+	// Both turns are taken now.
+	m, err := open(t.Context(), second)
+	if err != nil {
+		t.Fatalf("open what is mapped already: %v", err)
+	}
+	for _, m := range []*lane.Message{m, known} {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		settled(t, m)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, l := range []shmstore.Lease{third, elsewhere} {
+		if _, err := open(ctx, l); !errors.Is(err, context.Canceled) {
+			t.Errorf("open with a context that has ended: %v", err)
+		}
+	}
+	close(dir.stopped)
+	go func() {
+		for range dir.asked { // what else there is to ask
+		}
+	}()
+	for range 2 {
+		if err := <-opened; err != nil {
+			t.Error(err)
+		}
+	}
+	close(dir.asked)
+}
