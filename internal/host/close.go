@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/host/child"
 )
 
 // close drains and takes everything down that open and run have made. The
@@ -31,7 +32,11 @@ func (h *host) close(ctx context.Context, failed error) error {
 	if served && failed == nil {
 		h.drainRequests(ctx)
 	}
-	errs := []error{h.stopProcesses(ctx), h.main.result()}
+	stop := (*child.Child).Stop
+	if served && failed == nil {
+		stop = (*child.Child).Leave // they were told
+	}
+	errs := []error{h.stopProcesses(ctx, stop), h.main.result()}
 	var stats bus.Stats
 	if h.server != nil {
 		stats = h.bus.Stats()
@@ -61,7 +66,7 @@ func (h *host) drainRequests(ctx context.Context) {
 
 // stopProcesses stops the stages one after the other, each after those that
 // feed it.
-func (h *host) stopProcesses(ctx context.Context) error {
+func (h *host) stopProcesses(ctx context.Context, stop func(*child.Child, context.Context) error) error {
 	if h.children == nil {
 		return nil
 	}
@@ -75,7 +80,7 @@ func (h *host) stopProcesses(ctx context.Context) error {
 			c := r.child
 			h.mu.Unlock()
 			if c != nil {
-				stops.Go(func() { failed[i] = c.Stop(ctx) })
+				stops.Go(func() { failed[i] = stop(c, ctx) })
 			}
 		}
 		stops.Wait()

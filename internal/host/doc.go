@@ -17,8 +17,9 @@
 //     says. When those of a stage are given up, requests that need it fail,
 //     and the others go on.
 //  6. It drains when its context ends, on the call drain, and when the main
-//     process ends: open requests get their time, then the processes are
-//     stopped, a stage after those that feed it, then all memory is checked.
+//     process ends: open requests get their time, then the processes are told to
+//     leave, and stopped if they do not, a stage after those that feed it, then
+//     all memory is checked.
 //
 // # Main
 //

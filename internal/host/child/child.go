@@ -6,12 +6,17 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // killWait is how long a process may take to vanish after SIGKILL. It takes
 // that long only where the kernel cannot let go of it.
 const killWait = 5 * time.Second
+
+// leaveWait is what a process that knows of its end has before SIGTERM. Most need
+// some milliseconds of it.
+const leaveWait = time.Second
 
 // maxAttached bounds the descendants of one process that are remembered.
 const maxAttached = 64
@@ -29,6 +34,7 @@ type Child struct {
 	stop                chan struct{} // closed by Stop: end
 	haste               chan struct{} // closed by Stop: without grace
 	done                chan struct{} // closed when it has ended for good
+	knows               atomic.Bool   // set by Leave, before Stop
 
 	mu       sync.Mutex
 	run      *run // the present process, or the last one
@@ -98,18 +104,30 @@ func (c *Child) Kill(reason string) {
 	}
 }
 
+// Leave is Stop for a child whose process has been told that it is to end. It gets
+// a moment to do so by itself, because a signal would keep programs that know
+// nothing of it, such as "go run", from putting away what they have made.
+func (c *Child) Leave(ctx context.Context) error {
+	c.knows.Store(true)
+	return c.Stop(ctx)
+}
+
 // Stop ends the child for good: SIGTERM to its group, SIGKILL after the grace
 // or when ctx ends, whichever is first. It returns when the process is gone,
 // everything read and the last event delivered, or with an error that wraps
 // [ErrStuck]. It may be called any number of times.
 func (c *Child) Stop(ctx context.Context) error {
 	c.stopOnce.Do(func() { close(c.stop) })
+	grace := c.spec.Grace
+	if c.knows.Load() {
+		grace += leaveWait
+	}
 	select {
 	case <-c.done:
 		return nil
 	case <-ctx.Done():
 		c.hasteOnce.Do(func() { close(c.haste) })
-	case <-time.After(c.spec.Grace):
+	case <-time.After(grace):
 		// The supervisor, whose own clock this is, kills now.
 	}
 	select {

@@ -38,6 +38,7 @@ type watcher struct {
 	*Child
 	run                *run
 	ready, stop, haste <-chan struct{}
+	leaving            bool // it was not asked by a signal yet
 }
 
 // step handles one thing that happens, and reports whether to go on. The clock
@@ -53,15 +54,25 @@ func (w *watcher) step(clock *time.Timer) bool {
 		}
 	case <-w.stop:
 		w.stop = nil
-		w.end(w.run, stopped, process.terminate)
-		clock.Reset(w.spec.Grace)
+		if w.leaving = w.knows.Load(); w.leaving {
+			w.end(w.run, stopped, func(process) {})
+			clock.Reset(leaveWait)
+		} else {
+			w.terminate(clock)
+		}
 	case <-w.haste:
 		w.haste = nil
 		w.end(w.run, stopped, process.kill)
 	case <-clock.C:
-		w.expire()
+		w.expire(clock)
 	}
 	return true
+}
+
+// terminate asks the process to end, within the grace.
+func (w *watcher) terminate(clock *time.Timer) {
+	w.end(w.run, stopped, process.terminate)
+	clock.Reset(w.spec.Grace)
 }
 
 func (w *watcher) announce() {
@@ -69,13 +80,16 @@ func (w *watcher) announce() {
 	w.emit(Event{Kind: EventReady, PID: w.run.pid()})
 }
 
-// expire kills a process that used up its time to start or to stop.
-func (w *watcher) expire() {
-	if w.stop == nil {
+// expire goes one step further with a process that used up its time to leave, to
+// stop or to start.
+func (w *watcher) expire(clock *time.Timer) {
+	switch {
+	case w.leaving:
+		w.leaving = false
+		w.terminate(clock)
+	case w.stop == nil:
 		w.end(w.run, stopped, process.kill)
-		return
-	}
-	if w.claimTimeout() {
+	case w.claimTimeout():
 		w.run.kill()
 	}
 }

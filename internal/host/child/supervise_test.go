@@ -263,6 +263,7 @@ func TestStop(t *testing.T) {
 		name    string
 		script  script
 		patient bool // the context does not end
+		knows   bool // it is told before
 		took    time.Duration
 		signals []string
 		err     error
@@ -270,6 +271,10 @@ func TestStop(t *testing.T) {
 		{name: "it goes", script: script{term: time.Second}, patient: true, took: time.Second, signals: []string{"TERM"}},
 		{name: "it ignores SIGTERM", patient: true, took: 5 * time.Second, signals: []string{"TERM", "KILL"}},
 		{name: "the context ends first", took: 2 * time.Second, signals: []string{"TERM", "KILL"}},
+		{name: "it leaves", script: script{after: leaveWait / 2}, patient: true, knows: true, took: leaveWait / 2},
+		{name: "it stays", script: script{term: time.Second}, patient: true, knows: true, took: leaveWait + time.Second, signals: []string{"TERM"}},
+		{name: "it stays and ignores SIGTERM", patient: true, knows: true, took: leaveWait + 5*time.Second, signals: []string{"TERM", "KILL"}},
+		{name: "the context ends first, of one that stays", knows: true, took: 2 * time.Second, signals: []string{"TERM", "KILL"}},
 		{
 			name: "it cannot be killed", script: script{undead: true}, patient: true,
 			took: 5*time.Second + killWait, signals: []string{"TERM", "KILL"}, err: ErrStuck,
@@ -285,7 +290,11 @@ func TestStop(t *testing.T) {
 					ctx, cancel = context.WithTimeout(ctx, 2*time.Second)
 					defer cancel()
 				}
-				if err := s.child.Stop(ctx); !errors.Is(err, test.err) {
+				stop := s.child.Stop
+				if test.knows {
+					stop = s.child.Leave
+				}
+				if err := stop(ctx); !errors.Is(err, test.err) {
 					t.Errorf("error %v, want %v", err, test.err)
 				}
 				if took := time.Since(s.began); took != test.took {
