@@ -31,9 +31,7 @@ done
 rm -rf "$folder/python"
 mkdir -p "$folder/python"
 cp -r clients/python/src/omnibus "$folder/python/"
-if [[ -f scripts/gpu_torch.py ]]; then
-	cp scripts/gpu_torch.py "$folder/python/"
-fi
+cp scripts/gpu_torch*.py "$folder/python/"
 find "$folder/python" -name __pycache__ -prune -exec rm -rf {} +
 cp scripts/gpu-check.sh "$folder/"
 du -sh "$folder"

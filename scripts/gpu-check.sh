@@ -113,15 +113,11 @@ example() { limited "$bin/gpu-example" -driver "$driver" -transport "$1"; }
 
 # A PyTorch consumer, beside torch.multiprocessing.
 torch() {
-	if [[ ! -f $programs/python/gpu_torch.py ]]; then
-		echo "not available yet: no consumer in PyTorch"
+	if ! command -v python3 >/dev/null; then
+		echo "not available here: there is no python3"
 		return $unavailable
 	fi
-	if ! python3 -c 'import torch' 2>/dev/null; then
-		echo "not available here: python3 has no torch"
-		return $unavailable
-	fi
-	PYTHONPATH=$programs/python limited python3 "$programs/python/gpu_torch.py" --driver "$driver" --programs "$bin"
+	PYTHONPATH=$programs/python limited python3 "$programs/python/gpu_torch.py" --driver "$driver" --programs "$bin" ${quick:+--quick} --lines "$out/results.jsonl"
 }
 
 # Processes that are killed with tensors in hand.
@@ -158,7 +154,7 @@ step kills 50 kills "$killed"
 
 {
 	cat "$out/steps.txt"
-	for figures in ordering throughput latency leases reclaim; do
+	for figures in ordering throughput latency leases reclaim torch; do
 		printf '\n'
 		grep -v '^[0-9]*/[0-9]* ' "$out/$figures.log"
 	done

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"os"
+	"os/signal"
 
 	"github.com/spf13/cobra"
 
@@ -47,5 +49,26 @@ func newBenchGPUCmd() *cobra.Command {
 		return bench.RunGPU(ctx, opts)
 	}, bench.NamesGPU)
 	cmd.Flags().StringVar(&driver, "driver", bench.DriverEmul, "the GPU's: `emul|cuda`")
+	cmd.AddCommand(newBenchGPUProducerCmd())
+	return cmd
+}
+
+// newBenchGPUProducerCmd is the other process of scripts/gpu_torch.py.
+func newBenchGPUProducerCmd() *cobra.Command {
+	var p bench.GPUProducer
+	cmd := &cobra.Command{
+		Use:    "producer FOLDER",
+		Short:  "Put tensors on a GPU into tensor queues whose sockets are in a folder",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			// An interrupt typed at the terminal is for the process that measures.
+			signal.Ignore(os.Interrupt)
+			p.Folder = args[0]
+			return p.Run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVar(&p.Driver, "driver", bench.DriverEmul, "the GPU's: `emul|cuda`")
+	cmd.Flags().Int64Var(&p.LargestBytes, "largest", 16<<20, "size `N` of the largest tensors, of which the pool holds a few")
 	return cmd
 }

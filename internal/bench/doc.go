@@ -66,6 +66,9 @@
 // processes read the same clock. Tensors that travel another way than they should
 // fail the run.
 //
+// A GPUProducer sends tensors to consumers that are no Go programs, and measures
+// nothing: scripts/gpu_torch.py does, in PyTorch, beside torch.multiprocessing.
+//
 // Ordering is no figure but a count of mistakes. Streams are held up by copies, as many as
 // take 200 ms; what is wrong on purpose has to show, or the others say nothing.
 //

@@ -197,7 +197,7 @@ var layers = []layer{
 	},
 	{
 		part:   "internal/bench",
-		may:    []string{"bus", "actors", "connector", "connector/shm", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "cudaipc/pool", "shmstore", "codec", "codec/omni", "codec/python", "messages", "internal"},
+		may:    []string{"bus", "bus/tensorqueue", "actors", "connector", "connector/shm", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "cudaipc/pool", "shmstore", "codec", "codec/omni", "codec/python", "messages", "internal"},
 		reason: "it measures what a program sees that embeds the bus, and is itself for the command and the benchmarks alone",
 	},
 	{

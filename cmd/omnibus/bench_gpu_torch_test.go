@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/internal/bench"
+)
+
+// torchProgram is a run of scripts/gpu_torch.py on an emulated GPU, with this test
+// binary as the program omnibus.
+func torchProgram(t *testing.T, arguments ...string) *exec.Cmd {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("tensors travel in memory of GPUs on Linux alone")
+	}
+	python, err := exec.LookPath(cmp.Or(os.Getenv("OMNIBUS_PYTHON"), "python3"))
+	if err != nil {
+		t.Skip("python3 is not installed")
+	}
+	omnibus, err := exec.LookPath("omnibus") // where TestMain has put it
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := filepath.Abs("../../clients/python/src")
+	if err != nil {
+		t.Fatal(err)
+	}
+	arguments = append([]string{"../../scripts/gpu_torch.py", "--driver", "emul", "--quick", "--programs", filepath.Dir(omnibus)}, arguments...)
+	program := exec.CommandContext(t.Context(), python, arguments...)
+	program.Env = append(os.Environ(), "PYTHONPATH="+client+string(os.PathListSeparator)+os.Getenv("PYTHONPATH"))
+	return program
+}
+
+// TestGPUTorch runs what scripts/gpu-check.sh does with PyTorch; and the same without,
+// where what reads the tensors is the standard library.
+func TestGPUTorch(t *testing.T) {
+	for _, arrays := range []string{"plain", "torch"} {
+		t.Run(arrays, func(t *testing.T) {
+			lines := filepath.Join(t.TempDir(), "lines")
+			program := torchProgram(t, "--arrays", arrays, "--largest", "4194304", "--lines", lines)
+			if arrays == "torch" {
+				if out, err := exec.CommandContext(t.Context(), program.Path, "-c", "import torch").CombinedOutput(); err != nil {
+					said := strings.Split(strings.TrimSpace(string(out)), "\n")
+					t.Skipf("%s has no torch: %s; set OMNIBUS_PYTHON to one that has it", program.Path, said[len(said)-1])
+				}
+			}
+			out, err := program.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			if !regexp.MustCompile(`\n106 tensors are right, in place, and given back, by default, cuda_ipc, cuda_ipc_pool\n$`).Match(out) {
+				t.Errorf("it says\n%s", out)
+			}
+			figures, err := os.ReadFile(lines)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compared := arrays == "torch"
+			read := json.NewDecoder(bytes.NewReader(figures))
+			read.DisallowUnknownFields() // they are those of omnibus bench
+			n := 0
+			for ; read.More(); n++ {
+				var f bench.Result
+				if err := read.Decode(&f); err != nil {
+					t.Fatalf("%v in\n%s", err, figures)
+				}
+				if !strings.HasPrefix(f.Name, "gpu/torch/") || f.Value <= 0 || (f.Baseline != nil) != compared || (f.Speed != nil) != compared {
+					t.Errorf("%+v", f)
+				}
+			}
+			if n != 6 {
+				t.Errorf("%d figures, want 6", n)
+			}
+		})
+	}
+}
+
+// TestGPUTorchUnavailable: what is not on a machine is no failure there.
+func TestGPUTorchUnavailable(t *testing.T) {
+	program := torchProgram(t, "--programs", t.TempDir(), "--arrays", "plain")
+	out, err := program.CombinedOutput()
+	if program.ProcessState.ExitCode() != 3 || !strings.HasPrefix(string(out), "not available here: ") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestGPUProducerRefuses orders that make no sense.
+func TestGPUProducerRefuses(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("GPUs are emulated on Linux alone")
+	}
+	for order, want := range map[string]string{
+		`nonsense`:               `an order "nonsense"`,
+		`{"transport":"by fax"}`: `no transport "by fax"`,
+		`{"transport":"default","count":1,"dtype":"float32","bytes":4100}`:    "tensors of 4100 bytes: use a multiple of 4096 up to 16384",
+		`{"transport":"default","count":1,"dtype":"float32","bytes":20480}`:   "tensors of 20480 bytes",
+		`{"transport":"default","count":1,"dtype":"complex128","bytes":4096}`: `no elements "complex128"`,
+	} {
+		cmd := newBenchGPUProducerCmd()
+		cmd.SetArgs([]string{t.TempDir(), "--largest", "16384"})
+		cmd.SetIn(strings.NewReader(order + "\n"))
+		cmd.SetOut(&bytes.Buffer{})
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", order, err, want)
+		}
+	}
+}

@@ -1,0 +1,350 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/tensorqueue"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// A GPUProducer puts tensors on a GPU into tensor queues, for consumers that are
+// not written in Go: scripts/gpu_torch.py.
+type GPUProducer struct {
+	Driver string // DriverEmul or DriverCUDA
+	Folder string // where the queues' sockets are, each by the name of its transport
+	// LargestBytes is the largest tensor, of which the pool has room for
+	// PoolTensors, and not for one more.
+	LargestBytes int64
+}
+
+// PoolTensors is how many of the largest tensors of a [GPUProducer] its pool holds.
+const PoolTensors = 4
+
+// What a producer is told, and says, in a line of JSON.
+type (
+	producerOrder struct {
+		Transport string `json:"transport"`
+		DType     string `json:"dtype"`
+		Bytes     int64  `json:"bytes"` // of a tensor
+		Count     int    `json:"count"`
+		Number    int64  `json:"number"` // of the first tensor: see fillTensor
+		Fresh     bool   `json:"fresh"`  // each is another one; otherwise the first is sent again and again
+	}
+	producerGreeting struct {
+		GPU     string            `json:"gpu"`
+		Driver  string            `json:"driver"`
+		Missing map[string]string `json:"missing"` // transports that are not to be had, and why
+	}
+	producerAnswer struct {
+		Put   int    `json:"put"`
+		Error string `json:"error,omitempty"` // why it ends
+	}
+)
+
+const (
+	// producerColumns is the length of a tensor's rows.
+	producerColumns = 1024
+	// elementPeriod is below what a bfloat16 has exactly: elements count up to it
+	// again and again, row after row, from the tensor's number on.
+	elementPeriod = 251
+)
+
+const (
+	leastLargest = 16 * kib // a pool has to be larger
+	mostLargest  = 1 << 36
+
+	producerStore   = 16 * mib // the largest item that is not in memory of its own
+	producerPatient = 10 * time.Second
+)
+
+// producer is a GPUProducer at work.
+type producer struct {
+	GPUProducer
+	driver cudaipc.Driver
+	dev    cudaipc.Device
+	stream cudaipc.Stream
+	memory *shmstore.Segment // a tensor on its way to the GPU
+	host   cudaipc.HostMemory
+	queues map[string]*tensorqueue.Queue
+	kept   map[producerOrder]numbered // tensors that are sent again and again
+}
+
+// numbered is a tensor, and what its elements add up to.
+type numbered struct {
+	tensor *gpulane.Tensor
+	number int64
+	sum    int64
+}
+
+// Run does what the lines of in say until it ends, and answers each when all that it
+// put is done and its memory is free again. Whoever reads out must not close in before
+// the last answer: that ends what is under way.
+func (o GPUProducer) Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
+	p := &producer{GPUProducer: o, queues: make(map[string]*tensorqueue.Queue), kept: make(map[producerOrder]numbered)}
+	defer func() {
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), producerPatient)
+		defer cancel()
+		err = errors.Join(err, p.close(ending))
+	}()
+	greeting, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	say := json.NewEncoder(out)
+	if err := say.Encode(greeting); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	orders := make(chan []byte)
+	go func() {
+		defer cancel()
+		defer close(orders)
+		for lines := bufio.NewScanner(in); lines.Scan(); {
+			select {
+			case orders <- append([]byte(nil), lines.Bytes()...):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for line := range orders {
+		answer, err := p.obey(ctx, line)
+		if err = errors.Join(err, say.Encode(answer)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *producer) obey(ctx context.Context, line []byte) (producerAnswer, error) {
+	var order producerOrder
+	err := json.Unmarshal(line, &order)
+	if err != nil {
+		err = fmt.Errorf("%w: an order %q: %w", ErrOptions, line, err)
+	} else if err = p.put(ctx, order); err != nil {
+		err = fmt.Errorf("%s, %d of %d bytes: %w", order.Transport, order.Count, order.Bytes, err)
+	}
+	if err != nil {
+		return producerAnswer{Error: err.Error()}, err
+	}
+	return producerAnswer{Put: order.Count}, nil
+}
+
+func (p *producer) open(ctx context.Context) (greeting producerGreeting, err error) {
+	if p.LargestBytes < leastLargest || p.LargestBytes > mostLargest {
+		return greeting, fmt.Errorf("%w: tensors of %d bytes: use %d to %d", ErrOptions, p.LargestBytes, leastLargest, int64(mostLargest))
+	}
+	if p.driver, err = openDriver(p.Driver); err != nil {
+		return greeting, err
+	}
+	if p.dev, err = p.driver.Open(cudaipc.UUID{}); err != nil {
+		return greeting, err
+	}
+	if p.stream, err = p.dev.NewStream(); err != nil {
+		return greeting, err
+	}
+	if p.memory, err = shmstore.NewSegment("bench-producer", p.LargestBytes); err != nil {
+		return greeting, err
+	}
+	if p.host, err = p.dev.RegisterHost(p.memory.Bytes(), false); err != nil {
+		return greeting, err
+	}
+	greeting = producerGreeting{GPU: p.dev.Caps().Name, Driver: p.dev.Caps().Driver, Missing: make(map[string]string)}
+	l, err := gpulane.Open(ctx, p.lane())
+	if err != nil {
+		return greeting, err
+	}
+	for _, transport := range []bus.TensorTransport{bus.TensorsDefault, bus.TensorsIPC, bus.TensorsPool} {
+		mode := map[bus.TensorTransport]gpulane.Mode{bus.TensorsIPC: gpulane.IPC, bus.TensorsPool: gpulane.Pool}[transport]
+		if why := l.Why(mode); why != nil {
+			greeting.Missing[transport.String()] = why.Error()
+		}
+		if p.queues[transport.String()], err = p.queue(ctx, transport); err != nil {
+			break
+		}
+	}
+	return greeting, errors.Join(err, l.Close(ctx))
+}
+
+// lane describes the lanes of all queues.
+func (p *producer) lane() gpulane.Options {
+	arena := p.LargestBytes*PoolTensors + p.LargestBytes/2
+	return gpulane.Options{Driver: p.driver, Pool: pool.Options{ArenaBytes: arena, MaxBytes: arena}}
+}
+
+func (p *producer) queue(ctx context.Context, transport bus.TensorTransport) (*tensorqueue.Queue, error) {
+	opts := tensorqueue.Options{
+		Name: transport.String(), Socket: filepath.Join(p.Folder, transport.String()), Transport: transport,
+		MaxItemBytes: p.LargestBytes + bundleBytes,
+		GPU:          &bus.GPUOptions{Lane: p.lane(), WhenFull: bus.FailWhenFull, FullTimeout: producerPatient},
+	}
+	if transport == bus.TensorsDefault {
+		const items = 16 // of a store, the largest that lie in it
+		opts.StoreBytes = items * (min(p.LargestBytes, producerStore) + bundleBytes)
+	}
+	return tensorqueue.Open(ctx, opts)
+}
+
+// put does an order. What it has put is done when it returns, and whoever had the
+// memory of its tensors has given it back.
+func (p *producer) put(ctx context.Context, order producerOrder) error {
+	q := p.queues[order.Transport]
+	if q == nil {
+		return fmt.Errorf("%w: no transport %q", ErrOptions, order.Transport)
+	}
+	var lent sync.WaitGroup
+	for i := range order.Count {
+		x, release, err := p.tensor(ctx, order, int64(i))
+		if err != nil {
+			return err
+		}
+		inputs := map[string]any{"x": x.tensor, "sum": x.sum, "number": x.number}
+		lent.Add(1)
+		err = q.Put(ctx, strconv.FormatInt(x.number, 10), "", inputs, tensorqueue.PutOptions{Release: func() {
+			release()
+			lent.Done()
+		}})
+		if err != nil {
+			return err
+		}
+	}
+	if err := q.Drain(ctx); err != nil {
+		return err
+	}
+	free := make(chan struct{})
+	go func() {
+		lent.Wait()
+		close(free)
+	}()
+	select {
+	case <-free:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("tensors were not given back: %w", context.Cause(ctx))
+	}
+}
+
+// tensor makes one, or finds one that was made, and says what to do when its memory
+// is not needed any more.
+func (p *producer) tensor(ctx context.Context, order producerOrder, i int64) (x numbered, release func(), err error) {
+	if !order.Fresh {
+		order.Transport, order.Count = "", 0
+		x, ok := p.kept[order]
+		if !ok {
+			if x, err = p.fresh(ctx, order, order.Number); err == nil {
+				p.kept[order] = x
+			}
+		}
+		return x, func() {}, err
+	}
+	x, err = p.fresh(ctx, order, order.Number+i)
+	if err != nil {
+		return x, nil, err
+	}
+	return x, func() { _ = p.dev.Free(x.tensor.Ptr) }, nil // fails when the GPU has
+}
+
+// fresh makes a tensor on the GPU.
+func (p *producer) fresh(ctx context.Context, order producerOrder, number int64) (numbered, error) {
+	dtype, ok := map[string]codec.DType{"float32": codec.DTypeFloat32, "bfloat16": codec.DTypeBFloat16}[order.DType]
+	if !ok {
+		return numbered{}, fmt.Errorf("%w: no elements %q: use float32 or bfloat16", ErrOptions, order.DType)
+	}
+	row := int64(dtype.Size() * producerColumns)
+	if order.Bytes < row || order.Bytes > p.LargestBytes || order.Bytes%row != 0 {
+		return numbered{}, fmt.Errorf("%w: tensors of %d bytes: use a multiple of %d up to %d", ErrOptions, order.Bytes, row, p.LargestBytes)
+	}
+	sum := fillTensor(p.memory.Bytes()[:order.Bytes], dtype, number)
+	at, err := p.dev.Alloc(order.Bytes)
+	if err != nil {
+		return numbered{}, err
+	}
+	err = p.stream.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: at, Src: p.host.Ptr(0), Bytes: order.Bytes})
+	if err == nil {
+		err = p.stream.Synchronize(ctx) // the next one is made in the same memory
+	}
+	if err != nil {
+		return numbered{}, errors.Join(err, p.dev.Free(at))
+	}
+	x := &gpulane.Tensor{DType: dtype, Shape: []int{int(order.Bytes / row), producerColumns}, Ptr: at}
+	return numbered{x, number, sum}, nil
+}
+
+// fillTensor writes the elements of a tensor, small whole numbers, of which each has
+// a weight by its row and its column, and returns what they add up to. All of that is
+// exact in a float64.
+func fillTensor(data []byte, dtype codec.DType, number int64) (sum int64) {
+	const weights = 7
+	v := number % elementPeriod
+	for row := int64(1); len(data) > 0; row++ {
+		var ofRow int64
+		for column := range int64(producerColumns) {
+			bits := math.Float32bits(float32(v))
+			if dtype == codec.DTypeBFloat16 {
+				binary.LittleEndian.PutUint16(data, uint16(bits>>16))
+			} else {
+				binary.LittleEndian.PutUint32(data, bits)
+			}
+			data = data[dtype.Size():]
+			ofRow += v * (column%weights + 1)
+			if v++; v == elementPeriod {
+				v = 0
+			}
+		}
+		sum += row * ofRow
+	}
+	return sum
+}
+
+// close closes the queues, which fails if somebody has kept what he was given, and
+// then what they rest on.
+func (p *producer) close(ctx context.Context) error {
+	var errs []error
+	for transport, q := range p.queues {
+		if q == nil {
+			continue
+		}
+		if err := q.Close(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", transport, err))
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...) // and what they hold goes with the process
+	}
+	for _, x := range p.kept {
+		errs = append(errs, p.dev.Free(x.tensor.Ptr))
+	}
+	if p.host != nil {
+		errs = append(errs, p.host.Close())
+	}
+	if p.memory != nil {
+		p.memory.Close()
+	}
+	if p.stream != nil {
+		errs = append(errs, p.stream.Close())
+	}
+	if p.dev != nil {
+		errs = append(errs, p.dev.Close())
+	}
+	if p.driver != nil {
+		errs = append(errs, p.driver.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,243 @@
+"""Both ends of gpu_torch.py: what reads tensors in its process, and the processes that send them."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+from typing import ClassVar
+
+import omnibus
+from omnibus import dlpack
+
+TRANSPORTS = ("default", "cuda_ipc", "cuda_ipc_pool")
+
+#: Elements are whole numbers below this, which a bfloat16 has exactly: those of a row go on in the next.
+PERIOD = 251
+COLUMNS = 1024
+
+#: How long, in seconds, an answer may take.
+PATIENCE = 20
+
+
+class Unavailable(Exception):
+    """What this needs is not on this machine."""
+
+
+class Wrong(Exception):
+    """Something is not as it is promised to be."""
+
+
+# What reads tensors.
+
+
+class Torch:
+    """PyTorch, on the GPU or, for an emulated one, on the CPU."""
+
+    def __init__(self, driver: str) -> None:
+        try:
+            import torch
+        except ImportError as e:
+            raise Unavailable(f"{sys.executable} cannot import torch: {e}") from None
+        if driver == "cuda" and not torch.cuda.is_available():
+            raise Unavailable(f"torch {torch.__version__} sees no GPU")
+        self.torch = torch
+        self.device = torch.device("cuda:0" if driver == "cuda" else "cpu")
+        self.name = f"torch {torch.__version__} on {self.device}"
+
+    def take(self, t):
+        return self.torch.from_dlpack(t)
+
+    def address(self, x) -> int:
+        return x.data_ptr()
+
+    def last(self, x) -> float:
+        """The last element, on the device where the others are wanted."""
+        return x.to(self.device)[-1, -1].item()
+
+    def last_row(self, x):
+        """A view."""
+        return x[-1:]
+
+    def total(self, x) -> int:
+        """What the elements add up to, each with a weight by its row and its column: exact in a float64."""
+        torch, x = self.torch, x.to(self.device).double()
+        rows = torch.arange(1, x.shape[0] + 1, device=self.device).double()
+        columns = (torch.arange(x.shape[1], device=self.device) % 7 + 1).double()
+        return int(((x @ columns) @ rows).item())
+
+
+class Plain:
+    """The DLPack protocol and the standard library, for tests without torch. On an emulated GPU alone."""
+
+    name = "no torch"
+    _bfloat16: ClassVar = {struct.unpack("<HH", struct.pack("<f", v))[1]: v for v in range(PERIOD)}
+
+    def __init__(self, driver: str) -> None:
+        if driver != "emul":
+            raise Unavailable("the memory of a GPU is read by torch alone")
+
+    def take(self, t):
+        b = dlpack.borrow(t)
+        return b.dtype, b.address, b.view()
+
+    def address(self, x) -> int:
+        return x[1]
+
+    def last(self, x) -> float:
+        return self._elements(x[0], x[2][-4:])[-1]
+
+    def last_row(self, x):
+        return x[0], 0, x[2][-COLUMNS * dlpack.DTYPES[x[0]][1] :]
+
+    def total(self, x) -> int:
+        elements, total = self._elements(x[0], x[2]), 0
+        for row in range(len(elements) // COLUMNS):
+            part = elements[row * COLUMNS : (row + 1) * COLUMNS]
+            total += (row + 1) * sum((weight + 1) * sum(part[weight::7]) for weight in range(7))
+        return int(total)
+
+    def _elements(self, dtype: str, data: memoryview):
+        if dtype == "float32":
+            return data.cast("f")
+        known = self._bfloat16
+        return [known.get(bits, -1) for bits in data.cast("H")]
+
+
+# The other end.
+
+
+class Producer:
+    """`omnibus bench gpu producer`, and the queues that it puts into."""
+
+    def __init__(self, programs: str, driver: str, largest: int) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="omnibus-torch-")
+        self._queues: dict[str, omnibus.TensorQueue] = {}
+        command = [os.path.join(programs, "omnibus"), "bench", "gpu", "producer", self._folder.name]
+        try:
+            self._process = subprocess.Popen(
+                [*command, "--driver", driver, "--largest", str(largest)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        except OSError as e:
+            self._folder.cleanup()
+            raise Unavailable(f"{command[0]} cannot be run: {e.strerror}") from None
+        try:
+            greeting = self._answer()
+            self.name = f"{greeting['gpu']}, {greeting['driver']}"
+            self.missing = greeting["missing"]
+            for transport in TRANSPORTS:
+                path = os.path.join(self._folder.name, transport)
+                self._queues[transport] = omnibus.TensorQueue(path=path, arena_bytes=1 << 20)
+        except BaseException:
+            self.kill()
+            raise
+
+    def order(self, transport: str, dtype: str, size: int, count: int, number: int, fresh: bool) -> None:
+        """Have it put tensors. Each has its number, which counts if they are fresh; otherwise all are the first."""
+        order = {
+            "transport": transport,
+            "dtype": dtype,
+            "bytes": size,
+            "count": count,
+            "number": number,
+            "fresh": fresh,
+        }
+        try:
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise Wrong("the producer has ended") from None
+
+    def get(self, transport: str):
+        try:
+            return self._queues[transport].get(PATIENCE)[2]
+        except queue.Empty:
+            raise Wrong(f"{transport}: a tensor that was to come has not") from None
+        except omnibus.OmnibusError:
+            self._answer()  # which says why the queue is closed
+            raise
+
+    def done(self) -> None:
+        """Wait until all that was put is done, and its memory with the producer again."""
+        self._answer()
+
+    def _answer(self):
+        readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        line = self._process.stdout.readline() if readable else b""
+        if not line:
+            raise Wrong("the producer has ended" if readable else "the producer has not got back what it gave")
+        answer = json.loads(line)
+        if why := answer.get("error"):
+            raise Wrong(f"the producer says: {why}")
+        return answer
+
+    def close(self) -> None:
+        """Let it come to its end, which is not a good one if somebody has kept something."""
+        for q in self._queues.values():
+            q.close()
+        self._process.stdin.close()
+        try:
+            status = self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise Wrong("the producer does not end") from None
+        self._process.stdout.close()
+        self._folder.cleanup()
+        if status != 0:
+            raise Wrong(f"the producer has ended with status {status}")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._folder.cleanup()
+
+
+class Other:
+    """A process with torch that puts tensors into a queue of torch.multiprocessing."""
+
+    def __init__(self, arrays: Torch) -> None:
+        import torch.multiprocessing as mp
+
+        context = mp.get_context("spawn")
+        self._queue = context.Queue()
+        self._orders, theirs = context.Pipe()
+        self._process = context.Process(target=produce, args=(theirs, self._queue, str(arrays.device)), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def order(self, size: int, count: int, number: int, copied: bool) -> None:
+        self._orders.send((size, count, number, copied))
+
+    def get(self):
+        return self._queue.get(timeout=PATIENCE)
+
+    def close(self) -> None:
+        self._orders.close()
+        self._process.join(PATIENCE)
+        self._process.kill()
+
+
+def produce(orders, q, device: str) -> None:
+    """What the other process does."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    made = {}
+    while True:
+        try:
+            size, count, number, copied = orders.recv()
+        except EOFError:
+            return
+        if size not in made:
+            elements = (torch.arange(size // 4, device=device) + number) % PERIOD
+            made[size] = elements.float().view(-1, COLUMNS)
+        for _ in range(count):
+            q.put(made[size].clone() if copied else made[size])
