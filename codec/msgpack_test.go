@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 )
 
 // chunk is a value like those that stages send.
@@ -270,7 +270,7 @@ func TestMsgpackHostile(t *testing.T) {
 			}
 			for _, target := range targets {
 				var bad *codec.PayloadError
-				allocated, err := allocatedBy(func() error { return codec.MsgpackSerializer{}.Decode([]byte(tt.src), target) })
+				allocated, err := codectest.AllocatedBy(func() error { return codec.MsgpackSerializer{}.Decode([]byte(tt.src), target) })
 				if !errors.As(err, &bad) || !errors.Is(err, tt.want) {
 					t.Fatalf("into %T: got %v, want %v", target, err, tt.want)
 				}
@@ -284,14 +284,6 @@ func TestMsgpackHostile(t *testing.T) {
 			}
 		})
 	}
-}
-
-func allocatedBy(f func() error) (sizeBytes uint64, err error) {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	err = f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc, err
 }
 
 func TestMsgpackLimitsAreReached(t *testing.T) {
@@ -335,7 +327,7 @@ func TestMsgpackExtensionAsMap(t *testing.T) {
 			if err := codec.ScanMsgpack([]byte(tt.src)); err != nil {
 				t.Fatalf("the stream is well formed, but: %v", err)
 			}
-			allocated, err := allocatedBy(func() error { return codec.MsgpackSerializer{}.Decode([]byte(tt.src), tt.target) })
+			allocated, err := codectest.AllocatedBy(func() error { return codec.MsgpackSerializer{}.Decode([]byte(tt.src), tt.target) })
 			if !errors.Is(err, codec.ErrMismatch) {
 				t.Errorf("got %v, want ErrMismatch", err)
 			}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -178,7 +177,7 @@ func TestHostile(t *testing.T) {
 				want = codec.ErrLimit
 			}
 			private := bytes.Clone(tt.src)
-			allocated, err := allocatedBy(func() error { return bundle.Serializer{}.Decode(private, new(any)) })
+			allocated, err := codectest.AllocatedBy(func() error { return bundle.Serializer{}.Decode(private, new(any)) })
 			var bad *codec.PayloadError
 			if !errors.As(err, &bad) || !errors.Is(err, want) || !strings.Contains(err.Error(), tt.where) {
 				t.Fatalf("got %v, want %v with %q", err, want, tt.where)
@@ -240,19 +239,11 @@ func TestTablesBoundAllocations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	allocated, err := allocatedBy(func() error {
+	allocated, err := codectest.AllocatedBy(func() error {
 		_, err := bundle.Open(payload)
 		return err
 	})
 	if err != nil || allocated > 8*uint64(len(payload)) {
 		t.Errorf("%d bytes allocated for %d, %v", allocated, len(payload), err)
 	}
-}
-
-func allocatedBy(f func() error) (uint64, error) {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	err := f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc, err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 	"github.com/omnibus-runtime/omnibus/codec/kv"
 )
 
@@ -26,10 +27,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal("decoding wrote to the payload")
 		}
 		if err != nil {
-			var field *kv.FieldError
-			if !errors.As(err, &field) || !errors.Is(err, codec.ErrMalformed) && !errors.Is(err, codec.ErrLimit) && !errors.Is(err, codec.ErrMismatch) {
-				t.Fatalf("untyped error %v", err)
-			}
+			codectest.CheckError(t, err, new(*kv.FieldError))
 			return
 		}
 		size, empty := 0, false

@@ -3,13 +3,13 @@ package omni_test
 import (
 	"bytes"
 	"errors"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 	"github.com/omnibus-runtime/omnibus/codec/omni"
 	"github.com/omnibus-runtime/omnibus/codec/python"
 )
@@ -71,7 +71,7 @@ func TestHostile(t *testing.T) {
 			for _, s := range []omni.Serializer{{}, {KeepOrder: true}} {
 				var v any
 				var bad *codec.PayloadError
-				allocated, err := allocatedBy(func() error { return s.Decode([]byte(tt.src), &v) })
+				allocated, err := codectest.AllocatedBy(func() error { return s.Decode([]byte(tt.src), &v) })
 				if !errors.As(err, &bad) || !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.where) {
 					t.Fatalf("got %v, want %v at %q", err, tt.want, tt.where)
 				}
@@ -85,14 +85,6 @@ func TestHostile(t *testing.T) {
 			}
 		})
 	}
-}
-
-func allocatedBy(f func() error) (sizeBytes uint64, err error) {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	err = f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc, err
 }
 
 func TestMismatch(t *testing.T) {
@@ -205,7 +197,7 @@ func TestZeroCopy(t *testing.T) {
 		t.Fatal("no size")
 	}
 	payload := make([]byte, n)
-	allocated, err := allocatedBy(func() error { return omni.Serializer{}.EncodeInto(payload, in) })
+	allocated, err := codectest.AllocatedBy(func() error { return omni.Serializer{}.EncodeInto(payload, in) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +205,7 @@ func TestZeroCopy(t *testing.T) {
 		t.Errorf("encoding %d bytes in place allocated %d", n, allocated)
 	}
 	var out value
-	allocated, err = allocatedBy(func() error { return omni.Serializer{}.Decode(payload, &out) })
+	allocated, err = codectest.AllocatedBy(func() error { return omni.Serializer{}.Decode(payload, &out) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 	codecproto "github.com/omnibus-runtime/omnibus/codec/proto"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -262,9 +263,7 @@ func FuzzDecode(f *testing.F) {
 				t.Fatal("decoding wrote to the payload")
 			}
 			if err != nil {
-				if !errors.Is(err, codec.ErrMalformed) && !errors.Is(err, codec.ErrLimit) && !errors.Is(err, codec.ErrMismatch) {
-					t.Fatalf("untyped error %v", err)
-				}
+				codectest.CheckError(t, err, nil)
 				continue
 			}
 			again, err := s.Append(nil, m)
