@@ -5,9 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -50,26 +48,11 @@ func deployNodes(t *testing.T, p bus.Pipeline) submitter {
 }
 
 func deployPython(t *testing.T, p bus.Pipeline) submitter {
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("python3 is not installed")
-	}
-	client, err := filepath.Abs("../clients/python/src")
-	if err != nil {
-		t.Fatal(err)
-	}
 	h := listen(t, remotes(p), storeOptions)
 	for _, st := range p.Stages {
-		cmd := exec.Command(python, "testdata/conformance.py")
-		cmd.Env = append(os.Environ(), "PYTHONPATH="+client, bus.EnvSocket+"="+h.path, bus.EnvStage+"="+st.Name)
-		cmd.Stderr = os.Stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
+		cmd := pythontest.Command(t, "testdata/conformance.py")
+		cmd.Env = append(cmd.Env, bus.EnvSocket+"="+h.path, bus.EnvStage+"="+st.Name)
+		pythontest.Start(t, cmd)
 	}
 	return h.join(t, bus.JoinOptions{})
 }

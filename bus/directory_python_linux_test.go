@@ -54,7 +54,7 @@ func TestDirectoryWithPython(t *testing.T) {
 	kill(t, other)
 	p.do("wait", of(1), true)
 	p.do("find", of(1), "Nothing")
-	p.kill()
+	p.Kill()
 	<-found.Owner.Done()
 	<-here.Owner.Done()
 }

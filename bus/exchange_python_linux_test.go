@@ -1,112 +1,46 @@
 package bus_test
 
 import (
-	"bufio"
 	"bytes"
-	"cmp"
-	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
+	"maps"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
 // pythonEnd is a Python process of its own. It does what it is
 // told, line by line; see the script, testdata/exchange.py or another.
-type pythonEnd struct {
-	t       *testing.T
-	cmd     *exec.Cmd
-	in      io.Writer
-	answers *bufio.Scanner
-}
+type pythonEnd struct{ *pythontest.Process }
 
-func (h *hosted) python(t *testing.T) *pythonEnd {
+func (h *hosted) python(t *testing.T) pythonEnd {
 	t.Helper()
 	return h.pythonAs(t, "testdata/exchange.py")
 }
 
-func (h *hosted) pythonAs(t *testing.T, script string) *pythonEnd {
+func (h *hosted) pythonAs(t *testing.T, script string) pythonEnd {
 	t.Helper()
-	python, err := exec.LookPath(cmp.Or(os.Getenv("OMNIBUS_PYTHON"), "python3")) // the former may have NumPy
-	if err != nil {
-		t.Skip("python3 is not installed")
-	}
-	client, err := filepath.Abs("../clients/python/src")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(python, script)
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+client, bus.EnvSocket+"="+h.path)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p := &pythonEnd{t: t, cmd: cmd, in: in, answers: bufio.NewScanner(out)}
-	t.Cleanup(p.kill)
-	return p
-}
-
-func (p *pythonEnd) kill() {
-	if p.cmd.ProcessState == nil {
-		_ = p.cmd.Process.Kill()
-		_ = p.cmd.Wait()
-	}
+	cmd := pythontest.Command(t, script)
+	cmd.Env = append(cmd.Env, bus.EnvSocket+"="+h.path)
+	return pythonEnd{pythontest.Start(t, cmd)}
 }
 
 // tell has it do something, without waiting.
-func (p *pythonEnd) tell(do string, args map[string]any) {
-	p.t.Helper()
+func (p pythonEnd) tell(do string, args map[string]any) {
 	q := map[string]any{"do": do}
-	for k, v := range args {
-		q[k] = v
-	}
-	line, err := json.Marshal(q)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if _, err := p.in.Write(append(line, '\n')); err != nil {
-		p.t.Fatal(err)
-	}
+	maps.Copy(q, args)
+	p.Tell(q)
 }
 
 // want waits until it is done, and looks at the answer.
-func (p *pythonEnd) want(answer any) {
-	p.t.Helper()
-	if !p.answers.Scan() {
-		p.t.Fatal("the Python process has ended: ", p.answers.Err())
-	}
-	want, err := json.Marshal(map[string]any{"answer": answer, "errors": map[string]int{}})
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	var got, wanted any
-	if err := json.Unmarshal(p.answers.Bytes(), &got); err != nil {
-		p.t.Fatal(err)
-	}
-	if err := json.Unmarshal(want, &wanted); err != nil {
-		p.t.Fatal(err)
-	}
-	if fmt.Sprint(got) != fmt.Sprint(wanted) {
-		p.t.Errorf("Python answers %s, want %s", p.answers.Bytes(), want)
-	}
+func (p pythonEnd) want(answer any) {
+	p.Want(map[string]any{"answer": answer, "errors": map[string]int{}})
 }
 
-func (p *pythonEnd) do(do string, args map[string]any, answer any) {
-	p.t.Helper()
+func (p pythonEnd) do(do string, args map[string]any, answer any) {
 	p.tell(do, args)
 	p.want(answer)
 }
@@ -203,7 +137,7 @@ func TestExchangePythonViews(t *testing.T) {
 	for n := 1; n < 3; n++ {
 		b.do("look", args{"key": fmt.Sprint("k", n)}, exchanged{N: n, Data: make([]byte, 1<<20)}.described())
 	}
-	a.kill()
+	a.Kill()
 	await(func() bool { return len(h.server.Holdings()) == 2 })
 	b.do("get", args{"key": "k3", "seconds": 0}, nil) // nobody had fetched it
 	for n := 1; n < 3; n++ {
@@ -227,13 +161,13 @@ func TestExchangePythonDies(t *testing.T) {
 		t.Errorf("%d entries are left, want the 2 of other requests", n)
 	}
 	b.do("hold", args{"key": "r3"}, true)
-	b.kill()
+	b.Kill()
 	await(func() bool { return len(h.server.Holdings()) == 1 })
 	a.do("close", nil, nil)
 	h.wantEmpty(t)
 
 	c := h.python(t)
 	c.do("put", args{"key": "k", "n": 1, "size": 1 << 20}, true)
-	c.kill()
+	c.Kill()
 	h.wantEmpty(t)
 }

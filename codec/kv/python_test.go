@@ -1,12 +1,9 @@
 package kv_test
 
 import (
-	"bufio"
-	"context"
 	"encoding/hex"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,13 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 	"github.com/omnibus-runtime/omnibus/codec/kv"
+	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
 // TestPython exchanges frames, both ways, with Python code that is written
 // from the description of the format.
-func TestPython(t *testing.T) { exchange(t, codectest.Python(t)) }
+func TestPython(t *testing.T) { exchange(t) }
 
 // TestVLLMOmni exchanges frames with vLLM-Omni's own code, both ways.
 func TestVLLMOmni(t *testing.T) {
@@ -28,61 +25,30 @@ func TestVLLMOmni(t *testing.T) {
 	if wheel == "" {
 		t.Skip("OMNIBUS_VLLM_OMNI is not set: the folder of an unpacked vllm-omni wheel is missing")
 	}
-	exchange(t, codectest.Python(t), filepath.Join(wheel, "vllm_omni", "distributed", "omni_connectors", "kv_transfer_manager.py"))
+	exchange(t, filepath.Join(wheel, "vllm_omni", "distributed", "omni_connectors", "kv_transfer_manager.py"))
 }
 
 // peer is a process of testdata/frame.py.
-type peer struct {
-	in  *json.Encoder
-	out *bufio.Reader
-}
+type peer struct{ *pythontest.Process }
 
 func (p peer) ask(t *testing.T, request map[string]any) map[string]json.RawMessage {
 	t.Helper()
-	if err := p.in.Encode(request); err != nil {
-		t.Fatal(err)
-	}
-	line, err := p.out.ReadBytes('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	p.Tell(request)
 	var answer map[string]json.RawMessage
-	if err := json.Unmarshal(line, &answer); err != nil {
+	if err := p.Answer(&answer); err != nil {
 		t.Fatal(err)
 	}
 	return answer
 }
 
-func start(t *testing.T, python string, args ...string) peer {
+func exchange(t *testing.T, args ...string) {
 	t.Helper()
-	// It ends with its input, and how it ends counts.
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), python, append([]string{filepath.Join("testdata", "frame.py")}, args...)...)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := in.Close(); err != nil {
+	p := peer{pythontest.Start(t, pythontest.Command(t, "testdata/frame.py", args...))}
+	defer func() {
+		if err := p.End(); err != nil { // how it ends counts
 			t.Error(err)
 		}
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("%s: %v", python, err)
-		}
-	})
-	return peer{json.NewEncoder(in), bufio.NewReader(out)}
-}
-
-func exchange(t *testing.T, python string, args ...string) {
-	t.Helper()
-	p := start(t, python, args...)
+	}()
 	want := sample(t)
 
 	t.Run("Go to Python", func(t *testing.T) {

@@ -160,7 +160,7 @@ func TestLockedByPython(t *testing.T) {
 		}
 		waiting <- err
 	}()
-	p.kill()
+	p.Kill()
 	if err := <-waiting; err != nil {
 		t.Error(err)
 	}
@@ -176,12 +176,12 @@ func TestPythonKilledHalfway(t *testing.T) {
 	defer cancel()
 	_, err := c.Get(ctx, edge, key, nil)
 	wantErr(t, "get while it is written", err, connector.ErrBusy)
-	_ = p.cmd.Process.Kill()
+	p.Crash()
 	// Its resource tracker may come first, and remove the segment.
 	if _, err = c.Get(t.Context(), edge, key, nil); !errors.Is(err, connector.ErrCorrupt) && !errors.Is(err, connector.ErrNotFound) {
 		t.Errorf("get of half a value: %v", err)
 	}
-	p.end()
+	_ = p.End()
 	_, err = c.Get(t.Context(), edge, key, nil)
 	wantErr(t, "get after the resource tracker", err, connector.ErrNotFound)
 	// The next value takes the lock over that was left.
@@ -229,11 +229,11 @@ func TestPythonReaderKilled(t *testing.T) {
 			key := fmt.Sprintf("%s_%d", prefix, i)
 			meta := putPattern(t, c, key, i, size)
 			p.get(t, key+"_before", putPattern(t, c, key+"_before", i, size), i, size)
-			p.tell(t, order{Op: "get", Key: key, Meta: meta, Seed: i, Size: size})
+			p.Tell(order{Op: "get", Key: key, Meta: meta, Seed: i, Size: size})
 			for range i * 100 {
 				runtime.Gosched()
 			}
-			p.kill()
+			p.Kill()
 			v, err := c.Get(t.Context(), edge, key, meta)
 			if err == nil {
 				v.Release()
@@ -260,7 +260,7 @@ func TestResourceTracker(t *testing.T) {
 	c := meet(t, p)
 	meta := putPattern(t, c, key, 1, 1000)
 	p.ask(t, order{Op: "attach", Key: key})
-	p.end()
+	_ = p.End()
 	_, err := c.Get(t.Context(), edge, key, meta)
 	wantErr(t, "get after a Python that looked at it", err, connector.ErrNotFound)
 	if err := c.Cleanup(t.Context(), key); err != nil {

@@ -1,14 +1,9 @@
 package segment_test
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,71 +11,38 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/segment"
+	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
-const (
-	// pythonVariable names the Python that runs the other end. It needs what the
-	// package vllm_omni's connector encodes with: msgspec and numpy.
-	pythonVariable = "OMNIBUS_PYTHON"
-	// omniVariable lists directories that each have a package vllm_omni, of any
-	// version. Python's own means stand in for it in any case.
-	omniVariable = "OMNIBUS_VLLM_OMNI"
-)
+// omniVariable lists directories that each have a package vllm_omni, of any
+// version. Python's own means stand in for it in any case. The interpreter needs what
+// the package's connector encodes with: msgspec and numpy.
+const omniVariable = "OMNIBUS_VLLM_OMNI"
 
 // python is the other end of an edge, in testdata/peer.py.
 type python struct {
-	cmd        *exec.Cmd
-	stdin      io.WriteCloser
+	*pythontest.Process
 	generation int
 	errors     bytes.Buffer
 
-	mu      sync.Mutex
-	replies *bufio.Reader
-	ended   bool
+	mu sync.Mutex // held from a question to its answer
 }
 
 func startPython(t *testing.T, which string) *python {
 	t.Helper()
-	program := os.Getenv(pythonVariable)
-	if program == "" {
-		program = "python3"
-	}
-	path, err := exec.LookPath(program)
-	if err != nil {
-		t.Skipf("%s is not installed", program)
-	}
-	p := &python{cmd: exec.Command(path, "testdata/peer.py", which)}
-	p.cmd.Stderr = &p.errors
-	stdin, inErr := p.cmd.StdinPipe()
-	stdout, outErr := p.cmd.StdoutPipe()
-	if err := errors.Join(inErr, outErr, p.cmd.Start()); err != nil {
-		t.Fatal(err)
-	}
-	p.stdin, p.replies = stdin, bufio.NewReader(stdout)
+	p := &python{}
+	cmd := pythontest.Command(t, "testdata/peer.py", which)
+	cmd.Stderr = &p.errors
+	p.Process = pythontest.Start(t, cmd)
 	t.Cleanup(func() {
-		p.end()
+		// Its helper has the same standard error, and ends with it.
+		_ = p.End()
 		if t.Failed() {
 			t.Logf("Python wrote: %s", p.errors.String())
 		}
 	})
 	p.generation = p.ask(t, order{Op: "hello"}).Generation
 	return p
-}
-
-// end lets the process end by itself, and its helper, which has the same standard
-// error, with it.
-func (p *python) end() {
-	if p.ended {
-		return
-	}
-	p.ended = true
-	_ = p.stdin.Close()
-	_ = p.cmd.Wait()
-}
-
-func (p *python) kill() {
-	_ = p.cmd.Process.Kill()
-	p.end()
 }
 
 // An order is what the other end is to do, and an answer what came of it.
@@ -105,28 +67,13 @@ func (p *python) ask(t *testing.T, o order) answer {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.tell(t, o)
-	line, err := p.replies.ReadBytes('\n')
+	p.Tell(o)
 	var a answer
-	if err == nil {
-		err = json.Unmarshal(line, &a)
-	}
+	err := p.Answer(&a)
 	if err != nil || a.Error != "" {
 		t.Errorf("Python, %s of %q: %v %s", o.Op, o.Key, err, a.Error)
 	}
 	return a
-}
-
-// tell asks and does not wait for the answer.
-func (p *python) tell(t *testing.T, o order) {
-	t.Helper()
-	b, err := json.Marshal(o)
-	if err == nil {
-		_, err = p.stdin.Write(append(b, '\n'))
-	}
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 func (p *python) put(t *testing.T, key string, seed, size int) connector.Metadata {

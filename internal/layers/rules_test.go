@@ -36,7 +36,7 @@ var layers = []layer{
 	},
 	{
 		part:   "codec/internal",
-		may:    []string{"codec", "codec/python"},
+		may:    []string{"codec", "codec/python", "internal"},
 		reason: "it is what the serializers share; what a format means is for the package of that format",
 	},
 	{

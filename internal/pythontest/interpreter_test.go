@@ -1,11 +1,11 @@
-package codectest_test
+package pythontest_test
 
 import (
 	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
+	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
 // TestPythonWithoutModule keeps a missing module from failing a test, and from
@@ -22,7 +22,7 @@ func TestPythonWithoutModule(t *testing.T) {
 				t.Error("not skipped")
 			}
 		}()
-		codectest.Python(t, "msgspec")
+		pythontest.Interpreter(t, "msgspec")
 	})
 	if !skipped {
 		t.Error("a missing module failed the test")

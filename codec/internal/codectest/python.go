@@ -10,11 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
 //go:embed reference.py
@@ -41,31 +42,6 @@ type Answer struct {
 	Difference string `json:"difference"`
 }
 
-// Python returns the interpreter that has the modules: $OMNIBUS_PYTHON, or
-// else python3. Without one the test is skipped, and says what is missing.
-func Python(t testing.TB, modules ...string) string {
-	t.Helper()
-	name := os.Getenv("OMNIBUS_PYTHON")
-	if name == "" {
-		name = "python3"
-	}
-	python, err := exec.LookPath(name)
-	if err != nil {
-		t.Skipf("%v; set OMNIBUS_PYTHON", err)
-	}
-	for _, module := range modules {
-		if out, err := exec.Command(python, "-c", "import "+module).CombinedOutput(); err != nil {
-			t.Skipf("%s has no module %s; set OMNIBUS_PYTHON to one that has it: %s", python, module, lastLine(out))
-		}
-	}
-	return python
-}
-
-func lastLine(out []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	return lines[len(lines)-1]
-}
-
 // Ask has Python encode and decode values in a format. It returns an answer
 // to each case, and what Python knows the format from.
 //
@@ -74,7 +50,7 @@ func lastLine(out []byte) string {
 // where that is not set a description of the format.
 func Ask(t testing.TB, format string, cases []Case) (answers []Answer, source string) {
 	t.Helper()
-	python := Python(t, "msgspec", "numpy")
+	python := pythontest.Interpreter(t, "msgspec", "numpy")
 	var questions bytes.Buffer
 	for _, c := range cases {
 		if err := json.NewEncoder(&questions).Encode(c); err != nil {

@@ -1,0 +1,59 @@
+package pythontest
+
+import (
+	"cmp"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Interpreter returns the interpreter that has the modules, or skips the test and
+// says what is missing.
+func Interpreter(t testing.TB, modules ...string) string {
+	t.Helper()
+	python, err := exec.LookPath(cmp.Or(os.Getenv("OMNIBUS_PYTHON"), "python3"))
+	if err != nil {
+		t.Skipf("%v; set OMNIBUS_PYTHON", err)
+	}
+	for _, module := range modules {
+		if out, err := exec.Command(python, "-c", "import "+module).CombinedOutput(); err != nil {
+			t.Skipf("%s has no module %s; set OMNIBUS_PYTHON to one that has it: %s", python, module, lastLine(out))
+		}
+	}
+	return python
+}
+
+func lastLine(out []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1]
+}
+
+// Command is a program with this repository's client for it to import. What it writes
+// to standard error goes to that of the test.
+func Command(t testing.TB, script string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(Interpreter(t), append([]string{script}, args...)...)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+client(t))
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// client is the folder of the client, above the folder of the test's package.
+func client(t testing.TB) string {
+	t.Helper()
+	at, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; ; at = filepath.Dir(at) {
+		dir := filepath.Join(at, "clients", "python", "src")
+		if _, err := os.Stat(dir); err == nil {
+			return dir
+		}
+		if at == filepath.Dir(at) {
+			t.Fatal("clients/python/src lies in no folder above this package")
+		}
+	}
+}
