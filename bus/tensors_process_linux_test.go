@@ -38,10 +38,10 @@ type machine struct {
 	delay  atomic.Int64 // of copies
 }
 
-func newMachine() (*machine, error) {
+func newMachine(missing map[string]string) (*machine, error) {
 	m := &machine{}
 	var err error
-	m.driver, err = emul.New(emul.Options{GranularityBytes: 1 << 16, Apart: true, Delay: func(s emul.Step) time.Duration {
+	m.driver, err = emul.New(emul.Options{GranularityBytes: 1 << 16, Apart: true, Missing: missing, Delay: func(s emul.Step) time.Duration {
 		if s.Kind == cudaipc.OpCopy {
 			return time.Duration(m.delay.Load())
 		}
@@ -60,7 +60,7 @@ func newMachine() (*machine, error) {
 // mustMachine is one of the test's own process.
 func mustMachine(t *testing.T) *machine {
 	t.Helper()
-	m, err := newMachine()
+	m, err := newMachine(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,9 +174,13 @@ func (m *machine) look(ctx context.Context, msg *lane.Message, want []byte) erro
 }
 
 func init() {
-	serve := func(opts func(*machine) bus.JoinOptions, spec func(name string, m *machine) bus.StageSpec) func() {
+	serve := func(opts func(*machine) bus.JoinOptions, spec func(name string, m *machine) bus.StageSpec, missing ...string) func() {
 		return func() {
-			m, err := newMachine()
+			without := make(map[string]string)
+			for _, field := range missing {
+				without[field] = "for a test"
+			}
+			m, err := newMachine(without)
 			var n *bus.Node
 			if err == nil {
 				n, err = bus.Join(context.Background(), "child", opts(m))
@@ -189,6 +193,7 @@ func init() {
 	}
 	roles["make tensors"] = serve((*machine).join, making)
 	roles["read tensors"] = serve((*machine).join, reading)
+	roles["make tensors without arenas"] = serve((*machine).join, making, "Arenas")
 }
 
 // serveOn has a node with a GPU do the work of a stage.
@@ -261,6 +266,28 @@ func TestTensorsBetweenProcesses(t *testing.T) {
 				t.Error("nothing has gone past the host")
 			}
 		})
+	}
+}
+
+// TestTensorsOfHandles has a process make tensors whose GPU has no memory that descriptors
+// stand for: its pool is opened by handles, in two generations of it.
+func TestTensorsOfHandles(t *testing.T) {
+	h := listen(t, tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
+	m := mustMachine(t)
+	h.serveOn(t, m, reading("read", m))
+	for range 2 {
+		child := h.childAs(t, "make tensors without arenas", "make")
+		r := stream(t, h)
+		mustTrip(t, r, slowly+20)
+		if n := m.driver.Usage().Imports; n == 0 {
+			t.Error("nothing is opened by a handle")
+		}
+		kill(t, child)
+		wantDied(t, r.Wait(t.Context()), "make", child)
+		r.Close()
+	}
+	if u := m.driver.Usage(); u.Imports != 1 {
+		t.Errorf("%d handles are open, of one process that died last", u.Imports)
 	}
 }
 

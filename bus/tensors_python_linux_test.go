@@ -51,14 +51,22 @@ func crcOf(b byte, n int) uint32 { return crc32.ChecksumIEEE(bytes.Repeat([]byte
 // stay for as long as it does.
 func TestTensorsToPython(t *testing.T) {
 	const n, messages = 100 << 10, 24
-	for _, transport := range []bus.TensorTransport{bus.TensorsPool, bus.TensorsIPC} {
-		t.Run(transport.String(), func(t *testing.T) {
-			g := newGPU(t, emul.Options{GranularityBytes: 1 << 16})
+	for _, c := range []struct {
+		name      string
+		transport bus.TensorTransport
+		missing   map[string]string
+	}{
+		{"cuda_ipc_pool", bus.TensorsPool, nil},
+		{"cuda_ipc", bus.TensorsIPC, nil},
+		{"cuda_ipc_pool by handles", bus.TensorsPool, map[string]string{"Arenas": "for a test"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := newGPU(t, emul.Options{GranularityBytes: 1 << 16, Missing: c.missing})
 			first := bus.StageSpec{Name: "first", Handle: func(t *bus.Task, d *bus.Delivery) error {
 				src, free := g.tensor(n, d.Bytes()[len(d.Bytes())-1])
 				return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: free})
 			}}
-			h := listen(t, readTensors(first, transport), bus.Options{
+			h := listen(t, readTensors(first, c.transport), bus.Options{
 				GPU: g.options(pool.Options{ArenaBytes: 512 << 10, MaxBytes: 512 << 10}),
 			})
 			p := h.pythonAs(t, "testdata/tensors.py")

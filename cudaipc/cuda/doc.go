@@ -81,6 +81,8 @@
 //   - Opening a handle of the process itself is CUDA_ERROR_INVALID_CONTEXT; one
 //     that is no longer good is one of INVALID_VALUE, MAP_FAILED, INVALID_HANDLE
 //     and OPERATING_SYSTEM, and so is a descriptor that is none of CUDA's.
+//   - Memory that other processes have open by a handle can be freed, if they do not
+//     touch it any more; they close it later.
 //   - Words in shared memory that is registered by two processes, and in memory
 //     that is mapped for reading and registered so, can be waited for.
 //   - cuPointerGetAttribute says CUDA_ERROR_INVALID_VALUE of plain host memory,

@@ -49,10 +49,11 @@
 // # Trust
 //
 // What a payload says of device memory is checked against what its owner has
-// published: a place that is not there is [ErrForged], one on a GPU that this
-// process does not see [ErrForeignDevice]. A process that is given an arena can
-// write to it, as CUDA offers nothing else: memory is shared with processes of
-// the same user, through a directory that knows them.
+// published, be that the descriptor of an arena or its handle: a place that is not
+// there is [ErrForged], one on a GPU that this process does not see
+// [ErrForeignDevice]. A process that is given an arena can write to it, as CUDA
+// offers nothing else: memory is shared with processes of the same user, through a
+// directory that knows them.
 //
 // # What a crash leaves
 //

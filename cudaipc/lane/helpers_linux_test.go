@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
@@ -210,6 +212,15 @@ func (b *bench) unwrap(m *lane.Message) any {
 		b.t.Fatal(err)
 	}
 	return v
+}
+
+func dup(t *testing.T, fd int) int {
+	t.Helper()
+	other, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return other
 }
 
 func settled(t *testing.T, m *lane.Message) {

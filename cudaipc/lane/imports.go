@@ -205,8 +205,7 @@ func (p *imported) arena(ctx context.Context, im *imports, dev cudaipc.Device, n
 	if err != nil {
 		return nil, err
 	}
-	defer closeDescriptor(found.FD)
-	a, err := dev.ImportArena(found.FD, found.SizeBytes)
+	a, err := importFound(dev, number, found)
 	if err != nil {
 		return nil, fmt.Errorf("map %v: %w", name, err)
 	}

@@ -17,6 +17,7 @@ type Lane struct {
 	opts    Options
 	caps    []cudaipc.Caps
 	why     map[Mode]error // why a mode is not to be had
+	way     error          // why pools are shared by handles; nil: they are not
 	watcher *watcher
 	imports imports
 	maps    maps
@@ -71,8 +72,12 @@ func (l *Lane) start(ctx context.Context) (err error) {
 		return err
 	}
 	l.first = dev
-	l.why[Pool] = lacks(dev.Caps(), "Words", "Arenas")
-	l.why[IPC] = lacks(dev.Caps(), "Words", "Handles")
+	caps := dev.Caps()
+	l.why[IPC] = lacks(caps, "Words", "Handles")
+	if l.why[Pool] = lacks(caps, "Words", "Arenas"); l.why[Pool] != nil && l.why[IPC] == nil {
+		l.opts.Logger.Info("pools are shared by handles", slog.Any("why", l.why[Pool]))
+		l.way, l.why[Pool] = l.why[Pool], nil
+	}
 	return nil
 }
 
@@ -162,8 +167,14 @@ func (l *Lane) settled() {
 	}
 }
 
-// Why is nil for a mode that works, or the reason why not.
+// Why is nil for a mode that works, by whatever way ([Lane.Handled]), or the reason
+// why not.
 func (l *Lane) Why(mode Mode) error { return l.why[mode] }
+
+// Handled is why pools are made of memory that other processes open by a handle, as
+// they do buffers by cuda_ipc; nil where descriptors stand for it, or there are no
+// pools.
+func (l *Lane) Handled() error { return l.way }
 
 // Caps is what the machine's GPUs offer.
 func (l *Lane) Caps() []cudaipc.Caps { return l.caps }

@@ -5,19 +5,20 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/codec/bundle"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
 )
 
-// lent are the allocations of this process that were sent as they are, by any of its
-// lanes. Receivers in this process need their addresses: a driver does not open a
-// handle where it was made.
+// lent are the allocations of this process that others open by handles: what its lanes
+// have sent as it is, and arenas of pools. Receivers in this process need their
+// addresses: a driver does not open a handle where it was made.
 var lent = struct {
 	mu      sync.Mutex
 	buffers map[cudaipc.Handle]*lentBuffer
 }{buffers: make(map[cudaipc.Handle]*lentBuffer)}
 
 type lentBuffer struct {
-	base     cudaipc.Ptr
-	messages int
+	base cudaipc.Ptr
+	uses int // messages, or an arena
 }
 
 // lend notes the allocations of a message, until release is called.
@@ -30,12 +31,7 @@ func lend(o *Outgoing) (release func()) {
 			continue
 		}
 		place := &o.plan.Places[p.Place-1]
-		at := lent.buffers[place.Handle]
-		if at == nil {
-			at = &lentBuffer{base: t.from.Ptr - cudaipc.Ptr(place.Offset)}
-			lent.buffers[place.Handle] = at
-		}
-		at.messages++
+		note(place.Handle, t.from.Ptr-cudaipc.Ptr(place.Offset))
 	}
 	return func() {
 		takeBack(o.plan.Places)
@@ -47,11 +43,40 @@ func takeBack(places []bundle.Place) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	for i := range places {
-		h := places[i].Handle
-		if at := lent.buffers[h]; at != nil {
-			if at.messages--; at.messages == 0 {
-				delete(lent.buffers, h)
-			}
+		strike(places[i].Handle)
+	}
+}
+
+// lendArena notes an arena that others open by its handle, until takeArenaBack.
+func lendArena(a *pool.Handled) {
+	lent.mu.Lock()
+	defer lent.mu.Unlock()
+	h, offset := a.Handle()
+	note(h, a.Base()-cudaipc.Ptr(offset))
+}
+
+func takeArenaBack(a *pool.Handled) {
+	lent.mu.Lock()
+	defer lent.mu.Unlock()
+	h, _ := a.Handle()
+	strike(h)
+}
+
+// note counts one use of an allocation, with lent.mu held.
+func note(h cudaipc.Handle, base cudaipc.Ptr) {
+	at := lent.buffers[h]
+	if at == nil {
+		at = &lentBuffer{base: base}
+		lent.buffers[h] = at
+	}
+	at.uses++
+}
+
+// strike undoes note.
+func strike(h cudaipc.Handle) {
+	if at := lent.buffers[h]; at != nil {
+		if at.uses--; at.uses == 0 {
+			delete(lent.buffers, h)
 		}
 	}
 }

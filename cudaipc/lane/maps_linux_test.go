@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
@@ -35,11 +33,7 @@ func newMapped(t *testing.T, sizeBytes int) *mapped {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd, err := unix.FcntlInt(uintptr(own.FD()), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	theirs, err := shmstore.OpenSegment("payloads", fd, own.Size())
+	theirs, err := shmstore.OpenSegment("payloads", dup(t, own.FD()), own.Size())
 	if err != nil {
 		t.Fatal(err)
 	}

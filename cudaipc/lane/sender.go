@@ -149,13 +149,19 @@ func (s *Sender) arenaMade(number uint32, a cudaipc.Arena) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arenas[number] = &ownArena{memory: a}
+	if h, ok := a.(*pool.Handled); ok {
+		lendArena(h)
+	}
 }
 
 func (s *Sender) arenaGone(number uint32) {
 	s.mu.Lock()
-	p := s.pool
+	p, a := s.pool, s.arenas[number]
 	delete(s.arenas, number)
 	s.mu.Unlock()
+	if h, ok := a.memory.(*pool.Handled); ok {
+		takeArenaBack(h)
+	}
 	if p == nil {
 		return // it was never used: not even the pool was published
 	}
@@ -183,7 +189,7 @@ func (s *Sender) publishArena(number uint32) error {
 	if a.published {
 		return nil
 	}
-	err := dir.Publish(Name{Pool: s.pool.ID(), Number: number}, a.memory.FD(), a.memory.Bytes())
+	err := publishMemory(dir, Name{Pool: s.pool.ID(), Number: number}, a.memory)
 	a.published = err == nil
 	return err
 }

@@ -9,6 +9,10 @@
 // an arena. An arena that has been empty for a while is given back, save the
 // first one, so that an empty pool always has room.
 //
+// On a device without memory that descriptors stand for, arenas are allocations that
+// others open by a handle ([Handled]). They stay until the pool is closed: CUDA does
+// not allow freeing what another process has open.
+//
 // # Exports
 //
 // [Exports] keeps memory that is somebody else's. A piece of it takes no room: it

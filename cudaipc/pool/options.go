@@ -30,8 +30,8 @@ type Options struct {
 	Slots int
 
 	// OnArena is called with each new arena, the first one before New returns, and
-	// OnArenaGone before an arena is closed. Numbers begin with 1 and are never
-	// used twice. Both are called by whoever calls New, Close or the methods of
+	// OnArenaGone before an arena is closed. Numbers begin with 1, and have
+	// HandledBit if the arena is a [*Handled]; they are never used twice. Both are called by whoever calls New, Close or the methods of
 	// the device, and must not wait for anybody.
 	OnArena     func(number uint32, arena cudaipc.Arena)
 	OnArenaGone func(number uint32)

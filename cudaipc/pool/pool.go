@@ -19,8 +19,9 @@ const patience = 64
 // Pool is device memory that is shared out in chunks. It is a device for one
 // store.
 type Pool struct {
-	dev  cudaipc.Device
-	opts Options
+	dev     cudaipc.Device
+	opts    Options
+	handled bool // arenas are of memory that handles name
 
 	mu         sync.Mutex
 	slots      *slots
@@ -73,7 +74,10 @@ func New(dev cudaipc.Device, opts Options) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new GPU pool: %w", err)
 	}
-	p := &Pool{dev: dev, opts: opts, slots: slots, chunks: make([]chunk, opts.Slots)}
+	p := &Pool{dev: dev, opts: opts, slots: slots, chunks: make([]chunk, opts.Slots), handled: handled(dev)}
+	if p.handled {
+		p.lastArena = HandledBit
+	}
 	if err := p.addArena(); err != nil {
 		return nil, fmt.Errorf("new GPU pool: an arena of %d bytes: %w", opts.ArenaBytes, errors.Join(err, slots.close()))
 	}
@@ -82,7 +86,7 @@ func New(dev cudaipc.Device, opts Options) (*Pool, error) {
 
 // addArena gets one more arena from the device.
 func (p *Pool) addArena() error {
-	memory, err := p.dev.NewArena(p.opts.ArenaBytes)
+	memory, err := p.newMemory()
 	if err != nil {
 		return err
 	}
@@ -198,7 +202,9 @@ func (p *Pool) Late() int {
 
 // takeIdle takes out the arenas that have been empty for long.
 func (p *Pool) takeIdle() (idle []*arena) {
-	if len(p.arenas) == 1 {
+	// What others have opened by a handle must not be freed, and nobody hears when
+	// they close it.
+	if len(p.arenas) == 1 || p.handled {
 		return nil
 	}
 	p.arenas = slices.DeleteFunc(p.arenas, func(a *arena) bool {

@@ -204,7 +204,11 @@ func TestDeviceRefusesArenas(t *testing.T) {
 func TestDeviceLacksWhatItTakes(t *testing.T) {
 	for _, field := range []string{"Words", "RegisterHost", "Arenas"} {
 		t.Run(field, func(t *testing.T) {
-			machine := newMachine(t, emul.Options{Missing: map[string]string{field: "for a test"}})
+			missing := map[string]string{field: "for a test"}
+			if field == "Arenas" { // for which handles stand in
+				missing["Handles"] = "for a test"
+			}
+			machine := newMachine(t, emul.Options{Missing: missing})
 			if _, err := New(machine, small); !errors.Is(err, cudaipc.ErrUnsupported) {
 				t.Errorf("New: %v", err)
 			}

@@ -1,11 +1,15 @@
+import fcntl
 import gc
+import mmap
 import os
+import struct
 import threading
 import unittest
 
-from gpumessage import Payload, Producer, memfd
+from gpumessage import ADD_SEALS, FUTURE_WRITE, GROW, SHRINK, Payload, Producer, memfd
 from omnibus import ForeignDevice, Forged, Nothing, Poisoned, PayloadError, dlpack
 from omnibus.gpu.gate import reached
+from omnibus.gpu.handled import HANDLED
 from omnibus.gpu.lane import Lane
 
 EMULATED = b"emul" + bytes(11) + b"\1"
@@ -131,6 +135,41 @@ class TestEmulated(unittest.TestCase):
         self.producer.published[0] = memfd(4096)[0], 4096  # words that others may write
         with self.assertRaises(Forged):
             Payload(self.producer.place()).open(Lane(self.producer.find))
+
+    def test_arenas_with_handles(self):
+        nonce, size = b"n" * 16, 1 << 16
+        fd = os.memfd_create(f"omnibus-emul-handle-{nonce.hex()}", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+        self.addCleanup(os.close, fd)
+        os.ftruncate(fd, size)
+        memory = mmap.mmap(fd, size)
+        fcntl.fcntl(fd, ADD_SEALS, SHRINK | GROW)
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        handle = struct.pack("<8sIIQ16s16sQ", b"omniemu\1", os.getpid(), fd, size, nonce, EMULATED, namespace)
+
+        def publish(number, magic=b"omnihdl\1", size=size - 4096, offset=4096, length=96, handle=handle):
+            published, mapped = memfd(length, SHRINK | GROW | FUTURE_WRITE)
+            mapped[:] = struct.pack("<8sQQ8x64s", magic, size, offset, handle).ljust(length, b"\0")
+            self.producer.published[HANDLED | number] = published, length
+
+        publish(1)
+        memory[8192:12288] = bytes(range(256)) * 16
+        self.producer.ready(1, 1)
+        for _ in range(3):
+            t = self.open(arena=HANDLED | 1, offset=4096)
+            self.assertEqual(dlpack.borrow(t).view()[:3], b"\0\1\2")
+        self.assertEqual([n.number for n in self.producer.asked], [0, HANDLED | 1])
+        with self.assertRaises(Forged):
+            self.open(arena=HANDLED | 1, offset=size - 8191)
+        for number, fields in enumerate((
+            {"magic": b"x" * 8}, {"size": size}, {"offset": size + 1}, {"size": (1 << 64) - 1}, {"length": 97},
+            {"handle": b"x" * 64},
+        ), 2):  # fmt: skip
+            publish(number, **fields)
+            with self.assertRaises(Forged, msg=str(fields)):
+                self.open(arena=HANDLED | number)
+        self.producer.published[HANDLED | 9] = memfd(96)[0], 96  # that others may write
+        with self.assertRaises(Forged):
+            self.open(arena=HANDLED | 9)
 
     def test_refusals(self):
         self.producer.ready(1, 1)

@@ -17,6 +17,7 @@ from ..session import Session
 from . import driver
 from .driver import Device, Memory
 from .gate import Gate, Words
+from .handled import HANDLED, Handled
 from .tensor import DeviceTensor
 
 _WORDS = 0  # the number of a pool's words; arenas count from 1
@@ -77,7 +78,8 @@ class Lane:
         if memory is None:
             self._drop_withdrawn(pool)
             with self._find(Name(pool.id, p.arena)) as found:
-                memory = pool.arenas[p.device, p.arena] = device.arena(found.fd, found.size)
+                memory = Handled(device, found) if p.arena & HANDLED else device.arena(found.fd, found.size)
+                pool.arenas[p.device, p.arena] = memory
         return memory
 
     def _drop_withdrawn(self, pool: _Pool) -> None:
