@@ -62,6 +62,14 @@ type Device interface {
 
 	// NewStream makes an empty stream.
 	NewStream() (Stream, error)
+	// WrapStream makes a Stream of one that is somebody else's: of another library in
+	// this process, by the driver's own handle, or of this driver, by its Raw. What
+	// is submitted here and there runs in the order in which it was submitted.
+	// Closing the Stream leaves the other alive, and comes before its end.
+	// [LegacyStream] is the legacy default stream. 0 and 2, which stand for
+	// another stream in each thread or program, are [ErrInvalid], as is a
+	// stream of another device.
+	WrapStream(raw uintptr) (Stream, error)
 	// NewEvent makes an event that no stream has recorded: waiting for it ends
 	// at once.
 	NewEvent() (Event, error)
@@ -71,6 +79,11 @@ type Device interface {
 	// Close closes the device. What was made on it is closed before.
 	Close() error
 }
+
+// LegacyStream is CUDA's legacy default stream for [Device.WrapStream], which is
+// PyTorch's current stream unless somebody has set another. It has that name in DLPack,
+// too; the library itself often says 0.
+const LegacyStream uintptr = 1
 
 // Ptr is an address that the device can use, in this process.
 type Ptr uint64
@@ -119,7 +132,7 @@ type Stream interface {
 	// Synchronize waits until everything submitted is done, and returns what went
 	// wrong meanwhile. When ctx ends first, the error is the context's.
 	Synchronize(ctx context.Context) error
-	// Raw is the driver's own handle, for other libraries; 0 where there is none.
+	// Raw is the driver's own handle, for other libraries, and for WrapStream.
 	Raw() uintptr
 	Close() error
 }

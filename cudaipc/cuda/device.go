@@ -137,6 +137,19 @@ func (d *device) NewStream() (cudaipc.Stream, error) {
 	return s, nil
 }
 
+// WrapStream implements cudaipc.Device.
+func (d *device) WrapStream(raw uintptr) (cudaipc.Stream, error) {
+	g, err := d.gpu(symEventRecord, "")
+	if err != nil {
+		return nil, err
+	}
+	s, err := g.wrapStream(raw)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
 // NewEvent implements cudaipc.Device.
 func (d *device) NewEvent() (cudaipc.Event, error) {
 	g, err := d.gpu(symEventCreate, "")

@@ -229,6 +229,47 @@ func TestClosedStreamsAreWaitedFor(t *testing.T) {
 	}
 }
 
+// A stream that is somebody else's is not destroyed, and kept track of while it has work
+// from here.
+func TestWrappedStreamsStay(t *testing.T) {
+	f := newFake(t)
+	dev := f.device()
+	_, h := f.host(dev, 4096)
+	p, err := dev.Alloc(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := dev.WrapStream(f.stream(dev).Raw())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: h.Word(0), Value: 1}); err != nil {
+		t.Fatal(err)
+	}
+	destroyed := f.count("cuStreamDestroy_v2")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.count("cuStreamDestroy_v2"); n != destroyed {
+		t.Error("the stream was destroyed")
+	}
+	freed := make(chan error)
+	go func() { freed <- dev.Free(p) }()
+	for range 20 { // hops, so that Free has had its turn
+		e := f.event(dev)
+		if _, err := e.Done(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := f.count("cuMemFree_v2"); n != f.count("cuMemAlloc_v2")-1 {
+		t.Error("memory was freed while a stream could use it")
+	}
+	h.Word(0).Host.Store(1)
+	if err := <-freed; err != nil {
+		t.Error(err)
+	}
+}
+
 // A program that is started gets no descriptor of an arena.
 func TestDescriptorsStayHere(t *testing.T) {
 	f := newFake(t)

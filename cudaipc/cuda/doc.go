@@ -48,6 +48,11 @@
 // go into streams that share a queue of the GPU: what writes a word has to be
 // submitted before what waits for it, or come from elsewhere.
 //
+// WrapStream takes the CUstream of another library, such as PyTorch's current one: 1 for
+// the legacy default stream, for which PyTorch says 0. The handle is believed, as
+// CUDA believes it: one that is no stream ends the process. A stream whose work is
+// being captured into a graph is for its owner alone.
+//
 // # Trust
 //
 // Addresses are the caller's own: a copy to an address that is none ends the
@@ -90,6 +95,8 @@
 //   - Memory that the process has allocated in multiples of 2 MiB has no
 //     neighbours in its block.
 //   - After a failure that is sticky, cuStreamQuery and cuMemGetInfo return it.
+//   - cuEventRecord on a stream of another context says CUDA_ERROR_INVALID_HANDLE, and
+//     words can be waited for and written on the legacy default stream.
 //   - cuStreamDestroy returns while the stream waits for a word, and cuMemFree,
 //     cuMemUnmap, cuMemHostUnregister and cuIpcCloseMemHandle may wait for all
 //     streams: work submitted between settling and that call holds it up.

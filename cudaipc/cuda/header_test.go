@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
 // includeVariable names the folder of NVIDIA's cuda.h.
@@ -67,6 +69,8 @@ func assertions() []byte {
 		"CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED":         attrVirtualMemory,
 		"CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED": attrDescriptors,
 		"CU_STREAM_NON_BLOCKING":                                          streamNonBlocking,
+		"(unsigned long)CU_STREAM_LEGACY":                                 int(cudaipc.LegacyStream),
+		"(unsigned long)CU_STREAM_PER_THREAD":                             streamPerThread,
 		"CU_EVENT_DISABLE_TIMING":                                         eventDisableTiming,
 		"CU_STREAM_WRITE_VALUE_DEFAULT":                                   writeValueDefault,
 		"CU_STREAM_WAIT_VALUE_GEQ":                                        waitValueGEQ,

@@ -11,9 +11,10 @@ import (
 
 // stream is a CUstream.
 type stream struct {
-	g      *gpu
-	raw    uintptr
-	closed atomic.Bool
+	g       *gpu
+	raw     uintptr
+	foreign bool // it is somebody else's
+	closed  atomic.Bool
 }
 
 // newStream makes a stream that does not wait for the legacy default stream,
@@ -25,6 +26,27 @@ func (g *gpu) newStream() (*stream, error) {
 			return err
 		}
 		s.raw = uintptr(c.word)
+		g.streams[s] = struct{}{}
+		return nil
+	})
+}
+
+// wrapStream makes a stream of somebody else's. A point on it shows that it is one of
+// this context's; whether it is a stream at all is for the caller to know.
+func (g *gpu) wrapStream(raw uintptr) (*stream, error) {
+	switch raw {
+	case 0:
+		return nil, g.invalid(symEventRecord, "stream 0 is one default stream or another: pass %d for the legacy one", cudaipc.LegacyStream)
+	case streamPerThread:
+		return nil, g.invalid(symEventRecord, "stream %d is that of the thread that calls, which is another here: pass a stream of your own", raw)
+	}
+	s := &stream{g: g, raw: raw, foreign: true}
+	return s, g.do(func(c *caller) error {
+		point, err := g.recordRaw(c, raw)
+		if err != nil {
+			return err
+		}
+		g.putBack(c, point)
 		g.streams[s] = struct{}{}
 		return nil
 	})
@@ -65,7 +87,8 @@ func (s *stream) Synchronize(ctx context.Context) error {
 // Raw implements cudaipc.Stream: the CUstream.
 func (s *stream) Raw() uintptr { return s.raw }
 
-// Close implements cudaipc.Stream. What was submitted is still done.
+// Close implements cudaipc.Stream. What was submitted is still done. A stream that is
+// somebody else's stays theirs.
 func (s *stream) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -80,6 +103,9 @@ func (s *stream) Close() error {
 				return err
 			}
 			s.g.tails = append(s.g.tails, point)
+		}
+		if s.foreign {
+			return nil
 		}
 		return s.g.must(c, symStreamDestroy, s.raw)
 	})

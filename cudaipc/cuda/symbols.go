@@ -163,6 +163,7 @@ const (
 	attrMaxPitch             = 11  // CU_DEVICE_ATTRIBUTE_MAX_PITCH
 
 	streamNonBlocking  = 1 // CU_STREAM_NON_BLOCKING
+	streamPerThread    = 2 // CU_STREAM_PER_THREAD
 	eventDisableTiming = 2 // CU_EVENT_DISABLE_TIMING
 
 	// With the barrier, which is the default: who sees the word sees what was

@@ -100,12 +100,15 @@ var defects = map[string]defect{
 	"memory of others is freed": on("handle_of_another_process", func(v cudaipc.Device) lenient {
 		return lenient{v}
 	}),
-	"any page will do":        on("register", func(v cudaipc.Device) roundsDown { return roundsDown{v} }),
-	"registering twice works": on("register_twice", func(v cudaipc.Device) forgiving { return forgiving{v} }),
-	"failures are hidden":     on("sticky", func(v cudaipc.Device) healthy { return healthy{v} }),
-	"events are never done":   on("event_that_nobody_recorded", func(v cudaipc.Device) undone { return undone{v} }),
-	"events are left":         on("nothing_is_left", func(v cudaipc.Device) hoarder { return hoarder{v} }),
-	"closing twice fails":     on("close_twice", func(v cudaipc.Device) onceOnly { return onceOnly{v, new(bool)} }),
+	"any page will do":                on("register", func(v cudaipc.Device) roundsDown { return roundsDown{v} }),
+	"registering twice works":         on("register_twice", func(v cudaipc.Device) forgiving { return forgiving{v} }),
+	"failures are hidden":             on("sticky", func(v cudaipc.Device) healthy { return healthy{v} }),
+	"events are never done":           on("event_that_nobody_recorded", func(v cudaipc.Device) undone { return undone{v} }),
+	"a wrapped stream is another":     on("wrapped_stream", func(v cudaipc.Device) astray { return astray{v} }),
+	"wrapped streams end with a name": on("closing_a_wrapped_stream", func(v cudaipc.Device) ending { return ending{v, map[uintptr]cudaipc.Stream{}} }),
+	"each thread's stream is wrapped": on("default_streams", func(v cudaipc.Device) astray { return astray{v} }),
+	"events are left":                 on("nothing_is_left", func(v cudaipc.Device) hoarder { return hoarder{v} }),
+	"closing twice fails":             on("close_twice", func(v cudaipc.Device) onceOnly { return onceOnly{v, new(bool)} }),
 }
 
 type importer struct {
@@ -226,6 +229,27 @@ func (v undone) NewEvent() (cudaipc.Event, error) {
 type undoneEvent struct{ cudaipc.Event }
 
 func (undoneEvent) Done() (bool, error) { return false, nil }
+
+// astray gives another stream than it was asked for.
+type astray struct{ cudaipc.Device }
+
+func (v astray) WrapStream(uintptr) (cudaipc.Stream, error) { return v.NewStream() }
+
+// ending closes what it wraps.
+type ending struct {
+	cudaipc.Device
+	made map[uintptr]cudaipc.Stream
+}
+
+func (v ending) NewStream() (cudaipc.Stream, error) {
+	s, err := v.Device.NewStream()
+	if err == nil {
+		v.made[s.Raw()] = s
+	}
+	return s, err
+}
+
+func (v ending) WrapStream(raw uintptr) (cudaipc.Stream, error) { return v.made[raw], nil }
 
 type onceOnly struct {
 	cudaipc.Device

@@ -155,6 +155,7 @@ func eachCall(r *rig, dev cudaipc.Device) map[string]error {
 	_, errs["RegisterHost"] = dev.RegisterHost(r.pages(4*kib), false)
 	_, errs["NewStream"] = dev.NewStream()
 	_, errs["NewEvent"] = dev.NewEvent()
+	_, errs["WrapStream"] = dev.WrapStream(cudaipc.LegacyStream)
 	errs["Free"] = dev.Free(kib)
 	errs["Unimport"] = dev.Unimport(kib)
 	return errs

@@ -18,11 +18,14 @@ type primary struct {
 	halted   chan struct{} // the device has failed, or is being closed
 	haltOnce sync.Once
 
+	making sync.Mutex // of the default stream
+
 	mu      sync.Mutex
 	closed  bool
 	memory  map[cudaipc.Ptr]*memory // by base
 	opened  map[nonce]*memory       // imports, which are in memory as well
 	streams map[*stream]struct{}
+	legacy  *stream // one of them, which nobody made; nil: nobody has asked for it
 	hosts   int
 	events  int
 	running sync.WaitGroup // streams
@@ -154,6 +157,9 @@ func (p *primary) addUsage(u *cudaipc.Usage) {
 	}
 	u.HostMemories += p.hosts
 	u.Streams += len(p.streams)
+	if _, running := p.streams[p.legacy]; running {
+		u.Streams--
+	}
 	u.Events += p.events
 }
 

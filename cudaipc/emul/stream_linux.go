@@ -41,7 +41,18 @@ func (v *device) NewStream() (cudaipc.Stream, error) {
 	if err := v.begin("NewStream"); err != nil {
 		return nil, err
 	}
-	p := v.primary
+	return made(v.primary.newStream("NewStream"))
+}
+
+// made keeps a nil pointer from becoming an interface that is none.
+func made(s *stream, err error) (cudaipc.Stream, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (p *primary) newStream(call string) (*stream, error) {
 	s := &stream{
 		primary: p,
 		number:  p.driver.nextStream(),
@@ -51,15 +62,16 @@ func (v *device) NewStream() (cudaipc.Stream, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return nil, contextDestroyed.with("NewStream", p.gpu.uuid, cudaipc.ErrClosed, "the device was")
+		return nil, contextDestroyed.with(call, p.gpu.uuid, cudaipc.ErrClosed, "the device was")
 	}
 	p.streams[s] = struct{}{}
 	p.running.Go(s.run)
 	return s, nil
 }
 
-// Raw implements [cudaipc.Stream]: there is no other library to give it to.
-func (s *stream) Raw() uintptr { return 0 }
+// Raw implements [cudaipc.Stream]. There is no other library to give it to, but
+// WrapStream takes it.
+func (s *stream) Raw() uintptr { return rawStreams + uintptr(s.number) }
 
 // Submit implements [cudaipc.Stream].
 func (s *stream) Submit(ops ...cudaipc.Op) error {

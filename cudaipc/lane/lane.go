@@ -189,6 +189,17 @@ func (l *Lane) NewStream(uuid cudaipc.UUID) (cudaipc.Stream, error) {
 	return d.NewStream()
 }
 
+// WrapStream makes a stream of another library's, on a GPU; the zero UUID is the lane's
+// first. It is the caller's to close, before the lane is, and before the other
+// library ends its own: see [cudaipc.Device].
+func (l *Lane) WrapStream(uuid cudaipc.UUID, raw uintptr) (cudaipc.Stream, error) {
+	d, err := l.device(uuid)
+	if err != nil {
+		return nil, err
+	}
+	return d.WrapStream(raw)
+}
+
 // Device is a GPU; the zero UUID is the lane's first. It stays the lane's.
 func (l *Lane) Device(uuid cudaipc.UUID) (cudaipc.Device, error) {
 	d, err := l.device(uuid)

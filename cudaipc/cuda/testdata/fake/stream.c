@@ -25,7 +25,7 @@ struct step {
 struct fake_stream {
 	pthread_t thread;
 	struct step *first, **last;
-	int device, busy, closing;
+	int device, busy, closing, implicit;
 	struct fake_stream *next;
 };
 
@@ -152,15 +152,47 @@ void drop_streams(int device) {
 	for (struct fake_stream *s = streams; s != NULL; s = s->next)
 		if (s->device == device && !s->closing) {
 			s->closing = 1;
-			open_streams--;
+			open_streams -= !s->implicit;
 		}
 	events[device] = 0;
 	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&mu);
 }
 
+static int start_stream(struct fake_stream **result, int implicit) {
+	struct fake_stream *s = calloc(1, sizeof *s);
+	s->last = &s->first;
+	s->device = current_device();
+	s->implicit = implicit;
+	pthread_mutex_lock(&mu);
+	s->next = streams;
+	streams = s;
+	open_streams += !implicit;
+	pthread_mutex_unlock(&mu);
+	if (pthread_create(&s->thread, NULL, run, s) != 0)
+		return OUT_OF_MEMORY;
+	pthread_detach(s->thread);
+	*result = s;
+	return OK;
+}
+
+/* 1 is the legacy default stream of the context, which is there with the context. */
+static struct fake_stream *stream_of(CUstream handle) {
+	if ((uintptr_t)handle != 1)
+		return (struct fake_stream *)handle;
+	struct fake_stream *s;
+	pthread_mutex_lock(&mu);
+	for (s = streams; s != NULL; s = s->next)
+		if (s->implicit && !s->closing && s->device == current_device())
+			break;
+	pthread_mutex_unlock(&mu);
+	if (s == NULL)
+		start_stream(&s, 1);
+	return s;
+}
+
 static void enqueue(CUstream handle, struct step step) {
-	struct fake_stream *s = (struct fake_stream *)handle;
+	struct fake_stream *s = stream_of(handle);
 	struct step *copy = malloc(sizeof *copy);
 	*copy = step;
 	copy->next = NULL;
@@ -172,7 +204,7 @@ static void enqueue(CUstream handle, struct step step) {
 }
 
 static void drain(CUstream handle) {
-	struct fake_stream *s = (struct fake_stream *)handle;
+	struct fake_stream *s = stream_of(handle);
 	pthread_mutex_lock(&mu);
 	while (works(s))
 		pthread_cond_wait(&changed, &mu);
@@ -183,19 +215,7 @@ CUresult cuStreamCreate(CUstream *result, unsigned int flags) {
 	ENTER(CONTEXT, A(result), A(flags));
 	if (flags != 1)
 		return INVALID_VALUE;
-	struct fake_stream *s = calloc(1, sizeof *s);
-	s->last = &s->first;
-	s->device = current_device();
-	pthread_mutex_lock(&mu);
-	s->next = streams;
-	streams = s;
-	open_streams++;
-	pthread_mutex_unlock(&mu);
-	if (pthread_create(&s->thread, NULL, run, s) != 0)
-		return OUT_OF_MEMORY;
-	pthread_detach(s->thread);
-	*result = (CUstream)s;
-	return OK;
+	return start_stream((struct fake_stream **)result, 0);
 }
 
 CUresult cuStreamDestroy_v2(CUstream handle) {
@@ -210,8 +230,9 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
 
 CUresult cuStreamQuery(CUstream handle) {
 	ENTER(CONTEXT, A(handle));
+	struct fake_stream *s = stream_of(handle);
 	pthread_mutex_lock(&mu);
-	int busy = works((struct fake_stream *)handle);
+	int busy = works(s);
 	pthread_mutex_unlock(&mu);
 	return busy ? NOT_READY : OK;
 }
@@ -245,7 +266,7 @@ CUresult cuEventDestroy_v2(CUevent handle) {
 CUresult cuEventRecord(CUevent handle, CUstream stream) {
 	ENTER(CONTEXT, A(handle), A(stream));
 	struct fake_event *e = (struct fake_event *)handle;
-	if (e->dead)
+	if (e->dead || e->device != stream_of(stream)->device)
 		return INVALID_HANDLE;
 	pthread_mutex_lock(&mu);
 	uint64_t turn = ++e->recorded;
