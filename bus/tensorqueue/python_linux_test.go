@@ -112,8 +112,11 @@ func TestPythonPutterDies(t *testing.T) {
 	p.Tell([]any{"put", "lost", 1, 4 << 10})
 	p.Want(nil)
 	p.Kill()
-	for size(t, q) != 0 {
-		runtime.Gosched() // until the owner has seen it
+	for n := -1; n != 0; runtime.Gosched() { // until the owner has seen it
+		var err error
+		if n, err = q.Size(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	putFor(t, q, "next", 2, 64)
 	other := python(t, opts)
