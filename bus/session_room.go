@@ -23,7 +23,7 @@ type clientArena struct {
 func (s *session) makeArena(m *wire.Arena) error {
 	size := int64(m.Bytes)
 	if size == 0 {
-		size = s.arenaBytes()
+		size = min(s.arenaBytes(), int64(len(s.srv.bus.store.Arena())))
 	}
 	if most := max(s.mostBytes(), s.arenaBytes()); size <= 0 || size > most {
 		return fmt.Errorf("%w: an arena of %d bytes: ask for 1 to %d, or for 0", ErrPayload, size, most)
@@ -72,7 +72,8 @@ func (s *session) mostBytes() int64 {
 }
 
 // arenaBytes is as much as the client's windows can need, and a third more for
-// what lies between payloads.
+// what lies between payloads. Where windows may exceed the store together
+// (Options.Overcommit) that is more than there is memory for.
 func (s *session) arenaBytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
