@@ -127,6 +127,9 @@ func (q *Queue) Put(ctx context.Context, rid, shmName string, inputs map[string]
 	if err == nil {
 		err = q.awaitQueued(ctx, r)
 	}
+	if err == nil && q.ctx.Err() != nil { // it had room because Close has made some, and is dropped
+		err = ErrClosed
+	}
 	if err != nil {
 		r.close()
 		return q.explain(ctx, err)

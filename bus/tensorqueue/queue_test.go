@@ -324,6 +324,26 @@ func TestCloseOfAFullQueue(t *testing.T) {
 	})
 }
 
+// TestCloseMakesNoRoom: what Close drops makes room for none of the puts that wait.
+func TestCloseMakesNoRoom(t *testing.T) {
+	_, opts := open(t, tensorqueue.Options{MaxSize: 1})
+	for range 20 {
+		q := join(t, opts)
+		put(t, q, "in the queue")
+		const puts = 3
+		waiting := make(chan error, puts)
+		for range puts {
+			go func() { waiting <- q.Put(t.Context(), "too many", "", nil, tensorqueue.PutOptions{}) }()
+		}
+		closeQueue(t, q)
+		for range puts {
+			if err := <-waiting; !errors.Is(err, tensorqueue.ErrClosed) {
+				t.Errorf("a put that waited: %v", err)
+			}
+		}
+	}
+}
+
 // heldOf is an item that was put and got, and is not closed: it has 100 KiB of 7.
 func heldOf(t *testing.T, from, to *tensorqueue.Queue) *tensorqueue.Item {
 	t.Helper()
