@@ -35,6 +35,45 @@ func TestFailedLender(t *testing.T) {
 	settled(t, m)
 }
 
+// TestLentAndGone opens a message whose sender has died since, or has freed the buffer
+// that it lent.
+func TestLentAndGone(t *testing.T) {
+	for _, known := range []bool{true, false} { // the sender, to the receiver
+		dir := newDirectory(t)
+		gpu := emul.Options{Apart: true}
+		from, to := newBench(t, gpu, lane.Options{Directory: dir}), newBench(t, gpu, lane.Options{Directory: dir})
+		src, _ := from.tensor(codec.DTypeUint8, 4096)
+		if known {
+			m := handOver(from, to, src, lane.IPC)
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+			settled(t, m)
+		}
+		p, err := from.dev.Alloc(4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		src.Ptr = p
+		lease, err := from.store.Local().Take(from.mustSend(src, lane.IPC))
+		if err != nil {
+			t.Fatal(err)
+		}
+		why := cudaipc.ErrStaleHandle
+		if !known { // what the dead have published is not found
+			why = lane.ErrNotPublished
+			dir.withdrawAll()
+		}
+		if err := from.dev.Free(p); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := to.lane.Open(t.Context(), lease.Bytes()); !errors.Is(err, lane.ErrPoisoned) || !errors.Is(err, why) {
+			t.Errorf("%v, want ErrPoisoned, and why", err)
+		}
+		lease.Release()
+	}
+}
+
 // breakDevice ends the bench's device by an operation on memory that is nobody's.
 func (b *bench) breakDevice(near *lane.Tensor) {
 	b.t.Helper()

@@ -5,7 +5,9 @@ import "errors"
 // What a caller may be told, beside the errors of package cudaipc.
 var (
 	// ErrPoisoned reports tensors that will never be complete: whoever filled
-	// them failed, or died before it was done. What was read of them is garbage.
+	// them failed, or died before it was done. What was read of them is garbage. With
+	// ErrNotPublished or ErrStaleHandle beside it, they were not read at all: when
+	// their message was opened, their sender was dead, or had freed what it had lent.
 	ErrPoisoned = errors.New("tensors were never completed")
 	// ErrForged reports a place in device memory that cannot be, or that belongs
 	// to another generation than the message says.

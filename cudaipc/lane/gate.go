@@ -41,7 +41,7 @@ func (l *Lane) enter(ctx context.Context, p bundle.Place) (*gate, error) {
 	if own, words := l.own(p.Pool); own != nil {
 		err = g.enterOwn(own, words, p)
 	} else {
-		err = g.enterForeign(ctx, p)
+		err = gone(g.enterForeign(ctx, p))
 	}
 	if err != nil {
 		g.leave()
@@ -55,6 +55,15 @@ func (l *Lane) enter(ctx context.Context, p bundle.Place) (*gate, error) {
 		return nil, fmt.Errorf("tensors on %v: %w: generation %d of slot %d, which is at %d", dev.uuid, ErrForged, p.Generation, p.Slot, ready)
 	}
 	return g, nil
+}
+
+// gone says what it means that there is no memory by the name that its owner gave it:
+// as of names, handles end with their process.
+func gone(err error) error {
+	if errors.Is(err, ErrNotPublished) || errors.Is(err, cudaipc.ErrStaleHandle) {
+		return fmt.Errorf("%w: their sender is dead, or has freed them: %w", ErrPoisoned, err)
+	}
+	return err
 }
 
 // enterForeign opens a place of another process's.

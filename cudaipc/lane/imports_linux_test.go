@@ -61,6 +61,15 @@ func (d *directory) Withdraw(name lane.Name) {
 	}
 }
 
+func (d *directory) withdrawAll() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, p := range d.known {
+		_ = unix.Close(p.fd)
+		delete(d.known, name)
+	}
+}
+
 func (d *directory) Find(_ context.Context, name lane.Name) (lane.Found, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -167,6 +167,11 @@ class TestEmulated(unittest.TestCase):
             publish(number, **fields)
             with self.assertRaises(Forged, msg=str(fields)):
                 self.open(arena=HANDLED | number)
+        gone = struct.pack("<8sIIQ16s16sQ", b"omniemu\1", os.getpid(), fd, size, b"m" * 16, EMULATED, namespace)
+        publish(8, handle=gone)
+        for fields in ({"arena": HANDLED | 8}, {"kind": 2, "arena": 0, "handle": gone}):
+            with self.assertRaises(Poisoned, msg=str(fields)):
+                self.open(**fields)
         self.producer.published[HANDLED | 9] = memfd(96)[0], 96  # that others may write
         with self.assertRaises(Forged):
             self.open(arena=HANDLED | 9)

@@ -63,7 +63,8 @@ class PayloadError(OmnibusError, ValueError):
 class Poisoned(OmnibusError):
     """Tensors that will never be complete: whoever filled them failed, or died before it was done.
 
-    What was read of them is garbage.
+    What was read of them is garbage. Or tensors that are gone: whoever lent them died, or freed them, before they
+    were opened here.
     """
 
 

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..dlpack import CUDA, borrow
-from ..errors import ForeignDevice, Forged, OmnibusError
-from .driver import DeviceLost, Memory, NoDriver, uuid_text
+from ..errors import ForeignDevice, Forged, OmnibusError, Poisoned
+from .driver import DeviceLost, DriverError, Memory, NoDriver, uuid_text
 from .gate import FIRST_NAP, LAST_NAP, reached
 from .library import NOT_READY, Access, Handle, Library
 from .watcher import Watcher
@@ -35,6 +35,9 @@ _REGISTER = 1 | 2  # portable, and mapped for the device
 _GEQ = 0  # a wait for a word that has reached a value, in a circle
 _BARRIER = 0  # a write that is seen behind all before it
 _FD, _ON_DEVICE, _READ_WRITE, _LAZY_PEERS = 1, 1, 3, 1
+
+#: What the driver says of a handle of memory that is gone: no value, not mapped, the kernel says no, no handle.
+_STALE = (1, 205, 304, 400)
 
 _PAGE = mmap.PAGESIZE
 _LINE, _MIRROR, _ACK = 64, 0, 4
@@ -261,10 +264,10 @@ class _Imported:
         with device.context:
             try:
                 base = device.library.number("cuIpcOpenMemHandle_v2", Handle.from_buffer_copy(handle), _LAZY_PEERS)
-            except DeviceLost:
+            except DriverError as e:
+                if e.code in _STALE:  # what the driver says of a handle that is none, too
+                    raise Poisoned(f"their sender is dead, or has freed them: {e}") from e
                 raise
-            except OmnibusError as e:
-                raise Forged(f"the memory behind a handle: {e}") from e
             self.address = base
             size = ctypes.c_size_t()
             device.call("cuMemGetAddressRange_v2", ctypes.byref(ctypes.c_uint64()), ctypes.byref(size), base)

@@ -12,7 +12,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..dlpack import CPU
-from ..errors import Forged, ProtocolError
+from ..errors import Forged, Poisoned, ProtocolError
 from ..memory import FIXED_SIZE, Mapping
 from .driver import Memory
 
@@ -71,13 +71,13 @@ def _opened(handle: bytes) -> _Memory:
     path, name = f"/proc/{pid}/fd/{number}", f"/memfd:omnibus-emul-handle-{nonce.hex()} (deleted)"
     try:
         if os.readlink(path) != name:  # whatever has the number by now is not opened
-            raise Forged("the memory behind a handle was freed")
+            raise Poisoned("their sender has freed them")
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as e:
-        raise Forged(f"the memory behind a handle is not there: {e.strerror}") from None
+        raise Poisoned(f"their sender is dead, or has freed them: {e.strerror}") from None
     try:
         if os.readlink(f"/proc/self/fd/{fd}") != name:
-            raise Forged("the memory behind a handle was freed")
+            raise Poisoned("their sender has freed them")
         return _Memory(fd, size)
     finally:
         os.close(fd)
