@@ -336,7 +336,7 @@ func (l *link) leave(ctx context.Context) error {
 	l.returnAll()
 	err := errors.Join(l.closeStages(ctx), l.closeCaller(ctx), l.closeExchange(ctx))
 	l.closePairs()
-	if err == nil {
+	if err == nil || ofLostGPU(err) {
 		l.queue(&wire.Bye{}) // without it the host waits until this process is dead
 	}
 	_ = l.sender.Close() // sends what is queued

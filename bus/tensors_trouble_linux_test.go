@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -82,12 +83,32 @@ func TestTensorHostDies(t *testing.T) {
 	}
 }
 
+// reasons is a log of why processes are gone.
+type reasons chan string
+
+func (r reasons) Enabled(context.Context, slog.Level) bool { return true }
+func (r reasons) WithAttrs([]slog.Attr) slog.Handler       { return r }
+func (r reasons) WithGroup(string) slog.Handler            { return r }
+
+func (r reasons) Handle(_ context.Context, record slog.Record) error {
+	record.Attrs(func(a slog.Attr) bool {
+		if a.Key == "reason" && record.Message == "a process is gone" {
+			r <- a.Value.String()
+		}
+		return true
+	})
+	return nil
+}
+
 // TestTensorGPUFails breaks the producer's GPU under a copy: the reader is told, the
 // producer too, and what is in host memory still travels.
 func TestTensorGPUFails(t *testing.T) {
 	for _, transport := range transports[2:] {
 		t.Run(transport.String(), func(t *testing.T) {
-			h := listen(t, tensorLine(transport, "make", "read"), tensorHost())
+			opts := tensorHost()
+			left := make(reasons, 10)
+			opts.Logger = slog.New(left)
+			h := listen(t, tensorLine(transport, "make", "read"), opts)
 			m := mustMachine(t)
 			broken := errors.New("a fault")
 			tries := make(chan error, 1)
@@ -109,6 +130,10 @@ func TestTensorGPUFails(t *testing.T) {
 			defer func() {
 				if err := n.Close(context.Background()); !errors.Is(err, cudaipc.ErrSticky) {
 					t.Errorf("close the node: %v, want ErrSticky", err)
+				}
+				// It has no use for anything of the host's: nobody waits for it to die.
+				if reason := <-left; !strings.HasSuffix(reason, "left") {
+					t.Errorf("the host says of the node: %s", reason)
 				}
 			}()
 			go func() { _ = n.Serve(context.Background(), spec) }()
