@@ -198,9 +198,11 @@ func (a *arena) Close() error {
 	}
 	g := a.g
 	settled := g.settle()
-	return g.undo(func(c *caller) error {
+	return g.takeAway(func(*caller) error {
 		delete(g.arenas, a.base)
 		g.ranges.remove(a.base)
+		return nil
+	}, func(c *caller) error {
 		if err := g.must(c, symMemUnmap, uintptr(a.base), uintptr(a.bytes)); err != nil {
 			return err
 		}

@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -223,13 +225,10 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// Calls are made on the executor's thread alone, which has the context.
+// Calls have the context, on whichever thread they are made.
 func TestContextIsCurrent(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
-	if n := f.count("cuThreadExchangeStreamCaptureMode"); n != 1 {
-		t.Errorf("%d calls that keep the thread out of other threads' graphs, want 1", n)
-	}
 	const calls = 50
 	done := make(chan error)
 	for range 4 {
@@ -251,6 +250,192 @@ func TestContextIsCurrent(t *testing.T) {
 	}
 	if got := dev.use.gpu.lib.plain.call(symEventCreate, address(&dev.use.gpu.lib.plain.word), eventDisableTiming); got != invalidContext {
 		t.Errorf("without the context a call returns %d: the test sees nothing", got)
+	}
+}
+
+// The thread of whoever calls has its own context again afterwards, and captures as
+// before; meanwhile what it captures, and others, does not see the calls.
+func TestThreadsStayAsTheyAre(t *testing.T) {
+	const theirContext, theirMode = 0x1230, 1
+	f := newFake(t)
+	dev := f.device()
+	_, h := f.host(dev, 4096)
+	s, e := f.stream(dev), f.event(dev)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c := dev.use.gpu.lib.plain
+	exchange := func(mode int32) int32 {
+		c.number = mode
+		if got := c.call(symThreadExchangeCaptureMode, address(&c.number)); got != success {
+			t.Fatal(got)
+		}
+		return c.number
+	}
+	pop := func() uint64 {
+		if got := c.call(symCtxPopCurrent, address(&c.word)); got != success {
+			t.Fatal(got)
+		}
+		return c.word
+	}
+	before := exchange(theirMode)
+	defer exchange(before)
+	for name, call := range map[string]func() error{
+		"Submit":       func() error { return s.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: h.Word(0), Value: 1}) },
+		"a bad Submit": func() error { return s.Submit(cudaipc.Op{}) },
+		"Synchronize":  func() error { return s.Synchronize(t.Context()) },
+		"Done":         func() error { _, err := e.Done(); return err },
+		"Err":          dev.Err,
+		"Alloc, Free":  func() error { p, err := dev.Alloc(1); return errors.Join(err, dev.Free(p)) },
+		"a call refused": func() error {
+			f.inject("cuMemAlloc_v2", 2, 1)
+			_, err := dev.Alloc(1)
+			return err
+		},
+		"a stream": func() error {
+			s, err := dev.NewStream()
+			if err != nil {
+				return err
+			}
+			return s.Close()
+		},
+	} {
+		if got := c.call(symCtxPushCurrent, theirContext); got != success {
+			t.Fatal(got)
+		}
+		err := call()
+		if bad := name == "a bad Submit" || name == "a call refused"; (err != nil) != bad {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := pop(); got != theirContext {
+			t.Errorf("%s: the thread's context is %#x", name, got)
+		}
+		if mode := exchange(theirMode); mode != theirMode {
+			t.Errorf("%s: the thread captures by mode %d", name, mode)
+		}
+	}
+	c.number = 0
+	if got := dev.use.gpu.do(func(c *caller) error {
+		if c.number = captureRelaxed; c.call(symThreadExchangeCaptureMode, address(&c.number)) != success || c.number != captureRelaxed {
+			return fmt.Errorf("mode %d", c.number)
+		}
+		return nil
+	}); got != nil {
+		t.Errorf("calls are captured: %v", got)
+	}
+}
+
+// taking is memory of a fake that is being taken away, in a call that waits for a
+// stream, which waits for a word.
+type taking struct {
+	*fake
+	driver *driver
+	g      *gpu
+	word   cudaipc.Word
+	other  *stream
+	freed  chan error
+}
+
+func newTaking(t *testing.T) *taking {
+	t.Helper()
+	f := newFake(t)
+	d := f.open()
+	opened, err := d.Open(cudaipc.UUID{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, hostErr := opened.RegisterHost(pages(t, 4096), false) // closed with the driver, like the streams
+	s, streamErr := opened.NewStream()
+	other, otherErr := opened.NewStream()
+	p, err := opened.Alloc(1)
+	if err := errors.Join(err, hostErr, streamErr, otherErr); err != nil {
+		t.Fatal(err)
+	}
+	k := &taking{f, d, opened.(*device).use.gpu, h.Word(0), other.(*stream), make(chan error, 1)}
+	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: k.word, Value: 1}); err != nil {
+		t.Fatal(err)
+	}
+	before := f.count("cuMemFree_v2")
+	go func() { k.freed <- k.g.free(p) }()
+	for f.count("cuMemFree_v2") == before {
+		runtime.Gosched()
+	}
+	return k
+}
+
+// What takes memory away may wait in the driver for what was submitted meanwhile, and
+// that for what is yet to be submitted.
+func TestTakingAwayHoldsNobodyUp(t *testing.T) {
+	k := newTaking(t)
+	submitted := make(chan error, 1)
+	go func() { submitted <- k.other.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: k.word, Value: 1}) }()
+	var err error
+	select {
+	case err = <-submitted:
+	case <-time.After(10 * time.Second):
+		err = errors.New("it waits for memory to be freed")
+		k.word.Host.Store(1)
+	}
+	if err := errors.Join(err, <-k.freed); err != nil {
+		t.Error(err)
+	}
+}
+
+// The context stays until memory is taken away.
+func TestCloseWaitsForTakingAway(t *testing.T) {
+	const release = "cuDevicePrimaryCtxRelease_v2"
+	k := newTaking(t)
+	before := k.count(release)
+	closed := make(chan error)
+	go func() { closed <- k.driver.Close() }()
+	for !errors.Is(k.other.Submit(), cudaipc.ErrClosed) {
+		runtime.Gosched()
+	}
+	for range 1000 { // the turns that it would take not to wait
+		runtime.Gosched()
+		if n := k.count(release); n != before {
+			t.Fatalf("%d contexts were given back while memory of one was being freed", n-before)
+		}
+	}
+	k.word.Host.Store(1)
+	if err := errors.Join(<-k.freed, <-closed); err != nil {
+		t.Error(err)
+	}
+	if n := k.count(release); n != before+1 {
+		t.Errorf("%d contexts were given back", n-before)
+	}
+}
+
+// A device that is closed refuses calls from then on, whoever makes some meanwhile.
+func TestCallsEndWithTheDevice(t *testing.T) {
+	f := newFake(t)
+	for range 20 {
+		dev, err := f.open().Open(cudaipc.UUID{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error)
+		for range 3 {
+			go func() {
+				for {
+					p, err := dev.Alloc(1)
+					if err == nil {
+						err = dev.Free(p)
+					}
+					if err != nil {
+						ended <- err
+						return
+					}
+				}
+			}()
+		}
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+		for range 3 {
+			if err := <-ended; !errors.Is(err, cudaipc.ErrClosed) {
+				t.Errorf("a call on a closed device: %v", err)
+			}
+		}
 	}
 }
 

@@ -97,7 +97,7 @@ func TestProbeOfAnUnusableDevice(t *testing.T) {
 
 // While a stream waits, other calls are made, also from goroutines that wait
 // for that stream.
-func TestNothingBlocksTheExecutor(t *testing.T) {
+func TestNothingBlocksOthers(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
 	_, h := f.host(dev, 4096)

@@ -21,23 +21,23 @@
 //
 // # Threads
 //
-// The context of a GPU belongs to a thread, so each GPU in use has one of its
-// own, the executor, which keeps the primary context: that of CUDA's runtime,
-// and so of PyTorch. Calls are jobs for it, and a Submit is one job whatever it
-// is given: going there and back takes microseconds, and each call in it a
-// fraction of one. Neither allocates.
+// A call is made on the thread of whoever wants it, which gets the GPU's primary
+// context for just so long: that of CUDA's runtime, and so of PyTorch. A context that
+// somebody else has made current there is so again afterwards. Each GPU has one call at
+// a time, and a Submit is one turn whatever it is given. None of the calls that are made
+// for each message allocates.
 //
-// Nothing blocks the executor for long. Whoever waits, in Synchronize, or in
-// what takes memory away (Free, Unimport, and the Close of arenas and of host
-// memory, which all wait for what was submitted before), records an event and
-// asks after it from its own goroutine, at once some times, then in naps of up to
-// a millisecond. A copy from or to plain host memory is done by the driver within
-// the call, behind all that the stream has before it: Submit waits for that too,
-// without the executor, before it makes the call. So a Submit with such a copy
+// Nobody waits in the driver with the lock. Whoever waits, in Synchronize, or in what takes
+// memory away (Free, Unimport, and the Close of arenas and of host memory, which all
+// wait for what was submitted before), records an event and asks after it, at once some times, then in
+// naps of up to a millisecond; memory is then taken away without the lock, should
+// the driver wait for something that was submitted meanwhile. A copy from or to plain host memory is done by the driver within
+// the call, behind all that the stream has before it: Submit waits for that too
+// before it makes the call. So a Submit with such a copy
 // behind a wait for a word returns when the word has come.
 //
-// The executor takes no part in the capture of graphs in other threads, and does
-// not end one.
+// Calls take no part in the capture of graphs in other threads, and do not end one; nor
+// does the thread that makes them take part less than before.
 //
 // # Order
 //

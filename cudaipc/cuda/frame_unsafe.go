@@ -82,6 +82,7 @@ type caller struct {
 	page      []byte
 	*frame
 	args [maxArgs]uintptr
+	mode int32 // of capture, that the thread had before
 }
 
 func newCaller(addresses *[symbolCount]uintptr) (*caller, error) {

@@ -3,26 +3,28 @@
 package cuda
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// gpu is a device in use: its primary context, and the thread that has it.
-// Every cudaipc.Device that is open on it shares it.
+// gpu is a device in use: its primary context, and what was made there. Every
+// cudaipc.Device that is open on it shares it.
 type gpu struct {
 	lib  *library
 	card card
 	// From when it was opened on. Until then everything is tried.
-	caps cudaipc.Caps
+	caps    cudaipc.Caps
+	context uintptr
 
-	jobs chan *job
-	quit chan struct{} // closed by the driver
-	gone chan struct{} // closed by the executor
+	sticky  atomic.Pointer[cudaipc.Error]
+	waiting sync.WaitGroup // for calls without mu
+	mapping sync.Mutex     // of handles: one is not opened while it is being closed
 
-	sticky atomic.Pointer[cudaipc.Error]
-
-	// What follows is the executor's: nobody else looks at it.
+	mu     sync.Mutex // around calls, and all below
+	caller *caller
+	ended  bool
 
 	access  []int32 // devices that see its arenas: itself, and its peers
 	ranges  spans   // memory that CUDA knows, for sure
@@ -38,14 +40,11 @@ type gpu struct {
 	events  int                            // points too
 }
 
-// startGPU makes the context and starts the executor.
+// startGPU makes the context.
 func startGPU(lib *library, of card, peers []int32) (*gpu, error) {
 	g := &gpu{
 		lib:     lib,
 		card:    of,
-		jobs:    make(chan *job),
-		quit:    make(chan struct{}),
-		gone:    make(chan struct{}),
 		access:  append([]int32{of.number}, peers...),
 		streams: make(map[*stream]struct{}),
 		allocs:  make(map[cudaipc.Ptr]int64),
@@ -54,19 +53,15 @@ func startGPU(lib *library, of card, peers []int32) (*gpu, error) {
 		bases:   make(map[cudaipc.Ptr]cudaipc.Handle),
 		own:     make(map[cudaipc.Handle]cudaipc.Ptr),
 	}
-	started := make(chan error)
-	go g.loop(started)
-	if err := <-started; err != nil {
-		<-g.gone
+	var err error
+	if g.caller, err = newCaller(&lib.addresses); err != nil {
+		return nil, err
+	}
+	if err := g.retain(); err != nil {
+		g.caller.free()
 		return nil, err
 	}
 	return g, nil
-}
-
-// stop ends the executor. It is called once.
-func (g *gpu) stop() {
-	close(g.quit)
-	<-g.gone
 }
 
 // fail is the error of a call. One after which the context is lost marks the

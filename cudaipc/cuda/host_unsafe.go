@@ -86,13 +86,15 @@ func (m *hostMemory) Close() error {
 	}
 	g := m.g
 	settled := g.settle()
-	return g.undo(func(c *caller) error {
-		host := cudaipc.HostPtr(m.mem)
+	host := cudaipc.HostPtr(m.mem)
+	return g.takeAway(func(*caller) error {
 		g.hosts--
 		g.ranges.remove(m.dev)
 		if m.dev != host {
 			g.ranges.remove(host)
 		}
+		return nil
+	}, func(c *caller) error {
 		if err := g.must(c, symMemHostUnregister, uintptr(host)); err != nil {
 			return err
 		}

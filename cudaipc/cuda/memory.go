@@ -46,7 +46,11 @@ func (g *gpu) freeMemory(p cudaipc.Ptr) error {
 	if err := g.settle(); err != nil {
 		return err
 	}
-	return g.do(func(c *caller) error {
+	return g.free(p)
+}
+
+func (g *gpu) free(p cudaipc.Ptr) error {
+	err := g.do(func(*caller) error {
 		if _, ok := g.allocs[p]; !ok {
 			return g.invalid(symMemFree, "%#x was not allocated here, or is free already", uint64(p))
 		}
@@ -57,8 +61,12 @@ func (g *gpu) freeMemory(p cudaipc.Ptr) error {
 				delete(g.own, h)
 			}
 		}
-		return g.must(c, symMemFree, uintptr(p))
+		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return g.apart(func(c *caller) error { return g.must(c, symMemFree, uintptr(p)) })
 }
 
 // export finds the allocation around an address, which may be anybody's in
@@ -90,6 +98,8 @@ func (g *gpu) exportHandle(p cudaipc.Ptr) (h cudaipc.Handle, offset int64, err e
 }
 
 func (g *gpu) importHandle(h cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64, err error) {
+	g.mapping.Lock()
+	defer g.mapping.Unlock()
 	err = g.do(func(c *caller) error {
 		if _, ok := g.own[h]; ok {
 			return refusal(symIpcOpenMemHandle, invalidContext, g.card.uuid, cudaipc.ErrOwnHandle, "use the address")
@@ -153,7 +163,9 @@ func (g *gpu) unimport(base cudaipc.Ptr) error {
 	if err := g.settle(); err != nil {
 		return err
 	}
-	return g.do(func(c *caller) error {
+	g.mapping.Lock()
+	defer g.mapping.Unlock()
+	err = g.do(func(*caller) error {
 		h, ok := g.bases[base]
 		if !ok {
 			return g.invalid(symIpcCloseMemHandle, "%#x is no base of an import", uint64(base))
@@ -161,11 +173,16 @@ func (g *gpu) unimport(base cudaipc.Ptr) error {
 		// Somebody may have opened it again meanwhile.
 		if open := g.imports[h]; open.count > 1 {
 			open.count--
+			last = false
 			return nil
 		}
 		delete(g.imports, h)
 		delete(g.bases, base)
 		g.ranges.remove(base)
-		return g.must(c, symIpcCloseMemHandle, uintptr(base))
+		return nil
 	})
+	if err != nil || !last {
+		return err
+	}
+	return g.apart(func(c *caller) error { return g.must(c, symIpcCloseMemHandle, uintptr(base)) })
 }

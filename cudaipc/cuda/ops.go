@@ -8,10 +8,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// submit queues operations, on the executor. It stops before a copy of plain
-// host memory while the stream has work: the driver would do such a copy
-// within the call, and so wait for that work, and everybody with it. The
-// caller waits for point, without the executor, and comes again with the rest.
+// submit queues operations. It stops before a copy of plain host memory while
+// the stream has work: the driver would do such a copy within the call, and so
+// wait for that work, and everybody with it. Whoever submits waits for point,
+// without the lock, and comes again with the rest.
 func (g *gpu) submit(c *caller, s *stream, ops []cudaipc.Op) (queued int, point uintptr, err error) {
 	if s.closed.Load() {
 		return 0, 0, g.closed(symStreamQuery, invalidHandle, "stream")

@@ -11,9 +11,9 @@ import (
 // A point is an event of CUDA's that says when what a stream was given so far
 // is done. Nobody ever blocks in the driver for one: a stream may be waiting
 // for a word that only another stream's work will bring about, and that has to
-// go through the same thread. So whoever waits asks, on the executor, and naps
-// in between; asking is one call of well under a microsecond. What has to be
-// quick waits for a word instead, which takes no call at all.
+// take the same lock. So whoever waits asks, and naps in between; asking takes
+// about a microsecond. What has to be quick waits for a word instead, which takes
+// no call at all.
 const (
 	eagerQueries = 16
 	shortestNap  = 50 * time.Microsecond
@@ -21,7 +21,8 @@ const (
 	maxSpare     = 64 // points kept for the next
 )
 
-// record makes a point behind what a stream was given. On the executor.
+// record makes a point behind what a stream was given. Like all that is given a
+// caller, it is called between begin and end.
 func (g *gpu) record(c *caller, s *stream) (uintptr, error) {
 	if s.closed.Load() {
 		return 0, g.closed(symEventRecord, invalidHandle, "stream")
@@ -46,7 +47,7 @@ func (g *gpu) recordRaw(c *caller, stream uintptr) (uintptr, error) {
 	return point, nil
 }
 
-// query asks whether a point is done. On the executor.
+// query asks whether a point is done.
 func (g *gpu) query(c *caller, point uintptr) (bool, error) {
 	switch got := c.call(symEventQuery, point); got {
 	case success:
@@ -59,7 +60,6 @@ func (g *gpu) query(c *caller, point uintptr) (bool, error) {
 }
 
 // putBack keeps a point for the next record, which may come before it is done.
-// On the executor.
 func (g *gpu) putBack(c *caller, point uintptr) {
 	if len(g.spare) < maxSpare {
 		g.spare = append(g.spare, point)
@@ -68,7 +68,7 @@ func (g *gpu) putBack(c *caller, point uintptr) {
 	_ = g.dropEvent(c, point) // nobody waits for it
 }
 
-// makeEvent makes an event of CUDA's. On the executor, like dropEvent.
+// makeEvent makes an event of CUDA's.
 func (g *gpu) makeEvent(c *caller) (uintptr, error) {
 	if err := g.must(c, symEventCreate, address(&c.word), eventDisableTiming); err != nil {
 		return 0, err
@@ -82,31 +82,43 @@ func (g *gpu) dropEvent(c *caller, event uintptr) error {
 	return g.must(c, symEventDestroy, event)
 }
 
-// await waits for a point, and gives it back. Not on the executor.
+// await waits for a point, and gives it back. Not between begin and end.
 func (g *gpu) await(ctx context.Context, point uintptr) error {
 	var n nap
 	defer n.end()
 	for {
-		j := newJob(queryTask)
-		j.point = point
-		err := g.post(j)
-		ready := j.ready
-		j.release()
+		ready, err := g.reached(point)
 		if err != nil || ready {
 			return err
 		}
 		if err := n.rest(ctx); err != nil {
-			j := newJob(dropTask)
-			j.point, j.last = point, true
-			_ = g.post(j) // the device is gone, and the point with it
-			j.release()
+			// If that fails the device is gone, and the point with it.
+			if c, failed := g.begin(true); failed == nil {
+				g.putBack(c, point)
+				g.end(c)
+			}
 			return err
 		}
 	}
 }
 
+// reached reports whether a point is done, which is then given back.
+func (g *gpu) reached(point uintptr) (bool, error) {
+	c, err := g.begin(false)
+	if err != nil {
+		return false, err
+	}
+	defer g.end(c)
+	ready, err := g.query(c, point)
+	if ready || err != nil {
+		g.putBack(c, point)
+	}
+	return ready, err
+}
+
 // settle waits until all that was submitted up to now is done. Taking memory
-// away makes the driver wait for that inside a call, and the executor with it.
+// away makes the driver wait for that inside a call, and whoever wants to go on
+// meanwhile may have to wait for the driver.
 func (g *gpu) settle() error {
 	var points []uintptr
 	err := g.do(func(c *caller) error {

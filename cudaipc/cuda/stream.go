@@ -52,15 +52,16 @@ func (g *gpu) wrapStream(raw uintptr) (*stream, error) {
 	})
 }
 
-// Submit implements cudaipc.Stream: one hop to the executor, and one more for
+// Submit implements cudaipc.Stream. It has the context once, and once more for
 // each copy of plain memory that has to wait for what is before it.
 func (s *stream) Submit(ops ...cudaipc.Op) error {
 	for {
-		j := newJob(submitTask)
-		j.stream, j.ops = s, ops
-		err := s.g.post(j)
-		queued, point := j.queued, j.point
-		j.release()
+		c, err := s.g.begin(false)
+		if err != nil {
+			return err
+		}
+		queued, point, err := s.g.submit(c, s, ops)
+		s.g.end(c)
 		if err != nil || point == 0 {
 			return err
 		}
@@ -73,11 +74,12 @@ func (s *stream) Submit(ops ...cudaipc.Op) error {
 
 // Synchronize implements cudaipc.Stream.
 func (s *stream) Synchronize(ctx context.Context) error {
-	j := newJob(recordTask)
-	j.stream = s
-	err := s.g.post(j)
-	point := j.point
-	j.release()
+	c, err := s.g.begin(false)
+	if err != nil {
+		return err
+	}
+	point, err := s.g.record(c, s)
+	s.g.end(c)
 	if err != nil {
 		return err
 	}
@@ -93,7 +95,7 @@ func (s *stream) Close() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
-	return s.g.undo(func(c *caller) error {
+	return s.g.takeAway(func(c *caller) error {
 		delete(s.g.streams, s)
 		// CUDA destroys a stream when its work is done. Until then settle has to
 		// know of it.
@@ -104,6 +106,8 @@ func (s *stream) Close() error {
 			}
 			s.g.tails = append(s.g.tails, point)
 		}
+		return nil
+	}, func(c *caller) error {
 		if s.foreign {
 			return nil
 		}

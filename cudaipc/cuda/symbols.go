@@ -19,7 +19,8 @@ const (
 	symDeviceGetAttribute
 	symPrimaryCtxRetain
 	symPrimaryCtxRelease
-	symCtxSetCurrent
+	symCtxPushCurrent
+	symCtxPopCurrent
 	symMemGetInfo
 	symMemAlloc
 	symMemFree
@@ -103,7 +104,8 @@ var specs = [symbolCount]spec{
 	symDeviceGetAttribute:  {"cuDeviceGetAttribute", 2000, "cuDeviceGetAttribute", forAll},
 	symPrimaryCtxRetain:    {"cuDevicePrimaryCtxRetain", 7000, "cuDevicePrimaryCtxRetain", forAll},
 	symPrimaryCtxRelease:   {"cuDevicePrimaryCtxRelease", 11000, "cuDevicePrimaryCtxRelease_v2", forAll},
-	symCtxSetCurrent:       {"cuCtxSetCurrent", 4000, "cuCtxSetCurrent", forAll},
+	symCtxPushCurrent:      {"cuCtxPushCurrent", 4000, "cuCtxPushCurrent_v2", forAll},
+	symCtxPopCurrent:       {"cuCtxPopCurrent", 4000, "cuCtxPopCurrent_v2", forAll},
 	symMemGetInfo:          {"cuMemGetInfo", 3020, "cuMemGetInfo_v2", forAll},
 	symMemAlloc:            {"cuMemAlloc", 3020, "cuMemAlloc_v2", forAll},
 	symMemFree:             {"cuMemFree", 3020, "cuMemFree_v2", forAll},

@@ -97,12 +97,14 @@ enum { ANY, CONTEXT };
 #define ENTER(needs, ...) \
 	do { \
 		const struct arg given[] = {__VA_ARGS__}; \
+		static struct call *call; \
 		int result; \
-		if (enter(__func__, needs, (int)(sizeof given / sizeof *given), given, &result)) \
+		if (enter(&call, __func__, needs, (int)(sizeof given / sizeof *given), given, &result)) \
 			return (CUresult)result; \
 	} while (0)
 
-int enter(const char *name, int needs, int n, const struct arg *args, int *result);
+struct call; /* what is counted of one; found by its name, once */
+int enter(struct call **call, const char *name, int needs, int n, const struct arg *args, int *result);
 
 /* What cuGetProcAddress knows: each signature with the version it came with. */
 struct signature { const char *base; int version; const char *exported; void *address; };

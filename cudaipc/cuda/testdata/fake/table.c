@@ -33,7 +33,8 @@ void cuDeviceTotalMem_v2(void);
 void cuDeviceGetAttribute(void);
 void cuDevicePrimaryCtxRetain(void);
 void cuDevicePrimaryCtxRelease_v2(void);
-void cuCtxSetCurrent(void);
+void cuCtxPushCurrent_v2(void);
+void cuCtxPopCurrent_v2(void);
 void cuMemGetInfo_v2(void);
 void cuMemAlloc_v2(void);
 void cuMemFree_v2(void);
@@ -88,7 +89,8 @@ const struct signature fake_signatures[] = {
 	SIGNATURE("cuDevicePrimaryCtxRetain", 7000, cuDevicePrimaryCtxRetain),
 	SIGNATURE("cuDevicePrimaryCtxRelease", 7000, cuDevicePrimaryCtxRelease),
 	SIGNATURE("cuDevicePrimaryCtxRelease", 11000, cuDevicePrimaryCtxRelease_v2),
-	SIGNATURE("cuCtxSetCurrent", 4000, cuCtxSetCurrent),
+	SIGNATURE("cuCtxPushCurrent", 4000, cuCtxPushCurrent_v2),
+	SIGNATURE("cuCtxPopCurrent", 4000, cuCtxPopCurrent_v2),
 	SIGNATURE("cuMemGetInfo", 2000, cuMemGetInfo),
 	SIGNATURE("cuMemGetInfo", 3020, cuMemGetInfo_v2),
 	SIGNATURE("cuMemAlloc", 2000, cuMemAlloc),
