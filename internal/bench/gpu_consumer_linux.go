@@ -16,6 +16,7 @@ import (
 // What a consumer does with a tensor: the entry "do" of a value.
 const (
 	doView    = "view"    // wait until it is there
+	doQueue   = "queue"   // have the stream wait until it is there
 	doOut     = "out"     // copy it out
 	doStart   = "start"   // say when the GPU begins behind it
 	doCheck   = "check"   // copy it to the host, and compare
@@ -104,6 +105,11 @@ func (c *gpuConsumer) do(ctx context.Context, m *gpulane.Message, v map[string]a
 	switch v["do"] {
 	case doView:
 		return c.pass(ctx, m, m.Await(c.stream), v["last"])
+	case doQueue:
+		if err := errors.Join(m.Await(c.stream), m.Close()); err != nil || v["last"] != true {
+			return err
+		}
+		return c.answer(answer{})
 	case doOut:
 		_, err := m.Unwrap(c.stream, cudaipc.UUID{}, func(int64) (cudaipc.Ptr, error) { return c.out, nil })
 		return c.pass(ctx, m, err, v["last"])

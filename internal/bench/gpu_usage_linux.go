@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/cudaipc"
 	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
@@ -169,6 +170,8 @@ func (g *gpuEnd) hearUsage() (u gpuUsage, err error) {
 type gpuLeases struct {
 	*gpuPair
 	leases int
+	gate   cudaipc.HostMemory // a word that the stream waits for in a crowd
+	crowds uint32
 	meddle func(*gpuPair) error // a test's, between the two counts
 }
 
@@ -180,7 +183,11 @@ func openGPULeases(ctx context.Context, opts Options, leases int) (trial, error)
 	if err != nil {
 		return nil, err
 	}
-	return &gpuLeases{gpuPair: p, leases: leases}, nil
+	_, gate, err := p.pinned(floorPage)
+	if err != nil {
+		return nil, errors.Join(err, p.close(context.WithoutCancel(ctx)))
+	}
+	return &gpuLeases{gpuPair: p, leases: leases, gate: gate}, nil
 }
 
 func (l *gpuLeases) round(ctx context.Context, _ bool) ([]sample, error) {
@@ -192,8 +199,12 @@ func (l *gpuLeases) round(ctx context.Context, _ bool) ([]sample, error) {
 }
 
 func (l *gpuLeases) grown(ctx context.Context) ([]sample, error) {
-	// Every slot of the pool, and of the store, has been used.
+	// Every slot of the pool, and of the store, has been used, and as many streams and
+	// events as can be at once.
 	if _, err := l.send(ctx, leasesWarmUp, leasesTime); err != nil {
+		return nil, err
+	}
+	if err := l.crowd(ctx); err != nil {
 		return nil, err
 	}
 	before, err := l.usage(ctx)
@@ -224,14 +235,38 @@ func (l *gpuLeases) grown(ctx context.Context) ([]sample, error) {
 // usageUnits is what is counted as one, in a figure.
 var usageUnits = [usageKinds]float64{1, 1, 1, 1, 1, mib, kib, mib}
 
+// crowd has all of a flight be on its way at once: none is complete before the other
+// process waits for all of them.
+func (l *gpuLeases) crowd(ctx context.Context) error {
+	gate := l.gate.Word(0)
+	l.crowds++
+	if err := l.stream.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: gate, Value: l.crowds}); err != nil {
+		return err
+	}
+	err := l.flight(ctx, doQueue)
+	if err == nil {
+		_, err = l.hear()
+	}
+	gate.Host.Store(l.crowds)
+	return errors.Join(err, l.stream.Synchronize(ctx))
+}
+
+// flight sends as many tensors as are on their way at once.
+func (l *gpuLeases) flight(ctx context.Context, do string) error {
+	for i := range leasesFlight {
+		v := map[string]any{"do": do, "x": l.tensor(), "last": i == leasesFlight-1}
+		if err := l.publish(ctx, v, gpulane.Pool, l.handleCarrier.peer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // send sends so many tensors, if the time is enough.
 func (l *gpuLeases) send(ctx context.Context, n int, within time.Duration) (sent int, err error) {
 	for start := time.Now(); sent < n && time.Since(start) < within; {
-		for i := range leasesFlight {
-			v := map[string]any{"do": doView, "x": l.tensor(), "last": i == leasesFlight-1}
-			if err := l.publish(ctx, v, gpulane.Pool, l.handleCarrier.peer); err != nil {
-				return sent, err
-			}
+		if err := l.flight(ctx, doView); err != nil {
+			return sent, err
 		}
 		a, err := l.hear()
 		if err = errors.Join(err, ctx.Err()); err != nil {
