@@ -468,3 +468,21 @@ func BenchmarkSubmit(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkSynchronize is a copy of so many KiB, and waiting for it.
+func BenchmarkSynchronize(b *testing.B) {
+	const largest = 16 << 20
+	f := newFake(b)
+	dev := f.device()
+	s, from, to := f.stream(dev), f.alloc(dev, largest), f.alloc(dev, largest)
+	for _, kib := range []int64{4, 256, largest >> 10} {
+		op := cudaipc.Op{Kind: cudaipc.OpCopy, Dst: to, Src: from, Bytes: kib << 10}
+		b.Run(fmt.Sprint(kib), func(b *testing.B) {
+			for b.Loop() {
+				if err := errors.Join(s.Submit(op), s.Synchronize(b.Context())); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -27,14 +27,14 @@
 // a time, and a Submit is one turn whatever it is given. None of the calls that are made
 // for each message allocates.
 //
-// Nobody waits in the driver with the lock. Whoever waits, in Synchronize, or in what takes
-// memory away (Free, Unimport, and the Close of arenas and of host memory, which all
-// wait for what was submitted before), records an event and asks after it, at once some times, then in
-// naps of up to a millisecond; memory is then taken away without the lock, should
-// the driver wait for something that was submitted meanwhile. A copy from or to plain host memory is done by the driver within
-// the call, behind all that the stream has before it: Submit waits for that too
-// before it makes the call. So a Submit with such a copy
-// behind a wait for a word returns when the word has come.
+// Nobody waits in the driver with the lock. Whoever waits, in Synchronize, or in what
+// takes memory away (Free, Unimport, and the Close of arenas and of host memory, which
+// all wait for what was submitted before), records an event and asks after it, at once
+// at first, then in naps of up to a millisecond. Memory is then taken away without the
+// lock, should the driver wait for something that was submitted meanwhile. A copy from
+// or to plain host memory is done by the driver within the call, behind all that the
+// stream has before it: Submit waits for that too before it makes the call. So a Submit
+// with such a copy behind a wait for a word returns when the word has come.
 //
 // Calls take no part in the capture of graphs in other threads, and do not end one; nor
 // does the thread that makes them take part less than before.

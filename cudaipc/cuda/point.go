@@ -14,11 +14,16 @@ import (
 // take the same lock. So whoever waits asks, and naps in between; asking takes
 // about a microsecond. What has to be quick waits for a word instead, which takes
 // no call at all.
+//
+// The first questions come one behind the other, for as long as it takes to fall
+// asleep and to be woken twice; naps are then a part of the time that has passed, so
+// that nobody oversleeps by more than that.
 const (
-	eagerQueries = 16
-	shortestNap  = 50 * time.Microsecond
-	longestNap   = time.Millisecond
-	maxSpare     = 64 // points kept for the next
+	eagerly     = 100 * time.Microsecond
+	napPart     = 8
+	shortestNap = 20 * time.Microsecond
+	longestNap  = time.Millisecond
+	maxSpare    = 64 // points kept for the next
 )
 
 // record makes a point behind what a stream was given. Like all that is given a
@@ -142,22 +147,24 @@ func (g *gpu) settle() error {
 
 // nap paces the questions: at once at first, then less and less often.
 type nap struct {
-	asked int
-	next  time.Duration
+	since time.Time
 	timer *time.Timer
 }
 
 func (n *nap) rest(ctx context.Context) error {
-	if n.asked++; n.asked <= eagerQueries {
+	if n.since.IsZero() {
+		n.since = time.Now()
+	}
+	passed := time.Since(n.since)
+	if passed < eagerly {
 		runtime.Gosched()
 		return ctx.Err()
 	}
+	next := min(max(passed/napPart, shortestNap), longestNap)
 	if n.timer == nil {
-		n.next = shortestNap
-		n.timer = time.NewTimer(n.next)
+		n.timer = time.NewTimer(next)
 	} else {
-		n.next = min(2*n.next, longestNap)
-		n.timer.Reset(n.next)
+		n.timer.Reset(next)
 	}
 	select {
 	case <-n.timer.C:
