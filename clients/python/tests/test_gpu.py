@@ -11,6 +11,7 @@ from omnibus import ForeignDevice, Forged, Nothing, Poisoned, PayloadError, dlpa
 from omnibus.gpu.gate import reached
 from omnibus.gpu.handled import HANDLED
 from omnibus.gpu.lane import Lane
+from omnibus.gpu.shared import Shared
 
 EMULATED = b"emul" + bytes(11) + b"\1"
 
@@ -88,6 +89,29 @@ class TestEmulated(unittest.TestCase):
         self.assertEqual(len(os.listdir("/proc/self/fd")), len(fds))
         with self.assertRaises(Nothing):  # which was withdrawn, and is mapped no more
             self.open()
+
+    def test_memory_that_goes_is_not_found(self):
+        """Who asks while its destructor runs, as another thread may, is given another mapping."""
+        opened = []
+
+        class Mapped:
+            address, size = 4096, 4096
+
+            def __init__(self, handle):
+                opened.append(handle)
+
+            def __del__(self):
+                if len(opened) == 1:
+                    again.append(shared.get(b"handle"))
+
+        again = []
+        shared = Shared(Mapped)
+        first = shared.get(b"handle")
+        self.assertIs(shared.get(b"handle"), first)
+        del first
+        gc.collect()
+        self.assertEqual((opened, again[0].address), ([b"handle"] * 2, 4096))
+        self.assertIs(shared.get(b"handle"), again[0])
 
     def test_poisoned_by_a_fault(self):
         t = self.open()

@@ -12,7 +12,6 @@ import logging
 import mmap
 import threading
 import time
-import weakref
 from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from ..errors import ForeignDevice, Forged, OmnibusError, Poisoned
 from .driver import DeviceLost, DriverError, Memory, NoDriver, uuid_text
 from .gate import FIRST_NAP, LAST_NAP, reached
 from .library import NOT_READY, Access, Handle, Library
+from .shared import Shared
 from .watcher import Watcher
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Cuda:
         self.watcher = Watcher()
         self._context = 0
         self._lock = threading.RLock()
-        self._handles: weakref.WeakValueDictionary[bytes, _Imported] = weakref.WeakValueDictionary()
+        self._handles = Shared(lambda handle: _Imported(self, handle))
         self._free: deque[_Line] = deque()
         self._pages: list[mmap.mmap] = []
         self._spare: list[tuple[mmap.mmap, int, int]] = []  # lines that have not been made
@@ -123,11 +123,7 @@ class Cuda:
         return _Arena(self, fd, size)
 
     def handle(self, handle: bytes) -> Memory:
-        with self._lock:
-            memory = self._handles.get(handle)
-            if memory is None:
-                memory = self._handles[handle] = _Imported(self, handle)
-            return memory
+        return self._handles.get(handle)
 
     # Streams.
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..dlpack import CPU
 from ..errors import Forged, Poisoned, ProtocolError
 from ..memory import FIXED_SIZE, Mapping
 from .driver import Memory
+from .shared import Shared
 
 if TYPE_CHECKING:
     from .gate import Gate
@@ -26,7 +25,7 @@ _MAGIC = b"omniemu\x01"
 class _Memory(Mapping):
     """An arena or an allocation, mapped to be read."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ()
 
     def __init__(self, fd: int, size: int) -> None:
         try:
@@ -41,18 +40,13 @@ class Emulated:
     dlpack = (CPU, 0)
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: weakref.WeakValueDictionary[bytes, _Memory] = weakref.WeakValueDictionary()
+        self._handles = Shared(_opened)
 
     def arena(self, fd: int, size: int) -> Memory:
         return _Memory(fd, size)
 
     def handle(self, handle: bytes) -> Memory:
-        with self._lock:
-            memory = self._open.get(handle)
-            if memory is None:
-                memory = self._open[handle] = _opened(handle)
-            return memory
+        return self._handles.get(handle)
 
     def follow(self, gate: Gate, stream: Any) -> None:
         if stream is not None:
