@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -241,9 +242,10 @@ func (g *gpu) readTensor(t *bus.Task, d *bus.Delivery, level int) error {
 }
 
 // poisoned reports whether a request failed because a tensor of a process that was
-// killed was never completed, or is gone with it.
+// killed was never completed, or is gone with it: before a reader found its memory.
 func (c *run) poisoned(text string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.victims) > 0 && (strings.Contains(text, lane.ErrPoisoned.Error()) || strings.Contains(text, cudaipc.ErrStaleHandle.Error()))
+	return len(c.victims) > 0 && slices.ContainsFunc([]error{lane.ErrPoisoned, lane.ErrNotPublished, cudaipc.ErrStaleHandle},
+		func(err error) bool { return strings.Contains(text, err.Error()) })
 }
