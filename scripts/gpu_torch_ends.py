@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import queue
@@ -11,10 +12,14 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from typing import ClassVar
 
 import omnibus
 from omnibus import dlpack
+from omnibus.gpu import DeviceTensor, NoDriver, cuda
+from omnibus.gpu.library import NOT_READY
+from omnibus.tensor import data_bytes
 
 TRANSPORTS = ("default", "cuda_ipc", "cuda_ipc_pool")
 
@@ -74,34 +79,51 @@ class Torch:
 
 
 class Plain:
-    """The DLPack protocol and the standard library, for tests without torch. On an emulated GPU alone."""
+    """The DLPack protocol and the standard library, for tests without torch. Slow."""
 
     name = "no torch"
     _bfloat16: ClassVar = {struct.unpack("<HH", struct.pack("<f", v))[1]: v for v in range(PERIOD)}
 
     def __init__(self, driver: str) -> None:
-        if driver != "emul":
-            raise Unavailable("the memory of a GPU is read by torch alone")
+        self._gpu = self._stream = None
+        if driver == "cuda":
+            try:
+                self._gpu = cuda.at(0)
+            except (NoDriver, LookupError) as e:
+                raise Unavailable(str(e)) from None
+            with self._gpu.context:
+                self._stream = self._gpu.library.number("cuStreamCreate", 1, kind=ctypes.c_void_p)
 
     def take(self, t):
-        b = dlpack.borrow(t)
-        return b.dtype, b.address, b.view()
+        return dlpack.borrow(t, self._stream if isinstance(t, DeviceTensor) else None)
 
     def address(self, x) -> int:
-        return x[1]
+        return x.address
 
     def last(self, x) -> float:
-        return self._elements(x[0], x[2][-4:])[-1]
+        return self._elements(x.dtype, self._data(x)[-4:])[-1]
 
     def last_row(self, x):
-        return x[0], 0, x[2][-COLUMNS * dlpack.DTYPES[x[0]][1] :]
+        return x
 
     def total(self, x) -> int:
-        elements, total = self._elements(x[0], x[2]), 0
+        elements, total = self._elements(x.dtype, self._data(x)), 0
         for row in range(len(elements) // COLUMNS):
             part = elements[row * COLUMNS : (row + 1) * COLUMNS]
             total += (row + 1) * sum((weight + 1) * sum(part[weight::7]) for weight in range(7))
         return int(total)
+
+    def _data(self, x) -> memoryview:
+        if x.device[0] in dlpack.HOST:
+            return x.view()
+        data = memoryview(bytearray(data_bytes(x.dtype, x.shape)))
+        with self._gpu.context:
+            self._gpu.call("cuMemcpyAsync", dlpack.address(data), x.address, data.nbytes, self._stream)
+            while (code := self._gpu.library.ask("cuStreamQuery", self._stream)) == NOT_READY:
+                time.sleep(1e-4)
+        if code:
+            raise self._gpu.library.failure("cuStreamQuery", code)
+        return data
 
     def _elements(self, dtype: str, data: memoryview):
         if dtype == "float32":
