@@ -38,25 +38,6 @@ func LastSource(s *Server) uint32 { return s.sources.Load() }
 // ExchangeStalls are those of processes that wait for the exchange, however short.
 func ExchangeStalls(s *Server) []Stall { return s.exchangeStalls(0, false) }
 
-// EmitsOn are the edges on which a node emits: of the stages that it serves, and to
-// which it submits.
-func EmitsOn(n *Node) (all []Edge) {
-	n.mu.Lock()
-	l := n.link
-	n.mu.Unlock()
-	for _, st := range l.served() {
-		for _, e := range st.bus.graph.results {
-			all = append(all, e.spec)
-		}
-	}
-	if b := l.opened(); b != nil {
-		for _, e := range b.graph.inputs {
-			all = append(all, e.spec)
-		}
-	}
-	return all
-}
-
 // SetDirectoryRoom bounds the names in the directory.
 func SetDirectoryRoom(b *Bus, names int) {
 	b.directory.mu.Lock()

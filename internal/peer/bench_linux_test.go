@@ -24,12 +24,12 @@ func BenchmarkSender(b *testing.B) {
 			return func(m wire.Message) error { return s.Queue(m) }, s.Close
 		})
 		sent += transfer(b, each, func(conn *Conn) (func(wire.Message) error, func() error) {
-			p := NewPacker(conn, wire.Version)
-			send := func(m wire.Message) error {
-				if err := p.Add(m); err != nil {
+			var packet []byte
+			send := func(m wire.Message) (err error) {
+				if packet, err = wire.Append(packet[:0], wire.Version, m, 0); err != nil {
 					return err
 				}
-				return p.Flush()
+				return conn.Send(packet, nil)
 			}
 			return send, func() error { return nil }
 		})

@@ -9,8 +9,7 @@
 //   - A [Receiver] takes the messages of a connection one by one, with their
 //     descriptors.
 //   - A [Sender] is a connection's outgoing queue: it never blocks whoever has
-//     something to say. A [Packer] is the simple form for one goroutine that may
-//     block.
+//     something to say.
 //   - A [Process] is the other process: whether it lives, and signals for it.
 //
 // The package works on Linux. Elsewhere it compiles, and everything that would

@@ -402,53 +402,43 @@ func TestSenderVersion(t *testing.T) {
 	}
 }
 
-// TestPacker gathers messages until they do not fit.
-func TestPacker(t *testing.T) {
-	a, b := pair(t)
-	file := devNull(t)
-	p := NewPacker(a, wire.Version)
-	if err := p.Flush(); err != nil {
-		t.Fatalf("Flush of nothing: %v", err)
-	}
-	buf := make([]byte, wire.MaxPacket)
-	receive := func(wantBytes, wantFDs int) {
-		t.Helper()
-		n, fds, err := b.Receive(buf)
-		if err != nil || n != wantBytes || len(fds) != wantFDs {
-			t.Errorf("received %d bytes and %d descriptors, %v; want %d and %d", n, len(fds), err, wantBytes, wantFDs)
-		}
-		CloseAll(fds)
-	}
-	segment := &wire.Segment{Segment: 1}
-	size := messageSizeWith(t, segment, 1)
-	for range wire.MaxDescriptors + 2 {
-		if err := p.Add(segment, int(file.Fd())); err != nil {
-			t.Fatal(err)
-		}
-	}
-	receive(wire.MaxDescriptors*size, wire.MaxDescriptors)
-	if err := p.Add(&wire.Serve{Stage: "\xff"}); !errors.Is(err, wire.CodeInvalid) {
-		t.Errorf("Add of a message that is none: %v", err)
-	}
-	if err := p.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	receive(2*size, 2)
-
-	call := &wire.Call{Arguments: bytes.Repeat([]byte("x"), 40000)}
-	for range 2 {
-		if err := p.Add(call); err != nil {
-			t.Fatal(err)
-		}
-	}
-	receive(messageSizeWith(t, call, 0), 0)
-	if err := p.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	receive(messageSizeWith(t, call, 0), 0)
-	b.Close()
-	if err := errors.Join(p.Add(call), p.Flush()); !errors.Is(err, ErrGone) {
-		t.Errorf("Flush to nobody: %v, want ErrGone", err)
+// TestPacket gathers messages until they do not fit, by their descriptors or their
+// bytes. What does not fit, or is none, changes nothing.
+func TestPacket(t *testing.T) {
+	segment, call := &wire.Segment{Segment: 1}, &wire.Call{Arguments: bytes.Repeat([]byte("x"), 40000)}
+	for name, c := range map[string]struct {
+		message wire.Message
+		fds     []int
+		most    int
+	}{
+		"descriptors": {segment, []int{7}, wire.MaxDescriptors},
+		"bytes":       {call, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPacket()
+			defer p.recycle()
+			size := messageSizeWith(t, c.message, len(c.fds))
+			want := func(messages int) {
+				t.Helper()
+				if len(p.buf) != messages*size || len(p.fds) != messages*len(c.fds) {
+					t.Errorf("%d bytes and %d descriptors, want those of %d messages", len(p.buf), len(p.fds), messages)
+				}
+			}
+			for n := range c.most {
+				if fits, err := p.add(wire.Version, c.message, c.fds); !fits || err != nil {
+					t.Fatalf("message %d: %v, %v", n, fits, err)
+				}
+			}
+			want(c.most)
+			if fits, err := p.add(wire.Version, c.message, c.fds); fits || err != nil {
+				t.Errorf("one more: %v, %v", fits, err)
+			}
+			want(c.most)
+			if _, err := p.add(wire.Version, &wire.Serve{Stage: "\xff"}, nil); !errors.Is(err, wire.CodeInvalid) {
+				t.Errorf("a message that is none: %v", err)
+			}
+			want(c.most)
+		})
 	}
 }
 

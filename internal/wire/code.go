@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 )
@@ -79,18 +78,6 @@ func (e *Error) Error() string {
 
 // Unwrap returns the code.
 func (e *Error) Unwrap() error { return e.Code }
-
-// CodeOf returns the code to send for err: the first one in its chain, OK for
-// nil, and CodeInternal when the chain has none.
-func CodeOf(err error) Code {
-	if err == nil {
-		return OK
-	}
-	if code, ok := errors.AsType[Code](err); ok {
-		return code
-	}
-	return CodeInternal
-}
 
 // protocolError is the error for bytes that break the protocol.
 func protocolError(format string, args ...any) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"flag"
 	"maps"
 	"os"
@@ -125,7 +126,7 @@ func TestMalformed(t *testing.T) {
 		vectors = append(vectors, malformed{Name: s.name, Version: s.version, Hex: hex.EncodeToString(s.packet)})
 		if err := readAll(s.packet, s.version); err == nil {
 			t.Errorf("%s: accepted", s.name)
-		} else if wire.CodeOf(err) != wire.ErrProtocol {
+		} else if !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("%s: %v is not ErrProtocol", s.name, err)
 		}
 	}

@@ -3,7 +3,6 @@ package wire_test
 import (
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -420,19 +419,6 @@ func TestCodes(t *testing.T) {
 	}
 	if got, want := err.Error(), "emit: over: request 7 has ended"; got != want {
 		t.Errorf("Error() = %q, want %q", got, want)
-	}
-	for err, want := range map[error]wire.Code{
-		nil:                                     wire.OK,
-		io.EOF:                                  wire.CodeInternal,
-		err:                                     wire.CodeOver,
-		wire.CodeTaken:                          wire.CodeTaken,
-		&wire.Error{Code: wire.CodeWindowFull}:  wire.CodeWindowFull,
-		errors.Join(io.EOF, wire.CodeTooLarge):  wire.CodeTooLarge,
-		&wire.Error{Code: 999, Text: "a later"}: 999,
-	} {
-		if got := wire.CodeOf(err); got != want {
-			t.Errorf("CodeOf(%v) = %v, want %v", err, got, want)
-		}
 	}
 	for code, want := range map[wire.Code]string{wire.OK: "ok", wire.CodeTooLarge: "too large", wire.CodeInternal: "internal", 15: "nothing there", 16: "code 16"} {
 		if got := code.String(); got != want {
