@@ -137,7 +137,7 @@ class PutTest(ExchangeCase):
         self.host.send(wire.Failed(fetch.token, 15, ""))
         with self.assertRaises(omnibus.Nothing):
             reads()
-        self.assertTrue(all(s.empty for s in self.client._session.room._segments.values()))
+        self.assertTrue(all(s.gaps.empty for s in self.client._session.room._segments.values()))
 
     def test_a_put_that_is_not_out(self) -> None:
         self.host.send(wire.Returned([5]))
@@ -187,7 +187,7 @@ class RoomTest(unittest.TestCase):
             out.append((self.room.put(got), got))
         while out:
             self.room.returned(out.pop()[0])
-        self.assertTrue(all(s.empty for s in self.room._segments.values()))
+        self.assertTrue(all(s.gaps.empty for s in self.room._segments.values()))
         self.assertFalse(self.room.busy)
 
     def test_segments_are_bounded_and_given_up(self) -> None:

@@ -6,7 +6,6 @@ again: the first that fits, so that what was in use last, and is in the processo
 
 from __future__ import annotations
 
-import bisect
 import fcntl
 import os
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from . import wire
 from .errors import Code, OutOfMemory, ProtocolError, TooLarge
+from .gaps import Gaps
 from .memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena
 
 SEGMENT_BYTES = 16 << 20
@@ -33,43 +33,14 @@ class Room(NamedTuple):
 
 
 class _Segment:
-    """An arena, and what is free in it: gaps in order, none beside another."""
+    """An arena, and what is free in it."""
 
-    __slots__ = ("arena", "size", "starts", "ends")
+    __slots__ = ("arena", "size", "gaps")
 
     def __init__(self, number: int, fd: int, size: int) -> None:
         self.arena = Arena(number, fd, size)
         self.size = size
-        self.starts, self.ends = [0], [size]
-
-    def take(self, size: int) -> int | None:
-        for i, (start, end) in enumerate(zip(self.starts, self.ends)):
-            if end - start >= size:
-                self.starts[i] += size
-                if self.starts[i] == end:
-                    del self.starts[i], self.ends[i]
-                return start
-        return None
-
-    def give(self, start: int, size: int) -> None:
-        end = start + size
-        i = bisect.bisect(self.starts, start)
-        before = i > 0 and self.ends[i - 1] == start
-        after = i < len(self.starts) and self.starts[i] == end
-        if before and after:
-            self.ends[i - 1] = self.ends[i]
-            del self.starts[i], self.ends[i]
-        elif before:
-            self.ends[i - 1] = end
-        elif after:
-            self.starts[i] = start
-        else:
-            self.starts.insert(i, start)
-            self.ends.insert(i, end)
-
-    @property
-    def empty(self) -> bool:
-        return self.starts == [0] and self.ends == [self.size]
+        self.gaps = Gaps(size)
 
 
 class OwnRoom:
@@ -99,7 +70,7 @@ class OwnRoom:
             raise TooLarge(Code.TOO_LARGE, f"a payload of {size} bytes, and an arena of {most}")
         size = -(-max(size, 1) // _ALIGN) * _ALIGN
         for number, s in self._segments.items():
-            at = s.take(size)
+            at = s.gaps.take(size)
             if at is not None:
                 return Room(number, at, size, s.arena.view(at, size))
         segment_size = -(-max(size, min(SEGMENT_BYTES, most)) // _PAGE) * _PAGE
@@ -107,13 +78,13 @@ class OwnRoom:
         if self._segments and (self._bytes() + segment_size > most or len(self._segments) >= MAX_SEGMENTS):
             return None
         number = self._offer(segment_size)
-        at = self._segments[number].take(size)
+        at = self._segments[number].gaps.take(size)
         assert at is not None
         return Room(number, at, size, self._segments[number].arena.view(at, size))
 
     def give(self, r: Room) -> None:
         """Take room back that nothing was put in."""
-        self._segments[r.segment].give(r.offset, r.size)
+        self._segments[r.segment].gaps.give(r.offset, r.size)
 
     def put(self, r: Room) -> int:
         """The number of a put, by which the room comes back."""
@@ -137,7 +108,7 @@ class OwnRoom:
         for number, s in list(self._segments.items()):
             if self._bytes() <= most and len(self._segments) < MAX_SEGMENTS:
                 return
-            if s.empty:
+            if s.gaps.empty:
                 del self._segments[number]
                 self._post(wire.Forget(number), -1)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 import time
 from typing import Any
 
@@ -16,6 +15,7 @@ from ..bundle import Place
 from ..crew import away
 from ..directory import Found
 from ..errors import Forged, ForkedError, OmnibusError, Poisoned
+from ..fence import fence
 from ..memory import Mapping
 from .driver import Device, Memory, Reading, uuid_text
 
@@ -24,8 +24,6 @@ _READY, _FAULT = 0, 4
 
 #: How long a word is looked at without a pause, and how pauses grow: streams write words, and wake nobody.
 SPIN, FIRST_NAP, LAST_NAP = 50e-6, 20e-6, 1e-3
-
-_order = threading.Lock()
 
 
 def reached(word: int, value: int) -> bool:
@@ -97,9 +95,7 @@ class Gate:
         """Whether what is behind it is, or never will be."""
         if not reached(self._ready.value, self._generation):
             return False
-        for _ in range(2):  # what is read later is not read before the word
-            with _order:
-                pass
+        fence()  # what is read later is not read before the word
         return True
 
     @property
