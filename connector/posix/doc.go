@@ -65,6 +65,15 @@
 // that a living process has, or another user, is touched. Readers keep what they hold,
 // find nothing more, and open the next store by themselves.
 //
+// # Other languages
+//
+// The client in clients/python has both ends of a store, with the same files; the bytes
+// of both are those of testdata/vectors.json, here and in package shmstore. It has no
+// atomics. So it may change a word in steps, the last of which is one byte, the lowest:
+// until then a directory word says free, and a cell of the index names another value or
+// a slot that there is not. Whoever reads that looks further, or looks again, as he does
+// for what goes while he looks.
+//
 // # Trust
 //
 // Files with names cannot be sealed. All processes of the user can open, overwrite and

@@ -67,10 +67,6 @@ class ContractTest(SegmentCase):
         self.assertEqual(b.get("0", "1", "k")[0], 3)  # type: ignore[index]
         self.assertEqual(self.left(), [])
 
-    def test_a_store_with_a_name_is_refused(self) -> None:
-        with self.assertRaisesRegex(ValueError, "only Go programs"):
-            OmnibusConnector({"store": "speech"})
-
     def test_generation_1(self) -> None:
         a, b = self.connector(generation=1, shm_threshold_bytes=100), self.connector()
         _, size, metadata = a.put("0", "1", "k", [1])

@@ -7,15 +7,15 @@
 In a deployment the YAML names it; see the README, and `register`.
 """
 
-from .contract import BadKey, BadMetadata, Busy, Damaged, Missing, NoRoom
+from .contract import BadKey, BadMetadata, Busy, Damaged, Missing, NoRoom, Unavailable
 from .decoder import decode
 from .drop_in import OmnibusConnector
 from .encoder import Encoded, encode
 from .vllm import NAME, register, register_if_loaded
 
 __all__ = [
-    "NAME", "BadKey", "BadMetadata", "Busy", "Damaged", "Encoded", "Missing", "NoRoom", "OmnibusConnector", "decode",
-    "encode", "register",
+    "NAME", "BadKey", "BadMetadata", "Busy", "Damaged", "Encoded", "Missing", "NoRoom", "OmnibusConnector",
+    "Unavailable", "decode", "encode", "register",
 ]  # fmt: skip
 
 register_if_loaded()

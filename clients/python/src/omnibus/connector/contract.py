@@ -14,6 +14,7 @@ from ..errors import OmnibusError
 from .encoder import Encoded
 
 MAX_KEY_BYTES = 200
+_MOST_SECONDS = 1e9  # which no timer outlasts
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -36,6 +37,10 @@ class Busy(OmnibusError, TimeoutError):
 
 class NoRoom(OmnibusError):
     """There is no room for the payload."""
+
+
+class Unavailable(OmnibusError):
+    """It cannot work here. The text says what is missing."""
 
 
 class Missing(OmnibusError, LookupError):
@@ -176,3 +181,31 @@ def setting(config: dict[str, Any], name: str, kind: Callable[[Any], Any], defau
         return kind(value)
     except (TypeError, ValueError):
         raise ValueError(f"{name}: {value!r} makes no sense") from None
+
+
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:h|ms|m|s|us|µs|ns))+")
+
+
+def seconds(value: Any) -> float:
+    """A duration: a number of seconds, or text such as "30s" and "1m30s". Raises ValueError."""
+    if isinstance(value, str) and _DURATION.fullmatch(value):
+        return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]+)([a-zµ]+)", value))
+    number = float(value)
+    if not 0 <= number < _MOST_SECONDS:
+        raise ValueError(f"{value!r} is no duration")
+    return number
+
+
+def entry_number(metadata: dict[str, Any] | None) -> int:
+    """The number of the value that metadata name, 0 if they name none."""
+    text = (metadata or {}).get("entry")
+    if text is None:
+        return 0
+    try:
+        number = int(text, 16)
+    except (TypeError, ValueError):
+        number = 0
+    if not 0 < number < 1 << 64:
+        raise BadMetadata(f"{text!r} is no number of an entry")
+    return number

@@ -18,6 +18,7 @@ from ..errors import OmnibusError
 from .contract import Busy, Missing, Transport, check_edge, check_key, inline_payload, metadata_for
 from .decoder import decode
 from .encoder import encode
+from .posix import Store
 from .ring import Ring
 from .segment import Segments
 
@@ -33,6 +34,7 @@ class OmnibusConnector:
 
     mode
         "ring" (the default): through the host of a bus, in shared memory that it keeps the books of.
+        With `store`, the name of a store: in files of /dev/shm that both ends open by themselves, without a host.
         "segment": the files in /dev/shm of vLLM-Omni's SharedMemoryConnector, with which it may share an edge.
 
     What else it takes depends on the mode. All other settings are the stages' own.
@@ -236,10 +238,12 @@ _COUNTERS = (
 
 
 def _open(mode: str, config: dict[str, Any]) -> Transport:
+    if "store" in config and mode == "segment":
+        raise ValueError("store: a store with a name goes with mode 'ring': take one of the two out")
     if mode == "segment":
         return Segments(config)
-    if mode == "ring" and config.get("store"):
-        raise ValueError("store: only Go programs open stores by name; take it out for a host's, or mode 'segment'")
+    if mode == "ring" and config.get("store") is not None:
+        return Store(config)
     if mode == "ring":
         return Ring(config)
     raise ValueError(f"mode: there is no {mode!r}; it is 'ring' or 'segment'")

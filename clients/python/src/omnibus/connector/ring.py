@@ -14,7 +14,7 @@ from typing import Any
 from ..client import Client, connect, socket_path
 from ..errors import HostGone, Nothing
 from ..exchange import ARENA_BYTES, Exchange
-from .contract import BadMetadata, Decode, Edge, Missing, setting
+from .contract import Decode, Edge, Missing, entry_number, seconds, setting
 from .encoder import Encoded
 
 
@@ -54,26 +54,12 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def _entry(metadata: dict[str, Any] | None) -> int:
-    """The number of the entry that metadata name, 0 if they name none."""
-    text = (metadata or {}).get("entry")
-    if text is None:
-        return 0
-    try:
-        number = int(text, 16)
-    except (TypeError, ValueError):
-        number = 0
-    if not 0 < number < 1 << 64:
-        raise BadMetadata(f"{text!r} is no number of an entry")
-    return number
-
-
 class Ring:
     """A transport over the exchange of a host."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         path = socket_path(setting(config, "socket", str, None), setting(config, "bus", str, None))
-        self._timeout = setting(config, "timeout", float, 30.0)
+        self._timeout = setting(config, "timeout", seconds, 30.0)
         self._arena_bytes = setting(config, "arena_bytes", int, ARENA_BYTES)
         self._exchange: tuple[Client, Exchange] | None = None
         self._pid = 0  # of the process that it is of
@@ -103,7 +89,7 @@ class Ring:
 
     def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
         try:
-            view = self._open().get(*edge, key, _entry(metadata))
+            view = self._open().get(*edge, key, entry_number(metadata))
         except Nothing as e:
             raise Missing(str(e)) from None
         return decode(view.data), len(view.data)
@@ -115,7 +101,7 @@ class Ring:
         if left <= 0:
             return self.get(edge, key, metadata, decode)
         try:
-            view = self._open().wait(*edge, key, left, _entry(metadata))
+            view = self._open().wait(*edge, key, left, entry_number(metadata))
         except Nothing as e:
             raise Missing(str(e)) from None
         return decode(view.data), len(view.data)

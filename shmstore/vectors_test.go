@@ -1,0 +1,108 @@
+package shmstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write testdata/vectors.json anew")
+
+const vectorsFile = "testdata/vectors.json"
+
+// vectors are the bytes of a store that clients in other languages read and write.
+// Numbers of 64 bits are text, for those who have none.
+type vectors struct {
+	Superblocks []superblockVector
+	Lines       []lineVector
+	Sizes       []sizesVector
+	Pinned      string // the second entry of a ledger, with three pins
+	WantRoomAt  int
+}
+
+type superblockVector struct {
+	Kind                   string
+	Slots, Codec, Reader   uint32
+	Store, Arena, MaxBytes string
+	Bytes                  string
+}
+
+type lineVector struct {
+	Generation, Offset, Size string
+	State                    string
+	Codec                    uint32
+	Bytes                    string
+}
+
+type sizesVector struct{ Slots, Directory, Ledger int }
+
+func makeVectors() (v vectors) {
+	for i, kind := range []segmentKind{kindDirectory, kindLedger} {
+		sb := superblock{kind: kind, reader: ReaderID(i * 63), geometry: geometry{ //nolint:gosec // small
+			store: 0xfeed_face_cafe_beef, arena: 64<<20 + uint64(i), maxObject: 32 << 20, slots: 65_536, serializer: 1,
+		}}
+		b := sb.encode()
+		v.Superblocks = append(v.Superblocks, superblockVector{
+			Kind: string(rune(kind)), Slots: sb.slots, Codec: sb.serializer, Reader: uint32(sb.reader),
+			Store: fmt.Sprint(sb.store), Arena: fmt.Sprint(sb.arena), MaxBytes: fmt.Sprint(sb.maxObject),
+			Bytes: hex.EncodeToString(b[:]),
+		})
+	}
+	for _, s := range []state{stateFree, stateLive, stateClosing} {
+		const generation, offset, size, codec = maxGeneration - 77, 1<<40 + 64, 1<<33 + 5, 4
+		directory := alignedBytes(directoryBytes(2))
+		ln := &linesOf(directory, 2)[1]
+		ln.word.store(wordOf(generation, s))
+		ln.offset, ln.size, ln.codec = offset, size, codec
+		v.Lines = append(v.Lines, lineVector{
+			Generation: fmt.Sprint(uint64(generation)), Offset: fmt.Sprint(uint64(offset)), Size: fmt.Sprint(uint64(size)),
+			State: s.String(), Codec: codec,
+			Bytes: hex.EncodeToString(directory[directoryBytes(1):directoryBytes(2)]),
+		})
+	}
+	ledger := alignedBytes(ledgerBytes(2))
+	entriesOf(ledger, 2)[1].pin.Store(3)
+	v.Pinned = hex.EncodeToString(ledger[ledgerBytes(1):])
+	directory := alignedBytes(directoryBytes(1))
+	wantRoomOf(directory).Store(1)
+	v.WantRoomAt = bytes.IndexByte(directory, 1)
+	for _, slots := range []int{1, 64, 65_536} {
+		v.Sizes = append(v.Sizes, sizesVector{slots, directoryBytes(slots), ledgerBytes(slots)})
+	}
+	return v
+}
+
+// TestVectors: the layout is what testdata/vectors.json says, which the Python client
+// reads and writes as well. A layout that changes takes a new version.
+func TestVectors(t *testing.T) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		t.Skip("the vectors are of machines with little-endian byte order")
+	}
+	made := makeVectors()
+	if *update {
+		b, err := json.MarshalIndent(made, "", "\t")
+		if err == nil {
+			err = os.WriteFile(vectorsFile, append(b, '\n'), 0o644) //nolint:gosec // for everybody to read
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(vectorsFile)
+	var want vectors
+	if err == nil {
+		err = json.Unmarshal(b, &want)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(made, want) {
+		t.Errorf("made:\n%+v\nwant:\n%+v", made, want)
+	}
+}
