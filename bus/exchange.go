@@ -219,24 +219,28 @@ func (p *hostPayload) Release() {
 	p.Taken.Release()
 }
 
-// holdings lists what the host's process has in the exchange, and has got from it.
+// holdings lists what the host's process has in the exchange, and has got from it, and
+// what is nobody's there.
 func (x *exchange) holdings() (all []Holding) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	h := Holding{PID: os.Getpid(), Name: "the host"}
 	for e := range x.ends {
-		all = append(all, h.placed(e.owner)...)
+		if !e.lasting {
+			all = append(all, h.placed(e.owner, "placed")...)
+		}
 	}
+	all = append(all, Holding{Name: "nobody"}.placed(x.lasting, "lasting")...)
 	for p := range x.got {
 		all = append(all, h.fetched(p.edge, p.key, len(p.Bytes()), time.Since(p.at)))
 	}
 	return all
 }
 
-// placed lists what somebody has in the exchange.
-func (h Holding) placed(o *ring.Owner) (all []Holding) {
+// placed lists what somebody has in the exchange, or nobody any more.
+func (h Holding) placed(o *ring.Owner, how string) (all []Holding) {
 	for _, e := range o.Entries() {
-		h.Edge, h.Key, h.Exchange, h.Bytes, h.Age = edgeName(e.Edge), e.Key, "placed", e.Bytes, e.Age
+		h.Edge, h.Key, h.Exchange, h.Bytes, h.Age = edgeName(e.Edge), e.Key, how, e.Bytes, e.Age
 		all = append(all, h)
 	}
 	return all

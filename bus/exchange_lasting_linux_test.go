@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
+	"os"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -69,5 +71,41 @@ func TestLasting(t *testing.T) {
 	if err := opened(t, m, true).Cleanup(t.Context(), "r1"); err != nil {
 		t.Fatal(err)
 	}
+	h.wantEmpty(t)
+}
+
+// TestLastingIsSeen: reports list what is nobody's, once, whoever put it.
+func TestLastingIsSeen(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	n := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore})
+	put(t, opened(t, n, true), "by a node", block(1, 10_000))
+	inHost := opened(t, h.bus, true)
+	put(t, inHost, "by the host", block(2, 2000))
+	put(t, opened(t, h.bus, false), "the host's own", block(3, 300))
+	if err := n.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[string]bus.Holding)
+	for _, l := range h.server.Holdings() {
+		if l.Age <= 0 || l.Edge != "thinker->talker" || seen[l.Key].Key != "" {
+			t.Errorf("a lease without an age, on another edge, or listed twice: %+v", l)
+		}
+		l.Age, l.Edge = 0, ""
+		seen[l.Key] = l
+	}
+	want := map[string]bus.Holding{
+		"by a node":      {Name: "nobody", Key: "by a node", Bytes: 10_000, Exchange: "lasting"},
+		"by the host":    {Name: "nobody", Key: "by the host", Bytes: 2000, Exchange: "lasting"},
+		"the host's own": {Name: "the host", PID: os.Getpid(), Key: "the host's own", Bytes: 300, Exchange: "placed"},
+	}
+	if !maps.Equal(seen, want) {
+		t.Errorf("the leases are\n%+v, want\n%+v", seen, want)
+	}
+	for _, key := range []string{"by a node", "by the host"} {
+		if err := inHost.Cleanup(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get(t, h.exchange(t), "the host's own").Release()
 	h.wantEmpty(t)
 }

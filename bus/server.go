@@ -384,9 +384,10 @@ func (s *Server) Processes() []ProcessStats {
 	return all
 }
 
-// Holding is what one process holds, for reports.
+// Holding is what one process holds, or what lies in the exchange and is nobody's, for
+// reports.
 type Holding struct {
-	PID     int           `json:"pid"`
+	PID     int           `json:"pid"` // 0: nobody's
 	Name    string        `json:"name"`
 	Stage   string        `json:"stage"` // empty: a result
 	Request uint64        `json:"request"`
@@ -396,12 +397,14 @@ type Holding struct {
 	Direct  bool          `json:"direct,omitempty"` // it came past the host
 	Age     time.Duration `json:"age_ns"`
 	// Of a payload in the exchange: its key, and whether the process has placed it,
-	// and nobody has fetched it, or has fetched it.
+	// and nobody has fetched it, or has fetched it. What is lasting was placed to
+	// outlive its process: nobody has it.
 	Key      string `json:"key,omitempty"`
-	Exchange string `json:"exchange,omitempty"` // placed, or fetched
+	Exchange string `json:"exchange,omitempty"` // placed, fetched, or lasting
 }
 
-// Holdings lists the payloads that attached processes hold, the oldest first.
+// Holdings lists the payloads that attached processes hold, and those in the exchange
+// that are nobody's, the oldest first.
 func (s *Server) Holdings() []Holding {
 	var all []Holding
 	for _, sess := range s.live() {

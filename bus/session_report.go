@@ -82,7 +82,7 @@ func (s *session) holdings() []Holding {
 	}
 	keyed := Holding{PID: s.proc.PID(), Name: s.name}
 	for _, o := range s.ex.owners {
-		all = append(all, keyed.placed(o)...)
+		all = append(all, keyed.placed(o, "placed")...)
 	}
 	for _, f := range s.ex.fetched {
 		all = append(all, keyed.fetched(f.edge, f.key, len(f.got.Bytes()), time.Since(f.at)))

@@ -23,7 +23,8 @@ func newLeasesCmd() *cobra.Command {
 		Long: `List the payloads that attached processes were given and have not finished, the
 oldest first: who to ask when memory does not come back. Of payloads in the
 exchange it says the key, and whether the process has placed them, and nobody has
-fetched them yet, or has fetched them.`,
+fetched them yet, or has fetched them. What omnibus connector put left there is
+lasting, and nobody's.`,
 		Example: `  omnibus leases
   omnibus leases -o json | jq '.[] | select(.age_ns > 1e9)'`,
 		Args: cobra.NoArgs,
@@ -33,10 +34,10 @@ fetched them yet, or has fetched them.`,
 				for _, l := range all {
 					from, to, _ := strings.Cut(l.Edge, "->")
 					if l.Exchange != "" {
-						t.add(timeText(l.Age), l.PID, cmp.Or(l.Name, "-"), edgeText(from, to), strconv.Quote(l.Key), sizeText(int64(l.Bytes)), l.Exchange)
+						t.add(timeText(l.Age), pidText(l.PID), cmp.Or(l.Name, "-"), edgeText(from, to), strconv.Quote(l.Key), sizeText(int64(l.Bytes)), l.Exchange)
 						continue
 					}
-					t.add(timeText(l.Age), l.PID, cmp.Or(l.Name, "-"), edgeText(from, to), l.Seq, sizeText(int64(l.Bytes)), messages.RequestID(l.Request))
+					t.add(timeText(l.Age), pidText(l.PID), cmp.Or(l.Name, "-"), edgeText(from, to), l.Seq, sizeText(int64(l.Bytes)), messages.RequestID(l.Request))
 				}
 				if len(all) == 0 {
 					_, err := fmt.Fprintln(cmd.OutOrStdout(), "no process holds a payload")
@@ -49,4 +50,12 @@ fetched them yet, or has fetched them.`,
 	at.addTo(cmd)
 	cmd.Flags().VarP(output, "output", "o", "form of the result")
 	return cmd
+}
+
+// pidText names a process, if there is one.
+func pidText(pid int) string {
+	if pid == 0 {
+		return "-"
+	}
+	return strconv.Itoa(pid)
 }
