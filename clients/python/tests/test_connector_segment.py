@@ -17,7 +17,7 @@ from unittest import mock
 import fakehost  # noqa: F401  (finds the package)
 import realvllm
 
-from omnibus.connector import OmnibusConnector, files, journal
+from omnibus.connector import OmnibusConnector, files, journal, segment
 from omnibus.connector.files import Directory, Lock
 from omnibus.connector.journal import Record, lock_name
 
@@ -66,6 +66,54 @@ class ContractTest(SegmentCase):
         a.close()  # what lies there is not its own any more
         self.assertEqual(b.get("0", "1", "k")[0], 3)  # type: ignore[index]
         self.assertEqual(self.left(), [])
+
+    def test_ttl(self) -> None:
+        """What nobody comes for is removed after its time, and what came later, was got or replaced is not."""
+        now = 1000.0
+        with mock.patch.object(segment, "time", mock.Mock(monotonic=lambda: now)):
+            a, b = self.connector(ttl="1m"), self.connector()
+            transport = a._transport
+            assert isinstance(transport, segment.Segments)
+            self.assertIsNone(transport._sweep())
+            for key in ("early", "got", "replaced"):
+                a.put("0", "1", key, VALUE)
+            self.assertIsNotNone(b.get("0", "1", "got"))
+            now += 30
+            a.put("0", "1", "late", VALUE)
+            a.put("0", "1", "replaced", VALUE)
+            self.assertEqual(transport._sweep(), 30)
+            self.assertEqual(len(self.left()), 6)
+            now += 30
+            logging.getLogger("omnibus").disabled = False
+            with self.assertLogs("omnibus", "WARNING") as log:
+                self.assertEqual(transport._sweep(), 30)
+            logging.getLogger("omnibus").disabled = True
+            self.assertEqual(len(log.output), 1)
+            self.assertIn("edge 0 -> 1, key early, in 60 s", log.output[0])
+            self.assertIsNone(b.get("0", "1", "early"))
+            self.assertIsNotNone(b.get("0", "1", "late"))
+            # Somebody is at work on it: it is looked at again, soon.
+            now += 30
+            lock = Lock.of(Directory(self.dir), lock_name("replaced"))
+            self.assertLess(transport._sweep() or 99, 1)
+            assert lock is not None
+            lock.release()
+            transport._sweep()
+            self.assertEqual(self.left(), [])
+            self.assertIsNone(transport._sweep())
+
+    def test_ttl_runs(self) -> None:
+        a = self.connector(ttl=0.02)
+        for key in ("first", "second"):  # the thread ends in between, or does not
+            a.put("0", "1", key, VALUE)
+            while a.health()["pending"]:
+                time.sleep(0.001)
+            self.assertEqual(self.left(), [])
+        never = self.connector(ttl=0)
+        never.put("0", "1", "k", VALUE)
+        self.assertIsNone(never._transport._sweeper._thread)  # type: ignore[union-attr]
+        for bad in ("soon", -1):
+            self.assertRaises(ValueError, self.connector, ttl=bad)
 
     def test_generation_1(self) -> None:
         a, b = self.connector(generation=1, shm_threshold_bytes=100), self.connector()

@@ -15,6 +15,7 @@ Beyond that:
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -29,6 +30,9 @@ from .contract import BadMetadata, Busy, Damaged, Decode, Edge, Missing, request
 from .encoder import Encoded
 from .files import Directory, Lock, Nap, Watch
 from .journal import GETTING, PUTTING, Journal, Record, check_name, lock_name, settle
+from .sweeper import Sweeper
+
+log = logging.getLogger("omnibus")
 
 _T = TypeVar("_T")
 
@@ -37,6 +41,8 @@ BY_METADATA, BY_KEY = 1, 2
 _REAPED_A_PUT = 2
 _REAPED = 64
 _NEVER = files.Identity(0, 0)
+_TTL = 600.0
+_SOON = 5e-3  # to look again at what somebody has locked
 
 
 class _Put(NamedTuple):
@@ -46,6 +52,8 @@ class _Put(NamedTuple):
     edge: Edge
     key: str
     slot: int
+    size: int
+    at: float
 
 
 class Segments:
@@ -57,6 +65,7 @@ class Segments:
             raise ValueError(f"generation: there is no {self._generation} of the format")
         self._inline_bytes = setting(config, "shm_threshold_bytes", int, 65_536)
         self._timeout = setting(config, "timeout", seconds, 30.0)
+        self._ttl = setting(config, "ttl", seconds, _TTL)
         self._path = setting(config, "dir", str, "/dev/shm")
         self._closed = False
         self._open()
@@ -69,6 +78,7 @@ class Segments:
         self._directory = Directory(self._path)
         self._journal = Journal(self._directory)
         self._journal.sweep()
+        self._sweeper = Sweeper(self._ttl, self._sweep)
 
     def _enter(self) -> None:
         if self._closed:
@@ -90,27 +100,27 @@ class Segments:
             segment = self._directory.described(fd).identity
             if self._generation == BY_KEY:
                 name = key
-                self._patiently(lambda: self._publish(edge, key, fd, segment))
+                self._patiently(lambda: self._publish(edge, key, fd, segment, payload.size))
             else:
-                name = self._publish_anonymous(edge, key, fd, segment)
+                name = self._publish_anonymous(edge, key, fd, segment, payload.size)
         finally:
             os.close(fd)
         self._reap(_REAPED_A_PUT, newest=name)
         return {"shm": {"name": name, "size": payload.size}}
 
-    def _publish(self, edge: Edge, key: str, fd: int, segment: files.Identity) -> None:
+    def _publish(self, edge: Edge, key: str, fd: int, segment: files.Identity, size: int) -> None:
         """Give a segment its key for a name. Most keys are new: so a lock is made before one is looked for."""
         name = lock_name(key)
         try:
-            self._publish_under(Lock.new(self._directory, name), edge, key, fd, segment)
+            self._publish_under(Lock.new(self._directory, name), edge, key, fd, segment, size)
             return
         except FileExistsError:
             lock = Lock.of(self._directory, name)
         if lock is None:
             raise Busy("another process had the lock until now")
-        self._publish_under(lock, edge, key, fd, segment)
+        self._publish_under(lock, edge, key, fd, segment, size)
 
-    def _publish_under(self, held: Lock, edge: Edge, key: str, fd: int, segment: files.Identity) -> None:
+    def _publish_under(self, held: Lock, edge: Edge, key: str, fd: int, segment: files.Identity, size: int) -> None:
         """Do so under a lock, which is released, in place of what had that name."""
         with held as lock:
             record = Record(PUTTING, key, segment, lock.identity)
@@ -127,7 +137,7 @@ class Segments:
             except BaseException:
                 self._journal.clear(slot)
                 raise
-            self._hold(_Put(record, edge, key, slot))
+            self._hold(_Put(record, edge, key, slot, size, time.monotonic()))
 
     def _place(self, fd: int, name: str) -> None:
         for _ in range(16):
@@ -141,7 +151,7 @@ class Segments:
                     self._directory.unlink(name)
         raise Busy("somebody keeps making a segment of this name without its lock")
 
-    def _publish_anonymous(self, edge: Edge, key: str, fd: int, segment: files.Identity) -> str:
+    def _publish_anonymous(self, edge: Edge, key: str, fd: int, segment: files.Identity, size: int) -> str:
         for _ in range(16):
             record = Record(PUTTING, "psm_" + secrets.token_hex(4), segment, _NEVER)
             slot = self._journal.add(record)
@@ -152,7 +162,7 @@ class Segments:
                 if not isinstance(e, FileExistsError):
                     raise
             else:
-                self._hold(_Put(record, edge, key, slot))
+                self._hold(_Put(record, edge, key, slot, size, time.monotonic()))
                 return record.name
         raise Busy("all names are taken")
 
@@ -162,6 +172,7 @@ class Segments:
             self._held[p.record.name] = p
         if old is not None:
             self._journal.release(old.slot)
+        self._sweeper.begin()
 
     # Getting.
 
@@ -271,6 +282,30 @@ class Segments:
         if left is not None:
             raise left
 
+    def _sweep(self) -> float | None:
+        """Remove what nobody came for in its time, and say when to look again; None: nothing is held."""
+        now = time.monotonic()
+        with self._mu:
+            late = [p for p in self._held.values() if now - p.at >= self._ttl]
+        again = None
+        for p in late:
+            try:
+                there = self._directory.lookup(p.record.name)
+                settle(self._directory, p.record)
+            except (OSError, OmnibusError):
+                again = _SOON  # somebody has it
+                continue
+            self._forget(p)
+            if there is not None and there.identity == p.record.segment:
+                log.warning(
+                    "nobody came for a value of %d bytes, edge %s -> %s, key %s, in %g s",
+                    p.size, *p.edge, p.key, self._ttl,
+                )  # fmt: skip
+        if again is not None:
+            return again
+        with self._mu:
+            return min((self._ttl - (now - p.at) for p in self._held.values()), default=None)
+
     def _forget(self, p: _Put) -> None:
         with self._mu:
             if self._held.get(p.record.name) is not p:
@@ -317,6 +352,7 @@ class Segments:
             self._closed = True
             return
         self._closed = True
+        self._sweeper.stop()
         done = False
         try:
             with self._mu:

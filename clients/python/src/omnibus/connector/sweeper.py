@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
+
+log = logging.getLogger("omnibus")
 
 
 class Sweeper:
@@ -16,7 +19,8 @@ class Sweeper:
         self._sweep = sweep
         self._mu = threading.Condition()
         self._begun = 0  # how often something was put
-        self._runs = False
+        self._thread: threading.Thread | None = None
+        self._sweeping = False
         self._stopped = False
 
     def begin(self) -> None:
@@ -25,30 +29,41 @@ class Sweeper:
             return
         with self._mu:
             self._begun += 1
-            if self._runs or self._stopped:
+            if self._thread is not None or self._stopped:
                 return
-            self._runs = True
-        threading.Thread(target=self._run, name="omnibus sweeper", daemon=True).start()
+            self._thread = threading.Thread(target=self._run, name="omnibus sweeper", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
-        wait: float = self._ttl
-        while True:
+        wait: float | None = self._ttl
+        while wait is not None:
             with self._mu:
                 until = time.monotonic() + wait
                 while not self._stopped and (left := until - time.monotonic()) > 0:
                     self._mu.wait(left)
                 if self._stopped:
                     return
-                begun = self._begun
-            later = self._sweep()
+                begun, self._sweeping = self._begun, True
+            wait = self._look()
             with self._mu:
-                if later is None and begun == self._begun:
-                    self._runs = False
-                    return
-            wait = self._ttl if later is None else max(later, 1e-3)
+                self._sweeping = False
+                self._mu.notify_all()
+                if wait is None and begun != self._begun:
+                    wait = self._ttl  # it came just now
+                if wait is None:
+                    self._thread = None
+
+    def _look(self) -> float | None:
+        try:
+            return self._sweep()
+        except Exception:
+            log.exception("values that nobody came for stay")
+            return self._ttl
 
     def stop(self) -> None:
-        """Sweep no more."""
+        """Sweep no more. It waits for a sweep to end, but for one that calls it."""
         with self._mu:
             self._stopped = True
             self._mu.notify_all()
+            while self._sweeping and self._thread is not threading.current_thread():
+                self._mu.wait()
