@@ -2,10 +2,10 @@
 """Tensors on a GPU, from a Go program into PyTorch: checked, and measured beside torch.multiprocessing.
 
 It needs torch, the package omnibus (clients/python) and the programs of scripts/gpu-build.sh, of which it
-starts one that puts tensors into tensor queues, one for each transport. Checked is of each tensor that it came the way it
-was to, that torch reads it where it lies, and what its elements add up to there; and that its memory is
-another's as soon as the last view of it is gone, and not before. The exit status is 1 when something is wrong, and
-3 when this machine has no torch, or none that sees the GPU.
+starts one that puts tensors into tensor queues, one for each transport, and sends them as results of a stage.
+Checked is of each tensor that it came the way it was to, that torch reads it where it lies, and what its
+elements add up to there; and that its memory is another's as soon as the last view of it is gone, and not before.
+The exit status is 1 when something is wrong, and 3 when this machine has no torch, or none that sees the GPU.
 
 The figures are times from the order to the last tensor's last element, for each tensor. Beside them stands a second
 process with torch that puts as many into a torch.multiprocessing.Queue. It sends a copy of its own tensor, as who fills that
@@ -17,13 +17,12 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import queue
 import statistics
 import sys
 import time
 
 import omnibus
-from gpu_torch_ends import PERIOD, TRANSPORTS, Other, Plain, Producer, Torch, Unavailable, Wrong
+from gpu_torch_ends import PERIOD, STAGE, TRANSPORTS, Other, Plain, Producer, Torch, Unavailable, Wrong
 from omnibus import dlpack
 from omnibus.gpu import DeviceTensor
 
@@ -39,7 +38,7 @@ SMALL, LARGE = 4 * KIB, 16 * MIB
 MOST_BY_DEFAULT = 16 * MIB
 
 #: How long, in seconds, the rounds of one figure may take, and all of them.
-A_FIGURE, ALL_FIGURES = 1.0, 22.0
+A_FIGURE, ALL_FIGURES = 1.0, 18.0
 
 
 # What is checked.
@@ -53,59 +52,59 @@ class Checks:
         self.tensors = 0
         self._number = 0
 
-    def hold_all(self, transport: str, dtype: str, size: int) -> None:
+    def hold_all(self, way: str, dtype: str, size: int) -> None:
         """As many as the pool holds have to be there at once, whatever there was before."""
         held = []
-        for inputs in self._ordered(transport, dtype, size, IN_POOL):
-            held.append((inputs["sum"], self._taken(transport, inputs)))
+        for inputs in self._ordered(way, dtype, size, IN_POOL):
+            held.append((inputs["sum"], self._taken(way, inputs)))
         del inputs
         for want, x in held:
-            self._total(transport, want, x)  # once more
+            self._total(way, want, x)  # once more
         del want, x
         held.clear()
-        self.producer.done()
+        self.producer.done(way)
 
-    def hold_some(self, transport: str, dtype: str, size: int) -> None:
+    def hold_some(self, way: str, dtype: str, size: int) -> None:
         """Many go through the memory beside two that are held, by a view of each."""
         held = []
-        for inputs in self._ordered(transport, dtype, size, 2 + 2 * IN_POOL):
-            x = self._taken(transport, inputs)
+        for inputs in self._ordered(way, dtype, size, 2 + 2 * IN_POOL):
+            x = self._taken(way, inputs)
             if len(held) < 2:
                 held.append((element(size, dtype, inputs["number"]), self.arrays.last_row(x)))
             del x, inputs  # before the next one is waited for, which may need its room
         for want, row in held:
             if (got := self.arrays.last(row)) != want:
-                raise Wrong(f"{transport}: the last element of a view is {got}, and not {want} any more")
+                raise Wrong(f"{way}: the last element of a view is {got}, and not {want} any more")
         del row
         held.clear()
-        self.producer.done()
+        self.producer.done(way)
 
-    def _ordered(self, transport: str, dtype: str, size: int, count: int):
-        self.producer.order(transport, dtype, size, count, self._number, True)
+    def _ordered(self, way: str, dtype: str, size: int, count: int):
+        self.producer.order(way, dtype, size, count, self._number, True)
         for number in range(self._number, self._number + count):
-            inputs = self.producer.get(transport)
+            inputs = self.producer.get(way)
             if inputs["number"] != number:
-                raise Wrong(f"{transport}: tensor {inputs['number']}, and not {number}")
+                raise Wrong(f"{way}: tensor {inputs['number']}, and not {number}")
             yield inputs
             del inputs
         self._number += count
 
-    def _taken(self, transport: str, inputs):
+    def _taken(self, way: str, inputs):
         """The tensor of an item, as an array that aliases it."""
         t, arrays = inputs["x"], self.arrays
-        if isinstance(t, DeviceTensor) != (transport != "default"):
-            raise Wrong(f"{transport}: a tensor came as {t!r}")
+        if isinstance(t, DeviceTensor) != (way != "default"):
+            raise Wrong(f"{way}: a tensor came as {t!r}")
         at = t.pointer if isinstance(t, DeviceTensor) else dlpack.address(t.data)
         x = arrays.take(t)
         if not arrays.address(x) == arrays.address(arrays.take(t)) == at:
-            raise Wrong(f"{transport}: a tensor at {at:#x} was copied to {arrays.address(x):#x}")
-        self._total(transport, inputs["sum"], x)
+            raise Wrong(f"{way}: a tensor at {at:#x} was copied to {arrays.address(x):#x}")
+        self._total(way, inputs["sum"], x)
         self.tensors += 1
         return x
 
-    def _total(self, transport: str, want: int, x) -> None:
+    def _total(self, way: str, want: int, x) -> None:
         if (got := self.arrays.total(x)) != want:
-            raise Wrong(f"{transport}: the elements of a tensor add up to {got}, and not to {want}")
+            raise Wrong(f"{way}: the elements of a tensor add up to {got}, and not to {want}")
 
 
 def element(size: int, dtype: str, number: int) -> int:
@@ -113,12 +112,12 @@ def element(size: int, dtype: str, number: int) -> int:
     return (size // dlpack.DTYPES[dtype][1] - 1 + number) % PERIOD
 
 
-def check(checks: Checks, transports, largest: int) -> None:
-    for transport in transports:
+def check(checks: Checks, ways, largest: int) -> None:
+    for way in ways:
         for dtype in DTYPES:
-            checks.hold_all(transport, dtype, SMALL)
-            checks.hold_some(transport, dtype, SMALL)
-    if "cuda_ipc_pool" not in transports:
+            checks.hold_all(way, dtype, SMALL)
+            checks.hold_some(way, dtype, SMALL)
+    if "cuda_ipc_pool" not in ways:
         return
     checks.hold_all("cuda_ipc_pool", "float32", largest)
     checks.hold_some("cuda_ipc_pool", "float32", largest)
@@ -145,50 +144,49 @@ class Race:
         if isinstance(self.arrays, Torch):
             self._other = Other(self.arrays)
 
-    def run(self, transport: str, size: int) -> None:
+    def run(self, way: str, size: int) -> None:
         count = min(max(64 * MIB // size, 4), 16 if self.quick else 64)
         ours, theirs = [], []
-        self._round(transport, size, count, [], [], False)  # warms up
+        self._round(way, size, count, [], [], False)  # warms up
         start = time.monotonic()
         for n in range(2 if self.quick else 10):
             now = time.monotonic()
             if n > 1 and (now - start > A_FIGURE or now > self._end):
                 break
-            self._round(transport, size, count, ours, theirs, n % 2 == 1)
-        self.figures.append(figure(f"gpu/torch/{transport}/size={named(size)}", ours, theirs))
+            self._round(way, size, count, ours, theirs, n % 2 == 1)
+        self.figures.append(figure(f"gpu/torch/{way}/size={named(size)}", ours, theirs))
 
-    def _round(
-        self, transport: str, size: int, count: int, ours: list[float], theirs: list[float], swapped: bool
-    ) -> None:
+    def _round(self, way: str, size: int, count: int, ours: list[float], theirs: list[float], swapped: bool) -> None:
         sides = [(ours, self._ours), (theirs, self._theirs)]
         for times, run in sides[::-1] if swapped else sides:
-            if (took := run(transport, size, count)) is not None:
+            if (took := run(way, size, count)) is not None:
                 times.append(took)
 
-    def _ours(self, transport: str, size: int, count: int) -> float:
+    def _ours(self, way: str, size: int, count: int) -> float:
         start = time.perf_counter()
-        self.producer.order(transport, "float32", size, count, self.number, False)
+        self.producer.order(way, "float32", size, count, self.number, False)
         for _ in range(count):
-            inputs = self.producer.get(transport)
+            inputs = self.producer.get(way)
             last = self.arrays.last(self.arrays.take(inputs["x"]))
             del inputs
             self._right(last, size)
         took = time.perf_counter() - start
-        self.producer.done()
+        self.producer.done(way)
         return took / count * 1e6
 
-    def _theirs(self, transport: str, size: int, count: int) -> float | None:
+    def _theirs(self, way: str, size: int, count: int) -> float | None:
         if self._other is None:
             return None
-        start = time.perf_counter()
-        self._other.order(size, count, self.number, transport != "cuda_ipc")
         try:
+            self._other.wait()
+            start = time.perf_counter()
+            self._other.order(size, count, self.number, way != "cuda_ipc")
             for _ in range(count):
                 x = self._other.get()
                 last = self.arrays.last(x)
                 del x
                 self._right(last, size)
-        except (queue.Empty, OSError, RuntimeError) as e:  # it is not what is checked here
+        except (EOFError, OSError, RuntimeError) as e:  # it is not what is checked here
             self.missing = f"{type(e).__name__}: {e}".strip(": ")
             self.close()
             return None
@@ -253,12 +251,14 @@ def run(options: argparse.Namespace) -> str:
         print(f"{arrays.name}; {producer.name}", flush=True)
         for transport, why in producer.missing.items():
             print(f"not {transport}: {why}")
-        transports = [t for t in TRANSPORTS if t not in producer.missing]
+        ways = [t for t in TRANSPORTS if t not in producer.missing]
+        if "cuda_ipc_pool" in ways:
+            ways.append(STAGE)
         checks = Checks(arrays, producer)
         race.start()  # which takes its time
-        check(checks, transports, largest)
+        check(checks, ways, largest)
         try:
-            measure(race, transports, largest)
+            measure(race, ways, largest)
         finally:
             report(race, options.lines)
         gc.collect()
@@ -268,14 +268,14 @@ def run(options: argparse.Namespace) -> str:
         raise
     finally:
         race.close()
-    return f"{checks.tensors} tensors are right, in place, and given back, by {', '.join(transports)}"
+    return f"{checks.tensors} tensors are right, in place, and given back, by {', '.join(ways)}"
 
 
-def measure(race: Race, transports, largest: int) -> None:
-    for transport in transports:
+def measure(race: Race, ways, largest: int) -> None:
+    for way in ways:
         for size in (SMALL, MIB, LARGE, 64 * MIB):
-            if size <= min(largest, MOST_BY_DEFAULT if transport == "default" else largest):
-                race.run(transport, size)
+            if size <= min(largest, MOST_BY_DEFAULT if way == "default" else largest):
+                race.run(way, size)
 
 
 def report(race: Race, lines: str | None) -> None:

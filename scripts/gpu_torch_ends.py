@@ -22,6 +22,8 @@ from omnibus.gpu.library import NOT_READY
 from omnibus.tensor import data_bytes
 
 TRANSPORTS = ("default", "cuda_ipc", "cuda_ipc_pool")
+#: The way past the queues: tensors are results of a request, in a pool.
+STAGE = "stage"
 
 #: Elements are whole numbers below this, which a bfloat16 has exactly: those of a row go on in the next.
 PERIOD = 251
@@ -156,38 +158,45 @@ class Producer:
             for transport in TRANSPORTS:
                 path = os.path.join(self._folder.name, transport)
                 self._queues[transport] = omnibus.TensorQueue(path=path, arena_bytes=1 << 20)
+            self._bus = omnibus.connect(os.path.join(self._folder.name, STAGE))
         except BaseException:
             self.kill()
             raise
 
-    def order(self, transport: str, dtype: str, size: int, count: int, number: int, fresh: bool) -> None:
-        """Have it put tensors. Each has its number, which counts if they are fresh; otherwise all are the first."""
-        order = {
-            "transport": transport,
-            "dtype": dtype,
-            "bytes": size,
-            "count": count,
-            "number": number,
-            "fresh": fresh,
-        }
+    def order(self, way: str, dtype: str, size: int, count: int, number: int, fresh: bool) -> None:
+        """Have it send tensors. Each has its number, which counts if they are fresh; otherwise all are the first."""
+        order = {"transport": way, "dtype": dtype, "bytes": size, "count": count, "number": number, "fresh": fresh}
+        line = json.dumps(order).encode()
+        if way == STAGE:
+            self._request = self._bus.submit(line)
+            return
         try:
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise Wrong("the producer has ended") from None
 
-    def get(self, transport: str):
+    def get(self, way: str):
+        """A tensor, and what it should be. From the stage it is done when the next one is asked for."""
+        if way == STAGE:
+            for d in self._request:
+                return d.value()
+            raise Wrong("stage: a tensor that was to come has not")
         try:
-            return self._queues[transport].get(PATIENCE)[2]
+            return self._queues[way].get(PATIENCE)[2]
         except queue.Empty:
-            raise Wrong(f"{transport}: a tensor that was to come has not") from None
+            raise Wrong(f"{way}: a tensor that was to come has not") from None
         except omnibus.OmnibusError:
             self._answer()  # which says why the queue is closed
             raise
 
-    def done(self) -> None:
-        """Wait until all that was put is done, and its memory with the producer again."""
-        self._answer()
+    def done(self, way: str) -> None:
+        """Wait until all that was sent is done; in a queue its memory is the producer's again."""
+        if way != STAGE:
+            self._answer()
+            return
+        for _ in self._request:
+            raise Wrong("stage: there are more tensors than were ordered")
 
     def _answer(self):
         readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
@@ -203,6 +212,7 @@ class Producer:
         """Let it come to its end, which is not a good one if somebody has kept something."""
         for q in self._queues.values():
             q.close()
+        self._bus.close()
         self._process.stdin.close()
         try:
             status = self._process.wait(PATIENCE)
@@ -234,12 +244,24 @@ class Other:
         self._process = context.Process(target=produce, args=(theirs, self._queue, str(arrays.device)), daemon=True)
         self._process.start()
         theirs.close()
+        self._ready = False
+
+    def wait(self) -> None:
+        """Wait until it has begun, which takes it as long as this process took. Raises OSError."""
+        if not self._ready:
+            if not self._orders.poll(PATIENCE):
+                raise TimeoutError("the process with torch does not begin")
+            self._orders.recv()
+            self._ready = True
 
     def order(self, size: int, count: int, number: int, copied: bool) -> None:
         self._orders.send((size, count, number, copied))
 
     def get(self):
-        return self._queue.get(timeout=PATIENCE)
+        try:
+            return self._queue.get(timeout=PATIENCE / 4)
+        except queue.Empty:
+            raise TimeoutError("a tensor that was put has not come") from None
 
     def close(self) -> None:
         self._orders.close()
@@ -253,6 +275,8 @@ def produce(orders, q, device: str) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     made = {}
+    torch.zeros(1, device=device)
+    orders.send(None)
     while True:
         try:
             size, count, number, copied = orders.recv()

@@ -57,7 +57,7 @@ func TestGPUTorch(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			if !regexp.MustCompile(`\n106 tensors are right, in place, and given back, by default, cuda_ipc, cuda_ipc_pool\n$`).Match(out) {
+			if !regexp.MustCompile(`\n134 tensors are right, in place, and given back, by default, cuda_ipc, cuda_ipc_pool, stage\n$`).Match(out) {
 				t.Errorf("it says\n%s", out)
 			}
 			figures, err := os.ReadFile(lines)
@@ -77,8 +77,8 @@ func TestGPUTorch(t *testing.T) {
 					t.Errorf("%+v", f)
 				}
 			}
-			if n != 6 {
-				t.Errorf("%d figures, want 6", n)
+			if n != 8 {
+				t.Errorf("%d figures, want 8", n)
 			}
 		})
 	}

@@ -27,7 +27,10 @@ import (
 // not written in Go: scripts/gpu_torch.py.
 type GPUProducer struct {
 	Driver string // DriverEmul or DriverCUDA
-	Folder string // where the queues' sockets are, each by the name of its transport
+	// Folder is where the queues' sockets are, each by the name of its transport, and
+	// that of a bus: a request to its one stage is an order, whose results are the
+	// tensors, in the pool.
+	Folder string
 	// LargestBytes is the largest tensor, of which the pool has room for
 	// PoolTensors, and not for one more.
 	LargestBytes int64
@@ -69,6 +72,7 @@ const (
 	leastLargest = 16 * kib // a pool has to be larger
 	mostLargest  = 1 << 36
 
+	producerStage   = "stage"
 	producerStore   = 16 * mib // the largest item that is not in memory of its own
 	producerPatient = 10 * time.Second
 )
@@ -82,7 +86,11 @@ type producer struct {
 	memory *shmstore.Segment // a tensor on its way to the GPU
 	host   cudaipc.HostMemory
 	queues map[string]*tensorqueue.Queue
-	kept   map[producerOrder]numbered // tensors that are sent again and again
+	bus    *bus.Bus
+	server *bus.Server
+
+	mu   sync.Mutex
+	kept map[producerOrder]numbered // tensors that are sent again and again
 }
 
 // numbered is a tensor, and what its elements add up to.
@@ -90,6 +98,10 @@ type numbered struct {
 	tensor *gpulane.Tensor
 	number int64
 	sum    int64
+}
+
+func (x numbered) inputs() map[string]any {
+	return map[string]any{"x": x.tensor, "number": x.number, "sum": x.sum}
 }
 
 // Run does what the lines of in say until it ends, and answers each when all that it
@@ -134,17 +146,21 @@ func (o GPUProducer) Run(ctx context.Context, in io.Reader, out io.Writer) (err 
 }
 
 func (p *producer) obey(ctx context.Context, line []byte) (producerAnswer, error) {
-	var order producerOrder
-	err := json.Unmarshal(line, &order)
-	if err != nil {
-		err = fmt.Errorf("%w: an order %q: %w", ErrOptions, line, err)
-	} else if err = p.put(ctx, order); err != nil {
-		err = fmt.Errorf("%s, %d of %d bytes: %w", order.Transport, order.Count, order.Bytes, err)
+	order, err := parseOrder(line)
+	if err == nil {
+		err = p.put(ctx, order)
 	}
 	if err != nil {
 		return producerAnswer{Error: err.Error()}, err
 	}
 	return producerAnswer{Put: order.Count}, nil
+}
+
+func parseOrder(line []byte) (order producerOrder, err error) {
+	if err := json.Unmarshal(line, &order); err != nil {
+		return order, fmt.Errorf("%w: an order %q: %w", ErrOptions, line, err)
+	}
+	return order, nil
 }
 
 func (p *producer) open(ctx context.Context) (greeting producerGreeting, err error) {
@@ -180,10 +196,56 @@ func (p *producer) open(ctx context.Context) (greeting producerGreeting, err err
 			break
 		}
 	}
+	if err == nil {
+		err = p.listen(ctx)
+	}
 	return greeting, errors.Join(err, l.Close(ctx))
 }
 
-// lane describes the lanes of all queues.
+// listen opens the bus.
+func (p *producer) listen(ctx context.Context) (err error) {
+	line := bus.Pipeline{
+		Stages: []bus.StageSpec{{Name: producerStage, Handle: p.make}},
+		Edges:  []bus.Edge{{From: producerStage, Tensors: bus.TensorsPool}},
+	}
+	p.bus, err = bus.Open(ctx, line, bus.Options{
+		Store: shmstore.Options{ArenaBytes: 16 * mib, Memory: shmstore.Shared}, MaxRequests: 1, GPU: p.gpu(),
+	})
+	if err != nil {
+		return err
+	}
+	p.server, err = p.bus.Listen(filepath.Join(p.Folder, producerStage), bus.ListenOptions{})
+	return err
+}
+
+// make is the stage.
+func (p *producer) make(t *bus.Task, d *bus.Delivery) error {
+	var line []byte
+	if err := d.Decode(&line); err != nil {
+		return err
+	}
+	order, err := parseOrder(line)
+	if err != nil {
+		return err
+	}
+	for i := range order.Count {
+		x, release, err := p.tensor(t.Context(), order, int64(i))
+		if err != nil {
+			return err
+		}
+		if err := t.EmitTensors(x.inputs(), bus.TensorOptions{Release: release}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gpu describes the lanes that send.
+func (p *producer) gpu() *bus.GPUOptions {
+	return &bus.GPUOptions{Lane: p.lane(), WhenFull: bus.FailWhenFull, FullTimeout: producerPatient}
+}
+
+// lane describes all lanes.
 func (p *producer) lane() gpulane.Options {
 	arena := p.LargestBytes*PoolTensors + p.LargestBytes/2
 	return gpulane.Options{Driver: p.driver, Pool: pool.Options{ArenaBytes: arena, MaxBytes: arena}}
@@ -192,8 +254,7 @@ func (p *producer) lane() gpulane.Options {
 func (p *producer) queue(ctx context.Context, transport bus.TensorTransport) (*tensorqueue.Queue, error) {
 	opts := tensorqueue.Options{
 		Name: transport.String(), Socket: filepath.Join(p.Folder, transport.String()), Transport: transport,
-		MaxItemBytes: p.LargestBytes + bundleBytes,
-		GPU:          &bus.GPUOptions{Lane: p.lane(), WhenFull: bus.FailWhenFull, FullTimeout: producerPatient},
+		MaxItemBytes: p.LargestBytes + bundleBytes, GPU: p.gpu(),
 	}
 	if transport == bus.TensorsDefault {
 		const items = 16 // of a store, the largest that lie in it
@@ -215,9 +276,8 @@ func (p *producer) put(ctx context.Context, order producerOrder) error {
 		if err != nil {
 			return err
 		}
-		inputs := map[string]any{"x": x.tensor, "sum": x.sum, "number": x.number}
 		lent.Add(1)
-		err = q.Put(ctx, strconv.FormatInt(x.number, 10), "", inputs, tensorqueue.PutOptions{Release: func() {
+		err = q.Put(ctx, strconv.FormatInt(x.number, 10), "", x.inputs(), tensorqueue.PutOptions{Release: func() {
 			release()
 			lent.Done()
 		}})
@@ -244,6 +304,8 @@ func (p *producer) put(ctx context.Context, order producerOrder) error {
 // tensor makes one, or finds one that was made, and says what to do when its memory
 // is not needed any more.
 func (p *producer) tensor(ctx context.Context, order producerOrder, i int64) (x numbered, release func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if !order.Fresh {
 		order.Transport, order.Count = "", 0
 		x, ok := p.kept[order]
@@ -325,7 +387,13 @@ func (p *producer) close(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %w", transport, err))
 		}
 	}
-	if len(errs) > 0 {
+	if p.server != nil {
+		errs = append(errs, p.server.Close(ctx))
+	}
+	if p.bus != nil {
+		errs = append(errs, p.bus.Close(ctx))
+	}
+	if errors.Join(errs...) != nil {
 		return errors.Join(errs...) // and what they hold goes with the process
 	}
 	for _, x := range p.kept {
