@@ -24,6 +24,10 @@ const (
 	DTypeBFloat16
 	DTypeFloat32
 	DTypeFloat64
+	DTypeFloat8E4M3FN
+	DTypeFloat8E5M2
+	DTypeComplex64  // two float32, the real part first
+	DTypeComplex128 // two float64
 
 	numDTypes = iota + 1 // with the zero value
 )
@@ -34,6 +38,7 @@ var dtypeNames = [numDTypes]string{
 	DTypeInt8: "int8", DTypeInt16: "int16", DTypeInt32: "int32", DTypeInt64: "int64",
 	DTypeUint8: "uint8", DTypeUint16: "uint16", DTypeUint32: "uint32", DTypeUint64: "uint64",
 	DTypeFloat16: "float16", DTypeBFloat16: "bfloat16", DTypeFloat32: "float32", DTypeFloat64: "float64",
+	DTypeFloat8E4M3FN: "float8_e4m3fn", DTypeFloat8E5M2: "float8_e5m2", DTypeComplex64: "complex64", DTypeComplex128: "complex128",
 }
 
 var dtypeSizes = [numDTypes]int{
@@ -41,6 +46,7 @@ var dtypeSizes = [numDTypes]int{
 	DTypeInt8: 1, DTypeInt16: 2, DTypeInt32: 4, DTypeInt64: 8,
 	DTypeUint8: 1, DTypeUint16: 2, DTypeUint32: 4, DTypeUint64: 8,
 	DTypeFloat16: 2, DTypeBFloat16: 2, DTypeFloat32: 4, DTypeFloat64: 8,
+	DTypeFloat8E4M3FN: 1, DTypeFloat8E5M2: 1, DTypeComplex64: 8, DTypeComplex128: 16,
 }
 
 // Valid reports whether d is one of the element types.
@@ -76,7 +82,8 @@ type Element interface {
 	bool |
 		int8 | int16 | int32 | int64 |
 		uint8 | uint16 | uint32 | uint64 |
-		Float16 | BFloat16 | float32 | float64
+		Float16 | BFloat16 | float32 | float64 |
+		Float8E4M3FN | Float8E5M2 | complex64 | complex128
 }
 
 // DTypeOf returns the element type that T stands for.
@@ -107,6 +114,14 @@ func DTypeOf[T Element]() DType {
 		return DTypeBFloat16
 	case float32:
 		return DTypeFloat32
+	case Float8E4M3FN:
+		return DTypeFloat8E4M3FN
+	case Float8E5M2:
+		return DTypeFloat8E5M2
+	case complex64:
+		return DTypeComplex64
+	case complex128:
+		return DTypeComplex128
 	default:
 		return DTypeFloat64
 	}

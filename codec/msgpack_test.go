@@ -148,7 +148,7 @@ func TestMsgpackTensorMalformed(t *testing.T) {
 		{"no data", map[string]any{"dtype": "int8", "shape": []int{2}}, codec.ErrShape},
 		{"nil data", map[string]any{"dtype": "int8", "shape": []int{2}, "data": nil}, codec.ErrShape},
 		{"nil shape", map[string]any{"dtype": "int8", "shape": nil, "data": []byte{1, 2}}, codec.ErrShape},
-		{"unknown dtype", map[string]any{"dtype": "complex64", "shape": []int{1}, "data": []byte{1}}, codec.ErrShape},
+		{"unknown dtype", map[string]any{"dtype": "complex32", "shape": []int{1}, "data": []byte{1}}, codec.ErrShape},
 		{"wrong size", map[string]any{"dtype": "int8", "shape": []int{2}, "data": []byte{1}}, codec.ErrShape},
 		{"negative", map[string]any{"dtype": "int8", "shape": []int{-1}, "data": []byte{1}}, codec.ErrShape},
 		{"many dimensions", map[string]any{"dtype": "int8", "shape": make([]int, 33), "data": []byte{}}, codec.ErrShape},

@@ -20,6 +20,7 @@ var dtypes = []codec.DType{
 	codec.DTypeInt8, codec.DTypeInt16, codec.DTypeInt32, codec.DTypeInt64,
 	codec.DTypeUint8, codec.DTypeUint16, codec.DTypeUint32, codec.DTypeUint64,
 	codec.DTypeFloat16, codec.DTypeBFloat16, codec.DTypeFloat32, codec.DTypeFloat64,
+	codec.DTypeFloat8E4M3FN, codec.DTypeFloat8E5M2, codec.DTypeComplex64, codec.DTypeComplex128,
 }
 
 // newTensor returns a tensor in a payload of its own, aligned for every
@@ -49,6 +50,8 @@ func TestDType(t *testing.T) {
 		codec.DTypeInt8: {2, "int8", 1}, codec.DTypeInt16: {3, "int16", 2}, codec.DTypeInt32: {4, "int32", 4}, codec.DTypeInt64: {5, "int64", 8},
 		codec.DTypeUint8: {6, "uint8", 1}, codec.DTypeUint16: {7, "uint16", 2}, codec.DTypeUint32: {8, "uint32", 4}, codec.DTypeUint64: {9, "uint64", 8},
 		codec.DTypeFloat16: {10, "float16", 2}, codec.DTypeBFloat16: {11, "bfloat16", 2}, codec.DTypeFloat32: {12, "float32", 4}, codec.DTypeFloat64: {13, "float64", 8},
+		codec.DTypeFloat8E4M3FN: {14, "float8_e4m3fn", 1}, codec.DTypeFloat8E5M2: {15, "float8_e5m2", 1},
+		codec.DTypeComplex64: {16, "complex64", 8}, codec.DTypeComplex128: {17, "complex128", 16},
 	}
 	for _, d := range dtypes {
 		want := wire[d]
@@ -59,7 +62,7 @@ func TestDType(t *testing.T) {
 			t.Errorf("ParseDType(%q) = %v, %v", want.name, got, err)
 		}
 	}
-	for _, d := range []codec.DType{0, 14, 255} {
+	for _, d := range []codec.DType{0, 18, 255} {
 		if d.Valid() || d.Size() != 0 || !strings.HasPrefix(d.String(), "dtype(") {
 			t.Errorf("dtype %d: valid %v, %d bytes, named %v", uint8(d), d.Valid(), d.Size(), d)
 		}
@@ -113,7 +116,7 @@ func TestTensorSize(t *testing.T) {
 		{"most dimensions", codec.DTypeBool, make([]int, 32), 320},
 		{"too many dimensions", codec.DTypeBool, make([]int, 33), 0},
 		{"no dtype", 0, []int{1}, 0},
-		{"unknown dtype", 14, []int{1}, 0},
+		{"unknown dtype", 18, []int{1}, 0},
 		{"negative", codec.DTypeBool, []int{2, -1}, 0},
 		{"negative without elements", codec.DTypeBool, []int{0, -1}, 0},
 		{"smallest int", codec.DTypeBool, []int{math.MinInt}, 0},
@@ -299,7 +302,7 @@ func TestViewTensorMalformed(t *testing.T) {
 		{"version 0", put(4, 0), 4},
 		{"version 2", put(4, 2), 4},
 		{"dtype 0", put(5, 0), 5},
-		{"dtype 14", put(5, 14), 5},
+		{"dtype 18", put(5, 18), 5},
 		{"ndim 33", put(6, 33), 6},
 		{"ndim 255", put(6, 255), 6},
 		{"ndim beyond the header", put(6, 32), len(good)},

@@ -25,6 +25,10 @@ func TestViewTypes(t *testing.T) {
 	testViewType(t, codec.DTypeBFloat16, codec.ToBFloat16(1), []byte{0x80, 0x3f})
 	testViewType[float32](t, codec.DTypeFloat32, 1, []byte{0, 0, 0x80, 0x3f})
 	testViewType[float64](t, codec.DTypeFloat64, 1, []byte{0, 0, 0, 0, 0, 0, 0xf0, 0x3f})
+	testViewType[codec.Float8E4M3FN](t, codec.DTypeFloat8E4M3FN, 0x38, []byte{0x38})
+	testViewType[codec.Float8E5M2](t, codec.DTypeFloat8E5M2, 0x3c, []byte{0x3c})
+	testViewType[complex64](t, codec.DTypeComplex64, 1-2i, []byte{0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0})
+	testViewType[complex128](t, codec.DTypeComplex128, 1-2i, []byte{0, 0, 0, 0, 0, 0, 0xf0, 0x3f, 0, 0, 0, 0, 0, 0, 0, 0xc0})
 }
 
 func testViewType[T codec.Element](t *testing.T, dtype codec.DType, value T, wire []byte) {

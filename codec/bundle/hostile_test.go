@@ -106,7 +106,7 @@ func hostile(t testing.TB) (all []hostilePayload) {
 	u8("pool with a handle", "with a handle", placeAt+64, 1)
 	edit("handle with an arena", "with an arena", func(b []byte) { b[placeAt], b[placeAt+4] = 2, 1 })
 	u8("no dtype", "tensor 0", firstAt, 0)
-	u8("unknown dtype", "tensor 0: unknown dtype(14)", firstAt, 14)
+	u8("unknown dtype", "tensor 0: unknown dtype(18)", firstAt, 18)
 	u8("too many dimensions", "33 dimensions", firstAt+1, 33)
 	u8("dimensions beyond the table", "dimensions are not in the table", firstAt+1, 32)
 	u8("strides in the payload", "", firstAt+2, 1)

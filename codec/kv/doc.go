@@ -37,9 +37,9 @@
 // shared memory comes in pages.
 //
 // The dtypes are those that both sides know: bool, uint8, int8 to int64,
-// float16, bfloat16, float32 and float64. The eight-bit floats and complex
-// numbers of PyTorch have no place in a [codec.Tensor]; a frame with one is a
-// [codec.ErrMismatch].
+// float16, bfloat16, float32 and float64, float8_e4m3fn, float8_e5m2, complex64 and
+// complex128. PyTorch's other floats of eight bits have no place in a [codec.Tensor]; a
+// frame with one is a [codec.ErrMismatch].
 //
 // # Copies
 //

@@ -38,6 +38,7 @@ func init() {
 	for _, d := range []codec.DType{
 		codec.DTypeBool, codec.DTypeUint8, codec.DTypeInt8, codec.DTypeInt16, codec.DTypeInt32, codec.DTypeInt64,
 		codec.DTypeFloat16, codec.DTypeBFloat16, codec.DTypeFloat32, codec.DTypeFloat64,
+		codec.DTypeFloat8E4M3FN, codec.DTypeFloat8E5M2, codec.DTypeComplex64, codec.DTypeComplex128,
 	} {
 		carried[d.String()] = d
 	}

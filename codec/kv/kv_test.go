@@ -55,6 +55,8 @@ func sample(t testing.TB) kv.Payload {
 			{Key: tensorOf(t, codec.DTypeInt8, 1), Value: tensorOf(t, codec.DTypeUint8, 65)},
 			{Key: tensorOf(t, codec.DTypeInt16, 9), Value: tensorOf(t, codec.DTypeInt32, 1, 1, 1, 3)},
 			{Key: tensorOf(t, codec.DTypeInt64, 2), Value: tensorOf(t, codec.DTypeFloat32, 33)},
+			{Key: tensorOf(t, codec.DTypeFloat8E4M3FN, 2, 5), Value: tensorOf(t, codec.DTypeFloat8E5M2, 3)},
+			{Key: tensorOf(t, codec.DTypeComplex64, 3), Value: tensorOf(t, codec.DTypeComplex128, 2)},
 		},
 	}
 }
@@ -371,7 +373,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"layer in the name beyond the last", with(`{"n":"value_cache_2","d":"int8","s":[4],"o":0,"b":4}`), "td[0].i", codec.ErrMalformed},
 		{"twice", with(good + "," + strings.Replace(good, `"o":0`, `"o":4`, 1)), "td[1].n", codec.ErrMalformed},
 		{"no dtype", td(`"d":"int8",`, ``), "td[0].d", codec.ErrMalformed},
-		{"dtype that a tensor lacks", td(`int8`, `float8_e4m3fn`), "td[0].d", codec.ErrMismatch},
+		{"dtype that a tensor lacks", td(`int8`, `float8_e4m3fnuz`), "td[0].d", codec.ErrMismatch},
 		{"dtype that a frame lacks", td(`"int8","s":[4]`, `"uint32","s":[1]`), "td[0].d", codec.ErrMismatch},
 		{"dtype of no kind", td(`int8`, `object`), "td[0].d", codec.ErrMismatch},
 		{"no shape", td(`"s":[4],`, ``), "td[0].s", codec.ErrMalformed},

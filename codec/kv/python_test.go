@@ -70,7 +70,7 @@ func exchange(t *testing.T, args ...string) {
 		}
 	})
 	t.Run("a dtype that Go lacks", func(t *testing.T) {
-		fp8 := map[string]any{"d": "float8_e4m3fn", "s": []int{2}, "hex": "0102"}
+		fp8 := map[string]any{"d": "float8_e4m3fnuz", "s": []int{2}, "hex": "0102"}
 		answer := p.ask(t, map[string]any{"op": "encode", "payload": map[string]any{
 			"rid": "r", "bids": []int{}, "meta": map[string]any{}, "key": []any{fp8}, "value": []any{nil},
 		}})

@@ -55,8 +55,8 @@
 //   - A tensor without dimensions keeps its empty shape. A tensor on another
 //     device arrives in the memory of the host, and gradients are gone.
 //   - The class of a dataclass or struct: it is a dict of its fields.
-//   - Tensors with elements for which there is no [codec.DType], such as complex64
-//     or float8_e4m3fn, are refused, with the rest of their payload.
+//   - Tensors with elements for which there is no [codec.DType], such as complex32
+//     or float8_e4m3fnuz, are refused, with the rest of their payload.
 //
 // # Copies
 //

@@ -48,7 +48,7 @@ func TestHostile(t *testing.T) {
 		{"timestamp of many nanoseconds", at("\xd7\xff\xff\xff\xff\xff\xff\xff\xff\xff"), codec.ErrMalformed, "nanoseconds"},
 		{"tensor too short", at(tensor(fixstr("int16"), "\x91\x02", "\xc4\x03abc")), codec.ErrMalformed, "a[1]: "},
 		{"tensor too long", at(tensor(fixstr("int16"), "\x91\x01", "\xc4\x03abc")), codec.ErrMalformed, "a[1]: "},
-		{"unknown dtype", at(tensor(fixstr("complex64"), "\x91\x00", "\xc4\x00")), codec.ErrMalformed, `"complex64"`},
+		{"unknown dtype", at(tensor(fixstr("complex32"), "\x91\x00", "\xc4\x00")), codec.ErrMalformed, `"complex32"`},
 		{"dtype of a kilobyte", at(tensor("\xda\x04\x00"+strings.Repeat("x", 1024), "\x91\x00", "\xc4\x00")), codec.ErrMalformed, "a[1]: "},
 		{"dtype that is no text", at(tensor("\x01", "\x91\x00", "\xc4\x00")), codec.ErrMalformed, `text "dtype"`},
 		{"negative dimension", at(tensor(fixstr("int8"), "\x92\xff\xff", "\xc4\x01a")), codec.ErrMalformed, "dimension 0"},

@@ -62,8 +62,8 @@ func (a NDArray) Tensor() (codec.Tensor, error) {
 }
 
 // FromTensor returns the same tensor as an array that shares Shape and Data.
-// NumPy has no bfloat16; that and a tensor that is not valid are a
-// [codec.ErrShape].
+// NumPy has no bfloat16 and no floats of 8 bits; those and a tensor that is not valid
+// are a [codec.ErrShape].
 func FromTensor(t codec.Tensor) (NDArray, error) {
 	if err := t.Validate(); err != nil {
 		return NDArray{}, err
@@ -78,14 +78,16 @@ func FromTensor(t codec.Tensor) (NDArray, error) {
 // none stands for elements that NumPy does not have.
 const none = "-"
 
-// dtypes are NumPy's names of the tensor element types. It has no bfloat16.
-var dtypes = [codec.DTypeFloat64 + 1]string{
+// dtypes are NumPy's names of the tensor element types.
+var dtypes = [codec.DTypeComplex128 + 1]string{
 	0:               none,
 	codec.DTypeBool: "|b1",
 	codec.DTypeInt8: "|i1", codec.DTypeInt16: "<i2", codec.DTypeInt32: "<i4", codec.DTypeInt64: "<i8",
 	codec.DTypeUint8: "|u1", codec.DTypeUint16: "<u2", codec.DTypeUint32: "<u4", codec.DTypeUint64: "<u8",
 	codec.DTypeBFloat16: none,
 	codec.DTypeFloat16:  "<f2", codec.DTypeFloat32: "<f4", codec.DTypeFloat64: "<f8",
+	codec.DTypeFloat8E4M3FN: none, codec.DTypeFloat8E5M2: none,
+	codec.DTypeComplex64: "<c8", codec.DTypeComplex128: "<c16",
 }
 
 // itemSizes are the sizes that elements of each kind can have. Those of text

@@ -34,9 +34,9 @@ func TestTensor(t *testing.T) {
 	for dtype := codec.DTypeBool; dtype.Valid(); dtype++ {
 		tensor := codec.Tensor{DType: dtype, Shape: []int{2, 1}, Data: make([]byte, 2*dtype.Size())}
 		array, err := python.FromTensor(tensor)
-		if dtype == codec.DTypeBFloat16 {
+		if dtype == codec.DTypeBFloat16 || dtype == codec.DTypeFloat8E4M3FN || dtype == codec.DTypeFloat8E5M2 {
 			if !errors.Is(err, codec.ErrShape) {
-				t.Errorf("bfloat16: %v, %v", array, err)
+				t.Errorf("%v: %v, %v", dtype, array, err)
 			}
 			continue
 		}
@@ -58,7 +58,7 @@ func TestNoTensor(t *testing.T) {
 		{},
 		{DType: "-", Shape: []int{0}},
 		{DType: ">i4", Shape: []int{0}},
-		{DType: "<c8", Shape: []int{0}},
+		{DType: "<c32", Shape: []int{0}},
 		{DType: "<i4", Shape: []int{1}},
 		{DType: "<i4", Shape: []int{-1}},
 	} {

@@ -200,7 +200,7 @@ class EncodeTest(unittest.TestCase):
             np.testing.assert_array_equal(got[name].numpy(), value[name])
         self.assertEqual(got["x"], 0.5)
         with self.assertRaises(PayloadError):
-            bundle.encode({"c": np.array([1j])})
+            bundle.encode({"c": np.array([1j], "clongdouble")})
 
     def test_every_dtype(self) -> None:
         value = [Tensor(name, (2, 1), bytes(range(2 * size))) for name, (_, size, _) in DTYPES.items()]

@@ -111,7 +111,7 @@ class CapsuleTest(unittest.TestCase):
 
     def test_released_when_there_is_no_capsule(self) -> None:
         with self.assertRaises(KeyError):
-            dlpack.capsule(0, 1, 0, "complex64", (1,), None, False, lambda: self.gone.append(1))
+            dlpack.capsule(0, 1, 0, "complex32", (1,), None, False, lambda: self.gone.append(1))
         self.assertEqual(self.gone, [1])
 
     def test_interpreter_ends_first(self) -> None:
@@ -227,7 +227,32 @@ class TensorTest(unittest.TestCase):
     def test_elements_without_a_dtype(self) -> None:
         np = need("numpy")
         with self.assertRaises(PayloadError):
-            Tensor.from_dlpack(np.zeros(2, "complex64"))
+            Tensor.from_dlpack(np.zeros(2, "clongdouble"))
+
+    def test_codes(self) -> None:
+        """As DLPack 1.1 has them: others read them."""
+        for dtype, want in {
+            "int16": (0, 16), "uint32": (1, 32), "float16": (2, 16), "bfloat16": (4, 16), "complex64": (5, 64),
+            "complex128": (5, 128), "bool": (6, 8), "float8_e4m3fn": (10, 8), "float8_e5m2": (12, 8),
+        }.items():  # fmt: skip
+            b = dlpack.Borrowed(Tensor(dtype, (2,), bytes(want[1] // 4)).__dlpack__())
+            self.assertEqual((b._managed.tensor.code, b._managed.tensor.bits, b._managed.tensor.lanes), (*want, 1))
+
+    def test_complex(self) -> None:
+        np = need("numpy")
+        for dtype in ("complex64", "complex128"):
+            a = np.array([[1 + 2j, 3], [4, -5j], [6, 7]], dtype)
+            self.assertEqual(np.from_dlpack(Tensor.from_numpy(a)).tolist(), a.tolist())
+            self.assertEqual(Tensor.from_dlpack(a).numpy().tolist(), a.tolist())
+            turned = bundle.decode(bundle.encode(Offered(a.T)))  # with strides: copied element by element
+            self.assertEqual(turned.numpy().tolist(), a.T.tolist())
+
+
+class Offered:
+    """An array that is nothing but an object with `__dlpack__`."""
+
+    def __init__(self, array: Any) -> None:
+        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
 
 
 def as_it_is() -> Any:

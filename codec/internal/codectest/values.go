@@ -142,7 +142,7 @@ func drawDict(t *rapid.T, element *rapid.Generator[any]) python.Dict {
 // the sizes where their encoding changes, and larger ones.
 func Tensors() *rapid.Generator[any] {
 	return rapid.Custom(func(t *rapid.T) codec.Tensor {
-		dtype := codec.DType(rapid.IntRange(1, int(codec.DTypeFloat64)).Draw(t, "dtype"))
+		dtype := codec.DType(rapid.IntRange(1, int(codec.DTypeComplex128)).Draw(t, "dtype"))
 		dims := drawShape(t)
 		n := codec.Tensor{Shape: dims}.NumElements() * dtype.Size()
 		mask := byte(0xff)

@@ -33,8 +33,10 @@ HOST = frozenset((CPU, CUDA_HOST, 11))
 VERSION = (1, 0)
 READ_ONLY, COPIED = 1, 2
 
-_CODES = {"bool": 6, "bfloat16": 4, **{n: 0 for n in DTYPES if n.startswith("int")}}
-_CODES |= {n: 1 for n in DTYPES if n.startswith("uint")} | {n: 2 for n in DTYPES if n.startswith("float")}
+# Those of floats of 8 bits are of DLPack 1.1.
+_CODES = {"bool": 6, "bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12, "complex64": 5, "complex128": 5}
+_CODES |= {n: 0 for n in DTYPES if n.startswith("int")} | {n: 1 for n in DTYPES if n.startswith("uint")}
+_CODES |= {n: 2 for n in ("float16", "float32", "float64")}
 _NAMES = {(code, 8 * DTYPES[name][1]): name for name, code in _CODES.items()}
 
 
@@ -325,7 +327,7 @@ class Borrowed:
             raise PayloadError(f"dlpack: {self.dtype}{list(self.shape)} with strides {list(self.strides)}")
         if (np := sys.modules.get("numpy")) is not None:
             span = size * (1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides)))
-            bits = np.dtype(f"u{size}")
+            bits = np.dtype(f"V{size}")  # whatever they mean
             source = np.ndarray(self.shape, bits, self._window(span), 0, [size * s for s in self.strides])
             np.copyto(np.frombuffer(dst, bits).reshape(self.shape), source)
             return

@@ -11,6 +11,7 @@ from .tensor import DTYPES, Tensor, data_bytes
 
 #: dtypes by the format and size of a buffer's items.
 _FORMATS = {("?", 1): "bool", ("e", 2): "float16", ("f", 4): "float32", ("d", 8): "float64"}
+_FORMATS |= {("Zf", 8): "complex64", ("Zd", 16): "complex128"}
 _FORMATS |= {(c, 1 << n): f"int{8 << n}" for c in "bhilqn" for n in range(4)}
 _FORMATS |= {(c, 1 << n): f"uint{8 << n}" for c in "BHILQN" for n in range(4)}
 

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 MAX_DIMS = 32
 
 #: The element types, by name: number, size in bytes, and the format of the
-#: memoryview. float16 and bfloat16 have no native format that every supported
-#: Python can cast to; their elements are shown as the bits, 'H'.
+#: memoryview. float16, bfloat16 and the floats of 8 bits have no native format that every
+#: supported Python can cast to; their elements are shown as the bits, 'H' and 'B'. Complex
+#: numbers are shown as two, the real part first.
 DTYPES: dict[str, tuple[int, int, str]] = {
     "bool": (1, 1, "?"),
     "int8": (2, 1, "b"),
@@ -45,7 +46,13 @@ DTYPES: dict[str, tuple[int, int, str]] = {
     "bfloat16": (11, 2, "H"),
     "float32": (12, 4, "f"),
     "float64": (13, 8, "d"),
+    "float8_e4m3fn": (14, 1, "B"),
+    "float8_e5m2": (15, 1, "B"),
+    "complex64": (16, 8, "f"),
+    "complex128": (17, 16, "d"),
 }
+#: What NumPy has in place of those that it lacks: the bits.
+_BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 _NAMES = {number: name for name, (number, _, _) in DTYPES.items()}
 
 _MAX_BYTES = (1 << 63) - 1 - 320  # with the largest header it fits an int64
@@ -88,19 +95,19 @@ class Tensor:
     def numpy(self) -> np.ndarray[Any, Any]:
         """The tensor as a NumPy array, without a copy.
 
-        NumPy has no bfloat16: the array is of uint16, the bits. Raises
+        NumPy has no bfloat16 and no floats of 8 bits: the array is of uint16 or uint8, the bits. Raises
         ImportError when NumPy is not installed.
         """
         import numpy as np
 
-        name = "uint16" if self.dtype == "bfloat16" else self.dtype
+        name = _BITS.get(self.dtype, self.dtype)
         return np.frombuffer(self.data, dtype=np.dtype(name).newbyteorder("<")).reshape(self.shape)
 
     @classmethod
     def from_numpy(cls, array: np.ndarray[Any, Any], dtype: str | None = None) -> Tensor:
         """A tensor of the array's memory; copied only if it is not contiguous.
 
-        `dtype="bfloat16"` says that an array of uint16 holds the bits of those.
+        `dtype="bfloat16"` says that an array of uint16 holds the bits of those, and so do the floats of 8 bits.
         """
         import numpy as np
 

@@ -39,6 +39,7 @@ _REQUEST_KEYS = frozenset({"request_id", "prompt", "prompt_token_ids", "outputs"
 _TENSOR_TYPES = {
     "|b1": "bool", "|i1": "int8", "|u1": "uint8", "<i2": "int16", "<i4": "int32", "<i8": "int64", "<u2": "uint16",
     "<u4": "uint32", "<u8": "uint64", "<f2": "float16", "<f4": "float32", "<f8": "float64",
+    "<c8": "complex64", "<c16": "complex128",
 }  # fmt: skip
 
 _NO_CODE = 0xC1
