@@ -47,11 +47,11 @@ func unwrapping(name string, m *machine) bus.StageSpec {
 
 // TestStoresOfOthersAreRegistered: tensors that come through host memory are copied
 // from there by the GPU, which is told once of the memory of each process, as it
-// came from the host and from its owner, and forgets it when that process leaves.
+// came from the host and from its owner, and forgets it when that process dies.
 func TestStoresOfOthersAreRegistered(t *testing.T) {
 	h := listen(t, tensorLine(bus.TensorsDefault, "make", "read"), tensorHost())
-	maker, reader := mustMachine(t), mustMachine(t)
-	makes := h.serveOn(t, maker, making("make", maker))
+	reader := mustMachine(t)
+	child := h.childAs(t, "make tensors", "make")
 	n := h.serveOn(t, reader, unwrapping("read", reader))
 	r := stream(t, h)
 	mustTrip(t, r, slowly+20)
@@ -63,10 +63,8 @@ func TestStoresOfOthersAreRegistered(t *testing.T) {
 	if after := n.TensorStats(); after != before {
 		t.Errorf("%+v, and later %+v", before, after)
 	}
-	r.Close()
-	if err := makes.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, child)
+	wantDied(t, r.Wait(t.Context()), "make", child)
 	const own = 2 // the reader's store, and the words of its messages
 	await(func() bool { return reader.driver.Usage().HostMemories == own })
 }
