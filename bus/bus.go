@@ -51,6 +51,7 @@ type Bus struct {
 	closing   chan struct{}
 	closeOnce sync.Once
 	stopMu    sync.Mutex
+	stopped   bool // nothing is left to be closed
 	watchDone chan struct{}
 
 	mu   sync.Mutex
@@ -365,11 +366,29 @@ func (b *Bus) Close(ctx context.Context) error {
 	return b.stop(ctx)
 }
 
-// stop ends actors and store, once no request is alive.
+// stop ends actors and store, once no request is alive. What the context did not
+// leave the time for is for the next call.
 func (b *Bus) stop(ctx context.Context) error {
 	b.stopMu.Lock() // two may close a bus at a time
 	defer b.stopMu.Unlock()
+	if b.stopped {
+		return nil
+	}
 	b.inputProducer.Close()
+	broken := b.lastCheck()
+	err := errors.Join(b.writer.Close(ctx), b.system.Close(ctx))
+	if err == nil {
+		err = b.closeSender(ctx)
+	}
+	if err != nil && ctx.Err() != nil {
+		return errors.Join(broken, err)
+	}
+	b.stopped = true
+	return errors.Join(broken, err, closeConnectors(b.graph.specs()), b.store.Close())
+}
+
+// lastCheck looks for what is broken, or was not given back, unless it has.
+func (b *Bus) lastCheck() error {
 	var broken []error
 	err := b.writer.Do(func(s *shmstore.Store) {
 		for _, v := range s.Check() {
@@ -386,12 +405,5 @@ func (b *Bus) stop(ctx context.Context) error {
 		broken = append(broken, b.exchange.close())
 		b.directory.close()
 	}
-	return errors.Join(
-		errors.Join(broken...),
-		b.writer.Close(ctx),
-		b.system.Close(ctx),
-		closeConnectors(b.graph.specs()),
-		b.closeSender(ctx),
-		b.store.Close(),
-	)
+	return errors.Join(broken...)
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
 )
@@ -220,6 +222,28 @@ func TestCloseNamesAHandlerThatDoesNotReturn(t *testing.T) {
 	if err := b.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestCloseGoesOn: what a Close left, whose context ended, is for the next.
+func TestCloseGoesOn(t *testing.T) {
+	ignored := goleak.IgnoreCurrent()
+	for range 10 {
+		b, err := bus.Open(t.Context(), linear(bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }, MaxInflight: 200}), bus.Options{MaxRequests: 200})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := b.Close(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("close with a context that has ended: %v", err)
+		}
+		for range 2 {
+			if err := b.Close(t.Context()); err != nil {
+				t.Errorf("close again: %v", err)
+			}
+		}
+	}
+	goleak.VerifyNone(t, ignored)
 }
 
 // TestCloseWaitsForTheCallersPayloads: one that is being filled or sent when its
