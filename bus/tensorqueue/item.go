@@ -35,6 +35,12 @@ type Item struct {
 	err     error // of Close
 }
 
+// errWithdrawn is for an item whose memory is gone with its producer.
+var errWithdrawn = errors.New("tensorqueue: the producer is gone")
+
+// errNoItem is for what is no item, as far as the value goes.
+var errNoItem = fmt.Errorf("it is no map of %q, %q and %q", keyRID, keyShmName, keyInputs)
+
 // open makes an item of what the owner sent.
 func (q *Queue) open(ctx context.Context, r *request, d *bus.Delivery) (*Item, error) {
 	if d.PayloadCodec() != codec.IDBundle {
@@ -48,12 +54,21 @@ func (q *Queue) open(ctx context.Context, r *request, d *bus.Delivery) (*Item, e
 	switch {
 	case err == nil:
 		return it, nil
-	case context.Cause(ctx) != nil, errors.Is(err, lane.ErrForeignDevice): // it may do for another
-		_ = d.Finish(nil) // held here alone
-		q.giveBack(r)
-		return nil, err
+	case errors.Is(err, lane.ErrNotPublished):
+		return nil, errors.Join(errWithdrawn, it.Close())
+	case isAtFault(err):
+		return nil, fmt.Errorf("%w: %w", ErrItem, errors.Join(err, it.Close()))
 	}
-	return nil, fmt.Errorf("%w: %w", ErrItem, errors.Join(err, it.Close()))
+	_ = d.Finish(nil) // held here alone
+	q.giveBack(r)     // it may do for another
+	return nil, err
+}
+
+// isAtFault reports whether an item that cannot be opened is to blame for that, and
+// not what this process lacks.
+func isAtFault(err error) bool {
+	var payload *codec.PayloadError
+	return errors.Is(err, errNoItem) || errors.As(err, &payload) || errors.Is(err, lane.ErrForged)
 }
 
 func (it *Item) read(ctx context.Context) (err error) {
@@ -68,7 +83,7 @@ func (it *Item) read(ctx context.Context) (err error) {
 		_, inputs = inputsOf(m)
 	}
 	if !rid || !name || !inputs {
-		return fmt.Errorf("it is no map of %q, %q and %q", keyRID, keyShmName, keyInputs)
+		return errNoItem
 	}
 	return nil
 }

@@ -44,8 +44,8 @@ var (
 	// ErrBusy reports that more callers wait than a queue lets in: see [MaxWaiting]
 	// and [MaxTaken].
 	ErrBusy = errors.New("tensorqueue: too many callers")
-	// ErrItem reports something in the queue that is no item, or whose tensors
-	// cannot be opened.
+	// ErrItem reports something in the queue that is no item, or whose tensors lie
+	// where there are none. It is done.
 	ErrItem = errors.New("tensorqueue: invalid item")
 )
 

@@ -181,8 +181,18 @@ func said(d *bus.Delivery) error {
 }
 
 // Get takes the oldest item, and waits for one until ctx ends: the error is the
-// context's then. The caller closes the item.
+// context's then. The caller closes the item. One that is invalid, [ErrItem], is done;
+// one that this process cannot open, since it has no such GPU, say, stays in the queue.
 func (q *Queue) Get(ctx context.Context) (*Item, error) {
+	for {
+		it, err := q.get(ctx)
+		if !errors.Is(err, errWithdrawn) {
+			return it, err
+		}
+	}
+}
+
+func (q *Queue) get(ctx context.Context) (*Item, error) {
 	if err := q.awaitBacks(ctx); err != nil {
 		return nil, q.explain(ctx, err)
 	}
@@ -307,7 +317,7 @@ func (r *request) finish(ctx context.Context) {
 func (q *Queue) explain(ctx context.Context, err error) error {
 	var full *FullError
 	switch {
-	case errors.As(err, &full), errors.Is(err, ErrClosed), errors.Is(err, ErrBusy), errors.Is(err, ErrItem):
+	case errors.As(err, &full), errors.Is(err, ErrClosed), errors.Is(err, ErrBusy), errors.Is(err, ErrItem), errors.Is(err, errWithdrawn):
 		return err
 	case q.ctx.Err() != nil, errors.Is(err, bus.ErrClosed), errors.Is(err, bus.ErrHostGone):
 		return ErrClosed

@@ -1,0 +1,224 @@
+package tensorqueue_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/tensorqueue"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/bundle"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+)
+
+// client speaks with the owner of a queue as the package's documentation says.
+type client struct {
+	t *testing.T
+	n *bus.Node
+}
+
+func newClient(t *testing.T, opts tensorqueue.Options) *client {
+	t.Helper()
+	n, err := bus.Join(t.Context(), "client", bus.JoinOptions{Socket: opts.Socket, MaxRequests: 200})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return &client{t, n}
+}
+
+// put submits a request whose only input is a bundle.
+func (c *client) put(payload []byte) *bus.Request {
+	c.t.Helper()
+	r, err := c.n.Stream(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(r.Close)
+	buf, err := r.Input(c.t.Context()).Reserve(len(payload), codec.IDBundle, bus.Last())
+	if err == nil {
+		copy(buf.Bytes(), payload)
+		err = buf.Send(len(payload))
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return r
+}
+
+// want is the owner's word.
+func (c *client) want(r *bus.Request, want string) {
+	c.t.Helper()
+	d, err := r.Recv(c.t.Context())
+	if err != nil {
+		c.t.Fatalf("the owner's word: %v, want %q", err, want)
+	}
+	var word string
+	if err := errors.Join(d.Decode(&word), d.Finish(nil)); err != nil || word != want {
+		c.t.Fatalf("the owner says %q, %v; want %q", word, err, want)
+	}
+}
+
+// encoded is a bundle, with one place if there is a tensor in it that has one.
+func encoded(t *testing.T, v any, places ...bundle.Place) []byte {
+	t.Helper()
+	p, err := bundle.NewPlan(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Places, p.MinBytes = places, 1000
+	if len(places) > 0 {
+		p.Tensors[0].Place = 1
+	}
+	size, err := p.Size()
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := make([]byte, size)
+	if err := p.EncodeInto(payload); err != nil {
+		t.Fatal(err)
+	}
+	return payload
+}
+
+func itemOf(rid string, inputs any) map[string]any {
+	return map[string]any{"rid": rid, "shm_name": "", "inputs": inputs}
+}
+
+// TestTooManyPuts: one more than may wait is told so.
+func TestTooManyPuts(t *testing.T) {
+	q, opts := open(t, tensorqueue.Options{MaxSize: 1})
+	c := newClient(t, opts)
+	payload := encoded(t, itemOf("many", nil))
+	first := c.put(payload)
+	c.want(first, "queued")
+	waiting := make([]*bus.Request, tensorqueue.MaxWaiting)
+	for i := range waiting {
+		waiting[i] = c.put(payload)
+	}
+	c.want(c.put(payload), "busy") // behind the others
+	if err := q.Put(t.Context(), "one more", "", nil, tensorqueue.PutOptions{}); !errors.Is(err, tensorqueue.ErrBusy) {
+		t.Errorf("one more put: %v, want ErrBusy", err)
+	}
+	for _, r := range waiting {
+		r.Close() // which withdraws it
+	}
+	wantItem(t, q, "many", 0)
+	for done := false; !done; {
+		err := q.Put(t.Context(), "again", "", nil, tensorqueue.PutOptions{})
+		if done = err == nil; !done && !errors.Is(err, tensorqueue.ErrBusy) {
+			t.Fatal(err)
+		}
+	}
+	for it := get(t, q); ; it = get(t, q) { // those that were let in before they were withdrawn come first
+		closeItem(t, it)
+		if it.RID == "again" {
+			return
+		}
+	}
+}
+
+// TestTooManyGets: one more than may have an item, or wait for one, is told so.
+func TestTooManyGets(t *testing.T) {
+	ends(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
+		taken := make([]*tensorqueue.Item, tensorqueue.MaxTaken)
+		for i := range taken {
+			put(t, from, "many")
+			taken[i] = get(t, to)
+		}
+		for _, q := range []*tensorqueue.Queue{from, to} {
+			if _, err := q.Get(t.Context()); !errors.Is(err, tensorqueue.ErrBusy) {
+				t.Errorf("one more get: %v, want ErrBusy", err)
+			}
+		}
+		put(t, from, "one more")
+		closeItem(t, taken[0])
+		for {
+			it, err := from.Get(t.Context())
+			if errors.Is(err, tensorqueue.ErrBusy) {
+				continue // the owner has yet to hear of it
+			}
+			if err != nil || it.RID != "one more" {
+				t.Errorf("got %+v, %v", it, err)
+			}
+			closeItem(t, it)
+			break
+		}
+		for _, it := range taken {
+			closeItem(t, it)
+		}
+	})
+}
+
+// TestItemsThatAreNone: each is an error for one getter, and is done then.
+func TestItemsThatAreNone(t *testing.T) {
+	q, opts := open(t, tensorqueue.Options{})
+	c := newClient(t, opts)
+	for name, payload := range map[string][]byte{
+		"garbage":    []byte(strings.Repeat("garbage", 10)),
+		"no map":     encoded(t, "text"),
+		"no name":    encoded(t, map[string]any{"rid": "r", "inputs": nil}),
+		"no id":      encoded(t, map[string]any{"rid": 7, "shm_name": "", "inputs": nil}),
+		"bad inputs": encoded(t, itemOf("r", []any{"text"})),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := c.put(payload)
+			c.want(r, "queued")
+			put(t, q, "good")
+			if it, err := q.Get(t.Context()); !errors.Is(err, tensorqueue.ErrItem) {
+				t.Errorf("got %+v, %v; want ErrItem", it, err)
+			}
+			wantItem(t, q, "good", 0)
+			if err := r.Wait(t.Context()); err != nil {
+				t.Errorf("whoever put it: %v", err)
+			}
+		})
+	}
+	r, err := c.n.Submit(t.Context(), "neither")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), tensorqueue.ErrItem.Error()) {
+		t.Errorf("an input that is neither a bundle nor a word: %v, want ErrItem", err)
+	}
+}
+
+// TestItemsStayForOthers: a getter that cannot open an item for a reason of its own
+// leaves it to others.
+func TestItemsStayForOthers(t *testing.T) {
+	g, q, opts := openGPU(t, tensorqueue.Options{Transport: bus.TensorsPool})
+	if err := g.put(t.Context(), q, 7); err != nil {
+		t.Fatal(err)
+	}
+	without := join(t, tensorqueue.Options{Socket: opts.Socket})
+	if it, err := without.Get(t.Context()); !errors.Is(err, lane.ErrNoLane) || errors.Is(err, tensorqueue.ErrItem) {
+		t.Errorf("got %+v, %v without a GPU; want ErrNoLane", it, err)
+	}
+	it, err := g.get(t.Context(), q, true)
+	if err != nil || it.RID != "7" || it.Attempt != 0 {
+		t.Fatalf("got %+v, %v", it, err)
+	}
+	closeItem(t, it)
+}
+
+// TestItemsOfTheDead: a getter does not hear of an item that is gone with its
+// producer, and takes the next.
+func TestItemsOfTheDead(t *testing.T) {
+	g, q, opts := openGPU(t, tensorqueue.Options{})
+	c := newClient(t, opts)
+	tensor := &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{100}}
+	gone := bundle.Place{Kind: bundle.PlacePool, Device: g.dev.Caps().Device, Pool: [16]byte{7}, Generation: 1, Arena: 1, Bytes: 4096}
+	r := c.put(encoded(t, itemOf("gone", map[string]any{"x": tensor}), gone))
+	c.want(r, "queued")
+	put(t, q, "good")
+	wantItem(t, q, "good", 0)
+	if err := r.Wait(t.Context()); err != nil {
+		t.Errorf("whoever put what is gone: %v", err)
+	}
+}
