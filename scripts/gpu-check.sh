@@ -77,7 +77,8 @@ step() { # step NAME SECONDS COMMAND...
 	detail=$(grep -v '^$' "$log" | tail -n 1 | tr -d '\\"\000-\037' | cut -c 1-120)
 	[[ $word != ok || $name == example-* || $name == torch || $name == kills ]] || detail=
 	case $name in
-	conformance) detail="$(grep -c '^ *--- PASS' "$log") passed, $(grep -c '^ *--- FAIL' "$log") failed, $(grep -c '^ *--- SKIP' "$log") skipped" ;;
+	conformance) detail="$(grep -c '^ *--- PASS' "$log") passed, $(grep -c '^ *--- FAIL' "$log") failed, $(grep -c '^ *--- SKIP' "$log") skipped (conformance.log says why)" ;;
+	kills) [[ $word != ok ]] || detail=$(sed -n 's/^.*: \([0-9]* kills\) counted .*/\1, of processes with tensors in hand/p' "$log") ;;
 	esac
 	local took
 	took=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
@@ -125,7 +126,16 @@ kills() { # kills NUMBER
 	limited "$bin/chaos.test" -test.v -test.run '^TestChaosGPU$' "-chaos.gpu=$1" "-chaos.driver=$driver"
 }
 
-printf 'driver %s, programs for %s, results in %s\n\n' "$driver" "$arch" "$out" | tee "$out/table.txt"
+{
+	printf 'driver %s, programs for %s, results in %s\n' "$driver" "$arch" "$out"
+	if [[ $driver == emul ]]; then
+		if [[ -f $out/driver.log ]]; then
+			printf 'No GPU can be used: %s\n' "$(tail -n 1 "$out/driver.log" | cut -d ' ' -f 3-)"
+		fi
+		printf 'Everything runs on an emulated GPU, and no figure says anything about a real one.\n'
+	fi
+	printf '\n%-22s %-12s %7s   of %7s\n' STEP STATUS TOOK LIMIT
+} | tee "$out/table.txt"
 if command -v nvidia-smi >/dev/null; then
 	timeout 10 nvidia-smi >"$out/nvidia-smi.log" 2>&1
 fi
@@ -152,14 +162,32 @@ done
 step torch 45 torch
 step kills 50 kills "$killed"
 
+# legend says what figures are.
+legend() {
+	case $1 in
+	ordering) echo 'ordering: tensors that were read too early, or overwritten before they were read; and mistakes made on purpose that nobody noticed' ;;
+	throughput) echo 'throughput: one tensor, by how it travels; the baseline is raw copies of as many bytes on the same GPU, the ratio our speed by theirs' ;;
+	latency) echo 'latency: 4 KiB, from the call that sends it to when the other process'"'"'s GPU begins (start), and to its answer (trip)' ;;
+	leases) echo 'leases: what both processes have more of after so many small tensors' ;;
+	reclaim) echo 'reclaim: processes killed while they hold all chunks; the time until they are dead (teardown, the kernel'"'"'s), and from there until all chunks are given out again (free)' ;;
+	torch) echo 'torch: tensors that PyTorch reads, beside torch.multiprocessing' ;;
+	esac
+}
+
+{
+	# Each log has the machine, which is the same for all.
+	grep -h '^go1' "$out"/{ordering,throughput,latency,leases,reclaim}.log | head -n 1
+	for name in ordering throughput latency leases reclaim torch; do
+		printf '\n%s\n' "$(legend "$name")"
+		grep -v -e '^[0-9]*/[0-9]* ' -e '^go1' -e '^$' "$out/$name.log"
+	done
+} >"$out/figures.txt"
 {
 	cat "$out/steps.txt"
-	for figures in ordering throughput latency leases reclaim torch; do
-		printf '\n'
-		grep -v '^[0-9]*/[0-9]* ' "$out/$figures.log"
-	done
+	printf '\n'
+	cat "$out/figures.txt"
 } >>"$out/table.txt"
 printf '\n'
-sed '1,/^$/d' "$out/table.txt" | sed '1,/^$/d'
+cat "$out/figures.txt"
 printf '\nresults: %s\n' "$out/results.jsonl"
 exit $failed

@@ -33,9 +33,9 @@ copies of the same size in the same run:
                   chunks are given out again
 
 With --driver emul a GPU made of shared memory is measured, which says what the
-protocol costs and nothing about GPUs; targets are those for an H200. The largest
-tensors that go through host memory need a larger --store-bytes. A missed target is no
-failure.`
+protocol costs and nothing about GPUs: speeds have no targets there. Those that they have
+on a GPU are for an H200. The largest tensors that go through host memory need a larger
+--store-bytes. A missed target is no failure.`
 
 func newBenchGPUCmd() *cobra.Command {
 	cmd := &cobra.Command{
