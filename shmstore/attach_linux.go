@@ -168,11 +168,10 @@ func exchange(conn *net.UnixConn, offer message, ledger *segment) (*Reader, erro
 		return nil, err
 	}
 	segments = append(segments, ledger)
-	arena, directory, account := segments[0], segments[1], segments[2]
+	directory, account := segments[1], segments[2]
 	if grant.store != offer.store {
 		err = fmt.Errorf("%w: a grant for store %x", ErrProtocol, grant.store)
 	}
-	slots := int(offer.slots)
 	for _, part := range []struct {
 		kind   segmentKind
 		reader ReaderID
@@ -192,14 +191,21 @@ func exchange(conn *net.UnixConn, offer message, ledger *segment) (*Reader, erro
 		return nil, err
 	}
 	faultpoint.Hit("attach-granted")
+	return newRemoteReader(offer.reader, offer.geometry, columnOf(account.data, int(offer.slots)), ledger, segments), nil
+}
+
+// newRemoteReader is a reader of a store in another process. Of its segments, the
+// ledger among them, the arena is the first and the directory the second.
+func newRemoteReader(id ReaderID, geo geometry, owed debt, ledger *segment, segments []*segment) *Reader {
+	arena, directory, slots := segments[0], segments[1], int(geo.slots)
 	return &Reader{
 		leaseView: leaseView{
-			id:       offer.reader,
-			geo:      offer.geometry,
+			id:       id,
+			geo:      geo,
 			data:     arena.data,
 			lines:    linesOf(directory.data, slots),
 			ledger:   entriesOf(ledger.data, slots),
-			owed:     columnOf(account.data, slots),
+			owed:     owed,
 			taken:    make([]atomic.Uint32, slots),
 			wantRoom: wantRoomOf(directory.data),
 			doorbell: &doorbell{},
@@ -209,7 +215,7 @@ func exchange(conn *net.UnixConn, offer message, ledger *segment) (*Reader, erro
 		name:     fmt.Sprintf("process %d", os.Getpid()),
 		segments: segments,
 		large:    newLargeTable(),
-	}, nil
+	}
 }
 
 // openGrant maps the descriptors of a grant, all or none.

@@ -3,9 +3,7 @@ package shmstore
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -117,25 +115,7 @@ func openReader(arena, directory, ledger *segment) (*Reader, error) {
 		}
 		return nil, err
 	}
-	slots := int(geo.slots)
-	r := &Reader{
-		leaseView: leaseView{
-			id:       id,
-			geo:      geo,
-			data:     arena.data,
-			lines:    linesOf(directory.data, slots),
-			ledger:   entriesOf(ledger.data, slots),
-			owed:     make(debt, slots),
-			taken:    make([]atomic.Uint32, slots),
-			wantRoom: wantRoomOf(directory.data),
-			doorbell: &doorbell{},
-			leases:   &leaseBook{},
-			remote:   true,
-		},
-		name:     fmt.Sprintf("process %d", os.Getpid()),
-		segments: segments,
-		large:    newLargeTable(),
-	}
+	r := newRemoteReader(id, geo, make(debt, geo.slots), ledger, segments)
 	for slot := range r.ledger {
 		r.ledger[slot].pin.Store(0)
 		r.ledger[slot].done.Store(0)
