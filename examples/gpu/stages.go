@@ -47,15 +47,8 @@ func (s *stage) fill(t *bus.Task, d *bus.Delivery) error {
 // queued behind those that bring the tensor, and those that take the result on
 // behind them.
 func (s *stage) turn(t *bus.Task, d *bus.Delivery) error {
-	m, err := d.Tensors(t.Context())
+	_, v, from, err := s.receive(t, d)
 	if err != nil {
-		return err
-	}
-	v, from, err := s.parts(m)
-	if err != nil {
-		return err
-	}
-	if err := m.Await(s.stream); err != nil {
 		return err
 	}
 	turned, err := s.tensor()
@@ -76,15 +69,8 @@ func (s *stage) turn(t *bus.Task, d *bus.Delivery) error {
 
 // sum compares the checksum of what arrives.
 func (s *stage) sum(t *bus.Task, d *bus.Delivery) error {
-	m, err := d.Tensors(t.Context())
+	m, v, from, err := s.receive(t, d)
 	if err != nil {
-		return err
-	}
-	v, from, err := s.parts(m)
-	if err != nil {
-		return err
-	}
-	if err := m.Await(s.stream); err != nil {
 		return err
 	}
 	if err := s.stream.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: s.host.Ptr(0), Src: from, Bytes: s.bytes()}); err != nil {
@@ -97,6 +83,17 @@ func (s *stage) sum(t *bus.Task, d *bus.Delivery) error {
 		return fmt.Errorf("tensor %d has the checksum %v, and not %v", d.Seq, got, v["checksum"])
 	}
 	return t.EmitBytes([]byte(way(m)))
+}
+
+// receive has the stage's stream wait for what comes, and takes it apart.
+func (s *stage) receive(t *bus.Task, d *bus.Delivery) (m *lane.Message, v map[string]any, from cudaipc.Ptr, err error) {
+	if m, err = d.Tensors(t.Context()); err == nil {
+		v, from, err = s.parts(m)
+	}
+	if err == nil {
+		err = m.Await(s.stream)
+	}
+	return m, v, from, err
 }
 
 // parts are a message's value and where its tensor is: on the GPU or, by the
