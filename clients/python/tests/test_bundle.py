@@ -14,7 +14,7 @@ import unittest.mock
 from typing import Any
 
 from fakehost import deliver
-from test_submit import HostCase
+from test_submit import RequestCase
 
 import omnibus
 from omnibus import bundle, codec, wire
@@ -207,15 +207,8 @@ class EncodeTest(unittest.TestCase):
         self.assertEqual(bundle.decode(bundle.encode(value)), value)
 
 
-class EmitTest(HostCase):
+class EmitTest(RequestCase):
     """What an emission makes of a value."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.client = self.connect()
-        r = self.beside(self.client.stream)
-        self.host.submitted(3)
-        self.request = r()
 
     def small(self, value: Any, **options: Any) -> wire.Emit:
         done = self.beside(lambda: self.request.send(value, **options))

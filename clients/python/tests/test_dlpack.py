@@ -13,7 +13,7 @@ import unittest.mock
 from typing import Any
 
 from fakehost import deliver, over
-from test_submit import HostCase
+from test_submit import RequestCase
 
 import omnibus
 from omnibus import bundle, dlpack, memory, wire
@@ -263,15 +263,11 @@ def without_numpy() -> Any:
     return unittest.mock.patch.dict(sys.modules, {"numpy": None})
 
 
-class PayloadTest(HostCase):
+class PayloadTest(RequestCase):
     """A tensor that is a view of a payload."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.client = self.connect()
-        r = self.beside(self.client.stream)
-        self.host.submitted(3)
-        self.request = r()
         payload = encode(Tensor("float32", (2, 3), struct.pack("<6f", *range(6))))
         self.host.segment(1, bytes(payload).ljust(4096, b"\0"))
         self.host.send(deliver(3, 1, flags=0, codec=3, segment=1, size=len(payload)))

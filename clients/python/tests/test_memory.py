@@ -10,22 +10,18 @@ import unittest
 from typing import Any
 
 from fakehost import deliver, over
-from test_submit import HostCase
+from test_submit import RequestCase
 
 import omnibus
 from omnibus import wire
 from omnibus.tensor import Tensor, encode
 
 
-class ViewTest(HostCase):
+class ViewTest(RequestCase):
     """Results that lie in a segment."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.client = self.connect()
-        r = self.beside(self.client.stream)
-        self.host.submitted(3)
-        self.request = r()
         tensor = encode(Tensor("float32", (4,), bytes(16)))
         self.content = bytes(range(256)) * 32 + bytes(tensor) + bytes(4096 - len(tensor))
         self.host.segment(1, self.content)
@@ -209,13 +205,9 @@ class ViewTest(HostCase):
         self.assertEqual(v.data[5], 5)
 
 
-class ForkTest(HostCase):
+class ForkTest(RequestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.client = self.connect()
-        r = self.beside(self.client.stream)
-        self.host.submitted(3)
-        self.request = r()
         self.host.segment(1, bytes(4096))
         self.host.send(deliver(3, 1, flags=0, codec=1, segment=1, size=4096))
         self.delivery = next(self.request)

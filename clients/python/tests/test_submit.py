@@ -57,6 +57,17 @@ class HostCase(unittest.TestCase):
         return result
 
 
+class RequestCase(HostCase):
+    """A client with a request under way, whose number is 3."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.client = self.connect()
+        r = self.beside(self.client.stream)
+        self.host.submitted(3)
+        self.request = r()
+
+
 class SocketPathTest(unittest.TestCase):
     """Where a host is looked for: as TestSocketPath of the Go package bus has it."""
 
