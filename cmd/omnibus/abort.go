@@ -21,7 +21,7 @@ func newAbortCmd() *cobra.Command {
 		Long: `Abort a request, by its number as status, leases and errors show it (leading
 zeros may be left out). Who submitted it gets the reason.`,
 		Example: `  omnibus abort 000000000000002a --reason "takes too long"`,
-		Args:    cobra.ExactArgs(1),
+		Args:    oneArg("which request? omnibus status shows those that are alive"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseUint(args[0], 16, 64)
 			if err != nil {

@@ -167,10 +167,12 @@ func (c *connecting) get(ctx context.Context, con *connector.Connector, meta con
 		ctx, get = waiting, con.Await
 	}
 	v, err := get(ctx, c.edge, c.key, meta)
-	if errors.Is(err, connector.ErrNotFound) || c.wait > 0 && errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case errors.Is(err, connector.ErrNotFound):
 		return &exitError{exitNothing, err}
-	}
-	if err != nil {
+	case c.wait > 0 && errors.Is(err, context.DeadlineExceeded):
+		return &exitError{exitNothing, fmt.Errorf("%w: nothing came within %v", err, c.wait)}
+	case err != nil:
 		return err
 	}
 	defer v.Release()

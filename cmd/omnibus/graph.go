@@ -21,7 +21,7 @@ func newGraphCmd() *cobra.Command {
 		Short: "Draw a pipeline",
 		Long: `Draw the stages and edges of a pipeline file as text, or as a Graphviz graph
 (-f dot). With -o json, write the resolved pipeline instead.`,
-		Args: cobra.ExactArgs(1),
+		Args: oneArg("which pipeline file?"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output.word == outputJSON && cmd.Flags().Changed("format") {
 				return &usageError{"-f chooses a drawing, and -o json writes none: keep one of them"}

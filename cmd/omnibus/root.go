@@ -39,6 +39,19 @@ type usageError struct{ msg string }
 
 func (e *usageError) Error() string { return e.msg }
 
+// oneArg wants one argument, and asks for it when there is none.
+func oneArg(question string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch len(args) {
+		case 0:
+			return errors.New(question)
+		case 1:
+			return nil
+		}
+		return fmt.Errorf("one at a time: what is %q?", args[1])
+	}
+}
+
 // run executes a command line and returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
 	// Until a verb starts, every error is one of the command line: cobra does
