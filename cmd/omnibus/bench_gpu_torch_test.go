@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -13,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/internal/bench"
+	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
 // torchProgram is a run of scripts/gpu_torch.py on an emulated GPU, with this test
@@ -22,21 +22,13 @@ func torchProgram(t *testing.T, arguments ...string) *exec.Cmd {
 	if runtime.GOOS != "linux" {
 		t.Skip("tensors travel in memory of GPUs on Linux alone")
 	}
-	python, err := exec.LookPath(cmp.Or(os.Getenv("OMNIBUS_PYTHON"), "python3"))
-	if err != nil {
-		t.Skip("python3 is not installed")
-	}
 	omnibus, err := exec.LookPath("omnibus") // where TestMain has put it
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := filepath.Abs("../../clients/python/src")
-	if err != nil {
-		t.Fatal(err)
-	}
-	arguments = append([]string{"../../scripts/gpu_torch.py", "--driver", "emul", "--quick", "--programs", filepath.Dir(omnibus)}, arguments...)
-	program := exec.CommandContext(t.Context(), python, arguments...)
-	program.Env = append(os.Environ(), "PYTHONPATH="+client+string(os.PathListSeparator)+os.Getenv("PYTHONPATH"))
+	arguments = append([]string{"--driver", "emul", "--quick", "--programs", filepath.Dir(omnibus)}, arguments...)
+	program := pythontest.Command(t, "../../scripts/gpu_torch.py", arguments...)
+	program.Stderr = nil // for whoever runs it
 	return program
 }
 
@@ -46,13 +38,10 @@ func TestGPUTorch(t *testing.T) {
 	for _, arrays := range []string{"plain", "torch"} {
 		t.Run(arrays, func(t *testing.T) {
 			lines := filepath.Join(t.TempDir(), "lines")
-			program := torchProgram(t, "--arrays", arrays, "--largest", "4194304", "--lines", lines)
 			if arrays == "torch" {
-				if out, err := exec.CommandContext(t.Context(), program.Path, "-c", "import torch").CombinedOutput(); err != nil {
-					said := strings.Split(strings.TrimSpace(string(out)), "\n")
-					t.Skipf("%s has no torch: %s; set OMNIBUS_PYTHON to one that has it", program.Path, said[len(said)-1])
-				}
+				pythontest.Interpreter(t, arrays)
 			}
+			program := torchProgram(t, "--arrays", arrays, "--largest", "4194304", "--lines", lines)
 			out, err := program.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)

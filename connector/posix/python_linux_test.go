@@ -1,34 +1,26 @@
 package posix_test
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/connectortest"
+	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
 // python starts the client of clients/python as an end of a store.
 func python(t *testing.T, opts childOptions, doomed bool) *connectortest.Child {
 	t.Helper()
-	path, err := exec.LookPath(cmp.Or(os.Getenv("OMNIBUS_PYTHON"), "python3"))
-	if err != nil {
-		t.Skip("there is no Python to be the other end:", err)
-	}
-	client, dirErr := filepath.Abs("../../clients/python/src")
 	text, err := json.Marshal(opts)
-	if err := errors.Join(err, dirErr); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(path, "testdata/peer.py")
-	cmd.Env = append(os.Environ(), childVariable+"="+string(text), "PYTHONPATH="+client, "PYTHONDONTWRITEBYTECODE=1")
+	cmd := pythontest.Command(t, "testdata/peer.py")
+	cmd.Env = append(cmd.Env, childVariable+"="+string(text), "PYTHONDONTWRITEBYTECODE=1")
 	return connectortest.SpawnOther(t, doomed, cmd)
 }
 

@@ -30,12 +30,16 @@ func lastLine(out []byte) string {
 	return lines[len(lines)-1]
 }
 
-// Command is a program with this repository's client for it to import. What it writes
-// to standard error goes to that of the test.
+// Command is a program with this repository's client for it to import, before what
+// $PYTHONPATH has. What it writes to standard error goes to that of the test.
 func Command(t testing.TB, script string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(Interpreter(t), append([]string{script}, args...)...)
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+client(t))
+	path := client(t)
+	if others := os.Getenv("PYTHONPATH"); others != "" { // an empty part is the working directory
+		path += string(filepath.ListSeparator) + others
+	}
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+path)
 	cmd.Stderr = os.Stderr
 	return cmd
 }
