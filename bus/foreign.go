@@ -89,8 +89,8 @@ type segment struct {
 	// lasting says that more payloads may come to lie here.
 	lasting atomic.Bool
 
-	mapped sync.Once
-	forget func() // has the GPU lane forget it; nil: it was never told
+	told  sync.Once
+	unmap func(func()) // has the GPU lane forget it first; nil: it was never told
 }
 
 func newSegment(mem *shmstore.Segment) *segment {
@@ -105,19 +105,16 @@ func (s *segment) release() {
 	if s.refs.Add(-1) > 0 {
 		return
 	}
-	if s.forget == nil {
+	if s.unmap == nil {
 		s.mem.Close()
 		return
 	}
-	go func() { // it waits for what the GPU was given, whoever lets go here must not
-		s.forget()
-		s.mem.Close()
-	}()
+	s.unmap(s.mem.Close)
 }
 
 // tell tells a GPU lane of the memory. It is for holders of a reference.
 func (s *segment) tell(l *lane.Lane) {
-	s.mapped.Do(func() { s.forget = l.Mapped(s.mem.Bytes()) })
+	s.told.Do(func() { s.unmap = l.Mapped(s.mem.Bytes()) })
 }
 
 // payload makes the bytes from offset on a payload with one reference.

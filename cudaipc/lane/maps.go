@@ -14,8 +14,10 @@ import (
 // maps are the memory that payloads lie in, as this process has it mapped. A GPU
 // copies from there at full speed when it was told of it, once for each map.
 type maps struct {
-	mu  sync.Mutex
-	all []*hostMap
+	mu      sync.Mutex
+	all     []*hostMap
+	closed  bool
+	leaving sync.WaitGroup // those that the GPU is being told to forget
 }
 
 // hostMap is one of them.
@@ -33,17 +35,16 @@ type hostMap struct {
 
 // Mapped tells the lane of memory of another process's, mapped for reading, in which
 // payloads lie that are opened here. A GPU is told of it with the first payload that
-// [Message.Unwrap] copies out of it. forget is called before it is unmapped, when
-// nothing reads it any more; it waits for streams, and calling it again does nothing.
+// [Message.Unwrap] copies out of it. When nothing reads it any more, release has that
+// forgotten and then unmap called, which is all that it does for memory that no GPU
+// was told of. Else both happen on a goroutine, since forgetting waits for streams,
+// and Close waits for that.
 //
 // Without that, and where the GPU refuses such memory, Unwrap copies through a
 // buffer of the lane's own: see [Stats].
-func (l *Lane) Mapped(mem []byte) (forget func()) {
+func (l *Lane) Mapped(mem []byte) (release func(unmap func())) {
 	h := l.maps.add(&hostMap{lane: l, mem: mem, readOnly: true})
-	return func() {
-		l.maps.remove(h)
-		_ = h.close() // the device has failed: it knows of nothing any more
-	}
+	return func(unmap func()) { l.maps.release(h, unmap) }
 }
 
 func (m *maps) add(h *hostMap) *hostMap {
@@ -56,7 +57,34 @@ func (m *maps) add(h *hostMap) *hostMap {
 func (m *maps) remove(h *hostMap) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.drop(h)
+}
+
+func (m *maps) drop(h *hostMap) {
 	m.all = slices.DeleteFunc(m.all, func(other *hostMap) bool { return other == h })
+}
+
+// release has the GPU forget a map that nothing reads any more, and then unmaps it.
+func (m *maps) release(h *hostMap, unmap func()) {
+	m.mu.Lock()
+	m.drop(h)
+	apart := h.isRegistered() && !m.closed
+	if apart {
+		m.leaving.Add(1)
+	}
+	m.mu.Unlock()
+	leave := func() {
+		_ = h.close() // the device has failed: it knows of nothing any more
+		unmap()
+	}
+	if !apart {
+		leave()
+		return
+	}
+	go func() {
+		defer m.leaving.Done()
+		leave()
+	}()
 }
 
 // find returns the map that data lies in, and where; nil for none.
@@ -73,12 +101,13 @@ func (m *maps) find(data []byte) (h *hostMap, offset int64) {
 	return nil, 0
 }
 
-// close has the GPUs forget all maps.
+// close has the GPUs forget all maps. What is released later is released at once.
 func (m *maps) close() error {
 	m.mu.Lock()
 	all := m.all
-	m.all = nil
+	m.all, m.closed = nil, true
 	m.mu.Unlock()
+	m.leaving.Wait()
 	var errs []error
 	for _, h := range all {
 		errs = append(errs, h.close())
@@ -122,6 +151,12 @@ func (h *hostMap) registered(d *device) (cudaipc.HostMemory, error) {
 		return nil, fmt.Errorf("%w: %s does not read memory that is mapped for reading only: %s", cudaipc.ErrUnsupported, caps.Name, caps.Why["RegisterReadOnly"])
 	}
 	return d.RegisterHost(h.mem, h.readOnly)
+}
+
+func (h *hostMap) isRegistered() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.host != nil
 }
 
 // close has the device forget the map.

@@ -73,6 +73,13 @@ func take(to *bench, payload []byte) (*lane.Tensor, *lane.Message) {
 	return v.(*lane.Tensor), m
 }
 
+// unmapped releases what a lane was told of, and waits until it may be unmapped.
+func unmapped(release func(unmap func())) {
+	done := make(chan struct{})
+	release(func() { close(done) })
+	<-done
+}
+
 // TestMapsAreRegisteredOnce: a GPU is told of memory that payloads come in with the
 // first of them, and forgets it when the lane does.
 func TestMapsAreRegisteredOnce(t *testing.T) {
@@ -85,7 +92,7 @@ func TestMapsAreRegisteredOnce(t *testing.T) {
 		return nil
 	}}, lane.Options{})
 	p := newMapped(t, 1<<20)
-	forget := to.lane.Mapped(p.theirs.Bytes())
+	release := to.lane.Mapped(p.theirs.Bytes())
 	before := asked.Load()
 	usage := to.driver.Usage().HostMemories
 	src, data := from.tensor(codec.DTypeFloat32, 1000)
@@ -107,8 +114,7 @@ func TestMapsAreRegisteredOnce(t *testing.T) {
 	if s := to.lane.Stats(); s.StagedBytes+s.PageableBytes+s.Refused != 0 {
 		t.Errorf("went another way: %+v", s)
 	}
-	forget()
-	forget()
+	unmapped(release)
 	if n := to.driver.Usage().HostMemories; n != usage+1 { // the words
 		t.Errorf("%d maps are registered, %d were before and words came", n, usage)
 	}
@@ -160,8 +166,7 @@ func TestRefusedMapsAreStaged(t *testing.T) {
 			}
 			from, to := newBench(t, emul.Options{}, lane.Options{}), newBench(t, gpu, lane.Options{})
 			p := newMapped(t, c.sizeBytes+1000+c.around)
-			forget := to.lane.Mapped(p.theirs.Bytes())
-			defer forget()
+			defer unmapped(to.lane.Mapped(p.theirs.Bytes()))
 			src, data := from.tensor(codec.DTypeUint8, c.sizeBytes)
 			payload := p.put(from, src)
 			out := to.alloc(int64(c.sizeBytes))
@@ -254,8 +259,7 @@ func TestPayloadStaysWithoutWords(t *testing.T) {
 	}}, lane.Options{})
 	src, data := from.tensor(codec.DTypeUint8, 4096)
 	p := newMapped(t, pieceBytes)
-	forget := to.lane.Mapped(p.theirs.Bytes())
-	defer forget()
+	defer unmapped(to.lane.Mapped(p.theirs.Bytes()))
 	payload := p.put(from, src)
 	held.Store(true)
 	got, m := take(to, payload)

@@ -40,8 +40,13 @@ type gpuConsumer struct {
 
 func newGPUConsumer(g *gpuEnd) (*gpuConsumer, error) {
 	c := &gpuConsumer{gpuEnd: g}
-	forget := g.lane.Mapped(g.reader.Arena())
-	g.later(func(context.Context) error { forget(); return nil })
+	release := g.lane.Mapped(g.reader.Arena())
+	g.later(func(context.Context) error {
+		forgotten := make(chan struct{})
+		release(func() { close(forgotten) })
+		<-forgotten
+		return nil
+	})
 	var err error
 	if c.out, err = g.alloc(g.spec.TensorBytes); err != nil {
 		return nil, err

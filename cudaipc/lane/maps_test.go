@@ -1,0 +1,52 @@
+package lane
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// known is memory that a GPU knows of, until it is closed.
+type known struct {
+	cudaipc.HostMemory
+	asked  chan struct{}
+	letGo  chan struct{}
+	closed atomic.Bool
+}
+
+func (k *known) Close() error {
+	close(k.asked)
+	<-k.letGo
+	k.closed.Store(true)
+	return nil
+}
+
+// TestCloseWaitsForMaps: memory that the GPU is being told to forget is unmapped behind
+// that, and when the maps are closed; what is released later is unmapped at once.
+func TestCloseWaitsForMaps(t *testing.T) {
+	k := &known{asked: make(chan struct{}), letGo: make(chan struct{})}
+	var m maps
+	busy, late := m.add(&hostMap{host: k}), m.add(&hostMap{})
+	var early, unmapped atomic.Bool
+	m.release(busy, func() {
+		early.Store(!k.closed.Load())
+		unmapped.Store(true)
+	})
+	<-k.asked
+	closed := make(chan error, 1)
+	go func() { closed <- m.close() }()
+	select {
+	case err := <-closed:
+		t.Errorf("closed while memory is being forgotten: %v", err)
+	case k.letGo <- struct{}{}:
+		if err := <-closed; err != nil || !unmapped.Load() || early.Load() {
+			t.Errorf("close: %v, unmapped %t, before it was forgotten %t", err, unmapped.Load(), early.Load())
+		}
+	}
+	gone := false
+	m.release(late, func() { gone = true })
+	if !gone {
+		t.Error("memory that no GPU knows of stays mapped")
+	}
+}
