@@ -50,9 +50,13 @@ func offers(c cudaipc.Caps) []doctor.Offer {
 		return doctor.Offer{Name: name, OK: ok, Found: found, Without: without}
 	}
 	const noLane = "tensors go through host memory"
+	noArenas := "no pool is shared, so what an edge would send by cuda_ipc_pool goes through host memory"
+	if c.Handles {
+		noArenas = "pools are shared by handles, and give no memory back before they are closed"
+	}
 	all := []doctor.Offer{
 		offer("Arenas", "arenas", c.Arenas, fmt.Sprintf("memory is shared by descriptors, in steps of %d KiB", c.GranularityBytes>>10),
-			"no pool is shared, so what an edge would send by cuda_ipc_pool goes through host memory"),
+			noArenas),
 		offer("Handles", "handles", c.Handles, "allocations are shared by handles",
 			"no allocation is shared, so what an edge would send by cuda_ipc goes through host memory"),
 		offer("Words", "words", c.Words, "streams wait for words that other processes write", noLane),

@@ -45,6 +45,14 @@ func TestProbeGPUs(t *testing.T) {
 	if g.Err != nil || len(g.Devices) != 2 || g.Devices[0].ID != good.Device.String() || g.Devices[0].FreeBytes != 1<<20 {
 		t.Fatalf("%+v", g)
 	}
+	for _, c := range []struct {
+		handles bool
+		without string
+	}{{true, "by handles"}, {false, "through host memory"}} {
+		if o := offers(cudaipc.Caps{Handles: c.handles})[0]; o.Name != "arenas" || !strings.Contains(o.Without, c.without) {
+			t.Errorf("without arenas, and handles %t: %+v", c.handles, o)
+		}
+	}
 	for i, want := range [][]string{
 		{
 			"arenas true memory is shared by descriptors, in steps of 2048 KiB", "handles true", "words true", "host memory true",
