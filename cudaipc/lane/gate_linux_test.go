@@ -3,6 +3,7 @@ package lane_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -45,4 +46,31 @@ func TestClosedWhileIncomplete(t *testing.T) {
 	}
 	letGo()
 	from.sync(from.s)
+}
+
+// TestSettledInOrder: whoever hears that a message is settled finds its lease given
+// back, which is what the first one does who is told.
+func TestSettledInOrder(t *testing.T) {
+	b := newBench(t, emul.Options{}, lane.Options{})
+	src, _ := b.tensor(codec.DTypeUint8, 64)
+	m := b.receive(b.mustSend(src, lane.Pool))
+	began, letGo, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var order []int
+	m.OnSettled(func() {
+		close(began)
+		<-letGo
+		order = append(order, 1)
+	})
+	closed := make(chan error)
+	go func() { closed <- m.Close() }()
+	<-began
+	m.OnSettled(func() {
+		order = append(order, 2)
+		close(done)
+	})
+	close(letGo)
+	<-done
+	if err := <-closed; err != nil || !slices.Equal(order, []int{1, 2}) {
+		t.Errorf("called in the order %v (%v)", order, err)
+	}
 }

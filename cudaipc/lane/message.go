@@ -224,7 +224,8 @@ func (m *Message) Close() error {
 }
 
 // OnSettled has f called once, when the message is closed and nothing reads its
-// memory any more: at once, if that is so now.
+// memory any more: at once, if that is so now. Functions are called one after the
+// other, as they came.
 func (m *Message) OnSettled(f func()) {
 	m.mu.Lock()
 	settled := m.settled
@@ -237,17 +238,25 @@ func (m *Message) OnSettled(f func()) {
 	}
 }
 
+// nextAfter is what is to be called next, or nil: the message is settled. What comes
+// while others are called is called behind them.
+func (m *Message) nextAfter() (f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.after) == 0 {
+		m.settled = true
+		return nil
+	}
+	f, m.after = m.after[0], m.after[1:]
+	return f
+}
+
 // settle gives everything back: no stream reads it any more.
 func (m *Message) settle() {
 	for _, g := range m.gates {
 		g.leave()
 	}
-	m.mu.Lock()
-	m.settled = true
-	after := m.after
-	m.after = nil
-	m.mu.Unlock()
-	for _, f := range after {
+	for f := m.nextAfter(); f != nil; f = m.nextAfter() {
 		f()
 	}
 	if len(m.bundle.Places) > 0 {
