@@ -227,13 +227,22 @@ func (b *Bus) tryStream(ctx context.Context, opts ...SubmitOption) (*Request, er
 // waits for a place among MaxRequests; the context is the request's from then
 // on.
 func (b *Bus) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
+	place, err := b.place(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return b.admit(ctx, place, opts)
+}
+
+// place waits for a place among MaxRequests.
+func (b *Bus) place(ctx context.Context) (place struct{}, err error) {
 	place, ok := b.places.tryTake()
 	if !ok {
 		if place, ok = b.places.wait(ctx.Done()); !ok {
-			return nil, fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", b.Stats().Live, b.opts.MaxRequests, context.Cause(ctx))
+			err = fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", b.Stats().Live, b.opts.MaxRequests, context.Cause(ctx))
 		}
 	}
-	return b.admit(ctx, place, opts)
+	return place, err
 }
 
 func (b *Bus) admit(ctx context.Context, place struct{}, opts []SubmitOption) (*Request, error) {

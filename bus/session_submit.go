@@ -24,11 +24,13 @@ func (s *session) submit(m *wire.Submit) error {
 	if t := m.Trace; t != (wire.Trace{}) {
 		opts = append(opts, WithTrace(messages.TraceContext{TraceID: t.TraceID, SpanID: t.SpanID, Flags: t.Flags, State: t.State}))
 	}
-	start := s.srv.bus.Stream
+	var req *Request
+	var err error
 	if m.Flags&wire.SubmitTry != 0 {
-		start = s.srv.bus.tryStream
+		req, err = s.srv.bus.tryStream(s.ctx, opts...)
+	} else {
+		req, err = s.stream(m.Deadline, opts)
 	}
-	req, err := start(s.ctx, opts...)
 	if err != nil {
 		return err
 	}
@@ -45,6 +47,22 @@ func (s *session) submit(m *wire.Submit) error {
 	s.queue(&wire.Submitted{Token: m.Token, Source: src.id, Request: uint64(req.id)})
 	s.wg.Go(func() { s.results(src) })
 	return nil
+}
+
+// stream waits for a place, until the deadline: whoever asked may have given up
+// then, and a client has only so many questions.
+func (s *session) stream(deadline int64, opts []SubmitOption) (*Request, error) {
+	b, ctx := s.srv.bus, s.ctx
+	if deadline != 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, time.Unix(0, deadline), ErrDeadline)
+		defer cancel()
+	}
+	place, err := b.place(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return b.admit(s.ctx, place, opts)
 }
 
 // results hands the results of a request to the client as they come.

@@ -1,0 +1,54 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// TestSubmitToAHostThatIsFull: who gives up is forgotten at its deadline, and may
+// ask as often as it likes.
+func TestSubmitToAHostThatIsFull(t *testing.T) {
+	h := listen(t, linear(bus.Stage("m", upper)), bus.Options{MaxRequests: 1})
+	first, err := h.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	c := dialThin(t, h.path)
+	c.await(wire.KindWelcome)
+	const often = 1100 // more than may be open at once
+	deadline := time.Now().Add(50 * time.Millisecond).UnixNano()
+	for i := range uint32(often) {
+		c.send(&wire.Submit{Token: i + 1, Deadline: deadline})
+		if i%500 == 499 {
+			for range 500 {
+				if m := c.await(wire.KindFailed).(*wire.Failed); m.Code != wire.CodeOver {
+					t.Fatalf("%+v, want that it is over", m)
+				}
+			}
+			deadline = time.Now().Add(50 * time.Millisecond).UnixNano()
+		}
+	}
+	n := h.join(t, bus.JoinOptions{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := n.Submit(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, bus.ErrDeadline) {
+		t.Errorf("submit: %v", err)
+	}
+	first.Close()
+	r, err := n.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for _, err := range r.Results(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
