@@ -80,9 +80,8 @@ func (g *gate) enterForeign(ctx context.Context, p bundle.Place) error {
 	}
 	if p.Kind == bundle.PlaceHandle {
 		base, sizeBytes, err := g.dev.Import(p.Handle)
-		if lent, ok := lentBase(p.Handle); ok && errors.Is(err, cudaipc.ErrOwnHandle) { // another lane of this process
-			g.base = lent + cudaipc.Ptr(p.Offset)
-			return nil
+		if own, ownBytes, ok := lentAt(p.Handle); ok && errors.Is(err, cudaipc.ErrOwnHandle) { // another lane of this process
+			return g.within(own, ownBytes, p)
 		}
 		if err != nil {
 			return fmt.Errorf("open the producer's buffer: %w", err)

@@ -63,9 +63,8 @@ func importHandled(dev cudaipc.Device, found Found) (cudaipc.Arena, error) {
 	offset := int64(binary.LittleEndian.Uint64(b[handledOffsetAt:])) //nolint:gosec // as above
 	h := cudaipc.Handle(b[handledHandleAt:handledBytes])
 	base, sizeBytes, err := dev.Import(h)
-	if own, ok := lentBase(h); ok && errors.Is(err, cudaipc.ErrOwnHandle) { // another lane of this process
-		a.base, a.own = own+cudaipc.Ptr(offset), true
-		return a, nil
+	if own, ownBytes, ok := lentAt(h); ok && errors.Is(err, cudaipc.ErrOwnHandle) { // another lane of this process
+		base, sizeBytes, err, a.own = own, ownBytes, nil, true
 	}
 	if err != nil {
 		return nil, err

@@ -17,8 +17,9 @@ var lent = struct {
 }{buffers: make(map[cudaipc.Handle]*lentBuffer)}
 
 type lentBuffer struct {
-	base cudaipc.Ptr
-	uses int // messages, or an arena
+	base  cudaipc.Ptr
+	bytes int64 // up to the end of what was sent of it, at the most
+	uses  int   // messages, or an arena
 }
 
 // lend notes the allocations of a message, until release is called.
@@ -31,7 +32,7 @@ func lend(o *Outgoing) (release func()) {
 			continue
 		}
 		place := &o.plan.Places[p.Place-1]
-		note(place.Handle, t.from.Ptr-cudaipc.Ptr(place.Offset))
+		note(place.Handle, t.from.Ptr-cudaipc.Ptr(place.Offset), place.Offset+place.Bytes)
 	}
 	return func() {
 		takeBack(o.plan.Places)
@@ -52,7 +53,7 @@ func lendArena(a *pool.Handled) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	h, offset := a.Handle()
-	note(h, a.Base()-cudaipc.Ptr(offset))
+	note(h, a.Base()-cudaipc.Ptr(offset), offset+a.Bytes())
 }
 
 func takeArenaBack(a *pool.Handled) {
@@ -62,13 +63,14 @@ func takeArenaBack(a *pool.Handled) {
 	strike(h)
 }
 
-// note counts one use of an allocation, with lent.mu held.
-func note(h cudaipc.Handle, base cudaipc.Ptr) {
+// note counts one use of an allocation, up to so many bytes of it, with lent.mu held.
+func note(h cudaipc.Handle, base cudaipc.Ptr, sizeBytes int64) {
 	at := lent.buffers[h]
 	if at == nil {
 		at = &lentBuffer{base: base}
 		lent.buffers[h] = at
 	}
+	at.bytes = max(at.bytes, sizeBytes)
 	at.uses++
 }
 
@@ -81,13 +83,14 @@ func strike(h cudaipc.Handle) {
 	}
 }
 
-// lentBase is where an allocation begins that was sent by its handle.
-func lentBase(h cudaipc.Handle) (cudaipc.Ptr, bool) {
+// lentAt is where an allocation begins that was sent by its handle, and how much of it
+// was sent at the least.
+func lentAt(h cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64, ok bool) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	at := lent.buffers[h]
 	if at == nil {
-		return 0, false
+		return 0, 0, false
 	}
-	return at.base, true
+	return at.base, at.bytes, true
 }

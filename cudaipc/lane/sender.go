@@ -221,12 +221,11 @@ func (g *gate) enterOwn(s *Sender, words *shmstore.Segment, p bundle.Place) (err
 		return err
 	}
 	if p.Kind == bundle.PlaceHandle {
-		base, ok := lentBase(p.Handle)
+		base, sizeBytes, ok := lentAt(p.Handle)
 		if !ok {
 			return fmt.Errorf("%w: a handle of this process that nothing was sent by", ErrForged)
 		}
-		g.base = base + cudaipc.Ptr(p.Offset)
-		return nil
+		return g.within(base, sizeBytes, p)
 	}
 	a := s.arena(p.Arena)
 	if a == nil {
