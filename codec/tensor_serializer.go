@@ -3,6 +3,8 @@ package codec
 import (
 	"fmt"
 	"slices"
+
+	"github.com/omnibus-runtime/omnibus/codec/internal/pack"
 )
 
 const tensorName = "tensor"
@@ -89,5 +91,5 @@ func (s TensorSerializer) typeError(v any, want string) error {
 
 // encodeInto writes the payload of a valid tensor into dst, which has its size.
 func (t Tensor) encodeInto(dst []byte) {
-	copy(dst[putHeader(dst, t.DType, t.Shape):], t.Data)
+	pack.Copy(dst[putHeader(dst, t.DType, t.Shape):], t.Data)
 }

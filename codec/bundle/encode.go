@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/internal/pack"
 )
 
 // EncodeInto writes the bundle into dst, which has the size that Size returns,
@@ -39,7 +40,7 @@ func (p *Plan) EncodeInto(dst []byte) error {
 		clear(dst[at:t.Offset]) // reserved memory holds what was there before
 		at = int(t.Offset + t.Bytes)
 		data := dst[t.Offset:at:at]
-		copy(data, t.Data)
+		pack.Copy(data, t.Data)
 		t.Data = data
 	}
 	clear(dst[at:])

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/codec/internal/pack"
 )
 
 // layout says what goes where in a frame.
@@ -157,6 +158,6 @@ func (l layout) write(dst []byte) {
 	for _, p := range l.placed {
 		at := l.start + p.at
 		clear(dst[end:at])
-		end = at + copy(dst[at:], p.data)
+		end = at + pack.Copy(dst[at:], p.data)
 	}
 }

@@ -46,7 +46,7 @@ var layers = []layer{
 	},
 	{
 		part:   "codec/kv",
-		may:    []string{"codec"},
+		may:    []string{"codec", "codec/internal"},
 		reason: "it is a format of other programs, for programs that talk to them: they register it, and no layer may depend on it",
 	},
 	{

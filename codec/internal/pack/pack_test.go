@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -166,6 +167,24 @@ func TestOwed(t *testing.T) {
 	var bad *pack.Error
 	if _, err := r.Next(); !errors.As(err, &bad) || bad.Offset != 1 || bad.Limit {
 		t.Errorf("got %v, want an error at byte 1", err)
+	}
+}
+
+// TestCopy: what is copied in pieces, or in one, is as much as fits, and whole.
+func TestCopy(t *testing.T) {
+	const most = 8<<20 + 3
+	src := make([]byte, most)
+	for i := range src {
+		src[i] = byte(i % 251)
+	}
+	for _, size := range []int{0, 1, 256<<10 - 1, 256 << 10, 256<<10 + 1, 512 << 10, 1<<20 + 13, 8<<20 - 1, 8 << 20, most} {
+		for _, room := range []int{size, size + 7, size / 2} {
+			dst := make([]byte, room+1)
+			n := min(size, room)
+			if got := pack.Copy(dst[:room], src[:size]); got != n || !bytes.Equal(dst[:n], src[:n]) || slices.Max(append(dst[n:], 0)) != 0 {
+				t.Errorf("%d bytes into %d: %d, or not what was there", size, room, got)
+			}
+		}
 	}
 }
 

@@ -26,9 +26,23 @@ func (w *Writer) put(b ...byte) {
 	w.Buf = append(w.Buf, b...)
 }
 
-// maxCopied bounds one copy. From 1 MiB on, Go copies what is not aligned past the
-// caches of the processor, and whoever reads it next would have to wait for memory.
+// maxCopied bounds one copy. From 1 MiB on, on many processors, Go copies past their
+// caches, and whoever reads it next would have to wait for memory.
 const maxCopied = 256 << 10
+
+// wholeFrom is from where on that is as well: so much does not stay in the caches, and
+// is copied faster past them.
+const wholeFrom = 8 << 20
+
+// Copy is copy, for data that is read soon after.
+func Copy(dst, src []byte) (n int) {
+	if src = src[:min(len(src), len(dst))]; len(src) < wholeFrom {
+		for ; len(src)-n > maxCopied; n += maxCopied {
+			copy(dst[n:], src[n:n+maxCopied])
+		}
+	}
+	return n + copy(dst[n:], src[n:])
+}
 
 // Raw writes bytes as they are.
 func (w *Writer) Raw(b []byte) {
