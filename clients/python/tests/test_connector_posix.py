@@ -365,6 +365,81 @@ class DeathTest(Case):
         self.assertRaises(Missing, get, b, "a")
         self.assertEqual(len(get(b, "b")), len(half))
 
+    def mortal(self, do: Any, step: int) -> bool:
+        """Whether a process survives something in which it dies before the write of that number."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                left, real = [step], File.write_pieces
+
+                def write(f: File, pieces: Any, at: int) -> None:
+                    if left[0] == 0:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    left[0] -= 1
+                    real(f, pieces, at)
+
+                File.write_pieces = write  # type: ignore[method-assign]
+                do()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        status = os.waitpid(pid, 0)[1]
+        self.assertIn(status, (0, signal.SIGKILL), "the other process failed")
+        return status == 0
+
+    def test_creator_at_any_step(self) -> None:
+        """A creator that dies has put a value or has not, and the next one begins with nothing."""
+        b = self.store()
+        old, new = b"o" * 1000, b"n" * 2000
+
+        def create() -> None:
+            s = Store(self.config())
+            put(s, "k", old)
+            put(s, "k", new)
+            put(s, "other", old)
+            put(s, "other", new)
+            s.cleanup("other")
+            os._exit(0)  # and leaves its files
+
+        step, survived = 0, False
+        while not survived:
+            survived = self.mortal(create, step)
+            step += 1
+            with self.subTest(step):
+                self.assertIsNone(get_or_none(b, "k"))  # its creator is dead
+                a = self.store()
+                put(a, "k", b"next")
+                self.assertEqual(get(b, "k"), b"next")
+                a.close()
+        self.assertGreater(step, 30)
+        self.assertEqual(self.files(), [])
+
+    def test_reader_at_any_step(self) -> None:
+        """A reader that dies has got a value or has not, and what it had pinned is free again."""
+        half = os.urandom(MIB // 2 - 100)
+        got = []
+        for step in range(100):
+            a = self.store(timeout=0.5)
+            put(a, "k", half)
+
+            def take() -> None:
+                if get(Store(self.config()), "k") != half:
+                    os._exit(1)
+
+            survived = self.mortal(take, step)
+            b = self.store()
+            found = get_or_none(b, "k")
+            self.assertIn(found, (None, half))
+            got.append(found is None)
+            put(a, "a", half), put(a, "b", half)  # there is room for both
+            b.close()
+            a.close()
+            if survived:
+                break
+        self.assertEqual((got[0], got[-1]), (False, True))
+        self.assertEqual(got, sorted(got), "it was got, and was not any more")
+        self.assertGreater(len(got), 4)
+
     def test_forked(self) -> None:
         a, b = self.store(readers=2), self.store()
         put(a, "k", b"1")
