@@ -9,13 +9,14 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus/tensorqueue"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
 // python is a Python process that has joined a queue: see testdata/end.py.
-func python(t *testing.T, opts tensorqueue.Options) *pythontest.Process {
+func python(t *testing.T, opts tensorqueue.Options, args ...string) *pythontest.Process {
 	t.Helper()
-	return pythontest.Start(t, pythontest.Command(t, "testdata/end.py", opts.Socket))
+	return pythontest.Start(t, pythontest.Command(t, "testdata/end.py", append([]string{opts.Socket}, args...)...))
 }
 
 // item is what an end in Python says of one.
@@ -135,5 +136,69 @@ func TestPythonSeesTheQueueClose(t *testing.T) {
 	var got string
 	if err := p.Answer(&got); err != nil || got != "Closing" && got != "HostGone" {
 		t.Errorf("Python answers %q, %v", got, err)
+	}
+}
+
+// TestPythonPutsOnGPU: what Python puts of a GPU's memory is got there, by Go and by
+// Python, and its room comes back when the item is done, or who had it is dead.
+func TestPythonPutsOnGPU(t *testing.T) {
+	const each = 128 << 10 // a pool has four of these
+	for _, mode := range []string{"cuda_ipc_pool", "cuda_ipc"} {
+		t.Run(mode, func(t *testing.T) {
+			g, err := newGPU()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := g.close(); err != nil {
+					t.Error(err)
+				}
+			})
+			q, opts := open(t, tensorqueue.Options{MaxSize: 3, GPU: g.options()})
+			p, other := python(t, opts, mode), python(t, opts)
+			for n := range 12 {
+				p.Tell([]any{"put_on_gpu", "item", n, each})
+				p.Want(nil)
+				if n%2 == 0 {
+					other.Tell([]any{"get", 60})
+					other.Want(item("item", n, each))
+					other.Tell([]any{"drop"})
+					other.Want(nil)
+					continue
+				}
+				it := get(t, q)
+				x, ok := it.Inputs()["x"].(*lane.Tensor)
+				if !ok || !it.Message().OnDevice() {
+					t.Fatalf("got %v", it.Inputs())
+				}
+				if err := it.Message().Await(g.stream); err != nil {
+					t.Fatal(err)
+				}
+				if err := g.check(t.Context(), x, bytes.Repeat([]byte{byte(n)}, each)); err != nil {
+					t.Error(err)
+				}
+				closeItem(t, it)
+			}
+			p.Tell([]any{"stats"})
+			p.Want(map[string][]int{"cuda_ipc_pool": {0, 0, 12, 0, 0, 0}, "cuda_ipc": {0, 12, 0, 0, 0, 0}}[mode])
+			for n := range 3 {
+				p.Tell([]any{"put_on_gpu", "item", n, each})
+				p.Want(nil)
+				other.Tell([]any{"get", 60})
+				other.Want(item("item", n, each))
+			}
+			other.Kill()
+			for n := range 4 { // for which there is room when it is dead
+				p.Tell([]any{"put_on_gpu", "item", n, each})
+				p.Want(nil)
+				closeItem(t, get(t, q))
+			}
+			p.Tell([]any{"put_on_gpu", "lost", 1, each})
+			p.Want(nil)
+			p.Kill()
+			for size(t, q) != 0 {
+				runtime.Gosched() // until the owner has seen it
+			}
+		})
 	}
 }

@@ -1,20 +1,30 @@
 """An end of a queue in Python, that does what the test says line by line."""
 
+import gc
 import json
 import queue
 import sys
 import zlib
 
 import omnibus
+from omnibus import dlpack, gpu
+from omnibus.gpu import emul
 
-q = omnibus.TensorQueue(path=sys.argv[1])
+mode = sys.argv[2] if len(sys.argv) > 2 else "default"
+options = gpu.Options(device=emul.uuid(), arena_bytes=512 << 10, max_bytes=512 << 10, when_full="block", timeout=60)
+q = omnibus.TensorQueue(path=sys.argv[1], transport_mode=mode, gpu=options)
 held = []
+
+
+def raw(t):
+    """The bytes of a tensor, wherever it is."""
+    return t.raw() if isinstance(t, omnibus.Tensor) else bytes(dlpack.borrow(t).view())
 
 
 def get(timeout):
     rid, shm_name, inputs = q.get(timeout)
     held.append(inputs)
-    return [rid, shm_name, inputs and {"crc": zlib.crc32(inputs["x"].raw()), "shape": list(inputs["x"].shape), "n": inputs["n"]}]
+    return [rid, shm_name, inputs and {"crc": zlib.crc32(raw(inputs["x"])), "shape": list(inputs["x"].shape), "n": inputs["n"]}]
 
 
 def put(rid, n, size, timeout=None):
@@ -22,11 +32,28 @@ def put(rid, n, size, timeout=None):
     q.put(rid, "psm_" + rid, inputs, timeout=timeout)
 
 
+def put_on_gpu(rid, n, size):
+    """Put a tensor that is filled in place."""
+    x = q.gpu.empty((size // 4, 4), "uint8")
+    dlpack.borrow(x).view()[:] = bytes([n]) * size
+    q.put(rid, "psm_" + rid, {"x": x, "n": n})
+
+
+def drop():
+    held.clear()
+    gc.collect()
+
+
+def stats():
+    s = q.gpu.stats
+    return [s.default.messages, s.cuda_ipc.messages, s.cuda_ipc_pool.messages, s.fallbacks, s.small, s.spilt]
+
+
 def sizes():
     return [q.qsize(), q.maxsize, q.empty(), q.full()]
 
 
-do = {"get": get, "put": put, "sizes": sizes, "drop": held.clear, "drain": lambda: q.drain(60), "close": q.close}
+do = {"get": get, "put": put, "put_on_gpu": put_on_gpu, "stats": stats, "sizes": sizes, "drop": drop, "drain": lambda: q.drain(60), "close": q.close}
 
 for line in sys.stdin:
     name, *arguments = json.loads(line)

@@ -2,60 +2,28 @@
 
 import ctypes
 import gc
-import glob
 import mmap
 import os
-import shutil
-import subprocess
-import tempfile
-import time
 import unittest
 from unittest import mock
 
+from fakecuda import BIAS, UUID, FakeCase, until
 from gpumessage import Payload, Producer
 from omnibus import Forged, PayloadError, Poisoned, bundle
 from omnibus.bundle import HANDLE
 from omnibus.gpu import DeviceLost, DriverError, NoDriver, cuda
-from omnibus.gpu.cuda import Cuda
 from omnibus.gpu.lane import Lane
 from omnibus.gpu.library import Library
 
-FAKE = os.path.join(os.path.dirname(__file__), *[".."] * 3, "cudaipc", "cuda", "testdata", "fake")
 ARENA = 2 << 20
-BIAS = 1 << 60  # of the fake's device addresses
-UUID = bytes([*range(0xA0, 0xAF), 0])
 
-
-def until(happened):
-    while not happened():
-        time.sleep(0.0005)
-
-
-class TestCuda(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cc = shutil.which("cc")
-        sources = glob.glob(os.path.join(FAKE, "*.c"))
-        if cc is None or not sources:
-            raise unittest.SkipTest("no C compiler, or not the whole repository: the library that plays CUDA's is not built")
-        cls.dir = tempfile.TemporaryDirectory(prefix="omnibus-fake-")
-        cls.addClassCleanup(cls.dir.cleanup)
-        path = os.path.join(cls.dir.name, "libcuda.so.1")
-        subprocess.run([cc, "-shared", "-fPIC", "-O1", "-pthread", "-o", path, *sources], check=True)
-        cls.path = path
-
+class TestCuda(FakeCase):
     def setUp(self):
-        path = os.path.join(self.dir.name, f"{self.id()}.so")  # one of its own, for its state
-        shutil.copy(self.path, path)
-        self.fake = ctypes.CDLL(path)
-        self.library = Library(path)
-        self.device = Cuda(self.library, 0)
+        super().setUp()
         self.producer = Producer(UUID)
         self.addCleanup(self.producer.kill)
         self.lane = Lane(self.producer.find, lambda uuid: self.device)
-        with self.device.context:
-            self.stream = self.device._stream()
-            self.make_arena(1)
+        self.make_arena(1)
         page = mmap.mmap(-1, 4096)
         base = ctypes.addressof(ctypes.c_char.from_buffer(page))
         with self.device.context:

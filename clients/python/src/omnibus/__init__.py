@@ -45,6 +45,7 @@ from .errors import (
     Overloaded,
     PayloadError,
     Poisoned,
+    PoolFull,
     ProtocolError,
     Refused,
     RequestAborted,
@@ -69,7 +70,7 @@ __all__ = [
     "BUNDLE", "MSGPACK", "RAW", "TENSOR", "AsyncBuffer", "AsyncClient", "AsyncRequest", "AsyncTask", "Buffer",
     "Client", "Closing", "Code", "DeadlineExceeded", "Delivery", "Edge", "Exchange", "Finished", "ForeignDevice",
     "Forged", "ForkedError", "Found", "HostError", "HostGone", "Name", "Nothing", "OmnibusError", "OutOfMemory",
-    "Overloaded", "Owner", "PayloadError", "Poisoned", "ProtocolError", "Refused", "Request", "RequestAborted",
+    "Overloaded", "Owner", "PayloadError", "Poisoned", "PoolFull", "ProtocolError", "Refused", "Request", "RequestAborted",
     "RequestEnded", "RequestFailed", "RequestOver", "StageFunction", "Taken", "Task", "Tensor", "TensorQueue", "TooLarge", "Trace",
     "Unknown", "View", "WindowFull", "aconnect", "connect", "from_socket", "register", "run", "stage",
 ]  # fmt: skip

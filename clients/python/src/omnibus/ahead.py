@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from . import wire
 
 if TYPE_CHECKING:
-    from .session import Answer, Session
+    from .answers import Answer
+    from .session import Session
 
 #: While so many questions are open, none is asked that nobody waits for.
 _QUESTIONS = wire.MAX_QUESTIONS // 4

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterator
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import wire
 from .delivery import Delivery
@@ -19,7 +19,10 @@ from .errors import Code, HostGone, OmnibusError, ProtocolError, Refused, again
 from .exchange import ARENA_BYTES, Exchange
 from .request import AsyncRequest, BaseRequest, Request, news, send_first, submit_work
 from .session import Session, Work, descriptors
-from .task import AsyncTask, BaseTask, Consumer, Stage, Task, arun
+from .task import AsyncTask, BaseTask, Consumer, Stage, Task, arun, sender_of
+
+if TYPE_CHECKING:
+    from .gpu import Options, Sender
 
 #: How long the host may take to say welcome.
 HANDSHAKE_SECONDS = 10.0
@@ -44,19 +47,26 @@ def socket_path(path: str | None = None, bus: str | None = None) -> str:
     return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"omnibus-{os.getuid()}", bus + ".sock")
 
 
-def connect(path: str | None = None, bus: str | None = None, name: str | None = None) -> Client:
-    """Connect to a host. `name` is for people who look at the bus.
+def connect(
+    path: str | None = None, bus: str | None = None, name: str | None = None, gpu: Options | None = None
+) -> Client:
+    """Connect to a host. `name` is for people who look at the bus, `gpu` for those who send tensors of one.
 
     Raises HostGone when nobody listens, Refused when the host does not want
     this client, ProtocolError when it is no host.
     """
-    return Client(_handshake(_dial(socket_path(path, bus)), bus, name))
+    s = _handshake(_dial(socket_path(path, bus)), bus, name)
+    s.gpu_options = gpu
+    return Client(s)
 
 
-async def aconnect(path: str | None = None, bus: str | None = None, name: str | None = None) -> AsyncClient:
+async def aconnect(
+    path: str | None = None, bus: str | None = None, name: str | None = None, gpu: Options | None = None
+) -> AsyncClient:
     """Connect, for the running event loop. As `connect`."""
     loop = asyncio.get_running_loop()
     s = await loop.run_in_executor(None, lambda: _handshake(_dial(socket_path(path, bus)), bus, name))
+    s.gpu_options = gpu
     return AsyncClient(s, loop)
 
 
@@ -144,6 +154,11 @@ class BaseClient:
     def closed(self) -> bool:
         """Whether the connection has ended."""
         return self._session.error is not None
+
+    @property
+    def gpu(self) -> Sender:
+        """Memory of a GPU to send tensors from, and what was sent how."""
+        return sender_of(self._session)
 
     def fileno(self) -> int:
         """A descriptor that is readable when `process` has something to do.
@@ -312,6 +327,12 @@ class Client(BaseClient):
             raise
         except OmnibusError:
             pass  # an answer, whatever it is
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until nobody needs what was sent from here of a GPU's memory: others find it only until this client is
+        closed. False: the time, in seconds, is up."""
+        s = self._session
+        return s.wait(lambda: not s.room.keeping, timeout)
 
     def close(self) -> None:
         """Leave and close the connection. What is unfinished fails. Idempotent."""

@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import NamedTuple
 
 from . import wire
+from .answers import Answer
 from .errors import Code, HostError
-from .session import Answer, Session, Work
+from .session import Session, Work
 
 MAX_SIZE = 1 << 46
 
@@ -138,9 +139,14 @@ def find_work(s: Session, name: Name) -> Work[Found]:
     return found
 
 
-def _checked(s: Session, name: Name) -> Name:
+def check_version(s: Session) -> None:
+    """Raise HostError if the host has no directory."""
     if s.welcome.version < 5:
         raise HostError(Code.VERSION, f"the host speaks version {s.welcome.version}, which has no directory")
+
+
+def _checked(s: Session, name: Name) -> Name:
+    check_version(s)
     pool, number = name
     if len(pool) != 16:
         raise ValueError(f"the pool of a name is 16 bytes, not {len(pool)}")

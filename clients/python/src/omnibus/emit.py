@@ -1,5 +1,6 @@
-"""Sending payloads: small ones in a message, large ones written in place.
+"""Sending payloads: small ones in a message, large ones written in place, in room that the host grants.
 
+Where edges may carry tensors on a GPU, it is room of the client's own: see `puts`.
 The functions are work for a session, run by a thread or by an event loop. An
 emission waits until it has its place in the windows of its edges: that is
 how consumers hold a fast producer back.
@@ -9,13 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import bundle, codec, sources, tensor, wire
 from .ahead import Ahead, Room
+from .answers import Answer
 from .errors import Finished, HostError, PayloadError
-from .session import Answer, Session, Work
+from .session import Session, Work
 from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .puts import Puts
 
 
 class Emitter:
@@ -24,7 +29,9 @@ class Emitter:
     __slots__ = ()
     _session: Session
     number: int
+    over: Any  # true when the request is
     _ahead: Ahead | None
+    _puts: Puts | None  # where all goes out from room of the client's own
 
     def _ask_emission(self, question: Callable[[int], wire.Message], edge: int) -> Answer:
         s, ahead = self._session, self._ahead
@@ -103,6 +110,10 @@ class Emitter:
         last: bool = False,
         codec_: int | None = None,
     ) -> Work[None]:
+        if self._puts is not None and codec_ in (None, codec.BUNDLE):
+            sent = yield from self._on_gpu_work(value, delivery, to, key, attrs, last)
+            if sent:
+                return
         t = sources.of(value) if codec_ in (None, codec.TENSOR) else None
         if t is not None:
             yield from self._tensor_work(t, delivery, to, key, attrs, last)
@@ -124,6 +135,18 @@ class Emitter:
             b.view[:] = payload
             b.send()
 
+    def _on_gpu_work(
+        self, value: Any, delivery: int, to: str | None, key: str, attrs: wire.Attrs | None, last: bool
+    ) -> Work[bool]:
+        """Emit a value that has tensors on a GPU. False: it has none."""
+        from .gpu import emission, sender  # for those alone whose edges may carry such
+
+        of = sender.of(self._session)
+        e = emission.Emission(self, of, bundle.Plan(value, of.of), delivery, self._edge(to), key, attrs, last)
+        if e.tensors:
+            yield from e.work()
+        return bool(e.tensors)
+
     def _small(
         self,
         payload: bytes | bytearray | memoryview,
@@ -135,6 +158,10 @@ class Emitter:
         last: bool,
     ) -> Work[None]:
         edge, flags, source = self._edge(to), wire.LAST if last else 0, self.number
+        if self._puts is not None:
+            m = self._puts.message(delivery, edge, number, flags | wire.INLINE, key, attrs, payload)
+            yield from self._puts.small_work(m)
+            return
 
         def question(token: int) -> wire.Message:
             return wire.Emit(token, source, delivery, edge, flags, number, key, attrs or {}, payload)
@@ -147,6 +174,9 @@ class Emitter:
         """Pass the payload of a delivery on by reference."""
         edge, source = self._edge(to), self.number
         flags = wire.FORWARD | (wire.LAST if last else 0)
+        if self._puts is not None:
+            yield from self._puts.small_work(self._puts.message(delivery, edge, 0, flags, key, attrs))
+            return
 
         def question(token: int) -> wire.Message:
             return wire.Emit(token, source, delivery, edge, flags, 0, key, attrs or {}, b"")
@@ -205,6 +235,8 @@ class Emitter:
             raise PayloadError(f"size {size} is negative")
         s = self._session
         room = Room(self._edge(to), number, size)
+        if self._puts is not None:
+            return (yield from self._puts.reserve_work(size, number, delivery, room.edge, key, attrs, last))
         arena = s.have_arena or (yield from s.arena())
         m, fd = yield from self._ask_work(lambda: self._ask_room(room, delivery), room.edge, key)
         try:
@@ -221,11 +253,34 @@ class Emitter:
         except BaseException:
             s.tell_quietly(wire.Abort(m.grant))
             raise
-        return Buffer(s, m.grant, view[:size], key, attrs, last, lambda: self._went_out(room.edge))
+        return Buffer(s, _Granted(s, m.grant, lambda: self._went_out(room.edge)), view[:size], key, attrs, last)
 
 
 def _with_descriptor(m: wire.Grant, fd: int | None) -> tuple[wire.Grant, int | None]:
     return m, fd
+
+
+class _Way(Protocol):
+    """How a buffer is sent, and given back."""
+
+    def send(self, n: int, flags: int, key: str, attrs: wire.Attrs) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class _Granted:
+    """In room that the host has granted."""
+
+    __slots__ = ("_session", "_grant", "_went_out")
+
+    def __init__(self, s: Session, grant: int, went_out: Callable[[], None]) -> None:
+        self._session, self._grant, self._went_out = s, grant, went_out
+
+    def send(self, n: int, flags: int, key: str, attrs: wire.Attrs) -> None:
+        self._session.tell(wire.Send(self._grant, n, flags, key, attrs), self._went_out)
+
+    def abort(self) -> None:
+        self._session.tell_quietly(wire.Abort(self._grant))
 
 
 class Buffer:
@@ -236,24 +291,16 @@ class Buffer:
     would see it.
     """
 
-    __slots__ = ("view", "size", "_session", "_grant", "_options", "_went_out")
+    __slots__ = ("view", "size", "_session", "_way", "_options")
 
     def __init__(
-        self,
-        s: Session,
-        grant: int,
-        view: memoryview,
-        key: str,
-        attrs: wire.Attrs | None,
-        last: bool,
-        went_out: Callable[[], None],
+        self, s: Session, way: _Way, view: memoryview, key: str, attrs: wire.Attrs | None, last: bool
     ) -> None:
         self.view = view  #: the memory to fill, writable
         self.size = len(view)
         self._session = s
-        self._grant: int | None = grant
+        self._way: _Way | None = way
         self._options = (key, attrs, last)
-        self._went_out = went_out
 
     def send(
         self, n: int | None = None, *, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
@@ -262,30 +309,29 @@ class Buffer:
         n = self.size if n is None else n
         if not 0 <= n <= self.size:
             raise ValueError(f"send of {n} bytes from a buffer of {self.size}")
-        grant = self._take()
+        way = self._take()
         k, a, end = self._options
-        flags = wire.LAST if last or end else 0
         try:
-            self._session.tell(wire.Send(grant, n, flags, key or k, attrs or a or {}), self._went_out)
+            way.send(n, wire.LAST if last or end else 0, key or k, attrs or a or {})
         except BaseException:
-            self._session.tell_quietly(wire.Abort(grant))
+            way.abort()
             raise
 
     def abort(self) -> None:
         """Give the room back. After `send` it does nothing."""
-        if self._grant is not None:
+        if self._way is not None:
             self._session.check_process()
-            self._session.tell_quietly(wire.Abort(self._take()))
+            self._take().abort()
 
-    def _take(self) -> int:
-        grant, self._grant = self._grant, None
-        if grant is None:
+    def _take(self) -> _Way:
+        way, self._way = self._way, None
+        if way is None:
             raise Finished("the buffer was sent or aborted before")
         try:
             self.view.release()
         except BufferError:
             pass  # somebody's array keeps the memory mapped, no more
-        return grant
+        return way
 
     def __enter__(self) -> Buffer:
         return self

@@ -76,6 +76,10 @@ class ForeignDevice(OmnibusError):
     """Tensors on a GPU that this process cannot see."""
 
 
+class PoolFull(OmnibusError):
+    """There was no room for tensors in a pool of GPU memory, for as long as one may wait."""
+
+
 class ForkedError(OmnibusError, RuntimeError):
     """The connection belongs to the process that this one was forked from.
 

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from . import wire
+from .answers import Answer
 from .delivery import View
 from .errors import Code, HostError, Nothing, OutOfMemory, again
 from .room import Room
-from .session import Answer, Session
+from .session import Session
 
 #: The room that a client makes for what it puts, as it is needed.
 ARENA_BYTES = 256 << 20

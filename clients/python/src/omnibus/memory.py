@@ -57,7 +57,7 @@ def _exporter_type(size: int) -> Any:
 
 
 class Mapping:
-    """A segment of the host's, mapped to be read.
+    """A segment of the host's, mapped to be read. Memory of an emulated GPU is also written to.
 
     It stays mapped while it is referred to, by windows for example. Safe from
     any thread.
@@ -66,11 +66,12 @@ class Mapping:
     __slots__ = ("size", "process", "_address")
     _address: int | None
 
-    def __init__(self, fd: int, size: int, seals: int = _READ_ONLY) -> None:
+    def __init__(self, fd: int, size: int, seals: int = _READ_ONLY, writable: bool = False) -> None:
         """Map a descriptor, which stays the caller's to close and has at least these seals."""
         self._address = None
         check_segment(fd, size, seals)
-        address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        address = _libc.mmap(None, size, prot, mmap.MAP_SHARED, fd, 0)
         if address == _MAP_FAILED:
             raise _out_of_memory(size, os.strerror(ctypes.get_errno()))
         _libc.madvise(address, size, MADV_DONTFORK)

@@ -12,6 +12,7 @@ from . import wire
 from .delivery import Delivery
 from .emit import Emitter
 from .errors import Finished, OmnibusError, ProtocolError, RequestOver, again
+from .puts import Puts, tensors_of
 from .session import Session, Work
 from .task import arun, ended, seconds
 
@@ -22,7 +23,7 @@ class BaseRequest(Emitter):
     """What `Request` and `AsyncRequest` have in common."""
 
     __slots__ = ("number", "request", "deadline", "_session", "_results", "_ended", "_error", "_open", "_closed",
-                 "_held", "_last", "_on_news", "_ahead", "__weakref__")  # fmt: skip
+                 "_held", "_last", "_on_news", "_ahead", "_puts", "__weakref__")  # fmt: skip
 
     def __init__(self, s: Session, m: wire.Submitted, deadline: int) -> None:
         self.number = m.source
@@ -30,6 +31,8 @@ class BaseRequest(Emitter):
         self.deadline = seconds(deadline)  #: in seconds since 1970, or None
         self._session = s
         self._ahead = None
+        tensors = tensors_of(s.welcome.inputs, s.welcome.tensors)
+        self._puts = Puts(self, s, tensors) if any(t.transport for t in tensors) else None
         self._results: deque[Delivery] = deque()
         self._ended = False
         self._error: OmnibusError | None = None

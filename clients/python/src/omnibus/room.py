@@ -1,7 +1,8 @@
 """Room of the client's own: memory that it offers to the host, and keeps the books of.
 
-For what is put into the exchange. The host says when a payload is returned, and its room is used
-again: the first that fits, so that what was in use last, and is in the processor's cache, comes first.
+For what is put into the exchange, and for emissions with tensors on a GPU. The host says when a payload is
+returned, and its room is used again: the first that fits, so that what was in use last, and is in the
+processor's cache, comes first.
 """
 
 from __future__ import annotations
@@ -30,6 +31,30 @@ class Room(NamedTuple):
     offset: int
     size: int  # of the room
     view: memoryview
+    alone: bool = False  # the segment is for this payload
+
+
+class Out:
+    """A payload that was put and is not returned. Both are called with the session's lock held."""
+
+    __slots__ = ()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it keeps memory beside the payload, which others find only while this client is there."""
+        return False
+
+    def spent(self, bytes_too: bool) -> None:
+        """Its place in the windows is free."""
+
+    def returned(self) -> None:
+        """Nobody needs it any more."""
+
+    def lost(self) -> None:
+        """Nobody will say when it is returned: the session has ended."""
+
+
+_NOTHING = Out()
 
 
 class _Segment:
@@ -37,8 +62,8 @@ class _Segment:
 
     __slots__ = ("arena", "size", "gaps")
 
-    def __init__(self, number: int, fd: int, size: int) -> None:
-        self.arena = Arena(number, fd, size)
+    def __init__(self, arena: Arena, size: int) -> None:
+        self.arena = arena
         self.size = size
         self.gaps = Gaps(size)
 
@@ -53,13 +78,18 @@ class OwnRoom:
         self._post = post
         self._segments: dict[int, _Segment] = {}
         self._last_segment = 0
-        self._puts: dict[int, Room] = {}
+        self._puts: dict[int, tuple[Room | None, Out]] = {}
         self._last_put = 0
 
     @property
     def busy(self) -> bool:
         """Whether something was put that has not been returned."""
         return bool(self._puts)
+
+    @property
+    def keeping(self) -> bool:
+        """Whether something that was put keeps memory beside it."""
+        return any(out.keeps for _, out in self._puts.values())
 
     def take(self, size: int, most: int) -> Room | None:
         """Room for a payload; None: it has to wait. All segments together have at most so many bytes.
@@ -77,28 +107,55 @@ class OwnRoom:
         self._drop_empty(most - segment_size)
         if self._segments and (self._bytes() + segment_size > most or len(self._segments) >= MAX_SEGMENTS):
             return None
-        number = self._offer(segment_size)
+        number, arena = self._offer(segment_size)
+        self._segments[number] = _Segment(arena, segment_size)
         at = self._segments[number].gaps.take(size)
         assert at is not None
-        return Room(number, at, size, self._segments[number].arena.view(at, size))
+        return Room(number, at, size, arena.view(at, size))
+
+    def alone(self, size: int) -> Room:
+        """A segment for one payload alone. Raises OutOfMemory."""
+        number, arena = self._offer(-(-max(size, 1) // _PAGE) * _PAGE)
+        return Room(number, 0, size, arena.view(0, size), True)
 
     def give(self, r: Room) -> None:
         """Take room back that nothing was put in."""
-        self._segments[r.segment].gaps.give(r.offset, r.size)
+        if r.alone:
+            self._post(wire.Forget(r.segment), -1)
+        else:
+            self._segments[r.segment].gaps.give(r.offset, r.size)
 
-    def put(self, r: Room) -> int:
-        """The number of a put, by which the room comes back."""
+    def put(self, r: Room | None, out: Out = _NOTHING) -> int:
+        """The number of a put, by which the room comes back. None: the payload is in the message."""
         self._last_put = self._last_put % 0xFFFFFFFF + 1
         while self._last_put in self._puts:
             self._last_put = self._last_put % 0xFFFFFFFF + 1
-        self._puts[self._last_put] = r
+        self._puts[self._last_put] = r, out
         return self._last_put
+
+    def unsaid(self, put: int) -> None:
+        """The host was not told of a put. Its room is still the caller's."""
+        del self._puts[put]
+
+    def spent(self, put: int, bytes_too: bool) -> None:
+        """The place of a put in its windows is free. It may be returned already."""
+        if put in self._puts:
+            self._puts[put][1].spent(bytes_too)
 
     def returned(self, put: int) -> None:
         """Nobody needs a put any more. Raises ProtocolError for one that there is none of."""
         if put not in self._puts:
             raise ProtocolError(f"put {put} is returned, and is not out")
-        self.give(self._puts.pop(put))
+        r, out = self._puts.pop(put)
+        if r is not None and not r.alone:  # such a segment the host forgets with its payload
+            self.give(r)
+        out.returned()
+
+    def lost(self) -> None:
+        """The session has ended."""
+        puts, self._puts = self._puts, {}
+        for _, out in puts.values():
+            out.lost()
 
     def _bytes(self) -> int:
         return sum(s.size for s in self._segments.values())
@@ -112,13 +169,13 @@ class OwnRoom:
                 del self._segments[number]
                 self._post(wire.Forget(number), -1)
 
-    def _offer(self, size: int) -> int:
+    def _offer(self, size: int) -> tuple[int, Arena]:
         self._last_segment += 1
         fd = os.memfd_create("omnibus-room", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(fd, 0, size)  # what has no memory is refused here, and not by a signal
             fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
-            self._segments[self._last_segment] = _Segment(self._last_segment, fd, size)
+            arena = Arena(self._last_segment, fd, size)
         except OSError as e:
             os.close(fd)
             raise OutOfMemory(Code.MEMORY, f"no segment of {size} bytes: {e.strerror}") from None
@@ -126,4 +183,4 @@ class OwnRoom:
             os.close(fd)
             raise
         self._post(wire.Offer(self._last_segment, size), fd)
-        return self._last_segment
+        return self._last_segment, arena

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import wire
 from .client import Client, connect
@@ -31,6 +31,9 @@ from .delivery import Delivery
 from .errors import Code, HostError, HostGone, OmnibusError, RequestOver
 from .stages import StageFunction, choose, task_type
 from .task import BaseTask
+
+if TYPE_CHECKING:
+    from .gpu import Options
 
 log = logging.getLogger("omnibus")
 
@@ -48,11 +51,13 @@ def run(
     bus: str | None = None,
     threads: int = 1,
     rejoin: bool = False,
+    gpu: Options | None = None,
 ) -> None:
     """Serve the stages given, or all that were decorated.
 
     Of plain functions, `threads` run at a time; one that waits for the host does not count,
-    and another request's runs meanwhile, if need be in a thread of its own.
+    and another request's runs meanwhile, if need be in a thread of its own. `gpu` is for
+    stages that send tensors of one.
 
     Returns when the host drains or says goodbye, and after SIGTERM, once what was open
     here is finished. When the host is gone, exits with status 69, or, with `rejoin`, waits
@@ -71,7 +76,7 @@ def run(
     before = signal.signal(signal.SIGTERM, on_sigterm) if in_main else None
     try:
         with _signals(in_main and not any(s.is_async for _, s in chosen)) as wake:
-            _serve(chosen, path, bus, threads, rejoin, leaving, current, wake)
+            _serve(chosen, partial(connect, path, bus, gpu=gpu), threads, rejoin, leaving, current, wake)
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, before)
@@ -102,8 +107,7 @@ def _signals(wanted: bool) -> Iterator[int]:
 
 def _serve(
     chosen: list[tuple[str, StageFunction]],
-    path: str | None,
-    bus: str | None,
+    connect: Callable[..., Client],
     threads: int,
     rejoin: bool,
     leaving: threading.Event,
@@ -113,7 +117,7 @@ def _serve(
     pause = _REJOIN_FIRST_SECONDS
     while True:
         try:
-            with connect(path, bus, name=f"{chosen[0][0]} (python {os.getpid()})") as client:
+            with connect(name=f"{chosen[0][0]} (python {os.getpid()})") as client:
                 pause = _REJOIN_FIRST_SECONDS
                 if wake >= 0:
                     client._session.wake_on(wake)
@@ -200,7 +204,9 @@ class _Runner:
             self.stop()
 
     def idle(self) -> bool:
-        return not any(stage.tasks for stage in self.session.stages.values())  # type: ignore[attr-defined]
+        s = self.session
+        busy = any(stage.tasks for stage in s.stages.values())  # type: ignore[attr-defined]
+        return not busy and not s.room.keeping  # others are still to find what it is in
 
     def stop(self) -> None:
         self.crew.stop()

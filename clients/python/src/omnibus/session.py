@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from . import wire
+from .answers import Answer, Attempts
 from .crew import away
 from .errors import Code, ForkedError, HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, again, host_error
 from .memory import Arena, Mapping
@@ -46,34 +47,6 @@ _RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 _SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _CUT_SHORT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * 4)
-
-
-class Answer:
-    """What becomes of a question. Its fields are read by whoever asked, once it is done."""
-
-    __slots__ = (
-        "kind", "accept", "orphan", "value", "error", "done", "abandoned", "watchers", "pieces", "token", "void", "fd",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        kind: type,
-        accept: Callable[[Any, Any], Any] | None = None,
-        orphan: Callable[[Any], None] | None = None,
-        void: Callable[[], None] | None = None,
-    ) -> None:
-        self.kind = kind
-        self.accept = accept  # makes a value of the message; called with the lock held
-        self.orphan = orphan  # takes back a value that nobody waits for any more; likewise
-        self.void = void  # told that the answer is an error; likewise
-        self.value: Any = None
-        self.error: OmnibusError | None = None
-        self.done = False
-        self.abandoned = False
-        self.watchers: list[Callable[[], object]] = []  # called once, without the lock, when it is done
-        self.pieces: list[bytes] = []
-        self.token: int | None = None  # once it was sent
-        self.fd = -1  # a descriptor that goes with the question; the asker's
 
 
 #: Work that asks questions, written once and run by threads and by event
@@ -178,10 +151,13 @@ class Session:
         self._released: deque[Any] = deque()  # windows that died, see view_gone
         self._kept: dict[int, tuple[Any, list[Any]]] = {}  # by id of the window: it, [message, windows left]
         self.room = OwnRoom(self.post)
+        self.attempts = Attempts(self)
         self.have_arena: Arena | None = None
         self.arena_bytes = 0  # to ask for; 0: what the windows can need
         self._arena_asked: Answer | None = None
         self.gpu: Any = None  # a gpu.lane.Lane, made with the first tensors on a GPU
+        self.gpu_options: Any = None  # gpu.Options
+        self.sender: Any = None  # a gpu.sender.Sender, likewise
 
         self._handlers: dict[type, Callable[[Any, Any], None]] = {  # with the descriptor, or a tuple of several
             wire.Failed: self._on_failed,
@@ -203,7 +179,7 @@ class Session:
             wire.Segment: self._on_segment,
             wire.Forget: self._on_forget,
             wire.Returned: self._on_returned,
-            wire.Spent: lambda m, fd: None,  # the room comes back when all of it does
+            wire.Spent: self._on_spent,
             wire.Drain: self._on_drain,
             wire.Refuse: self._on_refuse,
             wire.Bye: self._on_bye,
@@ -229,6 +205,7 @@ class Session:
         """Handle what has arrived. Does not wait."""
         with self.locked:
             self._receive()
+            self.attempts.again()  # it may have been a poke
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until `done()`, which is called with the lock held. False: the time is up.
@@ -333,6 +310,7 @@ class Session:
 
     def notify(self) -> None:
         """Have those who wait look again. The lock is held."""
+        self.attempts.again()
         for done, awake in self._sleepers:
             if self.error is not None or done():
                 awake.notify()
@@ -399,7 +377,9 @@ class Session:
             while True:
                 if not a.done:
                     try:
-                        self.wait(lambda: a.done)  # noqa: B023
+                        left = None if a.limit is None else max(a.limit - time.monotonic(), 0)
+                        if not self.wait(lambda: a.done, left):  # noqa: B023
+                            self.attempts.expire(a)
                     except BaseException:
                         self.abandon(a)
                         work.close()
@@ -421,7 +401,7 @@ class Session:
         if os.getpid() != self._pid:
             return
         with self.locked:
-            if a.fd >= 0:  # which the asker closes now
+            if a.fd >= 0 and not a.shared:  # which the asker closes now
                 self._waiting = deque(w for w in self._waiting if w[0] is not a)
             self.abandon_locked(a)
 
@@ -441,7 +421,8 @@ class Session:
             self._waiting = deque(w for w in self._waiting if w[0] is not a)
             self.abandon_locked(a)
 
-    def _answered(self, a: Answer, value: Any, error: OmnibusError | None) -> None:
+    def answered(self, a: Answer, value: Any, error: OmnibusError | None) -> None:
+        """An answer is there. The lock is held."""
         a.value, a.error, a.done = value, error, True
         if error is not None:
             if a.void is not None:
@@ -454,7 +435,7 @@ class Session:
             try:
                 self.ask_locked(nxt, question)
             except OmnibusError as e:
-                self._answered(nxt, None, e)
+                self.answered(nxt, None, e)
 
     # Sending.
 
@@ -586,7 +567,7 @@ class Session:
         self.notify()
 
     def _on_failed(self, m: wire.Failed, _: int | None) -> None:
-        self._answered(self._question(m.token), None, host_error(m.code, m.text))
+        self.answered(self._question(m.token), None, host_error(m.code, m.text))
 
     def _on_answer(self, m: Any, fds: int | tuple[int, ...] | None) -> None:
         try:
@@ -597,16 +578,16 @@ class Session:
             self.close_descriptors(fds)
             raise
         if a.accept is None:
-            self._answered(a, m, None)
+            self.answered(a, m, None)
             return
         try:
             value = a.accept(m, fds)
         except OmnibusError as e:
-            self._answered(a, None, again(e))
+            self.answered(a, None, again(e))
             if not isinstance(e, OutOfMemory):
                 raise
         else:
-            self._answered(a, value, None)
+            self.answered(a, value, None)
 
     def _on_reply(self, m: wire.Reply, _: int | None) -> None:
         a = self._questions.get(m.token)
@@ -615,7 +596,7 @@ class Session:
         a.pieces.append(m.piece)
         if not m.flags & wire.MORE_PIECES:
             del self._questions[m.token]
-            self._answered(a, b"".join(a.pieces), None)
+            self.answered(a, b"".join(a.pieces), None)
 
     def _question(self, token: int) -> Answer:
         a = self._questions.pop(token, None)
@@ -665,6 +646,9 @@ class Session:
         for put in m.puts:
             self.room.returned(put)
 
+    def _on_spent(self, m: wire.Spent, _: int | None) -> None:
+        self.room.spent(m.put, bool(m.flags & wire.SPENT_BYTES))
+
     def _on_drain(self, _m: wire.Drain, _: int | None) -> None:
         self.draining = True
         for stage in self.stages.values():
@@ -703,12 +687,14 @@ class Session:
         self._drop_outbox()
         self._kept.clear()
         self._segments.clear()  # what is still viewed stays mapped
-        self.gpu = None
+        self.gpu = self.sender = None
         self.have_arena = None
         questions, self._questions = self._questions, {}
         waiting, self._waiting = self._waiting, deque()
         for a in [*questions.values(), *(a for a, _ in waiting)]:
-            self._answered(a, None, error)
+            self.answered(a, None, error)
+        self.attempts.fail(error)
+        self.room.lost()
         sources, self.sources = self.sources, {}
         for source in sources.values():
             source._gone(error)

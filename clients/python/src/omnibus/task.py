@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from . import codec as codecs
 from . import tensor, wire
+from .answers import Answer
 from .ahead import Ahead
 from .delivery import Delivery
 from .emit import Buffer, Emitter, tensor_in
@@ -23,8 +25,12 @@ from .errors import (
     RequestEnded,
     RequestFailed,
 )
-from .session import Answer, Session, Work, resume
+from .puts import Puts, tensors_of
+from .session import Session, Work, resume
 from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .gpu import Sender
 
 _R = TypeVar("_R")
 
@@ -53,6 +59,7 @@ class Stage:
         self.batch = m.batch
         self.inputs = m.inputs
         self.outputs = m.outputs
+        self.tensors = tensors_of(m.outputs, m.tensors)
         # A repeat of a stage without state is recognised by the delivery that reserve names. And
         # where credit is not waited for, to take it ahead of time would fail or drop something.
         self.may_reserve_ahead = self.per_request and all(e.policy == 0 for e in m.outputs)
@@ -80,7 +87,7 @@ class BaseTask(Emitter):
     __slots__ = (
         "number", "request", "attempt", "deadline", "trace", "state", "over",
         "_session", "_stage", "_parts", "_held", "_current", "_sent", "_ending", "_inbox", "_busy", "_job", "_made",
-        "_ahead", "__weakref__",
+        "_ahead", "_puts", "__weakref__",
     )  # fmt: skip
 
     def __init__(self, s: Session, stage: Stage, m: wire.Open) -> None:
@@ -98,7 +105,9 @@ class BaseTask(Emitter):
         self._current = 0  # the delivery that is being handled
         self._sent = [0] * len(stage.outputs)  # how much went out, by edge
         self._ending = False
-        self._ahead = Ahead() if stage.may_reserve_ahead else None
+        on_gpu = any(t.transport for t in stage.tensors)
+        self._puts = Puts(self, s, stage.tensors) if on_gpu else None
+        self._ahead = Ahead() if stage.may_reserve_ahead and not on_gpu else None
         # The consumer's own:
         self._inbox: deque[Any] = deque()
         self._busy = False
@@ -119,6 +128,11 @@ class BaseTask(Emitter):
     def aborted(self) -> bool:
         """Whether the request is over, for whatever reason: stop working on it."""
         return self.over is not None
+
+    @property
+    def gpu(self) -> Sender:
+        """Memory of a GPU to fill in place where the next stage reads it, and what was sent how."""
+        return sender_of(self._session)
 
     def _out_edges(self) -> list[wire.Edge]:
         return self._stage.outputs
@@ -431,12 +445,26 @@ async def arun(s: Session, work: Work[_R]) -> _R:
 async def _done(s: Session, a: Answer, loop: asyncio.AbstractEventLoop) -> None:
     told: asyncio.Future[None] = loop.create_future()
     s.watch(a, lambda: loop.call_soon_threadsafe(_settle, told))
-    await told
+    if a.limit is None:
+        await told
+        return
+    timer = loop.call_later(max(a.limit - time.monotonic(), 0), s.attempts.expire, a)
+    try:
+        await told
+    finally:
+        timer.cancel()
 
 
 def _settle(f: asyncio.Future[None]) -> None:
     if not f.done():
         f.set_result(None)
+
+
+def sender_of(s: Session) -> Sender:
+    """What sends tensors on a GPU."""
+    from .gpu import sender  # for those alone who have one
+
+    return sender.of(s)
 
 
 def seconds(unix_ns: int) -> float | None:

@@ -10,13 +10,18 @@ import queue
 import threading
 import time
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .client import Client, connect
 from .codec import BUNDLE
 from .delivery import Delivery
-from .errors import Closing, Code, Overloaded, PayloadError, ProtocolError, RequestAborted
+from .errors import Closing, Code, Overloaded, PayloadError, ProtocolError, RequestAborted, RequestOver
+from .puts import MODES, Puts
 from .request import Request
+from .wire import Tensors
+
+if TYPE_CHECKING:
+    from .gpu import Options, Sender
 
 _GET, _BACK, _QUEUED, _CLOSED, _BUSY = "get", "back", "queued", "closed", "busy"
 
@@ -38,8 +43,7 @@ class TensorQueue:
 
     `put` waits while the queue is full, and `get` while it is empty: with a timeout they raise
     `queue.Full` and `queue.Empty`, as the queues of the standard library do. How many items it
-    holds is for its owner to say, and so is how tensors on a GPU travel that Go programs put.
-    Those that are put here are copied to the host's memory.
+    holds is for its owner to say. How tensors on a GPU travel is for each putter to say.
     """
 
     def __init__(
@@ -49,14 +53,19 @@ class TensorQueue:
         path: str | None = None,
         transport_mode: str = "default",
         arena_bytes: int = ARENA_BYTES,
+        gpu: Options | None = None,
     ) -> None:
         """Join a queue by its name, "queue" by default, or by the path of its socket. Raises HostGone without one.
 
-        `arena_bytes` is the memory that items lie in that are put here, all at once; larger ones get some of their own.
+        `transport_mode` is how tensors on a GPU travel that are put here: by "default" they are copied to the host's
+        memory, by "cuda_ipc" they stay where they are, and by "cuda_ipc_pool" they are copied into a pool of
+        the GPU's memory, which `gpu` describes. `arena_bytes` is the memory that items lie in that are put here, all at
+        once; larger ones get some of their own.
         """
-        if transport_mode != "default":
-            raise ValueError(f"transport_mode {transport_mode!r}: from Python tensors travel by 'default'")
-        self._client: Client = connect(path, name or (None if path else "queue"), "queue")
+        if transport_mode not in MODES:
+            raise ValueError(f"transport_mode {transport_mode!r}: use one of {', '.join(MODES)}")
+        self._mode = MODES.index(transport_mode)
+        self._client: Client = connect(path, name or (None if path else "queue"), "queue", gpu)
         self._client._session.arena_bytes = arena_bytes
         self._lock = threading.Lock()
         self._puts: list[Request] = []  # whose items are not done
@@ -70,7 +79,7 @@ class TensorQueue:
         block: bool = True,
         timeout: float | None = None,
     ) -> None:
-        """Put an item: its tensors are copied once, into shared memory.
+        """Put an item: its tensors are copied once, into shared memory, or stay on their GPU as `transport_mode` says.
 
         It is withdrawn when this process ends, or closes the queue, before somebody has got it: see `drain`.
         Raises queue.Full when there is no room in time, and Closing when the queue is closed.
@@ -78,8 +87,9 @@ class TensorQueue:
         self._reap()
         limit = _limit(0 if not block else timeout)
         item = {"rid": rid, "shm_name": shm_name, "inputs": mm_inputs}
-        r = self._client.submit(item, codec=BUNDLE)
+        r = self._client.stream()
         try:
+            self._send(r, item)
             word = self._word(r, limit)
             if word == _QUEUED:
                 with self._lock:
@@ -92,6 +102,21 @@ class TensorQueue:
         if word is None:
             raise queue.Full
         raise _refused(word)
+
+    def _send(self, r: Request, item: dict[str, Any]) -> None:
+        if self._mode:
+            edges = self._client.inputs
+            r._puts = Puts(r, r._session, [Tensors(self._mode)] * len(edges))
+        try:
+            r.send(item, last=True, codec=BUNDLE)
+            r.close_send()
+        except RequestOver:
+            pass  # its end says why
+
+    @property
+    def gpu(self) -> Sender:
+        """Memory of a GPU to fill in place where an item's getter reads it, and what was sent how."""
+        return self._client.gpu
 
     def get(self, block: bool | float | None = True, timeout: float | None = None) -> Item:
         """Get the oldest item: (rid, shm_name, inputs). Its tensors are views, and keep its memory.

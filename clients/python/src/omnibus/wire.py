@@ -47,9 +47,11 @@ BARE = 2
 INLINE = 4
 MORE_PARTS = 8
 FORWARD = 16
+OWN_SEGMENT = 32
 
 KEEP_PAYLOAD, UNREAD = 1, 2  # of finish
 WAIT = 1  # of fetch
+SPENT_BYTES = 1  # of spent
 FAIL_FAST = 1  # of submit
 MORE_PIECES = 1  # of reply
 

@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..dlpack import CUDA, borrow
 from ..errors import ForeignDevice, Forged, OmnibusError, Poisoned
+from .cuda_send import Producer, map_memory, unmap_memory
 from .driver import DeviceLost, DriverError, Memory, NoDriver, uuid_text
 from .gate import FIRST_NAP, LAST_NAP, reached
-from .library import NOT_READY, Access, Handle, Library
+from .library import NOT_READY, Handle, Library
 from .shared import Shared
 from .watcher import Watcher
 
 if TYPE_CHECKING:
+    from .chunk import Spare
     from .gate import Gate
+    from .pool import Piece
 
 log = logging.getLogger("omnibus")
 
@@ -34,7 +37,7 @@ _NON_BLOCKING, _NO_TIMING = 1, 2
 _REGISTER = 1 | 2  # portable, and mapped for the device
 _GEQ = 0  # a wait for a word that has reached a value, in a circle
 _BARRIER = 0  # a write that is seen behind all before it
-_FD, _ON_DEVICE, _READ_WRITE, _LAZY_PEERS = 1, 1, 3, 1
+_FD, _LAZY_PEERS = 1, 1
 
 #: What the driver says of a handle of memory that is gone: no value, not mapped, the kernel says no, no handle.
 _STALE = (1, 205, 304, 400)
@@ -64,7 +67,7 @@ class _Line:
         self.seq = 0  # of the gate that has it
 
 
-class Cuda:
+class Cuda(Producer):
     """A GPU."""
 
     def __init__(self, library: Library, ordinal: int) -> None:
@@ -107,6 +110,14 @@ class Cuda:
         if self.lost is not None:
             raise DeviceLost(self.lost.call, self.lost.code, self.lost.text)
 
+    def quietly(self, name: str, *arguments: Any) -> None:
+        """Make a call that gives something back. For destructors."""
+        try:
+            with self.context:
+                self.call(name, *arguments)
+        except OmnibusError:
+            log.debug("something cannot be given back", exc_info=True)
+
     def look(self) -> bool:
         """Whether the device is lost, by a call that does nothing."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -129,10 +140,14 @@ class Cuda:
 
     def follow(self, gate: Gate, stream: Any) -> None:
         with self._lock, self.context:
-            if gate.reading is None:
-                gate.reading = _Reading(self, self._line())
-            assert isinstance(gate.reading, _Reading)
-            gate.reading.follow(gate, stream)
+            self.reading_of(gate).follow(gate, stream)
+
+    def reading_of(self, of: Gate | Piece | Spare) -> Reading:
+        """The streams that use something. The lock is held, and the context current."""
+        if of.reading is None:
+            of.reading = Reading(self, self._line())
+        assert isinstance(of.reading, Reading)
+        return of.reading
 
     def _line(self) -> _Line:
         """Words that nobody uses. The lock is held."""
@@ -215,7 +230,7 @@ class _Arena:
         self.address = 0
         self.size = size
         self._device = device
-        library, call = device.library, device.call
+        library = device.library
         with device.context:
             try:
                 memory = library.number("cuMemImportFromShareableHandle", fd, _FD)
@@ -224,31 +239,13 @@ class _Arena:
             except OmnibusError as e:
                 raise Forged(f"an arena: {e}") from e
             try:
-                address = library.number("cuMemAddressReserve", size, 0, 0, 0)
-                try:
-                    call("cuMemMap", address, size, 0, memory, 0)
-                    try:
-                        access = Access(_ON_DEVICE, device.number, _READ_WRITE)  # CUDA has no other
-                        call("cuMemSetAccess", address, size, ctypes.byref(access), 1)
-                    except BaseException:
-                        library.ask("cuMemUnmap", address, size)
-                        raise
-                except BaseException:
-                    library.ask("cuMemAddressFree", address, size)
-                    raise
+                self.address = map_memory(device, memory, size)
             finally:
                 library.ask("cuMemRelease", memory)  # the mapping keeps it
-        self.address = address
 
     def __del__(self) -> None:
-        if not self.address:
-            return
-        try:
-            with self._device.context:
-                self._device.call("cuMemUnmap", self.address, self.size)
-                self._device.call("cuMemAddressFree", self.address, self.size)
-        except OmnibusError:
-            log.debug("an arena cannot be unmapped", exc_info=True)
+        if self.address:
+            unmap_memory(self._device, self.address, self.size)
 
 
 class _Imported:
@@ -270,17 +267,12 @@ class _Imported:
             self.size = size.value
 
     def __del__(self) -> None:
-        if not self.address:
-            return
-        try:
-            with self._device.context:
-                self._device.call("cuIpcCloseMemHandle", self.address)
-        except OmnibusError:
-            log.debug("a handle cannot be closed", exc_info=True)
+        if self.address:
+            self._device.quietly("cuIpcCloseMemHandle", self.address)
 
 
-class _Reading:
-    """The streams that read what is behind a gate."""
+class Reading:
+    """The streams that read what is behind a gate, or fill what is to be sent."""
 
     __slots__ = ("_device", "_line", "_streams", "_waiting")
 
@@ -292,15 +284,37 @@ class _Reading:
 
     def follow(self, gate: Gate, stream: Any) -> None:
         """Have a stream wait. The device's lock is held, and its context current."""
-        if stream is not None and (not isinstance(stream, int) or stream == 0 or stream < -1):
-            raise BufferError(f"stream {stream!r} is none of CUDA's")
+        raw = _raw(stream)
         over = gate.over()
-        raw = _LEGACY_STREAM if stream in (None, -1) else stream
         if not over and stream != -1:  # whoever says -1 waits in a way of its own
             self._open(gate)
             self._device.call("cuStreamWaitEvent", raw, self._line.open, 0)
         if raw not in self._streams:
             self._streams.append(raw)
+
+    @property
+    def own(self) -> int:
+        """A stream that nothing else is given."""
+        return self._line.stream
+
+    def join(self, stream: Any) -> None:
+        """Have a stream go on behind those that were given it before. The device's lock is held, and its context current."""
+        raw = _raw(stream)
+        if stream != -1:  # whoever says -1 waits in a way of its own
+            self._behind(raw)
+        if raw not in self._streams:
+            self._streams.append(raw)
+
+    def gather(self) -> None:
+        """Have the own stream go on behind what all of them were given so far. The context is current."""
+        self._behind(self._line.stream)
+
+    def _behind(self, raw: int) -> None:
+        line, call = self._line, self._device.call
+        for other in self._streams:
+            if other != raw:
+                call("cuEventRecord", line.tail, other)
+                call("cuStreamWaitEvent", raw, line.tail, 0)
 
     def _open(self, gate: Gate) -> None:
         """Have the event record the opening of the gate."""
@@ -326,9 +340,7 @@ class _Reading:
         call = device.call
         try:
             with device.context:
-                for raw in self._streams:
-                    call("cuEventRecord", line.tail, raw)
-                    call("cuStreamWaitEvent", line.stream, line.tail, 0)
+                self.gather()
                 call("cuStreamWriteValue32_v2", line.stream, line.at + _ACK, seq, _BARRIER)
         except OmnibusError:
             # A device that is lost does nothing any more. Otherwise nobody will
@@ -343,6 +355,13 @@ class _Reading:
             device.give(line)
 
         device.watcher.add(lambda: reached(line.ack.value, seq), device.look, done)
+
+
+def _raw(stream: Any) -> int:
+    """CUDA's own name of a stream of DLPack's."""
+    if stream is not None and (not isinstance(stream, int) or stream == 0 or stream < -1):
+        raise BufferError(f"stream {stream!r} is none of CUDA's")
+    return _LEGACY_STREAM if stream in (None, -1) else stream
 
 
 _lock = threading.Lock()

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..errors import OmnibusError
 
 if TYPE_CHECKING:
+    from ..dlpack import Borrowed
+    from .chunk import Spare
     from .gate import Gate
+    from .pool import Piece
 
 #: What the UUIDs of emulated GPUs begin with.
 EMULATED = b"emul"
@@ -73,6 +76,71 @@ class Device(Protocol):
         """Raise DeviceLost if it is."""
 
 
+class OwnMemory(Protocol):
+    """Memory that this process shares, until this is collected."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def fd(self) -> int:
+        """What others map it by. It is open as long as the memory is there."""
+
+
+class Registered(Protocol):
+    """Memory of the host's that a device may write to, until this is collected."""
+
+    @property
+    def address(self) -> int:
+        """Where the device has it."""
+
+
+class Sending(Protocol):
+    """What is to be done on a device before a piece is complete: in order, behind what fills its tensors."""
+
+    def take(self, value: Any) -> Borrowed:
+        """The memory of a tensor, an object with `__dlpack__`: what comes next is behind what fills it.
+
+        The piece keeps it until it is copied, or else as long as it lasts.
+        """
+
+    def copy(self, dst: int, src: Borrowed) -> None:
+        """Copy the elements of a tensor, in row-major order."""
+
+    def complete(self) -> None:
+        """Have the piece's word say, behind all that, that it is complete."""
+
+
+class SendingDevice(Device, Protocol):
+    """A GPU that this process sends tensors of."""
+
+    @property
+    def uuid(self) -> bytes: ...
+
+    def owns(self, value: Any) -> bool:
+        """Whether an object with `__dlpack__` is in its memory."""
+
+    def new_arena(self, nbytes: int) -> OwnMemory:
+        """Memory for others to map, of at least so many bytes."""
+
+    def new_memory(self, nbytes: int) -> Memory:
+        """Memory that nobody else maps."""
+
+    def register(self, address: int, nbytes: int, keep: Any) -> Registered: ...
+
+    def export(self, address: int) -> tuple[bytes, int, int]:
+        """A handle of the allocation around an address, how far into it that is, and how large it is."""
+
+    def use(self, piece: Piece | Spare, stream: Any) -> None:
+        """Note that a stream is given a piece that is not sent: what it does there comes behind what others did.
+
+        None is the stream that DLPack means by it. Raises BufferError for a stream that is none.
+        """
+
+    def sending(self, piece: Piece) -> Sending: ...
+
+
 def device(uuid: bytes) -> Device:
     """The device with a UUID. Raises ForeignDevice if this process does not see it, and NoDriver."""
     if uuid.startswith(EMULATED):
@@ -82,6 +150,13 @@ def device(uuid: bytes) -> Device:
     from . import cuda
 
     return cuda.device(uuid)
+
+
+def sending_device(uuid: bytes) -> SendingDevice:
+    """device, for one that is sent from."""
+    d: Any = device(uuid)  # all of them can
+    found: SendingDevice = d
+    return found
 
 
 def uuid_text(uuid: bytes) -> str:

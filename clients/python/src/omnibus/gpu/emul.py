@@ -1,37 +1,73 @@
 """Emulated GPUs, for machines without one: their memory is the host's, and there are no streams.
 
-The Go package `cudaipc/emul` makes them. Here the CPU waits where a stream would.
+The Go package `cudaipc/emul` has the format of what processes share. Here the CPU waits where a stream would, and
+does what one would do at once.
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import mmap
 import os
 import struct
-from typing import TYPE_CHECKING, Any
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..dlpack import CPU
-from ..errors import Forged, Poisoned, ProtocolError
-from ..memory import FIXED_SIZE, Mapping
-from .driver import Memory
+from .. import dlpack
+from ..dlpack import CPU, Borrowed
+from ..errors import Code, Forged, OutOfMemory, PayloadError, Poisoned, ProtocolError
+from ..memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, FIXED_SIZE, Mapping
+from ..tensor import data_bytes
+from .driver import EMULATED, DriverError, Memory
 from .shared import Shared
 
 if TYPE_CHECKING:
+    from .chunk import Spare
     from .gate import Gate
+    from .pool import Piece
 
 _handle = struct.Struct("<8sIIQ16s16sQ")
 _MAGIC = b"omniemu\x01"
 
+_PAGE = mmap.PAGESIZE
+_GRANULARITY = 1 << 16  # of arenas
+_NOT_SUPPORTED = 801  # CUDA's number
+
 
 class _Memory(Mapping):
-    """An arena or an allocation, mapped to be read."""
+    """An arena or an allocation, mapped to be read, or to be written to by whoever made it."""
 
     __slots__ = ()
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, writable: bool = False) -> None:
         try:
-            super().__init__(fd, size, FIXED_SIZE)
+            super().__init__(fd, size, FIXED_SIZE, writable)
         except ProtocolError as e:
             raise Forged(f"memory of an emulated GPU: {e}") from None
+
+
+class _Made(_Memory):
+    """Memory that this process has made, under a name that others know it by."""
+
+    __slots__ = ("fd", "nonce", "_close", "__weakref__")
+
+    def __init__(self, name: str, size: int, nonce: bytes = b"") -> None:
+        self.fd = os.memfd_create(name, os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+        self.nonce = nonce  # of one that has a handle
+        try:
+            os.ftruncate(self.fd, size)
+            fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+        except OSError as e:
+            raise OutOfMemory(Code.MEMORY, f"no {size} bytes on an emulated GPU: {e.strerror}") from None
+        super().__init__(self.fd, size, writable=True)
+
+        self._close = weakref.finalize(self, os.close, self.fd)
+
+
+class _Registered(NamedTuple):
+    address: int
 
 
 class Emulated:
@@ -39,7 +75,10 @@ class Emulated:
 
     dlpack = (CPU, 0)
 
-    def __init__(self) -> None:
+    def __init__(self, uuid: bytes) -> None:
+        self.uuid = uuid
+        self._lock = threading.Lock()
+        self._made: weakref.WeakSet[_Made] = weakref.WeakSet()
         self._handles = Shared(_opened)
 
     def arena(self, fd: int, size: int) -> Memory:
@@ -55,6 +94,74 @@ class Emulated:
 
     def check(self) -> None:
         """It is never lost."""
+
+    # Sending.
+
+    def owns(self, value: Any) -> bool:
+        try:
+            b = dlpack.borrow(value)
+        except PayloadError:
+            return False
+        return self._around(b.address) is not None
+
+    def _around(self, address: int) -> _Made | None:
+        with self._lock:
+            return next((m for m in self._made if 0 <= address - m.address < m.size), None)
+
+    def _note(self, m: _Made) -> _Made:
+        with self._lock:
+            self._made.add(m)
+        return m
+
+    def new_arena(self, nbytes: int) -> _Made:
+        size = -(-nbytes // _GRANULARITY) * _GRANULARITY
+        return self._note(_Made(f"omnibus-emul-arena-{self.uuid.hex()}", size))
+
+    def new_memory(self, nbytes: int) -> _Made:
+        """Memory with a handle, as of CUDA's own allocations."""
+        nonce = os.urandom(16)
+        return self._note(_Made(f"omnibus-emul-handle-{nonce.hex()}", -(-nbytes // _PAGE) * _PAGE, nonce))
+
+    def register(self, address: int, nbytes: int, keep: Any) -> _Registered:
+        return _Registered(address)
+
+    def export(self, address: int) -> tuple[bytes, int, int]:
+        m = self._around(address)
+        if m is None or not m.nonce:
+            raise DriverError("export", _NOT_SUPPORTED, f"{address:#x} is in no allocation that has a handle")
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        handle = _handle.pack(_MAGIC, os.getpid(), m.fd, m.size, m.nonce, self.uuid, namespace)
+        return handle, address - m.address, m.size
+
+    def use(self, piece: Piece | Spare, stream: Any) -> None:
+        if stream is not None:
+            raise BufferError("an emulated GPU has no streams")
+
+    def sending(self, piece: Piece) -> _Sending:
+        return _Sending(piece)
+
+
+class _Sending:
+    """What is done before a piece is complete: at once."""
+
+    __slots__ = ("_piece",)
+
+    def __init__(self, piece: Piece) -> None:
+        self._piece = piece
+
+    def take(self, value: Any) -> Borrowed:
+        b = dlpack.borrow(value)
+        self._piece.lent.append(b)
+        return b
+
+    def copy(self, dst: int, src: Borrowed) -> None:
+        self._piece.lent.clear()
+        if nbytes := data_bytes(src.dtype, src.shape):
+            exporter = (ctypes.c_ubyte * (1 << (nbytes - 1).bit_length())).from_address(dst)
+            src.copy_into(memoryview(exporter).cast("B")[:nbytes])
+
+    def complete(self) -> None:
+        self._piece.settle()
 
 
 def _opened(handle: bytes) -> _Memory:
@@ -82,4 +189,9 @@ _devices: dict[bytes, Emulated] = {}
 
 def device(uuid: bytes) -> Emulated:
     """Each has a UUID of its own, and all are there."""
-    return _devices.setdefault(uuid, Emulated())
+    return _devices.setdefault(uuid, Emulated(uuid))
+
+
+def uuid(number: int = 0) -> bytes:
+    """That of the emulated GPU with a number, in every process."""
+    return EMULATED + bytes(11) + bytes([number + 1])

@@ -20,7 +20,7 @@ from ..memory import Mapping
 from .driver import Device, Memory, Reading, uuid_text
 
 SLOT_BYTES = 64
-_READY, _FAULT = 0, 4
+READY, FAULT = 0, 4
 
 #: How long a word is looked at without a pause, and how pauses grow: streams write words, and wake nobody.
 SPIN, FIRST_NAP, LAST_NAP = 50e-6, 20e-6, 1e-3
@@ -56,7 +56,7 @@ class Words:
         if at > self._mapping.size - SLOT_BYTES:
             raise Forged(f"slot {number} of {self._mapping.size // SLOT_BYTES}")
         word, base = ctypes.c_uint32.from_address, self._mapping.address + at
-        return word(base + _READY), word(base + _FAULT)
+        return word(base + READY), word(base + FAULT)
 
 
 class Gate:

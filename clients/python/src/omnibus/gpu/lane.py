@@ -16,6 +16,7 @@ from ..errors import Forged, HostGone, Nothing, ProtocolError
 from ..session import Session
 from . import driver
 from .driver import Device, Memory
+from .emission import lent
 from .gate import Gate, Words
 from .handled import HANDLED, Handled
 from .tensor import DeviceTensor
@@ -57,7 +58,9 @@ class Lane:
             pool = self._pool(p.pool)
             memory = None if p.kind == HANDLE else self._arena(pool, p, device)
         pool.words.slot(p.slot)
-        return Gate(device, p, pool.words, device.handle(p.handle) if memory is None else memory, payload)
+        if memory is None:
+            memory = lent.get(p.handle) or device.handle(p.handle)
+        return Gate(device, p, pool.words, memory, payload)
 
     def _pool(self, id: bytes) -> _Pool:
         pool = self._pools.get(id)

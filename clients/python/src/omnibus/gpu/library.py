@@ -1,4 +1,4 @@
-"""CUDA's driver, libcuda.so.1, by ctypes: the calls that a reader makes."""
+"""CUDA's driver, libcuda.so.1, by ctypes: the calls that are made of it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,27 @@ class Access(ctypes.Structure):
     _fields_ = [("type", c_int), ("device", c_int), ("flags", c_int)]
 
 
+class Properties(ctypes.Structure):
+    """CUmemAllocationProp."""
+
+    _fields_ = [
+        ("type", c_int), ("handles", c_int), ("location", c_int), ("device", c_int), ("win32", c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    ]  # fmt: skip
+
+
+class Copy2D(ctypes.Structure):
+    """CUDA_MEMCPY2D."""
+
+    _fields_ = [
+        ("srcXInBytes", c_size_t), ("srcY", c_size_t), ("srcMemoryType", c_uint), ("srcHost", c_void_p),
+        ("srcDevice", c_uint64), ("srcArray", c_void_p), ("srcPitch", c_size_t),
+        ("dstXInBytes", c_size_t), ("dstY", c_size_t), ("dstMemoryType", c_uint), ("dstHost", c_void_p),
+        ("dstDevice", c_uint64), ("dstArray", c_void_p), ("dstPitch", c_size_t),
+        ("WidthInBytes", c_size_t), ("Height", c_size_t),
+    ]  # fmt: skip
+
+
 #: By the exported name, which is that of one signature for ever.
 _CALLS: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
@@ -39,8 +60,12 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "cuCtxPushCurrent_v2": (c_void_p,),
     "cuCtxPopCurrent_v2": (POINTER(c_void_p),),
     "cuMemGetInfo_v2": (POINTER(c_size_t), POINTER(c_size_t)),
+    "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
+    "cuMemFree_v2": (c_uint64,),
     "cuMemGetAddressRange_v2": (POINTER(c_uint64), POINTER(c_size_t), c_uint64),
+    "cuPointerGetAttribute": (c_void_p, c_uint, c_uint64),
     "cuMemcpyAsync": (c_uint64, c_uint64, c_size_t, c_void_p),
+    "cuMemcpy2DAsync_v2": (POINTER(Copy2D), c_void_p),
     "cuStreamCreate": (POINTER(c_void_p), c_uint),
     "cuStreamQuery": (c_void_p,),
     "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
@@ -49,10 +74,15 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "cuStreamWriteValue32_v2": (c_void_p, c_uint64, c_uint32, c_uint),
     "cuStreamWaitValue32_v2": (c_void_p, c_uint64, c_uint32, c_uint),
     "cuMemHostRegister_v2": (c_void_p, c_size_t, c_uint),
+    "cuMemHostUnregister": (c_void_p,),
     "cuMemHostGetDevicePointer_v2": (POINTER(c_uint64), c_void_p, c_uint),
+    "cuIpcGetMemHandle": (POINTER(Handle), c_uint64),
     "cuIpcOpenMemHandle_v2": (POINTER(c_uint64), Handle, c_uint),
     "cuIpcCloseMemHandle": (c_uint64,),
     "cuMemImportFromShareableHandle": (POINTER(c_uint64), c_void_p, c_uint),
+    "cuMemGetAllocationGranularity": (POINTER(c_size_t), POINTER(Properties), c_uint),
+    "cuMemCreate": (POINTER(c_uint64), c_size_t, POINTER(Properties), c_uint64),
+    "cuMemExportToShareableHandle": (POINTER(c_int), c_uint64, c_uint, c_uint64),
     "cuMemRelease": (c_uint64,),
     "cuMemAddressReserve": (POINTER(c_uint64), c_size_t, c_size_t, c_uint64, c_uint64),
     "cuMemAddressFree": (c_uint64, c_size_t),

@@ -1,0 +1,261 @@
+"""How a session sends tensors in the memory of a GPU: its pool, what is lent, and what was sent how."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import wire
+from ..answers import Answer, Attempt
+from ..directory import Name, check_version
+from ..dlpack import is_on_gpu
+from ..errors import ForeignDevice, HostError, OmnibusError, OutOfMemory, again
+from ..puts import MODES
+from ..session import Session, Work
+from ..sources import Source
+from ..sources import of as source_of
+from ..tensor import data_bytes
+from . import driver
+from .chunk import Chunk, ChunkTensor, Spare, dtype_name
+from .driver import DriverError, SendingDevice
+from .pool import SPILL, Options, Piece, Pool, Published
+
+log = logging.getLogger("omnibus")
+
+DEFAULT, IPC, POOL = range(len(MODES))
+
+
+@dataclass
+class Sent:
+    """Messages, and the bytes of their tensors on a GPU."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class Stats:
+    """What a client has sent with tensors on a GPU, where an edge says how they travel."""
+
+    default: Sent = field(default_factory=Sent)
+    cuda_ipc: Sent = field(default_factory=Sent)
+    cuda_ipc_pool: Sent = field(default_factory=Sent)
+    fallbacks: int = 0  #: by default, for the other is not to be had; the log says why
+    small: int = 0  #: by default, for they had fewer bytes than the edge's least
+    spilt: int = 0  #: by default, for the pool had no room
+
+
+class OnGPU(Source):
+    """A tensor on a GPU that is about to be sent."""
+
+    __slots__ = ("value", "piece", "offset", "address", "strides")
+
+    def __init__(self, value: Any, dtype: str, shape: tuple[int, ...]) -> None:
+        super().__init__(dtype, shape, lambda dst: _to_host(value, dst))  # no cycle: it is to go with its last user
+        self.value = value
+        self.piece: Piece | None = None  # the chunk that it is in
+        self.offset = 0  # there
+        self.address = 0  # of one that is in no chunk
+        self.strides: tuple[int, ...] | None = None  # in elements
+
+
+def _to_host(value: Any, dst: memoryview) -> None:
+    source = source_of(value)
+    assert source is not None and source.fill is not None
+    source.fill(dst)
+
+
+class Sender:
+    """A session's pool of GPU memory. Safe from any thread.
+
+    Nothing is made before it is needed.
+    """
+
+    def __init__(self, s: Session, options: Options) -> None:
+        self.stats = Stats()
+        self.options = options
+        self._session = s
+        self._pool: Pool | None = None
+        self._why: OmnibusError | None = None  # there is none
+
+    # Memory to fill in place.
+
+    def chunk(self, nbytes: int) -> Chunk:
+        """Memory for tensors of one message, to be filled where others read it.
+
+        Waits for room as the options say. Raises PoolFull when there is none, unless they say "spill": such a chunk is
+        copied when it is sent. Raises NoDriver without a GPU.
+        """
+        return self._session.run(self.chunk_work(nbytes))
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> ChunkTensor:
+        """A tensor in a chunk of its own: see `chunk` and `Chunk.empty`."""
+        size = data_bytes(dtype_name(dtype), (shape,) if isinstance(shape, int) else tuple(shape))
+        return self.chunk(size).empty(shape, dtype)
+
+    async def achunk(self, nbytes: int) -> Chunk:
+        """chunk, in the running event loop."""
+        from ..task import arun
+
+        return await arun(self._session, self.chunk_work(nbytes))
+
+    async def aempty(self, shape: int | Sequence[int], dtype: Any = "float32") -> ChunkTensor:
+        """empty, in the running event loop."""
+        size = data_bytes(dtype_name(dtype), (shape,) if isinstance(shape, int) else tuple(shape))
+        return (await self.achunk(size)).empty(shape, dtype)
+
+    def chunk_work(self, nbytes: int) -> Work[Chunk]:
+        if nbytes < 0:
+            raise ValueError(f"a chunk of {nbytes} bytes")
+        pool = self.pool(None)
+        piece = yield from self.take_work(pool, nbytes)
+        return Chunk(Spare(pool.device, nbytes) if piece is None else piece, nbytes)
+
+    # The pool.
+
+    def pool(self, value: Any) -> Pool:
+        """The pool, made for the device of a tensor if none was said. Raises why there is none."""
+        s = self._session
+        with s.locked:
+            if s.error is not None:
+                raise again(s.error)
+            if self._pool is not None:
+                self._pool.check_process()
+                return self._pool
+            if self._why is not None:
+                raise again(self._why)
+            try:
+                self._pool = Pool(device_of(self.options.device, value), self.options, self._freed)
+            except OmnibusError as e:
+                self._why = again(e)
+                raise
+            return self._pool
+
+    def _freed(self) -> None:
+        """There is more room. Called in any thread, in the middle of anything."""
+        if self._session.attempts:
+            self._session.poke()
+
+    def take_work(self, pool: Pool, nbytes: int, take: Callable[[], Piece | None] | None = None) -> Work[Piece | None]:
+        """A chunk, or what `take` takes; None: there is no room, and it is to be done without."""
+        patience = pool.options.patience
+        if nbytes > pool.max_bytes:
+            patience = 0
+        a = Attempt(take or (lambda: pool.take(nbytes)), pool)
+        if patience is not None:
+            a.limit = time.monotonic() + patience
+        self._session.attempts.make(a)
+        if not a.done and patience == 0:
+            self._session.attempts.expire(a)
+        piece: Piece | None = yield a
+        if piece is None:
+            with self._session.locked:
+                if pool.options.when_full != SPILL:
+                    raise pool.full(nbytes)
+        return piece
+
+    def publish_work(self, pool: Pool, pieces: Sequence[Piece]) -> Work[None]:
+        """Have others find what the pieces lie in."""
+        for p in {id(p): p for p in [pool.words_published, *(piece.published for piece in pieces)]}.values():
+            if p.asked is None or p.asked.error is not None or (p.asked.abandoned and not p.asked.done):
+                check_version(self._session)
+                with self._session.locked:
+                    p.asked = _ask(self._session, Name(pool.id, p.number), p)
+            yield p.asked
+
+    # What a value has on a GPU.
+
+    def of(self, value: Any) -> Source | None:
+        """The value as a tensor, for a plan: an OnGPU if it is on one. Raises Finished for what was sent."""
+        if isinstance(value, ChunkTensor):
+            value.chunk.check()
+            t = OnGPU(value, value.dtype, value.shape)
+            t.address = value.pointer
+            memory = value.chunk._memory
+            if isinstance(memory, Piece) and memory.pool is self._pool:
+                t.piece, t.offset = memory, value.offset
+            return t
+        if hasattr(value, "__dlpack__") and self._on_device(value):
+            from ..dlpack import borrow
+
+            b = borrow(value, -1 if is_on_gpu(value) else None)
+            t = OnGPU(value, b.dtype, b.shape)
+            t.address, t.strides = b.address, b.strides
+            if self._pool is not None and b.strides is None:
+                with self._session.locked:
+                    piece = self._pool.at(b.address, t.nbytes)
+                if piece is not None and not piece.sent:  # a view of what is in a chunk already
+                    t.piece, t.offset = piece, b.address - piece.pointer
+            return t
+        return source_of(value)
+
+    def _on_device(self, value: Any) -> bool:
+        return is_on_gpu(value) or (self._emulated is not None and self._emulated.owns(value))
+
+    @property
+    def _emulated(self) -> SendingDevice | None:
+        d = self.options.device
+        if isinstance(d, bytes) and d.startswith(driver.EMULATED):
+            return driver.sending_device(d)
+        return None
+
+    def count(self, mode: int, nbytes: int) -> None:
+        """A message was sent."""
+        with self._session.locked:
+            sent: Sent = getattr(self.stats, MODES[mode])
+            sent.messages += 1
+            sent.bytes += nbytes
+
+    def falls_back(self, mode: int, why: Exception) -> None:
+        """Tensors travel through the host's memory that were to go by a mode."""
+        with self._session.locked:
+            self.stats.fallbacks += 1
+        # Again and again it would drown what is new.
+        say = log.warning if self.stats.fallbacks & (self.stats.fallbacks - 1) == 0 else log.debug
+        say("tensors travel through host memory instead of by %s (%d times): %s", MODES[mode], self.stats.fallbacks, why)
+
+
+class _Publishing(Answer):
+    """Several may wait for it, and the descriptor stays."""
+
+    shared = True
+
+
+def _ask(s: Session, name: Name, p: Published) -> Answer:
+    """Publish a descriptor. The lock is held."""
+    a = _Publishing(wire.Published, lambda m, _: None)
+    a.fd = p.fd
+    return s.ask_locked(a, lambda token: wire.Publish(token, name.number, name.pool, p.size))
+
+
+def device_of(device: int | bytes | None, value: Any) -> SendingDevice:
+    """The device that is meant. Raises NoDriver, and ForeignDevice."""
+    if isinstance(device, bytes):
+        return driver.sending_device(device)
+    from . import cuda
+
+    if device is None and value is not None and is_on_gpu(value):
+        device = int(value.__dlpack_device__()[1])
+    try:
+        return cuda.at(device or 0)
+    except LookupError as e:
+        raise ForeignDevice(str(e)) from None
+
+
+def of(s: Session) -> Sender:
+    """The sender of a session."""
+    sender: Sender | None = s.sender
+    if sender is None:
+        with s.locked:
+            if s.sender is None:
+                s.sender = Sender(s, s.gpu_options or Options())
+            sender = s.sender
+    assert sender is not None
+    return sender
+
+
+#: What makes tensors go another way: no GPU, no room in the host's directory, a device that cannot do it.
+UNAVAILABLE = (DriverError, ForeignDevice, HostError, OutOfMemory)

@@ -1,0 +1,312 @@
+"""Emissions from room of the client's own, and tensors on an emulated GPU in them, with a host that follows the protocol."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import threading
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+from fakehost import deliver, over
+from test_stage import opened
+from test_submit import HostCase
+
+import omnibus
+from omnibus import bundle, dlpack, gpu, puts, wire
+from omnibus.bundle import HANDLE, POOL
+from omnibus.codec import encode
+from omnibus.errors import Code
+from omnibus.gpu import emul
+from omnibus.runner import _Runner
+
+BIG = bytes(range(256)) * 40
+POOLED, LENT = wire.Tensors(2, 0), wire.Tensors(1, 0)
+
+
+class PutsCase(HostCase):
+    def task(self, *edges: wire.Edge, tensors: wire.Tensors = POOLED, **options: Any) -> omnibus.Delivery:
+        """A delivery of a task whose edges carry tensors."""
+        self.client = self.connect()
+        self.client._session.gpu_options = gpu.Options(
+            **{"device": emul.uuid(5), "arena_bytes": 1 << 16, "max_bytes": 1 << 16} | options
+        )
+        serving = self.beside(lambda: self.client.deliveries("upper"))
+        outputs = list(edges) or [wire.Edge("upper->next", "next", 2, 1 << 20)]
+        self.host.serve(outputs=outputs, tensors=[tensors] * len(outputs))
+        it = serving()
+        self.host.send(opened(1), deliver(1, 7, encode("x")))
+        return next(it).keep()
+
+    def put(self) -> wire.Put:
+        m = self.host.expect(wire.Put)
+        self.assertEqual((m.source, m.delivery, m.attempt), (1, 7, 0))
+        return m
+
+    def returned(self, *puts: wire.Put) -> None:
+        self.host.send(wire.Returned([m.put for m in puts]))
+
+    def heard(self) -> None:
+        """The client has handled what it was sent."""
+        done = self.beside(lambda: self.client.call("status"))
+        self.host.send(wire.Reply(self.host.expect(wire.Call).token, 0, b"{}"))
+        done()
+
+
+class WayTest(PutsCase):
+    def test_all_goes_out_in_order_and_nothing_waits_for_the_host(self) -> None:
+        d = self.task(wire.Edge("upper->next", "next"))
+        d.emit("small", key="k")
+        d.task._session.run(d.task._emit_work(BIG, 7, codec_=omnibus.RAW))
+        d.task._current = 7
+        with d.task.reserve(20_000) as room:
+            room.view[:3] = b"abc"
+            room.send(3, last=True)
+        d.task.forward(d, to="next")
+        small = self.put()
+        self.assertEqual((small.flags, small.payload, small.key, small.edge), (wire.INLINE, encode("small"), "k", wire.ALL_EDGES))
+        offer, memory = self.host.offered()
+        big = self.put()
+        self.assertEqual((big.flags, big.segment, big.codec), (0, offer.segment, omnibus.RAW))
+        self.assertEqual(memory[big.offset : big.offset + big.size], BIG)
+        part = self.put()
+        self.assertEqual((part.flags, part.size, memory[part.offset : part.offset + 3]), (wire.LAST, 3, b"abc"))
+        forward = self.put()
+        self.assertEqual((forward.flags, forward.size, forward.edge), (wire.FORWARD, 0, 0))
+        self.assertEqual(len({m.put for m in (small, big, part, forward)}), 4)
+        self.returned(small, part)
+        self.heard()
+        d.task.emit_bytes(BIG)
+        self.assertEqual(self.put().offset, part.offset)  # the room is used again, and not that which is not returned
+
+    def test_what_is_larger_than_the_room_has_a_segment_of_its_own(self) -> None:
+        d = self.task()
+        d.task._current = 7
+        self.client._session.arena_bytes = 8192
+        d.task.reserve(10_000).abort()
+        offer, _ = self.host.offered()
+        self.assertEqual(self.host.expect(wire.Forget).segment, offer.segment)
+        d.task.emit_bytes(BIG)
+        offer, memory = self.host.offered()
+        m = self.put()
+        self.assertEqual((m.flags, m.segment, m.offset, m.size), (wire.OWN_SEGMENT, offer.segment, 0, len(BIG)))
+        self.assertEqual(memory[: m.size], BIG)
+        self.returned(m)
+        self.heard()
+        self.host.nothing()  # the host has forgotten it by itself
+
+    def test_a_put_that_cannot_be_said(self) -> None:
+        d = self.task()
+        with self.assertRaises(Exception):  # noqa: B017
+            d.emit(BIG, codec=omnibus.RAW, attrs={"": "no name"})
+        self.host.offered()
+        for _ in range(2):  # neither room nor credit is lost
+            d.emit(BIG, codec=omnibus.RAW)
+            self.assertEqual(self.put().offset, 0 if _ == 0 else 10_240)
+
+
+class WindowTest(PutsCase):
+    def waits(self, emit: Callable[[], Any]) -> Callable[[], Any]:
+        done = self.beside(emit)
+        while not self.client._session.attempts:
+            pass
+        self.host.nothing()
+        return done
+
+    def test_the_window(self) -> None:
+        for free in (self.returned, lambda m: self.host.send(wire.Spent(m.put, 0))):
+            with self.subTest(free=free):
+                d = self.task()
+                d.emit(1)
+                d.emit(2)
+                first, second = self.put(), self.put()
+                done = self.waits(lambda: d.emit(3))  # noqa: B023
+                free(first)
+                done()
+                third = self.put()
+                self.assertEqual(third.payload, encode(3))
+                self.returned(second, *([] if free == self.returned else [first]))
+                d.emit(4)
+                self.put()
+                self.doCleanups()
+                self.setUp()
+
+    def test_those_that_wait_keep_their_order(self) -> None:
+        d = self.task(wire.Edge("upper->next", "next", 1, 0))
+        d.emit(0)
+        m = self.put()
+        done = [self.waits(lambda: d.emit(1))]
+        done.append(self.beside(lambda: d.emit(2)))
+        while len(self.client._session.attempts._waiting) < 2:
+            pass
+        for n in (1, 2):
+            self.returned(m)
+            m = self.put()
+            self.assertEqual(m.payload, encode(n))
+            done[n - 1]()
+
+    def test_what_fits_does_not_pass_what_waits(self) -> None:
+        d = self.task(wire.Edge("upper->next", "next", 0, 16_000))
+        d.emit(BIG, codec=omnibus.RAW)
+        self.host.offered()
+        m = self.put()
+        large = self.waits(lambda: d.emit(BIG, codec=omnibus.RAW))
+        small = self.beside(lambda: d.emit(1))
+        while len(self.client._session.attempts._waiting) < 2:
+            pass
+        self.host.nothing()
+        self.returned(m)
+        self.assertEqual({self.put().size, self.put().size}, {1, len(BIG)})  # of two threads
+        large()
+        small()
+
+    def test_the_byte_window(self) -> None:
+        d = self.task(wire.Edge("upper->next", "next", 0, 16_000))
+        d.emit(BIG, codec=omnibus.RAW)
+        self.host.offered()
+        m = self.put()
+        done = self.waits(lambda: d.emit(BIG, codec=omnibus.RAW))
+        self.host.send(wire.Spent(m.put, 0))  # its place, but not its bytes
+        self.heard()
+        self.host.nothing()
+        self.host.send(wire.Spent(m.put, wire.SPENT_BYTES))
+        done()
+        self.put()
+        self.returned(m)  # which gives nothing back a second time
+        self.waits(lambda: d.emit(BIG, codec=omnibus.RAW))
+        with self.assertRaises(omnibus.TooLarge):
+            d.emit(BIG * 2, codec=omnibus.RAW)
+
+    def test_policies(self) -> None:
+        d = self.task(wire.Edge("upper->next", "next", 1, 0, 1), wire.Edge("upper->other", "other", 1, 0, 2))
+        for n in range(3):
+            d.emit(n, to="other")
+            self.put()
+        d.emit(0, to="next")
+        self.put()
+        with self.assertRaises(omnibus.WindowFull) as caught:
+            d.emit(1, to="next", key="k")
+        self.assertEqual((caught.exception.edge, caught.exception.seq, caught.exception.key), ("upper->next", 1, "k"))
+
+    def test_the_end_of_the_request(self) -> None:
+        d = self.task(wire.Edge("upper->next", "next", 1, 0))
+        d.emit(1)
+        m = self.put()
+        done = self.waits(lambda: d.emit(2))
+        self.host.send(over(1))
+        with self.assertRaises(omnibus.RequestOver):
+            done()
+        self.returned(m)
+        self.heard()
+
+    def test_the_end_of_the_host(self) -> None:
+        d = self.task(wire.Edge("upper->next", "next", 1, 0))
+        d.emit(1)
+        self.put()
+        done = self.waits(lambda: d.emit(2))
+        self.host.hang_up()
+        with self.assertRaises(omnibus.HostGone):
+            done()
+
+
+class TensorsTest(PutsCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.fds: list[int] = []  # that were published
+
+    def published(self, number: int) -> wire.Publish:
+        m = self.host.expect(wire.Publish)
+        self.assertEqual(m.number, number)
+        self.fds.append(self.host.fds.popleft())
+        self.addCleanup(os.close, self.fds[-1])
+        self.host.send(wire.Published(m.token))
+        return m
+
+    def filled(self, n: int = 4096) -> gpu.ChunkTensor:
+        t = self.client.gpu.empty(n, "uint8")
+        dlpack.borrow(t).view()[:] = b"x" * n
+        return t
+
+    def read(self, m: wire.Put, memory: mmap.mmap) -> bundle.Bundle:
+        self.assertEqual((m.codec, m.flags & wire.INLINE), (omnibus.BUNDLE, 0))
+        b = bundle.Bundle(memory[m.offset : m.offset + m.size])
+        if b.places:  # in a message nothing would keep them
+            self.assertGreater(m.size, self.host.inline_bytes)
+        return b
+
+    def in_use(self) -> int:
+        gc.collect()
+        with self.client._session.locked:
+            return self.client.gpu._pool.in_use
+
+    def test_a_chunk_is_named_and_stays_until_it_is_returned(self) -> None:
+        d = self.task()
+        done = self.beside(lambda: d.emit({"x": self.filled()}))
+        words, arena = self.published(0), self.published(1)
+        self.assertEqual(arena.pool, words.pool)
+        done()
+        fd, arena_fd = self.fds
+        _, memory = self.host.offered()
+        m = self.put()
+        b = self.read(m, memory)
+        (p,) = b.places
+        self.assertEqual((p.kind, p.pool, p.arena, p.slot, p.generation), (POOL, words.pool, 1, 0, 1))
+        with mmap.mmap(arena_fd, arena.size) as a:
+            self.assertEqual(a[p.offset : p.offset + 4096], b"x" * 4096)
+        with mmap.mmap(fd, words.size, mmap.MAP_SHARED, mmap.PROT_READ) as w:
+            self.assertEqual(w[64 * p.slot :][:8], b"\1\0\0\0\0\0\0\0")
+        self.assertEqual(self.in_use(), 1)
+        self.assertFalse(self.client.drain(0))
+        runner = _Runner(self.client, [("upper", omnibus.stage("upper")(str))], 1, threading.Event())
+        self.client._session.stages.clear()
+        self.assertFalse(runner.idle())  # `run` does not leave yet: others find the memory no more then
+        self.returned(m)
+        self.assertTrue(self.client.drain())
+        self.assertTrue(runner.idle())
+        self.assertEqual(self.in_use(), 0)
+        s = self.client.gpu.stats
+        self.assertEqual((s.cuda_ipc_pool, s.fallbacks, s.small), (gpu.Sent(1, 4096), 0, 0))
+
+    def test_few_bytes_travel_in_the_payload(self) -> None:
+        d = self.task(tensors=wire.Tensors(2, 4097))
+        d.emit({"x": self.filled()})
+        _, memory = self.host.offered()
+        b = self.read(self.put(), memory)
+        self.assertEqual((b.places, b.tensors[0].raw()), ([], b"x" * 4096))
+        s = self.client.gpu.stats
+        self.assertEqual((s.small, s.default, self.in_use()), (1, gpu.Sent(1, 4096), 0))
+
+    def test_a_host_that_takes_no_names(self) -> None:
+        d = self.task()
+        with self.assertLogs("omnibus", "WARNING") as log:
+            done = self.beside(lambda: d.emit({"x": self.filled()}))
+            self.host.send(wire.Failed(self.host.expect(wire.Publish).token, Code.OVERLOADED, "too many names"))
+            os.close(self.host.fds.popleft())
+            done()
+        self.assertIn("cuda_ipc_pool", log.output[0])
+        self.assertIn("too many names", log.output[0])
+        _, memory = self.host.offered()
+        self.assertEqual(self.read(self.put(), memory).places, [])
+        s = self.client.gpu.stats
+        self.assertEqual((s.fallbacks, s.default.messages, s.cuda_ipc_pool.messages), (1, 1, 0))
+
+    def test_memory_that_is_lent_stays_when_the_host_is_gone(self) -> None:
+        d = self.task(tensors=LENT)
+        memory = emul.device(emul.uuid(5)).new_memory(4096)
+        view = memoryview(memory.window(0, 4096, lambda _: None)[0])
+        done = self.beside(lambda: d.emit({"x": omnibus.Tensor("uint8", (4096,), view)}))
+        self.published(0)
+        done()
+        _, payload = self.host.offered()
+        (p,) = self.read(self.put(), payload).places
+        self.assertEqual((p.kind, p.arena, p.nbytes), (HANDLE, 0, 4096))
+        self.addCleanup(puts.stranded.clear)
+        self.assertEqual(puts.stranded, [])
+        self.client.close()
+        self.assertEqual(len(puts.stranded), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
