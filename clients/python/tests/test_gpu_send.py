@@ -4,6 +4,7 @@ import ctypes
 import gc
 import random
 import unittest
+from unittest import mock
 
 from fakecuda import BIAS, FakeCase, until
 from omnibus import Finished, dlpack
@@ -108,6 +109,19 @@ class TestPool(unittest.TestCase):
         view[:] = b"x" * 16
         del view
         self.assertIsNotNone(pool.take(256))
+
+    def test_a_device_without_memory(self):
+        pool = self.pool()
+        pool.device = mock.Mock(wraps=pool.device)
+        pool.device.new_arena.side_effect = DriverError("cuMemCreate", 2, "no memory")
+        with self.assertRaises(DriverError):
+            pool.take(1)
+        pool.device.new_arena.side_effect = None
+        first = [pool.take(1 << 15) for _ in range(2)]
+        pool.device.new_arena.side_effect = DriverError("cuMemCreate", 2, "no memory")
+        self.assertIsNone(pool.take(1))  # there is room when the first go
+        del first
+        self.assertIsNotNone(pool.take(1))
 
     def test_a_view_is_in_its_chunk(self):
         pool = self.pool()

@@ -9,6 +9,7 @@ import threading
 import unittest
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from fakehost import deliver, over
 from test_stage import opened
@@ -19,7 +20,7 @@ from omnibus import bundle, dlpack, gpu, puts, wire
 from omnibus.bundle import HANDLE, POOL
 from omnibus.codec import encode
 from omnibus.errors import Code
-from omnibus.gpu import emul
+from omnibus.gpu import DriverError, emul
 from omnibus.runner import _Runner
 
 BIG = bytes(range(256)) * 40
@@ -291,6 +292,21 @@ class TensorsTest(PutsCase):
         self.assertEqual(self.read(self.put(), memory).places, [])
         s = self.client.gpu.stats
         self.assertEqual((s.fallbacks, s.default.messages, s.cuda_ipc_pool.messages), (1, 1, 0))
+
+    def test_a_device_that_makes_no_arenas(self) -> None:
+        d = self.task()
+        no = DriverError("cuMemCreate", 801, "not supported")
+        with mock.patch.object(emul.Emulated, "new_arena", side_effect=no), self.assertLogs("omnibus", "WARNING"):
+            t = self.filled()
+            self.assertFalse(t.chunk.pooled)
+            done = self.beside(lambda: d.emit({"x": t}))
+            self.published(0)
+            done()
+        _, memory = self.host.offered()
+        b = self.read(self.put(), memory)
+        self.assertEqual((b.places, b.tensors[0].raw()), ([], b"x" * 4096))
+        s = self.client.gpu.stats
+        self.assertEqual((s.fallbacks, s.default.messages, s.spilt), (1, 1, 0))
 
     def test_memory_that_is_lent_stays_when_the_host_is_gone(self) -> None:
         d = self.task(tensors=LENT)

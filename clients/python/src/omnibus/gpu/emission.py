@@ -127,7 +127,11 @@ class Emission:
             fresh: Piece | None = None
             if nbytes or handles:
                 take = pool.take_lent if handles else None
-                fresh = yield from sender.take_work(pool, nbytes, take)
+                try:
+                    fresh = yield from sender.take_work(pool, nbytes, take)
+                except UNAVAILABLE as e:
+                    sender.falls_back(mode, e)
+                    return False
                 if fresh is None:
                     with sender._session.locked:
                         sender.stats.spilt += 1

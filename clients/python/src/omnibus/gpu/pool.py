@@ -21,7 +21,7 @@ from ..errors import ForkedError, PoolFull
 from ..fence import fence
 from ..gaps import Gaps
 from ..memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena
-from .driver import OwnMemory, Reading, SendingDevice, uuid_text
+from .driver import DeviceLost, DriverError, OwnMemory, Reading, SendingDevice, uuid_text
 from .gate import FAULT, READY, SLOT_BYTES, reached
 
 GRANULE = 256  # a multiple that every copy engine, and every library, is at its best with
@@ -227,7 +227,12 @@ class Pool:
         for arena, published in self._arenas:
             if (at := arena.take(size)) is not None:
                 return self._piece(arena, at, size, published)
-        made = self._grow()
+        try:
+            made = self._grow()
+        except DriverError as e:
+            if not self._arenas or isinstance(e, DeviceLost):
+                raise
+            made = None  # the device has no memory left; there will be room in the arenas that are there
         if made is None:
             return None
         at = made[0].take(size)

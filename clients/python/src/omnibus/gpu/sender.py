@@ -111,7 +111,12 @@ class Sender:
         if nbytes < 0:
             raise ValueError(f"a chunk of {nbytes} bytes")
         pool = self.pool(None)
-        piece = yield from self.take_work(pool, nbytes)
+        try:
+            piece = yield from self.take_work(pool, nbytes)
+        except DriverError:  # when it is sent, it is said that there is no pool
+            if pool.options.when_full != SPILL:
+                raise
+            piece = None
         return Chunk(Spare(pool.device, nbytes) if piece is None else piece, nbytes)
 
     # The pool.
