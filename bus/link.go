@@ -54,6 +54,7 @@ type link struct {
 	reading   sync.WaitGroup   // payloads of the exchange; added to while not closing
 	returning sync.WaitGroup   // puts on their way back; added to while they are in out
 	closing   error            // why this side ended it
+	left      bool             // ... and what is put from here on is nobody's
 
 	// stranded is what the host had when it was gone, of stages that go on. It
 	// is for run, and then for whoever closes the link.

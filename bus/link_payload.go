@@ -204,6 +204,10 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 	if l.out == nil {
 		return l.err
 	}
+	if l.left {
+		go returned() // not under the locks of whoever sends
+		return nil
+	}
 	if at.seg != nil && l.offers[at.seg] == 0 && len(l.offers) >= maxOffered/2 {
 		m.Flags |= wire.FlagOwn // the host knows only so many for longer
 	}

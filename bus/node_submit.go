@@ -344,10 +344,12 @@ func (l *link) leave(ctx context.Context) error {
 	return err
 }
 
-// returnAll takes all puts for returned.
+// returnAll takes all puts for returned, and those for which somebody is on the way
+// here: their requests are over, and he looked before they were.
 func (l *link) returnAll() {
 	l.mu.Lock()
 	out := l.out
+	l.left = true
 	if out != nil {
 		l.out = make(map[uint32]*outgoing)
 	}
@@ -362,7 +364,7 @@ func (l *link) returnAll() {
 // returnPairs takes all that peers have for returned.
 func (l *link) returnPairs() {
 	for _, p := range l.pairs() {
-		p.returnAll()
+		p.leave()
 	}
 }
 

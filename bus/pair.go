@@ -40,6 +40,7 @@ type pair struct {
 	mu       sync.Mutex // comes after a flow's and an arrivals'
 	duplex   *duplex.Duplex
 	err      error                // why nothing goes to the peer any more
+	left     bool                 // this side is leaving: nothing goes there any more
 	waiting  []func()             // for the two to meet
 	segments map[uint32]*segment  // the peer has told us of
 	come     chan struct{}        // closed, and replaced, when a segment has come
@@ -229,6 +230,14 @@ func (p *pair) awaitDeath() (died, closed bool) {
 	case <-grace.C:
 		return p.proc.Exited(), false
 	}
+}
+
+// leave takes what was sent for given back, now and later.
+func (p *pair) leave() {
+	p.mu.Lock()
+	p.left = true
+	p.mu.Unlock()
+	p.returnAll()
 }
 
 // returnAll takes all that was sent for given back.

@@ -50,7 +50,7 @@ func (p *pair) put(to *route, d *Delivery, o *outgoing) error {
 	defer at.release() // the peer has it mapped, or will not
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.err != nil {
+	if p.err != nil || p.left {
 		to.lost = true
 		go o.returned() // not under the locks of whoever sends
 		return nil

@@ -155,3 +155,37 @@ func TestEndsThatTheHostKnows(t *testing.T) {
 		t.Errorf("the host was told %v", kinds)
 	}
 }
+
+// TestWhatComesBehindTheLeaving: who looked whether a request is over before it was,
+// and sends when all that is out was taken for returned, has nothing out.
+func TestWhatComesBehindTheLeaving(t *testing.T) {
+	for name, past := range map[string]bool{"through the host": false, "past it": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRouted(t, 1)
+			r.link.senders = map[uint32]*pair{7: r.pair}
+			if past {
+				r.open(0, &route{pair: r.pair, source: 77})
+			}
+			before := make(chan struct{})
+			put := func(back chan struct{}) {
+				t.Helper()
+				d := newDelivery()
+				d.Inline = d.small[:2]
+				if err := r.put(d, 0, func() { close(back) }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			put(before)
+			r.link.returnAll()
+			<-before
+			behind := make(chan struct{})
+			put(behind)
+			<-behind
+			toHost, _ := r.toHost()
+			toPeer, _ := r.toPeer()
+			if sent := len(toHost) + len(toPeer); sent != 1 {
+				t.Errorf("%d deliveries went out, want the first alone", sent)
+			}
+		})
+	}
+}
