@@ -23,6 +23,9 @@ class Handled:
 
     __slots__ = ("_memory", "_offset", "size")
 
+    size: int
+    _offset: int
+
     def __init__(self, device: Device, found: Found) -> None:
         """The descriptor stays the caller's. Raises Forged."""
         try:
