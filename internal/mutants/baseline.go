@@ -40,7 +40,7 @@ func (r *runner) baseline(ctx context.Context, s suite) (outcome, error) {
 
 func (r *runner) compile(ctx context.Context, pkg string) binary {
 	path := filepath.Join(r.dir, strings.ReplaceAll(strings.TrimPrefix(pkg, "./"), "/", "-")+".test")
-	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", withoutDebugger, "-o", path, pkg)
+	cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"test", "-c"}, quickBuild, []string{"-o", path, pkg})...)
 	cmd.Dir = r.root
 	out, err := cmd.CombinedOutput()
 	switch {

@@ -29,9 +29,10 @@ const (
 // fails, and come to the same verdict every time.
 var rapidFlags = []string{"-rapid.nofailfile", "-rapid.shrinktime=1s", "-rapid.seed=1"}
 
-// withoutDebugger leaves out the tables for debuggers, which take a third of the
-// time of linking.
-const withoutDebugger = "-ldflags=-w"
+// quickBuild are flags that take a third off the time of building a mutant: without
+// optimizing the package, without the tables for debuggers, and without vet, which
+// would refuse some before a test sees them.
+var quickBuild = []string{"-vet=off", "-gcflags=-N -l -dwarf=false", "-ldflags=-w"}
 
 // outcome is what one run of go test said.
 type outcome struct {
@@ -95,9 +96,8 @@ func (r *runner) command(ctx context.Context, dir string, args []string) (outcom
 }
 
 func (r *runner) goTestArgs(ctx context.Context, s suite, extra []string) ([]string, error) {
-	// Vet would refuse some mutants before a test sees them.
-	args := []string{"test", "-json", "-vet=off", withoutDebugger, "-count=1", "-timeout=" + r.timeout.String(), "-run=" + s.test}
-	args = slices.Concat(args, extra, strings.Fields(s.flags), []string{s.pkg})
+	args := []string{"test", "-json", "-count=1", "-timeout=" + r.timeout.String(), "-run=" + s.test}
+	args = slices.Concat(args, quickBuild, extra, strings.Fields(s.flags), []string{s.pkg})
 	random, err := r.drawsRandom(ctx, s.pkg)
 	if err != nil {
 		return nil, err
