@@ -193,6 +193,9 @@ func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*R
 		}
 		return up.begin(ctx, s, o)
 	})
+	if errors.Is(err, ErrEnded) { // before it began: the host says so at its deadline
+		err = fmt.Errorf("%w: %w", ErrDeadline, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
