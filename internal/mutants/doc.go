@@ -5,6 +5,7 @@
 //
 //	go run ./internal/mutants            # all of them
 //	go run ./internal/mutants -run credit
+//	go run ./internal/mutants -part 2/4
 //
 // The command exits with status 1 when a mutant survives, does not apply, does
 // not compile, or when its test does not pass on the code as it is.

@@ -37,6 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	name := flags.String("run", "", "try only mutants whose name matches this regular expression")
+	part := flags.String("part", "1/1", "try only this part of them: 2/4 is every fourth, from the second on")
 	parallel := flags.Int("parallel", runtime.GOMAXPROCS(0), "try so many mutants at a time: building each takes one processor")
 	timeout := flags.Duration("timeout", time.Minute, "time limit for the tests of one mutant")
 	root := flags.String("root", "", "the module to work on; by default the one around the working folder")
@@ -44,7 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err := flags.Parse(args); err != nil {
 		return exitUsage
 	}
-	mutants, absRoot, err := prepare(ctx, *root, *dir, *name)
+	mutants, absRoot, err := prepare(ctx, *root, *dir, *name, *part)
 	if err != nil {
 		fmt.Fprintln(stderr, "mutants:", err)
 		return exitUsage
@@ -58,8 +59,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return tryAll(ctx, newRunner(absRoot, tmp, *timeout), mutants, *parallel, stdout)
 }
 
-// prepare finds the module and those of its mutants that name matches.
-func prepare(ctx context.Context, root, dir, name string) (mutants []mutant, absRoot string, err error) {
+// prepare finds the module, and of its mutants a part of those that name matches.
+func prepare(ctx context.Context, root, dir, name, part string) (mutants []mutant, absRoot string, err error) {
 	pattern, err := regexp.Compile(name)
 	if err != nil {
 		return nil, "", fmt.Errorf("-run: %w", err)
@@ -81,7 +82,22 @@ func prepare(ctx context.Context, root, dir, name string) (mutants []mutant, abs
 	if len(mutants) == 0 {
 		return nil, "", fmt.Errorf("no mutant in %s matches %q", dir, name)
 	}
+	if mutants, err = partOf(mutants, part); err != nil {
+		return nil, "", err
+	}
 	return mutants, root, nil
+}
+
+// partOf is every so manieth mutant: all parts together are all.
+func partOf(mutants []mutant, part string) (those []mutant, err error) {
+	var i, n int
+	if _, err := fmt.Sscanf(part, "%d/%d", &i, &n); err != nil || i < 1 || i > n {
+		return nil, fmt.Errorf("-part: %q is no part such as 2/4", part)
+	}
+	for at := i - 1; at < len(mutants); at += n {
+		those = append(those, mutants[at])
+	}
+	return those, nil
 }
 
 func moduleRoot(ctx context.Context) (string, error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,6 +116,7 @@ func TestCommand(t *testing.T) {
 		{name: "says why it matters", args: []string{"-run", "^stale$"}, code: exitSurvived, stdout: "stale: The code has moved on."},
 		{name: "no mutant", args: []string{"-run", "nothing"}, code: exitUsage, stderr: "no mutant in list matches"},
 		{name: "bad expression", args: []string{"-run", "("}, code: exitUsage, stderr: "-run:"},
+		{name: "bad part", args: []string{"-part", "3/2"}, code: exitUsage, stderr: "-part:"},
 		{name: "bad flag", args: []string{"-x"}, code: exitUsage, stderr: "-x"},
 	}
 	for _, tt := range tests {
@@ -224,6 +226,29 @@ func TestTestFlags(t *testing.T) {
 	for _, tt := range tests {
 		if got, ok := testFlags(tt.give); ok != tt.ok || !slices.Equal(got, tt.want) {
 			t.Errorf("testFlags(%q) = %q, %v", tt.give, got, ok)
+		}
+	}
+}
+
+// All parts together are all mutants, each once.
+func TestPartOf(t *testing.T) {
+	all := []mutant{{name: "a"}, {name: "b"}, {name: "c"}, {name: "d"}, {name: "e"}}
+	seen := map[string]int{}
+	for _, part := range []string{"1/3", "2/3", "3/3"} {
+		those, err := partOf(all, part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range those {
+			seen[m.name]++
+		}
+	}
+	if want := map[string]int{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}; !maps.Equal(seen, want) {
+		t.Errorf("tried: %v", seen)
+	}
+	for _, part := range []string{"", "0/3", "4/3", "1/0", "x"} {
+		if _, err := partOf(all, part); err == nil {
+			t.Errorf("%q is a part", part)
 		}
 	}
 }
