@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,28 +12,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/omnibus-runtime/omnibus/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
-
-// golden compares with a file under testdata, or writes it.
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", filepath.FromSlash(name))
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v (run with -update to write it)", err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
-	}
-}
 
 // somePort is the environment of the files under testdata.
 var somePort = Options{LookupEnv: env(map[string]string{"PORT": "50051"})}
@@ -80,7 +59,7 @@ func TestLoadGolden(t *testing.T) {
 			if err := enc.Encode(p); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, "valid/"+name+".json", got.Bytes())
+			golden.Compare(t, "testdata/valid/"+name+".json", got.Bytes())
 		})
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os/exec"
 	"testing"
+
+	"github.com/omnibus-runtime/omnibus/internal/golden"
 )
 
 var graphTests = []struct{ name, text string }{
@@ -69,8 +71,8 @@ func TestGraphGolden(t *testing.T) {
 			if err := p.WriteDOT(&dot); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, "graph/"+tt.name+".txt", text.Bytes())
-			golden(t, "graph/"+tt.name+".dot", dot.Bytes())
+			golden.Compare(t, "testdata/graph/"+tt.name+".txt", text.Bytes())
+			golden.Compare(t, "testdata/graph/"+tt.name+".dot", dot.Bytes())
 		})
 	}
 }

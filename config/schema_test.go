@@ -9,26 +9,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/omnibus-runtime/omnibus/internal/golden"
 )
 
 // schemaFile is where editors find the schema.
 const schemaFile = "../docs/pipeline.schema.json"
 
 func TestSchemaIsWritten(t *testing.T) {
-	if *update {
-		if err := os.WriteFile(schemaFile, Schema(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	written, err := os.ReadFile(schemaFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(written), string(Schema())); diff != "" {
-		t.Errorf("%s is stale, `go generate ./config` writes it (-written +tables):\n%s", schemaFile, diff)
-	}
+	golden.Compare(t, schemaFile, Schema()) // go generate ./config writes it as well
 }
 
 // compiled is the schema as a validator of others takes it. That checks it

@@ -2,13 +2,12 @@ package messages_test
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/omnibus-runtime/omnibus/internal/golden"
 	"github.com/omnibus-runtime/omnibus/messages/omnibuspb"
 )
 
@@ -16,22 +15,11 @@ const schemaFile = "testdata/schema.txt"
 
 // A node of an older version may be on the other end of a link, so what the
 // schema has said once it says for ever. testdata/schema.txt lists it. A change
-// that only adds lines is safe: run with OMNIBUS_UPDATE=1 and commit the file.
+// that only adds lines is safe: run with -update and commit the file.
 // A line that changes or goes breaks old nodes.
 func TestSchemaKeepsItsPromises(t *testing.T) {
 	got := describe(omnibuspb.File_messages_omnibus_proto)
-	if os.Getenv("OMNIBUS_UPDATE") != "" {
-		if err := os.WriteFile(schemaFile, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(schemaFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-		t.Errorf("the schema is not the one of %s (-file +schema):\n%s", schemaFile, diff)
-	}
+	golden.Compare(t, schemaFile, []byte(got))
 }
 
 // Whoever speaks another language has the comments of the schema and nothing

@@ -4,17 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
-	"reflect"
 	"testing"
+
+	"github.com/omnibus-runtime/omnibus/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write testdata/vectors.json anew")
-
-const vectorsFile = "testdata/vectors.json"
 
 // vectors are the bytes of a store that clients in other languages read and write.
 // Numbers of 64 bits are text, for those who have none.
@@ -84,25 +78,5 @@ func TestVectors(t *testing.T) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("the vectors are of machines with little-endian byte order")
 	}
-	made := makeVectors()
-	if *update {
-		b, err := json.MarshalIndent(made, "", "\t")
-		if err == nil {
-			err = os.WriteFile(vectorsFile, append(b, '\n'), 0o644) //nolint:gosec // for everybody to read
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	b, err := os.ReadFile(vectorsFile)
-	var want vectors
-	if err == nil {
-		err = json.Unmarshal(b, &want)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(made, want) {
-		t.Errorf("made:\n%+v\nwant:\n%+v", made, want)
-	}
+	golden.JSON(t, "testdata/vectors.json", makeVectors())
 }

@@ -3,11 +3,8 @@ package bundle_test
 import (
 	"bytes"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
-	"flag"
 	"math"
-	"os"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,9 +13,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/bundle"
 	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 	"github.com/omnibus-runtime/omnibus/codec/python"
+	"github.com/omnibus-runtime/omnibus/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write testdata/vectors.json anew")
 
 const vectorsFile = "testdata/vectors.json"
 
@@ -158,35 +154,13 @@ func TestVectors(t *testing.T) {
 			all.Malformed = append(all.Malformed, broken{tt.name, hex.EncodeToString(tt.src)})
 		}
 	}
-	want, err := json.MarshalIndent(all, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want = append(want, '\n')
-	if *update {
-		if err := os.WriteFile(vectorsFile, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(vectorsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (-encoded +file):\n%s", vectorsFile, diff)
-	}
+	golden.JSON(t, vectorsFile, all)
 }
 
 // TestVectorsDecode reads what the file says and expects what was meant.
 func TestVectorsDecode(t *testing.T) {
-	content, err := os.ReadFile(vectorsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all vectors
-	if err := json.Unmarshal(content, &all); err != nil {
-		t.Fatal(err)
-	}
+	golden.ReadJSON(t, vectorsFile, &all)
 	for i, s := range samples() {
 		payload, err := hex.DecodeString(all.Bundles[i].Hex)
 		if err != nil {

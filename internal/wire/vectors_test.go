@@ -1,14 +1,9 @@
 package wire_test
 
 import (
-	"bytes"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
-	"flag"
 	"maps"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,10 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/omnibus-runtime/omnibus/internal/golden"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
-
-var update = flag.Bool("update", false, "write testdata/vectors.json and testdata/malformed.json anew")
 
 // vector is one message in both forms.
 type vector struct {
@@ -59,13 +53,13 @@ func TestVectors(t *testing.T) {
 			Fields:      fieldsOf(s),
 		})
 	}
-	golden(t, "vectors.json", vectors)
+	golden.JSON(t, "testdata/vectors.json", vectors)
 }
 
 // TestVectorsDecode reads what the file says and expects what was meant.
 func TestVectorsDecode(t *testing.T) {
 	var vectors []vector
-	readGolden(t, "vectors.json", &vectors)
+	golden.ReadJSON(t, "testdata/vectors.json", &vectors)
 	all := samples()
 	if len(all) != len(vectors) {
 		t.Fatalf("%d vectors in the file, %d in the test", len(vectors), len(all))
@@ -130,7 +124,7 @@ func TestMalformed(t *testing.T) {
 			t.Errorf("%s: %v is not ErrProtocol", s.name, err)
 		}
 	}
-	golden(t, "malformed.json", vectors)
+	golden.JSON(t, "testdata/malformed.json", vectors)
 }
 
 // readAll reads a packet to its end or to the first error.
@@ -147,42 +141,6 @@ func readAll(packet []byte, version uint16) error {
 			return nil
 		}
 		packet = rest
-	}
-}
-
-// golden compares a value with a file of testdata, or writes it with -update.
-func golden(t *testing.T, name string, value any) {
-	t.Helper()
-	var want bytes.Buffer
-	enc := json.NewEncoder(&want)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(value); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, want.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(got), want.String()); diff != "" {
-		t.Errorf("%s differs; if the protocol has a new version, run go test -update (-file +now):\n%s", path, diff)
-	}
-}
-
-func readGolden(t *testing.T, name string, value any) {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(b, value); err != nil {
-		t.Fatal(err)
 	}
 }
 
