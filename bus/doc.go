@@ -60,6 +60,10 @@
 // speak the protocol of docs/protocol.md. Payloads are not copied: each process
 // writes memory of its own, which the others map.
 //
+// Between two nodes deliveries pass the host by, through shared memory. What the
+// hosting program itself sends and serves goes over sockets: one with many small
+// messages for other processes joins its own bus, and submits through that Node.
+//
 // Peers must run as this process's user, or as one that is allowed, and are
 // not trusted beyond that: whatever they send is checked, and one that breaks the
 // protocol is cut off. One that lies about its payloads harms whoever reads them,
