@@ -112,8 +112,8 @@ func children(t testing.TB) []string {
 }
 
 // sharedFiles lists the shared memory that has a name and could be a bus's. The
-// journals of connectors are those of whatever else runs on this machine: no bus
-// here has any.
+// journals of connectors, and the files of their tests, are those of whatever else
+// runs on this machine: no bus here has any.
 func sharedFiles(t testing.TB) []string {
 	t.Helper()
 	entries, err := os.ReadDir("/dev/shm")
@@ -122,8 +122,9 @@ func sharedFiles(t testing.TB) []string {
 	}
 	var all []string
 	for _, e := range entries {
-		if strings.Contains(e.Name(), "omnibus") && !strings.HasPrefix(e.Name(), ".omnibus-") {
-			all = append(all, e.Name())
+		name := e.Name()
+		if strings.Contains(name, "omnibus") && !strings.Contains(name, "test") && !strings.HasPrefix(name, ".omnibus-") {
+			all = append(all, name)
 		}
 	}
 	return all
