@@ -22,6 +22,8 @@ type Lane struct {
 	imports imports
 	maps    maps
 
+	opening sync.Mutex // while a GPU is opened, which can take seconds; comes before mu
+
 	mu      sync.Mutex // guards all below
 	devices map[cudaipc.UUID]*device
 	first   *device // nil: there is no GPU
@@ -100,19 +102,13 @@ func lacks(caps cudaipc.Caps, abilities ...string) error {
 // device finds a GPU that this process can see, and opens it if it is new. The
 // zero UUID is the first.
 func (l *Lane) device(uuid cudaipc.UUID) (*device, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if uuid == (cudaipc.UUID{}) && l.first != nil {
-		return l.first, nil
+	if d, err := l.known(uuid); d != nil || err != nil {
+		return d, err
 	}
-	if d := l.devices[uuid]; d != nil {
-		return d, nil
-	}
-	if l.closed {
-		return nil, ErrClosed
-	}
-	if l.opts.Driver == nil {
-		return nil, fmt.Errorf("%w: %w", ErrNoLane, l.opts.NoDriver)
+	l.opening.Lock()
+	defer l.opening.Unlock()
+	if d, err := l.known(uuid); d != nil || err != nil {
+		return d, err
 	}
 	opened, err := l.opts.Driver.Open(uuid)
 	if errors.Is(err, cudaipc.ErrNoDevice) && uuid != (cudaipc.UUID{}) {
@@ -122,8 +118,30 @@ func (l *Lane) device(uuid cudaipc.UUID) (*device, error) {
 		return nil, err
 	}
 	d := &device{Device: opened, uuid: opened.Caps().Device, watcher: l.watcher, held: make(map[*line]int)}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.devices[d.uuid] = d
 	return d, nil
+}
+
+// known is a GPU that is open, or nil if it can be opened.
+func (l *Lane) known(uuid cudaipc.UUID) (*device, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d := l.devices[uuid]
+	if uuid == (cudaipc.UUID{}) {
+		d = l.first
+	}
+	switch {
+	case d != nil:
+		return d, nil
+	case l.closed:
+		return nil, ErrClosed
+	case l.opts.Driver == nil:
+		return nil, fmt.Errorf("%w: %w", ErrNoLane, l.opts.NoDriver)
+	default:
+		return nil, nil
+	}
 }
 
 // deviceOf is where the words of a message with these gates are.
@@ -218,11 +236,14 @@ func (l *Lane) Close(ctx context.Context) error {
 	}
 	l.watcher.wait()
 	errs := []error{l.imports.close(), l.maps.close()}
+	l.opening.Lock()
+	defer l.opening.Unlock()
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	for uuid, d := range l.devices {
+	devices := l.devices
+	l.devices = nil
+	l.mu.Unlock()
+	for _, d := range devices {
 		errs = append(errs, d.close())
-		delete(l.devices, uuid)
 	}
 	return errors.Join(errs...)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
@@ -99,4 +100,59 @@ func TestDirectoryIsStopped(t *testing.T) {
 		}
 	}
 	close(dir.asked)
+}
+
+// slowDriver takes its time to open every GPU but the first.
+type slowDriver struct {
+	cudaipc.Driver
+
+	asked, open chan struct{}
+}
+
+func (d *slowDriver) Open(uuid cudaipc.UUID) (cudaipc.Device, error) {
+	if uuid != (cudaipc.UUID{}) {
+		close(d.asked)
+		<-d.open
+	}
+	return d.Driver.Open(uuid)
+}
+
+// TestOpeningHoldsUpNobody: a GPU that takes long to open.
+func TestOpeningHoldsUpNobody(t *testing.T) {
+	driver, err := emul.New(emul.Options{Devices: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	caps, err := driver.Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := &slowDriver{driver, make(chan struct{}), make(chan struct{})}
+	l, err := lane.Open(t.Context(), lane.Options{Driver: slow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type opened struct {
+		dev cudaipc.Device
+		err error
+	}
+	second := make(chan opened, 1)
+	go func() {
+		dev, err := l.Device(caps[1].Device)
+		second <- opened{dev, err}
+	}()
+	<-slow.asked
+	if _, err := l.Device(cudaipc.UUID{}); err != nil {
+		t.Error("the first GPU, meanwhile:", err)
+	}
+	l.Stats()
+	closed := make(chan error, 1)
+	go func() { closed <- l.Close(t.Context()) }()
+	close(slow.open)
+	if o := <-second; o.err != nil || o.dev.Caps().Device != caps[1].Device {
+		t.Errorf("the second GPU: %+v", o)
+	}
+	if err := errors.Join(<-closed, driver.Close()); err != nil {
+		t.Error(err)
+	}
 }
