@@ -158,8 +158,7 @@ var atOnce = func() <-chan struct{} { c := make(chan struct{}); close(c); return
 
 func (b *Buffer) awaitRoom() (shmstore.Reservation, error) {
 	o := b.e.out
-	o.waitsForRoom(true)
-	defer o.waitsForRoom(false)
+	defer o.waitsForRoom(nil)()
 	enough := make(chan struct{})
 	timer := time.AfterFunc(o.req.bus.opts.spillAfter, func() { close(enough) })
 	defer timer.Stop()

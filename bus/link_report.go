@@ -13,6 +13,7 @@ import (
 type nodeReport struct {
 	Flows []flowReport `json:"flows"`
 	Held  []heldReport `json:"held"`
+	Rooms []roomReport `json:"rooms"`
 }
 
 // flowReport is a stream that goes to another node.
@@ -38,6 +39,13 @@ type heldReport struct {
 	Age    time.Duration `json:"age_ns"`
 }
 
+// roomReport is an emission that waits for room.
+type roomReport struct {
+	Source  uint32        `json:"source"`
+	Waiting time.Duration `json:"waiting_ns"`
+	Wanted  string        `json:"wanted"` // where, for people
+}
+
 // maxHeldReports bounds the deliveries of a report: the oldest count.
 const maxHeldReports = 4096
 
@@ -56,10 +64,15 @@ func (l *link) report(token uint32) {
 }
 
 func (l *link) underWay() nodeReport {
-	r := nodeReport{Flows: []flowReport{}, Held: []heldReport{}}
+	r := nodeReport{Flows: []flowReport{}, Held: []heldReport{}, Rooms: []roomReport{}}
 	now := time.Now()
 	for _, s := range l.streams() {
 		r.Flows = append(r.Flows, s.out.report(now, s.in.req, s.outputs)...)
+		for _, o := range s.in.req.outlets() {
+			if waited, dev := o.waitedForRoom(now); waited > 0 {
+				r.Rooms = append(r.Rooms, roomReport{s.out.source, waited, o.wanted(dev)})
+			}
+		}
 	}
 	for _, p := range l.pairs() {
 		r.Held = append(r.Held, p.report(now)...)
@@ -79,10 +92,10 @@ func (rs *routes) report(now time.Time, req *Request, edges []*edge) (all []flow
 			continue
 		}
 		f := req.flow(edges[i])
-		used := f.used.Load()
+		deliveries, bytes := f.underWay()
 		report := flowReport{
 			Source: rs.source, Edge: uint16(i), Peer: e.to.pair.node, Deliveries: e.to.deliveries, Bytes: e.to.bytes,
-			UnderWay: int(used >> countShift), UnderBytes: int64(used & bytesMask), Queued: int(f.queued.Load()),
+			UnderWay: deliveries, UnderBytes: bytes, Queued: int(f.queued.Load()),
 		}
 		if since := f.waitingSince(); since != 0 {
 			report.Waiting = now.Sub(time.Unix(0, since))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // errCanceled reports a wait that the caller's context ended.
@@ -23,32 +24,42 @@ type outlet struct {
 	producer *actors.Producer
 	byKept   uint64 // emissions by deliveries that were kept; guarded by mu
 
-	roomMu  sync.Mutex // guards what follows
-	waiting int        // emissions that wait for room in the store
-	since   time.Time  // when the first of them began to
+	roomMu  sync.Mutex      // guards what follows
+	waiting int             // emissions that wait for room
+	since   time.Time       // when the first of them began to
+	on      shmstore.Device // where that wants room; nil: in the store alone
 }
 
-// waitsForRoom notes, for reports, that an emission waits for the store.
-func (o *outlet) waitsForRoom(begins bool) {
+// waitsForRoom notes, for reports, that an emission waits for room in the store and,
+// unless dev is nil, on a device. It is to call the function when it has waited.
+func (o *outlet) waitsForRoom(dev shmstore.Device) (waited func()) {
 	o.roomMu.Lock()
 	defer o.roomMu.Unlock()
-	if !begins {
-		o.waiting--
-		return
-	}
 	if o.waiting++; o.waiting == 1 {
-		o.since = time.Now()
+		o.since, o.on = time.Now(), dev
+	}
+	return func() {
+		o.roomMu.Lock()
+		defer o.roomMu.Unlock()
+		o.waiting--
 	}
 }
 
-// waitedForRoom is how long an emission has waited, or 0.
-func (o *outlet) waitedForRoom(now time.Time) time.Duration {
+// waitedForRoom is how long an emission has waited, or 0, and for what.
+func (o *outlet) waitedForRoom(now time.Time) (waited time.Duration, dev shmstore.Device) {
 	o.roomMu.Lock()
 	defer o.roomMu.Unlock()
 	if o.waiting == 0 {
-		return 0
+		return 0, nil
 	}
-	return now.Sub(o.since)
+	return now.Sub(o.since), o.on
+}
+
+// waitNow is how many emissions wait for room.
+func (o *outlet) waitNow() int {
+	o.roomMu.Lock()
+	defer o.roomMu.Unlock()
+	return o.waiting
 }
 
 // sendSmall is the short way for what most small payloads are: inline, along

@@ -268,7 +268,7 @@ func (s *Server) watch() {
 			return
 		case <-tick.C:
 			if n%4 == 0 {
-				stalls := s.underWay().stalls(s.bus.opts.StallTimeout)
+				stalls := s.underWay().stalls(s.bus, s.bus.opts.StallTimeout)
 				s.bus.reportStalls(append(stalls, s.exchangeStalls(s.bus.opts.StallTimeout, true)...))
 			}
 			for _, sess := range s.live() {

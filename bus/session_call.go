@@ -80,13 +80,12 @@ func (r *Request) status() RequestStatus {
 	st := RequestStatus{ID: uint64(r.id), Outcome: r.Outcome().String(), Age: time.Since(r.began), State: r.describe()}
 	for i := range r.flows {
 		f := &r.flows[i]
-		u := f.used.Load()
-		if u == 0 && f.queued.Load() == 0 {
+		deliveries, bytes := f.underWay()
+		queued := int(f.queued.Load())
+		if deliveries == 0 && queued == 0 {
 			continue
 		}
-		st.Edges = append(st.Edges, EdgeStatus{
-			Edge: f.edge.name, Deliveries: int(u >> countShift), Bytes: int64(u & bytesMask), Queued: int(f.queued.Load()),
-		})
+		st.Edges = append(st.Edges, EdgeStatus{Edge: f.edge.name, Deliveries: deliveries, Bytes: bytes, Queued: queued})
 	}
 	return st
 }
@@ -108,7 +107,7 @@ func (s *Server) method(name string) (callMethod, error) {
 		"status": func(context.Context, []byte) (any, error) { return s.Status(), nil },
 		"stats":  func(context.Context, []byte) (any, error) { return s.bus.Stats(), nil },
 		"stalls": func(context.Context, []byte) (any, error) {
-			return slices.Concat(s.bus.Stalls(0), s.underWay().stalls(0), s.exchangeStalls(0, false)), nil
+			return slices.Concat(s.bus.Stalls(0), s.underWay().stalls(s.bus, 0), s.exchangeStalls(0, false)), nil
 		},
 		"check":  func(context.Context, []byte) (any, error) { return s.checkAll() },
 		"leases": func(context.Context, []byte) (any, error) { return s.Holdings(), nil },

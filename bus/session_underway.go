@@ -13,8 +13,11 @@ import (
 // reportWait is how long a node may take to say what it has under way.
 const reportWait = 250 * time.Millisecond
 
-// maxReportBytes bounds what a node may say at once.
-const maxReportBytes = 4 << 20
+// What a node says is bounded: all that it says at once, and in words.
+const (
+	maxReportBytes = 4 << 20
+	maxWanted      = 256
+)
 
 // reporting is a question to a node that is open.
 type reporting struct {
@@ -23,13 +26,13 @@ type reporting struct {
 	answer chan nodeReport
 }
 
-// underWay asks the client what goes past the host. It is empty if the client
-// does not answer in time, or nothing does.
+// underWay asks the client what goes past the host, and what waits there. It is empty
+// if the client does not answer in time, or is no Go node, or has nothing to say.
 func (s *session) underWay(ctx context.Context) nodeReport {
 	s.reportMu.Lock() // one question at a time
 	defer s.reportMu.Unlock()
 	s.mu.Lock()
-	if s.gone || !s.straight {
+	if waits := s.lanes && len(s.sources) > 0; s.gone || !s.straight && !waits {
 		s.mu.Unlock()
 		return nodeReport{}
 	}
@@ -71,9 +74,11 @@ func (s *session) reported(m *wire.Reported) error {
 	return nil
 }
 
-// underWay is what goes past the host, as the processes that send it say.
+// underWay is what goes past the host, or waits for room, as the processes that send
+// it say.
 type underWay struct {
 	flows []directReport
+	rooms []roomWait
 	held  []Holding
 	holds map[uint32]int // how many of them each node has
 }
@@ -83,6 +88,13 @@ type directReport struct {
 	flowReport
 	flow *flow
 	to   *session // nil: it is gone
+}
+
+// roomWait is an emission in another process that waits for room.
+type roomWait struct {
+	roomReport
+	outlet *outlet
+	by     *session
 }
 
 // underWay asks all processes at once.
@@ -125,6 +137,12 @@ func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWa
 			all.flows = append(all.flows, directReport{fr, f, byNode[fr.Peer]})
 		}
 	}
+	for _, rr := range r.Rooms {
+		if src := s.sources[rr.Source]; src != nil {
+			rr.Wanted = rr.Wanted[:min(len(rr.Wanted), maxWanted)]
+			all.rooms = append(all.rooms, roomWait{rr, src.emitter.out, s})
+		}
+	}
 	for _, hr := range r.Held {
 		h := Holding{Seq: hr.Seq, Bytes: hr.Bytes, Direct: true, Age: hr.Age}
 		if f := flowOf(hr.Source, hr.Edge); f != nil {
@@ -139,7 +157,12 @@ func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWa
 }
 
 // stalls are those that have waited for at least that long.
-func (u underWay) stalls(atLeast time.Duration) (all []Stall) {
+func (u underWay) stalls(b *Bus, atLeast time.Duration) []Stall {
+	return append(u.windowStalls(atLeast), u.roomStalls(b, atLeast)...)
+}
+
+// windowStalls are those of emissions that wait for credit.
+func (u underWay) windowStalls(atLeast time.Duration) (all []Stall) {
 	for _, r := range u.flows {
 		if r.Waiting == 0 || r.Waiting < atLeast {
 			continue
@@ -152,6 +175,21 @@ func (u underWay) stalls(atLeast time.Duration) (all []Stall) {
 			Request: r.flow.req.id, Edge: r.flow.edge.name, Waited: r.Waiting, Deliveries: r.UnderWay, Bytes: r.UnderBytes,
 			Holder: fmt.Sprintf("%s has not given back %d deliveries, which it has directly from the process that waits", who, r.UnderWay),
 		})
+	}
+	return all
+}
+
+// roomStalls are those of emissions that wait for room.
+func (u underWay) roomStalls(b *Bus, atLeast time.Duration) (all []Stall) {
+	var loads []load
+	for _, r := range u.rooms {
+		if r.Waiting < atLeast {
+			continue
+		}
+		if loads == nil {
+			loads = b.loads(u.flows)
+		}
+		all = append(all, r.outlet.stall(r.Waiting, fmt.Sprintf("%s says %q; %s", r.by.describe(), r.Wanted, holders(loads))))
 	}
 	return all
 }

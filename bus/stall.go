@@ -1,8 +1,10 @@
 package bus
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,8 +53,8 @@ func (b *Bus) Stalls(atLeast time.Duration) []Stall {
 			}
 		}
 		for _, o := range r.outlets() {
-			if waited := o.waitedForRoom(now); waited > 0 && waited >= atLeast {
-				all = append(all, o.stall(waited))
+			if waited, dev := o.waitedForRoom(now); waited > 0 && waited >= atLeast {
+				all = append(all, o.stall(waited, o.wanted(dev)+"; "+holders(b.loads(nil))))
 			}
 		}
 	}
@@ -68,22 +70,88 @@ func (r *Request) outlets() []*outlet {
 	return all
 }
 
-// stall reports a producer that waits for room in the store.
-func (o *outlet) stall(waited time.Duration) Stall {
-	s := Stall{Request: o.req.id, Edge: o.edges[0].name, Waited: waited}
-	// When the bus is closed meanwhile, nobody holds anything.
-	_ = o.req.bus.writer.Do(func(store *shmstore.Store) { s.Holder = roomHolders(store) })
-	return s
+// stall reports a producer that waits for room.
+func (o *outlet) stall(waited time.Duration, holder string) Stall {
+	f := o.req.flow(o.edges[0])
+	deliveries, bytes := f.underWay()
+	return Stall{Request: o.req.id, Edge: f.edge.name, Waited: waited, Holder: holder, Deliveries: deliveries, Bytes: bytes}
 }
 
-func roomHolders(store *shmstore.Store) string {
-	st := store.Stats()
-	var by []string
-	for _, h := range store.Holders() {
-		by = append(by, h.String())
+// wanted says where there is no room.
+func (o *outlet) wanted(dev shmstore.Device) string {
+	if dev != nil {
+		return fmt.Sprintf("the GPU has no room: %v", dev)
 	}
-	return fmt.Sprintf("the store has no room: %d of %d bytes are free, at most %d in one piece; %d reservations are open; held: %s",
-		st.FreeBytes, st.ArenaBytes, st.LargestFree, st.Reserved, strings.Join(by, ", "))
+	var st shmstore.Stats
+	// When the bus is closed meanwhile, nobody holds anything.
+	_ = o.req.bus.writer.Do(func(store *shmstore.Store) { st = store.Stats() })
+	return fmt.Sprintf("the store has no room: %d of %d bytes are free, at most %d in one piece; %d reservations are open",
+		st.FreeBytes, st.ArenaBytes, st.LargestFree, st.Reserved)
+}
+
+// load is what a flow has under way.
+type load struct {
+	flow       *flow
+	deliveries int
+	bytes      int64
+}
+
+// loads are those of all flows that have something under way, by themselves or as
+// the processes that send it say.
+func (b *Bus) loads(direct []directReport) (all []load) {
+	said := make(map[*flow]load, len(direct))
+	for _, d := range direct {
+		said[d.flow] = load{d.flow, d.UnderWay, d.UnderBytes}
+	}
+	for _, r := range b.requests() {
+		for i := range r.flows {
+			f := &r.flows[i]
+			l, ok := said[f]
+			if !ok {
+				l.flow = f
+				l.deliveries, l.bytes = f.underWay()
+			}
+			if l.deliveries > 0 {
+				all = append(all, l)
+			}
+		}
+	}
+	return all
+}
+
+// maxLoads bounds the edges that a stall lists.
+const maxLoads = 8
+
+// holders says who has what is under way: the consumers of the edges with most bytes.
+func holders(loads []load) string {
+	if len(loads) == 0 {
+		return "nothing is under way"
+	}
+	slices.SortStableFunc(loads, func(a, b load) int { return cmp.Compare(b.bytes, a.bytes) })
+	var all []string
+	for _, l := range loads[:min(len(loads), maxLoads)] {
+		all = append(all, fmt.Sprintf("%d of request %v on edge %s", l.deliveries, l.flow.req.id, l.flow.edge.name))
+	}
+	if more := len(loads) - len(all); more > 0 {
+		all = append(all, fmt.Sprintf("those on %d others", more))
+	}
+	return "deliveries under way: " + strings.Join(all, ", ")
+}
+
+// underWay is what the consumer has, or is about to get: all that has credit, but
+// for emissions that have it and wait for room.
+func (f *flow) underWay() (deliveries int, bytes int64) {
+	u := f.used.Load()
+	deliveries, bytes = int(u>>countShift), int64(u&bytesMask)
+	return max(deliveries-f.outlet().waitNow(), 0), bytes
+}
+
+// outlet is the producer's.
+func (f *flow) outlet() *outlet {
+	if f.producer == nil {
+		return &f.req.inputs
+	}
+	return &f.producer.outlet
 }
 
 // waitingSince is when the producer began to wait, or when the oldest queued
@@ -96,11 +164,8 @@ func (f *flow) waitingSince() int64 {
 }
 
 func (f *flow) stall(waited time.Duration) Stall {
-	u := f.used.Load()
-	return Stall{
-		Request: f.req.id, Edge: f.edge.name, Waited: waited, Holder: f.holder(),
-		Deliveries: int(u >> countShift), Bytes: int64(u & bytesMask),
-	}
+	deliveries, bytes := f.underWay()
+	return Stall{Request: f.req.id, Edge: f.edge.name, Waited: waited, Holder: f.holder(), Deliveries: deliveries, Bytes: bytes}
 }
 
 // holder says who the producer waits for.

@@ -232,8 +232,7 @@ func (b *Buffer) reserveOn(dev shmstore.Device, deviceBytes int64) (piece uint32
 	}()
 	b.e.turn.leave()
 	defer b.e.turn.enter()
-	o.waitsForRoom(true)
-	defer o.waitsForRoom(false)
+	defer o.waitsForRoom(dev)()
 	var enough chan struct{}
 	if gpu.WhenFull != WaitForRoom {
 		enough = make(chan struct{})

@@ -2,10 +2,12 @@ package bus_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 func init() {
@@ -198,6 +201,7 @@ func TestTensorPoolFull(t *testing.T) {
 				}
 			case bus.WaitForRoom:
 				reader.want(t, held[0], 0, true)
+				wantRoomStall(t, n, r)
 				mustFinish(t, held[0])
 				held[0] = <-kept
 				reader.want(t, held[0], 2, true)
@@ -211,6 +215,74 @@ func TestTensorPoolFull(t *testing.T) {
 			}
 		})
 	}
+}
+
+// wantRoomStall expects a report of an emission that waits for room in a pool, which
+// says who has what lies there.
+func wantRoomStall(t *testing.T, n *bus.Node, r *bus.Request) {
+	t.Helper()
+	for t.Context().Err() == nil {
+		answer, err := n.Call(t.Context(), "stalls", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stalls []bus.Stall
+		if err := json.Unmarshal(answer, &stalls); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range stalls {
+			if !strings.Contains(s.Holder, "the GPU has no room") {
+				continue
+			}
+			who := fmt.Sprintf("process %d", os.Getpid())
+			what := fmt.Sprintf("deliveries under way: 2 of request %v on edge make->read", r.ID())
+			if s.Request != r.ID() || s.Edge != "make->read" || s.Waited <= 0 || !strings.Contains(s.Holder, "in use in 2 pieces") ||
+				!strings.Contains(s.Holder, who) || !strings.Contains(s.Holder, what) {
+				t.Errorf("report: %v", s)
+			}
+			return
+		}
+	}
+	t.Error("nothing is said to wait for room")
+}
+
+// TestRoomStall is the same within one process, where the report comes by itself.
+func TestRoomStall(t *testing.T) {
+	m := mustMachine(t)
+	reports := make(chan []bus.Stall, 100)
+	spec, kept := keeping("read")
+	spec.State = bus.StateRequest
+	b := open(t, bus.Pipeline{
+		Stages: []bus.StageSpec{making("make", m), spec},
+		Edges:  []bus.Edge{{From: "make", To: "read", Tensors: bus.TensorsPool, Window: 8, WindowBytes: 1 << 20}},
+	}, bus.Options{
+		Store: shmstore.Options{ArenaBytes: 32 << 20}, GPU: m.join().GPU,
+		StallTimeout: time.Millisecond, OnStall: func(s []bus.Stall) { reports <- s },
+	})
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if err := r.Input(t.Context()).EmitBytes(input(i, plainly)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := []*bus.Kept{<-kept, <-kept}
+	i := -1
+	var stalls []bus.Stall
+	for i < 0 {
+		stalls = <-reports
+		i = slices.IndexFunc(stalls, func(s bus.Stall) bool { return strings.Contains(s.Holder, "the GPU has no room") })
+	}
+	what := fmt.Sprintf("2 of request %v on edge make->read", r.ID())
+	if s := stalls[i]; s.Request != r.ID() || s.Edge != "make->read" || s.Waited < time.Millisecond || s.Deliveries != 2 || !strings.Contains(s.Holder, what) {
+		t.Errorf("report: %v", s)
+	}
+	mustFinish(t, held[0])
+	mustFinish(t, held[1])
+	mustFinish(t, <-kept)
+	r.Abort(nil)
 }
 
 // want looks at what was kept.

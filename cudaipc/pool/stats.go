@@ -1,5 +1,7 @@
 package pool
 
+import "fmt"
+
 // counters count since the pool was made.
 type counters struct {
 	grown, shrunk, failures uint64
@@ -42,4 +44,18 @@ func (p *Pool) Stats() Stats {
 		st.LargestFree = max(st.LargestFree, a.ranges.LargestFree())
 	}
 	return st
+}
+
+// String says, for people, what room there is.
+func (p *Pool) String() string {
+	st := p.Stats()
+	return fmt.Sprintf("a pool of %d bytes, of which %d are in use in %d pieces of at most %d, and %d are free in one; it may have %d bytes",
+		st.ArenaBytes, st.UsedBytes, st.Pieces, st.Slots, st.LargestFree, st.MaxBytes)
+}
+
+// String says, for people, what room there is.
+func (e *Exports) String() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return fmt.Sprintf("%d of at most %d messages in buffers of their own are read", e.slots.used(), len(e.kept))
 }
