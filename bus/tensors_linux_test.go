@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -154,6 +155,89 @@ func TestTensorsThroughStages(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestTensorsOfUnlikeEdges: of one emission each edge gets its own, and the caller's
+// memory comes back once, whether it was sent or not.
+func TestTensorsOfUnlikeEdges(t *testing.T) {
+	g := newGPU(t, emul.Options{})
+	const n = 100 << 10
+	began, emitted, released := make(chan struct{}), make(chan error, 1), make(chan struct{}, 10)
+	emit := func(t *bus.Task, opts ...bus.EmitOption) {
+		src, free := g.tensor(n, 7)
+		emitted <- t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: func() { free(); released <- struct{}{} }}, opts...)
+	}
+	p := bus.Pipeline{Stages: []bus.StageSpec{{Name: "make", Handle: func(t *bus.Task, d *bus.Delivery) error {
+		switch d.Key {
+		case "nowhere":
+			emit(t, bus.To("nowhere"))
+		case "late":
+			began <- struct{}{}
+			<-t.Context().Done()
+			emit(t)
+		default:
+			emit(t)
+		}
+		return nil
+	}}}}
+	for _, transport := range []bus.TensorTransport{bus.TensorsDefault, bus.TensorsIPC, bus.TensorsPool} {
+		name := transport.String()
+		p.Stages = append(p.Stages, bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error {
+			m, err := d.Tensors(t.Context())
+			if err != nil {
+				return err
+			}
+			if m.OnDevice() != (transport != bus.TensorsDefault) {
+				return fmt.Errorf("on a GPU: %t", m.OnDevice())
+			}
+			return errors.Join(g.check(t.Context(), m, n, 7), t.EmitBytes([]byte(name)))
+		}})
+		p.Edges = append(p.Edges, bus.Edge{From: "make", To: name, Tensors: transport})
+	}
+	b := open(t, p, bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}, GPU: g.options(pool.Options{})})
+	for _, c := range []struct {
+		key  string
+		want error
+	}{{"all", nil}, {"nowhere", bus.ErrNoEdge}, {"late", bus.ErrAborted}} {
+		r, err := b.Stream(t.Context())
+		if err == nil {
+			err = r.Input(t.Context()).EmitBytes([]byte("go"), bus.Key(c.key), bus.Last())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.key == "late" {
+			<-began
+			r.Abort(nil)
+		}
+		if err := <-emitted; !errors.Is(err, c.want) {
+			t.Errorf("%s: emitted: %v, want %v", c.key, err, c.want)
+		}
+		results := 0
+		for d, err := range r.Results(t.Context()) {
+			if err != nil {
+				if c.want == nil {
+					t.Errorf("%s: %v", c.key, err)
+				}
+				break
+			}
+			results++
+			if err := d.Finish(nil); err != nil {
+				t.Error(err)
+			}
+		}
+		if want := map[string]int{"all": 3}[c.key]; results != want {
+			t.Errorf("%s: %d results, want %d", c.key, results, want)
+		}
+		<-released
+		r.Close()
+	}
+	if err := b.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if more := len(released); more != 0 {
+		t.Errorf("memory came back %d times too often", more)
 	}
 }
 
