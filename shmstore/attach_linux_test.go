@@ -224,6 +224,16 @@ func TestHostileReaders(t *testing.T) {
 		"sends descriptors with hello": func(t *testing.T, conn *net.UnixConn) {
 			_ = send(conn, message{kind: messageHello, pid: 1}, 0, 1, 2, 0, 1, 2)
 		},
+		"sends descriptors with nothing": func(t *testing.T, conn *net.UnixConn) {
+			raw, err := conn.SyscallConn()
+			var sendErr error
+			if err == nil {
+				err = raw.Control(func(socket uintptr) { sendErr = sendRightsAlone(socket, 0, 1, 2) })
+			}
+			if err := errors.Join(err, sendErr); err != nil {
+				t.Error(err)
+			}
+		},
 		"sends no ledger": sendLedger(func(message) []int { return nil }),
 		"sends two": sendLedger(func(o message) []int {
 			return []int{ledgerFD(t, o, size, size, sealsOfPeer, nil), ledgerFD(t, o, size, size, sealsOfPeer, nil)}
