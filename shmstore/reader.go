@@ -175,6 +175,7 @@ func (r *Reader) collect(ln *line, h *Handle) error {
 	}
 	// Close looks for collected debts after it has set the flag.
 	if r.closed.Load() {
+		taken.Add(^uint32(0)) // nobody will settle it
 		return ErrClosed
 	}
 	return nil

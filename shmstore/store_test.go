@@ -692,6 +692,30 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// TestCloseWhileCollecting: who is told that the reader is closed, when it has
+// just collected a debt, holds nothing.
+func TestCloseWhileCollecting(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s, err := Create(small(memory))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reader := mustDeclare(t, s, "reader")
+		h := mustPut(t, s, "", content(100, 1), Readers(reader.ID()))
+		ln, err := reader.locate(&h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := reader.Close(); err != nil { // after the first look at the flag
+			t.Fatal(err)
+		}
+		wantError(t, "collect", reader.collect(ln, &h), ErrClosed)
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+}
+
 func TestOptions(t *testing.T) {
 	for name, opts := range map[string]Options{
 		"arena too small":    {ArenaBytes: 100},
