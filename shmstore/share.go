@@ -18,7 +18,8 @@ func (r *Reservation) SetCodec(c codec.ID) {
 // so that a stage can pass on what it received without copying it. The lease
 // itself keeps the object in place meanwhile. It is for leases of the owner's
 // process; elsewhere, and after Release, the error is [ErrUnsupported] or
-// [ErrClosed].
+// [ErrClosed]. The local reader may owe 2^30 deliveries of one object; beyond that
+// the error is [ErrFull], and nothing is charged.
 func (l *Lease) Share(n int) error {
 	switch {
 	case l.view == nil:
@@ -30,6 +31,15 @@ func (l *Lease) Share(n int) error {
 	}
 	// The lease is given back after this, so whoever sees it gone also sees
 	// the new debts: see evict.
-	atomic.AddUint32(&l.view.owed[l.place.slot], uint32(n))
-	return nil
+	owed, e := &l.view.owed[l.place.slot], &l.view.ledger[l.place.slot]
+	for {
+		done := e.done.Load() // read first, as in lag
+		now := atomic.LoadUint32(owed)
+		if now-done > maxDebts-uint32(n) {
+			return fmt.Errorf("share %v %d times: %w: %d deliveries are owed already", l.Handle(), n, ErrFull, now-done)
+		}
+		if atomic.CompareAndSwapUint32(owed, now, now+uint32(n)) {
+			return nil
+		}
+	}
 }

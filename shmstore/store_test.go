@@ -414,6 +414,32 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// TestShareIsBounded: what a reader owes never grows so far that it looks like less
+// than nothing.
+func TestShareIsBounded(t *testing.T) {
+	s := create(t, small(Heap))
+	h := mustPut(t, s, "", content(10, 1), Readers(0))
+	l := mustLease(t, s.Local().Take, h)
+	if err := l.Share(maxDebts - 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{1, maxDebts} {
+		wantError(t, "one too many", l.Share(n), ErrFull)
+	}
+	if err := l.Share(0); err != nil {
+		t.Error(err)
+	}
+	l.Release()
+	if s.FreeUnused(0); s.Stats().Objects != 1 {
+		t.Error("the object is gone, and is owed to many")
+	}
+	if got := s.Stats().Quarantined; got != 0 {
+		t.Errorf("quarantined: %v", got)
+	}
+	again := mustLease(t, s.Local().Take, h)
+	again.Release()
+}
+
 func TestPinsKeep(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s := create(t, small(memory))
