@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"testing"
 
@@ -288,7 +289,22 @@ func (m *model) Join(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.readers[r.ID()] = r
+	m.readers[r.ID()] = startAt(r, rapid.SampledFrom(countsBegin).Draw(t, "counts begin at"))
+}
+
+// countsBegin are where the counts of a reader begin: one step from where they change
+// sign or wrap, if not at nothing.
+var countsBegin = []uint32{0, math.MaxInt32, math.MaxUint32}
+
+// startAt makes a reader that has been charged for nothing yet one that has settled
+// so many debts in every slot.
+func startAt(r *Reader, debts uint32) *Reader {
+	for slot := range r.ledger {
+		r.owed[slot] = debts
+		r.taken[slot].Store(debts)
+		r.ledger[slot].done.Store(debts)
+	}
+	return r
 }
 
 // Die takes away a reader with all it holds.
@@ -370,7 +386,7 @@ func againstModel(t *testing.T, opts Options) {
 			}
 			m := &model{
 				store:   s,
-				readers: map[ReaderID]*Reader{LocalReader: s.Local()},
+				readers: map[ReaderID]*Reader{LocalReader: startAt(s.Local(), rapid.SampledFrom(countsBegin).Draw(t, "local counts begin at"))},
 				objects: make(map[uint64]*object),
 				device:  newCountedDevice(rapid.Int64Range(1, 10).Draw(t, "device")),
 			}
