@@ -71,8 +71,8 @@
 //
 // # Concurrency
 //
-// A [Sender] is for one goroutine at a time, and so is a [Receiver]. Interrupt, Fail
-// and Close may be called from any goroutine.
+// A [Sender] is for one goroutine at a time, and so is a [Receiver]. Interrupt, Fail,
+// Close and [Sender.Err] may be called from any goroutine.
 //
 // # After a crash
 //

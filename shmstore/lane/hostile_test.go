@@ -149,6 +149,27 @@ func FuzzSender(f *testing.F) {
 	})
 }
 
+// TestErrMeanwhile: whoever asks what ended a lane, while the receiver breaks its rules
+// under the sender, is told nothing or the whole of it.
+func TestErrMeanwhile(t *testing.T) {
+	s, r := heapLane(t, hostileMemory, Options{Waiting: Parked})
+	asked := make(chan error)
+	go func() {
+		for {
+			if err := s.Err(); err != nil {
+				asked <- err
+				return
+			}
+		}
+	}()
+	r.page.head.Store(7)
+	for s.TrySend(1, make([]byte, 200)) == nil {
+	}
+	if err := <-asked; !errors.Is(err, ErrPeer) || err.Error() != s.Err().Error() {
+		t.Errorf("the end is said to be %v, it is %v", err, s.Err())
+	}
+}
+
 // TestSenderErrors: each rule that a sender can break has its error.
 func TestSenderErrors(t *testing.T) {
 	const capacity = hostileMemory

@@ -4,12 +4,13 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 )
 
 // Sender is the sending side of a lane. It is for one goroutine at a time, but
-// for Fail and Close.
+// for Err, Fail and Close.
 type Sender struct {
 	sleeper  sleeper
 	bell     bell
@@ -18,7 +19,7 @@ type Sender struct {
 	frames   []byte
 	capacity uint64
 	maxFrame int
-	err      error // what the peer did, for good
+	broken   atomic.Pointer[PeerError] // what the peer did, for good
 
 	// Positions, private: what this side wrote is never read back from
 	// memory, and head is the last one that was found to be good.
@@ -119,8 +120,9 @@ func (s *Sender) readHead() error {
 	head := s.peer.head.Load()
 	// Unsigned: a head before the last one is very far ahead of it.
 	if head-s.head > s.published-s.head || head%frameAlign != 0 {
-		s.err = &PeerError{What: "head", Position: s.head, Value: head, Min: s.head, Max: s.published}
-		return s.err
+		broken := &PeerError{What: "head", Position: s.head, Value: head, Min: s.head, Max: s.published}
+		s.broken.Store(broken)
+		return broken
 	}
 	s.head = head
 	return nil
@@ -252,10 +254,10 @@ func (s *Sender) isWanted() (bool, error) {
 	return s.head >= s.want, err
 }
 
-// Err returns what ended the lane, or nil.
+// Err returns what ended the lane, or nil. Any goroutine may call it.
 func (s *Sender) Err() error {
-	if s.err != nil {
-		return s.err
+	if broken := s.broken.Load(); broken != nil {
+		return broken
 	}
 	if end := s.sleeper.ended.Load(); end != nil {
 		return end.err
