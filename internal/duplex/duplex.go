@@ -121,7 +121,7 @@ func (d *Duplex) meet(id uint64, side uint8, opts Options) error {
 		return err
 	}
 	var err error
-	if d.socket, err = peer.NewSender(d.conn, peer.SenderOptions{Version: d.version}); err != nil {
+	if d.socket, err = peer.NewSender(d.conn, peer.SenderOptions{Version: d.version, FlushTimeout: lastWords}); err != nil {
 		return err
 	}
 	sizeBytes := int64(out.SenderBytes() + out.ReceiverBytes())
@@ -372,7 +372,6 @@ func (d *Duplex) stop() {
 	if d.receiver != nil {
 		d.receiver.Close()
 	}
-	_ = d.conn.SetDeadline(time.Now().Add(lastWords)) // a closed one needs none
 	if d.socket != nil {
 		_ = d.socket.Close() // sends what is queued, if the peer reads it
 	}

@@ -3,6 +3,8 @@ package duplex
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -62,31 +64,14 @@ type side struct {
 // meetBoth makes both ends of a duplex in this process.
 func meetBoth(t *testing.T) (a, b *side) {
 	t.Helper()
-	ca, cb, err := peer.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	met := make(chan *side)
-	for i, conn := range []*peer.Conn{ca, cb} {
-		go func() {
-			d, err := Meet(conn, 77, uint8(i), Options{})
-			if err != nil {
-				t.Error(err)
-				met <- nil
-				return
-			}
-			met <- &side{Duplex: d, rec: newRecorder(), ended: make(chan error, 1)}
-		}()
-	}
-	a, b = <-met, <-met
-	if a == nil || b == nil {
-		t.FailNow()
-	}
-	for _, s := range []*side{a, b} {
-		go func() { s.ended <- s.Run(s.rec) }()
-		t.Cleanup(s.Close)
-	}
-	return a, b
+	da, db := meetIdle(t)
+	return run(da), run(db)
+}
+
+func run(d *Duplex) *side {
+	s := &side{Duplex: d, rec: newRecorder(), ended: make(chan error, 1)}
+	go func() { s.ended <- s.Run(s.rec) }()
+	return s
 }
 
 // TestMessagesInOrder sends more at once than the lane has room for, from both
@@ -154,6 +139,22 @@ func TestPeerGone(t *testing.T) {
 	}
 	if err := b.Send(&wire.Finish{}); err == nil {
 		t.Error("a message went to a peer that is gone")
+	}
+}
+
+// TestLastWords: a peer that does not read its socket holds up the end for a moment
+// and no longer.
+func TestLastWords(t *testing.T) {
+	d, _ := meetIdle(t)
+	for d.socket.Blocked() == 0 {
+		if err := d.Forget(1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Close()
+	err := d.socket.Close()
+	if !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), lastWords.String()) {
+		t.Errorf("the socket's end is %v, want that the peer has not read within %v", err, lastWords)
 	}
 }
 
