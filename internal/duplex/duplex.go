@@ -104,9 +104,14 @@ func (h *half) parts(geo lane.Geometry) (sender, receiver []byte) {
 }
 
 func (h *half) close() {
+	h.closeEvents()
 	if h.segment != nil {
 		h.segment.Close()
 	}
+}
+
+// closeEvents ends all waits for them. It may be called again.
+func (h *half) closeEvents() {
 	for _, e := range []*lane.Event{h.frames, h.room} {
 		if e != nil {
 			_ = e.Close() // an event holds nothing that could be lost
@@ -385,6 +390,7 @@ const lastWords = 100 * time.Millisecond
 func (d *Duplex) Close() {
 	d.closeOnce.Do(func() {
 		d.stop()
+		d.own.closeEvents() // a peer can take the wake-ups that were signaled
 		d.running.Wait()
 		d.own.close()
 		d.its.close()

@@ -1,12 +1,16 @@
 package duplex
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -156,6 +160,40 @@ func TestLastWords(t *testing.T) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), lastWords.String()) {
 		t.Errorf("the socket's end is %v, want that the peer has not read within %v", err, lastWords)
 	}
+}
+
+// TestStolenWakeUps: a peer that takes the wake-ups of this side's events, the one at
+// the end among them, does not keep it from closing.
+func TestStolenWakeUps(t *testing.T) {
+	a, b := meetIdle(t)
+	run(a)
+	var thieves sync.WaitGroup
+	defer thieves.Wait()
+	over := make(chan struct{})
+	defer close(over)
+	for range 2 {
+		thieves.Go(func() {
+			var count [8]byte
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					_, _ = unix.Read(b.its.frames.FD(), count[:])
+				}
+			}
+		})
+	}
+	geo, err := lane.Layout(0, laneBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, receiving := b.its.parts(geo)
+	const asleep = 128 // where a receiver's counter is, which is odd while it sleeps
+	for binary.NativeEndian.Uint32(receiving[asleep:])%2 == 0 {
+		runtime.Gosched()
+	}
+	a.Close()
 }
 
 // TestForeignMessage: what is not for a lane ends the duplex.

@@ -43,10 +43,11 @@
 // each byte once, or copies the frame first.
 //
 // A peer can send too little, nothing, or a wake-up for nothing: watch its
-// process and call Fail when it is dead. Two things are beyond a lane's means.
+// process and call Fail when it is dead. Three things are beyond a lane's means.
 // An [Event] is one open file of both processes, and a peer that makes it
-// blocking can hold a thread of ours; one that signals for ever keeps us busy.
-// Against a peer that does such things, end the peer.
+// blocking can hold a thread of ours; one that signals for ever keeps us busy; and one
+// that reads it takes wake-ups of ours, those of Fail, Close and Interrupt too: closing
+// the event ends the wait all the same. Against a peer that does such things, end the peer.
 //
 // Misuse by this process's own code panics.
 //
