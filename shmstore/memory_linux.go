@@ -21,10 +21,6 @@ const (
 	// sealsOfWriter are added once the one writing process has its mapping.
 	sealsOfWriter = unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
 
-	// maxInterrupts bounds how often preallocation starts again after a
-	// signal. It makes no progress in between.
-	maxInterrupts = 64
-
 	statBlockBytes = 512
 )
 
@@ -78,7 +74,7 @@ func (seg *segment) allocate(sizeBytes int) error {
 	if err := unix.Ftruncate(seg.fd, int64(sizeBytes)); err != nil {
 		return fmt.Errorf("set size: %w", err)
 	}
-	if err := preallocate(seg.fd, int64(sizeBytes)); err != nil {
+	if err := headroom.Allocate(seg.fd, int64(sizeBytes)); err != nil {
 		return fmt.Errorf("allocate: %w", err)
 	}
 	return nil
@@ -126,17 +122,6 @@ func openMemfd(name string) (fd int, err error) {
 		return -1, fmt.Errorf("memfd_create: %w", err)
 	}
 	return fd, nil
-}
-
-// preallocate backs the whole file with pages.
-func preallocate(fd int, sizeBytes int64) error {
-	for range maxInterrupts {
-		err := unix.Fallocate(fd, 0, 0, sizeBytes)
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-	return unix.EINTR
 }
 
 // prefault maps every page of a segment that is still all zeroes, so that its

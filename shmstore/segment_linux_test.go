@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/internal/headroom"
 )
 
 const segmentTestBytes = 3*pageBytes + 100 // pages are not what counts
@@ -167,7 +169,7 @@ func memfdWith(t *testing.T, size, allocated int64, seals int) int {
 		t.Fatal(err)
 	}
 	if allocated > 0 {
-		if err := preallocate(fd, allocated); err != nil {
+		if err := headroom.Allocate(fd, allocated); err != nil {
 			t.Fatal(err)
 		}
 	}

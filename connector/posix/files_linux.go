@@ -12,14 +12,13 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/headroom"
 )
 
 const (
-	ownerOnly = 0o600
-	othersToo = 0o077
-	pageBytes = 4096
-	// maxInterrupts bounds how often an allocation starts again after a signal.
-	maxInterrupts  = 64
+	ownerOnly      = 0o600
+	othersToo      = 0o077
+	pageBytes      = 4096
 	statBlockBytes = 512
 )
 
@@ -154,11 +153,8 @@ func (f files) makeMapping(part string, sizeBytes int, protection int) (mapping,
 	}
 	defer unix.Close(fd)
 	err = unix.Ftruncate(fd, int64(sizeBytes))
-	for try := 0; err == nil && try < maxInterrupts; try++ {
-		if err = unix.Fallocate(fd, 0, 0, int64(sizeBytes)); !errors.Is(err, unix.EINTR) {
-			break
-		}
-		err = nil
+	if err == nil {
+		err = headroom.Allocate(fd, int64(sizeBytes))
 	}
 	if err != nil {
 		return mapping{}, fmt.Errorf("allocate %s, %d bytes: %w", f.name(part), sizeBytes, full(err))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/headroom"
 )
 
 // The first file of a store, in the byte order of the machine:
@@ -185,7 +186,7 @@ func (f files) newHead() (head, error) {
 	if err != nil {
 		return head{}, err
 	}
-	err = unix.Fallocate(fd, 0, 0, headBytes)
+	err = headroom.Allocate(fd, headBytes)
 	if err == nil {
 		err = h.write(record{pid: uint64(os.Getpid())}) //nolint:gosec // a process id is positive
 	}

@@ -116,17 +116,10 @@ func fillMapped(fd, size int, fill func(dst []byte) error) error {
 }
 
 func allocate(fd, size int) error {
-	const most = 64 // signals that interrupt it; it makes no progress in between
-	for range most {
-		err := unix.Fallocate(fd, 0, 0, int64(size))
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("allocate %d bytes: %w", size, full(err))
-		}
+	if err := headroom.Allocate(fd, int64(size)); err != nil {
+		return fmt.Errorf("allocate %d bytes: %w", size, full(err))
 	}
-	return unix.EINTR
+	return nil
 }
 
 // publish gives a segment its key for a name, under the lock, in place of what had

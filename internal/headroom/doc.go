@@ -1,4 +1,5 @@
-// Package headroom finds out how much memory this process may still take.
+// Package headroom finds out how much memory this process may still take, and takes
+// it for a file in one go.
 //
 // Shared memory has no limit of its own that a process would be told of: what is
 // more than the machine or the control group has is granted, and then costs some
