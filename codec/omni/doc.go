@@ -51,6 +51,9 @@
 //   - Tuples and sets arrive as lists, and so do slices, unless the target's
 //     type is python.Slice. The format has no mark for them.
 //   - Integers beyond 64 bits have no encoding; Python refuses them as well.
+//     Times outside the years 1 to 9999, which its datetimes have not, are refused
+//     both ways, and so are keys of a python.Dict that are dicts, or tensors, arrays
+//     and images, or have one in them.
 //   - Every float has 64 bits on the wire.
 //   - A tensor without dimensions keeps its empty shape. A tensor on another
 //     device arrives in the memory of the host, and gradients are gone.

@@ -86,19 +86,14 @@ func (format) Ext(typ int8, _ []byte) (any, error) {
 	return nil, msgspec.RefuseExt(typ)
 }
 
-// Map turns a marked map into what the mark says. A mark that is false is
-// none, as in Python.
+// Map turns a marked map into what the mark says. A mark that Python takes for
+// false is none.
 func (format) Map(get func(string) (any, bool)) (any, bool, error) {
 	for _, mark := range [...]string{tensorMark, arrayMark, imageMark} {
-		value, ok := get(mark)
-		if !ok || value == false {
-			continue
+		if value, ok := get(mark); ok && python.Truth(value) {
+			v, err := decodeMarked(mark, get)
+			return v, true, err
 		}
-		if value != true {
-			return nil, false, fmt.Errorf("the mark %s is neither true nor false", mark)
-		}
-		v, err := decodeMarked(mark, get)
-		return v, true, err
 	}
 	return nil, false, nil
 }

@@ -3,8 +3,10 @@ package omni_test
 import (
 	"bytes"
 	"errors"
+	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -59,11 +61,16 @@ func TestHostile(t *testing.T) {
 		{"shape that is no list", at(tensor(fixstr("int8"), "\x01", "\xc4\x01a")), codec.ErrMalformed, "the shape is no list"},
 		{"data that is no bytes", at(tensor(fixstr("int8"), "\x91\x01", "\xa1a")), codec.ErrMalformed, `binary "data"`},
 		{"mark alone", at("\x81\xaa__tensor__\xc3"), codec.ErrMalformed, "a[1]: "},
-		{"mark that is a number", at("\x81\xaa__tensor__\x01"), codec.ErrMalformed, "neither true nor false"},
+		{"mark that Python takes for true", at("\x81\xaa__tensor__\x01"), codec.ErrMalformed, "the shape is no list"},
 		{"objects", at(array("|O8", "\x91\x01", "\xc4\x08abcdefgh")), codec.ErrMalformed, "a[1]: "},
 		{"records", at(array("|V8", "\x91\x01", "\xc4\x08abcdefgh")), codec.ErrMalformed, "a[1]: "},
 		{"elements of no size", at(array("|S0", "\x91\x01", "\xc4\x00")), codec.ErrMalformed, "a[1]: "},
 		{"image of four dimensions", at(mark("__pil_image__", "mode", fixstr("L"), "\x94\x01\x01\x01\x01", "\xc4\x01a")), codec.ErrMalformed, "a[1]: "},
+		{"image of a mode without bytes for channels", at(mark("__pil_image__", "mode", fixstr("1"), "\x92\x01\x01", "\xc4\x01a")), codec.ErrMalformed, `mode "1"`},
+		{"image of other channels than its mode's", at(mark("__pil_image__", "mode", fixstr("RGB"), "\x92\x01\x01", "\xc4\x01a")), codec.ErrMalformed, "mode RGB"},
+		{"timestamp before the year 1", at("\xc7\x0c\xff\x00\x00\x00\x00\xff\xff\xff\xf1\x88\x6e\x08\xff"), codec.ErrMalformed, "out of the years"},
+		{"timestamp behind the year 9999", at("\xc7\x0c\xff\x00\x00\x00\x00\x00\x00\x00\x3a\xff\xf4\x41\x80"), codec.ErrMalformed, "out of the years"},
+		{"timestamp of the first second that there is", at("\xc7\x0c\xff\x3b\x9a\xc9\xff\x80\x00\x00\x00\x00\x00\x00\x00"), codec.ErrMalformed, "out of the years"},
 		{"image too short", at(mark("__pil_image__", "mode", fixstr("L"), "\x92\x01\x02", "\xc4\x01a")), codec.ErrMalformed, "a[1]: "},
 	}
 	for _, tt := range tests {
@@ -166,14 +173,81 @@ func TestUnknownFields(t *testing.T) {
 
 // TestMarkOfFalse is a map that only looks like a tensor.
 func TestMarkOfFalse(t *testing.T) {
-	want := map[string]any{"__tensor__": false, "__ndarray__": false, "shape": int64(1)}
-	payload, err := omni.Serializer{}.Append(nil, want)
-	if err != nil {
-		t.Fatal(err)
+	for _, mark := range []any{nil, false, int64(0), uint64(0), 0.0, math.Copysign(0, -1), "", []byte{}, []any{}, map[string]any{}} {
+		want := map[string]any{"__tensor__": mark, "__ndarray__": mark, "shape": int64(1)}
+		payload, err := omni.Serializer{}.Append(nil, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := codec.Decode[any](omni.Serializer{}, payload)
+		if mark == uint64(0) {
+			want["__tensor__"], want["__ndarray__"] = int64(0), int64(0)
+		}
+		if diff := cmp.Diff(any(want), got); err != nil || diff != "" {
+			t.Errorf("%T: %v %s", mark, err, diff)
+		}
 	}
-	got, err := codec.Decode[any](omni.Serializer{}, payload)
-	if diff := cmp.Diff(any(want), got); err != nil || diff != "" {
-		t.Error(err, diff)
+}
+
+// TestMarkOfTrue is a tensor by a mark that Python takes for true.
+func TestMarkOfTrue(t *testing.T) {
+	for _, mark := range []any{true, 1, -1, uint64(1 << 63), 0.5, math.NaN(), "x", []byte{0}, []any{nil}, map[string]any{"": nil}, time.Unix(0, 0)} {
+		payload, err := omni.Serializer{}.Append(nil, map[string]any{"__tensor__": mark, "dtype": "int8", "shape": []int{1}, "data": []byte{7}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := codec.Decode[any](omni.Serializer{}, payload)
+		if diff := cmp.Diff(any(codec.Tensor{DType: codec.DTypeInt8, Shape: []int{1}, Data: []byte{7}}), got); err != nil || diff != "" {
+			t.Errorf("%T: %v %s", mark, err, diff)
+		}
+	}
+}
+
+// TestKeysOfDicts: what Python has no dict with is neither written nor read.
+func TestKeysOfDicts(t *testing.T) {
+	keep := omni.Serializer{KeepOrder: true}
+	for _, key := range []any{nil, true, int64(1), 1.5, "a", []byte("a"), []any{int64(1), []any{"a"}}, time.Unix(1, 0).UTC()} {
+		want := python.Dict{{Key: key, Value: int64(1)}}
+		payload, err := keep.Append(nil, want)
+		if err != nil {
+			t.Errorf("%T: %v", key, err)
+			continue
+		}
+		got, err := codec.Decode[any](keep, payload)
+		if diff := cmp.Diff(any(want), got); err != nil || diff != "" {
+			t.Errorf("%T: %v %s", key, err, diff)
+		}
+	}
+	tensor := codec.Tensor{DType: codec.DTypeInt8, Data: []byte{1}}
+	for _, key := range []any{python.Dict{}, map[string]any{"a": 1}, tensor, []any{int64(1), []any{tensor}}} {
+		if _, err := keep.Append(nil, []any{tensor, python.Dict{{Key: key, Value: 1}}}); !errors.Is(err, codec.ErrType) || !strings.Contains(err.Error(), "key of a dict") {
+			t.Errorf("%T was written as a key: %v", key, err)
+		}
+		payload, err := keep.Append([]byte{0x81}, key) // and its value
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, err := codec.Decode[any](keep, append(payload, 1)); !errors.Is(err, codec.ErrMalformed) || !strings.Contains(err.Error(), "key of a dict") {
+			t.Errorf("%T was read as a key: %v, %v", key, v, err)
+		}
+	}
+}
+
+// TestTimes: what Python has no datetime for is not written.
+func TestTimes(t *testing.T) {
+	for _, at := range []time.Time{{}, time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)} {
+		payload, err := omni.Serializer{}.Append(nil, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := codec.Decode[time.Time](omni.Serializer{}, payload); err != nil || !got.Equal(at) {
+			t.Errorf("%v: %v, %v", at, got, err)
+		}
+	}
+	for _, at := range []time.Time{time.Time{}.Add(-1), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(math.MaxInt64, 0)} {
+		if _, err := (omni.Serializer{}).Append(nil, at); !errors.Is(err, codec.ErrType) {
+			t.Errorf("%v: %v", at, err)
+		}
 	}
 }
 

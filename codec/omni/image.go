@@ -2,13 +2,23 @@ package omni
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
+// channels says how many there are in each of PIL's modes that have a byte for each,
+// which is all that the format can carry.
+var channels = map[string]int{
+	"L": 1, "P": 1, "LA": 2, "PA": 2, "La": 2, "RGB": 3, "YCbCr": 3, "LAB": 3, "HSV": 3,
+	"RGBA": 4, "RGBX": 4, "RGBa": 4, "CMYK": 4,
+}
+
 // Image is a PIL image: pixels of one byte for each channel, row by row.
 type Image struct {
-	// Mode is PIL's name of what the channels mean, such as "RGB" or "L".
+	// Mode is PIL's name of what the channels mean, such as "RGB" or "L", with a byte
+	// for each channel.
 	Mode string
 	// Shape is height, width and, unless there is only one, channels.
 	Shape []int
@@ -17,14 +27,16 @@ type Image struct {
 	Data []byte
 }
 
-// Validate checks that there is a mode, that the shape is that of an image
-// and that Data has the size that follows. The error wraps [codec.ErrShape].
+// Validate checks that the mode has a byte for each channel, that the shape is that
+// of such an image and that Data has the size that follows. The error wraps
+// [codec.ErrShape].
 func (m Image) Validate() error {
-	if m.Mode == "" {
-		return fmt.Errorf("%w: an image without a mode", codec.ErrShape)
+	n, known := channels[m.Mode]
+	if !known {
+		return fmt.Errorf("%w: an image of mode %.40q; want one of %v", codec.ErrShape, m.Mode, slices.Sorted(maps.Keys(channels)))
 	}
-	if n := len(m.Shape); n != 2 && n != 3 {
-		return fmt.Errorf("%w: an image with the shape %v; want height, width, and maybe channels", codec.ErrShape, m.Shape)
+	if n == 1 && len(m.Shape) != 2 || n > 1 && (len(m.Shape) != 3 || m.Shape[2] != n) {
+		return fmt.Errorf("%w: an image of mode %s and shape %v; want height, width, and channels if there are several", codec.ErrShape, m.Mode, m.Shape)
 	}
 	return m.Pixels().Validate()
 }

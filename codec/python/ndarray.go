@@ -2,6 +2,7 @@ package python
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,6 +101,10 @@ var itemSizes = map[byte][]int{
 	'S': nil, 'U': nil, // bytes and text
 }
 
+// dateUnit is how a unit ends a dtype: how many of it there are, if more than one, and
+// its name.
+var dateUnit = regexp.MustCompile(`^([02-9]|[1-9][0-9]{1,8})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]$`)
+
 // maxItemBytes is NumPy's own limit, an int32.
 const maxItemBytes = 1<<31 - 1
 
@@ -121,7 +126,10 @@ func ItemSize(dtype string) (int, error) {
 	if !known {
 		return bad("elements of this kind cannot be sent")
 	}
-	if digits, unit, dated := strings.Cut(rest, "["); dated && (kind == 'm' || kind == 'M') && strings.HasSuffix(unit, "]") {
+	if digits, unit, dated := strings.Cut(rest, "["); dated && (kind == 'm' || kind == 'M') {
+		if !dateUnit.MatchString(unit) {
+			return bad("no dates have that unit")
+		}
 		rest = digits // such as "<M8[ns]"
 	}
 	size, err := strconv.ParseUint(rest, 10, 31)
@@ -134,6 +142,9 @@ func ItemSize(dtype string) (int, error) {
 	}
 	if itemBytes > maxItemBytes || (sizes != nil && !slices.Contains(sizes, int(itemBytes))) {
 		return bad("no element of this kind has that size")
+	}
+	if ordered := itemBytes > 1 && kind != 'S'; ordered == (dtype[0] == '|') {
+		return bad(`the byte order is "|" for elements of one byte and for bytes, and only for those`)
 	}
 	return int(itemBytes), nil
 }

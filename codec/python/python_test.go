@@ -21,7 +21,8 @@ func TestItemSize(t *testing.T) {
 	}
 	for _, dtype := range []string{
 		"", "f4", "<f", "=f4", "float32", "<f3", "<b2", "<i16", "|O", "|O8", "|V8", "<V2", "|S0", "|S", "<U0", "<U536870912", "|S2147483648",
-		"<i+4", "<i04", "<i4 ", "<M4", "<M8[", "<f4[ns]", "<M[ns]", "-", "<i99999999999999999999",
+		"<i+4", "<i04", "<i4 ", "<M4", "<M8[", "<f4[ns]", "<M[ns]", "-", "|f4", "|U1", "<S3", "<i1", ">b1",
+		"<M8[]", "<M8[xx]", "<M8[1s]", "<M8[s/2]", "<M8[generic]", "<m8[99999999999s]", "<i99999999999999999999",
 	} {
 		if got, err := python.ItemSize(dtype); !errors.Is(err, codec.ErrShape) {
 			t.Errorf("%q: got %d, %v; want ErrShape", dtype, got, err)

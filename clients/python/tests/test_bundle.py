@@ -115,6 +115,29 @@ class DecodeTest(unittest.TestCase):
         with self.assertRaises(PayloadError):
             bundle.decode(payload)
 
+    def test_keys_are_those_of_dicts(self) -> None:
+        value = {(1, ("a",)): 2, Ext(-1, bytes(4)): 3, b"b": 4}
+        self.assertEqual(bundle.decode(bundle.encode([value, Tensor("int8", (1,), b"a")]))[0], value)
+        payload = bundle.encode([{(1, ("a",)): 2}, Tensor("int8", (1,), b"a")])
+        payload[payload.index(b"\x91\xa1a")] = 0x80  # an empty dict in the key
+        with self.assertRaisesRegex(PayloadError, "key of a map"):
+            bundle.decode(payload)
+
+    def test_points_in_time(self) -> None:
+        for good, data in (
+            (True, bytes(4)), (True, struct.pack(">Q", 999_999_999 << 34)), (False, struct.pack(">Q", 1_000_000_000 << 34)),
+            (True, struct.pack(">Iq", 0, -62_135_596_800)), (False, struct.pack(">Iq", 0, -62_135_596_801)),
+            (True, struct.pack(">Iq", 0, 253_402_300_799)), (False, struct.pack(">Iq", 0, 253_402_300_800)),
+            (False, bytes(5)),
+        ):  # fmt: skip
+            payload = bundle.encode([Ext(-1, data), Tensor("int8", (1,), b"a")])
+            with self.subTest(data):
+                if good:
+                    self.assertEqual(bundle.decode(payload)[0], Ext(-1, data))
+                else:
+                    with self.assertRaisesRegex(PayloadError, "timestamp"):
+                        bundle.decode(payload)
+
     def test_garbage(self) -> None:
         r = random.Random(4)
         seeds = [bytes.fromhex(v["hex"]) for v in load()["bundles"]]

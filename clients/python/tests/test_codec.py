@@ -179,7 +179,9 @@ class TensorTest(unittest.TestCase):
         m = unpackb(codec.encode({"x": t}))
         self.assertEqual(m, {"x": {"__tensor__": True, "dtype": "float16", "shape": [2], "data": b"abcd"}})
         self.assertEqual(Tensor.from_map(m["x"]), t)
-        for bad in (None, {}, {"dtype": "int8", "shape": ["a"], "data": b""}, {"dtype": "int8", "shape": [2], "data": b"a"}):
+        for bad in (None, {}, {"dtype": "int8", "shape": ["a"], "data": b""}, {"dtype": "int8", "shape": [2], "data": b"a"},
+                    {"dtype": "int8", "shape": [True], "data": b"a"}, {"dtype": "int8", "shape": [1], "data": "a"},
+                    {"dtype": "int8", "shape": [1], "data": [1]}):  # fmt: skip
             with self.assertRaises(PayloadError):
                 Tensor.from_map(bad)
 

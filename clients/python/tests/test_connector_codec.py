@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import datetime
+import itertools
 import json
 import os
 import random
@@ -14,7 +15,7 @@ from unittest import mock
 import fakehost  # noqa: F401  (finds the package)
 import realvllm
 
-from omnibus import PayloadError, Tensor
+from omnibus import PayloadError, Tensor, msgpack
 from omnibus.connector import decoder
 from omnibus.connector.decoder import decode
 from omnibus.connector.encoder import Encoded, encode
@@ -137,6 +138,8 @@ class BadInputTest(unittest.TestCase):
             "records": self.marked(a, dtype="<i4,<i4", shape=[1], data=b"12345678"),
             "dtype by another name": self.marked(a, dtype="float64", shape=[1], data=b"12345678"),
             "empty text": self.marked(a, dtype="<U0", shape=[8], data=b"12345678"),
+            "much empty text": self.marked(a, dtype="<U0", shape=[1 << 33], data=b""),
+            "empty bytes": self.marked(a, dtype="|S0", shape=[], data=b""),
             "mode": self.marked(p, mode="F", shape=[1, 2], data=b"12345678"),
             "bands": self.marked(p, mode="RGB", shape=[2, 4], data=b"12345678"),
             "pixels": self.marked(p, mode="RGB", shape=[1, 2, 3], data=b"12345"),
@@ -149,9 +152,36 @@ class BadInputTest(unittest.TestCase):
         for text in ("", "c1", "92 01", "a5 61", "a1 ff", "81 80 01", "c7 01 05 00", "c7 01 01 80", "d4 02 80",
                      "c6 ff ff ff ff", "dd ff ff ff ff 00", "df ff ff ff ff", "01 02", "d6 ff 00 00 00",
                      "c7 03 ff 00 00 00", "d7 ff ff ff ff ff ff ff ff ff", "91" * 100 + "00",
-                     "81 81 01 02 03"):  # fmt: skip
+                     "c7 0c ff 00 00 00 00 ff ff ff f1 88 6e 08 ff", "c7 0c ff 00 00 00 00 00 00 00 3a ff f4 41 80",
+                     "81 91 80 01", "81 81 01 02 03"):  # fmt: skip
             with self.subTest(text[:30]), self.assertRaises(PayloadError):
                 decode(bytes.fromhex(text.replace(" ", "")))
+
+    def test_marked_entries_in_any_order(self) -> None:
+        fields = {"__tensor__": True, "dtype": "uint8", "shape": [2], "data": b"ab"}
+        for names in itertools.permutations(fields):
+            payload = bytes(encode({name: fields[name] for name in names}))
+            for _ in range(2):  # the second time it may be known
+                with self.subTest(names), without_torch():
+                    self.assertEqual(decode(payload), Tensor("uint8", (2,), b"ab"))
+
+    def test_what_is_known_is_bounded_too(self) -> None:
+        for t in (Tensor("uint8", (), b"a"), Tensor("uint8", (1,), b"a")):
+            marked = bytes(encode(t))
+            with without_torch():
+                self.assertEqual(decode(marked), t)
+                least = 62 if t.shape else 63  # the dictionary is a container, and so is a shape that is not empty
+                decode(b"\x91" * least + marked)
+                with self.assertRaisesRegex(PayloadError, "deeper"):
+                    decode(b"\x91" * (least + 1) + marked)
+                count = 7 + len(t.shape) + 2  # keys, mark, dtype, shape, data, and the dictionary itself
+                for most in (1 + count, count):
+                    with mock.patch.object(msgpack, "MAX_VALUES", most), mock.patch.object(decoder, "MAX_VALUES", most):
+                        if most > count:
+                            decode(b"\x91" + marked)
+                        else:
+                            with self.assertRaisesRegex(PayloadError, "values"):
+                                decode(b"\x91" + marked)
 
     def test_padding(self) -> None:
         payload = bytes(encode([1, 2]))

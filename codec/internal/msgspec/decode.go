@@ -176,6 +176,9 @@ func (d *Decoder) dict(t pack.Token) (python.Dict, error) {
 		if dict[i].Key, err = d.nextAny(); err != nil {
 			return nil, atKey(err, "key")
 		}
+		if !python.Hashable(dict[i].Key) {
+			return nil, atKey(fmt.Errorf("%T as the key of a dict, or in one", dict[i].Key), dict[i].Key)
+		}
 		if dict[i].Value, err = d.nextAny(); err != nil {
 			return nil, atKey(err, dict[i].Key)
 		}
@@ -218,7 +221,11 @@ func timeOf(data []byte) (time.Time, error) {
 	if nanoseconds >= 1e9 {
 		return time.Time{}, fmt.Errorf("a timestamp with %d nanoseconds", nanoseconds)
 	}
-	return time.Unix(int64(seconds), int64(nanoseconds)).UTC(), nil
+	t := time.Unix(int64(seconds), int64(nanoseconds)).UTC()
+	if !datetime(t) {
+		return time.Time{}, fmt.Errorf("a timestamp of %d seconds, out of the years 1 to %d", int64(seconds), maxYear)
+	}
+	return t, nil
 }
 
 func big(b []byte) (n uint64) {

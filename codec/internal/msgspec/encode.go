@@ -17,6 +17,9 @@ type Encoder struct {
 	pack.Writer
 	format Format
 	depth  int // open containers that are not empty
+	// objects counts what stands for one in Python, maps and extensions: in a key,
+	// only those of that key.
+	objects int
 }
 
 // Append appends the encoding of v to dst.
@@ -95,7 +98,7 @@ func (e *Encoder) Value(v any) error {
 	case python.Slice:
 		return e.slice(v)
 	case time.Time:
-		e.time(v)
+		return e.time(v)
 	default:
 		return e.reflected(reflect.ValueOf(v))
 	}
@@ -137,6 +140,7 @@ func (e *Encoder) Extension(typ int8, data []byte) error {
 	if err := checkLen(len(data)); err != nil {
 		return err
 	}
+	e.objects++
 	e.Ext(typ, data)
 	return nil
 }
@@ -214,7 +218,7 @@ func (e *Encoder) dict(v python.Dict) error {
 	defer e.Close(len(v))
 	e.MapHead(len(v))
 	for _, item := range v {
-		if err := e.Value(item.Key); err != nil {
+		if err := e.key(item.Key); err != nil {
 			return atKey(err, item.Key)
 		}
 		if err := e.Value(item.Value); err != nil {
@@ -222,6 +226,25 @@ func (e *Encoder) dict(v python.Dict) error {
 		}
 	}
 	return nil
+}
+
+// key writes the key of a dict, which in Python is no dict, nor anything that travels
+// as one.
+func (e *Encoder) key(v any) error {
+	outer := e.objects
+	e.objects = 0
+	err := e.Value(v)
+	if err == nil && e.objects > 0 {
+		err = fmt.Errorf("%w: %T as the key of a dict, or in one", codec.ErrType, v)
+	}
+	e.objects += outer
+	return err
+}
+
+// MapHead begins a map.
+func (e *Encoder) MapHead(pairs int) {
+	e.objects++
+	e.Writer.MapHead(pairs)
 }
 
 func (e *Encoder) slice(v python.Slice) error {
@@ -243,8 +266,20 @@ func (e *Encoder) slice(v python.Slice) error {
 // timestamp is the extension type that msgpack itself gives to points in time.
 const timestamp = -1
 
+// maxYear is the last one of Python's datetimes. The first is 1.
+const maxYear = 9999
+
+// datetime reports whether Python has a point in time.
+func datetime(v time.Time) bool {
+	year := v.UTC().Year()
+	return year >= 1 && year <= maxYear
+}
+
 // time writes a point in time, as msgspec writes a datetime with a time zone.
-func (e *Encoder) time(v time.Time) {
+func (e *Encoder) time(v time.Time) error {
+	if !datetime(v) {
+		return fmt.Errorf("%w: a time in the year %d; Python has the years 1 to %d", codec.ErrType, v.UTC().Year(), maxYear)
+	}
 	seconds, nanoseconds := v.Unix(), uint64(v.Nanosecond())
 	var b []byte
 	switch {
@@ -256,6 +291,7 @@ func (e *Encoder) time(v time.Time) {
 		b = appendBig(b, uint64(seconds), 4)
 	}
 	e.Ext(timestamp, b)
+	return nil
 }
 
 func appendBig(b []byte, n uint64, size int) []byte {

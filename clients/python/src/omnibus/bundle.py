@@ -34,7 +34,7 @@ from typing import Any
 
 from . import sources
 from .errors import PayloadError
-from .msgpack import Ext, _Packer, _Unpacker
+from .msgpack import Ext, _Packer, _Unpacker, timestamp
 from .tensor import DTYPES, MAX_DIMS, Tensor, data_bytes
 
 MAX_PLACES = 1 << 12
@@ -289,9 +289,13 @@ class _TreeReader(_Unpacker):
         self.next = 0
         self.asking = False
 
+    def key(self, v: Any, at: int) -> Any:
+        return self.python_key(v, at)
+
     def extension(self, n: int, start: int) -> Any:
         v = super().extension(n, start)
-        if v.type == _TIMESTAMP and len(v.data) in (4, 8, 12):
+        if v.type == _TIMESTAMP:
+            timestamp(v.data)
             return v
         if v.type != _EXT or len(v.data) != 4:
             raise self.fail(start, f"an extension of type {v.type} and {len(v.data)} bytes")

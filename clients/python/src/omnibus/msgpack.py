@@ -22,6 +22,7 @@ MAX_DEPTH = 64
 MAX_VALUES = 1 << 22
 
 _INTERNED = -128
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 
 _f32 = struct.Struct(">f")
 _f64 = struct.Struct(">d")
@@ -198,6 +199,31 @@ def unpackb(data: bytes | bytearray | memoryview) -> Any:
     return v
 
 
+def _tuples(v: Any) -> Any:
+    return tuple(map(_tuples, v)) if isinstance(v, list) else v
+
+
+def timestamp(data: bytes) -> tuple[int, int]:
+    """The seconds and nanoseconds of a point in time, as the data of an extension of type -1 has it.
+
+    Raises PayloadError for one outside the years 1 to 9999, which are those of a datetime.
+    """
+    if len(data) == 4:
+        nanos, seconds = 0, int.from_bytes(data, "big")
+    elif len(data) == 8:
+        both = int.from_bytes(data, "big")
+        nanos, seconds = both >> 34, both & (1 << 34) - 1
+    elif len(data) == 12:
+        nanos, seconds = struct.unpack(">Iq", data)
+    else:
+        raise PayloadError(f"a timestamp of {len(data)} bytes")
+    if nanos >= 1_000_000_000:
+        raise PayloadError(f"a timestamp with {nanos} nanoseconds")
+    if not _FIRST_SECOND <= seconds <= _LAST_SECOND:
+        raise PayloadError(f"a timestamp of {seconds} seconds, out of the years 1 to 9999")
+    return seconds, nanos
+
+
 class _Unpacker:
     __slots__ = ("src", "pos", "values")
 
@@ -298,11 +324,23 @@ class _Unpacker:
         m: dict[Any, Any] = {}
         for _ in range(n):
             at = self.pos
-            key = self.value(depth + 1)
-            if isinstance(key, (list, dict)):
-                raise self.fail(at, f"a {type(key).__name__} as the key of a map")
+            key = self.key(self.value(depth + 1), at)
             m[key] = self.value(depth + 1)
         return m
+
+    def key(self, v: Any, at: int) -> Any:
+        if isinstance(v, (list, dict)):
+            raise self.fail(at, f"a {type(v).__name__} as the key of a map")
+        return v
+
+    def python_key(self, v: Any, at: int) -> Any:
+        """What may be the key of a dict, where a list is a tuple."""
+        key = _tuples(v)
+        try:
+            hash(key)
+        except TypeError:
+            raise self.fail(at, f"a {type(v).__name__} as the key of a map, or in one") from None
+        return key
 
     def extension(self, n: int, start: int) -> Any:
         kind = self.number(1, signed=True)

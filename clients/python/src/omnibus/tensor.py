@@ -177,9 +177,11 @@ class Tensor:
             return m
         if not isinstance(m, dict) or not isinstance(m.get("dtype"), str) or not isinstance(m.get("shape"), list):
             raise PayloadError("tensor: not a map of dtype, shape and data")
-        if not all(isinstance(n, int) for n in m["shape"]):
+        if not all(type(n) is int for n in m["shape"]):
             raise PayloadError("tensor: a dimension is not a number")
         data = m.get("data")
+        if not isinstance(data, (bytes, bytearray, memoryview, type(None))):
+            raise PayloadError(f"tensor: its data is a {type(data).__name__}, not bytes")
         return cls(m["dtype"], tuple(m["shape"]), b"" if data is None else data)
 
     def to_map(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import PayloadError
-from ..msgpack import MAX_VALUES, Ext, _Unpacker
+from ..msgpack import MAX_VALUES, Ext, _Unpacker, timestamp
 from ..tensor import DTYPES, Tensor
 from .encoder import ARRAY_MARK, COMPLETION_KEYS, IMAGE_MARK, IMAGE_MODES, TENSOR_MARK
 
@@ -161,8 +161,11 @@ class _Decoder(_Unpacker):
             if type(v) is not dict and head not in _heads:
                 self.learn(head)
             return v
+        self.enter(2 * n, start, depth)
+        if known[2]:
+            self.enter(len(known[2]), start, depth + 1)
         self.pos += len(head) + len(_DATA)
-        self.values += 2 * n
+        self.values += 2 * n - 1 + len(known[2])  # but for the data, which comes now
         at, data = self.pos, self.value(depth + 1)
         if not isinstance(data, (bytes, memoryview)):
             raise self.fail(at, "a marked dictionary without bytes")
@@ -171,7 +174,10 @@ class _Decoder(_Unpacker):
     def learn(self, head: bytes) -> None:
         m = _Decoder(b"\x84" + head + _DATA + b"\xc0")
         m.pos = 1
-        fields = m.entries(_MARKED_ENTRIES, 0, 0)
+        try:
+            fields = m.entries(_MARKED_ENTRIES, 0, 0)
+        except PayloadError:
+            return  # its data is not what comes last
         make = _tensor if fields.get(TENSOR_MARK) else _array if fields.get(ARRAY_MARK) else None
         if make is not None and m.pos == len(m.src) and len(fields) == _MARKED_ENTRIES:
             if len(_heads) >= _MAX_HEADS:
@@ -196,13 +202,8 @@ class _Decoder(_Unpacker):
         m: dict[Any, Any] = {}
         for _ in range(n):
             at = self.pos
-            key = _owned(self.value(depth + 1))
-            if isinstance(key, list):
-                key = _key(key)
-            try:
-                m[key] = self.value(depth + 1)
-            except TypeError:
-                raise self.fail(at, f"a {type(key).__name__} as the key of a map") from None
+            key = self.python_key(_owned(self.value(depth + 1)), at)
+            m[key] = self.value(depth + 1)
         return m
 
     def extension(self, n: int, start: int) -> Any:
@@ -214,27 +215,10 @@ class _Decoder(_Unpacker):
         return _time(e)
 
 
-def _key(key: list[Any]) -> tuple[Any, ...]:
-    return tuple(_key(k) if isinstance(k, list) else k for k in key)
-
-
 def _time(e: Ext) -> datetime.datetime:
-    if len(e.data) == 4:
-        nanos, (seconds,) = 0, struct.unpack(">I", e.data)
-    elif len(e.data) == 8:
-        (both,) = struct.unpack(">Q", e.data)
-        nanos, seconds = both >> 34, both & (1 << 34) - 1
-    elif len(e.data) == 12:
-        nanos, seconds = struct.unpack(">Iq", e.data)
-    else:
-        raise PayloadError(f"a timestamp of {len(e.data)} bytes")
-    if nanos >= 1_000_000_000:
-        raise PayloadError(f"a timestamp with {nanos} nanoseconds")
+    seconds, nanos = timestamp(e.data)
     epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
-    try:
-        return epoch + datetime.timedelta(seconds=seconds, microseconds=nanos // 1000)
-    except OverflowError as x:
-        raise PayloadError(f"a timestamp out of range: {x}") from None
+    return epoch + datetime.timedelta(seconds=seconds, microseconds=nanos // 1000)
 
 
 # Marked dictionaries.
@@ -284,7 +268,7 @@ def _array(kind: str, shape: tuple[int, ...], data: Any) -> Any:
             raise PayloadError(f"an array of {kind!r} takes NumPy, which is not here")
         return Tensor(_TENSOR_TYPES[kind], shape, data)
     dtype = np.dtype(kind)
-    if dtype.kind in "OV" or dtype.str != kind:
+    if dtype.kind in "OV" or dtype.str != kind or not dtype.itemsize:  # NumPy has others in place of those of no size
         raise PayloadError(f"an array of {kind!r}: these are no plain elements")
     _check_size(kind, shape, dtype.itemsize, data)
     if not data:
