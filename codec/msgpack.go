@@ -16,7 +16,8 @@ const msgpackName = "msgpack"
 // and interfaces of github.com/vmihailenco/msgpack/v5. It is the default.
 //
 // Append and Decode accept the same payloads: one value, no deeper than
-// [MaxMsgpackDepth], of no more than [MaxMsgpackValues]. Integers take as few
+// [MaxMsgpackDepth], of no more than [MaxMsgpackValues], with text in UTF-8, as
+// consumers in other languages want it. Integers take as few
 // bytes as their value allows, so an integer that is decoded into an any has
 // the smallest type that holds it. Keys of maps from string to string, bool
 // or any are sorted, and struct fields have a fixed order; the order of other

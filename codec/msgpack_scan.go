@@ -2,6 +2,7 @@ package codec
 
 import (
 	"errors"
+	"unicode/utf8"
 
 	"github.com/omnibus-runtime/omnibus/codec/internal/pack"
 )
@@ -25,7 +26,8 @@ type extent struct{ start, end int }
 const internedStringType = -0x80
 
 // scanMsgpack checks that src is exactly one msgpack value, within the
-// limits, in which every declared length is backed by bytes. It does not
+// limits, in which every declared length is backed by bytes, and text is UTF-8,
+// as a consumer in Python takes nothing else. It does not
 // recurse, and allocates only to append the extents of extension data to
 // extensions, in order.
 //
@@ -38,6 +40,11 @@ func scanMsgpack(src []byte, extensions []extent) ([]extent, error) {
 		t, err := r.Next()
 		if err != nil {
 			return extensions, payloadError(err)
+		}
+		if t.Kind == pack.Str && !utf8.Valid(t.Data) {
+			return extensions, &PayloadError{
+				Serializer: msgpackName, Offset: t.Offset, Err: ErrMalformed, Reason: "text that is not UTF-8; send it as []byte",
+			}
 		}
 		if t.Kind != pack.Ext {
 			continue

@@ -255,6 +255,9 @@ func TestMsgpackHostile(t *testing.T) {
 		{"huge inside", "\x91\xdd\xff\xff\xff\xff", codec.ErrMalformed, 1},
 		{"extension without type", "\xc7\x00", codec.ErrMalformed, 0},
 		{"extension without data", "\xd4\x05", codec.ErrMalformed, 0},
+		{"text that is not UTF-8", "\x91\xa1\xff", codec.ErrMalformed, 1},
+		{"surrogate as text", "\xa3\xed\xa0\x80", codec.ErrMalformed, 0},
+		{"key that is not UTF-8", "\x81\xa1\xff\xc0", codec.ErrMalformed, 1},
 		{"interned string", "\xd4\x80\x00", codec.ErrMalformed, 0},
 		{"deep arrays", string(nested(65, "\x91")), codec.ErrLimit, 64},
 		{"deep maps", string(nested(65, "\x81\xc0")), codec.ErrLimit, 128},
@@ -390,6 +393,7 @@ func TestMsgpackAppendRefuses(t *testing.T) {
 	}{
 		{"too deep", deep, codec.ErrLimit},
 		{"garbage", garbage{}, codec.ErrMalformed},
+		{"text that is not UTF-8", []string{"a", "\xff"}, codec.ErrMalformed},
 		{"function", func() {}, codec.ErrType},
 		{"channel inside", map[string]any{"c": make(chan int)}, codec.ErrType},
 		{"interned strings", interned{"again", "again"}, codec.ErrMalformed},
