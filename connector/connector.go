@@ -91,7 +91,7 @@ func (c *Connector) PutBytes(ctx context.Context, edge Edge, key string, payload
 }
 
 func (c *Connector) put(ctx context.Context, edge Edge, key string, payload encoded) (int, Metadata, error) {
-	if err := check(ctx, edge, key); err != nil {
+	if err := c.check(ctx, edge, key); err != nil {
 		return 0, nil, err
 	}
 	size := payload.size
@@ -103,7 +103,12 @@ func (c *Connector) put(ctx context.Context, edge Edge, key string, payload enco
 	return size, meta, nil
 }
 
-func check(ctx context.Context, edge Edge, key string) error {
+// check looks at what concerns all transports. What travels in the metadata reaches
+// none, so it is here that a connector is closed to it.
+func (c *Connector) check(ctx context.Context, edge Edge, key string) error {
+	if c.counters.closed.Load() {
+		return ErrClosed
+	}
 	return errors.Join(ctx.Err(), edge.Check(), CheckKey(key))
 }
 
@@ -132,7 +137,7 @@ func (c *Connector) Await(ctx context.Context, edge Edge, key string, meta Metad
 type getter func(context.Context, Edge, string, Metadata) (Payload, error)
 
 func (c *Connector) take(ctx context.Context, op string, get getter, edge Edge, key string, meta Metadata) (*Value, error) {
-	payload, err := taken(ctx, get, edge, key, meta.For(key))
+	payload, err := c.taken(ctx, get, edge, key, meta.For(key))
 	if err != nil {
 		return nil, c.failed(op, edge, key, err)
 	}
@@ -140,8 +145,8 @@ func (c *Connector) take(ctx context.Context, op string, get getter, edge Edge, 
 	return &Value{payload: payload, serializer: c.serializer}, nil
 }
 
-func taken(ctx context.Context, get getter, edge Edge, key string, meta Metadata) (Payload, error) {
-	if err := check(ctx, edge, key); err != nil {
+func (c *Connector) taken(ctx context.Context, get getter, edge Edge, key string, meta Metadata) (Payload, error) {
+	if err := c.check(ctx, edge, key); err != nil {
 		return nil, err
 	}
 	payload, ok, err := meta.inline()

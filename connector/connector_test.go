@@ -172,6 +172,33 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+// TestClosed: what is closed hands nothing over any more, not even what no transport
+// has seen because it is in the metadata.
+func TestClosed(t *testing.T) {
+	c := open(t, 100, codec.RawSerializer{})
+	_, meta, err := c.Put(t.Context(), edge, "small", []byte("abc"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, _, put := c.Put(t.Context(), edge, "small", []byte("abc"))
+	_, _, putBytes := c.PutBytes(t.Context(), edge, "small", []byte("abc"))
+	_, get := c.Get(t.Context(), edge, "small", meta)
+	_, await := c.Await(t.Context(), edge, "small", meta)
+	for op, err := range map[string]error{
+		"put": put, "put of bytes": putBytes, "get": get, "await": await, "cleanup": c.Cleanup(t.Context(), "small"),
+	} {
+		if !errors.Is(err, connector.ErrClosed) {
+			t.Errorf("%s: %v, want ErrClosed", op, err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Errorf("close again: %v", err)
+	}
+}
+
 // TestPeek: what was looked at can still be got, where the transport can do that.
 func TestPeek(t *testing.T) {
 	c := open(t, 0, codec.RawSerializer{})

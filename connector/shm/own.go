@@ -2,9 +2,9 @@ package shm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
@@ -67,39 +67,62 @@ func (p *process) leave() error {
 type end struct {
 	connector.Transport
 	process *process
-	closed  atomic.Bool
+	closed  bool // guarded by the process's lock
+}
+
+// Put implements [connector.Transport]. The ring stays for as long as it is written to.
+func (e *end) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (_ connector.Metadata, err error) {
+	if !e.use() {
+		return nil, connector.ErrClosed
+	}
+	defer func() { err = errors.Join(err, e.process.leave()) }()
+	return e.Transport.Put(ctx, edge, key, size, fill)
 }
 
 // Get implements [connector.Transport].
 func (e *end) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	return e.take(e.Transport.Get(ctx, edge, key, meta))
+	return e.take(func() (connector.Payload, error) { return e.Transport.Get(ctx, edge, key, meta) })
 }
 
 // Await implements [connector.Transport].
 func (e *end) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	return e.take(e.Transport.Await(ctx, edge, key, meta))
+	return e.take(func() (connector.Payload, error) { return e.Transport.Await(ctx, edge, key, meta) })
 }
 
-func (e *end) take(got connector.Payload, err error) (connector.Payload, error) {
-	if err != nil {
-		return nil, err
+// take gets a value that keeps the ring. It keeps it from before the value is got, so
+// that a Close at that moment does not take it away from under the value.
+func (e *end) take(get func() (connector.Payload, error)) (connector.Payload, error) {
+	if !e.use() {
+		return nil, connector.ErrClosed
 	}
+	got, err := get()
+	if err != nil {
+		return nil, errors.Join(err, e.process.leave())
+	}
+	return &value{Payload: got, process: e.process}, nil
+}
+
+// use adds a user of the ring, unless this one is not any more.
+func (e *end) use() bool {
 	e.process.mu.Lock()
 	defer e.process.mu.Unlock()
-	e.process.users++
-	return &value{Payload: got, process: e.process}, nil
+	if !e.closed {
+		e.process.users++
+	}
+	return !e.closed
 }
 
 // Close implements [connector.Transport].
 func (e *end) Close() error {
 	err := e.Transport.Close()
-	if !e.closed.CompareAndSwap(false, true) {
+	e.process.mu.Lock()
+	again := e.closed
+	e.closed = true
+	e.process.mu.Unlock()
+	if again {
 		return err
 	}
-	if left := e.process.leave(); err == nil {
-		err = left
-	}
-	return err
+	return errors.Join(err, e.process.leave())
 }
 
 // value is a payload that keeps the ring.
