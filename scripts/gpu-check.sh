@@ -1,32 +1,40 @@
 #!/usr/bin/env bash
 # Checks and measures the GPU lane on a machine with an NVIDIA GPU, which needs
 # neither Go nor a network: `make gpu-build` builds what this runs. Each step has a
-# time limit of its own, and all of them together end within nine minutes. Without a
-# GPU everything runs on an emulated one, and says nothing about GPUs.
+# time limit of its own, and all of them have one deadline. Without a GPU everything
+# runs on an emulated one, and says nothing about GPUs.
 #
-#   usage: gpu-check.sh [-d cuda|emul] [-q] [-o FOLDER] [PROGRAMS]
+#   usage: gpu-check.sh [-d cuda|emul] [-q] [-t SECONDS] [-o FOLDER] [PROGRAMS]
 #
 #   -d  the driver; default cuda if there is a GPU that it can use
 #   -q  a short form: fewer rounds, sizes and kills, in less than a minute on emul
+#   -t  the deadline; default 540 s, more than the limits of all steps together. A step
+#       gets what is left of it, if that is less than its limit; one for which nothing
+#       is left is not run, and the results say so
 #   -o  where results go; default a new folder, whose name is printed
 #   PROGRAMS  the folder of make gpu-build; default where this script lies, or bin/gpu
 #
 # In the folder of the results: results.jsonl has a line for each step, and for each
 # figure; table.txt is both for people; and each step has a log. The exit status is 1
-# when a step has failed. A gate that is not met is no failure.
+# when a step has failed, or was not run. A gate that is not met is no failure.
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-driver='' quick='' out=''
-while getopts 'd:qo:' option; do
+driver='' quick='' out='' deadline=540
+while getopts 'd:qt:o:' option; do
 	case $option in
 	d) driver=$OPTARG ;;
 	q) quick=yes ;;
+	t) deadline=$OPTARG ;;
 	o) out=$OPTARG ;;
 	*) exit 2 ;;
 	esac
 done
 shift $((OPTIND - 1))
+if [[ ! $deadline =~ ^[1-9][0-9]{0,5}$ ]]; then
+	echo "gpu-check: -t wants whole seconds, from 1 on, and not \"$deadline\"" >&2
+	exit 2
+fi
 
 programs=${1:-$here}
 if [[ ! -d $programs/linux-amd64 && ! -d $programs/linux-arm64 ]]; then
@@ -50,9 +58,25 @@ mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 : >"$out/results.jsonl"
 : >"$out/steps.txt"
 
+# Whoever is interrupted at its limit has the grace to write what it has. What is kept of
+# the deadline is for the table, and for the second that SECONDS may be behind.
+kept=5 grace=2
+left() { echo $((deadline - kept - grace - SECONDS)); }
+
+# within runs a command for so many seconds, or for those that are left. A driver that
+# hangs has processes that do not die: then nobody waits for them.
+within() { # within SECONDS COMMAND...
+	local limit=$1 left
+	shift
+	left=$(left)
+	((left >= limit)) || limit=$left
+	((limit >= 1)) || return 124
+	timeout --signal=INT --kill-after=$grace "$limit" "$@"
+}
+
 if [[ -z $driver ]]; then
 	driver=emul
-	if timeout 15 "$bin/gpu-example" -driver cuda -n 1 -rows 1 >"$out/driver.log" 2>&1; then
+	if within 15 "$bin/gpu-example" -driver cuda -n 1 -rows 1 >"$out/driver.log" 2>&1; then
 		driver=cuda
 	fi
 fi
@@ -62,14 +86,21 @@ fi
 unavailable=3
 failed=0
 step() { # step NAME SECONDS COMMAND...
-	local name=$1 limit=$2 log=$out/$1.log start status word detail
+	local name=$1 limit=$2 log=$out/$1.log start status word detail left
 	shift 2
 	start=$(date +%s.%N)
-	# Interrupted, a measurement writes what it has; then there are 2 seconds.
-	step_limit=$limit "$@" >"$log" 2>&1
-	status=$?
+	left=$(left)
+	if ((left < 1)); then
+		printf 'not run: nothing is left of the %s s that all steps have\n' "$deadline" >"$log"
+		status=not-run limit=0
+	else
+		((left >= limit)) || limit=$left
+		step_limit=$limit "$@" >"$log" 2>&1
+		status=$?
+	fi
 	case $status in
 	0) word=ok ;;
+	not-run) word=not-run failed=1 ;;
 	"$unavailable") word=unavailable ;;
 	124 | 137) word=timeout failed=1 ;;
 	*) word=failed failed=1 ;;
@@ -77,7 +108,7 @@ step() { # step NAME SECONDS COMMAND...
 	detail=$(grep -v '^$' "$log" | tail -n 1 | tr -d '\\"\000-\037' | cut -c 1-120)
 	[[ $word != ok || $name == example-* || $name == torch || $name == kills ]] || detail=
 	case $name in
-	conformance) detail="$(grep -c '^ *--- PASS' "$log") passed, $(grep -c '^ *--- FAIL' "$log") failed, $(grep -c '^ *--- SKIP' "$log") skipped (conformance.log says why)" ;;
+	conformance) [[ $word == not-run ]] || detail="$(grep -c '^ *--- PASS' "$log") passed, $(grep -c '^ *--- FAIL' "$log") failed, $(grep -c '^ *--- SKIP' "$log") skipped (conformance.log says why)" ;;
 	kills) [[ $word != ok ]] || detail=$(sed -n 's/^.*: \([0-9]* kills\) counted .*/\1, of processes with tensors in hand/p' "$log") ;;
 	esac
 	local took
@@ -87,7 +118,7 @@ step() { # step NAME SECONDS COMMAND...
 	printf '%-22s %-12s %7s s of %4s s  %s\n' "$name" "$word" "$took" "$limit" "$detail" | tee -a "$out/steps.txt"
 }
 
-limited() { timeout --signal=INT --kill-after=2 "$step_limit" "$@"; }
+limited() { within "$step_limit" "$@"; }
 
 capabilities() { limited "$bin/omnibus" doctor; }
 
@@ -137,7 +168,7 @@ kills() { # kills NUMBER
 	printf '\n%-22s %-12s %7s   of %7s\n' STEP STATUS TOOK LIMIT
 } | tee "$out/table.txt"
 if command -v nvidia-smi >/dev/null; then
-	timeout 10 nvidia-smi >"$out/nvidia-smi.log" 2>&1
+	within 10 nvidia-smi >"$out/nvidia-smi.log" 2>&1
 fi
 
 # The largest tensors through host memory need as much of it, and of what may be locked.
@@ -176,7 +207,7 @@ legend() {
 
 {
 	# Each log has the machine, which is the same for all.
-	grep -h '^go1' "$out"/{ordering,throughput,latency,leases,reclaim}.log | head -n 1
+	cat "$out"/{ordering,throughput,latency,leases,reclaim}.log | grep -m 1 '^go1'
 	for name in ordering throughput latency leases reclaim torch; do
 		printf '\n%s\n' "$(legend "$name")"
 		grep -v -e '^[0-9]*/[0-9]* ' -e '^go1' -e '^$' "$out/$name.log"
