@@ -19,6 +19,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "src"))
 
 from omnibus import wire  # noqa: E402
 from omnibus.memory import F_ADD_SEALS, F_GET_SEALS  # noqa: E402
+from omnibus.wire.packet import by_class  # noqa: E402
 
 T = TypeVar("T")
 EDGE_IN = wire.Edge("caller->upper", "upper")
@@ -66,13 +67,13 @@ class FakeHost:
         hello = self.expect(wire.Hello)
         assert hello.magic == wire.MAGIC and hello.pid == os.getpid(), hello
         assert hello.version_min <= self.version <= hello.version_max, hello
-        self.send(wire.Welcome(self.version, 1, 7, self.inline_bytes, "test", [EDGE_IN], [EDGE_OUT]))
+        self.send(wire.Welcome(self.version, 1, 7, self.inline_bytes, "test", [EDGE_IN], [EDGE_OUT], []))
 
     def send(self, *messages: Any, fds: tuple[int, ...] = ()) -> None:
         assert self.sock is not None
         packet = bytearray()
         for m in messages:
-            takes = wire._by_class[type(m)].max_descriptors if fds else 0
+            takes = by_class[type(m)].max_descriptors if fds else 0
             packet += wire.encode(m, self.version, takes)
         socket.send_fds(self.sock, [packet], list(fds))
 
@@ -179,8 +180,9 @@ def new_arena(size: int) -> int:
 
 def serving(token: int, **more: Any) -> wire.Serving:
     fields: dict[str, Any] = dict(
-        stage=5, replica=0, max_inflight=4, state=0, join=0, batch=0, inputs=[EDGE_IN], outputs=[EDGE_OUT]
-    )
+        stage=5, replica=0, max_inflight=4, state=0, join=0, batch=0, inputs=[EDGE_IN], outputs=[EDGE_OUT],
+        tensors=[],
+    )  # fmt: skip
     fields.update(more)
     return wire.Serving(token, **fields)
 

@@ -394,7 +394,7 @@ class ConnectorTest(HostCase):
         self.host.sock.settimeout(10)
         hello = self.host.expect(wire.Hello)
         self.assertEqual(hello.pid, child)
-        self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [], []))
+        self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [], [], []))
         self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.host.sock.close()

@@ -24,7 +24,7 @@ from omnibus.codec import encode
 
 
 def opened(task: int, **more: Any) -> wire.Open:
-    fields: dict[str, Any] = dict(stage=5, request=100 + task, attempt=0, deadline=0)
+    fields: dict[str, Any] = dict(stage=5, request=100 + task, attempt=0, deadline=0, trace=wire.Trace())
     fields.update(more)
     return wire.Open(task, **fields)
 
@@ -590,7 +590,7 @@ print("returned", flush=True)
         self.host.sock.settimeout(10)
         hello = self.host.expect(wire.Hello)
         self.assertEqual((hello.pid, hello.bus), (p.pid, "test"))
-        self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [EDGE_IN], [EDGE_OUT]))
+        self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [EDGE_IN], [EDGE_OUT], []))
         self.host.serve("first")
 
     def test_sigterm_finishes_what_is_open(self) -> None:

@@ -88,21 +88,18 @@ class Exchange:
     def _place(self, place: wire.Place, room: Room | None) -> int:
         """Place what is in the message, or lies in room of the client's own."""
         s = self._session
+        put = 0
 
         def void() -> None:
             if room is not None and s.error is None:
-                s.room.returned(place.put)
-
-        def question(token: int) -> wire.Place:
-            place.token = token
-            return place
+                s.room.returned(put)
 
         a = Answer(wire.Placed, lambda m, _: m.entry, void=void)
         with s.locked:
             if room is not None:
-                place.put = s.room.put(room)
+                put = s.room.put(room)
             try:
-                s.ask_locked(a, question)
+                s.ask_locked(a, lambda token: place._replace(token=token, put=put))
             except BaseException:
                 void()
                 raise
@@ -170,7 +167,7 @@ class Exchange:
     def _cleanup(self, key: str) -> int:
         a = self._session.ask(wire.Cleaned, lambda token: wire.Cleanup(token, self._owner, key))
         m: wire.Cleaned = self._answer(a, None)
-        return m.count
+        return m.count_
 
     def _answer(self, a: Answer, timeout: float | None) -> Any:
         s = self._session

@@ -80,11 +80,11 @@ class Puts:
             if s.error is not None:
                 raise again(s.error)
             credit.keep = keep
-            m.put = s.room.put(room, credit)
+            number = s.room.put(room, credit)
             try:
-                s.post(m)
+                s.post(m._replace(put=number))
             except BaseException:
-                s.room.unsaid(m.put)
+                s.room.unsaid(number)
                 raise
             self.emitter._went_out(edge)
 
@@ -203,8 +203,8 @@ class _Filled:
 
     def send(self, n: int, flags: int, key: str, attrs: wire.Attrs) -> None:
         m, r = self._message, self._room
-        m.flags |= flags | (wire.OWN_SEGMENT if r.alone else 0)
-        m.segment, m.offset, m.size, m.key, m.attrs = r.segment, r.offset, n, key, attrs
+        flags |= m.flags | (wire.OWN_SEGMENT if r.alone else 0)
+        m = m._replace(flags=flags, segment=r.segment, offset=r.offset, size=n, key=key, attrs=attrs)
         self._puts.put(self._credit, r, m, m.edge, self.keep)
 
     def abort(self) -> None:

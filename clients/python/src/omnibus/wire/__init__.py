@@ -1,0 +1,19 @@
+"""Messages of the node protocol, to bytes and back.
+
+A message is a named tuple; `encode` makes bytes of it, `decode` reads one
+packet. Bytes from outside never raise anything but `ProtocolError`. Nothing
+here touches a socket or a descriptor, and the functions share no state.
+
+`limits` has the numbers, `values` and `fields` what fields may be, `messages` and `exchanging` the messages, and
+`packet` how they are framed.
+"""
+
+from .exchanging import *
+from .fields import cut_utf8 as cut_utf8
+from .limits import *
+from .messages import *
+from .packet import Message as Message
+from .packet import decode as decode
+from .packet import encode as encode
+from .packet import kind_of as kind_of
+from .values import *

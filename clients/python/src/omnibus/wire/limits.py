@@ -1,0 +1,36 @@
+"""Numbers of the node protocol: its versions, what bounds a message, and flags. Open it to see what is too long."""
+
+VERSION_MIN = 1
+VERSION_MAX = 5
+MAGIC = 0x53554249_4E4D4F01
+
+MAX_PACKET_BYTES = 65_536
+MAX_DESCRIPTORS = 8
+MAX_QUESTIONS = 1_024
+MAX_NAME_BYTES = 200
+MAX_TEXT_BYTES = 4_096
+MAX_INLINE_BYTES = 32_768
+MAX_PIECE_BYTES = 60_000
+MAX_ATTRS = 32
+MAX_ATTR_NAME_BYTES = 64
+MAX_ATTR_VALUE_BYTES = 512
+MAX_TRACE_STATE_BYTES = 512
+
+HEADER_BYTES = 8
+ALL_EDGES = 0xFFFF
+
+# Flags of deliveries, and of what is emitted.
+LAST = 1
+BARE = 2
+INLINE = 4
+MORE_PARTS = 8
+FORWARD = 16
+OWN_SEGMENT = 32
+
+KEEP_PAYLOAD, UNREAD = 1, 2  # of finish
+WAIT = 1  # of fetch
+SPENT_BYTES = 1  # of spent
+FAIL_FAST = 1  # of submit
+MORE_PIECES = 1  # of reply
+
+COMPLETED, FAILED, ABORTED, PAST_DEADLINE = 1, 2, 3, 4  # outcomes
