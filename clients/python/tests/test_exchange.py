@@ -130,7 +130,7 @@ class PutTest(ExchangeCase):
         waits = False
         while not waits:
             with self.client._session.locked:
-                waits = bool(self.client._session._sleepers)
+                waits = bool(self.client._session.reading.sleepers)
         self.host.send(wire.Returned(puts))
         self.host.send(wire.Returned([self.placed(content, memory).put]))
         done()

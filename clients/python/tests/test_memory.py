@@ -162,7 +162,7 @@ class ViewTest(RequestCase):
         e = self.result(2)
         v = d.view()
         self.host.send(wire.Forget(1))
-        while self.client._session._segments:
+        while self.client._session.segments.mapped:
             self.client.process()
         self.assertEqual(v.data[0], 0)
         self.assertEqual(e.bytes[:3], b"\0\1\2")

@@ -26,7 +26,7 @@ class WakeTest(HostCase):
         for _ in range(2):
             come = threading.Event()
             waits = self.beside(lambda: session.wait(come.is_set))  # noqa: B023
-            while not session._reading:
+            while not session.reading.taken:
                 time.sleep(0.001)
             come.set()
             os.write(w, b"\x0f")
@@ -66,7 +66,7 @@ class StandbyTest(StageCase):
 
     def until_asleep(self) -> None:
         """Wait until the thread that stands by sleeps without an end."""
-        while not self.session._standby._asleep:
+        while not self.session.reading.standby.asleep:
             time.sleep(0.001)
 
     def test_a_busy_handler_hears_of_the_end(self) -> None:
@@ -98,10 +98,10 @@ class StandbyTest(StageCase):
         r = self.run_stage(self.work)
         self.handle(7)
         self.until_asleep()
-        readings = self.session._readings
+        readings = self.session.reading.times
         time.sleep(0.05)
-        self.assertTrue(self.session._standby._asleep)
-        self.assertEqual(self.session._readings, readings)
+        self.assertTrue(self.session.reading.standby.asleep)
+        self.assertEqual(self.session.reading.times, readings)
         self.bye(r)
 
     def test_whoever_reads_a_delivery_handles_it(self) -> None:

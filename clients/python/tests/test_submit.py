@@ -15,8 +15,8 @@ from fakehost import FakeHost, deliver, over
 
 import omnibus
 from omnibus import wire
-from omnibus.client import socket_path
 from omnibus.codec import encode
+from omnibus.handshake import socket_path
 
 
 class HostCase(unittest.TestCase):
@@ -99,7 +99,7 @@ class WaitTest(HostCase):
             answers = []
             for n in range(3):
                 answers.append(self.beside(lambda: client.call("status")))
-                while len(client._session._sleepers) < n:
+                while len(client._session.reading.sleepers) < n:
                     pass
             tokens = [self.host.expect(wire.Call).token for _ in answers]
             for i in (first, (first + 1) % 3, (first + 2) % 3):
@@ -111,7 +111,7 @@ class WaitTest(HostCase):
         client = self.connect()
         asked = self.beside(lambda: client.call("status"))
         self.host.expect(wire.Call)
-        while not client._session._reading:
+        while not client._session.reading.taken:
             pass
         client.close()
         with self.assertRaises(omnibus.HostGone):
@@ -422,7 +422,7 @@ class AsyncTest(HostCase):
         async def caller() -> None:
             async with await omnibus.aconnect(self.host.path) as bus:
                 job = asyncio.ensure_future(bus.submit("hello"))
-                while not bus._session._questions:
+                while not bus._session.questions:
                     await asyncio.sleep(0)
                 job.cancel()
                 try:
@@ -430,7 +430,7 @@ class AsyncTest(HostCase):
                 except asyncio.CancelledError:
                     pass
                 asked.set()
-                while bus._session._questions:
+                while bus._session.questions:
                     await asyncio.sleep(0)
                 while bus._session.sources:
                     await asyncio.sleep(0)

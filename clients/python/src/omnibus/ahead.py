@@ -65,7 +65,7 @@ class Ahead:
 
     def ask(self, s: Session, reserve: Callable[[Room, int], Answer]) -> None:
         """Ask for what the next handling is expected to reserve."""
-        if not self._steady or self._answer is not None or s.error is not None or s.open_questions >= _QUESTIONS:
+        if not self._steady or self._answer is not None or s.error is not None or len(s.questions) >= _QUESTIONS:
             return
         if not all(a.done for a in self._others):
             return
@@ -76,6 +76,6 @@ class Ahead:
         """Give it back: now, or when it comes."""
         if self._answer is None:
             return
-        s.abandon_locked(self._answer)
+        self._answer.abandon()
         self._answer = None
         self._steady = None if for_good else False

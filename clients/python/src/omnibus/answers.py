@@ -43,6 +43,23 @@ class Answer:
         self.fd = -1  # a descriptor that goes with the question; the asker's
         self.limit: float | None = None  # by time.monotonic, when the value is None: nobody waits any longer
 
+    # Both are called with the lock held.
+
+    def settle(self, value: Any, error: OmnibusError | None) -> None:
+        """It is there."""
+        self.value, self.error, self.done = value, error, True
+        if error is not None:
+            if self.void is not None:
+                self.void()
+        elif self.abandoned and self.orphan is not None:
+            self.orphan(value)
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        self.abandoned = True
+        if self.done and self.error is None and self.orphan is not None:
+            self.orphan(self.value)
+
 
 class Attempt(Answer):
     """The answer is what `try_` returns, once that is not None. It is called with the lock held.

@@ -15,36 +15,15 @@ from typing import TYPE_CHECKING, Any
 from . import wire
 from .delivery import Delivery
 from .directory import Found, Name, find_work, publish_work, withdraw
-from .errors import Code, HostGone, OmnibusError, ProtocolError, Refused, again
+from .errors import Code, HostGone, OmnibusError, ProtocolError, again
 from .exchange import ARENA_BYTES, Exchange
+from .handshake import dial, shake_hands, socket_path
 from .request import AsyncRequest, BaseRequest, Request, news, send_first, submit_work
-from .session import Session, Work, descriptors
+from .session import Session, Work
 from .task import AsyncTask, BaseTask, Consumer, Stage, Task, arun, sender_of
 
 if TYPE_CHECKING:
     from .gpu import Options, Sender
-
-#: How long the host may take to say welcome.
-HANDSHAKE_SECONDS = 10.0
-
-
-def socket_path(path: str | None = None, bus: str | None = None) -> str:
-    """Where the host listens: `path`, else $OMNIBUS_SOCKET, else the bus's place.
-
-    The bus is `bus` or $OMNIBUS_BUS; its socket is in $XDG_RUNTIME_DIR/omnibus, or
-    where that is not set in a folder of this user's among the temporary files.
-    """
-    if path:
-        return path
-    if bus is None and (path := os.environ.get("OMNIBUS_SOCKET")):
-        return path
-    bus = bus or os.environ.get("OMNIBUS_BUS")
-    if not bus:
-        raise ValueError("no socket: give path or bus, or set OMNIBUS_SOCKET or OMNIBUS_BUS")
-    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        return os.path.join(runtime, "omnibus", bus + ".sock")
-    # Not tempfile's folder: the host takes this one, whether or not it can be written to.
-    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"omnibus-{os.getuid()}", bus + ".sock")
 
 
 def connect(
@@ -55,9 +34,7 @@ def connect(
     Raises HostGone when nobody listens, Refused when the host does not want
     this client, ProtocolError when it is no host.
     """
-    s = _handshake(_dial(socket_path(path, bus)), bus, name)
-    s.gpu_options = gpu
-    return Client(s)
+    return Client(_session(dial(socket_path(path, bus)), bus, name, gpu))
 
 
 async def aconnect(
@@ -65,62 +42,24 @@ async def aconnect(
 ) -> AsyncClient:
     """Connect, for the running event loop. As `connect`."""
     loop = asyncio.get_running_loop()
-    s = await loop.run_in_executor(None, lambda: _handshake(_dial(socket_path(path, bus)), bus, name))
-    s.gpu_options = gpu
+    s = await loop.run_in_executor(None, lambda: _session(dial(socket_path(path, bus)), bus, name, gpu))
     return AsyncClient(s, loop)
 
 
 def from_socket(sock: socket.socket, bus: str | None = None, name: str | None = None) -> Client:
     """A client over a socket that is connected already, which it takes."""
-    return Client(_handshake(sock, bus, name))
+    return Client(_session(sock, bus, name))
 
 
-def _dial(path: str) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def _session(sock: socket.socket, bus: str | None, name: str | None, gpu: Options | None = None) -> Session:
+    welcome = shake_hands(sock, bus, name)
     try:
-        sock.settimeout(HANDSHAKE_SECONDS)
-        sock.connect(path)
+        s = Session(sock, welcome)
     except OSError as e:
         sock.close()
-        raise HostGone(f"no host listens at {path}: {e.strerror or e}") from e
-    return sock
-
-
-def _handshake(sock: socket.socket, bus: str | None, name: str | None) -> Session:
-    hello = wire.Hello(
-        wire.MAGIC, wire.VERSION_MIN, wire.VERSION_MAX, os.getpid(),
-        bus or os.environ.get("OMNIBUS_BUS", ""), name or f"python {os.getpid()}",
-    )  # fmt: skip
-    try:
-        sock.settimeout(HANDSHAKE_SECONDS)
-        sock.sendall(wire.encode(hello))
-        # The welcome comes alone or first; the rest is the session's, so only
-        # a look is taken at what is behind it.
-        packet, ancillary, _, _ = sock.recvmsg(wire.MAX_PACKET_BYTES, 256, socket.MSG_CMSG_CLOEXEC)
-        fds = descriptors(ancillary)
-        for fd in fds:
-            os.close(fd)
-        if not packet:
-            raise HostGone("the host closed the connection before it said welcome")
-        # Before the version is known no other message can be read.
-        messages = wire.decode(packet, len(fds), wire.VERSION_MIN)
-        m, _ = next(messages)
-        if isinstance(m, wire.Refuse):
-            raise Refused(m.code, m.text)
-        if not isinstance(m, wire.Welcome) or next(messages, None) is not None:
-            raise ProtocolError("the host's first packet is not the message welcome alone")
-        if not wire.VERSION_MIN <= m.version <= wire.VERSION_MAX or m.inline_bytes > wire.MAX_INLINE_BYTES:
-            raise ProtocolError(f"welcome to version {m.version} with {m.inline_bytes} bytes inline")
-        m, _ = next(wire.decode(packet, len(fds), m.version))
-        return Session(sock, m)
-    except OSError as e:
-        sock.close()
-        if isinstance(e, HostGone):
-            raise
-        raise HostGone(f"the host did not say welcome: {e}") from e
-    except BaseException:
-        sock.close()
-        raise
+        raise HostGone(f"there can be no connection to the host: {e.strerror or e}") from e
+    s.gpu_options = gpu
+    return s
 
 
 class BaseClient:
@@ -188,12 +127,12 @@ class BaseClient:
             s.stages[m.stage] = served  # tasks may follow in the same packet
             return served
 
-        served: Stage = yield s.ask(wire.Serving, lambda token: wire.Serve(token, stage), accept)
+        served: Stage = yield s.questions.ask(wire.Serving, lambda token: wire.Serve(token, stage), accept)
         return served
 
     def _call_work(self, method: str, arguments: Any) -> Work[Any]:
         body = json.dumps(arguments).encode() if arguments is not None else b""
-        reply = yield self._session.ask(wire.Reply, lambda token: wire.Call(token, method, body))
+        reply = yield self._session.questions.ask(wire.Reply, lambda token: wire.Call(token, method, body))
         try:
             return json.loads(reply) if reply else None
         except ValueError as e:

@@ -87,7 +87,7 @@ class Delivery:
             self._payload = m.payload
             self.size = len(m.payload)
         elif not m.flags & wire.BARE:
-            self._mapping = session.segment(m)
+            self._mapping = session.segments.of(m)
 
     @property
     def last(self) -> bool:
@@ -185,7 +185,7 @@ class Delivery:
         s = self._session
         alive = self._windows and [exporter for w in self._windows if (exporter := w()) is not None]
         if alive and s.error is None:
-            s.keep_windows(wire.Release(self.number), [w for w in self._windows if w() is not None])
+            s.windows.keep(wire.Release(self.number), [w for w in self._windows if w() is not None])
         s.post(wire.Finish(self.number, wire.KEEP_PAYLOAD if alive else 0, code, text))
         self._payload = self._mapping = None
         self._windows = []
@@ -199,7 +199,7 @@ class Delivery:
             self._check_unfinished()
             if self._mapping is None:
                 return memoryview(self._payload or b""), None
-            view, window = self._mapping.window(self._offset, self.size, s.view_gone)
+            view, window = self._mapping.window(self._offset, self.size, s.windows.gone)
             if self._windows:
                 self._windows = [w for w in self._windows if w() is not None]
             self._windows.append(window)

@@ -118,7 +118,7 @@ def publish_work(s: Session, name: Name, fd: int, size: int) -> Work[None]:
     a.fd = os.dup(fd)
     try:
         with s.locked:
-            s.ask_locked(a, lambda token: wire.Publish(token, number, pool, size))
+            s.questions.ask_locked(a, lambda token: wire.Publish(token, number, pool, size))
         yield a
     finally:
         os.close(a.fd)
@@ -135,7 +135,7 @@ def find_work(s: Session, name: Name) -> Work[Found]:
     def accept(m: wire.Found, fds: tuple[int, int]) -> Found:
         return Found(fds[0], m.size, Owner(fds[1], m.pid))
 
-    found: Found = yield s.ask(wire.Found, lambda token: wire.Find(token, number, pool), accept, Found.close)
+    found: Found = yield s.questions.ask(wire.Found, lambda token: wire.Find(token, number, pool), accept, Found.close)
     return found
 
 

@@ -16,6 +16,7 @@ from . import bundle, codec, sources, tensor, wire
 from .ahead import Ahead, Room
 from .answers import Answer
 from .errors import Finished, HostError, PayloadError
+from .segments import to_fill
 from .session import Session, Work
 from .tensor import Tensor
 
@@ -38,9 +39,9 @@ class Emitter:
         answer = Answer(wire.Emitted, lambda _m, _fd: self._went_out(edge))
         with s.locked:
             if ahead is None:
-                return s.ask_locked(answer, question)
+                return s.questions.ask_locked(answer, question)
             ahead.drop(s, for_good=True)
-            return ahead.asked(s.ask_locked(answer, question))
+            return ahead.asked(s.questions.ask_locked(answer, question))
 
     def _ask_room(self, room: Room, delivery: int) -> Answer:
         s, ahead = self._session, self._ahead
@@ -54,10 +55,10 @@ class Emitter:
         s, source = self._session, self.number
 
         def orphan(granted: tuple[wire.Grant, int | None]) -> None:
-            s.close_descriptors(granted[1])
+            s.drop(granted[1])
             s.post(wire.Abort(granted[0].grant))
 
-        return s.ask_locked(
+        return s.questions.ask_locked(
             Answer(wire.Grant, _with_descriptor, orphan),
             lambda token: wire.Reserve(token, source, delivery, room.edge, room.codec, room.size),
         )
@@ -237,11 +238,11 @@ class Emitter:
         room = Room(self._edge(to), number, size)
         if self._puts is not None:
             return (yield from self._puts.reserve_work(size, number, delivery, room.edge, key, attrs, last))
-        arena = s.have_arena or (yield from s.arena())
+        arena = s.segments.arena or (yield from s.segments.arena_work())
         m, fd = yield from self._ask_work(lambda: self._ask_room(room, delivery), room.edge, key)
         try:
             if fd is not None:
-                own = s.map_arena(m.segment, fd, None)
+                own = to_fill(m.segment, fd, None)
                 s.tell(wire.Sealed(m.segment))
                 view = own.view(m.offset, m.size)
             elif m.segment == arena.segment:

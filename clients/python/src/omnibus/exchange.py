@@ -99,7 +99,7 @@ class Exchange:
             if room is not None:
                 put = s.room.put(room)
             try:
-                s.ask_locked(a, lambda token: place._replace(token=token, put=put))
+                s.questions.ask_locked(a, lambda token: place._replace(token=token, put=put))
             except BaseException:
                 void()
                 raise
@@ -138,7 +138,7 @@ class Exchange:
         def accept(m: wire.Fetched, _: int | None) -> _Fetched:
             return _Fetched(s, m)
 
-        return s.ask_locked(
+        return s.questions.ask_locked(
             Answer(wire.Fetched, accept, _Fetched.unread),
             lambda token: wire.Fetch(token, flags, entry, source, target, key),
         )
@@ -165,7 +165,7 @@ class Exchange:
         self._cleanup("")
 
     def _cleanup(self, key: str) -> int:
-        a = self._session.ask(wire.Cleaned, lambda token: wire.Cleanup(token, self._owner, key))
+        a = self._session.questions.ask(wire.Cleaned, lambda token: wire.Cleanup(token, self._owner, key))
         m: wire.Cleaned = self._answer(a, None)
         return m.count_
 
@@ -174,10 +174,10 @@ class Exchange:
         try:
             well = s.wait(lambda: a.done, timeout)
         except BaseException:
-            s.cancel(a)
+            s.questions.cancel(a)
             raise
         if not well:
-            s.cancel(a)
+            s.questions.cancel(a)
             raise Nothing(Code.NOTHING, "nothing was put in time")
         if a.error is not None:
             raise again(a.error)
@@ -196,9 +196,9 @@ class _Fetched:
         if m.flags & wire.INLINE:
             self.view = View(memoryview(m.payload), None)
         else:
-            view, window = s.segment(m).window(m.offset, m.size, s.view_gone)
+            view, window = s.segments.of(m).window(m.offset, m.size, s.windows.gone)
             self.view = View(view, window)
-            s.keep_windows(wire.Finish(m.delivery), [window])
+            s.windows.keep(wire.Finish(m.delivery), [window])
 
     def take(self) -> View:
         if self.view._window is None:
@@ -208,5 +208,5 @@ class _Fetched:
     def unread(self) -> None:
         """Nobody takes it. The session's lock is held."""
         if self.view._window is not None:
-            self._session.forget_window(self.view._window)
+            self._session.windows.forget(self.view._window)
         self._session.post(wire.Finish(self._delivery, wire.UNREAD))

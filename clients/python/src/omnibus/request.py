@@ -276,7 +276,7 @@ def submit_work(
             s.post(wire.Close(r.number))
 
     flags = wire.FAIL_FAST if fail_fast else 0
-    r: _R = yield s.ask(
+    r: _R = yield s.questions.ask(
         wire.Submitted,
         lambda token: wire.Submit(token, deadline, flags, trace or wire.Trace()),
         accept,

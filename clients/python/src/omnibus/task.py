@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from . import codec as codecs
 from . import tensor, wire
-from .answers import Answer
 from .ahead import Ahead
+from .answers import Answer
 from .delivery import Delivery
 from .emit import Buffer, Emitter, tensor_in
 from .errors import (
@@ -434,7 +434,7 @@ async def arun(s: Session, work: Work[_R]) -> _R:
                 try:
                     await _done(s, a, loop)
                 except BaseException:
-                    s.abandon(a)
+                    s.questions.abandon(a)
                     work.close()
                     raise
             a = resume(work, a)
@@ -444,7 +444,7 @@ async def arun(s: Session, work: Work[_R]) -> _R:
 
 async def _done(s: Session, a: Answer, loop: asyncio.AbstractEventLoop) -> None:
     told: asyncio.Future[None] = loop.create_future()
-    s.watch(a, lambda: loop.call_soon_threadsafe(_settle, told))
+    s.questions.watch(a, lambda: loop.call_soon_threadsafe(_settle, told))
     if a.limit is None:
         await told
         return

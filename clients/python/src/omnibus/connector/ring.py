@@ -11,9 +11,10 @@ import threading
 import time
 from typing import Any
 
-from ..client import Client, connect, socket_path
+from ..client import Client, connect
 from ..errors import HostGone, Nothing
 from ..exchange import ARENA_BYTES, Exchange
+from ..handshake import socket_path
 from .contract import Decode, Edge, Missing, entry_number, seconds, setting
 from .encoder import Encoded
 

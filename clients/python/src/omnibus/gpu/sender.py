@@ -233,7 +233,7 @@ def _ask(s: Session, name: Name, p: Published) -> Answer:
     """Publish a descriptor. The lock is held."""
     a = _Publishing(wire.Published, lambda m, _: None)
     a.fd = p.fd
-    return s.ask_locked(a, lambda token: wire.Publish(token, name.number, name.pool, p.size))
+    return s.questions.ask_locked(a, lambda token: wire.Publish(token, name.number, name.pool, p.size))
 
 
 def device_of(device: int | bytes | None, value: Any) -> SendingDevice:

@@ -1,0 +1,81 @@
+"""Finding a host, and the first two messages: hello and welcome. Open it for where a bus's socket is."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from . import wire
+from .connection import descriptors
+from .errors import HostGone, ProtocolError, Refused
+
+#: How long the host may take to say welcome.
+HANDSHAKE_SECONDS = 10.0
+
+def socket_path(path: str | None = None, bus: str | None = None) -> str:
+    """Where the host listens: `path`, else $OMNIBUS_SOCKET, else the bus's place.
+
+    The bus is `bus` or $OMNIBUS_BUS; its socket is in $XDG_RUNTIME_DIR/omnibus, or
+    where that is not set in a folder of this user's among the temporary files.
+    """
+    if path:
+        return path
+    if bus is None and (path := os.environ.get("OMNIBUS_SOCKET")):
+        return path
+    bus = bus or os.environ.get("OMNIBUS_BUS")
+    if not bus:
+        raise ValueError("no socket: give path or bus, or set OMNIBUS_SOCKET or OMNIBUS_BUS")
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return os.path.join(runtime, "omnibus", bus + ".sock")
+    # Not tempfile's folder: the host takes this one, whether or not it can be written to.
+    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"omnibus-{os.getuid()}", bus + ".sock")
+
+
+def dial(path: str) -> socket.socket:
+    """Connect to a host's socket. Raises HostGone when nobody listens."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.settimeout(HANDSHAKE_SECONDS)
+        sock.connect(path)
+    except OSError as e:
+        sock.close()
+        raise HostGone(f"no host listens at {path}: {e.strerror or e}") from e
+    return sock
+
+
+def shake_hands(sock: socket.socket, bus: str | None, name: str | None) -> wire.Welcome:
+    """Say hello over a socket, which is closed if the host does not say welcome."""
+    hello = wire.Hello(
+        wire.MAGIC, wire.VERSION_MIN, wire.VERSION_MAX, os.getpid(),
+        bus or os.environ.get("OMNIBUS_BUS", ""), name or f"python {os.getpid()}",
+    )  # fmt: skip
+    try:
+        sock.settimeout(HANDSHAKE_SECONDS)
+        sock.sendall(wire.encode(hello))
+        # The welcome comes alone or first; the rest is the session's, so only
+        # a look is taken at what is behind it.
+        packet, ancillary, _, _ = sock.recvmsg(wire.MAX_PACKET_BYTES, 256, socket.MSG_CMSG_CLOEXEC)
+        fds = descriptors(ancillary)
+        for fd in fds:
+            os.close(fd)
+        if not packet:
+            raise HostGone("the host closed the connection before it said welcome")
+        # Before the version is known no other message can be read.
+        messages = wire.decode(packet, len(fds), wire.VERSION_MIN)
+        m, _ = next(messages)
+        if isinstance(m, wire.Refuse):
+            raise Refused(m.code, m.text)
+        if not isinstance(m, wire.Welcome) or next(messages, None) is not None:
+            raise ProtocolError("the host's first packet is not the message welcome alone")
+        if not wire.VERSION_MIN <= m.version <= wire.VERSION_MAX or m.inline_bytes > wire.MAX_INLINE_BYTES:
+            raise ProtocolError(f"welcome to version {m.version} with {m.inline_bytes} bytes inline")
+        m, _ = next(wire.decode(packet, len(fds), m.version))
+        return m  # type: ignore[no-any-return]
+    except OSError as e:
+        sock.close()
+        if isinstance(e, HostGone):
+            raise
+        raise HostGone(f"the host did not say welcome: {e}") from e
+    except BaseException:
+        sock.close()
+        raise
