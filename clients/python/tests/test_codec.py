@@ -245,11 +245,11 @@ class OmniTest(unittest.TestCase):
 class PackageTest(unittest.TestCase):
     def test_nothing_is_unpickled(self) -> None:
         folder = os.path.dirname(codec.__file__)
-        for name in os.listdir(folder):
-            if name.endswith(".py"):
-                with open(os.path.join(folder, name), encoding="utf-8") as f:
+        for where, _, names in os.walk(folder):
+            for name in (n for n in names if n.endswith(".py")):
+                with open(os.path.join(where, name), encoding="utf-8") as f:
                     text = f.read()
-                for word in ("pick" + "le", "mar" + "shal", "ev" + "al(", "ex" + "ec("):
+                for word in ("import pick" + "le", "pick" + "le.", "mar" + "shal", " ev" + "al(", " ex" + "ec("):
                     self.assertNotIn(word, text, name)
 
     def test_standard_library_only(self) -> None:
@@ -259,6 +259,18 @@ class PackageTest(unittest.TestCase):
         env = dict(os.environ, PYTHONPATH=os.path.dirname(os.path.dirname(codec.__file__)))
         out = subprocess.run([sys.executable, "-S", "-c", script], env=env, capture_output=True, text=True, check=True)
         self.assertEqual(out.stdout.strip(), "[]")
+
+    def test_asyncio_is_for_those_who_use_it(self) -> None:
+        import subprocess
+
+        script = (
+            "import sys; import omnibus; before = 'asyncio' in sys.modules;"
+            "print(before, [n for n in omnibus.__all__ if not hasattr(omnibus, n)], 'asyncio' in sys.modules,"
+            "hasattr(omnibus, 'AsyncNothing'))"
+        )
+        env = dict(os.environ, PYTHONPATH=os.path.dirname(os.path.dirname(codec.__file__)))
+        out = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+        self.assertEqual(out.stdout.strip(), "False [] True False")
 
 
 if __name__ == "__main__":

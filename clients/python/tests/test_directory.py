@@ -15,8 +15,8 @@ from test_submit import HostCase
 
 import omnibus
 from omnibus import wire
+from omnibus.aio import arun
 from omnibus.directory import find_work, publish_work
-from omnibus.task import arun
 
 NAME = omnibus.Name(bytes(range(16)), 7)
 

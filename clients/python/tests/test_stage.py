@@ -513,6 +513,25 @@ class AbortTest(StageCase):
         self.host.expect(wire.Ended)
         self.bye(r)
 
+    def test_an_error_says_where_it_was_in_the_handler_alone(self) -> None:
+        def plain(x: int) -> int:
+            return 1 // x
+
+        async def awaited(x: int) -> int:
+            await asyncio.sleep(0)
+            return 1 // x
+
+        for f in (plain, awaited):
+            with self.subTest(f.__name__), self.assertLogs("omnibus", "ERROR"):
+                r = self.run_stage(omnibus.stage("upper")(f))
+                self.host.send(deliver(1, 7, encode(0)))
+                what, *where = self.host.expect(wire.Finish).text.splitlines()
+                self.assertTrue(what.startswith("ZeroDivisionError"), what)
+                self.assertEqual([line.split(":")[0] for line in where], ["  test_stage.py"])
+                self.bye(r)
+                stages._registered.clear()
+                self.host.hang_up()
+
     def test_async_generator_and_end(self) -> None:
         @omnibus.stage
         async def twice(x: int) -> Any:

@@ -24,7 +24,9 @@ keeps all accounts: a process that dies leaves nothing behind. A forked child mu
 anew; whatever it inherits raises ForkedError.
 """
 
-from .client import AsyncClient, Client, aconnect, connect, from_socket
+from typing import TYPE_CHECKING
+
+from .client import Client, connect, from_socket
 from .codec import BUNDLE, MSGPACK, RAW, TENSOR, register
 from .delivery import Delivery, View
 from .directory import Found, Name, Owner
@@ -58,13 +60,26 @@ from .errors import (
     WindowFull,
 )
 from .exchange import Exchange
-from .request import AsyncRequest, Request
+from .request import Request
 from .runner import run
 from .stages import StageFunction, stage
-from .task import AsyncBuffer, AsyncTask, Task
+from .task import Task
 from .tensor import Tensor
 from .tensorqueue import TensorQueue
 from .wire import Edge, Trace
+
+if TYPE_CHECKING:
+    from .aio import AsyncBuffer, AsyncClient, AsyncRequest, AsyncTask, aconnect
+else:
+
+    def __getattr__(name):
+        # What is awaited comes with asyncio, which takes as long to load as all the rest.
+        if name not in ("AsyncBuffer", "AsyncClient", "AsyncRequest", "AsyncTask", "aconnect"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from . import aio
+
+        return getattr(aio, name)
+
 
 __all__ = [
     "BUNDLE", "MSGPACK", "RAW", "TENSOR", "AsyncBuffer", "AsyncClient", "AsyncRequest", "AsyncTask", "Buffer",

@@ -1,26 +1,25 @@
-"""Connecting to a bus, as a caller, as a stage, or as both."""
+"""Connecting to a bus, as a caller, as a stage, or as both. With an event loop: `aio`."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import wire
 from .delivery import Delivery
 from .directory import Found, Name, find_work, publish_work, withdraw
-from .errors import Code, HostGone, OmnibusError, ProtocolError, again
+from .errors import Code, HostGone, OmnibusError, ProtocolError
 from .exchange import ARENA_BYTES, Exchange
 from .handshake import dial, shake_hands, socket_path
-from .request import AsyncRequest, BaseRequest, Request, news, send_first, submit_work
+from .request import BaseRequest, Request, send_first, submit_work
 from .session import Session, Work
-from .task import AsyncTask, BaseTask, Consumer, Stage, Task, arun, sender_of
+from .task import BaseTask, Consumer, Stage, Task, sender_of
 
 if TYPE_CHECKING:
     from .gpu import Options, Sender
@@ -34,24 +33,16 @@ def connect(
     Raises HostGone when nobody listens, Refused when the host does not want
     this client, ProtocolError when it is no host.
     """
-    return Client(_session(dial(socket_path(path, bus)), bus, name, gpu))
-
-
-async def aconnect(
-    path: str | None = None, bus: str | None = None, name: str | None = None, gpu: Options | None = None
-) -> AsyncClient:
-    """Connect, for the running event loop. As `connect`."""
-    loop = asyncio.get_running_loop()
-    s = await loop.run_in_executor(None, lambda: _session(dial(socket_path(path, bus)), bus, name, gpu))
-    return AsyncClient(s, loop)
+    return Client(open_session(dial(socket_path(path, bus)), bus, name, gpu))
 
 
 def from_socket(sock: socket.socket, bus: str | None = None, name: str | None = None) -> Client:
     """A client over a socket that is connected already, which it takes."""
-    return Client(_session(sock, bus, name))
+    return Client(open_session(sock, bus, name))
 
 
-def _session(sock: socket.socket, bus: str | None, name: str | None, gpu: Options | None = None) -> Session:
+def open_session(sock: socket.socket, bus: str | None, name: str | None, gpu: Options | None = None) -> Session:
+    """A session over a socket that is connected, which it takes."""
     welcome = shake_hands(sock, bus, name)
     try:
         s = Session(sock, welcome)
@@ -284,101 +275,6 @@ class Client(BaseClient):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class AsyncClient(BaseClient):
-    """As `Client`, for one event loop and its thread."""
-
-    def __init__(self, s: Session, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(s)
-        self._loop = loop
-        loop.add_reader(s.fileno(), self._process)
-
-    def _process(self) -> None:
-        self._session.process()
-        if self._session.error is not None:
-            self._loop.remove_reader(self._session.fileno())
-
-    async def submit(
-        self,
-        value: Any,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        to: str | None = None,
-        key: str = "",
-        attrs: wire.Attrs | None = None,
-        codec: int | None = None,
-        fail_fast: bool = False,
-        trace: wire.Trace | None = None,
-    ) -> AsyncRequest:
-        """As Client.submit."""
-        options = {"timeout": timeout, "deadline": deadline, "to": to, "key": key, "attrs": attrs,
-                   "codec": codec, "fail_fast": fail_fast, "trace": trace}  # fmt: skip
-        r: AsyncRequest = await arun(self._session, self._submit_work(AsyncRequest, value, True, options))
-        return r
-
-    async def stream(
-        self,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        fail_fast: bool = False,
-        trace: wire.Trace | None = None,
-    ) -> AsyncRequest:
-        """As Client.stream."""
-        options = {"timeout": timeout, "deadline": deadline, "fail_fast": fail_fast, "trace": trace}
-        r: AsyncRequest = await arun(self._session, self._submit_work(AsyncRequest, None, False, options))
-        return r
-
-    async def call(self, method: str, arguments: Any = None) -> Any:
-        """As Client.call."""
-        return await arun(self._session, self._call_work(method, arguments))
-
-    async def publish(self, name: Name, fd: int, size: int) -> None:
-        """As Client.publish."""
-        await arun(self._session, publish_work(self._session, name, fd, size))
-
-    async def find(self, name: Name) -> Found:
-        """As Client.find."""
-        return await arun(self._session, find_work(self._session, name))
-
-    async def deliveries(self, stage: str | None = None) -> AsyncIterator[Delivery]:
-        """As Client.deliveries."""
-        s = self._session
-        pull = Pull(s)
-        pull.stage = await arun(s, self._serve_work(stage or os.environ.get("OMNIBUS_STAGE", ""), AsyncTask, pull))
-        while True:
-            await news(s, lambda: pull.ready() or s.error is not None, pull)
-            with s.locked:
-                d = pull.take()
-            if d is None:
-                if s.error is not None and not (s.said_bye or s.draining):
-                    raise again(s.error)
-                return
-            yield d
-
-    async def close(self) -> None:
-        """As Client.close."""
-        self._session.check_process()
-        if not self._session.closed:
-            self._loop.remove_reader(self._session.fileno())
-        self._session.close()
-
-    def __await__(self) -> Generator[Any, Any, AsyncClient]:
-        return _itself(self).__await__()
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-
-async def _itself(c: AsyncClient) -> AsyncClient:
-    return c
 
 
 class Pull:

@@ -1,8 +1,7 @@
-"""Requests that this client submits, and their results."""
+"""Requests that this client submits, and their results. With an event loop: `aio`."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
@@ -14,7 +13,7 @@ from .emit import Emitter
 from .errors import Finished, OmnibusError, ProtocolError, RequestOver, again
 from .puts import Puts, tensors_of
 from .session import Session, Work
-from .task import arun, ended, seconds
+from .task import ended, seconds
 
 _R = TypeVar("_R", bound="BaseRequest")
 
@@ -189,66 +188,6 @@ class Request(BaseRequest):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class AsyncRequest(BaseRequest):
-    """As `Request`, for an event loop: `async for`, `async with`, and `send` is awaited."""
-
-    __slots__ = ()
-
-    async def send(
-        self,
-        value: Any,
-        *,
-        to: str | None = None,
-        key: str = "",
-        attrs: wire.Attrs | None = None,
-        last: bool = False,
-        codec: int | None = None,
-    ) -> None:
-        """Send an input; waits for room. `to` names the one stage that gets it."""
-        await arun(self._session, self._send_work(value, to, key, attrs, last, codec))
-
-    async def values(self) -> list[Any]:
-        """All results decoded, once the request is complete."""
-        return [d.value() async for d in self]
-
-    def __aiter__(self) -> AsyncRequest:
-        return self
-
-    async def __anext__(self) -> Delivery:
-        self._finish_last()
-        await news(self._session, self._ready, self)
-        with self._session.locked:
-            d = self._next()
-        if d is None:
-            raise StopAsyncIteration
-        return d
-
-    async def __aenter__(self) -> AsyncRequest:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-async def news(s: Session, ready: Callable[[], bool], at: Any) -> None:
-    """Wait in the running event loop until `ready()`; `at._on_news` is called at each change."""
-    loop = asyncio.get_running_loop()
-    event = asyncio.Event()
-    with s.locked:
-        at._on_news = lambda: loop.call_soon_threadsafe(event.set)
-    try:
-        while True:
-            with s.locked:
-                if ready():
-                    return
-            await event.wait()
-            event.clear()
-    finally:
-        at._on_news = None
 
 
 def submit_work(

@@ -11,7 +11,7 @@ from typing import Any, overload
 from . import codec
 from .delivery import Delivery
 from .errors import PayloadError
-from .task import AsyncTask, BaseTask, Task
+from .task import BaseTask
 
 _registered: list[StageFunction] = []
 
@@ -170,8 +170,3 @@ def choose(given: tuple[StageFunction, ...]) -> list[tuple[str, StageFunction]]:
     if len(have) == 1:
         return [(wanted, have[0])]
     raise ValueError(f"the host wants stage {wanted!r}; there are {', '.join(repr(s.name) for s in have)}")
-
-
-def task_type(s: StageFunction) -> type[BaseTask]:
-    """The kind of task that a stage's handler works with."""
-    return AsyncTask if s.is_async else Task

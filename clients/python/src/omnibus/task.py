@@ -1,18 +1,15 @@
-"""Tasks: one request at one stage, and what a handler does with it."""
+"""Tasks: one request at one stage, and what a handler does with it. For handlers that are coroutines: `aio`."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import codec as codecs
 from . import tensor, wire
 from .ahead import Ahead
-from .answers import Answer
 from .delivery import Delivery
 from .emit import Buffer, Emitter, tensor_in
 from .errors import (
@@ -26,13 +23,11 @@ from .errors import (
     RequestFailed,
 )
 from .puts import Puts, tensors_of
-from .session import Session, Work, resume
+from .session import Session, Work
 from .tensor import Tensor
 
 if TYPE_CHECKING:
     from .gpu import Sender
-
-_R = TypeVar("_R")
 
 
 class Consumer(Protocol):
@@ -209,8 +204,8 @@ class BaseTask(Emitter):
         return self._held > 0
 
 
-class _Tensors:
-    """`emit_tensor` without a function that fills: a context manager, sync or async."""
+class FilledTensor:
+    """`emit_tensor` without a function that fills: a context manager."""
 
     __slots__ = ("_task", "_work", "_dtype", "_shape", "_buffer")
 
@@ -237,41 +232,6 @@ class _Tensors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._exit(kind)
-
-
-class _AsyncTensors(_Tensors):
-    __slots__ = ()
-
-    async def __aenter__(self) -> Tensor:
-        return self._enter(await arun(self._task._session, self._work))
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exit(kind)
-
-
-class AsyncBuffer:
-    """What `AsyncTask.reserve` returns: await it for a Buffer, or use it in `async with`."""
-
-    __slots__ = ("_session", "_work", "_buffer")
-
-    def __init__(self, s: Session, work: Work[Buffer]) -> None:
-        self._session, self._work = s, work
-        self._buffer: Buffer | None = None
-
-    def __await__(self) -> Generator[Any, Any, Buffer]:
-        return arun(self._session, self._work).__await__()
-
-    async def __aenter__(self) -> Buffer:
-        self._buffer = await self
-        return self._buffer
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._buffer is not None:
-            self._buffer.abort()
 
 
 class Task(BaseTask):
@@ -316,7 +276,7 @@ class Task(BaseTask):
         key: str = "",
         attrs: wire.Attrs | None = None,
         last: bool = False,
-    ) -> _Tensors:
+    ) -> FilledTensor:
         """Emit a tensor that is filled in place.
 
         With `fill`, call it with the tensor and send. Without, return a context
@@ -325,7 +285,7 @@ class Task(BaseTask):
         """
         size = tensor.payload_bytes(dtype, shape)
         work = self._reserve_work(size, codecs.TENSOR, self._current, to, key, attrs, last)
-        filling = _Tensors(self, dtype, tuple(shape), work)
+        filling = FilledTensor(self, dtype, tuple(shape), work)
         if fill is not None:
             with filling as t:
                 fill(t)
@@ -358,106 +318,6 @@ class Task(BaseTask):
     def _emit_for(self, delivery: int, value: Any, **options: Any) -> None:
         options["codec_"] = options.pop("codec", None)
         self._session.run(self._emit_work(value, delivery, **options))
-
-
-class AsyncTask(BaseTask):
-    """One request at one stage, for handlers that are coroutines. As `Task`, but to be awaited.
-
-    A handler is cancelled when the request is over.
-    """
-
-    __slots__ = ()
-
-    async def emit(
-        self,
-        value: Any,
-        *,
-        to: str | None = None,
-        key: str = "",
-        attrs: wire.Attrs | None = None,
-        last: bool = False,
-        codec: int | None = None,
-    ) -> None:
-        """Emit a value: tensors and arrays as tensors, values with such in them as bundles, all else as msgpack."""
-        await arun(self._session, self._emit_work(value, self._current, to, key, attrs, last, codec))
-
-    async def emit_bytes(
-        self, data: Any, *, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
-    ) -> None:
-        """Emit raw bytes: any contiguous buffer, copied once."""
-        await arun(self._session, self._emit_work(data, self._current, to, key, attrs, last, codecs.RAW))
-
-    def emit_tensor(
-        self,
-        dtype: str,
-        shape: tuple[int, ...],
-        *,
-        to: str | None = None,
-        key: str = "",
-        attrs: wire.Attrs | None = None,
-        last: bool = False,
-    ) -> _AsyncTensors:
-        """Emit a tensor that is filled in place, in an `async with` block."""
-        size = tensor.payload_bytes(dtype, shape)
-        work = self._reserve_work(size, codecs.TENSOR, self._current, to, key, attrs, last)
-        return _AsyncTensors(self, dtype, tuple(shape), work)
-
-    async def forward(
-        self,
-        delivery: Delivery,
-        *,
-        to: str | None = None,
-        key: str = "",
-        attrs: wire.Attrs | None = None,
-        last: bool = False,
-    ) -> None:
-        """Pass the payload of a delivery that is not finished on by reference, without a copy."""
-        delivery._check_unfinished()
-        await arun(self._session, self._forward_work(delivery.number, to, key, attrs, last))
-
-    def reserve(self, size: int, *, codec: int = codecs.RAW, to: str | None = None) -> AsyncBuffer:
-        """Room for a payload of up to `size` bytes, to be filled in place and sent."""
-        return AsyncBuffer(self._session, self._reserve_work(size, codec, self._current, to))
-
-    def _emit_for(self, delivery: int, value: Any, **options: Any) -> Awaitable[None]:
-        options["codec_"] = options.pop("codec", None)
-        return arun(self._session, self._emit_work(value, delivery, **options))
-
-
-async def arun(s: Session, work: Work[_R]) -> _R:
-    """Do some work in the running event loop."""
-    loop = asyncio.get_running_loop()
-    try:
-        a = next(work)
-        while True:
-            if not a.done:
-                try:
-                    await _done(s, a, loop)
-                except BaseException:
-                    s.questions.abandon(a)
-                    work.close()
-                    raise
-            a = resume(work, a)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-
-
-async def _done(s: Session, a: Answer, loop: asyncio.AbstractEventLoop) -> None:
-    told: asyncio.Future[None] = loop.create_future()
-    s.questions.watch(a, lambda: loop.call_soon_threadsafe(_settle, told))
-    if a.limit is None:
-        await told
-        return
-    timer = loop.call_later(max(a.limit - time.monotonic(), 0), s.attempts.expire, a)
-    try:
-        await told
-    finally:
-        timer.cancel()
-
-
-def _settle(f: asyncio.Future[None]) -> None:
-    if not f.done():
-        f.set_result(None)
 
 
 def sender_of(s: Session) -> Sender:

@@ -98,7 +98,7 @@ class Sender:
 
     async def achunk(self, nbytes: int) -> Chunk:
         """chunk, in the running event loop."""
-        from ..task import arun
+        from ..aio import arun
 
         return await arun(self._session, self.chunk_work(nbytes))
 

@@ -1,0 +1,332 @@
+"""What is awaited: the client, requests and tasks of an event loop, and how work is done there.
+
+Each is the counterpart of one without a loop, in `client`, `request` and `task`, and has what they do in common from
+there. Nothing else here knows asyncio but `coroutines`, for the handlers of stages; so neither is loaded before it is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import codec as codecs
+from . import tensor, wire
+from .answers import Answer
+from .client import BaseClient, Pull, open_session
+from .delivery import Delivery
+from .directory import Found, Name, find_work, publish_work
+from .emit import Buffer
+from .errors import again
+from .handshake import dial, socket_path
+from .request import BaseRequest
+from .session import Session, Work, resume
+from .task import BaseTask, FilledTensor
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .gpu import Options
+
+_R = TypeVar("_R")
+
+
+async def arun(s: Session, work: Work[_R]) -> _R:
+    """Do some work in the running event loop."""
+    loop = asyncio.get_running_loop()
+    try:
+        a = next(work)
+        while True:
+            if not a.done:
+                try:
+                    await _done(s, a, loop)
+                except BaseException:
+                    s.questions.abandon(a)
+                    work.close()
+                    raise
+            a = resume(work, a)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+async def _done(s: Session, a: Answer, loop: asyncio.AbstractEventLoop) -> None:
+    told: asyncio.Future[None] = loop.create_future()
+    s.questions.watch(a, lambda: loop.call_soon_threadsafe(_settle, told))
+    if a.limit is None:
+        await told
+        return
+    timer = loop.call_later(max(a.limit - time.monotonic(), 0), s.attempts.expire, a)
+    try:
+        await told
+    finally:
+        timer.cancel()
+
+
+def _settle(f: asyncio.Future[None]) -> None:
+    if not f.done():
+        f.set_result(None)
+
+
+async def news(s: Session, ready: Callable[[], bool], at: Any) -> None:
+    """Wait in the running event loop until `ready()`; `at._on_news` is called at each change."""
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    with s.locked:
+        at._on_news = lambda: loop.call_soon_threadsafe(event.set)
+    try:
+        while True:
+            with s.locked:
+                if ready():
+                    return
+            await event.wait()
+            event.clear()
+    finally:
+        at._on_news = None
+
+
+async def aconnect(
+    path: str | None = None, bus: str | None = None, name: str | None = None, gpu: Options | None = None
+) -> AsyncClient:
+    """Connect, for the running event loop. As `connect`."""
+    loop = asyncio.get_running_loop()
+    s = await loop.run_in_executor(None, lambda: open_session(dial(socket_path(path, bus)), bus, name, gpu))
+    return AsyncClient(s, loop)
+
+
+class AsyncClient(BaseClient):
+    """As `Client`, for one event loop and its thread."""
+
+    def __init__(self, s: Session, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(s)
+        self._loop = loop
+        loop.add_reader(s.fileno(), self._process)
+
+    def _process(self) -> None:
+        self._session.process()
+        if self._session.error is not None:
+            self._loop.remove_reader(self._session.fileno())
+
+    async def submit(
+        self,
+        value: Any,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        codec: int | None = None,
+        fail_fast: bool = False,
+        trace: wire.Trace | None = None,
+    ) -> AsyncRequest:
+        """As Client.submit."""
+        options = {"timeout": timeout, "deadline": deadline, "to": to, "key": key, "attrs": attrs,
+                   "codec": codec, "fail_fast": fail_fast, "trace": trace}  # fmt: skip
+        r: AsyncRequest = await arun(self._session, self._submit_work(AsyncRequest, value, True, options))
+        return r
+
+    async def stream(
+        self,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        fail_fast: bool = False,
+        trace: wire.Trace | None = None,
+    ) -> AsyncRequest:
+        """As Client.stream."""
+        options = {"timeout": timeout, "deadline": deadline, "fail_fast": fail_fast, "trace": trace}
+        r: AsyncRequest = await arun(self._session, self._submit_work(AsyncRequest, None, False, options))
+        return r
+
+    async def call(self, method: str, arguments: Any = None) -> Any:
+        """As Client.call."""
+        return await arun(self._session, self._call_work(method, arguments))
+
+    async def publish(self, name: Name, fd: int, size: int) -> None:
+        """As Client.publish."""
+        await arun(self._session, publish_work(self._session, name, fd, size))
+
+    async def find(self, name: Name) -> Found:
+        """As Client.find."""
+        return await arun(self._session, find_work(self._session, name))
+
+    async def deliveries(self, stage: str | None = None) -> AsyncIterator[Delivery]:
+        """As Client.deliveries."""
+        s = self._session
+        pull = Pull(s)
+        pull.stage = await arun(s, self._serve_work(stage or os.environ.get("OMNIBUS_STAGE", ""), AsyncTask, pull))
+        while True:
+            await news(s, lambda: pull.ready() or s.error is not None, pull)
+            with s.locked:
+                d = pull.take()
+            if d is None:
+                if s.error is not None and not (s.said_bye or s.draining):
+                    raise again(s.error)
+                return
+            yield d
+
+    async def close(self) -> None:
+        """As Client.close."""
+        self._session.check_process()
+        if not self._session.closed:
+            self._loop.remove_reader(self._session.fileno())
+        self._session.close()
+
+    def __await__(self) -> Generator[Any, Any, AsyncClient]:
+        return _itself(self).__await__()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _itself(c: AsyncClient) -> AsyncClient:
+    return c
+
+
+class AsyncRequest(BaseRequest):
+    """As `Request`, for an event loop: `async for`, `async with`, and `send` is awaited."""
+
+    __slots__ = ()
+
+    async def send(
+        self,
+        value: Any,
+        *,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+        codec: int | None = None,
+    ) -> None:
+        """Send an input; waits for room. `to` names the one stage that gets it."""
+        await arun(self._session, self._send_work(value, to, key, attrs, last, codec))
+
+    async def values(self) -> list[Any]:
+        """All results decoded, once the request is complete."""
+        return [d.value() async for d in self]
+
+    def __aiter__(self) -> AsyncRequest:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        self._finish_last()
+        await news(self._session, self._ready, self)
+        with self._session.locked:
+            d = self._next()
+        if d is None:
+            raise StopAsyncIteration
+        return d
+
+    async def __aenter__(self) -> AsyncRequest:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncFilledTensor(FilledTensor):
+    __slots__ = ()
+
+    async def __aenter__(self) -> Tensor:
+        return self._enter(await arun(self._task._session, self._work))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit(kind)
+
+
+class AsyncBuffer:
+    """What `AsyncTask.reserve` returns: await it for a Buffer, or use it in `async with`."""
+
+    __slots__ = ("_session", "_work", "_buffer")
+
+    def __init__(self, s: Session, work: Work[Buffer]) -> None:
+        self._session, self._work = s, work
+        self._buffer: Buffer | None = None
+
+    def __await__(self) -> Generator[Any, Any, Buffer]:
+        return arun(self._session, self._work).__await__()
+
+    async def __aenter__(self) -> Buffer:
+        self._buffer = await self
+        return self._buffer
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._buffer is not None:
+            self._buffer.abort()
+
+
+class AsyncTask(BaseTask):
+    """One request at one stage, for handlers that are coroutines. As `Task`, but to be awaited.
+
+    A handler is cancelled when the request is over.
+    """
+
+    __slots__ = ()
+
+    async def emit(
+        self,
+        value: Any,
+        *,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+        codec: int | None = None,
+    ) -> None:
+        """Emit a value: tensors and arrays as tensors, values with such in them as bundles, all else as msgpack."""
+        await arun(self._session, self._emit_work(value, self._current, to, key, attrs, last, codec))
+
+    async def emit_bytes(
+        self, data: Any, *, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
+    ) -> None:
+        """Emit raw bytes: any contiguous buffer, copied once."""
+        await arun(self._session, self._emit_work(data, self._current, to, key, attrs, last, codecs.RAW))
+
+    def emit_tensor(
+        self,
+        dtype: str,
+        shape: tuple[int, ...],
+        *,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+    ) -> AsyncFilledTensor:
+        """Emit a tensor that is filled in place, in an `async with` block."""
+        size = tensor.payload_bytes(dtype, shape)
+        work = self._reserve_work(size, codecs.TENSOR, self._current, to, key, attrs, last)
+        return AsyncFilledTensor(self, dtype, tuple(shape), work)
+
+    async def forward(
+        self,
+        delivery: Delivery,
+        *,
+        to: str | None = None,
+        key: str = "",
+        attrs: wire.Attrs | None = None,
+        last: bool = False,
+    ) -> None:
+        """Pass the payload of a delivery that is not finished on by reference, without a copy."""
+        delivery._check_unfinished()
+        await arun(self._session, self._forward_work(delivery.number, to, key, attrs, last))
+
+    def reserve(self, size: int, *, codec: int = codecs.RAW, to: str | None = None) -> AsyncBuffer:
+        """Room for a payload of up to `size` bytes, to be filled in place and sent."""
+        return AsyncBuffer(self._session, self._reserve_work(size, codec, self._current, to))
+
+    def _emit_for(self, delivery: int, value: Any, **options: Any) -> Awaitable[None]:
+        options["codec_"] = options.pop("codec", None)
+        return arun(self._session, self._emit_work(value, delivery, **options))

@@ -1,0 +1,156 @@
+"""Stages whose handlers are coroutines, and the event loop that they run on.
+
+Open it for how a handler is cancelled when its request is over. What handlers are called with is in `handling`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from .aio import AsyncTask
+from .delivery import Delivery
+from .errors import HostGone
+from .handling import END, UNHANDLED, WELL, Served, Verdict
+from .session import Session
+from .stages import StageFunction
+from .task import BaseTask
+
+
+class EventLoop:
+    """An event loop in the thread that calls `run`, until `stop`."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = asyncio.Event()
+
+    def run(self, begin: Callable[[], None]) -> None:
+        """Call `begin`, and run what it and others start."""
+        asyncio.run(self._main(begin))
+
+    async def _main(self, begin: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        begin()
+        await self._stopped.wait()
+        jobs = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+        for t in jobs:
+            t.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+
+    def stop(self) -> None:
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._stopped.set)
+            except RuntimeError:
+                pass  # it has ended on its own
+
+    def soon(self, f: Callable[..., object], *arguments: Any) -> None:
+        """Call f there. Raises RuntimeError when the loop has ended."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(f, *arguments)
+
+
+class Coroutines(Served):
+    """A stage whose handlers are coroutines. `failed` is told what was raised that is no handler's error."""
+
+    task_type = AsyncTask
+    hidden = (*Served.hidden, __file__)
+
+    def __init__(
+        self, s: Session, function: StageFunction, loop: EventLoop, failed: Callable[[BaseException], None]
+    ) -> None:
+        super().__init__(s, function)
+        self.loop = loop
+        self.failed = failed
+
+    def schedule(self, task: BaseTask | None) -> None:
+        self.session.call_later(lambda: self.loop.soon(self.start, task))
+
+    def over(self, task: BaseTask) -> None:
+        super().over(task)
+        job = task._job
+        if job is not None:
+            self.session.call_later(lambda: self.loop.soon(job.cancel))
+
+    def start(self, task: BaseTask | None) -> None:
+        job = asyncio.ensure_future(self.abatches() if task is None else self.aturns(task))
+        job.add_done_callback(self.job_done)
+
+    def job_done(self, job: asyncio.Future[Any]) -> None:
+        if not job.cancelled() and (e := job.exception()) is not None and not isinstance(e, HostGone):
+            self.failed(e)
+
+    async def aturns(self, task: BaseTask) -> None:
+        while True:
+            with self.session.locked:
+                task._busy = bool(task._inbox)
+                if not task._busy:
+                    return
+                item = task._inbox.popleft()
+            if item is END:
+                self.answer_end(task, await self.attempt(task, self.ahandle_end(task)))
+                continue
+            verdict = WELL
+            if not all(d.bare for d in item.parts):
+                task._current = item.parts[-1].number
+                verdict = await self.attempt(task, self.ahandle(task, *item))
+                task._current = 0
+            self.finish(item.parts, verdict)
+
+    async def attempt(self, task: BaseTask, work: Any) -> Verdict:
+        """Run a handler so that the end of its request cancels it, and no more."""
+        job = asyncio.ensure_future(work)
+        with self.session.locked:
+            task._job = job
+            if task.aborted and not task._ending:
+                job.cancel()
+        try:
+            await job
+        except asyncio.CancelledError:
+            if not task.aborted:
+                job.cancel()
+                raise  # we are the ones who are cancelled
+        except Exception as e:
+            return self.verdict(task, e)
+        finally:
+            with self.session.locked:
+                task._job = None
+        return WELL
+
+    async def ahandle(self, task: BaseTask, parts: list[Delivery], out: Any) -> None:
+        call, end = self.function.callables(task)
+        if out is UNHANDLED:
+            out = call(*self.arguments(task, parts))
+        await self.aemit_all(task, out, parts[-1].last and end is None)
+
+    async def ahandle_end(self, task: BaseTask) -> None:
+        _, end = self.function.callables(task)
+        if end is not None and not task.aborted:
+            await self.aemit_all(task, end(task), False)
+
+    async def aemit_all(self, task: Any, out: Any, last: bool) -> None:
+        if inspect.isasyncgen(out):
+            try:
+                async for value in out:
+                    await task.emit(value)
+            finally:
+                await out.aclose()
+            return
+        value = await out if inspect.isawaitable(out) else out
+        if value is not None:
+            await task.emit(value, last=last and len(task._stage.inputs) == 1)
+
+    async def abatches(self) -> None:
+        while True:
+            batch = self.take_batch()
+            try:
+                if batch:
+                    self.give_out(batch, await self.function.function(*self.batch_arguments(batch)))
+            except Exception as e:
+                self.fail_batch(batch, e)
+            with self.session.locked:
+                self.batching = bool(self.queued)
+                if not self.batching:
+                    return

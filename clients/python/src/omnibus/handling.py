@@ -1,0 +1,243 @@
+"""What a stage's handlers are called with, and what becomes of what they return or raise.
+
+Deliveries are queued for each task, and for batches, as they arrive; the deliveries of one task are handled in order, one after the
+other. `Functions` has plain functions called, in threads; `coroutines` has its like for an event loop.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+from . import wire
+from .delivery import Delivery
+from .errors import Code, HostError, HostGone, RequestOver
+from .session import Session
+from .stages import StageFunction
+from .task import BaseTask, Task
+
+log = logging.getLogger("omnibus")
+
+END = object()  #: in a task's inbox: its inputs have ended
+UNHANDLED = object()  #: in place of an output: the function has not been called yet
+
+
+class Verdict(NamedTuple):
+    """What the host is told of a handler: what went wrong, and at which emission, if it was one."""
+
+    code: int = Code.OK
+    text: str = ""
+    edge: str = ""
+    key: str = ""
+    seq: int = 0
+
+
+WELL = Verdict()  # of a handler that raised nothing
+
+
+class Item(NamedTuple):
+    """What is to be done for a task: deliveries, and what a batch's function has made of them."""
+
+    parts: list[Delivery]
+    out: Any = UNHANDLED
+
+
+class Served:
+    """The consumer of one stage: queues what arrives and has it handled in turn."""
+
+    task_type: ClassVar[type[BaseTask]]
+
+    #: Where frames are of no interest in a handler's error.
+    hidden: ClassVar[tuple[str, ...]] = (__file__,)
+
+    def __init__(self, s: Session, function: StageFunction) -> None:
+        self.session = s
+        self.function = function
+        self.queued: deque[tuple[BaseTask, list[Delivery]]] = deque()  # of a batch
+        self.batching = False
+
+    def schedule(self, task: BaseTask | None) -> None:
+        """Have what a task has in its inbox handled, or a batch. The lock is held."""
+        raise NotImplementedError
+
+    # As a consumer; called with the lock held.
+
+    def delivered(self, task: BaseTask, parts: list[Delivery]) -> None:
+        if self.function.batch > 1:
+            self.queued.append((task, parts))
+            if not self.batching:
+                self.batching = True
+                self.schedule(None)
+            return
+        self.put(task, Item(parts))
+
+    def ended(self, task: BaseTask) -> None:
+        self.put(task, END)
+
+    def over(self, task: BaseTask) -> None:
+        drop = [item.parts for item in task._inbox if item is not END]
+        task._inbox = deque(item for item in task._inbox if item is END)
+        drop += [parts for t, parts in self.queued if t is task]
+        self.queued = deque(q for q in self.queued if q[0] is not task)
+        for parts in drop:
+            for d in parts:
+                d._finish(Code.OVER)
+
+    def news(self) -> None:
+        self.session.notify()
+
+    def put(self, task: BaseTask, item: Any) -> None:
+        task._inbox.append(item)
+        if not task._busy:
+            task._busy = True
+            self.schedule(task)
+
+    # For those who handle.
+
+    def take_batch(self) -> list[tuple[BaseTask, list[Delivery]]]:
+        with self.session.locked:
+            n = min(self.function.batch, len(self.queued))
+            return [self.queued.popleft() for _ in range(n)]
+
+    def arguments(self, task: BaseTask, parts: list[Delivery]) -> list[Any]:
+        a = self.function.arguments
+        values = [a.decode(d, i) for i, d in enumerate(parts)] if a.values or a.rest is not None else []
+        return a.bind(task, parts if len(parts) > 1 else parts[0], values)
+
+    def batch_arguments(self, batch: list[tuple[BaseTask, list[Delivery]]]) -> list[Any]:
+        a = self.function.arguments
+        values = [v[0] if len(v := [d.value() for d in parts]) == 1 else tuple(v) for _, parts in batch]
+        deliveries = [parts[0] if len(parts) == 1 else parts for _, parts in batch]
+        return a.bind([task for task, _ in batch], deliveries, [values] if a.values else [])
+
+    def give_out(self, batch: list[tuple[BaseTask, list[Delivery]]], out: Iterable[Any] | None) -> None:
+        """Have the outputs of a batch emitted, each request's by itself: one that waits holds up no other."""
+        outputs = [None] * len(batch) if out is None else list(out)
+        if len(outputs) != len(batch):
+            raise ValueError(f"stage {self.function.name}: {len(outputs)} outputs for a batch of {len(batch)}")
+        with self.session.locked:
+            for (task, parts), value in zip(batch, outputs):
+                self.put(task, Item(parts, None if task.aborted else value))
+
+    def fail_batch(self, batch: list[tuple[BaseTask, list[Delivery]]], e: Exception) -> None:
+        for task, parts in batch:
+            self.finish(parts, self.verdict(task, e))
+
+    def finish(self, parts: list[Delivery], v: Verdict) -> None:
+        with self.session.locked:
+            for d in parts:
+                if not d._kept or v.code != Code.OK:
+                    d._finish(v.code, v.text)  # the host knows the delivery
+
+    def answer_end(self, task: BaseTask, v: Verdict) -> None:
+        with self.session.locked:
+            task._answer_end(*v)
+
+    def verdict(self, task: BaseTask, failure: Exception) -> Verdict:
+        """What a handler's error means for the request."""
+        if isinstance(failure, HostGone) and self.session.error is not None:
+            return Verdict(Code.CLOSING, str(failure))
+        if task.aborted or isinstance(failure, RequestOver):
+            return Verdict(Code.OVER, str(failure))
+        log.error("stage %s, request %d", task.stage, task.request, exc_info=failure)
+        where = (failure.edge, failure.key, failure.seq) if isinstance(failure, HostError) else ("", "", 0)
+        return Verdict(Code.INTERNAL, error_text(failure, self.hidden), *where)
+
+
+class Functions(Served):
+    """A stage whose handlers are plain functions. `do` has a job done in some thread."""
+
+    task_type = Task
+
+    def __init__(self, s: Session, function: StageFunction, do: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__(s, function)
+        self.do = do
+
+    def schedule(self, task: BaseTask | None) -> None:
+        self.do(partial(self.turn, task))
+
+    def turn(self, task: BaseTask | None) -> None:
+        """One delivery of a task, or one batch; then it is the next one's turn."""
+        if task is None:
+            batch = self.take_batch()
+            if batch:
+                self.handle_batch(batch)
+            with self.session.locked:
+                self.batching = bool(self.queued)
+                if self.batching:
+                    self.schedule(None)
+            return
+        item = self.take(task)
+        if item is END:
+            self.handle_end(task)
+        elif item is not None:
+            self.handle(task, *item)
+        with self.session.locked:
+            task._busy = bool(task._inbox)
+            if task._busy:
+                self.schedule(task)
+
+    def take(self, task: BaseTask) -> Any:
+        with self.session.locked:
+            return task._inbox.popleft() if task._inbox else None
+
+    def handle(self, task: BaseTask, parts: list[Delivery], out: Any) -> None:
+        verdict = WELL
+        if not all(d.bare for d in parts):
+            task._current = parts[-1].number
+            try:
+                call, end = self.function.callables(task)
+                if out is UNHANDLED:
+                    out = call(*self.arguments(task, parts))
+                self.emit_all(task, out, parts[-1].last and end is None)
+            except Exception as e:
+                verdict = self.verdict(task, e)
+            finally:
+                task._current = 0
+        self.finish(parts, verdict)
+
+    def handle_end(self, task: BaseTask) -> None:
+        verdict = WELL
+        try:
+            _, end = self.function.callables(task)
+            if end is not None and not task.aborted:
+                self.emit_all(task, end(task), False)
+        except Exception as e:
+            verdict = self.verdict(task, e)
+        self.answer_end(task, verdict)
+
+    def emit_all(self, task: Any, out: Any, last: bool) -> None:
+        if out is None:
+            return
+        if inspect.isgenerator(out):
+            try:
+                for value in out:
+                    if task.aborted:
+                        return
+                    task.emit(value)
+            finally:
+                out.close()
+        else:
+            task.emit(out, last=last and len(task._stage.inputs) == 1)
+
+    def handle_batch(self, batch: list[tuple[BaseTask, list[Delivery]]]) -> None:
+        try:
+            self.give_out(batch, self.function.function(*self.batch_arguments(batch)))
+        except Exception as e:
+            self.fail_batch(batch, e)
+
+
+def error_text(e: BaseException, hidden: tuple[str, ...]) -> str:
+    """An error for the caller of the request: what, and the innermost lines of where."""
+    what = "".join(traceback.format_exception_only(type(e), e)).strip()
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if f.filename not in hidden][-3:]
+    where = [f"  {os.path.basename(f.filename)}:{f.lineno} in {f.name}: {f.line or ''}".rstrip() for f in frames]
+    # The error itself comes first: the wire cuts what is too long at its end.
+    text = "\n".join([wire.cut_utf8(what.encode(errors="replace"), 3072).decode(), *where])
+    return wire.cut_utf8(text.encode(errors="replace"), wire.MAX_TEXT_BYTES).decode()
