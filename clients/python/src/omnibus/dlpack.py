@@ -196,6 +196,12 @@ def capsule(
     return c
 
 
+def check_device(asked: tuple[int, int] | None, is_on: tuple[int, int]) -> None:
+    """Raise BufferError if a taker asks for a tensor on another device than it is on."""
+    if asked is not None and tuple(asked) != is_on:
+        raise BufferError(f"the tensor is on device {is_on}, not on {tuple(asked)}")
+
+
 def row_major(shape: Sequence[int]) -> list[int]:
     """The strides of a contiguous tensor."""
     strides, step = [0] * len(shape), 1

@@ -153,8 +153,7 @@ class Tensor:
 
         if stream is not None:
             raise BufferError("a tensor in the host's memory has no stream")
-        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError(f"the tensor is in the host's memory, not on device {tuple(dl_device)}")
+        dlpack.check_device(dl_device, self.__dlpack_device__())
         memory.check_process(self.data)
         # A view of its own, so that nobody can release it.
         data = memoryview(bytearray(self.raw()) if copy else self.data)

@@ -158,9 +158,9 @@ class Directory:
             pass
 
 
-def write_all(fd: int, pieces: Sequence[Buffer]) -> None:
-    """Write all pieces, from the file's beginning."""
-    at, left = 0, [memoryview(p) for p in pieces if len(p)]
+def write_all(fd: int, pieces: Sequence[Buffer], at: int = 0) -> None:
+    """Write all pieces, one behind the other, from `at` on."""
+    left = [memoryview(p) for p in pieces if len(p)]
     while left:
         try:
             n = os.pwritev(fd, left[:_PIECES], at)

@@ -127,8 +127,7 @@ class ChunkTensor:
         self.chunk.check()
         if copy:
             raise BufferError("a tensor that is to be filled in place is not copied")
-        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError(f"the tensor is on device {self.__dlpack_device__()}, not on {tuple(dl_device)}")
+        dlpack.check_device(dl_device, self.__dlpack_device__())
         memory = self.chunk._memory
         memory.device.use(memory, stream)
         keep = [memory]

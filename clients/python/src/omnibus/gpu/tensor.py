@@ -71,8 +71,7 @@ class DeviceTensor:
         gate.check_process()
         if copy:
             raise BufferError("a tensor of another process is not copied here: copy what is made of it")
-        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError(f"the tensor is on device {self.__dlpack_device__()}, not on {tuple(dl_device)}")
+        dlpack.check_device(dl_device, self.__dlpack_device__())
         gate.device.follow(gate, stream)
         keep = [gate]
         return dlpack.capsule(

@@ -20,14 +20,13 @@ from collections.abc import Sequence
 
 from ..contract import Busy, Damaged, Missing, NoRoom, Unavailable
 from ..encoder import Buffer
-from ..files import Nap, full
+from ..files import Nap, full, write_all
 from .layout import BELL_AT, HEAD_BYTES, LOCK_CREATOR, RECORD_BYTES, WORD_BYTES, Record
 
 _IN_MODIFY, _IN_CREATE = 0x2, 0x100
 _event = struct.Struct("iIII")
 _EVENT_BYTES = 1 << 14
 _flock = struct.Struct("hhqqi4x")
-_PIECES = 1024
 _STORES_COME_AND_GO = 16
 
 #: How long a nap between two looks is where nobody would tell.
@@ -77,17 +76,7 @@ class File:
         self.write_pieces((data,), at)
 
     def write_pieces(self, pieces: Sequence[Buffer], at: int) -> None:
-        left = [memoryview(p) for p in pieces if len(p)]
-        while left:
-            try:
-                n = os.pwritev(self.fd, left[:_PIECES], at)
-            except OSError as e:
-                raise full(e) from None
-            at += n
-            while left and n >= len(left[0]):
-                n -= len(left.pop(0))
-            if n:
-                left[0] = left[0][n:]
+        write_all(self.fd, pieces, at)
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
