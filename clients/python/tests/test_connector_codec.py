@@ -291,10 +291,12 @@ class TorchTest(unittest.TestCase):
         except ImportError:
             raise unittest.SkipTest("torch is not here") from None
         for t in (torch.arange(6, dtype=torch.bfloat16).reshape(2, 3), torch.tensor(True), torch.zeros(0, 3),
-                  torch.arange(20_000, dtype=torch.float32)[::2]):  # fmt: skip
+                  torch.arange(20_000, dtype=torch.float32)[::2],
+                  torch.tensor([1 + 2j, 3]).conj(), torch.tensor([1 + 2j, 3]).conj().imag,
+                  torch._neg_view(torch.ones(3))):  # fmt: skip
             got = decode(bytes(encode(t)))
             self.assertTrue(torch.equal(got, t) and got.dtype == t.dtype)
-            got += 1  # its own memory
+            got.zero_()  # its own memory
 
 
 class PillowTest(unittest.TestCase):

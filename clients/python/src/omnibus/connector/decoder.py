@@ -248,9 +248,9 @@ def _tensor(kind: str, shape: tuple[int, ...], data: Any) -> Any:
     dtype = getattr(torch, kind, None)
     if not isinstance(dtype, torch.dtype):
         raise PayloadError(f"torch has no dtype {kind!r}")
-    empty = torch.empty(shape, dtype=dtype) if not data else None
-    _check_size(kind, shape, empty.element_size() if empty is not None else dtype.itemsize, data)
-    if empty is not None:
+    empty = torch.empty(() if data else shape, dtype=dtype)
+    _check_size(kind, shape, empty.element_size(), data)  # a dtype knows its size from torch 2.1 on
+    if not data:
         return empty
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(shape)
 

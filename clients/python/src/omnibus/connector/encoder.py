@@ -233,7 +233,8 @@ def _head(mark: str, kind_key: str, kind: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _torch_tensor(t: Any, torch: Any) -> _Marked:
-    flat = t.detach().cpu().contiguous().reshape(-1)
+    # Views that are conjugate or negative say so, and their memory has it the other way.
+    flat = t.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     data: Buffer = b""
     if flat.numel():
         data = memoryview(flat.view(torch.uint8).numpy())  # it keeps the memory alive
