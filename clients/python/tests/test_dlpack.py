@@ -134,8 +134,7 @@ class CapsuleTest(unittest.TestCase):
             dlpack.kept = Tensor.from_dlpack(Tensor("int8", (3,), bytearray(3)))
             """
         libraries: list[list[str]] = [[]]
-        if "numpy" in sys.modules:
-            libraries.append(["numpy"])
+        libraries += [[name] for name in ("numpy", "torch") if name in sys.modules]
         path = os.pathsep.join([SRC, *filter(None, sys.path)])
         for names in libraries:
             p = subprocess.run(
@@ -149,7 +148,7 @@ class StandInTest(CapsuleTest):
 
     def setUp(self) -> None:
         super().setUp()
-        patch = unittest.mock.patch.object(dlpack, "_donated", lambda *_: None)
+        patch = without_donors()
         patch.start()
         self.addCleanup(patch.stop)
 
@@ -196,10 +195,56 @@ class TensorTest(unittest.TestCase):
 
     def test_other_devices_are_refused(self) -> None:
         e = Elsewhere(Tensor("int8", (1,), b"a").__dlpack__(), (dlpack.CUDA, 0))
-        with self.assertRaisesRegex(PayloadError, "device"):
+        with self.assertRaisesRegex(PayloadError, r"^dlpack: a Elsewhere on device \(2, 0\): copy"):
             Tensor.from_dlpack(e)
         with self.assertRaisesRegex(PayloadError, "device"):
             bundle.encode([e])
+
+    def test_what_is_not_handed_out(self) -> None:
+        """Libraries refuse in many ways: here all are one."""
+        for refusal in (BufferError, RuntimeError, AttributeError, ValueError, NotImplementedError):
+            e = Elsewhere(None)
+            e.__dlpack_device__ = unittest.mock.Mock(side_effect=refusal("no device"))  # type: ignore[method-assign]
+            with self.assertRaisesRegex(PayloadError, "no device"):
+                Tensor.from_dlpack(e)
+            with self.assertRaisesRegex(PayloadError, "no device"):
+                bundle.encode([e])
+
+    def test_negative_views(self) -> None:
+        """The sign is not in the memory."""
+        e = Elsewhere(Tensor("int8", (1,), b"a").__dlpack__())
+        e.is_neg = lambda: True  # type: ignore[attr-defined]
+        with self.assertRaisesRegex(PayloadError, "^dlpack: a Elsewhere that is .* resolve_neg"):
+            Tensor.from_dlpack(e)
+        e.is_neg = lambda: False  # type: ignore[attr-defined]
+        self.assertEqual(Tensor.from_dlpack(e).raw(), b"a")
+
+    def test_on_a_gpu_that_is_not_the_current_one(self) -> None:
+        """Torch hands out tensors of its current GPU alone."""
+        current = [0]
+
+        class Switched:
+            def __init__(self, ordinal: int) -> None:
+                self.ordinal = ordinal
+
+            def __enter__(self) -> None:
+                self.before, current[0] = current[0], self.ordinal
+
+            def __exit__(self, *_: object) -> None:
+                current[0] = self.before
+
+        class OnGPU(Elsewhere):
+            def __dlpack__(self, **options: Any) -> Any:
+                if current[0] != self.device[1]:
+                    raise BufferError("it is on another GPU than the current one")
+                return super().__dlpack__()
+
+        torch = unittest.mock.Mock(Tensor=OnGPU, cuda=unittest.mock.Mock(device=Switched))
+        for ordinal in (0, 1):
+            c = dlpack.capsule(64, dlpack.CUDA, ordinal, "int8", (1,), None, False, None)
+            with unittest.mock.patch.dict(sys.modules, {"torch": torch}):
+                self.assertEqual(dlpack.borrow(OnGPU(c, (dlpack.CUDA, ordinal)), -1).device, (dlpack.CUDA, ordinal))
+            self.assertEqual(current, [0])
 
     def test_strides(self) -> None:
         data = bytes(range(48))
@@ -261,6 +306,10 @@ def as_it_is() -> Any:
 
 def without_numpy() -> Any:
     return unittest.mock.patch.dict(sys.modules, {"numpy": None})
+
+
+def without_donors() -> Any:
+    return unittest.mock.patch.object(dlpack, "_donated", lambda *_: None)
 
 
 class PayloadTest(RequestCase):
@@ -361,8 +410,7 @@ class PayloadTest(RequestCase):
             print(np.from_dlpack(self.delivery.tensor()), 1 / 0)
         with self.assertRaises((RuntimeError, BufferError)):
             np.from_dlpack(Tensor("bfloat16", (2,), bytes(4)))
-        self.delivery.finish()
-        self.assertEqual(self.host.expect(wire.Finish).flags, 0)
+        self.finish_at_once()
 
     def test_torch(self) -> None:
         torch = need("torch")
@@ -377,46 +425,30 @@ class PayloadTest(RequestCase):
         del part
         self.released()
 
+    def test_torch_lets_go_without_the_gil(self) -> None:
+        """What was kept for a gradient goes in the middle of C++."""
+        torch = need("torch")
+        for how in (as_it_is, without_donors):
+            with how():
+                weights = torch.ones(2, 3, requires_grad=True)
+                held = [torch.from_dlpack(self.delivery.tensor())]
+                total = (weights * held.pop()).sum()
+                gc.collect()
+                total.backward()
+                self.assertEqual(weights.grad.tolist(), [[0, 1, 2], [3, 4, 5]])
+        del total, weights
+        self.finish_at_once()
+
+    def finish_at_once(self) -> None:
+        """Nobody has a view any more."""
+        self.delivery.finish()
+        self.assertEqual(self.host.expect(wire.Finish).flags, 0)
+
     def test_torch_in_an_exception(self) -> None:
         torch = need("torch")
         with self.assertRaises(ZeroDivisionError):
             print(torch.from_dlpack(self.delivery.tensor()), 1 / 0)
-        self.delivery.finish()
-        self.assertEqual(self.host.expect(wire.Finish).flags, 0)
-
-
-class TorchTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.torch = need("torch")
-
-    def test_bfloat16(self) -> None:
-        torch = self.torch
-        t = Tensor("bfloat16", (2, 2), bytearray(8))
-        x = torch.from_dlpack(t)
-        x[0, 1] = 1.5
-        self.assertEqual((x.dtype, list(t.data)), (torch.bfloat16, [0, 0x3FC0, 0, 0]))
-        back = Tensor.from_dlpack(x)
-        self.assertEqual((back.dtype, back.shape), ("bfloat16", (2, 2)))
-        x[1, 1] = -2
-        self.assertEqual(back.data[3], 0xC000)
-
-    def test_without_numpy(self) -> None:
-        with without_numpy():
-            t = Tensor("bfloat16", (4,), bytearray(8))
-            x = self.torch.from_dlpack(t)
-            x[3] = 1
-            self.assertEqual(t.data[3], 0x3F80)
-
-    def test_emitted(self) -> None:
-        torch = self.torch
-        x = torch.arange(12, dtype=torch.bfloat16).reshape(3, 4)
-        got = bundle.decode(bundle.encode({"x": x, "t": x.t(), "0": torch.tensor(7), "none": x[:0]}))
-        for name, want in (("x", x), ("t", x.t()), ("0", torch.tensor(7)), ("none", x[:0])):
-            have = torch.from_dlpack(got[name])
-            self.assertTrue(torch.equal(have, want), name)
-            self.assertEqual(have.dtype, want.dtype)
-        with self.assertRaises(PayloadError):
-            bundle.encode([torch.zeros(2, requires_grad=True)])
+        self.finish_at_once()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ and made to say what ours would. Only without both does Python stand in.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import logging
 import sys
@@ -357,11 +358,15 @@ def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return all(n == 1 or s == want for n, s, want in zip(shape, strides, row_major(shape)))
 
 
+#: What libraries raise for a tensor that they do not hand out, or whose device DLPack has no number for.
+_REFUSALS = (BufferError, RuntimeError, AttributeError, TypeError, ValueError)
+
+
 def is_on_gpu(value: Any) -> bool:
     """Whether an object that has `__dlpack__` is on a GPU of CUDA's."""
     try:
         return int(value.__dlpack_device__()[0]) == CUDA
-    except (BufferError, RuntimeError, AttributeError):
+    except _REFUSALS:
         return False  # borrow says why
 
 
@@ -377,10 +382,33 @@ def borrow(value: Any, stream: int | None = None) -> Borrowed:
         device = tuple(map(int, value.__dlpack_device__()))
         if stream is None and device[0] not in HOST:
             raise PayloadError(f"dlpack: a {type(value).__name__} on device {device}: copy it to the host first")
-        try:
-            c = value.__dlpack__(max_version=VERSION, **options)
-        except TypeError:
-            c = value.__dlpack__(**options)  # the protocol before version 1
-    except (BufferError, RuntimeError, AttributeError, TypeError) as e:
+        if _is_negated(value):
+            raise PayloadError(f"dlpack: a {type(value).__name__} that is a negative view: resolve_neg() first")
+        with _current(device, value):
+            try:
+                c = value.__dlpack__(max_version=VERSION, **options)
+            except TypeError:
+                c = value.__dlpack__(**options)  # the protocol before version 1
+    except PayloadError:
+        raise
+    except _REFUSALS as e:
         raise PayloadError(f"dlpack: a {type(value).__name__} on device {device}: {e}") from e
     return Borrowed(c)
+
+
+def _is_negated(value: Any) -> bool:
+    """Whether torch takes what is in the memory with the other sign, which its capsules do not say."""
+    is_neg = getattr(value, "is_neg", None)
+    try:
+        return is_neg is not None and bool(is_neg())
+    except RuntimeError:  # torch's ReadOnlyTensorWrapper answers nothing
+        return False
+
+
+def _current(device: tuple[int, ...], value: Any) -> contextlib.AbstractContextManager[Any]:
+    """Makes a GPU torch's current one: newer ones hand out no tensor of another, older ones look at the wrong stream."""
+    torch = sys.modules.get("torch")
+    if device[0] == CUDA and torch is not None and isinstance(value, torch.Tensor):
+        current: contextlib.AbstractContextManager[Any] = torch.cuda.device(device[1])
+        return current
+    return contextlib.nullcontext()
