@@ -57,3 +57,33 @@ func TestNodeForgetsWhatIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestResultsHeldTakeNoPlaceAtANode: what a stage has emitted is the node's until
+// nobody reads it any more, and its requests stay for so long. The host opens tasks
+// there all the same, as many as it has requests.
+func TestResultsHeldTakeNoPlaceAtANode(t *testing.T) {
+	const requests = 80 // more than a node submits by itself
+	h := listen(t, remotes(linear(bus.StageSpec{Name: "a", Handle: func(*bus.Task, *bus.Delivery) error { return nil }})), bus.Options{MaxRequests: requests})
+	h.serve(t, bus.StageSpec{Name: "a", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+		return t.EmitBytes(make([]byte, 3000)) // larger than what travels in messages
+	}})
+	for i := range requests {
+		r, err := h.bus.Submit(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		d, err := r.Recv(t.Context())
+		if err != nil {
+			t.Fatalf("with %d results held: %v", i, err)
+		}
+		t.Cleanup(func() { mustFinishResult(t, d) })
+	}
+}
+
+func mustFinishResult(t *testing.T, d *bus.Delivery) {
+	t.Helper()
+	if err := d.Finish(nil); err != nil {
+		t.Error(err)
+	}
+}

@@ -68,7 +68,9 @@ func (l *link) addStage(spec StageSpec, s *wire.Serving) error {
 	for i, e := range s.Outputs {
 		g.port(portEdge(e, spec.Name, e.Peer).withTensors(s.Tensors, i), st, nil, false)
 	}
-	b, err := l.node.openPorts(g, spec.MaxInflight, l.welcome.InlineBytes)
+	// The host says how many there are: one is over there while others read on what it
+	// has emitted, which is here until that is returned.
+	b, err := l.node.openPorts(g, spec.MaxInflight, maxRequests, l.welcome.InlineBytes)
 	if err != nil {
 		return err
 	}
@@ -130,11 +132,11 @@ func (g *graph) port(e *edge, from, to *stage, fed bool) {
 const minArenaBytes = 1 << 20
 
 // openPorts opens a bus whose edges end at the boundary of this process, with
-// memory that the host can read. What is larger than inlineBytes does not travel
-// inside messages.
-func (n *Node) openPorts(g *graph, requests int, inlineBytes uint32) (*Bus, error) {
+// memory that the host can read: for the full windows of so many requests, of which
+// most may be alive. What is larger than inlineBytes does not travel inside messages.
+func (n *Node) openPorts(g *graph, requests, most int, inlineBytes uint32) (*Bus, error) {
 	opts := Options{
-		Name: n.name, Store: n.opts.Store, MaxRequests: max(requests, n.opts.MaxRequests),
+		Name: n.name, Store: n.opts.Store, MaxRequests: most,
 		InlineBytes: 0, Serializer: n.opts.Serializer, StallTimeout: -1, Logger: n.opts.Logger, GPU: n.opts.GPU,
 	}
 	if opts.Store.ArenaBytes == 0 {

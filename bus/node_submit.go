@@ -74,7 +74,7 @@ func (n *Node) openCaller(l *link) (*Bus, error) {
 	for _, e := range l.welcome.Results {
 		g.port(portEdge(e, e.Peer, ""), st, nil, true)
 	}
-	b, err := n.openPorts(g, callerRequests, l.welcome.InlineBytes)
+	b, err := n.openPorts(g, callerRequests, max(callerRequests, n.opts.MaxRequests), l.welcome.InlineBytes)
 	if err != nil {
 		return nil, err
 	}
