@@ -447,13 +447,7 @@ func TestFindAtAHostThatIsStopped(t *testing.T) {
 	mustPublish(t, d, named(1), someFile(t), 1)
 	mustFind(t, d, named(1))
 	files := bus.OpenFiles(t)
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	// The signal is on its way still: until its last thread has stopped, it answers.
-	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
-		t.Fatal(err)
-	}
+	stopProcess(t, cmd.Process)
 	for range 3 {
 		if _, err := d.Find(&endsOnceAsked{Context: t.Context()}, named(1)); !errors.Is(err, context.Canceled) {
 			t.Errorf("find at a host that is stopped: %v, want the context's error", err)

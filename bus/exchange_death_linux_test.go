@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
@@ -298,13 +296,7 @@ func TestExchangeHostStops(t *testing.T) {
 	cmd := h.hostAlone(t)
 	e := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore}).Exchange()
 	put(t, e, "large", payloadOf("large"))
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	// The signal is on its way still: until its last thread has stopped, it answers.
-	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
-		t.Fatal(err)
-	}
+	stopProcess(t, cmd.Process)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	for _, key := range []string{"large", "never"} {

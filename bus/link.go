@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
@@ -73,13 +74,34 @@ func dialLink(ctx context.Context, path, bus, name string) (*link, error) {
 		tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream),
 		senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair),
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	if err := l.introduce(bus, name); err != nil {
-		_ = conn.Close()
-		return nil, errors.Join(err, context.Cause(ctx))
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	err = l.introduce(bus, name)
+	switch waits := stop(); {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = unanswered(conn, context.Cause(ctx))
+	case err == nil && waits:
+		return l, nil
+	case err == nil:
+		err = context.Cause(ctx) // and no packet gets through any more
 	}
-	return l, nil
+	_ = conn.Close()
+	if l.sender != nil {
+		_ = l.sender.Close()
+	}
+	return nil, err
+}
+
+// unanswered is the error of a host that listens and says nothing.
+func unanswered(conn *peer.Conn, cause error) error {
+	pid, _, _ := conn.Credentials()
+	why := "it hangs, or has no time"
+	if proc, err := peer.Watch(conn); err == nil {
+		if proc.Stopped() {
+			why = "it is stopped (SIGSTOP), and goes on with SIGCONT"
+		}
+		_ = proc.Close()
+	}
+	return fmt.Errorf("the host, process %d, does not answer: %s: %w", pid, why, cause)
 }
 
 func (l *link) introduce(bus, name string) error {

@@ -1,14 +1,52 @@
 package bus_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"os"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 )
+
+// stopProcess stops a child of this process, and returns when it is stopped: until
+// its last thread is, it answers.
+func stopProcess(t *testing.T, p *os.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestJoinAtAHostThatIsStopped ends with its context, and says who is to blame.
+func TestJoinAtAHostThatIsStopped(t *testing.T) {
+	h := &hosted{path: t.TempDir() + "/bus.sock"}
+	host := h.hostAlone(t).Process
+	stopProcess(t, host)
+	want := fmt.Sprintf("the host, process %d, does not answer: it is stopped (SIGSTOP)", host.Pid)
+	await(func() bool { // unless the time was over before there was a connection
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := bus.Join(ctx, t.Name(), bus.JoinOptions{Socket: h.path})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("join: %v, want the context's error", err)
+		}
+		return strings.Contains(err.Error(), want)
+	})
+	if err := host.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	h.join(t, bus.JoinOptions{})
+}
 
 // TestHostDoesNotRead: a node never loses a message and goes on as if nothing had
 // happened. When there is no room for one it gives the link up, and finds its host
@@ -18,12 +56,7 @@ func TestHostDoesNotRead(t *testing.T) {
 	cmd := h.hostAlone(t)
 	n := h.join(t, bus.JoinOptions{Rejoin: true})
 	mustPublish(t, n.Directory(), named(1), someFile(t), 1)
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
-		t.Fatal(err)
-	}
+	stopProcess(t, cmd.Process)
 	asked := make(chan error)
 	go func() {
 		_, err := n.Call(t.Context(), "stats", nil)

@@ -23,8 +23,16 @@ const findingHelp = `
 The host is the one at --socket, or of the bus --bus, or at $OMNIBUS_SOCKET, and
 else the only one that runs.`
 
-// joinTimeout bounds how long a host may take to let this program in.
-const joinTimeout = 10 * time.Second
+// How long a host may take to let this program in, and to answer it.
+const (
+	joinTimeout   = 10 * time.Second
+	answerTimeout = 30 * time.Second
+)
+
+// within bounds what waits for a host, and has the error say how long it did.
+func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("nothing came within %v", limit))
+}
 
 // callArenaBytes is the memory for payloads of a verb that sends none.
 const callArenaBytes = 64 << 10
@@ -105,7 +113,7 @@ func (f *finder) join(ctx context.Context, name string, opts bus.JoinOptions) (*
 		return nil, nil, err
 	}
 	opts.Socket, opts.Bus = path, f.bus
-	joining, cancel := context.WithTimeout(ctx, joinTimeout)
+	joining, cancel := within(ctx, joinTimeout)
 	defer cancel()
 	node, err := bus.Join(joining, name, opts)
 	if err != nil {
@@ -131,7 +139,9 @@ func (f *finder) call(cmd *cobra.Command, method string, arguments any) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	answer, err := node.Call(cmd.Context(), method, args)
+	ctx, cancel := within(cmd.Context(), answerTimeout)
+	defer cancel()
+	answer, err := node.Call(ctx, method, args)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", method, err)
 	}
