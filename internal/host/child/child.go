@@ -164,6 +164,8 @@ func (c *Child) setState(s State) {
 
 // begin starts a process.
 func (c *Child) begin() (*run, error) {
+	c.manager.births.RLock()
+	defer c.manager.births.RUnlock()
 	p, err := c.manager.start(&c.spec)
 	if err != nil {
 		return nil, err

@@ -56,6 +56,10 @@ type Manager struct {
 
 	events sync.Mutex // orders OnEvent
 
+	// births is held for reading while a process is started: it runs, and may be
+	// asked for, before the goroutine that starts it does again.
+	births sync.RWMutex
+
 	mu       sync.Mutex
 	closed   bool
 	children map[*Child]struct{} // those that have not ended for good
@@ -108,12 +112,28 @@ func (m *Manager) Start(spec Spec) (*Child, error) {
 }
 
 // Find returns the child whose present process has this pid, or has in its
-// group a process that does.
+// group a process that does. It waits for those that are being started.
 func (m *Manager) Find(pid int) (*Child, bool) {
+	c, _, _ := m.lookup(pid)
+	return c, c != nil
+}
+
+// lookup finds a process that lives, or else the last dead one.
+func (m *Manager) lookup(pid int) (*Child, *run, *grave) {
+	m.mu.Lock()
+	c, r := m.find(pid)
+	m.mu.Unlock()
+	if r != nil {
+		return c, r, nil
+	}
+	m.births.Lock() // all that were being started are known
+	defer m.births.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c, _ := m.find(pid)
-	return c, c != nil
+	if c, r = m.find(pid); r != nil {
+		return c, r, nil
+	}
+	return nil, nil, m.grave(pid)
 }
 
 // find wants the mutex held.
@@ -133,13 +153,7 @@ func (m *Manager) find(pid int) (*Child, *run) {
 // Ready was called with while the process that was started lives on: the exit
 // status of a descendant cannot be had.
 func (m *Manager) Autopsy(ctx context.Context, pid int) (Death, bool) {
-	m.mu.Lock()
-	c, r := m.find(pid)
-	var dead *grave
-	if r == nil {
-		dead = m.grave(pid)
-	}
-	m.mu.Unlock()
+	c, r, dead := m.lookup(pid)
 	switch {
 	case dead != nil:
 		return *dead.death, true

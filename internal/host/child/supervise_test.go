@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -478,4 +479,39 @@ func TestGravesAreBounded(t *testing.T) {
 			t.Error("a young one is not known")
 		}
 	})
+}
+
+// TestFindAProcessThatIsBeingStarted: a process may be at work before the one that
+// started it has noticed that it did.
+func TestFindAProcessThatIsBeingStarted(t *testing.T) {
+	m := newManager(Options{})
+	p := &model{id: 100, finished: make(chan struct{})}
+	found := make(chan bool, 1)
+	m.start = func(*Spec) (process, error) {
+		go func() {
+			_, ok := m.Find(p.id)
+			found <- ok
+		}()
+		for len(found) == 0 && m.births.TryRLock() { // until who asks waits, or has its answer
+			m.births.RUnlock()
+			runtime.Gosched()
+		}
+		return p, nil
+	}
+	c, err := m.Start(Spec{Name: "a", Args: []string{"a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !<-found {
+		t.Error("the process is not found")
+	}
+	if err := c.Stop(canceled()); err != nil {
+		t.Error(err)
+	}
+}
+
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
 }
