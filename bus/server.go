@@ -377,7 +377,7 @@ type ArenaStats struct {
 
 // Processes lists who is attached.
 func (s *Server) Processes() []ProcessStats {
-	var all []ProcessStats
+	all := []ProcessStats{}
 	for _, sess := range s.live() {
 		all = append(all, sess.stats())
 	}
@@ -406,7 +406,7 @@ type Holding struct {
 // Holdings lists the payloads that attached processes hold, and those in the exchange
 // that are nobody's, the oldest first.
 func (s *Server) Holdings() []Holding {
-	var all []Holding
+	all := []Holding{}
 	for _, sess := range s.live() {
 		all = append(all, sess.holdings()...)
 	}

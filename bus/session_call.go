@@ -1,10 +1,10 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -25,10 +25,13 @@ func (s *session) call(token uint32, method string, arguments []byte) error {
 	if err != nil {
 		return err
 	}
-	b, err := json.Marshal(v)
-	if err != nil {
+	var encoded bytes.Buffer
+	enc := json.NewEncoder(&encoded)
+	enc.SetEscapeHTML(false) // edges are named with an arrow
+	if err := enc.Encode(v); err != nil {
 		return fmt.Errorf("encode the answer of %q: %w", method, err)
 	}
+	b := bytes.TrimSuffix(encoded.Bytes(), []byte("\n"))
 	for len(b) > maxReplyPiece {
 		s.queue(&wire.Reply{Token: token, Flags: wire.ReplyMore, Piece: b[:maxReplyPiece]})
 		b = b[maxReplyPiece:]
@@ -68,7 +71,7 @@ type EdgeStatus struct {
 // Status takes a snapshot.
 func (s *Server) Status() Status {
 	b := s.bus
-	st := Status{Bus: b.opts.Name, Epoch: s.epoch, Age: b.now(), Stats: b.Stats(), Processes: s.Processes()}
+	st := Status{Bus: b.opts.Name, Epoch: s.epoch, Age: b.now(), Stats: b.Stats(), Processes: s.Processes(), Requests: []RequestStatus{}}
 	for _, r := range b.requests() {
 		st.Requests = append(st.Requests, r.status())
 	}
@@ -77,7 +80,7 @@ func (s *Server) Status() Status {
 }
 
 func (r *Request) status() RequestStatus {
-	st := RequestStatus{ID: uint64(r.id), Outcome: r.Outcome().String(), Age: time.Since(r.began), State: r.describe()}
+	st := RequestStatus{ID: uint64(r.id), Outcome: r.Outcome().String(), Age: time.Since(r.began), State: r.describe(), Edges: []EdgeStatus{}}
 	for i := range r.flows {
 		f := &r.flows[i]
 		deliveries, bytes := f.underWay()
@@ -107,7 +110,9 @@ func (s *Server) method(name string) (callMethod, error) {
 		"status": func(context.Context, []byte) (any, error) { return s.Status(), nil },
 		"stats":  func(context.Context, []byte) (any, error) { return s.bus.Stats(), nil },
 		"stalls": func(context.Context, []byte) (any, error) {
-			return slices.Concat(s.bus.Stalls(0), s.underWay().stalls(s.bus, 0), s.exchangeStalls(0, false)), nil
+			all := append([]Stall{}, s.bus.Stalls(0)...)
+			all = append(all, s.underWay().stalls(s.bus, 0)...)
+			return append(all, s.exchangeStalls(0, false)...), nil
 		},
 		"check":  func(context.Context, []byte) (any, error) { return s.checkAll() },
 		"leases": func(context.Context, []byte) (any, error) { return s.Holdings(), nil },

@@ -39,7 +39,7 @@ func (s *session) stats() ProcessStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := ProcessStats{
-		Node: s.node, PID: s.proc.PID(), Name: s.name, Held: len(s.held), Grants: len(s.grants),
+		Node: s.node, PID: s.proc.PID(), Name: s.name, Stages: []string{}, Held: len(s.held), Grants: len(s.grants),
 		Placed: s.ex.placed, Fetched: len(s.ex.fetched),
 		Age: time.Since(s.since), Stopped: s.proc.Stopped(),
 	}

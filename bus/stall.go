@@ -15,17 +15,17 @@ import (
 // Stall is something that has waited for long, and who holds what it waits
 // for.
 type Stall struct {
-	Request messages.RequestID
-	Edge    string        // where the producer waits
-	Waited  time.Duration // so far
+	Request messages.RequestID `json:"request"`
+	Edge    string             `json:"edge"`      // where the producer waits
+	Waited  time.Duration      `json:"waited_ns"` // so far
 	// Holder says who holds what is waited for: the requests in the consumer's
 	// slots, or the consumer with the deliveries it has not finished.
-	Holder     string
-	Deliveries int   // under way on the edge
-	Bytes      int64 // of their payloads, as charged to the byte window
+	Holder     string `json:"holder"`
+	Deliveries int    `json:"deliveries"` // under way on the edge
+	Bytes      int64  `json:"bytes"`      // of their payloads, as charged to the byte window
 	// Process is who waits for the exchange, which no request does. Edge and
 	// Request say nothing then.
-	Process string `json:",omitempty"`
+	Process string `json:"process,omitempty"`
 }
 
 // String gives one line for a log.
