@@ -64,8 +64,9 @@ type Options struct {
 	GPU *GPUOptions
 	// Serializer turns values into payloads; default msgpack.
 	Serializer codec.Serializer
-	// StallTimeout is how long something waits before it is reported; default
-	// 10 s, negative for never.
+	// StallTimeout is how long something waits before it is reported, and how long
+	// until it is again; default 10 s, negative for never. A report may be late by a
+	// quarter of it.
 	StallTimeout time.Duration
 	// OnStall receives the reports, on a goroutine of the bus; nil logs them.
 	OnStall func([]Stall)

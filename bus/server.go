@@ -260,19 +260,18 @@ func (s *Server) watch() {
 	if s.bus.opts.StallTimeout < 0 {
 		return
 	}
-	tick := time.NewTicker(max(s.bus.opts.StallTimeout/4, 10*time.Millisecond))
+	log := stallLog{timeout: s.bus.opts.StallTimeout}
+	tick := time.NewTicker(max(log.timeout/stallLooks, minStallTick))
 	defer tick.Stop()
-	for n := 1; ; n++ {
+	for {
 		select {
 		case <-s.done:
 			return
 		case <-tick.C:
-			if n%4 == 0 {
-				stalls := s.underWay().stalls(s.bus, s.bus.opts.StallTimeout)
-				s.bus.reportStalls(append(stalls, s.exchangeStalls(s.bus.opts.StallTimeout, true)...))
-			}
+			stalls := s.underWay().stalls(s.bus, log.timeout)
+			s.bus.reportStalls(log.due(append(stalls, s.exchangeStalls(log.timeout, true)...)))
 			for _, sess := range s.live() {
-				sess.checkAlive(s.bus.opts.StallTimeout)
+				sess.checkAlive(log.timeout)
 			}
 		}
 	}

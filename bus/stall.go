@@ -204,21 +204,54 @@ func (st *stage) slotHolders(r *Request) string {
 	return fmt.Sprintf("all %d slots of stage %q are taken, by requests %s", st.spec.Replicas*st.spec.MaxInflight, st.spec.Name, strings.Join(ids, ", "))
 }
 
-// watchStalls reports stalls until the bus closes. Each is reported when it
-// has lasted for StallTimeout, and again as often as that.
+// stallLooks is how often within the stall timeout somebody looks for stalls: a
+// report is late by a part of it at most.
+const stallLooks = 4
+
+// minStallTick bounds how often that is.
+const minStallTick = 10 * time.Millisecond
+
+// stallLog knows what was reported, so that each stall is when it has lasted for the
+// timeout, and again as often as that.
+type stallLog struct {
+	timeout time.Duration
+	told    map[toldStall]bool // at the last look
+}
+
+// toldStall is a stall, and for how many timeouts it had lasted.
+type toldStall struct {
+	request       messages.RequestID
+	edge, process string
+	timeouts      time.Duration
+}
+
+// due leaves those of all present stalls that are to be reported.
+func (l *stallLog) due(stalls []Stall) []Stall {
+	seen := make(map[toldStall]bool, len(stalls))
+	due := slices.DeleteFunc(stalls, func(s Stall) bool {
+		key := toldStall{s.Request, s.Edge, s.Process, s.Waited / l.timeout}
+		seen[key] = true
+		return l.told[key]
+	})
+	l.told = seen
+	return due
+}
+
+// watchStalls reports stalls until the bus closes.
 func (b *Bus) watchStalls() {
 	defer close(b.watchDone)
 	if b.opts.StallTimeout < 0 {
 		return
 	}
-	tick := time.NewTicker(b.opts.StallTimeout)
+	log := stallLog{timeout: b.opts.StallTimeout}
+	tick := time.NewTicker(max(log.timeout/stallLooks, minStallTick))
 	defer tick.Stop()
 	for {
 		select {
 		case <-b.closing:
 			return
 		case <-tick.C:
-			b.reportStalls(b.Stalls(b.opts.StallTimeout))
+			b.reportStalls(log.due(b.Stalls(log.timeout)))
 		}
 	}
 }
