@@ -13,6 +13,7 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+	exitSignal = 128 // and the number of the signal
 )
 
 // verbs are the constructors of the subcommands. The file of each verb adds

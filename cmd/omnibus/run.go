@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -42,10 +43,12 @@ With a command behind --, or omnibus: {main: [...]} in the file, that is run as 
 as the bus is ready, with the terminal and the same environment; the run ends when
 it does, with its exit code.
 
-The first interrupt (or SIGTERM) drains: open requests get the grace to end, then
-the processes are stopped, a stage after those that feed it. The second one ends the
-run at once. The exit code is 0 when all went well, 1 when something failed, and 2
-when the file cannot be run.`
+The first interrupt (or SIGTERM, or SIGHUP) drains: open requests get the grace to
+end, then the processes are stopped, a stage after those that feed it. The second one
+ends the run at once, and aborts what is open.
+
+The exit code is 0 when all went well, 1 when something failed, 2 when the file
+cannot be run, and after a second signal 128 and its number: 130 for an interrupt.`
 
 const runExample = `  omnibus run pipeline.yaml
   omnibus run pipeline.yaml -- python3 client.py --text "hello"
@@ -115,13 +118,15 @@ func newLogger(to io.Writer, level, format string) *slog.Logger {
 }
 
 func runHost(cmd *cobra.Command, opts host.Options) error {
-	ctx, stop := drainOnSignal(cmd.Context(), cmd.ErrOrStderr(), &opts)
-	defer stop()
+	ctx, signals := drainOnSignal(cmd.Context(), cmd.ErrOrStderr(), &opts)
+	defer signals.stop()
 	opts.Connectors = connectorTypes()
 	opts.Stdin, opts.Stdout, opts.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	err := host.Run(ctx, opts)
 	var failed *host.MainError
 	switch {
+	case errors.Is(err, host.ErrQuit):
+		return &exitError{signals.exitCode(), err}
 	case errors.Is(err, host.ErrConfig):
 		return &exitError{exitUsage, &buildError{err}}
 	case errors.As(err, &failed):
@@ -141,35 +146,49 @@ func (e *buildError) Error() string {
 	).Replace(e.error.Error())
 }
 
+// runSignals are those that end a run.
+type runSignals struct {
+	stop   func()
+	second atomic.Value // of os.Signal
+}
+
+// exitCode is that of a run which the second signal ended, as shells have it.
+func (s *runSignals) exitCode() int {
+	sig, _ := s.second.Load().(syscall.Signal)
+	return exitSignal + int(sig)
+}
+
 // drainOnSignal ends the context at the first signal, and says so, and closes
 // opts.Quit at the second.
-func drainOnSignal(parent context.Context, stderr io.Writer, opts *host.Options) (context.Context, func()) {
+func drainOnSignal(parent context.Context, stderr io.Writer, opts *host.Options) (context.Context, *runSignals) {
 	ctx, cancel := context.WithCancelCause(parent)
 	quit, over := make(chan struct{}), make(chan struct{})
 	opts.Quit = quit
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	s := &runSignals{stop: func() {
+		signal.Stop(signals)
+		close(over)
+		cancel(nil)
+	}}
 	go func() {
 		for n := 0; ; n++ {
 			select {
 			case <-over:
 				return
-			case s := <-signals:
+			case sig := <-signals:
 				switch n {
 				case 0:
-					fmt.Fprintf(stderr, "%v: draining; once more ends it at once\n", s)
-					cancel(causeOf(s))
+					fmt.Fprintf(stderr, "%v: draining; once more ends it at once\n", sig)
+					cancel(causeOf(sig))
 				case 1:
+					s.second.Store(sig)
 					close(quit)
 				}
 			}
 		}
 	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		close(over)
-		cancel(nil)
-	}
+	return ctx, s
 }
 
 func causeOf(s os.Signal) error {

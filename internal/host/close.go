@@ -21,7 +21,7 @@ func (h *host) close(ctx context.Context, failed error) error {
 	go func() {
 		select {
 		case <-h.opts.Quit:
-			cancel(errQuit)
+			cancel(ErrQuit)
 		case <-ctx.Done():
 		}
 	}()
@@ -44,6 +44,9 @@ func (h *host) close(ctx context.Context, failed error) error {
 	broken := h.closeBus()
 	if served {
 		h.summarise(stats, broken)
+	}
+	if errors.Is(context.Cause(ctx), ErrQuit) {
+		errs = append(errs, ErrQuit)
 	}
 	return errors.Join(append(errs, broken)...)
 }

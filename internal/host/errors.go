@@ -14,10 +14,11 @@ import (
 // what the file, or the options, ask for.
 var ErrConfig = errors.New("invalid configuration")
 
-var (
-	errInterrupted = errors.New("interrupted before it was ready")
-	errQuit        = errors.New("told to end at once")
-)
+// ErrQuit is wrapped by the error of a run that Options.Quit ended: what was open then
+// is aborted.
+var ErrQuit = errors.New("told to end at once")
+
+var errInterrupted = errors.New("interrupted before it was ready")
 
 // A StageError says why a stage did not get ready.
 type StageError struct {

@@ -59,8 +59,8 @@ const (
 // Run runs a pipeline until the context ends, somebody asks it to drain, or the
 // main process ends. Whatever happens, nothing that it started is left behind.
 //
-// The error wraps ErrConfig, or is a *StageError, a *MainError, or says what
-// went wrong with the sockets, the memory or the processes.
+// The error wraps ErrConfig or ErrQuit, or is a *StageError, a *MainError, or says
+// what went wrong with the sockets, the memory or the processes.
 func Run(ctx context.Context, opts Options) error {
 	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {

@@ -305,7 +305,7 @@ func TestQuitEndsAtOnce(t *testing.T) {
 	r.stop(nil)
 	r.await("draining: ")
 	close(r.quit)
-	if text, err := r.wait(); err != nil {
+	if text, err := r.wait(); !errors.Is(err, host.ErrQuit) {
 		t.Errorf("the run ended with %v:\n%s", err, text)
 	}
 }

@@ -35,7 +35,7 @@ type Options struct {
 	// Grace takes the place of the file's.
 	Grace time.Duration
 
-	// Quit, when it is closed, ends a run that is draining at once.
+	// Quit, when it is closed, ends a run that is draining at once, with ErrQuit.
 	Quit <-chan struct{}
 
 	// Stdin and Stdout are the main process's. Stderr is too, and gets what the
