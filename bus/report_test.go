@@ -80,7 +80,7 @@ func TestStallIsReported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond) // what waits does not begin with a look
+		time.Sleep(time.Millisecond) //nolint:forbidigo // of the test's own time: what waits does not begin with a look
 		r, err := b.Stream(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -94,8 +94,8 @@ func TestStallIsReported(t *testing.T) {
 		if s.Request != r.ID() || s.Edge != "first->second" || s.Deliveries != 1 || !strings.Contains(s.Holder, `stage "second"`) {
 			t.Errorf("report: %v", s)
 		}
-		for i := range time.Duration(3) { // and again and again, a quarter of the timeout late at most
-			if least := (i + 1) * time.Second; s.Waited < least || s.Waited > least+time.Second/4 {
+		for i := range 3 { // and again and again, a quarter of the timeout late at most
+			if least := time.Duration(i+1) * time.Second; s.Waited < least || s.Waited > least+time.Second/4 {
 				t.Errorf("report %d when it has waited for %v", i, s.Waited)
 			}
 			s = (<-reports)[0]
