@@ -45,7 +45,7 @@ func (f *fed) number() uint32 {
 func (f *fed) fail(d *Delivery, err error) {
 	if f != nil && !f.done {
 		f.err = err
-		f.tell(d.foreign, d.foreign != nil)
+		f.tell(d, d.foreign != nil)
 	}
 }
 
@@ -55,21 +55,33 @@ func (f *fed) finish(d *Delivery) {
 	if f == nil || f.done {
 		return
 	}
-	f.tell(d.foreign, d.foreign != nil && d.foreign.refs.Load() > 1)
+	f.tell(d, d.foreign != nil && d.foreign.refs.Load() > 1)
 }
 
 // retain tells whoever sent d that it was handled, and that its payload stays here
 // for a replay.
 func (f *fed) retain(d *Delivery) {
 	if f != nil && !f.done {
-		f.tell(d.foreign, d.foreign != nil)
+		f.tell(d, d.foreign != nil)
 	}
+}
+
+// leftBehind reports whether a delivery is the host's to take back, with the goodbye
+// that this process is about to say: most likely it was not handled, and is to be
+// elsewhere.
+func (f *fed) leftBehind(d *Delivery) bool {
+	_, relayed := f.from.(*link)
+	return relayed && (d.flow == nil || d.flow.req.served != nil) && f.from.leaving()
 }
 
 // tell sends the finish of a delivery. A payload that stays is released when
 // the last of its references here is.
-func (f *fed) tell(p *foreign, stays bool) {
+func (f *fed) tell(d *Delivery, stays bool) {
 	f.done = true
+	if f.leftBehind(d) {
+		return
+	}
+	p := d.foreign
 	m := &wire.Finish{Delivery: f.id}
 	if f.err != nil {
 		m.Code, m.Text = wire.CodeInternal, f.err.Error()

@@ -369,8 +369,9 @@ func (n *Node) Epoch() uint64 {
 	return n.link.welcome.Epoch
 }
 
-// Close leaves the bus. Requests that are open end with ErrClosed, tasks are
-// aborted. It waits for handlers to return, and for results that were received
+// Close leaves the bus. Requests that are open end with ErrClosed. Tasks are
+// aborted here, and what was not handled of them is handled elsewhere as if this
+// process had died. It waits for handlers to return, and for results that were received
 // to be finished, until the context ends.
 func (n *Node) Close(ctx context.Context) error {
 	n.cancel()

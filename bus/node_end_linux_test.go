@@ -58,6 +58,31 @@ func TestNodeForgetsWhatIsOver(t *testing.T) {
 	}
 }
 
+// TestNodeLeavesWhatItHasNotHandled: what a node that closes was given and has not
+// handled is handled elsewhere, where the stage promises at least once: a delivery in
+// a handler's hands, whatever that says when its task is aborted, and those behind it.
+func TestNodeLeavesWhatItHasNotHandled(t *testing.T) {
+	for name, handled := range map[string]error{"a handler that fails": context.Canceled, "a handler that ends": nil} {
+		t.Run(name, func(t *testing.T) {
+			spec := bus.StageSpec{Name: "a", State: bus.StateNone, Attempts: 1, Remote: &bus.Remote{}}
+			h := listen(t, linear(spec), bus.Options{})
+			begun := make(chan struct{})
+			leaves, _ := h.serve(t, bus.StageSpec{Name: "a", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+				close(begun)
+				<-t.Context().Done()
+				return handled
+			}})
+			r := submitAll(t, h.bus, "one", "two", "three")
+			<-begun
+			if err := leaves.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			h.serve(t, bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }})
+			mustReceive(t, r, []string{large("one"), large("two"), large("three")})
+		})
+	}
+}
+
 // TestResultsHeldTakeNoPlaceAtANode: what a stage has emitted is the node's until
 // nobody reads it any more, and its requests stay for so long. The host opens tasks
 // there all the same, as many as it has requests.

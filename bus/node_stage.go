@@ -190,6 +190,9 @@ func (l *link) open(m *wire.Open) error {
 	if int(m.Stage) >= len(l.stages) {
 		return fmt.Errorf("%w: a task for stage %d of %d", wire.ErrProtocol, m.Stage, len(l.stages))
 	}
+	if l.closing != nil {
+		return nil // the host has not heard the goodbye, and takes back what it gives us now
+	}
 	st := l.stages[m.Stage]
 	t := &nodeTask{link: l, stage: st, id: m.Task, out: newRoutes(l, m.Task, len(st.bus.graph.results)), asked: make(chan struct{})}
 	var err error
