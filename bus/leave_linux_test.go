@@ -1,6 +1,8 @@
 package bus
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -29,5 +31,75 @@ func TestTaskForNodeThatCloses(t *testing.T) {
 		if err := a.link.handle(m, nil); err != nil {
 			t.Errorf("%v ends the connection: %v", m.Kind(), err)
 		}
+	}
+}
+
+// TestConnectedTooLate: a node that finds its host again when Close has seen that there
+// is none does not keep the connection, of which nobody would take leave.
+func TestConnectedTooLate(t *testing.T) {
+	a := attach(t, 4, func(*Task, *Delivery) error { return nil })
+	n := &Node{opts: JoinOptions{Socket: a.server.Addr()}.withDefaults(), linked: make(chan struct{})}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.cancel()
+	if _, err := n.connect(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("a node that is closed connects: %v, want ErrClosed", err)
+	}
+	eventually(t, "the host sees it go", func() bool { return len(a.server.live()) == 2 })
+}
+
+// TestServedOnceAtAHost: a call of Serve that has waited for a host serves its stages
+// there, and so does a node that has found a host again for the calls that it has: not
+// both. A call that has ended is served nowhere.
+func TestServedOnceAtAHost(t *testing.T) {
+	a := attach(t, 4, func(*Task, *Delivery) error { return nil })
+	eventually(t, "the stage is served", func() bool { return a.server.Serving("m") == 1 })
+	a.node.serveAll(a.link)
+	if n := a.server.Serving("m"); n != 1 {
+		t.Errorf("one node serves the stage %d times", n)
+	}
+	n := joinTo(t, a.server.Addr())
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error)
+	go func() {
+		served <- n.Serve(ctx, StageSpec{Name: "m", Handle: func(*Task, *Delivery) error { return nil }})
+	}()
+	eventually(t, "another serves it too", func() bool { return a.server.Serving("m") == 2 })
+	cancel()
+	if err := <-served; err != nil {
+		t.Fatal(err)
+	}
+	again, err := n.current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.serveAll(&link{node: n, sender: again.sender, questions: make(map[uint32]*question), done: make(chan struct{})})
+	if calls := len(n.calls); calls != 0 {
+		t.Errorf("%d calls of Serve are served at the next host, of one that has ended", calls)
+	}
+}
+
+// TestServeThatIsCanceledLeaves: the host may have heard of the stage by then, and is
+// told that there is no more of it, behind what was asked.
+func TestServeThatIsCanceledLeaves(t *testing.T) {
+	a := attach(t, 4, func(*Task, *Delivery) error { return nil })
+	eventually(t, "the stage is served", func() bool { return a.server.Serving("m") == 1 })
+	n := joinTo(t, a.server.Addr())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := n.Serve(ctx, StageSpec{Name: "m", Handle: func(*Task, *Delivery) error { return nil }}); err != nil {
+		t.Error(err)
+	}
+	if _, err := n.Call(t.Context(), "stats", nil); err != nil { // the host has heard all before
+		t.Fatal(err)
+	}
+	if serving := a.server.Serving("m"); serving != 1 {
+		t.Errorf("%d processes serve the stage, one of which does not", serving)
+	}
+	l, err := n.current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(l.served()) != 1 { // a task that was opened in between finds it
+		t.Error("the node does not know the stage that the host has heard of")
 	}
 }

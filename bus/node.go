@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -114,7 +113,7 @@ type Node struct {
 	mu     sync.Mutex
 	link   *link         // to the host of now; nil: there is none
 	linked chan struct{} // closed when there is one, and replaced when it is gone
-	specs  []StageSpec   // to be served
+	calls  []*serving    // of Serve
 	owners uint32        // ends of the exchange that were opened
 	err    error         // why there will be no host any more
 }
@@ -152,9 +151,14 @@ func (n *Node) connect(ctx context.Context) (*link, error) {
 	l.node = n
 	l.exchange.opts = n.opts.ExchangeStore
 	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ctx.Err() != nil { // Close has looked for a link already, and found none
+		_ = l.sender.Close()
+		_ = l.conn.Close()
+		return nil, ErrClosed
+	}
 	n.link = l
 	close(n.linked)
-	n.mu.Unlock()
 	return l, nil
 }
 
@@ -269,79 +273,6 @@ func (n *Node) closeLink(l *link) {
 			n.opts.Logger.Error("close what ran for a host that is gone", slog.Any("error", err))
 		}
 	})
-}
-
-// Serve has this process do the work of stages of the host's pipeline, which
-// are Remote there, until the context ends, the host drains, or it is gone for
-// good. Where the pipeline says something about a stage, it wins. When the
-// context ends, what has begun is finished first.
-func (n *Node) Serve(ctx context.Context, specs ...StageSpec) error {
-	for i, spec := range specs {
-		spec = spec.withDefaults()
-		if spec.Remote != nil {
-			return fmt.Errorf("%w: stage %q: a node does the work itself: Remote is for the host", ErrConfig, spec.Name)
-		}
-		if err := spec.validate(); err != nil {
-			return err
-		}
-		specs[i] = spec
-	}
-	l, err := n.current(ctx)
-	if err != nil {
-		return err
-	}
-	n.mu.Lock()
-	n.specs = append(n.specs, specs...)
-	n.mu.Unlock()
-	for _, spec := range specs {
-		if err := n.serve(ctx, l, spec); err != nil {
-			return err
-		}
-	}
-	return n.attend(ctx)
-}
-
-// attend waits for a reason to stop serving.
-func (n *Node) attend(ctx context.Context) error {
-	for {
-		l, err := n.current(ctx)
-		switch {
-		case ctx.Err() != nil && l == nil:
-			return nil // told to stop while there was no host
-		case err != nil:
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			l.queue(&wire.Leave{})
-			l.idle(context.Background())
-			return nil
-		case <-l.drained:
-			l.idle(context.Background())
-			return nil
-		case <-l.done:
-			if !n.opts.Rejoin {
-				<-n.done
-				select {
-				case <-l.idled: // stages may go on
-				case <-ctx.Done():
-				}
-				return l.err
-			}
-		}
-	}
-}
-
-// serveAll serves the node's stages at a new host.
-func (n *Node) serveAll(l *link) {
-	n.mu.Lock()
-	specs := slices.Clone(n.specs)
-	n.mu.Unlock()
-	for _, spec := range specs {
-		if err := n.serve(n.ctx, l, spec); err != nil {
-			n.opts.Logger.Error("serve a stage at the new host", slog.String("stage", spec.Name), slog.Any("error", err))
-		}
-	}
 }
 
 // Call asks the host about the bus: see docs/protocol.md for the methods. The

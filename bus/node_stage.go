@@ -35,17 +35,26 @@ type nodeTask struct {
 	askedOnce sync.Once
 }
 
-// serve offers the host to do the work of a stage.
+// serve offers the host to do the work of a stage. When the context ends before the
+// host has said what the stage is like, it is served all the same: tasks may be on
+// their way, and it is for the caller to leave.
 func (n *Node) serve(ctx context.Context, l *link, spec StageSpec) error {
-	err := l.ask(ctx, func(token uint32) wire.Message {
-		return &wire.Serve{Token: token, Stage: spec.Name}
-	}, func(m wire.Message) error {
+	token, q, err := l.note(1, func(m wire.Message) error {
 		s, ok := m.(*wire.Serving)
 		if !ok {
 			return fmt.Errorf("%w: %v instead of serving", wire.ErrProtocol, m.Kind())
 		}
 		return l.addStage(spec, s)
 	})
+	if err == nil {
+		err = l.told(l.sender.Queue(&wire.Serve{Token: token, Stage: spec.Name}))
+	}
+	if err == nil {
+		_, err = l.await(ctx, q)
+	}
+	if ctx.Err() == nil {
+		l.settle(token)
+	}
 	if err != nil {
 		return fmt.Errorf("bus: serve stage %q: %w", spec.Name, err)
 	}

@@ -1,0 +1,128 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// serving is a call of Serve.
+type serving struct {
+	specs []StageSpec
+	at    *link // where they were served last, or are about to be; guarded by the node's mu
+}
+
+// Serve has this process do the work of stages of the host's pipeline, which
+// are Remote there, until the context ends, the host drains, or it is gone for
+// good. Where the pipeline says something about a stage, it wins. When the
+// context ends, what has begun is finished first; the node gets no more work then,
+// at this host, of other calls of Serve either.
+func (n *Node) Serve(ctx context.Context, specs ...StageSpec) error {
+	for i, spec := range specs {
+		spec = spec.withDefaults()
+		if spec.Remote != nil {
+			return fmt.Errorf("%w: stage %q: a node does the work itself: Remote is for the host", ErrConfig, spec.Name)
+		}
+		if err := spec.validate(); err != nil {
+			return err
+		}
+		specs[i] = spec
+	}
+	call := &serving{specs: specs}
+	l, err := n.begin(ctx, call)
+	if err != nil {
+		return err
+	}
+	defer n.stop(call)
+	for _, spec := range specs {
+		err := n.serve(ctx, l, spec)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil, errors.Is(err, ErrHostGone) && n.rejoins():
+			return n.attend(ctx) // which leaves, or waits for the next host
+		default:
+			return err
+		}
+	}
+	return n.attend(ctx)
+}
+
+// begin notes a call of Serve, for the host that it gives, and those that come behind.
+func (n *Node) begin(ctx context.Context, call *serving) (*link, error) {
+	for {
+		l, err := n.current(ctx)
+		if err != nil {
+			return nil, err
+		}
+		n.mu.Lock()
+		now := n.link == l // else the next one may have been missed
+		if now {
+			call.at = l
+			n.calls = append(n.calls, call)
+		}
+		n.mu.Unlock()
+		if now {
+			return l, nil
+		}
+	}
+}
+
+// stop forgets it.
+func (n *Node) stop(call *serving) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.calls = slices.DeleteFunc(n.calls, func(c *serving) bool { return c == call })
+}
+
+// attend waits for a reason to stop serving.
+func (n *Node) attend(ctx context.Context) error {
+	for {
+		l, err := n.current(ctx)
+		switch {
+		case ctx.Err() != nil && l == nil:
+			return nil // told to stop while there was no host
+		case err != nil:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			l.queue(&wire.Leave{})
+			l.idle(context.Background())
+			return nil
+		case <-l.drained:
+			l.idle(context.Background())
+			return nil
+		case <-l.done:
+			if !n.opts.Rejoin {
+				<-n.done
+				select {
+				case <-l.idled: // stages may go on
+				case <-ctx.Done():
+				}
+				return l.err
+			}
+		}
+	}
+}
+
+// serveAll serves the node's stages at a new host.
+func (n *Node) serveAll(l *link) {
+	var specs []StageSpec
+	n.mu.Lock()
+	for _, call := range n.calls {
+		if call.at != l { // it does so itself
+			call.at = l
+			specs = append(specs, call.specs...)
+		}
+	}
+	n.mu.Unlock()
+	for _, spec := range specs {
+		if err := n.serve(n.ctx, l, spec); err != nil {
+			n.opts.Logger.Error("serve a stage at the new host", slog.String("stage", spec.Name), slog.Any("error", err))
+		}
+	}
+}
