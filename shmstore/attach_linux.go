@@ -149,7 +149,10 @@ func attach(conn *net.UnixConn) (*Reader, error) {
 		ledger.release()
 		return nil, err
 	}
-	return r, conn.SetDeadline(time.Time{})
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
 }
 
 // exchange gives the ledger away and maps the store it gets in return.
@@ -264,7 +267,11 @@ func receive(conn *net.UnixConn, want messageKind, descriptors int) (message, []
 		return message{}, nil, fmt.Errorf("receive message %d: %w", want, err)
 	}
 	fds, err := descriptorsOf(oob[:oobn])
-	if err == nil && (flags&unix.MSG_CTRUNC != 0 || len(fds) != descriptors) {
+	switch {
+	case err != nil:
+	case flags&unix.MSG_CTRUNC != 0:
+		err = fmt.Errorf("%w: descriptors of message %d were lost: there are more than %d of them, or too many files are open here", ErrProtocol, want, len(fds))
+	case len(fds) != descriptors:
 		err = fmt.Errorf("%w: %d descriptors instead of %d with message %d", ErrProtocol, len(fds), descriptors, want)
 	}
 	var m message
