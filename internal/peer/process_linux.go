@@ -68,8 +68,8 @@ func openPIDFD(conn *Conn, opts watchOptions) (int, error) {
 	switch {
 	case err == nil:
 		return fd, nil
-	case errors.Is(err, unix.ESRCH):
-		return -1, ErrGone
+	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL):
+		return -1, ErrGone // the second is what kernels before 6.15 say of one that was waited for
 	case errors.Is(err, unix.ENOPROTOOPT):
 		return openByNumber(conn)
 	default:
