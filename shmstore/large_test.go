@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
@@ -381,4 +383,37 @@ func TestCheckFindsLargeDamage(t *testing.T) {
 			t.Errorf("%s: Check found %v, want %q", name, found, InvariantLarge)
 		}
 	}
+}
+
+// TestWhatIsAllowedFits: in an empty store there is room for each object that is not
+// too large for it, whatever its options.
+func TestWhatIsAllowedFits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		arena := rapid.Int64Range(minArenaBytes, 4*minArenaBytes).Draw(t, "arena")
+		// near draws a size that is often at an edge.
+		near := func(name string) int64 {
+			return rapid.SampledFrom([]int64{0, 1, arena / 2, arena - 65, arena - 64, arena - 63, arena - 1, arena, 2 * arena}).Draw(t, name)
+		}
+		s, err := Create(Options{
+			Memory: Heap, ArenaBytes: arena, Slots: 1,
+			MaxObjectBytes: near("largest"), LargeObjectBytes: near("largest in the arena"),
+			MaxLargeBytes: rapid.SampledFrom([]int64{-1, 0, pageBytes, arena, 3 * arena}).Draw(t, "large"),
+		})
+		if errors.Is(err, ErrOptions) {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, size := range []int64{s.MaxObjectBytes(), rapid.Int64Range(0, s.MaxObjectBytes()).Draw(t, "size")} {
+			r, err := s.Reserve(int(size), codec.IDRaw, 0)
+			if err != nil {
+				t.Fatalf("%d bytes, of at most %d: %v", size, s.MaxObjectBytes(), err)
+			}
+			r.Abort()
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

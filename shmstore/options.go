@@ -5,6 +5,7 @@ import (
 	"runtime"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/ringbuf"
 )
 
 // Memory is where the segments of a store live.
@@ -55,10 +56,11 @@ type Options struct {
 	// MaxObjectBytes is the size of the largest object. Default MaxLargeBytes,
 	// or LargeObjectBytes if that is more.
 	MaxObjectBytes int64
-	// LargeObjectBytes is the size of the largest object in the arena, and
-	// what an eviction aims to free: each object above it gets a segment of its
-	// own, and a cache line of the arena. Default MaxObjectBytes, if that is
-	// set and not above the arena, and else a quarter of the arena.
+	// LargeObjectBytes is the size of the largest object in the arena, where a
+	// cache line is not for objects, and what an eviction aims to free: each object
+	// above it gets a segment of its own, and a cache line of the arena. Default
+	// MaxObjectBytes, if that is set and not above the arena, and else a quarter of
+	// the arena.
 	LargeObjectBytes int64
 	// MaxLargeBytes bounds the segments of large objects together, in whole
 	// pages. They are made when they are needed, after a look at the memory
@@ -104,7 +106,7 @@ func (o Options) withDefaults() Options {
 		}
 	}
 	if o.MaxObjectBytes == 0 {
-		o.MaxObjectBytes = max(o.LargeObjectBytes, o.MaxLargeBytes/pageBytes*pageBytes)
+		o.MaxObjectBytes = o.largest()
 	}
 	if o.MaxReaders == 0 {
 		o.MaxReaders = MaxReaders
@@ -121,6 +123,15 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// inArena is the size of the largest object in the arena, which has a header and is
+// aligned.
+func (o Options) inArena() int64 {
+	return min(o.LargeObjectBytes, o.ArenaBytes-ringbuf.DefaultAlign)
+}
+
+// largest is the size of the largest object that fits anywhere.
+func (o Options) largest() int64 { return max(o.inArena(), o.MaxLargeBytes/pageBytes*pageBytes) }
+
 // Validate reports the first option that [Create] would refuse. It looks at
 // the options as they are after defaults were filled in.
 func (o Options) Validate() error {
@@ -134,9 +145,9 @@ func (o Options) Validate() error {
 		return fmt.Errorf("%w: LargeObjectBytes %d is not in [1, ArenaBytes %d]", ErrOptions, o.LargeObjectBytes, o.ArenaBytes)
 	case o.MaxLargeBytes > maxArenaBytes:
 		return fmt.Errorf("%w: MaxLargeBytes %d is above %d", ErrOptions, o.MaxLargeBytes, int64(maxArenaBytes))
-	case o.MaxObjectBytes < 1 || o.MaxObjectBytes > max(o.LargeObjectBytes, o.MaxLargeBytes/pageBytes*pageBytes):
-		return fmt.Errorf("%w: MaxObjectBytes %d is not in [1, %d], as LargeObjectBytes %d and MaxLargeBytes %d allow",
-			ErrOptions, o.MaxObjectBytes, max(o.LargeObjectBytes, o.MaxLargeBytes/pageBytes*pageBytes), o.LargeObjectBytes, o.MaxLargeBytes)
+	case o.MaxObjectBytes < 1 || o.MaxObjectBytes > o.largest():
+		return fmt.Errorf("%w: MaxObjectBytes %d is not in [1, %d], as ArenaBytes %d, LargeObjectBytes %d and MaxLargeBytes %d allow",
+			ErrOptions, o.MaxObjectBytes, o.largest(), o.ArenaBytes, o.LargeObjectBytes, o.MaxLargeBytes)
 	case o.MaxReaders < 1 || o.MaxReaders > MaxReaders:
 		return fmt.Errorf("%w: MaxReaders %d is not in [1, %d]", ErrOptions, o.MaxReaders, MaxReaders)
 	case o.File != nil && (o.Memory != Shared || o.MaxLargeBytes >= 0):

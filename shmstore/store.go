@@ -90,7 +90,7 @@ func Create(opts Options) (*Store, error) {
 			},
 			doorbell: &doorbell{},
 		},
-		inArena:    uint64(min(opts.LargeObjectBytes, opts.MaxObjectBytes)),
+		inArena:    uint64(min(opts.inArena(), opts.MaxObjectBytes)),
 		maxLarge:   uint64(max(opts.MaxLargeBytes, 0)),
 		memory:     opts.Memory,
 		large:      newLargeTable(),
