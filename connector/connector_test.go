@@ -232,17 +232,23 @@ func TestPeek(t *testing.T) {
 
 func TestBadKeys(t *testing.T) {
 	c := open(t, 0, codec.RawSerializer{})
-	for _, key := range []string{"", "a/b", "..", "a..b", strings.Repeat("k", connector.MaxKeyBytes+1), "a\x00b", "a\nb"} {
+	over, cancel := context.WithCancel(t.Context()) // so that a key that is let through is not waited for
+	cancel()
+	for _, key := range []string{"", "a/b", "..", "a..b", strings.Repeat("k", connector.MaxKeyBytes+1), "a\x00b", "a\nb", "a\xff", "\xed\xa0\x80"} {
 		_, _, putErr := c.Put(t.Context(), edge, key, []byte("x"))
 		_, getErr := c.Get(t.Context(), edge, key, nil)
-		_, awaitErr := c.Await(t.Context(), edge, key, nil)
+		_, awaitErr := c.Await(over, edge, key, nil)
 		for op, err := range map[string]error{"put": putErr, "get": getErr, "await": awaitErr, "cleanup": c.Cleanup(t.Context(), key)} {
 			if !errors.Is(err, connector.ErrKey) {
 				t.Errorf("%s of %q: %v, want ErrKey", op, key, err)
 			}
 		}
 	}
-	_, _, err := c.Put(t.Context(), connector.Edge{From: "a"}, "key", []byte("x"))
+	_, _, err := c.Put(t.Context(), connector.Edge{From: "a", To: "\xff"}, "key", []byte("x"))
+	if !errors.Is(err, connector.ErrKey) {
+		t.Errorf("put on an edge to what is no text: %v", err)
+	}
+	_, _, err = c.Put(t.Context(), connector.Edge{From: "a"}, "key", []byte("x"))
 	if !errors.Is(err, connector.ErrKey) {
 		t.Errorf("put on an edge to nowhere: %v", err)
 	}

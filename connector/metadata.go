@@ -17,15 +17,18 @@ type Metadata map[string]any
 const (
 	metaSize   = "size"
 	metaInline = "inline_bytes"
+	metaShm    = "shm"  // of segments: where one lies, by
+	metaName   = "name" // its name
 )
 
 // For returns the metadata of one key, where several are wrapped as
 // {key: metadata}, as vLLM-Omni allows.
 func (m Metadata) For(key string) Metadata {
-	if wrapped, ok := asMap(m[key]); ok {
-		return wrapped
+	wrapped, ok := asMap(m[key])
+	if _, named := wrapped[metaName].(string); !ok || key == metaShm && named {
+		return m // of a key that is called as the segment in its metadata
 	}
-	return m
+	return wrapped
 }
 
 // Map returns a map within the metadata, nil if there is none.

@@ -19,7 +19,7 @@ func Metadata(number uint64) connector.Metadata {
 
 // Number returns the number that metadata name, and 0 if they name none.
 func Number(meta connector.Metadata) (uint64, error) {
-	if _, ok := meta[metaEntry]; !ok {
+	if meta[metaEntry] == nil {
 		return 0, nil
 	}
 	text, err := meta.Text(metaEntry)

@@ -104,7 +104,7 @@ func (d directory) openAny(name string, how int) (int, error) {
 		return -1, fmt.Errorf("%w: what has this name is no regular file", connector.ErrKey)
 	}
 	if err != nil {
-		return -1, fmt.Errorf("open: %w", err)
+		return -1, fmt.Errorf("open: %w", full(err))
 	}
 	return fd, nil
 }

@@ -20,7 +20,7 @@ import (
 )
 
 func TestRecord(t *testing.T) {
-	for _, name := range []string{"key", "a b", `"quoted"`, "umlaut ü", "\xff\xfe", strings.Repeat("\xff", connector.MaxKeyBytes)} {
+	for _, name := range []string{"key", "a b", `"quoted"`, "umlaut ü", "\u00a0\U000e0001", strings.Repeat("\u00a0", connector.MaxKeyBytes/2), strings.Repeat(`"`, connector.MaxKeyBytes)} {
 		want := record{purpose: getting, name: name, segment: identity{1<<64 - 1, 1<<63 - 1}, lock: identity{3, -4}}
 		text := want.encode()
 		if len(text) > rowBytes {

@@ -182,6 +182,61 @@ func TestLockLeft(t *testing.T) {
 
 // TestLocked: a lock that somebody keeps holds up puts, gets and cleanups until the
 // timeout, and one that is given up is no obstacle.
+// TestNamedLikeMetadata: a key may be called as the segment is in its metadata.
+func TestNamedLikeMetadata(t *testing.T) {
+	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
+		c := connector.New("T", open(t, segment.Options{Dir: shm(t), Generation: generation}), codec.RawSerializer{})
+		want := bytes.Repeat([]byte("v"), 1<<20)
+		_, meta, err := c.Put(t.Context(), edge, "shm", want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, told := range []connector.Metadata{meta, {"shm": map[string]any(meta)}} { // the metadata, and wrapped
+			if i > 0 {
+				if _, told["shm"], err = c.Put(t.Context(), edge, "shm", want); err != nil {
+					t.Fatal(err)
+				}
+			}
+			v, err := c.Get(t.Context(), edge, "shm", told)
+			if err != nil {
+				t.Fatalf("generation %d, %v: %v", generation, told, err)
+			}
+			if !bytes.Equal(v.Bytes(), want) {
+				t.Errorf("generation %d: %d bytes that are not what was put", generation, v.Size())
+			}
+			v.Release()
+		}
+	}
+}
+
+// TestNoDescriptors: a lock that cannot be looked at for want of descriptors is neither
+// ignored nor forgotten.
+func TestNoDescriptors(t *testing.T) {
+	dir := shm(t)
+	end := open(t, segment.Options{Dir: dir})
+	put(t, end, "key", old)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	few := limit
+	few.Cur = 3
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	err := end.Cleanup(t.Context(), "key")
+	if again := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); again != nil {
+		t.Fatal(again)
+	}
+	wantErr(t, "cleanup without descriptors", err, connector.ErrFull)
+	if err := end.Cleanup(t.Context(), "key"); err != nil {
+		t.Error(err)
+	}
+	if left := values(t, dir); len(left) != 0 {
+		t.Errorf("%q are left", left)
+	}
+}
+
 func TestLocked(t *testing.T) {
 	dir := shm(t)
 	end := open(t, segment.Options{Dir: dir, Timeout: time.Millisecond})

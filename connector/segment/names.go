@@ -1,7 +1,6 @@
 package segment
 
 import (
-	"encoding/hex"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -32,11 +31,7 @@ func anonymous() string {
 
 func isAnonymous(name string) bool {
 	digits, ok := strings.CutPrefix(name, anonymousPrefix)
-	if !ok || len(digits) != anonymousDigits {
-		return false
-	}
-	_, err := hex.DecodeString(digits)
-	return err == nil
+	return ok && len(digits) == anonymousDigits && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
 // checkName refuses keys that would name something else in the directory than a
@@ -74,6 +69,7 @@ func locate(key string, meta connector.Metadata) (address, error) {
 	if err != nil {
 		return address{}, err
 	}
+	name = strings.TrimPrefix(name, "/") // as the system calls it
 	if name != key && !isAnonymous(name) {
 		return address{}, fmt.Errorf("%w: it names a segment that is not the key's", connector.ErrMetadata)
 	}

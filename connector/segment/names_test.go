@@ -46,7 +46,7 @@ func TestAnonymous(t *testing.T) {
 			t.Errorf("%q is not anonymous", name)
 		}
 	}
-	for _, name := range []string{"psm_", "psm_0123456", "psm_012345678", "psm_0123456g", "xpsm_01234567", ""} {
+	for _, name := range []string{"psm_", "psm_0123456", "psm_012345678", "psm_0123456g", "psm_0123456A", "xpsm_01234567", ""} {
 		if isAnonymous(name) {
 			t.Errorf("%q is anonymous", name)
 		}

@@ -211,7 +211,7 @@ func (d directory) remove(key string) error {
 // settle removes what a record is about, as far as it is still there, and is it.
 func (d directory) settle(r record) error {
 	l, err := d.lockOf(r.name)
-	if errors.Is(err, connector.ErrBusy) {
+	if err != nil && !missing(err) && !errors.Is(err, connector.ErrKey) { // what is no lock, or not ours, is let lie
 		return err
 	}
 	if l != nil {
@@ -219,7 +219,10 @@ func (d directory) settle(r record) error {
 	}
 	now, err := d.lookup(r.name)
 	gone := missing(err)
-	if err == nil && r.purpose == putting && now.identity == r.segment {
+	if err != nil && !gone {
+		return err
+	}
+	if !gone && r.purpose == putting && now.identity == r.segment {
 		if err := d.unlink(r.name); err != nil && !missing(err) {
 			return err
 		}

@@ -17,9 +17,10 @@ from unittest import mock
 import fakehost  # noqa: F401  (finds the package)
 import realvllm
 
-from omnibus.connector import OmnibusConnector, files, journal, segment
+from omnibus.connector import OmnibusConnector, encode, files, journal, segment
 from omnibus.connector.files import Directory, Lock
 from omnibus.connector.journal import Record, lock_name
+from omnibus.connector.segment import Segments
 
 VALUE = {"a": [1, 2, 3], "b": b"x" * 10_000}
 
@@ -201,6 +202,66 @@ class ContractTest(SegmentCase):
             f.write(b"\x01")
         self.assertIsNone(c.get("0", "1", "k2"))  # without a lock it is not there yet
 
+    def test_segments_of_another_size(self) -> None:
+        c = self.connector()
+        payload = bytes(encode(b"x" * 98))
+        self.assertEqual(len(payload), 100)
+        for size, whole in ((100, True), (4096, True), (99, False), (101, False), (4095, False), (8192, False)):
+            with open(self.path("k"), "wb") as f, open(self.path(lock_name("k")), "wb"):
+                f.write(payload[:size].ljust(size, b"\0"))
+            got = c.get("0", "1", "k", {"shm": {"name": "k", "size": 100}, "size": 100})
+            self.assertEqual(got, (b"x" * 98, 100) if whole else None, size)
+        self.assertEqual(c.health()["error_kinds"], {"Damaged": 4})
+
+    def test_a_key_named_like_metadata(self) -> None:
+        for generation in (1, 2):
+            c = self.connector(generation=generation, shm_threshold_bytes=0)
+            _, size, metadata = c.put("0", "1", "shm", VALUE)
+            self.assertEqual(c.get("0", "1", "shm", metadata), (VALUE, size))
+            _, size, metadata = c.put("0", "1", "shm", VALUE)
+            self.assertEqual(c.get("0", "1", "shm", {"shm": metadata}), (VALUE, size))
+
+    def test_keys_of_generation_1_are_no_names(self) -> None:
+        c = self.connector(generation=1, shm_threshold_bytes=0)
+        for key in (".hidden", "sem.x", lock_name("k")):
+            _, size, metadata = c.put("0", "1", key, VALUE)
+            self.assertEqual(c.get("0", "1", key, metadata), (VALUE, size))
+
+    def test_metadata_of_json(self) -> None:
+        c = self.connector()
+        self.assertEqual(c.get("0", "1", "k", {"inline_bytes": "kQE=", "size": 2}), ([1], 2))
+        self.assertIsNone(c.get("0", "1", "k", {"inline_bytes": "kQE", "size": 2}))
+        self.assertEqual(c.health()["error_kinds"], {"BadMetadata": 1})
+        _, size, _ = c.put("0", "1", "k", 1)
+        self.assertEqual(c.get("0", "1", "k", {"shm": {"name": "/k", "size": size}, "size": None}), (1, size))
+
+    def test_deadlines(self) -> None:
+        """Past, now, endless, and what is no time: none fails, and none is waited for that is not to come."""
+        a, b = self.connector(), self.connector()
+        for deadline in (float("-inf"), -1.0, 0.0, time.monotonic(), float("nan")):
+            self.assertIsNone(a.get_with_deadline("0", "1", "k", deadline=deadline))
+        for deadline in (1e18, float("inf")):
+            late = threading.Timer(0.05, b.put, ("0", "1", "k", 7))
+            late.start()
+            self.assertEqual(a.get_with_deadline("0", "1", "k", deadline=deadline), (7, 1))
+            late.join()
+        self.assertEqual(a.health()["errors"], 0)
+
+    def test_settings(self) -> None:
+        for bad in ({"timeout": 10**400}, {"timeout": float("inf")}, {"ttl": "nan"}, {"timeout": "٣s"},
+                    {"shm_threshold_bytes": float("inf")}, {"generation": 3}, {"ttl": "99999999h"}):  # fmt: skip
+            with self.subTest(bad), self.assertRaises(ValueError):
+                self.connector(**bad)
+
+    def test_what_has_the_name_of_a_lock(self) -> None:
+        c = self.connector()
+        c.put("0", "1", "k", 1)
+        os.unlink(self.path(lock_name("k")))
+        os.mkdir(self.path(lock_name("k")))
+        c.cleanup("k")
+        self.assertEqual(self.left(), [lock_name("k")])
+        self.assertEqual(c.health()["errors"], 0)
+
     def test_who_has_the_lock(self) -> None:
         a, b = self.connector(), self.connector()
         a.put("0", "1", "k", 1)
@@ -278,6 +339,7 @@ class ContractTest(SegmentCase):
         self.assertEqual(sorted(taken), list(range(10)))  # each once
 
     def test_records_of_the_go_package(self) -> None:
+        self.assertEqual(Record.parse(b'p 1 2 3 4 "\\u00a0\\U000e0001\\u2028"\n').name, "\u00a0\U000e0001\u2028")  # type: ignore[union-attr]
         for line in ('p 12 34 56 78 "key"', 'g 1 0 2 -5 "k\\"\\\\ \\u00e9é"', 'p 18446744073709551615 1 1 1 "x"'):
             r = Record.parse(line.encode() + b"\n" + bytes(10))
             assert r is not None
@@ -286,6 +348,50 @@ class ContractTest(SegmentCase):
                     'p 1 2 3 4 key\n', 'p 1 2 3 4 "a" "b"\n', 'p 1 2 3 4 ["a"]\n', 'p a b c d "k"\n', 'p 1 2 3 4 "\n'):  # fmt: skip
             with self.subTest(bad):
                 self.assertIsNone(Record.parse(bad.encode()))
+
+
+class JournalTest(SegmentCase):
+    def left_behind(self, *keys: str) -> list[bytes]:
+        """The records of values that a dead process has put."""
+        c = self.connector(ttl=0)
+        records = []
+        for key in keys:
+            c.put("0", "1", key, VALUE)
+            f = Directory(self.dir)
+            segment, lock = f.lookup(key), f.lookup(lock_name(key))
+            assert segment is not None and lock is not None
+            records.append(Record("p", key, segment.identity, lock.identity).encode())
+            f.close()
+        assert isinstance(c._transport, Segments)
+        c._transport._held.clear()
+        c.close()
+        return records
+
+    def journal(self, records: dict[int, bytes]) -> None:
+        home = self.path(journal.journals_name())
+        os.makedirs(home, 0o700, exist_ok=True)
+        with open(os.path.join(home, "1-1"), "wb") as f:
+            for slot, record in records.items():
+                f.seek(slot * journal.SLOT_BYTES)
+                f.write(record)
+
+    def test_journals_of_any_length(self) -> None:
+        first, last = self.left_behind("first", "last")
+        self.journal({0: first, 70_000: last})
+        self.connector().close()
+        self.assertEqual(os.listdir(self.dir), [])
+
+    def test_what_is_locked_keeps_nothing_else(self) -> None:
+        first, last = self.left_behind("first", "last")
+        self.journal({0: first, 1: last})
+        lock = Lock.of(Directory(self.dir), lock_name("first"))
+        assert lock is not None
+        c = self.connector()
+        self.assertEqual(self.left(), ["first", lock_name("first")])
+        lock.release()
+        self.connector().close()
+        c.close()
+        self.assertEqual(os.listdir(self.dir), [])
 
 
 class DeathTest(SegmentCase):

@@ -5,6 +5,7 @@ The rules are those of the Go package `connector`.
 
 from __future__ import annotations
 
+import base64
 import functools
 import re
 from collections.abc import Callable
@@ -155,9 +156,12 @@ def request_of(edge: Edge, key: str) -> str:
 
 def metadata_for(key: str, metadata: Any) -> dict[str, Any]:
     """The metadata of one key, where those of several are wrapped by key. What is none is empty."""
-    if isinstance(metadata, dict) and isinstance(metadata.get(key), dict):
-        metadata = metadata[key]
-    return metadata if isinstance(metadata, dict) else {}
+    if not isinstance(metadata, dict):
+        return {}
+    wrapped = metadata.get(key)
+    if not isinstance(wrapped, dict) or (key == "shm" and isinstance(wrapped.get("name"), str)):
+        return metadata  # also of a key that is called as the segment in its metadata
+    return wrapped
 
 
 def inline_payload(metadata: dict[str, Any]) -> bytes | None:
@@ -165,11 +169,17 @@ def inline_payload(metadata: dict[str, Any]) -> bytes | None:
     if "inline_bytes" not in metadata:
         return None
     payload = metadata["inline_bytes"]
+    if isinstance(payload, str):
+        try:
+            payload = base64.b64decode(payload, validate=True)  # as JSON carries them
+        except ValueError:
+            raise BadMetadata("inline_bytes is text, and not base64") from None
     if not isinstance(payload, (bytes, bytearray, memoryview)):
-        raise BadMetadata(f"inline_bytes is a {type(payload).__name__}, not bytes")
+        raise BadMetadata(f"inline_bytes is a {type(payload).__name__}, not bytes or base64")
+    payload = bytes(payload)
     if metadata.get("size", len(payload)) != len(payload):
         raise BadMetadata(f"{len(payload)} bytes inline, and a size of {metadata['size']!r}")
-    return bytes(payload)
+    return payload
 
 
 def setting(config: dict[str, Any], name: str, kind: Callable[[Any], Any], default: Any) -> Any:
@@ -179,19 +189,21 @@ def setting(config: dict[str, Any], name: str, kind: Callable[[Any], Any], defau
         return default
     try:
         return kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name}: {value!r} makes no sense") from None
 
 
+_ENTRY = re.compile(r"[0-9a-fA-F]+")
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:h|ms|m|s|us|µs|ns))+")
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?(?:h|ms|m|s|us|µs|ns))+")
 
 
 def seconds(value: Any) -> float:
     """A duration: a number of seconds, or text such as "30s" and "1m30s". Raises ValueError."""
     if isinstance(value, str) and _DURATION.fullmatch(value):
-        return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]+)([a-zµ]+)", value))
-    number = float(value)
+        number = sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([0-9.]+)([a-zµ]+)", value))
+    else:
+        number = float(value)
     if not 0 <= number < _MOST_SECONDS:
         raise ValueError(f"{value!r} is no duration")
     return number
@@ -202,10 +214,7 @@ def entry_number(metadata: dict[str, Any] | None) -> int:
     text = (metadata or {}).get("entry")
     if text is None:
         return 0
-    try:
-        number = int(text, 16)
-    except (TypeError, ValueError):
-        number = 0
+    number = int(text, 16) if isinstance(text, str) and _ENTRY.fullmatch(text) else 0
     if not 0 < number < 1 << 64:
         raise BadMetadata(f"{text!r} is no number of an entry")
     return number

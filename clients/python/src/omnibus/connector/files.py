@@ -27,6 +27,7 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE
 _IN_APPEARS = 0x8 | 0x80 | 0x100  # written and closed, moved to, created
 _EVENT_BYTES = 1 << 16
 _event = struct.Struct("iIII")
+_LONGEST_POLL_SECONDS = 3600.0
 _PIECES = 1024  # as many as one system call takes
 
 
@@ -132,7 +133,7 @@ class Directory:
         except OSError as e:
             if e.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                 raise BadKey("what has this name is no regular file") from None
-            raise
+            raise full(e) from None
 
     def create(self) -> int:
         """A file without a name, which goes with its descriptor unless it is linked."""
@@ -273,8 +274,7 @@ class Watch:
             return None
         wanted = {os.fsencode(name) for name in names}
         while (left := deadline - time.monotonic()) > 0:
-            # A millisecond more, or it would wake up a little too early.
-            if self._poll.poll(left * 1000 + 1):
+            if self._poll.poll(poll_millis(left)):
                 new = self._names()
                 if not wanted.isdisjoint(new) or b"" in new:
                     return True
@@ -302,6 +302,12 @@ class Watch:
         self._close()
 
 
+def poll_millis(seconds: float) -> float:
+    """What poll waits for so many seconds, of which there may be more than it takes: whoever waits looks again."""
+    # A millisecond more, or it would wake up a little too early.
+    return min(seconds, _LONGEST_POLL_SECONDS) * 1000 + 1
+
+
 class Nap:
     """Short sleeps, until a time: a lock in the hands of another process tells nobody."""
 
@@ -312,7 +318,7 @@ class Nap:
     def take(self) -> bool:
         """Sleep. False: the time is up."""
         left = self._deadline - time.monotonic()
-        if left <= 0:
+        if not left > 0:
             return False
         time.sleep(min(left, self._next))
         self._next = min(2 * self._next, 2e-3)

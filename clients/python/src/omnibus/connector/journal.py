@@ -32,7 +32,7 @@ log = logging.getLogger("omnibus")
 SLOT_BYTES = 1024
 PUTTING, GETTING = "p", "g"
 
-_MAX_JOURNAL_BYTES = 64 << 20
+_PIECE_SLOTS = 64  # that are read at once
 _QUOTED = re.compile(r'"([^"\\]|\\.)*"')
 _COMES_AND_GOES = 16  # how often others may take the directory away
 
@@ -85,7 +85,10 @@ def settle(directory: Directory, r: Record) -> None:
 
     Raises Busy when a living process has it locked.
     """
-    lock = Lock.of(directory, lock_name(r.name))
+    try:
+        lock = Lock.of(directory, lock_name(r.name))
+    except BadKey:
+        lock = None  # what has the lock's name is none, and not ours
     try:
         now = directory.lookup(r.name)
         if now is not None and r.purpose == PUTTING and now.identity == r.segment:
@@ -161,17 +164,32 @@ class Journal:
             now = self._home.lookup(name)
             if now is None or now.identity != f.identity:
                 return  # somebody else has swept it
-            text = os.pread(fd, min(f.size, _MAX_JOURNAL_BYTES), 0)
-            records = [Record.parse(text[at : at + SLOT_BYTES]) for at in range(0, len(text), SLOT_BYTES)]
-            for r in records:
-                if r is not None:
-                    settle(self._directory, r)
+            swept = self._settle_all(fd)
             self._home.unlink(name)
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
-        if any(records):
+        if swept:
             log.info("removed what a dead process left in %s", self._directory.path)
+
+    def _settle_all(self, fd: int) -> int:
+        """Do what a journal has left to do, and return how many records it had. Raises what kept one from being done."""
+        at, records = 0, 0
+        left: Exception | None = None
+        while piece := os.pread(fd, _PIECE_SLOTS * SLOT_BYTES, at):
+            at += len(piece)
+            for slot in range(0, len(piece), SLOT_BYTES):
+                r = Record.parse(piece[slot : slot + SLOT_BYTES])
+                if r is None:
+                    continue
+                records += 1
+                try:
+                    settle(self._directory, r)
+                except (OSError, OmnibusError) as e:
+                    left = e
+        if left is not None:
+            raise left
+        return records
 
     def close(self, done: bool) -> None:
         """Give it up. `done`: nothing in it is left to do; otherwise the next who opens sweeps it."""

@@ -19,6 +19,9 @@ from .contract import Decode, Edge, Missing, entry_number, seconds, setting
 from .encoder import Encoded
 
 
+_MOST_SECONDS = 1e6  # eleven days: epoll takes hardly more
+
+
 class _Host:
     """The connection of this process to one host."""
 
@@ -60,7 +63,7 @@ class Ring:
 
     def __init__(self, config: dict[str, Any]) -> None:
         path = socket_path(setting(config, "socket", str, None), setting(config, "bus", str, None))
-        self._timeout = setting(config, "timeout", seconds, 30.0)
+        self._timeout = min(setting(config, "timeout", seconds, 30.0), _MOST_SECONDS)
         self._arena_bytes = setting(config, "arena_bytes", int, ARENA_BYTES)
         self._exchange: tuple[Client, Exchange] | None = None
         self._pid = 0  # of the process that it is of
@@ -99,10 +102,10 @@ class Ring:
         self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode, deadline: float
     ) -> tuple[Any, int]:
         left = deadline - time.monotonic()
-        if left <= 0:
+        if not left > 0:
             return self.get(edge, key, metadata, decode)
         try:
-            view = self._open().wait(*edge, key, left, entry_number(metadata))
+            view = self._open().wait(*edge, key, min(left, _MOST_SECONDS), entry_number(metadata))
         except Nothing as e:
             raise Missing(str(e)) from None
         return decode(view.data), len(view.data)

@@ -16,6 +16,7 @@ Beyond that:
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import secrets
 import threading
@@ -93,7 +94,8 @@ class Segments:
         self._enter()
         if self._generation == BY_METADATA and payload.size <= self._inline_bytes:
             return {"inline_bytes": bytes(payload)}
-        check_name(key)
+        if self._generation == BY_KEY:
+            check_name(key)
         fd = self._directory.create()
         try:
             files.write_all(fd, payload.pieces)
@@ -235,7 +237,7 @@ class Segments:
         try:
             if not size and not f.size:
                 raise Missing(name)  # its writer has died, or is none that locks
-            if f.size < (size or f.size) or f.bytes < (size or f.size):
+            if f.size not in (size or f.size, _round_up(size)) or f.bytes < (size or f.size):
                 raise Damaged(f"a segment of {f.size} bytes, {f.bytes} of them written, for {size or f.size}")
             return files.read_all(fd, size or f.size), f.identity
         finally:
@@ -382,9 +384,14 @@ def _locate(key: str, metadata: dict[str, Any]) -> tuple[str, int]:
     name, size = shm["name"].removeprefix("/"), shm["size"]
     if name != key and not _anonymous(name):
         raise BadMetadata("shm names a segment that is not the key's")
-    if size <= 0 or metadata.get("size", size) != size:
+    if size <= 0 or metadata.get("size") not in (None, size):
         raise BadMetadata(f"shm has a size of {size} bytes")
     return check_name(name), size
+
+
+def _round_up(size: int) -> int:
+    """The size of a segment where the system has them in whole pages only."""
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _anonymous(name: str) -> bool:

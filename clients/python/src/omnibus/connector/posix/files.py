@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from ..contract import Busy, Damaged, Missing, NoRoom, Unavailable
 from ..encoder import Buffer
-from ..files import Nap, full, write_all
+from ..files import Nap, full, poll_millis, write_all
 from .layout import BELL_AT, HEAD_BYTES, LOCK_CREATOR, RECORD_BYTES, WORD_BYTES, Record
 
 _IN_MODIFY, _IN_CREATE = 0x2, 0x100
@@ -331,8 +331,7 @@ class Bell:
             if not self._told:
                 time.sleep(min(left, _UNTOLD_SECONDS))
                 return True
-            # A millisecond more, or it would wake up a little too early.
-            if self._poll.poll(left * 1000 + 1) and self._read(name):
+            if self._poll.poll(poll_millis(left)) and self._read(name):
                 return True
         return False
 
