@@ -220,7 +220,8 @@ type Caps struct {
 }
 
 // Usage counts what a driver has made and not closed. Events are also those that it
-// keeps for itself.
+// uses itself, but not those that it keeps for the next use: how many these are is a
+// matter of time.
 type Usage struct {
 	Devices, Arenas, Allocations, Imports, HostMemories, Streams, Events int
 

@@ -172,7 +172,7 @@ func (g *gpu) addUsage(u *cudaipc.Usage) {
 		u.Allocations += len(g.allocs)
 		u.HostMemories += g.hosts
 		u.Streams += len(g.streams)
-		u.Events += g.events
+		u.Events += g.events - len(g.spare) - len(g.tails)
 		return nil
 	})
 }
