@@ -14,7 +14,8 @@
 // Objects above Options.LargeObjectBytes get a segment of their own beside the
 // arena, so that one of them cannot fill it. All else is the same for them, but
 // that a reader in another process must be given the segment before it can read:
-// [Store.LargeSegment] and [Reader.AddSegment].
+// [Store.LargeSegment] and [Reader.AddSegment]. Devices can be told of it, too, which have
+// to forget it before it is unmapped: [Store.OnLarge].
 //
 //	h, err := store.Put("", data, shmstore.Readers(1, 2))  // the writer
 //	...

@@ -25,7 +25,24 @@ type largeObject struct {
 	segment *segment
 	size    uint64 // as it was asked for
 	slot    uint32
+	gone    func(unmap func()) // what the owner's OnLarge has returned; nil: nobody was told
 }
+
+// release gives the segment back, when whoever was told of it has forgotten it, and
+// calls then.
+func (o *largeObject) release(then func()) {
+	if o.gone == nil {
+		o.segment.release()
+		then()
+		return
+	}
+	o.gone(func() {
+		o.segment.release()
+		then()
+	})
+}
+
+func nothing() {}
 
 func newLargeTable() *largeTable { return &largeTable{objects: make(map[uint64]largeObject)} }
 
@@ -38,40 +55,47 @@ func (t *largeTable) get(gen uint64) (o largeObject, ok bool) {
 
 // add takes the segment over, unless there is one already.
 func (t *largeTable) add(gen uint64, o largeObject) error {
+	exists, err := t.tryAdd(gen, o)
+	if exists || err != nil {
+		o.release(nothing)
+	}
+	return err
+}
+
+func (t *largeTable) tryAdd(gen uint64, o largeObject) (exists bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, exists := t.objects[gen]
-	if t.closed || exists {
-		o.segment.release()
-	}
 	if t.closed {
-		return ErrClosed
+		return false, ErrClosed
 	}
-	if !exists {
+	if _, exists = t.objects[gen]; !exists {
 		t.objects[gen] = o
 	}
-	return nil
+	return exists, nil
 }
 
 // dropIf releases the segments of all objects that are gone.
 func (t *largeTable) dropIf(gone func(gen uint64, o largeObject) bool) {
+	var dropped []largeObject
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	for gen, o := range t.objects {
 		if gone(gen, o) {
-			o.segment.release()
+			dropped = append(dropped, o)
 			delete(t.objects, gen)
 		}
 	}
+	t.mu.Unlock()
+	for i := range dropped {
+		dropped[i].release(nothing)
+	}
 }
 
-// drop releases the segment of one object.
-func (t *largeTable) drop(gen uint64) (o largeObject) {
+// take takes one object out, whose segment is the caller's to release.
+func (t *largeTable) take(gen uint64) (o largeObject) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o = t.objects[gen]
 	delete(t.objects, gen)
-	o.segment.release()
 	return o
 }
 
@@ -91,18 +115,20 @@ func wholePages(sizeBytes uint64) uint64 { return (sizeBytes + pageBytes - 1) &^
 func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet) (Reservation, error) {
 	segmentBytes := wholePages(uint64(size))
 	if !s.makeLargeRoom(segmentBytes) {
-		err := s.fullError(size)
-		err.Resource = ResourceLarge
-		return Reservation{}, err
+		return Reservation{}, s.largeFullError(size)
 	}
 	slot, ok := s.place(0)
 	if !ok {
 		return Reservation{}, s.fullError(size)
 	}
-	seg, err := s.makeLargeSegment(segmentBytes)
+	seg, err := s.makeLargeSegment(size)
 	if err != nil {
 		s.unplace(slot)
 		return Reservation{}, err
+	}
+	o := largeObject{segment: seg, size: uint64(size), slot: slot}
+	if s.onLarge != nil {
+		o.gone = s.onLarge(seg.data)
 	}
 	r := s.grant(slot, size, c, charge)
 	relaxedStore64(&s.lines[slot].offset, largeOffset)
@@ -111,8 +137,17 @@ func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet) (Reservatio
 	r.view = &view
 	s.largeSlots = append(s.largeSlots, slot)
 	s.largeBytes += segmentBytes
-	return r, s.large.add(r.gen, largeObject{segment: seg, size: uint64(size), slot: slot})
+	return r, s.large.add(r.gen, o)
 }
+
+// OnLarge installs the function that is told of the memory of each large object when
+// it is made. What that returns is called when the object is gone, with what unmaps
+// the memory, and calls it, once: at once, or later and on any goroutine, when a device
+// has forgotten the memory, say. Until then it counts as that of an object that somebody
+// holds, so [Store.Reserve] may find no room for a large object that will be there
+// without anybody's doing; the function of [Store.OnRoom] is then called. It is installed before
+// the first large object is made, and must not call the store. Writer only.
+func (s *Store) OnLarge(made func(mem []byte) (gone func(unmap func()))) { s.onLarge = made }
 
 // unplace undoes place.
 func (s *Store) unplace(slot uint32) {
@@ -124,14 +159,20 @@ func (s *Store) unplace(slot uint32) {
 }
 
 // makeLargeRoom evicts large objects, the oldest first, until the segments of
-// those that stay leave room for one more.
+// those that stay leave room for one more. It does not wait for those that leave.
 func (s *Store) makeLargeRoom(segmentBytes uint64) bool {
 	for s.largeBytes+segmentBytes > s.maxLarge {
 		if !s.evictLarge() {
 			return false
 		}
 	}
-	return true
+	return s.largeBytes+s.leaving.Load()+segmentBytes <= s.maxLarge
+}
+
+func (s *Store) largeFullError(size int) *FullError {
+	err := s.fullError(size)
+	err.Resource = ResourceLarge
+	return err
 }
 
 // evictLarge evicts the oldest large object that may go. The list changes only
@@ -140,11 +181,16 @@ func (s *Store) evictLarge() bool { return slices.ContainsFunc(s.largeSlots, s.e
 
 // makeLargeSegment makes a segment, and evicts large objects as long as there
 // is not enough memory for it.
-func (s *Store) makeLargeSegment(segmentBytes uint64) (*segment, error) {
+func (s *Store) makeLargeSegment(size int) (*segment, error) {
+	segmentBytes := wholePages(uint64(size))
 	for s.memory == Shared {
+		leaving := s.leaving.Load() > 0 // as of before the look
 		err := checkHeadroom(segmentBytes)
 		if err == nil {
 			break
+		}
+		if leaving && errors.Is(err, ErrMemory) {
+			return nil, s.largeFullError(size) // whoever waits is told when there is more
 		}
 		if !errors.Is(err, ErrMemory) || !s.evictLarge() {
 			return nil, err
@@ -157,13 +203,22 @@ func (s *Store) makeLargeSegment(segmentBytes uint64) (*segment, error) {
 // returns the object's bytes.
 func (s *Store) dropLarge(slot uint32) (sizeBytes uint64) {
 	gen := s.records[slot].gen
+	o := s.large.take(gen)
 	if invariantsOn {
-		o, _ := s.large.get(gen)
 		poison(o.segment.data)
 	}
-	o := s.large.drop(gen)
+	segmentBytes := uint64(len(o.segment.data))
 	s.largeSlots = s.without(s.largeSlots, slot)
-	s.largeBytes -= uint64(len(o.segment.data))
+	s.largeBytes -= segmentBytes
+	if o.gone == nil {
+		o.segment.release()
+		return o.size
+	}
+	s.leaving.Add(segmentBytes)
+	o.release(func() {
+		s.leaving.Add(-segmentBytes)
+		s.doorbell.press()
+	})
 	return o.size
 }
 

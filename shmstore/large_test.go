@@ -364,7 +364,7 @@ func TestCheckFindsLargeDamage(t *testing.T) {
 		"a byte too many":           func(s *Store) { s.largeBytes++ },
 		"not listed":                func(s *Store) { s.largeSlots = s.largeSlots[1:] },
 		"listed out of order":       func(s *Store) { slices.Reverse(s.largeSlots) },
-		"no segment":                func(s *Store) { s.large.drop(s.records[0].gen) },
+		"no segment":                func(s *Store) { s.large.take(s.records[0].gen) },
 		"a segment too many":        func(s *Store) { s.large.objects[99] = largeObject{segment: &segment{}} },
 		"released":                  func(s *Store) { s.large.objects[s.records[0].gen].segment.released = true },
 		"said to be in the arena":   func(s *Store) { s.lines[0].offset = 64 },

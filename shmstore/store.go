@@ -28,6 +28,8 @@ type Store struct {
 	serializer codec.Serializer
 	closed     atomic.Bool
 	large      *largeTable
+	onLarge    func(mem []byte) (gone func(unmap func())) // nil: nobody wants to know
+	leaving    atomic.Uint64                              // bytes of large objects that are gone, and still mapped
 
 	// The mapped segments; arena, lines and directory are views of them.
 	arenaSegment, directorySegment *segment

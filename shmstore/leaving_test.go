@@ -1,0 +1,128 @@
+package shmstore
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+)
+
+// forgetful is somebody who is told of large objects, and takes time to forget them.
+type forgetful struct {
+	known [][]byte
+	late  bool     // unmap is called by forget
+	gone  []func() // of those that wait for that
+}
+
+func (f *forgetful) made(mem []byte) func(unmap func()) {
+	f.known = append(f.known, mem)
+	return func(unmap func()) {
+		if f.late {
+			f.gone = append(f.gone, unmap)
+			return
+		}
+		unmap()
+	}
+}
+
+// forget lets the oldest be unmapped.
+func (f *forgetful) forget() {
+	unmap := f.gone[0]
+	f.gone = f.gone[1:]
+	unmap()
+}
+
+// TestLargeObjectsAreForgotten: whoever is told of a large object is asked to forget
+// it, once, however it ends, and before its memory goes.
+func TestLargeObjectsAreForgotten(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		for name, end := range map[string]func(s *Store, h Handle){
+			"deleted": func(s *Store, h Handle) { _ = s.Delete(h) },
+			"evicted": func(s *Store, _ Handle) { s.FreeUnused(0) },
+			"closed":  func(s *Store, _ Handle) { _ = s.Close() },
+		} {
+			s, f := create(t, withLarge(memory)), &forgetful{late: true}
+			s.OnLarge(f.made)
+			want := content(largeSize, 1)
+			h := mustPut(t, s, "key", want, 0)
+			if len(f.known) != 1 || len(f.gone) != 0 {
+				t.Fatalf("%s: told of %d, and %d are to be forgotten, of one that is there", name, len(f.known), len(f.gone))
+			}
+			end(s, h)
+			if len(f.gone) != 1 {
+				t.Fatalf("%s: %d are to be forgotten, of one that is gone", name, len(f.gone))
+			}
+			if mem := f.known[0]; !invariantsOn && !bytes.Equal(mem[:len(want)], want) {
+				t.Errorf("%s: the memory went before it was forgotten", name)
+			}
+			f.forget()
+			if mem := f.known[0]; memory == Shared && !invariantsOn && !bytes.Equal(mem, make([]byte, len(mem))) {
+				t.Errorf("%s: the memory stays", name)
+			}
+		}
+		s, f := create(t, withLarge(memory)), &forgetful{}
+		s.OnLarge(f.made)
+		r := mustReserve(t, s, largeSize, 0)
+		r.Abort()
+		s.FreeUnused(0)
+		if len(f.known) != 1 {
+			t.Errorf("told of %d", len(f.known))
+		}
+		wantLarge(t, s, 0, 0)
+	})
+}
+
+// TestRoomOfLeavingObjects: what is not forgotten yet takes room, nothing is
+// evicted in vain for it, and whoever waits for the room is told.
+func TestRoomOfLeavingObjects(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s, f := create(t, withLarge(memory)), &forgetful{late: true} // three fit
+		s.OnLarge(f.made)
+		rung := 0
+		s.OnRoom(func() { rung++ })
+		var held []Handle
+		for range 2 {
+			held = append(held, mustPut(t, s, "", content(largeSize, 1), Readers(0)))
+		}
+		if err := s.Delete(mustPut(t, s, "", content(largeSize, 1), 0)); err != nil {
+			t.Fatal(err)
+		}
+		wantLarge(t, s, 2, 9*pageBytes)
+
+		s.WantRoom(true)
+		_, err := s.Put("", content(largeSize, 3), 0)
+		var full *FullError
+		if !errors.As(err, &full) || full.Resource != ResourceLarge || full.LargeBytes != 9*pageBytes {
+			t.Fatalf("before it is forgotten: %v, %+v", err, full)
+		}
+		if rung != 0 {
+			t.Errorf("there is no room, and it was rung %d times", rung)
+		}
+		f.forget()
+		if rung == 0 {
+			t.Error("nobody was told of the room")
+		}
+		s.WantRoom(false)
+		f.late = false
+		h := mustPut(t, s, "", content(largeSize, 3), 0)
+		wantLarge(t, s, 3, 9*pageBytes)
+
+		// With room to come, what is settled stays.
+		f.late = true
+		if err := s.Delete(h); err != nil {
+			t.Fatal(err)
+		}
+		settled := held[0]
+		if err := s.Local().Drop(settled); err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Put("", content(pageBytes, 4), 0)
+		wantError(t, "while it is forgotten", err, ErrFull)
+		if err := s.Touch(settled, 0); err != nil {
+			t.Errorf("something was evicted that makes no room: %v", err)
+		}
+		f.forget()
+		if err := s.Local().Drop(held[1]); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
