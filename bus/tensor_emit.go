@@ -63,6 +63,7 @@ func (b *Bus) openSender(ctx context.Context, of *lane.Lane) (err error) {
 		}
 	}
 	b.sender = b.lane.Sender(b.store.Arena(), func() { b.writer.LookAgain() })
+	b.store.OnLarge(b.sender.Mapped)
 	return nil
 }
 

@@ -43,8 +43,9 @@
 //
 // Tensors that do not travel on a GPU lie in the payload. A GPU copies from there and
 // to there at full speed when it was told of the memory, once: [Lane.Sender] tells
-// it of the store, [Lane.Mapped] of what is mapped of other processes' stores. What it
-// refuses is copied through a staging buffer, and [Stats] says so.
+// it of the store, [Sender.Mapped] of large objects, [Lane.Mapped] of what is mapped of
+// other processes' stores. What it refuses is copied through a staging buffer, and
+// [Stats] says so.
 //
 // # Trust
 //

@@ -34,7 +34,7 @@ func newBench(t testing.TB, gpu emul.Options, opts lane.Options) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := shmstore.Create(shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Shared})
+	store, err := shmstore.Create(shmstore.Options{ArenaBytes: 1 << 20, MaxLargeBytes: 16 << 20, Memory: shmstore.Shared})
 	if err != nil {
 		t.Fatal(err)
 	}

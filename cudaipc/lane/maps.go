@@ -43,7 +43,21 @@ type hostMap struct {
 // Without that, and where the GPU refuses such memory, Unwrap copies through a
 // buffer of the lane's own: see [Stats].
 func (l *Lane) Mapped(mem []byte) (release func(unmap func())) {
-	h := l.maps.add(&hostMap{lane: l, mem: mem, readOnly: true})
+	return l.mapped(&hostMap{lane: l, mem: mem, readOnly: true})
+}
+
+// Mapped tells the lane of memory of the sender's store beside its arena, in which
+// payloads are to lie, such as that of a large object. A GPU is told of it with the
+// first tensors that are copied there; the rest is as [Lane.Mapped] has it.
+func (s *Sender) Mapped(mem []byte) (release func(unmap func())) {
+	if s.lane.first == nil {
+		return func(unmap func()) { unmap() }
+	}
+	return s.lane.mapped(&hostMap{lane: s.lane, mem: mem})
+}
+
+func (l *Lane) mapped(h *hostMap) (release func(unmap func())) {
+	l.maps.add(h)
 	return func(unmap func()) { l.maps.release(h, unmap) }
 }
 
@@ -66,16 +80,18 @@ func (m *maps) drop(h *hostMap) {
 
 // release has the GPU forget a map that nothing reads any more, and then unmaps it.
 func (m *maps) release(h *hostMap, unmap func()) {
+	registered := h.isRegistered() // and nobody is about to
 	m.mu.Lock()
 	m.drop(h)
-	apart := h.isRegistered() && !m.closed
+	apart := registered && !m.closed
 	if apart {
 		m.leaving.Add(1)
 	}
 	m.mu.Unlock()
 	leave := func() {
-		_ = h.close() // the device has failed: it knows of nothing any more
-		unmap()
+		if h.forgotten() {
+			unmap()
+		}
 	}
 	if !apart {
 		leave()
@@ -120,14 +136,29 @@ func (m *maps) close() error {
 func (h *hostMap) on(d *device) cudaipc.HostMemory {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.tried && !h.closed {
-		h.tried = true
-		h.register(d)
-	}
+	h.try(d)
 	if h.dev != d {
 		return nil
 	}
 	return h.host
+}
+
+// takes reports whether a device copies to the map as it is. Memory that one device
+// was told of all of them know, by the addresses of this process.
+func (h *hostMap) takes(d *device) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.try(d)
+	return h.host != nil
+}
+
+// try, with mu held, tells a device of the map, once.
+func (h *hostMap) try(d *device) {
+	if h.tried || h.closed {
+		return
+	}
+	h.tried = true
+	h.register(d)
 }
 
 // register, with mu held, tells a device of the map.
@@ -159,6 +190,21 @@ func (h *hostMap) isRegistered() bool {
 	return h.host != nil
 }
 
+// forgotten has the device forget the map, and reports whether it may be unmapped: a
+// device that has failed knows of nothing any more. Memory that a device still has must
+// not go, for it would take whatever comes to its addresses for that memory.
+func (h *hostMap) forgotten() bool {
+	h.mu.Lock()
+	d := h.dev
+	h.mu.Unlock()
+	err := h.close()
+	if err == nil || d.lost() {
+		return true
+	}
+	h.lane.opts.Logger.Warn("memory stays mapped that a GPU does not forget", slog.Int("bytes", len(h.mem)), slog.Any("why", err))
+	return false
+}
+
 // close has the device forget the map.
 func (h *hostMap) close() error {
 	h.mu.Lock()
@@ -172,9 +218,12 @@ func (h *hostMap) close() error {
 	return host.Close()
 }
 
-// shares reports whether other payloads lie in the map, beside one of so many bytes.
-// For one that has it to itself, telling a device takes longer than it saves.
-func (h *hostMap) shares(payloadBytes int) bool { return payloadBytes+os.Getpagesize() <= len(h.mem) }
+// serves reports whether a payload of so many bytes is read where it lies in the map. For
+// one that has it to itself, telling a device takes longer than reading it once saves;
+// but it may have been told, for writing.
+func (h *hostMap) serves(payloadBytes int) bool {
+	return payloadBytes+os.Getpagesize() <= len(h.mem) || h.isRegistered()
+}
 
 // onPages reports whether memory can be registered: it begins and ends on a page.
 func onPages(mem []byte) bool {

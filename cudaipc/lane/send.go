@@ -226,7 +226,7 @@ func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) error
 	switch {
 	case len(o.plan.Places) == 0:
 		if err = o.plan.EncodeInto(dst); err == nil {
-			err = o.through(ctx, s)
+			err = o.through(ctx, dst, s)
 		}
 	case o.mode == Pool:
 		err = o.intoChunk(dst, s)
@@ -250,23 +250,21 @@ func (o *Outgoing) undo(s cudaipc.Stream) (err error) {
 	return err
 }
 
-// through copies tensors into the payload.
-func (o *Outgoing) through(ctx context.Context, s cudaipc.Stream) error {
-	var ops []cudaipc.Op
-	var err error
+// through copies tensors into the payload, which is dst.
+func (o *Outgoing) through(ctx context.Context, dst []byte, s cudaipc.Stream) error {
+	var fetches []fetch
 	for _, t := range o.tensors {
 		data := o.plan.Tensors[t.number].Data
 		if len(data) == 0 {
 			continue
 		}
-		if ops, err = pack(ops, cudaipc.HostPtr(data), t.from.Ptr, int64(t.from.DType.Size()), t.from.Shape, t.from.strides()); err != nil {
+		ops, err := pack(nil, cudaipc.HostPtr(data), t.from.Ptr, int64(t.from.DType.Size()), t.from.Shape, t.from.strides())
+		if err != nil {
 			return err
 		}
+		fetches = append(fetches, fetch{data, ops})
 	}
-	if err := s.Submit(ops...); err != nil {
-		return err
-	}
-	if err := s.Synchronize(ctx); err != nil {
+	if err := o.lane.fetch(ctx, o.dev, s, dst, fetches); err != nil {
 		return err
 	}
 	o.freed()

@@ -1,15 +1,17 @@
 package lane
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"os"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// What a GPU cannot read where it lies is copied, piece by piece, into a staging
+// What a GPU does not reach where it lies is copied, piece by piece, into a staging
 // buffer that the GPU knows, and from there by the stream, while the CPU fills the
-// other piece. Pieces are so small that they are still in the CPU's cache then.
+// other piece; or the other way round. Pieces are so small that they are still in the CPU's cache then.
 const (
 	stagingPieceBytes = 1 << 20
 	stagingPieces     = 2
@@ -30,8 +32,8 @@ type staging struct {
 	broken bool // its words may never come
 }
 
-// stagingPiece is filled by the CPU when its word has reached seq: the stream has
-// copied it then.
+// stagingPiece is the CPU's when its word has reached seq: the stream has copied it
+// then, or filled it.
 type stagingPiece struct {
 	mem  []byte
 	ptr  cudaipc.Ptr
@@ -64,7 +66,7 @@ func (st *staging) copy(s cudaipc.Stream, dst cudaipc.Ptr, data []byte) error {
 	for len(data) > 0 {
 		p := &st.pieces[st.next]
 		st.next = (st.next + 1) % stagingPieces
-		if err := st.dev.await(p.word, p.seq); err != nil {
+		if err := st.dev.await(context.Background(), p.word, p.seq); err != nil {
 			return err
 		}
 		n := copy(p.mem, data)
@@ -99,21 +101,34 @@ func (st *staging) close() error {
 	return freeMemory(st.mem)
 }
 
-// await waits until a stream has written a word, or the device has failed.
-func (d *device) await(word cudaipc.Word, v uint32) error {
+// await waits until a stream has written a word, or the device has failed, or ctx ends.
+func (d *device) await(ctx context.Context, word cudaipc.Word, v uint32) error {
 	if word.Reached(v) {
 		return nil
 	}
 	over := make(chan struct{})
 	d.watcher.add(d, reached(word, v), func() { close(over) })
-	<-over
+	select {
+	case <-over:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if !word.Reached(v) {
 		return d.Err()
 	}
 	return nil
 }
 
-// takeStaging takes a buffer that no stream reads; nil: there is none to be had. The
+// takeStaging takes a buffer, or nil: then the driver copies.
+func (l *Lane) takeStaging(d *device) *staging {
+	st, err := d.takeStaging()
+	if err != nil {
+		l.opts.Logger.Info("the driver stages payloads on their way from and to the GPU", slog.Any("why", err))
+	}
+	return st
+}
+
+// takeStaging takes a buffer that no stream uses; nil: there is none to be had. The
 // error says why there never will be another.
 func (d *device) takeStaging() (*staging, error) {
 	d.mu.Lock()

@@ -15,12 +15,14 @@ type Stats struct {
 	// Failed were not sent because a copy failed.
 	Failed int64 `json:"failed"`
 	// Registered are the segments in host memory that a GPU was told of, once each, so
-	// that it copies from and to them at full speed: the senders' own, and those that
-	// payloads were read in. Refused are those that it was not, or that it refused.
+	// that it copies from and to them at full speed: the senders' own, those of large
+	// objects that tensors were copied to, and those that payloads were read in. Refused are
+	// those that it was not, or that it refused.
 	Registered int64 `json:"registered"`
 	Refused    int64 `json:"refused"`
-	// What [Message.Unwrap] took to a GPU through a staging buffer, because the GPU does
-	// not read it where it lies; and what it left to the driver, for want of a buffer.
+	// What was copied from a payload to a GPU, or to a payload from there, through a
+	// staging buffer, because the GPU does not reach it where it lies; and what was left
+	// to the driver, for want of a buffer.
 	StagedBytes   int64 `json:"staged_bytes"`
 	PageableBytes int64 `json:"pageable_bytes"`
 	// Open is the number of received messages with tensors on a GPU that are not

@@ -2,7 +2,6 @@ package lane
 
 import (
 	"fmt"
-	"log/slog"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
@@ -46,7 +45,7 @@ func (u *unwrapping) tensor(m *Message, dev *device, i int, uuid cudaipc.UUID, a
 // readable is where a device reads a part of the payload, if it does.
 func (m *Message) readable(dev *device, data []byte) (cudaipc.Ptr, bool) {
 	h, offset := m.lane.maps.find(data)
-	if h == nil || !h.shares(m.size) {
+	if h == nil || !h.serves(m.size) {
 		return 0, false
 	}
 	host := h.on(dev)
@@ -61,10 +60,7 @@ func (m *Message) stage(dev *device, s cudaipc.Stream, copies []hostCopy) error 
 	if len(copies) == 0 {
 		return nil
 	}
-	st, err := dev.takeStaging()
-	if err != nil {
-		m.lane.opts.Logger.Info("the driver stages payloads on their way to the GPU", slog.Any("why", err))
-	}
+	st := m.lane.takeStaging(dev)
 	if st == nil {
 		return m.leave(s, copies)
 	}

@@ -110,6 +110,9 @@ int enter(struct call **call, const char *name, int needs, int n, const struct a
 struct signature { const char *base; int version; const char *exported; void *address; };
 extern const struct signature fake_signatures[];
 
+/* What lies at an address of the process. */
+struct place { unsigned long inode, offset; int writable; };
+
 /* Memory that the device knows. */
 enum kind { ALLOCATION, MAPPING, IMPORT, HOST };
 struct range {
@@ -121,6 +124,7 @@ struct range {
 	int device;
 	uint64_t serial;
 	char handle[64]; /* of an import */
+	struct place place; /* of host memory, when it was registered */
 	struct range *next;
 };
 

@@ -404,18 +404,19 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *result, vo
 
 /* Host memory. */
 
-static int is_writable(uintptr_t address) {
+/* What lies at an address: a part of which file, and whether it can be written. */
+static struct place place_of(uintptr_t address) {
+	struct place found = {0, 0, 0};
 	FILE *maps = fopen("/proc/self/maps", "re");
 	if (maps == NULL)
-		return 1;
-	unsigned long from, to;
+		return found;
+	unsigned long from, to, offset, inode;
 	char line[512], access[8];
-	int writable = 0;
 	while (fgets(line, sizeof line, maps) != NULL)
-		if (sscanf(line, "%lx-%lx %7s", &from, &to, access) == 3 && address >= from && address < to)
-			writable = access[1] == 'w';
+		if (sscanf(line, "%lx-%lx %7s %lx %*s %lu", &from, &to, access, &offset, &inode) == 5 && address >= from && address < to)
+			found = (struct place){inode, offset + (address - from), access[1] == 'w'};
 	fclose(maps);
-	return writable;
+	return found;
 }
 
 CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags) {
@@ -425,9 +426,10 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags) {
 	if (find_host((uint64_t)(uintptr_t)address) != NULL)
 		return ALREADY_REGISTERED;
 	/* Pages are pinned for writing, unless the flag says otherwise. */
-	if ((flags & 8) == 0 && !is_writable((uintptr_t)address))
+	struct place place = place_of((uintptr_t)address);
+	if ((flags & 8) == 0 && !place.writable)
 		return INVALID_VALUE;
-	add(HOST, HOST_BIAS, address, bytes, -1);
+	add(HOST, HOST_BIAS, address, bytes, -1)->place = place;
 	return OK;
 }
 
@@ -436,6 +438,12 @@ CUresult cuMemHostUnregister(void *address) {
 	struct range *r = exactly((uint64_t)(uintptr_t)address + HOST_BIAS, HOST);
 	if (r == NULL)
 		return NOT_REGISTERED;
+	/* The real one keeps the pages that were there, and copies from and to these. */
+	struct place now = place_of((uintptr_t)address);
+	if (now.inode != r->place.inode || (now.inode != 0 && now.offset != r->place.offset)) {
+		fprintf(stderr, "fake: %zu bytes at %p were unmapped while they were registered\n", r->bytes, address);
+		abort();
+	}
 	wait_for_streams(current_device());
 	drop(r);
 	return OK;
