@@ -146,11 +146,13 @@ func (p *primary) addUsage(u *cudaipc.Usage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, m := range p.memory {
-		switch m.kind {
-		case ofAllocation:
+		switch {
+		case m.kind == ofAllocation:
 			u.Allocations++
-		case ofArena:
+		case m.kind == ofArena && m.fd >= 0:
 			u.Arenas++
+		case m.kind == ofArena:
+			u.Imports++
 		default:
 			u.Imports += m.opens
 		}

@@ -68,7 +68,7 @@ func gone(err error) error {
 
 // enterForeign opens a place of another process's.
 func (g *gate) enterForeign(ctx context.Context, p bundle.Place) error {
-	im := &g.lane.imports
+	im := g.lane.imports
 	from, err := im.get(ctx, p.Pool)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
@@ -14,13 +15,28 @@ import (
 
 // imports are the pools of other processes that this one has mapped. What is
 // mapped stays, so that after the first tensors nothing is opened any more, until
-// its owner is dead and nothing of it is read.
+// its owner is dead, or has given it back, and nothing of it is read. That is looked
+// after when there is more to map, and once in a while.
 type imports struct {
 	directory Directory
-	opening   turn // of pools
+	opening   turn            // of pools
+	ctx       context.Context // of looking after them
+	stop      context.CancelFunc
+	leaving   sync.WaitGroup // what is being looked after, or unmapped
 
-	mu    sync.Mutex
-	pools map[[16]byte]*imported
+	mu     sync.Mutex
+	pools  map[[16]byte]*imported
+	tidier *time.Timer // nil: there is nothing to look after
+	closed bool
+}
+
+// tidyEvery is how often what is mapped is looked after.
+const tidyEvery = 10 * time.Second
+
+func newImports(dir Directory) *imports {
+	im := &imports{directory: dir, opening: newTurn(), pools: make(map[[16]byte]*imported)}
+	im.ctx, im.stop = context.WithCancel(context.Background())
+	return im
 }
 
 // turn is held by whoever asks the directory, and maps what it finds. Others who
@@ -80,10 +96,13 @@ func (im *imports) get(ctx context.Context, id [16]byte) (*imported, error) {
 		id: id, owner: found.Owner, words: seg, mapping: newTurn(),
 		arenas: make(map[uint32]cudaipc.Arena), uses: make(map[uint32]int), refs: 1,
 	}
+	im.sweep()
 	im.mu.Lock()
 	defer im.mu.Unlock()
-	im.sweep()
 	im.pools[id] = p
+	if im.tidier == nil && !im.closed {
+		im.tidier = time.AfterFunc(tidyEvery, im.tidyAgain)
+	}
 	return p, nil
 }
 
@@ -108,22 +127,94 @@ func (im *imports) find(ctx context.Context, name Name) (Found, error) {
 	return found, nil
 }
 
-// sweep, with mu held, lets go of the pools of the dead that nothing reads.
+// sweep lets go of the pools of the dead that nothing reads.
 func (im *imports) sweep() {
-	for id, p := range im.pools {
-		if p.dead() && p.closeUnused() {
-			delete(im.pools, id)
+	for _, p := range im.all() {
+		if p.dead() && p.closeUnused(im) {
+			im.mu.Lock()
+			if im.pools[p.id] == p {
+				delete(im.pools, p.id)
+			}
+			im.mu.Unlock()
 		}
 	}
+}
+
+func (im *imports) all() (pools []*imported) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	for _, p := range im.pools {
+		pools = append(pools, p)
+	}
+	return pools
+}
+
+// tidyAgain is tidy, once in a while, as long as there are pools.
+func (im *imports) tidyAgain() {
+	if !im.begin() {
+		return
+	}
+	defer im.leaving.Done()
+	im.tidy()
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	switch {
+	case im.closed:
+	case len(im.pools) == 0:
+		im.tidier = nil
+	default:
+		im.tidier.Reset(tidyEvery)
+	}
+}
+
+// tidy lets go of what nothing reads, of the dead and of those who have given it back:
+// it keeps memory of a GPU in use.
+func (im *imports) tidy() {
+	im.sweep()
+	for _, p := range im.all() {
+		if p.mapping.take(im.ctx) == nil {
+			p.dropWithdrawn(im.ctx, im)
+			p.mapping.give()
+		}
+	}
+}
+
+// begin counts something that close waits for, unless it has begun.
+func (im *imports) begin() bool {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	if !im.closed {
+		im.leaving.Add(1)
+	}
+	return !im.closed
+}
+
+// unmap closes an arena, for which the driver may wait for all streams: nobody waits
+// for it but close. There is nobody to tell of an error.
+func (im *imports) unmap(a cudaipc.Arena) {
+	if !im.begin() {
+		_ = a.Close()
+		return
+	}
+	go func() {
+		defer im.leaving.Done()
+		_ = a.Close()
+	}()
 }
 
 // close lets go of everything. No message is open any more.
 func (im *imports) close() error {
 	im.mu.Lock()
-	defer im.mu.Unlock()
+	im.closed = true
+	if im.tidier != nil {
+		im.tidier.Stop()
+	}
+	im.mu.Unlock()
+	im.stop()
+	im.leaving.Wait()
 	var errs []error
 	for id, p := range im.pools {
-		if !p.closeUnused() {
+		if !p.closeUnused(im) {
 			errs = append(errs, fmt.Errorf("pool %v is still read", Name{Pool: p.id}))
 		}
 		delete(im.pools, id)
@@ -157,18 +248,16 @@ func (p *imported) release() {
 }
 
 // closeUnused closes the pool unless something of it is read.
-func (p *imported) closeUnused() bool {
+func (p *imported) closeUnused(im *imports) bool {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.refs > 0 {
-		return false
+	unused, closed := p.refs == 0, p.closed
+	p.closed = closed || unused
+	p.mu.Unlock()
+	if !unused || closed {
+		return unused
 	}
-	if p.closed {
-		return true
-	}
-	p.closed = true
-	for _, a := range p.arenas {
-		_ = a.Close() // the owner is dead, or the lane closes: there is nobody to tell
+	for _, a := range p.arenas { // nobody gets another
+		im.unmap(a)
 	}
 	p.words.Close()
 	return true
@@ -242,7 +331,7 @@ func (p *imported) dropWithdrawn(ctx context.Context, im *imports) {
 		if err == nil {
 			closeDescriptor(found.FD)
 		} else if errors.Is(err, ErrNotPublished) {
-			p.drop(number)
+			p.drop(im, number)
 		}
 	}
 }
@@ -260,7 +349,7 @@ func (p *imported) unused() (numbers []uint32) {
 }
 
 // drop unmaps an arena, unless it is in use by now.
-func (p *imported) drop(number uint32) {
+func (p *imported) drop(im *imports, number uint32) {
 	p.mu.Lock()
 	a := p.arenas[number]
 	unused := p.uses[number] == 0
@@ -269,7 +358,7 @@ func (p *imported) drop(number uint32) {
 		delete(p.uses, number)
 	}
 	p.mu.Unlock()
-	if unused {
-		_ = a.Close() // the owner has given it back: there is nobody to tell
+	if unused && a != nil {
+		im.unmap(a)
 	}
 }

@@ -19,7 +19,7 @@ type Lane struct {
 	why     map[Mode]error // why a mode is not to be had
 	way     error          // why pools are shared by handles; nil: they are not
 	watcher *watcher
-	imports imports
+	imports *imports
 	maps    maps
 
 	opening sync.Mutex // while a GPU is opened, which can take seconds; comes before mu
@@ -42,7 +42,7 @@ func Open(ctx context.Context, opts Options) (*Lane, error) {
 	opts = opts.withDefaults()
 	l := &Lane{
 		opts: opts, why: make(map[Mode]error), watcher: newWatcher(), devices: make(map[cudaipc.UUID]*device),
-		imports: imports{directory: opts.Directory, opening: newTurn(), pools: make(map[[16]byte]*imported)},
+		imports: newImports(opts.Directory),
 	}
 	if err := opts.Pool.Validate(); err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ from gpumessage import ADD_SEALS, FUTURE_WRITE, GROW, SHRINK, Payload, Producer,
 from omnibus import ForeignDevice, Forged, Nothing, Poisoned, PayloadError, dlpack
 from omnibus.gpu.gate import reached
 from omnibus.gpu.handled import HANDLED
-from omnibus.gpu.lane import Lane
+from omnibus.gpu.lane import TIDY, Lane
 from omnibus.gpu.shared import Shared
 
 EMULATED = b"emul" + bytes(11) + b"\1"
@@ -89,6 +89,30 @@ class TestEmulated(unittest.TestCase):
         self.assertEqual(len(os.listdir("/proc/self/fd")), len(fds))
         with self.assertRaises(Nothing):  # which was withdrawn, and is mapped no more
             self.open()
+
+    def test_gives_back_once_in_a_while(self):
+        """What is withdrawn, and the dead's, goes with the first message after some time, unless it is read."""
+        other = Producer(EMULATED)
+        self.addCleanup(other.kill)
+        other.pool = bytes(16)
+        other.arena(1, 1 << 16)
+        self.lane._find = lambda name: (other if name.pool == other.pool else self.producer).find(name)
+        self.producer.ready(1, 1)
+        read = self.open()
+        pool = self.lane._pools[self.producer.pool]
+        Payload(other.place()).open(self.lane)
+        del self.producer.published[1]
+        asked = len(self.producer.asked)
+        Payload(other.place()).open(self.lane)
+        self.assertEqual((len(self.producer.asked), len(pool.arenas)), (asked, 1))
+        self.lane._tidied -= TIDY
+        Payload(other.place()).open(self.lane)
+        self.assertEqual((len(self.producer.asked), pool.arenas), (asked + 1, {}))
+        self.producer.kill()
+        self.lane._tidied -= TIDY
+        Payload(other.place()).open(self.lane)
+        self.assertEqual(list(self.lane._pools), [other.pool])
+        self.assertEqual(dlpack.borrow(read).view()[:4], bytes(4))
 
     def test_memory_that_goes_is_not_found(self):
         """Who asks while its destructor runs, as another thread may, is given another mapping."""

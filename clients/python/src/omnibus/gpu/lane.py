@@ -6,6 +6,7 @@ The Go package `cudaipc/lane` has the rules.
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -35,10 +36,15 @@ class _Pool:
         self.arenas: dict[tuple[bytes, int], Memory] = {}  # by the device's UUID and the number
 
 
+#: How often it is looked after, in seconds, what of the memory of others is theirs no more.
+TIDY = 10.0
+
+
 class Lane:
     """What is mapped of the pools of other processes. It stays so, that nothing is opened after the first messages.
 
-    Pools of the dead, and arenas that were withdrawn, go when new ones come. What is read stays mapped.
+    Pools of the dead, and arenas that were withdrawn, go when new ones come, and otherwise with the first message
+    after `TIDY` seconds. What is read stays mapped.
     """
 
     def __init__(self, find: Callable[[Name], Found], device: Callable[[bytes], Device] = driver.device) -> None:
@@ -46,6 +52,7 @@ class Lane:
         self._device = device
         self._lock = threading.Lock()
         self._pools: dict[bytes, _Pool] = {}
+        self._tidied = time.monotonic()
 
     def open(self, b: Bundle, payload: memoryview) -> Any:
         """The value of a bundle, with a `DeviceTensor` for each tensor in a place. These keep the payload."""
@@ -55,6 +62,7 @@ class Lane:
     def _enter(self, p: Place, payload: memoryview) -> Gate:
         device = self._device(p.device)
         with self._lock:
+            self._tidy()
             pool = self._pool(p.pool)
             memory = None if p.kind == HANDLE else self._arena(pool, p, device)
         pool.words.slot(p.slot)
@@ -70,9 +78,21 @@ class Lane:
                 pool = _Pool(id, Words(found))
             except ProtocolError as e:
                 raise Forged(f"the words of a pool: {e}") from None
-            self._pools = {i: p for i, p in self._pools.items() if not p.words.dead}
+            self._drop_dead()
             self._pools[id] = pool
         return pool
+
+    def _tidy(self) -> None:
+        """Let go of what others have given back, once in a while."""
+        now = time.monotonic()
+        if now - self._tidied >= TIDY:
+            self._tidied = now
+            self._drop_dead()
+            for pool in self._pools.values():
+                self._drop_withdrawn(pool)
+
+    def _drop_dead(self) -> None:
+        self._pools = {i: p for i, p in self._pools.items() if not p.words.dead}
 
     def _arena(self, pool: _Pool, p: Place, device: Device) -> Memory:
         if p.arena == _WORDS:
