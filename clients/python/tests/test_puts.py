@@ -60,7 +60,7 @@ class WayTest(PutsCase):
     def test_all_goes_out_in_order_and_nothing_waits_for_the_host(self) -> None:
         d = self.task(wire.Edge("upper->next", "next"))
         d.emit("small", key="k")
-        d.task._session.run(d.task._emit_work(BIG, 7, codec_=omnibus.RAW))
+        d.task._session.run(d.task._emit_work(BIG, d.task._envelope(7), omnibus.RAW))
         d.task._current = 7
         with d.task.reserve(20_000) as room:
             room.view[:3] = b"abc"

@@ -287,13 +287,15 @@ class AsyncTask(BaseTask):
         codec: int | None = None,
     ) -> None:
         """Emit a value: tensors and arrays as tensors, values with such in them as bundles, all else as msgpack."""
-        await arun(self._session, self._emit_work(value, self._current, to, key, attrs, last, codec))
+        await arun(self._session, self._emit_work(value, self._envelope(self._current, to, key, attrs, last), codec))
 
     async def emit_bytes(
         self, data: Any, *, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
     ) -> None:
         """Emit raw bytes: any contiguous buffer, copied once."""
-        await arun(self._session, self._emit_work(data, self._current, to, key, attrs, last, codecs.RAW))
+        await arun(
+            self._session, self._emit_work(data, self._envelope(self._current, to, key, attrs, last), codecs.RAW)
+        )
 
     def emit_tensor(
         self,
@@ -307,7 +309,7 @@ class AsyncTask(BaseTask):
     ) -> AsyncFilledTensor:
         """Emit a tensor that is filled in place, in an `async with` block."""
         size = tensor.payload_bytes(dtype, shape)
-        work = self._reserve_work(size, codecs.TENSOR, self._current, to, key, attrs, last)
+        work = self._reserve_work(size, codecs.TENSOR, self._envelope(self._current, to, key, attrs, last))
         return AsyncFilledTensor(self, dtype, tuple(shape), work)
 
     async def forward(
@@ -321,12 +323,11 @@ class AsyncTask(BaseTask):
     ) -> None:
         """Pass the payload of a delivery that is not finished on by reference, without a copy."""
         delivery._check_unfinished()
-        await arun(self._session, self._forward_work(delivery.number, to, key, attrs, last))
+        await arun(self._session, self._forward_work(self._envelope(delivery.number, to, key, attrs, last)))
 
     def reserve(self, size: int, *, codec: int = codecs.RAW, to: str | None = None) -> AsyncBuffer:
         """Room for a payload of up to `size` bytes, to be filled in place and sent."""
-        return AsyncBuffer(self._session, self._reserve_work(size, codec, self._current, to))
+        return AsyncBuffer(self._session, self._reserve_work(size, codec, self._envelope(self._current, to)))
 
-    def _emit_for(self, delivery: int, value: Any, **options: Any) -> Awaitable[None]:
-        options["codec_"] = options.pop("codec", None)
-        return arun(self._session, self._emit_work(value, delivery, **options))
+    def _emit_for(self, delivery: int, value: Any, *, codec: int | None = None, **options: Any) -> Awaitable[None]:
+        return arun(self._session, self._emit_work(value, self._envelope(delivery, **options), codec))

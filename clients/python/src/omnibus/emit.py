@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from . import bundle, codec, sources, tensor, wire
 from .ahead import Ahead, Room
@@ -22,6 +22,20 @@ from .tensor import Tensor
 
 if TYPE_CHECKING:
     from .puts import Puts
+
+
+class Envelope(NamedTuple):
+    """What travels beside an emission's payload, where it goes, and the delivery that it is for."""
+
+    delivery: int
+    edge: int
+    key: str
+    attrs: wire.Attrs
+    last: bool
+
+    @property
+    def flags(self) -> int:
+        return wire.LAST if self.last else 0
 
 
 class Emitter:
@@ -101,145 +115,99 @@ class Emitter:
                     e.edge, e.seq = edges[edge].name, seq
             raise
 
-    def _emit_work(
-        self,
-        value: Any,
-        delivery: int,
-        to: str | None = None,
-        key: str = "",
-        attrs: wire.Attrs | None = None,
-        last: bool = False,
-        codec_: int | None = None,
-    ) -> Work[None]:
+    def _envelope(
+        self, delivery: int, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
+    ) -> Envelope:
+        return Envelope(delivery, self._edge(to), key, attrs or {}, last)
+
+    def _emit_work(self, value: Any, e: Envelope, codec_: int | None = None) -> Work[None]:
         if self._puts is not None and codec_ in (None, codec.BUNDLE):
-            sent = yield from self._on_gpu_work(value, delivery, to, key, attrs, last)
+            sent = yield from self._on_gpu_work(value, e)
             if sent:
                 return
         t = sources.of(value) if codec_ in (None, codec.TENSOR) else None
         if t is not None:
-            yield from self._tensor_work(t, delivery, to, key, attrs, last)
+            yield from self._tensor_work(t, e)
             return
         number = codec_ or codec.MSGPACK
         if codec_ in (None, codec.BUNDLE):
             plan = bundle.Plan(value)
             if plan.tensors or codec_ == codec.BUNDLE:
-                yield from self._bundle_work(plan, delivery, to, key, attrs, last)
+                yield from self._written_work(plan.size(), plan.write, codec.BUNDLE, e)
                 return
             payload: bytes | bytearray | memoryview = plan.tree
         else:
             payload = codec.encode(value, number)
         if len(payload) <= self._session.welcome.inline_bytes:
-            yield from self._small(payload, number, delivery, to, key, attrs, last)
+            yield from self._small_work(payload, number, e)
             return
-        b = yield from self._reserve_work(len(payload), number, delivery, to, key, attrs, last)
+        b = yield from self._reserve_work(len(payload), number, e)
         with b:
             b.view[:] = payload
             b.send()
 
-    def _on_gpu_work(
-        self, value: Any, delivery: int, to: str | None, key: str, attrs: wire.Attrs | None, last: bool
-    ) -> Work[bool]:
+    def _on_gpu_work(self, value: Any, e: Envelope) -> Work[bool]:
         """Emit a value that has tensors on a GPU. False: it has none."""
         from .gpu import emission, sender  # for those alone whose edges may carry such
 
         of = sender.of(self._session)
-        e = emission.Emission(self, of, bundle.Plan(value, of.of), delivery, self._edge(to), key, attrs, last)
-        if e.tensors:
-            yield from e.work()
-        return bool(e.tensors)
+        way = emission.Emission(self, of, bundle.Plan(value, of.of), e)
+        if way.tensors:
+            yield from way.work()
+        return bool(way.tensors)
 
-    def _small(
-        self,
-        payload: bytes | bytearray | memoryview,
-        number: int,
-        delivery: int,
-        to: str | None,
-        key: str,
-        attrs: wire.Attrs | None,
-        last: bool,
-    ) -> Work[None]:
-        edge, flags, source = self._edge(to), wire.LAST if last else 0, self.number
-        if self._puts is not None:
-            m = self._puts.message(delivery, edge, number, flags | wire.INLINE, key, attrs, payload)
-            yield from self._puts.small_work(m)
-            return
-
-        def question(token: int) -> wire.Message:
-            return wire.Emit(token, source, delivery, edge, flags, number, key, attrs or {}, payload)
-
-        yield from self._ask_work(lambda: self._ask_emission(question, edge), edge, key)
-
-    def _forward_work(
-        self, delivery: int, to: str | None, key: str, attrs: wire.Attrs | None, last: bool
-    ) -> Work[None]:
-        """Pass the payload of a delivery on by reference."""
-        edge, source = self._edge(to), self.number
-        flags = wire.FORWARD | (wire.LAST if last else 0)
-        if self._puts is not None:
-            yield from self._puts.small_work(self._puts.message(delivery, edge, 0, flags, key, attrs))
-            return
-
-        def question(token: int) -> wire.Message:
-            return wire.Emit(token, source, delivery, edge, flags, 0, key, attrs or {}, b"")
-
-        yield from self._ask_work(lambda: self._ask_emission(question, edge), edge, key)
-
-    def _tensor_work(
-        self, t: sources.Source, delivery: int, to: str | None, key: str, attrs: wire.Attrs | None, last: bool
-    ) -> Work[None]:
+    def _tensor_work(self, t: sources.Source, e: Envelope) -> Work[None]:
         def write(buf: memoryview) -> None:
             data = tensor.write_header(buf, t.dtype, t.shape)
             if t.fill is not None:
                 t.fill(data)
 
-        size = tensor.payload_bytes(t.dtype, t.shape)
-        yield from self._written_work(size, write, codec.TENSOR, delivery, to, key, attrs, last)
+        yield from self._written_work(tensor.payload_bytes(t.dtype, t.shape), write, codec.TENSOR, e)
 
-    def _bundle_work(
-        self, plan: bundle.Plan, delivery: int, to: str | None, key: str, attrs: wire.Attrs | None, last: bool
-    ) -> Work[None]:
-        yield from self._written_work(plan.size(), plan.write, codec.BUNDLE, delivery, to, key, attrs, last)
-
-    def _written_work(
-        self,
-        size: int,
-        write: Callable[[memoryview], None],
-        number: int,
-        delivery: int,
-        to: str | None,
-        key: str,
-        attrs: wire.Attrs | None,
-        last: bool,
-    ) -> Work[None]:
+    def _written_work(self, size: int, write: Callable[[memoryview], None], number: int, e: Envelope) -> Work[None]:
         """Send a payload that is written in place."""
         if size <= self._session.welcome.inline_bytes:
             payload = bytearray(size)
             write(memoryview(payload))
-            yield from self._small(payload, number, delivery, to, key, attrs, last)
+            yield from self._small_work(payload, number, e)
             return
-        b = yield from self._reserve_work(size, number, delivery, to, key, attrs, last)
+        b = yield from self._reserve_work(size, number, e)
         with b:
             write(b.view)
             b.send()
 
-    def _reserve_work(
-        self,
-        size: int,
-        number: int,
-        delivery: int,
-        to: str | None,
-        key: str = "",
-        attrs: wire.Attrs | None = None,
-        last: bool = False,
-    ) -> Work[Buffer]:
+    def _small_work(self, payload: bytes | bytearray | memoryview, number: int, e: Envelope) -> Work[None]:
+        """Send a payload in a message."""
+        if self._puts is not None:
+            yield from self._puts.small_work(self._puts.message(e, number, wire.INLINE, payload))
+            return
+        yield from self._emission_work(e, number, 0, payload)
+
+    def _forward_work(self, e: Envelope) -> Work[None]:
+        """Pass the payload of a delivery on by reference."""
+        if self._puts is not None:
+            yield from self._puts.small_work(self._puts.message(e, 0, wire.FORWARD))
+            return
+        yield from self._emission_work(e, 0, wire.FORWARD, b"")
+
+    def _emission_work(
+        self, e: Envelope, number: int, flags: int, payload: bytes | bytearray | memoryview
+    ) -> Work[None]:
+        source, flags = self.number, flags | e.flags
+
+        def question(token: int) -> wire.Message:
+            return wire.Emit(token, source, e.delivery, e.edge, flags, number, e.key, e.attrs, payload)
+
+        yield from self._ask_work(lambda: self._ask_emission(question, e.edge), e.edge, e.key)
+
+    def _reserve_work(self, size: int, number: int, e: Envelope) -> Work[Buffer]:
         if size < 0:
             raise PayloadError(f"size {size} is negative")
-        s = self._session
-        room = Room(self._edge(to), number, size)
         if self._puts is not None:
-            return (yield from self._puts.reserve_work(size, number, delivery, room.edge, key, attrs, last))
+            return (yield from self._puts.reserve_work(size, number, e))
+        s, room = self._session, Room(e.edge, number, size)
         arena = s.segments.arena or (yield from s.segments.arena_work())
-        m, fd = yield from self._ask_work(lambda: self._ask_room(room, delivery), room.edge, key)
+        m, fd = yield from self._ask_work(lambda: self._ask_room(room, e.delivery), e.edge, e.key)
         try:
             if fd is not None:
                 own = to_fill(m.segment, fd, None)
@@ -254,7 +222,7 @@ class Emitter:
         except BaseException:
             s.tell_quietly(wire.Abort(m.grant))
             raise
-        return Buffer(s, _Granted(s, m.grant, lambda: self._went_out(room.edge)), view[:size], key, attrs, last)
+        return Buffer(s, _Granted(s, m.grant, lambda: self._went_out(e.edge)), view[:size], e)
 
 
 def _with_descriptor(m: wire.Grant, fd: int | None) -> tuple[wire.Grant, int | None]:
@@ -292,28 +260,24 @@ class Buffer:
     would see it.
     """
 
-    __slots__ = ("view", "size", "_session", "_way", "_options")
+    __slots__ = ("view", "size", "_session", "_way", "_envelope")
 
-    def __init__(
-        self, s: Session, way: _Way, view: memoryview, key: str, attrs: wire.Attrs | None, last: bool
-    ) -> None:
+    def __init__(self, s: Session, way: _Way, view: memoryview, e: Envelope) -> None:
         self.view = view  #: the memory to fill, writable
         self.size = len(view)
         self._session = s
         self._way: _Way | None = way
-        self._options = (key, attrs, last)
+        self._envelope = e
 
-    def send(
-        self, n: int | None = None, *, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
-    ) -> None:
+    def send(self, n: int | None = None, *, key: str = "", attrs: wire.Attrs | None = None, last: bool = False) -> None:
         """Send the first n bytes, or all. Does not wait."""
         n = self.size if n is None else n
         if not 0 <= n <= self.size:
             raise ValueError(f"send of {n} bytes from a buffer of {self.size}")
         way = self._take()
-        k, a, end = self._options
+        e = self._envelope
         try:
-            way.send(n, wire.LAST if last or end else 0, key or k, attrs or a or {})
+            way.send(n, wire.LAST if last else e.flags, key or e.key, attrs or e.attrs)
         except BaseException:
             way.abort()
             raise

@@ -12,6 +12,7 @@ from .errors import HostGone, ProtocolError, Refused
 #: How long the host may take to say welcome.
 HANDSHAKE_SECONDS = 10.0
 
+
 def socket_path(path: str | None = None, bus: str | None = None) -> str:
     """Where the host listens: `path`, else $OMNIBUS_SOCKET, else the bus's place.
 

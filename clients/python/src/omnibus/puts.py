@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import wire
 from .answers import Attempt
-from .emit import Buffer
+from .emit import Buffer, Envelope
 from .errors import Code, RequestOver, TooLarge, WindowFull, again
 from .room import Out, Room
 from .session import Session, Work
@@ -71,9 +71,7 @@ class Puts:
             most = s.arena_bytes or ROOM_BYTES
             return (s.room.take(size, most) if size <= most else None) or s.room.alone(size)
 
-    def put(
-        self, credit: _Credit, room: Room | None, m: wire.Put, edge: int, keep: list[Any] | None = None
-    ) -> None:
+    def put(self, credit: _Credit, room: Room | None, m: wire.Put, edge: int, keep: list[Any] | None = None) -> None:
         """Put a payload. It is in `room`, or in the message. `keep` is cleared when nobody needs it any more."""
         s = self.session
         with s.locked:
@@ -97,25 +95,24 @@ class Puts:
             credit.give_back()
             raise
 
-    def reserve_work(
-        self, size: int, codec: int, delivery: int, edge: int, key: str, attrs: wire.Attrs | None, last: bool
-    ) -> Work[Buffer]:
+    def reserve_work(self, size: int, codec: int, e: Envelope) -> Work[Buffer]:
         """Room for a payload, to be filled in place and put."""
-        credit = yield from self.credit_work(edge, size, key)
+        credit = yield from self.credit_work(e.edge, size, e.key)
         try:
             room = self.room(size)
         except BaseException:
             credit.give_back()
             raise
-        way = _Filled(self, credit, room, self.message(delivery, edge, codec))
-        return Buffer(self.session, way, room.view[:size], key, attrs, last)
+        way = _Filled(self, credit, room, self.message(e, codec))
+        return Buffer(self.session, way, room.view[:size], e)
 
     def message(
-        self, delivery: int, edge: int, codec: int, flags: int = 0, key: str = "", attrs: wire.Attrs | None = None,
-        payload: bytes | bytearray | memoryview = b"",
-    ) -> wire.Put:  # fmt: skip
-        source, size = self.emitter.number, len(payload)
-        return wire.Put(0, source, delivery, edge, flags, codec, 0, 0, 0, size, key, attrs or {}, bytes(payload))
+        self, e: Envelope, codec: int, flags: int = 0, payload: bytes | bytearray | memoryview = b""
+    ) -> wire.Put:
+        source, size, flags = self.emitter.number, len(payload), flags | e.flags
+        return wire.Put(
+            0, source, e.delivery, e.edge, flags, codec, 0, 0, 0, size, e.key, e.attrs, bytes(payload)
+        )  # fmt: skip
 
 
 class _Credit(Out):

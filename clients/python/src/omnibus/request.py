@@ -82,7 +82,7 @@ class BaseRequest(Emitter):
             raise Finished("the inputs of the request have ended")
         if last and to is None:
             self._open = False
-        yield from self._emit_work(value, 0, to, key, attrs, last, codec)
+        yield from self._emit_work(value, self._envelope(0, to, key, attrs, last), codec)
 
     def _next(self) -> Delivery | None:
         """The next result, None at the end. The lock is held, and there is one or it is over."""

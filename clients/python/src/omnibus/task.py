@@ -258,13 +258,13 @@ class Task(BaseTask):
         codec: int | None = None,
     ) -> None:
         """Emit a value: tensors and arrays as tensors, values with such in them as bundles, all else as msgpack."""
-        self._session.run(self._emit_work(value, self._current, to, key, attrs, last, codec))
+        self._session.run(self._emit_work(value, self._envelope(self._current, to, key, attrs, last), codec))
 
     def emit_bytes(
         self, data: Any, *, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
     ) -> None:
         """Emit raw bytes: any contiguous buffer, copied once."""
-        self._session.run(self._emit_work(data, self._current, to, key, attrs, last, codecs.RAW))
+        self._session.run(self._emit_work(data, self._envelope(self._current, to, key, attrs, last), codecs.RAW))
 
     def emit_tensor(
         self,
@@ -284,7 +284,7 @@ class Task(BaseTask):
         error there aborts it.
         """
         size = tensor.payload_bytes(dtype, shape)
-        work = self._reserve_work(size, codecs.TENSOR, self._current, to, key, attrs, last)
+        work = self._reserve_work(size, codecs.TENSOR, self._envelope(self._current, to, key, attrs, last))
         filling = FilledTensor(self, dtype, tuple(shape), work)
         if fill is not None:
             with filling as t:
@@ -293,7 +293,7 @@ class Task(BaseTask):
 
     def reserve(self, size: int, *, codec: int = codecs.RAW, to: str | None = None) -> Buffer:
         """Room for a payload of up to `size` bytes, to be filled in place and sent."""
-        return self._session.run(self._reserve_work(size, codec, self._current, to))
+        return self._session.run(self._reserve_work(size, codec, self._envelope(self._current, to)))
 
     def forward(
         self,
@@ -306,7 +306,7 @@ class Task(BaseTask):
     ) -> None:
         """Pass the payload of a delivery that is not finished on by reference, without a copy."""
         delivery._check_unfinished()
-        self._session.run(self._forward_work(delivery.number, to, key, attrs, last))
+        self._session.run(self._forward_work(self._envelope(delivery.number, to, key, attrs, last)))
 
     def wait_aborted(self, timeout: float | None = None) -> bool:
         """Wait until the request is over; False: the time is up."""
@@ -315,9 +315,8 @@ class Task(BaseTask):
         except HostGone:
             return True
 
-    def _emit_for(self, delivery: int, value: Any, **options: Any) -> None:
-        options["codec_"] = options.pop("codec", None)
-        self._session.run(self._emit_work(value, delivery, **options))
+    def _emit_for(self, delivery: int, value: Any, *, codec: int | None = None, **options: Any) -> None:
+        self._session.run(self._emit_work(value, self._envelope(delivery, **options), codec))
 
 
 def sender_of(s: Session) -> Sender:

@@ -16,7 +16,7 @@ from .pool import Piece, Pool
 from .sender import DEFAULT, IPC, POOL, UNAVAILABLE, OnGPU, Sender
 
 if TYPE_CHECKING:
-    from ..emit import Buffer, Emitter
+    from ..emit import Buffer, Emitter, Envelope
 
 
 class Lent:
@@ -36,28 +36,23 @@ lent: weakref.WeakValueDictionary[bytes, Lent] = weakref.WeakValueDictionary()
 class Emission:
     """One value, and where it goes."""
 
-    def __init__(
-        self, emitter: Emitter, sender: Sender, plan: Plan, delivery: int, edge: int, key: str,
-        attrs: wire.Attrs | None, last: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, emitter: Emitter, sender: Sender, plan: Plan, envelope: Envelope) -> None:
         self.emitter = emitter
         self.sender = sender
         self.plan = plan
         self.tensors = [(p, p.source) for p in plan.tensors if isinstance(p.source, OnGPU)]
         self.nbytes = sum(t.nbytes for _, t in self.tensors)
-        self.delivery = delivery
-        self.edge = edge
-        self.options = (key, attrs, last)
+        self.envelope = envelope
 
     def work(self) -> Work[None]:
         """Emit it: once, or once for each edge if they say different things."""
         puts = self.emitter._puts
         assert puts is not None
-        edges = puts.edges(self.edge)
+        edges = puts.edges(self.envelope.edge)
         alike = all(puts.tensors[i] == puts.tensors[edges[0]] for i in edges)
         out = 0
         try:
-            for edge in [self.edge] if alike else edges:
+            for edge in [self.envelope.edge] if alike else edges:
                 yield from self._along(edge, puts.tensors[edges[0] if alike else edge])
                 out += 1
         finally:
@@ -157,8 +152,7 @@ class Emission:
     def _reserve(self, edge: int) -> Work[Buffer]:
         puts = self.emitter._puts
         assert puts is not None
-        key, attrs, last = self.options
-        return puts.reserve_work(self.plan.size(), codec.BUNDLE, self.delivery, edge, key, attrs, last)
+        return puts.reserve_work(self.plan.size(), codec.BUNDLE, self.envelope._replace(edge=edge))
 
     def _lay_out(self, mode: int) -> int:
         """Say of each tensor where it will be. Returns what those take of a new chunk."""
