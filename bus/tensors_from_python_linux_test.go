@@ -372,7 +372,13 @@ func TestTensorsOfPythonFunctions(t *testing.T) {
 			if err := r.CloseSend(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			gate <- struct{}{}
+			ended := make(chan error, 1)
+			go func() { ended <- p.Answer(nil) }() // it has nothing to say
+			select {
+			case gate <- struct{}{}:
+			case err := <-ended:
+				t.Fatal("Python ended before it sent anything: ", err)
+			}
 			first := recvGot(t, r)
 			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
