@@ -1,8 +1,7 @@
-"""Questions to the host, and which answer belongs to which. Open it for tokens, and for what is done with an answer
-that nobody waits for any more.
+"""Questions to the host, and which answer belongs to which.
 
-What becomes of a question is an `Answer`. Methods are called with the session's lock held, but for `ask`, `watch`,
-`abandon` and `cancel`.
+Open it for tokens, and for what is done with an answer that nobody waits for any more. What becomes of a question is
+an `Answer`. Methods are called with the session's lock held, but for `ask`, `watch`, `abandon` and `cancel`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Memory that the host shares: the segments in which payloads arrive, and the arena in which this process is granted
-room. Open it for who maps what, and when. Room of the client's own is in `room`.
+"""Memory that the host shares: segments in which payloads arrive, and the arena for what goes out.
+
+Open it for who maps what, and when. Room of the client's own is in `room`.
 """
 
 from __future__ import annotations
