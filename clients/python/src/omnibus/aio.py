@@ -1,7 +1,7 @@
 """What is awaited: the client, requests and tasks of an event loop, and how work is done there.
 
 Each is the counterpart of one without a loop, in `client`, `request` and `task`, and has what they do in common from
-there. Nothing else here knows asyncio but `coroutines`, for the handlers of stages; so neither is loaded before it is used.
+there. Only `coroutines`, for the handlers of stages, knows asyncio, too; so neither is loaded before it is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .directory import Found, Name, find_work, publish_work
 from .emit import Buffer
 from .errors import again
 from .handshake import dial, socket_path
-from .request import BaseRequest
+from .request import BaseRequest, send_first, submit_work
 from .session import Session, Work, resume
 from .task import BaseTask, FilledTensor
 from .tensor import Tensor
@@ -122,10 +122,8 @@ class AsyncClient(BaseClient):
         trace: wire.Trace | None = None,
     ) -> AsyncRequest:
         """As Client.submit."""
-        options = {"timeout": timeout, "deadline": deadline, "to": to, "key": key, "attrs": attrs,
-                   "codec": codec, "fail_fast": fail_fast, "trace": trace}  # fmt: skip
-        r: AsyncRequest = await arun(self._session, self._submit_work(AsyncRequest, value, True, options))
-        return r
+        opened = submit_work(AsyncRequest, self._session, timeout, deadline, fail_fast, trace)
+        return await arun(self._session, send_first(opened, value, to, key, attrs, codec))
 
     async def stream(
         self,
@@ -136,9 +134,7 @@ class AsyncClient(BaseClient):
         trace: wire.Trace | None = None,
     ) -> AsyncRequest:
         """As Client.stream."""
-        options = {"timeout": timeout, "deadline": deadline, "fail_fast": fail_fast, "trace": trace}
-        r: AsyncRequest = await arun(self._session, self._submit_work(AsyncRequest, None, False, options))
-        return r
+        return await arun(self._session, submit_work(AsyncRequest, self._session, timeout, deadline, fail_fast, trace))
 
     async def call(self, method: str, arguments: Any = None) -> Any:
         """As Client.call."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
@@ -17,7 +16,7 @@ from .directory import Found, Name, find_work, publish_work, withdraw
 from .errors import Code, HostGone, OmnibusError, ProtocolError
 from .exchange import ARENA_BYTES, Exchange
 from .handshake import dial, shake_hands, socket_path
-from .request import BaseRequest, Request, send_first, submit_work
+from .request import Request, send_first, submit_work
 from .session import Session, Work
 from .task import BaseTask, Consumer, Stage, Task, sender_of
 
@@ -129,15 +128,6 @@ class BaseClient:
         except ValueError as e:
             raise ProtocolError(f"the reply to {method} is not JSON: {e}") from None
 
-    def _submit_work(self, kind: Any, value: Any, has_value: bool, options: dict[str, Any]) -> Work[Any]:
-        limit = deadline_ns(options.get("timeout"), options.get("deadline"))
-        r: BaseRequest = yield from submit_work(
-            kind, self._session, limit, options.get("fail_fast", False), options.get("trace")
-        )
-        if has_value:
-            yield from send_first(r, value, options)
-        return r
-
 
 class Client(BaseClient):
     """A connection to a bus. Safe from any thread of the process that made it.
@@ -165,10 +155,8 @@ class Client(BaseClient):
         Waits for a place, unless `fail_fast`, which raises Overloaded. `timeout` is
         in seconds from now, `deadline` in seconds since 1970.
         """
-        options = {"timeout": timeout, "deadline": deadline, "to": to, "key": key, "attrs": attrs,
-                   "codec": codec, "fail_fast": fail_fast, "trace": trace}  # fmt: skip
-        r: Request = self._session.run(self._submit_work(Request, value, True, options))
-        return r
+        opened = submit_work(Request, self._session, timeout, deadline, fail_fast, trace)
+        return self._session.run(send_first(opened, value, to, key, attrs, codec))
 
     def stream(
         self,
@@ -179,9 +167,7 @@ class Client(BaseClient):
         trace: wire.Trace | None = None,
     ) -> Request:
         """Submit a request whose inputs are sent one by one, until `close_send`."""
-        options = {"timeout": timeout, "deadline": deadline, "fail_fast": fail_fast, "trace": trace}
-        r: Request = self._session.run(self._submit_work(Request, None, False, options))
-        return r
+        return self._session.run(submit_work(Request, self._session, timeout, deadline, fail_fast, trace))
 
     def call(self, method: str, arguments: Any = None) -> Any:
         """Ask about the bus: status, stats, stalls, check, leases, abort, drain."""
@@ -317,11 +303,3 @@ class Pull:
         self._session.notify()
         if self._on_news is not None:
             self._session.call_later(self._on_news)
-
-
-def deadline_ns(timeout: float | None, deadline: float | None) -> int:
-    """A deadline as the wire has it; 0: none."""
-    if timeout is not None:
-        soonest = time.time_ns() + int(timeout * 1e9)
-        return soonest if deadline is None else min(soonest, int(deadline * 1e9))
-    return 0 if deadline is None else int(deadline * 1e9)

@@ -1,7 +1,7 @@
 """What a stage's handlers are called with, and what becomes of what they return or raise.
 
-Deliveries are queued for each task, and for batches, as they arrive; the deliveries of one task are handled in order, one after the
-other. `Functions` has plain functions called, in threads; `coroutines` has its like for an event loop.
+Deliveries are queued for each task, and for batches, as they arrive; those of one task are handled one after the other
+and in order. `Functions` has plain functions called, in threads; `coroutines` has its like for an event loop.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
@@ -193,16 +194,18 @@ class Request(BaseRequest):
 def submit_work(
     kind: type[_R],
     s: Session,
-    deadline: int,
+    timeout: float | None,
+    deadline: float | None,
     fail_fast: bool,
     trace: wire.Trace | None,
 ) -> Work[_R]:
     """Submit a request."""
+    limit = deadline_ns(timeout, deadline)
 
     def accept(m: wire.Submitted, _: int | None) -> _R:
         if m.source in s.sources:
             raise ProtocolError(f"request {m.source} is open already")
-        r = kind(s, m, deadline)
+        r = kind(s, m, limit)
         s.sources[m.source] = r  # results may follow in the same packet
         return r
 
@@ -217,22 +220,32 @@ def submit_work(
     flags = wire.FAIL_FAST if fail_fast else 0
     r: _R = yield s.questions.ask(
         wire.Submitted,
-        lambda token: wire.Submit(token, deadline, flags, trace or wire.Trace()),
+        lambda token: wire.Submit(token, limit, flags, trace or wire.Trace()),
         accept,
         orphan,
     )
     return r
 
 
-def send_first(r: BaseRequest, value: Any, options: dict[str, Any]) -> Work[None]:
-    """Send the only input of a request; close the request if that fails."""
+def send_first(
+    opened: Work[_R], value: Any, to: str | None, key: str, attrs: wire.Attrs | None, codec: int | None
+) -> Work[_R]:
+    """Submit a request, and send its only input; close the request if that fails."""
+    r = yield from opened
     try:
-        yield from r._send_work(
-            value, options.get("to"), options.get("key", ""), options.get("attrs"), True, options.get("codec")
-        )
+        yield from r._send_work(value, to, key, attrs, True, codec)
         r.close_send()  # for a `to` that left other edges open
     except RequestOver:
         pass  # the results say how it ended
     except BaseException:
         r.close()
         raise
+    return r
+
+
+def deadline_ns(timeout: float | None, deadline: float | None) -> int:
+    """A deadline as the wire has it; 0: none."""
+    if timeout is not None:
+        soonest = time.time_ns() + int(timeout * 1e9)
+        return soonest if deadline is None else min(soonest, int(deadline * 1e9))
+    return 0 if deadline is None else int(deadline * 1e9)
