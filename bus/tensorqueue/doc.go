@@ -64,6 +64,10 @@
 //     than [MaxTaken]. When the item is done, finish the result and end the inputs. To
 //     stop waiting, or to give the item back, send the string "back" as the last input.
 //     A request that is aborted or closed gives the item back too, a moment later.
+//   - To be quicker: submit the request for what is put or got next ahead, together with the
+//     end of the one before. One that waits for its first input is nothing to the queue, but
+//     takes one of the places for requests, of which there are 256 more than the queue needs:
+//     so have one at a time, and submit it with flag 1.
 //   - To ask: call the method "size", without arguments. The answer is the object
 //     {"size": items that nobody has taken, "max_size": the bound, "taken": items that
 //     are not done}.

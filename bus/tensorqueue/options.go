@@ -26,8 +26,9 @@ const (
 	// DefaultStoreBytes is the default of Options.StoreBytes.
 	DefaultStoreBytes = 16 << 20
 
-	// spareRequests lets requests in that are told that there are too many.
-	spareRequests = 16
+	// spareRequests lets requests in that are told that there are too many, and those
+	// that clients submit ahead, one each.
+	spareRequests = 16 + 256
 	// putsAtOnce is how many Puts of one process are under way: others wait
 	// in the process for those.
 	putsAtOnce = 4

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import wire
+from .answers import Answer
 from .delivery import Delivery
 from .emit import Emitter
 from .errors import Finished, OmnibusError, ProtocolError, RequestOver, again
@@ -200,8 +201,18 @@ def submit_work(
     trace: wire.Trace | None,
 ) -> Work[_R]:
     """Submit a request."""
-    limit = deadline_ns(timeout, deadline)
+    with s.locked:
+        a = _submit(kind, s, deadline_ns(timeout, deadline), wire.FAIL_FAST if fail_fast else 0, trace)
+    r: _R = yield a
+    return r
 
+
+def submit_ahead(s: Session) -> Answer:
+    """Submit a request that nobody waits for yet, if there is a place for it. The lock is held."""
+    return _submit(Request, s, 0, wire.FAIL_FAST, None)
+
+
+def _submit(kind: type[_R], s: Session, limit: int, flags: int, trace: wire.Trace | None) -> Answer:
     def accept(m: wire.Submitted, _: int | None) -> _R:
         if m.source in s.sources:
             raise ProtocolError(f"request {m.source} is open already")
@@ -217,14 +228,10 @@ def submit_work(
         if not r.over:
             s.post(wire.Close(r.number))
 
-    flags = wire.FAIL_FAST if fail_fast else 0
-    r: _R = yield s.questions.ask(
-        wire.Submitted,
+    return s.questions.ask_locked(
+        Answer(wire.Submitted, accept, orphan),
         lambda token: wire.Submit(token, limit, flags, trace or wire.Trace()),
-        accept,
-        orphan,
     )
-    return r
 
 
 def send_first(

@@ -231,18 +231,34 @@ class Session:
         try:
             a = next(work)
             while True:
-                if not a.done:
-                    try:
-                        left = None if a.limit is None else max(a.limit - time.monotonic(), 0)
-                        if not self.wait(lambda: a.done, left):  # noqa: B023
-                            self.attempts.expire(a)
-                    except BaseException:
-                        self.questions.abandon(a)
-                        work.close()
-                        raise
+                self._await(work, a)
                 a = resume(work, a)
         except StopIteration as s:
             return s.value  # type: ignore[no-any-return]
+
+    def start(self, work: Work[_T], last: type) -> Answer | None:
+        """Do some work up to its first question with answers of a class, for which others wait. None: it had none."""
+        try:
+            a = next(work)
+            while a.kind is not last:
+                self._await(work, a)
+                a = resume(work, a)
+        except StopIteration:
+            return None
+        return a
+
+    def _await(self, work: Work[Any], a: Answer) -> None:
+        """Wait for an answer that work waits for."""
+        if a.done:
+            return
+        try:
+            left = None if a.limit is None else max(a.limit - time.monotonic(), 0)
+            if not self.wait(lambda: a.done, left):
+                self.attempts.expire(a)
+        except BaseException:
+            self.questions.abandon(a)
+            work.close()
+            raise
 
     def answered(self, a: Answer, value: Any, error: OmnibusError | None) -> None:
         """An answer is there. The lock is held."""

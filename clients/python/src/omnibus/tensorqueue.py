@@ -12,13 +12,15 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from .answers import Answer
 from .client import Client, connect
 from .codec import BUNDLE
 from .delivery import Delivery
 from .errors import Closing, Code, Overloaded, PayloadError, ProtocolError, RequestAborted, RequestOver
 from .puts import MODES, Puts
-from .request import Request
-from .wire import Tensors
+from .request import Request, submit_ahead
+from .session import Work, resume
+from .wire import CloseSend, Emitted, Tensors
 
 if TYPE_CHECKING:
     from .gpu import Options, Sender
@@ -34,6 +36,9 @@ _AT_LEAST = 0.25
 #: How long `close` waits for the owner to have heard of what was got.
 _GOODBYE = 1.0
 
+
+#: Work, and the answer that it waits for, which is its last.
+_Started: TypeAlias = "tuple[Work[None], Answer]"
 
 Item: TypeAlias = "tuple[str, str, dict[str, Any] | None]"
 
@@ -70,6 +75,7 @@ class TensorQueue:
         self._lock = threading.Lock()
         self._puts: list[Request] = []  # whose items are not done
         self._gets: list[Request] = []  # whose end the owner has yet to hear of
+        self._ahead: Answer | None = None  # to the question for the next request; the session's lock
 
     def put(
         self,
@@ -87,10 +93,9 @@ class TensorQueue:
         self._reap()
         limit = _limit(0 if not block else timeout)
         item = {"rid": rid, "shm_name": shm_name, "inputs": mm_inputs}
-        r = self._client.stream()
+        r = self._begin()
         try:
-            self._send(r, item)
-            word = self._word(r, limit)
+            word = self._word(r, limit, self._sent(r, item))
             if word == _QUEUED:
                 with self._lock:
                     self._puts.append(r)
@@ -103,15 +108,14 @@ class TensorQueue:
             raise queue.Full
         raise _refused(word)
 
-    def _send(self, r: Request, item: dict[str, Any]) -> None:
+    def _sent(self, r: Request, item: dict[str, Any]) -> _Started | None:
         if self._mode:
             edges = self._client.inputs
             r._puts = Puts(r, r._session, [Tensors(self._mode)] * len(edges))
         try:
-            r.send(item, last=True, codec=BUNDLE)
-            r.close_send()
+            return self._started(r._send_work(item, None, "", None, True, BUNDLE))
         except RequestOver:
-            pass  # its end says why
+            return None  # its end says why
 
     @property
     def gpu(self) -> Sender:
@@ -131,10 +135,9 @@ class TensorQueue:
             if self.empty():
                 raise queue.Empty
             timeout = _AT_LEAST
-        r = self._client.stream()
+        r = self._begin()
         try:
-            r.send(_GET)
-            d = self._result(r, _limit(timeout))
+            d = self._result(r, _limit(timeout), self._started(r._send_work(_GET, None, "", None, False, None)))
             if d is not None:
                 return self._taken(r, d)
             r.send(_BACK, last=True)  # if an item comes now, it goes back to its place
@@ -154,11 +157,42 @@ class TensorQueue:
             rid, shm_name, inputs = v["rid"], v["shm_name"], v.get("inputs")
         except (TypeError, KeyError, AttributeError):
             raise PayloadError("an item without rid, shm_name and inputs") from None
-        d.finish()  # what views it keeps it
-        r.close_send()
+        self._done(r, d)  # what views it keeps it
         with self._lock:
             self._gets.append(r)
         return rid, shm_name, inputs
+
+    def _begin(self) -> Request:
+        """A request: the one that was submitted ahead, or another."""
+        s = self._client._session
+        with s.locked:
+            a, self._ahead = self._ahead, None
+        if a is not None:
+            try:
+                s.wait(lambda: a.done)
+            except BaseException:
+                s.questions.abandon(a)
+                raise
+            if a.error is None and not a.value.over:
+                r: Request = a.value
+                return r
+        return self._client.stream()
+
+    def _started(self, work: Work[None]) -> _Started | None:
+        """Send something. The owner's word that it has come is not waited for: any other of its comes behind that."""
+        a = self._client._session.start(work, Emitted)
+        return None if a is None else (work, a)
+
+    def _done(self, r: Request, d: Delivery) -> None:
+        """A request has come to its end. What says so brings along the question for the next one."""
+        s = r._session
+        with s.locked:
+            d._finish()
+            if r._open:
+                r._open = False
+                s.post(CloseSend(r.number))
+            if self._ahead is None and s.error is None:
+                self._ahead = submit_ahead(s)
 
     def qsize(self) -> int:
         """How many items nobody has taken."""
@@ -207,22 +241,29 @@ class TensorQueue:
     ) -> None:
         self.close()
 
-    def _word(self, r: Request, limit: float | None) -> str | None:
+    def _word(self, r: Request, limit: float | None, started: _Started | None) -> str | None:
         """What the owner says of a put. None: nothing yet."""
-        d = self._result(r, limit)
+        d = self._result(r, limit, started)
         if d is None:
             return None
         word = d.value()
-        d.finish()
+        self._done(r, d)
         if not isinstance(word, str):
             raise ProtocolError("the owner of the queue answers a put with a value")
         return word
 
-    def _result(self, r: Request, limit: float | None) -> Delivery | None:
+    def _result(self, r: Request, limit: float | None, started: _Started | None) -> Delivery | None:
         """The result of a request. None: the time is up."""
         s = self._client._session
-        if not s.wait(r._ready, None if limit is None else max(limit - time.monotonic(), 0)):
+
+        def failed() -> bool:
+            error = None if started is None else started[1].error
+            return error is not None and not isinstance(error, RequestOver)  # the end of which says why
+
+        if not s.wait(lambda: r._ready() or failed(), None if limit is None else max(limit - time.monotonic(), 0)):
             return None
+        if started is not None and failed():
+            resume(*started)
         with s.locked:
             d = r._next()
         if d is None:

@@ -1,0 +1,175 @@
+"""An end of a tensor queue against a fake owner: what it says, and in how many packets."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import unittest
+from typing import Any
+
+from fakehost import deliver, over
+from test_submit import HostCase
+
+import omnibus
+from omnibus import bundle, wire
+from omnibus.codec import BUNDLE, decode, encode
+from omnibus.errors import Code
+
+
+class QueueCase(HostCase):
+    def setUp(self) -> None:
+        super().setUp()
+        t = threading.Thread(target=self.host.welcome)
+        t.start()
+        self.queue = omnibus.TensorQueue(path=self.host.path)
+        t.join()
+        self.addCleanup(self.queue.close)
+        self.addCleanup(self.host.hang_up)
+
+    def packet(self, *kinds: type) -> list[Any]:
+        """The next packet, whole."""
+        self.assertFalse(self.host.waiting)
+        first = self.host.receive()
+        messages = [first, *self.host.waiting]
+        self.host.waiting.clear()
+        self.assertEqual([type(m) for m in messages], list(kinds))
+        return messages
+
+    def asked(self, source: int, word: str = "get") -> wire.Emit:
+        """The client says a word, which is not answered."""
+        (m,) = self.packet(wire.Emit)
+        self.assertEqual((m.source, decode(m.payload, m.codec)), (source, word))
+        return m
+
+    def hand(self, source: int, delivery: int, rid: str) -> None:
+        item = bytes(bundle.encode({"rid": rid, "shm_name": "", "inputs": None}))
+        self.host.send(deliver(source, delivery, item, codec=BUNDLE))
+
+    def say(self, source: int, delivery: int, word: str) -> None:
+        self.host.send(deliver(source, delivery, encode(word, 2)))
+
+    def answer(self, m: wire.Submit, source: int) -> None:
+        self.host.send(wire.Submitted(m.token, source, 1000 + source))
+
+    def first(self) -> wire.Submit:
+        """A first get, of an item under request 3; the question for the next one comes with its end."""
+        got = self.beside(self.queue.get)
+        self.assertEqual(self.host.submitted(3).flags, 0)
+        self.asked(3)
+        self.hand(3, 1, "a")  # before the answer to what was emitted, for which nobody waits
+        self.assertEqual(got()[0], "a")
+        finish, close, submit = self.packet(wire.Finish, wire.CloseSend, wire.Submit)
+        self.assertEqual((finish.delivery, close.source, submit.flags), (1, 3, wire.FAIL_FAST))
+        return submit
+
+
+class GetTest(QueueCase):
+    def test_two_packets_an_item(self) -> None:
+        submit = self.first()
+        for source in range(4, 8):
+            self.answer(submit, source)
+            self.host.send(over(source - 1))
+            got = self.beside(self.queue.get)
+            self.asked(source)
+            self.hand(source, source, str(source))
+            self.assertEqual(got()[0], str(source))
+            _, close, submit = self.packet(wire.Finish, wire.CloseSend, wire.Submit)
+            self.assertEqual(close.source, source)
+
+    def test_an_answer_that_is_on_its_way(self) -> None:
+        submit = self.first()
+        got = self.beside(self.queue.get)
+        self.answer(submit, 4)
+        self.asked(4)
+        self.hand(4, 2, "b")
+        self.assertEqual(got()[0], "b")
+
+    def test_no_place_for_it(self) -> None:
+        """What nobody waits for yet takes no place that others wait for."""
+        submit = self.first()
+        self.host.send(wire.Failed(submit.token, Code.OVERLOADED, "no place"))
+        got = self.beside(self.queue.get)
+        self.assertEqual(self.host.submitted(4).flags, 0)
+        self.asked(4)
+        self.hand(4, 2, "b")
+        self.assertEqual(got()[0], "b")
+
+    def test_it_is_over_before_it_is_used(self) -> None:
+        self.answer(self.first(), 4)
+        self.host.send(over(4, wire.ABORTED, text="by somebody"))
+        got = self.beside(self.queue.get)
+        self.host.submitted(5)
+        self.asked(5)
+        self.hand(5, 2, "b")
+        self.assertEqual(got()[0], "b")
+
+    def test_one_at_a_time(self) -> None:
+        """However many threads get."""
+        gets = []
+        for source in (3, 4):
+            gets.append(self.beside(self.queue.get))
+            self.host.submitted(source)
+            self.asked(source)
+        self.hand(3, 1, "a")
+        self.packet(wire.Finish, wire.CloseSend, wire.Submit)
+        self.hand(4, 2, "b")
+        self.packet(wire.Finish, wire.CloseSend)
+        self.assertEqual([got()[0] for got in gets], ["a", "b"])
+
+    def test_a_word_that_is_refused(self) -> None:
+        got = self.beside(self.queue.get)
+        self.host.submitted(3)
+        self.host.send(wire.Failed(self.asked(3).token, Code.WINDOW_FULL, "no window"))
+        with self.assertRaisesRegex(omnibus.WindowFull, "no window"):
+            got()
+        self.packet(wire.Close)
+
+    def test_the_end_says_why(self) -> None:
+        """And not that there was one."""
+        got = self.beside(self.queue.get)
+        self.host.submitted(3)
+        self.host.send(wire.Failed(self.asked(3).token, Code.OVER, "it is over"))
+        self.host.send(over(3, wire.ABORTED, text="somebody did it"))
+        with self.assertRaisesRegex(omnibus.RequestAborted, "somebody did it"):
+            got()
+
+    def test_the_time_is_up(self) -> None:
+        got = self.beside(lambda: self.queue.get(0.01))
+        self.host.submitted(3)
+        m = self.asked(3)
+        self.host.send(wire.Emitted(m.token))
+        self.host.send(wire.Emitted(self.asked(3, "back").token))
+        with self.assertRaises(queue.Empty):
+            got()
+
+
+class PutTest(QueueCase):
+    def test_two_packets_an_item(self) -> None:
+        put = self.beside(lambda: self.queue.put("a", "", None))
+        self.host.submitted(3)
+        for source in range(3, 6):
+            (m,) = self.packet(wire.Emit)
+            self.assertEqual((m.source, m.flags, m.codec), (source, wire.LAST, BUNDLE))
+            self.say(source, source, "queued")
+            put()
+            finish, submit = self.packet(wire.Finish, wire.Submit)
+            self.assertEqual(finish.delivery, source)
+            self.answer(submit, source + 1)
+            put = self.beside(lambda: self.queue.put("a", "", None))
+        self.packet(wire.Emit)
+        self.say(6, 6, "closed")
+        with self.assertRaises(omnibus.Closing):
+            put()
+
+    def test_the_time_is_up(self) -> None:
+        """Also while there is no room at the owner for what is put."""
+        put = self.beside(lambda: self.queue.put("a", "", None, timeout=0.01))
+        self.host.submitted(3)
+        self.packet(wire.Emit)
+        with self.assertRaises(queue.Full):
+            put()
+        self.packet(wire.Close)
+
+
+if __name__ == "__main__":
+    unittest.main()
