@@ -89,6 +89,7 @@ func openGraph(ctx context.Context, g *graph, opts Options, of *lane.Lane) (*Bus
 		return nil, err
 	}
 	opts.Store.Serializer = opts.Serializer
+	opts.Store.Reuse = true // nobody comes for a payload that all have finished
 	store, err := shmstore.Create(opts.Store)
 	if err != nil {
 		return nil, fmt.Errorf("bus: open: %w", err)

@@ -35,7 +35,7 @@ const Unbounded = -1
 type Options struct {
 	// Name appears in reports; default "omnibus".
 	Name string
-	// Store describes the payload store.
+	// Store describes the payload store. It has Reuse, whatever this says.
 	Store shmstore.Options
 	// MaxRequests bounds the requests that are open or have unread results;
 	// default 16.

@@ -1,6 +1,7 @@
 package shmstore
 
 import (
+	"math"
 	"math/bits"
 
 	"github.com/omnibus-runtime/omnibus/ringbuf"
@@ -18,7 +19,7 @@ func (s *Store) makeRoom(size int) (slot uint32, ok bool) {
 		next, more := s.ring.Oldest()
 		for more {
 			var freedBytes uint64
-			next, more, freedBytes = s.step(next, s.inArena, s.strict)
+			next, more, freedBytes = s.step(next, maxCandidates, s.inArena, s.strict)
 			if freedBytes == 0 {
 				continue
 			}
@@ -45,21 +46,47 @@ func (s *Store) evictAll(target uint64) (freedBytes uint64) {
 	next, more := s.ring.Oldest()
 	for more && freedBytes < target {
 		var n uint64
-		next, more, n = s.step(next, target-freedBytes, true)
+		next, more, n = s.step(next, maxCandidates, target-freedBytes, true)
 		freedBytes += n
 	}
 	return freedBytes
 }
 
-// step looks at up to maxCandidates chunks from first on, in order of age, and
-// frees those that may go. It stops looking once the candidates add up to
-// target bytes. It returns the chunk to go on with, if there is one. Large
+// A store that reuses looks at more objects than it gives out reservations: if it looked
+// at as many, those that nobody holds would pile up among others that stay.
+const (
+	looksPerReservation = 2
+	looksMore           = 6
+)
+
+// reclaim frees objects that may go, in a store that reuses, although there may be
+// room: the room that they had is in the caches of processors, and what is next in
+// turn is not. It goes on where it was the last time.
+func (s *Store) reclaim(n int) {
+	if !s.reuse {
+		return
+	}
+	for looks := looksPerReservation*n + looksMore; looks > 0; looks -= maxCandidates {
+		first := s.hand
+		if first == (ringbuf.Chunk{}) {
+			first, _ = s.ring.Oldest()
+		}
+		s.hand, _, _ = s.step(first, min(looks, maxCandidates), math.MaxUint64, false)
+		if s.hand == (ringbuf.Chunk{}) {
+			return // all were looked at, or the hand was on one that is gone
+		}
+	}
+}
+
+// step looks at up to limit chunks from first on, maxCandidates at the most, in
+// order of age, and frees those that may go. It stops looking once the candidates
+// add up to target bytes. It returns the chunk to go on with, if there is one. Large
 // objects that may still be read are candidates only if that is wanted.
-func (s *Store) step(first ringbuf.Chunk, target uint64, large bool) (next ringbuf.Chunk, more bool, freedBytes uint64) {
-	chunks := s.scratch.chunks[:s.ring.Run(first, s.scratch.chunks[:])]
+func (s *Store) step(first ringbuf.Chunk, limit int, target uint64, large bool) (next ringbuf.Chunk, more bool, freedBytes uint64) {
+	chunks := s.scratch.chunks[:s.ring.Run(first, s.scratch.chunks[:limit+1])]
 	var live, aborted, seen uint64
 	n := 0
-	for ; n < min(len(chunks), maxCandidates) && seen < target; n++ {
+	for ; n < min(len(chunks), limit) && seen < target; n++ {
 		slot := chunks[n].Tag
 		s.scratch.slots[n] = slot
 		ln := &s.lines[slot]

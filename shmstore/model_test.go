@@ -374,6 +374,11 @@ func TestModel(t *testing.T) {
 	againstModel(t, Options{MaxObjectBytes: 700})
 }
 
+// TestModelWithReuse: what may go sooner goes sooner, and nothing else.
+func TestModelWithReuse(t *testing.T) {
+	againstModel(t, Options{MaxObjectBytes: 700, Reuse: true})
+}
+
 // TestModelWithLargeObjects: the promises are the same for objects with
 // segments of their own, of which there may be three here.
 func TestModelWithLargeObjects(t *testing.T) {

@@ -82,8 +82,11 @@ type Options struct {
 	// StrictFIFO makes the room of an object that is still held block the
 	// room behind it, as in a plain ring.
 	StrictFIFO bool
-	// Reuse has objects take room that came free just now before any other: see
-	// [ringbuf.Options]. Room comes free when it is needed, or with [Store.Delete].
+	// Reuse is for stores whose objects nobody comes for once they are settled.
+	// Then those are not kept until room runs out: they go with one of the next
+	// reservations, and their room, which is in the caches of processors, is used
+	// again before any other: see [ringbuf.Options]. With StrictFIFO, and on large
+	// objects, it has no effect.
 	Reuse bool
 	// Serializer encodes the values of [Store.PutValue]. Default msgpack.
 	Serializer codec.Serializer

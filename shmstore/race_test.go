@@ -104,6 +104,11 @@ func TestStress(t *testing.T) {
 	stressed(t, Options{Memory: Heap, ArenaBytes: minArenaBytes, Slots: 8, MaxObjectBytes: 500})
 }
 
+// TestStressReuse is the same where each reservation looks for objects that may go.
+func TestStressReuse(t *testing.T) {
+	stressed(t, Options{Memory: Heap, ArenaBytes: minArenaBytes, Slots: 8, MaxObjectBytes: 500, Reuse: true})
+}
+
 // TestStressLarge is the same where every other object has a segment of its
 // own.
 func TestStressLarge(t *testing.T) {

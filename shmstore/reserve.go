@@ -57,6 +57,7 @@ func (s *Store) reserve(size int, c codec.ID, charge ReaderSet) (Reservation, er
 	if uint64(size) > s.inArena {
 		return s.reserveLarge(size, c, charge)
 	}
+	s.reclaim(1)
 	slot, ok := s.place(size)
 	if !ok {
 		return Reservation{}, s.fullError(size)
@@ -83,6 +84,7 @@ func (s *Store) ReserveExtent(dst []Reservation, n, size int, c codec.ID, charge
 		}
 		return append(dst, r), nil
 	}
+	s.reclaim(n)
 	for i := range n {
 		slot, ok := s.place(size)
 		switch {

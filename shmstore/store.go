@@ -24,6 +24,7 @@ type Store struct {
 	memory     Memory
 	file       func(segment string) (fd int, err error)
 	strict     bool
+	reuse      bool
 	maxReaders int
 	serializer codec.Serializer
 	closed     atomic.Bool
@@ -51,7 +52,8 @@ type Store struct {
 	offered       ReaderSet // of those, the ones that pin only
 	quarantine    ReaderSet
 	counters      counters
-	whileClosing  func() // for tests: between closing slots and looking at pins
+	hand          ringbuf.Chunk // of a store that reuses: where the next look begins; zero: at the oldest object
+	whileClosing  func()        // for tests: between closing slots and looking at pins
 	scratch       batch
 	encodeBuffer  []byte       // of values that cannot be encoded in place
 	devices       []*deviceUse // that objects were reserved on
@@ -98,6 +100,7 @@ func Create(opts Options) (*Store, error) {
 		large:      newLargeTable(),
 		file:       opts.File,
 		strict:     opts.StrictFIFO,
+		reuse:      opts.Reuse && !opts.StrictFIFO,
 		maxReaders: opts.MaxReaders,
 		serializer: opts.Serializer,
 		keys:       make(map[string]uint32),

@@ -13,8 +13,8 @@
 //
 // # Room
 //
-// What was released goes with the next put, and its room is used again before any
-// other, while it is in the caches of the processors.
+// What was released goes with one of the next puts, and its room is used again before
+// any other, while it is in the caches of the processors.
 //
 // A put waits for room until its context ends, or for Options.Timeout, and then
 // fails with connector.ErrFull, saying who holds what. What nobody got is swept

@@ -23,12 +23,6 @@ type Room struct {
 	room   chan struct{} // closed when there may be room; nil while nobody waits
 	closed bool
 	tight  func(*shmstore.Store)
-
-	// Objects of the arena that were released since the last put. Nobody can come for
-	// them any more: so their room, which is in the caches of processors, is used again
-	// at once.
-	releasedMu sync.Mutex
-	released   []shmstore.Handle
 }
 
 // NewRoom makes a store. A put waits for room for as long as the timeout; zero is
@@ -40,7 +34,7 @@ func NewRoom(opts shmstore.Options, timeout time.Duration) (*Room, error) {
 	if timeout == 0 {
 		timeout = defaultTimeout
 	}
-	opts.Reuse = true
+	opts.Reuse = true // nobody comes for a value that was released
 	store, err := shmstore.Create(opts)
 	if err != nil {
 		return nil, fmt.Errorf("ring: %w", err)
@@ -60,16 +54,7 @@ type Object struct {
 func (o *Object) Bytes() []byte { return o.lease.Bytes() }
 
 // Release implements [connector.Payload].
-func (o *Object) Release() {
-	h := o.lease.Handle()
-	o.lease.Release()
-	if shmstore.IsLarge(h) {
-		return
-	}
-	o.room.releasedMu.Lock()
-	defer o.room.releasedMu.Unlock()
-	o.room.released = append(o.room.released, h)
-}
+func (o *Object) Release() { o.lease.Release() }
 
 // Share implements [Sharer].
 func (o *Object) Share() (connector.Payload, error) {
@@ -245,7 +230,6 @@ func (r *Room) tryReserve(size int) (_ shmstore.Reservation, room <-chan struct{
 	if r.closed {
 		return shmstore.Reservation{}, nil, connector.ErrClosed
 	}
-	r.deleteReleased()
 	reservation, err := r.tryOnce(size)
 	if !errors.Is(err, shmstore.ErrFull) {
 		return reservation, nil, translate(err)
@@ -271,16 +255,6 @@ func (r *Room) tryOnce(size int) (shmstore.Reservation, error) {
 	}
 	r.tight(r.store)
 	return r.store.Reserve(size, codec.IDRaw, 0) //nolint:wrapcheck // as well
-}
-
-// deleteReleased runs under the lock of the room.
-func (r *Room) deleteReleased() {
-	r.releasedMu.Lock()
-	defer r.releasedMu.Unlock()
-	for _, h := range r.released {
-		_ = r.store.Delete(h) // not if it is gone, or has another lease
-	}
-	r.released = r.released[:0]
 }
 
 // translate says the store's errors in the connector's words.
