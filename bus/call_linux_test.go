@@ -2,7 +2,10 @@ package bus_test
 
 import (
 	"bytes"
+	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 )
@@ -25,5 +28,46 @@ func TestAnswersAreForPrograms(t *testing.T) {
 				t.Errorf("the answer to %s has %q: %s", method, bad, answer)
 			}
 		}
+	}
+}
+
+// TestErrorsAreSaidOnce: an error that comes from the host is what it was there, and
+// its text is, too.
+func TestErrorsAreSaidOnce(t *testing.T) {
+	h := listen(t, remotes(linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	r, err := n.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.bus.AbortAll(errors.New("enough"))
+	_, aborted := r.Recv(t.Context())
+	r.Close()
+	r, late := n.Stream(t.Context(), bus.WithDeadline(time.Now().Add(-time.Hour)))
+	if late == nil {
+		_, late = r.Recv(t.Context())
+		r.Close()
+	}
+	h.server.Refuse()
+	_, refused := n.Stream(t.Context())
+	for _, c := range []struct {
+		err, sentinel error
+		want          string
+	}{
+		{aborted, bus.ErrAborted, "bus: request aborted: enough"},
+		{late, bus.ErrDeadline, ""},
+		{refused, bus.ErrClosed, "bus: submit: bus: closed: the host takes no new requests, it is going to stop"},
+	} {
+		switch {
+		case !errors.Is(c.err, c.sentinel):
+			t.Errorf("%v is no %v", c.err, c.sentinel)
+		case c.want != "" && c.err.Error() != c.want:
+			t.Errorf("got %q, want %q", c.err, c.want)
+		case strings.Count(c.err.Error(), c.sentinel.Error()) != 1:
+			t.Errorf("%q says it more than once", c.err)
+		}
+	}
+	if _, err := n.Call(t.Context(), "nonsense", nil); err == nil || err.Error() != `unknown: there is no method "nonsense"` {
+		t.Errorf("call: %v", err)
 	}
 }

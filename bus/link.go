@@ -373,9 +373,9 @@ func outcomeOf(m *wire.Over) (Outcome, error) {
 	case o == Completed:
 		return o, nil
 	case o == Aborted:
-		return o, fmt.Errorf("%w at the host: %s", ErrAborted, m.Text)
+		return o, &saidError{ErrAborted, &wire.Error{Code: wire.CodeOver, Text: m.Text}}
 	case o == PastDeadline:
-		return o, fmt.Errorf("%w: %s", ErrDeadline, m.Text)
+		return o, &saidError{ErrDeadline, &wire.Error{Code: wire.CodeOver, Text: m.Text}}
 	case m.Stage == "" && m.Edge == "":
 		return Failed, errors.New(m.Text)
 	}

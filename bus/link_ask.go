@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -103,13 +104,31 @@ type failedFirst struct {
 // errorOf gives the error that a code stands for. Unknown stands for too much to be
 // one of them.
 func errorOf(f *wire.Failed) error {
+	failed := &wire.Error{Code: f.Code, Text: f.Text}
 	for _, c := range codes {
 		if c.code == f.Code && f.Code != wire.CodeUnknown {
-			return fmt.Errorf("%w: %w", c.err, &wire.Error{Code: f.Code, Text: f.Text})
+			return &saidError{c.err, failed}
 		}
 	}
-	return &wire.Error{Code: f.Code, Text: f.Text}
+	return failed
 }
+
+// saidError is an error in the host's words, which mostly begin with those of the
+// sentinel that it is.
+type saidError struct {
+	sentinel error
+	said     *wire.Error
+}
+
+func (e *saidError) Error() string {
+	rest := strings.TrimPrefix(strings.TrimPrefix(e.said.Text, e.sentinel.Error()), ": ")
+	if rest == "" {
+		return e.sentinel.Error()
+	}
+	return e.sentinel.Error() + ": " + rest
+}
+
+func (e *saidError) Unwrap() []error { return []error{e.sentinel, e.said} }
 
 func (l *link) answer(token uint32, m wire.Message) {
 	if r, ok := m.(*wire.Reply); ok {

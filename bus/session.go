@@ -378,3 +378,10 @@ func codeOf(err error) wire.Code {
 }
 
 var errUnknown = errors.New("there is no such thing")
+
+// unknownError is an errUnknown that says of what there is none.
+type unknownError string
+
+func (e unknownError) Error() string { return string(e) }
+
+func (unknownError) Is(target error) bool { return target == errUnknown }

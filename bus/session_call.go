@@ -119,7 +119,7 @@ func (s *Server) method(name string) (callMethod, error) {
 		"abort":  func(_ context.Context, arguments []byte) (any, error) { return s.abort(arguments) },
 	}[name]
 	if !ok {
-		return nil, fmt.Errorf("%w: method %q", errUnknown, name)
+		return nil, unknownError(fmt.Sprintf("there is no method %q", name))
 	}
 	return f, nil
 }
@@ -150,7 +150,7 @@ func (s *Server) abort(arguments []byte) (any, error) {
 	r := s.bus.live[a.Request]
 	s.bus.mu.Unlock()
 	if r == nil {
-		return nil, fmt.Errorf("%w: request %v is not alive", errUnknown, messages.RequestID(a.Request))
+		return nil, unknownError(fmt.Sprintf("request %v is not alive", messages.RequestID(a.Request)))
 	}
 	if a.Reason == "" {
 		a.Reason = "aborted by hand"
