@@ -171,7 +171,7 @@ func (h *host) onEvent(e child.Event) {
 	if starting && !r.ready && fatal(e) && h.startErr == nil {
 		h.startErr = &StageError{Stage: r.stage.ID, Death: e.Death, Err: e.Err}
 	}
-	pointless := starting && h.startErr != nil && e.Kind == child.EventRestarting
+	pointless := h.startErr != nil && e.Kind == child.EventRestarting // the run ends, or has begun to
 	lost := !r.stage.givenUp && r.ended != nil && h.phase == PhaseReady && r.stage.lost()
 	r.stage.givenUp = r.stage.givenUp || lost
 	h.mu.Unlock()
