@@ -40,26 +40,26 @@ var busMetrics = []metric[bus.Stats]{
 	counter("store_reservations_total", "Payloads that got room.", nil, func(s bus.Stats) float64 { return float64(s.Store.ReservedTotal) }),
 	counter("store_aborted_total", "Reservations that were given back unused.", nil, func(s bus.Stats) float64 { return float64(s.Store.AbortedTotal) }),
 	gauge("exchange_entries", "Payloads in the exchange that nobody has fetched.", nil, func(s bus.Stats) float64 { return float64(s.Exchange.Entries) }),
-	gauge("exchange_bytes", "Bytes of those payloads.", nil, func(s bus.Stats) float64 { return float64(s.Exchange.Bytes) }),
+	gauge("exchange_bytes", "Bytes of the payloads in the exchange that nobody has fetched.", nil, func(s bus.Stats) float64 { return float64(s.Exchange.Bytes) }),
 	counter("exchange_swept_total", "Payloads in the exchange that nobody came for.", nil, func(s bus.Stats) float64 { return float64(s.Exchange.Swept) }),
 	counter("tensor_fallbacks_total", "Messages with tensors on a GPU that went through host memory because another way is not to be had.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Fallbacks) }),
-	counter("tensor_small_total", "Those that did because they were small.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Small) }),
-	counter("tensor_spilt_total", "Those that did because the pool had no room.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Spilt) }),
+	counter("tensor_small_total", "Messages with tensors on a GPU that went through host memory because they were small.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Small) }),
+	counter("tensor_spilt_total", "Messages with tensors on a GPU that went through host memory because the pool had no room.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Spilt) }),
 	counter("tensor_failures_total", "Messages with tensors on a GPU that were not sent because a copy failed.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Failed) }),
 	counter("tensor_registered_segments_total", "Segments that a GPU was told of, so that it copies at full speed.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Registered) }),
-	counter("tensor_refused_segments_total", "Segments that it was not told of, or that it refused.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Refused) }),
+	counter("tensor_refused_segments_total", "Segments that a GPU was not told of, or that it refused.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Refused) }),
 	counter("tensor_staged_bytes_total", "Bytes of tensors in host memory that went to a GPU through a buffer of the process.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.StagedBytes) }),
-	counter("tensor_pageable_bytes_total", "Bytes of those that went to a GPU through the driver's own.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.PageableBytes) }),
+	counter("tensor_pageable_bytes_total", "Bytes of tensors in host memory that went to a GPU through a buffer of its driver.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.PageableBytes) }),
 	gauge("tensor_open_messages", "Messages with tensors on a GPU that were received and are not given back.", nil, func(s bus.Stats) float64 { return float64(s.Tensors.Open) }),
 	gauge("store_device_pieces", "Payloads with a piece of GPU memory.", nil, func(s bus.Stats) float64 { return float64(s.Store.Pieces) }),
-	gauge("store_device_bytes", "GPU memory of those payloads.", nil, func(s bus.Stats) float64 { return float64(s.Store.PieceBytes) }),
+	gauge("store_device_bytes", "GPU memory of the payloads in the store.", nil, func(s bus.Stats) float64 { return float64(s.Store.PieceBytes) }),
 	counter("store_full_total", "Reservations that found no room at once.", nil, func(s bus.Stats) float64 { return float64(s.Store.FullTotal) }),
 }
 
 // The figures of tensors on GPUs, by how they travel.
 var tensorMetrics = []metric[lane.Sent]{
 	counter("tensor_messages_total", "Messages with tensors on a GPU.", []string{"transport"}, func(s lane.Sent) float64 { return float64(s.Messages) }),
-	counter("tensor_bytes_total", "Bytes of those tensors.", []string{"transport"}, func(s lane.Sent) float64 { return float64(s.Bytes) }),
+	counter("tensor_bytes_total", "Bytes of tensors on a GPU in messages.", []string{"transport"}, func(s lane.Sent) float64 { return float64(s.Bytes) }),
 }
 
 var (
@@ -121,7 +121,7 @@ var transferMetrics = []metric[bus.EdgeStats]{
 // The figures of what is under way on each edge.
 var trafficMetrics = []metric[bus.EdgeStatus]{
 	gauge("edge_inflight_deliveries", "Deliveries that were sent and are not finished.", byEdge, func(e bus.EdgeStatus) float64 { return float64(e.Deliveries) }),
-	gauge("edge_inflight_bytes", "Payload of those deliveries.", byEdge, func(e bus.EdgeStatus) float64 { return float64(e.Bytes) }),
+	gauge("edge_inflight_bytes", "Payload of the deliveries that were sent and are not finished.", byEdge, func(e bus.EdgeStatus) float64 { return float64(e.Bytes) }),
 	gauge("edge_queued_deliveries", "Deliveries that wait for credit.", byEdge, func(e bus.EdgeStatus) float64 { return float64(e.Queued) }),
 }
 

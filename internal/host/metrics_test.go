@@ -1,6 +1,7 @@
 package host
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,5 +42,10 @@ func TestMetricNames(t *testing.T) {
 	}
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	for _, f := range families { // who reads one does not see those beside it
+		if strings.Contains(strings.ToLower(f.GetHelp()), "those") {
+			t.Errorf("%s: the help leans on that of another: %q", f.GetName(), f.GetHelp())
+		}
 	}
 }
