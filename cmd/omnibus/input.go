@@ -29,10 +29,14 @@ func parseJSON(data []byte) (any, error) {
 	var v any
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber() // whole numbers stay whole
-	if err := dec.Decode(&v); err != nil {
+	err := dec.Decode(&v)
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, errors.New("the input is empty: a JSON value is wanted")
+	case err != nil:
 		return nil, fmt.Errorf("the input is no JSON: %w", err)
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+	if _, err = dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("the input is more than one JSON value: give them one by one")
 	}
 	return numbers(v)

@@ -96,6 +96,8 @@ func newRootCmd(onStart func()) *cobra.Command {
 		PersistentPreRun: func(*cobra.Command, []string) { onStart() },
 		SilenceErrors:    true,
 		SilenceUsage:     true,
+		// Within so many letters, another command is meant.
+		SuggestionsMinimumDistance: 2,
 	}
 	for _, newCmd := range verbs {
 		root.AddCommand(newCmd())

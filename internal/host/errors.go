@@ -38,7 +38,7 @@ func (e *StageError) Error() string {
 	if e.Err != nil {
 		text = fmt.Sprintf("stage %q did not start: %v; %s", e.Stage, e.Err, e.Death.Report())
 	}
-	if strings.Contains(e.Death.Reason, "never became ready") {
+	if strings.Contains(e.Death.Reason, "never became ready") || e.Death.Code == 0 {
 		text += fmt.Sprintf("\na process is ready when it serves its stage at the socket that %s names", bus.EnvSocket)
 	}
 	return text

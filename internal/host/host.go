@@ -13,6 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/config"
 	"github.com/omnibus-runtime/omnibus/internal/host/child"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // closeTimeout is how long what is left may take to let go of memory, when the
@@ -92,8 +93,11 @@ func (h *host) open(ctx context.Context) error {
 		opts.StallTimeout = DefaultStallTimeout
 	}
 	if h.bus, err = bus.Open(ctx, spec, opts); err != nil {
-		if errors.Is(err, bus.ErrConfig) {
+		switch {
+		case errors.Is(err, bus.ErrConfig):
 			return fmt.Errorf("%w: %s: %w", ErrConfig, h.pipeline.File, err)
+		case errors.Is(err, shmstore.ErrOptions):
+			return fmt.Errorf("%w: %s: ring_bytes or slots, under omnibus: %w", ErrConfig, h.pipeline.File, err)
 		}
 		return err
 	}

@@ -50,6 +50,8 @@ func (e *StartError) text() string {
 		return fmt.Sprintf("%s is there, but the interpreter or loader that it names is not: look at its first line", e.Path)
 	case errors.Is(e.Err, fs.ErrNotExist):
 		return fmt.Sprintf("there is no file %q%s: check the path", e.Program, e.from())
+	case errors.Is(e.Err, syscall.EMFILE):
+		return fmt.Sprintf("%q%s: %v: raise the limit of this process (ulimit -n)", e.Program, e.from(), e.Err)
 	case e.Path == "" && (errors.Is(e.Err, fs.ErrPermission) || errors.Is(e.Err, syscall.EISDIR)):
 		return fmt.Sprintf("%q%s is not an executable file: make it one, or name an interpreter before it", e.Program, e.from())
 	}
