@@ -253,7 +253,7 @@ func (o *outlet) indexOf(ed *edge) int { return slices.Index(o.edges, ed) }
 
 func (b *Buffer) admitTo(f *flow) error {
 	if b.price > f.edge.windowBytes {
-		return fmt.Errorf("%w: %d bytes take %d of the edge's byte window of %d: raise WindowBytes, or the store's bytes", ErrTooLarge, b.size, b.price, f.edge.windowBytes)
+		return fmt.Errorf("%w: %d bytes take %d of the edge's byte window of %d: raise that (WindowBytes; window_bytes in a file), or the store (Store.ArenaBytes; ring_bytes)", ErrTooLarge, b.size, b.price, f.edge.windowBytes)
 	}
 	if largest := b.e.out.req.bus.store.MaxObjectBytes(); int64(b.size) > largest && !b.away {
 		return fmt.Errorf("%w: %d bytes, and the store takes no object of more than %d: raise Store.MaxObjectBytes", ErrTooLarge, b.size, largest)
