@@ -71,3 +71,23 @@ func TestErrorsAreSaidOnce(t *testing.T) {
 		t.Errorf("call: %v", err)
 	}
 }
+
+// TestServeAsTheWrongKind: who serves a stage with a handler of another kind is told so,
+// and so is who has sent it something, and nothing is left of it.
+func TestServeAsTheWrongKind(t *testing.T) {
+	h := listen(t, remotes(linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	const want = `stage "a": the pipeline says join is false, the handler makes it true`
+	err := n.Serve(t.Context(), bus.StageSpec{Name: "a", Join: func(*bus.Task, []*bus.Delivery) error { return nil }})
+	if !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), want) {
+		t.Errorf("serve: %v, want %s", err, want)
+	}
+	r, err := h.bus.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Recv(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("the request ended with %v, want %s", err, want)
+	}
+	r.Close()
+}

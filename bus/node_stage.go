@@ -61,13 +61,27 @@ func (n *Node) serve(ctx context.Context, l *link, spec StageSpec) error {
 	return nil
 }
 
+// refusing is a stage that fails what comes: the host takes it for served.
+func refusing(name string, join bool, err error) StageSpec {
+	spec := StageSpec{Name: name, Handle: func(*Task, *Delivery) error { return err }}
+	if join {
+		spec.Handle, spec.Join = nil, func(*Task, []*Delivery) error { return err }
+	}
+	return spec.withDefaults()
+}
+
 // addStage opens the bus that does a stage's work. It runs on the link's
 // reader: tasks may follow at once.
 func (l *link) addStage(spec StageSpec, s *wire.Serving) error {
-	spec.Replicas, spec.MaxInflight = 1, int(min(max(s.MaxInflight, 1), maxInflight))
-	if join := spec.Join != nil; join != s.Join {
-		return fmt.Errorf("%w: stage %q: the pipeline says join is %v, the handler makes it %v", ErrConfig, spec.Name, s.Join, join)
+	if int(s.Stage) != len(l.served()) {
+		return fmt.Errorf("%w: stage %q has the number %d, not %d", wire.ErrProtocol, spec.Name, s.Stage, len(l.served()))
 	}
+	var wrong error
+	if join := spec.Join != nil; join != s.Join {
+		wrong = fmt.Errorf("%w: stage %q: the pipeline says join is %v, the handler makes it %v", ErrConfig, spec.Name, s.Join, join)
+		spec = refusing(spec.Name, s.Join, wrong)
+	}
+	spec.Replicas, spec.MaxInflight = 1, int(min(max(s.MaxInflight, 1), maxInflight))
 	st := newStage(spec)
 	st.oneEach = spec.Batch != nil && s.State == wire.StateNone
 	g := &graph{stages: []*stage{st}, byName: map[string]*stage{spec.Name: st}}
@@ -85,11 +99,8 @@ func (l *link) addStage(spec StageSpec, s *wire.Serving) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if int(s.Stage) != len(l.stages) {
-		return fmt.Errorf("%w: stage %q has the number %d, not %d", wire.ErrProtocol, spec.Name, s.Stage, len(l.stages))
-	}
 	l.stages = append(l.stages, &nodeStage{name: spec.Name, bus: b})
-	return nil
+	return wrong
 }
 
 // portEdge is an edge with one end in another process.
