@@ -151,7 +151,7 @@ func (c *checker) connectorType(at *node, name string) {
 		c.problemf(at.pos, "%s is for vLLM-Omni's own processes: in this file the same connector is called %s", name, SharedMemory)
 		return
 	}
-	c.problemf(at.pos, "unknown connector type %q: the nearest is %s", name, nearest(name, connectorTypes))
+	c.problemf(at.pos, "unknown connector type %q: the nearest is %s", shorten(name), nearest(name, connectorTypes))
 }
 
 // extra keeps all settings of a connector and checks those that its type

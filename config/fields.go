@@ -35,13 +35,14 @@ func (c *checker) closed(n *node, what string, known fields) bool {
 	if !c.isMap(n, what) {
 		return false
 	}
+	keys := known.keys()
 	for _, e := range n.entries {
 		if field, ok := known[e.key]; ok {
 			field.read(e.key, e.value)
 			continue
 		}
 		c.problemf(e.pos, "unknown key %q in %s: the nearest is %q (all: %s)",
-			e.key, what, nearest(e.key, known.keys()), strings.Join(known.keys(), ", "))
+			shorten(e.key), what, nearest(e.key, keys), strings.Join(keys, ", "))
 	}
 	return true
 }
@@ -54,6 +55,7 @@ func (c *checker) open(n *node, what string, known, shared fields) Settings {
 		return nil
 	}
 	var rest []entry
+	keys := known.keys()
 	for _, e := range n.entries {
 		if field, ok := known[e.key]; ok {
 			field.read(e.key, e.value)
@@ -62,7 +64,7 @@ func (c *checker) open(n *node, what string, known, shared fields) Settings {
 		rest = append(rest, e)
 		if field, ok := shared[e.key]; ok {
 			field.read(e.key, e.value)
-		} else if near := nearest(e.key, known.keys()); likely(e.key, near) {
+		} else if near := nearest(e.key, keys); likely(e.key, near) {
 			c.notef(e.pos, "%q in %s is kept as a setting of the model: is %q meant?", e.key, what, near)
 		}
 	}

@@ -315,6 +315,7 @@ func TestBounds(t *testing.T) {
 		{"anchors", strings.Repeat("&a ", maxIndicators), "1:193: nested more than 64 levels deep"},
 		{"tags", strings.Repeat("!a ", maxIndicators), "1:129: nested more than 64 levels deep"},
 		{"indicators", strings.Repeat("[", MaxFileBytes), "1:131073: more than 131072 characters that structure YAML: the file is too large"},
+		{"keys", strings.Repeat("k:\n", maxKeys+1), "8193:2: more than 8192 keys: the file is too large"},
 		{"values", "k: [" + strings.Repeat("1,", MaxValues) + "]", "1:131073: more than 65536 values once aliases are expanded"},
 		{"alias bomb", bomb, "14:18: more than 65536 values once aliases are expanded"},
 		{"nested aliases", deepAlias, "64:12: nested more than 64 levels deep once aliases are expanded"},
@@ -327,6 +328,33 @@ func TestBounds(t *testing.T) {
 				t.Errorf("got %q, want %q", got[0], tt.want)
 			}
 		})
+	}
+}
+
+// TestLongTexts: a problem quotes what stands in the file, and not all of it.
+func TestLongTexts(t *testing.T) {
+	const most = 1000
+	long, digits := strings.Repeat("k", 100_000), strings.Repeat("9", 100_000)
+	stage := "stages:\n- stage_id: 0\n  final_output: true\n"
+	for _, text := range []string{
+		stage + "omnibus:\n  " + long + ": 1\n",
+		stage + long + ": 1\n" + long + ": 2\n",
+		stage + "x: " + digits + "\n",
+		stage + "x: !" + long + " 1\n",
+		stage + "x: *" + long + "\n",
+		stage + "x: ${" + long + "}\n",
+		stage + "x: ${oc.env:" + long + "}\n",
+		stage + "connectors:\n  c: {name: " + long + "}\n",
+		stage + "  input_connectors: {" + long + ": 1}\n",
+		stage + "  input_connectors: {from_stage_0: " + long + "}\n",
+		stage + "  omnibus: {env: {" + long + ": 1}}\n",
+		stage + "  omnibus: {env: {a=" + long + ": x}}\n",
+	} {
+		for _, problem := range problemsOf(t, "p.yaml", text) {
+			if len(problem) > most {
+				t.Errorf("%.60q: a problem of %d bytes: %.100s", text[len(stage):], len(problem), problem)
+			}
+		}
 	}
 }
 

@@ -29,7 +29,11 @@ const (
 	// makes at most three, of some 200 bytes each, for one of the characters
 	// that structure YAML.
 	maxIndicators = 2 * MaxValues
-	indicators    = "[]{},:-?&*!|>#'\"%<.@`"
+	// maxKeys bounds the keys of maps without brackets, all together: the parser
+	// takes the rest of such a map for a map in it, so that the time for it grows with
+	// the square of its keys, and the stack with each.
+	maxKeys    = 1 << 13
+	indicators = "[]{},:-?&*!|>#'\"%<.@`"
 )
 
 // parse returns the root of the file's one document, or nil after reporting
@@ -131,9 +135,17 @@ func (c *checker) tokens(text string) (token.Tokens, bool) {
 	}
 	tokens := lexer.Tokenize(text)
 	var depth nesting
+	keys := 0
 	for _, tk := range tokens {
 		if depth.add(tk) > MaxDepth {
 			c.problemf(tokenPos(tk), "nested more than %d levels deep", MaxDepth)
+			return nil, false
+		}
+		if tk.Type != token.MappingValueType || depth.flow > 0 {
+			continue
+		}
+		if keys++; keys > maxKeys {
+			c.problemf(tokenPos(tk), "more than %d keys: the file is too large", maxKeys)
 			return nil, false
 		}
 	}

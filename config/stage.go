@@ -177,7 +177,7 @@ func (c *reading) references(at *[]reference, prefix string) reader {
 		for _, e := range n.entries {
 			id, ok := strings.CutPrefix(e.key, prefix)
 			if !ok || !validStageID(id) {
-				c.problemf(e.pos, "the key %q in %s must be %s and the id of a stage, such as %s0", e.key, key, prefix, prefix)
+				c.problemf(e.pos, "the key %q in %s must be %s and the id of a stage, such as %s0", shorten(e.key), key, prefix, prefix)
 				continue
 			}
 			*at = append(*at, reference{id, e.pos, c.connectorOf(e)})
@@ -199,7 +199,7 @@ func (c *reading) connectorOf(e entry) *Connector {
 	}
 	connector, defined := c.defined[name]
 	if !defined {
-		c.problemf(e.value.pos, "undefined connector %q: %s", name, c.definedNames(name))
+		c.problemf(e.value.pos, "undefined connector %q: %s", shorten(name), c.definedNames(name))
 		return &Connector{}
 	}
 	c.used[name] = true

@@ -114,7 +114,7 @@ func (b *builder) node(n ast.Node, depth int) *node {
 	case *ast.AliasNode:
 		return b.alias(n, depth, pos)
 	case *ast.TagNode:
-		b.problemf(pos, "the tag %s: tags are not supported, write the value without it", n.Start.Value)
+		b.problemf(pos, "the tag %s: tags are not supported, write the value without it", shorten(n.Start.Value))
 	default:
 		b.problemf(pos, "a %s cannot stand here", n.Type())
 	}
@@ -156,7 +156,7 @@ func (b *builder) integer(n *ast.IntegerNode, pos Position) *node {
 		}
 		return b.leaf(kindInt, pos, v)
 	}
-	b.problemf(pos, "the number %s cannot be read", n.GetToken().Value)
+	b.problemf(pos, "the number %s cannot be read", shorten(n.GetToken().Value))
 	return b.leaf(kindNull, pos, nil)
 }
 
@@ -181,7 +181,7 @@ func (b *builder) text(n *ast.StringNode, pos Position) *node {
 	}
 	v, err := strconv.ParseFloat(n.Value, 64)
 	if err != nil || !strings.ContainsAny(n.Value, ".eE") {
-		b.problemf(pos, "the number %s does not fit in 64 bits: quote it if it is text", n.Value)
+		b.problemf(pos, "the number %s does not fit in 64 bits: quote it if it is text", shorten(n.Value))
 		return leaf
 	}
 	return b.float(v, pos)
@@ -215,7 +215,7 @@ func (b *builder) mapping(values []*ast.MappingValueNode, depth int, pos Positio
 			continue
 		}
 		if first, repeated := seen[key]; repeated {
-			b.problemf(at, "the key %q is repeated, first on line %d: only one can count", key, first.Line)
+			b.problemf(at, "the key %q is repeated, first on line %d: only one can count", shorten(key), first.Line)
 			continue
 		}
 		seen[key] = at
@@ -283,7 +283,7 @@ func (b *builder) alias(n *ast.AliasNode, depth int, pos Position) *node {
 	name := n.Value.GetToken().Value
 	target := b.anchors[name]
 	if target == nil {
-		b.problemf(pos, "the alias *%s: no complete value before it is named &%s", name, name)
+		b.problemf(pos, "the alias *%s: no complete value before it is named &%s", shorten(name), shorten(name))
 		return b.leaf(kindNull, pos, nil)
 	}
 	if !b.spend(target.values, depth+target.height, pos) {

@@ -142,9 +142,9 @@ func (c *checker) environment(at *map[string]string) reader {
 			v, ok := e.value.value.(string)
 			switch {
 			case e.key == "" || strings.ContainsAny(e.key, "=\x00"):
-				c.problemf(e.pos, "%q cannot be the name of an environment variable", e.key)
+				c.problemf(e.pos, "%q cannot be the name of an environment variable", shorten(e.key))
 			case !ok || strings.ContainsRune(v, 0):
-				c.problemf(e.value.pos, "the variable %s must be text, not %s: quote it", e.key, describe(e.value))
+				c.problemf(e.value.pos, "the variable %s must be text, not %s: quote it", shorten(e.key), describe(e.value))
 			default:
 				env[e.key] = v
 			}

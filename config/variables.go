@@ -96,19 +96,19 @@ func (x *expander) variable(n *node, text string) (value string, length int, ok 
 	}
 	switch {
 	case ok && (!utf8.ValidString(value) || strings.ContainsRune(value, 0)):
-		x.refuse(n, "the value of the variable %s is no text: it has bytes that are not UTF-8, or a NUL", name)
+		x.refuse(n, "the value of the variable %s is no text: it has bytes that are not UTF-8, or a NUL", shorten(name))
 		return "", 0, false
 	case ok:
 	case strings.TrimSpace(m[6]) == "null":
-		x.refuse(n, "the default of the variable %s is null, which cannot stand in a text: set the variable, or write a text", name)
+		x.refuse(n, "the default of the variable %s is null, which cannot stand in a text: set the variable, or write a text", shorten(name))
 		return "", 0, false
 	case fallback:
 		value = m[4] + m[5] + strings.TrimSpace(m[6])
 	case x.lookup == nil:
-		x.refuse(n, `the variable %s is not set, because this program reads the file without any: write what it stands for, or \${ where the text is to have ${ itself`, name)
+		x.refuse(n, `the variable %s is not set, because this program reads the file without any: write what it stands for, or \${ where the text is to have ${ itself`, shorten(name))
 		return "", 0, false
 	default:
-		x.refuse(n, `the variable %s is not set: set it, or write ${oc.env:%s,default}, or \${ where the text is to have ${ itself`, name, name)
+		x.refuse(n, `the variable %s is not set: set it, or write ${oc.env:%s,default}, or \${ where the text is to have ${ itself`, shorten(name), shorten(name))
 		return "", 0, false
 	}
 	return value, len(m[0]), true
