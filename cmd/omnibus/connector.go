@@ -170,7 +170,7 @@ func (c *connecting) get(ctx context.Context, con *connector.Connector, meta con
 	switch {
 	case errors.Is(err, connector.ErrNotFound):
 		return &exitError{exitNothing, err}
-	case c.wait > 0 && errors.Is(err, context.DeadlineExceeded):
+	case c.wait > 0 && errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, connector.ErrBusy): // which something is
 		return &exitError{exitNothing, fmt.Errorf("%w: nothing came within %v", err, c.wait)}
 	case err != nil:
 		return err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -73,7 +74,11 @@ func (c *connecting) text(v *connector.Value) ([]byte, error) {
 	var line bytes.Buffer
 	enc := json.NewEncoder(&line)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(jsonable(value)); err != nil {
+	form, err := jsonable(value)
+	if err == nil {
+		err = enc.Encode(form)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("the value has no form in JSON: %w", err)
 	}
 	return line.Bytes(), nil
@@ -89,30 +94,49 @@ type shaped struct {
 }
 
 // jsonable gives what JSON has no type for a form in it.
-func jsonable(v any) any {
+func jsonable(v any) (form any, err error) {
 	switch v := v.(type) {
 	case codec.Tensor:
-		return shaped{Kind: "tensor", DType: v.DType.String(), Shape: v.Shape, Data: v.Data}
+		return shaped{Kind: "tensor", DType: v.DType.String(), Shape: v.Shape, Data: v.Data}, nil
 	case python.NDArray:
-		return shaped{Kind: "array", DType: v.DType, Shape: v.Shape, Data: v.Data}
+		return shaped{Kind: "array", DType: v.DType, Shape: v.Shape, Data: v.Data}, nil
 	case omni.Image:
-		return shaped{Kind: "image", Mode: v.Mode, Shape: v.Shape, Data: v.Data}
+		return shaped{Kind: "image", Mode: v.Mode, Shape: v.Shape, Data: v.Data}, nil
 	case []any:
 		for i := range v {
-			v[i] = jsonable(v[i])
+			if v[i], err = jsonable(v[i]); err != nil {
+				return nil, err
+			}
 		}
 	case map[string]any:
 		for k := range v {
-			v[k] = jsonable(v[k])
+			if v[k], err = jsonable(v[k]); err != nil {
+				return nil, err
+			}
 		}
 	case python.Dict:
-		m := make(map[string]any, len(v))
-		for _, item := range v {
-			m[fmt.Sprint(item.Key)] = jsonable(item.Value)
-		}
-		return m
+		return jsonObject(v)
 	}
-	return v
+	return v, nil
+}
+
+// jsonObject is a dict with text for its keys. Keys that are one text and are not the
+// same in Python have none.
+func jsonObject(v python.Dict) (any, error) {
+	m := make(map[string]any, len(v))
+	keys := make(map[string]any, len(v))
+	for _, item := range v {
+		text := fmt.Sprint(item.Key)
+		if first, there := keys[text]; there && !reflect.DeepEqual(first, item.Key) {
+			return nil, fmt.Errorf("a dict has the keys %#v and %#v, which are one in JSON", first, item.Key)
+		}
+		form, err := jsonable(item.Value)
+		if err != nil {
+			return nil, err
+		}
+		m[text], keys[text] = form, item.Key
+	}
+	return m, nil
 }
 
 // joining is the exchange of a host that is joined when a connector wants it.
