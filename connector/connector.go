@@ -65,6 +65,12 @@ func New(typ string, transport Transport, serializer codec.Serializer) *Connecto
 // Type returns the name of the connector's type.
 func (c *Connector) Type() string { return c.typ }
 
+// SharesKeys reports whether two edges that use one key share it, as a [KeySharer] says.
+func (c *Connector) SharesKeys() bool {
+	s, ok := c.transport.(KeySharer)
+	return ok && s.SharesKeys()
+}
+
 // Put encodes a value and stores it under the key, for one Get on the same edge.
 // It returns the encoded size and the metadata for that Get. When it fails,
 // nothing was put.

@@ -40,6 +40,12 @@ type Peeker interface {
 	Peek(ctx context.Context, edge Edge, key string, meta Metadata) (Payload, error)
 }
 
+// A KeySharer is a transport that may have one place for a key, whatever the edge: who
+// puts on two edges takes two keys then.
+type KeySharer interface {
+	SharesKeys() bool
+}
+
 // A Payload is an encoded value that was got. Bytes are valid until Release,
 // and are not to be written to.
 type Payload interface {

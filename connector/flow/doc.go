@@ -15,6 +15,11 @@
 // [Path], which does the two steps and adds up their times; the edges of a bus that have
 // a connector are paths too.
 //
+// A request is the key of its value, as there. Where a plan is not one chain of stages a
+// request may be on several edges at once; with a connector for which the key alone says
+// where a value lies, such as segments of generation 2, the key is
+// {request}@{from}_{to} then.
+//
 // # Errors
 //
 // A value that is not where its notification says is a [MissingError]: its

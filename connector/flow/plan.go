@@ -3,7 +3,9 @@ package flow
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 )
@@ -25,7 +27,7 @@ type Use struct {
 // id is what uses of one connector have in common.
 func (u Use) id() string {
 	if u.Name == "" {
-		return "\x00" + u.Edge.String() // no name has that byte
+		return "\x00" + u.Edge.From + "\x00" + u.Edge.To // no name has that byte
 	}
 	return u.Name
 }
@@ -53,7 +55,7 @@ func (p Plan) Check(types *connector.Registry) error {
 			errs = append(errs, fmt.Errorf("%w: %s leads from a stage to itself", ErrPlan, u))
 		case edges[u.Edge]:
 			errs = append(errs, fmt.Errorf("%w: the edge %s stands twice", ErrPlan, u.Edge))
-		case again && (first.Type != u.Type || !reflect.DeepEqual(first.Extra, u.Extra)):
+		case again && (first.Type != u.Type || !maps.EqualFunc(first.Extra, u.Extra, deepEqual)):
 			errs = append(errs, fmt.Errorf("%w: %q is defined differently for %s and %s", ErrPlan, u.Name, first.Edge, u.Edge))
 		case !again:
 			errs = append(errs, u.check(types))
@@ -63,6 +65,26 @@ func (p Plan) Check(types *connector.Registry) error {
 	}
 	return errors.Join(errs...)
 }
+
+// branches reports whether a request may be on two edges at once: the plan is not one chain
+// of stages.
+func (p Plan) branches() bool {
+	in, out := make(map[string]int), make(map[string]int)
+	for _, u := range p {
+		in[u.Edge.To]++
+		out[u.Edge.From]++
+	}
+	begins := 0
+	for stage := range out {
+		if in[stage] == 0 {
+			begins++
+		}
+	}
+	several := func(n int) bool { return n > 1 }
+	return begins > 1 || slices.ContainsFunc(slices.Collect(maps.Values(in)), several) || slices.ContainsFunc(slices.Collect(maps.Values(out)), several)
+}
+
+func deepEqual(a, b any) bool { return reflect.DeepEqual(a, b) }
 
 func (u Use) check(types *connector.Registry) error {
 	t, err := types.Type(u.Type)

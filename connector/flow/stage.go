@@ -42,6 +42,8 @@ type Stage struct {
 	id     string
 	byEdge map[connector.Edge]*Path
 	open   []*connector.Connector
+	// branches says that a request may be on several edges at once.
+	branches bool
 }
 
 // Open opens the connectors of a stage. The options' Extra are those of the plan.
@@ -49,7 +51,7 @@ func (p Plan) Open(ctx context.Context, types *connector.Registry, stage string,
 	if err := p.Check(types); err != nil {
 		return nil, err
 	}
-	s := &Stage{id: stage, byEdge: make(map[connector.Edge]*Path)}
+	s := &Stage{id: stage, byEdge: make(map[connector.Edge]*Path), branches: p.branches()}
 	for _, need := range p.Needs(stage) {
 		opts.Extra = need.Extra
 		c, err := types.Open(ctx, need.Type, opts)
@@ -73,17 +75,28 @@ func (s *Stage) Path(edge connector.Edge) (*Path, error) {
 }
 
 // Send puts a value for the next stage, under the request's id, and returns
-// what to tell that stage.
+// what to tell that stage. In a plan that is not one chain, the key of a connector that
+// shares keys has the edge in it, too.
 func (s *Stage) Send(ctx context.Context, to, request string, samplingParams, value any) (Notification, Transfer, error) {
 	p, err := s.Path(connector.Edge{From: s.id, To: to})
 	if err != nil {
 		return Notification{}, Transfer{}, err
 	}
-	n, t, err := p.Send(ctx, request, value)
+	key := request
+	if s.branches && p.by.SharesKeys() {
+		key = qualified(p.edge, request)
+	}
+	n, t, err := p.Send(ctx, key, value)
 	if err == nil {
-		n.SamplingParams = samplingParams
+		n.RequestID, n.SamplingParams = request, samplingParams
 	}
 	return n, t, err
+}
+
+// qualified is the key of a request where it has one on several edges, in the form that
+// [connector.Request] knows.
+func qualified(edge connector.Edge, request string) string {
+	return request + "@" + edge.From + "_" + edge.To
 }
 
 // Receive gets the value that a notification is about, on the path of its edge.
@@ -95,7 +108,16 @@ func (s *Stage) Receive(ctx context.Context, n Notification) (*connector.Value, 
 	if err != nil {
 		return nil, Transfer{}, err
 	}
-	return p.Receive(ctx, n)
+	request := n.RequestID
+	if key := qualified(p.edge, request); n.Metadata.For(request).Map("shm")["name"] == key {
+		n.RequestID = key
+	}
+	v, t, err := p.Receive(ctx, n)
+	var missing *MissingError
+	if errors.As(err, &missing) {
+		missing.Request = request
+	}
+	return v, t, err
 }
 
 // Cleanup reclaims what this stage sent for a request and nobody received.

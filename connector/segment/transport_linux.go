@@ -44,6 +44,7 @@ type Transport struct {
 var (
 	_ connector.Transport = (*Transport)(nil)
 	_ connector.Peeker    = (*Transport)(nil)
+	_ connector.KeySharer = (*Transport)(nil)
 )
 
 // New opens the directory, and removes from it what the dead have left.
@@ -70,6 +71,9 @@ func New(opts Options) (connector.Transport, error) {
 	}
 	return t, nil
 }
+
+// SharesKeys implements [connector.KeySharer]: segments have no edge in their names.
+func (t *Transport) SharesKeys() bool { return t.opts.Generation == ByKey }
 
 // enter begins an operation, and leave ends it: Close waits for that.
 func (t *Transport) enter() error {

@@ -249,6 +249,17 @@ class StoreTest(Case):
         self.assertIn("thinker -> talker, key k", log.output[0])
         self.assertRaises(Missing, get, b, "k")
 
+    def test_deadlines(self) -> None:
+        b = self.store()
+        for deadline in (float("-inf"), 0.0, time.monotonic(), float("nan")):
+            self.assertRaises(Missing, b.wait, EDGE, "k", None, bytes, deadline)
+        a = self.store()
+        for deadline in (1e18, float("inf")):
+            late = threading.Timer(0.05, put, (a, "k", b"late"))
+            late.start()
+            self.assertEqual(b.wait(EDGE, "k", None, bytes, deadline)[0], b"late")  # type: ignore[arg-type]
+            late.join()
+
     def test_wait(self) -> None:
         b, got = self.store(), []
         begun = threading.Event()
