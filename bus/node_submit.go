@@ -180,19 +180,7 @@ func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*R
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
 	up := &upstream{link: l}
-	err = l.ask(ctx, func(token uint32) wire.Message {
-		m := &wire.Submit{Token: token, Flags: flags, Trace: wireTrace(o.trace)}
-		if !o.deadline.IsZero() {
-			m.Deadline = o.deadline.UnixNano()
-		}
-		return m
-	}, func(m wire.Message) error {
-		s, ok := m.(*wire.Submitted)
-		if !ok {
-			return fmt.Errorf("%w: %v instead of submitted", wire.ErrProtocol, m.Kind())
-		}
-		return up.begin(ctx, s, o)
-	})
+	err = up.ask(ctx, flags, o)
 	if errors.Is(err, ErrEnded) { // before it began: the host says so at its deadline
 		err = fmt.Errorf("%w: %w", ErrDeadline, err)
 	}
@@ -200,6 +188,32 @@ func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*R
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
 	return up.req, nil
+}
+
+// ask has the host begin a request. It is told when the context ends first.
+func (up *upstream) ask(ctx context.Context, flags uint8, o requestOptions) error {
+	l := up.link
+	token, q, err := l.note(1, func(m wire.Message) error {
+		s, ok := m.(*wire.Submitted)
+		if !ok {
+			return fmt.Errorf("%w: %v instead of submitted", wire.ErrProtocol, m.Kind())
+		}
+		return up.begin(ctx, s, o)
+	})
+	if err != nil {
+		return err
+	}
+	m := &wire.Submit{Token: token, Flags: flags, Trace: wireTrace(o.trace)}
+	if !o.deadline.IsZero() {
+		m.Deadline = o.deadline.UnixNano()
+	}
+	if err = l.told(l.sender.Queue(m)); err == nil {
+		_, err = l.await(ctx, q)
+	}
+	if l.settle(token) && ctx.Err() != nil && l.welcome.Version >= wire.KindCancel.Since() {
+		l.queue(&wire.Cancel{Token: token}) // without effect if the answer is on its way
+	}
+	return err
 }
 
 // begin makes this process's side of a request that the host has begun. It

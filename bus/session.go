@@ -50,7 +50,8 @@ type session struct {
 	ex           exchanging
 	grants       map[uint32]*grant
 	lastGrant    uint32
-	questions    int // that are being answered
+	questions    int                                // that are being answered
+	submits      map[uint32]context.CancelCauseFunc // of those, by token: they may be canceled
 	arena        *clientArena
 	offered      map[uint32]*segment // the client's own
 	told         map[*segment]*told
@@ -101,8 +102,8 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Pr
 		srv: srv, conn: conn, sender: sender, proc: proc, version: version, node: node, name: hello.Name, since: time.Now(),
 		sources: make(map[uint32]*source), held: make(map[uint32]*held), kept: make(map[uint32]*kept),
 		grants: make(map[uint32]*grant), offered: make(map[uint32]*segment), told: make(map[*segment]*told),
-		expects: make(map[uint32][]*directFlow),
-		ex:      exchanging{owners: make(map[uint32]*ring.Owner), fetched: make(map[uint32]*fetched), waits: make(map[uint32]*exchangeWait)},
+		expects: make(map[uint32][]*directFlow), submits: make(map[uint32]context.CancelCauseFunc),
+		ex: exchanging{owners: make(map[uint32]*ring.Owner), fetched: make(map[uint32]*fetched), waits: make(map[uint32]*exchangeWait)},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
@@ -305,7 +306,7 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	case *wire.Find:
 		s.find(m)
 	case *wire.Submit:
-		return s.ask(m.Token, func() error { return s.submit(m) })
+		return s.submit(m)
 	case *wire.CloseSend:
 		return s.closeSend(m.Source)
 	case *wire.AbortRequest:

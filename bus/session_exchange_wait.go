@@ -62,10 +62,13 @@ func (s *session) askExchange(token uint32, what string, room bool, find func(co
 // cancelQuestion ends a question that waits.
 func (s *session) cancelQuestion(token uint32) {
 	s.mu.Lock()
-	w := s.ex.waits[token]
+	w, submit := s.ex.waits[token], s.submits[token]
 	s.mu.Unlock()
 	if w != nil {
 		w.cancel(errWithdrawn)
+	}
+	if submit != nil {
+		submit(errWithdrawn)
 	}
 }
 

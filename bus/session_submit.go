@@ -12,10 +12,38 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// submit starts a request for the client.
+// submit answers submit, behind which cancel may come.
 func (s *session) submit(m *wire.Submit) error {
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	s.mu.Lock()
+	again := s.submits[m.Token] != nil
+	if !again {
+		s.submits[m.Token] = cancel
+	}
+	s.mu.Unlock()
+	if again {
+		cancel(nil)
+		return fmt.Errorf("%w: question %d is open already", wire.ErrProtocol, m.Token)
+	}
+	return s.ask(m.Token, func() error {
+		req, err := s.begin(ctx, m)
+		// First: the client may use the token again when it has its answer.
+		s.mu.Lock()
+		delete(s.submits, m.Token)
+		s.mu.Unlock()
+		cancel(nil)
+		if err != nil {
+			return err
+		}
+		return s.begun(m.Token, req)
+	})
+}
+
+// begin starts a request for the client. It waits for a place as long as the context
+// lets it.
+func (s *session) begin(ctx context.Context, m *wire.Submit) (*Request, error) {
 	if s.srv.refusing.Load() {
-		return fmt.Errorf("%w: the host takes no new requests, it is going to stop", ErrClosed)
+		return nil, fmt.Errorf("%w: the host takes no new requests, it is going to stop", ErrClosed)
 	}
 	var opts []SubmitOption
 	if m.Deadline != 0 {
@@ -24,16 +52,14 @@ func (s *session) submit(m *wire.Submit) error {
 	if t := m.Trace; t != (wire.Trace{}) {
 		opts = append(opts, WithTrace(messages.TraceContext{TraceID: t.TraceID, SpanID: t.SpanID, Flags: t.Flags, State: t.State}))
 	}
-	var req *Request
-	var err error
 	if m.Flags&wire.SubmitTry != 0 {
-		req, err = s.srv.bus.tryStream(s.ctx, opts...)
-	} else {
-		req, err = s.stream(m.Deadline, opts)
+		return s.srv.bus.tryStream(s.ctx, opts...)
 	}
-	if err != nil {
-		return err
-	}
+	return s.stream(ctx, m.Deadline, opts)
+}
+
+// begun tells the client of a request that was started for it.
+func (s *session) begun(token uint32, req *Request) error {
 	src := s.newSource(Emitter{out: &req.inputs, cancel: s.ctx.Done()})
 	s.mu.Lock()
 	src.req = req
@@ -44,15 +70,15 @@ func (s *session) submit(m *wire.Submit) error {
 		req.Close()
 		return ErrClosed
 	}
-	s.queue(&wire.Submitted{Token: m.Token, Source: src.id, Request: uint64(req.id)})
+	s.queue(&wire.Submitted{Token: token, Source: src.id, Request: uint64(req.id)})
 	s.wg.Go(func() { s.results(src) })
 	return nil
 }
 
-// stream waits for a place, until the deadline: whoever asked may have given up
-// then, and a client has only so many questions.
-func (s *session) stream(deadline int64, opts []SubmitOption) (*Request, error) {
-	b, ctx := s.srv.bus, s.ctx
+// stream waits for a place, until the context ends or the deadline: whoever asked may
+// have given up then, and a client has only so many questions.
+func (s *session) stream(ctx context.Context, deadline int64, opts []SubmitOption) (*Request, error) {
+	b := s.srv.bus
 	if deadline != 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadlineCause(ctx, time.Unix(0, deadline), ErrDeadline)

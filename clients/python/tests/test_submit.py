@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import threading
@@ -440,11 +441,36 @@ class AsyncTest(HostCase):
         self.host.welcome()
         m = self.host.expect(wire.Submit)
         asked.wait(10)
-        self.host.send(wire.Submitted(m.token, 3, 9))
+        self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
+        self.host.send(wire.Submitted(m.token, 3, 9))  # it crossed that
         self.assertEqual(self.host.expect(wire.Close).source, 3)
         self.host.send(over(3, wire.ABORTED))
         r()
         self.host.expect(wire.Bye)
+
+    def test_cancelled_submit_waits_no_more(self) -> None:
+        for version, cancels in [(wire.VERSION_MAX, True), (3, False)]:
+            with self.subTest(version=version), contextlib.closing(FakeHost(version=version)) as host:
+
+                async def caller(path: str = host.path) -> None:
+                    async with await omnibus.aconnect(path) as bus:
+                        job = asyncio.ensure_future(bus.submit("hello"))
+                        while not bus._session.questions._open:
+                            await asyncio.sleep(0)
+                        job.cancel()
+                        with self.assertRaises(asyncio.CancelledError):
+                            await job
+                        while bus._session.questions._open:
+                            await asyncio.sleep(0)
+
+                r = self.beside(lambda: asyncio.run(caller()))  # noqa: B023
+                host.welcome()
+                m = host.expect(wire.Submit)
+                if cancels:
+                    self.assertEqual(host.expect(wire.Cancel).token, m.token)
+                host.send(wire.Failed(m.token, 15, "canceled"))
+                r()
+                host.expect(wire.Bye)
 
     def test_async_host_goes_away(self) -> None:
         async def caller() -> None:

@@ -86,6 +86,9 @@ class Questions:
 
     def abandon(self, a: Answer) -> None:
         """Nobody waits for the answer any more: what it brings is given back."""
+        if a.kind is wire.Submitted:
+            self.cancel(a)
+            return
         if not self._s.ours:
             return
         with self._s.locked:
@@ -94,11 +97,12 @@ class Questions:
             a.abandon()
 
     def cancel(self, a: Answer) -> None:
-        """abandon, and have the host forget a question of the exchange that it keeps."""
+        """abandon, and have the host forget a question that it keeps: of the exchange, or for a place."""
         if not self._s.ours:
             return
         with self._s.locked:
-            if a.token is not None and not a.done and a.kind is wire.Fetched:
+            kept = a.kind is wire.Fetched or (a.kind is wire.Submitted and self._s.welcome.version >= 4)
+            if kept and a.token is not None and not a.done:
                 self._s.post(wire.Cancel(a.token))
             self._waiting = deque(w for w in self._waiting if w[0] is not a)
             a.abandon()

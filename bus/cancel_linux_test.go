@@ -1,0 +1,39 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"testing"
+)
+
+// TestCanceledSubmitIsNoQuestion: who gives up waiting for a place at the host, without
+// a deadline, is forgotten there, and may ask as often as it likes.
+func TestCanceledSubmitIsNoQuestion(t *testing.T) {
+	a := attach(t, 4, func(t *Task, d *Delivery) error { return t.Forward(d) })
+	for range a.bus.opts.MaxRequests {
+		r, err := a.bus.Stream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range maxQuestions/100 + 1 {
+		for range 100 {
+			if _, err := a.node.Submit(ctx, "x"); !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+		}
+		a.hostKnows(t)
+		eventually(t, "the host has forgotten what was canceled", func() bool {
+			s := a.server.live()[0]
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.questions == 0 && len(s.submits) == 0
+		})
+	}
+	if n := len(a.bus.requests()); n != a.bus.opts.MaxRequests {
+		t.Errorf("%d requests are alive", n)
+	}
+}
