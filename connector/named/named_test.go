@@ -99,13 +99,17 @@ func run(t *testing.T, end func() connector.Transport) {
 		none(one)
 	}
 
+	if _, err := writer.Write(t.Context(), "a/b", first); !errors.Is(err, connector.ErrKey) {
+		t.Errorf("a request that is no name: %v", err)
+	}
+
 	write("r1", first)
 	if err := writer.Close(); err != nil {
 		t.Error(err)
 	}
 	none(one)
-	if _, err := writer.Write(t.Context(), "a/b", first); !errors.Is(err, connector.ErrKey) {
-		t.Errorf("a request that is no name: %v", err)
+	if _, err := writer.Write(t.Context(), "r1", first); !errors.Is(err, connector.ErrClosed) {
+		t.Errorf("write when it is closed: %v", err)
 	}
 }
 
