@@ -108,7 +108,7 @@ func (s *Sender) ready(mode Mode) bool {
 
 func (s *Sender) makePool(d *device) error {
 	opts := s.lane.opts.Pool
-	opts.OnArena, opts.OnArenaGone = s.arenaMade, s.arenaGone
+	opts.OnArena, opts.OnArenaGone, opts.OnRoom = s.arenaMade, s.arenaGone, s.onRoom
 	p, err := pool.New(d.Device, opts)
 	if err != nil {
 		return err

@@ -23,16 +23,21 @@ type Pool struct {
 	opts    Options
 	handled bool // arenas are of memory that handles name
 
+	leaving sync.WaitGroup // arenas that are being given back
+
 	mu         sync.Mutex
 	slots      *slots
 	chunks     []chunk  // by slot
 	arenas     []*arena // by number; the first one stays
 	lastArena  uint32   // the number last given out
 	totalBytes int64    // of all arenas
-	frees      uint64
-	askAgain   uint64 // not before so many frees is the device asked for an arena
-	counters   counters
-	closed     bool
+	// leavingBytes are those of arenas that are being given back, and that the device
+	// has still.
+	leavingBytes int64
+	frees        uint64
+	askAgain     uint64 // not before so many frees is the device asked for an arena
+	counters     counters
+	closed       bool
 }
 
 var _ shmstore.Grower = (*Pool)(nil)
@@ -144,7 +149,7 @@ func (p *Pool) Allocate(sizeBytes int64) (piece uint32, ok bool) {
 func (p *Pool) Grow(sizeBytes int64) bool {
 	p.mu.Lock()
 	may := !p.closed && sizeBytes <= p.MaxBytes() && len(p.slots.free) > 0 &&
-		p.totalBytes+p.arenas[0].memory.Bytes() <= p.opts.MaxBytes && p.frees >= p.askAgain
+		p.totalBytes+p.leavingBytes+p.arenas[0].memory.Bytes() <= p.opts.MaxBytes && p.frees >= p.askAgain
 	p.mu.Unlock()
 	if !may {
 		return false
@@ -166,8 +171,31 @@ func (p *Pool) failed(err error) {
 	p.counters.lastFailure = err
 }
 
-// Free takes a chunk back, and gives arenas back that have been empty for long.
-func (p *Pool) Free(piece uint32) { _ = p.closeArenas(p.release(piece)) }
+// Free takes a chunk back, and gives arenas back that have been empty for long. For that
+// the driver may wait for streams, which nobody else does.
+func (p *Pool) Free(piece uint32) {
+	idle := p.release(piece)
+	if len(idle) == 0 {
+		return
+	}
+	p.retire(idle)
+	p.leaving.Go(func() {
+		_ = p.closeArenas(idle)
+		p.mu.Lock()
+		for _, a := range idle {
+			p.leavingBytes -= a.memory.Bytes()
+		}
+		p.mu.Unlock()
+		p.opts.OnRoom()
+	})
+}
+
+// retire says of arenas that they are no longer the pool's.
+func (p *Pool) retire(gone []*arena) {
+	for _, a := range gone {
+		p.opts.OnArenaGone(a.number)
+	}
+}
 
 // release takes a chunk back, and takes out the arenas that are to be closed.
 func (p *Pool) release(piece uint32) (idle []*arena) {
@@ -213,6 +241,7 @@ func (p *Pool) takeIdle() (idle []*arena) {
 		}
 		idle = append(idle, a)
 		p.totalBytes -= a.memory.Bytes()
+		p.leavingBytes += a.memory.Bytes()
 		p.counters.shrunk++
 		return true
 	})
@@ -223,7 +252,6 @@ func (p *Pool) takeIdle() (idle []*arena) {
 func (p *Pool) closeArenas(gone []*arena) error {
 	var errs []error
 	for _, a := range gone {
-		p.opts.OnArenaGone(a.number)
 		if err := a.memory.Close(); err != nil {
 			errs = append(errs, err)
 			p.mu.Lock()
@@ -277,6 +305,8 @@ func (p *Pool) Close() error {
 	gone := p.arenas
 	p.arenas, p.totalBytes = nil, 0
 	p.mu.Unlock()
+	p.leaving.Wait()
+	p.retire(gone)
 	if err := errors.Join(p.closeArenas(gone), p.slots.close()); err != nil {
 		return fmt.Errorf("close GPU pool: %w", err)
 	}

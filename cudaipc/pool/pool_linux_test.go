@@ -143,6 +143,7 @@ func TestIdleArenasAreGivenBack(t *testing.T) {
 	for range patience {
 		free(p, mustAllocate(t, p, 1))
 	}
+	p.leaving.Wait()
 	slices.Sort(gone)
 	if st := p.Stats(); st.Arenas != 1 || st.ShrunkTotal != 2 || st.ArenaBytes != minArenaBytes || !slices.Equal(gone, []uint32{2, 3}) {
 		t.Errorf("when idle: %+v, gone are %v", st, gone)

@@ -1,0 +1,66 @@
+package pool
+
+import (
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
+)
+
+// slow is a device that takes its time to take arenas back, as one does that waits
+// for streams.
+type slow struct {
+	cudaipc.Device
+	wait <-chan struct{}
+}
+
+type slowArena struct {
+	cudaipc.Arena
+	wait <-chan struct{}
+}
+
+func (d slow) NewArena(sizeBytes int64) (cudaipc.Arena, error) {
+	a, err := d.Device.NewArena(sizeBytes)
+	return slowArena{a, d.wait}, err
+}
+
+func (a slowArena) Close() error {
+	<-a.wait
+	return a.Arena.Close()
+}
+
+// TestFreeWaitsForNoStream: an arena is given back while the store's writer goes on.
+// Its memory counts until the device has it, and whoever waits for room is told then.
+func TestFreeWaitsForNoStream(t *testing.T) {
+	machine := newMachine(t, emul.Options{})
+	streams, room := make(chan struct{}), make(chan struct{}, 1)
+	machine.Device = slow{machine.Device, streams}
+	opts := small
+	opts.MaxBytes = 2 * minArenaBytes
+	opts.OnRoom = func() { room <- struct{}{} }
+	p := machine.pool(t, opts)
+	held := []uint32{mustAllocate(t, p, p.MaxBytes()), mustAllocate(t, p, p.MaxBytes())} // all of the first arena
+	if !p.Grow(1) {
+		t.Fatal("the pool does not grow")
+	}
+	free(p, mustAllocate(t, p, 1))
+	free(p, held[0])
+	for range patience {
+		free(p, mustAllocate(t, p, 1))
+	}
+	if st := p.Stats(); st.ShrunkTotal != 1 || st.ArenaBytes != minArenaBytes {
+		t.Errorf("the second arena was not given back: %+v", st)
+	}
+	held[0] = mustAllocate(t, p, p.MaxBytes())
+	if p.Grow(1) {
+		t.Error("the pool has grown beyond its bound: the device has the memory still")
+	}
+	close(streams)
+	<-room
+	if !p.Grow(1) {
+		t.Error("there is room, and the pool does not grow")
+	}
+	for _, piece := range held {
+		free(p, piece)
+	}
+}
