@@ -80,8 +80,8 @@ func (g *gate) enterForeign(ctx context.Context, p bundle.Place) error {
 	}
 	if p.Kind == bundle.PlaceHandle {
 		base, sizeBytes, err := g.dev.Import(p.Handle)
-		if own, ownBytes, ok := lentAt(p.Handle); ok && errors.Is(err, cudaipc.ErrOwnHandle) { // another lane of this process
-			return g.within(own, ownBytes, p)
+		if errors.Is(err, cudaipc.ErrOwnHandle) { // another lane of this process
+			return g.withinLent(p)
 		}
 		if err != nil {
 			return fmt.Errorf("open the producer's buffer: %w", err)
@@ -89,12 +89,22 @@ func (g *gate) enterForeign(ctx context.Context, p bundle.Place) error {
 		g.release = append(g.release, func() { _ = g.dev.Unimport(base) })
 		return g.within(base, sizeBytes, p)
 	}
-	a, err := from.arena(ctx, im, g.dev.Device, p.Arena)
+	which := mapping{g.dev.uuid, p.Arena}
+	a, err := from.arena(ctx, im, g.dev.Device, which)
 	if err != nil {
 		return err
 	}
-	g.release = append(g.release, func() { from.unuse(p.Arena) })
+	g.release = append(g.release, func() { from.unuse(which) })
 	return g.within(a.Base(), a.Bytes(), p)
+}
+
+// withinLent sets the address of a place in an allocation of this process's.
+func (g *gate) withinLent(p bundle.Place) error {
+	base, sizeBytes, ok := lentAt(p.Handle, g.dev.uuid)
+	if !ok {
+		return fmt.Errorf("%w: a handle of this process that nothing on %v was sent by", ErrForged, g.dev.uuid)
+	}
+	return g.within(base, sizeBytes, p)
 }
 
 // within sets the address of a place in an arena, or an allocation.

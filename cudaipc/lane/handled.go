@@ -63,7 +63,7 @@ func importHandled(dev cudaipc.Device, found Found) (cudaipc.Arena, error) {
 	offset := int64(binary.LittleEndian.Uint64(b[handledOffsetAt:])) //nolint:gosec // as above
 	h := cudaipc.Handle(b[handledHandleAt:handledBytes])
 	base, sizeBytes, err := dev.Import(h)
-	if own, ownBytes, ok := lentAt(h); ok && errors.Is(err, cudaipc.ErrOwnHandle) { // another lane of this process
+	if own, ownBytes, ok := lentAt(h, dev.Caps().Device); ok && errors.Is(err, cudaipc.ErrOwnHandle) { // another lane of this process
 		base, sizeBytes, err, a.own = own, ownBytes, nil, true
 	}
 	if err != nil {

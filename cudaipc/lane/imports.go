@@ -66,10 +66,17 @@ type imported struct {
 	mapping turn // of arenas
 
 	mu     sync.Mutex
-	arenas map[uint32]cudaipc.Arena
-	uses   map[uint32]int // of each arena, by messages that are open
-	refs   int            // messages that read the words
+	arenas map[mapping]cudaipc.Arena
+	uses   map[mapping]int // of each arena, by messages that are open
+	refs   int             // messages that read the words
 	closed bool
+}
+
+// mapping is an arena, and the GPU that has it mapped: one of another GPU is of no use
+// there, whatever a payload says.
+type mapping struct {
+	device cudaipc.UUID
+	number uint32
 }
 
 // get returns a pool, with one reference, and opens it when it is new.
@@ -94,7 +101,7 @@ func (im *imports) get(ctx context.Context, id [16]byte) (*imported, error) {
 	}
 	p := &imported{
 		id: id, owner: found.Owner, words: seg, mapping: newTurn(),
-		arenas: make(map[uint32]cudaipc.Arena), uses: make(map[uint32]int), refs: 1,
+		arenas: make(map[mapping]cudaipc.Arena), uses: make(map[mapping]int), refs: 1,
 	}
 	im.sweep()
 	im.mu.Lock()
@@ -272,21 +279,21 @@ func wordsOf(words *shmstore.Segment, slot uint32) (ready, fault *atomic.Uint32,
 	return wordAt(words.Bytes(), at+pool.ReadyOffset), wordAt(words.Bytes(), at+pool.FaultOffset), nil
 }
 
-// arena maps an arena of the pool, and counts one use of it. The caller has a
-// reference.
-func (p *imported) arena(ctx context.Context, im *imports, dev cudaipc.Device, number uint32) (cudaipc.Arena, error) {
-	if a := p.use(number); a != nil {
+// arena maps an arena of the pool on a device, and counts one use of it. The caller
+// has a reference.
+func (p *imported) arena(ctx context.Context, im *imports, dev cudaipc.Device, which mapping) (cudaipc.Arena, error) {
+	if a := p.use(which); a != nil {
 		return a, nil
 	}
-	name := Name{Pool: p.id, Number: number}
-	if number == wordsNumber {
+	name := Name{Pool: p.id, Number: which.number}
+	if which.number == wordsNumber {
 		return nil, fmt.Errorf("%w: the words of a pool are no arena", ErrForged)
 	}
 	if err := p.mapping.take(ctx); err != nil {
 		return nil, fmt.Errorf("memory %v of another process: %w", name, err)
 	}
 	defer p.mapping.give()
-	if a := p.use(number); a != nil {
+	if a := p.use(which); a != nil {
 		return a, nil
 	}
 	p.dropWithdrawn(ctx, im)
@@ -294,68 +301,68 @@ func (p *imported) arena(ctx context.Context, im *imports, dev cudaipc.Device, n
 	if err != nil {
 		return nil, err
 	}
-	a, err := importFound(dev, number, found)
+	a, err := importFound(dev, which.number, found)
 	if err != nil {
 		return nil, fmt.Errorf("map %v: %w", name, err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.arenas[number] = a
-	p.uses[number]++
+	p.arenas[which] = a
+	p.uses[which]++
 	return a, nil
 }
 
 // use counts one use of an arena that is mapped; nil: it is not.
-func (p *imported) use(number uint32) cudaipc.Arena {
+func (p *imported) use(which mapping) cudaipc.Arena {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := p.arenas[number]
+	a := p.arenas[which]
 	if a != nil {
-		p.uses[number]++
+		p.uses[which]++
 	}
 	return a
 }
 
 // unuse undoes one use of an arena.
-func (p *imported) unuse(number uint32) {
+func (p *imported) unuse(which mapping) {
 	p.mu.Lock()
-	p.uses[number]--
+	p.uses[which]--
 	p.mu.Unlock()
 }
 
 // dropWithdrawn, with the turn to map, unmaps arenas that the owner has given back.
 // They would keep the memory in use. An owner's arenas come and go seldom.
 func (p *imported) dropWithdrawn(ctx context.Context, im *imports) {
-	for _, number := range p.unused() {
-		found, err := im.directory.Find(ctx, Name{Pool: p.id, Number: number})
+	for _, which := range p.unused() {
+		found, err := im.directory.Find(ctx, Name{Pool: p.id, Number: which.number})
 		if err == nil {
 			closeDescriptor(found.FD)
 		} else if errors.Is(err, ErrNotPublished) {
-			p.drop(im, number)
+			p.drop(im, which)
 		}
 	}
 }
 
 // unused are the arenas that no message uses.
-func (p *imported) unused() (numbers []uint32) {
+func (p *imported) unused() (found []mapping) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for number := range p.arenas {
-		if p.uses[number] == 0 {
-			numbers = append(numbers, number)
+	for which := range p.arenas {
+		if p.uses[which] == 0 {
+			found = append(found, which)
 		}
 	}
-	return numbers
+	return found
 }
 
 // drop unmaps an arena, unless it is in use by now.
-func (p *imported) drop(im *imports, number uint32) {
+func (p *imported) drop(im *imports, which mapping) {
 	p.mu.Lock()
-	a := p.arenas[number]
-	unused := p.uses[number] == 0
+	a := p.arenas[which]
+	unused := p.uses[which] == 0
 	if unused {
-		delete(p.arenas, number)
-		delete(p.uses, number)
+		delete(p.arenas, which)
+		delete(p.uses, which)
 	}
 	p.mu.Unlock()
 	if unused && a != nil {

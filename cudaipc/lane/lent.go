@@ -17,9 +17,10 @@ var lent = struct {
 }{buffers: make(map[cudaipc.Handle]*lentBuffer)}
 
 type lentBuffer struct {
-	base  cudaipc.Ptr
-	bytes int64 // up to the end of what was sent of it, at the most
-	uses  int   // messages, or an arena
+	device cudaipc.UUID
+	base   cudaipc.Ptr
+	bytes  int64 // up to the end of what was sent of it, at the most
+	uses   int   // messages, or an arena
 }
 
 // lend notes the allocations of a message, until release is called.
@@ -32,7 +33,7 @@ func lend(o *Outgoing) (release func()) {
 			continue
 		}
 		place := &o.plan.Places[p.Place-1]
-		note(place.Handle, t.from.Ptr-cudaipc.Ptr(place.Offset), place.Offset+place.Bytes)
+		note(place.Handle, lentBuffer{device: place.Device, base: t.from.Ptr - cudaipc.Ptr(place.Offset), bytes: place.Offset + place.Bytes})
 	}
 	return func() {
 		takeBack(o.plan.Places)
@@ -49,11 +50,11 @@ func takeBack(places []bundle.Place) {
 }
 
 // lendArena notes an arena that others open by its handle, until takeArenaBack.
-func lendArena(a *pool.Handled) {
+func lendArena(device cudaipc.UUID, a *pool.Handled) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	h, offset := a.Handle()
-	note(h, a.Base()-cudaipc.Ptr(offset), offset+a.Bytes())
+	note(h, lentBuffer{device: device, base: a.Base() - cudaipc.Ptr(offset), bytes: offset + a.Bytes()})
 }
 
 func takeArenaBack(a *pool.Handled) {
@@ -63,14 +64,14 @@ func takeArenaBack(a *pool.Handled) {
 	strike(h)
 }
 
-// note counts one use of an allocation, up to so many bytes of it, with lent.mu held.
-func note(h cudaipc.Handle, base cudaipc.Ptr, sizeBytes int64) {
+// note counts one use of an allocation, with lent.mu held.
+func note(h cudaipc.Handle, of lentBuffer) {
 	at := lent.buffers[h]
 	if at == nil {
-		at = &lentBuffer{base: base}
+		at = &of
 		lent.buffers[h] = at
 	}
-	at.bytes = max(at.bytes, sizeBytes)
+	at.bytes = max(at.bytes, of.bytes)
 	at.uses++
 }
 
@@ -83,13 +84,13 @@ func strike(h cudaipc.Handle) {
 	}
 }
 
-// lentAt is where an allocation begins that was sent by its handle, and how much of it
-// was sent at the least.
-func lentAt(h cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64, ok bool) {
+// lentAt is where an allocation of a GPU begins that was sent by its handle, and how
+// much of it was sent at the least.
+func lentAt(h cudaipc.Handle, device cudaipc.UUID) (base cudaipc.Ptr, sizeBytes int64, ok bool) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	at := lent.buffers[h]
-	if at == nil {
+	if at == nil || at.device != device {
 		return 0, 0, false
 	}
 	return at.base, at.bytes, true

@@ -150,7 +150,7 @@ func (s *Sender) arenaMade(number uint32, a cudaipc.Arena) {
 	defer s.mu.Unlock()
 	s.arenas[number] = &ownArena{memory: a}
 	if h, ok := a.(*pool.Handled); ok {
-		lendArena(h)
+		lendArena(s.lane.first.uuid, h)
 	}
 }
 
@@ -221,15 +221,11 @@ func (g *gate) enterOwn(s *Sender, words *shmstore.Segment, p bundle.Place) (err
 		return err
 	}
 	if p.Kind == bundle.PlaceHandle {
-		base, sizeBytes, ok := lentAt(p.Handle)
-		if !ok {
-			return fmt.Errorf("%w: a handle of this process that nothing was sent by", ErrForged)
-		}
-		return g.within(base, sizeBytes, p)
+		return g.withinLent(p)
 	}
 	a := s.arena(p.Arena)
-	if a == nil {
-		return fmt.Errorf("%w: arena %d of this process", ErrForged, p.Arena)
+	if a == nil || g.dev != s.lane.first {
+		return fmt.Errorf("%w: arena %d of this process, on %v", ErrForged, p.Arena, g.dev.uuid)
 	}
 	return g.within(a.memory.Base(), a.memory.Bytes(), p)
 }
