@@ -6,7 +6,6 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
@@ -90,7 +89,7 @@ func (r *refuseOnce) call(call string) error {
 }
 
 // fill has a lane write a value into memory that a GPU refuses to be told of.
-func (r *refuseOnce) fill(ctx context.Context, b *bench, v any) (payload []byte, err error) {
+func (r *refuseOnce) fill(ctx context.Context, b *bench, v any, s cudaipc.Stream) (payload []byte, err error) {
 	b.t.Helper()
 	o, err := b.from.Plan(v, lane.Default, 0, 0, nil)
 	if err != nil {
@@ -104,7 +103,7 @@ func (r *refuseOnce) fill(ctx context.Context, b *bench, v any) (payload []byte,
 	b.t.Cleanup(func() { release(mem.Close) })
 	r.due.Store(true)
 	payload = mem.Bytes()[:o.Size()]
-	return payload, o.Fill(ctx, payload, b.s)
+	return payload, o.Fill(ctx, payload, s)
 }
 
 // TestRefusedObjectsAreStaged: what a GPU does not reach comes through a staging
@@ -126,7 +125,7 @@ func TestRefusedObjectsAreStaged(t *testing.T) {
 			src, data := b.tensor(codec.DTypeUint8, 5*pieceBytes)
 			part := &lane.Tensor{DType: src.DType, Shape: c.shape, Strides: c.strides, Ptr: src.Ptr}
 			second := &lane.Tensor{DType: src.DType, Shape: []int{100}, Ptr: src.Ptr + 5}
-			payload, err := refuse.fill(t.Context(), b, []any{part, second})
+			payload, err := refuse.fill(t.Context(), b, []any{part, second}, b.s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -168,6 +167,17 @@ func packed(data []byte, shape, strides []int) (elements []byte) {
 	return elements
 }
 
+// heldStream is a stream that goes on when somebody waits for it.
+type heldStream struct {
+	cudaipc.Stream
+	letGo func()
+}
+
+func (s heldStream) Synchronize(ctx context.Context) error {
+	s.letGo()
+	return s.Stream.Synchronize(ctx)
+}
+
 // TestStagingIsGivenUp: a deadline, and a device that fails, end the waiting for pieces;
 // the buffers are used again when their streams are through with them, and not before.
 func TestStagingIsGivenUp(t *testing.T) {
@@ -177,13 +187,13 @@ func TestStagingIsGivenUp(t *testing.T) {
 		src, data := b.tensor(codec.DTypeUint8, largeBytes)
 		letGo := holdStream(t, b)
 		ctx, cancel := context.WithCancel(t.Context())
-		context.AfterFunc(ctx, letGo) // Fill returns when nothing writes to the payload
-		time.AfterFunc(time.Millisecond, cancel)
-		if _, err := refuse.fill(ctx, b, src); !errors.Is(err, context.Canceled) {
+		cancel()
+		// Fill returns when nothing writes to the payload.
+		if _, err := refuse.fill(ctx, b, src, heldStream{b.s, letGo}); !errors.Is(err, context.Canceled) {
 			t.Fatalf("it was sent: %v", err)
 		}
 		for range 9 { // more than there are buffers
-			payload, err := refuse.fill(t.Context(), b, src)
+			payload, err := refuse.fill(t.Context(), b, src, b.s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -209,7 +219,7 @@ func TestStagingIsGivenUp(t *testing.T) {
 			return nil
 		}}, lane.Options{})
 		src, _ := b.tensor(codec.DTypeUint8, largeBytes)
-		if _, err := refuse.fill(t.Context(), b, src); !errors.Is(err, cudaipc.ErrSticky) {
+		if _, err := refuse.fill(t.Context(), b, src, b.s); !errors.Is(err, cudaipc.ErrSticky) {
 			t.Fatalf("it was sent: %v", err)
 		}
 	})
