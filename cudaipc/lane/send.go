@@ -48,6 +48,7 @@ type Outgoing struct {
 	tensors []outgoing
 	release func()
 	piece   *pool.Chunk // once it is reserved
+	given   bool        // a stream was given copies
 }
 
 // outgoing is a tensor on a GPU.
@@ -241,9 +242,9 @@ func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) error
 
 // undo makes sure that nothing is written to the payload or the piece any more:
 // they are about to be somebody else's, so no deadline ends the waiting. A device
-// that has failed does nothing.
+// that has failed does nothing, and who was given nothing is not waited for.
 func (o *Outgoing) undo(s cudaipc.Stream) (err error) {
-	if s != nil && o.dev.Err() == nil {
+	if o.given && o.dev.Err() == nil {
 		err = s.Synchronize(context.Background())
 	}
 	o.refuse()
@@ -264,6 +265,7 @@ func (o *Outgoing) through(ctx context.Context, dst []byte, s cudaipc.Stream) er
 		}
 		fetches = append(fetches, fetch{data, ops})
 	}
+	o.given = true
 	if err := o.lane.fetch(ctx, o.dev, s, dst, fetches); err != nil {
 		return err
 	}
@@ -297,6 +299,7 @@ func (o *Outgoing) intoChunk(dst []byte, s cudaipc.Stream) error {
 		}
 	}
 	ops = append(ops, cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.Ready, Value: c.Generation})
+	o.given = true
 	if err := s.Submit(ops...); err != nil {
 		return err
 	}
@@ -338,6 +341,7 @@ func (o *Outgoing) asTheyAre(dst []byte, s cudaipc.Stream) error {
 		return err
 	}
 	o.sender.exports.Keep(c.Number, lend(o))
+	o.given = true
 	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.Ready, Value: c.Generation}); err != nil {
 		return err
 	}

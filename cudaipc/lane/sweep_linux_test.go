@@ -143,6 +143,20 @@ func sweep(t *testing.T, f *failing, receiver bool) {
 	}
 }
 
+// TestFailureWaitsForNoStream: what could not be sent, before the sender's stream was given
+// anything, does not wait for what that stream has to do.
+func TestFailureWaitsForNoStream(t *testing.T) {
+	f := &failing{failAnswer: 2} // that the arena is published
+	b := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Directory: failingDirectory{newDirectory(t), f}})
+	src, _ := b.tensor(codec.DTypeUint8, 5000)
+	letGo := holdStream(t, b)
+	f.on.Store(true)
+	if _, _, err := b.send(src, lane.Pool, 0, nil); !errors.Is(err, lane.ErrFull) {
+		t.Errorf("%v, want ErrFull", err)
+	}
+	letGo()
+}
+
 // told reports whether an error says what went wrong.
 func told(err error) bool {
 	return errors.Is(err, errInjected) || errors.Is(err, cudaipc.ErrSticky) || errors.Is(err, lane.ErrPoisoned)
