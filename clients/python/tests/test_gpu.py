@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import gc
 import mmap
@@ -5,6 +6,7 @@ import os
 import struct
 import threading
 import unittest
+from unittest import mock
 
 from gpumessage import ADD_SEALS, FUTURE_WRITE, GROW, SHRINK, Payload, Producer, memfd
 from omnibus import ForeignDevice, Forged, Nothing, Poisoned, PayloadError, dlpack
@@ -113,6 +115,14 @@ class TestEmulated(unittest.TestCase):
         Payload(other.place()).open(self.lane)
         self.assertEqual(list(self.lane._pools), [other.pool])
         self.assertEqual(dlpack.borrow(read).view()[:4], bytes(4))
+
+    def test_a_death_is_seen_without_a_descriptor_left(self):
+        t = self.open()
+        with mock.patch("os.dup", side_effect=OSError(errno.EMFILE, "too many open files")):
+            self.assertFalse(t.ready)
+            self.producer.kill()
+            with self.assertRaises(Poisoned):
+                t.wait()
 
     def test_memory_that_goes_is_not_found(self):
         """Who asks while its destructor runs, as another thread may, is given another mapping."""

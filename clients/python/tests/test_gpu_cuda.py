@@ -1,9 +1,11 @@
 """The backend for CUDA, over the library that plays libcuda.so.1 in the tests of the Go package cudaipc/cuda."""
 
 import ctypes
+import errno
 import gc
 import mmap
 import os
+import threading
 import unittest
 from unittest import mock
 
@@ -11,9 +13,10 @@ from fakecuda import BIAS, UUID, FakeCase, until
 from gpumessage import Payload, Producer
 from omnibus import Forged, PayloadError, Poisoned, bundle
 from omnibus.bundle import HANDLE
-from omnibus.gpu import DeviceLost, DriverError, NoDriver, cuda
+from omnibus.gpu import DeviceLost, DriverError, NoDriver, cuda, cuda_send
 from omnibus.gpu.lane import Lane
-from omnibus.gpu.library import Library
+from omnibus.gpu.library import NOT_READY, Library
+from omnibus.gpu.watcher import Watcher
 
 ARENA = 2 << 20
 
@@ -142,6 +145,82 @@ class TestCuda(FakeCase):
             with self.assertRaises(BufferError):
                 t.__dlpack__(stream=stream)
         self.producer.ready(1, 1)
+
+    def test_a_reader_waits_although_a_call_failed_before(self):
+        t = Payload(self.producer.place()).open(self.lane)
+        self.fake.fake_inject(b"cuEventRecord", 2, 1)
+        with self.assertRaisesRegex(DriverError, "cuEventRecord"):
+            t.__dlpack__(stream=self.stream)
+        capsule = t.__dlpack__(stream=self.stream)
+        with self.device.context:
+            self.assertEqual(self.library.ask("cuStreamQuery", self.stream), NOT_READY)
+        self.write(0, 1)
+        self.producer.ready(1, 1)
+        until(lambda: self.words[0] == 1)
+        del capsule
+
+    def test_memory_stays_when_no_word_says_that_streams_are_done(self):
+        for call in ("cuStreamWriteValue32_v2", "cuEventRecord"):
+            self.words[1] = 0
+            self.producer.ready(1, 1)
+            p = Payload(self.producer.place())
+            t = p.open(self.lane)
+            capsule = t.__dlpack__(stream=self.stream)
+            self.block(1, 1)
+            self.fake.fake_inject(call.encode(), 2, 1)
+            with self.assertLogs("omnibus", "ERROR"):
+                del t, capsule
+                gc.collect()
+            self.assertIsNotNone(p.alive(), call)
+            # What the watcher was told later is over, and this is not.
+            self.producer.ready(2, 1)
+            q = Payload(self.producer.place(slot=2))
+            with self.device.context:
+                other = self.device._stream()
+            q.open(self.lane).__dlpack__(stream=other)
+            until(lambda: gc.collect() is not None and q.alive() is None)  # noqa: B023
+            self.assertIsNotNone(p.alive(), call)
+            self.words[1] = 1
+            until(lambda: p.alive() is None)  # noqa: B023
+
+    def test_nothing_is_left_of_what_could_not_be_made(self):
+        t = Payload(self.producer.place()).open(self.lane)
+        # The page that words are in stays, once it is there.
+        for call, stays in (("cuMemHostGetDevicePointer_v2", 0), ("cuStreamCreate", 1), ("cuEventCreate", 0)):
+            left = self.fake.fake_left()
+            self.fake.fake_inject(call.encode(), 2, 1)
+            with self.assertRaisesRegex(DriverError, call):
+                t.__dlpack__(stream=self.stream)
+            self.assertEqual(self.fake.fake_left() - left, stays, call)
+
+    def test_registered_memory_is_forgotten_before_it_goes(self):
+        left = self.fake.fake_left()
+        page = mmap.mmap(-1, 4096)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(page))
+        self.fake.fake_inject(b"cuMemHostGetDevicePointer_v2", 2, 1)
+        with self.assertRaisesRegex(DriverError, "cuMemHostGetDevicePointer"):
+            self.device.register(base, 4096, page)
+        self.assertEqual(self.fake.fake_left(), left)
+        held = cuda_send._stuck
+        registered = self.device.register(base, 4096, page)
+        self.fake.fake_inject(b"cuMemHostUnregister", 2, 1)
+        del registered
+        self.assertIs(held.pop(), page)
+
+    def test_the_watcher_lives_without_descriptors(self):
+        """What cannot be asked is asked again."""
+        watcher = Watcher()
+        watcher.start()
+        asked, over = [], threading.Event()
+
+        def slowly():
+            asked.append(None)
+            if len(asked) < 3:
+                raise OSError(errno.EMFILE, "too many open files")
+            return True
+
+        watcher.add(lambda: False, slowly, over.set)
+        self.assertTrue(over.wait(20))
 
     def test_an_arena_of_another_size(self):
         fd, _ = self.producer.published[1]

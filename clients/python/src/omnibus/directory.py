@@ -53,11 +53,12 @@ class Owner:
                 return True
             if self._fd < 0:
                 raise ValueError("the owner is watched no more: what was found of it was closed")
+            if timeout is not None and timeout <= 0:  # which takes no descriptor
+                self._dead = _readable(self._fd, 0)
+                return self._dead
             fd = os.dup(self._fd)  # it may be closed meanwhile
         try:
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
-            dead = bool(poll.poll(None if timeout is None else max(timeout, 0) * 1000))
+            dead = _readable(fd, None if timeout is None else timeout * 1000)
         finally:
             os.close(fd)
         self._dead = self._dead or dead
@@ -68,6 +69,12 @@ class Owner:
             fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def _readable(fd: int, milliseconds: float | None) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(milliseconds))
 
 
 class Found:

@@ -110,13 +110,15 @@ class Cuda(Producer):
         if self.lost is not None:
             raise DeviceLost(self.lost.call, self.lost.code, self.lost.text)
 
-    def quietly(self, name: str, *arguments: Any) -> None:
-        """Make a call that gives something back. For destructors."""
+    def quietly(self, name: str, *arguments: Any) -> bool:
+        """Make a call that gives something back. For destructors. False: the device has it still."""
         try:
             with self.context:
                 self.call(name, *arguments)
         except OmnibusError:
             log.debug("something cannot be given back", exc_info=True)
+            return self.lost is not None
+        return True
 
     def look(self) -> bool:
         """Whether the device is lost, by a call that does nothing."""
@@ -167,12 +169,25 @@ class Cuda(Producer):
             address = ctypes.addressof(ctypes.c_char.from_buffer(page))
             self.call("cuMemHostRegister_v2", address, _PAGE, _REGISTER)
             self._pages.append(page)  # it stays registered
-            at = self.library.number("cuMemHostGetDevicePointer_v2", address, 0)
+            try:
+                at = self.library.number("cuMemHostGetDevicePointer_v2", address, 0)
+            except BaseException:
+                if self.quietly("cuMemHostUnregister", address):
+                    self._pages.pop()
+                raise
             self._spare = [(page, offset, at + offset) for offset in range(0, _PAGE, _LINE)]
         page, offset, at = self._spare[-1]
-        line = _Line(page, offset, at, self._stream(), self._event(), self._event())
+        made: list[tuple[str, int]] = []
+        try:
+            made.append(("cuStreamDestroy_v2", self._stream()))
+            made.append(("cuEventDestroy_v2", self._event()))
+            made.append(("cuEventDestroy_v2", self._event()))
+        except BaseException:
+            for end, thing in made:
+                self.library.ask(end, thing)
+            raise
         self._spare.pop()
-        return line
+        return _Line(page, offset, at, *(thing for _, thing in made))
 
     def _stream(self) -> int:
         return self.library.number("cuStreamCreate", _NON_BLOCKING, kind=ctypes.c_void_p)
@@ -274,13 +289,14 @@ class _Imported:
 class Reading:
     """The streams that read what is behind a gate, or fill what is to be sent."""
 
-    __slots__ = ("_device", "_line", "_streams", "_waiting")
+    __slots__ = ("_device", "_line", "_streams", "_waiting", "_opening")
 
     def __init__(self, device: Cuda, line: _Line) -> None:
         self._device = device
         self._line = line
         self._streams: list[int] = []
-        self._waiting = False
+        self._waiting = False  # the own stream, for the mirror
+        self._opening = False  # the event is behind that
 
     def follow(self, gate: Gate, stream: Any) -> None:
         """Have a stream wait. The device's lock is held, and its context current."""
@@ -318,8 +334,14 @@ class Reading:
 
     def _open(self, gate: Gate) -> None:
         """Have the event record the opening of the gate."""
-        if self._waiting:
-            return
+        if not self._waiting:
+            self._wait(gate)
+        if not self._opening:
+            self._device.call("cuEventRecord", self._line.open, self._line.stream)
+            self._opening = True
+
+    def _wait(self, gate: Gate) -> None:
+        """Have the own stream wait for the gate."""
         line, seq, call = self._line, self._line.seq, self._device.call
 
         def opened() -> None:
@@ -332,29 +354,35 @@ class Reading:
         call("cuStreamWaitValue32_v2", line.stream, line.at + _MIRROR, seq, _GEQ)
         self._waiting = True
         self._device.watcher.add(lambda: gate.complete, gone, opened)
-        call("cuEventRecord", line.open, line.stream)
 
     def leave(self, keep: Any) -> None:
         # No lock: it may be this thread's already. Nobody else has the gate, and so the line.
         line, seq, device = self._line, self._line.seq, self._device
         call = device.call
+        held = [keep]
         try:
             with device.context:
                 self.gather()
                 call("cuStreamWriteValue32_v2", line.stream, line.at + _ACK, seq, _BARRIER)
         except OmnibusError:
-            # A device that is lost does nothing any more. Otherwise nobody will
-            # say when the streams are done: the line is not used again.
+            # A device that is lost does nothing any more. Otherwise no word will
+            # say when the streams are done: they are asked, and the line is not used again.
             if device.lost is None:
                 log.exception("the end of tensors on a GPU")
+                device.watcher.add(lambda: False, lambda: self._idle() or device.look(), held.clear)
             return
-        held = [keep]
 
         def done() -> None:
             held.clear()
             device.give(line)
 
         device.watcher.add(lambda: reached(line.ack.value, seq), device.look, done)
+
+    def _idle(self) -> bool:
+        """Whether the streams have nothing to do, or are none any more."""
+        device = self._device
+        with device.context:
+            return all(device.library.ask("cuStreamQuery", s) != NOT_READY for s in [*self._streams, self._line.stream])
 
 
 def _raw(stream: Any) -> int:

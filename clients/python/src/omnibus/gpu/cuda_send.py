@@ -114,19 +114,25 @@ class _Allocation:
             self._device.quietly("cuMemFree_v2", self.address)
 
 
+#: Memory of the host's that a device does not forget.
+_stuck: list[Any] = []
+
+
 class _Registered:
     """Memory of the host's that the device may write to."""
 
     def __init__(self, device: Cuda, address: int, nbytes: int, keep: Any) -> None:
-        self.address = 0
-        self._device, self._host, self._keep = device, address, keep
+        self.address = self._host = 0
+        self._device, self._keep = device, keep
         with device.context:
             device.call("cuMemHostRegister_v2", address, nbytes, _REGISTER)
+            self._host = address
             self.address = device.library.number("cuMemHostGetDevicePointer_v2", address, 0)
 
     def __del__(self) -> None:
-        if self.address:
-            self._device.quietly("cuMemHostUnregister", self._host)
+        if self._host and not self._device.quietly("cuMemHostUnregister", self._host):
+            # It must not be unmapped: the device would take what comes there for it.
+            _stuck.append(self._keep)
 
 
 class _Sending:

@@ -68,10 +68,18 @@ class Watcher:
 def _look(watched: list[_Watch], ask: bool) -> bool:
     """Call what has happened, and forget it: what it holds goes."""
     n = len(watched)
-    for w in [w for w in watched if w.happened() or (ask and w.slowly())]:
+    for w in [w for w in watched if _over(w, ask)]:
         watched.remove(w)
         try:
             w.then()
         except Exception:
             log.exception("the end of a wait for a GPU")
     return len(watched) < n
+
+
+def _over(w: _Watch, ask: bool) -> bool:
+    try:
+        return w.happened() or (ask and w.slowly())
+    except Exception:  # the system has no descriptor left, for one: it is asked again
+        log.debug("a wait for a GPU", exc_info=True)
+        return False
