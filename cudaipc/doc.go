@@ -35,7 +35,6 @@
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use. A driver runs the calls on one device
-// one after the other, on a thread of its own, so many operations are best
-// submitted at once.
+// All methods are safe for concurrent use. A driver makes the calls on one device
+// one after the other, so many operations are best submitted at once.
 package cudaipc

@@ -217,15 +217,21 @@ func (d *device) behind(streams []cudaipc.Stream, then func()) error {
 func (d *device) behindUntold(streams []cudaipc.Stream, then func(), reason error) error {
 	lost := d.lost()
 	go func() {
-		for _, s := range streams {
-			_ = s.Synchronize(context.Background())
-		}
+		synchronize(streams)
 		then()
 	}()
 	if lost || errors.Is(reason, ErrTooMany) || errors.Is(reason, cudaipc.ErrUnsupported) {
 		return nil
 	}
 	return fmt.Errorf("end of tensors on %v: %w", d.uuid, reason)
+}
+
+// synchronize waits for streams, in the end. Those that fail, or were closed, do nothing
+// any more.
+func synchronize(streams []cudaipc.Stream) {
+	for _, s := range streams {
+		_ = s.Synchronize(context.Background())
+	}
 }
 
 func (d *device) submitBehind(streams []cudaipc.Stream, l *line) error {

@@ -217,8 +217,12 @@ func (m *Message) Close() error {
 		return nil
 	}
 	dev, err := m.lane.deviceOf(m.gates)
-	if err != nil {
-		return err
+	if err != nil { // no word says when the streams are done
+		go func() {
+			synchronize(readers)
+			m.settle()
+		}()
+		return fmt.Errorf("end of tensors: %w", err)
 	}
 	return dev.behind(readers, m.settle)
 }

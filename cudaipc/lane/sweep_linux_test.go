@@ -157,6 +157,52 @@ func TestFailureWaitsForNoStream(t *testing.T) {
 	letGo()
 }
 
+// TestSettledWithoutADevice: a message is settled when its streams are done, also when the
+// device that would say so cannot be had.
+func TestSettledWithoutADevice(t *testing.T) {
+	var refuse atomic.Bool
+	no := errors.New("not today")
+	driver, err := emul.New(emul.Options{Missing: map[string]string{"Words": "for a test"}, Refuse: func(call string) error {
+		if call == "Open" && refuse.Load() {
+			return no
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := newBench(t, emul.Options{}, lane.Options{})
+	src, _ := from.tensor(codec.DTypeUint8, 4096)
+	payload := newMapped(t, 1<<16).put(from, src)
+	l, err := lane.Open(t.Context(), lane.Options{Driver: driver, Device: emul.UUID(7)}) // which is not there
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := l.NewStream(emul.UUID(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := l.Device(emul.UUID(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := l.Open(t.Context(), payload)
+	if err == nil {
+		_, err = m.Unwrap(s, emul.UUID(0), dev.Alloc)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse.Store(true)
+	if err := m.Close(); !errors.Is(err, no) {
+		t.Errorf("Close: %v", err)
+	}
+	settled(t, m)
+	if err := errors.Join(s.Close(), l.Close(t.Context()), driver.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 // told reports whether an error says what went wrong.
 func told(err error) bool {
 	return errors.Is(err, errInjected) || errors.Is(err, cudaipc.ErrSticky) || errors.Is(err, lane.ErrPoisoned)

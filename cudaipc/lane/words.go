@@ -71,9 +71,8 @@ func (w *words) take() *line {
 func (w *words) give(l *line) { w.free = append(w.free, l) }
 
 func (w *words) close() error {
-	err := w.host.Close()
-	if unmapErr := freeMemory(w.mem); err == nil {
-		err = unmapErr
+	if err := w.host.Close(); err != nil {
+		return err // the device may still have it: the memory stays
 	}
-	return err
+	return freeMemory(w.mem)
 }

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
@@ -63,4 +64,41 @@ func TestFreeWaitsForNoStream(t *testing.T) {
 	for _, piece := range held {
 		free(p, piece)
 	}
+}
+
+// stubborn is a device that does not forget host memory.
+type stubborn struct{ cudaipc.Device }
+
+type stubbornMemory struct{ cudaipc.HostMemory }
+
+func (d stubborn) RegisterHost(mem []byte, readOnly bool) (cudaipc.HostMemory, error) {
+	h, err := d.Device.RegisterHost(mem, readOnly)
+	return stubbornMemory{h}, err
+}
+
+func (h stubbornMemory) Close() error {
+	_ = h.HostMemory.Close()
+	return cudaipc.ErrOutOfMemory
+}
+
+// TestWordsStay: words that the device does not forget are not unmapped, for streams
+// would write to whatever comes to lie there.
+func TestWordsStay(t *testing.T) {
+	machine := newMachine(t, emul.Options{})
+	e, err := NewExports(stubborn{machine}, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	piece := mustAllocate(t, e, 0)
+	words := e.Words()
+	generation := e.Piece(piece).Generation
+	e.Fail(piece)
+	e.Free(piece)
+	if err := e.Close(); !errors.Is(err, cudaipc.ErrOutOfMemory) {
+		t.Errorf("Close: %v, want ErrOutOfMemory", err)
+	}
+	if got := words.Bytes()[int(piece)*SlotBytes+ReadyOffset]; got != byte(generation) {
+		t.Errorf("the words are gone: %d at the place of generation %d", got, generation)
+	}
+	words.Close()
 }

@@ -190,8 +190,10 @@ func (s *slots) piece(number uint32) Piece {
 
 func (s *slots) close() error {
 	err := s.words.Close()
-	s.segment.Close()
-	return err
+	if err == nil || s.dev.Err() != nil {
+		s.segment.Close()
+	}
+	return err // of a device that may still have the words: they stay
 }
 
 // errInUse refuses to close what objects hold pieces of, or streams write to.
