@@ -133,25 +133,14 @@ type waiter struct {
 	admitted chan bool // has room for one; false: the mailbox has closed
 }
 
-// NewMailboxProducer returns a producer of mailboxes for actor.WithMailbox. It
-// panics if the options are invalid.
-func NewMailboxProducer(options MailboxOptions) actor.MailboxProducer {
-	mustBeValid(options)
-	return func() actor.Mailbox { return NewMailbox(options) }
-}
-
 // NewMailbox returns an empty mailbox. It panics if the options are invalid.
 func NewMailbox(options MailboxOptions) *Mailbox {
-	mustBeValid(options)
-	m := &Mailbox{options: options.withDefaults()}
-	m.processFunc = m.process
-	return m
-}
-
-func mustBeValid(options MailboxOptions) {
 	if err := options.Validate(); err != nil {
 		panic(err)
 	}
+	m := &Mailbox{options: options.withDefaults()}
+	m.processFunc = m.process
+	return m
 }
 
 // RegisterHandlers tells the mailbox who handles its messages and who runs it.

@@ -632,10 +632,10 @@ func TestMailboxOptions(t *testing.T) {
 			}
 			defer func() {
 				if panicked := recover() != nil; panicked != tt.wantErr {
-					t.Errorf("NewMailboxProducer panicked: %v, want %v", panicked, tt.wantErr)
+					t.Errorf("NewMailbox panicked: %v, want %v", panicked, tt.wantErr)
 				}
 			}()
-			actors.NewMailboxProducer(tt.options)()
+			actors.NewMailbox(tt.options)
 		})
 	}
 	m := actors.NewMailbox(actors.MailboxOptions{})
