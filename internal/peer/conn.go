@@ -72,9 +72,6 @@ func (c *Conn) Credentials() (pid int, uid, gid uint32) { return c.pid, c.uid, c
 // takes the bound away.
 func (c *Conn) SetDeadline(t time.Time) error { return c.unix.SetDeadline(t) }
 
-// SetReadDeadline bounds Receive alone.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.unix.SetReadDeadline(t) }
-
 // SetWriteDeadline bounds Send alone.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.unix.SetWriteDeadline(t) }
 

@@ -22,7 +22,7 @@ const (
 // SenderOptions are the options of [NewSender]. The zero value works.
 type SenderOptions struct {
 	// Version of the protocol that both ends have agreed on. Zero means
-	// wire.Version; Sender.SetVersion changes it.
+	// wire.Version.
 	Version uint16
 	// BacklogBytes bounds what waits for the peer to read, in bytes. Zero means
 	// DefaultBacklogBytes; at least a packet must fit.

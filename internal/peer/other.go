@@ -4,7 +4,6 @@ package peer
 
 import (
 	"context"
-	"syscall"
 )
 
 // Listener accepts connections at a path.
@@ -38,9 +37,8 @@ func (*Conn) receive([]byte) (int, []int, error)  { return 0, nil, ErrUnsupporte
 
 func watch(*Conn, watchOptions) (*Process, error) { return nil, ErrUnsupported }
 
-func (*Process) hasExited() bool             { return false }
-func (*Process) isStopped() bool             { return false }
-func (*Process) signal(syscall.Signal) error { return ErrUnsupported }
+func (*Process) hasExited() bool { return false }
+func (*Process) isStopped() bool { return false }
 
 func adopt(int, int) (*Process, error) { return nil, ErrUnsupported }
 

@@ -86,15 +86,6 @@ func (p *Process) Exited() bool {
 // be found out.
 func (p *Process) Stopped() bool { return p.isStopped() }
 
-// Signal sends a signal to the process, or returns [ErrGone] when it is dead,
-// and [ErrClosed] after Close.
-func (p *Process) Signal(sig syscall.Signal) error {
-	if err := p.signal(sig); err != nil {
-		return fmt.Errorf("send signal %d to process %d: %w", sig, p.pid, err)
-	}
-	return nil
-}
-
 // Close ends the watch. The process lives on. Close may be called twice, and
 // returns when nothing of the watch is left.
 func (p *Process) Close() error {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -157,17 +156,6 @@ func (p *Process) isStopped() bool {
 func (p *Process) alive() (alive bool) {
 	err := p.raw.Control(func(fd uintptr) { alive = !readable(int(fd), 0) })
 	return err == nil && alive
-}
-
-func (p *Process) signal(sig syscall.Signal) error {
-	var err error
-	if p.raw.Control(func(fd uintptr) { err = unix.PidfdSendSignal(int(fd), sig, nil, 0) }) != nil {
-		return ErrClosed
-	}
-	if errors.Is(err, unix.ESRCH) {
-		return ErrGone
-	}
-	return err
 }
 
 // stat is a part of /proc/<pid>/stat.

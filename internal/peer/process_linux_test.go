@@ -63,9 +63,6 @@ func TestProcessDies(t *testing.T) {
 				t.Error("Done is closed, and Exited says no")
 			}
 			_ = cmd.Wait() // it was killed
-			if err := p.Signal(syscall.SIGTERM); !errors.Is(err, ErrGone) {
-				t.Errorf("Signal after death: %v, want ErrGone", err)
-			}
 			if p.Stopped() {
 				t.Error("a dead process is Stopped")
 			}
@@ -95,9 +92,6 @@ func TestProcessClose(t *testing.T) {
 				if isClosed(p.Done()) || p.Exited() {
 					t.Error("the process lives, and the watch says no")
 				}
-				if err := p.Signal(syscall.SIGKILL); !errors.Is(err, ErrClosed) {
-					t.Errorf("Signal after Close: %v, want ErrClosed", err)
-				}
 			})
 		})
 	}
@@ -109,7 +103,7 @@ func TestProcessStops(t *testing.T) {
 	if p.Stopped() {
 		t.Error("Stopped before the signal")
 	}
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, cmd, unix.WSTOPPED)
@@ -119,7 +113,7 @@ func TestProcessStops(t *testing.T) {
 	if p.Exited() {
 		t.Error("Stopped is taken for Exited")
 	}
-	if err := p.Signal(syscall.SIGCONT); err != nil {
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, cmd, unix.WCONTINUED)
@@ -139,20 +133,6 @@ func waitFor(t *testing.T, cmd *exec.Cmd, state int) {
 		if err != unix.EINTR {
 			t.Fatal(err)
 		}
-	}
-}
-
-// TestProcessSignal kills a process by its watch.
-func TestProcessSignal(t *testing.T) {
-	cmd, conn := child(t)
-	p := watchChild(t, conn, watchOptions{})
-	if err := p.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	<-p.Done()
-	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		t.Errorf("the process ended with %v, want by SIGKILL", err)
 	}
 }
 

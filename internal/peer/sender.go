@@ -31,10 +31,9 @@ type Sender struct {
 	closeOnce sync.Once
 	closeErr  error
 
-	mu      sync.Mutex
-	work    sync.Cond // the goroutine waits here for a change of what follows
-	version uint16
-	queue   []*packet // in order; the last one may take more messages
+	mu    sync.Mutex
+	work  sync.Cond // the goroutine waits here for a change of what follows
+	queue []*packet // in order; the last one may take more messages
 	// What waits, with what is being sent just now.
 	bytes, descriptors int
 	// writing says that somebody sends a packet that has left the queue. Only
@@ -52,17 +51,10 @@ func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
 		return nil, fmt.Errorf("sender options: %w", err)
 	}
 	opts = opts.withDefaults()
-	s := &Sender{conn: conn, opts: opts, done: make(chan struct{}), version: opts.Version}
+	s := &Sender{conn: conn, opts: opts, done: make(chan struct{})}
 	s.work.L = &s.mu
 	go s.run()
 	return s, nil
-}
-
-// SetVersion sets the version of the protocol for messages to come.
-func (s *Sender) SetVersion(version uint16) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.version = version
 }
 
 // Queue sends a message, now or as soon as the peer reads. It does not keep m.
@@ -130,12 +122,12 @@ func (s *Sender) appendTail(m wire.Message, fds []int) (p *packet, before int, e
 	if n := len(s.queue); n > 0 {
 		p = s.queue[n-1]
 		before = len(p.buf)
-		if fits, err := p.add(s.version, m, fds); fits || err != nil {
+		if fits, err := p.add(s.opts.Version, m, fds); fits || err != nil {
 			return p, before, err
 		}
 	}
 	p = newPacket()
-	_, err = p.add(s.version, m, fds) // one message always fits
+	_, err = p.add(s.opts.Version, m, fds) // one message always fits
 	return p, 0, err
 }
 
@@ -144,7 +136,7 @@ func (s *Sender) appendTail(m wire.Message, fds []int) (p *packet, before int, e
 // queues.
 func (s *Sender) sendNow(m wire.Message, fds []int) error {
 	p := newPacket()
-	if _, err := p.add(s.version, m, fds); err != nil {
+	if _, err := p.add(s.opts.Version, m, fds); err != nil {
 		p.recycle()
 		return err
 	}
