@@ -77,8 +77,7 @@ func (s *Store) put(key string, size int, c codec.ID, charge ReaderSet, fill fun
 	if err != nil {
 		return Handle{}, fmt.Errorf("put %q: %w", key, err)
 	}
-	if err := fill(r.Bytes()); err != nil {
-		r.Abort()
+	if err := r.fill(fill); err != nil {
 		return Handle{}, fmt.Errorf("put %q: %w", key, err)
 	}
 	if key != "" {
@@ -86,6 +85,20 @@ func (s *Store) put(key string, size int, c codec.ID, charge ReaderSet, fill fun
 		s.records[r.slot].key = key
 	}
 	return r.Commit(size, 0)
+}
+
+// fill has a function fill the reservation, and gives it back if that fails or, like a
+// serializer of others, panics.
+func (r *Reservation) fill(with func(dst []byte) error) (err error) {
+	filled := false
+	defer func() {
+		if !filled {
+			r.Abort()
+		}
+	}()
+	err = with(r.Bytes())
+	filled = err == nil
+	return err
 }
 
 // GetCached refers to the object of a key once more: it charges the given

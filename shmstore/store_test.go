@@ -138,6 +138,20 @@ func TestPutValue(t *testing.T) {
 	}
 }
 
+// panicking is a serializer that panics when it encodes in place.
+type panicking struct{ codec.RawSerializer }
+
+func (panicking) EncodeInto([]byte, any) error { panic("this value cannot be encoded") }
+
+// TestPutValuePanics: what was reserved for a value whose encoding panics comes back.
+func TestPutValuePanics(t *testing.T) {
+	s := create(t, Options{Memory: Heap, ArenaBytes: 1 << 16, Slots: 1, Serializer: panicking{}})
+	for range 2 {
+		wantPanic(t, "PutValue", func() { _, _ = s.PutValue("a", "hello", Readers(0)) })
+	}
+	mustPut(t, s, "a", content(10, 1), 0)
+}
+
 func TestSizes(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s := create(t, small(memory))
