@@ -173,6 +173,19 @@ func (b *Buffer) Bytes() []byte {
 	return b.room.Bytes()[:b.size]
 }
 
+// fill has a function of others fill b, and aborts b if it fails or panics.
+func (b *Buffer) fill(with func(dst []byte) error) (err error) {
+	filled := false
+	defer func() {
+		if !filled {
+			b.Abort()
+		}
+	}()
+	err = with(b.Bytes())
+	filled = err == nil
+	return err
+}
+
 // Abort gives room and credit back. After Send it does nothing.
 func (b *Buffer) Abort() {
 	if b.done {

@@ -145,8 +145,7 @@ func (e Emitter) fill(n int, c codec.ID, em emission, fill func([]byte) error) e
 	if err != nil {
 		return err
 	}
-	if err := fill(b.Bytes()); err != nil {
-		b.Abort()
+	if err := b.fill(fill); err != nil {
 		return err
 	}
 	return b.Send(n)

@@ -13,6 +13,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
 )
 
 // sendAll streams n numbered inputs into a new request.
@@ -131,6 +132,32 @@ func TestStatelessStageIsRetried(t *testing.T) {
 	if e := b.Stats().Edges[0]; e.Duplicates != 10 {
 		t.Errorf("%d duplicates removed, 10 were sent", e.Duplicates)
 	}
+}
+
+// TestPanicWhileFilling: what was reserved for a payload that panicked while it was
+// filled in, and its credit, come back, also where the request goes on.
+func TestPanicWhileFilling(t *testing.T) {
+	const tries, size = 4, 32 << 10
+	left := tries
+	tensor := bus.StageSpec{Name: "a", State: bus.StateNone, Attempts: tries, Handle: func(t *bus.Task, _ *bus.Delivery) error {
+		return t.EmitTensor(codec.DTypeUint8, []int{size}, func([]byte) error {
+			if left--; left > 0 {
+				panic("half way")
+			}
+			return nil
+		})
+	}}
+	p := linear(tensor, bus.StageSpec{Name: "b", Handle: func(t *bus.Task, _ *bus.Delivery) error { return t.Emit("done") }})
+	p.Edges[0].Window = 1
+	b := open(t, p, bus.Options{})
+	r, err := b.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := receive(t, r); err != nil || len(got) != 1 {
+		t.Errorf("received %q, %v", got, err)
+	}
+	mustDrain(t, b)
 }
 
 func TestAttemptsAreBounded(t *testing.T) {
