@@ -289,7 +289,7 @@ class TorchTest(unittest.TestCase):
         try:
             import torch  # type: ignore[import-not-found]
         except ImportError:
-            raise unittest.SkipTest("torch is not here") from None
+            raise unittest.SkipTest("torch is not installed") from None
         for t in (torch.arange(6, dtype=torch.bfloat16).reshape(2, 3), torch.tensor(True), torch.zeros(0, 3),
                   torch.arange(20_000, dtype=torch.float32)[::2],
                   torch.tensor([1 + 2j, 3]).conj(), torch.tensor([1 + 2j, 3]).conj().imag,
@@ -304,7 +304,7 @@ class PillowTest(unittest.TestCase):
         try:
             from PIL import Image
         except ImportError:
-            raise unittest.SkipTest("Pillow is not here") from None
+            raise unittest.SkipTest("Pillow is not installed") from None
         for mode in ("L", "RGB", "RGBA", "CMYK"):
             m = Image.new(mode, (40, 30), 77)
             got = decode(bytes(encode(m)))
