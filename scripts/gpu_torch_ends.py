@@ -29,8 +29,9 @@ STAGE = "stage"
 PERIOD = 251
 COLUMNS = 1024
 
-#: How long, in seconds, an answer may take.
-PATIENCE = 20
+#: How long, in seconds, an answer may take, and the other process with torch to begin: importing that takes half a
+#: minute on a machine that has other things to do.
+PATIENCE, BEGINNING = 20, 90
 
 
 class Unavailable(Exception):
@@ -249,7 +250,7 @@ class Other:
     def wait(self) -> None:
         """Wait until it has begun, which takes it as long as this process took. Raises OSError."""
         if not self._ready:
-            if not self._orders.poll(PATIENCE):
+            if not self._orders.poll(BEGINNING):
                 raise TimeoutError("the process with torch does not begin")
             self._orders.recv()
             self._ready = True
