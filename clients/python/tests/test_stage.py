@@ -163,6 +163,31 @@ class HandlerTest(StageCase):
             self.assertEqual(self.host.expect(wire.Finish).code, 14)
         self.bye(r)
 
+    def test_what_cannot_be_sent_says_what_can(self) -> None:
+        @omnibus.stage
+        def bad(x: int) -> Any:
+            return {1, 2}
+
+        r = self.run_stage(bad)
+        with self.assertLogs("omnibus", "ERROR") as logged:
+            self.host.send(deliver(1, 7, encode(1)))
+            text = self.host.expect(wire.Finish).text
+        self.assertRegex(text, r"^omnibus.errors.PayloadError: msgpack: no encoding for a set: send None, [^\n]*$")
+        self.assertIn(f"stage bad, request {101:016x}", logged.output[0])  # as omnibus status has it
+        self.bye(r)
+
+    def test_exit_of_a_handler_is_told(self) -> None:
+        @omnibus.stage
+        def leaves(x: int) -> None:
+            raise SystemExit(4)
+
+        r = self.run_stage(leaves)
+        with self.assertLogs("omnibus", "ERROR") as logged:
+            self.host.send(deliver(1, 7, encode(1)))
+            with self.assertRaises(SystemExit):
+                r()
+        self.assertIn("the handler raised SystemExit(4), which ends this process", logged.output[0])
+
     def test_task_is_described(self) -> None:
         seen: list[Any] = []
 
@@ -561,6 +586,38 @@ class AbortTest(StageCase):
         with self.assertLogs("omnibus", "ERROR"):
             self.host.send(deliver(1, 7, encode(1)))
             self.assertIn("KeyError: 'gone'", self.host.expect(wire.Finish).text)
+        self.bye(r)
+
+    def test_a_cancelled_error_of_its_own_fails_the_request(self) -> None:
+        @omnibus.stage
+        async def waits(x: int) -> None:
+            job = asyncio.ensure_future(asyncio.sleep(60))
+            job.cancel()
+            await job
+
+        r = self.run_stage(waits)
+        with self.assertLogs("omnibus", "ERROR"):
+            self.host.send(deliver(1, 7, encode(1)))
+            m = self.host.expect(wire.Finish)
+        self.assertEqual((m.delivery, m.code), (7, 14))
+        self.assertIn("was cancelled", m.text)
+        self.bye(r)
+
+    def test_a_cancelled_error_of_its_own_fails_the_batch(self) -> None:
+        @omnibus.stage(batch=2)
+        async def waits(values: list[int]) -> list[int]:
+            if values == [1]:
+                raise asyncio.CancelledError
+            return values
+
+        r = self.run_stage(waits)
+        with self.assertLogs("omnibus", "ERROR"):
+            self.host.send(deliver(1, 7, encode(1)))
+            m = self.host.expect(wire.Finish)
+        self.assertEqual((m.delivery, m.code), (7, 14))
+        self.host.send(opened(2), deliver(2, 8, encode(2)))
+        self.assertEqual(self.outputs(1), [2])  # and it goes on
+        self.host.expect(wire.Finish)
         self.bye(r)
 
     def test_async_batch(self) -> None:

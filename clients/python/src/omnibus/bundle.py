@@ -34,7 +34,7 @@ from typing import Any
 
 from . import sources
 from .errors import PayloadError
-from .msgpack import Ext, _Packer, _Unpacker, timestamp
+from .msgpack import Ext, _Packer, _Unpacker, no_encoding, timestamp
 from .tensor import DTYPES, MAX_DIMS, Tensor, data_bytes
 
 MAX_PLACES = 1 << 12
@@ -141,7 +141,7 @@ class Plan:
             item = getattr(value, "item", None)  # NumPy's scalars
             if callable(item) and getattr(value, "shape", None) == ():
                 return item()
-            raise PayloadError(f"msgpack: no encoding for a {type(value).__name__}")
+            raise no_encoding(value)
         if len(self.tensors) == MAX_TENSORS:
             raise PayloadError(f"bundle: more than {MAX_TENSORS} tensors")
         t = Planned(source)

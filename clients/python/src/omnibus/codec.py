@@ -95,4 +95,4 @@ def _inner(value: Any) -> Any:
     item = getattr(value, "item", None)  # NumPy's scalars
     if callable(item) and getattr(value, "shape", None) == ():
         return item()
-    raise PayloadError(f"msgpack: no encoding for a {type(value).__name__}")
+    raise msgpack.no_encoding(value)

@@ -56,7 +56,6 @@ class Coroutines(Served):
     """A stage whose handlers are coroutines. `failed` is told what was raised that is no handler's error."""
 
     task_type = AsyncTask
-    hidden = (*Served.hidden, __file__)
 
     def __init__(
         self, s: Session, function: StageFunction, loop: EventLoop, failed: Callable[[BaseException], None]
@@ -107,11 +106,10 @@ class Coroutines(Served):
             if task.aborted and not task._ending:
                 job.cancel()
         try:
-            await job
-        except asyncio.CancelledError:
+            await result_of(job)
+        except _Cancelled as e:
             if not task.aborted:
-                job.cancel()
-                raise  # we are the ones who are cancelled
+                return self.verdict(task, e)
         except Exception as e:
             return self.verdict(task, e)
         finally:
@@ -121,9 +119,13 @@ class Coroutines(Served):
 
     async def ahandle(self, task: BaseTask, parts: list[Delivery], out: Any) -> None:
         call, end = self.function.callables(task)
-        if out is UNHANDLED:
-            out = call(*self.arguments(task, parts))
-        await self.aemit_all(task, out, parts[-1].last and end is None)
+        try:
+            if out is UNHANDLED:
+                out = call(*self.arguments(task, parts))
+            await self.aemit_all(task, out, parts[-1].last and end is None)
+        except SystemExit as e:
+            self.tell_exit(task, e)
+            raise
 
     async def ahandle_end(self, task: BaseTask) -> None:
         _, end = self.function.callables(task)
@@ -147,10 +149,29 @@ class Coroutines(Served):
             batch = self.take_batch()
             try:
                 if batch:
-                    self.give_out(batch, await self.function.function(*self.batch_arguments(batch)))
+                    job = asyncio.ensure_future(self.function.function(*self.batch_arguments(batch)))
+                    self.give_out(batch, await result_of(job))
             except Exception as e:
                 self.fail_batch(batch, e)
             with self.session.locked:
                 self.batching = bool(self.queued)
                 if not self.batching:
                     return
+
+
+class _Cancelled(RuntimeError):
+    """A handler was cancelled, or lets out that something was which it waited for."""
+
+
+async def result_of(job: asyncio.Future[Any]) -> Any:
+    """What a job returns or raises. Its being cancelled is an error like any other, and not the caller's."""
+    try:
+        await asyncio.wait([job])
+    except asyncio.CancelledError:  # we are the ones who are cancelled
+        job.cancel()
+        await asyncio.wait([job])
+        raise
+    try:
+        return job.result()
+    except asyncio.CancelledError as e:
+        raise _Cancelled("the handler was cancelled, or something that it waited for was") from e

@@ -54,7 +54,6 @@ class Served:
     task_type: ClassVar[type[BaseTask]]
 
     #: Where frames are of no interest in a handler's error.
-    hidden: ClassVar[tuple[str, ...]] = (__file__,)
 
     def __init__(self, s: Session, function: StageFunction) -> None:
         self.session = s
@@ -139,15 +138,19 @@ class Served:
         with self.session.locked:
             task._answer_end(*v)
 
+    def tell_exit(self, task: BaseTask, e: SystemExit) -> None:
+        """The last line of this process, which the host quotes to whoever waits for the request."""
+        log.error("stage %s, request %016x: the handler raised %r, which ends this process", task.stage, task.request, e)
+
     def verdict(self, task: BaseTask, failure: Exception) -> Verdict:
         """What a handler's error means for the request."""
         if isinstance(failure, HostGone) and self.session.error is not None:
             return Verdict(Code.CLOSING, str(failure))
         if task.aborted or isinstance(failure, RequestOver):
             return Verdict(Code.OVER, str(failure))
-        log.error("stage %s, request %d", task.stage, task.request, exc_info=failure)
+        log.error("stage %s, request %016x", task.stage, task.request, exc_info=failure)  # as omnibus status has it
         where = (failure.edge, failure.key, failure.seq) if isinstance(failure, HostError) else ("", "", 0)
-        return Verdict(Code.INTERNAL, error_text(failure, self.hidden), *where)
+        return Verdict(Code.INTERNAL, error_text(failure), *where)
 
 
 class Functions(Served):
@@ -198,6 +201,9 @@ class Functions(Served):
                 self.emit_all(task, out, parts[-1].last and end is None)
             except Exception as e:
                 verdict = self.verdict(task, e)
+            except SystemExit as e:
+                self.tell_exit(task, e)
+                raise
             finally:
                 task._current = 0
         self.finish(parts, verdict)
@@ -233,10 +239,11 @@ class Functions(Served):
             self.fail_batch(batch, e)
 
 
-def error_text(e: BaseException, hidden: tuple[str, ...]) -> str:
-    """An error for the caller of the request: what, and the innermost lines of where."""
+def error_text(e: BaseException) -> str:
+    """An error for the caller of the request: what, and the innermost lines of where, those of this package apart."""
     what = "".join(traceback.format_exception_only(type(e), e)).strip()
-    frames = [f for f in traceback.extract_tb(e.__traceback__) if f.filename not in hidden][-3:]
+    here = os.path.dirname(__file__)
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if os.path.dirname(f.filename) != here][-3:]
     where = [f"  {os.path.basename(f.filename)}:{f.lineno} in {f.name}: {f.line or ''}".rstrip() for f in frames]
     # The error itself comes first: the wire cuts what is too long at its end.
     text = "\n".join([wire.cut_utf8(what.encode(errors="replace"), 3072).decode(), *where])

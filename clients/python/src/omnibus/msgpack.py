@@ -44,6 +44,11 @@ class Ext:
     data: bytes
 
 
+def no_encoding(value: Any) -> PayloadError:
+    takes = "None, bool, int, float, str, bytes, lists, tuples, dicts, or tensors"
+    return PayloadError(f"msgpack: no encoding for a {type(value).__name__}: send {takes}")
+
+
 def packb(value: Any, default: Callable[[Any], Any] | None = None) -> bytearray:
     """Encode a value.
 
@@ -176,7 +181,7 @@ class _Packer:
 
     def other(self, v: Any, depth: int) -> None:
         if self.default is None or depth > MAX_DEPTH:
-            raise PayloadError(f"msgpack: no encoding for a {type(v).__name__}")
+            raise no_encoding(v)
         self.values -= 1
         default, self.default = self.default, None  # its result is not asked about again
         try:
