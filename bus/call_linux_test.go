@@ -91,3 +91,29 @@ func TestServeAsTheWrongKind(t *testing.T) {
 	}
 	r.Close()
 }
+
+// TestWhatAnEndedRequestWaitsFor: a request that is over is there until its handler has
+// returned, and says so.
+func TestWhatAnEndedRequestWaitsFor(t *testing.T) {
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	h := host(t, linear(bus.StageSpec{Name: "a", Handle: func(*bus.Task, *bus.Delivery) error {
+		close(begun)
+		<-goOn
+		return nil
+	}}), bus.Options{})
+	r, err := h.bus.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	state := func() string { return h.server.Status().Requests[0].State }
+	if got := state(); !strings.Contains(got, `(running): stage "a" keeps 1 delivery: process`) {
+		t.Errorf("while it runs: %s", got)
+	}
+	r.Abort(nil)
+	if got, want := state(), `(aborted): stage "a" keeps 1 delivery: `; !strings.Contains(got, want) || strings.Contains(got, "they wait for a replica") {
+		t.Errorf("when it is aborted: %s", got)
+	}
+	close(goOn)
+	r.Close()
+}

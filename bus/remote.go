@@ -481,6 +481,8 @@ func (r *remote) describe(t *Task) string {
 	switch {
 	case len(who) > 0:
 		return strings.Join(who, ", ")
+	case t.outlet.req.over():
+		return "the process that handles them has not come to an end yet"
 	case len(r.serving) == 0:
 		return "no process serves it"
 	}

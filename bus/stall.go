@@ -178,12 +178,20 @@ func (f *flow) holder() string {
 	}
 	t := f.consumer
 	if r := t.stage.remote; r != nil {
-		return fmt.Sprintf("stage %q keeps %d deliveries of this request: %s", t.stage.spec.Name, t.held.Load(), r.describe(t))
+		return fmt.Sprintf("stage %q keeps %s of this request: %s", t.stage.spec.Name, countOf(t.held.Load()), r.describe(t))
 	}
 	if n := t.held.Load(); n > 0 {
-		return fmt.Sprintf("stage %q keeps %d deliveries of this request", t.stage.spec.Name, n)
+		return fmt.Sprintf("stage %q keeps %s of this request", t.stage.spec.Name, countOf(n))
 	}
 	return fmt.Sprintf("stage %q has not finished what it was sent", t.stage.spec.Name)
+}
+
+// countOf writes a number of deliveries.
+func countOf(n int32) string {
+	if n == 1 {
+		return "1 delivery"
+	}
+	return fmt.Sprintf("%d deliveries", n)
 }
 
 // slotHolders names the requests that hold a stage's slots, or the stage at
@@ -278,9 +286,9 @@ func (r *Request) describe() string {
 			continue
 		}
 		if n := t.held.Load(); n > 0 && t.stage.remote != nil {
-			has = append(has, fmt.Sprintf("stage %q keeps %d deliveries: %s", t.stage.spec.Name, n, t.stage.remote.describe(t)))
+			has = append(has, fmt.Sprintf("stage %q keeps %s: %s", t.stage.spec.Name, countOf(n), t.stage.remote.describe(t)))
 		} else if n > 0 {
-			has = append(has, fmt.Sprintf("stage %q keeps %d deliveries", t.stage.spec.Name, n))
+			has = append(has, fmt.Sprintf("stage %q keeps %s", t.stage.spec.Name, countOf(n)))
 		} else {
 			has = append(has, fmt.Sprintf("stage %q is at work", t.stage.spec.Name))
 		}
