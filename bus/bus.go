@@ -246,11 +246,21 @@ func (b *Bus) place(ctx context.Context) (place struct{}, err error) {
 	return place, err
 }
 
-func (b *Bus) admit(ctx context.Context, place struct{}, opts []SubmitOption) (*Request, error) {
-	var o requestOptions
-	for _, opt := range opts {
-		opt(&o)
+// optionsOf applies options. Only where there are some do they take memory of their
+// own.
+func optionsOf(opts []SubmitOption) requestOptions {
+	if len(opts) == 0 {
+		return requestOptions{}
 	}
+	o := new(requestOptions)
+	for _, opt := range opts {
+		opt(o)
+	}
+	return *o
+}
+
+func (b *Bus) admit(ctx context.Context, place struct{}, opts []SubmitOption) (*Request, error) {
+	o := optionsOf(opts)
 	if err := context.Cause(ctx); err != nil {
 		b.places.give(place)
 		return nil, fmt.Errorf("bus: submit: %w", err)

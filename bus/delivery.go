@@ -143,6 +143,10 @@ func (d *Delivery) Finish(err error) error {
 	if err != nil && t != nil {
 		t.failAt(d, err)
 	}
+	if d.message == nil { // as a rule, and it makes no closure
+		d.end()
+		return nil
+	}
 	d.whenUnread(d.end)
 	return nil
 }

@@ -146,6 +146,33 @@ func TestMessagesLeaveNoMemory(t *testing.T) {
 	mustDrain(t, b)
 }
 
+// TestRequestTakesFewAllocations: a request, its tasks, its flows, two channels, the
+// result that the caller gets, and three for its context, which can be canceled.
+func TestRequestTakesFewAllocations(t *testing.T) {
+	const most = 9
+	b := open(t, linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+		return t.EmitBytes(d.Bytes())
+	}}), bus.Options{})
+	ctx, payload := t.Context(), make([]byte, 64)
+	trip := func() {
+		r, err := b.Stream(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Input(ctx).EmitBytes(payload, bus.Last()); err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range r.Results(ctx) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if allocations := testing.AllocsPerRun(1000, trip); allocations > most {
+		t.Errorf("a request allocates %v times", allocations)
+	}
+}
+
 func heapAlloc() int64 {
 	runtime.GC()
 	runtime.GC()

@@ -364,6 +364,7 @@ func (r *Request) Recv(ctx context.Context) (*Delivery, error) {
 			return d, nil
 		}
 		_ = d.Finish(nil) // held by us, so not finished before
+		d.recycle()
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 // caller has not received.
 type results struct {
 	mu      sync.Mutex
-	queue   []*Delivery // queue[head:] are waiting
+	queue   []*Delivery  // queue[head:] are waiting
+	few     [2]*Delivery // the queue's memory, as long as it is short
 	head    int
 	wake    chan struct{} // capacity 1: something changed
 	asleep  int           // how many wait in wake
@@ -24,6 +25,7 @@ type results struct {
 func (rs *results) init(streams int) {
 	rs.streams = streams
 	rs.wake = make(chan struct{}, 1)
+	rs.queue = rs.few[:0]
 }
 
 // push adds a result. It never waits: the credit of the edge bounds the queue.
