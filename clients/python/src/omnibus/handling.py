@@ -53,8 +53,6 @@ class Served:
 
     task_type: ClassVar[type[BaseTask]]
 
-    #: Where frames are of no interest in a handler's error.
-
     def __init__(self, s: Session, function: StageFunction) -> None:
         self.session = s
         self.function = function
