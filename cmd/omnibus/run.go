@@ -37,7 +37,8 @@ chooses one.
 
 Processes find the host by OMNIBUS_SOCKET and OMNIBUS_BUS, and learn what they are
 to do by OMNIBUS_STAGE and OMNIBUS_REPLICA. When each has served its stage, the
-line "ready: ..." goes to standard error.
+line "ready: ..." goes to standard error. So do the notes that omnibus validate has on
+the file, unless --log-level is error.
 
 With a command behind --, or omnibus: {main: [...]} in the file, that is run as soon
 as the bus is ready, with the terminal and the same environment; the run ends when
@@ -78,6 +79,9 @@ func newRunCmd() *cobra.Command {
 				return &exitError{exitUsage, report(cmd, err)}
 			}
 			opts.Pipeline = p
+			if level.word != "error" {
+				writeNotes(cmd.ErrOrStderr(), p)
+			}
 			return runHost(cmd, opts)
 		},
 	}
@@ -88,6 +92,14 @@ func newRunCmd() *cobra.Command {
 	cmd.Flags().Var(level, "log-level", "what is worth a line on standard error")
 	cmd.Flags().Var(format, "log-format", "form of those lines")
 	return cmd
+}
+
+// writeNotes says what deserves attention in a file that is in order, such as a key
+// that nobody reads and that is nearly one of the bus's.
+func writeNotes(stderr io.Writer, p *config.Pipeline) {
+	for _, note := range p.Notes {
+		fmt.Fprintln(stderr, note)
+	}
 }
 
 // runArgs wants a file, and a command only behind --.
