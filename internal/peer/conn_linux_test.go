@@ -179,6 +179,20 @@ func TestReceiveEnd(t *testing.T) {
 			t.Errorf("Receive: %v, want io.EOF", err)
 		}
 	})
+	t.Run("descriptors with no bytes", func(t *testing.T) {
+		a, b := pair(t)
+		file := devNull(t)
+		checkNoLeak(t, func() {
+			var sendErr error
+			err := a.raw.Control(func(fd uintptr) { sendErr = sendRightsAlone(fd, repeat(file, 3)...) })
+			if err := errors.Join(err, sendErr); err != nil {
+				t.Fatal(err)
+			}
+			if _, fds, err := b.Receive(buf); err != io.EOF || fds != nil {
+				t.Errorf("Receive: descriptors %v, %v; want io.EOF", fds, err)
+			}
+		})
+	})
 }
 
 func TestDeadlineAndClose(t *testing.T) {
