@@ -298,6 +298,16 @@ class TorchTest(unittest.TestCase):
             self.assertTrue(torch.equal(got, t) and got.dtype == t.dtype)
             got.zero_()  # its own memory
 
+    def test_no_memory_for_a_shape_alone(self) -> None:
+        try:
+            import torch
+        except ImportError:
+            raise unittest.SkipTest("torch is not installed") from None
+        payload = bytes(encode({"__tensor__": True, "dtype": "int8", "shape": [1 << 40], "data": b""}))
+        with mock.patch.object(torch, "empty", wraps=torch.empty) as empty, self.assertRaisesRegex(PayloadError, "takes"):
+            decode(payload)
+        self.assertEqual({call.args[0] for call in empty.call_args_list}, {()})
+
 
 class PillowTest(unittest.TestCase):
     def test_images(self) -> None:

@@ -194,14 +194,14 @@ def setting(config: dict[str, Any], name: str, kind: Callable[[Any], Any], defau
 
 
 _ENTRY = re.compile(r"[0-9a-fA-F]+")
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?(?:h|ms|m|s|us|µs|ns))+")
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ns": 1e-9}
+_DURATION = re.compile(r"\+?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:h|ms|m|s|us|\u00b5s|\u03bcs|ns))+")
 
 
 def seconds(value: Any) -> float:
     """A duration: a number of seconds, or text such as "30s" and "1m30s". Raises ValueError."""
     if isinstance(value, str) and _DURATION.fullmatch(value):
-        number = sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([0-9.]+)([a-zµ]+)", value))
+        number = sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([0-9.]+)([a-z\u00b5\u03bc]+)", value))
     else:
         number = float(value)
     if not 0 <= number < _MOST_SECONDS:

@@ -248,10 +248,10 @@ def _tensor(kind: str, shape: tuple[int, ...], data: Any) -> Any:
     dtype = getattr(torch, kind, None)
     if not isinstance(dtype, torch.dtype):
         raise PayloadError(f"torch has no dtype {kind!r}")
-    empty = torch.empty(() if data else shape, dtype=dtype)
-    _check_size(kind, shape, empty.element_size(), data)  # a dtype knows its size from torch 2.1 on
+    one = torch.empty((), dtype=dtype)
+    _check_size(kind, shape, one.element_size(), data)  # a dtype knows its size from torch 2.1 on
     if not data:
-        return empty
+        return torch.empty(shape, dtype=dtype)  # of no elements: that was checked
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(shape)
 
 
