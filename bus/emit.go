@@ -173,12 +173,16 @@ func (e Emitter) forward(d *Delivery, em emission) error {
 	case !d.Handle.IsZero():
 		return e.share(&d.lease, d.PayloadCodec(), em)
 	}
-	// On the heap, where the collector counts.
-	b := Buffer{e: e, em: em, size: len(d.Inline), price: e.out.req.bus.price(len(d.Inline)), codec: d.PayloadCodec()}
+	return e.again(d.Inline, d.PayloadCodec(), em)
+}
+
+// again sends a payload that is on the heap, where the collector counts.
+func (e Emitter) again(p []byte, c codec.ID, em emission) error {
+	b := Buffer{e: e, em: em, size: len(p), price: e.out.req.bus.price(len(p)), codec: c}
 	if err := b.admit(); err != nil || b.void {
 		return err
 	}
-	return b.send(messages.Handle{}, d.Inline)
+	return b.send(messages.Handle{}, p)
 }
 
 // share sends the payload under a lease on by reference.

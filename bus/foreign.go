@@ -171,16 +171,34 @@ func (d *Delivery) hold() *payload {
 	case d.foreign != nil:
 		d.foreign.retain(1)
 	case d.Handle.IsZero():
-		p.inline = append([]byte{}, d.Inline...) // it may lie in d
-	default:
-		// The lease keeps the object in place meanwhile. A store that closes
-		// keeps its memory while the delivery's own lease is open.
-		if d.lease.Share(1) == nil {
-			p.of = d.flow.req.bus
-			p.lease, _ = p.of.store.Local().Take(d.Handle)
+		if len(d.Inline) <= smallBytes { // it may lie in d
+			p.inline = append([]byte{}, d.Inline...)
 		}
+	default:
+		p.take(&d.lease, d.flow.req.bus)
 	}
 	return p
+}
+
+// take takes a lease of its own on what is under another. That keeps the object in
+// place meanwhile. A store that closes keeps its memory while it is open.
+func (p *payload) take(lease *shmstore.Lease, of *Bus) {
+	if lease.Share(1) == nil {
+		p.of = of
+		p.lease, _ = of.store.Local().Take(lease.Handle())
+	}
+}
+
+// hold keeps a payload once more.
+func (p *payload) hold() *payload {
+	again := &payload{codec: p.codec, foreign: p.foreign, inline: p.inline}
+	switch {
+	case p.foreign != nil:
+		p.foreign.retain(1)
+	case p.inline == nil:
+		again.take(&p.lease, p.of)
+	}
+	return again
 }
 
 // lent makes a payload that is held one that is kept for others.
@@ -193,8 +211,10 @@ func (p *payload) lent() *payload {
 	return p
 }
 
+// release ends a hold; nil is of nothing.
 func (p *payload) release() {
 	switch {
+	case p == nil:
 	case p.remind:
 		p.foreign.drop()
 	case p.foreign != nil:
@@ -211,10 +231,13 @@ func (e Emitter) pass(p *payload, em emission) error {
 		p.foreign.retain(1)
 		return e.lend(p.foreign, p.codec, em)
 	}
-	if p.inline != nil {
+	switch {
+	case p.inline == nil:
+		return e.share(&p.lease, p.codec, em)
+	case len(p.inline) <= smallBytes:
 		return e.copied(p.inline, p.codec, em)
 	}
-	return e.share(&p.lease, p.codec, em)
+	return e.again(p.inline, p.codec, em)
 }
 
 // lend sends a payload that lies elsewhere along the stage's edges. It takes

@@ -40,27 +40,29 @@ func (s *session) emit(m *wire.Emit) error {
 	payload, token, delivery, c := append([]byte(nil), m.Payload...), m.Token, m.Delivery, codec.ID(m.Codec)
 	return src.do(s.emissionOf(src, delivery, func(e Emitter) error {
 		if forward != nil {
-			return forward(e, em)
+			return e.pass(forward, em)
 		}
 		return e.copied(payload, c, em)
 	}, func(err error) {
 		answer(token, err)
+		forward.release()
 	}))
 }
 
 // forwarding finds the payload that a message passes on by reference; nil: it
-// has its own.
-func (s *session) forwarding(flags uint8, delivery uint32) (func(Emitter, emission) error, error) {
+// has its own. It is held until it is released: the client may give the delivery back
+// before the emission is made.
+func (s *session) forwarding(flags uint8, delivery uint32) (*payload, error) {
 	if flags&wire.FlagForward == 0 {
 		return nil, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h := s.held[delivery]; h != nil {
-		return func(e Emitter, em emission) error { return e.forward(h.d, em) }, nil
+		return h.d.hold(), nil
 	}
 	if k := s.kept[delivery]; k != nil {
-		return func(e Emitter, em emission) error { return e.pass(k.payload, em) }, nil
+		return k.payload.hold(), nil
 	}
 	return nil, fmt.Errorf("%w: delivery %d is not the client's to forward", wire.ErrProtocol, delivery)
 }
@@ -114,23 +116,26 @@ func (s *session) put(m *wire.Put) error {
 	p, err := s.putPayload(m, origin.returned)
 	if err != nil {
 		s.unread()
+		forward.release()
 		return err
 	}
 	p.unread = s.unread
 	if src == nil {
 		p.release()
+		forward.release()
 		return nil
 	}
 	em, err := src.emission(m.Edge, m.Flags, m.Key, m.Attrs)
 	if err != nil {
 		p.release()
+		forward.release()
 		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 	}
 	em.put = origin
 	delivery, c := m.Delivery, codec.ID(m.Codec)
 	return src.do(s.emissionOf(src, delivery, func(e Emitter) error {
 		if forward != nil {
-			return forward(e, em)
+			return e.pass(forward, em)
 		}
 		p.retain(1)
 		return e.lend(p, c, em)
@@ -139,6 +144,7 @@ func (s *session) put(m *wire.Put) error {
 			src.emitter.out.req.end(Failed, err)
 		}
 		p.release()
+		forward.release()
 	}))
 }
 

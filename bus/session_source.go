@@ -73,15 +73,18 @@ const maxQueued = 4096
 // and it need not wait. It is for the reader's goroutine.
 func (src *source) do(f step) error {
 	src.mu.Lock()
-	if src.busy {
-		defer src.mu.Unlock()
-		if len(src.queue) >= maxQueued {
-			return fmt.Errorf("%w: more than %d messages wait for source %d: wait for answers", wire.ErrProtocol, maxQueued, src.id)
-		}
+	busy, full := src.busy, len(src.queue) >= maxQueued
+	if busy && !full {
 		src.queue = append(src.queue, f)
-		return nil
 	}
 	src.mu.Unlock()
+	switch {
+	case busy && full:
+		_ = f(waive) // which gives back what it holds
+		return fmt.Errorf("%w: more than %d messages wait for source %d: wait for answers", wire.ErrProtocol, maxQueued, src.id)
+	case busy:
+		return nil
+	}
 	err := f(try)
 	if !errors.Is(err, errCanceled) {
 		return err
