@@ -160,9 +160,8 @@ func (g *gpu) unimport(base cudaipc.Ptr) error {
 	if err != nil || !last {
 		return err
 	}
-	if err := g.settle(); err != nil {
-		return err
-	}
+	// Whatever comes of that, the import ends: nobody would end it later.
+	settled := g.settle()
 	g.mapping.Lock()
 	defer g.mapping.Unlock()
 	err = g.do(func(*caller) error {
@@ -184,5 +183,10 @@ func (g *gpu) unimport(base cudaipc.Ptr) error {
 	if err != nil || !last {
 		return err
 	}
-	return g.apart(func(c *caller) error { return g.must(c, symIpcCloseMemHandle, uintptr(base)) })
+	return g.apart(func(c *caller) error {
+		if err := g.must(c, symIpcCloseMemHandle, uintptr(base)); err != nil {
+			return err
+		}
+		return settled
+	})
 }
