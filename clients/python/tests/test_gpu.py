@@ -10,6 +10,7 @@ from unittest import mock
 
 from gpumessage import ADD_SEALS, FUTURE_WRITE, GROW, SHRINK, Payload, Producer, memfd
 from omnibus import ForeignDevice, Forged, Nothing, Poisoned, PayloadError, dlpack
+from omnibus.gpu.emission import Lent, lent
 from omnibus.gpu.gate import reached
 from omnibus.gpu.handled import HANDLED
 from omnibus.gpu.lane import TIDY, Lane
@@ -71,9 +72,10 @@ class TestEmulated(unittest.TestCase):
         self.producer.ready(1, last - 1)
         t = self.open(generation=last)
         self.assertFalse(t.ready)
-        after = self.open(generation=1)
         self.producer.ready(1, last)
         self.assertTrue(t.ready)
+        self.producer.ready(1, 0)  # as the slot is given out again
+        after = self.open(generation=1)
         self.assertFalse(after.ready)
         self.producer.ready(1, 1)
         self.assertTrue(after.ready)
@@ -179,9 +181,17 @@ class TestEmulated(unittest.TestCase):
         for fields in ({"arena": 9}, {"pool": bytes(16)}):
             with self.assertRaises(Nothing, msg=str(fields)):
                 self.open(**fields)
-        self.producer.ready(1, 2)
-        with self.assertRaises(Forged):
-            self.open(generation=1)
+        for at in (2, (1 << 32) - 1, 1 << 31):  # what is over, and what is to come
+            self.producer.ready(1, at)
+            with self.assertRaises(Forged, msg=str(at)):
+                self.open(generation=1)
+
+    def test_an_own_buffer_of_another_gpu(self):
+        own = Lent(EMULATED[:-1] + b"\2", 4096, 1 << 16)
+        handle = bytes(64)
+        lent[handle] = own
+        with self.assertRaisesRegex(Forged, "another GPU"):
+            self.open(kind=2, arena=0, handle=handle)
 
     def test_memory_that_may_shrink(self):
         self.producer.published[2] = memfd(1 << 16, 0)[0], 1 << 16

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 class Lent:
     """An allocation of this process that others read, as this process has it mapped itself."""
 
-    __slots__ = ("address", "size", "__weakref__")
+    __slots__ = ("device", "address", "size", "__weakref__")
 
-    def __init__(self, address: int, size: int) -> None:
+    def __init__(self, device: bytes, address: int, size: int) -> None:
+        self.device = device  # the UUID
         self.address = address
         self.size = size
 
@@ -193,7 +194,7 @@ class Emission:
             if i in handles:
                 handle, offset, size = handles[i]
                 plan.places[p.place - 1] = fresh.handle_place(handle, offset, p.nbytes)
-                fresh.lent.append(lent.setdefault(handle, Lent(t.address - offset, size)))
+                fresh.lent.append(lent.setdefault(handle, Lent(pool.device.uuid, t.address - offset, size)))
             else:
                 plan.places[p.place - 1] = fresh.place(fresh.nbytes)
         plan.write(buffer.view)

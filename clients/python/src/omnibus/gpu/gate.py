@@ -80,9 +80,9 @@ class Gate:
         self._generation = place.generation
         self._words = words
         self._ready, self._fault = words.slot(place.slot)
-        # Beyond its generation the memory is somebody else's already, and a
-        # message that is read holds what it names.
-        if (at := self._ready.value) != place.generation and reached(at, place.generation):
+        # Whoever holds the place has seen the word begin one before its own generation. Beyond
+        # that the memory is somebody else's already, and for what is to come later nobody may wait.
+        if (at := self._ready.value) not in (place.generation, (place.generation - 1) & 0xFFFFFFFF):
             raise Forged(f"generation {place.generation} of slot {place.slot}, which is at {at}")
         if place.offset > memory.size or place.nbytes > memory.size - place.offset:
             raise Forged(f"{place.nbytes} bytes at {place.offset} of {memory.size}")

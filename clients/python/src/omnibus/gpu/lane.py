@@ -67,7 +67,10 @@ class Lane:
             memory = None if p.kind == HANDLE else self._arena(pool, p, device)
         pool.words.slot(p.slot)
         if memory is None:
-            memory = lent.get(p.handle) or device.handle(p.handle)
+            own = lent.get(p.handle)
+            if own is not None and own.device != p.device:
+                raise Forged("a handle of this process, of another GPU")
+            memory = own or device.handle(p.handle)
         return Gate(device, p, pool.words, memory, payload)
 
     def _pool(self, id: bytes) -> _Pool:
