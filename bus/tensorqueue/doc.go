@@ -53,11 +53,14 @@
 // For clients in other languages, beside docs/protocol.md: the bus has the queue's
 // name, and so has its only stage.
 //
-//   - To put: submit a request whose only input is a bundle (codec 7) of the map
+//   - To put: submit a request whose first input is a bundle (codec 7) of the map
 //     {"rid": string, "shm_name": string, "inputs": map or nil}. Its only result is a
 //     word, a string in MessagePack: "queued", when the item is in the queue, "closed",
-//     or "busy" when more than [MaxWaiting] wait to put. The request is complete when
-//     the item is done; one that is aborted or closed before that withdraws its item.
+//     or "busy" when more than [MaxWaiting] wait to put. Then end the inputs, or do so with the
+//     bundle. To stop waiting, send the string "back" as the last input: the word is "full" if the item
+//     is not in the queue, and "queued" if it came to be meanwhile. The request is complete when
+//     the item is done; one that is aborted or closed before that withdraws its item, unless
+//     somebody has it.
 //   - To get: submit a request, and send the string "get" in MessagePack as its first
 //     input. Its only result is the bundle that was put, with the attribute
 //     "attempt" if it came before; or the word "closed", or "busy" when there are more

@@ -17,6 +17,7 @@ const (
 	wordGet    = "get"
 	wordBack   = "back"
 	wordQueued = "queued"
+	wordFull   = "full"
 	wordClosed = "closed"
 	wordBusy   = "busy"
 
@@ -105,14 +106,17 @@ func (h *hub) handleOne(t *bus.Task, d *bus.Delivery) error {
 	if d.PayloadCodec() != codec.IDBundle {
 		_ = d.Decode(&word) // "" is none of the words either
 	}
-	g, ok := t.State.(*getter)
+	g, gets := t.State.(*getter)
+	e, puts := t.State.(*entry)
 	switch {
 	case t.State == nil && word == wordGet:
 		h.get(t, d)
-	case ok && word == wordBack:
+	case gets && word == wordBack:
 		h.locked(func(after *todo) { h.giveBack(g, after) })
+	case puts && word == wordBack:
+		h.locked(func(after *todo) { h.giveUp(e, after) })
 	default:
-		return fmt.Errorf("%w: an input that is neither a bundle, nor %q, nor %q behind that", ErrItem, wordGet, wordBack)
+		return fmt.Errorf("%w: an input that is neither a bundle, nor %q, nor %q behind one of those", ErrItem, wordGet, wordBack)
 	}
 	return nil
 }
@@ -224,6 +228,16 @@ func (h *hub) withdraw(e *entry, after *todo) {
 	case entryTaken, entryOver: // the getter has a reference of its own
 	}
 	e.end(after)
+}
+
+// giveUp, with mu held, has an item not wait for room any more. One that is in the
+// queue stays, for somebody may have it: its putter hears that, and not that there
+// was no room.
+func (h *hub) giveUp(e *entry, after *todo) {
+	if e.state == entryWaits {
+		h.putters = remove(h.putters, e)
+		e.refuse(wordFull, after)
+	}
 }
 
 // abandon is giveBack for a getter whose request is over: who had the item may

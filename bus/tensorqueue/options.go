@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -29,6 +30,9 @@ const (
 	// spareRequests lets requests in that are told that there are too many, and those
 	// that clients submit ahead, one each.
 	spareRequests = 16 + 256
+	// givingUp is how long the owner may take to say what became of an item that was
+	// put, when the putter waits for room no longer.
+	givingUp = time.Second
 	// putsAtOnce is how many Puts of one process are under way: others wait
 	// in the process for those.
 	putsAtOnce = 4

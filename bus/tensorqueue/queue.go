@@ -121,7 +121,7 @@ func (q *Queue) Put(ctx context.Context, rid, shmName string, inputs map[string]
 	if inputs != nil {
 		item[keyInputs] = inputs
 	}
-	if err = r.Input(ctx).EmitTensors(item, opts, bus.Last()); err == nil {
+	if err = r.Input(ctx).EmitTensors(item, opts); err == nil {
 		err = r.loosen()
 	}
 	if err == nil {
@@ -148,16 +148,30 @@ func release(opts PutOptions) {
 	}
 }
 
-// awaitQueued waits until the owner has put an item into the queue.
+// awaitQueued waits until the owner has put an item into the queue, or ctx ends: what
+// comes first is the owner's to say, for somebody may have the item by then.
 func (q *Queue) awaitQueued(ctx context.Context, r *request) error {
 	d, err := r.Recv(ctx)
-	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return &FullError{MaxSize: q.maxSize, Err: cause}
-		}
+	if err == nil {
+		return errors.Join(said(d), r.CloseSend(q.ctx))
+	}
+	cause := context.Cause(ctx)
+	if cause == nil {
 		return err
 	}
-	return said(d)
+	full := &FullError{MaxSize: q.maxSize, Err: cause}
+	answer, cancel := context.WithTimeout(q.ctx, givingUp)
+	defer cancel()
+	if err := r.Send(answer, wordBack, bus.Last()); err != nil {
+		return full
+	}
+	if d, err = r.Recv(answer); err != nil {
+		return full
+	}
+	if err = said(d); errors.Is(err, ErrFull) {
+		return full
+	}
+	return err
 }
 
 // said reads the owner's word for how something went.
@@ -172,6 +186,8 @@ func said(d *bus.Delivery) error {
 		return err
 	case word == wordQueued:
 		return nil
+	case word == wordFull:
+		return ErrFull
 	case word == wordClosed:
 		return ErrClosed
 	case word == wordBusy:

@@ -13,6 +13,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/tensorqueue"
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -263,6 +265,43 @@ func TestGetsThatTimeOutLoseNothing(t *testing.T) {
 			}
 			closeItem(t, it)
 			i++
+		}
+	})
+}
+
+// TestPutsThatTimeOutPutNothing: however a put's end and a get fall together, an item
+// that is got is one that was put, and the other way round.
+func TestPutsThatTimeOutPutNothing(t *testing.T) {
+	ends(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
+		var put []string
+		var putting sync.WaitGroup
+		putting.Go(func() {
+			for i, pause := 0, time.Microsecond; i < 300; i, pause = i+1, (pause*5/4)%(2*time.Millisecond)+time.Microsecond {
+				ctx, cancel := context.WithTimeout(t.Context(), pause)
+				err := from.Put(ctx, fmt.Sprint(i), "", nil, tensorqueue.PutOptions{})
+				cancel()
+				if err == nil {
+					put = append(put, fmt.Sprint(i))
+				} else if !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+			}
+			if err := from.Put(t.Context(), "last", "", nil, tensorqueue.PutOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+		var got []string
+		for {
+			it := get(t, to)
+			closeItem(t, it)
+			if it.RID == "last" {
+				break
+			}
+			got = append(got, it.RID)
+		}
+		putting.Wait()
+		if diff := cmp.Diff(put, got); diff != "" {
+			t.Errorf("what was put, and what was got (-put +got):\n%s", diff)
 		}
 	})
 }

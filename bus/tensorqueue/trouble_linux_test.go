@@ -3,6 +3,7 @@ package tensorqueue_test
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 
@@ -36,12 +37,18 @@ func newClient(t *testing.T, opts tensorqueue.Options) *client {
 // put submits a request whose only input is a bundle.
 func (c *client) put(payload []byte) *bus.Request {
 	c.t.Helper()
+	return c.begin(payload, bus.Last())
+}
+
+// begin submits a request whose first input is a bundle.
+func (c *client) begin(payload []byte, opts ...bus.EmitOption) *bus.Request {
+	c.t.Helper()
 	r, err := c.n.Stream(c.t.Context())
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(r.Close)
-	buf, err := r.Input(c.t.Context()).Reserve(len(payload), codec.IDBundle, bus.Last())
+	buf, err := r.Input(c.t.Context()).Reserve(len(payload), codec.IDBundle, opts...)
 	if err == nil {
 		copy(buf.Bytes(), payload)
 		err = buf.Send(len(payload))
@@ -89,6 +96,30 @@ func encoded(t *testing.T, v any, places ...bundle.Place) []byte {
 
 func itemOf(rid string, inputs any) map[string]any {
 	return map[string]any{"rid": rid, "shm_name": "", "inputs": inputs}
+}
+
+// TestPutsThatAreGivenUp: the owner says what became of each.
+func TestPutsThatAreGivenUp(t *testing.T) {
+	q, opts := open(t, tensorqueue.Options{MaxSize: 1})
+	c := newClient(t, opts)
+	in, waits := c.begin(encoded(t, itemOf("in", nil))), c.begin(encoded(t, itemOf("waits", nil)))
+	c.want(in, "queued")
+	for _, r := range []*bus.Request{in, waits} { // which are heard in this order
+		if err := r.Send(t.Context(), "back", bus.Last()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.want(waits, "full")
+	if err := waits.Wait(t.Context()); err != nil {
+		t.Errorf("the request of the one that has waited: %v", err)
+	}
+	wantItem(t, q, "in", 0)                            // it stays in the queue
+	if d, err := in.Recv(t.Context()); err != io.EOF { // itself: there is no other word
+		t.Errorf("the other is told %+v, %v", d, err)
+	}
+	if n := size(t, q); n != 0 {
+		t.Errorf("%d items are left", n)
+	}
 }
 
 // TestTooManyPuts: one more than may wait is told so.

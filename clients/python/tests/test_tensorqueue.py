@@ -5,13 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 import unittest
+import unittest.mock
 from typing import Any
 
 from fakehost import deliver, over
 from test_submit import HostCase
 
 import omnibus
-from omnibus import bundle, wire
+from omnibus import bundle, tensorqueue, wire
 from omnibus.codec import BUNDLE, decode, encode
 from omnibus.errors import Code
 
@@ -144,30 +145,52 @@ class GetTest(QueueCase):
 
 
 class PutTest(QueueCase):
+    def put(self, source: int, timeout: float | None = None) -> Any:
+        """Put an item that the owner does not answer; the result."""
+        put = self.beside(lambda: self.queue.put("a", "", None, timeout=timeout))
+        if source == 3:
+            self.host.submitted(3)
+        (m,) = self.packet(wire.Emit)
+        self.assertEqual((m.source, m.flags, m.codec), (source, 0, BUNDLE))
+        return put
+
     def test_two_packets_an_item(self) -> None:
-        put = self.beside(lambda: self.queue.put("a", "", None))
-        self.host.submitted(3)
         for source in range(3, 6):
-            (m,) = self.packet(wire.Emit)
-            self.assertEqual((m.source, m.flags, m.codec), (source, wire.LAST, BUNDLE))
+            put = self.put(source)
             self.say(source, source, "queued")
             put()
-            finish, submit = self.packet(wire.Finish, wire.Submit)
-            self.assertEqual(finish.delivery, source)
+            finish, close, submit = self.packet(wire.Finish, wire.CloseSend, wire.Submit)
+            self.assertEqual((finish.delivery, close.source), (source, source))
             self.answer(submit, source + 1)
-            put = self.beside(lambda: self.queue.put("a", "", None))
-        self.packet(wire.Emit)
+        put = self.put(6)
         self.say(6, 6, "closed")
         with self.assertRaises(omnibus.Closing):
             put()
 
     def test_the_time_is_up(self) -> None:
-        """Also while there is no room at the owner for what is put."""
-        put = self.beside(lambda: self.queue.put("a", "", None, timeout=0.01))
-        self.host.submitted(3)
-        self.packet(wire.Emit)
+        put = self.put(3, 0.01)
+        self.assertEqual(self.asked(3, "back").flags, wire.LAST)
+        self.say(3, 1, "full")
         with self.assertRaises(queue.Full):
             put()
+
+    def test_it_was_put_just_in_time(self) -> None:
+        """Somebody may have it by now."""
+        put = self.put(3, 0.01)
+        self.asked(3, "back")
+        self.say(3, 1, "queued")
+        put()
+        self.packet(wire.Finish, wire.Submit)
+        self.assertFalse(self.queue.drain(0))
+        self.host.send(over(3))
+        self.assertTrue(self.queue.drain(10))
+
+    def test_an_owner_that_says_nothing(self) -> None:
+        with unittest.mock.patch.object(tensorqueue, "_GIVING_UP", 0.01):
+            put = self.put(3, 0.01)
+            self.asked(3, "back")
+            with self.assertRaises(queue.Full):
+                put()
         self.packet(wire.Close)
 
 

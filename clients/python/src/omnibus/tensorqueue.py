@@ -25,13 +25,16 @@ from .wire import CloseSend, Emitted, Tensors
 if TYPE_CHECKING:
     from .gpu import Options, Sender
 
-_GET, _BACK, _QUEUED, _CLOSED, _BUSY = "get", "back", "queued", "closed", "busy"
+_GET, _BACK, _QUEUED, _FULL, _CLOSED, _BUSY = "get", "back", "queued", "full", "closed", "busy"
 
 #: As much as a Go program's has.
 ARENA_BYTES = 16 << 20
 
 #: How long a get without patience waits for an item that the queue has: it takes the way to the owner and back.
 _AT_LEAST = 0.25
+
+#: How long the owner may take to say what became of an item for which there was no room in time.
+_GIVING_UP = 1.0
 
 #: How long `close` waits for the owner to have heard of what was got.
 _GOODBYE = 1.0
@@ -95,7 +98,7 @@ class TensorQueue:
         item = {"rid": rid, "shm_name": shm_name, "inputs": mm_inputs}
         r = self._begin()
         try:
-            word = self._word(r, limit, self._sent(r, item))
+            word = self._word(r, limit, self._sent(r, item)) or self._given_up(r)
             if word == _QUEUED:
                 with self._lock:
                     self._puts.append(r)
@@ -104,7 +107,7 @@ class TensorQueue:
             r.close()  # which withdraws it
             raise
         r.close()
-        if word is None:
+        if word in (None, _FULL):
             raise queue.Full
         raise _refused(word)
 
@@ -112,8 +115,15 @@ class TensorQueue:
         if self._mode:
             edges = self._client.inputs
             r._puts = Puts(r, r._session, [Tensors(self._mode)] * len(edges))
+        return self._said(r, item, False, BUNDLE)
+
+    def _given_up(self, r: Request) -> str | None:
+        """What the owner says of an item that waits no longer: it may be in the queue by now. None: it says nothing."""
+        return self._word(r, time.monotonic() + _GIVING_UP, self._said(r, _BACK, True, None))
+
+    def _said(self, r: Request, value: Any, last: bool, codec: int | None) -> _Started | None:
         try:
-            return self._started(r._send_work(item, None, "", None, True, BUNDLE))
+            return self._started(r._send_work(value, None, "", None, last, codec))
         except RequestOver:
             return None  # its end says why
 
@@ -137,7 +147,7 @@ class TensorQueue:
             timeout = _AT_LEAST
         r = self._begin()
         try:
-            d = self._result(r, _limit(timeout), self._started(r._send_work(_GET, None, "", None, False, None)))
+            d = self._result(r, _limit(timeout), self._said(r, _GET, False, None))
             if d is not None:
                 return self._taken(r, d)
             r.send(_BACK, last=True)  # if an item comes now, it goes back to its place
