@@ -79,9 +79,6 @@ func newRunCmd() *cobra.Command {
 				return &exitError{exitUsage, report(cmd, err)}
 			}
 			opts.Pipeline = p
-			if level.word != "error" {
-				writeNotes(cmd.ErrOrStderr(), p)
-			}
 			return runHost(cmd, opts)
 		},
 	}
@@ -92,14 +89,6 @@ func newRunCmd() *cobra.Command {
 	cmd.Flags().Var(level, "log-level", "what is worth a line on standard error")
 	cmd.Flags().Var(format, "log-format", "form of those lines")
 	return cmd
-}
-
-// writeNotes says what deserves attention in a file that is in order, such as a key
-// that nobody reads and that is nearly one of the bus's.
-func writeNotes(stderr io.Writer, p *config.Pipeline) {
-	for _, note := range p.Notes {
-		fmt.Fprintln(stderr, note)
-	}
 }
 
 // runArgs wants a file, and a command only behind --.

@@ -140,6 +140,7 @@ func (h *host) socketPath() (string, error) {
 
 // run starts the processes and returns when it is time to drain.
 func (h *host) run(ctx context.Context) error {
+	h.writeNotes(ctx)
 	if err := h.startStages(); err != nil {
 		return err
 	}
@@ -158,6 +159,17 @@ func (h *host) run(ctx context.Context) error {
 	case <-h.main.done():
 	}
 	return nil
+}
+
+// writeNotes says what deserves attention in a file that can be run, such as a key that
+// nobody reads and that is nearly one of the bus's.
+func (h *host) writeNotes(ctx context.Context) {
+	if !h.opts.Logger.Enabled(ctx, slog.LevelWarn) {
+		return
+	}
+	for _, note := range h.pipeline.Notes {
+		fmt.Fprintln(h.opts.Stderr, note)
+	}
 }
 
 func (h *host) askDrain() { h.drainOnce.Do(func() { close(h.drain) }) }
