@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -84,6 +86,18 @@ func TestBuildVersion(t *testing.T) {
 	if got := buildVersion(nil, false).Version; got != "unknown" {
 		t.Errorf("without build information: %q", got)
 	}
+}
+
+// TestWaitsHaveAnEnd: what waits for a host ends, and says how long it did.
+func TestWaitsHaveAnEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := within(t.Context(), answerTimeout)
+		defer cancel()
+		<-ctx.Done()
+		if got, want := context.Cause(ctx).Error(), "nothing came within 30s"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
 }
 
 type brokenPipe struct{}
