@@ -2,6 +2,7 @@ package actors
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -52,14 +53,33 @@ func (b *Batcher[T]) Due(batch uint64) {
 	}
 }
 
+// Take takes items out of the batch that is being gathered.
+func (b *Batcher[T]) Take(which func(T) bool) (taken []T) {
+	b.items = slices.DeleteFunc(b.items, func(item T) bool {
+		mine := which(item)
+		if mine {
+			taken = append(taken, item)
+		}
+		return mine
+	})
+	if len(taken) > 0 && len(b.items) == 0 {
+		b.forget()
+	}
+	return taken
+}
+
 // flush forgets the batch before it runs it: a panic leaves nothing behind.
 func (b *Batcher[T]) flush() {
+	b.run(b.forget())
+}
+
+// forget begins a new batch.
+func (b *Batcher[T]) forget() (items []T) {
 	if b.timer != nil {
 		b.timer.Stop()
 		b.timer = nil
 	}
-	items := b.items
-	b.items = nil
+	items, b.items = b.items, nil
 	b.batch++
-	b.run(items)
+	return items
 }

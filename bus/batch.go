@@ -7,6 +7,17 @@ func (w *worker) gather(t *Task, d *Delivery) {
 	w.batcher.Add(d)
 }
 
+// ungather gives back what waits in the batch of a request that is over: it need not
+// wait for the others.
+func (w *worker) ungather(t *Task) {
+	if w.batcher == nil {
+		return
+	}
+	for _, d := range w.batcher.Take(func(d *Delivery) bool { return d.Task() == t }) {
+		_ = d.Finish(nil) // the batch's alone
+	}
+}
+
 // runBatch handles a full or overdue batch.
 func (w *worker) runBatch(batch []*Delivery) {
 	w.rest = batch

@@ -187,6 +187,7 @@ func (w *worker) settle(t *Task) {
 	req := t.outlet.req
 	if req.over() {
 		t.discardInput()
+		w.ungather(t)
 		if w.stage.spec.Props != nil && t.held.Load() > 0 && !t.told {
 			t.told = true
 			w.actor.Pass(&Ended{Task: t})
