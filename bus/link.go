@@ -326,7 +326,7 @@ func (l *link) forget(number uint32) {
 	delete(l.segments, number)
 	l.mu.Unlock()
 	if seg != nil {
-		seg.release()
+		l.dropSegment(seg)
 	}
 }
 

@@ -102,8 +102,8 @@ func (l *link) peerGone(p *pair, died bool, cause error) {
 	}
 }
 
-// dropSegment lets go of a peer's segment that nothing more will lie in, here
-// and where payloads in it were passed on to.
+// dropSegment lets go of a segment of the host's or a peer's that nothing more will
+// lie in, here and where payloads in it were passed on to.
 func (l *link) dropSegment(seg *segment) {
 	l.withdraw(seg)
 	for _, p := range l.pairs() {

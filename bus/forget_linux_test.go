@@ -1,0 +1,38 @@
+package bus
+
+import (
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// TestForgottenByTheHostAndByPeers: memory that a node has from the host and has passed
+// on to a peer, such as that of another process that is gone, is forgotten there too: the
+// peer would keep it mapped for as long as it knows this node.
+func TestForgottenByTheHostAndByPeers(t *testing.T) {
+	a := attach(t, 4, func(*Task, *Delivery) error { return nil })
+	h := a.meetHand(t)
+	mem, err := shmstore.NewSegment("others", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seg := newSegment(mem)
+	a.link.mu.Lock()
+	a.link.segments[1<<20] = seg
+	a.link.mu.Unlock()
+	h.mu.Lock()
+	_, err = h.offerTo(place{seg: seg})
+	h.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.link.forget(1 << 20)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, known := h.offers[seg]; known {
+		t.Error("the peer was not told")
+	}
+	if refs := seg.refs.Load(); refs != 0 {
+		t.Errorf("%d references are left", refs)
+	}
+}
