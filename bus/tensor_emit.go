@@ -203,7 +203,16 @@ func (e Emitter) reserveOn(o *lane.Outgoing, em emission) (*Buffer, error) {
 	switch {
 	case err == nil:
 		o.Reserved(piece)
-		return b, nil
+		why := o.Publish()
+		if why == nil {
+			return b, nil
+		}
+		err = o.FallBack(why)
+		b.Abort()
+		if err != nil {
+			return b, err
+		}
+		return e.reserveOn(o, em)
 	case e.out.forgiving():
 		b.avoid()
 		return b, nil

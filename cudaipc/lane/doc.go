@@ -7,6 +7,7 @@
 //	dev, n := o.On()
 //	r, piece, err := store.ReserveOn(dev, n, o.Size(), codec.IDBundle, charge)
 //	o.Reserved(piece)
+//	err = o.Publish()                    // else fall back, and reserve once more
 //	err = o.Fill(ctx, r.Bytes(), stream)
 //	h, err := r.Commit(o.Size(), 0) // and send h
 //	...

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/omnibus-runtime/omnibus/codec/bundle"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
@@ -168,6 +169,30 @@ func (o *Outgoing) Reserved(piece uint32) {
 	} else {
 		o.piece = &pool.Chunk{Piece: o.sender.exports.Piece(piece)}
 	}
+}
+
+// Publish has other processes find what was reserved, which takes a question to the
+// directory at times. When that has no room, or is gone, the error says so, and the value
+// can still fall back; of other errors Fill is to tell.
+func (o *Outgoing) Publish() error {
+	if o.mode != Pool {
+		return nil
+	}
+	err := o.sender.publishArena(o.piece.Arena)
+	if errors.Is(err, ErrFull) || errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return nil
+}
+
+// FallBack has the tensors travel through host memory after all, for what Publish has
+// said. The reservation is then aborted, and another one made.
+func (o *Outgoing) FallBack(why error) error {
+	o.refuse()
+	o.lane.opts.Logger.Warn("tensors travel through host memory", slog.Any("instead", o.mode.String()), slog.Any("why", why))
+	o.lane.count(func(s *Stats) { s.Fallbacks++ })
+	o.mode, o.piece = Default, nil
+	return o.layout()
 }
 
 // Cancel says that the value will not be filled. A reservation is then aborted.
