@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import select
 import threading
@@ -17,6 +18,7 @@ from fakehost import FakeHost, deliver, over
 import omnibus
 from omnibus import wire
 from omnibus.codec import encode
+from omnibus.errors import Code
 from omnibus.handshake import socket_path
 
 
@@ -106,6 +108,27 @@ class WaitTest(HostCase):
             for i in (first, (first + 1) % 3, (first + 2) % 3):
                 self.host.send(wire.Reply(tokens[i], 0, str(i).encode()))
                 self.assertEqual(answers[i](), i)
+
+    def test_longest_waits(self) -> None:
+        client = self.connect()
+        for seconds in (1e9, 1e300, math.inf):
+            with self.subTest(seconds):
+                asked = self.beside(lambda: client.call("status"))
+                token = self.host.expect(wire.Call).token
+                while not client._session.reading.taken:
+                    pass
+                answers: list[int] = []
+                waits = self.beside(lambda: client._session.wait(lambda: bool(answers), seconds))  # noqa: B023
+                self.host.send(wire.Reply(token, 0, b"1"))
+                answers.append(asked())
+                client._session.poke()
+                self.assertTrue(waits())
+                submitted = self.beside(lambda: client.stream(timeout=seconds))  # noqa: B023
+                m = self.host.expect(wire.Submit)
+                self.host.send(wire.Failed(m.token, Code.CLOSING, "another time"))
+                with self.assertRaises(omnibus.OmnibusError):
+                    submitted()
+                self.assertEqual(m.deadline > 0, seconds < 1e10)
 
     def test_close_while_somebody_waits(self) -> None:
         before = len(os.listdir("/proc/self/fd"))

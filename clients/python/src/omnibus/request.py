@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -250,9 +251,13 @@ def send_first(
     return r
 
 
+#: From here on the wire cannot say it, in seconds.
+_NEVER = 2**63 / 1e9
+
+
 def deadline_ns(timeout: float | None, deadline: float | None) -> int:
-    """A deadline as the wire has it; 0: none."""
+    """A deadline as the wire has it; 0: none, as one is that never comes."""
+    soonest = math.inf if deadline is None else deadline
     if timeout is not None:
-        soonest = time.time_ns() + int(timeout * 1e9)
-        return soonest if deadline is None else min(soonest, int(deadline * 1e9))
-    return 0 if deadline is None else int(deadline * 1e9)
+        soonest = min(soonest, time.time() + timeout)
+    return int(soonest * 1e9) if soonest < _NEVER else 0
