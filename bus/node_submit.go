@@ -97,7 +97,7 @@ func (a hostAgent) openTask(p *posting) {
 
 // deliverWork sends an input to the host. It is called with the stage's lock
 // held.
-func (a hostAgent) deliverWork(p *posting, w *work) {
+func (a hostAgent) deliverWork(p *posting, w *work) error {
 	d := w.parts[0]
 	t := p.rt.task
 	r := t.stage.remote
@@ -109,6 +109,7 @@ func (a hostAgent) deliverWork(p *posting, w *work) {
 			r.finished(w, nil)
 		}()
 	}
+	return nil
 }
 
 // endTask waits for the host to say that the request is complete.

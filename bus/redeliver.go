@@ -127,7 +127,7 @@ func (r *remote) replayTask(rt *remoteTask) {
 	}
 	r.waiting = slices.DeleteFunc(r.waiting, func(w *work) bool { return w.rt == rt })
 	rt.retained, rt.works = nil, again
-	for _, w := range again {
+	for _, w := range slices.Clone(again) { // route may take one off
 		w.repeat()
 		r.route(w)
 	}

@@ -70,7 +70,9 @@ type replica struct {
 // with the stage's lock held.
 type agent interface {
 	openTask(p *posting)
-	deliverWork(p *posting, w *work)
+	// deliverWork gives the process all of a work. After an error it has nothing of
+	// it, and the request has failed.
+	deliverWork(p *posting, w *work) error
 	endTask(p *posting)
 	taskOver(p *posting)
 	describe() string
@@ -191,7 +193,17 @@ func (r *remote) route(w *work) {
 	w.replica, w.left = rep, len(w.parts)
 	w.rt.touched = true
 	rep.load += len(w.parts)
-	rep.agent.deliverWork(rep.post(w.rt), w)
+	if err := rep.agent.deliverWork(rep.post(w.rt), w); err != nil {
+		rep.load -= len(w.parts)
+		w.replica = nil
+		r.done(w)
+		r.progress(w.rt)
+		go func() { // not under the lock
+			for _, d := range w.parts {
+				_ = d.Finish(nil)
+			}
+		}()
+	}
 }
 
 // choose, with mu held, picks the replica for the next work; nil: there is none.

@@ -78,19 +78,67 @@ func wireTrace(t messages.TraceContext) wire.Trace {
 	return wire.Trace{TraceID: t.TraceID, SpanID: t.SpanID, Flags: t.Flags, State: t.State}
 }
 
-// deliverWork hands a work to the client. It is called with the stage's lock
-// held.
-func (s *session) deliverWork(p *posting, w *work) {
+// deliverWork hands a work to the client, or nothing of it after an error. It is
+// called with the stage's lock held.
+func (s *session) deliverWork(p *posting, w *work) error {
 	w.ids = w.ids[:0]
+	at, err := s.locateAll(w.parts)
+	if err != nil {
+		return err
+	}
 	for i, d := range w.parts {
 		edge := slices.Index(d.flow.consumer.stage.in, d.flow.edge)
-		w.ids = append(w.ids, s.deliver(p.source, d, w, edge, i < len(w.parts)-1))
+		w.ids = append(w.ids, s.deliver(p.source, d, w, edge, at[i], i < len(w.parts)-1))
 	}
 	w.adrift = !slices.ContainsFunc(w.ids, func(id uint32) bool { return id != 0 })
+	return nil
+}
+
+// located is where the client finds a payload: in a segment, or in the message.
+type located struct {
+	seg    *segment // nil: in the message
+	offset int64
+	once   bool // the segment is the caller's to release
+}
+
+func (l located) release() {
+	if l.once {
+		l.seg.release()
+	}
+}
+
+// locateAll says where the client finds payloads.
+func (s *session) locateAll(ds []*Delivery) ([]located, error) {
+	all := make([]located, 0, len(ds))
+	for _, d := range ds {
+		at, err := s.locate(d)
+		if err != nil {
+			for _, l := range all {
+				l.release()
+			}
+			return nil, err
+		}
+		all = append(all, at)
+	}
+	return all, nil
+}
+
+// locate says where the client finds a payload. One that it cannot be given, for want
+// of memory or descriptors, fails its request.
+func (s *session) locate(d *Delivery) (at located, err error) {
+	p := d.Bytes()
+	if len(p) <= s.inlineBytes() {
+		return located{}, nil
+	}
+	if at, err = s.srv.locate(d); err != nil {
+		err = d.errorAt(d.flow.edge.spec.To, fmt.Errorf("payload of %d bytes for %s: %w", len(p), s.describe(), err))
+		d.flow.req.end(Failed, err)
+	}
+	return at, err
 }
 
 // deliver sends a delivery to the client.
-func (s *session) deliver(src *source, d *Delivery, w *work, edge int, more bool) uint32 {
+func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at located, more bool) uint32 {
 	m := &wire.Deliver{
 		Source: src.id, Edge: uint16(edge), Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
 		Seq: d.Seq, Dropped: d.Dropped, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
@@ -103,30 +151,19 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, more bool
 	}
 	straight := s.straighten(src, d, edge)
 	h := &held{d: d, work: w, at: time.Now()}
-	var seg *segment
-	if p := d.Bytes(); len(p) <= s.inlineBytes() {
+	if at.seg == nil {
 		m.Flags |= wire.FlagInline
-		m.Payload = p
-	} else if at, offset, err := s.srv.locate(d); err != nil {
-		// The client cannot be given the payload: the request cannot go on.
-		d.flow.req.fail(d, d.flow.edge.spec.To, fmt.Errorf("payload of %d bytes for %s: %w", len(p), s.describe(), err))
-	} else {
-		seg, m.Offset = at, uint64(offset)
+		m.Payload = d.Bytes()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone { // detach finds the work without a number
-		if seg != nil && shmstore.IsLarge(d.Handle) {
-			seg.release()
-		}
+	defer at.release() // by then it is the client's
+	if s.gone {        // detach finds the work without a number
 		return 0
 	}
-	if seg != nil {
-		h.told = s.tell(seg)
-		m.Segment = h.told.number
-		if shmstore.IsLarge(d.Handle) {
-			seg.release() // the client's now
-		}
+	if at.seg != nil {
+		h.told = s.tell(at.seg)
+		m.Segment, m.Offset = h.told.number, uint64(at.offset)
 	}
 	s.lastDelivery++
 	m.Delivery = s.lastDelivery
@@ -141,26 +178,26 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, more bool
 
 // locate says where a payload lies that is too large for a message. One on the
 // heap is copied to where others can read it.
-func (s *Server) locate(d *Delivery) (*segment, int64, error) {
+func (s *Server) locate(d *Delivery) (located, error) {
 	if d.foreign != nil && d.foreign.seg != nil {
-		return d.foreign.seg, d.foreign.offset, nil
+		return located{seg: d.foreign.seg, offset: d.foreign.offset}, nil
 	}
 	if shmstore.IsLarge(d.Handle) {
 		seg, err := s.bus.largeSegment(d.Handle)
-		return seg, 0, err
+		return located{seg: seg, once: err == nil}, err
 	}
 	if !d.Handle.IsZero() {
-		return s.arena, int64(d.Handle.Offset), nil
+		return located{seg: s.arena, offset: int64(d.Handle.Offset)}, nil
 	}
 	p, err := ownSegment(d.Inline)
 	if err != nil {
-		return nil, 0, err
+		return located{}, err
 	}
 	if d.foreign != nil {
 		d.foreign.release()
 	}
 	d.Inline, d.foreign = p.data, p
-	return p.seg, 0, nil
+	return located{seg: p.seg}, nil
 }
 
 // tell, with mu held, gives the client a segment unless it has it, and counts
@@ -320,14 +357,14 @@ func (p *posting) asked() bool {
 
 // taskOver tells the client to stop. It is called with the stage's lock held.
 func (s *session) taskOver(p *posting) {
-	s.queue(overMessage(p.source.id, p.rt.task.outlet.req))
+	req := p.rt.task.outlet.req
+	s.queue(overMessage(p.source.id, req.Outcome(), req.Err()))
 	s.dropSource(p.source.id)
 }
 
 // overMessage says how a request ended.
-func overMessage(source uint32, req *Request) *wire.Over {
-	m := &wire.Over{Source: source, Outcome: wire.Outcome(req.Outcome())}
-	err := req.Err()
+func overMessage(source uint32, outcome Outcome, err error) *wire.Over {
+	m := &wire.Over{Source: source, Outcome: wire.Outcome(outcome)}
 	if err == nil {
 		return m
 	}

@@ -93,20 +93,37 @@ func (s *session) stream(ctx context.Context, deadline int64, opts []SubmitOptio
 
 // results hands the results of a request to the client as they come.
 func (s *session) results(src *source) {
+	err := s.passResults(src)
+	if s.ctx.Err() != nil { // takeBack closes the request
+		return
+	}
+	outcome, cause := src.req.Outcome(), src.req.Err()
+	if err != nil {
+		src.req.Close()           // what is unread is of no use
+		if outcome == Completed { // and a result is missing
+			outcome, cause = Failed, err
+		}
+	}
+	s.dropSource(src.id)
+	s.queue(overMessage(src.id, outcome, cause))
+}
+
+// passResults hands over results until there are no more.
+func (s *session) passResults(src *source) error {
 	for {
 		d, err := src.req.Recv(s.ctx)
-		switch {
-		case err == nil:
-			s.deliver(src, d, nil, slices.Index(s.srv.bus.graph.results, d.flow.edge), false)
-			continue
-		case s.ctx.Err() != nil: // takeBack closes the request
-			return
-		case !errors.Is(err, io.EOF):
-			src.req.Close() // what is unread is of no use
+		if errors.Is(err, io.EOF) {
+			return nil
 		}
-		s.dropSource(src.id)
-		s.queue(overMessage(src.id, src.req))
-		return
+		if err != nil {
+			return err
+		}
+		at, err := s.locate(d)
+		if err != nil {
+			_ = d.Finish(nil)
+			return err
+		}
+		s.deliver(src, d, nil, slices.Index(s.srv.bus.graph.results, d.flow.edge), at, false)
 	}
 }
 

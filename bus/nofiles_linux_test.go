@@ -1,0 +1,93 @@
+package bus_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// withoutFiles has f run while this process can open nothing.
+func withoutFiles(t *testing.T, f func()) {
+	t.Helper()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Error(err)
+		}
+	}()
+	if file, err := os.Open(os.DevNull); err == nil {
+		_ = file.Close()
+		t.Fatal("files can still be opened")
+	}
+	f()
+}
+
+// TestPayloadsThatCannotBePassedOn: a payload on the heap is copied to where another
+// process can read it. Without a descriptor for that its request fails, and neither
+// the process nor its other requests do.
+func TestPayloadsThatCannotBePassedOn(t *testing.T) {
+	own := bus.StageSpec{Name: "own", State: bus.StateNone, Handle: func(t *bus.Task, d *bus.Delivery) error {
+		return t.EmitBytes(d.Bytes())
+	}}
+	remote := bus.StageSpec{Name: "m", State: bus.StateNone, Remote: &bus.Remote{}}
+	large := []byte(strings.Repeat("x", 40<<10)) // more than a message takes
+	for _, spec := range []bus.StageSpec{own, remote} {
+		t.Run(spec.Name, func(t *testing.T) {
+			h := listen(t, linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}, InlineBytes: 64 << 10})
+			n := h.join(t, bus.JoinOptions{})
+			submit := n.Stream // its results are passed on
+			if spec.Remote != nil {
+				submit = h.bus.Stream // its inputs are
+				h.serve(t, bus.StageSpec{Name: "m", State: bus.StateNone, Handle: own.Handle})
+				await(func() bool { return h.server.Serving("m") == 1 })
+			}
+			trip := func(payload []byte) error {
+				r, err := submit(t.Context())
+				if err != nil {
+					return err
+				}
+				defer r.Close()
+				if err := r.Input(t.Context()).EmitBytes(payload, bus.Last()); err != nil {
+					return err
+				}
+				for d, err := range r.Results(t.Context()) {
+					if err != nil {
+						return err
+					}
+					if len(d.Bytes()) != len(payload) {
+						return fmt.Errorf("%d bytes came back", len(d.Bytes()))
+					}
+				}
+				return r.Wait(t.Context())
+			}
+			if err := trip(large); err != nil {
+				t.Fatal(err)
+			}
+			withoutFiles(t, func() {
+				err := trip(large)
+				if err == nil || errors.Is(err, bus.ErrHostGone) || !strings.Contains(err.Error(), "too many open files") {
+					t.Errorf("the request ended with %v", err)
+				}
+				if err := trip(large[:100]); err != nil {
+					t.Error("a small one:", err)
+				}
+			})
+			if err := trip(large); err != nil {
+				t.Error("afterwards:", err)
+			}
+		})
+	}
+}
