@@ -119,27 +119,25 @@ type work struct {
 // output numbers emissions from 1 on, so that those of a repeated handling can
 // be told from those that went out before.
 type output struct {
-	seen  uint64   // by the present handling
-	sent  uint64   // all up to this one went out
-	ahead []uint64 // and these, which overtook one that waits
+	seen   uint64   // by the present handling
+	latest uint64   // that went out
+	not    []uint64 // those before it that did not: they wait, or failed
 }
 
 // next numbers an emission, and reports whether it went out before.
 func (o *output) next() (n uint64, repeat bool) {
 	o.seen++
-	return o.seen, o.seen <= o.sent || slices.Contains(o.ahead, o.seen)
+	return o.seen, o.seen <= o.latest && !slices.Contains(o.not, o.seen)
 }
 
 // went notes that an emission went out.
 func (o *output) went(n uint64) {
-	o.ahead = append(o.ahead, n)
-	for {
-		i := slices.Index(o.ahead, o.sent+1)
-		if i < 0 {
-			return
-		}
-		o.ahead = slices.Delete(o.ahead, i, i+1)
-		o.sent++
+	if n <= o.latest {
+		o.not = slices.DeleteFunc(o.not, func(other uint64) bool { return other == n })
+		return
+	}
+	for o.latest++; o.latest < n; o.latest++ {
+		o.not = append(o.not, o.latest)
 	}
 }
 

@@ -1,0 +1,43 @@
+package bus
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestOutput: a handling that is repeated emits again what has not gone out, and
+// nothing else, in whatever order emissions went out, and whichever failed.
+func TestOutput(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var o output
+		out := make(map[uint64]bool)
+		var waiting []uint64
+		t.Repeat(map[string]func(*rapid.T){
+			"emit": func(t *rapid.T) {
+				n, repeat := o.next()
+				if repeat != out[n] {
+					t.Fatalf("emission %d is one that went out: %t, want %t", n, repeat, out[n])
+				}
+				if !repeat {
+					waiting = append(waiting, n)
+				}
+			},
+			"go out": func(t *rapid.T) {
+				if len(waiting) == 0 {
+					t.Skip("nothing waits")
+				}
+				i := rapid.IntRange(0, len(waiting)-1).Draw(t, "which")
+				o.went(waiting[i])
+				out[waiting[i]] = true
+				waiting = append(waiting[:i], waiting[i+1:]...)
+			},
+			"fail": func(t *rapid.T) {
+				if len(waiting) > 0 {
+					waiting = waiting[1:]
+				}
+			},
+			"repeat": func(*rapid.T) { o.seen, waiting = 0, nil },
+		})
+	})
+}
