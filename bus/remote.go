@@ -116,31 +116,6 @@ type work struct {
 	output  output // of this work alone, for stages without state
 }
 
-// output numbers emissions from 1 on, so that those of a repeated handling can
-// be told from those that went out before.
-type output struct {
-	seen   uint64   // by the present handling
-	latest uint64   // that went out
-	not    []uint64 // those before it that did not: they wait, or failed
-}
-
-// next numbers an emission, and reports whether it went out before.
-func (o *output) next() (n uint64, repeat bool) {
-	o.seen++
-	return o.seen, o.seen <= o.latest && !slices.Contains(o.not, o.seen)
-}
-
-// went notes that an emission went out.
-func (o *output) went(n uint64) {
-	if n <= o.latest {
-		o.not = slices.DeleteFunc(o.not, func(other uint64) bool { return other == n })
-		return
-	}
-	for o.latest++; o.latest < n; o.latest++ {
-		o.not = append(o.not, o.latest)
-	}
-}
-
 // handle is the stage's handler: it hands the deliveries to a replica.
 func (r *remote) handle(t *Task, parts []*Delivery) error {
 	for _, d := range parts {
@@ -242,17 +217,23 @@ func (r *remote) finished(w *work, err error) {
 	w.replica = nil
 	r.done(w)
 	retain := r.stage.spec.Replay && w.err == nil && !w.rt.task.outlet.req.over()
-	if retain {
-		w.rt.retained = append(w.rt.retained, w)
-	}
-	r.progress(w.rt)
-	r.mu.Unlock()
-	for _, d := range w.parts {
-		if retain {
-			d.retainHeld()
-		} else {
+	if !retain {
+		r.progress(w.rt)
+		r.mu.Unlock()
+		for _, d := range w.parts {
 			_ = d.Finish(w.err) // a repeat was finished before
 		}
+		return
+	}
+	places := make([]func(), 0, len(w.parts))
+	for _, d := range w.parts { // a replay, or the task's end, may come as soon as the lock is let go
+		places = append(places, d.retainHeld())
+	}
+	w.rt.retained = append(w.rt.retained, w)
+	r.progress(w.rt)
+	r.mu.Unlock()
+	for _, givePlace := range places {
+		givePlace()
 	}
 }
 
@@ -264,16 +245,17 @@ func (r *remote) done(w *work) {
 	}
 }
 
-// retainHeld ends the work on a delivery and keeps its payload for a replay:
-// its place in the window goes back, its bytes do not.
-func (d *Delivery) retainHeld() {
+// retainHeld ends the work on a delivery and keeps its payload for a replay, as
+// [Task.retain] does. What it returns gives its place in the window back.
+func (d *Delivery) retainHeld() (then func()) {
 	if !d.state.CompareAndSwap(stateHeld, stateFinished) {
-		return
+		return func() {}
 	}
-	if d.credit >= oneDelivery {
-		d.retainBytes()
+	givePlace := d.retainBytes()
+	return func() {
+		givePlace()
+		d.flow.consumer.unhold()
 	}
-	d.flow.consumer.unhold()
 }
 
 // inputEnded is called when the streams of all inputs have ended, the last

@@ -159,17 +159,21 @@ func (t *Task) rewindOutput(toStart bool) {
 func (t *Task) retain(d *Delivery) {
 	t.retained = append(t.retained, d)
 	d.fed.retain(d)
-	if d.credit >= oneDelivery {
-		d.retainBytes()
-	}
+	d.retainBytes()()
 }
 
-// retainBytes gives the delivery's place in the window back, but not its bytes.
-func (d *Delivery) retainBytes() {
+// retainBytes keeps the delivery's bytes. What it returns gives its place in the
+// window back.
+func (d *Delivery) retainBytes() (givePlace func()) {
+	if d.credit < oneDelivery { // it was retained before
+		return func() {}
+	}
 	d.credit -= oneDelivery
 	d.flow.retained.Add(d.cost)
-	d.put.spent(oneDelivery)
-	d.flow.give(oneDelivery)
+	return func() {
+		d.put.spent(oneDelivery)
+		d.flow.give(oneDelivery)
+	}
 }
 
 // awaitSenders returns when whoever was sending to this task when its request
