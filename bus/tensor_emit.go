@@ -181,11 +181,31 @@ func (e Emitter) emitTensors(v any, t TensorOptions, em emission, ed *edge) erro
 		o.Cancel()
 		return buf.Send(0)
 	}
-	if err := o.Fill(e.out.req.context(), buf.Bytes(), t.Stream); err != nil {
+	ctx, done := e.context()
+	defer done()
+	if err := o.Fill(ctx, buf.Bytes(), t.Stream); err != nil {
 		buf.Abort()
 		return err
 	}
 	return buf.Send(o.Size())
+}
+
+// context is the request's, until the emitter's own is over.
+func (e Emitter) context() (ctx context.Context, done func()) {
+	if e.cancel == nil {
+		return e.out.req.context(), func() {}
+	}
+	ctx, cancel := context.WithCancelCause(e.out.req.context())
+	over := make(chan struct{})
+	go func() {
+		select {
+		case <-e.cancel:
+			cancel(errCanceled)
+		case <-over:
+			cancel(nil)
+		}
+	}()
+	return ctx, func() { close(over) }
 }
 
 // reserveOn reserves what a value with tensors takes, in both memories.
@@ -243,11 +263,12 @@ func (b *Buffer) reserveOn(dev shmstore.Device, deviceBytes int64) (piece uint32
 	b.e.turn.leave()
 	defer b.e.turn.enter()
 	defer o.waitsForRoom(dev)()
-	var enough chan struct{}
+	enough := b.e.cancel
 	if gpu.WhenFull != WaitForRoom {
-		enough = make(chan struct{})
-		timer := time.AfterFunc(gpu.FullTimeout, func() { close(enough) })
+		late := make(chan struct{})
+		timer := time.AfterFunc(gpu.FullTimeout, func() { close(late) })
 		defer timer.Stop()
+		enough = late
 	}
 	b.room, piece, err = o.producer.ReserveOn(o.req.done, enough, dev, deviceBytes, b.size, b.codec)
 	switch {
@@ -255,6 +276,8 @@ func (b *Buffer) reserveOn(dev shmstore.Device, deviceBytes int64) (piece uint32
 		return piece, nil
 	case errors.Is(err, actors.ErrCanceled) && o.req.over():
 		return 0, o.req.cause()
+	case errors.Is(err, actors.ErrCanceled) && gpu.WhenFull == WaitForRoom:
+		return 0, errCanceled
 	case errors.Is(err, actors.ErrCanceled):
 		return 0, fmt.Errorf("%w: %d bytes, for %v", lane.ErrPoolFull, deviceBytes, gpu.FullTimeout)
 	}

@@ -285,6 +285,56 @@ func TestRoomStall(t *testing.T) {
 	r.Abort(nil)
 }
 
+// TestRoomWaitIsTheCallers: an input that waits for room on a GPU does so for as long as
+// its caller wants, and is then not sent; the request goes on.
+func TestRoomWaitIsTheCallers(t *testing.T) {
+	m := mustMachine(t)
+	spec, kept := keeping("read")
+	spec.State = bus.StateRequest
+	b := open(t, bus.Pipeline{
+		Stages: []bus.StageSpec{spec},
+		Edges:  []bus.Edge{{To: "read", Tensors: bus.TensorsPool, Window: 8, WindowBytes: 1 << 20}},
+	}, bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}, GPU: m.join().GPU})
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := m.dev.Alloc(tensorBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{tensorBytes}, Ptr: p}
+	emit := func(ctx context.Context) error {
+		return r.Input(ctx).EmitTensors(map[string]any{"x": x}, bus.TensorOptions{})
+	}
+	var held []*bus.Kept
+	for range 2 {
+		if err := emit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, <-kept)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	sent := make(chan error)
+	go func() { sent <- emit(ctx) }()
+	await(func() bool { return len(b.Stalls(1)) > 0 })
+	cancel()
+	if err := <-sent; err == nil {
+		t.Error("it was sent")
+	}
+	mustFinish(t, held[0])
+	if err := emit(t.Context()); err != nil {
+		t.Error("the next:", err)
+	}
+	mustFinish(t, <-kept)
+	mustFinish(t, held[1])
+	r.Abort(nil)
+	_ = r.Wait(t.Context())
+	if err := errors.Join(m.stream.Synchronize(t.Context()), m.dev.Free(p)); err != nil {
+		t.Error(err)
+	}
+}
+
 // want looks at what was kept.
 func (m *machine) want(t *testing.T, k *bus.Kept, number uint64, onDevice bool) {
 	t.Helper()

@@ -117,14 +117,18 @@ func (q *Queue) Put(ctx context.Context, rid, shmName string, inputs map[string]
 		release(opts)
 		return err
 	}
+	// From here on the request does not end with the call: it could after the item
+	// was sent, and nobody knew whether somebody has it.
+	if err := r.loosen(); err != nil {
+		release(opts)
+		r.close()
+		return q.explain(ctx, err)
+	}
 	item := map[string]any{keyRID: rid, keyShmName: shmName, keyInputs: nil}
 	if inputs != nil {
 		item[keyInputs] = inputs
 	}
 	if err = r.Input(ctx).EmitTensors(item, opts); err == nil {
-		err = r.loosen()
-	}
-	if err == nil {
 		err = q.awaitQueued(ctx, r)
 	}
 	if err == nil && q.ctx.Err() != nil { // it had room because Close has made some, and is dropped
