@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/tensorqueue"
@@ -373,7 +372,7 @@ func TestProducerDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.kill() // with up to three more in the queue, and one that waits
-		await(func() bool { return size(t, q) == 0 })
+		awaitEmpty(t, q)
 		closeItem(t, it)
 		if err := g.put(t.Context(), q, 7); err != nil {
 			t.Fatal(err)
@@ -422,14 +421,5 @@ func init() {
 		}
 		say("open")
 		select {} // until it is killed
-	}
-}
-
-// await waits for something that another process's death brings about.
-func await(happened func() bool) {
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !happened() {
-		<-tick.C
 	}
 }

@@ -196,9 +196,7 @@ func TestPythonPutsOnGPU(t *testing.T) {
 			p.Tell([]any{"put_on_gpu", "lost", 1, each})
 			p.Want(nil)
 			p.Kill()
-			for size(t, q) != 0 {
-				runtime.Gosched() // until the owner has seen it
-			}
+			awaitEmpty(t, q)
 		})
 	}
 }

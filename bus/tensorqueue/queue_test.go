@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -135,6 +136,21 @@ func size(t *testing.T, q *tensorqueue.Queue) int {
 		t.Errorf("empty is %v, %v, with %d items", empty, err, n)
 	}
 	return n
+}
+
+// awaitEmpty returns when the owner has seen that all items are gone.
+func awaitEmpty(t *testing.T, q *tensorqueue.Queue) {
+	t.Helper()
+	for {
+		empty, err := q.Empty(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if empty {
+			return
+		}
+		runtime.Gosched()
+	}
 }
 
 // ended is a context that is over already.
