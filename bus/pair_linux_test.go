@@ -108,6 +108,9 @@ func between(t *testing.T, window int) (*attached, *hand, *Request, *nodeTask) {
 	h := a.meetHand(t)
 	h.listen()
 	r, task := a.served(t, h)
+	eventually(t, "the host gives back the place of the first output", func() bool {
+		return task.outFlow().used.Load() == 0
+	})
 	a.direct(t, h.node, task)
 	return a, h, r, task
 }
