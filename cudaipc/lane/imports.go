@@ -258,12 +258,16 @@ func (p *imported) release() {
 func (p *imported) closeUnused(im *imports) bool {
 	p.mu.Lock()
 	unused, closed := p.refs == 0, p.closed
+	var arenas map[mapping]cudaipc.Arena
+	if unused {
+		arenas, p.arenas = p.arenas, nil // who looks after them at this moment finds none
+	}
 	p.closed = closed || unused
 	p.mu.Unlock()
 	if !unused || closed {
 		return unused
 	}
-	for _, a := range p.arenas { // nobody gets another
+	for _, a := range arenas {
 		im.unmap(a)
 	}
 	p.words.Close()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -68,12 +69,7 @@ func TestGivingBackWaitsForNobody(t *testing.T) {
 	gpu := emul.Options{GranularityBytes: 1 << 16}
 	old, from := newBench(t, gpu, lane.Options{Directory: dead}), newBench(t, gpu, lane.Options{Directory: dir})
 	held := make(chan struct{})
-	driver := &slow{wait: held}
-	var err error
-	if driver.Driver, err = emul.New(gpu); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = driver.Driver.Close() })
+	driver := newWatched(t, gpu, func(cudaipc.Arena) { <-held })
 	to := newBench(t, gpu, lane.Options{Driver: driver, Directory: both{dir, dead}})
 	t.Cleanup(func() { close(held) }) // before the lane is closed
 	src, _ := old.tensor(codec.DTypeUint8, 100)
@@ -89,34 +85,94 @@ func TestGivingBackWaitsForNobody(t *testing.T) {
 	settle(hand(from, to, src)) // which finds that the other one is dead
 }
 
-// slow is a driver that takes its time to unmap arenas.
-type slow struct {
+// TestGivingBackOnce: the owner dies while somebody asks whether it has given its memory
+// back, and somebody else finds it dead. What is closed twice may be another's by then.
+func TestGivingBackOnce(t *testing.T) {
+	dir := &dying{directory: newDirectory(t)}
+	gpu := emul.Options{GranularityBytes: 1 << 16}
+	from := newBench(t, gpu, lane.Options{Directory: dir.directory})
+	var mu sync.Mutex
+	unmapped := make(map[cudaipc.Arena]int)
+	driver := newWatched(t, gpu, func(a cudaipc.Arena) {
+		mu.Lock()
+		defer mu.Unlock()
+		unmapped[a]++
+	})
+	to := newBench(t, gpu, lane.Options{Driver: driver, Directory: dir})
+	src, _ := from.tensor(codec.DTypeUint8, 100)
+	m := hand(from, to, src)
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, m)
+	dir.asked = func() {
+		close(dir.done)
+		dir.withdrawAll()
+		lane.Sweep(to.lane)
+	}
+	lane.Tidy(t, to.lane)
+	if len(unmapped) != 1 {
+		t.Fatalf("%d arenas were unmapped, of one", len(unmapped))
+	}
+	for _, n := range unmapped {
+		if n != 1 {
+			t.Errorf("an arena was unmapped %d times", n)
+		}
+	}
+}
+
+// dying is a directory whose owner may die before it has answered.
+type dying struct {
+	*directory
+	asked func() // once; nil: it lives
+}
+
+func (d *dying) Find(ctx context.Context, name lane.Name) (lane.Found, error) {
+	if asked := d.asked; asked != nil {
+		d.asked = nil
+		asked()
+	}
+	return d.directory.Find(ctx, name)
+}
+
+// watched is a driver that says which imported arenas are unmapped.
+type watched struct {
 	cudaipc.Driver
-	wait <-chan struct{}
+	unmaps func(cudaipc.Arena)
 }
 
-func (d *slow) Open(uuid cudaipc.UUID) (cudaipc.Device, error) {
+func newWatched(t *testing.T, gpu emul.Options, unmaps func(cudaipc.Arena)) *watched {
+	t.Helper()
+	driver, err := emul.New(gpu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = driver.Close() })
+	return &watched{driver, unmaps}
+}
+
+func (d *watched) Open(uuid cudaipc.UUID) (cudaipc.Device, error) {
 	dev, err := d.Driver.Open(uuid)
-	return slowDevice{dev, d}, err
+	return watchedDevice{dev, d}, err
 }
 
-type slowDevice struct {
+type watchedDevice struct {
 	cudaipc.Device
-	of *slow
+	of *watched
 }
 
-func (d slowDevice) ImportArena(fd int, sizeBytes int64) (cudaipc.Arena, error) {
+func (d watchedDevice) ImportArena(fd int, sizeBytes int64) (cudaipc.Arena, error) {
 	a, err := d.Device.ImportArena(fd, sizeBytes)
-	return slowArena{a, d.of}, err
+	return watchedArena{a, d.of}, err
 }
 
-type slowArena struct {
+type watchedArena struct {
 	cudaipc.Arena
-	of *slow
+	of *watched
 }
 
-func (a slowArena) Close() error {
-	<-a.of.wait
+func (a watchedArena) Close() error {
+	a.of.unmaps(a.Arena)
 	return a.Arena.Close()
 }
 
