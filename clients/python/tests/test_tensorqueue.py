@@ -52,6 +52,11 @@ class QueueCase(HostCase):
     def answer(self, m: wire.Submit, source: int) -> None:
         self.host.send(wire.Submitted(m.token, source, 1000 + source))
 
+    def ahead(self, m: wire.Submit, source: int) -> None:
+        """The next request is there before it is needed, and takes none of the time for it."""
+        self.answer(m, source)
+        self.queue._client.process()
+
     def first(self) -> wire.Submit:
         """A first get, of an item under request 3; the question for the next one comes with its end."""
         got = self.beside(self.queue.get)
@@ -135,13 +140,36 @@ class GetTest(QueueCase):
             got()
 
     def test_the_time_is_up(self) -> None:
+        self.ahead(self.first(), 4)
         got = self.beside(lambda: self.queue.get(0.01))
-        self.host.submitted(3)
-        m = self.asked(3)
+        m = self.asked(4)
         self.host.send(wire.Emitted(m.token))
-        self.host.send(wire.Emitted(self.asked(3, "back").token))
+        self.host.send(wire.Emitted(self.asked(4, "back").token))
         with self.assertRaises(queue.Empty):
             got()
+
+    def test_no_place_in_time(self) -> None:
+        got = self.beside(lambda: self.queue.get(0.01))
+        m = self.host.expect(wire.Submit)
+        with self.assertRaises(queue.Empty):
+            got()
+        self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
+
+    def test_an_owner_that_says_nothing(self) -> None:
+        """To anything that a get asks."""
+        with unittest.mock.patch.multiple(tensorqueue, _AT_LEAST=0.01, _GIVING_UP=0.01):
+            got = self.beside(lambda: self.queue.get(block=False))
+            size = self.host.expect(wire.Call)
+            with self.assertRaises(queue.Empty):
+                got()
+            self.host.send(wire.Reply(size.token, 0, b'{"size": 1}'))
+            self.ahead(self.first(), 4)
+            got = self.beside(lambda: self.queue.get(0.01))
+            self.asked(4)
+            self.asked(4, "back")
+            with self.assertRaises(queue.Empty):
+                got()
+        self.packet(wire.Close)
 
 
 class PutTest(QueueCase):
@@ -154,41 +182,83 @@ class PutTest(QueueCase):
         self.assertEqual((m.source, m.flags, m.codec), (source, 0, BUNDLE))
         return put
 
+    def done(self, source: int, put: Any) -> wire.Submit:
+        """It is in the queue; the question for the next request comes with that."""
+        self.say(source, source, "queued")
+        put()
+        finish, close, submit = self.packet(wire.Finish, wire.CloseSend, wire.Submit)
+        self.assertEqual((finish.delivery, close.source), (source, source))
+        return submit
+
     def test_two_packets_an_item(self) -> None:
         for source in range(3, 6):
-            put = self.put(source)
-            self.say(source, source, "queued")
-            put()
-            finish, close, submit = self.packet(wire.Finish, wire.CloseSend, wire.Submit)
-            self.assertEqual((finish.delivery, close.source), (source, source))
-            self.answer(submit, source + 1)
+            self.answer(self.done(source, self.put(source)), source + 1)
         put = self.put(6)
         self.say(6, 6, "closed")
         with self.assertRaises(omnibus.Closing):
             put()
 
     def test_the_time_is_up(self) -> None:
-        put = self.put(3, 0.01)
-        self.assertEqual(self.asked(3, "back").flags, wire.LAST)
-        self.say(3, 1, "full")
+        self.ahead(self.done(3, self.put(3)), 4)
+        put = self.put(4, 0.01)
+        self.assertEqual(self.asked(4, "back").flags, wire.LAST)
+        self.say(4, 1, "full")
         with self.assertRaises(queue.Full):
             put()
 
+    def test_no_place_in_time(self) -> None:
+        """Neither for the first request, nor for one that was submitted ahead."""
+        put = self.beside(lambda: self.queue.put("a", "", None, timeout=0.01))
+        m = self.host.expect(wire.Submit)
+        with self.assertRaises(queue.Full):
+            put()
+        self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
+        self.ahead(m, 3)  # it crossed
+        self.packet(wire.Close)
+        put = self.beside(lambda: self.queue.put("a", "", None))
+        self.host.submitted(4)
+        self.packet(wire.Emit)
+        submit = self.done(4, put)
+        with self.assertRaises(queue.Full):
+            self.queue.put("a", "", None, timeout=0.01)
+        self.assertEqual(self.host.expect(wire.Cancel).token, submit.token)
+
+    def test_no_memory_in_time(self) -> None:
+        inputs = {"x": bytes(10_000)}
+        put = self.beside(lambda: self.queue.put("a", "", inputs))
+        self.host.submitted(3)
+        self.host.give_arena()
+        self.host.granted()
+        self.host.sent()
+        self.ahead(self.done(3, put), 4)
+        put = self.beside(lambda: self.queue.put("b", "", inputs, timeout=0.01))
+        m = self.host.expect(wire.Reserve)
+        with self.assertRaises(queue.Full):
+            put()
+        self.packet(wire.Close)
+        self.host.send(wire.Grant(m.token, 33, 90, 4096, m.size))
+        self.queue._client.process()
+        self.assertEqual(self.host.expect(wire.Abort).grant, 33)
+
     def test_it_was_put_just_in_time(self) -> None:
         """Somebody may have it by now."""
-        put = self.put(3, 0.01)
-        self.asked(3, "back")
-        self.say(3, 1, "queued")
-        put()
+        self.ahead(self.done(3, self.put(3)), 4)
+        self.host.send(over(3))
+        with unittest.mock.patch.object(tensorqueue, "_GIVING_UP", 10):
+            put = self.put(4, 0.01)
+            self.asked(4, "back")
+            self.say(4, 1, "queued")
+            put()
         self.packet(wire.Finish, wire.Submit)
         self.assertFalse(self.queue.drain(0))
-        self.host.send(over(3))
+        self.host.send(over(4))
         self.assertTrue(self.queue.drain(10))
 
     def test_an_owner_that_says_nothing(self) -> None:
+        self.ahead(self.done(3, self.put(3)), 4)
         with unittest.mock.patch.object(tensorqueue, "_GIVING_UP", 0.01):
-            put = self.put(3, 0.01)
-            self.asked(3, "back")
+            put = self.put(4, 0.01)
+            self.asked(4, "back")
             with self.assertRaises(queue.Full):
                 put()
         self.packet(wire.Close)

@@ -49,6 +49,10 @@ _PACKETS_A_TURN = 64
 Work = Generator[Answer, Any, _T]
 
 
+class OutOfTime(Exception):
+    """The limit of some work has come before an answer. Whoever gave the limit says what that means."""
+
+
 class Source(Protocol):
     """A task or a request: what deliveries and `over` are about. Called with the lock held."""
 
@@ -226,34 +230,36 @@ class Session:
 
     # Work and its answers.
 
-    def run(self, work: Work[_T]) -> _T:
-        """Do some work and wait for its answers."""
+    def run(self, work: Work[_T], limit: float | None = None) -> _T:
+        """Do some work and wait for its answers. OutOfTime: not all were there by the limit, of time.monotonic."""
         try:
             a = next(work)
             while True:
-                self._await(work, a)
+                self._await(work, a, limit)
                 a = resume(work, a)
         except StopIteration as s:
             return s.value  # type: ignore[no-any-return]
 
-    def start(self, work: Work[_T], last: type) -> Answer | None:
-        """Do some work up to its first question with answers of a class, for which others wait. None: it had none."""
+    def start(self, work: Work[_T], last: type, limit: float | None = None) -> Answer | None:
+        """run, up to its first question with answers of a class, for which others wait. None: it had none."""
         try:
             a = next(work)
             while a.kind is not last:
-                self._await(work, a)
+                self._await(work, a, limit)
                 a = resume(work, a)
         except StopIteration:
             return None
         return a
 
-    def _await(self, work: Work[Any], a: Answer) -> None:
+    def _await(self, work: Work[Any], a: Answer, limit: float | None) -> None:
         """Wait for an answer that work waits for."""
         if a.done:
             return
+        soonest = min((t for t in (a.limit, limit) if t is not None), default=None)
         try:
-            left = None if a.limit is None else max(a.limit - time.monotonic(), 0)
-            if not self.wait(lambda: a.done, left):
+            if not self.wait(lambda: a.done, None if soonest is None else max(soonest - time.monotonic(), 0)):
+                if soonest == limit:
+                    raise OutOfTime
                 self.attempts.expire(a)
         except BaseException:
             self.questions.abandon(a)

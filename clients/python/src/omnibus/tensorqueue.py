@@ -18,8 +18,8 @@ from .codec import BUNDLE
 from .delivery import Delivery
 from .errors import Closing, Code, Overloaded, PayloadError, ProtocolError, RequestAborted, RequestOver
 from .puts import MODES, Puts
-from .request import Request, submit_ahead
-from .session import Work, resume
+from .request import Request, submit_ahead, submit_work
+from .session import OutOfTime, Work, resume
 from .wire import CloseSend, Emitted, Tensors
 
 if TYPE_CHECKING:
@@ -91,18 +91,24 @@ class TensorQueue:
         """Put an item: its tensors are copied once, into shared memory, or stay on their GPU as `transport_mode` says.
 
         It is withdrawn when this process ends, or closes the queue, before somebody has got it: see `drain`.
-        Raises queue.Full when there is no room in time, and Closing when the queue is closed.
+        Raises queue.Full when there is no room in time, of whatever kind, and Closing when the queue is closed. An owner
+        that has the item by then, and is silent, is asked for a second more what became of it.
         """
         self._reap()
         limit = _limit(0 if not block else timeout)
         item = {"rid": rid, "shm_name": shm_name, "inputs": mm_inputs}
-        r = self._begin()
         try:
-            word = self._word(r, limit, self._sent(r, item)) or self._given_up(r)
+            r = self._begin(limit)
+        except OutOfTime:
+            raise queue.Full from None
+        try:
+            word = self._word(r, limit, self._sent(r, item, limit)) or self._given_up(r)
             if word == _QUEUED:
                 with self._lock:
                     self._puts.append(r)
                 return
+        except OutOfTime:
+            word = None  # it was not sent, or the owner says nothing
         except BaseException:
             r.close()  # which withdraws it
             raise
@@ -111,19 +117,20 @@ class TensorQueue:
             raise queue.Full
         raise _refused(word)
 
-    def _sent(self, r: Request, item: dict[str, Any]) -> _Started | None:
+    def _sent(self, r: Request, item: dict[str, Any], limit: float | None) -> _Started | None:
         if self._mode:
             edges = self._client.inputs
             r._puts = Puts(r, r._session, [Tensors(self._mode)] * len(edges))
-        return self._said(r, item, False, BUNDLE)
+        return self._said(r, item, False, BUNDLE, limit)
 
     def _given_up(self, r: Request) -> str | None:
         """What the owner says of an item that waits no longer: it may be in the queue by now. None: it says nothing."""
-        return self._word(r, time.monotonic() + _GIVING_UP, self._said(r, _BACK, True, None))
+        limit = time.monotonic() + _GIVING_UP
+        return self._word(r, limit, self._said(r, _BACK, True, None, limit))
 
-    def _said(self, r: Request, value: Any, last: bool, codec: int | None) -> _Started | None:
+    def _said(self, r: Request, value: Any, last: bool, codec: int | None, limit: float | None) -> _Started | None:
         try:
-            return self._started(r._send_work(value, None, "", None, last, codec))
+            return self._started(r._send_work(value, None, "", None, last, codec), limit)
         except RequestOver:
             return None  # its end says why
 
@@ -141,16 +148,22 @@ class TensorQueue:
         if not isinstance(block, bool):
             block, timeout = True, block
         self._reap()
-        if not block or (timeout is not None and timeout <= 0):
-            if self.empty():
-                raise queue.Empty
-            timeout = _AT_LEAST
-        r = self._begin()
+        limit = _limit(0 if not block else timeout)
         try:
-            d = self._result(r, _limit(timeout), self._said(r, _GET, False, None))
+            if (not block or (timeout is not None and timeout <= 0)) and self._size("size", limit) == 0:
+                raise queue.Empty
+            r = self._begin(limit)
+        except OutOfTime:
+            raise queue.Empty from None
+        try:
+            d = self._result(r, limit, self._said(r, _GET, False, None, limit))
             if d is not None:
                 return self._taken(r, d)
-            r.send(_BACK, last=True)  # if an item comes now, it goes back to its place
+            # If an item comes now, it goes back to its place.
+            r._session.run(r._send_work(_BACK, None, "", None, True, None), time.monotonic() + _GIVING_UP)
+        except OutOfTime:
+            r.close()
+            raise queue.Empty from None
         except BaseException:
             r.close()
             raise
@@ -172,25 +185,26 @@ class TensorQueue:
             self._gets.append(r)
         return rid, shm_name, inputs
 
-    def _begin(self) -> Request:
+    def _begin(self, limit: float | None) -> Request:
         """A request: the one that was submitted ahead, or another."""
         s = self._client._session
         with s.locked:
             a, self._ahead = self._ahead, None
         if a is not None:
             try:
-                s.wait(lambda: a.done)
+                if not s.wait(lambda: a.done, _left(limit)):
+                    raise OutOfTime
             except BaseException:
                 s.questions.abandon(a)
                 raise
             if a.error is None and not a.value.over:
                 r: Request = a.value
                 return r
-        return self._client.stream()
+        return s.run(submit_work(Request, s, None, None, False, None), limit)
 
-    def _started(self, work: Work[None]) -> _Started | None:
+    def _started(self, work: Work[None], limit: float | None) -> _Started | None:
         """Send something. The owner's word that it has come is not waited for: any other of its comes behind that."""
-        a = self._client._session.start(work, Emitted)
+        a = self._client._session.start(work, Emitted, limit)
         return None if a is None else (work, a)
 
     def _done(self, r: Request, d: Delivery) -> None:
@@ -222,8 +236,8 @@ class TensorQueue:
         size = self._client.call("size")
         return bool(size["size"] >= size["max_size"])
 
-    def _size(self, what: str) -> int:
-        n = self._client.call("size")[what]
+    def _size(self, what: str, limit: float | None = None) -> int:
+        n = self._client._session.run(self._client._call_work("size", None), limit)[what]
         if not isinstance(n, int):
             raise ProtocolError(f"the size of the queue is {n!r}")
         return n
@@ -270,7 +284,7 @@ class TensorQueue:
             error = None if started is None else started[1].error
             return error is not None and not isinstance(error, RequestOver)  # the end of which says why
 
-        if not s.wait(lambda: r._ready() or failed(), None if limit is None else max(limit - time.monotonic(), 0)):
+        if not s.wait(lambda: r._ready() or failed(), _left(limit)):
             return None
         if started is not None and failed():
             resume(*started)
@@ -299,6 +313,10 @@ def _drop_results(r: Request) -> None:
 
 def _limit(timeout: float | None) -> float | None:
     return None if timeout is None else time.monotonic() + max(timeout, _AT_LEAST if timeout <= 0 else 0)
+
+
+def _left(limit: float | None) -> float | None:
+    return None if limit is None else max(limit - time.monotonic(), 0)
 
 
 def _refused(word: str) -> Exception:
