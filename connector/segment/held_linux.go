@@ -24,6 +24,11 @@ type entry struct {
 func (t *Transport) hold(e *entry) {
 	if t.opts.Lasting {
 		t.journal.clear(e.row)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.opts.TTL > 0 && t.sweeper == nil {
+			t.sweeper = time.AfterFunc(t.opts.TTL, t.sweepLasting)
+		}
 		return
 	}
 	e.at = time.Now()

@@ -36,6 +36,61 @@ func TestRecord(t *testing.T) {
 	}
 }
 
+func TestNote(t *testing.T) {
+	for _, name := range []string{"key", "a b", `"quoted"`, "umlaut ü", strings.Repeat("\u00a0", connector.MaxKeyBytes/2), strings.Repeat(`"`, connector.MaxKeyBytes)} {
+		want := note{record: record{purpose: putting, name: name, segment: identity{1, 2}}, key: name, request: "r " + name, until: 1<<63 - 1}
+		text := want.encode()
+		if len(text) > maxNote {
+			t.Errorf("a note of %d bytes", len(text))
+		}
+		got, ok := parseNote(text)
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(note{}, record{}, identity{})); !ok || diff != "" {
+			t.Error(diff)
+		}
+		if _, ok := parseRecord(text); ok {
+			t.Error("a note was read as a record")
+		}
+		if _, ok := parseNote(text[:len(text)-1]); ok {
+			t.Error("half a note was read")
+		}
+	}
+	for _, text := range []string{"", "\n", "l x \"k\" \"r\"\np 1 2 3 4 \"k\"\n", "l -1 \"k\" \"r\"\np 1 2 3 4 \"k\"\n", "l 1 k r\np 1 2 3 4 \"k\"\n", "l 1 \"k\" \"r\"\np 1 2 3 4 \"../k\"\n"} {
+		if n, ok := parseNote([]byte(text)); ok {
+			t.Errorf("%q was read as %+v", text, n)
+		}
+	}
+}
+
+// TestNoteOfTheLiving: whoever opens a transport while a value is being put to last leaves
+// its note.
+func TestNoteOfTheLiving(t *testing.T) {
+	opened, err := New(Options{Dir: t.TempDir(), Lasting: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := opened.(*Transport)
+	notes := func() int {
+		names, err := os.ReadDir(end.journal.dir.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(slices.DeleteFunc(names, func(n os.DirEntry) bool { return !strings.HasPrefix(n.Name(), notePrefix) }))
+	}
+	err = end.recorded(&entry{record: record{purpose: putting, name: "key"}}, func() error {
+		_, err := end.journal.sweepNotes(end.dir, end.opts.Log)
+		if n := notes(); n != 1 {
+			t.Errorf("while it is put it has %d notes", n)
+		}
+		return err
+	})
+	if _, sweep := end.journal.sweepNotes(end.dir, end.opts.Log); errors.Join(err, sweep) != nil || notes() != 0 {
+		t.Errorf("once it has been put, and is not there, it has %d notes: %v, %v", notes(), err, sweep)
+	}
+	if err := end.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestBounded: neither table nor journal grow with values that somebody else got.
 func TestBounded(t *testing.T) {
 	dir := shm(t)

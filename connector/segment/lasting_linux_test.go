@@ -3,11 +3,15 @@ package segment_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/connectortest"
 	"github.com/omnibus-runtime/omnibus/connector/segment"
 )
 
@@ -70,5 +74,123 @@ func TestLastingCleanupOfOthers(t *testing.T) {
 	}
 	if err := os.Remove(filepath.Join(dir, "link")); err != nil {
 		t.Error(err)
+	}
+}
+
+// lasting puts values as a program does that ends then, and returns their metadata.
+func lasting(t *testing.T, opts segment.Options, keys ...string) map[string]connector.Metadata {
+	t.Helper()
+	opts.Lasting = true
+	end, err := segment.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	metas := make(map[string]connector.Metadata)
+	for _, key := range keys {
+		metas[key] = put(t, end, key, old)
+	}
+	if err := end.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return metas
+}
+
+// TestLastingSwept: what nobody came for in its time is removed by whoever opens a
+// transport next, long after its process, and nothing else is.
+func TestLastingSwept(t *testing.T) {
+	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
+		synctest.Test(t, func(t *testing.T) {
+			opts := segment.Options{Dir: shm(t), Generation: generation}
+			kept := lasting(t, opts, "for ever")
+			opts.TTL = time.Hour
+			later := lasting(t, opts, "later")
+			opts.TTL = time.Minute
+			lasting(t, opts, "over", "over as well")
+			<-time.After(2 * time.Minute)
+			if left := values(t, opts.Dir); len(left) != 4*generation { // each with its lock, if it has one
+				t.Errorf("generation %d: before anybody comes there is %q", generation, left)
+			}
+			next := open(t, segment.Options{Dir: opts.Dir})
+			if left := values(t, opts.Dir); len(left) != 2*generation {
+				t.Errorf("generation %d: %q is left", generation, left)
+			}
+			wantValue(t, next, "for ever", kept["for ever"], old)
+			wantValue(t, next, "later", later["later"], old)
+		})
+	}
+}
+
+// TestLastingSweptAlive: a program that stays sweeps what it has put to last, each value
+// in its time.
+func TestLastingSweptAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = time.Minute
+		end := open(t, segment.Options{Dir: shm(t), Lasting: true, TTL: ttl})
+		put(t, end, "early", old)
+		<-time.After(ttl / 2)
+		put(t, end, "late", old)
+		<-time.After(ttl/2 + time.Second)
+		synctest.Wait()
+		wantNone(t, end, "early", nil)
+		if _, err := end.Peek(t.Context(), edge, "late", nil); err != nil {
+			t.Error(err)
+		}
+		<-time.After(ttl / 2)
+		synctest.Wait()
+		wantNone(t, end, "late", nil)
+	})
+}
+
+// TestLastingCleanup: by its key, and by its request with all keys of that, whichever
+// process put it.
+func TestLastingCleanup(t *testing.T) {
+	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
+		opts := segment.Options{Dir: shm(t), Generation: generation}
+		metas := lasting(t, opts, "r1_thinker_0", "r1_thinker_1", "r2_thinker_0", "r3")
+		opts.Lasting = true
+		end := open(t, opts)
+		for _, key := range []string{"r1", "r3", "r3"} {
+			if err := end.Cleanup(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, key := range []string{"r1_thinker_0", "r1_thinker_1", "r3"} {
+			wantNone(t, end, key, metas[key])
+		}
+		if left := values(t, opts.Dir); len(left) != generation {
+			t.Errorf("generation %d: %q is left", generation, left)
+		}
+		wantValue(t, end, "r2_thinker_0", metas["r2_thinker_0"], old)
+	}
+}
+
+// TestLastingReplaced: the time of a value is not that of the one in whose place it is.
+func TestLastingReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts := segment.Options{Dir: shm(t), TTL: time.Minute}
+		lasting(t, opts, "key")
+		opts.TTL = time.Hour
+		lasting(t, opts, "key")
+		<-time.After(2 * time.Minute)
+		wantValue(t, open(t, segment.Options{Dir: opts.Dir}), "key", nil, old)
+	})
+}
+
+// TestLastingWriterKilled: one that is killed before it has put leaves nothing.
+func TestLastingWriterKilled(t *testing.T) {
+	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
+		for _, point := range []string{"put-recorded", "put-noted", "put-linked"} {
+			t.Run(fmt.Sprint(point, generation), func(t *testing.T) {
+				opts := childOptions{Generation: generation, Dir: shm(t), Lasting: true}
+				victim := spawn(t, opts, "segment-"+point)
+				_, err := tryPut(t.Context(), victim, "key", fresh)
+				wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
+				_ = victim.End()
+				wantNone(t, open(t, segment.Options{Dir: opts.Dir}), "key", nil)
+				if left := values(t, opts.Dir); len(left) > 0 {
+					t.Errorf("%q is left", left)
+				}
+			})
+		}
 	}
 }

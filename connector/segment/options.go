@@ -36,7 +36,7 @@ type Options struct {
 	// it; zero is for ever.
 	TTL time.Duration
 	// Lasting is that of connector.Options: what is put is nobody's. Cleanup takes
-	// the segment of that name, and knows no requests.
+	// what any lasting transport put, and the segment of that name whoever put it.
 	Lasting bool
 	// Dir is for tests: all others look in /dev/shm.
 	Dir string

@@ -143,23 +143,36 @@ func (t *Transport) publish(e *entry, fd int) error {
 }
 
 // publishUnder unlocks the lock, too.
-func (t *Transport) publishUnder(l *lock, e *entry, fd int) (err error) {
+func (t *Transport) publishUnder(l *lock, e *entry, fd int) error {
 	defer l.unlock()
 	e.lock = l.id
+	return t.recorded(e, func() error {
+		made := !l.linked
+		if err := l.link(); err != nil {
+			return err
+		}
+		faultpoint.Hit("segment-put-locked")
+		err := t.place(fd, e.name)
+		if err != nil && made {
+			l.remove()
+		}
+		return err
+	})
+}
+
+// recorded gives a value its name, which is written down before. Where that fails
+// nothing of it stays.
+func (t *Transport) recorded(e *entry, publish func() error) (err error) {
 	if e.row, err = t.journal.add(e.record); err != nil {
 		return err
 	}
 	faultpoint.Hit("segment-put-recorded")
-	made := !l.linked
-	if err := l.link(); err != nil {
-		t.journal.clear(e.row)
-		return err
+	n, err := t.note(e)
+	if err == nil {
+		err = publish()
+		n.close(err == nil)
 	}
-	faultpoint.Hit("segment-put-locked")
-	if err := t.place(fd, e.name); err != nil {
-		if made {
-			l.remove()
-		}
+	if err != nil {
 		t.journal.clear(e.row)
 		return err
 	}
@@ -192,22 +205,15 @@ func (t *Transport) place(fd int, name string) error {
 }
 
 // publishAnonymous gives a segment a name without a meaning.
-func (t *Transport) publishAnonymous(e *entry, fd int) (err error) {
+func (t *Transport) publishAnonymous(e *entry, fd int) error {
 	e.name = anonymous()
-	if e.row, err = t.journal.add(e.record); err != nil {
-		return err
-	}
-	faultpoint.Hit("segment-put-recorded")
-	if err := t.dir.link(fd, e.name); err != nil {
-		t.journal.clear(e.row)
+	return t.recorded(e, func() error {
+		err := t.dir.link(fd, e.name)
 		if errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("%w: it has the name", connector.ErrBusy)
 		}
 		return full(err)
-	}
-	faultpoint.Hit("segment-put-linked")
-	t.hold(e)
-	return nil
+	})
 }
 
 // A look at the free memory costs as much as copying some hundred KiB. So it asks for

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -99,30 +100,43 @@ func (j *journal) sweep(dir directory, log *slog.Logger) error {
 	}
 	var errs []error
 	for _, n := range names {
-		if n.Name() != j.name {
+		if n.Name() != j.name && !strings.HasPrefix(n.Name(), notePrefix) {
 			errs = append(errs, j.sweepOne(dir, n.Name(), log))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// sweepOne sweeps a journal if its process is dead, which its lock tells: the kernel
-// gives that up with the process, and no number of a process is used twice.
+// orphan opens a journal, or a note, of whose process the lock tells that it is dead: the
+// kernel gives that up with the process, and no number of a process is used twice. One
+// that lives is [connector.ErrBusy]; what somebody else has swept is fs.ErrNotExist.
+func (d directory) orphan(name string) (fd int, f file, err error) {
+	fd, f, err = d.open(name, unix.O_RDWR)
+	if err != nil {
+		return -1, f, err
+	}
+	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
+		err = errHeld
+	} else if now, lookErr := d.lookup(name); lookErr != nil || now.identity != f.identity {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, f, err
+	}
+	return fd, f, nil
+}
+
+// sweepOne sweeps a journal if its process is dead.
 func (j *journal) sweepOne(dir directory, name string, log *slog.Logger) error {
-	fd, f, err := j.dir.open(name, unix.O_RDWR)
-	if missing(err) {
+	fd, f, err := j.dir.orphan(name)
+	if missing(err) || errors.Is(err, errHeld) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return nil // it lives
-	}
-	if now, err := j.dir.lookup(name); err != nil || now.identity != f.identity {
-		return nil // somebody else has swept it
-	}
 	records, err := readRecords(fd, f.size)
 	if err != nil {
 		return err

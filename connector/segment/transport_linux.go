@@ -66,7 +66,9 @@ func New(opts Options) (connector.Transport, error) {
 		opts: opts, dir: dir, journal: j, memory: memory{probe: headroom.System()},
 		done: make(chan struct{}), held: make(map[string]*entry),
 	}
-	if err := j.sweep(dir, opts.Log); err != nil {
+	err = j.sweep(dir, opts.Log)
+	_, lasting := j.sweepNotes(dir, opts.Log)
+	if err := errors.Join(err, lasting); err != nil {
 		opts.Log.Warn("segments of dead processes stay", "in", opts.Dir, "err", err)
 	}
 	return t, nil
@@ -104,6 +106,7 @@ func (t *Transport) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), t.opts.Timeout)
 	defer cancel()
 	err := t.reclaim(ctx, nil, entries)
+	_, _ = t.journal.sweepNotes(t.dir, t.opts.Log) // what was got here; the rest is for whoever opens next
 	t.journal.close(err == nil)
 	t.dir.removeJournals()
 	t.dir.close()
@@ -142,7 +145,7 @@ func (t *Transport) Cleanup(ctx context.Context, key string) error {
 	}
 	defer t.leave()
 	if t.opts.Lasting {
-		return t.patiently(ctx, t.done, func() error { return t.dir.remove(key) })
+		return t.patiently(ctx, t.done, func() error { return t.removeLasting(key) })
 	}
 	t.mu.Lock()
 	entries := t.all(func(e *entry) bool {

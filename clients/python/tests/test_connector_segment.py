@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -378,6 +379,37 @@ class JournalTest(SegmentCase):
     def test_journals_of_any_length(self) -> None:
         first, last = self.left_behind("first", "last")
         self.journal({0: first, 70_000: last})
+        self.connector().close()
+        self.assertEqual(os.listdir(self.dir), [])
+
+    def test_notes_of_the_go_package(self) -> None:
+        """What a command has put to last goes when its time is over, and its note when it has been got."""
+        records = dict(zip("ab", self.left_behind("a", "b"), strict=True))
+        records["gone"] = b'p 1 2 3 4 "gone"\n'
+        soon = time.time_ns() + 3600 * 10**9
+        until = {"a": 0, "b": soon, "gone": 0}
+
+        def notes() -> list[str]:
+            return sorted(n for n in os.listdir(self.path(journal.journals_name())) if n.startswith("lasting-"))
+
+        def write() -> None:
+            self.journal({})
+            for key, record in records.items():
+                with open(self.path(f"{journal.journals_name()}/lasting-{key}"), "wb") as f:
+                    f.write(b'l %d "%s" "a request"\n' % (until[key], key.encode()) + record)
+
+        write()
+        c = self.connector()
+        self.assertEqual(notes(), ["lasting-a", "lasting-b"])
+        self.assertEqual(c.get("0", "1", "a"), (VALUE, len(bytes(encode(VALUE)))))
+        c.close()
+        self.assertEqual(notes(), ["lasting-b"])
+        until["b"] = 1
+        write()
+        with open(self.path(f"{journal.journals_name()}/lasting-b"), "rb") as living:
+            fcntl.flock(living, fcntl.LOCK_EX)  # which is just putting it
+            self.connector().close()
+        self.assertEqual(self.left(), ["b", lock_name("b")])
         self.connector().close()
         self.assertEqual(os.listdir(self.dir), [])
 

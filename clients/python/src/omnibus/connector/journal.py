@@ -9,6 +9,11 @@ that is being got: its lock is, once the segment is gone. The numbers are inode 
 of the segment, and of its lock. The journal is locked while its process lives; whoever opens one
 next does what the dead have left to do. The Go package connector/segment has the same format in
 the same place, so each sweeps behind the other.
+
+Of what was put to outlive its process, as `omnibus connector put` does, there is a note beside the journals: a file of
+two lines, of which the second is the record, and the first says until when it may lie, in nanoseconds of Unix time::
+
+    l 1800000000000000000 "key" "request"
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import logging
 import os
 import re
 import threading
+import time
 import weakref
 from typing import NamedTuple
 
@@ -32,6 +38,9 @@ log = logging.getLogger("omnibus")
 SLOT_BYTES = 1024
 PUTTING, GETTING = "p", "g"
 
+_NOTE = "lasting-"  # begins the names of notes
+_NOTE_BYTES = 8192  # more than one has
+_UNTIL = re.compile(rb"l (\d+) ")
 _PIECE_SLOTS = 64  # that are read at once
 _QUOTED = re.compile(r'"([^"\\]|\\.)*"')
 _COMES_AND_GOES = 16  # how often others may take the directory away
@@ -141,10 +150,10 @@ class Journal:
         with self._mu:
             self._free.append(slot)
 
-    def sweep(self) -> None:
+    def sweep(self, begins: str = "") -> None:
         """Do what the dead have left to do. What is locked just now waits for the next who opens."""
         for name in os.listdir(self._home.fd):
-            if name == self._name:
+            if name == self._name or not name.startswith(begins):
                 continue
             try:
                 self._sweep_one(name)
@@ -164,13 +173,29 @@ class Journal:
             now = self._home.lookup(name)
             if now is None or now.identity != f.identity:
                 return  # somebody else has swept it
-            swept = self._settle_all(fd)
+            swept = 0
+            if not name.startswith(_NOTE):
+                swept = self._settle_all(fd)
+            elif not self._is_over(fd):
+                return
             self._home.unlink(name)
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
         if swept:
             log.info("removed what a dead process left in %s", self._directory.path)
+
+    def _is_over(self, fd: int) -> bool:
+        """Whether the value of a note is gone, of itself or because its time is over."""
+        line, _, record = os.pread(fd, _NOTE_BYTES, 0).partition(b"\n")
+        until, r = _UNTIL.match(line), Record.parse(record)
+        now = self._directory.lookup(r.name) if until and r else None
+        if not until or not r or now is None or now.identity != r.segment:
+            return True
+        if not 0 < int(until[1]) <= time.time_ns():
+            return False
+        settle(self._directory, r)
+        return True
 
     def _settle_all(self, fd: int) -> int:
         """Do what a journal has left to do, and return how many records it had. Raises what kept one from being done."""
@@ -195,6 +220,7 @@ class Journal:
         """Give it up. `done`: nothing in it is left to do; otherwise the next who opens sweeps it."""
         if self._fd < 0:
             return
+        self.sweep(_NOTE)  # of what was got here
         if done:
             self._home.unlink(self._name)
         fcntl.flock(self._fd, fcntl.LOCK_UN)

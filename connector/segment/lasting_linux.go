@@ -1,0 +1,200 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+)
+
+// notePrefix begins the names of notes, which lie among the journals.
+const notePrefix = "lasting-"
+
+// note is what is known of a lasting value, in a file of its own: its process ends, and
+// no journal has it any more.
+type note struct {
+	record
+	key, request string
+	until        int64 // in nanoseconds of Unix time; 0 is for ever
+}
+
+// maxNote is more than three names take, quoted, and the rest.
+const maxNote = 8 << 10
+
+// encode makes the text of a note. Its first line is no record: who knows journals alone
+// takes nothing that is named in it for a dead process's.
+func (n note) encode() []byte {
+	line := "l " + strconv.FormatInt(n.until, 10) + " " + strconv.Quote(n.key) + " " + strconv.Quote(n.request) + "\n"
+	return append([]byte(line), n.record.encode()...)
+}
+
+func parseNote(text []byte) (n note, ok bool) {
+	line, rest, _ := strings.Cut(string(text), "\n")
+	if _, err := fmt.Sscanf(line, "l %d %q %q", &n.until, &n.key, &n.request); err != nil {
+		return n, false
+	}
+	n.record, ok = parseRecord([]byte(rest))
+	return n, ok && n.until >= 0
+}
+
+// noteFile is a note that is being made. It is locked, so that nobody takes it for that of
+// a value that is gone.
+type noteFile struct {
+	dir  directory
+	name string
+	fd   int
+}
+
+// note writes down a value that is lasting. Of others the journal knows enough.
+func (t *Transport) note(e *entry) (*noteFile, error) {
+	if !t.opts.Lasting {
+		return nil, nil
+	}
+	n := note{record: e.record, key: e.key, request: connector.Request(e.edge, e.key)}
+	if t.opts.TTL > 0 {
+		n.until = time.Now().Add(t.opts.TTL).UnixNano()
+	}
+	fd, err := t.journal.dir.create()
+	if err != nil {
+		return nil, err
+	}
+	file := &noteFile{dir: t.journal.dir, fd: fd}
+	if err = file.write(n); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("write down what is to last: %w", full(err))
+	}
+	faultpoint.Hit("segment-put-noted")
+	return file, nil
+}
+
+func (f *noteFile) write(n note) error {
+	own, err := described(f.fd)
+	if err != nil {
+		return err
+	}
+	f.name = notePrefix + strconv.FormatUint(own.inode, 10)
+	if err := unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return err
+	}
+	if _, err := unix.Pwrite(f.fd, n.encode(), 0); err != nil {
+		return err
+	}
+	return f.dir.link(f.fd, f.name)
+}
+
+// close ends the making of a note, which stays if the value does.
+func (f *noteFile) close(stays bool) {
+	if f == nil {
+		return
+	}
+	if !stays {
+		_ = f.dir.unlink(f.name)
+	}
+	_ = unix.Close(f.fd)
+}
+
+// notes calls do for each lasting value that is there, and forgets those that are not, or
+// that do has removed. What somebody is just doing to one is [connector.ErrBusy].
+func (j *journal) notes(dir directory, do func(note) (removed bool, err error)) error {
+	names, err := os.ReadDir(j.dir.path)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, n := range names {
+		if strings.HasPrefix(n.Name(), notePrefix) {
+			errs = append(errs, j.visit(dir, n.Name(), do))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (j *journal) visit(dir directory, name string, do func(note) (removed bool, err error)) error {
+	fd, _, err := j.dir.orphan(name)
+	if missing(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	text := make([]byte, maxNote)
+	size, err := unix.Pread(fd, text, 0)
+	if err != nil {
+		return err
+	}
+	n, ok := parseNote(text[:size])
+	if ok && dir.there(n.record) {
+		if removed, err := do(n); err != nil || !removed {
+			return err
+		}
+	}
+	return j.dir.unlink(name)
+}
+
+// sweepNotes removes lasting values that nobody came for in their time, and returns when
+// the next one's is over. What somebody has locked is left for the next time.
+func (j *journal) sweepNotes(dir directory, log *slog.Logger) (next time.Time, err error) {
+	now := time.Now()
+	err = j.notes(dir, func(n note) (bool, error) {
+		over := time.Unix(0, n.until)
+		if n.until == 0 || now.Before(over) {
+			if n.until > 0 && (next.IsZero() || over.Before(next)) {
+				next = over
+			}
+			return false, nil
+		}
+		if err := dir.settle(n.record); err != nil {
+			return false, err
+		}
+		log.Warn("nobody came for a lasting value", slog.String("key", n.key))
+		return true, nil
+	})
+	if errors.Is(err, connector.ErrBusy) {
+		return now, nil
+	}
+	return next, err
+}
+
+// removeLasting removes what any process has put to last under a key, and under all keys
+// of a request.
+func (t *Transport) removeLasting(key string) error {
+	err := t.journal.notes(t.dir, func(n note) (bool, error) {
+		if n.key != key && n.request != key {
+			return false, nil
+		}
+		err := t.dir.settle(n.record)
+		return err == nil, err
+	})
+	if err != nil {
+		return err
+	}
+	return t.dir.remove(key)
+}
+
+// sweepLasting comes again for as long as the transport is open.
+func (t *Transport) sweepLasting() {
+	if t.enter() != nil {
+		return
+	}
+	defer t.leave()
+	next, err := t.journal.sweepNotes(t.dir, t.opts.Log)
+	again := t.opts.TTL
+	if !next.IsZero() {
+		again = min(again, max(time.Until(next), lastNap))
+	}
+	if err != nil {
+		t.opts.Log.Warn("lasting values stay", "in", t.opts.Dir, "err", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sweeper.Reset(again)
+}
