@@ -27,7 +27,10 @@ that a pipeline can name: to try a connector out, to feed a stage by hand, or to
 see what another program sent.
 
 A value that is put here outlives the command, until somebody gets it, cleans it up, or
-its time (ttl) is over.`
+its time (ttl) is over.
+
+All verbs take the flags that say which connector and which value, so that a line for
+one is one for the others: what a verb has no use for changes nothing.`
 
 const connectorPutLong = `Put what the file holds, or standard input, under a key, and print where it
 lies as a line of JSON:
@@ -43,6 +46,9 @@ const connectorGetLong = `Get the value under a key and write it to standard out
 The exit code is 3 when nothing lies under the key, and 1 when something failed. A
 value that is not what --codec says is written as it is, and the exit code is 1.`
 
+const connectorCleanupLong = `Clean up what nobody got: what lies under the key, and, if it is a request's id,
+under all keys of that request, on whatever edge.`
+
 const connectorExample = `  echo '{"text": "hello"}' | omnibus connector put --from 0 --to 1 --key r1
   omnibus connector get --from 0 --to 1 --key r1
   omnibus connector get --type SharedMemoryConnector --extra '{"mode": "segment"}' \
@@ -56,7 +62,6 @@ type connecting struct {
 	key, meta  string
 	codec      *choice
 	wait       time.Duration
-	needs      []string // flags that must be given
 }
 
 func newConnectorCmd() *cobra.Command {
@@ -71,13 +76,19 @@ func newConnectorCmd() *cobra.Command {
 	return cmd
 }
 
-// verb completes a command with the flags that all have.
-func (c *connecting) verb(cmd *cobra.Command) *cobra.Command {
+// verb completes a command with the flags that all have, of which it needs some.
+func (c *connecting) verb(cmd *cobra.Command, needs ...string) *cobra.Command {
 	c.at.addTo(cmd)
 	cmd.Flags().StringVar(&c.typ, "type", "SharedMemoryConnector", "the connector's `TYPE`")
 	cmd.Flags().StringVar(&c.extra, "extra", "{}", "its settings, as `JSON`")
+	cmd.Flags().StringVar(&c.edge.From, "from", "", "the stage that puts")
+	cmd.Flags().StringVar(&c.edge.To, "to", "", "the stage that gets")
+	cmd.Flags().StringVar(&c.key, "key", "", "the value's key; for cleanup, or the request's id")
+	cmd.Flags().StringVar(&c.meta, "meta", "null", "for get, the metadata of the put, as `JSON`")
+	c.codec = newChoice("json", "msgpack", "omni", "raw")
+	cmd.Flags().Var(c.codec, "codec", "how the value travels")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		for _, flag := range c.needs {
+		for _, flag := range needs {
 			if !cmd.Flags().Changed(flag) {
 				return &usageError{fmt.Sprintf("--%s is missing", flag)}
 			}
@@ -87,19 +98,9 @@ func (c *connecting) verb(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// value adds the flags of the verbs that name a value.
-func (c *connecting) value(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&c.edge.From, "from", "", "the stage that puts")
-	cmd.Flags().StringVar(&c.edge.To, "to", "", "the stage that gets")
-	cmd.Flags().StringVar(&c.key, "key", "", "the value's key")
-	c.codec = newChoice("json", "msgpack", "omni", "raw")
-	cmd.Flags().Var(c.codec, "codec", "how the value travels")
-	c.needs = []string{"from", "to", "key"}
-}
-
 func newConnectorPutCmd() *cobra.Command {
 	c := &connecting{}
-	cmd := c.verb(&cobra.Command{
+	return c.verb(&cobra.Command{
 		Use:   "put --from A --to B --key K [FILE|-]",
 		Short: "Put a value under a key",
 		Long:  connectorPutLong,
@@ -121,9 +122,7 @@ func newConnectorPutCmd() *cobra.Command {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(putResult{true, size, meta})
 			})
 		},
-	})
-	c.value(cmd)
-	return cmd
+	}, "from", "to", "key")
 }
 
 // putResult is what put prints.
@@ -152,9 +151,7 @@ func newConnectorGetCmd() *cobra.Command {
 				return c.get(ctx, con, meta, cmd.OutOrStdout())
 			})
 		},
-	})
-	c.value(cmd)
-	cmd.Flags().StringVar(&c.meta, "meta", "null", "the metadata of the put, as `JSON`")
+	}, "from", "to", "key")
 	cmd.Flags().DurationVar(&c.wait, "wait", 0, "wait this long for the value (default not at all)")
 	return cmd
 }
@@ -181,17 +178,15 @@ func (c *connecting) get(ctx context.Context, con *connector.Connector, meta con
 
 func newConnectorCleanupCmd() *cobra.Command {
 	c := &connecting{}
-	cmd := c.verb(&cobra.Command{
+	return c.verb(&cobra.Command{
 		Use:   "cleanup --key K",
 		Short: "Clean up what nobody got, by key or by request",
+		Long:  connectorCleanupLong,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.with(cmd, func(ctx context.Context, con *connector.Connector) error { return con.Cleanup(ctx, c.key) })
 		},
-	})
-	cmd.Flags().StringVar(&c.key, "key", "", "the key, or the request's id")
-	c.needs = []string{"key"}
-	return cmd
+	}, "key")
 }
 
 func newConnectorHealthCmd() *cobra.Command {
@@ -199,6 +194,7 @@ func newConnectorHealthCmd() *cobra.Command {
 	return c.verb(&cobra.Command{
 		Use:   "health",
 		Short: "See whether a connector can be opened here",
+		Long:  "Open a connector, and print how it does. Its counters begin with the command.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.with(cmd, func(_ context.Context, con *connector.Connector) error {

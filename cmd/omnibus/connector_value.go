@@ -39,9 +39,6 @@ var serializers = map[string]codec.Serializer{
 }
 
 func (c *connecting) serializer() codec.Serializer {
-	if c.codec == nil {
-		return nil
-	}
 	return serializers[c.codec.word]
 }
 
