@@ -78,6 +78,26 @@ func TestServedOnceAtAHost(t *testing.T) {
 	}
 }
 
+// TestServeThatEndsAtTheNextHost: a call of Serve that ends while its stages are served
+// at the next host has taken leave of it before they were, and does so again.
+func TestServeThatEndsAtTheNextHost(t *testing.T) {
+	a := attach(t, 4, func(*Task, *Delivery) error { return nil })
+	eventually(t, "the stage is served", func() bool { return a.server.Serving("m") == 1 })
+	n := joinTo(t, a.server.Addr())
+	l, err := n.current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := StageSpec{Name: "m", Handle: func(*Task, *Delivery) error { return nil }}
+	n.serveAgain(l, &serving{specs: []StageSpec{spec.withDefaults()}, at: l})
+	if _, err := n.Call(t.Context(), "stats", nil); err != nil { // the host has heard all before
+		t.Fatal(err)
+	}
+	if serving := a.server.Serving("m"); serving != 1 {
+		t.Errorf("%d processes serve the stage, one of which does not", serving)
+	}
+}
+
 // TestServeThatIsCanceledLeaves: the host may have heard of the stage by then, and is
 // told that there is no more of it, behind what was asked.
 func TestServeThatIsCanceledLeaves(t *testing.T) {

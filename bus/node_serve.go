@@ -43,12 +43,12 @@ func (n *Node) Serve(ctx context.Context, specs ...StageSpec) error {
 		switch {
 		case err == nil:
 		case ctx.Err() != nil, errors.Is(err, ErrHostGone) && n.rejoins():
-			return n.attend(ctx) // which leaves, or waits for the next host
+			return n.attend(ctx, call) // which leaves, or waits for the next host
 		default:
 			return err
 		}
 	}
-	return n.attend(ctx)
+	return n.attend(ctx, call)
 }
 
 // begin notes a call of Serve, for the host that it gives, and those that come behind.
@@ -71,15 +71,23 @@ func (n *Node) begin(ctx context.Context, call *serving) (*link, error) {
 	}
 }
 
-// stop forgets it.
-func (n *Node) stop(call *serving) {
+// stop forgets it, and says to which host, if there is one, it may have been told.
+func (n *Node) stop(call *serving) *link {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.calls = slices.DeleteFunc(n.calls, func(c *serving) bool { return c == call })
+	return n.link
+}
+
+// has reports whether a call has not ended.
+func (n *Node) has(call *serving) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Contains(n.calls, call)
 }
 
 // attend waits for a reason to stop serving.
-func (n *Node) attend(ctx context.Context) error {
+func (n *Node) attend(ctx context.Context, call *serving) error {
 	for {
 		l, err := n.current(ctx)
 		switch {
@@ -90,8 +98,10 @@ func (n *Node) attend(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			l.queue(&wire.Leave{})
-			l.idle(context.Background())
+			if l = n.stop(call); l != nil { // the next one may be there already
+				l.queue(&wire.Leave{})
+				l.idle(context.Background())
+			}
 			return nil
 		case <-l.drained:
 			l.idle(context.Background())
@@ -111,18 +121,29 @@ func (n *Node) attend(ctx context.Context) error {
 
 // serveAll serves the node's stages at a new host.
 func (n *Node) serveAll(l *link) {
-	var specs []StageSpec
+	var calls []*serving
 	n.mu.Lock()
 	for _, call := range n.calls {
 		if call.at != l { // it does so itself
 			call.at = l
-			specs = append(specs, call.specs...)
+			calls = append(calls, call)
 		}
 	}
 	n.mu.Unlock()
-	for _, spec := range specs {
+	for _, call := range calls {
+		n.serveAgain(l, call)
+	}
+}
+
+// serveAgain serves the stages of a call at a new host. The call may have ended by then,
+// and taken leave of the host before that has heard of all of them.
+func (n *Node) serveAgain(l *link, call *serving) {
+	for _, spec := range call.specs {
 		if err := n.serve(n.ctx, l, spec); err != nil {
 			n.opts.Logger.Error("serve a stage at the new host", slog.String("stage", spec.Name), slog.Any("error", err))
 		}
+	}
+	if !n.has(call) {
+		l.queue(&wire.Leave{})
 	}
 }
