@@ -86,8 +86,8 @@ func (h *hub) locked(f func(after *todo)) {
 	}
 }
 
-// handle is the stage's handler. A batch has one actor for all requests, so that
-// what one process says is heard in that order.
+// handle is the stage's handler. It has one actor for all requests, and no order
+// among them: what a process says in two requests may be heard the other way round.
 func (h *hub) handle(batch []*bus.Delivery) error {
 	for _, d := range batch {
 		if err := h.handleOne(d.Task(), d); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -72,6 +73,39 @@ func (c *client) want(r *bus.Request, want string) {
 	}
 }
 
+// others is who hears nothing, of requests of which one hears the owner's word.
+func (c *client) others(requests []*bus.Request, want string) []*bus.Request {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(c.t.Context())
+	defer cancel()
+	heard := make([]*bus.Delivery, len(requests))
+	var all sync.WaitGroup
+	for i, r := range requests {
+		all.Go(func() {
+			if d, err := r.Recv(ctx); err == nil {
+				heard[i] = d
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	var silent []*bus.Request
+	for i, d := range heard {
+		if d == nil {
+			silent = append(silent, requests[i])
+			continue
+		}
+		var word string
+		if err := errors.Join(d.Decode(&word), d.Finish(nil)); err != nil || word != want {
+			c.t.Fatalf("the owner says %q, %v; want %q", word, err, want)
+		}
+	}
+	if len(silent) != len(requests)-1 {
+		c.t.Fatalf("%d of %d hear the owner's word, want one", len(requests)-len(silent), len(requests))
+	}
+	return silent
+}
+
 // encoded is a bundle, with one place if there is a tensor in it that has one.
 func encoded(t *testing.T, v any, places ...bundle.Place) []byte {
 	t.Helper()
@@ -102,9 +136,10 @@ func itemOf(rid string, inputs any) map[string]any {
 func TestPutsThatAreGivenUp(t *testing.T) {
 	q, opts := open(t, tensorqueue.Options{MaxSize: 1})
 	c := newClient(t, opts)
-	in, waits := c.begin(encoded(t, itemOf("in", nil))), c.begin(encoded(t, itemOf("waits", nil)))
-	c.want(in, "queued")
-	for _, r := range []*bus.Request{in, waits} { // which are heard in this order
+	in := c.begin(encoded(t, itemOf("in", nil)))
+	c.want(in, "queued") // before the next: two requests are heard in any order
+	waits := c.begin(encoded(t, itemOf("waits", nil)))
+	for _, r := range []*bus.Request{in, waits} {
 		if err := r.Send(t.Context(), "back", bus.Last()); err != nil {
 			t.Fatal(err)
 		}
@@ -129,11 +164,11 @@ func TestTooManyPuts(t *testing.T) {
 	payload := encoded(t, itemOf("many", nil))
 	first := c.put(payload)
 	c.want(first, "queued")
-	waiting := make([]*bus.Request, tensorqueue.MaxWaiting)
+	waiting := make([]*bus.Request, tensorqueue.MaxWaiting+1)
 	for i := range waiting {
 		waiting[i] = c.put(payload)
 	}
-	c.want(c.put(payload), "busy") // behind the others
+	waiting = c.others(waiting, "busy") // to one of them, whichever was heard last
 	if err := q.Put(t.Context(), "one more", "", nil, tensorqueue.PutOptions{}); !errors.Is(err, tensorqueue.ErrBusy) {
 		t.Errorf("one more put: %v, want ErrBusy", err)
 	}
