@@ -130,6 +130,30 @@ class GetTest(QueueCase):
             got()
         self.packet(wire.Close)
 
+    def test_what_is_no_item_is_done(self) -> None:
+        """It would come again, and again."""
+        got = self.beside(self.queue.get)
+        self.host.submitted(3)
+        self.asked(3)
+        self.host.send(deliver(3, 1, bytes(bundle.encode({"rid": "a"})), codec=BUNDLE))
+        with self.assertRaisesRegex(omnibus.PayloadError, "without rid"):
+            got()
+        finish, close, _ = self.packet(wire.Finish, wire.CloseSend, wire.Submit)
+        self.assertEqual((finish.delivery, close.source), (1, 3))
+
+    def test_what_cannot_be_opened_goes_back(self) -> None:
+        """Another process may have the GPU that it lies on."""
+        got = self.beside(self.queue.get)
+        self.host.submitted(3)
+        self.asked(3)
+        elsewhere = unittest.mock.patch.object(tensorqueue, "_item", side_effect=omnibus.ForeignDevice("not here"))
+        with elsewhere, self.assertRaises(omnibus.ForeignDevice):
+            self.hand(3, 1, "a")
+            got()
+        self.assertEqual(self.asked(3, "back").flags, wire.LAST)
+        (finish,) = self.packet(wire.Finish)
+        self.assertEqual(finish.delivery, 1)
+
     def test_the_end_says_why(self) -> None:
         """And not that there was one."""
         got = self.beside(self.queue.get)

@@ -142,7 +142,8 @@ class TensorQueue:
     def get(self, block: bool | float | None = True, timeout: float | None = None) -> Item:
         """Get the oldest item: (rid, shm_name, inputs). Its tensors are views, and keep its memory.
 
-        It counts as done when this returns. Raises queue.Empty when there is none in time,
+        It counts as done when this returns, or raises PayloadError: it is invalid. One that this process cannot
+        open for other reasons stays in the queue. Raises queue.Empty when there is none in time,
         and Closing when the queue is closed. A number as the only argument is the timeout.
         """
         if not isinstance(block, bool):
@@ -157,33 +158,44 @@ class TensorQueue:
             raise queue.Empty from None
         try:
             d = self._result(r, limit, self._said(r, _GET, False, None, limit))
-            if d is not None:
-                return self._taken(r, d)
-            # If an item comes now, it goes back to its place.
-            r._session.run(r._send_work(_BACK, None, "", None, True, None), time.monotonic() + _GIVING_UP)
+            if d is None:  # if an item comes now, it goes back to its place
+                r._session.run(r._send_work(_BACK, None, "", None, True, None), time.monotonic() + _GIVING_UP)
         except OutOfTime:
             r.close()
             raise queue.Empty from None
         except BaseException:
             r.close()
             raise
+        if d is not None:
+            return self._taken(r, d)
         with self._lock:
             self._gets.append(r)
         raise queue.Empty
 
     def _taken(self, r: Request, d: Delivery) -> Item:
-        v = d.value()
-        if isinstance(v, str):
-            d.finish()
-            raise _refused(v)
+        """The item of a result. One that is none is done; one that cannot be opened here may do for another getter."""
         try:
-            rid, shm_name, inputs = v["rid"], v["shm_name"], v.get("inputs")
-        except (TypeError, KeyError, AttributeError):
-            raise PayloadError("an item without rid, shm_name and inputs") from None
-        self._done(r, d)  # what views it keeps it
-        with self._lock:
-            self._gets.append(r)
-        return rid, shm_name, inputs
+            item = _item(d)
+        except PayloadError:
+            self._done(r, d)
+            raise
+        except (Closing, Overloaded, ProtocolError):  # the owner's word, in place of one
+            d.finish()
+            r.close()
+            raise
+        except BaseException:
+            try:
+                self._said(r, _BACK, True, None, time.monotonic() + _GIVING_UP)
+            except OutOfTime:
+                r.close()  # which gives it back too
+            d.finish()
+            raise
+        else:
+            self._done(r, d)  # what views it keeps it
+            return item
+        finally:
+            with self._lock:
+                self._gets.append(r)
 
     def _begin(self, limit: float | None) -> Request:
         """A request: the one that was submitted ahead, or another."""
@@ -309,6 +321,16 @@ def _drop_results(r: Request) -> None:
     with r._session.locked:
         while r._results:
             r._results.popleft()._finish()
+
+
+def _item(d: Delivery) -> Item:
+    v = d.value()
+    if isinstance(v, str):
+        raise _refused(v)
+    try:
+        return v["rid"], v["shm_name"], v.get("inputs")
+    except (TypeError, KeyError, AttributeError):
+        raise PayloadError("an item without rid, shm_name and inputs") from None
 
 
 def _limit(timeout: float | None) -> float | None:
