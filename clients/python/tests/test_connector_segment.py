@@ -254,6 +254,26 @@ class ContractTest(SegmentCase):
             with self.subTest(bad), self.assertRaises(ValueError):
                 self.connector(**bad)
 
+    def test_settings_of_the_wrong_type(self) -> None:
+        """What the Go package refuses is refused, in whichever mode, and the error says what is wanted."""
+        whole = "a whole number"
+        for name, bad, want in (
+            ("mode", "rings", "ring or segment"), ("mode", 7, "ring or segment"), ("bus", 7, "text"),
+            ("store", 7, "text"), ("generation", "2", f"{whole} from 1 to 2"), ("generation", True, whole),
+            ("shm_threshold_bytes", "65536", f"{whole} of at least 0"), ("shm_threshold_bytes", -1, whole),
+            ("shm_threshold_bytes", 1.5, whole), ("ring_bytes", 65_535, f"{whole} of at least 65536"),
+            ("arena_bytes", "1", whole), ("readers", 64, f"{whole} from 1 to 63"), ("ttl", True, "a number of seconds"),
+            ("timeout", "7", 'or text such as "30s"'), ("ttl", [1], "a number of seconds"), ("socket", b"x", "a path"),
+        ):  # fmt: skip
+            for mode in ("ring", "segment"):
+                with self.subTest(name, bad=bad, mode=mode), self.assertRaises(ValueError) as caught:
+                    self.connector(**{"mode": mode, "socket": "/nowhere", name: bad})
+                text = str(caught.exception)
+                self.assertTrue(text.startswith(f"{name} must be ") and want in text and repr(bad) in text, text)
+        for name, good in (("shm_threshold_bytes", 65536.0), ("ttl", "0"), ("timeout", None), ("mode", "segment"),
+                           ("codec_chunk_frames", "the stages' own"), ("store", None)):  # fmt: skip
+            self.connector(**{name: good})
+
     def test_what_has_the_name_of_a_lock(self) -> None:
         c = self.connector()
         c.put("0", "1", "k", 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import os
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -182,31 +183,88 @@ def inline_payload(metadata: dict[str, Any]) -> bytes | None:
     return payload
 
 
-def setting(config: dict[str, Any], name: str, kind: Callable[[Any], Any], default: Any) -> Any:
-    """A setting of a connector's `extra`. Raises ValueError for one that makes no sense."""
-    value = config.get(name)
-    if value is None:
-        return default
-    try:
-        return kind(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name}: {value!r} makes no sense") from None
+class Kind(NamedTuple):
+    """What a setting takes: how it is said, and what reads it, which raises ValueError for what it is not."""
+
+    want: str
+    read: Callable[[Any], Any]
 
 
-_ENTRY = re.compile(r"[0-9a-fA-F]+")
+def _text(*choices: str) -> Kind:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or (choices and value not in choices):
+            raise ValueError
+        return value
+
+    return Kind(" or ".join(choices) or "text", read)
+
+
+def _path(value: Any) -> str:
+    path = os.fspath(value)
+    if not isinstance(path, str):
+        raise ValueError
+    return path
+
+
+def _whole(least: int, most: int | None = None) -> Kind:
+    def read(value: Any) -> int:
+        number = int(value) if isinstance(value, float) and value.is_integer() else value  # as JSON has it
+        if type(number) is not int or number < least or (most is not None and number > most):
+            raise ValueError
+        return number
+
+    return Kind(f"a whole number {f'of at least {least}' if most is None else f'from {least} to {most}'}", read)
+
+
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ns": 1e-9}
-_DURATION = re.compile(r"\+?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:h|ms|m|s|us|\u00b5s|\u03bcs|ns))+")
+_DURATION = re.compile(r"\+?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:h|ms|m|s|us|\u00b5s|\u03bcs|ns))+|\+?0")
 
 
 def seconds(value: Any) -> float:
     """A duration: a number of seconds, or text such as "30s" and "1m30s". Raises ValueError."""
     if isinstance(value, str) and _DURATION.fullmatch(value):
         number = sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([0-9.]+)([a-z\u00b5\u03bc]+)", value))
-    else:
+    elif type(value) is int or isinstance(value, float):
         number = float(value)
+    else:
+        raise ValueError(f"{value!r} is no duration")
     if not 0 <= number < _MOST_SECONDS:
         raise ValueError(f"{value!r} is no duration")
     return number
+
+
+_SECONDS = Kind('a number of seconds of at least 0, or text such as "30s"', seconds)
+
+MAX_READERS = 63  #: of a store with a name: a bit of a word for each
+_LEAST_RING_BYTES = 64 << 10
+
+_SETTINGS = {
+    "mode": _text("ring", "segment"), "bus": _text(), "socket": Kind("a path", _path),
+    "store": _text(), "dir": Kind("a path", _path),
+    "arena_bytes": _whole(1), "ring_bytes": _whole(_LEAST_RING_BYTES), "readers": _whole(1, MAX_READERS),
+    "shm_threshold_bytes": _whole(0), "generation": _whole(1, 2), "ttl": _SECONDS, "timeout": _SECONDS,
+}  # fmt: skip
+
+
+def setting(config: dict[str, Any], name: str, default: Any) -> Any:
+    """A setting of a connector's `extra`. Raises ValueError for one that makes no sense."""
+    value = config.get(name)
+    if value is None:
+        return default
+    kind = _SETTINGS[name]
+    try:
+        return kind.read(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} must be {kind.want}, not {value!r}") from None
+
+
+def check_settings(config: dict[str, Any]) -> None:
+    """Raise ValueError if a setting makes no sense, also one of another mode. Unknown ones are the stages' own."""
+    for name in _SETTINGS:
+        setting(config, name, None)
+
+
+_ENTRY = re.compile(r"[0-9a-fA-F]+")
 
 
 def entry_number(metadata: dict[str, Any] | None) -> int:

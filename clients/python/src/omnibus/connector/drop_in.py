@@ -15,7 +15,9 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import OmnibusError
-from .contract import Busy, Missing, Transport, check_edge, check_key, inline_payload, metadata_for
+from .contract import (
+    Busy, Missing, Transport, check_edge, check_key, check_settings, inline_payload, metadata_for, setting,
+)  # fmt: skip
 from .decoder import decode
 from .encoder import encode
 from .posix import Store
@@ -49,7 +51,8 @@ class OmnibusConnector:
     def __init__(self, config: dict[str, Any] | None = None) -> None:
         self.config = config = dict(config or {})
         self.stage_id = config.get("stage_id", -1)
-        self.mode = config.get("mode", "ring")
+        check_settings(config)
+        self.mode: str = setting(config, "mode", "ring")
         self._pid = os.getpid()
         self._mu = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -238,12 +241,9 @@ _COUNTERS = (
 
 
 def _open(mode: str, config: dict[str, Any]) -> Transport:
-    if "store" in config and mode == "segment":
+    stored = config.get("store") is not None
+    if stored and mode == "segment":
         raise ValueError("store: a store with a name goes with mode 'ring': take one of the two out")
     if mode == "segment":
         return Segments(config)
-    if mode == "ring" and config.get("store") is not None:
-        return Store(config)
-    if mode == "ring":
-        return Ring(config)
-    raise ValueError(f"mode: there is no {mode!r}; it is 'ring' or 'segment'")
+    return Store(config) if stored else Ring(config)

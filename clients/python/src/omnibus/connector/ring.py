@@ -15,7 +15,7 @@ from ..client import Client, connect
 from ..errors import HostGone, Nothing
 from ..exchange import ARENA_BYTES, Exchange
 from ..handshake import socket_path
-from .contract import Decode, Edge, Missing, entry_number, seconds, setting
+from .contract import Decode, Edge, Missing, entry_number, setting
 from .encoder import Encoded
 
 
@@ -62,9 +62,9 @@ class Ring:
     """A transport over the exchange of a host."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        path = socket_path(setting(config, "socket", str, None), setting(config, "bus", str, None))
-        self._timeout = min(setting(config, "timeout", seconds, 30.0), _MOST_SECONDS)
-        self._arena_bytes = setting(config, "arena_bytes", int, ARENA_BYTES)
+        path = socket_path(setting(config, "socket", None), setting(config, "bus", None))
+        self._timeout = min(setting(config, "timeout", 30.0), _MOST_SECONDS)
+        self._arena_bytes = setting(config, "arena_bytes", ARENA_BYTES)
         self._exchange: tuple[Client, Exchange] | None = None
         self._pid = 0  # of the process that it is of
         self._closed = False

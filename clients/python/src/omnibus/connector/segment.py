@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import OmnibusError
 from . import files
-from .contract import BadMetadata, Busy, Damaged, Decode, Edge, Missing, request_of, seconds, setting
+from .contract import BadMetadata, Busy, Damaged, Decode, Edge, Missing, request_of, setting
 from .encoder import Encoded
 from .files import Directory, Lock, Nap, Watch
 from .journal import GETTING, PUTTING, Journal, Record, check_name, lock_name, settle
@@ -61,13 +61,11 @@ class Segments:
     """A transport over the segments of /dev/shm."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self._generation = setting(config, "generation", int, BY_KEY)
-        if self._generation not in (BY_METADATA, BY_KEY):
-            raise ValueError(f"generation: there is no {self._generation} of the format")
-        self._inline_bytes = setting(config, "shm_threshold_bytes", int, 65_536)
-        self._timeout = setting(config, "timeout", seconds, 30.0)
-        self._ttl = setting(config, "ttl", seconds, _TTL)
-        self._path = setting(config, "dir", str, "/dev/shm")
+        self._generation = setting(config, "generation", BY_KEY)
+        self._inline_bytes = setting(config, "shm_threshold_bytes", 65_536)
+        self._timeout = setting(config, "timeout", 30.0)
+        self._ttl = setting(config, "ttl", _TTL)
+        self._path = setting(config, "dir", "/dev/shm")
         self._closed = False
         self._open()
 

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...errors import OmnibusError
-from ..contract import BadMetadata, Decode, Edge, Missing, Unavailable, entry_number, seconds, setting
+from ..contract import BadMetadata, Decode, Edge, Missing, Unavailable, entry_number, setting
 from ..encoder import Encoded
 from .files import Bell, Files
-from .layout import MAX_READERS, check_name
+from .layout import check_name
 from .owner import Options, Owner
 from .reader import Reader
 
-_LEAST_BYTES, _BYTES = 64 << 10, 64 << 20
+_BYTES = 64 << 20
 _TIMEOUT, _TTL = 30.0, 600.0
 
 
@@ -38,19 +38,14 @@ class Store:
     def __init__(self, config: dict[str, Any]) -> None:
         if sys.platform != "linux" or sys.byteorder != "little":
             raise Unavailable("stores with names are for Linux, on machines of little-endian byte order")
-        options = Options(
+        self._options = Options(
             name=check_name(config["store"]),
-            path=setting(config, "dir", str, "/dev/shm"),
-            readers=setting(config, "readers", int, 1),
-            size=setting(config, "ring_bytes", int, _BYTES),
-            timeout=setting(config, "timeout", seconds, _TIMEOUT),
-            ttl=setting(config, "ttl", seconds, _TTL),
+            path=setting(config, "dir", "/dev/shm"),
+            readers=setting(config, "readers", 1),
+            size=setting(config, "ring_bytes", _BYTES),
+            timeout=setting(config, "timeout", _TIMEOUT),
+            ttl=setting(config, "ttl", _TTL),
         )
-        if not 1 <= options.readers <= MAX_READERS:
-            raise ValueError(f"readers: a store has 1 to {MAX_READERS}, not {options.readers}")
-        if options.size < _LEAST_BYTES:
-            raise ValueError(f"ring_bytes: a store has at least {_LEAST_BYTES} bytes, not {options.size}")
-        self._options = options
         self._closed = False
         self._begin()
         _ends.add(self)

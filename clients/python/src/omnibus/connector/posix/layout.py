@@ -11,10 +11,10 @@ import struct
 import zlib
 from typing import NamedTuple
 
-from ..contract import Damaged, Edge, Unavailable
+from ..contract import MAX_READERS, Damaged, Edge, Unavailable
 
 HEAD_VERSION, LAYOUT_VERSION = 1, 2
-MAX_READERS, MAX_NAME_BYTES = 63, 100
+MAX_NAME_BYTES = 100
 MAX_SLOTS, MIN_ARENA_BYTES, MAX_ARENA_BYTES = 1 << 28, 4 << 10, 1 << 46
 SAME_RELEASE = "use the same release on both sides"
 
