@@ -42,6 +42,8 @@ type Bus struct {
 	leastBytes int // of a payload that does not travel inside a message
 	sweepDue   atomic.Bool
 
+	tensorFigures tensorFigures // of other processes
+
 	places    pool[struct{}] // one for each request that may be alive
 	joinBytes atomic.Int64   // held by inputs that wait in joins
 	joinLimit int64

@@ -38,6 +38,7 @@ type link struct {
 	puts   atomic.Uint32
 
 	exchange exchangeRoom // of what this process puts there
+	figures  toldFigures
 
 	mu        sync.Mutex
 	questions map[uint32]*question

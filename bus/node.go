@@ -108,6 +108,7 @@ type Node struct {
 
 	directory nodeDirectory
 	lane      *lane.Lane
+	report    tensorReport
 	closing   sync.WaitGroup // of what ran for hosts that are gone
 
 	mu     sync.Mutex
@@ -133,6 +134,8 @@ func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 		n.cancel()
 		return nil, fmt.Errorf("bus: join: %w", err)
 	}
+	n.report.node = n
+	n.lane.OnCount(n.report.counted)
 	l, err := n.connect(ctx)
 	if err != nil {
 		n.cancel()
@@ -150,6 +153,7 @@ func (n *Node) connect(ctx context.Context) (*link, error) {
 	}
 	l.node = n
 	l.exchange.opts = n.opts.ExchangeStore
+	l.figures.before = n.lane.Stats()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ctx.Err() != nil { // Close has looked for a link already, and found none

@@ -354,6 +354,7 @@ func (l *link) leave(ctx context.Context) error {
 	l.returnAll()
 	err := errors.Join(l.closeStages(ctx), l.closeCaller(ctx), l.closeExchange(ctx))
 	l.closePairs()
+	l.tellFigures()
 	if err == nil || ofLostGPU(err) {
 		l.queue(&wire.Bye{}) // without it the host waits until this process is dead
 	}

@@ -17,7 +17,7 @@ const maxReplyPiece = 60_000
 
 // call answers a question about the bus.
 func (s *session) call(token uint32, method string, arguments []byte) error {
-	answer, err := s.srv.method(method)
+	answer, err := s.method(method)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ func (s *session) end(reason error) {
 	_ = s.conn.Close()
 	s.working.Wait()
 	s.wg.Wait() // nothing is emitted or finished for the client from here on
+	s.srv.bus.tensorFigures.leave(s)
 	s.mu.Lock()
 	s.gone = true
 	replicas := s.replicas

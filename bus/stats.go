@@ -24,8 +24,10 @@ type Stats struct {
 	Store     shmstore.Stats `json:"store"`
 	Exchange  ExchangeStats  `json:"exchange"`
 	// Tensors are the figures of tensors on GPUs that this process sends and
-	// receives; those of others are their own.
-	Tensors lane.Stats `json:"tensors"`
+	// receives, ProcessTensors those of all that joined the bus since it was opened,
+	// as they told lately: within a second, and when they leave.
+	Tensors        lane.Stats `json:"tensors"`
+	ProcessTensors lane.Stats `json:"process_tensors"`
 }
 
 // StageStats are the figures of one stage.
@@ -79,6 +81,8 @@ func (b *Bus) Stats() Stats {
 		JoinBytes: b.joinBytes.Load(),
 		Exchange:  b.exchange.stats(),
 		Tensors:   b.lane.Stats(),
+
+		ProcessTensors: b.tensorFigures.sum(),
 	}
 	// After Close the store is gone, and its figures stay zero.
 	_ = b.writer.Do(func(store *shmstore.Store) { s.Store = store.Stats() })

@@ -21,6 +21,7 @@ type Lane struct {
 	watcher *watcher
 	imports *imports
 	maps    maps
+	counted func() // see OnCount
 
 	opening sync.Mutex // while a GPU is opened, which can take seconds; comes before mu
 
@@ -42,7 +43,7 @@ func Open(ctx context.Context, opts Options) (*Lane, error) {
 	opts = opts.withDefaults()
 	l := &Lane{
 		opts: opts, why: make(map[Mode]error), watcher: newWatcher(), devices: make(map[cudaipc.UUID]*device),
-		imports: newImports(opts.Directory),
+		imports: newImports(opts.Directory), counted: func() {},
 	}
 	if err := opts.Pool.Validate(); err != nil {
 		return nil, err
@@ -167,6 +168,7 @@ func (l *Lane) begin() error {
 		return fmt.Errorf("open a message: %w", ErrClosed)
 	}
 	l.open++
+	l.counted()
 	return nil
 }
 
@@ -174,6 +176,7 @@ func (l *Lane) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
+	l.counted()
 	l.settled()
 }
 

@@ -1,5 +1,11 @@
 package lane
 
+import (
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
 // Stats counts since the lane was opened.
 type Stats struct {
 	// What was sent with tensors on a GPU, by how they travelled.
@@ -45,10 +51,56 @@ func (l *Lane) Stats() Stats {
 	return s
 }
 
+// counters are all figures but Open, which is no counter.
+func (s *Stats) counters() []*int64 {
+	return []*int64{
+		&s.Default.Messages, &s.Default.Bytes, &s.IPC.Messages, &s.IPC.Bytes, &s.Pool.Messages, &s.Pool.Bytes,
+		&s.Fallbacks, &s.Small, &s.Spilt, &s.Failed, &s.Registered, &s.Refused, &s.StagedBytes, &s.PageableBytes,
+	}
+}
+
+// Plus adds up the figures of two lanes.
+func (s Stats) Plus(other Stats) Stats {
+	mine := s.counters()
+	for i, n := range other.counters() {
+		*mine[i] += *n
+	}
+	s.Open += other.Open
+	return s
+}
+
+// Since is what was counted after an earlier snapshot. What is open is open now.
+func (s Stats) Since(earlier Stats) Stats {
+	mine := s.counters()
+	for i, n := range earlier.counters() {
+		*mine[i] -= *n
+	}
+	return s
+}
+
+// mostCounted is more than anything counts to, and far from what 64 bits hold.
+const mostCounted = 1 << 53
+
+// Validate reports figures that nobody can have counted: they may come from
+// another process.
+func (s Stats) Validate() error {
+	for _, n := range append(s.counters(), new(int64(s.Open))) {
+		if *n < 0 || *n > mostCounted {
+			return fmt.Errorf("%w: %d is no figure of tensors: it is 0 to %d", cudaipc.ErrInvalid, *n, int64(mostCounted))
+		}
+	}
+	return nil
+}
+
+// OnCount has f called whenever a figure has changed, with locks held: f must not
+// wait, and not call the lane. It comes before the lane is used.
+func (l *Lane) OnCount(f func()) { l.counted = f }
+
 func (l *Lane) count(f func(*Stats)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f(&l.stats)
+	l.counted()
 }
 
 // choose decides how a value travels that was to travel by a mode.

@@ -193,6 +193,7 @@ func (collector) collectStatus(to chan<- prometheus.Metric, s Status) {
 	} {
 		to <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(n), result)
 	}
+	s.Stats.Tensors = s.Stats.Tensors.Plus(s.Stats.ProcessTensors)
 	collect(to, busMetrics, s.Stats)
 	collect(to, tensorMetrics, s.Stats.Tensors.Default, lane.Default.String())
 	collect(to, tensorMetrics, s.Stats.Tensors.IPC, lane.IPC.String())

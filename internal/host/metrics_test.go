@@ -9,6 +9,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
 // figures is a collector of a status that nobody has to run a host for.
@@ -18,6 +19,36 @@ type figures struct {
 }
 
 func (f figures) Collect(to chan<- prometheus.Metric) { f.collectStatus(to, f.status) }
+
+// TestTensorsOfProcesses: the figures of tensors are those of the host and of all
+// processes, few hosts having any of their own.
+func TestTensorsOfProcesses(t *testing.T) {
+	figures := figures{status: Status{Status: bus.Status{Stats: bus.Stats{
+		Tensors:        lane.Stats{Fallbacks: 1, Pool: lane.Sent{Messages: 10, Bytes: 100}},
+		ProcessTensors: lane.Stats{Fallbacks: 2, Pool: lane.Sent{Messages: 20, Bytes: 200}, Open: 3},
+	}}}}
+	for name, want := range map[string]float64{
+		"omnibus_tensor_fallbacks_total": 3, "omnibus_tensor_messages_total": 30, "omnibus_tensor_bytes_total": 300, "omnibus_tensor_open_messages": 3,
+	} {
+		r := prometheus.NewPedanticRegistry()
+		r.MustRegister(figures)
+		families, err := r.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sum float64
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				if f.GetName() == name {
+					sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+				}
+			}
+		}
+		if sum != want {
+			t.Errorf("%s is %v, want %v", name, sum, want)
+		}
+	}
+}
 
 // TestMetricNames holds the names against the conventions, and the labels
 // against each other: a process that joins twice must not break the page.
