@@ -40,6 +40,7 @@ class FakeHost:
         self.arena: mmap.mmap | None = None
         self.arena_fd = -1
         self.fds: deque[int] = deque()  # that came with messages
+        self.figures: list[bytes] = []  # that the client told, whenever it did
 
     def close(self) -> None:
         self.hang_up()
@@ -89,8 +90,18 @@ class FakeHost:
             self.fds += fds
             if not packet:
                 return None
-            self.waiting += [m for m, _ in wire.decode(packet, len(fds), self.version)]
+            self.waiting += self._asked(packet, len(fds))
         return self.waiting.popleft()
+
+    def _asked(self, packet: bytes, fds: int) -> list[Any]:
+        """What is in a packet, but for figures, which come in their own time."""
+        messages = []
+        for m, _ in wire.decode(packet, fds, self.version):
+            if isinstance(m, wire.Call) and m.method == "tensors":
+                self.figures.append(m.arguments)
+            else:
+                messages.append(m)
+        return messages
 
     def expect(self, kind: type[T]) -> T:
         m = self.receive()
@@ -103,8 +114,9 @@ class FakeHost:
         self.sock.setblocking(False)
         try:
             assert not self.waiting, self.waiting
-            packet = self.sock.recv(wire.MAX_PACKET_BYTES)
-            raise AssertionError(list(wire.decode(packet, 0, self.version)) if packet else "hung up")
+            while packet := self.sock.recv(wire.MAX_PACKET_BYTES):
+                assert not (more := self._asked(packet, 0)), more
+            raise AssertionError("hung up")
         except BlockingIOError:
             pass
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import mmap
 import os
 import threading
@@ -307,6 +308,29 @@ class TensorsTest(PutsCase):
         self.assertEqual((b.places, b.tensors[0].raw()), ([], b"x" * 4096))
         s = self.client.gpu.stats
         self.assertEqual((s.fallbacks, s.default.messages, s.spilt), (1, 1, 0))
+
+    def test_the_host_is_told_the_figures(self) -> None:
+        """In a while, and before the client leaves; and never again what it knows."""
+        d = self.task(tensors=wire.Tensors(2, 4097))
+        with mock.patch("omnibus.gpu.sender.TELL_AFTER", 0.0):
+            d.emit({"x": self.filled()})
+        _, memory = self.host.offered()
+        self.put()
+        while not self.host.figures:
+            assert self.host.sock is not None
+            self.assertEqual(self.host._asked(self.host.sock.recv(wire.MAX_PACKET_BYTES), 0), [])
+        want = {
+            "default": {"messages": 1, "bytes": 4096}, "cuda_ipc": {"messages": 0, "bytes": 0},
+            "cuda_ipc_pool": {"messages": 0, "bytes": 0}, "fallbacks": 0, "small": 1, "spilt": 0,
+        }  # fmt: skip
+        self.assertEqual(json.loads(self.host.figures.pop()), want)
+        with mock.patch("omnibus.gpu.sender.TELL_AFTER", 60.0):
+            d.emit({"x": self.filled()})
+        self.put()
+        self.client.close()
+        self.assertIsNone(self.host.receive())
+        want |= {"default": {"messages": 2, "bytes": 8192}, "small": 2}
+        self.assertEqual([json.loads(f) for f in self.host.figures], [want])
 
     def test_memory_that_is_lent_stays_when_the_host_is_gone(self) -> None:
         d = self.task(tensors=LENT)

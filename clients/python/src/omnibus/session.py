@@ -422,6 +422,8 @@ class Session:
         """Leave. Says goodbye only if nothing of the host's is held. Idempotent."""
         with self.locked:
             if self.error is None:
+                if self.sender is not None:
+                    self.sender.tell_locked()
                 if not self.windows and not any(getattr(s, "_holds", False) for s in self.sources.values()):
                     self.post(wire.Bye())
                 self.windows.settle_locked()

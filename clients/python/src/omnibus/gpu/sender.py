@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import wire
@@ -26,6 +28,9 @@ from .pool import SPILL, Options, Piece, Pool, Published
 log = logging.getLogger("omnibus")
 
 DEFAULT, IPC, POOL = range(len(MODES))
+
+#: For how many seconds the figures change before the host is told.
+TELL_AFTER = 1.0
 
 
 @dataclass
@@ -80,6 +85,8 @@ class Sender:
         self._session = s
         self._pool: Pool | None = None
         self._why: OmnibusError | None = None  # there is none
+        self._due = False  # a timer runs; the session's lock
+        self._told = b""  # what the host knows of the figures
 
     # Memory to fill in place.
 
@@ -213,14 +220,39 @@ class Sender:
             sent: Sent = getattr(self.stats, MODES[mode])
             sent.messages += 1
             sent.bytes += nbytes
+            self._changed()
 
     def falls_back(self, mode: int, why: Exception) -> None:
         """Tensors travel through the host's memory that were to go by a mode."""
         with self._session.locked:
             self.stats.fallbacks += 1
+            self._changed()
         # Again and again it would drown what is new.
         say = log.warning if self.stats.fallbacks & (self.stats.fallbacks - 1) == 0 else log.debug
         say("tensors travel through host memory instead of by %s (%d times): %s", MODES[mode], self.stats.fallbacks, why)
+
+
+    # The figures are the bus's, too.
+
+    def _changed(self) -> None:
+        """Tell the host, before long. The lock is held."""
+        if not self._due:
+            self._due = True
+            timer = threading.Timer(TELL_AFTER, self._tell)
+            timer.daemon = True
+            timer.start()
+
+    def _tell(self) -> None:
+        with self._session.locked:
+            self._due = False
+            self.tell_locked()
+
+    def tell_locked(self) -> None:
+        """Tell the host what is new. Its answer is of no interest: an older one does not know what this is about."""
+        s, figures = self._session, json.dumps(asdict(self.stats)).encode()
+        if s.error is None and figures != self._told:
+            self._told = figures
+            s.questions.ask_locked(Answer(wire.Reply), lambda token: wire.Call(token, "tensors", figures))
 
 
 class _Publishing(Answer):
