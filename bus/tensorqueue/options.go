@@ -30,15 +30,16 @@ const (
 	// spareRequests lets requests in that are told that there are too many, and those
 	// that clients submit ahead, one each.
 	spareRequests = 16 + 256
-	// givingUp is how long the owner may take to say what became of an item that was
-	// put, when the putter waits for room no longer.
-	givingUp = time.Second
 	// putsAtOnce is how many Puts of one process are under way: others wait
 	// in the process for those.
 	putsAtOnce = 4
 	// storeItems is how many of the largest items that lie in a store fit it.
 	storeItems = 16
 )
+
+// givingUp is how long the owner may take to say what became of an item that was put,
+// when the putter waits for room no longer. It is a variable for tests alone.
+var givingUp = time.Second
 
 var (
 	// ErrClosed reports a queue that is closed, or whose owner is gone.
