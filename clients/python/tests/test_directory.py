@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import subprocess
 import sys
 import unittest
 from typing import Any
+from unittest import mock
 
 from fakehost import FakeHost
 from test_submit import HostCase
 
 import omnibus
-from omnibus import wire
+from omnibus import directory, wire
 from omnibus.aio import arun
-from omnibus.directory import find_work, publish_work
+from omnibus.directory import Owner, find_work, publish_work
 
 NAME = omnibus.Name(bytes(range(16)), 7)
 
@@ -143,6 +145,21 @@ class FindTest(DirectoryCase):
         f.close()
         with self.assertRaises(ValueError):
             f.owner.wait()
+
+    def test_longest_waits(self) -> None:
+        """They may be longer than the system's calls take, which then wait more than once."""
+        alive = sleeper()
+        self.addCleanup(alive.wait)
+        self.addCleanup(alive.kill)
+        owner = Owner(os.pidfd_open(alive.pid), alive.pid)
+        self.addCleanup(owner._close)
+        waits = [self.beside(lambda t=t: owner.wait(t)) for t in (1e9, 1e300, math.inf)]
+        with mock.patch.object(directory, "LONGEST_SECONDS", 0.001):
+            waits.append(self.beside(lambda: owner.wait(60)))
+            self.assertFalse(owner.wait(0.02))
+            alive.kill()
+            for wait in waits:
+                self.assertTrue(wait())
 
     def test_nothing(self) -> None:
         done = self.beside(lambda: self.client.find(NAME))

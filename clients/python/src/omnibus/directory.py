@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from types import TracebackType
 from typing import NamedTuple
 
 from . import wire
 from .answers import Answer
 from .errors import Code, HostError
+from .reading import LONGEST_SECONDS
 from .session import Session, Work
 
 MAX_SIZE = 1 << 46
@@ -58,7 +60,7 @@ class Owner:
                 return self._dead
             fd = os.dup(self._fd)  # it may be closed meanwhile
         try:
-            dead = _readable(fd, None if timeout is None else timeout * 1000)
+            dead = _readable(fd, timeout)
         finally:
             os.close(fd)
         self._dead = self._dead or dead
@@ -71,10 +73,17 @@ class Owner:
             os.close(fd)
 
 
-def _readable(fd: int, milliseconds: float | None) -> bool:
+def _readable(fd: int, timeout: float | None) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    return bool(poll.poll(milliseconds))
+    if timeout is None:
+        return bool(poll.poll())
+    limit = time.monotonic() + timeout
+    while not poll.poll(min(max(timeout, 0), LONGEST_SECONDS) * 1000):
+        timeout = limit - time.monotonic()
+        if timeout <= 0:
+            return False
+    return True
 
 
 class Found:

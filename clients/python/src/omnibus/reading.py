@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 #: The longest wait of one call, for what takes no longer ones. Whoever waits looks again.
-_LONGEST_SECONDS = 3600.0
+LONGEST_SECONDS = 3600.0
 
 #: How long the socket may be left alone before whoever stands by reads it.
 _STANDBY_SECONDS = 0.005
@@ -46,7 +46,7 @@ class Reading:
         s, well = self._s, False
         try:
             while True:
-                left = None if limit is None else min(limit - time.monotonic(), _LONGEST_SECONDS)
+                left = None if limit is None else min(limit - time.monotonic(), LONGEST_SECONDS)
                 with s.locked:
                     if done():
                         well = True
