@@ -170,6 +170,7 @@ type requestOptions struct {
 	until  int64 // the host's deadline, unix nanoseconds
 	up     *upstream
 	served *nodeTask
+	caller *session // of a request that a client submitted
 }
 
 // WithDeadline ends the request with ErrDeadline when it is not over by then.

@@ -17,7 +17,7 @@ import (
 )
 
 // sendAll streams n numbered inputs into a new request.
-func sendAll(t *testing.T, b *bus.Bus, n int) *bus.Request {
+func sendAll(t *testing.T, b submitter, n int) *bus.Request {
 	t.Helper()
 	r, err := b.Stream(t.Context())
 	if err != nil {

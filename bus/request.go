@@ -37,6 +37,7 @@ type Request struct {
 	key      uint64    // in this bus; the same as id, unless the request lives elsewhere
 	up       *upstream // what it is at the host, when this process submitted it
 	served   *nodeTask // what it is to a host whose stage this process serves
+	caller   *session  // the client that submitted it; nil: this process did
 	bus      *Bus
 	ctx      context.Context // what Submit was given
 	deadline int64           // unix nanoseconds; 0: none
@@ -68,7 +69,7 @@ type Request struct {
 func newRequest(ctx context.Context, b *Bus, o requestOptions) *Request {
 	g := b.graph
 	r := &Request{
-		id: o.id, key: b.nextKey(), up: o.up, served: o.served, bus: b, ctx: ctx, trace: o.trace, traced: !o.trace.IsZero(), began: time.Now(),
+		id: o.id, key: b.nextKey(), up: o.up, served: o.served, caller: o.caller, bus: b, ctx: ctx, trace: o.trace, traced: !o.trace.IsZero(), began: time.Now(),
 		done:  make(chan struct{}),
 		tasks: make([]Task, len(g.stages)),
 		flows: make([]flow, len(g.edges)),

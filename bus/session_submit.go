@@ -45,7 +45,7 @@ func (s *session) begin(ctx context.Context, m *wire.Submit) (*Request, error) {
 	if s.srv.refusing.Load() {
 		return nil, fmt.Errorf("%w: the host takes no new requests, it is going to stop", ErrClosed)
 	}
-	var opts []SubmitOption
+	opts := []SubmitOption{func(o *requestOptions) { o.caller = s }}
 	if m.Deadline != 0 {
 		opts = append(opts, WithDeadline(time.Unix(0, m.Deadline)))
 	}

@@ -94,6 +94,7 @@ type load struct {
 	flow       *flow
 	deliveries int
 	bytes      int64
+	to         *session // of what went past the host: who has it
 }
 
 // loads are those of all flows that have something under way, by themselves or as
@@ -101,7 +102,7 @@ type load struct {
 func (b *Bus) loads(direct []directReport) (all []load) {
 	said := make(map[*flow]load, len(direct))
 	for _, d := range direct {
-		said[d.flow] = load{d.flow, d.UnderWay, d.UnderBytes}
+		said[d.flow] = load{d.flow, d.UnderWay, d.UnderBytes, d.to}
 	}
 	for _, r := range b.requests() {
 		for i := range r.flows {
@@ -119,7 +120,7 @@ func (b *Bus) loads(direct []directReport) (all []load) {
 	return all
 }
 
-// maxLoads bounds the edges that a stall lists.
+// maxLoads bounds the edges, or the requests, that a stall lists.
 const maxLoads = 8
 
 // holders says who has what is under way: the consumers of the edges with most bytes.
@@ -130,12 +131,26 @@ func holders(loads []load) string {
 	slices.SortStableFunc(loads, func(a, b load) int { return cmp.Compare(b.bytes, a.bytes) })
 	var all []string
 	for _, l := range loads[:min(len(loads), maxLoads)] {
-		all = append(all, fmt.Sprintf("%d of request %v on edge %s", l.deliveries, l.flow.req.id, l.flow.edge.name))
+		all = append(all, fmt.Sprintf("%d of request %v on edge %s%s", l.deliveries, l.flow.req.id, l.flow.edge.name, l.processes()))
 	}
 	if more := len(loads) - len(all); more > 0 {
 		all = append(all, fmt.Sprintf("those on %d others", more))
 	}
 	return "deliveries under way: " + strings.Join(all, ", ")
+}
+
+// processes says which of them have it, if any do but this one.
+func (l load) processes() string {
+	t := l.flow.consumer
+	switch {
+	case l.to != nil:
+		return " (" + l.to.describe() + " has them)"
+	case t == nil && l.flow.req.caller != nil:
+		return " (" + l.flow.req.caller.describe() + " is to take them)"
+	case t != nil && t.stage.remote != nil:
+		return " (" + t.stage.remote.describe(t) + ")"
+	}
+	return ""
 }
 
 // underWay is what the consumer has, or is about to get: all that has credit, but
@@ -172,7 +187,7 @@ func (f *flow) stall(waited time.Duration) Stall {
 func (f *flow) holder() string {
 	switch {
 	case f.consumer == nil:
-		return "the caller has not finished the results it was given, or does not receive"
+		return f.req.submitter() + " has not finished the results it was given, or does not receive"
 	case !f.open():
 		return f.consumer.stage.slotHolders(f.req)
 	}
@@ -195,7 +210,7 @@ func countOf(n int32) string {
 }
 
 // slotHolders names the requests that hold a stage's slots, or the stage at
-// which r, which takes its slots in order, still waits.
+// which r, which takes its slots in order, still waits, and who has what of them.
 func (st *stage) slotHolders(r *Request) string {
 	r.mu.Lock()
 	next := r.nextSlot
@@ -203,13 +218,41 @@ func (st *stage) slotHolders(r *Request) string {
 	if next < len(r.tasks) {
 		st = r.tasks[next].stage
 	}
-	var ids []string
+	var who []string
+	more := 0
 	for _, other := range r.bus.requests() {
-		if other.tasks[st.index].slot.Load() != nil {
-			ids = append(ids, other.id.String())
+		switch {
+		case other.tasks[st.index].slot.Load() == nil:
+		case len(who) == maxLoads:
+			more++
+		default:
+			who = append(who, other.tasks[st.index].holdsSlot())
 		}
 	}
-	return fmt.Sprintf("all %d slots of stage %q are taken, by requests %s", st.spec.Replicas*st.spec.MaxInflight, st.spec.Name, strings.Join(ids, ", "))
+	if more > 0 {
+		who = append(who, fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Sprintf("all %d slots of stage %q are taken: %s", st.spec.Replicas*st.spec.MaxInflight, st.spec.Name, strings.Join(who, "; "))
+}
+
+// holdsSlot says why the task keeps its slot.
+func (t *Task) holdsSlot() string {
+	r := t.outlet.req
+	switch n := t.held.Load(); {
+	case n > 0 && t.stage.remote != nil:
+		return fmt.Sprintf("request %v keeps %s there: %s", r.id, countOf(n), t.stage.remote.describe(t))
+	case n > 0:
+		return fmt.Sprintf("request %v keeps %s there", r.id, countOf(n))
+	}
+	return fmt.Sprintf("request %v has nothing to do there now, and is not over: %s submitted it", r.id, r.submitter())
+}
+
+// submitter says whose request it is.
+func (r *Request) submitter() string {
+	if r.caller == nil {
+		return "the caller"
+	}
+	return "the caller, " + r.caller.describe() + ","
 }
 
 // stallLooks is how often within the stall timeout somebody looks for stalls: a
@@ -294,10 +337,10 @@ func (r *Request) describe() string {
 		}
 	}
 	if n := r.inHand.Load(); n > 0 {
-		has = append(has, fmt.Sprintf("the caller has %d payloads that it has neither sent nor aborted", n))
+		has = append(has, fmt.Sprintf("%s has %d payloads that it has neither sent nor aborted", r.submitter(), n))
 	}
 	if len(has) == 0 {
-		has = append(has, "the caller has results that it has not received or finished")
+		has = append(has, r.submitter()+" has results that it has not received or finished")
 	}
 	return fmt.Sprintf("request %v (%v): %s", r.id, r.Outcome(), strings.Join(has, ", "))
 }

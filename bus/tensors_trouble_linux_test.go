@@ -235,7 +235,7 @@ func wantRoomStall(t *testing.T, n *bus.Node, r *bus.Request) {
 				continue
 			}
 			who := fmt.Sprintf("process %d", os.Getpid())
-			what := fmt.Sprintf("deliveries under way: 2 of request %v on edge make->read", r.ID())
+			what := fmt.Sprintf("deliveries under way: 2 of request %v on edge make->read (%s ", r.ID(), who)
 			if s.Request != r.ID() || s.Edge != "make->read" || s.Waited <= 0 || !strings.Contains(s.Holder, "in use in 2 pieces") ||
 				!strings.Contains(s.Holder, who) || !strings.Contains(s.Holder, what) {
 				t.Errorf("report: %v", s)

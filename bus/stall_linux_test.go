@@ -1,0 +1,109 @@
+package bus_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// attachedAs is how a report names a process of the test that joined by that name.
+func attachedAs(name string) string { return fmt.Sprintf("process %d (%s)", os.Getpid(), name) }
+
+// joinAs makes this process a node of that name.
+func (h *hosted) joinAs(t testing.TB, name string) *bus.Node {
+	t.Helper()
+	n, err := bus.Join(t.Context(), name, bus.JoinOptions{Socket: h.path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(context.Background()); err != nil {
+			t.Errorf("close the node: %v", err)
+		}
+	})
+	return n
+}
+
+// TestStallNamesProcesses: whatever an emission waits for, the report says which process
+// has it, and of which request.
+func TestStallNamesProcesses(t *testing.T) {
+	g := newGate()
+	p := remotes(linear(bus.Stage("first", upper), bus.StageSpec{Name: "second", MaxInflight: 1, Handle: g.stage("second").Handle}))
+	p.Edges = append(p.Edges, bus.Edge{From: "second", Window: 1})
+	h := listen(t, p, bus.Options{})
+	caller, first, second := h.joinAs(t, "caller"), h.joinAs(t, "serves first"), h.joinAs(t, "serves second")
+	go func() { _ = first.Serve(context.Background(), bus.Stage("first", upper)) }() // ends with the node
+	go func() { _ = second.Serve(context.Background(), g.stage("second")) }()
+
+	// All slots are taken.
+	holder, err := caller.Submit(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-g.entered
+	waits, err := caller.Submit(t.Context(), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := waitForStall(t, h.bus, "first->second", 0)
+	if s.Request != waits.ID() || !strings.Contains(s.Holder, `stage "second"`) ||
+		!strings.Contains(s.Holder, holder.ID().String()) || !strings.Contains(s.Holder, attachedAs("serves second")) {
+		t.Errorf("slots are taken: %v", s)
+	}
+	g.leave <- struct{}{}
+	mustReceive(t, holder, []string{"A"})
+	g.leave <- struct{}{}
+	mustReceive(t, waits, []string{"B"})
+
+	// A slot is kept by a request whose caller sends nothing.
+	idle, err := caller.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := idle.Send(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	<-g.entered
+	g.leave <- struct{}{}
+	if waits, err = caller.Submit(t.Context(), "d"); err != nil {
+		t.Fatal(err)
+	}
+	for s = waitForStall(t, h.bus, "first->second", 0); strings.Contains(s.Holder, "keeps"); {
+		s = waitForStall(t, h.bus, "first->second", 0) // it is at work a moment longer
+	}
+	if !strings.Contains(s.Holder, idle.ID().String()) || !strings.Contains(s.Holder, attachedAs("caller")) {
+		t.Errorf("a request is idle: %v", s)
+	}
+	if err := idle.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mustReceive(t, idle, []string{"C"})
+	g.leave <- struct{}{}
+	mustReceive(t, waits, []string{"D"})
+}
+
+// TestStallNamesTheCallingProcess: results that a client does not finish are named with it.
+func TestStallNamesTheCallingProcess(t *testing.T) {
+	p := linear(bus.Stage("a", upper))
+	p.Edges = append(p.Edges, bus.Edge{From: "a", Window: 2})
+	h := listen(t, p, bus.Options{})
+	c := dialThin(t, h.path)
+	c.await(wire.KindWelcome)
+	c.send(&wire.Submit{Token: 1})
+	submitted := c.await(wire.KindSubmitted).(*wire.Submitted)
+	for token := range uint32(3) {
+		c.send(&wire.Emit{Token: token, Source: submitted.Source, Codec: 1, Payload: []byte("x")})
+	}
+	s := waitForStall(t, h.bus, "a->", 2)
+	if uint64(s.Request) != submitted.Request || !strings.Contains(s.Holder, fmt.Sprintf("process %d", os.Getpid())) {
+		t.Errorf("report: %v", s)
+	}
+	c.send(&wire.AbortRequest{Source: submitted.Source})
+	c.await(wire.KindOver)
+	c.send(&wire.Bye{}) // else what it has would stay as long as this process
+}
