@@ -159,6 +159,18 @@ class ContractTest(SegmentCase):
         self.assertEqual(c.put("0", "1", "k", 1), (False, 0, None))
         self.assertEqual(c.health()["status"], "closed")
 
+    def test_health_counts_as_the_go_package_does(self) -> None:
+        c = self.connector(generation=1, shm_threshold_bytes=100)
+        small, large = c.put("0", "1", "a", 1), c.put("0", "1", "b", VALUE)
+        self.assertEqual(c.get("0", "1", "a", small[2]), (1, 1))
+        self.assertIsNotNone(c.get("0", "1", "b", large[2]))
+        self.assertIsNone(c.get("0", "1", "k"))
+        self.assertIsNone(c.get_with_deadline("0", "1", "k", deadline=time.monotonic() + 1e-3))
+        h = c.health()
+        want = {"puts": 2, "gets": 2, "inline_writes": 1, "shared_writes": 1, "missing": 1, "timeouts": 1, "errors": 0}
+        self.assertEqual({name: h.get(name) for name in want}, want)
+        self.assertEqual(h["bytes_transferred"], h["bytes_got"])
+
     def test_metadata_that_lie(self) -> None:
         c = self.connector()
         c.put("0", "1", "other", VALUE)

@@ -80,8 +80,7 @@ class OmnibusConnector:
         with self._locked():
             counts["puts"] += 1
             counts["bytes_transferred"] += payload.size
-            if "inline_bytes" in metadata:
-                counts["inline_writes"] += 1
+            counts["inline_writes" if "inline_bytes" in metadata else "shared_writes"] += 1
         return True, payload.size, {**metadata, "size": payload.size}
 
     def get(
@@ -128,8 +127,8 @@ class OmnibusConnector:
     def health(self) -> dict[str, Any]:
         """How it does, and counters since it was made.
 
-        `missing` counts gets that found nothing, `busy` those that found somebody at work on it, and `errors` what
-        failed, by kind.
+        `missing` counts gets that found nothing, `timeouts` those that waited for it until their deadline, `busy` those
+        that found somebody at work on it, and `errors` what failed, by kind.
         """
         with self._locked():
             counts = {name: self._counts[name] for name in _COUNTERS}
@@ -192,7 +191,8 @@ class OmnibusConnector:
             else:
                 value, size = transport.wait(edge, key, own, decode, deadline)
         except Missing:
-            self._count("missing")
+            late = deadline is not None and time.monotonic() >= deadline
+            self._count("timeouts" if late else "missing")
             return None
         except Busy:
             self._count("busy")
@@ -236,7 +236,8 @@ class OmnibusConnector:
 
 
 _COUNTERS = (
-    "puts", "gets", "bytes_transferred", "bytes_got", "inline_writes", "cleanups", "missing", "busy",
+    "puts", "gets", "bytes_transferred", "bytes_got", "inline_writes", "shared_writes", "cleanups", "missing", "timeouts",
+    "busy",
 )  # fmt: skip
 
 
