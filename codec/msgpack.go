@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"strings"
 	"sync"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/omnibus-runtime/omnibus/codec/internal/pack"
 )
 
 const msgpackName = "msgpack"
@@ -143,12 +146,29 @@ func (d *pooledDecoder) decode(src []byte, v any) (err error) {
 	}()
 	d.dec.Reset(&d.fencedReader)
 	if err := d.dec.Decode(v); err != nil {
-		return mismatch(v, err)
+		return mismatch(v, d.refused(err))
 	}
 	if d.pos != len(d.src) {
 		return mismatch(v, fmt.Errorf("%d bytes left over", len(d.src)-d.pos))
 	}
 	return nil
+}
+
+// refused says of an extension that the library does not know what it knows less of:
+// that it is for pickled objects. Programs may have extensions of these types.
+func (d *pooledDecoder) refused(err error) error {
+	r := pack.NewReader(d.src)
+	for !r.Done() {
+		t, bad := r.Next()
+		if bad != nil {
+			break
+		}
+		pickled := pack.Pickled(t.Type)
+		if t.Kind == pack.Ext && pickled != nil && strings.HasSuffix(err.Error(), fmt.Sprintf("unknown ext id=%d", t.Type)) {
+			return fmt.Errorf("byte %d: %w", t.Offset, pickled)
+		}
+	}
+	return err
 }
 
 func mismatch(v any, cause error) error {

@@ -370,6 +370,21 @@ func TestMsgpackMismatch(t *testing.T) {
 	}
 }
 
+// TestMsgpackPickled: who sends pickled objects, as vLLM can, is told that they are never
+// loaded.
+func TestMsgpackPickled(t *testing.T) {
+	for src, want := range map[string]string{
+		"\xd4\x01\x00":              "byte 0: extension 1 holds a pickled Python object",
+		"\x92\x07\xc7\x02\x02ab":    "byte 2: extension 2 holds a pickled Python object",
+		"\x92\xd4\x05\x00\xd4\x01a": "unknown ext id=5",
+	} {
+		err := codec.MsgpackSerializer{}.Decode([]byte(src), new(any))
+		if !errors.Is(err, codec.ErrMismatch) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", src, err, want)
+		}
+	}
+}
+
 // garbage encodes itself as something that is no msgpack value.
 type garbage struct{}
 

@@ -158,16 +158,10 @@ func Kind(err error) error {
 	}
 }
 
-// The extensions that vLLM has for pickled objects.
-const (
-	pickleExt      = 1
-	cloudpickleExt = 2
-)
-
 // RefuseExt is the error for an extension that a format does not have.
 func RefuseExt(typ int8) error {
-	if typ == pickleExt || typ == cloudpickleExt {
-		return fmt.Errorf("extension %d holds a pickled Python object, which runs code when it is read; send plain data", typ)
+	if err := pack.Pickled(typ); err != nil {
+		return err
 	}
 	return fmt.Errorf("extension %d is unknown", typ)
 }

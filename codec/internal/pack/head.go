@@ -1,5 +1,7 @@
 package pack
 
+import "fmt"
+
 // Bounds on what a Reader accepts and on what a Writer should be given.
 const (
 	// MaxDepth is how deep arrays and maps may be nested. Empty ones do not
@@ -78,3 +80,17 @@ var heads = func() (heads [256]head) {
 	set(0xe0, 0xff, Int, 0, 0) // negative fixint
 	return heads
 }()
+
+// The extensions that vLLM has for pickled objects.
+const (
+	pickleExt      = 1
+	cloudpickleExt = 2
+)
+
+// Pickled says why an extension for pickled objects is refused. It is nil for all others.
+func Pickled(typ int8) error {
+	if typ != pickleExt && typ != cloudpickleExt {
+		return nil
+	}
+	return fmt.Errorf("extension %d holds a pickled Python object, which runs code when it is read; send plain data", typ)
+}
