@@ -70,6 +70,15 @@ func TestBadMetadata(t *testing.T) {
 	if now := values(t, dir); len(now) != len(before) {
 		t.Errorf("there were %q, and now %q", before, now)
 	}
+	for want, meta := range map[string]connector.Metadata{
+		`"shm" is of type int: it takes a map`: {"shm": 7},
+		`it names the segment "another"`:       told("another", len(old)),
+		"bytes, and a size of 10001":           two,
+	} {
+		if _, err := end.Get(t.Context(), edge, "key", meta); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", meta, err, want)
+		}
+	}
 }
 
 // TestBadFiles: what is no segment of this user is refused, and stays what it is.

@@ -65,13 +65,18 @@ func locate(key string, meta connector.Metadata) (address, error) {
 		return address{name: key}, checkName(key)
 	}
 	shm := meta.Map("shm")
+	if shm == nil {
+		return address{}, fmt.Errorf(`%w: "shm" is of type %T: it takes a map with the name and the size of a segment`, connector.ErrMetadata, meta["shm"])
+	}
 	name, err := shm.Text("name")
 	if err != nil {
 		return address{}, err
 	}
 	name = strings.TrimPrefix(name, "/") // as the system calls it
 	if name != key && !isAnonymous(name) {
-		return address{}, fmt.Errorf("%w: it names a segment that is not the key's", connector.ErrMetadata)
+		const most = 64
+		return address{}, fmt.Errorf("%w: it names the segment %.*q, which is neither the key nor a name that Python chose: get it with the key of its put",
+			connector.ErrMetadata, most, name)
 	}
 	size, err := shm.Int("size")
 	if err != nil {
@@ -82,7 +87,7 @@ func locate(key string, meta connector.Metadata) (address, error) {
 	}
 	if meta["size"] != nil {
 		if whole, err := meta.Int("size"); err != nil || whole != size {
-			return address{}, fmt.Errorf("%w: two sizes, of which one is %d", connector.ErrMetadata, size)
+			return address{}, fmt.Errorf("%w: a segment of %d bytes, and a size of %v", connector.ErrMetadata, size, meta["size"])
 		}
 	}
 	return address{name, size}, checkName(name)

@@ -381,7 +381,10 @@ def _locate(key: str, metadata: dict[str, Any]) -> tuple[str, int]:
         raise BadMetadata("shm is no segment: it takes a name and a size")
     name, size = shm["name"].removeprefix("/"), shm["size"]
     if name != key and not _anonymous(name):
-        raise BadMetadata("shm names a segment that is not the key's")
+        raise BadMetadata(
+            f"shm names the segment {name[:64]!r}, which is neither the key nor a name that Python chose: "
+            "get it with the key of its put"
+        )
     if size <= 0 or metadata.get("size") not in (None, size):
         raise BadMetadata(f"shm has a size of {size} bytes")
     return check_name(name), size
