@@ -6,5 +6,6 @@
 //	}
 //
 // The ends may be one transport, two in one process, or two in two processes: a
-// [Relay] is a transport that another process has, and gives to [Serve].
+// [Relay] is a transport that another process has, and gives to [Serve]. A [Child] is one
+// that may be killed: the suite does so where Ends.Next opens another in its place.
 package connectortest

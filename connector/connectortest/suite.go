@@ -15,6 +15,9 @@ type Ends struct {
 	// Open opens both ends anew, with nothing left of an earlier opening. What it
 	// registers with t.Cleanup may close them: the suite closes them as well.
 	Open func(t *testing.T) (put, get connector.Transport)
+	// Next opens one more end beside those of the last Open, as a process does that is
+	// started again. Where it is set, ends that are a [Child] are killed, too.
+	Next func(t *testing.T) connector.Transport
 	// ByMetadata says that a Get finds nothing without the metadata of its Put.
 	ByMetadata bool
 	// Told says that metadata tell the value of their Put from others under the
@@ -55,6 +58,8 @@ func Run(t *testing.T, ends Ends) {
 		{"many at once", testMany},
 		{"close", testClose},
 		{"closed", testClosed},
+		{"sender dies", testSenderDies},
+		{"receiver dies", testReceiverDies},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(s.open(t)) })
 	}
@@ -65,18 +70,30 @@ type suite struct{ ends Ends }
 func (s *suite) open(t *testing.T) *pair {
 	t.Helper()
 	put, get := s.ends.Open(t)
-	t.Cleanup(func() {
-		if err := errors.Join(get.Close(), put.Close()); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return &pair{t: t, sender: put, receiver: get, byMetadata: s.ends.ByMetadata, told: s.ends.Told}
+	p := &pair{t: t, sender: put, receiver: get, next: s.ends.Next, byMetadata: s.ends.ByMetadata, told: s.ends.Told}
+	for _, end := range []connector.Transport{put, get} {
+		t.Cleanup(func() {
+			if end != p.killed {
+				shut(t, end)
+			}
+		})
+	}
+	return p
+}
+
+func shut(t *testing.T, end connector.Transport) {
+	t.Helper()
+	if err := end.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
 }
 
 // A pair is two open ends and what the tests do with them.
 type pair struct {
 	t                *testing.T
 	sender, receiver connector.Transport
+	next             func(*testing.T) connector.Transport // nil where nobody may die
+	killed           connector.Transport
 	byMetadata, told bool
 }
 

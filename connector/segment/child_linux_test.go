@@ -61,12 +61,14 @@ func spawn(t *testing.T, opts childOptions, point string) *connectortest.Child {
 func TestProcesses(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		t.Run(strconv.Itoa(generation), func(t *testing.T) {
+			opts := childOptions{Generation: generation}
 			connectortest.Run(t, connectortest.Ends{
 				ByMetadata: generation == segment.ByMetadata,
 				Open: func(t *testing.T) (put, get connector.Transport) {
-					opts := childOptions{Generation: generation, Dir: shm(t)}
+					opts.Dir = shm(t)
 					return spawn(t, opts, ""), spawn(t, opts, "")
 				},
+				Next: func(t *testing.T) connector.Transport { return spawn(t, opts, "") },
 			})
 		})
 	}
