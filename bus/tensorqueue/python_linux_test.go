@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/tensorqueue"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
@@ -198,5 +199,29 @@ func TestPythonPutsOnGPU(t *testing.T) {
 			p.Kill()
 			awaitEmpty(t, q)
 		})
+	}
+}
+
+// TestPythonUnwraps: copies of an item's tensors, on a device of the getter's choice, are what
+// was put, and keep nothing of the item: a pool with room for four has it for more.
+func TestPythonUnwraps(t *testing.T) {
+	g, err := newGPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	q, opts := open(t, tensorqueue.Options{MaxSize: 3, Transport: bus.TensorsPool, GPU: g.options()})
+	p := python(t, opts)
+	for n := range 12 {
+		if err := g.put(t.Context(), q, n); err != nil {
+			t.Fatal(err)
+		}
+		p.Tell([]any{"unwrap", []any{nil, "cpu"}[n%2]})
+		data := pattern(n)
+		p.Want([]any{fmt.Sprint(n), "name", map[string]uint32{"gpu": crc32.ChecksumIEEE(data), "host": crc32.ChecksumIEEE(data[:64])}})
 	}
 }

@@ -27,6 +27,16 @@ def get(timeout):
     return [rid, shm_name, inputs and {"crc": zlib.crc32(raw(inputs["x"])), "shape": list(inputs["x"].shape), "n": inputs["n"]}]
 
 
+def unwrap(device):
+    """Get an item, and keep copies of its tensors alone."""
+    rid, shm_name, inputs = q.get(60)
+    out = q.unwrap(inputs, device)
+    held.append(out)
+    del inputs
+    gc.collect()
+    return [rid, shm_name, {name: zlib.crc32(raw(t)) for name, t in (("gpu", out["gpu"][0]), ("host", out["host"]))}]
+
+
 def put(rid, n, size, timeout=None):
     inputs = {"x": omnibus.Tensor("uint8", (size // 4, 4), bytes([n]) * size), "n": n} if size else None
     q.put(rid, "psm_" + rid, inputs, timeout=timeout)
@@ -53,7 +63,7 @@ def sizes():
     return [q.qsize(), q.maxsize, q.empty(), q.full()]
 
 
-do = {"get": get, "put": put, "put_on_gpu": put_on_gpu, "stats": stats, "sizes": sizes, "drop": drop, "drain": lambda: q.drain(60), "close": q.close}
+do = {"get": get, "put": put, "put_on_gpu": put_on_gpu, "stats": stats, "sizes": sizes, "drop": drop, "unwrap": unwrap, "drain": lambda: q.drain(60), "close": q.close}
 
 for line in sys.stdin:
     name, *arguments = json.loads(line)

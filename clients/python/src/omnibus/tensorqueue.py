@@ -140,7 +140,7 @@ class TensorQueue:
         return self._client.gpu
 
     def get(self, block: bool | float | None = True, timeout: float | None = None) -> Item:
-        """Get the oldest item: (rid, shm_name, inputs). Its tensors are views, and keep its memory.
+        """Get the oldest item: (rid, shm_name, inputs). Its tensors are views, and keep its memory: see `unwrap`.
 
         It counts as done when this returns, or raises PayloadError: it is invalid. One that this process cannot
         open for other reasons stays in the queue. Raises queue.Empty when there is none in time,
@@ -171,6 +171,18 @@ class TensorQueue:
         with self._lock:
             self._gets.append(r)
         raise queue.Empty
+
+    def unwrap(self, mm_inputs: dict[str, Any] | None, device: Any = None) -> dict[str, Any] | None:
+        """The inputs of an item with all of their tensors copied onto a device: see `omnibus.gpu.unwrap`.
+
+        Without a device it is that of the first tensor on a GPU, or the one that `gpu` names. The item's memory goes back when its
+        own inputs are dropped.
+        """
+        from .gpu.unwrap import unwrap
+
+        options = self._client._session.gpu_options
+        inputs: dict[str, Any] | None = unwrap(mm_inputs, device, 0 if options is None else options.device)
+        return inputs
 
     def _taken(self, r: Request, d: Delivery) -> Item:
         """The item of a result. One that is none is done; one that cannot be opened here may do for another getter."""

@@ -208,12 +208,16 @@ class Cuda(Producer):
                 self._copying = self._stream()
             b = borrow(value, self._copying)  # our stream waits for what fills it
             self.call("cuMemcpyAsync", address, b.address, nbytes, self._copying)
-            nap = FIRST_NAP
-            while (code := self.library.ask("cuStreamQuery", self._copying)) == NOT_READY:
-                time.sleep(nap)
-                nap = min(2 * nap, LAST_NAP)
-            if code:
-                raise self.library.failure("cuStreamQuery", code)
+            self.settle(self._copying)
+
+    def settle(self, stream: int) -> None:
+        """Wait until a stream has done all that it was given. The context is current."""
+        nap = FIRST_NAP
+        while (code := self.library.ask("cuStreamQuery", stream)) == NOT_READY:
+            time.sleep(nap)
+            nap = min(2 * nap, LAST_NAP)
+        if code:
+            raise self.library.failure("cuStreamQuery", code)
 
 
 class DriverLimit(OmnibusError):

@@ -69,6 +69,38 @@ class Producer:
         with self._lock, self.context:
             return _Sending(self, piece, self.reading_of(piece))
 
+    def bring(self: Cuda, memory: Spare, copies: Sequence[tuple[int, Any]]) -> None:  # type: ignore[misc]
+        with self._lock, self.context:
+            reading = self.reading_of(memory)
+            reading.join(reading.own)  # whoever is given the memory comes behind that
+        stream = reading.own
+        elsewhere = [c for c in copies if not self.owns(c[1])]
+        held = []  # no stream of theirs is told, so that they stay until they are copied
+        for at, value in elsewhere:
+            held.append(borrow(value, -1 if is_on_gpu(value) else None))
+            self._copy(at, held[-1], stream)
+        if held:
+            with self.context:
+                self.settle(stream)
+        for at, value in copies:
+            if self.owns(value):
+                with self.context:
+                    b = borrow(value, stream)
+                self._copy(at, b, stream)
+
+    def _copy(self: Cuda, dst: int, src: Borrowed, stream: int) -> None:  # type: ignore[misc]
+        """Have a stream copy a tensor's elements, in row-major order."""
+        with self.context:
+            for to, at, width, rows, pitch in packed(dst, src.address, DTYPES[src.dtype][1], src.shape, src.strides):
+                if rows == 1:
+                    self.call("cuMemcpyAsync", to, at, width, stream)
+                else:
+                    copy = Copy2D(
+                        srcMemoryType=_UNIFIED, srcDevice=at, srcPitch=pitch, dstMemoryType=_UNIFIED, dstDevice=to,
+                        dstPitch=width, WidthInBytes=width, Height=rows,
+                    )  # fmt: skip
+                    self.call("cuMemcpy2DAsync_v2", ctypes.byref(copy), stream)
+
 
 class _Arena:
     """Memory of this process's, mapped, and a descriptor of it."""
@@ -152,18 +184,8 @@ class _Sending:
         return b
 
     def copy(self, dst: int, src: Borrowed) -> None:
-        call, stream = self._device.call, self._reading.own
         self._copied = True
-        with self._device.context:
-            for to, at, width, rows, pitch in packed(dst, src.address, DTYPES[src.dtype][1], src.shape, src.strides):
-                if rows == 1:
-                    call("cuMemcpyAsync", to, at, width, stream)
-                else:
-                    copy = Copy2D(
-                        srcMemoryType=_UNIFIED, srcDevice=at, srcPitch=pitch, dstMemoryType=_UNIFIED, dstDevice=to,
-                        dstPitch=width, WidthInBytes=width, Height=rows,
-                    )  # fmt: skip
-                    call("cuMemcpy2DAsync_v2", ctypes.byref(copy), stream)
+        self._device._copy(dst, src, self._reading.own)
 
     def complete(self) -> None:
         device, piece, copied = self._device, self._piece, self._copied

@@ -5,6 +5,7 @@ The Go package `cudaipc` has the contract. Here is what a reader needs of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import OmnibusError
@@ -139,6 +140,12 @@ class SendingDevice(Device, Protocol):
         """
 
     def sending(self, piece: Piece) -> Sending: ...
+
+    def bring(self, memory: Spare, copies: Sequence[tuple[int, Any]]) -> None:
+        """Copy tensors, objects with `__dlpack__`, to addresses in memory of ours, in row-major order.
+
+        Whoever uses the memory comes behind that. Nobody waits for it here, but for tensors that are on no GPU, or on another.
+        """
 
 
 def device(uuid: bytes) -> Device:

@@ -13,6 +13,7 @@ import os
 import struct
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import dlpack
@@ -140,6 +141,10 @@ class Emulated:
     def sending(self, piece: Piece) -> _Sending:
         return _Sending(piece)
 
+    def bring(self, memory: Spare, copies: Sequence[tuple[int, Any]]) -> None:
+        for at, value in copies:
+            _copy(at, dlpack.borrow(value))
+
 
 class _Sending:
     """What is done before a piece is complete: at once."""
@@ -156,12 +161,16 @@ class _Sending:
 
     def copy(self, dst: int, src: Borrowed) -> None:
         self._piece.lent.clear()
-        if nbytes := data_bytes(src.dtype, src.shape):
-            exporter = (ctypes.c_ubyte * (1 << (nbytes - 1).bit_length())).from_address(dst)
-            src.copy_into(memoryview(exporter).cast("B")[:nbytes])
+        _copy(dst, src)
 
     def complete(self) -> None:
         self._piece.settle()
+
+
+def _copy(dst: int, src: Borrowed) -> None:
+    if nbytes := data_bytes(src.dtype, src.shape):
+        exporter = (ctypes.c_ubyte * (1 << (nbytes - 1).bit_length())).from_address(dst)
+        src.copy_into(memoryview(exporter).cast("B")[:nbytes])
 
 
 def _opened(handle: bytes) -> _Memory:

@@ -1,0 +1,103 @@
+"""Values whose tensors are copied into memory of this process's own, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..sources import of as source_of
+from ..tensor import Tensor, data_bytes
+from . import driver
+from .chunk import Chunk, Spare, room_for
+from .driver import SendingDevice
+from .sender import device_of
+from .tensor import DeviceTensor
+
+#: The device that is the host.
+CPU = "cpu"
+
+
+def unwrap(value: Any, device: Any = None, otherwise: Any = 0) -> Any:
+    """The value of a delivery or of an item with all of its tensors, at any depth, copied onto a device.
+
+    The device is a GPU, by CUDA's number, by its UUID or as torch names it ("cuda:1"), or "cpu"; None is that of the
+    first tensor that is on a GPU, or `otherwise`. On a GPU each copy is a `ChunkTensor`, for `torch.from_dlpack`: the stream that is current
+    there comes behind the copying, for which nobody waits, but for tensors that are elsewhere now. On "cpu" it is a `Tensor`. The copies belong to
+    this process: they may be written to, and the payload goes back when the value that was unwrapped is dropped.
+
+    Raises Poisoned for a tensor that is known to be garbage (its `error` says so of others, once the stream is
+    synchronized), NoDriver and ForeignDevice where there is no such GPU, and DriverError when that has no room.
+    """
+    tensors = list(_tensors(value))
+    target = _target(device, otherwise, tensors)
+    if target is None:
+        return _replaced(value, _in_host_memory)
+    size = sum(room_for(data_bytes(t.dtype, t.shape)) for t in tensors)
+    chunk = Chunk(Spare(target, size), size)
+    copies: list[tuple[int, Any]] = []
+
+    def place(t: Any) -> Any:
+        copy = chunk.empty(t.shape, t.dtype)
+        if copy.nbytes:
+            copies.append((copy.pointer, t))
+            if isinstance(t, DeviceTensor) and t.device != target.uuid:
+                t.wait()  # no stream of the other GPU's is asked
+        return copy
+
+    out = _replaced(value, place)
+    target.bring(chunk._memory, copies)  # type: ignore[arg-type]  # which is not in the pool
+    return out
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, (Tensor, DeviceTensor)):
+        yield value
+    elif isinstance(value, dict):
+        for v in value.values():
+            yield from _tensors(v)
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            yield from _tensors(v)
+
+
+def _replaced(value: Any, copy: Callable[[Any], Any]) -> Any:
+    if isinstance(value, (Tensor, DeviceTensor)):
+        return copy(value)
+    if isinstance(value, dict):
+        return {k: _replaced(v, copy) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_replaced(v, copy) for v in value)
+    return value
+
+
+def _in_host_memory(t: Any) -> Tensor:
+    if isinstance(t, DeviceTensor):
+        t.wait()
+        if t.strides is not None:
+            t = unwrap(t, t.device)
+    data = bytearray(data_bytes(t.dtype, t.shape))
+    source = source_of(t)
+    assert source is not None and source.fill is not None
+    source.fill(memoryview(data))
+    return Tensor(t.dtype, t.shape, data)
+
+
+def _target(device: Any, otherwise: Any, tensors: list[Any]) -> SendingDevice | None:
+    """The device that is meant; None: the host."""
+    if device is None:
+        device = next((t.device for t in tensors if isinstance(t, DeviceTensor)), otherwise or 0)
+    if isinstance(device, (bytes, int)):
+        return device_of(device, None)
+    name = str(device)
+    kind, _, number = name.partition(":")
+    if name == CPU:
+        return None
+    if kind == "cuda" and (not number or number.isdecimal()):
+        return device_of(int(number or 0), None)
+    try:
+        uuid = bytes.fromhex(name.removeprefix("GPU-").removeprefix("MIG-").replace("-", ""))
+    except ValueError:
+        uuid = b""
+    if len(uuid) != 16:
+        raise ValueError(f'device {device!r}: use "cpu", "cuda:0", a number of CUDA\'s or a UUID')
+    return driver.sending_device(uuid)
