@@ -29,6 +29,18 @@ func TestReachedGoesInACircle(t *testing.T) {
 	}
 }
 
+// TestErrorsSayWhere: a call on no device names none.
+func TestErrorsSayWhere(t *testing.T) {
+	e := &cudaipc.Error{Call: "cuInit", Code: 100, Name: "CUDA_ERROR_NO_DEVICE", Err: cudaipc.ErrNoDevice}
+	if got, want := e.Error(), "cuInit: no such GPU (CUDA_ERROR_NO_DEVICE, 100)"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	e.Call, e.Device = "cuMemCreate", cudaipc.UUID{15: 1}
+	if got, want := e.Error(), "cuMemCreate on GPU-00000000-0000-0000-0000-000000000001: no such GPU (CUDA_ERROR_NO_DEVICE, 100)"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestUUID(t *testing.T) {
 	const text = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 	u, err := cudaipc.ParseUUID(text)

@@ -41,13 +41,17 @@ type Error struct {
 	Call   string // such as "cuMemCreate"
 	Code   int    // the driver's
 	Name   string // such as "CUDA_ERROR_OUT_OF_MEMORY"
-	Device UUID
-	Err    error // one of the errors of this package
+	Device UUID   // zero for a call that is about none
+	Err    error  // one of the errors of this package
 }
 
 // Error implements error.
 func (e *Error) Error() string {
-	return fmt.Sprintf("%s on %v: %v (%s, %d)", e.Call, e.Device, e.Err, e.Name, e.Code)
+	where := ""
+	if e.Device != (UUID{}) {
+		where = " on " + e.Device.String()
+	}
+	return fmt.Sprintf("%s%s: %v (%s, %d)", e.Call, where, e.Err, e.Name, e.Code)
 }
 
 // Unwrap returns the error of this package.

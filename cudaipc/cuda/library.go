@@ -57,7 +57,8 @@ func (l *library) start(handle uintptr) error {
 			cudaipc.ErrDriverTooOld, l.path, release(l.version), s, release(specs[s].version))
 	}
 	if got := c.call(symInit, 0); got != success {
-		return fmt.Errorf("%s does not start: %w", l.path, c.failure(symInit, got, cudaipc.UUID{}))
+		return fmt.Errorf("%s does not start: %w; see whether nvidia-smi runs here, and look at CUDA_VISIBLE_DEVICES, and at what the container was given",
+			l.path, c.failure(symInit, got, cudaipc.UUID{}))
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func TestNoDevice(t *testing.T) {
 	t.Run("that the driver would start for", func(t *testing.T) {
 		f := newFake(t)
 		f.devices(0)
-		wantOpenFails(t, f.path, cudaipc.ErrNoDevice, "CUDA_ERROR_NO_DEVICE")
+		wantOpenFails(t, f.path, cudaipc.ErrNoDevice, "cuInit: no such GPU (CUDA_ERROR_NO_DEVICE, 100); see whether nvidia-smi runs here")
 	})
 	t.Run("in the list", func(t *testing.T) {
 		f := newFake(t)
