@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -60,6 +61,7 @@ func (g *gpu) tensor(n int64, b byte) (*lane.Tensor, func()) {
 	if err == nil {
 		err = g.stream.Synchronize(context.Background())
 	}
+	runtime.KeepAlive(data) // the stream has read it
 	if err != nil {
 		panic(err)
 	}

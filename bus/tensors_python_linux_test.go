@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -140,6 +141,7 @@ func TestStridedTensorToPython(t *testing.T) {
 		if err := g.stream.Synchronize(t.Context()); err != nil {
 			return err
 		}
+		runtime.KeepAlive(data) // the stream has read it
 		src.Shape, src.Strides, src.DType = []int{2, 3}, []int{1, 4}, codec.DTypeInt16
 		return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: free})
 	}}

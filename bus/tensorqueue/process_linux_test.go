@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -74,7 +75,9 @@ func (g *gpu) put(ctx context.Context, q *tensorqueue.Queue, rid int) error {
 		"host": codec.Tensor{DType: codec.DTypeUint8, Shape: []int{64}, Data: pattern(rid)[:64]},
 	}
 	err = q.Put(ctx, strconv.Itoa(rid), "name", inputs, tensorqueue.PutOptions{Stream: g.stream, Release: func() { _ = g.dev.Free(p) }})
-	return errors.Join(err, g.stream.Synchronize(ctx)) // data is read until then
+	err = errors.Join(err, g.stream.Synchronize(ctx))
+	runtime.KeepAlive(data) // the stream has read it
+	return err
 }
 
 func pattern(rid int) []byte {

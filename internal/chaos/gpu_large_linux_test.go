@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -100,7 +101,10 @@ func (g *gpu) filled(b byte) (cudaipc.Ptr, error) {
 	if err != nil {
 		return 0, err
 	}
-	return p, g.copy(p, cudaipc.HostPtr(bytes.Repeat([]byte{b}, largeTensor)))
+	data := bytes.Repeat([]byte{b}, largeTensor)
+	err = g.copy(p, cudaipc.HostPtr(data))
+	runtime.KeepAlive(data) // the stream has read it
+	return p, err
 }
 
 func (g *gpu) copy(dst, src cudaipc.Ptr) error {
