@@ -183,8 +183,7 @@ func (e Emitter) emitTensors(v any, t TensorOptions, em emission, ed *edge) erro
 	}
 	ctx, done := e.context()
 	defer done()
-	if err := o.Fill(ctx, buf.Bytes(), t.Stream); err != nil {
-		buf.Abort()
+	if err := buf.fill(func(dst []byte) error { return o.Fill(ctx, dst, t.Stream) }); err != nil {
 		return err
 	}
 	return buf.Send(o.Size())

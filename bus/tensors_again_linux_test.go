@@ -2,9 +2,11 @@ package bus_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
 )
@@ -73,6 +75,69 @@ func TestTensorsAreHandledAgain(t *testing.T) {
 			if results != 1 || tries != 2 {
 				t.Errorf("%d results after %d attempts, want 1 after 2", results, tries)
 			}
+		})
+	}
+}
+
+// panicking is a stream that panics until it has done so often enough.
+type panicking struct {
+	cudaipc.Stream
+	left *int
+}
+
+func (s panicking) Submit(ops ...cudaipc.Op) error {
+	if *s.left > 0 {
+		*s.left--
+		panic("half way")
+	}
+	return s.Stream.Submit(ops...)
+}
+
+// TestPanicWhileFillingTensors: what was reserved in either memory for tensors whose
+// stream panics comes back, with its credit and the sender's memory.
+func TestPanicWhileFillingTensors(t *testing.T) {
+	for _, transport := range []bus.TensorTransport{bus.TensorsDefault, bus.TensorsIPC, bus.TensorsPool} {
+		t.Run(transport.String(), func(t *testing.T) {
+			const panics, n = 3, 100 << 10
+			g := newGPU(t, emul.Options{GranularityBytes: 1 << 16})
+			left, made := panics, 0
+			var freed atomic.Int32
+			first := func(t *bus.Task, _ *bus.Delivery) error {
+				src, free := g.tensor(n, 7)
+				made++
+				return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{
+					Stream: panicking{g.stream, &left}, Release: func() { free(); freed.Add(1) },
+				})
+			}
+			second := func(t *bus.Task, d *bus.Delivery) error {
+				m, err := d.Tensors(t.Context())
+				if err != nil {
+					return err
+				}
+				return errors.Join(g.check(t.Context(), m, n, 7), t.Emit("done"))
+			}
+			b := open(t, bus.Pipeline{
+				Stages: []bus.StageSpec{{Name: "first", State: bus.StateNone, Attempts: panics + 1, Handle: first}, {Name: "second", Handle: second}},
+				Edges:  []bus.Edge{{From: "first", To: "second", Window: 1, Tensors: transport}},
+			}, bus.Options{GPU: g.options(pool.Options{ArenaBytes: 256 << 10, MaxBytes: 256 << 10})}) // which has room for two
+			r, err := b.Submit(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := receive(t, r); err != nil || len(got) != 1 {
+				t.Errorf("received %q, %v", got, err)
+			}
+			mustDrain(t, b)
+			if stats := b.Stats().Tensors; stats.Spilt != 0 || stats.Failed != panics {
+				t.Errorf("%+v", stats)
+			}
+			if err := b.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if made != panics+1 {
+				t.Errorf("tensors were made %d times", made)
+			}
+			await(func() bool { return int(freed.Load()) == made })
 		})
 	}
 }

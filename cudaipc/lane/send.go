@@ -222,33 +222,43 @@ func (o *Outgoing) refuse() {
 // nil. Copies into host memory are done when Fill returns; others may go on. When
 // ctx ends first, Fill fails, but still returns only when nothing writes to dst.
 //
-// After an error the reservation is aborted, and release has been called.
+// After an error, or a panic of the stream or of release, the reservation is
+// aborted, and release has been called.
 func (o *Outgoing) Fill(ctx context.Context, dst []byte, s cudaipc.Stream) error {
-	err := o.fill(ctx, dst, s)
-	if err != nil {
-		o.lane.count(func(s *Stats) { s.Failed++ })
-		o.freed()
+	filled := false
+	defer func() {
+		if !filled {
+			o.lane.count(func(s *Stats) { s.Failed++ })
+			o.freed()
+		}
+	}()
+	if err := o.fill(ctx, dst, s); err != nil {
 		return fmt.Errorf("send tensors as %v: %w", o.mode, err)
 	}
+	filled = true
 	o.lane.sent(o)
 	return nil
 }
 
-func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) error {
+func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) (err error) {
 	if o.dev == nil {
 		err := o.plan.EncodeInto(dst)
 		o.freed() // of nothing, but whoever waits for it hears
 		return err
 	}
-	own := s == nil
-	if own {
-		var err error
+	if s == nil {
 		if s, err = o.dev.takeStream(); err != nil {
-			return errors.Join(err, o.undo(nil))
+			o.refuse()
+			return err
 		}
 		defer o.dev.giveStream(s)
 	}
-	var err error
+	filled := false
+	defer func() {
+		if !filled {
+			err = errors.Join(err, o.undo(s))
+		}
+	}()
 	switch {
 	case len(o.plan.Places) == 0:
 		if err = o.plan.EncodeInto(dst); err == nil {
@@ -259,10 +269,8 @@ func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) error
 	default:
 		err = o.asTheyAre(dst, s)
 	}
-	if err != nil {
-		return errors.Join(err, o.undo(s))
-	}
-	return nil
+	filled = err == nil
+	return err
 }
 
 // undo makes sure that nothing is written to the payload or the piece any more:
