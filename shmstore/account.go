@@ -65,17 +65,20 @@ func (s *Store) recharge(slot uint32, readers ReaderSet) {
 	s.records[slot].charged |= readers
 }
 
-// mayRecharge checks that the readers can take one more debt for the slot.
+// mayRecharge checks that the readers can take one more debt for the slot. One that
+// says it owes so much that it cannot goes into quarantine: either its ledger lies, or
+// it has not read for as long as anybody can count.
 func (s *Store) mayRecharge(slot uint32, charge ReaderSet) error {
-	if err := s.mayCharge(charge); err != nil {
-		return err
-	}
 	for _, a := range s.accounts {
-		if charge.Has(a.id) && a.lag(slot) >= maxDebts {
+		switch lag := a.lag(slot); {
+		case !charge.Has(a.id) || lag >= 0 && lag < maxDebts:
+		case a.id == LocalReader: // its leases were shared as often
 			return fmt.Errorf("%w: %v owes %d deliveries already", ErrFull, a.name, maxDebts)
+		default:
+			s.quarantine |= Readers(a.id)
 		}
 	}
-	return nil
+	return s.mayCharge(charge)
 }
 
 // mayHold is the set of readers that were charged for the object in slot.

@@ -69,8 +69,9 @@
 // # Trust
 //
 // The owner trusts no reader: a ledger is checked before it is mapped, and a
-// reader that settles more than it owes is put in quarantine. It keeps what it
-// held until it is removed, and harms nobody else. A reader does not trust its
+// reader that settles more than it owes is put in quarantine, as is one whose ledger
+// says that it owes 2^30 deliveries of an object. It keeps what it held until it is
+// removed, and harms nobody else. A reader does not trust its
 // handles: store, slot, generation, offset, size and codec must agree with the
 // directory and with the bounds of the mapping, so that a stale, forged or
 // damaged handle is an error and never other bytes. A reader does trust the

@@ -54,8 +54,9 @@ var (
 	ErrTooManyReaders = errors.New("too many readers")
 	// ErrUnknownReader reports the index of no present reader. See [ReaderError].
 	ErrUnknownReader = errors.New("unknown reader")
-	// ErrQuarantined reports a reader that settled more than it owed. What it
-	// holds stays until it is removed. See [ReaderError].
+	// ErrQuarantined reports a reader that settled more than it owed, or that owes 2^30
+	// deliveries of one object by its ledger. What it holds stays until it is removed.
+	// See [ReaderError].
 	ErrQuarantined = errors.New("reader is quarantined")
 	// ErrProtocol reports bytes or descriptors from a peer that break the
 	// rules of attaching, or of sharing a segment.

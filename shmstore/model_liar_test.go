@@ -1,6 +1,7 @@
 package shmstore
 
 import (
+	"errors"
 	"math"
 	"slices"
 
@@ -28,12 +29,26 @@ func (m *model) Lie(t *rapid.T) {
 	field.Add(rapid.SampledFrom([]uint32{1, math.MaxUint32, maxDebts, 1 << 31}).Draw(t, "by"))
 }
 
-// ChargeLiar delivers an object to the liar, which may be refused.
+// ChargeLiar delivers an object to the liar and others. It may be refused for the liar's
+// sake: then it is in quarantine.
 func (m *model) ChargeLiar(t *rapid.T) {
 	if m.liar == nil {
 		t.Skip("nobody lies")
 	}
-	_ = m.store.Touch(m.object(t).handle, Readers(m.liar.ID())) // it may be gone, or the liar in quarantine
+	o, charge, liar := m.object(t), m.charge(t), Readers(m.liar.ID())
+	err := m.store.Touch(o.handle, charge|liar)
+	var bad *ReaderError
+	switch {
+	case err == nil && !o.gone:
+		for id := range charge.All() {
+			o.debts[id]++
+		}
+	case errors.Is(err, ErrStale) && !m.mustBeThere(o):
+		o.gone = true
+	case errors.As(err, &bad) && bad.Readers == liar && m.store.Stats().Quarantined == liar:
+	default:
+		t.Fatalf("Touch %v for %v and the liar: %v, the model has %+v", o.handle, charge, err, o)
+	}
 }
 
 // Expose removes the liar, and with it all that it held.

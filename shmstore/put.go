@@ -104,7 +104,7 @@ func (r *Reservation) fill(with func(dst []byte) error) (err error) {
 // GetCached refers to the object of a key once more: it charges the given
 // readers again and returns the handle to send to them. It reports false if
 // the key has no object, and charges nobody then, nor if one of the readers
-// cannot be charged; a put says why. Writer only.
+// cannot be charged; [Store.Touch] and a put say why. Writer only.
 func (s *Store) GetCached(key string, charge ReaderSet) (Handle, bool) {
 	slot, ok := s.keys[key]
 	if !ok || s.closed.Load() || s.mayRecharge(slot, charge) != nil {
@@ -116,7 +116,8 @@ func (s *Store) GetCached(key string, charge ReaderSet) (Handle, bool) {
 
 // Touch charges the given readers again, for an object that is delivered once
 // more. The errors are [ErrStale], [ErrCorrupt], [ErrForeign], [ErrClosed]
-// and a [*ReaderError]. Writer only.
+// and a [*ReaderError], which names those to leave out; or [ErrFull] if the local
+// reader owes 2^30 deliveries of it. Writer only.
 func (s *Store) Touch(h Handle, charge ReaderSet) error {
 	_, err := s.record(h)
 	if err == nil {

@@ -623,42 +623,6 @@ func TestRemoveReader(t *testing.T) {
 	l.Release()
 }
 
-func TestQuarantine(t *testing.T) {
-	eachMemory(t, func(t *testing.T, memory Memory) {
-		s := create(t, small(memory))
-		liar, honest := mustDeclare(t, s, "liar"), mustDeclare(t, s, "honest")
-		held := mustPut(t, s, "", content(10, 1), Readers(liar.ID()))
-		free := mustPut(t, s, "", content(10, 2), Readers(honest.ID()))
-		liar.ledger[held.Slot].done.Add(5)
-		if err := honest.Drop(free); err != nil {
-			t.Fatal(err)
-		}
-		if freed := s.FreeUnused(0); freed != 10 {
-			t.Errorf("%d bytes came free, want those of the object the liar was not charged for", freed)
-		}
-		if got := s.Stats().Quarantined; got != Readers(liar.ID()) {
-			t.Errorf("quarantined: %v", got)
-		}
-		_, err := s.Put("", nil, Readers(liar.ID()))
-		wantError(t, "charging it", err, ErrQuarantined)
-		mustPut(t, s, "", nil, Readers(honest.ID()))
-		// Making its books look right again changes nothing.
-		liar.ledger[held.Slot].done.Add(^uint32(3))
-		if freed := s.FreeUnused(0); freed != 0 {
-			t.Error("what a quarantined reader held came free before it was removed")
-		}
-		if h := s.Holders()[0]; !h.Quarantined || h.Objects != 1 {
-			t.Errorf("holder %v", h)
-		}
-		if err := s.RemoveReader(liar.ID()); err != nil {
-			t.Fatal(err)
-		}
-		if freed := s.FreeUnused(0); freed != 10 {
-			t.Errorf("%d bytes came free after it was removed", freed)
-		}
-	})
-}
-
 func TestDoubleRelease(t *testing.T) {
 	s := create(t, small(Heap))
 	for name, take := range map[string]func(Handle) (Lease, error){"debt": s.Local().Take, "pin": s.Local().Pin} {
