@@ -41,7 +41,7 @@
 //	stage:   {handler, replicas, max_inflight, state, attempts, replay, join,
 //	          batch: {size, wait}, exec, env, cwd, attach, routing, restart,
 //	          max_restarts, grace, start_timeout}
-//	edge:    {window_bytes, policy}
+//	edge:    {window_bytes, policy, tensor_transport, min_bytes}
 //
 // Sizes are whole numbers of bytes or text with a unit ("64MiB"); durations
 // are text ("30s"). A numeric field left out stays zero, which means that the
