@@ -43,9 +43,10 @@
 //	          max_restarts, grace, start_timeout}
 //	edge:    {window_bytes, policy, tensor_transport, min_bytes}
 //
-// Sizes are whole numbers of bytes or text with a unit ("64MiB"); durations
-// are text ("30s"). A numeric field left out stays zero, which means that the
-// bus chooses; the defaults live with the bus, not here.
+// docs/running.md has their meaning and defaults. Sizes are whole numbers of bytes
+// or text with a unit ("64MiB"); durations are text ("30s"). A numeric field left
+// out stays zero, which means that the bus chooses; the defaults live with the
+// bus, not here.
 //
 // # Files on top of others
 //
