@@ -89,7 +89,7 @@ func (c *reading) stageOmnibusFields(d *draft) fields {
 		"replicas":      c.count(&d.Replicas).about("How many of the stage, or of its processes, work side by side."),
 		"max_inflight":  c.count(&d.ownInflight).about("How many requests the stage works on at a time."),
 		"state":         word(c.checker, &d.State, StateNone, StateRequest).about("What the stage keeps between messages: nothing, or something for each request."),
-		"attempts":      c.count(&d.Attempts).about("How often a message is handled at most when handling it fails."),
+		"attempts":      c.count(&d.Attempts).about("How often a message is handled again when handling it fails, at most."),
 		"replay":        c.flag(&d.Replay).about("Whether a stage that keeps state gets a request's messages again after a failure."),
 		"join":          at(&d.joinPos, c.flag(&d.Join)).about("Whether the stage waits for one input from each of its edges."),
 		"batch":         c.batch(&d.Batch).about("Several messages at a time."),
