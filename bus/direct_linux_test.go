@@ -302,6 +302,86 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	<-done
 }
 
+// TestLanesAreSeen: what goes from one process to another past the host is told for each
+// two of them, and never becomes less, whichever way requests end.
+func TestLanesAreSeen(t *testing.T) {
+	h := host(t, linear(pass("a")), bus.Options{})
+	n := h.join(t, bus.JoinOptions{})
+	var before []bus.LaneStatus
+	var edges []bus.EdgeStats
+	look := func() []bus.LaneStatus {
+		st := h.server.Status()
+		for i, l := range before {
+			if j := slices.IndexFunc(st.Lanes, func(o bus.LaneStatus) bool { return o.From == l.From && o.To == l.To }); j < 0 ||
+				st.Lanes[j].Deliveries < l.Deliveries || st.Lanes[j].Bytes < l.Bytes {
+				t.Fatalf("lane %d was %+v, and now they are %+v", i, l, st.Lanes)
+			}
+		}
+		for i, e := range edges {
+			if now := st.Stats.Edges[i]; now.Direct < e.Direct || now.Deliveries < e.Deliveries || now.Bytes < e.Bytes {
+				t.Fatalf("an edge was %+v, and is %+v", e, now)
+			}
+		}
+		before, edges = st.Lanes, st.Stats.Edges
+		return st.Lanes
+	}
+	const size = 1000
+	send := func(r *bus.Request, deliveries int) {
+		for i := range deliveries {
+			if err := r.Input(t.Context()).EmitBytes(block(i, size)); err != nil {
+				t.Fatal(err)
+			}
+			d, err := r.Recv(t.Context())
+			if err == nil {
+				err = d.Finish(nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			look()
+		}
+	}
+	const deliveries = 10
+	r, err := n.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	send(r, deliveries)
+	lanes := look()
+	if len(lanes) != 2 || lanes[0].From != lanes[1].To || lanes[0].To != lanes[1].From {
+		t.Fatalf("lanes are %+v", lanes)
+	}
+	for _, l := range lanes {
+		if l.Streams != 1 || l.Deliveries < deliveries/2 || l.Bytes != l.Deliveries*size {
+			t.Errorf("a lane of a request that is under way: %+v", l)
+		}
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(func() bool { return len(h.server.Status().Requests) == 0 })
+	look()
+
+	if r, err = n.Stream(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	send(r, deliveries)
+	r.Abort(nil)
+	await(func() bool { return len(h.server.Status().Requests) == 0 })
+	for _, l := range look() {
+		if l.Streams != 0 || l.UnderWay != 0 || l.Deliveries < deliveries {
+			t.Errorf("a lane without a request: %+v", l)
+		}
+	}
+	if err := n.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(func() bool { return len(h.server.Status().Lanes) == 0 })
+}
+
 // TestDeathIsNotTakenForTheEnd: when a process dies that has inputs, some of which
 // came past the host, the request fails, whether or not its stage has state.
 func TestDeathIsNotTakenForTheEnd(t *testing.T) {

@@ -58,6 +58,7 @@ type session struct {
 	lastSegment  uint32
 	lanes        bool                     // deliveries can go to it, and come from it, directly
 	expects      map[uint32][]*directFlow // what comes to its sources directly
+	passed       map[uint32]passed        // what went to other nodes past the host, by node
 	straight     bool                     // something has gone to another process past the host
 	report       *reporting               // a question to the client, if one is open
 	lastReport   uint32
@@ -102,7 +103,7 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Pr
 		srv: srv, conn: conn, sender: sender, proc: proc, version: version, node: node, name: hello.Name, since: time.Now(),
 		sources: make(map[uint32]*source), held: make(map[uint32]*held), kept: make(map[uint32]*kept),
 		grants: make(map[uint32]*grant), offered: make(map[uint32]*segment), told: make(map[*segment]*told),
-		expects: make(map[uint32][]*directFlow), submits: make(map[uint32]context.CancelCauseFunc),
+		expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed), submits: make(map[uint32]context.CancelCauseFunc),
 		ex: exchanging{owners: make(map[uint32]*ring.Owner), fetched: make(map[uint32]*fetched), waits: make(map[uint32]*exchangeWait)},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())

@@ -47,6 +47,7 @@ type Status struct {
 	Age       time.Duration   `json:"age_ns"`
 	Stats     Stats           `json:"stats"`
 	Processes []ProcessStats  `json:"processes"`
+	Lanes     []LaneStatus    `json:"lanes"`
 	Requests  []RequestStatus `json:"requests"`
 }
 
@@ -71,11 +72,12 @@ type EdgeStatus struct {
 // Status takes a snapshot.
 func (s *Server) Status() Status {
 	b := s.bus
-	st := Status{Bus: b.opts.Name, Epoch: s.epoch, Age: b.now(), Stats: b.Stats(), Processes: s.Processes(), Requests: []RequestStatus{}}
+	u := s.underWay() // first: the figures of the edges have what it says
+	st := Status{Bus: b.opts.Name, Epoch: s.epoch, Age: b.now(), Stats: b.Stats(), Processes: s.Processes(), Lanes: u.lanes(s.live()), Requests: []RequestStatus{}}
 	for _, r := range b.requests() {
 		st.Requests = append(st.Requests, r.status())
 	}
-	s.underWay().add(&st)
+	u.add(&st)
 	return st
 }
 

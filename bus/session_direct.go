@@ -3,6 +3,7 @@ package bus
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -17,6 +18,11 @@ type directFlow struct {
 	consumer *source
 	edge     int  // ... and as the consumer knows it
 	told     bool // the producer was
+
+	// What went past the host, as the producer said last; written with the mutex of
+	// its session held.
+	deliveries, bytes atomic.Int64
+	counted           bool // all of it is in the flow's own figures; guarded by the outlet's mutex
 }
 
 // straighten looks whether what follows a delivery to the client could come
@@ -108,12 +114,14 @@ func (df *directFlow) end(deliveries, bytes uint64) error {
 		f.sent.deliveries += int64(deliveries - through)
 		f.sent.direct += int64(deliveries - through)
 		f.sent.bytes += int64(bytes)
+		df.counted = true
 	}
 	o.mu.Unlock()
 	if ended || deliveries < through {
 		return fmt.Errorf("%w: %s is said to have ended with %d deliveries, %d have come through the host (ended: %v)",
 			wire.ErrProtocol, f.edge.name, deliveries, through, ended)
 	}
+	df.learn(deliveries-through, bytes)
 	df.consumer.sess.queue(&wire.Streamed{Source: df.consumer.id, Edge: uint16(df.edge), Deliveries: deliveries, Bytes: bytes})
 	o.endStream(f)
 	return nil

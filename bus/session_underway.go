@@ -87,6 +87,7 @@ type underWay struct {
 type directReport struct {
 	flowReport
 	flow *flow
+	from *session
 	to   *session // nil: it is gone
 }
 
@@ -125,6 +126,7 @@ func (s *Server) underWay() underWay {
 func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWay) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.forgetPassed(byNode)
 	flowOf := func(source uint32, edge uint16) *flow {
 		src := s.sources[source]
 		if src == nil || int(edge) >= len(src.emitter.out.edges) {
@@ -133,8 +135,13 @@ func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWa
 		return src.emitter.out.req.flow(src.emitter.out.edges[edge])
 	}
 	for _, fr := range r.Flows {
-		if f := flowOf(fr.Source, fr.Edge); f != nil {
-			all.flows = append(all.flows, directReport{fr, f, byNode[fr.Peer]})
+		f := flowOf(fr.Source, fr.Edge)
+		if f == nil {
+			continue
+		}
+		all.flows = append(all.flows, directReport{fr, f, s, byNode[fr.Peer]})
+		if df := f.direct.Load(); df != nil && df.producer.sess == s {
+			df.learnLocked(fr.Deliveries, fr.Bytes)
 		}
 	}
 	for _, rr := range r.Rooms {
@@ -204,10 +211,6 @@ func (u underWay) add(st *Status) {
 		st.Processes[i].Held += u.holds[st.Processes[i].Node]
 	}
 	for _, r := range u.flows {
-		e := &st.Stats.Edges[r.flow.edge.index]
-		e.Deliveries += int64(r.flowReport.Deliveries)
-		e.Direct += int64(r.flowReport.Deliveries)
-		e.Bytes += int64(r.flowReport.Bytes)
 		if req := byID[uint64(r.flow.req.id)]; req != nil && r.UnderWay+r.Queued > 0 {
 			req.Edges = append(req.Edges, EdgeStatus{Edge: r.flow.edge.name, Deliveries: r.UnderWay, Bytes: r.UnderBytes, Queued: r.Queued, Direct: true})
 		}

@@ -105,7 +105,13 @@ func (r *Request) sentOn(e *edge) sent {
 	o := r.flow(e).source()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return r.flow(e).sent
+	f := r.flow(e)
+	so := f.sent
+	if df := f.direct.Load(); df != nil && !df.counted {
+		n := df.deliveries.Load()
+		so.add(sent{deliveries: n, direct: n, bytes: df.bytes.Load()})
+	}
+	return so
 }
 
 func (s *EdgeStats) add(more sent) {

@@ -28,7 +28,8 @@ edges, and what each request waits for.
 
 WINDOW is what one request may have under way on an edge, in deliveries and bytes;
 UNDER WAY and QUEUED are sums over all requests: what was sent and is not finished,
-and what waits for credit. P50 and P99 are from sent to handled.`,
+and what waits for credit. A LANE is what goes from one process to another past the
+host; EDGE counts that too. P50 and P99 are from sent to handled.`,
 		Example: `  omnibus status
   omnibus status --bus speech -o json | jq .requests`,
 		Args: cobra.NoArgs,
@@ -50,7 +51,7 @@ func writeStatus(to io.Writer, s *host.Status) error {
 	var out strings.Builder
 	fmt.Fprintf(&out, "bus %s, %s, process %d, up %s\n", s.Bus, s.Phase, s.PID, timeText(s.Age))
 	fmt.Fprintf(&out, "socket %s\nhttp   %s\n", s.Socket, s.HTTP)
-	for _, t := range []*table{stageTable(s), processTable(s), edgeTable(s), requestTable(s)} {
+	for _, t := range []*table{stageTable(s), processTable(s), edgeTable(s), laneTable(s), requestTable(s)} {
 		if len(t.rows) > 0 {
 			out.WriteByte('\n')
 		}
@@ -133,7 +134,7 @@ func processTable(s *host.Status) *table {
 		if p.Stopped {
 			state = "stopped (SIGSTOP)"
 		}
-		t.add(cmp.Or(strings.Join(p.Stages, ","), p.Name, "-"), p.PID, state, timeText(p.Age), "-", p.Held, p.Requests, arenaText(p.Arena), "-")
+		t.add(processText(p), p.PID, state, timeText(p.Age), "-", p.Held, p.Requests, arenaText(p.Arena), "-")
 	}
 	return t
 }
@@ -178,6 +179,28 @@ func edgeTable(s *host.Status) *table {
 		t.add(edgeText(e.From, e.To), window, under, sum.Queued, e.Deliveries, sizeText(e.Bytes), e.Dropped, timeText(e.P50), timeText(e.P99))
 	}
 	return t
+}
+
+// laneTable lists who sends to whom past the host.
+func laneTable(s *host.Status) *table {
+	t := &table{heading: []string{"LANE", "STREAMS", "UNDER WAY", "QUEUED", "DELIVERED", "BYTES"}}
+	names := make(map[uint32]string)
+	for _, p := range s.Processes {
+		names[p.Node] = processText(p)
+	}
+	for _, l := range s.Lanes {
+		under := "0"
+		if l.UnderWay > 0 {
+			under = fmt.Sprintf("%d, %s", l.UnderWay, sizeText(l.UnderWayBytes))
+		}
+		t.add(names[l.From]+" -> "+names[l.To], l.Streams, under, l.Queued, l.Deliveries, sizeText(l.Bytes))
+	}
+	return t
+}
+
+// processText names a process by what it does, or else as it calls itself.
+func processText(p bus.ProcessStats) string {
+	return cmp.Or(strings.Join(p.Stages, ","), p.Name, "-")
 }
 
 // position puts inputs first and results last.

@@ -67,6 +67,7 @@ var (
 	byEdge    = []string{"edge"}
 	byChild   = []string{"stage", "process"}
 	byProcess = []string{"process", "node"}
+	byLane    = []string{"lane", "from_node", "to_node"}
 )
 
 // The figures of each stage.
@@ -125,6 +126,16 @@ var trafficMetrics = []metric[bus.EdgeStatus]{
 	gauge("edge_queued_deliveries", "Deliveries that wait for credit.", byEdge, func(e bus.EdgeStatus) float64 { return float64(e.Queued) }),
 }
 
+// The figures of each lane: what goes from one process to another past the host.
+var laneMetrics = []metric[bus.LaneStatus]{
+	counter("lane_deliveries_total", "Deliveries that went from one process to another past the host.", byLane, func(l bus.LaneStatus) float64 { return float64(l.Deliveries) }),
+	counter("lane_payload_bytes_total", "Bytes of payload that went from one process to another past the host.", byLane, func(l bus.LaneStatus) float64 { return float64(l.Bytes) }),
+	gauge("lane_streams", "Streams of requests that go from one process to another past the host.", byLane, func(l bus.LaneStatus) float64 { return float64(l.Streams) }),
+	gauge("lane_inflight_deliveries", "Deliveries past the host that were sent and are not finished.", byLane, func(l bus.LaneStatus) float64 { return float64(l.UnderWay) }),
+	gauge("lane_inflight_bytes", "Payload of the deliveries past the host that were sent and are not finished.", byLane, func(l bus.LaneStatus) float64 { return float64(l.UnderWayBytes) }),
+	gauge("lane_queued_deliveries", "Deliveries that wait for credit to go past the host.", byLane, func(l bus.LaneStatus) float64 { return float64(l.Queued) }),
+}
+
 // The figures of each attached process.
 var processMetrics = []metric[bus.ProcessStats]{
 	gauge("process_held_deliveries", "Deliveries and results that the process has not finished.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Held) }),
@@ -173,6 +184,7 @@ func (collector) Describe(to chan<- *prometheus.Desc) {
 	describe(to, connectorMetrics)
 	describe(to, transferMetrics)
 	describe(to, trafficMetrics)
+	describe(to, laneMetrics)
 	describe(to, processMetrics)
 	describe(to, childMetrics)
 }
@@ -214,8 +226,13 @@ func (collector) collectStatus(to chan<- prometheus.Metric, s Status) {
 		}
 		collect(to, trafficMetrics, traffic[name], name)
 	}
+	names := make(map[uint32]string, len(s.Processes))
 	for _, p := range s.Processes {
-		collect(to, processMetrics, p, processName(p), strconv.FormatUint(uint64(p.Node), 10))
+		names[p.Node] = processName(p)
+		collect(to, processMetrics, p, names[p.Node], nodeText(p.Node))
+	}
+	for _, l := range s.Lanes {
+		collect(to, laneMetrics, l, names[l.From]+"->"+names[l.To], nodeText(l.From), nodeText(l.To))
 	}
 	for _, ch := range s.Children {
 		collect(to, childMetrics, ch, ch.Stage, ch.Name)
@@ -227,6 +244,8 @@ func collect[T any](to chan<- prometheus.Metric, metrics []metric[T], from T, la
 		to <- prometheus.MustNewConstMetric(m.desc, m.kind, m.read(from), labels...)
 	}
 }
+
+func nodeText(node uint32) string { return strconv.FormatUint(uint64(node), 10) }
 
 // processName names a process by what it does, which lasts, and else by what it
 // calls itself.

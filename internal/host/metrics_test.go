@@ -56,6 +56,7 @@ func TestMetricNames(t *testing.T) {
 	s := Status{Stages: []StageStatus{{Stage: "a"}}, Children: []ChildStatus{{Name: "a/0", Stage: "a"}, {Name: "a/1", Stage: "a"}}}
 	s.Stats = bus.Stats{Stages: []bus.StageStats{{Name: "a"}}, Edges: []bus.EdgeStats{{To: "a"}, {From: "a", Connector: &connector.Health{}}}}
 	s.Processes = []bus.ProcessStats{{Node: 1, Name: "x\xff"}, {Node: 2, Name: "x\xff"}}
+	s.Lanes = []bus.LaneStatus{{From: 1, To: 2}, {From: 2, To: 1}}
 	r := prometheus.NewPedanticRegistry()
 	if err := r.Register(figures{status: s}); err != nil {
 		t.Fatal(err)
@@ -64,7 +65,7 @@ func TestMetricNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(families) < 57 {
+	if len(families) < 63 {
 		t.Errorf("only %d metrics", len(families))
 	}
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()

@@ -1,0 +1,85 @@
+package bus
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// LaneStatus is what goes from one attached process to another past the host. Both
+// must be alive: the figures go with them.
+type LaneStatus struct {
+	From          uint32 `json:"from"` // Node of the process that sends
+	To            uint32 `json:"to"`
+	Streams       int    `json:"streams"`    // that are not over
+	Deliveries    int64  `json:"deliveries"` // so far, as the sender says
+	Bytes         int64  `json:"bytes"`
+	UnderWay      int    `json:"under_way"` // deliveries that were sent and are not finished
+	UnderWayBytes int64  `json:"under_way_bytes"`
+	Queued        int    `json:"queued"` // deliveries that wait for credit
+}
+
+// passed is how much went past the host.
+type passed struct{ deliveries, bytes int64 }
+
+// learn takes in how much of a stream went past the host so far, as its producer says.
+// It never becomes less: a counter that did would count everything again.
+func (df *directFlow) learn(deliveries, bytes uint64) {
+	s := df.producer.sess
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	df.learnLocked(deliveries, bytes)
+}
+
+// learnLocked is learn with the mutex of the producer's session held.
+func (df *directFlow) learnLocked(deliveries, bytes uint64) {
+	more := passed{max(int64(deliveries)-df.deliveries.Load(), 0), max(int64(bytes)-df.bytes.Load(), 0)}
+	df.deliveries.Add(more.deliveries)
+	df.bytes.Add(more.bytes)
+	s, to := df.producer.sess, df.consumer.sess.node
+	sum := s.passed[to]
+	s.passed[to] = passed{sum.deliveries + more.deliveries, sum.bytes + more.bytes}
+}
+
+// forgetPassed, with mu held, forgets nodes that are gone. Those who came after the
+// newest of the living were not looked at.
+func (s *session) forgetPassed(live map[uint32]*session) {
+	newest := slices.Max(append(slices.Collect(maps.Keys(live)), 0))
+	maps.DeleteFunc(s.passed, func(node uint32, _ passed) bool { return node < newest && live[node] == nil })
+}
+
+// lanes lists who sends to whom past the host.
+func (u underWay) lanes(live []*session) []LaneStatus {
+	type pair struct{ from, to uint32 }
+	all := make(map[pair]*LaneStatus)
+	alive := make(map[uint32]bool, len(live))
+	for _, s := range live {
+		alive[s.node] = true
+	}
+	for _, s := range live {
+		s.mu.Lock()
+		for to, sum := range s.passed {
+			if alive[to] {
+				all[pair{s.node, to}] = &LaneStatus{From: s.node, To: to, Deliveries: sum.deliveries, Bytes: sum.bytes}
+			}
+		}
+		s.mu.Unlock()
+	}
+	for _, r := range u.flows {
+		if r.to == nil {
+			continue
+		}
+		if l := all[pair{r.from.node, r.to.node}]; l != nil {
+			l.Streams++
+			l.UnderWay += r.UnderWay
+			l.UnderWayBytes += r.UnderBytes
+			l.Queued += r.Queued
+		}
+	}
+	list := []LaneStatus{}
+	for _, l := range all {
+		list = append(list, *l)
+	}
+	slices.SortFunc(list, func(a, b LaneStatus) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+	return list
+}
