@@ -21,8 +21,8 @@ func (p *pair) kill(victim *Child) connector.Transport {
 	return next
 }
 
-// testSenderDies: what a sender had put is got whole, or is not there; and its place is
-// anybody's again.
+// testSenderDies: what a sender had put is got whole, or is not there; its place is
+// anybody's again, and once another has put, nothing of it is left.
 func testSenderDies(p *pair) {
 	victim, ok := p.mortal(p.sender)
 	if !ok {
@@ -35,6 +35,7 @@ func testSenderDies(p *pair) {
 		p.t.Fatal(err)
 	}
 	left := p.put(edge, "left", want)
+	lost := p.put(edge, "lost", want)
 	p.sender = p.kill(victim)
 	p.same(got, want)
 	if got, err := p.receiver.Get(p.t.Context(), edge, "left", left); err == nil {
@@ -44,6 +45,7 @@ func testSenderDies(p *pair) {
 	}
 	want = pattern(24, 50_000)
 	p.get(edge, "left", p.put(edge, "left", want), want)
+	p.none(edge, "lost", lost)
 }
 
 // testReceiverDies: one that has got nothing has taken nothing, though it waited for it.
