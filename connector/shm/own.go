@@ -71,12 +71,16 @@ type end struct {
 }
 
 // Put implements [connector.Transport]. The ring stays for as long as it is written to.
-func (e *end) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (_ connector.Metadata, err error) {
+func (e *end) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (meta connector.Metadata, err error) {
 	if !e.use() {
 		return nil, connector.ErrClosed
 	}
 	defer func() { err = errors.Join(err, e.process.leave()) }()
-	return e.Transport.Put(ctx, edge, key, size, fill)
+	meta, err = e.Transport.Put(ctx, edge, key, size, fill)
+	if errors.Is(err, connector.ErrTooLarge) {
+		return nil, fmt.Errorf("%w: raise %s, which is %d", err, optRing, e.process.opts.bytes)
+	}
+	return meta, err
 }
 
 // Get implements [connector.Transport].

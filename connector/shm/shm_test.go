@@ -290,6 +290,15 @@ func TestStore(t *testing.T) {
 	}
 }
 
+// TestTooLarge: what the ring of this process can never take says what to change.
+func TestTooLarge(t *testing.T) {
+	c := mustOpen(t, map[string]any{"ring_bytes": 1 << 20}, nil)
+	_, _, err := c.Put(t.Context(), edge, "key", make([]byte, 2<<20))
+	if !errors.Is(err, connector.ErrTooLarge) || !strings.Contains(err.Error(), "raise ring_bytes, which is 1048576") {
+		t.Errorf("put of more than the ring has: %v", err)
+	}
+}
+
 // TestTimeout: a put without room ends in its time.
 func TestTimeout(t *testing.T) {
 	c := mustOpen(t, map[string]any{"ring_bytes": 256 << 10, "timeout": "10ms", "shm_threshold_bytes": 0}, nil)
