@@ -18,11 +18,8 @@ func TestOddTensors(t *testing.T) {
 	gpu := emul.Options{GranularityBytes: 1 << 16, Apart: true}
 	from, to := newBench(t, gpu, lane.Options{Directory: dir}), newBench(t, gpu, lane.Options{Directory: dir})
 	src, data := from.tensor(codec.DTypeUint8, 64<<10)
-	all := []codec.DType{
-		codec.DTypeBool, codec.DTypeComplex64, codec.DTypeComplex128, codec.DTypeFloat8E4M3FN, codec.DTypeFloat8E5M2, codec.DTypeBFloat16, codec.DTypeUint64,
-	}
 	for _, mode := range []lane.Mode{lane.Default, lane.IPC, lane.Pool} {
-		for _, dtype := range all {
+		for dtype := codec.DTypeBool; dtype.Valid(); dtype++ {
 			for name, c := range map[string]struct {
 				shape, strides []int
 				refused        bool
@@ -66,6 +63,24 @@ func TestOddTensors(t *testing.T) {
 				settled(t, m)
 			}
 		}
+	}
+}
+
+// TestTensorWithoutMemory: a tensor whose address was never filled in is an error, and not
+// the end of the GPU, which an access to it would be.
+func TestTensorWithoutMemory(t *testing.T) {
+	from := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{})
+	for _, mode := range []lane.Mode{lane.Default, lane.IPC, lane.Pool} {
+		_, _, err := from.send(&lane.Tensor{DType: codec.DTypeUint8, Shape: []int{4}}, mode, 0, nil)
+		if want := "send uint8[4]: invalid argument: its Ptr is 0: say where its elements are"; !errors.Is(err, cudaipc.ErrInvalid) || err.Error() != want {
+			t.Errorf("by %v: %v, want %s", mode, err, want)
+		}
+		if _, _, err := from.send(&lane.Tensor{DType: codec.DTypeUint8, Shape: []int{0}}, mode, 0, nil); err != nil {
+			t.Errorf("without elements, by %v: %v", mode, err)
+		}
+	}
+	if err := from.dev.Err(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -106,6 +106,9 @@ func (o *Outgoing) add(number int, t *Tensor) error {
 	if _, ok := extent(int64(t.DType.Size()), t.Shape, t.Strides); !ok {
 		return fmt.Errorf("send %v: %w: strides %v reach beyond any memory", t, cudaipc.ErrInvalid, t.Strides)
 	}
+	if t.Ptr == 0 && t.Bytes() > 0 { // an access to which ends the GPU
+		return fmt.Errorf("send %v: %w: its Ptr is 0: say where its elements are", t, cudaipc.ErrInvalid)
+	}
 	if o.dev == nil {
 		o.dev = dev // the others are copied to it
 	}

@@ -36,8 +36,14 @@ func (t *Tensor) Bytes() int64 {
 	return sizeBytes
 }
 
-// String says what it is, such as "float32[2 3] on GPU-…".
-func (t *Tensor) String() string { return fmt.Sprintf("%v%v on %v", t.DType, t.Shape, t.Device) }
+// String says what it is, such as "float32[2 3] on GPU-…", with the GPU if it is named.
+func (t *Tensor) String() string {
+	what := fmt.Sprintf("%v%v", t.DType, t.Shape)
+	if t.Device != (cudaipc.UUID{}) {
+		what += " on " + t.Device.String()
+	}
+	return what
+}
 
 // strides are those to pack it with: of a contiguous one, too.
 func (t *Tensor) strides() []int {
