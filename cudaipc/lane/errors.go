@@ -1,6 +1,9 @@
 package lane
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // What a caller may be told, beside the errors of package cudaipc.
 var (
@@ -22,5 +25,8 @@ var (
 	// the policy is to fail.
 	ErrPoolFull = errors.New("GPU pool is full")
 	// ErrClosed reports the use of a lane or a message that was closed.
-	ErrClosed = errors.New("lane is closed")
+	ErrClosed = errors.New("GPU lane: closed")
 )
+
+// errGivenBack is what whoever uses a message after its end is told.
+var errGivenBack = fmt.Errorf("%w: the message was given back, and its tensors with it", ErrClosed)

@@ -171,7 +171,7 @@ func (g *gate) wait(ctx context.Context) error {
 	}
 	g.judge()
 	if g.isLeft() {
-		return fmt.Errorf("wait for tensors on %v: %w", g.dev.uuid, ErrClosed)
+		return fmt.Errorf("wait for tensors on %v: %w", g.dev.uuid, errGivenBack)
 	}
 	return g.err()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -35,8 +36,8 @@ func TestClosedWhileIncomplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	settled(t, m)
-	if err := m.Wait(t.Context()); !errors.Is(err, lane.ErrClosed) {
-		t.Errorf("wait for what is closed: %v, want ErrClosed", err)
+	if err := m.Wait(t.Context()); !errors.Is(err, lane.ErrClosed) || !strings.Contains(err.Error(), "the message was given back") {
+		t.Errorf("wait for what is closed: %v, want ErrClosed, of the message", err)
 	}
 	if err := reader.Close(t.Context()); err != nil { // while the producer is not done
 		t.Error(err)

@@ -112,7 +112,7 @@ func (m *Message) Wait(ctx context.Context) error {
 	closed := m.closed
 	m.mu.Unlock()
 	if closed {
-		return fmt.Errorf("wait for tensors: %w", ErrClosed)
+		return fmt.Errorf("wait for tensors: %w", errGivenBack)
 	}
 	for _, g := range m.gates {
 		if err := g.wait(ctx); err != nil {
@@ -131,7 +131,7 @@ func (m *Message) Await(s cudaipc.Stream) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return fmt.Errorf("await tensors: %w", ErrClosed)
+		return fmt.Errorf("await tensors: %w", errGivenBack)
 	}
 	for _, g := range m.gates {
 		if err := g.await(s); err != nil {
@@ -192,7 +192,7 @@ func (m *Message) reads(s cudaipc.Stream) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return fmt.Errorf("read tensors: %w", ErrClosed)
+		return fmt.Errorf("read tensors: %w", errGivenBack)
 	}
 	if !slices.Contains(m.readers, s) {
 		m.readers = append(m.readers, s)
