@@ -166,10 +166,7 @@ func sendFirst(ctx context.Context, r *Request, v any) (*Request, error) {
 }
 
 func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*Request, error) {
-	var o requestOptions
-	for _, opt := range opts {
-		opt(&o)
-	}
+	o := optionsOf(opts)
 	if own, ok := ctx.Deadline(); ok && (o.deadline.IsZero() || own.Before(o.deadline)) {
 		o.deadline = own
 	}

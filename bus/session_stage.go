@@ -94,22 +94,9 @@ func (s *session) deliverWork(p *posting, w *work) error {
 	return nil
 }
 
-// located is where the client finds a payload: in a segment, or in the message.
-type located struct {
-	seg    *segment // nil: in the message
-	offset int64
-	once   bool // the segment is the caller's to release
-}
-
-func (l located) release() {
-	if l.once {
-		l.seg.release()
-	}
-}
-
 // locateAll says where the client finds payloads.
-func (s *session) locateAll(ds []*Delivery) ([]located, error) {
-	all := make([]located, 0, len(ds))
+func (s *session) locateAll(ds []*Delivery) ([]place, error) {
+	all := make([]place, 0, len(ds))
 	for _, d := range ds {
 		at, err := s.locate(d)
 		if err != nil {
@@ -125,10 +112,10 @@ func (s *session) locateAll(ds []*Delivery) ([]located, error) {
 
 // locate says where the client finds a payload. One that it cannot be given, for want
 // of memory or descriptors, fails its request.
-func (s *session) locate(d *Delivery) (at located, err error) {
+func (s *session) locate(d *Delivery) (at place, err error) {
 	p := d.Bytes()
 	if len(p) <= s.inlineBytes() {
-		return located{}, nil
+		return place{}, nil
 	}
 	if at, err = s.srv.locate(d); err != nil {
 		err = d.errorAt(d.flow.edge.spec.To, fmt.Errorf("payload of %d bytes for %s: %w", len(p), s.describe(), err))
@@ -138,7 +125,7 @@ func (s *session) locate(d *Delivery) (at located, err error) {
 }
 
 // deliver sends a delivery to the client.
-func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at located, more bool) uint32 {
+func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at place, more bool) uint32 {
 	m := &wire.Deliver{
 		Source: src.id, Edge: uint16(edge), Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
 		Seq: d.Seq, Dropped: d.Dropped, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
@@ -163,7 +150,7 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locate
 	}
 	if at.seg != nil {
 		h.told = s.tell(at.seg)
-		m.Segment, m.Offset = h.told.number, uint64(at.offset)
+		m.Segment, m.Offset = h.told.number, at.offset
 	}
 	s.lastDelivery++
 	m.Delivery = s.lastDelivery
@@ -178,26 +165,26 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locate
 
 // locate says where a payload lies that is too large for a message. One on the
 // heap is copied to where others can read it.
-func (s *Server) locate(d *Delivery) (located, error) {
+func (s *Server) locate(d *Delivery) (place, error) {
 	if d.foreign != nil && d.foreign.seg != nil {
-		return located{seg: d.foreign.seg, offset: d.foreign.offset}, nil
+		return place{seg: d.foreign.seg, offset: uint64(d.foreign.offset)}, nil
 	}
 	if shmstore.IsLarge(d.Handle) {
 		seg, err := s.bus.largeSegment(d.Handle)
-		return located{seg: seg, once: err == nil}, err
+		return place{seg: seg, made: err == nil}, err
 	}
 	if !d.Handle.IsZero() {
-		return located{seg: s.arena, offset: int64(d.Handle.Offset)}, nil
+		return place{seg: s.arena, offset: d.Handle.Offset}, nil
 	}
 	p, err := ownSegment(d.Inline)
 	if err != nil {
-		return located{}, err
+		return place{}, err
 	}
 	if d.foreign != nil {
 		d.foreign.release()
 	}
 	d.Inline, d.foreign = p.data, p
-	return located{seg: p.seg}, nil
+	return place{seg: p.seg}, nil
 }
 
 // tell, with mu held, gives the client a segment unless it has it, and counts
