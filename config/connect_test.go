@@ -147,7 +147,10 @@ func TestConnectorModes(t *testing.T) {
 		"{mode: rings}":    "mode of SharedMemoryConnector must be ring or segment",
 		"{generation: 3}":  "generation of SharedMemoryConnector must be a whole number from 1 to 2",
 		"{ttl: soon}":      "ttl of SharedMemoryConnector must be a number of seconds",
-		"{timeout: -1}":    "timeout of SharedMemoryConnector must be a number of seconds",
+		"{timeout: -1}":    "timeout of SharedMemoryConnector must be a number of seconds above 0",
+		"{timeout: 0}":     "timeout of SharedMemoryConnector must be a number of seconds above 0",
+		"{timeout: 0.0}":   "timeout of SharedMemoryConnector must be a number of seconds above 0",
+		"{timeout: 0s}":    "timeout of SharedMemoryConnector must be a number of seconds above 0",
 		"{ring_bytes: 1s}": "ring_bytes of SharedMemoryConnector must be a whole number",
 	} {
 		_, err := config.Parse("p.yaml", []byte(strings.Replace(threeConnectors, "{mode: ring}", extra, 1)), config.Options{})
@@ -155,7 +158,7 @@ func TestConnectorModes(t *testing.T) {
 			t.Errorf("%s: %v, want %q", extra, err, want)
 		}
 	}
-	for _, good := range []string{"{mode: segment, generation: 1}", "{ttl: 30s, timeout: 1.5}", "{mode: null}"} {
+	for _, good := range []string{"{mode: segment, generation: 1}", "{ttl: 30s, timeout: 1.5}", "{ttl: 0, timeout: 1ms}", "{mode: null}"} {
 		if _, err := config.Parse("p.yaml", []byte(strings.Replace(threeConnectors, "{mode: ring}", good, 1)), config.Options{}); err != nil {
 			t.Errorf("%s: %v", good, err)
 		}

@@ -231,6 +231,14 @@ var (
 		d, err := time.ParseDuration(text)
 		return err == nil && d >= 0
 	}, anyOf(ruleSeconds.takes, schema{"type": "string"})}
+	// ruleTimeout: that 0 were no wait, no end of it or the default is anybody's guess.
+	ruleTimeout = extraRule{`a number of seconds above 0, or text such as "30s"`, func(n *node) bool {
+		if text, ok := n.value.(string); ok {
+			d, err := time.ParseDuration(text)
+			return err == nil && d > 0
+		}
+		return ruleSeconds.ok(n) && n.value != int64(0) && n.value != 0.0
+	}, anyOf(orVariable(schema{"type": "number", "exclusiveMinimum": 0}), schema{"type": "string"})}
 	ruleSeconds = extraRule{"a number of at least 0", func(n *node) bool {
 		f, ok := n.value.(float64)
 		return ok && f >= 0 || ruleBytes.ok(n)
@@ -248,7 +256,7 @@ var extraRules = map[string]map[string]extraRule{
 		"readers":                            wholeNumber(1, 63),
 		"generation":                         wholeNumber(1, 2),
 		"ttl":                                ruleDuration,
-		"timeout":                            ruleDuration,
+		"timeout":                            ruleTimeout,
 		"codec_streaming":                    ruleFlag,
 		"codec_chunk_frames":                 ruleFrames,
 		"codec_left_context_frames":          ruleFrames,

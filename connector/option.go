@@ -29,8 +29,8 @@ type Option struct {
 	// Default is the value where the setting is left out: a bool, a string, an
 	// int64 or a time.Duration.
 	Default any
-	// Min and Max bound an integer; Max of 0 is no bound. For text, Choices are
-	// what it may be; none is anything.
+	// Min and Max bound an integer, and Min a duration, in nanoseconds; Max of 0 is no
+	// bound. For text, Choices are what it may be; none is anything.
 	Min, Max int64
 	Choices  []string
 	// Doc is one sentence for its users.
@@ -53,6 +53,9 @@ func (o Option) want() string {
 		}
 		return fmt.Sprintf("a whole number from %d to %d", o.Min, o.Max)
 	case Duration:
+		if o.Min > 0 {
+			return `a number of seconds above 0, or text such as "30s"`
+		}
 	}
 	return `a number of seconds of at least 0, or text such as "30s"`
 }
@@ -63,7 +66,7 @@ func (o Option) Read(value any) (any, error) {
 		Flag:     func(v any) (any, bool) { b, ok := v.(bool); return b, ok },
 		Text:     o.text,
 		Integer:  o.integer,
-		Duration: duration,
+		Duration: o.duration,
 	}[o.Kind]
 	if v, ok := read(value); ok {
 		return v, nil
@@ -95,7 +98,12 @@ func whole(value any) (int64, bool) {
 	return 0, false
 }
 
-func duration(value any) (any, bool) {
+func (o Option) duration(value any) (any, bool) {
+	d, ok := duration(value)
+	return d, ok && int64(d) >= o.Min
+}
+
+func duration(value any) (time.Duration, bool) {
 	if s, ok := value.(string); ok {
 		d, err := time.ParseDuration(s)
 		return d, err == nil && d >= 0

@@ -49,7 +49,7 @@ func Type() connector.Type {
 			{Key: optMode, Kind: connector.Text, Default: modeRing, Choices: []string{modeRing, modeSegment}, Doc: "Where values lie: in the project's own store, or in named segments in the format of vLLM-Omni."},
 			{Key: optThreshold, Kind: connector.Integer, Default: int64(defaultThreshold), Doc: "Values of up to so many bytes travel in the metadata; in segments of generation 2 none do."},
 			{Key: optTTL, Kind: connector.Duration, Default: defaultTTL, Doc: "How long a value may lie until somebody comes for it; 0 is for ever."},
-			{Key: optTimeout, Kind: connector.Duration, Default: defaultTimeout, Doc: "How long a put waits for room, and in segments for a lock that another process holds."},
+			{Key: optTimeout, Kind: connector.Duration, Default: defaultTimeout, Min: 1, Doc: "How long a put waits for room, and in segments for a lock that another process holds."},
 			{Key: optGeneration, Kind: connector.Integer, Default: int64(segment.ByKey), Min: segment.ByMetadata, Max: segment.ByKey, Doc: "Of segments, how values are put: 2 as vLLM-Omni since 0.14, by key; 1 as before it, by metadata."},
 			{Key: optRing, Kind: connector.Integer, Default: int64(defaultRing), Min: leastRing, Doc: "The memory of a process that is attached to no host, or of a store with a name, in bytes."},
 			{Key: optStore, Kind: connector.Text, Default: "", Doc: "Of a ring, the name of a store in /dev/shm that processes open by themselves: it trusts all processes of the user."},
@@ -135,9 +135,6 @@ type transport struct {
 func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {
 	if int64(size) <= t.threshold {
 		return connector.Inline(size, fill)
-	}
-	if t.timeout <= 0 {
-		return t.Transport.Put(ctx, edge, key, size, fill)
 	}
 	patience, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()

@@ -195,6 +195,8 @@ func TestSettings(t *testing.T) {
 		"threshold": {"shm_threshold_bytes": -1},
 		"ttl":       {"ttl": "long"},
 		"timeout":   {"timeout": -1},
+		"at once":   {"timeout": 0},
+		"no time":   {"timeout": "0s", "mode": "segment"},
 		"ring":      {"ring_bytes": 100},
 		"store":     {"store": "a/b"},
 		"up":        {"store": ".."},

@@ -199,7 +199,7 @@ class StoreTest(Case):
     def test_settings(self) -> None:
         for bad in (
             {"store": ""}, {"store": "a/b"}, {"store": ".."}, {"store": "a.b"}, {"store": "x" * 101}, {"store": 7},
-            {"readers": 0}, {"readers": 64}, {"ring_bytes": 65_535}, {"ttl": "soon"}, {"timeout": -1},
+            {"readers": 0}, {"readers": 64}, {"ring_bytes": 65_535}, {"ttl": "soon"}, {"timeout": -1}, {"timeout": 0},
         ):  # fmt: skip
             with self.subTest(bad):
                 self.assertRaises(ValueError, Store, self.config(**bad))
@@ -223,7 +223,7 @@ class StoreTest(Case):
         put(a, "c", half)  # in the room of what was got
 
     def test_full_of_small(self) -> None:
-        a = self.store(timeout=0, ring_bytes=65_536)
+        a = self.store(timeout=0.001, ring_bytes=65_536)
         for n in range(64):
             put(a, str(n), b"x")
         self.assertRaises(NoRoom, put, a, "one more", b"x")

@@ -275,7 +275,7 @@ class ContractTest(SegmentCase):
             ("shm_threshold_bytes", "65536", f"{whole} of at least 0"), ("shm_threshold_bytes", -1, whole),
             ("shm_threshold_bytes", 1.5, whole), ("ring_bytes", 65_535, f"{whole} of at least 65536"),
             ("arena_bytes", "1", whole), ("readers", 64, f"{whole} from 1 to 63"), ("ttl", True, "a number of seconds"),
-            ("timeout", "7", 'or text such as "30s"'), ("ttl", [1], "a number of seconds"), ("socket", b"x", "a path"),
+            ("timeout", "7", 'or text such as "30s"'), ("timeout", 0, "above 0"), ("timeout", "0s", "above 0"), ("ttl", [1], "a number of seconds"), ("socket", b"x", "a path"),
         ):  # fmt: skip
             for mode in ("ring", "segment"):
                 with self.subTest(name, bad=bad, mode=mode), self.assertRaises(ValueError) as caught:

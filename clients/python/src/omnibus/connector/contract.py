@@ -233,6 +233,14 @@ def seconds(value: Any) -> float:
     return number
 
 
+def _timeout(value: Any) -> float:
+    number = seconds(value)
+    if number < 1e-9:
+        raise ValueError
+    return number
+
+
+_TIMEOUT = Kind('a number of seconds above 0, or text such as "30s"', _timeout)
 _SECONDS = Kind('a number of seconds of at least 0, or text such as "30s"', seconds)
 
 MAX_READERS = 63  #: of a store with a name: a bit of a word for each
@@ -242,7 +250,7 @@ _SETTINGS = {
     "mode": _text("ring", "segment"), "bus": _text(), "socket": Kind("a path", _path),
     "store": _text(), "dir": Kind("a path", _path),
     "arena_bytes": _whole(1), "ring_bytes": _whole(_LEAST_RING_BYTES), "readers": _whole(1, MAX_READERS),
-    "shm_threshold_bytes": _whole(0), "generation": _whole(1, 2), "ttl": _SECONDS, "timeout": _SECONDS,
+    "shm_threshold_bytes": _whole(0), "generation": _whole(1, 2), "ttl": _SECONDS, "timeout": _TIMEOUT,
 }  # fmt: skip
 
 
