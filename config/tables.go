@@ -100,7 +100,7 @@ func (c *reading) stageOmnibusFields(d *draft) fields {
 		"routing":       at(&d.routingPos, word(c.checker, &d.Routing, RoutingSticky, RoutingLeastQueue, RoutingRoundRobin)).about("Which process gets a message."),
 		"restart":       word(c.checker, &d.Restart, RestartAlways, RestartOnFailure, RestartNever).about("When a process that ended is started again."),
 		"max_restarts":  c.count(&d.MaxRestarts).about("How often a process is started again within a minute."),
-		"grace":         c.duration(&d.Grace).about("What a process has between SIGTERM and SIGKILL."),
+		"grace":         c.duration(&d.Grace).about("What a process has between SIGTERM and SIGKILL, and a fifth of it, 10 s at most, before SIGTERM, when the host has told it."),
 		"start_timeout": c.duration(&d.StartTimeout).about("What a process has until it serves its stage."),
 	}
 }

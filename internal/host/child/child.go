@@ -14,10 +14,6 @@ import (
 // that long only where the kernel cannot let go of it.
 const killWait = 5 * time.Second
 
-// leaveWait is what a process that knows of its end has before SIGTERM. Most need
-// some milliseconds of it.
-const leaveWait = time.Second
-
 // maxAttached bounds the descendants of one process that are remembered.
 const maxAttached = 64
 
@@ -105,7 +101,7 @@ func (c *Child) Kill(reason string) {
 }
 
 // Leave is Stop for a child whose process has been told that it is to end. It gets
-// a moment to do so by itself, because a signal would keep programs that know
+// a part of the grace to do so by itself, because a signal would keep programs that know
 // nothing of it, such as "go run", from putting away what they have made.
 func (c *Child) Leave(ctx context.Context) error {
 	c.knows.Store(true)
@@ -120,7 +116,7 @@ func (c *Child) Stop(ctx context.Context) error {
 	c.stopOnce.Do(func() { close(c.stop) })
 	grace := c.spec.Grace
 	if c.knows.Load() {
-		grace += leaveWait
+		grace += c.spec.leaveWait()
 	}
 	select {
 	case <-c.done:

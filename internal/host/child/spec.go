@@ -34,7 +34,8 @@ type Spec struct {
 
 	Restart Policy
 	Backoff Backoff
-	// Grace is the time between SIGTERM and SIGKILL; default 5 s.
+	// Grace is the time between SIGTERM and SIGKILL; default 5 s. A process that was
+	// told of its end has a fifth of it before SIGTERM, 10 s at most.
 	Grace time.Duration
 	// StartTimeout is how long a process may take until Ready is called for it;
 	// default 30 s. It is killed then.
@@ -90,6 +91,10 @@ func (s Spec) withDefaults() Spec {
 	s.StartTimeout = orDefault(s.StartTimeout, 30*time.Second)
 	return s
 }
+
+// leaveWait is what a process that knows of its end has before SIGTERM. Most need
+// some milliseconds of it.
+func (s Spec) leaveWait() time.Duration { return min(s.Grace/5, 10*time.Second) }
 
 func orDefault[T comparable](v, instead T) T {
 	var zero T

@@ -56,7 +56,7 @@ func (w *watcher) step(clock *time.Timer) bool {
 		w.stop = nil
 		if w.leaving = w.knows.Load(); w.leaving {
 			w.end(w.run, stopped, func(process) {})
-			clock.Reset(leaveWait)
+			clock.Reset(w.spec.leaveWait())
 		} else {
 			w.terminate(clock)
 		}

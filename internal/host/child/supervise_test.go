@@ -272,9 +272,9 @@ func TestStop(t *testing.T) {
 		{name: "it goes", script: script{term: time.Second}, patient: true, took: time.Second, signals: []string{"TERM"}},
 		{name: "it ignores SIGTERM", patient: true, took: 5 * time.Second, signals: []string{"TERM", "KILL"}},
 		{name: "the context ends first", took: 2 * time.Second, signals: []string{"TERM", "KILL"}},
-		{name: "it leaves", script: script{after: leaveWait / 2}, patient: true, knows: true, took: leaveWait / 2},
-		{name: "it stays", script: script{term: time.Second}, patient: true, knows: true, took: leaveWait + time.Second, signals: []string{"TERM"}},
-		{name: "it stays and ignores SIGTERM", patient: true, knows: true, took: leaveWait + 5*time.Second, signals: []string{"TERM", "KILL"}},
+		{name: "it leaves", script: script{after: time.Second / 2}, patient: true, knows: true, took: time.Second / 2},
+		{name: "it stays", script: script{term: time.Second}, patient: true, knows: true, took: time.Second + time.Second, signals: []string{"TERM"}},
+		{name: "it stays and ignores SIGTERM", patient: true, knows: true, took: time.Second + 5*time.Second, signals: []string{"TERM", "KILL"}},
 		{name: "the context ends first, of one that stays", knows: true, took: 2 * time.Second, signals: []string{"TERM", "KILL"}},
 		{
 			name: "it cannot be killed", script: script{undead: true}, patient: true,
