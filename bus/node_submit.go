@@ -78,7 +78,7 @@ func (n *Node) openCaller(l *link) (*Bus, error) {
 	if err != nil {
 		return nil, err
 	}
-	st.remote.begin(st.remote.attach(hostAgent{l}))
+	st.remote.begin(st.remote.attach(hostAgent{l}, 0))
 	return b, nil
 }
 

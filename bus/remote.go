@@ -394,17 +394,17 @@ func (r *remote) over(t *Task) {
 }
 
 // attach takes a replica in, which gets no work before it begins.
-func (r *remote) attach(a agent) *replica {
+func (r *remote) attach(a agent, from int) *replica {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rep := &replica{remote: r, number: r.freeNumber(), agent: a, postings: make(map[*remoteTask]*posting)}
+	rep := &replica{remote: r, number: r.freeNumber(from), agent: a, postings: make(map[*remoteTask]*posting)}
 	r.serving = append(r.serving, rep)
 	return rep
 }
 
-// freeNumber, with mu held, gives the lowest number that no replica has.
-func (r *remote) freeNumber() int {
-	for n := 0; ; n++ {
+// freeNumber, with mu held, gives the lowest number from one on that no replica has.
+func (r *remote) freeNumber(from int) int {
+	for n := from; ; n++ {
 		if !slices.ContainsFunc(r.serving, func(rep *replica) bool { return rep.number == n }) {
 			return n
 		}

@@ -28,6 +28,10 @@ type ListenOptions struct {
 	// the last lines of its log. It goes into the errors of requests. It should
 	// return within some 100 ms.
 	Autopsy func(pid int) string
+	// Number is asked when a process is going to serve a stage, and gives the lowest
+	// number that it may have among the stage's replicas: that under which the caller
+	// knows it, say. It gets the first one from there on that is free. It must not block.
+	Number func(stage string, pid int) int
 	// OnServe is told when a process serves a stage, and OnGone when it does
 	// not any more, with the reason. They must not block.
 	OnServe func(stage string, replica, pid int)

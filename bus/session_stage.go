@@ -26,7 +26,11 @@ func (s *session) serve(m *wire.Serve) error {
 		s.queue(&wire.Failed{Token: m.Token, Code: wire.CodeTaken, Text: fmt.Sprintf("the stage %q runs inside the host", m.Stage)})
 		return nil
 	}
-	rep := st.remote.attach(s)
+	from := 0
+	if f := s.srv.opts.Number; f != nil {
+		from = max(f(st.spec.Name, s.proc.PID()), 0)
+	}
+	rep := st.remote.attach(s, from)
 	s.mu.Lock()
 	s.replicas = append(s.replicas, rep)
 	number := len(s.replicas) - 1

@@ -101,35 +101,32 @@ func stageTable(s *host.Status) *table {
 // that attached by themselves.
 func processTable(s *host.Status) *table {
 	t := &table{heading: []string{"PROCESS", "PID", "STATE", "FOR", "RESTARTS", "HOLDS", "REQUESTS", "ARENA", "LAST EXIT"}}
-	attached := make(map[int][]bus.ProcessStats) // by pid: one may attach several times
-	for _, p := range s.Processes {
-		if p.PID == os.Getpid() {
-			continue // it only asks
-		}
-		attached[p.PID] = append(attached[p.PID], p)
-	}
+	others := slices.DeleteFunc(slices.Clone(s.Processes), func(p bus.ProcessStats) bool { return p.PID == os.Getpid() }) // it only asks
 	for _, c := range s.Children {
 		var held, requests int
 		var arena bus.ArenaStats
 		state := c.State
-		for _, p := range attached[c.PID] {
+		theirs := func(p bus.ProcessStats) bool { // one may attach several times, or have another do it
+			return p.PID == c.PID || slices.Contains(p.Stages, c.Name)
+		}
+		for _, p := range others {
+			if !theirs(p) {
+				continue
+			}
 			held, requests = held+p.Held, requests+p.Requests
 			arena.Bytes, arena.Used = arena.Bytes+p.Arena.Bytes, arena.Used+p.Arena.Used
 			if p.Stopped {
 				state = "stopped (SIGSTOP)"
 			}
 		}
-		delete(attached, c.PID)
+		others = slices.DeleteFunc(others, theirs)
 		pid := "-"
 		if c.PID != 0 {
 			pid = fmt.Sprint(c.PID)
 		}
 		t.add(c.Name, pid, state, timeText(c.For), c.Restarts, held, requests, arenaText(arena), lastExit(c))
 	}
-	for _, p := range s.Processes {
-		if _, mine := attached[p.PID]; !mine {
-			continue
-		}
+	for _, p := range others {
 		state := "attached"
 		if p.Stopped {
 			state = "stopped (SIGSTOP)"

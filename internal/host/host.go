@@ -110,7 +110,7 @@ func (h *host) open(ctx context.Context) error {
 	h.children = child.New(child.Options{Out: h.opts.Stderr, OnEvent: h.onEvent})
 	h.server, err = h.bus.Listen(h.socket, bus.ListenOptions{
 		AllowUIDs: h.pipeline.Bus.AllowUIDs,
-		Autopsy:   h.autopsy, OnServe: h.onServe, OnStuck: h.onStuck,
+		Autopsy:   h.autopsy, Number: h.number, OnServe: h.onServe, OnStuck: h.onStuck,
 		Methods: h.methods(),
 	})
 	if err != nil {

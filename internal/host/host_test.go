@@ -310,6 +310,55 @@ func TestQuitEndsAtOnce(t *testing.T) {
 	}
 }
 
+// The processes that the host started keep their numbers, whoever else serves their stage, and
+// came before them.
+func TestNumbers(t *testing.T) {
+	r := start(t, `stages: [{stage_id: a, omnibus: {exec: [sh, -c, "echo here; until test -e now; do sleep 0.01; done; exec SELF"]}}]`)
+	r.await("a/0 | here")
+	n := r.join()
+	go func() {
+		_ = n.Serve(context.Background(), bus.Stage("a", func(_ *bus.Task, in string) (string, error) { return in, nil }))
+	}()
+	numbers := func() map[string]int {
+		var s host.Status
+		answer, err := n.Call(t.Context(), "status", nil)
+		if err == nil {
+			err = json.Unmarshal(answer, &s)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids := make(map[string]int)
+		for _, p := range s.Processes {
+			for _, stage := range p.Stages {
+				pids[stage] = p.PID
+			}
+		}
+		for _, c := range s.Children {
+			pids["child "+c.Name] = c.PID
+		}
+		return pids
+	}
+	pids := numbers()
+	for pids["a/0"] == 0 && pids["a/1"] == 0 {
+		pids = numbers()
+	}
+	if pids["a/0"] != 0 || pids["a/1"] != os.Getpid() {
+		t.Fatalf("processes: %v", pids)
+	}
+	if err := os.WriteFile(filepath.Join(filepath.Dir(r.socket), "now"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.await("ready: ")
+	if pids = numbers(); pids["a/0"] == 0 || pids["a/0"] != pids["child a/0"] {
+		t.Errorf("processes: %v", pids)
+	}
+	r.stop(nil)
+	if _, err := r.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A process that dies is started again, and what it was doing fails with what
 // is known of its death.
 func TestProcessDies(t *testing.T) {

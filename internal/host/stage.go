@@ -239,6 +239,18 @@ func (h *host) replica(name string) *replica {
 	return nil
 }
 
+// number has a process of ours be the replica that it was started as, and others come
+// behind those.
+func (h *host) number(name string, pid int) int {
+	s := h.byName[name]
+	if c, ours := h.children.Find(pid); ours {
+		if r := h.replica(c.Name()); r != nil && r.stage == s {
+			return r.number
+		}
+	}
+	return len(s.replicas)
+}
+
 // onServe learns that a process serves a stage: one of ours is ready then.
 func (h *host) onServe(name string, number, pid int) {
 	s := h.byName[name]
