@@ -61,6 +61,39 @@ func TestNote(t *testing.T) {
 	}
 }
 
+// FuzzJournal reads rows and notes that anybody may have written: what is believed names a
+// segment, and is written as it was read.
+func FuzzJournal(f *testing.F) {
+	r := record{purpose: putting, name: "key", segment: identity{1, 2}, lock: identity{3, 4}}
+	f.Add(r.encode())
+	f.Add(note{record: r, key: "key", request: "r", until: 5}.encode())
+	f.Add([]byte("l 1 \"k\" \"r\"\np 1 2 3 4 \"../k\"\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		n, isNote := parseNote(text)
+		r, isRecord := parseRecord(text)
+		if isNote {
+			r = n.record
+			again, ok := parseNote(n.encode())
+			if diff := cmp.Diff(n, again, cmp.AllowUnexported(note{}, record{}, identity{})); !ok || diff != "" {
+				t.Error(diff)
+			}
+		}
+		if !isNote && !isRecord {
+			return
+		}
+		if isNote && isRecord {
+			t.Errorf("%q is a note and a record", text)
+		}
+		if err := errors.Join(connector.CheckKey(r.name), checkName(r.name)); err != nil {
+			t.Error(err)
+		}
+		again, ok := parseRecord(r.encode())
+		if diff := cmp.Diff(r, again, cmp.AllowUnexported(record{}, identity{})); !ok || diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 // TestNoteOfTheLiving: whoever opens a transport while a value is being put to last leaves
 // its note.
 func TestNoteOfTheLiving(t *testing.T) {
