@@ -94,9 +94,10 @@ func TestBuildTensors(t *testing.T) {
 stages: [{stage_id: a}, {stage_id: b}, {stage_id: c}, {stage_id: d}]
 edges:
   - {from: a, to: b, omnibus: {tensor_transport: cuda_ipc_pool, min_bytes: 64KiB}}
-  - {from: b, to: c, omnibus: {tensor_transport: cuda_ipc}}
-  - {from: c, to: d, omnibus: {tensor_transport: default}}
+  - {from: b, to: c, omnibus: {tensor_transport: cuda_ipc, min_bytes: 0}}
+  - {from: c, to: d, omnibus: {tensor_transport: cuda_ipc_pool, min_bytes: 0 KiB}}
   - {from: a, to: d}
+  - {from: b, to: d, omnibus: {tensor_transport: default}}
 `), config.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +113,7 @@ edges:
 	for _, e := range pipeline.Edges {
 		got[e.From+e.To] = fmt.Sprint(e.Tensors, " ", e.TensorMinBytes)
 	}
-	want := map[string]string{"ab": "cuda_ipc_pool 65536", "bc": "cuda_ipc 0", "cd": "default 0", "ad": "default 0"}
+	want := map[string]string{"ab": "cuda_ipc_pool 65536", "bc": "cuda_ipc 0", "cd": "cuda_ipc_pool 0", "ad": "default 0", "bd": "default 0"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

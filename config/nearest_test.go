@@ -47,7 +47,7 @@ func TestParseSize(t *testing.T) {
 		{"8B", 8, true},
 		{"8388607TiB", 8388607 << 40, true},
 		{"8388608TiB", 0, false},
-		{"0MiB", 0, false},
+		{"0MiB", 0, true},
 		{"-1MiB", 0, false},
 		{"+1MiB", 0, false},
 		{"1.5MiB", 0, false},

@@ -42,9 +42,9 @@ var problemTests = []problemTest{
 	}},
 
 	// Tensors.
-	{"tensors", two + `edges: [{from: a, to: b, omnibus: {tensor_transport: cuda, min_bytes: 0}}]`, []string{
+	{"tensors", two + `edges: [{from: a, to: b, omnibus: {tensor_transport: cuda, min_bytes: -1}}]`, []string{
 		`2:54: tensor_transport must be one of default, cuda_ipc, cuda_ipc_pool, not the text "cuda"`,
-		`2:71: min_bytes must be a positive size in bytes, or text such as "64MiB", not the number 0`,
+		`2:71: min_bytes must be a size in bytes, or text such as "64MiB", not the number -1`,
 	}},
 	{"tensors in files", `
 stages: [{stage_id: a}, {stage_id: b, input_connectors: {from_stage_a: files}}]

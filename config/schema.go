@@ -186,6 +186,7 @@ var (
 	takesWindow      = anyOf(schema{"const": Unbounded}, integer(1, math.MaxInt32), ref("variable"))
 	takesDuration    = orVariable(schema{"type": "string", "pattern": `^\+?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$`})
 	takesSize        = anyOf(integer(1, math.MaxInt64), schema{"type": "string", "pattern": sizePattern()}, ref("variable"))
+	takesSizeOrNone  = anyOf(integer(0, math.MaxInt64), schema{"type": "string", "pattern": sizePattern()}, ref("variable"))
 	takesCommandLine = schema{"type": "array", "minItems": 1, "items": schema{"type": "string"}}
 	takesEnvironment = schema{
 		"type": "object", "propertyNames": schema{"pattern": "^[^=]+$"},

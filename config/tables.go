@@ -132,7 +132,7 @@ func (c *reading) edgeOmnibusFields(e *listed) fields {
 		"policy":       word(c.checker, &e.policy, PolicyBlock, PolicyFail, PolicyDropOldest).about("What the sender does when the window is full."),
 		"tensor_transport": at(&e.tensorsPos, word(c.checker, &e.tensors, TensorsDefault, TensorsIPC, TensorsPool)).
 			about("How tensors in GPU memory travel: through host memory, as the sender's own allocation, or through a pool that the processes share."),
-		"min_bytes": c.size(&e.minBytes).about("How many bytes of tensors a message has at least that go by tensor_transport; smaller ones go through host memory."),
+		"min_bytes": c.sizeOrNone(&e.minBytes).about("How many bytes of tensors a message has at least that go by tensor_transport; smaller ones go through host memory."),
 	}
 }
 

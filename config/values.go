@@ -82,20 +82,33 @@ func (c *checker) duration(at *time.Duration) reader {
 
 func (c *checker) size(at *int64) reader {
 	return reader{func(key string, n *node) {
-		switch v := n.value.(type) {
-		case int64:
-			if v >= 1 {
-				*at = v
-				return
-			}
-		case string:
-			if bytes, ok := parseSize(v); ok {
-				*at = bytes
-				return
-			}
+		if v, ok := sizeOf(n); ok && v > 0 {
+			*at = v
+			return
 		}
 		c.problemf(n.pos, `%s must be a positive size in bytes, or text such as "64MiB", not %s`, key, describe(n))
 	}, takesSize}
+}
+
+// sizeOrNone is size where 0 is one, too: a bound from below that leaves nothing out.
+func (c *checker) sizeOrNone(at *int64) reader {
+	return reader{func(key string, n *node) {
+		if v, ok := sizeOf(n); ok {
+			*at = v
+			return
+		}
+		c.problemf(n.pos, `%s must be a size in bytes, or text such as "64MiB", not %s`, key, describe(n))
+	}, takesSizeOrNone}
+}
+
+func sizeOf(n *node) (int64, bool) {
+	switch v := n.value.(type) {
+	case int64:
+		return v, v >= 0
+	case string:
+		return parseSize(v)
+	}
+	return 0, false
 }
 
 var sizeUnits = map[string]int64{
@@ -109,7 +122,7 @@ func parseSize(s string) (int64, bool) {
 	digits := strings.TrimRight(s, "BKMGTik")
 	unit, known := sizeUnits[s[len(digits):]]
 	n, err := strconv.ParseUint(strings.TrimSuffix(digits, " "), 10, 63)
-	if err != nil || !known || n == 0 || int64(n) > math.MaxInt64/unit {
+	if err != nil || !known || int64(n) > math.MaxInt64/unit {
 		return 0, false
 	}
 	return int64(n) * unit, true
