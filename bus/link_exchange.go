@@ -87,6 +87,7 @@ func (l *link) sendPlace(m *wire.Place, p *foreign) error {
 	faultpoint.Hit("node-before-place")
 	if err := l.told(l.sender.Queue(m)); err != nil {
 		delete(l.out, m.Put)
+		l.unoffer(p.seg, m.Segment, m.Flags)
 		return err
 	}
 	return nil

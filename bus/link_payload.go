@@ -233,6 +233,7 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 	faultpoint.Hit("node-before-put")
 	if err := l.told(l.sender.Queue(m)); err != nil {
 		delete(l.out, m.Put)
+		l.unoffer(at.seg, m.Segment, m.Flags)
 		return err
 	}
 	faultpoint.Hit("node-put")
@@ -253,6 +254,15 @@ func (l *link) offer(seg *segment, own bool) (uint32, error) {
 		l.offers[seg] = l.lastOffer
 	}
 	return l.lastOffer, nil
+}
+
+// unoffer, with mu held, has the host forget a segment for one payload alone that
+// could not be sent. One for more is of use to the next.
+func (l *link) unoffer(seg *segment, number uint32, flags uint8) {
+	if seg != nil && flags&wire.FlagOwn != 0 {
+		delete(l.offers, seg)
+		l.queue(&wire.Forget{Segment: number})
+	}
 }
 
 func (l *link) returned(id uint32) {

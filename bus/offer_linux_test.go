@@ -1,0 +1,49 @@
+package bus
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// TestOffersOfWhatCannotBeSent: what was offered for a payload whose message the
+// protocol does not take is the host's no longer, and so there may be any number of them.
+func TestOffersOfWhatCannotBeSent(t *testing.T) {
+	payload := make([]byte, 64<<10)
+	key := strings.Repeat("k", 1<<10)
+	for name, send := range map[string]func(*link) error{
+		"put": func(l *link) error {
+			d := newDelivery()
+			d.Inline, d.Key = payload, key
+			return l.put(1, d, 0, func() {})
+		},
+		"place": func(l *link) error {
+			p, err := ownSegment(payload)
+			if err != nil {
+				return err
+			}
+			defer p.release()
+			return l.sendPlace(&wire.Place{Key: key}, p)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := attach(t, 4, func(*Task, *Delivery) error { return nil })
+			for range maxOffered + 1 {
+				if err := send(a.link); err == nil {
+					t.Fatal("it was sent")
+				}
+			}
+			if _, err := a.node.Call(soon(t), "status", nil); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range a.server.live() {
+				s.mu.Lock()
+				if n := len(s.offered); n != 0 {
+					t.Errorf("the host keeps %d segments", n)
+				}
+				s.mu.Unlock()
+			}
+		})
+	}
+}
