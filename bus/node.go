@@ -153,7 +153,6 @@ func (n *Node) connect(ctx context.Context) (*link, error) {
 	}
 	l.node = n
 	l.exchange.opts = n.opts.ExchangeStore
-	l.figures.before = n.lane.Stats()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ctx.Err() != nil { // Close has looked for a link already, and found none
@@ -161,6 +160,7 @@ func (n *Node) connect(ctx context.Context) (*link, error) {
 		_ = l.conn.Close()
 		return nil, ErrClosed
 	}
+	l.figures.before = n.lane.Stats()
 	n.link = l
 	close(n.linked)
 	return l, nil
