@@ -3,8 +3,12 @@ package bus
 import (
 	"context"
 	"errors"
+	"io"
+	"os"
 	"testing"
+	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -45,6 +49,48 @@ func TestConnectedTooLate(t *testing.T) {
 		t.Errorf("a node that is closed connects: %v, want ErrClosed", err)
 	}
 	eventually(t, "the host sees it go", func() bool { return len(a.server.live()) == 2 })
+}
+
+// TestRefusedWithDescriptors: what came behind the word of a host that refuses, and is
+// not looked at, is closed.
+func TestRefusedWithDescriptors(t *testing.T) {
+	path := t.TempDir() + "/bus.sock"
+	ln, err := peer.Listen(path, peer.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	host := make(chan error, 1)
+	go func() {
+		defer func() { _ = w.Close() }()
+		conn, err := ln.Accept()
+		if err != nil {
+			host <- err
+			return
+		}
+		packet, err := wire.Append(nil, wire.VersionMin, &wire.Refuse{Text: "no"}, 0)
+		if err == nil {
+			packet, err = wire.Append(packet, wire.VersionMin, &wire.Segment{Segment: 1, Bytes: 1}, 1)
+		}
+		host <- errors.Join(err, conn.Send(packet, []int{int(w.Fd())}))
+	}()
+	if _, err := dialLink(t.Context(), path, "", ""); err == nil {
+		t.Error("a link to a host that refuses")
+	}
+	if err := <-host; err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the other end of a pipe is still open: %v", err)
+	}
 }
 
 // TestServedOnceAtAHost: a call of Serve that has waited for a host serves its stages

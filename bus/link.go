@@ -85,11 +85,17 @@ func dialLink(ctx context.Context, path, bus, name string) (*link, error) {
 	case err == nil:
 		err = context.Cause(ctx) // and no packet gets through any more
 	}
-	_ = conn.Close()
+	l.hangUp()
+	return nil, err
+}
+
+// hangUp ends a connection that nobody reads from, with what has come by it.
+func (l *link) hangUp() {
+	_ = l.conn.Close()
+	l.in.Close()
 	if l.sender != nil {
 		_ = l.sender.Close()
 	}
-	return nil, err
 }
 
 // unanswered is the error of a host that listens and says nothing.

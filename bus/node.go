@@ -156,8 +156,7 @@ func (n *Node) connect(ctx context.Context) (*link, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ctx.Err() != nil { // Close has looked for a link already, and found none
-		_ = l.sender.Close()
-		_ = l.conn.Close()
+		l.hangUp()
 		return nil, ErrClosed
 	}
 	l.figures.before = n.lane.Stats()
