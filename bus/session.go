@@ -315,8 +315,7 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	case *wire.Close:
 		return s.closeRequest(m.Source)
 	case *wire.Call:
-		method, arguments := m.Method, append([]byte(nil), m.Arguments...)
-		return s.ask(m.Token, func() error { return s.call(m.Token, method, arguments) })
+		return s.called(m)
 	case *wire.Bye:
 		s.byeSaid = true
 	default:

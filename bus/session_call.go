@@ -15,6 +15,19 @@ import (
 // maxReplyPiece bounds what one reply carries.
 const maxReplyPiece = 60_000
 
+// called has a call answered. What the client tells is taken in at once, for the order
+// counts; what it asks may take a while.
+func (s *session) called(m *wire.Call) error {
+	token, method, arguments := m.Token, m.Method, append([]byte(nil), m.Arguments...)
+	if method != methodTensors {
+		return s.ask(token, func() error { return s.call(token, method, arguments) })
+	}
+	if err := s.call(token, method, arguments); err != nil {
+		s.queue(failedMessage(token, err))
+	}
+	return nil
+}
+
 // call answers a question about the bus.
 func (s *session) call(token uint32, method string, arguments []byte) error {
 	answer, err := s.method(method)

@@ -1,11 +1,13 @@
 package bus_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
 // TestFiguresOfProcesses: what the lanes of other processes count are figures of the bus,
@@ -81,5 +83,23 @@ func TestNothingIsOpenOfTheDead(t *testing.T) {
 	want.Open = 0
 	if got := h.bus.Stats().ProcessTensors; got != want {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// TestLatestFiguresCount: of what a process tells the last counts, however soon it comes
+// behind the others.
+func TestLatestFiguresCount(t *testing.T) {
+	h := listen(t, remotes(linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	c := dialThin(t, h.path)
+	c.await(wire.KindWelcome)
+	const times = 300
+	for n := range times {
+		c.send(&wire.Call{Token: uint32(n), Method: "tensors", Arguments: fmt.Appendf(nil, `{"spilt":%d}`, n)})
+	}
+	for range times {
+		c.await(wire.KindReply)
+	}
+	if got := h.bus.Stats().ProcessTensors.Spilt; got != times-1 {
+		t.Errorf("%d counts, of those up to %d", got, times-1)
 	}
 }
