@@ -115,14 +115,17 @@ func (g *gateway) params(r *http.Request) (params, error) {
 	return p, nil
 }
 
-// checkType takes the names that WAV goes by, and a body without one.
+// checkType takes the names that WAV goes by, a body without one, and what curl and
+// Python's urllib call every body that they were told nothing of: the body itself says
+// whether it is a WAV.
 func checkType(header string) error {
 	if header == "" {
 		return nil
 	}
 	media, _, err := mime.ParseMediaType(header)
 	switch media {
-	case "audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave", "application/octet-stream":
+	case "audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave", "application/octet-stream",
+		"application/x-www-form-urlencoded":
 		if err == nil {
 			return nil
 		}

@@ -140,6 +140,22 @@ func TestConnectionServesAgain(t *testing.T) {
 	}
 }
 
+// TestMediaTypes: a WAV is one by whatever name clients send it.
+func TestMediaTypes(t *testing.T) {
+	s := serve(t, nil)
+	sample := readFile(t, sampleFile)
+	for _, media := range []string{
+		"", "audio/x-wav", "audio/vnd.wave; codec=1", "application/octet-stream",
+		"application/x-www-form-urlencoded", // of curl --data-binary, and of Python's urllib
+	} {
+		t.Run(media, func(t *testing.T) {
+			if res := s.post(t, "", bytes.NewReader(sample), "Content-Type", media); res.StatusCode != http.StatusOK {
+				t.Errorf("%q: %s", media, res.Status)
+			}
+		})
+	}
+}
+
 func TestBadRequests(t *testing.T) {
 	s := serve(t, func(o *options) { o.maxBytes = 1 << 20 })
 	sample := readFile(t, sampleFile)
@@ -161,7 +177,7 @@ func TestBadRequests(t *testing.T) {
 		"truncated early":   {body: bytes.NewReader(sample[:20_000]), status: 400, code: "bad_wav", says: "at byte 20000: 326006 bytes"},
 		"endless preamble":  {body: chunked(append([]byte("RIFF\xff\xff\xff\xffWAVELIST\x00\x00\x20\x00"), make([]byte, 2<<20)...)), status: 413, code: "too_large", says: "1048576"},
 		"length says it":    {body: bytes.NewReader(make([]byte, 1<<20+1)), status: 413, code: "too_large", says: "1048576"},
-		"form":              {body: bytes.NewReader(sample), media: "application/x-www-form-urlencoded", status: 415, code: "media_type", says: "use audio/wav"},
+		"form":              {body: bytes.NewReader(sample), media: "multipart/form-data; boundary=x", status: 415, code: "media_type", says: "use audio/wav"},
 		"media type":        {body: bytes.NewReader(sample), media: "audio/", status: 415, code: "media_type", says: "audio/"},
 		"quality":           {query: "?quality=fine", body: bytes.NewReader(sample), status: 400, code: "query", says: `quality is "fine"`},
 		"negative quality":  {query: "?quality=-1", body: bytes.NewReader(sample), status: 400, code: "query", says: "use 0"},
