@@ -177,8 +177,12 @@ func (h *host) askDrain() { h.drainOnce.Do(func() { close(h.drain) }) }
 // logStalls tells of what has waited for long.
 func (h *host) logStalls(stalls []bus.Stall) {
 	for _, s := range stalls {
+		waits := slog.String("request", s.Request.String())
+		if s.Process != "" { // it waits for the exchange, which is no request's
+			waits = slog.String("process", s.Process)
+		}
 		h.opts.Logger.Warn("stalled",
-			slog.String("request", s.Request.String()), slog.String("edge", s.Edge),
+			waits, slog.String("edge", s.Edge),
 			slog.Duration("waited", s.Waited.Round(time.Millisecond)), slog.String("for", s.Holder),
 			slog.Int("deliveries", s.Deliveries), slog.Int64("bytes", s.Bytes))
 	}
