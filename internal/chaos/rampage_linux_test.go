@@ -26,11 +26,18 @@ const (
 	maxStalk = 100 * time.Millisecond
 )
 
+// leastKills are enough when the time is over, which is for machines where processes
+// take long to start.
+const leastKills = 20
+
 // rampage kills until enough kills count, at random moments and at all places
 // that were planned.
 func (c *run) rampage(r *rand.Rand, kills int) {
 	last, moved := int64(0), time.Now()
-	for c.ctx.Err() == nil && !c.content(kills) {
+	for began := moved; c.ctx.Err() == nil && !c.content(kills); {
+		if *within > 0 && time.Since(began) >= *within {
+			kills = min(kills, leastKills)
+		}
 		if now := c.completed.Load(); now != last {
 			last, moved = now, time.Now()
 		} else if time.Since(moved) > patience {
