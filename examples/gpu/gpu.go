@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -46,6 +47,7 @@ func openDriver(name string) (cudaipc.Driver, error) {
 		if err == nil || name != "" {
 			return driver, err
 		}
+		log.Print("an emulated GPU stands in: ", err)
 		fallthrough
 	case "emul":
 		return emul.New(emul.Options{})

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"hash/crc64"
+	"log"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -54,6 +56,26 @@ func TestTransports(t *testing.T) {
 				t.Errorf("it says %q, want %q", got, want)
 			}
 		})
+	}
+}
+
+// TestStandIn: without a GPU an emulated one does, and it says why.
+func TestStandIn(t *testing.T) {
+	o, out := emulated(t)
+	driver, err := openDriver("cuda")
+	if err == nil {
+		_ = driver.Close()
+		t.Skip("this machine has a GPU")
+	}
+	var said bytes.Buffer
+	log.SetOutput(&said)
+	defer log.SetOutput(os.Stderr)
+	o.driver = ""
+	if err := host(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(said.String(), "an emulated GPU stands in: "+err.Error()) || !strings.HasPrefix(out.String(), "emulated GPU 0: ") {
+		t.Errorf("it says %q and %q", said.String(), out)
 	}
 }
 
