@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,7 +29,8 @@ written as the bytes they are; with --json, or -o json, each becomes a line of J
 with its edge, key, codec and size, and with its value unless that is raw bytes.
 
 The exit code says how the request ended: 0 completed, 1 failed, 3 aborted,
-4 past its deadline. An interrupt aborts it.
+4 past its deadline. An interrupt aborts it, also at a host that does not answer;
+the exit code is 130 then, and 143 for SIGTERM.
 
 With --count the same input is submitted again and again, --concurrency at a time.
 The results are received and dropped, and a summary is written instead.`
@@ -89,9 +87,10 @@ func (s *submission) read(cmd *cobra.Command, args []string) (any, error) {
 	return parseJSON(data)
 }
 
-func (s *submission) run(cmd *cobra.Command, input any) error {
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+func (s *submission) run(cmd *cobra.Command, input any) (err error) {
+	ctx, stop := interruptible(cmd.Context())
 	defer stop()
+	defer func() { err = interrupted(ctx, err) }()
 	node, leave, err := s.at.join(ctx, "omnibus submit", bus.JoinOptions{MaxRequests: s.concurrency})
 	if err != nil {
 		return err
