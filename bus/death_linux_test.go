@@ -86,6 +86,25 @@ func await(happened func() bool) {
 	}
 }
 
+// eventually is await for what never comes when a promise is broken.
+func eventually(t *testing.T, what string, happened func() bool) {
+	t.Helper()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !happened() {
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			t.Fatalf("it does not come about that %s", what)
+		}
+	}
+}
+
+// patience is how long a test waits for that.
+const patience = 10 * time.Second
+
 // large is beyond what travels inline, so that it lies in shared memory.
 func large(s string) string { return s + strings.Repeat(".", 3000) }
 
