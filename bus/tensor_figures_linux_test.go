@@ -44,7 +44,7 @@ func TestFiguresOfProcesses(t *testing.T) {
 		}
 		await(func() bool { return len(h.server.Processes()) == 1 })
 		if got := figures(); got != want {
-			t.Errorf("when it is gone: %+v, want %+v", got, want)
+			t.Fatalf("when it is gone: %+v, want %+v", got, want)
 		}
 	}
 	if own := h.bus.Stats().Tensors; own != (lane.Stats{}) {
