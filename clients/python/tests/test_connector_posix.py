@@ -7,6 +7,8 @@ import logging
 import os
 import random
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -195,6 +197,21 @@ class StoreTest(Case):
             self.assertIsNone(b.get("0", "1", "k", metadata))
             self.assertEqual(b.put("0", "1", "k", 1), (False, 0, None))  # the other end puts
             self.assertEqual(b.health()["error_kinds"], {"Unavailable": 1})
+
+    def test_a_process_that_closes_nothing_ends(self) -> None:
+        """And leaves no file, although a thread of its connector sweeps what lies."""
+        code = (
+            "import json, sys; from omnibus.connector import OmnibusConnector\n"
+            "c = OmnibusConnector(json.loads(sys.argv[1])); print(c.put('0', '1', 'k', 1)[0])"
+        )
+        env = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "clients", "python", "src")}
+        for mode in ("ring", "segment"):
+            with tempfile.TemporaryDirectory(prefix="omnibus-test-", dir="/dev/shm") as folder:
+                config = {"mode": mode, "dir": folder, "ring_bytes": MIB, "store": "exits" if mode == "ring" else None}
+                out = subprocess.run(
+                    [sys.executable, "-c", code, json.dumps(config)], env=env, timeout=60, check=True, capture_output=True
+                ).stdout
+                self.assertEqual((out, os.listdir(folder)), (b"True\n", []))
 
     def test_settings(self) -> None:
         for bad in (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import random
+import subprocess
+import sys
 import unittest
 from typing import Any
 
@@ -300,6 +302,22 @@ class ConnectorTest(HostCase):
         self.host.hang_up()
         self.c.close()
         super().tearDown()
+
+    def test_a_process_that_closes_nothing_ends(self) -> None:
+        code = (
+            "import sys; from omnibus.connector import OmnibusConnector\n"
+            "c = OmnibusConnector({'socket': sys.argv[1]})"
+        )
+        package = os.path.dirname(os.path.dirname(omnibus.__file__))
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, self.host.path], env={**os.environ, "PYTHONPATH": package}
+        )
+        self.addCleanup(process.kill)
+        first, (self.host.sock, _) = self.host.sock, self.host.listener.accept()
+        self.addCleanup(first.close)  # type: ignore[union-attr]
+        self.host.expect(wire.Hello)
+        self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [], [], []))
+        self.assertEqual(process.wait(30), 0)
 
     def test_put_and_get(self) -> None:
         done = self.beside(lambda: self.c.put(0, 1, "r_0_0", [1, 2]))  # type: ignore[arg-type]

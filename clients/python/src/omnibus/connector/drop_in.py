@@ -6,10 +6,13 @@ What went wrong is logged, and counted by `health`, which tells it apart from "n
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from types import TracebackType
 from typing import Any
@@ -61,6 +64,7 @@ class OmnibusConnector:
         self._logged: dict[tuple[str, str], float] = {}
         self._closed = False
         self._transport = _open(self.mode, config)
+        _alive.add(self)
 
     # The contract.
 
@@ -157,6 +161,10 @@ class OmnibusConnector:
         self.close()
 
     def __del__(self) -> None:
+        if not sys.is_finalizing():  # then no thread goes on, and whoever waits for one waits for ever
+            self._drop()
+
+    def _drop(self) -> None:
         transport, self._transport = self._transport, None
         try:
             if transport is not None:
@@ -233,6 +241,16 @@ class OmnibusConnector:
         if not quiet:
             unexpected = None if isinstance(e, (OmnibusError, OSError)) else e
             log.error("connector: %s of %.64s failed: %s: %s", op, key, kind, e, exc_info=unexpected)
+
+
+_alive: weakref.WeakSet[OmnibusConnector] = weakref.WeakSet()
+
+
+@atexit.register
+def _drop_all() -> None:
+    """Take back what would stay, while there are threads to wait for: a finalizer at the end comes too late for that."""
+    for c in list(_alive):
+        c._drop()
 
 
 _COUNTERS = (
