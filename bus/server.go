@@ -169,7 +169,13 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 	if err := conn.SetDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return nil, err
 	}
+	defer s.hurry(conn)()
 	hello, err := receiveHello(in)
+	select {
+	case <-s.done:
+		return nil, refuse(wire.CodeClosing, "%v", ErrClosed)
+	default:
+	}
 	if err != nil {
 		return nil, refuse(wire.CodeProtocol, "the first message must be hello: %v", err)
 	}
@@ -197,6 +203,20 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 		sess.fail(err) // run finds out
 	}
 	return sess, nil
+}
+
+// hurry has a peer be waited for no longer when the host closes, until the function
+// that it returns is called.
+func (s *Server) hurry(conn *peer.Conn) (enough func()) {
+	over := make(chan struct{})
+	go func() {
+		select {
+		case <-s.done:
+			_ = conn.SetDeadline(time.Now()) // it may be gone
+		case <-over:
+		}
+	}()
+	return func() { close(over) }
 }
 
 func receiveHello(in *peer.Receiver) (*wire.Hello, error) {
@@ -316,7 +336,8 @@ func (s *Server) Drain() {
 
 // Close ends all connections and removes the socket. Requests of clients that
 // are still open end with ErrClosed. What a client still holds comes back when
-// it has let go: Close waits for that until the context ends.
+// it has let go: Close waits for that until the context ends. For a peer that has yet to
+// say who it is it does not.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.closed {
