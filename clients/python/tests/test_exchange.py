@@ -313,10 +313,12 @@ class ConnectorTest(HostCase):
             [sys.executable, "-c", code, self.host.path], env={**os.environ, "PYTHONPATH": package}
         )
         self.addCleanup(process.kill)
-        first, (self.host.sock, _) = self.host.sock, self.host.listener.accept()
-        self.addCleanup(first.close)  # type: ignore[union-attr]
+        own = self.host.sock
+        self.host.sock, _ = self.host.listener.accept()
+        self.addCleanup(self.host.sock.close)
         self.host.expect(wire.Hello)
         self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [], [], []))
+        self.host.sock = own  # of the connector that the other tests have
         self.assertEqual(process.wait(30), 0)
 
     def test_put_and_get(self) -> None:
