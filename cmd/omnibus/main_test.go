@@ -17,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"omnibus": main, "stage": stageMain})
+	testscript.Main(m, map[string]func(){"omnibus": main, "stage": stageMain, "tokens": tokensMain})
 }
 
 func TestScripts(t *testing.T) {

@@ -202,7 +202,7 @@ var layers = []layer{
 	},
 	{
 		part:   "cmd",
-		may:    []string{"internal/host", "internal/host/doctor", "internal/bench", "config", "connector", "connector/shm", "cudaipc", "cudaipc/cuda", "bus", "actors", "shmstore", "ringbuf", "codec", "codec/omni", "codec/python", "messages", "internal"},
+		may:    []string{"internal/host", "internal/host/doctor", "internal/bench", "config", "connector", "connector/shm", "cudaipc", "cudaipc/cuda", "bus", "bus/tensorqueue", "actors", "shmstore", "ringbuf", "codec", "codec/omni", "codec/python", "messages", "internal"},
 		reason: "commands stand at the top",
 	},
 	{

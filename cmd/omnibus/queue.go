@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/tensorqueue"
+)
+
+func init() { addVerb(newQueueCmd) }
+
+const queueLong = `Own a tensor queue: a bounded queue between processes, whose items carry tensors.
+
+Programs join it by its name: omnibus.TensorQueue("NAME") in Python, tensorqueue.Join
+in Go. Whoever puts says how the tensors travel. What was put lies in the memory of the
+process that put it, and this one needs no GPU.
+
+When programs can join, the line "ready: ..." goes to standard error. The first interrupt
+(or SIGTERM) closes the queue: whoever waits hears that, what was taken stays valid, and
+what nobody has taken is dropped, and counted. The second one ends this process at once.`
+
+const queueExample = `  omnibus queue tokenized
+  omnibus queue tokenized --max-size 32 &`
+
+// queueStoreBytes is the memory for items that this process puts, which are none.
+const queueStoreBytes = 1 << 20
+
+func newQueueCmd() *cobra.Command {
+	var opts tensorqueue.Options
+	var uids []uint
+	level := newChoice("warn", "debug", "info", "error")
+	cmd := &cobra.Command{
+		Use:     "queue [NAME]",
+		Short:   "Own a queue of tensors between processes",
+		Long:    queueLong,
+		Example: queueExample,
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.Name, opts.StoreBytes = tensorqueue.DefaultName, queueStoreBytes
+			if len(args) == 1 {
+				opts.Name = args[0]
+			}
+			if opts.Socket == "" {
+				opts.Socket = bus.SocketPath(opts.Name)
+			}
+			for _, uid := range uids {
+				opts.AllowUIDs = append(opts.AllowUIDs, uint32(uid))
+			}
+			opts.Logger = newLogger(cmd.ErrOrStderr(), level.word, outputText)
+			return ownQueue(cmd, opts)
+		},
+	}
+	cmd.Flags().IntVar(&opts.MaxSize, "max-size", 0, fmt.Sprintf("how many items nobody has taken there may be; 0 means %d, the most", tensorqueue.LargestSize))
+	cmd.Flags().Int64Var(&opts.MaxItemBytes, "max-item-bytes", tensorqueue.DefaultItemBytes, "how many bytes of host memory an item may take")
+	cmd.Flags().StringVar(&opts.Socket, "socket", "", "listen at the socket `PATH`")
+	cmd.Flags().UintSliceVar(&uids, "allow-uid", nil, "let the user `UID` join, beside the own")
+	cmd.Flags().Var(level, "log-level", "what is worth a line on standard error")
+	return cmd
+}
+
+func ownQueue(cmd *cobra.Command, opts tensorqueue.Options) error {
+	ctx, stop := interruptible(cmd.Context())
+	defer stop()
+	q, err := tensorqueue.Open(ctx, opts)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "ready: queue %s at %s, of %d items\n", opts.Name, opts.Socket, q.MaxSize())
+	<-ctx.Done()
+	left, err := q.Size(context.WithoutCancel(ctx))
+	if err != nil {
+		opts.Logger.Warn("cannot count what is left", slog.Any("err", err))
+	}
+	err = q.Close(context.WithoutCancel(ctx))
+	fmt.Fprintf(cmd.ErrOrStderr(), "done: left in the queue, and dropped: %d\n", left)
+	return err
+}
