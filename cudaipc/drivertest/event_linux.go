@@ -53,10 +53,16 @@ func testEventAsItIs(r *rig) {
 	if done, err := e.Done(); done || err != nil {
 		r.Errorf("the second point is done before its time (%v)", err)
 	}
+	// Another stream comes to its point sooner.
+	r.submit(u, awaitOp(e))
+	r.submit(v, recordOp(e))
+	r.synchronize(v)
+	r.stuck(u)
 	second.Host.Store(1)
 	r.synchronize(s)
+	r.synchronize(u)
 	if done, err := e.Done(); !done || err != nil {
-		r.Errorf("the second point is done: %t, %v", done, err)
+		r.Errorf("the last point is done: %t, %v", done, err)
 	}
 }
 

@@ -10,15 +10,18 @@
 
 enum op { COPY, COPY_2D, WRITE, WAIT, RECORD, AWAIT };
 
-struct fake_event { uint64_t recorded, done; int device, dead; };
+/* What an event was recorded at: a wait is for the point of then, wherever and however soon the
+ * event is recorded next. */
+struct point { int done, refs; };
+
+struct fake_event { struct point *last; int device, dead; };
 
 struct step {
 	enum op op;
 	uint64_t dst, src;
 	size_t bytes, rows, dst_pitch, src_pitch;
 	uint32_t value;
-	struct fake_event *event;
-	uint64_t turn; /* of the event */
+	struct point *point; /* of an event */
 	struct step *next;
 };
 
@@ -71,6 +74,12 @@ static void copy(int device, const struct step *s) {
 
 static _Atomic uint32_t *word(uint64_t address) { return (_Atomic uint32_t *)(void *)reach(address, 4); }
 
+/* With mu held. */
+static void let_go(struct point *p) {
+	if (p != NULL && --p->refs == 0)
+		free(p);
+}
+
 static void perform(int device, struct step *s) {
 	switch (s->op) {
 	case COPY:
@@ -86,14 +95,13 @@ static void perform(int device, struct step *s) {
 		break;
 	case RECORD:
 		pthread_mutex_lock(&mu);
-		if (s->event->done < s->turn)
-			s->event->done = s->turn;
+		s->point->done = 1;
 		pthread_cond_broadcast(&changed);
 		pthread_mutex_unlock(&mu);
 		break;
 	case AWAIT:
 		pthread_mutex_lock(&mu);
-		while (!poisoned(device) && s->event->done < s->turn)
+		while (!poisoned(device) && !s->point->done)
 			wait_shortly();
 		pthread_mutex_unlock(&mu);
 		break;
@@ -116,8 +124,9 @@ static void *run(void *argument) {
 		pthread_mutex_unlock(&mu);
 		if (!poisoned(self->device))
 			perform(self->device, s);
-		free(s);
 		pthread_mutex_lock(&mu);
+		let_go(s->point);
+		free(s);
 		self->busy = 0;
 		pthread_cond_broadcast(&changed);
 	}
@@ -257,7 +266,9 @@ CUresult cuEventDestroy_v2(CUevent handle) {
 	struct fake_event *e = (struct fake_event *)handle;
 	pthread_mutex_lock(&mu);
 	int dead = e->dead;
-	e->dead = 1; /* and never freed: a stream may still come to it */
+	e->dead = 1; /* and never freed: whoever uses it next is told */
+	let_go(e->last);
+	e->last = NULL;
 	events[e->device] -= !dead;
 	pthread_mutex_unlock(&mu);
 	return dead ? INVALID_HANDLE : OK;
@@ -268,10 +279,13 @@ CUresult cuEventRecord(CUevent handle, CUstream stream) {
 	struct fake_event *e = (struct fake_event *)handle;
 	if (e->dead || e->device != stream_of(stream)->device)
 		return INVALID_HANDLE;
+	struct point *p = calloc(1, sizeof *p);
+	p->refs = 2; /* the event's, and the step's */
 	pthread_mutex_lock(&mu);
-	uint64_t turn = ++e->recorded;
+	let_go(e->last);
+	e->last = p;
 	pthread_mutex_unlock(&mu);
-	enqueue(stream, (struct step){.op = RECORD, .event = e, .turn = turn});
+	enqueue(stream, (struct step){.op = RECORD, .point = p});
 	return OK;
 }
 
@@ -281,7 +295,7 @@ CUresult cuEventQuery(CUevent handle) {
 	if (e->dead)
 		return INVALID_HANDLE;
 	pthread_mutex_lock(&mu);
-	int done = e->done >= e->recorded;
+	int done = e->last == NULL || e->last->done;
 	pthread_mutex_unlock(&mu);
 	return done ? OK : NOT_READY;
 }
@@ -292,9 +306,12 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned int flags) 
 	if (flags != 0 || e->dead)
 		return INVALID_VALUE;
 	pthread_mutex_lock(&mu);
-	uint64_t turn = e->recorded;
+	struct point *p = e->last;
+	if (p != NULL)
+		p->refs++;
 	pthread_mutex_unlock(&mu);
-	enqueue(stream, (struct step){.op = AWAIT, .event = e, .turn = turn});
+	if (p != NULL) /* an event that was never recorded holds nobody back */
+		enqueue(stream, (struct step){.op = AWAIT, .point = p});
 	return OK;
 }
 
