@@ -346,13 +346,19 @@ func TestLanesAreSeen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	send(r, deliveries)
-	lanes := look()
+	var lanes []bus.LaneStatus
+	few := func(l bus.LaneStatus) bool { return l.Deliveries < deliveries }
+	for range 100_000 { // the first go through the host, until it has introduced the two
+		send(r, 1)
+		if lanes = look(); len(lanes) == 2 && !slices.ContainsFunc(lanes, few) {
+			break
+		}
+	}
 	if len(lanes) != 2 || lanes[0].From != lanes[1].To || lanes[0].To != lanes[1].From {
 		t.Fatalf("lanes are %+v", lanes)
 	}
 	for _, l := range lanes {
-		if l.Streams != 1 || l.Deliveries < deliveries/2 || l.Bytes != l.Deliveries*size {
+		if l.Streams != 1 || few(l) || l.Bytes != l.Deliveries*size {
 			t.Errorf("a lane of a request that is under way: %+v", l)
 		}
 	}
