@@ -187,10 +187,10 @@ func (n *Node) run(l *link) {
 		}
 		n.opts.Logger.Info("joined a new host", slog.Uint64("epoch", l.welcome.Epoch))
 		// The answers come through the link's reader, which starts now.
-		go func() {
+		go func(l *link) { // this one, though it may be over by then
 			n.directory.republish(l)
 			n.serveAll(l)
-		}()
+		}(l)
 	}
 }
 
