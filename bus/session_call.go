@@ -15,14 +15,18 @@ import (
 // maxReplyPiece bounds what one reply carries.
 const maxReplyPiece = 60_000
 
-// called has a call answered. What the client tells is taken in at once, for the order
-// counts; what it asks may take a while.
+// called has a call answered. What the client tells of itself is taken in at once, for
+// the order counts; what it asks may take a while.
 func (s *session) called(m *wire.Call) error {
 	token, method, arguments := m.Token, m.Method, append([]byte(nil), m.Arguments...)
 	if method != methodTensors {
 		return s.ask(token, func() error { return s.call(token, method, arguments) })
 	}
-	if err := s.call(token, method, arguments); err != nil {
+	err := s.srv.bus.tensorFigures.told(s, arguments)
+	if err == nil {
+		err = s.reply(token, struct{}{})
+	}
+	if err != nil {
 		s.queue(failedMessage(token, err))
 	}
 	return nil
@@ -30,7 +34,7 @@ func (s *session) called(m *wire.Call) error {
 
 // call answers a question about the bus.
 func (s *session) call(token uint32, method string, arguments []byte) error {
-	answer, err := s.method(method)
+	answer, err := s.srv.method(method)
 	if err != nil {
 		return err
 	}
@@ -38,11 +42,16 @@ func (s *session) call(token uint32, method string, arguments []byte) error {
 	if err != nil {
 		return err
 	}
+	return s.reply(token, v)
+}
+
+// reply gives the client the answer to a call, as JSON.
+func (s *session) reply(token uint32, v any) error {
 	var encoded bytes.Buffer
 	enc := json.NewEncoder(&encoded)
 	enc.SetEscapeHTML(false) // edges are named with an arrow
 	if err := enc.Encode(v); err != nil {
-		return fmt.Errorf("encode the answer of %q: %w", method, err)
+		return fmt.Errorf("encode the answer of a call: %w", err)
 	}
 	b := bytes.TrimSuffix(encoded.Bytes(), []byte("\n"))
 	for len(b) > maxReplyPiece {

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"sync"
@@ -25,13 +24,13 @@ type tensorFigures struct {
 }
 
 // told takes the figures of a process, in place of those that it told before.
-func (f *tensorFigures) told(s *session, arguments []byte) (any, error) {
+func (f *tensorFigures) told(s *session, arguments []byte) error {
 	var figures lane.Stats
 	if err := json.Unmarshal(arguments, &figures); err != nil {
-		return nil, fmt.Errorf("%w: arguments of %s: %w", ErrPayload, methodTensors, err)
+		return fmt.Errorf("%w: arguments of %s: %w", ErrPayload, methodTensors, err)
 	}
 	if err := figures.Validate(); err != nil {
-		return nil, fmt.Errorf("%w: arguments of %s: %w", ErrPayload, methodTensors, err)
+		return fmt.Errorf("%w: arguments of %s: %w", ErrPayload, methodTensors, err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -39,7 +38,7 @@ func (f *tensorFigures) told(s *session, arguments []byte) (any, error) {
 		f.now = make(map[*session]lane.Stats)
 	}
 	f.now[s] = figures
-	return struct{}{}, nil
+	return nil
 }
 
 // leave keeps what a process has counted, which is gone, and tells no more.
@@ -110,14 +109,4 @@ func (l *link) tellFigures() {
 		panic(err) // they are numbers
 	}
 	l.queue(&wire.Call{Token: l.tokens.Add(1), Method: methodTensors, Arguments: arguments})
-}
-
-// method finds what answers a call of this process.
-func (s *session) method(name string) (callMethod, error) {
-	if name == methodTensors {
-		return func(_ context.Context, arguments []byte) (any, error) {
-			return s.srv.bus.tensorFigures.told(s, arguments)
-		}, nil
-	}
-	return s.srv.method(name)
 }
