@@ -153,27 +153,16 @@ func arenaText(a bus.ArenaStats) string {
 
 func edgeTable(s *host.Status) *table {
 	t := &table{heading: []string{"EDGE", "WINDOW", "UNDER WAY", "QUEUED", "DELIVERED", "BYTES", "DROPPED", "P50", "P99"}}
-	sums := make(map[string]bus.EdgeStatus)
-	for _, r := range s.Requests {
-		for _, e := range r.Edges {
-			sum := sums[e.Edge]
-			sum.Deliveries, sum.Bytes, sum.Queued = sum.Deliveries+e.Deliveries, sum.Bytes+e.Bytes, sum.Queued+e.Queued
-			sums[e.Edge] = sum
-		}
-	}
+	sums := s.UnderWay()
 	edges := slices.Clone(s.Stats.Edges)
 	slices.SortStableFunc(edges, func(a, b bus.EdgeStats) int { return position(a) - position(b) })
 	for _, e := range edges {
 		sum := sums[e.From+"->"+e.To]
-		under := "0"
-		if sum.Deliveries > 0 {
-			under = fmt.Sprintf("%d, %s", sum.Deliveries, sizeText(sum.Bytes))
-		}
 		window := sizeText(e.WindowBytes)
 		if e.Window > 0 {
 			window = fmt.Sprintf("%d, %s", e.Window, window)
 		}
-		t.add(edgeText(e.From, e.To), window, under, sum.Queued, e.Deliveries, sizeText(e.Bytes), e.Dropped, timeText(e.P50), timeText(e.P99))
+		t.add(edgeText(e.From, e.To), window, underWayText(sum.Deliveries, sum.Bytes), sum.Queued, e.Deliveries, sizeText(e.Bytes), e.Dropped, timeText(e.P50), timeText(e.P99))
 	}
 	return t
 }
@@ -186,18 +175,18 @@ func laneTable(s *host.Status) *table {
 		names[p.Node] = processText(p)
 	}
 	for _, l := range s.Lanes {
-		under := "0"
-		if l.UnderWay > 0 {
-			under = fmt.Sprintf("%d, %s", l.UnderWay, sizeText(l.UnderWayBytes))
-		}
-		t.add(names[l.From]+" -> "+names[l.To], l.Streams, under, l.Queued, l.Deliveries, sizeText(l.Bytes))
+		t.add(names[l.From]+" -> "+names[l.To], l.Streams, underWayText(l.UnderWay, l.UnderWayBytes), l.Queued, l.Deliveries, sizeText(l.Bytes))
 	}
 	return t
 }
 
-// processText names a process by what it does, or else as it calls itself.
-func processText(p bus.ProcessStats) string {
-	return cmp.Or(strings.Join(p.Stages, ","), p.Name, "-")
+func processText(p bus.ProcessStats) string { return cmp.Or(host.ProcessName(p), "-") }
+
+func underWayText(deliveries int, bytes int64) string {
+	if deliveries == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%d, %s", deliveries, sizeText(bytes))
 }
 
 // position puts inputs first and results last.
@@ -225,7 +214,7 @@ func requestTable(s *host.Status) *table {
 		if !found {
 			waits = r.State
 		}
-		t.add(messages.RequestID(r.ID), timeText(r.Age), fmt.Sprintf("%d, %s", deliveries, sizeText(bytes)), waits)
+		t.add(messages.RequestID(r.ID), timeText(r.Age), underWayText(deliveries, bytes), waits)
 	}
 	return t
 }

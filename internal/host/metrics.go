@@ -216,7 +216,7 @@ func (collector) collectStatus(to chan<- prometheus.Metric, s Status) {
 	for _, st := range s.Stages {
 		collect(to, servedMetrics, st, st.Stage)
 	}
-	traffic := underWay(s)
+	traffic := s.UnderWay()
 	for _, e := range s.Stats.Edges {
 		name := e.From + "->" + e.To
 		collect(to, edgeMetrics, e, name)
@@ -228,7 +228,7 @@ func (collector) collectStatus(to chan<- prometheus.Metric, s Status) {
 	}
 	names := make(map[uint32]string, len(s.Processes))
 	for _, p := range s.Processes {
-		names[p.Node] = processName(p)
+		names[p.Node] = ProcessName(p)
 		collect(to, processMetrics, p, names[p.Node], nodeText(p.Node))
 	}
 	for _, l := range s.Lanes {
@@ -247,17 +247,17 @@ func collect[T any](to chan<- prometheus.Metric, metrics []metric[T], from T, la
 
 func nodeText(node uint32) string { return strconv.FormatUint(uint64(node), 10) }
 
-// processName names a process by what it does, which lasts, and else by what it
+// ProcessName names a process by what it does, which lasts, and else by what it
 // calls itself.
-func processName(p bus.ProcessStats) string {
+func ProcessName(p bus.ProcessStats) string {
 	if len(p.Stages) > 0 {
 		return strings.Join(p.Stages, ",")
 	}
 	return strings.ToValidUTF8(p.Name, "?")
 }
 
-// underWay adds up what all requests have under way on each edge.
-func underWay(s Status) map[string]bus.EdgeStatus {
+// UnderWay adds up what all requests have under way on each edge.
+func (s *Status) UnderWay() map[string]bus.EdgeStatus {
 	sums := make(map[string]bus.EdgeStatus)
 	for _, r := range s.Requests {
 		for _, e := range r.Edges {
