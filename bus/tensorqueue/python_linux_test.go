@@ -146,16 +146,7 @@ func TestPythonPutsOnGPU(t *testing.T) {
 	const each = 128 << 10 // a pool has four of these
 	for _, mode := range []string{"cuda_ipc_pool", "cuda_ipc"} {
 		t.Run(mode, func(t *testing.T) {
-			g, err := newGPU()
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := g.close(); err != nil {
-					t.Error(err)
-				}
-			})
-			q, opts := open(t, tensorqueue.Options{MaxSize: 3, GPU: g.options()})
+			g, q, opts := openGPU(t, tensorqueue.Options{MaxSize: 3})
 			p, other := python(t, opts, mode), python(t, opts)
 			for n := range 12 {
 				p.Tell([]any{"put_on_gpu", "item", n, each})
@@ -205,16 +196,7 @@ func TestPythonPutsOnGPU(t *testing.T) {
 // TestPythonUnwraps: copies of an item's tensors, on a device of the getter's choice, are what
 // was put, and keep nothing of the item: a pool with room for four has it for more.
 func TestPythonUnwraps(t *testing.T) {
-	g, err := newGPU()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := g.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	q, opts := open(t, tensorqueue.Options{MaxSize: 3, Transport: bus.TensorsPool, GPU: g.options()})
+	g, q, opts := openGPU(t, tensorqueue.Options{MaxSize: 3, Transport: bus.TensorsPool})
 	p := python(t, opts)
 	for n := range 12 {
 		if err := g.put(t.Context(), q, n); err != nil {

@@ -118,6 +118,20 @@ func open(t *testing.T, opts posix.Options) connector.Transport {
 // suiteBytes are enough for the suite's largest values.
 const suiteBytes = 8 << 20
 
+// runSuite runs the conformance suite between two ends of a fresh store.
+func runSuite(t *testing.T, ends func(t *testing.T, opts childOptions) (put, get connector.Transport)) {
+	var opts childOptions
+	connectortest.Run(t, connectortest.Ends{
+		Told: true,
+		Open: func(t *testing.T) (put, get connector.Transport) {
+			opts = fresh(t)
+			opts.Bytes = suiteBytes
+			return ends(t, opts)
+		},
+		Next: func(t *testing.T) connector.Transport { return open(t, opts.options()) },
+	})
+}
+
 func TestTransport(t *testing.T) {
 	for name, c := range map[string]func(*testing.T, childOptions) (put, get connector.Transport){
 		"one end": func(t *testing.T, opts childOptions) (put, get connector.Transport) {
@@ -135,16 +149,7 @@ func TestTransport(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var opts childOptions
-			connectortest.Run(t, connectortest.Ends{
-				Told: true,
-				Open: func(t *testing.T) (put, get connector.Transport) {
-					opts = fresh(t)
-					opts.Bytes = suiteBytes
-					return c(t, opts)
-				},
-				Next: func(t *testing.T) connector.Transport { return open(t, opts.options()) },
-			})
+			runSuite(t, c)
 		})
 	}
 }

@@ -37,16 +37,7 @@ func TestPython(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // each case waits for an interpreter to begin
-			var opts childOptions
-			connectortest.Run(t, connectortest.Ends{
-				Told: true,
-				Open: func(t *testing.T) (put, get connector.Transport) {
-					opts = fresh(t)
-					opts.Bytes = suiteBytes
-					return c(t, opts)
-				},
-				Next: func(t *testing.T) connector.Transport { return open(t, opts.options()) },
-			})
+			runSuite(t, c)
 		})
 	}
 }
