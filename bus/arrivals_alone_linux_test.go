@@ -44,7 +44,7 @@ func (a *attached) loseHost(t *testing.T, task *nodeTask) {
 		t.Fatal(err)
 	}
 	<-a.link.done
-	eventually(t, "the task knows that the host is gone", task.knowsOfTheHost)
+	Await(t, task.knowsOfTheHost)
 }
 
 // TestUnreadLaneOutlivesTheHost: what lies in a lane when the host dies is
@@ -69,7 +69,7 @@ func testUnreadLane(t *testing.T, version uint16) {
 	if err := h.wire.Offer(2, mem); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the task ends", task.req.over)
+	Await(t, task.req.over)
 	if n := handled(); n != 3 {
 		t.Errorf("%d deliveries were handled, want 3", n)
 	}
@@ -82,7 +82,7 @@ func TestEmptyLaneEndsWithTheHost(t *testing.T) {
 	a, h, task, handled := alone(t, wire.KindAwait.Since()-1)
 	h.handled() // and the node waits for more
 	a.loseHost(t, task)
-	eventually(t, "the task ends", task.req.over)
+	Await(t, task.req.over)
 	if n := handled(); n != 1 {
 		t.Errorf("%d deliveries were handled, want 1", n)
 	}
@@ -110,7 +110,7 @@ func TestStreamGoesOnWithoutTheHost(t *testing.T) {
 		t.Fatal("the task ended before it was known whether the stream goes on")
 	}
 	h.say(small(task.id, 1, 1), small(task.id, 2, 2), &wire.Streamed{Source: task.id, Deliveries: 3})
-	eventually(t, "the task ends", task.req.over)
+	Await(t, task.req.over)
 	if n := handled(); n != 3 || task.req.Outcome() != Completed {
 		t.Errorf("%d deliveries were handled, and the task is %v; want 3, completed", n, task.req.Outcome())
 	}
@@ -127,7 +127,7 @@ func TestCutWithoutTheHost(t *testing.T) {
 				said[*wire.Finish](h)
 			}
 			h.say(&wire.Cut{Source: task.id})
-			eventually(t, "the task ends", task.req.over)
+			Await(t, task.req.over)
 			if n, got := handled(), task.req.Outcome(); n != int64(past+1) || got != want {
 				t.Errorf("%d deliveries were handled, and the task is %v; want %d, %v", n, got, past+1, want)
 			}
@@ -143,7 +143,7 @@ func TestCutWithoutTheHost(t *testing.T) {
 func TestLostWithTheHost(t *testing.T) {
 	h, task, _ := awaiting(t)
 	h.say(&wire.Streamed{Source: task.id, Deliveries: 3})
-	eventually(t, "the task ends", task.req.over)
+	Await(t, task.req.over)
 	if err := task.req.Err(); task.req.Outcome() != Failed || !errors.Is(err, ErrHostGone) {
 		t.Errorf("the task is %v with %v, want failed with %v", task.req.Outcome(), err, ErrHostGone)
 	}
@@ -214,9 +214,9 @@ func TestAwaitIsAnswered(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			eventually(t, "the task ends", task.req.over)
+			Await(t, task.req.over)
 			if tt.late {
-				eventually(t, "the node knows it no more", func() bool { return a.link.task(task.id) == nil })
+				Await(t, func() bool { return a.link.task(task.id) == nil })
 				h.say(&wire.Await{Source: 77})
 			}
 			for {
@@ -274,7 +274,7 @@ func TestNotMetWithoutTheHost(t *testing.T) {
 				t.Fatal("the task ended before the lane was read")
 			}
 			come(t, conn)
-			eventually(t, "the task ends", task.req.over)
+			Await(t, task.req.over)
 		})
 	}
 }

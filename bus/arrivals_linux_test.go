@@ -313,7 +313,7 @@ func TestPeerGoneOrComplete(t *testing.T) {
 				}
 				return
 			}
-			eventually(t, "the request fails", a.failed)
+			Await(t, a.failed)
 			var at *StageError
 			if err := a.r.Err(); !errors.As(err, &at) || at.Edge != "->m" || !strings.Contains(err.Error(), tc.fail) {
 				t.Errorf("the request ended with %v", err)
@@ -336,7 +336,7 @@ func TestWithoutTheHost(t *testing.T) {
 		}
 		if lost {
 			a.peerGone(a.peer, true, errors.New("it died"))
-			eventually(t, "the task fails", a.failed)
+			Await(t, a.failed)
 			continue
 		}
 		a.must(a.fromPeer(2), a.streamed(0, 3))

@@ -24,12 +24,12 @@ func TestAbortedRequestLeavesItsBatch(t *testing.T) {
 	}
 	gathered := func() *Request {
 		r := submit()
-		eventually(t, "it is in the batch", func() bool { return r.tasks[0].held.Load() > 0 })
+		Await(t, func() bool { return r.tasks[0].held.Load() > 0 })
 		return r
 	}
 	first, second := gathered(), gathered()
 	first.Close()
-	eventually(t, "what was aborted is gone", func() bool { return len(b.requests()) == 1 })
+	Await(t, func() bool { return len(b.requests()) == 1 })
 	gathered()
 	submit() // the third of the batch
 	if err := second.Wait(soon(t)); err != nil {

@@ -151,10 +151,10 @@ func TestKilledAtTheEnd(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
 	t.Setenv(dieEnv, "yes")
 	h.childAs(t, "serve-end", "m")
-	await(func() bool { return h.server.Serving("m") == 1 })
+	bus.Await(t, func() bool { return h.server.Serving("m") == 1 })
 	r := submitAll(t, h.bus, "a", "b")
 	t.Setenv(dieEnv, "")
-	await(func() bool { return h.server.Serving("m") == 0 })
+	bus.Await(t, func() bool { return h.server.Serving("m") == 0 })
 	h.childAs(t, "serve-end", "m")
 	mustReceive(t, r, []string{"one", "two", "end"})
 }
@@ -167,10 +167,10 @@ func TestKilledWithQueuedOutput(t *testing.T) {
 	h := listen(t, p, bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})
 	h.childAs(t, "serve-batch", "m")
 	r, s := submitAll(t, h.bus, "a"), submitAll(t, h.bus, "b")
-	await(func() bool { return outOf(h.bus, "m") == 2 })
+	bus.Await(t, func() bool { return outOf(h.bus, "m") == 2 })
 	u, v := submitAll(t, h.bus, "emit-kill"), submitAll(t, h.bus, "c")
 	h.childAs(t, "serve-batch", "m")
-	await(func() bool { return outOf(h.bus, "m") == 4 })
+	bus.Await(t, func() bool { return outOf(h.bus, "m") == 4 })
 	for r, in := range map[*bus.Request]string{r: "a", s: "b", u: "emit-kill", v: "c"} {
 		mustReceive(t, r, outputs(in))
 	}

@@ -26,7 +26,7 @@ func TestCanceledSubmitIsNoQuestion(t *testing.T) {
 			}
 		}
 		a.hostKnows(t)
-		eventually(t, "the host has forgotten what was canceled", func() bool {
+		Await(t, func() bool {
 			s := a.server.live()[0]
 			s.mu.Lock()
 			defer s.mu.Unlock()

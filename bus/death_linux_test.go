@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -77,34 +76,6 @@ func (h *hosted) childAs(t testing.TB, role, stage string) *exec.Cmd {
 	return cmd
 }
 
-// await waits for something that other processes bring about.
-func await(happened func() bool) {
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !happened() {
-		<-tick.C
-	}
-}
-
-// eventually is await for what never comes when a promise is broken.
-func eventually(t *testing.T, what string, happened func() bool) {
-	t.Helper()
-	limit := time.NewTimer(patience)
-	defer limit.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !happened() {
-		select {
-		case <-tick.C:
-		case <-limit.C:
-			t.Fatalf("it does not come about that %s", what)
-		}
-	}
-}
-
-// patience is how long a test waits for that.
-const patience = 10 * time.Second
-
 // large is beyond what travels inline, so that it lies in shared memory.
 func large(s string) string { return s + strings.Repeat(".", 3000) }
 
@@ -166,7 +137,7 @@ func TestAttemptsOfProcessesAreBounded(t *testing.T) {
 	for range 4 {
 		h.child(t, "m")
 	}
-	await(func() bool { return h.server.Serving("m") == 4 })
+	bus.Await(t, func() bool { return h.server.Serving("m") == 4 })
 	r := submitAll(t, h.bus, "kill-always")
 	_, err := receive(t, r)
 	var at *bus.StageError
@@ -212,7 +183,7 @@ func TestSubmitterDies(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await(func() bool { return h.bus.Stats().Live > 0 })
+	bus.Await(t, func() bool { return h.bus.Stats().Live > 0 })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func hostAloneAs(t *testing.T, role string) (*hosted, *exec.Cmd) {
 	t.Helper()
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	host := h.childAs(t, role, "")
-	await(func() bool { // it listens
+	bus.Await(t, func() bool { // it listens
 		n, err := bus.Join(t.Context(), "first", bus.JoinOptions{Socket: h.path})
 		return err == nil && n.Close(t.Context()) == nil
 	})
@@ -209,7 +209,7 @@ func testFailureWithoutTheHost(t *testing.T, serve [][]string) {
 	t.Cleanup(r.Close)
 	<-streaming
 	kill(t, host)
-	await(func() bool { // all go on without it
+	bus.Await(t, func() bool { // all go on without it
 		return !slices.ContainsFunc(nodes, func(n *bus.Node) bool { return n.Epoch() != 0 })
 	})
 	close(fail)

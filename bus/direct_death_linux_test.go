@@ -227,14 +227,14 @@ func TestAllButTheReaderDie(t *testing.T) {
 	kill(t, f)
 	kill(t, caller)
 	wantDied(t, r.Wait(t.Context()), "f", f)
-	await(func() bool { return len(h.server.Processes()) == 1 })
+	bus.Await(t, func() bool { return len(h.server.Processes()) == 1 })
 	for _, k := range []*bus.Kept{ofCaller, ofHost} {
 		if !bytes.Equal(k.Delivery().Bytes(), block(0, directBlock)) {
 			t.Error("what is still read was overwritten")
 		}
 		mustFinish(t, k)
 	}
-	await(func() bool { return bus.HeldBytes(h.bus) == 0 })
+	bus.Await(t, func() bool { return bus.HeldBytes(h.bus) == 0 })
 }
 
 // nodePlaces is how many requests of a node can be alive at least.
@@ -260,7 +260,7 @@ func TestConsumerDies(t *testing.T) {
 	r.Close()
 	h.childAs(t, "forward", "a")
 	for range nodePlaces { // the place is free when all of the request is back
-		await(func() bool {
+		bus.Await(t, func() bool {
 			r, err := n.Stream(t.Context())
 			if err == nil {
 				t.Cleanup(r.Close)
@@ -316,10 +316,10 @@ func TestProducerDies(t *testing.T) {
 				if err := r.CloseSend(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				await(func() bool { return directOf(h, a.Process.Pid) == 0 })
+				bus.Await(t, func() bool { return directOf(h, a.Process.Pid) == 0 })
 			}
 			kill(t, a)
-			await(func() bool { return directOf(h, a.Process.Pid) < 0 })
+			bus.Await(t, func() bool { return directOf(h, a.Process.Pid) < 0 })
 			if !over {
 				go func() {
 					for k := range kept {

@@ -142,7 +142,7 @@ func TestProcessesTellDirectStreams(t *testing.T) {
 	if err := r.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(func() bool { return slices.Equal(direct(), []int{0, 0}) })
+	bus.Await(t, func() bool { return slices.Equal(direct(), []int{0, 0}) })
 }
 
 // TestManyStreams: many requests at a time, each a stream of its own.
@@ -368,7 +368,7 @@ func TestLanesAreSeen(t *testing.T) {
 	if err := r.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(func() bool { return len(h.server.Status().Requests) == 0 })
+	bus.Await(t, func() bool { return len(h.server.Status().Requests) == 0 })
 	look()
 
 	if r, err = n.Stream(t.Context()); err != nil {
@@ -376,7 +376,7 @@ func TestLanesAreSeen(t *testing.T) {
 	}
 	send(r, deliveries)
 	r.Abort(nil)
-	await(func() bool { return len(h.server.Status().Requests) == 0 })
+	bus.Await(t, func() bool { return len(h.server.Status().Requests) == 0 })
 	for _, l := range look() {
 		if l.Streams != 0 || l.UnderWay != 0 || l.Deliveries < deliveries {
 			t.Errorf("a lane without a request: %+v", l)
@@ -385,7 +385,7 @@ func TestLanesAreSeen(t *testing.T) {
 	if err := n.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(func() bool { return len(h.server.Status().Lanes) == 0 })
+	bus.Await(t, func() bool { return len(h.server.Status().Lanes) == 0 })
 }
 
 // TestDeathIsNotTakenForTheEnd: when a process dies that has inputs, some of which
@@ -396,7 +396,7 @@ func TestDeathIsNotTakenForTheEnd(t *testing.T) {
 			h := mortalHost(t, bus.StageSpec{State: state, Attempts: -1, Replicas: 2})
 			h.child(t, "m")
 			h.child(t, "m")
-			await(func() bool { return h.server.Serving("m") == 2 })
+			bus.Await(t, func() bool { return h.server.Serving("m") == 2 })
 			r, err := h.join(t, bus.JoinOptions{}).Stream(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -473,7 +473,7 @@ func TestLanesOutliveTheHost(t *testing.T) {
 	}
 	inputs := 0
 	for straight := false; !straight; {
-		await(func() bool { return len(atB()) == 0 })
+		bus.Await(t, func() bool { return len(atB()) == 0 })
 		gate.Lock()
 		for range batch {
 			if err := r.Input(t.Context()).EmitBytes(block(inputs, 5000)); err != nil {
@@ -481,7 +481,7 @@ func TestLanesOutliveTheHost(t *testing.T) {
 			}
 			inputs++
 		}
-		await(func() bool { return len(atB()) == batch })
+		bus.Await(t, func() bool { return len(atB()) == batch })
 		// What is relayed may be at the host still, and would be lost with it.
 		straight = !slices.ContainsFunc(atB(), func(h bus.Holding) bool { return !h.Direct })
 		if !straight {

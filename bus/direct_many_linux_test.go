@@ -54,9 +54,9 @@ func TestForwardedMemoryIsForgotten(t *testing.T) {
 	for caller := range 20 {
 		h.visit(t)
 		if caller == 1 {
-			await(func() bool { return len(h.server.Processes()) == 2 })
+			bus.Await(t, func() bool { return len(h.server.Processes()) == 2 })
 			before = mapped()
 		}
 	}
-	await(func() bool { return mapped() <= before+4 }) // what the last one had
+	bus.Await(t, func() bool { return mapped() <= before+4 }) // what the last one had
 }

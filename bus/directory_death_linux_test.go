@@ -43,7 +43,7 @@ func init() {
 // awaitFound waits until another process has published something.
 func awaitFound(t *testing.T, d lane.Directory, name lane.Name) lane.Found {
 	t.Helper()
-	await(func() bool {
+	bus.Await(t, func() bool {
 		_, err := d.Find(t.Context(), name)
 		if err != nil && !errors.Is(err, lane.ErrNotPublished) {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ func TestPublisherDies(t *testing.T) {
 func TestPublisherDiesWithoutAHost(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	old := h.childAs(t, "publishing host", "")
-	await(func() bool {
+	bus.Await(t, func() bool {
 		n, err := bus.Join(t.Context(), "first", bus.JoinOptions{Socket: h.path})
 		return err == nil && n.Close(t.Context()) == nil
 	})
@@ -102,7 +102,7 @@ func TestPublisherDiesWithoutAHost(t *testing.T) {
 	}
 	kill(t, old)
 	<-host.Owner.Done()
-	await(func() bool { return n.Epoch() == 0 })
+	bus.Await(t, func() bool { return n.Epoch() == 0 })
 	if _, err := d.Find(t.Context(), named(1)); !errors.Is(err, lane.ErrUnavailable) || !errors.Is(err, bus.ErrHostGone) {
 		t.Errorf("find without a host: %v, want ErrUnavailable and ErrHostGone", err)
 	}
@@ -127,7 +127,7 @@ func TestNamesOutliveTheHost(t *testing.T) {
 	mustPublish(t, d, named(1), f, 1)
 	mustPublish(t, d, named(2), f, 2)
 	kill(t, old)
-	await(func() bool { return n.Epoch() == 0 })
+	bus.Await(t, func() bool { return n.Epoch() == 0 })
 	if _, err := d.Find(t.Context(), named(1)); !errors.Is(err, lane.ErrUnavailable) || !errors.Is(err, bus.ErrHostGone) {
 		t.Errorf("find without a host: %v, want ErrUnavailable and ErrHostGone", err)
 	}
@@ -139,7 +139,7 @@ func TestNamesOutliveTheHost(t *testing.T) {
 	mustPublish(t, d, named(4), f, 4)
 	d.Withdraw(named(4))
 	h.hostAlone(t)
-	await(func() bool { return n.Epoch() != 0 })
+	bus.Await(t, func() bool { return n.Epoch() != 0 })
 	other := h.join(t, bus.JoinOptions{}).Directory()
 	wantSame(t, awaitFound(t, other, named(1)), f, 1)
 	wantSame(t, awaitFound(t, other, named(3)), f, 3)
@@ -170,7 +170,7 @@ func TestPublishWhileHostsComeAndGo(t *testing.T) {
 		}
 	}()
 	for range 10 {
-		await(func() bool { return n.Epoch() != 0 })
+		bus.Await(t, func() bool { return n.Epoch() != 0 })
 		bus.CutOff(n)
 	}
 	<-published

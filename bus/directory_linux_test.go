@@ -159,7 +159,7 @@ func TestPublishRefuses(t *testing.T) {
 	}
 	c.send(&wire.Bye{})
 	h.noProcess(t, 1)
-	await(func() bool { return bus.OpenFiles(t) <= files+1 }) // the thin client's end
+	bus.Await(t, func() bool { return bus.OpenFiles(t) <= files+1 }) // the thin client's end
 }
 
 // publish asks for a name, and returns the code of the answer.
@@ -233,8 +233,8 @@ func TestDirectoryIsBounded(t *testing.T) {
 	mustFind(t, h.bus.Directory(), named(each))
 	d.send(&wire.Finish{Delivery: 1 << 30}) // which is refused: it hangs up, and lives
 	d.await(wire.KindRefuse)
-	await(func() bool { return bus.Published(h.bus) == 0 })
-	await(func() bool { return bus.OpenFiles(t) <= files+2 }) // what was found, and its owner
+	bus.Await(t, func() bool { return bus.Published(h.bus) == 0 })
+	bus.Await(t, func() bool { return bus.OpenFiles(t) <= files+2 }) // what was found, and its owner
 }
 
 // TestBadPublishers: what breaks the protocol ends the session, whose descriptors are
@@ -271,7 +271,7 @@ func TestBadPublishers(t *testing.T) {
 			if m := c.await(wire.KindRefuse).(*wire.Refuse); m.Code != wire.CodeProtocol || !strings.Contains(m.Text, bad.want) {
 				t.Errorf("refused with %v, %q; want %q", m.Code, m.Text, bad.want)
 			}
-			await(func() bool { return bus.OpenFiles(t) <= files })
+			bus.Await(t, func() bool { return bus.OpenFiles(t) <= files })
 			if n := bus.Published(h.bus); n != 1 {
 				t.Errorf("%d names, want the host's", n)
 			}
@@ -324,7 +324,7 @@ func TestFoundIsNotRead(t *testing.T) {
 	h.bus.Directory().Withdraw(named(1))
 	h.noProcess(t, 0)
 	_ = f.Close()
-	await(func() bool { return bus.OpenFiles(t) <= files+2 }) // the host's own pidfd, and the thin client's end
+	bus.Await(t, func() bool { return bus.OpenFiles(t) <= files+2 }) // the host's own pidfd, and the thin client's end
 }
 
 // TestOwnersAreWatchedOnce: however much is found of a process.

@@ -132,7 +132,7 @@ func (x *exchanger) die() {
 // noProcess waits for the host to be done with all children.
 func (h *hosted) noProcess(t *testing.T, but int) {
 	t.Helper()
-	await(func() bool { return len(h.server.Processes()) == but })
+	bus.Await(t, func() bool { return len(h.server.Processes()) == but })
 }
 
 // TestPutterDies: what it has placed goes with it, wherever it dies, but what others
@@ -212,7 +212,7 @@ func TestFetcherDies(t *testing.T) {
 		n := h.exchange(t)
 		x := h.exchanger(t, "")
 		x.mustAsk("await large")
-		await(func() bool { return len(bus.ExchangeStalls(h.server)) == 1 })
+		bus.Await(t, func() bool { return len(bus.ExchangeStalls(h.server)) == 1 })
 		x.die()
 		h.noProcess(t, 1)
 		put(t, n, "large", payloadOf("large"))
@@ -225,7 +225,7 @@ func TestFetcherDies(t *testing.T) {
 // others.
 func (h *hosted) wantPlaced(t *testing.T, want int) {
 	t.Helper()
-	await(func() bool {
+	bus.Await(t, func() bool {
 		n := 0
 		for _, p := range h.server.Processes() {
 			n += p.Placed
@@ -254,7 +254,7 @@ func TestExchangeHostDies(t *testing.T) {
 	if err := <-waited; !errors.Is(err, bus.ErrHostGone) || !isUnavailable(err) {
 		t.Errorf("an await whose host dies: %v, want ErrHostGone and ErrUnavailable", err)
 	}
-	await(func() bool { return n.Epoch() == 0 })
+	bus.Await(t, func() bool { return n.Epoch() == 0 })
 	_, err := e.Put(context.Background(), exchangeEdge, "k", 3000, filled(payloadOf("large")))
 	for name, err := range map[string]error{"put": err, "get": errOf(e.Get(t.Context(), exchangeEdge, "large", nil)), "cleanup": e.Cleanup(t.Context(), "k")} {
 		if !errors.Is(err, bus.ErrHostGone) || !isUnavailable(err) {
@@ -262,7 +262,7 @@ func TestExchangeHostDies(t *testing.T) {
 		}
 	}
 	h.hostAlone(t)
-	await(func() bool { return n.Epoch() != 0 })
+	bus.Await(t, func() bool { return n.Epoch() != 0 })
 	if n.Epoch() == epoch {
 		t.Error("the new host has the old one's epoch")
 	}
@@ -282,7 +282,7 @@ func TestExchangeHostDies(t *testing.T) {
 func (h *hosted) hostAlone(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := h.childAs(t, "exchange host", "")
-	await(func() bool {
+	bus.Await(t, func() bool {
 		n, err := bus.Join(t.Context(), "first", bus.JoinOptions{Socket: h.path})
 		return err == nil && n.Close(t.Context()) == nil
 	})
@@ -331,7 +331,7 @@ func TestHostsLeaveNothing(t *testing.T) {
 		if n == nil {
 			n = h.join(t, bus.JoinOptions{Rejoin: true, ExchangeStore: exchangeStore})
 		}
-		await(func() bool { return n.Epoch() != 0 })
+		bus.Await(t, func() bool { return n.Epoch() != 0 })
 		e := n.Exchange()
 		for _, key := range []string{"small", "large", "huge "} {
 			put(t, e, key, payloadOf(key))
@@ -341,10 +341,10 @@ func TestHostsLeaveNothing(t *testing.T) {
 		if life == 0 {
 			files = bus.OpenFiles(t)
 		}
-		await(func() bool { return bus.OpenFiles(t) <= files })
+		bus.Await(t, func() bool { return bus.OpenFiles(t) <= files })
 		epoch := n.Epoch()
 		kill(t, cmd)
-		await(func() bool { return n.Epoch() != epoch })
+		bus.Await(t, func() bool { return n.Epoch() != epoch })
 	}
 }
 

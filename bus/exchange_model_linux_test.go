@@ -159,7 +159,7 @@ func (m *exchangeModel) leave(t *rapid.T) {
 	if err := m.nodes[node].Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	await(func() bool { return len(m.h.server.Processes()) < before })
+	bus.Await(t, func() bool { return len(m.h.server.Processes()) < before })
 	m.release(func(_ modelKey, entry modelEntry) bool { return entry.end.node == node })
 	n := 0
 	m.ends = slices.DeleteFunc(m.ends, func(e *modelEnd) bool {
@@ -225,7 +225,7 @@ func TestExchangeAgainstModel(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		await(func() bool { return len(h.server.Processes()) == 0 })
+		bus.Await(t, func() bool { return len(h.server.Processes()) == 0 })
 	})
 	h.wantEmpty(t)
 	const lasting = 16 // the host's own socket, store and arena of the exchange

@@ -131,14 +131,14 @@ func TestExchangePythonViews(t *testing.T) {
 		t.Fatalf("the leases are %+v, want three that were fetched", held)
 	}
 	b.do("drop", args{"key": "k0"}, nil)
-	await(func() bool { return len(h.server.Holdings()) == 2 })
+	bus.Await(t, func() bool { return len(h.server.Holdings()) == 2 })
 	// What is put now goes where the first lay, and nowhere else.
 	a.do("put", args{"key": "k3", "n": 3, "size": 1 << 20, "tensor": true}, true)
 	for n := 1; n < 3; n++ {
 		b.do("look", args{"key": fmt.Sprint("k", n)}, exchanged{N: n, Data: make([]byte, 1<<20)}.described())
 	}
 	a.Kill()
-	await(func() bool { return len(h.server.Holdings()) == 2 })
+	bus.Await(t, func() bool { return len(h.server.Holdings()) == 2 })
 	b.do("get", args{"key": "k3", "seconds": 0}, nil) // nobody had fetched it
 	for n := 1; n < 3; n++ {
 		b.do("look", args{"key": fmt.Sprint("k", n)}, exchanged{N: n, Data: make([]byte, 1<<20)}.described())
@@ -162,7 +162,7 @@ func TestExchangePythonDies(t *testing.T) {
 	}
 	b.do("hold", args{"key": "r3"}, true)
 	b.Kill()
-	await(func() bool { return len(h.server.Holdings()) == 1 })
+	bus.Await(t, func() bool { return len(h.server.Holdings()) == 1 })
 	a.do("close", nil, nil)
 	h.wantEmpty(t)
 

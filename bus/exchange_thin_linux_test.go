@@ -91,7 +91,7 @@ func TestThinClientPlaces(t *testing.T) {
 		p.Release()
 	}
 	h.wantEmpty(t)
-	await(func() bool { return placedBy(h, c) == 0 })
+	bus.Await(t, func() bool { return placedBy(h, c) == 0 })
 	for _, p := range h.server.Processes() {
 		if p.Arena.Rooms != 0 {
 			t.Errorf("%+v", p.Arena)
@@ -127,7 +127,7 @@ func TestThinClientWaitsForRoom(t *testing.T) {
 	}
 	c.reserve(100, 1<<16)
 	c.reserve(101, 1<<16)
-	await(func() bool { return len(stalls(t, h))+h.server.Processes()[0].Grants == most+2 })
+	bus.Await(t, func() bool { return len(stalls(t, h))+h.server.Processes()[0].Grants == most+2 })
 	if waiting := len(stalls(t, h)); waiting != 2 {
 		t.Fatalf("%d reservations wait beyond %d segments, want 2", waiting, most)
 	}
@@ -194,7 +194,7 @@ func TestThinClientFetches(t *testing.T) {
 	m := c.await(wire.KindFetched).(*wire.Fetched)
 	c.send(&wire.Finish{Delivery: m.Delivery})
 	c.send(fetchOf(6, "k", wire.FetchWait))
-	await(func() bool { return len(stalls(t, h)) == 1 })
+	bus.Await(t, func() bool { return len(stalls(t, h)) == 1 })
 	if s := stalls(t, h)[0]; !strings.Contains(s, `"k" on thinker -> talker, which nobody has placed`) {
 		t.Errorf("the stall says %q", s)
 	}

@@ -6,6 +6,29 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
+// Patience is how long a test waits for what never comes when a promise is broken.
+const Patience = 20 * time.Second
+
+// Await waits for what other goroutines and processes bring about.
+func Await(t interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}, happened func() bool,
+) {
+	t.Helper()
+	limit := time.NewTimer(Patience)
+	defer limit.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !happened() {
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			t.Fatalf("waited %v in vain", Patience)
+		}
+	}
+}
+
 // HeldBytes is what readers of the store still hold.
 func HeldBytes(b *Bus) (n int64) {
 	_ = b.writer.Do(func(s *shmstore.Store) {

@@ -204,7 +204,7 @@ func FuzzSession(f *testing.F) {
 			t.Fatal(err)
 		}
 		r.Close()
-		await(func() bool { return h.bus.Stats().Exchange.Entries == 0 && bus.Published(h.bus) == 1 })
+		bus.Await(t, func() bool { return h.bus.Stats().Exchange.Entries == 0 && bus.Published(h.bus) == 1 })
 		found, err := n.Directory().Find(t.Context(), lane.Name{Number: fuzzName})
 		if err != nil {
 			t.Fatalf("what another process has published: %v", err)

@@ -239,7 +239,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	}
 	select {
 	case <-p.ended:
-	case <-time.After(patience):
+	case <-time.After(Patience):
 		t.Fatal("the node does not notice that its peer is gone")
 	}
 	if p.mu.Lock(); p.err == nil {
@@ -248,7 +248,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	p.mu.Unlock()
 	r.Close()
 	h.link.clearedOf(node)
-	eventually(t, "the node has nothing left of a peer that is gone", func() bool {
+	Await(t, func() bool {
 		p.mu.Lock()
 		left := len(p.sent) + len(p.segments)
 		p.mu.Unlock()
@@ -266,7 +266,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 		t.Fatal(err)
 	}
 	other.Close()
-	eventually(t, "the other task ends", func() bool { return h.tasks() == 0 })
+	Await(t, func() bool { return h.tasks() == 0 })
 	_ = cmd.Wait() // it was killed
 }
 
@@ -298,6 +298,6 @@ func FuzzPeer(f *testing.F) {
 	files := openFiles(f)
 	f.Fuzz(func(t *testing.T, script []byte) {
 		h.play(t, script)
-		eventually(t, "what was opened for a peer is closed", func() bool { return openFiles(t) <= files })
+		Await(t, func() bool { return openFiles(t) <= files })
 	})
 }

@@ -18,30 +18,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// patience is how long a test waits for what never comes when a promise is broken.
-const patience = 5 * time.Second
-
-// soon is a context for that.
+// soon is a context that ends when a test has waited enough.
 func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-// eventually waits for what other goroutines bring about.
-func eventually(t testing.TB, what string, happened func() bool) {
-	t.Helper()
-	limit := time.NewTimer(patience)
-	defer limit.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !happened() {
-		select {
-		case <-tick.C:
-		case <-limit.C:
-			t.Fatalf("it does not come about that %s", what)
-		}
-	}
 }
 
 // attached is a host with one stage, "m", and a node that serves it.
@@ -107,7 +88,7 @@ func joinTo(t testing.TB, path string) *Node {
 func (a *attached) task(t testing.TB) *nodeTask {
 	t.Helper()
 	var task *nodeTask
-	eventually(t, "the node has a task", func() bool {
+	Await(t, func() bool {
 		a.link.mu.Lock()
 		defer a.link.mu.Unlock()
 		for _, task = range a.link.tasks {
@@ -126,7 +107,7 @@ func (a *attached) direct(t testing.TB, node uint32, task *nodeTask) {
 	a.link.mu.Lock()
 	p := a.link.senders[node]
 	a.link.mu.Unlock()
-	eventually(t, "the two have met", func() bool { return p.connection() != nil })
+	Await(t, func() bool { return p.connection() != nil })
 	src, err := sessions[0].source(task.id)
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +243,7 @@ func (h *hand) heard() wire.Message {
 		return m
 	case err := <-h.ended:
 		h.t.Fatalf("the connection ended with %v", err)
-	case <-time.After(patience):
+	case <-time.After(Patience):
 		h.t.Fatal("the node says nothing")
 	}
 	return nil

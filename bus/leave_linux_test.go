@@ -48,7 +48,7 @@ func TestConnectedTooLate(t *testing.T) {
 	if _, err := n.connect(t.Context()); !errors.Is(err, ErrClosed) {
 		t.Errorf("a node that is closed connects: %v, want ErrClosed", err)
 	}
-	eventually(t, "the host sees it go", func() bool { return len(a.server.live()) == 2 })
+	Await(t, func() bool { return len(a.server.live()) == 2 })
 }
 
 // TestRefusedWithDescriptors: what came behind the word of a host that refuses, and is
@@ -98,7 +98,7 @@ func TestRefusedWithDescriptors(t *testing.T) {
 // both. A call that has ended is served nowhere.
 func TestServedOnceAtAHost(t *testing.T) {
 	a := attach(t, 4, func(*Task, *Delivery) error { return nil })
-	eventually(t, "the stage is served", func() bool { return a.server.Serving("m") == 1 })
+	Await(t, func() bool { return a.server.Serving("m") == 1 })
 	a.node.serveAll(a.link)
 	if n := a.server.Serving("m"); n != 1 {
 		t.Errorf("one node serves the stage %d times", n)
@@ -109,7 +109,7 @@ func TestServedOnceAtAHost(t *testing.T) {
 	go func() {
 		served <- n.Serve(ctx, StageSpec{Name: "m", Handle: func(*Task, *Delivery) error { return nil }})
 	}()
-	eventually(t, "another serves it too", func() bool { return a.server.Serving("m") == 2 })
+	Await(t, func() bool { return a.server.Serving("m") == 2 })
 	cancel()
 	if err := <-served; err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestServedOnceAtAHost(t *testing.T) {
 // at the next host has taken leave of it before they were, and does so again.
 func TestServeThatEndsAtTheNextHost(t *testing.T) {
 	a := attach(t, 4, func(*Task, *Delivery) error { return nil })
-	eventually(t, "the stage is served", func() bool { return a.server.Serving("m") == 1 })
+	Await(t, func() bool { return a.server.Serving("m") == 1 })
 	n := joinTo(t, a.server.Addr())
 	l, err := n.current(t.Context())
 	if err != nil {
@@ -148,7 +148,7 @@ func TestServeThatEndsAtTheNextHost(t *testing.T) {
 // told that there is no more of it, behind what was asked.
 func TestServeThatIsCanceledLeaves(t *testing.T) {
 	a := attach(t, 4, func(*Task, *Delivery) error { return nil })
-	eventually(t, "the stage is served", func() bool { return a.server.Serving("m") == 1 })
+	Await(t, func() bool { return a.server.Serving("m") == 1 })
 	n := joinTo(t, a.server.Addr())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -33,7 +33,7 @@ func TestJoinAtAHostThatIsStopped(t *testing.T) {
 	host := h.hostAlone(t).Process
 	stopProcess(t, host)
 	want := fmt.Sprintf("the host, process %d, does not answer: it is stopped (SIGSTOP)", host.Pid)
-	await(func() bool { // unless the time was over before there was a connection
+	bus.Await(t, func() bool { // unless the time was over before there was a connection
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		_, err := bus.Join(ctx, t.Name(), bus.JoinOptions{Socket: h.path})

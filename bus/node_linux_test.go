@@ -78,8 +78,14 @@ func listen(t testing.TB, p bus.Pipeline, opts bus.Options) *hosted {
 // join makes this process a node once more.
 func (h *hosted) join(t testing.TB, opts bus.JoinOptions) *bus.Node {
 	t.Helper()
+	return h.joinAs(t, t.Name(), opts)
+}
+
+// joinAs is join under another name than that of the test.
+func (h *hosted) joinAs(t testing.TB, name string, opts bus.JoinOptions) *bus.Node {
+	t.Helper()
 	opts.Socket = h.path
-	n, err := bus.Join(t.Context(), t.Name(), opts)
+	n, err := bus.Join(t.Context(), name, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func TestPayloadsThatCannotBePassedOn(t *testing.T) {
 			if spec.Remote != nil {
 				submit = h.bus.Stream // its inputs are
 				h.serve(t, bus.StageSpec{Name: "m", State: bus.StateNone, Handle: own.Handle})
-				await(func() bool { return h.server.Serving("m") == 1 })
+				bus.Await(t, func() bool { return h.server.Serving("m") == 1 })
 			}
 			trip := func(payload []byte) error {
 				r, err := submit(t.Context())

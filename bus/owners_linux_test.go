@@ -64,7 +64,7 @@ func TestDeadOwnersAreForgotten(t *testing.T) {
 		t.Errorf("a watch after the end: %v, want ErrUnavailable", err)
 	}
 	kill()
-	eventually(t, "all pidfds are closed", func() bool { return openFiles(t) <= files })
+	Await(t, func() bool { return openFiles(t) <= files })
 }
 
 // TestPublishAfterHangingUp: the names of a session that the host takes to be alive

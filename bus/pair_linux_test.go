@@ -53,7 +53,7 @@ func TestResultsBehindTheEnd(t *testing.T) {
 			if err := r.CloseSend(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the host completes the request", up.isOver)
+			Await(t, up.isOver)
 			if gone {
 				if err := a.server.Close(soon(t)); err != nil {
 					t.Fatal(err)
@@ -108,7 +108,7 @@ func between(t *testing.T, window int) (*attached, *hand, *Request, *nodeTask) {
 	h := a.meetHand(t)
 	h.listen()
 	r, task := a.served(t, h)
-	eventually(t, "the host gives back the place of the first output", func() bool {
+	Await(t, func() bool {
 		return task.outFlow().used.Load() == 0
 	})
 	a.direct(t, h.node, task)
@@ -166,7 +166,7 @@ func TestWhatADeadPeerHad(t *testing.T) {
 		t.Fatalf("the peer has %v, want all four", h.has())
 	}
 	h.die()
-	eventually(t, "what the dead peer had is given back", func() bool { return len(h.has()) < 4 })
+	Await(t, func() bool { return len(h.has()) < 4 })
 	if has := h.has(); len(has) != 2 || !has[ids[1]].lent || !has[ids[2]].lent {
 		t.Errorf("it is kept %+v, want what was passed on: %d and %d", has, ids[1], ids[2])
 	}
@@ -176,7 +176,7 @@ func TestWhatADeadPeerHad(t *testing.T) {
 	if err := a.link.handle(&wire.Cleared{Peer: h.node}, nil); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what was passed on is given back", func() bool { return len(h.has()) == 0 && HeldBytes(task.stage.bus) == 0 })
+	Await(t, func() bool { return len(h.has()) == 0 && HeldBytes(task.stage.bus) == 0 })
 	r.Close()
 }
 
@@ -187,12 +187,12 @@ func TestWhatALivingPeerHas(t *testing.T) {
 	for h.heard().Kind() != wire.KindDeliver {
 	}
 	h.wire.Close()
-	eventually(t, "the peer is given up", func() bool { return task.req.over() || len(h.has()) == 0 })
+	Await(t, func() bool { return task.req.over() || len(h.has()) == 0 })
 	if len(h.has()) != 1 {
 		t.Errorf("the peer has %v, want what it may be reading", h.has())
 	}
 	h.die()
-	eventually(t, "what the dead peer had is given back", func() bool { return len(h.has()) == 0 })
+	Await(t, func() bool { return len(h.has()) == 0 })
 	r.Close()
 }
 
@@ -245,19 +245,19 @@ func TestClearWhenNothingIsRead(t *testing.T) {
 		}
 	}
 	h.say(h.large(task.id, 1, 1))
-	eventually(t, "the first payload is given back", func() bool { return h.heard().Kind() == wire.KindFinish })
+	Await(t, func() bool { return h.heard().Kind() == wire.KindFinish })
 	never("when that lives")
 
 	h.say(h.large(task.id, 2, 2))
 	k := <-kept
 	h.die()
 	<-h.pair.ended
-	eventually(t, "the node counts the kept payload alone", func() bool { return h.borrowed.Load() <= 1 })
+	Await(t, func() bool { return h.borrowed.Load() <= 1 })
 	never("when it still reads a payload")
 	if err := k.Finish(nil); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the node is clear of its peer", said)
+	Await(t, said)
 }
 
 // TestLentIsToldFirst: when somebody gets a payload that a node passes on, its
@@ -295,7 +295,7 @@ func TestNotLentUntold(t *testing.T) {
 	a := attach(t, 8, func(t *Task, d *Delivery) error { return t.Forward(d) })
 	h := a.meetHand(t)
 	r, task := a.served(t, h)
-	eventually(t, "the two have met", func() bool { return h.connection() != nil })
+	Await(t, func() bool { return h.connection() != nil })
 	for h.connection().Backlog() == 0 { // its answers fill the lane, which nobody reads
 		h.say(&wire.Deliver{Source: nowhere, Delivery: nowhere, Flags: wire.FlagInline})
 	}

@@ -24,7 +24,7 @@ func TestGivenToAGoneReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	remote := a.bus.graph.stages[0].remote
-	eventually(t, "the work is given to the replica", func() bool {
+	Await(t, func() bool {
 		remote.mu.Lock()
 		defer remote.mu.Unlock()
 		for rt := range remote.tasks {
@@ -34,5 +34,5 @@ func TestGivenToAGoneReplica(t *testing.T) {
 	})
 	r.Abort(nil)
 	r.Close()
-	eventually(t, "nothing is left of the request", func() bool { return a.bus.Stats().Live == 0 })
+	Await(t, func() bool { return a.bus.Stats().Live == 0 })
 }

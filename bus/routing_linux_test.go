@@ -24,7 +24,7 @@ func newRouted(t *testing.T, routing bus.Routing, replicas int) *routed {
 		spec.State = bus.StateNone
 		r.serve(t, spec)
 		r.kept = append(r.kept, kept)
-		await(func() bool { return r.server.Serving("m") == i+1 })
+		bus.Await(t, func() bool { return r.server.Serving("m") == i+1 })
 	}
 	return r
 }
@@ -53,7 +53,7 @@ func (r *routed) finish(k *bus.Kept) {
 	r.t.Helper()
 	before := len(r.server.Holdings())
 	mustFinish(r.t, k)
-	await(func() bool { return len(r.server.Holdings()) < before })
+	bus.Await(r.t, func() bool { return len(r.server.Holdings()) < before })
 }
 
 func (r *routed) open() *bus.Request {

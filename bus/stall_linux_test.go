@@ -14,21 +14,6 @@ import (
 // attachedAs is how a report names a process of the test that joined by that name.
 func attachedAs(name string) string { return fmt.Sprintf("process %d (%s)", os.Getpid(), name) }
 
-// joinAs makes this process a node of that name.
-func (h *hosted) joinAs(t testing.TB, name string) *bus.Node {
-	t.Helper()
-	n, err := bus.Join(t.Context(), name, bus.JoinOptions{Socket: h.path})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := n.Close(context.Background()); err != nil {
-			t.Errorf("close the node: %v", err)
-		}
-	})
-	return n
-}
-
 // TestStallNamesProcesses: whatever an emission waits for, the report says which process
 // has it, and of which request.
 func TestStallNamesProcesses(t *testing.T) {
@@ -36,7 +21,7 @@ func TestStallNamesProcesses(t *testing.T) {
 	p := remotes(linear(bus.Stage("first", upper), bus.StageSpec{Name: "second", MaxInflight: 1, Handle: g.stage("second").Handle}))
 	p.Edges = append(p.Edges, bus.Edge{From: "second", Window: 1})
 	h := listen(t, p, bus.Options{})
-	caller, first, second := h.joinAs(t, "caller"), h.joinAs(t, "serves first"), h.joinAs(t, "serves second")
+	caller, first, second := h.joinAs(t, "caller", bus.JoinOptions{}), h.joinAs(t, "serves first", bus.JoinOptions{}), h.joinAs(t, "serves second", bus.JoinOptions{})
 	go func() { _ = first.Serve(context.Background(), bus.Stage("first", upper)) }() // ends with the node
 	go func() { _ = second.Serve(context.Background(), g.stage("second")) }()
 

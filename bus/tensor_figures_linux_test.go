@@ -37,12 +37,12 @@ func TestFiguresOfProcesses(t *testing.T) {
 			return lane.Stats{Default: all.Default, Pool: all.Pool, Fallbacks: all.Fallbacks}
 		}
 		if missing == nil { // it tells of its own accord
-			await(func() bool { return figures() == want })
+			bus.Await(t, func() bool { return figures() == want })
 		}
 		if err := maker.Close(t.Context()); err != nil { // and the rest when it leaves
 			t.Fatal(err)
 		}
-		await(func() bool { return len(h.server.Processes()) == 1 })
+		bus.Await(t, func() bool { return len(h.server.Processes()) == 1 })
 		if got := figures(); got != want {
 			t.Fatalf("when it is gone: %+v, want %+v", got, want)
 		}
@@ -79,7 +79,7 @@ func TestNothingIsOpenOfTheDead(t *testing.T) {
 	if err := n.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(func() bool { return len(h.server.Processes()) == 0 })
+	bus.Await(t, func() bool { return len(h.server.Processes()) == 0 })
 	want.Open = 0
 	if got := h.bus.Stats().ProcessTensors; got != want {
 		t.Errorf("%+v, want %+v", got, want)

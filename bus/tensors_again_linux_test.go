@@ -137,7 +137,7 @@ func TestPanicWhileFillingTensors(t *testing.T) {
 			if made != panics+1 {
 				t.Errorf("tensors were made %d times", made)
 			}
-			await(func() bool { return int(freed.Load()) == made })
+			bus.Await(t, func() bool { return int(freed.Load()) == made })
 		})
 	}
 }

@@ -66,5 +66,5 @@ func TestStoresOfOthersAreRegistered(t *testing.T) {
 	kill(t, child)
 	wantDied(t, r.Wait(t.Context()), "make", child)
 	const own = 2 // the reader's store, and the words of its messages
-	eventually(t, "the GPU forgets the memory of the dead", func() bool { return reader.driver.Usage().HostMemories == own })
+	bus.Await(t, func() bool { return reader.driver.Usage().HostMemories == own })
 }

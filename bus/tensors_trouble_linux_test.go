@@ -59,7 +59,7 @@ func telling(m *machine) (spec bus.StageSpec, began chan struct{}, told chan err
 func TestTensorHostDies(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	host := h.childAs(t, "tensor host", "")
-	await(func() bool {
+	bus.Await(t, func() bool {
 		n, err := bus.Join(t.Context(), "first", bus.JoinOptions{Socket: h.path})
 		return err == nil && n.Close(t.Context()) == nil
 	})
@@ -324,7 +324,7 @@ func TestRoomWaitIsTheCallers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	sent := make(chan error)
 	go func() { sent <- emit(ctx) }()
-	await(func() bool { return len(b.Stalls(1)) > 0 })
+	bus.Await(t, func() bool { return len(b.Stalls(1)) > 0 })
 	cancel()
 	if err := <-sent; err == nil {
 		t.Error("it was sent")
