@@ -42,7 +42,9 @@ type connectorSpec struct {
 	// Hosts has the process that puts host the bus of a ring; otherwise a third
 	// one does.
 	Hosts bool `json:",omitempty"`
-	Gets  bool `json:",omitempty"` // and the other one puts
+	// Store has a ring lie in a store of that name, with no host.
+	Store string `json:",omitempty"`
+	Gets  bool   `json:",omitempty"` // and the other one puts
 }
 
 // omniVariable lists directories that each have a package vllm_omni, of which the
@@ -94,6 +96,7 @@ func connectorRace(size int) scenario {
 		{"python-bare", connectorSpec{By: byFile, Python: true}, target{}},
 		{"go-ring", connectorSpec{By: byRing, Hosts: true}, speedOf(goRingSpeed)},
 		{"go-ring-nodes", connectorSpec{By: byRing}, speedOf(goRingSpeed)},
+		{"go-ring-named", connectorSpec{By: byRing, Store: benchKey(os.Getpid(), 0)}, speedOf(goRingSpeed)},
 		{"go-floor", connectorSpec{By: byMemory}, target{}},
 		{"go-segment", connectorSpec{By: bySegment}, target{}},
 		{"go-bare", connectorSpec{By: byFile}, target{}},

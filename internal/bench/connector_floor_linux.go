@@ -11,18 +11,17 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// sharedBytes is as much memory as a ring goes through before it uses the same
-// bytes again.
+// sharedBytes has room for the largest value.
 const sharedBytes = 64 * mib
 
 // sharedMemory is the least that two processes do to hand values over in memory: one
 // encodes a value there, and the other reads it. Where it lies travels with the note
-// beside it, and that it is free again nobody says: for one value at a time. What a
-// ring takes above it is what its host and its store cost.
+// beside it, and that it is free again nobody says: for one value at a time, which is
+// always in the same place, as a ring uses what was released last. What a ring takes
+// above it is what its host and its store cost.
 type sharedMemory struct {
 	memory []byte
 	name   string // empty: the other process's
-	next   int
 }
 
 func (s *sharedMemory) open(name string, flags int) error {
@@ -49,20 +48,14 @@ func (s *sharedMemory) Put(_ context.Context, _ connector.Edge, key string, size
 			return nil, err
 		}
 	}
-	if s.next+size > len(s.memory) {
-		s.next = 0
-	}
-	at := s.next
-	s.next += (size + cacheLine - 1) &^ (cacheLine - 1)
-	return connector.Metadata{"name": s.name, "at": at}, fill(s.memory[at:][:size:size])
+	return connector.Metadata{"name": s.name}, fill(s.memory[:size:size])
 }
 
 // Get implements [connector.Transport].
 func (s *sharedMemory) Get(_ context.Context, _ connector.Edge, _ string, meta connector.Metadata) (connector.Payload, error) {
 	name, nameErr := meta.Text("name")
-	at, atErr := meta.Int("at")
 	size, sizeErr := meta.Int("size")
-	if err := errors.Join(nameErr, atErr, sizeErr); err != nil {
+	if err := errors.Join(nameErr, sizeErr); err != nil {
 		return nil, err
 	}
 	if s.memory == nil {
@@ -70,7 +63,7 @@ func (s *sharedMemory) Get(_ context.Context, _ connector.Edge, _ string, meta c
 			return nil, err
 		}
 	}
-	return barePayload(s.memory[at:][:size]), nil
+	return barePayload(s.memory[:size]), nil
 }
 
 // Await implements [connector.Transport].

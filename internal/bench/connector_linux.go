@@ -42,7 +42,7 @@ func openConnectorSide(ctx context.Context, opts Options, spec peerSpec) (side, 
 }
 
 func (s *connectorSide) open(ctx context.Context, opts Options, spec peerSpec) (err error) {
-	if spec.Connector.By == byRing {
+	if spec.Connector.By == byRing && spec.Connector.Store == "" {
 		if err := s.host(ctx, &spec); err != nil {
 			return err
 		}
@@ -182,7 +182,7 @@ func (s *connectorSide) close(ctx context.Context) error {
 		}
 	}
 	if s.putter != nil {
-		errs = append(errs, removeLeft(s.putter.cmd.Process.Pid))
+		errs = append(errs, removeLeft(s.putter.cmd.Process.Pid), removeLeft(os.Getpid())) // keys, and a store
 	}
 	if s.server != nil {
 		errs = append(errs, s.server.Close(ctx))

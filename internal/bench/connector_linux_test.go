@@ -66,7 +66,7 @@ func TestConnectorNames(t *testing.T) {
 		var want []string
 		for _, size := range []string{"1KiB", "64KiB", "1MiB", "16MiB"} {
 			for _, name := range []string{
-				reference, "python-ring", "python-segment", "python-bare", "go-ring", "go-ring-nodes", "go-floor", "go-segment", "go-bare",
+				reference, "python-ring", "python-segment", "python-bare", "go-ring", "go-ring-nodes", "go-ring-named", "go-floor", "go-segment", "go-bare",
 				"python-segment-to-bare", "go-segment-to-bare",
 			} {
 				want = append(want, "connector/size="+size+"/"+name)
@@ -103,6 +103,7 @@ func TestConnectorTargets(t *testing.T) {
 var connectorMeans = []connectorSpec{
 	{By: byRing},
 	{By: byRing, Hosts: true},
+	{By: byRing, Store: benchKey(os.Getpid(), 0)},
 	{By: bySegment},
 	{By: byFile},
 	{By: byMemory},
@@ -114,6 +115,9 @@ func (s connectorSpec) testName() string {
 	name := string(s.By)
 	if s.Python {
 		name += " in Python"
+	}
+	if s.Store != "" {
+		name += " with a name"
 	}
 	if s.Hosts {
 		name += " of its own"
