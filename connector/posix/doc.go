@@ -46,9 +46,10 @@
 //	pin it, compare edge and key
 //	lock the slot
 //	is it in the index still,
-//	    and marked by nobody? mark it      later, for want of room or each second:
-//	unlock                                     what is marked leaves the index,
-//	... read, unpin                            and goes when it has no pin
+//	    and marked by nobody? mark it      later, some with each put, and all
+//	unlock                                 for want of room or each second:
+//	... read, unpin                            what is marked leaves the index,
+//	                                           and goes when it has no pin
 //
 // The mark is the moment at which a value is got. A reader that is killed before it has
 // got nothing, and one that is killed after it takes the value along. A mark has the

@@ -26,6 +26,33 @@ func (o childOptions) head() string {
 	return filepath.Join(o.Dir, "omnibus-"+strconv.Itoa(os.Geteuid())+"-"+o.Name)
 }
 
+// TestRoomIsUsedAgain: a value is put where one was that a reader has got and released, though
+// others stay, and though there is room elsewhere.
+func TestRoomIsUsedAgain(t *testing.T) {
+	opts := fresh(t)
+	creator, reader := open(t, opts.options()), open(t, opts.options())
+	put(t, creator, "stays", []byte("for long"))
+	places := make(map[*byte]bool)
+	for n := range 20 {
+		key := fmt.Sprint(n)
+		meta, err := creator.Put(t.Context(), edge, key, 10_000, func(dst []byte) error {
+			places[&dst[0]] = true
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := reader.Get(t.Context(), edge, key, meta)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Release()
+	}
+	if len(places) > 1 {
+		t.Errorf("one value after the other lay in %d places", len(places))
+	}
+}
+
 // TestSeveralReaders: of several readers, in several processes, that come for a value at
 // once, one gets it.
 func TestSeveralReaders(t *testing.T) {

@@ -1,6 +1,7 @@
 package posix
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,7 @@ type owner struct {
 
 	mu     sync.Mutex
 	values map[address]*value
+	order  list.List // of values, those first that are looked at next
 	closed bool
 	bell   uint64
 	timer  *time.Timer
@@ -51,6 +53,7 @@ type value struct {
 	handle  shmstore.Handle
 	cell    int
 	at      time.Time
+	place   *list.Element // in the owner's order
 }
 
 // create makes the store. If it fails, nothing is left.
@@ -171,6 +174,7 @@ func (o *owner) put(ctx context.Context, at address, size int, fill func(dst []b
 		return nil, fmt.Errorf("%w: the store takes %d bytes with edge and key, half of its memory, and this has %d: raise ring_bytes to %d",
 			connector.ErrTooLarge, most, total, int64(total)*perArena)
 	}
+	o.lookAtSome()
 	object, err := o.room.Write(ctx, total, func(dst []byte) error {
 		at.label(dst[size:])
 		return fill(dst[:size:size])
@@ -201,7 +205,9 @@ func (o *owner) publish(v *value) error {
 	}
 	old := o.values[v.address]
 	o.values[v.address] = v
+	v.place = o.order.PushBack(v)
 	if old != nil {
+		o.order.Remove(old.place)
 		v.cell = old.cell
 		o.index.set(v.cell, v.address.hash(), v.handle.Slot)
 	} else {
@@ -239,7 +245,7 @@ func (o *owner) look(at address, number uint64) *value {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	v := o.values[at]
-	if v == nil || number != 0 && number != o.record.number(v.handle.Gen) || isGot(o.marks, v.handle.Slot, v.handle.Gen) {
+	if v == nil || number != 0 && number != o.record.number(v.handle.Gen) || o.got(v) {
 		return nil
 	}
 	return v
@@ -298,8 +304,38 @@ func (o *owner) remove(v *value) bool {
 // drop takes a value out that is there.
 func (o *owner) drop(v *value) {
 	delete(o.values, v.address)
+	o.order.Remove(v.place)
 	o.index.remove(v.cell)
 }
+
+// looks is how many values each put looks at.
+const looks = 4
+
+// lookAtSome takes values out that readers have got, so that the next one is put where
+// they lay if they are released, too: memory that was written just now is faster than what
+// was used an arena ago. The look comes round to all values.
+func (o *owner) lookAtSome() {
+	var gone [looks]*value
+	o.mu.Lock()
+	for i := range min(looks, o.order.Len()) {
+		v := o.order.Front().Value.(*value) //nolint:forcetypeassert // it has no others
+		if o.got(v) {
+			o.drop(v)
+			gone[i] = v
+		} else {
+			o.order.MoveToBack(v.place)
+		}
+	}
+	o.mu.Unlock()
+	for _, v := range gone {
+		if v != nil {
+			v.object.Release()
+		}
+	}
+}
+
+// got reports whether a reader has got a value.
+func (o *owner) got(v *value) bool { return isGot(o.marks, v.handle.Slot, v.handle.Gen) }
 
 // reclaim takes all values out that are to go, and releases them.
 func (o *owner) reclaim(is func(*value) bool) (gone []*value) {

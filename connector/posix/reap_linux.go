@@ -41,7 +41,7 @@ func (o *owner) listen() {
 // giveBack releases what readers have got, which only they hold from then on, and
 // forgets what the dead hold. It is called by the store's writer.
 func (o *owner) giveBack(s *shmstore.Store) {
-	o.reclaim(func(v *value) bool { return isGot(o.marks, v.handle.Slot, v.handle.Gen) })
+	o.reclaim(o.got)
 	for i := range o.marks {
 		o.evacuate(s, i)
 	}
