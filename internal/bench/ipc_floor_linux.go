@@ -14,9 +14,9 @@ import (
 // A floorCarrier is the least that two processes do to hand over a payload in
 // shared memory: one copies it to where the other reads it, and says so by a flag
 // that the other spins on, or by an event that it parks on. There is no protocol:
-// nothing is checked, and nothing is given back. That a place is free again only
-// the answer says, so it is for round trips alone. What ours takes above it is
-// what the lane and the store cost.
+// nothing is checked, and nothing is given back. Each payload lies where the last
+// one did, which only the answer says is free, so it is for round trips alone. What
+// ours takes above it is what the lane and the store cost.
 type floorCarrier struct {
 	out, in   floorRegion
 	spins     bool
@@ -24,12 +24,10 @@ type floorCarrier struct {
 	failed    atomic.Bool // nothing more comes
 }
 
-// A floorRegion is what one side writes: a page with a flag, and then the places
-// for payloads.
+// A floorRegion is what one side writes: a page with a flag, and then a payload.
 type floorRegion struct {
 	memory []byte
 	flag   *atomic.Uint64 // how many payloads were sent, so far
-	stride int            // from one place to the next
 	used   uint64         // how many payloads this side has sent or received
 }
 
@@ -38,20 +36,10 @@ const (
 	floorLooks = 1 << 10 // at a flag between yields, as a lane that spins
 )
 
-// floorBytes is the size of a region with as many places as a store has room
-// for, as far apart as its objects.
-func floorBytes(p pattern, sizeBytes int) (sizeInMemory, stride int) {
-	arena := p.arenaBytes(sizeBytes)
-	stride = (sizeBytes + 2*cacheLine - 1) &^ (cacheLine - 1)
-	return floorPage + min(int(arena)/stride, storeSlots(arena))*stride, stride
-}
-
 // mapFloorRegion maps the region in which payloads of a size are sent. One side
 // alone writes to it.
-func mapFloorRegion(fd int, p pattern, sizeBytes int, ours bool) (r floorRegion, err error) {
-	total, stride := floorBytes(p, sizeBytes)
-	r.stride = stride
-	if r.memory, err = mapMemory(fd, total, ours); err == nil {
+func mapFloorRegion(fd, sizeBytes int, ours bool) (r floorRegion, err error) {
+	if r.memory, err = mapMemory(fd, floorPage+sizeBytes, ours); err == nil {
 		r.flag = flagOf(r.memory)
 	}
 	return r, err
@@ -59,10 +47,8 @@ func mapFloorRegion(fd int, p pattern, sizeBytes int, ours bool) (r floorRegion,
 
 // next is the place of the next payload.
 func (r *floorRegion) next(sizeBytes int) []byte {
-	places := uint64((len(r.memory) - floorPage) / r.stride)
-	at := floorPage + int(r.used%places)*r.stride
 	r.used++
-	return r.memory[at:][:sizeBytes]
+	return r.memory[floorPage:][:sizeBytes]
 }
 
 // openFloorSide makes all memory and both events, and starts the peer.
@@ -85,14 +71,13 @@ func makeFloor(spec peerSpec) (c *floorCarrier, files []*os.File, err error) {
 	c = &floorCarrier{spins: spec.spins(), own: -1, peer: -1}
 	p := spec.Pattern
 	for i, sizeBytes := range []int{p.Size, p.Answer} {
-		total, _ := floorBytes(p, sizeBytes)
-		f, err := newMemory(total)
+		f, err := newMemory(floorPage + sizeBytes)
 		if err != nil {
 			return c, files, err
 		}
 		files = append(files, f)
 		region := []*floorRegion{&c.out, &c.in}[i]
-		if *region, err = mapFloorRegion(int(f.Fd()), p, sizeBytes, region == &c.out); err != nil {
+		if *region, err = mapFloorRegion(int(f.Fd()), sizeBytes, region == &c.out); err != nil {
 			return c, files, err
 		}
 	}
@@ -112,10 +97,10 @@ func makeFloor(spec peerSpec) (c *floorCarrier, files []*os.File, err error) {
 // openFloor is the peer's part: it maps what the parent made.
 func openFloor(spec peerSpec, first int) (c *floorCarrier, err error) {
 	c = &floorCarrier{spins: spec.spins(), peer: first + 2, own: first + 3}
-	if c.in, err = mapFloorRegion(first, spec.Pattern, spec.Pattern.Size, false); err != nil {
+	if c.in, err = mapFloorRegion(first, spec.Pattern.Size, false); err != nil {
 		return nil, err
 	}
-	c.out, err = mapFloorRegion(first+1, spec.Pattern, spec.Pattern.Answer, true)
+	c.out, err = mapFloorRegion(first+1, spec.Pattern.Answer, true)
 	return c, err
 }
 

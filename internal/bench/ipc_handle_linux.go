@@ -65,6 +65,7 @@ func newHandleCarrier(l *laneCarrier, conn *net.UnixConn, spec peerSpec, sizeByt
 		MaxObjectBytes: max(int64(sizeBytes), arena/4),
 		Slots:          storeSlots(arena),
 		Memory:         shmstore.Shared,
+		Reuse:          !c.offered, // as a bus's
 	})
 	if err == nil && c.offered {
 		err = c.fill(sizeBytes)

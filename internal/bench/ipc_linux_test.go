@@ -121,26 +121,3 @@ func TestDefaultsSuffice(t *testing.T) {
 		}
 	}
 }
-
-// TestFloorPlaces checks that the floor goes through as much memory as a store
-// does before it uses the same bytes again.
-func TestFloorPlaces(t *testing.T) {
-	for _, size := range []int{64, 4 * kib, mib} {
-		p := roundTrip(size)
-		c, err := newHandleCarrier(nil, nil, peerSpec{Carrier: byHandle, Pattern: p}, size)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.store.Close() }) // it has no reader
-		stored := -1                              // the last one finds no room
-		for payload := make([]byte, size); c.store.Stats().EvictedTotal == 0; stored++ {
-			if _, err := c.store.Put("", payload, 0); err != nil {
-				t.Fatal(err)
-			}
-		}
-		total, stride := floorBytes(p, size)
-		if places := (total - floorPage) / stride; places != stored {
-			t.Errorf("%d bytes: the floor has %d places, and a store %d", size, places, stored)
-		}
-	}
-}
