@@ -445,6 +445,24 @@ class JournalTest(SegmentCase):
         self.connector().close()
         self.assertEqual(os.listdir(self.dir), [])
 
+    def test_notes_that_nobody_wrote(self) -> None:
+        """Whatever one says, connectors open, and it is gone."""
+        (record,) = self.left_behind("a")
+        for note in (b"", b"\n", b"l\n", b"l " + b"9" * 5000 + b' "a" "r"\n' + record, b'l -1 "a" "r"\n' + record):
+            self.journal({})
+            with open(self.path(f"{journal.journals_name()}/lasting-1"), "wb") as f:
+                f.write(note)
+            self.connector()
+            self.assertFalse(os.path.exists(self.path(f"{journal.journals_name()}/lasting-1")), note[:20])
+
+    def test_closing_does_not_depend_on_notes(self) -> None:
+        """A process that can open nothing more gives its journal up all the same."""
+        c = self.connector()
+        with mock.patch.object(journal.os, "listdir", side_effect=OSError(24, "too many open files")):
+            c.close()
+        self.assertEqual(c.health()["errors"], 0)
+        self.assertEqual(os.listdir(self.dir), [])
+
     def test_what_is_locked_keeps_nothing_else(self) -> None:
         first, last = self.left_behind("first", "last")
         self.journal({0: first, 1: last})

@@ -40,7 +40,7 @@ PUTTING, GETTING = "p", "g"
 
 _NOTE = "lasting-"  # begins the names of notes
 _NOTE_BYTES = 8192  # more than one has
-_UNTIL = re.compile(rb"l (\d+) ")
+_UNTIL = re.compile(rb"l (\d{1,19}) ")
 _PIECE_SLOTS = 64  # that are read at once
 _QUOTED = re.compile(r'"([^"\\]|\\.)*"')
 _COMES_AND_GOES = 16  # how often others may take the directory away
@@ -152,7 +152,12 @@ class Journal:
 
     def sweep(self, begins: str = "") -> None:
         """Do what the dead have left to do. What is locked just now waits for the next who opens."""
-        for name in os.listdir(self._home.fd):
+        try:
+            names = os.listdir(self._home.fd)
+        except OSError as e:
+            log.warning("segments of dead processes stay in %s: %s", self._directory.path, e)
+            return
+        for name in names:
             if name == self._name or not name.startswith(begins):
                 continue
             try:
