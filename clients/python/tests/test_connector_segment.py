@@ -351,6 +351,16 @@ class ContractTest(SegmentCase):
         a.reap_consumed()
         self.assertEqual(a.health()["pending"], 0)
 
+    def test_no_more_threads(self) -> None:
+        """As in one that goes on when the main thread has ended: what was put is there, and is swept by and by."""
+        c = self.connector(ttl=0.01)
+        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            self.assertTrue(c.put("0", "1", "k", 1)[0])
+        self.assertTrue(c.put("0", "1", "l", 1)[0])
+        while c.health()["pending"]:
+            time.sleep(0.001)
+        self.assertEqual((c.get("0", "1", "k"), c.health()["errors"]), (None, 0))
+
     def test_many_threads(self) -> None:
         a, b = self.connector(), self.connector()
         taken: list[int] = []

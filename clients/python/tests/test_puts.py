@@ -332,6 +332,17 @@ class TensorsTest(PutsCase):
         want |= {"default": {"messages": 2, "bytes": 8192}, "small": 2}
         self.assertEqual([json.loads(f) for f in self.host.figures], [want])
 
+    def test_figures_without_more_threads(self) -> None:
+        """As in one that goes on when the main thread has ended: the host is told when the client leaves."""
+        d = self.task(tensors=wire.Tensors(2, 4097))
+        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            d.emit({"x": self.filled()})
+        self.host.offered()
+        self.put()
+        self.client.close()
+        self.assertIsNone(self.host.receive())
+        self.assertEqual([json.loads(f)["small"] for f in self.host.figures], [1])
+
     def test_memory_that_is_lent_stays_when_the_host_is_gone(self) -> None:
         d = self.task(tensors=LENT)
         memory = emul.device(emul.uuid(5)).new_memory(4096)

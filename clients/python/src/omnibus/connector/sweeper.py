@@ -31,8 +31,13 @@ class Sweeper:
             self._begun += 1
             if self._thread is not None or self._stopped:
                 return
-            self._thread = threading.Thread(target=self._run, name="omnibus sweeper", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="omnibus sweeper", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as e:  # too many, or the interpreter ends: what was put is there all the same
+                log.debug("nobody sweeps until something else is put: %s", e)
+            else:
+                self._thread = thread
 
     def _run(self) -> None:
         wait: float | None = self._ttl

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -231,16 +232,16 @@ class Sender:
         say = log.warning if self.stats.fallbacks & (self.stats.fallbacks - 1) == 0 else log.debug
         say("tensors travel through host memory instead of by %s (%d times): %s", MODES[mode], self.stats.fallbacks, why)
 
-
     # The figures are the bus's, too.
 
     def _changed(self) -> None:
         """Tell the host, before long. The lock is held."""
         if not self._due:
-            self._due = True
             timer = threading.Timer(TELL_AFTER, self._tell)
             timer.daemon = True
-            timer.start()
+            with contextlib.suppress(RuntimeError):  # too many threads, or the interpreter ends: `close` tells
+                timer.start()
+                self._due = True
 
     def _tell(self) -> None:
         with self._session.locked:
