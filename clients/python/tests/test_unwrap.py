@@ -120,6 +120,15 @@ class TestOnGPU(FakeCase):
                 gpu.unwrap(t, device)
 
 
+class TestWithoutGPU(unittest.TestCase):
+    def test_nothing_to_copy(self):
+        with mock.patch.object(cuda, "_devices", {}):
+            self.assertIsNone(gpu.unwrap(None))
+            self.assertEqual(gpu.unwrap({"n": [1, "text"]}), {"n": [1, "text"]})
+            with self.assertRaises(ForeignDevice):
+                gpu.unwrap(host())
+
+
 class TestEmulated(unittest.TestCase):
     def test_copies(self):
         out = gpu.unwrap({"x": host()}, emul.uuid(4))

@@ -175,8 +175,8 @@ class TensorQueue:
     def unwrap(self, mm_inputs: dict[str, Any] | None, device: Any = None) -> dict[str, Any] | None:
         """The inputs of an item with all of their tensors copied onto a device: see `omnibus.gpu.unwrap`.
 
-        Without a device it is that of the first tensor on a GPU, or the one that `gpu` names. The item's memory goes back when its
-        own inputs are dropped.
+        Without a device it is that of the first tensor on a GPU, or the one that `gpu` names. The item's memory goes
+        back when its own inputs are dropped.
         """
         from .gpu.unwrap import unwrap
 

@@ -21,15 +21,16 @@ def unwrap(value: Any, device: Any = None, otherwise: Any = 0) -> Any:
     """The value of a delivery or of an item with all of its tensors, at any depth, copied onto a device.
 
     The device is a GPU, by CUDA's number, by its UUID or as torch names it ("cuda:1"), or "cpu"; None is that of the
-    first tensor that is on a GPU, or `otherwise`. On a GPU each copy is a `ChunkTensor`, for `torch.from_dlpack`: the stream that is current
-    there comes behind the copying, for which nobody waits, but for tensors that are elsewhere now. On "cpu" it is a `Tensor`. The copies belong to
-    this process: they may be written to, and the payload goes back when the value that was unwrapped is dropped.
+    first tensor that is on a GPU, or `otherwise`. On a GPU each copy is a `ChunkTensor`, for `torch.from_dlpack`: the
+    stream that is current there comes behind the copying, for which nobody waits, but for tensors that are elsewhere
+    now. On "cpu" it is a `Tensor`. The copies belong to this process: they may be written to, and the payload goes back
+    when the value that was unwrapped is dropped. A value without tensors needs no device.
 
     Raises Poisoned for a tensor that is known to be garbage (its `error` says so of others, once the stream is
     synchronized), NoDriver and ForeignDevice where there is no such GPU, and DriverError when that has no room.
     """
     tensors = list(_tensors(value))
-    target = _target(device, otherwise, tensors)
+    target = _target(device, otherwise, tensors) if tensors else None
     if target is None:
         return _replaced(value, _in_host_memory)
     size = sum(room_for(data_bytes(t.dtype, t.shape)) for t in tensors)
