@@ -168,7 +168,17 @@ class GetTest(QueueCase):
         got = self.beside(lambda: self.queue.get(0.01))
         m = self.asked(4)
         self.host.send(wire.Emitted(m.token))
-        self.host.send(wire.Emitted(self.asked(4, "back").token))
+        self.assertEqual(self.asked(4, "back").flags, wire.LAST)
+        with self.assertRaises(queue.Empty):
+            got()
+
+    def test_it_ends_as_the_time_is_up(self) -> None:
+        """There was nothing in time, whatever becomes of the request then."""
+        self.ahead(self.first(), 4)
+        got = self.beside(lambda: self.queue.get(0.01))
+        self.asked(4)
+        self.host.send(wire.Failed(self.asked(4, "back").token, Code.OVER, "it is over"))
+        self.host.send(over(4, wire.ABORTED, text="somebody did it"))
         with self.assertRaises(queue.Empty):
             got()
 
@@ -193,7 +203,6 @@ class GetTest(QueueCase):
             self.asked(4, "back")
             with self.assertRaises(queue.Empty):
                 got()
-        self.packet(wire.Close)
 
 
 class PutTest(QueueCase):

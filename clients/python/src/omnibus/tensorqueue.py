@@ -159,7 +159,7 @@ class TensorQueue:
         try:
             d = self._result(r, limit, self._said(r, _GET, False, None, limit))
             if d is None:  # if an item comes now, it goes back to its place
-                r._session.run(r._send_work(_BACK, None, "", None, True, None), time.monotonic() + _GIVING_UP)
+                self._said(r, _BACK, True, None, time.monotonic() + _GIVING_UP)
         except OutOfTime:
             r.close()
             raise queue.Empty from None
