@@ -19,9 +19,6 @@ from .contract import Decode, Edge, Missing, entry_number, setting
 from .encoder import Encoded
 
 
-_MOST_SECONDS = 1e6  # eleven days: epoll takes hardly more
-
-
 class _Host:
     """The connection of this process to one host."""
 
@@ -63,7 +60,7 @@ class Ring:
 
     def __init__(self, config: dict[str, Any]) -> None:
         path = socket_path(setting(config, "socket", None), setting(config, "bus", None))
-        self._timeout = min(setting(config, "timeout", 30.0), _MOST_SECONDS)
+        self._timeout = setting(config, "timeout", 30.0)
         self._arena_bytes = setting(config, "arena_bytes", ARENA_BYTES)
         self._exchange: tuple[Client, Exchange] | None = None
         self._pid = 0  # of the process that it is of
@@ -105,7 +102,7 @@ class Ring:
         if not left > 0:
             return self.get(edge, key, metadata, decode)
         try:
-            view = self._open().wait(*edge, key, min(left, _MOST_SECONDS), entry_number(metadata))
+            view = self._open().wait(*edge, key, left, entry_number(metadata))
         except Nothing as e:
             raise Missing(str(e)) from None
         return decode(view.data), len(view.data)
