@@ -189,12 +189,12 @@ func (t *Transport) sweepLasting() {
 	next, err := t.journal.sweepNotes(t.dir, t.opts.Log)
 	again := t.opts.TTL
 	if !next.IsZero() {
-		again = min(again, max(time.Until(next), lastNap))
+		again = min(again, time.Until(next))
 	}
 	if err != nil {
 		t.opts.Log.Warn("lasting values stay", "in", t.opts.Dir, "err", err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sweeper.Reset(again)
+	t.sweeper.Reset(max(again, lastNap))
 }

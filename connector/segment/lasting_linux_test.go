@@ -141,6 +141,17 @@ func TestLastingSweptAlive(t *testing.T) {
 	})
 }
 
+// TestLastingOverAtOnce: a program whose values are over at once does not look for them
+// without a pause.
+func TestLastingOverAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := open(t, segment.Options{Dir: shm(t), Lasting: true, TTL: time.Nanosecond})
+		put(t, end, "key", old)
+		<-time.After(time.Second) // in which it could look a thousand million times
+		wantNone(t, end, "key", nil)
+	})
+}
+
 // TestLastingCleanup: by its key, and by its request with all keys of that, whichever
 // process put it.
 func TestLastingCleanup(t *testing.T) {
