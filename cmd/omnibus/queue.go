@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 
 	"github.com/spf13/cobra"
 
@@ -48,6 +49,9 @@ func newQueueCmd() *cobra.Command {
 				opts.Socket = bus.SocketPath(opts.Name)
 			}
 			for _, uid := range uids {
+				if uid >= math.MaxUint32 { // whose low bits are another user's
+					return &usageError{fmt.Sprintf("--allow-uid is %d, which no user has: use 0 to %d", uid, uint32(math.MaxUint32-1))}
+				}
 				opts.AllowUIDs = append(opts.AllowUIDs, uint32(uid))
 			}
 			opts.Logger = newLogger(cmd.ErrOrStderr(), level.word, outputText)
