@@ -59,11 +59,11 @@ func (s *Stats) counters() []*int64 {
 	}
 }
 
-// Plus adds up the figures of two lanes.
+// Plus adds up the figures of two lanes, up to the most that [Stats.Validate] takes.
 func (s Stats) Plus(other Stats) Stats {
 	mine := s.counters()
 	for i, n := range other.counters() {
-		*mine[i] += *n
+		*mine[i] = min(*mine[i]+*n, mostCounted)
 	}
 	s.Open += other.Open
 	return s

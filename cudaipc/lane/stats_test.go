@@ -37,6 +37,10 @@ func TestSumsOfStats(t *testing.T) {
 	if got := b.Since(a); got != since {
 		t.Errorf("what is new is %+v, want %+v", got, since)
 	}
+	most := Stats{Spilt: mostCounted}
+	if got := most.Plus(a).Spilt; got != mostCounted {
+		t.Errorf("more than anything counts to, and some, is %d", got)
+	}
 	eachFigure(reflect.ValueOf(&sum).Elem(), func(v reflect.Value) {
 		was := v.Int()
 		for _, bad := range []int64{-1, mostCounted + 1} {
