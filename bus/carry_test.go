@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -199,9 +198,7 @@ func TestCarriedAndAborted(t *testing.T) {
 		}
 	}
 	<-handling
-	for c.ring.Stats().Entries == 0 { // one at least is to be given up unseen
-		runtime.Gosched()
-	}
+	bus.Await(t, func() bool { return c.ring.Stats().Entries > 0 }) // one at least is to be given up unseen
 	r.Abort(nil)
 	if _, err := receive(t, r); !errors.Is(err, bus.ErrAborted) {
 		t.Errorf("the request ended with %v", err)

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"runtime"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -13,11 +12,7 @@ import (
 func TestForgottenByTheHostAndByPeers(t *testing.T) {
 	a := attach(t, 4, func(*Task, *Delivery) error { return nil })
 	h := a.meetHand(t)
-	for met := false; !met; runtime.Gosched() {
-		h.mu.Lock()
-		met = h.duplex != nil
-		h.mu.Unlock()
-	}
+	Await(t, func() bool { return h.connection() != nil })
 	mem, err := shmstore.NewSegment("others", 4096)
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"hash/crc32"
-	"runtime"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -114,12 +113,7 @@ func TestPythonPutterDies(t *testing.T) {
 	p.Tell([]any{"put", "lost", 1, 4 << 10})
 	p.Want(nil)
 	p.Kill()
-	for n := -1; n != 0; runtime.Gosched() { // until the owner has seen it
-		var err error
-		if n, err = q.Size(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	awaitEmpty(t, q)
 	putFor(t, q, "next", 2, 64)
 	other := python(t, opts)
 	other.Tell([]any{"get", 60})

@@ -141,8 +141,10 @@ func size(t *testing.T, q *tensorqueue.Queue) int {
 // awaitEmpty returns when the owner has seen that all items are gone.
 func awaitEmpty(t *testing.T, q *tensorqueue.Queue) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	for {
-		empty, err := q.Empty(t.Context())
+		empty, err := q.Empty(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
