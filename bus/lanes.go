@@ -19,6 +19,13 @@ type LaneStatus struct {
 	Queued        int    `json:"queued"` // deliveries that wait for credit
 }
 
+// believed is what a process says it has sent, up to more than anything sends: sums of
+// that stay far from what 64 bits hold.
+func believed(n uint64) int64 {
+	const most = 1 << 53
+	return int64(min(n, most))
+}
+
 // passed is how much went past the host.
 type passed struct{ deliveries, bytes int64 }
 
@@ -33,7 +40,7 @@ func (df *directFlow) learn(deliveries, bytes uint64) {
 
 // learnLocked is learn with the mutex of the producer's session held.
 func (df *directFlow) learnLocked(deliveries, bytes uint64) {
-	more := passed{max(int64(deliveries)-df.deliveries.Load(), 0), max(int64(bytes)-df.bytes.Load(), 0)}
+	more := passed{max(believed(deliveries)-df.deliveries.Load(), 0), max(believed(bytes)-df.bytes.Load(), 0)}
 	df.deliveries.Add(more.deliveries)
 	df.bytes.Add(more.bytes)
 	s, to := df.producer.sess, df.consumer.sess.node

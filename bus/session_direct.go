@@ -111,9 +111,8 @@ func (df *directFlow) end(deliveries, bytes uint64) error {
 	f := df.flow
 	ended, through := f.ended, f.seq
 	if !ended && deliveries >= through {
-		f.sent.deliveries += int64(deliveries - through)
-		f.sent.direct += int64(deliveries - through)
-		f.sent.bytes += int64(bytes)
+		n := believed(deliveries - through)
+		f.sent.add(sent{deliveries: n, direct: n, bytes: believed(bytes)})
 		df.counted = true
 	}
 	o.mu.Unlock()

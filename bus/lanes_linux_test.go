@@ -1,0 +1,42 @@
+package bus
+
+import (
+	"math"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// TestPassedThatNobodyCounted: a process cannot have the figures of lanes and edges wrap
+// by what it says of a stream, while that lasts or at its end.
+func TestPassedThatNobodyCounted(t *testing.T) {
+	a, _, r, task := between(t, 8)
+	sess := a.server.live()[0]
+	src, err := sess.source(task.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	df := src.emitter.out.req.flow(src.emitter.out.edges[0]).direct.Load()
+	look := func(what string) {
+		t.Helper()
+		for i, e := range a.bus.Stats().Edges {
+			if e.Deliveries < 0 || e.Direct < 0 || e.Bytes < 0 {
+				t.Errorf("%s: edge %d: %+v", what, i, e)
+			}
+		}
+		for _, l := range (underWay{}).lanes(a.server.live()) {
+			if l.Deliveries < 0 || l.Bytes < 0 {
+				t.Errorf("%s: %+v", what, l)
+			}
+		}
+	}
+	for _, n := range []uint64{1, math.MaxInt64, math.MaxInt64 + 1, math.MaxUint64} {
+		df.learn(n, n)
+		look("while it lasts")
+	}
+	if err := sess.streamed(&wire.Streamed{Source: task.id, Deliveries: math.MaxUint64, Bytes: math.MaxUint64}); err != nil {
+		t.Fatal(err)
+	}
+	look("at its end")
+	r.Abort(nil)
+}
