@@ -120,6 +120,14 @@ class TestOnGPU(FakeCase):
                 gpu.unwrap(t, device)
 
 
+    def test_half_way(self):
+        """What is being copied from elsewhere stays until it is, also when the next one cannot be."""
+        fails = mock.patch.object(Cuda, "_copy", side_effect=[None, DriverError("cuMemcpyAsync", 1, "")])
+        with fails, mock.patch.object(Cuda, "settle") as settle, self.assertRaises(DriverError):
+            gpu.unwrap([host(), host()])
+        settle.assert_called_once()
+
+
 class TestWithoutGPU(unittest.TestCase):
     def test_nothing_to_copy(self):
         with mock.patch.object(cuda, "_devices", {}):

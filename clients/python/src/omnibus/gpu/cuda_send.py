@@ -75,13 +75,15 @@ class Producer:
             reading.join(reading.own)  # whoever is given the memory comes behind that
         stream = reading.own
         elsewhere = [c for c in copies if not self.owns(c[1])]
-        held = []  # no stream of theirs is told, so that they stay until they are copied
-        for at, value in elsewhere:
-            held.append(borrow(value, -1 if is_on_gpu(value) else None))
-            self._copy(at, held[-1], stream)
-        if held:
-            with self.context:
-                self.settle(stream)
+        held = []  # no stream of theirs is told, so that they stay until they are copied, also when one of them cannot be
+        try:
+            for at, value in elsewhere:
+                held.append(borrow(value, -1 if is_on_gpu(value) else None))
+                self._copy(at, held[-1], stream)
+        finally:
+            if held:
+                with self.context:
+                    self.settle(stream)
         for at, value in copies:
             if self.owns(value):
                 with self.context:
