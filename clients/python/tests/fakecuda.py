@@ -18,7 +18,9 @@ UUID = bytes([*range(0xA0, 0xAF), 0])
 
 
 def until(happened):
+    limit = time.monotonic() + 20
     while not happened():
+        assert time.monotonic() < limit, "waited 20 s in vain"
         time.sleep(0.0005)
 
 

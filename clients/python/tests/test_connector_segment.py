@@ -357,9 +357,10 @@ class ContractTest(SegmentCase):
         with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
             self.assertTrue(c.put("0", "1", "k", 1)[0])
         self.assertTrue(c.put("0", "1", "l", 1)[0])
-        while c.health()["pending"]:
+        limit = time.monotonic() + 20
+        while c.health()["pending"] and time.monotonic() < limit:
             time.sleep(0.001)
-        self.assertEqual((c.get("0", "1", "k"), c.health()["errors"]), (None, 0))
+        self.assertEqual((c.get("0", "1", "k"), c.health()["pending"], c.health()["errors"]), (None, 0, 0))
 
     def test_many_threads(self) -> None:
         a, b = self.connector(), self.connector()
