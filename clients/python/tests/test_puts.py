@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import threading
+import time
 import unittest
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ from omnibus.codec import encode
 from omnibus.errors import Code
 from omnibus.gpu import DriverError, emul
 from omnibus.runner import _Runner
+from omnibus.session import OutOfTime
 
 BIG = bytes(range(256)) * 40
 POOLED, LENT = wire.Tensors(2, 0), wire.Tensors(1, 0)
@@ -219,11 +221,15 @@ class TensorsTest(PutsCase):
         self.fds: list[int] = []  # that were published
 
     def published(self, number: int) -> wire.Publish:
+        m = self.publishes(number)
+        self.host.send(wire.Published(m.token))
+        return m
+
+    def publishes(self, number: int) -> wire.Publish:
         m = self.host.expect(wire.Publish)
         self.assertEqual(m.number, number)
         self.fds.append(self.host.fds.popleft())
         self.addCleanup(os.close, self.fds[-1])
-        self.host.send(wire.Published(m.token))
         return m
 
     def filled(self, n: int = 4096) -> gpu.ChunkTensor:
@@ -270,6 +276,21 @@ class TensorsTest(PutsCase):
         self.assertEqual(self.in_use(), 0)
         s = self.client.gpu.stats
         self.assertEqual((s.cuda_ipc_pool, s.fallbacks, s.small), (gpu.Sent(1, 4096), 0, 0))
+
+    def test_a_name_is_asked_for_once(self) -> None:
+        """Also when whoever asked has no time to wait: the answer is for the next as well."""
+        d = self.task()
+        value = {"x": self.filled()}
+        with self.assertRaises(OutOfTime):
+            self.client._session.run(d.task._emit_work(value, d.task._envelope(7)), time.monotonic())
+        words = self.publishes(0)
+        done = self.beside(lambda: d.emit(value))
+        self.host.send(wire.Published(words.token))
+        self.published(1)
+        done()
+        _, memory = self.host.offered()
+        self.assertEqual(len(self.read(self.put(), memory).places), 1)
+        self.assertEqual(self.client.gpu.stats.fallbacks, 0)
 
     def test_few_bytes_travel_in_the_payload(self) -> None:
         d = self.task(tensors=wire.Tensors(2, 4097))

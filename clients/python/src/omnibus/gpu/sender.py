@@ -173,7 +173,7 @@ class Sender:
     def publish_work(self, pool: Pool, pieces: Sequence[Piece]) -> Work[None]:
         """Have others find what the pieces lie in."""
         for p in {id(p): p for p in [pool.words_published, *(piece.published for piece in pieces)]}.values():
-            if p.asked is None or p.asked.error is not None or (p.asked.abandoned and not p.asked.done):
+            if p.asked is None or p.asked.error is not None:  # of one that nobody waits for the answer still comes
                 check_version(self._session)
                 with self._session.locked:
                     p.asked = _ask(self._session, Name(pool.id, p.number), p)
