@@ -88,6 +88,24 @@ class TestOnGPU(FakeCase):
         # Tensors in host memory alone go where they are told, or to the first GPU.
         self.assertEqual([gpu.unwrap(host(), d).device for d in (None, "cuda", 1)], [UUID, UUID, self.other.uuid])
 
+    def test_what_goes_elsewhere_is_waited_for(self):
+        """No stream waits for the words of another GPU's."""
+        wait, late = gpu.DeviceTensor.wait, CONTENT[::-1]
+
+        def completes(t, timeout=None):
+            os.pwrite(self.producer.published[1][0], late, 4096)
+            self.producer.ready(1, 1)
+            return wait(t, timeout)
+
+        for device in ("cpu", 1):
+            t = Payload(self.producer.place(offset=4096)).open(self.lane)
+            with mock.patch.object(gpu.DeviceTensor, "wait", completes):
+                out = gpu.unwrap(t, device)
+            data = out.raw() if device == "cpu" else self.bytes_of(out, self.other)
+            self.assertEqual(bytes(data), late[: t.nbytes])
+            self.producer.ready(1, 0)
+            os.pwrite(self.producer.published[1][0], CONTENT, 4096)
+
     def test_strides(self):
         """They are packed."""
         rows, columns = 16, 256
