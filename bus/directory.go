@@ -223,7 +223,10 @@ func (b *Bus) Directory() lane.Directory { return hostDirectory{b.directory} }
 type hostDirectory struct{ directory *directory }
 
 // Publish implements [lane.Directory].
-func (h hostDirectory) Publish(name lane.Name, fd int, sizeBytes int64) error {
+func (h hostDirectory) Publish(ctx context.Context, name lane.Name, fd int, sizeBytes int64) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	own, err := ownDescriptor(fd)
 	if err != nil {
 		return err

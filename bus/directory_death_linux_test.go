@@ -16,7 +16,7 @@ func init() {
 	roles["publisher"] = func() {
 		n, err := bus.Join(context.Background(), "publisher", bus.JoinOptions{})
 		if err == nil {
-			err = n.Directory().Publish(named(1), int(os.Stdin.Fd()), 11)
+			err = n.Directory().Publish(context.Background(), named(1), int(os.Stdin.Fd()), 11)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -27,7 +27,7 @@ func init() {
 	roles["publishing host"] = func() {
 		b, err := bus.Open(context.Background(), remotes(linear(bus.Stage("m", upper))), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
 		if err == nil {
-			err = b.Directory().Publish(named(2), int(os.Stdin.Fd()), 12)
+			err = b.Directory().Publish(context.Background(), named(2), int(os.Stdin.Fd()), 12)
 		}
 		if err == nil {
 			_, err = b.Listen(os.Getenv(bus.EnvSocket), bus.ListenOptions{})
@@ -106,7 +106,7 @@ func TestPublisherDiesWithoutAHost(t *testing.T) {
 	if _, err := d.Find(t.Context(), named(1)); !errors.Is(err, lane.ErrUnavailable) || !errors.Is(err, bus.ErrHostGone) {
 		t.Errorf("find without a host: %v, want ErrUnavailable and ErrHostGone", err)
 	}
-	if err := d.Publish(named(3), int(someFile(t).Fd()), 1); !errors.Is(err, lane.ErrUnavailable) || !errors.Is(err, bus.ErrHostGone) {
+	if err := d.Publish(t.Context(), named(3), int(someFile(t).Fd()), 1); !errors.Is(err, lane.ErrUnavailable) || !errors.Is(err, bus.ErrHostGone) {
 		t.Errorf("publish without a host: %v, want ErrUnavailable and ErrHostGone", err)
 	}
 	if !isAlive(found.Owner) {
@@ -133,7 +133,7 @@ func TestNamesOutliveTheHost(t *testing.T) {
 	}
 	d.Withdraw(named(2))
 	mustPublish(t, d, named(3), f, 3)
-	if err := d.Publish(named(3), int(f.Fd()), 1); !errors.Is(err, lane.ErrPublished) {
+	if err := d.Publish(t.Context(), named(3), int(f.Fd()), 1); !errors.Is(err, lane.ErrPublished) {
 		t.Errorf("publish twice without a host: %v, want ErrPublished", err)
 	}
 	mustPublish(t, d, named(4), f, 4)
@@ -164,7 +164,7 @@ func TestPublishWhileHostsComeAndGo(t *testing.T) {
 	go func() {
 		defer close(published)
 		for i := range uint32(names) {
-			if err := n.Directory().Publish(named(i), int(f.Fd()), int64(i)+1); err != nil {
+			if err := n.Directory().Publish(t.Context(), named(i), int(f.Fd()), int64(i)+1); err != nil {
 				t.Error(err)
 			}
 		}

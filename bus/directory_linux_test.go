@@ -34,7 +34,7 @@ func someFile(t testing.TB) *os.File {
 
 func mustPublish(t testing.TB, d lane.Directory, name lane.Name, f *os.File, sizeBytes int64) {
 	t.Helper()
-	if err := d.Publish(name, int(f.Fd()), sizeBytes); err != nil {
+	if err := d.Publish(t.Context(), name, int(f.Fd()), sizeBytes); err != nil {
 		t.Fatalf("publish %d: %v", name.Number, err)
 	}
 }
@@ -107,7 +107,7 @@ func TestDirectory(t *testing.T) {
 				wantSame(t, mustFind(t, d, named(1)), f, 1<<30)
 				wantSame(t, mustFind(t, d, named(2)), other, 1<<46)
 				wantNotPublished(t, d, lane.Name{Pool: [16]byte{2}, Number: 1})
-				if err := d.Publish(named(1), int(other.Fd()), 1); !errors.Is(err, lane.ErrPublished) {
+				if err := d.Publish(t.Context(), named(1), int(other.Fd()), 1); !errors.Is(err, lane.ErrPublished) {
 					t.Errorf("publish a name that is taken: %v, want ErrPublished", err)
 				}
 			}
@@ -135,12 +135,12 @@ func TestPublishRefuses(t *testing.T) {
 	files := bus.OpenFiles(t)
 	for _, d := range []lane.Directory{h.bus.Directory(), n.Directory()} {
 		for _, size := range []int64{0, -1, 1<<46 + 1, math.MaxInt64, math.MinInt64} {
-			if err := d.Publish(named(1), int(f.Fd()), size); !errors.Is(err, cudaipc.ErrInvalid) {
+			if err := d.Publish(t.Context(), named(1), int(f.Fd()), size); !errors.Is(err, cudaipc.ErrInvalid) {
 				t.Errorf("publish %d bytes: %v, want ErrInvalid", size, err)
 			}
 		}
 		for _, fd := range []int{-1, 1 << 30} {
-			if err := d.Publish(named(1), fd, 1); !errors.Is(err, cudaipc.ErrInvalid) {
+			if err := d.Publish(t.Context(), named(1), fd, 1); !errors.Is(err, cudaipc.ErrInvalid) {
 				t.Errorf("publish descriptor %d: %v, want ErrInvalid", fd, err)
 			}
 		}
@@ -150,6 +150,10 @@ func TestPublishRefuses(t *testing.T) {
 		if _, err := d.Find(ctx, named(1)); !errors.Is(err, context.Canceled) {
 			t.Errorf("find with a context that has ended: %v", err)
 		}
+		if err := d.Publish(ctx, named(1), int(f.Fd()), 1); !errors.Is(err, context.Canceled) {
+			t.Errorf("publish with a context that has ended: %v", err)
+		}
+		wantNotPublished(t, d, named(1))
 	}
 	c := dialThin(t, h.path)
 	for _, size := range []uint64{0, 1<<46 + 1, 1 << 63, math.MaxUint64} {
@@ -217,7 +221,7 @@ func TestDirectoryIsBounded(t *testing.T) {
 	want(c, 1, wire.CodeTaken)
 	want(d, each, wire.OK)
 	want(d, each+1, wire.CodeOverloaded)
-	if err := h.bus.Directory().Publish(named(each+1), int(f.Fd()), 1); !errors.Is(err, lane.ErrFull) {
+	if err := h.bus.Directory().Publish(t.Context(), named(each+1), int(f.Fd()), 1); !errors.Is(err, lane.ErrFull) {
 		t.Errorf("the host publishes one too many: %v, want ErrFull", err)
 	}
 	c.send(&wire.Withdraw{Pool: named(7).Pool, Number: 7})
@@ -372,7 +376,7 @@ func TestDirectoryOfAnOlderHost(t *testing.T) {
 	n := h.join(t, bus.JoinOptions{Rejoin: true})
 	bus.SpeakVersion(n, 4)
 	d := n.Directory()
-	err := d.Publish(named(1), int(someFile(t).Fd()), 1)
+	err := d.Publish(t.Context(), named(1), int(someFile(t).Fd()), 1)
 	_, findErr := d.Find(t.Context(), named(1))
 	for _, err := range []error{err, findErr} {
 		if !errors.Is(err, lane.ErrUnavailable) || errors.Is(err, bus.ErrHostGone) {
@@ -406,7 +410,7 @@ func TestDirectoryCloses(t *testing.T) {
 func wantClosed(t *testing.T, d lane.Directory, f *os.File) {
 	t.Helper()
 	_, err := d.Find(t.Context(), named(1))
-	for _, err := range []error{err, d.Publish(named(2), int(f.Fd()), 1)} {
+	for _, err := range []error{err, d.Publish(t.Context(), named(2), int(f.Fd()), 1)} {
 		if !errors.Is(err, lane.ErrUnavailable) || !errors.Is(err, bus.ErrClosed) {
 			t.Errorf("%v, want ErrUnavailable and ErrClosed", err)
 		}
@@ -437,14 +441,14 @@ func (c *endsOnceAsked) Err() error {
 
 func (c *endsOnceAsked) Value(any) any { return nil }
 
-// TestFindAtAHostThatIsStopped ends with its context, and what comes afterwards is
-// closed.
-func TestFindAtAHostThatIsStopped(t *testing.T) {
+// TestDirectoryOfAHostThatIsStopped: questions end with their contexts, and what comes
+// afterwards is closed, or taken back.
+func TestDirectoryOfAHostThatIsStopped(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	cmd := h.hostAlone(t)
 	n := h.join(t, bus.JoinOptions{})
-	d := n.Directory()
-	mustPublish(t, d, named(1), someFile(t), 1)
+	d, f := n.Directory(), someFile(t)
+	mustPublish(t, d, named(1), f, 1)
 	mustFind(t, d, named(1))
 	files := bus.OpenFiles(t)
 	stopProcess(t, cmd.Process)
@@ -452,12 +456,17 @@ func TestFindAtAHostThatIsStopped(t *testing.T) {
 		if _, err := d.Find(&endsOnceAsked{Context: t.Context()}, named(1)); !errors.Is(err, context.Canceled) {
 			t.Errorf("find at a host that is stopped: %v, want the context's error", err)
 		}
+		if err := d.Publish(&endsOnceAsked{Context: t.Context()}, named(3), int(f.Fd()), 1); !errors.Is(err, context.Canceled) {
+			t.Errorf("publish at a host that is stopped: %v, want the context's error", err)
+		}
 	}
 	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	wantNotPublished(t, d, named(2)) // behind the answers
+	wantNotPublished(t, d, named(3)) // behind the answers
 	if now := bus.OpenFiles(t); now != files {
 		t.Errorf("%d descriptors are open, and %d were", now, files)
 	}
+	mustPublish(t, d, named(3), f, 7)
+	wantSame(t, mustFind(t, h.join(t, bus.JoinOptions{}).Directory(), named(3)), f, 7)
 }

@@ -68,11 +68,21 @@ func SetDirectoryRoom(b *Bus, names int) {
 	b.directory.most = names
 }
 
+// ErrCanceled reports a wait that the caller's context ended.
+var ErrCanceled = errCanceled
+
 // Published is how many names are in the directory.
 func Published(b *Bus) int {
 	b.directory.mu.Lock()
 	defer b.directory.mu.Unlock()
 	return len(b.directory.names)
+}
+
+// PublishedBy is how many names a node publishes, or is about to.
+func PublishedBy(n *Node) int {
+	n.directory.mu.Lock()
+	defer n.directory.mu.Unlock()
+	return len(n.directory.names)
 }
 
 // SpeakVersion has a node take its host for one of an older version.

@@ -156,7 +156,7 @@ func FuzzSession(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(mem.Close)
-	if err := n.Directory().Publish(lane.Name{Number: fuzzName}, mem.FD(), fuzzMemory); err != nil {
+	if err := n.Directory().Publish(f.Context(), lane.Name{Number: fuzzName}, mem.FD(), fuzzMemory); err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {

@@ -43,7 +43,10 @@ type nodePublished struct {
 }
 
 // Publish implements [lane.Directory].
-func (d *nodeDirectory) Publish(name lane.Name, fd int, sizeBytes int64) error {
+func (d *nodeDirectory) Publish(ctx context.Context, name lane.Name, fd int, sizeBytes int64) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if err := checkSize(sizeBytes); err != nil {
 		return err
 	}
@@ -52,7 +55,7 @@ func (d *nodeDirectory) Publish(name lane.Name, fd int, sizeBytes int64) error {
 		return err
 	}
 	p := &nodePublished{fd: own, sizeBytes: sizeBytes}
-	answer, err := d.add(name, p)
+	answer, err := d.add(ctx, name, p)
 	if err != nil {
 		peer.CloseAll([]int{own})
 		return err
@@ -70,7 +73,7 @@ func (n *Node) rejoins() bool { return n.opts.Rejoin && n.ctx.Err() == nil }
 
 // add takes a name in, and asks the host, if there is one, to do so as well. The
 // answer is to be waited for without the lock.
-func (d *nodeDirectory) add(name lane.Name, p *nodePublished) (answer func() error, err error) {
+func (d *nodeDirectory) add(ctx context.Context, name lane.Name, p *nodePublished) (answer func() error, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l, err := d.host()
@@ -84,7 +87,7 @@ func (d *nodeDirectory) add(name lane.Name, p *nodePublished) (answer func() err
 	case err != nil:
 		return nil, err
 	default:
-		answer = l.publish(name, p)
+		answer = l.publish(ctx, name, p)
 	}
 	if d.names == nil {
 		d.names = make(map[lane.Name]*nodePublished)
@@ -93,9 +96,9 @@ func (d *nodeDirectory) add(name lane.Name, p *nodePublished) (answer func() err
 	return answer, nil
 }
 
-// publish asks the host to publish a descriptor. The node's directory is locked,
-// so that a withdrawal comes behind it.
-func (l *link) publish(name lane.Name, p *nodePublished) (answer func() error) {
+// publish asks the host to publish a descriptor, and has the answer waited for until
+// ctx ends. The node's directory is locked, so that a withdrawal comes behind it.
+func (l *link) publish(ctx context.Context, name lane.Name, p *nodePublished) (answer func() error) {
 	p.link = l
 	token, q, err := l.note(1, nil)
 	if err != nil {
@@ -106,7 +109,7 @@ func (l *link) publish(name lane.Name, p *nodePublished) (answer func() error) {
 	return func() error {
 		defer l.settle(token)
 		if err == nil {
-			_, err = l.await(context.Background(), q)
+			_, err = l.await(ctx, q)
 		}
 		return directoryError(err)
 	}
@@ -194,7 +197,7 @@ func (d *nodeDirectory) publishAt(l *link, name lane.Name) error {
 		d.mu.Unlock()
 		return err
 	}
-	answer := l.publish(name, p)
+	answer := l.publish(context.Background(), name, p) // the link's end is enough
 	d.mu.Unlock()
 	return answer()
 }

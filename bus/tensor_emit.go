@@ -166,35 +166,55 @@ func alike(edges []*edge) bool {
 
 // emitTensors sends a value along edges that are like ed.
 func (e Emitter) emitTensors(v any, t TensorOptions, em emission, ed *edge) error {
+	ctx, done := e.context()
+	defer done()
+	err := e.sendTensors(ctx, v, t, em, ed)
+	switch {
+	case err == nil || e.out.forgiving():
+		return nil
+	case ctx.Err() == nil || !errors.Is(err, ctx.Err()) && !errors.Is(err, context.Cause(ctx)):
+		return err
+	case e.out.req.over():
+		return e.out.req.cause()
+	}
+	return context.Cause(ctx)
+}
+
+func (e Emitter) sendTensors(ctx context.Context, v any, t TensorOptions, em emission, ed *edge) error {
 	b := e.out.req.bus
-	o, err := b.sender.Plan(v, laneMode(ed.spec.Tensors), ed.spec.TensorMinBytes, b.leastBytes, t.Release)
+	o, err := b.sender.Plan(ctx, v, laneMode(ed.spec.Tensors), ed.spec.TensorMinBytes, b.leastBytes, t.Release)
 	if err != nil {
 		t.release()
 		return fmt.Errorf("%w: %w", ErrPayload, err)
 	}
-	buf, err := e.reserveOn(o, em)
-	if err != nil {
+	buf, err := e.reserveOn(ctx, o, em)
+	if err != nil || buf.void {
 		o.Cancel()
-		return err
 	}
-	if buf.void {
-		o.Cancel()
+	switch {
+	case err != nil:
+		return err
+	case buf.void:
 		return buf.Send(0)
 	}
-	ctx, done := e.context()
-	defer done()
 	if err := buf.fill(func(dst []byte) error { return o.Fill(ctx, dst, t.Stream) }); err != nil {
 		return err
 	}
 	return buf.Send(o.Size())
 }
 
-// context is the request's, until the emitter's own is over.
+// context is the request's, until the emitter's own is over. It ends at the request's
+// deadline, whether or not the host says so.
 func (e Emitter) context() (ctx context.Context, done func()) {
-	if e.cancel == nil {
-		return e.out.req.context(), func() {}
+	r := e.out.req
+	ctx, stop := r.context(), func() {}
+	if r.bus.node && r.deadline != 0 {
+		ctx, stop = context.WithDeadlineCause(ctx, time.Unix(0, r.deadline), ErrDeadline)
 	}
-	ctx, cancel := context.WithCancelCause(e.out.req.context())
+	if e.cancel == nil {
+		return ctx, stop
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
 	over := make(chan struct{})
 	go func() {
 		select {
@@ -204,13 +224,12 @@ func (e Emitter) context() (ctx context.Context, done func()) {
 			cancel(nil)
 		}
 	}()
-	return ctx, func() { close(over) }
+	return ctx, func() { close(over); stop() }
 }
 
 // reserveOn reserves what a value with tensors takes, in both memories.
-func (e Emitter) reserveOn(o *lane.Outgoing, em emission) (*Buffer, error) {
-	dev, deviceBytes := o.On()
-	if dev == nil {
+func (e Emitter) reserveOn(ctx context.Context, o *lane.Outgoing, em emission) (*Buffer, error) {
+	if dev, _ := o.On(); dev == nil {
 		b, err := e.reserve(o.Size(), codec.IDBundle, em)
 		return &b, err
 	}
@@ -218,65 +237,64 @@ func (e Emitter) reserveOn(o *lane.Outgoing, em emission) (*Buffer, error) {
 	if err := b.admit(); err != nil || b.void {
 		return b, err
 	}
-	piece, err := b.reserveOn(dev, deviceBytes)
-	switch {
-	case err == nil:
-		o.Reserved(piece)
-		why := o.Publish()
-		if why == nil {
-			return b, nil
-		}
-		err = o.FallBack(why)
-		b.Abort()
-		if err != nil {
-			return b, err
-		}
-		return e.reserveOn(o, em)
-	case e.out.forgiving():
-		b.avoid()
+	err := b.reserveOn(ctx, o)
+	if err == nil {
 		return b, nil
 	}
 	b.giveCredit()
-	if !errors.Is(err, lane.ErrPoolFull) || e.out.req.bus.gpu.WhenFull != SpillToHost {
+	switch {
+	case errors.Is(err, lane.ErrPoolFull) && e.out.req.bus.gpu.WhenFull == SpillToHost:
+		err = o.Spill()
+	case errors.Is(err, lane.ErrFull), errors.Is(err, lane.ErrUnavailable):
+		err = o.FallBack(err)
+	}
+	if err != nil {
 		return b, err
 	}
-	if err := o.Spill(); err != nil {
-		return b, err
-	}
-	return e.reserveOn(o, em)
+	return e.reserveOn(ctx, o, em)
 }
 
-// reserveOn takes room in the store, with a piece of a device. It does not go to
-// the heap: the piece is the object's.
-func (b *Buffer) reserveOn(dev shmstore.Device, deviceBytes int64) (piece uint32, err error) {
-	o := b.e.out
-	gpu := &o.req.bus.gpu
+// reserveOn takes room in the store, with a piece of a device that other processes
+// find. It does not go to the heap: the piece is the object's.
+func (b *Buffer) reserveOn(ctx context.Context, o *lane.Outgoing) (err error) {
 	if err := b.hold(); err != nil {
-		return 0, err
+		return err
 	}
 	defer func() {
 		if err != nil {
 			b.unhold()
 		}
 	}()
+	piece, err := b.awaitRoomOn(ctx, o)
+	if err != nil {
+		return err
+	}
+	o.Reserved(piece)
+	if err = o.Publish(ctx); err != nil {
+		b.room.Abort()
+	}
+	return err
+}
+
+// awaitRoomOn waits for room in both memories.
+func (b *Buffer) awaitRoomOn(ctx context.Context, o *lane.Outgoing) (piece uint32, err error) {
+	dev, deviceBytes := o.On()
+	gpu := &b.e.out.req.bus.gpu
 	b.e.turn.leave()
 	defer b.e.turn.enter()
-	defer o.waitsForRoom(dev)()
-	enough := b.e.cancel
+	defer b.e.out.waitsForRoom(dev)()
+	var late chan struct{}
 	if gpu.WhenFull != WaitForRoom {
-		late := make(chan struct{})
+		late = make(chan struct{})
 		timer := time.AfterFunc(gpu.FullTimeout, func() { close(late) })
 		defer timer.Stop()
-		enough = late
 	}
-	b.room, piece, err = o.producer.ReserveOn(o.req.done, enough, dev, deviceBytes, b.size, b.codec)
+	b.room, piece, err = b.e.out.producer.ReserveOn(ctx.Done(), late, dev, deviceBytes, b.size, b.codec)
 	switch {
 	case err == nil:
 		return piece, nil
-	case errors.Is(err, actors.ErrCanceled) && o.req.over():
-		return 0, o.req.cause()
-	case errors.Is(err, actors.ErrCanceled) && gpu.WhenFull == WaitForRoom:
-		return 0, errCanceled
+	case errors.Is(err, actors.ErrCanceled) && ctx.Err() != nil:
+		return 0, context.Cause(ctx)
 	case errors.Is(err, actors.ErrCanceled):
 		return 0, fmt.Errorf("%w: %d bytes, for %v", lane.ErrPoolFull, deviceBytes, gpu.FullTimeout)
 	}

@@ -51,7 +51,7 @@ func TestTensorsWithoutRoomInTheDirectory(t *testing.T) {
 	for i := uint64(0); ; i++ {
 		name := lane.Name{Number: 1}
 		binary.NativeEndian.PutUint64(name.Pool[:], i)
-		err := dir.Publish(name, int(file.Fd()), 1)
+		err := dir.Publish(t.Context(), name, int(file.Fd()), 1)
 		if errors.Is(err, lane.ErrFull) {
 			break
 		}

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -279,4 +281,46 @@ func TestTensorsStayWithTheirPayload(t *testing.T) {
 		}
 	}
 	r.Close()
+}
+
+// TestBatchTensorsOfARequestThatIsOver: an emission of a stage that serves many requests
+// succeeds, to no effect, when its own is over: also when it is over only while a GPU copies.
+func TestBatchTensorsOfARequestThatIsOver(t *testing.T) {
+	const n = 10 << 10
+	var emitting atomic.Bool
+	copying, letGo := make(chan struct{}), make(chan struct{})
+	g := newGPU(t, emul.Options{Delay: func(s emul.Step) time.Duration {
+		if s.Kind == cudaipc.OpCopy && emitting.CompareAndSwap(true, false) {
+			close(copying)
+			<-letGo
+		}
+		return 0
+	}})
+	freed, emitted := make(chan struct{}), make(chan error, 1)
+	b := open(t, linear(bus.StageSpec{Name: "batch", State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
+		src, free := g.tensor(n, 1)
+		emitting.Store(true)
+		err := batch[0].Task().EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: func() { free(); close(freed) }})
+		emitted <- err
+		return err
+	}}), bus.Options{GPU: g.options(pool.Options{})})
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Send(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-copying:
+	case err := <-emitted:
+		t.Fatalf("the emission ended before it copied: %v", err)
+	}
+	r.Abort(nil)
+	close(letGo)
+	if err := <-emitted; err != nil {
+		t.Errorf("the emission failed: %v", err)
+	}
+	<-freed
 }

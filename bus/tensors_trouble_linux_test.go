@@ -293,15 +293,75 @@ func TestRoomStall(t *testing.T) {
 }
 
 // TestRoomWaitIsTheCallers: an input that waits for room on a GPU does so for as long as
-// its caller wants, and is then not sent; the request goes on.
+// its caller wants, whatever else would become of it, and is then not sent; the request
+// goes on.
 func TestRoomWaitIsTheCallers(t *testing.T) {
+	for name, when := range map[string]bus.WhenFull{"spill": bus.SpillToHost, "wait": bus.WaitForRoom, "fail": bus.FailWhenFull} {
+		t.Run(name, func(t *testing.T) {
+			f := fillPool(t, when, time.Hour)
+			ctx, cancel := context.WithCancel(t.Context())
+			sent := make(chan error)
+			go func() { sent <- f.emit(ctx) }()
+			bus.Await(t, func() bool { return len(f.bus.Stalls(1)) > 0 })
+			cancel()
+			if err := <-sent; !errors.Is(err, bus.ErrCanceled) {
+				t.Errorf("the wait ended with %v, want errCanceled", err)
+			}
+			mustFinish(t, f.held[0])
+			if err := f.emit(t.Context()); err != nil {
+				t.Error("the next:", err)
+			}
+			mustFinish(t, <-f.kept)
+			mustFinish(t, f.held[1])
+			if s := f.bus.Stats().Tensors; s.Pool.Messages != 3 || s.Spilt != 0 {
+				t.Errorf("%+v, want three messages by the pool", s)
+			}
+		})
+	}
+}
+
+// TestRoomWaitIsOver when room was waited for as long as the options say, and when the
+// request is.
+func TestRoomWaitIsOver(t *testing.T) {
+	f := fillPool(t, bus.FailWhenFull, time.Millisecond)
+	if err := f.emit(t.Context()); !errors.Is(err, lane.ErrPoolFull) {
+		t.Errorf("%v, want ErrPoolFull", err)
+	}
+	mustFinish(t, f.held[0])
+	mustFinish(t, f.held[1])
+
+	f = fillPool(t, bus.FailWhenFull, time.Hour)
+	sent := make(chan error)
+	go func() { sent <- f.emit(t.Context()) }()
+	bus.Await(t, func() bool { return len(f.bus.Stalls(1)) > 0 })
+	f.request.Abort(nil)
+	if err := <-sent; !errors.Is(err, bus.ErrAborted) {
+		t.Errorf("the request is over: %v, want ErrAborted", err)
+	}
+	mustFinish(t, f.held[0])
+	mustFinish(t, f.held[1])
+}
+
+// fullPool is a bus whose pool is full of two messages that are held.
+type fullPool struct {
+	bus     *bus.Bus
+	request *bus.Request
+	emit    func(ctx context.Context) error
+	kept    <-chan *bus.Kept
+	held    []*bus.Kept
+}
+
+func fillPool(t *testing.T, when bus.WhenFull, timeout time.Duration) *fullPool {
+	t.Helper()
 	m := mustMachine(t)
+	gpu := m.join().GPU
+	gpu.WhenFull, gpu.FullTimeout = when, timeout
 	spec, kept := keeping("read")
 	spec.State = bus.StateRequest
 	b := open(t, bus.Pipeline{
 		Stages: []bus.StageSpec{spec},
 		Edges:  []bus.Edge{{To: "read", Tensors: bus.TensorsPool, Window: 8, WindowBytes: 1 << 20}},
-	}, bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}, GPU: m.join().GPU})
+	}, bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}, GPU: gpu})
 	r, err := b.Stream(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -310,36 +370,25 @@ func TestRoomWaitIsTheCallers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		r.Abort(nil)
+		_ = r.Wait(context.Background())
+		if err := errors.Join(m.stream.Synchronize(context.Background()), m.dev.Free(p)); err != nil {
+			t.Error(err)
+		}
+	})
 	x := &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{tensorBytes}, Ptr: p}
-	emit := func(ctx context.Context) error {
+	f := &fullPool{bus: b, request: r, kept: kept}
+	f.emit = func(ctx context.Context) error {
 		return r.Input(ctx).EmitTensors(map[string]any{"x": x}, bus.TensorOptions{})
 	}
-	var held []*bus.Kept
 	for range 2 {
-		if err := emit(t.Context()); err != nil {
+		if err := f.emit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		held = append(held, <-kept)
+		f.held = append(f.held, <-kept)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	sent := make(chan error)
-	go func() { sent <- emit(ctx) }()
-	bus.Await(t, func() bool { return len(b.Stalls(1)) > 0 })
-	cancel()
-	if err := <-sent; err == nil {
-		t.Error("it was sent")
-	}
-	mustFinish(t, held[0])
-	if err := emit(t.Context()); err != nil {
-		t.Error("the next:", err)
-	}
-	mustFinish(t, <-kept)
-	mustFinish(t, held[1])
-	r.Abort(nil)
-	_ = r.Wait(t.Context())
-	if err := errors.Join(m.stream.Synchronize(t.Context()), m.dev.Free(p)); err != nil {
-		t.Error(err)
-	}
+	return f
 }
 
 // want looks at what was kept.

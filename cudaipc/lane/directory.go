@@ -32,8 +32,9 @@ type Directory interface {
 	// Publish puts a descriptor under a name until it is withdrawn, or this process
 	// has ended. The descriptor stays the caller's, and may be closed at once. The
 	// size, of 1 to 2^46 bytes, is for those who find it. The errors are
-	// [ErrPublished], [ErrFull] and [ErrUnavailable].
-	Publish(name Name, fd int, sizeBytes int64) error
+	// [ErrPublished], [ErrFull], [ErrUnavailable] and the context's: after one,
+	// nothing is published under the name by this call.
+	Publish(ctx context.Context, name Name, fd int, sizeBytes int64) error
 	// Withdraw takes back what this process has published under a name, if it has:
 	// nobody finds it any more. Those who have found it keep it.
 	Withdraw(name Name)

@@ -3,11 +3,11 @@
 //	l, err := lane.Open(ctx, lane.Options{Driver: driver, Directory: directory})
 //	s := l.Sender(store.Arena(), lookAgain)
 //	...
-//	o, err := s.Plan(value, lane.Pool, 0, 0, free) // tensors at any depth of value
+//	o, err := s.Plan(ctx, value, lane.Pool, 0, 0, free) // tensors at any depth of value
 //	dev, n := o.On()
 //	r, piece, err := store.ReserveOn(dev, n, o.Size(), codec.IDBundle, charge)
 //	o.Reserved(piece)
-//	err = o.Publish()                    // else fall back, and reserve once more
+//	err = o.Publish(ctx)                 // else fall back, and reserve once more
 //	err = o.Fill(ctx, r.Bytes(), stream)
 //	h, err := r.Commit(o.Size(), 0) // and send h
 //	...

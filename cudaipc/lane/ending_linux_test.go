@@ -115,7 +115,7 @@ func TestCopyOutlivesItsContext(t *testing.T) {
 	src, data := b.tensor(codec.DTypeUint8, 4096)
 	slow.Store(true)
 	released := false
-	o, err := b.from.Plan(src, lane.Default, 0, 0, func() { released = true })
+	o, err := b.from.Plan(t.Context(), src, lane.Default, 0, 0, func() { released = true })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ const (
 var handledMagic = [8]byte{'o', 'm', 'n', 'i', 'h', 'd', 'l', 1}
 
 // publishHandled publishes an arena by its handle.
-func publishHandled(dir Directory, name Name, a *pool.Handled) error {
+func publishHandled(ctx context.Context, dir Directory, name Name, a *pool.Handled) error {
 	seg, err := shmstore.NewSegment("gpu arena", handledBytes)
 	if err != nil {
 		return err
@@ -43,7 +44,7 @@ func publishHandled(dir Directory, name Name, a *pool.Handled) error {
 	binary.LittleEndian.PutUint64(b[handledSizeAt:], uint64(a.Bytes()))
 	binary.LittleEndian.PutUint64(b[handledOffsetAt:], uint64(offset))
 	copy(b[handledHandleAt:], h[:])
-	return dir.Publish(name, seg.FD(), seg.Size())
+	return dir.Publish(ctx, name, seg.FD(), seg.Size())
 }
 
 // importHandled maps an arena whose handle was found. The descriptor is its own.
@@ -106,9 +107,9 @@ func importFound(dev cudaipc.Device, number uint32, found Found) (cudaipc.Arena,
 }
 
 // publishMemory publishes an arena, by what it has for others.
-func publishMemory(dir Directory, name Name, a cudaipc.Arena) error {
+func publishMemory(ctx context.Context, dir Directory, name Name, a cudaipc.Arena) error {
 	if h, ok := a.(*pool.Handled); ok {
-		return publishHandled(dir, name, h)
+		return publishHandled(ctx, dir, name, h)
 	}
-	return dir.Publish(name, a.FD(), a.Bytes())
+	return dir.Publish(ctx, name, a.FD(), a.Bytes())
 }

@@ -144,7 +144,7 @@ func (b *bench) read(t *lane.Tensor) []byte {
 // send makes an object of a value, for one delivery.
 func (b *bench) send(v any, mode lane.Mode, minBytes int64, release func()) (shmstore.Handle, *lane.Outgoing, error) {
 	b.t.Helper()
-	o, err := b.from.Plan(v, mode, minBytes, 0, release)
+	o, err := b.from.Plan(b.t.Context(), v, mode, minBytes, 0, release)
 	if err != nil {
 		return shmstore.Handle{}, nil, err
 	}

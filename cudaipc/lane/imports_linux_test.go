@@ -41,7 +41,7 @@ func newDirectory(t testing.TB) *directory {
 	return d
 }
 
-func (d *directory) Publish(name lane.Name, fd int, sizeBytes int64) error {
+func (d *directory) Publish(_ context.Context, name lane.Name, fd int, sizeBytes int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, ok := d.known[name]; ok {

@@ -91,7 +91,7 @@ func (r *refuseOnce) call(call string) error {
 // fill has a lane write a value into memory that a GPU refuses to be told of.
 func (r *refuseOnce) fill(ctx context.Context, b *bench, v any, s cudaipc.Stream) (payload []byte, err error) {
 	b.t.Helper()
-	o, err := b.from.Plan(v, lane.Default, 0, 0, nil)
+	o, err := b.from.Plan(ctx, v, lane.Default, 0, 0, nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func TestMapsThatStay(t *testing.T) {
 			}
 			t.Cleanup(mem.Close)
 			release := b.from.Mapped(mem.Bytes())
-			o, err := b.from.Plan(src, lane.Default, 0, 0, nil)
+			o, err := b.from.Plan(t.Context(), src, lane.Default, 0, 0, nil)
 			if err == nil {
 				err = o.Fill(t.Context(), mem.Bytes()[:o.Size()], b.s)
 			}

@@ -45,7 +45,7 @@ func newMapped(t *testing.T, sizeBytes int) *mapped {
 // put has a lane write a value there, and returns the payload as a receiver sees it.
 func (p *mapped) put(from *bench, v any) []byte {
 	p.t.Helper()
-	o, err := from.from.Plan(v, lane.Default, 0, 0, nil)
+	o, err := from.from.Plan(p.t.Context(), v, lane.Default, 0, 0, nil)
 	if err != nil {
 		p.t.Fatal(err)
 	}

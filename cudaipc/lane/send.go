@@ -64,8 +64,10 @@ type outgoing struct {
 // cannot do better: its Stats say why.
 //
 // release, if not nil, is called once when the sender's GPU memory is not needed
-// any more, or after Cancel. A payload with places has at least leastBytes.
-func (s *Sender) Plan(v any, mode Mode, minBytes int64, leastBytes int, release func()) (*Outgoing, error) {
+// any more, or after Cancel. A payload with places has at least leastBytes. When ctx
+// ends while the sender makes what a mode needs, which it does once, the error is the
+// context's.
+func (s *Sender) Plan(ctx context.Context, v any, mode Mode, minBytes int64, leastBytes int, release func()) (*Outgoing, error) {
 	p, err := bundle.NewPlan(v)
 	if err != nil {
 		return nil, err
@@ -86,7 +88,9 @@ func (s *Sender) Plan(v any, mode Mode, minBytes int64, leastBytes int, release 
 		}
 		total += t.Bytes()
 	}
-	o.mode = s.choose(o, mode, minBytes, total)
+	if o.mode, err = s.choose(ctx, o, mode, minBytes, total); err != nil {
+		return nil, err
+	}
 	err = o.layout()
 	return o, err
 }
@@ -176,25 +180,26 @@ func (o *Outgoing) Reserved(piece uint32) {
 
 // Publish has other processes find what was reserved, which takes a question to the
 // directory at times. When that has no room, or is gone, the error says so, and the value
-// can still fall back; of other errors Fill is to tell.
-func (o *Outgoing) Publish() error {
+// can still fall back. When ctx ends first the error is the context's. After either, the
+// reservation is aborted. Of other errors Fill is to tell.
+func (o *Outgoing) Publish(ctx context.Context) error {
 	if o.mode != Pool {
 		return nil
 	}
-	err := o.sender.publishArena(o.piece.Arena)
-	if errors.Is(err, ErrFull) || errors.Is(err, ErrUnavailable) {
+	err := o.sender.publishArena(ctx, o.piece.Arena)
+	if errors.Is(err, ErrFull) || errors.Is(err, ErrUnavailable) || hasEnded(ctx, err) {
+		o.refuse()
 		return err
 	}
 	return nil
 }
 
 // FallBack has the tensors travel through host memory after all, for what Publish has
-// said. The reservation is then aborted, and another one made.
+// said. Another reservation is then made.
 func (o *Outgoing) FallBack(why error) error {
-	o.refuse()
 	o.lane.opts.Logger.Warn("tensors travel through host memory", slog.Any("instead", o.mode.String()), slog.Any("why", why))
 	o.lane.count(func(s *Stats) { s.Fallbacks++ })
-	o.mode, o.piece = Default, nil
+	o.mode = Default
 	return o.layout()
 }
 
@@ -217,6 +222,7 @@ func (o *Outgoing) freed() {
 func (o *Outgoing) refuse() {
 	if o.piece != nil {
 		o.piece.Fail()
+		o.piece = nil
 	}
 }
 
@@ -268,7 +274,7 @@ func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) (err 
 			err = o.through(ctx, dst, s)
 		}
 	case o.mode == Pool:
-		err = o.intoChunk(dst, s)
+		err = o.intoChunk(ctx, dst, s)
 	default:
 		err = o.asTheyAre(dst, s)
 	}
@@ -311,9 +317,9 @@ func (o *Outgoing) through(ctx context.Context, dst []byte, s cudaipc.Stream) er
 
 // intoChunk has tensors copied into the piece, and its word written behind
 // that.
-func (o *Outgoing) intoChunk(dst []byte, s cudaipc.Stream) error {
+func (o *Outgoing) intoChunk(ctx context.Context, dst []byte, s cudaipc.Stream) error {
 	c := o.piece
-	if err := o.sender.publishArena(c.Arena); err != nil {
+	if err := o.sender.publishArena(ctx, c.Arena); err != nil {
 		return err
 	}
 	o.plan.Places[0] = bundle.Place{

@@ -24,7 +24,7 @@ type Sender struct {
 	onRoom func()
 	host   *hostMap // the store's arena; nil: nobody was told of it
 
-	making  sync.Mutex // one pool is made at a time
+	making  turn       // one pool is made at a time
 	mu      sync.Mutex // guards all below
 	pool    *pool.Pool
 	exports *pool.Exports
@@ -38,8 +38,8 @@ type Sender struct {
 // ownArena is an arena of the sender's pool.
 type ownArena struct {
 	memory    cudaipc.Arena
-	publish   sync.Mutex // held while it is published, by somebody with a chunk in it
-	published bool
+	publish   turn // held while it is published, by somebody with a chunk in it
+	published bool // guarded by the turn
 }
 
 // Sender makes a sender for a store whose payloads lie in arena. It calls onRoom when
@@ -48,7 +48,7 @@ type ownArena struct {
 // it stays until the sender is closed. Nothing else is made before it is needed. That
 // of a lane that is closed sends through host memory.
 func (l *Lane) Sender(arena []byte, onRoom func()) *Sender {
-	s := &Sender{lane: l, onRoom: onRoom, why: make(map[Mode]error), arenas: make(map[uint32]*ownArena)}
+	s := &Sender{lane: l, onRoom: onRoom, making: newTurn(), why: make(map[Mode]error), arenas: make(map[uint32]*ownArena)}
 	l.mu.Lock()
 	s.closed = l.closed
 	if !s.closed {
@@ -75,45 +75,62 @@ func (s *Sender) Why(mode Mode) error {
 	return s.why[mode]
 }
 
-// ready reports whether a mode works, and makes what it needs the first time.
-func (s *Sender) ready(mode Mode) bool {
-	if s.lane.Why(mode) != nil {
-		return false
+// ready reports whether a mode works, and makes what it needs the first time. The only
+// error is the context's: then the next one tries again.
+func (s *Sender) ready(ctx context.Context, mode Mode) (works bool, err error) {
+	if works, tried := s.tried(mode); tried {
+		return works, nil
 	}
-	s.making.Lock()
-	defer s.making.Unlock()
-	s.mu.Lock()
-	made := mode == Pool && s.pool != nil || mode == IPC && s.exports != nil
-	err := s.why[mode]
-	if s.closed {
-		err = ErrClosed
+	if err := s.making.take(ctx); err != nil {
+		return false, fmt.Errorf("wait for what %v needs: %w", mode, err)
 	}
-	s.mu.Unlock()
-	if made || err != nil {
-		return err == nil
+	defer s.making.give()
+	if works, tried := s.tried(mode); tried {
+		return works, nil
 	}
 	if mode == Pool {
-		err = s.makePool(s.lane.first)
+		err = s.makePool(ctx, s.lane.first)
 	} else {
-		err = s.makeExports(s.lane.first)
+		err = s.makeExports(ctx, s.lane.first)
 	}
-	if err != nil {
-		s.lane.opts.Logger.Warn("tensors travel through host memory", slog.Any("instead", mode.String()), slog.Any("why", err))
-		s.mu.Lock()
-		s.why[mode] = err
-		s.mu.Unlock()
+	switch {
+	case err == nil:
+		return true, nil
+	case hasEnded(ctx, err):
+		return false, err
 	}
-	return err == nil
+	s.lane.opts.Logger.Warn("tensors travel through host memory", slog.Any("instead", mode.String()), slog.Any("why", err))
+	s.mu.Lock()
+	s.why[mode] = err
+	s.mu.Unlock()
+	return false, nil
 }
 
-func (s *Sender) makePool(d *device) error {
+// tried reports whether a mode works, once that is known.
+func (s *Sender) tried(mode Mode) (works, tried bool) {
+	if s.lane.Why(mode) != nil {
+		return false, true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	made := mode == Pool && s.pool != nil || mode == IPC && s.exports != nil
+	works = made && !s.closed && s.why[mode] == nil
+	return works, made || s.closed || s.why[mode] != nil
+}
+
+// hasEnded reports whether an error is that of a context which has ended.
+func hasEnded(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, ctx.Err()))
+}
+
+func (s *Sender) makePool(ctx context.Context, d *device) error {
 	opts := s.lane.opts.Pool
 	opts.OnArena, opts.OnArenaGone, opts.OnRoom = s.arenaMade, s.arenaGone, s.onRoom
 	p, err := pool.New(d.Device, opts)
 	if err != nil {
 		return err
 	}
-	if err := s.publishWords(p.ID(), p.Words()); err != nil {
+	if err := s.publishWords(ctx, p.ID(), p.Words()); err != nil {
 		return errors.Join(err, p.Close())
 	}
 	s.mu.Lock()
@@ -122,12 +139,12 @@ func (s *Sender) makePool(d *device) error {
 	return nil
 }
 
-func (s *Sender) makeExports(d *device) error {
+func (s *Sender) makeExports(ctx context.Context, d *device) error {
 	e, err := pool.NewExports(d.Device, s.lane.opts.Pool.Slots)
 	if err != nil {
 		return err
 	}
-	if err := s.publishWords(e.ID(), e.Words()); err != nil {
+	if err := s.publishWords(ctx, e.ID(), e.Words()); err != nil {
 		return errors.Join(err, e.Close())
 	}
 	s.mu.Lock()
@@ -136,11 +153,11 @@ func (s *Sender) makeExports(d *device) error {
 	return nil
 }
 
-func (s *Sender) publishWords(id [16]byte, words *shmstore.Segment) error {
+func (s *Sender) publishWords(ctx context.Context, id [16]byte, words *shmstore.Segment) error {
 	if s.lane.opts.Directory == nil {
 		return nil
 	}
-	return s.lane.opts.Directory.Publish(Name{Pool: id, Number: wordsNumber}, words.FD(), words.Size())
+	return s.lane.opts.Directory.Publish(ctx, Name{Pool: id, Number: wordsNumber}, words.FD(), words.Size())
 }
 
 // arenaMade is called by the store's writer, which must not wait: others are told
@@ -148,7 +165,7 @@ func (s *Sender) publishWords(id [16]byte, words *shmstore.Segment) error {
 func (s *Sender) arenaMade(number uint32, a cudaipc.Arena) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.arenas[number] = &ownArena{memory: a}
+	s.arenas[number] = &ownArena{memory: a, publish: newTurn()}
 	if h, ok := a.(*pool.Handled); ok {
 		lendArena(s.lane.first.uuid, h)
 	}
@@ -178,18 +195,20 @@ func (s *Sender) arena(number uint32) *ownArena {
 }
 
 // publishArena has other processes find the arena that a chunk lies in.
-func (s *Sender) publishArena(number uint32) error {
+func (s *Sender) publishArena(ctx context.Context, number uint32) error {
 	dir := s.lane.opts.Directory
 	if dir == nil {
 		return nil
 	}
 	a := s.arena(number) // it stays while it has a chunk
-	a.publish.Lock()
-	defer a.publish.Unlock()
+	if err := a.publish.take(ctx); err != nil {
+		return fmt.Errorf("wait until arena %d is published: %w", number, err)
+	}
+	defer a.publish.give()
 	if a.published {
 		return nil
 	}
-	err := publishMemory(dir, Name{Pool: s.pool.ID(), Number: number}, a.memory)
+	err := publishMemory(ctx, dir, Name{Pool: s.pool.ID(), Number: number}, a.memory)
 	a.published = err == nil
 	return err
 }
@@ -272,8 +291,10 @@ func (s *Sender) Close(ctx context.Context) error {
 	if err := s.drain(ctx); err != nil {
 		return err
 	}
-	s.making.Lock()
-	defer s.making.Unlock()
+	if err := s.making.take(ctx); err != nil {
+		return fmt.Errorf("close GPU lane: a pool is being made: %w", err)
+	}
+	defer s.making.give()
 	s.mu.Lock()
 	p, e := s.pool, s.exports
 	s.mu.Unlock()

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
@@ -103,23 +104,33 @@ func (l *Lane) count(f func(*Stats)) {
 	l.counted()
 }
 
-// choose decides how a value travels that was to travel by a mode.
-func (s *Sender) choose(o *Outgoing, mode Mode, minBytes, sizeBytes int64) Mode {
+// choose decides how a value travels that was to travel by a mode. The only error is
+// the context's.
+func (s *Sender) choose(ctx context.Context, o *Outgoing, mode Mode, minBytes, sizeBytes int64) (Mode, error) {
 	l := s.lane
 	switch {
 	case o.dev == nil || mode == Default:
-		return Default
+		return Default, nil
 	case sizeBytes < minBytes:
 		l.count(func(s *Stats) { s.Small++ })
-		return Default
-	case mode == Pool && o.dev != l.first, !s.ready(mode): // whether one GPU writes to another's memory is not to be relied on
+		return Default, nil
+	}
+	works := mode != Pool || o.dev == l.first // whether one GPU writes to another's memory is not to be relied on
+	if works {
+		var err error
+		if works, err = s.ready(ctx, mode); err != nil {
+			return Default, err
+		}
+	}
+	switch {
+	case !works:
 		l.count(func(s *Stats) { s.Fallbacks++ })
-		return Default
+		return Default, nil
 	case mode == Pool && sizeBytes+int64(len(o.tensors))*chunkAlign > s.pool.MaxBytes():
 		l.count(func(s *Stats) { s.Spilt++ })
-		return Default
+		return Default, nil
 	}
-	return mode
+	return mode, nil
 }
 
 // sent counts a message that was filled.

@@ -49,11 +49,11 @@ type failingDirectory struct {
 	f *failing
 }
 
-func (d failingDirectory) Publish(name lane.Name, fd int, sizeBytes int64) error {
+func (d failingDirectory) Publish(ctx context.Context, name lane.Name, fd int, sizeBytes int64) error {
 	if d.f.asked() {
 		return fmt.Errorf("%w: %w", lane.ErrFull, errInjected)
 	}
-	return d.directory.Publish(name, fd, sizeBytes)
+	return d.directory.Publish(ctx, name, fd, sizeBytes)
 }
 
 func (d failingDirectory) Find(ctx context.Context, name lane.Name) (lane.Found, error) {

@@ -122,7 +122,7 @@ func (g *gpuEnd) publish(ctx context.Context, v any, mode gpulane.Mode, charge s
 
 // commit puts a value into the store, and its tensors where they travel.
 func (g *gpuEnd) commit(ctx context.Context, v any, mode gpulane.Mode, charge shmstore.ReaderSet) (h messages.Handle, err error) {
-	o, err := g.sender.Plan(v, mode, 0, 0, nil)
+	o, err := g.sender.Plan(ctx, v, mode, 0, 0, nil)
 	if err != nil {
 		return h, err
 	}

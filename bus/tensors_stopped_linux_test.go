@@ -1,0 +1,184 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+)
+
+func init() {
+	roles["host of a tensor stage"] = func() {
+		b, err := bus.Open(context.Background(), bus.Pipeline{
+			Stages: []bus.StageSpec{{Name: "read", Remote: &bus.Remote{}, State: bus.StateRequest}},
+			Edges:  []bus.Edge{{To: "read", Tensors: bus.TensorsPool, Window: 8, WindowBytes: 1 << 20}},
+		}, tensorHost())
+		if err == nil {
+			_, err = b.Listen(os.Getenv(bus.EnvSocket), bus.ListenOptions{})
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return
+		}
+		select {} // until it is killed
+	}
+}
+
+// stoppable is a host in a process of its own.
+func stoppable(t *testing.T, role string) (h *hosted, process *os.Process) {
+	t.Helper()
+	h = &hosted{path: t.TempDir() + "/bus.sock"}
+	cmd := h.childAs(t, role, "")
+	bus.Await(t, func() bool {
+		n, err := bus.Join(t.Context(), "first", bus.JoinOptions{Socket: h.path})
+		return err == nil && n.Close(t.Context()) == nil
+	})
+	return h, cmd.Process
+}
+
+func mustContinue(t *testing.T, p *os.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTensorsAtAHostThatIsStopped: an emission that has memory to publish waits for the
+// host no longer than its caller wants. It leaves nothing, and the next one goes by the
+// pool.
+func TestTensorsAtAHostThatIsStopped(t *testing.T) {
+	h, host := stoppable(t, "host of a tensor stage")
+	m, reader := mustMachine(t), mustMachine(t)
+	opts := m.join()
+	opts.GPU.Lane.Pool = pool.Options{ArenaBytes: 512 << 10, MaxBytes: 1 << 20} // two tensors in each
+	n := h.join(t, opts)
+	spec, kept := keeping("read")
+	spec.State = bus.StateRequest
+	h.serveOn(t, reader, spec)
+	r, err := n.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	released := make(chan struct{}, 1)
+	emit := func(ctx context.Context, number int) error {
+		p, err := m.dev.Alloc(tensorBytes)
+		if err != nil {
+			return err
+		}
+		if err := m.write(p, filling(uint64(number))); err != nil {
+			return err
+		}
+		x := &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{tensorBytes}, Ptr: p}
+		return r.Input(ctx).EmitTensors(map[string]any{"x": x}, bus.TensorOptions{Release: func() {
+			_ = m.dev.Free(p)
+			released <- struct{}{}
+		}})
+	}
+	defer mustContinue(t, host) // nodes wait for it when they close
+	var held []*bus.Kept
+	for _, names := range []int{0, 2} { // the pool's words are to be published, and then another arena
+		stopProcess(t, host)
+		for range 2 {
+			ctx, cancel := context.WithCancel(t.Context())
+			sent := make(chan error)
+			go func() { sent <- emit(ctx, 100) }()
+			bus.Await(t, func() bool {
+				select {
+				case err := <-sent:
+					t.Fatalf("with %d names of %d the emission ended by itself: %v", bus.PublishedBy(n), names, err)
+				default:
+				}
+				return bus.PublishedBy(n) > names
+			})
+			cancel()
+			if err := <-sent; !errors.Is(err, bus.ErrCanceled) {
+				t.Fatalf("with %d names the emission ended with %v, want errCanceled", names, err)
+			}
+			<-released
+			if left := bus.PublishedBy(n); left != names {
+				t.Errorf("%d names are left of %d", left, names)
+			}
+		}
+		mustContinue(t, host)
+		for range 2 {
+			if err := emit(t.Context(), len(held)); err != nil {
+				t.Fatal(err)
+			}
+			<-released
+			k := <-kept
+			reader.want(t, k, uint64(len(held)), true)
+			held = append(held, k)
+		}
+	}
+	for _, k := range held {
+		mustFinish(t, k)
+	}
+}
+
+// TestDeadlineAtAHostThatIsStopped: nobody says that a request is past its deadline, and a
+// stage that has memory to publish for it waits no longer all the same.
+func TestDeadlineAtAHostThatIsStopped(t *testing.T) {
+	h, host := stoppable(t, "tensor host")
+	maker, reader := mustMachine(t), mustMachine(t)
+	began, stopped, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	inner := making("make", maker)
+	spec := inner
+	spec.Handle = func(t *bus.Task, d *bus.Delivery) error {
+		if _, limited := t.Context().Deadline(); !limited {
+			return inner.Handle(t, d)
+		}
+		close(began)
+		<-stopped
+		err := inner.Handle(t, d)
+		told <- err
+		return err
+	}
+	h.serveOn(t, maker, spec)
+	h.serveOn(t, reader, reading("read", reader))
+	caller := h.join(t, bus.JoinOptions{})
+	r, err := caller.Stream(t.Context(), bus.WithDeadline(time.Now().Add(500*time.Millisecond)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Input(t.Context()).EmitBytes(input(1, plainly)); err != nil {
+		t.Fatal(err)
+	}
+	<-began
+	stopProcess(t, host)
+	defer mustContinue(t, host) // nodes wait for it when they close
+	close(stopped)
+	if err := <-told; !errors.Is(err, bus.ErrDeadline) {
+		t.Errorf("the emission ended with %v, want ErrDeadline", err)
+	}
+	mustContinue(t, host)
+	if err := r.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "deadline exceeded") { // as the host says, or the stage
+		t.Errorf("the request ended with %v, want that it is past its deadline", err)
+	}
+	again, err := caller.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	mustTrip(t, again, 1)
+}
+
+// write fills memory of the GPU.
+func (m *machine) write(p cudaipc.Ptr, data []byte) error {
+	err := m.stream.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: p, Src: cudaipc.HostPtr(data), Bytes: int64(len(data))})
+	if err != nil {
+		return err
+	}
+	return m.stream.Synchronize(context.Background())
+}
