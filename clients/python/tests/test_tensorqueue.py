@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import unittest
@@ -15,14 +16,17 @@ import omnibus
 from omnibus import bundle, tensorqueue, wire
 from omnibus.codec import BUNDLE, decode, encode
 from omnibus.errors import Code
+from omnibus.gpu import Options, emul
 
 
 class QueueCase(HostCase):
+    options: dict[str, Any] = {}
+
     def setUp(self) -> None:
         super().setUp()
         t = threading.Thread(target=self.host.welcome)
         t.start()
-        self.queue = omnibus.TensorQueue(path=self.host.path)
+        self.queue = omnibus.TensorQueue(path=self.host.path, **self.options)
         t.join()
         self.addCleanup(self.queue.close)
         self.addCleanup(self.host.hang_up)
@@ -295,6 +299,40 @@ class PutTest(QueueCase):
             with self.assertRaises(queue.Full):
                 put()
         self.packet(wire.Close)
+
+
+class PooledPutTest(QueueCase):
+    """With tensors on an emulated GPU, whose memory the owner is to find."""
+
+    options = {
+        "transport_mode": "cuda_ipc_pool",
+        "gpu": Options(device=emul.uuid(5), arena_bytes=1 << 16, max_bytes=1 << 16),
+    }
+
+    def published(self, number: int) -> wire.Publish:
+        m = self.host.expect(wire.Publish)
+        os.close(self.host.fds.popleft())
+        self.assertEqual(m.number, number)
+        return m
+
+    def test_no_name_in_time(self) -> None:
+        """An owner that is stopped holds no put up beyond its time, and the next one does not ask once more."""
+        self.ahead(self.first(), 4)
+        with self.assertRaises(queue.Full):
+            self.queue.put("a", "", {"x": self.queue.gpu.empty(4096, "uint8")}, timeout=0)
+        words = self.published(0)
+        self.host.expect(wire.Close)
+        put = self.beside(lambda: self.queue.put("b", "", {"x": self.queue.gpu.empty(4096, "uint8")}))
+        self.host.submitted(5)
+        self.host.send(wire.Published(words.token))
+        self.host.send(wire.Published(self.published(1).token))
+        self.host.offered()
+        m = self.host.expect(wire.Put)
+        self.assertEqual((m.source, m.codec), (5, BUNDLE))
+        self.say(5, 5, "queued")
+        put()
+        s = self.queue.gpu.stats
+        self.assertEqual((s.cuda_ipc_pool.messages, s.fallbacks), (1, 0))
 
 
 if __name__ == "__main__":
