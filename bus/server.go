@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -141,7 +142,11 @@ func (s *Server) serve(conn *peer.Conn) {
 	in := peer.NewReceiver(conn)
 	sess, err := s.handshake(conn, in)
 	if err != nil {
-		s.log.Warn("a process could not attach", slog.Any("error", err))
+		level := slog.LevelWarn
+		if errors.Is(err, io.EOF) { // it only looked whether somebody listens
+			level = slog.LevelDebug
+		}
+		s.log.Log(context.Background(), level, "a process could not attach", slog.Any("error", err))
 		in.Close()
 		_ = conn.Close()
 		return
@@ -176,7 +181,10 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 		return nil, refuse(wire.CodeClosing, "%v", ErrClosed)
 	default:
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, fmt.Errorf("process %d of user %d left without a word: %w", pid, uid, err)
+	case err != nil:
 		return nil, refuse(wire.CodeProtocol, "the first message must be hello: %v", err)
 	}
 	version, ok := wire.Negotiate(hello.VersionMin, hello.VersionMax, wire.VersionMin, wire.Version)
