@@ -59,12 +59,16 @@ func (f *finder) path() (string, error) {
 		return os.Getenv(bus.EnvSocket), nil
 	}
 	dir := filepath.Dir(bus.SocketPath("bus"))
-	found, err := sockets(dir)
+	found, dead, err := sockets(dir)
 	switch {
 	case err != nil:
 		return "", err
 	case len(found) == 0:
-		return "", fmt.Errorf("no host runs: there is no socket in %s; start one with `omnibus run FILE`, or name its socket with --socket", dir)
+		why := "there is no socket in " + dir
+		if dead > 0 {
+			why = fmt.Sprintf("nobody listens at any of the %d sockets in %s", dead, dir)
+		}
+		return "", fmt.Errorf("no host runs: %s; start one with `omnibus run FILE`, or name its socket with --socket", why)
 	case len(found) > 1:
 		return "", fmt.Errorf("several hosts run: choose one with --bus\n  %s", strings.Join(names(found), "\n  "))
 	}
@@ -72,13 +76,13 @@ func (f *finder) path() (string, error) {
 }
 
 // sockets lists the sockets of hosts in a folder. When there are several, those
-// that nobody answers at are left out: a host that was killed leaves its own.
-func sockets(dir string) ([]string, error) {
+// that nobody answers at are only counted: a host that was killed leaves its own.
+func sockets(dir string) (live []string, dead int, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return nil, 0, err
 	}
-	var all, live []string
+	var all []string
 	for _, e := range entries {
 		host := strings.HasSuffix(e.Name(), ".sock") && !strings.HasSuffix(e.Name(), ".http.sock")
 		if e.Type() == fs.ModeSocket && host {
@@ -86,7 +90,7 @@ func sockets(dir string) ([]string, error) {
 		}
 	}
 	if len(all) < 2 {
-		return all, nil
+		return all, 0, nil
 	}
 	for _, path := range all {
 		c, err := net.Dial("unixpacket", path)
@@ -95,7 +99,7 @@ func sockets(dir string) ([]string, error) {
 			live = append(live, path)
 		}
 	}
-	return live, nil
+	return live, len(all) - len(live), nil
 }
 
 func names(sockets []string) []string {
@@ -116,7 +120,10 @@ func (f *finder) join(ctx context.Context, name string, opts bus.JoinOptions) (*
 	joining, cancel := within(ctx, joinTimeout)
 	defer cancel()
 	node, err := bus.Join(joining, name, opts)
-	if err != nil {
+	switch {
+	case err != nil && strings.Contains(err.Error(), path):
+		return nil, nil, err
+	case err != nil:
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return node, func() {

@@ -71,6 +71,10 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unixpacket", path)
+	var op *net.OpError
+	if errors.As(err, &op) {
+		err = op.Err // without the path, which is in each error below
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("connect to %s: there is no socket; is the host running, and is this its address? %w", path, err)
