@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,6 +25,8 @@ see what another program sent.
 
 A value that is put here outlives the command, until somebody gets it, cleans it up, or
 its time (ttl) is over.
+
+An interrupt ends what waits, with the exit code 130, and SIGTERM with 143.
 
 All verbs take the flags that say which connector and which value, so that a line for
 one is one for the others: what a verb has no use for changes nothing.`
@@ -168,7 +167,7 @@ func (c *connecting) get(ctx context.Context, con *connector.Connector, meta con
 	case errors.Is(err, connector.ErrNotFound):
 		return &exitError{exitNothing, err}
 	case c.wait > 0 && errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, connector.ErrBusy): // which something is
-		return &exitError{exitNothing, fmt.Errorf("%w: nothing came within %v", err, c.wait)}
+		return &exitError{exitNothing, because(err, fmt.Errorf("nothing came within %v", c.wait))}
 	case err != nil:
 		return err
 	}
@@ -210,8 +209,9 @@ func (c *connecting) with(cmd *cobra.Command, step func(context.Context, *connec
 	if err := json.Unmarshal([]byte(c.extra), &extra); err != nil {
 		return &usageError{fmt.Sprintf("--extra is no JSON object: %v", err)}
 	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := interruptible(cmd.Context())
 	defer stop()
+	defer func() { err = interrupted(ctx, because(err, context.Cause(ctx))) }()
 	exchange := &joining{ctx: ctx, at: c.at, name: cmd.CommandPath()}
 	defer exchange.leave()
 	con, err := connectorTypes().Open(ctx, c.typ, connector.Options{
@@ -222,6 +222,19 @@ func (c *connecting) with(cmd *cobra.Command, step func(context.Context, *connec
 	}
 	defer func() { err = errors.Join(err, con.Close()) }()
 	return step(ctx, con)
+}
+
+// because has an error say why its context ended, where it says that it did; nil: it
+// has not ended.
+func because(err, why error) error {
+	var failed *connector.Error
+	over := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if why == nil || !over || !errors.As(err, &failed) {
+		return err
+	}
+	told := *failed
+	told.Err = why
+	return &told
 }
 
 // parse turns the input into the value that is put.
