@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -123,5 +125,34 @@ func TestOutputThatFails(t *testing.T) {
 		if code := run(args, brokenPipe{}, &stderr); code != exitFailed || stderr.String() != "omnibus: broken pipe\n" {
 			t.Errorf("%q: exit code %d, standard error %q", args, code, &stderr)
 		}
+	}
+}
+
+// TestReadmeListsVerbs: the page says which verbs have no -o json, and has all of them.
+func TestReadmeListsVerbs(t *testing.T) {
+	page, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile("All but ([^.]*?) take `-o json`").FindSubmatch(page)
+	if m == nil {
+		t.Fatal("the page does not say which verbs take -o json")
+	}
+	var without []string
+	for _, cmd := range newRootCmd(func() {}).Commands() {
+		if !regexp.MustCompile(`(omnibus|\|) ` + cmd.Name() + `\b`).Match(page) {
+			t.Errorf("the page does not have omnibus %s", cmd.Name())
+		}
+		if cmd.Flags().Lookup("output") == nil {
+			without = append(without, cmd.Name())
+		}
+	}
+	var said []string
+	for _, word := range regexp.MustCompile("`([a-z]+)`").FindAllSubmatch(m[1], -1) {
+		said = append(said, string(word[1]))
+	}
+	slices.Sort(said)
+	if diff := cmp.Diff(without, said); diff != "" {
+		t.Errorf("verbs without -o json (-are +as the page says):\n%s", diff)
 	}
 }
