@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +22,7 @@ in Go. Whoever puts says how the tensors travel. What was put lies in the memory
 process that put it, and this one needs no GPU.
 
 When programs can join, the line "ready: ..." goes to standard error. The first interrupt
-(or SIGTERM) closes the queue: whoever waits hears that, what was taken stays valid, and
+(or SIGTERM, or SIGHUP) closes the queue: whoever waits hears that, what was taken stays valid, and
 what nobody has taken is dropped, and counted. The second one ends this process at once.`
 
 const queueExample = `  omnibus queue tokenized
@@ -67,7 +68,8 @@ func newQueueCmd() *cobra.Command {
 }
 
 func ownQueue(cmd *cobra.Command, opts tensorqueue.Options) error {
-	ctx, stop := interruptible(cmd.Context())
+	outliveReaders()
+	ctx, stop := interruptible(cmd.Context(), syscall.SIGHUP)
 	defer stop()
 	q, err := tensorqueue.Open(ctx, opts)
 	if err != nil {

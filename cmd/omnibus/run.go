@@ -119,6 +119,7 @@ func newLogger(to io.Writer, level, format string) *slog.Logger {
 }
 
 func runHost(cmd *cobra.Command, opts host.Options) error {
+	outliveReaders()
 	ctx, signals := drainOnSignal(cmd.Context(), cmd.ErrOrStderr(), &opts)
 	defer signals.stop()
 	opts.Connectors = connectorTypes()

@@ -9,12 +9,12 @@ import (
 	"syscall"
 )
 
-// interruptible is a context that an interrupt, or a request to terminate, ends. From
-// then on the next signal ends the program at once.
-func interruptible(parent context.Context) (ctx context.Context, stop func()) {
+// interruptible is a context that an interrupt, or a request to terminate, or one of more
+// signals, ends. From then on the next signal ends the program at once.
+func interruptible(parent context.Context, more ...os.Signal) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, append(more, os.Interrupt, syscall.SIGTERM)...)
 	go func() {
 		select {
 		case s := <-signals:
@@ -29,6 +29,11 @@ func interruptible(parent context.Context) (ctx context.Context, stop func()) {
 		cancel(nil)
 	}
 }
+
+// outliveReaders has this program go on when nobody reads what it writes any more, where
+// SIGPIPE would end it as SIGKILL does, with nothing put away. It is not ignored, because
+// the programs that this one starts would inherit that.
+func outliveReaders() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // interrupted gives what failed because of a signal the exit code that shells have for
 // that.
