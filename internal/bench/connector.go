@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 )
 
 // connectorSizes are the payloads that are handed over through connectors, in
@@ -128,3 +129,9 @@ func (s connectorSpec) storeBytes() int64 {
 	}
 	return 0
 }
+
+// benchKey is the key of a process's n-th value, as the stages of vLLM-Omni make
+// them: of a request, a stage and a chunk.
+func benchKey(pid, n int) string { return benchRequest(pid) + "_0_" + strconv.Itoa(n) }
+
+func benchRequest(pid int) string { return "omnibus-bench-" + strconv.Itoa(pid) }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -207,9 +206,3 @@ func removeLeft(pid int) error {
 	}
 	return err
 }
-
-// benchKey is the key of a process's n-th value, as the stages of vLLM-Omni make
-// them: of a request, a stage and a chunk.
-func benchKey(pid, n int) string { return benchRequest(pid) + "_0_" + strconv.Itoa(n) }
-
-func benchRequest(pid int) string { return "omnibus-bench-" + strconv.Itoa(pid) }
