@@ -11,8 +11,10 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -155,4 +157,43 @@ func TestReadmeListsVerbs(t *testing.T) {
 	if diff := cmp.Diff(without, said); diff != "" {
 		t.Errorf("verbs without -o json (-are +as the page says):\n%s", diff)
 	}
+}
+
+// TestSignalTwice: timeout(1) sends its signal twice, and that is one.
+func TestSignalTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		signals, over := make(chan os.Signal), make(chan struct{})
+		second := make(chan os.Signal)
+		go func() {
+			sig, _ := nextSignal(signals, over, syscall.SIGTERM, echoWait)
+			second <- sig
+		}()
+		<-time.After(echoWait - time.Nanosecond)
+		signals <- syscall.SIGTERM
+		synctest.Wait()
+		select {
+		case sig := <-second:
+			t.Errorf("%v counts as a second signal", sig)
+		default:
+		}
+		<-time.After(time.Nanosecond)
+		signals <- syscall.SIGTERM
+		if sig := <-second; sig != syscall.SIGTERM {
+			t.Errorf("the second signal is %v", sig)
+		}
+		for _, sig := range []os.Signal{os.Interrupt, nil} { // another one; the end
+			go func() {
+				got, _ := nextSignal(signals, over, syscall.SIGTERM, echoWait)
+				second <- got
+			}()
+			if sig == nil {
+				close(over)
+			} else {
+				signals <- sig
+			}
+			if got := <-second; got != sig {
+				t.Errorf("got %v, want %v", got, sig)
+			}
+		}
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -46,7 +47,7 @@ it does, with its exit code.
 
 The first interrupt (or SIGTERM, or SIGHUP) drains: open requests get the grace to
 end, then the processes are stopped, a stage after those that feed it. The second one
-ends the run at once, and aborts what is open.
+ends the run at once, and aborts what is open; the same one within 200 ms is the first.
 
 The exit code is 0 when all went well, 1 when something failed, 2 when the file
 cannot be run, and after a second signal 128 and its number: 130 for an interrupt.`
@@ -174,23 +175,37 @@ func drainOnSignal(parent context.Context, stderr io.Writer, opts *host.Options)
 		cancel(nil)
 	}}
 	go func() {
-		for n := 0; ; n++ {
-			select {
-			case <-over:
-				return
-			case sig := <-signals:
-				switch n {
-				case 0:
-					fmt.Fprintf(stderr, "%v: draining; once more ends it at once\n", sig)
-					cancel(causeOf(sig))
-				case 1:
-					s.second.Store(sig)
-					close(quit)
-				}
-			}
+		first, got := nextSignal(signals, over, nil, 0)
+		if !got {
+			return
+		}
+		fmt.Fprintf(stderr, "%v: draining; once more ends it at once\n", first)
+		cancel(causeOf(first))
+		if second, got := nextSignal(signals, over, first, echoWait); got {
+			s.second.Store(second)
+			close(quit)
 		}
 	}()
 	return ctx, s
+}
+
+// echoWait is how long after a signal the same one is no second: timeout(1) sends its
+// signal to the process that it watches, and then to the group that it is in.
+const echoWait = 200 * time.Millisecond
+
+// nextSignal returns the next signal, which for a time is none that is like the last one.
+func nextSignal(signals <-chan os.Signal, over <-chan struct{}, last os.Signal, wait time.Duration) (os.Signal, bool) {
+	since := time.Now()
+	for {
+		select {
+		case <-over:
+			return nil, false
+		case sig := <-signals:
+			if sig != last || time.Since(since) >= wait {
+				return sig, true
+			}
+		}
+	}
 }
 
 func causeOf(s os.Signal) error {
