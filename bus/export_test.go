@@ -55,6 +55,18 @@ func CutOff(n *Node) {
 	}
 }
 
+// ToldToDrain reports whether the host has told a node that it is going to stop.
+func ToldToDrain(n *Node) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	select {
+	case <-n.link.drained:
+		return true
+	default:
+		return false
+	}
+}
+
 // LastSource is the last number of a source that a client was given.
 func LastSource(s *Server) uint32 { return s.sources.Load() }
 

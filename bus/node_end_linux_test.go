@@ -58,6 +58,23 @@ func TestNodeForgetsWhatIsOver(t *testing.T) {
 	}
 }
 
+// TestDrainIsToldToWhoComesLater: who attaches when the host drains already is told so
+// too, and its stages are not waited for.
+func TestDrainIsToldToWhoComesLater(t *testing.T) {
+	h := listen(t, remotes(linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	h.server.Drain()
+	n := h.join(t, bus.JoinOptions{})
+	if _, err := n.Call(t.Context(), "status", nil); err != nil { // the answer comes behind it
+		t.Fatal(err)
+	}
+	if !bus.ToldToDrain(n) {
+		t.Fatal("the host did not say that it is going to stop")
+	}
+	if err := n.Serve(t.Context(), bus.Stage("a", upper)); err != nil { // it has nothing open
+		t.Fatal(err)
+	}
+}
+
 // TestNodeLeavesWhatItHasNotHandled: what a node that closes was given and has not
 // handled is handled elsewhere, where the stage promises at least once: a delivery in
 // a handler's hands, whatever that says when its task is aborted, and those behind it.

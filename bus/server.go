@@ -74,6 +74,7 @@ type Server struct {
 	mu       sync.Mutex
 	sessions map[*session]struct{}
 	nodes    uint32
+	draining bool // clients are told that the host is going to stop
 	closed   bool
 	done     chan struct{}
 	wg       sync.WaitGroup // accepting, watching, and sessions
@@ -257,6 +258,10 @@ func (s *Server) admit(conn *peer.Conn, proc *peer.Process, hello *wire.Hello, v
 	s.nodes++
 	sess := newSession(s, conn, sender, proc, hello, version, s.nodes)
 	s.sessions[sess] = struct{}{}
+	sess.queue(sess.welcome()) // before others find the session, who have more to say to it
+	if s.draining {
+		sess.queue(&wire.Drain{})
+	}
 	return sess, nil
 }
 
@@ -335,8 +340,12 @@ func (s *Server) Serving(stage string) int {
 // ErrClosed.
 func (s *Server) Refuse() { s.refusing.Store(true) }
 
-// Drain tells every client that the host is going to stop. It does not wait.
+// Drain tells every client that the host is going to stop, also those that attach
+// from now on. It does not wait.
 func (s *Server) Drain() {
+	s.mu.Lock()
+	s.draining = true
+	s.mu.Unlock()
 	for _, sess := range s.live() {
 		sess.queue(&wire.Drain{})
 	}

@@ -141,7 +141,6 @@ func (s *session) fail(cause error) {
 
 // run handles messages until the client is gone, and takes everything back.
 func (s *session) run(in *peer.Receiver) {
-	s.queue(s.welcome())
 	ended := make(chan struct{})
 	go s.hangUp(ended)
 	err := s.read(in)
