@@ -148,7 +148,7 @@ func TestPanicWhileFilling(t *testing.T) {
 		})
 	}}
 	p := linear(tensor, bus.StageSpec{Name: "b", Handle: func(t *bus.Task, _ *bus.Delivery) error { return t.Emit("done") }})
-	p.Edges[0].Window = 1
+	p.Edges[0].Window, p.Edges[0].Policy = 1, bus.Fail // credit that is missing is not waited for
 	b := open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
