@@ -203,12 +203,16 @@ func (b *Buffer) Abort() {
 }
 
 // Send sends the first n bytes. Options given here add to those of Reserve;
-// the edges were chosen there.
+// the edges were chosen there. After an error nothing is left to Abort.
 func (b *Buffer) Send(n int, opts ...EmitOption) error {
 	if b.done || n < 0 || n > b.size {
 		panic(fmt.Sprintf("bus: Send(%d) on a buffer of %d bytes (sent or aborted before: %v)", n, b.size, b.done))
 	}
 	b.em = b.em.with(opts)
+	if err := b.em.check(); err != nil {
+		b.Abort()
+		return err
+	}
 	if b.void {
 		b.done = true
 		return nil
@@ -246,8 +250,11 @@ func (b *Buffer) admit() error {
 	return nil
 }
 
-// chosen is the edges that an emission goes to.
+// chosen is the edges that an emission goes to, if it may go anywhere.
 func (o *outlet) chosen(em emission) ([]*edge, error) {
+	if err := em.check(); err != nil {
+		return nil, err
+	}
 	switch {
 	case em.only > 0:
 		return o.edges[em.only-1 : em.only], nil

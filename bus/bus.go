@@ -178,7 +178,8 @@ func WithDeadline(at time.Time) SubmitOption {
 	return func(o *requestOptions) { o.deadline = at }
 }
 
-// WithTrace has every delivery of the request carry the trace context.
+// WithTrace has every delivery of the request carry the trace context. One whose state
+// no message between processes takes is refused with a [*messages.MalformedError].
 func WithTrace(tc messages.TraceContext) SubmitOption {
 	return func(o *requestOptions) { o.trace = tc }
 }
@@ -251,20 +252,23 @@ func (b *Bus) place(ctx context.Context) (place struct{}, err error) {
 
 // optionsOf applies options. Only where there are some do they take memory of their
 // own.
-func optionsOf(opts []SubmitOption) requestOptions {
+func optionsOf(opts []SubmitOption) (requestOptions, error) {
 	if len(opts) == 0 {
-		return requestOptions{}
+		return requestOptions{}, nil
 	}
 	o := new(requestOptions)
 	for _, opt := range opts {
 		opt(o)
 	}
-	return *o
+	return *o, messages.ValidateTraceState(o.trace.State)
 }
 
 func (b *Bus) admit(ctx context.Context, place struct{}, opts []SubmitOption) (*Request, error) {
-	o := optionsOf(opts)
-	if err := context.Cause(ctx); err != nil {
+	o, err := optionsOf(opts)
+	if gone := context.Cause(ctx); err == nil {
+		err = gone
+	}
+	if err != nil {
 		b.places.give(place)
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}

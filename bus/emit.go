@@ -20,7 +20,8 @@ import (
 // so that one request's end need not concern the others.
 //
 // The errors are those of the edges' policies, ErrTooLarge, ErrNoEdge, and how
-// the request ended when it is over.
+// the request ended when it is over. A key and attributes that no message between
+// processes takes are refused with a [*messages.MalformedError], whoever they are for.
 type Emitter struct {
 	out    *outlet
 	turn   turn            // given up while waiting; nil: none
@@ -77,6 +78,17 @@ func (e emission) with(opts []EmitOption) emission {
 		e = o(e)
 	}
 	return e
+}
+
+// check refuses a key and attributes that no message between processes takes.
+func (e *emission) check() error {
+	if e.key == "" && len(e.attrs) == 0 {
+		return nil
+	}
+	if err := messages.ValidateLabels(e.key, e.attrs); err != nil {
+		return fmt.Errorf("bus: emit: %w", err)
+	}
+	return nil
 }
 
 // Emit encodes v with the bus's serializer and sends it. Serializers that know

@@ -166,7 +166,10 @@ func sendFirst(ctx context.Context, r *Request, v any) (*Request, error) {
 }
 
 func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*Request, error) {
-	o := optionsOf(opts)
+	o, err := optionsOf(opts)
+	if err != nil {
+		return nil, fmt.Errorf("bus: submit: %w", err)
+	}
 	if own, ok := ctx.Deadline(); ok && (o.deadline.IsZero() || own.Before(o.deadline)) {
 		o.deadline = own
 	}

@@ -72,7 +72,7 @@ func (o *outlet) sendSmall(p []byte, c codec.ID, em emission) bool {
 	ed := o.edges[0]
 	f := o.req.flow(ed)
 	price := o.req.bus.price(len(p))
-	if ed.queues() || ed.path != nil || o.req.over() || !f.enter(price) {
+	if ed.queues() || ed.path != nil || o.req.over() || em.check() != nil || !f.enter(price) {
 		return false
 	}
 	o.mu.Lock()

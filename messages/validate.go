@@ -40,17 +40,25 @@ func (d Delivery) Validate() error {
 	if err := checkText("edge", d.Edge, MaxEdgeBytes); err != nil {
 		return err
 	}
-	if err := checkText("key", d.Key, MaxKeyBytes); err != nil {
-		return err
-	}
 	if err := checkPayload(d); err != nil {
 		return err
 	}
-	if err := checkAttrs(d.Attrs); err != nil {
+	if err := ValidateLabels(d.Key, d.Attrs); err != nil {
 		return err
 	}
 	return checkTrace(d.Trace)
 }
+
+// ValidateLabels checks what a producer says of a payload as [Delivery.Validate] does.
+func ValidateLabels(key string, attrs map[string]string) error {
+	if err := checkText("key", key, MaxKeyBytes); err != nil {
+		return err
+	}
+	return checkAttrs(attrs)
+}
+
+// ValidateTraceState checks the state of a trace as [Delivery.Validate] does.
+func ValidateTraceState(state string) error { return checkText("trace", state, MaxTraceStateBytes) }
 
 func checkPayload(d Delivery) error {
 	switch {
@@ -101,7 +109,7 @@ func checkTrace(t TraceContext) error {
 	case t.SpanID == [8]byte{}:
 		return malformed("trace", "span_id is all zero")
 	}
-	return checkText("trace", t.State, MaxTraceStateBytes)
+	return ValidateTraceState(t.State)
 }
 
 // checkText checks one string of the message. The text itself stays out of the
