@@ -931,6 +931,43 @@ class EmitTest(HostCase):
             b.view[0] = 1
         self.host.nothing()
 
+    def test_labels_are_checked_before_anything_is_done(self) -> None:
+        bad: list[tuple[str, dict[str, Any]]] = [
+            ("key: text of 201 bytes, at most 200", {"key": "k" * 201}),
+            ("key: text of 202 bytes, at most 200", {"key": "é" * 101}),
+            ("key: text is not Unicode", {"key": "\ud800"}),
+            ("attributes: 33 attributes, at most 32", {"attrs": {str(i): "v" for i in range(33)}}),
+            ("attributes: text of 65 bytes, at most 64", {"attrs": {"n" * 65: "v"}}),
+            ("attributes: text of 513 bytes, at most 512", {"attrs": {"n": "v" * 513}}),
+            ("attributes: an attribute without a name", {"attrs": {"": "v"}}),
+        ]
+        for why, options in bad:
+            with self.subTest(why):
+                for emit in (
+                    lambda: self.task.emit("small", **options),
+                    lambda: self.task.emit_bytes(bytes(50_000), **options),
+                    lambda: self.task.emit_tensor("int8", (50_000,), **options),
+                    lambda: self.task.forward(self.delivery, **options),
+                ):
+                    with self.assertRaisesRegex(omnibus.LabelError, why):
+                        emit()
+        self.host.nothing()
+        longest = {"key": "k" * 200, "attrs": {f"{i:064}": "v" * 512 for i in range(32)}}
+
+        def fill() -> None:
+            with self.task.reserve(1000) as b:
+                for why, options in bad:
+                    with self.assertRaisesRegex(omnibus.LabelError, why):
+                        b.send(**options)
+                b.send(**longest)
+
+        done = self.beside(fill)
+        self.host.give_arena()
+        self.host.granted()
+        send, _ = self.host.sent()
+        done()
+        self.assertEqual((send.key, send.attrs), (longest["key"], longest["attrs"]))
+
     def test_grant_with_a_segment_of_its_own(self) -> None:
         from fakehost import new_arena
 

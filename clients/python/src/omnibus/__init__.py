@@ -41,6 +41,7 @@ from .errors import (
     ForkedError,
     HostError,
     HostGone,
+    LabelError,
     Nothing,
     OmnibusError,
     OutOfMemory,
@@ -84,8 +85,8 @@ else:
 __all__ = [
     "BUNDLE", "MSGPACK", "RAW", "TENSOR", "AsyncBuffer", "AsyncClient", "AsyncRequest", "AsyncTask", "Buffer",
     "Client", "Closing", "Code", "DeadlineExceeded", "Delivery", "Edge", "Exchange", "Finished", "ForeignDevice",
-    "Forged", "ForkedError", "Found", "HostError", "HostGone", "Name", "Nothing", "OmnibusError", "OutOfMemory",
-    "Overloaded", "Owner", "PayloadError", "Poisoned", "PoolFull", "ProtocolError", "Refused", "Request", "RequestAborted",
+    "Forged", "ForkedError", "Found", "HostError", "HostGone", "LabelError", "Name", "Nothing", "OmnibusError",
+    "OutOfMemory", "Overloaded", "Owner", "PayloadError", "Poisoned", "PoolFull", "ProtocolError", "Refused", "Request", "RequestAborted",
     "RequestEnded", "RequestFailed", "RequestOver", "StageFunction", "Taken", "Task", "Tensor", "TensorQueue", "TooLarge", "Trace",
     "Unknown", "View", "WindowFull", "aconnect", "connect", "from_socket", "register", "run", "stage",
 ]  # fmt: skip

@@ -118,7 +118,9 @@ class Emitter:
     def _envelope(
         self, delivery: int, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
     ) -> Envelope:
-        return Envelope(delivery, self._edge(to), key, attrs or {}, last)
+        attrs = attrs or {}
+        wire.check_labels(key, attrs)
+        return Envelope(delivery, self._edge(to), key, attrs, last)
 
     def _emit_work(self, value: Any, e: Envelope, codec_: int | None = None) -> Work[None]:
         if self._puts is not None and codec_ in (None, codec.BUNDLE):
@@ -270,10 +272,11 @@ class Buffer:
         self._envelope = e
 
     def send(self, n: int | None = None, *, key: str = "", attrs: wire.Attrs | None = None, last: bool = False) -> None:
-        """Send the first n bytes, or all. Does not wait."""
+        """Send the first n bytes, or all. Does not wait. A `ValueError` leaves the buffer to be sent otherwise."""
         n = self.size if n is None else n
         if not 0 <= n <= self.size:
             raise ValueError(f"send of {n} bytes from a buffer of {self.size}")
+        wire.check_labels(key, attrs or {})
         way = self._take()
         e = self._envelope
         try:

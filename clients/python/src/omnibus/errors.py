@@ -56,6 +56,10 @@ class ProtocolError(OmnibusError):
     """Bytes that the node protocol does not allow."""
 
 
+class LabelError(ProtocolError, ValueError):
+    """A key or attributes that no message takes. Nothing was sent, and the source goes on."""
+
+
 class PayloadError(OmnibusError, ValueError):
     """A payload that is not what its codec says, or a value with no encoding."""
 

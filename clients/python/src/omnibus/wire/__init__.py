@@ -9,6 +9,7 @@ here touches a socket or a descriptor, and the functions share no state.
 """
 
 from .exchanging import *
+from .fields import check_labels as check_labels
 from .fields import cut_utf8 as cut_utf8
 from .limits import *
 from .messages import *

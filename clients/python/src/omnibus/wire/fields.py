@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Annotated, Any, Protocol, TypeAlias
 
-from ..errors import ProtocolError
+from ..errors import LabelError, ProtocolError
 from .limits import (
     INLINE,
     MAX_ATTR_NAME_BYTES,
@@ -246,6 +246,18 @@ def check_inline(flags: int, size: int, payload: bytes | bytearray | memoryview)
         raise ProtocolError(f"a payload of {len(payload)} bytes, and the size says {size}")
 
 
+def check_labels(key: str, attrs: Attrs) -> None:
+    """Check what an emission says of its payload, before anything is done for it."""
+    labels: tuple[tuple[str, Part, Any], ...] = ("key", _name, key), ("attributes", _attrs, attrs)
+    for what, part, value in labels:
+        if value:
+            try:
+                part.put(bytearray(), value, 0)
+            except ProtocolError as e:
+                raise LabelError(f"{what}: {e}") from None
+
+
+_attrs = _Attrs()
 _name = _Str(MAX_NAME_BYTES)
 _attr_name = _Str(MAX_ATTR_NAME_BYTES)
 _attr_value = _Str(MAX_ATTR_VALUE_BYTES)
@@ -265,7 +277,7 @@ Pool: TypeAlias = Annotated[bytes, "16s"]
 
 Name: TypeAlias = Annotated[str, _name]
 Text: TypeAlias = Annotated[str, _Str(MAX_TEXT_BYTES, cut=True)]
-Attributes: TypeAlias = Annotated[Attrs, _Attrs()]
+Attributes: TypeAlias = Annotated[Attrs, _attrs]
 Payload: TypeAlias = Annotated[bytes, _payload]
 Data: TypeAlias = Annotated[bytes | bytearray | memoryview, _payload]  #: a payload that is only sent
 Piece: TypeAlias = Annotated[bytes, _Bytes(MAX_PIECE_BYTES)]
