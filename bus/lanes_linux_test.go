@@ -1,7 +1,9 @@
 package bus
 
 import (
+	"maps"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -39,4 +41,14 @@ func TestPassedThatNobodyCounted(t *testing.T) {
 	}
 	look("at its end")
 	r.Abort(nil)
+}
+
+// TestPassedIsForgotten with the node that it went to, but not that of one which came too
+// late to be seen alive.
+func TestPassedIsForgotten(t *testing.T) {
+	s := &session{passed: map[uint32]passed{1: {}, 2: {}, 5: {}}}
+	s.forgetPassed(map[uint32]*session{2: s, 3: s})
+	if left := slices.Sorted(maps.Keys(s.passed)); !slices.Equal(left, []uint32{2, 5}) {
+		t.Errorf("%v are left, want those that live, 2, and that came after, 5", left)
+	}
 }
