@@ -74,6 +74,9 @@ func (s *submission) load(ctx context.Context, to io.Writer, node *bus.Node, inp
 	workers.Wait()
 	r := loadReport{Requests: s.count, Completed: completed.Load(), Failed: failed.Load(), Results: results.Load(), Bytes: size.Load(), Took: time.Since(began)}
 	r.measure(latencies)
+	if firstErr == nil && completed.Load() < int64(s.count) { // it was ended between two requests
+		firstErr = context.Cause(ctx)
+	}
 	if firstErr != nil {
 		r.FirstErr = firstErr.Error()
 	}
