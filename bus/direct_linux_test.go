@@ -303,7 +303,8 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 }
 
 // TestLanesAreSeen: what goes from one process to another past the host is told for each
-// two of them, and never becomes less, whichever way requests end.
+// two of them, never becomes less, and is counted once on its edge, whichever way requests
+// end.
 func TestLanesAreSeen(t *testing.T) {
 	h := host(t, linear(pass("a")), bus.Options{})
 	n := h.join(t, bus.JoinOptions{})
@@ -326,8 +327,22 @@ func TestLanesAreSeen(t *testing.T) {
 		return st.Lanes
 	}
 	const size = 1000
+	sent := int64(0) // on each of the two edges
+	counted := func() bool {
+		look()
+		for _, e := range edges {
+			if e.Deliveries > sent || e.Bytes > sent*size {
+				t.Fatalf("%d deliveries of %d bytes are %+v", sent, size, e)
+			}
+			if e.Deliveries < sent || e.Bytes < sent*size {
+				return false
+			}
+		}
+		return true
+	}
 	send := func(r *bus.Request, deliveries int) {
 		for i := range deliveries {
+			sent++
 			if err := r.Input(t.Context()).EmitBytes(block(i, size)); err != nil {
 				t.Fatal(err)
 			}
@@ -362,6 +377,7 @@ func TestLanesAreSeen(t *testing.T) {
 			t.Errorf("a lane of a request that is under way: %+v", l)
 		}
 	}
+	bus.Await(t, counted)
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -369,14 +385,20 @@ func TestLanesAreSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	bus.Await(t, func() bool { return len(h.server.Status().Requests) == 0 })
-	look()
+	if !counted() {
+		t.Errorf("%d deliveries of a request that is complete are %+v", sent, edges)
+	}
 
 	if r, err = n.Stream(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	send(r, deliveries)
+	bus.Await(t, counted)
 	r.Abort(nil)
 	bus.Await(t, func() bool { return len(h.server.Status().Requests) == 0 })
+	if !counted() {
+		t.Errorf("%d deliveries, of a request that was aborted too, are %+v", sent, edges)
+	}
 	for _, l := range look() {
 		if l.Streams != 0 || l.UnderWay != 0 || l.Deliveries < deliveries {
 			t.Errorf("a lane without a request: %+v", l)
