@@ -95,7 +95,7 @@ func FuzzJournal(f *testing.F) {
 }
 
 // TestNoteOfTheLiving: whoever opens a transport while a value is being put to last leaves
-// its note.
+// its note; one that is not put leaves none.
 func TestNoteOfTheLiving(t *testing.T) {
 	opened, err := New(Options{Dir: t.TempDir(), Lasting: true})
 	if err != nil {
@@ -118,6 +118,10 @@ func TestNoteOfTheLiving(t *testing.T) {
 	})
 	if _, sweep := end.journal.sweepNotes(end.dir, end.opts.Log); errors.Join(err, sweep) != nil || notes() != 0 {
 		t.Errorf("once it has been put, and is not there, it has %d notes: %v, %v", notes(), err, sweep)
+	}
+	failed := errors.New("it cannot be put")
+	if err := end.recorded(&entry{record: record{purpose: putting, name: "key"}}, func() error { return failed }); !errors.Is(err, failed) || notes() != 0 {
+		t.Errorf("what was not put has %d notes: %v", notes(), err)
 	}
 	if err := end.Close(); err != nil {
 		t.Error(err)
