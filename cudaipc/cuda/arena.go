@@ -37,7 +37,8 @@ func (g *gpu) newArena(sizeBytes int64) (a *arena, err error) {
 	if sizeBytes <= 0 {
 		return nil, g.invalid(symMemCreate, "an arena of %d bytes", sizeBytes)
 	}
-	err = g.do(func(c *caller) error {
+	a = &arena{g: g, fd: -1}
+	err = g.bringIn(func(c *caller) error {
 		unit, err := g.granularity(c)
 		if err != nil {
 			return err
@@ -45,26 +46,25 @@ func (g *gpu) newArena(sizeBytes int64) (a *arena, err error) {
 		if sizeBytes > math.MaxInt64-unit {
 			return g.tooMuch(symMemCreate, sizeBytes)
 		}
-		bytes := (sizeBytes + unit - 1) / unit * unit
+		a.bytes = (sizeBytes + unit - 1) / unit * unit
 		g.describe(c)
-		if err := g.must(c, symMemCreate, address(&c.word), uintptr(bytes), address(&c.memory), 0); err != nil {
+		if err := g.must(c, symMemCreate, address(&c.word), uintptr(a.bytes), address(&c.memory), 0); err != nil {
 			return err
 		}
 		memory := uintptr(c.word)
 		defer c.call(symMemRelease, memory)
-		fd, err := g.export(c, memory)
-		if err != nil {
+		if a.fd, err = g.export(c, memory); err != nil {
 			return err
 		}
-		base, err := g.mapMemory(c, memory, bytes)
-		if err != nil {
-			unix.Close(fd)
-			return err
+		if a.base, err = g.mapMemory(c, memory, a.bytes); err != nil {
+			unix.Close(a.fd)
 		}
-		a = g.keepArena(base, bytes, fd)
-		return nil
-	})
-	return a, err
+		return err
+	}, a.keep, func(c *caller) { unix.Close(a.fd); _ = a.unmap(c) })
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 // granularity is what sizes and addresses of arenas are multiples of.
@@ -143,7 +143,8 @@ func (g *gpu) importArena(fd int, sizeBytes int64) (a *arena, err error) {
 	if fd < 0 || sizeBytes <= 0 {
 		return nil, g.invalid(symMemImportFromShareableHandle, "an arena of %d bytes behind descriptor %d", sizeBytes, fd)
 	}
-	err = g.do(func(c *caller) error {
+	a = &arena{g: g, bytes: sizeBytes, fd: -1}
+	err = g.bringIn(func(c *caller) error {
 		unit, err := g.granularity(c)
 		if err != nil {
 			return err
@@ -158,14 +159,13 @@ func (g *gpu) importArena(fd int, sizeBytes int64) (a *arena, err error) {
 		}
 		memory := uintptr(c.word)
 		defer c.call(symMemRelease, memory)
-		base, err := g.mapMemory(c, memory, sizeBytes)
-		if err != nil {
-			return err
-		}
-		a = g.keepArena(base, sizeBytes, -1)
-		return nil
-	})
-	return a, err
+		a.base, err = g.mapMemory(c, memory, sizeBytes)
+		return err
+	}, a.keep, func(c *caller) { _ = a.unmap(c) })
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 // stale says of a handle or descriptor what the driver can only say in general.
@@ -181,11 +181,18 @@ func stale(err error, got code) error {
 	return err
 }
 
-func (g *gpu) keepArena(base cudaipc.Ptr, bytes int64, fd int) *arena {
-	a := &arena{g: g, base: base, bytes: bytes, fd: fd}
-	g.arenas[base] = a
-	g.ranges.add(base, bytes)
-	return a
+// keep notes that the arena is mapped.
+func (a *arena) keep() {
+	a.g.arenas[a.base] = a
+	a.g.ranges.add(a.base, a.bytes)
+}
+
+// unmap takes the arena's memory and its address away.
+func (a *arena) unmap(c *caller) error {
+	if err := a.g.must(c, symMemUnmap, uintptr(a.base), uintptr(a.bytes)); err != nil {
+		return err
+	}
+	return a.g.must(c, symMemAddressFree, uintptr(a.base), uintptr(a.bytes))
 }
 
 // Close implements cudaipc.Arena. It waits for what was submitted before.
@@ -203,10 +210,7 @@ func (a *arena) Close() error {
 		g.ranges.remove(a.base)
 		return nil
 	}, func(c *caller) error {
-		if err := g.must(c, symMemUnmap, uintptr(a.base), uintptr(a.bytes)); err != nil {
-			return err
-		}
-		if err := g.must(c, symMemAddressFree, uintptr(a.base), uintptr(a.bytes)); err != nil {
+		if err := a.unmap(c); err != nil {
 			return err
 		}
 		return settled

@@ -10,8 +10,9 @@ import "runtime"
 // and its thread for itself.
 //
 // What takes memory away may wait in the driver for streams, whatever settle did, and
-// a stream may wait for what somebody else is about to submit. It is called apart: with
-// the context, and without the lock.
+// a stream may wait for what somebody else is about to submit. What maps memory, or pins
+// it, takes as long as that is large. Both are called apart: with the context, and
+// without the lock.
 
 // begin is the beginning of calls. The error is the sticky one, which does not matter
 // to those that take something down (last), or that the GPU is closed.
@@ -106,6 +107,28 @@ func (g *gpu) apart(run func(*caller) error) error {
 	}
 	defer leave(c)
 	return run(c)
+}
+
+// bringIn is apart, for what makes memory known to the GPU or maps it, which can take
+// long, and then note with the lock. If the GPU was closed meanwhile, the memory is
+// given back by the last function instead.
+func (g *gpu) bringIn(bring func(*caller) error, note func(), giveBack func(*caller)) error {
+	if err := g.failed(); err != nil {
+		return err
+	}
+	return g.apart(func(c *caller) error {
+		if err := bring(c); err != nil {
+			return err
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.ended {
+			giveBack(c)
+			return g.closed(symCtxPushCurrent, contextGone, "GPU")
+		}
+		note()
+		return nil
+	})
 }
 
 // takeAway is undo and then apart: first what is known of something goes, and then the

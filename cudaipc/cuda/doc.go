@@ -27,7 +27,8 @@
 // a time, and a Submit is one turn whatever it is given. None of the calls that are made
 // for each message allocates.
 //
-// Nobody waits in the driver with the lock. Whoever waits, in Synchronize, or in what
+// Nobody waits in the driver with the lock, nor holds it while memory is mapped or
+// registered, which takes as long as that is large. Whoever waits, in Synchronize, or in what
 // takes memory away (Free, Unimport, and the Close of arenas and of host memory, which
 // all wait for what was submitted before), records an event and asks after it, at once
 // at first, then in naps of up to a millisecond. Memory is then taken away without the

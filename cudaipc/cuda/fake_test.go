@@ -76,6 +76,7 @@ type fake struct {
 	version func(v int32)
 	name    func(name string)
 	inject  func(name string, code, times int32)
+	hold    func(name string, on int32)
 	count   func(name string) int
 	args    func(name string, values *uint64, bytes *int32) int32
 	left    func() int
@@ -103,7 +104,7 @@ func openFake(t testing.TB, path string) *fake {
 	f := &fake{TB: t, path: path}
 	for name, fn := range map[string]any{
 		"fake_record": &f.record, "fake_poison": &f.poison, "fake_devices": &f.devices,
-		"fake_version": &f.version, "fake_name": &f.name, "fake_inject": &f.inject,
+		"fake_version": &f.version, "fake_name": &f.name, "fake_inject": &f.inject, "fake_hold": &f.hold,
 		"fake_count": &f.count, "fake_args": &f.args, "fake_left": &f.left,
 	} {
 		purego.RegisterLibFunc(fn, handle, name)

@@ -31,22 +31,24 @@ func (g *gpu) registerHost(mem []byte, readOnly bool) (*hostMemory, error) {
 		flags |= hostReadOnly
 	}
 	m := &hostMemory{g: g, mem: mem}
-	return m, g.do(func(c *caller) error {
+	forget := func(c *caller) { c.call(symMemHostUnregister, uintptr(host)) }
+	return m, g.bringIn(func(c *caller) error {
 		if got := c.call(symMemHostRegister, uintptr(host), uintptr(len(mem)), flags); got != success {
 			return refused(g.fail(c, symMemHostRegister, got), got, readOnly)
 		}
 		if err := g.must(c, symMemHostGetDevicePointer, address(&c.word), uintptr(host), 0); err != nil {
-			c.call(symMemHostUnregister, uintptr(host))
+			forget(c)
 			return err
 		}
 		m.dev = cudaipc.Ptr(c.word)
+		return nil
+	}, func() {
 		g.hosts++
 		g.ranges.add(m.dev, int64(len(mem)))
 		if m.dev != host {
 			g.ranges.add(host, int64(len(mem)))
 		}
-		return nil
-	})
+	}, forget)
 }
 
 // refused says of memory for reading what the driver says in several ways: it

@@ -100,28 +100,37 @@ func (g *gpu) exportHandle(p cudaipc.Ptr) (h cudaipc.Handle, offset int64, err e
 func (g *gpu) importHandle(h cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64, err error) {
 	g.mapping.Lock()
 	defer g.mapping.Unlock()
-	err = g.do(func(c *caller) error {
+	known := false
+	err = g.do(func(*caller) error {
 		if _, ok := g.own[h]; ok {
 			return refusal(symIpcOpenMemHandle, invalidContext, g.card.uuid, cudaipc.ErrOwnHandle, "use the address")
 		}
-		if open, ok := g.imports[h]; ok {
+		open, ok := g.imports[h]
+		if known = ok; ok {
 			open.count++
 			base, sizeBytes = open.base, open.bytes
-			return nil
 		}
+		return nil
+	})
+	if err != nil || known {
+		return base, sizeBytes, err
+	}
+	closeAgain := func(c *caller) { c.call(symIpcCloseMemHandle, uintptr(base)) }
+	err = g.bringIn(func(c *caller) error {
 		if base, err = g.open(c, h); err != nil {
 			return err
 		}
 		if err := g.must(c, symMemGetAddressRange, address(&c.word), address(&c.second), uintptr(base)); err != nil {
-			c.call(symIpcCloseMemHandle, uintptr(base))
+			closeAgain(c)
 			return err
 		}
 		sizeBytes = int64(c.word+c.second) - int64(base)
+		return nil
+	}, func() {
 		g.imports[h] = &imported{base, sizeBytes, 1}
 		g.bases[base] = h
 		g.ranges.add(base, sizeBytes)
-		return nil
-	})
+	}, closeAgain)
 	return base, sizeBytes, err
 }
 

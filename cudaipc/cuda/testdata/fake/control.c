@@ -10,11 +10,13 @@
 #define MAX_NAMES 128
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t let_go = PTHREAD_COND_INITIALIZER;
 
 static struct call {
 	char name[64];
 	long count;
 	int inject, injections;
+	int held; /* calls wait until it is 0 */
 	int n;
 	struct arg args[16];
 } calls[MAX_NAMES];
@@ -45,6 +47,8 @@ int enter(struct call **call, const char *name, int needs, int n, const struct a
 	c->count++;
 	c->n = n;
 	memcpy(c->args, args, (size_t)n * sizeof *args);
+	while (c->held)
+		pthread_cond_wait(&let_go, &mu);
 	int stop = 1;
 	if (recording)
 		*result = OK;
@@ -91,6 +95,14 @@ void fake_inject(const char *name, int code, int times) {
 	struct call *c = find(name);
 	c->inject = code;
 	c->injections = times;
+	pthread_mutex_unlock(&mu);
+}
+
+/* Has calls take until it is called once more, with 0. */
+void fake_hold(const char *name, int on) {
+	pthread_mutex_lock(&mu);
+	find(name)->held = on;
+	pthread_cond_broadcast(&let_go);
 	pthread_mutex_unlock(&mu);
 }
 
