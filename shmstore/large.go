@@ -25,12 +25,12 @@ type largeObject struct {
 	segment *segment
 	size    uint64 // as it was asked for
 	slot    uint32
-	gone    func(unmap func()) // what the owner's OnLarge has returned; nil: nobody was told
+	gone    func(unmap, stays func()) // what the owner's OnLarge has returned; nil: nobody was told
 }
 
 // release gives the segment back, when whoever was told of it has forgotten it, and
-// calls then.
-func (o *largeObject) release(then func()) {
+// calls then; or stays, when it will not be forgotten.
+func (o *largeObject) release(then, stays func()) {
 	if o.gone == nil {
 		o.segment.release()
 		then()
@@ -39,7 +39,7 @@ func (o *largeObject) release(then func()) {
 	o.gone(func() {
 		o.segment.release()
 		then()
-	})
+	}, stays)
 }
 
 func nothing() {}
@@ -57,7 +57,7 @@ func (t *largeTable) get(gen uint64) (o largeObject, ok bool) {
 func (t *largeTable) add(gen uint64, o largeObject) error {
 	exists, err := t.tryAdd(gen, o)
 	if exists || err != nil {
-		o.release(nothing)
+		o.release(nothing, nothing)
 	}
 	return err
 }
@@ -86,7 +86,7 @@ func (t *largeTable) dropIf(gone func(gen uint64, o largeObject) bool) {
 	}
 	t.mu.Unlock()
 	for i := range dropped {
-		dropped[i].release(nothing)
+		dropped[i].release(nothing, nothing)
 	}
 }
 
@@ -143,11 +143,12 @@ func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet) (Reservatio
 // OnLarge installs the function that is told of the memory of each large object when
 // it is made. What that returns is called when the object is gone, with what unmaps
 // the memory, and calls it, once: at once, or later and on any goroutine, when a device
-// has forgotten the memory, say. Until then it counts as that of an object that somebody
-// holds, so [Store.Reserve] may find no room for a large object that will be there
+// has forgotten the memory, say. If it never will be forgotten, stays is called instead:
+// the memory stays mapped, and others are evicted for it. Until then it counts as that of an
+// object that somebody holds, so [Store.Reserve] may find no room for a large object that will be there
 // without anybody's doing; the function of [Store.OnRoom] is then called. It is installed before
 // the first large object is made, and must not call the store. Writer only.
-func (s *Store) OnLarge(made func(mem []byte) (gone func(unmap func()))) { s.onLarge = made }
+func (s *Store) OnLarge(made func(mem []byte) (gone func(unmap, stays func()))) { s.onLarge = made }
 
 // unplace undoes place.
 func (s *Store) unplace(slot uint32) {
@@ -161,13 +162,16 @@ func (s *Store) unplace(slot uint32) {
 // makeLargeRoom evicts large objects, the oldest first, until the segments of
 // those that stay leave room for one more. It does not wait for those that leave.
 func (s *Store) makeLargeRoom(segmentBytes uint64) bool {
-	for s.largeBytes+segmentBytes > s.maxLarge {
+	for s.largeBytes+s.staying.Load()+segmentBytes > s.maxLarge {
 		if !s.evictLarge() {
 			return false
 		}
 	}
-	return s.largeBytes+s.leaving.Load()+segmentBytes <= s.maxLarge
+	return s.largeMapped()+segmentBytes <= s.maxLarge
 }
+
+// largeMapped is how many bytes of large objects are mapped.
+func (s *Store) largeMapped() uint64 { return s.largeBytes + s.leaving.Load() + s.staying.Load() }
 
 func (s *Store) largeFullError(size int) *FullError {
 	err := s.fullError(size)
@@ -215,9 +219,13 @@ func (s *Store) dropLarge(slot uint32) (sizeBytes uint64) {
 		return o.size
 	}
 	s.leaving.Add(segmentBytes)
-	o.release(func() {
+	left := func() {
 		s.leaving.Add(-segmentBytes)
 		s.doorbell.press()
+	}
+	o.release(left, func() {
+		s.staying.Add(segmentBytes)
+		left()
 	})
 	return o.size
 }

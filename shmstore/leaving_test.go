@@ -9,15 +9,17 @@ import (
 // forgetful is somebody who is told of large objects, and takes time to forget them.
 type forgetful struct {
 	known [][]byte
-	late  bool     // unmap is called by forget
-	gone  []func() // of those that wait for that
+	late  bool    // unmap is called by forget, or stays by refuse
+	gone  []going // those that wait for that
 }
 
-func (f *forgetful) made(mem []byte) func(unmap func()) {
+type going struct{ unmap, stays func() }
+
+func (f *forgetful) made(mem []byte) func(unmap, stays func()) {
 	f.known = append(f.known, mem)
-	return func(unmap func()) {
+	return func(unmap, stays func()) {
 		if f.late {
-			f.gone = append(f.gone, unmap)
+			f.gone = append(f.gone, going{unmap, stays})
 			return
 		}
 		unmap()
@@ -26,9 +28,16 @@ func (f *forgetful) made(mem []byte) func(unmap func()) {
 
 // forget lets the oldest be unmapped.
 func (f *forgetful) forget() {
-	unmap := f.gone[0]
+	oldest := f.gone[0]
 	f.gone = f.gone[1:]
-	unmap()
+	oldest.unmap()
+}
+
+// refuse says that the oldest will never be unmapped.
+func (f *forgetful) refuse() {
+	oldest := f.gone[0]
+	f.gone = f.gone[1:]
+	oldest.stays()
 }
 
 // TestLargeObjectsAreForgotten: whoever is told of a large object is asked to forget
@@ -123,6 +132,43 @@ func TestRoomOfLeavingObjects(t *testing.T) {
 		f.forget()
 		if err := s.Local().Drop(held[1]); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// TestRoomOfStayingObjects: what is never forgotten takes room, for which others are
+// evicted, and nobody waits for it.
+func TestRoomOfStayingObjects(t *testing.T) {
+	eachMemory(t, func(t *testing.T, memory Memory) {
+		s, f := create(t, withLarge(memory)), &forgetful{late: true} // three fit
+		s.OnLarge(f.made)
+		rung := 0
+		s.OnRoom(func() { rung++ })
+		settled := []Handle{mustPut(t, s, "", content(largeSize, 1), 0), mustPut(t, s, "", content(largeSize, 1), 0)}
+		if err := s.Delete(mustPut(t, s, "", content(largeSize, 1), 0)); err != nil {
+			t.Fatal(err)
+		}
+		s.WantRoom(true)
+		_, err := s.Put("", content(largeSize, 3), 0)
+		wantError(t, "before it is known that it stays", err, ErrFull)
+		f.refuse()
+		if rung == 0 {
+			t.Error("nobody was told that there is no room to come")
+		}
+		s.WantRoom(false)
+		wantLarge(t, s, 2, 9*pageBytes)
+		f.late = false
+		mustPut(t, s, "", content(largeSize, 3), 0)
+		wantLarge(t, s, 2, 9*pageBytes)
+		if err := s.Touch(settled[0], 0); err == nil {
+			t.Error("the oldest was not evicted")
+		}
+		if err := s.Touch(settled[1], 0); err != nil {
+			t.Errorf("more than one was evicted: %v", err)
+		}
+		for range 2 { // as much as there is beside it, and no more
+			mustPut(t, s, "", content(largeSize, 3), 0)
+			wantLarge(t, s, 2, 9*pageBytes)
 		}
 	})
 }

@@ -29,8 +29,9 @@ type Store struct {
 	serializer codec.Serializer
 	closed     atomic.Bool
 	large      *largeTable
-	onLarge    func(mem []byte) (gone func(unmap func())) // nil: nobody wants to know
-	leaving    atomic.Uint64                              // bytes of large objects that are gone, and still mapped
+	onLarge    func(mem []byte) (gone func(unmap, stays func())) // nil: nobody wants to know
+	leaving    atomic.Uint64                                     // bytes of large objects that are gone, and still mapped for a while
+	staying    atomic.Uint64                                     // and that stay mapped for good
 
 	// The mapped segments; arena, lines and directory are views of them.
 	arenaSegment, directorySegment *segment

@@ -25,16 +25,16 @@ func TestLargeObjectsAreRegistered(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	var unmapped atomic.Int64
 	known := b.driver.Usage().HostMemories
-	b.store.OnLarge(func(mem []byte) func(unmap func()) {
+	b.store.OnLarge(func(mem []byte) func(unmap, stays func()) {
 		release := b.from.Mapped(mem)
-		return func(unmap func()) {
+		return func(unmap, stays func()) {
 			release(func() {
 				if n := b.driver.Usage().HostMemories; n > known {
 					t.Errorf("%d maps are registered when one is unmapped, %d are others", n, known)
 				}
 				unmapped.Add(1)
 				unmap()
-			})
+			}, stays)
 		}
 	})
 	left := func() int64 { return b.store.Stats().LargeBytes }
@@ -100,7 +100,7 @@ func (r *refuseOnce) fill(ctx context.Context, b *bench, v any, s cudaipc.Stream
 		b.t.Fatal(err)
 	}
 	release := b.from.Mapped(mem.Bytes())
-	b.t.Cleanup(func() { release(mem.Close) })
+	b.t.Cleanup(func() { release(mem.Close, func() {}) })
 	r.due.Store(true)
 	payload = mem.Bytes()[:o.Size()]
 	return payload, o.Fill(ctx, payload, s)
@@ -303,9 +303,11 @@ func TestMapsThatStay(t *testing.T) {
 			}
 			done := make(chan struct{})
 			gpu.now.Store(true)
-			release(func() { unmapped.Store(true); close(done) })
-			if fails {
-				<-done
+			var stays atomic.Bool
+			release(func() { unmapped.Store(true); close(done) }, func() { stays.Store(true); close(done) })
+			<-done
+			if stays.Load() == fails {
+				t.Errorf("it is said to stay: %t, and the GPU has failed: %t", stays.Load(), fails)
 			}
 		})
 	}

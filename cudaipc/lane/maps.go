@@ -43,22 +43,21 @@ type hostMap struct {
 // Without that, and where the GPU refuses such memory, Unwrap copies through a
 // buffer of the lane's own: see [Stats].
 func (l *Lane) Mapped(mem []byte) (release func(unmap func())) {
-	return l.mapped(&hostMap{lane: l, mem: mem, readOnly: true})
+	h := l.maps.add(&hostMap{lane: l, mem: mem, readOnly: true})
+	return func(unmap func()) { l.maps.release(h, unmap, func() {}) }
 }
 
 // Mapped tells the lane of memory of the sender's store beside its arena, in which
 // payloads are to lie, such as that of a large object. A GPU is told of it with the
-// first tensors that are copied there; the rest is as [Lane.Mapped] has it.
-func (s *Sender) Mapped(mem []byte) (release func(unmap func())) {
+// first tensors that are copied there; the rest is as [Lane.Mapped] has it, but that
+// release has stays called in place of unmap when the GPU refuses to forget the memory.
+func (s *Sender) Mapped(mem []byte) (release func(unmap, stays func())) {
 	if s.lane.first == nil {
-		return func(unmap func()) { unmap() }
+		return func(unmap, _ func()) { unmap() }
 	}
-	return s.lane.mapped(&hostMap{lane: s.lane, mem: mem})
-}
-
-func (l *Lane) mapped(h *hostMap) (release func(unmap func())) {
-	l.maps.add(h)
-	return func(unmap func()) { l.maps.release(h, unmap) }
+	l := s.lane
+	h := l.maps.add(&hostMap{lane: l, mem: mem})
+	return func(unmap, stays func()) { l.maps.release(h, unmap, stays) }
 }
 
 func (m *maps) add(h *hostMap) *hostMap {
@@ -78,8 +77,9 @@ func (m *maps) drop(h *hostMap) {
 	m.all = slices.DeleteFunc(m.all, func(other *hostMap) bool { return other == h })
 }
 
-// release has the GPU forget a map that nothing reads any more, and then unmaps it.
-func (m *maps) release(h *hostMap, unmap func()) {
+// release has the GPU forget a map that nothing reads any more, and then unmaps it;
+// it calls stays when the GPU refuses.
+func (m *maps) release(h *hostMap, unmap, stays func()) {
 	registered := h.isRegistered() // and nobody is about to
 	m.mu.Lock()
 	m.drop(h)
@@ -91,6 +91,8 @@ func (m *maps) release(h *hostMap, unmap func()) {
 	leave := func() {
 		if h.forgotten() {
 			unmap()
+		} else {
+			stays()
 		}
 	}
 	if !apart {

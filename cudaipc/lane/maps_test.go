@@ -32,7 +32,7 @@ func TestCloseWaitsForMaps(t *testing.T) {
 	m.release(busy, func() {
 		early.Store(!k.closed.Load())
 		unmapped.Store(true)
-	})
+	}, func() { t.Error("it stays") })
 	<-k.asked
 	closed := make(chan error, 1)
 	go func() { closed <- m.close() }()
@@ -45,7 +45,7 @@ func TestCloseWaitsForMaps(t *testing.T) {
 		}
 	}
 	gone := false
-	m.release(late, func() { gone = true })
+	m.release(late, func() { gone = true }, func() {})
 	if !gone {
 		t.Error("memory that no GPU knows of stays mapped")
 	}
