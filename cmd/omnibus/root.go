@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -63,6 +65,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteC()
+	err = withAdvice(err)
 
 	var usage *usageError
 	var exit *exitError
@@ -83,6 +86,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "omnibus: %v\n", err)
 		return exitFailed
 	}
+}
+
+// withAdvice adds what to do where a limit of the system is the cause, wherever that was met.
+func withAdvice(err error) error {
+	const advice = "raise the limit of this process (ulimit -n)"
+	if !errors.Is(err, syscall.EMFILE) || strings.Contains(err.Error(), advice) {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, advice)
 }
 
 func newRootCmd(onStart func()) *cobra.Command {
