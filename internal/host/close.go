@@ -16,7 +16,8 @@ import (
 // close drains and takes everything down that open and run have made. The
 // error that ended the run, if one did, leaves no time for requests.
 func (h *host) close(ctx context.Context, failed error) error {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // it may be over: that is why we are here
+	ended := ctx
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ended)) // it may be over: that is why we are here
 	defer cancel(nil)
 	go func() {
 		select {
@@ -36,7 +37,7 @@ func (h *host) close(ctx context.Context, failed error) error {
 	if served && failed == nil {
 		stop = (*child.Child).Leave // they were told
 	}
-	errs := []error{h.stopProcesses(ctx, stop), h.main.result()}
+	errs := []error{h.stopProcesses(ctx, stop), h.main.result(context.Cause(ended))}
 	var stats bus.Stats
 	if h.server != nil {
 		stats = h.bus.Stats()

@@ -421,6 +421,23 @@ func TestDrainEndsMain(t *testing.T) {
 	}
 }
 
+// Of an interrupt at the terminal the main process may be dead before the host takes notice.
+func TestInterruptEndsMain(t *testing.T) {
+	on := filepath.Join(t.TempDir(), "on")
+	r := start(t, fmt.Sprintf(`
+omnibus: {main: [sh, -c, "kill -INT $$"]}
+stages: [{stage_id: a, omnibus: {grace: 1h, exec: [sh, -c, "trap : TERM; SELF; echo over; until [ -e %s ]; do :; done"]}}]
+`, on))
+	r.await("a/0 | over")
+	r.stop(host.Interrupt{})
+	if err := os.WriteFile(on, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := r.wait(); err != nil {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
 func TestStartsThatFail(t *testing.T) {
 	for _, tt := range []struct{ name, file, want string }{
 		{"no such program", "stages: [{stage_id: a, omnibus: {exec: [./nosuch]}}]", `stage "a": child: start a/0: there is no file`},

@@ -163,8 +163,9 @@ const (
 	codeTerminated  = 128 + int(syscall.SIGTERM)
 )
 
-// result is how it ended; nil: well, or there was none.
-func (m *mainProcess) result() error {
+// result is how it ended; nil: well, or there was none. The cause is why the run ends, if
+// somebody ended it: of an interrupt the process may be dead before the host knows of it.
+func (m *mainProcess) result(cause error) error {
 	if m == nil || m.err == nil {
 		return nil
 	}
@@ -178,7 +179,8 @@ func (m *mainProcess) result() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.asked && (code == codeInterrupted || code == codeTerminated || code == codeKilled) {
+	asked := m.asked || errors.As(cause, &Interrupt{})
+	if asked && (code == codeInterrupted || code == codeTerminated || code == codeKilled) {
 		return nil
 	}
 	return &MainError{Program: m.cmd.Args[0], Code: code, Status: exit.ProcessState.String()}
