@@ -22,8 +22,9 @@ in Go. Whoever puts says how the tensors travel. What was put lies in the memory
 process that put it, and this one needs no GPU.
 
 When programs can join, the line "ready: ..." goes to standard error. The first interrupt
-(or SIGTERM, or SIGHUP) closes the queue: whoever waits hears that, what was taken stays valid, and
-what nobody has taken is dropped, and counted. The second one ends this process at once.`
+(or SIGTERM, or SIGHUP) closes the queue: whoever waits hears that, what was taken stays
+valid, and what nobody has taken is dropped, and counted. The second one ends this process
+at once.`
 
 const queueExample = `  omnibus queue tokenized
   omnibus queue tokenized --max-size 32 &`

@@ -25,8 +25,9 @@ they come.
 
 The input is what the file holds, or standard input, as raw bytes. With --json it
 is a JSON value, which the first stages get as msgpack. Results are
-written as the bytes they are; with --json, or -o json, each becomes a line of JSON
-with its edge, key, codec and size, and with its value unless that is raw bytes.
+written as the bytes they are, and what a stage in Python returns is msgpack; with
+--json, or -o json, each becomes a line of JSON with its stage, key, codec and size,
+and with its value if it is msgpack.
 
 The exit code says how the request ended: 0 completed, 1 failed, 3 aborted,
 4 past its deadline. An interrupt aborts it, also at a host that does not answer;
