@@ -2,8 +2,10 @@ package bus_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -88,6 +90,78 @@ func TestServeAsTheWrongKind(t *testing.T) {
 	}
 	if _, err := r.Recv(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("the request ended with %v, want %s", err, want)
+	}
+	r.Close()
+}
+
+// TestServeAllOrNothing: when the host refuses a stage, those of the same call that it
+// has taken are not served on. What came to them meanwhile is finished first, what comes
+// later is for others.
+func TestServeAllOrNothing(t *testing.T) {
+	h := listen(t, remotes(linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	waits, err := h.bus.Submit(t.Context(), "waits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	var finished atomic.Bool
+	n := h.join(t, bus.JoinOptions{})
+	served := make(chan error, 1)
+	go func() {
+		served <- n.Serve(t.Context(), bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+			close(begun)
+			<-goOn
+			finished.Store(true)
+			return t.Forward(d)
+		}}, bus.Stage("b", upper))
+	}()
+	<-begun
+	close(goOn)
+	if err := <-served; err == nil || !strings.Contains(err.Error(), `no stage "b"`) {
+		t.Errorf("serve: %v", err)
+	}
+	if !finished.Load() {
+		t.Error("what had begun was not waited for")
+	}
+	if _, err := n.Call(t.Context(), "status", nil); err != nil { // the host has heard all by then
+		t.Fatal(err)
+	}
+	if left := h.server.Serving("a"); left != 0 {
+		t.Fatalf("%d processes serve the stage still", left)
+	}
+	mustReceive(t, waits, []string{"waits"})
+	h.serve(t, bus.Stage("a", upper))
+	r, err := h.bus.Submit(t.Context(), "later")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustReceive(t, r, []string{"LATER"})
+}
+
+// TestServeSaysWhyInTime: a call of Serve that has failed waits for what its stages have
+// begun no longer than its context lasts.
+func TestServeSaysWhyInTime(t *testing.T) {
+	h := listen(t, remotes(linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	r, err := h.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Send(t.Context(), "of a stream that does not end"); err != nil {
+		t.Fatal(err)
+	}
+	n := h.join(t, bus.JoinOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- n.Serve(ctx, bus.Stage("a", upper), bus.Stage("b", upper)) }()
+	if d, err := r.Recv(t.Context()); err != nil {
+		t.Fatal(err)
+	} else {
+		_ = d.Finish(nil)
+	}
+	bus.Await(t, func() bool { return h.server.Serving("a") == 0 })
+	cancel()
+	if err := <-served; err == nil || !strings.Contains(err.Error(), `no stage "b"`) {
+		t.Errorf("serve: %v", err)
 	}
 	r.Close()
 }

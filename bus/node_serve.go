@@ -20,7 +20,9 @@ type serving struct {
 // are Remote there, until the context ends, the host drains, or it is gone for
 // good. Where the pipeline says something about a stage, it wins. When the
 // context ends, what has begun is finished first; the node gets no more work then,
-// at this host, of other calls of Serve either.
+// at this host, of other calls of Serve either. It is the same where the host refuses
+// a stage when it has taken others, of which none is served on; but what they have begun
+// is waited for until the context ends, and no longer.
 func (n *Node) Serve(ctx context.Context, specs ...StageSpec) error {
 	for i, spec := range specs {
 		spec = spec.withDefaults()
@@ -38,12 +40,17 @@ func (n *Node) Serve(ctx context.Context, specs ...StageSpec) error {
 		return err
 	}
 	defer n.stop(call)
-	for _, spec := range specs {
+	for i, spec := range specs {
 		err := n.serve(ctx, l, spec)
 		switch {
 		case err == nil:
 		case ctx.Err() != nil, errors.Is(err, ErrHostGone) && n.rejoins():
 			return n.attend(ctx, call) // which leaves, or waits for the next host
+		case i > 0:
+			n.opts.Logger.Error("one stage cannot be served, and so the others are not: what they have begun is finished first",
+				slog.String("stage", spec.Name), slog.Any("error", err))
+			n.withdraw(ctx, call)
+			return err
 		default:
 			return err
 		}
@@ -79,6 +86,15 @@ func (n *Node) stop(call *serving) *link {
 	return n.link
 }
 
+// withdraw takes leave of the host, and waits until what has begun is finished, or the
+// context ends.
+func (n *Node) withdraw(ctx context.Context, call *serving) {
+	if l := n.stop(call); l != nil { // the next one may be there already
+		l.queue(&wire.Leave{})
+		l.idle(ctx)
+	}
+}
+
 // has reports whether a call has not ended.
 func (n *Node) has(call *serving) bool {
 	n.mu.Lock()
@@ -98,10 +114,7 @@ func (n *Node) attend(ctx context.Context, call *serving) error {
 		}
 		select {
 		case <-ctx.Done():
-			if l = n.stop(call); l != nil { // the next one may be there already
-				l.queue(&wire.Leave{})
-				l.idle(context.Background())
-			}
+			n.withdraw(context.Background(), call)
 			return nil
 		case <-l.drained:
 			l.idle(context.Background())
