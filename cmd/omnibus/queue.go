@@ -24,7 +24,7 @@ process that put it, and this one needs no GPU.
 When programs can join, the line "ready: ..." goes to standard error. The first interrupt
 (or SIGTERM, or SIGHUP) closes the queue: whoever waits hears that, what was taken stays
 valid, and what nobody has taken is dropped, and counted. The second one ends this process
-at once.`
+at once, if it comes more than 200 ms later.`
 
 const queueExample = `  omnibus queue tokenized
   omnibus queue tokenized --max-size 32 &`

@@ -7,25 +7,37 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // interruptible is a context that an interrupt, or a request to terminate, or one of more
-// signals, ends. From then on the next signal ends the program at once.
+// signals, ends. From then on the next signal ends the program at once, if it is not an
+// echo of that one: see echoWait.
 func interruptible(parent context.Context, more ...os.Signal) (ctx context.Context, stop func()) {
+	return endedBySignal(parent, echoWait, append(more, os.Interrupt, syscall.SIGTERM)...)
+}
+
+func endedBySignal(parent context.Context, echo time.Duration, all ...os.Signal) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
+	over := make(chan struct{})
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, append(more, os.Interrupt, syscall.SIGTERM)...)
+	signal.Notify(signals, all...)
 	go func() {
+		s, got := nextSignal(signals, over, nil, 0)
+		if !got {
+			return
+		}
+		number, _ := s.(syscall.Signal)
+		cancel(&exitError{exitSignal + int(number), fmt.Errorf("ended by a signal: %v", s)})
 		select {
-		case s := <-signals:
+		case <-time.After(echo):
 			signal.Stop(signals)
-			number, _ := s.(syscall.Signal)
-			cancel(&exitError{exitSignal + int(number), fmt.Errorf("ended by a signal: %v", s)})
-		case <-ctx.Done():
+		case <-over:
 		}
 	}()
 	return ctx, func() {
 		signal.Stop(signals)
+		close(over)
 		cancel(nil)
 	}
 }
