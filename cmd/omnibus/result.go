@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"strings"
 
@@ -30,23 +33,38 @@ func writeLine(to io.Writer, d *bus.Delivery) error {
 	}
 	from, _, _ := strings.Cut(d.Edge, "->")
 	r := result{From: from, Seq: d.Seq, Key: d.Key, Attrs: d.Attrs, Bytes: len(d.Bytes())}
-	switch id := d.PayloadCodec(); id {
+	id := d.PayloadCodec()
+	r.Codec = cmp.Or(codecNames[id], fmt.Sprint(uint32(id)))
+	switch id {
 	case codec.IDMsgpack:
-		r.Codec = "msgpack"
 		if err := d.Decode(&r.Value); err != nil {
-			return err
+			return r.noForm(err)
 		}
 	case codec.IDTensor:
-		r.Codec = "tensor"
 		t, err := d.Tensor()
 		if err != nil {
 			return err
 		}
 		r.DType, r.Shape = t.DType.String(), t.Shape
-	default:
-		r.Codec = "raw"
+	default: // it goes without its value
 	}
-	enc := json.NewEncoder(to)
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
 	enc.SetEscapeHTML(false)
-	return enc.Encode(r)
+	if err := enc.Encode(r); err != nil {
+		return r.noForm(err)
+	}
+	_, err := to.Write(line.Bytes())
+	return err
+}
+
+// noForm says that there is no line for the result, and how to get it all the same.
+func (r *result) noForm(err error) error {
+	return fmt.Errorf("result %d of stage %s has no form in JSON: %w: without --json and -o json its bytes are written as they are", r.Seq, r.From, err)
+}
+
+// codecNames say how a payload is encoded.
+var codecNames = map[codec.ID]string{
+	codec.IDRaw: "raw", codec.IDMsgpack: "msgpack", codec.IDTensor: "tensor", codec.IDOmni: "omni",
+	codec.IDKV: "kv", codec.IDProto: "proto", codec.IDBundle: "bundle",
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"strings"
@@ -48,6 +49,8 @@ func capitals(t *bus.Task, d *bus.Delivery) error {
 	case strings.HasPrefix(in, "wait"):
 		<-t.Context().Done()
 		return nil
+	case strings.HasPrefix(in, "nan"):
+		return t.Emit(math.NaN())
 	case d.PayloadCodec() == codec.IDMsgpack:
 		var v any
 		if err := d.Decode(&v); err != nil {
@@ -55,8 +58,11 @@ func capitals(t *bus.Task, d *bus.Delivery) error {
 		}
 		return t.Emit(map[string]any{"was": v})
 	}
-	out := bytes.ToUpper(d.Bytes())
-	w, err := t.Reserve(len(out), codec.IDRaw)
+	out, encoding := bytes.ToUpper(d.Bytes()), codec.IDRaw
+	if bytes.HasPrefix(out, []byte("BUNDLE")) {
+		encoding = codec.IDBundle
+	}
+	w, err := t.Reserve(len(out), encoding)
 	if err != nil {
 		return err
 	}
