@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"github.com/spf13/cobra"
 )
@@ -66,6 +68,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteC()
 	err = withAdvice(err)
+	text := printable(err)
 
 	var usage *usageError
 	var exit *exitError
@@ -74,16 +77,16 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	case errors.As(err, &exit):
 		if !errors.Is(err, errReported) {
-			fmt.Fprintf(stderr, "omnibus: %v\n", err)
+			fmt.Fprintf(stderr, "omnibus: %s\n", text)
 		}
 		return exit.code
 	case errors.Is(err, errReported):
 		return exitFailed
 	case !started || errors.As(err, &usage):
-		fmt.Fprintf(stderr, "omnibus: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
+		fmt.Fprintf(stderr, "omnibus: %s\nRun '%s --help' for usage.\n", text, cmd.CommandPath())
 		return exitUsage
 	default:
-		fmt.Fprintf(stderr, "omnibus: %v\n", err)
+		fmt.Fprintf(stderr, "omnibus: %s\n", text)
 		return exitFailed
 	}
 }
@@ -95,6 +98,24 @@ func withAdvice(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %s", err, advice)
+}
+
+// printable is the text of an error without what a terminal would obey: parts of it may be
+// of other programs.
+func printable(err error) string {
+	if err == nil {
+		return ""
+	}
+	var out strings.Builder
+	for _, r := range err.Error() {
+		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
+			out.WriteRune(r)
+			continue
+		}
+		quoted := strconv.QuoteRune(r)
+		out.WriteString(quoted[1 : len(quoted)-1])
+	}
+	return out.String()
 }
 
 func newRootCmd(onStart func()) *cobra.Command {

@@ -49,6 +49,8 @@ func capitals(t *bus.Task, d *bus.Delivery) error {
 	case strings.HasPrefix(in, "wait"):
 		<-t.Context().Done()
 		return nil
+	case strings.HasPrefix(in, "red"):
+		return errors.New("\x1b[31mred\nand more")
 	case strings.HasPrefix(in, "nan"):
 		return t.Emit(math.NaN())
 	case d.PayloadCodec() == codec.IDMsgpack:
