@@ -5,11 +5,14 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/messages"
 )
 
 // TestTaskForNodeThatCloses: a host that has not heard the goodbye opens a task, and
@@ -34,6 +37,45 @@ func TestTaskForNodeThatCloses(t *testing.T) {
 	} {
 		if err := a.link.handle(m, nil); err != nil {
 			t.Errorf("%v ends the connection: %v", m.Kind(), err)
+		}
+	}
+}
+
+// TestInputThatCannotBeSaid: a request with an input that the node cannot send to the
+// host fails, with the reason, and others of the node go on.
+func TestInputThatCannotBeSaid(t *testing.T) {
+	a := attach(t, 4, func(t *Task, d *Delivery) error { return t.Forward(d) })
+	for range 20 {
+		r, err := a.node.Stream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := r.Input(t.Context()).Reserve(1, codec.IDRaw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.em.key = strings.Repeat("k", wire.MaxName+1) // which Send would refuse
+		if err := b.send(messages.Handle{}, b.heap); err != nil {
+			t.Fatal(err)
+		}
+		_ = r.CloseSend(t.Context()) // it may be over by then
+		for _, err = range r.Results(t.Context()) {
+			if err == nil {
+				t.Error("a result came")
+			}
+		}
+		if err == nil || r.Outcome() != Failed || !strings.Contains(err.Error(), "put.key: text of 201 bytes") {
+			t.Fatalf("the request ended with %v: %v", r.Outcome(), err)
+		}
+		r.Close()
+	}
+	r, err := a.node.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range r.Results(t.Context()) {
+		if err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -103,13 +103,11 @@ func (a hostAgent) deliverWork(p *posting, w *work) error {
 	r := t.stage.remote
 	up := t.outlet.req.up
 	edge := slices.Index(t.stage.in, d.flow.edge)
-	if err := up.out.put(d, edge, func() { r.finished(w, nil) }); err != nil {
-		go func() { // not under the lock
-			t.outlet.req.end(Failed, err)
-			r.finished(w, nil)
-		}()
+	err := up.out.put(d, edge, func() { r.finished(w, nil) })
+	if err != nil {
+		t.outlet.req.end(Failed, err)
 	}
-	return nil
+	return err
 }
 
 // endTask waits for the host to say that the request is complete.
