@@ -48,7 +48,7 @@ func (p *process) open(config connector.Config) (connector.Transport, error) {
 			connector.ErrSettings, p.opts.bytes, optRing, optTTL, optTimeout)
 	}
 	p.users++
-	return &end{Transport: p.ring.End(), process: p}, nil
+	return &end{End: p.ring.End(), process: p}, nil
 }
 
 // leave closes the ring behind its last user.
@@ -65,7 +65,7 @@ func (p *process) leave() error {
 
 // end is an end of the process's ring.
 type end struct {
-	connector.Transport
+	*ring.End
 	process *process
 	closed  bool // guarded by the process's lock
 }
@@ -76,7 +76,7 @@ func (e *end) Put(ctx context.Context, edge connector.Edge, key string, size int
 		return nil, connector.ErrClosed
 	}
 	defer func() { err = errors.Join(err, e.process.leave()) }()
-	meta, err = e.Transport.Put(ctx, edge, key, size, fill)
+	meta, err = e.End.Put(ctx, edge, key, size, fill)
 	if errors.Is(err, connector.ErrTooLarge) {
 		return nil, fmt.Errorf("%w: raise %s, which is %d", err, optRing, e.process.opts.bytes)
 	}
@@ -85,12 +85,17 @@ func (e *end) Put(ctx context.Context, edge connector.Edge, key string, size int
 
 // Get implements [connector.Transport].
 func (e *end) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	return e.take(func() (connector.Payload, error) { return e.Transport.Get(ctx, edge, key, meta) })
+	return e.take(func() (connector.Payload, error) { return e.End.Get(ctx, edge, key, meta) })
 }
 
 // Await implements [connector.Transport].
 func (e *end) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	return e.take(func() (connector.Payload, error) { return e.Transport.Await(ctx, edge, key, meta) })
+	return e.take(func() (connector.Payload, error) { return e.End.Await(ctx, edge, key, meta) })
+}
+
+// Peek implements [connector.Peeker].
+func (e *end) Peek(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return e.take(func() (connector.Payload, error) { return e.End.Peek(ctx, edge, key, meta) })
 }
 
 // take gets a value that keeps the ring. It keeps it from before the value is got, so
@@ -118,7 +123,7 @@ func (e *end) use() bool {
 
 // Close implements [connector.Transport].
 func (e *end) Close() error {
-	err := e.Transport.Close()
+	err := e.End.Close()
 	e.process.mu.Lock()
 	again := e.closed
 	e.closed = true

@@ -44,7 +44,7 @@ func TestClosedMeanwhile(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := e.take(func() (connector.Payload, error) {
-			got, err := e.Transport.Get(context.Background(), ab, "k", nil)
+			got, err := e.End.Get(context.Background(), ab, "k", nil)
 			return got, errors.Join(err, e.Close())
 		})
 		if err != nil {

@@ -93,6 +93,9 @@ func openRing(_ context.Context, config connector.Config) (connector.Transport, 
 	if config.Lasting {
 		t.threshold = -1 // whoever comes has the key, and nobody who told it more
 	}
+	if p, ok := under.(connector.Peeker); ok {
+		return peeking{t, p}, nil
+	}
 	return t, nil
 }
 
@@ -129,6 +132,12 @@ type transport struct {
 	connector.Transport
 	threshold int64
 	timeout   time.Duration
+}
+
+// peeking is one over a transport whose values can be looked at.
+type peeking struct {
+	*transport
+	connector.Peeker
 }
 
 // Put implements [connector.Transport].

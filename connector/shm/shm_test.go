@@ -62,11 +62,18 @@ func transport(t *testing.T, exchange connector.Exchange) connector.Transport {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return inlined{tr}
+	p, ok := tr.(connector.Peeker)
+	if !ok {
+		t.Fatal("values cannot be looked at")
+	}
+	return inlined{tr, p}
 }
 
 // inlined reads what came in the metadata, as a connector does.
-type inlined struct{ connector.Transport }
+type inlined struct {
+	connector.Transport
+	connector.Peeker
+}
 
 func (t inlined) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
 	if _, ok := meta["inline_bytes"]; ok {
@@ -113,6 +120,55 @@ func TestTransport(t *testing.T) {
 			return transport(t, x), transport(t, x)
 		}})
 	})
+}
+
+// blind hides that values can be looked at.
+type blind struct{ exchange }
+
+func (x blind) OpenExchange(lasting bool) (connector.Transport, error) {
+	under, err := x.exchange.OpenExchange(lasting)
+	return struct{ connector.Transport }{under}, err
+}
+
+// TestPeek: a value can be looked at, wherever it lies, if it can be there.
+func TestPeek(t *testing.T) {
+	small, large := []byte("a small one"), bytes.Repeat([]byte("v"), 1000)
+	for name, c := range map[string]struct {
+		exchange connector.Exchange
+		want     error
+	}{
+		"by itself":      {nil, nil},
+		"in an exchange": {newExchange(t), nil},
+		"blind":          {blind{newExchange(t)}, connector.ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := mustOpen(t, map[string]any{"shm_threshold_bytes": 100}, c.exchange)
+			for _, payload := range [][]byte{small, large} {
+				_, meta, err := conn.PutBytes(t.Context(), edge, "k", payload)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range 2 {
+					v, err := conn.Peek(t.Context(), edge, "k", meta)
+					if !errors.Is(err, c.want) {
+						t.Fatalf("peek: %v, want %v", err, c.want)
+					}
+					if err != nil {
+						continue
+					}
+					if !bytes.Equal(v.Bytes(), payload) {
+						t.Errorf("it has %d bytes, not %d", v.Size(), len(payload))
+					}
+					v.Release()
+				}
+				v, err := conn.Get(t.Context(), edge, "k", meta)
+				if err != nil {
+					t.Fatal(err)
+				}
+				v.Release()
+			}
+		})
+	}
 }
 
 // TestThreshold: values at or under the threshold travel in the metadata, and no
