@@ -94,6 +94,13 @@ class SocketPathTest(unittest.TestCase):
         with mock.patch.dict(os.environ, {}, clear=True), self.assertRaisesRegex(ValueError, "give path or bus"):
             socket_path()
 
+    def test_where_no_host_listens_it_says_what_to_do(self) -> None:
+        with self.assertRaisesRegex(omnibus.HostGone, r"no host listens at /nowhere/a.sock: .*omnibus run FILE"):
+            omnibus.connect("/nowhere/a.sock")
+        # This one no host can ever listen at.
+        with self.assertRaisesRegex(ValueError, r"200 bytes, and the system allows 107: use a shorter one"):
+            omnibus.connect("/" + 199 * "a")
+
 
 class WaitTest(HostCase):
     def test_whoever_stops_reading_has_another_read(self) -> None:

@@ -12,6 +12,9 @@ from .errors import HostGone, ProtocolError, Refused
 #: How long the host may take to say welcome.
 HANDSHAKE_SECONDS = 10.0
 
+#: How long the path of a socket may be, on Linux.
+MAX_PATH_BYTES = 107
+
 
 def socket_path(path: str | None = None, bus: str | None = None) -> str:
     """Where the host listens: `path`, else $OMNIBUS_SOCKET, else the bus's place.
@@ -34,13 +37,21 @@ def socket_path(path: str | None = None, bus: str | None = None) -> str:
 
 def dial(path: str) -> socket.socket:
     """Connect to a host's socket. Raises HostGone when nobody listens."""
+    if (size := len(os.fsencode(path))) > MAX_PATH_BYTES:
+        raise ValueError(
+            f"the socket's path {path} has {size} bytes, and the system allows {MAX_PATH_BYTES}: "
+            "use a shorter one, for example by setting XDG_RUNTIME_DIR"
+        )
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.settimeout(HANDSHAKE_SECONDS)
         sock.connect(path)
     except OSError as e:
         sock.close()
-        raise HostGone(f"no host listens at {path}: {e.strerror or e}") from e
+        raise HostGone(
+            f"no host listens at {path}: {e.strerror or e}; start one with `omnibus run FILE`, "
+            "or say where it is (path, bus, OMNIBUS_SOCKET)"
+        ) from e
     return sock
 
 
