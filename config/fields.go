@@ -74,6 +74,18 @@ func (c *checker) open(n *node, what string, known, shared fields) Settings {
 	return c.settings(rest)
 }
 
+// missing reports that a map has none of some keys, and which of its keys may be one of
+// them with a typing error.
+func (c *checker) missing(n *node, problem string, keys ...string) {
+	for _, e := range n.entries {
+		if near := nearest(e.key, keys); likely(e.key, near) {
+			c.problemf(e.pos, "%s: is %q meant by %q?", problem, near, e.key)
+			return
+		}
+	}
+	c.problemf(n.pos, "%s", problem)
+}
+
 func (c *checker) isMap(n *node, what string) bool {
 	if n.kind == kindMap {
 		return true

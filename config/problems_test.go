@@ -29,6 +29,7 @@ var problemTests = []problemTest{
 	{"two documents", two + "---\n" + two, []string{"2:1: a second document starts here: a pipeline file holds one"}},
 	{"not a map", "- 1", []string{"1:1: a pipeline file must be a map of keys, not a list"}},
 	{"neither shape", "engine: 1", []string{"1:1: this is no pipeline file: it has neither stages nor stage_args at the top"}},
+	{"neither shape, but for a letter", "omnibus: {}\nstage: []", []string{`2:1: this is no pipeline file: it has neither stages nor stage_args at the top: is "stages" meant by "stage"?`}},
 	{"both shapes", "stages: [{stage_id: 0}]\nstage_args: []", []string{"2:1: the file has both stage_args, the older shape, and stages, the newer one: keep one of them"}},
 	{"no stage", "stages: []", []string{"1:9: the pipeline has no stage"}},
 	{"null stages", "edges: []\nstages:", []string{"2:1: the pipeline has no stage"}},
@@ -73,6 +74,7 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 	// Stages.
 	{"a stage that is no map", "stages: [1]", []string{"1:10: a stage must be a map of keys, not the number 1"}},
 	{"no id", "stages:\n  - {x: 1}", []string{"2:5: the stage has no stage_id"}},
+	{"no id, but for a letter", "stages:\n  - {x: 1, stageid: 1}", []string{`2:12: the stage has no stage_id: is "stage_id" meant by "stageid"?`}},
 	{"ids of wrong types", "stages: [{stage_id: -1}, {stage_id: 1.5}, {stage_id: true}, {stage_id: ''}, {stage_id: ' a'}, {stage_id: \"a\\n\"}, {stage_id: [0]}]", []string{
 		"1:21: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the number -1",
 		"1:37: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the number 1.5",
