@@ -41,7 +41,7 @@ func (e *StageError) Error() string {
 	if strings.Contains(e.Death.Reason, "never became ready") || e.Death.Code == 0 {
 		text += fmt.Sprintf("\na process is ready when it serves its stage at the socket that %s names", bus.EnvSocket)
 	}
-	return text
+	return text + "\nthe run ends with it: only a process that has served its stage before is started again (restart); mend its command (exec) first"
 }
 
 // Unwrap returns why the process was given up.
