@@ -70,7 +70,7 @@ func openGPU(o options) (g *gpu, err error) {
 	case o.rows < 1:
 		return g, fmt.Errorf("tensors of %d rows: use at least one", o.rows)
 	}
-	if g.driver, err = openDriver(o.driver); err != nil {
+	if g.driver, err = o.open(o.driver); err != nil {
 		return g, err
 	}
 	if g.dev, err = g.driver.Open(cudaipc.UUID{}); err != nil {

@@ -11,11 +11,13 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -27,10 +29,11 @@ type options struct {
 	socket    string // of the host: this is the other process
 	rest      []string
 	out       io.Writer
+	open      func(driver string) (cudaipc.Driver, error)
 }
 
 func main() {
-	o := options{out: os.Stdout}
+	o := options{out: os.Stdout, open: openDriver}
 	flag.StringVar(&o.driver, "driver", "", "emul or cuda; default cuda where there is a GPU")
 	flag.StringVar(&o.transport, "transport", "cuda_ipc_pool", "how tensors travel: default, cuda_ipc or cuda_ipc_pool")
 	flag.IntVar(&o.tensors, "n", 16, "how many tensors are sent")
@@ -70,7 +73,10 @@ func host(ctx context.Context, o options) (err error) {
 	b, err := bus.Open(ctx, bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: "make", Handle: first.fill}, {Name: "turn", Remote: &bus.Remote{}}, {Name: "sum", Handle: last.sum}},
 		Edges:  []bus.Edge{{From: "make", To: "turn", Tensors: transport}, {From: "turn", To: "sum", Tensors: transport}},
-	}, bus.Options{Store: shmstore.Options{ArenaBytes: storeBytes(o), Memory: shmstore.Shared}, MaxRequests: 1, GPU: g.options()})
+	}, bus.Options{
+		Store: shmstore.Options{ArenaBytes: storeBytes(o), Memory: shmstore.Shared}, MaxRequests: 1, GPU: g.options(),
+		Logger: slog.Default(), // which says why tensors travel otherwise than they should
+	})
 	if err != nil {
 		return err
 	}

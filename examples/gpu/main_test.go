@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"hash/crc64"
 	"log"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 )
 
 // playMain, in the environment, makes the test binary the program.
@@ -35,7 +38,7 @@ func emulated(t *testing.T) (options, *bytes.Buffer) {
 	}
 	t.Setenv(playMain, "1")
 	var out bytes.Buffer
-	return options{driver: "emul", transport: "cuda_ipc_pool", tensors: 5, rows: 64, out: &out}, &out
+	return options{driver: "emul", transport: "cuda_ipc_pool", tensors: 5, rows: 64, out: &out, open: openDriver}, &out
 }
 
 // TestTransports: tensors come as they should, through both processes, and the way
@@ -75,6 +78,28 @@ func TestStandIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(said.String(), "an emulated GPU stands in: "+err.Error()) || !strings.HasPrefix(out.String(), "emulated GPU 0: ") {
+		t.Errorf("it says %q and %q", said.String(), out)
+	}
+}
+
+// TestFallback: where tensors cannot travel as they were asked to, it says why.
+func TestFallback(t *testing.T) {
+	o, out := emulated(t)
+	o.open = func(string) (cudaipc.Driver, error) {
+		return emul.New(emul.Options{Refuse: func(call string) error {
+			if call == "NewArena" {
+				return fmt.Errorf("%w: it has no room for a pool", cudaipc.ErrOutOfMemory)
+			}
+			return nil
+		}})
+	}
+	var said bytes.Buffer
+	log.SetOutput(&said)
+	defer log.SetOutput(os.Stderr)
+	if err := host(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(said.String(), "tensors travel through host memory") || !strings.Contains(said.String(), "it has no room for a pool") {
 		t.Errorf("it says %q and %q", said.String(), out)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 
@@ -37,7 +38,7 @@ func join(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, g.close()) }()
-	node, err := bus.Join(ctx, "gpu", bus.JoinOptions{Socket: o.socket, GPU: g.options()})
+	node, err := bus.Join(ctx, "gpu", bus.JoinOptions{Socket: o.socket, GPU: g.options(), Logger: slog.Default()})
 	if err != nil {
 		return err
 	}
