@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // unwrapping is a stage that copies tensors onto its GPU, and says of each that it is
@@ -67,4 +69,30 @@ func TestStoresOfOthersAreRegistered(t *testing.T) {
 	wantDied(t, r.Wait(t.Context()), "make", child)
 	const own = 2 // the reader's store, and the words of its messages
 	bus.Await(t, func() bool { return reader.driver.Usage().HostMemories == own })
+}
+
+// TestMemoryOfNodesIsRegistered: the memory that nodes get by themselves, for the windows
+// of their edges, is made of whole pages: GPUs copy from there, the node's and others'.
+func TestMemoryOfNodesIsRegistered(t *testing.T) {
+	p := tensorLine(bus.TensorsDefault, "make", "read")
+	p.Edges[0].WindowBytes += 64
+	h := listen(t, p, tensorHost())
+	var nodes []*bus.Node
+	for _, stage := range []func(*machine) bus.StageSpec{
+		func(m *machine) bus.StageSpec { return making("make", m) },
+		func(m *machine) bus.StageSpec { return unwrapping("read", m) },
+	} {
+		m := mustMachine(t)
+		opts := m.join()
+		opts.Store = shmstore.Options{}
+		n := h.join(t, opts)
+		go func() { _ = n.Serve(context.Background(), stage(m)) }() // ends with the node
+		nodes = append(nodes, n)
+	}
+	mustTrip(t, stream(t, h), slowly+20)
+	for i, n := range nodes {
+		if s := n.TensorStats(); s.Registered == 0 || s.Refused > 0 {
+			t.Errorf("node %d: %+v", i, s)
+		}
+	}
 }
