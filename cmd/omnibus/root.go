@@ -136,7 +136,27 @@ func newRootCmd(onStart func()) *cobra.Command {
 		root.AddCommand(newCmd())
 	}
 	requireShell(root)
+	completeWords(root)
 	return root
+}
+
+// completeWords has shells complete the words of flags that take one of a few.
+func completeWords(cmd *cobra.Command) {
+	for _, name := range []string{"output", "format", "codec", "log-level", "log-format"} {
+		f := cmd.Flags().Lookup(name)
+		if f == nil {
+			continue
+		}
+		if c, ok := f.Value.(*choice); ok {
+			words := cobra.FixedCompletions(c.words, cobra.ShellCompDirectiveNoFileComp)
+			if err := cmd.RegisterFlagCompletionFunc(name, words); err != nil {
+				panic(err) // the flag has some already
+			}
+		}
+	}
+	for _, verb := range cmd.Commands() {
+		completeWords(verb)
+	}
 }
 
 // requireShell makes the completion verb refuse a missing or unknown shell,
