@@ -38,7 +38,12 @@ func (r *Request) watch() {
 }
 
 func (r *Request) expire(at time.Time) {
-	r.end(PastDeadline, fmt.Errorf("%w: %v after it began", ErrDeadline, at.Sub(r.began).Round(time.Microsecond)))
+	had := at.Sub(r.began).Round(time.Microsecond)
+	text := fmt.Sprintf("%v after it began", had)
+	if had < 0 {
+		text = fmt.Sprintf("by %v when the request began", -had)
+	}
+	r.end(PastDeadline, fmt.Errorf("%w: %s", ErrDeadline, text))
 }
 
 func (r *Request) contextEnded() {

@@ -76,6 +76,20 @@ func TestDeadline(t *testing.T) {
 	mustDrain(t, b)
 }
 
+// TestDeadlineInThePast: such a request fails as such, with words that make sense.
+func TestDeadlineInThePast(t *testing.T) {
+	g := newGate()
+	b := open(t, linear(g.stage("slow")), bus.Options{})
+	r, err := b.Submit(t.Context(), "x", bus.WithDeadline(time.Now().Add(-time.Hour)))
+	if err == nil {
+		_, err = receive(t, r)
+	}
+	if !errors.Is(err, bus.ErrDeadline) || !strings.Contains(err.Error(), "deadline exceeded: by 1h") || !strings.HasSuffix(err.Error(), " when the request began") {
+		t.Errorf("got %v", err)
+	}
+	mustDrain(t, b)
+}
+
 func TestContextEndsTheRequest(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ctx  func(context.Context) (context.Context, context.CancelFunc)
