@@ -103,7 +103,7 @@ func newConnectorPutCmd() *cobra.Command {
 		Use:   "put --from A --to B --key K [FILE|-]",
 		Short: "Put a value under a key",
 		Long:  connectorPutLong,
-		Args:  cobra.MaximumNArgs(1),
+		Args:  upToOne("file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			data, err := readInput(cmd, args)
 			if err != nil {
@@ -139,9 +139,6 @@ func newConnectorGetCmd() *cobra.Command {
 		Long:  connectorGetLong,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if c.wait < 0 {
-				return &usageError{fmt.Sprintf("--wait is %v: use 0 or more", c.wait)}
-			}
 			var meta connector.Metadata
 			if err := json.Unmarshal([]byte(c.meta), &meta); err != nil {
 				return &usageError{fmt.Sprintf("--meta is no JSON object: %v", err)}
@@ -151,7 +148,7 @@ func newConnectorGetCmd() *cobra.Command {
 			})
 		},
 	}, "from", "to", "key")
-	cmd.Flags().DurationVar(&c.wait, "wait", 0, "wait this long for the value (default not at all)")
+	cmd.Flags().Var((*span)(&c.wait), "wait", "wait this long for the value (default not at all)")
 	return cmd
 }
 

@@ -41,7 +41,7 @@ func newQueueCmd() *cobra.Command {
 		Short:   "Own a queue of tensors between processes",
 		Long:    queueLong,
 		Example: queueExample,
-		Args:    cobra.MaximumNArgs(1),
+		Args:    upToOne("name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.Name, opts.StoreBytes = tensorqueue.DefaultName, queueStoreBytes
 			if len(args) == 1 {

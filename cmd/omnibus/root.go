@@ -57,6 +57,16 @@ func oneArg(question string) cobra.PositionalArgs {
 	}
 }
 
+// upToOne wants an argument at most, which is what it says.
+func upToOne(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return fmt.Errorf("one %s at most: what is %q?", what, args[1])
+		}
+		return nil
+	}
+}
+
 // run executes a command line and returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
 	// Until a verb starts, every error is one of the command line: cobra does

@@ -70,9 +70,6 @@ func newRunCmd() *cobra.Command {
 		Example: runExample,
 		Args:    runArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if opts.Grace < 0 {
-				return &usageError{fmt.Sprintf("--grace is %v: use 0 or more", opts.Grace)}
-			}
 			opts.Main = args[1:]
 			opts.Logger = newLogger(cmd.ErrOrStderr(), level.word, format.word)
 			p, err := pipeline.load(args[0])
@@ -86,7 +83,7 @@ func newRunCmd() *cobra.Command {
 	pipeline.add(cmd)
 	cmd.Flags().StringVar(&opts.Socket, "socket", "", "listen at the socket `PATH`, whatever the file says")
 	cmd.Flags().StringVar(&opts.HTTP, "http", "", "serve metrics and health at `WHERE`: a loopback host:port, or the path of a socket")
-	cmd.Flags().DurationVar(&opts.Grace, "grace", 0, "what open requests have when the run drains (default 10s)")
+	cmd.Flags().Var((*span)(&opts.Grace), "grace", "what open requests have when the run drains (default 10s)")
 	cmd.Flags().Var(level, "log-level", "what is worth a line on standard error")
 	cmd.Flags().Var(format, "log-format", "form of those lines")
 	return cmd

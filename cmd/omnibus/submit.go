@@ -58,10 +58,10 @@ func newSubmitCmd() *cobra.Command {
 		Short:   "Submit a request and write its results",
 		Long:    submitLong,
 		Example: submitExample,
-		Args:    cobra.MaximumNArgs(1),
+		Args:    upToOne("file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if s.count < 1 || s.concurrency < 1 || s.deadline < 0 {
-				return &usageError{"--count and --concurrency are at least 1, --deadline is not negative"}
+			if s.count < 1 || s.concurrency < 1 {
+				return &usageError{"--count and --concurrency are at least 1"}
 			}
 			input, err := s.read(cmd, args)
 			if err != nil {
@@ -72,7 +72,7 @@ func newSubmitCmd() *cobra.Command {
 	}
 	s.at.addTo(cmd)
 	cmd.Flags().BoolVar(&s.asJSON, "json", false, "the input is JSON, and so are the results")
-	cmd.Flags().DurationVar(&s.deadline, "deadline", 0, "what a request may take (default no limit)")
+	cmd.Flags().Var((*span)(&s.deadline), "deadline", "what a request may take (default no limit)")
 	cmd.Flags().IntVar(&s.count, "count", 1, "submit the input `N` times")
 	cmd.Flags().IntVar(&s.concurrency, "concurrency", 1, "have `M` requests open at a time")
 	cmd.Flags().VarP(s.output, "output", "o", "form of the results, or of the summary")

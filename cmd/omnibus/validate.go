@@ -27,7 +27,12 @@ A file in order is reported on standard output, followed by notes on what
 deserves attention. Problems go to standard error, one a line, as
 file:line:column: message. With -o json, everything about the files goes to
 standard output.`,
-		Args: cobra.MinimumNArgs(1),
+		Args: func(_ *cobra.Command, files []string) error {
+			if len(files) == 0 {
+				return errors.New("which pipeline files?")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, files []string) error {
 			results := make([]validation, len(files))
 			for i, file := range files {
