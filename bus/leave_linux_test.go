@@ -80,6 +80,19 @@ func TestInputThatCannotBeSaid(t *testing.T) {
 	}
 }
 
+// TestAskedWhenTheHostCloses: a question that the end of the host overtakes is answered
+// with that, and not as a fault of the host's.
+func TestAskedWhenTheHostCloses(t *testing.T) {
+	a := attach(t, 4, func(*Task, *Delivery) error { return nil })
+	s := newAcquainted(t, a.server, 9)
+	s.cancel(errHostClosing)
+	for name, flags := range map[string]uint8{"submit": 0, "try": wire.SubmitTry} {
+		if _, err := s.begin(s.ctx, &wire.Submit{Flags: flags}); codeOf(err) != wire.CodeClosing {
+			t.Errorf("%s: %v, which is said as %v", name, err, codeOf(err))
+		}
+	}
+}
+
 // TestConnectedTooLate: a node that finds its host again when Close has seen that there
 // is none does not keep the connection, of which nobody would take leave.
 func TestConnectedTooLate(t *testing.T) {

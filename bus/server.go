@@ -390,7 +390,7 @@ func (s *Server) describe() string {
 	return who
 }
 
-var errHostClosing = errors.New("the host closes")
+var errHostClosing = fmt.Errorf("%w: the host closes", ErrClosed)
 
 // ProcessStats are the figures of one attached process.
 type ProcessStats struct {
