@@ -36,7 +36,7 @@ class Producer:
         self.child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
         self.asked = []
 
-    def find(self, name):
+    def find(self, name, limit=None):
         self.asked.append(name)
         if name.pool != self.pool or name.number not in self.published:
             raise Nothing(Code.NOTHING, "nothing has this name")
@@ -71,8 +71,8 @@ class Producer:
 class Payload:
     """A bundle with one tensor in a place, and whether anybody has it."""
 
-    def __init__(self, place, dtype="uint8", shape=(4096,), **fields):
-        plan = bundle.Plan({"x": bundle.Placed(dtype, shape, 1, 0, **fields)})
+    def __init__(self, place, dtype="uint8", shape=(4096,), value=lambda x: {"x": x}, **fields):
+        plan = bundle.Plan(value(bundle.Placed(dtype, shape, 1, 0, **fields)))
         plan.places.append(place)
         size = plan.size()
         exporter = (ctypes.c_ubyte * size)()

@@ -100,7 +100,7 @@ class TestEmulated(unittest.TestCase):
         self.addCleanup(other.kill)
         other.pool = bytes(16)
         other.arena(1, 1 << 16)
-        self.lane._find = lambda name: (other if name.pool == other.pool else self.producer).find(name)
+        self.lane._find = lambda name, limit: (other if name.pool == other.pool else self.producer).find(name)
         self.producer.ready(1, 1)
         read = self.open()
         pool = self.lane._pools[self.producer.pool]

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 import unittest
 import unittest.mock
 from typing import Any
 
 from fakehost import deliver, over
+from gpumessage import Name, Payload, Producer
 from test_submit import HostCase
 
 import omnibus
-from omnibus import bundle, tensorqueue, wire
+from omnibus import bundle, dlpack, tensorqueue, wire
 from omnibus.codec import BUNDLE, decode, encode
 from omnibus.errors import Code
 from omnibus.gpu import Options, emul
-
 
 class QueueCase(HostCase):
     options: dict[str, Any] = {}
@@ -207,6 +208,94 @@ class GetTest(QueueCase):
             self.asked(4, "back")
             with self.assertRaises(queue.Empty):
                 got()
+
+
+class PooledGetTest(QueueCase):
+    """Of items with tensors on an emulated GPU, in memory of another process that is to be found."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.producer = Producer(emul.uuid(5))
+        self.addCleanup(self.producer.kill)
+        self.producer.arena(1, 1 << 16)[4096:8192] = bytes(range(256)) * 16
+        self.producer.ready(1, 1)
+        payload = Payload(
+            self.producer.place(offset=4096), value=lambda x: {"rid": "a", "shm_name": "", "inputs": {"x": x}}
+        ).view
+        self.size = len(payload)
+        self.host.segment(70, payload)
+
+    def be_late(self) -> None:
+        """From now on a get's time is up just as its item has come."""
+        limit, item = time.monotonic() + 100, tensorqueue._item
+
+        def late(d: omnibus.Delivery, until: float | None) -> tensorqueue.Item:
+            self.assertEqual(until, limit)
+            return item(d, time.monotonic())
+
+        for patch in (
+            unittest.mock.patch.object(tensorqueue, "_limit", return_value=limit),
+            unittest.mock.patch.object(tensorqueue, "_item", side_effect=late),
+        ):
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def hand_placed(self, source: int) -> None:
+        self.host.send(deliver(source, source, codec=BUNDLE, flags=0, segment=70, size=self.size))
+
+    def looked_for(self, number: int) -> wire.Find:
+        m = self.host.expect(wire.Find)
+        self.assertEqual((m.pool, m.number), (self.producer.pool, number))
+        return m
+
+    def found(self, m: wire.Find) -> None:
+        with self.producer.find(Name(m.pool, m.number)) as f:
+            self.host.send(wire.Found(m.token, 0, f.owner.pid, f.size), fds=(f.fd, f.owner.fileno()))
+
+    def given_back(self, source: int) -> None:
+        """With its payload, of which nothing is held any more."""
+        self.assertEqual(self.asked(source, "back").flags, wire.LAST)
+        (finish,) = self.packet(wire.Finish)
+        self.assertEqual((finish.delivery, finish.flags), (source, 0))
+
+    def test_not_found_in_time(self) -> None:
+        """An owner that is stopped holds no get up beyond its time. The next one does not ask once more."""
+        asked = None
+        self.be_late()
+        for source in (3, 4, 5):
+            got = self.beside(self.queue.get)
+            self.host.submitted(source)
+            self.asked(source)
+            if asked is not None:
+                self.found(asked)
+            self.hand_placed(source)
+            if source < 5:
+                asked = self.looked_for(source - 3)
+                with self.assertRaises(queue.Empty):
+                    got()
+                self.given_back(source)
+        rid, _, inputs = got()
+        assert inputs is not None
+        self.assertEqual((rid, dlpack.borrow(inputs["x"]).view()[:3]), ("a", b"\0\1\2"))
+
+    def test_another_thread_looks_for_it(self) -> None:
+        """Who has all the time there is holds up nobody who has little."""
+        waits = self.beside(self.queue.get)
+        self.host.submitted(3)
+        self.asked(3)
+        self.hand_placed(3)
+        words = self.looked_for(0)
+        self.be_late()
+        got = self.beside(self.queue.get)
+        self.host.submitted(4)
+        self.asked(4)
+        self.hand_placed(4)
+        with self.assertRaises(queue.Empty):
+            got()
+        self.given_back(4)
+        self.found(words)
+        self.found(self.looked_for(1))
+        self.assertEqual(waits()[0], "a")
 
 
 class PutTest(QueueCase):

@@ -139,6 +139,10 @@ class Delivery:
 
         Tensors on a GPU are `gpu.DeviceTensor`, and may not be complete yet. None if the delivery is bare.
         """
+        return self._value(None)
+
+    def _value(self, limit: float | None) -> Any:
+        """value; raises OutOfTime when memory of another process was not found by the limit, of time.monotonic."""
         if self.bare and not self._state:
             return None
         data, window = self._data()
@@ -147,7 +151,7 @@ class Delivery:
 
             if window is None:
                 raise PayloadError("bundle: places outside a payload that is not in shared memory: nothing keeps them")
-            return lane.of(self._session).open(b, data)
+            return lane.of(self._session).open(b, data, limit)
         return codec.decode(data, self.codec)
 
     def keep(self) -> Delivery:

@@ -10,6 +10,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple
 
@@ -146,13 +147,18 @@ def withdraw(s: Session, name: Name) -> None:
 
 
 def find_work(s: Session, name: Name) -> Work[Found]:
+    found: Found = yield ask_for(s, name, Found.close)
+    return found
+
+
+def ask_for(s: Session, name: Name, orphan: Callable[[Found], None] | None = None) -> Answer:
+    """Ask what has a name."""
     pool, number = _checked(s, name)
 
     def accept(m: wire.Found, fds: tuple[int, int]) -> Found:
         return Found(fds[0], m.size, Owner(fds[1], m.pid))
 
-    found: Found = yield s.questions.ask(wire.Found, lambda token: wire.Find(token, number, pool), accept, Found.close)
-    return found
+    return s.questions.ask(wire.Found, lambda token: wire.Find(token, number, pool), accept, orphan)
 
 
 def check_version(s: Session) -> None:

@@ -143,8 +143,9 @@ class TensorQueue:
         """Get the oldest item: (rid, shm_name, inputs). Its tensors are views, and keep its memory: see `unwrap`.
 
         It counts as done when this returns, or raises PayloadError: it is invalid. One that this process cannot
-        open for other reasons stays in the queue. Raises queue.Empty when there is none in time,
-        and Closing when the queue is closed. A number as the only argument is the timeout.
+        open for other reasons stays in the queue, and so does one whose tensors lie in another process's memory that
+        is not found in time. Raises queue.Empty when there is none in time, and Closing when the queue is closed. A
+        number as the only argument is the timeout.
         """
         if not isinstance(block, bool):
             block, timeout = True, block
@@ -167,7 +168,7 @@ class TensorQueue:
             r.close()
             raise
         if d is not None:
-            return self._taken(r, d)
+            return self._taken(r, d, limit)
         with self._lock:
             self._gets.append(r)
         raise queue.Empty
@@ -184,10 +185,10 @@ class TensorQueue:
         inputs: dict[str, Any] | None = unwrap(mm_inputs, device, 0 if options is None else options.device)
         return inputs
 
-    def _taken(self, r: Request, d: Delivery) -> Item:
+    def _taken(self, r: Request, d: Delivery, limit: float | None) -> Item:
         """The item of a result. One that is none is done; one that cannot be opened here may do for another getter."""
         try:
-            item = _item(d)
+            item = _item(d, limit)
         except PayloadError:
             self._done(r, d)
             raise
@@ -195,12 +196,10 @@ class TensorQueue:
             d.finish()
             r.close()
             raise
+        except OutOfTime:
+            pass  # the item goes back below, when the error is gone, and its hold on the payload
         except BaseException:
-            try:
-                self._said(r, _BACK, True, None, time.monotonic() + _GIVING_UP)
-            except OutOfTime:
-                r.close()  # which gives it back too
-            d.finish()
+            self._back(r, d)
             raise
         else:
             self._done(r, d)  # what views it keeps it
@@ -208,6 +207,16 @@ class TensorQueue:
         finally:
             with self._lock:
                 self._gets.append(r)
+        self._back(r, d)
+        raise queue.Empty
+
+    def _back(self, r: Request, d: Delivery) -> None:
+        """An item goes back to its place."""
+        try:
+            self._said(r, _BACK, True, None, time.monotonic() + _GIVING_UP)
+        except OutOfTime:
+            r.close()  # which gives it back too
+        d.finish()
 
     def _begin(self, limit: float | None) -> Request:
         """A request: the one that was submitted ahead, or another."""
@@ -335,8 +344,8 @@ def _drop_results(r: Request) -> None:
             r._results.popleft()._finish()
 
 
-def _item(d: Delivery) -> Item:
-    v = d.value()
+def _item(d: Delivery, limit: float | None) -> Item:
+    v = d._value(limit)
     if isinstance(v, str):
         raise _refused(v)
     try:

@@ -5,16 +5,18 @@ The Go package `cudaipc/lane` has the rules.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..bundle import HANDLE, Bundle, Place, Placed
-from ..directory import Found, Name, find_work
+from ..answers import Answer
+from ..directory import Found, Name, ask_for
 from ..errors import Forged, HostGone, Nothing, ProtocolError
-from ..session import Session
+from ..session import OutOfTime, Session, Work
 from . import driver
 from .driver import Device, Memory
 from .emission import lent
@@ -47,24 +49,30 @@ class Lane:
     after `TIDY` seconds. What is read stays mapped.
     """
 
-    def __init__(self, find: Callable[[Name], Found], device: Callable[[bytes], Device] = driver.device) -> None:
+    def __init__(
+        self, find: Callable[[Name, float | None], Found], device: Callable[[bytes], Device] = driver.device
+    ) -> None:
+        """`find` finds what has a name, or raises OutOfTime at a limit, of time.monotonic."""
         self._find = find
         self._device = device
         self._lock = threading.Lock()
         self._pools: dict[bytes, _Pool] = {}
         self._tidied = time.monotonic()
 
-    def open(self, b: Bundle, payload: memoryview) -> Any:
-        """The value of a bundle, with a `DeviceTensor` for each tensor in a place. These keep the payload."""
-        gates = [self._enter(p, payload) for p in b.places]
+    def open(self, b: Bundle, payload: memoryview, limit: float | None = None) -> Any:
+        """The value of a bundle, with a `DeviceTensor` for each tensor in a place. These keep the payload.
+
+        Raises OutOfTime when memory of another process was not found by the limit.
+        """
+        gates = [self._enter(p, payload, limit) for p in b.places]
         return b.value(lambda t: DeviceTensor(t, gates[t.place - 1]) if isinstance(t, Placed) else t)
 
-    def _enter(self, p: Place, payload: memoryview) -> Gate:
+    def _enter(self, p: Place, payload: memoryview, limit: float | None) -> Gate:
         device = self._device(p.device)
-        with self._lock:
-            self._tidy()
-            pool = self._pool(p.pool)
-            memory = None if p.kind == HANDLE else self._arena(pool, p, device)
+        with self._locked(limit):
+            self._tidy(limit)
+            pool = self._pool(p.pool, limit)
+            memory = None if p.kind == HANDLE else self._arena(pool, p, device, limit)
         pool.words.slot(p.slot)
         if memory is None:
             own = lent.get(p.handle)
@@ -73,10 +81,20 @@ class Lane:
             memory = own or device.handle(p.handle)
         return Gate(device, p, pool.words, memory, payload)
 
-    def _pool(self, id: bytes) -> _Pool:
+    @contextlib.contextmanager
+    def _locked(self, limit: float | None) -> Iterator[None]:
+        """Have the lock, which is held also while something is looked for."""
+        if not self._lock.acquire(timeout=-1 if limit is None else max(limit - time.monotonic(), 0)):
+            raise OutOfTime
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _pool(self, id: bytes, limit: float | None) -> _Pool:
         pool = self._pools.get(id)
         if pool is None:
-            found = self._find(Name(id, _WORDS))
+            found = self._find(Name(id, _WORDS), limit)
             try:
                 pool = _Pool(id, Words(found))
             except ProtocolError as e:
@@ -85,34 +103,34 @@ class Lane:
             self._pools[id] = pool
         return pool
 
-    def _tidy(self) -> None:
+    def _tidy(self, limit: float | None) -> None:
         """Let go of what others have given back, once in a while."""
         now = time.monotonic()
         if now - self._tidied >= TIDY:
             self._tidied = now
             self._drop_dead()
             for pool in self._pools.values():
-                self._drop_withdrawn(pool)
+                self._drop_withdrawn(pool, limit)
 
     def _drop_dead(self) -> None:
         self._pools = {i: p for i, p in self._pools.items() if not p.words.dead}
 
-    def _arena(self, pool: _Pool, p: Place, device: Device) -> Memory:
+    def _arena(self, pool: _Pool, p: Place, device: Device, limit: float | None) -> Memory:
         if p.arena == _WORDS:
             raise Forged("the words of a pool are no arena")
         memory = pool.arenas.get((p.device, p.arena))
         if memory is None:
-            self._drop_withdrawn(pool)
-            with self._find(Name(pool.id, p.arena)) as found:
+            self._drop_withdrawn(pool, limit)
+            with self._find(Name(pool.id, p.arena), limit) as found:
                 memory = Handled(device, found) if p.arena & HANDLED else device.arena(found.fd, found.size)
                 pool.arenas[p.device, p.arena] = memory
         return memory
 
-    def _drop_withdrawn(self, pool: _Pool) -> None:
+    def _drop_withdrawn(self, pool: _Pool, limit: float | None) -> None:
         """Let go of arenas that their owner has given back: they would keep the memory in use."""
         for key in list(pool.arenas):
             try:
-                self._find(Name(pool.id, key[1])).close()
+                self._find(Name(pool.id, key[1]), limit).close()
             except Nothing:
                 del pool.arenas[key]
 
@@ -124,12 +142,34 @@ def of(s: Session) -> Lane:
         with s.locked:
             lane = s.gpu
             if lane is None:
-                ref = weakref.ref(s)
-                lane = s.gpu = Lane(lambda name: _found(ref(), name))
+                lane = s.gpu = Lane(_Finder(s).find)
     return lane
 
 
-def _found(s: Session | None, name: Name) -> Found:
-    if s is None:
-        raise HostGone("the connection was closed here")
-    return s.run(find_work(s, name))
+class _Finder:
+    """How a lane asks its session's directory. One thread at a time does.
+
+    Who has little time, again and again, comes on with each try: the answer that did not come in time is kept for
+    whoever asks the same next.
+    """
+
+    def __init__(self, s: Session) -> None:
+        self._session = weakref.ref(s)
+        self._late: tuple[Name, Answer] | None = None
+
+    def find(self, name: Name, limit: float | None) -> Found:
+        s = self._session()
+        if s is None:
+            raise HostGone("the connection was closed here")
+        late, self._late = self._late, None
+        a = late[1] if late is not None and late[0] == name and late[1].error is None else ask_for(s, name)
+        try:
+            return s.run(_waited(a), limit)
+        except OutOfTime:
+            self._late = name, a
+            raise
+
+
+def _waited(a: Answer) -> Work[Found]:
+    found: Found = yield a
+    return found
