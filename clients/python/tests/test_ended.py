@@ -70,7 +70,7 @@ class EndedTest(StageCase):
 
         @upper.end
         def end(task: omnibus.Task) -> None:
-            task.emit_bytes(bytes(50_000), key="k" * 300)
+            task.emit_bytes(bytes(50_000), key="k" * 200)
 
         r = self.run_stage(upper)
         self.host.send(deliver(1, 7, encode("x")))
