@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -19,6 +20,7 @@ import fakehost  # noqa: F401  (finds the package)
 import realvllm
 
 from omnibus.connector import OmnibusConnector, encode, files, journal, segment
+from omnibus.connector.contract import NoRoom
 from omnibus.connector.files import Directory, Lock
 from omnibus.connector.journal import Record, lock_name
 from omnibus.connector.segment import Segments
@@ -392,6 +394,19 @@ class ContractTest(SegmentCase):
                     'p 1 2 3 4 key\n', 'p 1 2 3 4 "a" "b"\n', 'p 1 2 3 4 ["a"]\n', 'p a b c d "k"\n', 'p 1 2 3 4 "\n'):  # fmt: skip
             with self.subTest(bad):
                 self.assertIsNone(Record.parse(bad.encode()))
+
+
+class RoomTest(unittest.TestCase):
+    def test_what_there_is_no_room_for_says_what_to_do(self) -> None:
+        for number, advice in (
+            (errno.ENOSPC, "make /dev/shm larger, or remove what lies there"),
+            (errno.EMFILE, r"raise the limit of this process \(ulimit -n\)"),
+        ):
+            error = files.full(OSError(number, os.strerror(number)))
+            self.assertIsInstance(error, NoRoom)
+            self.assertRegex(str(error), f"^no room: {os.strerror(number)}: {advice}$")
+        other = OSError(errno.EIO, "broken")
+        self.assertIs(files.full(other), other)
 
 
 class JournalTest(SegmentCase):

@@ -76,7 +76,11 @@ class File(NamedTuple):
 
 def full(e: OSError) -> Exception:
     """The error, or NoRoom if that is what it says."""
-    return NoRoom(f"no room: {e.strerror}") if e.errno in _NO_ROOM else e
+    if e.errno not in _NO_ROOM:
+        return e
+    if e.errno in (errno.EMFILE, errno.ENFILE):
+        return NoRoom(f"no room: {e.strerror}: raise the limit of this process (ulimit -n)")
+    return NoRoom(f"no room: {e.strerror}: make /dev/shm larger, or remove what lies there")
 
 
 class Directory:
