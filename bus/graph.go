@@ -80,6 +80,7 @@ func (s StageSpec) validate() error {
 		}
 	}
 	check(s.Name != "" && !strings.Contains(s.Name, "->") && !strings.Contains(s.Name, "/"), `a stage needs a name, without "->" and "/"`)
+	check(nameable(s.Name, maxStageName), "its name has %d bytes: use up to %d, of UTF-8", len(s.Name), maxStageName)
 	check(kinds == 1, "set exactly one of Handle, Join, Batch, Props and Remote, not %d", kinds)
 	check(s.Replicas >= 1 && s.Replicas <= maxInflight, "Replicas is %d: use 1 to %d", s.Replicas, maxInflight)
 	check(s.MaxInflight >= 1 && s.MaxInflight <= maxInflight, "MaxInflight is %d: use 1 to %d", s.MaxInflight, maxInflight)

@@ -151,3 +151,17 @@ func TestTraceIsCheckedWhereItIsGiven(t *testing.T) {
 	}
 	mustReceive(t, r, []string{"X"})
 }
+
+// TestLongestNames: names that a bus takes can be said to other processes.
+func TestLongestNames(t *testing.T) {
+	if b, err := bus.Open(t.Context(), linear(bus.Stage("a", upper)), bus.Options{Name: strings.Repeat("b", 201)}); !errors.Is(err, bus.ErrConfig) {
+		t.Errorf("got %v, %v", b, err)
+	}
+	first, second := strings.Repeat("a", 99), strings.Repeat("b", 99)
+	h := host(t, linear(bus.Stage(first, upper), bus.Stage(second, upper)), bus.Options{Name: strings.Repeat("n", 200)})
+	r, err := h.join(t, bus.JoinOptions{}).Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustReceive(t, r, []string{"X"})
+}

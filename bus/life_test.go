@@ -388,6 +388,8 @@ func TestPipelinesThatCannotWork(t *testing.T) {
 		"no stage":      {bus.Pipeline{}, "0 stages"},
 		"twice":         {bus.Pipeline{Stages: []bus.StageSpec{a, a}}, `stage "a" is listed twice`},
 		"no name":       {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("", upper)}}, "needs a name"},
+		"long name":     {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage(strings.Repeat("n", 100), upper)}}, "its name has 100 bytes: use up to 99"},
+		"no UTF-8":      {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("\xff", upper)}}, "of UTF-8"},
 		"no handler":    {bus.Pipeline{Stages: []bus.StageSpec{{Name: "x"}}}, "set exactly one of"},
 		"unknown stage": {bus.Pipeline{Stages: []bus.StageSpec{a}, Edges: []bus.Edge{{From: "a", To: "z"}}}, `there is no stage "z"`},
 		"self":          {bus.Pipeline{Stages: []bus.StageSpec{a}, Edges: []bus.Edge{{From: "a", To: "a"}}}, "joins a stage to itself"},

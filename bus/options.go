@@ -5,11 +5,13 @@ import (
 	"log/slog"
 	"reflect"
 	"time"
+	"unicode/utf8"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -25,7 +27,14 @@ const (
 	maxInflight = 4096
 	maxRequests = 1 << 20
 	maxWindow   = 1 << 20
+
+	// What names in messages may have; two stages' make that of an edge.
+	maxBusName   = messages.MaxEdgeBytes
+	maxStageName = (messages.MaxEdgeBytes - len("->")) / 2
 )
+
+// nameable reports whether a name can be said to other processes.
+func nameable(name string, most int) bool { return len(name) <= most && utf8.ValidString(name) }
 
 // Unbounded, as an edge's window, leaves the number of deliveries to the byte
 // window alone.
@@ -108,6 +117,9 @@ func (o Options) withDefaults() Options {
 func (o Options) validate() error {
 	if o.MaxRequests < 1 || o.MaxRequests > maxRequests {
 		return fmt.Errorf("%w: MaxRequests is %d: use 1 to %d", ErrConfig, o.MaxRequests, maxRequests)
+	}
+	if !nameable(o.Name, maxBusName) {
+		return fmt.Errorf("%w: Name has %d bytes: use up to %d, of UTF-8", ErrConfig, len(o.Name), maxBusName)
 	}
 	if o.JoinBytes < 0 {
 		return fmt.Errorf("%w: JoinBytes is %d: use 0 for the default, or a number of bytes", ErrConfig, o.JoinBytes)
