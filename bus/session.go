@@ -235,6 +235,9 @@ func (s *session) read(in *peer.Receiver) error {
 
 var errBye = errors.New("it left")
 
+// errStuck says that a process that lives reads nothing, or does nothing.
+var errStuck = errors.New("it made no progress")
+
 // refuse tells a client what it did wrong.
 func (s *session) refuse(err error) {
 	s.queue(&wire.Refuse{Code: wire.CodeProtocol, Text: err.Error()})

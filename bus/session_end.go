@@ -81,6 +81,8 @@ func (s *session) causeOf(reason error, died bool) error {
 		return ErrClosed
 	case errors.Is(reason, errBye):
 		return fmt.Errorf("%s left", who)
+	case errors.Is(reason, errStuck):
+		return reason // which names it
 	case died:
 		text := "died"
 		if f := s.srv.opts.Autopsy; f != nil {

@@ -27,7 +27,7 @@ func (s *session) checkAlive(limit time.Duration) {
 	if !stuck {
 		return
 	}
-	reason := fmt.Errorf("%s made no progress for %v", s.describe(), limit)
+	reason := fmt.Errorf("%s: %w for %v", s.describe(), errStuck, limit)
 	s.srv.log.Warn("a process is stuck: it gets no more work", "pid", s.proc.PID(), "reason", reason)
 	if f := s.srv.opts.OnStuck; f != nil {
 		f(s.proc.PID(), reason)
