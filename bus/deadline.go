@@ -85,4 +85,27 @@ func (c *requestContext) Err() error {
 }
 
 // Value implements context.Context.
-func (c *requestContext) Value(key any) any { return c.ctx.Value(key) }
+func (c *requestContext) Value(key any) any {
+	if key == (requestKey{}) {
+		return (*Request)(c)
+	}
+	return c.ctx.Value(key)
+}
+
+// requestKey is what contexts keep the request under that they were made of.
+type requestKey struct{}
+
+// untilDeadline is a context that ends at its request's deadline, whether or not the
+// host says so: it may be stopped. A request's own waits for the host at a node, whose
+// word decides how the request ends.
+func untilDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	r, _ := ctx.Value(requestKey{}).(*Request)
+	if r == nil || !r.bus.node || r.deadline == 0 {
+		return ctx, func() {}
+	}
+	at := time.Unix(0, r.deadline)
+	if own, limited := ctx.Deadline(); !limited || own.After(at) { // made apart from the request
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, at, fmt.Errorf("%w: %w", ErrDeadline, context.DeadlineExceeded))
+}

@@ -206,11 +206,7 @@ func (e Emitter) sendTensors(ctx context.Context, v any, t TensorOptions, em emi
 // context is the request's, until the emitter's own is over. It ends at the request's
 // deadline, whether or not the host says so.
 func (e Emitter) context() (ctx context.Context, done func()) {
-	r := e.out.req
-	ctx, stop := r.context(), func() {}
-	if r.bus.node && r.deadline != 0 {
-		ctx, stop = context.WithDeadlineCause(ctx, time.Unix(0, r.deadline), ErrDeadline)
-	}
+	ctx, stop := untilDeadline(e.out.req.context())
 	if e.cancel == nil {
 		return ctx, stop
 	}
@@ -337,7 +333,8 @@ func checkMovable(id codec.ID, payload []byte) error {
 // with the tensors where they are. Finishing the delivery closes the message, and
 // waits until the streams that read it are done: a handler that returns does,
 // and [Kept.Finish] sees to it. When ctx ends while memory of another
-// process is looked for, the error is the context's.
+// process is looked for, the error is the context's; a task's ends for this at the
+// request's deadline also where nobody says that the request is over.
 func (d *Delivery) Tensors(ctx context.Context) (*lane.Message, error) {
 	if d.message != nil {
 		return d.message, nil
@@ -349,6 +346,8 @@ func (d *Delivery) Tensors(ctx context.Context) (*lane.Message, error) {
 	if d.foreign != nil && d.foreign.seg != nil {
 		d.foreign.seg.tell(l)
 	}
+	ctx, done := untilDeadline(ctx)
+	defer done()
 	m, err := l.Open(ctx, d.Bytes())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrPayload, err)

@@ -138,8 +138,9 @@ func TestDeadlineAtAHostThatIsStopped(t *testing.T) {
 		if _, limited := t.Context().Deadline(); !limited {
 			return inner.Handle(t, d)
 		}
-		close(began)
-		<-stopped
+		if err := beginning(t, began, stopped); err != nil {
+			return err
+		}
 		err := inner.Handle(t, d)
 		told <- err
 		return err
@@ -147,15 +148,7 @@ func TestDeadlineAtAHostThatIsStopped(t *testing.T) {
 	h.serveOn(t, maker, spec)
 	h.serveOn(t, reader, reading("read", reader))
 	caller := h.join(t, bus.JoinOptions{})
-	r, err := caller.Stream(t.Context(), bus.WithDeadline(time.Now().Add(500*time.Millisecond)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if err := r.Input(t.Context()).EmitBytes(input(1, plainly)); err != nil {
-		t.Fatal(err)
-	}
-	<-began
+	r := begun(t, caller, began)
 	stopProcess(t, host)
 	defer mustContinue(t, host) // nodes wait for it when they close
 	close(stopped)
@@ -181,4 +174,80 @@ func (m *machine) write(p cudaipc.Ptr, data []byte) error {
 		return err
 	}
 	return m.stream.Synchronize(context.Background())
+}
+
+// TestTensorsToFindAtAHostThatIsStopped: who opens tensors in memory that is to be found
+// waits for the host no longer than until the request's deadline, and opens the next ones.
+func TestTensorsToFindAtAHostThatIsStopped(t *testing.T) {
+	h, host := stoppable(t, "tensor host")
+	maker, reader := mustMachine(t), mustMachine(t)
+	began, stopped, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	inner := reading("read", reader)
+	spec := inner
+	spec.Handle = func(t *bus.Task, d *bus.Delivery) error {
+		if _, limited := t.Context().Deadline(); !limited {
+			return inner.Handle(t, d)
+		}
+		if err := beginning(t, began, stopped); err != nil {
+			return err
+		}
+		_, err := d.Tensors(t.Context())
+		told <- err
+		return err
+	}
+	h.serveOn(t, maker, making("make", maker))
+	h.serveOn(t, reader, spec)
+	caller := h.join(t, bus.JoinOptions{})
+	r := begun(t, caller, began)
+	stopProcess(t, host)
+	defer mustContinue(t, host) // nodes wait for it when they close
+	close(stopped)
+	if err := <-told; !errors.Is(err, bus.ErrDeadline) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the tensors were opened with %v, want ErrDeadline", err)
+	}
+	mustContinue(t, host)
+	if err := r.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "deadline exceeded") { // as the host says, or the stage
+		t.Errorf("the request ended with %v, want that it is past its deadline", err)
+	}
+	again, err := caller.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	mustTrip(t, again, 1)
+}
+
+// beginning says that a stage has begun, and waits until its host is stopped.
+func beginning(t *bus.Task, began chan<- struct{}, stopped <-chan struct{}) error {
+	select {
+	case began <- struct{}{}:
+		<-stopped
+		return nil
+	case <-t.Context().Done(): // the deadline was too short for the way here
+		return t.Context().Err()
+	}
+}
+
+// begun is a request with a deadline, which has a tensor made and is long enough for a
+// stage to begin.
+func begun(t *testing.T, caller *bus.Node, began <-chan struct{}) *bus.Request {
+	t.Helper()
+	for limit := 500 * time.Millisecond; ; limit *= 2 {
+		r, err := caller.Stream(t.Context(), bus.WithDeadline(time.Now().Add(limit)))
+		if errors.Is(err, bus.ErrDeadline) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		if err := r.Input(t.Context()).EmitBytes(input(1, plainly)); err != nil && !errors.Is(err, bus.ErrDeadline) {
+			t.Fatal(err)
+		}
+		select {
+		case <-began:
+			return r
+		case <-r.Done():
+		}
+	}
 }
