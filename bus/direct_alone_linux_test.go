@@ -17,8 +17,35 @@ import (
 )
 
 func init() {
-	host := func(p bus.Pipeline) {
-		b, err := bus.Open(context.Background(), p, bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20, Memory: shmstore.Shared}})
+	opts := bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20, Memory: shmstore.Shared}}
+	roles["host a and b"] = hosting(wide(remotes(linear(forwarding("a"), forwarding("b")))), opts)
+	roles["host a, b and c"] = hosting(remotes(linear(forwarding("a"), forwarding("b"), forwarding("c"))), opts)
+}
+
+// hostAlone starts a host of the stages a and b that can be killed.
+func hostAlone(t *testing.T) (*hosted, *exec.Cmd) { return hostAloneAs(t, "host a and b") }
+
+func hostAloneAs(t *testing.T, role string) (*hosted, *exec.Cmd) {
+	t.Helper()
+	h := &hosted{path: t.TempDir() + "/bus.sock"}
+	return h, h.hostAs(t, role)
+}
+
+// hostAs starts a host at the socket, in a process of its own.
+func (h *hosted) hostAs(t *testing.T, role string) *exec.Cmd {
+	t.Helper()
+	host := h.childAs(t, role, "")
+	bus.Await(t, func() bool { // it listens
+		n, err := bus.Join(t.Context(), "first", bus.JoinOptions{Socket: h.path})
+		return err == nil && n.Close(t.Context()) == nil
+	})
+	return host
+}
+
+// hosting is a role: it hosts a pipeline at the socket that the environment names.
+func hosting(p bus.Pipeline, opts bus.Options) func() {
+	return func() {
+		b, err := bus.Open(context.Background(), p, opts)
 		if err == nil {
 			_, err = b.Listen(os.Getenv(bus.EnvSocket), bus.ListenOptions{})
 		}
@@ -28,22 +55,6 @@ func init() {
 		}
 		select {} // until it is killed
 	}
-	roles["host a and b"] = func() { host(wide(remotes(linear(forwarding("a"), forwarding("b"))))) }
-	roles["host a, b and c"] = func() { host(remotes(linear(forwarding("a"), forwarding("b"), forwarding("c")))) }
-}
-
-// hostAlone starts a host of the stages a and b that can be killed.
-func hostAlone(t *testing.T) (*hosted, *exec.Cmd) { return hostAloneAs(t, "host a and b") }
-
-func hostAloneAs(t *testing.T, role string) (*hosted, *exec.Cmd) {
-	t.Helper()
-	h := &hosted{path: t.TempDir() + "/bus.sock"}
-	host := h.childAs(t, role, "")
-	bus.Await(t, func() bool { // it listens
-		n, err := bus.Join(t.Context(), "first", bus.JoinOptions{Socket: h.path})
-		return err == nil && n.Close(t.Context()) == nil
-	})
-	return h, host
 }
 
 // streamAlone serves both stages where they finish without the host, and

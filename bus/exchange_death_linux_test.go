@@ -26,17 +26,8 @@ func init() {
 			fmt.Fprintln(os.Stderr, "child:", err)
 		}
 	}
-	roles["exchange host"] = func() {
-		b, err := bus.Open(context.Background(), remotes(linear(bus.Stage("m", upper))), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
-		if err == nil {
-			_, err = b.Listen(os.Getenv(bus.EnvSocket), bus.ListenOptions{})
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return
-		}
-		select {} // until it is killed
-	}
+	roles["exchange host"] = hosting(remotes(linear(bus.Stage("m", upper))),
+		bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
 }
 
 // exchangeChild does what it reads, line by line: put KEY, get KEY, which it then
@@ -278,15 +269,10 @@ func TestExchangeHostDies(t *testing.T) {
 	}
 }
 
-// hostAlone starts a host that can be killed, and waits until it listens.
+// hostAlone starts a host that can be killed.
 func (h *hosted) hostAlone(t *testing.T) *exec.Cmd {
 	t.Helper()
-	cmd := h.childAs(t, "exchange host", "")
-	bus.Await(t, func() bool {
-		n, err := bus.Join(t.Context(), "first", bus.JoinOptions{Socket: h.path})
-		return err == nil && n.Close(t.Context()) == nil
-	})
-	return cmd
+	return h.hostAs(t, "exchange host")
 }
 
 // TestExchangeHostStops: with a host that is stopped nobody waits for longer than

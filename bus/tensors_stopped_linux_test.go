@@ -3,7 +3,6 @@ package bus_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -18,32 +17,10 @@ import (
 )
 
 func init() {
-	roles["host of a tensor stage"] = func() {
-		b, err := bus.Open(context.Background(), bus.Pipeline{
-			Stages: []bus.StageSpec{{Name: "read", Remote: &bus.Remote{}, State: bus.StateRequest}},
-			Edges:  []bus.Edge{{To: "read", Tensors: bus.TensorsPool, Window: 8, WindowBytes: 1 << 20}},
-		}, tensorHost())
-		if err == nil {
-			_, err = b.Listen(os.Getenv(bus.EnvSocket), bus.ListenOptions{})
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return
-		}
-		select {} // until it is killed
-	}
-}
-
-// stoppable is a host in a process of its own.
-func stoppable(t *testing.T, role string) (h *hosted, process *os.Process) {
-	t.Helper()
-	h = &hosted{path: t.TempDir() + "/bus.sock"}
-	cmd := h.childAs(t, role, "")
-	bus.Await(t, func() bool {
-		n, err := bus.Join(t.Context(), "first", bus.JoinOptions{Socket: h.path})
-		return err == nil && n.Close(t.Context()) == nil
-	})
-	return h, cmd.Process
+	roles["host of a tensor stage"] = hosting(bus.Pipeline{
+		Stages: []bus.StageSpec{{Name: "read", Remote: &bus.Remote{}, State: bus.StateRequest}},
+		Edges:  []bus.Edge{{To: "read", Tensors: bus.TensorsPool, Window: 8, WindowBytes: 1 << 20}},
+	}, tensorHost())
 }
 
 func mustContinue(t *testing.T, p *os.Process) {
@@ -57,7 +34,8 @@ func mustContinue(t *testing.T, p *os.Process) {
 // host no longer than its caller wants. It leaves nothing, and the next one goes by the
 // pool.
 func TestTensorsAtAHostThatIsStopped(t *testing.T) {
-	h, host := stoppable(t, "host of a tensor stage")
+	h, cmd := hostAloneAs(t, "host of a tensor stage")
+	host := cmd.Process
 	m, reader := mustMachine(t), mustMachine(t)
 	opts := m.join()
 	opts.GPU.Lane.Pool = pool.Options{ArenaBytes: 512 << 10, MaxBytes: 1 << 20} // two tensors in each
@@ -129,31 +107,49 @@ func TestTensorsAtAHostThatIsStopped(t *testing.T) {
 // TestDeadlineAtAHostThatIsStopped: nobody says that a request is past its deadline, and a
 // stage that has memory to publish for it waits no longer all the same.
 func TestDeadlineAtAHostThatIsStopped(t *testing.T) {
-	h, host := stoppable(t, "tensor host")
 	maker, reader := mustMachine(t), mustMachine(t)
-	began, stopped, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	inner := making("make", maker)
-	spec := inner
+	waitsPastDeadline(t, inner, maker, reading("read", reader), reader, inner.Handle)
+}
+
+// TestTensorsToFindAtAHostThatIsStopped: who opens tensors in memory that is to be found
+// waits for the host no longer than until the request's deadline, and opens the next ones.
+func TestTensorsToFindAtAHostThatIsStopped(t *testing.T) {
+	maker, reader := mustMachine(t), mustMachine(t)
+	waitsPastDeadline(t, reading("read", reader), reader, making("make", maker), maker, func(t *bus.Task, d *bus.Delivery) error {
+		_, err := d.Tensors(t.Context())
+		return err
+	})
+}
+
+// waitsPastDeadline has a stage do something that waits for the host, in a request with a
+// deadline, and stops the host before. Without a deadline the stage does what it does.
+func waitsPastDeadline(t *testing.T, spec bus.StageSpec, m *machine, other bus.StageSpec, its *machine, waits func(*bus.Task, *bus.Delivery) error) {
+	t.Helper()
+	h, cmd := hostAloneAs(t, "tensor host")
+	host := cmd.Process
+	began, stopped, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	usual := spec.Handle
 	spec.Handle = func(t *bus.Task, d *bus.Delivery) error {
 		if _, limited := t.Context().Deadline(); !limited {
-			return inner.Handle(t, d)
+			return usual(t, d)
 		}
 		if err := beginning(t, began, stopped); err != nil {
 			return err
 		}
-		err := inner.Handle(t, d)
+		err := waits(t, d)
 		told <- err
 		return err
 	}
-	h.serveOn(t, maker, spec)
-	h.serveOn(t, reader, reading("read", reader))
+	h.serveOn(t, its, other)
+	h.serveOn(t, m, spec)
 	caller := h.join(t, bus.JoinOptions{})
 	r := begun(t, caller, began)
 	stopProcess(t, host)
 	defer mustContinue(t, host) // nodes wait for it when they close
 	close(stopped)
 	if err := <-told; !errors.Is(err, bus.ErrDeadline) {
-		t.Errorf("the emission ended with %v, want ErrDeadline", err)
+		t.Errorf("the stage's wait ended with %v, want ErrDeadline", err)
 	}
 	mustContinue(t, host)
 	if err := r.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "deadline exceeded") { // as the host says, or the stage
@@ -174,47 +170,6 @@ func (m *machine) write(p cudaipc.Ptr, data []byte) error {
 		return err
 	}
 	return m.stream.Synchronize(context.Background())
-}
-
-// TestTensorsToFindAtAHostThatIsStopped: who opens tensors in memory that is to be found
-// waits for the host no longer than until the request's deadline, and opens the next ones.
-func TestTensorsToFindAtAHostThatIsStopped(t *testing.T) {
-	h, host := stoppable(t, "tensor host")
-	maker, reader := mustMachine(t), mustMachine(t)
-	began, stopped, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	inner := reading("read", reader)
-	spec := inner
-	spec.Handle = func(t *bus.Task, d *bus.Delivery) error {
-		if _, limited := t.Context().Deadline(); !limited {
-			return inner.Handle(t, d)
-		}
-		if err := beginning(t, began, stopped); err != nil {
-			return err
-		}
-		_, err := d.Tensors(t.Context())
-		told <- err
-		return err
-	}
-	h.serveOn(t, maker, making("make", maker))
-	h.serveOn(t, reader, spec)
-	caller := h.join(t, bus.JoinOptions{})
-	r := begun(t, caller, began)
-	stopProcess(t, host)
-	defer mustContinue(t, host) // nodes wait for it when they close
-	close(stopped)
-	if err := <-told; !errors.Is(err, bus.ErrDeadline) && !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the tensors were opened with %v, want ErrDeadline", err)
-	}
-	mustContinue(t, host)
-	if err := r.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "deadline exceeded") { // as the host says, or the stage
-		t.Errorf("the request ended with %v, want that it is past its deadline", err)
-	}
-	again, err := caller.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer again.Close()
-	mustTrip(t, again, 1)
 }
 
 // beginning says that a stage has begun, and waits until its host is stopped.

@@ -20,17 +20,7 @@ import (
 )
 
 func init() {
-	roles["tensor host"] = func() {
-		b, err := bus.Open(context.Background(), tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
-		if err == nil {
-			_, err = b.Listen(os.Getenv(bus.EnvSocket), bus.ListenOptions{})
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return
-		}
-		select {} // until it is killed
-	}
+	roles["tensor host"] = hosting(tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
 }
 
 // telling is a stage that waits in a stream for what is read of a tensor, says when
