@@ -52,7 +52,7 @@ fi
 programs=$(cd "$programs" && pwd)
 bin=$programs/linux-$arch
 if [[ -z $out ]]; then
-	out=$(mktemp -d "${TMPDIR:-/tmp}/omnibus-gpu-check.XXXXXX")
+	out=$(mktemp -d --suffix=-omnibus-gpu-check)
 fi
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 : >"$out/results.jsonl"
