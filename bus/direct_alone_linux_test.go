@@ -28,7 +28,8 @@ func hostAlone(t *testing.T) (*hosted, *exec.Cmd) { return hostAloneAs(t, "host 
 func hostAloneAs(t *testing.T, role string) (*hosted, *exec.Cmd) {
 	t.Helper()
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
-	return h, h.hostAs(t, role)
+	host := h.hostAs(t, role)
+	return h, host
 }
 
 // hostAs starts a host at the socket, in a process of its own.
