@@ -79,7 +79,7 @@ func dialLink(ctx context.Context, path, bus, name string) (*link, error) {
 	err = l.introduce(bus, name)
 	switch waits := stop(); {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = unanswered(conn, context.Cause(ctx))
+		err = unanswered(ctx, conn)
 	case err == nil && waits:
 		return l, nil
 	case err == nil:
@@ -98,17 +98,21 @@ func (l *link) hangUp() {
 	}
 }
 
-// unanswered is the error of a host that listens and says nothing.
-func unanswered(conn *peer.Conn, cause error) error {
+// unanswered is the error of a host that listens and has not said anything when the
+// context of whoever joins was over. It is to blame if it is stopped, or the time was up.
+func unanswered(ctx context.Context, conn *peer.Conn) error {
 	pid, _, _ := conn.Credentials()
-	why := "it hangs, or has no time"
+	why := "had not answered yet"
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		why = "does not answer: it hangs, or has no time"
+	}
 	if proc, err := peer.Watch(conn); err == nil {
 		if proc.Stopped() {
-			why = "it is stopped (SIGSTOP), and goes on with SIGCONT"
+			why = "does not answer: it is stopped (SIGSTOP), and goes on with SIGCONT"
 		}
 		_ = proc.Close()
 	}
-	return fmt.Errorf("the host, process %d, does not answer: %s: %w", pid, why, cause)
+	return fmt.Errorf("the host, process %d, %s: %w", pid, why, context.Cause(ctx))
 }
 
 func (l *link) introduce(bus, name string) error {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
 )
 
 // stopProcess stops a child of this process, and returns when it is stopped: until
@@ -46,6 +47,31 @@ func TestJoinAtAHostThatIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.join(t, bus.JoinOptions{})
+}
+
+// TestJoinIsGivenUp: who gives joining up does not blame a host that had no time to answer.
+func TestJoinIsGivenUp(t *testing.T) {
+	path := t.TempDir() + "/bus.sock"
+	l, err := peer.Listen(path, peer.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	enough := errors.New("enough of it")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		cancel(enough)
+		<-t.Context().Done()
+	}()
+	_, err = bus.Join(ctx, t.Name(), bus.JoinOptions{Socket: path})
+	if want := fmt.Sprintf("process %d, had not answered yet: ", os.Getpid()); !errors.Is(err, enough) || !strings.Contains(err.Error(), want) {
+		t.Errorf("join: %v, want %q and why", err, want)
+	}
 }
 
 // TestHostDoesNotRead: a node never loses a message and goes on as if nothing had
