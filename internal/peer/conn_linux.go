@@ -82,6 +82,8 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 		return nil, fmt.Errorf("connect to %s: nobody listens; the host has died or stopped, start it again: %w", path, err)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("connect to %s: not allowed; run as the host's user, or have the host admit this one: %w", path, err)
+	case err != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("connect to %s: %w", path, context.Cause(ctx))
 	case err != nil:
 		return nil, fmt.Errorf("connect to %s: %w", path, err)
 	}

@@ -255,10 +255,11 @@ func TestDialRefuses(t *testing.T) {
 			t.Errorf("%s: Dial = %v, %v; want %q", name, conn, err, tt.want)
 		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := Dial(ctx, path); !errors.Is(err, context.Canceled) {
-		t.Errorf("Dial with a context that is over: %v", err)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough of it")
+	cancel(enough)
+	if _, err := Dial(ctx, path); !errors.Is(err, enough) {
+		t.Errorf("Dial with a context that is over: %v, want its cause", err)
 	}
 }
 
