@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -60,20 +61,23 @@ func mustDrain(t *testing.T, b *bus.Bus) {
 	}
 }
 
+// TestDeadline: the time is the test's own, and stands still while anything happens.
 func TestDeadline(t *testing.T) {
-	g := newGate()
-	b := open(t, linear(g.stage("slow")), bus.Options{})
-	r, err := b.Submit(t.Context(), "x", bus.WithDeadline(time.Now().Add(20*time.Millisecond)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := receive(t, r); !errors.Is(err, bus.ErrDeadline) {
-		t.Fatalf("got %v", err)
-	}
-	if r.Outcome() != bus.PastDeadline {
-		t.Errorf("outcome %v", r.Outcome())
-	}
-	mustDrain(t, b)
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		b := open(t, linear(g.stage("slow")), bus.Options{})
+		r, err := b.Submit(t.Context(), "x", bus.WithDeadline(time.Now().Add(20*time.Millisecond)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := receive(t, r); !errors.Is(err, bus.ErrDeadline) {
+			t.Fatalf("got %v", err)
+		}
+		if r.Outcome() != bus.PastDeadline {
+			t.Errorf("outcome %v", r.Outcome())
+		}
+		mustDrain(t, b)
+	})
 }
 
 // TestDeadlineInThePast: such a request fails as such, with words that make sense.
@@ -101,22 +105,24 @@ func TestContextEndsTheRequest(t *testing.T) {
 		}, bus.ErrDeadline},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newGate()
-			b := open(t, linear(g.stage("slow")), bus.Options{})
-			ctx, cancel := tc.ctx(t.Context())
-			defer cancel()
-			r, err := b.Submit(ctx, "x")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if tc.want == bus.ErrAborted {
-				<-g.entered
-				cancel()
-			}
-			if _, err := receive(t, r); !errors.Is(err, tc.want) {
-				t.Fatalf("got %v", err)
-			}
-			mustDrain(t, b)
+			synctest.Test(t, func(t *testing.T) { // or the time may be up before the request has begun
+				g := newGate()
+				b := open(t, linear(g.stage("slow")), bus.Options{})
+				ctx, cancel := tc.ctx(t.Context())
+				defer cancel()
+				r, err := b.Submit(ctx, "x")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if tc.want == bus.ErrAborted {
+					<-g.entered
+					cancel()
+				}
+				if _, err := receive(t, r); !errors.Is(err, tc.want) {
+					t.Fatalf("got %v", err)
+				}
+				mustDrain(t, b)
+			})
 		})
 	}
 }
