@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,8 +24,14 @@ func stopProcess(t *testing.T, p *os.Process) {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
-		t.Fatal(err)
+	for {
+		err := unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, unix.EINTR) {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -78,6 +85,17 @@ func TestJoinIsGivenUp(t *testing.T) {
 	}
 }
 
+// awaited is a context that says when somebody waits until it ends.
+type awaited struct {
+	context.Context
+	say func()
+}
+
+func (c awaited) Done() <-chan struct{} {
+	c.say()
+	return c.Context.Done()
+}
+
 // TestHostDoesNotRead: a node never loses a message and goes on as if nothing had
 // happened. When there is no room for one it gives the link up, and finds its host
 // anew.
@@ -87,11 +105,12 @@ func TestHostDoesNotRead(t *testing.T) {
 	n := h.join(t, bus.JoinOptions{Rejoin: true})
 	mustPublish(t, n.Directory(), named(1), someFile(t), 1)
 	stopProcess(t, cmd.Process)
-	asked := make(chan error)
+	asked, waits := make(chan error), make(chan struct{})
 	go func() {
-		_, err := n.Call(t.Context(), "stats", nil)
+		_, err := n.Call(awaited{t.Context(), sync.OnceFunc(func() { close(waits) })}, "stats", nil)
 		asked <- err
 	}()
+	<-waits // or it would ask the next host
 	bus.SayMuch(n)
 	if err := <-asked; !errors.Is(err, bus.ErrHostGone) {
 		t.Errorf("a question to a host that does not read: %v, want ErrHostGone", err)

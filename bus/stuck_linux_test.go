@@ -3,7 +3,6 @@ package bus_test
 import (
 	"fmt"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -16,9 +15,7 @@ func TestStuckProcess(t *testing.T) {
 	h := listen(t, remotes(linear(bus.StageSpec{Name: "first"})), bus.Options{StallTimeout: 50 * time.Millisecond})
 	child := h.child(t, "first")
 	bus.Await(t, func() bool { return h.server.Serving("first") == 1 })
-	if err := child.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stopProcess(t, child.Process)
 	r, err := h.bus.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
