@@ -147,6 +147,7 @@ func init() {
 	}
 	roles["consumer"] = func() {
 		inChild(func(ctx context.Context, g *gpu, q *tensorqueue.Queue, onDevice bool) error {
+			say("joined")
 			for {
 				it, err := g.get(ctx, q, onDevice)
 				if errors.Is(err, tensorqueue.ErrClosed) {
@@ -227,8 +228,8 @@ func startChild(t *testing.T, role string, opts tensorqueue.Options) *child {
 	return c
 }
 
-// rid is the next item that the child says it got.
-func (c *child) rid() string {
+// line is the next that the child says, mostly which item it got.
+func (c *child) line() string {
 	c.t.Helper()
 	line, err := c.out.ReadString('\n')
 	if err != nil {
@@ -303,6 +304,11 @@ func TestTensorsToOtherProcesses(t *testing.T) {
 	eachTransport(t, func(t *testing.T, opts tensorqueue.Options) {
 		g, q, opts := openGPU(t, opts)
 		consumers := []*child{startChild(t, "consumer", opts), startChild(t, "consumer", opts)}
+		for _, c := range consumers { // or the queue may be closed before the second joins
+			if got := c.line(); got != "joined" {
+				t.Errorf("a child says %q", got)
+			}
+		}
 		for i := range itemCount {
 			if err := g.put(t.Context(), q, i); err != nil {
 				t.Fatal(err)
@@ -342,7 +348,7 @@ func TestConsumerDies(t *testing.T) {
 			if err := g.put(t.Context(), q, i); err != nil {
 				t.Fatal(err)
 			}
-			if rid := c.rid(); rid != strconv.Itoa(i) {
+			if rid := c.line(); rid != strconv.Itoa(i) {
 				t.Errorf("the child got %q, want %d", rid, i)
 			}
 		}
@@ -375,6 +381,9 @@ func TestProducerDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.kill() // with up to three more in the queue, and one that waits
+		for tensorqueue.Joined(q) > 0 {
+			runtime.Gosched() // what it said last may be heard by and by
+		}
 		awaitEmpty(t, q)
 		closeItem(t, it)
 		if err := g.put(t.Context(), q, 7); err != nil {
@@ -395,7 +404,7 @@ func TestProducerDies(t *testing.T) {
 func TestOwnerDies(t *testing.T) {
 	socket := t.TempDir() + "/q.sock"
 	c := startChild(t, "owner", tensorqueue.Options{Socket: socket})
-	c.rid() // it has opened the queue
+	c.line() // it has opened the queue
 	q := join(t, tensorqueue.Options{Socket: socket})
 	held := heldOf(t, q, q)
 	waiting := make(chan error)
