@@ -35,7 +35,7 @@ func TestGPUCheckDeadline(t *testing.T) {
 		hangs         string // the step that it is of
 		deadline      int
 	}{
-		{name: "first", program: "omnibus", hangs: "capabilities", deadline: 9},
+		{name: "first", program: "omnibus", hangs: "capabilities", deadline: 12},
 		{name: "second", program: "emul.test", hangs: "conformance", deadline: 12},
 	} {
 		t.Run(test.name, func(t *testing.T) {
