@@ -38,23 +38,27 @@ fuzz() { # fuzz LOG PACKAGE TARGET
 
 # Before Go 1.27 a target may fail at the end of its time although it found
 # nothing (golang/go#75804). It then says that its context is over, and no failing
-# input is written. Such a target is run once more; whatever else fails, fails.
+# input is written. Such a target is run again until it ends otherwise, or its
+# chances are used up; whatever else fails, fails.
+chances=5
 ran_out() { # ran_out LOG
 	grep -q '^    context deadline exceeded$' "$1" && ! grep -q -i 'failing input' "$1"
 }
 
 smoke() { # smoke PACKAGE TARGET
-	local log=$logs/${1//\//-}-$2 status=0
-	fuzz "$log" "$1" "$2" || status=$?
-	if ((status)) && ran_out "$log"; then
+	local log=$logs/${1//\//-}-$2 status try
+	for ((try = 0; try < chances; try++)); do
 		status=0
 		fuzz "$log" "$1" "$2" || status=$?
-	fi
+		if ((!status)) || ! ran_out "$log"; then
+			break
+		fi
+	done
 	cat "$log"
 	return "$status"
 }
 export -f fuzz ran_out smoke
-export fuzztime logs
+export fuzztime logs chances
 
 echo "${#targets[@]} fuzz targets, $fuzztime each"
 # The words for bash -c are its own to expand.
