@@ -17,12 +17,13 @@ func (r *Request) setDeadline(at time.Time) {
 	}
 }
 
-// watch ends the request at its deadline, and with its context.
+// watch ends the request at its deadline, and with its context. A node does not wait
+// for its host to say so, which may be stopped.
 func (r *Request) watch() {
-	if r.deadline != 0 && !r.bus.node {
-		at := time.Unix(0, r.deadline)
+	if r.deadline != 0 {
+		wait := time.Until(time.Unix(0, r.deadline))
 		r.mu.Lock() // end, which may come from the timer at once, reads timer
-		r.timer = time.AfterFunc(time.Until(at), func() { r.expire(at) })
+		r.timer = time.AfterFunc(wait, func() { r.end(PastDeadline, r.expired()) })
 		r.mu.Unlock()
 	}
 	if r.ctx.Done() != nil {
@@ -37,13 +38,20 @@ func (r *Request) watch() {
 	}
 }
 
-func (r *Request) expire(at time.Time) {
-	had := at.Sub(r.began).Round(time.Microsecond)
+// late reports whether the request's deadline is over.
+func (r *Request) late() bool { return r.deadline != 0 && time.Now().UnixNano() >= r.deadline }
+
+// expired is why a request ended whose deadline is over.
+func (r *Request) expired() error {
+	had := time.Unix(0, r.deadline).Sub(r.began).Round(time.Microsecond)
 	text := fmt.Sprintf("%v after it began", had)
 	if had < 0 {
 		text = fmt.Sprintf("by %v when the request began", -had)
 	}
-	r.end(PastDeadline, fmt.Errorf("%w: %s", ErrDeadline, text))
+	if r.up != nil {
+		text += "; the host had not said by then how it ended there"
+	}
+	return fmt.Errorf("%w: %s", ErrDeadline, text)
 }
 
 func (r *Request) contextEnded() {
@@ -86,26 +94,14 @@ func (c *requestContext) Err() error {
 
 // Value implements context.Context.
 func (c *requestContext) Value(key any) any {
-	if key == (requestKey{}) {
-		return (*Request)(c)
-	}
 	return c.ctx.Value(key)
 }
 
-// requestKey is what contexts keep the request under that they were made of.
-type requestKey struct{}
-
-// untilDeadline is a context that ends at its request's deadline, whether or not the
-// host says so: it may be stopped. A request's own waits for the host at a node, whose
-// word decides how the request ends.
-func untilDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
-	r, _ := ctx.Value(requestKey{}).(*Request)
-	if r == nil || !r.bus.node || r.deadline == 0 {
+// untilDeadline is a context that ends at a request's deadline too, if there is one
+// and it comes first.
+func untilDeadline(ctx context.Context, at time.Time) (context.Context, context.CancelFunc) {
+	if own, limited := ctx.Deadline(); at.IsZero() || limited && !at.Before(own) {
 		return ctx, func() {}
 	}
-	at := time.Unix(0, r.deadline)
-	if own, limited := ctx.Deadline(); !limited || own.After(at) { // made apart from the request
-		return ctx, func() {}
-	}
-	return context.WithDeadlineCause(ctx, at, fmt.Errorf("%w: %w", ErrDeadline, context.DeadlineExceeded))
+	return context.WithDeadlineCause(ctx, at, ErrDeadline)
 }

@@ -103,3 +103,23 @@ func SpeakVersion(n *Node, version uint16) {
 	defer n.mu.Unlock()
 	n.link.welcome.Version = version
 }
+
+// OpenAt counts the questions of a node's that are open at its host, and its requests and
+// tasks.
+func OpenAt(n *Node) (questions, sources int) {
+	n.mu.Lock()
+	l := n.link
+	n.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.questions), len(l.requests) + len(l.tasks)
+}
+
+// Overdue has a request's deadline be over, of which its timer does not know. Nothing
+// may have been sent yet.
+func Overdue(r *Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.timer.Stop()
+	r.deadline = time.Now().UnixNano()
+}

@@ -94,6 +94,48 @@ func TestDeadlineInThePast(t *testing.T) {
 	mustDrain(t, b)
 }
 
+// TestPastDeadlineWhoeverSaysSo: a request whose deadline is over ends of that, also if its
+// timer is not the first to say so. One that is complete is complete.
+func TestPastDeadlineWhoeverSaysSo(t *testing.T) {
+	send := func(r *bus.Request, in string) {
+		if err := r.Send(t.Context(), in, bus.Last()); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		end  func(r *bus.Request)
+		want bus.Outcome
+	}{
+		"failed":    {func(r *bus.Request) { send(r, "bad") }, bus.PastDeadline},
+		"aborted":   {func(r *bus.Request) { r.Abort(errors.New("enough")) }, bus.PastDeadline},
+		"closed":    {(*bus.Request).Close, bus.PastDeadline},
+		"completed": {func(r *bus.Request) { send(r, "good") }, bus.Completed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := open(t, linear(bus.Stage("picky", func(_ *bus.Task, in string) (string, error) {
+				if in == "bad" {
+					return "", errors.New("it is bad")
+				}
+				return in, nil
+			})), bus.Options{})
+			r, err := b.Stream(t.Context(), bus.WithDeadline(time.Now().Add(time.Hour)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			bus.Overdue(r)
+			tc.end(r)
+			err = r.Wait(t.Context())
+			if r.Outcome() != tc.want || errors.Is(err, bus.ErrDeadline) != (tc.want == bus.PastDeadline) {
+				t.Errorf("it is %v: %v; want %v", r.Outcome(), err, tc.want)
+			}
+			if s := b.Stats(); s.Failed+s.Aborted > 0 || s.Deadline+s.Completed != 1 {
+				t.Errorf("the bus counts %d completed, %d failed, %d aborted and %d past their deadline", s.Completed, s.Failed, s.Aborted, s.Deadline)
+			}
+		})
+	}
+}
+
 func TestContextEndsTheRequest(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ctx  func(context.Context) (context.Context, context.CancelFunc)

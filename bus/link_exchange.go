@@ -55,6 +55,9 @@ func (l *link) place(ctx context.Context, owner uint32, edge connector.Edge, key
 	if errors.As(err, &failed) && m.Put != 0 {
 		l.returned(m.Put) // it was not placed
 	}
+	if err != nil && errors.Is(err, ctx.Err()) {
+		err = fmt.Errorf("%w: the host has not answered, and whether the value was put is not known", err)
+	}
 	if placed, ok := answer.(*wire.Placed); ok {
 		entry = placed.Entry
 	}

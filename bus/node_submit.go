@@ -171,7 +171,9 @@ func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*R
 	if own, ok := ctx.Deadline(); ok && (o.deadline.IsZero() || own.Before(o.deadline)) {
 		o.deadline = own
 	}
-	l, err := n.current(ctx)
+	asking, answered := untilDeadline(ctx, o.deadline) // the host may be stopped
+	defer answered()
+	l, err := n.current(asking)
 	if err != nil {
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
@@ -179,7 +181,7 @@ func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*R
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
 	up := &upstream{link: l}
-	err = up.ask(ctx, flags, o)
+	err = up.ask(asking, flags, o, func(s *wire.Submitted) error { return up.begin(ctx, s, o) })
 	if errors.Is(err, ErrEnded) { // before it began: the host says so at its deadline
 		err = fmt.Errorf("%w: %w", ErrDeadline, err)
 	}
@@ -189,15 +191,16 @@ func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*R
 	return up.req, nil
 }
 
-// ask has the host begin a request. It is told when the context ends first.
-func (up *upstream) ask(ctx context.Context, flags uint8, o requestOptions) error {
+// ask has the host begin a request. It is told when the context ends first: one that
+// begins all the same is closed.
+func (up *upstream) ask(ctx context.Context, flags uint8, o requestOptions, begin func(*wire.Submitted) error) error {
 	l := up.link
 	token, q, err := l.note(1, func(m wire.Message) error {
 		s, ok := m.(*wire.Submitted)
 		if !ok {
 			return fmt.Errorf("%w: %v instead of submitted", wire.ErrProtocol, m.Kind())
 		}
-		return up.begin(ctx, s, o)
+		return begin(s)
 	})
 	if err != nil {
 		return err

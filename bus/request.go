@@ -185,12 +185,17 @@ func (r *Request) fail(d *Delivery, stage string, err error) {
 }
 
 // end decides how the request ends; only the first call does. What it still
-// has in flight is reclaimed by whoever holds it.
+// has in flight is reclaimed by whoever holds it. One that fails, or is aborted, when its
+// deadline is over ends as its timer would have it, which others may be faster than: a
+// stage's context ends at the deadline too, wherever the stage is.
 func (r *Request) end(o Outcome, err error) {
 	r.mu.Lock()
 	if r.over() {
 		r.mu.Unlock()
 		return
+	}
+	if (o == Failed || o == Aborted) && r.late() {
+		o, err = PastDeadline, r.expired()
 	}
 	r.err = err
 	r.bus.outcomes[o].Add(1) // first: when the request is gone, it has been counted

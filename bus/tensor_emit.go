@@ -203,12 +203,11 @@ func (e Emitter) sendTensors(ctx context.Context, v any, t TensorOptions, em emi
 	return buf.Send(o.Size())
 }
 
-// context is the request's, until the emitter's own is over. It ends at the request's
-// deadline, whether or not the host says so.
+// context is the request's, until the emitter's own is over.
 func (e Emitter) context() (ctx context.Context, done func()) {
-	ctx, stop := untilDeadline(e.out.req.context())
+	ctx = e.out.req.context()
 	if e.cancel == nil {
-		return ctx, stop
+		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	over := make(chan struct{})
@@ -220,7 +219,7 @@ func (e Emitter) context() (ctx context.Context, done func()) {
 			cancel(nil)
 		}
 	}()
-	return ctx, func() { close(over); stop() }
+	return ctx, func() { close(over) }
 }
 
 // reserveOn reserves what a value with tensors takes, in both memories.
@@ -333,8 +332,7 @@ func checkMovable(id codec.ID, payload []byte) error {
 // with the tensors where they are. Finishing the delivery closes the message, and
 // waits until the streams that read it are done: a handler that returns does,
 // and [Kept.Finish] sees to it. When ctx ends while memory of another
-// process is looked for, the error is the context's; a task's ends for this at the
-// request's deadline also where nobody says that the request is over.
+// process is looked for, the error is the context's, or how the request ended.
 func (d *Delivery) Tensors(ctx context.Context) (*lane.Message, error) {
 	if d.message != nil {
 		return d.message, nil
@@ -346,9 +344,10 @@ func (d *Delivery) Tensors(ctx context.Context) (*lane.Message, error) {
 	if d.foreign != nil && d.foreign.seg != nil {
 		d.foreign.seg.tell(l)
 	}
-	ctx, done := untilDeadline(ctx)
-	defer done()
 	m, err := l.Open(ctx, d.Bytes())
+	if err != nil && ctx.Err() != nil && d.flow.req.wrecked() {
+		err = d.flow.req.cause()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrPayload, err)
 	}

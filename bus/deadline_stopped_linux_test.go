@@ -1,0 +1,172 @@
+package bus_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+func init() {
+	roles["host of a stage"] = hosting(remotes(linear(forwarding("a"))), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
+}
+
+// TestDeadlinesAtAHostThatIsStopped: what has a deadline ends then, by the clock of the
+// process that waits, and leaves nothing when the host goes on. The host agrees with it
+// on how the requests ended.
+func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
+	h, cmd := hostAloneAs(t, "host of a stage")
+	host := cmd.Process
+	server, caller := h.join(t, bus.JoinOptions{}), h.join(t, bus.JoinOptions{})
+	mustPublish(t, caller.Directory(), named(1), someFile(t), 1)
+	began, stopped, asked := make(chan struct{}), make(chan struct{}), make(chan error, 2)
+	go func() {
+		_ = server.Serve(context.Background(), bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error { // ends with the node
+			if _, limited := t.Context().Deadline(); !limited {
+				return t.Forward(d)
+			}
+			if err := beginning(t, began, stopped); err != nil {
+				return err
+			}
+			go func() {
+				_, err := server.Submit(t.Context(), "x")
+				asked <- err
+			}()
+			_, err := server.Directory().Find(t.Context(), named(1))
+			asked <- err
+			return err
+		}})
+	}()
+	trip := func(n *bus.Node) {
+		r, err := n.Submit(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustReceive(t, r, []string{"x"})
+	}
+	trip(server) // so that each has all that it needs
+	trip(caller)
+	r := begun(t, caller, began, []byte("x"))
+	files := bus.OpenFiles(t)
+	stopProcess(t, host)
+	defer mustContinue(t, host) // nodes wait for it when they close
+	close(stopped)
+	ctx, cancel := context.WithTimeout(t.Context(), bus.Patience)
+	defer cancel()
+	for range cap(asked) {
+		select {
+		case err := <-asked:
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a stage's question ended with %v, want its context's error", err)
+			}
+		case <-ctx.Done():
+			t.Fatal("a stage waits for its host past the deadline of the request")
+		}
+	}
+	if _, err := r.Recv(ctx); !errors.Is(err, bus.ErrDeadline) || !strings.Contains(err.Error(), "the host had not said by then how it ended") {
+		t.Errorf("the request ended with %v, want ErrDeadline, and that no more is known", err)
+	}
+	for range 3 {
+		in := bus.WithDeadline(time.Now().Add(10 * time.Millisecond))
+		if _, err := caller.Submit(ctx, "x", in); !errors.Is(err, bus.ErrDeadline) {
+			t.Errorf("submit: %v, want ErrDeadline", err)
+		}
+		if _, err := caller.Stream(ctx, in); !errors.Is(err, bus.ErrDeadline) {
+			t.Errorf("stream: %v, want ErrDeadline", err)
+		}
+	}
+	mustContinue(t, host)
+	bus.Await(t, func() bool { return statsOf(t, caller).Live == 0 })
+	if s := statsOf(t, caller); s.Failed+s.Aborted > 0 || s.Completed != 2 {
+		t.Errorf("%d requests failed, %d were aborted and %d completed; all but two were past their deadlines", s.Failed, s.Aborted, s.Completed)
+	}
+	for _, n := range []*bus.Node{server, caller} {
+		if q, s := bus.OpenAt(n); q+s > 0 {
+			t.Errorf("%d questions and %d requests and tasks are open", q, s)
+		}
+	}
+	trip(caller)
+	bus.Await(t, func() bool { return bus.OpenFiles(t) <= files })
+}
+
+// TestCanceledAtAHostThatIsStopped: who gives up does not wait for the host, and what that
+// has begun by then is aborted.
+func TestCanceledAtAHostThatIsStopped(t *testing.T) {
+	h, cmd := hostAloneAs(t, "host of a stage")
+	n := h.join(t, bus.JoinOptions{})
+	stopProcess(t, cmd.Process)
+	defer mustContinue(t, cmd.Process)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 3 {
+		if _, err := n.Submit(ctx, "x"); !errors.Is(err, context.Canceled) {
+			t.Errorf("submit: %v, want the context's error", err)
+		}
+	}
+	mustContinue(t, cmd.Process)
+	bus.Await(t, func() bool { return statsOf(t, n).Live == 0 })
+	if q, s := bus.OpenAt(n); q+s > 0 {
+		t.Errorf("%d questions and %d requests are open", q, s)
+	}
+}
+
+func mustContinue(t *testing.T, p *os.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func statsOf(t *testing.T, n *bus.Node) (s bus.Stats) {
+	t.Helper()
+	answer, err := n.Call(t.Context(), "stats", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(answer, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// beginning says that a stage has begun, and waits until its host is stopped.
+func beginning(t *bus.Task, began chan<- struct{}, stopped <-chan struct{}) error {
+	select {
+	case began <- struct{}{}:
+		<-stopped
+		return nil
+	case <-t.Context().Done(): // the deadline was too short for the way here
+		return t.Context().Err()
+	}
+}
+
+// begun is a request with a deadline, which is long enough for a stage to begin on its
+// input.
+func begun(t *testing.T, caller *bus.Node, began <-chan struct{}, in []byte) *bus.Request {
+	t.Helper()
+	for limit := 500 * time.Millisecond; ; limit *= 2 {
+		r, err := caller.Stream(t.Context(), bus.WithDeadline(time.Now().Add(limit)))
+		if errors.Is(err, bus.ErrDeadline) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		if err := r.Input(t.Context()).EmitBytes(in); err != nil && !errors.Is(err, bus.ErrDeadline) {
+			t.Fatal(err)
+		}
+		select {
+		case <-began:
+			return r
+		case <-r.Done():
+		}
+	}
+}
