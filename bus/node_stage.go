@@ -151,9 +151,6 @@ func (g *graph) port(e *edge, from, to *stage, fed bool) {
 // minArenaBytes is the least memory that a node's stage gets for its payloads.
 const minArenaBytes = 1 << 20
 
-// arenaAlign is a multiple of any machine's page: GPUs take memory in whole ones.
-const arenaAlign = 64 << 10
-
 // openPorts opens a bus whose edges end at the boundary of this process, with
 // memory that the host can read: for the full windows of so many requests, of which
 // most may be alive. What is larger than inlineBytes does not travel inside messages.
@@ -195,7 +192,7 @@ func arenaFor(g *graph, requests int) (arenaBytes, maxObjectBytes int64) {
 		need += e.windowBytes * n
 		largest = max(largest, e.windowBytes)
 	}
-	arenaBytes = (max(need+need/3, minArenaBytes) + arenaAlign - 1) &^ (arenaAlign - 1)
+	arenaBytes = max(need+need/3, minArenaBytes)
 	return arenaBytes, min(largest, arenaBytes/2)
 }
 

@@ -71,28 +71,33 @@ func TestStoresOfOthersAreRegistered(t *testing.T) {
 	bus.Await(t, func() bool { return reader.driver.Usage().HostMemories == own })
 }
 
-// TestMemoryOfNodesIsRegistered: the memory that nodes get by themselves, for the windows
-// of their edges, is made of whole pages: GPUs copy from there, the node's and others'.
+// TestMemoryOfNodesIsRegistered: the memory of nodes is made of whole pages, whatever they
+// are told to take, and what they get by themselves, for the windows of their edges: GPUs
+// copy from there, the node's and others'.
 func TestMemoryOfNodesIsRegistered(t *testing.T) {
-	p := tensorLine(bus.TensorsDefault, "make", "read")
-	p.Edges[0].WindowBytes += 64
-	h := listen(t, p, tensorHost())
-	var nodes []*bus.Node
-	for _, stage := range []func(*machine) bus.StageSpec{
-		func(m *machine) bus.StageSpec { return making("make", m) },
-		func(m *machine) bus.StageSpec { return unwrapping("read", m) },
-	} {
-		m := mustMachine(t)
-		opts := m.join()
-		opts.Store = shmstore.Options{}
-		n := h.join(t, opts)
-		go func() { _ = n.Serve(context.Background(), stage(m)) }() // ends with the node
-		nodes = append(nodes, n)
-	}
-	mustTrip(t, stream(t, h), slowly+20)
-	for i, n := range nodes {
-		if s := n.TensorStats(); s.Registered == 0 || s.Refused > 0 {
-			t.Errorf("node %d: %+v", i, s)
-		}
+	for name, store := range map[string]shmstore.Options{"by itself": {}, "as told": {ArenaBytes: 1<<20 + 64}} {
+		t.Run(name, func(t *testing.T) {
+			p := tensorLine(bus.TensorsDefault, "make", "read")
+			p.Edges[0].WindowBytes += 64
+			h := listen(t, p, tensorHost())
+			var nodes []*bus.Node
+			for _, stage := range []func(*machine) bus.StageSpec{
+				func(m *machine) bus.StageSpec { return making("make", m) },
+				func(m *machine) bus.StageSpec { return unwrapping("read", m) },
+			} {
+				m := mustMachine(t)
+				opts := m.join()
+				opts.Store = store
+				n := h.join(t, opts)
+				go func() { _ = n.Serve(context.Background(), stage(m)) }() // ends with the node
+				nodes = append(nodes, n)
+			}
+			mustTrip(t, stream(t, h), slowly+20)
+			for i, n := range nodes {
+				if s := n.TensorStats(); s.Registered == 0 || s.Refused > 0 {
+					t.Errorf("node %d: %+v", i, s)
+				}
+			}
+		})
 	}
 }

@@ -3,6 +3,7 @@ package shmstore
 import (
 	"bytes"
 	"errors"
+	"os"
 	"slices"
 	"testing"
 
@@ -273,6 +274,7 @@ func TestLargeClose(t *testing.T) {
 }
 
 func TestLargeOptions(t *testing.T) {
+	page := int64(os.Getpagesize())
 	for _, tc := range []struct {
 		name                       string
 		opts                       Options
@@ -282,7 +284,8 @@ func TestLargeOptions(t *testing.T) {
 		{name: "none", opts: Options{MaxLargeBytes: -1}, inArena: 16 << 20, maxObject: 16 << 20},
 		{name: "an object in the arena", opts: Options{MaxObjectBytes: 20 << 20}, inArena: 20 << 20, maxObject: 20 << 20, inSegs: 64 << 20},
 		{name: "an object above the arena", opts: Options{MaxObjectBytes: 65 << 20, MaxLargeBytes: 1 << 30}, inArena: 16 << 20, maxObject: 65 << 20, inSegs: 1 << 30},
-		{name: "no whole pages", opts: Options{ArenaBytes: 10000}, inArena: 2500, maxObject: 8192, inSegs: 10000},
+		{name: "no whole pages", opts: Options{ArenaBytes: 10000, Memory: Heap}, inArena: 2500, maxObject: 8192, inSegs: 10000},
+		{name: "no whole pages, shared", opts: Options{ArenaBytes: 2*page + 1, Memory: Shared}, inArena: 3 * page / 4, maxObject: 3 * page, inSegs: 3 * page},
 	} {
 		opts := tc.opts.withDefaults()
 		if err := tc.opts.Validate(); err != nil {

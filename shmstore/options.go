@@ -2,6 +2,7 @@ package shmstore
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -47,7 +48,8 @@ const (
 // Options configure [Create]. The zero value works.
 type Options struct {
 	// ArenaBytes is the room for payloads, in bytes; each takes 16 bytes more
-	// and starts on a cache line. Default 64 MiB.
+	// and starts on a cache line. Default 64 MiB. Shared memory is made of whole
+	// pages, and so there is no less room than they have.
 	ArenaBytes int64
 	// Slots bounds the number of objects, 64 bytes of directory each, and
 	// 8 bytes of ledger for each reader. Default one per KiB of arena, and at
@@ -93,8 +95,17 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.ArenaBytes == 0 {
+	if o.Memory == Auto {
+		o.Memory = Heap
+		if runtime.GOOS == "linux" {
+			o.Memory = Shared
+		}
+	}
+	switch page := int64(os.Getpagesize()); {
+	case o.ArenaBytes == 0:
 		o.ArenaBytes = defaultArenaBytes
+	case o.Memory == Shared && o.ArenaBytes >= minArenaBytes && o.ArenaBytes <= maxArenaBytes:
+		o.ArenaBytes = (o.ArenaBytes + page - 1) / page * page // GPUs refuse what does not end with a page
 	}
 	if o.Slots == 0 {
 		o.Slots = int(max(min(o.ArenaBytes/bytesPerSlot, maxSlots), defaultMinSlots))
@@ -113,12 +124,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxReaders == 0 {
 		o.MaxReaders = MaxReaders
-	}
-	if o.Memory == Auto {
-		o.Memory = Heap
-		if runtime.GOOS == "linux" {
-			o.Memory = Shared
-		}
 	}
 	if o.Serializer == nil {
 		o.Serializer = codec.MsgpackSerializer{}
