@@ -190,12 +190,7 @@ func (e Emitter) sendTensors(ctx context.Context, v any, t TensorOptions, em emi
 	buf, err := e.reserveOn(ctx, o, em)
 	if err != nil || buf.void {
 		o.Cancel()
-	}
-	switch {
-	case err != nil:
 		return err
-	case buf.void:
-		return buf.Send(0)
 	}
 	if err := buf.fill(func(dst []byte) error { return o.Fill(ctx, dst, t.Stream) }); err != nil {
 		return err
