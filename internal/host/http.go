@@ -28,7 +28,7 @@ type web struct {
 // Bounds of what a client of the web server may do.
 const (
 	webHeaderBytes = 16 << 10
-	webReadTimeout = 5 * time.Second
+	webTimeout     = 5 * time.Second // to send a question, and to read its answer
 	webIdleTimeout = time.Minute
 )
 
@@ -51,10 +51,7 @@ func (h *host) openWeb() error {
 	case err != nil:
 		return fmt.Errorf("http: %w", err)
 	}
-	w.server = &http.Server{
-		Handler: h.routes(w.path == ""), ReadHeaderTimeout: webReadTimeout, IdleTimeout: webIdleTimeout,
-		MaxHeaderBytes: webHeaderBytes, ErrorLog: slog.NewLogLogger(h.opts.Logger.Handler(), slog.LevelWarn),
-	}
+	w.server = newWebServer(h.routes(w.path == ""), h.opts.Logger, webTimeout)
 	h.web = w // from here on somebody may ask
 	go func() {
 		defer close(w.done)
@@ -63,6 +60,15 @@ func (h *host) openWeb() error {
 		}
 	}()
 	return nil
+}
+
+// newWebServer makes a server that waits for a client no longer than the timeout,
+// whether it sends too little or reads nothing.
+func newWebServer(pages http.Handler, log *slog.Logger, timeout time.Duration) *http.Server {
+	return &http.Server{
+		Handler: pages, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: webIdleTimeout,
+		MaxHeaderBytes: webHeaderBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
 }
 
 // webAddress is the path of a socket, which has a slash, or host:port.

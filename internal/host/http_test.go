@@ -3,6 +3,9 @@
 package host
 
 import (
+	"errors"
+	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestListenUnix(t *testing.T) {
@@ -55,6 +59,42 @@ func TestPortTaken(t *testing.T) {
 	err = (&host{opts: Options{HTTP: taken.Addr().String()}}).openWeb()
 	if err == nil || !strings.HasSuffix(err.Error(), "stop who listens there, or choose another port") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A client that reads no answers, or never ends its question, is let go of: it would
+// have a goroutine and a descriptor for as long as it lives.
+func TestClientsThatHold(t *testing.T) {
+	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 64<<10)) })
+	for name, question := range map[string]string{
+		"reads nothing":         "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+		"never ends its body":   "GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n",
+		"never ends its header": "GET / HTTP/1.1\r\nHost: localhost\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := newWebServer(page, slog.New(slog.DiscardHandler), 50*time.Millisecond)
+			served := make(chan error)
+			go func() { served <- server.Serve(l) }()
+			c, err := net.Dial("unix", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for again := true; again; again = name == "reads nothing" && err == nil {
+				_, err = c.Write([]byte(question))
+			}
+			if err == nil {
+				_, _ = io.Copy(io.Discard, c) // ends when the server lets go
+			}
+			_ = c.Close()
+			_ = server.Close()
+			if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+				t.Error(err)
+			}
+		})
 	}
 }
 
