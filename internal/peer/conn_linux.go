@@ -270,9 +270,11 @@ func duplicate(fds []int) ([]int, error) {
 	return own, nil
 }
 
-// CloseAll closes descriptors that came with a packet, or were to go with one.
+// CloseAll closes descriptors that came with a packet, or were to go with one. A socket
+// would keep whoever closes it last for as long as its owner has told it to linger.
 func CloseAll(fds []int) {
 	for _, fd := range fds {
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{}) // most are no sockets
 		unix.Close(fd)
 	}
 }

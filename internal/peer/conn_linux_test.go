@@ -283,3 +283,38 @@ func TestPacketsDoNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations, want none", n)
 	}
 }
+
+// TestClosingDoesNotLinger: what a peer has sent may be a socket whose close takes an hour.
+func TestClosingDoesNotLinger(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const hour = 3600
+	err = errors.Join(
+		unix.Connect(fd, &unix.SockaddrInet4{Port: l.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}),
+		unix.SetNonblock(fd, true),
+		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: hour}),
+	)
+	for err == nil { // what nobody reads stays to be sent
+		_, err = unix.Write(fd, make([]byte, 1<<20))
+	}
+	if !errors.Is(err, unix.EAGAIN) {
+		t.Fatal(err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		CloseAll([]int{fd})
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it lingers")
+	}
+}
