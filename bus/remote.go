@@ -404,11 +404,14 @@ func (r *remote) attach(a agent, from int) *replica {
 
 // freeNumber, with mu held, gives the lowest number from one on that no replica has.
 func (r *remote) freeNumber(from int) int {
-	for n := from; ; n++ {
-		if !slices.ContainsFunc(r.serving, func(rep *replica) bool { return rep.number == n }) {
-			return n
-		}
+	taken := make(map[int]bool, len(r.serving))
+	for _, rep := range r.serving {
+		taken[rep.number] = true
 	}
+	for taken[from] {
+		from++
+	}
+	return from
 }
 
 // begin has a replica that attached take work, beginning with what waits.

@@ -11,20 +11,28 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
+// maxServed bounds how often a client may say that it serves a stage: each time it
+// is one more replica, which all who route to the stage look at.
+const maxServed = 1024
+
 // serve makes the client a replica of a stage.
 func (s *session) serve(m *wire.Serve) error {
 	b := s.srv.bus
 	st := b.graph.byName[m.Stage]
-	refuse := func(format string, args ...any) error {
-		s.queue(&wire.Failed{Token: m.Token, Code: wire.CodeUnknown, Text: fmt.Sprintf(format, args...)})
+	refuse := func(code wire.Code, format string, args ...any) error {
+		s.queue(&wire.Failed{Token: m.Token, Code: code, Text: fmt.Sprintf(format, args...)})
 		return nil
 	}
+	s.mu.Lock()
+	served := len(s.replicas)
+	s.mu.Unlock()
 	switch {
 	case st == nil:
-		return refuse("the bus %q has no stage %q: its stages are %s", b.opts.Name, m.Stage, b.graph.names())
+		return refuse(wire.CodeUnknown, "the bus %q has no stage %q: its stages are %s", b.opts.Name, m.Stage, b.graph.names())
 	case st.remote == nil:
-		s.queue(&wire.Failed{Token: m.Token, Code: wire.CodeTaken, Text: fmt.Sprintf("the stage %q runs inside the host", m.Stage)})
-		return nil
+		return refuse(wire.CodeTaken, "the stage %q runs inside the host", m.Stage)
+	case served >= maxServed:
+		return refuse(wire.CodeOverloaded, "this client serves stages as %d replicas, and may be no more", served)
 	}
 	from := 0
 	if f := s.srv.opts.Number; f != nil {
