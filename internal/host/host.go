@@ -44,6 +44,7 @@ type host struct {
 	mu       sync.Mutex
 	phase    Phase
 	startErr error         // why it will never be ready
+	serves   map[int]int   // as how many replicas each process serves, by its number
 	changed  chan struct{} // capacity 1: something that awaitReady looks at
 }
 
@@ -69,7 +70,7 @@ func Run(ctx context.Context, opts Options) error {
 	}
 	h := &host{
 		opts: opts, pipeline: opts.Pipeline, began: time.Now(), phase: PhaseStarting,
-		byName: make(map[string]*stage), opened: make(chan struct{}), drain: make(chan struct{}), changed: make(chan struct{}, 1),
+		byName: make(map[string]*stage), serves: make(map[int]int), opened: make(chan struct{}), drain: make(chan struct{}), changed: make(chan struct{}, 1),
 	}
 	err := h.open(ctx)
 	if err == nil {
@@ -110,7 +111,7 @@ func (h *host) open(ctx context.Context) error {
 	h.children = child.New(child.Options{Out: h.opts.Stderr, OnEvent: h.onEvent})
 	h.server, err = h.bus.Listen(h.socket, bus.ListenOptions{
 		AllowUIDs: h.pipeline.Bus.AllowUIDs,
-		Autopsy:   h.autopsy, Number: h.number, OnServe: h.onServe, OnStuck: h.onStuck,
+		Autopsy:   h.autopsy, Number: h.number, OnServe: h.onServe, OnGone: h.onGone, OnStuck: h.onStuck,
 		Methods: h.methods(),
 	})
 	if err != nil {

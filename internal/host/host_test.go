@@ -379,6 +379,22 @@ func TestProcessDies(t *testing.T) {
 	}
 }
 
+// A process that lives on without its connection is in the way of the next one, which
+// requests wait for.
+func TestProcessLivesOnInVain(t *testing.T) {
+	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF], start_timeout: 4s}}]")
+	r.await("ready: ")
+	n := r.join()
+	_, _ = r.submit(n, "leave") // which may fail with that
+	if got, err := r.submit(n, "hello"); got != "HELLO" || err != nil {
+		t.Errorf("after the restart: %q, %v", got, err)
+	}
+	r.stop(nil)
+	if text, err := r.wait(); err != nil || !strings.Contains(text, "closed its connection, and has served no stage for 4s") {
+		t.Errorf("the run ended with %v:\n%s", err, text)
+	}
+}
+
 // When nobody serves a stage any more, requests fail instead of waiting, and
 // the host goes on.
 func TestStageGivenUp(t *testing.T) {

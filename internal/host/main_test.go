@@ -39,10 +39,20 @@ func serve(stage string) int {
 		fmt.Fprintln(os.Stdout, err)
 		return 1
 	}
-	err = n.Serve(ctx, bus.StageSpec{Name: stage, Handle: handle})
+	leaving, leave := context.WithCancel(ctx)
+	defer leave()
+	err = n.Serve(leaving, bus.StageSpec{Name: stage, Handle: func(t *bus.Task, d *bus.Delivery) error {
+		if string(d.Bytes()) == "leave" {
+			leave()
+		}
+		return handle(t, d)
+	}})
 	if err := errors.Join(err, n.Close(context.Background())); err != nil {
 		fmt.Fprintln(os.Stdout, err)
 		return 1
+	}
+	if ctx.Err() == nil {
+		<-ctx.Done() // it lives on, and serves nothing
 	}
 	return 0
 }

@@ -262,6 +262,7 @@ func (h *host) onServe(name string, number, pid int) {
 	}
 	h.mu.Lock()
 	s.served, s.givenUp = true, false
+	h.serves[pid]++
 	h.mu.Unlock()
 	h.signal()
 	if !ours {
