@@ -262,7 +262,7 @@ class SubmitTest(HostCase):
             self.host.send(wire.Failed(m.token, code, "because"))
             with self.assertRaises(kind) as caught:
                 r()
-            self.assertIn("because", str(caught.exception))
+            self.assertEqual((str(caught.exception), caught.exception.code), ("because", code))
 
     def test_first_input_finds_the_request_over(self) -> None:
         client = self.connect()

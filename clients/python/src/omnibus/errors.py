@@ -9,7 +9,7 @@ built-in class says the same, the error is one of those too: `HostGone` is a
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 
 class Code(IntEnum):
@@ -36,6 +36,10 @@ class Code(IntEnum):
 class OmnibusError(Exception):
     """The base of all errors of this package."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What pickle does of its own accord is to call the class with the text alone, which many of these do not take.
+        return _like, (type(self), self.args, self.__dict__)
+
 
 _E = TypeVar("_E", bound=OmnibusError)
 
@@ -46,9 +50,13 @@ def again(error: _E) -> _E:
     What was raised refers to the frames that it passed, and so to all that was
     viewed there: an error that is kept is never raised itself.
     """
-    new = type(error).__new__(type(error))
-    new.args = error.args
-    new.__dict__.update(error.__dict__)
+    return _like(type(error), error.args, error.__dict__)
+
+
+def _like(kind: type[_E], args: tuple[Any, ...], attributes: dict[str, Any]) -> _E:
+    new = kind.__new__(kind)
+    new.args = args
+    new.__dict__.update(attributes)
     return new
 
 
@@ -103,13 +111,13 @@ class Refused(HostGone):
     """The host refused this client and closed the connection."""
 
     def __init__(self, code: int, text: str) -> None:
-        super().__init__(f"the host refused the connection: {text} ({code_name(code)})")
+        super().__init__(f"the host refused the connection: {text or code_name(code)}")
         self.code = code
         self.text = text
 
 
 class HostError(OmnibusError):
-    """The host's answer to a question is no. The subclass says which.
+    """The host's answer to a question is no. The subclass says why, and `code` where there is none for it.
 
     Of an emission, `edge`, `key` and `seq` say which it was, as far as that is known; `seq` says
     nothing where `edge` is empty.
@@ -120,7 +128,7 @@ class HostError(OmnibusError):
     seq = 0
 
     def __init__(self, code: int, text: str) -> None:
-        super().__init__(f"{text or 'no reason given'} ({code_name(code)})")
+        super().__init__(text or f"the host gives no reason but its code: {code_name(code)}")
         self.code = code
         self.text = text
 
