@@ -787,6 +787,12 @@ class PullTest(HostCase):
         with self.assertRaises(omnibus.Finished):
             ds[0].finish()
 
+    def test_a_wait_without_time_sees_what_has_come(self) -> None:
+        _, (d,), _ = self.pull(1, deliver(1, 7, encode(1)))
+        self.assertFalse(d.task.wait_aborted(0))
+        self.host.send(over(1, wire.ABORTED))
+        self.assertTrue(d.task.wait_aborted(0))
+
     def test_end_is_answered_and_bye_ends_the_loop(self) -> None:
         client, (d,), loop = self.pull(1, deliver(1, 7, encode(1)), deliver(1, 8, flags=wire.BARE))
         d.finish()
