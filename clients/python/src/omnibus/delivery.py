@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import bundle, codec, tensor, wire
-from .errors import Code, Finished, PayloadError
+from .errors import Code, DeadlineExceeded, Finished, PayloadError
 from .memory import Mapping
-from .session import Session
+from .session import OutOfTime, Session
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -134,12 +135,29 @@ class Delivery:
         """The payload as a tensor that views it. Raises PayloadError if it is none."""
         return tensor.view(self._data()[0])
 
-    def value(self) -> Any:
-        """The payload decoded: a copy, but for tensors, which view it.
+    def value(self, timeout: float | None = None) -> Any:
+        """The payload decoded: a copy, but for tensors, which view it. None if the delivery is bare.
 
-        Tensors on a GPU are `gpu.DeviceTensor`, and may not be complete yet. None if the delivery is bare.
+        Tensors on a GPU are `gpu.DeviceTensor`, and may not be complete yet. The host is asked where a sender has
+        its memory that is new here, and waited for until the request's deadline, or for `timeout` seconds: then
+        DeadlineExceeded or TimeoutError is raised, and the value can be asked for again.
         """
-        return self._value(None)
+        try:
+            return self._value(self._limit(timeout) if self.codec == codec.BUNDLE else None)
+        except OutOfTime:
+            pass  # and with it what holds the payload
+        late = "the host does not say where its tensors lie"
+        if timeout is not None and (self.deadline is None or time.time() < self.deadline):
+            raise TimeoutError(f"{late}: {timeout} s have passed")
+        raise DeadlineExceeded("" if self.task is None else self.task.stage, self.edge.name, self.key, self.seq, late)
+
+    def _limit(self, timeout: float | None) -> float | None:
+        """Until when value waits, of time.monotonic."""
+        now = time.monotonic()
+        limits = [] if timeout is None else [now + timeout]
+        if self.deadline is not None and not self._owner.over:
+            limits.append(now + self.deadline - time.time())
+        return min(limits, default=None)
 
     def _value(self, limit: float | None) -> Any:
         """value; raises OutOfTime when memory of another process was not found by the limit, of time.monotonic."""
