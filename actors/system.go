@@ -17,8 +17,8 @@ type Props = actor.Props
 
 // Options configure a System. The zero value works.
 type Options struct {
-	// Logger receives what protoactor has to say, and panics of a user's actor
-	// at its end; nil discards it.
+	// Logger receives what protoactor has to say, below warnings at debug level,
+	// and panics of a user's actor at its end; nil discards it.
 	Logger *slog.Logger
 	// Dispatcher tunes the goroutines that run the actors.
 	Dispatcher DispatcherOptions
@@ -70,11 +70,7 @@ const deadLetterInterval = 50 * time.Millisecond
 func protoConfig(logger *slog.Logger) *actor.Config {
 	return actor.Configure(
 		actor.WithDeadLetterThrottleInterval(deadLetterInterval),
-		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
-			// protoactor reports each recovered panic at info level; the bus
-			// reports failures itself, with more to say.
-			return logger.With("lib", "protoactor")
-		}))
+		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return newLibraryLog(logger) }))
 }
 
 // Close stops every stage: what their mailboxes still hold is reported as

@@ -1,8 +1,11 @@
 package actors_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -109,6 +112,24 @@ func (h *host) occupy(t testing.TB, size int) []shmstore.Reservation {
 func abortAll(rs []shmstore.Reservation) {
 	for i := range rs {
 		rs[i].Abort()
+	}
+}
+
+// What the library says of itself is no news to a program: its log shows it only when
+// it shows everything.
+func TestSystemLogsTheLibraryAtDebugLevel(t *testing.T) {
+	for _, test := range []struct {
+		level slog.Level
+		want  bool
+	}{{slog.LevelInfo, false}, {slog.LevelDebug, true}} {
+		var log bytes.Buffer
+		handler := slog.NewTextHandler(&log, &slog.HandlerOptions{Level: test.level})
+		s := actors.NewSystem(actors.Options{Logger: slog.New(handler)})
+		closeNow(t, s)
+		said := strings.Contains(log.String(), `level=DEBUG msg="actor system started" lib=protoactor`)
+		if said != test.want || !test.want && log.Len() > 0 {
+			t.Errorf("at level %v the log is %q", test.level, &log)
+		}
 	}
 }
 

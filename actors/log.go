@@ -1,0 +1,40 @@
+package actors
+
+import (
+	"context"
+	"log/slog"
+)
+
+// A libraryLog passes on what protoactor says. What it says at info level, that a
+// system has started and each panic that it recovered, is for who looks into the bus:
+// a program has no system that it has heard of, and panics the bus reports itself,
+// with more to say.
+type libraryLog struct{ slog.Handler }
+
+func newLibraryLog(logger *slog.Logger) *slog.Logger {
+	return slog.New(libraryLog{logger.Handler()}).With("lib", "protoactor")
+}
+
+func lowered(l slog.Level) slog.Level {
+	if l >= slog.LevelWarn {
+		return l
+	}
+	return min(l, slog.LevelDebug)
+}
+
+func (h libraryLog) Enabled(ctx context.Context, l slog.Level) bool {
+	return h.Handler.Enabled(ctx, lowered(l))
+}
+
+func (h libraryLog) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = lowered(r.Level)
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h libraryLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return libraryLog{h.Handler.WithAttrs(attrs)}
+}
+
+func (h libraryLog) WithGroup(name string) slog.Handler {
+	return libraryLog{h.Handler.WithGroup(name)}
+}
