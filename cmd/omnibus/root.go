@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -76,8 +77,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	lost := watchHelp(root)
 	cmd, err := root.ExecuteC()
-	err = withAdvice(err)
+	err = withAdvice(errors.Join(err, lost()))
 	text := printable(err)
 
 	var usage *usageError
@@ -99,6 +101,24 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "omnibus: %s\n", text)
 		return exitFailed
 	}
+}
+
+// watchHelp returns a function that gives the error for help that nobody got, which
+// cobra does not look for.
+func watchHelp(root *cobra.Command) (lost func() error) {
+	help := root.HelpFunc()
+	var failed error
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		var text bytes.Buffer
+		out := cmd.OutOrStdout()
+		cmd.SetOut(&text)
+		help(cmd, args)
+		cmd.SetOut(out)
+		if _, err := out.Write(text.Bytes()); err != nil {
+			failed = &exitError{exitFailed, err}
+		}
+	})
+	return func() error { return failed }
 }
 
 // withAdvice adds what to do where a limit of the system is the cause, wherever that was met.
