@@ -26,6 +26,9 @@ type Options struct {
 // Load reads and checks a file. The error is a [Problems] if the file was read
 // and refused, and one of [Options.Open] if it could not be read.
 func Load(path string, opts Options) (*Pipeline, error) {
+	if path == "" {
+		return nil, errors.New("config: the file's name is empty: give the path of a pipeline file")
+	}
 	if opts.Open == nil {
 		opts.Open = func(path string) (io.ReadCloser, error) { return os.Open(path) }
 	}

@@ -13,9 +13,12 @@ import (
 
 // readInput reads the file that a verb was given, or standard input.
 func readInput(cmd *cobra.Command, args []string) (data []byte, err error) {
-	if len(args) == 0 || args[0] == "-" {
+	switch {
+	case len(args) == 0 || args[0] == "-":
 		data, err = io.ReadAll(cmd.InOrStdin())
-	} else {
+	case args[0] == "":
+		err = errors.New("the file's name is empty: give its path, or - for standard input")
+	default:
 		data, err = os.ReadFile(args[0])
 	}
 	if err != nil {
