@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import random
 import subprocess
 import sys
+import threading
 import unittest
 from typing import Any
 
@@ -370,6 +372,28 @@ class ConnectorTest(HostCase):
         self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
         self.assertTrue(done()[0])
         self.assertEqual(self.c.health()["status"], "healthy")
+
+    def test_threads_share_an_exchange_when_the_host_is_back(self) -> None:
+        """Otherwise a connector could clean up what one of them has put, and not the rest."""
+        self.host.hang_up()
+        with self.assertLogs("omnibus", "ERROR"):
+            self.c.put("0", "1", "k", 1)
+        at_once = threading.Barrier(5)
+
+        def put(key: str) -> Any:
+            at_once.wait()
+            return self.c.put("0", "1", key, 1)
+
+        puts = [self.beside(functools.partial(put, key)) for key in "abcd"]
+        at_once.wait()
+        self.host.welcome()
+        owners = set()
+        for _ in puts:
+            m = self.host.expect(wire.Place)
+            owners.add(m.owner)
+            self.host.send(wire.Placed(m.token, 7))
+        self.assertTrue(all(done()[0] for done in puts))
+        self.assertEqual(len(owners), 1)
 
     def test_connectors_of_a_process_share_a_connection(self) -> None:
         other = OmnibusConnector({"socket": self.host.path})

@@ -25,21 +25,21 @@ class _Host:
     def __init__(self, path: str) -> None:
         self.path = path
         self.users = 0
-        self._mu = threading.Lock()
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew, also in a child: what that has inherited is the parent's."""
+        self.mu = threading.Lock()  # of the client, and of the exchanges that connectors have of it
         self._client: Client | None = None
-        self._pid = 0
 
     def client(self) -> Client:
-        """The connection, which is made if there is none. Raises HostGone."""
-        if self._pid != os.getpid():  # what was inherited is the parent's
-            self._mu, self._client, self._pid = threading.Lock(), None, os.getpid()
-        with self._mu:
-            if self._client is None or self._client.closed:
-                self._client = connect(self.path, name=f"connector {os.getpid()}")
-            return self._client
+        """The connection, which is made if there is none. Raises HostGone. The lock is held."""
+        if self._client is None or self._client.closed:
+            self._client = connect(self.path, name=f"connector {os.getpid()}")
+        return self._client
 
     def close(self) -> None:
-        if self._pid == os.getpid() and self._client is not None:
+        if self._client is not None:
             self._client.close()
 
 
@@ -47,12 +47,14 @@ _hosts: dict[str, _Host] = {}
 _hosts_mu = threading.Lock()
 
 
-def _renew_lock() -> None:
+def _forked() -> None:
     global _hosts_mu
     _hosts_mu = threading.Lock()
+    for host in _hosts.values():
+        host.renew()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_forked)
 
 
 class Ring:
@@ -78,11 +80,11 @@ class Ring:
         known = self._exchange
         if known is not None and not known[0].closed and self._pid == os.getpid():
             return known[1]
-        client = self._host.client()
-        if known is None or known[0] is not client:
-            known = client, client.exchange(self._arena_bytes)
-        self._exchange, self._pid = known, os.getpid()
-        return known[1]
+        with self._host.mu:  # two threads that find the host gone have one exchange again, which cleans up for both
+            client = self._host.client()
+            if self._exchange is None or self._exchange[0] is not client:
+                self._exchange, self._pid = (client, client.exchange(self._arena_bytes)), os.getpid()
+            return self._exchange[1]
 
     def put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
         entry = self._open().put(*edge, key, payload.size, payload.write, self._timeout)
