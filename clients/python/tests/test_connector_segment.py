@@ -395,6 +395,12 @@ class ContractTest(SegmentCase):
             with self.subTest(bad):
                 self.assertIsNone(Record.parse(bad.encode()))
 
+    def test_what_cannot_be_opened_keeps_no_descriptor(self) -> None:
+        open(self.path(journal.journals_name()), "x").close()
+        before = os.listdir("/proc/self/fd")
+        self.assertRaises(journal.BadKey, self.connector)
+        self.assertEqual(os.listdir("/proc/self/fd"), before)
+
 
 class RoomTest(unittest.TestCase):
     def test_what_there_is_no_room_for_says_what_to_do(self) -> None:
@@ -615,6 +621,7 @@ class ForkTest(SegmentCase):
         self.assertEqual(c.get("0", "1", "parent")[0], VALUE)  # type: ignore[index]
 
     def test_a_child_that_uses_nothing_takes_nothing_along(self) -> None:
+        before = os.listdir("/proc/self/fd")
         c = self.connector()
         c.put("0", "1", "k", VALUE)
         child = os.fork()
@@ -622,7 +629,22 @@ class ForkTest(SegmentCase):
             try:
                 c.close()
             finally:
-                os._exit(0 if self.left() else 1)
+                os._exit(0 if self.left() and os.listdir("/proc/self/fd") == before else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+    def test_a_child_that_could_not_begin_tries_again(self) -> None:
+        c = self.connector()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with mock.patch.object(segment, "Journal", side_effect=OSError(errno.EMFILE, "too many")):
+                    refused = c.put("0", "1", "k", VALUE)[0]
+                put = c.put("0", "1", "k", VALUE)[0]
+                c.close()
+                code = 0 if put and not refused and not self.left() else 2
+            finally:
+                os._exit(code)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
 
     def test_a_child_does_not_keep_a_lock(self) -> None:

@@ -70,14 +70,18 @@ class Segments:
         self._open()
 
     def _open(self) -> None:
-        self._pid = os.getpid()
         self._mu = threading.Lock()
         self._held: OrderedDict[str, _Put] = OrderedDict()  # by the name of the segment
         self._watches = threading.local()  # a Watch for each thread that waits
         self._directory = Directory(self._path)
-        self._journal = Journal(self._directory)
+        try:
+            self._journal = Journal(self._directory)
+        except BaseException:
+            self._directory.close()
+            raise
         self._journal.sweep()
         self._sweeper = Sweeper(self._ttl, self._sweep)
+        self._pid = os.getpid()
 
     def _enter(self) -> None:
         if self._closed:
@@ -348,10 +352,12 @@ class Segments:
         return {"status": "closed" if self._closed else "healthy", "pending": len(self._held)}
 
     def close(self) -> None:
-        if self._closed or os.getpid() != self._pid:
-            self._closed = True
+        if self._closed:
             return
         self._closed = True
+        if os.getpid() != self._pid:  # a forked child: what was put is the parent's
+            self._directory.close()
+            return
         self._sweeper.stop()
         done = False
         try:
