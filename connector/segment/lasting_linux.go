@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -60,7 +61,8 @@ func (t *Transport) note(e *entry) (*noteFile, error) {
 	}
 	n := note{record: e.record, key: e.key, request: connector.Request(e.edge, e.key)}
 	if t.opts.TTL > 0 {
-		n.until = time.Now().Add(t.opts.TTL).UnixNano()
+		now := time.Now().UnixNano()
+		n.until = now + min(int64(t.opts.TTL), math.MaxInt64-now) // which ends in the year 2262
 	}
 	fd, err := t.journal.dir.create()
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -172,6 +173,20 @@ func TestLastingCleanup(t *testing.T) {
 			t.Errorf("generation %d: %q is left", generation, left)
 		}
 		wantValue(t, end, "r2_thinker_0", metas["r2_thinker_0"], old)
+	}
+}
+
+// TestLastingForAges: a time that ends behind all that a note can say is none that is over.
+func TestLastingForAges(t *testing.T) {
+	opts := segment.Options{Dir: shm(t), TTL: math.MaxInt64}
+	lasting(t, opts, "r1_thinker_0")
+	open(t, opts) // which sweeps
+	opts.Lasting = true
+	if err := open(t, opts).Cleanup(t.Context(), "r1"); err != nil {
+		t.Fatal(err)
+	}
+	if left := values(t, opts.Dir); len(left) > 0 {
+		t.Errorf("%q is left", left)
 	}
 }
 
