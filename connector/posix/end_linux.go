@@ -11,6 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/inotify"
 )
 
 // metaStore is the key of the store's name in metadata, beside the value's number.
@@ -26,8 +27,8 @@ type End struct {
 	mu      sync.Mutex
 	owner   *owner
 	reader  *reader
-	watch   *watch        // nil until somebody waits
-	changed chan struct{} // closed when something did; nil while nobody waits
+	watch   *inotify.Watch // nil until somebody waits
+	changed chan struct{}  // closed when something did; nil while nobody waits
 	closed  bool
 }
 
@@ -255,23 +256,23 @@ func (e *End) listen() (<-chan struct{}, error) {
 		return e.changed, nil // all changes are its own
 	}
 	if e.watch == nil {
-		w, err := newWatch(func(name string) {
-			if name == "" || name == e.files.head {
+		w, err := inotify.New(func(name []byte) {
+			if len(name) == 0 || string(name) == e.files.head {
 				e.wake()
 			}
 		})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
 		}
-		if err := w.add(e.files.path, unix.IN_CREATE); err != nil {
-			w.close()
+		if err := w.Add(e.files.path, unix.IN_CREATE); err != nil {
+			w.Close()
 			return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
 		}
 		e.watch = w
 	}
 	// Each store has a first file of its own. Where there is none it is made later, and
 	// the directory tells.
-	if err := e.watch.add(e.files.path+"/"+e.files.head, unix.IN_MODIFY); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := e.watch.Add(e.files.path+"/"+e.files.head, unix.IN_MODIFY); err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
 	}
 	return e.changed, nil
@@ -318,7 +319,7 @@ func (e *End) Close() error {
 	e.forget()
 	e.mu.Unlock()
 	if w != nil {
-		w.close()
+		w.Close()
 	}
 	if o != nil {
 		o.close()

@@ -17,6 +17,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/headroom"
+	"github.com/omnibus-runtime/omnibus/internal/inotify"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -41,8 +42,8 @@ type owner struct {
 	closed bool
 	bell   uint64
 	timer  *time.Timer
-	watch  *watch // of the readers' bell; nil until there is no room
-	blind  bool   // there can be none
+	watch  *inotify.Watch // of the readers' bell; nil until there is no room
+	blind  bool           // there can be none
 }
 
 // value is one that nobody is known to have got.
@@ -376,7 +377,7 @@ func (o *owner) close() {
 	o.reclaim(func(*value) bool { return true })
 	o.unlink()
 	if w != nil {
-		w.close()
+		w.Close()
 	}
 	o.finish()
 }

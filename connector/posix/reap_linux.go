@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/inotify"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -24,10 +25,10 @@ func (o *owner) listen() {
 	if o.watch != nil || o.blind {
 		return
 	}
-	w, err := newWatch(func(string) { o.room.Look() })
+	w, err := inotify.New(func([]byte) { o.room.Look() })
 	if err == nil {
-		if err = w.add(o.files.path+"/"+o.files.name(fileRoom), unix.IN_MODIFY); err != nil {
-			w.close()
+		if err = w.Add(o.files.path+"/"+o.files.name(fileRoom), unix.IN_MODIFY); err != nil {
+			w.Close()
 		}
 	}
 	if err != nil {

@@ -111,7 +111,7 @@ func (t *Transport) Close() error {
 	t.dir.removeJournals()
 	t.dir.close()
 	if w != nil {
-		w.close()
+		w.files.Close()
 	}
 	return err
 }

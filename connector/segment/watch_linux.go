@@ -1,21 +1,18 @@
 package segment
 
 import (
-	"bytes"
-	"encoding/binary"
 	"fmt"
-	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/inotify"
 )
 
 // watch tells those who wait that something happened under their names.
 type watch struct {
-	file  *os.File
-	ended chan struct{}
+	files *inotify.Watch
 
 	mu      sync.Mutex
 	waiting map[string][]chan struct{}
@@ -31,16 +28,16 @@ func (t *Transport) watching() (*watch, error) {
 	if t.watch != nil {
 		return t.watch, nil
 	}
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	w := &watch{waiting: make(map[string][]chan struct{})}
+	files, err := inotify.New(w.tell)
 	if err != nil {
-		return nil, fmt.Errorf("%w: watch %s: %w", connector.ErrUnavailable, t.opts.Dir, err)
+		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
 	}
-	if _, err := unix.InotifyAddWatch(fd, t.opts.Dir, changes); err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("%w: watch %s: %w", connector.ErrUnavailable, t.opts.Dir, err)
+	if err := files.Add(t.opts.Dir, changes); err != nil {
+		files.Close()
+		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
 	}
-	w := &watch{file: os.NewFile(uintptr(fd), "inotify"), ended: make(chan struct{}), waiting: make(map[string][]chan struct{})}
-	go w.run()
+	w.files = files
 	t.watch = w
 	return w, nil
 }
@@ -75,36 +72,16 @@ func (w *watch) unsubscribe(name string, changed chan struct{}) {
 	}
 }
 
-// run reads events until the watch is closed.
-func (w *watch) run() {
-	defer close(w.ended)
-	buffer := make([]byte, 16<<10)
-	for {
-		n, err := w.file.Read(buffer)
-		if err != nil {
-			return
-		}
-		w.tell(buffer[:n])
-	}
-}
-
-// tell wakes whoever waits for what the events name.
-func (w *watch) tell(events []byte) {
+// tell wakes whoever waits for a name, or all of them: what was lost has none.
+func (w *watch) tell(name []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	const maskAt, lenAt = 4, 12 // in struct inotify_event
-	for len(events) >= unix.SizeofInotifyEvent {
-		mask := binary.NativeEndian.Uint32(events[maskAt:])
-		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[lenAt:]))
-		name, _, _ := bytes.Cut(events[unix.SizeofInotifyEvent:end], []byte{0})
-		events = events[end:]
-		if mask&unix.IN_Q_OVERFLOW != 0 { // some were lost
-			for _, all := range w.waiting {
-				wake(all)
-			}
-			continue
-		}
+	if len(name) > 0 {
 		wake(w.waiting[string(name)])
+		return
+	}
+	for _, all := range w.waiting {
+		wake(all)
 	}
 }
 
@@ -115,9 +92,4 @@ func wake(all []chan struct{}) {
 		default: // it has not looked since the last
 		}
 	}
-}
-
-func (w *watch) close() {
-	_ = w.file.Close()
-	<-w.ended
 }

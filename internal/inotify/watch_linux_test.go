@@ -1,0 +1,74 @@
+package inotify
+
+import (
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// TestWatch: each change is told, with its name in a directory, and none once the watch
+// is closed.
+func TestWatch(t *testing.T) {
+	dir := t.TempDir()
+	told := make(chan string, 100)
+	w, err := New(func(name []byte) { told <- string(name) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Add(dir, unix.IN_CREATE); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(dir, "made"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if name := <-told; name != "made" {
+		t.Errorf("%q was told of a file that was made", name)
+	}
+	if err := w.Add(f.Name(), unix.IN_MODIFY); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("x"); err != nil {
+		t.Fatal(err)
+	}
+	if name := <-told; name != "" {
+		t.Errorf("%q was told of a file that was written to", name)
+	}
+	if err := w.Add(filepath.Join(dir, "missing"), unix.IN_MODIFY); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("watch of what is not there: %v", err)
+	}
+	w.Close()
+	if err := os.WriteFile(filepath.Join(dir, "later"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if len(told) > 0 {
+		t.Errorf("%q was told when the watch was closed", <-told)
+	}
+}
+
+// TestEach: names are cut where the kernel fills them up, and what was lost has none.
+func TestEach(t *testing.T) {
+	event := func(mask uint32, name string, filled int) []byte {
+		b := binary.NativeEndian.AppendUint32(nil, 1)
+		b = binary.NativeEndian.AppendUint32(b, mask)
+		b = binary.NativeEndian.AppendUint32(b, 0)
+		b = binary.NativeEndian.AppendUint32(b, uint32(filled))
+		return append(append(b, name...), make([]byte, filled-len(name))...)
+	}
+	var events []byte
+	events = append(events, event(unix.IN_CREATE, "key", 16)...)
+	events = append(events, event(unix.IN_Q_OVERFLOW, "", 0)...)
+	events = append(events, event(unix.IN_CREATE, "key2", 32)...)
+	var names []string
+	each(events, func(name []byte) { names = append(names, string(name)) })
+	if diff := cmp.Diff([]string{"key", "", "key2"}, names); diff != "" {
+		t.Error(diff)
+	}
+}
