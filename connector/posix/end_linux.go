@@ -88,9 +88,10 @@ func (e *End) creator() (*owner, error) {
 	return o, nil
 }
 
-// A side is a store as one end has it.
+// A side is a store as one end has it. Its use is the caller's.
 type side interface {
 	take(ctx context.Context, at address, number uint64) (connector.Payload, error)
+	peek(ctx context.Context, at address, number uint64) (connector.Payload, error)
 	leave()
 }
 
@@ -132,6 +133,18 @@ func (e *End) forget() {
 
 // Get implements [connector.Transport].
 func (e *End) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return e.got(e.read(ctx, edge, key, meta, side.take))
+}
+
+// Peek implements [connector.Peeker].
+func (e *End) Peek(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return e.read(ctx, edge, key, meta, side.peek)
+}
+
+// read takes or peeks at a value, on the side that the end has.
+func (e *End) read(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata,
+	how func(side, context.Context, address, uint64) (connector.Payload, error),
+) (connector.Payload, error) {
 	number, err := e.number(meta)
 	if err != nil {
 		return nil, err
@@ -144,7 +157,7 @@ func (e *End) Get(ctx context.Context, edge connector.Edge, key string, meta con
 		return nil, connector.ErrNotFound
 	}
 	defer s.leave()
-	return e.got(s.take(ctx, address{edge, key}, number))
+	return how(s, ctx, address{edge, key}, number)
 }
 
 func (e *End) got(p connector.Payload, err error) (connector.Payload, error) {
@@ -152,27 +165,6 @@ func (e *End) got(p connector.Payload, err error) (connector.Payload, error) {
 		faultpoint.Hit("posix-got")
 	}
 	return p, err
-}
-
-// Peek implements [connector.Peeker].
-func (e *End) Peek(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	number, err := e.number(meta)
-	if err != nil {
-		return nil, err
-	}
-	s, err := e.side()
-	if err != nil {
-		return nil, err
-	}
-	switch s := s.(type) {
-	case *owner:
-		defer s.leave()
-		return s.peek(address{edge, key}, number)
-	case *reader:
-		defer s.leave()
-		return s.peek(ctx, address{edge, key}, number)
-	}
-	return nil, connector.ErrNotFound
 }
 
 // number reads the metadata. Those of other transports are ignored.

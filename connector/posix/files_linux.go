@@ -145,8 +145,8 @@ func full(err error) error {
 type mapping struct{ data []byte }
 
 // makeMapping makes a file of its final size with all its pages. It is written here,
-// or, if it is a reader's, by whoever has that address.
-func (f files) makeMapping(part string, sizeBytes int, protection int) (mapping, error) {
+// or, if it is a place's, by the reader in it.
+func (f files) makeMapping(part string, sizeBytes int) (mapping, error) {
 	fd, err := f.make(part)
 	if err != nil {
 		return mapping{}, err
@@ -159,7 +159,7 @@ func (f files) makeMapping(part string, sizeBytes int, protection int) (mapping,
 	if err != nil {
 		return mapping{}, fmt.Errorf("allocate %s, %d bytes: %w", f.name(part), sizeBytes, full(err))
 	}
-	return mapFile(fd, sizeBytes, protection)
+	return mapFile(fd, sizeBytes, unix.PROT_READ|unix.PROT_WRITE)
 }
 
 // openMapping maps what makeMapping made in another process.

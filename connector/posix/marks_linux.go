@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
@@ -40,15 +38,15 @@ func marksOf(m mapping, err error) (marks, error) {
 }
 
 func (f files) makeMarks(place, slots int) (marks, error) {
-	return marksOf(f.makeMapping(marksPart(place), marksBytes(slots), unix.PROT_READ|unix.PROT_WRITE))
+	return marksOf(f.makeMapping(marksPart(place), marksBytes(slots)))
 }
 
 func (f files) openMarks(place, slots, protection int) (marks, error) {
 	return marksOf(f.openMapping(marksPart(place), marksBytes(slots), protection))
 }
 
-// isGot reports whether a reader has got the value of a generation. Whoever was in
-// that address does not matter.
+// isGot reports whether a reader has got the value of a generation. Who was in
+// that place does not matter.
 func isGot(all []marks, slot uint32, generation uint64) bool {
 	for i := range all {
 		if all[i].got[slot].Load() == generation {

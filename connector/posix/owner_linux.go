@@ -113,7 +113,7 @@ func (o *owner) buildBooks() (err error) {
 		return fmt.Errorf("%w: %d bytes for its books are needed, %d are available by %s, of which %d are kept back",
 			connector.ErrFull, need, short.AvailableBytes, short.Limit, short.KeepBytes)
 	}
-	if o.cells, err = o.files.makeMapping(fileIndex, indexCells(slots)*cellBytes, unix.PROT_READ|unix.PROT_WRITE); err != nil {
+	if o.cells, err = o.files.makeMapping(fileIndex, indexCells(slots)*cellBytes); err != nil {
 		return err
 	}
 	o.index = wordsOf(o.cells.data)
@@ -195,8 +195,8 @@ func (o *owner) put(ctx context.Context, at address, size int, fill func(dst []b
 	return meta, nil
 }
 
-// publish puts a value where it belongs, in place of what lay there, which one step does for whoever
-// looks.
+// publish puts a value where it belongs, in place of what lay there, which one step
+// does for whoever looks.
 func (o *owner) publish(v *value) error {
 	o.mu.Lock()
 	if o.closed {
@@ -274,7 +274,7 @@ func (o *owner) take(ctx context.Context, at address, number uint64) (connector.
 }
 
 // peek looks at a value in the creator's own process.
-func (o *owner) peek(at address, number uint64) (connector.Payload, error) {
+func (o *owner) peek(_ context.Context, at address, number uint64) (connector.Payload, error) {
 	v := o.look(at, number)
 	if v == nil {
 		return nil, connector.ErrNotFound

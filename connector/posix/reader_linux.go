@@ -165,7 +165,7 @@ func (r *reader) openStore(f files) error {
 // alive reports whether the creator is.
 func (r *reader) alive() bool { return r.head.held(lockCreator) }
 
-// take gets a value. The use of the store is the caller's.
+// take gets a value.
 func (r *reader) take(ctx context.Context, at address, number uint64) (connector.Payload, error) {
 	return r.find(ctx, at, number, r.claim)
 }
@@ -202,49 +202,56 @@ func (r *reader) judge(c candidate, h shmstore.Handle) verdict {
 const maxLooks = 1 << 16
 
 // find finds the value of an address, pins it, and lets decide whether it is the caller's.
-//
-// A slot without a value is looked at again although its cell is the same: the cell names a
-// slot once its value is there, so it was replaced meanwhile, twice if need be, and the slot
-// used again.
-func (r *reader) find(ctx context.Context, at address, number uint64, decide func(context.Context, candidate, shmstore.Handle) (verdict, error)) (connector.Payload, error) {
+func (r *reader) find(ctx context.Context, at address, number uint64, decide decision) (connector.Payload, error) {
 	again := true
 	for looks := 0; again && looks < maxLooks; looks++ {
 		again = false
 		for c := range r.index.find(at.hash()) {
-			h, ok := r.store.Find(c.slot())
-			if ok && number != 0 && number != r.record.number(h.Gen) {
-				again = again || !r.index.has(c)
-				continue
+			value, changed, err := r.try(ctx, c, at, number, decide)
+			if value != nil || err != nil {
+				return value, err
 			}
-			if !ok || h.Slot >= r.record.slots {
-				again = true
-				continue
-			}
-			lease, err := r.store.Pin(h)
-			if err != nil {
-				again = again || errors.Is(err, shmstore.ErrStale) || !r.index.has(c)
-				continue
-			}
-			faultpoint.Hit("posix-pinned")
-			value, mine := at.unlabel(lease.Bytes())
-			v := gone
-			if mine {
-				v, err = decide(ctx, c, h)
-			}
-			if v == good && mine && err == nil {
-				return r.hold(value, func() { lease.Release() }), nil
-			}
-			lease.Release()
-			if err != nil {
-				return nil, err
-			}
-			again = again || v == moved
+			again = again || changed
 		}
 		if err := ctx.Err(); again && err != nil {
 			return nil, err //nolint:wrapcheck // the context's
 		}
 	}
 	return nil, connector.ErrNotFound
+}
+
+// A decision is made of what a candidate names, while that is pinned.
+type decision func(context.Context, candidate, shmstore.Handle) (verdict, error)
+
+// try pins what a candidate names, and returns it if it is the value, and otherwise
+// whether it changed meanwhile, so that the value is to be looked for again.
+//
+// That is so of a slot without a value although its cell is the same: the cell names a
+// slot once its value is there, so it was replaced, twice if need be, and the slot used
+// again.
+func (r *reader) try(ctx context.Context, c candidate, at address, number uint64, decide decision) (_ connector.Payload, changed bool, _ error) {
+	h, ok := r.store.Find(c.slot())
+	switch {
+	case ok && number != 0 && number != r.record.number(h.Gen):
+		return nil, !r.index.has(c), nil
+	case !ok || h.Slot >= r.record.slots:
+		return nil, true, nil
+	}
+	lease, err := r.store.Pin(h)
+	if err != nil {
+		return nil, errors.Is(err, shmstore.ErrStale) || !r.index.has(c), nil
+	}
+	faultpoint.Hit("posix-pinned")
+	v := gone
+	value, mine := at.unlabel(lease.Bytes())
+	if mine {
+		v, err = decide(ctx, c, h)
+	}
+	if v == good && err == nil {
+		return r.hold(value, func() { lease.Release() }), false, nil
+	}
+	lease.Release()
+	return nil, v == moved, err
 }
 
 // claim marks a value as got by this reader, if nobody else has. It is pinned, so the
