@@ -174,10 +174,10 @@ func (c *checker) extra(connectorType string, n *node) Settings {
 			}
 			continue
 		}
-		if rule.want != ruleText.want && rule.want != ruleStore.want {
-			entries[i].value = e.value.scalar()
-		}
-		if !rule.ok(entries[i].value) {
+		// What variables spell is a number only where the rule does not want it as text.
+		if spelt := e.value.scalar(); rule.ok(spelt) {
+			entries[i].value = spelt
+		} else if !rule.ok(e.value) {
 			c.problemf(e.value.pos, "%s of %s must be %s, not %s", e.key, connectorType, rule.want, describe(e.value))
 		}
 	}
