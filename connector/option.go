@@ -62,24 +62,30 @@ func (o Option) want() string {
 
 // Read returns a setting's value as the type of the option's default.
 func (o Option) Read(value any) (any, error) {
-	read := map[Kind]func(any) (any, bool){
-		Flag:     func(v any) (any, bool) { b, ok := v.(bool); return b, ok },
-		Text:     o.text,
-		Integer:  o.integer,
-		Duration: o.duration,
-	}[o.Kind]
-	if v, ok := read(value); ok {
+	var v any
+	ok := false
+	switch o.Kind {
+	case Flag:
+		v, ok = value.(bool)
+	case Text:
+		v, ok = o.text(value)
+	case Integer:
+		v, ok = o.integer(value)
+	case Duration:
+		v, ok = o.duration(value)
+	}
+	if ok {
 		return v, nil
 	}
 	return nil, fmt.Errorf("%w: %s must be %s, not %v", ErrSettings, o.Key, o.want(), value)
 }
 
-func (o Option) text(value any) (any, bool) {
+func (o Option) text(value any) (string, bool) {
 	s, ok := value.(string)
 	return s, ok && (len(o.Choices) == 0 || slices.Contains(o.Choices, s))
 }
 
-func (o Option) integer(value any) (any, bool) {
+func (o Option) integer(value any) (int64, bool) {
 	n, ok := whole(value)
 	return n, ok && n >= o.Min && (o.Max == 0 || n <= o.Max)
 }
@@ -98,7 +104,7 @@ func whole(value any) (int64, bool) {
 	return 0, false
 }
 
-func (o Option) duration(value any) (any, bool) {
+func (o Option) duration(value any) (time.Duration, bool) {
 	d, ok := duration(value)
 	return d, ok && int64(d) >= o.Min
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
@@ -22,21 +23,19 @@ type process struct {
 	users int // transports, and values that were got
 }
 
+// settings are what all connectors of the process agree on.
 type settings struct {
 	bytes        int64
-	ttl, timeout int64
+	ttl, timeout time.Duration
 }
 
 func (p *process) open(config connector.Config) (connector.Transport, error) {
-	s := settings{bytes: config.Settings.Int(optRing), ttl: int64(config.Settings.Duration(optTTL)), timeout: int64(config.Settings.Duration(optTimeout))}
+	s := settings{config.Settings.Int(optRing), config.Settings.Duration(optTTL), config.Settings.Duration(optTimeout)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ring == nil {
 		r, err := ring.New(ring.Options{
-			Store:   shmstore.Options{ArenaBytes: s.bytes},
-			TTL:     config.Settings.Duration(optTTL),
-			Timeout: config.Settings.Duration(optTimeout),
-			Log:     config.Log,
+			Store: shmstore.Options{ArenaBytes: s.bytes}, TTL: s.ttl, Timeout: s.timeout, Log: config.Log,
 		})
 		if err != nil {
 			return nil, err //nolint:wrapcheck // it says what it did
