@@ -114,35 +114,41 @@ func wholePages(sizeBytes uint64) uint64 { return (sizeBytes + pageBytes - 1) &^
 // fails, nothing is left but the evictions it tried.
 func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet) (Reservation, error) {
 	segmentBytes := wholePages(uint64(size))
-	if !s.makeLargeRoom(segmentBytes) {
+	o, spare := s.takeSpare(segmentBytes)
+	if !spare && !s.makeLargeRoom(segmentBytes) {
 		return Reservation{}, s.largeFullError(size)
 	}
 	slot, ok := s.place(0)
 	if !ok {
+		if spare {
+			s.spares.keep(o)
+		}
 		return Reservation{}, s.fullError(size)
 	}
-	seg, err := s.makeLargeSegment(size)
-	if err != nil {
-		s.unplace(slot)
-		return Reservation{}, err
+	if !spare {
+		var err error
+		if o.segment, err = s.makeLargeSegment(size); err != nil {
+			s.unplace(slot)
+			return Reservation{}, err
+		}
+		if s.onLarge != nil {
+			o.gone = s.onLarge(o.segment.data)
+		}
 	}
-	o := largeObject{segment: seg, size: uint64(size), slot: slot}
-	if s.onLarge != nil {
-		o.gone = s.onLarge(seg.data)
-	}
+	o.size, o.slot = uint64(size), slot
 	r := s.grant(slot, size, c, charge)
 	relaxedStore64(&s.lines[slot].offset, largeOffset)
 	view := s.grantView
-	view.data = seg.data
+	view.data = o.segment.data
 	r.view = &view
 	s.largeSlots = append(s.largeSlots, slot)
 	s.largeBytes += segmentBytes
 	return r, s.large.add(r.gen, o)
 }
 
-// OnLarge installs the function that is told of the memory of each large object when
-// it is made. What that returns is called when the object is gone, with what unmaps
-// the memory, and calls it, once: at once, or later and on any goroutine, when a device
+// OnLarge installs the function that is told of the memory of large objects when
+// it is made. What that returns is called when the memory is not needed any more, which
+// is when the object is gone or, with Options.Reuse, later, with what unmaps it, and calls it, once: at once, or later and on any goroutine, when a device
 // has forgotten the memory, say. If it never will be forgotten, stays is called instead:
 // the memory stays mapped, and others are evicted for it. Until then it counts as that of an
 // object that somebody holds, so [Store.Reserve] may find no room for a large object that will be there
@@ -159,11 +165,12 @@ func (s *Store) unplace(slot uint32) {
 	s.inUse--
 }
 
-// makeLargeRoom evicts large objects, the oldest first, until the segments of
-// those that stay leave room for one more. It does not wait for those that leave.
+// makeLargeRoom drops spare segments, and then evicts large objects, the oldest first,
+// until the segments of those that stay leave room for one more. It does not wait for
+// those that leave.
 func (s *Store) makeLargeRoom(segmentBytes uint64) bool {
-	for s.largeBytes+s.staying.Load()+segmentBytes > s.maxLarge {
-		if !s.evictLarge() {
+	for s.largeBytes+s.spares.sizeBytes+s.staying.Load()+segmentBytes > s.maxLarge {
+		if !s.dropSpare() && !s.evictLarge() {
 			return false
 		}
 	}
@@ -171,7 +178,9 @@ func (s *Store) makeLargeRoom(segmentBytes uint64) bool {
 }
 
 // largeMapped is how many bytes of large objects are mapped.
-func (s *Store) largeMapped() uint64 { return s.largeBytes + s.leaving.Load() + s.staying.Load() }
+func (s *Store) largeMapped() uint64 {
+	return s.largeBytes + s.spares.sizeBytes + s.leaving.Load() + s.staying.Load()
+}
 
 func (s *Store) largeFullError(size int) *FullError {
 	err := s.fullError(size)
@@ -183,8 +192,8 @@ func (s *Store) largeFullError(size int) *FullError {
 // with the eviction that ends the search.
 func (s *Store) evictLarge() bool { return slices.ContainsFunc(s.largeSlots, s.evictSlot) }
 
-// makeLargeSegment makes a segment, and evicts large objects as long as there
-// is not enough memory for it.
+// makeLargeSegment makes a segment, and drops spare ones, and evicts large objects, as
+// long as there is not enough memory for it.
 func (s *Store) makeLargeSegment(size int) (*segment, error) {
 	segmentBytes := wholePages(uint64(size))
 	for s.memory == Shared {
@@ -196,7 +205,7 @@ func (s *Store) makeLargeSegment(size int) (*segment, error) {
 		if leaving && errors.Is(err, ErrMemory) {
 			return nil, s.largeFullError(size) // whoever waits is told when there is more
 		}
-		if !errors.Is(err, ErrMemory) || !s.evictLarge() {
+		if !errors.Is(err, ErrMemory) || !s.dropSpare() && !s.evictLarge() {
 			return nil, err
 		}
 	}
@@ -214,19 +223,11 @@ func (s *Store) dropLarge(slot uint32) (sizeBytes uint64) {
 	segmentBytes := uint64(len(o.segment.data))
 	s.largeSlots = s.without(s.largeSlots, slot)
 	s.largeBytes -= segmentBytes
-	if o.gone == nil {
-		o.segment.release()
-		return o.size
+	if s.reuse {
+		s.spares.keep(o)
+	} else {
+		s.discard(o)
 	}
-	s.leaving.Add(segmentBytes)
-	left := func() {
-		s.leaving.Add(-segmentBytes)
-		s.doorbell.press()
-	}
-	o.release(left, func() {
-		s.staying.Add(segmentBytes)
-		left()
-	})
 	return o.size
 }
 
@@ -292,8 +293,23 @@ func (c *checker) checkLarge() {
 	c.large.mu.RLock()
 	known := len(c.large.objects)
 	c.large.mu.RUnlock()
-	if sum != c.largeBytes || sum > c.maxLarge || large != len(c.largeSlots) || large != known {
+	if sum != c.largeBytes || sum+c.spares.sizeBytes > c.maxLarge || large != len(c.largeSlots) || large != known {
 		c.report(InvariantLarge, "%d slots are large, %d are listed, %d segments kept, with %d bytes, %d are counted, the most is %d",
 			large, len(c.largeSlots), known, sum, c.largeBytes, c.maxLarge)
+	}
+	c.checkSpares()
+}
+
+// checkSpares looks at the segments without an object.
+func (c *checker) checkSpares() {
+	var sum uint64
+	for i, o := range c.spares.segments {
+		sum += uint64(len(o.segment.data))
+		if o.segment.released {
+			c.report(InvariantLarge, "spare segment %d of %d is released", i, len(c.spares.segments))
+		}
+	}
+	if sum != c.spares.sizeBytes {
+		c.report(InvariantLarge, "%d spare segments have %d bytes, %d are counted", len(c.spares.segments), sum, c.spares.sizeBytes)
 	}
 }

@@ -373,6 +373,11 @@ func TestCheckFindsLargeDamage(t *testing.T) {
 		"said to be in the arena":   func(s *Store) { s.lines[0].offset = 64 },
 		"larger than was asked for": func(s *Store) { s.lines[0].size = largeSize + 1 },
 		"more than there may be":    func(s *Store) { s.maxLarge = pageBytes },
+		"more to spare than there may be": func(s *Store) {
+			s.spares.keep(largeObject{segment: &segment{data: make([]byte, 9*pageBytes)}})
+		},
+		"a spare byte too many":        func(s *Store) { s.spares.sizeBytes++ },
+		"a spare one that is released": func(s *Store) { s.spares.keep(largeObject{segment: &segment{released: true}}) },
 	} {
 		s, err := Create(withLarge(Heap))
 		if err != nil {

@@ -385,6 +385,11 @@ func TestModelWithLargeObjects(t *testing.T) {
 	againstModel(t, Options{MaxObjectBytes: 700, LargeObjectBytes: 400, MaxLargeBytes: 3 * pageBytes})
 }
 
+// TestModelWithLargeReuse: and where their segments are used again.
+func TestModelWithLargeReuse(t *testing.T) {
+	againstModel(t, Options{MaxObjectBytes: 700, LargeObjectBytes: 400, MaxLargeBytes: 3 * pageBytes, Reuse: true})
+}
+
 func againstModel(t *testing.T, opts Options) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		rapid.Check(t, func(t *rapid.T) {

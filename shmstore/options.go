@@ -87,8 +87,9 @@ type Options struct {
 	// Reuse is for stores whose objects nobody comes for once they are settled.
 	// Then those are not kept until room runs out: they go with one of the next
 	// reservations, and their room, which is in the caches of processors, is used
-	// again before any other: see [ringbuf.Options]. With StrictFIFO, and on large
-	// objects, it has no effect.
+	// again before any other: see [ringbuf.Options]. The segment of a large object is
+	// kept for the next one of that size, as long as there is room. With StrictFIFO it
+	// has no effect.
 	Reuse bool
 	// Serializer encodes the values of [Store.PutValue]. Default msgpack.
 	Serializer codec.Serializer

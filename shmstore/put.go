@@ -167,12 +167,14 @@ func (s *Store) Clear() (left int) {
 	}
 	s.forgetKeys()
 	s.evictAll(math.MaxUint64)
+	s.dropSpares()
 	return s.inUse
 }
 
 // FreeUnused evicts settled objects, the oldest first, until targetBytes of
-// room were freed or none is left. A target of zero or less means all. It
-// returns the bytes of the objects it freed. Writer only.
+// room were freed or none is left. A target of zero or less means all. Segments that are
+// kept for the next large objects go, too. It returns the bytes of the objects it freed.
+// Writer only.
 func (s *Store) FreeUnused(targetBytes int64) (freedBytes int64) {
 	if s.closed.Load() {
 		return 0
@@ -180,7 +182,9 @@ func (s *Store) FreeUnused(targetBytes int64) (freedBytes int64) {
 	if targetBytes <= 0 {
 		targetBytes = math.MaxInt64
 	}
-	return int64(s.evictAll(uint64(targetBytes)))
+	freed := s.evictAll(uint64(targetBytes))
+	s.dropSpares()
+	return int64(freed)
 }
 
 func (s *Store) unname(rec *record) {

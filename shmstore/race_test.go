@@ -115,6 +115,11 @@ func TestStressLarge(t *testing.T) {
 	stressed(t, Options{Memory: Heap, ArenaBytes: minArenaBytes, Slots: 8, MaxObjectBytes: 500, LargeObjectBytes: 200, MaxLargeBytes: 4 * pageBytes})
 }
 
+// TestStressLargeReuse is the same where those segments are used again.
+func TestStressLargeReuse(t *testing.T) {
+	stressed(t, Options{Memory: Heap, ArenaBytes: minArenaBytes, Slots: 8, MaxObjectBytes: 500, LargeObjectBytes: 200, MaxLargeBytes: 4 * pageBytes, Reuse: true})
+}
+
 func stressed(t *testing.T, opts Options) {
 	const readers, puts = 4, 4000
 	s := create(t, opts)

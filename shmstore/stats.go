@@ -25,7 +25,7 @@ type Stats struct {
 	Quarantined ReaderSet
 
 	MaxLargeBytes int64 // bound for the segments of large objects
-	LargeBytes    int64 // of these segments, in whole pages
+	LargeBytes    int64 // of these segments, in whole pages, those of objects that are gone included
 	LargeObjects  int   // of Objects, those with a segment of their own
 
 	Pieces     int   // of devices, each held by one of Objects

@@ -40,12 +40,14 @@ type Store struct {
 
 	// All below is the writer's alone.
 	ring          *ringbuf.Ring
-	generation    uint64              // the last one given out
-	records       []record            // one for each slot that was ever used
-	freeSlots     []uint32            // of those, the ones without an object
-	inUse         int                 // of those, the ones with an object
-	largeSlots    []uint32            // of the large objects, ascending by generation
-	largeBytes    uint64              // of their segments
+	generation    uint64   // the last one given out
+	records       []record // one for each slot that was ever used
+	freeSlots     []uint32 // of those, the ones without an object
+	inUse         int      // of those, the ones with an object
+	largeSlots    []uint32 // of the large objects, ascending by generation
+	largeBytes    uint64   // of their segments
+	largeHand     int      // of a store that reuses: the one of largeSlots to look at next
+	spares        spares
 	keys          map[string]uint32   // key to slot
 	accounts      []*account          // of the present readers, ascending by id
 	columns       [readerIndexes]debt // their owed columns, by id; nil if absent
@@ -209,6 +211,7 @@ func (s *Store) Close() error {
 	s.arenaSegment.release()
 	s.directorySegment.release()
 	s.large.close()
+	s.dropSpares()
 	return nil
 }
 

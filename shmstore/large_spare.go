@@ -1,0 +1,87 @@
+package shmstore
+
+import "slices"
+
+// largeLooks is how many large objects a store that reuses looks at, for each that it
+// makes. Held ones do not keep the others from it: it goes on where it stopped.
+const largeLooks = 8
+
+// spares are the segments of large objects that are gone, in a store that reuses: the
+// next object of that size gets one in place of new memory, whose pages the system would
+// have to find and to clear. They are the first to go when there is no room for others.
+type spares struct {
+	segments  []largeObject // without an object, the oldest first
+	sizeBytes uint64
+}
+
+// keep takes a segment over.
+func (p *spares) keep(o largeObject) {
+	p.segments = append(p.segments, largeObject{segment: o.segment, gone: o.gone})
+	p.sizeBytes += uint64(len(o.segment.data))
+}
+
+// take gives out the segment that was kept last of those with so many bytes.
+func (p *spares) take(sizeBytes uint64) (o largeObject, ok bool) {
+	for at, o := range slices.Backward(p.segments) {
+		if uint64(len(o.segment.data)) == sizeBytes {
+			return p.remove(at), true
+		}
+	}
+	return largeObject{}, false
+}
+
+func (p *spares) remove(at int) largeObject {
+	o := p.segments[at]
+	p.segments = slices.Delete(p.segments, at, at+1)
+	p.sizeBytes -= uint64(len(o.segment.data))
+	return o
+}
+
+// takeSpare finds a segment for a large object among those that nobody needs any more.
+func (s *Store) takeSpare(sizeBytes uint64) (o largeObject, ok bool) {
+	if !s.reuse {
+		return largeObject{}, false
+	}
+	for range min(largeLooks, len(s.largeSlots)) {
+		if s.largeHand >= len(s.largeSlots) {
+			s.largeHand = 0
+		}
+		if !s.evictSlot(s.largeSlots[s.largeHand]) {
+			s.largeHand++ // otherwise the next one has moved up
+		}
+	}
+	return s.spares.take(sizeBytes)
+}
+
+// dropSpare gives the oldest segment that is kept back.
+func (s *Store) dropSpare() bool {
+	if len(s.spares.segments) == 0 {
+		return false
+	}
+	s.discard(s.spares.remove(0))
+	return true
+}
+
+// dropSpares gives all of them back.
+func (s *Store) dropSpares() {
+	for s.dropSpare() {
+	}
+}
+
+// discard gives the segment of a large object back that is gone.
+func (s *Store) discard(o largeObject) {
+	if o.gone == nil {
+		o.segment.release()
+		return
+	}
+	segmentBytes := uint64(len(o.segment.data))
+	s.leaving.Add(segmentBytes)
+	left := func() {
+		s.leaving.Add(-segmentBytes)
+		s.doorbell.press()
+	}
+	o.release(left, func() {
+		s.staying.Add(segmentBytes)
+		left()
+	})
+}
