@@ -146,7 +146,7 @@ func (a *arrivals) feed(edge int, st *arriving, d *Delivery) {
 	if d.EOS {
 		st.ended = true
 		if f.producer != nil { // a result, of the one stage that stands for the host
-			o := f.source()
+			o := f.outlet()
 			o.mu.Lock()
 			f.ended = true
 			o.mu.Unlock()

@@ -192,11 +192,7 @@ func (b *Bus) Submit(ctx context.Context, v any, opts ...SubmitOption) (*Request
 	if err != nil {
 		return nil, err
 	}
-	if err := r.Send(ctx, v, Last()); err != nil {
-		r.Close()
-		return nil, err
-	}
-	return r, nil
+	return sendOnly(ctx, r, v)
 }
 
 // TrySubmit is Submit for callers that would rather shed load than wait: when
@@ -212,6 +208,11 @@ func (b *Bus) TrySubmit(ctx context.Context, v any, opts ...SubmitOption) (*Requ
 			return nil, fmt.Errorf("%w: stage %q has no slot free: %d replicas hold %d requests each", ErrOverloaded, e.spec.To, e.to.spec.Replicas, e.to.spec.MaxInflight)
 		}
 	}
+	return sendOnly(ctx, r, v)
+}
+
+// sendOnly sends the one input of a request, which is no request without it.
+func sendOnly(ctx context.Context, r *Request, v any) (*Request, error) {
 	if err := r.Send(ctx, v, Last()); err != nil {
 		r.Close()
 		return nil, err

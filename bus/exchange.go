@@ -114,9 +114,6 @@ type hostExchange struct {
 	done     chan struct{}
 }
 
-// Open implements [connector.Exchange].
-func (e *hostExchange) Open() connector.Transport { return e.exchange.bus.Exchange() }
-
 // Put implements [connector.Transport].
 func (e *hostExchange) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {
 	if e.closed() {

@@ -50,7 +50,7 @@ func (d *Delivery) double() *Delivery {
 
 // dropSwapped gives up a delivery that waits for the one behind it.
 func (f *flow) dropSwapped() {
-	o := f.source()
+	o := f.outlet()
 	o.mu.Lock()
 	d := f.swapped
 	f.swapped = nil

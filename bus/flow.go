@@ -76,8 +76,8 @@ type inflow struct {
 	parked  []*Delivery // waiting in a join, oldest first
 }
 
-// source is the outlet that sends on the flow.
-func (f *flow) source() *outlet {
+// outlet is the producer's, which sends on the flow.
+func (f *flow) outlet() *outlet {
 	if f.producer == nil {
 		return &f.req.inputs
 	}

@@ -327,15 +327,8 @@ func (n *Node) Close(ctx context.Context) error {
 
 // closeLane closes the lane, when nothing that uses it is open any more.
 func (n *Node) closeLane(ctx context.Context) error {
-	closed := make(chan struct{})
-	go func() {
-		n.closing.Wait()
-		close(closed)
-	}()
-	select {
-	case <-closed:
-		return n.lane.Close(ctx)
-	case <-ctx.Done():
-		return fmt.Errorf("what ran for hosts that are gone is not over: %w", context.Cause(ctx))
+	if err := waitFor(ctx, &n.closing); err != nil {
+		return fmt.Errorf("what ran for hosts that are gone is not over: %w", err)
 	}
+	return n.lane.Close(ctx)
 }

@@ -136,7 +136,7 @@ func (n *Node) Submit(ctx context.Context, v any, opts ...SubmitOption) (*Reques
 	if err != nil {
 		return nil, err
 	}
-	return sendFirst(ctx, r, v)
+	return sendOnly(ctx, r, v)
 }
 
 // TrySubmit is Submit for callers that would rather shed load than wait: when
@@ -147,20 +147,12 @@ func (n *Node) TrySubmit(ctx context.Context, v any, opts ...SubmitOption) (*Req
 	if err != nil {
 		return nil, err
 	}
-	return sendFirst(ctx, r, v)
+	return sendOnly(ctx, r, v)
 }
 
 // Stream starts a request whose inputs follow: see Bus.Stream.
 func (n *Node) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
 	return n.submit(ctx, 0, opts)
-}
-
-func sendFirst(ctx context.Context, r *Request, v any) (*Request, error) {
-	if err := r.Send(ctx, v, Last()); err != nil {
-		r.Close()
-		return nil, err
-	}
-	return r, nil
 }
 
 func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*Request, error) {
@@ -414,15 +406,7 @@ func (l *link) closeCaller(ctx context.Context) error {
 
 // idle waits until no task is open, or the context ends.
 func (l *link) idle(ctx context.Context) {
-	idle := make(chan struct{})
-	go func() {
-		l.busy.Wait()
-		close(idle)
-	}()
-	select {
-	case <-idle:
-	case <-ctx.Done():
-	}
+	_ = waitFor(ctx, &l.busy)
 }
 
 // queue sends a message that the host has to have: a link that cannot send it ends,

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
-	"github.com/omnibus-runtime/omnibus/messages"
 )
 
 // submit answers submit, behind which cancel may come.
@@ -49,8 +48,8 @@ func (s *session) begin(ctx context.Context, m *wire.Submit) (*Request, error) {
 	if m.Deadline != 0 {
 		opts = append(opts, WithDeadline(time.Unix(0, m.Deadline)))
 	}
-	if t := m.Trace; t != (wire.Trace{}) {
-		opts = append(opts, WithTrace(messages.TraceContext{TraceID: t.TraceID, SpanID: t.SpanID, Flags: t.Flags, State: t.State}))
+	if m.Trace != (wire.Trace{}) {
+		opts = append(opts, WithTrace(traceOf(m.Trace)))
 	}
 	if m.Flags&wire.SubmitTry != 0 {
 		return s.srv.bus.tryStream(s.ctx, opts...)

@@ -161,14 +161,6 @@ func (f *flow) underWay() (deliveries int, bytes int64) {
 	return max(deliveries-f.outlet().waitNow(), 0), bytes
 }
 
-// outlet is the producer's.
-func (f *flow) outlet() *outlet {
-	if f.producer == nil {
-		return &f.req.inputs
-	}
-	return &f.producer.outlet
-}
-
 // waitingSince is when the producer began to wait, or when the oldest queued
 // delivery was held back; 0 when nothing waits.
 func (f *flow) waitingSince() int64 {

@@ -102,7 +102,7 @@ func (b *Bus) Stats() Stats {
 
 // sentOn is what the request sent on an edge so far.
 func (r *Request) sentOn(e *edge) sent {
-	o := r.flow(e).source()
+	o := r.flow(e).outlet()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	f := r.flow(e)

@@ -182,7 +182,7 @@ func (d *Delivery) retainBytes() (givePlace func()) {
 func (t *Task) awaitSenders() {
 	for _, e := range t.stage.in {
 		f := t.outlet.req.flow(e)
-		o := f.source()
+		o := f.outlet()
 		barrier(&o.mu)
 		barrier(&f.qmu)
 	}
