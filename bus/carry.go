@@ -77,10 +77,8 @@ func (d *Delivery) unpack() error {
 	if err != nil {
 		return unreceived(err)
 	}
-	p := &foreign{data: v.Bytes(), free: v.Release}
-	p.refs.Store(1)
-	p.reads.Store(1)
-	d.Inline, d.foreign, d.carried = p.data, p, nil
+	d.foreign, d.carried = newForeign(v.Bytes(), v.Release), nil
+	d.Inline = d.foreign.data
 	return nil
 }
 

@@ -33,7 +33,7 @@ func (r *exchangeRoom) put(ctx context.Context, size, inline int, fill func(dst 
 		if err := fill(data); err != nil {
 			return err
 		}
-		return place(heapPayload(data))
+		return place(newForeign(data, func() {}))
 	}
 	room, arena, err := r.open()
 	if err != nil {
@@ -56,9 +56,7 @@ func (r *exchangeRoom) put(ctx context.Context, size, inline int, fill func(dst 
 func payloadOf(o *ring.Object, arena *segment) (*foreign, error) {
 	switch {
 	case arena == nil:
-		p := heapPayload(o.Bytes())
-		p.free = o.Release
-		return p, nil
+		return newForeign(o.Bytes(), o.Release), nil
 	case !o.Large():
 		return arena.payload(o.Offset(), len(o.Bytes()), o.Release), nil
 	}
@@ -66,16 +64,7 @@ func payloadOf(o *ring.Object, arena *segment) (*foreign, error) {
 	if err != nil {
 		return nil, err
 	}
-	seg := newSegment(mem)
-	defer seg.release() // the payload keeps it
-	return seg.payload(0, len(o.Bytes()), o.Release), nil
-}
-
-func heapPayload(data []byte) *foreign {
-	p := &foreign{data: data, free: func() {}}
-	p.refs.Store(1)
-	p.reads.Store(1)
-	return p
+	return aloneIn(mem, len(o.Bytes()), o.Release), nil
 }
 
 // open returns the room, for somebody who puts.

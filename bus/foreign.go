@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -117,13 +118,35 @@ func (s *segment) tell(l *lane.Lane) {
 	s.told.Do(func() { s.unmap = l.Mapped(s.mem.Bytes()) })
 }
 
-// payload makes the bytes from offset on a payload with one reference.
-func (s *segment) payload(offset int64, size int, free func()) *foreign {
-	s.retain()
-	p := &foreign{seg: s, offset: offset, data: s.mem.Bytes()[offset : offset+int64(size) : offset+int64(size)], free: free}
+// newForeign makes bytes that lie in no segment a payload with one reference.
+func newForeign(data []byte, free func()) *foreign {
+	p := &foreign{data: data, free: free}
 	p.refs.Store(1)
 	p.reads.Store(1)
 	return p
+}
+
+// payload makes the bytes from offset on a payload with one reference.
+func (s *segment) payload(offset int64, size int, free func()) *foreign {
+	s.retain()
+	p := newForeign(s.mem.Bytes()[offset:offset+int64(size):offset+int64(size)], free)
+	p.seg, p.offset = s, offset
+	return p
+}
+
+// claimed is payload for bytes of which another process says where they lie.
+func (s *segment) claimed(offset, size uint64, free func()) (*foreign, error) {
+	if most := uint64(s.mem.Size()); offset > most || size > most-offset {
+		return nil, fmt.Errorf("%w: %d bytes at %d of a segment of %d", wire.ErrProtocol, size, offset, most)
+	}
+	return s.payload(int64(offset), int(size), free), nil
+}
+
+// aloneIn makes the first bytes of a segment the one payload in it.
+func aloneIn(mem *shmstore.Segment, size int, free func()) *foreign {
+	s := newSegment(mem)
+	defer s.release() // the payload keeps it
+	return s.payload(0, size, free)
 }
 
 // ownSegment copies a payload from the heap into a segment of its own, so that
@@ -134,9 +157,7 @@ func ownSegment(data []byte) (*foreign, error) {
 		return nil, err
 	}
 	copy(mem.Bytes(), data)
-	s := newSegment(mem)
-	defer s.release() // the payload keeps it
-	return s.payload(0, len(data), func() {}), nil
+	return aloneIn(mem, len(data), func() {}), nil
 }
 
 // largeSegment opens the segment of a large object of the bus's store, whose

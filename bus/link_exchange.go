@@ -175,9 +175,7 @@ func (l *link) fetchedPayload(m *wire.Fetched) (*foreign, error) {
 		l.reading.Done()
 	}
 	if m.Flags&wire.FlagInline != 0 {
-		p := heapPayload(append([]byte{}, m.Payload...))
-		p.free = free
-		return p, nil
+		return newForeign(append([]byte{}, m.Payload...), free), nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -185,10 +183,11 @@ func (l *link) fetchedPayload(m *wire.Fetched) (*foreign, error) {
 	if seg == nil {
 		return nil, fmt.Errorf("%w: delivery %d lies in segment %d, which is not known", wire.ErrProtocol, m.Delivery, m.Segment)
 	}
-	if size := uint64(seg.mem.Size()); m.Offset > size || m.Size > size-m.Offset {
-		return nil, fmt.Errorf("%w: delivery %d has %d bytes at %d of a segment of %d", wire.ErrProtocol, m.Delivery, m.Size, m.Offset, size)
+	p, err := seg.claimed(m.Offset, m.Size, free)
+	if err != nil {
+		return nil, fmt.Errorf("delivery %d: %w", m.Delivery, err)
 	}
-	return seg.payload(int64(m.Offset), int(m.Size), free), nil
+	return p, nil
 }
 
 // cleanup takes back what an owner has placed and nobody has fetched.

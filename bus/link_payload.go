@@ -133,12 +133,12 @@ func newFed(m *wire.Deliver, from feeder, find func(number uint32) *segment) (*D
 	if seg == nil {
 		return nil, fmt.Errorf("%w: delivery %d lies in segment %d, which is not known", wire.ErrProtocol, m.Delivery, m.Segment)
 	}
-	if size := uint64(seg.mem.Size()); m.Offset > size || m.Size > size-m.Offset {
-		return nil, fmt.Errorf("%w: delivery %d has %d bytes at %d of a segment of %d", wire.ErrProtocol, m.Delivery, m.Size, m.Offset, size)
+	p, err := seg.claimed(m.Offset, m.Size, func() {})
+	if err != nil {
+		return nil, fmt.Errorf("delivery %d: %w", m.Delivery, err)
 	}
-	d.foreign = seg.payload(int64(m.Offset), int(m.Size), func() {})
-	d.foreign.from, d.foreign.id = from, m.Delivery
-	d.Inline = d.foreign.data
+	p.from, p.id = from, m.Delivery
+	d.foreign, d.Inline = p, p.data
 	return d, nil
 }
 

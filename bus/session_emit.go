@@ -198,10 +198,7 @@ func (p *put) spent(credit uint64) {
 // client when it is returned.
 func (s *session) putPayload(m *wire.Put, returned func()) (*foreign, error) {
 	if m.Flags&(wire.FlagInline|wire.FlagForward) != 0 {
-		p := &foreign{data: append([]byte{}, m.Payload...), free: returned}
-		p.refs.Store(1)
-		p.reads.Store(1)
-		return p, nil
+		return newForeign(append([]byte{}, m.Payload...), returned), nil
 	}
 	s.mu.Lock()
 	seg := s.offered[m.Segment]
@@ -214,8 +211,5 @@ func (s *session) putPayload(m *wire.Put, returned func()) (*foreign, error) {
 	if seg == nil {
 		return nil, fmt.Errorf("%w: segment %d was not offered", wire.ErrProtocol, m.Segment)
 	}
-	if size := uint64(seg.mem.Size()); m.Offset > size || m.Size > size-m.Offset {
-		return nil, fmt.Errorf("%w: %d bytes at %d of a segment of %d", wire.ErrProtocol, m.Size, m.Offset, size)
-	}
-	return seg.payload(int64(m.Offset), int(m.Size), returned), nil
+	return seg.claimed(m.Offset, m.Size, returned)
 }

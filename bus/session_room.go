@@ -208,9 +208,7 @@ func aloneInSegment(size int) (*foreign, error) {
 	if err != nil {
 		return nil, err
 	}
-	seg := newSegment(mem)
-	defer seg.release() // the payload keeps it
-	return seg.payload(0, size, func() {}), nil
+	return aloneIn(mem, size, func() {}), nil
 }
 
 // reserve takes room in the arena, and waits for it as long as a payload of
