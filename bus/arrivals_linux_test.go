@@ -69,8 +69,8 @@ func newArrivalsAt(t *testing.T) *arrivalsAt {
 	}}.withDefaults()
 	st := newStage(spec)
 	g := &graph{stages: []*stage{st}, byName: map[string]*stage{"m": st}}
-	g.port(portEdge(wire.Edge{Name: "->m", Window: arrivalsWindow, WindowBytes: 1 << 20}, "", "m"), nil, st, true)
-	g.port(portEdge(wire.Edge{Name: "m->", Window: 1 << 10, WindowBytes: 1 << 20}, "m", ""), st, nil, false)
+	g.add(portEdge(wire.Edge{Name: "->m", Window: arrivalsWindow, WindowBytes: 1 << 20}, "", "m").fedByHost(), nil, st)
+	g.add(portEdge(wire.Edge{Name: "m->", Window: 1 << 10, WindowBytes: 1 << 20}, "m", ""), st, nil)
 	l, err := lane.Open(t.Context(), lane.Options{})
 	if err != nil {
 		t.Fatal(err)

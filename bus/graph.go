@@ -134,19 +134,24 @@ func (g *graph) connect(spec Edge) error {
 	case spec.Connector != nil && (spec.From == "" || spec.To == ""):
 		return bad("a connector carries payloads between two stages, not from or to the caller")
 	}
-	e := &edge{name: name, spec: spec, index: len(g.edges), from: g.byName[spec.From], to: g.byName[spec.To], path: pathOf(spec)}
+	g.add(&edge{name: name, spec: spec, path: pathOf(spec)}, g.byName[spec.From], g.byName[spec.To])
+	return nil
+}
+
+// add adds an edge between two stages, of which nil is the caller.
+func (g *graph) add(e *edge, from, to *stage) {
+	e.index, e.from, e.to = len(g.edges), from, to
 	g.edges = append(g.edges, e)
-	if e.from != nil {
-		e.from.out = append(e.from.out, e)
+	if from != nil {
+		from.out = append(from.out, e)
 	} else {
 		g.inputs = append(g.inputs, e)
 	}
-	if e.to != nil {
-		e.to.in = append(e.to.in, e)
+	if to != nil {
+		to.in = append(to.in, e)
 	} else {
 		g.results = append(g.results, e)
 	}
-	return nil
 }
 
 // close adds the edges between the caller and the stages at both ends.

@@ -86,10 +86,10 @@ func (l *link) addStage(spec StageSpec, s *wire.Serving) error {
 	st.oneEach = spec.Batch != nil && s.State == wire.StateNone
 	g := &graph{stages: []*stage{st}, byName: map[string]*stage{spec.Name: st}}
 	for _, e := range s.Inputs {
-		g.port(portEdge(e, e.Peer, spec.Name), nil, st, true)
+		g.add(portEdge(e, e.Peer, spec.Name).fedByHost(), nil, st)
 	}
 	for i, e := range s.Outputs {
-		g.port(portEdge(e, spec.Name, e.Peer).withTensors(s.Tensors, i), st, nil, false)
+		g.add(portEdge(e, spec.Name, e.Peer).withTensors(s.Tensors, i), st, nil)
 	}
 	// The host says how many there are: one is over there while others read on what it
 	// has emitted, which is here until that is returned.
@@ -103,7 +103,8 @@ func (l *link) addStage(spec StageSpec, s *wire.Serving) error {
 	return wrong
 }
 
-// portEdge is an edge with one end in another process.
+// portEdge is an edge that ends at the boundary of this process, where the host is the
+// caller.
 func portEdge(e wire.Edge, from, to string) *edge {
 	spec := Edge{From: from, To: to, Window: int(e.Window), WindowBytes: int64(e.WindowBytes), Policy: Policy(e.Policy)}
 	p := &edge{name: e.Name, spec: spec, window: uint64(e.Window), windowBytes: int64(min(e.WindowBytes, bytesMask))}
@@ -127,25 +128,12 @@ func (e *edge) withTensors(all []wire.Tensors, i int) *edge {
 	return e
 }
 
-// port adds an edge that ends at the boundary of this process, where the host
-// is the caller. The host feeds it, or it goes there.
-func (g *graph) port(e *edge, from, to *stage, fed bool) {
-	e.limit = min(e.window, uint64(e.windowBytes)/payloadAlign)
-	e.index, e.from, e.to, e.fed = len(g.edges), from, to, fed
-	if fed { // the host keeps its windows
-		e.spec.Policy, e.window, e.windowBytes = Block, noWindow, maxWindowBytes
-	}
-	g.edges = append(g.edges, e)
-	if from != nil {
-		from.out = append(from.out, e)
-	} else {
-		g.inputs = append(g.inputs, e)
-	}
-	if to != nil {
-		to.in = append(to.in, e)
-	} else {
-		g.results = append(g.results, e)
-	}
+// fedByHost has deliveries come on the edge that the host has numbered, and whose
+// windows it keeps.
+func (e *edge) fedByHost() *edge {
+	e.fed, e.limit = true, min(e.window, uint64(e.windowBytes)/payloadAlign)
+	e.spec.Policy, e.window, e.windowBytes = Block, noWindow, maxWindowBytes
+	return e
 }
 
 // minArenaBytes is the least memory that a node's stage gets for its payloads.

@@ -69,10 +69,10 @@ func (n *Node) openCaller(l *link) (*Bus, error) {
 	st := newStage(StageSpec{Name: l.welcome.Bus, Remote: &Remote{}, Replicas: 1, MaxInflight: n.opts.MaxRequests, Attempts: 0})
 	g := &graph{stages: []*stage{st}, byName: map[string]*stage{st.spec.Name: st}}
 	for i, e := range l.welcome.Inputs {
-		g.port(portEdge(e, "", e.Peer).withTensors(l.welcome.Tensors, i), nil, st, false)
+		g.add(portEdge(e, "", e.Peer).withTensors(l.welcome.Tensors, i), nil, st)
 	}
 	for _, e := range l.welcome.Results {
-		g.port(portEdge(e, e.Peer, ""), st, nil, true)
+		g.add(portEdge(e, e.Peer, "").fedByHost(), st, nil)
 	}
 	b, err := n.openPorts(g, callerRequests, max(callerRequests, n.opts.MaxRequests), l.welcome.InlineBytes)
 	if err != nil {
