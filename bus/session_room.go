@@ -134,9 +134,9 @@ func (s *session) reserve(m *wire.Reserve) error {
 		return nil
 	}
 	r := *m
-	err = s.tryReserve(src, &r, false)
+	err = s.reserveFor(src, &r, try)
 	if errors.Is(err, errCanceled) {
-		return s.ask(r.Token, func() error { return s.tryReserve(src, &r, true) })
+		return s.ask(r.Token, func() error { return s.reserveFor(src, &r, wait) })
 	}
 	if err != nil {
 		s.queue(failedMessage(r.Token, err))
@@ -144,7 +144,7 @@ func (s *session) reserve(m *wire.Reserve) error {
 	return nil
 }
 
-func (s *session) tryReserve(src *source, m *wire.Reserve, mayWait bool) error {
+func (s *session) reserveFor(src *source, m *wire.Reserve, how pace) error {
 	em, err := src.emission(m.Edge, 0, "", nil)
 	if err != nil {
 		return err
@@ -153,16 +153,12 @@ func (s *session) tryReserve(src *source, m *wire.Reserve, mayWait bool) error {
 		return fmt.Errorf("%w: %d bytes", ErrTooLarge, m.Size)
 	}
 	size := int(m.Size)
-	e := src.emitter
-	if !mayWait {
-		e.cancel = atOnce
-	}
 	g := &grant{src: src, delivery: m.Delivery}
-	g.buf = Buffer{e: e, em: em, codec: codec.ID(m.Codec), size: size, price: s.srv.bus.price(size), away: true}
+	g.buf = Buffer{e: src.emits(how), em: em, codec: codec.ID(m.Codec), size: size, price: s.srv.bus.price(size), away: true}
 	if err := g.buf.admit(); err != nil {
 		return err
 	}
-	if g.payload, g.own, err = s.room(size, mayWait); err != nil {
+	if g.payload, g.own, err = s.room(size, how); err != nil {
 		g.buf.giveCredit()
 		return err
 	}
@@ -171,12 +167,12 @@ func (s *session) tryReserve(src *source, m *wire.Reserve, mayWait bool) error {
 
 // room finds room for a payload in the client's arena, or makes a segment for
 // it alone.
-func (s *session) room(size int, mayWait bool) (p *foreign, own bool, err error) {
+func (s *session) room(size int, how pace) (p *foreign, own bool, err error) {
 	arena, err := s.sealedArena()
 	if err != nil {
 		return nil, false, err
 	}
-	room, err := arena.reserve(size, mayWait)
+	room, err := arena.reserve(size, how)
 	switch {
 	case err == nil:
 		return arena.payload(room, size), false, nil
@@ -213,12 +209,12 @@ func aloneInSegment(size int) (*foreign, error) {
 
 // reserve takes room in the arena, and waits for it as long as a payload of
 // the host's own would.
-func (a *clientArena) reserve(size int, mayWait bool) (shmstore.Room, error) {
+func (a *clientArena) reserve(size int, how pace) (shmstore.Room, error) {
 	room, err := a.rooms.TryReserve(max(size, 1))
 	if !errors.Is(err, shmstore.ErrFull) {
 		return room, err
 	}
-	if !mayWait {
+	if how == try {
 		return room, errCanceled
 	}
 	enough := make(chan struct{})

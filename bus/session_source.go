@@ -125,6 +125,15 @@ func (src *source) next() (f step) {
 	return f
 }
 
+// emits is what the source emits by, which does not wait if it is only to try.
+func (src *source) emits(how pace) Emitter {
+	e := src.emitter
+	if how == try {
+		e.cancel = atOnce
+	}
+	return e
+}
+
 // behind does something for a task, in the order of its source.
 func (s *session) behind(rt *remoteTask, f func() error) error {
 	if src := s.sourceOf(rt); src != nil {
@@ -232,11 +241,7 @@ func (src *source) once(emit func(Emitter) error, then func(error)) step {
 			then(errWaived)
 			return nil
 		}
-		e := src.emitter
-		if how == try {
-			e.cancel = atOnce
-		}
-		err := emit(e)
+		err := emit(src.emits(how))
 		switch {
 		case !errors.Is(err, errCanceled):
 			then(err)
