@@ -22,7 +22,7 @@ func TestForgottenByTheHostAndByPeers(t *testing.T) {
 	a.link.segments[1<<20] = seg
 	a.link.mu.Unlock()
 	h.mu.Lock()
-	_, err = h.offerTo(place{seg: seg})
+	_, err = h.offerTo(location{seg: seg})
 	h.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)

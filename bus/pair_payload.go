@@ -43,7 +43,7 @@ func (p *pair) put(to *route, d *Delivery, o *outgoing) error {
 	if d.EOS {
 		m.Flags |= wire.FlagLast
 	}
-	at, err := d.place(int(p.link.welcome.InlineBytes))
+	at, err := d.locate(int(p.link.welcome.InlineBytes))
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (p *pair) put(to *route, d *Delivery, o *outgoing) error {
 func (p *pair) hungUp() bool { return p.duplex.Gone() }
 
 // offerTo, with mu held, tells the peer of a segment unless it knows it.
-func (p *pair) offerTo(at place) (uint32, error) {
+func (p *pair) offerTo(at location) (uint32, error) {
 	if number, known := p.offers[at.seg]; known && !at.own {
 		return number, nil
 	}

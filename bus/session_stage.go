@@ -8,7 +8,6 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
-	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // maxServed bounds how often a client may say that it serves a stage: each time it
@@ -106,38 +105,8 @@ func (s *session) deliverWork(p *posting, w *work) error {
 	return nil
 }
 
-// locateAll says where the client finds payloads.
-func (s *session) locateAll(ds []*Delivery) ([]place, error) {
-	all := make([]place, 0, len(ds))
-	for _, d := range ds {
-		at, err := s.locate(d)
-		if err != nil {
-			for _, l := range all {
-				l.release()
-			}
-			return nil, err
-		}
-		all = append(all, at)
-	}
-	return all, nil
-}
-
-// locate says where the client finds a payload. One that it cannot be given, for want
-// of memory or descriptors, fails its request.
-func (s *session) locate(d *Delivery) (at place, err error) {
-	p := d.Bytes()
-	if len(p) <= s.inlineBytes() {
-		return place{}, nil
-	}
-	if at, err = s.srv.locate(d); err != nil {
-		err = d.errorAt(d.flow.edge.spec.To, fmt.Errorf("payload of %d bytes for %s: %w", len(p), s.describe(), err))
-		d.flow.req.end(Failed, err)
-	}
-	return at, err
-}
-
 // deliver sends a delivery to the client.
-func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at place, more bool) uint32 {
+func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at location, more bool) uint32 {
 	m := &wire.Deliver{
 		Source: src.id, Edge: uint16(edge), Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
 		Seq: d.Seq, Dropped: d.Dropped, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
@@ -173,30 +142,6 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at place,
 		s.queue(&wire.Expect{Source: src.id, Edge: uint16(edge), Peer: straight.producer.sess.node})
 	}
 	return m.Delivery
-}
-
-// locate says where a payload lies that is too large for a message. One on the
-// heap is copied to where others can read it.
-func (s *Server) locate(d *Delivery) (place, error) {
-	if d.foreign != nil && d.foreign.seg != nil {
-		return place{seg: d.foreign.seg, offset: uint64(d.foreign.offset)}, nil
-	}
-	if shmstore.IsLarge(d.Handle) {
-		seg, err := s.bus.largeSegment(d.Handle)
-		return place{seg: seg, made: err == nil}, err
-	}
-	if !d.Handle.IsZero() {
-		return place{seg: s.arena, offset: d.Handle.Offset}, nil
-	}
-	p, err := ownSegment(d.Inline)
-	if err != nil {
-		return place{}, err
-	}
-	if d.foreign != nil {
-		d.foreign.release()
-	}
-	d.Inline, d.foreign = p.data, p
-	return place{seg: p.seg}, nil
 }
 
 // tell, with mu held, gives the client a segment unless it has it, and counts
