@@ -257,7 +257,7 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	const window = 4
 	release := make(chan struct{})
 	p := linear(pass("a"), bus.StageSpec{Name: "b", Handle: func(t *bus.Task, d *bus.Delivery) error {
-		if d.Seq >= 8 { // the stream has gone straight by then
+		if d.Seq >= 8 { // the stream is direct by then
 			select {
 			case <-release:
 			case <-t.Context().Done():
@@ -494,7 +494,7 @@ func TestLanesOutliveTheHost(t *testing.T) {
 		return slices.DeleteFunc(h.server.Holdings(), func(h bus.Holding) bool { return h.Edge != "a->b" })
 	}
 	inputs := 0
-	for straight := false; !straight; {
+	for direct := false; !direct; {
 		bus.Await(t, func() bool { return len(atB()) == 0 })
 		gate.Lock()
 		for range batch {
@@ -505,8 +505,8 @@ func TestLanesOutliveTheHost(t *testing.T) {
 		}
 		bus.Await(t, func() bool { return len(atB()) == batch })
 		// What is relayed may be at the host still, and would be lost with it.
-		straight = !slices.ContainsFunc(atB(), func(h bus.Holding) bool { return !h.Direct })
-		if !straight {
+		direct = !slices.ContainsFunc(atB(), func(h bus.Holding) bool { return !h.Direct })
+		if !direct {
 			gate.Unlock()
 		}
 	}

@@ -59,7 +59,7 @@ type session struct {
 	lanes        bool                     // deliveries can go to it, and come from it, directly
 	expects      map[uint32][]*directFlow // what comes to its sources directly
 	passed       map[uint32]passed        // what went to other nodes past the host, by node
-	straight     bool                     // something has gone to another process past the host
+	direct       bool                     // something has gone to another process past the host
 	report       *reporting               // a question to the client, if one is open
 	lastReport   uint32
 	byeSaid      bool

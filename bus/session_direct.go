@@ -25,10 +25,10 @@ type directFlow struct {
 	counted           bool // all of it is in the flow's own figures; guarded by the outlet's mutex
 }
 
-// straighten looks whether what follows a delivery to the client could come
-// straight from the process that sent it. It is asked for with the second
+// directFrom looks whether what follows a delivery to the client could come past the
+// host, from the process that sent it. It is asked for with the second
 // delivery of a stream: for shorter ones it would not pay.
-func (s *session) straighten(to *source, d *Delivery, edge int) *directFlow {
+func (s *session) directFrom(to *source, d *Delivery, edge int) *directFlow {
 	f := d.flow
 	if d.Seq == 0 || d.EOS || d.put == nil || d.put.source == nil || f.direct.Load() != nil {
 		return nil
@@ -77,7 +77,7 @@ func (s *session) expecting(m *wire.Expecting) error {
 	if df != nil { // else it is over
 		from := df.producer.sess
 		from.mu.Lock()
-		from.straight = true
+		from.direct = true
 		from.mu.Unlock()
 		df.producer.sess.queue(&wire.Direct{
 			Source: df.producer.id, Edge: uint16(df.out), PeerEdge: m.Edge, Peer: s.node, PeerSource: m.Source,

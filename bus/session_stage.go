@@ -117,7 +117,7 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locati
 	if more {
 		m.Flags |= wire.FlagMore
 	}
-	straight := s.straighten(src, d, edge)
+	direct := s.directFrom(src, d, edge)
 	h := &held{d: d, work: w, at: time.Now()}
 	if at.seg == nil {
 		m.Flags |= wire.FlagInline
@@ -137,9 +137,9 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locati
 	m.Delivery = s.lastDelivery
 	s.held[m.Delivery] = h
 	s.queue(m)
-	if straight != nil {
-		s.expects[src.id] = append(s.expects[src.id], straight)
-		s.queue(&wire.Expect{Source: src.id, Edge: uint16(edge), Peer: straight.producer.sess.node})
+	if direct != nil {
+		s.expects[src.id] = append(s.expects[src.id], direct)
+		s.queue(&wire.Expect{Source: src.id, Edge: uint16(edge), Peer: direct.producer.sess.node})
 	}
 	return m.Delivery
 }

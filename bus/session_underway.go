@@ -32,7 +32,7 @@ func (s *session) underWay(ctx context.Context) nodeReport {
 	s.reportMu.Lock() // one question at a time
 	defer s.reportMu.Unlock()
 	s.mu.Lock()
-	if waits := s.lanes && len(s.sources) > 0; s.gone || !s.straight && !waits {
+	if waits := s.lanes && len(s.sources) > 0; s.gone || !s.direct && !waits {
 		s.mu.Unlock()
 		return nodeReport{}
 	}
