@@ -151,7 +151,10 @@ func (b *Bus) start() error {
 			return errors.Join(err, b.stop(context.Background()))
 		}
 	}
-	go b.watchStalls()
+	go func() {
+		defer close(b.watchDone)
+		b.watchStalls(b.closing, b.Stalls)
+	}()
 	return nil
 }
 

@@ -98,9 +98,8 @@ func (b *Bus) Listen(path string, opts ListenOptions) (*Server, error) {
 		sessions: make(map[*session]struct{}), done: make(chan struct{}),
 	}
 	s.arena.lasting.Store(true)
-	s.wg.Add(2)
-	go s.accept()
-	go s.watch()
+	s.wg.Go(s.accept)
+	s.wg.Go(func() { b.watchStalls(s.done, s.watch) })
 	return s, nil
 }
 
@@ -112,7 +111,6 @@ func newEpoch() uint64 {
 }
 
 func (s *Server) accept() {
-	defer s.wg.Done()
 	for {
 		conn, err := s.ln.Accept()
 		if err != nil {
@@ -130,11 +128,7 @@ func (s *Server) accept() {
 			}
 			continue
 		}
-		s.wg.Add(1)
-		go func() {
-			defer s.wg.Done()
-			s.serve(conn)
-		}()
+		s.wg.Go(func() { s.serve(conn) })
 	}
 }
 
@@ -291,27 +285,14 @@ func (s *Server) retireSegment(seg *segment) {
 	seg.release()
 }
 
-// watch notices processes that have work and do not move.
-func (s *Server) watch() {
-	defer s.wg.Done()
-	if s.bus.opts.StallTimeout < 0 {
-		return
+// watch finds what waits past the host, and for the exchange, and gives up processes
+// that have work and do not move.
+func (s *Server) watch(atLeast time.Duration) []Stall {
+	stalls := append(s.underWay().stalls(s.bus, atLeast), s.exchangeStalls(atLeast, true)...)
+	for _, sess := range s.live() {
+		sess.checkAlive(atLeast)
 	}
-	log := stallLog{timeout: s.bus.opts.StallTimeout}
-	tick := time.NewTicker(max(log.timeout/stallLooks, minStallTick))
-	defer tick.Stop()
-	for {
-		select {
-		case <-s.done:
-			return
-		case <-tick.C:
-			stalls := s.underWay().stalls(s.bus, log.timeout)
-			s.bus.reportStalls(log.due(append(stalls, s.exchangeStalls(log.timeout, true)...)))
-			for _, sess := range s.live() {
-				sess.checkAlive(log.timeout)
-			}
-		}
-	}
+	return stalls
 }
 
 // Addr is the path of the socket.

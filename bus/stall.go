@@ -184,13 +184,18 @@ func (f *flow) holder() string {
 		return f.consumer.stage.slotHolders(f.req)
 	}
 	t := f.consumer
-	if r := t.stage.remote; r != nil {
-		return fmt.Sprintf("stage %q keeps %s of this request: %s", t.stage.spec.Name, countOf(t.held.Load()), r.describe(t))
-	}
-	if n := t.held.Load(); n > 0 {
-		return fmt.Sprintf("stage %q keeps %s of this request", t.stage.spec.Name, countOf(n))
+	if n := t.held.Load(); n > 0 || t.stage.remote != nil {
+		return fmt.Sprintf("stage %q keeps %s of this request%s", t.stage.spec.Name, countOf(n), t.processes())
 	}
 	return fmt.Sprintf("stage %q has not finished what it was sent", t.stage.spec.Name)
+}
+
+// processes says which of them have what the task keeps, if any do but this one.
+func (t *Task) processes() string {
+	if t.stage.remote == nil {
+		return ""
+	}
+	return ": " + t.stage.remote.describe(t)
 }
 
 // countOf writes a number of deliveries.
@@ -230,11 +235,8 @@ func (st *stage) slotHolders(r *Request) string {
 // holdsSlot says why the task keeps its slot.
 func (t *Task) holdsSlot() string {
 	r := t.outlet.req
-	switch n := t.held.Load(); {
-	case n > 0 && t.stage.remote != nil:
-		return fmt.Sprintf("request %v keeps %s there: %s", r.id, countOf(n), t.stage.remote.describe(t))
-	case n > 0:
-		return fmt.Sprintf("request %v keeps %s there", r.id, countOf(n))
+	if n := t.held.Load(); n > 0 {
+		return fmt.Sprintf("request %v keeps %s there%s", r.id, countOf(n), t.processes())
 	}
 	return fmt.Sprintf("request %v has nothing to do there now, and is not over: %s submitted it", r.id, r.submitter())
 }
@@ -280,9 +282,9 @@ func (l *stallLog) due(stalls []Stall) []Stall {
 	return due
 }
 
-// watchStalls reports stalls until the bus closes.
-func (b *Bus) watchStalls() {
-	defer close(b.watchDone)
+// watchStalls looks for stalls now and then, until done is closed, and has the bus report
+// what look finds.
+func (b *Bus) watchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall) {
 	if b.opts.StallTimeout < 0 {
 		return
 	}
@@ -291,10 +293,10 @@ func (b *Bus) watchStalls() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-b.closing:
+		case <-done:
 			return
 		case <-tick.C:
-			b.reportStalls(log.due(b.Stalls(log.timeout)))
+			b.reportStalls(log.due(look(log.timeout)))
 		}
 	}
 }
@@ -320,10 +322,8 @@ func (r *Request) describe() string {
 		if t.slot.Load() == nil {
 			continue
 		}
-		if n := t.held.Load(); n > 0 && t.stage.remote != nil {
-			has = append(has, fmt.Sprintf("stage %q keeps %s: %s", t.stage.spec.Name, countOf(n), t.stage.remote.describe(t)))
-		} else if n > 0 {
-			has = append(has, fmt.Sprintf("stage %q keeps %s", t.stage.spec.Name, countOf(n)))
+		if n := t.held.Load(); n > 0 {
+			has = append(has, fmt.Sprintf("stage %q keeps %s%s", t.stage.spec.Name, countOf(n), t.processes()))
 		} else {
 			has = append(has, fmt.Sprintf("stage %q is at work", t.stage.spec.Name))
 		}
