@@ -345,15 +345,28 @@ func (s *session) ask(token uint32, answer func() error) error {
 	return nil
 }
 
-func failedMessage(token uint32, err error) *wire.Failed {
-	return &wire.Failed{Token: token, Code: codeOf(err), Text: err.Error()}
-}
+func failedMessage(token uint32, err error) *wire.Failed { return codes.failed(token, err) }
 
-// codes says which errors have codes of their own, the special ones first.
-var codes = []struct {
+// codeTable says by which codes errors travel, the special ones first.
+type codeTable []struct {
 	err  error
 	code wire.Code
-}{
+}
+
+// failed answers a question with an error.
+func (t codeTable) failed(token uint32, err error) *wire.Failed {
+	m := &wire.Failed{Token: token, Code: wire.CodeInternal, Text: err.Error()}
+	for _, c := range t {
+		if errors.Is(err, c.err) {
+			m.Code = c.code
+			break
+		}
+	}
+	return m
+}
+
+// codes are those of all errors but the directory's.
+var codes = codeTable{
 	{ErrTooLarge, wire.CodeTooLarge},
 	{ErrWindowFull, wire.CodeWindowFull},
 	{ErrNoEdge, wire.CodeUnknown},
@@ -369,15 +382,6 @@ var codes = []struct {
 	{connector.ErrNotFound, wire.CodeNothing},
 	{connector.ErrFull, wire.CodeOverloaded},
 	{connector.ErrKey, wire.CodeInvalid},
-}
-
-func codeOf(err error) wire.Code {
-	for _, c := range codes {
-		if errors.Is(err, c.err) {
-			return c.code
-		}
-	}
-	return wire.CodeInternal
 }
 
 var errUnknown = errors.New("there is no such thing")

@@ -12,11 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// directoryCodes says by which codes the errors of a directory travel.
-var directoryCodes = []struct {
-	err  error
-	code wire.Code
-}{
+// directoryCodes are those of the errors of a directory.
+var directoryCodes = codeTable{
 	{lane.ErrNotPublished, wire.CodeNothing},
 	{lane.ErrPublished, wire.CodeTaken},
 	{lane.ErrFull, wire.CodeOverloaded},
@@ -24,21 +21,11 @@ var directoryCodes = []struct {
 	{cudaipc.ErrInvalid, wire.CodeInvalid},
 }
 
-// directoryFailed answers a question of the directory with an error.
-func directoryFailed(token uint32, err error) *wire.Failed {
-	for _, c := range directoryCodes {
-		if errors.Is(err, c.err) {
-			return &wire.Failed{Token: token, Code: c.code, Text: err.Error()}
-		}
-	}
-	return &wire.Failed{Token: token, Code: wire.CodeInternal, Text: err.Error()}
-}
-
 // publish answers publish. It owns the descriptor.
 func (s *session) publish(m *wire.Publish, fd int) {
 	name := lane.Name{Pool: m.Pool, Number: m.Number}
 	if err := s.srv.bus.directory.publish(s, name, fd, int64(min(m.Size, math.MaxInt64))); err != nil {
-		s.queue(directoryFailed(m.Token, err))
+		s.queue(directoryCodes.failed(m.Token, err))
 		return
 	}
 	faultpoint.Hit("host-published")
@@ -63,6 +50,6 @@ func (s *session) find(m *wire.Find) {
 		return fmt.Errorf("%w: what was found cannot be sent: %w", lane.ErrFull, err)
 	})
 	if err != nil {
-		s.queue(directoryFailed(m.Token, err))
+		s.queue(directoryCodes.failed(m.Token, err))
 	}
 }
