@@ -36,14 +36,18 @@ const (
 	waive             // not any more: one before it was not done either
 )
 
-func (s *session) newSource(e Emitter) *source {
-	src := &source{sess: s, id: s.srv.sources.Add(1), emitter: e}
+// newSource gives a source its number, by which it is found from then on. It reports
+// false when the client is gone: nobody will look.
+func (s *session) newSource(src *source) bool {
+	src.sess, src.id = s, s.srv.sources.Add(1)
+	src.emitter.cancel = s.ctx.Done()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.gone {
-		s.sources[src.id] = src
+	if s.gone {
+		return false
 	}
-	return src
+	s.sources[src.id] = src
+	return true
 }
 
 // source finds a source. It is nil for one that is over, which the client

@@ -72,15 +72,14 @@ func (s *session) leave() {
 // openTask announces a task. It is called with the stage's lock held.
 func (s *session) openTask(p *posting) {
 	t := p.rt.task
-	src := s.newSource(Emitter{out: &t.outlet, cancel: s.ctx.Done()})
-	src.posting = p
-	p.source = src
+	p.source = &source{emitter: Emitter{out: &t.outlet}, posting: p}
+	_ = s.newSource(p.source) // one that is gone is told for nothing
 	s.mu.Lock()
 	stage := slices.Index(s.replicas, p.replica)
 	s.mu.Unlock()
 	req := t.outlet.req
 	s.queue(&wire.Open{
-		Task: src.id, Stage: uint32(stage), Request: uint64(req.id), Attempt: uint32(p.rt.attempt),
+		Task: p.source.id, Stage: uint32(stage), Request: uint64(req.id), Attempt: uint32(p.rt.attempt),
 		Deadline: req.deadline, Trace: wireTrace(req.trace),
 	})
 }

@@ -59,12 +59,8 @@ func (s *session) begin(ctx context.Context, m *wire.Submit) (*Request, error) {
 
 // begun tells the client of a request that was started for it.
 func (s *session) begun(token uint32, req *Request) error {
-	src := s.newSource(Emitter{out: &req.inputs, cancel: s.ctx.Done()})
-	s.mu.Lock()
-	src.req = req
-	gone := s.gone
-	s.mu.Unlock()
-	if gone {
+	src := &source{emitter: Emitter{out: &req.inputs}, req: req}
+	if !s.newSource(src) {
 		req.Abort(context.Cause(s.ctx))
 		req.Close()
 		return ErrClosed
