@@ -178,12 +178,15 @@ func TestTensorPoolFull(t *testing.T) {
 			spec.State = bus.StateRequest
 			h.serveOn(t, reader, spec)
 			r := stream(t, h)
-			for i := range 3 {
+			send := func(i int) {
 				if err := r.Input(t.Context()).EmitBytes(input(i, plainly)); err != nil {
 					t.Fatal(err)
 				}
 			}
+			send(0)
+			send(1)
 			held := []*bus.Kept{<-kept, <-kept}
+			send(2) // what fails the request must not overtake the others
 			switch c.when {
 			case bus.FailWhenFull:
 				if err := r.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), lane.ErrPoolFull.Error()) {
