@@ -39,7 +39,7 @@ type Task struct {
 	everKept  bool        // a handler kept a delivery: a replay could not give it back
 	markKept  uint64      // outlet.byKept when the output was marked
 	ending    bool        // End has run, or is running
-	told      bool        // an Ended was passed to the user's actor
+	told      bool        // the user's actor, or the replicas, know that the request is over
 	leaving   bool        // a farewell is on its way
 	left      bool        // the slot is given back
 	round     uint64      // the last of a batch's rounds that it was in

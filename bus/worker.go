@@ -186,21 +186,7 @@ func (w *worker) resume(t *Task) {
 func (w *worker) settle(t *Task) {
 	req := t.outlet.req
 	if req.over() {
-		t.discardInput()
-		w.ungather(t)
-		if w.stage.spec.Props != nil && t.held.Load() > 0 && !t.told {
-			t.told = true
-			w.actor.Pass(&Ended{Task: t})
-		}
-		if w.stage.remote != nil && !t.told {
-			t.told = true
-			w.stage.remote.over(t)
-		}
-		if t.held.Load() == 0 && !t.left && !t.leaving {
-			t.leaving = true
-			t.awaitSenders()
-			w.actor.Post(farewell{t})
-		}
+		w.settleOver(t)
 		return
 	}
 	if t.ending || t.held.Load() > 0 || len(t.pending) > 0 || !t.inputEnded() {
@@ -222,6 +208,26 @@ func (w *worker) settle(t *Task) {
 	}
 	w.leave(t)
 	req.taskDone()
+}
+
+// settleOver gives back what a task has of a request that is over, and says goodbye
+// once nobody holds anything of it.
+func (w *worker) settleOver(t *Task) {
+	t.discardInput()
+	w.ungather(t)
+	if w.stage.spec.Props != nil && t.held.Load() > 0 && !t.told {
+		t.told = true
+		w.actor.Pass(&Ended{Task: t})
+	}
+	if w.stage.remote != nil && !t.told {
+		t.told = true
+		w.stage.remote.over(t)
+	}
+	if t.held.Load() == 0 && !t.left && !t.leaving {
+		t.leaving = true
+		t.awaitSenders()
+		w.actor.Post(farewell{t})
+	}
 }
 
 func (w *worker) callEnd(t *Task) error {
