@@ -52,11 +52,11 @@ type Bus struct {
 
 	closing   chan struct{}
 	closeOnce sync.Once
-	stopMu    sync.Mutex
-	stopped   bool // nothing is left to be closed
+	stopMu    sync.Mutex // one stop at a time
+	stopped   bool       // nothing is left to be closed; guarded by stopMu
 	watchDone chan struct{}
 
-	mu   sync.Mutex
+	mu   sync.Mutex          // guards what follows, and that nobody comes in behind closing
 	live map[uint64]*Request // by Request.key
 	idle chan struct{}       // closed when live empties; nil: nobody waits
 }

@@ -22,6 +22,9 @@ const smallBytes = 64
 // A handler's delivery is finished when the handler returns, unless it was
 // kept; one that an actor or a caller received is finished with Finish. A
 // delivery must not be touched after that.
+//
+// It belongs to one goroutine at a time: who sends it hands it to the worker, that to
+// whoever holds it. Only state is for several, who decide by it which of them finishes it.
 type Delivery struct {
 	messages.Delivery
 

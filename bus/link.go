@@ -40,7 +40,7 @@ type link struct {
 	exchange exchangeRoom // of what this process puts there
 	figures  toldFigures
 
-	mu        sync.Mutex
+	mu        sync.Mutex // guards what follows, up to stranded
 	questions map[uint32]*question
 	segments  map[uint32]*segment // the host has told us of
 	offers    map[*segment]uint32 // we have told the host of

@@ -23,11 +23,11 @@ type upstream struct {
 	in     *arrivals // results
 	out    *routes   // of inputs
 
-	mu        sync.Mutex
-	posting   *posting // once the host's stage has the request
-	asked     bool     // the stage waits for the end
-	overSaid  bool     // the host has completed the request
-	completed bool     // ... and all its results have come
+	mu        sync.Mutex // guards what follows
+	posting   *posting   // once the host's stage has the request
+	asked     bool       // the stage waits for the end
+	overSaid  bool       // the host has completed the request
+	completed bool       // ... and all its results have come
 }
 
 // callerRequests is how many requests at a time, with full windows, the memory

@@ -37,7 +37,7 @@ type pair struct {
 	emptied   atomic.Bool // nothing is awaited that is not known to come: see wasRead
 	alone     atomic.Bool // the peer has lost the host: no more streams go there
 
-	mu       sync.Mutex // comes after a flow's and an arrivals'
+	mu       sync.Mutex // guards what follows; comes after a flow's and an arrivals'
 	duplex   *duplex.Duplex
 	err      error                // why nothing goes to the peer any more
 	left     bool                 // this side is leaving: nothing goes there any more

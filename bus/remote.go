@@ -46,7 +46,7 @@ type remote struct {
 	stage *stage
 	spec  Remote
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards what follows
 	serving  []*replica // attached, in the order in which they came
 	replicas []*replica // of those, the ones that take work
 	turn     int        // of RoundRobin
@@ -95,7 +95,7 @@ type remoteTask struct {
 	endErr   error
 }
 
-// posting is a task as one replica knows it.
+// posting is a task as one replica knows it. Source and ending are guarded by remote.mu.
 type posting struct {
 	rt      *remoteTask
 	replica *replica
@@ -103,7 +103,8 @@ type posting struct {
 	ending  bool
 }
 
-// work is what a replica handles at once: one delivery, or one of each branch.
+// work is what a replica handles at once: one delivery, or one of each branch. All but
+// rt and parts is guarded by remote.mu.
 type work struct {
 	rt      *remoteTask
 	parts   []*Delivery

@@ -58,7 +58,7 @@ type Request struct {
 	parts     atomic.Int32 // slots held, the caller's part, and its payloads: 0 means gone
 	inHand    atomic.Int32 // payloads that the caller has room for in the store, and has not sent
 
-	mu         sync.Mutex
+	mu         sync.Mutex  // guards what follows, and the one step from Running
 	timer      *time.Timer // of the deadline
 	unwatch    func() bool // stops watching ctx
 	nextSlot   int         // stages before it have, or had, a slot for this request

@@ -9,7 +9,7 @@ import (
 // results is the caller's end of a request: what the last stages sent and the
 // caller has not received.
 type results struct {
-	mu      sync.Mutex
+	mu      sync.Mutex   // guards all of it
 	queue   []*Delivery  // queue[head:] are waiting
 	few     [2]*Delivery // the queue's memory, as long as it is short
 	head    int

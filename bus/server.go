@@ -71,13 +71,14 @@ type Server struct {
 
 	circle circle // who was introduced to whom
 
-	mu       sync.Mutex
+	done chan struct{}  // the server closes
+	wg   sync.WaitGroup // accepting, watching, and sessions
+
+	mu       sync.Mutex // guards what follows
 	sessions map[*session]struct{}
-	nodes    uint32
-	draining bool // clients are told that the host is going to stop
-	closed   bool
-	done     chan struct{}
-	wg       sync.WaitGroup // accepting, watching, and sessions
+	nodes    uint32 // number of the last one
+	draining bool   // clients are told that the host is going to stop
+	closed   bool   // done is closed
 }
 
 // Listen opens a socket through which other processes serve the bus's Remote

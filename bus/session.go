@@ -39,7 +39,8 @@ type session struct {
 
 	reportMu sync.Mutex // comes before mu
 
-	// mu comes after a remote stage's.
+	// mu guards what follows, with what is in held, kept and told. It comes after a remote
+	// stage's.
 	mu           sync.Mutex
 	gone         bool // no message is handled any more
 	replicas     []*replica

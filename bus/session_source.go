@@ -17,8 +17,8 @@ type source struct {
 	posting *posting // nil: a request
 	req     *Request // nil: a task
 
-	mu    sync.Mutex
-	queue []step // behind what is being done
+	mu    sync.Mutex // guards what follows
+	queue []step     // behind what is being done
 	busy  bool
 }
 
