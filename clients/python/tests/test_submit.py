@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from fakehost import FakeHost, deliver, over
+from fakehost import EDGE_IN, EDGE_OUT, FakeHost, deliver, over
 
 import omnibus
 from omnibus import wire
@@ -448,6 +448,27 @@ class AsyncTest(HostCase):
         self.assertEqual(r(), ["A", "B"])
         self.assertEqual(self.host.expect(wire.Finish).delivery, 2)
         self.host.expect(wire.Bye)
+
+    def test_cancelled_connect_leaves(self) -> None:
+        async def caller() -> None:
+            job = asyncio.ensure_future(omnibus.aconnect(self.host.path))
+            while not connected.is_set():
+                await asyncio.sleep(0)
+            job.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await job
+            cancelled.set()
+
+        connected, cancelled = threading.Event(), threading.Event()
+        r = self.beside(lambda: asyncio.run(caller()))
+        self.host.sock, _ = self.host.listener.accept()
+        self.host.sock.settimeout(10)
+        connected.set()
+        self.assertTrue(cancelled.wait(10))
+        self.host.expect(wire.Hello)
+        self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [EDGE_IN], [EDGE_OUT], []))
+        self.host.expect(wire.Bye)
+        r()
 
     def test_cancelled_submit_is_taken_back(self) -> None:
         async def caller() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import TracebackType
@@ -91,7 +92,23 @@ async def aconnect(
 ) -> AsyncClient:
     """Connect, for the running event loop. As `connect`."""
     loop = asyncio.get_running_loop()
-    s = await loop.run_in_executor(None, lambda: open_session(dial(socket_path(path, bus)), bus, name, gpu))
+    opened: list[Session] = []
+    unwanted = threading.Event()
+
+    def connected() -> Session:
+        s = open_session(dial(socket_path(path, bus)), bus, name, gpu)
+        opened.append(s)
+        if unwanted.is_set():
+            s.close()
+        return s
+
+    try:
+        s = await loop.run_in_executor(None, connected)
+    except BaseException:  # the thread goes on all the same, or has it and could not hand it over
+        unwanted.set()
+        for s in opened:
+            s.close()
+        raise
     return AsyncClient(s, loop)
 
 
