@@ -29,8 +29,8 @@ class Reading:
 
     __slots__ = ("taken", "times", "sleepers", "standby", "_s", "_lock")
 
-    def __init__(self, s: Session, lock: threading.Lock) -> None:
-        self.taken = False  #: somebody reads
+    def __init__(self, s: Session, lock: threading.RLock) -> None:
+        self.taken = 0  #: the thread that reads; 0: none does
         self.times = 0  #: how often somebody who waits has begun to read
         self.sleepers: list[tuple[Callable[[], bool], threading.Condition]] = []  #: wait while another reads
         self.standby = Standby(self, s, lock)
@@ -43,10 +43,11 @@ class Reading:
         Raises the session's error if it ends first.
         """
         limit = None if timeout is None else time.monotonic() + timeout
-        s, well = self._s, False
+        s, well, me = self._s, False, threading.get_ident()
         try:
             while True:
                 left = None if limit is None else min(limit - time.monotonic(), LONGEST_SECONDS)
+                interrupt = None
                 with s.locked:
                     if done():
                         well = True
@@ -56,17 +57,24 @@ class Reading:
                         raise again(s.error)
                     if left is not None and left <= 0:
                         return False
-                    if self.taken:
-                        self._sleep(done, left)
-                        continue
-                    self.taken = True
-                    self.times += 1
-                if self.read(done, left):
+                    if asleep := bool(self.taken):
+                        interrupt = self._sleep(done, left)
+                    else:
+                        self.taken = me
+                        self.times += 1
+                if interrupt is not None:
+                    try:
+                        raise interrupt
+                    finally:
+                        interrupt = None  # which refers to this frame
+                if not asleep and self.read(done, left):
                     well = True
                     return True
         finally:
             if not well:
                 with s.locked:
+                    if self.taken == me:  # and was interrupted before it read
+                        self.taken = 0
                     self.relieve()
 
     def read(self, done: Callable[[], bool], timeout: float | None) -> bool:
@@ -79,7 +87,7 @@ class Reading:
             s.connection.poll(timeout)
         finally:
             with s.locked:
-                self.taken = False
+                self.taken = 0
                 s.receive(done)
                 s.close_descriptors()
                 s.notify()  # also without news: it may be a poke
@@ -88,14 +96,17 @@ class Reading:
                     self.relieve()
         return well
 
-    def _sleep(self, done: Callable[[], bool], timeout: float | None) -> None:
-        """Sleep until `done()`, the session's end, or there is nobody who reads."""
+    def _sleep(self, done: Callable[[], bool], timeout: float | None) -> BaseException | None:
+        """Sleep until `done()`, the session's end, or there is nobody who reads. What interrupts it harms nothing."""
         sleeper = done, threading.Condition(self._lock)
         self.sleepers.append(sleeper)
         try:
             sleeper[1].wait(timeout)
+        except BaseException as e:
+            return e
         finally:
             self.sleepers.remove(sleeper)
+        return None
 
     def relieve(self) -> None:
         """Have somebody else read, for the caller does not any more."""
@@ -127,7 +138,7 @@ class Standby:
 
     __slots__ = ("asleep", "_r", "_s", "_awake", "_done", "_urgent")
 
-    def __init__(self, r: Reading, s: Session, lock: threading.Lock) -> None:
+    def __init__(self, r: Reading, s: Session, lock: threading.RLock) -> None:
         self.asleep = False  #: without an end
         self._r = r
         self._s = s
@@ -183,5 +194,5 @@ class Standby:
                     self._awake.wait(_STANDBY_SECONDS)
                     continue
                 self._urgent = yielded = False
-                r.taken = True
+                r.taken = threading.get_ident()
             r.read(done, None)

@@ -23,7 +23,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
-from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from . import wire
@@ -31,6 +30,7 @@ from .answers import Answer, Attempts
 from .connection import Connection
 from .crew import away
 from .errors import ForkedError, HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, again
+from .locked import Locked
 from .questions import Questions
 from .reading import Reading
 from .room import OwnRoom
@@ -73,42 +73,6 @@ class ServedStage(Protocol):
     def _news(self) -> None: ...
 
 
-class _Locked:
-    """The session's lock. Letting go of it sends what was posted."""
-
-    __slots__ = ("s",)
-
-    def __init__(self, s: Session) -> None:
-        self.s = s
-
-    def __enter__(self) -> None:
-        self.s.check_process()
-        self.s.lock.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        s = self.s
-        calls = None
-        try:
-            if s.windows.released:
-                s.windows.settle_locked()
-            if s.connection.outbox:
-                s.flush()
-            if s._calls:
-                calls, s._calls = s._calls, []
-        finally:
-            s.lock.release()
-        if s.windows.released:
-            s.windows.settle()
-        if calls:
-            for call in calls:
-                try:
-                    call()
-                except RuntimeError as e:  # an event loop that is closed
-                    log.debug("nobody is there to be told: %s", e)
-
-
 class Session:
     """A connection after its handshake. Safe from any thread of the process that made it."""
 
@@ -118,8 +82,8 @@ class Session:
         self.draining = False
         self.said_bye = False
         self.closed = False  # by `close`: the descriptors go with the last one that reads
-        self.lock = threading.Lock()  # to be had by `locked`
-        self.locked = _Locked(self)
+        self.lock = threading.RLock()  # to be had by `locked`, and never twice: it knows its thread
+        self.locked = Locked(self)
         self._pid = os.getpid()
         self._calls: list[Callable[[], object]] = []
 
@@ -400,6 +364,10 @@ class Session:
         with self.locked:
             self._fail(ProtocolError(text))
         return ProtocolError(text)
+
+    def interrupted(self) -> None:
+        """End the session because something was raised in the middle of its books. The lock is held."""
+        self._fail(HostGone("the connection ends: a signal came in the middle of a message; connect again"))
 
     def _fail(self, error: OmnibusError) -> None:
         """End the session. The lock is held."""

@@ -64,7 +64,8 @@ class Windows:
         """settle_locked, or have somebody else do it, without waiting for the lock."""
         s = self._s
         while self.released and s.error is None:
-            if not s.lock.acquire(blocking=False):
+            # By this thread, if it was in the middle of something.
+            if s.lock._is_owned() or not s.lock.acquire(blocking=False):  # type: ignore[attr-defined]
                 # Whoever holds the lock settles before or after it lets go,
                 # and whoever reads does so if that one went to wait.
                 s.poke()

@@ -1,0 +1,109 @@
+"""What a signal's handler raises, such as KeyboardInterrupt, in the middle of what a client does."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import unittest
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+from test_submit import HostCase
+
+import omnibus
+from omnibus import wire
+from omnibus.reading import Reading
+
+
+class InterruptTest(HostCase):
+    """This thread waits, as the program's main thread, which signals are handled in."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.client = self.connect()
+
+        def interrupt(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGUSR1, interrupt)
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+
+    def interrupted_when(self, ready: Callable[[], object]) -> None:
+        """Ask something, and be interrupted once it is waited for in some way."""
+
+        def interrupt() -> None:
+            while not ready():
+                pass
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+        t = threading.Thread(target=interrupt)
+        t.start()
+        with self.assertRaises(KeyboardInterrupt):
+            self.client.call("status")
+        t.join()
+
+    def works(self) -> None:
+        r = self.beside(lambda: self.client.call("status"))
+        while (m := self.host.expect(wire.Call)).token in self.given_up:
+            pass
+        self.host.send(wire.Reply(m.token, 0, b"1"))
+        self.assertEqual(r(), 1)
+
+    def ended(self) -> None:
+        with self.assertRaisesRegex(omnibus.HostGone, "a signal came in the middle .*; connect again"):
+            self.client.call("status")
+        with self.assertRaises(omnibus.HostGone):
+            self.beside(lambda: self.client.call("status"))()
+
+    def test_at_the_socket(self) -> None:
+        self.given_up = {0}
+        self.interrupted_when(lambda: self.client._session.reading.taken)
+        self.works()
+
+    def test_while_another_thread_reads(self) -> None:
+        self.given_up = {0, 1}
+        other = self.beside(lambda: self.client.call("status"))
+        token = self.host.expect(wire.Call).token
+        self.interrupted_when(lambda: self.client._session.reading.sleepers)
+        self.host.send(wire.Reply(token, 0, b"2"))
+        self.assertEqual(other(), 2)
+        self.works()
+
+    def test_on_the_way_to_the_socket(self) -> None:
+        self.given_up = {0}
+        with mock.patch.object(Reading, "read", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            self.client.call("status")
+        self.works()
+
+    def test_in_the_middle_of_the_books(self) -> None:
+        def done() -> bool:
+            raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            self.client._session.wait(done)
+        self.ended()
+
+    def test_while_something_is_sent(self) -> None:
+        connection = self.client._session.connection
+        with mock.patch.object(connection, "flush", side_effect=KeyboardInterrupt):
+            with self.assertRaises(KeyboardInterrupt):
+                self.client.call("status")
+        self.ended()
+
+    def test_a_handler_that_uses_the_client_in_the_middle_of_the_books(self) -> None:
+        def done() -> bool:
+            self.client.call("status")
+            return True
+
+        with self.assertRaises(omnibus.HostGone):
+            self.client._session.wait(done)
+        self.ended()
+
+    def test_before_the_lock_is_let_go_of(self) -> None:
+        self.client._session.locked.__enter__()
+        self.ended()
+
+
+if __name__ == "__main__":
+    unittest.main()
