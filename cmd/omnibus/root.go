@@ -80,7 +80,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	lost := watchHelp(root)
 	cmd, err := root.ExecuteC()
 	err = withAdvice(errors.Join(err, lost()))
-	text := printable(err)
+	text := ""
+	if err != nil {
+		text = printable(err.Error(), "\n\t")
+	}
 
 	var usage *usageError
 	var exit *exitError
@@ -130,15 +133,12 @@ func withAdvice(err error) error {
 	return fmt.Errorf("%w: %s", err, advice)
 }
 
-// printable is the text of an error without what a terminal would obey: parts of it may be
-// of other programs.
-func printable(err error) string {
-	if err == nil {
-		return ""
-	}
+// printable is a text without what a terminal would obey, but for those characters that are
+// kept: parts of it may be of other programs.
+func printable(text, kept string) string {
 	var out strings.Builder
-	for _, r := range err.Error() {
-		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
+	for _, r := range text {
+		if unicode.IsPrint(r) || strings.ContainsRune(kept, r) {
 			out.WriteRune(r)
 			continue
 		}

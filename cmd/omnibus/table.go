@@ -18,7 +18,7 @@ type table struct {
 func (t *table) add(cells ...any) {
 	row := make([]string, len(cells))
 	for i, c := range cells {
-		row[i] = fmt.Sprint(c)
+		row[i] = printable(fmt.Sprint(c), "") // names are what other programs say
 	}
 	t.rows = append(t.rows, row)
 }

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// Other programs choose their names: they are neither obeyed nor taken for rows.
+func TestTableOfStrangers(t *testing.T) {
+	var out strings.Builder
+	rows := table{heading: []string{"PROCESS", "PID"}}
+	rows.add("evil\x1b[2J\nupper/0\t8\r\x00\u202e", 7)
+	if err := rows.write(&out); err != nil {
+		t.Fatal(err)
+	}
+	const want = "PROCESS                              PID\n" + `evil\x1b[2J\nupper/0\t8\r\x00\u202e` + "  7\n"
+	if out.String() != want {
+		t.Errorf("got\n%swant\n%s", out.String(), want)
+	}
+}
