@@ -86,9 +86,10 @@ def full(e: OSError) -> Exception:
 class Directory:
     """Where segments and their locks lie."""
 
-    def __init__(self, path: str = "/dev/shm") -> None:
+    def __init__(self, path: str = "/dev/shm", fd: int | None = None) -> None:
+        """`fd`: it is open already, and the descriptor is closed with it."""
         self.path = path
-        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if fd is None else fd
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -253,41 +254,25 @@ class Lock:
         self.release()
 
 
-class Watch:
-    """Tells one thread when files of a directory come to be. Where the system has no watch left it tells nothing.
+class Inotify:
+    """Tells what has changed, of files and in directories. Where the system has no watch left it tells nothing.
 
     It lasts: the kernel takes milliseconds to close one.
     """
 
-    def __init__(self, directory: Directory) -> None:
-        self._fd = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._fd >= 0 and _libc.inotify_add_watch(self._fd, os.fsencode(directory.path), _IN_APPEARS) < 0:
-            self._close()
-        self._poll = select.poll()
-        if self._fd >= 0:
-            self._poll.register(self._fd, select.POLLIN)
+    def __init__(self) -> None:
+        self.fd = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)  #: that is readable when there is something to tell
 
-    def clear(self) -> None:
-        """Forget what has come to be until now."""
-        while self._fd >= 0 and self._names():
-            pass
+    def add(self, path: str, changes: int) -> int:
+        """Watch a file too, or a directory. Returns the number of the error, 0 if there is none."""
+        if self.fd < 0:
+            return errno.EBADF
+        return ctypes.get_errno() if _libc.inotify_add_watch(self.fd, os.fsencode(path), changes) < 0 else 0
 
-    def wait(self, names: tuple[str, ...], deadline: float) -> bool | None:
-        """Wait until there is something new under one of the names. False: the time is up. None: nobody would tell."""
-        if self._fd < 0:
-            return None
-        wanted = {os.fsencode(name) for name in names}
-        while (left := deadline - time.monotonic()) > 0:
-            if self._poll.poll(poll_millis(left)):
-                new = self._names()
-                if not wanted.isdisjoint(new) or b"" in new:
-                    return True
-        return False
-
-    def _names(self) -> set[bytes]:
-        """What has come to be; an empty name for what nobody knows any more."""
+    def names(self) -> set[bytes]:
+        """What has changed in directories; an empty name for a file, and for what nobody knows any more."""
         try:
-            events = os.read(self._fd, _EVENT_BYTES)
+            events = os.read(self.fd, _EVENT_BYTES) if self.fd >= 0 else b""
         except BlockingIOError:
             return set()
         names, at = set(), 0
@@ -297,13 +282,42 @@ class Watch:
             names.add(events[at - size : at].rstrip(b"\0"))
         return names
 
-    def _close(self) -> None:
-        fd, self._fd = self._fd, -1
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
     def __del__(self) -> None:
-        self._close()
+        self.close()
+
+
+class Watch:
+    """Tells one thread when files of a directory come to be."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._inotify = Inotify()
+        if self._inotify.add(directory.path, _IN_APPEARS):
+            self._inotify.close()
+        self._poll = select.poll()
+        if self._inotify.fd >= 0:
+            self._poll.register(self._inotify.fd, select.POLLIN)
+
+    def clear(self) -> None:
+        """Forget what has come to be until now."""
+        while self._inotify.names():
+            pass
+
+    def wait(self, names: tuple[str, ...], deadline: float) -> bool | None:
+        """Wait until there is something new under one of the names. False: the time is up. None: nobody would tell."""
+        if self._inotify.fd < 0:
+            return None
+        wanted = {os.fsencode(name) for name in names}
+        while (left := deadline - time.monotonic()) > 0:
+            if self._poll.poll(poll_millis(left)):
+                new = self._inotify.names()
+                if not wanted.isdisjoint(new) or b"" in new:
+                    return True
+        return False
 
 
 def poll_millis(seconds: float) -> float:

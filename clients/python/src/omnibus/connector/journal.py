@@ -276,22 +276,20 @@ def _home(directory: Directory) -> Directory | None:
         pass
     except OSError as e:
         raise full(e) from None
-    home = Directory.__new__(Directory)
-    home.path = os.path.join(directory.path, journals_name())
+    path = os.path.join(directory.path, journals_name())
     try:
-        home.fd = os.open(
-            journals_name(), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd
-        )
+        fd = os.open(journals_name(), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)
     except FileNotFoundError:
         return None
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise BadKey(f"{home.path} is no directory") from None
+            raise BadKey(f"{path} is no directory") from None
         raise
-    f = home.described(home.fd)
+    home = Directory(path, fd)
+    f = home.described(fd)
     if f.owner != os.geteuid() or f.mode & 0o077:
         home.close()
-        raise BadKey(f"{home.path} is not this user's alone")
+        raise BadKey(f"{path} is not this user's alone")
     return home
 
 

@@ -8,7 +8,6 @@ in one byte, which is never seen half. `omnibus.fence` says what comes before wh
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -20,19 +19,15 @@ from collections.abc import Sequence
 
 from ..contract import Busy, Damaged, Missing, NoRoom, Unavailable
 from ..encoder import Buffer
-from ..files import Nap, full, poll_millis, write_all
+from ..files import Directory, Inotify, Nap, full, poll_millis, write_all
 from .layout import BELL_AT, HEAD_BYTES, LOCK_CREATOR, RECORD_BYTES, WORD_BYTES, Record
 
 _IN_MODIFY, _IN_CREATE = 0x2, 0x100
-_event = struct.Struct("iIII")
-_EVENT_BYTES = 1 << 14
 _flock = struct.Struct("hhqqi4x")
 _STORES_COME_AND_GO = 16
 
 #: How long a nap between two looks is where nobody would tell.
 _UNTOLD_SECONDS = 2e-3
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NoStore(Missing):
@@ -143,14 +138,12 @@ class Files:
         self.path = path
         self.head = f"omnibus-{os.geteuid()}-{name}"
         try:
-            self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._all = Directory(path)
         except OSError as e:
             raise Unavailable(f"{path}: {e.strerror}") from None
 
     def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._all.close()
 
     def name(self, part: str) -> str:
         return f"{self.head}.{part}"
@@ -163,7 +156,7 @@ class Files:
         )
         try:
             # Not blocking, so that a pipe in its place holds nobody up.
-            fd = os.open(name, how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
+            fd = os.open(name, how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._all.fd)
         except OSError as e:
             if e.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EACCES):
                 raise Unavailable(foreign) from None
@@ -195,7 +188,7 @@ class Files:
         name = self.name(part)
         how = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            f = File(os.open(name, how, 0o600, dir_fd=self.fd), name)
+            f = File(os.open(name, how, 0o600, dir_fd=self._all.fd), name)
         except OSError as e:
             raise full(e) from None
         try:
@@ -214,7 +207,7 @@ class Files:
 
     def check_room(self, size: int) -> None:
         """Raise NoRoom for more than the file system has left."""
-        st = os.fstatvfs(self.fd)
+        st = os.fstatvfs(self._all.fd)
         if st.f_blocks and st.f_bavail * st.f_frsize < size:
             left = st.f_bavail * st.f_frsize
             raise NoRoom(
@@ -223,27 +216,22 @@ class Files:
 
     def remove(self) -> None:
         """Take all files of the store away but the first. What is not this user's stays, and is an error."""
-        for name in os.listdir(self.fd):
+        for name in os.listdir(self._all.fd):
             if not name.startswith(self.name("")):
                 continue
             try:
                 os.close(self._open(name, os.O_RDONLY))
-                os.unlink(name, dir_fd=self.fd)
             except FileNotFoundError:
-                pass
+                continue
+            self._all.unlink(name)
 
     def remove_head(self) -> None:
-        try:
-            os.unlink(self.head, dir_fd=self.fd)
-        except FileNotFoundError:
-            pass
+        self._all.unlink(self.head)
 
     def current(self, head: Head) -> bool:
         """Whether the name is this file's."""
-        try:
-            return os.stat(self.head, dir_fd=self.fd, follow_symlinks=False).st_ino == head.inode
-        except FileNotFoundError:
-            return False
+        now = self._all.lookup(self.head)
+        return now is not None and now.identity.inode == head.inode
 
     def claim(self) -> Head:
         """Make the first file of a new store, and remove what a dead creator left. Raises Busy if one lives."""
@@ -256,17 +244,12 @@ class Files:
 
     def _new_head(self) -> Head:
         """It is locked before it has a name, so that nobody takes it for a dead process's."""
+        h = Head(self._all.create(), self.head)
         try:
-            fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
-        except OSError as e:
-            raise full(e) from None
-        h = Head(fd, self.head)
-        try:
-            os.posix_fallocate(fd, 0, HEAD_BYTES)
+            os.posix_fallocate(h.fd, 0, HEAD_BYTES)
             h.write(Record(0, os.getpid(), 0, 0, 0).encode(), 0)
             h.try_lock(LOCK_CREATOR)  # nobody else has the file
-            # With a directory's descriptor Python follows the link to the file.
-            os.link(f"/proc/self/fd/{fd}", self.head, src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=True)
+            self._all.link(h.fd, self.head)
         except BaseException as e:
             h.close()
             if isinstance(e, OSError):
@@ -297,13 +280,13 @@ class Bell:
     """Wakes one thread when files change, or somebody in this process says so."""
 
     def __init__(self) -> None:
-        self._fd = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._inotify = Inotify()
         self._nudged = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
-        for fd in (self._fd, self._nudged):
+        for fd in (self._inotify.fd, self._nudged):
             if fd >= 0:
                 self._poll.register(fd, select.POLLIN)
-        self._told = self._fd >= 0
+        self._told = self._inotify.fd >= 0
 
     def file(self, path: str) -> None:
         """Watch a file for changes too. Where there is none yet, its directory tells."""
@@ -313,9 +296,8 @@ class Bell:
         """Watch for files that are made."""
         self._add(path, _IN_CREATE)
 
-    def _add(self, path: str, mask: int) -> None:
-        if self._fd >= 0 and _libc.inotify_add_watch(self._fd, os.fsencode(path), mask) < 0:
-            self._told = self._told and ctypes.get_errno() == errno.ENOENT
+    def _add(self, path: str, changes: int) -> None:
+        self._told = self._told and self._inotify.add(path, changes) in (0, errno.ENOENT)
 
     def nudge(self) -> None:
         """Wake it. From any thread."""
@@ -338,23 +320,11 @@ class Bell:
     def _read(self, name: str) -> bool:
         """Whether anything matters of what there is to know."""
         try:
-            os.eventfd_read(self._nudged)
-            matters = True
+            nudged = os.eventfd_read(self._nudged) > 0
         except BlockingIOError:
-            matters = False
-        try:
-            events = os.read(self._fd, _EVENT_BYTES) if self._fd >= 0 else b""
-        except BlockingIOError:
-            return matters
-        at = 0
-        while at < len(events):
-            _wd, _mask, _cookie, size = _event.unpack_from(events, at)
-            at += _event.size + size
-            made = events[at - size : at].rstrip(b"\0")
-            matters = matters or made in (b"", os.fsencode(name))  # also where some were lost
-        return matters
+            nudged = False
+        changed = self._inotify.names()
+        return nudged or b"" in changed or os.fsencode(name) in changed
 
     def __del__(self) -> None:
-        for fd in (self._fd, self._nudged):
-            if fd >= 0:
-                os.close(fd)
+        os.close(self._nudged)
