@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/connectortest"
 	"github.com/omnibus-runtime/omnibus/connector/posix"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
@@ -64,95 +61,3 @@ func spawn(t *testing.T, opts childOptions, point string) *connectortest.Child {
 	}
 	return connectortest.Spawn(t, point != "", childVariable+"="+string(text), faultpoint.Variable+"="+point)
 }
-
-// fresh are the options of a store that there is not yet, in a directory of its own.
-func fresh(t *testing.T) childOptions {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "omnibus-test-") //nolint:usetesting // memory, not a disk
-	if err != nil {
-		t.Skip("/dev/shm:", err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return childOptions{Name: "speech", Dir: dir, Readers: 1, Bytes: 1 << 20}
-}
-
-// wantEmpty fails the test if a store has left files.
-func wantEmpty(t *testing.T, opts childOptions) {
-	t.Helper()
-	if left := list(t, opts.Dir); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
-}
-
-func list(t *testing.T, dir string) (names []string) {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names
-}
-
-func has(names []string, suffix string) bool {
-	return slices.ContainsFunc(names, func(n string) bool { return strings.HasSuffix(n, suffix) })
-}
-
-// open opens an end in this process.
-func open(t *testing.T, opts posix.Options) connector.Transport {
-	t.Helper()
-	end, err := posix.New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := end.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return end
-}
-
-// suiteBytes are enough for the suite's largest values.
-const suiteBytes = 8 << 20
-
-// runSuite runs the conformance suite between two ends of a fresh store.
-func runSuite(t *testing.T, ends func(t *testing.T, opts childOptions) (put, get connector.Transport)) {
-	var opts childOptions
-	connectortest.Run(t, connectortest.Ends{
-		Told: true,
-		Open: func(t *testing.T) (put, get connector.Transport) {
-			opts = fresh(t)
-			opts.Bytes = suiteBytes
-			return ends(t, opts)
-		},
-		Next: func(t *testing.T) connector.Transport { return open(t, opts.options()) },
-	})
-}
-
-func TestTransport(t *testing.T) {
-	for name, c := range map[string]func(*testing.T, childOptions) (put, get connector.Transport){
-		"one end": func(t *testing.T, opts childOptions) (put, get connector.Transport) {
-			end := open(t, opts.options())
-			return end, end
-		},
-		"two ends": func(t *testing.T, opts childOptions) (put, get connector.Transport) {
-			return open(t, opts.options()), open(t, opts.options())
-		},
-		"two processes": func(t *testing.T, opts childOptions) (put, get connector.Transport) {
-			return spawn(t, opts, ""), spawn(t, opts, "")
-		},
-		"another process puts": func(t *testing.T, opts childOptions) (put, get connector.Transport) {
-			return spawn(t, opts, ""), open(t, opts.options())
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			runSuite(t, c)
-		})
-	}
-}
-
-// newEnd opens an end that the test closes itself.
-func newEnd(opts childOptions) (connector.Transport, error) { return posix.New(opts.options()) }

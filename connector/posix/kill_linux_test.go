@@ -2,7 +2,6 @@ package posix_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -15,82 +14,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/connectortest"
 )
-
-var edge = connector.Edge{From: "thinker", To: "talker"}
-
-func put(t *testing.T, end connector.Transport, key string, payload []byte) connector.Metadata {
-	t.Helper()
-	meta, err := tryPut(t.Context(), end, key, payload)
-	if err != nil {
-		t.Fatalf("put %q: %v", key, err)
-	}
-	return meta
-}
-
-func tryPut(ctx context.Context, end connector.Transport, key string, payload []byte) (connector.Metadata, error) {
-	return end.Put(ctx, edge, key, len(payload), func(dst []byte) error {
-		copy(dst, payload)
-		return nil
-	})
-}
-
-// hold gets a value and keeps it.
-func hold(t *testing.T, end connector.Transport, key string, meta connector.Metadata, want []byte) connector.Payload {
-	t.Helper()
-	payload, err := end.Get(t.Context(), edge, key, meta)
-	if err != nil {
-		t.Fatalf("get %q: %v", key, err)
-	}
-	wantBytes(t, payload, want)
-	return payload
-}
-
-func wantBytes(t *testing.T, payload connector.Payload, want []byte) {
-	t.Helper()
-	if !bytes.Equal(payload.Bytes(), want) {
-		t.Errorf("%d bytes that are not the %d that were put", len(payload.Bytes()), len(want))
-	}
-}
-
-func wantValue(t *testing.T, end connector.Transport, key string, meta connector.Metadata, want []byte) {
-	t.Helper()
-	hold(t, end, key, meta, want).Release()
-}
-
-func wantErr(t *testing.T, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
-
-func wantNone(t *testing.T, end connector.Transport, key string, meta connector.Metadata) {
-	t.Helper()
-	_, err := end.Get(t.Context(), edge, key, meta)
-	wantErr(t, "get of "+key, err, connector.ErrNotFound)
-}
-
-func content(seed byte, size int) []byte {
-	return bytes.Repeat([]byte{seed, 7, seed + 1}, size/3+1)[:size]
-}
-
-var (
-	old     = content(1, 10_000)
-	next20k = content(2, 20_000)
-)
-
-// wantAllRoom fails the test if not all memory of a store of 1 MiB can be had.
-func wantAllRoom(t *testing.T, creator connector.Transport) {
-	t.Helper()
-	const half = 500_000
-	put(t, creator, "half", content(8, half))
-	put(t, creator, "other half", content(9, half))
-	for _, key := range []string{"half", "other half"} {
-		if err := creator.Cleanup(t.Context(), key); err != nil {
-			t.Error(err)
-		}
-	}
-}
 
 // scene is a directory with a store in it that a killing must not harm.
 type scene struct {

@@ -7,70 +7,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/connectortest"
 	"github.com/omnibus-runtime/omnibus/connector/segment"
-)
-
-func put(t *testing.T, end connector.Transport, key string, payload []byte) connector.Metadata {
-	t.Helper()
-	meta, err := tryPut(t.Context(), end, key, payload)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return meta
-}
-
-func tryPut(ctx context.Context, end connector.Transport, key string, payload []byte) (connector.Metadata, error) {
-	return end.Put(ctx, edge, key, len(payload), func(dst []byte) error {
-		copy(dst, payload)
-		return nil
-	})
-}
-
-// wantValue gets a value and compares it.
-func wantValue(t *testing.T, end connector.Transport, key string, meta connector.Metadata, want []byte) {
-	t.Helper()
-	payload, err := end.Get(t.Context(), edge, key, meta)
-	if err != nil {
-		t.Fatalf("get %q: %v", key, err)
-	}
-	if !bytes.Equal(payload.Bytes(), want) {
-		t.Errorf("get %q: %d bytes that are not the %d that were put", key, len(payload.Bytes()), len(want))
-	}
-	payload.Release()
-}
-
-func wantErr(t *testing.T, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
-
-func wantNone(t *testing.T, end connector.Transport, key string, meta connector.Metadata) {
-	t.Helper()
-	_, err := end.Get(t.Context(), edge, key, meta)
-	wantErr(t, "get of "+key, err, connector.ErrNotFound)
-}
-
-// values lists a directory without the journals.
-func values(t *testing.T, dir string) []string {
-	t.Helper()
-	return slices.DeleteFunc(list(t, dir), func(name string) bool { return strings.HasPrefix(name, ".") })
-}
-
-func content(seed byte, size int) []byte {
-	return bytes.Repeat([]byte{seed, 7, seed + 1}, size/3+1)[:size]
-}
-
-var (
-	old     = content(1, 10_000)
-	fresh   = content(2, 20_000)
-	another = content(3, 30_000)
 )
 
 // scene is a directory with somebody in it whom a killing must not harm.

@@ -19,8 +19,28 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/connectortest"
 	"github.com/omnibus-runtime/omnibus/connector/segment"
 )
+
+func TestTransport(t *testing.T) {
+	for name, generation := range map[string]int{"by metadata": segment.ByMetadata, "by key": segment.ByKey} {
+		for ends, apart := range map[string]bool{"one end": false, "two ends": true} {
+			t.Run(name+", "+ends, func(t *testing.T) {
+				connectortest.Run(t, connectortest.Ends{
+					ByMetadata: generation == segment.ByMetadata,
+					Open: func(t *testing.T) (put, get connector.Transport) {
+						opts := segment.Options{Generation: generation, Dir: shm(t)}
+						if end := open(t, opts); !apart {
+							return end, end
+						}
+						return open(t, opts), open(t, opts)
+					},
+				})
+			})
+		}
+	}
+}
 
 // TestFormat: what other programs see of a value.
 func TestFormat(t *testing.T) {
