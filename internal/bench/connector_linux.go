@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 //go:embed python_connector.py
@@ -24,9 +24,8 @@ var connectorScript string
 // that takes until the other has got and read them. This process looks on, and
 // hosts the bus that both are attached to where neither does.
 type connectorSide struct {
+	hosted
 	dir    string
-	bus    *bus.Bus
-	server *bus.Server
 	putter *peer
 	getter *peer
 	questions
@@ -42,7 +41,7 @@ func openConnectorSide(ctx context.Context, opts Options, spec peerSpec) (side, 
 
 func (s *connectorSide) open(ctx context.Context, opts Options, spec peerSpec) (err error) {
 	if spec.Connector.By == byRing && spec.Connector.Store == "" {
-		if err := s.host(ctx, &spec); err != nil {
+		if err := s.place(ctx, &spec); err != nil {
 			return err
 		}
 	}
@@ -81,9 +80,9 @@ func (s *connectorSide) open(ctx context.Context, opts Options, spec peerSpec) (
 	return err
 }
 
-// host makes the place where a bus is to listen, and, where a third process is to
+// place makes the place where a bus is to listen, and, where a third process is to
 // host it, that bus.
-func (s *connectorSide) host(ctx context.Context, spec *peerSpec) (err error) {
+func (s *connectorSide) place(ctx context.Context, spec *peerSpec) (err error) {
 	if s.dir, err = os.MkdirTemp("", "omnibus-bench"); err != nil {
 		return err
 	}
@@ -91,22 +90,8 @@ func (s *connectorSide) host(ctx context.Context, spec *peerSpec) (err error) {
 	if spec.Connector.Hosts {
 		return nil
 	}
-	s.bus, s.server, err = hostExchange(ctx, spec.Socket)
+	s.hosted, err = host(ctx, spec.Socket, shmstore.Options{})
 	return err
-}
-
-// hostExchange hosts a bus of which only the exchange is used.
-func hostExchange(ctx context.Context, socket string) (*bus.Bus, *bus.Server, error) {
-	line := bus.Pipeline{Stages: []bus.StageSpec{{Name: peerStage, Remote: &bus.Remote{}, MaxInflight: 1}}}
-	b, err := bus.Open(ctx, line, bus.Options{MaxRequests: 1})
-	if err != nil {
-		return nil, nil, err
-	}
-	server, err := b.Listen(socket, bus.ListenOptions{})
-	if err != nil {
-		return nil, nil, errors.Join(err, b.Close(ctx))
-	}
-	return b, server, nil
 }
 
 // missingMark is how a process says that it lacks something, in place of being
@@ -183,12 +168,7 @@ func (s *connectorSide) close(ctx context.Context) error {
 	if s.putter != nil {
 		errs = append(errs, removeLeft(s.putter.cmd.Process.Pid), removeLeft(os.Getpid())) // keys, and a store
 	}
-	if s.server != nil {
-		errs = append(errs, s.server.Close(ctx))
-	}
-	if s.bus != nil {
-		errs = append(errs, s.bus.Close(ctx))
-	}
+	errs = append(errs, s.hosted.close(ctx))
 	if s.dir != "" {
 		errs = append(errs, os.RemoveAll(s.dir))
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/python"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/shm"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // wordBytes is the size of an element of the array that is handed over. What is
@@ -62,9 +63,8 @@ func addWords(b []byte) uint64 {
 
 // A connectorEnd is what one of the processes has.
 type connectorEnd struct {
+	hosted
 	connector *connector.Connector
-	bus       *bus.Bus
-	server    *bus.Server
 	node      *bus.Node
 	in        *bufio.Reader
 	out       *os.File
@@ -127,7 +127,7 @@ func (e *connectorEnd) open(ctx context.Context, spec peerSpec) (err error) {
 // attach finds the exchange: the own bus's, or that of the one that listens.
 func (e *connectorEnd) attach(ctx context.Context, spec peerSpec) (_ connector.Exchange, err error) {
 	if spec.Connector.Hosts && !spec.Connector.Gets {
-		e.bus, e.server, err = hostExchange(ctx, spec.Socket)
+		e.hosted, err = host(ctx, spec.Socket, shmstore.Options{})
 		return e.bus, err
 	}
 	e.node, err = bus.Join(ctx, "bench", bus.JoinOptions{Socket: spec.Socket})
@@ -229,10 +229,6 @@ func (e *connectorEnd) close(ctx context.Context) error {
 	errs = append(errs, e.out.Close())
 	if e.server != nil {
 		_, _ = io.Copy(io.Discard, e.in)
-		errs = append(errs, e.server.Close(ctx))
 	}
-	if e.bus != nil {
-		errs = append(errs, e.bus.Close(ctx))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, e.hosted.close(ctx))...)
 }

@@ -228,19 +228,13 @@ func openGPUPair(ctx context.Context, opts Options, spec peerSpec) (p *gpuPair, 
 		return p, err
 	}
 	p.later(func(context.Context) error { return os.RemoveAll(temp) })
-	line := bus.Pipeline{Stages: []bus.StageSpec{{Name: peerStage, Remote: &bus.Remote{}}}}
-	b, err := bus.Open(ctx, line, bus.Options{Store: shmstore.Options{ArenaBytes: 16 * mib, Memory: shmstore.Shared}, MaxRequests: 1})
-	if err != nil {
-		return p, err
-	}
-	p.later(b.Close)
 	spec.Socket = filepath.Join(temp, "socket")
-	server, err := b.Listen(spec.Socket, bus.ListenOptions{})
+	h, err := host(ctx, spec.Socket, shmstore.Options{ArenaBytes: 16 * mib, Memory: shmstore.Shared})
+	p.later(h.close)
 	if err != nil {
 		return p, err
 	}
-	p.later(server.Close)
-	if err := p.open(ctx, b.Directory()); err != nil {
+	if err := p.open(ctx, h.bus.Directory()); err != nil {
 		return p, err
 	}
 	if err := p.startPeer(ctx, opts, spec); err != nil {

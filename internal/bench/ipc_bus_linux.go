@@ -16,12 +16,39 @@ import (
 // peerStage is the stage that the peer serves.
 const peerStage = "peer"
 
+// A hosted is a bus that other processes attach to.
+type hosted struct {
+	bus    *bus.Bus
+	server *bus.Server
+}
+
+// host opens a bus of one stage, which another process serves or nobody, and has it listen.
+func host(ctx context.Context, socket string, store shmstore.Options) (h hosted, err error) {
+	line := bus.Pipeline{Stages: []bus.StageSpec{{Name: peerStage, Remote: &bus.Remote{}, MaxInflight: 1}}}
+	if h.bus, err = bus.Open(ctx, line, bus.Options{Store: store, MaxRequests: 1}); err != nil {
+		return h, err
+	}
+	h.server, err = h.bus.Listen(socket, bus.ListenOptions{})
+	return h, err
+}
+
+// close closes what there is of it.
+func (h hosted) close(ctx context.Context) error {
+	var errs []error
+	if h.server != nil {
+		errs = append(errs, h.server.Close(ctx))
+	}
+	if h.bus != nil {
+		errs = append(errs, h.bus.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
 // A busSide sends the inputs of one request to a stage in another process, and
 // receives its results.
 type busSide struct {
+	hosted
 	dir     string
-	bus     *bus.Bus
-	server  *bus.Server
 	caller  *bus.Node // that sends the inputs; nil: the host does
 	peer    *peer
 	request *bus.Request
@@ -48,13 +75,8 @@ func (s *busSide) open(ctx context.Context, direct bool, startPeer func(socket s
 	if s.dir, err = os.MkdirTemp("", "omnibus-bench"); err != nil {
 		return err
 	}
-	line := bus.Pipeline{Stages: []bus.StageSpec{{Name: peerStage, Remote: &bus.Remote{}, MaxInflight: 1}}}
-	store := shmstore.Options{ArenaBytes: s.pattern.busBytes(), Memory: shmstore.Shared}
-	if s.bus, err = bus.Open(ctx, line, bus.Options{Store: store, MaxRequests: 1}); err != nil {
-		return err
-	}
 	socket := filepath.Join(s.dir, "socket")
-	if s.server, err = s.bus.Listen(socket, bus.ListenOptions{}); err != nil {
+	if s.hosted, err = host(ctx, socket, shmstore.Options{ArenaBytes: s.pattern.busBytes(), Memory: shmstore.Shared}); err != nil {
 		return err
 	}
 	if s.peer, err = startPeer(socket); err != nil {
@@ -115,13 +137,7 @@ func (s *busSide) close(ctx context.Context) error {
 	if s.peer != nil {
 		errs = append(errs, s.peer.close())
 	}
-	if s.server != nil {
-		errs = append(errs, s.server.Close(ctx))
-	}
-	if s.bus != nil {
-		errs = append(errs, s.bus.Close(ctx))
-	}
-	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
+	return errors.Join(append(errs, s.hosted.close(ctx), os.RemoveAll(s.dir))...)
 }
 
 func openNodeSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
