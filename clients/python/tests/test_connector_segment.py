@@ -601,6 +601,24 @@ class DeathTest(SegmentCase):
         self.assertEqual(os.listdir(self.dir), [])
 
 
+def put_at_once(c: OmnibusConnector) -> list[bool]:
+    """Use a connector for the first time, in eight threads, and close it."""
+    at_once = threading.Barrier(8)
+    puts: list[bool] = []
+
+    def put(key: str) -> None:
+        at_once.wait()
+        puts.append(c.put("0", "1", key, VALUE)[0])
+
+    threads = [threading.Thread(target=put, args=(f"k{i}",)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    c.close()
+    return puts
+
+
 class ForkTest(SegmentCase):
     def test_a_child_begins_anew(self) -> None:
         c = self.connector()
@@ -646,6 +664,19 @@ class ForkTest(SegmentCase):
             finally:
                 os._exit(code)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+    def test_threads_of_a_child_begin_anew_once(self) -> None:
+        """What a thread puts is in the accounts of all, and in a journal that is closed with them."""
+        c = self.connector()
+        for _ in range(10):  # they need not meet each time
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    code = 0 if put_at_once(c) == 8 * [True] and not self.left() else 2
+                finally:
+                    os._exit(code)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
 
     def test_a_child_does_not_keep_a_lock(self) -> None:
         c = self.connector()

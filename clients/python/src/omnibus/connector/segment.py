@@ -87,8 +87,10 @@ class Segments:
         if self._closed:
             raise OmnibusError("the connector is closed")
         if os.getpid() != self._pid:  # a forked child: what was put is the parent's
-            self._directory.close()
-            self._open()
+            with _beginning:
+                if os.getpid() != self._pid:  # still: another thread may have been here
+                    self._directory.close()
+                    self._open()
 
     # Putting.
 
@@ -372,6 +374,17 @@ class Segments:
     def drop(self) -> None:
         self._timeout = 0.0
         self.close()
+
+
+_beginning = threading.Lock()  # of children that begin anew
+
+
+def _forked() -> None:
+    global _beginning
+    _beginning = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _locate(key: str, metadata: dict[str, Any]) -> tuple[str, int]:
