@@ -21,7 +21,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// owner is the creator's side of a store.
+// owner is the creator's side of a store. What is above the locks does not change once
+// the store is built; of the marks the readers write their own.
 type owner struct {
 	opts    Options
 	files   files

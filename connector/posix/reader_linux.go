@@ -17,7 +17,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// reader is another process's side of a store, in one of its places.
+// reader is another process's side of a store, in one of its places. None of it changes
+// once it is attached.
 type reader struct {
 	head   head
 	record record

@@ -37,16 +37,18 @@
 // A segment has its name only when it is whole, so nobody ever sees half of one. One of
 // up to 64 MiB is encoded into private memory and written with pwrite, which is cheaper
 // than to map it; a larger one is encoded in place, once its memory is allocated. So no
-// access can fault, and what has no room is connector.ErrFull. A lock that a living process keeps is waited for until the context ends or the
-// timeout has passed, and then it is connector.ErrBusy; the kernel takes the locks of the
-// dead away. Get waits for a lock, and never for a value; Await is told by inotify.
+// access can fault, and what has no room is connector.ErrFull. A lock that a living
+// process keeps is waited for until the context ends or the timeout has passed, and then
+// it is connector.ErrBusy; the kernel takes the locks of the dead away. Get waits for a
+// lock, and never for a value; Await is told by inotify.
 //
 // # How it is read
 //
-// With pread, into private memory, which is used again after Release: a segment that somebody cuts short is
-// connector.ErrCorrupt, and so is one whose size is not what the metadata say, or which
-// has pages that nobody ever wrote, as a writer leaves it that was killed at work. What
-// is no regular file of this user is connector.ErrKey, and stays.
+// With pread, into private memory, which is used again after Release: a segment that
+// somebody cuts short is connector.ErrCorrupt, and so is one whose size is not what the
+// metadata say, or which has pages that nobody ever wrote, as a writer leaves it that
+// was killed at work. What is no regular file of this user is connector.ErrKey, and
+// stays.
 //
 // # What is left, and who removes it
 //

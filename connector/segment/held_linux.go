@@ -7,7 +7,7 @@ import (
 )
 
 // entry is a value that was put here. Nobody says when it has been got: that is
-// looked at with later puts.
+// looked at with later puts. What has no guard below does not change in the table.
 type entry struct {
 	record
 	edge connector.Edge
@@ -16,7 +16,7 @@ type entry struct {
 	row  int // of the journal
 	at   time.Time
 	gone bool      // from the table; guarded by the transport's mu
-	left time.Time // when its lock was first seen without it; for reap
+	left time.Time // when its lock was first seen without it; guarded by reaping
 }
 
 // hold takes an entry into the table, in place of one of the same name. What is

@@ -49,12 +49,12 @@
 // figures of Python say nothing. Nothing travels in the metadata, of whatever size.
 //
 // A ring is the exchange of a host, or a store with a name and no host, with the memory
-// that it has where nobody says otherwise. A bare file is what a segment is compared with: one process encodes the
-// value, with the same code, into memory that it uses again, creates a file in
-// /dev/shm, writes and closes it; the other opens, reads, closes and removes it, and
-// decodes the value in memory that it uses again. So what a segment costs beside it is
-// its lock, its journal, and that it is whole when it appears. The floor is memory that
-// both have mapped, the same for each value.
+// that it has where nobody says otherwise. A bare file is what a segment is compared
+// with: one process encodes the value, with the same code, into memory that it uses
+// again, creates a file in /dev/shm, writes and closes it; the other opens, reads,
+// closes and removes it, and decodes the value in memory that it uses again. So what a
+// segment costs beside it is its lock, its journal, and that it is whole when it
+// appears. The floor is memory that both have mapped, the same for each value.
 //
 // # GPUs
 //
@@ -93,8 +93,8 @@
 //
 // # Concurrency
 //
-// Run, RunIPC, RunConnector and RunGPU have the process to themselves: allocations, memory and processor time are
-// those of the whole process, whoever causes them.
+// Run, RunIPC, RunConnector and RunGPU have the process to themselves: allocations,
+// memory and processor time are those of the whole process, whoever causes them.
 //
 // # What a crash leaves
 //
