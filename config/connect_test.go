@@ -151,6 +151,8 @@ func TestConnectorModes(t *testing.T) {
 		"{timeout: 0}":     "timeout of SharedMemoryConnector must be a number of seconds above 0",
 		"{timeout: 0.0}":   "timeout of SharedMemoryConnector must be a number of seconds above 0",
 		"{timeout: 0s}":    "timeout of SharedMemoryConnector must be a number of seconds above 0",
+		"{timeout: 1e-12}": "timeout of SharedMemoryConnector must be a number of seconds above 0",
+		"{ttl: 1e300}":     "ttl of SharedMemoryConnector must be a number of seconds",
 		"{ring_bytes: 1s}": "ring_bytes of SharedMemoryConnector must be a whole number",
 	} {
 		_, err := config.Parse("p.yaml", []byte(strings.Replace(threeConnectors, "{mode: ring}", extra, 1)), config.Options{})

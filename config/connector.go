@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
 )
 
 // SharedMemory is the connector type that this build runs.
@@ -202,6 +204,15 @@ func wholeNumber(from, to int64) extraRule {
 	}, orVariable(integer(from, to))}
 }
 
+// isDuration accepts what an option does that is opened with the setting.
+func isDuration(least time.Duration) func(*node) bool {
+	option := connector.Option{Kind: connector.Duration, Min: int64(least)}
+	return func(n *node) bool {
+		_, err := option.Read(n.value)
+		return err == nil
+	}
+}
+
 const storePattern = "^[A-Za-z0-9_-]{1,100}$"
 
 var storeName = regexp.MustCompile(storePattern)
@@ -223,22 +234,15 @@ var (
 		name, ok := n.value.(string)
 		return ok && storeName.MatchString(name)
 	}, orVariable(schema{"type": "string", "pattern": storePattern})}
-	ruleDuration = extraRule{`a number of seconds of at least 0, or text such as "30s"`, func(n *node) bool {
-		text, ok := n.value.(string)
-		if !ok {
-			return ruleSeconds.ok(n)
-		}
-		d, err := time.ParseDuration(text)
-		return err == nil && d >= 0
-	}, anyOf(ruleSeconds.takes, schema{"type": "string"})}
+	ruleDuration = extraRule{
+		`a number of seconds of at least 0, or text such as "30s"`, isDuration(0),
+		anyOf(ruleSeconds.takes, schema{"type": "string"}),
+	}
 	// ruleTimeout: that 0 were no wait, no end of it or the default is anybody's guess.
-	ruleTimeout = extraRule{`a number of seconds above 0, or text such as "30s"`, func(n *node) bool {
-		if text, ok := n.value.(string); ok {
-			d, err := time.ParseDuration(text)
-			return err == nil && d > 0
-		}
-		return ruleSeconds.ok(n) && n.value != int64(0) && n.value != 0.0
-	}, anyOf(orVariable(schema{"type": "number", "exclusiveMinimum": 0}), schema{"type": "string"})}
+	ruleTimeout = extraRule{
+		`a number of seconds above 0, or text such as "30s"`, isDuration(1),
+		anyOf(orVariable(schema{"type": "number", "exclusiveMinimum": 0}), schema{"type": "string"}),
+	}
 	ruleSeconds = extraRule{"a number of at least 0", func(n *node) bool {
 		f, ok := n.value.(float64)
 		return ok && f >= 0 || ruleBytes.ok(n)
