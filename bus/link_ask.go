@@ -20,9 +20,9 @@ type question struct {
 	descriptors bool
 }
 
-// ask sends a question and waits for its answer, which first has seen by then.
-func (l *link) ask(ctx context.Context, ask func(token uint32) wire.Message, first func(wire.Message) error) error {
-	token, q, err := l.note(1, first)
+// ask sends a question and waits for its answer.
+func (l *link) ask(ctx context.Context, ask func(token uint32) wire.Message) error {
+	token, q, err := l.note(1, nil)
 	if err != nil {
 		return err
 	}
@@ -79,6 +79,17 @@ func (l *link) await(ctx context.Context, q *question) (wire.Message, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// late settles a question whose answer is not to be lost. If nothing came for it while
+// somebody waited, and it is open no more, the reader has the answer in its hands, or the
+// host is gone.
+func (l *link) late(token uint32, q *question, answer wire.Message, err error) (wire.Message, error) {
+	if l.settle(token) || answer != nil {
+		return answer, err
+	}
+	m, ok := <-q.answers
+	return l.answered(m, ok)
 }
 
 // answered looks at what came for a question.

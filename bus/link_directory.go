@@ -32,12 +32,7 @@ func (l *link) find(ctx context.Context, name lane.Name) (*wire.Found, []int, er
 		return nil, nil, err
 	}
 	answer, err := l.await(ctx, q)
-	if !l.settle(token) && answer == nil {
-		// The reader has the answer in its hands, or the host is gone.
-		late, ok := <-q.answers
-		answer, err = l.answered(late, ok)
-	}
-	if err != nil {
+	if answer, err = l.late(token, q, answer, err); err != nil {
 		return nil, nil, err
 	}
 	found, ok := answer.(foundDescriptors)

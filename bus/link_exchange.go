@@ -108,11 +108,7 @@ func (l *link) fetch(ctx context.Context, m *wire.Fetch) (*foreign, error) {
 		return nil, err
 	}
 	answer, err := l.awaitLate(ctx, q, func() { l.queue(&wire.Cancel{Token: token}) })
-	if !l.settle(token) && answer == nil {
-		// The reader has the answer in its hands, or the host is gone.
-		late, ok := <-q.answers
-		answer, err = l.answered(late, ok)
-	}
+	answer, err = l.late(token, q, answer, err)
 	if got, ok := answer.(arrived); ok {
 		return got.payload, nil
 	}
@@ -192,7 +188,7 @@ func (l *link) fetchedPayload(m *wire.Fetched) (*foreign, error) {
 
 // cleanup takes back what an owner has placed and nobody has fetched.
 func (l *link) cleanup(ctx context.Context, owner uint32, key string) error {
-	return l.ask(ctx, func(token uint32) wire.Message { return &wire.Cleanup{Token: token, Owner: owner, Key: key} }, nil)
+	return l.ask(ctx, func(token uint32) wire.Message { return &wire.Cleanup{Token: token, Owner: owner, Key: key} })
 }
 
 // gone says why the host is.
