@@ -6,6 +6,7 @@ import signal
 import threading
 import unittest
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -13,6 +14,7 @@ from test_submit import HostCase
 
 import omnibus
 from omnibus import wire
+from omnibus.connection import Connection
 from omnibus.reading import Reading
 
 
@@ -22,21 +24,25 @@ class InterruptTest(HostCase):
     def setUp(self) -> None:
         super().setUp()
         self.client = self.connect()
+        self.fired = threading.Event()
 
-        def interrupt(*_: Any) -> None:
-            raise KeyboardInterrupt
+    def interrupted_in(self, function: Callable[..., Any], caller: Callable[..., Any]) -> None:
+        """Ask something, and be interrupted in a function that waits for it."""
 
-        before = signal.signal(signal.SIGUSR1, interrupt)
-        self.addCleanup(signal.signal, signal.SIGUSR1, before)
-
-    def interrupted_when(self, ready: Callable[[], object]) -> None:
-        """Ask something, and be interrupted once it is waited for in some way."""
+        def on_signal(_: int, frame: FrameType | None) -> None:
+            assert frame is not None and frame.f_back is not None
+            there = (frame.f_code, frame.f_back.f_code) == (function.__code__, caller.__code__)
+            if there and not self.fired.is_set():
+                self.fired.set()
+                raise KeyboardInterrupt
 
         def interrupt() -> None:
-            while not ready():
-                pass
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            # Again and again: one that comes just before a system call does not end it.
+            while not self.fired.wait(0.001):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
+        before = signal.signal(signal.SIGUSR1, on_signal)
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
         t = threading.Thread(target=interrupt)
         t.start()
         with self.assertRaises(KeyboardInterrupt):
@@ -58,14 +64,16 @@ class InterruptTest(HostCase):
 
     def test_at_the_socket(self) -> None:
         self.given_up = {0}
-        self.interrupted_when(lambda: self.client._session.reading.taken)
+        self.interrupted_in(Connection.poll, Reading.read)
         self.works()
 
     def test_while_another_thread_reads(self) -> None:
         self.given_up = {0, 1}
         other = self.beside(lambda: self.client.call("status"))
         token = self.host.expect(wire.Call).token
-        self.interrupted_when(lambda: self.client._session.reading.sleepers)
+        while not self.client._session.reading.taken:
+            pass
+        self.interrupted_in(threading.Condition.wait, Reading._sleep)
         self.host.send(wire.Reply(token, 0, b"2"))
         self.assertEqual(other(), 2)
         self.works()
