@@ -69,7 +69,10 @@ func newConnectorCmd() *cobra.Command {
 		Short:   "Put and get values through a connector",
 		Long:    connectorLong,
 		Example: connectorExample,
+		Args:    knownVerb,
 		RunE:    func(*cobra.Command, []string) error { return &usageError{"put, get, cleanup or health?"} },
+
+		SuggestionsMinimumDistance: 2,
 	}
 	cmd.AddCommand(newConnectorPutCmd(), newConnectorGetCmd(), newConnectorCleanupCmd(), newConnectorHealthCmd())
 	return cmd
@@ -139,9 +142,9 @@ func newConnectorGetCmd() *cobra.Command {
 		Long:  connectorGetLong,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var meta connector.Metadata
-			if err := json.Unmarshal([]byte(c.meta), &meta); err != nil {
-				return &usageError{fmt.Sprintf("--meta is no JSON object: %v", err)}
+			meta, err := parseObject[connector.Metadata]("meta", c.meta)
+			if err != nil {
+				return err
 			}
 			return c.with(cmd, func(ctx context.Context, con *connector.Connector) error {
 				return c.get(ctx, con, meta, cmd.OutOrStdout())
@@ -202,9 +205,9 @@ func newConnectorHealthCmd() *cobra.Command {
 
 // with opens the connector for a step.
 func (c *connecting) with(cmd *cobra.Command, step func(context.Context, *connector.Connector) error) (err error) {
-	var extra map[string]any
-	if err := json.Unmarshal([]byte(c.extra), &extra); err != nil {
-		return &usageError{fmt.Sprintf("--extra is no JSON object: %v", err)}
+	extra, err := parseObject[map[string]any]("extra", c.extra)
+	if err != nil {
+		return err
 	}
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()

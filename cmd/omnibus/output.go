@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,41 @@ func (c *choice) Set(word string) error {
 	}
 	c.word = word
 	return nil
+}
+
+// parseFailure is what the flags of the library say of a number or a word that is none.
+var parseFailure = regexp.MustCompile(`strconv\.Parse(Bool|Int|Uint): parsing .*: (invalid syntax|value out of range)$`)
+
+// inWords says what a flag takes in place of how it was parsed.
+func inWords(err error) error {
+	m := parseFailure.FindStringSubmatch(err.Error())
+	if m == nil {
+		return err
+	}
+	want := "must be a whole number"
+	switch {
+	case m[2] == "value out of range":
+		want = "is more than this flag can take"
+	case m[1] == "Bool":
+		want = "must be true or false"
+	case m[1] == "Uint":
+		want = "must be a whole number, and not negative"
+	}
+	return errors.New(strings.TrimSuffix(err.Error(), m[0]) + want)
+}
+
+// parseObject reads what a flag has as a JSON object.
+func parseObject[M ~map[string]any](flag, text string) (M, error) {
+	var m M
+	err := json.Unmarshal([]byte(text), &m)
+	var other *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &other):
+		return nil, &usageError{fmt.Sprintf("--%s is no JSON object: it is a JSON %s", flag, other.Value)}
+	case err != nil:
+		return nil, &usageError{fmt.Sprintf("--%s is no JSON object: %v", flag, err)}
+	}
+	return m, nil
 }
 
 // A span is a flag that takes a time, and says how one is written.

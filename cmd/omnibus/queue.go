@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -32,6 +34,12 @@ const queueExample = `  omnibus queue tokenized
 // queueStoreBytes is the memory for items that this process puts, which are none.
 const queueStoreBytes = 1 << 20
 
+// queueFlags has errors speak of what the command line calls what a program sets.
+var queueFlags = strings.NewReplacer(
+	bus.ErrConfig.Error()+": ", "", "tensorqueue: open: ", "", "tensorqueue: ", "",
+	"MaxSize", "--max-size", "MaxItemBytes", "--max-item-bytes",
+)
+
 func newQueueCmd() *cobra.Command {
 	var opts tensorqueue.Options
 	var uids []uint
@@ -46,6 +54,9 @@ func newQueueCmd() *cobra.Command {
 			opts.Name, opts.StoreBytes = tensorqueue.DefaultName, queueStoreBytes
 			if len(args) == 1 {
 				opts.Name = args[0]
+			}
+			if opts.Name == "" {
+				return &usageError{fmt.Sprintf("the queue's name is empty: give one, or leave it out for %q", tensorqueue.DefaultName)}
 			}
 			if opts.Socket == "" {
 				opts.Socket = bus.SocketPath(opts.Name)
@@ -73,7 +84,10 @@ func ownQueue(cmd *cobra.Command, opts tensorqueue.Options) error {
 	ctx, stop := interruptible(cmd.Context(), syscall.SIGHUP)
 	defer stop()
 	q, err := tensorqueue.Open(ctx, opts)
-	if err != nil {
+	switch {
+	case errors.Is(err, bus.ErrConfig):
+		return &usageError{queueFlags.Replace(err.Error())}
+	case err != nil:
 		return err
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "ready: queue %s at %s, of %d items\n", opts.Name, opts.Socket, q.MaxSize())

@@ -162,10 +162,12 @@ func newRootCmd(onStart func()) *cobra.Command {
 		// Within so many letters, another command is meant.
 		SuggestionsMinimumDistance: 2,
 	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return inWords(err) })
 	for _, newCmd := range verbs {
 		root.AddCommand(newCmd())
 	}
 	requireShell(root)
+	requireTopic(root)
 	completeWords(root)
 	return root
 }
@@ -197,6 +199,23 @@ func requireShell(root *cobra.Command) {
 		if cmd.Name() == "completion" {
 			cmd.RunE = func(*cobra.Command, []string) error {
 				return &usageError{"which shell?"}
+			}
+		}
+	}
+}
+
+// requireTopic makes the help verb refuse a command that there is none of, which cobra
+// answers with the help of another and success.
+func requireTopic(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "help" {
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				about, rest, err := root.Find(args)
+				if err != nil {
+					return err
+				}
+				return knownVerb(about, rest)
 			}
 		}
 	}
