@@ -7,9 +7,11 @@ import pickle
 import unittest
 from collections.abc import Iterator
 
-import fakehost  # noqa: F401  (finds the package)
+from fakehost import deliver
+from test_submit import RequestCase
 
 import omnibus
+from omnibus.codec import encode
 from omnibus.errors import HostError, again, code_name, host_error
 from omnibus.gpu import DeviceLost, DriverError
 
@@ -29,6 +31,17 @@ class TextTest(unittest.TestCase):
                 self.assertIn(code_name(code), str(host_error(code, "")))
         self.assertEqual(str(omnibus.Refused(4, "not you")), "the host refused the connection: not you")
         self.assertEqual(str(omnibus.Refused(4, "")), "the host refused the connection: denied")
+
+
+class PickleTest(RequestCase):
+    """What belongs to a connection says so when it is given to a process that multiprocessing spawns."""
+
+    def test_a_connection_stays_where_it_is(self) -> None:
+        self.host.send(deliver(3, 1, encode("A")))
+        result = next(self.request)
+        for value in (self.client, self.client.exchange(), self.request, result, [{"bus": self.client}]):
+            with self.subTest(type(value).__name__), self.assertRaisesRegex(TypeError, "connect there"):
+                pickle.dumps(value)
 
 
 class CopyTest(unittest.TestCase):

@@ -23,7 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from . import wire
 from .answers import Answer, Attempts
@@ -140,6 +140,10 @@ class Session:
         """Raise ForkedError in a child of the process that connected."""
         if os.getpid() != self._pid:
             raise ForkedError(f"the connection belongs to process {self._pid}, and this is {os.getpid()}: connect here")
+
+    def __reduce__(self) -> NoReturn:
+        # All that belongs to a connection refers to it.
+        raise TypeError("a connection, and what came over it, cannot be sent to another process: connect there")
 
     def fileno(self) -> int:
         """A descriptor that is readable when `process` has something to do."""
