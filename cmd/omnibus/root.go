@@ -11,6 +11,8 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+
+	"github.com/omnibus-runtime/omnibus/internal/host"
 )
 
 // The exit codes.
@@ -85,6 +87,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		text = printable(err.Error(), "\n\t")
 	}
 
+	last := host.NewOutlet(stderr)
+	last.Hurry() // nothing comes behind it
 	var usage *usageError
 	var exit *exitError
 	switch {
@@ -92,16 +96,16 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	case errors.As(err, &exit):
 		if !errors.Is(err, errReported) {
-			fmt.Fprintf(stderr, "omnibus: %s\n", text)
+			fmt.Fprintf(last, "omnibus: %s\n", text)
 		}
 		return exit.code
 	case errors.Is(err, errReported):
 		return exitFailed
 	case !started || errors.As(err, &usage):
-		fmt.Fprintf(stderr, "omnibus: %s\nRun '%s --help' for usage.\n", text, cmd.CommandPath())
+		fmt.Fprintf(last, "omnibus: %s\nRun '%s --help' for usage.\n", text, cmd.CommandPath())
 		return exitUsage
 	default:
-		fmt.Fprintf(stderr, "omnibus: %s\n", text)
+		fmt.Fprintf(last, "omnibus: %s\n", text)
 		return exitFailed
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -71,7 +72,8 @@ func newRunCmd() *cobra.Command {
 		Args:    runArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.Main = args[1:]
-			opts.Logger = newLogger(cmd.ErrOrStderr(), level.word, format.word)
+			opts.Outlet = host.NewOutlet(cmd.ErrOrStderr())
+			opts.Logger = newLogger(opts.Outlet, level.word, format.word)
 			p, err := pipeline.load(args[0])
 			if err != nil {
 				return &exitError{exitUsage, report(cmd, err)}
@@ -118,7 +120,7 @@ func newLogger(to io.Writer, level, format string) *slog.Logger {
 
 func runHost(cmd *cobra.Command, opts host.Options) error {
 	outliveReaders()
-	ctx, signals := drainOnSignal(cmd.Context(), cmd.ErrOrStderr(), &opts)
+	ctx, signals := drainOnSignal(cmd.Context(), &opts)
 	defer signals.stop()
 	opts.Connectors = connectorTypes()
 	opts.Stdin, opts.Stdout, opts.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
@@ -160,9 +162,9 @@ func (s *runSignals) exitCode() int {
 
 // drainOnSignal ends the context at the first signal, and says so, and closes
 // opts.Quit at the second.
-func drainOnSignal(parent context.Context, stderr io.Writer, opts *host.Options) (context.Context, *runSignals) {
+func drainOnSignal(parent context.Context, opts *host.Options) (context.Context, *runSignals) {
 	ctx, cancel := context.WithCancelCause(parent)
-	quit, over := make(chan struct{}), make(chan struct{})
+	quit, over, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	opts.Quit = quit
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -170,18 +172,25 @@ func drainOnSignal(parent context.Context, stderr io.Writer, opts *host.Options)
 		signal.Stop(signals)
 		close(over)
 		cancel(nil)
+		opts.Outlet.Hurry()
+		<-ended
 	}}
 	go func() {
+		defer close(ended)
 		first, got := nextSignal(signals, over, nil, 0)
 		if !got {
 			return
 		}
-		fmt.Fprintf(stderr, "%v: draining; once more ends it at once\n", first)
 		cancel(causeOf(first))
+		var told sync.WaitGroup
+		told.Go(func() { // the second signal does not wait for who reads this
+			fmt.Fprintf(opts.Outlet, "%v: draining; once more ends it at once\n", first)
+		})
 		if second, got := nextSignal(signals, over, first, echoWait); got {
 			s.second.Store(second)
 			close(quit)
 		}
+		told.Wait()
 	}()
 	return ctx, s
 }

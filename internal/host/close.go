@@ -57,7 +57,7 @@ func (h *host) drainRequests(ctx context.Context) {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.opts.Grace, fmt.Errorf("the grace of %v is over", h.opts.Grace))
 	defer cancel()
 	if live := h.bus.Stats().Live; live > 0 {
-		fmt.Fprintf(h.opts.Stderr, "draining: %s, for up to %v\n", count(int64(live), "request"), h.opts.Grace)
+		fmt.Fprintf(h.opts.Outlet, "draining: %s, for up to %v\n", count(int64(live), "request"), h.opts.Grace)
 	}
 	h.server.Refuse()
 	h.main.stop(ctx)
@@ -125,7 +125,7 @@ func (h *host) summarise(s bus.Stats, broken error) {
 	if broken != nil {
 		store = "store NOT clean"
 	}
-	fmt.Fprintf(h.opts.Stderr, "done: %s; %s; ran %v\n", strings.Join([]string{
+	fmt.Fprintf(h.opts.Outlet, "done: %s; %s; ran %v\n", strings.Join([]string{
 		count(s.Completed, "request") + " completed",
 		fmt.Sprintf("%d failed", s.Failed), fmt.Sprintf("%d aborted", s.Aborted), fmt.Sprintf("%d past their deadline", s.Deadline),
 		count(int64(h.restarts()), "restart"),

@@ -72,10 +72,12 @@ func Run(ctx context.Context, opts Options) error {
 		opts: opts, pipeline: opts.Pipeline, began: time.Now(), phase: PhaseStarting,
 		byName: make(map[string]*stage), serves: make(map[int]int), opened: make(chan struct{}), drain: make(chan struct{}), changed: make(chan struct{}, 1),
 	}
+	defer context.AfterFunc(ctx, opts.Outlet.Hurry)()
 	err := h.open(ctx)
 	if err == nil {
 		err = h.run(ctx)
 	}
+	opts.Outlet.Hurry()
 	return errors.Join(err, h.close(ctx, err))
 }
 
@@ -108,7 +110,7 @@ func (h *host) open(ctx context.Context) error {
 	if h.command, err = h.mainCommand(); err != nil {
 		return err
 	}
-	h.children = child.New(child.Options{Out: h.opts.Stderr, OnEvent: h.onEvent})
+	h.children = child.New(child.Options{Out: h.opts.Outlet, OnEvent: h.onEvent})
 	h.server, err = h.bus.Listen(h.socket, bus.ListenOptions{
 		AllowUIDs: h.pipeline.Bus.AllowUIDs,
 		Autopsy:   h.autopsy, Number: h.number, OnServe: h.onServe, OnGone: h.onGone, OnStuck: h.onStuck,
@@ -148,7 +150,7 @@ func (h *host) run(ctx context.Context) error {
 	if err := h.awaitReady(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(h.opts.Stderr, "ready: bus %s at %s\n", h.pipeline.Name, h.socket)
+	fmt.Fprintf(h.opts.Outlet, "ready: bus %s at %s\n", h.pipeline.Name, h.socket)
 	if err := h.startMain(); err != nil {
 		return err
 	}
@@ -169,7 +171,7 @@ func (h *host) writeNotes(ctx context.Context) {
 		return
 	}
 	for _, note := range h.pipeline.Notes {
-		fmt.Fprintln(h.opts.Stderr, note)
+		fmt.Fprintln(h.opts.Outlet, note)
 	}
 }
 

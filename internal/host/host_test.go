@@ -379,6 +379,33 @@ func TestProcessDies(t *testing.T) {
 	}
 }
 
+// unread is a writer behind which somebody has stopped reading.
+type unread struct {
+	tried chan struct{} // closed by the first write
+	once  sync.Once
+	over  chan struct{} // ends all writes
+}
+
+func (u *unread) Write([]byte) (int, error) {
+	u.once.Do(func() { close(u.tried) })
+	<-u.over
+	return 0, io.ErrClosedPipe
+}
+
+// Who has stopped reading what a run prints does not keep it from ending.
+func TestEndsUnread(t *testing.T) {
+	u := &unread{tried: make(chan struct{}), over: make(chan struct{})}
+	t.Cleanup(func() { close(u.over) })
+	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF]}}]", func(o *host.Options) {
+		o.Outlet, o.Logger = host.NewOutlet(u), nil
+	})
+	<-u.tried // to say that it is ready
+	r.stop(nil)
+	if _, err := r.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A process that lives on without its connection is in the way of the next one, which
 // requests wait for.
 func TestProcessLivesOnInVain(t *testing.T) {

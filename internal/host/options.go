@@ -38,11 +38,12 @@ type Options struct {
 	// Quit, when it is closed, ends a run that is draining at once, with ErrQuit.
 	Quit <-chan struct{}
 
-	// Stdin and Stdout are the main process's. Stderr is too, and gets what the
-	// stages print and the lines that say what the host is doing. They must not
-	// block for ever.
+	// Stdin and Stdout are the main process's, and so is Stderr.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
+	// Outlet gets what the stages print and the lines that say what the host is
+	// doing; nil: one of Stderr is made.
+	Outlet *Outlet
 	// Logger is told of processes that start and end, and of stalls; nil
 	// discards.
 	Logger *slog.Logger
@@ -59,6 +60,9 @@ func (o Options) withDefaults() Options {
 		o.Stderr = io.Discard
 	}
 	o.Stderr = shared(o.Stderr)
+	if o.Outlet == nil {
+		o.Outlet = NewOutlet(o.Stderr)
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
