@@ -98,7 +98,8 @@ const (
 // Reserve grants up to n reservations of size bytes each, at least one,
 // appended to dst. While there is no room it waits, until done or cancel is
 // closed; either may be nil. The error is then ErrCanceled, or ErrStopped if
-// the writer was closed. An error of the store that waiting cannot mend, such
+// the writer was closed. After cancel it says that there was no room: a writer that
+// has had no time to look is waited for. An error of the store that waiting cannot mend, such
 // as shmstore.ErrTooLarge, comes back at once.
 func (w *Writer) Reserve(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID) ([]shmstore.Reservation, error) {
 	m := w.newReserve()
@@ -133,6 +134,7 @@ func (w *Writer) ask(done, cancel <-chan struct{}, m *reserve) error {
 			return ErrCanceled
 		}
 	case <-cancel:
+		_ = w.Do(func(*shmstore.Store) {}) // behind m, which has been looked at by then
 		if w.giveUp(m) {
 			return ErrCanceled
 		}

@@ -56,6 +56,24 @@ func (w *waiter) mustHaveRoom(t *testing.T, who string) {
 	}
 }
 
+// TestCanceledForWantOfRoomAlone: who waits no longer for room gets what there is all the
+// same when the writer comes to look.
+func TestCanceledForWantOfRoomAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, roomy)
+		hold, late := make(chan struct{}), make(chan struct{})
+		go func() { _ = h.Do(func(*shmstore.Store) { <-hold }) }()
+		synctest.Wait()
+		close(late)
+		w := h.request(t, nil, late, 1, twelveKB)
+		w.mustWait(t, "whoever is late at a writer that has had no time")
+		close(hold)
+		synctest.Wait()
+		w.mustHaveRoom(t, "whoever asked in time")
+		w.got[0].Abort()
+	})
+}
+
 func TestWriterGrants(t *testing.T) {
 	h := newHost(t, roomy)
 	first := h.one(t, 100)
