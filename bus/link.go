@@ -27,8 +27,7 @@ type link struct {
 	in        *peer.Receiver
 	sender    *peer.Sender
 	welcome   wire.Welcome
-	busy      sync.WaitGroup // tasks
-	drained   chan struct{}  // the host is going to stop
+	drained   chan struct{} // the host is going to stop
 	drainOnce sync.Once
 	done      chan struct{} // the connection has ended
 	idled     chan struct{} // ... and no stage has work any more

@@ -252,7 +252,7 @@ func (n *Node) closeLink(l *link) {
 	ctx := context.Background() // handlers end by themselves, now that their tasks are over
 	n.closing.Go(func() {
 		if l.goesOn() {
-			l.idle(n.ctx) // closing a stage aborts its tasks
+			idle(n.ctx, l.served()) // closing a stage aborts its tasks
 		}
 		for _, o := range l.stranded {
 			o.returned()

@@ -19,10 +19,11 @@ type serving struct {
 // Serve has this process do the work of stages of the host's pipeline, which
 // are Remote there, until the context ends, the host drains, or it is gone for
 // good. Where the pipeline says something about a stage, it wins. When the
-// context ends, what has begun is finished first; the node gets no more work then,
-// at this host, of other calls of Serve either. It is the same where the host refuses
+// context ends, the node gets no more work of these stages, and what has begun is
+// finished first. It is the same where the host refuses
 // a stage when it has taken others, of which none is served on; but what they have begun
-// is waited for until the context ends, and no longer.
+// is waited for until the context ends, and no longer. At a host that speaks a protocol
+// before version 6, the node gets no more work of other calls of Serve then, either.
 func (n *Node) Serve(ctx context.Context, specs ...StageSpec) error {
 	for i, spec := range specs {
 		spec = spec.withDefaults()
@@ -41,7 +42,7 @@ func (n *Node) Serve(ctx context.Context, specs ...StageSpec) error {
 	}
 	defer n.stop(call)
 	for i, spec := range specs {
-		err := n.serve(ctx, l, spec)
+		err := n.serve(ctx, l, call, spec)
 		switch {
 		case err == nil:
 		case ctx.Err() != nil, errors.Is(err, ErrHostGone) && n.rejoins():
@@ -90,9 +91,28 @@ func (n *Node) stop(call *serving) *link {
 // context ends.
 func (n *Node) withdraw(ctx context.Context, call *serving) {
 	if l := n.stop(call); l != nil { // the next one may be there already
-		l.queue(&wire.Leave{})
-		l.idle(ctx)
+		idle(ctx, l.leaveStages(call))
 	}
+}
+
+// leaveStages has the host open no more tasks of a call's stages. One that it has not
+// said to be served yet follows when it does: see serve.
+func (l *link) leaveStages(call *serving) (left []*nodeStage) {
+	left = l.stagesOf(call)
+	if len(left) == 0 {
+		return nil // no number would be all of them
+	}
+	m := &wire.Leave{}
+	for _, st := range left {
+		m.Stages = append(m.Stages, st.number)
+	}
+	l.queue(m)
+	return left
+}
+
+// stagesOf are those that the host has said to be served by a call.
+func (l *link) stagesOf(call *serving) []*nodeStage {
+	return slices.DeleteFunc(l.served(), func(st *nodeStage) bool { return st.call != call })
 }
 
 // has reports whether a call has not ended.
@@ -117,7 +137,7 @@ func (n *Node) attend(ctx context.Context, call *serving) error {
 			n.withdraw(context.Background(), call)
 			return nil
 		case <-l.drained:
-			l.idle(context.Background())
+			idle(context.Background(), l.stagesOf(call))
 			return nil
 		case <-l.done:
 			if !n.opts.Rejoin {
@@ -148,15 +168,11 @@ func (n *Node) serveAll(l *link) {
 	}
 }
 
-// serveAgain serves the stages of a call at a new host. The call may have ended by then,
-// and taken leave of the host before that has heard of all of them.
+// serveAgain serves the stages of a call at a new host.
 func (n *Node) serveAgain(l *link, call *serving) {
 	for _, spec := range call.specs {
-		if err := n.serve(n.ctx, l, spec); err != nil {
+		if err := n.serve(n.ctx, l, call, spec); err != nil {
 			n.opts.Logger.Error("serve a stage at the new host", slog.String("stage", spec.Name), slog.Any("error", err))
 		}
-	}
-	if !n.has(call) {
-		l.queue(&wire.Leave{})
 	}
 }

@@ -18,8 +18,11 @@ import (
 // nodeStage is a stage of the host's pipeline whose work is done here, by a
 // bus of its own: its inputs are fed by the host, and its results go there.
 type nodeStage struct {
-	name string
-	bus  *Bus
+	name   string
+	number uint32 // as the host has it
+	call   *serving
+	bus    *Bus
+	busy   sync.WaitGroup // tasks
 }
 
 // nodeTask is one request at a stage that is served here.
@@ -38,13 +41,17 @@ type nodeTask struct {
 // serve offers the host to do the work of a stage. When the context ends before the
 // host has said what the stage is like, it is served all the same: tasks may be on
 // their way, and it is for the caller to leave.
-func (n *Node) serve(ctx context.Context, l *link, spec StageSpec) error {
+func (n *Node) serve(ctx context.Context, l *link, call *serving, spec StageSpec) error {
 	token, q, err := l.note(1, func(m wire.Message) error {
 		s, ok := m.(*wire.Serving)
 		if !ok {
 			return fmt.Errorf("%w: %v instead of serving", wire.ErrProtocol, m.Kind())
 		}
-		return l.addStage(spec, s)
+		err := l.addStage(call, spec, s)
+		if !n.has(call) { // it has taken leave of those that were known by then
+			l.leaveStages(call)
+		}
+		return err
 	})
 	if err == nil {
 		err = l.told(l.sender.Queue(&wire.Serve{Token: token, Stage: spec.Name}))
@@ -72,7 +79,7 @@ func refusing(name string, join bool, err error) StageSpec {
 
 // addStage opens the bus that does a stage's work. It runs on the link's
 // reader: tasks may follow at once.
-func (l *link) addStage(spec StageSpec, s *wire.Serving) error {
+func (l *link) addStage(call *serving, spec StageSpec, s *wire.Serving) error {
 	if int(s.Stage) != len(l.served()) {
 		return fmt.Errorf("%w: stage %q has the number %d, not %d", wire.ErrProtocol, spec.Name, s.Stage, len(l.served()))
 	}
@@ -99,7 +106,7 @@ func (l *link) addStage(spec StageSpec, s *wire.Serving) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.stages = append(l.stages, &nodeStage{name: spec.Name, bus: b})
+	l.stages = append(l.stages, &nodeStage{name: spec.Name, number: s.Stage, call: call, bus: b})
 	return wrong
 }
 
@@ -213,7 +220,7 @@ func (l *link) open(m *wire.Open) error {
 	t.in = newArrivals(t.req, st.bus.graph.inputs, true)
 	l.tasks[m.Task] = t
 	faultpoint.Hit("node-task-opened")
-	l.busy.Add(1)
+	st.busy.Add(1)
 	go t.finish()
 	return nil
 }
@@ -278,7 +285,7 @@ func (t *nodeTask) emitted(d *Delivery) {
 
 // finish waits for the end of the task, and tells the host of it.
 func (t *nodeTask) finish() {
-	defer t.link.busy.Done()
+	defer t.stage.busy.Done()
 	_, err := t.req.Recv(context.Background()) // there are no results: they are sent as they come
 	if !errors.Is(err, io.EOF) {
 		t.link.endTask(t, err)

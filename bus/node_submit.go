@@ -404,9 +404,13 @@ func (l *link) closeCaller(ctx context.Context) error {
 	return nil
 }
 
-// idle waits until no task is open, or the context ends.
-func (l *link) idle(ctx context.Context) {
-	_ = waitFor(ctx, &l.busy)
+// idle waits until no task is open at any of the stages, or the context ends.
+func idle(ctx context.Context, stages []*nodeStage) {
+	for _, st := range stages {
+		if waitFor(ctx, &st.busy) != nil {
+			return
+		}
+	}
 }
 
 // queue sends a message that the host has to have: a link that cannot send it ends,

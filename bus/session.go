@@ -266,7 +266,7 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	case *wire.Ended:
 		return s.ended(m)
 	case *wire.Leave:
-		s.leave()
+		return s.leave(m.Stages...)
 	case *wire.Lanes:
 		s.mu.Lock()
 		s.lanes = s.version >= wire.VersionLayout

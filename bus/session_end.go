@@ -30,7 +30,7 @@ func (s *session) end(reason error) {
 	// A host that closes reuses no memory: what is mapped stays as it is.
 	keep := s.pin(died || errors.Is(reason, errHostClosing))
 	lent := s.takeLent(errors.Is(reason, errHostClosing))
-	s.leave() // first, so that nothing moves from one of its replicas to another
+	_ = s.leave() // first, so that nothing moves from one of its replicas to another
 	for _, rep := range replicas {
 		rep.remote.detach(rep, cause)
 		if f := s.srv.opts.OnGone; f != nil {

@@ -59,14 +59,26 @@ func (s *session) serve(m *wire.Serve) error {
 	return nil
 }
 
-// leave lets the client have no more tasks.
-func (s *session) leave() {
+// leave lets the client have no more tasks of stages that it serves; without numbers of
+// any.
+func (s *session) leave(stages ...uint32) error {
 	s.mu.Lock()
 	replicas := slices.Clone(s.replicas)
 	s.mu.Unlock()
-	for _, rep := range replicas {
+	left := make([]*replica, 0, len(replicas))
+	for _, number := range stages {
+		if int(number) >= len(replicas) {
+			return fmt.Errorf("%w: it leaves stage %d of %d that it serves", wire.ErrProtocol, number, len(replicas))
+		}
+		left = append(left, replicas[number])
+	}
+	if len(stages) == 0 {
+		left = replicas
+	}
+	for _, rep := range left {
 		rep.remote.retire(rep)
 	}
+	return nil
 }
 
 // openTask announces a task. It is called with the stage's lock held.

@@ -39,7 +39,7 @@ const (
 // The versions of the protocol.
 const (
 	// Version is the newest version that this package speaks.
-	Version = 5
+	Version = 6
 	// VersionMin is the oldest.
 	VersionMin = 1
 
@@ -54,6 +54,8 @@ const (
 	// edges to Welcome and Serving; and what peers say to each other of streams when
 	// one has lost its host.
 	versionDirectory = 5
+	// versionLeave added the stages to Leave.
+	versionLeave = 6
 )
 
 // VersionLayout is the version from which lanes between clients are of the

@@ -130,6 +130,8 @@ func servingSamples() []sample {
 		{name: "segment", descriptors: 1, message: &wire.Segment{Segment: 3, Bytes: 1 << 30}},
 		{name: "forget", message: &wire.Forget{Segment: 3}},
 		{name: "ended-somewhere", message: &wire.Ended{Task: 9, Code: wire.CodeInternal, Text: "no audio", Edge: "thinker->talker", Key: "chunk-5", Seq: math.MaxUint64}},
+		{name: "leave-of-stages", message: &wire.Leave{Stages: []uint32{0, math.MaxUint32}}},
+		{name: "leave-version-5", version: 5, message: &wire.Leave{}},
 		{name: "ended-version-2", version: 2, message: &wire.Ended{Task: 9, Code: wire.CodeInternal, Text: "no audio"}},
 	}
 }
@@ -340,6 +342,8 @@ func malformedSamples(t *testing.T) []malformedSample {
 		{"name-cut-short", 5, raw(wire.KindFind, make([]byte, 23)...)},
 		{"descriptor-of-a-name-missing", 5, with(encode(&wire.Publish{}, 1), 6, 0)},
 		{"found-without-its-owner", 5, with(encode(&wire.Found{}, 2), 6, 1)},
+		{"stages-missing", 6, raw(wire.KindLeave)},
+		{"stages-cut-short", 6, raw(wire.KindLeave, 1, 0, 0, 0, 0)},
 		{"fetched-of-another-size", 4, with(encode(&wire.Fetched{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+24, 3)},
 	}
 }

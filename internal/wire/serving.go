@@ -248,9 +248,19 @@ func (m *Over) fields(c *coder) {
 }
 
 // Leave says that the client wants no more tasks.
-type Leave struct{}
+type Leave struct {
+	Stages []uint32 // of these, as Serving has them; none: of any; from version 6 on
+}
 
-func (m *Leave) fields(c *coder) { c.begin(KindLeave) }
+func (m *Leave) fields(c *coder) {
+	c.begin(KindLeave)
+	switch {
+	case c.version >= versionLeave:
+		c.numbers("stages", &m.Stages)
+	case c.reading:
+		m.Stages = nil
+	}
+}
 
 // Drain says that the host is going to stop.
 type Drain struct{}

@@ -17,6 +17,7 @@ var laterFields = map[wire.Kind]struct {
 	wire.KindSubmit:  {since: 2, names: []string{"trace"}},
 	wire.KindWelcome: {since: 5, names: []string{"tensors"}},
 	wire.KindServing: {since: 5, names: []string{"tensors"}},
+	wire.KindLeave:   {since: 6, names: []string{"stages"}},
 	wire.KindEnded:   {since: 3, names: []string{"edge", "key", "seq"}},
 }
 

@@ -34,6 +34,10 @@ func randomMessage(t *rapid.T, kind wire.Kind, version uint16) wire.Message {
 		if version < 5 {
 			m.Tensors = nil
 		}
+	case *wire.Leave:
+		if version < 6 {
+			m.Stages = nil
+		}
 	case *wire.Introduce:
 		m.Side &= 1
 	case *wire.Deliver:

@@ -61,6 +61,7 @@ LATER_FIELDS: dict[int, tuple[int, dict[str, Any]]] = {
     2: (5, {"tensors": []}),
     11: (5, {"tensors": []}),
     12: (2, {"trace": plain(wire.Trace())}),
+    19: (6, {"stages": []}),
     17: (3, {"edge": "", "key": "", "seq": 0}),
     48: (2, {"trace": plain(wire.Trace())}),
 }

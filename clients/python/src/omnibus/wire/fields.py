@@ -8,7 +8,7 @@ raises nothing but `ProtocolError`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Protocol, TypeAlias
 
 from ..errors import LabelError, ProtocolError
@@ -131,7 +131,7 @@ class _List:
     def __init__(self, item: Part) -> None:
         self._item = item
 
-    def put(self, out: bytearray, value: list[Any], version: int) -> None:
+    def put(self, out: bytearray, value: Sequence[Any], version: int) -> None:
         out += _u16.pack(len(value))
         for v in value:
             self._item.put(out, v, version)
@@ -284,6 +284,7 @@ Piece: TypeAlias = Annotated[bytes, _Bytes(MAX_PIECE_BYTES)]
 Edges: TypeAlias = Annotated[list[Edge], _List(_Edge())]
 Numbers: TypeAlias = Annotated[list[int], _List(_Number("I"))]
 
+NumbersSince6: TypeAlias = Annotated[Sequence[int], _Since(6, _List(_Number("I")), list)]
 NameSince3: TypeAlias = Annotated[str, _Since(3, _name, str)]
 U64Since3: TypeAlias = Annotated[int, _Since(3, _Number("Q"), int)]
 TensorsSince5: TypeAlias = Annotated[list[Tensors], _Since(5, _List(_Tensors()), list)]

@@ -22,6 +22,7 @@ from .fields import (
     Name,
     NameSince3,
     Numbers,
+    NumbersSince6,
     Payload,
     Piece,
     TensorsSince5,
@@ -181,7 +182,7 @@ class Over(NamedTuple):
 
 @message(19)
 class Leave(NamedTuple):
-    pass
+    stages: NumbersSince6 = ()  # none: all
 
 
 @message(20)
