@@ -15,7 +15,7 @@ import (
 // Exchange opens an end of the host's exchange: payloads under keys, for all
 // processes that are attached, and the host itself (see [Bus.Exchange]). A payload
 // that is put is written once, into memory of this process, and read there by
-// whoever gets it.
+// whoever gets it, which is one process: this transport is no [connector.Peeker].
 //
 // When the host is gone, so is what lay there, and operations fail with
 // [connector.ErrUnavailable]; with JoinOptions.Rejoin they go on with the next

@@ -130,7 +130,7 @@ func (c *Connector) Get(ctx context.Context, edge Edge, key string, meta Metadat
 func (c *Connector) Peek(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
 	peeker, ok := c.transport.(Peeker)
 	if !ok {
-		return nil, c.failed("peek", edge, key, fmt.Errorf("%w: values can only be got", ErrUnavailable))
+		return nil, c.failed("peek", edge, key, fmt.Errorf("%w: this transport hands each value to one reader, who takes it: Get it", ErrUnavailable))
 	}
 	return c.take(ctx, "peek", peeker.Peek, edge, key, meta)
 }

@@ -10,7 +10,7 @@
 //
 // It works over every [connector.Transport] that finds values by their key, such as
 // a ring, or segments of generation 2. Reading without taking also needs a
-// [connector.Peeker], which both are.
+// [connector.Peeker], which both are, and a host's exchange is not.
 //
 // The values go as those of a connector go: with the transport's Close, with Cleanup,
 // or as the transport says when a process has died. A name contains the id of the
