@@ -107,19 +107,11 @@ func (s *submission) run(cmd *cobra.Command, input any) (err error) {
 	return outcomeError(s.one(ctx, node, input, func(d *bus.Delivery) error { return write(cmd.OutOrStdout(), d) }))
 }
 
-// deadlineSlack is how long after its deadline the host may take to say that a
-// request is past it.
-const deadlineSlack = time.Second
-
 // one submits the input and takes each result.
 func (s *submission) one(ctx context.Context, node *bus.Node, input any, take func(*bus.Delivery) error) error {
 	var opts []bus.SubmitOption
 	if s.deadline > 0 {
-		at := time.Now().Add(s.deadline)
-		opts = append(opts, bus.WithDeadline(at))
-		var cancel context.CancelFunc // for a host that does not answer
-		ctx, cancel = context.WithDeadline(ctx, at.Add(deadlineSlack))
-		defer cancel()
+		opts = append(opts, bus.WithDeadline(time.Now().Add(s.deadline)))
 	}
 	r, err := node.Stream(ctx, opts...)
 	if err != nil {
