@@ -203,6 +203,19 @@ class SubmitTest(HostCase):
             self.assertEqual((e.stage, e.edge, e.key, e.seq, e.text), ("talk", "think->talk", "k", 4, "no"))
         self.assertIsInstance(e, TimeoutError)
 
+    def test_a_host_that_is_stopped_at_the_deadline(self) -> None:
+        client = self.connect()
+        r = self.beside(lambda: client.stream(deadline=1))
+        self.host.submitted(3)
+        request = r()
+        with mock.patch.object(omnibus.request, "_SLACK", 0.01):
+            with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not say how it ended"):
+                next(request)
+            self.host.send(deliver(3, 1, encode(1)), over(3, wire.PAST_DEADLINE, text="at a stage"))
+            self.assertEqual(next(request).value(), 1)
+            with self.assertRaisesRegex(omnibus.DeadlineExceeded, "at a stage"):
+                next(request)
+
     def test_stream_of_inputs(self) -> None:
         client = self.connect()
         r = self.beside(client.stream)
@@ -448,6 +461,20 @@ class AsyncTest(HostCase):
         self.assertEqual(r(), ["A", "B"])
         self.assertEqual(self.host.expect(wire.Finish).delivery, 2)
         self.host.expect(wire.Bye)
+
+    def test_a_host_that_is_stopped_at_the_deadline(self) -> None:
+        async def caller() -> None:
+            async with await omnibus.aconnect(self.host.path) as bus:
+                async with await bus.stream(deadline=1) as r:
+                    with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not say how it ended"):
+                        await r.values()
+
+        with mock.patch.object(omnibus.request, "_SLACK", 0.01):
+            r = self.beside(lambda: asyncio.run(caller()))
+            self.host.welcome()
+            self.host.submitted(3)
+            r()
+        self.assertEqual(self.host.expect(wire.Close).source, 3)
 
     def test_cancelled_connect_leaves(self) -> None:
         async def caller() -> None:

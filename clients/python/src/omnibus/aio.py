@@ -70,21 +70,33 @@ def _settle(f: asyncio.Future[None]) -> None:
         f.set_result(None)
 
 
-async def news(s: Session, ready: Callable[[], bool], at: Any) -> None:
-    """Wait in the running event loop until `ready()`; `at._on_news` is called at each change."""
+async def news(s: Session, ready: Callable[[], bool], at: Any, patience: float | None = None) -> bool:
+    """Wait in the running event loop until `ready()`; `at._on_news` is called at each change. False: the time is up."""
     loop = asyncio.get_running_loop()
     event = asyncio.Event()
+    late = False
+
+    def expire() -> None:
+        nonlocal late
+        late = True
+        event.set()
+
+    timer = None if patience is None else loop.call_later(patience, expire)
     with s.locked:
         at._on_news = lambda: loop.call_soon_threadsafe(event.set)
     try:
         while True:
             with s.locked:
                 if ready():
-                    return
+                    return True
+            if late:
+                return False
             await event.wait()
             event.clear()
     finally:
         at._on_news = None
+        if timer is not None:
+            timer.cancel()
 
 
 async def aconnect(
@@ -230,7 +242,8 @@ class AsyncRequest(BaseRequest):
 
     async def __anext__(self) -> Delivery:
         self._finish_last()
-        await news(self._session, self._ready, self)
+        if not await news(self._session, self._ready, self, self._patience()):
+            raise self._silence()
         with self._session.locked:
             d = self._next()
         if d is None:

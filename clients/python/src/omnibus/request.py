@@ -13,12 +13,15 @@ from . import wire
 from .answers import Answer
 from .delivery import Delivery
 from .emit import Emitter
-from .errors import Finished, OmnibusError, ProtocolError, RequestOver, again
+from .errors import DeadlineExceeded, Finished, OmnibusError, ProtocolError, RequestOver, again
 from .puts import Puts, tensors_of
 from .session import Session, Work
 from .task import ended, seconds
 
 _R = TypeVar("_R", bound="BaseRequest")
+
+#: How long after its deadline the host may take to say that a request is past it.
+_SLACK = 1.0
 
 
 class BaseRequest(Emitter):
@@ -101,6 +104,13 @@ class BaseRequest(Emitter):
     def _ready(self) -> bool:
         return bool(self._results) or self.over or self._closed
 
+    def _patience(self) -> float | None:
+        """For how many seconds a result is waited for: a host that is stopped never says that the deadline is past."""
+        return None if self.deadline is None else max(self.deadline - time.time(), 0) + _SLACK
+
+    def _silence(self) -> DeadlineExceeded:
+        return DeadlineExceeded("", "", "", 0, "the host does not say how it ended")
+
     def _finish_last(self) -> None:
         d, self._last = self._last, None
         if d is not None and not d._kept and not d.finished:
@@ -177,7 +187,8 @@ class Request(BaseRequest):
 
     def __next__(self) -> Delivery:
         self._finish_last()
-        self._session.wait(self._ready)
+        if not self._session.wait(self._ready, self._patience()):
+            raise self._silence()
         with self._session.locked:
             d = self._next()
         if d is None:
