@@ -20,10 +20,7 @@ func TestFinishingGivesCreditBack(t *testing.T) {
 			p := linear(bus.Stage("a", upper))
 			p.Edges = append(p.Edges, bus.Edge{From: "a", Window: 1, Policy: bus.Fail})
 			b := open(t, p, bus.Options{})
-			r, err := b.Stream(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := streamOf(t, b)
 			for range 10 {
 				if err := r.Send(t.Context(), strings.Repeat("x", size)); err != nil {
 					t.Fatal(err)
@@ -53,10 +50,7 @@ func TestDroppedPayloadsAreReleased(t *testing.T) {
 			const inputs = 40
 			g := newGate()
 			b := open(t, windowed(g, bus.Edge{Window: 3, Policy: bus.DropOldest}), bus.Options{})
-			r, err := b.Stream(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := streamOf(t, b)
 			for range inputs {
 				if err := r.Send(t.Context(), strings.Repeat("x", 5000)); err != nil {
 					t.Fatal(err)
@@ -102,10 +96,7 @@ func TestKeptPayloadStays(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	for _, c := range []string{"a", "b"} {
 		if err := r.Send(t.Context(), strings.Repeat(c, 1000)); err != nil {
 			t.Fatal(err)

@@ -30,6 +30,17 @@ func open(t testing.TB, p bus.Pipeline, opts bus.Options) *bus.Bus {
 	return b
 }
 
+// streamOf begins a request, which ends with the test.
+func streamOf(t testing.TB, s submitter) *bus.Request {
+	t.Helper()
+	r, err := s.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
+}
+
 // receive reads a request's results as strings, to its end.
 func receive(t testing.TB, r *bus.Request) ([]string, error) {
 	t.Helper()
@@ -83,10 +94,7 @@ func TestStream(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			pad := strings.Repeat("x", size)
 			b := open(t, linear(bus.Stage("a", upper), bus.Stage("b", upper), bus.Stage("c", upper)), bus.Options{})
-			r, err := b.Stream(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := streamOf(t, b)
 			const n = 1000
 			sent := make(chan error, 1)
 			go func() {

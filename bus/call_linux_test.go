@@ -38,10 +38,7 @@ func TestAnswersAreForPrograms(t *testing.T) {
 func TestErrorsAreSaidOnce(t *testing.T) {
 	h := listen(t, remotes(linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	n := h.join(t, bus.JoinOptions{})
-	r, err := n.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, n)
 	h.bus.AbortAll(errors.New("enough"))
 	_, aborted := r.Recv(t.Context())
 	r.Close()
@@ -142,10 +139,7 @@ func TestServeAllOrNothing(t *testing.T) {
 // begun no longer than its context lasts.
 func TestServeSaysWhyInTime(t *testing.T) {
 	h := listen(t, remotes(linear(bus.StageSpec{Name: "a"})), bus.Options{})
-	r, err := h.bus.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, h.bus)
 	if err := r.Send(t.Context(), "of a stream that does not end"); err != nil {
 		t.Fatal(err)
 	}

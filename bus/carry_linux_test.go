@@ -14,10 +14,7 @@ func TestCarriedBetweenProcesses(t *testing.T) {
 	p := linear(forwarding("a"), forwarding("b"))
 	p.Edges[0].Connector = c.connector()
 	h := host(t, p, bus.Options{})
-	r, err := h.bus.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, h.bus)
 	const inputs = 20
 	go func() {
 		for i := range inputs {

@@ -74,10 +74,7 @@ func TestCarriedEdge(t *testing.T) {
 	}
 	b := open(t, p, bus.Options{})
 	sizes := []int{8, 400, 4000, 60_000}
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	want := make(map[string]int)
 	for i, size := range sizes {
 		if err := r.Send(t.Context(), text(i, size)); err != nil {
@@ -188,10 +185,7 @@ func TestCarriedAndAborted(t *testing.T) {
 	}})
 	p.Edges[0].Connector = c.connector()
 	b := open(t, p, bus.Options{})
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	for i := range 10 {
 		if err := r.Send(t.Context(), text(i, 4000)); err != nil {
 			t.Fatal(err)

@@ -139,10 +139,7 @@ func send(ctx context.Context, r *bus.Request, inputs ...string) error {
 // results sends inputs and collects the results.
 func results(t *testing.T, b submitter, inputs ...string) ([]string, error) {
 	t.Helper()
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	sent := make(chan error, 1)
 	go func() { sent <- send(t.Context(), r, inputs...) }()
 	got, err := receive(t, r)
@@ -190,10 +187,7 @@ var conformance = []struct {
 	}},
 	{"an abort reaches the handler", func(t *testing.T, deploy deployment) {
 		b := deploy(t, line("stuck"))
-		r, err := b.Stream(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := streamOf(t, b)
 		if err := send(t.Context(), r, "x"); err != nil {
 			t.Fatal(err)
 		}
@@ -220,10 +214,7 @@ var conformance = []struct {
 	{"large payloads, with key and attributes", func(t *testing.T, deploy deployment) {
 		b := deploy(t, line("add", "relay"))
 		for round := range 8 {
-			r, err := b.Stream(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := streamOf(t, b)
 			in := bytes.Repeat([]byte{byte(round)}, 300<<10)
 			if err := r.Input(t.Context()).EmitBytes(in, bus.Key("k"), bus.Attr("a", "b"), bus.Last()); err != nil {
 				t.Fatal(err)
@@ -246,10 +237,7 @@ var conformance = []struct {
 	}},
 	{"the envelope", func(t *testing.T, deploy deployment) {
 		b := deploy(t, line("relay"))
-		r, err := b.Stream(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := streamOf(t, b)
 		if err := r.Send(t.Context(), "x", bus.Key("name"), bus.Attr("voice", "alto"), bus.Last()); err != nil {
 			t.Fatal(err)
 		}
@@ -268,10 +256,7 @@ var conformance = []struct {
 		b := deploy(t, line("nest", "relay"))
 		small := codec.Tensor{DType: codec.DTypeInt16, Shape: []int{}, Data: []byte("ab")}
 		large := codec.Tensor{DType: codec.DTypeBFloat16, Shape: []int{100, 350}, Data: bytes.Repeat([]byte("0123456"), 10_000)}
-		r, err := b.Stream(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := streamOf(t, b)
 		if err := r.Input(t.Context()).EmitTensors(map[string]any{"small": small, "large": large, "step": 1}, bus.TensorOptions{}, bus.Last()); err != nil {
 			t.Fatal(err)
 		}

@@ -90,10 +90,7 @@ func outputs(ins ...string) []string {
 // submitAll sends a request with some inputs.
 func submitAll(t testing.TB, b submitter, ins ...string) *bus.Request {
 	t.Helper()
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	for _, in := range ins {
 		if err := r.Send(t.Context(), large(in)); err != nil {
 			t.Fatal(err)

@@ -67,10 +67,7 @@ func (h *hosted) streamAlone(t *testing.T, a, b bus.StageSpec) *bus.Request {
 		go func() { _ = n.Serve(context.Background(), spec) }() // ends with the host
 	}
 	n := h.join(t, bus.JoinOptions{})
-	r, err := n.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, n)
 	t.Cleanup(r.Close)
 	if err := r.Input(t.Context()).EmitBytes(block(0, 8), bus.Last()); err != nil {
 		t.Fatal(err)

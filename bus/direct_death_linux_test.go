@@ -151,11 +151,7 @@ func TestForwarderDies(t *testing.T) {
 		}
 		return <-kept
 	}
-	r, err := n.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := streamOf(t, n)
 	for i := range slowly {
 		mustFinish(t, send(r, i))
 	}
@@ -167,11 +163,7 @@ func TestForwarderDies(t *testing.T) {
 	wantDied(t, r.Wait(t.Context()), "f", f)
 
 	h.childAs(t, "forward", "f")
-	again, err := n.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer again.Close()
+	again := streamOf(t, n)
 	for i := range 10 * smallStore / directBlock {
 		mustFinish(t, send(again, 1000+i))
 	}
@@ -201,11 +193,7 @@ func TestAllButTheReaderDie(t *testing.T) {
 		}
 	}
 	ofCaller := next()
-	r, err := h.bus.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := streamOf(t, h.bus)
 	go func() {
 		for i := 0; r.Input(context.Background()).EmitBytes(block(i, directBlock)) == nil; i++ {
 		}
@@ -246,10 +234,7 @@ func TestConsumerDies(t *testing.T) {
 	h := listen(t, remotes(linear(forwarding("a"))), bus.Options{})
 	a := h.childAs(t, "hold", "a")
 	n := h.join(t, bus.JoinOptions{MaxRequests: nodePlaces})
-	r, err := n.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, n)
 	for i := range slowly + 3 { // the last are within the window
 		if err := r.Input(t.Context()).EmitBytes(block(i, directBlock)); err != nil {
 			t.Fatal(err)
@@ -291,11 +276,7 @@ func TestProducerDies(t *testing.T) {
 			h := listen(t, wide(remotes(linear(forwarding("a"), b))), bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20}})
 			h.serve(t, b)
 			a := h.childAs(t, "emit", "a")
-			r, err := h.bus.Stream(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
+			r := streamOf(t, h.bus)
 			if err := r.Input(t.Context()).EmitBytes(block(outputs, 8)); err != nil {
 				t.Fatal(err)
 			}

@@ -38,10 +38,7 @@ func pass(name string) bus.StageSpec {
 // what comes back.
 func streamBlocks(t *testing.T, s submitter, n int, sizes ...int) {
 	t.Helper()
-	r, err := s.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, s)
 	go func() {
 		for i := range n {
 			if err := r.Input(t.Context()).EmitBytes(block(i, sizes[i%len(sizes)])); err != nil {
@@ -110,11 +107,7 @@ func TestStagesOfOneNode(t *testing.T) {
 func TestProcessesTellDirectStreams(t *testing.T) {
 	h := host(t, linear(pass("a")), bus.Options{})
 	n := h.join(t, bus.JoinOptions{})
-	r, err := n.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := streamOf(t, n)
 	for i := range 2 {
 		if err := r.Input(t.Context()).EmitBytes(block(i, 8)); err != nil {
 			t.Fatal(err)
@@ -215,10 +208,7 @@ func TestForwardedPastTheHost(t *testing.T) {
 	h := host(t, p, bus.Options{})
 	n := h.join(t, bus.JoinOptions{})
 	const deliveries, size = 500, 5000
-	r, err := n.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, n)
 	go func() {
 		for i := range deliveries {
 			if err := r.Input(t.Context()).EmitBytes(block(i, size)); err != nil {
@@ -357,10 +347,7 @@ func TestLanesAreSeen(t *testing.T) {
 		}
 	}
 	const deliveries = 10
-	r, err := n.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, n)
 	var lanes []bus.LaneStatus
 	few := func(l bus.LaneStatus) bool { return l.Deliveries < deliveries }
 	for range 100_000 { // the first go through the host, until it has introduced the two
@@ -389,9 +376,7 @@ func TestLanesAreSeen(t *testing.T) {
 		t.Errorf("%d deliveries of a request that is complete are %+v", sent, edges)
 	}
 
-	if r, err = n.Stream(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r = streamOf(t, n)
 	send(r, deliveries)
 	bus.Await(t, counted)
 	r.Abort(nil)
@@ -419,10 +404,7 @@ func TestDeathIsNotTakenForTheEnd(t *testing.T) {
 			h.child(t, "m")
 			h.child(t, "m")
 			bus.Await(t, func() bool { return h.server.Serving("m") == 2 })
-			r, err := h.join(t, bus.JoinOptions{}).Stream(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := streamOf(t, h.join(t, bus.JoinOptions{}))
 			go func() { // fails when the request has
 				for i := range 200 {
 					in := "x"
@@ -434,6 +416,7 @@ func TestDeathIsNotTakenForTheEnd(t *testing.T) {
 				_ = r.CloseSend(t.Context())
 			}()
 			results := 0
+			var err error
 			for err == nil {
 				var d *bus.Delivery
 				if d, err = r.Recv(t.Context()); err == nil {
@@ -539,10 +522,7 @@ func TestResultsThatAreInputs(t *testing.T) {
 	for _, inputs := range []int{1, 20} {
 		h := host(t, linear(forwarding("f")), bus.Options{})
 		n := h.join(t, bus.JoinOptions{})
-		r, err := n.Stream(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := streamOf(t, n)
 		for i := range inputs {
 			if err := r.Input(t.Context()).EmitBytes(block(i, 2000)); err != nil {
 				t.Fatal(err)

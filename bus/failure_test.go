@@ -19,10 +19,7 @@ import (
 // sendAll streams n numbered inputs into a new request.
 func sendAll(t *testing.T, b submitter, n int) *bus.Request {
 	t.Helper()
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	go func() {
 		for i := range n {
 			if r.Send(t.Context(), fmt.Sprint(i)) != nil {
@@ -65,10 +62,7 @@ func TestPanicFailsItsRequestOnly(t *testing.T) {
 	b := open(t, p, bus.Options{})
 	healthy := make([]*bus.Request, 3)
 	for i := range healthy {
-		r, err := b.Stream(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := streamOf(t, b)
 		if err := r.Send(t.Context(), "x"); err != nil {
 			t.Fatal(err)
 		}

@@ -49,10 +49,7 @@ func TestWindowHoldsTheProducerBack(t *testing.T) {
 	const window, inputs = 3, 10
 	g := newGate()
 	b := open(t, windowed(g, bus.Edge{Window: window}), bus.Options{})
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	for i := range inputs {
 		if err := r.Send(t.Context(), fmt.Sprint(i)); err != nil {
 			t.Fatal(err)
@@ -97,10 +94,7 @@ func TestByteWindowHoldsTheProducerBack(t *testing.T) {
 	g := newGate()
 	payload := strings.Repeat("p", 10_000)
 	b := open(t, windowed(g, bus.Edge{Window: bus.Unbounded, WindowBytes: 40_000}), bus.Options{})
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	for range 5 {
 		if err := r.Send(t.Context(), payload); err != nil {
 			t.Fatal(err)
@@ -124,16 +118,13 @@ func TestByteWindowHoldsTheProducerBack(t *testing.T) {
 func TestPolicyFail(t *testing.T) {
 	g := newGate()
 	b := open(t, windowed(g, bus.Edge{Window: 2, Policy: bus.Fail}), bus.Options{})
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	for i := range 5 {
 		if err := r.Send(t.Context(), fmt.Sprint(i)); err != nil {
 			break // the request may be over already
 		}
 	}
-	_, err = receive(t, r)
+	_, err := receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bus.ErrWindowFull) || !errors.As(err, &at) {
 		t.Fatalf("got %v", err)
@@ -159,10 +150,7 @@ func TestPolicyDropOldest(t *testing.T) {
 		return inner(t, d)
 	}
 	b := open(t, p, bus.Options{})
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	for i := range inputs {
 		if err := r.Send(t.Context(), fmt.Sprint(i)); err != nil {
 			t.Fatal(err)
@@ -225,17 +213,14 @@ func TestFaultsAreNoticed(t *testing.T) {
 					return bus.FaultNone
 				}
 				b := open(t, p, bus.Options{})
-				r, err := b.Stream(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := streamOf(t, b)
 				go func() {
 					for range 10 {
 						_ = r.Send(t.Context(), strings.Repeat("x", size))
 					}
 					_ = r.CloseSend(t.Context())
 				}()
-				_, err = receive(t, r)
+				_, err := receive(t, r)
 				if !errors.Is(err, bus.ErrSequence) || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), "a->b") {
 					t.Fatalf("got %v", err)
 				}

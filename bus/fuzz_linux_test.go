@@ -164,10 +164,7 @@ func FuzzSession(f *testing.F) {
 			t.Skip("no packet")
 		}
 		p = renumber(p, bus.LastSource(h.server))
-		r, err := n.Stream(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := streamOf(t, n)
 		for range 4 { // of which the host passes on two at least, and asks for the rest past it
 			if err := r.Send(t.Context(), "input"); err != nil {
 				t.Fatal(err)

@@ -39,10 +39,7 @@ func suffix(name string) bus.StageSpec {
 
 func TestJoin(t *testing.T) {
 	b := open(t, diamond(suffix("s"), suffix("l"), suffix("r")), bus.Options{})
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	const n = 200
 	go func() {
 		for i := range n {

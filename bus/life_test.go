@@ -22,10 +22,7 @@ func TestAbort(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			g := newGate()
 			b := open(t, windowed(g, bus.Edge{Window: 3}), bus.Options{})
-			r, err := b.Stream(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := streamOf(t, b)
 			for range 8 {
 				if err := r.Send(t.Context(), strings.Repeat("x", size)); err != nil {
 					t.Fatal(err)
@@ -312,10 +309,7 @@ func TestCloseGoesOn(t *testing.T) {
 // request ends has room in the store, which must not go before it is given back.
 func TestCloseWaitsForTheCallersPayloads(t *testing.T) {
 	b := open(t, linear(bus.Stage("a", upper)), bus.Options{})
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	buf, err := r.Input(t.Context()).Reserve(1000, codec.IDRaw)
 	if err != nil {
 		t.Fatal(err)
@@ -388,17 +382,14 @@ func TestHandlerErrorNamesThePlace(t *testing.T) {
 			}
 			return nil
 		}}), bus.Options{})
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	go func() {
 		for range 10 {
 			_ = r.Send(t.Context(), "x")
 		}
 		_ = r.CloseSend(t.Context())
 	}()
-	_, err = receive(t, r)
+	_, err := receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bad) || !errors.As(err, &at) {
 		t.Fatalf("got %v", err)

@@ -156,10 +156,7 @@ func TestNodeSubmits(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustReceive(t, r, []string{"HELLO"})
-	s, err := n.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := streamOf(t, n)
 	go func() {
 		for i := range 300 {
 			if err := s.Send(t.Context(), fmt.Sprint("n", i)); err != nil {
@@ -196,10 +193,7 @@ func TestNodePayloadsAreShared(t *testing.T) {
 	h := host(t, linear(inc("one"), pass, inc("two")), bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}})
 	n := h.join(t, bus.JoinOptions{})
 	for round := range 30 {
-		r, err := n.Stream(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := streamOf(t, n)
 		in := bytes.Repeat([]byte{byte(round)}, size)
 		if err := r.Input(t.Context()).EmitBytes(in, bus.Last()); err != nil {
 			t.Fatal(err)
@@ -262,10 +256,7 @@ func TestNodeLargePayloads(t *testing.T) {
 		go func() { _ = n.Serve(context.Background(), spec) }() // ends with the node
 	}
 	for range 3 {
-		r, err := h.bus.Stream(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := streamOf(t, h.bus)
 		in := bytes.Repeat([]byte("large"), 1<<20)
 		if err := r.Input(t.Context()).EmitBytes(in, bus.Last()); err != nil {
 			t.Fatal(err)

@@ -81,10 +81,7 @@ func TestStallIsReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Millisecond) //nolint:forbidigo // of the test's own time: what waits does not begin with a look
-		r, err := b.Stream(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := streamOf(t, b)
 		for range 3 {
 			if err := r.Send(t.Context(), "x"); err != nil {
 				t.Fatal(err)

@@ -86,10 +86,7 @@ func TestScatteredRoomSpills(t *testing.T) {
 	opts := raw(4<<20, 1)
 	opts.Overcommit = true
 	b := open(t, p, opts)
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	trip := func() *bus.Delivery {
 		t.Helper()
 		if err := r.Send(t.Context(), make([]byte, small)); err != nil {
@@ -133,10 +130,7 @@ func TestRoomIsUsedAgain(t *testing.T) {
 		places[&d.Bytes()[0]] = true
 		return t.EmitBytes(d.Bytes())
 	}}), raw(16<<20, 1))
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	for range messages {
 		if err := r.Send(t.Context(), make([]byte, size)); err != nil {
 			t.Fatal(err)
@@ -223,10 +217,7 @@ func TestOvercommit(t *testing.T) {
 	held := make(chan struct{})
 	var all []*bus.Request
 	for range n {
-		r, err := b.Stream(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := streamOf(t, b)
 		room, err := r.Input(t.Context()).Reserve(400<<10, codec.IDRaw)
 		if err != nil {
 			t.Fatal(err)

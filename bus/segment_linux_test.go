@@ -115,11 +115,7 @@ func TestArenaIsGivenOnce(t *testing.T) {
 	c := dialThin(t, h.path)
 	c.send(&wire.Serve{Token: 1, Stage: "m"})
 	c.await(wire.KindServing)
-	r, err := h.bus.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := streamOf(t, h.bus)
 	const payloads = 3
 	for range payloads {
 		if err := r.Input(t.Context()).EmitBytes([]byte(large("input"))); err != nil {

@@ -46,10 +46,7 @@ func TestStallNamesProcesses(t *testing.T) {
 	mustReceive(t, waits, []string{"B"})
 
 	// A slot is kept by a request whose caller sends nothing.
-	idle, err := caller.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	idle := streamOf(t, caller)
 	if err := idle.Send(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}

@@ -14,11 +14,7 @@ import (
 // ask as often as it likes.
 func TestSubmitToAHostThatIsFull(t *testing.T) {
 	h := listen(t, linear(bus.Stage("m", upper)), bus.Options{MaxRequests: 1})
-	first, err := h.bus.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer first.Close()
+	first := streamOf(t, h.bus)
 	c := dialThin(t, h.path)
 	c.await(wire.KindWelcome)
 	const often = 1100 // more than may be open at once

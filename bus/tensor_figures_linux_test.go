@@ -24,7 +24,7 @@ func TestFiguresOfProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		maker := h.serveOn(t, m, making("make", m))
-		r := stream(t, h)
+		r := streamOf(t, h.bus)
 		mustTrip(t, r, 3)
 		r.Close()
 		if missing == nil {

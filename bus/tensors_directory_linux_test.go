@@ -61,10 +61,7 @@ func TestTensorsWithoutRoomInTheDirectory(t *testing.T) {
 		names = append(names, name)
 	}
 	dir.Withdraw(names[0]) // for the words, and not for the arena
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	trip := func(want string) {
 		t.Helper()
 		if err := r.Send(t.Context(), []byte("go")); err != nil {

@@ -55,7 +55,7 @@ func TestStoresOfOthersAreRegistered(t *testing.T) {
 	reader := mustMachine(t)
 	child := h.childAs(t, "make tensors", "make")
 	n := h.serveOn(t, reader, unwrapping("read", reader))
-	r := stream(t, h)
+	r := streamOf(t, h.bus)
 	mustTrip(t, r, slowly+20)
 	before := n.TensorStats()
 	if before.Registered < 2 || before.Registered > 3 || before.StagedBytes+before.PageableBytes+before.Refused != 0 {
@@ -92,7 +92,7 @@ func TestMemoryOfNodesIsRegistered(t *testing.T) {
 				go func() { _ = n.Serve(context.Background(), stage(m)) }() // ends with the node
 				nodes = append(nodes, n)
 			}
-			mustTrip(t, stream(t, h), slowly+20)
+			mustTrip(t, streamOf(t, h.bus), slowly+20)
 			for i, n := range nodes {
 				if s := n.TensorStats(); s.Registered == 0 || s.Refused > 0 {
 					t.Errorf("node %d: %+v", i, s)

@@ -134,10 +134,7 @@ func TestTensorsThroughStages(t *testing.T) {
 				Stages: []bus.StageSpec{{Name: "first", Handle: first}, {Name: "second", Handle: second}, {Name: "third", Handle: third}},
 				Edges:  []bus.Edge{{From: "first", To: "second", Tensors: transport}, {From: "second", To: "third"}},
 			}, bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20}, GPU: g.options(pool.Options{ArenaBytes: 512 << 10, MaxBytes: 512 << 10})})
-			r, err := b.Stream(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := streamOf(t, b)
 			for i := range messages {
 				if err := r.Send(t.Context(), []byte{byte(i)}); err != nil {
 					t.Fatal(err)
@@ -304,11 +301,7 @@ func TestBatchTensorsOfARequestThatIsOver(t *testing.T) {
 		emitted <- err
 		return err
 	}}), bus.Options{GPU: g.options(pool.Options{})})
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := streamOf(t, b)
 	if err := r.Send(t.Context(), "x"); err != nil {
 		t.Fatal(err)
 	}

@@ -239,16 +239,6 @@ func mustTrip(t *testing.T, r *bus.Request, numbers int) {
 	}
 }
 
-func stream(t *testing.T, h *hosted) *bus.Request {
-	t.Helper()
-	r, err := h.bus.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.Close)
-	return r
-}
-
 var transports = []bus.TensorTransport{bus.TensorsDefault, bus.TensorsIPC, bus.TensorsPool}
 
 // TestTensorsBetweenProcesses has one process make tensors, one without a GPU pass
@@ -260,7 +250,7 @@ func TestTensorsBetweenProcesses(t *testing.T) {
 			h.childAs(t, "make tensors", "make")
 			pass := h.childAs(t, "forward", "pass")
 			h.childAs(t, "read tensors", "read")
-			r := stream(t, h)
+			r := streamOf(t, h.bus)
 			mustTrip(t, r, slowly+20)
 			if n := directOf(h, pass.Process.Pid); n == 0 {
 				t.Error("nothing has gone past the host")
@@ -277,7 +267,7 @@ func TestTensorsOfHandles(t *testing.T) {
 	h.serveOn(t, m, reading("read", m))
 	for range 2 {
 		child := h.childAs(t, "make tensors without arenas", "make")
-		r := stream(t, h)
+		r := streamOf(t, h.bus)
 		mustTrip(t, r, slowly+20)
 		if n := m.driver.Usage().Imports; n == 0 {
 			t.Error("nothing is opened by a handle")
@@ -302,7 +292,7 @@ func TestTensorConsumerDies(t *testing.T) {
 				h.serveOn(t, m, making("make", m))
 				for range 3 {
 					child := h.childAs(t, "read tensors", "read")
-					r := stream(t, h)
+					r := streamOf(t, h.bus)
 					mustTrip(t, r, before)
 					if got, err := trip(t, r, before, stuckRead); err != nil || got != "reading" {
 						t.Fatalf("%q, %v", got, err)
@@ -312,7 +302,7 @@ func TestTensorConsumerDies(t *testing.T) {
 					r.Close()
 				}
 				h.childAs(t, "read tensors", "read")
-				mustTrip(t, stream(t, h), 10)
+				mustTrip(t, streamOf(t, h.bus), 10)
 			})
 		}
 	}
@@ -343,7 +333,7 @@ func TestTensorProducerDies(t *testing.T) {
 				}
 				h.serveOn(t, m, spec)
 				child := h.childAs(t, "make tensors", "make")
-				r := stream(t, h)
+				r := streamOf(t, h.bus)
 				mustTrip(t, r, before)
 				if err := r.Input(t.Context()).EmitBytes(input(before, stuckMade)); err != nil {
 					t.Fatal(err)
@@ -355,7 +345,7 @@ func TestTensorProducerDies(t *testing.T) {
 				}
 				wantDied(t, r.Wait(t.Context()), "make", child)
 				h.childAs(t, "make tensors", "make")
-				mustTrip(t, stream(t, h), 5)
+				mustTrip(t, streamOf(t, h.bus), 5)
 			})
 		}
 	}

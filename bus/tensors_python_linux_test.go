@@ -36,16 +36,6 @@ func number(t *testing.T, r *bus.Request, b byte) {
 	}
 }
 
-func streamOf(t *testing.T, b *bus.Bus) *bus.Request {
-	t.Helper()
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.Close)
-	return r
-}
-
 func crcOf(b byte, n int) uint32 { return crc32.ChecksumIEEE(bytes.Repeat([]byte{b}, n)) }
 
 // TestTensorsToPython: Python reads a producer's tensors where they are, and they

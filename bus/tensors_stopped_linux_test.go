@@ -32,11 +32,7 @@ func TestTensorsAtAHostThatIsStopped(t *testing.T) {
 	spec, kept := keeping("read")
 	spec.State = bus.StateRequest
 	h.serveOn(t, reader, spec)
-	r, err := n.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := streamOf(t, n)
 	released := make(chan struct{}, 1)
 	emit := func(ctx context.Context, number int) error {
 		p, err := m.dev.Alloc(tensorBytes)
@@ -144,11 +140,7 @@ func waitsPastDeadline(t *testing.T, spec bus.StageSpec, m *machine, other bus.S
 	if err := r.Wait(t.Context()); !errors.Is(err, bus.ErrDeadline) {
 		t.Errorf("the request ended with %v, want ErrDeadline", err)
 	}
-	again, err := caller.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer again.Close()
+	again := streamOf(t, caller)
 	mustTrip(t, again, 1)
 }
 

@@ -57,11 +57,7 @@ func TestTensorHostDies(t *testing.T) {
 	h.serveOn(t, maker, making("make", maker))
 	spec, began, told := telling(reader)
 	h.serveOn(t, reader, spec)
-	r, err := h.join(t, bus.JoinOptions{}).Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := streamOf(t, h.join(t, bus.JoinOptions{}))
 	maker.delay.Store(int64(100 * time.Millisecond))
 	if err := r.Input(t.Context()).EmitBytes(input(1, plainly)); err != nil {
 		t.Fatal(err)
@@ -134,7 +130,7 @@ func TestTensorGPUFails(t *testing.T) {
 			reads, began, told := telling(reader)
 			h.serveOn(t, reader, reads)
 			m.delay.Store(int64(stuck))
-			r := stream(t, h)
+			r := streamOf(t, h.bus)
 			if err := r.Input(t.Context()).EmitBytes(input(1, stuckMade)); err != nil {
 				t.Fatal(err)
 			}
@@ -146,7 +142,7 @@ func TestTensorGPUFails(t *testing.T) {
 				t.Errorf("the reader is told %v, want ErrPoisoned", err)
 			}
 			_ = r.Wait(t.Context())
-			again := stream(t, h)
+			again := streamOf(t, h.bus)
 			if err := again.Input(t.Context()).EmitBytes(input(7, plainly)); err != nil {
 				t.Fatal(err)
 			}
@@ -177,7 +173,7 @@ func TestTensorPoolFull(t *testing.T) {
 			spec, kept := keeping("read")
 			spec.State = bus.StateRequest
 			h.serveOn(t, reader, spec)
-			r := stream(t, h)
+			r := streamOf(t, h.bus)
 			send := func(i int) {
 				if err := r.Input(t.Context()).EmitBytes(input(i, plainly)); err != nil {
 					t.Fatal(err)
@@ -257,10 +253,7 @@ func TestRoomStall(t *testing.T) {
 			}
 		},
 	})
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	for i := range 3 {
 		if err := r.Input(t.Context()).EmitBytes(input(i, plainly)); err != nil {
 			t.Fatal(err)
@@ -355,10 +348,7 @@ func fillPool(t *testing.T, when bus.WhenFull, timeout time.Duration) *fullPool 
 		Stages: []bus.StageSpec{spec},
 		Edges:  []bus.Edge{{To: "read", Tensors: bus.TensorsPool, Window: 8, WindowBytes: 1 << 20}},
 	}, bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}, GPU: gpu})
-	r, err := b.Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := streamOf(t, b)
 	p, err := m.dev.Alloc(tensorBytes)
 	if err != nil {
 		t.Fatal(err)
