@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import os
+import resource
 import select
 import threading
 import unittest
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from fakehost import EDGE_IN, EDGE_OUT, FakeHost, deliver, over
+from fakehost import EDGE_IN, EDGE_OUT, FakeHost, deliver, new_arena, over
 
 import omnibus
 from omnibus import wire
@@ -326,6 +327,32 @@ class SubmitTest(HostCase):
             done()
             self.assertEqual((send.grant, send.flags, send.key), (33, n, "big"))
             self.assertEqual(got, payload)
+
+    def test_arena_that_finds_no_descriptor(self) -> None:
+        """It is there when it is wanted next: the host gives no second one."""
+        client = self.connect()
+        payload = os.urandom(100_000)
+        r = self.beside(client.stream)
+        self.host.submitted(3)
+        request = r()
+        done = self.beside(lambda: request.send(payload, codec=omnibus.RAW))
+        m = self.host.expect(wire.Arena)
+        self.host.arena_fd = new_arena(1 << 20)
+        free = os.dup(0)
+        os.close(free)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))  # one is for what is received
+        try:
+            self.host.send(wire.ArenaAt(m.token, 90, 1 << 20), fds=(self.host.arena_fd,))
+            with self.assertRaisesRegex(omnibus.OutOfMemory, "cannot map"):
+                done()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        done = self.beside(lambda: request.send(payload, codec=omnibus.RAW))
+        self.assertEqual(self.host.expect(wire.Sealed).segment, 90)
+        self.host.granted()
+        self.host.expect(wire.Send)
+        done()
 
     def test_foreign_event_loop(self) -> None:
         client = self.connect()
