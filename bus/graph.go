@@ -24,8 +24,8 @@ func compile(p Pipeline) (*graph, error) {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...))
 	}
-	if len(p.Stages) == 0 || len(p.Stages) > maxStages {
-		bad("%d stages: a pipeline has 1 to %d", len(p.Stages), maxStages)
+	if len(p.Stages) == 0 || len(p.Stages) > MaxStages {
+		bad("%d stages: a pipeline has 1 to %d", len(p.Stages), MaxStages)
 	}
 	for _, spec := range p.Stages {
 		spec = spec.withDefaults()
@@ -80,11 +80,11 @@ func (s StageSpec) validate() error {
 		}
 	}
 	check(s.Name != "" && !strings.Contains(s.Name, "->") && !strings.Contains(s.Name, "/"), `a stage needs a name, without "->" and "/"`)
-	check(nameable(s.Name, maxStageName), "its name has %d bytes: use up to %d, of UTF-8", len(s.Name), maxStageName)
+	check(nameable(s.Name, MaxStageName), "its name has %d bytes: use up to %d, of UTF-8", len(s.Name), MaxStageName)
 	check(kinds == 1, "set exactly one of Handle, Join, Batch, Props and Remote, not %d", kinds)
-	check(s.Replicas >= 1 && s.Replicas <= maxInflight, "Replicas is %d: use 1 to %d", s.Replicas, maxInflight)
-	check(s.MaxInflight >= 1 && s.MaxInflight <= maxInflight, "MaxInflight is %d: use 1 to %d", s.MaxInflight, maxInflight)
-	check(s.BatchSize >= 1 && s.BatchSize <= maxWindow, "BatchSize is %d: use 1 to %d", s.BatchSize, maxWindow)
+	check(s.Replicas >= 1 && s.Replicas <= MaxInflight, "Replicas is %d: use 1 to %d", s.Replicas, MaxInflight)
+	check(s.MaxInflight >= 1 && s.MaxInflight <= MaxInflight, "MaxInflight is %d: use 1 to %d", s.MaxInflight, MaxInflight)
+	check(s.BatchSize >= 1 && s.BatchSize <= MaxWindow, "BatchSize is %d: use 1 to %d", s.BatchSize, MaxWindow)
 	check(s.BatchWait >= 0, "BatchWait is %v: use 0 or more", s.BatchWait)
 	check(s.State == StateNone || s.State == StateRequest, "State is %d: use StateNone or StateRequest", s.State)
 	check(!s.Replay || s.State == StateRequest, "Replay needs StateRequest")
@@ -117,8 +117,8 @@ func (g *graph) connect(spec Edge) error {
 		return bad("joins a stage to itself")
 	case slices.ContainsFunc(g.edges, func(e *edge) bool { return e.name == name }):
 		return bad("is listed twice")
-	case spec.Window != Unbounded && (spec.Window < 1 || spec.Window > maxWindow):
-		return bad("Window is %d: use 1 to %d, or Unbounded", spec.Window, maxWindow)
+	case spec.Window != Unbounded && (spec.Window < 1 || spec.Window > MaxWindow):
+		return bad("Window is %d: use 1 to %d, or Unbounded", spec.Window, MaxWindow)
 	case spec.WindowBytes < 0 || spec.WindowBytes > maxWindowBytes:
 		return bad("WindowBytes is %d: use 0 for the default, or up to %d", spec.WindowBytes, maxWindowBytes)
 	case spec.Policy < Block || spec.Policy > DropOldest:

@@ -88,7 +88,7 @@ func (l *link) addStage(call *serving, spec StageSpec, s *wire.Serving) error {
 		wrong = fmt.Errorf("%w: stage %q: the pipeline says join is %v, the handler makes it %v", ErrConfig, spec.Name, s.Join, join)
 		spec = refusing(spec.Name, s.Join, wrong)
 	}
-	spec.Replicas, spec.MaxInflight = 1, int(min(max(s.MaxInflight, 1), maxInflight))
+	spec.Replicas, spec.MaxInflight = 1, int(min(max(s.MaxInflight, 1), MaxInflight))
 	st := newStage(spec)
 	st.oneEach = spec.Batch != nil && s.State == wire.StateNone
 	g := &graph{stages: []*stage{st}, byName: map[string]*stage{spec.Name: st}}
@@ -100,7 +100,7 @@ func (l *link) addStage(call *serving, spec StageSpec, s *wire.Serving) error {
 	}
 	// The host says how many there are: one is over there while others read on what it
 	// has emitted, which is here until that is returned.
-	b, err := l.node.openPorts(g, spec.MaxInflight, maxRequests, l.welcome.InlineBytes)
+	b, err := l.node.openPorts(g, spec.MaxInflight, MaxRequests, l.welcome.InlineBytes)
 	if err != nil {
 		return err
 	}

@@ -23,14 +23,14 @@ const (
 	DefaultInlineBytes  = 512
 	DefaultStallTimeout = 10 * time.Second
 
-	maxStages   = 1024
-	maxInflight = 4096
-	maxRequests = 1 << 20
-	maxWindow   = 1 << 20
+	MaxStages   = 1024
+	MaxInflight = 4096 // also of replicas
+	MaxRequests = 1 << 20
+	MaxWindow   = 1 << 20 // also of a batch
 
-	// What names in messages may have; two stages' make that of an edge.
+	// What names in messages may have, in bytes; two stages' make that of an edge.
 	maxBusName   = messages.MaxEdgeBytes
-	maxStageName = (messages.MaxEdgeBytes - len("->")) / 2
+	MaxStageName = (messages.MaxEdgeBytes - len("->")) / 2
 )
 
 // nameable reports whether a name can be said to other processes.
@@ -115,8 +115,8 @@ func (o Options) withDefaults() Options {
 }
 
 func (o Options) validate() error {
-	if o.MaxRequests < 1 || o.MaxRequests > maxRequests {
-		return fmt.Errorf("%w: MaxRequests is %d: use 1 to %d", ErrConfig, o.MaxRequests, maxRequests)
+	if o.MaxRequests < 1 || o.MaxRequests > MaxRequests {
+		return fmt.Errorf("%w: MaxRequests is %d: use 1 to %d", ErrConfig, o.MaxRequests, MaxRequests)
 	}
 	if !nameable(o.Name, maxBusName) {
 		return fmt.Errorf("%w: Name has %d bytes: use up to %d, of UTF-8", ErrConfig, len(o.Name), maxBusName)

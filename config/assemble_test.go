@@ -192,7 +192,7 @@ func TestPlatformProblems(t *testing.T) {
 		{"a stage without an id", "stages: [{stage_id: 0}]\nplatforms:\n  npu:\n    stages: [{a: 1}]", []string{"4:14: the stage has no stage_id"}},
 		{"what it changes is checked where it stands", "stages: [{stage_id: 0}]\nplatforms:\n  npu:\n    omnibus: {slot: 1}\n    stages: [{stage_id: 0, omnibus: {replicas: 0}}]", []string{
 			`4:15: unknown key "slot" in the omnibus settings: the nearest is "slots" (all: allow_uids, exchange_ttl, grace, http, inline_bytes, main, max_requests, memory, name, ring_bytes, serializer, slots, socket, stall_timeout)`,
-			"5:48: replicas must be a whole number from 1 to 2147483647, not the number 0",
+			"5:48: replicas must be a whole number from 1 to 4096, not the number 0",
 		}},
 		{"platforms of a platform", "stages: [{stage_id: 0}]\nplatforms:\n  npu:\n    platforms: {}", []string{"4:5: platforms stands at the top of a file, not in a platform"}},
 		{"a base of a platform", "stages: [{stage_id: 0}]\nplatforms:\n  npu:\n    base_config: x", []string{"4:5: base_config stands at the top of a file, not in a platform"}},
@@ -292,7 +292,7 @@ func TestBaseProblems(t *testing.T) {
 				"dir/0.yaml:4:17: final_output must be true or false, not the number 1",
 				`dir/0.yaml:6:13: unknown key "x" in the stage's omnibus settings: the nearest is "cwd" (all: attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
 				"dir/0.yaml:7:25: unknown stage 7: the file has 0, 1, 2",
-				"dir/b.yaml:3:17: max_inflight must be a whole number from 1 to 2147483647, not the number 0",
+				"dir/b.yaml:3:17: max_inflight must be a whole number from 1 to 4096, not the number 0",
 				`dir/b.yaml:6:6: the variable MISSING is not set: set it, or write ${oc.env:MISSING,default}, or \${ where the text is to have ${ itself`,
 				`dir/b.yaml:7:24: unknown connector type "X": the nearest is NixlConnector`,
 			},

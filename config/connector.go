@@ -54,6 +54,9 @@ func (c Connector) ThresholdBytes() (int64, bool) {
 // dropIn is what the Python client is called in vLLM-Omni's files.
 const dropIn = "OmnibusConnector"
 
+// maxConnectorBytes bounds the name of a connector.
+const maxConnectorBytes = 128
+
 // The modes of a SharedMemoryConnector: in this project's store, or in segments
 // that vLLM-Omni can read.
 const (
@@ -109,8 +112,8 @@ func (c *checker) connectors(n *node) map[string]Connector {
 		return defined
 	}
 	for _, e := range n.entries {
-		if !validStageID(e.key) { // the same rule: both are printed and logged
-			c.problemf(e.pos, "a connector's name must be text of at most %d printable bytes, not %q", maxStageIDBytes, shorten(e.key))
+		if !printable(e.key, maxConnectorBytes) {
+			c.problemf(e.pos, "a connector's name must be text of at most %d printable bytes, not %q", maxConnectorBytes, shorten(e.key))
 			continue
 		}
 		connector := c.connector(fmt.Sprintf("the connector %q", e.key), e.value)

@@ -54,7 +54,7 @@ stages:
 		`
 stages:
   - {stage_id: 'a"b\c', engine_args: {model_stage: "x\ny"}}
-  - {stage_id: 'digraph { -> }', input_connectors: {'from_stage_a"b\c': 'c;"d'}, omnibus: {handler: "ü"}}
+  - {stage_id: 'digraph { -- }', input_connectors: {'from_stage_a"b\c': 'c;"d'}, omnibus: {handler: "ü"}}
 connectors: {'c;"d': {name: SharedMemoryConnector}}
 `,
 	},

@@ -5,14 +5,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-const (
-	// maxStages bounds the stages of a pipeline.
-	maxStages = 1024
-	// maxNameBytes bounds a pipeline's name, which becomes part of file names.
-	maxNameBytes = 64
-)
+// maxNameBytes bounds a pipeline's name, which becomes part of file names.
+const maxNameBytes = 64
 
 // A reading is the state of reading one file into a pipeline.
 type reading struct {
@@ -54,8 +52,8 @@ func (c *checker) pipeline(root *node) *Pipeline {
 	if len(stages.items) == 0 && stages.kind == kindList {
 		c.problemf(stages.pos, "the pipeline has no stage")
 	}
-	if len(drafts) > maxStages {
-		c.problemf(drafts[maxStages].Pos, "more than %d stages", maxStages)
+	if len(drafts) > bus.MaxStages {
+		c.problemf(drafts[bus.MaxStages].Pos, "more than %d stages", bus.MaxStages)
 		return p
 	}
 	if p.Bus.Memory == MemoryHeap && slices.ContainsFunc(drafts, func(d draft) bool { return d.Remote() }) {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/omnibus-runtime/omnibus/bus"
 )
 
 // two is a pipeline of the stages a and b, to which a test adds.
@@ -76,22 +78,22 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 	{"no id", "stages:\n  - {x: 1}", []string{"2:5: the stage has no stage_id"}},
 	{"no id, but for a letter", "stages:\n  - {x: 1, stageid: 1}", []string{`2:12: the stage has no stage_id: is "stage_id" meant by "stageid"?`}},
 	{"ids of wrong types", "stages: [{stage_id: -1}, {stage_id: 1.5}, {stage_id: true}, {stage_id: ''}, {stage_id: ' a'}, {stage_id: \"a\\n\"}, {stage_id: [0]}]", []string{
-		"1:21: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the number -1",
-		"1:37: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the number 1.5",
-		"1:54: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not true",
-		`1:72: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the text ""`,
-		`1:88: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the text " a"`,
-		`1:106: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the text "a\n"`,
-		"1:125: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not a list",
+		"1:21: stage_id must be a whole number of at least 0, or text of at most 99 printable bytes without \"->\" and \"/\", not the number -1",
+		"1:37: stage_id must be a whole number of at least 0, or text of at most 99 printable bytes without \"->\" and \"/\", not the number 1.5",
+		"1:54: stage_id must be a whole number of at least 0, or text of at most 99 printable bytes without \"->\" and \"/\", not true",
+		`1:72: stage_id must be a whole number of at least 0, or text of at most 99 printable bytes without "->" and "/", not the text ""`,
+		`1:88: stage_id must be a whole number of at least 0, or text of at most 99 printable bytes without "->" and "/", not the text " a"`,
+		`1:106: stage_id must be a whole number of at least 0, or text of at most 99 printable bytes without "->" and "/", not the text "a\n"`,
+		"1:125: stage_id must be a whole number of at least 0, or text of at most 99 printable bytes without \"->\" and \"/\", not a list",
 	}},
 	{"a stage without an id hides no other problem and causes none", "stages: [{stage_id: -1}, {stage_id: b, engine_input_source: [a], final_output: 1}]", []string{
-		"1:21: stage_id must be a whole number of at least 0, or text of at most 128 printable bytes, not the number -1",
+		"1:21: stage_id must be a whole number of at least 0, or text of at most 99 printable bytes without \"->\" and \"/\", not the number -1",
 		"1:80: final_output must be true or false, not the number 1",
 	}},
 	{"repeated stage, as number and text", "stages:\n- stage_id: 1\n- stage_id: \"1\"", []string{"3:13: the stage 1 is defined twice, first on line 2"}},
 	{"numbers of a stage", "stages:\n- stage_id: 0\n  max_inflight: 0\n  runtime: {max_inflight: -1}", []string{
-		"3:17: max_inflight must be a whole number from 1 to 2147483647, not the number 0",
-		"4:27: max_inflight must be a whole number from 1 to 2147483647, not the number -1",
+		"3:17: max_inflight must be a whole number from 1 to 4096, not the number 0",
+		"4:27: max_inflight must be a whole number from 1 to 4096, not the number -1",
 	}},
 	{"runtime of a stage", "stages:\n- stage_id: 0\n  runtime: gpu", []string{`3:12: the stage's runtime must be a map of keys, not the text "gpu"`}},
 
@@ -108,7 +110,7 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 		`2:9: name must be text of at most 64 letters, digits, '.', '_' and '-', not the text "a/b"`,
 		`3:15: ring_bytes must be a positive size in bytes, or text such as "64MiB", not the text "64XiB"`,
 		"4:10: slots must be a whole number from 1 to 2147483647, not the number 0",
-		"5:17: max_requests must be a whole number from 1 to 2147483647, not the number 1.5",
+		"5:17: max_requests must be a whole number from 1 to 1048576, not the number 1.5",
 		`6:17: inline_bytes must be a positive size in bytes, or text such as "64MiB", not the number -1`,
 		`7:15: serializer must be one of msgpack, omni, raw, not the text "pickle"`,
 		`8:18: stall_timeout must be a positive duration such as "30s" or "500ms", not the number 30`,
@@ -116,7 +118,7 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 	}},
 	{"stage values", "stages:\n- stage_id: 0\n  omnibus:\n    handler: 1\n    replicas: two\n    state: all\n    replay: 1\n    exec: run\n    env: {A: 1, \"B=\": x}\n    cwd: ''\n    restart: sometimes\n    grace: -1s\n    batch: 3", []string{
 		"4:14: handler must be text, not the number 1",
-		`5:15: replicas must be a whole number from 1 to 2147483647, not the text "two"`,
+		`5:15: replicas must be a whole number from 1 to 4096, not the text "two"`,
 		`6:12: state must be one of none, request, not the text "all"`,
 		"7:13: replay must be true or false, not the number 1",
 		`8:11: exec must be a list of a program and its arguments, such as ["python3", "talker.py"], not the text "run"`,
@@ -218,28 +220,42 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 		"4:23: unknown stage 8: the file has 0",
 		"6:3: unknown stage 9: the file has 0",
 	}},
+	{"more than a bus takes", `
+stages: [{stage_id: a/b}, {stage_id: "a->b"}, {stage_id: ` + strings.Repeat("x", 100) + `}, {stage_id: a, omnibus: {replicas: 4097, max_inflight: 4097, max_restarts: 1001, exec: [x]}}]
+runtime: {defaults: {window_size: 1048577}}
+omnibus: {max_requests: 1048577}
+`, []string{
+		`2:21: stage_id must be a whole number of at least 0, or text of at most 99 printable bytes without "->" and "/", not the text "a/b"`,
+		`2:38: stage_id must be a whole number of at least 0, or text of at most 99 printable bytes without "->" and "/", not the text "a->b"`,
+		`2:58: stage_id must be a whole number of at least 0, or text of at most 99 printable bytes without "->" and "/", not the text "` + strings.Repeat("x", 40) + `..."`,
+		"2:195: replicas must be a whole number from 1 to 4096, not the number 4097",
+		"2:215: max_inflight must be a whole number from 1 to 4096, not the number 4097",
+		"2:235: max_restarts must be a whole number from 1 to 1000, not the number 1001",
+		"3:35: window_size must be a whole number from 1 to 1048576, or -1 to leave it to the byte window, not the number 1048577",
+		"4:25: max_requests must be a whole number from 1 to 1048576, not the number 1048577",
+	}},
 	{"malformed edges", two + "edges:\n- a\n- {from: a}\n- {to: b}\n- {}\n- {from: a, to: [b]}\n- {from: a, to: b, windowsize: 1}\n- {from: ~, to: b}", []string{
 		`3:3: an edge must be a map of keys, not the text "a"`,
 		"4:3: the edge has no to",
 		"5:3: the edge has no from",
 		"6:3: the edge has no from",
 		"6:3: the edge has no to",
-		"7:17: to must be a whole number of at least 0, or text of at most 128 printable bytes, not a list",
+		"7:17: to must be a whole number of at least 0, or text of at most 99 printable bytes without \"->\" and \"/\", not a list",
 		`8:20: unknown key "windowsize" in an edge: the nearest is "window_size" (all: from, max_inflight, omnibus, to, window_size)`,
-		"9:4: from must be a whole number of at least 0, or text of at most 128 printable bytes, not null",
+		"9:4: from must be a whole number of at least 0, or text of at most 99 printable bytes without \"->\" and \"/\", not null",
 	}},
 	{"edges not a list", "edges: {from: a, to: b}\n" + two, []string{"1:8: edges must be a list of {from, to}, not a map"}},
 	{"windows", "runtime: {defaults: {window_size: 0, max_inflight: 0, windows: 1}}\n" + two + "edges:\n- {from: a, to: b, window_size: -2, max_inflight: 0, omnibus: {window_bytes: 0, policy: drop}}", []string{
-		"1:35: window_size must be a whole number from 1 to 2147483647, or -1 to leave it to the byte window, not the number 0",
-		"1:52: max_inflight must be a whole number from 1 to 2147483647, not the number 0",
+		"1:35: window_size must be a whole number from 1 to 1048576, or -1 to leave it to the byte window, not the number 0",
+		"1:52: max_inflight must be a whole number from 1 to 4096, not the number 0",
 		`1:55: unknown key "windows" in runtime.defaults: the nearest is "window_size" (all: max_inflight, window_size)`,
-		"4:33: window_size must be a whole number from 1 to 2147483647, or -1 to leave it to the byte window, not the number -2",
-		"4:51: max_inflight must be a whole number from 1 to 2147483647, not the number 0",
+		"4:33: window_size must be a whole number from 1 to 1048576, or -1 to leave it to the byte window, not the number -2",
+		"4:51: max_inflight must be a whole number from 1 to 4096, not the number 0",
 		`4:78: window_bytes must be a positive size in bytes, or text such as "64MiB", not the number 0`,
 		`4:89: policy must be one of block, fail, drop-oldest, not the text "drop"`,
 	}},
 	{"window as text", two + "edges: [{from: a, to: b, window_size: many}]", []string{
-		`2:39: window_size must be a whole number from 1 to 2147483647, or -1 to leave it to the byte window, not the text "many"`,
+		`2:39: window_size must be a whole number from 1 to 1048576, or -1 to leave it to the byte window, not the text "many"`,
 	}},
 	{"repeated edge", two + "edges:\n- {from: a, to: b}\n- {from: a, to: b}", []string{"4:3: the edge a -> b is listed twice, first on line 3"}},
 	{"repeated source", "stages: [{stage_id: 0}, {stage_id: 1, engine_input_source: [0, '0']}]", []string{"1:64: engine_input_source names the stage 0 twice"}},
@@ -321,7 +337,7 @@ func TestBounds(t *testing.T) {
 		{"values", "k: [" + strings.Repeat("1,", MaxValues) + "]", "1:131073: more than 65536 values once aliases are expanded"},
 		{"alias bomb", bomb, "14:18: more than 65536 values once aliases are expanded"},
 		{"nested aliases", deepAlias, "64:12: nested more than 64 levels deep once aliases are expanded"},
-		{"stages", "stages: [" + strings.Repeat("{stage_id: 0}, ", 1) + manyStages(maxStages) + "]", "1:17343: more than 1024 stages"},
+		{"stages", "stages: [" + strings.Repeat("{stage_id: 0}, ", 1) + manyStages(bus.MaxStages) + "]", "1:17343: more than 1024 stages"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

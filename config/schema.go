@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/omnibus-runtime/omnibus/bus"
 )
 
 //go:generate go test -run TestSchemaIsWritten -update .
@@ -182,8 +184,7 @@ func oneOf[T ~string](words ...T) schema { return orVariable(schema{"enum": word
 var (
 	takesText        = schema{"type": "string", "minLength": 1}
 	takesFlag        = orVariable(schema{"type": "boolean"})
-	takesCount       = orVariable(integer(1, math.MaxInt32))
-	takesWindow      = anyOf(schema{"const": Unbounded}, integer(1, math.MaxInt32), ref("variable"))
+	takesWindow      = anyOf(schema{"const": Unbounded}, integer(1, bus.MaxWindow), ref("variable"))
 	takesDuration    = orVariable(schema{"type": "string", "pattern": `^\+?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$`})
 	takesSize        = anyOf(integer(1, math.MaxInt64), schema{"type": "string", "pattern": sizePattern()}, ref("variable"))
 	takesSizeOrNone  = anyOf(integer(0, math.MaxInt64), schema{"type": "string", "pattern": sizePattern()}, ref("variable"))
@@ -193,10 +194,12 @@ var (
 		"additionalProperties": schema{"type": "string"},
 	}
 	takesUsers   = list(orVariable(integer(0, math.MaxUint32-1)))
-	takesStageID = anyOf(integer(0, math.MaxInt64), schema{"type": "string", "pattern": printedPattern})
+	takesStageID = anyOf(integer(0, math.MaxInt64), schema{
+		"type": "string", "pattern": printedPattern, "maxLength": bus.MaxStageName, "not": schema{"pattern": "/|->"},
+	})
 
 	takesConnectors = schema{
-		"type": "object", "propertyNames": schema{"pattern": printedPattern, "maxLength": maxStageIDBytes},
+		"type": "object", "propertyNames": schema{"pattern": printedPattern, "maxLength": maxConnectorBytes},
 		"additionalProperties": ref("connector"),
 	}
 	takesConnectorType = anyOf(schema{"enum": connectorTypes}, schema{"type": "string", "pattern": familyPattern()}, ref("variable"))

@@ -6,13 +6,15 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/omnibus-runtime/omnibus/bus"
 )
 
 // keyStageID is the key of a stage's id.
 const keyStageID = "stage_id"
 
-// maxStageIDBytes bounds an id, which becomes a label and part of messages.
-const maxStageIDBytes = 128
+// MaxRestarts bounds how often a process is started again within a minute.
+const MaxRestarts = 1000
 
 // A draft is a stage with what else its entry says about edges.
 type draft struct {
@@ -136,14 +138,20 @@ func (c *checker) stageID(key string, n *node) (string, bool) {
 			return v, true
 		}
 	}
-	c.problemf(n.pos, "%s must be a whole number of at least 0, or text of at most %d printable bytes, not %s",
-		key, maxStageIDBytes, describe(n))
+	c.problemf(n.pos, `%s must be a whole number of at least 0, or text of at most %d printable bytes without "->" and "/", not %s`,
+		key, bus.MaxStageName, describe(n))
 	return "", false
 }
 
+// validStageID is the bus's rule for names, of printable ones: they become labels.
 func validStageID(s string) bool {
+	return printable(s, bus.MaxStageName) && !strings.Contains(s, "->") && !strings.Contains(s, "/")
+}
+
+// printable reports whether text of at most so many bytes can be printed and logged.
+func printable(s string, most int) bool {
 	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
-	return s != "" && len(s) <= maxStageIDBytes && strings.TrimSpace(s) == s && !strings.ContainsFunc(s, unprintable)
+	return s != "" && len(s) <= most && strings.TrimSpace(s) == s && !strings.ContainsFunc(s, unprintable)
 }
 
 // sources reads engine_input_source, a list of ids.

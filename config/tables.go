@@ -1,5 +1,11 @@
 package config
 
+import (
+	"math"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
 // The keys that this package reads, each with what reads it and what it is for.
 // The checker reads files by these tables, and Schema writes them down.
 
@@ -35,7 +41,7 @@ func (c *reading) runtimeFields(s *sections) (known, shared fields) {
 func (c *reading) defaultsFields() fields {
 	return fields{
 		"window_size":  optional(c.checker.window(&c.window)).about("How many messages may be under way on an edge; -1 leaves it to the byte window."),
-		"max_inflight": optional(c.count(&c.inflight)).about("How many requests a stage works on at a time."),
+		"max_inflight": optional(c.count(&c.inflight, bus.MaxInflight)).about("How many requests a stage works on at a time."),
 	}
 }
 
@@ -45,8 +51,8 @@ func (c *reading) busFields(p *Pipeline) fields {
 	return fields{
 		"name":          c.name(&p.Name).about("Name of the bus; by default that of the file."),
 		"ring_bytes":    c.size(&b.RingBytes).about("Size of the shared memory for payloads."),
-		"slots":         c.count(&b.Slots).about("How many payloads fit at a time, whatever their size."),
-		"max_requests":  c.count(&b.MaxRequests).about("How many requests may be open at a time."),
+		"slots":         c.count(&b.Slots, math.MaxInt32).about("How many payloads fit at a time, whatever their size."),
+		"max_requests":  c.count(&b.MaxRequests, bus.MaxRequests).about("How many requests may be open at a time."),
 		"inline_bytes":  c.size(&b.InlineBytes).about("Payloads up to this size travel in the message."),
 		"serializer":    word(c.checker, &b.Serializer, SerializerMsgpack, SerializerOmni, SerializerRaw).about("How payloads are encoded."),
 		"stall_timeout": c.duration(&b.StallTimeout).about("After how long without progress a request is reported."),
@@ -67,7 +73,7 @@ func (c *reading) stageFields(d *draft) (known, shared fields) {
 		"input_connectors":    optional(c.references(&d.inputs, "from_stage_")).about("Connectors of the edges that lead here, by from_stage_ID."),
 		"output_connectors":   optional(c.references(&d.outputs, "to_stage_")).about("Connectors of the edges that leave here, by to_stage_ID."),
 		"engine_input_source": optional(c.sources(&d.sources)).about("The stages whose output this one takes."),
-		"max_inflight":        optional(c.count(&d.flatInflight)).about("How many requests the stage works on at a time."),
+		"max_inflight":        optional(c.count(&d.flatInflight, bus.MaxInflight)).about("How many requests the stage works on at a time."),
 		"final_output":        optional(c.flag(&d.FinalOutput)).about("Whether what the stage makes goes to the caller."),
 		"final_output_type":   keep(&d.outputType, schema{}).about("What kind of output that is, such as audio."),
 		keyOmnibus:            keep(&d.ours, ref("stage_omnibus")).about("Settings of the bus for this stage."),
@@ -79,17 +85,17 @@ func (c *reading) stageFields(d *draft) (known, shared fields) {
 }
 
 func (c *reading) stageRuntimeFields(d *draft) fields {
-	return fields{"max_inflight": optional(c.count(&d.runtimeInflight)).about("How many requests the stage works on at a time.")}
+	return fields{"max_inflight": optional(c.count(&d.runtimeInflight, bus.MaxInflight)).about("How many requests the stage works on at a time.")}
 }
 
 // stageOmnibusFields are the settings of the bus for one stage.
 func (c *reading) stageOmnibusFields(d *draft) fields {
 	return fields{
 		"handler":       c.text(&d.Handler).about("The registered handler that does the stage's work; by default that of its id."),
-		"replicas":      c.count(&d.Replicas).about("How many of the stage, or of its processes, work side by side."),
-		"max_inflight":  c.count(&d.ownInflight).about("How many requests the stage works on at a time."),
+		"replicas":      c.count(&d.Replicas, bus.MaxInflight).about("How many of the stage, or of its processes, work side by side."),
+		"max_inflight":  c.count(&d.ownInflight, bus.MaxInflight).about("How many requests the stage works on at a time."),
 		"state":         word(c.checker, &d.State, StateNone, StateRequest).about("What the stage keeps between messages: nothing, or something for each request."),
-		"attempts":      c.count(&d.Attempts).about("How often a message is handled again when handling it fails, at most."),
+		"attempts":      c.count(&d.Attempts, math.MaxInt32).about("How often a message is handled again when handling it fails, at most."),
 		"replay":        c.flag(&d.Replay).about("Whether a stage that keeps state gets a request's messages again after a failure."),
 		"join":          at(&d.joinPos, c.flag(&d.Join)).about("Whether the stage waits for one input from each of its edges."),
 		"batch":         c.batch(&d.Batch).about("Several messages at a time."),
@@ -99,7 +105,7 @@ func (c *reading) stageOmnibusFields(d *draft) fields {
 		"attach":        at(&d.attachPos, c.flag(&d.Attach)).about("Whether to wait for a process that somebody else starts."),
 		"routing":       at(&d.routingPos, word(c.checker, &d.Routing, RoutingSticky, RoutingLeastQueue, RoutingRoundRobin)).about("Which process gets a message."),
 		"restart":       word(c.checker, &d.Restart, RestartAlways, RestartOnFailure, RestartNever).about("When a process that ended is started again."),
-		"max_restarts":  c.count(&d.MaxRestarts).about("How often a process is started again within a minute."),
+		"max_restarts":  c.count(&d.MaxRestarts, MaxRestarts).about("How often a process is started again within a minute."),
 		"grace":         c.duration(&d.Grace).about("What a process has between SIGTERM and SIGKILL, and a fifth of it, 10 s at most, before SIGTERM, when the host has told it."),
 		"start_timeout": c.duration(&d.StartTimeout).about("What a process has until it serves its stage."),
 	}
@@ -107,7 +113,7 @@ func (c *reading) stageOmnibusFields(d *draft) fields {
 
 func (c *checker) batchFields(b *Batch) fields {
 	return fields{
-		"size": c.count(&b.Size).about("How many messages at most."),
+		"size": c.count(&b.Size, bus.MaxWindow).about("How many messages at most."),
 		"wait": c.duration(&b.Wait).about("How long to wait for that many."),
 	}
 }
@@ -121,7 +127,7 @@ func (c *reading) edgeFields(e *listed) fields {
 		"from":         end(&e.from).about("The stage that sends."),
 		"to":           end(&e.to).about("The stage that receives."),
 		"window_size":  optional(c.checker.window(&e.window)).about("How many messages may be under way; -1 leaves it to the byte window."),
-		"max_inflight": optional(c.count(&e.inflight)).about("How many requests the receiver works on at a time, unless it says so itself."),
+		"max_inflight": optional(c.count(&e.inflight, bus.MaxInflight)).about("How many requests the receiver works on at a time, unless it says so itself."),
 		keyOmnibus:     keep(&e.ours, c.edgeOmnibusFields(e).closed()).about("Settings of the bus for this edge."),
 	}
 }

@@ -9,26 +9,28 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-func (c *checker) count(at *int) reader {
+func (c *checker) count(at *int, most int64) reader {
 	return reader{func(key string, n *node) {
-		if v, ok := n.scalar().value.(int64); ok && v >= 1 && v <= math.MaxInt32 {
+		if v, ok := n.scalar().value.(int64); ok && v >= 1 && v <= most {
 			*at = int(v)
 			return
 		}
-		c.problemf(n.pos, "%s must be a whole number from 1 to %d, not %s", key, math.MaxInt32, describe(n))
-	}, takesCount}
+		c.problemf(n.pos, "%s must be a whole number from 1 to %d, not %s", key, most, describe(n))
+	}, orVariable(integer(1, most))}
 }
 
 func (c *checker) window(at *int) reader {
 	return reader{func(key string, n *node) {
-		if v, ok := n.scalar().value.(int64); ok && (v == Unbounded || v >= 1 && v <= math.MaxInt32) {
+		if v, ok := n.scalar().value.(int64); ok && (v == Unbounded || v >= 1 && v <= bus.MaxWindow) {
 			*at = int(v)
 			return
 		}
 		c.problemf(n.pos, "%s must be a whole number from 1 to %d, or -1 to leave it to the byte window, not %s",
-			key, math.MaxInt32, describe(n))
+			key, bus.MaxWindow, describe(n))
 	}, takesWindow}
 }
 

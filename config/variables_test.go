@@ -120,7 +120,7 @@ func TestVariableProblems(t *testing.T) {
 			`1:7: the variable MISSING is not set: set it, or write ${oc.env:MISSING,default}, or \${ where the text is to have ${ itself`,
 		}},
 		{"not what is wanted", "stages:\n- stage_id: 0\n  omnibus: {replicas: '${WORD}', replay: '${N}', attempts: '${HALF}', grace: '${N}'}", []string{
-			`3:23: replicas must be a whole number from 1 to 2147483647, not the text "many", made with variables`,
+			`3:23: replicas must be a whole number from 1 to 4096, not the text "many", made with variables`,
 			`3:42: replay must be true or false, not the text "3", made with variables`,
 			`3:60: attempts must be a whole number from 1 to 2147483647, not the text "0.5", made with variables`,
 			`3:78: grace must be a positive duration such as "30s" or "500ms", not the text "3", made with variables`,
@@ -129,7 +129,7 @@ func TestVariableProblems(t *testing.T) {
 			`1:75: codec_chunk_frames of SharedMemoryConnector must be a whole number of at least 0, or a list of them, not the text "many", made with variables`,
 		}},
 		{"numbers in quotes stay text", "stages: [{stage_id: 0, max_inflight: '3'}]", []string{
-			`1:38: max_inflight must be a whole number from 1 to 2147483647, not the text "3"`,
+			`1:38: max_inflight must be a whole number from 1 to 4096, not the text "3"`,
 		}},
 		{"no text", two + "k: [\"${BYTES}\", \"${NUL}\"]", []string{
 			"2:5: the value of the variable BYTES is no text: it has bytes that are not UTF-8, or a NUL",

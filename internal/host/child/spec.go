@@ -67,8 +67,8 @@ func (b Backoff) withDefaults() Backoff {
 	return b
 }
 
-// maxLimit bounds the times of restarts that are remembered.
-const maxLimit = 1000
+// MaxLimit bounds Backoff.Limit: the times of so many restarts are remembered.
+const MaxLimit = 1000
 
 func (b Backoff) validate() error {
 	switch {
@@ -78,8 +78,8 @@ func (b Backoff) validate() error {
 		return fmt.Errorf("the factor %v must be at least 1", b.Factor)
 	case b.Reset < 0 || b.Window < 0:
 		return fmt.Errorf("the reset time %v and the window %v must not be negative", b.Reset, b.Window)
-	case b.Limit > maxLimit:
-		return fmt.Errorf("the limit %d must be at most %d; a negative one means none", b.Limit, maxLimit)
+	case b.Limit > MaxLimit:
+		return fmt.Errorf("the limit %d must be at most %d; a negative one means none", b.Limit, MaxLimit)
 	}
 	return nil
 }

@@ -134,7 +134,7 @@ func TestSpecErrors(t *testing.T) {
 		{name: "shrinking", edit: func(s *Spec) { s.Backoff.Factor = 0.5 }, want: "factor"},
 		{name: "no number", edit: func(s *Spec) { s.Backoff.Factor = math.NaN() }, want: "factor"},
 		{name: "reset", edit: func(s *Spec) { s.Backoff.Reset = -1 }, want: "reset"},
-		{name: "limit", edit: func(s *Spec) { s.Backoff.Limit = maxLimit + 1 }, want: "limit"},
+		{name: "limit", edit: func(s *Spec) { s.Backoff.Limit = MaxLimit + 1 }, want: "limit"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -1,0 +1,15 @@
+package host_test
+
+import (
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/config"
+	"github.com/omnibus-runtime/omnibus/internal/host/child"
+)
+
+// TestBoundOfRestarts: what a file may say is what processes are started with.
+func TestBoundOfRestarts(t *testing.T) {
+	if config.MaxRestarts != child.MaxLimit {
+		t.Errorf("a file may say %d restarts, and a process has %d at most", config.MaxRestarts, child.MaxLimit)
+	}
+}
