@@ -142,6 +142,9 @@ func TestReadmeListsVerbs(t *testing.T) {
 	}
 	var without []string
 	for _, cmd := range newRootCmd(func() {}).Commands() {
+		if cmd.Name() == "help" { // each verb's --help says the same
+			continue
+		}
 		if !regexp.MustCompile(`(omnibus|\|) ` + cmd.Name() + `\b`).Match(page) {
 			t.Errorf("the page does not have omnibus %s", cmd.Name())
 		}

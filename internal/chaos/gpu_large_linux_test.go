@@ -16,9 +16,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// largeTensor is the size of one that the arena of largeStore has no room for: it gets
-// a segment of its own, of which four fit.
-const largeTensor = 100 << 10
+// largeTensor is the size of the largest that the arena of largeStore has no room for: it
+// gets a segment of its own, of which four fit. As they are of more sizes than that, no
+// segment is there still when the next one of its size comes.
+const (
+	largeTensor = 100 << 10
+	largeSizes  = 8
+)
+
+func largeBytes(i int) int { return largeTensor - i%largeSizes*os.Getpagesize() }
 
 var largeStore = shmstore.Options{ArenaBytes: 4 << 20, LargeObjectBytes: 16 << 10, MaxLargeBytes: 4 * (largeTensor + 8<<10), Memory: shmstore.Shared}
 
@@ -88,7 +94,7 @@ func (g *gpu) makeLarge(t *bus.Task, d *bus.Delivery) error {
 		if err != nil {
 			return err
 		}
-		x := &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{largeTensor}, Ptr: p}
+		x := &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{largeBytes(i)}, Ptr: p}
 		if err := t.EmitTensors([]any{i, x}, bus.TensorOptions{Release: func() { _ = g.dev.Free(p) }}); err != nil {
 			return err
 		}
@@ -138,7 +144,8 @@ func (g *gpu) readLarge(t *bus.Task, d *bus.Delivery) error {
 	if err := g.copy(cudaipc.HostPtr(got), p); err != nil {
 		return err
 	}
-	if want := v.([]any)[0].(int64); !bytes.Equal(got, bytes.Repeat([]byte{byte(want)}, largeTensor)) {
+	want := v.([]any)[0].(int64)
+	if n := largeBytes(int(want)); !bytes.Equal(got[:n], bytes.Repeat([]byte{byte(want)}, n)) {
 		return fmt.Errorf("%w: tensor %d has other bytes, in process %d", errBroken, want, os.Getpid())
 	}
 	return t.EmitBytes([]byte("well"))
