@@ -490,7 +490,7 @@ func TestStartsThatFail(t *testing.T) {
 		{"nobody attaches", "stages: [{stage_id: a, omnibus: {attach: true, start_timeout: 10ms}}]", "nobody attached within 10ms: start a process that serves it, with OMNIBUS_SOCKET="},
 		{"no main", "omnibus: {main: [./nosuch]}\nstages: [{stage_id: a, omnibus: {exec: [SELF]}}]", "the main process: "},
 		{"nobody to do the work", "stages: [{stage_id: a}]", "1:21: stage a: nothing does its work"},
-		{"a graph that cannot be", "stages: [{stage_id: a/b, omnibus: {attach: true}}]", `a stage needs a name, without "->"`},
+		{"a graph that cannot be", "omnibus: {ring_bytes: 1MiB, max_requests: 10000}\nstages: [{stage_id: a, omnibus: {attach: true}}]", "the byte windows do not fit the store"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := start(t, tt.file)
