@@ -71,6 +71,21 @@ func Open(ctx context.Context, p Pipeline, opts Options) (*Bus, error) {
 	return b, nil
 }
 
+// Validate reports what [Open] would refuse of a pipeline and its options, and opens
+// nothing. The errors are those of Open.
+func (p Pipeline) Validate(opts Options) error {
+	opts = opts.withDefaults()
+	g, err := compile(p)
+	if err = errors.Join(opts.validate(), err); err != nil {
+		return err
+	}
+	if err := opts.Store.Validate(); err != nil {
+		return fmt.Errorf("bus: open: %w", err)
+	}
+	arena := opts.Store.WithDefaults().ArenaBytes
+	return g.size(arena, g.joinRoom(opts.JoinBytes, arena), opts.MaxRequests, opts.Overcommit)
+}
+
 func openPipeline(ctx context.Context, p Pipeline, opts Options) (*Bus, error) {
 	g, err := compile(p)
 	if err = errors.Join(opts.validate(), err); err != nil {
@@ -131,12 +146,7 @@ func registry(s codec.Serializer) (*codec.Registry, error) {
 
 func (b *Bus) start() error {
 	arena := b.store.Stats().ArenaBytes
-	if slices.ContainsFunc(b.graph.stages, func(st *stage) bool { return st.spec.Join != nil }) {
-		b.joinLimit = b.opts.JoinBytes
-		if b.joinLimit == 0 {
-			b.joinLimit = arena / 4
-		}
-	}
+	b.joinLimit = b.graph.joinRoom(b.opts.JoinBytes, arena)
 	if b.node {
 		b.joinLimit = maxWindowBytes // the host has set the room aside
 	} else if err := b.graph.size(arena, b.joinLimit, b.opts.MaxRequests, b.opts.Overcommit); err != nil {

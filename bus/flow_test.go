@@ -283,9 +283,21 @@ func TestNoCopies(t *testing.T) {
 func TestWindowsMustFitTheStore(t *testing.T) {
 	p := linear(bus.Stage("a", upper))
 	p.Edges = append(p.Edges, bus.Edge{To: "a", WindowBytes: 10 << 20})
-	_, err := bus.Open(t.Context(), p, bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}})
+	opts := bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}}
+	_, err := bus.Open(t.Context(), p, opts)
 	if !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "->a for 4 requests") {
 		t.Fatalf("got %v", err)
+	}
+	if alone := p.Validate(opts); alone == nil || alone.Error() != err.Error() {
+		t.Errorf("without being opened: %v, want %v", alone, err)
+	}
+	opts.Store.ArenaBytes = 64 << 20
+	if err := p.Validate(opts); err != nil {
+		t.Errorf("in a store that has room: %v", err)
+	}
+	opts.Store.Slots = -1
+	if err := p.Validate(opts); !errors.Is(err, shmstore.ErrOptions) {
+		t.Errorf("in a store that cannot be: %v", err)
 	}
 }
 

@@ -250,6 +250,18 @@ func (g *graph) checkJoins() error {
 // them.
 const headroom = 4 // a quarter
 
+// joinRoom is what is set aside for joins, of an arena; 0 bytes are the default, of a graph
+// that has any.
+func (g *graph) joinRoom(joinBytes, arenaBytes int64) int64 {
+	switch {
+	case !slices.ContainsFunc(g.stages, func(st *stage) bool { return st.spec.Join != nil }):
+		return 0
+	case joinBytes == 0:
+		return arenaBytes / 4
+	}
+	return joinBytes
+}
+
 // size gives every edge its byte window and checks that all of them fit the
 // store together, so that credit, once taken, always finds room. With overcommit
 // those that are set by name need not, and leave the others their shares.

@@ -443,7 +443,10 @@ func TestPipelinesThatCannotWork(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, err := bus.Open(t.Context(), tc.p, bus.Options{})
 			if !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("got %v, %v", b, err)
+				t.Fatalf("got %v, %v", b, err)
+			}
+			if alone := tc.p.Validate(bus.Options{}); alone == nil || alone.Error() != err.Error() {
+				t.Errorf("without being opened: %v, want %v", alone, err)
 			}
 		})
 	}

@@ -61,6 +61,33 @@ func (p *Pipeline) BuildHost(handlers map[string]Factory) (bus.Pipeline, bus.Opt
 	return pipeline, opts, err
 }
 
+// CheckHost reports what a host would refuse of a pipeline whose stages are all processes:
+// a graph that cannot be, or windows that do not fit the store. Of one with handlers it says
+// nothing, because these have a word in it. The errors are those of [Pipeline.BuildHost] and of
+// [bus.Open].
+func (p *Pipeline) CheckHost() error {
+	runnable := p.Runnable() == nil
+	if !runnable || slices.ContainsFunc(p.Stages, func(st Stage) bool { return !st.Remote() }) {
+		return nil
+	}
+	spec, opts, err := p.BuildHost(nil)
+	if err != nil {
+		return err
+	}
+	return p.Refused(spec.Validate(opts))
+}
+
+// Refused says of an error of [bus.Open] where the file has what was refused.
+func (p *Pipeline) Refused(err error) error {
+	switch {
+	case errors.Is(err, shmstore.ErrOptions):
+		return fmt.Errorf("%s: ring_bytes or slots, under omnibus: %w", p.File, err)
+	case errors.Is(err, bus.ErrConfig):
+		return fmt.Errorf("%s: %w", p.File, err)
+	}
+	return err
+}
+
 // fileName is a name for an example.
 func fileName(id string) string {
 	if name := toName(id); name == id {

@@ -287,7 +287,7 @@ func TestLargeOptions(t *testing.T) {
 		{name: "no whole pages", opts: Options{ArenaBytes: 10000, Memory: Heap}, inArena: 2500, maxObject: 8192, inSegs: 10000},
 		{name: "no whole pages, shared", opts: Options{ArenaBytes: 2*page + 1, Memory: Shared}, inArena: 3 * page / 4, maxObject: 3 * page, inSegs: 3 * page},
 	} {
-		opts := tc.opts.withDefaults()
+		opts := tc.opts.WithDefaults()
 		if err := tc.opts.Validate(); err != nil {
 			t.Errorf("%s: %v", tc.name, err)
 		}

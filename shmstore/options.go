@@ -95,7 +95,8 @@ type Options struct {
 	Serializer codec.Serializer
 }
 
-func (o Options) withDefaults() Options {
+// WithDefaults returns the options as [Create] takes them.
+func (o Options) WithDefaults() Options {
 	if o.Memory == Auto {
 		o.Memory = Heap
 		if runtime.GOOS == "linux" {
@@ -144,7 +145,7 @@ func (o Options) largest() int64 { return max(o.inArena(), o.MaxLargeBytes/pageB
 // Validate reports the first option that [Create] would refuse. It looks at
 // the options as they are after defaults were filled in.
 func (o Options) Validate() error {
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	switch {
 	case o.ArenaBytes < minArenaBytes || o.ArenaBytes > maxArenaBytes:
 		return fmt.Errorf("%w: ArenaBytes %d is not in [%d, %d]", ErrOptions, o.ArenaBytes, int64(minArenaBytes), int64(maxArenaBytes))

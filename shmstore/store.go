@@ -85,7 +85,7 @@ func Create(opts Options) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("create store: %w", err)
 	}
-	opts = opts.withDefaults()
+	opts = opts.WithDefaults()
 	s := &Store{
 		grantView: grantView{
 			geo: geometry{

@@ -137,7 +137,8 @@ func runHost(cmd *cobra.Command, opts host.Options) error {
 	return err
 }
 
-// buildError is why a file cannot be run, in the form that editors can follow.
+// buildError is why a file cannot be run, in the form that editors can follow. What the bus
+// calls invalid begins with the same words.
 type buildError struct{ error }
 
 func (e *buildError) Error() string {

@@ -21,7 +21,8 @@ func newValidateCmd() *cobra.Command {
 
 Variables (${NAME}) must be set as they would be for a run, and files that a
 file stands on (base_config) be there. Of its platforms, only the one chosen is
-checked.
+checked. What a run would refuse of a file whose stages are all processes is
+refused here: a graph that cannot be, or windows that do not fit the store.
 
 A file in order is reported on standard output, followed by notes on what
 deserves attention. Problems go to standard error, one a line, as
@@ -69,6 +70,11 @@ type validation struct {
 func validate(file string, pipeline *pipelineFlag) validation {
 	r := validation{File: file}
 	p, err := pipeline.load(file)
+	if err == nil {
+		if refused := p.CheckHost(); refused != nil {
+			err = &buildError{refused}
+		}
+	}
 	switch {
 	case err == nil:
 		r.OK, r.Pipeline = true, p

@@ -96,11 +96,8 @@ func (h *host) open(ctx context.Context) error {
 		opts.StallTimeout = DefaultStallTimeout
 	}
 	if h.bus, err = bus.Open(ctx, spec, opts); err != nil {
-		switch {
-		case errors.Is(err, bus.ErrConfig):
-			return fmt.Errorf("%w: %s: %w", ErrConfig, h.pipeline.File, err)
-		case errors.Is(err, shmstore.ErrOptions):
-			return fmt.Errorf("%w: %s: ring_bytes or slots, under omnibus: %w", ErrConfig, h.pipeline.File, err)
+		if errors.Is(err, bus.ErrConfig) || errors.Is(err, shmstore.ErrOptions) {
+			return fmt.Errorf("%w: %w", ErrConfig, h.pipeline.Refused(err))
 		}
 		return err
 	}
