@@ -146,14 +146,16 @@ func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet) (Reservatio
 	return r, s.large.add(r.gen, o)
 }
 
-// OnLarge installs the function that is told of the memory of large objects when
-// it is made. What that returns is called when the memory is not needed any more, which
-// is when the object is gone or, with Options.Reuse, later, with what unmaps it, and calls it, once: at once, or later and on any goroutine, when a device
-// has forgotten the memory, say. If it never will be forgotten, stays is called instead:
-// the memory stays mapped, and others are evicted for it. Until then it counts as that of an
-// object that somebody holds, so [Store.Reserve] may find no room for a large object that will be there
-// without anybody's doing; the function of [Store.OnRoom] is then called. It is installed before
-// the first large object is made, and must not call the store. Writer only.
+// OnLarge installs the function that is told of the memory of a large object when that is
+// made. What it returns is called when no object needs the memory any more: when its
+// object is gone or, with Options.Reuse, when the memory is not kept for the next of that
+// size either. It gets what unmaps the memory, and calls that, once: at once, or later and on
+// any goroutine, when a device has forgotten the memory, say. If it never will be forgotten, it
+// calls stays instead: the memory stays mapped, and others are evicted for it. Until then the
+// memory counts as that of an object that somebody holds, so [Store.Reserve] may find no room
+// for a large object that will be there without anybody's doing; the function of
+// [Store.OnRoom] is then called. OnLarge comes before the first large object is made, and
+// what it installs must not call the store. Writer only.
 func (s *Store) OnLarge(made func(mem []byte) (gone func(unmap, stays func()))) { s.onLarge = made }
 
 // unplace undoes place.

@@ -18,7 +18,7 @@ import (
 )
 
 func TestBadNames(t *testing.T) {
-	end := open(t, segment.Options{Dir: shm(t)})
+	end := open(t, segment.Options{Dir: segment.Shm(t)})
 	for _, key := range []string{".", ".hidden", "sem.lock", "shm_key_lockfile.lock"} {
 		_, putErr := tryPut(t.Context(), end, key, old)
 		_, getErr := end.Get(t.Context(), edge, key, nil)
@@ -36,7 +36,7 @@ func told(name string, size any) connector.Metadata {
 
 // TestBadMetadata: what metadata do not name properly is neither read nor removed.
 func TestBadMetadata(t *testing.T) {
-	dir := shm(t)
+	dir := segment.Shm(t)
 	end := open(t, segment.Options{Dir: dir})
 	put(t, end, "key", old)
 	put(t, end, "another", old)
@@ -139,7 +139,7 @@ func TestBadFiles(t *testing.T) {
 			}},
 		} {
 			t.Run(name+", "+what, func(t *testing.T) {
-				dir := shm(t)
+				dir := segment.Shm(t)
 				end := open(t, segment.Options{Dir: dir, Timeout: time.Millisecond})
 				if os.Geteuid() != 0 && name == "another user's" {
 					t.Skip("only root can make such a file")
@@ -181,7 +181,7 @@ func tryGet(ctx context.Context, end connector.Transport, meta connector.Metadat
 // TestCutShort: a segment that is cut short while it is read is an error, and never a
 // signal.
 func TestCutShort(t *testing.T) {
-	dir := shm(t)
+	dir := segment.Shm(t)
 	end := open(t, segment.Options{Dir: dir})
 	path := filepath.Join(dir, "key")
 	var stop atomic.Bool
@@ -208,7 +208,7 @@ func TestCutShort(t *testing.T) {
 // TestNoRoom: a value for which there is no room is an error, whether the directory or
 // the machine is full, and leaves nothing.
 func TestNoRoom(t *testing.T) {
-	dir := shm(t)
+	dir := segment.Shm(t)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
 		t.Skipf("a file system of its own: %v", err)
 	}
@@ -237,7 +237,7 @@ func TestNoRoom(t *testing.T) {
 
 // TestBadJournal: a journal is believed only where what it names is what it means.
 func TestBadJournal(t *testing.T) {
-	dir := shm(t)
+	dir := segment.Shm(t)
 	other := open(t, segment.Options{Dir: dir})
 	put(t, other, "key", old)
 	journals := filepath.Join(dir, fmt.Sprintf(".omnibus-%d", os.Geteuid()))
@@ -267,7 +267,7 @@ func TestJournalsOfAnother(t *testing.T) {
 		"a file":    func(path string) error { return os.WriteFile(path, nil, 0o600) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := shm(t)
+			dir := segment.Shm(t)
 			path := filepath.Join(dir, fmt.Sprintf(".omnibus-%d", os.Geteuid()))
 			if err := arrange(path); err != nil {
 				t.Fatal(err)

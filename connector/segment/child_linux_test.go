@@ -65,7 +65,7 @@ func TestProcesses(t *testing.T) {
 			connectortest.Run(t, connectortest.Ends{
 				ByMetadata: generation == segment.ByMetadata,
 				Open: func(t *testing.T) (put, get connector.Transport) {
-					opts.Dir = shm(t)
+					opts.Dir = segment.Shm(t)
 					return spawn(t, opts, ""), spawn(t, opts, "")
 				},
 				Next: func(t *testing.T) connector.Transport { return spawn(t, opts, "") },

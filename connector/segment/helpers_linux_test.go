@@ -22,24 +22,6 @@ var (
 	another = content(3, 30_000)
 )
 
-// shm makes a directory of segments that is empty again when the test ends.
-func shm(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "omnibus-test-") //nolint:usetesting // memory, as it is for others
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if left := list(t, dir); len(left) > 0 {
-			t.Errorf("left in the directory: %q", left)
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
 func open(t *testing.T, opts segment.Options) *segment.Transport {
 	t.Helper()
 	end, err := segment.New(opts)

@@ -129,7 +129,7 @@ func TestNoteOfTheLiving(t *testing.T) {
 
 // TestBounded: neither table nor journal grow with values that somebody else got.
 func TestBounded(t *testing.T) {
-	dir := shm(t)
+	dir := Shm(t)
 	open := func() *Transport {
 		end, err := New(Options{Dir: dir})
 		if err != nil {
@@ -160,14 +160,19 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-func shm(t *testing.T) string {
+// Shm makes a directory of segments that is empty again when the test ends.
+func Shm(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "omnibus-test-") //nolint:usetesting // memory, as it is for others
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.Remove(dir); err != nil { // refused while anything is in it
+		left, err := fs.Glob(os.DirFS(dir), "*")
+		if len(left) > 0 || err != nil {
+			t.Errorf("left in the directory: %q, %v", left, err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
@@ -177,7 +182,7 @@ func shm(t *testing.T) string {
 // TestOrphanedLock: whoever comes to a lock file that its consumer removes has locked
 // nothing.
 func TestOrphanedLock(t *testing.T) {
-	d, err := openDirectory(shm(t))
+	d, err := openDirectory(Shm(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +213,7 @@ func TestOrphanedLock(t *testing.T) {
 func TestLink(t *testing.T) {
 	before := linkByProc.Load()
 	defer linkByProc.Store(before)
-	d, err := openDirectory(shm(t))
+	d, err := openDirectory(Shm(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +274,7 @@ func TestTold(t *testing.T) {
 // TestBuffers: what was got stays as it is until it is released, whatever is put and
 // got meanwhile, and memory is used again after that.
 func TestBuffers(t *testing.T) {
-	end, err := New(Options{Dir: shm(t)})
+	end, err := New(Options{Dir: Shm(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

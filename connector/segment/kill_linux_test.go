@@ -24,7 +24,7 @@ type scene struct {
 }
 
 func newScene(t *testing.T, generation int) *scene {
-	s := &scene{dir: shm(t)}
+	s := &scene{dir: segment.Shm(t)}
 	s.opts = childOptions{Generation: generation, Dir: s.dir}
 	s.bystander = open(t, segment.Options{Generation: generation, Dir: s.dir})
 	s.aside = put(t, s.bystander, "aside", another)
@@ -215,7 +215,7 @@ func TestRampage(t *testing.T) {
 		"allocated", "filled", "put-recorded", "put-locked", "put-replacing", "put-linked", "put",
 		"get-opened", "get-read", "get-recorded", "get-unlinked", "get-unlocked", "get", "settle-unlinked", "settle-unlocked",
 	}
-	dir := shm(t)
+	dir := segment.Shm(t)
 	bystander := open(t, segment.Options{Dir: dir})
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // repeatable
 	whole := func(payload connector.Payload, err error) error {

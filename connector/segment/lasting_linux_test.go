@@ -19,7 +19,7 @@ import (
 // TestLasting: what is put to last stays when its transport is closed, through
 // the next start, until somebody gets it, or cleans it up by its key.
 func TestLasting(t *testing.T) {
-	dir := shm(t)
+	dir := segment.Shm(t)
 	opts := segment.Options{Dir: dir, Lasting: true}
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		opts.Generation = generation
@@ -52,7 +52,7 @@ func TestLasting(t *testing.T) {
 // TestLastingKilled: it stays when its process is killed, too.
 func TestLastingKilled(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
-		opts := childOptions{Generation: generation, Dir: shm(t), Lasting: true}
+		opts := childOptions{Generation: generation, Dir: segment.Shm(t), Lasting: true}
 		victim := spawn(t, opts, "")
 		meta := put(t, victim, "key", old)
 		victim.Kill()
@@ -62,7 +62,7 @@ func TestLastingKilled(t *testing.T) {
 
 // TestLastingCleanupOfOthers: a cleanup by key takes no file that is no segment.
 func TestLastingCleanupOfOthers(t *testing.T) {
-	dir := shm(t)
+	dir := segment.Shm(t)
 	if err := os.Symlink("/etc/hostname", filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func lasting(t *testing.T, opts segment.Options, keys ...string) map[string]conn
 func TestLastingSwept(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		synctest.Test(t, func(t *testing.T) {
-			opts := segment.Options{Dir: shm(t), Generation: generation}
+			opts := segment.Options{Dir: segment.Shm(t), Generation: generation}
 			kept := lasting(t, opts, "for ever")
 			opts.TTL = time.Hour
 			later := lasting(t, opts, "later")
@@ -126,7 +126,7 @@ func TestLastingSwept(t *testing.T) {
 func TestLastingSweptAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = time.Minute
-		end := open(t, segment.Options{Dir: shm(t), Lasting: true, TTL: ttl})
+		end := open(t, segment.Options{Dir: segment.Shm(t), Lasting: true, TTL: ttl})
 		put(t, end, "early", old)
 		<-time.After(ttl / 2)
 		put(t, end, "late", old)
@@ -146,7 +146,7 @@ func TestLastingSweptAlive(t *testing.T) {
 // without a pause.
 func TestLastingOverAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		end := open(t, segment.Options{Dir: shm(t), Lasting: true, TTL: time.Nanosecond})
+		end := open(t, segment.Options{Dir: segment.Shm(t), Lasting: true, TTL: time.Nanosecond})
 		put(t, end, "key", old)
 		<-time.After(time.Second) // in which it could look a thousand million times
 		wantNone(t, end, "key", nil)
@@ -157,7 +157,7 @@ func TestLastingOverAtOnce(t *testing.T) {
 // process put it.
 func TestLastingCleanup(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
-		opts := segment.Options{Dir: shm(t), Generation: generation}
+		opts := segment.Options{Dir: segment.Shm(t), Generation: generation}
 		metas := lasting(t, opts, "r1_thinker_0", "r1_thinker_1", "r2_thinker_0", "r3")
 		opts.Lasting = true
 		end := open(t, opts)
@@ -178,7 +178,7 @@ func TestLastingCleanup(t *testing.T) {
 
 // TestLastingForAges: a time that ends behind all that a note can say is none that is over.
 func TestLastingForAges(t *testing.T) {
-	opts := segment.Options{Dir: shm(t), TTL: math.MaxInt64}
+	opts := segment.Options{Dir: segment.Shm(t), TTL: math.MaxInt64}
 	lasting(t, opts, "r1_thinker_0")
 	open(t, opts) // which sweeps
 	opts.Lasting = true
@@ -193,7 +193,7 @@ func TestLastingForAges(t *testing.T) {
 // TestLastingReplaced: the time of a value is not that of the one in whose place it is.
 func TestLastingReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		opts := segment.Options{Dir: shm(t), TTL: time.Minute}
+		opts := segment.Options{Dir: segment.Shm(t), TTL: time.Minute}
 		lasting(t, opts, "key")
 		opts.TTL = time.Hour
 		lasting(t, opts, "key")
@@ -207,7 +207,7 @@ func TestLastingWriterKilled(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		for _, point := range []string{"put-recorded", "put-noted", "put-linked"} {
 			t.Run(fmt.Sprint(point, generation), func(t *testing.T) {
-				opts := childOptions{Generation: generation, Dir: shm(t), Lasting: true}
+				opts := childOptions{Generation: generation, Dir: segment.Shm(t), Lasting: true}
 				victim := spawn(t, opts, "segment-"+point)
 				_, err := tryPut(t.Context(), victim, "key", fresh)
 				wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)

@@ -30,7 +30,7 @@ func TestTransport(t *testing.T) {
 				connectortest.Run(t, connectortest.Ends{
 					ByMetadata: generation == segment.ByMetadata,
 					Open: func(t *testing.T) (put, get connector.Transport) {
-						opts := segment.Options{Generation: generation, Dir: shm(t)}
+						opts := segment.Options{Generation: generation, Dir: segment.Shm(t)}
 						if end := open(t, opts); !apart {
 							return end, end
 						}
@@ -44,7 +44,7 @@ func TestTransport(t *testing.T) {
 
 // TestFormat: what other programs see of a value.
 func TestFormat(t *testing.T) {
-	dir := shm(t)
+	dir := segment.Shm(t)
 	end := open(t, segment.Options{Dir: dir})
 	meta := put(t, end, "r1_thinker_0", old)
 	want := told("r1_thinker_0", len(old))
@@ -76,7 +76,7 @@ func TestFormat(t *testing.T) {
 
 // TestNoBytes: a value of no bytes has no segment in this format.
 func TestNoBytes(t *testing.T) {
-	end := open(t, segment.Options{Dir: shm(t)})
+	end := open(t, segment.Options{Dir: segment.Shm(t)})
 	c := connector.New("test", end, codec.RawSerializer{})
 	_, meta, err := c.Put(t.Context(), edge, "key", []byte{})
 	if err != nil {
@@ -92,7 +92,7 @@ func TestNoBytes(t *testing.T) {
 // metadata and without.
 func TestOneGets(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
-		dir := shm(t)
+		dir := segment.Shm(t)
 		opts := segment.Options{Generation: generation, Dir: dir}
 		writer := open(t, opts)
 		readers := []connector.Transport{open(t, opts), open(t, opts), spawn(t, childOptions{Generation: generation, Dir: dir}, "")}
@@ -127,7 +127,7 @@ func TestOneGets(t *testing.T) {
 // TestReplacedWhole: whoever reads a key that is put again and again gets one of the
 // values, whole.
 func TestReplacedWhole(t *testing.T) {
-	dir := shm(t)
+	dir := segment.Shm(t)
 	writer := open(t, segment.Options{Dir: dir})
 	reader := spawn(t, childOptions{Generation: segment.ByKey, Dir: dir}, "")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -159,7 +159,7 @@ func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		const ttl = time.Minute
-		dir := shm(t)
+		dir := segment.Shm(t)
 		end := open(t, segment.Options{Dir: dir, TTL: ttl, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		put(t, end, "early", old)
 		put(t, end, "got", old)
@@ -183,7 +183,7 @@ func TestSweep(t *testing.T) {
 // after time enough for one that does.
 func TestLockLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dir := shm(t)
+		dir := segment.Shm(t)
 		end := open(t, segment.Options{Dir: dir})
 		put(t, end, "got", old)
 		if err := os.Remove(filepath.Join(dir, "got")); err != nil {
@@ -205,7 +205,7 @@ func TestLockLeft(t *testing.T) {
 // TestNamedLikeMetadata: a key may be called as the segment is in its metadata.
 func TestNamedLikeMetadata(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
-		c := connector.New("T", open(t, segment.Options{Dir: shm(t), Generation: generation}), codec.RawSerializer{})
+		c := connector.New("T", open(t, segment.Options{Dir: segment.Shm(t), Generation: generation}), codec.RawSerializer{})
 		want := bytes.Repeat([]byte("v"), 1<<20)
 		_, meta, err := c.Put(t.Context(), edge, "shm", want)
 		if err != nil {
@@ -232,7 +232,7 @@ func TestNamedLikeMetadata(t *testing.T) {
 // TestNoDescriptors: a lock that cannot be looked at for want of descriptors is neither
 // ignored nor forgotten.
 func TestNoDescriptors(t *testing.T) {
-	dir := shm(t)
+	dir := segment.Shm(t)
 	end := open(t, segment.Options{Dir: dir})
 	put(t, end, "key", old)
 	var limit unix.Rlimit
@@ -258,7 +258,7 @@ func TestNoDescriptors(t *testing.T) {
 }
 
 func TestLocked(t *testing.T) {
-	dir := shm(t)
+	dir := segment.Shm(t)
 	end := open(t, segment.Options{Dir: dir, Timeout: time.Millisecond})
 	meta := put(t, end, "key", old)
 	lock, err := os.OpenFile(filepath.Join(dir, "shm_key_lockfile.lock"), os.O_RDWR, 0)

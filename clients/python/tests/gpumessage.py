@@ -87,3 +87,12 @@ class Payload:
 
 
 __all__ = ["Name", "Payload", "Producer", "memfd"]
+
+
+def producer_of(case, device):
+    """A producer for as long as a test runs, of one complete piece, 4096 bytes behind the beginning of its arena."""
+    producer = Producer(device)
+    case.addCleanup(producer.kill)
+    producer.arena(1, 1 << 16)[4096:8192] = bytes(range(256)) * 16
+    producer.ready(1, 1)
+    return producer

@@ -11,7 +11,7 @@ import unittest.mock
 from typing import Any
 
 from fakehost import deliver, over
-from gpumessage import Name, Payload, Producer
+from gpumessage import Name, Payload, producer_of
 from test_submit import HostCase
 
 import omnibus
@@ -215,10 +215,7 @@ class PooledGetTest(QueueCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.producer = Producer(emul.uuid(5))
-        self.addCleanup(self.producer.kill)
-        self.producer.arena(1, 1 << 16)[4096:8192] = bytes(range(256)) * 16
-        self.producer.ready(1, 1)
+        self.producer = producer_of(self, emul.uuid(5))
         payload = Payload(
             self.producer.place(offset=4096), value=lambda x: {"rid": "a", "shm_name": "", "inputs": {"x": x}}
         ).view

@@ -6,7 +6,7 @@ import unittest
 from typing import Any
 
 from fakehost import EDGE_IN, deliver, over
-from gpumessage import Name, Payload, Producer
+from gpumessage import Name, Payload, producer_of
 from test_stage import opened
 from test_submit import HostCase
 
@@ -19,10 +19,7 @@ from omnibus.gpu import emul
 class FindingCase(HostCase):
     def setUp(self) -> None:
         super().setUp()
-        self.producer = Producer(emul.uuid(5))
-        self.addCleanup(self.producer.kill)
-        self.producer.arena(1, 1 << 16)[4096:8192] = bytes(range(256)) * 16
-        self.producer.ready(1, 1)
+        self.producer = producer_of(self, emul.uuid(5))
         self.client = self.connect()
         self.payload = Payload(self.producer.place(offset=4096)).view
         self.host.segment(70, self.payload)
