@@ -75,8 +75,8 @@ func Open(ctx context.Context, p Pipeline, opts Options) (*Bus, error) {
 // nothing. The errors are those of Open.
 func (p Pipeline) Validate(opts Options) error {
 	opts = opts.withDefaults()
-	g, err := compile(p)
-	if err = errors.Join(opts.validate(), err); err != nil {
+	g, err := compileFor(p, opts)
+	if err != nil {
 		return err
 	}
 	if err := opts.Store.Validate(); err != nil {
@@ -86,9 +86,15 @@ func (p Pipeline) Validate(opts Options) error {
 	return g.size(arena, g.joinRoom(opts.JoinBytes, arena), opts.MaxRequests, opts.Overcommit)
 }
 
-func openPipeline(ctx context.Context, p Pipeline, opts Options) (*Bus, error) {
+// compileFor compiles a pipeline for a bus with options, which it checks.
+func compileFor(p Pipeline, opts Options) (*graph, error) {
 	g, err := compile(p)
-	if err = errors.Join(opts.validate(), err); err != nil {
+	return g, errors.Join(opts.validate(), err)
+}
+
+func openPipeline(ctx context.Context, p Pipeline, opts Options) (*Bus, error) {
+	g, err := compileFor(p, opts)
+	if err != nil {
 		return nil, err
 	}
 	if err := context.Cause(ctx); err != nil {

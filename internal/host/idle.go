@@ -2,8 +2,6 @@ package host
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/host/child"
@@ -35,8 +33,10 @@ func (h *host) onGone(name string, _, pid int, _ error) {
 func (h *host) idle(c *child.Child) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.phase != PhaseDraining && !slices.ContainsFunc(slices.Collect(maps.Keys(h.serves)), func(pid int) bool {
-		other, ours := h.children.Find(pid)
-		return ours && other == c
-	})
+	for pid := range h.serves {
+		if other, ours := h.children.Find(pid); ours && other == c {
+			return false
+		}
+	}
+	return h.phase != PhaseDraining
 }
