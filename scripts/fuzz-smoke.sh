@@ -5,35 +5,46 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fuzztime=${1:-5s}
+corpus=$(go env GOCACHE)/fuzz # where go test keeps it too
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 
-# go test -list prints the targets of a package and then "ok <package> <time>".
-listing=$(go test -list '^Fuzz' ./...)
-targets=()
-found=()
-while read -r first second _; do
-	case $first in
-	Fuzz*) found+=("$first") ;;
-	ok)
-		for target in "${found[@]+"${found[@]}"}"; do
-			targets+=("$second $target")
+# fuzzed prints path and directory of each package that has a target for this system.
+fuzzed() {
+	local package dir file files
+	while read -r package dir files; do
+		for file in $files; do
+			if grep -q '^func Fuzz' "$dir/$file"; then
+				printf '%s %s\n' "$package" "$dir"
+				break
+			fi
 		done
-		found=()
-		;;
-	esac
-done <<<"$listing"
+	done < <(go list -f '{{.ImportPath}} {{.Dir}}{{range .TestGoFiles}} {{.}}{{end}}{{range .XTestGoFiles}} {{.}}{{end}}' ./...)
+}
+
+# Each package is built once and by itself: builds side by side would all compile,
+# with the fuzzer's counters, what they have in common, and that is nearly all.
+packages=$(fuzzed)
+targets=()
+while read -r package dir; do
+	binary=$logs/${package//\//-}.test
+	go test -c -fuzz=. -o "$binary" "$package"
+	listing=$("$binary" -test.list='^Fuzz')
+	for target in $listing; do
+		targets+=("$dir $binary $package $target")
+	done
+done <<<"$packages"
 
 if ((${#targets[@]} == 0)); then
 	echo "no fuzz target found"
 	exit 1
 fi
-logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
 
 # fuzz writes a log of its own, which is printed in one piece: targets run side by
-# side, one processor each, since building and linking them keeps but one busy.
-fuzz() { # fuzz LOG PACKAGE TARGET
-	echo "== $2 $3" >"$1"
-	go test "$2" -run='^$' -fuzz="^$3\$" -fuzztime="$fuzztime" -parallel=1 >>"$1" 2>&1
+# side, one processor each.
+fuzz() { # fuzz LOG DIRECTORY BINARY PACKAGE TARGET
+	echo "== $4 $5" >"$1"
+	(cd "$2" && "$3" -test.run='^$' -test.fuzz="^$5\$" -test.fuzztime="$fuzztime" -test.parallel=1 -test.fuzzcachedir="$corpus/$4") >>"$1" 2>&1
 }
 
 # Before Go 1.27 a target may fail at the end of its time although it found
@@ -45,11 +56,11 @@ ran_out() { # ran_out LOG
 	grep -q '^    context deadline exceeded$' "$1" && ! grep -q -i 'failing input' "$1"
 }
 
-smoke() { # smoke PACKAGE TARGET
-	local log=$logs/${1//\//-}-$2 status try
+smoke() { # smoke DIRECTORY BINARY PACKAGE TARGET
+	local log=$2-$4 status try
 	for ((try = 0; try < chances; try++)); do
 		status=0
-		fuzz "$log" "$1" "$2" || status=$?
+		fuzz "$log" "$@" || status=$?
 		if ((!status)) || ! ran_out "$log"; then
 			break
 		fi
@@ -58,9 +69,9 @@ smoke() { # smoke PACKAGE TARGET
 	return "$status"
 }
 export -f fuzz ran_out smoke
-export fuzztime logs chances
+export fuzztime corpus chances
 
 echo "${#targets[@]} fuzz targets, $fuzztime each"
 # The words for bash -c are its own to expand.
 # shellcheck disable=SC2016
-printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -L 1 bash -c 'smoke "$1" "$2" || exit 255' smoke
+printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -L 1 bash -c 'smoke "$@" || exit 255' smoke
