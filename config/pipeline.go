@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -150,12 +151,23 @@ func (c *reading) bus(s *sections, p *Pipeline) {
 
 func (c *checker) name(at *string) reader {
 	return reader{func(key string, n *node) {
-		if v, ok := n.value.(string); ok && v != "" && v == toName(v) {
+		if v, ok := n.value.(string); ok && CheckName(v) == nil {
 			*at = v
 			return
 		}
-		c.problemf(n.pos, "%s must be text of at most %d letters, digits, '.', '_' and '-', not %s", key, maxNameBytes, describe(n))
+		c.problemf(n.pos, "%s %s, not %s", key, nameRule, describe(n))
 	}, schema{"type": "string", "pattern": namePattern}}
+}
+
+// nameRule is what a name must be.
+var nameRule = fmt.Sprintf("must be text of at most %d letters, digits, '.', '_' and '-'", maxNameBytes)
+
+// CheckName says what is wrong with the name of a bus, after which files are named.
+func CheckName(name string) error {
+	if name == "" || name != toName(name) {
+		return fmt.Errorf("%q %s", name, nameRule)
+	}
+	return nil
 }
 
 // toName replaces what may not stand in the name of a pipeline.

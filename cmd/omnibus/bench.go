@@ -72,7 +72,7 @@ func measures(cmd *cobra.Command, run func(context.Context, bench.Options) (benc
 			return &usageError{fmt.Sprintf("--run: %v; there are\n  %s", err, strings.Join(names(), "\n  "))}
 		}
 		if errors.Is(err, bench.ErrOptions) {
-			return &usageError{err.Error()}
+			return &usageError{strings.Replace(err.Error(), "a store of ", "--store-bytes: a store of ", 1)}
 		}
 		if lines != "" {
 			err = errors.Join(err, appendLines(lines, report))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/tensorqueue"
+	"github.com/omnibus-runtime/omnibus/config"
 )
 
 func init() { addVerb(newQueueCmd) }
@@ -57,6 +58,9 @@ func newQueueCmd() *cobra.Command {
 			}
 			if opts.Name == "" {
 				return &usageError{fmt.Sprintf("the queue's name is empty: give one, or leave it out for %q", tensorqueue.DefaultName)}
+			}
+			if err := config.CheckName(opts.Name); err != nil { // its socket is a file of that name
+				return &usageError{fmt.Sprintf("the queue's name: %v", err)}
 			}
 			if opts.Socket == "" {
 				opts.Socket = bus.SocketPath(opts.Name)

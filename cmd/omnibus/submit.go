@@ -72,7 +72,7 @@ func newSubmitCmd() *cobra.Command {
 	}
 	s.at.addTo(cmd)
 	cmd.Flags().BoolVar(&s.asJSON, "json", false, "the input is JSON, and so are the results")
-	cmd.Flags().Var((*span)(&s.deadline), "deadline", "what a request may take (default no limit)")
+	cmd.Flags().Var((*span)(&s.deadline), "deadline", "what joining the host may take, and then each request (default no limit)")
 	cmd.Flags().IntVar(&s.count, "count", 1, "submit the input `N` times")
 	cmd.Flags().IntVar(&s.concurrency, "concurrency", 1, "have `M` requests open at a time")
 	cmd.Flags().VarP(s.output, "output", "o", "form of the results, or of the summary")
@@ -92,7 +92,7 @@ func (s *submission) run(cmd *cobra.Command, input any) (err error) {
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
 	defer func() { err = interrupted(ctx, err) }()
-	node, leave, err := s.at.join(ctx, "omnibus submit", bus.JoinOptions{MaxRequests: s.concurrency})
+	node, leave, err := s.join(ctx)
 	if err != nil {
 		return err
 	}
@@ -105,6 +105,21 @@ func (s *submission) run(cmd *cobra.Command, input any) (err error) {
 		write = writeLine
 	}
 	return outcomeError(s.one(ctx, node, input, func(d *bus.Delivery) error { return write(cmd.OutOrStdout(), d) }))
+}
+
+// join connects to the host, which may take no longer than a request.
+func (s *submission) join(ctx context.Context) (*bus.Node, func(), error) {
+	joining := ctx
+	if s.deadline > 0 {
+		var cancel context.CancelFunc
+		joining, cancel = within(ctx, s.deadline)
+		defer cancel()
+	}
+	node, leave, err := s.at.join(joining, "omnibus submit", bus.JoinOptions{MaxRequests: s.concurrency})
+	if err != nil && joining.Err() != nil && ctx.Err() == nil {
+		err = &exitError{exitDeadline, err}
+	}
+	return node, leave, err
 }
 
 // one submits the input and takes each result.

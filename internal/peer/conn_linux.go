@@ -78,6 +78,8 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("connect to %s: there is no socket; is the host running, and is this its address? %w", path, err)
+	case errors.Is(err, unix.ECONNREFUSED) && !isSocket(path), errors.Is(err, unix.EPROTOTYPE):
+		return nil, fmt.Errorf("connect to %s: it is no socket of a host; is this its address? %w", path, err)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return nil, fmt.Errorf("connect to %s: nobody listens; the host has died or stopped, start it again: %w", path, err)
 	case errors.Is(err, fs.ErrPermission):
@@ -88,6 +90,12 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 		return nil, fmt.Errorf("connect to %s: %w", path, err)
 	}
 	return newConn(conn.(*net.UnixConn))
+}
+
+// isSocket reports whether a path is that of a socket, or may be.
+func isSocket(path string) bool {
+	info, err := os.Stat(path)
+	return err != nil || info.Mode().Type() == fs.ModeSocket
 }
 
 // Pair returns the two ends of a new connection.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -244,7 +245,14 @@ func TestDialRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
+	stream, err := net.Listen("unix", path+"3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
 	for name, tt := range map[string]struct{ path, want string }{
+		"a directory":    {path: filepath.Dir(path), want: "no socket of a host"},
+		"another's":      {path: path + "3", want: "no socket of a host"},
 		"nothing there":  {path: path, want: "is the host running"},
 		"nobody listens": {path: stale, want: "nobody listens"},
 		"too long":       {path: "/" + strings.Repeat("x", 107), want: "108 bytes, and the system allows 107"},
