@@ -217,6 +217,30 @@ class SubmitTest(HostCase):
             with self.assertRaisesRegex(omnibus.DeadlineExceeded, "at a stage"):
                 next(request)
 
+    def test_a_host_that_is_stopped_before_it_has_the_request(self) -> None:
+        client = self.connect()
+        with mock.patch.object(omnibus.request, "_SLACK", 0.01):
+            for late in (lambda: client.stream(timeout=0), lambda: client.submit("x", deadline=1)):
+                with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
+                    late()
+        for source in (3, 4):  # it goes on, and nobody wants them any more
+            m = self.host.submitted(source)
+            self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
+        client.process()
+        self.assertEqual([self.host.expect(wire.Close).source for _ in "12"], [3, 4])
+        self.host.send(over(3, wire.ABORTED), over(4, wire.ABORTED))
+        self.submit(client, "x", 5)
+
+    def test_a_host_that_is_stopped_before_an_input(self) -> None:
+        client = self.connect()
+        r = self.beside(lambda: client.stream(deadline=1))
+        self.host.submitted(3)
+        request = r()
+        with mock.patch.object(omnibus.request, "_SLACK", 0.01):
+            with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
+                while True:  # as far as there is credit
+                    request.send(bytes(100), to="upper")
+
     def test_stream_of_inputs(self) -> None:
         client = self.connect()
         r = self.beside(client.stream)
@@ -502,6 +526,27 @@ class AsyncTest(HostCase):
             self.host.submitted(3)
             r()
         self.assertEqual(self.host.expect(wire.Close).source, 3)
+
+    def test_a_host_that_is_stopped_before_it_has_the_request(self) -> None:
+        async def caller() -> None:
+            async with await omnibus.aconnect(self.host.path) as bus:
+                for late in (bus.stream(timeout=0), bus.submit("x", deadline=1)):
+                    with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
+                        await late
+                async with await bus.stream() as r:
+                    r.deadline = 1
+                    with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
+                        while True:  # as far as there is credit
+                            await r.send(bytes(100), to="upper")
+
+        with mock.patch.object(omnibus.request, "_SLACK", 0.01):
+            r = self.beside(lambda: asyncio.run(caller()))
+            self.host.welcome()
+            for _ in "12":
+                m = self.host.expect(wire.Submit)
+                self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
+            self.host.submitted(5)
+            r()
 
     def test_cancelled_connect_leaves(self) -> None:
         async def caller() -> None:

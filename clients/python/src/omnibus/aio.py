@@ -23,9 +23,9 @@ from .directory import Found, Name, find_work, publish_work
 from .emit import Buffer
 from .errors import again
 from .handshake import dial, socket_path
-from .request import BaseRequest, send_first, submit_work
-from .session import Session, Work, resume
-from .task import BaseTask, FilledTensor
+from .request import BaseRequest, deadline_ns, in_time, limit_of, send_first, submit_work
+from .session import OutOfTime, Session, Work, resume
+from .task import BaseTask, FilledTensor, seconds
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 _R = TypeVar("_R")
 
 
-async def arun(s: Session, work: Work[_R]) -> _R:
-    """Do some work in the running event loop."""
+async def arun(s: Session, work: Work[_R], limit: float | None = None) -> _R:
+    """As Session.run, in the running event loop."""
     loop = asyncio.get_running_loop()
     try:
         a = next(work)
         while True:
             if not a.done:
                 try:
-                    await _done(s, a, loop)
+                    await _done(s, a, loop, limit)
                 except BaseException:
                     s.questions.abandon(a)
                     work.close()
@@ -52,22 +52,28 @@ async def arun(s: Session, work: Work[_R]) -> _R:
         return stop.value  # type: ignore[no-any-return]
 
 
-async def _done(s: Session, a: Answer, loop: asyncio.AbstractEventLoop) -> None:
+async def _done(s: Session, a: Answer, loop: asyncio.AbstractEventLoop, limit: float | None) -> None:
     told: asyncio.Future[None] = loop.create_future()
     s.questions.watch(a, lambda: loop.call_soon_threadsafe(_settle, told))
-    if a.limit is None:
-        await told
-        return
-    timer = loop.call_later(max(a.limit - time.monotonic(), 0), s.attempts.expire, a)
+    timers, now = [], time.monotonic()
+    if a.limit is not None:
+        timers.append(loop.call_later(max(a.limit - now, 0), s.attempts.expire, a))
+    if limit is not None:
+        timers.append(loop.call_later(max(limit - now, 0), _settle, told, OutOfTime()))
     try:
         await told
     finally:
-        timer.cancel()
+        for t in timers:
+            t.cancel()
 
 
-def _settle(f: asyncio.Future[None]) -> None:
-    if not f.done():
+def _settle(f: asyncio.Future[None], error: Exception | None = None) -> None:
+    if f.done():
+        return
+    if error is None:
         f.set_result(None)
+    else:
+        f.set_exception(error)
 
 
 async def news(s: Session, ready: Callable[[], bool], at: Any, patience: float | None = None) -> bool:
@@ -151,8 +157,10 @@ class AsyncClient(BaseClient):
         trace: wire.Trace | None = None,
     ) -> AsyncRequest:
         """As Client.submit."""
-        opened = submit_work(AsyncRequest, self._session, timeout, deadline, fail_fast, trace)
-        return await arun(self._session, send_first(opened, value, to, key, attrs, codec))
+        ns = deadline_ns(timeout, deadline)
+        opened = submit_work(AsyncRequest, self._session, ns, fail_fast, trace)
+        with in_time():
+            return await arun(self._session, send_first(opened, value, to, key, attrs, codec), limit_of(seconds(ns)))
 
     async def stream(
         self,
@@ -163,7 +171,10 @@ class AsyncClient(BaseClient):
         trace: wire.Trace | None = None,
     ) -> AsyncRequest:
         """As Client.stream."""
-        return await arun(self._session, submit_work(AsyncRequest, self._session, timeout, deadline, fail_fast, trace))
+        ns = deadline_ns(timeout, deadline)
+        with in_time():
+            opened = submit_work(AsyncRequest, self._session, ns, fail_fast, trace)
+            return await arun(self._session, opened, limit_of(seconds(ns)))
 
     async def call(self, method: str, arguments: Any = None) -> Any:
         """As Client.call."""
@@ -231,7 +242,8 @@ class AsyncRequest(BaseRequest):
         codec: int | None = None,
     ) -> None:
         """Send an input; waits for room. `to` names the one stage that gets it."""
-        await arun(self._session, self._send_work(value, to, key, attrs, last, codec))
+        with in_time():
+            await arun(self._session, self._send_work(value, to, key, attrs, last, codec), self._limit())
 
     async def values(self) -> list[Any]:
         """All results decoded, once the request is complete."""

@@ -16,9 +16,9 @@ from .directory import Found, Name, find_work, publish_work, withdraw
 from .errors import Code, HostGone, OmnibusError, ProtocolError
 from .exchange import ARENA_BYTES, Exchange
 from .handshake import dial, shake_hands, socket_path
-from .request import Request, send_first, submit_work
+from .request import Request, deadline_ns, in_time, limit_of, send_first, submit_work
 from .session import Session, Work
-from .task import BaseTask, Consumer, Stage, Task, sender_of
+from .task import BaseTask, Consumer, Stage, Task, seconds, sender_of
 
 if TYPE_CHECKING:
     from .gpu import Options, Sender
@@ -153,10 +153,13 @@ class Client(BaseClient):
         """Submit a request of one input, and return it for its results.
 
         Waits for a place, unless `fail_fast`, which raises Overloaded. `timeout` is
-        in seconds from now, `deadline` in seconds since 1970.
+        in seconds from now, `deadline` in seconds since 1970. A host that is stopped
+        meanwhile is waited for until a second after it: DeadlineExceeded.
         """
-        opened = submit_work(Request, self._session, timeout, deadline, fail_fast, trace)
-        return self._session.run(send_first(opened, value, to, key, attrs, codec))
+        ns = deadline_ns(timeout, deadline)
+        opened = submit_work(Request, self._session, ns, fail_fast, trace)
+        with in_time():
+            return self._session.run(send_first(opened, value, to, key, attrs, codec), limit_of(seconds(ns)))
 
     def stream(
         self,
@@ -167,7 +170,9 @@ class Client(BaseClient):
         trace: wire.Trace | None = None,
     ) -> Request:
         """Submit a request whose inputs are sent one by one, until `close_send`."""
-        return self._session.run(submit_work(Request, self._session, timeout, deadline, fail_fast, trace))
+        ns = deadline_ns(timeout, deadline)
+        with in_time():
+            return self._session.run(submit_work(Request, self._session, ns, fail_fast, trace), limit_of(seconds(ns)))
 
     def call(self, method: str, arguments: Any = None) -> Any:
         """Ask about the bus: status, stats, stalls, check, leases, abort, drain."""

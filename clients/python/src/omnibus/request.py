@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from .delivery import Delivery
 from .emit import Emitter
 from .errors import DeadlineExceeded, Finished, OmnibusError, ProtocolError, RequestOver, again
 from .puts import Puts, tensors_of
-from .session import Session, Work
+from .session import OutOfTime, Session, Work
 from .task import ended, seconds
 
 _R = TypeVar("_R", bound="BaseRequest")
@@ -104,9 +105,13 @@ class BaseRequest(Emitter):
     def _ready(self) -> bool:
         return bool(self._results) or self.over or self._closed
 
+    def _limit(self) -> float | None:
+        return limit_of(self.deadline)
+
     def _patience(self) -> float | None:
-        """For how many seconds a result is waited for: a host that is stopped never says that the deadline is past."""
-        return None if self.deadline is None else max(self.deadline - time.time(), 0) + _SLACK
+        """For how many seconds a result is waited for."""
+        soonest = self._limit()
+        return None if soonest is None else soonest - time.monotonic()
 
     def _silence(self) -> DeadlineExceeded:
         return DeadlineExceeded("", "", "", 0, "the host does not say how it ended")
@@ -176,7 +181,8 @@ class Request(BaseRequest):
         codec: int | None = None,
     ) -> None:
         """Send an input; waits for room. `to` names the one stage that gets it."""
-        self._session.run(self._send_work(value, to, key, attrs, last, codec))
+        with in_time():
+            self._session.run(self._send_work(value, to, key, attrs, last, codec), self._limit())
 
     def values(self) -> list[Any]:
         """All results decoded, once the request is complete. Tensors among them hold their payloads."""
@@ -207,14 +213,13 @@ class Request(BaseRequest):
 def submit_work(
     kind: type[_R],
     s: Session,
-    timeout: float | None,
-    deadline: float | None,
+    deadline: int,
     fail_fast: bool,
     trace: wire.Trace | None,
 ) -> Work[_R]:
-    """Submit a request."""
+    """Submit a request. The deadline is as the wire has it."""
     with s.locked:
-        a = _submit(kind, s, deadline_ns(timeout, deadline), wire.FAIL_FAST if fail_fast else 0, trace)
+        a = _submit(kind, s, deadline, wire.FAIL_FAST if fail_fast else 0, trace)
     r: _R = yield a
     return r
 
@@ -272,3 +277,17 @@ def deadline_ns(timeout: float | None, deadline: float | None) -> int:
     if timeout is not None:
         soonest = min(soonest, time.time() + timeout)
     return int(soonest * 1e9) if soonest < _NEVER else 0
+
+
+def limit_of(deadline: float | None) -> float | None:
+    """Until when a host is waited for, by time.monotonic: one that is stopped never says that the deadline is past."""
+    return None if deadline is None else time.monotonic() + max(deadline - time.time(), 0) + _SLACK
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """Have work that has a limit raise what requests do."""
+    try:
+        yield
+    except OutOfTime:
+        raise DeadlineExceeded("", "", "", 0, "the host does not answer") from None

@@ -233,7 +233,7 @@ class TensorQueue:
             if a.error is None and not a.value.over:
                 r: Request = a.value
                 return r
-        return s.run(submit_work(Request, s, None, None, False, None), limit)
+        return s.run(submit_work(Request, s, 0, False, None), limit)
 
     def _started(self, work: Work[None], limit: float | None) -> _Started | None:
         """Send something. The owner's word that it has come is not waited for: any other of its comes behind that."""
