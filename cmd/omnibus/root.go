@@ -128,13 +128,24 @@ func watchHelp(root *cobra.Command) (lost func() error) {
 	return func() error { return failed }
 }
 
+// limits are the errors of the system that tell of a limit, with what to do about it.
+var limits = []struct {
+	err    error
+	advice string
+}{
+	{syscall.EMFILE, "raise the limit of this process (ulimit -n)"},
+	{syscall.EFBIG, "raise the limit of this process (ulimit -f), or make the store smaller"},
+	{syscall.ENOMEM, "raise the limit of this process (ulimit -v), free memory, or make the store smaller"},
+}
+
 // withAdvice adds what to do where a limit of the system is the cause, wherever that was met.
 func withAdvice(err error) error {
-	const advice = "raise the limit of this process (ulimit -n)"
-	if !errors.Is(err, syscall.EMFILE) || strings.Contains(err.Error(), advice) {
-		return err
+	for _, l := range limits {
+		if errors.Is(err, l.err) && !strings.Contains(err.Error(), l.advice) {
+			return fmt.Errorf("%w: %s", err, l.advice)
+		}
 	}
-	return fmt.Errorf("%w: %s", err, advice)
+	return err
 }
 
 // printable is a text without what a terminal would obey, but for those characters that are
