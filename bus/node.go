@@ -247,6 +247,24 @@ func (n *Node) current(ctx context.Context) (*link, error) {
 	}
 }
 
+// hostWith is the host of now, if it has what came to the node protocol with a kind of
+// message.
+func (n *Node) hostWith(what string, kind wire.Kind) (*link, error) {
+	n.mu.Lock()
+	l, gone := n.link, n.err
+	n.mu.Unlock()
+	switch since := kind.Since(); {
+	case l == nil && gone == nil:
+		return nil, fmt.Errorf("%w, and there is no new one yet", ErrHostGone)
+	case l == nil:
+		return nil, gone
+	case l.welcome.Version < since:
+		return nil, fmt.Errorf("the host speaks version %d of the node protocol, and %s came with %d: update the host",
+			l.welcome.Version, what, since)
+	}
+	return l, nil
+}
+
 // closeLink ends what ran for a host that is gone.
 func (n *Node) closeLink(l *link) {
 	ctx := context.Background() // handlers end by themselves, now that their tasks are over

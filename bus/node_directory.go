@@ -133,19 +133,9 @@ func directoryError(err error) error {
 
 // host is the one of now, if it has a directory.
 func (d *nodeDirectory) host() (*link, error) {
-	n := d.node
-	n.mu.Lock()
-	l, gone := n.link, n.err
-	n.mu.Unlock()
-	switch {
-	case l == nil && gone == nil:
-		return nil, fmt.Errorf("%w: %w, and there is no new one yet", lane.ErrUnavailable, ErrHostGone)
-	case l == nil:
-		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, gone)
-	}
-	if since := wire.KindPublish.Since(); l.welcome.Version < since {
-		return nil, fmt.Errorf("%w: the host speaks version %d of the node protocol, and the directory came with %d: update the host",
-			lane.ErrUnavailable, l.welcome.Version, since)
+	l, err := d.node.hostWith("the directory", wire.KindPublish)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, err)
 	}
 	return l, nil
 }

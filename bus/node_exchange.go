@@ -159,18 +159,9 @@ func (e *nodeExchange) link() (*link, error) {
 }
 
 func (e *nodeExchange) current() (*link, error) {
-	n := e.node
-	n.mu.Lock()
-	l, gone := n.link, n.err
-	n.mu.Unlock()
-	switch since := wire.KindPlace.Since(); {
-	case l == nil && gone == nil:
-		return nil, fmt.Errorf("%w: %w, and there is no new one yet", connector.ErrUnavailable, ErrHostGone)
-	case l == nil:
-		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, gone)
-	case l.welcome.Version < since:
-		return nil, fmt.Errorf("%w: the host speaks version %d of the node protocol, and the exchange came with %d: update the host",
-			connector.ErrUnavailable, l.welcome.Version, since)
+	l, err := e.node.hostWith("the exchange", wire.KindPlace)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
 	}
 	return l, nil
 }
