@@ -27,7 +27,7 @@ func (l *link) ask(ctx context.Context, ask func(token uint32) wire.Message) err
 		return err
 	}
 	defer l.settle(token)
-	if err := l.told(l.sender.Queue(ask(token))); err != nil {
+	if err := l.send(ask(token)); err != nil {
 		return err
 	}
 	_, err = l.await(ctx, q)
@@ -62,10 +62,11 @@ func (l *link) settle(token uint32) bool {
 	return open
 }
 
-// told makes of a message that could not be queued what that means: the host is
-// gone, unless it only does not read, or this process lacks something, such as
-// descriptors.
-func (l *link) told(err error) error {
+// send queues a message whose loss somebody wants to know of. If it could not be queued
+// the host is gone, unless it only does not read, or this process lacks something, such
+// as descriptors.
+func (l *link) send(m wire.Message, fds ...int) error {
+	err := l.sender.Queue(m, fds...)
 	if err == nil || l.sender.Err() == nil && !errors.Is(err, peer.ErrClosed) {
 		return err
 	}
@@ -173,7 +174,7 @@ func (l *link) call(ctx context.Context, method string, arguments []byte) ([]byt
 		return nil, err
 	}
 	defer l.settle(token)
-	if err := l.told(l.sender.Queue(&wire.Call{Token: token, Method: method, Arguments: arguments})); err != nil {
+	if err := l.send(&wire.Call{Token: token, Method: method, Arguments: arguments}); err != nil {
 		return nil, err
 	}
 	var all []byte

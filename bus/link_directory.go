@@ -27,7 +27,7 @@ func (l *link) find(ctx context.Context, name lane.Name) (*wire.Found, []int, er
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := l.told(l.sender.Queue(&wire.Find{Token: token, Pool: name.Pool, Number: name.Number})); err != nil {
+	if err := l.send(&wire.Find{Token: token, Pool: name.Pool, Number: name.Number}); err != nil {
 		l.settle(token)
 		return nil, nil, err
 	}

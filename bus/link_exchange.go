@@ -88,7 +88,7 @@ func (l *link) sendPlace(m *wire.Place, p *foreign) error {
 		l.out[m.Put] = &outgoing{returned: p.release}
 	}
 	faultpoint.Hit("node-before-place")
-	if err := l.told(l.sender.Queue(m)); err != nil {
+	if err := l.send(m); err != nil {
 		delete(l.out, m.Put)
 		l.unoffer(p.seg, m.Segment, m.Flags)
 		return err
@@ -103,7 +103,7 @@ func (l *link) fetch(ctx context.Context, m *wire.Fetch) (*foreign, error) {
 		return nil, err
 	}
 	m.Token = token
-	if err := l.told(l.sender.Queue(m)); err != nil {
+	if err := l.send(m); err != nil {
 		l.settle(token)
 		return nil, err
 	}

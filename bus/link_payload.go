@@ -61,7 +61,7 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 		}
 	}
 	faultpoint.Hit("node-before-put")
-	if err := l.told(l.sender.Queue(m)); err != nil {
+	if err := l.send(m); err != nil {
 		delete(l.out, m.Put)
 		l.unoffer(at.seg, m.Segment, m.Flags)
 		return err
@@ -77,7 +77,7 @@ func (l *link) offer(seg *segment, own bool) (uint32, error) {
 		return number, nil
 	}
 	l.lastOffer++
-	if err := l.told(l.sender.Queue(&wire.Offer{Segment: l.lastOffer, Bytes: uint64(seg.mem.Size())}, seg.mem.FD())); err != nil {
+	if err := l.send(&wire.Offer{Segment: l.lastOffer, Bytes: uint64(seg.mem.Size())}, seg.mem.FD()); err != nil {
 		return 0, err
 	}
 	if !own {

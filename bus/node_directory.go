@@ -105,7 +105,7 @@ func (l *link) publish(ctx context.Context, name lane.Name, p *nodePublished) (a
 		return func() error { return directoryError(err) }
 	}
 	m := &wire.Publish{Token: token, Pool: name.Pool, Number: name.Number, Size: uint64(p.sizeBytes)}
-	err = l.told(l.sender.Queue(m, p.fd))
+	err = l.send(m, p.fd)
 	return func() error {
 		defer l.settle(token)
 		if err == nil {

@@ -54,7 +54,7 @@ func (n *Node) serve(ctx context.Context, l *link, call *serving, spec StageSpec
 		return err
 	})
 	if err == nil {
-		err = l.told(l.sender.Queue(&wire.Serve{Token: token, Stage: spec.Name}))
+		err = l.send(&wire.Serve{Token: token, Stage: spec.Name})
 	}
 	if err == nil {
 		_, err = l.await(ctx, q)

@@ -201,7 +201,7 @@ func (up *upstream) ask(ctx context.Context, flags uint8, o requestOptions, begi
 	if !o.deadline.IsZero() {
 		m.Deadline = o.deadline.UnixNano()
 	}
-	if err = l.told(l.sender.Queue(m)); err == nil {
+	if err = l.send(m); err == nil {
 		_, err = l.await(ctx, q)
 	}
 	if l.settle(token) && ctx.Err() != nil && l.welcome.Version >= wire.KindCancel.Since() {
