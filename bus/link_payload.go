@@ -24,23 +24,11 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 	if d.EOS {
 		m.Flags |= wire.FlagLast
 	}
-	var at location
-	var err error
-	if d.foreign != nil && d.foreign.from == feeder(l) && len(d.Bytes()) > int(l.welcome.InlineBytes) {
-		m.Flags |= wire.FlagForward
-		m.Delivery = d.foreign.id
-	} else if at, err = d.locate(int(l.welcome.InlineBytes)); err != nil {
+	at, err := l.locate(m, d)
+	if err != nil {
 		return err
 	}
-	switch {
-	case at.own:
-		m.Flags |= wire.FlagOwn
-		defer at.release() // the host has it mapped, or will not
-	case at.seg == nil && m.Flags&wire.FlagForward == 0:
-		m.Flags |= wire.FlagInline
-		m.Payload = d.Bytes()
-	}
-	m.Offset = at.offset
+	defer at.release() // the host has it mapped, or will not
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.out == nil {
@@ -68,6 +56,29 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 	}
 	faultpoint.Hit("node-put")
 	return nil
+}
+
+// locate says in m where the payload of d lies: with the host, whose delivery it came in,
+// in the message, or in a segment.
+func (l *link) locate(m *wire.Put, d *Delivery) (at location, err error) {
+	inlineBytes := int(l.welcome.InlineBytes)
+	if d.foreign != nil && d.foreign.from == feeder(l) && len(d.Bytes()) > inlineBytes {
+		m.Flags |= wire.FlagForward
+		m.Delivery = d.foreign.id
+		return location{}, nil
+	}
+	if at, err = d.locate(inlineBytes); err != nil {
+		return location{}, err
+	}
+	switch {
+	case at.own:
+		m.Flags |= wire.FlagOwn
+	case at.seg == nil:
+		m.Flags |= wire.FlagInline
+		m.Payload = d.Bytes()
+	}
+	m.Offset = at.offset
+	return at, nil
 }
 
 // offer, with mu held, tells the host of a segment, for one payload alone or for
