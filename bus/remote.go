@@ -466,10 +466,8 @@ func (r *remote) describe(t *Task) string {
 		}
 		for _, p := range r.postingsOf(rt) {
 			n := 0
-			for _, w := range rt.works {
-				if w.replica == p.replica {
-					n += w.left
-				}
+			for _, w := range r.worksAt(rt, p.replica) {
+				n += w.left
 			}
 			who = append(who, fmt.Sprintf("%s has %d of them", p.replica.agent.describe(), n))
 		}
