@@ -77,20 +77,25 @@ func (h *host) stopProcesses(ctx context.Context, stop func(*child.Child, contex
 	h.main.stop(canceled(ctx))
 	var errs []error
 	for _, s := range h.stages {
-		failed := make([]error, len(s.replicas))
-		var stops sync.WaitGroup
-		for i, r := range s.replicas {
-			h.mu.Lock()
-			c := r.child
-			h.mu.Unlock()
-			if c != nil {
-				stops.Go(func() { failed[i] = stop(c, ctx) })
-			}
-		}
-		stops.Wait()
-		errs = append(errs, failed...)
+		errs = append(errs, h.stopReplicas(s, func(c *child.Child) error { return stop(c, ctx) })...)
 	}
 	return errors.Join(append(errs, h.children.Close(ctx))...)
+}
+
+// stopReplicas stops the processes of a stage at once, and waits for all.
+func (h *host) stopReplicas(s *stage, stop func(*child.Child) error) []error {
+	errs := make([]error, len(s.replicas))
+	var stops sync.WaitGroup
+	for i, r := range s.replicas {
+		h.mu.Lock()
+		c := r.child
+		h.mu.Unlock()
+		if c != nil {
+			stops.Go(func() { errs[i] = stop(c) })
+		}
+	}
+	stops.Wait()
+	return errs
 }
 
 func canceled(ctx context.Context) context.Context {
