@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -87,9 +88,23 @@ func (p *Path) Receive(ctx context.Context, n Notification) (*connector.Value, T
 	}
 	t := Transfer{Bytes: v.Size(), Took: time.Since(begun)}
 	if n.SentTS > 0 {
-		t.InFlight = max(0, begun.Sub(time.UnixMicro(int64(n.SentTS*1e6))))
+		seconds := min(max(0, unixSeconds(begun)-n.SentTS), maxInFlight.Seconds())
+		t.InFlight = time.Duration(seconds * float64(time.Second))
 	}
-	p.inFlight.Add(int64(t.InFlight))
+	addInFlight(&p.inFlight, t.InFlight)
 	p.receiving.Add(int64(t.Took))
 	return v, t, nil
+}
+
+// maxInFlight is the longest time that one notification can add, whatever its clock says.
+const maxInFlight = 24 * time.Hour
+
+// addInFlight adds what another process says, and so stops short of overflow.
+func addInFlight(sum *atomic.Int64, d time.Duration) {
+	for {
+		old := sum.Load()
+		if sum.CompareAndSwap(old, old+min(int64(d), math.MaxInt64-old)) {
+			return
+		}
+	}
 }

@@ -33,7 +33,7 @@ type Transfer struct {
 	Bytes int           // of the encoded value
 	Took  time.Duration // for encoding and putting it, or for getting it
 	// InFlight is the time from the end of Send to the start of Receive, by the
-	// clocks of both machines. Receive alone knows it.
+	// clocks of both machines, and at most a day. Receive alone knows it.
 	InFlight time.Duration
 }
 
