@@ -42,6 +42,11 @@
 // receiver looks at them, so a receiver that does not trust its sender reads
 // each byte once, or copies the frame first.
 //
+// A frame that the sender takes back, by clearing its header, is noticed when the
+// sender waits for the room of frames that are not there. Until then that sender
+// looks like one that has nothing to send, and a head or a counter that no
+// longer moves looks like a slow peer.
+//
 // A peer can send too little, nothing, or a wake-up for nothing: watch its
 // process and call Fail when it is dead. Three things are beyond a lane's means.
 // An [Event] is one open file of both processes, and a peer that makes it

@@ -30,9 +30,9 @@ var (
 // PeerError says what a peer wrote and what it might have written. It matches
 // [ErrPeer].
 type PeerError struct {
-	What     string // head, frame or skip
+	What     string // head, frame, skip, header or wanted room
 	Position uint64 // of the frame, or the last good head
-	Value    uint64 // what the peer wrote: a position, or how many bytes of the lane a frame takes
+	Value    uint64 // what the peer wrote: a position, a header, or how many bytes of the lane a frame takes
 	Min, Max uint64 // what Value should have been within
 }
 

@@ -179,6 +179,9 @@ func TestSenderErrors(t *testing.T) {
 	nothing := func(at int) func(a []byte) {
 		return func(a []byte) { put64(a, pageBytes+at, 0) }
 	}
+	wants := func(position uint64) func(a []byte) {
+		return func(a []byte) { senderPageOf(a).wantRoom.Store(position) }
+	}
 	// nearEnd leads the receiver to 48 bytes before the end of an empty lane.
 	nearEnd := [][]func(a []byte){
 		{frame(0, 1, 240), frame(248, 1, 240), frame(496, 1, 240), frame(744, 1, 224)},
@@ -196,7 +199,7 @@ func TestSenderErrors(t *testing.T) {
 		{name: "as many frames as there can be", end: 1016, turns: [][]func([]byte){{
 			frame(0, 1, 240), frame(248, 1, 240), frame(496, 1, 240), frame(744, 1, 240), frame(992, 1, 16),
 		}}},
-		{name: "no bit of a frame", turns: [][]func([]byte){{func(a []byte) { put64(a, pageBytes, ^uint64(present)) }}}},
+		{name: "no bit of a frame", what: "header", turns: [][]func([]byte){{func(a []byte) { put64(a, pageBytes, ^uint64(present)) }}}},
 		{name: "frame in the place of the last header", what: "frame", turns: [][]func([]byte){{
 			frame(0, 1, 240), frame(248, 1, 240), frame(496, 1, 240), frame(744, 1, 240), frame(992, 1, 24),
 		}}},
@@ -219,6 +222,9 @@ func TestSenderErrors(t *testing.T) {
 		{name: "skip without room for a frame", what: "skip", turns: [][]func([]byte){{frame(0, 1, 0)}, {
 			frame(8, 1, 232), frame(248, 1, 240), frame(496, 1, 240), frame(744, 1, 240), frame(992, skipKind, 24), frame(0, 1, 0),
 		}}},
+		{name: "room that may be waited for", end: 16, turns: [][]func([]byte){{frame(0, 1, 4), wants(16)}}},
+		{name: "frame taken back", what: "wanted room", turns: [][]func([]byte){{frame(0, 1, 4), nothing(0), wants(16)}}},
+		{name: "room of no frame", what: "wanted room", turns: [][]func([]byte){{frame(0, 1, 4)}, {wants(17)}}},
 		{name: "skip over all", what: "skip", turns: [][]func([]byte){{frame(0, skipKind, capacity-8)}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package lane
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
@@ -62,8 +63,11 @@ func (r *Receiver) Next() (frame []byte, kind Kind, ok bool) {
 		return nil, 0, false
 	}
 	header := r.header().Load() // once: the peer may be writing to it
-	if header&present == 0 {
+	if header == 0 {
 		return nil, 0, false
+	}
+	if header&present == 0 { // no sender stores one
+		return nil, 0, r.poison("header", header, present, math.MaxUint64)
 	}
 	kind, length := splitHeader(header)
 	if kind == skipKind {
@@ -98,7 +102,19 @@ func (r *Receiver) most() uint64 { return min(r.room(), r.capacity-r.offset(), r
 
 // hasFrame is what a wait is for.
 func (r *Receiver) hasFrame() (bool, error) {
-	return r.err == nil && r.header().Load()&present != 0, r.err
+	return r.err == nil && r.header().Load() != 0, r.err
+}
+
+// isBelieved reports whether the sender can mean what it says. It waits for room
+// that frames take up which it has published: where it waits for more than this
+// side has seen, and no frame is there, it has taken a frame back, or lies. It
+// writes wantRoom after the header of the last frame, so that is read first here.
+func (r *Receiver) isBelieved() bool {
+	want := r.peer.wantRoom.Load()
+	if want <= r.next || r.header().Load() != 0 {
+		return true
+	}
+	return r.poison("wanted room", want, 0, r.next)
 }
 
 // skip passes over the rest of the frames, and returns the header behind it, of
@@ -145,6 +161,9 @@ func (r *Receiver) Advance() {
 func (r *Receiver) Wait(ctx context.Context) error {
 	if r.next != r.head && r.err == nil {
 		panic("lane: wait with frames that were not let go of")
+	}
+	if r.err == nil && !r.isBelieved() {
+		return fmt.Errorf("wait for a frame in the lane: %w", r.err)
 	}
 	r.sleeper.watched = r.header()
 	if err := r.sleeper.wait(ctx); err != nil {
