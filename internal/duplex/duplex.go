@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
@@ -59,8 +60,9 @@ type Duplex struct {
 	draining bool    // a goroutine has the sender, and the backlog is not empty
 	closed   bool
 
-	whenRead  func()        // for all to be handled that lay in the lane
-	listening chan struct{} // closed when the socket has ended
+	hopeless  atomic.Pointer[error] // why nothing can be sent any more, though the peer is there
+	whenRead  func()                // for all to be handled that lay in the lane
+	listening chan struct{}         // closed when the socket has ended
 	running   sync.WaitGroup
 	closeOnce sync.Once
 }
@@ -201,8 +203,8 @@ func (h *half) open(fds []int, sizeBytes int64) (err error) {
 
 // Run handles what comes until the peer is gone and nothing of what it sent is
 // left, or one side breaks the rules, or Close. The error says which:
-// [lane.ErrPeerGone], [lane.ErrPeer], [wire.ErrProtocol], [lane.ErrClosed] or the
-// handler's. It is called once.
+// [lane.ErrPeerGone], [lane.ErrPeer], [wire.ErrProtocol], [lane.ErrClosed],
+// [ErrBacklog] or the handler's. It is called once.
 func (d *Duplex) Run(h Handler) error {
 	if !d.begin(2) {
 		return lane.ErrClosed
@@ -277,6 +279,9 @@ func (d *Duplex) receive(h Handler) error {
 			}
 		}
 		d.receiver.Advance()
+		if cause := d.hopeless.Load(); cause != nil {
+			return *cause
+		}
 		switch err := d.receiver.Wait(context.Background()); {
 		case err == nil:
 		case errors.Is(err, lane.ErrInterrupted):

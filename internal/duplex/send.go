@@ -36,7 +36,7 @@ func (d *Duplex) Send(m wire.Message) error {
 		err = d.sender.TrySend(lane.Kind(m.Kind()), d.packed[wire.HeaderSize:])
 		faultpoint.Hit("duplex-sent")
 		if !errors.Is(err, lane.ErrFull) {
-			return err
+			return d.judge(err)
 		}
 		d.draining = true
 		d.running.Add(1)
@@ -45,7 +45,7 @@ func (d *Duplex) Send(m wire.Message) error {
 		return err
 	}
 	if d.bytes+len(d.packed) > backlogBytes {
-		return fmt.Errorf("%w: %d bytes", ErrBacklog, d.bytes)
+		return d.judge(fmt.Errorf("%w: %d bytes", ErrBacklog, d.bytes))
 	}
 	d.backlog = append(d.backlog, frame{lane.Kind(m.Kind()), bytes.Clone(d.packed[wire.HeaderSize:])})
 	d.bytes += len(d.packed)
@@ -64,7 +64,18 @@ func (d *Duplex) TrySend(m wire.Message) error {
 	if d.packed, err = wire.Append(d.packed[:0], d.version, m, 0); err != nil {
 		return err
 	}
-	return d.sender.TrySend(lane.Kind(m.Kind()), d.packed[wire.HeaderSize:])
+	return d.judge(d.sender.TrySend(lane.Kind(m.Kind()), d.packed[wire.HeaderSize:]))
+}
+
+// judge has Run end with an error of the lane that is the peer's fault, and
+// returns it. A message is lost by it, and a lane with one missing is of no use:
+// what the peer waits for would never come.
+func (d *Duplex) judge(err error) error {
+	if errors.Is(err, lane.ErrPeer) || errors.Is(err, ErrBacklog) {
+		d.hopeless.CompareAndSwap(nil, &err)
+		d.receiver.Fail(err)
+	}
+	return err
 }
 
 // drain sends the backlog as the peer makes room.
@@ -76,7 +87,8 @@ func (d *Duplex) drain() {
 			return
 		}
 		err := d.sender.Send(context.Background(), next.kind, next.body)
-		if err != nil { // the peer is gone, or this side closes: nobody gets it
+		if err != nil { // the peer is gone or lies, or this side closes: nobody gets it
+			_ = d.judge(err)
 			d.drop()
 			return
 		}
