@@ -374,6 +374,7 @@ var codes = codeTable{
 	{errUnknown, wire.CodeUnknown},
 	{ErrOverloaded, wire.CodeOverloaded},
 	{ErrClosed, wire.CodeClosing},
+	{errWaived, wire.CodeClosing},
 	{ErrEnded, wire.CodeOver},
 	{ErrAborted, wire.CodeOver},
 	{ErrDeadline, wire.CodeOver},
