@@ -35,6 +35,7 @@ class FakeHost:
         self.listener.listen()
         self.inline_bytes = inline_bytes
         self.version = version
+        self.client_pid = os.getpid()  # also of a host in a child of its client
         self.sock: socket.socket | None = None
         self.waiting: deque[Any] = deque()
         self.arena: mmap.mmap | None = None
@@ -66,7 +67,7 @@ class FakeHost:
         self.sock, _ = self.listener.accept()
         self.sock.settimeout(10)
         hello = self.expect(wire.Hello)
-        assert hello.magic == wire.MAGIC and hello.pid == os.getpid(), hello
+        assert hello.magic == wire.MAGIC and hello.pid == self.client_pid, hello
         assert hello.version_min <= self.version <= hello.version_max, hello
         self.send(wire.Welcome(self.version, 1, 7, self.inline_bytes, "test", [EDGE_IN], [EDGE_OUT], []))
 

@@ -29,6 +29,13 @@ class HostCase(unittest.TestCase):
     def setUp(self) -> None:
         self.host = FakeHost()
         self.addCleanup(self.host.close)
+        self.patient_for(60.0)  # this host may be slow, and is to be waited for
+
+    def patient_for(self, seconds: float) -> None:
+        """For how long the host is waited for after a deadline."""
+        patch = mock.patch.object(omnibus.request, "_SLACK", seconds)
+        patch.start()
+        self.addCleanup(patch.stop)
 
     def connect(self) -> omnibus.Client:
         t = threading.Thread(target=self.host.welcome)
@@ -517,14 +524,14 @@ class AsyncTest(HostCase):
         async def caller() -> None:
             async with await omnibus.aconnect(self.host.path) as bus:
                 async with await bus.stream(deadline=1) as r:
+                    self.patient_for(0.01)
                     with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not say how it ended"):
                         await r.values()
 
-        with mock.patch.object(omnibus.request, "_SLACK", 0.01):
-            r = self.beside(lambda: asyncio.run(caller()))
-            self.host.welcome()
-            self.host.submitted(3)
-            r()
+        r = self.beside(lambda: asyncio.run(caller()))
+        self.host.welcome()
+        self.host.submitted(3)
+        r()
         self.assertEqual(self.host.expect(wire.Close).source, 3)
 
     def test_a_host_that_is_stopped_before_it_has_the_request(self) -> None:

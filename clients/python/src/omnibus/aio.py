@@ -55,25 +55,22 @@ async def arun(s: Session, work: Work[_R], limit: float | None = None) -> _R:
 async def _done(s: Session, a: Answer, loop: asyncio.AbstractEventLoop, limit: float | None) -> None:
     told: asyncio.Future[None] = loop.create_future()
     s.questions.watch(a, lambda: loop.call_soon_threadsafe(_settle, told))
-    timers, now = [], time.monotonic()
-    if a.limit is not None:
-        timers.append(loop.call_later(max(a.limit - now, 0), s.attempts.expire, a))
-    if limit is not None:
-        timers.append(loop.call_later(max(limit - now, 0), _settle, told, OutOfTime()))
+    soonest = min((t for t in (a.limit, limit) if t is not None), default=None)
+    timer = None if soonest is None else loop.call_later(max(soonest - time.monotonic(), 0), _settle, told)
     try:
         await told
     finally:
-        for t in timers:
-            t.cancel()
+        if timer is not None:
+            timer.cancel()
+    if not a.done:
+        if soonest == limit:
+            raise OutOfTime  # not by the future: it and the frames that this passes would keep each other, and memory
+        s.attempts.expire(a)
 
 
-def _settle(f: asyncio.Future[None], error: Exception | None = None) -> None:
-    if f.done():
-        return
-    if error is None:
+def _settle(f: asyncio.Future[None]) -> None:
+    if not f.done():
         f.set_result(None)
-    else:
-        f.set_exception(error)
 
 
 async def news(s: Session, ready: Callable[[], bool], at: Any, patience: float | None = None) -> bool:

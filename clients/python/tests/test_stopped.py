@@ -1,0 +1,211 @@
+"""A host that is stopped, and goes on after the deadline of what was asked of it: the client waits no longer than that."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import inspect
+import os
+import signal
+import time
+import traceback
+import unittest
+from collections.abc import Awaitable, Callable
+from typing import Any
+from unittest import mock
+
+from fakehost import FakeHost, deliver, new_arena, over
+from test_submit import HostCase
+
+import omnibus
+from omnibus import aio, wire
+from omnibus.codec import encode
+from omnibus.errors import Code
+from omnibus.request import BaseRequest
+
+#: More than goes into a message.
+LARGE = "x" * 4096
+
+
+def stop() -> None:
+    """The host stops here, until it is told to go on."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+async def done(x: Any) -> Any:
+    """What a client returns, of whichever kind it is."""
+    return await x if inspect.isawaitable(x) else x
+
+
+class StoppedTest(HostCase):
+    """The host is another process."""
+
+    def begin(self, host: Callable[[FakeHost], None]) -> None:
+        self.child = os.fork()
+        if self.child == 0:
+            well = 1
+            try:
+                self.host.welcome()
+                host(self.host)
+                self.works_on()
+                well = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(well)
+
+    def stopped(self) -> None:
+        _, status = os.waitpid(self.child, os.WUNTRACED)
+        self.assertTrue(os.WIFSTOPPED(status), "it has ended")
+
+    def works_on(self) -> None:
+        """What the host sees at last: a request as any other, and nothing besides."""
+        h = self.host
+        h.submitted(8)
+        h.emitted()
+        h.send(deliver(8, 80, encode("well")), over(8))
+        assert h.expect(wire.Finish).delivery == 80
+        h.expect(wire.Bye)
+        assert h.receive() is None
+
+    async def late(self, bus: Any, do: Callable[[], Any]) -> None:
+        """Something that the host, which is about to stop, does not answer by the deadline."""
+        self.stopped()
+        with mock.patch.object(omnibus.request, "_SLACK", 0.01):
+            await self.is_late(bus, do)
+
+    async def is_late(self, bus: Any, do: Callable[[], Any]) -> None:
+        with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
+            await done(do())
+        os.kill(self.child, signal.SIGCONT)
+        while bus._session.questions or bus._session.sources:
+            bus.process()
+            await asyncio.sleep(0)
+
+    async def late_input(self, bus: Any, do: Callable[[], Any]) -> None:
+        """A request that the host has begun when it stops. The deadline is over before its input is sent."""
+        send_work, monotonic = BaseRequest._send_work, time.monotonic
+        later = mock.Mock(monotonic=lambda: monotonic() + 100)
+
+        def send(*args: Any) -> Any:
+            self.stopped()
+            patches.enter_context(mock.patch.object(omnibus.session, "time", later))
+            patches.enter_context(mock.patch.object(aio, "time", later))
+            return send_work(*args)
+
+        with contextlib.ExitStack() as patches:
+            patches.enter_context(mock.patch.object(BaseRequest, "_send_work", send))
+            await self.is_late(bus, do)
+
+    def each_way(self, host: Callable[[FakeHost], None], client: Callable[[Any], Awaitable[None]]) -> None:
+        """Have a client of either kind do something, and then go on."""
+
+        async def caller(connect: Callable[[str], Any]) -> None:
+            bus = await done(connect(self.host.path))
+            await client(bus)
+            r = await done(bus.submit("again", timeout=60))
+            self.assertEqual(await done(r.values()), ["well"])
+            self.assertEqual((len(bus._session.questions), bus._session.sources), (0, {}))
+            await done(bus.close())
+
+        for connect in omnibus.connect, omnibus.aconnect:
+            with self.subTest(connect.__name__):
+                gc.collect()  # what others have left; what is left here is to go without
+                before = len(os.listdir("/proc/self/fd"))
+                self.begin(host)
+                try:
+                    self.beside(lambda: asyncio.run(caller(connect)))()  # noqa: B023
+                except BaseException:
+                    os.kill(self.child, signal.SIGKILL)
+                    raise
+                finally:
+                    _, status = os.waitpid(self.child, 0)
+                self.assertEqual(status, 0, "the host has more to say")
+                self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+    def test_submit(self) -> None:
+        def denied(h: FakeHost) -> None:
+            stop()
+            m = h.expect(wire.Submit)
+            assert h.expect(wire.Cancel).token == m.token
+            h.send(wire.Failed(m.token, Code.OVER, "the deadline"))
+
+        def taken(h: FakeHost) -> None:
+            stop()
+            m = h.submitted(3)  # and reads only then that nobody wants it any more
+            assert h.expect(wire.Cancel).token == m.token
+            assert h.expect(wire.Close).source == 3
+            h.send(over(3, wire.ABORTED))
+
+        async def submit(bus: Any) -> None:
+            await self.late(bus, lambda: bus.submit("a", deadline=1))
+
+        async def stream(bus: Any) -> None:
+            await self.late(bus, lambda: bus.stream(deadline=1))
+
+        for host in denied, taken:
+            for client in submit, stream:
+                with self.subTest(client.__name__, host=host.__name__):
+                    self.each_way(host, client)
+
+    def test_the_input_of_submit(self) -> None:
+        def host(h: FakeHost) -> None:
+            h.submitted(3)
+            stop()
+            h.emitted()
+            assert h.expect(wire.Close).source == 3
+            h.send(deliver(3, 30, encode("late")), over(3, wire.PAST_DEADLINE))
+            assert h.expect(wire.Finish).delivery == 30
+
+        async def client(bus: Any) -> None:
+            await self.late_input(bus, lambda: bus.submit("a", deadline=1))
+
+        self.each_way(host, client)
+
+    def test_a_large_input(self) -> None:
+        def host(h: FakeHost) -> None:
+            h.submitted(3)
+            stop()
+            m = h.expect(wire.Arena)
+            assert h.expect(wire.Close).source == 3
+            h.send(over(3, wire.PAST_DEADLINE))
+            h.arena_fd = new_arena(1 << 20)
+            h.send(wire.ArenaAt(m.token, 90, 1 << 20), fds=(h.arena_fd,))
+            os.close(h.arena_fd)
+            h.expect(wire.Sealed)
+            h.submitted(4)
+            stop()
+            room = h.expect(wire.Reserve)
+            assert h.expect(wire.Close).source == 4
+            h.send(wire.Grant(room.token, 33, 90, 4096, room.size), over(4, wire.PAST_DEADLINE))
+            assert h.expect(wire.Abort).grant == 33
+
+        async def client(bus: Any) -> None:
+            await self.late_input(bus, lambda: bus.submit(LARGE, deadline=1))
+            self.assertIsNotNone(bus._session.segments.arena)
+            await self.late_input(bus, lambda: bus.submit(LARGE, deadline=1))
+
+        self.each_way(host, client)
+
+    def test_send(self) -> None:
+        def host(h: FakeHost) -> None:
+            h.submitted(3)
+            stop()
+            h.emitted()
+            h.send(deliver(3, 30, encode("a")), over(3, wire.PAST_DEADLINE, text="at a stage"))
+            assert h.expect(wire.Finish).delivery == 30
+
+        async def client(bus: Any) -> None:
+            r = await done(bus.stream(deadline=1))
+            await self.late(bus, lambda: r.send("a"))
+            with self.assertRaisesRegex(omnibus.DeadlineExceeded, "at a stage"):
+                await done(r.values())
+            with self.assertRaises(omnibus.Finished):
+                await done(r.send("b"))
+
+        self.each_way(host, client)
+
+
+if __name__ == "__main__":
+    unittest.main()
