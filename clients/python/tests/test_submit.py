@@ -248,6 +248,15 @@ class SubmitTest(HostCase):
                 while True:  # as far as there is credit
                     request.send(bytes(100), to="upper")
 
+    def test_no_place_by_the_deadline(self) -> None:
+        client = self.connect()
+        r = self.beside(lambda: client.submit("a", deadline=1))
+        m = self.host.expect(wire.Submit)
+        self.host.send(wire.Failed(m.token, Code.OVER, "no place"))
+        with self.assertRaisesRegex(omnibus.DeadlineExceeded, "past its deadline: no place"):
+            r()
+        self.host.nothing()
+
     def test_stream_of_inputs(self) -> None:
         client = self.connect()
         r = self.beside(client.stream)

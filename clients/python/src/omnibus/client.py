@@ -153,8 +153,8 @@ class Client(BaseClient):
         """Submit a request of one input, and return it for its results.
 
         Waits for a place, unless `fail_fast`, which raises Overloaded. `timeout` is
-        in seconds from now, `deadline` in seconds since 1970. A host that is stopped
-        meanwhile is waited for until a second after it: DeadlineExceeded.
+        in seconds from now, `deadline` in seconds since 1970: when it is over there is
+        DeadlineExceeded. A host that is stopped meanwhile is waited for until a second after it.
         """
         ns = deadline_ns(timeout, deadline)
         opened = submit_work(Request, self._session, ns, fail_fast, trace)

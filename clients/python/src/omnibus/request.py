@@ -220,7 +220,10 @@ def submit_work(
     """Submit a request. The deadline is as the wire has it."""
     with s.locked:
         a = _submit(kind, s, deadline, wire.FAIL_FAST if fail_fast else 0, trace)
-    r: _R = yield a
+    try:
+        r: _R = yield a
+    except RequestOver as e:  # before it began: the host says so at its deadline
+        raise DeadlineExceeded("", "", "", 0, e.text) from None
     return r
 
 
