@@ -20,7 +20,7 @@ import fakehost  # noqa: F401  (finds the package)
 import realvllm
 
 from omnibus.connector import OmnibusConnector, encode, files, journal, segment
-from omnibus.connector.contract import NoRoom
+from omnibus.connector.contract import NoRoom, Unavailable
 from omnibus.connector.files import Directory, Lock
 from omnibus.connector.journal import Record, lock_name
 from omnibus.connector.segment import Segments
@@ -267,6 +267,12 @@ class ContractTest(SegmentCase):
                     {"shm_threshold_bytes": float("inf")}, {"generation": 3}, {"ttl": "99999999h"}):  # fmt: skip
             with self.subTest(bad), self.assertRaises(ValueError):
                 self.connector(**bad)
+
+    def test_no_directory(self) -> None:
+        for path in ("/nowhere", __file__):
+            self.assertRaisesRegex(Unavailable, path, Segments, {"dir": path})
+        with mock.patch("os.open", side_effect=OSError(errno.EMFILE, "Too many open files")):
+            self.assertRaisesRegex(NoRoom, "ulimit -n", Directory, self.dir)
 
     def test_settings_of_the_wrong_type(self) -> None:
         """What the Go package refuses is refused, in whichever mode, and the error says what is wanted."""

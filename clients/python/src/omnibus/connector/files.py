@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .contract import BadKey, Busy, Damaged, NoRoom
+from .contract import BadKey, Busy, Damaged, NoRoom, Unavailable
 from .encoder import Buffer
 
 _AT_EMPTY_PATH = 0x1000
@@ -87,9 +87,14 @@ class Directory:
     """Where segments and their locks lie."""
 
     def __init__(self, path: str = "/dev/shm", fd: int | None = None) -> None:
-        """`fd`: it is open already, and the descriptor is closed with it."""
+        """`fd`: it is open already, and the descriptor is closed with it. Raises Unavailable and NoRoom."""
         self.path = path
-        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if fd is None else fd
+        try:
+            self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if fd is None else fd
+        except OSError as e:
+            if e.errno in _NO_ROOM:
+                raise full(e) from None
+            raise Unavailable(f"{path}: {e.strerror}") from None
 
     def close(self) -> None:
         if self.fd >= 0:

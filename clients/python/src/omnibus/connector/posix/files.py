@@ -137,10 +137,7 @@ class Files:
     def __init__(self, path: str, name: str) -> None:
         self.path = path
         self.head = f"omnibus-{os.geteuid()}-{name}"
-        try:
-            self._all = Directory(path)
-        except OSError as e:
-            raise Unavailable(f"{path}: {e.strerror}") from None
+        self._all = Directory(path)
 
     def close(self) -> None:
         self._all.close()
