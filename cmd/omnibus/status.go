@@ -51,7 +51,7 @@ func writeStatus(to io.Writer, s *host.Status) error {
 	var out strings.Builder
 	fmt.Fprintf(&out, "bus %s, %s, process %d, up %s\n", s.Bus, s.Phase, s.PID, timeText(s.Age))
 	fmt.Fprintf(&out, "socket %s\nhttp   %s\n", s.Socket, s.HTTP)
-	for _, t := range []*table{stageTable(s), processTable(s), edgeTable(s), laneTable(s), requestTable(s)} {
+	for _, t := range []*table{stageTable(s), processTable(s), waitTable(s), sentTable(s), laneTable(s), requestTable(s)} {
 		if len(t.rows) > 0 {
 			out.WriteByte('\n')
 		}
@@ -151,20 +151,35 @@ func arenaText(a bus.ArenaStats) string {
 	return fmt.Sprintf("%s of %s", sizeText(a.Used), sizeText(a.Bytes))
 }
 
-func edgeTable(s *host.Status) *table {
-	t := &table{heading: []string{"EDGE", "WINDOW", "UNDER WAY", "QUEUED", "DELIVERED", "BYTES", "DROPPED", "P50", "P99"}}
+// waitTable lists what is on its way on each edge, and sentTable what has gone over
+// it: two tables, because one would be wider than a terminal.
+func waitTable(s *host.Status) *table {
+	t := &table{heading: []string{"EDGE", "WINDOW", "UNDER WAY", "QUEUED", "DROPPED"}}
 	sums := s.UnderWay()
-	edges := slices.Clone(s.Stats.Edges)
-	slices.SortStableFunc(edges, func(a, b bus.EdgeStats) int { return position(a) - position(b) })
-	for _, e := range edges {
+	for _, e := range sortedEdges(s) {
 		sum := sums[e.From+"->"+e.To]
 		window := sizeText(e.WindowBytes)
 		if e.Window > 0 {
 			window = fmt.Sprintf("%d, %s", e.Window, window)
 		}
-		t.add(edgeText(e.From, e.To), window, underWayText(sum.Deliveries, sum.Bytes), sum.Queued, e.Deliveries, sizeText(e.Bytes), e.Dropped, timeText(e.P50), timeText(e.P99))
+		t.add(edgeText(e.From, e.To), window, underWayText(sum.Deliveries, sum.Bytes), sum.Queued, e.Dropped)
 	}
 	return t
+}
+
+func sentTable(s *host.Status) *table {
+	t := &table{heading: []string{"EDGE", "DELIVERED", "BYTES", "P50", "P99"}}
+	for _, e := range sortedEdges(s) {
+		t.add(edgeText(e.From, e.To), e.Deliveries, sizeText(e.Bytes), timeText(e.P50), timeText(e.P99))
+	}
+	return t
+}
+
+// sortedEdges has inputs first and results last.
+func sortedEdges(s *host.Status) []bus.EdgeStats {
+	edges := slices.Clone(s.Stats.Edges)
+	slices.SortStableFunc(edges, func(a, b bus.EdgeStats) int { return position(a) - position(b) })
+	return edges
 }
 
 // laneTable lists who sends to whom past the host.
