@@ -7,24 +7,73 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/omnibus-runtime/omnibus/internal/headroom"
 )
 
-// readInput reads the file that a verb was given, or standard input.
+const (
+	// firstRead is what the buffer for an input of unknown size begins with.
+	firstRead = 1 << 20
+	// perInput is how many times an input is in memory: as it was read, and as a payload.
+	perInput = 2
+)
+
+// readInput reads the file that a verb was given, or standard input, as far as there
+// is memory for it. What the bus or the connector takes is for them to say.
 func readInput(cmd *cobra.Command, args []string) (data []byte, err error) {
 	switch {
 	case len(args) == 0 || args[0] == "-":
-		data, err = io.ReadAll(cmd.InOrStdin())
+		data, err = readWhole(cmd.InOrStdin(), headroom.System())
 	case args[0] == "":
 		err = errors.New("the file's name is empty: give its path, or - for standard input")
 	default:
-		data, err = os.ReadFile(args[0])
+		data, err = readFile(args[0])
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the input: %w", err)
 	}
 	return data, nil
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return readWhole(f, headroom.System())
+}
+
+// readWhole reads until the end. A file that is too large is refused before it is read.
+func readWhole(from io.Reader, memory headroom.Probe) ([]byte, error) {
+	var data []byte
+	size := int64(firstRead)
+	if f, ok := from.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			size = max(size, info.Size()+1) // so that the end is seen in the same round
+		}
+	}
+	for {
+		if short := memory.Check(perInput * uint64(size)); short != nil {
+			return nil, fmt.Errorf("it has %d bytes or more, which takes %d of memory to pass on, and %s leaves %d, of which %d stay free: "+
+				"give it in pieces, or raise that limit", size, short.NeededBytes, short.Limit, short.AvailableBytes, short.KeepBytes)
+		}
+		data = slices.Grow(data, int(size)-len(data))
+		for len(data) < cap(data) {
+			n, err := from.Read(data[len(data):cap(data)])
+			data = data[:len(data)+n]
+			switch {
+			case errors.Is(err, io.EOF):
+				return data, nil
+			case err != nil:
+				return nil, err
+			}
+		}
+		size = int64(len(data)) + int64(len(data))/4
+	}
 }
 
 // parseJSON returns the one value that the input is.
