@@ -212,7 +212,8 @@ func (s *session) read(in *peer.Receiver) error {
 	defer in.Close()
 	for {
 		h, body, fds, err := in.Next()
-		if err == nil {
+		came := err == nil
+		if came {
 			var m wire.Message
 			if m, err = wire.Parse(h, body, s.version); err != nil {
 				peer.CloseAll(fds)
@@ -223,10 +224,10 @@ func (s *session) read(in *peer.Receiver) error {
 		switch cause := context.Cause(s.ctx); {
 		case err != nil && cause != nil:
 			return cause
-		case errors.Is(err, wire.ErrProtocol), errors.Is(err, shmstore.ErrProtocol):
-			s.refuse(err)
-			return err
 		case err != nil:
+			if code, said := codeOf(err); said || came { // else the connection is over
+				s.refuse(code, err)
+			}
 			return err
 		case s.byeSaid:
 			return errBye
@@ -239,10 +240,21 @@ var errBye = errors.New("it left")
 // errStuck says that a process that lives reads nothing, or does nothing.
 var errStuck = errors.New("it made no progress")
 
-// refuse tells a client what it did wrong.
-func (s *session) refuse(err error) {
-	s.queue(&wire.Refuse{Code: wire.CodeProtocol, Text: err.Error()})
+// refuse tells a client why the host does not go on with it.
+func (s *session) refuse(code wire.Code, err error) {
+	s.queue(&wire.Refuse{Code: code, Text: err.Error()})
 	_ = s.sender.Close() // flushes
+}
+
+// codeOf is the code by which an error ends a session, and whether it says so itself.
+func codeOf(err error) (code wire.Code, said bool) {
+	switch {
+	case errors.Is(err, shmstore.ErrProtocol):
+		return wire.CodeProtocol, true
+	case errors.As(err, &code):
+		return code, true
+	}
+	return wire.CodeInternal, false
 }
 
 // handle handles one message. It owns the descriptors. An error ends the

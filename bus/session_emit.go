@@ -3,7 +3,9 @@ package bus
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
@@ -80,12 +82,24 @@ func (s *session) offer(m *wire.Offer, fds []int) error {
 	}
 	mem, err := shmstore.OpenSegment("offer", fds[0], int64(m.Bytes))
 	if err != nil {
-		return err
+		return offerError(err)
 	}
 	seg := newSegment(mem)
 	seg.lasting.Store(true)
 	s.offered[m.Segment] = seg
 	return nil
+}
+
+// offerError says to a client why its memory could not be taken in.
+func offerError(err error) error {
+	switch {
+	case errors.Is(err, shmstore.ErrSize):
+		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
+	case errors.Is(err, syscall.ENOMEM):
+		return &wire.Error{Code: wire.CodeMemory, Text: fmt.Sprintf(
+			"%v: the host, process %d, has no room for one more mapping: raise its limit of address space (ulimit -v) or vm.max_map_count, or offer less", err, os.Getpid())}
+	}
+	return err
 }
 
 // forgetOffer lets go of memory that the client puts nothing more in.

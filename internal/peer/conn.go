@@ -57,8 +57,9 @@ func checkPacket(packet []byte, fds []int) error {
 // returns io.EOF when the peer has closed the connection and all its packets
 // have been read, and when the peer has sent a packet of no bytes, which looks
 // the same. A packet that is longer than buf, or has more than
-// [wire.MaxDescriptors] descriptors, is [wire.ErrProtocol]. After an error
-// there are no descriptors to close.
+// [wire.MaxDescriptors] descriptors, is [wire.ErrProtocol]. One whose descriptors
+// this process has no place for is [wire.CodeMemory]. After an error there are no
+// descriptors to close.
 func (c *Conn) Receive(buf []byte) (n int, fds []int, err error) {
 	return c.receive(buf)
 }

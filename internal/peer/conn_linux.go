@@ -208,8 +208,10 @@ func (c *Conn) receive(buf []byte) (int, []int, error) {
 		err = fmt.Errorf("receive packet: %w", err)
 	case flags&unix.MSG_TRUNC != 0:
 		err = protocolError("a packet of more than %d bytes", len(buf))
+	case flags&unix.MSG_CTRUNC != 0 && len(fds) < wire.MaxDescriptors: // there was room in c.control
+		err = packetError(wire.CodeMemory, "process %d could not take the descriptors that came: it has too many files open: raise its limit (ulimit -n)", os.Getpid())
 	case flags&unix.MSG_CTRUNC != 0 || len(fds) > wire.MaxDescriptors:
-		err = protocolError("descriptors were lost: more than %d of them, or too many files open here", wire.MaxDescriptors)
+		err = protocolError("descriptors were lost: more than %d of them came", wire.MaxDescriptors)
 	case rightsErr != nil:
 		err = protocolError("control message: %v", rightsErr)
 	}
@@ -221,7 +223,11 @@ func (c *Conn) receive(buf []byte) (int, []int, error) {
 }
 
 func protocolError(format string, args ...any) error {
-	return fmt.Errorf("receive packet: %w", &wire.Error{Code: wire.CodeProtocol, Text: fmt.Sprintf(format, args...)})
+	return packetError(wire.CodeProtocol, format, args...)
+}
+
+func packetError(code wire.Code, format string, args ...any) error {
+	return fmt.Errorf("receive packet: %w", &wire.Error{Code: code, Text: fmt.Sprintf(format, args...)})
 }
 
 // descriptorsOf returns all descriptors in control messages, also together

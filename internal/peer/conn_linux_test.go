@@ -109,6 +109,42 @@ func TestSendRefuses(t *testing.T) {
 	}
 }
 
+// TestReceiveWithoutRoomForDescriptors: it is no fault of the peer that this process
+// has too many files open.
+func TestReceiveWithoutRoomForDescriptors(t *testing.T) {
+	file := devNull(t)
+	a, b := pair(t)
+	checkNoLeak(t, func() {
+		sendRaw(t, a, []byte("x"), repeat(file, wire.MaxDescriptors))
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		few := unix.Rlimit{Cur: uint64(lowestFree(t)) + 1, Max: limit.Max} // room for one
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+			t.Fatal(err)
+		}
+		_, fds, err := b.Receive(make([]byte, wire.MaxPacket))
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		if !errors.Is(err, wire.CodeMemory) || fds != nil {
+			t.Errorf("Receive: descriptors %v, %v; want CodeMemory", fds, err)
+		}
+	})
+}
+
+// lowestFree is the descriptor that this process gets next.
+func lowestFree(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+	return fd
+}
+
 // TestReceiveGarbage receives what Send would not have sent.
 func TestReceiveGarbage(t *testing.T) {
 	file := devNull(t)

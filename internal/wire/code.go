@@ -27,7 +27,7 @@ const (
 	CodeOver       Code = 9  // the request has ended
 	CodeClosing    Code = 10 // the host is draining or closing
 	CodeOverloaded Code = 11 // there is no place for the request
-	CodeMemory     Code = 12 // there is not enough of it
+	CodeMemory     Code = 12 // there is not enough of it, or of descriptors
 	CodeInvalid    Code = 13 // an argument that makes no sense
 	CodeInternal   Code = 14 // a fault of the host
 	CodeNothing    Code = 15 // nothing lies under the key, or the name

@@ -108,7 +108,11 @@ class HostGone(OmnibusError, ConnectionError):
 
 
 class Refused(HostGone):
-    """The host refused this client and closed the connection."""
+    """The host refused this client and closed the connection.
+
+    `code` is PROTOCOL for what breaks the protocol, MEMORY where the host lacks memory or descriptors for what came
+    (the text says what to do), and others where it does not take the client in.
+    """
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"the host refused the connection: {text or code_name(code)}")
