@@ -25,7 +25,7 @@ const (
 	CodeTooLarge   Code = 7  // the payload exceeds the edge's byte window or the store
 	CodeWindowFull Code = 8  // the edge's policy is fail
 	CodeOver       Code = 9  // the request has ended
-	CodeClosing    Code = 10 // the host is draining or closing
+	CodeClosing    Code = 10 // the host is draining or closing, or the session ended before an emission was made
 	CodeOverloaded Code = 11 // there is no place for the request
 	CodeMemory     Code = 12 // there is not enough of it, or of descriptors
 	CodeInvalid    Code = 13 // an argument that makes no sense

@@ -158,7 +158,7 @@ class RequestOver(HostError):
 
 
 class Closing(HostError):
-    """The host is draining or closing."""
+    """The host is draining or closing, or the session ended before an emission was made."""
 
 
 class Overloaded(HostError):
