@@ -2,6 +2,7 @@ package child
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,6 +18,8 @@ const (
 	maxLineBytes = 4096
 	// readBytes is the capacity of a pipe: one read takes all that is there.
 	readBytes = 64 << 10
+	// maxRestBytes is what a process may make its pipe hold on Linux, without a privilege.
+	maxRestBytes = 1 << 20
 )
 
 // An output takes what one process prints.
@@ -30,19 +33,31 @@ func newOutput(name string, lines int, c *console) *output {
 	return &output{prefix: name + " | ", kept: &ring{size: lines}, console: c}
 }
 
-// read takes all that comes through a pipe until it ends or is closed.
+// A rest is what lies in a pipe whose writer is dead. Others may hold it open, and write
+// on: it is no more than a pipe can hold.
+type rest struct {
+	pipe *os.File
+	left int
+}
+
+// read takes all that comes through a pipe until it ends, and after stopWaiting until
+// nothing more lies in it.
 func (o *output) read(pipe *os.File) {
 	buf := make([]byte, readBytes)
 	s := splitter{}
+	var from io.Reader = pipe
 	for {
-		n, err := pipe.Read(buf)
+		n, err := from.Read(buf)
+		if from == pipe && errors.Is(err, os.ErrDeadlineExceeded) {
+			from, err = &rest{pipe, maxRestBytes}, nil
+		}
 		lines := s.split(buf[:n])
 		if err != nil {
 			lines = append(lines, s.flush()...)
 		}
 		o.print(lines)
 		if err != nil {
-			return // the end, or closed because time was up
+			return
 		}
 	}
 }

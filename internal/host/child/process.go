@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"sync"
-	"time"
 )
 
 // A process is one run of a child's program, its group and its output. Tests
@@ -25,11 +24,6 @@ type process interface {
 	// lines returns the last n lines of output.
 	lines(n int) []string
 }
-
-// outputWait is how long output is read after the death of a process. What it
-// wrote lies in the pipe and takes no time; only a descendant that left the
-// group can hold the pipe open longer.
-const outputWait = 500 * time.Millisecond
 
 type osProcess struct {
 	cmd      *exec.Cmd
@@ -93,15 +87,12 @@ func (p *osProcess) start(f *forker) error {
 
 func (p *osProcess) wait(readers *sync.WaitGroup, pipes ...*os.File) {
 	p.reap()
-	stopReading := time.AfterFunc(outputWait, func() {
-		for _, pipe := range pipes {
-			_ = pipe.Close()
-		}
-	})
-	readers.Wait()
-	stopReading.Stop()
 	for _, pipe := range pipes {
-		_ = pipe.Close() // again, if time was up
+		stopWaiting(pipe) // a descendant that left the group may hold it open, and all that the process wrote is there
+	}
+	readers.Wait()
+	for _, pipe := range pipes {
+		_ = pipe.Close()
 	}
 	close(p.finished)
 }

@@ -1,0 +1,39 @@
+//go:build unix
+
+package child
+
+import (
+	"errors"
+	"io"
+	"os"
+	"syscall"
+	"time"
+)
+
+// stopWaiting has whoever reads a pipe take what is there and wait for no more.
+func stopWaiting(pipe *os.File) { _ = pipe.SetReadDeadline(time.Unix(0, 1)) }
+
+// Read takes what lies in the pipe, and has come to the end when nothing does.
+func (r *rest) Read(p []byte) (n int, err error) {
+	if r.left == 0 {
+		return 0, io.EOF
+	}
+	p = p[:min(len(p), r.left)]
+	_ = r.pipe.SetReadDeadline(time.Time{}) // over, it keeps everybody from reading
+	conn, err := r.pipe.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	failed := conn.Read(func(fd uintptr) bool {
+		for n, err = syscall.Read(int(fd), p); errors.Is(err, syscall.EINTR); {
+			n, err = syscall.Read(int(fd), p)
+		}
+		return true // do not wait
+	})
+	if err = errors.Join(failed, err); err == nil && n == 0 || errors.Is(err, syscall.EAGAIN) {
+		err = io.EOF
+	}
+	n = max(n, 0)
+	r.left -= n
+	return n, err
+}
