@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
 // TestAnswersAreForPrograms: a list of which nothing is there is an empty one, and the
@@ -184,4 +186,40 @@ func TestWhatAnEndedRequestWaitsFor(t *testing.T) {
 	}
 	close(goOn)
 	r.Close()
+}
+
+// TestAnsweredAfterTheAnswer: what a call is to set off cannot overtake its answer.
+func TestAnsweredAfterTheAnswer(t *testing.T) {
+	b, err := bus.Open(t.Context(), remotes(linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, got, answered := filepath.Join(t.TempDir(), "bus.sock"), make(chan struct{}), make(chan string)
+	server, err := b.Listen(path, bus.ListenOptions{
+		Methods: map[string]func(context.Context, []byte) (any, error){
+			"end": func(context.Context, []byte) (any, error) { return "soon", nil },
+		},
+		Answered: func(method string) {
+			<-got
+			answered <- method
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := dialThin(t, path)
+	c.send(&wire.Call{Token: 1, Method: "end"})
+	if m := c.await(wire.KindReply).(*wire.Reply); string(m.Piece) != `"soon"` {
+		t.Errorf("the answer is %s", m.Piece)
+	}
+	close(got)
+	if method := <-answered; method != "end" {
+		t.Errorf("told of %q", method)
+	}
+	c.send(&wire.Call{Token: 2, Method: "stats"}) // the bus's own: nobody is told
+	c.await(wire.KindReply)
+	c.send(&wire.Bye{})
+	if err := errors.Join(server.Close(t.Context()), b.Close(t.Context())); err != nil {
+		t.Error(err)
+	}
 }

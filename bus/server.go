@@ -44,6 +44,10 @@ type ListenOptions struct {
 	// Methods are calls that clients may make besides the bus's own. What they
 	// return is sent as JSON.
 	Methods map[string]func(ctx context.Context, arguments []byte) (any, error)
+	// Answered is told when the answer of one of the Methods has been sent, or waits
+	// for a client that does not read: what ends the server is done then, and not by
+	// the method, whose answer it could overtake. It must not block.
+	Answered func(method string)
 }
 
 // mode lets other users try, if any are allowed: who they are is looked at

@@ -42,7 +42,11 @@ func (s *session) call(token uint32, method string, arguments []byte) error {
 	if err != nil {
 		return err
 	}
-	return s.reply(token, v)
+	err = s.reply(token, v)
+	if f := s.srv.opts.Answered; err == nil && f != nil && s.srv.opts.Methods[method] != nil {
+		f(method)
+	}
+	return err
 }
 
 // reply gives the client the answer to a call, as JSON.

@@ -111,7 +111,7 @@ func (h *host) open(ctx context.Context) error {
 	h.server, err = h.bus.Listen(h.socket, bus.ListenOptions{
 		AllowUIDs: h.pipeline.Bus.AllowUIDs,
 		Autopsy:   h.autopsy, Number: h.number, OnServe: h.onServe, OnGone: h.onGone, OnStuck: h.onStuck,
-		Methods: h.methods(),
+		Methods: h.methods(), Answered: h.answered,
 	})
 	if err != nil {
 		return fmt.Errorf("the bus %q: %w", h.pipeline.Name, err)
@@ -172,7 +172,12 @@ func (h *host) writeNotes(ctx context.Context) {
 	}
 }
 
-func (h *host) askDrain() { h.drainOnce.Do(func() { close(h.drain) }) }
+// answered does what a call asked for, behind its answer.
+func (h *host) answered(method string) {
+	if method == methodDrain {
+		h.drainOnce.Do(func() { close(h.drain) })
+	}
+}
 
 // logStalls tells of what has waited for long.
 func (h *host) logStalls(stalls []bus.Stall) {

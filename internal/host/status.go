@@ -85,6 +85,8 @@ func (h *host) childStatus() []ChildStatus {
 	return all
 }
 
+const methodDrain = "drain"
+
 // methods are the calls that the host answers, besides those of the bus.
 func (h *host) methods() map[string]func(context.Context, []byte) (any, error) {
 	return map[string]func(context.Context, []byte) (any, error){
@@ -96,8 +98,7 @@ func (h *host) methods() map[string]func(context.Context, []byte) (any, error) {
 				return nil, context.Cause(ctx)
 			}
 		},
-		"drain": func(context.Context, []byte) (any, error) {
-			h.askDrain()
+		methodDrain: func(context.Context, []byte) (any, error) { // answered has it done
 			return map[string]any{"draining": true, "grace_ns": h.opts.Grace}, nil
 		},
 	}
