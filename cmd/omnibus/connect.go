@@ -41,9 +41,25 @@ const callArenaBytes = 64 << 10
 type finder struct{ bus, socket string }
 
 func (f *finder) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.bus, "bus", "", "the host of the bus `NAME`")
-	cmd.Flags().StringVar(&f.socket, "socket", "", "the host at the socket `PATH`")
+	cmd.Flags().Var((*filled)(&f.bus), "bus", "the host of the bus `NAME`")
+	cmd.Flags().Var((*filled)(&f.socket), "socket", "the host at the socket `PATH`")
 	cmd.Long += "\n" + findingHelp
+}
+
+// filled is a text that says something, if it is given: an empty one, as a variable of
+// a script may be, is not to mean whichever host there is.
+type filled string
+
+func (f *filled) String() string { return string(*f) }
+
+func (f *filled) Type() string { return "string" }
+
+func (f *filled) Set(text string) error {
+	if text == "" {
+		return errors.New("must not be empty: say which host, or leave it out")
+	}
+	*f = filled(text)
+	return nil
 }
 
 // path returns the socket of the host that is meant.

@@ -91,7 +91,7 @@ func (c *connecting) verb(cmd *cobra.Command, needs ...string) *cobra.Command {
 	cmd.Flags().Var(c.codec, "codec", "how the value travels")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		for _, flag := range needs {
-			if !cmd.Flags().Changed(flag) {
+			if cmd.Flag(flag).Value.String() == "" {
 				return &usageError{fmt.Sprintf("--%s is missing", flag)}
 			}
 		}
