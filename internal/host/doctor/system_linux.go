@@ -14,7 +14,7 @@ import (
 
 // system looks at the kernel and its limits.
 func system(s Subject) []Check {
-	return []Check{kernel(), memfd(), pidfd(), peerPIDFD(), populate(), sockets(s.Folder), files(), memory(), cgroup(), namespace()}
+	return []Check{kernel(), memfd(), pidfd(), peerPIDFD(), populate(), sockets(s.Folder), files(), fileSizes(), addresses(), memory(), cgroup(), namespace()}
 }
 
 func kernel() Check {
@@ -123,6 +123,44 @@ func files() Check {
 	c := found(name, "at most %d, and %d if raised", r.Cur, r.Max)
 	if r.Max < fewFiles { // Go raises the first to the second
 		c.Verdict, c.Advice = Note, fmt.Sprintf("fewer than %d: each process takes several; raise `ulimit -n`", fewFiles)
+	}
+	return c
+}
+
+const (
+	// smallFiles is a size of files that is too small for the larger segments of
+	// the default sizes: a store is one file, and so are an arena and a large payload.
+	smallFiles = 256 << 20
+	// fewAddresses is a size of the address space in which a host with a store of the
+	// default size hardly starts: Go reserves more than what it uses, 2 GiB together.
+	fewAddresses = 4 << 30
+)
+
+func fileSizes() Check {
+	return limit("file sizes", unix.RLIMIT_FSIZE, smallFiles, "a store is one file, as large as omnibus.ring_bytes, and so are an arena and a large payload; raise `ulimit -f`")
+}
+
+func addresses() Check {
+	return limit("address space", unix.RLIMIT_AS, fewAddresses, "a host reserves some 2 GiB beside its store, and each process maps what others share; raise `ulimit -v`")
+}
+
+// limit looks at a limit in bytes, with advice for one that is little. The soft one counts,
+// since nobody here raises it.
+func limit(name string, resource int, little uint64, advice string) Check {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(resource, &r); err != nil {
+		return note(name, err.Error(), "the limit is not known")
+	}
+	return limited(name, r.Cur, little, advice)
+}
+
+func limited(name string, bytes, little uint64, advice string) Check {
+	if bytes == unix.RLIM_INFINITY {
+		return found(name, "no limit found")
+	}
+	c := found(name, "at most %d MiB", bytes>>20)
+	if bytes < little {
+		c.Verdict, c.Advice = Note, fmt.Sprintf("little, below %d MiB: %s", little>>20, advice)
 	}
 	return c
 }

@@ -1,16 +1,66 @@
 package doctor
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestSocketsThatCannotBe(t *testing.T) {
 	c := sockets(filepath.Join(t.TempDir(), strings.Repeat("deep/", 30)))
 	if c.Verdict != Failed || !strings.Contains(c.Advice, "XDG_RUNTIME_DIR") {
 		t.Errorf("got %+v", c)
+	}
+}
+
+// TestLimits: a limit that a host of the default sizes meets is a note.
+func TestLimits(t *testing.T) {
+	for _, tc := range []struct {
+		bytes   uint64
+		verdict Verdict
+		found   string
+	}{
+		{unix.RLIM_INFINITY, OK, "no limit found"},
+		{4 << 20, OK, "at most 4 MiB"},
+		{4<<20 - 1, Note, "at most 3 MiB"},
+		{0, Note, "at most 0 MiB"},
+	} {
+		c := limited("sizes", tc.bytes, 4<<20, "raise it")
+		if c.Verdict != tc.verdict || c.Found != tc.found || (c.Advice != "") != (c.Verdict == Note) {
+			t.Errorf("%d bytes: got %+v", tc.bytes, c)
+		}
+	}
+}
+
+// TestLimitsOfThisProcess: each check looks at its own limit, the soft one.
+func TestLimitsOfThisProcess(t *testing.T) {
+	for _, tc := range []struct {
+		resource int
+		check    func() Check
+	}{
+		{unix.RLIMIT_FSIZE, fileSizes},
+		{unix.RLIMIT_AS, addresses},
+	} {
+		var before unix.Rlimit
+		if err := unix.Getrlimit(tc.resource, &before); err != nil {
+			t.Fatal(err)
+		}
+		low := before
+		low.Cur = min(before.Max, 1<<62) // a limit, and one that nothing meets
+		if err := unix.Setrlimit(tc.resource, &low); err != nil {
+			t.Fatal(err)
+		}
+		c := tc.check()
+		if err := unix.Setrlimit(tc.resource, &before); err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf("at most %d MiB", low.Cur>>20); c.Found != want {
+			t.Errorf("got %+v, want %q", c, want)
+		}
 	}
 }
 
