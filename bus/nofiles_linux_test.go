@@ -16,23 +16,13 @@ import (
 // withoutFiles has f run while this process can open nothing.
 func withoutFiles(t *testing.T, f func()) {
 	t.Helper()
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: limit.Max}); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-			t.Error(err)
+	limited(t, os.Getpid(), unix.RLIMIT_NOFILE, 3, func() {
+		if file, err := os.Open(os.DevNull); err == nil {
+			_ = file.Close()
+			t.Fatal("files can still be opened")
 		}
-	}()
-	if file, err := os.Open(os.DevNull); err == nil {
-		_ = file.Close()
-		t.Fatal("files can still be opened")
-	}
-	f()
+		f()
+	})
 }
 
 // TestPayloadsThatCannotBePassedOn: a payload on the heap is copied to where another

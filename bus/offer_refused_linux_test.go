@@ -27,7 +27,7 @@ func offering(t *testing.T, sizeBytes int64, said uint64) (mem *shmstore.Segment
 	return mem, packet
 }
 
-// limited has f run while another process has less of something.
+// limited has f run while a process may have less of something.
 func limited(t *testing.T, pid, resource int, most uint64, f func()) {
 	t.Helper()
 	var before unix.Rlimit

@@ -67,12 +67,15 @@ func measures(cmd *cobra.Command, run func(context.Context, bench.Options) (benc
 		opts.Progress = func(p bench.Progress) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%d/%d %s\n", p.Number, p.Of, p.Scenario)
 		}
+		if err := opts.Validate(); err != nil {
+			return &usageError{fmt.Sprintf("--store-bytes: %v", err)}
+		}
 		report, err := measure(cmd.Context(), run, opts)
 		if errors.Is(err, bench.ErrNoMatch) {
 			return &usageError{fmt.Sprintf("--run: %v; there are\n  %s", err, strings.Join(names(), "\n  "))}
 		}
 		if errors.Is(err, bench.ErrOptions) {
-			return &usageError{strings.Replace(err.Error(), "a store of ", "--store-bytes: a store of ", 1)}
+			return &usageError{err.Error()}
 		}
 		if lines != "" {
 			err = errors.Join(err, appendLines(lines, report))

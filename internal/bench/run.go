@@ -72,7 +72,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate reports the first option that Run would refuse.
+// Validate reports whether Run would refuse the size of the store; the other options are
+// looked at by those that they are for.
 func (o Options) Validate() error {
 	if o = o.withDefaults(); o.StoreBytes < MinStoreBytes {
 		return fmt.Errorf("%w: a store of %d bytes: use at least %d", ErrOptions, o.StoreBytes, MinStoreBytes)
