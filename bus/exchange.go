@@ -131,12 +131,15 @@ func (e *hostExchange) Put(ctx context.Context, edge connector.Edge, key string,
 }
 
 // Get implements [connector.Transport].
-func (e *hostExchange) Get(_ context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+func (e *hostExchange) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
 	if e.closed() {
 		return nil, connector.ErrClosed
 	}
 	number, err := ring.Number(meta)
 	if err != nil {
+		return nil, err
+	}
+	if err := e.exchange.catchUp(ctx, e.exchange.table.Behind()); err != nil {
 		return nil, err
 	}
 	got, err := e.exchange.table.Get(edge, key, number)
@@ -150,6 +153,9 @@ func (e *hostExchange) Await(ctx context.Context, edge connector.Edge, key strin
 	}
 	number, err := ring.Number(meta)
 	if err != nil {
+		return nil, err
+	}
+	if err := e.exchange.catchUp(ctx, e.exchange.table.Behind()); err != nil {
 		return nil, err
 	}
 	got, err := e.exchange.table.Await(ctx, e.done, edge, key, number)

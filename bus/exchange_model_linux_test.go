@@ -41,6 +41,7 @@ type modelKey struct {
 
 type modelEntry struct {
 	payload []byte
+	meta    connector.Metadata
 	end     *modelEnd
 }
 
@@ -78,10 +79,11 @@ func (m *exchangeModel) put(t *rapid.T) {
 	e, at := m.end(t), m.key(t)
 	m.puts++
 	payload := bytes.Repeat([]byte{byte(m.puts)}, rapid.SampledFrom([]int{0, 1, 512, 513, 5_000, 300_000, 3 << 20}).Draw(t, "size"))
-	if _, err := e.Put(context.Background(), at.edge, at.key, len(payload), filled(payload)); err != nil {
+	meta, err := e.Put(context.Background(), at.edge, at.key, len(payload), filled(payload))
+	if err != nil {
 		t.Fatalf("put: %v", err)
 	}
-	m.lies[at] = modelEntry{payload, e}
+	m.lies[at] = modelEntry{payload, meta, e}
 }
 
 func (m *exchangeModel) get(t *rapid.T) {
@@ -94,8 +96,12 @@ func (m *exchangeModel) get(t *rapid.T) {
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(rapid.IntRange(0, 200).Draw(t, "µs"))*time.Microsecond)
 		defer cancel()
 	}
-	got, err := fetch(ctx, at.edge, at.key, nil)
 	want, lies := m.lies[at]
+	var meta connector.Metadata
+	if rapid.Bool().Draw(t, "by its number") {
+		meta = want.meta
+	}
+	got, err := fetch(ctx, at.edge, at.key, meta)
 	switch {
 	case err == nil && !lies:
 		t.Fatalf("%v: %d bytes where nothing lies", at, len(got.Bytes()))
@@ -187,9 +193,11 @@ func (m *exchangeModel) check(t *rapid.T) {
 	for _, entry := range m.lies {
 		size += int64(len(entry.payload))
 	}
-	if st := m.h.bus.Stats().Exchange; st.Entries != len(m.lies) || st.Bytes != size {
-		t.Fatalf("the exchange has %+v, want %d entries of %d bytes", st, len(m.lies), size)
-	}
+	var st bus.ExchangeStats
+	bus.Await(t, func() bool { // nodes tell the host of what they do, and do not wait
+		st = m.h.bus.Stats().Exchange
+		return st.Entries == len(m.lies) && st.Bytes == size
+	})
 }
 
 // TestExchangeAgainstModel has the ends of several nodes and the host do anything in

@@ -50,12 +50,13 @@ type link struct {
 	stages    []*nodeStage
 	senders   map[uint32]*pair // other nodes, to send to
 	receivers map[uint32]*pair // ... and to receive from: the same, but of a node with itself
-	alone     bool             // no node is met any more
-	caller    *Bus             // carries what this process submits, once it does
-	reading   sync.WaitGroup   // payloads of the exchange; added to while not closing
-	returning sync.WaitGroup   // puts on their way back; added to while they are in out
-	closing   error            // why this side ended it
-	left      bool             // ... and what is put from here on is nobody's
+	shelving  shelving
+	alone     bool           // no node is met any more
+	caller    *Bus           // carries what this process submits, once it does
+	reading   sync.WaitGroup // payloads of the exchange; added to while not closing
+	returning sync.WaitGroup // puts on their way back; added to while they are in out
+	closing   error          // why this side ended it
+	left      bool           // ... and what is put from here on is nobody's
 
 	// stranded is what the host had when it was gone, of stages that go on. It
 	// is for run, and then for whoever closes the link.
@@ -215,9 +216,15 @@ func (l *link) strand(out map[uint32]*outgoing) {
 // mapped until it is released.
 func (l *link) dropSegments() {
 	l.mu.Lock()
-	segments := l.segments
-	l.segments = nil
+	segments, shelves, own := l.segments, l.shelving.others, l.shelving.own
+	l.segments, l.shelving.others = nil, nil
 	l.mu.Unlock()
+	if own != nil {
+		own.Close()
+	}
+	for _, o := range shelves {
+		o.taker.Close()
+	}
 	for _, seg := range segments {
 		seg.release()
 	}
@@ -250,6 +257,8 @@ func (l *link) handle(m wire.Message, fds []int) error {
 		return l.meet(m, fds)
 	case *wire.Found:
 		return l.found(m, fds)
+	case *wire.ShelfAt:
+		return l.learnShelf(m, fds)
 	}
 	peer.CloseAll(fds)
 	switch m := m.(type) {
@@ -285,6 +294,8 @@ func (l *link) handle(m wire.Message, fds []int) error {
 		return l.fetched(m)
 	case *wire.Cleaned:
 		l.answer(m.Token, m)
+	case *wire.Shelved:
+		return l.shelved(m)
 	case *wire.Published:
 		l.answer(m.Token, m)
 	case *wire.Streamed:
@@ -334,6 +345,7 @@ func (l *link) forget(number uint32) {
 	l.mu.Lock()
 	seg := l.segments[number]
 	delete(l.segments, number)
+	l.forgetShelf(seg)
 	l.mu.Unlock()
 	if seg != nil {
 		l.dropSegment(seg)

@@ -62,7 +62,7 @@ func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string,
 	ctx, stop := e.until(ctx)
 	defer stop()
 	var number uint64
-	err = l.exchange.put(ctx, size, int(l.welcome.InlineBytes), fill, func(p *foreign) (err error) {
+	err = l.exchange.put(ctx, size, l.inlineBytes(), fill, func(p *foreign) (err error) {
 		e.placing.RLock()
 		defer e.placing.RUnlock()
 		if e.ctx.Err() != nil {
@@ -95,6 +95,14 @@ func (e *nodeExchange) fetch(ctx context.Context, meta connector.Metadata, m *wi
 	}
 	if m.Entry, err = ring.Number(meta); err != nil {
 		return nil, err
+	}
+	if m.Entry != 0 {
+		if p := l.take(connector.Edge{From: m.From, To: m.To}, m.Key, m.Entry); p != nil {
+			return keyed{p}, nil
+		}
+	}
+	if l.welcome.Version >= wire.VersionShelf {
+		m.Flags |= wire.FetchShelf
 	}
 	ctx, stop := e.until(ctx)
 	defer stop()

@@ -105,7 +105,10 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Pr
 		sources: make(map[uint32]*source), held: make(map[uint32]*held), kept: make(map[uint32]*kept),
 		grants: make(map[uint32]*grant), offered: make(map[uint32]*segment), told: make(map[*segment]*told),
 		expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed), submits: make(map[uint32]context.CancelCauseFunc),
-		ex: exchanging{owners: make(map[uint32]*ring.Owner), fetched: make(map[uint32]*fetched), waits: make(map[uint32]*exchangeWait)},
+		ex: exchanging{
+			owners: make(map[uint32]*ring.Owner), fetched: make(map[uint32]*fetched), waits: make(map[uint32]*exchangeWait),
+			reader: srv.bus.exchange.table.Reader(),
+		},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
@@ -266,6 +269,8 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	case *wire.Publish:
 		s.publish(m, fds[0])
 		return nil
+	case *wire.Shelf:
+		return s.shelf(m, fds)
 	}
 	peer.CloseAll(fds)
 	switch m := m.(type) {
@@ -317,6 +322,10 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		s.cancelQuestion(m.Token)
 	case *wire.Cleanup:
 		s.cleanup(m)
+	case *wire.Shelve:
+		return s.shelve(m)
+	case *wire.Taken:
+		s.taken(m)
 	case *wire.Withdraw:
 		s.withdraw(m)
 	case *wire.Find:

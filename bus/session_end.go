@@ -42,6 +42,7 @@ func (s *session) end(reason error) {
 		s.awaitRelease()
 		keep()
 	}
+	s.ex.reader.Leave()
 	s.dropSegments()
 	_ = s.sender.Close()
 	s.srv.circle.leave(s, lent)
@@ -112,13 +113,10 @@ func (s *session) pin(harmless bool) (unpin func()) {
 			all = append(all, h.d.hold())
 		}
 	}
+	var got []*fetched
 	for id, f := range s.ex.fetched {
 		if f.told != nil {
-			p := f.got.Payload.(keyed).foreign //nolint:forcetypeassert // the table has no others
-			all = append(all, &payload{foreign: p})
-			if f.copy != nil {
-				all = append(all, &payload{foreign: f.copy})
-			}
+			got = append(got, f)
 			delete(s.ex.fetched, id)
 		}
 	}
@@ -128,12 +126,15 @@ func (s *session) pin(harmless bool) (unpin func()) {
 			delete(s.kept, id)
 		}
 	}
-	if len(all) == 0 {
+	if len(all) == 0 && len(got) == 0 && !s.ex.reader.Opened() { // what it took is its own until then
 		return nil
 	}
 	return func() {
 		for _, p := range all {
 			p.release()
+		}
+		for _, f := range got {
+			f.settle(f.got.Release)
 		}
 	}
 }
@@ -179,6 +180,10 @@ func (s *session) takeBack(cause error) {
 	s.mu.Unlock()
 	for _, f := range got {
 		f.settle(f.got.Release)
+	}
+	if s.ex.shelf.Shelf != nil {
+		s.ex.shelf.Close()
+		s.ex.shelf.seg.release()
 	}
 	for _, o := range owners {
 		o.Close()

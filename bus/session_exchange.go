@@ -24,6 +24,8 @@ const (
 // exchanging is what a client has of the exchange. It is guarded by the session's
 // mu.
 type exchanging struct {
+	shelf   clientShelf  // set once; of nil: none
+	reader  *ring.Reader // who takes from others'
 	owners  map[uint32]*ring.Owner
 	fetched map[uint32]*fetched
 	waits   map[uint32]*exchangeWait // by the token of the question
@@ -192,24 +194,37 @@ func (s *session) fetch(m *wire.Fetch) error {
 		s.queue(failedMessage(m.Token, err))
 		return nil
 	}
-	token, key, table := m.Token, m.Key, s.srv.bus.exchange.table
-	got, err := table.Get(edge, key, m.Entry)
-	if err == nil {
-		s.hand(token, edge, key, got)
-		return nil
-	}
-	if m.Flags&wire.FetchWait == 0 || m.Entry != 0 {
-		s.queue(failedMessage(token, err))
-		return nil
+	token, key, number, table := m.Token, m.Key, m.Entry, s.srv.bus.exchange.table
+	hand := func(got ring.Taken) { s.hand(token, edge, key, got, m.Flags&wire.FetchShelf != 0) }
+	behind := table.Behind()
+	if len(behind) == 0 {
+		got, err := table.Get(edge, key, number)
+		if err == nil {
+			hand(got)
+			return nil
+		}
+		if m.Flags&wire.FetchWait == 0 || number != 0 {
+			s.queue(failedMessage(token, err))
+			return nil
+		}
 	}
 	return s.askExchange(token, fmt.Sprintf("%q on %v, which nobody has placed", key, edge), false, func(ctx context.Context) (func(), error) {
-		got, err := table.Await(ctx, nil, edge, key, 0)
-		return func() { s.hand(token, edge, key, got) }, err
+		err := s.srv.bus.exchange.catchUp(ctx, behind)
+		var got ring.Taken
+		switch {
+		case err != nil:
+		case m.Flags&wire.FetchWait == 0:
+			got, err = table.Get(edge, key, number)
+		default:
+			got, err = table.Await(ctx, nil, edge, key, number)
+		}
+		return func() { hand(got) }, err
 	})
 }
 
-// hand gives the client a payload.
-func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.Taken) {
+// hand gives the client a payload, and tells it of the shelf that it lies on, if it wants to
+// know.
+func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.Taken, shelf bool) {
 	p := got.Payload.(keyed).foreign //nolint:forcetypeassert // the table has no others
 	f := &fetched{got: got, edge: edge, key: key, at: time.Now()}
 	m := &wire.Fetched{Token: token, Size: uint64(len(p.data))}
@@ -233,6 +248,9 @@ func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.T
 		return
 	}
 	defer s.mu.Unlock()
+	if on := got.Shelf(); on != nil && shelf {
+		s.show(p, on)
+	}
 	if m.Flags&wire.FlagInline == 0 {
 		f.told = s.tell(p.seg)
 		m.Segment = f.told.number

@@ -40,7 +40,7 @@ func (s *session) stats() ProcessStats {
 	defer s.mu.Unlock()
 	st := ProcessStats{
 		Node: s.node, PID: s.proc.PID(), Name: s.name, Stages: []string{}, Held: len(s.held), Grants: len(s.grants),
-		Placed: s.ex.placed, Fetched: len(s.ex.fetched),
+		Placed: s.ex.placed, Fetched: len(s.ex.fetched) + len(s.ex.reader.Entries()),
 		Age: time.Since(s.since), Stopped: s.proc.Stopped(),
 	}
 	for _, rep := range s.replicas {
@@ -86,6 +86,9 @@ func (s *session) holdings() []Holding {
 	}
 	for _, f := range s.ex.fetched {
 		all = append(all, keyed.fetched(f.edge, f.key, len(f.got.Bytes()), time.Since(f.at)))
+	}
+	for _, e := range s.ex.reader.Entries() {
+		all = append(all, keyed.fetched(e.Edge, e.Key, e.Bytes, e.Age))
 	}
 	return all
 }

@@ -24,6 +24,8 @@ type entry struct {
 	payload connector.Payload
 	owner   *Owner
 	at      time.Time
+	put     int64    // by the machine's monotonic clock: the later one stays
+	shelved *shelved // nil: it can be had of the table alone
 }
 
 // Table says what lies under which key. It is for any goroutine.
@@ -38,13 +40,20 @@ type Table struct {
 	swept   int64                     // so far
 	waiting map[place][]chan struct{} // closed with the next put
 	sweeper *time.Timer               // runs while something is held and there is a TTL
+	shelves map[uint64]*Shelf         // by their range of numbers
+	ranges  uint64                    // the last one given out
 }
 
 // NewTable makes an empty table. What lies longer than ttl is swept, and the log is
 // told; zero is never.
 func NewTable(ttl time.Duration, log *slog.Logger) *Table {
-	// From anywhere on, so that the numbers of another table say nothing here.
-	return &Table{ttl: ttl, log: log, last: rand.Uint64(), held: make(map[place]*entry), waiting: make(map[place][]chan struct{})}
+	// From anywhere on, so that the numbers of another table say nothing here, but in the
+	// lower half of a range, which is the table's own.
+	last := rand.Uint64() &^ (rangeNumbers / 2)
+	return &Table{
+		ttl: ttl, log: log, last: last, held: make(map[place]*entry), waiting: make(map[place][]chan struct{}),
+		shelves: make(map[uint64]*Shelf), ranges: last / rangeNumbers,
+	}
 }
 
 // An Owner is somebody who puts. What it put and nobody got goes with it.
@@ -65,7 +74,7 @@ func (t *Table) Owner(name string) *Owner {
 // [connector.ErrClosed] if the owner is closed.
 func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) (number uint64, err error) {
 	t := o.table
-	e := &entry{place: place{edge, key}, payload: payload, owner: o, at: time.Now()}
+	e := &entry{place: place{edge, key}, payload: payload, owner: o, at: time.Now(), put: Now()}
 	t.mu.Lock()
 	if o.closed {
 		t.mu.Unlock()
@@ -76,16 +85,48 @@ func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) 
 		t.last++
 	}
 	e.number = t.last
-	old := t.held[e.place]
-	if old != nil {
-		t.drop(old)
-	}
-	t.add(e)
+	old := t.replace(e)
 	t.mu.Unlock()
-	if old != nil {
-		old.payload.Release()
-	}
+	release(old)
 	return e.number, nil
+}
+
+// replace takes an entry in, and out what lay there, or was put before what lies there. It
+// returns what is to be released without the lock.
+func (t *Table) replace(e *entry) (old []*entry) {
+	lay := t.held[e.place]
+	switch {
+	case lay == nil:
+		t.add(e)
+	case lay.put > e.put:
+		old = t.takeOff(nil, e)
+	default:
+		old = t.takeBack(nil, lay)
+		t.add(e)
+	}
+	return old
+}
+
+// takeBack takes an entry out that nobody is to get any more, and adds it to those that
+// are to be released without the lock, unless somebody has got it elsewhere.
+func (t *Table) takeBack(all []*entry, e *entry) []*entry {
+	t.drop(e)
+	return t.takeOff(all, e)
+}
+
+// takeOff is takeBack of an entry that is out already.
+func (t *Table) takeOff(all []*entry, e *entry) []*entry {
+	if !t.claim(e) {
+		return all
+	}
+	t.offShelf(e)
+	return append(all, e)
+}
+
+func release(all []*entry) {
+	for _, e := range all {
+		e.payload.Release()
+	}
 }
 
 // add takes an entry in, where none is.
@@ -113,6 +154,24 @@ func (t *Table) drop(e *entry) {
 type Taken struct {
 	connector.Payload
 	entry *entry
+}
+
+// Shelf is the shelf that the payload lies on, or nil.
+func (got Taken) Shelf() *Shelf {
+	if got.entry.shelved == nil {
+		return nil
+	}
+	return got.entry.shelved.shelf
+}
+
+// Release implements [connector.Payload].
+func (got Taken) Release() {
+	if t := got.entry.owner.table; got.entry.shelved != nil {
+		t.mu.Lock()
+		t.offShelf(got.entry)
+		t.mu.Unlock()
+	}
+	got.Payload.Release()
 }
 
 // PutBack gives the payload back unread: it lies where it lay, unless another
@@ -145,6 +204,9 @@ func (t *Table) take(at place, number uint64) (Taken, error) {
 		return Taken{}, connector.ErrNotFound
 	}
 	t.drop(e)
+	if !t.claim(e) {
+		return Taken{}, connector.ErrNotFound
+	}
 	return Taken{e.payload, e}, nil
 }
 
@@ -234,14 +296,11 @@ func (o *Owner) release(is func(*entry) bool, closing bool) int {
 	o.closed = o.closed || closing
 	for e := range o.mine {
 		if is(e) {
-			t.drop(e)
-			out = append(out, e)
+			out = t.takeBack(out, e)
 		}
 	}
 	t.mu.Unlock()
-	for _, e := range out {
-		e.payload.Release()
-	}
+	release(out)
 	return len(out)
 }
 
@@ -258,13 +317,12 @@ func (t *Table) sweep() {
 	}
 	for _, e := range t.held {
 		if left := ttl - now.Sub(e.at); left <= 0 {
-			t.drop(e)
-			t.swept++
-			out = append(out, e)
+			out = t.takeBack(out, e)
 		} else if next == 0 || left < next {
 			next = left
 		}
 	}
+	t.swept += int64(len(out))
 	if next > 0 {
 		t.sweeper.Reset(next)
 	} else {
@@ -300,6 +358,10 @@ type Entry struct {
 	Age   time.Duration
 }
 
+func (e *entry) report() Entry {
+	return Entry{Edge: e.place.edge, Key: e.place.key, Bytes: len(e.payload.Bytes()), Age: time.Since(e.at)}
+}
+
 // Len returns how many payloads the owner put and nobody has got.
 func (o *Owner) Len() int {
 	o.table.mu.Lock()
@@ -314,7 +376,7 @@ func (o *Owner) Entries() []Entry {
 	defer t.mu.Unlock()
 	all := make([]Entry, 0, len(o.mine))
 	for e := range o.mine {
-		all = append(all, Entry{Edge: e.place.edge, Key: e.place.key, Bytes: len(e.payload.Bytes()), Age: time.Since(e.at)})
+		all = append(all, e.report())
 	}
 	return all
 }

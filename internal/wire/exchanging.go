@@ -53,13 +53,16 @@ func (m *Placed) fields(c *coder) {
 	c.u64("entry", &m.Entry)
 }
 
-// FetchWait is the flag of a Fetch that waits until something is placed.
-const FetchWait = 1
+// Flags of a Fetch.
+const (
+	FetchWait  = 1 // until something is placed
+	FetchShelf = 2 // tell the client of the shelf that the payload lies on, so that it need not ask again
+)
 
 // Fetch asks for what lies under a key of an edge.
 type Fetch struct {
 	Token uint32
-	Flags uint8  // FetchWait
+	Flags uint8  // FetchWait, FetchShelf
 	Entry uint64 // the number of the payload that is meant; 0: any
 	From  string
 	To    string

@@ -78,6 +78,12 @@ const (
 	KindWithdraw  Kind = 90
 	KindFind      Kind = 91
 	KindFound     Kind = 92
+
+	KindShelf   Kind = 96
+	KindShelved Kind = 97
+	KindShelfAt Kind = 98
+	KindShelve  Kind = 99
+	KindTaken   Kind = 100
 )
 
 // Direction says who sends a message.
@@ -175,6 +181,12 @@ var kinds = [...]kindInfo{
 	KindWithdraw:  {name: "withdraw", direction: ToHost, make: func() Message { return new(Withdraw) }, since: versionDirectory},
 	KindFind:      {name: "find", direction: ToHost, make: func() Message { return new(Find) }, since: versionDirectory},
 	KindFound:     {name: "found", direction: ToClient, make: func() Message { return new(Found) }, since: versionDirectory, minDescriptors: 2, maxDescriptors: 2},
+
+	KindShelf:   {name: "shelf", direction: ToHost, make: func() Message { return new(Shelf) }, since: VersionShelf, minDescriptors: 1, maxDescriptors: 1},
+	KindShelved: {name: "shelved", direction: ToClient, make: func() Message { return new(Shelved) }, since: VersionShelf},
+	KindShelfAt: {name: "shelf_at", direction: ToClient, make: func() Message { return new(ShelfAt) }, since: VersionShelf, minDescriptors: 1, maxDescriptors: 1},
+	KindShelve:  {name: "shelve", direction: ToHost, make: func() Message { return new(Shelve) }, since: VersionShelf},
+	KindTaken:   {name: "taken", direction: ToHost, make: func() Message { return new(Taken) }, since: VersionShelf},
 }
 
 // info returns what is known of k, and nil when it is no kind.

@@ -39,7 +39,7 @@ const (
 // The versions of the protocol.
 const (
 	// Version is the newest version that this package speaks.
-	Version = 6
+	Version = 7
 	// VersionMin is the oldest.
 	VersionMin = 1
 
@@ -57,6 +57,9 @@ const (
 	// versionLeave added the stages to Leave.
 	versionLeave = 6
 )
+
+// VersionShelf added shelves: values of the exchange that are taken without the host.
+const VersionShelf = 7
 
 // VersionLayout is the version from which lanes between clients are of the
 // present layout, shmstore/lane's second. Clients of version 3 have another, and

@@ -1,7 +1,7 @@
 """Numbers of the node protocol: its versions, what bounds a message, and flags. Open it to see what is too long."""
 
 VERSION_MIN = 1
-VERSION_MAX = 6
+VERSION_MAX = 7
 MAGIC = 0x53554249_4E4D4F01
 
 MAX_PACKET_BYTES = 65_536

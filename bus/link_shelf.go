@@ -1,0 +1,240 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore/shelf"
+)
+
+// shelving is what a link has of shelves. It is guarded by the link's mu.
+type shelving struct {
+	own    *shelf.Shelf // nil: there is none yet, or none is to be had
+	seg    *segment     // that its values lie in
+	token  uint32       // of the question of it
+	ready  bool         // the host knows it
+	owners map[uint32]struct{}
+	others []otherShelf
+}
+
+// otherShelf is a shelf of another process.
+type otherShelf struct {
+	taker *shelf.Taker
+	seg   *segment // that its values lie in
+}
+
+// tagOf says which value is meant.
+func tagOf(edge connector.Edge, key string) uint64 {
+	h := fnv.New64a()
+	for _, text := range []string{edge.From, "\x00", edge.To, "\x00", key} {
+		_, _ = h.Write([]byte(text)) // it never fails
+	}
+	return h.Sum64()
+}
+
+// knows, with mu held, notes that the host knows an owner, and gives it a shelf for what
+// is put into a segment, if it has none. Without one everything is placed.
+func (l *link) knows(owner uint32, seg *segment) {
+	sh := &l.shelving
+	if l.welcome.Version < wire.VersionShelf || owner == wire.LastingOwner {
+		return
+	}
+	if sh.owners == nil {
+		sh.owners = make(map[uint32]struct{})
+	}
+	sh.owners[owner] = struct{}{}
+	if sh.token != 0 || seg == nil || l.offers[seg] == 0 {
+		return
+	}
+	sh.token = l.tokens.Add(1)
+	own, err := shelf.New()
+	if err != nil {
+		return
+	}
+	if l.send(&wire.Shelf{Token: sh.token, Segment: l.offers[seg]}, own.FD()) != nil {
+		own.Close()
+		return
+	}
+	sh.own, sh.seg = own, seg
+}
+
+// shelved says that the host has the shelf.
+func (l *link) shelved(m *wire.Shelved) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sh := &l.shelving
+	if sh.own == nil || sh.ready || m.Token != sh.token {
+		return fmt.Errorf("%w: shelved was not asked for", wire.ErrProtocol)
+	}
+	sh.own.Begin(m.First)
+	sh.ready = true
+	return nil
+}
+
+// inlineBytes bounds the values that are put into messages: what lies on a shelf is had
+// sooner.
+func (l *link) inlineBytes() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.shelving.ready {
+		return 0
+	}
+	return int(l.welcome.InlineBytes)
+}
+
+// shelve puts a payload on this process's shelf, and tells the host without waiting for
+// an answer. It takes the payload over unless entry is 0 and there is no error: then it is
+// to be placed.
+func (l *link) shelve(ctx context.Context, owner uint32, edge connector.Edge, key string, p *foreign) (entry uint64, err error) {
+	if edge.Check() != nil || connector.CheckKey(key) != nil {
+		return 0, nil // which the host says
+	}
+	m := &wire.Shelve{Owner: owner, Size: uint64(len(p.data)), From: edge.From, To: edge.To, Key: key}
+	l.mu.Lock()
+	own := l.shelving.own
+	err = l.sendShelve(m, p)
+	sent := err == nil && m.Entry != 0 && l.sender.Backlog() == 0
+	if sent {
+		own.Publish(m.Entry)
+	}
+	l.mu.Unlock()
+	faultpoint.Hit("node-shelved")
+	if err != nil {
+		p.release()
+		return 0, err
+	}
+	if sent || m.Entry == 0 {
+		return m.Entry, nil
+	}
+	// It waits in this process. What the host answers behind it says that it has come.
+	if err := l.cleanup(ctx, nobody, key); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: the host has not answered, and whether the value was put is not known", ctx.Err())
+		}
+		return 0, err
+	}
+	own.Publish(m.Entry)
+	return m.Entry, nil
+}
+
+// nobody is the number of no owner.
+const nobody = 0
+
+// sendShelve is shelve with mu held. Entry is 0 if the payload cannot lie on the shelf.
+func (l *link) sendShelve(m *wire.Shelve, p *foreign) error {
+	sh := &l.shelving
+	_, known := sh.owners[m.Owner]
+	if !known || !sh.ready || p.seg != sh.seg || l.out == nil || l.closing != nil {
+		return nil
+	}
+	m.Put, m.Offset = l.puts.Add(1), uint64(p.offset)
+	number, ok := sh.own.Put(shelf.Value{Offset: m.Offset, Size: m.Size, Tag: tagOf(connector.Edge{From: m.From, To: m.To}, m.Key)})
+	if !ok {
+		return nil
+	}
+	m.Entry, m.At = number, ring.Now()
+	own := sh.own
+	l.out[m.Put] = &outgoing{returned: func() {
+		own.Clear(number) // before the room is used again
+		p.release()
+	}}
+	faultpoint.Hit("node-before-shelve")
+	if err := l.send(m); err != nil {
+		delete(l.out, m.Put)
+		own.Clear(number)
+		return err
+	}
+	return nil
+}
+
+// learnShelf takes in another process's shelf.
+func (l *link) learnShelf(m *wire.ShelfAt, fds []int) error {
+	taker, err := shelf.Open(fds[0], m.First)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seg := l.segments[m.Segment]
+	if seg == nil {
+		taker.Close()
+		return fmt.Errorf("%w: values of a shelf lie in segment %d, which is not known", wire.ErrProtocol, m.Segment)
+	}
+	l.shelving.others = append(l.shelving.others, otherShelf{taker, seg})
+	return nil
+}
+
+// forgetShelf, with mu held, lets go of the shelf whose values lie in a segment. The host
+// keeps what was taken there for this process, until it is told.
+func (l *link) forgetShelf(seg *segment) {
+	kept := l.shelving.others[:0]
+	for _, o := range l.shelving.others {
+		if o.seg == seg {
+			o.taker.Close()
+		} else {
+			kept = append(kept, o)
+		}
+	}
+	clear(l.shelving.others[len(kept):])
+	l.shelving.others = kept
+}
+
+// take takes a value from another process's shelf, without asking the host. It is nil if
+// it is not to be had so.
+func (l *link) take(edge connector.Edge, key string, entry uint64) *foreign {
+	o, ok := l.shelfOf(entry)
+	if !ok {
+		return nil
+	}
+	defer o.seg.release()
+	p := l.takeFrom(o, entry, tagOf(edge, key))
+	if p == nil {
+		l.reading.Done()
+	}
+	return p
+}
+
+// shelfOf finds the shelf of a number. What is taken there counts as read, and its segment
+// is retained.
+func (l *link) shelfOf(entry uint64) (otherShelf, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closing == nil {
+		for _, o := range l.shelving.others {
+			if o.taker.Has(entry) {
+				l.reading.Add(1)
+				o.seg.retain()
+				return o, true
+			}
+		}
+	}
+	return otherShelf{}, false
+}
+
+func (l *link) takeFrom(o otherShelf, entry, tag uint64) *foreign {
+	v, ok := o.taker.Take(entry)
+	if !ok {
+		return nil
+	}
+	faultpoint.Hit("node-claimed")
+	if v.Tag != tag {
+		o.taker.PutBack(entry)
+		return nil
+	}
+	p, err := o.seg.claimed(v.Offset, v.Size, func() {
+		l.queue(&wire.Taken{Entry: entry, Flags: wire.TakenOver})
+		l.reading.Done()
+	})
+	if err != nil { // the host knows better where it lies, or that it does not
+		o.taker.PutBack(entry)
+		return nil
+	}
+	l.queue(&wire.Taken{Entry: entry})
+	faultpoint.Hit("node-took")
+	return p
+}

@@ -1,0 +1,121 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore/shelf"
+)
+
+// clientShelf is a client's shelf.
+type clientShelf struct {
+	*ring.Shelf
+	seg *segment // that its values lie in
+}
+
+// shelf answers shelf: it takes the client's in.
+func (s *session) shelf(m *wire.Shelf, fds []int) error {
+	defer peer.CloseAll(fds)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seg := s.offered[m.Segment]
+	if seg == nil || s.ex.shelf.Shelf != nil {
+		return fmt.Errorf("%w: a shelf for segment %d, which was not offered, or it is the second", wire.ErrProtocol, m.Segment)
+	}
+	table := s.srv.bus.exchange.table
+	first := table.NewRange()
+	own, err := shelf.Describe(fds[0])
+	if err != nil {
+		s.queue(failedMessage(m.Token, err)) // it can place all the same
+		return nil
+	}
+	taker, err := shelf.Open(own, first)
+	if err != nil {
+		return offerError(err)
+	}
+	seg.retain()
+	s.ex.shelf = clientShelf{table.Shelf(first, taker), seg}
+	s.queue(&wire.Shelved{Token: m.Token, First: first})
+	return nil
+}
+
+// shelve puts a payload into the exchange that lies on the client's shelf.
+func (s *session) shelve(m *wire.Shelve) error {
+	edge := connector.Edge{From: m.From, To: m.To}
+	s.mu.Lock()
+	on := s.ex.shelf
+	s.mu.Unlock()
+	err := errors.Join(edge.Check(), connector.CheckKey(m.Key))
+	if on.Shelf == nil || m.Owner == wire.LastingOwner || err != nil {
+		return fmt.Errorf("%w: %q of owner %d is nothing for a shelf, or there is none: %w", wire.ErrProtocol, m.Key, m.Owner, err)
+	}
+	o, err := s.owner(m.Owner)
+	if err != nil {
+		return fmt.Errorf("%w: %w", wire.ErrProtocol, err) // who shelves has placed before
+	}
+	p, err := on.seg.claimed(m.Offset, m.Size, func() { s.returnPut(m.Put) })
+	if err != nil {
+		return err
+	}
+	faultpoint.Hit("host-shelve")
+	if err := o.PutOn(on.Shelf, m.Entry, m.At, edge, m.Key, keyed{p}); errors.Is(err, ring.ErrShelf) {
+		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
+	}
+	return nil // or the host closes
+}
+
+// taken notes what the client has taken from a shelf.
+func (s *session) taken(m *wire.Taken) {
+	faultpoint.Hit("host-taken")
+	if m.Flags&wire.TakenOver != 0 {
+		s.ex.reader.Gave(m.Entry)
+	} else {
+		s.ex.reader.Took(m.Entry)
+	}
+}
+
+// show, with mu held, tells the client of the shelf that a payload lies on.
+func (s *session) show(p *foreign, on *ring.Shelf) {
+	taker, ok := on.Claims().(*shelf.Taker)
+	if !ok || s.ex.reader.Knows(on) {
+		return
+	}
+	t := s.tell(p.seg)
+	defer s.untell(t)
+	fd, err := shelf.Describe(taker.FD())
+	if err != nil {
+		return // it goes on asking
+	}
+	if s.ex.reader.Open(on, shelf.NewWitness(fd, on.First())) {
+		s.queue(&wire.ShelfAt{Segment: t.number, First: on.First()}, fd)
+	}
+}
+
+// lateShelve is how long a value may take to come that its owner says it has told of. It
+// lies in the socket of this process: only what is not so takes longer.
+const lateShelve = time.Second
+
+// catchUp waits until the table knows what had been put before.
+func (x *exchange) catchUp(ctx context.Context, behind []ring.Behind) error {
+	for _, b := range behind {
+		late, cancel := context.WithTimeout(ctx, lateShelve)
+		err := b.Wait(late)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			b.Doubt()
+			x.bus.opts.Logger.Warn("a process says that it has put a value that has not come", slog.String("bus", x.bus.opts.Name))
+		}
+	}
+	return nil
+}

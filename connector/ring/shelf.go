@@ -1,0 +1,406 @@
+package ring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/shmstore/shelf"
+)
+
+// rangeNumbers is how many numbers a shelf has, and the table for all that is on none.
+const rangeNumbers = shelf.Numbers
+
+// Claims is what a table needs of a shelf: a [shelf.Taker].
+type Claims interface {
+	// Claim keeps everybody else from taking the value of a number, if nobody has it.
+	Claim(number uint64) bool
+	// Published is the last number that the owner says it has told of.
+	Published() uint64
+	// Close comes when nothing is left.
+	Close()
+}
+
+// Witness is what a table needs to know of somebody who takes from a shelf: a
+// [shelf.Witness].
+type Witness interface {
+	// Alone reports whether nobody else has the value of a number.
+	Alone(number uint64) bool
+	// Close gives up what the reader, which is gone, had.
+	Close()
+}
+
+// A Shelf is where a process puts values that others can take without asking the
+// table. The table learns of both behind that, and in any order: it claims what it is to
+// give to somebody, or to take back, as they do.
+type Shelf struct {
+	table  *Table
+	first  uint64
+	claims Claims
+
+	// Guarded by the table's lock:
+	readers map[*Reader]Witness
+	last    uint64            // the number of the value placed last
+	on      map[uint64]*entry // what was placed, until it is given back
+	early   map[uint64]*early // taken before it was placed here
+	caught  chan struct{}     // closed when last moves; nil: nobody waits
+	doubt   uint64            // was published and did not come: not waited for
+	closed  bool              // nothing more is placed
+}
+
+// shelved is what there is to know of an entry on a shelf.
+type shelved struct {
+	shelf   *Shelf
+	claimed bool    // by the table: nobody else can take it
+	out     bool    // somebody has claimed it, who has not said so
+	reader  *Reader // who has taken it
+	over    bool    // it was given back
+}
+
+// early is a value that was taken before it was placed.
+type early struct {
+	reader *Reader
+	over   bool // and is not read any more
+}
+
+// A Reader is a process that takes values from shelves.
+type Reader struct {
+	table *Table
+
+	// Guarded by the table's lock:
+	has    map[uint64]*entry
+	opened bool // any shelf
+}
+
+// ErrShelf says that a process did with its shelf what it must not.
+var ErrShelf = errors.New("this is not how a shelf is used")
+
+// NewRange returns the first of the numbers for a new shelf.
+func (t *Table) NewRange() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for {
+		t.ranges = (t.ranges + 1) % (1 << 64 / rangeNumbers)
+		if t.ranges != t.last/rangeNumbers && t.shelves[t.ranges] == nil {
+			return t.ranges * rangeNumbers
+		}
+	}
+}
+
+// Shelf adds a shelf, with a range of numbers that is nobody's.
+func (t *Table) Shelf(first uint64, claims Claims) *Shelf {
+	s := &Shelf{
+		table: t, first: first, last: first, claims: claims,
+		readers: make(map[*Reader]Witness), on: make(map[uint64]*entry), early: make(map[uint64]*early),
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.shelves[first/rangeNumbers] = s
+	return s
+}
+
+// First is the first of the shelf's numbers.
+func (s *Shelf) First() uint64 { return s.first }
+
+// Claims is what the table claims by.
+func (s *Shelf) Claims() Claims { return s.claims }
+
+// PutOn is Put of a value that lies on a shelf already, by its number there, and when it was
+// put, which [Now] tells its owner: the table learns of it later, and perhaps behind one that
+// somebody has put in its place. The numbers of a shelf come in their order.
+func (o *Owner) PutOn(s *Shelf, number uint64, put int64, edge connector.Edge, key string, payload connector.Payload) error {
+	t := o.table
+	e := &entry{place: place{edge, key}, number: number, payload: payload, owner: o, at: time.Now(), put: min(put, Now()), shelved: &shelved{shelf: s}}
+	t.mu.Lock()
+	err := s.check(number)
+	if err == nil && o.closed {
+		err = connector.ErrClosed
+	}
+	if err != nil {
+		t.mu.Unlock()
+		payload.Release()
+		return err
+	}
+	s.last = number
+	s.on[number] = e
+	was := s.early[number]
+	delete(s.early, number)
+	old := t.replace(e)
+	if was != nil {
+		if t.held[e.place] == e {
+			t.drop(e)
+		}
+		e.shelved.reader, e.shelved.out = was.reader, false
+		if was.over {
+			t.offShelf(e)
+			old = append(old, e)
+		} else {
+			was.reader.has[number] = e
+		}
+	}
+	s.catchUp()
+	t.mu.Unlock()
+	release(old)
+	return nil
+}
+
+// check refuses a number that cannot be the next one.
+func (s *Shelf) check(number uint64) error {
+	switch {
+	case s.closed:
+		return connector.ErrClosed
+	case number-s.first >= rangeNumbers || number <= s.last:
+		return fmt.Errorf("%w: number %#x behind %#x", ErrShelf, number, s.last)
+	case len(s.on) >= shelf.Slots:
+		return fmt.Errorf("%w: %d values are on it, which has as many slots", ErrShelf, len(s.on))
+	}
+	return nil
+}
+
+// claim reports whether an entry is the table's to give to somebody, or to take back.
+func (t *Table) claim(e *entry) bool {
+	h := e.shelved
+	switch {
+	case h == nil || h.claimed:
+		return true
+	case h.reader != nil || h.out || h.over:
+		return false
+	case h.shelf.claims.Claim(e.number):
+		h.claimed = true
+	default:
+		h.out = true
+	}
+	return h.claimed
+}
+
+// offShelf forgets an entry that is given back.
+func (t *Table) offShelf(e *entry) {
+	if h := e.shelved; h != nil && !h.over {
+		h.over = true
+		delete(h.shelf.on, e.number)
+		h.shelf.tidy()
+	}
+}
+
+// tidy lets go of a shelf that is used no more.
+func (s *Shelf) tidy() {
+	if !s.closed || len(s.on) > 0 || s.table.shelves[s.first/rangeNumbers] != s {
+		return
+	}
+	delete(s.table.shelves, s.first/rangeNumbers)
+	s.claims.Close()
+	for _, w := range s.readers {
+		w.Close()
+	}
+}
+
+// Close says that its owner places nothing more: it is gone. What lies there goes with
+// those who own it, and what was taken is given back by those who took it.
+func (s *Shelf) Close() {
+	t := s.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.closed = true
+	clear(s.early) // they never come
+	s.catchUp()
+	s.tidy()
+}
+
+// catchUp wakes those who wait for the owner.
+func (s *Shelf) catchUp() {
+	if s.caught != nil {
+		close(s.caught)
+		s.caught = nil
+	}
+}
+
+// Reader adds somebody who takes.
+func (t *Table) Reader() *Reader { return &Reader{table: t, has: make(map[uint64]*entry)} }
+
+// Knows reports whether the reader needs not be given the shelf: it has been, or the shelf
+// is gone.
+func (r *Reader) Knows(s *Shelf) bool {
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
+	return s.closed || s.readers[r] != nil
+}
+
+// Open says that the reader is given the shelf, and takes its witness over. It is false if
+// the reader [Reader.Knows] it.
+func (r *Reader) Open(s *Shelf, w Witness) bool {
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
+	if s.closed || s.readers[r] != nil {
+		w.Close()
+		return false
+	}
+	s.readers[r] = w
+	r.opened = true
+	return true
+}
+
+// Opened reports whether the reader was given any shelf.
+func (r *Reader) Opened() bool {
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
+	return r.opened
+}
+
+// Took says that the reader has taken a value from its shelf. One that has gone with
+// its owner, or that somebody else has, is nobody's business here.
+func (r *Reader) Took(number uint64) {
+	t := r.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.shelves[number/rangeNumbers]
+	if s == nil || s.readers[r] == nil || !s.readers[r].Alone(number) {
+		return
+	}
+	e := s.on[number]
+	switch {
+	case e == nil && number > s.last && !s.closed && len(s.early) < shelf.Slots:
+		s.early[number] = &early{reader: r}
+		return
+	case e == nil, e.shelved.claimed:
+		return
+	}
+	if was := e.shelved.reader; was != nil { // and has given its claim up
+		delete(was.has, number)
+	}
+	e.shelved.reader, e.shelved.out = r, false
+	e.at = time.Now()
+	r.has[number] = e
+	if t.held[e.place] == e {
+		t.drop(e)
+	}
+}
+
+// Gave says that the reader needs a value no more that it took.
+func (r *Reader) Gave(number uint64) {
+	t := r.table
+	var out []*entry
+	t.mu.Lock()
+	if e := r.has[number]; e != nil {
+		out = r.giveBack(out, e)
+	} else if s := t.shelves[number/rangeNumbers]; s != nil {
+		if was := s.early[number]; was != nil && was.reader == r {
+			was.over = true
+		}
+	}
+	t.mu.Unlock()
+	release(out)
+}
+
+// giveBack ends the reader's hold of an entry, which is released if nobody else has come
+// to have it.
+func (r *Reader) giveBack(all []*entry, e *entry) []*entry {
+	delete(r.has, e.number)
+	h := e.shelved
+	h.reader = nil
+	if !h.shelf.readers[r].Alone(e.number) {
+		h.out = true
+		return all
+	}
+	r.table.offShelf(e)
+	return append(all, e)
+}
+
+// Leave gives back what the reader has taken, said or not: its process is dead, or has
+// left.
+func (r *Reader) Leave() {
+	t := r.table
+	var out []*entry
+	t.mu.Lock()
+	for _, e := range r.has {
+		out = r.giveBack(out, e)
+	}
+	for _, s := range t.shelves {
+		if w := s.readers[r]; w != nil {
+			delete(s.readers, r)
+			w.Close() // from here on, others can take what it had taken and not said
+		}
+		for number, was := range s.early {
+			if was.reader == r && !was.over {
+				delete(s.early, number)
+			}
+		}
+		for _, e := range maps.Clone(s.on) {
+			if e.shelved.out {
+				e.shelved.out = false
+				if t.claim(e) { // else somebody else has it
+					t.offShelf(e)
+					out = append(out, e)
+				}
+			}
+		}
+	}
+	t.mu.Unlock()
+	release(out)
+}
+
+// Entries lists what the reader has.
+func (r *Reader) Entries() []Entry {
+	t := r.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]Entry, 0, len(r.has))
+	for _, e := range r.has {
+		all = append(all, e.report())
+	}
+	return all
+}
+
+// Behind is a shelf whose owner has put more than the table knows of.
+type Behind struct {
+	shelf     *Shelf
+	published uint64
+}
+
+// Behind lists them. Who looks for something that may have been put there waits
+// for each first.
+func (t *Table) Behind() (all []Behind) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.shelves {
+		published := s.claims.Published()
+		if !s.closed && published > s.last && s.doubt <= s.last {
+			all = append(all, Behind{s, published})
+		}
+	}
+	return all
+}
+
+// Wait waits until the table knows of them, or the owner is gone.
+func (b Behind) Wait(ctx context.Context) error {
+	s, t := b.shelf, b.shelf.table
+	for {
+		t.mu.Lock()
+		if s.closed || s.last >= b.published || s.doubt > s.last {
+			t.mu.Unlock()
+			return nil
+		}
+		if s.caught == nil {
+			s.caught = make(chan struct{})
+		}
+		caught := s.caught
+		t.mu.Unlock()
+		select {
+		case <-caught:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Doubt has nobody wait for the shelf again until it has come so far: what the owner
+// says it has told of is not so.
+func (b Behind) Doubt() {
+	s, t := b.shelf, b.shelf.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.doubt = b.published
+	s.catchUp()
+}

@@ -1,0 +1,118 @@
+package shelf
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// Taker takes values from another process's shelf.
+type Taker struct {
+	mem   *shmstore.Segment
+	page  *page
+	first uint64
+
+	mu     sync.Mutex
+	locked map[uint64]struct{} // by this process; its values may be gone
+	tidy   int                 // with how many of those to look which are
+	closed bool
+}
+
+// Open opens a shelf whose numbers begin at first. It takes over the descriptor,
+// which must be an open file description of the process's own: see [Describe]. The
+// errors are those of [shmstore.OpenSegment].
+func Open(fd int, first uint64) (*Taker, error) {
+	mem, err := shmstore.OpenSegment("shelf", fd, Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("open shelf: %w", err)
+	}
+	t := &Taker{mem: mem, page: pageOf(mem.Bytes()), first: first, locked: make(map[uint64]struct{}), tidy: tidyAt}
+	if found := t.page.magic.Load(); found != magic {
+		mem.Close()
+		return nil, fmt.Errorf("open shelf: %w: it begins with %#x", shmstore.ErrProtocol, found)
+	}
+	return t, nil
+}
+
+// tidyAt is with how many locks to begin to look which are needed no more.
+const tidyAt = 8
+
+// FD is the descriptor, for [Describe]; -1 after Close.
+func (t *Taker) FD() int { return t.mem.FD() }
+
+// Published is the last number that the owner says it has told of; it is the owner's
+// word, and can be anything.
+func (t *Taker) Published() uint64 { return t.page.published.Load() }
+
+// Has reports whether a number is one of the shelf's.
+func (t *Taker) Has(number uint64) bool { return number-t.first < Numbers }
+
+// Take takes a value. It is false if the value is not there, or is not to be had:
+// somebody else has it, or had it.
+func (t *Taker) Take(number uint64) (v Value, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.lock(number) {
+		return Value{}, false
+	}
+	at := t.slot(number)
+	v = Value{Offset: at.offset.Load(), Size: at.size.Load(), Tag: at.tag.Load()}
+	if at.number.Load() != number {
+		t.unlock(number)
+		return Value{}, false
+	}
+	return v, true
+}
+
+// Claim keeps everybody else from taking a value, if nobody has it. It does not look
+// whether the value is there.
+func (t *Taker) Claim(number uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lock(number)
+}
+
+// PutBack lets others take a value that was taken, and has not been read.
+func (t *Taker) PutBack(number uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ours := t.locked[number]; ours && !t.closed {
+		t.unlock(number)
+	}
+}
+
+// lock gets the lock of a number, once.
+func (t *Taker) lock(number uint64) bool {
+	if _, again := t.locked[number]; again || t.closed || !t.Has(number) {
+		return false
+	}
+	if len(t.locked) >= t.tidy {
+		for n := range t.locked {
+			if t.slot(n).number.Load() != n {
+				t.unlock(n)
+			}
+		}
+		t.tidy = 2*len(t.locked) + tidyAt
+	}
+	if !lockByte(t.mem.FD(), number-t.first) {
+		return false
+	}
+	t.locked[number] = struct{}{}
+	return true
+}
+
+func (t *Taker) unlock(number uint64) {
+	delete(t.locked, number)
+	unlockByte(t.mem.FD(), number-t.first)
+}
+
+func (t *Taker) slot(number uint64) *slot { return &t.page.slots[(number-t.first)%Slots] }
+
+// Close lets go of everything that was taken.
+func (t *Taker) Close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	t.mem.Close()
+}
