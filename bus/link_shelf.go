@@ -176,6 +176,7 @@ func (l *link) forgetShelf(seg *segment) {
 	for _, o := range l.shelving.others {
 		if o.seg == seg {
 			o.taker.Close()
+			l.queue(&wire.Taken{Entry: o.taker.First(), Flags: wire.TakenAll})
 		} else {
 			kept = append(kept, o)
 		}
@@ -217,15 +218,11 @@ func (l *link) shelfOf(entry uint64) (otherShelf, bool) {
 }
 
 func (l *link) takeFrom(o otherShelf, entry, tag uint64) *foreign {
-	v, ok := o.taker.Take(entry)
+	v, ok := o.taker.Take(entry, tag)
 	if !ok {
 		return nil
 	}
 	faultpoint.Hit("node-claimed")
-	if v.Tag != tag {
-		o.taker.PutBack(entry)
-		return nil
-	}
 	p, err := o.seg.claimed(v.Offset, v.Size, func() {
 		l.queue(&wire.Taken{Entry: entry, Flags: wire.TakenOver})
 		l.reading.Done()

@@ -75,9 +75,12 @@ func (s *session) shelve(m *wire.Shelve) error {
 // taken notes what the client has taken from a shelf.
 func (s *session) taken(m *wire.Taken) {
 	faultpoint.Hit("host-taken")
-	if m.Flags&wire.TakenOver != 0 {
+	switch m.Flags {
+	case wire.TakenAll:
+		s.ex.reader.Over(m.Entry)
+	case wire.TakenOver:
 		s.ex.reader.Gave(m.Entry)
-	} else {
+	default:
 		s.ex.reader.Took(m.Entry)
 	}
 }

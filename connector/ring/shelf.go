@@ -18,6 +18,8 @@ const rangeNumbers = shelf.Numbers
 type Claims interface {
 	// Claim keeps everybody else from taking the value of a number, if nobody has it.
 	Claim(number uint64) bool
+	// Share keeps everybody else from it, too, beside somebody who shares it.
+	Share(number uint64) bool
 	// Published is the last number that the owner says it has told of.
 	Published() uint64
 	// Close comes when nothing is left.
@@ -29,6 +31,9 @@ type Claims interface {
 type Witness interface {
 	// Alone reports whether nobody else has the value of a number.
 	Alone(number uint64) bool
+	// Share makes what the reader has something that another can share, if nobody else has
+	// it: from there on it is nobody's to take.
+	Share(number uint64) bool
 	// Close gives up what the reader, which is gone, had.
 	Close()
 }
@@ -42,7 +47,7 @@ type Shelf struct {
 	claims Claims
 
 	// Guarded by the table's lock:
-	readers map[*Reader]Witness
+	readers map[*Reader]*reading
 	last    uint64            // the number of the value placed last
 	on      map[uint64]*entry // what was placed, until it is given back
 	early   map[uint64]*early // taken before it was placed here
@@ -75,6 +80,12 @@ type Reader struct {
 	opened bool // any shelf
 }
 
+// reading is a reader of one shelf.
+type reading struct {
+	Witness
+	over bool // it takes nothing more there
+}
+
 // ErrShelf says that a process did with its shelf what it must not.
 var ErrShelf = errors.New("this is not how a shelf is used")
 
@@ -94,7 +105,7 @@ func (t *Table) NewRange() uint64 {
 func (t *Table) Shelf(first uint64, claims Claims) *Shelf {
 	s := &Shelf{
 		table: t, first: first, last: first, claims: claims,
-		readers: make(map[*Reader]Witness), on: make(map[uint64]*entry), early: make(map[uint64]*early),
+		readers: make(map[*Reader]*reading), on: make(map[uint64]*entry), early: make(map[uint64]*early),
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,12 +139,14 @@ func (o *Owner) PutOn(s *Shelf, number uint64, put int64, edge connector.Edge, k
 	s.on[number] = e
 	was := s.early[number]
 	delete(s.early, number)
+	if was != nil {
+		e.shelved.reader = was.reader // first: it is not the table's to claim
+	}
 	old := t.replace(e)
 	if was != nil {
 		if t.held[e.place] == e {
 			t.drop(e)
 		}
-		e.shelved.reader, e.shelved.out = was.reader, false
 		if was.over {
 			t.offShelf(e)
 			old = append(old, e)
@@ -185,15 +198,21 @@ func (t *Table) offShelf(e *entry) {
 	}
 }
 
-// tidy lets go of a shelf that is used no more.
+// tidy lets go of a shelf that is used no more. Until nobody can take from it, what was
+// claimed stays so: its slots will hold it for ever.
 func (s *Shelf) tidy() {
 	if !s.closed || len(s.on) > 0 || s.table.shelves[s.first/rangeNumbers] != s {
 		return
 	}
+	for _, r := range s.readers {
+		if !r.over {
+			return
+		}
+	}
 	delete(s.table.shelves, s.first/rangeNumbers)
 	s.claims.Close()
-	for _, w := range s.readers {
-		w.Close()
+	for _, r := range s.readers {
+		r.Close()
 	}
 }
 
@@ -237,9 +256,20 @@ func (r *Reader) Open(s *Shelf, w Witness) bool {
 		w.Close()
 		return false
 	}
-	s.readers[r] = w
+	s.readers[r] = &reading{Witness: w}
 	r.opened = true
 	return true
+}
+
+// Over says that the reader takes nothing more from the shelf with that first number.
+func (r *Reader) Over(first uint64) {
+	t := r.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.shelves[first/rangeNumbers]; s != nil && s.readers[r] != nil {
+		s.readers[r].over = true
+		s.tidy()
+	}
 }
 
 // Opened reports whether the reader was given any shelf.
@@ -287,11 +317,20 @@ func (r *Reader) Gave(number uint64) {
 		out = r.giveBack(out, e)
 	} else if s := t.shelves[number/rangeNumbers]; s != nil {
 		if was := s.early[number]; was != nil && was.reader == r {
-			was.over = true
+			if was.over = r.hands(s, number); !was.over {
+				delete(s.early, number)
+			}
 		}
 	}
 	t.mu.Unlock()
 	release(out)
+}
+
+// hands reports whether the table has what the reader had, without a moment in which
+// somebody else could take it, until its slot holds something else.
+func (r *Reader) hands(s *Shelf, number uint64) bool {
+	w := s.readers[r]
+	return w != nil && w.Share(number) && s.claims.Share(number)
 }
 
 // giveBack ends the reader's hold of an entry, which is released if nobody else has come
@@ -300,7 +339,7 @@ func (r *Reader) giveBack(all []*entry, e *entry) []*entry {
 	delete(r.has, e.number)
 	h := e.shelved
 	h.reader = nil
-	if !h.shelf.readers[r].Alone(e.number) {
+	if !r.hands(h.shelf, e.number) {
 		h.out = true
 		return all
 	}
@@ -327,6 +366,7 @@ func (r *Reader) Leave() {
 				delete(s.early, number)
 			}
 		}
+		s.tidy()
 		for _, e := range maps.Clone(s.on) {
 			if e.shelved.out {
 				e.shelved.out = false

@@ -227,6 +227,7 @@ func exchangeSamples() []sample {
 			From: strings.Repeat("f", wire.MaxName), To: strings.Repeat("t", wire.MaxName), Key: strings.Repeat("k", wire.MaxName),
 		}},
 		{name: "taken", message: &wire.Taken{Entry: 0x9f3c500000000001}},
+		{name: "taken-all", message: &wire.Taken{Entry: 0x9f3c500000000000, Flags: wire.TakenAll}},
 		{name: "taken-over", message: &wire.Taken{Entry: math.MaxUint64, Flags: wire.TakenOver}},
 		{name: "failed-nothing", message: &wire.Failed{Token: 64, Code: wire.CodeNothing}},
 	}

@@ -64,14 +64,17 @@ func (m *Shelve) fields(c *coder) {
 	c.place(&m.From, &m.To, &m.Key)
 }
 
-// TakenOver is the flag of a Taken that the client needs no more.
-const TakenOver = 1
+// Flags of a Taken.
+const (
+	TakenOver = 1 // the client needs the value no more
+	TakenAll  = 2 // it takes nothing more from the shelf, whose first number the entry is
+)
 
 // Taken says that the client has taken a value from a shelf, and then that it needs it
 // no more.
 type Taken struct {
 	Entry uint64
-	Flags uint8 // TakenOver
+	Flags uint8 // one of TakenOver, TakenAll
 }
 
 func (m *Taken) fields(c *coder) {

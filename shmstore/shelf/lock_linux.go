@@ -20,6 +20,8 @@ func Describe(fd int) (int, error) {
 
 func lockByte(fd int, at uint64) bool { return setLock(fd, unix.F_WRLCK, at) }
 
+func shareByte(fd int, at uint64) bool { return setLock(fd, unix.F_RDLCK, at) }
+
 func unlockByte(fd int, at uint64) { setLock(fd, unix.F_UNLCK, at) }
 
 // setLock reports whether it could. The kernel may have no memory for a lock, which is

@@ -45,24 +45,33 @@ func (t *Taker) FD() int { return t.mem.FD() }
 // word, and can be anything.
 func (t *Taker) Published() uint64 { return t.page.published.Load() }
 
+// First is the first of the shelf's numbers.
+func (t *Taker) First() uint64 { return t.first }
+
 // Has reports whether a number is one of the shelf's.
 func (t *Taker) Has(number uint64) bool { return number-t.first < Numbers }
 
-// Take takes a value. It is false if the value is not there, or is not to be had:
-// somebody else has it, or had it.
-func (t *Taker) Take(number uint64) (v Value, ok bool) {
+// Take takes a value, if it has that tag. It is false if it is not there, or is not to be
+// had: somebody else has it, or had it.
+func (t *Taker) Take(number, tag uint64) (v Value, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.lock(number) {
+	// First: a lock that is given up again is in the way of others meanwhile.
+	if !t.Has(number) || !t.lies(number, tag) || !t.lock(number) {
 		return Value{}, false
 	}
 	at := t.slot(number)
-	v = Value{Offset: at.offset.Load(), Size: at.size.Load(), Tag: at.tag.Load()}
-	if at.number.Load() != number {
-		t.unlock(number)
+	v = Value{Offset: at.offset.Load(), Size: at.size.Load(), Tag: tag}
+	if !t.lies(number, tag) {
+		t.unlock(number) // it is gone, and nobody wants it
 		return Value{}, false
 	}
 	return v, true
+}
+
+func (t *Taker) lies(number, tag uint64) bool {
+	at := t.slot(number)
+	return at.tag.Load() == tag && at.number.Load() == number
 }
 
 // Claim keeps everybody else from taking a value, if nobody has it. It does not look
@@ -73,7 +82,19 @@ func (t *Taker) Claim(number uint64) bool {
 	return t.lock(number)
 }
 
-// PutBack lets others take a value that was taken, and has not been read.
+// Share keeps everybody else from taking a value that somebody has whose [Witness.Share]
+// was true.
+func (t *Taker) Share(number uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || !t.Has(number) || !shareByte(t.mem.FD(), number-t.first) {
+		return false
+	}
+	t.locked[number] = struct{}{}
+	return true
+}
+
+// PutBack gives a lock up, of a value that cannot be where its slot says.
 func (t *Taker) PutBack(number uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
