@@ -219,5 +219,8 @@ func (l *link) closeExchange(ctx context.Context) error {
 	if err := waitFor(ctx, &l.reading); err != nil {
 		return fmt.Errorf("payloads of the exchange are held: %w", err)
 	}
+	l.mu.Lock()
+	l.tellTaken()
+	l.mu.Unlock()
 	return l.exchange.close(ctx)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
@@ -20,7 +21,26 @@ type shelving struct {
 	ready  bool         // the host knows it
 	owners map[uint32]struct{}
 	others []otherShelf
+	has    map[uint64]*taken // from them
+	over   []uint64          // of those, what is needed no more, and the host does not know
+	bytes  int64             // of that
+	timer  *time.Timer       // runs while there is something to be told; nil: never did
+	runs   bool
 }
+
+// taken is a value that was taken from another process's shelf.
+type taken struct {
+	since time.Time
+	told  bool
+}
+
+// What was taken is told the host in time, and not each by itself: it would be woken for each.
+const (
+	tellEvery  = time.Millisecond
+	tellHeld   = 10 * time.Millisecond // what is held for that long, and who has it is of interest
+	tellValues = 16
+	tellBytes  = 64 << 10 // of values: room for more is worth having again while caches know it
+)
 
 // otherShelf is a shelf of another process.
 type otherShelf struct {
@@ -176,7 +196,7 @@ func (l *link) forgetShelf(seg *segment) {
 	for _, o := range l.shelving.others {
 		if o.seg == seg {
 			o.taker.Close()
-			l.queue(&wire.Taken{Entry: o.taker.First(), Flags: wire.TakenAll})
+			l.queue(&wire.Taken{Flags: wire.TakenAll, Entries: []uint64{o.taker.First()}})
 		} else {
 			kept = append(kept, o)
 		}
@@ -224,14 +244,82 @@ func (l *link) takeFrom(o otherShelf, entry, tag uint64) *foreign {
 	}
 	faultpoint.Hit("node-claimed")
 	p, err := o.seg.claimed(v.Offset, v.Size, func() {
-		l.queue(&wire.Taken{Entry: entry, Flags: wire.TakenOver})
+		l.gave(entry, int64(v.Size))
 		l.reading.Done()
 	})
 	if err != nil { // the host knows better where it lies, or that it does not
 		o.taker.PutBack(entry)
 		return nil
 	}
-	l.queue(&wire.Taken{Entry: entry})
-	faultpoint.Hit("node-took")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sh := &l.shelving
+	if sh.has == nil {
+		sh.has = make(map[uint64]*taken)
+	}
+	sh.has[entry] = &taken{since: time.Now()}
+	l.tellSoon()
 	return p
+}
+
+// gave notes that a value of so many bytes is needed no more that was taken.
+func (l *link) gave(entry uint64, size int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sh := &l.shelving
+	delete(sh.has, entry)
+	sh.over = append(sh.over, entry)
+	sh.bytes += size
+	if len(sh.over) >= tellValues || sh.bytes >= tellBytes {
+		l.tellTaken()
+	} else {
+		l.tellSoon()
+	}
+}
+
+// tellSoon, with mu held, has the host told of what was taken in a while.
+func (l *link) tellSoon() {
+	sh := &l.shelving
+	switch {
+	case sh.runs:
+		return
+	case sh.timer == nil:
+		sh.timer = time.AfterFunc(tellEvery, l.tellInTime)
+	default:
+		sh.timer.Reset(tellEvery)
+	}
+	sh.runs = true
+}
+
+// tellInTime tells the host what it is time to tell.
+func (l *link) tellInTime() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sh := &l.shelving
+	sh.runs = false
+	l.tellTaken()
+	var held []uint64
+	for entry, t := range sh.has {
+		switch {
+		case t.told:
+		case time.Since(t.since) < tellHeld || len(held) == wire.MaxTaken:
+			l.tellSoon()
+		default:
+			t.told = true
+			held = append(held, entry)
+		}
+	}
+	if len(held) > 0 {
+		l.queue(&wire.Taken{Entries: held})
+	}
+}
+
+// tellTaken, with mu held, tells the host what was taken and is needed no more.
+func (l *link) tellTaken() {
+	sh := &l.shelving
+	if len(sh.over) > 0 {
+		l.queue(&wire.Taken{Flags: wire.TakenOver, Entries: sh.over})
+		sh.over, sh.bytes = sh.over[:0], 0
+	}
+	faultpoint.Hit("node-told")
 }

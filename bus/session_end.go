@@ -181,7 +181,7 @@ func (s *session) takeBack(cause error) {
 	for _, f := range got {
 		f.settle(f.got.Release)
 	}
-	if s.ex.shelf.Shelf != nil {
+	if s.ex.shelf != nil {
 		s.ex.shelf.Close()
 		s.ex.shelf.seg.release()
 	}

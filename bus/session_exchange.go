@@ -24,7 +24,7 @@ const (
 // exchanging is what a client has of the exchange. It is guarded by the session's
 // mu.
 type exchanging struct {
-	shelf   clientShelf  // set once; of nil: none
+	shelf   *clientShelf // set once; nil: none
 	reader  *ring.Reader // who takes from others'
 	owners  map[uint32]*ring.Owner
 	fetched map[uint32]*fetched

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -19,6 +20,59 @@ import (
 type clientShelf struct {
 	*ring.Shelf
 	seg *segment // that its values lie in
+
+	returns // what the client is to be told of it
+}
+
+// returns are puts that are given back, and that the client does not know of. It would be
+// woken for each.
+type returns struct {
+	mu    sync.Mutex
+	puts  []uint32
+	bytes int64 // of their payloads
+	timer *time.Timer
+	runs  bool
+}
+
+// returnSoon tells the client in a while that a payload on its shelf is needed no more; at
+// once, if that makes much of the room that it has.
+func (s *session) returnSoon(put uint32, size int64) {
+	on := s.ex.shelf
+	on.mu.Lock()
+	defer on.mu.Unlock()
+	on.puts = append(on.puts, put)
+	on.bytes += size
+	switch {
+	case len(on.puts) >= tellValues, on.bytes >= tellBytes:
+		s.returnNow()
+	case on.runs:
+	case on.timer == nil:
+		on.timer, on.runs = time.AfterFunc(tellEvery, s.returnInTime), true
+	default:
+		on.timer.Reset(tellEvery)
+		on.runs = true
+	}
+}
+
+func (s *session) returnInTime() {
+	on := s.ex.shelf
+	on.mu.Lock()
+	defer on.mu.Unlock()
+	on.runs = false
+	s.returnNow()
+}
+
+// returnNow, with the lock of the returns held, tells the client of them.
+func (s *session) returnNow() {
+	on := s.ex.shelf
+	select {
+	case <-s.srv.done:
+	default:
+		if len(on.puts) > 0 {
+			s.queue(&wire.Returned{Puts: on.puts})
+		}
+	}
+	on.puts, on.bytes = on.puts[:0], 0
 }
 
 // shelf answers shelf: it takes the client's in.
@@ -27,7 +81,7 @@ func (s *session) shelf(m *wire.Shelf, fds []int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	seg := s.offered[m.Segment]
-	if seg == nil || s.ex.shelf.Shelf != nil {
+	if seg == nil || s.ex.shelf != nil {
 		return fmt.Errorf("%w: a shelf for segment %d, which was not offered, or it is the second", wire.ErrProtocol, m.Segment)
 	}
 	table := s.srv.bus.exchange.table
@@ -42,7 +96,7 @@ func (s *session) shelf(m *wire.Shelf, fds []int) error {
 		return offerError(err)
 	}
 	seg.retain()
-	s.ex.shelf = clientShelf{table.Shelf(first, taker), seg}
+	s.ex.shelf = &clientShelf{Shelf: table.Shelf(first, taker), seg: seg}
 	s.queue(&wire.Shelved{Token: m.Token, First: first})
 	return nil
 }
@@ -54,14 +108,14 @@ func (s *session) shelve(m *wire.Shelve) error {
 	on := s.ex.shelf
 	s.mu.Unlock()
 	err := errors.Join(edge.Check(), connector.CheckKey(m.Key))
-	if on.Shelf == nil || m.Owner == wire.LastingOwner || err != nil {
+	if on == nil || m.Owner == wire.LastingOwner || err != nil {
 		return fmt.Errorf("%w: %q of owner %d is nothing for a shelf, or there is none: %w", wire.ErrProtocol, m.Key, m.Owner, err)
 	}
 	o, err := s.owner(m.Owner)
 	if err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrProtocol, err) // who shelves has placed before
 	}
-	p, err := on.seg.claimed(m.Offset, m.Size, func() { s.returnPut(m.Put) })
+	p, err := on.seg.claimed(m.Offset, m.Size, func() { s.returnSoon(m.Put, int64(m.Size)) })
 	if err != nil {
 		return err
 	}
@@ -75,13 +129,15 @@ func (s *session) shelve(m *wire.Shelve) error {
 // taken notes what the client has taken from a shelf.
 func (s *session) taken(m *wire.Taken) {
 	faultpoint.Hit("host-taken")
+	do := s.ex.reader.Took
 	switch m.Flags {
 	case wire.TakenAll:
-		s.ex.reader.Over(m.Entry)
+		do = s.ex.reader.Over
 	case wire.TakenOver:
-		s.ex.reader.Gave(m.Entry)
-	default:
-		s.ex.reader.Took(m.Entry)
+		do = s.ex.reader.Gave
+	}
+	for _, entry := range m.Entries {
+		do(entry)
 	}
 }
 

@@ -291,7 +291,7 @@ func (r *Reader) Took(number uint64) {
 	}
 	e := s.on[number]
 	switch {
-	case e == nil && number > s.last && !s.closed && len(s.early) < shelf.Slots:
+	case e == nil && s.comes(number):
 		s.early[number] = &early{reader: r}
 		return
 	case e == nil, e.shelved.claimed:
@@ -308,7 +308,8 @@ func (r *Reader) Took(number uint64) {
 	}
 }
 
-// Gave says that the reader needs a value no more that it took.
+// Gave says that the reader needs a value no more that it took, whether it has said so or
+// not.
 func (r *Reader) Gave(number uint64) {
 	t := r.table
 	var out []*entry
@@ -316,14 +317,34 @@ func (r *Reader) Gave(number uint64) {
 	if e := r.has[number]; e != nil {
 		out = r.giveBack(out, e)
 	} else if s := t.shelves[number/rangeNumbers]; s != nil {
-		if was := s.early[number]; was != nil && was.reader == r {
-			if was.over = r.hands(s, number); !was.over {
-				delete(s.early, number)
-			}
-		}
+		out = r.gaveFrom(s, number)
 	}
 	t.mu.Unlock()
 	release(out)
+}
+
+// gaveFrom is Gave of what the reader has not said that it had.
+func (r *Reader) gaveFrom(s *Shelf, number uint64) []*entry {
+	e := s.on[number]
+	switch {
+	case e == nil && s.comes(number):
+		if was := s.early[number]; (was == nil || was.reader == r) && r.hands(s, number) {
+			s.early[number] = &early{reader: r, over: true}
+		}
+		return nil
+	case e == nil, e.shelved.claimed, e.shelved.reader != nil, !r.hands(s, number):
+		return nil
+	}
+	if s.table.held[e.place] == e {
+		s.table.drop(e)
+	}
+	s.table.offShelf(e)
+	return []*entry{e}
+}
+
+// comes reports whether a value may have been taken that was not placed yet.
+func (s *Shelf) comes(number uint64) bool {
+	return number > s.last && !s.closed && len(s.early) < shelf.Slots
 }
 
 // hands reports whether the table has what the reader had, without a moment in which

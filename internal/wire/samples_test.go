@@ -226,9 +226,9 @@ func exchangeSamples() []sample {
 			Entry: math.MaxUint64, At: math.MinInt64, Owner: math.MaxUint32, Put: math.MaxUint32, Offset: math.MaxUint64, Size: math.MaxUint64,
 			From: strings.Repeat("f", wire.MaxName), To: strings.Repeat("t", wire.MaxName), Key: strings.Repeat("k", wire.MaxName),
 		}},
-		{name: "taken", message: &wire.Taken{Entry: 0x9f3c500000000001}},
-		{name: "taken-all", message: &wire.Taken{Entry: 0x9f3c500000000000, Flags: wire.TakenAll}},
-		{name: "taken-over", message: &wire.Taken{Entry: math.MaxUint64, Flags: wire.TakenOver}},
+		{name: "taken", message: &wire.Taken{Entries: []uint64{0x9f3c500000000001, 1, math.MaxUint64}}},
+		{name: "taken-all", message: &wire.Taken{Entries: []uint64{0x9f3c500000000000}, Flags: wire.TakenAll}},
+		{name: "taken-over", message: &wire.Taken{Flags: wire.TakenOver}},
 		{name: "failed-nothing", message: &wire.Failed{Token: 64, Code: wire.CodeNothing}},
 	}
 }
@@ -359,7 +359,8 @@ func malformedSamples(t *testing.T) []malformedSample {
 		{"shelf-of-a-later-version", 6, encode(&wire.Shelf{}, 1)},
 		{"shelf-without-its-descriptor", 7, with(encode(&wire.Shelf{}, 1), 6, 0)},
 		{"shelve-cut-short", 7, raw(wire.KindShelve, make([]byte, 45)...)},
-		{"taken-without-its-flags", 7, raw(wire.KindTaken, make([]byte, 8)...)},
+		{"taken-without-its-entries", 7, raw(wire.KindTaken, make([]byte, 5)...)},
+		{"taken-more-than-bytes", 7, with(encode(&wire.Taken{Entries: []uint64{1}}, 0), wire.HeaderSize+4, 2)},
 		{"fetched-of-another-size", 4, with(encode(&wire.Fetched{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+24, 3)},
 	}
 }

@@ -66,20 +66,19 @@ func (m *Shelve) fields(c *coder) {
 
 // Flags of a Taken.
 const (
-	TakenOver = 1 // the client needs the value no more
-	TakenAll  = 2 // it takes nothing more from the shelf, whose first number the entry is
+	TakenOver = 1 // the client has taken the values, and needs them no more
+	TakenAll  = 2 // it takes nothing more from the shelves, whose first numbers the entries are
 )
 
-// Taken says that the client has taken a value from a shelf, and then that it needs it
-// no more.
+// Taken says that the client has taken values from shelves.
 type Taken struct {
-	Entry uint64
-	Flags uint8 // one of TakenOver, TakenAll
+	Flags   uint8    // one of TakenOver, TakenAll
+	Entries []uint64 // at most MaxTaken
 }
 
 func (m *Taken) fields(c *coder) {
 	c.begin(KindTaken)
-	c.u64("entry", &m.Entry)
 	c.u8("flags", &m.Flags)
 	c.zeros(3)
+	c.entries("entries", &m.Entries)
 }

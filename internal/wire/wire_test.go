@@ -100,6 +100,8 @@ func randomFields(t *rapid.T, v reflect.Value, version uint16) {
 			for i := range *p {
 				randomFields(t, reflect.ValueOf(&(*p)[i]).Elem(), version)
 			}
+		case *[]uint64:
+			*p = rapid.SliceOfN(rapid.Uint64(), 0, 20).Draw(t, name)
 		case *wire.Transport:
 			*p = wire.Transport(rapid.IntRange(0, 2).Draw(t, name))
 		case *wire.Trace:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from .fields import I64, U32, U64, Data, Name, Payload, Pool, U8_3x, U32_4x, check_inline
+from .fields import I64, U32, U64, Data, Name, Payload, Pool, Entries, U8_3x, U32_4x, check_inline
 from .packet import message
 
 # The exchange.
@@ -148,5 +148,5 @@ class Shelve(NamedTuple):
 
 @message(100, since=7)
 class Taken(NamedTuple):
-    entry: U64
     flags: U8_3x
+    entries: Entries

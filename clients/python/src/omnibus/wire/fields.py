@@ -284,6 +284,8 @@ Piece: TypeAlias = Annotated[bytes, _Bytes(MAX_PIECE_BYTES)]
 Edges: TypeAlias = Annotated[list[Edge], _List(_Edge())]
 Numbers: TypeAlias = Annotated[list[int], _List(_Number("I"))]
 
+Entries: TypeAlias = Annotated[list[int], _List(_Number("Q"))]
+
 NumbersSince6: TypeAlias = Annotated[Sequence[int], _Since(6, _List(_Number("I")), list)]
 NameSince3: TypeAlias = Annotated[str, _Since(3, _name, str)]
 U64Since3: TypeAlias = Annotated[int, _Since(3, _Number("Q"), int)]
