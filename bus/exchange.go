@@ -22,6 +22,7 @@ type exchange struct {
 	bus   *Bus
 	table *ring.Table
 	room  exchangeRoom // of what this process puts
+	shelf hostShelf    // on which it lies
 	// lasting owns what outlives its processes: see connector.Config.
 	lasting *ring.Owner
 
@@ -61,6 +62,7 @@ func (x *exchange) close() error {
 		_ = e.Close()
 	}
 	x.lasting.Close()
+	x.shelf.close()
 	x.table.Stop()
 	if err := x.room.close(context.Background()); err != nil {
 		return fmt.Errorf("bus: exchange: payloads were not released: %w", err)
@@ -120,8 +122,12 @@ func (e *hostExchange) Put(ctx context.Context, edge connector.Edge, key string,
 		return nil, connector.ErrClosed
 	}
 	var number uint64
-	err := e.exchange.room.put(ctx, size, e.exchange.bus.opts.InlineBytes, fill, func(p *foreign) (err error) {
-		number, err = e.owner.Put(edge, key, keyed{p})
+	inline := e.exchange.bus.opts.InlineBytes
+	if e.exchange.shelf.there() {
+		inline = 0
+	}
+	err := e.exchange.room.put(ctx, size, inline, fill, func(p *foreign) (err error) {
+		number, err = e.exchange.shelf.put(e.owner, edge, key, p)
 		return err
 	})
 	if err != nil {

@@ -241,6 +241,10 @@ func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.T
 		p = f.copy
 	}
 	m.Offset = uint64(p.offset)
+	on, x := got.Shelf(), s.srv.bus.exchange
+	if shelf && on == nil && p.seg != nil && p.seg == x.room.shared() {
+		x.shelf.make(x.table) // for what the host puts from here on
+	}
 	s.mu.Lock()
 	if s.gone || s.ctx.Err() != nil {
 		s.mu.Unlock()
@@ -248,7 +252,7 @@ func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.T
 		return
 	}
 	defer s.mu.Unlock()
-	if on := got.Shelf(); on != nil && shelf {
+	if on != nil && shelf {
 		s.show(p, on)
 	}
 	if m.Flags&wire.FlagInline == 0 {
