@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -41,6 +42,10 @@ func (s *session) end(reason error) {
 	if keep != nil {
 		s.awaitRelease()
 		keep()
+	}
+	if s.ex.reader.Opened() {
+		// What it took may have been put a moment ago.
+		_ = s.srv.bus.exchange.catchUp(context.Background(), s.srv.bus.exchange.table.Behind())
 	}
 	s.ex.reader.Leave()
 	s.dropSegments()

@@ -18,6 +18,8 @@ const rangeNumbers = shelf.Numbers
 type Claims interface {
 	// Claim keeps everybody else from taking the value of a number, if nobody has it.
 	Claim(number uint64) bool
+	// Free reports whether nobody has it.
+	Free(number uint64) bool
 	// Share keeps everybody else from it, too, beside somebody who shares it.
 	Share(number uint64) bool
 	// Published is the last number that the owner says it has told of.
@@ -379,15 +381,11 @@ func (r *Reader) Leave() {
 	}
 	for _, s := range t.shelves {
 		if w := s.readers[r]; w != nil {
+			out = r.leave(out, s)
 			delete(s.readers, r)
-			w.Close() // from here on, others can take what it had taken and not said
+			w.Close()
+			s.tidy()
 		}
-		for number, was := range s.early {
-			if was.reader == r && !was.over {
-				delete(s.early, number)
-			}
-		}
-		s.tidy()
 		for _, e := range maps.Clone(s.on) {
 			if e.shelved.out {
 				e.shelved.out = false
@@ -400,6 +398,29 @@ func (r *Reader) Leave() {
 	}
 	t.mu.Unlock()
 	release(out)
+}
+
+// leave gives back what the reader has not said that it had.
+func (r *Reader) leave(all []*entry, s *Shelf) []*entry {
+	for number, was := range s.early {
+		if was.reader == r && !was.over {
+			if was.over = r.hands(s, number); !was.over {
+				delete(s.early, number)
+			}
+		}
+	}
+	for _, e := range maps.Clone(s.on) {
+		h := e.shelved
+		if h.claimed || h.reader != nil || s.claims.Free(e.number) || !r.hands(s, e.number) {
+			continue
+		}
+		if s.table.held[e.place] == e {
+			s.table.drop(e)
+		}
+		s.table.offShelf(e)
+		all = append(all, e)
+	}
+	return all
 }
 
 // Entries lists what the reader has.

@@ -82,6 +82,14 @@ func (t *Taker) Claim(number uint64) bool {
 	return t.lock(number)
 }
 
+// Free reports whether nobody else has a value. Like Claim, it does not look whether the
+// value is there.
+func (t *Taker) Free(number uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.closed && t.Has(number) && !lockedElsewhere(t.mem.FD(), number-t.first)
+}
+
 // Share keeps everybody else from taking a value that somebody has whose [Witness.Share]
 // was true.
 func (t *Taker) Share(number uint64) bool {
