@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -95,7 +94,7 @@ func (a *acquainted) wantCleared(when string, want ...uint32) {
 // to the third.
 func threeInALine(t *testing.T) (c *circle, owner, middle, reader *acquainted) {
 	t.Helper()
-	srv := &Server{bus: &Bus{exchange: &exchange{table: ring.NewTable(0, nil)}}, log: slog.New(slog.DiscardHandler)}
+	srv := &Server{log: slog.New(slog.DiscardHandler)}
 	owner, middle, reader = newAcquainted(t, srv, 1), newAcquainted(t, srv, 2), newAcquainted(t, srv, 3)
 	for _, two := range [][2]*acquainted{{owner, middle}, {middle, reader}, {owner, middle}} {
 		if !srv.circle.introduce(two[0].session, two[1].session) {

@@ -31,7 +31,8 @@ func init() {
 }
 
 // exchangeChild does what it reads, line by line: put KEY, get KEY, which it then
-// holds, or await KEY. It answers each.
+// holds, take ENTRY KEY, which is got by its number and released, or await KEY. It answers
+// each.
 func exchangeChild(in io.Reader, out io.Writer) error {
 	n, err := bus.Join(context.Background(), "child", bus.JoinOptions{ExchangeStore: exchangeStore})
 	if err != nil {
@@ -47,6 +48,12 @@ func exchangeChild(in io.Reader, out io.Writer) error {
 			_, err = e.Put(context.Background(), exchangeEdge, key, len(payload), filled(payload))
 		case "get":
 			_, err = e.Get(context.Background(), exchangeEdge, key, nil)
+		case "take":
+			entry, key, _ := strings.Cut(key, " ")
+			var p connector.Payload
+			if p, err = e.Get(context.Background(), exchangeEdge, key, connector.Metadata{"entry": entry}); err == nil {
+				p.Release()
+			}
 		case "await":
 			go func() { _, _ = e.Await(context.Background(), exchangeEdge, key, nil) }()
 			err = nil

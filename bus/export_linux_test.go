@@ -2,10 +2,12 @@ package bus
 
 import (
 	"errors"
+	"slices"
 	"syscall"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -117,3 +119,19 @@ func OfferInVain(t testing.TB, n *Node) (known int) {
 
 // OpenFiles counts what this process has open: connections, events and memory.
 func OpenFiles(t testing.TB) int { return openFiles(t) }
+
+// OnShelf reports whether what is got by these metadata lies on a shelf that an end of a node's
+// exchange knows.
+func OnShelf(e connector.Transport, meta connector.Metadata) bool {
+	number, err := ring.Number(meta)
+	if err != nil {
+		return false
+	}
+	l, err := e.(*nodeExchange).current()
+	if err != nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.shelving.others, func(o otherShelf) bool { return o.taker.Has(number) })
+}

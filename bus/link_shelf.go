@@ -123,10 +123,12 @@ func (l *link) shelve(ctx context.Context, owner uint32, edge connector.Edge, ke
 		own.Publish(m.Entry)
 	}
 	l.mu.Unlock()
-	faultpoint.Hit("node-shelved")
 	if err != nil {
 		p.release()
 		return 0, err
+	}
+	if m.Entry != 0 {
+		faultpoint.Hit("node-shelved")
 	}
 	if sent || m.Entry == 0 {
 		return m.Entry, nil
@@ -320,6 +322,6 @@ func (l *link) tellTaken() {
 	if len(sh.over) > 0 {
 		l.queue(&wire.Taken{Flags: wire.TakenOver, Entries: sh.over})
 		sh.over, sh.bytes = sh.over[:0], 0
+		faultpoint.Hit("node-told")
 	}
-	faultpoint.Hit("node-told")
 }

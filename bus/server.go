@@ -256,6 +256,7 @@ func (s *Server) admit(conn *peer.Conn, proc *peer.Process, hello *wire.Hello, v
 	}
 	s.nodes++
 	sess := newSession(s, conn, sender, proc, hello, version, s.nodes)
+	sess.ex.reader = s.bus.exchange.table.Reader()
 	s.sessions[sess] = struct{}{}
 	sess.queue(sess.welcome()) // before others find the session, who have more to say to it
 	if s.draining {

@@ -105,10 +105,7 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Pr
 		sources: make(map[uint32]*source), held: make(map[uint32]*held), kept: make(map[uint32]*kept),
 		grants: make(map[uint32]*grant), offered: make(map[uint32]*segment), told: make(map[*segment]*told),
 		expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed), submits: make(map[uint32]context.CancelCauseFunc),
-		ex: exchanging{
-			owners: make(map[uint32]*ring.Owner), fetched: make(map[uint32]*fetched), waits: make(map[uint32]*exchangeWait),
-			reader: srv.bus.exchange.table.Reader(),
-		},
+		ex: exchanging{owners: make(map[uint32]*ring.Owner), fetched: make(map[uint32]*fetched), waits: make(map[uint32]*exchangeWait)},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
