@@ -345,3 +345,38 @@ func TestShelfLies(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestShelfFoundByKey: who asks the host for a key gets what was put before, although the host
+// has not read of it yet.
+func TestShelfFoundByKey(t *testing.T) {
+	const rounds, puts = 10, 100
+	h := &hosted{path: t.TempDir() + "/bus.sock"}
+	cmd := h.hostAlone(t)
+	from, to := h.exchange(t), h.exchange(t)
+	onShelf(t, from, to)
+	for range rounds {
+		stopProcess(t, cmd.Process)
+		for i := range puts {
+			putAs(t, from, fmt.Sprint("key", i), make([]byte, 1000))
+		}
+		got := make(chan error)
+		go func() {
+			p, err := to.Get(context.Background(), exchangeEdge, fmt.Sprint("key", puts-1), nil)
+			if err == nil {
+				p.Release()
+			}
+			got <- err
+		}()
+		if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-got; err != nil {
+			t.Fatalf("what was put is not found: %v", err)
+		}
+		for i := range puts - 1 {
+			if err := from.Cleanup(t.Context(), fmt.Sprint("key", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
