@@ -111,8 +111,8 @@ func (l *link) inlineBytes() int {
 // an answer. It takes the payload over unless entry is 0 and there is no error: then it is
 // to be placed.
 func (l *link) shelve(ctx context.Context, owner uint32, edge connector.Edge, key string, p *foreign) (entry uint64, err error) {
-	if edge.Check() != nil || connector.CheckKey(key) != nil {
-		return 0, nil // which the host says
+	if named := edge.Check() == nil && connector.CheckKey(key) == nil; !named {
+		return 0, nil // the host says why
 	}
 	m := &wire.Shelve{Owner: owner, Size: uint64(len(p.data)), From: edge.From, To: edge.To, Key: key}
 	l.mu.Lock()
@@ -151,7 +151,7 @@ const nobody = 0
 func (l *link) sendShelve(m *wire.Shelve, p *foreign) error {
 	sh := &l.shelving
 	_, known := sh.owners[m.Owner]
-	if !known || !sh.ready || p.seg != sh.seg || l.out == nil || l.closing != nil {
+	if can := known && sh.ready && p.seg == sh.seg && l.out != nil && l.closing == nil; !can {
 		return nil
 	}
 	m.Put, m.Offset = l.puts.Add(1), uint64(p.offset)

@@ -69,8 +69,14 @@ func (s *Shelf) Put(v Value) (number uint64, ok bool) {
 }
 
 // Publish says that whoever keeps account will learn of the values up to this one,
-// whatever becomes of this process. It is called with rising numbers.
-func (s *Shelf) Publish(number uint64) { s.page.published.Store(number) }
+// whatever becomes of this process.
+func (s *Shelf) Publish(number uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if number > s.page.published.Load() {
+		s.page.published.Store(number)
+	}
+}
 
 // Clear takes a value away, before its memory is used again: nobody has it, or will.
 func (s *Shelf) Clear(number uint64) {
