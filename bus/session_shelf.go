@@ -11,6 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	limits "github.com/omnibus-runtime/omnibus/internal/headroom"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore/shelf"
@@ -144,7 +145,7 @@ func (s *session) taken(m *wire.Taken) {
 // show, with mu held, tells the client of the shelf that a payload lies on.
 func (s *session) show(p *foreign, on *ring.Shelf) {
 	taker, ok := on.Claims().(*shelf.Taker)
-	if !ok || s.ex.reader.Knows(on) {
+	if !ok || s.ex.reader.Knows(on) || s.srv.bus.exchange.table.Witnesses() >= limits.Files()/witnessesShare {
 		return
 	}
 	t := s.tell(p.seg)
@@ -157,6 +158,10 @@ func (s *session) show(p *foreign, on *ring.Shelf) {
 		s.queue(&wire.ShelfAt{Segment: t.number, First: on.First()}, fd)
 	}
 }
+
+// witnessesShare is one in how many of the descriptors that the host may open are for what
+// readers have of shelves. Readers beyond that ask.
+const witnessesShare = 8
 
 // lateShelve is how long a value may take to come that its owner says it has told of. It
 // lies in the socket of this process: only what is not so takes longer.

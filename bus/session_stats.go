@@ -52,6 +52,9 @@ func (s *session) stats() ProcessStats {
 		}
 		st.Direct += src.streamsDirect() + len(s.expects[src.id])
 	}
+	if s.ex.shelf != nil {
+		st.Placed += s.ex.shelf.Len()
+	}
 	if s.arena != nil {
 		a := s.arena.rooms.Stats()
 		st.Arena = ArenaStats{Bytes: a.Bytes, Used: a.UsedBytes, Rooms: a.Rooms}
