@@ -101,15 +101,12 @@ func (o *Owner) PutOn(s *Shelf, number uint64, put int64, edge connector.Edge, k
 	t := o.table
 	e := &entry{place: place{edge, key}, number: number, payload: payload, owner: o, at: time.Now(), put: min(put, Now()), shelved: &shelved{shelf: s}}
 	t.mu.Lock()
-	err := s.check(number)
-	if err == nil && o.closed {
-		err = connector.ErrClosed
-	}
-	if err != nil {
+	if err := s.check(number); err != nil {
 		t.mu.Unlock()
 		payload.Release()
 		return err
 	}
+	closed := o.closed
 	s.last = number
 	s.on[number] = e
 	was := s.early[number]
@@ -117,7 +114,12 @@ func (o *Owner) PutOn(s *Shelf, number uint64, put int64, edge connector.Edge, k
 	if was != nil {
 		e.shelved.reader = was.reader // first: it is not the table's to claim
 	}
-	old := t.replace(e)
+	var old []*entry
+	if closed {
+		old = t.takeOff(nil, e) // unless somebody has taken it
+	} else {
+		old = t.replace(e)
+	}
 	if was != nil {
 		if t.held[e.place] == e {
 			t.drop(e)
@@ -132,6 +134,9 @@ func (o *Owner) PutOn(s *Shelf, number uint64, put int64, edge connector.Edge, k
 	s.catchUp()
 	t.mu.Unlock()
 	release(old)
+	if closed {
+		return connector.ErrClosed
+	}
 	return nil
 }
 
