@@ -85,12 +85,15 @@ func open(ctx context.Context, o options) (*gateway, error) {
 }
 
 // server gives the limits that the handlers rely on. A handler that streams
-// moves its own deadlines; the server sets them anew for each request.
+// moves its own deadlines; the server sets them anew for each request. Of a body that
+// no handler wants, it reads some, before its answer or behind it, and then has to have
+// time for the answer.
 func (g *gateway) server() *http.Server {
 	return &http.Server{
 		Handler:           g.handler(),
 		ReadHeaderTimeout: headerTimeout,
-		WriteTimeout:      g.opts.idle,
+		ReadTimeout:       g.opts.idle,
+		WriteTimeout:      2 * g.opts.idle,
 		IdleTimeout:       keepAliveLimit,
 		ErrorLog:          slog.NewLogLogger(g.opts.log.Handler(), slog.LevelWarn),
 	}

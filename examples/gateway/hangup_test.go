@@ -176,3 +176,36 @@ func TestClientReadsNothing(t *testing.T) {
 		t.Errorf("%d requests aborted, want 1", stats.Aborted)
 	}
 }
+
+// TestBodyThatNeverComes: a client that gets its answer to the head alone, and never
+// sends the body that it spoke of, is cut off.
+func TestBodyThatNeverComes(t *testing.T) {
+	s := serve(t, func(o *options) { o.idle = time.Second })
+	const length, chunked = "Content-Length: 100\r\n", "Transfer-Encoding: chunked\r\n"
+	for _, tc := range []struct{ name, head, status string }{
+		{"not a WAV", "POST /v1/transcode HTTP/1.1\r\nContent-Type: text/plain\r\n" + length, "415"},
+		{"wrong query", "POST /v1/transcode?x=1 HTTP/1.1\r\n" + chunked, "400"},
+		{"wrong method", "PUT /v1/transcode HTTP/1.1\r\n" + length, "405"},
+		{"no such path", "POST /nowhere HTTP/1.1\r\n" + chunked, "404"},
+		{"health", "GET /healthz HTTP/1.1\r\n" + length, "200"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.Dial("tcp", s.http.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if err := conn.SetDeadline(time.Now().Add(hangs)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.WriteString(conn, tc.head+"Host: gateway\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			said, err := io.ReadAll(conn)
+			if err != nil || !bytes.HasPrefix(said, []byte("HTTP/1.1 "+tc.status)) {
+				t.Errorf("%.60q, then %v; want %s and the end of the connection", said, err, tc.status)
+			}
+		})
+	}
+}
