@@ -8,26 +8,52 @@ import (
 	"testing"
 )
 
-// TestAdvice: who meets a limit of the system is told which one, once.
+// TestAdvice: who meets a limit of the system is told which one, once, and of the size of
+// a store where the verb has one to choose.
 func TestAdvice(t *testing.T) {
+	const setting = "ring_bytes"
 	for _, tc := range []struct {
 		err    error
 		advice string
+		sized  bool
 	}{
 		{err: syscall.EMFILE, advice: "ulimit -n"},
-		{err: syscall.EFBIG, advice: "ulimit -f"},
-		{err: syscall.ENOMEM, advice: "ulimit -v"},
+		{err: syscall.EFBIG, advice: "ulimit -f", sized: true},
+		{err: syscall.ENOMEM, advice: "ulimit -v", sized: true},
 		{err: syscall.EACCES},
 	} {
-		err := withAdvice(withAdvice(fmt.Errorf("bus: map: %w", tc.err)))
+		met := fmt.Errorf("bus: map: %w", tc.err)
+		err := withAdvice(withAdvice(met, setting), setting)
 		if !errors.Is(err, tc.err) {
 			t.Errorf("%v is no %v any more", err, tc.err)
 		}
 		if got := strings.Count(err.Error(), "ulimit"); (got == 1) != (tc.advice != "") || !strings.Contains(err.Error(), tc.advice) {
 			t.Errorf("%v: want the advice %q once, or none", err, tc.advice)
 		}
+		if got := strings.Count(err.Error(), setting); (got == 1) != tc.sized {
+			t.Errorf("%v: names %s %d times", err, setting, got)
+		}
+		if without := withAdvice(met, "").Error(); strings.Contains(without, "store") {
+			t.Errorf("%s: of a store that has no size to choose", without)
+		}
 	}
-	if err := withAdvice(nil); err != nil {
+	if err := withAdvice(nil, setting); err != nil {
 		t.Errorf("advice for nothing: %v", err)
+	}
+}
+
+// TestSizeSetting: the verbs that have a store of a size that can be chosen.
+func TestSizeSetting(t *testing.T) {
+	for line, want := range map[string]string{
+		"run": "ring_bytes", "bench": "--store-bytes", "bench connector": "--store-bytes",
+		"status": "", "submit": "", "connector put": "", "queue": "",
+	} {
+		cmd, rest, err := newRootCmd(func() {}).Find(strings.Fields(line))
+		if err != nil || len(rest) > 0 {
+			t.Fatalf("%s: %v, %q left", line, err, rest)
+		}
+		if got := sizeSetting(cmd); got != want {
+			t.Errorf("%s: the size of its store is set by %q, want %q", line, got, want)
+		}
 	}
 }

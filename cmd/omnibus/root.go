@@ -81,7 +81,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	lost := watchHelp(root)
 	cmd, err := root.ExecuteC()
-	err = withAdvice(errors.Join(err, lost()))
+	err = withAdvice(errors.Join(err, lost()), sizeSetting(cmd))
 	text := ""
 	if err != nil {
 		text = printable(err.Error(), "\n\t")
@@ -132,20 +132,37 @@ func watchHelp(root *cobra.Command) (lost func() error) {
 var limits = []struct {
 	err    error
 	advice string
+	sized  bool // a smaller store is a remedy, too
 }{
-	{syscall.EMFILE, "raise the limit of this process (ulimit -n)"},
-	{syscall.EFBIG, "raise the limit of this process (ulimit -f), or make the store smaller"},
-	{syscall.ENOMEM, "raise the limit of this process (ulimit -v), free memory, or make the store smaller"},
+	{err: syscall.EMFILE, advice: "raise the limit of this process (ulimit -n)"},
+	{err: syscall.EFBIG, advice: "raise the limit of this process (ulimit -f)", sized: true},
+	{err: syscall.ENOMEM, advice: "raise the limit of this process (ulimit -v), or free memory", sized: true},
 }
 
 // withAdvice adds what to do where a limit of the system is the cause, wherever that was met.
-func withAdvice(err error) error {
+// The setting is the size of the verb's store, if it has one that can be chosen.
+func withAdvice(err error, setting string) error {
 	for _, l := range limits {
 		if errors.Is(err, l.err) && !strings.Contains(err.Error(), l.advice) {
-			return fmt.Errorf("%w: %s", err, l.advice)
+			advice := l.advice
+			if l.sized && setting != "" {
+				advice += ", or make the store smaller (" + setting + ")"
+			}
+			return fmt.Errorf("%w: %s", err, advice)
 		}
 	}
 	return err
+}
+
+// sizeSetting is what sets the size of a verb's store; "": nothing does.
+func sizeSetting(cmd *cobra.Command) string {
+	switch {
+	case cmd.Flag("store-bytes") != nil:
+		return "--store-bytes"
+	case cmd.Name() == "run":
+		return "ring_bytes"
+	}
+	return ""
 }
 
 // printable is a text without what a terminal would obey, but for those characters that are
