@@ -108,6 +108,9 @@ func newConnectorPutCmd() *cobra.Command {
 		Long:  connectorPutLong,
 		Args:  upToOne("file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := c.settings(); err != nil { // before somebody has typed the value
+				return err
+			}
 			data, err := readInput(cmd, args)
 			if err != nil {
 				return err
@@ -203,9 +206,25 @@ func newConnectorHealthCmd() *cobra.Command {
 	})
 }
 
+// settings checks the type of the connector and its settings, and returns these.
+func (c *connecting) settings() (map[string]any, error) {
+	extra, err := parseObject[map[string]any]("extra", c.extra)
+	if err != nil {
+		return nil, err
+	}
+	t, err := connectorTypes().Type(c.typ)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := t.Settings(extra); err != nil {
+		return nil, fmt.Errorf("open %s: %w", c.typ, err)
+	}
+	return extra, nil
+}
+
 // with opens the connector for a step.
 func (c *connecting) with(cmd *cobra.Command, step func(context.Context, *connector.Connector) error) (err error) {
-	extra, err := parseObject[map[string]any]("extra", c.extra)
+	extra, err := c.settings()
 	if err != nil {
 		return err
 	}
