@@ -69,6 +69,8 @@ func (f *finder) path() (string, error) {
 		return "", &usageError{"--bus and --socket both say which host is meant: keep one of them"}
 	case f.socket != "":
 		return f.socket, nil
+	case strings.ContainsRune(f.bus, filepath.Separator): // which leads to another folder
+		return "", &usageError{fmt.Sprintf("--bus %q is no name of a bus, but a path: use --socket", f.bus)}
 	case f.bus != "":
 		return bus.SocketPath(f.bus), nil
 	case os.Getenv(bus.EnvSocket) != "":
