@@ -95,7 +95,11 @@ func (t *Taker) Free(number uint64) bool {
 func (t *Taker) Share(number uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed || !t.Has(number) || !shareByte(t.mem.FD(), number-t.first) {
+	if t.closed || !t.Has(number) {
+		return false
+	}
+	t.letGo()
+	if !shareByte(t.mem.FD(), number-t.first) {
 		return false
 	}
 	t.locked[number] = struct{}{}
@@ -116,19 +120,25 @@ func (t *Taker) lock(number uint64) bool {
 	if _, again := t.locked[number]; again || t.closed || !t.Has(number) {
 		return false
 	}
-	if len(t.locked) >= t.tidy {
-		for n := range t.locked {
-			if t.slot(n).number.Load() != n {
-				t.unlock(n)
-			}
-		}
-		t.tidy = 2*len(t.locked) + tidyAt
-	}
+	t.letGo()
 	if !lockByte(t.mem.FD(), number-t.first) {
 		return false
 	}
 	t.locked[number] = struct{}{}
 	return true
+}
+
+// letGo gives up, now and then, the locks whose slots have moved on.
+func (t *Taker) letGo() {
+	if len(t.locked) < t.tidy {
+		return
+	}
+	for n := range t.locked {
+		if t.slot(n).number.Load() != n {
+			t.unlock(n)
+		}
+	}
+	t.tidy = 2*len(t.locked) + tidyAt
 }
 
 func (t *Taker) unlock(number uint64) {
