@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -42,10 +41,6 @@ func (s *session) end(reason error) {
 	if keep != nil {
 		s.awaitRelease()
 		keep()
-	}
-	if s.ex.reader.Opened() {
-		// What it took may have been put a moment ago.
-		_ = s.srv.bus.exchange.catchUp(context.Background(), s.srv.bus.exchange.table.Behind())
 	}
 	s.ex.reader.Leave()
 	s.dropSegments()

@@ -221,6 +221,13 @@ func (r *Reader) leave(all []*entry, s *Shelf) []*entry {
 			}
 		}
 	}
+	// What its owner has told of and the table has not heard of yet; beyond that, nobody knows
+	// a number.
+	for n := s.last + 1; !s.closed && n <= min(s.claims.Published(), s.last+shelf.Slots); n++ {
+		if s.early[n] == nil && !s.claims.Free(n) && r.hands(s, n) {
+			s.early[n] = &early{reader: r, over: true}
+		}
+	}
 	for _, e := range maps.Clone(s.on) {
 		h := e.shelved
 		if h.claimed || h.reader != nil || s.claims.Free(e.number) || !r.hands(s, e.number) {
