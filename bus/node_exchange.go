@@ -21,6 +21,11 @@ import (
 // [connector.ErrUnavailable]; with JoinOptions.Rejoin they go on with the next
 // host. A host that speaks a protocol before version 4 has no exchange. When a
 // context ends while the host does not answer, whether a value was put is unknown.
+//
+// Go nodes hand values over past the host: a Put behind the first is not answered, and a Get by
+// the metadata of a Put asks nobody, from the second of that process's on. Both go on while
+// the host is stopped. What travels in messages, because no larger value was put, goes by the
+// host, as does what is larger than a quarter of JoinOptions.ExchangeStore, or lasting.
 func (n *Node) Exchange() connector.Transport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
