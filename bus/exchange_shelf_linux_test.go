@@ -380,3 +380,21 @@ func TestShelfFoundByKey(t *testing.T) {
 		}
 	}
 }
+
+// TestShelfOlder: a node that speaks the protocol before shelves exchanges with one that has one.
+func TestShelfOlder(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	older := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore})
+	bus.SpeakVersion(older, wire.VersionShelf-1)
+	a, b, c := h.exchange(t), h.exchange(t), older.Exchange()
+	onShelf(t, a, b)
+	for range 3 {
+		getBy(t, c, "large", putAs(t, a, "large", payloadOf("large"))).Release()
+		getBy(t, a, "large", putAs(t, c, "large", payloadOf("large"))).Release()
+	}
+	if meta := putAs(t, c, "large", payloadOf("large")); bus.OnShelf(a, meta) {
+		t.Error("a node has a shelf that has not heard of them")
+	}
+	get(t, b, "large").Release()
+	h.wantEmpty(t)
+}
