@@ -4,7 +4,7 @@ A thread runs a function when it has a turn, and there are so many turns. While
 the function waits for the host, the thread is away: its turn is another's, for what
 it waits for may depend on what that other one has to say. So there may be
 more threads than turns, though not more than jobs. They are started when they are
-needed, and stay.
+needed, and stay. Where none can be started any more, a job waits for one that has done its own.
 
 One of the threads that have nothing to do watches the socket, so that whoever reads a
 delivery is the one who handles it: to hand it to another thread takes longer than all the rest.
@@ -12,12 +12,15 @@ delivery is the one who handles it: to hand it to another thread takes longer th
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
+
+log = logging.getLogger("omnibus")
 
 _here = threading.local()
 
@@ -45,14 +48,18 @@ class Crew:
         """`callers` is how many threads will call `work`, apart from the crew's own."""
         self._lock = threading.Lock()
         self._turns = turns  # that nobody has
-        self._wanting: deque[Callable[[], None]] = deque()  # what to do with a turn: begin a job, or come back
+        # What to do with a turn: begin a job, or come back. False: there is no thread for the job.
+        self._wanting: deque[Callable[[], bool]] = deque()
         self._begun: deque[Callable[[], None]] = deque()  # jobs with a turn, each with a thread that is to come
+        self._callers = callers
         self._idle = callers  # threads that nothing is to come for
         self._parked: list[threading.Lock] = []  # of those, the ones that sleep
         self._watched = watched
         self._watcher = 0  # the thread that watches; 0: none
         self._called = False  # and it is to take a job
         self._threads: list[threading.Thread] = []
+        self._short = False  # a thread could not be started, when it was last tried
+        self._warned = False  # of that
         self._stopped = False
 
     def put(self, job: Callable[[], None]) -> None:
@@ -136,31 +143,58 @@ class Crew:
                 return
             gate = threading.Lock()
             gate.acquire()
-            self._wanting.append(gate.release)
+            self._wanting.append(partial(_open, gate))
             self._pass_on()
         gate.acquire()
 
     def _pass_on(self) -> None:
         """Give the turns that are free to those who have wanted one longest. The lock is held."""
+        waiting: list[Callable[[], bool]] = []  # jobs, which whoever comes back passes by
+        self._short = False
         while self._turns and self._wanting:
-            self._turns -= 1
-            self._wanting.popleft()()
+            want = self._wanting.popleft()
+            if want():
+                self._turns -= 1
+            else:
+                waiting.append(want)
+        self._wanting.extendleft(reversed(waiting))
         if self._stopped:
             self._wake_all()
 
-    def _begin(self, job: Callable[[], None]) -> None:
+    def _begin(self, job: Callable[[], None]) -> bool:
         if not self._idle:
-            t = threading.Thread(target=self.work, name=f"omnibus-{len(self._threads)}", daemon=True)
-            t.start()
-            self._threads.append(t)
+            if not self._hire():
+                return False
             self._begun.append(job)
-            return
+            return True
         self._idle -= 1
         self._begun.append(job)
         if self._watcher and not self._called:
             self._call()
         elif self._parked:
             self._parked.pop().release()
+        return True
+
+    def _hire(self) -> bool:
+        """Start a thread. False: none can be, and those there are have to do."""
+        if self._short:
+            return False  # and the job waits behind those that came before
+        t = threading.Thread(target=self.work, name=f"omnibus-{len(self._threads)}", daemon=True)
+        try:
+            t.start()
+        except (RuntimeError, MemoryError) as e:
+            if not self._callers and not self._threads:
+                raise
+            self._short = True
+            if not self._warned:
+                log.warning(
+                    "%s: what comes waits for one of the %d there are; raise this process's limits (ulimit -u, ulimit -v)",
+                    e, self._callers + len(self._threads),
+                )
+                self._warned = True
+            return False
+        self._threads.append(t)
+        return True
 
     def _call(self) -> None:
         """Have the thread that watches come and look."""
@@ -173,6 +207,11 @@ class Crew:
             self._parked.pop().release()
         if self._watcher and not self._called:
             self._call()
+
+
+def _open(gate: threading.Lock) -> bool:
+    gate.release()
+    return True
 
 
 @contextmanager
