@@ -368,6 +368,29 @@ class SubmitTest(HostCase):
             self.assertEqual((send.grant, send.flags, send.key), (33, n, "big"))
             self.assertEqual(got, payload)
 
+    def test_descriptors_that_find_no_room(self) -> None:
+        """The connection ends, and says that it is the limit of this process that ended it."""
+        client = self.connect()
+        payload = os.urandom(100_000)
+        r = self.beside(client.stream)
+        self.host.submitted(3)
+        request = r()
+        done = self.beside(lambda: request.send(payload, codec=omnibus.RAW))
+        m = self.host.expect(wire.Arena)
+        self.host.arena_fd = new_arena(1 << 20)
+        free = os.dup(0)
+        os.close(free)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            with self.assertLogs("omnibus", "ERROR") as logged:
+                self.host.send(wire.ArenaAt(m.token, 90, 1 << 20), fds=(self.host.arena_fd,))
+                with self.assertRaisesRegex(omnibus.OutOfMemory, "descriptors that came.*ulimit -n"):
+                    done()
+            self.assertIn("ulimit -n", logged.output[0])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
     def test_arena_that_finds_no_descriptor(self) -> None:
         """It is there when it is wanted next: the host gives no second one."""
         client = self.connect()
@@ -384,7 +407,7 @@ class SubmitTest(HostCase):
         resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))  # one is for what is received
         try:
             self.host.send(wire.ArenaAt(m.token, 90, 1 << 20), fds=(self.host.arena_fd,))
-            with self.assertRaisesRegex(omnibus.OutOfMemory, "cannot map"):
+            with self.assertRaisesRegex(omnibus.OutOfMemory, "cannot map.*ulimit -n"):
                 done()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -16,13 +16,12 @@ import threading
 from collections import deque
 
 from . import wire
-from .errors import HostGone, ProtocolError
+from .errors import HostGone, ProtocolError, out_of_memory
 
 _MESSAGES_A_PACKET = 64
 
 _RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 _SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-_CUT_SHORT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * 4)
 
 
@@ -140,7 +139,8 @@ class Connection:
     def receive(self) -> tuple[bytes, deque[int]] | None:
         """A packet and its descriptors, which the caller closes; None: none has come.
 
-        Raises HostGone, and ProtocolError for one that is cut short.
+        Raises HostGone, ProtocolError for one that is cut short, and OutOfMemory where this process has no room for
+        its descriptors.
         """
         try:
             packet, ancillary, flags, _ = self._receive()
@@ -151,9 +151,11 @@ class Connection:
         if not packet and not ancillary:
             raise HostGone("the host has closed the connection")
         fds = descriptors(ancillary)
-        if flags & _CUT_SHORT:
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             for fd in fds:
                 os.close(fd)
+            if flags & socket.MSG_CTRUNC and len(fds) < wire.MAX_DESCRIPTORS:  # there was room for more
+                raise out_of_memory("no room for the descriptors that came", errno.EMFILE)
             raise ProtocolError("a packet is too long, or brings too many descriptors")
         return packet, fds
 

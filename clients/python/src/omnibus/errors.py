@@ -8,6 +8,8 @@ built-in class says the same, the error is one of those too: `HostGone` is a
 
 from __future__ import annotations
 
+import errno
+import os
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -189,6 +191,19 @@ _BY_CODE: dict[int, type[HostError]] = {
 def host_error(code: int, text: str) -> HostError:
     """The error for the host's answer `failed`."""
     return _BY_CODE.get(code, HostError)(code, text)
+
+
+_REMEDIES = {
+    errno.EMFILE: "raise this process's limit (ulimit -n)",
+    errno.EFBIG: "raise this process's limit (ulimit -f)",
+    errno.ENOMEM: "raise this process's limit of address space (ulimit -v), or free memory",
+}
+
+
+def out_of_memory(what: str, number: int) -> OutOfMemory:
+    """The error for what the system had no room for, with its `errno`, and what to do about it."""
+    text = f"{what}: {os.strerror(number)}"
+    return OutOfMemory(Code.MEMORY, f"{text}: {_REMEDIES[number]}" if number in _REMEDIES else text)
 
 
 def code_name(code: int) -> str:

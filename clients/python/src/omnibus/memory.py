@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .errors import Code, ForkedError, OutOfMemory, ProtocolError
+from .errors import ForkedError, ProtocolError, out_of_memory
 
 F_ADD_SEALS = 1033
 F_GET_SEALS = 1034
@@ -73,7 +73,7 @@ class Mapping:
         prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         address = _libc.mmap(None, size, prot, mmap.MAP_SHARED, fd, 0)
         if address == _MAP_FAILED:
-            raise _out_of_memory(size, os.strerror(ctypes.get_errno()))
+            raise out_of_memory(f"cannot map a segment of {size} bytes", ctypes.get_errno())
         _libc.madvise(address, size, MADV_DONTFORK)
         self.size = size
         self._address = address
@@ -138,8 +138,10 @@ class Arena:
         try:
             memory = _Memory(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
             memory.process = os.getpid()
-        except (OSError, ValueError) as e:
-            raise _out_of_memory(size, str(e)) from None
+        except OSError as e:
+            raise out_of_memory(f"cannot map a segment of {size} bytes", e.errno or 0) from None
+        except ValueError as e:
+            raise ProtocolError(f"cannot map a segment of {size} bytes: {e}") from None
         # Nobody can map it writable from now on: what was sent stays as it is.
         try:
             fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
@@ -172,7 +174,3 @@ def check_segment(fd: int, size: int, seals: int) -> None:
         raise ProtocolError(f"a segment has the seals {have:#x}, and needs {seals:#x}")
     if real != size or size == 0:
         raise ProtocolError(f"a segment of {size} bytes has {real}")
-
-
-def _out_of_memory(size: int, reason: str) -> OutOfMemory:
-    return OutOfMemory(Code.MEMORY, f"cannot map a segment of {size} bytes: {reason}")

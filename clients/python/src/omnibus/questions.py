@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import wire
 from .answers import Answer
-from .errors import Code, OmnibusError, OutOfMemory, ProtocolError, again, host_error
+from .errors import OmnibusError, OutOfMemory, ProtocolError, again, host_error, out_of_memory
 
 if TYPE_CHECKING:
     from .session import Session
@@ -67,7 +67,7 @@ class Questions:
         try:
             fd = os.dup(a.fd)
         except OSError as e:
-            raise OutOfMemory(Code.MEMORY, f"no descriptor to send: {e.strerror}") from e
+            raise out_of_memory("no descriptor to send", e.errno or 0) from e
         try:
             self._s.post(m, fd)
         except BaseException:

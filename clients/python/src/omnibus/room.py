@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from . import wire
-from .errors import Code, OutOfMemory, ProtocolError, TooLarge
+from .errors import Code, ProtocolError, TooLarge, out_of_memory
 from .gaps import Gaps
 from .memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena
 
@@ -178,7 +178,7 @@ class OwnRoom:
             arena = Arena(self._last_segment, fd, size)
         except OSError as e:
             os.close(fd)
-            raise OutOfMemory(Code.MEMORY, f"no segment of {size} bytes: {e.strerror}") from None
+            raise out_of_memory(f"no segment of {size} bytes", e.errno or 0) from None
         except BaseException:
             os.close(fd)
             raise

@@ -278,7 +278,7 @@ class Session:
                 return
             try:
                 received = self.connection.receive()
-            except (HostGone, ProtocolError) as e:
+            except (HostGone, ProtocolError, OutOfMemory) as e:
                 self._end_by(e)
                 return
             if received is None:
