@@ -398,3 +398,33 @@ func TestShelfOlder(t *testing.T) {
 	get(t, b, "large").Release()
 	h.wantEmpty(t)
 }
+
+// TestShelfIsFull: what finds no slot is placed, and slots are used again.
+func TestShelfIsFull(t *testing.T) {
+	const values = shelf.Slots + 100
+	h := exchanging(t, bus.Options{})
+	from, to := h.exchange(t), h.exchange(t)
+	onShelf(t, from, to)
+	want := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 600+i) }
+	for range 2 {
+		var all [values]connector.Metadata
+		on := 0
+		for i := range all {
+			all[i] = putAs(t, from, fmt.Sprint("key", i), want(i))
+			if bus.OnShelf(to, all[i]) {
+				on++
+			}
+		}
+		if on < shelf.Slots/2 || on > shelf.Slots { // some slots may not have come back yet
+			t.Errorf("%d of %d values are on the shelf", on, values)
+		}
+		for i, meta := range all {
+			p := getBy(t, to, fmt.Sprint("key", i), meta)
+			if !bytes.Equal(p.Bytes(), want(i)) {
+				t.Fatalf("value %d is another", i)
+			}
+			p.Release()
+		}
+		h.wantEmpty(t)
+	}
+}
