@@ -22,11 +22,12 @@ var errInterrupted = errors.New("interrupted before it was ready")
 
 // A StageError says why a stage did not get ready.
 type StageError struct {
-	Stage string
-	Death *child.Death  // of the process that ended; nil: nobody attached
-	Err   error         // why it was given up; nil: it was not
-	After time.Duration // that was waited for somebody to attach
-	At    string        // the socket
+	Stage  string
+	Served bool          // it was served, and given up before the others were
+	Death  *child.Death  // of the process that ended; nil: nobody attached
+	Err    error         // why it was given up; nil: it was not
+	After  time.Duration // that was waited for somebody to attach
+	At     string        // the socket
 }
 
 // Error says what is known and what to do.
@@ -34,10 +35,14 @@ func (e *StageError) Error() string {
 	if e.Death == nil {
 		return fmt.Sprintf("stage %q: nobody attached within %v: start a process that serves it, with %s=%s in its environment", e.Stage, e.After, bus.EnvSocket, e.At)
 	}
-	text := fmt.Sprintf("stage %q did not start: %s", e.Stage, e.Death.Report())
+	why := e.Death.Report()
 	if e.Err != nil {
-		text = fmt.Sprintf("stage %q did not start: %v; %s", e.Stage, e.Err, e.Death.Report())
+		why = fmt.Sprintf("%v; %s", e.Err, why)
 	}
+	if e.Served {
+		return fmt.Sprintf("stage %q was given up before the other stages were ready: %s", e.Stage, why)
+	}
+	text := fmt.Sprintf("stage %q did not start: %s", e.Stage, why)
 	if strings.Contains(e.Death.Reason, "never became ready") || e.Death.Code == 0 {
 		text += fmt.Sprintf("\na process is ready when it serves its stage at the socket that %s names", bus.EnvSocket)
 	}

@@ -30,6 +30,21 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// crashing is a stage whose processes end as soon as they have served it.
+const crashing = "crashing"
+
+// crash is a request that its stage's process does not survive. It gets there once that
+// process serves.
+func crash(ctx context.Context, n *bus.Node) {
+	req, err := n.Stream(ctx)
+	if err == nil {
+		err = req.Input(ctx).EmitBytes([]byte("crash"), bus.Last())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stdout, err)
+	}
+}
+
 // serve does a stage's work: capital letters, and worse when told to.
 func serve(stage string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -38,6 +53,9 @@ func serve(stage string) int {
 	if err != nil {
 		fmt.Fprintln(os.Stdout, err)
 		return 1
+	}
+	if stage == crashing {
+		go crash(ctx, n)
 	}
 	leaving, leave := context.WithCancel(ctx)
 	defer leave()

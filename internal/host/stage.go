@@ -168,8 +168,8 @@ func (h *host) onEvent(e child.Event) {
 	default:
 	}
 	starting := h.phase == PhaseStarting
-	if starting && !r.ready && fatal(e) && h.startErr == nil {
-		h.startErr = &StageError{Stage: r.stage.ID, Death: e.Death, Err: e.Err}
+	if starting && fatal(e) && h.startErr == nil && (!r.ready || r.ended != nil && r.stage.lost()) {
+		h.startErr = &StageError{Stage: r.stage.ID, Served: r.ready, Death: e.Death, Err: e.Err}
 	}
 	pointless := h.startErr != nil && e.Kind == child.EventRestarting // the run ends, or has begun to
 	lost := !r.stage.givenUp && r.ended != nil && h.phase == PhaseReady && r.stage.lost()
