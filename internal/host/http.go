@@ -86,13 +86,19 @@ func (h *host) webAddress() (string, error) {
 	return where, nil
 }
 
+// maxSocketPath is what a socket's address has room for.
+const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
+
 // listenUnix opens a socket for this user alone. It has its mode before it has
 // its name. A socket that nobody answers at was left behind, and is replaced.
 func listenUnix(path string) (net.Listener, error) {
+	born := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%d", os.Getpid())) // which is hardly ever longer
+	if longest := max(len(path), len(born)); longest > maxSocketPath {
+		return nil, fmt.Errorf("socket path %s: %d bytes, and the system allows %d: choose a shorter one (http), or a loopback address", path, longest, maxSocketPath)
+	}
 	if err := removeDead(path); err != nil {
 		return nil, err
 	}
-	born := fmt.Sprintf("%s.%d", path, os.Getpid())
 	l, err := net.Listen("unix", born)
 	if err != nil {
 		return nil, err

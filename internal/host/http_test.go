@@ -45,8 +45,27 @@ func TestListenUnix(t *testing.T) {
 	if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	if left, _ := filepath.Glob(path + ".*"); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+	if there, err := os.ReadDir(filepath.Dir(path)); len(there) != 1 {
+		t.Errorf("left behind: %v, %v", there, err)
+	}
+}
+
+// TestListenUnixAtTheLimit: a path may be as long as the system allows, and one that is
+// longer is refused with what to do.
+func TestListenUnixAtTheLimit(t *testing.T) {
+	dir, err := os.MkdirTemp("", "omnibus") //nolint:usetesting // t.TempDir has the test's name in it: too long for a socket's path on some systems
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, strings.Repeat("x", maxSocketPath-len(dir)-1))
+	l, err := listenUnix(path)
+	if err != nil {
+		t.Fatalf("%d bytes: %v", len(path), err)
+	}
+	_ = l.Close()
+	if _, err := listenUnix(path + "x"); err == nil || !strings.Contains(err.Error(), "choose a shorter one (http), or a loopback address") {
+		t.Errorf("%d bytes: %v", len(path)+1, err)
 	}
 }
 
