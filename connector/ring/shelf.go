@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -110,7 +111,7 @@ func (o *Owner) PutOn(s *Shelf, number uint64, put int64, edge connector.Edge, k
 	s.last = number
 	s.on[number] = e
 	was := s.early[number]
-	delete(s.early, number)
+	maps.DeleteFunc(s.early, func(n uint64, _ *early) bool { return n <= number }) // those before it never come
 	if was != nil {
 		e.shelved.reader = was.reader // first: it is not the table's to claim
 	}

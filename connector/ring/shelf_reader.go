@@ -142,23 +142,38 @@ func (r *Reader) gaveFrom(s *Shelf, number uint64) []*entry {
 	e := s.on[number]
 	switch {
 	case e == nil && s.comes(number):
-		if was := s.early[number]; (was == nil || was.reader == r) && r.hands(s, number) {
+		if r.hands(s, number) { // whoever has said that it took it does not have it
 			s.early[number] = &early{reader: r, over: true}
 		}
 		return nil
-	case e == nil, e.shelved.claimed, e.shelved.reader != nil, !r.hands(s, number):
+	case e == nil:
 		return nil
 	}
-	if s.table.held[e.place] == e {
-		s.table.drop(e)
-	}
-	s.table.offShelf(e)
-	return []*entry{e}
+	return r.takeFrom(nil, e)
 }
 
-// comes reports whether a value may have been taken that was not placed yet.
+// takeFrom gives back what the reader has and has not said, if it has it: then nobody
+// else does, whatever they say.
+func (r *Reader) takeFrom(all []*entry, e *entry) []*entry {
+	h := e.shelved
+	if h.claimed || !r.hands(h.shelf, e.number) {
+		return all
+	}
+	if was := h.reader; was != nil {
+		delete(was.has, e.number)
+		h.reader = nil
+	}
+	if r.table.held[e.place] == e {
+		r.table.drop(e)
+	}
+	r.table.offShelf(e)
+	return append(all, e)
+}
+
+// comes reports whether a value may have been taken that was not placed yet. Nobody knows
+// of one that its owner has not told of.
 func (s *Shelf) comes(number uint64) bool {
-	return number > s.last && !s.closed && len(s.early) < shelf.Slots
+	return number > s.last && number <= s.claims.Published() && !s.closed && len(s.early) < shelf.Slots
 }
 
 // hands reports whether the table has what the reader had, without a moment in which
@@ -194,8 +209,10 @@ func (r *Reader) Leave() {
 	for _, s := range t.shelves {
 		if w := s.readers[r]; w != nil {
 			out = r.leave(out, s)
-			delete(s.readers, r)
-			w.Close()
+			if w.over = true; !s.closed {
+				delete(s.readers, r)
+				w.Close()
+			} // else what it had that was never placed stays locked, like the rest
 			s.tidy()
 		}
 		for _, e := range maps.Clone(s.on) {
@@ -224,20 +241,14 @@ func (r *Reader) leave(all []*entry, s *Shelf) []*entry {
 	// What its owner has told of and the table has not heard of yet; beyond that, nobody knows
 	// a number.
 	for n := s.last + 1; !s.closed && n <= min(s.claims.Published(), s.last+shelf.Slots); n++ {
-		if s.early[n] == nil && !s.claims.Free(n) && r.hands(s, n) {
+		if was := s.early[n]; (was == nil || !was.over) && !s.claims.Free(n) && r.hands(s, n) {
 			s.early[n] = &early{reader: r, over: true}
 		}
 	}
 	for _, e := range maps.Clone(s.on) {
-		h := e.shelved
-		if h.claimed || h.reader != nil || s.claims.Free(e.number) || !r.hands(s, e.number) {
-			continue
+		if !s.claims.Free(e.number) {
+			all = r.takeFrom(all, e)
 		}
-		if s.table.held[e.place] == e {
-			s.table.drop(e)
-		}
-		s.table.offShelf(e)
-		all = append(all, e)
 	}
 	return all
 }
