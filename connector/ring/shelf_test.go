@@ -332,3 +332,22 @@ func TestGoneWithBoth(t *testing.T) {
 		t.Error("the shelf stays when nobody can take from it")
 	}
 }
+
+// TestOutIsTriedAgain: what the table could not claim, because somebody had locked it who gave
+// that up without a word, is given back when a reader leaves.
+func TestOutIsTriedAgain(t *testing.T) {
+	f := newFixture()
+	_, own := f.reader()
+	other, _ := f.reader()
+	number := f.shelf.First() + 1
+	p := f.place(t, number)
+	own.lock(number, false)
+	if n := f.owner.Cleanup("k"); n != 0 || p.times != 0 {
+		t.Errorf("%d values were cleaned up, and released %d times, while somebody has it", n, p.times)
+	}
+	delete(own.locks, number)
+	other.Leave()
+	if p.times != 1 {
+		t.Errorf("released %d times", p.times)
+	}
+}
