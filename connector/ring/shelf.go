@@ -22,6 +22,8 @@ type Claims interface {
 	Free(number uint64) bool
 	// Share keeps everybody else from it, too, beside somebody who shares it.
 	Share(number uint64) bool
+	// Beyond returns the numbers of values that lie there, of those above one.
+	Beyond(number uint64) []uint64
 	// Published is the last number that the owner says it has told of.
 	Published() uint64
 	// Close comes when nothing is left.

@@ -40,6 +40,12 @@ func taker(t *testing.T, fd int, first uint64) *shelf.Taker {
 // TestDeadReaderOfWhatIsNotPlaced has a reader take a value and die before the table learns
 // of either: the value goes with it, and nobody else gets it.
 func TestDeadReaderOfWhatIsNotPlaced(t *testing.T) {
+	t.Run("next", func(t *testing.T) { testDeadReader(t, 0) })
+	t.Run("far on", func(t *testing.T) { testDeadReader(t, shelf.Slots-1) }) // so many are busy
+}
+
+func testDeadReader(t *testing.T, busy int) {
+	t.Helper()
 	own, err := shelf.New()
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +67,15 @@ func TestDeadReaderOfWhatIsNotPlaced(t *testing.T) {
 		t.Fatal("the reader is not let in")
 	}
 
-	number, _ := own.Put(shelf.Value{Size: 1})
+	for range busy {
+		own.Put(shelf.Value{Size: 1})
+	}
+	passed, _ := own.Put(shelf.Value{Size: 1})
+	own.Clear(passed - 1) // behind the one slot that was free
+	number, ok := own.Put(shelf.Value{Size: 1})
+	if far := number - first; !ok || (busy > 0) != (far > shelf.Slots+1) {
+		t.Fatalf("number %d on", far)
+	}
 	own.Publish(number)
 	dies := taker(t, fd, first)
 	if _, ok := dies.Take(number, 0); !ok {

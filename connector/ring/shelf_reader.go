@@ -238,9 +238,11 @@ func (r *Reader) leave(all []*entry, s *Shelf) []*entry {
 			}
 		}
 	}
-	// What its owner has told of and the table has not heard of yet; beyond that, nobody knows
-	// a number.
-	for n := s.last + 1; !s.closed && n <= min(s.claims.Published(), s.last+shelf.Slots); n++ {
+	// What the table has not heard of yet.
+	for _, n := range s.claims.Beyond(s.last) {
+		if s.closed {
+			break // and never will
+		}
 		if was := s.early[n]; (was == nil || !was.over) && !s.claims.Free(n) && r.hands(s, n) {
 			s.early[n] = &early{reader: r, over: true}
 		}

@@ -26,7 +26,7 @@ type fixture struct {
 }
 
 func newFixture() *fixture {
-	f := &fixture{table: NewTable(0, slog.New(slog.DiscardHandler)), mem: &memory{}}
+	f := &fixture{table: NewTable(0, slog.New(slog.DiscardHandler)), mem: &memory{slots: make(map[uint64]*value)}}
 	f.owner = f.table.Owner("")
 	f.shelf = f.table.Shelf(f.table.NewRange(), fakeClaims{f.mem.open(1)})
 	return f
@@ -66,7 +66,7 @@ func TestGaveBesideALiar(t *testing.T) {
 			honest, own := f.reader()
 			liar, _ := f.reader()
 			number := f.shelf.First() + 1
-			f.mem.published = number
+			f.mem.published, f.mem.slots[number] = number, &value{}
 			var p *counted
 			if !early {
 				p = f.place(t, number)

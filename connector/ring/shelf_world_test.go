@@ -77,7 +77,17 @@ func (c fakeClaims) Claim(number uint64) bool {
 func (c fakeClaims) Free(number uint64) bool  { return c.alone(number) }
 func (c fakeClaims) Share(number uint64) bool { return c.lock(number, true) }
 func (c fakeClaims) Published() uint64        { return c.mem.published }
-func (c fakeClaims) Close()                   { c.close() }
+
+func (c fakeClaims) Beyond(number uint64) (all []uint64) {
+	for n := range c.mem.slots {
+		if n > number {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+func (c fakeClaims) Close() { c.close() }
 
 type fakeWitness struct{ *file }
 

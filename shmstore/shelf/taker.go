@@ -48,6 +48,16 @@ func (t *Taker) Published() uint64 { return t.page.published.Load() }
 // First is the first of the shelf's numbers.
 func (t *Taker) First() uint64 { return t.first }
 
+// Beyond returns the numbers of values that lie there, of those above one.
+func (t *Taker) Beyond(number uint64) (all []uint64) {
+	for i := range t.page.slots {
+		if n := t.page.slots[i].number.Load(); n > number && t.Has(n) {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
 // Has reports whether a number is one of the shelf's.
 func (t *Taker) Has(number uint64) bool { return number-t.first < Numbers }
 
