@@ -7,7 +7,7 @@
 // else's to say, who hands the descriptor on, too: the host of a bus.
 //
 //	s, err := shelf.New()
-//	...                                     // s.FD() goes to the host, first comes back
+//	...                                     // s.FD() goes to the host, first comes from there
 //	s.Begin(first)
 //	number, ok := s.Put(shelf.Value{Offset: at, Size: n, Tag: tag})
 //	...                                     // the host is told, and whoever is to take it
@@ -22,9 +22,7 @@
 // # The claim
 //
 // A lock is the claim: the kernel's exclusive lock on the byte of the shelf's file
-// that has the value's number. It belongs to an open file description, so that it
-// goes with the process that has it, whatever becomes of that process, and before its
-// pidfd says that it is dead. No word of memory is written by two.
+// that has the value's number. No word of memory is written by two.
 //
 // Who has the lock looks whether the value is there still. If it is, it is theirs, until
 // they say otherwise to whoever keeps account; the owner does not clear it before. A lock
@@ -32,7 +30,17 @@
 // number or none: nobody can take the value again in between. Numbers never repeat, so
 // that a lock that is kept for too long is in nobody's way.
 //
-// [Taker.Claim] is the same for whoever keeps account, and means to take a value back.
+// # Keeping account
+//
+// Somebody has to know who has what, and to tell the owner what it gets back: the host.
+// It claims with a Taker of its own ([Taker.Claim]) what it is to give to somebody, or to
+// take back.
+//
+// A lock belongs to an open file description. The host makes one for each taker, and keeps a
+// duplicate, its [Witness]: so what a dead process had stays locked until the host has seen to
+// it, and the host can ask whether anybody but that taker has a value. Before it gives a
+// value back that was read, it takes the lock over: [Witness.Share], then [Taker.Share]. So
+// there is no moment in which somebody else could take what is over.
 //
 // # Trust
 //
