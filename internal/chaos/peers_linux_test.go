@@ -92,7 +92,7 @@ var badPeers = map[string]struct {
 		log: "no source 1073741824", told: "no source 1073741824",
 	},
 	"unknown segment": {
-		do:  func(p *peerEnd) error { return p.join(encode(&wire.Put{Source: 1, Segment: 77, Size: 1})) },
+		do:  unknownSegment,
 		log: "segment 77 was not offered", told: "segment 77 was not offered",
 	},
 	"descriptor that nobody asked for": {
@@ -370,6 +370,20 @@ func (p *peerEnd) offer(size, said int64, seals int) error {
 		return err
 	}
 	return p.join(encode(&wire.Offer{Segment: 1, Bytes: uint64(said)}, fd), fd)
+}
+
+// unknownSegment sends, for a request of its own, a payload of a segment that
+// it never offered.
+func unknownSegment(p *peerEnd) error {
+	if err := p.join(encode(&wire.Submit{Token: 1})); err != nil {
+		return err
+	}
+	m, err := p.next()
+	s, ok := m.(*wire.Submitted)
+	if !ok {
+		return fmt.Errorf("submit: %v %w", m, err)
+	}
+	return p.raw(encode(&wire.Put{Source: s.Source, Segment: 77, Size: 1}))
 }
 
 // unsealedArena says that its arena is sealed when it is not.
