@@ -427,6 +427,9 @@ func (b *Bus) stop(ctx context.Context) error {
 	if err == nil {
 		err = b.closeSender(ctx)
 	}
+	if err == nil {
+		err = unmapping.wait(ctx)
+	}
 	if err != nil && ctx.Err() != nil {
 		return errors.Join(broken, err)
 	}

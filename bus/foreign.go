@@ -106,11 +106,12 @@ func (s *segment) release() {
 	if s.refs.Add(-1) > 0 {
 		return
 	}
+	back := func() { unmapping.close(s.mem) }
 	if s.unmap == nil {
-		s.mem.Close()
+		back()
 		return
 	}
-	s.unmap(s.mem.Close)
+	s.unmap(back)
 }
 
 // tell tells a GPU lane of the memory. It is for holders of a reference.

@@ -335,7 +335,7 @@ func (n *Node) Close(ctx context.Context) error {
 		err = l.leave(ctx)
 	}
 	<-n.done
-	err = errors.Join(err, n.closeLane(ctx))
+	err = errors.Join(err, n.closeLane(ctx), unmapping.wait(ctx))
 	n.directory.found.close()
 	if err != nil {
 		return fmt.Errorf("bus: close the node: %w", err)

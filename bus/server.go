@@ -359,6 +359,7 @@ func (s *Server) Close(ctx context.Context) error {
 	go func() {
 		s.wg.Wait()
 		s.unmap.Do(s.arena.release)
+		_ = unmapping.wait(context.Background())
 		close(gone)
 	}()
 	select {
