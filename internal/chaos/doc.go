@@ -28,7 +28,8 @@
 // printed and can be given with -chaos.seed; what the machine makes of them
 // still differs from run to run. The figures at the end are how long it takes
 // from the death of a process, which its pidfd tells, until everything that it
-// had is back.
+// had is back, but for the pages of memory that nobody needs any more: the kernel is
+// still freeing those.
 //
 // The flags are for the long run:
 //
