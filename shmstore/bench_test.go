@@ -215,6 +215,39 @@ func BenchmarkLarge(b *testing.B) {
 	}
 }
 
+// BenchmarkLargeLengths reserves, fills and takes large objects in a store that reuses, three
+// of them alive at a time: all of one length, and each of another.
+func BenchmarkLargeLengths(b *testing.B) {
+	const least, spread, alive = 17 << 20, 2 << 20, 3
+	src := alignedBytes(least + spread)
+	fill(src, 1)
+	for name, step := range map[string]int{"one": 0, "new": 12_345} {
+		b.Run("lengths="+name, func(b *testing.B) {
+			s, err := Create(Options{Memory: Shared, ArenaBytes: 64 << 20, Reuse: true})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			var handles []Handle
+			for i := 0; b.Loop(); i++ {
+				h, err := s.Put("", src[:least+i*step%spread], Readers(0))
+				if err != nil {
+					b.Fatal(err)
+				}
+				if handles = append(handles, h); len(handles) < alive {
+					continue
+				}
+				l, err := s.Local().Take(handles[0])
+				if err != nil {
+					b.Fatal(err)
+				}
+				l.Release()
+				handles = handles[1:]
+			}
+		})
+	}
+}
+
 // BenchmarkCopy compares copying objects into the store with copying them to
 // heap memory of the same size, cycled through in the same way and touched
 // before.

@@ -189,7 +189,7 @@ func (s *Store) deviceFullError(use *deviceUse, deviceBytes int64, size int) *Fu
 		NeededBytes:       size,
 		FreeBytes:         int64(s.ring.Stats().FreeBytes),
 		FreeSlots:         int(s.geo.slots) - s.inUse,
-		LargeBytes:        int64(s.largeMapped()),
+		LargeBytes:        int64(s.largeTaken()),
 		NeededDeviceBytes: deviceBytes,
 		Pieces:            len(use.slots),
 		PieceBytes:        use.sizeBytes,

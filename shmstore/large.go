@@ -113,9 +113,8 @@ func wholePages(sizeBytes uint64) uint64 { return (sizeBytes + pageBytes - 1) &^
 // reserveLarge is reserve for an object that gets a segment of its own. If it
 // fails, nothing is left but the evictions it tried.
 func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet) (Reservation, error) {
-	segmentBytes := wholePages(uint64(size))
-	o, spare := s.takeSpare(segmentBytes)
-	if !spare && !s.makeLargeRoom(segmentBytes) {
+	o, spare := s.takeSpare(wholePages(uint64(size)))
+	if !spare && !s.makeLargeRoom(wholePages(uint64(size))) {
 		return Reservation{}, s.largeFullError(size)
 	}
 	slot, ok := s.place(0)
@@ -142,14 +141,14 @@ func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet) (Reservatio
 	view.data = o.segment.data
 	r.view = &view
 	s.largeSlots = append(s.largeSlots, slot)
-	s.largeBytes += segmentBytes
+	s.largeBytes += wholePages(o.size)
 	return r, s.large.add(r.gen, o)
 }
 
 // OnLarge installs the function that is told of the memory of a large object when that is
 // made. What it returns is called when no object needs the memory any more: when its
-// object is gone or, with Options.Reuse, when the memory is not kept for the next of that
-// size either. It gets what unmaps the memory, and calls that, once: at once, or later and on
+// object is gone or, with Options.Reuse, when the memory is not kept for the next that
+// fits either. It gets what unmaps the memory, and calls that, once: at once, or later and on
 // any goroutine, when a device has forgotten the memory, say. If it never will be forgotten, it
 // calls stays instead: the memory stays mapped, and others are evicted for it. Until then the
 // memory counts as that of an object that somebody holds, so [Store.Reserve] may find no room
@@ -168,19 +167,19 @@ func (s *Store) unplace(slot uint32) {
 }
 
 // makeLargeRoom drops spare segments, and then evicts large objects, the oldest first,
-// until the segments of those that stay leave room for one more. It does not wait for
-// those that leave.
-func (s *Store) makeLargeRoom(segmentBytes uint64) bool {
-	for s.largeBytes+s.spares.sizeBytes+s.staying.Load()+segmentBytes > s.maxLarge {
+// until those that stay leave room for one more. It does not wait for those that leave.
+func (s *Store) makeLargeRoom(neededBytes uint64) bool {
+	for s.largeBytes+s.spares.sizeBytes+s.staying.Load()+neededBytes > s.maxLarge {
 		if !s.dropSpare() && !s.evictLarge() {
 			return false
 		}
 	}
-	return s.largeMapped()+segmentBytes <= s.maxLarge
+	return s.largeTaken()+neededBytes <= s.maxLarge
 }
 
-// largeMapped is how many bytes of large objects are mapped.
-func (s *Store) largeMapped() uint64 {
+// largeTaken is how much of the room for large objects is taken: by objects, in the pages
+// that they need, and by segments without one.
+func (s *Store) largeTaken() uint64 {
 	return s.largeBytes + s.spares.sizeBytes + s.leaving.Load() + s.staying.Load()
 }
 
@@ -197,12 +196,16 @@ func (s *Store) evictLarge() bool { return slices.ContainsFunc(s.largeSlots, s.e
 // makeLargeSegment makes a segment, and drops spare ones, and evicts large objects, as
 // long as there is not enough memory for it.
 func (s *Store) makeLargeSegment(size int) (*segment, error) {
-	segmentBytes := wholePages(uint64(size))
+	segmentBytes, neededBytes := s.segmentBytes(size), wholePages(uint64(size))
 	for s.memory == Shared {
 		leaving := s.leaving.Load() > 0 // as of before the look
 		err := checkHeadroom(segmentBytes)
 		if err == nil {
 			break
+		}
+		if segmentBytes > neededBytes && errors.Is(err, ErrMemory) {
+			segmentBytes = neededBytes
+			continue
 		}
 		if leaving && errors.Is(err, ErrMemory) {
 			return nil, s.largeFullError(size) // whoever waits is told when there is more
@@ -222,10 +225,11 @@ func (s *Store) dropLarge(slot uint32) (sizeBytes uint64) {
 	if invariantsOn {
 		poison(o.segment.data)
 	}
-	segmentBytes := uint64(len(o.segment.data))
 	s.largeSlots = s.without(s.largeSlots, slot)
-	s.largeBytes -= segmentBytes
-	if s.reuse {
+	s.largeBytes -= wholePages(o.size)
+	// Its segment may have more bytes than were counted.
+	kept := s.largeBytes + s.spares.sizeBytes + uint64(len(o.segment.data))
+	if s.reuse && kept <= s.maxLarge {
 		s.spares.keep(o)
 	} else {
 		s.discard(o)
@@ -280,7 +284,7 @@ func (c *checker) checkLarge() {
 			continue
 		}
 		lastGen = rec.gen
-		sum += uint64(len(o.segment.data))
+		sum += wholePages(o.size)
 		size := atomic.LoadUint64(&ln.size)
 		if stateOf(ln.word.load()) == stateLive && size > o.size || o.size > uint64(len(o.segment.data)) || o.segment.released {
 			c.report(InvariantLarge, "slot %d says %d bytes of %d asked for, its segment has %d; released: %t", slot, size, o.size, len(o.segment.data), o.segment.released)
@@ -296,7 +300,7 @@ func (c *checker) checkLarge() {
 	known := len(c.large.objects)
 	c.large.mu.RUnlock()
 	if sum != c.largeBytes || sum+c.spares.sizeBytes > c.maxLarge || large != len(c.largeSlots) || large != known {
-		c.report(InvariantLarge, "%d slots are large, %d are listed, %d segments kept, with %d bytes, %d are counted, the most is %d",
+		c.report(InvariantLarge, "%d slots are large, %d are listed, %d segments kept, for %d bytes, %d are counted, the most is %d",
 			large, len(c.largeSlots), known, sum, c.largeBytes, c.maxLarge)
 	}
 	c.checkSpares()

@@ -1,10 +1,21 @@
 package shmstore
 
-import "slices"
+import (
+	"math/bits"
+	"slices"
+)
 
 // largeLooks is how many large objects a store that reuses looks at, for each that it
 // makes. Held ones do not keep the others from it: it goes on where it stopped.
 const largeLooks = 8
+
+const (
+	// sizesPerDoubling is how many sizes the segments of large objects have from each
+	// power of two to the next, in a store that reuses.
+	sizesPerDoubling = 8
+	// spareExcess is the part of what an object needs that its segment may have more.
+	spareExcess = 4
+)
 
 // spares are the segments of large objects that are gone, in a store that reuses: the
 // next object of that size gets one in place of new memory, whose pages the system would
@@ -20,14 +31,19 @@ func (p *spares) keep(o largeObject) {
 	p.sizeBytes += uint64(len(o.segment.data))
 }
 
-// take gives out the segment that was kept last of those with so many bytes.
-func (p *spares) take(sizeBytes uint64) (o largeObject, ok bool) {
+// take gives out the smallest of the segments with so many bytes, and of those the one that
+// was kept last, unless it has many more.
+func (p *spares) take(neededBytes uint64) (o largeObject, ok bool) {
+	best, most := -1, neededBytes+neededBytes/spareExcess
 	for at, o := range slices.Backward(p.segments) {
-		if uint64(len(o.segment.data)) == sizeBytes {
-			return p.remove(at), true
+		if n := uint64(len(o.segment.data)); n >= neededBytes && n <= most {
+			best, most = at, n-1
 		}
 	}
-	return largeObject{}, false
+	if best < 0 {
+		return largeObject{}, false
+	}
+	return p.remove(best), true
 }
 
 func (p *spares) remove(at int) largeObject {
@@ -37,8 +53,20 @@ func (p *spares) remove(at int) largeObject {
 	return o
 }
 
+// segmentBytes is the size of the segment that a large object of so many bytes gets: in a
+// store that reuses one of few sizes, so that payloads of ever new lengths find the segments of
+// those before them.
+func (s *Store) segmentBytes(size int) uint64 {
+	needed := wholePages(uint64(size))
+	if !s.reuse {
+		return needed
+	}
+	step := max(uint64(1)<<bits.Len64(needed-1)/sizesPerDoubling/2, pageBytes)
+	return (needed + step - 1) &^ (step - 1)
+}
+
 // takeSpare finds a segment for a large object among those that nobody needs any more.
-func (s *Store) takeSpare(sizeBytes uint64) (o largeObject, ok bool) {
+func (s *Store) takeSpare(neededBytes uint64) (o largeObject, ok bool) {
 	if !s.reuse {
 		return largeObject{}, false
 	}
@@ -50,7 +78,7 @@ func (s *Store) takeSpare(sizeBytes uint64) (o largeObject, ok bool) {
 			s.largeHand++ // otherwise the next one has moved up
 		}
 	}
-	return s.spares.take(sizeBytes)
+	return s.spares.take(neededBytes)
 }
 
 // dropSpare gives the oldest segment that is kept back.

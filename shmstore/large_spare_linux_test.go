@@ -90,3 +90,63 @@ func TestSparesGiveWay(t *testing.T) {
 		wantBytes(t, s.Local().Take, held, content(largeSize, 1))
 	}
 }
+
+// TestLargeReuseOfNewLengths: objects of ever new lengths find the segments of those before
+// them, and are as long as they were asked for.
+func TestLargeReuseOfNewLengths(t *testing.T) {
+	for _, reuse := range []bool{true, false} {
+		const most = 60
+		opts := Options{
+			Memory: Auto, ArenaBytes: minArenaBytes, Slots: 8, Reuse: reuse,
+			LargeObjectBytes: 1 << 10, MaxObjectBytes: most * pageBytes, MaxLargeBytes: 4 * most * pageBytes,
+		}
+		s, f := create(t, opts), &forgetful{}
+		s.OnLarge(f.made)
+		const objects = 50
+		last, before := mustPut(t, s, "", content(50*pageBytes, 0), Readers(0)), 50*pageBytes
+		for i := range objects {
+			size := 48*pageBytes + i*37%12*pageBytes + i
+			h := mustPut(t, s, "", content(size, uint64(i)), Readers(0))
+			wantBytes(t, s.Local().Take, last, content(before, uint64(max(i-1, 0))))
+			wantClean(t, s)
+			last, before = h, size
+		}
+		if made := len(f.known); (made <= objects/5) != reuse {
+			t.Errorf("%d segments were made for %d objects of which two are held; reuse: %t", made, objects, reuse)
+		}
+	}
+}
+
+// TestLargeReuseFitsAsMany: segments that are larger than what lies there takes keep no object
+// out, neither when they are made nor when they are free, nor when there is no memory for them.
+func TestLargeReuseFitsAsMany(t *testing.T) {
+	const objects, needed = 8, 33 * pageBytes
+	opts := Options{
+		Memory: Auto, ArenaBytes: minArenaBytes, Slots: objects,
+		LargeObjectBytes: 1 << 10, MaxObjectBytes: needed, MaxLargeBytes: objects * needed, Reuse: true,
+	}
+	s, f := create(t, opts), &forgetful{}
+	s.OnLarge(f.made)
+	short := true
+	scarce(t, func() int64 {
+		if short && len(f.known) == 1 {
+			short = false
+			return 0
+		}
+		return 1 << 30
+	})
+	for round := range uint64(3) {
+		var all []Handle
+		for i := range uint64(objects) {
+			all = append(all, mustPut(t, s, "", content(needed, round+i), Readers(0)))
+			wantClean(t, s)
+		}
+		for i, h := range all {
+			wantBytes(t, s.Local().Take, h, content(needed, round+uint64(i)))
+		}
+		wantClean(t, s)
+	}
+	if rounded, exact := len(f.known[0]), len(f.known[1]); rounded <= needed || exact != needed {
+		t.Errorf("segments of %d bytes, and of %d where memory was short, for %d", rounded, exact, needed)
+	}
+}

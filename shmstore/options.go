@@ -64,10 +64,10 @@ type Options struct {
 	// MaxObjectBytes, if that is set and not above the arena, and else a quarter of
 	// the arena.
 	LargeObjectBytes int64
-	// MaxLargeBytes bounds the segments of large objects together, in whole
-	// pages. They are made when they are needed, after a look at the memory
-	// that is free. Default as much as the arena; if it is negative, there are
-	// no large objects.
+	// MaxLargeBytes bounds the large objects together, in whole pages. Their
+	// segments are made when they are needed, after a look at the memory that
+	// is free; see Reuse for how much more they may take. Default as much as the
+	// arena; if it is negative, there are no large objects.
 	MaxLargeBytes int64
 	// MaxReaders bounds the readers besides the local one. Default and bound
 	// 63.
@@ -88,8 +88,9 @@ type Options struct {
 	// Then those are not kept until room runs out: they go with one of the next
 	// reservations, and their room, which is in the caches of processors, is used
 	// again before any other: see [ringbuf.Options]. The segment of a large object is
-	// kept for the next one of that size, as long as there is room. With StrictFIFO it
-	// has no effect.
+	// kept for the next one that fits it, as long as there is room; so that lengths that
+	// differ a little fit, it may be larger than its object by up to a quarter. With
+	// StrictFIFO it has no effect.
 	Reuse bool
 	// Serializer encodes the values of [Store.PutValue]. Default msgpack.
 	Serializer codec.Serializer

@@ -242,7 +242,7 @@ func (s *Store) fullError(size int) *FullError {
 		FreeBytes:   int64(ring.FreeBytes),
 		FreeSlots:   int(s.geo.slots) - s.inUse,
 		Holders:     s.Holders(),
-		LargeBytes:  int64(s.largeMapped()),
+		LargeBytes:  int64(s.largeTaken()),
 	}
 	if e.FreeSlots == 0 {
 		e.Resource = ResourceSlots

@@ -57,7 +57,7 @@ func (s *Store) Stats() Stats {
 		Readers:            s.present,
 		Quarantined:        s.quarantine,
 		MaxLargeBytes:      int64(s.maxLarge),
-		LargeBytes:         int64(s.largeMapped()),
+		LargeBytes:         int64(s.largeTaken()),
 		LargeObjects:       len(s.largeSlots),
 		Pieces:             pieces,
 		PieceBytes:         pieceBytes,
