@@ -70,6 +70,7 @@ type (
 	reserve struct {
 		size, n     int
 		codec       codec.ID
+		makes       bool            // the writer makes memory itself
 		device      shmstore.Device // nil: none
 		deviceBytes int64
 		into        []shmstore.Reservation
@@ -102,8 +103,25 @@ const (
 // has had no time to look is waited for. An error of the store that waiting cannot mend, such
 // as shmstore.ErrTooLarge, comes back at once.
 func (w *Writer) Reserve(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID) ([]shmstore.Reservation, error) {
+	got, err := w.reserve(done, cancel, dst, n, size, c, false)
+	if err != nil || !got[len(dst)].Unmade() {
+		return got, err
+	}
+	if err = w.store.Make(&got[len(dst)]); err == nil {
+		return got, nil
+	}
+	got[len(dst)].Abort()
+	if errors.Is(err, shmstore.ErrMemory) {
+		return w.reserve(done, cancel, dst, n, size, c, true)
+	}
+	return dst, err
+}
+
+// reserve is Reserve, but that the memory of a large object is left to be made, unless that
+// is for the writer: it can evict others for it, and have the caller wait.
+func (w *Writer) reserve(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID, makes bool) ([]shmstore.Reservation, error) {
 	m := w.newReserve()
-	m.size, m.n, m.codec, m.into, m.err = size, n, c, dst, nil
+	m.size, m.n, m.codec, m.makes, m.into, m.err = size, n, c, makes, dst, nil
 	if err := w.ask(done, cancel, m); err != nil {
 		return dst, err // m is not used again: the writer may still know it
 	}
@@ -289,8 +307,12 @@ func (a *writerActor) grant(m *reserve) (lacks shortage) {
 
 // place asks the store for what m wants.
 func (a *writerActor) place(m *reserve) (got []shmstore.Reservation, err error) {
-	if m.device == nil {
+	switch {
+	case m.device != nil:
+	case m.makes:
 		return a.w.store.ReserveExtent(a.scratch[:0], m.n, m.size, m.codec, 0)
+	default:
+		return a.w.store.ReserveAhead(a.scratch[:0], m.n, m.size, m.codec, 0)
 	}
 	r, piece, err := a.w.store.ReserveOn(m.device, m.deviceBytes, m.size, m.codec, 0)
 	if err != nil {

@@ -22,8 +22,8 @@ type largeTable struct {
 
 // largeObject is what is known of one large object.
 type largeObject struct {
-	segment *segment
-	size    uint64 // as it was asked for
+	segment *segment // nil: whoever reserved it is still to make it, see Store.Make
+	size    uint64   // as it was asked for
 	slot    uint32
 	gone    func(unmap, stays func()) // what the owner's OnLarge has returned; nil: nobody was told
 }
@@ -32,7 +32,9 @@ type largeObject struct {
 // calls then; or stays, when it will not be forgotten.
 func (o *largeObject) release(then, stays func()) {
 	if o.gone == nil {
-		o.segment.release()
+		if o.segment != nil {
+			o.segment.release()
+		}
 		then()
 		return
 	}
@@ -74,6 +76,15 @@ func (t *largeTable) tryAdd(gen uint64, o largeObject) (exists bool, err error) 
 	return exists, nil
 }
 
+// give has an object, whose reservation is open, have its segment.
+func (t *largeTable) give(gen uint64, seg *segment, gone func(unmap, stays func())) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := t.objects[gen]
+	o.segment, o.gone = seg, gone
+	t.objects[gen] = o
+}
+
 // dropIf releases the segments of all objects that are gone.
 func (t *largeTable) dropIf(gone func(gen uint64, o largeObject) bool) {
 	var dropped []largeObject
@@ -110,9 +121,10 @@ func (t *largeTable) close() {
 // wholePages is how much memory a segment of so many bytes takes.
 func wholePages(sizeBytes uint64) uint64 { return (sizeBytes + pageBytes - 1) &^ (pageBytes - 1) }
 
-// reserveLarge is reserve for an object that gets a segment of its own. If it
-// fails, nothing is left but the evictions it tried.
-func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet) (Reservation, error) {
+// reserveLarge is reserve for an object that gets a segment of its own: now, or from
+// [Store.Make] if there is none at hand and that is to come later. If it fails, nothing is
+// left but the evictions it tried.
+func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet, later bool) (Reservation, error) {
 	o, spare := s.takeSpare(wholePages(uint64(size)))
 	if !spare && !s.makeLargeRoom(wholePages(uint64(size))) {
 		return Reservation{}, s.largeFullError(size)
@@ -124,25 +136,50 @@ func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet) (Reservatio
 		}
 		return Reservation{}, s.fullError(size)
 	}
-	if !spare {
+	if !spare && !later {
 		var err error
 		if o.segment, err = s.makeLargeSegment(size); err != nil {
 			s.unplace(slot)
 			return Reservation{}, err
 		}
-		if s.onLarge != nil {
-			o.gone = s.onLarge(o.segment.data)
-		}
+		o.gone = s.tellOfLarge(o.segment)
 	}
 	o.size, o.slot = uint64(size), slot
 	r := s.grant(slot, size, c, charge)
 	relaxedStore64(&s.lines[slot].offset, largeOffset)
 	view := s.grantView
-	view.data = o.segment.data
+	view.data = nil
+	if o.segment != nil {
+		view.data = o.segment.data
+	}
 	r.view = &view
 	s.largeSlots = append(s.largeSlots, slot)
 	s.largeBytes += wholePages(o.size)
 	return r, s.large.add(r.gen, o)
+}
+
+// Make makes the memory of a reservation that [Store.ReserveAhead] has left without. That
+// takes about as long as clearing so much memory, while the writer goes on with others'
+// reservations. If it fails, the reservation is as it was, and is to be aborted. The error is a
+// [*MemoryError], for which nothing was evicted, as [Store.Reserve] would, or one of the
+// system's. Whoever holds the reservation may call it, on any
+// goroutine.
+func (s *Store) Make(r *Reservation) error {
+	seg, err := s.newLargeSegment(int(r.size))
+	if err != nil {
+		return fmt.Errorf("make the memory of %d bytes: %w", r.size, err)
+	}
+	s.large.give(r.gen, seg, s.tellOfLarge(seg))
+	r.view.data = seg.data
+	return nil
+}
+
+// tellOfLarge tells of memory, if somebody wants to know.
+func (s *Store) tellOfLarge(seg *segment) (gone func(unmap, stays func())) {
+	if s.onLarge == nil {
+		return nil
+	}
+	return s.onLarge(seg.data)
 }
 
 // OnLarge installs the function that is told of the memory of a large object when that is
@@ -153,8 +190,9 @@ func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet) (Reservatio
 // calls stays instead: the memory stays mapped, and others are evicted for it. Until then the
 // memory counts as that of an object that somebody holds, so [Store.Reserve] may find no room
 // for a large object that will be there without anybody's doing; the function of
-// [Store.OnRoom] is then called. OnLarge comes before the first large object is made, and
-// what it installs must not call the store. Writer only.
+// [Store.OnRoom] is then called. OnLarge comes before the first large object is made. What it
+// installs must not call the store; [Store.Make] calls it on its caller's goroutine. Writer
+// only.
 func (s *Store) OnLarge(made func(mem []byte) (gone func(unmap, stays func()))) { s.onLarge = made }
 
 // unplace undoes place.
@@ -196,21 +234,32 @@ func (s *Store) evictLarge() bool { return slices.ContainsFunc(s.largeSlots, s.e
 // makeLargeSegment makes a segment, and drops spare ones, and evicts large objects, as
 // long as there is not enough memory for it.
 func (s *Store) makeLargeSegment(size int) (*segment, error) {
-	segmentBytes, neededBytes := s.segmentBytes(size), wholePages(uint64(size))
-	for s.memory == Shared {
+	for {
 		leaving := s.leaving.Load() > 0 // as of before the look
-		err := checkHeadroom(segmentBytes)
-		if err == nil {
-			break
+		seg, err := s.newLargeSegment(size)
+		if !errors.Is(err, ErrMemory) {
+			return seg, err
 		}
-		if segmentBytes > neededBytes && errors.Is(err, ErrMemory) {
-			segmentBytes = neededBytes
-			continue
-		}
-		if leaving && errors.Is(err, ErrMemory) {
+		if leaving {
 			return nil, s.largeFullError(size) // whoever waits is told when there is more
 		}
-		if !errors.Is(err, ErrMemory) || !s.dropSpare() && !s.evictLarge() {
+		if !s.dropSpare() && !s.evictLarge() {
+			return nil, err
+		}
+	}
+}
+
+// newLargeSegment makes a segment, of just the pages that are needed if there is not
+// enough memory for others to fit in later.
+func (s *Store) newLargeSegment(size int) (*segment, error) {
+	segmentBytes := s.segmentBytes(size)
+	if s.memory == Shared {
+		err := checkHeadroom(segmentBytes)
+		if needed := wholePages(uint64(size)); err != nil && segmentBytes > needed {
+			segmentBytes = needed
+			err = checkHeadroom(segmentBytes)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -222,11 +271,14 @@ func (s *Store) makeLargeSegment(size int) (*segment, error) {
 func (s *Store) dropLarge(slot uint32) (sizeBytes uint64) {
 	gen := s.records[slot].gen
 	o := s.large.take(gen)
+	s.largeSlots = s.without(s.largeSlots, slot)
+	s.largeBytes -= wholePages(o.size)
+	if o.segment == nil {
+		return o.size // it was never made
+	}
 	if invariantsOn {
 		poison(o.segment.data)
 	}
-	s.largeSlots = s.without(s.largeSlots, slot)
-	s.largeBytes -= wholePages(o.size)
 	// Its segment may have more bytes than were counted.
 	kept := s.largeBytes + s.spares.sizeBytes + uint64(len(o.segment.data))
 	if s.reuse && kept <= s.maxLarge {
@@ -278,6 +330,7 @@ func (c *checker) checkLarge() {
 	var lastGen, sum uint64
 	for _, slot := range c.largeSlots {
 		rec, ln := &c.records[slot], &c.lines[slot]
+		st := stateOf(ln.word.load()) // first: size and segment are there when it is live
 		o, ok := c.large.get(rec.gen)
 		if !ok || o.slot != slot || !ln.isLarge() || rec.gen <= lastGen {
 			c.report(InvariantLarge, "slot %d has generation %d after %d, large: %t, a segment: %t, of slot %d", slot, rec.gen, lastGen, ln.isLarge(), ok, o.slot)
@@ -285,8 +338,14 @@ func (c *checker) checkLarge() {
 		}
 		lastGen = rec.gen
 		sum += wholePages(o.size)
+		if o.segment == nil {
+			if st == stateLive || st == stateClosing {
+				c.report(InvariantLarge, "slot %d is %v, and has no segment", slot, st)
+			}
+			continue
+		}
 		size := atomic.LoadUint64(&ln.size)
-		if stateOf(ln.word.load()) == stateLive && size > o.size || o.size > uint64(len(o.segment.data)) || o.segment.released {
+		if st == stateLive && size > o.size || o.size > uint64(len(o.segment.data)) || o.segment.released {
 			c.report(InvariantLarge, "slot %d says %d bytes of %d asked for, its segment has %d; released: %t", slot, size, o.size, len(o.segment.data), o.segment.released)
 		}
 	}

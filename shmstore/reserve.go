@@ -55,7 +55,7 @@ func (s *Store) Reserve(size int, c codec.ID, charge ReaderSet) (Reservation, er
 // reserve is Reserve after its arguments were checked.
 func (s *Store) reserve(size int, c codec.ID, charge ReaderSet) (Reservation, error) {
 	if uint64(size) > s.inArena {
-		return s.reserveLarge(size, c, charge)
+		return s.reserveLarge(size, c, charge, false)
 	}
 	s.reclaim(1)
 	slot, ok := s.place(size)
@@ -71,6 +71,17 @@ func (s *Store) reserve(size int, c codec.ID, charge ReaderSet) (Reservation, er
 // aborts what it does not need. Large objects are granted one at a time. Writer
 // only.
 func (s *Store) ReserveExtent(dst []Reservation, n, size int, c codec.ID, charge ReaderSet) ([]Reservation, error) {
+	return s.reserveExtent(dst, n, size, c, charge, false)
+}
+
+// ReserveAhead is ReserveExtent, but that it does not wait for the system: a large object
+// for which no memory is at hand gets a reservation without, see [Reservation.Unmade].
+// Writer only.
+func (s *Store) ReserveAhead(dst []Reservation, n, size int, c codec.ID, charge ReaderSet) ([]Reservation, error) {
+	return s.reserveExtent(dst, n, size, c, charge, true)
+}
+
+func (s *Store) reserveExtent(dst []Reservation, n, size int, c codec.ID, charge ReaderSet, later bool) ([]Reservation, error) {
 	if n < 1 {
 		return dst, fmt.Errorf("reserve an extent of %d objects: %w", n, ErrSize)
 	}
@@ -78,7 +89,7 @@ func (s *Store) ReserveExtent(dst []Reservation, n, size int, c codec.ID, charge
 		return dst, fmt.Errorf("reserve an extent of %d bytes each: %w", size, err)
 	}
 	if uint64(size) > s.inArena {
-		r, err := s.reserveLarge(size, c, charge)
+		r, err := s.reserveLarge(size, c, charge, later)
 		if err != nil {
 			return dst, fmt.Errorf("reserve an extent: %w", err)
 		}
@@ -175,6 +186,10 @@ func (s *Store) grant(slot uint32, size int, c codec.ID, charge ReaderSet) Reser
 	return Reservation{view: &s.grantView, gen: gen, size: uint64(size), slot: slot}
 }
 
+// Unmade reports whether the reservation has no memory yet: before anything else is done
+// with it than to abort it, its holder calls [Store.Make].
+func (r *Reservation) Unmade() bool { return r.view.data == nil }
+
 // Bytes is the memory to fill. It is not zeroed, and not to be touched after
 // Commit or Abort.
 func (r *Reservation) Bytes() []byte {
@@ -189,6 +204,9 @@ func (r *Reservation) Bytes() []byte {
 // [ErrSize] leaves the reservation as it was. Any goroutine may call it.
 func (r *Reservation) Commit(size, local int) (h Handle, err error) {
 	r.mustBeOpen("Commit")
+	if r.Unmade() {
+		panic("shmstore: Commit of a reservation without memory")
+	}
 	if size < 0 || uint64(size) > r.size || local < 0 || local > maxDebts {
 		return h, fmt.Errorf("commit %d bytes of %d for %d local deliveries: %w", size, r.size, local, ErrSize)
 	}
