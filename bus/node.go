@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -68,9 +69,6 @@ func (o JoinOptions) withDefaults() JoinOptions {
 	if o.Socket == "" && o.Bus == "" {
 		o.Socket, o.Bus = os.Getenv(EnvSocket), os.Getenv(EnvBus)
 	}
-	if o.Socket == "" && o.Bus != "" {
-		o.Socket = SocketPath(o.Bus)
-	}
 	setDefault(&o.MaxRequests, defaultNodeRequests)
 	if o.Serializer == nil {
 		o.Serializer = codec.MsgpackSerializer{}
@@ -83,12 +81,21 @@ func (o JoinOptions) withDefaults() JoinOptions {
 
 // SocketPath is where the host of a bus listens unless it is told otherwise:
 // omnibus/<bus>.sock under $XDG_RUNTIME_DIR, or under a private directory of
-// the user's among the temporary ones.
-func SocketPath(bus string) string {
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "omnibus", bus+".sock")
+// the user's among the temporary ones. A name that is a path leads out of there, and
+// is refused.
+func SocketPath(bus string) (string, error) {
+	if strings.ContainsAny(bus, "/"+string(filepath.Separator)) {
+		return "", fmt.Errorf("%w: %q is no name of a bus, but a path: give the path of its socket", ErrConfig, bus)
 	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("omnibus-%d", os.Getuid()), bus+".sock")
+	return filepath.Join(SocketFolder(), bus+".sock"), nil
+}
+
+// SocketFolder is the folder of the paths that SocketPath makes.
+func SocketFolder() string {
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "omnibus")
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("omnibus-%d", os.Getuid()))
 }
 
 // Node is a process that takes part in a bus which another process hosts. Its
@@ -123,6 +130,12 @@ type Node struct {
 // for connecting alone.
 func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 	opts = opts.withDefaults()
+	if opts.Socket == "" && opts.Bus != "" {
+		var err error
+		if opts.Socket, err = SocketPath(opts.Bus); err != nil {
+			return nil, fmt.Errorf("bus: join: %w", err)
+		}
+	}
 	if opts.Socket == "" {
 		return nil, fmt.Errorf("%w: join: no socket: set JoinOptions.Socket or Bus, or run under a host, which sets $%s", ErrConfig, EnvSocket)
 	}

@@ -119,10 +119,34 @@ func TestSocketPath(t *testing.T) {
 	} {
 		t.Setenv("XDG_RUNTIME_DIR", c.runtime)
 		t.Setenv("TMPDIR", c.temporary)
-		if got := bus.SocketPath("speech"); got != c.want {
-			t.Errorf("XDG_RUNTIME_DIR=%q TMPDIR=%q: %s, want %s", c.runtime, c.temporary, got, c.want)
+		if got, err := bus.SocketPath("speech"); err != nil || got != c.want {
+			t.Errorf("XDG_RUNTIME_DIR=%q TMPDIR=%q: %s, %v, want %s", c.runtime, c.temporary, got, err, c.want)
 		}
 	}
+}
+
+// TestBusNamedByPath: a name that leads out of the folder of sockets is refused, however
+// it is given, though somebody listens where it leads to. A socket's path may lead anywhere.
+func TestBusNamedByPath(t *testing.T) {
+	h := host(t, linear(bus.Stage("upper", upper)), bus.Options{})
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	t.Setenv(bus.EnvSocket, "")
+	path := strings.TrimSuffix(h.path, ".sock")
+	for _, name := range []string{"../x", "/x", "x/", strings.Repeat("../", 20) + path[1:]} {
+		t.Setenv(bus.EnvBus, name)
+		for how, opts := range map[string]bus.JoinOptions{"JoinOptions.Bus": {Bus: name}, bus.EnvBus: {}} {
+			n, err := bus.Join(t.Context(), "lost", opts)
+			want := fmt.Sprintf("%q is no name of a bus, but a path: give the path of its socket", name)
+			if !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s %q: %v, want %s", how, name, err, want)
+			}
+			if err == nil {
+				_ = n.Close(t.Context())
+			}
+		}
+	}
+	t.Setenv(bus.EnvBus, "")
+	_ = h.join(t, bus.JoinOptions{Socket: h.path})
 }
 
 func TestNodeServesStage(t *testing.T) {

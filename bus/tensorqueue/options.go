@@ -104,9 +104,6 @@ func (o Options) withDefaults() Options {
 	if o.Name == "" {
 		o.Name = DefaultName
 	}
-	if o.Socket == "" {
-		o.Socket = bus.SocketPath(o.Name)
-	}
 	if o.MaxSize == 0 {
 		o.MaxSize = LargestSize
 	}

@@ -39,6 +39,12 @@ func Open(ctx context.Context, opts Options) (*Queue, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
+	if opts.Socket == "" {
+		var err error
+		if opts.Socket, err = bus.SocketPath(opts.Name); err != nil {
+			return nil, fmt.Errorf("tensorqueue: open: %w", err)
+		}
+	}
 	h := &hub{maxSize: opts.MaxSize}
 	b, err := bus.Open(ctx, bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: opts.Name, Batch: h.handle, End: h.end, MaxInflight: opts.requests(), Attempts: -1}},

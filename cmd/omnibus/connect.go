@@ -69,14 +69,16 @@ func (f *finder) path() (string, error) {
 		return "", &usageError{"--bus and --socket both say which host is meant: keep one of them"}
 	case f.socket != "":
 		return f.socket, nil
-	case strings.ContainsRune(f.bus, filepath.Separator): // which leads to another folder
-		return "", &usageError{fmt.Sprintf("--bus %q is no name of a bus, but a path: use --socket", f.bus)}
 	case f.bus != "":
-		return bus.SocketPath(f.bus), nil
+		path, err := bus.SocketPath(f.bus)
+		if err != nil {
+			return "", &usageError{fmt.Sprintf("--bus: %s (--socket)", strings.TrimPrefix(err.Error(), bus.ErrConfig.Error()+": "))}
+		}
+		return path, nil
 	case os.Getenv(bus.EnvSocket) != "":
 		return os.Getenv(bus.EnvSocket), nil
 	}
-	dir := filepath.Dir(bus.SocketPath("bus"))
+	dir := bus.SocketFolder()
 	found, dead, err := sockets(dir)
 	switch {
 	case err != nil:

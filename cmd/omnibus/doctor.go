@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +22,7 @@ is 1 if something needed is missing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := doctor.Examine(cmd.Context(), doctor.Subject{
-				Folder: filepath.Dir(bus.SocketPath("bus")), GPUs: probeGPUs(cmd.Context(), openGPUs),
+				Folder: bus.SocketFolder(), GPUs: probeGPUs(cmd.Context(), openGPUs),
 			})
 			if err := writeChecks(cmd, output.word, checks); err != nil {
 				return err

@@ -63,7 +63,10 @@ func newQueueCmd() *cobra.Command {
 				return &usageError{fmt.Sprintf("the queue's name: %v", err)}
 			}
 			if opts.Socket == "" {
-				opts.Socket = bus.SocketPath(opts.Name)
+				var err error
+				if opts.Socket, err = bus.SocketPath(opts.Name); err != nil {
+					return err
+				}
 			}
 			for _, uid := range uids {
 				if uid >= math.MaxUint32 { // whose low bits are another user's

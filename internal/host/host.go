@@ -131,7 +131,10 @@ func (h *host) socketPath() (string, error) {
 	case h.pipeline.Bus.Socket != "":
 		return h.pipeline.Path(h.pipeline.Bus.Socket)
 	}
-	path, err := filepath.Abs(bus.SocketPath(h.pipeline.Name))
+	path, err := bus.SocketPath(h.pipeline.Name)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
 	if err == nil {
 		err = privateFolder(filepath.Dir(path))
 	}

@@ -102,6 +102,17 @@ class SocketPathTest(unittest.TestCase):
         with mock.patch.dict(os.environ, {}, clear=True), self.assertRaisesRegex(ValueError, "give path or bus"):
             socket_path()
 
+    def test_a_name_that_is_a_path_is_refused(self) -> None:
+        for name in ("../x", "/x", "x/"):
+            for environment, bus in (({}, name), ({"OMNIBUS_BUS": name}, None), ({"OMNIBUS_SOCKET": "/a.sock"}, name)):
+                want = f"^'{name}' is no name of a bus, but a path: give the path of its socket$"
+                with (
+                    self.subTest(environment, bus=bus),
+                    mock.patch.dict(os.environ, environment, clear=True),
+                    self.assertRaisesRegex(ValueError, want),
+                ):
+                    socket_path(bus=bus)
+
     def test_where_no_host_listens_it_says_what_to_do(self) -> None:
         with self.assertRaisesRegex(omnibus.HostGone, r"no host listens at /nowhere/a.sock: .*omnibus run FILE"):
             omnibus.connect("/nowhere/a.sock")

@@ -20,7 +20,8 @@ def socket_path(path: str | None = None, bus: str | None = None) -> str:
     """Where the host listens: `path`, else $OMNIBUS_SOCKET, else the bus's place.
 
     The bus is `bus` or $OMNIBUS_BUS; its socket is in $XDG_RUNTIME_DIR/omnibus, or
-    where that is not set in a folder of this user's among the temporary files.
+    where that is not set in a folder of this user's among the temporary files. A name
+    that is a path leads out of there, and is refused.
     """
     if path:
         return path
@@ -29,6 +30,8 @@ def socket_path(path: str | None = None, bus: str | None = None) -> str:
     bus = bus or os.environ.get("OMNIBUS_BUS")
     if not bus:
         raise ValueError("no socket: give path or bus, or set OMNIBUS_SOCKET or OMNIBUS_BUS")
+    if "/" in bus:
+        raise ValueError(f"{bus!r} is no name of a bus, but a path: give the path of its socket")
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return os.path.join(runtime, "omnibus", bus + ".sock")
     # Not tempfile's folder: the host takes this one, whether or not it can be written to.
