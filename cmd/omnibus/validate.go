@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -26,8 +27,8 @@ refused here: a graph that cannot be, or windows that do not fit the store.
 
 A file in order is reported on standard output, followed by notes on what
 deserves attention. Problems go to standard error, one a line, as
-file:line:column: message. With -o json, everything about the files goes to
-standard output.`,
+file:line:column: message; what several files have from one that they stand on,
+once. With -o json, everything about the files goes to standard output.`,
 		Args: func(_ *cobra.Command, files []string) error {
 			if len(files) == 0 {
 				return errors.New("which pipeline files?")
@@ -45,8 +46,9 @@ standard output.`,
 				}
 				return outcome(results)
 			}
+			written := make(map[config.Problem]bool)
 			for _, r := range results {
-				if err := r.write(cmd); err != nil {
+				if err := r.write(cmd, written); err != nil {
 					return err
 				}
 			}
@@ -84,10 +86,23 @@ func validate(file string, pipeline *pipelineFlag) validation {
 	return r
 }
 
-func (r *validation) write(cmd *cobra.Command) error {
+// write writes what is to be said of a file. Problems that other files have shown, which
+// stand on the same one, are only counted.
+func (r *validation) write(cmd *cobra.Command, written map[config.Problem]bool) error {
 	stderr := cmd.ErrOrStderr()
+	repeated := 0
 	for _, problem := range r.Problems {
+		key := *problem
+		key.File = filepath.Clean(key.File) // one on the command line is named as there
+		if written[key] {
+			repeated++
+			continue
+		}
+		written[key] = true
 		fmt.Fprintln(stderr, problem)
+	}
+	if repeated > 0 {
+		fmt.Fprintf(stderr, "omnibus: %s: refused for what is reported above (%s)\n", r.File, plural(repeated, "problem"))
 	}
 	if r.Error != "" {
 		fmt.Fprintf(stderr, "omnibus: %s\n", r.Error)
