@@ -294,6 +294,18 @@ func TestNotes(t *testing.T) {
 			},
 		},
 		{
+			name: "settings of the bus at wrong places",
+			text: "exec: [x]\nruntime: {tensor_transport: cuda_ipc}\nring_bytes: 1MiB\nstages:\n- stage_id: 0\n  attach: true\n  ring_bytes: 1\n  state: none\n  runtime: {replicas: 2}\n  engine_args: {exec: 1}\n",
+			want: []string{
+				`p.yaml:1:1: note: "exec" in the file is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, in a stage`,
+				`p.yaml:2:11: note: "tensor_transport" in runtime is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, in an entry of edges`,
+				`p.yaml:3:1: note: "ring_bytes" in the file is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, at the top of the file`,
+				`p.yaml:6:3: note: "attach" in a stage is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, in a stage`,
+				`p.yaml:7:3: note: "ring_bytes" in a stage is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, at the top of the file`,
+				`p.yaml:9:13: note: "replicas" in the stage's runtime is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, in a stage`,
+			},
+		},
+		{
 			name: "a mistyped key of a connector",
 			text: "connectors: {m: {name: SharedMemoryConnector, extra: {codec_chunk_frame: 1}}}\nstages: [{stage_id: 0}, {stage_id: 1, input_connectors: {from_stage_0: m}}]",
 			want: []string{`p.yaml:1:55: note: "codec_chunk_frame" is kept for the stages; is "codec_chunk_frames" meant?`},

@@ -49,7 +49,8 @@ func (c *checker) closed(n *node, what string, known fields) bool {
 
 // open reads the known keys of a map, and returns all keys but the known ones
 // to be handed on, with those that are shared: read here and handed on too.
-// It notes what looks like a known key with a typing error.
+// It notes what looks like a known key with a typing error, or like one of the
+// bus's at the wrong place.
 func (c *checker) open(n *node, what string, known, shared fields) Settings {
 	if !c.isMap(n, what) {
 		return nil
@@ -64,6 +65,8 @@ func (c *checker) open(n *node, what string, known, shared fields) Settings {
 		rest = append(rest, e)
 		if field, ok := shared[e.key]; ok {
 			field.read(e.key, e.value)
+		} else if place := places[e.key]; place != "" {
+			c.notef(e.pos, "%q in %s is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, %s", e.key, what, place)
 		} else if near := nearest(e.key, keys); likely(e.key, near) {
 			c.notef(e.pos, "%q in %s is kept as a setting of the model: is %q meant?", e.key, what, near)
 		}

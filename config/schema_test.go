@@ -167,6 +167,28 @@ func TestSchemaDescribesKeys(t *testing.T) {
 	}
 }
 
+// The places that notes name are those where the keys are read, and nowhere else.
+func TestPlacesOfSettings(t *testing.T) {
+	c := &reading{checker: new(checker)}
+	tables := map[string]fields{
+		atTheTop: c.busFields(&Pipeline{}), inAStage: c.stageOmnibusFields(&draft{}), inAnEdge: c.edgeOmnibusFields(&listed{}),
+	}
+	file, ofFile := c.fileFields(&sections{})
+	stage, ofStage := c.stageFields(&draft{})
+	for key, place := range places {
+		for name, table := range tables {
+			if _, known := table[key]; known != (name == place) {
+				t.Errorf("%s: known %s: %v", key, name, known)
+			}
+		}
+		for _, table := range []fields{file, ofFile, stage, ofStage} {
+			if _, known := table[key]; known {
+				t.Errorf("%s is read outside omnibus, too", key)
+			}
+		}
+	}
+}
+
 // Editors read the schema of a file from its first lines.
 func TestExamplesNameTheSchema(t *testing.T) {
 	files, err := filepath.Glob("../examples/*/*.yaml")
