@@ -340,6 +340,14 @@ func TestNotes(t *testing.T) {
 			text: "stages:\n- stage_id: 0\n  omnibus:\n    env: {A: b}\n    cwd: /",
 			want: []string{"p.yaml:4:10: note: env has no effect without exec", "p.yaml:5:10: note: cwd has no effect without exec"},
 		},
+		{
+			name: "a batch of a process",
+			text: "stages:\n- {stage_id: 0, omnibus: {exec: [x], batch: {size: 8}}}\n- {stage_id: 1, engine_input_source: [0], omnibus: {attach: true, batch: {wait: 1s}}}\n- {stage_id: 2, engine_input_source: [1], omnibus: {batch: {size: 8}}}",
+			want: []string{
+				"p.yaml:2:45: note: batch has no effect with exec or attach: the process says by itself how many messages it takes together (in Python @stage(batch=8), in Go BatchSize)",
+				"p.yaml:3:74: note: batch has no effect with exec or attach: the process says by itself how many messages it takes together (in Python @stage(batch=8), in Go BatchSize)",
+			},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -110,6 +110,9 @@ func (c *reading) stageOmnibus(n *node, d *draft) {
 	}
 	c.idle(n, "exec", n.get("exec") != nil, "env", "cwd", "restart", "max_restarts", "grace")
 	c.idle(n, "exec or attach", n.get("exec") != nil || d.Attach, "routing", "start_timeout")
+	if batch := n.get("batch"); batch != nil && (n.get("exec") != nil || d.Attach) {
+		c.notef(batch.pos, "batch has no effect with exec or attach: the process says by itself how many messages it takes together (in Python @stage(batch=8), in Go BatchSize)")
+	}
 }
 
 // idle notes keys that have no effect without something else.

@@ -114,7 +114,7 @@ func (c *reading) stageOmnibusFields(d *draft) fields {
 		"attempts":      c.count(&d.Attempts, math.MaxInt32).about("How often a message is handled again when handling it fails, at most."),
 		"replay":        c.flag(&d.Replay).about("Whether a stage that keeps state gets a request's messages again after a failure."),
 		"join":          at(&d.joinPos, c.flag(&d.Join)).about("Whether the stage waits for one input from each of its edges."),
-		"batch":         c.batch(&d.Batch).about("Several messages at a time, in a program that builds its stages from the file; a process says it by itself."),
+		"batch":         c.batch(&d.Batch).about("Several messages at a time, in a program that builds its stages from the file. It has no effect with exec or attach: a process says it by itself."),
 		"exec":          c.commandLine(&d.Exec).about("Program and arguments of the stage's processes, which the host starts."),
 		"env":           c.environment(&d.Env).about("Environment variables of those processes."),
 		"cwd":           c.text(&d.Cwd).about("Folder of those processes, relative to that of the file."),
