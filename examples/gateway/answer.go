@@ -18,14 +18,15 @@ const errorTrailer = "Gateway-Error"
 // answer is what a client gets: a WAV, as it is produced, or a problem.
 type answer struct {
 	w        http.ResponseWriter
+	r        *http.Request
 	rc       *http.ResponseController
-	idle     time.Duration
+	opts     options
 	trailers bool // the client reads them
 	begun    bool // the status is 200, and said
 }
 
-func newAnswer(w http.ResponseWriter, r *http.Request, idle time.Duration) *answer {
-	a := &answer{w: w, rc: http.NewResponseController(w), idle: idle}
+func newAnswer(w http.ResponseWriter, r *http.Request, o options) *answer {
+	a := &answer{w: w, r: r, rc: http.NewResponseController(w), opts: o}
 	for _, te := range r.Header.Values("TE") {
 		for coding := range strings.SplitSeq(te, ",") {
 			a.trailers = a.trailers || strings.EqualFold(strings.TrimSpace(coding), "trailers")
@@ -96,7 +97,7 @@ func (a *answer) Write(p []byte) (int, error) {
 	return a.w.Write(p)
 }
 
-func (a *answer) extend() error { return a.rc.SetWriteDeadline(time.Now().Add(a.idle)) }
+func (a *answer) extend() error { return a.rc.SetWriteDeadline(time.Now().Add(a.opts.idle)) }
 
 // fail answers a request that failed: with a problem if nothing was said yet.
 // An answer that has begun must not look whole. Chunked coding has one sign for
@@ -108,8 +109,7 @@ func (a *answer) fail(err error) {
 	p := problemOf(err)
 	switch {
 	case !a.begun:
-		a.w.Header().Set("Connection", "close") // the body may not have been read
-		writeProblem(a.w, p)
+		a.opts.refuse(a.w, a.r, p)
 	case a.trailers:
 		a.w.Header().Set(errorTrailer, p.line())
 	default:

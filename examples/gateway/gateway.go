@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -114,18 +115,18 @@ func (g *gateway) handler() http.Handler {
 	mux.HandleFunc("POST /v1/transcode", g.transcode)
 	mux.HandleFunc("GET /healthz", g.health)
 	// The mux would answer these by itself, but not in JSON.
-	mux.HandleFunc("/v1/transcode", onlyBy("POST"))
-	mux.HandleFunc("/healthz", onlyBy("GET, HEAD"))
+	mux.HandleFunc("/v1/transcode", g.onlyBy("POST"))
+	mux.HandleFunc("/healthz", g.onlyBy("GET, HEAD"))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeProblem(w, problem{http.StatusNotFound, "not_found", fmt.Sprintf("there is no %s: use /v1/transcode or /healthz", r.URL.Path)})
+		g.opts.refuse(w, r, problem{http.StatusNotFound, "not_found", fmt.Sprintf("there is no %s: use /v1/transcode or /healthz", r.URL.Path)})
 	})
 	return mux
 }
 
-func onlyBy(methods string) http.HandlerFunc {
+func (g *gateway) onlyBy(methods string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", methods)
-		writeProblem(w, problem{http.StatusMethodNotAllowed, "method", fmt.Sprintf("%s takes %s, not %s", r.URL.Path, methods, r.Method)})
+		g.opts.refuse(w, r, problem{http.StatusMethodNotAllowed, "method", fmt.Sprintf("%s takes %s, not %s", r.URL.Path, methods, r.Method)})
 	}
 }
 
@@ -139,8 +140,14 @@ func (g *gateway) health(w http.ResponseWriter, _ *http.Request) {
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // nothing in it depends on input
+	}
+	text = append(text, '\n')
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text))) // so that it is whole when it is flushed
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // a client that is gone needs no answer
+	_, _ = w.Write(text) // a client that is gone needs no answer
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
@@ -55,6 +57,34 @@ func problemOf(err error) problem {
 	default:
 		return problem{http.StatusInternalServerError, "failed", err.Error()}
 	}
+}
+
+// How much of a body that nobody wants is taken all the same, and for how long.
+const (
+	lingerBytes = 64 << 20
+	lingerTime  = 5 * time.Second
+)
+
+// refuse answers a request whose body may still be on its way. The server would close the
+// connection at once where the request says Connection: close, and else in half a second
+// without reading meanwhile; a client that sends all before it reads would then find a reset,
+// and no answer. So the body is read and dropped here, within bounds. A client that does
+// read has the whole answer before that.
+//
+// See closeWriteAndWait of net/http, and section 9.6 of RFC 9112.
+func (o options) refuse(w http.ResponseWriter, r *http.Request, p problem) {
+	if r.Body == http.NoBody {
+		writeProblem(w, p)
+		return
+	}
+	w.Header().Set("Connection", "close") // the body may not be read to its end
+	rc := http.NewResponseController(w)
+	// The first lets the body be read behind the answer. All fail when the connection is gone.
+	_ = rc.EnableFullDuplex()
+	writeProblem(w, p)
+	_ = rc.Flush()
+	_ = rc.SetReadDeadline(time.Now().Add(min(lingerTime, o.idle)))
+	_, _ = io.CopyN(io.Discard, r.Body, lingerBytes)
 }
 
 func writeProblem(w http.ResponseWriter, p problem) {

@@ -18,7 +18,7 @@ import (
 // transcode answers POST /v1/transcode: the body is a WAV, and so is the
 // answer. They flow at the same time.
 func (g *gateway) transcode(w http.ResponseWriter, r *http.Request) {
-	a := newAnswer(w, r, g.opts.idle)
+	a := newAnswer(w, r, g.opts)
 	if err := g.stream(a, r); err != nil {
 		g.opts.log.Info("a request failed", "error", err, "remote", r.RemoteAddr)
 		a.fail(err)
