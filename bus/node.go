@@ -13,6 +13,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -127,7 +128,8 @@ type Node struct {
 }
 
 // Join connects to the host of a bus. The name is for reports. The context is
-// for connecting alone.
+// for connecting alone. An error for want of descriptors or memory wraps that of the
+// system, such as syscall.EMFILE, and says which limit to raise.
 func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 	opts = opts.withDefaults()
 	if opts.Socket == "" && opts.Bus != "" {
@@ -145,14 +147,14 @@ func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 	var err error
 	if n.lane, err = openLane(ctx, opts.GPU, n.Directory(), opts.Logger); err != nil {
 		n.cancel()
-		return nil, fmt.Errorf("bus: join: %w", err)
+		return nil, fmt.Errorf("bus: join: %w", limits.Explain(err))
 	}
 	n.report.node = n
 	n.lane.OnCount(n.report.counted)
 	l, err := n.connect(ctx)
 	if err != nil {
 		n.cancel()
-		return nil, fmt.Errorf("bus: join: %w", errors.Join(err, n.lane.Close(ctx)))
+		return nil, fmt.Errorf("bus: join: %w", errors.Join(limits.Explain(err), n.lane.Close(ctx)))
 	}
 	go n.run(l)
 	return n, nil

@@ -25,6 +25,22 @@ func withoutFiles(t *testing.T, f func()) {
 	})
 }
 
+// TestJoinWithoutFiles: who has no descriptor left for a connection is told what to do.
+func TestJoinWithoutFiles(t *testing.T) {
+	h := listen(t, linear(bus.Stage("upper", upper)), bus.Options{Store: shmstore.Options{Memory: shmstore.Shared}})
+	withoutFiles(t, func() {
+		n, err := bus.Join(t.Context(), "late", bus.JoinOptions{Socket: h.path})
+		want := "bus: join: connect to " + h.path + ": socket: too many open files: raise the limit of this process (ulimit -n)"
+		if !errors.Is(err, unix.EMFILE) || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+		if err == nil {
+			_ = n.Close(t.Context())
+		}
+	})
+	_ = h.join(t, bus.JoinOptions{})
+}
+
 // TestPayloadsThatCannotBePassedOn: a payload on the heap is copied to where another
 // process can read it. Without a descriptor for that its request fails, and neither
 // the process nor its other requests do.

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/omnibus-runtime/omnibus/internal/limits"
 )
 
 // TestAdvice: who meets a limit of the system is told which one, once, and of the size of
@@ -24,6 +26,9 @@ func TestAdvice(t *testing.T) {
 	} {
 		met := fmt.Errorf("bus: map: %w", tc.err)
 		err := withAdvice(withAdvice(met, setting), setting)
+		if said := withAdvice(limits.Explain(met), setting); said.Error() != err.Error() {
+			t.Errorf("%v, of an error without advice, and %v, of one that has some", err, said)
+		}
 		if !errors.Is(err, tc.err) {
 			t.Errorf("%v is no %v any more", err, tc.err)
 		}

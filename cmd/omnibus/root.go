@@ -7,12 +7,12 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"syscall"
 	"unicode"
 
 	"github.com/spf13/cobra"
 
 	"github.com/omnibus-runtime/omnibus/internal/host"
+	"github.com/omnibus-runtime/omnibus/internal/limits"
 )
 
 // The exit codes.
@@ -128,28 +128,16 @@ func watchHelp(root *cobra.Command) (lost func() error) {
 	return func() error { return failed }
 }
 
-// limits are the errors of the system that tell of a limit, with what to do about it.
-var limits = []struct {
-	err    error
-	advice string
-	sized  bool // a smaller store is a remedy, too
-}{
-	{err: syscall.EMFILE, advice: "raise the limit of this process (ulimit -n)"},
-	{err: syscall.EFBIG, advice: "raise the limit of this process (ulimit -f)", sized: true},
-	{err: syscall.ENOMEM, advice: "raise the limit of this process (ulimit -v), or free memory", sized: true},
-}
-
 // withAdvice adds what to do where a limit of the system is the cause, wherever that was met.
 // The setting is the size of the verb's store, if it has one that can be chosen.
 func withAdvice(err error, setting string) error {
-	for _, l := range limits {
-		if errors.Is(err, l.err) && !strings.Contains(err.Error(), l.advice) {
-			advice := l.advice
-			if l.sized && setting != "" {
-				advice += ", or make the store smaller (" + setting + ")"
-			}
-			return fmt.Errorf("%w: %s", err, advice)
-		}
+	l, met := limits.Met(err)
+	if !met {
+		return err
+	}
+	err = limits.Explain(err)
+	if advice := "make the store smaller (" + setting + ")"; l.Memory && setting != "" && !strings.Contains(err.Error(), advice) {
+		err = fmt.Errorf("%w, or %s", err, advice)
 	}
 	return err
 }

@@ -1,0 +1,3 @@
+// Package limits says what to do about a limit of the system that an error tells of:
+// which one to raise. The words are the same wherever the limit is met.
+package limits
