@@ -6,7 +6,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/omnibus-runtime/omnibus/internal/columns"
 )
 
 // WriteText draws the pipeline as text: the stages by their distance from the
@@ -19,11 +20,11 @@ func (p *Pipeline) WriteText(to io.Writer) error {
 		fmt.Fprintf(out, "\ndepth %d\n", depth)
 		width := 0
 		for _, s := range stages {
-			width = max(width, utf8.RuneCountInString(s.name()))
+			width = max(width, columns.Width(s.name()))
 		}
 		for _, s := range stages {
 			facts := append(s.origin(inputs[s.ID]), s.facts()...)
-			writeLine(out, "  %-*s  %s", width, s.name(), strings.Join(facts, ", "))
+			writeLine(out, "  %s  %s", columns.Pad(s.name(), width), strings.Join(facts, ", "))
 			writeArrows(out, outputs[s.ID])
 		}
 	}
@@ -34,15 +35,15 @@ func (p *Pipeline) WriteText(to io.Writer) error {
 func writeArrows(out io.Writer, edges []Edge) {
 	var toWidth, connectorWidth int
 	for _, e := range edges {
-		toWidth = max(toWidth, utf8.RuneCountInString(e.To))
-		connectorWidth = max(connectorWidth, utf8.RuneCountInString(e.Connector.String()))
+		toWidth = max(toWidth, columns.Width(e.To))
+		connectorWidth = max(connectorWidth, columns.Width(e.Connector.String()))
 	}
 	for i, e := range edges {
 		branch := "├─▶"
 		if i == len(edges)-1 {
 			branch = "└─▶"
 		}
-		writeLine(out, "    %s %-*s  %-*s  %s", branch, toWidth, e.To, connectorWidth, e.Connector.String(), e.limits())
+		writeLine(out, "    %s %s  %s  %s", branch, columns.Pad(e.To, toWidth), columns.Pad(e.Connector.String(), connectorWidth), e.limits())
 	}
 }
 

@@ -50,6 +50,16 @@ stages:
 `,
 	},
 	{
+		"wide",
+		`
+omnibus: {name: wide}
+stages: [{stage_id: 思考者}, {stage_id: talker, omnibus: {attach: true}}, {stage_id: 声, final_output: true}]
+edges:
+  - {from: 思考者, to: talker, window_size: 4}
+  - {from: 思考者, to: 声, window_size: 8}
+`,
+	},
+	{
 		"escapes",
 		`
 stages:

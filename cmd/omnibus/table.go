@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/columns"
 )
 
 // A table writes rows of cells below a heading, with a blank line before all
@@ -28,16 +29,18 @@ func (t *table) write(to io.Writer) error {
 	if len(t.rows) == 0 {
 		return nil
 	}
-	var aligned strings.Builder
-	w := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{t.heading}, t.rows...) {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
+	rows := append([][]string{t.heading}, t.rows...)
+	widths := make(map[int]int) // of the columns
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], columns.Width(cell))
+		}
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	for line := range strings.Lines(aligned.String()) {
-		if _, err := fmt.Fprintln(to, strings.TrimRight(line, " \n")); err != nil {
+	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = columns.Pad(cell, widths[i])
+		}
+		if _, err := fmt.Fprintln(to, strings.TrimRight(strings.Join(row, "  "), " ")); err != nil {
 			return err
 		}
 	}
