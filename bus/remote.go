@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,8 +30,9 @@ type Remote struct {
 type Routing int
 
 const (
-	// Sticky keeps a request at one replica, the one with the least work when
-	// the request came. It is the only way for stages with state.
+	// Sticky keeps a request at one replica, the one with the fewest requests when it
+	// came, and of those the one with the least work. It is the only way for stages
+	// with state.
 	Sticky Routing = iota
 	// LeastQueue gives each delivery to the replica with the least work.
 	LeastQueue
@@ -189,7 +191,12 @@ func (r *remote) choose() *replica {
 		r.turn++
 		return r.replicas[r.turn%len(r.replicas)]
 	}
-	return slices.MinFunc(r.replicas, func(a, b *replica) int { return a.load - b.load })
+	return slices.MinFunc(r.replicas, func(a, b *replica) int {
+		if r.sticky() { // what goes past the host is no load, and a request at rest is to come back
+			return cmp.Or(len(a.postings)-len(b.postings), a.load-b.load)
+		}
+		return a.load - b.load
+	})
 }
 
 // post, with mu held, makes a task known to the replica.

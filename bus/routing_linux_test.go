@@ -107,6 +107,24 @@ func TestLeastQueue(t *testing.T) {
 	}
 }
 
+// TestStickySpreads: requests that are open and at rest count, too, as do those whose
+// streams go past the host: no replica gets more of them than its share.
+func TestStickySpreads(t *testing.T) {
+	const replicas, each = 2, 2
+	r := newRouted(t, bus.Sticky, replicas)
+	open := make(map[int]int)
+	for range replicas * each {
+		home, k := r.send(r.open())
+		r.finish(k)
+		open[home]++
+	}
+	for home, n := range open {
+		if n != each {
+			t.Errorf("replica %d has %d of %d requests", home, n, replicas*each)
+		}
+	}
+}
+
 // TestSticky: a request stays where it began, which is where there was least to do.
 func TestSticky(t *testing.T) {
 	r := newRouted(t, bus.Sticky, 2)
