@@ -114,7 +114,7 @@ func (p *pair) run(id uint64, side uint8) {
 		err = d.Run(p)
 		close(stop)
 	}
-	p.end(err)
+	p.end(err, d != nil && d.Stayed())
 	if d != nil {
 		d.Close()
 	}
@@ -185,8 +185,9 @@ func (p *pair) whenMet(open func()) {
 	}
 }
 
-// end gives up the peer, and waits until it can read nothing of ours any more.
-func (p *pair) end(cause error) {
+// end gives up the peer, and waits until it can read nothing of ours any more. One that
+// stayed broke the rules.
+func (p *pair) end(cause error, stayed bool) {
 	p.mu.Lock()
 	p.err = fmt.Errorf("deliveries to %s: %w", p.describe(), cause)
 	p.waiting = nil
@@ -194,7 +195,7 @@ func (p *pair) end(cause error) {
 	close(p.ended)
 	p.wasRead()
 	p.unborrow() // what is here already is still counted
-	died, closed := p.awaitDeath()
+	died, closed := p.awaitDeath(stayed)
 	if !closed {
 		p.link.peerGone(p, died, cause)
 	}
@@ -218,9 +219,14 @@ func (p *pair) end(cause error) {
 }
 
 // awaitDeath reports whether the peer is dead, or this side has closed the
-// pair.
-func (p *pair) awaitDeath() (died, closed bool) {
-	grace := time.NewTimer(deathGrace)
+// pair. For one that stayed it does not wait: the error of whoever found the fault comes
+// before that of the peer, which only sees a connection that ends.
+func (p *pair) awaitDeath(stayed bool) (died, closed bool) {
+	wait := deathGrace
+	if stayed {
+		wait = 0
+	}
+	grace := time.NewTimer(wait)
 	defer grace.Stop()
 	select {
 	case <-p.proc.Done():

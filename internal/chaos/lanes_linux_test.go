@@ -29,7 +29,7 @@ func TestBadLanes(t *testing.T) {
 			sides = []string{asStage, asCaller}
 		}
 		for _, side := range sides {
-			// Each waits for some seconds, mostly for a peer that could be dying.
+			// Some wait for seconds, for a peer that could be dying.
 			all.Go(func() { t.Run(name+", "+side, func(t *testing.T) { testBadLane(t, name, side, tc.said) }) })
 		}
 	}

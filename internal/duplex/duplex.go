@@ -63,6 +63,7 @@ type Duplex struct {
 	hopeless  atomic.Pointer[error] // why nothing can be sent any more, though the peer is there
 	whenRead  func()                // for all to be handled that lay in the lane
 	listening chan struct{}         // closed when the socket has ended
+	stayed    bool                  // Run has ended before the peer's end of the socket
 	running   sync.WaitGroup
 	closeOnce sync.Once
 }
@@ -217,9 +218,14 @@ func (d *Duplex) Run(h Handler) error {
 	}()
 	defer d.running.Done()
 	err := d.receive(h)
+	d.stayed = !d.Gone()
 	d.stop()
 	return err
 }
+
+// Stayed reports, when Run has returned, whether the peer was there still: then it is
+// what it did, or this side, that has ended the duplex.
+func (d *Duplex) Stayed() bool { return d.stayed }
 
 // begin counts goroutines that Close waits for; false: it does not wait any
 // more.
