@@ -39,6 +39,8 @@ type link struct {
 	exchange exchangeRoom // of what this process puts there
 	figures  toldFigures
 
+	calling sync.Mutex // one opens caller; comes before mu
+
 	mu        sync.Mutex // guards what follows, up to stranded
 	questions map[uint32]*question
 	segments  map[uint32]*segment // the host has told us of

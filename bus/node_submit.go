@@ -42,8 +42,14 @@ func (l *link) opened() *Bus {
 	return l.caller
 }
 
-// callers opens that bus unless it is open.
+// callers opens that bus unless it is open. Those who come meanwhile wait for it: it is
+// work for each place that a request may have.
 func (l *link) callers() error {
+	if l.opened() != nil {
+		return nil
+	}
+	l.calling.Lock()
+	defer l.calling.Unlock()
 	if l.opened() != nil {
 		return nil
 	}
@@ -52,7 +58,7 @@ func (l *link) callers() error {
 		return err
 	}
 	l.mu.Lock()
-	late := l.caller != nil || l.out == nil // another was faster, or the host is gone
+	late := l.out == nil // the host is gone
 	if !late {
 		l.caller = b
 	}
