@@ -247,7 +247,12 @@ func knownVerb(root *cobra.Command, args []string) error {
 		return nil
 	}
 	msg := fmt.Sprintf("unknown command %q", args[0])
-	if near := root.SuggestionsFor(args[0]); len(near) > 0 {
+	near := root.SuggestionsFor(args[0])
+	switch {
+	case len(near) == 0:
+	case near[0] == args[0]:
+		msg = fmt.Sprintf("what stands behind -- is no command: write %s %s without it", root.CommandPath(), args[0])
+	default:
 		msg += fmt.Sprintf(": is %q meant?", near[0])
 	}
 	return errors.New(msg)

@@ -44,7 +44,7 @@ func (e *StageError) Error() string {
 	}
 	text := fmt.Sprintf("stage %q did not start: %s", e.Stage, why)
 	if strings.Contains(e.Death.Reason, "never became ready") || e.Death.Code == 0 {
-		text += fmt.Sprintf("\na process is ready when it serves its stage at the socket that %s names", bus.EnvSocket)
+		text += fmt.Sprintf("\na process is ready when it serves its stage at the socket that %s names: run() does that in Python, Node.Serve in Go", bus.EnvSocket)
 	}
 	return text + "\nthe run ends with it: only a process that has served its stage before is started again (restart); mend its command (exec) first"
 }
