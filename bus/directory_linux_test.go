@@ -364,9 +364,8 @@ func TestFoundForNobody(t *testing.T) {
 	for range 5 {
 		bus.FindForNobody(t, n, named(1), 1<<31)
 	}
-	if now := bus.OpenFiles(t); now != files {
-		t.Errorf("%d descriptors are open, and %d were", now, files)
-	}
+	// The host closes its duplicates when it has sent them, behind whoever got them.
+	bus.Await(t, func() bool { return bus.OpenFiles(t) <= files })
 	wantNotPublished(t, n.Directory(), named(2))
 }
 
