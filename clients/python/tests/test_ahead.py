@@ -6,7 +6,7 @@ import unittest
 from typing import Any
 
 from fakehost import EDGE_OUT, deliver, over
-from test_stage import StageCase
+from stagecase import StageCase
 
 import omnibus
 from omnibus import wire

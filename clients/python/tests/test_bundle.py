@@ -14,7 +14,7 @@ import unittest.mock
 from typing import Any
 
 from fakehost import deliver
-from test_submit import RequestCase
+from hostcase import RequestCase
 
 import omnibus
 from omnibus import bundle, codec, wire

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from fakehost import FakeHost
-from test_submit import HostCase
+from hostcase import HostCase
 
 import omnibus
 from omnibus import directory, wire

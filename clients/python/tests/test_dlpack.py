@@ -13,7 +13,7 @@ import unittest.mock
 from typing import Any
 
 from fakehost import deliver, over
-from test_submit import RequestCase
+from hostcase import RequestCase
 
 import omnibus
 from omnibus import bundle, dlpack, memory, wire

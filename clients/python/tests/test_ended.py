@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from fakehost import EDGE_OUT, deliver
-from test_stage import StageCase
-from test_submit import HostCase
+from hostcase import HostCase
+from stagecase import StageCase
 from test_wire import LANE_KINDS, load
 
 import omnibus

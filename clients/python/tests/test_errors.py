@@ -8,7 +8,7 @@ import unittest
 from collections.abc import Iterator
 
 from fakehost import deliver
-from test_submit import RequestCase
+from hostcase import RequestCase
 
 import omnibus
 from omnibus.codec import encode

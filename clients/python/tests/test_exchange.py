@@ -12,7 +12,7 @@ import threading
 import unittest
 from typing import Any
 
-from test_submit import HostCase
+from hostcase import HostCase
 
 import omnibus
 from omnibus import wire

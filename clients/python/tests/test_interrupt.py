@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 from unittest import mock
 
-from test_submit import HostCase
+from hostcase import HostCase
 
 import omnibus
 from omnibus import wire

@@ -10,7 +10,7 @@ import unittest
 from typing import Any
 
 from fakehost import deliver, over
-from test_submit import RequestCase
+from hostcase import RequestCase
 
 import omnibus
 from omnibus import wire

@@ -14,8 +14,8 @@ from typing import Any
 from unittest import mock
 
 from fakehost import deliver, over
-from test_stage import opened
-from test_submit import HostCase
+from hostcase import HostCase
+from stagecase import opened
 
 import omnibus
 from omnibus import bundle, dlpack, gpu, puts, wire

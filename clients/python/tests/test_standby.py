@@ -9,8 +9,8 @@ import unittest
 from typing import Any
 
 from fakehost import deliver, over
-from test_stage import StageCase, opened
-from test_submit import HostCase
+from hostcase import HostCase
+from stagecase import StageCase, opened
 
 import omnibus
 from omnibus import wire

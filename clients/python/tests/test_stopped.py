@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 from fakehost import FakeHost, deliver, new_arena, over
-from test_submit import HostCase
+from hostcase import HostCase
 
 import omnibus
 from omnibus import aio, wire

@@ -12,7 +12,7 @@ from typing import Any
 
 from fakehost import deliver, over
 from gpumessage import Name, Payload, producer_of
-from test_submit import HostCase
+from hostcase import HostCase
 
 import omnibus
 from omnibus import bundle, dlpack, tensorqueue, wire

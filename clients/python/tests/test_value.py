@@ -7,8 +7,8 @@ from typing import Any
 
 from fakehost import EDGE_IN, deliver, over
 from gpumessage import Name, Payload, producer_of
-from test_stage import opened
-from test_submit import HostCase
+from hostcase import HostCase
+from stagecase import opened
 
 import omnibus
 from omnibus import dlpack, wire

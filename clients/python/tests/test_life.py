@@ -1,0 +1,253 @@
+"""`run` and the pull loop, from the first task to the last, against a fake host."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+from fakehost import EDGE_IN, EDGE_OUT, deliver, over
+from hostcase import HostCase
+from stagecase import StageCase, opened
+
+import omnibus
+from omnibus import wire
+from omnibus.codec import encode
+
+
+class LifeTest(StageCase):
+    SCRIPT = """
+import sys, time
+from omnibus import run, stage
+@stage
+def upper(text: str, task):
+    print("handling", flush=True)
+    task.wait_aborted(0.2)
+    return text.upper()
+run(rejoin="rejoin" in sys.argv)
+print("returned", flush=True)
+"""
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        env = dict(os.environ, OMNIBUS_SOCKET=self.host.path, OMNIBUS_BUS="test", OMNIBUS_STAGE="first")
+        env["PYTHONPATH"] = os.path.join(os.path.dirname(__file__), "..", "src")
+        p = subprocess.Popen(
+            [sys.executable, "-c", self.SCRIPT, *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.addCleanup(p.communicate)
+        self.addCleanup(p.kill)
+        return p
+
+    def accept(self, p: subprocess.Popen[str]) -> None:
+        self.host.listener.settimeout(10)
+        self.host.sock, _ = self.host.listener.accept()
+        self.host.sock.settimeout(10)
+        hello = self.host.expect(wire.Hello)
+        self.assertEqual((hello.pid, hello.bus), (p.pid, "test"))
+        self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [EDGE_IN], [EDGE_OUT], []))
+        self.host.serve("first")
+
+    def test_sigterm_finishes_what_is_open(self) -> None:
+        p = self.start()
+        self.accept(p)
+        self.host.send(opened(1), deliver(1, 7, encode("x")))
+        assert p.stdout is not None
+        self.assertEqual(p.stdout.readline(), "handling\n")
+        p.send_signal(signal.SIGTERM)
+        got = []
+        while True:
+            m = self.host.receive()
+            got.append(type(m).__name__)
+            if isinstance(m, wire.Call):
+                self.host.send(wire.Reply(m.token, 0, b"{}"))
+            elif isinstance(m, wire.Emit):
+                self.host.send(wire.Emitted(m.token))
+            elif isinstance(m, wire.Bye):
+                break
+            if got[-1] in ("Finish", "Leave") and {"Finish", "Leave"} <= set(got):  # whichever was first
+                self.host.send(wire.End(1))
+        self.assertEqual(sorted(got), ["Bye", "Call", "Emit", "Ended", "Finish", "Leave"])
+        self.assertLess(got.index("Leave"), got.index("Ended"))
+        self.assertEqual(p.stdout.read(), "returned\n")
+        self.assertEqual(p.wait(10), 0)
+
+    def test_host_dies(self) -> None:
+        p = self.start()
+        self.accept(p)
+        self.host.hang_up()
+        self.assertEqual(p.wait(10), 69)
+
+    def test_rejoin(self) -> None:
+        p = self.start("rejoin")
+        for _ in range(2):
+            self.accept(p)
+            self.host.send(opened(1), deliver(1, 7, encode("x")))
+            self.assertEqual(bytes(self.host.emitted().payload), encode("X"))
+            self.host.hang_up()
+            self.host.waiting.clear()
+        self.accept(p)
+        self.host.send(wire.Bye())
+        self.assertEqual(p.wait(10), 0)
+
+
+    def test_drain(self) -> None:
+        p = self.start()
+        self.accept(p)
+        self.host.send(opened(1), deliver(1, 7, encode("x")), wire.Drain())
+        self.host.emitted()
+        self.host.expect(wire.Finish)
+        self.host.send(wire.End(1))
+        self.host.expect(wire.Ended)
+        self.host.expect(wire.Bye)
+        self.assertEqual(p.wait(10), 0)
+
+
+    def test_sessions_leave_nothing_open(self) -> None:
+        @omnibus.stage
+        def hold(data: memoryview, task: omnibus.Task) -> None:
+            with task.reserve(len(data)) as b:  # the host goes while this waits
+                b.send()
+
+        collecting = gc.isenabled()
+        gc.disable()
+        if collecting:
+            self.addCleanup(gc.enable)
+        r = self.beside(lambda: omnibus.run(hold, path=self.host.path, rejoin=True))
+        counts = []
+        self.host.welcome()
+        for _ in range(20):
+            self.host.serve("hold")
+            counts.append((len(os.listdir("/proc/self/fd")), memfds()))
+            self.host.segment(3, bytes(1 << 16))
+            self.host.send(opened(1), opened(2))
+            self.host.send(*[deliver(t, 6 + t, codec=1, flags=0, segment=3, size=1000) for t in (1, 2)])
+            self.host.give_arena()
+            m, _ = self.host.expect(wire.Reserve), self.host.expect(wire.Reserve)
+            self.host.send(wire.Grant(m.token, 33, 90, 0, m.size))
+            self.host.expect(wire.Send)
+            self.host.expect(wire.Finish)
+            with self.assertLogs("omnibus", "WARNING"):
+                self.host.hang_up()
+                self.host.drop_arena()
+                self.host.welcome()
+        self.host.serve("hold")
+        self.bye(r)
+        self.assertEqual(counts, counts[:1] * len(counts))
+
+
+def memfds() -> int:
+    """How many segments are mapped."""
+    with open("/proc/self/maps") as f:
+        return sum("/memfd:" in line for line in f)
+
+
+class PullTest(HostCase):
+    def pull(self, n: int, *messages: Any) -> tuple[omnibus.Client, list[omnibus.Delivery], Iterator[omnibus.Delivery]]:
+        client = self.connect()
+        r = self.beside(lambda: client.deliveries("upper"))
+        self.host.serve("upper")
+        loop = r()
+        self.host.send(opened(1), *messages)
+        return client, [next(loop) for _ in range(n)], loop
+
+    def test_out_of_order(self) -> None:
+        client, ds, loop = self.pull(2, deliver(1, 7, encode(1)), deliver(1, 8, encode(2), key="b"))
+        self.assertEqual([d.value() for d in ds], [1, 2])
+        done = self.beside(lambda: ds[1].emit("out", key="o", to=""))
+        m = self.host.emitted()
+        self.assertEqual((m.source, m.delivery, m.edge, m.key), (1, 8, 0, "o"))
+        done()
+        ds[1].finish()
+        ds[0].finish("it broke")
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 8)
+        m = self.host.expect(wire.Finish)
+        self.assertEqual((m.delivery, m.code, m.text), (7, 14, "it broke"))
+        with self.assertRaises(omnibus.Finished):
+            ds[0].finish()
+
+    def test_a_wait_without_time_sees_what_has_come(self) -> None:
+        _, (d,), _ = self.pull(1, deliver(1, 7, encode(1)))
+        self.assertFalse(d.task.wait_aborted(0))
+        self.host.send(over(1, wire.ABORTED))
+        self.assertTrue(d.task.wait_aborted(0))
+
+    def test_end_is_answered_and_bye_ends_the_loop(self) -> None:
+        client, (d,), loop = self.pull(1, deliver(1, 7, encode(1)), deliver(1, 8, flags=wire.BARE))
+        d.finish()
+        self.assertEqual({self.host.expect(wire.Finish).delivery for _ in range(2)}, {7, 8})
+        self.host.send(wire.End(1), opened(2), deliver(2, 9, encode(5)))
+        self.assertEqual(next(loop).value(), 5)
+        self.host.expect(wire.Ended)
+        self.host.send(wire.Bye())
+        self.assertEqual(list(loop), [])
+
+    def test_what_the_host_said_last_is_read(self) -> None:
+        client, (d, e), loop = self.pull(2, deliver(1, 7, encode(1)), deliver(1, 8, encode(2)))
+        d.finish()  # the host does not read it: the connection is reset
+        self.host.send(wire.Bye())
+        self.host.hang_up()
+        e.finish()  # and finds nobody there
+        self.assertFalse(client.closed)
+        self.assertEqual(list(loop), [])
+        self.assertTrue(client.closed)
+
+    def test_a_reset_comes_before_what_the_host_said_last(self) -> None:
+        client, (d,), loop = self.pull(1, deliver(1, 7, encode(1)))
+        d.finish()
+        self.host.send(wire.Bye())
+        self.host.hang_up()
+        self.assertEqual(list(loop), [])
+
+    def test_leave_ends_the_loop(self) -> None:
+        client, (d,), loop = self.pull(1, deliver(1, 7, encode(1)))
+        left = self.beside(client.leave)
+        self.host.expect(wire.Leave)
+        m = self.host.expect(wire.Call)
+        self.host.send(wire.Failed(m.token, 5, "no such method"))
+        left()
+        d.finish()
+        self.host.expect(wire.Finish)
+        self.host.send(wire.End(1))
+        self.assertEqual(list(loop), [])
+        self.host.expect(wire.Ended)
+
+    def test_over_takes_back_what_waits(self) -> None:
+        client, (d,), loop = self.pull(1, deliver(1, 7, encode(1)), deliver(1, 8, encode(2)))
+        self.host.send(over(1, wire.ABORTED))
+        while not d.task.aborted:  # type: ignore[union-attr]
+            client.process()
+        m = self.host.expect(wire.Finish)
+        self.assertEqual((m.delivery, m.code), (8, 9))
+        d.finish()
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 7)
+        self.assertEqual(client._session.sources, {})
+
+    def test_async_pull(self) -> None:
+        async def stage() -> list[Any]:
+            got = []
+            async with await omnibus.aconnect(self.host.path) as bus:
+                async for d in bus.deliveries("upper"):
+                    got.append(d.value())
+                    await d.emit(got[-1])
+                    d.finish()
+            return got
+
+        r = self.beside(lambda: asyncio.run(stage()))
+        self.host.welcome()
+        self.host.serve("upper")
+        self.host.send(opened(1), deliver(1, 7, encode(1)), deliver(1, 8, encode(2)))
+        for n in (7, 8):
+            self.assertEqual(self.host.emitted().delivery, n)
+            self.host.expect(wire.Finish)
+        self.host.send(wire.Bye())
+        self.assertEqual(r(), [1, 2])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,164 @@
+"""The same as in test_submit, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import unittest
+from typing import Any
+from unittest import mock
+
+from fakehost import EDGE_IN, EDGE_OUT, FakeHost, deliver, over
+from hostcase import HostCase
+
+import omnibus
+from omnibus import wire
+from omnibus.codec import encode
+
+
+class AsyncTest(HostCase):
+    def test_async_caller(self) -> None:
+        async def caller() -> list[Any]:
+            async with await omnibus.aconnect(self.host.path) as bus:
+                async with await bus.submit("hello") as r:
+                    return [d.value() async for d in r]
+
+        r = self.beside(lambda: asyncio.run(caller()))
+        self.host.welcome()
+        self.host.submitted(3)
+        self.host.emitted()
+        self.host.send(deliver(3, 1, encode("A")), deliver(3, 2, encode("B")))
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 1)
+        self.host.send(over(3))
+        self.assertEqual(r(), ["A", "B"])
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 2)
+        self.host.expect(wire.Bye)
+
+    def test_a_host_that_is_stopped_at_the_deadline(self) -> None:
+        async def caller() -> None:
+            async with await omnibus.aconnect(self.host.path) as bus:
+                async with await bus.stream(deadline=1) as r:
+                    self.patient_for(0.01)
+                    with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not say how it ended"):
+                        await r.values()
+
+        r = self.beside(lambda: asyncio.run(caller()))
+        self.host.welcome()
+        self.host.submitted(3)
+        r()
+        self.assertEqual(self.host.expect(wire.Close).source, 3)
+
+    def test_a_host_that_is_stopped_before_it_has_the_request(self) -> None:
+        async def caller() -> None:
+            async with await omnibus.aconnect(self.host.path) as bus:
+                for late in (bus.stream(timeout=0), bus.submit("x", deadline=1)):
+                    with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
+                        await late
+                async with await bus.stream() as r:
+                    r.deadline = 1
+                    with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
+                        while True:  # as far as there is credit
+                            await r.send(bytes(100), to="upper")
+
+        with mock.patch.object(omnibus.request, "_SLACK", 0.01):
+            r = self.beside(lambda: asyncio.run(caller()))
+            self.host.welcome()
+            for _ in "12":
+                m = self.host.expect(wire.Submit)
+                self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
+            self.host.submitted(5)
+            r()
+
+    def test_cancelled_connect_leaves(self) -> None:
+        async def caller() -> None:
+            job = asyncio.ensure_future(omnibus.aconnect(self.host.path))
+            while not connected.is_set():
+                await asyncio.sleep(0)
+            job.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await job
+            cancelled.set()
+
+        connected, cancelled = threading.Event(), threading.Event()
+        r = self.beside(lambda: asyncio.run(caller()))
+        self.host.sock, _ = self.host.listener.accept()
+        self.host.sock.settimeout(10)
+        connected.set()
+        self.assertTrue(cancelled.wait(10))
+        self.host.expect(wire.Hello)
+        self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [EDGE_IN], [EDGE_OUT], []))
+        self.host.expect(wire.Bye)
+        r()
+
+    def test_cancelled_submit_is_taken_back(self) -> None:
+        async def caller() -> None:
+            async with await omnibus.aconnect(self.host.path) as bus:
+                job = asyncio.ensure_future(bus.submit("hello"))
+                while not bus._session.questions:
+                    await asyncio.sleep(0)
+                job.cancel()
+                try:
+                    await job
+                except asyncio.CancelledError:
+                    pass
+                asked.set()
+                while bus._session.questions:
+                    await asyncio.sleep(0)
+                while bus._session.sources:
+                    await asyncio.sleep(0)
+
+        asked = threading.Event()
+        r = self.beside(lambda: asyncio.run(caller()))
+        self.host.welcome()
+        m = self.host.expect(wire.Submit)
+        asked.wait(10)
+        self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
+        self.host.send(wire.Submitted(m.token, 3, 9))  # it crossed that
+        self.assertEqual(self.host.expect(wire.Close).source, 3)
+        self.host.send(over(3, wire.ABORTED))
+        r()
+        self.host.expect(wire.Bye)
+
+    def test_cancelled_submit_waits_no_more(self) -> None:
+        for version, cancels in [(wire.VERSION_MAX, True), (3, False)]:
+            with self.subTest(version=version), contextlib.closing(FakeHost(version=version)) as host:
+
+                async def caller(path: str = host.path) -> None:
+                    async with await omnibus.aconnect(path) as bus:
+                        job = asyncio.ensure_future(bus.submit("hello"))
+                        while not bus._session.questions._open:
+                            await asyncio.sleep(0)
+                        job.cancel()
+                        with self.assertRaises(asyncio.CancelledError):
+                            await job
+                        while bus._session.questions._open:
+                            await asyncio.sleep(0)
+
+                r = self.beside(lambda: asyncio.run(caller()))  # noqa: B023
+                host.welcome()
+                m = host.expect(wire.Submit)
+                if cancels:
+                    self.assertEqual(host.expect(wire.Cancel).token, m.token)
+                host.send(wire.Failed(m.token, 15, "canceled"))
+                r()
+                host.expect(wire.Bye)
+
+    def test_async_host_goes_away(self) -> None:
+        async def caller() -> None:
+            bus = await omnibus.aconnect(self.host.path)
+            try:
+                await bus.stream()
+            finally:
+                await bus.close()
+
+        r = self.beside(lambda: asyncio.run(caller()))
+        self.host.welcome()
+        self.host.expect(wire.Submit)
+        self.host.hang_up()
+        with self.assertRaises(omnibus.HostGone):
+            r()
+
+
+if __name__ == "__main__":
+    unittest.main()

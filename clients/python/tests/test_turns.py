@@ -1,0 +1,168 @@
+"""Whose turn it is: requests take turns, and who waits for the host has none."""
+
+from __future__ import annotations
+
+import threading
+import time
+import unittest
+from collections.abc import Iterator
+
+from fakehost import deliver, over
+from stagecase import StageCase, opened
+
+import omnibus
+from omnibus import wire
+from omnibus.codec import encode
+
+
+class TurnTest(StageCase):
+    """A request that waits for the host, and the others."""
+
+    def holds_up_no_other(self, function: omnibus.StageFunction) -> None:
+        r = self.run_stage(function)
+        self.host.send(opened(2), deliver(1, 7, encode(1)), deliver(2, 8, encode(2)))
+        asked = {}
+        for _ in range(2):
+            m = self.host.expect(wire.Emit)
+            asked[m.source] = m
+        self.host.send(wire.Emitted(asked[2].token))
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 8)
+        self.host.send(deliver(2, 9, encode(3), seq=1))
+        self.host.emitted()
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 9)
+        self.host.send(wire.End(2))
+        self.assertEqual(self.host.expect(wire.Ended).task, 2)
+        self.host.send(wire.Emitted(asked[1].token))
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 7)
+        self.bye(r)
+
+    def test_function(self) -> None:
+        @omnibus.stage
+        def same(x: int) -> int:
+            return x
+
+        self.holds_up_no_other(same)
+
+    def test_generator(self) -> None:
+        @omnibus.stage
+        def same(x: int) -> Iterator[int]:
+            yield x
+
+        self.holds_up_no_other(same)
+
+    def test_coroutine(self) -> None:
+        @omnibus.stage
+        async def same(x: int) -> int:
+            return x
+
+        self.holds_up_no_other(same)
+
+    def test_batch(self) -> None:
+        @omnibus.stage(batch=2)
+        def same(values: list[int]) -> list[int]:
+            return values
+
+        self.holds_up_no_other(same)
+
+    def test_batch_of_coroutines(self) -> None:
+        @omnibus.stage(batch=2)
+        async def same(values: list[int]) -> list[int]:
+            return values
+
+        self.holds_up_no_other(same)
+
+    def test_reserve_and_wait_aborted(self) -> None:
+        order = []
+
+        @omnibus.stage
+        def wait(x: int, task: omnibus.Task) -> None:
+            if x == 1:
+                with task.reserve(1000, to="") as b:
+                    order.append("granted")
+                    b.send()
+            elif x == 2:
+                task.wait_aborted(10)
+                order.append("aborted")
+            else:
+                order.append("other")
+
+        r = self.run_stage(wait)
+        self.host.send(opened(2), opened(3), deliver(1, 7, encode(1)))
+        self.host.give_arena()
+        m = self.host.expect(wire.Reserve)
+        self.host.send(deliver(2, 8, encode(2)), deliver(3, 9, encode(3)))
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 9)
+        self.host.send(over(2, wire.ABORTED))
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 8)
+        self.host.send(wire.Grant(m.token, 33, 90, 0, m.size))
+        self.host.expect(wire.Send)
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 7)
+        self.assertEqual(order, ["other", "aborted", "granted"])
+        self.bye(r)
+
+    def test_so_many_run_and_no_more(self) -> None:
+        running, most = [0], [0]
+        count = threading.Lock()
+
+        def work() -> None:
+            with count:
+                running[0] += 1
+                most[0] = max(most[0], running[0])
+            time.sleep(0.002)  # lets others run, if they may
+            with count:
+                running[0] -= 1
+
+        @omnibus.stage
+        def busy(x: int, task: omnibus.Task) -> None:
+            for i in range(3):
+                work()
+                task.emit(i)
+            work()
+
+        for threads in (1, 2):
+            with self.subTest(threads=threads):
+                most[0] = 0
+                r = self.run_stage(busy, threads=threads, max_inflight=6)
+                self.host.send(*[opened(n) for n in range(2, 7)])
+                self.host.send(*[deliver(1 + n % 6, 10 + n, encode(n), seq=n // 6) for n in range(12)])
+                order: dict[int, list[tuple[int, int]]] = {}
+                finished = 0
+                while finished < 12:
+                    m = self.host.receive()
+                    if isinstance(m, wire.Emit):
+                        order.setdefault(m.source, []).append((m.delivery, m.payload[0]))
+                        self.host.send(wire.Emitted(m.token))
+                    else:
+                        finished += 1
+                self.assertEqual(most[0], threads)
+                for source, emissions in order.items():
+                    want = [(d, i) for d in (9 + source, 15 + source) for i in range(3)]
+                    self.assertEqual(emissions, want)
+                self.bye(r)
+                self.host.hang_up()
+                self.host.waiting.clear()
+
+    def test_threads_are_as_many_as_wait(self) -> None:
+        @omnibus.stage
+        def same(x: int) -> int:
+            return x
+
+        r = self.run_stage(same)
+        crew = lambda: [t for t in threading.enumerate() if t.name.startswith("omnibus-") and t.name[-1].isdigit()]  # noqa: E731
+        for n in range(20):  # nobody waits for long: the calling thread does it all, or one more
+            self.host.send(deliver(1, 10 + n, encode(n), seq=n))
+            self.host.emitted()
+            self.host.expect(wire.Finish)
+        self.assertEqual(crew(), [])
+        self.host.send(*[opened(n) for n in range(2, 9)], *[deliver(n, 40 + n, encode(n)) for n in range(1, 9)])
+        waiting = [self.host.expect(wire.Emit) for _ in range(8)]
+        self.assertEqual(len(crew()), 7)
+        self.host.send(*[wire.Emitted(m.token) for m in waiting])
+        for _ in waiting:
+            self.host.expect(wire.Finish)
+        self.bye(r)
+        self.assertEqual(crew(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
