@@ -23,7 +23,7 @@ class HostCase(unittest.TestCase):
 
     def patient_for(self, seconds: float) -> None:
         """For how long the host is waited for after a deadline."""
-        patch = mock.patch.object(omnibus.request, "_SLACK", seconds)
+        patch = mock.patch.object(omnibus.deadlines, "SLACK", seconds)
         patch.start()
         self.addCleanup(patch.stop)
 

@@ -17,6 +17,7 @@ from unittest import mock
 
 from fakehost import FakeHost, deliver, new_arena, over
 from hostcase import HostCase
+from stagecase import opened
 
 import omnibus
 from omnibus import aio, wire
@@ -41,14 +42,14 @@ async def done(x: Any) -> Any:
 class StoppedTest(HostCase):
     """The host is another process."""
 
-    def begin(self, host: Callable[[FakeHost], None]) -> None:
+    def begin(self, host: Callable[[FakeHost], None], then: Callable[[], None] | None = None) -> None:
         self.child = os.fork()
         if self.child == 0:
             well = 1
             try:
                 self.host.welcome()
                 host(self.host)
-                self.works_on()
+                (then or self.works_on)()
                 well = 0
             except BaseException:
                 traceback.print_exc()
@@ -72,7 +73,7 @@ class StoppedTest(HostCase):
     async def late(self, bus: Any, do: Callable[[], Any]) -> None:
         """Something that the host, which is about to stop, does not answer by the deadline."""
         self.stopped()
-        with mock.patch.object(omnibus.request, "_SLACK", 0.01):
+        with mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
             await self.is_late(bus, do)
 
     async def is_late(self, bus: Any, do: Callable[[], Any]) -> None:
@@ -205,6 +206,82 @@ class StoppedTest(HostCase):
                 await done(r.send("b"))
 
         self.each_way(host, client)
+
+    def test_emissions_of_a_task(self) -> None:
+        def host(h: FakeHost) -> None:
+            h.serve("upper")
+            h.send(opened(3, deadline=1), deliver(3, 30, encode("a")))
+            stop()
+            for _ in range(3):  # it reads only now what nobody waits for any more
+                h.send(wire.Failed(h.expect(wire.Emit).token, Code.OVER, "the deadline"))
+            m = h.expect(wire.Arena)
+            fd = new_arena(1 << 20)
+            h.send(wire.ArenaAt(m.token, 90, 1 << 20), over(3, wire.PAST_DEADLINE), fds=(fd,))
+            os.close(fd)
+            h.expect(wire.Sealed)
+            assert h.expect(wire.Finish).delivery == 30
+
+        async def client(bus: Any) -> None:
+            stream = bus.deliveries("upper")
+            d = await anext(stream) if hasattr(stream, "__anext__") else next(stream)
+            self.stopped()
+            late = "past its deadline, and the host does not answer"
+            with mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
+                for emit in (
+                    lambda: d.emit("x"), lambda: d.task.emit_bytes(b"x"), lambda: d.task.forward(d),
+                    lambda: d.task.reserve(1 << 16), lambda: d.task.emit(LARGE),
+                ):  # fmt: skip
+                    with self.assertRaisesRegex(omnibus.RequestOver, late):
+                        await done(emit())
+                if isinstance(d.task, omnibus.Task):
+                    self.assertTrue(d.task.wait_aborted())
+            os.kill(self.child, signal.SIGCONT)
+            while bus._session.questions or bus._session.sources:
+                bus.process()
+                if d.task.aborted and not d.finished:
+                    d.finish()
+                await asyncio.sleep(0)
+
+        self.each_way(host, client)
+
+    def test_a_handler_that_emits(self) -> None:
+        """Its delivery is finished as those of requests that are over."""
+
+        def host(h: FakeHost) -> None:
+            h.serve("upper")
+            h.send(opened(3, deadline=1), deliver(3, 30, encode("a")))
+            stop()
+            h.expect(wire.Emit)
+            m = h.expect(wire.Finish)
+            assert (m.delivery, m.code) == (30, Code.OVER), m
+            h.send(over(3, wire.PAST_DEADLINE), wire.Bye())
+
+        def function(text: str, task: omnibus.Task) -> None:
+            self.stopped()
+            try:
+                task.emit(text)
+            finally:
+                os.kill(self.child, signal.SIGCONT)
+
+        async def coroutine(text: str, task: omnibus.AsyncTask) -> None:
+            self.stopped()
+            try:
+                await task.emit(text)
+            finally:
+                os.kill(self.child, signal.SIGCONT)
+
+        for handler in function, coroutine:
+            with self.subTest(handler.__name__), mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
+                self.begin(host, lambda: None)
+                stage = omnibus.stage("upper")(handler)
+                try:
+                    self.beside(lambda: omnibus.run(stage, path=self.host.path))()  # noqa: B023
+                except BaseException:
+                    os.kill(self.child, signal.SIGKILL)
+                    raise
+                finally:
+                    _, status = os.waitpid(self.child, 0)
+                self.assertEqual(status, 0, "the host has more to say")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ class SubmitTest(HostCase):
         r = self.beside(lambda: client.stream(deadline=1))
         self.host.submitted(3)
         request = r()
-        with mock.patch.object(omnibus.request, "_SLACK", 0.01):
+        with mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
             with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not say how it ended"):
                 next(request)
             self.host.send(deliver(3, 1, encode(1)), over(3, wire.PAST_DEADLINE, text="at a stage"))
@@ -85,7 +85,7 @@ class SubmitTest(HostCase):
 
     def test_a_host_that_is_stopped_before_it_has_the_request(self) -> None:
         client = self.connect()
-        with mock.patch.object(omnibus.request, "_SLACK", 0.01):
+        with mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
             for late in (lambda: client.stream(timeout=0), lambda: client.submit("x", deadline=1)):
                 with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
                     late()
@@ -102,7 +102,7 @@ class SubmitTest(HostCase):
         r = self.beside(lambda: client.stream(deadline=1))
         self.host.submitted(3)
         request = r()
-        with mock.patch.object(omnibus.request, "_SLACK", 0.01):
+        with mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
             with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
                 while True:  # as far as there is credit
                     request.send(bytes(100), to="upper")

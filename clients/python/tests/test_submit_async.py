@@ -61,7 +61,7 @@ class AsyncTest(HostCase):
                         while True:  # as far as there is credit
                             await r.send(bytes(100), to="upper")
 
-        with mock.patch.object(omnibus.request, "_SLACK", 0.01):
+        with mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
             r = self.beside(lambda: asyncio.run(caller()))
             self.host.welcome()
             for _ in "12":

@@ -18,14 +18,15 @@ from . import codec as codecs
 from . import tensor, wire
 from .answers import Answer
 from .client import BaseClient, Pull, open_session
+from .deadlines import limit_of
 from .delivery import Delivery
 from .directory import Found, Name, find_work, publish_work
-from .emit import Buffer
+from .emit import Buffer, Emitter
 from .errors import again
 from .handshake import dial, socket_path
-from .request import BaseRequest, deadline_ns, in_time, limit_of, send_first, submit_work
+from .request import BaseRequest, in_time, opening, send_first
 from .session import OutOfTime, Session, Work, resume
-from .task import BaseTask, FilledTensor, seconds
+from .task import BaseTask, FilledTensor
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -50,6 +51,14 @@ async def arun(s: Session, work: Work[_R], limit: float | None = None) -> _R:
             a = resume(work, a)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
+
+
+async def _arun_for(e: Emitter, work: Work[_R]) -> _R:
+    """As Emitter._run."""
+    try:
+        return await arun(e._session, work, limit_of(e.deadline))
+    except OutOfTime:
+        raise e._silence() from None
 
 
 async def _done(s: Session, a: Answer, loop: asyncio.AbstractEventLoop, limit: float | None) -> None:
@@ -154,10 +163,9 @@ class AsyncClient(BaseClient):
         trace: wire.Trace | None = None,
     ) -> AsyncRequest:
         """As Client.submit."""
-        ns = deadline_ns(timeout, deadline)
-        opened = submit_work(AsyncRequest, self._session, ns, fail_fast, trace)
+        opened, limit = opening(AsyncRequest, self._session, timeout, deadline, fail_fast, trace)
         with in_time():
-            return await arun(self._session, send_first(opened, value, to, key, attrs, codec), limit_of(seconds(ns)))
+            return await arun(self._session, send_first(opened, value, to, key, attrs, codec), limit)
 
     async def stream(
         self,
@@ -168,10 +176,9 @@ class AsyncClient(BaseClient):
         trace: wire.Trace | None = None,
     ) -> AsyncRequest:
         """As Client.stream."""
-        ns = deadline_ns(timeout, deadline)
+        opened, limit = opening(AsyncRequest, self._session, timeout, deadline, fail_fast, trace)
         with in_time():
-            opened = submit_work(AsyncRequest, self._session, ns, fail_fast, trace)
-            return await arun(self._session, opened, limit_of(seconds(ns)))
+            return await arun(self._session, opened, limit)
 
     async def call(self, method: str, arguments: Any = None) -> Any:
         """As Client.call."""
@@ -239,8 +246,7 @@ class AsyncRequest(BaseRequest):
         codec: int | None = None,
     ) -> None:
         """Send an input; waits for room. `to` names the one stage that gets it."""
-        with in_time():
-            await arun(self._session, self._send_work(value, to, key, attrs, last, codec), self._limit())
+        await _arun_for(self, self._send_work(value, to, key, attrs, last, codec))
 
     async def values(self) -> list[Any]:
         """All results decoded, once the request is complete."""
@@ -252,7 +258,7 @@ class AsyncRequest(BaseRequest):
     async def __anext__(self) -> Delivery:
         self._finish_last()
         if not await news(self._session, self._ready, self, self._patience()):
-            raise self._silence()
+            raise self._unended()
         with self._session.locked:
             d = self._next()
         if d is None:
@@ -272,7 +278,7 @@ class AsyncFilledTensor(FilledTensor):
     __slots__ = ()
 
     async def __aenter__(self) -> Tensor:
-        return self._enter(await arun(self._task._session, self._work))
+        return self._enter(await _arun_for(self._task, self._work))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -283,14 +289,14 @@ class AsyncFilledTensor(FilledTensor):
 class AsyncBuffer:
     """What `AsyncTask.reserve` returns: await it for a Buffer, or use it in `async with`."""
 
-    __slots__ = ("_session", "_work", "_buffer")
+    __slots__ = ("_task", "_work", "_buffer")
 
-    def __init__(self, s: Session, work: Work[Buffer]) -> None:
-        self._session, self._work = s, work
+    def __init__(self, task: AsyncTask, work: Work[Buffer]) -> None:
+        self._task, self._work = task, work
         self._buffer: Buffer | None = None
 
     def __await__(self) -> Generator[Any, Any, Buffer]:
-        return arun(self._session, self._work).__await__()
+        return _arun_for(self._task, self._work).__await__()
 
     async def __aenter__(self) -> Buffer:
         self._buffer = await self
@@ -322,15 +328,13 @@ class AsyncTask(BaseTask):
         codec: int | None = None,
     ) -> None:
         """Emit a value: tensors and arrays as tensors, values with such in them as bundles, all else as msgpack."""
-        await arun(self._session, self._emit_work(value, self._envelope(self._current, to, key, attrs, last), codec))
+        await _arun_for(self, self._emit_work(value, self._envelope(self._current, to, key, attrs, last), codec))
 
     async def emit_bytes(
         self, data: Any, *, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
     ) -> None:
         """Emit raw bytes: any contiguous buffer, copied once."""
-        await arun(
-            self._session, self._emit_work(data, self._envelope(self._current, to, key, attrs, last), codecs.RAW)
-        )
+        await _arun_for(self, self._emit_work(data, self._envelope(self._current, to, key, attrs, last), codecs.RAW))
 
     def emit_tensor(
         self,
@@ -358,11 +362,11 @@ class AsyncTask(BaseTask):
     ) -> None:
         """Pass the payload of a delivery that is not finished on by reference, without a copy."""
         delivery._check_unfinished()
-        await arun(self._session, self._forward_work(self._envelope(delivery.number, to, key, attrs, last)))
+        await _arun_for(self, self._forward_work(self._envelope(delivery.number, to, key, attrs, last)))
 
     def reserve(self, size: int, *, codec: int = codecs.RAW, to: str | None = None) -> AsyncBuffer:
         """Room for a payload of up to `size` bytes, to be filled in place and sent."""
-        return AsyncBuffer(self._session, self._reserve_work(size, codec, self._envelope(self._current, to)))
+        return AsyncBuffer(self, self._reserve_work(size, codec, self._envelope(self._current, to)))
 
     def _emit_for(self, delivery: int, value: Any, *, codec: int | None = None, **options: Any) -> Awaitable[None]:
-        return arun(self._session, self._emit_work(value, self._envelope(delivery, **options), codec))
+        return _arun_for(self, self._emit_work(value, self._envelope(delivery, **options), codec))

@@ -16,9 +16,9 @@ from .directory import Found, Name, find_work, publish_work, withdraw
 from .errors import Code, HostGone, OmnibusError, ProtocolError
 from .exchange import ARENA_BYTES, Exchange
 from .handshake import dial, shake_hands, socket_path
-from .request import Request, deadline_ns, in_time, limit_of, send_first, submit_work
+from .request import Request, in_time, opening, send_first
 from .session import Session, Work
-from .task import BaseTask, Consumer, Stage, Task, seconds, sender_of
+from .task import BaseTask, Consumer, Stage, Task, sender_of
 
 if TYPE_CHECKING:
     from .gpu import Options, Sender
@@ -156,10 +156,9 @@ class Client(BaseClient):
         in seconds from now, `deadline` in seconds since 1970: when it is over there is
         DeadlineExceeded. A host that is stopped meanwhile is waited for until a second after it.
         """
-        ns = deadline_ns(timeout, deadline)
-        opened = submit_work(Request, self._session, ns, fail_fast, trace)
+        opened, limit = opening(Request, self._session, timeout, deadline, fail_fast, trace)
         with in_time():
-            return self._session.run(send_first(opened, value, to, key, attrs, codec), limit_of(seconds(ns)))
+            return self._session.run(send_first(opened, value, to, key, attrs, codec), limit)
 
     def stream(
         self,
@@ -170,9 +169,9 @@ class Client(BaseClient):
         trace: wire.Trace | None = None,
     ) -> Request:
         """Submit a request whose inputs are sent one by one, until `close_send`."""
-        ns = deadline_ns(timeout, deadline)
+        opened, limit = opening(Request, self._session, timeout, deadline, fail_fast, trace)
         with in_time():
-            return self._session.run(submit_work(Request, self._session, ns, fail_fast, trace), limit_of(seconds(ns)))
+            return self._session.run(opened, limit)
 
     def call(self, method: str, arguments: Any = None) -> Any:
         """Ask about the bus: status, stats, stalls, check, leases, abort, drain."""

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from . import bundle, codec, sources, tensor, wire
 from .ahead import Ahead, Room
 from .answers import Answer
-from .errors import Finished, HostError, PayloadError
+from .deadlines import limit_of
+from .errors import Finished, HostError, OmnibusError, PayloadError
 from .segments import to_fill
-from .session import Session, Work
+from .session import OutOfTime, Session, Work
 from .tensor import Tensor
 
 if TYPE_CHECKING:
     from .puts import Puts
+
+_T = TypeVar("_T")
 
 
 class Envelope(NamedTuple):
@@ -44,9 +47,21 @@ class Emitter:
     __slots__ = ()
     _session: Session
     number: int
+    deadline: float | None
     over: Any  # true when the request is
     _ahead: Ahead | None
     _puts: Puts | None  # where all goes out from room of the client's own
+
+    def _run(self, work: Work[_T]) -> _T:
+        """Do work of this source's, and wait for the host, which may be stopped, no longer than its deadline allows."""
+        try:
+            return self._session.run(work, limit_of(self.deadline))
+        except OutOfTime:
+            raise self._silence() from None
+
+    def _silence(self) -> OmnibusError:
+        """What is raised when the host does not answer, though the deadline is past."""
+        raise NotImplementedError
 
     def _ask_emission(self, question: Callable[[int], wire.Message], edge: int) -> Answer:
         s, ahead = self._session, self._ahead

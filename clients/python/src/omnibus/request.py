@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,18 +11,15 @@ from typing import Any, TypeVar
 
 from . import wire
 from .answers import Answer
+from .deadlines import deadline_ns, limit_of, seconds
 from .delivery import Delivery
 from .emit import Emitter
 from .errors import DeadlineExceeded, Finished, OmnibusError, ProtocolError, RequestOver, again
 from .puts import Puts, tensors_of
 from .session import OutOfTime, Session, Work
-from .task import ended, seconds
+from .task import ended
 
 _R = TypeVar("_R", bound="BaseRequest")
-
-#: How long after its deadline the host may take to say that a request is past it.
-_SLACK = 1.0
-
 
 class BaseRequest(Emitter):
     """What `Request` and `AsyncRequest` have in common."""
@@ -105,15 +101,15 @@ class BaseRequest(Emitter):
     def _ready(self) -> bool:
         return bool(self._results) or self.over or self._closed
 
-    def _limit(self) -> float | None:
-        return limit_of(self.deadline)
-
     def _patience(self) -> float | None:
         """For how many seconds a result is waited for."""
-        soonest = self._limit()
+        soonest = limit_of(self.deadline)
         return None if soonest is None else soonest - time.monotonic()
 
     def _silence(self) -> DeadlineExceeded:
+        return silent()
+
+    def _unended(self) -> DeadlineExceeded:
         return DeadlineExceeded("", "", "", 0, "the host does not say how it ended")
 
     def _finish_last(self) -> None:
@@ -181,8 +177,7 @@ class Request(BaseRequest):
         codec: int | None = None,
     ) -> None:
         """Send an input; waits for room. `to` names the one stage that gets it."""
-        with in_time():
-            self._session.run(self._send_work(value, to, key, attrs, last, codec), self._limit())
+        self._run(self._send_work(value, to, key, attrs, last, codec))
 
     def values(self) -> list[Any]:
         """All results decoded, once the request is complete. Tensors among them hold their payloads."""
@@ -194,7 +189,7 @@ class Request(BaseRequest):
     def __next__(self) -> Delivery:
         self._finish_last()
         if not self._session.wait(self._ready, self._patience()):
-            raise self._silence()
+            raise self._unended()
         with self._session.locked:
             d = self._next()
         if d is None:
@@ -208,6 +203,33 @@ class Request(BaseRequest):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def opening(
+    kind: type[_R],
+    s: Session,
+    timeout: float | None,
+    deadline: float | None,
+    fail_fast: bool,
+    trace: wire.Trace | None,
+) -> tuple[Work[_R], float | None]:
+    """Submit a request; and until when the host is waited for, by time.monotonic: see `in_time`."""
+    ns = deadline_ns(timeout, deadline)
+    return submit_work(kind, s, ns, fail_fast, trace), limit_of(seconds(ns))
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """Have work that has such a limit raise what requests do."""
+    try:
+        yield
+    except OutOfTime:
+        raise silent() from None
+
+
+def silent() -> DeadlineExceeded:
+    """The host was waited for as long as it may be."""
+    return DeadlineExceeded("", "", "", 0, "the host does not answer")
 
 
 def submit_work(
@@ -268,29 +290,3 @@ def send_first(
         r.close()
         raise
     return r
-
-
-#: From here on the wire cannot say it, in seconds.
-_NEVER = 2**63 / 1e9
-
-
-def deadline_ns(timeout: float | None, deadline: float | None) -> int:
-    """A deadline as the wire has it; 0: none, as one is that never comes."""
-    soonest = math.inf if deadline is None else deadline
-    if timeout is not None:
-        soonest = min(soonest, time.time() + timeout)
-    return int(soonest * 1e9) if soonest < _NEVER else 0
-
-
-def limit_of(deadline: float | None) -> float | None:
-    """Until when a host is waited for, by time.monotonic: one that is stopped never says that the deadline is past."""
-    return None if deadline is None else time.monotonic() + max(deadline - time.time(), 0) + _SLACK
-
-
-@contextmanager
-def in_time() -> Iterator[None]:
-    """Have work that has a limit raise what requests do."""
-    try:
-        yield
-    except OutOfTime:
-        raise DeadlineExceeded("", "", "", 0, "the host does not answer") from None

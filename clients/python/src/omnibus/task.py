@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from . import codec as codecs
 from . import tensor, wire
 from .ahead import Ahead
+from .deadlines import limit_of, seconds
 from .delivery import Delivery
 from .emit import Buffer, Emitter, tensor_in
 from .errors import (
@@ -21,6 +23,7 @@ from .errors import (
     RequestAborted,
     RequestEnded,
     RequestFailed,
+    RequestOver,
 )
 from .puts import Puts, tensors_of
 from .session import Session, Work
@@ -132,6 +135,9 @@ class BaseTask(Emitter):
     def _out_edges(self) -> list[wire.Edge]:
         return self._stage.outputs
 
+    def _silence(self) -> OmnibusError:
+        return RequestOver(Code.OVER, "the request is past its deadline, and the host does not answer")
+
     def _went_out(self, edge: int) -> None:
         for i in range(len(self._sent)) if edge == wire.ALL_EDGES else (edge,):
             self._sent[i] += 1
@@ -226,7 +232,7 @@ class FilledTensor:
             b.abort()
 
     def __enter__(self) -> Tensor:
-        return self._enter(self._task._session.run(self._work))
+        return self._enter(self._task._run(self._work))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -241,7 +247,7 @@ class Task(BaseTask):
     name for it in errors; `attrs`, small strings that travel with it; `last`, that
     nothing follows. Emissions wait for room, without the interpreter lock.
 
-    Errors: RequestOver when the request is over, TooLarge, WindowFull,
+    Errors: RequestOver when the request is over, or a second past its deadline, TooLarge, WindowFull,
     LookupError for a `to` without an edge, HostGone.
     """
 
@@ -258,13 +264,13 @@ class Task(BaseTask):
         codec: int | None = None,
     ) -> None:
         """Emit a value: tensors and arrays as tensors, values with such in them as bundles, all else as msgpack."""
-        self._session.run(self._emit_work(value, self._envelope(self._current, to, key, attrs, last), codec))
+        self._run(self._emit_work(value, self._envelope(self._current, to, key, attrs, last), codec))
 
     def emit_bytes(
         self, data: Any, *, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
     ) -> None:
         """Emit raw bytes: any contiguous buffer, copied once."""
-        self._session.run(self._emit_work(data, self._envelope(self._current, to, key, attrs, last), codecs.RAW))
+        self._run(self._emit_work(data, self._envelope(self._current, to, key, attrs, last), codecs.RAW))
 
     def emit_tensor(
         self,
@@ -293,7 +299,7 @@ class Task(BaseTask):
 
     def reserve(self, size: int, *, codec: int = codecs.RAW, to: str | None = None) -> Buffer:
         """Room for a payload of up to `size` bytes, to be filled in place and sent."""
-        return self._session.run(self._reserve_work(size, codec, self._envelope(self._current, to)))
+        return self._run(self._reserve_work(size, codec, self._envelope(self._current, to)))
 
     def forward(
         self,
@@ -306,17 +312,20 @@ class Task(BaseTask):
     ) -> None:
         """Pass the payload of a delivery that is not finished on by reference, without a copy."""
         delivery._check_unfinished()
-        self._session.run(self._forward_work(self._envelope(delivery.number, to, key, attrs, last)))
+        self._run(self._forward_work(self._envelope(delivery.number, to, key, attrs, last)))
 
     def wait_aborted(self, timeout: float | None = None) -> bool:
-        """Wait until the request is over; False: the time is up."""
+        """Wait until the request is over, as it is a second after its deadline; False: the time is up."""
+        limit = limit_of(self.deadline)
+        left = None if limit is None else limit - time.monotonic()
+        soonest = min((t for t in (timeout, left) if t is not None), default=None)
         try:
-            return self._session.wait(lambda: self.over is not None, timeout)
+            return self._session.wait(lambda: self.over is not None, soonest) or soonest != timeout
         except HostGone:
             return True
 
     def _emit_for(self, delivery: int, value: Any, *, codec: int | None = None, **options: Any) -> None:
-        self._session.run(self._emit_work(value, self._envelope(delivery, **options), codec))
+        self._run(self._emit_work(value, self._envelope(delivery, **options), codec))
 
 
 def sender_of(s: Session) -> Sender:
@@ -324,11 +333,6 @@ def sender_of(s: Session) -> Sender:
     from .gpu import sender  # for those alone who have one
 
     return sender.of(s)
-
-
-def seconds(unix_ns: int) -> float | None:
-    """A deadline of the wire, for people."""
-    return unix_ns / 1e9 if unix_ns else None
 
 
 def ended(m: wire.Over) -> RequestEnded | None:
