@@ -19,6 +19,7 @@ from stagecase import StageCase, opened
 import omnibus
 from omnibus import wire
 from omnibus.codec import encode
+from omnibus.errors import Code
 
 
 class LifeTest(StageCase):
@@ -247,6 +248,58 @@ class PullTest(HostCase):
             self.host.expect(wire.Finish)
         self.host.send(wire.Bye())
         self.assertEqual(r(), [1, 2])
+
+    def test_async_loops_share_a_stage(self) -> None:
+        """Also one that was left in the middle. What `leave` waits for ends them all."""
+
+        async def some(bus: omnibus.AsyncClient, most: int) -> list[Any]:
+            got: list[Any] = []
+            async for d in bus.deliveries("upper"):
+                got.append(d.value())
+                d.finish()
+                if len(got) == most:
+                    break
+            return got
+
+        async def stage() -> list[Any]:
+            async with await omnibus.aconnect(self.host.path) as bus:
+                got = await some(bus, 1)
+                rest = asyncio.gather(some(bus, 99), some(bus, 99))
+                await bus.leave()
+                for each in await rest:
+                    got += each
+            return got
+
+        r = self.beside(lambda: asyncio.run(stage()))
+        self.host.welcome()
+        self.host.serve("upper")
+        self.host.send(opened(1), deliver(1, 7, encode(1)), deliver(1, 8, encode(2)))
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 7)
+        words = [self.host.receive() for _ in range(3)]
+        call = next(m for m in words if isinstance(m, wire.Call))
+        self.assertEqual({type(m) for m in words}, {wire.Leave, wire.Call, wire.Finish})
+        self.host.send(wire.Reply(call.token, 0, b"{}"), deliver(1, 9, encode(3)))
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 9)
+        self.host.send(wire.End(1))
+        self.host.expect(wire.Ended)
+        self.assertEqual(sorted(r()), [1, 2, 3])
+
+    def test_a_stage_that_is_refused_at_first(self) -> None:
+        client = self.connect()
+        r = self.beside(lambda: client.deliveries("upper"))
+        m = self.host.expect(wire.Serve)
+        self.host.send(wire.Failed(m.token, Code.OVERLOADED, "it has all its replicas"))
+        with self.assertRaises(omnibus.Overloaded):
+            r()
+        r = self.beside(lambda: next(client.deliveries("upper")).value())
+        self.host.serve("upper")
+        self.host.send(opened(1), deliver(1, 7, encode(1)))
+        self.assertEqual(r(), 1)
+
+    def test_an_error_that_is_no_text(self) -> None:
+        client, (d,), loop = self.pull(1, deliver(1, 7, encode(1)))
+        d.finish(ValueError(os.fsdecode(b"no file \xff.wav")))
+        self.assertEqual(self.host.expect(wire.Finish).text, "ValueError: no file ?.wav")
 
 
 if __name__ == "__main__":

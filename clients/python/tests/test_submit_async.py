@@ -159,6 +159,22 @@ class AsyncTest(HostCase):
         with self.assertRaises(omnibus.HostGone):
             r()
 
+    def test_its_loop_has_ended(self) -> None:
+        async def connect() -> omnibus.AsyncClient:
+            return await omnibus.aconnect(self.host.path)
+
+        async def use() -> None:
+            for work in bus.call("status"), bus.submit("x"), bus.deliveries("upper").__anext__():
+                with self.assertRaisesRegex(RuntimeError, "use it in the one that connected"):
+                    await work
+            await bus.close()
+
+        r = self.beside(lambda: asyncio.run(connect()))
+        self.host.welcome()
+        bus = r()
+        self.beside(lambda: asyncio.run(use()))()
+        self.host.expect(wire.Bye)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import unittest
@@ -162,6 +163,32 @@ class TurnTest(StageCase):
             self.host.expect(wire.Finish)
         self.bye(r)
         self.assertEqual(crew(), [])
+
+    def test_a_forked_child_hands_no_turn_on(self) -> None:
+        status = []
+
+        @omnibus.stage
+        def forks(x: int, task: omnibus.Task) -> None:
+            if x == 2:
+                return
+            while not any(t._busy for t in task._stage.tasks if t is not task):
+                pass  # until another request wants the turn
+            child = os.fork()
+            if child == 0:
+                try:
+                    task.wait_aborted()
+                except omnibus.ForkedError:
+                    os._exit(threading.active_count() - 1)
+                finally:
+                    os._exit(99)
+            status.append(os.waitpid(child, 0)[1])
+
+        r = self.run_stage(forks)
+        self.host.send(deliver(1, 7, encode(1)), opened(2), deliver(2, 8, encode(2)))
+        for _ in range(2):
+            self.host.expect(wire.Finish)
+        self.bye(r)
+        self.assertEqual(status, [0])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ there. Only `coroutines`, for the handlers of stages, knows asyncio, too; so nei
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import codec as codecs
 from . import tensor, wire
 from .answers import Answer
-from .client import BaseClient, Pull, open_session
+from .client import BaseClient, open_session
 from .deadlines import limit_of
 from .delivery import Delivery
 from .directory import Found, Name, find_work, publish_work
@@ -37,7 +36,7 @@ _R = TypeVar("_R")
 
 async def arun(s: Session, work: Work[_R], limit: float | None = None) -> _R:
     """As Session.run, in the running event loop."""
-    loop = asyncio.get_running_loop()
+    loop = _running_loop(s)
     try:
         a = next(work)
         while True:
@@ -59,6 +58,13 @@ async def _arun_for(e: Emitter, work: Work[_R]) -> _R:
         return await arun(e._session, work, limit_of(e.deadline))
     except OutOfTime:
         raise e._silence() from None
+
+
+def _running_loop(s: Session) -> asyncio.AbstractEventLoop:
+    """Raises RuntimeError where nobody reads: what the client was made in has ended, or another loop runs within it."""
+    if s.loop is not None and not s.loop.is_running():
+        raise RuntimeError("the event loop that the client belongs to does not run: use it in the one that connected")
+    return asyncio.get_running_loop()
 
 
 async def _done(s: Session, a: Answer, loop: asyncio.AbstractEventLoop, limit: float | None) -> None:
@@ -83,8 +89,8 @@ def _settle(f: asyncio.Future[None]) -> None:
 
 
 async def news(s: Session, ready: Callable[[], bool], at: Any, patience: float | None = None) -> bool:
-    """Wait in the running event loop until `ready()`; `at._on_news` is called at each change. False: the time is up."""
-    loop = asyncio.get_running_loop()
+    """Wait in the running event loop until `ready()`; `at._on_news` are called at each change. False: the time is up."""
+    loop = _running_loop(s)
     event = asyncio.Event()
     late = False
 
@@ -94,8 +100,11 @@ async def news(s: Session, ready: Callable[[], bool], at: Any, patience: float |
         event.set()
 
     timer = None if patience is None else loop.call_later(patience, expire)
-    with s.locked:
-        at._on_news = lambda: loop.call_soon_threadsafe(event.set)
+
+    def tell() -> None:
+        loop.call_soon_threadsafe(event.set)
+
+    at._on_news += (tell,)
     try:
         while True:
             with s.locked:
@@ -106,7 +115,8 @@ async def news(s: Session, ready: Callable[[], bool], at: Any, patience: float |
             await event.wait()
             event.clear()
     finally:
-        at._on_news = None
+        # A new tuple: others go through the old one, and no lock is taken where the collector may be the caller.
+        at._on_news = tuple(f for f in at._on_news if f is not tell)
         if timer is not None:
             timer.cancel()
 
@@ -141,7 +151,7 @@ class AsyncClient(BaseClient):
 
     def __init__(self, s: Session, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(s)
-        self._loop = loop
+        self._loop = s.loop = loop
         loop.add_reader(s.fileno(), self._process)
 
     def _process(self) -> None:
@@ -195,8 +205,7 @@ class AsyncClient(BaseClient):
     async def deliveries(self, stage: str | None = None) -> AsyncIterator[Delivery]:
         """As Client.deliveries."""
         s = self._session
-        pull = Pull(s)
-        pull.stage = await arun(s, self._serve_work(stage or os.environ.get("OMNIBUS_STAGE", ""), AsyncTask, pull))
+        pull = await arun(s, self._pull_work(stage, AsyncTask))
         while True:
             await news(s, lambda: pull.ready() or s.error is not None, pull)
             with s.locked:
@@ -206,6 +215,10 @@ class AsyncClient(BaseClient):
                     raise again(s.error)
                 return
             yield d
+
+    async def leave(self) -> None:
+        """As Client.leave."""
+        await arun(self._session, self._leave_work())
 
     async def close(self) -> None:
         """As Client.close."""

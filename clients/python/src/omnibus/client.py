@@ -6,11 +6,12 @@ import json
 import os
 import socket
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import wire
+from .answers import Answer
 from .delivery import Delivery
 from .directory import Found, Name, find_work, publish_work, withdraw
 from .errors import Code, HostGone, OmnibusError, ProtocolError
@@ -57,7 +58,7 @@ class BaseClient:
 
     def __init__(self, s: Session) -> None:
         self._session = s
-        self._pulls: dict[str, Pull] = {}
+        self._pulls: dict[str, tuple[Pull, Answer]] = {}  # and to `serve`; the session's lock
 
     @property
     def bus(self) -> str:
@@ -101,15 +102,18 @@ class BaseClient:
         """Handle what has arrived, without waiting."""
         self._session.process()
 
-    def leave(self) -> None:
-        """Have no more tasks opened here; those that are open go on."""
-        self._session.tell(wire.Leave())
-
     def withdraw(self, name: Name) -> None:
         """Take back what this client has published under a name: nobody finds it any more."""
         withdraw(self._session, name)
 
     def _serve_work(self, stage: str, kind: type[BaseTask], consumer: Consumer) -> Work[Stage]:
+        with self._session.locked:
+            a = self._ask_to_serve(stage, kind, consumer)
+        served: Stage = yield a
+        return served
+
+    def _ask_to_serve(self, stage: str, kind: type[BaseTask], consumer: Consumer) -> Answer:
+        """Ask to serve a stage. The lock is held."""
         s = self._session
 
         def accept(m: wire.Serving, _: int | None) -> Stage:
@@ -117,8 +121,32 @@ class BaseClient:
             s.stages[m.stage] = served  # tasks may follow in the same packet
             return served
 
-        served: Stage = yield s.questions.ask(wire.Serving, lambda token: wire.Serve(token, stage), accept)
-        return served
+        return s.questions.ask_locked(Answer(wire.Serving, accept), lambda token: wire.Serve(token, stage))
+
+    def _pull_work(self, stage: str | None, kind: type[BaseTask]) -> Work[Pull]:
+        """Serve a stage by pulling: the same for all who do, and asked anew when it was refused."""
+        s, name = self._session, stage or os.environ.get("OMNIBUS_STAGE", "")
+        with s.locked:
+            pull, a = self._pulls.get(name) or (None, None)
+            if pull is None or a is None or a.error is not None:
+                pull = Pull(s)
+                a = self._ask_to_serve(name, kind, pull)
+                self._pulls[name] = pull, a
+        pull.stage = yield a
+        return pull
+
+    def _leave_work(self) -> Work[None]:
+        self._session.tell(wire.Leave())
+        try:
+            yield from self._call_work("status", None)  # all tasks that were opened before are known then
+        except (ProtocolError, HostGone):
+            raise
+        except OmnibusError:
+            pass  # an answer, whatever it is
+        with self._session.locked:
+            for pull, _ in self._pulls.values():
+                pull.left = True
+                pull.news()
 
     def _call_work(self, method: str, arguments: Any) -> Work[Any]:
         body = json.dumps(arguments).encode() if arguments is not None else b""
@@ -207,13 +235,7 @@ class Client(BaseClient):
         or, after `leave` or when the host drains, once no task is open; raises HostGone if it dies. A
         bare end of a stream is finished unseen.
         """
-        stage = stage or os.environ.get("OMNIBUS_STAGE", "")
-        pull = self._pulls.get(stage)
-        if pull is None:
-            pull = Pull(self._session)
-            self._pulls[stage] = pull
-            pull.stage = self._session.run(self._serve_work(stage, Task, pull))
-        return self._pull(pull)
+        return self._pull(self._session.run(self._pull_work(stage, Task)))
 
     def _pull(self, pull: Pull) -> Iterator[Delivery]:
         s = self._session
@@ -232,21 +254,7 @@ class Client(BaseClient):
 
     def leave(self) -> None:
         """Have no more tasks opened here; those that are open go on."""
-        super().leave()
-        self._barrier()
-        with self._session.locked:
-            for pull in self._pulls.values():
-                pull.left = True
-            self._session.notify()
-
-    def _barrier(self) -> None:
-        """Return when all tasks that were opened before are known here."""
-        try:
-            self.call("status")
-        except (ProtocolError, HostGone):
-            raise
-        except OmnibusError:
-            pass  # an answer, whatever it is
+        self._session.run(self._leave_work())
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until nobody needs what was sent from here of a GPU's memory: others find it only until this client is
@@ -275,7 +283,7 @@ class Pull:
         self._queue: deque[Delivery] = deque()
         self.stage: Stage | None = None
         self.left = False
-        self._on_news: Any = None
+        self._on_news: tuple[Callable[[], object], ...] = ()
 
     def ready(self) -> bool:
         over = self.left or self._session.draining
@@ -305,5 +313,5 @@ class Pull:
 
     def news(self) -> None:
         self._session.notify()
-        if self._on_news is not None:
-            self._session.call_later(self._on_news)
+        for f in self._on_news:
+            self._session.call_later(f)

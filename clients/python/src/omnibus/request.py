@@ -42,7 +42,7 @@ class BaseRequest(Emitter):
         self._closed = False  # no more results are wanted
         self._held = 0  # results not finished
         self._last: Delivery | None = None  # the result in the hands of the loop
-        self._on_news: Callable[[], None] | None = None
+        self._on_news: tuple[Callable[[], object], ...] = ()
 
     @property
     def over(self) -> bool:
@@ -151,8 +151,8 @@ class BaseRequest(Emitter):
         return self._held > 0
 
     def _tell(self) -> None:
-        if self._on_news is not None:
-            self._session.call_later(self._on_news)
+        for f in self._on_news:
+            self._session.call_later(f)
 
 
 class Request(BaseRequest):

@@ -98,6 +98,7 @@ class Session:
         self.segments = Segments(self)
         self.room = OwnRoom(self.post)
         self.arena_bytes = 0  # to ask for; 0: what the windows can need
+        self.loop: Any = None  # the event loop that reads, if it is one alone that does
         self.gpu: Any = None  # a gpu.lane.Lane, made with the first tensors on a GPU
         self.gpu_options: Any = None  # gpu.Options
         self.sender: Any = None  # a gpu.sender.Sender, likewise
@@ -160,6 +161,7 @@ class Session:
 
         Raises the session's error if it ends first. A thread of a crew is away meanwhile.
         """
+        self.check_process()  # before a child of the process wakes what it has of a crew
         if timeout is not None and timeout <= 0:
             self.process()  # what has come by now is in time
         with away():

@@ -84,7 +84,7 @@ class _Str:
         self._bound, self._cut = bound, cut
 
     def put(self, out: bytearray, value: str, version: int) -> None:
-        b = _utf8(value)
+        b = value.encode(errors="replace") if self._cut else _utf8(value)  # what is for people says what it can
         if len(b) > self._bound:
             if not self._cut:
                 raise ProtocolError(f"text of {len(b)} bytes, at most {self._bound} are allowed: {value[:40]!r}…")
