@@ -97,6 +97,27 @@ print("returned", flush=True)
         self.assertEqual(p.wait(10), 0)
 
 
+    def test_sigterm_while_a_host_is_waited_for(self) -> None:
+        """It comes just where whoever waits would have a lock."""
+        script = """
+import signal, sys
+from omnibus import run, stage
+
+def lines(frame, event, _):
+    if event == "line":
+        signal.raise_signal(signal.SIGTERM)
+    return lines
+
+@stage
+def upper(text: str) -> str:
+    return text
+
+sys.settrace(lambda frame, event, _: lines if frame.f_code.co_name == "wait" else None)
+run(path="/nowhere/a.sock", rejoin=True)
+"""
+        env = dict(os.environ, PYTHONPATH=os.path.join(os.path.dirname(__file__), "..", "src"))
+        subprocess.run([sys.executable, "-c", script], env=env, stderr=subprocess.DEVNULL, timeout=10, check=True)
+
     def test_drain(self) -> None:
         p = self.start()
         self.accept(p)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -57,7 +58,7 @@ def run(
     for its socket to be back and starts afresh. Call it from the main thread.
     """
     chosen = choose(stages)
-    leaving = threading.Event()
+    leaving = _Leaving()
     current: list[_Runner] = []
 
     def on_sigterm(_signal: int, _frame: Any) -> None:
@@ -73,6 +74,35 @@ def run(
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, before)
+        leaving.close()
+
+
+class _Leaving:
+    """Whether the process was told to leave. A handler of signals says so in the middle of anything, even of itself:
+    there is no lock in here, as there is in a threading.Event."""
+
+    __slots__ = ("_fd", "_told")
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._told = False
+
+    def set(self) -> None:
+        self._told = True
+        os.eventfd_write(self._fd, 1)
+
+    def is_set(self) -> bool:
+        return self._told
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until it is, at most so many seconds."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        poll.poll(1000 * timeout)
+        return self._told
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 @contextmanager
@@ -103,7 +133,7 @@ def _serve(
     connect: Callable[..., Client],
     threads: int,
     rejoin: bool,
-    leaving: threading.Event,
+    leaving: _Leaving,
     current: list[_Runner],
     wake: int,
 ) -> None:
@@ -136,7 +166,7 @@ class _Runner:
     """One session's work."""
 
     def __init__(
-        self, client: Client, chosen: list[tuple[str, StageFunction]], threads: int, leaving: threading.Event
+        self, client: Client, chosen: list[tuple[str, StageFunction]], threads: int, leaving: _Leaving
     ) -> None:
         self.client = client
         self.session = client._session
