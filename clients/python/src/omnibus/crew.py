@@ -4,7 +4,8 @@ A thread runs a function when it has a turn, and there are so many turns. While
 the function waits for the host, the thread is away: its turn is another's, for what
 it waits for may depend on what that other one has to say. So there may be
 more threads than turns, though not more than jobs. They are started when they are
-needed, and stay. Where none can be started any more, a job waits for one that has done its own.
+needed, and stay. Where none can be started any more, a job waits for one that has done its own, but not for
+ever: those that there are may wait, through the host, for that very job. See `give_up`.
 
 One of the threads that have nothing to do watches the socket, so that whoever reads a
 delivery is the one who handles it: to hand it to another thread takes longer than all the rest.
@@ -14,15 +15,19 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 log = logging.getLogger("omnibus")
 
 _here = threading.local()
+
+#: How long jobs that no thread can be started for wait while all threads wait for the host.
+_PATIENCE_SECONDS = 10.0
 
 
 class Watched(Protocol):
@@ -41,15 +46,28 @@ class Watched(Protocol):
         ...
 
 
+class _Want(NamedTuple):
+    """Somebody who wants a turn: a job, or a thread that comes back."""
+
+    begin: Callable[[], bool]  # False: there is no thread for the job
+    refuse: Callable[[], None] | None = None  # the job
+
+
 class Crew:
     """The threads of one session. Jobs begin in the order in which they came."""
 
-    def __init__(self, turns: int, callers: int, watched: Watched | None = None) -> None:
-        """`callers` is how many threads will call `work`, apart from the crew's own."""
+    def __init__(
+        self, turns: int, callers: int, watched: Watched | None = None, on_stranded: Callable[[], None] | None = None
+    ) -> None:
+        """`callers` is how many threads will call `work`, apart from the crew's own. `on_stranded` is called when
+        `stranded` turns true otherwise than in `put`."""
         self._lock = threading.Lock()
         self._turns = turns  # that nobody has
-        # What to do with a turn: begin a job, or come back. False: there is no thread for the job.
-        self._wanting: deque[Callable[[], bool]] = deque()
+        self._most = turns  # that there are
+        self._wanting: deque[_Want] = deque()
+        #: Since when jobs wait for a thread, while all threads wait for the host; by time.monotonic. None: they do not.
+        self.stranded: float | None = None
+        self._on_stranded = on_stranded
         self._begun: deque[Callable[[], None]] = deque()  # jobs with a turn, each with a thread that is to come
         self._callers = callers
         self._idle = callers  # threads that nothing is to come for
@@ -62,11 +80,28 @@ class Crew:
         self._warned = False  # of that
         self._stopped = False
 
-    def put(self, job: Callable[[], None]) -> None:
-        """Have a job done. Does not wait."""
+    def put(self, job: Callable[[], None], refuse: Callable[[], None] | None = None) -> None:
+        """Have a job done, or `refuse` be called, by `give_up`. Does not wait."""
         with self._lock:
-            self._wanting.append(partial(self._begin, job))
+            self._wanting.append(_Want(partial(self._begin, job), refuse))
             self._pass_on()
+
+    def patience(self) -> float | None:
+        """For how many seconds jobs wait before `give_up` refuses them; None: as long as it takes."""
+        since = self.stranded
+        return None if since is None else max(since + _PATIENCE_SECONDS - time.monotonic(), 0)
+
+    def give_up(self) -> None:
+        """Refuse the jobs that wait, if that has been in vain for long enough, and still is."""
+        with self._lock:
+            self._pass_on()
+            if self.patience() != 0:
+                return
+            refused = [w.refuse for w in self._wanting if w.refuse is not None]
+            self._wanting = deque(w for w in self._wanting if w.refuse is None)
+            self.stranded = None
+        for refuse in refused:
+            refuse()
 
     def work(self) -> None:
         """Be one of the threads, until `stop`."""
@@ -133,8 +168,12 @@ class Crew:
 
     def _leave(self) -> None:
         with self._lock:
+            before = self.stranded
             self._turns += 1
             self._pass_on()
+            stranded = self.stranded is not None and self.stranded != before
+        if stranded and self._on_stranded is not None:
+            self._on_stranded()
 
     def _come_back(self) -> None:
         with self._lock:
@@ -143,21 +182,25 @@ class Crew:
                 return
             gate = threading.Lock()
             gate.acquire()
-            self._wanting.append(partial(_open, gate))
+            self._wanting.append(_Want(partial(_open, gate)))
             self._pass_on()
         gate.acquire()
 
     def _pass_on(self) -> None:
         """Give the turns that are free to those who have wanted one longest. The lock is held."""
-        waiting: list[Callable[[], bool]] = []  # jobs, which whoever comes back passes by
+        waiting: list[_Want] = []  # jobs, which whoever comes back passes by
         self._short = False
         while self._turns and self._wanting:
             want = self._wanting.popleft()
-            if want():
+            if want.begin():
                 self._turns -= 1
             else:
                 waiting.append(want)
         self._wanting.extendleft(reversed(waiting))
+        if not waiting or self._turns < self._most:
+            self.stranded = None
+        elif self.stranded is None:
+            self.stranded = time.monotonic()
         if self._stopped:
             self._wake_all()
 

@@ -152,16 +152,38 @@ class Served:
 
 
 class Functions(Served):
-    """A stage whose handlers are plain functions. `do` has a job done in some thread."""
+    """A stage whose handlers are plain functions. `do` has a job done in some thread, or else the other one called."""
 
     task_type = Task
 
-    def __init__(self, s: Session, function: StageFunction, do: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, s: Session, function: StageFunction, do: Callable[[Callable[[], None], Callable[[], None]], None]
+    ) -> None:
         super().__init__(s, function)
         self.do = do
 
     def schedule(self, task: BaseTask | None) -> None:
-        self.do(partial(self.turn, task))
+        self.do(partial(self.turn, task), partial(self.no_turn, task))
+
+    def no_turn(self, task: BaseTask | None) -> None:
+        """There is no thread for a task's next delivery, or the next batch, nor will there be: what waits fails."""
+        with self.session.locked:
+            if task is None:
+                items: list[tuple[BaseTask, Any]] = [(t, Item(parts)) for t, parts in self.queued]
+                self.queued.clear()
+                self.batching = False
+            else:
+                items = [(task, item) for item in task._inbox]
+                task._inbox.clear()
+                task._busy = False
+        for t, item in items:
+            text = f"stage {t.stage}: no thread can be started for the handler; raise this process's limits (ulimit -u, ulimit -v)"
+            v = Verdict(Code.OVER if t.aborted else Code.MEMORY, text)
+            log.error("request %016x: %s", t.request, text)
+            if item is END:
+                self.answer_end(t, v)
+            else:
+                self.finish(item.parts, v)
 
     def turn(self, task: BaseTask | None) -> None:
         """One delivery of a task, or one batch; then it is the next one's turn."""

@@ -165,23 +165,27 @@ class Standby:
 
     # It is not.
 
-    def wait(self, done: Callable[[], bool]) -> None:
-        """Stand by until `done()`. Raises the session's error if it ends first."""
+    def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Stand by until `done()`. False: the time is up. Raises the session's error if it ends first."""
         s, r = self._s, self._r
+        limit = None if timeout is None else time.monotonic() + timeout
         seen, yielded = -1, False
         while True:
             with s.locked:
                 self._done = None
                 if done():
                     r.relieve()
-                    return
+                    return True
                 if s.error is not None:
                     raise again(s.error)
+                left = None if limit is None else limit - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
                 self._done = done
                 idle, seen = r.times == seen, r.times
                 if r.taken:
                     self.asleep = idle
-                    self._awake.wait(None if idle else _STANDBY_SECONDS)
+                    self._awake.wait(left if idle else _STANDBY_SECONDS)
                     if self.asleep:
                         self.asleep, seen = False, -1
                     yielded = False
@@ -195,4 +199,4 @@ class Standby:
                     continue
                 self._urgent = yielded = False
                 r.taken = threading.get_ident()
-            r.read(done, None)
+            r.read(done, left)

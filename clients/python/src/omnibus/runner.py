@@ -173,7 +173,7 @@ class _Runner:
         self.leaving = leaving
         self.has_async = any(s.is_async for _, s in chosen)
         self.crew = Crew(
-            max(threads, 1), callers=0 if self.has_async else 1, watched=None if self.has_async else self.session
+            max(threads, 1), 0 if self.has_async else 1, None if self.has_async else self.session, self.stranded
         )
         self.loop: EventLoop | None = None
         self.clean = False
@@ -208,7 +208,7 @@ class _Runner:
 
     def consumer(self, function: StageFunction) -> Served:
         if not function.is_async:
-            return Functions(self.session, function, lambda job: self.crew.put(partial(self.work, job)))
+            return Functions(self.session, function, lambda job, no: self.crew.put(partial(self.work, job), no))
         from .coroutines import Coroutines
 
         assert self.loop is not None
@@ -218,11 +218,10 @@ class _Runner:
         """The thread that reads or stands by: leave when told to, and end when all is done."""
         s = self.session
         try:
-            wait = s.wait if self.has_async else s.stand_by
-            wait(lambda: self.leaving.is_set() or s.draining)
+            self.wait(lambda: self.leaving.is_set() or s.draining)
             if not s.draining:
                 self.client.leave()
-            wait(self.idle)
+            self.wait(self.idle)
             self.clean = True
         except HostGone:
             self.clean = s.said_bye or s.draining
@@ -232,6 +231,27 @@ class _Runner:
             self.crash = e
         finally:
             self.stop()
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        """Wait until `done()`, and meanwhile for whether the crew gets on."""
+        s, crew = self.session, self.crew
+        wait = s.wait if self.has_async else s.stand_by
+        over = False
+
+        def news() -> bool:
+            nonlocal over
+            over = done()
+            return over or crew.stranded != since
+
+        while not over:
+            since = crew.stranded
+            if not wait(news, crew.patience()):
+                crew.give_up()
+
+    def stranded(self) -> None:
+        """The thread that reads or stands by is to see what becomes of that."""
+        with self.session.locked:
+            self.session.reading.notify()
 
     def idle(self) -> bool:
         s = self.session

@@ -167,9 +167,9 @@ class Session:
         with away():
             return self.reading.wait(done, timeout)
 
-    def stand_by(self, done: Callable[[], bool]) -> None:
+    def stand_by(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         """wait, for the one thread that reads only when those who wait have left the socket alone."""
-        self.reading.standby.wait(done)
+        return self.reading.standby.wait(done, timeout)
 
     def watch_for(self, done: Callable[[], bool]) -> bool:
         """wait; False: the session has ended."""
