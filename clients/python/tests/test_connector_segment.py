@@ -1,51 +1,23 @@
-"""The connector over /dev/shm: alone, beside the real one, and when somebody dies."""
+"""The connector over /dev/shm, alone."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import json
 import logging
 import os
-import shutil
-import signal
-import tempfile
 import threading
 import time
 import unittest
 from typing import Any
 from unittest import mock
 
-import fakehost  # noqa: F401  (finds the package)
-import realvllm
+from segmentcase import VALUE, SegmentCase
 
-from omnibus.connector import OmnibusConnector, encode, files, journal, segment
+from omnibus.connector import encode, files, journal, segment
 from omnibus.connector.contract import NoRoom, Unavailable
 from omnibus.connector.files import Directory, Lock
 from omnibus.connector.journal import Record, lock_name
 from omnibus.connector.segment import Segments
-
-VALUE = {"a": [1, 2, 3], "b": b"x" * 10_000}
-
-
-class SegmentCase(unittest.TestCase):
-    def setUp(self) -> None:
-        self.dir = tempfile.mkdtemp(prefix="omnibus-test-", dir="/dev/shm")
-        self.addCleanup(shutil.rmtree, self.dir)
-        logging.getLogger("omnibus").disabled = True
-        self.addCleanup(setattr, logging.getLogger("omnibus"), "disabled", False)
-
-    def connector(self, **config: Any) -> OmnibusConnector:
-        c = OmnibusConnector({"mode": "segment", "dir": self.dir, "timeout": 5, **config})
-        self.addCleanup(c.close)
-        return c
-
-    def left(self) -> list[str]:
-        """What lies in the directory, journals apart."""
-        return sorted(n for n in os.listdir(self.dir) if not n.startswith(".omnibus-"))
-
-    def path(self, name: str) -> str:
-        return os.path.join(self.dir, name)
 
 
 class ContractTest(SegmentCase):
@@ -227,6 +199,26 @@ class ContractTest(SegmentCase):
             got = c.get("0", "1", "k", {"shm": {"name": "k", "size": 100}, "size": 100})
             self.assertEqual(got, (b"x" * 98, 100) if whole else None, size)
         self.assertEqual(c.health()["error_kinds"], {"Damaged": 4})
+
+    def test_segments_that_go_while_they_are_read(self) -> None:
+        """Somebody without a lock was faster, and may have put another: that one stays."""
+        a, b = self.connector(), self.connector()
+        for replaced in False, True:
+            with self.subTest(replaced=replaced):
+                a.put("0", "1", "k", VALUE)
+
+                def read_all(fd: int, size: int) -> bytes:
+                    os.unlink(self.path("k"))
+                    if replaced:  # noqa: B023
+                        with open(self.path("k"), "xb") as f:
+                            f.write(b"another")
+                    return read(fd, size)
+
+                read = files.read_all
+                with mock.patch.object(files, "read_all", read_all):
+                    self.assertIsNone(b.get("0", "1", "k"))
+                self.assertEqual("k" in self.left(), replaced)
+        self.assertEqual(b.health()["missing"], 2)
 
     def test_a_key_named_like_metadata(self) -> None:
         for generation in (1, 2):
@@ -419,361 +411,6 @@ class RoomTest(unittest.TestCase):
             self.assertRegex(str(error), f"^no room: {os.strerror(number)}: {advice}$")
         other = OSError(errno.EIO, "broken")
         self.assertIs(files.full(other), other)
-
-
-class JournalTest(SegmentCase):
-    def left_behind(self, *keys: str) -> list[bytes]:
-        """The records of values that a dead process has put."""
-        c = self.connector(ttl=0)
-        records = []
-        for key in keys:
-            c.put("0", "1", key, VALUE)
-            f = Directory(self.dir)
-            segment, lock = f.lookup(key), f.lookup(lock_name(key))
-            assert segment is not None and lock is not None
-            records.append(Record("p", key, segment.identity, lock.identity).encode())
-            f.close()
-        assert isinstance(c._transport, Segments)
-        c._transport._held.clear()
-        c.close()
-        return records
-
-    def journal(self, records: dict[int, bytes]) -> None:
-        home = self.path(journal.journals_name())
-        os.makedirs(home, 0o700, exist_ok=True)
-        with open(os.path.join(home, "1-1"), "wb") as f:
-            for slot, record in records.items():
-                f.seek(slot * journal.SLOT_BYTES)
-                f.write(record)
-
-    def test_journals_of_any_length(self) -> None:
-        first, last = self.left_behind("first", "last")
-        self.journal({0: first, 70_000: last})
-        self.connector().close()
-        self.assertEqual(os.listdir(self.dir), [])
-
-    def test_notes_of_the_go_package(self) -> None:
-        """What a command has put to last goes when its time is over, and its note when it has been got."""
-        records = dict(zip("ab", self.left_behind("a", "b"), strict=True))
-        records["gone"] = b'p 1 2 3 4 "gone"\n'
-        soon = time.time_ns() + 3600 * 10**9
-        until = {"a": 0, "b": soon, "gone": 0}
-
-        def notes() -> list[str]:
-            return sorted(n for n in os.listdir(self.path(journal.journals_name())) if n.startswith("lasting-"))
-
-        def write() -> None:
-            self.journal({})
-            for key, record in records.items():
-                with open(self.path(f"{journal.journals_name()}/lasting-{key}"), "wb") as f:
-                    f.write(b'l %d "%s" "a request"\n' % (until[key], key.encode()) + record)
-
-        write()
-        c = self.connector()
-        self.assertEqual(notes(), ["lasting-a", "lasting-b"])
-        self.assertEqual(c.get("0", "1", "a"), (VALUE, len(bytes(encode(VALUE)))))
-        c.close()
-        self.assertEqual(notes(), ["lasting-b"])
-        until["b"] = 1
-        write()
-        with open(self.path(f"{journal.journals_name()}/lasting-b"), "rb") as living:
-            fcntl.flock(living, fcntl.LOCK_EX)  # which is just putting it
-            self.connector().close()
-        self.assertEqual(self.left(), ["b", lock_name("b")])
-        self.connector().close()
-        self.assertEqual(os.listdir(self.dir), [])
-
-    def test_notes_that_nobody_wrote(self) -> None:
-        """Whatever one says, connectors open, and it is gone."""
-        (record,) = self.left_behind("a")
-        for note in (b"", b"\n", b"l\n", b"l " + b"9" * 5000 + b' "a" "r"\n' + record, b'l -1 "a" "r"\n' + record):
-            self.journal({})
-            with open(self.path(f"{journal.journals_name()}/lasting-1"), "wb") as f:
-                f.write(note)
-            self.connector()
-            self.assertFalse(os.path.exists(self.path(f"{journal.journals_name()}/lasting-1")), note[:20])
-
-    def test_closing_does_not_depend_on_notes(self) -> None:
-        """A process that can open nothing more gives its journal up all the same."""
-        c = self.connector()
-        with mock.patch.object(journal.os, "listdir", side_effect=OSError(24, "too many open files")):
-            c.close()
-        self.assertEqual(c.health()["errors"], 0)
-        self.assertEqual(os.listdir(self.dir), [])
-
-    def test_what_is_locked_keeps_nothing_else(self) -> None:
-        first, last = self.left_behind("first", "last")
-        self.journal({0: first, 1: last})
-        lock = Lock.of(Directory(self.dir), lock_name("first"))
-        assert lock is not None
-        c = self.connector()
-        self.assertEqual(self.left(), ["first", lock_name("first")])
-        lock.release()
-        self.connector().close()
-        c.close()
-        self.assertEqual(os.listdir(self.dir), [])
-
-
-class DeathTest(SegmentCase):
-    def dies(self, what: str, generation: int, step: int) -> bool:
-        """Do something in a process that dies at the n-th step that others could see. False: it has not so many."""
-        child = os.fork()
-        if child == 0:
-            try:
-                self.do(what, generation, step)
-            finally:
-                os._exit(7)
-        status = os.waitpid(child, 0)[1]
-        self.assertIn(status, (7 << 8, signal.SIGKILL))
-        return status == signal.SIGKILL
-
-    def do(self, what: str, generation: int, left: int) -> None:
-        c = OmnibusConnector({"mode": "segment", "dir": self.dir, "generation": generation, "shm_threshold_bytes": 0})
-
-        def killing(f: Any) -> Any:
-            def step(*args: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return f(*args)
-
-            return step
-
-        steps: tuple[tuple[Any, tuple[str, ...]], ...] = (
-            (files.Directory, ("create", "link", "unlink")), (journal.Journal, ("add", "clear", "close")),
-            (files, ("write_all",)),
-        )  # fmt: skip
-        for where, names in steps:
-            for name in names:
-                setattr(where, name, killing(getattr(where, name)))
-        for operation in what.split():
-            if operation == "put":
-                c.put("0", "1", "k", VALUE)
-            elif operation == "get":
-                c.get("0", "1", "k")
-            elif operation == "cleanup":
-                c.cleanup("k")
-        c.close()
-
-    def test_whoever_comes_next_sweeps(self) -> None:
-        for what, generation in (("put put", 2), ("put", 1), ("put get", 2), ("put cleanup", 2)):
-            step = 1
-            while self.dies(what, generation, step):
-                with self.subTest(what=what, step=step):
-                    self.connector().close()
-                    self.assertEqual(os.listdir(self.dir), [])
-                step += 1
-            self.assertGreater(step, 5, what)
-
-    def test_a_dead_consumer(self) -> None:
-        a = self.connector()
-        step, more = 1, True
-        while more:
-            a.put("0", "1", "k", VALUE)
-            more = self.dies("get", 2, step)
-            step += 1
-            b = self.connector()  # sweeps behind the dead, and leaves what the living have put
-            found = b.get("0", "1", "k")
-            self.assertIn(found and found[0], (None, VALUE))
-            b.close()
-            a.cleanup("k")
-            self.assertEqual(self.left(), [], step)
-        self.assertGreater(step, 3)
-
-    def test_a_dead_consumer_of_one_that_keeps_no_journal(self) -> None:
-        step, more = 1, True
-        while more:
-            for name, content in (("k", b"\x01"), (lock_name("k"), b"")):
-                with open(self.path(name), "wb") as f:
-                    f.write(content)
-            more = self.dies("get", 2, step)
-            step += 1
-            self.connector().close()
-            self.assertIn(self.left(), ([], ["k", lock_name("k")]), step)
-        self.assertGreater(step, 3)
-
-    def test_the_living_are_not_swept(self) -> None:
-        a = self.connector()
-        a.put("0", "1", "k", VALUE)
-        self.connector().close()
-        self.assertEqual(self.left(), ["k", lock_name("k")])
-
-    def test_close_and_exit(self) -> None:
-        c = self.connector()
-        c.put("0", "1", "k", VALUE)
-        del c
-        self._cleanups.pop()  # type: ignore[attr-defined]  # it refers to the connector
-        self.assertEqual(os.listdir(self.dir), [])
-
-
-def put_at_once(c: OmnibusConnector) -> list[bool]:
-    """Use a connector for the first time, in eight threads, and close it."""
-    at_once = threading.Barrier(8)
-    puts: list[bool] = []
-
-    def put(key: str) -> None:
-        at_once.wait()
-        puts.append(c.put("0", "1", key, VALUE)[0])
-
-    threads = [threading.Thread(target=put, args=(f"k{i}",)) for i in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    c.close()
-    return puts
-
-
-class ForkTest(SegmentCase):
-    def test_a_child_begins_anew(self) -> None:
-        c = self.connector()
-        c.put("0", "1", "parent", VALUE)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                taken = c.get("0", "1", "parent")
-                c.put("0", "1", "child", VALUE)
-                c.cleanup("parent")
-                c.close()
-                code = 0 if taken is not None and not self.left() else 2
-            finally:
-                os._exit(code)
-        self.assertEqual(os.waitpid(child, 0)[1], 0)
-        self.assertTrue(c.put("0", "1", "parent", VALUE)[0])
-        self.assertEqual(c.get("0", "1", "parent")[0], VALUE)  # type: ignore[index]
-
-    def test_a_child_that_uses_nothing_takes_nothing_along(self) -> None:
-        before = os.listdir("/proc/self/fd")
-        c = self.connector()
-        c.put("0", "1", "k", VALUE)
-        child = os.fork()
-        if child == 0:
-            try:
-                c.close()
-            finally:
-                os._exit(0 if self.left() and os.listdir("/proc/self/fd") == before else 1)
-        self.assertEqual(os.waitpid(child, 0)[1], 0)
-
-    def test_a_child_that_could_not_begin_tries_again(self) -> None:
-        c = self.connector()
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                with mock.patch.object(segment, "Journal", side_effect=OSError(errno.EMFILE, "too many")):
-                    refused = c.put("0", "1", "k", VALUE)[0]
-                put = c.put("0", "1", "k", VALUE)[0]
-                c.close()
-                code = 0 if put and not refused and not self.left() else 2
-            finally:
-                os._exit(code)
-        self.assertEqual(os.waitpid(child, 0)[1], 0)
-
-    def test_threads_of_a_child_begin_anew_once(self) -> None:
-        """What a thread puts is in the accounts of all, and in a journal that is closed with them."""
-        c = self.connector()
-        for _ in range(10):  # they need not meet each time
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    code = 0 if put_at_once(c) == 8 * [True] and not self.left() else 2
-                finally:
-                    os._exit(code)
-            self.assertEqual(os.waitpid(child, 0)[1], 0)
-
-    def test_a_child_does_not_keep_a_lock(self) -> None:
-        c = self.connector()
-        c.put("0", "1", "k", 1)
-        lock = Lock.of(Directory(self.dir), lock_name("k"))
-        assert lock is not None
-        waits, leave = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(leave)
-            os.read(waits, 1)
-            os._exit(0)
-        lock.release()
-        self.assertEqual(c.get("0", "1", "k"), (1, 1))
-        os.close(leave)
-        os.close(waits)
-        os.waitpid(child, 0)
-
-    def test_a_child_does_not_keep_the_dead_parent_alive(self) -> None:
-        (alive, tells), (waits, leave) = os.pipe(), os.pipe()
-        child = os.fork()
-        if child == 0:
-            c = OmnibusConnector({"mode": "segment", "dir": self.dir})
-            c.put("0", "1", "k", VALUE)
-            if os.fork() == 0:
-                os.close(leave)
-                os.write(tells, b"x")
-                os.read(waits, 1)  # it lives until the test is over
-            os._exit(0)
-        os.read(alive, 1)
-        os.waitpid(child, 0)
-        self.connector().close()
-        self.assertEqual(os.listdir(self.dir), [])
-        for fd in (alive, tells, waits, leave):
-            os.close(fd)
-
-
-class RealTest(unittest.TestCase):
-    """The two share an edge, whoever puts and whoever gets."""
-
-    def setUp(self) -> None:
-        self.real = realvllm.Real()
-        self.addCleanup(self.real.close)
-        self.ours = OmnibusConnector({"mode": "segment"})
-        self.addCleanup(self.ours.close)
-        self.key = f"omnibus-test-{os.getpid()}_0_0"
-
-    def tearDown(self) -> None:
-        self.assertFalse([n for n in os.listdir("/dev/shm") if self.key in n])
-
-    def test_ours_to_real(self) -> None:
-        for name, value in realvllm.values().items():
-            if name == "request":
-                continue
-            for told in (False, True):
-                with self.subTest(name, told=told):
-                    ok, size, metadata = self.ours.put("0", "1", self.key, {"v": value})
-                    self.assertTrue(ok)
-                    got = self.real.ask("get", key=self.key, metadata=metadata if told else None)
-                    want = json.loads(json.dumps(realvllm.describe(self.value_of({"v": value}))))
-                    self.assertEqual(got, [want, size])
-        self.assertIsNone(self.ours.get("0", "1", self.key))
-
-    @staticmethod
-    def value_of(value: Any) -> Any:
-        return OmnibusConnector.deserialize_obj(OmnibusConnector.serialize_obj(value))
-
-    def test_real_to_ours(self) -> None:
-        for name, value in realvllm.values().items():
-            for told in (False, True):
-                with self.subTest(name, told=told):
-                    ok, size, metadata = self.real.ask("put", key=self.key, name=name)
-                    self.assertTrue(ok)
-                    found = self.ours.get("0", "1", self.key, metadata if told else None)
-                    assert found is not None
-                    self.assertEqual(found[1], size)
-                    if name != "request":
-                        self.assertEqual(realvllm.describe(found[0]), realvllm.describe(self.value_of({"v": value})))
-        self.assertIsNone(self.real.ask("get", key=self.key))
-
-    def test_each_replaces_and_cleans_up(self) -> None:
-        self.real.ask("put", key=self.key, name="plain")
-        self.ours.put("0", "1", self.key, 1)
-        self.real.ask("put", key=self.key, name="nothing")
-        self.assertEqual(self.ours.get("0", "1", self.key), ({"v": None}, 4))
-        self.ours.put("0", "1", self.key, 1)
-        if self.real.ask("cleanup", key=self.key):
-            self.assertIsNone(self.ours.get("0", "1", self.key))
-        self.ours.put("0", "1", self.key, 1)
-        self.ours.cleanup(self.key)
-        self.assertIsNone(self.real.ask("get", key=self.key))
 
 
 if __name__ == "__main__":
