@@ -15,7 +15,7 @@ import stat
 import struct
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .contract import BadKey, Busy, Damaged, NoRoom, Unavailable
 from .encoder import Buffer
@@ -31,22 +31,14 @@ _LONGEST_POLL_SECONDS = 3600.0
 _PIECES = 1024  # as many as one system call takes
 
 
-class _Time(ctypes.Structure):
-    _fields_ = [("seconds", ctypes.c_int64), ("nanos", ctypes.c_uint32), ("_", ctypes.c_int32)]
-
-
-class _Statx(ctypes.Structure):
-    _fields_ = [
-        ("mask", ctypes.c_uint32), ("blksize", ctypes.c_uint32), ("attributes", ctypes.c_uint64),
-        ("nlink", ctypes.c_uint32), ("uid", ctypes.c_uint32), ("gid", ctypes.c_uint32), ("mode", ctypes.c_uint16),
-        ("_1", ctypes.c_uint16), ("ino", ctypes.c_uint64), ("size", ctypes.c_uint64), ("blocks", ctypes.c_uint64),
-        ("_2", ctypes.c_uint64), ("atime", _Time), ("btime", _Time), ("_3", ctypes.c_uint8 * 160),
-    ]  # fmt: skip
-
+# A struct statx: links, owner, mode, inode, size, blocks of 512 bytes, and the seconds and nanoseconds of its birth.
+# Unpacked at once, for ctypes makes an object of each field that is looked at.
+_stat = struct.Struct("@16xII4xH2xQQQ24xqI")
+_Stat: Any = ctypes.c_char * 256
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _statx = _libc.statx
-_statx.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.POINTER(_Statx)]
+_statx.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p]
 
 
 class Identity(NamedTuple):
@@ -105,20 +97,27 @@ class Directory:
         """What lies under a name; None: nothing."""
         return self._describe(self.fd, name, _AT_SYMLINK_NOFOLLOW)
 
+    def inode(self, name: str) -> int | None:
+        """The number of what lies under a name, which tells it from what is open; None: nothing lies there."""
+        try:
+            return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_ino
+        except FileNotFoundError:
+            return None
+
     def described(self, fd: int) -> File:
         f = self._describe(fd, "", _AT_EMPTY_PATH)
         assert f is not None
         return f
 
     def _describe(self, fd: int, name: str, flags: int) -> File | None:
-        st = _Statx()
-        if _statx(fd, os.fsencode(name), flags, _STATX_BASIC_AND_BTIME, ctypes.byref(st)):
+        st = _Stat()
+        if _statx(fd, os.fsencode(name), flags, _STATX_BASIC_AND_BTIME, st):
             code = ctypes.get_errno()
             if code == errno.ENOENT:
                 return None
             raise OSError(code, os.strerror(code))
-        born = st.btime.seconds * 1_000_000_000 + st.btime.nanos
-        return File(Identity(st.ino, born), st.mode, st.uid, st.size, 512 * st.blocks, st.nlink)
+        names, owner, mode, inode, size, blocks, born, born_ns = _stat.unpack_from(st)
+        return File(Identity(inode, born * 1_000_000_000 + born_ns), mode, owner, size, 512 * blocks, names)
 
     def open(self, name: str, how: int) -> tuple[int, File] | None:
         """A descriptor, the caller's to close; None: there is no such file."""

@@ -56,7 +56,8 @@ class Record(NamedTuple):
 
     def encode(self) -> bytes:
         quoted = self.name.replace("\\", "\\\\").replace('"', '\\"')
-        return f'{self.purpose} {_numbers(self.segment)} {_numbers(self.lock)} "{quoted}"\n'.encode()
+        (inode, born), (lock, lock_born) = self.segment, self.lock
+        return f'{self.purpose} {inode} {born} {lock} {lock_born} "{quoted}"\n'.encode()
 
     @classmethod
     def parse(cls, slot: bytes) -> Record | None:
@@ -69,10 +70,6 @@ class Record(NamedTuple):
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return None
         return r if end and purpose in (PUTTING, GETTING) else None
-
-
-def _numbers(i: Identity) -> str:
-    return f"{i.inode} {i.born_ns}"
 
 
 def lock_name(name: str) -> str:

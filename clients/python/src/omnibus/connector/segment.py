@@ -226,14 +226,13 @@ class Segments:
         if lock is None and not size:
             raise Missing(name)
         try:
-            payload, segment = self._read(name, size)
-            self._consume(name, segment, lock)
+            payload = self._read(name, size, lock)
         finally:
             if lock is not None:
                 lock.release()
         return decode(payload, padded=not size), len(payload)
 
-    def _read(self, name: str, size: int) -> tuple[bytes, files.Identity]:
+    def _read(self, name: str, size: int, lock: Lock | None) -> bytes:
         found = self._directory.open(name, os.O_RDONLY)
         if found is None:
             raise Missing(name)
@@ -243,14 +242,15 @@ class Segments:
                 raise Missing(name)  # its writer has died, or is none that locks
             if f.size not in (size or f.size, _round_up(size)) or f.bytes < (size or f.size):
                 raise Damaged(f"a segment of {f.size} bytes, {f.bytes} of them written, for {size or f.size}")
-            return files.read_all(fd, size or f.size), f.identity
+            payload = files.read_all(fd, size or f.size)
+            self._consume(name, f.identity, lock)
+            return payload
         finally:
             os.close(fd)
 
     def _consume(self, name: str, segment: files.Identity, lock: Lock | None) -> None:
-        """Remove a segment and its lock. Whoever dies between the two has recorded the lock."""
-        now = self._directory.lookup(name)
-        if now is None or now.identity != segment:
+        """Remove a segment, which is open, and its lock. Whoever dies between the two has recorded the lock."""
+        if self._directory.inode(name) != segment.inode:
             raise Missing(name)  # somebody was faster
         slot = None
         if lock is not None:
