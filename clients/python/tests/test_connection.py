@@ -159,6 +159,14 @@ class EndTest(HostCase):
         with self.assertRaises(omnibus.HostGone):
             client.stream()
 
+    def test_a_poke_after_the_end(self) -> None:
+        """As by a thread of `run` that ends behind the client."""
+        s = self.connect()._session
+        s.poke()
+        s.close()
+        s.poke()
+        s.process()
+
     def test_close_with_payloads_held_says_nothing(self) -> None:
         client = self.connect()
         r = self.beside(client.stream)

@@ -68,8 +68,8 @@ class Connection:
         with self._wake_lock:
             try:
                 os.eventfd_write(self._wake, 1)
-            except OSError:
-                pass  # it is readable already, or closed
+            except (OSError, ValueError):
+                pass  # it is readable already, or closed, which is a ValueError since Python 3.13
 
     def poked(self) -> None:
         """Undo `poke`: whoever calls looks around now."""
@@ -77,7 +77,7 @@ class Connection:
             self._poked = False
             try:
                 os.eventfd_read(self._wake)
-            except OSError:
+            except (OSError, ValueError):
                 pass  # somebody read it before, or it is closed
 
     # Sending.
