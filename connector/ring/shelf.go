@@ -164,10 +164,10 @@ func (t *Table) claim(e *entry) bool {
 		return true
 	case h.reader != nil || h.out || h.over:
 		return false
-	case h.shelf.claims.Claim(e.number):
+	case h.shelf.claims.Claim(e.number), e.nobodys() && h.shelf.claims.Claim(e.number): // it was given up in between
 		h.claimed = true
 	default:
-		h.out = true
+		t.putOut(e)
 	}
 	return h.claimed
 }

@@ -190,7 +190,7 @@ func (r *Reader) giveBack(all []*entry, e *entry) []*entry {
 	h := e.shelved
 	h.reader = nil
 	if !r.hands(h.shelf, e.number) {
-		h.out = true
+		r.table.putOut(e)
 		return all
 	}
 	r.table.offShelf(e)
@@ -215,15 +215,7 @@ func (r *Reader) Leave() {
 			} // else what it had that was never placed stays locked, like the rest
 			s.tidy()
 		}
-		for _, e := range maps.Clone(s.on) {
-			if e.shelved.out {
-				e.shelved.out = false
-				if t.claim(e) { // else somebody else has it
-					t.offShelf(e)
-					out = append(out, e)
-				}
-			}
-		}
+		out = s.claimOut(out)
 	}
 	t.mu.Unlock()
 	release(out)

@@ -17,6 +17,13 @@ type counted struct{ times int }
 func (c *counted) Bytes() []byte { return nil }
 func (c *counted) Release()      { c.times++ }
 
+func (c *counted) want(t *testing.T, times int) {
+	t.Helper()
+	if c.times != times {
+		t.Errorf("released %d times, want %d", c.times, times)
+	}
+}
+
 // fixture is a shelf in a table.
 type fixture struct {
 	table *Table
@@ -350,4 +357,82 @@ func TestOutIsTriedAgain(t *testing.T) {
 	if p.times != 1 {
 		t.Errorf("released %d times", p.times)
 	}
+}
+
+// scarceClaims are of a system that has no memory for a number of locks.
+type scarceClaims struct {
+	Claims
+	fails int
+}
+
+func (c *scarceClaims) Claim(number uint64) bool {
+	if c.fails > 0 {
+		c.fails--
+		return false
+	}
+	return c.Claims.Claim(number)
+}
+
+// TestClaimForWantOfMemory: a value that nobody has, and that the table cannot claim, is not
+// lost: who gets it can get it again, and what is to be given back is, later.
+func TestClaimForWantOfMemory(t *testing.T) {
+	always := 1 << 20
+	for name, get := range map[string]func(f *fixture) (Taken, error){
+		"get":   func(f *fixture) (Taken, error) { return f.table.Get(modelEdge, "k", 0) },
+		"await": func(f *fixture) (Taken, error) { return f.table.Await(t.Context(), nil, modelEdge, "k", 0) },
+	} {
+		f := newFixture()
+		c := &scarceClaims{f.shelf.claims, always}
+		f.shelf.claims = c
+		p := f.place(t, f.shelf.First()+1)
+		if _, err := get(f); !errors.Is(err, connector.ErrUnavailable) {
+			t.Errorf("%s: error %v, want %v", name, err, connector.ErrUnavailable)
+		}
+		c.fails = 1 // and then nobody has it
+		got, err := get(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Release()
+		p.want(t, 1)
+	}
+	for name, end := range map[string]func(f *fixture){
+		"closed":   func(f *fixture) { f.owner.Close() },
+		"cleaned":  func(f *fixture) { f.owner.Cleanup("k") },
+		"replaced": func(f *fixture) { f.place(t, f.shelf.First()+2) },
+	} {
+		f := newFixture()
+		c := &scarceClaims{f.shelf.claims, always}
+		f.shelf.claims = c
+		p := f.place(t, f.shelf.First()+1)
+		end(f)
+		f.table.look()
+		p.want(t, 0)
+		c.fails = 0
+		f.table.look()
+		p.want(t, 1)
+		if f.table.looking != nil {
+			t.Errorf("%s: the table looks for what is not out", name)
+		}
+	}
+}
+
+// TestGivenUpWithoutAWord: what a reader has claimed when the table is to give it back, and
+// gives up and says nothing, comes back.
+func TestGivenUpWithoutAWord(t *testing.T) {
+	f := newFixture()
+	_, own := f.reader()
+	number := f.shelf.First() + 1
+	p := f.place(t, number)
+	own.lock(number, false)
+	f.owner.Close()
+	f.table.look()
+	p.want(t, 0)
+	if f.table.looking == nil {
+		t.Error("the table does not look for what is out")
+	}
+	delete(own.locks, number)
+	f.table.look()
+	p.want(t, 1)
+	f.table.Stop()
 }

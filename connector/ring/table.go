@@ -2,6 +2,7 @@ package ring
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -42,6 +43,8 @@ type Table struct {
 	sweeper *time.Timer               // runs while something is held and there is a TTL
 	shelves map[uint64]*Shelf         // by their range of numbers
 	ranges  uint64                    // the last one given out
+	looking *time.Timer               // runs while something is out
+	stopped bool
 }
 
 // NewTable makes an empty table. What lies longer than ttl is swept, and the log is
@@ -190,8 +193,9 @@ func (got Taken) PutBack() {
 	}
 }
 
-// Get takes what lies under a key, or returns [connector.ErrNotFound]. With a
-// number that is not 0, only that payload will do.
+// Get takes what lies under a key, or returns [connector.ErrNotFound]; or
+// [connector.ErrUnavailable], of what stays there. With a number that is not 0, only that
+// payload will do.
 func (t *Table) Get(edge connector.Edge, key string, number uint64) (Taken, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -203,8 +207,13 @@ func (t *Table) take(at place, number uint64) (Taken, error) {
 	if e == nil || (number != 0 && e.number != number) {
 		return Taken{}, connector.ErrNotFound
 	}
+	claimed := t.claim(e)
+	if !claimed && e.shelved.out && e.nobodys() {
+		e.shelved.out = false // it stays
+		return Taken{}, fmt.Errorf("%w: this value lies here, and the system has no memory for a lock: get it again", connector.ErrUnavailable)
+	}
 	t.drop(e)
-	if !t.claim(e) {
+	if !claimed {
 		return Taken{}, connector.ErrNotFound
 	}
 	return Taken{e.payload, e}, nil
@@ -239,7 +248,7 @@ func (t *Table) Await(ctx context.Context, gone <-chan struct{}, edge connector.
 	for {
 		t.mu.Lock()
 		got, err := t.take(at, number)
-		if err == nil || number != 0 {
+		if err == nil || number != 0 || !errors.Is(err, connector.ErrNotFound) {
 			t.mu.Unlock()
 			return got, err
 		}
@@ -381,13 +390,16 @@ func (o *Owner) Entries() []Entry {
 	return all
 }
 
-// Stop ends the sweeping.
+// Stop ends the sweeping, and the looking for what is out.
 func (t *Table) Stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.sweeper != nil {
-		t.sweeper.Stop()
-		t.sweeper = nil
+	t.stopped = true
+	for _, timer := range []**time.Timer{&t.sweeper, &t.looking} {
+		if *timer != nil {
+			(*timer).Stop()
+			*timer = nil
+		}
 	}
 	t.ttl = 0
 }
