@@ -62,7 +62,8 @@ const (
 // main process ends. Whatever happens, nothing that it started is left behind.
 //
 // The error wraps ErrConfig or ErrQuit, or is a *StageError, a *MainError, or says
-// what went wrong with the sockets, the memory or the processes.
+// what went wrong with the sockets, the memory or the processes, and which stages were given
+// up.
 func Run(ctx context.Context, opts Options) error {
 	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {
@@ -77,8 +78,9 @@ func Run(ctx context.Context, opts Options) error {
 	if err == nil {
 		err = h.run(ctx)
 	}
+	abandoned := h.abandoned()
 	opts.Outlet.Hurry()
-	return errors.Join(err, h.close(ctx, err))
+	return errors.Join(err, h.close(ctx, err), abandoned)
 }
 
 // open takes what the run needs, and starts no process.

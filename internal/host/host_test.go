@@ -433,20 +433,42 @@ func TestProcessLivesOnInVain(t *testing.T) {
 }
 
 // When nobody serves a stage any more, requests fail instead of waiting, and
-// the host goes on.
+// the host goes on. The run has failed then, unless somebody serves it again, or there is a
+// main process to say what came of it.
 func TestStageGivenUp(t *testing.T) {
-	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF], restart: never}}]")
-	r.await("ready: ")
-	n := r.join()
-	if _, err := r.submit(n, "crash"); err == nil {
-		t.Fatal("the request completed")
-	}
-	if _, err := r.submit(n, "hello"); err == nil || !strings.Contains(err.Error(), "nobody serves it any more: a/0: given up: its restart policy is never") {
-		t.Errorf("the request ended with %v", err)
-	}
-	r.stop(nil)
-	if _, err := r.wait(); err != nil {
-		t.Error(err)
+	for name, tc := range map[string]struct {
+		file  string
+		again bool
+		fails bool
+	}{
+		"alone":        {fails: true},
+		"served again": {again: true},
+		"with main":    {file: "omnibus: {main: [SELF, wait]}\n"},
+	} {
+		r := start(t, tc.file+"stages: [{stage_id: a, omnibus: {exec: [SELF], restart: never}}]")
+		r.await("ready: ")
+		n := r.join()
+		if _, err := r.submit(n, "crash"); err == nil {
+			t.Fatal("the request completed")
+		}
+		if _, err := r.submit(n, "hello"); err == nil || !strings.Contains(err.Error(), "nobody serves it any more: a/0: given up: its restart policy is never") {
+			t.Errorf("%s: the request ended with %v", name, err)
+		}
+		if tc.again {
+			echo := func(t *bus.Task, d *bus.Delivery) error { return t.EmitBytes(d.Bytes()) }
+			go func() { _ = n.Serve(context.Background(), bus.StageSpec{Name: "a", Handle: echo}) }() // ends with the node
+			for got := ""; got != "hello"; {
+				got, _ = r.submit(n, "hello") // which fails until it is served
+			}
+		}
+		r.stop(nil)
+		_, err := r.wait()
+		if !tc.fails && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if tc.fails && (err == nil || !strings.Contains(err.Error(), `stage "a" was given up, and requests that needed it failed: a/0: given up: its restart policy is never`)) {
+			t.Errorf("%s: the run ended with %v", name, err)
+		}
 	}
 }
 

@@ -28,6 +28,7 @@ type stage struct {
 	// Guarded by host.mu.
 	served  bool // by anybody, at any time
 	givenUp bool
+	failed  string // how the process ended for which it is given up, if that was no good end
 }
 
 // replica is a process of a stage, and those that come after it.
@@ -224,8 +225,30 @@ func (h *host) giveUp(s *stage, e child.Event) {
 	if e.Kind == child.EventDone {
 		why = fmt.Sprintf("%s: ended with %s, and is not started again: set restart: always if it should be", e.Name, e.Death.Cause())
 	}
+	if e.Death == nil || e.Death.Code != 0 {
+		h.mu.Lock()
+		s.failed = why
+		h.mu.Unlock()
+	}
 	h.server.GiveUp(s.ID, fmt.Errorf("nobody serves it any more: %s", why))
 	h.opts.Logger.Error("a stage is given up: requests that need it fail", slog.String("stage", s.ID), slog.String("last", why))
+}
+
+// abandoned is the error of a run at whose end stages are given up whose processes did not
+// end well. Where there is a main process, it knows what came of that.
+func (h *host) abandoned() error {
+	if h.main != nil {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var all []error
+	for _, s := range h.stages {
+		if s.givenUp && s.failed != "" {
+			all = append(all, fmt.Errorf("stage %q was given up, and requests that needed it failed: %s", s.ID, s.failed))
+		}
+	}
+	return errors.Join(all...)
 }
 
 func (h *host) replica(name string) *replica {
@@ -261,7 +284,7 @@ func (h *host) onServe(name string, number, pid int) {
 		}
 	}
 	h.mu.Lock()
-	s.served, s.givenUp = true, false
+	s.served, s.givenUp, s.failed = true, false, ""
 	h.serves[pid]++
 	h.mu.Unlock()
 	h.signal()
