@@ -17,7 +17,7 @@ import (
 )
 
 // largeTensor is the size of the largest that the arena of largeStore has no room for: it
-// gets a segment of its own, of which three fit. Each of the others has three quarters of
+// gets a segment of its own, of which two fit. Each of the others has three quarters of
 // the one before, which is too little for its segment, and all of them have more than fits:
 // mostly no segment is there still when the next one of its size comes.
 const (
@@ -33,7 +33,7 @@ func largeBytes(i int) int {
 	return n
 }
 
-var largeStore = shmstore.Options{ArenaBytes: 16 << 20, LargeObjectBytes: 16 << 10, MaxLargeBytes: 3 * (largeTensor + 8<<10), Memory: shmstore.Shared}
+var largeStore = shmstore.Options{ArenaBytes: 16 << 20, LargeObjectBytes: 16 << 10, MaxLargeBytes: 2 * (largeTensor + 8<<10), Memory: shmstore.Shared}
 
 // TestLargeTensors sends tensors through host memory that comes and goes with each of
 // them. The GPU is told of all of it, and has forgotten it before it is unmapped: what
