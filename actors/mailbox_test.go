@@ -89,6 +89,13 @@ func (l *dropLog) check(t *testing.T, want ...string) {
 	}
 }
 
+// sort orders the drops so far, for those that come from several goroutines.
+func (l *dropLog) sort() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slices.Sort(l.drops)
+}
+
 // inBubble runs f in a synctest bubble with a started mailbox.
 func inBubble(t *testing.T, options actors.MailboxOptions, r *recorder, f func(*testing.T, *actors.Mailbox)) {
 	t.Helper()
@@ -404,6 +411,7 @@ func TestMailboxClose(t *testing.T) {
 		if err := <-posted; !errors.Is(err, actors.ErrMailboxClosed) {
 			t.Errorf("a Post that waited = %v, want ErrMailboxClosed", err)
 		}
+		drops.sort() // the sender of 6 reports its drop beside Close
 		drops.check(t, "4 stopped", "6 closed")
 		if err := m.TryPost(7); !errors.Is(err, actors.ErrMailboxClosed) {
 			t.Errorf("TryPost = %v, want ErrMailboxClosed", err)
