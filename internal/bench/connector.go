@@ -33,6 +33,7 @@ const (
 	byRing      handOver = "ring"      // a connector's ring, in the exchange of a host
 	bySegment   handOver = "segment"   // a connector's segments
 	byFile      handOver = "bare"      // a file, with no connector
+	byLocked    handOver = "locked"    // the same, with the lock file that the format of segments asks for
 	byMemory    handOver = "floor"     // memory that both have, with no connector
 )
 
@@ -78,7 +79,7 @@ func RunConnector(ctx context.Context, opts Options) (Report, error) {
 func NamesConnector() []string { return namesOf(connectorScenarios()) }
 
 // connectorRace compares everything with the reference, and segments also with
-// bare files.
+// bare files, and with such that have the lock of their format.
 func connectorRace(size int) scenario {
 	p := roundTrip(size)
 	p.Answer = 0 // a line of text
@@ -95,12 +96,14 @@ func connectorRace(size int) scenario {
 		{"python-ring", connectorSpec{By: byRing, Python: true}, speedOf(pythonRingSpeed)},
 		{"python-segment", connectorSpec{By: bySegment, Python: true}, target{}},
 		{"python-bare", connectorSpec{By: byFile, Python: true}, target{}},
+		{"python-locked", connectorSpec{By: byLocked, Python: true}, target{}},
 		{"go-ring", connectorSpec{By: byRing, Hosts: true}, speedOf(goRingSpeed)},
 		{"go-ring-nodes", connectorSpec{By: byRing}, speedOf(goRingSpeed)},
 		{"go-ring-named", connectorSpec{By: byRing, Store: benchKey(os.Getpid(), 0)}, speedOf(goRingSpeed)},
 		{"go-floor", connectorSpec{By: byMemory}, target{}},
 		{"go-segment", connectorSpec{By: bySegment}, target{}},
 		{"go-bare", connectorSpec{By: byFile}, target{}},
+		{"go-locked", connectorSpec{By: byLocked}, target{}},
 	}
 	var contenders []contender
 	var all []comparison
@@ -116,8 +119,11 @@ func connectorRace(size int) scenario {
 		all = append(all, c)
 	}
 	for _, language := range []string{"python", "go"} {
-		name := language + "-segment"
-		all = append(all, comparison{name: name + "-to-bare", ours: name, against: language + "-bare", target: ratioUpTo(segmentCost)})
+		segment, bare, locked := language+"-segment", language+"-bare", language+"-locked"
+		all = append(all,
+			comparison{name: segment + "-to-bare", ours: segment, against: bare, target: ratioUpTo(segmentCost)},
+			comparison{name: segment + "-to-locked", ours: segment, against: locked},
+			comparison{name: locked + "-to-bare", ours: locked, against: bare})
 	}
 	return raceOf("connector/size="+sizeName(size), p, contenders, all)
 }

@@ -66,8 +66,9 @@ func TestConnectorNames(t *testing.T) {
 		var want []string
 		for _, size := range []string{"1KiB", "64KiB", "1MiB", "16MiB"} {
 			for _, name := range []string{
-				reference, "python-ring", "python-segment", "python-bare", "go-ring", "go-ring-nodes", "go-ring-named", "go-floor", "go-segment", "go-bare",
-				"python-segment-to-bare", "go-segment-to-bare",
+				reference, "python-ring", "python-segment", "python-bare", "python-locked", "go-ring", "go-ring-nodes", "go-ring-named", "go-floor", "go-segment", "go-bare", "go-locked",
+				"python-segment-to-bare", "python-segment-to-locked", "python-locked-to-bare",
+				"go-segment-to-bare", "go-segment-to-locked", "go-locked-to-bare",
 			} {
 				want = append(want, "connector/size="+size+"/"+name)
 			}
@@ -84,7 +85,7 @@ func TestConnectorTargets(t *testing.T) {
 		for _, m := range s.metrics {
 			var want target
 			switch at := s.name == "connector/size=1MiB"; {
-			case strings.HasSuffix(m.name, "-to-bare"):
+			case strings.HasSuffix(m.name, "-segment-to-bare"):
 				want = ratioUpTo(1.2)
 			case at && m.name == "python-ring":
 				want = speedOf(3)
@@ -106,6 +107,7 @@ var connectorMeans = []connectorSpec{
 	{By: byRing, Store: benchKey(os.Getpid(), 0)},
 	{By: bySegment},
 	{By: byFile},
+	{By: byLocked},
 	{By: byMemory},
 	{By: byStandIn, Python: true},
 	{By: byRing, Python: true},

@@ -97,8 +97,8 @@ func (e *connectorEnd) useFiles(in io.Reader, out *os.File) {
 
 func (e *connectorEnd) open(ctx context.Context, spec peerSpec) (err error) {
 	switch spec.Connector.By {
-	case byFile:
-		e.connector = connector.New("bare", &bareFiles{}, omni.Serializer{})
+	case byFile, byLocked:
+		e.connector = connector.New("bare", &bareFiles{locked: spec.Connector.By == byLocked}, omni.Serializer{})
 		return nil
 	case byMemory:
 		e.connector = connector.New("floor", &sharedMemory{}, omni.Serializer{})

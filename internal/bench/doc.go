@@ -54,7 +54,8 @@
 // again, creates a file in /dev/shm, writes and closes it; the other opens, reads,
 // closes and removes it, and decodes the value in memory that it uses again. So what a
 // segment costs beside it is its lock, its journal, and that it is whole when it
-// appears. The floor is memory that both have mapped, the same for each value.
+// appears. A locked file is the same with the lock alone, as vLLM-Omni has it: a second
+// file, which one makes, both open and lock, and the other removes. The floor is memory that both have mapped, the same for each value.
 //
 // # GPUs
 //
