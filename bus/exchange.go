@@ -126,6 +126,7 @@ func (e *hostExchange) Put(ctx context.Context, edge connector.Edge, key string,
 	if e.exchange.shelf.there() {
 		inline = 0
 	}
+	e.exchange.shelf.reclaim()
 	err := e.exchange.room.put(ctx, size, inline, fill, func(p *foreign) (err error) {
 		number, err = e.exchange.shelf.put(e.owner, edge, key, p)
 		return err

@@ -51,6 +51,16 @@ func (h *hostShelf) there() bool {
 	return h.on != nil
 }
 
+// reclaim gives room back of values that are read no more.
+func (h *hostShelf) reclaim() {
+	h.mu.Lock()
+	on := h.on
+	h.mu.Unlock()
+	if on != nil {
+		on.Look()
+	}
+}
+
 // put places a payload, on the shelf if it can lie there. It takes it over.
 func (h *hostShelf) put(o *ring.Owner, edge connector.Edge, key string, p *foreign) (uint64, error) {
 	h.mu.Lock()

@@ -135,3 +135,25 @@ func OnShelf(e connector.Transport, meta connector.Metadata) bool {
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(l.shelving.others, func(o otherShelf) bool { return o.taker.Has(number) })
 }
+
+// PauseTelling keeps a node from telling the host what it has taken, and from all else, until
+// resume is called.
+func PauseTelling(e connector.Transport) (resume func()) {
+	l, err := e.(*nodeExchange).current()
+	if err != nil {
+		return func() {}
+	}
+	l.mu.Lock()
+	return l.mu.Unlock
+}
+
+// TellsLater reports whether a node lets the host wait for what it puts.
+func TellsLater(e connector.Transport) bool {
+	l, err := e.(*nodeExchange).current()
+	if err != nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.shelving.byNumber
+}

@@ -65,8 +65,15 @@ func (l *link) settle(token uint32) bool {
 // send queues a message whose loss somebody wants to know of. If it could not be queued
 // the host is gone, unless it only does not read, or this process lacks something, such
 // as descriptors.
-func (l *link) send(m wire.Message, fds ...int) error {
-	err := l.sender.Queue(m, fds...)
+func (l *link) send(m wire.Message, fds ...int) error { return l.sendError(l.sender.Queue(m, fds...)) }
+
+// later is send of a message that can wait a little: see [peer.Sender.Later].
+func (l *link) later(m wire.Message) (soon bool, err error) {
+	soon, err = l.sender.Later(m)
+	return soon, l.sendError(err)
+}
+
+func (l *link) sendError(err error) error {
 	if err == nil || l.sender.Err() == nil && !errors.Is(err, peer.ErrClosed) {
 		return err
 	}

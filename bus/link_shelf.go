@@ -15,17 +15,24 @@ import (
 
 // shelving is what a link has of shelves. It is guarded by the link's mu.
 type shelving struct {
-	own    *shelf.Shelf // nil: there is none yet, or none is to be had
-	seg    *segment     // that its values lie in
-	token  uint32       // of the question of it
-	ready  bool         // the host knows it
-	owners map[uint32]struct{}
-	others []otherShelf
-	has    map[uint64]*taken // from them
-	over   []uint64          // of those, what is needed no more, and the host does not know
-	bytes  int64             // of that
-	timer  *time.Timer       // runs while there is something to be told; nil: never did
-	runs   bool
+	own      *shelf.Shelf // nil: there is none yet, or none is to be had
+	seg      *segment     // that its values lie in
+	token    uint32       // of the question of it
+	ready    bool         // the host knows it
+	lie      []*lying     // on it, the one that was looked at longest ago first
+	byNumber bool         // the last of them that was over was seen to be, before the host said so: others take them by number
+	owners   map[uint32]struct{}
+	others   []otherShelf
+	has      map[uint64]*taken // from them
+	over     []uint64          // of those, what is needed no more, and the host does not know
+	timer    *time.Timer       // runs while there is something to be told; nil: never did
+	runs     bool
+}
+
+// lying is a value on the own shelf.
+type lying struct {
+	number  uint64
+	payload *foreign // nil: its room was given back
 }
 
 // taken is a value that was taken from another process's shelf.
@@ -39,8 +46,10 @@ const (
 	tellEvery  = time.Millisecond
 	tellHeld   = 10 * time.Millisecond // what is held for that long, and who has it is of interest
 	tellValues = 16
-	tellBytes  = 64 << 10 // of values: room for more is worth having again while caches know it
 )
+
+// lookEach is at how many values each Put looks whether they are over: one more than it puts.
+const lookEach = 2
 
 // otherShelf is a shelf of another process.
 type otherShelf struct {
@@ -107,8 +116,51 @@ func (l *link) inlineBytes() int {
 	return int(l.welcome.InlineBytes)
 }
 
+// reclaim gives back room of values that whoever took them needs no more, although the host
+// has not said so: caches still know it.
+func (l *link) reclaim() {
+	for _, p := range l.reclaimed() {
+		p.release()
+		faultpoint.Hit("node-reclaimed")
+	}
+}
+
+func (l *link) reclaimed() (all []*foreign) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sh := &l.shelving
+	for range min(lookEach, len(sh.lie)) {
+		v := sh.lie[0]
+		sh.lie = sh.lie[1:]
+		switch {
+		case v.payload == nil: // the host has said so
+		case sh.own.Reclaim(v.number):
+			all = append(all, v.payload)
+			v.payload, sh.byNumber = nil, true
+		default:
+			sh.lie = append(sh.lie, v)
+		}
+	}
+	return all
+}
+
+// returnedFrom is what the host's word does, that a value on the shelf is needed no more.
+func (l *link) returnedFrom(own *shelf.Shelf, v *lying) {
+	own.Clear(v.number) // before the room is used again
+	l.mu.Lock()
+	p := v.payload
+	if v.payload = nil; p != nil {
+		l.shelving.byNumber = false
+	}
+	l.mu.Unlock()
+	if p != nil {
+		p.release()
+	}
+}
+
 // shelve puts a payload on this process's shelf, and tells the host without waiting for
-// an answer. It takes the payload over unless entry is 0 and there is no error: then it is
+// an answer: at once, or, where others take what lies there by its number, within a
+// millisecond. It takes the payload over unless entry is 0 and there is no error: then it is
 // to be placed.
 func (l *link) shelve(ctx context.Context, owner uint32, edge connector.Edge, key string, p *foreign) (entry uint64, err error) {
 	if named := edge.Check() == nil && connector.CheckKey(key) == nil; !named {
@@ -117,8 +169,7 @@ func (l *link) shelve(ctx context.Context, owner uint32, edge connector.Edge, ke
 	m := &wire.Shelve{Owner: owner, Size: uint64(len(p.data)), From: edge.From, To: edge.To, Key: key}
 	l.mu.Lock()
 	own := l.shelving.own
-	err = l.sendShelve(m, p)
-	sent := err == nil && m.Entry != 0 && l.sender.Backlog() == 0
+	sent, err := l.sendShelve(m, p)
 	if sent {
 		own.Publish(m.Entry)
 	}
@@ -147,31 +198,36 @@ func (l *link) shelve(ctx context.Context, owner uint32, edge connector.Edge, ke
 // nobody is the number of no owner.
 const nobody = 0
 
-// sendShelve is shelve with mu held. Entry is 0 if the payload cannot lie on the shelf.
-func (l *link) sendShelve(m *wire.Shelve, p *foreign) error {
+// sendShelve is shelve with mu held. Entry is 0 if the payload cannot lie on the shelf. It
+// reports whether the host needs do no more than read for it.
+func (l *link) sendShelve(m *wire.Shelve, p *foreign) (sent bool, err error) {
 	sh := &l.shelving
 	_, known := sh.owners[m.Owner]
 	if can := known && sh.ready && p.seg == sh.seg && l.out != nil && l.closing == nil; !can {
-		return nil
+		return false, nil
 	}
 	m.Put, m.Offset = l.puts.Add(1), uint64(p.offset)
 	number, ok := sh.own.Put(shelf.Value{Offset: m.Offset, Size: m.Size, Tag: tagOf(connector.Edge{From: m.From, To: m.To}, m.Key)})
 	if !ok {
-		return nil
+		return false, nil
 	}
 	m.Entry, m.At = number, ring.Now()
-	own := sh.own
-	l.out[m.Put] = &outgoing{returned: func() {
-		own.Clear(number) // before the room is used again
-		p.release()
-	}}
+	own, v := sh.own, &lying{number, p}
+	l.out[m.Put] = &outgoing{returned: func() { l.returnedFrom(own, v) }}
 	faultpoint.Hit("node-before-shelve")
-	if err := l.send(m); err != nil {
+	if sh.byNumber {
+		sent, err = l.later(m)
+	} else {
+		err = l.send(m)
+		sent = l.sender.Backlog() == 0
+	}
+	if err != nil {
 		delete(l.out, m.Put)
 		own.Clear(number)
-		return err
+		return false, err
 	}
-	return nil
+	sh.lie = append(sh.lie, v)
+	return sent, nil
 }
 
 // learnShelf takes in another process's shelf.
@@ -246,7 +302,9 @@ func (l *link) takeFrom(o otherShelf, entry, tag uint64) *foreign {
 	}
 	faultpoint.Hit("node-claimed")
 	p, err := o.seg.claimed(v.Offset, v.Size, func() {
-		l.gave(entry, int64(v.Size))
+		o.taker.Give(entry)
+		faultpoint.Hit("node-given")
+		l.gave(entry)
 		l.reading.Done()
 	})
 	if err != nil { // the host knows better where it lies, or that it does not
@@ -264,15 +322,14 @@ func (l *link) takeFrom(o otherShelf, entry, tag uint64) *foreign {
 	return p
 }
 
-// gave notes that a value of so many bytes is needed no more that was taken.
-func (l *link) gave(entry uint64, size int64) {
+// gave notes that a value is needed no more that was taken.
+func (l *link) gave(entry uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	sh := &l.shelving
 	delete(sh.has, entry)
 	sh.over = append(sh.over, entry)
-	sh.bytes += size
-	if len(sh.over) >= tellValues || sh.bytes >= tellBytes {
+	if len(sh.over) >= tellValues {
 		l.tellTaken()
 	} else {
 		l.tellSoon()
@@ -321,7 +378,7 @@ func (l *link) tellTaken() {
 	sh := &l.shelving
 	if len(sh.over) > 0 {
 		l.queue(&wire.Taken{Flags: wire.TakenOver, Entries: sh.over})
-		sh.over, sh.bytes = sh.over[:0], 0
+		sh.over = sh.over[:0]
 		faultpoint.Hit("node-told")
 	}
 }

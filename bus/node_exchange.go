@@ -66,6 +66,7 @@ func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string,
 	}
 	ctx, stop := e.until(ctx)
 	defer stop()
+	l.reclaim()
 	var number uint64
 	err = l.exchange.put(ctx, size, l.inlineBytes(), fill, func(p *foreign) (err error) {
 		e.placing.RLock()

@@ -35,6 +35,10 @@ type returns struct {
 	runs  bool
 }
 
+// tellBytes is of how many bytes of payloads a client is told at once that they are needed no
+// more: room for more is worth having again while caches know it.
+const tellBytes = 64 << 10
+
 // returnSoon tells the client in a while that a payload on its shelf is needed no more; at
 // once, if that makes much of the room that it has.
 func (s *session) returnSoon(put uint32, size int64) {

@@ -20,6 +20,8 @@ type Claims interface {
 	Claim(number uint64) bool
 	// Free reports whether nobody has it.
 	Free(number uint64) bool
+	// Given reports whether somebody has had it, and reads it no more.
+	Given(number uint64) bool
 	// Share keeps everybody else from it, too, beside somebody who shares it.
 	Share(number uint64) bool
 	// Beyond returns the numbers of values that lie there, of those above one.

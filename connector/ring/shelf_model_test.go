@@ -60,6 +60,8 @@ func modelOf(t *rapid.T, liars int) {
 		"TakeWhole": living(func(t *rapid.T, p *process) { p.takeBegin(p.known(t)); p.takeEnd() }),
 		"Took":      living(func(t *rapid.T, p *process) { p.tellTook(one(t, p.reads)) }),
 		"Gave":      living(func(t *rapid.T, p *process) { p.gave(one(t, p.reads)) }),
+		"Reclaim":   living(func(t *rapid.T, p *process) { p.reclaim(one(t, p.lain())) }),
+		"Look":      living(func(_ *rapid.T, p *process) { p.look() }),
 		"Over":      living(func(t *rapid.T, p *process) { p.over(t) }),
 		"GetKey":    living(func(t *rapid.T, p *process) { p.getKey(key(t), rapid.Bool().Draw(t, "await")) }),
 		"GetNumber": living(func(t *rapid.T, p *process) { p.getNumber(one(t, w.values(func(v *value) bool { return v.returned }))) }),
@@ -115,7 +117,7 @@ func modelOf(t *rapid.T, liars int) {
 	}
 	names := slices.Sorted(maps.Keys(actions))
 	for range 4 { // what most of it is about
-		names = append(names, "PutWhole", "TakeWhole", "Take", "Gave", "Deliver", "Deliver", "Open")
+		names = append(names, "PutWhole", "TakeWhole", "Take", "Gave", "Reclaim", "Look", "Deliver", "Deliver", "Open")
 	}
 	step := func(t *rapid.T) {
 		name := names[evenly(t, len(names), "action")]
@@ -252,7 +254,40 @@ func (p *process) gave(v *value) {
 	}
 	p.reads = slices.DeleteFunc(p.reads, func(other *value) bool { return other == v })
 	v.reader, v.gone = nil, true
+	if f := p.files[v.mem]; f != nil {
+		f.lock(v.number, true)
+	}
 	p.send(func() { p.reader.Gave(v.number) })
+}
+
+// reclaim has the owner use the room again of what it sees to be over.
+func (p *process) reclaim(v *value) {
+	if v == nil || v.used || !p.own.given(v.number) || !p.own.lock(v.number, true) {
+		return
+	}
+	if v.used = true; v.reader != nil && !v.reader.lies || v.host != nil {
+		p.world.t.Fatalf("the room of %#x is used again, and it is read", v.number)
+	}
+}
+
+// look is what a host does that is the owner itself.
+func (p *process) look() {
+	lay := p.world.values(func(v *value) bool { return v.from == p && v.placed && v.frees == 0 && !v.touched })
+	whole := len(p.shelf.on) <= lookEach
+	p.shelf.Look()
+	for _, v := range lay {
+		switch over := p.mem.slots[v.number] == v && p.claims.given(v.number); {
+		case v.frees > 0 && !over:
+			p.world.t.Fatalf("%#x is given back, and not over", v.number)
+		case v.frees == 0 && over && whole && v.host == nil:
+			p.world.t.Fatalf("%#x is over, and not given back", v.number)
+		}
+	}
+}
+
+// lain is what lies in the process's slots.
+func (p *process) lain() []*value {
+	return p.world.values(func(v *value) bool { return v.mem == p.mem && p.mem.slots[v.number] == v })
 }
 
 // over has the process forget a shelf. It goes on reading what it has.
@@ -412,7 +447,7 @@ func (p *process) lieLock(t *rapid.T) {
 			}
 			return
 		}
-		f.lock(v.number, false)
+		f.lock(v.number, rapid.Bool().Draw(t, "share"))
 	}
 }
 

@@ -155,19 +155,45 @@ func (r *Reader) gaveFrom(s *Shelf, number uint64) []*entry {
 // takeFrom gives back what the reader has and has not said, if it has it: then nobody
 // else does, whatever they say.
 func (r *Reader) takeFrom(all []*entry, e *entry) []*entry {
-	h := e.shelved
-	if h.claimed || !r.hands(h.shelf, e.number) {
+	if h := e.shelved; h.claimed || !r.hands(h.shelf, e.number) {
 		return all
 	}
+	return r.table.takeOver(all, e)
+}
+
+// takeOver gives back what the table has come to share, whoever had it.
+func (t *Table) takeOver(all []*entry, e *entry) []*entry {
+	h := e.shelved
 	if was := h.reader; was != nil {
 		delete(was.has, e.number)
 		h.reader = nil
 	}
-	if r.table.held[e.place] == e {
-		r.table.drop(e)
+	if t.held[e.place] == e {
+		t.drop(e)
 	}
-	r.table.offShelf(e)
+	t.offShelf(e)
 	return append(all, e)
+}
+
+// lookEach is at how many values Look looks.
+const lookEach = 2
+
+// Look gives back some of what is read no more and whose readers have not said so yet. It
+// is for an owner who wants its room again soon.
+func (s *Shelf) Look() {
+	var back []*entry
+	looks := 0
+	s.table.mu.Lock()
+	for number, e := range s.on { // any of them: it begins somewhere else each time
+		if looks++; looks > lookEach {
+			break
+		}
+		if !e.shelved.claimed && s.claims.Given(number) && s.claims.Share(number) {
+			back = s.table.takeOver(back, e)
+		}
+	}
+	s.table.mu.Unlock()
+	release(back)
 }
 
 // comes reports whether a value may have been taken that was not placed yet. Nobody knows

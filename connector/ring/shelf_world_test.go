@@ -53,6 +53,16 @@ func (f *file) alone(number uint64) bool {
 	return true
 }
 
+// given reports whether others share the lock.
+func (f *file) given(number uint64) bool {
+	for _, other := range f.mem.files {
+		if other.locks[number] && other != f {
+			return true
+		}
+	}
+	return false
+}
+
 func (f *file) close() {
 	if f.refs--; f.refs == 0 {
 		f.mem.files = slices.DeleteFunc(f.mem.files, func(other *file) bool { return other == f })
@@ -75,6 +85,7 @@ func (c fakeClaims) Claim(number uint64) bool {
 	return !again && c.lock(number, false)
 }
 func (c fakeClaims) Free(number uint64) bool  { return c.alone(number) }
+func (c fakeClaims) Given(number uint64) bool { return c.given(number) }
 func (c fakeClaims) Share(number uint64) bool { return c.lock(number, true) }
 func (c fakeClaims) Published() uint64        { return c.mem.published }
 
@@ -109,6 +120,7 @@ type value struct {
 	host     *process // has it from the table
 	reader   *process // reads it in place
 	told     bool     // the reader's Took is sent
+	used     bool     // its room is used again
 	gone     bool     // whoever had it needs it no more
 	touched  bool     // by somebody who lies
 	frees    int
@@ -161,6 +173,7 @@ type process struct {
 	shelf  *Shelf
 	mem    *memory
 	claims *file // the host's
+	own    *file
 	reader *Reader
 	number uint64
 
@@ -208,6 +221,7 @@ func (w *world) start(lies bool) *process {
 	p := &process{world: w, lies: lies, owner: w.table.Owner(""), reader: w.table.Reader(), files: make(map[*memory]*file)}
 	p.mem = &memory{slots: make(map[uint64]*value)}
 	p.claims = p.mem.open(1)
+	p.own = p.mem.open(1)
 	p.number = w.table.NewRange()
 	p.shelf = w.table.Shelf(p.number, fakeClaims{p.claims})
 	return p
@@ -253,6 +267,7 @@ func (p *process) handleReturned() {
 	if p.mem.slots[v.number] == v {
 		delete(p.mem.slots, v.number)
 	}
+	delete(p.own.locks, v.number)
 }
 
 func (w *world) values(is func(v *value) bool) (all []*value) {
@@ -311,8 +326,8 @@ func (w *world) catchUp() {
 
 // takes notes that somebody has come to have a value.
 func (w *world) takes(v *value) {
-	if v.host != nil || v.reader != nil || v.gone || v.frees > 0 {
-		w.t.Fatalf("%#x was got: the host gave it to %p, %p reads it, over %v, released %d times", v.number, v.host, v.reader, v.gone, v.frees)
+	if v.host != nil || v.reader != nil || v.gone || v.used || v.frees > 0 {
+		w.t.Fatalf("%#x was got: the host gave it to %p, %p reads it, over %v, its room used again %v, released %d times", v.number, v.host, v.reader, v.gone, v.used, v.frees)
 	}
 }
 
@@ -362,6 +377,7 @@ func (p *process) kill(read int) {
 	for _, f := range p.files {
 		f.close()
 	}
+	p.own.close()
 }
 
 // settle has everybody end what they have begun, and tell.

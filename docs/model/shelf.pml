@@ -2,12 +2,13 @@
  * Values on a shelf: taken without asking, by whoever gets a lock.
  *
  * An owner puts values on its shelf of SLOTS slots, up to NUMBERS of them, all under
- * one key, and tells the host. Two readers get GETS each: by number from the shelf, if
- * they get its lock and the slot still holds it, and else, or by key, from the host. They
- * tell the host some time of what they are done with, and before that perhaps that
- * they have it; it hears of that and of puts in any order, and sweeps when it likes. Any
- * of the three dies at any step, up to DEATHS of them. What a dead reader had locked
- * stays locked until the host, which keeps a duplicate, has seen to it.
+ * one key, and tells the host some time. Two readers get GETS each: by number from the
+ * shelf, if they get its lock and the slot still holds it, and else, or by key, from the
+ * host. They make the lock of what they are done with a shared one, and the owner, if it
+ * sees that, uses the room again. They tell the host of it some time, and before that
+ * perhaps that they have it; it hears of that and of puts in any order, and sweeps when it
+ * likes. Any of the three dies at any step, up to DEATHS of them. What a dead reader had
+ * locked stays locked until the host, which keeps a duplicate, has seen to it.
  *
  * small: -DSLOTS=1 -DNUMBERS=2 -DGETS=1 -DDEATHS=1
  * full:  -DSLOTS=1 -DNUMBERS=2 -DGETS=1 -DDEATHS=3
@@ -23,17 +24,20 @@
  * MUT 6 the host sweeps without a claim                         -> payload_intact
  * MUT 7 the host gives its claim up when it has given back      -> gone_is_gone
  * MUT 8 what a reader is done with, the host does not lock      -> gone_is_gone
- * MUT 9 what it is done with before it is placed, neither       -> gone_is_gone
- * MUT 10 what a dead one had, the host does not lock            -> gone_is_gone
+ * MUT 9 what it is done with before it is placed, neither       -> payload_intact
+ * MUT 10 what a dead one had, the host does not lock            -> payload_intact
  * MUT 11 what a dead one had and has not said is left as it is  -> room_comes_back
- * MUT 12 what a dead one had that is not placed yet lies on     -> gone_is_gone
+ * MUT 12 what a dead one had that is not placed yet lies on     -> room_comes_back
  * MUT 13 what a dead one has said of what is not placed is kept -> room_comes_back
  * MUT 14 what is taken before it is placed is forgotten         -> room_comes_back
  * MUT 15 who is done with a value must have said that it has it -> room_comes_back
  * MUT 16 the host does not wait for what is published           -> value_is_found
  * MUT 17 Put returns before its number is published             -> value_is_found
- * MUT 18 the owner publishes, and tells the host after that     -> nobody_waits
+ * MUT 18 the owner publishes, and does not tell the host        -> nobody_waits
  * MUT 19 with a dead owner's last value the host's claims go    -> gone_is_gone
+ * MUT 20 a reader shares the lock while it reads                -> payload_intact
+ * MUT 21 the owner uses the room again of what is only locked   -> payload_intact
+ * MUT 22 ... and clears the slot before the host gives it back  -> payload_intact
  */
 #include "model.h"
 
@@ -59,11 +63,13 @@ mtype = { took, over, finish, fetch };
 #define OWNER 2                 /* the readers are 0 and 1 */
 #define BIT(r) (1 << (r))
 #define HOST   4
+#define OWNERS 8
 #define IN(n)  ((n) % SLOTS)    /* the slot of a number, and its room */
 
 /* Shared memory, which the owner alone writes, and the locks in the kernel. */
 byte slot[SLOTS], bytes[SLOTS], published;
-byte locked[NUMBERS + 1];       /* whose descriptions have a lock; two if the host has taken it over */
+byte locked[NUMBERS + 1];       /* whose descriptions have a lock; several if they share it */
+bool shared[NUMBERS + 1];       /* which they do: it is read no more */
 
 byte known;                     /* the last number that Put returned */
 byte reads[NUMBERS + 1];        /* who has it, to read it */
@@ -94,31 +100,44 @@ byte wants[2];                  /* what had been put when it asked */
  * between it is as if the message had not been read. Who has the lock of a number gives
  * it up when the slot does not hold that any more; nobody can tell when, so it is at once.
  */
+#define over_at(n) (slot[IN(n)] == n && bytes[IN(n)] == n && (shared[n] || MUT == 21 && locked[n] != 0))
+
+#define RECLAIM(n) :: d_step { over_at(n) -> bytes[IN(n)] = 0; locked[n] = locked[n] | OWNERS; FORGET(n) }
+
+#if MUT == 22
+#define FORGET(n) slot[IN(n)] = 0; unlock(n)
+#else
+#define FORGET(n) skip
+#endif
+
+#define unlock(n) locked[n] = 0; shared[n] = false
+
 proctype Owner() {
-	byte n, next = 1;
+	byte n, next = 1, told = 1;
 	{
 end:	do
 	:: next <= NUMBERS && slot[IN(next)] == 0 ->
 		bytes[IN(next)] = next;
 		slot[IN(next)] = next;
-#if MUT == 18
-		published = next;
-#endif
-		if
-		:: fromOwner!next ->
 #if MUT == 17
-			known = next;
-			published = next;
+		known = next;
+		published = next;
 #else
-			published = next;
-			known = next;
+		published = next;
+		known = next;
 #endif
-			next++
-		:: d_step { slot[IN(next)] = 0; next = NUMBERS + 1 } /* it cannot be sent, nor can others */
-		fi
-	:: atomic { toOwner?n -> slot[IN(n)] = 0; locked[n] = 0; n = 0 }
+		next++
+#if MUT == 18
+	:: told < next -> told++
+#else
+	:: atomic { told < next && nfull(fromOwner) -> fromOwner!told; told++ }
+#endif
+	:: atomic { toOwner?n -> slot[IN(n)] = 0; unlock(n); n = 0 }
+	RECLAIM(1)
+	RECLAIM(2)
+	RECLAIM(NUMBERS)        /* is 2 or 3 */
 	od
-	} unless { d_step { dead[OWNER] -> n = 0; next = 0 } }
+	} unless { d_step { dead[OWNER] -> n = 0; next = 0; told = 0 } }
 }
 
 /* The reader has it. */
@@ -167,15 +186,20 @@ end:	do
 			there = slot[IN(n)] == n;
 #endif
 			if
-			:: d_step { there -> get(r, n) }
+			:: d_step { there -> get(r, n);
+#if MUT == 20
+				shared[n] = true
+#endif
+				}
 				if :: up[r]!took,n :: true fi;
 				d_step {
 					CHECK(payload_intact, bytes[IN(n)] == n);
 					reads[n] = 0;
 					gone[n] = true;
 					done_ = done_ | BIT(n);
+					shared[n] = true;
 #if MUT == 1
-					locked[n] = locked[n] & ~BIT(r)
+					unlock(n)
 #endif
 				}
 #if MUT == 4
@@ -205,6 +229,7 @@ inline give_back(n) {
 	toOwner!n;
 #if MUT == 7
 	locked[n] = locked[n] & ~HOST;
+	if :: locked[n] == 0 -> shared[n] = false :: else fi
 #endif
 }
 
@@ -217,11 +242,14 @@ inline take_back(n) {
 }
 
 /* Whether the lock goes over from the reader to the host, which shares it first. */
-#define goesOver(r, n) ((locked[n] & ~BIT(r)) == 0)
+#define goesOver(r, n) (shared[n] || (locked[n] & ~BIT(r)) == 0)
+
+/* Both of them share it, but for a mistake. */
+#define take_over(n, mistake) locked[n] = locked[n] | (mistake -> 0 : HOST); shared[n] = true
 
 inline hand_over(r, n, mistake) {
 	if
-	:: goesOver(r, n) -> locked[n] = locked[n] | (mistake -> 0 : HOST); give_back(n)
+	:: goesOver(r, n) -> take_over(n, mistake); give_back(n)
 	:: else -> is[n] = out; who[n] = 0
 	fi
 }
@@ -238,10 +266,13 @@ inline done_with(r, n, mistake) {
 
 inline done_early(r, n) {
 	if
-	:: goesOver(r, n) -> early[n] = BACK; locked[n] = locked[n] | (MUT == 9 -> 0 : HOST)
+	:: goesOver(r, n) -> early[n] = BACK; take_over(n, MUT == 9)
 	:: else -> early[n] = 0
 	fi
 }
+
+/* What a dead owner has not told never comes. */
+#define comes (!left[OWNER])
 
 inline place() {
 	last = n;
@@ -266,7 +297,7 @@ inline handle() {
 			who[n] = r;
 			if :: held == n -> held = 0 :: else fi
 #if MUT != 14
-		:: is[n] == 0 -> early[n] = r + 1
+		:: is[n] == 0 && comes -> early[n] = r + 1
 #endif
 		:: else
 		fi
@@ -277,7 +308,7 @@ inline handle() {
 		:: is[n] == lies || is[n] == out -> done_with(r, n, MUT == 8)
 #endif
 #if MUT != 14
-		:: is[n] == 0 -> done_early(r, n)
+		:: is[n] == 0 && comes -> done_early(r, n)
 #endif
 		:: else
 		fi
@@ -313,7 +344,7 @@ inline answer() {
 	:: n > 0 && !(locked[n] == 0 || MUT == 5) -> is[n] = out; held = 0; n = 0
 	:: else
 	fi;
-	CHECK(value_is_found, n >= wants[r] || (n == 0 && is[wants[r]] != 0 && is[wants[r]] != lies));
+	CHECK(value_is_found, n >= wants[r] || (n == 0 && (left[OWNER] || is[wants[r]] != 0 && is[wants[r]] != lies)));
 	down[r]!n;
 	answered()
 }
@@ -334,14 +365,19 @@ inline leave() {
 		:: (is[n] == lies || is[n] == out) && has(r, n) -> done_with(r, n, MUT == 10)
 #endif
 #if MUT != 13
-		:: is[n] == 0 && early[n] == r + 1 -> done_early(r, n)
+		:: is[n] == 0 && comes && early[n] == r + 1 -> done_early(r, n)
 #endif
 #if MUT != 12
-		:: is[n] == 0 && early[n] == 0 && n <= published && has(r, n) -> done_early(r, n)
+		:: is[n] == 0 && comes && early[n] == 0 && n <= published && has(r, n) -> done_early(r, n)
 #endif
 		:: else
 		fi;
-		locked[n] = locked[n] & ~BIT(r)
+		if
+		:: left[OWNER]  /* what was never placed stays locked, like the rest */
+		:: else ->
+			locked[n] = locked[n] & ~BIT(r);
+			if :: locked[n] == 0 -> shared[n] = false :: else fi
+		fi
 	}
 	n = 0
 }
@@ -373,6 +409,8 @@ end:	do
 		:: held > 0 -> take_back(held); held = 0
 		:: else
 		fi;
+		for (n : 1 .. NUMBERS) { early[n] = 0 }
+		n = 0;
 		left[OWNER] = true }
 #if MUT == 19
 	:: d_step { left[OWNER] && allSettled && hasClaims ->

@@ -60,6 +60,8 @@ var (
 		{"node-before-shelve", 8},
 		{"node-shelved", 8},
 		{"node-claimed", 8},
+		{"node-given", 8},
+		{"node-reclaimed", 4},
 		{"node-told", 4},
 	}
 	submitPoints = []point{

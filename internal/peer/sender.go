@@ -20,12 +20,15 @@ import (
 // Sender's own goroutine. What comes while somebody is sending is gathered into
 // as few packets as possible.
 //
-// A message that Queue has taken is sent, or the connection ends: when one of those
+// One that can wait a little is taken by Later, and travels with the next, or by itself.
+//
+// A message that Queue or Later has taken is sent, or the connection ends: when one of those
 // is lost, the next would make no sense to the peer. Both ends are told of that by
 // the end of what they receive.
 type Sender struct {
 	conn *Conn
 	opts SenderOptions
+	wait time.Duration // of what rests; tests change it
 	done chan struct{} // closed when the goroutine has ended
 
 	closeOnce sync.Once
@@ -38,7 +41,10 @@ type Sender struct {
 	bytes, descriptors int
 	// writing says that somebody sends a packet that has left the queue. Only
 	// who has set it may use the connection, so that packets keep their order.
-	writing      bool
+	writing bool
+	// resting says that all of the queue can wait until the timer wakes it.
+	resting      bool
+	timer        *time.Timer // nil until it is needed
 	closing      bool
 	blockedSince time.Time // when the goroutine began to wait for room; zero: it does not
 	err          error     // why nothing more can be sent
@@ -51,7 +57,7 @@ func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
 		return nil, fmt.Errorf("sender options: %w", err)
 	}
 	opts = opts.withDefaults()
-	s := &Sender{conn: conn, opts: opts, done: make(chan struct{})}
+	s := &Sender{conn: conn, opts: opts, wait: laterWait, done: make(chan struct{})}
 	s.work.L = &s.mu
 	go s.run()
 	return s, nil
@@ -69,12 +75,13 @@ func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
 func (s *Sender) Queue(m wire.Message, fds ...int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var err error
+	err := s.overLocked()
 	switch {
-	case s.err != nil:
-		err = s.err
-	case s.closing:
-		err = ErrClosed
+	case err != nil:
+	case s.resting:
+		if err = s.enqueue(m, fds); err == nil {
+			s.flushLocked()
+		}
 	case s.writing || len(s.queue) > 0:
 		err = s.enqueue(m, fds)
 	default:
@@ -84,6 +91,87 @@ func (s *Sender) Queue(m wire.Message, fds ...int) error {
 		return fmt.Errorf("queue message: %w", err)
 	}
 	return nil
+}
+
+// overLocked is why nothing can be queued any more.
+func (s *Sender) overLocked() error {
+	switch {
+	case s.err != nil:
+		return s.err
+	case s.closing:
+		return ErrClosed
+	}
+	return nil
+}
+
+// laterWait is how long a message waits for another that it can travel with.
+const laterWait = time.Millisecond
+
+// Later is Queue of a message that the peer need not know of at once: it is sent
+// before the next one that is queued, or after a millisecond. It is false if it waits for
+// the peer to read.
+func (s *Sender) Later(m wire.Message) (soon bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	idle := !s.writing && len(s.queue) == 0
+	if err = s.overLocked(); err == nil {
+		err = s.enqueue(m, nil)
+	}
+	if err != nil {
+		return false, fmt.Errorf("queue message: %w", err)
+	}
+	switch {
+	case idle:
+		s.rest()
+	case s.resting && len(s.queue) > 1: // a whole packet
+		s.flushLocked()
+	}
+	return s.blockedSince.IsZero(), nil
+}
+
+// rest leaves the queue to whoever queues next, or to the timer. s.mu is held.
+func (s *Sender) rest() {
+	s.resting = true
+	if s.timer == nil {
+		s.timer = time.AfterFunc(s.wait, s.flush)
+	} else {
+		s.timer.Reset(s.wait)
+	}
+}
+
+// flush sends what has rested.
+func (s *Sender) flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.resting {
+		s.flushLocked()
+	}
+}
+
+// flushLocked sends the queue on the caller's goroutine, as far as there is room. s.mu is
+// held, and given up while it sends, when nobody else does.
+func (s *Sender) flushLocked() {
+	s.resting = false
+	for len(s.queue) > 0 && s.err == nil {
+		p := s.queue[0]
+		s.queue = slices.Delete(s.queue, 0, 1)
+		s.writing = true
+		s.mu.Unlock()
+		sent, err := s.conn.trySend(p.buf, p.fds)
+		s.mu.Lock()
+		s.writing = false
+		if !sent && err == nil {
+			s.queue = slices.Insert(s.queue, 0, p)
+			break
+		}
+		s.discard(p)
+		if err != nil {
+			s.fail(err)
+		}
+	}
+	if len(s.queue) > 0 || s.closing {
+		s.work.Signal()
+	}
 }
 
 // enqueue adds a message to the queue. s.mu is held.
@@ -186,7 +274,7 @@ func (s *Sender) run() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
-		for s.writing || len(s.queue) == 0 && !s.closing && s.err == nil {
+		for s.writing || (len(s.queue) == 0 || s.resting) && !s.closing && s.err == nil {
 			s.work.Wait()
 		}
 		if len(s.queue) == 0 {

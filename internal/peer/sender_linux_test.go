@@ -112,6 +112,12 @@ func TestSenderOrder(t *testing.T) {
 		}
 		a.Close()
 	}()
+	wantInOrder(t, b, producers, each)
+}
+
+// wantInOrder reads until the end what so many producers have queued.
+func wantInOrder(t *testing.T, b *Conn, producers rune, each uint32) {
+	t.Helper()
 	next := map[string]uint32{}
 	var m wire.Finish
 	readAll(t, b, func(_ wire.Header, body []byte, _ []int) {
@@ -123,7 +129,7 @@ func TestSenderOrder(t *testing.T) {
 		}
 		next[m.Text] = m.Delivery + 1
 	})
-	for p := range rune(producers) {
+	for p := range producers {
 		if n := next[string('a'+p)]; n != each {
 			t.Errorf("producer %c: %d messages arrived, want %d", 'a'+p, n, each)
 		}

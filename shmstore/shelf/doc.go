@@ -30,6 +30,10 @@
 // number or none: nobody can take the value again in between. Numbers never repeat, so
 // that a lock that is kept for too long is in nobody's way.
 //
+// Who has read a value makes the lock a shared one ([Taker.Give]), and says so to whoever
+// keeps account when it likes. By that the owner sees that it can use the memory again
+// ([Shelf.Reclaim]), and waits for nobody.
+//
 // # Keeping account
 //
 // Somebody has to know who has what, and to tell the owner what it gets back: the host.

@@ -7,7 +7,7 @@ import "sync/atomic"
 //
 //	offset  size  field
 //	     0     8  magic, and the version of the layout
-//	   128     8  published: the last number that the owner has told of
+//	   128     8  published: the last number that the owner has told of, or tells of soon
 //	  4096    32  slots, [Slots] of them
 //
 // A slot:

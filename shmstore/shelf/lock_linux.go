@@ -37,9 +37,21 @@ func setLock(fd int, kind int16, at uint64) bool {
 
 // lockedElsewhere reports whether another description has the lock, or may have it.
 func lockedElsewhere(fd int, at uint64) bool {
+	kind, err := lockElsewhere(fd, at)
+	return err != nil || kind != unix.F_UNLCK
+}
+
+// sharedElsewhere reports whether others have the lock, and share it.
+func sharedElsewhere(fd int, at uint64) bool {
+	kind, err := lockElsewhere(fd, at)
+	return err == nil && kind == unix.F_RDLCK
+}
+
+// lockElsewhere is how another description has the lock.
+func lockElsewhere(fd int, at uint64) (kind int16, err error) {
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(at), Len: 1}
-	err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &lock)
-	return err != nil || lock.Type != unix.F_UNLCK
+	err = unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &lock)
+	return lock.Type, err
 }
 
 func closeDescriptor(fd int) { _ = unix.Close(fd) } // nothing was written

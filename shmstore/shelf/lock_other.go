@@ -15,4 +15,6 @@ func unlockByte(int, uint64) {}
 
 func lockedElsewhere(int, uint64) bool { return true }
 
+func sharedElsewhere(int, uint64) bool { return false }
+
 func closeDescriptor(int) {}

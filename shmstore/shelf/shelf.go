@@ -16,6 +16,8 @@ type Shelf struct {
 	first uint64
 	next  uint64 // number; 0: not begun, or used up
 	holds int    // values
+	// Of those, the ones that Reclaim was true for.
+	reclaimed map[uint64]struct{}
 }
 
 // New makes an empty shelf. The errors are those of [shmstore.NewSegment].
@@ -24,7 +26,7 @@ func New() (*Shelf, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make shelf: %w", err)
 	}
-	s := &Shelf{mem: mem, page: pageOf(mem.Bytes())}
+	s := &Shelf{mem: mem, page: pageOf(mem.Bytes()), reclaimed: make(map[uint64]struct{})}
 	s.page.magic.Store(magic)
 	return s, nil
 }
@@ -68,8 +70,8 @@ func (s *Shelf) Put(v Value) (number uint64, ok bool) {
 	return 0, false
 }
 
-// Publish says that whoever keeps account will learn of the values up to this one,
-// whatever becomes of this process.
+// Publish says that whoever keeps account will learn of the values up to this one, soon,
+// unless this process ends.
 func (s *Shelf) Publish(number uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,12 +80,31 @@ func (s *Shelf) Publish(number uint64) {
 	}
 }
 
+// Reclaim reports whether somebody has had a value and reads it no more. From then on nobody
+// gets it, and its memory can be used again. It is to be cleared only when whoever keeps
+// account knows of that, too: until then its lock is needed.
+func (s *Shelf) Reclaim(number uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, fd := number-s.first, s.mem.FD()
+	// The owner shares the lock, so that nobody can give it up and have others take the value.
+	if !sharedElsewhere(fd, at) || !shareByte(fd, at) {
+		return false
+	}
+	s.reclaimed[number] = struct{}{}
+	return true
+}
+
 // Clear takes a value away, before its memory is used again: nobody has it, or will.
 func (s *Shelf) Clear(number uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if at := s.slot(number); at.number.CompareAndSwap(number, 0) {
 		s.holds--
+	}
+	if _, shared := s.reclaimed[number]; shared {
+		delete(s.reclaimed, number)
+		unlockByte(s.mem.FD(), number-s.first)
 	}
 }
 

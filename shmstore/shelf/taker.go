@@ -116,6 +116,23 @@ func (t *Taker) Share(number uint64) bool {
 	return true
 }
 
+// Give says to all who look at the lock that a value which was taken is read no more: it
+// makes the lock a shared one, which still keeps everybody else from taking it.
+func (t *Taker) Give(number uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ours := t.locked[number]; ours && !t.closed {
+		shareByte(t.mem.FD(), number-t.first) // where that fails, it is told later all the same
+	}
+}
+
+// Given reports whether somebody else has had a value and reads it no more.
+func (t *Taker) Given(number uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.closed && t.Has(number) && sharedElsewhere(t.mem.FD(), number-t.first)
+}
+
 // PutBack gives a lock up, of a value that cannot be where its slot says.
 func (t *Taker) PutBack(number uint64) {
 	t.mu.Lock()

@@ -1,0 +1,148 @@
+package peer
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// resting is a Sender of which nothing goes by itself, and its peer.
+func resting(t *testing.T) (*Sender, *Conn) {
+	a, b := pair(t)
+	s := newSender(t, a, SenderOptions{})
+	s.wait = time.Hour
+	return s, b
+}
+
+func later(t *testing.T, s *Sender, from, to uint32) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		if soon, err := s.Later(&wire.Release{Delivery: i}); err != nil || !soon {
+			t.Fatalf("message %d: soon %v, %v", i, soon, err)
+		}
+	}
+}
+
+// wantPacket receives a packet, and looks what is in it.
+func wantPacket(t *testing.T, c *Conn, from, to uint32) {
+	t.Helper()
+	r := NewReceiver(c)
+	for i := from; i < to; i++ {
+		_, body, _, err := r.Next()
+		var m wire.Release
+		if err == nil {
+			err = wire.Decode(body, wire.Version, &m)
+		}
+		if err != nil || m.Delivery != i {
+			t.Fatalf("received %+v, %v; want delivery %d", m, err, i)
+		}
+	}
+	wantSilence(t, c)
+}
+
+func wantSilence(t *testing.T, c *Conn) {
+	t.Helper()
+	if n, _, err := tryReceive(c, make([]byte, 100)); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("%d bytes more have come, %v", n, err)
+	}
+}
+
+// TestSenderLater: what can wait is sent before the next message, in its packet.
+func TestSenderLater(t *testing.T) {
+	s, peer := resting(t)
+	for range 3 {
+		later(t, s, 0, 5)
+		wantSilence(t, peer)
+		if s.Backlog() == 0 || s.Blocked() != 0 {
+			t.Errorf("Backlog %d, Blocked %v", s.Backlog(), s.Blocked())
+		}
+		if err := s.Queue(&wire.Release{Delivery: 5}); err != nil {
+			t.Fatal(err)
+		}
+		wantPacket(t, peer, 0, 6)
+		if s.Backlog() != 0 {
+			t.Errorf("Backlog %d when all is sent", s.Backlog())
+		}
+	}
+}
+
+// TestSenderLaterGoes: what nobody queues behind goes by itself, as does a whole packet, and
+// what rests at the end.
+func TestSenderLaterGoes(t *testing.T) {
+	t.Run("in time", func(t *testing.T) {
+		s, peer := resting(t)
+		s.wait = laterWait
+		for range 3 {
+			later(t, s, 0, 1)
+			wantPacket(t, peer, 0, 1)
+		}
+	})
+	t.Run("a packet", func(t *testing.T) {
+		s, peer := resting(t)
+		full := uint32(wire.MaxPacket / messageSizeWith(t, &wire.Release{}, 0))
+		later(t, s, 0, full)
+		wantSilence(t, peer)
+		later(t, s, full, full+1) // which begins another
+		wantPacket(t, peer, 0, full+1)
+	})
+	t.Run("at the end", func(t *testing.T) {
+		s, peer := resting(t)
+		later(t, s, 0, 3)
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		wantPacket(t, peer, 0, 3)
+		if _, err := s.Later(&wire.Release{}); !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+// TestSenderLaterBlocked: what waits for the peer to read is said to.
+func TestSenderLaterBlocked(t *testing.T) {
+	a, _ := pair(t)
+	s := newSender(t, a, SenderOptions{FlushTimeout: time.Millisecond})
+	blocked(t, s)
+	if soon, err := s.Later(&wire.Release{}); err != nil || soon {
+		t.Errorf("soon %v, %v, of what waits for the peer", soon, err)
+	}
+}
+
+// TestSenderLaterOrder: from several goroutines, messages that can wait and such that
+// cannot come in the order of each of them, and none is lost.
+func TestSenderLaterOrder(t *testing.T) {
+	const producers, each = 4, 3000
+	a, b := pair(t)
+	s := newSender(t, a, SenderOptions{})
+	var wg sync.WaitGroup
+	for p := range uint32(producers) {
+		wg.Go(func() {
+			for i := range uint32(each) {
+				m := &wire.Finish{Delivery: i, Text: string(rune('a' + p))}
+				var err error
+				if i%(p+2) == 0 {
+					err = s.Queue(m)
+				} else {
+					_, err = s.Later(m)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	go func() {
+		wg.Wait()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		a.Close()
+	}()
+	wantInOrder(t, b, producers, each)
+}
