@@ -125,8 +125,9 @@ func wholePages(sizeBytes uint64) uint64 { return (sizeBytes + pageBytes - 1) &^
 // [Store.Make] if there is none at hand and that is to come later. If it fails, nothing is
 // left but the evictions it tried.
 func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet, later bool) (Reservation, error) {
-	o, spare := s.takeSpare(wholePages(uint64(size)))
-	if !spare && !s.makeLargeRoom(wholePages(uint64(size))) {
+	needed := wholePages(uint64(size))
+	o, spare := s.takeSpare(needed)
+	if !spare && !s.makeLargeRoom(needed) {
 		return Reservation{}, s.largeFullError(size)
 	}
 	slot, ok := s.place(0)
@@ -135,6 +136,9 @@ func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet, later bool)
 			s.spares.keep(o)
 		}
 		return Reservation{}, s.fullError(size)
+	}
+	// If another went for the slot, its segment may be a spare now, with more than it was counted with.
+	for s.largeBytes+s.spares.sizeBytes+needed > s.maxLarge && s.dropSpare() {
 	}
 	if !spare && !later {
 		var err error
@@ -154,7 +158,7 @@ func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet, later bool)
 	}
 	r.view = &view
 	s.largeSlots = append(s.largeSlots, slot)
-	s.largeBytes += wholePages(o.size)
+	s.largeBytes += needed
 	return r, s.large.add(r.gen, o)
 }
 

@@ -150,3 +150,31 @@ func TestLargeReuseFitsAsMany(t *testing.T) {
 		t.Errorf("segments of %d bytes, and of %d where memory was short, for %d", rounded, exact, needed)
 	}
 }
+
+// TestSpareOfWhoGaveTheSlot: where an object that gets a spare segment finds no slot, and
+// another goes for that, its segment is kept only if there is room for both.
+func TestSpareOfWhoGaveTheSlot(t *testing.T) {
+	const objects, needed, rounded = largeLooks + 2, 33, 36 // pages
+	opts := Options{
+		Memory: Auto, ArenaBytes: minArenaBytes, Slots: objects + 1, Reuse: true,
+		LargeObjectBytes: 1 << 10, MaxObjectBytes: rounded * pageBytes, MaxLargeBytes: ((objects-1)*needed + rounded) * pageBytes,
+	}
+	s := create(t, opts)
+	var all []Handle
+	for i := range uint64(objects) {
+		all = append(all, mustPut(t, s, "", content(needed*pageBytes, i), Readers(0)))
+	}
+	wantBytes(t, s.Local().Take, all[0], content(needed*pageBytes, 0))
+	if err := s.Delete(all[0]); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		mustPut(t, s, "", content(10, 0), Readers(0))
+	}
+	wantLarge(t, s, objects-1, opts.MaxLargeBytes)
+	last := 1 + (s.largeHand+largeLooks)%(objects-1) // the one that is not looked at
+	wantBytes(t, s.Local().Take, all[last], content(needed*pageBytes, uint64(last)))
+	mustPut(t, s, "", content(rounded*pageBytes, 1), Readers(0))
+	wantLarge(t, s, objects-1, ((objects-2)*needed+rounded)*pageBytes)
+	wantClean(t, s)
+}
