@@ -92,12 +92,14 @@ const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 // listenUnix opens a socket for this user alone. It has its mode before it has
 // its name. A socket that nobody answers at was left behind, and is replaced.
 func listenUnix(path string) (net.Listener, error) {
-	born := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%d", os.Getpid())) // which is hardly ever longer
+	born := bornAt(path)
 	if longest := max(len(path), len(born)); longest > maxSocketPath {
 		return nil, fmt.Errorf("socket path %s: %d bytes, and the system allows %d: choose a shorter one (http), or a loopback address", path, longest, maxSocketPath)
 	}
-	if err := removeDead(path); err != nil {
-		return nil, err
+	for _, name := range []string{path, born} {
+		if err := removeDead(name); err != nil {
+			return nil, err
+		}
 	}
 	l, err := net.Listen("unix", born)
 	if err != nil {
@@ -111,6 +113,11 @@ func listenUnix(path string) (net.Listener, error) {
 		return nil, errors.Join(err, l.Close(), os.Remove(born))
 	}
 	return l, nil
+}
+
+// bornAt is where a socket is before it has its name: hardly ever a longer path.
+func bornAt(path string) string {
+	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".%d", os.Getpid()))
 }
 
 func removeDead(path string) error {

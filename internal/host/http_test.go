@@ -37,6 +37,10 @@ func TestListenUnix(t *testing.T) {
 	}
 	stale.SetUnlinkOnClose(false)
 	_ = stale.Close()
+	// So is that of one with this process's number, killed before its socket had its name.
+	if err := os.Link(path, bornAt(path)); err != nil {
+		t.Fatal(err)
+	}
 	l, err := listenUnix(path)
 	if err != nil {
 		t.Fatalf("over a dead socket: %v", err)
