@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -69,12 +70,21 @@ func (u *unmapper) work() {
 // wait returns when all that was closed before has been given back, or the context
 // ends.
 func (u *unmapper) wait(ctx context.Context) error {
+	if u.idle() {
+		return nil
+	}
 	done := make(chan struct{})
 	u.begin(func() { close(done) }, 0)
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return fmt.Errorf("memory is still being given back: %w", context.Cause(ctx))
 	}
+}
+
+func (u *unmapper) idle() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return !u.runs
 }

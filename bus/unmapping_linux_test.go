@@ -11,6 +11,11 @@ import (
 // waits that it had better do that itself, or there is little of it.
 func TestUnmapper(t *testing.T) {
 	var u unmapper
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := u.wait(canceled); err != nil {
+		t.Errorf("wait for nothing: %v", err)
+	}
 	held := make(chan struct{})
 	u.begin(func() { <-held }, 0)
 	open := func(bytes int64) *shmstore.Segment {
@@ -39,8 +44,6 @@ func TestUnmapper(t *testing.T) {
 			t.Error("memory was given back by who let go of it")
 		}
 	}
-	canceled, cancel := context.WithCancel(t.Context())
-	cancel()
 	if err := u.wait(canceled); err == nil {
 		t.Error("wait did not wait")
 	}
