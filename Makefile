@@ -7,7 +7,7 @@ PROTOGEN := $(GO) -C tools run ./protogen -root ..
 PROTOS   := messages/omnibus.proto
 
 # Packages whose tests are about goroutines; stress repeats them.
-CONCURRENT := ./ringbuf ./shmstore ./shmstore/lane ./actors ./bus ./internal/wire ./internal/peer ./internal/duplex ./internal/host/...
+CONCURRENT := ./ringbuf ./shmstore/... ./actors ./bus ./internal/wire ./internal/peer ./internal/duplex ./internal/host/...
 
 FUZZTIME ?= 5s      # for each fuzz target
 COUNT    ?= 5       # repetitions of a stress run
