@@ -8,7 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
-	limits "github.com/omnibus-runtime/omnibus/internal/headroom"
+	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 )
 

@@ -1,4 +1,4 @@
-package headroom
+package limits
 
 import "golang.org/x/sys/unix"
 

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package headroom
+package limits
 
 // Files is how many descriptors this process may have open, at least.
 func Files() int { return 256 }
