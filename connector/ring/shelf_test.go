@@ -55,6 +55,16 @@ func (f *fixture) place(t *testing.T, number uint64) *counted {
 	return p
 }
 
+// locked has the table hear of a value that a reader has locked, and said nothing.
+func (f *fixture) locked(t *testing.T) (r *Reader, own *file, number uint64, p *counted) {
+	t.Helper()
+	r, own = f.reader()
+	number = f.shelf.First() + 1
+	p = f.place(t, number)
+	own.lock(number, false)
+	return r, own, number, p
+}
+
 // TestGaveBesideALiar: what somebody has taken comes back when it says so, or dies, whoever
 // else has said that it has it.
 func TestGaveBesideALiar(t *testing.T) {
@@ -107,11 +117,8 @@ func TestGaveBesideALiar(t *testing.T) {
 // else has said so.
 func TestTookBesideALiar(t *testing.T) {
 	f := newFixture()
-	honest, own := f.reader()
+	honest, _, number, p := f.locked(t)
 	liar, _ := f.reader()
-	number := f.shelf.First() + 1
-	p := f.place(t, number)
-	own.lock(number, false)
 	honest.Took(number)
 	liar.Took(number)
 	if n := len(liar.Entries()); n > 0 {
@@ -344,11 +351,8 @@ func TestGoneWithBoth(t *testing.T) {
 // that up without a word, is given back when a reader leaves.
 func TestOutIsTriedAgain(t *testing.T) {
 	f := newFixture()
-	_, own := f.reader()
+	_, own, number, p := f.locked(t)
 	other, _ := f.reader()
-	number := f.shelf.First() + 1
-	p := f.place(t, number)
-	own.lock(number, false)
 	if n := f.owner.Cleanup("k"); n != 0 || p.times != 0 {
 		t.Errorf("%d values were cleaned up, and released %d times, while somebody has it", n, p.times)
 	}
@@ -421,10 +425,7 @@ func TestClaimForWantOfMemory(t *testing.T) {
 // gives up and says nothing, comes back.
 func TestGivenUpWithoutAWord(t *testing.T) {
 	f := newFixture()
-	_, own := f.reader()
-	number := f.shelf.First() + 1
-	p := f.place(t, number)
-	own.lock(number, false)
+	_, own, number, p := f.locked(t)
 	f.owner.Close()
 	f.table.look()
 	p.want(t, 0)
