@@ -11,7 +11,7 @@ import (
 
 // TestWriterServesOthersWhileMemoryIsMade: the system takes its time to find and clear the
 // memory of a large object, and nobody else waits for that; nor does who wants another large
-// one. What is made when its store is closed is not left behind.
+// one.
 func TestWriterServesOthersWhileMemoryIsMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, shmstore.Options{ArenaBytes: 64 << 10, LargeObjectBytes: 16 << 10, MaxLargeBytes: 1 << 20, Reuse: true})

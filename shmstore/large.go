@@ -165,9 +165,8 @@ func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet, later bool)
 // Make makes the memory of a reservation that [Store.ReserveAhead] has left without. That
 // takes about as long as clearing so much memory, while the writer goes on with others'
 // reservations. If it fails, the reservation is as it was, and is to be aborted. The error is a
-// [*MemoryError], for which nothing was evicted, as [Store.Reserve] would, or one of the
-// system's. Whoever holds the reservation may call it, on any
-// goroutine.
+// [*MemoryError], or one of the system's; nothing is evicted for want of memory, as it is by
+// [Store.Reserve]. Whoever holds the reservation may call it, on any goroutine.
 func (s *Store) Make(r *Reservation) error {
 	seg, err := s.newLargeSegment(int(r.size))
 	if err != nil {

@@ -254,7 +254,7 @@ func (p *process) flush() {
 	}
 }
 
-// returned is what the host has told of values that are needed no more.
+// handleReturned has the process hear of a value that is needed no more.
 func (p *process) handleReturned() {
 	if len(p.inbox) == 0 || p.ended || p.dead {
 		return

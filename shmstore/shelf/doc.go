@@ -17,7 +17,7 @@
 // [Describe] makes:
 //
 //	t, err := shelf.Open(fd, first)
-//	v, ok := t.Take(number)
+//	v, ok := t.Take(number, tag)
 //
 // # The claim
 //
