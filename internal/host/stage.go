@@ -199,7 +199,7 @@ func (h *host) logEvent(e child.Event) {
 		slog.Int("restarts", e.Restarts), slog.String("detail", e.String()))
 }
 
-// fatal reports whether a process that never was ready ended in a way in which
+// fatal reports whether a process ended, while the run starts, in a way in which
 // the next one would, too: not by a signal from elsewhere.
 func fatal(e child.Event) bool {
 	switch e.Kind {
