@@ -10,6 +10,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/limits"
 )
 
 // DefaultExchangeTTL is how long a payload may lie in the exchange until somebody
@@ -25,6 +26,8 @@ type exchange struct {
 	shelf hostShelf    // on which it lies
 	// lasting owns what outlives its processes: see connector.Config.
 	lasting *ring.Owner
+	// witnesses is how many of the host's descriptors may be for readers of shelves.
+	witnesses int
 
 	mu     sync.Mutex
 	ends   map[*hostExchange]struct{}
@@ -35,7 +38,7 @@ type exchange struct {
 func newExchange(b *Bus) *exchange {
 	x := &exchange{
 		bus: b, table: ring.NewTable(max(b.opts.ExchangeTTL, 0), b.opts.Logger.With(slog.String("bus", b.opts.Name))),
-		room: exchangeRoom{opts: b.opts.ExchangeStore},
+		room: exchangeRoom{opts: b.opts.ExchangeStore}, witnesses: limits.Files() / witnessesShare,
 		ends: make(map[*hostExchange]struct{}), got: make(map[*hostPayload]struct{}),
 	}
 	x.lasting = x.table.Owner("nobody in particular")

@@ -435,3 +435,26 @@ func TestShelfIsFull(t *testing.T) {
 		h.wantEmpty(t)
 	}
 }
+
+// TestReadersAreBounded: a node that the host has no descriptor for goes on asking, until another
+// is gone.
+func TestReadersAreBounded(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	bus.SetWitnesses(h.server, 1)
+	from := h.exchange(t)
+	one := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore})
+	onShelf(t, from, one.Exchange())
+	other := h.exchange(t)
+	for range 10 {
+		meta := putAs(t, from, "large", payloadOf("large"))
+		getBy(t, other, "large", meta).Release()
+		if bus.OnShelf(other, meta) {
+			t.Fatal("the host has descriptors for one more than it may have")
+		}
+	}
+	if err := one.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	onShelf(t, from, other)
+	h.wantEmpty(t)
+}

@@ -11,7 +11,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
-	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore/shelf"
@@ -149,7 +148,8 @@ func (s *session) taken(m *wire.Taken) {
 // show, with mu held, tells the client of the shelf that a payload lies on.
 func (s *session) show(p *foreign, on *ring.Shelf) {
 	taker, ok := on.Claims().(*shelf.Taker)
-	if !ok || s.ex.reader.Knows(on) || s.srv.bus.exchange.table.Witnesses() >= limits.Files()/witnessesShare {
+	x := s.srv.bus.exchange
+	if !ok || s.ex.reader.Knows(on) || x.table.Witnesses() >= x.witnesses {
 		return
 	}
 	t := s.tell(p.seg)
