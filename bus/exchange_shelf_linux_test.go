@@ -458,3 +458,19 @@ func TestReadersAreBounded(t *testing.T) {
 	onShelf(t, from, other)
 	h.wantEmpty(t)
 }
+
+// TestNoMemoryForALock: who asks for a value that the host cannot lock is told so, and gets it
+// later.
+func TestNoMemoryForALock(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	some := bus.PutWithoutLocks(t, h.bus, exchangeEdge, "large", payloadOf("large"))
+	for name, e := range map[string]connector.Transport{"node": h.exchange(t), "host": h.bus.Exchange()} {
+		for how, get := range map[string]func(context.Context, connector.Edge, string, connector.Metadata) (connector.Payload, error){"get": e.Get, "await": e.Await} {
+			if _, err := get(t.Context(), exchangeEdge, "large", nil); !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), "get it again") {
+				t.Errorf("%s of a %s: %v", how, name, err)
+			}
+		}
+	}
+	some()
+	get(t, h.exchange(t), "large").Release()
+}

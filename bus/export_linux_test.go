@@ -3,6 +3,7 @@ package bus
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -156,4 +157,32 @@ func TellsLater(e connector.Transport) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.shelving.byNumber
+}
+
+// noLocks are the claims of a system that has no memory for locks, until it has some.
+type noLocks struct{ some atomic.Bool }
+
+func (c *noLocks) Claim(uint64) bool      { return c.some.Load() }
+func (c *noLocks) Free(uint64) bool       { return true }
+func (c *noLocks) Given(uint64) bool      { return false }
+func (c *noLocks) Share(uint64) bool      { return c.some.Load() }
+func (c *noLocks) Beyond(uint64) []uint64 { return nil }
+func (c *noLocks) Published() uint64      { return 0 }
+func (c *noLocks) Close()                 {}
+
+// PutWithoutLocks puts a payload on a shelf while the system has no memory for locks: until
+// some is called.
+func PutWithoutLocks(t testing.TB, b *Bus, edge connector.Edge, key string, payload []byte) (some func()) {
+	t.Helper()
+	p, err := ownSegment(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, table := new(noLocks), b.exchange.table
+	on, owner := table.Shelf(table.NewRange(), c), table.Owner(t.Name())
+	if err := owner.PutOn(on, on.First()+1, ring.Now(), edge, key, keyed{p}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { owner.Close(); on.Close() })
+	return func() { c.some.Store(true) }
 }

@@ -188,6 +188,7 @@ func (e *nodeExchange) explain(l *link, err error) error {
 	for _, c := range []struct{ of, is error }{
 		{ErrHostGone, connector.ErrUnavailable},
 		{wire.CodeClosing, connector.ErrUnavailable},
+		{wire.CodeMemory, connector.ErrUnavailable},
 		{wire.CodeTooLarge, connector.ErrTooLarge},
 		{wire.CodeOverloaded, connector.ErrFull},
 		{wire.CodeInvalid, connector.ErrKey},

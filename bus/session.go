@@ -402,6 +402,7 @@ var codes = codeTable{
 	{connector.ErrNotFound, wire.CodeNothing},
 	{connector.ErrFull, wire.CodeOverloaded},
 	{connector.ErrKey, wire.CodeInvalid},
+	{connector.ErrUnavailable, wire.CodeMemory}, // a table has no other
 }
 
 var errUnknown = errors.New("there is no such thing")
