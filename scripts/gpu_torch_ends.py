@@ -18,7 +18,7 @@ from typing import ClassVar
 import omnibus
 from omnibus import dlpack
 from omnibus.gpu import DeviceTensor, NoDriver, cuda
-from omnibus.gpu.library import NOT_READY
+from omnibus.gpu.libcuda import NOT_READY
 from omnibus.tensor import data_bytes
 
 TRANSPORTS = ("default", "cuda_ipc", "cuda_ipc_pool")
@@ -95,7 +95,7 @@ class Plain:
             except (NoDriver, LookupError) as e:
                 raise Unavailable(str(e)) from None
             with self._gpu.context:
-                self._stream = self._gpu.library.number("cuStreamCreate", 1, kind=ctypes.c_void_p)
+                self._stream = self._gpu.libcuda.number("cuStreamCreate", 1, kind=ctypes.c_void_p)
 
     def take(self, t):
         return dlpack.borrow(t, self._stream if isinstance(t, DeviceTensor) else None)
@@ -122,10 +122,10 @@ class Plain:
         data = memoryview(bytearray(data_bytes(x.dtype, x.shape)))
         with self._gpu.context:
             self._gpu.call("cuMemcpyAsync", dlpack.address(data), x.address, data.nbytes, self._stream)
-            while (code := self._gpu.library.ask("cuStreamQuery", self._stream)) == NOT_READY:
+            while (code := self._gpu.libcuda.ask("cuStreamQuery", self._stream)) == NOT_READY:
                 time.sleep(1e-4)
         if code:
-            raise self._gpu.library.failure("cuStreamQuery", code)
+            raise self._gpu.libcuda.failure("cuStreamQuery", code)
         return data
 
     def _elements(self, dtype: str, data: memoryview):

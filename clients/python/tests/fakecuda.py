@@ -10,7 +10,7 @@ import time
 import unittest
 
 from omnibus.gpu.cuda import Cuda
-from omnibus.gpu.library import Library
+from omnibus.gpu.libcuda import Library
 
 FAKE = os.path.join(os.path.dirname(__file__), *[".."] * 3, "cudaipc", "cuda", "testdata", "fake")
 BIAS = 1 << 60  # of its device addresses
@@ -41,7 +41,7 @@ class FakeCase(unittest.TestCase):
         path = os.path.join(self.dir.name, f"{self.id()}.so")  # one of its own, for its state
         shutil.copy(self.path, path)
         self.fake = ctypes.CDLL(path)
-        self.library = Library(path)
-        self.device = Cuda(self.library, 0)
+        self.libcuda = Library(path)
+        self.device = Cuda(self.libcuda, 0)
         with self.device.context:
             self.stream = self.device._stream()

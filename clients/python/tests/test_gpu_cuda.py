@@ -15,7 +15,7 @@ from omnibus import Forged, PayloadError, Poisoned, bundle
 from omnibus.bundle import HANDLE
 from omnibus.gpu import DeviceLost, DriverError, NoDriver, cuda, cuda_send
 from omnibus.gpu.lane import Lane
-from omnibus.gpu.library import NOT_READY, Library
+from omnibus.gpu.libcuda import NOT_READY, Library
 from omnibus.gpu.watcher import Watcher
 
 ARENA = 2 << 20
@@ -31,7 +31,7 @@ class TestCuda(FakeCase):
         base = ctypes.addressof(ctypes.c_char.from_buffer(page))
         with self.device.context:
             self.device.call("cuMemHostRegister_v2", base, 4096, 3)
-            self.words_at = self.library.number("cuMemHostGetDevicePointer_v2", base, 0)
+            self.words_at = self.libcuda.number("cuMemHostGetDevicePointer_v2", base, 0)
         self.words = (ctypes.c_uint32 * 16).from_buffer(page)
 
     def make_arena(self, number):
@@ -153,7 +153,7 @@ class TestCuda(FakeCase):
             t.__dlpack__(stream=self.stream)
         capsule = t.__dlpack__(stream=self.stream)
         with self.device.context:
-            self.assertEqual(self.library.ask("cuStreamQuery", self.stream), NOT_READY)
+            self.assertEqual(self.libcuda.ask("cuStreamQuery", self.stream), NOT_READY)
         self.write(0, 1)
         self.producer.ready(1, 1)
         until(lambda: self.words[0] == 1)

@@ -25,7 +25,7 @@ def host(data=b"\1\2\3\4\5\6", shape=(2, 3)):
 class TestOnGPU(FakeCase):
     def setUp(self):
         super().setUp()
-        self.other = Cuda(self.library, 1)
+        self.other = Cuda(self.libcuda, 1)
         devices = {d.uuid: d for d in (self.device, self.other)}
         patch = mock.patch.object(cuda, "_devices", devices)
         patch.start()

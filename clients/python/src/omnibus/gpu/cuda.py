@@ -21,7 +21,7 @@ from ..errors import ForeignDevice, Forged, OmnibusError, Poisoned
 from .cuda_send import Producer, map_memory, unmap_memory
 from .driver import DeviceLost, DriverError, Memory, NoDriver, uuid_text
 from .gate import FIRST_NAP, LAST_NAP, reached
-from .library import NOT_READY, Handle, Library
+from .libcuda import NOT_READY, Handle, Library
 from .shared import Shared
 from .watcher import Watcher
 
@@ -70,12 +70,12 @@ class _Line:
 class Cuda(Producer):
     """A GPU."""
 
-    def __init__(self, library: Library, ordinal: int) -> None:
-        self.library = library
+    def __init__(self, libcuda: Library, ordinal: int) -> None:
+        self.libcuda = libcuda
         self.dlpack = (CUDA, ordinal)
-        self.number = library.number("cuDeviceGet", ordinal, kind=ctypes.c_int)
+        self.number = libcuda.number("cuDeviceGet", ordinal, kind=ctypes.c_int)
         uuid = (ctypes.c_ubyte * 16)()
-        library.call("cuDeviceGetUuid_v2", ctypes.byref(uuid), self.number)
+        libcuda.call("cuDeviceGetUuid_v2", ctypes.byref(uuid), self.number)
         self.uuid = bytes(uuid)
         self.lost: DeviceLost | None = None
         self.watcher = Watcher()
@@ -95,13 +95,13 @@ class Cuda(Producer):
             with self._lock:
                 if not self._context:
                     kind = ctypes.c_void_p
-                    self._context = self.library.number("cuDevicePrimaryCtxRetain", self.number, kind=kind)
-        return _Current(self.library, self._context)
+                    self._context = self.libcuda.number("cuDevicePrimaryCtxRetain", self.number, kind=kind)
+        return _Current(self.libcuda, self._context)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Make a call in the context. Takes note of one that says that the device is lost."""
         try:
-            self.library.call(name, *arguments)
+            self.libcuda.call(name, *arguments)
         except DeviceLost as e:
             self.lost = DeviceLost(e.call, e.code, e.text)  # without the frames, and what they hold
             raise
@@ -170,7 +170,7 @@ class Cuda(Producer):
             self.call("cuMemHostRegister_v2", address, _PAGE, _REGISTER)
             self._pages.append(page)  # it stays registered
             try:
-                at = self.library.number("cuMemHostGetDevicePointer_v2", address, 0)
+                at = self.libcuda.number("cuMemHostGetDevicePointer_v2", address, 0)
             except BaseException:
                 if self.quietly("cuMemHostUnregister", address):
                     self._pages.pop()
@@ -184,16 +184,16 @@ class Cuda(Producer):
             made.append(("cuEventDestroy_v2", self._event()))
         except BaseException:
             for end, thing in made:
-                self.library.ask(end, thing)
+                self.libcuda.ask(end, thing)
             raise
         self._spare.pop()
         return _Line(page, offset, at, *(thing for _, thing in made))
 
     def _stream(self) -> int:
-        return self.library.number("cuStreamCreate", _NON_BLOCKING, kind=ctypes.c_void_p)
+        return self.libcuda.number("cuStreamCreate", _NON_BLOCKING, kind=ctypes.c_void_p)
 
     def _event(self) -> int:
-        return self.library.number("cuEventCreate", _NO_TIMING, kind=ctypes.c_void_p)
+        return self.libcuda.number("cuEventCreate", _NO_TIMING, kind=ctypes.c_void_p)
 
     def give(self, line: _Line) -> None:
         """Take a line back whose stream is done."""
@@ -213,11 +213,11 @@ class Cuda(Producer):
     def settle(self, stream: int) -> None:
         """Wait until a stream has done all that it was given. The context is current."""
         nap = FIRST_NAP
-        while (code := self.library.ask("cuStreamQuery", stream)) == NOT_READY:
+        while (code := self.libcuda.ask("cuStreamQuery", stream)) == NOT_READY:
             time.sleep(nap)
             nap = min(2 * nap, LAST_NAP)
         if code:
-            raise self.library.failure("cuStreamQuery", code)
+            raise self.libcuda.failure("cuStreamQuery", code)
 
 
 class DriverLimit(OmnibusError):
@@ -227,19 +227,19 @@ class DriverLimit(OmnibusError):
 class _Current:
     """A context that is current in a thread for a while, whatever was before."""
 
-    __slots__ = ("_library", "_context")
+    __slots__ = ("_libcuda", "_context")
 
-    def __init__(self, library: Library, context: int) -> None:
-        self._library = library
+    def __init__(self, libcuda: Library, context: int) -> None:
+        self._libcuda = libcuda
         self._context = context
 
     def __enter__(self) -> None:
-        self._library.call("cuCtxPushCurrent_v2", self._context)
+        self._libcuda.call("cuCtxPushCurrent_v2", self._context)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._library.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        self._libcuda.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
 
 class _Arena:
@@ -249,10 +249,10 @@ class _Arena:
         self.address = 0
         self.size = size
         self._device = device
-        library = device.library
+        libcuda = device.libcuda
         with device.context:
             try:
-                memory = library.number("cuMemImportFromShareableHandle", fd, _FD)
+                memory = libcuda.number("cuMemImportFromShareableHandle", fd, _FD)
             except DeviceLost:
                 raise
             except OmnibusError as e:
@@ -260,7 +260,7 @@ class _Arena:
             try:
                 self.address = map_memory(device, memory, size)
             finally:
-                library.ask("cuMemRelease", memory)  # the mapping keeps it
+                libcuda.ask("cuMemRelease", memory)  # the mapping keeps it
 
     def __del__(self) -> None:
         if self.address:
@@ -275,7 +275,7 @@ class _Imported:
         self._device = device
         with device.context:
             try:
-                base = device.library.number("cuIpcOpenMemHandle_v2", Handle.from_buffer_copy(handle), _LAZY_PEERS)
+                base = device.libcuda.number("cuIpcOpenMemHandle_v2", Handle.from_buffer_copy(handle), _LAZY_PEERS)
             except DriverError as e:
                 if e.code in _STALE:  # what the driver says of a handle that is none, too
                     raise Poisoned(f"their sender is dead, or has freed them: {e}") from e
@@ -386,7 +386,7 @@ class Reading:
         """Whether the streams have nothing to do, or are none any more."""
         device = self._device
         with device.context:
-            return all(device.library.ask("cuStreamQuery", s) != NOT_READY for s in [*self._streams, self._line.stream])
+            return all(device.libcuda.ask("cuStreamQuery", s) != NOT_READY for s in [*self._streams, self._line.stream])
 
 
 def _raw(stream: Any) -> int:
@@ -405,9 +405,9 @@ def devices() -> dict[bytes, Cuda]:
     global _devices
     with _lock:
         if _devices is None:
-            library = Library()
-            count = library.number("cuDeviceGetCount", kind=ctypes.c_int)
-            _devices = {d.uuid: d for d in (Cuda(library, n) for n in range(count))}
+            libcuda = Library()
+            count = libcuda.number("cuDeviceGetCount", kind=ctypes.c_int)
+            _devices = {d.uuid: d for d in (Cuda(libcuda, n) for n in range(count))}
         return _devices
 
 

@@ -14,7 +14,7 @@ from ..errors import OmnibusError, PayloadError
 from ..tensor import DTYPES
 from .driver import DriverError
 from .gate import READY
-from .library import Access, Copy2D, Handle, Properties
+from .libcuda import Access, Copy2D, Handle, Properties
 
 if TYPE_CHECKING:
     from .chunk import Spare
@@ -54,7 +54,7 @@ class Producer:
         with self.context:
             self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), address)
             may = ctypes.c_int(1)
-            code = self.library.ask("cuPointerGetAttribute", ctypes.byref(may), _HANDLE_CAPABLE, address)
+            code = self.libcuda.ask("cuPointerGetAttribute", ctypes.byref(may), _HANDLE_CAPABLE, address)
             if code == 0 and not may.value:
                 raise DriverError("cuIpcGetMemHandle", _NOT_SUPPORTED, "the memory was not made so that a handle could name it")
             handle = Handle()
@@ -112,19 +112,19 @@ class _Arena:
     def __init__(self, device: Cuda, nbytes: int) -> None:
         self.address = self.size = 0
         self._device = device
-        library, call = device.library, device.call
+        libcuda, call = device.libcuda, device.call
         what = Properties(_PINNED, _FD, _ON_DEVICE, device.number)
         with device.context:
-            unit = library.number("cuMemGetAllocationGranularity", ctypes.byref(what), _MINIMUM, kind=ctypes.c_size_t)
+            unit = libcuda.number("cuMemGetAllocationGranularity", ctypes.byref(what), _MINIMUM, kind=ctypes.c_size_t)
             size = -(-nbytes // unit) * unit
-            memory = library.number("cuMemCreate", size, ctypes.byref(what), 0)
+            memory = libcuda.number("cuMemCreate", size, ctypes.byref(what), 0)
             try:
-                self.fd = library.number("cuMemExportToShareableHandle", memory, _FD, 0, kind=ctypes.c_int)
+                self.fd = libcuda.number("cuMemExportToShareableHandle", memory, _FD, 0, kind=ctypes.c_int)
                 os.set_inheritable(self.fd, False)
                 self.address = map_memory(device, memory, size)
                 self.size = size
             finally:
-                library.ask("cuMemRelease", memory)  # the mapping keeps it
+                libcuda.ask("cuMemRelease", memory)  # the mapping keeps it
 
     def __del__(self) -> None:
         if self.fd >= 0:
@@ -141,7 +141,7 @@ class _Allocation:
         self.size = nbytes
         self._device = device
         with device.context:
-            self.address = device.library.number("cuMemAlloc_v2", nbytes)
+            self.address = device.libcuda.number("cuMemAlloc_v2", nbytes)
 
     def __del__(self) -> None:
         if self.address:
@@ -161,7 +161,7 @@ class _Registered:
         with device.context:
             device.call("cuMemHostRegister_v2", address, nbytes, _REGISTER)
             self._host = address
-            self.address = device.library.number("cuMemHostGetDevicePointer_v2", address, 0)
+            self.address = device.libcuda.number("cuMemHostGetDevicePointer_v2", address, 0)
 
     def __del__(self) -> None:
         if self._host and not self._device.quietly("cuMemHostUnregister", self._host):
@@ -248,18 +248,18 @@ def _merged(item: int, shape: Sequence[int], strides: Sequence[int]) -> list[tup
 
 def map_memory(device: Cuda, memory: int, size: int) -> int:
     """Give memory an address. The device's context is current."""
-    library, call = device.library, device.call
-    address = library.number("cuMemAddressReserve", size, 0, 0, 0)
+    libcuda, call = device.libcuda, device.call
+    address = libcuda.number("cuMemAddressReserve", size, 0, 0, 0)
     try:
         call("cuMemMap", address, size, 0, memory, 0)
         try:
             access = Access(_ON_DEVICE, device.number, _READ_WRITE)  # CUDA has no other
             call("cuMemSetAccess", address, size, ctypes.byref(access), 1)
         except BaseException:
-            library.ask("cuMemUnmap", address, size)
+            libcuda.ask("cuMemUnmap", address, size)
             raise
     except BaseException:
-        library.ask("cuMemAddressFree", address, size)
+        libcuda.ask("cuMemAddressFree", address, size)
         raise
     return address
 
