@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fakehost import EDGE_IN, EDGE_OUT, deliver, over
@@ -304,6 +304,23 @@ class PullTest(HostCase):
         self.host.send(wire.End(1))
         self.host.expect(wire.Ended)
         self.assertEqual(sorted(r()), [1, 2, 3])
+
+    def test_loops_of_threads_share_a_stage(self) -> None:
+        """Also what comes for one of them, and another one takes it first."""
+        client, _, loop = self.pull(0)
+        other, got = client.deliveries("upper"), []
+        wait = client._session.wait
+
+        def loses(done: Callable[[], bool], timeout: float | None = None) -> bool:
+            client._session.wait = wait  # type: ignore[method-assign]
+            well = wait(done, timeout)
+            got.append(next(other).value())
+            self.host.send(deliver(1, 8, encode(2)))
+            return well
+
+        client._session.wait = loses  # type: ignore[method-assign]
+        self.host.send(deliver(1, 7, encode(1)))
+        self.assertEqual((next(loop).value(), got), (2, [1]))
 
     def test_a_stage_that_is_refused_at_first(self) -> None:
         client = self.connect()

@@ -247,6 +247,8 @@ class Client(BaseClient):
                     return
                 raise
             with s.locked:
+                if not pull.ready():
+                    continue  # somebody else has taken it, or it was taken back
                 d = pull.take()
             if d is None:
                 return
