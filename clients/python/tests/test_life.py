@@ -96,7 +96,6 @@ print("returned", flush=True)
         self.host.send(wire.Bye())
         self.assertEqual(p.wait(10), 0)
 
-
     def test_sigterm_while_a_host_is_waited_for(self) -> None:
         """It comes just where whoever waits would have a lock."""
         script = """
@@ -118,6 +117,27 @@ run(path="/nowhere/a.sock", rejoin=True)
         env = dict(os.environ, PYTHONPATH=os.path.join(os.path.dirname(__file__), "..", "src"))
         subprocess.run([sys.executable, "-c", script], env=env, stderr=subprocess.DEVNULL, timeout=10, check=True)
 
+    def test_sigterm_ends_a_child_that_a_handler_has_forked(self) -> None:
+        self.SCRIPT = """
+import os, signal
+from omnibus import run, stage
+@stage
+def first(text: str) -> int:
+    child = os.fork()
+    if not child:
+        signal.raise_signal(signal.SIGTERM)
+        os._exit(3)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+run()
+"""
+        p = self.start()
+        self.accept(p)
+        self.host.send(opened(1), deliver(1, 7, encode("x")))
+        self.assertEqual(bytes(self.host.emitted().payload), encode(-signal.SIGTERM))
+        self.host.expect(wire.Finish)  # and this process goes on
+        self.host.send(wire.Bye())
+        self.assertEqual(p.wait(10), 0)
+
     def test_drain(self) -> None:
         p = self.start()
         self.accept(p)
@@ -128,7 +148,6 @@ run(path="/nowhere/a.sock", rejoin=True)
         self.host.expect(wire.Ended)
         self.host.expect(wire.Bye)
         self.assertEqual(p.wait(10), 0)
-
 
     def test_sessions_leave_nothing_open(self) -> None:
         @omnibus.stage

@@ -60,8 +60,13 @@ def run(
     chosen = choose(stages)
     leaving = _Leaving()
     current: list[_Runner] = []
+    pid = os.getpid()
 
     def on_sigterm(_signal: int, _frame: Any) -> None:
+        if os.getpid() != pid:  # a child that a handler has forked: nothing of the parent's is its own
+            signal.signal(signal.SIGTERM, before)
+            signal.raise_signal(signal.SIGTERM)
+            return
         leaving.set()
         for r in current:
             r.session.poke()
