@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import unittest
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from hostcase import HostCase
 
@@ -142,6 +144,24 @@ class PutTest(ExchangeCase):
         with self.assertRaises(omnibus.Nothing):
             reads()
         self.assertTrue(all(s.gaps.empty for s in self.client._session.room._segments.values()))
+
+    def test_whoever_is_interrupted_while_it_waits_for_room_takes_none(self) -> None:
+        content = bytes(900_000)
+        done = self.putting(content)
+        m = self.placed(content, self.host.offered()[1])
+        done()
+        session = self.client._session
+
+        def wait(looks: Callable[[], bool], timeout: float | None) -> bool:
+            self.host.send(wire.Returned([m.put]))
+            self.client.process()
+            with session.locked:
+                self.assertTrue(looks())  # as another thread does, which reads
+            raise KeyboardInterrupt
+
+        with mock.patch.object(session, "wait", wait), self.assertRaises(KeyboardInterrupt):
+            self.exchange.put("a", "b", "k", len(content), lambda room: None)
+        self.assertTrue(all(s.gaps.empty for s in session.room._segments.values()))
 
     def test_a_put_that_is_not_out(self) -> None:
         self.host.send(wire.Returned([5]))

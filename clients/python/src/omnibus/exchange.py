@@ -81,7 +81,14 @@ class Exchange:
                 found.extend(() if room is None else (room,))
             return bool(found)
 
-        if not s.wait(take, timeout):
+        try:
+            well = s.wait(take, timeout)
+        except BaseException:  # such as KeyboardInterrupt, which may come when another thread has taken it for this one
+            with s.locked:
+                for room in found:
+                    s.room.give(room)
+            raise
+        if not well:
             raise OutOfMemory(Code.MEMORY, f"there was no room for {size} bytes in {timeout} seconds")
         return found[0]
 
