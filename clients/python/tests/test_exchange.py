@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 import unittest
 from collections.abc import Callable
 from typing import Any
@@ -361,6 +362,14 @@ class ConnectorTest(HostCase):
         self.assertIsNone(done())
         h = self.c.health()
         self.assertEqual((h["status"], h["missing"], h["errors"]), ("healthy", 1, 0))
+
+    def test_a_host_that_is_stopped_at_the_deadline(self) -> None:
+        self.patient_for(0.01)
+        for left in (0, 0.01):
+            got = self.beside(lambda: self.c.get_with_deadline("a", "b", "k", deadline=time.monotonic() + left))  # noqa: B023
+            self.assertIsNone(got())
+            m = self.host.expect(wire.Fetch)
+            self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
 
     def test_arrays_keep_the_payload(self) -> None:
         try:

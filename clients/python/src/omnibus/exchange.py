@@ -25,7 +25,11 @@ _owners = itertools.count(1)
 
 
 class Exchange:
-    """One end of the exchange. What it puts it can clean up. Safe from any thread."""
+    """One end of the exchange. What it puts it can clean up. Safe from any thread.
+
+    The host answers at once what is asked of it, so that is waited for without an end: also for as long as it is
+    stopped. `get` and `wait` alone wait no longer than their timeout; that of `put` is for room.
+    """
 
     def __init__(self, s: Session, arena_bytes: int = ARENA_BYTES) -> None:
         if s.welcome.version < 4:
@@ -113,15 +117,16 @@ class Exchange:
         entry: int = self._answer(a, None)
         return entry
 
-    def get(self, source: str, target: str, key: str, entry: int = 0) -> View:
-        """Take the payload that lies under the key, in place. Raises Nothing when there is none.
+    def get(self, source: str, target: str, key: str, entry: int = 0, timeout: float | None = None) -> View:
+        """Take the payload that lies under the key, in place. Raises Nothing when there is none, or the host does not
+        say so in time.
 
         With the number of an entry, only that payload will do. It goes back when the last view of it is gone.
         """
         s = self._session
         with s.locked:
             a = self._fetch(source, target, key, 0, entry)
-        return self._taken(a, None)
+        return self._taken(a, timeout)
 
     def wait(self, source: str, target: str, key: str, timeout: float | None = None, entry: int = 0) -> View:
         """get, once there is something. Raises Nothing when the time, in seconds, is up, or after `abandon`.

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+from .. import deadlines
 from ..client import Client, connect
 from ..errors import HostGone, Nothing
 from ..exchange import ARENA_BYTES, Exchange
@@ -100,11 +101,12 @@ class Ring:
     def wait(
         self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode, deadline: float
     ) -> tuple[Any, int]:
-        left = deadline - time.monotonic()
-        if not left > 0:
-            return self.get(edge, key, metadata, decode)
+        left, where, entry = deadline - time.monotonic(), (*edge, key), entry_number(metadata)
         try:
-            view = self._open().wait(*edge, key, left, entry_number(metadata))
+            if left > 0:
+                view = self._open().wait(*where, left, entry)
+            else:  # what lies there is got all the same, if the host is not stopped
+                view = self._open().get(*where, entry, deadlines.SLACK)
         except Nothing as e:
             raise Missing(str(e)) from None
         return decode(view.data), len(view.data)
