@@ -195,7 +195,7 @@ class TensorTest(unittest.TestCase):
 
     def test_other_devices_are_refused(self) -> None:
         e = Elsewhere(Tensor("int8", (1,), b"a").__dlpack__(), (dlpack.CUDA, 0))
-        with self.assertRaisesRegex(PayloadError, r"^dlpack: a Elsewhere on device \(2, 0\): copy"):
+        with self.assertRaisesRegex(PayloadError, r"^dlpack: a value of type Elsewhere on device \(2, 0\): copy"):
             Tensor.from_dlpack(e)
         with self.assertRaisesRegex(PayloadError, "device"):
             bundle.encode([e])
@@ -214,7 +214,7 @@ class TensorTest(unittest.TestCase):
         """The sign is not in the memory."""
         e = Elsewhere(Tensor("int8", (1,), b"a").__dlpack__())
         e.is_neg = lambda: True  # type: ignore[attr-defined]
-        with self.assertRaisesRegex(PayloadError, "^dlpack: a Elsewhere that is .* resolve_neg"):
+        with self.assertRaisesRegex(PayloadError, "^dlpack: a value of type Elsewhere that is .* resolve_neg"):
             Tensor.from_dlpack(e)
         e.is_neg = lambda: False  # type: ignore[attr-defined]
         self.assertEqual(Tensor.from_dlpack(e).raw(), b"a")

@@ -134,7 +134,8 @@ class HandlerTest(StageCase):
         with self.assertLogs("omnibus", "ERROR") as logged:
             self.host.send(deliver(1, 7, encode(1)))
             text = self.host.expect(wire.Finish).text
-        self.assertRegex(text, r"^omnibus.errors.PayloadError: msgpack: no encoding for a set: send None, [^\n]*$")
+        what = "msgpack: no encoding for a value of type set: send None, "
+        self.assertRegex(text, rf"^omnibus.errors.PayloadError: {what}[^\n]*$")
         self.assertIn(f"stage bad, request {101:016x}", logged.output[0])  # as omnibus status has it
         self.bye(r)
 

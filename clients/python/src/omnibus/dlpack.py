@@ -378,12 +378,13 @@ def borrow(value: Any, stream: int | None = None) -> Borrowed:
     """
     options = {} if stream is None else {"stream": stream}
     device: tuple[int, ...] = ()
+    what = f"dlpack: a value of type {type(value).__name__}"
     try:
         device = tuple(map(int, value.__dlpack_device__()))
         if stream is None and device[0] not in HOST:
-            raise PayloadError(f"dlpack: a {type(value).__name__} on device {device}: copy it to the host first")
+            raise PayloadError(f"{what} on device {device}: copy it to the host first")
         if _is_negated(value):
-            raise PayloadError(f"dlpack: a {type(value).__name__} that is a negative view: resolve_neg() first")
+            raise PayloadError(f"{what} that is a negative view: resolve_neg() first")
         with _current(device, value):
             try:
                 c = value.__dlpack__(max_version=VERSION, **options)
@@ -392,7 +393,7 @@ def borrow(value: Any, stream: int | None = None) -> Borrowed:
     except PayloadError:
         raise
     except _REFUSALS as e:
-        raise PayloadError(f"dlpack: a {type(value).__name__} on device {device}: {e}") from e
+        raise PayloadError(f"{what} on device {device}: {e}") from e
     return Borrowed(c)
 
 

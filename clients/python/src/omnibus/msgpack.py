@@ -46,7 +46,7 @@ class Ext:
 
 def no_encoding(value: Any) -> PayloadError:
     takes = "None, bool, int, float, str, bytes, lists, tuples, dicts, or tensors"
-    return PayloadError(f"msgpack: no encoding for a {type(value).__name__}: send {takes}")
+    return PayloadError(f"msgpack: no encoding for a value of type {type(value).__name__}: send {takes}")
 
 
 def packb(value: Any, default: Callable[[Any], Any] | None = None) -> bytearray:
@@ -335,7 +335,7 @@ class _Unpacker:
 
     def key(self, v: Any, at: int) -> Any:
         if isinstance(v, (list, dict)):
-            raise self.fail(at, f"a {type(v).__name__} as the key of a map")
+            raise self.fail(at, f"a value of type {type(v).__name__} as the key of a map")
         return v
 
     def python_key(self, v: Any, at: int) -> Any:
@@ -344,7 +344,7 @@ class _Unpacker:
         try:
             hash(key)
         except TypeError:
-            raise self.fail(at, f"a {type(v).__name__} as the key of a map, or in one") from None
+            raise self.fail(at, f"a value of type {type(v).__name__} as the key of a map, or in one") from None
         return key
 
     def extension(self, n: int, start: int) -> Any:

@@ -83,7 +83,7 @@ def _of_cuda(value: Any) -> Source:
     try:
         device = cuda.at(ordinal)
     except (LookupError, NoDriver) as e:
-        what = f"a {type(value).__name__} on CUDA's device {ordinal}"
+        what = f"a value of type {type(value).__name__} on CUDA's device {ordinal}"
         raise PayloadError(f"{what}: copy it to the host first: {e}") from e
     b = dlpack.borrow(value, -1)
     if b.strides is not None:
@@ -106,6 +106,6 @@ def _of_buffer(value: Any) -> Source | None:
         return None
     dtype = _FORMATS.get((view.format.lstrip("@=" + ("<" if sys.byteorder == "little" else ">")), view.itemsize))
     if dtype is None:
-        raise PayloadError(f"tensor: a {type(value).__name__} with elements of format {view.format!r}")
+        raise PayloadError(f"tensor: a value of type {type(value).__name__} with elements of format {view.format!r}")
     data = view if view.c_contiguous else memoryview(view.tobytes())
     return Source(dtype, tuple(view.shape or ()), _copy(data.cast("B") if data.nbytes else memoryview(b"")))

@@ -180,7 +180,7 @@ class Tensor:
             raise PayloadError("tensor: a dimension is not a number")
         data = m.get("data")
         if not isinstance(data, (bytes, bytearray, memoryview, type(None))):
-            raise PayloadError(f"tensor: its data is a {type(data).__name__}, not bytes")
+            raise PayloadError(f"tensor: its data is of type {type(data).__name__}, not bytes")
         return cls(m["dtype"], tuple(m["shape"]), b"" if data is None else data)
 
     def to_map(self) -> dict[str, Any]:

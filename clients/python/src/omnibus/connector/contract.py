@@ -123,7 +123,7 @@ def check_key(key: Any) -> str:
         if "/" not in key and ".." not in key:
             return key  # as nearly all are
     if not isinstance(key, str):
-        raise BadKey(f"a key is text, and this is a {type(key).__name__}")
+        raise BadKey(f"a key is text, and this is of type {type(key).__name__}")
     size = len(_utf8(key))
     if not 0 < size <= MAX_KEY_BYTES:
         raise BadKey(f"a key of {size} bytes: it takes 1 to {MAX_KEY_BYTES}")
@@ -176,7 +176,7 @@ def inline_payload(metadata: dict[str, Any]) -> bytes | None:
         except ValueError:
             raise BadMetadata("inline_bytes is text, and not base64") from None
     if not isinstance(payload, (bytes, bytearray, memoryview)):
-        raise BadMetadata(f"inline_bytes is a {type(payload).__name__}, not bytes or base64")
+        raise BadMetadata(f"inline_bytes is of type {type(payload).__name__}, not bytes or base64")
     payload = bytes(payload)
     if metadata.get("size", len(payload)) != len(payload):
         raise BadMetadata(f"{len(payload)} bytes inline, and a size of {metadata['size']!r}")

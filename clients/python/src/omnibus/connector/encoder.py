@@ -200,7 +200,7 @@ def _scalar(v: Any) -> Any:
     item = getattr(v, "item", None)  # NumPy's scalars
     if callable(item) and getattr(v, "shape", None) == ():
         return item()
-    raise PayloadError(f"there is no encoding for a {type(v).__name__}")
+    raise PayloadError(f"there is no encoding for a value of type {type(v).__name__}")
 
 
 def timestamp(v: datetime.datetime) -> Ext:

@@ -98,7 +98,8 @@ class Emission:
             pool = sender.pool(self.tensors[0][1].value)
             for _, t in self.tensors:
                 if t.piece is None and not pool.device.owns(t.value):
-                    raise ForeignDevice(f"a {type(t.value).__name__} is not on {uuid_text(pool.device.uuid)}, where the pool is")
+                    what, where = type(t.value).__name__, uuid_text(pool.device.uuid)
+                    raise ForeignDevice(f"a value of type {what} is not on {where}, where the pool is")
             yield from sender.publish_work(pool, [t.piece for _, t in self.tensors if t.piece is not None])
         except UNAVAILABLE as e:
             sender.falls_back(mode, e)
