@@ -6,11 +6,13 @@ import os
 import resource
 import select
 import unittest
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 from fakehost import deliver, new_arena, over
-from hostcase import HostCase
+from hostcase import HostCase, RequestCase
 
 import omnibus
 from omnibus import wire
@@ -227,55 +229,6 @@ class SubmitTest(HostCase):
             self.assertEqual((send.grant, send.flags, send.key), (33, n, "big"))
             self.assertEqual(got, payload)
 
-    def test_descriptors_that_find_no_room(self) -> None:
-        """The connection ends, and says that it is the limit of this process that ended it."""
-        client = self.connect()
-        payload = os.urandom(100_000)
-        r = self.beside(client.stream)
-        self.host.submitted(3)
-        request = r()
-        done = self.beside(lambda: request.send(payload, codec=omnibus.RAW))
-        m = self.host.expect(wire.Arena)
-        self.host.arena_fd = new_arena(1 << 20)
-        free = os.dup(0)
-        os.close(free)
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
-        try:
-            with self.assertLogs("omnibus", "ERROR") as logged:
-                self.host.send(wire.ArenaAt(m.token, 90, 1 << 20), fds=(self.host.arena_fd,))
-                with self.assertRaisesRegex(omnibus.OutOfMemory, "descriptors that came.*ulimit -n"):
-                    done()
-            self.assertIn("ulimit -n", logged.output[0])
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-    def test_arena_that_finds_no_descriptor(self) -> None:
-        """It is there when it is wanted next: the host gives no second one."""
-        client = self.connect()
-        payload = os.urandom(100_000)
-        r = self.beside(client.stream)
-        self.host.submitted(3)
-        request = r()
-        done = self.beside(lambda: request.send(payload, codec=omnibus.RAW))
-        m = self.host.expect(wire.Arena)
-        self.host.arena_fd = new_arena(1 << 20)
-        free = os.dup(0)
-        os.close(free)
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))  # one is for what is received
-        try:
-            self.host.send(wire.ArenaAt(m.token, 90, 1 << 20), fds=(self.host.arena_fd,))
-            with self.assertRaisesRegex(omnibus.OutOfMemory, "cannot map.*ulimit -n"):
-                done()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        done = self.beside(lambda: request.send(payload, codec=omnibus.RAW))
-        self.assertEqual(self.host.expect(wire.Sealed).segment, 90)
-        self.host.granted()
-        self.host.expect(wire.Send)
-        done()
-
     def test_foreign_event_loop(self) -> None:
         client = self.connect()
         r = self.submit(client, "x")
@@ -287,6 +240,48 @@ class SubmitTest(HostCase):
         client.process()
         self.assertEqual(p.poll(0), [])
         self.assertEqual(r.values(), ["A"])
+
+
+class DescriptorsTest(RequestCase):
+    """Descriptors that this process has no room for."""
+
+    @contextmanager
+    def room_for(self, descriptors: int) -> Iterator[None]:
+        """Answer the question for an arena while no more descriptors than that can be opened."""
+        m = self.host.expect(wire.Arena)
+        arena, free = new_arena(1 << 20), os.dup(0)
+        os.close(free)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + descriptors, limits[1]))
+        try:
+            self.host.send(wire.ArenaAt(m.token, 90, 1 << 20), fds=(arena,))
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            os.close(arena)
+
+    def sending(self) -> Callable[[], None]:
+        return self.beside(lambda: self.request.send(bytes(100_000), codec=omnibus.RAW))
+
+    def test_descriptors_that_find_no_room(self) -> None:
+        """The connection ends, and says that it is the limit of this process that ended it."""
+        done = self.sending()
+        with self.assertLogs("omnibus", "ERROR") as logged, self.room_for(0):
+            with self.assertRaisesRegex(omnibus.OutOfMemory, "descriptors that came.*ulimit -n"):
+                done()
+        self.assertIn("ulimit -n", logged.output[0])
+
+    def test_arena_that_finds_no_descriptor(self) -> None:
+        """It is there when it is wanted next: the host gives no second one."""
+        done = self.sending()
+        with self.room_for(1):  # for what is received
+            with self.assertRaisesRegex(omnibus.OutOfMemory, "cannot map.*ulimit -n"):
+                done()
+        done = self.sending()
+        self.assertEqual(self.host.expect(wire.Sealed).segment, 90)
+        self.host.granted()
+        self.host.expect(wire.Send)
+        done()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from .task import ended
 
 _R = TypeVar("_R", bound="BaseRequest")
 
+
 class BaseRequest(Emitter):
     """What `Request` and `AsyncRequest` have in common."""
 
