@@ -7,7 +7,7 @@ import inspect
 import math
 import unittest
 
-from test_dlpack import as_it_is, need, without_donors, without_numpy
+from dlpackcase import as_it_is, need, without_donors, without_numpy
 
 from omnibus import bundle, dlpack
 from omnibus.errors import PayloadError

@@ -1,0 +1,195 @@
+"""The connector over the exchange of a host that follows the protocol and believes nothing."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import unittest
+from typing import Any
+
+from hostcase import HostCase
+
+import omnibus
+from omnibus import wire
+from omnibus.connector import OmnibusConnector
+from omnibus.connector import ring as connector_ring
+
+
+class ConnectorTest(HostCase):
+    """The connector in its mode ring."""
+
+    def connector(self) -> OmnibusConnector:
+        made = self.beside(lambda: OmnibusConnector({"socket": self.host.path, "stage_id": 1, "timeout": 0.2}))
+        self.host.welcome()
+        c: OmnibusConnector = made()
+        return c
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.c = self.connector()
+
+    def tearDown(self) -> None:
+        self.host.hang_up()
+        self.c.close()
+        super().tearDown()
+
+    def test_a_process_that_closes_nothing_ends(self) -> None:
+        code = (
+            "import sys; from omnibus.connector import OmnibusConnector\n"
+            "c = OmnibusConnector({'socket': sys.argv[1]})"
+        )
+        package = os.path.dirname(os.path.dirname(omnibus.__file__))
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, self.host.path], env={**os.environ, "PYTHONPATH": package}
+        )
+        self.addCleanup(process.kill)
+        own = self.host.sock
+        self.host.sock, _ = self.host.listener.accept()
+        self.addCleanup(self.host.sock.close)
+        self.host.expect(wire.Hello)
+        self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [], [], []))
+        self.host.sock = own  # of the connector that the other tests have
+        self.assertEqual(process.wait(30), 0)
+
+    def test_put_and_get(self) -> None:
+        done = self.beside(lambda: self.c.put(0, 1, "r_0_0", [1, 2]))  # type: ignore[arg-type]
+        m = self.host.expect(wire.Place)
+        self.host.send(wire.Placed(m.token, 7))
+        self.assertEqual(done(), (True, 3, {"entry": "7", "size": 3}))
+        done = self.beside(lambda: self.c.get("0", "1", "r_0_0", {"size": 3}))
+        f = self.host.expect(wire.Fetch)
+        self.assertEqual((f.from_, f.to, f.key), (m.from_, m.to, m.key))
+        self.host.send(wire.Fetched(f.token, 4, wire.INLINE, 0, 0, m.size, bytes(m.payload)))
+        self.assertEqual(done(), ([1, 2], 3))
+        self.host.expect(wire.Finish)
+
+    def test_nothing_is_none_and_no_error(self) -> None:
+        done = self.beside(lambda: self.c.get("0", "1", "k"))
+        self.host.send(wire.Failed(self.host.expect(wire.Fetch).token, 15, ""))
+        self.assertIsNone(done())
+        h = self.c.health()
+        self.assertEqual((h["status"], h["missing"], h["errors"]), ("healthy", 1, 0))
+
+    def test_a_host_that_is_stopped_at_the_deadline(self) -> None:
+        self.patient_for(0.01)
+        for left in (0, 0.01):
+            got = self.beside(lambda: self.c.get_with_deadline("a", "b", "k", deadline=time.monotonic() + left))  # noqa: B023
+            self.assertIsNone(got())
+            m = self.host.expect(wire.Fetch)
+            self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
+
+    def test_arrays_keep_the_payload(self) -> None:
+        try:
+            import numpy as np
+        except ImportError:
+            raise unittest.SkipTest("NumPy is not here") from None
+        payload = OmnibusConnector.serialize_obj({"a": np.arange(2000, dtype=np.float32), "b": 5})
+        self.host.segment(1, payload)
+        done = self.beside(lambda: self.c.get("0", "1", "k"))
+        f = self.host.expect(wire.Fetch)
+        self.host.send(wire.Fetched(f.token, 4, 0, 1, 0, len(payload), b""))
+        value, size = done()
+        del done
+        part = value["a"].reshape(2, 1000)[1][::2]
+        del value
+        self.host.nothing()
+        self.assertEqual(part[1], 1002)
+        del part
+        self.assertEqual(self.host.expect(wire.Finish), wire.Finish(4))
+
+    def test_the_host_is_gone_and_back(self) -> None:
+        self.host.hang_up()
+        with self.assertLogs("omnibus", "ERROR"):
+            self.assertEqual(self.c.put("0", "1", "k", 1), (False, 0, None))
+        self.assertIn("gone", self.c.health()["status"])
+        self.assertEqual(self.c.health()["error_kinds"], {"HostGone": 1})
+        done = self.beside(lambda: self.c.put("0", "1", "k", 1))
+        self.host.welcome()
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
+        self.assertTrue(done()[0])
+        self.assertEqual(self.c.health()["status"], "healthy")
+
+    def test_threads_share_an_exchange_when_the_host_is_back(self) -> None:
+        """Otherwise a connector could clean up what one of them has put, and not the rest."""
+        self.host.hang_up()
+        with self.assertLogs("omnibus", "ERROR"):
+            self.c.put("0", "1", "k", 1)
+        at_once = threading.Barrier(5)
+
+        def put(key: str) -> Any:
+            at_once.wait()
+            return self.c.put("0", "1", key, 1)
+
+        puts = [self.beside(functools.partial(put, key)) for key in "abcd"]
+        at_once.wait()
+        self.host.welcome()
+        owners = set()
+        for _ in puts:
+            m = self.host.expect(wire.Place)
+            owners.add(m.owner)
+            self.host.send(wire.Placed(m.token, 7))
+        self.assertTrue(all(done()[0] for done in puts))
+        self.assertEqual(len(owners), 1)
+
+    def test_connectors_of_a_process_share_a_connection(self) -> None:
+        other = OmnibusConnector({"socket": self.host.path})
+        done = self.beside(lambda: other.put("0", "1", "k", 1))
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
+        self.assertTrue(done()[0])
+        done = self.beside(other.close)
+        m = self.host.expect(wire.Cleanup)
+        self.assertEqual(m.key, "")
+        self.host.send(wire.Cleaned(m.token, 1))
+        done()
+        self.assertIn(self.host.path, connector_ring._hosts)
+        self.assertFalse(connector_ring._hosts[self.host.path].client().closed)
+
+    def test_a_goodbye_is_noticed(self) -> None:
+        self.host.send(wire.Bye())
+        self.assertIn("gone", self.c.health()["status"])
+
+    def test_it_may_be_collected_while_the_connection_is_locked(self) -> None:
+        other = OmnibusConnector({"socket": self.host.path})
+        done = self.beside(lambda: other.put("0", "1", "k", 1))
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
+        done()
+        owner = other._transport._open()._owner  # type: ignore[union-attr]
+        with connector_ring._hosts[self.host.path].client()._session.locked:
+            del other, done
+            gc.collect()
+        m = self.host.expect(wire.Cleanup)
+        self.assertEqual((m.owner, m.key), (owner, ""))
+        self.host.send(wire.Cleaned(m.token, 1))
+
+    def test_a_child_connects_anew(self) -> None:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = 0 if self.c.put("0", "1", "k", [7])[0] else 2
+            finally:
+                os._exit(code)
+        parents = self.host.sock
+        self.host.sock, _ = self.host.listener.accept()
+        self.host.sock.settimeout(10)
+        hello = self.host.expect(wire.Hello)
+        self.assertEqual(hello.pid, child)
+        self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [], [], []))
+        self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.host.sock.close()
+        self.host.sock = parents
+
+    def test_no_host(self) -> None:
+        with self.assertRaises(omnibus.HostGone):
+            OmnibusConnector({"socket": self.host.path + "x"})
+        self.assertNotIn(self.host.path + "x", connector_ring._hosts)
+
+
+if __name__ == "__main__":
+    unittest.main()
