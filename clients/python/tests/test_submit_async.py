@@ -15,6 +15,7 @@ from hostcase import HostCase
 import omnibus
 from omnibus import wire
 from omnibus.codec import encode
+from omnibus.room import Out
 
 
 class AsyncTest(HostCase):
@@ -158,6 +159,29 @@ class AsyncTest(HostCase):
         self.host.hang_up()
         with self.assertRaises(omnibus.HostGone):
             r()
+
+    def test_drain(self) -> None:
+        """As with memory of a GPU's, which others find only as long as the client is there."""
+
+        class Kept(Out):
+            keeps = True
+
+        async def caller() -> None:
+            async with await omnibus.aconnect(self.host.path) as bus:
+                self.assertTrue(await bus.drain())
+                with bus._session.locked:
+                    puts.append(bus._session.room.put(None, Kept()))
+                self.assertFalse(await bus.drain(0))
+                kept.set()
+                self.assertTrue(await bus.drain())
+
+        puts: list[int] = []
+        kept = threading.Event()
+        r = self.beside(lambda: asyncio.run(caller()))
+        self.host.welcome()
+        self.assertTrue(kept.wait(10))
+        self.host.send(wire.Returned(puts))
+        r()
 
     def test_its_loop_has_ended(self) -> None:
         async def connect() -> omnibus.AsyncClient:

@@ -220,6 +220,10 @@ class AsyncClient(BaseClient):
         """As Client.leave."""
         await arun(self._session, self._leave_work())
 
+    async def drain(self, timeout: float | None = None) -> bool:
+        """As Client.drain."""
+        return await arun(self._session, self._drain_work(timeout))
+
     async def close(self) -> None:
         """As Client.close."""
         self._session.check_process()

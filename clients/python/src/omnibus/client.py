@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import wire
-from .answers import Answer
+from .answers import Answer, Attempt
 from .delivery import Delivery
 from .directory import Found, Name, find_work, publish_work, withdraw
 from .errors import Code, HostGone, OmnibusError, ProtocolError
@@ -148,6 +149,16 @@ class BaseClient:
                 pull.left = True
                 pull.news()
 
+    def _drain_work(self, timeout: float | None) -> Work[bool]:
+        s = self._session
+        if timeout is not None and timeout <= 0:
+            s.process()  # what has come by now is in time
+        if not s.room.keeping:
+            return True
+        a = Attempt(lambda: None if s.room.keeping else True, object())
+        a.limit = None if timeout is None else time.monotonic() + timeout
+        return bool((yield s.attempts.make(a)))
+
     def _call_work(self, method: str, arguments: Any) -> Work[Any]:
         body = json.dumps(arguments).encode() if arguments is not None else b""
         reply = yield self._session.questions.ask(wire.Reply, lambda token: wire.Call(token, method, body))
@@ -261,8 +272,7 @@ class Client(BaseClient):
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until nobody needs what was sent from here of a GPU's memory: others find it only until this client is
         closed. False: the time, in seconds, is up."""
-        s = self._session
-        return s.wait(lambda: not s.room.keeping, timeout)
+        return self._session.run(self._drain_work(timeout))
 
     def close(self) -> None:
         """Leave and close the connection. What is unfinished fails. Idempotent."""
