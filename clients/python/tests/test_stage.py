@@ -140,16 +140,30 @@ class HandlerTest(StageCase):
         self.bye(r)
 
     def test_exit_of_a_handler_is_told(self) -> None:
-        @omnibus.stage
-        def leaves(x: int) -> None:
+        def leaves(_: object) -> None:
             raise SystemExit(4)
 
-        r = self.run_stage(leaves)
-        with self.assertLogs("omnibus", "ERROR") as logged:
-            self.host.send(deliver(1, 7, encode(1)))
-            with self.assertRaises(SystemExit):
-                r()
-        self.assertIn("the handler raised SystemExit(4), which ends this process", logged.output[0])
+        async def aleaves(_: object) -> None:
+            raise SystemExit(4)
+
+        for function in leaves, aleaves:
+            at_end = omnibus.stage("upper")(function)
+            at_end.end(function)
+            for what, stage, m in (
+                ("a delivery", omnibus.stage("upper")(function), deliver(1, 7, encode(1))),
+                ("a batch", omnibus.stage("upper", batch=2)(function), deliver(1, 7, encode(1))),
+                ("the end", at_end, wire.End(1)),
+            ):
+                with self.subTest(what, function=function.__name__):
+                    r = self.run_stage(stage, batch=stage.batch)
+                    with self.assertLogs("omnibus", "ERROR") as logged:
+                        self.host.send(m)
+                        with self.assertRaises(SystemExit):
+                            r()
+                    told = f"request {101:016x}: the handler raised SystemExit(4), which ends this process"
+                    self.assertIn(told, "".join(logged.output))
+                    self.host.hang_up()
+                    self.host.waiting.clear()
 
     def test_task_is_described(self) -> None:
         seen: list[Any] = []

@@ -124,13 +124,17 @@ class Coroutines(Served):
                 out = call(*self.arguments(task, parts))
             await self.aemit_all(task, out, parts[-1].last and end is None)
         except SystemExit as e:
-            self.tell_exit(task, e)
+            self.tell_exit(e, task)
             raise
 
     async def ahandle_end(self, task: BaseTask) -> None:
         _, end = self.function.callables(task)
-        if end is not None and not task.aborted:
-            await self.aemit_all(task, end(task), False)
+        try:
+            if end is not None and not task.aborted:
+                await self.aemit_all(task, end(task), False)
+        except SystemExit as e:
+            self.tell_exit(e, task)
+            raise
 
     async def aemit_all(self, task: Any, out: Any, last: bool) -> None:
         if inspect.isasyncgen(out):
@@ -149,7 +153,7 @@ class Coroutines(Served):
             batch = self.take_batch()
             try:
                 if batch:
-                    job = asyncio.ensure_future(self.function.function(*self.batch_arguments(batch)))
+                    job = asyncio.ensure_future(self.ahandle_batch(batch))
                     self.give_out(batch, await result_of(job))
             except Exception as e:
                 self.fail_batch(batch, e)
@@ -157,6 +161,14 @@ class Coroutines(Served):
                 self.batching = bool(self.queued)
                 if not self.batching:
                     return
+
+
+    async def ahandle_batch(self, batch: list[tuple[BaseTask, list[Delivery]]]) -> Any:
+        try:
+            return await self.function.function(*self.batch_arguments(batch))
+        except SystemExit as e:
+            self.tell_exit(e, *(task for task, _ in batch))
+            raise
 
 
 class _Cancelled(RuntimeError):

@@ -136,9 +136,10 @@ class Served:
         with self.session.locked:
             task._answer_end(*v)
 
-    def tell_exit(self, task: BaseTask, e: SystemExit) -> None:
-        """The last line of this process, which the host quotes to whoever waits for the request."""
-        log.error("stage %s, request %016x: the handler raised %r, which ends this process", task.stage, task.request, e)
+    def tell_exit(self, e: SystemExit, *tasks: BaseTask) -> None:
+        """The last lines of this process, which the host quotes to whoever waits for the requests."""
+        for t in tasks:
+            log.error("stage %s, request %016x: the handler raised %r, which ends this process", t.stage, t.request, e)
 
     def verdict(self, task: BaseTask, failure: Exception) -> Verdict:
         """What a handler's error means for the request."""
@@ -222,7 +223,7 @@ class Functions(Served):
             except Exception as e:
                 verdict = self.verdict(task, e)
             except SystemExit as e:
-                self.tell_exit(task, e)
+                self.tell_exit(e, task)
                 raise
             finally:
                 task._current = 0
@@ -236,6 +237,9 @@ class Functions(Served):
                 self.emit_all(task, end(task), False)
         except Exception as e:
             verdict = self.verdict(task, e)
+        except SystemExit as e:
+            self.tell_exit(e, task)
+            raise
         self.answer_end(task, verdict)
 
     def emit_all(self, task: Any, out: Any, last: bool) -> None:
@@ -257,6 +261,9 @@ class Functions(Served):
             self.give_out(batch, self.function.function(*self.batch_arguments(batch)))
         except Exception as e:
             self.fail_batch(batch, e)
+        except SystemExit as e:
+            self.tell_exit(e, *(task for task, _ in batch))
+            raise
 
 
 def error_text(e: BaseException) -> str:

@@ -77,7 +77,6 @@ class Segments:
         arena: Arena = yield a  # several may wait for the one answer
         return arena
 
-
     def _map_given(self, m: wire.ArenaAt) -> Arena:
         """Map the arena. The host gives no second one: where memory or descriptors are short, this one waits."""
         try:
