@@ -34,6 +34,21 @@ class WakeTest(HostCase):
         os.close(r)
         os.close(w)
 
+    def test_as_many_signals_as_there_are(self) -> None:
+        """What they write is read: a pipe that is full tells of no more."""
+        connection = self.connect()._session.connection
+        r, w = os.pipe2(os.O_NONBLOCK)
+        connection.wake_on(r)
+        for _ in range(2):
+            with self.assertRaises(BlockingIOError):
+                while True:
+                    os.write(w, bytes(4096))
+            connection.poll(0)
+            self.assertEqual(os.write(w, b"\x0f"), 1)
+            connection.poll(0)
+        os.close(r)
+        os.close(w)
+
 
 class StandbyTest(StageCase):
     def setUp(self) -> None:

@@ -19,6 +19,7 @@ from . import wire
 from .errors import HostGone, ProtocolError, out_of_memory
 
 _MESSAGES_A_PACKET = 64
+_PIPE_BYTES = 1 << 16  # as much as a pipe takes
 
 _RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 _SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -35,6 +36,7 @@ class Connection:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # -1: closed
         self._wake_lock = threading.RLock()  # whoever pokes may be interrupted by one who does
         self._poked = False
+        self._signals = -1  # what `wake_on` was given
         self._epoll = select.epoll()
         self._epoll.register(sock, select.EPOLLIN)
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -56,10 +58,16 @@ class Connection:
 
     def poll(self, timeout: float | None) -> None:
         """Wait until `fileno` is readable."""
-        self._epoll.poll(timeout)
+        for fd, _ in self._epoll.poll(timeout):
+            if fd == self._signals:
+                try:
+                    os.read(fd, _PIPE_BYTES)  # or it would be full one day, and nothing more come
+                except BlockingIOError:
+                    pass
 
     def wake_on(self, fd: int) -> None:
-        """End `poll` also when more has come to be read from a descriptor, the caller's."""
+        """End `poll` also when more has come to be read from a pipe, the caller's, which does not block."""
+        self._signals = fd
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def poke(self) -> None:
