@@ -377,6 +377,13 @@ class PutTest(QueueCase):
         self.host.send(over(4))
         self.assertTrue(self.queue.drain(10))
 
+    def test_an_owner_that_is_gone_before_all_was_got(self) -> None:
+        self.ahead(self.done(3, self.put(3)), 4)
+        self.host.hang_up()
+        for _ in range(2):
+            with self.assertRaises(omnibus.HostGone):
+                self.queue.drain()
+
     def test_an_owner_that_says_nothing(self) -> None:
         self.ahead(self.done(3, self.put(3)), 4)
         with unittest.mock.patch.object(tensorqueue, "_GIVING_UP", 0.01):

@@ -16,7 +16,7 @@ from .answers import Answer
 from .client import Client, connect
 from .codec import BUNDLE
 from .delivery import Delivery
-from .errors import Closing, Code, Overloaded, PayloadError, ProtocolError, RequestAborted, RequestOver
+from .errors import Closing, Code, Overloaded, PayloadError, ProtocolError, RequestAborted, RequestOver, again
 from .puts import MODES, Puts
 from .request import Request, submit_ahead, submit_work
 from .session import OutOfTime, Work, resume
@@ -276,10 +276,15 @@ class TensorQueue:
         return n
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until all that was put here is done. False: the time, in seconds, is up."""
+        """Wait until all that was put here is done. False: the time, in seconds, is up. Raises HostGone when the owner
+        is gone before."""
+        s = self._client._session
         with self._lock:
             left = list(self._puts)
-        return self._client._session.wait(lambda: all(r.over for r in left), timeout)
+        well = s.wait(lambda: all(r.over for r in left), timeout)
+        if s.error is not None and any(r._error is s.error for r in left):
+            raise again(s.error)
+        return well
 
     def close(self) -> None:
         """Leave the queue. Items that were put here and that nobody has taken are withdrawn. Idempotent."""
