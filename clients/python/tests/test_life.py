@@ -8,16 +8,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import unittest
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 from fakehost import EDGE_IN, EDGE_OUT, deliver, over
 from hostcase import HostCase
 from stagecase import StageCase, opened
 
 import omnibus
-from omnibus import wire
+from omnibus import aio, wire
+from omnibus.client import Pull
 from omnibus.codec import encode
 from omnibus.errors import Code
 
@@ -340,6 +343,69 @@ class PullTest(HostCase):
         client._session.wait = loses  # type: ignore[method-assign]
         self.host.send(deliver(1, 7, encode(1)))
         self.assertEqual((next(loop).value(), got), (2, [1]))
+
+    def test_awaited_loops_of_threads(self) -> None:
+        """One begins to wait just while another one does: both are told."""
+        s, entered, there = self.connect()._session, threading.Event(), []
+
+        class Meeting(Pull):
+            @property  # type: ignore[override]
+            def _on_news(self) -> Any:
+                now = self.waiting
+                if threading.current_thread() is first and not entered.is_set():
+                    entered.set()
+                    second.start()
+                    while not looked:
+                        pass
+                return now
+
+            @_on_news.setter
+            def _on_news(self, waiting: Any) -> None:
+                self.waiting = waiting
+
+        def ready() -> bool:
+            looked.append(threading.current_thread())
+            return bool(there)
+
+        looked: list[threading.Thread] = []
+        pull = Meeting(s)
+        first, second = (
+            threading.Thread(target=lambda: asyncio.run(aio.news(s, ready, pull)), daemon=True) for _ in range(2)
+        )
+        first.start()
+        while not {first, second} <= set(looked):
+            pass
+        with s.locked:
+            there.append(True)
+            pull.news()
+        for t in first, second:
+            t.join(10)
+            self.assertFalse(t.is_alive(), "it was not told")
+
+    def test_what_waited_is_gone_before_the_async_loop_has_it(self) -> None:
+        async def stage() -> list[Any]:
+            async with await omnibus.aconnect(self.host.path) as bus:
+                loop = bus.deliveries("upper")
+                d = await loop.__anext__()
+                patch = mock.patch.object(aio, "news")
+
+                async def wait_for_the_wrong_one(*of: Any) -> bool:
+                    patch.stop()
+                    well = await aio.news(*of)
+                    self.host.send(over(1, wire.ABORTED))
+                    while not d.task.aborted:
+                        bus.process()
+                    self.host.send(opened(2), deliver(2, 9, encode(3)))
+                    return well
+
+                patch.start().side_effect = wait_for_the_wrong_one
+                return [(await loop.__anext__()).value()]
+
+        r = self.beside(lambda: asyncio.run(stage()))
+        self.host.welcome()
+        self.host.serve("upper")
+        self.host.send(opened(1), deliver(1, 7, encode(1)), deliver(1, 8, encode(2)))
+        self.assertEqual(r(), [3])
 
     def test_a_stage_that_is_refused_at_first(self) -> None:
         client = self.connect()

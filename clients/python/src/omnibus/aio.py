@@ -104,7 +104,7 @@ async def news(s: Session, ready: Callable[[], bool], at: Any, patience: float |
     def tell() -> None:
         loop.call_soon_threadsafe(event.set)
 
-    at._on_news += (tell,)
+    at._on_news.add(tell)
     try:
         while True:
             with s.locked:
@@ -115,8 +115,7 @@ async def news(s: Session, ready: Callable[[], bool], at: Any, patience: float |
             await event.wait()
             event.clear()
     finally:
-        # A new tuple: others go through the old one, and no lock is taken where the collector may be the caller.
-        at._on_news = tuple(f for f in at._on_news if f is not tell)
+        at._on_news.discard(tell)  # without a lock, for the collector may be the caller
         if timer is not None:
             timer.cancel()
 
@@ -209,6 +208,8 @@ class AsyncClient(BaseClient):
         while True:
             await news(s, lambda: pull.ready() or s.error is not None, pull)
             with s.locked:
+                if s.error is None and not pull.ready():
+                    continue  # somebody else has taken it, or it was taken back
                 d = pull.take()
             if d is None:
                 if s.error is not None and not (s.said_bye or s.draining):

@@ -295,7 +295,7 @@ class Pull:
         self._queue: deque[Delivery] = deque()
         self.stage: Stage | None = None
         self.left = False
-        self._on_news: tuple[Callable[[], object], ...] = ()
+        self._on_news: set[Callable[[], object]] = set()  # changed by whoever waits, without a lock
 
     def ready(self) -> bool:
         over = self.left or self._session.draining
@@ -325,5 +325,5 @@ class Pull:
 
     def news(self) -> None:
         self._session.notify()
-        for f in self._on_news:
+        for f in self._on_news.copy():
             self._session.call_later(f)

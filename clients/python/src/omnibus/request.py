@@ -43,7 +43,7 @@ class BaseRequest(Emitter):
         self._closed = False  # no more results are wanted
         self._held = 0  # results not finished
         self._last: Delivery | None = None  # the result in the hands of the loop
-        self._on_news: tuple[Callable[[], object], ...] = ()
+        self._on_news: set[Callable[[], object]] = set()  # changed by whoever waits, without a lock
 
     @property
     def over(self) -> bool:
@@ -152,7 +152,7 @@ class BaseRequest(Emitter):
         return self._held > 0
 
     def _tell(self) -> None:
-        for f in self._on_news:
+        for f in self._on_news.copy():
             self._session.call_later(f)
 
 
