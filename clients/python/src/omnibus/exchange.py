@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import wire
-from .answers import Answer
+from .answers import Answer, Attempt
 from .delivery import View
 from .errors import Code, HostError, Nothing, OutOfMemory, again
 from .room import Room
@@ -65,7 +65,7 @@ class Exchange:
                 write(view)
         except BaseException:
             with self._session.locked:
-                self._session.room.give(room)
+                self._give(room)
             raise
         where = room.segment, room.offset, size
         return self._place(wire.Place(0, self._owner, 0, 0, 0, *where, source, target, key, b""), room)
@@ -76,25 +76,18 @@ class Exchange:
             room = s.room.take(size, self._arena_bytes) if s.error is None else None
         if room is not None:
             return room
-        found: list[Room] = []
-
-        def take() -> bool:
-            # Whoever reads the socket asks for the others, too.
-            if not found and s.error is None:
-                room = s.room.take(size, self._arena_bytes)
-                found.extend(() if room is None else (room,))
-            return bool(found)
-
+        # Whoever reads the socket tries for the others, too: what is wrong with that is for the one who asked.
+        a = Attempt(lambda: s.room.take(size, self._arena_bytes), object(), self._give)
         try:
-            well = s.wait(take, timeout)
-        except BaseException:  # such as KeyboardInterrupt, which may come when another thread has taken it for this one
-            with s.locked:
-                for room in found:
-                    s.room.give(room)
-            raise
-        if not well:
-            raise OutOfMemory(Code.MEMORY, f"there was no room for {size} bytes in {timeout} seconds")
-        return found[0]
+            found: Room = self._answer(s.attempts.make(a), timeout)
+        except Nothing:
+            raise OutOfMemory(Code.MEMORY, f"there was no room for {size} bytes in {timeout} seconds") from None
+        return found
+
+    def _give(self, room: Room) -> None:
+        """Take room back that nothing was put in, for those who wait for it. The lock is held."""
+        self._session.room.give(room)
+        self._session.notify()
 
     def _place(self, place: wire.Place, room: Room | None) -> int:
         """Place what is in the message, or lies in room of the client's own."""
@@ -113,6 +106,7 @@ class Exchange:
                 s.questions.ask_locked(a, lambda token: place._replace(token=token, put=put))
             except BaseException:
                 void()
+                s.notify()  # those who wait for room
                 raise
         entry: int = self._answer(a, None)
         return entry

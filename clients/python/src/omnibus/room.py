@@ -171,16 +171,17 @@ class OwnRoom:
 
     def _offer(self, size: int) -> tuple[int, Arena]:
         self._last_segment += 1
-        fd = os.memfd_create("omnibus-room", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+        fd = -1
         try:
+            fd = os.memfd_create("omnibus-room", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
             os.posix_fallocate(fd, 0, size)  # what has no memory is refused here, and not by a signal
             fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
             arena = Arena(self._last_segment, fd, size)
-        except OSError as e:
-            os.close(fd)
-            raise out_of_memory(f"no segment of {size} bytes", e.errno or 0) from None
-        except BaseException:
-            os.close(fd)
+        except BaseException as e:
+            if fd >= 0:
+                os.close(fd)
+            if isinstance(e, OSError):
+                raise out_of_memory(f"no segment of {size} bytes", e.errno or 0) from None
             raise
         self._post(wire.Offer(self._last_segment, size), fd)
         return self._last_segment, arena

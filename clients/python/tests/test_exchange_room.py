@@ -1,0 +1,71 @@
+"""Puts that wait for room, and what keeps them from having it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import unittest
+from typing import Any
+from unittest import mock
+
+from test_exchange import ExchangeCase
+
+import omnibus
+from omnibus import wire
+
+
+class RoomTest(ExchangeCase):
+    def test_whoever_waits_for_room_hears_that_nothing_is_put_in_another(self) -> None:
+        content = bytes(900_000)
+        for key, error in ("k", ValueError), ("\ud800", omnibus.ProtocolError):
+            with self.subTest(error.__name__):
+                writes, go_on = threading.Event(), threading.Event()
+
+                def write(room: memoryview, writes: Any = writes, go_on: Any = go_on, kind: Any = error) -> None:
+                    writes.set()
+                    go_on.wait(10)
+                    if kind is ValueError:
+                        raise ValueError("no")
+
+                first = self.beside(lambda: self.exchange.put("a", "b", key, len(content), write))  # noqa: B023
+                self.assertTrue(writes.wait(10))
+                second = self.putting(content)
+                while not self.client._session.reading.taken:
+                    pass
+                go_on.set()
+                with self.assertRaises(error):
+                    first()
+                if error is ValueError:
+                    self.host.offered()
+                m = self.host.expect(wire.Place)
+                self.host.send(wire.Placed(m.token, 7), wire.Returned([m.put]))
+                second()
+
+    def test_only_whoever_wants_room_hears_that_the_system_has_none(self) -> None:
+        self.exchange = self.client.exchange(20 << 20)
+        done = self.putting(bytes(9 << 20))
+        self.host.offered()
+        m = self.host.expect(wire.Place)
+        self.host.send(wire.Placed(m.token, 7))
+        done()
+        reads = self.beside(lambda: self.exchange.wait("a", "b", "other"))  # and looks for the one who waits
+        fetch = self.host.expect(wire.Fetch)
+        wants = self.putting(bytes(18 << 20))
+        waits = False
+        while not waits:
+            with self.client._session.locked:
+                waits = bool(self.client._session.reading.sleepers)
+        with mock.patch.object(os, "memfd_create", side_effect=OSError(errno.EMFILE, "")):
+            self.host.send(wire.Returned([m.put]))
+            with self.assertRaisesRegex(omnibus.OutOfMemory, "no segment of .*ulimit -n"):
+                wants()
+        self.host.expect(wire.Forget)
+        self.host.send(wire.Failed(fetch.token, 15, ""))
+        with self.assertRaises(omnibus.Nothing):
+            reads()
+        self.assertFalse(self.client.closed)
+
+
+if __name__ == "__main__":
+    unittest.main()
