@@ -220,6 +220,23 @@ class ContractTest(SegmentCase):
                 self.assertEqual("k" in self.left(), replaced)
         self.assertEqual(b.health()["missing"], 2)
 
+    def test_whoever_removes_a_segment_has_got_it(self) -> None:
+        """Two that read one without a lock, as far as its end."""
+        a, b, c = (self.connector(generation=1, shm_threshold_bytes=0) for _ in range(3))
+        _, size, metadata = a.put("0", "1", "k", VALUE)
+        got, inode = [], files.Directory.inode
+
+        def seen_by_both(directory: files.Directory, name: str) -> int | None:
+            number = inode(directory, name)
+            if not got:
+                got.append(None)
+                got.append(c.get("0", "1", "k", metadata))
+            return number
+
+        with mock.patch.object(files.Directory, "inode", seen_by_both):
+            self.assertIsNone(b.get("0", "1", "k", metadata))
+        self.assertEqual((got[1], b.health()["missing"]), ((VALUE, size), 1))
+
     def test_a_key_named_like_metadata(self) -> None:
         for generation in (1, 2):
             c = self.connector(generation=generation, shm_threshold_bytes=0)

@@ -161,11 +161,13 @@ class Directory:
         except OSError as e:
             raise full(e) from None
 
-    def unlink(self, name: str) -> None:
+    def unlink(self, name: str) -> bool:
+        """Remove a name. False: there is none."""
         try:
             os.unlink(name, dir_fd=self.fd)
         except FileNotFoundError:
-            pass
+            return False
+        return True
 
 
 def write_all(fd: int, pieces: Sequence[Buffer], at: int = 0) -> None:

@@ -256,7 +256,8 @@ class Segments:
         if lock is not None:
             slot = self._journal.add(Record(GETTING, name, segment, lock.identity))
         try:
-            self._directory.unlink(name)
+            if not self._directory.unlink(name):
+                raise Missing(name)  # somebody was just as fast, and has got it
             if lock is not None:
                 lock.remove()
         finally:
