@@ -154,6 +154,19 @@ class SubmitTest(HostCase):
             client.process()
         self.assertEqual(self.host.expect(wire.Finish).delivery, 3)
 
+    def test_close_ends_the_loop_of_another_thread(self) -> None:
+        client = self.connect()
+        r = self.beside(client.stream)
+        self.host.submitted(3)
+        request = r()
+        waits = self.beside(lambda: next(request))
+        while not client._session.reading.taken:
+            pass
+        request.close()
+        with self.assertRaisesRegex(omnibus.Finished, "the request was closed"):
+            waits()
+        self.assertEqual(self.host.expect(wire.Close).source, 3)  # of which the host has said nothing yet
+
     def test_kept_results_outlive_the_loop(self) -> None:
         client = self.connect()
         r = self.submit(client, "x")

@@ -183,6 +183,23 @@ class AsyncTest(HostCase):
         self.host.send(wire.Returned(puts))
         r()
 
+    def test_close_ends_the_loop_of_another_task(self) -> None:
+        async def caller() -> None:
+            async with await omnibus.aconnect(self.host.path) as bus:
+                r = await bus.stream()
+                job = asyncio.ensure_future(r.values())
+                while not r._on_news:
+                    await asyncio.sleep(0)
+                r.close()
+                with self.assertRaisesRegex(omnibus.Finished, "the request was closed"):
+                    await asyncio.wait_for(job, 10)
+
+        r = self.beside(lambda: asyncio.run(caller()))
+        self.host.welcome()
+        self.host.submitted(3)
+        self.assertEqual(self.host.expect(wire.Close).source, 3)
+        r()
+
     def test_its_loop_has_ended(self) -> None:
         async def connect() -> omnibus.AsyncClient:
             return await omnibus.aconnect(self.host.path)

@@ -76,6 +76,8 @@ class BaseRequest(Emitter):
             self._last = None
             if not self.over:
                 self._session.post(wire.Close(self.number))
+                self._tell()
+                self._session.notify()  # for a thread that waits for a result
 
     def _out_edges(self) -> list[wire.Edge]:
         return self._session.welcome.inputs
