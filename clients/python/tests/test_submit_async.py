@@ -15,7 +15,7 @@ from hostcase import HostCase
 import omnibus
 from omnibus import wire
 from omnibus.codec import encode
-from omnibus.room import Out
+from omnibus.room import Out, OwnRoom
 
 
 class AsyncTest(HostCase):
@@ -159,6 +159,19 @@ class AsyncTest(HostCase):
         self.host.hang_up()
         with self.assertRaises(omnibus.HostGone):
             r()
+
+    def test_drain_looks_with_the_lock(self) -> None:
+        """Other threads put something meanwhile."""
+        client = self.connect()
+        looks = []
+
+        def keeps(room: OwnRoom) -> bool:
+            looks.append(client._session.lock._is_owned())  # type: ignore[attr-defined]
+            return False
+
+        with mock.patch.object(OwnRoom, "keeping", property(keeps)):
+            self.assertTrue(client.drain())
+        self.assertEqual(set(looks), {True})
 
     def test_drain(self) -> None:
         """As with memory of a GPU's, which others find only as long as the client is there."""

@@ -153,8 +153,9 @@ class BaseClient:
         s = self._session
         if timeout is not None and timeout <= 0:
             s.process()  # what has come by now is in time
-        if not s.room.keeping:
-            return True
+        with s.locked:
+            if not s.room.keeping:
+                return True
         a = Attempt(lambda: None if s.room.keeping else True, object())
         a.limit = None if timeout is None else time.monotonic() + timeout
         return bool((yield s.attempts.make(a)))
