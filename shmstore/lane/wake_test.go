@@ -365,18 +365,20 @@ func TestFailKeepsFrames(t *testing.T) {
 	}
 }
 
-// TestWaitsEnd: whatever ends a wait ends it at both sides, parked or not.
+// TestWaitsEnd: whatever ends a wait ends it at both sides, parked or not, and those that
+// come later.
 func TestWaitsEnd(t *testing.T) {
 	cause := errors.New("killed")
 	for _, tc := range []struct {
 		name string
 		end  func(s *Sender, r *Receiver, cancel func())
 		want error
+		or   error // what may have ended the wait before
 	}{
 		{name: "fail", want: ErrPeerGone, end: func(s *Sender, r *Receiver, _ func()) { s.Fail(cause); r.Fail(cause) }},
 		{name: "fail without a cause", want: ErrPeerGone, end: func(s *Sender, r *Receiver, _ func()) { s.Fail(nil); r.Fail(nil) }},
 		{name: "close", want: ErrClosed, end: func(s *Sender, r *Receiver, _ func()) { s.Close(); s.Close(); r.Close() }},
-		{name: "close after fail", want: ErrClosed, end: func(s *Sender, r *Receiver, _ func()) { s.Fail(nil); s.Close(); r.Fail(nil); r.Close() }},
+		{name: "close after fail", want: ErrClosed, or: ErrPeerGone, end: func(s *Sender, r *Receiver, _ func()) { s.Fail(nil); s.Close(); r.Fail(nil); r.Close() }},
 		{name: "fail after close", want: ErrClosed, end: func(s *Sender, r *Receiver, _ func()) { s.Close(); s.Fail(nil); r.Close(); r.Fail(nil) }},
 		{name: "context", want: context.Canceled, end: func(_ *Sender, _ *Receiver, cancel func()) { cancel() }},
 	} {
@@ -400,8 +402,13 @@ func TestWaitsEnd(t *testing.T) {
 				<-parked
 				tc.end(s, r, cancel)
 				for range 2 {
-					if err := <-errs; !errors.Is(err, tc.want) {
+					if err := <-errs; !errors.Is(err, tc.want) && (tc.or == nil || !errors.Is(err, tc.or)) {
 						t.Errorf("the wait ended with %v, want %v", err, tc.want)
+					}
+				}
+				for _, err := range []error{s.Wait(ctx, 100), r.Wait(ctx)} {
+					if !errors.Is(err, tc.want) {
+						t.Errorf("a later wait ended with %v, want %v", err, tc.want)
 					}
 				}
 			})
