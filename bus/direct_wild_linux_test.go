@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -217,13 +218,18 @@ func streamUntil(t *testing.T, r *bus.Request, most int, enough <-chan struct{})
 			}
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), bus.Patience)
+	// It is for each result, not for all: how many there are until somebody notices
+	// something, and how long they take, depends on the scheduler.
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	patience := time.AfterFunc(bus.Patience, cancel)
+	defer patience.Stop()
 	got := 0
 	for d, err := range r.Results(ctx) {
 		if err != nil {
 			return err
 		}
+		patience.Reset(bus.Patience)
 		if !bytes.Equal(d.Bytes(), block(got, directBlock)) {
 			t.Errorf("result %d is not what was sent", got)
 		}
