@@ -116,17 +116,18 @@ proctype Owner() {
 	byte n, next = 1, told = 1;
 	{
 end:	do
+#if MUT == 17
 	:: next <= NUMBERS && slot[IN(next)] == 0 ->
+		d_step { bytes[IN(next)] = next; slot[IN(next)] = next; known = next };
+		d_step { published = next; next++ }
+#else
+	:: d_step { next <= NUMBERS && slot[IN(next)] == 0 -> /* nobody knows the number before */
 		bytes[IN(next)] = next;
 		slot[IN(next)] = next;
-#if MUT == 17
-		known = next;
-		published = next;
-#else
 		published = next;
 		known = next;
+		next++ }
 #endif
-		next++
 #if MUT == 18
 	:: told < next -> told++
 #else

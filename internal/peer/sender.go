@@ -75,6 +75,9 @@ func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
 func (s *Sender) Queue(m wire.Message, fds ...int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.resting && len(fds) > 0 {
+		s.flushLocked() // else they are duplicated, for which there may be no room
+	}
 	err := s.overLocked()
 	switch {
 	case err != nil:

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"errors"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -101,6 +102,26 @@ func TestSenderLaterGoes(t *testing.T) {
 			t.Errorf("after Close: %v", err)
 		}
 	})
+}
+
+// TestSenderLaterDescriptor: a descriptor goes behind what rests, and without a duplicate.
+func TestSenderLaterDescriptor(t *testing.T) {
+	s, peer := resting(t)
+	later(t, s, 0, 2)
+	s.descriptors = maxBacklogDescriptors // none can wait
+	err := s.Queue(&wire.Segment{Segment: 1}, int(os.Stdin.Fd()))
+	s.descriptors = 0
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := NewReceiver(peer)
+	for _, want := range []int{0, 0, 1} {
+		_, _, fds, err := r.Next()
+		if err != nil || len(fds) != want {
+			t.Errorf("%d descriptors, %v; want %d", len(fds), err, want)
+		}
+		CloseAll(fds)
+	}
 }
 
 // TestSenderLaterBlocked: what waits for the peer to read is said to.
