@@ -145,6 +145,12 @@ func TestLargeReuseFitsAsMany(t *testing.T) {
 			wantBytes(t, s.Local().Take, h, content(needed, round+uint64(i)))
 		}
 		wantClean(t, s)
+		for _, h := range all[:round*objects/2] { // whose segments are larger than what comes free
+			if err := s.Delete(h); err != nil {
+				t.Fatal(err)
+			}
+			wantClean(t, s)
+		}
 	}
 	if rounded, exact := len(f.known[0]), len(f.known[1]); rounded <= needed || exact != needed {
 		t.Errorf("segments of %d bytes, and of %d where memory was short, for %d", rounded, exact, needed)
