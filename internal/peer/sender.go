@@ -155,7 +155,7 @@ func (s *Sender) flush() {
 // held, and given up while it sends, when nobody else does.
 func (s *Sender) flushLocked() {
 	s.resting = false
-	for len(s.queue) > 0 && s.err == nil {
+	for len(s.queue) > 0 && !s.writing && s.err == nil {
 		p := s.queue[0]
 		s.queue = slices.Delete(s.queue, 0, 1)
 		s.writing = true

@@ -3,7 +3,6 @@ package peer
 import (
 	"errors"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -137,33 +136,11 @@ func TestSenderLaterBlocked(t *testing.T) {
 // TestSenderLaterOrder: from several goroutines, messages that can wait and such that
 // cannot come in the order of each of them, and none is lost.
 func TestSenderLaterOrder(t *testing.T) {
-	const producers, each = 4, 3000
-	a, b := pair(t)
-	s := newSender(t, a, SenderOptions{})
-	var wg sync.WaitGroup
-	for p := range uint32(producers) {
-		wg.Go(func() {
-			for i := range uint32(each) {
-				m := &wire.Finish{Delivery: i, Text: string(rune('a' + p))}
-				var err error
-				if i%(p+2) == 0 {
-					err = s.Queue(m)
-				} else {
-					_, err = s.Later(m)
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	go func() {
-		wg.Wait()
-		if err := s.Close(); err != nil {
-			t.Error(err)
+	queueFromSeveral(t, func(s *Sender, producer uint32, m wire.Message) error {
+		if m := m.(*wire.Finish); m.Delivery%(producer+2) == 0 {
+			return s.Queue(m)
 		}
-		a.Close()
-	}()
-	wantInOrder(t, b, producers, each)
+		_, err := s.Later(m)
+		return err
+	})
 }

@@ -91,6 +91,11 @@ func tryReceive(c *Conn, buf []byte) (n, flags int, err error) {
 
 // TestSenderOrder queues from several goroutines while the peer reads.
 func TestSenderOrder(t *testing.T) {
+	queueFromSeveral(t, func(s *Sender, _ uint32, m wire.Message) error { return s.Queue(m) })
+}
+
+// queueFromSeveral has several goroutines queue, and looks at what comes.
+func queueFromSeveral(t *testing.T, queue func(s *Sender, producer uint32, m wire.Message) error) {
 	const producers, each = 4, 3000
 	a, b := pair(t)
 	s := newSender(t, a, SenderOptions{})
@@ -98,7 +103,7 @@ func TestSenderOrder(t *testing.T) {
 	for p := range uint32(producers) {
 		wg.Go(func() {
 			for i := range uint32(each) {
-				if err := s.Queue(&wire.Finish{Delivery: i, Text: string(rune('a' + p))}); err != nil {
+				if err := queue(s, p, &wire.Finish{Delivery: i, Text: string(rune('a' + p))}); err != nil {
 					t.Error(err)
 					return
 				}

@@ -12,10 +12,11 @@ type Shelf struct {
 	mem  *shmstore.Segment
 	page *page
 
-	mu    sync.Mutex
-	first uint64
-	next  uint64 // number; 0: not begun, or used up
-	holds int    // values
+	mu     sync.Mutex
+	first  uint64
+	next   uint64 // number; 0: not begun, or used up
+	holds  int    // values
+	closed bool
 	// Of those, the ones that Reclaim was true for.
 	reclaimed map[uint64]struct{}
 }
@@ -48,7 +49,7 @@ func (s *Shelf) Begin(first uint64) {
 func (s *Shelf) Put(v Value) (number uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.holds == Slots {
+	if s.closed || s.holds == Slots {
 		return 0, false
 	}
 	for s.next != 0 {
@@ -75,7 +76,7 @@ func (s *Shelf) Put(v Value) (number uint64, ok bool) {
 func (s *Shelf) Publish(number uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if number > s.page.published.Load() {
+	if !s.closed && number > s.page.published.Load() {
 		s.page.published.Store(number)
 	}
 }
@@ -86,6 +87,9 @@ func (s *Shelf) Publish(number uint64) {
 func (s *Shelf) Reclaim(number uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed || s.slot(number).number.Load() != number {
+		return false // it was cleared meanwhile, and would stay locked
+	}
 	at, fd := number-s.first, s.mem.FD()
 	// The owner shares the lock, so that nobody can give it up and have others take the value.
 	if !sharedElsewhere(fd, at) || !shareByte(fd, at) {
@@ -99,6 +103,9 @@ func (s *Shelf) Reclaim(number uint64) bool {
 func (s *Shelf) Clear(number uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
 	if at := s.slot(number); at.number.CompareAndSwap(number, 0) {
 		s.holds--
 	}
@@ -110,5 +117,11 @@ func (s *Shelf) Clear(number uint64) {
 
 func (s *Shelf) slot(number uint64) *slot { return &s.page.slots[(number-s.first)%Slots] }
 
-// Close gives the memory back. Others keep what they have mapped.
-func (s *Shelf) Close() { s.mem.Close() }
+// Close gives the memory back. Others keep what they have mapped. Nothing is put from then
+// on, and what the other methods are called for is done.
+func (s *Shelf) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.mem.Close()
+}
