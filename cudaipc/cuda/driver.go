@@ -34,7 +34,7 @@ type use struct {
 // [cudaipc.ErrNotBuilt], [cudaipc.ErrNoDriver], [cudaipc.ErrDriverTooOld] and
 // [cudaipc.ErrNoDevice].
 func Open(o Options) (cudaipc.Driver, error) {
-	lib, err := load(o.library())
+	lib, err := load(o.libcuda())
 	if err != nil {
 		return nil, err
 	}

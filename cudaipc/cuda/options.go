@@ -10,7 +10,7 @@ type Options struct {
 
 const defaultLibrary = "libcuda.so.1"
 
-func (o Options) library() string {
+func (o Options) libcuda() string {
 	if o.Library == "" {
 		return defaultLibrary
 	}
