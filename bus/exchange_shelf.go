@@ -57,7 +57,7 @@ func (h *hostShelf) reclaim() {
 	on := h.on
 	h.mu.Unlock()
 	if on != nil {
-		on.Look()
+		on.Reclaim()
 	}
 }
 

@@ -48,9 +48,6 @@ const (
 	tellValues = 16
 )
 
-// lookEach is at how many values each Put looks whether they are over: one more than it puts.
-const lookEach = 2
-
 // otherShelf is a shelf of another process.
 type otherShelf struct {
 	taker *shelf.Taker
@@ -129,7 +126,7 @@ func (l *link) reclaimed() (all []*foreign) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	sh := &l.shelving
-	for range min(lookEach, len(sh.lie)) {
+	for range min(ring.ReclaimEach, len(sh.lie)) {
 		v := sh.lie[0]
 		sh.lie = sh.lie[1:]
 		switch {

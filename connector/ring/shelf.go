@@ -158,6 +158,28 @@ func (s *Shelf) check(number uint64) error {
 	return nil
 }
 
+// ReclaimEach is at how many values an owner looks with each Put whether they are read no
+// more: one more than it puts.
+const ReclaimEach = 2
+
+// Reclaim gives back some of what is read no more and whose readers have not said so yet. It
+// is for an owner who wants its room again soon.
+func (s *Shelf) Reclaim() {
+	var back []*entry
+	looks := 0
+	s.table.mu.Lock()
+	for number, e := range s.on { // any of them: it begins somewhere else each time
+		if looks++; looks > ReclaimEach {
+			break
+		}
+		if !e.shelved.claimed && s.claims.Given(number) && s.claims.Share(number) {
+			back = s.table.takeOver(back, e)
+		}
+	}
+	s.table.mu.Unlock()
+	release(back)
+}
+
 // claim reports whether an entry is the table's to give to somebody, or to take back.
 func (t *Table) claim(e *entry) bool {
 	h := e.shelved

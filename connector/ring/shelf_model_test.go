@@ -48,28 +48,28 @@ func modelOf(t *rapid.T, liars int) {
 		}
 	}
 	actions := map[string]func(*rapid.T){
-		"Put":       living(func(t *rapid.T, p *process) { p.putSlot(key(t), rapid.IntRange(1, 3).Draw(t, "skip")) }),
-		"PutSend":   living(func(_ *rapid.T, p *process) { p.putSend() }),
-		"PutReturn": living(func(_ *rapid.T, p *process) { p.putReturn() }),
-		"PutWhole":  living(func(t *rapid.T, p *process) { p.putSlot(key(t), 1); p.putSend(); p.putReturn() }),
-		"PutPlain":  living(func(t *rapid.T, p *process) { p.putPlain(key(t)) }),
-		"Returned":  living(func(_ *rapid.T, p *process) { p.handleReturned() }),
-		"Open":      living(func(t *rapid.T, p *process) { p.open(anyOf(t, w.processes, "shelf of")) }),
-		"Take":      living(func(t *rapid.T, p *process) { p.takeBegin(p.known(t)) }),
-		"TakeEnd":   living(func(_ *rapid.T, p *process) { p.takeEnd() }),
-		"TakeWhole": living(func(t *rapid.T, p *process) { p.takeBegin(p.known(t)); p.takeEnd() }),
-		"Took":      living(func(t *rapid.T, p *process) { p.tellTook(one(t, p.reads)) }),
-		"Gave":      living(func(t *rapid.T, p *process) { p.gave(one(t, p.reads)) }),
-		"Reclaim":   living(func(t *rapid.T, p *process) { p.reclaim(one(t, p.lain())) }),
-		"Look":      living(func(_ *rapid.T, p *process) { p.look() }),
-		"Over":      living(func(t *rapid.T, p *process) { p.over(t) }),
-		"GetKey":    living(func(t *rapid.T, p *process) { p.getKey(key(t), rapid.Bool().Draw(t, "await")) }),
-		"GetNumber": living(func(t *rapid.T, p *process) { p.getNumber(one(t, w.values(func(v *value) bool { return v.returned }))) }),
-		"Release":   living(func(t *rapid.T, p *process) { p.release(t, false) }),
-		"PutBack":   living(func(t *rapid.T, p *process) { p.release(t, true) }),
-		"Cleanup":   living(func(t *rapid.T, p *process) { p.cleanup(key(t)) }),
-		"Reopen":    living(func(_ *rapid.T, p *process) { p.reopen() }),
-		"Deliver":   func(t *rapid.T) { anyOf(t, w.processes, "from").deliver() },
+		"Put":         living(func(t *rapid.T, p *process) { p.putSlot(key(t), rapid.IntRange(1, 3).Draw(t, "skip")) }),
+		"PutSend":     living(func(_ *rapid.T, p *process) { p.putSend() }),
+		"PutReturn":   living(func(_ *rapid.T, p *process) { p.putReturn() }),
+		"PutWhole":    living(func(t *rapid.T, p *process) { p.putSlot(key(t), 1); p.putSend(); p.putReturn() }),
+		"PutPlain":    living(func(t *rapid.T, p *process) { p.putPlain(key(t)) }),
+		"Returned":    living(func(_ *rapid.T, p *process) { p.handleReturned() }),
+		"Open":        living(func(t *rapid.T, p *process) { p.open(anyOf(t, w.processes, "shelf of")) }),
+		"Take":        living(func(t *rapid.T, p *process) { p.takeBegin(p.known(t)) }),
+		"TakeEnd":     living(func(_ *rapid.T, p *process) { p.takeEnd() }),
+		"TakeWhole":   living(func(t *rapid.T, p *process) { p.takeBegin(p.known(t)); p.takeEnd() }),
+		"Took":        living(func(t *rapid.T, p *process) { p.tellTook(one(t, p.reads)) }),
+		"Gave":        living(func(t *rapid.T, p *process) { p.gave(one(t, p.reads)) }),
+		"Reclaim":     living(func(t *rapid.T, p *process) { p.reclaim(one(t, p.lain())) }),
+		"HostReclaim": living(func(_ *rapid.T, p *process) { p.hostReclaim() }),
+		"Over":        living(func(t *rapid.T, p *process) { p.over(t) }),
+		"GetKey":      living(func(t *rapid.T, p *process) { p.getKey(key(t), rapid.Bool().Draw(t, "await")) }),
+		"GetNumber":   living(func(t *rapid.T, p *process) { p.getNumber(one(t, w.values(func(v *value) bool { return v.returned }))) }),
+		"Release":     living(func(t *rapid.T, p *process) { p.release(t, false) }),
+		"PutBack":     living(func(t *rapid.T, p *process) { p.release(t, true) }),
+		"Cleanup":     living(func(t *rapid.T, p *process) { p.cleanup(key(t)) }),
+		"Reopen":      living(func(_ *rapid.T, p *process) { p.reopen() }),
+		"Deliver":     func(t *rapid.T) { anyOf(t, w.processes, "from").deliver() },
 		"Kill": living(func(t *rapid.T, p *process) {
 			p.kill(rapid.IntRange(0, len(p.outbox)).Draw(t, "messages"))
 		}),
@@ -117,7 +117,7 @@ func modelOf(t *rapid.T, liars int) {
 	}
 	names := slices.Sorted(maps.Keys(actions))
 	for range 4 { // what most of it is about
-		names = append(names, "PutWhole", "TakeWhole", "Take", "Gave", "Reclaim", "Look", "Deliver", "Deliver", "Open")
+		names = append(names, "PutWhole", "TakeWhole", "Take", "Gave", "Reclaim", "HostReclaim", "Deliver", "Deliver", "Open")
 	}
 	step := func(t *rapid.T) {
 		name := names[evenly(t, len(names), "action")]
@@ -270,11 +270,11 @@ func (p *process) reclaim(v *value) {
 	}
 }
 
-// look is what a host does that is the owner itself.
-func (p *process) look() {
+// hostReclaim is what a host does that is the owner itself.
+func (p *process) hostReclaim() {
 	lay := p.world.values(func(v *value) bool { return v.from == p && v.placed && v.frees == 0 && !v.touched })
-	whole := len(p.shelf.on) <= lookEach
-	p.shelf.Look()
+	whole := len(p.shelf.on) <= ReclaimEach
+	p.shelf.Reclaim()
 	for _, v := range lay {
 		switch over := p.mem.slots[v.number] == v && p.claims.given(v.number); {
 		case v.frees > 0 && !over:

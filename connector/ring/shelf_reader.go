@@ -175,27 +175,6 @@ func (t *Table) takeOver(all []*entry, e *entry) []*entry {
 	return append(all, e)
 }
 
-// lookEach is at how many values Look looks.
-const lookEach = 2
-
-// Look gives back some of what is read no more and whose readers have not said so yet. It
-// is for an owner who wants its room again soon.
-func (s *Shelf) Look() {
-	var back []*entry
-	looks := 0
-	s.table.mu.Lock()
-	for number, e := range s.on { // any of them: it begins somewhere else each time
-		if looks++; looks > lookEach {
-			break
-		}
-		if !e.shelved.claimed && s.claims.Given(number) && s.claims.Share(number) {
-			back = s.table.takeOver(back, e)
-		}
-	}
-	s.table.mu.Unlock()
-	release(back)
-}
-
 // comes reports whether a value may have been taken that was not placed yet. Nobody knows
 // of one that its owner has not told of.
 func (s *Shelf) comes(number uint64) bool {
