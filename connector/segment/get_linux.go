@@ -104,12 +104,21 @@ func (t *Transport) take(at address, consume bool) (connector.Payload, error) {
 	if l != nil {
 		defer l.unlock()
 	}
-	payload, f, err := t.read(at)
+	fd, f, err := t.dir.open(at.name, unix.O_RDONLY)
+	if missing(err) {
+		return nil, connector.ErrNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd) // until then it is no other value's
+	payload, err := t.read(fd, f, at)
 	if err != nil || !consume {
 		return payload, err
 	}
 	faultpoint.Hit("segment-get-read")
 	if err := t.consume(at.name, f, l); err != nil {
+		payload.Release()
 		return nil, err
 	}
 	faultpoint.Hit("segment-get")
@@ -118,39 +127,31 @@ func (t *Transport) take(at address, consume bool) (connector.Payload, error) {
 
 // read copies a segment. It is never mapped: whoever made it can cut it short at any
 // time, which is an error here and not the end of this process.
-func (t *Transport) read(at address) (connector.Payload, file, error) {
-	fd, f, err := t.dir.open(at.name, unix.O_RDONLY)
-	if missing(err) {
-		return nil, f, connector.ErrNotFound
-	}
-	if err != nil {
-		return nil, f, err
-	}
-	defer unix.Close(fd)
+func (t *Transport) read(fd int, f file, at address) (connector.Payload, error) {
 	size := at.size
 	if !at.put() {
 		if f.size == 0 {
-			return nil, f, connector.ErrNotFound // its writer has died, or is none that locks
+			return nil, connector.ErrNotFound // its writer has died, or is none that locks
 		}
 		size = f.size
 	}
 	if f.size != size && f.size != roundUp(size) {
-		return nil, f, fmt.Errorf("%w: a segment of %d bytes for %d", connector.ErrCorrupt, f.size, size)
+		return nil, fmt.Errorf("%w: a segment of %d bytes for %d", connector.ErrCorrupt, f.size, size)
 	}
 	if f.bytes < size {
 		// A writer that was killed at work leaves pages that it never touched.
-		return nil, f, fmt.Errorf("%w: of %d bytes only %d were written", connector.ErrCorrupt, size, f.bytes)
+		return nil, fmt.Errorf("%w: of %d bytes only %d were written", connector.ErrCorrupt, size, f.bytes)
 	}
 	if err := t.memory.check(int(size)); err != nil {
-		return nil, f, err
+		return nil, err
 	}
 	faultpoint.Hit("segment-get-opened")
 	b := takeBuffer(int(size))
 	if err := readFull(fd, b.bytes); err != nil {
 		b.Release()
-		return nil, f, err
+		return nil, err
 	}
-	return b, f, nil
+	return b, nil
 }
 
 // roundUp is the size of a segment where the system has them in whole pages only.

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -15,8 +16,9 @@ type entry struct {
 	size int64
 	row  int // of the journal
 	at   time.Time
-	gone bool      // from the table; guarded by the transport's mu
-	left time.Time // when its lock was first seen without it; guarded by reaping
+	got  atomic.Bool // whether it is known that nobody has its value any more, nor can get it
+	gone bool        // from the table; guarded by the transport's mu
+	left time.Time   // when its lock was first seen without it; guarded by reaping
 }
 
 // hold takes an entry into the table, in place of one of the same name. What is
@@ -102,7 +104,7 @@ func (t *Transport) reap(newest *entry) {
 			return
 		}
 		switch now := time.Now(); {
-		case t.dir.there(e.record):
+		case !e.got.Load() && t.dir.there(e.record):
 			continue
 		case !t.lockLeft(e):
 		case e.left.IsZero():

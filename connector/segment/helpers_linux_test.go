@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,6 +58,24 @@ func list(t *testing.T, dir string) []string {
 func values(t *testing.T, dir string) []string {
 	t.Helper()
 	return slices.DeleteFunc(list(t, dir), func(name string) bool { return strings.HasPrefix(name, ".") })
+}
+
+// journals lists the journals in a directory, and sees that what is spare is one's.
+func journals(t *testing.T, dir string) []string {
+	t.Helper()
+	home := fmt.Sprintf(".omnibus-%d", os.Geteuid())
+	var names []string
+	for _, name := range list(t, filepath.Join(dir, home)) {
+		if !strings.HasPrefix(name, "spare-") {
+			names = append(names, name)
+		}
+	}
+	for _, name := range list(t, filepath.Join(dir, home)) {
+		if strings.HasPrefix(name, "spare-") && !slices.ContainsFunc(names, func(of string) bool { return strings.HasPrefix(name, "spare-"+of+"-") }) {
+			t.Errorf("%q is left of no journal: %q", name, names)
+		}
+	}
+	return names
 }
 
 func content(seed byte, size int) []byte {

@@ -28,25 +28,22 @@ func (t *Transport) Put(ctx context.Context, edge connector.Edge, key string, si
 	if err := checkName(key); err != nil && byKey {
 		return nil, err
 	}
-	fd, err := t.write(size, fill)
+	b, err := t.write(size, fill)
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(fd)
-	f, err := described(fd)
-	if err != nil {
-		return nil, err
-	}
-	e := &entry{record: record{purpose: putting, name: key, segment: f.identity}, edge: edge, key: key, size: int64(size)}
+	e := &entry{record: record{purpose: putting, name: key, segment: b.id}, edge: edge, key: key, size: int64(size)}
 	err = t.patiently(ctx, t.done, func() error {
 		if byKey {
-			return t.publish(e, fd)
+			return t.publish(e, b.fd)
 		}
-		return t.publishAnonymous(e, fd)
+		return t.publishAnonymous(e, b.fd)
 	})
 	if err != nil {
+		t.spares.remove(b)
 		return nil, err
 	}
+	t.spares.give(b, e)
 	faultpoint.Hit("segment-put")
 	return connector.Metadata{"shm": map[string]any{"name": e.name, "size": size}, "size": size}, nil
 }
@@ -55,45 +52,56 @@ func (t *Transport) Put(ctx context.Context, edge connector.Edge, key string, si
 // which takes as much of that.
 const maxCopied = 64 << 20
 
-// write makes a segment that nobody can see yet.
-func (t *Transport) write(size int, fill func(dst []byte) error) (fd int, err error) {
-	if err := t.memory.check(size); err != nil {
-		return -1, err
-	}
-	fd, err = t.dir.create()
+// write makes a segment that nobody can see yet. What is spare makes room for it.
+func (t *Transport) write(size int, fill func(dst []byte) error) (*body, error) {
+	b, err := t.spares.body(t.dir, int64(size))
 	if err != nil {
-		return -1, err
+		return nil, err
 	}
 	written := false
 	defer func() { // also when fill panics
 		if !written {
-			_ = unix.Close(fd)
+			t.spares.remove(b)
 		}
 	}()
-	write := fillMapped
-	if size <= maxCopied {
-		write = fillCopied
+	err = t.spares.orElse(func() error { return t.memory.check(max(size-int(b.size), 0)) })
+	if err != nil {
+		return nil, err
 	}
-	err = write(fd, size, fill)
+	if size <= maxCopied {
+		err = t.fillCopied(b, size, fill)
+	} else {
+		err = t.fillMapped(b, size, fill)
+	}
 	written = err == nil
 	faultpoint.Hit("segment-filled")
-	return fd, err
+	return b, err
 }
 
 // fillCopied writes a segment from private memory, which is cheaper than to map and
 // unmap it: the system need not clear the pages first, nor tell other processors that
 // they are gone from here.
-func fillCopied(fd, size int, fill func(dst []byte) error) error {
-	b := takeBuffer(size)
-	defer b.Release()
-	if err := fill(b.Bytes()); err != nil {
+func (t *Transport) fillCopied(b *body, size int, fill func(dst []byte) error) error {
+	from := takeBuffer(size)
+	defer from.Release()
+	if err := fill(from.Bytes()); err != nil {
 		return err
 	}
 	faultpoint.Hit("segment-allocated")
-	for done := 0; done < size; {
-		n, err := unix.Pwrite(fd, b.bytes[done:], int64(done))
+	if b.size > int64(size) {
+		if err := unix.Ftruncate(b.fd, int64(size)); err != nil {
+			return fmt.Errorf("cut to %d bytes: %w", size, err)
+		}
+	}
+	b.size = int64(size)
+	return t.spares.orElse(func() error { return writeFull(b.fd, from.bytes) })
+}
+
+func writeFull(fd int, b []byte) error {
+	for done := 0; done < len(b); {
+		n, err := unix.Pwrite(fd, b[done:], int64(done))
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("write %d bytes: %w", size, full(err))
+			return fmt.Errorf("write %d bytes: %w", len(b), full(err))
 		}
 		done += max(n, 0)
 	}
@@ -102,17 +110,17 @@ func fillCopied(fd, size int, fill func(dst []byte) error) error {
 
 // fillMapped has a segment written where it lies. Its memory is there before the
 // first byte is written: what has none is refused here, and not by a signal.
-func fillMapped(fd, size int, fill func(dst []byte) error) error {
-	if err := allocate(fd, size); err != nil {
+func (t *Transport) fillMapped(b *body, size int, fill func(dst []byte) error) error {
+	if err := t.spares.orElse(func() error { return allocate(b.fd, size) }); err != nil {
 		return err
 	}
 	faultpoint.Hit("segment-allocated")
-	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	to, err := unix.Mmap(b.fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
 		return fmt.Errorf("map: %w", full(err))
 	}
-	defer func() { _ = unix.Munmap(b) }()
-	return fill(b[:size:size])
+	defer func() { _ = unix.Munmap(to) }()
+	return fill(to[:size:size])
 }
 
 func allocate(fd, size int) error {

@@ -99,9 +99,19 @@ func (j *journal) sweep(dir directory, log *slog.Logger) error {
 		return err
 	}
 	var errs []error
+	var spares []string
 	for _, n := range names {
-		if n.Name() != j.name && !strings.HasPrefix(n.Name(), notePrefix) {
-			errs = append(errs, j.sweepOne(dir, n.Name(), log))
+		switch name := n.Name(); {
+		case name == j.name || strings.HasPrefix(name, notePrefix):
+		case strings.HasPrefix(name, sparePrefix):
+			spares = append(spares, name)
+		default:
+			errs = append(errs, j.sweepOne(dir, name, log))
+		}
+	}
+	for _, name := range spares {
+		if _, err := j.dir.lookup(journalOf(name)); missing(err) {
+			_ = j.dir.unlink(name)
 		}
 	}
 	return errors.Join(errs...)

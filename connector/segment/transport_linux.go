@@ -25,6 +25,7 @@ type Transport struct {
 	opts    Options
 	dir     directory
 	journal *journal
+	spares  *spares
 	memory  memory
 	done    chan struct{}
 
@@ -63,7 +64,7 @@ func New(opts Options) (connector.Transport, error) {
 		return nil, fmt.Errorf("%w: the journal of segments in %s: %w", connector.ErrUnavailable, opts.Dir, err)
 	}
 	t := &Transport{
-		opts: opts, dir: dir, journal: j, memory: memory{probe: headroom.System()},
+		opts: opts, dir: dir, journal: j, spares: newSpares(dir, j, opts.Lasting), memory: memory{probe: headroom.System()},
 		done: make(chan struct{}), held: make(map[string]*entry),
 	}
 	err = j.sweep(dir, opts.Log)
@@ -106,6 +107,7 @@ func (t *Transport) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), t.opts.Timeout)
 	defer cancel()
 	err := t.reclaim(ctx, nil, entries)
+	t.spares.close()
 	_, _ = t.journal.sweepNotes(t.dir, t.opts.Log) // what was got here; the rest is for whoever opens next
 	t.journal.close(err == nil)
 	t.dir.removeJournals()
