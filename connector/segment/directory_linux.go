@@ -31,7 +31,18 @@ func openDirectory(path string) (directory, error) {
 
 func (d directory) close() { _ = unix.Close(d.fd) }
 
-// identity tells a file from all others that have had its name.
+// room returns how many bytes the file system has, and how many of them nobody uses; 0 where
+// it does not say.
+func (d directory) room() (whole, left int64) {
+	var st unix.Statfs_t
+	if unix.Fstatfs(d.fd, &st) != nil {
+		return 0, 0
+	}
+	return int64(st.Blocks) * st.Bsize, int64(st.Bavail) * st.Bsize //nolint:gosec // the kernel's own figures
+}
+
+// identity tells a file from all others. One of which values are put again and again
+// has had those of one transport alone.
 type identity struct {
 	inode uint64
 	born  int64 // in nanoseconds; 0 where the kernel does not know

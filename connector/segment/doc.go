@@ -31,7 +31,7 @@
 //
 // # How it is written
 //
-//	memory looked at -> file without a name -> memory allocated, filled
+//	a file that nobody has, or a new one -> memory looked at, filled
 //	    -> lock -> journal -> linked under its name -> unlocked
 //
 // A segment has its name only when it is whole, so nobody ever sees half of one. One of
@@ -41,6 +41,16 @@
 // process keeps is waited for until the context ends or the timeout has passed, and then
 // it is connector.ErrBusy; the kernel takes the locks of the dead away. Get waits for a
 // lock, and never for a value; Await is told by inotify.
+//
+// What is dear about a new file is its memory, so files are used again. One of up to 64 MiB
+// has a second name, among the journals, before it has its first, and its writer keeps it
+// open. It stays, with its memory, when whoever gets the value removes the first name, and
+// that may be vLLM-Omni, which knows nothing of this. The file is free once the second name is
+// its only one, and the kernel grants a lease on it, which it does to nobody while
+// others have the file open or mapped. Each put looks at two. A transport has at
+// most 32 such files and 64 MiB in them, or an eighth of the file system if that is less; makes
+// new ones only while half of that is free; drops those without a value before a put finds
+// no room; and lets go of what was not used for five seconds.
 //
 // # How it is read
 //
@@ -63,7 +73,8 @@
 //
 // What is put to last has a note in a file of its own beside the journals: its key and
 // request, and until when it may lie. Whoever opens or closes a transport removes what is
-// past its time, and the notes of what is gone.
+// past its time, and the notes of what is gone. A second name goes with its transport, or
+// when somebody opens one and there is no journal of that any more.
 //
 // # Living with vLLM-Omni
 //

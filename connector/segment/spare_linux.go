@@ -17,8 +17,8 @@ import (
 
 const (
 	// maxSpares and maxSpareBytes bound the files that a transport uses again, and
-	// their memory, with a value in them or without. Of a small directory they get
-	// only a part.
+	// their memory, with a value in them or without. Of a small directory each
+	// transport gets only a part, and all together not much more than half of it.
 	maxSpares     = 32
 	maxSpareBytes = 64 << 20
 	spareShare    = 8
@@ -73,9 +73,8 @@ type spares struct {
 // none: it outlives the transport.
 func newSpares(dir directory, j *journal, lasting bool) *spares {
 	p := &spares{dir: j.dir, prefix: sparePrefix + j.name + "-"}
-	var st unix.Statfs_t
-	if !lasting && unix.Fstatfs(dir.fd, &st) == nil {
-		p.limit = min(maxSpareBytes, int64(st.Blocks)*st.Bsize/spareShare) //nolint:gosec // the kernel's own figures
+	if whole, _ := dir.room(); !lasting {
+		p.limit = min(maxSpareBytes, whole/spareShare)
 	}
 	return p
 }
@@ -117,10 +116,10 @@ func (p *spares) take(dir directory, size int64) (*body, error) {
 	}
 	b, err := newBody(dir)
 	if number > 0 {
-		if err != nil || !p.name(b, number) {
-			p.account(-1, -room)
-		} else {
+		if err == nil && p.name(b, number) {
 			b.room = room
+		} else {
+			p.account(-1, -room)
 		}
 	}
 	return b, err
@@ -164,8 +163,12 @@ func (p *spares) choose(room int64) (b *body, number int, surplus []*body) {
 	return nil, p.made, surplus
 }
 
-// name gives a file its second name. One that gets none is for one value alone.
+// name gives a file its second name, unless room is getting scarce. One that has none is for
+// one value alone.
 func (p *spares) name(b *body, number int) bool {
+	if whole, left := p.dir.room(); left < whole/2 {
+		return false
+	}
 	spare := p.prefix + strconv.Itoa(number)
 	// Who goes through the journals by hand may break a lease, which is told by a
 	// signal. This one ends no process.
