@@ -35,8 +35,10 @@ func (t *Transport) get(ctx context.Context, key string, meta connector.Metadata
 		return nil, err
 	}
 	err = t.patiently(ctx, t.done, func() error {
-		payload, err = t.take(at, consume)
-		return err
+		return t.spares.orElse(func() error { // they have descriptors open
+			payload, err = t.take(at, consume)
+			return err
+		})
 	})
 	return payload, err
 }

@@ -340,6 +340,57 @@ func TestSparesMakeRoom(t *testing.T) {
 	}
 }
 
+// TestSparesGiveDescriptors: where no descriptor is left, what is spare gives its own.
+func TestSparesGiveDescriptors(t *testing.T) {
+	end := opened(t, Options{Dir: Shm(t)}, 0)
+	value := contents(1, 10_000)
+	fill := func() {
+		for i := range 4 {
+			mustPut(t, end, fmt.Sprint("key ", i), value)
+		}
+		for i := range 4 {
+			mustGet(t, end, fmt.Sprint("key ", i), nil, value)
+		}
+		mustPut(t, end, "there", value)
+		for range 4 {
+			end.spares.look()
+		}
+		if n := len(end.spares.free); n < 3 {
+			t.Fatalf("%d are spare", n)
+		}
+	}
+	for what, do := range map[string]func(){
+		"put": func() { mustPut(t, end, "another", value) },
+		"get": func() { mustGet(t, end, "there", nil, value) },
+	} {
+		fill()
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		next, err := unix.Dup(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		few := limit
+		few.Cur = uint64(next) //nolint:gosec // a descriptor
+		if err := errors.Join(unix.Close(next), unix.Setrlimit(unix.RLIMIT_NOFILE, &few)); err != nil {
+			t.Fatal(err)
+		}
+		func() {
+			defer func() {
+				if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+					t.Error(err)
+				}
+			}()
+			do()
+		}()
+		if n := len(end.spares.free); n > 0 {
+			t.Errorf("%s: %d are spare", what, n)
+		}
+	}
+}
+
 // TestNoLeases: where the kernel cannot say who has a file open, none is used again.
 func TestNoLeases(t *testing.T) {
 	end := opened(t, Options{Dir: Shm(t)}, 0)
