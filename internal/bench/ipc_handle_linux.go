@@ -65,7 +65,7 @@ func newHandleCarrier(l *laneCarrier, conn *net.UnixConn, spec peerSpec, sizeByt
 		MaxObjectBytes: max(int64(sizeBytes), arena/4),
 		Slots:          storeSlots(arena),
 		Memory:         shmstore.Shared,
-		Reuse:          !c.offered, // as a bus's
+		Reuse:          true, // as a bus's
 	})
 	if err == nil && c.offered {
 		err = c.fill(sizeBytes)
@@ -77,15 +77,24 @@ func newHandleCarrier(l *laneCarrier, conn *net.UnixConn, spec peerSpec, sizeByt
 // into a lane, if there is room.
 func storeSlots(arena int64) int { return max(laneCapacity/messages.HandleSize, int(arena/mib)) }
 
-// fill writes the payloads that are offered later, all over the arena.
+// fill writes the payloads that are offered later, wherever there is room for one.
 func (c *handleCarrier) fill(sizeBytes int) error {
 	payload := touched(int64(sizeBytes))
-	for c.store.Stats().EvictedTotal == 0 {
-		if _, err := c.store.Put("", payload, 0); err != nil {
+	var all []shmstore.Reservation
+	for {
+		r, err := c.store.Reserve(sizeBytes, codec.IDRaw, 0)
+		if err != nil {
+			for i := range all {
+				all[i].Abort()
+			}
+			if errors.Is(err, shmstore.ErrFull) {
+				return nil
+			}
 			return err
 		}
+		copy(r.Bytes(), payload)
+		all = append(all, r)
 	}
-	return nil
 }
 
 func (c *handleCarrier) send(payload []byte) error {
