@@ -165,7 +165,7 @@ func (b *Buffer) awaitRoom() (shmstore.Reservation, error) {
 	return o.producer.Reserve(o.req.done, enough, b.size, b.codec)
 }
 
-// Bytes is the memory to fill.
+// Bytes is the memory to fill. What is copied there is best copied with [codec.Copy].
 func (b *Buffer) Bytes() []byte {
 	if b.heap != nil {
 		return b.heap

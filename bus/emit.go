@@ -131,7 +131,7 @@ func (e Emitter) copied(p []byte, c codec.ID, em emission) error {
 	}
 	em.copies = true
 	return e.fill(len(p), c, em, func(dst []byte) error {
-		copy(dst, p)
+		codec.Copy(dst, p)
 		return nil
 	})
 }

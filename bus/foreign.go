@@ -157,7 +157,7 @@ func ownSegment(data []byte) (*foreign, error) {
 	if err != nil {
 		return nil, err
 	}
-	copy(mem.Bytes(), data)
+	codec.Copy(mem.Bytes(), data)
 	return aloneIn(mem, len(data), func() {}), nil
 }
 

@@ -43,9 +43,9 @@ func (s RawSerializer) EncodeInto(dst []byte, v any) error {
 	}
 	switch v := v.(type) {
 	case []byte:
-		copy(dst, v)
+		Copy(dst, v)
 	case string:
-		copy(dst, v)
+		Copy(dst, v)
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func (t Tensor) shapeError(reason string) error {
 // is a view of.
 func (t Tensor) Clone() Tensor {
 	data := makeAligned(len(t.Data))
-	copy(data, t.Data)
+	Copy(data, t.Data)
 	return Tensor{DType: t.DType, Shape: slices.Clone(t.Shape), Data: data}
 }
 

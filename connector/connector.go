@@ -88,7 +88,7 @@ func (c *Connector) Put(ctx context.Context, edge Edge, key string, value any) (
 
 // PutBytes is Put for a value that is encoded already.
 func (c *Connector) PutBytes(ctx context.Context, edge Edge, key string, payload []byte) (size int, meta Metadata, err error) {
-	size, meta, err = c.put(ctx, edge, key, encoded{len(payload), func(dst []byte) error { copy(dst, payload); return nil }})
+	size, meta, err = c.put(ctx, edge, key, encoded{len(payload), func(dst []byte) error { codec.Copy(dst, payload); return nil }})
 	if err != nil {
 		return 0, nil, c.failed("put", edge, key, err)
 	}
@@ -213,7 +213,7 @@ func (c *Connector) encode(value any) (encoded, error) {
 	if err != nil {
 		return encoded{}, unencodable(err)
 	}
-	return encoded{len(payload), func(dst []byte) error { copy(dst, payload); return nil }}, nil
+	return encoded{len(payload), func(dst []byte) error { codec.Copy(dst, payload); return nil }}, nil
 }
 
 func unencodable(err error) error {

@@ -18,7 +18,7 @@ const maxKeptBytes = 1 << 20
 // errors are those of [Store.Reserve]. Writer only.
 func (s *Store) Put(key string, data []byte, charge ReaderSet) (Handle, error) {
 	return s.put(key, len(data), codec.IDRaw, charge, func(dst []byte) error {
-		copy(dst, data)
+		codec.Copy(dst, data)
 		return nil
 	})
 }
@@ -35,7 +35,7 @@ func (s *Store) PutVec(key string, bufs [][]byte, charge ReaderSet) (Handle, err
 	}
 	return s.put(key, size, codec.IDRaw, charge, func(dst []byte) error {
 		for _, b := range bufs {
-			dst = dst[copy(dst, b):]
+			dst = dst[codec.Copy(dst, b):]
 		}
 		return nil
 	})
@@ -60,7 +60,7 @@ func (s *Store) PutValue(key string, v any, charge ReaderSet) (Handle, error) {
 		s.encodeBuffer = encoded
 	}
 	return s.put(key, len(encoded), id, charge, func(dst []byte) error {
-		copy(dst, encoded)
+		codec.Copy(dst, encoded)
 		return nil
 	})
 }

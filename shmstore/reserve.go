@@ -191,7 +191,7 @@ func (s *Store) grant(slot uint32, size int, c codec.ID, charge ReaderSet) Reser
 func (r *Reservation) Unmade() bool { return r.view.data == nil }
 
 // Bytes is the memory to fill. It is not zeroed, and not to be touched after
-// Commit or Abort.
+// Commit or Abort. What is copied there is best copied with [codec.Copy].
 func (r *Reservation) Bytes() []byte {
 	begin := atomic.LoadUint64(&r.view.lines[r.slot].offset) &^ largeOffset
 	end := begin + r.size

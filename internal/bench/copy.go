@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 
+	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -64,7 +65,7 @@ func (t *copyTrial) round(_ context.Context, swapped bool) ([]sample, error) {
 		},
 		func() error {
 			for range t.count {
-				copy(t.heap.next(), t.source)
+				codec.Copy(t.heap.next(), t.source)
 			}
 			return nil
 		})

@@ -48,7 +48,7 @@ func (t *forwardTrial) round(ctx context.Context, swapped bool) ([]sample, error
 		func() error { return busStream(ctx, t.bus, forwardMessages, t.send, nil) },
 		func() error {
 			for range forwardMessages {
-				copy(t.heap.next(), t.source)
+				codec.Copy(t.heap.next(), t.source)
 			}
 			return nil
 		})
@@ -63,7 +63,7 @@ func (t *forwardTrial) send(in bus.Emitter, _ int) error {
 	if err != nil {
 		return err
 	}
-	copy(buffer.Bytes(), t.source)
+	codec.Copy(buffer.Bytes(), t.source)
 	return buffer.Send(forwardPayload)
 }
 

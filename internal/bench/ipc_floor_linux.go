@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/codec"
 )
 
 // A floorCarrier is the least that two processes do to hand over a payload in
@@ -105,7 +107,7 @@ func openFloor(spec peerSpec, first int) (c *floorCarrier, err error) {
 }
 
 func (c *floorCarrier) send(payload []byte) error {
-	copy(c.out.next(len(payload)), payload)
+	codec.Copy(c.out.next(len(payload)), payload)
 	c.out.flag.Store(c.out.used)
 	if c.spins {
 		return nil

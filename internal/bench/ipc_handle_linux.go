@@ -106,7 +106,7 @@ func (c *handleCarrier) send(payload []byte) error {
 		return err
 	}
 	if !c.offered {
-		copy(r.Bytes(), payload)
+		codec.Copy(r.Bytes(), payload)
 	}
 	h, err := r.Commit(len(payload), 0)
 	if err != nil {

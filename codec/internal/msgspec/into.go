@@ -149,7 +149,7 @@ func bytesInto(v reflect.Value, t pack.Token) error {
 	case v.Len() != len(t.Data):
 		return Mismatch("%d bytes do not fit a %v", len(t.Data), v.Type())
 	default:
-		copy(v.Bytes(), t.Data)
+		pack.Copy(v.Bytes(), t.Data)
 	}
 	return nil
 }

@@ -177,12 +177,17 @@ func TestCopy(t *testing.T) {
 	for i := range src {
 		src[i] = byte(i % 251)
 	}
+	text := string(src)
 	for _, size := range []int{0, 1, 256<<10 - 1, 256 << 10, 256<<10 + 1, 512 << 10, 1<<20 + 13, 8<<20 - 1, 8 << 20, most} {
 		for _, room := range []int{size, size + 7, size / 2} {
 			dst := make([]byte, room+1)
 			n := min(size, room)
 			if got := pack.Copy(dst[:room], src[:size]); got != n || !bytes.Equal(dst[:n], src[:n]) || slices.Max(append(dst[n:], 0)) != 0 {
 				t.Errorf("%d bytes into %d: %d, or not what was there", size, room, got)
+			}
+			clear(dst)
+			if got := pack.Copy(dst[:room], text[:size]); got != n || string(dst[:n]) != text[:n] || slices.Max(append(dst[n:], 0)) != 0 {
+				t.Errorf("%d bytes of a string into %d: %d, or not what was there", size, room, got)
 			}
 		}
 	}

@@ -35,7 +35,7 @@ const maxCopied = 256 << 10
 const wholeFrom = 8 << 20
 
 // Copy is copy, for data that is read soon after.
-func Copy(dst, src []byte) (n int) {
+func Copy[T ~[]byte | ~string](dst []byte, src T) (n int) {
 	if src = src[:min(len(src), len(dst))]; len(src) < wholeFrom {
 		for ; len(src)-n > maxCopied; n += maxCopied {
 			copy(dst[n:], src[n:n+maxCopied])
