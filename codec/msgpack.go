@@ -111,7 +111,7 @@ func (e *pooledEncoder) append(dst []byte, v any) ([]byte, error) {
 type appendWriter struct{ buf []byte }
 
 func (w *appendWriter) Write(p []byte) (int, error) {
-	w.buf = append(w.buf, p...)
+	w.buf = pack.Append(w.buf, p)
 	return len(p), nil
 }
 
@@ -132,7 +132,7 @@ type pooledDecoder struct {
 // msgpack.Unmarshal is not used because it starts a goroutine for every type
 // that it ever meets, and never ends it.
 func (d *pooledDecoder) decode(src []byte, v any) (err error) {
-	d.src, d.pos = append(d.src[:0], src...), 0
+	d.src, d.pos = pack.Append(d.src[:0], src), 0
 	if d.extensions, err = scanMsgpack(d.src, d.extensions[:0]); err != nil {
 		return err
 	}

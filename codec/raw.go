@@ -1,6 +1,10 @@
 package codec
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/codec/internal/pack"
+)
 
 const rawName = "raw"
 
@@ -43,9 +47,9 @@ func (s RawSerializer) EncodeInto(dst []byte, v any) error {
 	}
 	switch v := v.(type) {
 	case []byte:
-		Copy(dst, v)
+		pack.Copy(dst, v)
 	case string:
-		Copy(dst, v)
+		pack.Copy(dst, v)
 	}
 	return nil
 }
@@ -54,9 +58,9 @@ func (s RawSerializer) EncodeInto(dst []byte, v any) error {
 func (s RawSerializer) Append(dst []byte, v any) ([]byte, error) {
 	switch v := v.(type) {
 	case []byte:
-		return append(dst, v...), nil
+		return pack.Append(dst, v), nil
 	case string:
-		return append(dst, v...), nil
+		return pack.Append(dst, v), nil
 	}
 	return dst, s.typeError(v, "[]byte or string")
 }

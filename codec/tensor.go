@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/omnibus-runtime/omnibus/codec/internal/pack"
 	"github.com/omnibus-runtime/omnibus/codec/internal/shape"
 )
 
@@ -57,7 +58,7 @@ func (t Tensor) shapeError(reason string) error {
 // is a view of.
 func (t Tensor) Clone() Tensor {
 	data := makeAligned(len(t.Data))
-	Copy(data, t.Data)
+	pack.Copy(data, t.Data)
 	return Tensor{DType: t.DType, Shape: slices.Clone(t.Shape), Data: data}
 }
 

@@ -44,20 +44,24 @@ func Copy[T ~[]byte | ~string](dst []byte, src T) (n int) {
 	return n + copy(dst[n:], src[n:])
 }
 
+// Append is append, for data that is read soon after.
+func Append[T ~[]byte | ~string](dst []byte, src T) []byte {
+	if len(src) <= maxCopied {
+		return append(dst, src...)
+	}
+	n := len(dst)
+	dst = slices.Grow(dst, len(src))[:n+len(src)]
+	Copy(dst[n:], src)
+	return dst
+}
+
 // Raw writes bytes as they are.
 func (w *Writer) Raw(b []byte) {
 	if w.Counting {
 		w.Size += len(b)
 		return
 	}
-	if len(b) > maxCopied {
-		w.Buf = slices.Grow(w.Buf, len(b))
-	}
-	for len(b) > maxCopied {
-		w.Buf = append(w.Buf, b[:maxCopied]...)
-		b = b[maxCopied:]
-	}
-	w.Buf = append(w.Buf, b...)
+	w.Buf = Append(w.Buf, b)
 }
 
 // code writes a code and a number of size bytes behind it.
