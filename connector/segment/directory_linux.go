@@ -90,6 +90,19 @@ func (d directory) check(f file) error {
 	return nil
 }
 
+// still says whether what is open is what was seen under a name, and has that name still.
+func (d directory) still(fd int, name string, seen file) bool {
+	now, err := described(fd)
+	if err != nil || now.identity != seen.identity {
+		return false
+	}
+	if now.names == seen.names {
+		return true
+	}
+	again, err := d.lookup(name) // it has another name, as spares have
+	return err == nil && again.identity == seen.identity
+}
+
 // open opens a segment, a lock or a journal. A missing one is fs.ErrNotExist.
 func (d directory) open(name string, how int) (fd int, f file, err error) {
 	fd, err = d.openAny(name, how)

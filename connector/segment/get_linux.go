@@ -106,15 +106,30 @@ func (t *Transport) take(at address, consume bool) (connector.Payload, error) {
 	if l != nil {
 		defer l.unlock()
 	}
-	fd, f, err := t.dir.open(at.name, unix.O_RDONLY)
+	fd, err := t.dir.openAny(at.name, unix.O_RDONLY)
 	if missing(err) {
 		return nil, connector.ErrNotFound
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(fd) // until then it is no other value's
+	defer unix.Close(fd)
+	// A file that is open is not used for another value: what has the name now is what is read.
+	f, err := t.dir.lookup(at.name)
+	if missing(err) {
+		return nil, connector.ErrNotFound
+	}
+	if err == nil {
+		err = t.dir.check(f)
+	}
+	if err != nil {
+		return nil, err
+	}
 	payload, err := t.read(fd, f, at)
+	if err == nil && !t.dir.still(fd, at.name, f) {
+		payload.Release()
+		err = connector.ErrNotFound // somebody was faster
+	}
 	if err != nil || !consume {
 		return payload, err
 	}
@@ -180,9 +195,6 @@ func readFull(fd int, b []byte) error {
 // consume removes a segment and its lock. Whoever dies between the two has recorded
 // the lock, so that it does not stay.
 func (t *Transport) consume(name string, f file, l *lock) error {
-	if now, err := t.dir.lookup(name); err != nil || now.identity != f.identity {
-		return connector.ErrNotFound // somebody was faster
-	}
 	if l != nil {
 		row, err := t.journal.add(record{purpose: getting, name: name, segment: f.identity, lock: l.id})
 		if err != nil {

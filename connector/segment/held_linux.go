@@ -16,7 +16,7 @@ type entry struct {
 	size int64
 	row  int // of the journal
 	at   time.Time
-	got  atomic.Bool // whether it is known that nobody has its value any more, nor can get it
+	got  atomic.Bool // whether its file is free, and may have another value
 	gone bool        // from the table; guarded by the transport's mu
 	left time.Time   // when its lock was first seen without it; guarded by reaping
 }
@@ -110,7 +110,7 @@ func (t *Transport) reap(newest *entry) {
 		case e.left.IsZero():
 			e.left = now
 			continue
-		case now.Sub(e.left) < leftGrace || t.dir.settle(e.record) != nil:
+		case now.Sub(e.left) < leftGrace || t.settle(e) != nil:
 			continue
 		}
 		t.forget(e)

@@ -3,10 +3,12 @@ package segment
 import (
 	"errors"
 	"io/fs"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +28,9 @@ const (
 	// spareLooks is how many are looked at with each put: more than one, so that they
 	// are found sooner than new ones are made.
 	spareLooks = 2
+	// maxRefused is how often no lease is given until it is believed that none ever is: not
+	// before Linux 5.3, where a second name is taken for somebody who has the file.
+	maxRefused = 256
 	// spareRest is after how long one that is not used again is let go.
 	spareRest = 5 * time.Second
 )
@@ -59,6 +64,8 @@ type spares struct {
 	dir    directory // of the journals
 	prefix string
 	limit  int64 // of bytes; 0: no file is used again
+
+	refused atomic.Int32 // how often the kernel gave no lease, until it gave one
 
 	mu    sync.Mutex
 	made  int // so far
@@ -170,17 +177,12 @@ func (p *spares) name(b *body, number int) bool {
 		return false
 	}
 	spare := p.prefix + strconv.Itoa(number)
-	// Who goes through the journals by hand may break a lease, which is told by a
-	// signal. This one ends no process.
-	_, err := unix.FcntlInt(uintptr(b.fd), unix.F_SETSIG, int(unix.SIGURG))
-	if err == nil {
-		err = p.dir.link(b.fd, spare)
+	if p.dir.link(b.fd, spare) != nil {
+		return false
 	}
-	if err == nil {
-		b.spare = spare
-		faultpoint.Hit("segment-spare-named")
-	}
-	return err == nil
+	b.spare = spare
+	faultpoint.Hit("segment-spare-named")
+	return true
 }
 
 // give says that a body has a value now. One that is for one value alone is closed.
@@ -210,19 +212,19 @@ func (p *spares) look() {
 		p.given = p.given[1:]
 		p.mu.Unlock()
 
-		got, err := p.got(b)
-		if got {
+		free, err := p.isFree(b)
+		if free {
 			b.value.got.Store(true)
 			b.value = nil
 		}
 		p.mu.Lock()
 		switch {
-		case got:
+		case free:
 			p.free = append(p.free, b)
 		case err == nil:
 			p.given = append(p.given, b)
 		case !missing(err):
-			p.limit = 0 // leases are nothing that this kernel has
+			p.limit = 0 // this kernel has no leases, or not such
 		}
 		p.mu.Unlock()
 		if err != nil {
@@ -231,10 +233,11 @@ func (p *spares) look() {
 	}
 }
 
-// got says whether nobody has the value of a body any more. A name can be opened until it
-// is gone, so that is looked at first. Then the kernel is asked for a lease, which it
-// gives to nobody while others have the file open, or mapped.
-func (p *spares) got(b *body) (bool, error) {
+// isFree says whether nobody has the value of a body any more. A file can be opened until
+// its name is gone, so that is looked at first. Then the kernel is asked for a lease, which
+// it gives to nobody while others have the file open, or mapped. (That somebody opens it by
+// its second name meanwhile is told by SIGIO, which Go ignores.)
+func (p *spares) isFree(b *body) (bool, error) {
 	f, err := p.dir.lookup(b.spare)
 	if err == nil && f.identity != b.id {
 		err = fs.ErrNotExist
@@ -243,12 +246,14 @@ func (p *spares) got(b *body) (bool, error) {
 		return false, err
 	}
 	_, err = unix.FcntlInt(uintptr(b.fd), unix.F_SETLEASE, unix.F_WRLCK)
-	if errors.Is(err, unix.EAGAIN) {
+	if errors.Is(err, unix.EAGAIN) && p.refused.Add(1) < maxRefused {
 		return false, nil
 	}
 	if err == nil {
+		p.refused.Store(math.MinInt32)
 		_, err = unix.FcntlInt(uintptr(b.fd), unix.F_SETLEASE, unix.F_UNLCK)
 	}
+	b.size = f.size // whoever had it may have changed that
 	return err == nil, err
 }
 

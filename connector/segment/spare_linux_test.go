@@ -391,6 +391,62 @@ func TestSparesGiveDescriptors(t *testing.T) {
 	}
 }
 
+// TestSpareOfTheSameKey: what is cleaned up, or swept, is a value, and not the next one that
+// has its key and its file.
+func TestSpareOfTheSameKey(t *testing.T) {
+	end := opened(t, Options{Dir: Shm(t)}, 0)
+	first, _ := mustPut(t, end, "key", contents(1, 10_000))
+	e := end.held["key"]
+	mustGet(t, end, "key", nil, contents(1, 10_000))
+	if second, _ := mustPut(t, end, "key", contents(2, 10_000)); second != first {
+		t.Fatal("it has another file")
+	}
+	if err := end.settle(e); err != nil {
+		t.Error(err)
+	}
+	mustGet(t, end, "key", nil, contents(2, 10_000))
+}
+
+// TestSpareStretched: whoever had a file may have made it longer, or shorter.
+func TestSpareStretched(t *testing.T) {
+	dir := Shm(t)
+	end := opened(t, Options{Dir: dir}, 0)
+	for _, size := range []int64{100_000, 10} {
+		first, _ := mustPut(t, end, "key", contents(1, 10_000))
+		path := filepath.Join(dir, "key")
+		if err := errors.Join(os.Truncate(path, size), os.Remove(path), os.Remove(filepath.Join(dir, lockName("key")))); err != nil {
+			t.Fatal(err)
+		}
+		if second, _ := mustPut(t, end, "key", contents(2, 11_000)); second != first {
+			t.Fatal("it has another file")
+		}
+		mustGet(t, end, "key", nil, contents(2, 11_000))
+	}
+}
+
+// TestLeasesNeverGiven: where there never is a lease, as before Linux 5.3, nothing is kept
+// for long.
+func TestLeasesNeverGiven(t *testing.T) {
+	dir := Shm(t)
+	end := opened(t, Options{Dir: dir}, 0)
+	value := contents(1, 10_000)
+	_, meta := mustPut(t, end, "key", value)
+	f, err := os.Open(filepath.Join(dir, "key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	mustGet(t, end, "key", meta, value)
+	for range maxRefused {
+		end.spares.look()
+	}
+	mustPut(t, end, "key", value)
+	mustGet(t, end, "key", nil, value)
+	if got := spareNames(t, end); len(got) != 0 {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestNoLeases: where the kernel cannot say who has a file open, none is used again.
 func TestNoLeases(t *testing.T) {
 	end := opened(t, Options{Dir: Shm(t)}, 0)

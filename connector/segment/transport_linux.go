@@ -161,7 +161,7 @@ func (t *Transport) Cleanup(ctx context.Context, key string) error {
 func (t *Transport) reclaim(ctx context.Context, done <-chan struct{}, entries []*entry) error {
 	var errs []error
 	for _, e := range entries {
-		err := t.patiently(ctx, done, func() error { return t.dir.settle(e.record) })
+		err := t.patiently(ctx, done, func() error { return t.settle(e) })
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%q: %w", e.key, err))
 			continue
@@ -217,8 +217,19 @@ func (d directory) remove(key string) error {
 	return d.settle(r)
 }
 
-// settle removes what a record is about, as far as it is still there, and is it.
+// settle removes a value that was put here, as far as it is still there. Its file may have
+// another meanwhile, even under the same key.
+func (t *Transport) settle(e *entry) error {
+	return t.dir.settleIf(e.record, func() bool { return !e.got.Load() })
+}
+
+// settle removes what a record of the dead is about, as far as it is still there, and is it.
 func (d directory) settle(r record) error {
+	return d.settleIf(r, func() bool { return true })
+}
+
+// settleIf does so if, once the lock is taken, the segment is said to be that of the record.
+func (d directory) settleIf(r record, is func() bool) error {
 	l, err := d.lockOf(r.name)
 	if err != nil && !missing(err) && !errors.Is(err, connector.ErrKey) { // what is no lock, or not ours, is let lie
 		return err
@@ -231,7 +242,7 @@ func (d directory) settle(r record) error {
 	if err != nil && !gone {
 		return err
 	}
-	if !gone && r.purpose == putting && now.identity == r.segment {
+	if !gone && r.purpose == putting && now.identity == r.segment && is() {
 		if err := d.unlink(r.name); err != nil && !missing(err) {
 			return err
 		}
@@ -258,7 +269,7 @@ func (t *Transport) sweep() {
 	t.mu.Unlock()
 	for _, e := range late {
 		there := t.dir.there(e.record)
-		if t.dir.settle(e.record) != nil {
+		if t.settle(e) != nil {
 			next = lastNap // somebody has it
 			continue
 		}
