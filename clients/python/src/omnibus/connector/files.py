@@ -37,8 +37,7 @@ _stat = struct.Struct("@16xII4xH2xQQQ24xqI")
 _Stat: Any = ctypes.c_char * 256
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_statx = _libc.statx
-_statx.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p]
+_statx = _libc.statx  # without argtypes, which take longer than the call: what it is given is of the types it takes
 
 
 class Identity(NamedTuple):
@@ -95,7 +94,7 @@ class Directory:
 
     def lookup(self, name: str) -> File | None:
         """What lies under a name; None: nothing."""
-        return self._describe(self.fd, name, _AT_SYMLINK_NOFOLLOW)
+        return self._describe(self.fd, os.fsencode(name), _AT_SYMLINK_NOFOLLOW)
 
     def inode(self, name: str) -> int | None:
         """The number of what lies under a name, which tells it from what is open; None: nothing lies there."""
@@ -105,13 +104,13 @@ class Directory:
             return None
 
     def described(self, fd: int) -> File:
-        f = self._describe(fd, "", _AT_EMPTY_PATH)
+        f = self._describe(fd, b"", _AT_EMPTY_PATH)
         assert f is not None
         return f
 
-    def _describe(self, fd: int, name: str, flags: int) -> File | None:
+    def _describe(self, fd: int, name: bytes, flags: int) -> File | None:
         st = _Stat()
-        if _statx(fd, os.fsencode(name), flags, _STATX_BASIC_AND_BTIME, st):
+        if _statx(fd, name, flags, _STATX_BASIC_AND_BTIME, st):
             code = ctypes.get_errno()
             if code == errno.ENOENT:
                 return None
@@ -172,17 +171,20 @@ class Directory:
 
 def write_all(fd: int, pieces: Sequence[Buffer], at: int = 0) -> None:
     """Write all pieces, one behind the other, from `at` on."""
-    left = [memoryview(p) for p in pieces if len(p)]
+    left = list(pieces)
     while left:
         try:
             n = os.pwritev(fd, left[:_PIECES], at)
         except OSError as e:
             raise full(e) from None
         at += n
-        while n and n >= len(left[0]):
-            n -= len(left.pop(0))
+        whole = 0
+        while whole < len(left) and n >= len(left[whole]):
+            n -= len(left[whole])
+            whole += 1
+        del left[:whole]
         if n:
-            left[0] = left[0][n:]
+            left[0] = memoryview(left[0])[n:]
 
 
 def read_all(fd: int, size: int) -> bytes:
