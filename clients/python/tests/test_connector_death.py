@@ -156,7 +156,7 @@ class DeathTest(SegmentCase):
         c.close()
 
     def test_whoever_comes_next_sweeps(self) -> None:
-        for what, generation in (("put put", 2), ("put", 1), ("put get", 2), ("put cleanup", 2)):
+        for what, generation in (("put put", 2), ("put", 1), ("put get", 2), ("put get put", 2), ("put get put", 1), ("put cleanup", 2)):
             step = 1
             while self.dies(what, generation, step):
                 with self.subTest(what=what, step=step):

@@ -13,7 +13,7 @@ from unittest import mock
 
 from segmentcase import VALUE, SegmentCase
 
-from omnibus.connector import encode, files, journal, segment
+from omnibus.connector import encode, files, journal, segment, spares
 from omnibus.connector.contract import NoRoom, Unavailable
 from omnibus.connector.files import Directory, Lock
 from omnibus.connector.journal import Record, lock_name
@@ -87,7 +87,14 @@ class ContractTest(SegmentCase):
             self.assertEqual(self.left(), [])
         never = self.connector(ttl=0)
         never.put("0", "1", "k", VALUE)
-        self.assertIsNone(never._transport._sweeper._thread)  # type: ignore[union-attr]
+        later = mock.Mock(monotonic=lambda: time.monotonic() + 1e9)
+        with mock.patch.object(segment, "time", later), mock.patch.object(spares, "time", later):
+            self.assertIsNone(never._transport._tidy())  # type: ignore[union-attr]
+        self.assertEqual(never.get("0", "1", "k"), (VALUE, len(bytes(encode(VALUE)))))
+        with mock.patch.object(spares, "MOST", 0):
+            none = self.connector(ttl=0)
+            none.put("0", "1", "k", VALUE)
+            self.assertIsNone(none._transport._sweeper._thread)  # type: ignore[union-attr]
         for bad in ("soon", -1):
             self.assertRaises(ValueError, self.connector, ttl=bad)
 
@@ -224,16 +231,16 @@ class ContractTest(SegmentCase):
         """Two that read one without a lock, as far as its end."""
         a, b, c = (self.connector(generation=1, shm_threshold_bytes=0) for _ in range(3))
         _, size, metadata = a.put("0", "1", "k", VALUE)
-        got, inode = [], files.Directory.inode
+        got, is_still = [], files.Directory.is_still
 
-        def seen_by_both(directory: files.Directory, name: str) -> int | None:
-            number = inode(directory, name)
+        def seen_by_both(directory: files.Directory, fd: int, name: str, seen: files.File) -> bool:
+            it_is = is_still(directory, fd, name, seen)
             if not got:
                 got.append(None)
                 got.append(c.get("0", "1", "k", metadata))
-            return number
+            return it_is
 
-        with mock.patch.object(files.Directory, "inode", seen_by_both):
+        with mock.patch.object(files.Directory, "is_still", seen_by_both):
             self.assertIsNone(b.get("0", "1", "k", metadata))
         self.assertEqual((got[1], b.health()["missing"]), ((VALUE, size), 1))
 

@@ -103,6 +103,17 @@ class Directory:
         except FileNotFoundError:
             return None
 
+    def has(self, name: str) -> bool:
+        """Whether anything lies under a name. For what mostly is gone this is the cheapest to ask."""
+        return os.access(name, os.F_OK, dir_fd=self.fd, follow_symlinks=False)
+
+    def is_still(self, fd: int, name: str, seen: File) -> bool:
+        """Whether what is open is what was seen under a name, and still has it: it may have another, as `spares` have."""
+        now = os.fstat(fd)
+        if now.st_ino != seen.identity.inode:
+            return False
+        return now.st_nlink == seen.names or self.inode(name) == now.st_ino
+
     def described(self, fd: int) -> File:
         f = self._describe(fd, b"", _AT_EMPTY_PATH)
         assert f is not None

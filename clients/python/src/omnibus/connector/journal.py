@@ -14,6 +14,9 @@ Of what was put to outlive its process, as `omnibus connector put` does, there i
 two lines, of which the second is the record, and the first says until when it may lie, in nanoseconds of Unix time::
 
     l 1800000000000000000 "key" "request"
+
+Beside them are second names of files that their process may use again, `spare-JOURNAL-n`: see `spares`. One is
+nobody's when its journal is gone.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import re
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import OmnibusError
@@ -39,6 +43,8 @@ SLOT_BYTES = 1024
 PUTTING, GETTING = "p", "g"
 
 _NOTE = "lasting-"  # begins the names of notes
+SPARE = "spare-"  # begins second names
+_SPARE = re.compile(rf"{SPARE}(.+)-[0-9]+", re.DOTALL)
 _NOTE_BYTES = 8192  # more than one has
 _UNTIL = re.compile(rb"l (\d{1,19}) ")
 _PIECE_SLOTS = 64  # that are read at once
@@ -86,9 +92,10 @@ def check_name(key: str) -> str:
     return key
 
 
-def settle(directory: Directory, r: Record) -> None:
+def settle(directory: Directory, r: Record, is_it: Callable[[], bool] = lambda: True) -> None:
     """Remove what a record is about, as far as it is still there, and is it.
 
+    `is_it`: whoever may have put another value in the same file since the record says whether it has not.
     Raises Busy when a living process has it locked.
     """
     try:
@@ -97,7 +104,7 @@ def settle(directory: Directory, r: Record) -> None:
         lock = None  # what has the lock's name is none, and not ours
     try:
         now = directory.lookup(r.name)
-        if now is not None and r.purpose == PUTTING and now.identity == r.segment:
+        if now is not None and r.purpose == PUTTING and now.identity == r.segment and is_it():
             directory.unlink(r.name)
             now = None
         if now is None and lock is not None and lock.identity == r.lock:
@@ -116,7 +123,7 @@ class Journal:
         self._mu = threading.Lock()
         self._free: list[int] = []
         self._slots = 0
-        self._home, self._name, self._fd = _make(directory)
+        self.home, self.name, self._fd = _make(directory)
         _journals.add(self)
 
     def add(self, r: Record) -> int:
@@ -150,20 +157,30 @@ class Journal:
     def sweep(self, begins: str = "") -> None:
         """Do what the dead have left to do. What is locked just now waits for the next who opens."""
         try:
-            names = os.listdir(self._home.fd)
+            names = os.listdir(self.home.fd)
         except OSError as e:
             log.warning("segments of dead processes stay in %s: %s", self._directory.path, e)
             return
-        for name in names:
-            if name == self._name or not name.startswith(begins):
+        # Spares come last: the journals of the dead are gone then.
+        for name in sorted(names, key=lambda n: n.startswith(SPARE)):
+            if name == self.name or not name.startswith(begins):
                 continue
             try:
-                self._sweep_one(name)
+                if name.startswith(SPARE):
+                    self._sweep_spare(name)
+                else:
+                    self._sweep_one(name)
             except (OSError, OmnibusError) as e:
                 log.warning("segments of a dead process stay in %s: %s", self._directory.path, e)
 
+    def _sweep_spare(self, name: str) -> None:
+        # Its journal was there before it was: one that is not there now is gone.
+        of = _SPARE.fullmatch(name)
+        if of and not self.home.has(of[1]):
+            self.home.unlink(name)
+
     def _sweep_one(self, name: str) -> None:
-        found = self._home.open(name, os.O_RDWR)
+        found = self.home.open(name, os.O_RDWR)
         if found is None:
             return
         fd, f = found
@@ -172,7 +189,7 @@ class Journal:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return  # it lives
-            now = self._home.lookup(name)
+            now = self.home.lookup(name)
             if now is None or now.identity != f.identity:
                 return  # somebody else has swept it
             swept = 0
@@ -180,7 +197,7 @@ class Journal:
                 swept = self._settle_all(fd)
             elif not self._is_over(fd):
                 return
-            self._home.unlink(name)
+            self.home.unlink(name)
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
@@ -224,7 +241,7 @@ class Journal:
             return
         self.sweep(_NOTE)  # of what was got here
         if done:
-            self._home.unlink(self._name)
+            self.home.unlink(self.name)
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         self.forget()
         try:
@@ -237,7 +254,7 @@ class Journal:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-            self._home.close()
+            self.home.close()
 
 
 def journals_name() -> str:

@@ -9,6 +9,7 @@ Beyond that:
 
 - A segment appears when it is whole.
 - It is read, never mapped: whoever made it may cut it short at any time.
+- Files are used again, once nobody can have them any more: see `spares`.
 - A process that dies leaves nothing for good: see `journal`.
 - Each process has its own accounts; what a forked child inherits is the parent's.
 """
@@ -31,6 +32,7 @@ from .contract import BadMetadata, Busy, Damaged, Decode, Edge, Missing, request
 from .encoder import Encoded
 from .files import Directory, Lock, Nap, Watch
 from .journal import GETTING, PUTTING, Journal, Record, check_name, lock_name, settle
+from .spares import REST_SECONDS, Spare, Spares
 from .sweeper import Sweeper
 
 log = logging.getLogger("omnibus")
@@ -53,6 +55,7 @@ class _Put(NamedTuple):
     edge: Edge
     key: str
     slot: int
+    file: Spare
     size: int
     at: float
 
@@ -80,7 +83,8 @@ class Segments:
             self._directory.close()
             raise
         self._journal.sweep()
-        self._sweeper = Sweeper(self._ttl, self._sweep)
+        self._spares = Spares(self._directory, self._journal, self._gone)
+        self._sweeper = Sweeper(self._tidy)
         self._pid = os.getpid()
 
     def _enter(self) -> None:
@@ -89,6 +93,7 @@ class Segments:
         if os.getpid() != self._pid:  # a forked child: what was put is the parent's
             with _beginning:
                 if os.getpid() != self._pid:  # still: another thread may have been here
+                    self._spares.forget()
                     self._directory.close()
                     self._open()
 
@@ -100,42 +105,40 @@ class Segments:
             return {"inline_bytes": bytes(payload)}
         if self._generation == BY_KEY:
             check_name(key)
-        fd = self._directory.create()
+        file = self._spares.write(payload)
+        p = None
         try:
-            files.write_all(fd, payload.pieces)
-            segment = self._directory.described(fd).identity
             if self._generation == BY_KEY:
-                name = key
-                self._patiently(lambda: self._publish(edge, key, fd, segment, payload.size))
+                p = self._patiently(lambda: self._publish(edge, key, file))
             else:
-                name = self._publish_anonymous(edge, key, fd, segment, payload.size)
+                p = self._publish_anonymous(edge, key, file)
         finally:
-            os.close(fd)
-        self._reap(_REAPED_A_PUT, newest=name)
-        return {"shm": {"name": name, "size": payload.size}}
+            again = self._spares.put(file, p)
+        self._sweeper.begin(min(self._ttl or REST_SECONDS, REST_SECONDS) if again else self._ttl)
+        self._reap(_REAPED_A_PUT, newest=p.record.name)
+        return {"shm": {"name": p.record.name, "size": payload.size}}
 
-    def _publish(self, edge: Edge, key: str, fd: int, segment: files.Identity, size: int) -> None:
+    def _publish(self, edge: Edge, key: str, file: Spare) -> _Put:
         """Give a segment its key for a name. Most keys are new: so a lock is made before one is looked for."""
         name = lock_name(key)
         try:
-            self._publish_under(Lock.new(self._directory, name), edge, key, fd, segment, size)
-            return
+            return self._publish_under(Lock.new(self._directory, name), edge, key, file)
         except FileExistsError:
             lock = Lock.of(self._directory, name)
         if lock is None:
             raise Busy("another process had the lock until now")
-        self._publish_under(lock, edge, key, fd, segment, size)
+        return self._publish_under(lock, edge, key, file)
 
-    def _publish_under(self, held: Lock, edge: Edge, key: str, fd: int, segment: files.Identity, size: int) -> None:
+    def _publish_under(self, held: Lock, edge: Edge, key: str, file: Spare) -> _Put:
         """Do so under a lock, which is released, in place of what had that name."""
         with held as lock:
-            record = Record(PUTTING, key, segment, lock.identity)
+            record = Record(PUTTING, key, file.segment, lock.identity)
             slot = self._journal.add(record)
             made = not lock.linked
             try:
                 lock.link()
                 try:
-                    self._place(fd, key)
+                    self._place(file, key)
                 except BaseException:
                     if made:
                         lock.remove()
@@ -143,12 +146,12 @@ class Segments:
             except BaseException:
                 self._journal.clear(slot)
                 raise
-            self._hold(_Put(record, edge, key, slot, size, time.monotonic()))
+            return self._hold(_Put(record, edge, key, slot, file, file.size, time.monotonic()))
 
-    def _place(self, fd: int, name: str) -> None:
+    def _place(self, file: Spare, name: str) -> None:
         for _ in range(16):
             try:
-                self._directory.link(fd, name)
+                self._spares.link(file, name)
                 return
             except FileExistsError:
                 now = self._directory.lookup(name)
@@ -157,28 +160,27 @@ class Segments:
                     self._directory.unlink(name)
         raise Busy("somebody keeps making a segment of this name without its lock")
 
-    def _publish_anonymous(self, edge: Edge, key: str, fd: int, segment: files.Identity, size: int) -> str:
+    def _publish_anonymous(self, edge: Edge, key: str, file: Spare) -> _Put:
         for _ in range(16):
-            record = Record(PUTTING, "psm_" + secrets.token_hex(4), segment, _NEVER)
+            record = Record(PUTTING, "psm_" + secrets.token_hex(4), file.segment, _NEVER)
             slot = self._journal.add(record)
             try:
-                self._directory.link(fd, record.name)
+                self._spares.link(file, record.name)
             except BaseException as e:
                 self._journal.clear(slot)
                 if not isinstance(e, FileExistsError):
                     raise
             else:
-                self._hold(_Put(record, edge, key, slot, size, time.monotonic()))
-                return record.name
+                return self._hold(_Put(record, edge, key, slot, file, file.size, time.monotonic()))
         raise Busy("all names are taken")
 
-    def _hold(self, p: _Put) -> None:
+    def _hold(self, p: _Put) -> _Put:
         with self._mu:
             old = self._held.pop(p.record.name, None)
             self._held[p.record.name] = p
         if old is not None:
             self._journal.release(old.slot)
-        self._sweeper.begin()
+        return p
 
     # Getting.
 
@@ -233,16 +235,22 @@ class Segments:
         return decode(payload, padded=not size), len(payload)
 
     def _read(self, name: str, size: int, lock: Lock | None) -> bytes:
-        found = self._directory.open(name, os.O_RDONLY)
-        if found is None:
+        fd = self._directory.open_any(name, os.O_RDONLY)
+        if fd is None:
             raise Missing(name)
-        fd, f = found
         try:
+            # No file that is open is used for another value. So if this has its name now, it is what is read.
+            f = self._directory.lookup(name)
+            if f is None:
+                raise Missing(name)
+            f.check()
             if not size and not f.size:
                 raise Missing(name)  # its writer has died, or is none that locks
             if f.size not in (size or f.size, _round_up(size)) or f.bytes < (size or f.size):
                 raise Damaged(f"a segment of {f.size} bytes, {f.bytes} of them written, for {size or f.size}")
             payload = files.read_all(fd, size or f.size)
+            if not self._directory.is_still(fd, name, f):
+                raise Missing(name)  # somebody was faster
             self._consume(name, f.identity, lock)
             return payload
         finally:
@@ -250,8 +258,6 @@ class Segments:
 
     def _consume(self, name: str, segment: files.Identity, lock: Lock | None) -> None:
         """Remove a segment, which is open, and its lock. Whoever dies between the two has recorded the lock."""
-        if self._directory.inode(name) != segment.inode:
-            raise Missing(name)  # somebody was faster
         slot = None
         if lock is not None:
             slot = self._journal.add(Record(GETTING, name, segment, lock.identity))
@@ -281,13 +287,21 @@ class Segments:
         left: Exception | None = None
         for p in mine:
             try:
-                self._patiently(lambda: settle(self._directory, p.record), deadline)  # noqa: B023
+                self._patiently(lambda: self._settle(p), deadline)  # noqa: B023
             except (OSError, OmnibusError) as e:
                 left = e
             else:
                 self._forget(p)
         if left is not None:
             raise left
+
+    def _settle(self, p: _Put) -> None:
+        settle(self._directory, p.record, lambda: self._held.get(p.record.name) is p)
+
+    def _tidy(self) -> float | None:
+        """Remove what lies too long, values and files, and say when to look again; None: nothing lies."""
+        waits = self._spares.rest(), self._sweep() if self._ttl else None
+        return min((w for w in waits if w is not None), default=None)
 
     def _sweep(self) -> float | None:
         """Remove what nobody came for in its time, and say when to look again; None: nothing is held."""
@@ -298,7 +312,7 @@ class Segments:
         for p in late:
             try:
                 there = self._directory.lookup(p.record.name)
-                settle(self._directory, p.record)
+                self._settle(p)
             except (OSError, OmnibusError):
                 again = _SOON  # somebody has it
                 continue
@@ -320,8 +334,19 @@ class Segments:
             del self._held[p.record.name]
         self._journal.release(p.slot)
 
+    def _gone(self, p: _Put) -> None:
+        """Its segment has lost its key, and the file will have another: of this value there may be a lock."""
+        name = p.record.name
+        if self._held.get(name) is p and (p.record.lock is _NEVER or not self._directory.has(lock_name(name))):
+            self._forget(p)
+            return
+        with self._mu:
+            if self._held.get(name) is p:  # whatever has that name later, in the same file too, is not this
+                self._held[name] = p._replace(record=p.record._replace(segment=_NEVER))
+
     def reap(self) -> None:
         self._enter()
+        self._spares.look()
         self._reap(_REAPED)
 
     def _reap(self, most: int, newest: str | None = None) -> None:
@@ -333,6 +358,8 @@ class Segments:
                     return
                 p = self._held[name]
                 self._held.move_to_end(name)
+            if p.file.value is p:
+                continue  # that is looked at by itself
             now = self._directory.lookup(name)
             if now is not None and now.identity == p.record.segment:
                 continue
@@ -343,11 +370,12 @@ class Segments:
 
     def _patiently(self, do: Callable[[], _T], deadline: float | None = None) -> _T:
         """Try again for as long as a living process keeps a lock, until the timeout."""
-        nap = Nap(time.monotonic() + self._timeout if deadline is None else deadline)
+        nap = None
         while True:
             try:
                 return do()
             except Busy:
+                nap = nap or Nap(time.monotonic() + self._timeout if deadline is None else deadline)
                 if not nap.take():
                     raise
 
@@ -369,6 +397,7 @@ class Segments:
             self._reclaim(mine)
             done = True
         finally:
+            self._spares.close()
             self._journal.close(done)
             self._directory.close()
 

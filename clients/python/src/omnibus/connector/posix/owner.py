@@ -78,7 +78,7 @@ class Owner:
             self._unlink()
             self._opened.close()
             raise
-        self._sweeper = Sweeper(options.ttl, self._sweep)
+        self._sweeper = Sweeper(self._sweep)
 
     def _build(self) -> None:
         """Make all that belongs to the store, and then say so."""
@@ -138,7 +138,7 @@ class Owner:
             raise
         generation = self._publish(edge, key, placed, payload.size)
         self._tell()
-        self._sweeper.begin()
+        self._sweeper.begin(self._options.ttl)
         return {"entry": f"{self.record.number(generation):x}", "store": self._options.name}
 
     def _place(self, total: int) -> Placed | None:
