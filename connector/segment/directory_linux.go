@@ -32,7 +32,7 @@ func openDirectory(path string) (directory, error) {
 func (d directory) close() { _ = unix.Close(d.fd) }
 
 // room returns how many bytes the file system has, and how many of them nobody uses; 0 where
-// it does not say.
+// it has no limit.
 func (d directory) room() (whole, left int64) {
 	var st unix.Statfs_t
 	if unix.Fstatfs(d.fd, &st) != nil {

@@ -80,8 +80,11 @@ type spares struct {
 // none: it outlives the transport.
 func newSpares(dir directory, j *journal, lasting bool) *spares {
 	p := &spares{dir: j.dir, prefix: sparePrefix + j.name + "-"}
-	if whole, _ := dir.room(); !lasting {
-		p.limit = min(maxSpareBytes, whole/spareShare)
+	if !lasting {
+		p.limit = maxSpareBytes
+	}
+	if whole, _ := dir.room(); whole > 0 {
+		p.limit = min(p.limit, whole/spareShare)
 	}
 	return p
 }

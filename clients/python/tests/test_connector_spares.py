@@ -385,6 +385,14 @@ class BoundsTest(SpareCase):
             self.assertEqual(len(self.second_names()), 1 if blocks == 64 else 2)
             a.close()
 
+    def test_no_more_than_half_of_the_filesystem(self) -> None:
+        a = self.connector()
+        for left, names in ((49, 0), (50, 1)):
+            with mock.patch.object(os, "statvfs", return_value=mock.Mock(f_blocks=100, f_bavail=left)):
+                self.put(a, "k", VALUE)
+            self.assertEqual(len(self.second_names()), names)
+            self.assertEqual(self.got(a, "k"), VALUE)
+
     def test_no_room(self) -> None:
         """What is free goes, and what is used does not."""
         a = self.connector()

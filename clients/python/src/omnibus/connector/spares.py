@@ -247,6 +247,9 @@ class Spares:
             self._named += 1
             name = f"{self._prefix}{self._named}"
             try:
+                room = os.statvfs(self._home.fd)
+                if 2 * room.f_bavail < room.f_blocks:  # it is for values, of all processes
+                    raise NoRoom("no room to spare")
                 self._home.link(s.fd, name)
             except (OSError, OmnibusError):
                 self._mine.remove(s)
