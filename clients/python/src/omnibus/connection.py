@@ -23,6 +23,9 @@ _PIPE_BYTES = 1 << 16  # as much as a pipe takes
 
 _RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 _SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+# What Python has of these are enumerations, for which an operation takes longer than the system call.
+_CUT_SHORT = int(socket.MSG_TRUNC)
+_RIGHTS_CUT_SHORT = int(socket.MSG_CTRUNC)
 _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * 4)
 
 
@@ -159,10 +162,10 @@ class Connection:
         if not packet and not ancillary:
             raise HostGone("the host has closed the connection")
         fds = descriptors(ancillary)
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        if flags & (_CUT_SHORT | _RIGHTS_CUT_SHORT):
             for fd in fds:
                 os.close(fd)
-            if flags & socket.MSG_CTRUNC and len(fds) < wire.MAX_DESCRIPTORS:  # there was room for more
+            if flags & _RIGHTS_CUT_SHORT and len(fds) < wire.MAX_DESCRIPTORS:  # there was room for more
                 raise out_of_memory("no room for the descriptors that came", errno.EMFILE)
             raise ProtocolError("a packet is too long, or brings too many descriptors")
         return packet, fds
