@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -122,6 +123,36 @@ func TestHostDoesNotRead(t *testing.T) {
 	if _, err := n.Call(t.Context(), "stats", nil); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestNoNewHost: a node that looks for a new host says why there is none.
+func TestNoNewHost(t *testing.T) {
+	h := &hosted{path: t.TempDir() + "/bus.sock"}
+	host := h.hostAlone(t)
+	lines := make(lineWriter, 16)
+	h.join(t, bus.JoinOptions{Rejoin: true, Logger: slog.New(slog.NewTextHandler(lines, nil))})
+	if err := host.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for line := range lines {
+		if strings.Contains(line, "no new host yet") {
+			if !strings.Contains(line, h.path) {
+				t.Errorf("it does not say where: %s", line)
+			}
+			return
+		}
+	}
+}
+
+// A lineWriter passes on what is written, as long as there is room.
+type lineWriter chan string
+
+func (w lineWriter) Write(p []byte) (int, error) {
+	select {
+	case w <- string(p):
+	default:
+	}
+	return len(p), nil
 }
 
 // TestOfferThatCannotBeSent: what the host was not told of is not known to it.

@@ -216,10 +216,15 @@ const (
 )
 
 func (n *Node) reconnect() (*link, error) {
+	said := ""
 	for pause := rejoinFirst; ; pause = min(2*pause, rejoinMost) {
 		l, err := n.connect(n.ctx)
 		if err == nil {
 			return l, nil
+		}
+		if text := err.Error(); text != said && n.ctx.Err() == nil { // once each: it may last
+			said = text
+			n.opts.Logger.Warn("no new host yet", slog.Any("error", err))
 		}
 		var refused *wire.Error
 		if errors.As(err, &refused) && refused.Code != wire.CodeClosing {
