@@ -9,6 +9,8 @@ import (
 var (
 	// ErrConfig reports a pipeline or options that cannot work.
 	ErrConfig = errors.New("bus: invalid configuration")
+	// ErrWindows is the ErrConfig of byte windows that do not fit the store.
+	ErrWindows = fmt.Errorf("%w: the byte windows do not fit the store", ErrConfig)
 	// ErrClosed reports use of a bus that is closing or closed.
 	ErrClosed = errors.New("bus: closed")
 	// ErrOverloaded reports that TrySubmit found no place for the request.

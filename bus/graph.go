@@ -280,8 +280,8 @@ func (g *graph) size(arenaBytes, joinBytes int64, maxRequests int, overcommit bo
 		left = usable
 	}
 	if left < 0 || (shares > 0 && left/shares < minWindowBytes) {
-		return fmt.Errorf("%w: the byte windows do not fit the store: %s: give the store more bytes, or lower WindowBytes, MaxInflight or MaxRequests",
-			ErrConfig, g.explainSize(arenaBytes, joinBytes, fixed, shares, maxRequests))
+		return fmt.Errorf("%w: %s: give the store more bytes, or lower WindowBytes, MaxInflight or MaxRequests",
+			ErrWindows, g.explainSize(arenaBytes, joinBytes, fixed, shares, maxRequests))
 	}
 	for _, e := range g.edges {
 		e.windowBytes = e.spec.WindowBytes

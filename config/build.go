@@ -82,6 +82,8 @@ func (p *Pipeline) Refused(err error) error {
 	switch {
 	case errors.Is(err, shmstore.ErrOptions):
 		return fmt.Errorf("%s: ring_bytes or slots, under omnibus: %w", p.File, err)
+	case errors.Is(err, bus.ErrWindows):
+		return fmt.Errorf("%s: ring_bytes or max_requests, under omnibus, max_inflight of a stage, or window_bytes of an edge: %w", p.File, err)
 	case errors.Is(err, bus.ErrConfig):
 		return fmt.Errorf("%s: %w", p.File, err)
 	}

@@ -522,7 +522,7 @@ func TestStartsThatFail(t *testing.T) {
 		{"nobody attaches", "stages: [{stage_id: a, omnibus: {attach: true, start_timeout: 10ms}}]", "nobody attached within 10ms: start a process that serves it, with OMNIBUS_SOCKET="},
 		{"no main", "omnibus: {main: [./nosuch]}\nstages: [{stage_id: a, omnibus: {exec: [SELF]}}]", "the main process: "},
 		{"nobody to do the work", "stages: [{stage_id: a}]", "1:21: stage a: nothing does its work"},
-		{"a graph that cannot be", "omnibus: {ring_bytes: 1MiB, max_requests: 10000}\nstages: [{stage_id: a, omnibus: {attach: true}}]", "the byte windows do not fit the store"},
+		{"a graph that cannot be", "omnibus: {ring_bytes: 1MiB, max_requests: 10000}\nstages: [{stage_id: a, omnibus: {attach: true}}]", "ring_bytes or max_requests, under omnibus, max_inflight of a stage, or window_bytes of an edge: bus: invalid configuration: the byte windows do not fit the store"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := start(t, tt.file)
