@@ -125,12 +125,15 @@ func (p *spares) take(dir directory, size int64) (*body, error) {
 		return b, nil
 	}
 	b, err := newBody(dir)
-	if number > 0 {
-		if err == nil && p.name(b, number) {
-			b.room = room
-		} else {
-			p.account(-1, -room)
-		}
+	switch {
+	case number == 0:
+	case err == nil && p.name(b, number):
+		b.room = room
+	default:
+		p.mu.Lock()
+		p.count--
+		p.bytes -= room
+		p.mu.Unlock()
 	}
 	return b, err
 }
@@ -262,20 +265,21 @@ func (p *spares) isFree(b *body) (bool, error) {
 
 // remove lets go of files. A value in one lives on under the first name, until it is got.
 func (p *spares) remove(bodies ...*body) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, b := range bodies {
-		if b.spare != "" {
-			_ = p.dir.unlink(b.spare)
-			p.account(-1, -b.room)
-		}
-		_ = unix.Close(b.fd)
+		p.drop(b)
 	}
 }
 
-func (p *spares) account(count int, bytes int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.count += count
-	p.bytes += bytes
+// drop lets go of a file, under mu: once that is free after close, nobody is at it.
+func (p *spares) drop(b *body) {
+	if b.spare != "" {
+		_ = p.dir.unlink(b.spare)
+		p.count--
+		p.bytes -= b.room
+	}
+	_ = unix.Close(b.fd)
 }
 
 // orElse does what may find no room, and once more when it was told so and something
@@ -291,45 +295,46 @@ func (p *spares) orElse(do func() error) error {
 // spend lets go of all that is free, and says whether anything was.
 func (p *spares) spend() bool {
 	p.mu.Lock()
-	all := p.free
+	defer p.mu.Unlock()
+	some := len(p.free) > 0
+	for _, b := range p.free {
+		p.drop(b)
+	}
 	p.free = nil
-	p.mu.Unlock()
-	p.remove(all...)
-	return len(all) > 0
+	return some
 }
 
 // rested lets go of what was not used for a while, and comes again while there is more.
 func (p *spares) rested() {
 	now := time.Now()
-	var old []*body
-	isOld := func(b *body) bool {
-		if now.Sub(b.used) < spareRest {
-			return false
-		}
-		old = append(old, b)
-		return true
-	}
 	p.mu.Lock()
-	p.given = slices.DeleteFunc(p.given, isOld)
-	p.free = slices.DeleteFunc(p.free, isOld)
-	if p.rest != nil && p.count > len(old) {
+	defer p.mu.Unlock()
+	rests := func(b *body) bool {
+		old := now.Sub(b.used) >= spareRest
+		if old {
+			p.drop(b)
+		}
+		return old
+	}
+	p.given = slices.DeleteFunc(p.given, rests)
+	p.free = slices.DeleteFunc(p.free, rests)
+	if p.rest != nil && p.count > 0 {
 		p.rest.Reset(spareRest)
 	} else {
 		p.rest = nil
 	}
-	p.mu.Unlock()
-	p.remove(old...)
 }
 
 // close lets go of all of them. Nobody puts any more.
 func (p *spares) close() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.rest != nil {
 		p.rest.Stop()
 		p.rest = nil
 	}
-	all := slices.Concat(p.given, p.free)
+	for _, b := range slices.Concat(p.given, p.free) {
+		p.drop(b)
+	}
 	p.given, p.free = nil, nil
-	p.mu.Unlock()
-	p.remove(all...)
 }
