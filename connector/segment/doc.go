@@ -49,8 +49,8 @@
 // its only one, and the kernel grants a lease on it, which it does to nobody while
 // others have the file open or mapped. Each put looks at two. A transport has at
 // most 32 such files and 64 MiB in them, or an eighth of the file system if that is less; makes
-// new ones only while half of that is free; drops those without a value before a put finds
-// no room; and lets go of what was not used for five seconds.
+// new ones only while half of that is free; lets go of all before anything finds no room, or no
+// descriptor; and of what was not used for five seconds.
 //
 // # How it is read
 //

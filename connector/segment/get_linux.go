@@ -35,10 +35,8 @@ func (t *Transport) get(ctx context.Context, key string, meta connector.Metadata
 		return nil, err
 	}
 	err = t.patiently(ctx, t.done, func() error {
-		return t.spares.orElse(func() error { // they have descriptors open
-			payload, err = t.take(at, consume)
-			return err
-		})
+		payload, err = t.take(at, consume)
+		return err
 	})
 	return payload, err
 }
@@ -53,7 +51,11 @@ func (t *Transport) Await(ctx context.Context, _ connector.Edge, key string, met
 	if err != nil {
 		return nil, err
 	}
-	w, err := t.watching()
+	var w *watch
+	err = t.spares.orElse(func() error {
+		w, err = t.watching()
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +63,11 @@ func (t *Transport) Await(ctx context.Context, _ connector.Edge, key string, met
 	defer w.unsubscribe(at.name, changed)
 	nap := firstNap
 	for {
-		payload, err := t.take(at, true)
+		var payload connector.Payload
+		err := t.spares.orElse(func() (err error) {
+			payload, err = t.take(at, true)
+			return err
+		})
 		var again <-chan time.Time
 		switch {
 		case errors.Is(err, connector.ErrBusy):

@@ -34,12 +34,10 @@ func (t *Transport) Put(ctx context.Context, edge connector.Edge, key string, si
 	}
 	e := &entry{record: record{purpose: putting, name: key, segment: b.id}, edge: edge, key: key, size: int64(size)}
 	err = t.patiently(ctx, t.done, func() error {
-		return t.spares.orElse(func() error {
-			if byKey {
-				return t.publish(e, b.fd)
-			}
-			return t.publishAnonymous(e, b.fd)
-		})
+		if byKey {
+			return t.publish(e, b.fd)
+		}
+		return t.publishAnonymous(e, b.fd)
 	})
 	if err != nil {
 		t.spares.remove(b)

@@ -283,7 +283,7 @@ func (p *spares) drop(b *body) {
 }
 
 // orElse does what may find no room, and once more when it was told so and something
-// spare could go.
+// could go.
 func (p *spares) orElse(do func() error) error {
 	err := do()
 	if errors.Is(err, connector.ErrFull) && p.spend() {
@@ -292,16 +292,22 @@ func (p *spares) orElse(do func() error) error {
 	return err
 }
 
-// spend lets go of all that is free, and says whether anything was.
+// spend lets go of all of them, and says whether there were any. Those that had a value when
+// they were looked at last may be free by now, and each of them has a descriptor.
 func (p *spares) spend() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	some := len(p.free) > 0
-	for _, b := range p.free {
+	some := len(p.given)+len(p.free) > 0
+	p.dropAll()
+	return some
+}
+
+// dropAll lets go of all of them, under mu.
+func (p *spares) dropAll() {
+	for _, b := range slices.Concat(p.given, p.free) {
 		p.drop(b)
 	}
-	p.free = nil
-	return some
+	p.given, p.free = nil, nil
 }
 
 // rested lets go of what was not used for a while, and comes again while there is more.
@@ -333,8 +339,5 @@ func (p *spares) close() {
 		p.rest.Stop()
 		p.rest = nil
 	}
-	for _, b := range slices.Concat(p.given, p.free) {
-		p.drop(b)
-	}
-	p.given, p.free = nil, nil
+	p.dropAll()
 }

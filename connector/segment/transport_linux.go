@@ -173,11 +173,12 @@ func (t *Transport) reclaim(ctx context.Context, done <-chan struct{}, entries [
 
 // patiently tries again for as long as a living process keeps a lock, the context
 // lasts, and the timeout has not passed. Locks are held for as long as a copy takes,
-// so looking again costs less than being told would.
+// so looking again costs less than being told would. What has no room gets that of spares,
+// and their descriptors.
 func (t *Transport) patiently(ctx context.Context, done <-chan struct{}, try func() error) error {
 	var deadline time.Time
 	for nap := firstNap; ; nap = min(2*nap, lastNap) {
-		err := try()
+		err := t.spares.orElse(try)
 		if !errors.Is(err, connector.ErrBusy) {
 			return err
 		}

@@ -31,7 +31,7 @@ func (t *Transport) watching() (*watch, error) {
 	w := &watch{waiting: make(map[string][]chan struct{})}
 	files, err := inotify.New(w.tell)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, full(err))
 	}
 	if err := files.Add(t.opts.Dir, changes); err != nil {
 		files.Close()

@@ -1,0 +1,128 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+// TestSparesMakeRoom: where there is no room, what is spare goes first, looked at or not.
+func TestSparesMakeRoom(t *testing.T) {
+	dir := Shm(t)
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("a file system of its own: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	end := opened(t, Options{Dir: dir}, 0)
+	if end.spares.limit != 1<<20/spareShare {
+		t.Errorf("of a directory of 1 MiB %d bytes are spare", end.spares.limit)
+	}
+	for _, many := range []int{1, 10} {
+		small, large := contents(1, 100<<10/many), contents(2, 1000<<10)
+		for range 2 {
+			for i := range many {
+				mustPut(t, end, fmt.Sprint("small ", i), small)
+			}
+			for i := range many {
+				mustGet(t, end, fmt.Sprint("small ", i), nil, small)
+			}
+			mustPut(t, end, "large", large)
+			mustGet(t, end, "large", nil, large)
+		}
+	}
+}
+
+// TestSparesGiveDescriptors: where no descriptor is left, what is spare gives its own, free or
+// not.
+func TestSparesGiveDescriptors(t *testing.T) {
+	r, w, err := os.Pipe() // so that the runtime has what it waits with
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	value := contents(1, 10_000)
+	end := opened(t, Options{Dir: Shm(t)}, 0)
+	fills := map[string]func(*testing.T){
+		"with values": func(*testing.T) {},
+		"without": func(t *testing.T) {
+			for i := range 4 {
+				mustGet(t, end, fmt.Sprint("key ", i), nil, value)
+			}
+		},
+		"that are free": func(t *testing.T) {
+			for i := range 4 {
+				mustGet(t, end, fmt.Sprint("key ", i), nil, value)
+			}
+			for range 4 {
+				end.spares.look()
+			}
+			if n := len(end.spares.free); n < 3 {
+				t.Fatalf("%d are spare", n)
+			}
+		},
+	}
+	for what, do := range map[string]func(*testing.T){
+		"put": func(t *testing.T) { mustPut(t, end, "another", value) },
+		"get": func(t *testing.T) { mustGet(t, end, "there", nil, value) },
+		"await": func(t *testing.T) {
+			payload, err := end.Await(t.Context(), connector.Edge{}, "there", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			payload.Release()
+		},
+		"clean up": func(t *testing.T) {
+			if err := end.Cleanup(t.Context(), "there"); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		for which, fill := range fills {
+			t.Run(what+", "+which, func(t *testing.T) {
+				for i := range 4 {
+					mustPut(t, end, fmt.Sprint("key ", i), value)
+				}
+				mustPut(t, end, "there", value)
+				fill(t)
+				withoutDescriptors(t, do)
+				if n := len(end.spares.free); n > 0 {
+					t.Errorf("%d are spare", n)
+				}
+			})
+		}
+	}
+}
+
+// withoutDescriptors has a function find none left.
+func withoutDescriptors(t *testing.T, do func(*testing.T)) {
+	t.Helper()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	next, err := unix.Dup(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	few := limit
+	few.Cur = uint64(next) //nolint:gosec // a descriptor
+	if err := errors.Join(unix.Close(next), unix.Setrlimit(unix.RLIMIT_NOFILE, &few)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Error(err)
+		}
+	}()
+	do(t)
+}
