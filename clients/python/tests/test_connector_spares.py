@@ -16,7 +16,6 @@ from segmentcase import VALUE
 from sparecase import Other, SpareCase, digest
 
 from omnibus.connector import OmnibusConnector, encode, files, journal, spares
-from omnibus.connector.contract import NoRoom
 from omnibus.connector.files import Directory, Lock
 from omnibus.connector.journal import lock_name
 
@@ -392,33 +391,6 @@ class BoundsTest(SpareCase):
                 self.put(a, "k", VALUE)
             self.assertEqual(len(self.second_names()), names)
             self.assertEqual(self.got(a, "k"), VALUE)
-
-    def test_no_room(self) -> None:
-        """What is free goes, and what is used does not."""
-        a = self.connector()
-        keys = "abcdef"
-        for key in keys:
-            self.put(a, key, VALUE)
-        for key in keys[1:]:
-            self.assertEqual(self.got(a, key), VALUE)
-        write, tries = files.write_all, []
-
-        def full(fd: int, pieces: Any) -> None:
-            tries.append(len(self.second_names()))
-            if tries[-1] > most:
-                raise NoRoom("no room")
-            write(fd, pieces)
-
-        with mock.patch.object(files, "write_all", full):
-            most = 1
-            self.assertTrue(a.put("0", "1", "k", b"k")[0])
-            self.assertEqual(tries, [6, 1])
-            most = 0
-            self.assertFalse(a.put("0", "1", "l", b"l")[0])
-            self.assertEqual((tries, a.health()["error_kinds"]), ([6, 1, 2], {"NoRoom": 1}))
-        self.assertEqual((self.got(a, "a"), self.got(a, "k")), (VALUE, b"k"))
-        a.close()
-        self.assertEqual(os.listdir(self.dir), [])
 
 
 if __name__ == "__main__":

@@ -108,10 +108,8 @@ class Segments:
         file = self._spares.write(payload)
         p = None
         try:
-            if self._generation == BY_KEY:
-                p = self._patiently(lambda: self._publish(edge, key, file))
-            else:
-                p = self._publish_anonymous(edge, key, file)
+            publish = self._publish if self._generation == BY_KEY else self._publish_anonymous
+            p = self._patiently(lambda: publish(edge, key, file))
         finally:
             again = self._spares.put(file, p)
         self._sweeper.begin(min(self._ttl or REST_SECONDS, REST_SECONDS) if again else self._ttl)
@@ -186,7 +184,9 @@ class Segments:
 
     def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
         self._enter()
-        return self._take(*_locate(key, metadata or {}), decode)
+        name, size = _locate(key, metadata or {})
+        payload = self._spares.making_room(lambda: self._take(name, size))
+        return decode(payload, padded=not size), len(payload)
 
     def wait(
         self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode, deadline: float
@@ -217,7 +217,7 @@ class Segments:
     def abandon(self, key: str) -> None:
         pass  # nothing waits but its caller
 
-    def _take(self, name: str, size: int, decode: Decode) -> tuple[Any, int]:
+    def _take(self, name: str, size: int) -> bytes:
         """Read a segment under its lock, and remove both.
 
         Without metadata (size 0) a segment that has no lock is not there: its writer may be at work. With them the
@@ -228,11 +228,10 @@ class Segments:
         if lock is None and not size:
             raise Missing(name)
         try:
-            payload = self._read(name, size, lock)
+            return self._read(name, size, lock)
         finally:
             if lock is not None:
                 lock.release()
-        return decode(payload, padded=not size), len(payload)
 
     def _read(self, name: str, size: int, lock: Lock | None) -> bytes:
         fd = self._directory.open_any(name, os.O_RDONLY)
@@ -369,11 +368,11 @@ class Segments:
                 self._forget(p)
 
     def _patiently(self, do: Callable[[], _T], deadline: float | None = None) -> _T:
-        """Try again for as long as a living process keeps a lock, until the timeout."""
+        """Try again for as long as a living process keeps a lock, until the timeout. What has no room gets spares'."""
         nap = None
         while True:
             try:
-                return do()
+                return self._spares.making_room(do)
             except Busy:
                 nap = nap or Nap(time.monotonic() + self._timeout if deadline is None else deadline)
                 if not nap.take():

@@ -25,7 +25,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import OmnibusError
 from . import files
@@ -33,6 +33,8 @@ from .contract import NoRoom
 from .encoder import Encoded
 from .files import Directory, Identity
 from .journal import SPARE, Journal
+
+_T = TypeVar("_T")
 
 MOST = 32
 MOST_BYTES = 64 << 20
@@ -83,12 +85,17 @@ class Spares:
 
     def write(self, payload: Encoded) -> Spare:
         """A file that has the payload, and nobody else knows. It goes to `put` then, whatever happens."""
+        return self.making_room(lambda: self._write(payload))
+
+    def making_room(self, do: Callable[[], _T]) -> _T:
+        """Do what may find no room, or no descriptor, and once more when it found none and something could go."""
         try:
-            return self._write(payload)
+            return do()
         except NoRoom:
-            if not self._empty():
-                raise
-        return self._write(payload)
+            with self._mu:
+                if not self._empty():
+                    raise
+        return do()
 
     def _write(self, payload: Encoded) -> Spare:
         s = self._take(payload.size)
@@ -258,13 +265,11 @@ class Spares:
                 s.name = name
 
     def _empty(self) -> bool:
-        """Let go of all that is free. False: there was none."""
-        with self._mu:
-            self._look(len(self._used))
-            free = list(self._free)
-            for s in free:
-                self._let_go(s)
-            return bool(free)
+        """Let go of all that is not being written, for what was used may be free by now. False: there was none."""
+        some = (*self._used, *self._free)
+        for s in some:
+            self._let_go(s)
+        return bool(some)
 
     def _let_go(self, s: Spare) -> None:
         if s in self._mine:
@@ -290,8 +295,7 @@ class Spares:
 
     def _close(self) -> None:
         self._off = True
-        for s in (*self._used, *self._free):
-            self._let_go(s)
+        self._empty()
         for s in self._mine:  # what is being written is closed by whoever writes it
             self._unname(s)
         self._mine.clear()
