@@ -127,6 +127,10 @@ func (d directory) openAny(name string, how int) (int, error) {
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) {
 		return -1, fmt.Errorf("%w: what has this name is no regular file", connector.ErrKey)
 	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		// The name was there until now, and its writer has a lease while it looks whether the file is free.
+		return -1, fmt.Errorf("%w: it had the file leased", connector.ErrBusy)
+	}
 	if err != nil {
 		return -1, fmt.Errorf("open: %w", full(err))
 	}

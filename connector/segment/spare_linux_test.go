@@ -394,6 +394,38 @@ func TestNoLeases(t *testing.T) {
 	}
 }
 
+// TestLeased: who opens a file by a name that it had until now may come upon the lease of its
+// writer. That is no failure, but a reason to look again.
+func TestLeased(t *testing.T) {
+	dir := Shm(t)
+	end, reader := opened(t, Options{Dir: dir}, 0), opened(t, Options{Dir: dir, Timeout: time.Millisecond}, 0)
+	value := contents(1, 10_000)
+	_, meta := mustPut(t, end, "key", value)
+	fd := uintptr(end.spares.given[0].fd) //nolint:gosec // a descriptor
+	if _, err := unix.FcntlInt(fd, unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Fatal(err)
+	}
+	for _, meta := range []connector.Metadata{meta, nil} {
+		if _, err := reader.Get(t.Context(), connector.Edge{}, "key", meta); !errors.Is(err, connector.ErrBusy) {
+			t.Error(err)
+		}
+	}
+	got := make(chan error)
+	go func() {
+		payload, err := reader.Await(t.Context(), connector.Edge{}, "key", meta)
+		if err == nil {
+			payload.Release()
+		}
+		got <- err
+	}()
+	if _, err := unix.FcntlInt(fd, unix.F_SETLEASE, unix.F_UNLCK); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestSpareGone: a second name that somebody has removed is no sign that a value was got.
 func TestSpareGone(t *testing.T) {
 	end := opened(t, Options{Dir: Shm(t)}, 0)

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import random
+import signal
 import threading
 import time
 import unittest
@@ -182,6 +183,17 @@ class AgainTest(SpareCase):
         with mock.patch.object(Directory, "open_any", slow):
             self.assertIsNone(b.get("0", "1", "k", metadata))
         self.assertEqual((got[0][0], self.got(b, "k")), tuple(values))
+
+    def test_a_reader_that_opens_it_while_it_is_leased(self) -> None:
+        """It had found the name, and looks again."""
+        a, b = self.connector(), self.connector()
+        self.put(a, "k", VALUE)
+        (spare,) = self.kept(a)._mine
+        fcntl.fcntl(spare.fd, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(spare.fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        self.assertIsNone(self.got(b, "k"))
+        fcntl.fcntl(spare.fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        self.assertEqual((self.got(b, "k"), b.health()["busy"], b.health()["errors"]), (VALUE, 1, 0))
 
     def test_one_that_is_let_go_while_it_is_read(self) -> None:
         a, b = self.connector(), self.connector()

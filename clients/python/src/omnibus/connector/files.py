@@ -149,6 +149,9 @@ class Directory:
             return os.open(name, how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
         except FileNotFoundError:
             return None
+        except BlockingIOError:
+            # The name was there until now, and its writer has a lease while it looks whether the file is free.
+            raise Busy("another process had the file leased") from None
         except OSError as e:
             if e.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                 raise BadKey("what has this name is no regular file") from None
