@@ -184,6 +184,23 @@ class AgainTest(SpareCase):
             self.assertIsNone(b.get("0", "1", "k", metadata))
         self.assertEqual((got[0][0], self.got(b, "k")), tuple(values))
 
+    def test_a_put_in_the_middle_of_a_look(self) -> None:
+        """As a signal's handler does it. What that has found free, and used, is free no more."""
+        a = self.connector()
+        self.put_and_get(a, "k")
+        real, within = fcntl.fcntl, list[int]()
+
+        def interrupted(fd: int, what: int, *more: Any) -> Any:
+            done = real(fd, what, *more)
+            if more == (fcntl.F_UNLCK,) and not within:
+                within.append(fd)
+                self.put(a, "between", VALUE)
+            return done
+
+        with mock.patch.object(spares.fcntl, "fcntl", interrupted):
+            self.put(a, "l")
+        self.assertEqual((self.got(a, "between"), self.got(a, "l")), (VALUE, b"x" * 10_000))
+
     def test_a_reader_that_opens_it_while_it_is_leased(self) -> None:
         """It had found the name, and looks again."""
         a, b = self.connector(), self.connector()

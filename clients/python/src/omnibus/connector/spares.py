@@ -190,8 +190,9 @@ class Spares:
             if not self._used:
                 return
             s = self._used[0]
+            at = s.at
             free = self._is_free(s)
-            if s in self._mine and self._used[0] is s:
+            if self._used and self._used[0] is s and s.at == at:  # and was not put by whoever came between
                 self._used.popleft()
                 (self._free if free else self._used).append(s)
 
