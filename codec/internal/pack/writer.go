@@ -34,7 +34,7 @@ const maxCopied = 256 << 10
 // is copied faster past them.
 const wholeFrom = 8 << 20
 
-// Copy is copy, for data that is read soon after.
+// Copy is copy, for data that is read soon after. It is copied in pieces, and so must not overlap.
 func Copy[T ~[]byte | ~string](dst []byte, src T) (n int) {
 	if src = src[:min(len(src), len(dst))]; len(src) < wholeFrom {
 		for ; len(src)-n > maxCopied; n += maxCopied {
@@ -44,7 +44,7 @@ func Copy[T ~[]byte | ~string](dst []byte, src T) (n int) {
 	return n + copy(dst[n:], src[n:])
 }
 
-// Append is append, for data that is read soon after.
+// Append is append, for data that is read soon after, and that is not part of what dst has room for.
 func Append[T ~[]byte | ~string](dst []byte, src T) []byte {
 	if len(src) <= maxCopied {
 		return append(dst, src...)
