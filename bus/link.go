@@ -88,7 +88,7 @@ func dialLink(ctx context.Context, path, bus, name string) (*link, error) {
 		err = context.Cause(ctx) // and no packet gets through any more
 	}
 	l.hangUp()
-	return nil, err
+	return nil, fmt.Errorf("at %s: %w", path, err)
 }
 
 // hangUp ends a connection that nobody reads from, with what has come by it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -125,7 +126,25 @@ func TestHostDoesNotRead(t *testing.T) {
 	}
 }
 
-// TestNoNewHost: a node that looks for a new host says why there is none.
+// TestJoinAtWhoHangsUp: who goes wrong while a node joins is named.
+func TestJoinAtWhoHangsUp(t *testing.T) {
+	path := t.TempDir() + "/bus.sock"
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	go func() {
+		if conn, err := listener.Accept(); err == nil {
+			_ = conn.Close()
+		}
+	}()
+	if _, err := bus.Join(t.Context(), t.Name(), bus.JoinOptions{Socket: path}); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("join: %v, want an error that names %s", err, path)
+	}
+}
+
+// TestNoNewHost: a node that looks for a new host says why there is none, and where.
 func TestNoNewHost(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	host := h.hostAlone(t)
