@@ -49,8 +49,9 @@ func (o ArenaOptions) Validate() error {
 // bytes of its own payloads.
 //
 // Unlike the objects of a [Store], rooms have no readers: whoever reserved one
-// knows how many still need it, and releases it when nobody does. An Arena is
-// safe for concurrent use.
+// knows how many still need it, and releases it when nobody does. Room that was
+// released just now is reserved first, since it is in the processors' caches. An Arena
+// is safe for concurrent use.
 type Arena struct {
 	name     string
 	maxRooms int
@@ -100,7 +101,7 @@ func NewArena(buf []byte, opts ArenaOptions) (*Arena, error) {
 	err := opts.Validate()
 	var ring *ringbuf.Ring
 	if err == nil {
-		ring, err = ringbuf.New(buf, ringbuf.Options{NoHeaders: true})
+		ring, err = ringbuf.New(buf, ringbuf.Options{NoHeaders: true, Reuse: true})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("new arena %q of %d bytes: %w", opts.Name, len(buf), err)

@@ -143,6 +143,22 @@ func TestArenaOldRoom(t *testing.T) {
 	a.Release(again)
 }
 
+// TestArenaUsesRoomAgain: what was released last is reserved next, while its bytes are in
+// the processors' caches, also where each room is reserved before the last is released.
+func TestArenaUsesRoomAgain(t *testing.T) {
+	a := newArena(t, 1<<16, ArenaOptions{})
+	last := mustRoom(t, a, 1000)
+	for range 5 {
+		next := mustRoom(t, a, 1000)
+		if next.Offset > 1024 {
+			t.Errorf("%v, and the room before the last was free", next)
+		}
+		a.Release(last)
+		last = next
+	}
+	a.Release(last)
+}
+
 // TestArenaOverSegment: the books of memory that this process cannot write.
 func TestArenaOverSegment(t *testing.T) {
 	s, err := CreateSegment("arena", 1<<16)
