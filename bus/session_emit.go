@@ -46,6 +46,9 @@ func (s *session) emit(m *wire.Emit) error {
 		}
 		return e.copied(payload, c, em)
 	}, func(err error) {
+		if err != nil {
+			err = src.explain(err)
+		}
 		answer(token, err)
 		forward.release()
 	}))

@@ -156,7 +156,7 @@ func (s *session) reserveFor(src *source, m *wire.Reserve, how pace) error {
 	g := &grant{src: src, delivery: m.Delivery}
 	g.buf = Buffer{e: src.emits(how), em: em, codec: codec.ID(m.Codec), size: size, price: s.srv.bus.price(size), away: true}
 	if err := g.buf.admit(); err != nil {
-		return err
+		return src.explain(err)
 	}
 	if g.payload, g.own, err = s.room(size, how); err != nil {
 		g.buf.giveCredit()
