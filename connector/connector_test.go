@@ -326,7 +326,7 @@ func TestSettings(t *testing.T) {
 		t.Errorf("settings: %v", s)
 	}
 	_, err = typ.Settings(map[string]any{"flag": "yes", "mode": "rings", "bytes": 101, "wait": "soon"})
-	for _, want := range []string{"flag must be true or false, not yes", "mode must be one of ring, segment", "bytes must be a whole number from 0 to 100, not 101", "wait must be a number of seconds"} {
+	for _, want := range []string{`flag must be true or false, not "yes"`, "mode must be one of ring, segment", "bytes must be a whole number from 0 to 100, not 101", "wait must be a number of seconds"} {
 		if !errors.Is(err, connector.ErrSettings) || !strings.Contains(err.Error(), want) {
 			t.Errorf("bad settings: %v, want %q", err, want)
 		}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -76,6 +77,9 @@ func (o Option) Read(value any) (any, error) {
 	}
 	if ok {
 		return v, nil
+	}
+	if text, ok := value.(string); ok {
+		value = strconv.Quote(text) // or "2" would look like a number
 	}
 	return nil, fmt.Errorf("%w: %s must be %s, not %v", ErrSettings, o.Key, o.want(), value)
 }
