@@ -72,6 +72,26 @@ class SubmitTest(HostCase):
             self.assertEqual((e.stage, e.edge, e.key, e.seq, e.text), ("talk", "think->talk", "k", 4, "no"))
         self.assertIsInstance(e, TimeoutError)
 
+    def test_an_input_of_a_request_that_is_over(self) -> None:
+        """Whether its client knows that already, or hears it from the host."""
+        client = self.connect()
+        r = self.beside(client.stream)
+        self.host.submitted(3)
+        request = r()
+        done = self.beside(lambda: request.send("x", to="upper"))
+        token = self.host.expect(wire.Emit).token
+        self.host.send(wire.Failed(token, Code.OVER, "it has failed"), over(3, wire.FAILED, stage="talk", text="no"))
+        with self.assertRaisesRegex(omnibus.RequestOver, "it has failed"):
+            done()
+        with self.assertRaises(omnibus.RequestFailed):
+            next(request)
+        with self.assertRaisesRegex(omnibus.RequestOver, "its results say how it ended"):
+            request.send("x", to="upper")
+        request.close()
+        with self.assertRaises(omnibus.Finished):
+            request.send("x", to="upper")
+        self.host.nothing()
+
     def test_a_host_that_is_stopped_at_the_deadline(self) -> None:
         client = self.connect()
         r = self.beside(lambda: client.stream(deadline=1))

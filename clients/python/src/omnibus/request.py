@@ -14,7 +14,7 @@ from .answers import Answer
 from .deadlines import deadline_ns, limit_of, seconds
 from .delivery import Delivery
 from .emit import Emitter
-from .errors import DeadlineExceeded, Finished, OmnibusError, ProtocolError, RequestOver, again
+from .errors import Code, DeadlineExceeded, Finished, OmnibusError, ProtocolError, RequestOver, again
 from .puts import Puts, tensors_of
 from .session import OutOfTime, Session, Work
 from .task import ended
@@ -84,6 +84,8 @@ class BaseRequest(Emitter):
 
     def _send_work(self, value: Any, to: str | None, key: str, attrs: wire.Attrs | None, last: bool,
                    codec: int | None) -> Work[None]:  # fmt: skip
+        if self._ended and not self._closed:
+            raise RequestOver(Code.OVER, "the request is over: its results say how it ended")
         if not self._open:
             raise Finished("the inputs of the request have ended")
         if last and to is None:
