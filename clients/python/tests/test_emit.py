@@ -55,6 +55,17 @@ class EmitTest(HostCase):
         done()
         self.assertEqual((send.flags, struct.unpack("<2q", payload[64:])), (1, (-1, 1 << 62)))
 
+    def test_tensor_is_filled_once(self) -> None:
+        filling = self.beside(lambda: self.task.emit_tensor("int8", (2,), lambda t: None))
+        self.host.give_arena()
+        self.host.granted()
+        self.host.sent()
+        filled = filling()
+        with self.assertRaises(omnibus.Finished):
+            with filled:
+                pass
+        self.host.nothing()
+
     def test_error_while_filling_aborts(self) -> None:
         def block() -> None:
             with self.task.emit_tensor("int8", (2000,)):

@@ -25,7 +25,7 @@ from .errors import again
 from .handshake import dial, socket_path
 from .request import BaseRequest, in_time, opening, send_first
 from .session import OutOfTime, Session, Work, resume
-from .task import BaseTask, FilledTensor
+from .task import BaseTask, FilledTensor, unused
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class AsyncFilledTensor(FilledTensor):
     __slots__ = ()
 
     async def __aenter__(self) -> Tensor:
-        return self._enter(await _arun_for(self._task, self._work))
+        return self._enter(await _arun_for(self._task, unused(self._work)))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -314,7 +314,7 @@ class AsyncBuffer:
         self._buffer: Buffer | None = None
 
     def __await__(self) -> Generator[Any, Any, Buffer]:
-        return _arun_for(self._task, self._work).__await__()
+        return _arun_for(self._task, unused(self._work)).__await__()
 
     async def __aenter__(self) -> Buffer:
         self._buffer = await self

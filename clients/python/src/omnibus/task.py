@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from .emit import Buffer, Emitter, tensor_in
 from .errors import (
     Code,
     DeadlineExceeded,
+    Finished,
     HostGone,
     OmnibusError,
     ProtocolError,
@@ -210,6 +212,13 @@ class BaseTask(Emitter):
         return self._held > 0
 
 
+def unused(room: Work[Buffer]) -> Work[Buffer]:
+    """The work, unless it was done already: what is filled is sent, and filled once."""
+    if inspect.getgeneratorstate(room) == inspect.GEN_CLOSED:
+        raise Finished("the room was filled or given back before: ask for it anew")
+    return room
+
+
 class FilledTensor:
     """`emit_tensor` without a function that fills: a context manager."""
 
@@ -232,7 +241,7 @@ class FilledTensor:
             b.abort()
 
     def __enter__(self) -> Tensor:
-        return self._enter(self._task._run(self._work))
+        return self._enter(self._task._run(unused(self._work)))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
