@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -127,6 +129,48 @@ func TestNoteOfTheLiving(t *testing.T) {
 	}
 }
 
+// TestSweepOfWhatIsLocked: what a living process has locked just now is removed as soon as
+// it has let go, or at the end.
+func TestSweepOfWhatIsLocked(t *testing.T) {
+	for what, held := range map[string]time.Duration{"for a moment": sweepPatience / 2, "for long": 2 * sweepPatience} {
+		t.Run(what, func(t *testing.T) {
+			dir := Shm(t)
+			synctest.Test(t, func(t *testing.T) {
+				dead, err := New(Options{Dir: dir, Timeout: time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				mustPut(t, dead.(*Transport), "key", contents(1, 10_000))
+				d, err := openDirectory(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer d.close()
+				l, err := d.lockOf("key")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := dead.Close(); !errors.Is(err, connector.ErrBusy) { // and so it leaves what a process does that dies
+					t.Fatal(err)
+				}
+				time.AfterFunc(held, l.unlock)
+				next, err := New(Options{Dir: dir})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := d.lookup("key"); missing(err) != (held < sweepPatience) {
+					t.Errorf("the value of the dead: %v", err)
+				}
+				time.Sleep(held) //nolint:forbidigo // of the bubble
+				synctest.Wait()
+				if err := next.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // TestBounded: neither table nor journal grow with values that somebody else got.
 func TestBounded(t *testing.T) {
 	dir := Shm(t)
@@ -168,8 +212,12 @@ func Shm(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		left, err := fs.Glob(os.DirFS(dir), "*")
-		if len(left) > 0 || err != nil {
+		var left []string
+		err := fs.WalkDir(os.DirFS(dir), ".", func(path string, _ fs.DirEntry, err error) error {
+			left = append(left, path)
+			return err
+		})
+		if len(left) > 1 || err != nil {
 			t.Errorf("left in the directory: %q, %v", left, err)
 		}
 		if err := os.RemoveAll(dir); err != nil {

@@ -92,7 +92,7 @@ func (d directory) newJournal() (*journal, error) {
 }
 
 // sweep does what the dead have left to do. What a living process has locked just now
-// is left for the next time, with its journal.
+// is left for the next time, with its journal, and the error is [connector.ErrBusy].
 func (j *journal) sweep(dir directory, log *slog.Logger) error {
 	names, err := os.ReadDir(j.dir.path)
 	if err != nil {

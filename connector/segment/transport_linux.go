@@ -40,6 +40,8 @@ type Transport struct {
 	watch   *watch            // nil until somebody waits
 
 	reaping sync.Mutex // one looks at a time
+
+	unswept bool // the dead have left what a living process had locked; not changed after New
 }
 
 var (
@@ -67,12 +69,30 @@ func New(opts Options) (connector.Transport, error) {
 		opts: opts, dir: dir, journal: j, spares: newSpares(dir, j, opts.Lasting), memory: memory{probe: headroom.System()},
 		done: make(chan struct{}), held: make(map[string]*entry),
 	}
-	err = j.sweep(dir, opts.Log)
+	err = t.sweepDead()
 	_, lasting := j.sweepNotes(dir, opts.Log)
 	if err := errors.Join(err, lasting); err != nil {
 		opts.Log.Warn("segments of dead processes stay", "in", opts.Dir, "err", err)
 	}
 	return t, nil
+}
+
+// sweepPatience is for how long what a living process has locked is tried again. Locks are
+// held for as long as a copy takes, unless who has one is stopped.
+const sweepPatience = 100 * time.Millisecond
+
+// sweepDead does what the dead have left to do. What stays locked is left to Close, and to
+// whoever opens next.
+func (t *Transport) sweepDead() error {
+	until := time.Now().Add(sweepPatience)
+	for nap := firstNap; ; nap = min(2*nap, lastNap) {
+		err := t.journal.sweep(t.dir, t.opts.Log)
+		t.unswept = errors.Is(err, connector.ErrBusy)
+		if !t.unswept || time.Now().After(until) {
+			return err
+		}
+		<-time.After(nap)
+	}
 }
 
 // SharesKeys implements [connector.KeySharer]: segments have no edge in their names.
@@ -108,6 +128,9 @@ func (t *Transport) Close() error {
 	defer cancel()
 	err := t.reclaim(ctx, nil, entries)
 	t.spares.close()
+	if t.unswept {
+		_ = t.journal.sweep(t.dir, t.opts.Log)
+	}
 	_, _ = t.journal.sweepNotes(t.dir, t.opts.Log) // what was got here; the rest is for whoever opens next
 	t.journal.close(err == nil)
 	t.dir.removeJournals()

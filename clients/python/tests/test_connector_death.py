@@ -108,9 +108,18 @@ class JournalTest(SegmentCase):
         c = self.connector()
         self.assertEqual(self.left(), ["first", lock_name("first")])
         lock.release()
-        self.connector().close()
         c.close()
         self.assertEqual(os.listdir(self.dir), [])
+
+    def test_what_is_locked_for_a_moment(self) -> None:
+        """It is removed as soon as the lock is given up."""
+        (value,) = self.left_behind("value")
+        self.journal({0: value})
+        lock = Lock.of(Directory(self.dir), lock_name("value"))
+        assert lock is not None
+        with mock.patch.object(journal.Nap, "take", lambda nap: lock.release() or True):
+            self.connector()
+        self.assertEqual(self.left(), [])
 
 
 class DeathTest(SegmentCase):

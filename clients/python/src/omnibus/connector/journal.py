@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 from ..errors import OmnibusError
 from .contract import BadKey, Busy, check_key
-from .files import Directory, Identity, Lock, full
+from .files import Directory, Identity, Lock, Nap, full
 
 log = logging.getLogger("omnibus")
 
@@ -47,6 +47,7 @@ SPARE = "spare-"  # begins second names
 _SPARE = re.compile(rf"{SPARE}(.+)-[0-9]+", re.DOTALL)
 _NOTE_BYTES = 8192  # more than one has
 _UNTIL = re.compile(rb"l (\d{1,19}) ")
+_PATIENCE_SECONDS = 0.1  # locks are held for as long as a copy takes, unless who has one is stopped
 _PIECE_SLOTS = 64  # that are read at once
 _QUOTED = re.compile(r'"([^"\\]|\\.)*"')
 _COMES_AND_GOES = 16  # how often others may take the directory away
@@ -123,6 +124,7 @@ class Journal:
         self._mu = threading.Lock()
         self._free: list[int] = []
         self._slots = 0
+        self._unswept = False
         self.home, self.name, self._fd = _make(directory)
         _journals.add(self)
 
@@ -154,13 +156,26 @@ class Journal:
         with self._mu:
             self._free.append(slot)
 
-    def sweep(self, begins: str = "") -> None:
-        """Do what the dead have left to do. What is locked just now waits for the next who opens."""
+    def sweep(self) -> None:
+        """Do what the dead have left to do.
+
+        What a living process has locked just now is tried again for a moment, and waits then until this is closed, or
+        for the next who opens.
+        """
+        nap = Nap(time.monotonic() + _PATIENCE_SECONDS)
+        left = self._sweep()
+        while self._is_locked(left) and nap.take():
+            left = self._sweep()
+        self._unswept = self._is_locked(left)
+        self._tell(left)
+
+    def _sweep(self, begins: str = "") -> list[Exception]:
+        """Do so once, for names that begin so, and return what kept it from being done."""
         try:
             names = os.listdir(self.home.fd)
         except OSError as e:
-            log.warning("segments of dead processes stay in %s: %s", self._directory.path, e)
-            return
+            return [e]
+        left: list[Exception] = []
         # Spares come last: the journals of the dead are gone then.
         for name in sorted(names, key=lambda n: n.startswith(SPARE)):
             if name == self.name or not name.startswith(begins):
@@ -171,7 +186,16 @@ class Journal:
                 else:
                     self._sweep_one(name)
             except (OSError, OmnibusError) as e:
-                log.warning("segments of a dead process stay in %s: %s", self._directory.path, e)
+                left.append(e)
+        return left
+
+    @staticmethod
+    def _is_locked(left: list[Exception]) -> bool:
+        return any(isinstance(e, Busy) for e in left)
+
+    def _tell(self, left: list[Exception]) -> None:
+        for e in left:
+            log.warning("segments of a dead process stay in %s: %s", self._directory.path, e)
 
     def _sweep_spare(self, name: str) -> None:
         # Its journal was there before it was: one that is not there now is gone.
@@ -239,7 +263,7 @@ class Journal:
         """Give it up. `done`: nothing in it is left to do; otherwise the next who opens sweeps it."""
         if self._fd < 0:
             return
-        self.sweep(_NOTE)  # of what was got here
+        self._tell(self._sweep("" if self._unswept else _NOTE))  # notes of what was got here
         if done:
             self.home.unlink(self.name)
         fcntl.flock(self._fd, fcntl.LOCK_UN)
