@@ -26,7 +26,7 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 	host := cmd.Process
 	server, caller := h.join(t, bus.JoinOptions{}), h.join(t, bus.JoinOptions{})
 	mustPublish(t, caller.Directory(), named(1), someFile(t), 1)
-	began, stopped, asked := make(chan struct{}), make(chan struct{}), make(chan error, 2)
+	began, stopped, asked := make(chan struct{}), make(chan bool), make(chan error, 2)
 	go func() {
 		_ = server.Serve(context.Background(), bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error { // ends with the node
 			if _, limited := t.Context().Deadline(); !limited {
@@ -53,11 +53,9 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 	}
 	trip(server) // so that each has all that it needs
 	trip(caller)
-	r := begun(t, caller, began, []byte("x"))
 	files := bus.OpenFiles(t)
-	stopProcess(t, host)
 	defer mustContinue(t, host) // nodes wait for it when they close
-	close(stopped)
+	r := begunAndStopped(t, caller, host, began, stopped, []byte("x"))
 	ctx, cancel := context.WithTimeout(t.Context(), bus.Patience)
 	defer cancel()
 	for range cap(asked) {
@@ -136,23 +134,29 @@ func statsOf(t *testing.T, n *bus.Node) (s bus.Stats) {
 	return s
 }
 
+// errTooLate ends a stage's work on a request that is begun once more.
+var errTooLate = errors.New("the deadline was over when the host was stopped")
+
 // beginning says that a stage has begun, and waits until its host is stopped.
-func beginning(t *bus.Task, began chan<- struct{}, stopped <-chan struct{}) error {
+func beginning(t *bus.Task, began chan<- struct{}, stopped <-chan bool) error {
 	select {
 	case began <- struct{}{}:
-		<-stopped
+		if !<-stopped {
+			return errTooLate
+		}
 		return nil
 	case <-t.Context().Done(): // the deadline was too short for the way here
 		return t.Context().Err()
 	}
 }
 
-// begun is a request with a deadline, which is long enough for a stage to begin on its
-// input.
-func begun(t *testing.T, caller *bus.Node, began <-chan struct{}, in []byte) *bus.Request {
+// begunAndStopped is a request with a deadline, which is long enough for a stage to begin
+// on its input, and for the host to be stopped then: it has not said how the request ended.
+func begunAndStopped(t *testing.T, caller *bus.Node, host *os.Process, began <-chan struct{}, stopped chan<- bool, in []byte) *bus.Request {
 	t.Helper()
 	for limit := 500 * time.Millisecond; ; limit *= 2 {
-		r, err := caller.Stream(t.Context(), bus.WithDeadline(time.Now().Add(limit)))
+		deadline := time.Now().Add(limit)
+		r, err := caller.Stream(t.Context(), bus.WithDeadline(deadline))
 		if errors.Is(err, bus.ErrDeadline) {
 			continue
 		}
@@ -165,8 +169,16 @@ func begun(t *testing.T, caller *bus.Node, began <-chan struct{}, in []byte) *bu
 		}
 		select {
 		case <-began:
-			return r
 		case <-r.Done():
+			continue
+		}
+		stopProcess(t, host)
+		inTime := time.Now().Before(deadline)
+		if !inTime {
+			mustContinue(t, host)
+		}
+		if stopped <- inTime; inTime {
+			return r
 		}
 	}
 }

@@ -113,7 +113,7 @@ func waitsPastDeadline(t *testing.T, spec bus.StageSpec, m *machine, other bus.S
 	t.Helper()
 	h, cmd := hostAloneAs(t, "tensor host")
 	host := cmd.Process
-	began, stopped, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	began, stopped, told := make(chan struct{}), make(chan bool), make(chan error, 1)
 	usual := spec.Handle
 	spec.Handle = func(t *bus.Task, d *bus.Delivery) error {
 		if _, limited := t.Context().Deadline(); !limited {
@@ -129,10 +129,8 @@ func waitsPastDeadline(t *testing.T, spec bus.StageSpec, m *machine, other bus.S
 	h.serveOn(t, its, other)
 	h.serveOn(t, m, spec)
 	caller := h.join(t, bus.JoinOptions{})
-	r := begun(t, caller, began, input(1, plainly))
-	stopProcess(t, host)
 	defer mustContinue(t, host) // nodes wait for it when they close
-	close(stopped)
+	r := begunAndStopped(t, caller, host, began, stopped, input(1, plainly))
 	if err := <-told; !errors.Is(err, bus.ErrDeadline) {
 		t.Errorf("the stage's wait ended with %v, want ErrDeadline", err)
 	}
