@@ -18,7 +18,7 @@ func init() {
 		if err == nil {
 			err = n.Directory().Publish(context.Background(), named(1), int(os.Stdin.Fd()), 11)
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, bus.ErrHostGone) { // which it may be when others have found the name
 			fmt.Fprintln(os.Stderr, err)
 			return
 		}
