@@ -3,6 +3,7 @@ package bus
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 )
 
@@ -80,3 +81,10 @@ func (e *StageError) Error() string {
 
 // Unwrap gives the cause.
 func (e *StageError) Unwrap() error { return e.Err }
+
+// notTheEnd is why a request failed where that was the end of something, such as a file
+// that its stage reads: io.EOF says of results that all have come.
+type notTheEnd struct{ error }
+
+func (e notTheEnd) Is(target error) bool { return target != io.EOF && errors.Is(e.error, target) }
+func (e notTheEnd) As(target any) bool   { return errors.As(e.error, target) }

@@ -197,6 +197,9 @@ func (r *Request) end(o Outcome, err error) {
 	if (o == Failed || o == Aborted) && r.late() {
 		o, err = PastDeadline, r.expired()
 	}
+	if errors.Is(err, io.EOF) {
+		err = notTheEnd{err}
+	}
 	r.err = err
 	r.bus.outcomes[o].Add(1) // first: when the request is gone, it has been counted
 	r.outcome.Store(uint32(o))
@@ -356,8 +359,8 @@ func (r *Request) partGone() {
 
 // Recv returns the next result. The caller finishes it. At the end of all
 // results of a completed request the error is io.EOF; for others it is how
-// the request ended. A context that ends gives its own error, and the request
-// goes on.
+// the request ended, which is never taken for io.EOF. A context that ends gives
+// its own error, and the request goes on.
 func (r *Request) Recv(ctx context.Context) (*Delivery, error) {
 	for {
 		d, err := r.results.next(ctx, r)
