@@ -399,6 +399,7 @@ var codes = codeTable{
 	{shmstore.ErrMemory, wire.CodeMemory},
 	{ErrPayload, wire.CodeInvalid},
 	{ErrConfig, wire.CodeInvalid},
+	{errAfterEnd, wire.CodeInvalid},
 	{connector.ErrNotFound, wire.CodeNothing},
 	{connector.ErrFull, wire.CodeOverloaded},
 	{connector.ErrKey, wire.CodeInvalid},

@@ -284,9 +284,12 @@ func (s *session) send(m *wire.Send) error {
 	em := g.buf.em
 	em.key, em.attrs, em.last = m.Key, m.Attrs, m.Flags&wire.FlagLast != 0
 	g.buf.em, g.buf.lent = em, g.payload
-	// An error means that the request is over, of which the client hears.
-	if g.buf.sendLent(int(m.Size)) == nil {
+	err = g.buf.sendLent(int(m.Size))
+	switch req := g.src.emitter.out.req; {
+	case err == nil:
 		o.went()
+	case !req.over(): // nobody waits for an answer, and what follows would do without the payload
+		req.end(Failed, err)
 	}
 	return nil
 }

@@ -1,0 +1,54 @@
+package bus_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// emitting has a thin client serve the one stage of a pipeline, with a task open.
+func emitting(t *testing.T, h *hosted) (c *thinClient, r *bus.Request, source uint32) {
+	t.Helper()
+	c = dialThin(t, h.path)
+	c.await(wire.KindWelcome)
+	c.sealedArena(64 << 10)
+	c.send(&wire.Serve{Token: 1, Stage: "m"})
+	c.await(wire.KindServing)
+	r = submitAll(t, h.bus, "x")
+	t.Cleanup(r.Close)
+	return c, r, c.await(wire.KindDeliver).(*wire.Deliver).Source
+}
+
+// TestSendBehindTheLast: what a client fills in granted room and cannot be sent has no answer,
+// so its request fails, as that of a put does: the payload must not be missing unnoticed.
+func TestSendBehindTheLast(t *testing.T) {
+	h := listen(t, remotes(linear(bus.Stage("m", upper))), storeOptions)
+	c, r, source := emitting(t, h)
+	c.send(&wire.Reserve{Token: 2, Source: source, Size: 1000})
+	grant := c.await(wire.KindGrant).(*wire.Grant)
+	c.send(&wire.Emit{Token: 3, Source: source, Flags: wire.FlagLast, Payload: []byte("the last")})
+	c.await(wire.KindEmitted)
+	c.send(&wire.Send{Grant: grant.Grant, Size: 1000, Key: "more"})
+	c.await(wire.KindOver)
+	at, ok := errors.AsType[*bus.StageError](r.Wait(t.Context()))
+	if !ok || at.Stage != "m" || at.Edge != "m->" || at.Key != "more" || at.Seq != 1 || r.Outcome() != bus.Failed {
+		t.Errorf("the request ended with %v", r.Wait(t.Context()))
+	}
+}
+
+// TestEmissionBehindTheLast: a client that goes on after its last payload has made the fault,
+// and not the host.
+func TestEmissionBehindTheLast(t *testing.T) {
+	h := listen(t, remotes(linear(bus.Stage("m", upper))), storeOptions)
+	c, _, source := emitting(t, h)
+	c.send(&wire.Emit{Token: 2, Source: source, Flags: wire.FlagLast, Payload: []byte("the last")})
+	c.await(wire.KindEmitted)
+	c.send(&wire.Emit{Token: 3, Source: source, Key: "more", Payload: []byte("x")})
+	text := c.wantFailed(3, wire.CodeInvalid)
+	if !strings.Contains(text, `edge m->, sequence 1, key "more"`) {
+		t.Error(text)
+	}
+}
