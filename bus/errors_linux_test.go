@@ -2,8 +2,12 @@ package bus_test
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -50,5 +54,33 @@ func TestEmissionBehindTheLast(t *testing.T) {
 	text := c.wantFailed(3, wire.CodeInvalid)
 	if !strings.Contains(text, `edge m->, sequence 1, key "more"`) {
 		t.Error(text)
+	}
+}
+
+// TestRoomWithoutFiles: a client hears that the host lacks descriptors, and which limit to raise.
+func TestRoomWithoutFiles(t *testing.T) {
+	for what, ask := range map[string]func(source uint32) wire.Message{
+		"arena": func(uint32) wire.Message { return &wire.Arena{Token: 2, Bytes: 1 << 20} },
+		"room":  func(source uint32) wire.Message { return &wire.Reserve{Token: 2, Source: source, Size: 100 << 10} },
+	} {
+		t.Run(what, func(t *testing.T) {
+			h := listen(t, remotes(linear(bus.Stage("m", upper))), bus.Options{})
+			var c *thinClient
+			source := uint32(0)
+			if what == "room" {
+				c, _, source = emitting(t, h)
+			} else {
+				c = dialThin(t, h.path)
+				c.await(wire.KindWelcome)
+			}
+			limited(t, os.Getpid(), unix.RLIMIT_NOFILE, 3, func() {
+				c.send(ask(source))
+				m := c.await(wire.KindFailed).(*wire.Failed)
+				want := fmt.Sprintf("too many open files: in the host, process %d: raise the limit of this process (ulimit -n)", os.Getpid())
+				if m.Token != 2 || m.Code != wire.CodeMemory || !strings.HasSuffix(m.Text, want) {
+					t.Errorf("%+v, want %s", m, want)
+				}
+			})
+		})
 	}
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -364,7 +366,15 @@ func (s *session) ask(token uint32, answer func() error) error {
 	return nil
 }
 
-func failedMessage(token uint32, err error) *wire.Failed { return codes.failed(token, err) }
+// failedMessage answers a question with an error. Of what this process lacks it says so, for
+// the client may be told to raise its own limits by errors that read the same.
+func failedMessage(token uint32, err error) *wire.Failed {
+	m := codes.failed(token, err)
+	if l, lacks := limits.Met(err); lacks {
+		m.Code, m.Text = wire.CodeMemory, fmt.Sprintf("%v: in the host, process %d: %s", err, os.Getpid(), l.Advice)
+	}
+	return m
+}
 
 // codeTable says by which codes errors travel, the special ones first.
 type codeTable []struct {
