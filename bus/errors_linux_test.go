@@ -84,3 +84,28 @@ func TestRoomWithoutFiles(t *testing.T) {
 		})
 	}
 }
+
+// TestReasonOfANodeThatAborts: who aborts says why once, wherever the reason is read.
+func TestReasonOfANodeThatAborts(t *testing.T) {
+	for want, reason := range map[string]error{
+		"bus: request aborted":         nil,
+		"bus: request aborted: enough": errors.New("enough"),
+	} {
+		t.Run(want, func(t *testing.T) {
+			h := listen(t, remotes(linear(bus.Stage("m", upper))), storeOptions)
+			n := h.join(t, bus.JoinOptions{})
+			c := dialThin(t, h.path)
+			c.send(&wire.Serve{Token: 1, Stage: "m"})
+			c.await(wire.KindServing)
+			r, err := n.Submit(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.await(wire.KindDeliver)
+			r.Abort(reason)
+			if m := c.await(wire.KindOver).(*wire.Over); m.Outcome != wire.OutcomeAborted || m.Text != want {
+				t.Errorf("%+v, want %q", m, want)
+			}
+		})
+	}
+}

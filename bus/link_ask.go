@@ -140,11 +140,15 @@ type saidError struct {
 }
 
 func (e *saidError) Error() string {
-	rest := strings.TrimPrefix(strings.TrimPrefix(e.said.Text, e.sentinel.Error()), ": ")
-	if rest == "" {
-		return e.sentinel.Error()
+	if rest := textBehind(e.sentinel, e.said.Text); rest != "" {
+		return e.sentinel.Error() + ": " + rest
 	}
-	return e.sentinel.Error() + ": " + rest
+	return e.sentinel.Error()
+}
+
+// textBehind is the text of an error without the words of a sentinel, for who adds them.
+func textBehind(sentinel error, text string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(text, sentinel.Error()), ": ")
 }
 
 func (e *saidError) Unwrap() []error { return []error{e.sentinel, e.said} }

@@ -263,7 +263,7 @@ func (up *upstream) ended() {
 	if up.req.Outcome() == Completed {
 		return
 	}
-	l.queue(&wire.AbortRequest{Source: up.source, Text: up.req.Err().Error()})
+	l.queue(&wire.AbortRequest{Source: up.source, Text: textBehind(ErrAborted, up.req.Err().Error())})
 	l.queue(&wire.Close{Source: up.source})
 }
 
