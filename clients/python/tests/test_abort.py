@@ -172,6 +172,40 @@ class AbortTest(StageCase):
         self.host.expect(wire.Finish)
         self.bye(r)
 
+    def test_the_end_of_another_request_is_an_error_like_any_other(self) -> None:
+        def calls(x: int) -> None:  # as one does that submits requests of its own
+            raise omnibus.RequestOver(omnibus.Code.OVER, "not this one")
+
+        async def awaits(x: int) -> None:
+            calls(x)
+
+        for f in (calls, awaits):
+            with self.subTest(f.__name__):
+                r = self.run_stage(omnibus.stage("upper")(f))
+                with self.assertLogs("omnibus", "ERROR"):
+                    self.host.send(deliver(1, 7, encode(1)))
+                    m = self.host.expect(wire.Finish)
+                self.assertEqual((m.delivery, m.code), (7, 14))
+                self.assertTrue(m.text.startswith("omnibus.errors.RequestOver: not this one\n  test_abort.py:"), m.text)
+                self.bye(r)
+                stages._registered.clear()
+                self.host.hang_up()
+
+    def test_a_batch_that_the_end_of_one_request_fails(self) -> None:
+        @omnibus.stage(batch=2)
+        def both(values: list[int], task: list[omnibus.Task]) -> None:
+            task[0].emit(values)
+
+        r = self.run_stage(both, batch=2)
+        self.host.send(opened(2), deliver(1, 7, encode(1)), deliver(2, 8, encode(2)))
+        with self.assertLogs("omnibus", "ERROR") as logged:
+            self.host.send(wire.Failed(self.host.expect(wire.Emit).token, 9, "task 1 is over"))
+            verdicts = {m.delivery: m for m in (self.host.expect(wire.Finish) for _ in range(2))}
+        self.assertEqual({n: m.code for n, m in verdicts.items()}, {7: 9, 8: 14})
+        self.assertTrue(verdicts[8].text.startswith("omnibus.errors.RequestOver: task 1 is over\n"), verdicts[8].text)
+        self.assertEqual(len(logged.records), 1)  # of the request that it fails
+        self.bye(r)
+
     def test_async_batch(self) -> None:
         @omnibus.stage(batch=4)
         async def double(values: list[int]) -> list[int]:

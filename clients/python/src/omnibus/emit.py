@@ -119,6 +119,7 @@ class Emitter:
         try:
             return (yield ask())
         except HostError as e:
+            e.source = self.number
             e.key = wire.cut_utf8(str(key).encode(errors="replace"), wire.MAX_NAME_BYTES).decode()
             edges = self._out_edges()
             if edge == wire.ALL_EDGES and len(edges) == 1:

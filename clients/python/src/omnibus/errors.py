@@ -126,9 +126,10 @@ class HostError(OmnibusError):
     """The host's answer to a question is no. The subclass says why, and `code` where there is none for it.
 
     Of an emission, `edge`, `key` and `seq` say which it was, as far as that is known; `seq` says
-    nothing where `edge` is empty.
+    nothing where `edge` is empty. `source` is whose it was, by its number.
     """
 
+    source = 0
     edge = ""
     key = ""
     seq = 0

@@ -145,7 +145,7 @@ class Served:
         """What a handler's error means for the request."""
         if isinstance(failure, HostGone) and self.session.error is not None:
             return Verdict(Code.CLOSING, str(failure))
-        if task.aborted or isinstance(failure, RequestOver):
+        if task.aborted or (isinstance(failure, RequestOver) and failure.source == task.number):  # and not another
             return Verdict(Code.OVER, str(failure))
         log.error("stage %s, request %016x", task.stage, task.request, exc_info=failure)  # as omnibus status has it
         where = (failure.edge, failure.key, failure.seq) if isinstance(failure, HostError) else ("", "", 0)

@@ -138,7 +138,9 @@ class BaseTask(Emitter):
         return self._stage.outputs
 
     def _silence(self) -> OmnibusError:
-        return RequestOver(Code.OVER, "the request is past its deadline, and the host does not answer")
+        e = RequestOver(Code.OVER, "the request is past its deadline, and the host does not answer")
+        e.source = self.number
+        return e
 
     def _went_out(self, edge: int) -> None:
         for i in range(len(self._sent)) if edge == wire.ALL_EDGES else (edge,):
