@@ -202,7 +202,7 @@ class StoppedTest(HostCase):
             await self.late(bus, lambda: r.send("a"))
             with self.assertRaisesRegex(omnibus.DeadlineExceeded, "at a stage"):
                 await done(r.values())
-            with self.assertRaises(omnibus.Finished):
+            with self.assertRaisesRegex(omnibus.RequestOver, "at a stage"):
                 await done(r.send("b"))
 
         self.each_way(host, client)

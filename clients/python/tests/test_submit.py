@@ -72,26 +72,6 @@ class SubmitTest(HostCase):
             self.assertEqual((e.stage, e.edge, e.key, e.seq, e.text), ("talk", "think->talk", "k", 4, "no"))
         self.assertIsInstance(e, TimeoutError)
 
-    def test_an_input_of_a_request_that_is_over(self) -> None:
-        """Whether its client knows that already, or hears it from the host."""
-        client = self.connect()
-        r = self.beside(client.stream)
-        self.host.submitted(3)
-        request = r()
-        done = self.beside(lambda: request.send("x", to="upper"))
-        token = self.host.expect(wire.Emit).token
-        self.host.send(wire.Failed(token, Code.OVER, "it has failed"), over(3, wire.FAILED, stage="talk", text="no"))
-        with self.assertRaisesRegex(omnibus.RequestOver, "it has failed"):
-            done()
-        with self.assertRaises(omnibus.RequestFailed):
-            next(request)
-        with self.assertRaisesRegex(omnibus.RequestOver, "its results say how it ended"):
-            request.send("x", to="upper")
-        request.close()
-        with self.assertRaises(omnibus.Finished):
-            request.send("x", to="upper")
-        self.host.nothing()
-
     def test_a_host_that_is_stopped_at_the_deadline(self) -> None:
         client = self.connect()
         r = self.beside(lambda: client.stream(deadline=1))
@@ -220,6 +200,30 @@ class SubmitTest(HostCase):
         self.host.send(over(3, wire.FAILED, text="early"), wire.Failed(m.token, 9, "over"))
         with self.assertRaisesRegex(omnibus.RequestFailed, "early"):
             list(r())
+
+    def test_first_input_comes_when_the_request_is_known_to_be_over(self) -> None:
+        client = self.connect()
+        r = self.beside(lambda: client.submit("x"))
+        m = self.host.expect(wire.Submit)
+        self.host.send(wire.Submitted(m.token, 3, 9), over(3, wire.FAILED, text="early"))
+        with self.assertRaisesRegex(omnibus.RequestFailed, "early"):
+            list(r())
+        self.host.nothing()
+
+    def test_what_is_sent_for_a_request_that_is_over(self) -> None:
+        client = self.connect()
+        for source, (outcome, why) in enumerate({wire.COMPLETED: "is complete", wire.FAILED: "failed: early"}.items(), 3):
+            r = self.beside(client.stream)
+            m = self.host.expect(wire.Submit)
+            self.host.send(wire.Submitted(m.token, source, 9), over(source, outcome, text="early"))
+            request = r()
+            with self.assertRaisesRegex(omnibus.RequestOver, why):
+                request.send("x")
+            request.close_send()
+            request.close()
+            with self.assertRaises(omnibus.Finished):
+                request.send("x")
+        self.host.nothing()
 
     def test_call(self) -> None:
         client = self.connect()

@@ -84,8 +84,8 @@ class BaseRequest(Emitter):
 
     def _send_work(self, value: Any, to: str | None, key: str, attrs: wire.Attrs | None, last: bool,
                    codec: int | None) -> Work[None]:  # fmt: skip
-        if self._ended and not self._closed:
-            raise RequestOver(Code.OVER, "the request is over: its results say how it ended")
+        if self._ended and not self._closed:  # which the host says, too, to who asks it
+            raise RequestOver(Code.OVER, "the request is complete" if self._error is None else str(self._error))
         if not self._open:
             raise Finished("the inputs of the request have ended")
         if last and to is None:
@@ -181,7 +181,7 @@ class Request(BaseRequest):
         last: bool = False,
         codec: int | None = None,
     ) -> None:
-        """Send an input; waits for room. `to` names the one stage that gets it."""
+        """Send an input; waits for room. `to` names the one stage that gets it. RequestOver: the request has ended."""
         self._run(self._send_work(value, to, key, attrs, last, codec))
 
     def values(self) -> list[Any]:
