@@ -88,3 +88,10 @@ type notTheEnd struct{ error }
 
 func (e notTheEnd) Is(target error) bool { return target != io.EOF && errors.Is(e.error, target) }
 func (e notTheEnd) As(target any) bool   { return errors.As(e.error, target) }
+
+// placeIn is where an error says that it happened, if that is at the stage: one that a handler
+// lets out may be that of another request.
+func placeIn(err error, stage string) (at *StageError, ok bool) {
+	at, ok = errors.AsType[*StageError](err)
+	return at, ok && at.Stage == stage
+}

@@ -109,3 +109,29 @@ func TestReasonOfANodeThatAborts(t *testing.T) {
 		})
 	}
 }
+
+// TestErrorOfAnotherRequest: the request that fails names its own stage and delivery, also where
+// what failed was another one, of this or of another bus, which its handler had submitted.
+func TestErrorOfAnotherRequest(t *testing.T) {
+	inner := &bus.StageError{Stage: "inner", Edge: "a->inner", Key: "other", Seq: 5, Err: errors.New("boom")}
+	spec := bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return inner }}
+	for _, remote := range []bool{false, true} {
+		t.Run(fmt.Sprintf("remote %t", remote), func(t *testing.T) {
+			p := linear(spec)
+			if remote {
+				p = remotes(p)
+			}
+			h := listen(t, p, storeOptions)
+			if remote {
+				h.serve(t, spec)
+			}
+			r := submitAll(t, h.bus, "x")
+			defer r.Close()
+			err := r.Wait(t.Context())
+			at, ok := errors.AsType[*bus.StageError](err)
+			if !ok || at.Stage != "m" || at.Edge != "->m" || at.Key != "" || at.Seq != 0 || !strings.Contains(err.Error(), `stage "inner": edge a->inner, sequence 5, key "other": boom`) {
+				t.Errorf("it ended with %v", err)
+			}
+		})
+	}
+}

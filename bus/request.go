@@ -177,8 +177,7 @@ func (r *Request) Abort(reason error) {
 
 // fail ends the request because of a delivery.
 func (r *Request) fail(d *Delivery, stage string, err error) {
-	var at *StageError
-	if !errors.As(err, &at) { // an emission has said where already
+	if _, said := placeIn(err, stage); !said { // by an emission
 		err = d.errorAt(stage, err)
 	}
 	r.end(Failed, err)
