@@ -95,3 +95,8 @@ func placeIn(err error, stage string) (at *StageError, ok bool) {
 	at, ok = errors.AsType[*StageError](err)
 	return at, ok && at.Stage == stage
 }
+
+// textBeside is the text of an error that has a place in it, without that.
+func (e *StageError) textBeside(err error) string {
+	return strings.Replace(err.Error(), e.Error(), e.Err.Error(), 1)
+}

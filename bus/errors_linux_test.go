@@ -1,6 +1,7 @@
 package bus_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -107,6 +108,58 @@ func TestReasonOfANodeThatAborts(t *testing.T) {
 				t.Errorf("%+v, want %q", m, want)
 			}
 		})
+	}
+}
+
+// TestWhatAHandlerAdds: what a handler says about an error of its emission comes to the caller with
+// the place, whichever of the two is in the host's process.
+func TestWhatAHandlerAdds(t *testing.T) {
+	for what, spec := range map[string]bus.StageSpec{
+		"frame": {Name: "m", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+			return fmt.Errorf("frame 7: %w", t.EmitBytes(make([]byte, 1<<20), bus.Key("k")))
+		}},
+		"end": {Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }, End: func(t *bus.Task) error {
+			return fmt.Errorf("frame 7: %w", t.EmitBytes(make([]byte, 1<<20), bus.Key("k")))
+		}},
+	} {
+		for _, remote := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, remote %t", what, remote), func(t *testing.T) {
+				p := linear(spec)
+				if remote {
+					p = remotes(p)
+				}
+				h := listen(t, p, storeOptions)
+				n := h.join(t, bus.JoinOptions{})
+				if remote {
+					h.serve(t, spec)
+				}
+				for who, submit := range map[string]func(context.Context, any, ...bus.SubmitOption) (*bus.Request, error){"host": h.bus.Submit, "node": n.Submit} {
+					r, err := submit(t.Context(), "x")
+					if err != nil {
+						t.Fatal(err)
+					}
+					err = r.Wait(t.Context())
+					at, ok := errors.AsType[*bus.StageError](err)
+					want := bus.StageError{Stage: "m", Edge: "m->", Key: "k"}
+					if remote && what == "frame" { // the delivery; its text has the emission
+						want.Edge, want.Key = "->m", ""
+					}
+					if !ok || at.Stage != want.Stage || at.Edge != want.Edge || at.Key != want.Key || at.Seq != 0 {
+						t.Errorf("%s: not the place: %v", who, err)
+					}
+					for _, once := range []string{"frame 7: ", "payload too large", "m->, sequence 0", "end of stream: "} {
+						want := 1
+						if once == "end of stream: " && what != "end" {
+							want = 0
+						}
+						if n := strings.Count(err.Error(), once); n != want {
+							t.Errorf("%s: %q is there %d times: %v", who, once, n, err)
+						}
+					}
+					r.Close()
+				}
+			})
+		}
 	}
 }
 

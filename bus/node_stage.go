@@ -319,7 +319,7 @@ func (l *link) endTask(t *nodeTask, err error) {
 		m.Code, m.Text = wire.CodeInternal, err.Error()
 		var at *StageError
 		if errors.As(err, &at) && (at.Edge == "" || l.welcome.Version >= wire.KindLanes.Since()) {
-			m.Text = at.Err.Error() // the host knows the stage
+			m.Text = at.textBeside(err) // the host knows the stage
 			m.Edge, m.Key, m.Seq = at.Edge, at.Key, at.Seq
 		}
 	}

@@ -325,7 +325,7 @@ func overMessage(source uint32, outcome Outcome, err error) *wire.Over {
 	}
 	var at *StageError
 	if errors.As(err, &at) {
-		m.Stage, m.Edge, m.Key, m.Seq, m.Text = at.Stage, at.Edge, at.Key, at.Seq, at.Err.Error()
+		m.Stage, m.Edge, m.Key, m.Seq, m.Text = at.Stage, at.Edge, at.Key, at.Seq, at.textBeside(err)
 	} else {
 		m.Text = err.Error()
 	}

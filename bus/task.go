@@ -3,6 +3,8 @@ package bus
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -68,6 +70,24 @@ func (t *Task) Fail(err error) {
 func (t *Task) failWhere(err error) {
 	if at, ok := errors.AsType[*StageError](err); ok {
 		t.outlet.req.end(Failed, at)
+		return
+	}
+	t.Fail(err)
+}
+
+// failAtEnd is Fail for an error of the stage's End, which may say where it happened.
+func (t *Task) failAtEnd(err error) {
+	const what = "end of stream: "
+	at, said := placeIn(err, t.stage.spec.Name)
+	text := err.Error()
+	if said {
+		text = at.textBeside(err)
+	}
+	if !strings.HasPrefix(text, what) { // as that of a node's own End does, which comes from there
+		err = fmt.Errorf(what+"%w", err)
+	}
+	if said {
+		t.outlet.req.end(Failed, err)
 		return
 	}
 	t.Fail(err)

@@ -198,7 +198,7 @@ func (w *worker) settle(t *Task) {
 		err := w.callEnd(t)
 		w.task = nil
 		if err != nil {
-			t.Fail(fmt.Errorf("end of stream: %w", err))
+			t.failAtEnd(err)
 		}
 	}
 	t.dropRetained()
