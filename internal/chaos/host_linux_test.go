@@ -224,7 +224,7 @@ func (e *exile) checkFiles() {
 		}
 		return all
 	}
-	limit := time.Now().Add(patience / 6)
+	limit := time.Now().Add(patience)
 	for len(grown()) > 0 && time.Now().Before(limit) {
 		time.Sleep(pollPause)
 	}

@@ -420,6 +420,7 @@ func (l *laneEnd) within(offset, size uint64) error {
 // badHead lets go of more than was sent, which the peer sees when it finds no room.
 func (l *laneEnd) badHead(head uint64) error {
 	l.head.Store(head)
+	l.inline = make([]byte, 400) // the honest node looks when the lane is full: that takes as few frames as may be
 	err := l.frame(&wire.Finish{Delivery: l.held})
 	if l.side == asCaller {
 		err = errors.Join(err, l.frame(l.next()))

@@ -22,6 +22,9 @@ import (
 // with an error that says who did what; nobody else is harmed, and nothing is left.
 func TestBadLanes(t *testing.T) {
 	before := descriptors(t)
+	// Some wait for seconds, for a peer that could be dying; and each has a process, of
+	// which many at once would find no time to say hello.
+	places := make(chan struct{}, 16)
 	var all sync.WaitGroup
 	for name, tc := range badLanes {
 		sides := tc.sides
@@ -29,12 +32,15 @@ func TestBadLanes(t *testing.T) {
 			sides = []string{asStage, asCaller}
 		}
 		for _, side := range sides {
-			// Some wait for seconds, for a peer that could be dying.
-			all.Go(func() { t.Run(name+", "+side, func(t *testing.T) { testBadLane(t, name, side, tc.said) }) })
+			all.Go(func() {
+				places <- struct{}{}
+				defer func() { <-places }()
+				t.Run(name+", "+side, func(t *testing.T) { testBadLane(t, name, side, tc.said) })
+			})
 		}
 	}
 	all.Wait()
-	for limit := time.Now().Add(patience / 6); ; time.Sleep(pollPause) {
+	for limit := time.Now().Add(patience); ; time.Sleep(pollPause) {
 		left := descriptors(t)
 		if len(left) <= len(before) {
 			return
@@ -76,7 +82,7 @@ func testBadLane(t *testing.T, name, side, said string) {
 		case line := <-lines:
 			return line
 		case <-c.done:
-		case <-time.After(patience / 2):
+		case <-time.After(patience):
 		}
 		t.Fatalf("the peer says nothing: %s\nhost: %s", c.stderr.String(), h.log.String())
 		return ""
@@ -86,7 +92,7 @@ func testBadLane(t *testing.T, name, side, said string) {
 	if side == asCaller {
 		h.serve(t, h.honest)
 	} else {
-		h.awaitServing(1)
+		h.awaitServing(t, 1, c)
 		r, err := h.honest.Stream(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -100,7 +106,7 @@ func testBadLane(t *testing.T, name, side, said string) {
 	caller := h.friend
 	if side != asCaller {
 		h.serve(t, h.friend)
-		h.awaitServing(2)
+		h.awaitServing(t, 2, c)
 		caller = h.honest
 	}
 	good := beginGood(t, caller)
@@ -129,7 +135,7 @@ func testBadLane(t *testing.T, name, side, said string) {
 	if c.err != nil {
 		t.Errorf("the peer: %v: %s", c.err, c.stderr.String())
 	}
-	for limit := time.Now().Add(patience / 6); len(h.server.Processes()) > 2; time.Sleep(pollPause) {
+	for limit := time.Now().Add(patience); len(h.server.Processes()) > 2; time.Sleep(pollPause) {
 		if time.Now().After(limit) {
 			t.Fatalf("not forgotten: %+v", h.server.Processes())
 		}
@@ -143,7 +149,7 @@ func useBadStage(r *bus.Request, ends bool) error {
 	ctx := context.Background() // it is closed with the test
 	go func() {
 		for i := 0; !ends || i < plenty; i++ {
-			if r.Input(ctx).EmitBytes(laneBlock(i)) != nil {
+			if r.Input(ctx).EmitBytes(wideBlock(i)) != nil {
 				return
 			}
 		}
@@ -224,14 +230,22 @@ func (h *laneHaven) serve(t *testing.T, n *bus.Node) {
 	}()
 }
 
-func (h *laneHaven) awaitServing(n int) {
-	for h.server.Serving(laneStage) < n {
-		time.Sleep(pollPause)
+// awaitServing waits until so many serve the stage, of whom a process may be one.
+func (h *laneHaven) awaitServing(t *testing.T, n int, c *child) {
+	t.Helper()
+	for ; h.server.Serving(laneStage) < n; time.Sleep(pollPause) {
+		if closed(c.done) {
+			t.Fatalf("the peer has ended: %v: %s\nhost: %s", c.err, c.stderr.String(), h.log.String())
+		}
 	}
 }
 
 // laneBlock is a payload, in a message or in memory.
 func laneBlock(i int) []byte { return bytes.Repeat([]byte{byte(i + 1)}, []int{16, 5000}[i%2]) }
+
+// wideBlock is likewise, and fills the lane sooner, also where it is in a message: a fault
+// that the honest node finds when the lane is full is found after fewer of them.
+func wideBlock(i int) []byte { return bytes.Repeat([]byte{byte(i + 1)}, []int{500, 5000}[i%2]) }
 
 // goodStream is a request that has nothing to do with a bad peer.
 type goodStream struct {
@@ -255,9 +269,13 @@ func beginGood(t *testing.T, n *bus.Node) *goodStream {
 // exchange sends inputs, and checks that each comes back.
 func (s *goodStream) exchange(n int) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience/6)
+	// It is for each result: how long all take depends on how many tests run beside this one.
+	ctx, cancel := context.WithCancel(s.t.Context())
 	defer cancel()
+	limit := time.AfterFunc(patience, cancel)
+	defer limit.Stop()
 	for range n {
+		limit.Reset(patience)
 		if err := s.r.Input(ctx).EmitBytes(laneBlock(s.next)); err != nil {
 			s.t.Fatalf("a good request was harmed: input %d: %v", s.next, err)
 		}
@@ -278,7 +296,7 @@ func (s *goodStream) exchange(n int) {
 // finish ends the inputs, and requires that nothing more comes.
 func (s *goodStream) finish() {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience/6)
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	err := s.r.CloseSend(ctx)
 	if err == nil {

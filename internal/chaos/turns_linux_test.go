@@ -56,7 +56,7 @@ func testWaitingRequest(t *testing.T, r role) {
 			t.Error(err)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), patience/6)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c, err := start(r, s.Addr(), "", func(string) {})
 	if err != nil {
