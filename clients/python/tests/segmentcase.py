@@ -12,6 +12,7 @@ from typing import Any
 import fakehost  # noqa: F401  (finds the package)
 
 from omnibus.connector import OmnibusConnector
+from omnibus.connector.segment import Segments
 
 
 VALUE = {"a": [1, 2, 3], "b": b"x" * 10_000}
@@ -27,6 +28,12 @@ class SegmentCase(unittest.TestCase):
     def connector(self, **config: Any) -> OmnibusConnector:
         c = OmnibusConnector({"mode": "segment", "dir": self.dir, "timeout": 5, **config})
         self.addCleanup(c.close)
+        return c
+
+    def by_hand(self, c: OmnibusConnector) -> OmnibusConnector:
+        """Have the test alone sweep: a thread would come after some seconds, in the middle of a time that is mocked."""
+        assert isinstance(c._transport, Segments)
+        c._transport._sweeper.stop()
         return c
 
     def left(self) -> list[str]:

@@ -47,7 +47,7 @@ class ContractTest(SegmentCase):
         """What nobody comes for is removed after its time, and what came later, was got or replaced is not."""
         now = 1000.0
         with mock.patch.object(segment, "time", mock.Mock(monotonic=lambda: now)):
-            a, b = self.connector(ttl="1m"), self.connector()
+            a, b = self.by_hand(self.connector(ttl="1m")), self.connector()
             transport = a._transport
             assert isinstance(transport, segment.Segments)
             self.assertIsNone(transport._sweep())

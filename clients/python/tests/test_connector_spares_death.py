@@ -127,7 +127,7 @@ class ValuesTest(SpareCase):
     def test_ttl(self) -> None:
         now = 1000.0
         with mock.patch.object(segment, "time", mock.Mock(monotonic=lambda: now)):
-            a, other = self.connector(ttl=60), Other(self)
+            a, other = self.by_hand(self.connector(ttl=60)), Other(self)
             first = self.put(a, "early")
             self.put(a, "late")
             other.ask("get", "early")
@@ -142,7 +142,7 @@ class ValuesTest(SpareCase):
         """It was put between the look at who is late, or is to be cleaned up, and the removal. That is not for it."""
         now = 1000.0
         for how in ("_sweep", "cleanup"):
-            a, other = self.connector(ttl=60), Other(self)
+            a, other = self.by_hand(self.connector(ttl=60)), Other(self)
             t, inodes = self.transport(a), []
             settle = t._settle
 
@@ -212,7 +212,7 @@ class ValuesTest(SpareCase):
 class RestTest(SpareCase):
     def test_what_is_not_used_is_let_go(self) -> None:
         descriptors = len(os.listdir("/proc/self/fd"))
-        a = self.connector(ttl=0)
+        a = self.by_hand(self.connector(ttl=0))
         transport = a._transport
         assert isinstance(transport, Segments)
         own = len(os.listdir("/proc/self/fd"))
