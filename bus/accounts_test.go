@@ -90,7 +90,7 @@ func TestKeptPayloadStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), bus.Patience)
 		defer cancel()
 		if err := b.Close(ctx); err != nil {
 			t.Error(err)
@@ -124,7 +124,7 @@ func TestEndOfStreamReachesEveryStage(t *testing.T) {
 		return st
 	}
 	b := open(t, diamond(end("s"), end("l"), end("r")), bus.Options{})
-	r, err := b.Stream(t.Context(), bus.WithDeadline(time.Now().Add(5*time.Second)))
+	r, err := b.Stream(t.Context(), bus.WithDeadline(time.Now().Add(bus.Patience)))
 	if err != nil {
 		t.Fatal(err)
 	}
