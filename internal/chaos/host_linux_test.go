@@ -104,13 +104,15 @@ type exile struct {
 // newHost starts a host and waits until it listens.
 func (e *exile) newHost() {
 	e.t.Helper()
+	e.mu.Lock()
+	clear(e.served) // before it says that it listens, some are there
+	e.mu.Unlock()
 	listens := make(chan string, 1)
 	host, err := start(role{name: "host", env: []string{roleEnv + "=host"}}, e.socket, "", func(line string) {
 		var pid int
 		if epoch, ok := strings.CutPrefix(line, "listen "); ok {
 			e.mu.Lock()
 			e.epoch = epoch
-			clear(e.served)
 			clear(e.submitted)
 			e.mu.Unlock()
 			listens <- epoch
