@@ -403,6 +403,7 @@ var codes = codeTable{
 	{ErrOverloaded, wire.CodeOverloaded},
 	{ErrClosed, wire.CodeClosing},
 	{errWaived, wire.CodeClosing},
+	{errCanceled, wire.CodeClosing}, // by the end of the session
 	{ErrEnded, wire.CodeOver},
 	{ErrAborted, wire.CodeOver},
 	{ErrDeadline, wire.CodeOver},

@@ -72,6 +72,23 @@ class SubmitTest(HostCase):
             self.assertEqual((e.stage, e.edge, e.key, e.seq, e.text), ("talk", "think->talk", "k", 4, "no"))
         self.assertIsInstance(e, TimeoutError)
 
+    def test_how_it_ended_is_said_once(self) -> None:
+        client = self.connect()
+        for source, (outcome, text, want) in enumerate(
+            [
+                (wire.ABORTED, "bus: request aborted: enough", "the request was aborted: enough"),
+                (wire.ABORTED, "bus: request aborted", "the request was aborted"),
+                (wire.PAST_DEADLINE, "bus: deadline exceeded: 2s after", "the request is past its deadline: 2s after"),
+                (wire.FAILED, "bus: request aborted", "the request failed: bus: request aborted"),
+            ],
+            start=3,
+        ):
+            r = self.submit(client, "x", source)
+            self.host.send(over(source, outcome, text=text))
+            with self.assertRaises(omnibus.RequestEnded) as caught:
+                list(r)
+            self.assertEqual((str(caught.exception), caught.exception.text), (want, text))
+
     def test_a_host_that_is_stopped_at_the_deadline(self) -> None:
         client = self.connect()
         r = self.beside(lambda: client.stream(deadline=1))

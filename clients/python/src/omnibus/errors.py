@@ -222,6 +222,7 @@ class RequestEnded(OmnibusError):
     """
 
     what = "ended"
+    _said = ""  # what the host's text begins with, which says the same
 
     def __init__(self, stage: str, edge: str, key: str, seq: int, text: str) -> None:
         at = [f"stage {stage}"] if stage else []
@@ -230,7 +231,8 @@ class RequestEnded(OmnibusError):
         if key:
             at.append(f"key {key!r}")
         where = f" at {', '.join(at)}" if at else ""
-        super().__init__(f"the request {self.what}{where}" + (f": {text}" if text else ""))
+        why = text.removeprefix(self._said).removeprefix(": ")
+        super().__init__(f"the request {self.what}{where}" + (f": {why}" if why else ""))
         self.stage = stage
         self.edge = edge
         self.key = key
@@ -248,9 +250,11 @@ class RequestAborted(RequestEnded):
     """Somebody aborted the request."""
 
     what = "was aborted"
+    _said = "bus: request aborted"
 
 
 class DeadlineExceeded(RequestEnded, TimeoutError):
     """The request was not complete by its deadline."""
 
     what = "is past its deadline"
+    _said = "bus: deadline exceeded"
