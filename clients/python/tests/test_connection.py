@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import threading
 import unittest
 from unittest import mock
@@ -107,6 +108,26 @@ class WaitTest(HostCase):
             asked()
         self.host.hang_up()
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+    def test_a_poke_while_somebody_looks_around(self) -> None:
+        """Whoever waits after it sleeps: a poke that nobody undoes would have it look around for ever."""
+        c = self.connect()._session.connection
+        write = os.eventfd_write
+
+        def looked_before(fd: int, n: int) -> None:
+            c.poked()
+            write(fd, n)
+
+        def looked_behind(fd: int, n: int) -> None:
+            write(fd, n)
+            c.poked()
+
+        for meanwhile in (looked_before, looked_behind):
+            with self.subTest(meanwhile.__name__):
+                with mock.patch("os.eventfd_write", meanwhile):
+                    c.poke()
+                c.poked()
+                self.assertEqual(select.select([c], [], [], 0)[0], [])
 
 
 class EndTest(HostCase):

@@ -75,12 +75,13 @@ class Connection:
 
     def poke(self) -> None:
         """End `poll`. Safe in a signal handler."""
-        self._poked = True
         with self._wake_lock:
             try:
                 os.eventfd_write(self._wake, 1)
             except (OSError, ValueError):
                 pass  # it is readable already, or closed, which is a ValueError since Python 3.13
+            finally:
+                self._poked = True  # and no sooner: whoever saw it before would read in vain, and not again
 
     def poked(self) -> None:
         """Undo `poke`: whoever calls looks around now."""
