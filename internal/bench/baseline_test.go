@@ -75,6 +75,36 @@ func TestHeapRing(t *testing.T) {
 	}
 }
 
+// TestTurns checks that nobody in a race always follows the same one.
+func TestTurns(t *testing.T) {
+	for n := 1; n <= 12; n++ {
+		behind := make(map[[2]int]int)
+		for round := range 2 * n {
+			order := turns(n, round)
+			for i, who := range order[1:] {
+				behind[[2]int{order[i], who}]++
+			}
+			if slices.Sort(order); !slices.Equal(order, firstInts(n)) {
+				t.Fatalf("%d run in a round, want each of %d once", order, n)
+			}
+		}
+		for a := range n {
+			for b := range n {
+				if want := 2; a != b && behind[[2]int{a, b}] != want {
+					t.Errorf("of %d, %d ran %d times behind %d, want %d", n, b, behind[[2]int{a, b}], a, want)
+				}
+			}
+		}
+	}
+}
+
+func firstInts(n int) (all []int) {
+	for i := range n {
+		all = append(all, i)
+	}
+	return all
+}
+
 // TestSameStream checks that the bus and its baseline deliver the same payloads
 // in the same order, and the same number of samples of their latency.
 func TestSameStream(t *testing.T) {

@@ -24,8 +24,8 @@
 //
 // There, every means is a side of a race, with a process of its own at the other
 // end: this program once more, which calls Peer. A round gives each side a slice
-// of some milliseconds, in turn, and reverses the order every other time. The
-// best slices count, of either side: both processes need a processor, and what
+// of some milliseconds, in turn, and in an order in which each comes behind every other
+// equally often. The best slices count, of either side: both processes need a processor, and what
 // else runs on the machine can only make a slice slower. The quartiles are still
 // those of the rounds' ratios, and say how much it did. Most figures are speeds,
 // the baseline's time by ours, with an x behind them.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 )
 
@@ -93,13 +94,14 @@ func (s peerSpec) storeBytes() int64 {
 	}
 }
 
-// A race has its contenders run one after the other, a slice each. In every
-// other round the order is reversed.
+// A race has its contenders run one after the other, a slice each, in the order of
+// [turns].
 type race struct {
 	pattern     pattern
 	contenders  []contender
 	comparisons []comparison
 	sides       []side
+	rounds      int // so far
 }
 
 // A comparison is a figure: the time of one contender beside that of another.
@@ -147,12 +149,29 @@ func raceOf(name string, p pattern, contenders []contender, all []comparison) sc
 	return s
 }
 
-func (r *race) round(ctx context.Context, swapped bool) ([]sample, error) {
-	micros := make(map[string]float64, len(r.sides))
-	for i := range r.sides {
-		if swapped {
-			i = len(r.sides) - 1 - i
+// turns is the order in which n contenders run in a round. In twice as many rounds each of
+// them has followed every other equally often: in which state processors and threads
+// are left by the one before is worth a tenth to a side that sleeps.
+func turns(n, round int) []int {
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i / 2 // 0, n-1, 1, n-2, ...: a row of a Williams square, and the others are this one shifted
+		if i%2 == 1 {
+			order[i] = n - 1 - i/2
 		}
+		order[i] = (order[i] + round/2) % n
+	}
+	if round%2 == 1 {
+		slices.Reverse(order)
+	}
+	return order
+}
+
+func (r *race) round(ctx context.Context, _ bool) ([]sample, error) {
+	micros := make(map[string]float64, len(r.sides))
+	order := turns(len(r.sides), r.rounds)
+	r.rounds++
+	for _, i := range order {
 		took, err := r.slice(ctx, r.sides[i])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.contenders[i].name, err)

@@ -110,7 +110,9 @@ func handOverRace(name string, by carrierName, runs int, t target) scenario {
 			contender{name: base, spec: peerSpec{Carrier: by, Waiting: w, Pattern: small}},
 		)
 	}
-	return raceScenario("ipc/hand-over/size="+sizeName(large.Size)+"/"+name, large, all...)
+	s := raceScenario("ipc/hand-over/size="+sizeName(large.Size)+"/"+name, large, all...)
+	s.times = 4
+	return s
 }
 
 // pythonRace sends payloads through a stage in Python and back, and compares

@@ -194,7 +194,8 @@ func (s scenario) measure(ctx context.Context, opts Options) (rounds [][]sample,
 		// The trial is cleared away also when the context has ended.
 		err = errors.Join(err, t.close(context.WithoutCancel(ctx)))
 	}()
-	least, most := minRounds, maxRounds
+	times := max(s.times, 1)
+	least, most, limit := minRounds, times*maxRounds, time.Duration(times)*opts.roundsTime()
 	if s.rounds > 0 {
 		least, most = s.rounds, s.rounds
 	} else if _, err := t.round(ctx, false); err != nil {
@@ -205,7 +206,7 @@ func (s scenario) measure(ctx context.Context, opts Options) (rounds [][]sample,
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if i >= least && time.Since(start) > opts.roundsTime() {
+		if i >= least && time.Since(start) > limit {
 			break
 		}
 		round, err := t.round(ctx, i%2 == 1)
