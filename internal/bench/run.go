@@ -184,8 +184,20 @@ func choose(all []scenario, match *regexp.Regexp) []scenario {
 
 func matches(match *regexp.Regexp, name string) bool { return match == nil || match.MatchString(name) }
 
-// measure runs all rounds of a scenario and returns their samples.
+// measure runs all trials of a scenario and returns the samples of their rounds.
 func (s scenario) measure(ctx context.Context, opts Options) (rounds [][]sample, err error) {
+	for range max(s.trials, 1) {
+		more, err := s.try(ctx, opts)
+		if err != nil {
+			return nil, err
+		}
+		rounds = append(rounds, more...)
+	}
+	return rounds, nil
+}
+
+// try sets a scenario up once, and runs all rounds.
+func (s scenario) try(ctx context.Context, opts Options) (rounds [][]sample, err error) {
 	t, err := s.open(ctx, opts)
 	if err != nil {
 		return nil, fmt.Errorf("set up: %w", err)
@@ -194,8 +206,7 @@ func (s scenario) measure(ctx context.Context, opts Options) (rounds [][]sample,
 		// The trial is cleared away also when the context has ended.
 		err = errors.Join(err, t.close(context.WithoutCancel(ctx)))
 	}()
-	times := max(s.times, 1)
-	least, most, limit := minRounds, times*maxRounds, time.Duration(times)*opts.roundsTime()
+	least, most := minRounds, maxRounds
 	if s.rounds > 0 {
 		least, most = s.rounds, s.rounds
 	} else if _, err := t.round(ctx, false); err != nil {
@@ -206,7 +217,7 @@ func (s scenario) measure(ctx context.Context, opts Options) (rounds [][]sample,
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if i >= least && time.Since(start) > limit {
+		if i >= least && time.Since(start) > opts.roundsTime() {
 			break
 		}
 		round, err := t.round(ctx, i%2 == 1)

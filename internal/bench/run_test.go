@@ -63,6 +63,29 @@ func TestRounds(t *testing.T) {
 	}
 }
 
+// TestTrials checks that a scenario is set up anew for each trial, and that the rounds of all count.
+func TestTrials(t *testing.T) {
+	var trials []*fake
+	s := (&fake{}).scenario(2)
+	s.trials = 3
+	s.open = func(context.Context, Options) (trial, error) {
+		trials = append(trials, &fake{})
+		return trials[len(trials)-1], nil
+	}
+	rounds, err := s.measure(t.Context(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(trials) != 3 || len(rounds) != 6 {
+		t.Errorf("%d trials with %d rounds, want 3 with 6", len(trials), len(rounds))
+	}
+	for i, f := range trials {
+		if f.closed != 1 || len(f.swaps) != 2 {
+			t.Errorf("trial %d: closed %d times after %d rounds, want once after 2", i, f.closed, len(f.swaps))
+		}
+	}
+}
+
 // TestWarmUp checks that the first round is not counted, and that there are not
 // more than maxRounds, however fast they are.
 func TestWarmUp(t *testing.T) {

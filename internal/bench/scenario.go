@@ -25,10 +25,10 @@ type scenario struct {
 	// rounds, when set, is how often it is measured, without warming up;
 	// otherwise that depends on the time it takes.
 	rounds int
-	// times, when set, is how many times as long as others it is measured: where a single
-	// slice of one side decides, that of either has to be found.
-	times int
-	open  func(context.Context, Options) (trial, error)
+	// trials, when set, is how many times it is set up and measured, with other processes each
+	// time: where one slice decides, the best of either side has to be among them.
+	trials int
+	open   func(context.Context, Options) (trial, error)
 }
 
 // A trial is a scenario that is set up.
