@@ -99,6 +99,8 @@ class Attempts:
 
     def again(self) -> None:
         """Try what has not succeeded yet. The lock is held."""
+        if not self._waiting:
+            return
         blocked: set[object] = set()
         for a in list(self._waiting):
             if a.done or a.abandoned:

@@ -106,7 +106,7 @@ class Connection:
         while self.outbox:
             packet, fd = self._next_packet()
             try:
-                self._sock.sendmsg(packet, _rights(fd), _SEND_FLAGS)
+                self._sock.sendmsg(packet, _rights(fd) if fd >= 0 else (), _SEND_FLAGS)
             except OSError as e:
                 if e.errno in (errno.EAGAIN, errno.ENOBUFS):
                     self._clog(True)
@@ -119,7 +119,8 @@ class Connection:
                 self.outbox.popleft()
             if fd >= 0:
                 os.close(fd)
-        self._clog(False)
+        if self._clogged:
+            self._clog(False)
 
     def _next_packet(self) -> tuple[list[bytearray], int]:
         """The messages that go out together. One with a descriptor goes alone."""
@@ -162,7 +163,7 @@ class Connection:
             raise _gone(e) from e
         if not packet and not ancillary:
             raise HostGone("the host has closed the connection")
-        fds = descriptors(ancillary)
+        fds = descriptors(ancillary) if ancillary else deque()
         if flags & (_CUT_SHORT | _RIGHTS_CUT_SHORT):
             for fd in fds:
                 os.close(fd)
@@ -204,7 +205,7 @@ def _gone(e: OSError) -> HostGone:
 
 def _rights(fd: int) -> list[tuple[int, int, bytes]]:
     """What sends a descriptor along."""
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))] if fd >= 0 else []
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))]
 
 
 def descriptors(ancillary: list[tuple[int, int, bytes]]) -> deque[int]:

@@ -196,7 +196,8 @@ class Crew:
                 self._turns -= 1
             else:
                 waiting.append(want)
-        self._wanting.extendleft(reversed(waiting))
+        if waiting:
+            self._wanting.extendleft(reversed(waiting))
         if not waiting or self._turns < self._most:
             self.stranded = None
         elif self.stranded is None:

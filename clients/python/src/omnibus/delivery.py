@@ -59,8 +59,8 @@ class Delivery:
     """
 
     __slots__ = (
-        "key", "attrs", "seq", "attempt", "dropped", "codec", "size", "edge", "task", "number",
-        "_session", "_flags", "_payload", "_mapping", "_offset", "_windows", "_state", "_kept", "_owner",
+        "key", "attrs", "seq", "attempt", "dropped", "codec", "size", "edge", "task", "number", "last", "bare",
+        "more_parts", "_session", "_payload", "_mapping", "_offset", "_windows", "_state", "_kept", "_owner",
         "__weakref__",
     )  # fmt: skip
 
@@ -75,8 +75,10 @@ class Delivery:
         self.edge = edge  #: where it comes from: `edge.peer` is the stage
         self.task = task  #: the request at this stage, None for results
         self.number = m.delivery
+        self.last = m.flags & wire.LAST != 0  #: whether it is the last of its stream
+        self.bare = m.flags & wire.BARE != 0  #: whether it has no payload and only ends its stream
+        self.more_parts = m.flags & wire.MORE_PARTS != 0  #: at a stage that joins: more deliveries belong to this one
         self._session = session
-        self._flags = m.flags
         self._owner = owner  # told, with the lock held, when it is finished
         self._windows: list[weakref.ref[Any]] = []
         self._state = False  # True: finished
@@ -89,21 +91,6 @@ class Delivery:
             self.size = len(m.payload)
         elif not m.flags & wire.BARE:
             self._mapping = session.segments.of(m)
-
-    @property
-    def last(self) -> bool:
-        """Whether it is the last of its stream."""
-        return bool(self._flags & wire.LAST)
-
-    @property
-    def bare(self) -> bool:
-        """Whether it has no payload and only ends its stream."""
-        return bool(self._flags & wire.BARE)
-
-    @property
-    def more_parts(self) -> bool:
-        """At a stage that joins: whether more deliveries belong to this one."""
-        return bool(self._flags & wire.MORE_PARTS)
 
     @property
     def request(self) -> int:

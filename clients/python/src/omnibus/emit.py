@@ -135,7 +135,8 @@ class Emitter:
         self, delivery: int, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
     ) -> Envelope:
         attrs = attrs or {}
-        wire.check_labels(key, attrs)
+        if key or attrs:
+            wire.check_labels(key, attrs)
         return Envelope(delivery, self._edge(to), key, attrs, last)
 
     def _emit_work(self, value: Any, e: Envelope, codec_: int | None = None) -> Work[None]:
@@ -292,7 +293,8 @@ class Buffer:
         n = self.size if n is None else n
         if not 0 <= n <= self.size:
             raise ValueError(f"send of {n} bytes from a buffer of {self.size}")
-        wire.check_labels(key, attrs or {})
+        if key or attrs:
+            wire.check_labels(key, attrs or {})
         way = self._take()
         e = self._envelope
         try:

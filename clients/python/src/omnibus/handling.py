@@ -128,9 +128,12 @@ class Served:
 
     def finish(self, parts: list[Delivery], v: Verdict) -> None:
         with self.session.locked:
-            for d in parts:
-                if not d._kept or v.code != Code.OK:
-                    d._finish(v.code, v.text)  # the host knows the delivery
+            self.finish_locked(parts, v)
+
+    def finish_locked(self, parts: list[Delivery], v: Verdict) -> None:
+        for d in parts:
+            if not d._kept or v.code != Code.OK:
+                d._finish(v.code, v.text)  # the host knows the delivery
 
     def answer_end(self, task: BaseTask, v: Verdict) -> None:
         with self.session.locked:
@@ -197,12 +200,14 @@ class Functions(Served):
                 if self.batching:
                     self.schedule(None)
             return
-        item = self.take(task)
+        item, verdict = self.take(task), WELL
         if item is END:
             self.handle_end(task)
         elif item is not None:
-            self.handle(task, *item)
+            verdict = self.handle(task, *item)
         with self.session.locked:
+            if item is not None and item is not END:
+                self.finish_locked(item.parts, verdict)
             task._busy = bool(task._inbox)
             if task._busy:
                 self.schedule(task)
@@ -211,23 +216,23 @@ class Functions(Served):
         with self.session.locked:
             return task._inbox.popleft() if task._inbox else None
 
-    def handle(self, task: BaseTask, parts: list[Delivery], out: Any) -> None:
-        verdict = WELL
-        if not all(d.bare for d in parts):
-            task._current = parts[-1].number
-            try:
-                call, end = self.function.callables(task)
-                if out is UNHANDLED:
-                    out = call(*self.arguments(task, parts))
-                self.emit_all(task, out, parts[-1].last and end is None)
-            except Exception as e:
-                verdict = self.verdict(task, e)
-            except SystemExit as e:
-                self.tell_exit(e, task)
-                raise
-            finally:
-                task._current = 0
-        self.finish(parts, verdict)
+    def handle(self, task: BaseTask, parts: list[Delivery], out: Any) -> Verdict:
+        if all(d.bare for d in parts):
+            return WELL
+        task._current = parts[-1].number
+        try:
+            call, end = self.function.callables(task)
+            if out is UNHANDLED:
+                out = call(*self.arguments(task, parts))
+            self.emit_all(task, out, parts[-1].last and end is None)
+        except Exception as e:
+            return self.verdict(task, e)
+        except SystemExit as e:
+            self.tell_exit(e, task)
+            raise
+        finally:
+            task._current = 0
+        return WELL
 
     def handle_end(self, task: BaseTask) -> None:
         verdict = WELL

@@ -8,6 +8,7 @@ with such books, or of waiting for ever. Open it for how that is noticed.
 from __future__ import annotations
 
 import logging
+from os import getpid
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,8 @@ class Locked:
 
     def __enter__(self) -> None:
         s = self.s
-        s.check_process()
+        if getpid() != s._pid:  # here, as this is done some ten times for each delivery
+            s.check_process()
         if s.lock._is_owned():  # type: ignore[attr-defined]  # and nothing in here comes twice
             s.interrupted()
             s.lock.release()

@@ -89,7 +89,8 @@ class Reading:
             with s.locked:
                 self.taken = 0
                 s.receive(done)
-                s.close_descriptors()
+                if s.closed:
+                    s.close_descriptors()
                 s.notify()  # also without news: it may be a poke
                 well = done()
                 if well:

@@ -67,7 +67,7 @@ def run(
             signal.signal(signal.SIGTERM, before)
             signal.raise_signal(signal.SIGTERM)
             return
-        leaving.set()
+        leaving.tell()
         for r in current:
             r.session.poke()
 
@@ -86,25 +86,22 @@ class _Leaving:
     """Whether the process was told to leave. A handler of signals says so in the middle of anything, even of itself:
     there is no lock in here, as there is in a threading.Event."""
 
-    __slots__ = ("_fd", "_told")
+    __slots__ = ("told", "_fd")
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._told = False
+        self.told = False
 
-    def set(self) -> None:
-        self._told = True
+    def tell(self) -> None:
+        self.told = True
         os.eventfd_write(self._fd, 1)
 
-    def is_set(self) -> bool:
-        return self._told
-
     def wait(self, timeout: float) -> bool:
-        """Wait until it is, at most so many seconds."""
+        """Wait until it was, at most so many seconds."""
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         poll.poll(1000 * timeout)
-        return self._told
+        return self.told
 
     def close(self) -> None:
         os.close(self._fd)
@@ -151,12 +148,12 @@ def _serve(
                     client._session.wake_on(wake)
                 runner = _Runner(client, chosen, threads, leaving)
                 current[:] = [runner]
-                if runner.serve() or leaving.is_set():
+                if runner.serve() or leaving.told:
                     return
                 raise HostGone("the host has gone")
         except HostGone as e:
             current.clear()
-            if leaving.is_set():
+            if leaving.told:
                 return
             if not rejoin:
                 log.error("%s", e)
@@ -223,7 +220,7 @@ class _Runner:
         """The thread that reads or stands by: leave when told to, and end when all is done."""
         s = self.session
         try:
-            self.wait(lambda: self.leaving.is_set() or s.draining)
+            self.wait(lambda: self.leaving.told or s.draining)
             if not s.draining:
                 self.client.leave()
             self.wait(self.idle)

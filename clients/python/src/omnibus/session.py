@@ -154,7 +154,7 @@ class Session:
         """Handle what has arrived. Does not wait."""
         with self.locked:
             self.receive()
-            self.attempts.again()  # it may have been a poke
+            self.notify()  # also without news: it may have been a poke
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until `done()`, which is called with the lock held. False: the time is up.
@@ -207,7 +207,8 @@ class Session:
         try:
             a = next(work)
             while True:
-                self._await(work, a, limit)
+                if not a.done:
+                    self._await(work, a, limit)
                 a = resume(work, a)
         except StopIteration as s:
             return s.value  # type: ignore[no-any-return]
@@ -217,7 +218,8 @@ class Session:
         try:
             a = next(work)
             while a.kind is not last:
-                self._await(work, a, limit)
+                if not a.done:
+                    self._await(work, a, limit)
                 a = resume(work, a)
         except StopIteration:
             return None
@@ -225,8 +227,6 @@ class Session:
 
     def _await(self, work: Work[Any], a: Answer, limit: float | None) -> None:
         """Wait for an answer that work waits for."""
-        if a.done:
-            return
         soonest = min((t for t in (a.limit, limit) if t is not None), default=None)
         try:
             if not self.wait(lambda: a.done, None if soonest is None else max(soonest - time.monotonic(), 0)):
@@ -273,7 +273,7 @@ class Session:
     # Receiving.
 
     def receive(self, done: Callable[[], bool] | None = None) -> None:
-        """Handle what has arrived, until `done()`. The lock is held."""
+        """Handle what has arrived, until `done()`. The lock is held, and the caller notifies those who wait."""
         self.connection.poked()
         for _ in range(_PACKETS_A_TURN):
             if self.error is not None:
@@ -311,7 +311,6 @@ class Session:
             handle(m, taken if n > 1 else taken[0] if n else None)
             if self.error is not None:
                 return
-        self.notify()
 
     def _on_open(self, m: wire.Open, _: int | None) -> None:
         stage = self.stages.get(m.stage)

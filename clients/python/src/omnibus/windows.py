@@ -56,6 +56,8 @@ class Windows:
 
     def gone(self, window: Any) -> None:
         """The last view of a window is gone. Called in any thread, in the middle of anything."""
+        if id(window) not in self._kept:
+            return  # nor will it be: what is kept is alive while `keep` is called
         self.released.append(window)
         if self._s.ours:
             self.settle()
