@@ -157,6 +157,24 @@ class SubmitTest(HostCase):
         with self.assertRaises(omnibus.RequestAborted):
             next(request)
 
+    def test_a_last_input_that_was_not_sent_ends_nothing(self) -> None:
+        client = self.connect()
+        r = self.beside(client.stream)
+        self.host.submitted(3)
+        request = r()
+        with self.assertRaises(omnibus.PayloadError):
+            request.send(object(), last=True)
+        sent = self.beside(lambda: request.send(1, last=True))
+        self.host.send(wire.Failed(self.host.expect(wire.Emit).token, Code.WINDOW_FULL, "full"))
+        with self.assertRaises(omnibus.WindowFull):
+            sent()
+        request.close_send()
+        self.assertEqual(self.host.expect(wire.CloseSend).source, 3)
+        request.close_send()
+        with self.assertRaises(omnibus.Finished):
+            request.send(2)
+        self.host.nothing()
+
     def test_close_gives_everything_back(self) -> None:
         client = self.connect()
         r = self.submit(client, "x")

@@ -145,6 +145,25 @@ class AsyncTest(HostCase):
                 r()
                 host.expect(wire.Bye)
 
+    def test_cancelled_last_input_leaves_the_end_to_the_caller(self) -> None:
+        async def caller() -> None:
+            async with await omnibus.aconnect(self.host.path) as bus:
+                r = await bus.stream()
+                job = asyncio.ensure_future(r.send("x" * 1000, last=True))
+                while not bus._session.questions:
+                    await asyncio.sleep(0)
+                job.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await job
+                r.close_send()
+
+        r = self.beside(lambda: asyncio.run(caller()))
+        self.host.welcome()
+        self.host.submitted(3)
+        self.host.expect(wire.Arena)
+        self.assertEqual(self.host.expect(wire.CloseSend).source, 3)
+        r()
+
     def test_async_host_goes_away(self) -> None:
         async def caller() -> None:
             bus = await omnibus.aconnect(self.host.path)

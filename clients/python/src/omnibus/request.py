@@ -88,9 +88,15 @@ class BaseRequest(Emitter):
             raise RequestOver(Code.OVER, "the request is complete" if self._error is None else str(self._error))
         if not self._open:
             raise Finished("the inputs of the request have ended")
-        if last and to is None:
+        ends = last and to is None
+        if ends:
             self._open = False
-        yield from self._emit_work(value, self._envelope(0, to, key, attrs, last), codec)
+        try:
+            yield from self._emit_work(value, self._envelope(0, to, key, attrs, last), codec)
+        except BaseException:
+            if ends:  # it ended nothing, or nobody waited to hear whether it did: that is still the caller's to do
+                self._open = not (self._closed or self.over)
+            raise
 
     def _next(self) -> Delivery | None:
         """The next result, None at the end. The lock is held, and there is one or it is over."""
