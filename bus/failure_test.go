@@ -207,27 +207,53 @@ func TestReplay(t *testing.T) {
 }
 
 // TestReplayRoom: input kept for a replay counts against the byte window, and
-// a request that outgrows it fails instead of waiting for ever.
+// a request that outgrows it fails instead of waiting for ever, also where what is
+// emitted queues.
 func TestReplayRoom(t *testing.T) {
-	keep := bus.StageSpec{Name: "keep", Replay: true, Handle: func(*bus.Task, *bus.Delivery) error { return nil }}
-	p := linear(bus.Expand("src", func(_ *bus.Task, in string, emit func(string) error) error {
-		for range 20 {
-			if err := emit(strings.Repeat(in, 1000)); err != nil {
-				return err
+	const fit = 9 // of these payloads in the byte window
+	for _, tt := range []struct {
+		name   string
+		policy bus.Policy
+		shared bool
+	}{
+		{name: "waits", policy: bus.Block},
+		{name: "drops the oldest", policy: bus.DropOldest},
+		{name: "one actor for all requests", shared: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			kept := make(chan struct{}, fit)
+			keep := bus.StageSpec{Name: "keep", Replay: true, Handle: func(*bus.Task, *bus.Delivery) error {
+				kept <- struct{}{}
+				return nil
+			}}
+			emit := func(task *bus.Task) error {
+				for i := range fit + 2 {
+					if err := task.Emit(strings.Repeat("x", 1000)); err != nil {
+						return err
+					}
+					if i < fit {
+						<-kept
+					}
+				}
+				return nil
 			}
-		}
-		return nil
-	}), keep)
-	p.Edges[0].WindowBytes = 10_000
-	b := open(t, p, bus.Options{})
-	r, err := b.Submit(t.Context(), "x")
-	if err != nil {
-		t.Fatal(err)
+			src := bus.StageSpec{Name: "src", Handle: func(task *bus.Task, _ *bus.Delivery) error { return emit(task) }}
+			if tt.shared {
+				src.Handle, src.Batch = nil, func(batch []*bus.Delivery) error { return emit(batch[0].Task()) }
+			}
+			p := linear(src, keep)
+			p.Edges[0].WindowBytes, p.Edges[0].Policy = 10_000, tt.policy
+			b := open(t, p, bus.Options{})
+			r, err := b.Submit(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := receive(t, r); !errors.Is(err, bus.ErrReplayRoom) || !strings.Contains(err.Error(), "src->keep") {
+				t.Fatalf("got %v", err)
+			}
+			mustDrain(t, b)
+		})
 	}
-	if _, err := receive(t, r); !errors.Is(err, bus.ErrReplayRoom) || !strings.Contains(err.Error(), "src->keep") {
-		t.Fatalf("got %v", err)
-	}
-	mustDrain(t, b)
 }
 
 func TestPanicInEnd(t *testing.T) {

@@ -179,13 +179,17 @@ func (f *flow) take(cost int64, cancel <-chan struct{}) error {
 // the consumer was open or not.
 func (f *flow) hopeless(cost int64, open bool) error {
 	switch {
-	case f.retained.Load()+cost > f.edge.windowBytes:
+	case f.outgrown(cost):
 		return ErrReplayRoom
 	case f.edge.spec.Policy == Fail && open:
 		return ErrWindowFull
 	}
 	return nil
 }
+
+// outgrown reports whether there will never be credit for so many bytes beside what is
+// kept for a replay.
+func (f *flow) outgrown(cost int64) bool { return f.retained.Load()+cost > f.edge.windowBytes }
 
 // push sends d on a queueing flow: at once if there is credit and nothing is
 // queued before it, else it waits in the queue. It never blocks.
@@ -257,6 +261,11 @@ func (f *flow) sendQueued() {
 		clear(f.queue[n:])
 		f.queue = f.queue[:n]
 		f.noteQueue()
+	}
+	if len(f.queue) > 0 && f.outgrown(f.queue[0].cost) && !f.req.wrecked() {
+		d := f.queue[0] // nobody waits who could be told
+		err := &StageError{Stage: f.outlet().name(), Edge: f.edge.name, Key: d.Key, Seq: d.Seq, Err: ErrReplayRoom}
+		go f.req.end(Failed, err) // not under the lock
 	}
 }
 
