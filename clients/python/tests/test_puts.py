@@ -167,6 +167,31 @@ class WindowTest(PutsCase):
         large()
         small()
 
+    def test_what_is_given_up_holds_nobody_back(self) -> None:
+        d = self.task(wire.Edge("upper->next", "next", 0, 16_000))
+        s = self.client._session
+        work = d.task._emit_work(BIG, d.task._envelope(7), omnibus.RAW)
+        d.emit(BIG, codec=omnibus.RAW)
+        self.host.offered()
+        first = self.put()
+        large = next(work)
+        small = self.beside(lambda: d.emit(1))
+        while len(s.attempts._waiting) < 2:
+            pass
+        s.questions.abandon(large)  # as when a coroutine is cancelled, and before the host says anything
+        self.assertEqual(self.put().size, 1)
+        small()
+        large = next(d.task._emit_work(bytes(6000), d.task._envelope(7), omnibus.RAW))
+        behind = self.beside(lambda: d.emit(BIG, codec=omnibus.RAW))
+        while len(s.attempts._waiting) < 2:
+            pass
+        self.returned(first)
+        while not large.done:
+            pass
+        s.questions.abandon(large)  # it had its place
+        self.assertEqual(self.put().size, len(BIG))
+        behind()
+
     def test_the_byte_window(self) -> None:
         d = self.task(wire.Edge("upper->next", "next", 0, 16_000))
         d.emit(BIG, codec=omnibus.RAW)

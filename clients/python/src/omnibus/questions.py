@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import wire
-from .answers import Answer
+from .answers import Answer, Attempt
 from .errors import OmnibusError, OutOfMemory, ProtocolError, again, host_error, out_of_memory
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ class Questions:
             if a.fd >= 0 and not a.shared:  # which the asker closes now
                 self._waiting = deque(w for w in self._waiting if w[0] is not a)
             a.abandon()
+            if a.kind is Attempt:
+                self._s.notify()  # what stood in line behind it, or wants what it had
 
     def cancel(self, a: Answer) -> None:
         """abandon, and have the host forget a question that it keeps: of the exchange, or for a place."""
