@@ -119,9 +119,10 @@ func portEdge(e wire.Edge, from, to string) *edge {
 		p.spec.Window, p.window = Unbounded, noWindow
 	}
 	if p.spec.Policy == DropOldest {
-		// What is to be dropped waits at the host, beside what the consumer has.
+		// What is to be dropped waits at the host, beside what the consumer has. When both are full, the host
+		// drops for what comes: that has to be on its way.
 		p.spec.Policy, p.window = Block, noWindow
-		p.windowBytes = min(2*p.windowBytes, maxWindowBytes)
+		p.windowBytes = min(3*p.windowBytes, maxWindowBytes)
 	}
 	return p
 }
