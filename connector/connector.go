@@ -105,6 +105,9 @@ func (c *Connector) put(ctx context.Context, edge Edge, key string, payload enco
 	if err != nil {
 		return 0, nil, err
 	}
+	if meta == nil { // the transport has nothing to tell
+		meta = Metadata{}
+	}
 	meta[metaSize] = size
 	return size, meta, nil
 }

@@ -103,6 +103,42 @@ func TestValues(t *testing.T) {
 	}
 }
 
+// untold is a transport whose Get needs the key alone.
+type untold struct{ connector.Transport }
+
+func (u untold) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func([]byte) error) (connector.Metadata, error) {
+	_, err := u.Transport.Put(ctx, edge, key, size, fill)
+	return nil, err
+}
+
+// TestNoMetadata: a transport may have nothing to tell.
+func TestNoMetadata(t *testing.T) {
+	r, err := ring.New(ring.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := connector.New("Test", untold{r.End()}, nil)
+	size, meta, err := c.Put(t.Context(), edge, "r1", "value")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(connector.Metadata{"size": size}, meta); diff != "" {
+		t.Error(diff)
+	}
+	v, err := c.Get(t.Context(), edge, "r1", meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	if err := v.Decode(&got); err != nil || got != "value" {
+		t.Errorf("got %q: %v", got, err)
+	}
+	v.Release()
+	if err := errors.Join(c.Close(), r.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestInPlace: a value of a known size is encoded where it is got, once.
 func TestInPlace(t *testing.T) {
 	c := open(t, 0, codec.TensorSerializer{})

@@ -11,8 +11,8 @@ import (
 type Transport interface {
 	// Put stores a payload of size bytes under the key. Fill writes it, once, into
 	// memory that nobody else reads yet; its error is returned as it is, and
-	// then nothing was put. The metadata are for a Get of the same type; the key
-	// "size" is added to them.
+	// then nothing was put. The metadata are for a Get of the same type, and may be
+	// nil; the key "size" is added to them.
 	Put(ctx context.Context, edge Edge, key string, size int, fill func(dst []byte) error) (Metadata, error)
 	// Get takes what lies under the key, without waiting for it to be put. Metadata
 	// may be nil, or another connector's, which are ignored.
