@@ -185,6 +185,17 @@ class ConnectorTest(HostCase):
         self.host.sock.close()
         self.host.sock = parents
 
+    def test_a_child_has_nothing_to_abandon(self) -> None:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                self.c.abandon_get("k")
+                code = 2 if self.c.health().get("errors") else 0
+            finally:
+                os._exit(code)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+
     def test_no_host(self) -> None:
         with self.assertRaises(omnibus.HostGone):
             OmnibusConnector({"socket": self.host.path + "x"})

@@ -112,8 +112,9 @@ class Ring:
         return decode(view.data), len(view.data)
 
     def abandon(self, key: str) -> None:
-        if self._exchange is not None:
-            self._exchange[1].abandon(key)
+        known = self._exchange
+        if known is not None and self._pid == os.getpid():  # in a forked child nothing waits yet
+            known[1].abandon(key)
 
     def cleanup(self, key: str) -> None:
         self._open().cleanup(key)
