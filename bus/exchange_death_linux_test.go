@@ -16,6 +16,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/shm"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -309,6 +310,34 @@ func TestExchangeHostStops(t *testing.T) {
 	}
 	p.Release()
 	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPutAtAHostThatIsStopped: a put that ends without an answer blames the host, and not the
+// room, whose time it was.
+func TestPutAtAHostThatIsStopped(t *testing.T) {
+	h := &hosted{path: t.TempDir() + "/bus.sock"}
+	cmd := h.hostAlone(t)
+	n := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore})
+	var types connector.Registry
+	if err := types.Register(shm.Type()); err != nil {
+		t.Fatal(err)
+	}
+	extra := map[string]any{"timeout": "1ms", "shm_threshold_bytes": 0}
+	c, err := types.Open(t.Context(), shm.Name, connector.Options{Extra: extra, Exchange: n})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopProcess(t, cmd.Process)
+	_, _, err = c.PutBytes(t.Context(), exchangeEdge, "k", payloadOf("large"))
+	if !errors.Is(err, context.DeadlineExceeded) || !isUnavailable(err) || errors.Is(err, connector.ErrFull) {
+		t.Errorf("a put at a host that is stopped: %v, want ErrUnavailable", err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -59,7 +59,7 @@ func (l *link) place(ctx context.Context, owner uint32, edge connector.Edge, key
 		l.returned(m.Put) // it was not placed
 	}
 	if err != nil && errors.Is(err, ctx.Err()) {
-		err = fmt.Errorf("%w: the host has not answered, and whether the value was put is not known", err)
+		err = notKnown(err)
 	}
 	if placed, ok := answer.(*wire.Placed); ok {
 		entry = placed.Entry
@@ -68,6 +68,11 @@ func (l *link) place(ctx context.Context, owner uint32, edge connector.Edge, key
 		l.mu.Unlock()
 	}
 	return entry, err
+}
+
+// notKnown is the end of a context before the host has said whether a value was put.
+func notKnown(over error) error {
+	return fmt.Errorf("%w: the host has not answered, and whether the value was put is not known: %w", connector.ErrUnavailable, over)
 }
 
 // sendPlace tells the host where the payload lies, which is its from then on.

@@ -184,7 +184,7 @@ func (l *link) shelve(ctx context.Context, owner uint32, edge connector.Edge, ke
 	// It waits in this process. What the host answers behind it says that it has come.
 	if err := l.cleanup(ctx, nobody, key); err != nil {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("%w: the host has not answered, and whether the value was put is not known", ctx.Err())
+			err = notKnown(ctx.Err())
 		}
 		return 0, err
 	}

@@ -20,7 +20,8 @@ import (
 // When the host is gone, so is what lay there, and operations fail with
 // [connector.ErrUnavailable]; with JoinOptions.Rejoin they go on with the next
 // host. A host that speaks a protocol before version 4 has no exchange. When a
-// context ends while the host does not answer, whether a value was put is unknown.
+// context ends while the host does not answer, whether a value was put is unknown, and
+// the error is both the context's and [connector.ErrUnavailable].
 //
 // Go nodes hand values over past the host: a Put behind the first is not answered, and a Get by
 // the metadata of a Put asks nobody, from the second of that process's on. Both go on while

@@ -148,7 +148,8 @@ func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, si
 	patience, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
 	meta, err := t.Transport.Put(patience, edge, key, size, fill)
-	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+	late := errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, connector.ErrUnavailable) // which has another cause
+	if late && ctx.Err() == nil {
 		return nil, fmt.Errorf("%w within %v: %w", connector.ErrFull, t.timeout, err)
 	}
 	return meta, err
