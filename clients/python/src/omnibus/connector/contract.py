@@ -77,7 +77,7 @@ class Transport(Protocol):
         ...
 
     def abandon(self, key: str) -> None:
-        """End what waits for the key."""
+        """End what waits for the key, if it can be ended before its deadline."""
         ...
 
     def cleanup(self, key: str) -> None:

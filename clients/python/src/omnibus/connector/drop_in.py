@@ -115,7 +115,7 @@ class OmnibusConnector:
             self._count("cleanups")
 
     def abandon_get(self, get_key: str) -> None:
-        """End what waits for a key, in whatever thread."""
+        """End what waits for a key, in whatever thread. In mode "segment" that goes on until its deadline."""
         try:
             self._open_transport().abandon(check_key(get_key))
         except Exception as e:

@@ -215,7 +215,7 @@ class Segments:
                     raise
 
     def abandon(self, key: str) -> None:
-        pass  # nothing waits but its caller
+        pass  # who waits does so by itself, and nobody knows of it
 
     def _take(self, name: str, size: int) -> bytes:
         """Read a segment under its lock, and remove both.
