@@ -324,7 +324,7 @@ func TestPutAtAHostThatIsStopped(t *testing.T) {
 	if err := types.Register(shm.Type()); err != nil {
 		t.Fatal(err)
 	}
-	extra := map[string]any{"timeout": "1ms", "shm_threshold_bytes": 0}
+	extra := map[string]any{"timeout": "250ms", "shm_threshold_bytes": 0} // enough to find room in
 	c, err := types.Open(t.Context(), shm.Name, connector.Options{Extra: extra, Exchange: n})
 	if err != nil {
 		t.Fatal(err)
