@@ -42,6 +42,7 @@ func TestStallNamesProcesses(t *testing.T) {
 	}
 	g.leave <- struct{}{}
 	mustReceive(t, holder, []string{"A"})
+	<-g.entered
 	g.leave <- struct{}{}
 	mustReceive(t, waits, []string{"B"})
 
