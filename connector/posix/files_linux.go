@@ -3,8 +3,10 @@ package posix
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,6 +22,7 @@ const (
 	othersToo      = 0o077
 	pageBytes      = 4096
 	statBlockBytes = 512
+	listBytes      = 32 << 10
 )
 
 // The files of a store, by what follows its name. Those of the places have their
@@ -62,14 +65,19 @@ func (f files) open(name string, how int) (int, error) {
 		return -1, f.foreign(name, err)
 	}
 	if err != nil {
-		return -1, fmt.Errorf("open %s: %w", name, err)
+		return -1, fmt.Errorf("open %s: %w", name, full(err))
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Mode&othersToo != 0 {
+	if err := unix.Fstat(fd, &st); err != nil || !mine(st) {
 		_ = unix.Close(fd)
 		return -1, f.foreign(name, err)
 	}
 	return fd, nil
+}
+
+// mine reports whether a file is a regular one of this user's alone.
+func mine(st unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFREG && int(st.Uid) == os.Geteuid() && st.Mode&othersToo == 0
 }
 
 // foreign says what to do about a file that is not this user's alone.
@@ -91,19 +99,25 @@ func (f files) make(part string) (int, error) {
 	return fd, nil
 }
 
-// parts lists the files of the store but the first.
+// parts lists the files of the store but the first. It takes no descriptor, so that what
+// was made goes also where there is none left. One goroutine at a time calls it: the
+// directory is read where it was left off.
 func (f files) parts() ([]string, error) {
-	entries, err := os.ReadDir(f.path)
-	if err != nil {
+	if _, err := unix.Seek(f.fd, 0, io.SeekStart); err != nil {
 		return nil, fmt.Errorf("list %s: %w", f.path, err)
 	}
-	var names []string
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), f.name("")) {
-			names = append(names, e.Name())
+	var all []string
+	for b := make([]byte, listBytes); ; {
+		n, err := unix.ReadDirent(f.fd, b)
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %w", f.path, full(err))
 		}
+		if n == 0 {
+			break
+		}
+		_, _, all = unix.ParseDirent(b[:n], -1, all)
 	}
-	return names, nil
+	return slices.DeleteFunc(all, func(name string) bool { return !strings.HasPrefix(name, f.name("")) }), nil
 }
 
 // remove takes all files of the store away but the first. What is not this user's
@@ -114,12 +128,14 @@ func (f files) remove() error {
 		return err
 	}
 	for _, name := range names {
-		fd, err := f.open(name, unix.O_RDONLY)
-		if err != nil {
-			return err
+		var st unix.Stat_t
+		err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil && !mine(st) {
+			return f.foreign(name, nil)
 		}
-		err = unix.Unlinkat(f.fd, name, 0)
-		_ = unix.Close(fd)
+		if err == nil {
+			err = unix.Unlinkat(f.fd, name, 0)
+		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove %s: %w", name, err)
 		}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import logging
 import os
 import random
+import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
+from collections.abc import Iterator
 
 from posixcase import EDGE, MIB, StoreCase, get, put
 
@@ -21,6 +25,20 @@ from omnibus.connector.posix import Store
 from omnibus.errors import OmnibusError
 
 ROOT = os.path.join(os.path.dirname(__file__), *[".."] * 3)
+
+
+@contextlib.contextmanager
+def descriptors(few: int) -> Iterator[None]:
+    """There are only so many of them."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.dup(0) for _ in range(few + 1)]
+    for fd in taken:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken), limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 class StoreTest(StoreCase):
@@ -102,6 +120,31 @@ class StoreTest(StoreCase):
         self.assertRaisesRegex(NoRoom, "raise ring_bytes to", put, a, "c", bytes(MIB // 2))
         get(b, "a")
         put(a, "c", half)  # in the room of what was got
+
+    def test_no_descriptors(self) -> None:
+        """A store that cannot be made or opened for want of them leaves nothing, and can be once there are some."""
+        a, b = self.store(readers=2), self.store()
+        few = itertools.count()
+        while True:
+            try:
+                with descriptors(next(few)):
+                    put(a, "k", b"value")
+                break
+            except NoRoom as e:
+                self.assertIn("ulimit", str(e))
+                self.assertEqual(self.files(), [])
+        few = itertools.count()
+        while True:
+            try:
+                with descriptors(next(few)):
+                    value = get(b, "k")
+                break
+            except NoRoom as e:
+                self.assertIn("ulimit", str(e))
+        self.assertEqual(value, b"value")
+        with descriptors(0):
+            a.close()
+        self.assertEqual(self.files(), [])
 
     def test_full_of_small(self) -> None:
         a = self.store(timeout=0.001, ring_bytes=65_536)

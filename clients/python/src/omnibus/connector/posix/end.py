@@ -61,8 +61,9 @@ class Store:
     # Putting.
 
     def put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
+        bell = self._bell()  # first: a store that cannot be put into is not made
         with self._creator() as owner:
-            return owner.put(edge, key, payload, self._bell())
+            return owner.put(edge, key, payload, bell)
 
     def _creator(self) -> Owner:
         with self._mu:

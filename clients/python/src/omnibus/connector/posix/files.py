@@ -138,6 +138,7 @@ class Files:
         self.path = path
         self.head = f"omnibus-{os.geteuid()}-{name}"
         self._all = Directory(path)
+        self._made: list[str] = []
 
     def close(self) -> None:
         self._all.close()
@@ -157,7 +158,7 @@ class Files:
         except OSError as e:
             if e.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EACCES):
                 raise Unavailable(foreign) from None
-            raise
+            raise full(e) from None
         st = os.fstat(fd)
         if not stat.S_ISREG(st.st_mode) or st.st_uid != os.geteuid() or st.st_mode & 0o077:
             os.close(fd)
@@ -188,6 +189,7 @@ class Files:
             f = File(os.open(name, how, 0o600, dir_fd=self._all.fd), name)
         except OSError as e:
             raise full(e) from None
+        self._made.append(name)
         try:
             if size:
                 os.posix_fallocate(f.fd, 0, size)
@@ -213,7 +215,11 @@ class Files:
 
     def remove(self) -> None:
         """Take all files of the store away but the first. What is not this user's stays, and is an error."""
-        for name in os.listdir(self._all.fd):
+        try:
+            names = os.listdir(self._all.fd)  # which takes a descriptor
+        except OSError as e:
+            raise full(e) from None
+        for name in names:
             if not name.startswith(self.name("")):
                 continue
             try:
@@ -221,6 +227,13 @@ class Files:
             except FileNotFoundError:
                 continue
             self._all.unlink(name)
+
+    def remove_made(self) -> None:
+        """Take away what was made here, the first file last. It takes no descriptor, of which there may be none left."""
+        while self._made:
+            self._all.unlink(self._made[-1])
+            self._made.pop()
+        self.remove_head()
 
     def remove_head(self) -> None:
         self._all.unlink(self.head)
@@ -277,8 +290,14 @@ class Bell:
     """Wakes one thread when files change, or somebody in this process says so."""
 
     def __init__(self) -> None:
+        """Raises NoRoom where there are no descriptors left."""
+        self._nudged = -1
         self._inotify = Inotify()
-        self._nudged = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self._nudged = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError as e:
+            self._inotify.close()
+            raise full(e) from None
         self._poll = select.poll()
         for fd in (self._inotify.fd, self._nudged):
             if fd >= 0:
@@ -324,4 +343,5 @@ class Bell:
         return nudged or b"" in changed or os.fsencode(name) in changed
 
     def __del__(self) -> None:
-        os.close(self._nudged)
+        if self._nudged >= 0:
+            os.close(self._nudged)

@@ -355,8 +355,7 @@ class Owner:
     def _unlink(self) -> None:
         """Remove the files, the first one last: as long as it is there, nobody else makes files of these names."""
         try:
-            self._files.remove()
-            self._files.remove_head()
+            self._files.remove_made()
         except (OSError, OmnibusError) as e:
             log.warning("files of the store %s stay: %s", self._options.name, e)
         with contextlib.suppress(OSError):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from ...fence import fence
-from ..contract import Busy, Damaged, Edge, Missing
+from ..contract import Busy, Damaged, Edge, Missing, NoRoom
 from ..files import Nap
 from .files import File, Files, NoStore
 from .index import Candidate, Index
@@ -79,7 +79,7 @@ class Reader:
         for place in range(1, self.record.readers + 1):
             try:
                 marks = files.open(f"marks-{place}", os.O_RDONLY, None)
-            except OSError:
+            except (OSError, NoRoom):
                 continue
             who.append(str(marks.word(PID_AT)))
             marks.close()
