@@ -207,6 +207,37 @@ class DeathTest(SegmentCase):
         self.connector().close()
         self.assertEqual(self.left(), ["k", lock_name("k")])
 
+    def test_close_at_work(self) -> None:
+        """What another thread is doing when it is closed is done whole, and leaves nothing."""
+        for what, where, do, want in (
+            ("put", (Segments, "_hold"), lambda c: c.put("0", "1", "k", VALUE)[0], True),
+            ("get", (Lock, "remove"), lambda c: c.get("0", "1", "there")[0], VALUE),
+            ("clean up", (Lock, "remove"), lambda c: c.cleanup("mine"), None),
+        ):
+            with self.subTest(what):
+                c, other = self.connector(), self.connector()
+                c.put("0", "1", "mine", VALUE), other.put("0", "1", "there", VALUE)
+                done, worker = [], threading.Thread(target=lambda: done.append(do(c)))  # noqa: B023
+                reached, go = threading.Event(), threading.Event()
+                step = getattr(*where)
+
+                def held(*args: Any) -> Any:
+                    if threading.current_thread() is worker:  # noqa: B023
+                        reached.set()  # noqa: B023
+                        go.wait()  # noqa: B023
+                    return step(*args)  # noqa: B023
+
+                with mock.patch.object(*where, held):
+                    worker.start()
+                    reached.wait()
+                    c.close()
+                    go.set()
+                    worker.join()
+                self.assertEqual((done, c.health()["errors"]), ([want], 0))
+                self.assertNotIn("mine", self.left())
+                other.close()
+                self.assertEqual(os.listdir(self.dir), [])
+
     def test_close_and_exit(self) -> None:
         c = self.connector()
         c.put("0", "1", "k", VALUE)

@@ -93,7 +93,10 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Take back all that was put here and nobody got. Idempotent."""
+        """Take back all that was put here and nobody got. Idempotent.
+
+        What another thread is at just then it waits for, or leaves it to that thread: it does the same when it is done.
+        """
         ...
 
     def drop(self) -> None:

@@ -17,7 +17,6 @@ Beyond that:
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import secrets
 import threading
@@ -28,7 +27,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import OmnibusError
 from . import files
-from .contract import BadMetadata, Busy, Damaged, Decode, Edge, Missing, request_of, setting
+from .address import locate, round_up
+from .contract import Busy, Damaged, Decode, Edge, Missing, request_of, setting
 from .encoder import Encoded
 from .files import Directory, Lock, Nap, Watch
 from .journal import GETTING, PUTTING, Journal, Record, check_name, lock_name, settle
@@ -85,9 +85,12 @@ class Segments:
         self._journal.sweep()
         self._spares = Spares(self._directory, self._journal, self._gone)
         self._sweeper = Sweeper(self._tidy)
+        self._users = 0
         self._pid = os.getpid()
 
-    def _enter(self) -> None:
+    # Uses, which the end waits for.
+
+    def __enter__(self) -> None:
         if self._closed:
             raise OmnibusError("the connector is closed")
         if os.getpid() != self._pid:  # a forked child: what was put is the parent's
@@ -96,11 +99,28 @@ class Segments:
                     self._spares.forget()
                     self._directory.close()
                     self._open()
+        with self._mu:
+            if self._closed:
+                raise OmnibusError("the connector is closed")
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._mu:
+            self._users -= 1
+            last = self._closed and not self._users
+        if last:
+            try:
+                self._end()
+            except (OSError, OmnibusError) as e:
+                log.warning("values stay in %s until somebody opens a connector: %s", self._path, e)
 
     # Putting.
 
     def put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
-        self._enter()
+        with self:
+            return self._put(edge, key, payload)
+
+    def _put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
         if self._generation == BY_METADATA and payload.size <= self._inline_bytes:
             return {"inline_bytes": bytes(payload)}
         if self._generation == BY_KEY:
@@ -183,9 +203,9 @@ class Segments:
     # Getting.
 
     def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
-        self._enter()
-        name, size = _locate(key, metadata or {})
-        payload = self._spares.making_room(lambda: self._take(name, size))
+        name, size = locate(key, metadata or {})
+        with self:
+            payload = self._spares.making_room(lambda: self._take(name, size))
         return decode(payload, padded=not size), len(payload)
 
     def wait(
@@ -195,7 +215,7 @@ class Segments:
             return self.get(edge, key, metadata, decode)
         except (Missing, Busy):
             pass  # then it is watched for, before the next look
-        name = _locate(key, metadata or {})[0]
+        name = locate(key, metadata or {})[0]
         watch = getattr(self._watches, "mine", None)
         if watch is None:
             watch = self._watches.mine = Watch(self._directory)
@@ -245,7 +265,7 @@ class Segments:
             f.check()
             if not size and not f.size:
                 raise Missing(name)  # its writer has died, or is none that locks
-            if f.size not in (size or f.size, _round_up(size)) or f.bytes < (size or f.size):
+            if f.size not in (size or f.size, round_up(size)) or f.bytes < (size or f.size):
                 raise Damaged(f"a segment of {f.size} bytes, {f.bytes} of them written, for {size or f.size}")
             payload = files.read_all(fd, size or f.size)
             if not self._directory.is_still(fd, name, f):
@@ -276,10 +296,10 @@ class Segments:
     # Taking back.
 
     def cleanup(self, key: str) -> None:
-        self._enter()
-        with self._mu:
-            mine = [p for p in self._held.values() if p.key == key or request_of(p.edge, p.key) == key]
-        self._reclaim(mine)
+        with self:
+            with self._mu:
+                mine = [p for p in self._held.values() if p.key == key or request_of(p.edge, p.key) == key]
+            self._reclaim(mine)
 
     def _reclaim(self, mine: list[_Put]) -> None:
         deadline = time.monotonic() + self._timeout
@@ -344,9 +364,9 @@ class Segments:
                 self._held[name] = p._replace(record=p.record._replace(segment=_NEVER))
 
     def reap(self) -> None:
-        self._enter()
-        self._spares.look()
-        self._reap(_REAPED)
+        with self:
+            self._spares.look()
+            self._reap(_REAPED)
 
     def _reap(self, most: int, newest: str | None = None) -> None:
         """Look whether what was put longest ago is still there, and not at the newest, which is."""
@@ -384,10 +404,18 @@ class Segments:
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = True
         if os.getpid() != self._pid:  # a forked child: what was put is the parent's
+            self._closed = True
             self._directory.close()
             return
+        with self._mu:
+            last = not self._closed and not self._users
+            self._closed = True
+        if last:
+            self._end()
+
+    def _end(self) -> None:
+        """Take back all, once nobody is at work here any more."""
         self._sweeper.stop()
         done = False
         try:
@@ -414,35 +442,3 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-def _locate(key: str, metadata: dict[str, Any]) -> tuple[str, int]:
-    """The name of the segment, and its size if that is known.
-
-    Metadata come from other processes: what they name is read and then removed, so it is the key or a name without a
-    meaning, and nothing else. Those of other connectors say nothing here.
-    """
-    shm = metadata.get("shm")
-    if shm is None:
-        return check_name(key), 0
-    if not isinstance(shm, dict) or not isinstance(shm.get("name"), str) or type(shm.get("size")) is not int:
-        raise BadMetadata("shm is no segment: it takes a name and a size")
-    name, size = shm["name"].removeprefix("/"), shm["size"]
-    if name != key and not _anonymous(name):
-        raise BadMetadata(
-            f"shm names the segment {name[:64]!r}, which is neither the key nor a name that Python chose: "
-            "get it with the key of its put"
-        )
-    if size <= 0 or metadata.get("size") not in (None, size):
-        raise BadMetadata(f"shm has a size of {size} bytes")
-    return check_name(name), size
-
-
-def _round_up(size: int) -> int:
-    """The size of a segment where the system has them in whole pages only."""
-    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-
-
-def _anonymous(name: str) -> bool:
-    digits = name.removeprefix("psm_")
-    return len(digits) == 8 and digits != name and all(c in "0123456789abcdef" for c in digits)
