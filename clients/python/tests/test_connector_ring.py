@@ -149,6 +149,23 @@ class ConnectorTest(HostCase):
         self.assertIn(self.host.path, connector_ring._hosts)
         self.assertFalse(connector_ring._hosts[self.host.path].client().closed)
 
+    def test_what_is_put_while_it_is_closed_is_taken_back(self) -> None:
+        other = self.beside(lambda: OmnibusConnector({"socket": self.host.path}))()  # keeps the connection
+        done = self.beside(lambda: self.c.put("0", "1", "k", 1))
+        put = self.host.expect(wire.Place)
+        closed = self.beside(self.c.close)
+        m = self.host.expect(wire.Cleanup)
+        self.host.send(wire.Cleaned(m.token, 0))
+        closed()
+        self.host.send(wire.Placed(put.token, 7))
+        again = self.host.expect(wire.Cleanup)
+        self.assertEqual((again.owner, again.key), (put.owner, ""))
+        self.host.send(wire.Cleaned(again.token, 1))
+        self.assertEqual(done(), (False, 0, None))
+        self.beside(other.close)
+        m = self.host.expect(wire.Cleanup)
+        self.host.send(wire.Cleaned(m.token, 0))
+
     def test_a_goodbye_is_noticed(self) -> None:
         self.host.send(wire.Bye())
         self.assertIn("gone", self.c.health()["status"])

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import deadlines
 from ..client import Client, connect
-from ..errors import HostGone, Nothing
+from ..errors import HostGone, Nothing, OmnibusError
 from ..exchange import ARENA_BYTES, Exchange
 from ..handshake import socket_path
 from .contract import Decode, Edge, Missing, entry_number, setting
@@ -81,6 +81,8 @@ class Ring:
         known = self._exchange
         if known is not None and not known[0].closed and self._pid == os.getpid():
             return known[1]
+        if self._closed:
+            raise OmnibusError("the connector is closed")
         with self._host.mu:  # two threads that find the host gone have one exchange again, which cleans up for both
             client = self._host.client()
             if self._exchange is None or self._exchange[0] is not client:
@@ -88,7 +90,11 @@ class Ring:
             return self._exchange[1]
 
     def put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
-        entry = self._open().put(*edge, key, payload.size, payload.write, self._timeout)
+        exchange = self._open()
+        entry = exchange.put(*edge, key, payload.size, payload.write, self._timeout)
+        if self._closed:  # meanwhile, and what had been put by then was taken back
+            exchange.close()
+            raise OmnibusError("the connector is closed")
         return {"entry": f"{entry:x}"}
 
     def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
