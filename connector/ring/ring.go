@@ -13,7 +13,8 @@ import (
 type Options struct {
 	// Store is the store behind it.
 	Store shmstore.Options
-	// Timeout bounds how long a put waits for room. Default 30 s.
+	// Timeout bounds how long a put waits for room. Default 30 s, or as long as the
+	// context of the put says.
 	Timeout time.Duration
 	// TTL is how long a value may lie until somebody comes for it; zero is for
 	// ever.

@@ -17,6 +17,7 @@ const defaultTimeout = 30 * time.Second
 // A Room is a store whose writers wait for room. Any goroutine may use it.
 type Room struct {
 	timeout time.Duration
+	told    bool // that timeout, by whoever made the room
 
 	mu     sync.Mutex // of the store's writer, and of what is below
 	store  *shmstore.Store
@@ -26,12 +27,13 @@ type Room struct {
 }
 
 // NewRoom makes a store. A put waits for room for as long as the timeout; zero is
-// 30 s.
+// 30 s, or for longer where its context says until when.
 func NewRoom(opts shmstore.Options, timeout time.Duration) (*Room, error) {
 	if timeout < 0 {
 		return nil, fmt.Errorf("%w: a timeout is not negative", connector.ErrSettings)
 	}
-	if timeout == 0 {
+	told := timeout > 0
+	if !told {
 		timeout = defaultTimeout
 	}
 	opts.Reuse = true // nobody comes for a value that was released
@@ -39,7 +41,7 @@ func NewRoom(opts shmstore.Options, timeout time.Duration) (*Room, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ring: %w", err)
 	}
-	r := &Room{timeout: timeout, store: store}
+	r := &Room{timeout: timeout, told: told, store: store}
 	store.OnRoom(r.onRoom)
 	return r, nil
 }
@@ -207,7 +209,11 @@ func (r *Room) reserve(ctx context.Context, size int) (shmstore.Reservation, err
 	if room == nil {
 		return reservation, err
 	}
-	patience, cancel := context.WithTimeoutCause(ctx, r.timeout, connector.ErrFull)
+	timeout := r.timeout
+	if until, ok := ctx.Deadline(); ok && !r.told {
+		timeout = max(timeout, time.Until(until))
+	}
+	patience, cancel := context.WithTimeoutCause(ctx, timeout, connector.ErrFull)
 	defer cancel()
 	for room != nil {
 		select {
@@ -215,7 +221,7 @@ func (r *Room) reserve(ctx context.Context, size int) (shmstore.Reservation, err
 			reservation, room, err = r.tryReserve(size)
 		case <-patience.Done():
 			if errors.Is(context.Cause(patience), connector.ErrFull) {
-				return shmstore.Reservation{}, fmt.Errorf("%w within %v: %w", connector.ErrFull, r.timeout, err)
+				return shmstore.Reservation{}, fmt.Errorf("%w within %v: %w", connector.ErrFull, timeout, err)
 			}
 			return shmstore.Reservation{}, fmt.Errorf("%w: %w", ctx.Err(), err)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/posix"
 	"github.com/omnibus-runtime/omnibus/connector/segment"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // Name is the type's name in configurations.
@@ -148,8 +149,7 @@ func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, si
 	patience, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
 	meta, err := t.Transport.Put(patience, edge, key, size, fill)
-	late := errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, connector.ErrUnavailable) // which has another cause
-	if late && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) && errors.Is(err, shmstore.ErrFull) {
 		return nil, fmt.Errorf("%w within %v: %w", connector.ErrFull, t.timeout, err)
 	}
 	return meta, err

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -371,6 +373,54 @@ func TestTimeout(t *testing.T) {
 		}
 	}
 	t.Error("100 values of 60000 bytes found room in 256 KiB")
+}
+
+// TestTimeoutInExchange: so does one in an exchange, whose own patience is for those who say
+// nothing.
+func TestTimeoutInExchange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := mustOpen(t, map[string]any{"timeout": "2m"}, newExchange(t))
+		value := strings.Repeat("v", 4<<20)
+		for i := range 10 {
+			began := time.Now()
+			_, _, err := c.Put(t.Context(), edge, strings.Repeat("k", i+1), value)
+			if err == nil {
+				continue
+			}
+			if waited := time.Since(began); !errors.Is(err, connector.ErrFull) || waited != 2*time.Minute {
+				t.Errorf("a put without room ended after %v: %v", waited, err)
+			}
+			return
+		}
+		t.Error("10 values of 4 MiB found room in 16")
+	})
+}
+
+// stopped is an exchange whose host does not answer.
+type stopped struct{ exchange }
+
+func (x stopped) OpenExchange(lasting bool) (connector.Transport, error) {
+	under, err := x.exchange.OpenExchange(lasting)
+	return silent{under}, err
+}
+
+type silent struct{ connector.Transport }
+
+func (silent) Put(ctx context.Context, _ connector.Edge, _ string, _ int, _ func([]byte) error) (connector.Metadata, error) {
+	<-ctx.Done()
+	return nil, fmt.Errorf("%w: the host has not answered", ctx.Err())
+}
+
+// TestTimeoutOfHost: a host that does not answer is not said to have no room: nobody knows
+// whether the value was put.
+func TestTimeoutOfHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := mustOpen(t, nil, stopped{newExchange(t)})
+		_, _, err := c.Put(t.Context(), edge, "key", strings.Repeat("v", 100_000))
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, connector.ErrFull) {
+			t.Errorf("put: %v", err)
+		}
+	})
 }
 
 // TestLasting: the ring of a process cannot outlive it. In an exchange, what is lasting
