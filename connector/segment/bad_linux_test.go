@@ -235,6 +235,33 @@ func TestNoRoom(t *testing.T) {
 	wantValue(t, end, "large", put(t, end, "large", make([]byte, 128<<10)), make([]byte, 128<<10))
 }
 
+// TestGetMakesRoom: who has got nothing yet gets a value from a directory that is full, and
+// leaves nothing of it.
+func TestGetMakesRoom(t *testing.T) {
+	dir := segment.Shm(t)
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skipf("a file system of its own: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	putter, getter := open(t, segment.Options{Dir: dir}), open(t, segment.Options{Dir: dir})
+	put(t, putter, "key", old)
+	filler := filepath.Join(dir, "filler")
+	if err := os.WriteFile(filler, make([]byte, 256<<10), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("the directory is not full: %v", err)
+	}
+	wantValue(t, getter, "key", nil, old)
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if left := values(t, dir); len(left) != 0 {
+		t.Errorf("%q are left", left)
+	}
+}
+
 // TestBadJournal: a journal is believed only where what it names is what it means.
 func TestBadJournal(t *testing.T) {
 	dir := segment.Shm(t)

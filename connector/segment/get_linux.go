@@ -199,15 +199,18 @@ func readFull(fd int, b []byte) error {
 }
 
 // consume removes a segment and its lock. Whoever dies between the two has recorded
-// the lock, so that it does not stay.
+// the lock, so that it does not stay. Where there is no room for that it does without: this
+// is what makes some, and a transport that put the value has recorded the lock, too.
 func (t *Transport) consume(name string, f file, l *lock) error {
 	if l != nil {
 		row, err := t.journal.add(record{purpose: getting, name: name, segment: f.identity, lock: l.id})
-		if err != nil {
+		switch {
+		case err == nil:
+			defer t.journal.release(row)
+			faultpoint.Hit("segment-get-recorded")
+		case !errors.Is(err, connector.ErrFull):
 			return err
 		}
-		defer t.journal.release(row)
-		faultpoint.Hit("segment-get-recorded")
 	}
 	err := t.dir.unlink(name)
 	if missing(err) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import resource
@@ -12,7 +13,7 @@ from unittest import mock
 from segmentcase import VALUE
 from sparecase import SpareCase
 
-from omnibus.connector import files
+from omnibus.connector import files, journal
 from omnibus.connector.contract import NoRoom
 
 
@@ -43,6 +44,14 @@ class RoomTest(SpareCase):
         self.assertEqual((self.got(a, "a"), self.got(a, "k")), (VALUE, b"k"))
         a.close()
         self.assertEqual(os.listdir(self.dir), [])
+
+    def test_getting_makes_room(self) -> None:
+        """Who has got nothing yet gets a value from a directory that is full."""
+        a, b = self.connector(), self.connector()
+        self.assertTrue(a.put("0", "1", "k", VALUE)[0])
+        with mock.patch.object(journal.os, "pwrite", side_effect=OSError(errno.ENOSPC, "full")):
+            self.assertEqual(b.get("0", "1", "k")[0], VALUE)
+        self.assertEqual((self.left(), b.health()["errors"]), ([], 0))
 
     def test_no_descriptor(self) -> None:
         """Then they give theirs, whether they have a value or not."""

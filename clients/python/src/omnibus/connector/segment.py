@@ -16,6 +16,7 @@ Beyond that:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..errors import OmnibusError
 from . import files
 from .address import locate, round_up
-from .contract import Busy, Damaged, Decode, Edge, Missing, request_of, setting
+from .contract import Busy, Damaged, Decode, Edge, Missing, NoRoom, request_of, setting
 from .encoder import Encoded
 from .files import Directory, Lock, Nap, Watch
 from .journal import GETTING, PUTTING, Journal, Record, check_name, lock_name, settle
@@ -276,10 +277,14 @@ class Segments:
             os.close(fd)
 
     def _consume(self, name: str, segment: files.Identity, lock: Lock | None) -> None:
-        """Remove a segment, which is open, and its lock. Whoever dies between the two has recorded the lock."""
+        """Remove a segment, which is open, and its lock. Whoever dies between the two has recorded the lock.
+
+        Where there is no room for that it does without: this makes some, and a connector that put it has recorded the lock.
+        """
         slot = None
         if lock is not None:
-            slot = self._journal.add(Record(GETTING, name, segment, lock.identity))
+            with contextlib.suppress(NoRoom):
+                slot = self._journal.add(Record(GETTING, name, segment, lock.identity))
         try:
             if not self._directory.unlink(name):
                 raise Missing(name)  # somebody was just as fast, and has got it
