@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
 import logging
@@ -145,6 +146,16 @@ class StoreTest(StoreCase):
         with descriptors(0):
             a.close()
         self.assertEqual(self.files(), [])
+
+    def test_close_leaves_no_descriptor(self) -> None:
+        gc.collect()  # what other tests left
+        before = len(os.listdir("/proc/self/fd"))
+        a, b = self.store(), self.store()
+        put(a, "k", b"v")
+        b.wait(EDGE, "k", None, bytes, time.monotonic() + 60)  # type: ignore[arg-type]
+        b.close()
+        a.close()
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     def test_full_of_small(self) -> None:
         a = self.store(timeout=0.001, ring_bytes=65_536)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import itertools
 import os
 import resource
+import time
 import unittest
 from typing import Any
 from unittest import mock
@@ -52,6 +54,16 @@ class RoomTest(SpareCase):
         with mock.patch.object(journal.os, "pwrite", side_effect=OSError(errno.ENOSPC, "full")):
             self.assertEqual(b.get("0", "1", "k")[0], VALUE)
         self.assertEqual((self.left(), b.health()["errors"]), ([], 0))
+
+    def test_close_leaves_no_descriptor(self) -> None:
+        gc.collect()  # what other tests left
+        before = len(os.listdir("/proc/self/fd"))
+        a = self.connector()
+        self.put(a, "k", VALUE)
+        self.assertEqual(self.got(a, "k"), VALUE)
+        self.assertIsNone(a.get_with_deadline("0", "1", "k", deadline=time.monotonic() + 1e-3))
+        a.close()
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     def test_no_descriptor(self) -> None:
         """Then they give theirs, whether they have a value or not."""

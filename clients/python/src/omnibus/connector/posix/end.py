@@ -218,6 +218,7 @@ class Store:
         if self._owner is not None:
             self._owner.close()
         self._files.close()
+        self._bells = threading.local()  # whose descriptors are not left to a collection
 
     def drop(self) -> None:
         self.close()  # nobody is in the middle of anything here: he would refer to it
