@@ -89,7 +89,11 @@ func (h *host) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	if err := h.pipeline.Connect(ctx, h.opts.Connectors, &spec); err != nil {
+	types, err := logged(h.opts.Connectors, h.opts.Logger)
+	if err != nil {
+		return err
+	}
+	if err := h.pipeline.Connect(ctx, types, &spec); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	h.addStages()

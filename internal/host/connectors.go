@@ -1,0 +1,29 @@
+package host
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+// logged returns types of connectors whose transports have the host's log: what they sweep
+// is told to nobody else.
+func logged(types *connector.Registry, log *slog.Logger) (*connector.Registry, error) {
+	all := new(connector.Registry)
+	for _, name := range types.Names() {
+		t, err := types.Type(name)
+		if err != nil {
+			return nil, err
+		}
+		open := t.Open
+		t.Open = func(ctx context.Context, config connector.Config) (connector.Transport, error) {
+			config.Log = log
+			return open(ctx, config)
+		}
+		if err := all.Register(t); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
