@@ -177,8 +177,8 @@ class StoreTest(StoreCase):
     def test_ttl(self) -> None:
         logging.getLogger("omnibus").disabled = False
         a, b = self.store(ttl=0.05), self.store()
-        put(a, "k", b"value")
         with self.assertLogs("omnibus", "WARNING") as log:
+            put(a, "k", b"value")
             while a.health()["pending"]:
                 time.sleep(0.001)
             a.close()

@@ -136,8 +136,8 @@ class EndedTest(StageCase):
             raise ValueError("no end")
 
         r = self.run_stage(upper)
-        self.host.send(wire.End(1))
         with self.assertLogs("omnibus", "ERROR"):
+            self.host.send(wire.End(1))
             m = self.host.expect(wire.Ended)
         self.assertEqual((m.code, m.edge, m.key, m.seq), (14, "", "", 0))
         self.assertTrue(m.text.startswith("ValueError: no end"), m.text)
