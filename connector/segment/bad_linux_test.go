@@ -208,15 +208,7 @@ func TestCutShort(t *testing.T) {
 // TestNoRoom: a value for which there is no room is an error, whether the directory or
 // the machine is full, and leaves nothing.
 func TestNoRoom(t *testing.T) {
-	dir := segment.Shm(t)
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
-		t.Skipf("a file system of its own: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := segment.SmallShm(t, "256k")
 	end := open(t, segment.Options{Dir: dir})
 	put(t, end, "small", old)
 	for _, size := range []int{300 << 10, 65 << 20, 1 << 50} {
@@ -238,15 +230,7 @@ func TestNoRoom(t *testing.T) {
 // TestGetMakesRoom: who has got nothing yet gets a value from a directory that is full, and
 // leaves nothing of it.
 func TestGetMakesRoom(t *testing.T) {
-	dir := segment.Shm(t)
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
-		t.Skipf("a file system of its own: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := segment.SmallShm(t, "256k")
 	putter, getter := open(t, segment.Options{Dir: dir}), open(t, segment.Options{Dir: dir})
 	put(t, putter, "key", old)
 	filler := filepath.Join(dir, "filler")

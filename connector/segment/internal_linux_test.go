@@ -227,6 +227,21 @@ func Shm(t *testing.T) string {
 	return dir
 }
 
+// SmallShm is Shm on a file system of its own, of a size as mount writes it.
+func SmallShm(t *testing.T, size string) string {
+	t.Helper()
+	dir := Shm(t)
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+		t.Skipf("a file system of its own: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 // TestOrphanedLock: whoever comes to a lock file that its consumer removes has locked
 // nothing.
 func TestOrphanedLock(t *testing.T) {

@@ -13,15 +13,7 @@ import (
 
 // TestSparesMakeRoom: where there is no room, what is spare goes first, looked at or not.
 func TestSparesMakeRoom(t *testing.T) {
-	dir := Shm(t)
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skipf("a file system of its own: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := SmallShm(t, "1m")
 	end := opened(t, Options{Dir: dir}, 0)
 	if end.spares.limit != 1<<20/spareShare {
 		t.Errorf("of a directory of 1 MiB %d bytes are spare", end.spares.limit)
