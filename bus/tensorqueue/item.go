@@ -45,6 +45,9 @@ var errNoItem = fmt.Errorf("it is no map of %q, %q and %q", keyRID, keyShmName, 
 func (q *Queue) open(ctx context.Context, r *request, d *bus.Delivery) (*Item, error) {
 	if d.PayloadCodec() != codec.IDBundle {
 		err := said(d)
+		if err == nil {
+			err = fmt.Errorf("tensorqueue: the owner says %q to who gets", wordQueued)
+		}
 		r.close()
 		return nil, err
 	}

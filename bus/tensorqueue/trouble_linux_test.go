@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -286,5 +287,35 @@ func TestItemsOfTheDead(t *testing.T) {
 	wantItem(t, q, "good", 0)
 	if err := r.Wait(t.Context()); err != nil {
 		t.Errorf("whoever put what is gone: %v", err)
+	}
+}
+
+// TestOwnerThatIsNone: a word that is for who puts is no item.
+func TestOwnerThatIsNone(t *testing.T) {
+	opts := tensorqueue.Options{Name: "none", Socket: filepath.Join(t.TempDir(), "none.sock")}
+	b, err := bus.Open(t.Context(), bus.Pipeline{
+		Stages: []bus.StageSpec{{Name: opts.Name, Handle: func(t *bus.Task, _ *bus.Delivery) error {
+			return t.Emit("queued")
+		}}},
+		Edges: []bus.Edge{{To: opts.Name}, {From: opts.Name}},
+	}, bus.Options{Name: opts.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close(context.Background()) })
+	s, err := b.Listen(opts.Socket, bus.ListenOptions{Methods: map[string]func(context.Context, []byte) (any, error){
+		"size": func(context.Context, []byte) (any, error) { return map[string]int{"max_size": 1}, nil },
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close(context.Background()) })
+	q, err := tensorqueue.Join(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close(context.Background()) })
+	if it, err := q.Get(t.Context()); err == nil || !strings.Contains(err.Error(), `"queued"`) {
+		t.Fatalf("got %v, %v; want the owner's word", it, err)
 	}
 }
