@@ -1,6 +1,7 @@
 package posix_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -41,6 +42,35 @@ func TestNoDescriptors(t *testing.T) {
 		}
 	})
 	wantEmpty(t, opts)
+}
+
+// TestNoWatch: where the system has no watch left, who waits looks by itself.
+func TestNoWatch(t *testing.T) {
+	opts := fresh(t)
+	creator, getter := open(t, opts.options()), open(t, opts.options())
+	put(t, creator, "first", old)
+	wantValue(t, getter, "first", nil, old)
+	withDescriptors(t, 0, func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := getter.Await(ctx, edge, "key 0", nil)
+		wantErr(t, "await", err, context.Canceled)
+	})
+	for i := range 20 {
+		key := fmt.Sprint("key ", i)
+		failed := make(chan error, 1)
+		go func() {
+			payload, err := getter.Await(t.Context(), edge, key, nil)
+			if err == nil {
+				payload.Release()
+			}
+			failed <- err
+		}()
+		put(t, creator, key, old)
+		if err := <-failed; err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // withDescriptors has a function find only so many.

@@ -248,14 +248,11 @@ func (e *End) listen() (<-chan struct{}, error) {
 		return e.changed, nil // all changes are its own
 	}
 	if e.watch == nil {
-		w, err := inotify.New(func(name []byte) {
+		w := inotify.New(func(name []byte) {
 			if len(name) == 0 || string(name) == e.files.head {
 				e.wake()
 			}
 		})
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
-		}
 		if err := w.Add(e.files.path, unix.IN_CREATE); err != nil {
 			w.Close()
 			return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)

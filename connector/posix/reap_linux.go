@@ -25,13 +25,9 @@ func (o *owner) listen() {
 	if o.watch != nil || o.blind {
 		return
 	}
-	w, err := inotify.New(func([]byte) { o.room.Look() })
-	if err == nil {
-		if err = w.Add(o.files.path+"/"+o.files.name(fileRoom), unix.IN_MODIFY); err != nil {
-			w.Close()
-		}
-	}
-	if err != nil {
+	w := inotify.New(func([]byte) { o.room.Look() })
+	if err := w.Add(o.files.path+"/"+o.files.name(fileRoom), unix.IN_MODIFY); err != nil {
+		w.Close()
 		o.blind = true
 		o.opts.Log.Warn("a store is not told when there is room", "store", o.opts.Name, "err", err)
 		return

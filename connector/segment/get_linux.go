@@ -51,11 +51,7 @@ func (t *Transport) Await(ctx context.Context, _ connector.Edge, key string, met
 	if err != nil {
 		return nil, err
 	}
-	var w *watch
-	err = t.spares.orElse(func() error {
-		w, err = t.watching()
-		return err
-	})
+	w, err := t.watching()
 	if err != nil {
 		return nil, err
 	}

@@ -95,6 +95,36 @@ func TestSparesGiveDescriptors(t *testing.T) {
 	}
 }
 
+// TestNoWatch: where the system has no watch left, who waits looks by itself.
+func TestNoWatch(t *testing.T) {
+	dir := Shm(t)
+	from, to := opened(t, Options{Dir: dir}, 0), opened(t, Options{Dir: dir}, 0)
+	withoutDescriptors(t, func(t *testing.T) {
+		if _, err := to.watching(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	value := contents(1, 100)
+	for i := range 20 {
+		key := fmt.Sprint("key ", i)
+		failed := make(chan error, 1)
+		go func() {
+			payload, err := to.Await(t.Context(), connector.Edge{}, key, nil)
+			if err == nil {
+				payload.Release()
+			}
+			failed <- err
+		}()
+		_, err := from.Put(t.Context(), connector.Edge{}, key, len(value), func(dst []byte) error {
+			copy(dst, value)
+			return nil
+		})
+		if err := errors.Join(err, <-failed); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // withoutDescriptors has a function find none left.
 func withoutDescriptors(t *testing.T, do func(*testing.T)) {
 	t.Helper()

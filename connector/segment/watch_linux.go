@@ -29,15 +29,11 @@ func (t *Transport) watching() (*watch, error) {
 		return t.watch, nil
 	}
 	w := &watch{waiting: make(map[string][]chan struct{})}
-	files, err := inotify.New(w.tell)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, full(err))
-	}
-	if err := files.Add(t.opts.Dir, changes); err != nil {
-		files.Close()
+	w.files = inotify.New(w.tell)
+	if err := w.files.Add(t.opts.Dir, changes); err != nil {
+		w.files.Close()
 		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
 	}
-	w.files = files
 	t.watch = w
 	return w, nil
 }

@@ -3,33 +3,50 @@ package inotify
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
+// lookEvery is how often anything may have changed where the system has no watch left.
+const lookEvery = 5 * time.Millisecond
+
 // A Watch calls a function when files change.
 type Watch struct {
-	file  *os.File
-	ended chan struct{}
+	tell   func(name []byte)
+	file   *os.File // nil: there is none left
+	blind  sync.Once
+	closed chan struct{}
+	ended  sync.WaitGroup
 }
 
-// New begins a watch of nothing yet. One goroutine calls tell, with the name of what
-// changed in a directory. There is none where a file changed that is itself watched, and
+// New begins a watch of nothing yet. Goroutines of its own call tell, with the name of
+// what changed in a directory. There is none where a file changed that is itself watched, and
 // where changes were lost: then anything may have. The name is valid for that call.
-func New(tell func(name []byte)) (*Watch, error) {
+//
+// All processes of a user have 128 watches, unless somebody has raised
+// fs.inotify.max_user_instances. Where none is left, tell is called every few milliseconds.
+func New(tell func(name []byte)) *Watch {
+	w := &Watch{tell: tell, closed: make(chan struct{})}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return nil, fmt.Errorf("watch files: %w", err)
+		w.goBlind()
+		return w
 	}
-	w := &Watch{file: os.NewFile(uintptr(fd), "inotify"), ended: make(chan struct{})}
-	go w.run(tell)
-	return w, nil
+	w.file = os.NewFile(uintptr(fd), "inotify")
+	w.ended.Go(w.run)
+	return w
 }
 
 // Add watches a file too, or a directory, for changes such as unix.IN_MODIFY.
 func (w *Watch) Add(path string, changes uint32) error {
+	if w.file == nil {
+		return nil
+	}
 	conn, err := w.file.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", path, err)
@@ -38,22 +55,43 @@ func (w *Watch) Add(path string, changes uint32) error {
 	if err := conn.Control(func(fd uintptr) { _, added = unix.InotifyAddWatch(int(fd), path, changes) }); err != nil {
 		return fmt.Errorf("watch %s: %w", path, err)
 	}
+	if errors.Is(added, unix.ENOSPC) || errors.Is(added, unix.ENOMEM) {
+		w.goBlind() // fs.inotify.max_user_watches
+		return nil
+	}
 	if added != nil {
 		return fmt.Errorf("watch %s: %w", path, added)
 	}
 	return nil
 }
 
+// goBlind has tell called from time to time, for who cannot be told what changes.
+func (w *Watch) goBlind() {
+	w.blind.Do(func() {
+		w.ended.Go(func() {
+			t := time.NewTicker(lookEvery)
+			defer t.Stop()
+			for {
+				select {
+				case <-t.C:
+					w.tell(nil)
+				case <-w.closed:
+					return
+				}
+			}
+		})
+	})
+}
+
 // run reads events until the watch is closed.
-func (w *Watch) run(tell func(name []byte)) {
-	defer close(w.ended)
+func (w *Watch) run() {
 	buffer := make([]byte, 16<<10)
 	for {
 		n, err := w.file.Read(buffer)
 		if err != nil {
 			return
 		}
-		each(buffer[:n], tell)
+		each(buffer[:n], w.tell)
 	}
 }
 
@@ -69,8 +107,12 @@ func each(events []byte, tell func(name []byte)) {
 	}
 }
 
-// Close ends the watch: tell is not called any more.
+// Close ends the watch: tell is not called any more. It is called once, and nothing
+// else after it.
 func (w *Watch) Close() {
-	_ = w.file.Close()
-	<-w.ended
+	close(w.closed)
+	if w.file != nil {
+		_ = w.file.Close()
+	}
+	w.ended.Wait()
 }

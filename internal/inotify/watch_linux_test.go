@@ -17,10 +17,7 @@ import (
 func TestWatch(t *testing.T) {
 	dir := t.TempDir()
 	told := make(chan string, 100)
-	w, err := New(func(name []byte) { told <- string(name) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := New(func(name []byte) { told <- string(name) })
 	if err := w.Add(dir, unix.IN_CREATE); err != nil {
 		t.Fatal(err)
 	}
@@ -50,6 +47,63 @@ func TestWatch(t *testing.T) {
 	}
 	if len(told) > 0 {
 		t.Errorf("%q was told when the watch was closed", <-told)
+	}
+}
+
+// TestNoWatch: where no watch is left, anything may have changed, again and again, until the
+// watch is closed.
+func TestNoWatch(t *testing.T) {
+	r, out, err := os.Pipe() // so that the runtime has what it waits with
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer out.Close()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	none := limit
+	none.Cur = 0
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan string)
+	w := New(func(name []byte) {
+		select {
+		case told <- string(name):
+		case <-t.Context().Done():
+		}
+	})
+	added := w.Add(t.Name(), unix.IN_CREATE)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if added != nil {
+		t.Error(added)
+	}
+	for range 3 {
+		if name := <-told; name != "" {
+			t.Errorf("%q was told", name)
+		}
+	}
+	closed := make(chan struct{})
+	go func() {
+		w.Close()
+		close(closed)
+	}()
+	for {
+		select {
+		case <-told:
+			continue
+		case <-closed:
+		}
+		break
+	}
+	select {
+	case name := <-told:
+		t.Errorf("%q was told when the watch was closed", name)
+	default:
 	}
 }
 

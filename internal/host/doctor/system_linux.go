@@ -14,7 +14,7 @@ import (
 
 // system looks at the kernel and its limits.
 func system(s Subject) []Check {
-	return []Check{kernel(), memfd(), pidfd(), peerPIDFD(), populate(), sockets(s.Folder), files(), fileSizes(), addresses(), memory(), cgroup(), namespace()}
+	return []Check{kernel(), memfd(), pidfd(), peerPIDFD(), populate(), sockets(s.Folder), watches(), files(), fileSizes(), addresses(), memory(), cgroup(), namespace()}
 }
 
 func kernel() Check {
@@ -108,6 +108,16 @@ func sockets(folder string) Check {
 		c.Verdict, c.Advice = Note, "processes started elsewhere find the host only with the same TMPDIR, or by OMNIBUS_SOCKET"
 	}
 	return c
+}
+
+func watches() Check {
+	const name = "watching files"
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		return note(name, "inotify: "+err.Error(), "who waits at a connector without a host looks every few milliseconds; the processes of a user share what sysctl fs.inotify.max_user_instances allows: raise it")
+	}
+	_ = unix.Close(fd)
+	return found(name, "inotify")
 }
 
 // fewFiles is a number of descriptors that some hundred processes are too many

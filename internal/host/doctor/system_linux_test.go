@@ -17,6 +17,29 @@ func TestSocketsThatCannotBe(t *testing.T) {
 	}
 }
 
+// TestNoWatches: where no watch is left it works all the same.
+func TestNoWatches(t *testing.T) {
+	if c := watches(); c != found("watching files", "inotify") {
+		t.Errorf("got %+v", c)
+	}
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	none := before
+	none.Cur = 0
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	c := watches()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if c.Verdict != Note || !strings.Contains(c.Advice, "max_user_instances") {
+		t.Errorf("got %+v", c)
+	}
+}
+
 // TestLimits: a limit that a host of the default sizes meets is a note.
 func TestLimits(t *testing.T) {
 	for _, tc := range []struct {
