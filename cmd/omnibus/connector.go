@@ -261,9 +261,11 @@ func (c *connecting) parse(data []byte) (any, error) {
 	if c.codec.word == "raw" {
 		return data, nil
 	}
-	value, err := parseJSON(data)
-	if err != nil || c.codec.word != "json" {
-		return value, err
+	if c.codec.word != "json" {
+		return parseJSON(data)
+	}
+	if _, err := readJSON(data); err != nil {
+		return nil, err
 	}
 	var text bytes.Buffer
 	if err := json.Compact(&text, data); err != nil {

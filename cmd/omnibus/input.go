@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -78,10 +80,21 @@ func readWhole(from io.Reader, memory headroom.Probe) ([]byte, error) {
 
 // parseJSON returns the one value that the input is.
 func parseJSON(data []byte) (any, error) {
-	var v any
+	v, err := readJSON(data)
+	if err != nil {
+		return nil, err
+	}
+	if v, err = numbers(v); err != nil {
+		return nil, fmt.Errorf("the input has %w", err)
+	}
+	return v, nil
+}
+
+// readJSON is parseJSON with numbers as they are written.
+func readJSON(data []byte) (v any, err error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber() // whole numbers stay whole
-	err := dec.Decode(&v)
+	dec.UseNumber()
+	err = dec.Decode(&v)
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil, errors.New("the input is empty: a JSON value is wanted")
@@ -91,22 +104,15 @@ func parseJSON(data []byte) (any, error) {
 	if _, err = dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("the input is more than one JSON value: give them one by one")
 	}
-	return numbers(v)
+	return v, nil
 }
 
-// numbers turns the numbers of JSON into those of msgpack.
+// numbers turns the numbers of JSON into those of msgpack. Whole numbers stay whole.
 func numbers(v any) (any, error) {
 	var err error
 	switch v := v.(type) {
 	case json.Number:
-		if n, err := v.Int64(); err == nil {
-			return n, nil
-		}
-		f, err := v.Float64()
-		if err != nil {
-			return nil, fmt.Errorf("the number %v in the input: %w", v, err)
-		}
-		return f, nil
+		return number(v.String())
 	case []any:
 		for i := range v {
 			if v[i], err = numbers(v[i]); err != nil {
@@ -121,4 +127,21 @@ func numbers(v any) (any, error) {
 		}
 	}
 	return v, nil
+}
+
+func number(text string) (any, error) {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n, nil
+	}
+	if n, err := strconv.ParseUint(text, 10, 64); err == nil {
+		return n, nil
+	}
+	if !strings.ContainsAny(text, ".eE") {
+		return nil, fmt.Errorf("the number %.40s, which does not fit in 64 bits: write it as text, or, if it need not be exact, with .0 behind it", text)
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return nil, fmt.Errorf("the number %.40s, which is more than a float of 64 bits can be", text)
+	}
+	return f, nil
 }

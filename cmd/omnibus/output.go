@@ -55,14 +55,24 @@ func inWords(err error) error {
 
 // parseObject reads what a flag has as a JSON object.
 func parseObject[M ~map[string]any](flag, text string) (M, error) {
-	var m M
-	err := json.Unmarshal([]byte(text), &m)
+	var m map[string]any
+	dec := json.NewDecoder(strings.NewReader(text))
+	dec.UseNumber()
+	err := dec.Decode(&m)
 	var other *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &other):
 		return nil, &usageError{fmt.Sprintf("--%s is no JSON object: it is a JSON %s", flag, other.Value)}
+	case errors.Is(err, io.EOF):
+		return nil, &usageError{fmt.Sprintf("--%s is no JSON object: it is empty", flag)}
 	case err != nil:
 		return nil, &usageError{fmt.Sprintf("--%s is no JSON object: %v", flag, err)}
+	}
+	if _, err = dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, &usageError{fmt.Sprintf("--%s is no JSON object: there is more behind it", flag)}
+	}
+	if _, err = numbers(m); err != nil {
+		return nil, &usageError{fmt.Sprintf("--%s has %v", flag, err)}
 	}
 	return m, nil
 }
