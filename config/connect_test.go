@@ -154,13 +154,15 @@ func TestConnectorModes(t *testing.T) {
 		"{timeout: 1e-12}": "timeout of SharedMemoryConnector must be a number of seconds above 0",
 		"{ttl: 1e300}":     "ttl of SharedMemoryConnector must be a number of seconds",
 		"{ring_bytes: 1s}": "ring_bytes of SharedMemoryConnector must be a whole number",
+
+		"{mode: segment, store: a}": "store of SharedMemoryConnector is for mode ring",
 	} {
 		_, err := config.Parse("p.yaml", []byte(strings.Replace(threeConnectors, "{mode: ring}", extra, 1)), config.Options{})
 		if err == nil || !strings.Contains(err.Error(), "p.yaml:4:") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", extra, err, want)
 		}
 	}
-	for _, good := range []string{"{mode: segment, generation: 1}", "{ttl: 30s, timeout: 1.5}", "{ttl: 0, timeout: 1ms}", "{mode: null}"} {
+	for _, good := range []string{"{mode: segment, generation: 1}", "{ttl: 30s, timeout: 1.5}", "{ttl: 0, timeout: 1ms}", "{mode: null}", "{store: a}", "{mode: segment, store: null}"} {
 		if _, err := config.Parse("p.yaml", []byte(strings.Replace(threeConnectors, "{mode: ring}", good, 1)), config.Options{}); err != nil {
 			t.Errorf("%s: %v", good, err)
 		}

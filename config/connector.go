@@ -63,6 +63,8 @@ const (
 	modeKey     = "mode"
 	modeRing    = "ring"
 	modeSegment = "segment"
+
+	storeKey = "store"
 )
 
 // connectorTypes are the types by their full names, for suggestions. Others
@@ -186,7 +188,18 @@ func (c *checker) extra(connectorType string, n *node) Settings {
 			c.problemf(e.value.pos, "%s of %s must be %s, not %s", e.key, connectorType, rule.want, describe(e.value))
 		}
 	}
+	if connectorType == SharedMemory {
+		c.storeMode(n)
+	}
 	return c.settings(entries)
+}
+
+// storeMode refuses what opens nowhere: a store with a name among segments.
+func (c *checker) storeMode(extra *node) {
+	mode, store := extra.get(modeKey), extra.get(storeKey)
+	if mode != nil && mode.value == modeSegment && store != nil && store.kind != kindNull {
+		c.problemf(extra.keyPos(storeKey), "%s of %s is for mode %s: segments have the names of their keys", storeKey, SharedMemory, modeRing)
+	}
 }
 
 // An extraRule is the type of a value under extra.
@@ -259,7 +272,7 @@ var extraRules = map[string]map[string]extraRule{
 		modeKey:                              ruleMode,
 		"shm_threshold_bytes":                ruleBytes,
 		"ring_bytes":                         wholeNumber(64<<10, math.MaxInt64),
-		"store":                              ruleStore,
+		storeKey:                             ruleStore,
 		"readers":                            wholeNumber(1, 63),
 		"generation":                         wholeNumber(1, 2),
 		"ttl":                                ruleDuration,
