@@ -39,7 +39,7 @@ class SocketPathTest(unittest.TestCase):
         with mock.patch.dict(os.environ, {"OMNIBUS_BUS": "speech", "OMNIBUS_SOCKET": "/a.sock"}, clear=True):
             self.assertEqual(socket_path(), "/a.sock")
             self.assertEqual(socket_path("/b.sock"), "/b.sock")
-        with mock.patch.dict(os.environ, {}, clear=True), self.assertRaisesRegex(ValueError, "give path or bus"):
+        with mock.patch.dict(os.environ, {}, clear=True), self.assertRaisesRegex(ValueError, "give its bus, or the path of its socket, or set"):
             socket_path()
 
     def test_a_name_that_is_a_path_is_refused(self) -> None:
@@ -54,7 +54,7 @@ class SocketPathTest(unittest.TestCase):
                     socket_path(bus=bus)
 
     def test_where_no_host_listens_it_says_what_to_do(self) -> None:
-        with self.assertRaisesRegex(omnibus.HostGone, r"no host listens at /nowhere/a.sock: .*omnibus run FILE"):
+        with self.assertRaisesRegex(omnibus.HostGone, r"no host listens at /nowhere/a.sock: .*omnibus run FILE.*its bus, the path"):
             omnibus.connect("/nowhere/a.sock")
         # This one no host can ever listen at.
         with self.assertRaisesRegex(ValueError, r"200 bytes, and the system allows 107: use a shorter one"):

@@ -13,7 +13,7 @@ from unittest import mock
 
 from segmentcase import VALUE, SegmentCase
 
-from omnibus.connector import encode, files, journal, segment, spares
+from omnibus.connector import OmnibusConnector, encode, files, journal, segment, spares
 from omnibus.connector.contract import NoRoom, Unavailable
 from omnibus.connector.files import Directory, Lock
 from omnibus.connector.journal import Record, lock_name
@@ -309,6 +309,8 @@ class ContractTest(SegmentCase):
         for name, good in (("shm_threshold_bytes", 65536.0), ("ttl", "0"), ("timeout", None), ("mode", "segment"),
                            ("codec_chunk_frames", "the stages' own"), ("store", None)):  # fmt: skip
             self.connector(**{name: good})
+        for no_map in (7, "mode: segment", ["mode"]):
+            self.assertRaisesRegex(ValueError, "^extra must be a map of settings, not ", OmnibusConnector, no_map)
 
     def test_what_has_the_name_of_a_lock(self) -> None:
         c = self.connector()

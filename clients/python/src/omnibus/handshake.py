@@ -29,7 +29,7 @@ def socket_path(path: str | None = None, bus: str | None = None) -> str:
         return path
     bus = bus or os.environ.get("OMNIBUS_BUS")
     if not bus:
-        raise ValueError("no socket: give path or bus, or set OMNIBUS_SOCKET or OMNIBUS_BUS")
+        raise ValueError("no host is named: give its bus, or the path of its socket, or set OMNIBUS_SOCKET or OMNIBUS_BUS")
     if "/" in bus:
         raise ValueError(f"{bus!r} is no name of a bus, but a path: give the path of its socket")
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
@@ -53,7 +53,7 @@ def dial(path: str) -> socket.socket:
         sock.close()
         raise HostGone(
             f"no host listens at {path}: {e.strerror or e}; start one with `omnibus run FILE`, "
-            "or say where it is (path, bus, OMNIBUS_SOCKET)"
+            "or say where it is (its bus, the path of its socket, OMNIBUS_SOCKET)"
         ) from e
     return sock
 

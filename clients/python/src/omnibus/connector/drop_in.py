@@ -52,7 +52,10 @@ class OmnibusConnector:
     _transport: Transport | None = None
 
     def __init__(self, config: dict[str, Any] | None = None) -> None:
-        self.config = config = dict(config or {})
+        try:
+            self.config = config = dict(config or {})
+        except (TypeError, ValueError):
+            raise ValueError(f"extra must be a map of settings, not {config!r}") from None
         self.stage_id = config.get("stage_id", -1)
         check_settings(config)
         self.mode: str = setting(config, "mode", "ring")
