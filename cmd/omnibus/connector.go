@@ -124,7 +124,10 @@ func newConnectorPutCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(putResult{true, size, meta})
+				if err := json.NewEncoder(cmd.OutOrStdout()).Encode(putResult{true, size, meta}); err != nil {
+					return fmt.Errorf("%w: the value was put, and its metadata are lost", err)
+				}
+				return nil
 			})
 		},
 	}, "from", "to", "key")

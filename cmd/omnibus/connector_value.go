@@ -49,8 +49,10 @@ func (c *connecting) print(v *connector.Value, out io.Writer) error {
 	if err != nil {
 		text, err = v.Bytes(), fmt.Errorf("%w: the %d bytes were written as they are, as with --codec raw", err, v.Size())
 	}
-	_, lost := out.Write(text)
-	return errors.Join(err, lost)
+	if _, lost := out.Write(text); lost != nil {
+		err = errors.Join(err, fmt.Errorf("%w: the value was taken, and is lost", lost))
+	}
+	return err
 }
 
 // text is the value in the form that --codec asks for.
