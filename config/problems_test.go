@@ -133,6 +133,9 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 		`3:20: an element of exec must be text, not the text "": quote it`,
 		"3:24: an element of exec must be text, not the number 1: quote it",
 	}},
+	{"exec of nothing", "stages:\n- stage_id: 0\n  omnibus: {exec: []}", []string{
+		`3:19: exec must be a list of a program and its arguments, such as ["python3", "talker.py"], not an empty list`,
+	}},
 	{"exec and attach", "stages:\n- stage_id: 0\n  omnibus: {exec: [a], attach: true}", []string{
 		"3:32: attach waits for a process that somebody else starts, and exec starts one: keep one of them",
 	}},

@@ -133,7 +133,11 @@ func parseSize(s string) (int64, bool) {
 func (c *checker) commandLine(at *[]string) reader {
 	return reader{func(key string, n *node) {
 		if n.kind != kindList || len(n.items) == 0 {
-			c.problemf(n.pos, `%s must be a list of a program and its arguments, such as ["python3", "talker.py"], not %s`, key, describe(n))
+			what := describe(n)
+			if n.kind == kindList {
+				what = "an empty list"
+			}
+			c.problemf(n.pos, `%s must be a list of a program and its arguments, such as ["python3", "talker.py"], not %s`, key, what)
 			return
 		}
 		for i, item := range n.items {
