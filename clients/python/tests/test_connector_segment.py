@@ -287,6 +287,9 @@ class ContractTest(SegmentCase):
     def test_no_directory(self) -> None:
         for path in ("/nowhere", __file__):
             self.assertRaisesRegex(Unavailable, path, Segments, {"dir": path})
+        for call in ("os.mkdir", "omnibus.connector.files.Directory.create"):
+            with mock.patch(call, side_effect=PermissionError(errno.EACCES, "Permission denied")):
+                self.assertRaisesRegex(Unavailable, "/.omnibus-.*Permission denied", Segments, {"dir": self.dir})
         with mock.patch("os.open", side_effect=OSError(errno.EMFILE, "Too many open files")):
             self.assertRaisesRegex(NoRoom, "ulimit -n", Directory, self.dir)
 

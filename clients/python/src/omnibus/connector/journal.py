@@ -34,7 +34,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import OmnibusError
-from .contract import BadKey, Busy, check_key
+from .contract import BadKey, Busy, Unavailable, check_key
 from .files import Directory, Identity, Lock, Nap, full
 
 log = logging.getLogger("omnibus")
@@ -302,19 +302,28 @@ def _make(directory: Directory) -> tuple[Directory, str, int]:
             if fd >= 0:
                 os.close(fd)
             home.close()
-            if not isinstance(e, FileNotFoundError):
-                raise
+            if isinstance(e, FileNotFoundError):
+                continue
+            if isinstance(e, OSError) and not isinstance(e, OmnibusError):
+                raise _unavailable(e, home.path) from None
+            raise
     raise Busy(f"{journals_name()} comes and goes")
 
 
+def _unavailable(e: OSError, path: str) -> Exception:
+    """What a journal cannot be opened for: no room, or no leave to write."""
+    told = full(e)
+    return Unavailable(f"the journal of segments, {path}: {e.strerror}") if told is e else told
+
+
 def _home(directory: Directory) -> Directory | None:
+    path = os.path.join(directory.path, journals_name())
     try:
         os.mkdir(journals_name(), 0o700, dir_fd=directory.fd)
     except FileExistsError:
         pass
     except OSError as e:
-        raise full(e) from None
-    path = os.path.join(directory.path, journals_name())
+        raise _unavailable(e, path) from None
     try:
         fd = os.open(journals_name(), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)
     except FileNotFoundError:
@@ -322,7 +331,7 @@ def _home(directory: Directory) -> Directory | None:
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.ENOTDIR):
             raise BadKey(f"{path} is no directory") from None
-        raise
+        raise _unavailable(e, path) from None
     home = Directory(path, fd)
     f = home.described(fd)
     if f.owner != os.geteuid() or f.mode & 0o077:
