@@ -308,6 +308,10 @@ func TestBadMetadata(t *testing.T) {
 			t.Errorf("%s: %v, want ErrMetadata", name, err)
 		}
 	}
+	_, err := c.Get(t.Context(), edge, "key", connector.Metadata{"inline_bytes": []byte("abc"), "size": -3})
+	if err == nil || !strings.Contains(err.Error(), `"size" is the number -3, not a whole number of at least 0`) {
+		t.Errorf("a size below 0: %v", err)
+	}
 }
 
 func TestWrappedMetadata(t *testing.T) {
@@ -360,6 +364,13 @@ func TestSettings(t *testing.T) {
 	}
 	if !s.Flag("flag") || s.Text("mode") != "ring" || s.Int("bytes") != 7 || s.Duration("wait") != 1500*time.Millisecond {
 		t.Errorf("settings: %v", s)
+	}
+	s, err = typ.Settings(map[string]any{"bytes": uint32(7), "wait": 1500 * time.Millisecond}) // as a Go program has them
+	if err != nil || s.Int("bytes") != 7 || s.Duration("wait") != 1500*time.Millisecond {
+		t.Errorf("settings of Go's types: %v, %v", s, err)
+	}
+	if _, err := typ.Settings(map[string]any{"wait": -time.Second}); !errors.Is(err, connector.ErrSettings) {
+		t.Errorf("a wait below 0: %v", err)
 	}
 	_, err = typ.Settings(map[string]any{"flag": "yes", "mode": "rings", "bytes": 101, "wait": "soon"})
 	for _, want := range []string{`flag must be true or false, not "yes"`, "mode must be one of ring, segment", "bytes must be a whole number from 0 to 100, not 101", "wait must be a number of seconds"} {

@@ -3,7 +3,6 @@ package connector
 import (
 	"encoding/base64"
 	"fmt"
-	"math"
 )
 
 // Metadata is what a Put returns for the Get that follows it: a small map of text,
@@ -58,30 +57,7 @@ func (m Metadata) Text(key string) (string, error) {
 // Int returns a whole number of at least 0 within the metadata, whatever the
 // control plane made of its type.
 func (m Metadata) Int(key string) (int64, error) {
-	n, ok := int64(-1), false
-	switch v := m[key].(type) {
-	case int:
-		n, ok = int64(v), true
-	case int8:
-		n, ok = int64(v), true
-	case int16:
-		n, ok = int64(v), true
-	case int32:
-		n, ok = int64(v), true
-	case int64:
-		n, ok = v, true
-	case uint8:
-		n, ok = int64(v), true
-	case uint16:
-		n, ok = int64(v), true
-	case uint32:
-		n, ok = int64(v), true
-	case uint64:
-		n, ok = int64(v), v <= math.MaxInt64 //nolint:gosec // checked beside it
-	case float64: // JSON
-		const exact = 1 << 53
-		n, ok = int64(v), v == math.Trunc(v) && math.Abs(v) <= exact
-	}
+	n, ok := whole(m[key])
 	if !ok || n < 0 {
 		return 0, fmt.Errorf("%w: %q is %s, not a whole number of at least 0", ErrMetadata, key, describe(m[key]))
 	}
@@ -102,8 +78,11 @@ func (m Metadata) Bytes(key string) ([]byte, error) {
 }
 
 func describe(v any) string {
-	if v == nil {
+	switch v.(type) {
+	case nil:
 		return "missing"
+	case int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64, float64:
+		return fmt.Sprintf("the number %v", v)
 	}
 	return fmt.Sprintf("of type %T", v)
 }

@@ -15,7 +15,7 @@ import (
 type Kind int
 
 // The kinds of options. A duration is a number of seconds, whole or not, as in
-// vLLM-Omni, or text such as "30s".
+// vLLM-Omni, or text such as "30s"; in Go also a [time.Duration].
 const (
 	Flag Kind = iota
 	Text
@@ -94,12 +94,28 @@ func (o Option) integer(value any) (int64, bool) {
 	return n, ok && n >= o.Min && (o.Max == 0 || n <= o.Max)
 }
 
+// whole returns a whole number, whatever the configuration or the control plane made of
+// its type.
 func whole(value any) (int64, bool) {
 	switch v := value.(type) {
 	case int:
 		return int64(v), true
+	case int8:
+		return int64(v), true
+	case int16:
+		return int64(v), true
+	case int32:
+		return int64(v), true
 	case int64:
 		return v, true
+	case uint:
+		return int64(v), uint64(v) <= math.MaxInt64 //nolint:gosec // checked beside it
+	case uint8:
+		return int64(v), true
+	case uint16:
+		return int64(v), true
+	case uint32:
+		return int64(v), true
 	case uint64:
 		return int64(v), v <= math.MaxInt64 //nolint:gosec // checked beside it
 	case float64: // JSON
@@ -114,6 +130,9 @@ func (o Option) duration(value any) (time.Duration, bool) {
 }
 
 func duration(value any) (time.Duration, bool) {
+	if d, ok := value.(time.Duration); ok {
+		return d, d >= 0
+	}
 	if s, ok := value.(string); ok {
 		d, err := time.ParseDuration(s)
 		return d, err == nil && d >= 0
