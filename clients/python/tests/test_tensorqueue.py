@@ -313,6 +313,19 @@ class PutTest(QueueCase):
         self.assertEqual((finish.delivery, close.source), (source, source))
         return submit
 
+    def test_what_an_end_in_go_could_not_get(self) -> None:
+        """It is refused before the owner hears of it, and the queue goes on."""
+        bad: list[tuple[tuple[Any, ...], str]] = [
+            ((7, "", None), "rid must be text, not 7"),
+            (("a", None, None), "shm_name must be text, not None"),
+            (("a", "", [1]), "mm_inputs must be a dict or None, not of type list"),
+            (("a", "", {1: 2}), "the keys of mm_inputs must be text, not 1"),
+        ]
+        for item, why in bad:
+            with self.subTest(why), self.assertRaisesRegex(TypeError, f"^{why}$"):
+                self.queue.put(*item, timeout=0.01)
+        self.done(3, self.put(3))
+
     def test_two_packets_an_item(self) -> None:
         for source in range(3, 6):
             self.answer(self.done(source, self.put(source)), source + 1)

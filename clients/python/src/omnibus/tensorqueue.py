@@ -92,8 +92,10 @@ class TensorQueue:
 
         It is withdrawn when this process ends, or closes the queue, before somebody has got it: see `drain`.
         Raises queue.Full when there is no room in time, of whatever kind, and Closing when the queue is closed. An owner
-        that has the item by then, and is silent, is asked for a second more what became of it.
+        that has the item by then, and is silent, is asked for a second more what became of it. TypeError: an end in Go
+        could not get it.
         """
+        _check(rid, shm_name, mm_inputs)
         self._reap()
         limit = _limit(0 if not block else timeout)
         item = {"rid": rid, "shm_name": shm_name, "inputs": mm_inputs}
@@ -373,3 +375,17 @@ def _refused(word: str) -> Exception:
     if word == _BUSY:
         return Overloaded(Code.OVERLOADED, "too many wait for the queue, or have items of it")
     return ProtocolError(f"the owner of the queue says {word[:40]!r}")
+
+
+def _check(rid: object, shm_name: object, inputs: object) -> None:
+    """Refuse what would be lost: an end in Go takes what is no item out of the queue, and nobody gets it."""
+    for name, text in (("rid", rid), ("shm_name", shm_name)):
+        if not isinstance(text, str):
+            raise TypeError(f"{name} must be text, not {text!r}")
+    if inputs is None:
+        return
+    if not isinstance(inputs, dict):
+        raise TypeError(f"mm_inputs must be a dict or None, not of type {type(inputs).__name__}")
+    for key in inputs:
+        if not isinstance(key, str):
+            raise TypeError(f"the keys of mm_inputs must be text, not {key!r}")
