@@ -43,7 +43,7 @@ soak: ## send SOAK requests through one bus
 	$(GO) test ./bus -run='^TestSoak$$' -count=1 -timeout=30m -v -soak.requests=$(strip $(SOAK))
 
 chaos: ## kill KILLS processes under load; every promise must hold
-	$(GO) test ./internal/chaos -run='^(TestChaos|TestChaosDirect|TestChaosDirectPython|TestChaosGPU|TestHostKilled)$$' -count=1 -timeout=90m -v -chaos.kills=$(strip $(KILLS)) -chaos.direct=$(strip $(KILLS)) -chaos.gpu=$(strip $(KILLS)) -chaos.hosts=50
+	$(GO) test ./internal/chaos -run='^(TestChaos|TestChaosDirect|TestChaosDirectPython|TestChaosDrops|TestChaosGPU|TestHostKilled)$$' -count=1 -timeout=90m -v -chaos.kills=$(strip $(KILLS)) -chaos.direct=$(strip $(KILLS)) -chaos.gpu=$(strip $(KILLS)) -chaos.hosts=50
 
 model: ## check the protocol's models with Spin (MODEL)
 	scripts/model.sh $(strip $(MODEL))

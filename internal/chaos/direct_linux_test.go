@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
 )
 
 // TestChaosDirect kills processes whose deliveries go past the host. Requests
@@ -19,17 +21,26 @@ func TestChaosDirect(t *testing.T) { testDirect(t, "direct", *wantDirect) }
 func TestChaosDirectPython(t *testing.T) { testDirect(t, "direct python", *wantDirect/2) }
 
 func testDirect(t *testing.T, name string, kills int) {
+	testKills(t, plays[name](), kills, 1+kills/200)
+}
+
+// testKills puts on a play until so many kills have counted, and as many at each named place
+// as timesEach says. It returns the bus's figures.
+func testKills(t *testing.T, p play, kills, timesEach int) bus.Stats {
+	t.Helper()
 	if testing.Short() {
 		kills = min(kills, 10)
 	}
 	s := seed(t)
 	before := takeInventory(t)
-	c := openRun(t, s, plays[name](), 1+kills/200)
+	c := openRun(t, s, p, timesEach)
 	c.populate()
 	c.rampage(random(s, 1), kills)
+	stats := c.bus.Stats()
 	c.wind()
 	before.compare(t)
 	c.report()
+	return stats
 }
 
 var processNumber = regexp.MustCompile(`process (\d+)`)

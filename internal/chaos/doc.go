@@ -15,6 +15,9 @@
 // fail, and must then name a process that was killed or stopped; no payload may
 // change while anybody reads it, whoever of those that it went through is dead.
 //
+// TestChaosDrops has an edge that drops what is oldest between two stages, handled at most
+// once, and at least once: what is missed is counted, and the newest comes.
+//
 // TestChaosGPU does it to pipelines that carry tensors in the memory of GPUs, which
 // are emulated, or real ones with -chaos.driver cuda in a test binary that is built with
 // the tag cuda (go test -c -tags cuda). A request may also fail because a tensor of

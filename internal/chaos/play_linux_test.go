@@ -33,6 +33,8 @@ var plays = map[string]func() play{
 	"":              relayed,
 	"direct":        func() play { return direct(false) },
 	"direct python": func() play { return direct(true) },
+	"drops":         func() play { return drops(bus.StateRequest) },
+	"drops again":   func() play { return drops(bus.StateNone) },
 	"gpu":           gpuPlay,
 }
 

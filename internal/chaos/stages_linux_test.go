@@ -44,6 +44,8 @@ func stageSpec(name string, exchange connector.Transport) bus.StageSpec {
 		spec.Join = join
 	case "c":
 		spec.State, spec.Handle = bus.StateRequest, double
+	case "k", "m":
+		return dropStage(name)
 	default:
 		return directStage(name)
 	}
