@@ -100,9 +100,13 @@ func TestNoWatch(t *testing.T) {
 	dir := Shm(t)
 	from, to := opened(t, Options{Dir: dir}, 0), opened(t, Options{Dir: dir}, 0)
 	withoutDescriptors(t, func(t *testing.T) {
-		if _, err := to.watching(); err != nil {
+		w, err := to.watching()
+		if err != nil {
 			t.Fatal(err)
 		}
+		changed := w.subscribe("key")
+		defer w.unsubscribe("key", changed)
+		<-changed // though nothing has
 	})
 	value := contents(1, 100)
 	for i := range 20 {
