@@ -148,11 +148,11 @@ func TestOfferedArePinned(t *testing.T) {
 
 // TestBadFiles: what is no store, or not all of one, is not mapped.
 func TestBadFiles(t *testing.T) {
-	_, dir, _ := byName(t)
+	store, dir, _ := byName(t)
 	for name, spoil := range map[string]func(){
 		"short arena":     func() { _ = os.Truncate(filepath.Join(string(dir), "arena"), pageBytes/2) },
 		"other version":   func() { dir.write(t, "directory", 8, layoutVersion+1) },
-		"other store":     func() { dir.write(t, "ledger-1", 16, 5) },
+		"other store":     func() { dir.write(t, "ledger-1", 16, byte(store.ID())+1) },
 		"no reader":       func() { dir.write(t, "ledger-1", 44, 0) },
 		"endless slots":   func() { dir.write(t, "directory", 12, 0xff) },
 		"a hole":          func() { dir.punch(t, "directory") },
