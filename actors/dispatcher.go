@@ -3,6 +3,7 @@ package actors
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -31,6 +32,9 @@ type DispatcherOptions struct {
 	// worker that finds so many idle ones before it leaves. Zero means
 	// DefaultMaxIdle.
 	MaxIdle int
+
+	// Lookout, if set, has a worker that has become idle look for work before it parks.
+	Lookout *Lookout
 }
 
 func (o DispatcherOptions) withDefaults() DispatcherOptions {
@@ -74,6 +78,7 @@ func (o DispatcherOptions) Validate() error {
 type Dispatcher struct {
 	throughput int
 	maxIdle    int
+	lookout    *Lookout
 
 	mu     sync.Mutex
 	idle   []*worker // parked, the last one on top
@@ -99,7 +104,7 @@ func NewDispatcher(options DispatcherOptions) *Dispatcher {
 	if err := options.Validate(); err != nil {
 		panic(err)
 	}
-	return &Dispatcher{throughput: options.Throughput, maxIdle: options.MaxIdle}
+	return &Dispatcher{throughput: options.Throughput, maxIdle: options.MaxIdle, lookout: options.Lookout}
 }
 
 // Schedule runs fn on a worker and returns at once. fn must not panic.
@@ -107,6 +112,7 @@ func NewDispatcher(options DispatcherOptions) *Dispatcher {
 // After Close it starts a goroutine for each fn, as the library's own
 // dispatcher does: an actor that stops late still gets its last messages.
 func (d *Dispatcher) Schedule(fn func()) {
+	d.lookout.Wake()
 	if w := d.unpark(); w != nil {
 		w.work <- fn
 		return
@@ -130,6 +136,7 @@ func (d *Dispatcher) Close() {
 	d.mu.Unlock()
 
 	for _, w := range idle {
+		d.lookout.Wake()
 		w.work <- nil
 	}
 	d.leaving.Wait()
@@ -138,16 +145,38 @@ func (d *Dispatcher) Close() {
 // run is the life of one worker.
 func (d *Dispatcher) run(fn func()) {
 	w := &worker{work: make(chan func(), 1)}
+	begin := func() bool { return d.remove(w) }
 	for {
+		d.lookout.Awake()
 		fn()
-		if !d.park(w) {
-			return
+		for {
+			if !d.park(w) {
+				return
+			}
+			if !d.lookout.Look(begin) {
+				break
+			}
 		}
 		if fn = <-w.work; fn == nil {
+			d.lookout.Awake()
 			d.leaving.Done()
 			return
 		}
 	}
+}
+
+// remove takes w off the idle list, where it was parked last or nearly so. It returns
+// false if w is not there: it has been given work, or is told to leave.
+func (d *Dispatcher) remove(w *worker) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := len(d.idle) - 1; i >= 0; i-- {
+		if d.idle[i] == w {
+			d.idle = slices.Delete(d.idle, i, i+1)
+			return true
+		}
+	}
+	return false
 }
 
 // park offers w for work. It returns false if w has to leave instead.

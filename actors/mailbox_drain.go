@@ -82,9 +82,10 @@ func (m *Mailbox) step() bool {
 
 // yieldAndUnlock lets others run once, and then ends the run if they have
 // brought nothing. Who was sent a message often answers at once; such an answer
-// then finds the worker still up, which saves parking it and waking another.
+// then finds the worker still up, which saves parking it and waking another. A worker
+// that looks for work before it parks is up for longer than that.
 func (m *Mailbox) yieldAndUnlock() (again bool) {
-	again = !m.yielded && !m.lent
+	again = !m.yielded && !m.lent && !m.looks
 	m.yielded, m.lent = again, false
 	m.running = again
 	m.mu.Unlock()

@@ -159,7 +159,7 @@ func (b *Bus) start() error {
 		return err
 	}
 	b.places.free = make([]struct{}, b.opts.MaxRequests)
-	b.system = actors.NewSystem(actors.Options{Logger: b.opts.Logger})
+	b.system = actors.NewSystem(actors.Options{Logger: b.opts.Logger, Dispatcher: actors.DispatcherOptions{Lookout: b.opts.lookout}})
 	b.writer = b.system.NewWriter(b.store)
 	b.inputProducer = b.writer.NewProducer()
 	for _, st := range b.graph.stages {

@@ -211,7 +211,7 @@ func (h *hand) listen() { go func() { h.ended <- h.wire.Run(h) }() }
 func (h *hand) Segment(_ uint32, mem *shmstore.Segment) error { mem.Close(); return nil }
 func (h *hand) Forget(uint32)                                 {}
 
-func (h *hand) Message(m wire.Message) error {
+func (h *hand) Message(m wire.Message, _ bool) error {
 	switch m := m.(type) {
 	case *wire.Deliver: // which is used again
 		c := *m

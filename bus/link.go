@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -35,6 +36,9 @@ type link struct {
 
 	tokens atomic.Uint32
 	puts   atomic.Uint32
+
+	lookout *actors.Lookout
+	recent  atomic.Pointer[pair] // the node that has sent last, past the host
 
 	exchange exchangeRoom // of what this process puts there
 	figures  toldFigures
@@ -77,6 +81,7 @@ func dialLink(ctx context.Context, path, bus, name string) (*link, error) {
 		tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream),
 		senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair),
 	}
+	l.lookout = actors.NewLookout(l.look)
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	err = l.introduce(bus, name)
 	switch waits := stop(); {

@@ -100,7 +100,7 @@ func (l *link) addStage(call *serving, spec StageSpec, s *wire.Serving) error {
 	}
 	// The host says how many there are: one is over there while others read on what it
 	// has emitted, which is here until that is returned.
-	b, err := l.node.openPorts(g, spec.MaxInflight, MaxRequests, l.welcome.InlineBytes)
+	b, err := l.openPorts(g, spec.MaxInflight, MaxRequests)
 	if err != nil {
 		return err
 	}
@@ -149,11 +149,13 @@ const minArenaBytes = 1 << 20
 
 // openPorts opens a bus whose edges end at the boundary of this process, with
 // memory that the host can read: for the full windows of so many requests, of which
-// most may be alive. What is larger than inlineBytes does not travel inside messages.
-func (n *Node) openPorts(g *graph, requests, most int, inlineBytes uint32) (*Bus, error) {
+// most may be alive.
+func (l *link) openPorts(g *graph, requests, most int) (*Bus, error) {
+	n := l.node
 	opts := Options{
 		Name: n.name, Store: n.opts.Store, MaxRequests: most,
 		InlineBytes: 0, Serializer: n.opts.Serializer, StallTimeout: -1, Logger: n.opts.Logger, GPU: n.opts.GPU,
+		lookout: l.lookout,
 	}
 	if opts.Store.ArenaBytes == 0 {
 		opts.Store.ArenaBytes, opts.Store.MaxObjectBytes = arenaFor(g, requests)
@@ -168,7 +170,7 @@ func (n *Node) openPorts(g *graph, requests, most int, inlineBytes uint32) (*Bus
 		return nil, errors.Join(err, b.Close(context.Background()))
 	}
 	b.shared = newSegment(mem)
-	b.leastBytes = int(inlineBytes) + 1
+	b.leastBytes = int(l.welcome.InlineBytes) + 1
 	return b, nil
 }
 

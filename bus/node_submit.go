@@ -80,7 +80,7 @@ func (n *Node) openCaller(l *link) (*Bus, error) {
 	for _, e := range l.welcome.Results {
 		g.add(portEdge(e, e.Peer, "").fedByHost(), st, nil)
 	}
-	b, err := n.openPorts(g, callerRequests, max(callerRequests, n.opts.MaxRequests), l.welcome.InlineBytes)
+	b, err := l.openPorts(g, callerRequests, max(callerRequests, n.opts.MaxRequests))
 	if err != nil {
 		return nil, err
 	}

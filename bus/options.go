@@ -82,7 +82,8 @@ type Options struct {
 	// Logger is told of panics, restarts and stalls; nil discards.
 	Logger *slog.Logger
 
-	spillAfter time.Duration // tests have more patience with a slow machine
+	spillAfter time.Duration   // tests have more patience with a slow machine
+	lookout    *actors.Lookout // of a node; nil: there is none
 }
 
 func (o Options) withDefaults() Options {

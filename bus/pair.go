@@ -100,7 +100,7 @@ func (p *pair) describe() string {
 // run meets the peer and handles what it sends until it is gone.
 func (p *pair) run(id uint64, side uint8) {
 	defer p.proc.Close() //nolint:errcheck // a watch holds nothing that could be lost
-	d, err := duplex.Meet(p.conn, id, side, duplex.Options{Version: p.version, Lane: lane.Options{Waiting: lane.Sharing}})
+	d, err := duplex.Meet(p.conn, id, side, duplex.Options{Version: p.version, Lane: lane.Options{}})
 	if err == nil {
 		p.begin(d)
 		stop := make(chan struct{})

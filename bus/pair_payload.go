@@ -114,10 +114,11 @@ func (p *pair) withdraw(seg *segment) {
 }
 
 // Message implements duplex.Handler.
-func (p *pair) Message(m wire.Message) error {
+func (p *pair) Message(m wire.Message, mayWait bool) error {
+	p.link.recent.Store(p)
 	switch m := m.(type) {
 	case *wire.Deliver:
-		return p.deliver(m)
+		return p.deliver(m, mayWait)
 	case *wire.Finish:
 		return p.finished(m)
 	case *wire.Release:
@@ -142,7 +143,12 @@ func (p *pair) Message(m wire.Message) error {
 }
 
 // deliver hands a delivery to whom it is for.
-func (p *pair) deliver(m *wire.Deliver) error {
+func (p *pair) deliver(m *wire.Deliver, mayWait bool) error {
+	if !mayWait && m.Flags&wire.FlagInline == 0 {
+		if seg, _ := p.known(m.Segment); seg == nil {
+			return duplex.ErrWait
+		}
+	}
 	d, err := newFed(m, p, p.segment)
 	if err != nil {
 		return err

@@ -96,7 +96,7 @@ func newRequest(ctx context.Context, b *Bus, o requestOptions) *Request {
 		}
 	}
 	r.inputs = outlet{req: r, edges: g.inputs, producer: b.inputProducer}
-	r.results.init(len(g.results))
+	r.results.init(len(g.results), b.opts.lookout)
 	r.setDeadline(o.deadline)
 	if o.until != 0 {
 		r.deadline = o.until

@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"sync"
+
+	"github.com/omnibus-runtime/omnibus/actors"
 )
 
 // results is the caller's end of a request: what the last stages sent and the
@@ -20,10 +22,12 @@ type results struct {
 	ended   bool          // the caller has seen the end, or does not want it
 	closed  bool
 	gone    bool // the caller's part is over
+	woken   bool // one of those who wait is about to run
+	lookout *actors.Lookout
 }
 
-func (rs *results) init(streams int) {
-	rs.streams = streams
+func (rs *results) init(streams int, lookout *actors.Lookout) {
+	rs.streams, rs.lookout = streams, lookout
 	rs.wake = make(chan struct{}, 1)
 	rs.queue = rs.few[:0]
 }
@@ -32,6 +36,10 @@ func (rs *results) init(streams int) {
 func (rs *results) push(d *Delivery) {
 	rs.mu.Lock()
 	closed, asleep := rs.closed, rs.asleep > 0
+	if asleep && !closed && !rs.woken {
+		rs.woken = true
+		rs.lookout.Wake()
+	}
 	if !closed {
 		rs.queue = append(rs.queue, d)
 	}
@@ -89,11 +97,16 @@ func (rs *results) sleep(ctx context.Context, over <-chan struct{}) (*Delivery, 
 	defer func() {
 		rs.mu.Lock()
 		rs.asleep--
+		if rs.woken {
+			rs.woken = false
+			rs.lookout.Awake()
+		}
 		rs.mu.Unlock()
 	}()
 	if d := rs.pop(); d != nil {
 		return d, nil
 	}
+	rs.lookout.Look(actors.Free)
 	select {
 	case <-rs.wake:
 	case <-over:

@@ -24,8 +24,15 @@
 // watches the peer calls: what the peer had published before is still handled,
 // and then Run returns. What the peer may still read is not known here.
 //
+// # Waiting
+//
+// Run parks when nothing is there. A goroutine that waits for the peer calls [Duplex.Look]
+// before it parks: it then handles messages in the place of Run, and neither process
+// has to wake a thread.
+//
 // # Concurrency
 //
+// Messages are handled one after the other, by Run or by a goroutine in Look.
 // Send, Offer, Forget and WhenRead may be called from any goroutine, under any lock: they
 // do not wait, and messages of one goroutine arrive in its order. A segment
 // that is offered before a message is there before it is handled: the handler

@@ -2,7 +2,6 @@ package duplex
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -35,9 +34,10 @@ type Handler interface {
 	// Forget says that no more messages will name a segment. Both are called on
 	// one goroutine, in the order in which the peer said so.
 	Forget(number uint32)
-	// Message is called for one message after the other, on another goroutine.
-	// The message is valid until it returns.
-	Message(m wire.Message) error
+	// Message is called for one message after the other, on the goroutine of Run or
+	// on one that calls Look. The message is valid until it returns. A message that it
+	// would have to wait for is [ErrWait], unless it may: it comes again then.
+	Message(m wire.Message, mayWait bool) error
 }
 
 // Duplex is the connection of two processes.
@@ -48,9 +48,15 @@ type Duplex struct {
 	in      *peer.Receiver
 
 	own, its half
+
+	reading  sync.Mutex // held by the goroutine that receives; guards what follows
+	handler  Handler    // nil: Run has not begun, or is over
 	receiver *lane.Receiver
-	copied   []byte  // a copy of what is being handled
-	read     decoded // messages that are used again
+	copied   []byte    // a copy of what is being handled
+	read     decoded   // messages that are used again
+	waits    frame     // what Look could not handle, in copied; no body: nothing
+	failed   error     // what Look failed with, for Run
+	parked   time.Time // since when the peer has to wake this side
 
 	mu       sync.Mutex // guards what follows
 	sender   *lane.Sender
@@ -269,9 +275,86 @@ func (d *Duplex) listen(h Handler) error {
 	}
 }
 
-// receive handles the frames of the lane.
+// receive handles the frames of the lane, but for those that Look does.
 func (d *Duplex) receive(h Handler) error {
+	d.reading.Lock()
+	defer d.reading.Unlock()
+	d.handler = h
+	defer func() { d.handler = nil }()
 	for {
+		if err := d.handleAll(true); err != nil {
+			return err
+		}
+		d.parked = time.Now()
+		d.reading.Unlock()
+		err := d.receiver.Park()
+		d.reading.Lock()
+		if err != nil {
+			return err
+		}
+		d.receiver.Rouse()
+		d.receiver.Slept(time.Since(d.parked))
+	}
+}
+
+// Look handles what the peer sends on the goroutine that calls it, which waits for the
+// peer and holds no lock: for up to some tens of microseconds, as long as that has paid
+// lately, or until stop reports true. Nothing has to be woken then, in
+// either process, when the peer answers. Before it handles anything it calls begin, and
+// leaves it to Run when that reports false.
+func (d *Duplex) Look(stop, begin func() bool) (handled bool) {
+	if !d.reading.TryLock() {
+		return false // another goroutine receives
+	}
+	defer d.reading.Unlock()
+	defer func() { d.parked = time.Now() }()
+	for d.handler != nil && d.waits.body == nil && d.failed == nil && !stop() {
+		d.receiver.Rouse()
+		if !d.receiver.Look(stop) {
+			dozes, err := d.receiver.Doze()
+			switch {
+			case dozes:
+				return handled
+			case errors.Is(err, lane.ErrInterrupted):
+				d.receiver.Interrupt() // again, and for Run
+				return handled
+			case err != nil:
+				d.own.frames.Signal()
+				return handled
+			}
+		}
+		if !handled && !begin() {
+			d.own.frames.Signal()
+			return false
+		}
+		handled = true
+		if err := d.handleAll(false); err != nil {
+			if !errors.Is(err, ErrWait) {
+				d.failed = err
+			}
+			d.own.frames.Signal() // the rest is Run's
+			return true
+		}
+	}
+	return handled
+}
+
+// ErrWait is what a handler says of a message that it cannot handle without waiting.
+var ErrWait = errors.New("the message has to wait")
+
+// handleAll handles the frames that are there. When it returns nil there are none, and
+// the peer wakes this side with the next.
+func (d *Duplex) handleAll(mayWait bool) error {
+	for {
+		if d.failed != nil {
+			return d.failed
+		}
+		if body := d.waits.body; body != nil {
+			d.waits.body = nil
+			if err := d.handle(d.waits.kind, body, mayWait); err != nil {
+				return err
+			}
+		}
 		for {
 			frame, kind, ok := d.receiver.Next()
 			if !ok {
@@ -280,7 +363,7 @@ func (d *Duplex) receive(h Handler) error {
 			// The frame is the peer's to change while it is looked at.
 			n := copy(d.copied, frame)
 			faultpoint.Hit("duplex-received")
-			if err := d.handle(h, kind, d.copied[:n]); err != nil {
+			if err := d.handle(kind, d.copied[:n], mayWait); err != nil {
 				return err
 			}
 		}
@@ -288,14 +371,16 @@ func (d *Duplex) receive(h Handler) error {
 		if cause := d.hopeless.Load(); cause != nil {
 			return *cause
 		}
-		switch err := d.receiver.Wait(context.Background()); {
-		case err == nil:
+		dozes, err := d.receiver.Doze()
+		switch {
+		case dozes:
+			return nil
 		case errors.Is(err, lane.ErrInterrupted):
 			d.mu.Lock()
 			wasRead := d.whenRead
 			d.mu.Unlock()
 			wasRead()
-		default:
+		case err != nil:
 			return err
 		}
 	}
@@ -313,7 +398,7 @@ func (d *Duplex) WhenRead(f func()) {
 }
 
 // handle handles one frame, whose kind is that of its message.
-func (d *Duplex) handle(h Handler, kind lane.Kind, body []byte) error {
+func (d *Duplex) handle(kind lane.Kind, body []byte, mayWait bool) error {
 	k := wire.Kind(min(kind, math.MaxUint16))
 	if k.Direction()&wire.ToPeer == 0 {
 		return fmt.Errorf("%w: %v is not for a lane", wire.ErrProtocol, k)
@@ -322,7 +407,11 @@ func (d *Duplex) handle(h Handler, kind lane.Kind, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return h.Message(m)
+	err = d.handler.Message(m, mayWait)
+	if errors.Is(err, ErrWait) {
+		d.waits = frame{kind, body}
+	}
+	return err
 }
 
 // decoded are the messages that come most, for reading into again.

@@ -46,7 +46,7 @@ func (r *recorder) Forget(number uint32) {
 	r.changed <- struct{}{}
 }
 
-func (r *recorder) Message(m wire.Message) error {
+func (r *recorder) Message(m wire.Message, _ bool) error {
 	f, ok := m.(*wire.Finish)
 	if !ok {
 		return fmt.Errorf("%v was not expected", m.Kind())

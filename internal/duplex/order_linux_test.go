@@ -99,7 +99,7 @@ type kindsOnly struct {
 
 var errEnough = errors.New("enough")
 
-func (k *kindsOnly) Message(m wire.Message) error {
+func (k *kindsOnly) Message(m wire.Message, _ bool) error {
 	if k.kinds = append(k.kinds, m.Kind()); len(k.kinds) == k.most {
 		return errEnough
 	}

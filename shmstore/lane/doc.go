@@ -71,14 +71,20 @@
 // the other. The counter tells two sleeps apart: each is answered at most once,
 // however many frames follow before the sleeper is back.
 //
-// Waking a process costs microseconds, so a side looks a bounded number of
-// times before it parks; [Options] says how often. A parked side costs nothing
-// and, on Linux, holds no thread.
+// Waking a process costs microseconds, so a side looks for a bounded time before it
+// parks; [Options] says for how long. A side that looks never yields the processor: a
+// neighbour that computes would keep it for a whole slice. When a look was suspended for
+// half a millisecond, no side of the process looks for a second. A parked side costs
+// nothing and, on Linux, holds no thread.
+//
+// [Receiver.Wait] keeps its goroutine. [Receiver.Doze], [Receiver.Park] and
+// [Receiver.Rouse] are its parts, for a goroutine that lets others receive while it is
+// parked; [Receiver.Look] is for those.
 //
 // # Concurrency
 //
 // A [Sender] is for one goroutine at a time, and so is a [Receiver]. Interrupt, Fail,
-// Close and [Sender.Err] may be called from any goroutine.
+// Close and [Sender.Err] may be called from any goroutine, and Park beside all others.
 //
 // # After a crash
 //

@@ -8,7 +8,7 @@ import (
 // TestInterrupt: one wait ends, behind all that was published before, and the lane
 // goes on.
 func TestInterrupt(t *testing.T) {
-	for _, waiting := range []Waiting{Ladder, Parked, Spinning, Sharing} {
+	for _, waiting := range []Waiting{Ladder, Parked, Spinning} {
 		t.Run(waiting.String(), func(t *testing.T) {
 			s, r := heapLane(t, 1<<10, Options{Waiting: waiting})
 			mustSend(t, s, 8)

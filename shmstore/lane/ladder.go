@@ -2,108 +2,121 @@ package lane
 
 import (
 	"runtime"
+	"sync/atomic"
 	"time"
 )
 
 const (
-	// ladderLooks come first, without a pause: about a microsecond together, which
-	// is what a peer takes that is awake, and little more than one yield costs.
-	ladderLooks = 256
-	// ladderYields is the most often that the processor is yielded before a
-	// side parks, and firstYields how often in a new lane.
-	ladderYields = 128
-	firstYields  = 16
-	// shortSleep is a sleep that should rather have been spent yielding. A
-	// park with its wake-up costs some microseconds, of two processors.
-	shortSleep = 50 * time.Microsecond
-
-	// A side that spins yields between bursts: with too few processors, the
-	// peer that it waits for may need this one. A burst takes some
-	// microseconds.
-	spinBursts = 1 << 9
-	spinLooks  = 1 << 8
+	// longestLook is the most that a side on the ladder looks before it parks, and
+	// firstLook what it looks in a new lane. Two parks with their wake-ups cost about as
+	// much, on two processors: a side that looks for longer loses more than it can win.
+	longestLook = 100 * time.Microsecond
+	firstLook   = 50 * time.Microsecond
+	// leastLook is what a look grows from, and below which it is none.
+	leastLook = time.Microsecond
+	// shortSleep is a sleep that should rather have been spent looking. It is longer than
+	// the longest look: where both sides park, each sleeps for two wake-ups and the work
+	// of the other, and would never begin to look.
+	shortSleep = 2 * longestLook
+	// spinningLook is for how long a side looks that spins.
+	spinningLook = 5 * time.Millisecond
+	// looksPerClock is how often the peer's word is read between two looks at the
+	// clock: about a microsecond.
+	looksPerClock = 32
 )
 
-// ladder bounds how often a side looks before it parks.
+// ladder bounds how long a side looks before it parks. A budget of 0 parks at once.
 type ladder struct {
-	waiting Waiting
-	// yields is the present bound, which learns, for Ladder alone.
-	yields int
+	budget time.Duration
+	learns bool // the budget follows what looking brought
+	cores  *cores
 }
 
-func newLadder(w Waiting) ladder { return ladder{waiting: w, yields: firstYields} }
-
-// climb looks until the wait is over or the bound is reached.
-func (s *sleeper) climb() (done bool, err error) {
-	switch s.ladder.waiting {
-	case Parked:
-		return false, nil
-	case Spinning:
-		return s.spin()
-	case Sharing:
-		return s.share()
+func newLadder(w Waiting) ladder {
+	l := ladder{cores: &machine}
+	switch w {
 	case Ladder:
+		l.budget, l.learns = firstLook, true
+	case Spinning:
+		l.budget = spinningLook
+	case Parked:
 	}
-	for range ladderLooks {
-		if done, err = s.look(); done {
-			return done, err
-		}
-	}
-	for range s.ladder.yields {
-		yield()
-		if done, err = s.look(); done {
-			s.ladder.grow()
-			return done, err
-		}
-	}
-	return false, nil
+	return l
 }
 
-// share looks between runs of other goroutines, and then lets other processes
-// run.
-func (s *sleeper) share() (done bool, err error) {
-	for range s.ladder.yields {
-		runtime.Gosched()
-		if done, err = s.look(); done {
-			s.ladder.grow()
-			return done, err
-		}
-		yield()
-		if done, err = s.look(); done {
-			s.ladder.grow()
-			return done, err
-		}
+// climb looks until something has changed for this side, stop reports true, or the
+// budget is spent; it reports whether something has changed. It never yields the
+// processor: a neighbour that computes would keep it for a whole slice.
+func (s *sleeper) climb(stop func() bool) (changed bool) {
+	now := time.Now()
+	if s.ladder.budget == 0 || s.ladder.cores.short(now) {
+		return false
 	}
-	return false, nil
-}
-
-// spin looks closely only when the peer has moved. What the loop does in
-// between is a load and a pause and nothing else: it sees a move the sooner.
-func (s *sleeper) spin() (done bool, err error) {
-	for range spinBursts {
+	for end := now.Add(s.ladder.budget); ; {
 		seen := s.watched.Load()
-		if done, err = s.look(); done {
-			return done, err
+		if s.hasChanged() {
+			s.ladder.grow()
+			return true
 		}
-		moved := false
-		for i := 0; i < spinLooks && !moved; i++ {
+		for i := 0; i < looksPerClock && s.watched.Load() == seen; i++ {
 			pause()
-			moved = s.watched.Load() != seen
 		}
-		if !moved {
-			yield()
+		last := now
+		now = time.Now()
+		switch {
+		case now.Sub(last) > lostSlice:
+			s.ladder.cores.lost(now)
+			return false
+		case stop != nil && stop():
+			return false
+		case now.After(end):
+			return false
 		}
 	}
-	return false, nil
 }
 
 // learn is told how long a park took.
 func (l *ladder) learn(slept time.Duration) {
 	if slept < shortSleep {
 		l.grow()
-	} else {
-		l.yields /= 2
+		return
+	}
+	if l.learns {
+		if l.budget /= 2; l.budget < leastLook {
+			l.budget = 0
+		}
 	}
 }
 
-func (l *ladder) grow() { l.yields = min(2*l.yields+1, ladderYields) }
+func (l *ladder) grow() {
+	if l.learns {
+		l.budget = min(max(2*l.budget, leastLook), longestLook)
+	}
+}
+
+// cores knows whether more threads want to run than there are processors. A side that
+// looks reads the clock every microsecond; when it finds half a millisecond gone, the
+// kernel has given its processor to a thread that computes. A peer that answers does
+// not run for so long.
+type cores struct {
+	alone bool // there is one: the peer cannot run while this side looks
+	began time.Time
+	until atomic.Int64 // no side looks until then, in nanoseconds since began
+}
+
+const (
+	// lostSlice is how long a look is suspended at least by a process that computes. The
+	// kernel's slices are of 0.7 ms and more.
+	lostSlice = 500 * time.Microsecond
+	// looklessTime is for how long no side of this process looks after that.
+	looklessTime = time.Second
+)
+
+// machine is shared by all lanes of the process.
+var machine = cores{alone: runtime.NumCPU() == 1, began: time.Now()}
+
+func (c *cores) short(now time.Time) bool {
+	return c.alone || int64(now.Sub(c.began)) < c.until.Load()
+}
+
+func (c *cores) lost(now time.Time) { c.until.Store(int64(now.Add(looklessTime).Sub(c.began))) }

@@ -2,24 +2,21 @@ package lane
 
 import "fmt"
 
-// Waiting is what a side does before it parks.
+// Waiting is what a side does before it parks. No side yields the processor while it
+// waits, and none looks while more threads want to run than there are processors: for
+// a second after a look that was suspended for half a millisecond.
 type Waiting int
 
 const (
-	// Ladder looks a few times, then yields the processor between looks, as
-	// often as has paid lately, then parks. After a while without traffic it
-	// parks almost at once.
+	// Ladder looks for up to 100 µs, as long as has paid lately, then parks. After a
+	// while without traffic it parks at once.
 	Ladder Waiting = iota
 	// Parked parks at once.
 	Parked
-	// Spinning looks without a pause for up to some milliseconds before it
-	// parks. It takes a processor for each side that waits, and is worth it
-	// where both have one to spare and latency matters most.
+	// Spinning looks for up to 5 ms before it parks. It takes a processor for each
+	// side that waits, and is worth it where both have one to spare and latency
+	// matters most.
 	Spinning
-	// Sharing is Ladder for a side whose process has other goroutines to run,
-	// most likely those that the last frames were for: they go first. A side
-	// that has its process to itself is slower by it.
-	Sharing
 )
 
 func (w Waiting) String() string {
@@ -30,8 +27,6 @@ func (w Waiting) String() string {
 		return "parked"
 	case Spinning:
 		return "spinning"
-	case Sharing:
-		return "sharing"
 	default:
 		return fmt.Sprintf("Waiting(%d)", int(w))
 	}
@@ -47,7 +42,7 @@ type Options struct {
 // Validate reports the first option that [NewSender] and [NewReceiver] would
 // refuse.
 func (o Options) Validate() error {
-	if o.Waiting < Ladder || o.Waiting > Sharing {
+	if o.Waiting < Ladder || o.Waiting > Spinning {
 		return fmt.Errorf("%w: unknown waiting %v", ErrOptions, o.Waiting)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 )
@@ -159,18 +160,58 @@ func (r *Receiver) Advance() {
 // frames held, a full lane would wait for this side, and this side for the
 // lane.
 func (r *Receiver) Wait(ctx context.Context) error {
+	if err := r.watch(); err != nil {
+		return err
+	}
+	return waited(r.sleeper.wait(ctx))
+}
+
+// watch has the sleeper wait for the next frame.
+func (r *Receiver) watch() error {
 	if r.next != r.head && r.err == nil {
 		panic("lane: wait with frames that were not let go of")
 	}
 	if r.err == nil && !r.isBelieved() {
-		return fmt.Errorf("wait for a frame in the lane: %w", r.err)
+		return waited(r.err)
 	}
 	r.sleeper.watched = r.header()
-	if err := r.sleeper.wait(ctx); err != nil {
+	return nil
+}
+
+func waited(err error) error {
+	if err != nil {
 		return fmt.Errorf("wait for a frame in the lane: %w", err)
 	}
 	return nil
 }
+
+// Doze is the first part of a Wait whose goroutine lets others receive while it is
+// parked: from here on the sender wakes this side. It returns true if there is nothing to
+// receive: then Park comes next, on one goroutine, and Rouse after that or before
+// another goroutine receives. False with no error says that Next will find something;
+// the errors are those of Wait.
+func (r *Receiver) Doze() (dozes bool, err error) {
+	if err := r.watch(); err != nil {
+		return false, err
+	}
+	done, err := r.sleeper.doze()
+	return !done, waited(err)
+}
+
+// Park sleeps until the sender, Interrupt, Fail or Close wakes this side. It uses nothing
+// that Next does. An error says that this side can sleep no more.
+func (r *Receiver) Park() error { return waited(r.sleeper.waker.Park()) }
+
+// Rouse ends a Doze: the sender need not wake this side.
+func (r *Receiver) Rouse() { r.sleeper.rouse() }
+
+// Look looks for a frame as long as a Wait would before it parks, or until stop reports
+// true, which it is asked about every microsecond. It reports whether Next finds something
+// or Doze has an error. After Rouse, it is for whoever has something better to do than to park.
+func (r *Receiver) Look(stop func() bool) bool { return r.watch() != nil || r.sleeper.climb(stop) }
+
+// Slept is told how long this side was parked, for the next Look to be longer or shorter.
+func (r *Receiver) Slept(d time.Duration) { r.sleeper.ladder.learn(d) }
 
 // Err returns what ended the lane, or nil. Frames that were published before
 // can be left even so, unless it is [ErrPeer].

@@ -38,13 +38,24 @@ func (s *sleeper) wait(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if done, err := s.climb(); done {
-		return err
+	if s.climb(nil) {
+		if done, err := s.look(); done {
+			return err
+		}
 	}
 	start := time.Now()
 	err := s.park(ctx)
 	s.ladder.learn(time.Since(start))
 	return err
+}
+
+// hasChanged reports whether a look is due. It changes nothing.
+func (s *sleeper) hasChanged() bool {
+	if s.ended.Load() != nil {
+		return true
+	}
+	ready, err := s.ready()
+	return ready || err != nil
 }
 
 // look reports whether the wait is over, and how. It looks at the end of the
@@ -67,28 +78,43 @@ func (s *sleeper) look() (done bool, err error) {
 	return false, nil
 }
 
-// park sleeps until the wait is over. Each turn is a wake-up, and each sleep
-// has a number of its own, because the peer answers a number only once. The
-// order is what keeps a wake-up from being lost: raise, look, park.
+// park sleeps until the wait is over. Each turn is a wake-up.
 func (s *sleeper) park(ctx context.Context) error {
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, s.waker.Unpark)
 		defer stop()
 	}
 	for {
-		s.asleep.Add(1)
-		done, err := s.look()
-		if !done {
-			done, err = isOver(ctx)
-		}
-		if !done {
-			err = s.waker.Park()
-			done = err != nil
-		}
-		s.asleep.Add(1)
+		done, err := s.doze()
 		if done {
 			return err
 		}
+		if done, err = isOver(ctx); !done {
+			err = s.waker.Park()
+			done = err != nil
+		}
+		s.rouse()
+		if done {
+			return err
+		}
+	}
+}
+
+// doze says that this side is about to park, and looks a last time. The order is what
+// keeps a wake-up from being lost: raise, look, park. Each sleep has a number of
+// its own, because the peer answers a number only once.
+func (s *sleeper) doze() (done bool, err error) {
+	s.asleep.Add(1)
+	if done, err = s.look(); done {
+		s.asleep.Add(1)
+	}
+	return done, err
+}
+
+// rouse says that this side is awake.
+func (s *sleeper) rouse() {
+	if s.asleep.Load()%2 == 1 {
+		s.asleep.Add(1)
 	}
 }
 

@@ -382,7 +382,7 @@ func TestWaitsEnd(t *testing.T) {
 		{name: "fail after close", want: ErrClosed, end: func(s *Sender, r *Receiver, _ func()) { s.Close(); s.Fail(nil); r.Close(); r.Fail(nil) }},
 		{name: "context", want: context.Canceled, end: func(_ *Sender, _ *Receiver, cancel func()) { cancel() }},
 	} {
-		for _, waiting := range []Waiting{Ladder, Parked, Spinning, Sharing} {
+		for _, waiting := range []Waiting{Ladder, Parked, Spinning} {
 			t.Run(tc.name+"/"+waiting.String(), func(t *testing.T) {
 				parked := make(chan struct{}, 2)
 				announcing := func() Waker {
@@ -428,24 +428,6 @@ func (w announcer) Park() error {
 	default: // it was seen to park, and does so again
 	}
 	return w.Waker.Park()
-}
-
-// TestIdleLadderParks: without traffic a side soon parks almost at once, and
-// with traffic it looks more often again.
-func TestIdleLadderParks(t *testing.T) {
-	l := newLadder(Ladder)
-	for range 8 {
-		l.learn(2 * shortSleep)
-	}
-	if l.yields != 0 {
-		t.Errorf("%d yields after long sleeps", l.yields)
-	}
-	for range 10 {
-		l.learn(shortSleep / 2)
-	}
-	if l.yields != ladderYields {
-		t.Errorf("%d yields after short sleeps", l.yields)
-	}
 }
 
 func mustSend(t *testing.T, s *Sender, n int) {
