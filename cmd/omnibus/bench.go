@@ -35,7 +35,8 @@ that does the same in the same run:
 
 Both sides take turns, and the figures are medians. All are costs: lower is
 better, and targets are upper bounds. Quartiles of the ratio that lie far apart
-mean that the machine was busy. A missed target is no failure of the command.
+mean that the machine was busy; --busy makes it busy on purpose, as stages that compute
+do, and prints means. A missed target is no failure of the command.
 An interrupted run writes what it has, and fails.`
 
 func newBenchCmd() *cobra.Command {
@@ -68,7 +69,11 @@ func measures(cmd *cobra.Command, run func(context.Context, bench.Options) (benc
 			fmt.Fprintf(cmd.ErrOrStderr(), "%d/%d %s\n", p.Number, p.Of, p.Scenario)
 		}
 		if err := opts.Validate(); err != nil {
-			return &usageError{fmt.Sprintf("--store-bytes: %v", err)}
+			flag := "--store-bytes"
+			if opts.Busy < 0 || opts.Busy > bench.MaxBusy {
+				flag = "--busy"
+			}
+			return &usageError{fmt.Sprintf("%s: %v", flag, err)}
 		}
 		report, err := measure(cmd.Context(), run, opts)
 		if errors.Is(err, bench.ErrNoMatch) {
@@ -88,6 +93,7 @@ func measures(cmd *cobra.Command, run func(context.Context, bench.Options) (benc
 	cmd.Flags().VarP(output, "output", "o", "form of the result")
 	cmd.Flags().BoolVar(&opts.Quick, "quick", false, "measure fewer rounds, for a first impression")
 	cmd.Flags().StringVar(&match, "run", "", "measure only what has a name that matches `REGEXP`")
+	cmd.Flags().IntVar(&opts.Busy, "busy", 0, "have `N` processes compute meanwhile, and print means; one for each core is what stages make of a machine")
 	cmd.Flags().StringVar(&lines, "lines", "", "also append each figure to `FILE`, as a line of JSON")
 	cmd.Flags().Int64Var(&opts.StoreBytes, "store-bytes", bench.DefaultStoreBytes, "size `N` of the largest stores, and of what they are compared with")
 }

@@ -47,7 +47,7 @@ func benchmark(b *testing.B, s scenario) {
 		rounds = append(rounds, round)
 	}
 	b.ReportMetric(0, "ns/op") // a round means nothing
-	for i, r := range s.results(rounds, nil) {
+	for i, r := range s.results(rounds, Options{}) {
 		prefix := ""
 		if name := s.metrics[i].name; !strings.HasPrefix(r.Unit, name) {
 			prefix = name + "-"

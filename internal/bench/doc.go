@@ -16,6 +16,9 @@
 // not the quotient of the two medians, and comes with its quartiles: where they
 // lie far apart the machine was not quiet, and the figures are worth little.
 //
+// Users' stages compute. With Options.Busy processes do so beside what is measured, and
+// figures are means of all rounds: a wait for a processor is a part of the cost.
+//
 // Every figure is a cost, so that lower is better, for ratios too: a copy that
 // must reach 0.9 of another's speed has a target of 1/0.9 on the ratio of times.
 // A target is for a quiet machine. Missing one is a finding and not an error.

@@ -71,7 +71,7 @@ func TestGPULeasesLeak(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, m := range gpuLeasesScenario(Options{}).metrics {
-		r := summarise(m.name, m, samples[i:i+1])
+		r := summarise(m.name, m, samples[i:i+1], false)
 		switch m.name {
 		case "sent", "time", "heap", "memory":
 		default:

@@ -33,7 +33,7 @@ func openSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 		return openQueueSide(ctx, spec)
 	case byConnector:
 		return openConnectorSide(ctx, opts, spec)
-	case byGPU, byGPUHolder: // have no side: see openGPUPair and openGPUReclaim
+	case byGPU, byGPUHolder, byNothing: // have no side: see openGPUPair and openGPUReclaim
 	}
 	return nil, fmt.Errorf("%w: no carrier %q", ErrOptions, spec.Carrier)
 }
@@ -42,6 +42,9 @@ func openSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 func runPeer(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 	if spec.Carrier == byNode || spec.Carrier == byDirect {
 		return serveNode(ctx, spec, stdin)
+	}
+	if spec.Carrier == byNothing {
+		return untilHungUp(stdin, computeForever)
 	}
 	if spec.Carrier == byConnector {
 		return serveConnector(ctx, spec, stdin)

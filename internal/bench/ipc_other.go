@@ -13,4 +13,11 @@ func openSide(context.Context, Options, peerSpec) (side, error) {
 	return nil, fmt.Errorf("processes share memory on Linux alone: %w", errors.ErrUnsupported)
 }
 
+func compute(_ context.Context, opts Options) (idle func() error, err error) {
+	if opts.Busy > 0 {
+		return nil, fmt.Errorf("processes that compute are started on Linux alone: %w", errors.ErrUnsupported)
+	}
+	return func() error { return nil }, nil
+}
+
 func runPeer(context.Context, peerSpec, io.Reader) error { return errors.ErrUnsupported }

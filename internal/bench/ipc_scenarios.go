@@ -19,6 +19,8 @@ const (
 	byQueue   carrierName = "queue"      // by Python's multiprocessing.Queue
 
 	byConnector carrierName = "connector" // values, by the means that a connectorSpec says
+
+	byNothing carrierName = "nothing" // it computes, and is nobody's other end: see Options.Busy
 )
 
 // waitings are the ways in which a side of a lane waits: their names.

@@ -9,20 +9,21 @@ import (
 type Report struct {
 	Machine Machine  `json:"machine"`
 	Quick   bool     `json:"quick"`
+	Busy    int      `json:"busy,omitempty"` // processes that computed beside it
 	Results []Result `json:"results"`
 	Skipped []Skip   `json:"skipped"`
 }
 
 // A Result is one figure. Values and baselines are medians of all rounds, or
-// the best of them where another process takes part, in Unit. What does not
-// apply is nil.
+// the best of them where another process takes part, or their mean where others
+// compute, in Unit. What does not apply is nil.
 type Result struct {
 	Name     string   `json:"name"`
 	Value    float64  `json:"value"`
 	Unit     string   `json:"unit"`
 	Baseline *float64 `json:"baseline"`
 	// Ratio is the median of the rounds' ratios of value to baseline, or the
-	// ratio of the best; half of the rounds' lie between RatioLow and RatioHigh.
+	// ratio of the best, or of the means; half of the rounds' lie between RatioLow and RatioHigh.
 	Ratio     *float64 `json:"ratio"`
 	RatioLow  *float64 `json:"ratio_low"`
 	RatioHigh *float64 `json:"ratio_high"`
@@ -43,8 +44,9 @@ type Skip struct {
 	Reason   string `json:"reason"`
 }
 
-// summarise makes a result of the samples of one metric, at least one.
-func summarise(name string, m metric, samples []sample) Result {
+// summarise makes a result of the samples of one metric, at least one. Others computed
+// beside it if busy.
+func summarise(name string, m metric, samples []sample, busy bool) Result {
 	var ours, baselines, ratios []float64
 	for _, s := range samples {
 		ours = append(ours, s.ours)
@@ -54,14 +56,17 @@ func summarise(name string, m metric, samples []sample) Result {
 		}
 	}
 	middle := median
-	if m.best {
+	switch {
+	case busy:
+		middle = mean
+	case m.best:
 		middle = slices.Min[[]float64]
 	}
 	r := Result{Name: name, Value: middle(ours), Unit: m.unit, Rounds: len(samples)}
 	if len(baselines) > 0 {
 		r.Baseline = new(middle(baselines))
 		r.Ratio = new(median(ratios))
-		if m.best {
+		if m.best || busy {
 			r.Ratio = new(r.Value / *r.Baseline)
 		}
 		r.RatioLow = new(quantile(ratios, 0.25))
@@ -97,6 +102,14 @@ func (r *Result) judge(t target) {
 }
 
 func round2(v float64) float64 { return math.Round(v*100) / 100 }
+
+func mean(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return sum / float64(len(values))
+}
 
 func median(values []float64) float64 { return quantile(values, 0.5) }
 

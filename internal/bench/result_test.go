@@ -44,6 +44,7 @@ func TestSummarise(t *testing.T) {
 		name    string
 		metric  metric
 		samples []sample
+		busy    bool
 		want    Result
 	}{
 		{
@@ -81,6 +82,17 @@ func TestSummarise(t *testing.T) {
 			want: Result{
 				Value: 1, Baseline: new(4.0), Ratio: new(0.25), RatioLow: new(0.25), RatioHigh: new(0.25), Speed: new(4.0),
 				Target: new(4.0), TargetOf: "speed", Met: new(true), Rounds: 5,
+			},
+		},
+		{
+			// Stalls count, however seldom they are.
+			name:    "beside others that compute",
+			metric:  metric{target: speedOf(4), speed: true, best: true},
+			samples: []sample{{1, 16}, {1, 4}, {1, 4}, {5, 8}},
+			busy:    true,
+			want: Result{
+				Value: 2, Baseline: new(8.0), Ratio: new(0.25), RatioLow: new(0.203125), RatioHigh: new(0.34375), Speed: new(4.0),
+				Target: new(4.0), TargetOf: "speed", Met: new(true), Rounds: 4,
 			},
 		},
 		{
@@ -129,7 +141,7 @@ func TestSummarise(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.want.Name = tt.name
-			if diff := cmp.Diff(tt.want, summarise(tt.name, tt.metric, tt.samples)); diff != "" {
+			if diff := cmp.Diff(tt.want, summarise(tt.name, tt.metric, tt.samples, tt.busy)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -141,10 +153,10 @@ func TestWriteText(t *testing.T) {
 		Machine: Machine{Go: "go1.26", OS: "linux", Arch: "amd64", CPU: "Some CPU", Cores: 4, GOMAXPROCS: 2},
 		Quick:   true,
 		Results: []Result{
-			summarise("a/long/name/of/a/figure", metric{unit: "ns", target: ratioUpTo(1.2)}, []sample{{1234.5, 1000}, {12345, 10000}}),
-			summarise("fast", metric{unit: "µs", target: speedOf(20), speed: true}, []sample{{1, 10}, {1, 40}, {1, 20}, {1, 20}, {1, 20}}),
-			summarise("µ", metric{unit: "µs", target: valueUpTo(0.1)}, []sample{{0.126, 20.04}}),
-			summarise("plain", metric{unit: "KiB"}, []sample{{ours: -32}}),
+			summarise("a/long/name/of/a/figure", metric{unit: "ns", target: ratioUpTo(1.2)}, []sample{{1234.5, 1000}, {12345, 10000}}, false),
+			summarise("fast", metric{unit: "µs", target: speedOf(20), speed: true}, []sample{{1, 10}, {1, 40}, {1, 20}, {1, 20}, {1, 20}}, false),
+			summarise("µ", metric{unit: "µs", target: valueUpTo(0.1)}, []sample{{0.126, 20.04}}, false),
+			summarise("plain", metric{unit: "KiB"}, []sample{{ours: -32}}, false),
 		},
 		Skipped: []Skip{{"big", "needs more"}},
 	}
@@ -169,8 +181,8 @@ skipped big: needs more
 func TestJSON(t *testing.T) {
 	got, err := json.MarshalIndent(Report{
 		Results: []Result{
-			summarise("all", metric{unit: "ns", target: ratioUpTo(2)}, []sample{{1, 2}}),
-			summarise("least", metric{unit: "ns"}, []sample{{ours: 1}}),
+			summarise("all", metric{unit: "ns", target: ratioUpTo(2)}, []sample{{1, 2}}, false),
+			summarise("least", metric{unit: "ns"}, []sample{{ours: 1}}, false),
 		},
 		Skipped: []Skip{},
 	}, "", " ")

@@ -17,6 +17,9 @@ const (
 	DefaultStoreBytes = 257 * mib
 )
 
+// MaxBusy bounds Options.Busy.
+const MaxBusy = 1024
+
 // The rounds of a scenario: as many as fit its time, within bounds.
 const (
 	minRounds = 5
@@ -46,6 +49,10 @@ type Options struct {
 	// Peer is the command line with which this program calls [Peer]; what the
 	// peer is to do is appended as one argument. RunIPC needs it, and so does RunGPU.
 	Peer []string
+	// Busy is how many processes compute beside what is measured, for as long as it is: with
+	// one for each core, as users' stages do. They need Peer. Results are then means of all
+	// rounds: what waits for a processor is a part of the cost, however seldom.
+	Busy int
 	// Driver is the one that RunGPU measures: DriverEmul, which is the default, or DriverCUDA.
 	Driver string
 	// Progress, when set, is told of each scenario before it starts.
@@ -72,11 +79,14 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate reports whether Run would refuse the size of the store; the other options are
-// looked at by those that they are for.
+// Validate reports whether Run would refuse the size of the store, or Busy; the other
+// options are looked at by those that they are for.
 func (o Options) Validate() error {
 	if o = o.withDefaults(); o.StoreBytes < MinStoreBytes {
 		return fmt.Errorf("%w: a store of %d bytes: use at least %d", ErrOptions, o.StoreBytes, MinStoreBytes)
+	}
+	if o.Busy < 0 || o.Busy > MaxBusy {
+		return fmt.Errorf("%w: %d processes that compute: use 0 to %d", ErrOptions, o.Busy, MaxBusy)
 	}
 	return nil
 }
@@ -139,8 +149,8 @@ func run(ctx context.Context, opts Options, all []scenario) (report Report, err 
 	return report, err
 }
 
-func runAll(ctx context.Context, opts Options, all []scenario) (Report, error) {
-	report := Report{Machine: thisMachine(), Quick: opts.Quick, Results: []Result{}, Skipped: []Skip{}}
+func runAll(ctx context.Context, opts Options, all []scenario) (report Report, err error) {
+	report = Report{Machine: thisMachine(), Quick: opts.Quick, Busy: opts.Busy, Results: []Result{}, Skipped: []Skip{}}
 	if err := opts.Validate(); err != nil {
 		return report, err
 	}
@@ -149,6 +159,11 @@ func runAll(ctx context.Context, opts Options, all []scenario) (Report, error) {
 	if len(chosen) == 0 {
 		return report, fmt.Errorf("%w %q", ErrNoMatch, opts.Match)
 	}
+	idle, err := compute(ctx, opts)
+	if err != nil {
+		return report, err
+	}
+	defer func() { err = errors.Join(err, idle()) }()
 	for i, s := range chosen {
 		opts.Progress(Progress{s.name, i + 1, len(chosen)})
 		if s.needs > opts.StoreBytes {
@@ -162,7 +177,7 @@ func runAll(ctx context.Context, opts Options, all []scenario) (Report, error) {
 		case err != nil:
 			return report, fmt.Errorf("%s: %w", s.name, err)
 		default:
-			report.Results = append(report.Results, s.results(samples, opts.Match)...)
+			report.Results = append(report.Results, s.results(samples, opts)...)
 		}
 	}
 	return report, nil
@@ -230,11 +245,11 @@ func (s scenario) try(ctx context.Context, opts Options) (rounds [][]sample, err
 }
 
 // results summarises the samples of all rounds, for the figures that match.
-func (s scenario) results(rounds [][]sample, match *regexp.Regexp) []Result {
+func (s scenario) results(rounds [][]sample, opts Options) []Result {
 	var results []Result
 	for i, m := range s.metrics {
-		if name := s.resultName(m); matches(match, name) {
-			results = append(results, summarise(name, m, column(rounds, i)))
+		if name := s.resultName(m); matches(opts.Match, name) {
+			results = append(results, summarise(name, m, column(rounds, i), opts.Busy > 0))
 		}
 	}
 	return results

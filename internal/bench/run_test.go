@@ -126,7 +126,7 @@ func TestInterrupted(t *testing.T) {
 
 func TestResultsThatMatch(t *testing.T) {
 	s := new(fake).scenario(1)
-	got := s.results([][]sample{{{1, 2}, {ours: 3}}}, regexp.MustCompile("b$"))
+	got := s.results([][]sample{{{1, 2}, {ours: 3}}}, Options{Match: regexp.MustCompile("b$")})
 	want := []Result{{Name: "fake/b", Value: 3, Unit: "ns", Rounds: 1}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -14,6 +14,9 @@ func (r Report) WriteText(out io.Writer) error {
 	if r.Quick {
 		mode = ", quick"
 	}
+	if r.Busy > 0 {
+		mode += fmt.Sprintf(", means beside %d that compute", r.Busy)
+	}
 	if _, err := fmt.Fprintf(out, "%v%s\n\n", r.Machine, mode); err != nil {
 		return err
 	}
