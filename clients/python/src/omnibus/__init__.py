@@ -58,6 +58,7 @@ from .errors import (
     Taken,
     TooLarge,
     Unknown,
+    Untrusted,
     WindowFull,
 )
 from .exchange import Exchange
@@ -88,5 +89,5 @@ __all__ = [
     "Forged", "ForkedError", "Found", "HostError", "HostGone", "LabelError", "Name", "Nothing", "OmnibusError",
     "OutOfMemory", "Overloaded", "Owner", "PayloadError", "Poisoned", "PoolFull", "ProtocolError", "Refused", "Request", "RequestAborted",
     "RequestEnded", "RequestFailed", "RequestOver", "StageFunction", "Taken", "Task", "Tensor", "TensorQueue", "TooLarge", "Trace",
-    "Unknown", "View", "WindowFull", "aconnect", "connect", "from_socket", "register", "run", "stage",
+    "Unknown", "Untrusted", "View", "WindowFull", "aconnect", "connect", "from_socket", "register", "run", "stage",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -121,7 +121,11 @@ async def news(s: Session, ready: Callable[[], bool], at: Any, patience: float |
 
 
 async def aconnect(
-    path: str | None = None, bus: str | None = None, name: str | None = None, gpu: Options | None = None
+    path: str | None = None,
+    bus: str | None = None,
+    name: str | None = None,
+    gpu: Options | None = None,
+    allow_uids: Iterable[int] = (),
 ) -> AsyncClient:
     """Connect, for the running event loop. As `connect`."""
     loop = asyncio.get_running_loop()
@@ -129,7 +133,7 @@ async def aconnect(
     unwanted = threading.Event()
 
     def connected() -> Session:
-        s = open_session(dial(socket_path(path, bus)), bus, name, gpu)
+        s = open_session(dial(socket_path(path, bus), allow_uids), bus, name, gpu)
         opened.append(s)
         if unwanted.is_set():
             s.close()

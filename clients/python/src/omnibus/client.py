@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +27,20 @@ if TYPE_CHECKING:
 
 
 def connect(
-    path: str | None = None, bus: str | None = None, name: str | None = None, gpu: Options | None = None
+    path: str | None = None,
+    bus: str | None = None,
+    name: str | None = None,
+    gpu: Options | None = None,
+    allow_uids: Iterable[int] = (),
 ) -> Client:
     """Connect to a host. `name` is for people who look at the bus, `gpu` for those who send tensors of one.
 
-    Raises HostGone when nobody listens, Refused when the host does not want
-    this client, ProtocolError when it is no host.
+    `allow_uids` are users whose host may be connected to, besides this process's own.
+
+    Raises HostGone when nobody listens, Untrusted when the host may be another user's, Refused when
+    the host does not want this client, ProtocolError when it is no host.
     """
-    return Client(open_session(dial(socket_path(path, bus)), bus, name, gpu))
+    return Client(open_session(dial(socket_path(path, bus), allow_uids), bus, name, gpu))
 
 
 def from_socket(sock: socket.socket, bus: str | None = None, name: str | None = None) -> Client:

@@ -109,6 +109,10 @@ class HostGone(OmnibusError, ConnectionError):
     """The connection to the host has ended: it left, died or was closed here."""
 
 
+class Untrusted(HostGone):
+    """The socket may be another user's, and nothing was sent to it. The text says whose it is, and what to do."""
+
+
 class Refused(HostGone):
     """The host refused this client and closed the connection.
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
+import struct
+from collections.abc import Iterable
 
 from . import wire
 from .connection import descriptors
-from .errors import HostGone, ProtocolError, Refused
+from .errors import HostGone, ProtocolError, Refused, Untrusted
 
 #: How long the host may take to say welcome.
 HANDSHAKE_SECONDS = 10.0
@@ -38,17 +41,30 @@ def socket_path(path: str | None = None, bus: str | None = None) -> str:
     return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"omnibus-{os.getuid()}", bus + ".sock")
 
 
-def dial(path: str) -> socket.socket:
-    """Connect to a host's socket. Raises HostGone when nobody listens."""
+def dial(path: str, allow_uids: Iterable[int] = ()) -> socket.socket:
+    """Connect to a host's socket, and send nothing yet. Raises HostGone when nobody listens.
+
+    Raises Untrusted where the host may be another user's than this process's, or than one of `allow_uids`: see
+    docs/protocol.md.
+    """
     if (size := len(os.fsencode(path))) > MAX_PATH_BYTES:
         raise ValueError(
             f"the socket's path {path} has {size} bytes, and the system allows {MAX_PATH_BYTES}: "
             "use a shorter one, for example by setting XDG_RUNTIME_DIR"
         )
+    trusted = {os.geteuid(), *allow_uids}
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
+        _check_folder(os.path.dirname(path) or ".", trusted)
+        _check_user(os.stat(path).st_uid, trusted, path, "the socket belongs to")
         sock.settimeout(HANDSHAKE_SECONDS)
         sock.connect(path)
+        # The files may have been others when they were looked at.
+        pid, uid, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        _check_user(uid, trusted, path, f"process {pid}, which listens, is one of")
+    except Untrusted:
+        sock.close()
+        raise
     except OSError as e:
         sock.close()
         raise HostGone(
@@ -56,6 +72,30 @@ def dial(path: str) -> socket.socket:
             "or say where it is (its bus, the path of its socket, OMNIBUS_SOCKET)"
         ) from e
     return sock
+
+
+def _check_folder(folder: str, trusted: set[int]) -> None:
+    """Raise Untrusted if another user could put a socket into the folder, or take one away.
+
+    The superuser may, whatever a mode says. In a sticky folder, such as /tmp, a socket is safe once it is there.
+    """
+    s = os.stat(folder)
+    if s.st_uid != 0:
+        _check_user(s.st_uid, trusted, folder, "the folder belongs to")
+    if s.st_mode & 0o022 and not s.st_mode & stat.S_ISVTX:
+        raise Untrusted(
+            f"the host is not to be trusted: others may write to the folder {folder} (mode {s.st_mode & 0o7777:04o}), "
+            "and could listen there in the host's place: chmod go-w it, or have the host listen in a folder of its own"
+        )
+
+
+def _check_user(uid: int, trusted: set[int], where: str, what: str) -> None:
+    if uid not in trusted:
+        raise Untrusted(
+            f"the host is not to be trusted: {where}: {what} user {uid}, and this process runs as user {os.geteuid()}: "
+            "run as the host's user, or set XDG_RUNTIME_DIR to a folder of this user's; "
+            f"if the host of user {uid} is meant, allow it by name (allow_uids)"
+        )
 
 
 def shake_hands(sock: socket.socket, bus: str | None, name: str | None) -> wire.Welcome:

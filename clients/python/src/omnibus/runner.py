@@ -16,7 +16,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,12 +46,13 @@ def run(
     threads: int = 1,
     rejoin: bool = False,
     gpu: Options | None = None,
+    allow_uids: Iterable[int] = (),
 ) -> None:
     """Serve the stages given, or all that were decorated.
 
     Of plain functions, `threads` run at a time; one that waits for the host does not count,
     and another request's runs meanwhile, if need be in a thread of its own. `gpu` is for
-    stages that send tensors of one.
+    stages that send tensors of one, `allow_uids` for a host of another user: see `connect`.
 
     Returns when the host drains or says goodbye, and after SIGTERM, once what was open
     here is finished. When the host is gone, exits with status 69, or, with `rejoin`, waits
@@ -75,7 +76,7 @@ def run(
     before = signal.signal(signal.SIGTERM, on_sigterm) if in_main else None
     try:
         with _signals(in_main and not any(s.is_async for _, s in chosen)) as wake:
-            _serve(chosen, partial(connect, path, bus, gpu=gpu), threads, rejoin, leaving, current, wake)
+            _serve(chosen, partial(connect, path, bus, gpu=gpu, allow_uids=tuple(allow_uids)), threads, rejoin, leaving, current, wake)
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, before)

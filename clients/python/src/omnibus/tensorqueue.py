@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -62,18 +63,20 @@ class TensorQueue:
         transport_mode: str = "default",
         arena_bytes: int = ARENA_BYTES,
         gpu: Options | None = None,
+        allow_uids: Iterable[int] = (),
     ) -> None:
         """Join a queue by its name, "queue" by default, or by the path of its socket. Raises HostGone without one.
 
         `transport_mode` is how tensors on a GPU travel that are put here: by "default" they are copied to the host's
         memory, by "cuda_ipc" they stay where they are, and by "cuda_ipc_pool" they are copied into a pool of
         the GPU's memory, which `gpu` describes. `arena_bytes` is the memory that items lie in that are put here, all at
-        once; larger ones get some of their own.
+        once; larger ones get some of their own. `allow_uids` are users whose queue may be joined, besides this
+        process's own.
         """
         if transport_mode not in MODES:
             raise ValueError(f"transport_mode {transport_mode!r}: use one of {', '.join(MODES)}")
         self._mode = MODES.index(transport_mode)
-        self._client: Client = connect(path, name or (None if path else "queue"), "queue", gpu)
+        self._client: Client = connect(path, name or (None if path else "queue"), "queue", gpu, allow_uids)
         self._client._session.arena_bytes = arena_bytes
         self._lock = threading.Lock()
         self._puts: list[Request] = []  # whose items are not done

@@ -243,14 +243,22 @@ def _timeout(value: Any) -> float:
     return number
 
 
+def _users(value: Any) -> frozenset[int]:
+    if not isinstance(value, list):
+        raise ValueError
+    return frozenset(_whole(0, _MOST_UID).read(uid) for uid in value)
+
+
 _TIMEOUT = Kind('a number of seconds above 0, or text such as "30s"', _timeout)
 _SECONDS = Kind('a number of seconds of at least 0, or text such as "30s"', seconds)
 
 MAX_READERS = 63  #: of a store with a name: a bit of a word for each
 _LEAST_RING_BYTES = 64 << 10
+_MOST_UID = 2**32 - 2
 
 _SETTINGS = {
     "mode": _text("ring", "segment"), "bus": _text(), "socket": Kind("a path", _path),
+    "allow_uids": Kind("a list of the numbers of users, such as [1000]", _users),
     "store": _text(), "dir": Kind("a path", _path),
     "arena_bytes": _whole(1), "ring_bytes": _whole(_LEAST_RING_BYTES), "readers": _whole(1, MAX_READERS),
     "shm_threshold_bytes": _whole(0), "generation": _whole(1, 2), "ttl": _SECONDS, "timeout": _TIMEOUT,

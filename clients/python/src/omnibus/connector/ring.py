@@ -23,8 +23,8 @@ from .encoder import Encoded
 class _Host:
     """The connection of this process to one host."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, allow_uids: frozenset[int]) -> None:
+        self.path, self.allow_uids = path, allow_uids
         self.users = 0
         self.renew()
 
@@ -36,7 +36,7 @@ class _Host:
     def client(self) -> Client:
         """The connection, which is made if there is none. Raises HostGone. The lock is held."""
         if self._client is None or self._client.closed:
-            self._client = connect(self.path, name=f"connector {os.getpid()}")
+            self._client = connect(self.path, name=f"connector {os.getpid()}", allow_uids=self.allow_uids)
         return self._client
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class _Host:
             self._client.close()
 
 
-_hosts: dict[str, _Host] = {}
+_hosts: dict[tuple[str, frozenset[int]], _Host] = {}
 _hosts_mu = threading.Lock()
 
 
@@ -63,13 +63,14 @@ class Ring:
 
     def __init__(self, config: dict[str, Any]) -> None:
         path = socket_path(setting(config, "socket", None), setting(config, "bus", None))
+        allow_uids = setting(config, "allow_uids", frozenset())
         self._timeout = setting(config, "timeout", 30.0)
         self._arena_bytes = setting(config, "arena_bytes", ARENA_BYTES)
         self._exchange: tuple[Client, Exchange] | None = None
         self._pid = 0  # of the process that it is of
         self._closed = False
         with _hosts_mu:
-            self._host = _hosts.setdefault(path, _Host(path))
+            self._host = _hosts.setdefault((path, allow_uids), _Host(path, allow_uids))
             self._host.users += 1
         try:
             self._open()
@@ -157,6 +158,6 @@ class Ring:
     def _leave(self) -> None:
         with _hosts_mu:
             self._host.users -= 1
-            last = not self._host.users and _hosts.pop(self._host.path, None) is not None
+            last = not self._host.users and _hosts.pop((self._host.path, self._host.allow_uids), None) is not None
         if last:
             self._host.close()
