@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/omnibus-runtime/omnibus/internal/peer"
 )
 
 var (
@@ -48,6 +50,9 @@ var (
 	ErrProcessDied = errors.New("bus: the stage's process died")
 	// ErrHostGone is how a node's requests end when the host of the bus is gone.
 	ErrHostGone = errors.New("bus: no connection to the host")
+	// ErrUntrusted reports a socket that may be another user's: see
+	// [JoinOptions.AllowUIDs].
+	ErrUntrusted = peer.ErrUntrusted
 	// ErrPanic reports a handler that panicked.
 	ErrPanic = errors.New("bus: stage panicked")
 )

@@ -170,7 +170,7 @@ func FuzzSession(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		conn, err := peer.Dial(t.Context(), h.path)
+		conn, err := peer.Dial(t.Context(), h.path, peer.DialOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

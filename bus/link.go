@@ -70,8 +70,8 @@ type link struct {
 }
 
 // dialLink connects and introduces this process.
-func dialLink(ctx context.Context, path, bus, name string) (*link, error) {
-	conn, err := peer.Dial(ctx, path)
+func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, name string) (*link, error) {
+	conn, err := peer.Dial(ctx, path, trust)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -34,6 +35,11 @@ type JoinOptions struct {
 	// Bus is the name of the bus. Another bus at the socket is an error. With
 	// neither name nor socket, $OMNIBUS_SOCKET and $OMNIBUS_BUS say both.
 	Bus string
+	// AllowUIDs are the users whose host may be joined, besides the one that this
+	// process runs as. Nothing is sent to a host of another user, the superuser's
+	// too, nor to one in a folder where another user could have put the socket: Join
+	// returns ErrUntrusted.
+	AllowUIDs []uint32
 	// Store describes the memory that this process's payloads lie in, for each
 	// stage, and for the inputs of requests. By default it is as large as the
 	// windows need.
@@ -162,7 +168,7 @@ func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 
 // connect makes a link.
 func (n *Node) connect(ctx context.Context) (*link, error) {
-	l, err := dialLink(ctx, n.opts.Socket, n.opts.Bus, n.name)
+	l, err := dialLink(ctx, n.opts.Socket, peer.DialOptions{AllowUIDs: n.opts.AllowUIDs}, n.opts.Bus, n.name)
 	if err != nil {
 		return nil, err
 	}

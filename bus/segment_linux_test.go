@@ -28,7 +28,7 @@ func dialThin(t *testing.T, path string) *thinClient {
 // dialThinAs is for clients of older versions, too.
 func dialThinAs(t *testing.T, path string, version uint16) *thinClient {
 	t.Helper()
-	conn, err := peer.Dial(t.Context(), path)
+	conn, err := peer.Dial(t.Context(), path, peer.DialOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,8 @@ type Options struct {
 	// GPU describes the lane that carries tensors in the memory of GPUs; nil: there
 	// is none, and only tensors in host memory can be put and got.
 	GPU *bus.GPUOptions
-	// AllowUIDs are the users that may join besides the owner's.
+	// AllowUIDs are users besides the one that this process runs as: Open lets them
+	// join, and Join joins a queue that one of them owns.
 	AllowUIDs []uint32
 	// Logger is told of processes that come and go; nil discards.
 	Logger *slog.Logger

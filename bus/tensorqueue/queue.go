@@ -76,7 +76,7 @@ func Open(ctx context.Context, opts Options) (*Queue, error) {
 func Join(ctx context.Context, opts Options) (*Queue, error) {
 	opts = opts.withDefaults()
 	n, err := bus.Join(ctx, "tensorqueue", bus.JoinOptions{
-		Socket: opts.Socket, Bus: opts.Name, Store: opts.store(),
+		Socket: opts.Socket, Bus: opts.Name, AllowUIDs: opts.AllowUIDs, Store: opts.store(),
 		MaxRequests: mostRequests(), GPU: opts.GPU, Logger: opts.Logger,
 	})
 	if err != nil {

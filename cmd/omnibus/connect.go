@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -21,7 +22,8 @@ import (
 // findingHelp ends the help of every verb that talks to a host.
 const findingHelp = `
 The host is the one at --socket, or of the bus --bus, or at $OMNIBUS_SOCKET, and
-else the only one that runs.`
+else the only one that runs. Nothing is sent to a host of another user, root
+too, unless --allow-uid names that user.`
 
 // How long a host may take to let this program in, and to answer it.
 const (
@@ -37,12 +39,16 @@ func within(ctx context.Context, limit time.Duration) (context.Context, context.
 // callArenaBytes is the memory for payloads of a verb that sends none.
 const callArenaBytes = 64 << 10
 
-// A finder holds the flags that say which host is meant.
-type finder struct{ bus, socket string }
+// A finder holds the flags that say which host is meant, and whose it may be.
+type finder struct {
+	bus, socket string
+	uids        []uint
+}
 
 func (f *finder) addTo(cmd *cobra.Command) {
 	cmd.Flags().Var((*filled)(&f.bus), "bus", "the host of the bus `NAME`")
 	cmd.Flags().Var((*filled)(&f.socket), "socket", "the host at the socket `PATH`")
+	cmd.Flags().UintSliceVar(&f.uids, "allow-uid", nil, "talk to a host of the user `UID` too, beside the own")
 	cmd.Long += "\n" + findingHelp
 }
 
@@ -60,6 +66,18 @@ func (f *filled) Set(text string) error {
 	}
 	*f = filled(text)
 	return nil
+}
+
+// users are the numbers that --allow-uid gives.
+func users(uids []uint) ([]uint32, error) {
+	var all []uint32
+	for _, uid := range uids {
+		if uid >= math.MaxUint32 { // whose low bits are another user's
+			return nil, &usageError{fmt.Sprintf("--allow-uid is %d, which no user has: use 0 to %d", uid, uint32(math.MaxUint32-1))}
+		}
+		all = append(all, uint32(uid))
+	}
+	return all, nil
 }
 
 // path returns the socket of the host that is meant.
@@ -137,6 +155,9 @@ func (f *finder) join(ctx context.Context, name string, opts bus.JoinOptions) (*
 		return nil, nil, err
 	}
 	opts.Socket, opts.Bus = path, f.bus
+	if opts.AllowUIDs, err = users(f.uids); err != nil {
+		return nil, nil, err
+	}
 	joining, cancel := within(ctx, joinTimeout)
 	defer cancel()
 	node, err := bus.Join(joining, name, opts)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"strings"
 	"syscall"
 
@@ -68,11 +67,9 @@ func newQueueCmd() *cobra.Command {
 					return err
 				}
 			}
-			for _, uid := range uids {
-				if uid >= math.MaxUint32 { // whose low bits are another user's
-					return &usageError{fmt.Sprintf("--allow-uid is %d, which no user has: use 0 to %d", uid, uint32(math.MaxUint32-1))}
-				}
-				opts.AllowUIDs = append(opts.AllowUIDs, uint32(uid))
+			var err error
+			if opts.AllowUIDs, err = users(uids); err != nil {
+				return err
 			}
 			opts.Logger = newLogger(cmd.ErrOrStderr(), level.word, outputText)
 			return ownQueue(cmd, opts)

@@ -86,7 +86,7 @@ func misuseLanes() error {
 	tc := badLanes[os.Getenv(caseEnv)]
 	l.ends = tc.said == completed
 	var err error
-	if l.conn, err = peer.Dial(context.Background(), l.path); err != nil {
+	if l.conn, err = peer.Dial(context.Background(), l.path, peer.DialOptions{}); err != nil {
 		return err
 	}
 	l.in = peer.NewReceiver(l.conn)

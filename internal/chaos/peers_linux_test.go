@@ -296,7 +296,7 @@ func misbehave() error {
 		return inherit(heir)
 	}
 	var err error
-	if p.conn, err = peer.Dial(context.Background(), p.path); err != nil {
+	if p.conn, err = peer.Dial(context.Background(), p.path, peer.DialOptions{}); err != nil {
 		return err
 	}
 	p.in = peer.NewReceiver(p.conn)

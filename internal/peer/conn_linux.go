@@ -1,11 +1,9 @@
 package peer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"time"
@@ -62,40 +60,6 @@ func sinceBoot() (time.Duration, error) {
 		return 0, err
 	}
 	return time.Duration(now.Nano()), nil
-}
-
-// Dial connects to the listener at path.
-func Dial(ctx context.Context, path string) (*Conn, error) {
-	if err := checkPath(path); err != nil {
-		return nil, err
-	}
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unixpacket", path)
-	var op *net.OpError
-	if errors.As(err, &op) {
-		err = op.Err // without the path, which is in each error below
-	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("connect to %s: there is no socket; is the host running, and is this its address? %w", path, err)
-	case errors.Is(err, unix.ECONNREFUSED) && !isSocket(path), errors.Is(err, unix.EPROTOTYPE):
-		return nil, fmt.Errorf("connect to %s: it is no socket of a host; is this its address? %w", path, err)
-	case errors.Is(err, unix.ECONNREFUSED):
-		return nil, fmt.Errorf("connect to %s: nobody listens; the host has died or stopped, start it again: %w", path, err)
-	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("connect to %s: not allowed; run as the host's user, or have the host admit this one: %w", path, err)
-	case err != nil && ctx.Err() != nil:
-		return nil, fmt.Errorf("connect to %s: %w", path, context.Cause(ctx))
-	case err != nil:
-		return nil, fmt.Errorf("connect to %s: %w", path, err)
-	}
-	return newConn(conn.(*net.UnixConn))
-}
-
-// isSocket reports whether a path is that of a socket, or may be.
-func isSocket(path string) bool {
-	info, err := os.Stat(path)
-	return err != nil || info.Mode().Type() == fs.ModeSocket
 }
 
 // Pair returns the two ends of a new connection.

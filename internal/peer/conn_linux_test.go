@@ -295,14 +295,14 @@ func TestDialRefuses(t *testing.T) {
 		"empty":          {path: "", want: "empty"},
 		"abstract":       {path: "@bus", want: "it would be no file"},
 	} {
-		if conn, err := Dial(t.Context(), tt.path); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if conn, err := Dial(t.Context(), tt.path, DialOptions{}); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: Dial = %v, %v; want %q", name, conn, err, tt.want)
 		}
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough of it")
 	cancel(enough)
-	if _, err := Dial(ctx, path); !errors.Is(err, enough) {
+	if _, err := Dial(ctx, path, DialOptions{}); !errors.Is(err, enough) {
 		t.Errorf("Dial with a context that is over: %v, want its cause", err)
 	}
 }

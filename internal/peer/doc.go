@@ -26,6 +26,13 @@
 // The socket file decides who may connect. It has its mode from the moment at
 // which it exists, whatever the umask.
 //
+// Nor is a listener trusted by its place. Dial sends nothing, and returns
+// [ErrUntrusted], unless the socket, the process that listens, as of the moment
+// when it began to, and the folder belong to this process's user, or to one that
+// the caller names. The folder may also be the superuser's, and other users must
+// not be able to replace the socket in it. Nothing else of the superuser's is
+// believed unless it is named.
+//
 // # Descriptors
 //
 // What is sent stays the caller's: neither Send nor Queue closes it. What is

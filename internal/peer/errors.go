@@ -7,6 +7,8 @@ var (
 	ErrUnsupported = errors.New("connections between processes need Linux")
 	// ErrInUse reports that another process listens at the path.
 	ErrInUse = errors.New("in use")
+	// ErrUntrusted reports a listener that may be another user's.
+	ErrUntrusted = errors.New("the host is not to be trusted")
 	// ErrGone reports that the peer has closed the connection, or has died.
 	ErrGone = errors.New("the peer is gone")
 	// ErrClosed reports the use of what this side has closed.

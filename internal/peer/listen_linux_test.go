@@ -29,7 +29,7 @@ func TestListenAndDial(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := Dial(t.Context(), l.Path())
+		client, err := Dial(t.Context(), l.Path(), DialOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +157,7 @@ func TestListenRefuses(t *testing.T) {
 	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
 		t.Errorf("the file that was in the way: %q, %v", b, err)
 	}
-	if conn, err := Dial(t.Context(), l.Path()); err != nil {
+	if conn, err := Dial(t.Context(), l.Path(), DialOptions{}); err != nil {
 		t.Errorf("Dial after all that: %v", err)
 	} else {
 		conn.Close()
@@ -183,7 +183,7 @@ func TestTwoHosts(t *testing.T) {
 		t.Fatalf("the socket of the process that was killed: %v", err)
 	}
 	listenAt(t, path)
-	conn, err := Dial(t.Context(), path)
+	conn, err := Dial(t.Context(), path, DialOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

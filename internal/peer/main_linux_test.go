@@ -27,6 +27,8 @@ func TestMain(m *testing.M) {
 		play(dialRole)
 	case "listen":
 		play(listenRole)
+	case "stranger":
+		play(strangerRole)
 	default:
 		play(func(string) error { return fmt.Errorf("no role %q", role) })
 	}
@@ -46,7 +48,7 @@ func play(role func(path string) error) {
 var roleConn any // keeps what the role has open from being collected
 
 func dialRole(path string) error {
-	conn, err := Dial(context.Background(), path)
+	conn, err := Dial(context.Background(), path, DialOptions{})
 	if err != nil {
 		return err
 	}
@@ -66,6 +68,13 @@ func start(t *testing.T, role, path string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleVariable+"="+role, pathVariable+"="+path)
+	begin(t, cmd)
+	return cmd
+}
+
+// begin starts a role and returns what it reads and what it says, when it is ready.
+func begin(t *testing.T, cmd *exec.Cmd) (io.WriteCloser, io.Reader) {
+	t.Helper()
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -85,9 +94,9 @@ func start(t *testing.T, role, path string) *exec.Cmd {
 	})
 	line := make([]byte, len("ready\n"))
 	if _, err := io.ReadFull(stdout, line); err != nil {
-		t.Fatalf("role %s: %v", role, err)
+		t.Fatalf("%v: %v", cmd.Env[len(os.Environ()):], err)
 	}
-	return cmd
+	return stdin, stdout
 }
 
 // socketPath returns a path of which the last folder is missing. It is short

@@ -13,7 +13,7 @@ type Listener struct{}
 func Listen(string, ListenOptions) (*Listener, error) { return nil, ErrUnsupported }
 
 // Dial returns ErrUnsupported.
-func Dial(context.Context, string) (*Conn, error) { return nil, ErrUnsupported }
+func Dial(context.Context, string, DialOptions) (*Conn, error) { return nil, ErrUnsupported }
 
 // Pair returns ErrUnsupported.
 func Pair() (*Conn, *Conn, error) { return nil, nil, ErrUnsupported }

@@ -1,0 +1,193 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// strangerUID is a user that no test runs as.
+const strangerUID = 4321
+
+// strangerRole listens on the socket that is its descriptor 3. It hangs up on each that
+// connects when that has said something, or has hung up. When its standard input ends,
+// it says how much it has heard.
+func strangerRole(string) error {
+	const inherited = 3
+	if err := unix.Listen(inherited, 8); err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stdout, "ready")
+	heard, buf := 0, make([]byte, 1024)
+	for {
+		ready := []unix.PollFd{{Fd: inherited, Events: unix.POLLIN}, {Fd: 0, Events: unix.POLLIN}}
+		if _, err := unix.Poll(ready, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		switch {
+		case ready[0].Revents != 0: // first of all, so that no one is missed
+			fd, _, err := unix.Accept(inherited)
+			if err != nil {
+				return err
+			}
+			n, err := unix.Read(fd, buf)
+			if err == nil {
+				heard += n
+			}
+			unix.Close(fd)
+		case ready[1].Revents != 0:
+			fmt.Fprintln(os.Stdout, heard)
+			os.Exit(0)
+		}
+	}
+}
+
+// needRoot skips a test that is about two users.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to have processes and files of two users")
+	}
+}
+
+// stranger has a process of another user listen at path. The function that it returns
+// ends it, and says how many bytes it has heard.
+func stranger(t *testing.T, path string) (heard func() string) {
+	t.Helper()
+	needRoot(t)
+	socket, err := bindSocket(path, 0o666)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	// The path of the binary may lead through folders that are closed to strangers.
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), roleVariable+"=stranger")
+	cmd.ExtraFiles = []*os.File{socket}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: strangerUID, Gid: strangerUID}}
+	stdin, stdout := begin(t, cmd)
+	return func() string {
+		stdin.Close()
+		said, err := io.ReadAll(stdout)
+		if err != nil {
+			t.Error(err)
+		}
+		return strings.TrimSpace(string(said))
+	}
+}
+
+// TestDialStranger: who listens may be another user although the files are not, if they
+// have been exchanged since they were looked at. Nothing is said to it.
+func TestDialStranger(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	heard := stranger(t, path)
+	checkNoLeak(t, func() {
+		conn, err := Dial(t.Context(), path, DialOptions{AllowUIDs: []uint32{strangerUID + 1}})
+		if err == nil {
+			_ = conn.Send([]byte("hello"), nil)
+			conn.Close()
+		}
+		if !errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "which listens, is one of user 4321, and this process runs as user 0") {
+			t.Errorf("Dial: %v; want ErrUntrusted that names the user", err)
+		}
+	})
+	if got := heard(); got != "0" {
+		t.Errorf("the stranger has heard %s bytes", got)
+	}
+}
+
+// TestDialNamedStranger: what a caller asks for, it gets.
+func TestDialNamedStranger(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	heard := stranger(t, path)
+	for _, name := range []string{filepath.Dir(path), path} {
+		if err := os.Chown(name, strangerUID, strangerUID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := Dial(t.Context(), path, DialOptions{AllowUIDs: []uint32{7, strangerUID}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, uid, gid := conn.Credentials(); uid != strangerUID || gid != strangerUID {
+		t.Errorf("the peer is of user %d and group %d, want %d", uid, gid, strangerUID)
+	}
+	if err := conn.Send([]byte("hello"), nil); err != nil {
+		t.Error(err)
+	}
+	if got := heard(); got != "5" {
+		t.Errorf("the stranger has heard %s bytes, want 5", got)
+	}
+}
+
+// TestDialFolders: where a socket may lie, and whose it may be.
+func TestDialFolders(t *testing.T) {
+	tests := []struct {
+		name           string
+		mode           os.FileMode
+		folder, socket int // whose they are; 0: this process's
+		named          []uint32
+		want           string
+	}{
+		{name: "private", mode: 0o700},
+		{name: "open to readers", mode: 0o755},
+		{name: "the group writes", mode: 0o770, want: "others may write to the folder %s (mode 0770)"},
+		{name: "all write", mode: 0o707, want: "others may write to the folder %s (mode 0707)"},
+		{name: "sticky", mode: os.ModeSticky | 0o777},
+		{name: "another's folder", mode: 0o700, folder: strangerUID, want: "the folder %s belongs to user 4321"},
+		{name: "another's folder, sticky", mode: os.ModeSticky | 0o777, folder: strangerUID, want: "the folder %s belongs to user 4321"},
+		{name: "a named user's folder", mode: 0o700, folder: strangerUID, named: []uint32{strangerUID}},
+		{name: "another's socket", mode: 0o700, socket: strangerUID, want: "the socket belongs to user 4321"},
+		{name: "another's socket, sticky", mode: os.ModeSticky | 0o777, socket: strangerUID, want: "the socket belongs to user 4321"},
+		{name: "a named user's socket", mode: 0o700, socket: strangerUID, named: []uint32{strangerUID}},
+		{name: "a third user's", mode: 0o700, folder: strangerUID, socket: 7, named: []uint32{7}, want: "the folder %s belongs to user 4321"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.folder != 0 || tt.socket != 0 {
+				needRoot(t)
+			}
+			l := listenAt(t, filepath.Join(t.TempDir(), "s"))
+			dir := filepath.Dir(l.Path())
+			if tt.folder != 0 {
+				if err := os.Chown(dir, tt.folder, tt.folder); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tt.socket != 0 {
+				if err := os.Chown(l.Path(), tt.socket, tt.socket); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.Chmod(dir, tt.mode); err != nil {
+				t.Fatal(err)
+			}
+			conn, err := Dial(t.Context(), l.Path(), DialOptions{AllowUIDs: tt.named})
+			if err == nil {
+				conn.Close()
+			}
+			if tt.want == "" {
+				if err != nil {
+					t.Errorf("Dial: %v", err)
+				}
+				return
+			}
+			want := tt.want
+			if strings.Contains(want, "%s") {
+				want = fmt.Sprintf(want, dir)
+			}
+			if !errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), want) {
+				t.Errorf("Dial: %v; want ErrUntrusted that says %q", err, want)
+			}
+		})
+	}
+}
