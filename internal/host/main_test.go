@@ -22,6 +22,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(bus.EnvStage) != "":
 		os.Exit(serve(os.Getenv(bus.EnvStage)))
+	case len(os.Args) == 3 && os.Args[1] == "submit":
+		os.Exit(submit(os.Args[2]))
 	case len(os.Args) == 3 && os.Args[1] == "exit":
 		os.Exit(int(os.Args[2][0] - '0'))
 	case len(os.Args) == 2 && os.Args[1] == "wait":
@@ -71,6 +73,34 @@ func serve(stage string) int {
 	}
 	if ctx.Err() == nil {
 		<-ctx.Done() // it lives on, and serves nothing
+	}
+	return 0
+}
+
+// submit joins the host of user 0 at a socket, and prints what it makes of a word.
+func submit(socket string) int {
+	ctx := context.Background()
+	n, err := bus.Join(ctx, "submit", bus.JoinOptions{Socket: socket, AllowUIDs: []uint32{0}})
+	if err != nil {
+		fmt.Fprintln(os.Stdout, err)
+		return 1
+	}
+	var word []byte
+	r, err := n.Stream(ctx)
+	if err == nil {
+		err = r.Input(ctx).EmitBytes([]byte("word"), bus.Last())
+	}
+	if err == nil {
+		var d *bus.Delivery
+		if d, err = r.Recv(ctx); err == nil {
+			word = bytes.Clone(d.Bytes())
+			d.Finish(nil)
+		}
+	}
+	fmt.Fprintf(os.Stdout, "%s", word)
+	if err := errors.Join(err, n.Close(ctx)); err != nil {
+		fmt.Fprintln(os.Stdout, err)
+		return 1
 	}
 	return 0
 }
