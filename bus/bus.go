@@ -397,7 +397,7 @@ func (b *Bus) whoIsLeft() string {
 // and gives the memory back. When a handler does not return before the context
 // ends, Close names it and leaves everything in place; it may be called again.
 // It reports broken invariants of the store and payloads that were not given
-// back, should there be any.
+// back, should there be any: those errors wrap ErrNotClean.
 func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
 	b.closeOnce.Do(func() { close(b.closing) })
@@ -442,10 +442,10 @@ func (b *Bus) lastCheck() error {
 	var broken []error
 	err := b.writer.Do(func(s *shmstore.Store) {
 		for _, v := range s.Check() {
-			broken = append(broken, fmt.Errorf("bus: store: %s: %s", v.Invariant, v.Detail))
+			broken = append(broken, fmt.Errorf("%w: %s: %s", ErrNotClean, v.Invariant, v.Detail))
 		}
 		for _, h := range s.Holders() {
-			broken = append(broken, fmt.Errorf("bus: store: payloads were not given back: %v", h))
+			broken = append(broken, fmt.Errorf("%w: payloads were not given back: %v", ErrNotClean, h))
 		}
 	})
 	if errors.Is(err, actors.ErrStopped) {

@@ -1,15 +1,18 @@
 package bus
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // lastingProcess is a watch of this process.
@@ -175,6 +178,52 @@ func TestClearedAlready(t *testing.T) {
 	owner.wantCleared("the host has not seen it")
 	c.leave(middle.session, nil)
 	owner.wantCleared("the host has seen it", middle.node)
+}
+
+// echoBus is a bus that gives back what comes, in its store.
+func echoBus(t *testing.T) *Bus {
+	t.Helper()
+	b, err := Open(t.Context(), Pipeline{
+		Stages: []StageSpec{{Name: "echo", State: StateNone, Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
+		Edges:  []Edge{{To: "echo"}, {From: "echo"}},
+	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// heldInStore holds a payload that lies in the store of a bus, of a request that is gone.
+func heldInStore(t *testing.T, b *Bus) *payload {
+	t.Helper()
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Input(t.Context()).EmitBytes(make([]byte, 2*DefaultInlineBytes), Last()); err != nil {
+		t.Fatal(err)
+	}
+	d, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := d.hold()
+	if err := d.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	return held
+}
+
+// TestCloseTellsOfTheLost: of all that can go wrong when a bus is closed, that a payload was
+// not given back can be told apart.
+func TestCloseTellsOfTheLost(t *testing.T) {
+	b := echoBus(t)
+	held := heldInStore(t, b)
+	if err := b.Close(t.Context()); !errors.Is(err, ErrNotClean) || !strings.Contains(err.Error(), "payloads were not given back") {
+		t.Errorf("closed with a payload held: %v", err)
+	}
+	held.release()
 }
 
 // TestIntroducedOnce: each learns of the other once, by its own side.

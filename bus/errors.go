@@ -53,6 +53,8 @@ var (
 	// ErrUntrusted reports a socket that may be another user's: see
 	// [JoinOptions.AllowUIDs].
 	ErrUntrusted = peer.ErrUntrusted
+	// ErrNotClean reports what Close has found broken in the store, or not given back.
+	ErrNotClean = errors.New("bus: the store is not clean")
 	// ErrPanic reports a handler that panicked.
 	ErrPanic = errors.New("bus: stage panicked")
 )

@@ -68,7 +68,7 @@ func (x *exchange) close() error {
 	x.shelf.close()
 	x.table.Stop()
 	if err := x.room.close(context.Background()); err != nil {
-		return fmt.Errorf("bus: exchange: payloads were not released: %w", err)
+		return fmt.Errorf("%w: exchange: payloads were not released: %w", ErrNotClean, err)
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func (b *Bus) closeSender(ctx context.Context) error {
 	var errs []error
 	for _, dev := range b.sender.Devices() {
 		if left := b.store.FreeUnusedOn(dev); left > 0 {
-			errs = append(errs, fmt.Errorf("bus: %d payloads on a GPU were not given back", left))
+			errs = append(errs, fmt.Errorf("%w: %d payloads on a GPU were not given back", ErrNotClean, left))
 		}
 	}
 	errs = append(errs, b.sender.Check(), b.sender.Close(ctx))

@@ -114,7 +114,7 @@ func (h *host) closeBus() error {
 	}
 	if h.server != nil {
 		for _, v := range h.server.Check() {
-			errs = append(errs, fmt.Errorf("arena: %v", v))
+			errs = append(errs, fmt.Errorf("%w: arena: %v", bus.ErrNotClean, v))
 		}
 		errs = append(errs, h.server.Close(ctx))
 	}
@@ -126,15 +126,23 @@ func (h *host) closeBus() error {
 
 // summarise prints what the run did, in one line.
 func (h *host) summarise(s bus.Stats, broken error) {
-	store := "store clean"
-	if broken != nil {
-		store = "store NOT clean"
-	}
 	fmt.Fprintf(h.opts.Outlet, "done: %s; %s; ran %v\n", strings.Join([]string{
 		count(s.Completed, "request") + " completed",
 		fmt.Sprintf("%d failed", s.Failed), fmt.Sprintf("%d aborted", s.Aborted), fmt.Sprintf("%d past their deadline", s.Deadline),
 		count(int64(h.restarts()), "restart"),
-	}, ", "), store, time.Since(h.began).Round(time.Millisecond))
+	}, ", "), storeAfter(broken), time.Since(h.began).Round(time.Millisecond))
+}
+
+// storeAfter says how the store was when it was closed, by what went wrong with that. A
+// socket or a connector that could not be closed says nothing of the store.
+func storeAfter(broken error) string {
+	switch {
+	case errors.Is(broken, bus.ErrNotClean):
+		return "store NOT clean"
+	case errors.Is(broken, context.DeadlineExceeded):
+		return "store not closed in time"
+	}
+	return "store clean"
 }
 
 func count(n int64, noun string) string {

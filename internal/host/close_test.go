@@ -1,0 +1,32 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// TestStoreAfter: of a run whose sockets or connectors could not be closed nobody is to look
+// for a payload that was lost.
+func TestStoreAfter(t *testing.T) {
+	other := errors.New("remove a socket: it is gone")
+	lost := fmt.Errorf("%w: payloads were not given back", bus.ErrNotClean)
+	late := fmt.Errorf("bus: close: still alive: %w", context.DeadlineExceeded)
+	for _, c := range []struct {
+		broken error
+		want   string
+	}{
+		{nil, "store clean"},
+		{other, "store clean"},
+		{errors.Join(other, late), "store not closed in time"},
+		{errors.Join(other, lost), "store NOT clean"},
+		{errors.Join(late, lost), "store NOT clean"},
+	} {
+		if got := storeAfter(c.broken); got != c.want {
+			t.Errorf("%v: %s, want %s", c.broken, got, c.want)
+		}
+	}
+}
