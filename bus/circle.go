@@ -21,8 +21,9 @@ import (
 // were introduced to those that are dead as well. When they have said that they read
 // nothing from there any more, the owner may have its memory back.
 type circle struct {
-	mu    sync.Mutex // comes after a session's
-	nodes map[uint32]*acquaintance
+	mu        sync.Mutex // comes after a session's
+	nodes     map[uint32]*acquaintance
+	releasing sync.WaitGroup // of those who give back what was lent; added to with mu held
 }
 
 // acquaintance is a node that was introduced to another.
@@ -128,8 +129,29 @@ func (c *circle) settle() {
 			}
 		}
 	}
+	if len(lent) == 0 {
+		c.mu.Unlock()
+		return
+	}
+	c.releasing.Add(1)
+	defer c.releasing.Done()
 	c.mu.Unlock()
 	releaseAll(lent)
+}
+
+// end gives back what is lent still, when all nodes are gone and the host closes, and
+// returns when all of it is back. It does not matter any more who reads it: a host that
+// closes reuses no memory.
+func (c *circle) end() {
+	c.mu.Lock()
+	var lent []*payload
+	for _, n := range c.nodes {
+		lent = append(lent, n.lent...)
+	}
+	c.nodes = nil
+	c.mu.Unlock()
+	releaseAll(lent)
+	c.releasing.Wait()
 }
 
 // group finds the nodes that are gone around one that is, and reports whether all

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -224,6 +225,41 @@ func TestCloseTellsOfTheLost(t *testing.T) {
 		t.Errorf("closed with a payload held: %v", err)
 	}
 	held.release()
+}
+
+// TestLentIsBackWhenTheServerIsClosed: a node that is gone has passed on what lies in the
+// host's store, and the host reads something of that node's. A server that is closed keeps
+// nothing for others to read, or the bus's last check would find payloads that were not given
+// back.
+func TestLentIsBackWhenTheServerIsClosed(t *testing.T) {
+	b := echoBus(t)
+	srv, err := b.Listen(filepath.Join(t.TempDir(), "bus.sock"), ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lent := heldInStore(t, b).lent()
+
+	middle, reader := newAcquainted(t, srv, 1), newAcquainted(t, srv, 2)
+	if !srv.circle.introduce(middle.session, reader.session) {
+		t.Fatal("no introduction")
+	}
+	middle.reads.Add(1)
+	srv.circle.leave(middle.session, []*payload{lent})
+	srv.circle.leave(reader.session, nil)
+	if HeldBytes(b) == 0 {
+		t.Fatal("the host has given away what others may read")
+	}
+	if err := srv.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := HeldBytes(b); n != 0 {
+		t.Errorf("the server is closed, and %d bytes are lent still", n)
+	}
+	middle.cancel(errBye)
+	middle.unread() // the host reads nothing of the node's any more: there is nothing left to give back
+	if err := b.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestIntroducedOnce: each learns of the other once, by its own side.

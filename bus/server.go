@@ -358,6 +358,7 @@ func (s *Server) Close(ctx context.Context) error {
 	gone := make(chan struct{})
 	go func() {
 		s.wg.Wait()
+		s.circle.end()
 		s.unmap.Do(s.arena.release)
 		_ = unmapping.wait(context.Background())
 		close(gone)
