@@ -259,6 +259,21 @@ func TestHostileReaders(t *testing.T) {
 		"ledger of another store": sendLedger(func(o message) []int {
 			return []int{ledgerFD(t, o, size, size, sealsOfPeer, func(sb *superblock) { sb.store++ })}
 		}),
+		"says that it is for another store": func(t *testing.T, conn *net.UnixConn) {
+			if err := send(conn, message{kind: messageHello, pid: 1}); err != nil {
+				t.Error(err)
+			}
+			offer, _, err := receive(conn, messageGeometry, 0)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			fd := ledgerFD(t, offer, size, size, sealsOfPeer, nil)
+			if err := send(conn, message{kind: messageLedger, geometry: geometry{store: offer.store + 1}}, fd); err != nil {
+				t.Error(err)
+			}
+			closeAll([]int{fd})
+		},
 		"an ordinary file": sendLedger(func(message) []int {
 			fd, err := unix.Open(os.Args[0], unix.O_RDONLY|unix.O_CLOEXEC, 0)
 			if err != nil {

@@ -3,6 +3,8 @@ package shmstore
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -37,6 +39,44 @@ func TestMessages(t *testing.T) {
 		wantError(t, "a short message", err, ErrProtocol)
 		_, err = decodeMessage(append(b[:], 0), want.kind)
 		wantError(t, "a long message", err, ErrProtocol)
+	}
+}
+
+// TestOnlyTheOfferHasAGeometry: a message in which nobody looks for a geometry, or for an index,
+// has none.
+func TestOnlyTheOfferHasAGeometry(t *testing.T) {
+	for _, kind := range []messageKind{messageHello, messageLedger, messageGrant} {
+		for name, change := range map[string]func(m *message){
+			"an arena": func(m *message) { m.arena = 1 },
+			"objects":  func(m *message) { m.maxObject = 1 },
+			"slots":    func(m *message) { m.slots = 1 },
+			"an index": func(m *message) { m.reader = 1 },
+		} {
+			m := message{kind: kind, geometry: geometry{store: 7}}
+			if kind == messageHello {
+				m.pid, m.store = 7, 0
+			}
+			change(&m)
+			b := m.encode()
+			_, err := decodeMessage(b[:], kind)
+			wantError(t, fmt.Sprintf("message %d with %s", kind, name), err, ErrProtocol)
+		}
+	}
+}
+
+// TestOtherVersionIsNamed: two releases that do not fit together say so, and not that a peer
+// broke the rules.
+func TestOtherVersionIsNamed(t *testing.T) {
+	m := message{kind: messageGrant, geometry: geometry{store: 7}}.encode()
+	sb := superblock{kind: kindLedger, reader: 5, geometry: testGeometry}.encode()
+	m[8]++
+	sb[8]++
+	_, ofMessage := decodeMessage(m[:], messageGrant)
+	_, ofSegment := decodeSuperblock(kindLedger, sb[:])
+	for what, err := range map[string]error{"message": ofMessage, "segment": ofSegment} {
+		if !errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), "use the same release on both sides") {
+			t.Errorf("%s of another version: %v", what, err)
+		}
 	}
 }
 

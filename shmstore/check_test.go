@@ -36,9 +36,17 @@ func TestCheckFindsDamage(t *testing.T) {
 		}},
 		{InvariantChunk, "lost", func(s *Store) { _ = s.ring.Release(s.records[a].chunk) }},
 		{InvariantFreeSlots, "a used slot listed", func(s *Store) { s.freeSlots = append(s.freeSlots, a) }},
+		{InvariantFreeSlots, "a used slot listed for a free one", func(s *Store) { s.freeSlots[0] = a }},
+		{InvariantFreeSlots, "listed twice", func(s *Store) {
+			s.freeSlots = append(s.freeSlots, s.freeSlots[0])
+			s.inUse--
+		}},
+		{InvariantFreeSlots, "never used", func(s *Store) { s.freeSlots[0] = 7 }},
 		{InvariantFreeSlots, "lost", func(s *Store) { s.freeSlots = nil }},
 		{InvariantFreeSlots, "miscounted", func(s *Store) { s.inUse++ }},
 		{InvariantKeys, "of another slot", func(s *Store) { s.keys["a"] = b }},
+		{InvariantKeys, "of an object that has another", func(s *Store) { s.keys["x"] = a }},
+		{InvariantKeys, "of a slot never used", func(s *Store) { s.keys["x"] = 7 }},
 		{InvariantKeys, "forgotten", func(s *Store) { delete(s.keys, "a") }},
 		{InvariantSettled, "owed for an empty slot", func(s *Store) { s.local.owed[s.freeSlots[0]]++ }},
 		{InvariantOverdraft, "settled too much", func(s *Store) { s.accounts[1].ledger[b].done.Add(3) }},

@@ -72,6 +72,55 @@ func TestForgedHandles(t *testing.T) {
 	})
 }
 
+// TestOwnerThatLies: a line that agrees with the handle, and leads out of the arena, is refused:
+// a reader trusts neither.
+func TestOwnerThatLies(t *testing.T) {
+	s := create(t, small(Heap))
+	good := mustPut(t, s, "", content(100, 1), Readers(0))
+	ln := &s.lines[good.Slot]
+	for name, lie := range map[string]func(h *Handle){
+		"longer than the arena": func(h *Handle) { h.Size = s.geo.arena - h.Offset + 1 },
+		"behind the arena":      func(h *Handle) { h.Offset = s.geo.arena + 1 },
+		"overflowing":           func(h *Handle) { h.Size = math.MaxUint64 },
+	} {
+		h := good
+		lie(&h)
+		ln.offset, ln.size = h.Offset, h.Size
+		for verb, read := range map[string]func(Handle) (Lease, error){"Get": s.Local().Get, "Take": s.Local().Take, "Pin": s.Local().Pin} {
+			l, err := read(h)
+			wantError(t, name+": "+verb, err, ErrCorrupt)
+			if err == nil {
+				l.Release()
+			}
+		}
+	}
+	ln.offset, ln.size = good.Offset, good.Size
+	if err := s.Local().Drop(good); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFindRefuses: a slot that is not there, and a reader that is closed, have nothing.
+func TestFindRefuses(t *testing.T) {
+	s := create(t, small(Heap))
+	r := mustDeclare(t, s, "reader")
+	h := mustPut(t, s, "", content(100, 1), 0)
+	if got, ok := r.Find(h.Slot); !ok || got != h {
+		t.Fatalf("found %v, %t", got, ok)
+	}
+	for _, slot := range []uint32{uint32(len(s.lines)), math.MaxUint32} {
+		if got, ok := r.Find(slot); ok {
+			t.Errorf("slot %d has %v", slot, got)
+		}
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := r.Find(h.Slot); ok {
+		t.Errorf("a closed reader finds %v", got)
+	}
+}
+
 // FuzzHandle: whatever a handle was turned into, the answer is the exact
 // bytes of the object it names, or an error of this package.
 func FuzzHandle(f *testing.F) {

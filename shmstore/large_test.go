@@ -208,6 +208,15 @@ func TestLargeTakesSlots(t *testing.T) {
 }
 
 // TestLargeAborted: a reservation that was given back makes room for the next.
+// TestOwnSegmentsStay: the owner's process lets go of no segment that is being filled.
+func TestOwnSegmentsStay(t *testing.T) {
+	s := create(t, withLarge(Heap))
+	r := mustReserve(t, s, largeSize, 0)
+	s.Local().DropSegments()
+	copy(r.Bytes(), content(largeSize, 1))
+	wantBytes(t, s.Local().Pin, mustCommit(t, r, largeSize, 0), content(largeSize, 1))
+}
+
 func TestLargeAborted(t *testing.T) {
 	s := create(t, withLarge(Auto))
 	var rs []Reservation

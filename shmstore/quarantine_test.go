@@ -2,6 +2,7 @@ package shmstore
 
 import (
 	"errors"
+	"strings"
 	"testing"
 )
 
@@ -29,9 +30,18 @@ func TestQuarantine(t *testing.T) {
 		if freed := s.FreeUnused(0); freed != 0 {
 			t.Error("what a quarantined reader held came free before it was removed")
 		}
-		if h := s.Holders()[0]; !h.Quarantined || h.Objects != 1 {
+		if h := s.Holders()[0]; !h.Quarantined || h.Objects != 1 || !strings.Contains(h.String(), "(liar), quarantined, holds 10 bytes") {
 			t.Errorf("holder %v", h)
 		}
+		gone := mustPut(t, s, "", nil, 0)
+		if err := s.Delete(gone); err != nil {
+			t.Fatal(err)
+		}
+		liar.ledger[gone.Slot].pin.Add(1) // of nothing
+		if h := s.Holders()[0]; h.Objects != 1 {
+			t.Errorf("holder of an empty slot: %v", h)
+		}
+		liar.ledger[gone.Slot].pin.Add(^uint32(0))
 		if err := s.RemoveReader(liar.ID()); err != nil {
 			t.Fatal(err)
 		}

@@ -185,13 +185,19 @@ func TestSizes(t *testing.T) {
 func TestReservationIsUsedOnce(t *testing.T) {
 	s := create(t, small(Heap))
 	committed := mustReserve(t, s, 10, 0)
-	mustCommit(t, committed, 10, 0)
+	h := mustCommit(t, committed, 10, 0)
 	aborted := mustReserve(t, s, 10, 0)
 	aborted.Abort()
 	var zero Reservation
 	for name, r := range map[string]*Reservation{"committed": &committed, "aborted": &aborted, "zero": &zero} {
 		wantPanic(t, "Commit of a "+name+" reservation", func() { _, _ = r.Commit(1, 0) })
 		wantPanic(t, "Abort of a "+name+" reservation", func() { r.Abort() })
+	}
+	// The object stays as it was committed.
+	if l := mustLease(t, s.Local().Pin, h); len(l.Bytes()) != 10 {
+		t.Errorf("the object has %d bytes, 10 were committed", len(l.Bytes()))
+	} else {
+		l.Release()
 	}
 	// Also once the slot has another object, or none.
 	s.Clear()
@@ -425,6 +431,23 @@ func TestShare(t *testing.T) {
 		if s.Stats().Objects != 0 {
 			t.Errorf("%s: the object stays", name)
 		}
+	}
+}
+
+// TestShareRefuses: nobody shares what another reader holds, nor less than nothing.
+func TestShareRefuses(t *testing.T) {
+	s := create(t, small(Heap))
+	reader := mustDeclare(t, s, "reader")
+	h := mustPut(t, s, "", content(10, 1), Readers(0, reader.ID()))
+	others, own := mustLease(t, reader.Take, h), mustLease(t, s.Local().Take, h)
+	wantError(t, "another reader's lease", others.Share(1), ErrUnsupported)
+	for _, n := range []int{-1, maxDebts + 1, -1 << 32} {
+		wantError(t, "deliveries that cannot be", own.Share(n), ErrSize)
+	}
+	others.Release()
+	own.Release()
+	if s.FreeUnused(0); s.Stats().Objects != 0 {
+		t.Error("the object stays: a share that was refused was charged")
 	}
 }
 
@@ -684,8 +707,9 @@ func TestClose(t *testing.T) {
 		if _, ok := s.GetCached("a", 0); ok {
 			t.Error("GetCached finds an object in a closed store")
 		}
-		s.FreeUnused(0)
-		s.Clear()
+		if freed, left := s.FreeUnused(0), s.Clear(); freed != 0 || left == 0 {
+			t.Errorf("a closed store frees %d bytes and has %d objects left", freed, left)
+		}
 		s.Check()
 		s.Stats()
 		s.WantRoom(true)

@@ -253,6 +253,9 @@ func TestSenderErrors(t *testing.T) {
 			case !errors.As(err, &peer) || !errors.Is(err, ErrPeer) || peer.What != tc.what:
 				t.Errorf("error %v, want one about the %s", err, tc.what)
 			}
+			if got := r.Err(); tc.what != "" && !errors.Is(got, ErrPeer) {
+				t.Errorf("what ended the lane is said to be %v", got)
+			}
 		})
 	}
 }
