@@ -9,15 +9,26 @@ import subprocess
 import sys
 from multiprocessing import shared_memory
 from typing import Any
+from unittest import mock
 
 from segmentcase import SegmentCase
 
-from omnibus.connector import OmnibusConnector, journal
+from omnibus.connector import OmnibusConnector, journal, segment, spares
 from omnibus.connector.segment import Segments
 from omnibus.connector.spares import Spares
 
 
 class SpareCase(SegmentCase):
+    #: After how long a spare is let go: not while a test waits for a processor, or for another process to begin.
+    rest_seconds = 3600.0
+
+    def setUp(self) -> None:
+        super().setUp()
+        for module in (spares, segment):
+            patch = mock.patch.object(module, "REST_SECONDS", self.rest_seconds)
+            patch.start()
+            self.addCleanup(patch.stop)
+
     def kept(self, c: OmnibusConnector) -> Spares:
         assert isinstance(c._transport, Segments)
         return c._transport._spares

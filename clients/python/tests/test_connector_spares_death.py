@@ -210,6 +210,8 @@ class ValuesTest(SpareCase):
 
 
 class RestTest(SpareCase):
+    rest_seconds = spares.REST_SECONDS
+
     def test_what_is_not_used_is_let_go(self) -> None:
         descriptors = len(os.listdir("/proc/self/fd"))
         a = self.by_hand(self.connector(ttl=0))
