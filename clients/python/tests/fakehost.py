@@ -63,9 +63,9 @@ class FakeHost:
             self.arena = None
 
     def welcome(self) -> None:
-        self.listener.settimeout(10)
+        self.listener.settimeout(60)
         self.sock, _ = self.listener.accept()
-        self.sock.settimeout(10)
+        self.sock.settimeout(60)
         hello = self.expect(wire.Hello)
         assert hello.magic == wire.MAGIC and hello.pid == self.client_pid, hello
         assert hello.version_min <= self.version <= hello.version_max, hello
@@ -121,7 +121,7 @@ class FakeHost:
         except BlockingIOError:
             pass
         finally:
-            self.sock.settimeout(10)
+            self.sock.settimeout(60)
 
     # Pieces of conversations.
 

@@ -49,7 +49,7 @@ class HostCase(unittest.TestCase):
         t.start()
 
         def result() -> Any:
-            t.join(10)
+            t.join(60)
             self.assertFalse(t.is_alive(), "it hangs")
             if "error" in out:
                 raise out["error"]

@@ -23,13 +23,13 @@ class AbortTest(StageCase):
         @omnibus.stage
         def slow(x: int, task: omnibus.Task) -> None:
             started.set()
-            assert task.wait_aborted(10)
+            assert task.wait_aborted(60)
             assert task.aborted
             task.emit(x)  # the host says that the request is over
 
         r = self.run_stage(slow)
         self.host.send(deliver(1, 7, encode(1)), deliver(1, 8, encode(2)))
-        started.wait(10)
+        started.wait(60)
         self.host.send(over(1, wire.PAST_DEADLINE))
         got = [self.host.receive() for _ in range(2)]
         finish = next(m for m in got if isinstance(m, wire.Finish))
@@ -58,7 +58,7 @@ class AbortTest(StageCase):
         self.host.send(over(1, wire.ABORTED))
         while not isinstance(m := self.host.receive(), wire.Finish):
             self.host.send(wire.Failed(m.token, 9, "over"))
-        self.assertTrue(closed.wait(10))
+        self.assertTrue(closed.wait(60))
         self.bye(r)
 
     def test_coroutines_run_side_by_side_and_are_cancelled(self) -> None:

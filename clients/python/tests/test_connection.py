@@ -160,7 +160,7 @@ class EndTest(HostCase):
 
     def test_refuse(self) -> None:
         def host() -> None:
-            self.host.listener.settimeout(10)
+            self.host.listener.settimeout(60)
             self.host.sock, _ = self.host.listener.accept()
             self.host.expect(wire.Hello)
             self.host.send(wire.Refuse(4, "not you"))

@@ -193,7 +193,7 @@ class ConnectorTest(HostCase):
                 os._exit(code)
         parents = self.host.sock
         self.host.sock, _ = self.host.listener.accept()
-        self.host.sock.settimeout(10)
+        self.host.sock.settimeout(60)
         hello = self.host.expect(wire.Hello)
         self.assertEqual(hello.pid, child)
         self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [], [], []))

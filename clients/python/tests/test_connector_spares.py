@@ -138,12 +138,12 @@ class AgainTest(SpareCase):
         def reading(fd: int, size: int) -> bytes:
             payload = read(fd, size)
             reads.set()
-            written.wait(20)
+            written.wait(60)
             return payload
 
         def writing(fd: int, pieces: Any) -> None:
             get.start()
-            reads.wait(20)
+            reads.wait(60)
             write(fd, pieces)
 
         def getting() -> None:

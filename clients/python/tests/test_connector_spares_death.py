@@ -280,7 +280,7 @@ class RestTest(SpareCase):
         sweeper.begin(0)
         self.assertIsNone(sweeper._thread)
         sweeper.begin(0.01)
-        self.assertTrue(done.wait(20))
+        self.assertTrue(done.wait(60))
         sweeper.stop()
 
 

@@ -117,7 +117,7 @@ class FindTest(DirectoryCase):
                 )
                 self.host.hang_up()  # which is no matter
                 owner.kill()
-                self.assertTrue(f.owner.wait(10))
+                self.assertTrue(f.owner.wait(60))
                 self.assertTrue(f.owner.dead)
             self.assertEqual((f.fd, f.owner.fileno()), (-1, -1))
             self.assertTrue(f.owner.dead)
@@ -255,7 +255,7 @@ class AsyncTest(HostCase):
                 told = asyncio.get_running_loop().create_future()
                 asyncio.get_running_loop().add_reader(owner.fileno(), lambda: told.done() or told.set_result(None))
                 p.kill()
-                await asyncio.wait_for(told, 10)
+                await asyncio.wait_for(told, 60)
                 asyncio.get_running_loop().remove_reader(owner.fileno())
 
             asyncio.run(body())

@@ -112,7 +112,7 @@ class PutTest(ExchangeCase):
             self.putting(content, timeout=0.05)()
         with self.assertRaises(omnibus.TooLarge):
             self.putting(bytes(2 << 20))()
-        done = self.putting(content, timeout=10)
+        done = self.putting(content, timeout=60)
         self.host.send(wire.Returned([m.put]))
         self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
         done()

@@ -24,12 +24,12 @@ class RoomTest(ExchangeCase):
 
                 def write(room: memoryview, writes: Any = writes, go_on: Any = go_on, kind: Any = error) -> None:
                     writes.set()
-                    go_on.wait(10)
+                    go_on.wait(60)
                     if kind is ValueError:
                         raise ValueError("no")
 
                 first = self.beside(lambda: self.exchange.put("a", "b", key, len(content), write))  # noqa: B023
-                self.assertTrue(writes.wait(10))
+                self.assertTrue(writes.wait(60))
                 second = self.putting(content)
                 while not self.client._session.reading.taken:
                     pass

@@ -220,7 +220,7 @@ class TestCuda(FakeCase):
             return True
 
         watcher.add(lambda: False, slowly, over.set)
-        self.assertTrue(over.wait(20))
+        self.assertTrue(over.wait(60))
 
     def test_an_arena_of_another_size(self):
         fd, _ = self.producer.published[1]

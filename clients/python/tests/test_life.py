@@ -49,9 +49,9 @@ print("returned", flush=True)
         return p
 
     def accept(self, p: subprocess.Popen[str]) -> None:
-        self.host.listener.settimeout(10)
+        self.host.listener.settimeout(60)
         self.host.sock, _ = self.host.listener.accept()
-        self.host.sock.settimeout(10)
+        self.host.sock.settimeout(60)
         hello = self.host.expect(wire.Hello)
         self.assertEqual((hello.pid, hello.bus), (p.pid, "test"))
         self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [EDGE_IN], [EDGE_OUT], []))
@@ -79,13 +79,13 @@ print("returned", flush=True)
         self.assertEqual(sorted(got), ["Bye", "Call", "Emit", "Ended", "Finish", "Leave"])
         self.assertLess(got.index("Leave"), got.index("Ended"))
         self.assertEqual(p.stdout.read(), "returned\n")
-        self.assertEqual(p.wait(10), 0)
+        self.assertEqual(p.wait(60), 0)
 
     def test_host_dies(self) -> None:
         p = self.start()
         self.accept(p)
         self.host.hang_up()
-        self.assertEqual(p.wait(10), 69)
+        self.assertEqual(p.wait(60), 69)
 
     def test_rejoin(self) -> None:
         p = self.start("rejoin")
@@ -97,7 +97,7 @@ print("returned", flush=True)
             self.host.waiting.clear()
         self.accept(p)
         self.host.send(wire.Bye())
-        self.assertEqual(p.wait(10), 0)
+        self.assertEqual(p.wait(60), 0)
 
     def test_sigterm_while_a_host_is_waited_for(self) -> None:
         """It comes just where whoever waits would have a lock."""
@@ -118,7 +118,7 @@ sys.settrace(lambda frame, event, _: lines if frame.f_code.co_name == "wait" els
 run(path="/nowhere/a.sock", rejoin=True)
 """
         env = dict(os.environ, PYTHONPATH=os.path.join(os.path.dirname(__file__), "..", "src"))
-        subprocess.run([sys.executable, "-c", script], env=env, stderr=subprocess.DEVNULL, timeout=10, check=True)
+        subprocess.run([sys.executable, "-c", script], env=env, stderr=subprocess.DEVNULL, timeout=60, check=True)
 
     def test_sigterm_ends_a_child_that_a_handler_has_forked(self) -> None:
         self.SCRIPT = """
@@ -139,7 +139,7 @@ run()
         self.assertEqual(bytes(self.host.emitted().payload), encode(-signal.SIGTERM))
         self.host.expect(wire.Finish)  # and this process goes on
         self.host.send(wire.Bye())
-        self.assertEqual(p.wait(10), 0)
+        self.assertEqual(p.wait(60), 0)
 
     def test_drain(self) -> None:
         p = self.start()
@@ -150,7 +150,7 @@ run()
         self.host.send(wire.End(1))
         self.host.expect(wire.Ended)
         self.host.expect(wire.Bye)
-        self.assertEqual(p.wait(10), 0)
+        self.assertEqual(p.wait(60), 0)
 
     def test_sessions_leave_nothing_open(self) -> None:
         @omnibus.stage
@@ -379,7 +379,7 @@ class PullTest(HostCase):
             there.append(True)
             pull.news()
         for t in first, second:
-            t.join(10)
+            t.join(60)
             self.assertFalse(t.is_alive(), "it was not told")
 
     def test_what_waited_is_gone_before_the_async_loop_has_it(self) -> None:

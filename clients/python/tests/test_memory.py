@@ -235,11 +235,11 @@ class ForkTest(RequestCase):
         def hold_the_lock() -> None:
             with self.client._session.locked:
                 held.set()
-                let_go.wait(10)
+                let_go.wait(60)
 
         t = threading.Thread(target=hold_the_lock)
         t.start()
-        held.wait(10)
+        held.wait(60)
         pid = os.fork()
         if pid == 0:
             try:

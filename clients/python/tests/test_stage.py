@@ -201,7 +201,7 @@ class HandlerTest(StageCase):
 
         @omnibus.stage(batch=3)
         def double(values: list[int], tasks: list[omnibus.Task]) -> list[int | None]:
-            go.wait(10)
+            go.wait(60)
             sizes.append(len(values))
             return [None if v == 3 else v * 2 for v in values]
 
@@ -243,7 +243,7 @@ class HandlerTest(StageCase):
         self.bye(r)
 
     def test_threads_serve_requests_side_by_side(self) -> None:
-        meet = threading.Barrier(2, timeout=10)
+        meet = threading.Barrier(2, timeout=60)
 
         @omnibus.stage
         def wait(x: int) -> int:

@@ -84,9 +84,9 @@ class AsyncTest(HostCase):
         connected, cancelled = threading.Event(), threading.Event()
         r = self.beside(lambda: asyncio.run(caller()))
         self.host.sock, _ = self.host.listener.accept()
-        self.host.sock.settimeout(10)
+        self.host.sock.settimeout(60)
         connected.set()
-        self.assertTrue(cancelled.wait(10))
+        self.assertTrue(cancelled.wait(60))
         self.host.expect(wire.Hello)
         self.host.send(wire.Welcome(self.host.version, 1, 7, 512, "test", [EDGE_IN], [EDGE_OUT], []))
         self.host.expect(wire.Bye)
@@ -113,7 +113,7 @@ class AsyncTest(HostCase):
         r = self.beside(lambda: asyncio.run(caller()))
         self.host.welcome()
         m = self.host.expect(wire.Submit)
-        asked.wait(10)
+        asked.wait(60)
         self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
         self.host.send(wire.Submitted(m.token, 3, 9))  # it crossed that
         self.assertEqual(self.host.expect(wire.Close).source, 3)
@@ -211,7 +211,7 @@ class AsyncTest(HostCase):
         kept = threading.Event()
         r = self.beside(lambda: asyncio.run(caller()))
         self.host.welcome()
-        self.assertTrue(kept.wait(10))
+        self.assertTrue(kept.wait(60))
         self.host.send(wire.Returned(puts))
         r()
 
@@ -224,7 +224,7 @@ class AsyncTest(HostCase):
                     await asyncio.sleep(0)
                 r.close()
                 with self.assertRaisesRegex(omnibus.Finished, "the request was closed"):
-                    await asyncio.wait_for(job, 10)
+                    await asyncio.wait_for(job, 60)
 
         r = self.beside(lambda: asyncio.run(caller()))
         self.host.welcome()

@@ -380,7 +380,7 @@ class PutTest(QueueCase):
         """Somebody may have it by now."""
         self.ahead(self.done(3, self.put(3)), 4)
         self.host.send(over(3))
-        with unittest.mock.patch.object(tensorqueue, "_GIVING_UP", 10):
+        with unittest.mock.patch.object(tensorqueue, "_GIVING_UP", 60):
             put = self.put(4, 0.01)
             self.asked(4, "back")
             self.say(4, 1, "queued")
@@ -388,7 +388,7 @@ class PutTest(QueueCase):
         self.packet(wire.Finish, wire.Submit)
         self.assertFalse(self.queue.drain(0))
         self.host.send(over(4))
-        self.assertTrue(self.queue.drain(10))
+        self.assertTrue(self.queue.drain(60))
 
     def test_an_owner_that_is_gone_before_all_was_got(self) -> None:
         self.ahead(self.done(3, self.put(3)), 4)

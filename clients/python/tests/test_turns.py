@@ -82,7 +82,7 @@ class TurnTest(StageCase):
                     order.append("granted")
                     b.send()
             elif x == 2:
-                task.wait_aborted(10)
+                task.wait_aborted(60)
                 order.append("aborted")
             else:
                 order.append("other")
