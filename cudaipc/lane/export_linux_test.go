@@ -13,5 +13,17 @@ func Tidy(t *testing.T, l *Lane) {
 	l.imports.leaving.Wait()
 }
 
+// Untidy keeps a lane, which has mapped something, from looking after it by itself: a slow
+// test takes as long as it waits until then.
+func Untidy(t *testing.T, l *Lane) {
+	t.Helper()
+	l.imports.mu.Lock()
+	defer l.imports.mu.Unlock()
+	if l.imports.tidier == nil {
+		t.Fatal("nobody looks after what is mapped")
+	}
+	l.imports.tidier.Stop()
+}
+
 // Sweep has a lane let go of the pools of the dead, as it does before it opens another.
 func Sweep(l *Lane) { l.imports.sweep() }

@@ -47,6 +47,7 @@ func TestPoolOfHandles(t *testing.T) {
 			}
 		}
 		burst(1)
+		lane.Untidy(t, to.lane) // which would ask for names, too
 		burst(5)
 		const arenas = 3
 		imports := arenas
