@@ -139,7 +139,7 @@ func (c *Conn) trySend(packet []byte, fds []int) (sent bool, err error) {
 // the runtime wait for room.
 func (c *Conn) attempt(fd uintptr) bool {
 	for {
-		_, c.try.err = unix.SendmsgN(int(fd), c.try.packet, c.try.control, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		_, c.try.err = unix.SendmsgN(int(fd), c.try.packet, c.try.control, nil, unix.MSG_DONTWAIT)
 		if !errors.Is(c.try.err, unix.EINTR) {
 			return true
 		}
