@@ -164,7 +164,7 @@ func (c *Conn) receive(buf []byte) (int, []int, error) {
 		// says so once, before what the peer itself had sent: that comes now.
 		n, controlLen, flags, _, err = c.unix.ReadMsgUnix(buf, c.control)
 	}
-	fds, rightsErr := descriptorsOf(c.control[:controlLen])
+	fds := descriptorsOf(c.control[:controlLen])
 	switch {
 	case errors.Is(err, io.EOF) || err == nil && n == 0:
 		err = io.EOF
@@ -176,8 +176,6 @@ func (c *Conn) receive(buf []byte) (int, []int, error) {
 		err = packetError(wire.CodeMemory, "process %d could not take the descriptors that came: it has too many files open: raise its limit (ulimit -n)", os.Getpid())
 	case flags&unix.MSG_CTRUNC != 0 || len(fds) > wire.MaxDescriptors:
 		err = protocolError("descriptors were lost: more than %d of them came", wire.MaxDescriptors)
-	case rightsErr != nil:
-		err = protocolError("control message: %v", rightsErr)
 	}
 	if err != nil {
 		CloseAll(fds)
@@ -194,25 +192,18 @@ func packetError(code wire.Code, format string, args ...any) error {
 	return fmt.Errorf("receive packet: %w", &wire.Error{Code: code, Text: fmt.Sprintf(format, args...)})
 }
 
-// descriptorsOf returns all descriptors in control messages, also together
-// with an error.
-func descriptorsOf(control []byte) (fds []int, err error) {
+// descriptorsOf returns all descriptors in control messages. The kernel writes these
+// messages, and no other kind of them to a socket that did not ask for it.
+func descriptorsOf(control []byte) (fds []int) {
 	if len(control) == 0 {
-		return nil, nil
+		return nil
 	}
-	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return nil, err
-	}
+	messages, _ := unix.ParseSocketControlMessage(control)
 	for i := range messages {
-		got, rightsErr := unix.ParseUnixRights(&messages[i])
-		if rightsErr != nil {
-			err = rightsErr
-			continue
-		}
+		got, _ := unix.ParseUnixRights(&messages[i])
 		fds = append(fds, got...)
 	}
-	return fds, err
+	return fds
 }
 
 func (c *Conn) hungUp() bool {
