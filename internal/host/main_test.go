@@ -71,7 +71,7 @@ func serve(stage string) int {
 		fmt.Fprintln(os.Stdout, err)
 		return 1
 	}
-	if ctx.Err() == nil {
+	if leaving.Err() != nil {
 		<-ctx.Done() // it lives on, and serves nothing
 	}
 	return 0
