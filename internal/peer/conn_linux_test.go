@@ -109,6 +109,17 @@ func TestSendRefuses(t *testing.T) {
 	}
 }
 
+// TestDuplicateAllOrNone: a descriptor that cannot be duplicated leaves none behind of those
+// before it.
+func TestDuplicateAllOrNone(t *testing.T) {
+	file := devNull(t)
+	checkNoLeak(t, func() {
+		if own, err := duplicate([]int{int(file.Fd()), 1 << 30}); !errors.Is(err, unix.EBADF) || own != nil {
+			t.Errorf("duplicate = %v, %v; want EBADF", own, err)
+		}
+	})
+}
+
 // TestReceiveWithoutRoomForDescriptors: it is no fault of the peer that this process
 // has too many files open.
 func TestReceiveWithoutRoomForDescriptors(t *testing.T) {

@@ -201,6 +201,28 @@ func TestLockWithoutNumber(t *testing.T) {
 	}
 }
 
+// TestLockIsNoLink: in a folder that is shared another user can have the lock's name lead to
+// a file of this one's, which would be emptied.
+func TestLockIsNoLink(t *testing.T) {
+	path := socketPath(t)
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := path + "file"
+	if err := errors.Join(os.WriteFile(file, []byte("precious"), 0o600), os.Symlink(file, path+".lock")); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := Listen(path, ListenOptions{}); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("Listen: %v, want ELOOP", err)
+		if err == nil {
+			l.Close()
+		}
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
+		t.Errorf("the file that the link leads to: %q, %v", b, err)
+	}
+}
+
 // TestCloseLeavesWhatIsNotOurs closes a listener whose socket file has been
 // replaced.
 func TestCloseLeavesWhatIsNotOurs(t *testing.T) {

@@ -92,7 +92,7 @@ func openByNumber(conn *Conn) (int, error) {
 		return -1, fmt.Errorf("open process: %w", err)
 	}
 	after, err := readStat(conn.pid)
-	if err == nil && (after.started != before.started || before.started > conn.since) {
+	if err == nil && !isPeer(before, after, conn.since) {
 		err = fmt.Errorf("%w: its number belongs to a process that was started later", ErrGone)
 	}
 	if err != nil {
@@ -100,6 +100,12 @@ func openByNumber(conn *Conn) (int, error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// isPeer tells by what was read before and after a number was opened whether the process
+// that has it is the one that connected.
+func isPeer(before, after stat, since time.Duration) bool {
+	return after.started == before.started && before.started <= since
 }
 
 // wait closes p.exited when the process is dead.

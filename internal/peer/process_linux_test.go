@@ -122,6 +122,33 @@ func TestProcessStops(t *testing.T) {
 	}
 }
 
+// TestStoppedIsNotAnother: the number of a process that is dead belongs to one that is
+// stopped.
+func TestStoppedIsNotAnother(t *testing.T) {
+	dead, _ := child(t)
+	fd, err := unix.PidfdOpen(dead.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = dead.Wait() // it was killed
+	other, _ := child(t)
+	if err := other.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, other, unix.WSTOPPED)
+	p, err := Adopt(fd, other.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if p.Stopped() {
+		t.Error("a dead process is Stopped, because another is that has its number now")
+	}
+}
+
 // waitFor waits until a child has changed its state.
 func waitFor(t *testing.T, cmd *exec.Cmd, state int) {
 	t.Helper()
@@ -175,6 +202,26 @@ func TestWatchRefuses(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestIsPeer: the number of the process that connected may be another's by the time at which
+// it is opened, or right before that.
+func TestIsPeer(t *testing.T) {
+	const connected = 20 * time.Second
+	for _, tt := range []struct {
+		name          string
+		before, after time.Duration
+		want          bool
+	}{
+		{name: "the one that connected", before: 10 * time.Second, after: 10 * time.Second, want: true},
+		{name: "another for long", before: 30 * time.Second, after: 30 * time.Second},
+		{name: "another since", before: 10 * time.Second, after: 30 * time.Second},
+		{name: "another in the same moment", before: 10 * time.Second, after: connected},
+	} {
+		if got := isPeer(stat{started: tt.before}, stat{started: tt.after}, connected); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
 }
 
 func TestParseStat(t *testing.T) {
