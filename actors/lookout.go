@@ -6,11 +6,13 @@ import "sync/atomic"
 // before it parks. Work that is found so costs no wake-up, in either process.
 //
 // A goroutine looks only while no other is about to run that it could hold up: those
-// that take part say when they wake one. The methods of a nil Lookout do nothing.
+// that take part say when they wake one. It looks once Watch has said that there is
+// something to look at. The methods of a nil Lookout do nothing.
 type Lookout struct {
-	look   LookFunc
-	woken  atomic.Int32 // goroutines that were woken and do not run yet
-	enough func() bool
+	look    LookFunc
+	watches atomic.Bool
+	woken   atomic.Int32 // goroutines that were woken and do not run yet
+	enough  func() bool
 }
 
 // A LookFunc looks for as long as it thinks right, or until enough reports true, handles
@@ -25,6 +27,11 @@ func NewLookout(look LookFunc) *Lookout {
 	l.enough = func() bool { return l.woken.Load() > 0 }
 	return l
 }
+
+// Watch says whether there is something to look at.
+func (l *Lookout) Watch(on bool) { l.watches.Store(on) }
+
+func (l *Lookout) isOn() bool { return l != nil && l.watches.Load() }
 
 // Wake is called before a goroutine is woken, and Awake by that goroutine.
 func (l *Lookout) Wake() {
@@ -45,7 +52,7 @@ func (l *Lookout) Awake() {
 // nothing may depend on the goroutine meanwhile. It reports whether it has handled
 // anything.
 func (l *Lookout) Look(begin func() bool) (handled bool) {
-	return l != nil && !l.enough() && l.look(l.enough, begin)
+	return l.isOn() && !l.enough() && l.look(l.enough, begin)
 }
 
 // Free is the begin of a goroutine on which nothing depends.

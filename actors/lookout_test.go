@@ -19,6 +19,12 @@ func TestLookout(t *testing.T) {
 		d := NewDispatcher(DispatcherOptions{Lookout: l})
 		d.Schedule(func() {})
 		synctest.Wait()
+		if looks != 0 {
+			t.Error("a worker looks where there is nothing to look at")
+		}
+		l.Watch(true)
+		d.Schedule(func() {})
+		synctest.Wait()
 		if looks != 1 || idleWorkers(d) != 1 {
 			t.Errorf("%d looks of %d idle workers, want one of one", looks, idleWorkers(d))
 		}
@@ -57,6 +63,7 @@ func TestLookoutHandles(t *testing.T) {
 			<-released // a deadlock, if the work was given to this one
 			return true
 		})
+		l.Watch(true)
 		d = NewDispatcher(DispatcherOptions{Lookout: l})
 		d.Schedule(func() {})
 		synctest.Wait()
@@ -81,6 +88,7 @@ func TestLookoutNoTime(t *testing.T) {
 			}
 			return false
 		})
+		l.Watch(true)
 		d = NewDispatcher(DispatcherOptions{Lookout: l})
 		d.Schedule(func() {})
 		synctest.Wait()

@@ -58,7 +58,7 @@ type Mailbox struct {
 	options     MailboxOptions
 	invoker     actor.MessageInvoker
 	dispatcher  actor.Dispatcher
-	looks       bool // its workers look for work before they park
+	lookout     *Lookout // of the dispatcher; nil: it has none
 	life        life
 	processFunc func() // m.process, made once
 
@@ -149,8 +149,9 @@ func (m *Mailbox) RegisterHandlers(invoker actor.MessageInvoker, dispatcher acto
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.invoker, m.dispatcher = invoker, dispatcher
-	d, ours := dispatcher.(*Dispatcher)
-	m.looks = ours && d.lookout != nil
+	if d, ours := dispatcher.(*Dispatcher); ours {
+		m.lookout = d.lookout
+	}
 	m.life = lifeOf(invoker)
 	m.batch = make([]entry, 0, min(drainBatch, m.options.Capacity))
 }

@@ -85,7 +85,7 @@ func (m *Mailbox) step() bool {
 // then finds the worker still up, which saves parking it and waking another. A worker
 // that looks for work before it parks is up for longer than that.
 func (m *Mailbox) yieldAndUnlock() (again bool) {
-	again = !m.yielded && !m.lent && !m.looks
+	again = !m.yielded && !m.lent && !m.lookout.isOn()
 	m.yielded, m.lent = again, false
 	m.running = again
 	m.mu.Unlock()

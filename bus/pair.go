@@ -193,6 +193,9 @@ func (p *pair) end(cause error, stayed bool) {
 	p.waiting = nil
 	p.mu.Unlock()
 	close(p.ended)
+	if p.link.recent.CompareAndSwap(p, nil) {
+		p.link.lookout.Watch(false)
+	}
 	p.wasRead()
 	p.unborrow() // what is here already is still counted
 	died, closed := p.awaitDeath(stayed)

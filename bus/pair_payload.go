@@ -115,7 +115,9 @@ func (p *pair) withdraw(seg *segment) {
 
 // Message implements duplex.Handler.
 func (p *pair) Message(m wire.Message, mayWait bool) error {
-	p.link.recent.Store(p)
+	if p.link.recent.Swap(p) == nil {
+		p.link.lookout.Watch(true)
+	}
 	switch m := m.(type) {
 	case *wire.Deliver:
 		return p.deliver(m, mayWait)
