@@ -393,9 +393,18 @@ type ProcessStats struct {
 	Grants   int           `json:"grants"`   // rooms that it fills
 	Placed   int           `json:"placed"`   // payloads of its in the exchange, or with who fetched them
 	Fetched  int           `json:"fetched"`  // payloads that it has from the exchange
+	Kept     KeptStats     `json:"kept"`     // payloads that it reads though it has finished their deliveries
+	Left     KeptStats     `json:"left"`     // ... and those that it may read, though its connection is over
 	Arena    ArenaStats    `json:"arena"`
 	Age      time.Duration `json:"age_ns"`
 	Stopped  bool          `json:"stopped"`
+}
+
+// KeptStats are the figures of payloads that a process keeps.
+type KeptStats struct {
+	Payloads int           `json:"payloads"`
+	Bytes    int64         `json:"bytes"`
+	Oldest   time.Duration `json:"oldest_ns"` // since the process got the first of them
 }
 
 // ArenaStats are the figures of a process's arena.
@@ -403,6 +412,10 @@ type ArenaStats struct {
 	Bytes int64 `json:"bytes"`
 	Used  int64 `json:"used_bytes"`
 	Rooms int   `json:"rooms"` // payloads, and room that is being filled
+	// Of its payloads, those with memory that was made for one alone, because they are
+	// large or the arena had no room for them. It is not the arena's.
+	Alone      int   `json:"alone"`
+	AloneBytes int64 `json:"alone_bytes"`
 }
 
 // Processes lists who is attached.
@@ -426,6 +439,12 @@ type Holding struct {
 	Bytes   int           `json:"bytes"`
 	Direct  bool          `json:"direct,omitempty"` // it came past the host
 	Age     time.Duration `json:"age_ns"`
+	// Of several payloads together: what they are, how many, and how old the oldest is.
+	// Those kept are of deliveries that the process has finished, and reads on. Those
+	// left are what it may read, though its connection is over. Those alone are its own,
+	// each in memory that was made for it; they are of no known age.
+	Together string `json:"together,omitempty"` // kept, left, or alone
+	Payloads int    `json:"payloads,omitempty"`
 	// Of a payload in the exchange: its key, and whether the process has placed it,
 	// and nobody has fetched it, or has fetched it. What is lasting was placed to
 	// outlive its process: nobody has it.

@@ -36,6 +36,7 @@ type session struct {
 	ctx     context.Context // ends with the session
 	cancel  context.CancelCauseFunc
 	reads   atomic.Int64   // payloads that it put and that somebody needs
+	alone   aloneCount     // memory that was made for one of its payloads each
 	wg      sync.WaitGroup // goroutines that work for the client
 	working sync.WaitGroup // of those, the ones that do what it has said
 
@@ -49,6 +50,7 @@ type session struct {
 	sources      map[uint32]*source
 	held         map[uint32]*held
 	kept         map[uint32]*kept // payloads of finished deliveries, until released
+	left         tally            // what the client may read though its connection is over
 	lastDelivery uint32
 	ex           exchanging
 	grants       map[uint32]*grant
@@ -80,14 +82,6 @@ type held struct {
 	lent      bool // the client passes the payload on
 	finishing bool // the client has said so
 	released  bool // ... and that its payload may go
-}
-
-// kept is the payload of a delivery that the client has finished, and still
-// reads.
-type kept struct {
-	payload *payload
-	told    *told
-	lent    bool // the client passes it on
 }
 
 // told is a segment that the client has been given.

@@ -137,6 +137,9 @@ func (s *session) put(m *wire.Put) error {
 		return err
 	}
 	p.unread = s.unread
+	if p.seg != nil && m.Flags&wire.FlagOwn != 0 {
+		s.alone.count(p)
+	}
 	if src == nil {
 		p.release()
 		forward.release()

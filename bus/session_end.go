@@ -107,31 +107,38 @@ func (s *session) pin(harmless bool) (unpin func()) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []*payload
+	var all []*kept
 	for _, h := range s.held {
 		if h.told != nil {
-			all = append(all, h.d.hold())
+			all = append(all, s.keep(h))
 		}
 	}
 	var got []*fetched
 	for id, f := range s.ex.fetched {
 		if f.told != nil {
 			got = append(got, f)
+			s.left.add(len(f.got.Bytes()), f.at)
 			delete(s.ex.fetched, id)
 		}
 	}
 	for id, k := range s.kept {
 		if !k.lent && k.told != nil { // takeLent keeps those, for longer
-			all = append(all, k.payload)
+			all = append(all, k)
 			delete(s.kept, id)
 		}
+	}
+	for _, k := range all {
+		s.left.add(k.bytes, k.at)
 	}
 	if len(all) == 0 && len(got) == 0 && !s.ex.reader.Opened() { // what it took is its own until then
 		return nil
 	}
 	return func() {
-		for _, p := range all {
-			p.release()
+		s.mu.Lock()
+		s.left = tally{}
+		s.mu.Unlock()
+		for _, k := range all {
+			k.payload.release()
 		}
 		for _, f := range got {
 			f.settle(f.got.Release)

@@ -162,6 +162,7 @@ func (s *session) reserveFor(src *source, m *wire.Reserve, how pace) error {
 		g.buf.giveCredit()
 		return err
 	}
+	g.buf.spilt = g.own
 	return s.grant(m.Token, g)
 }
 
@@ -179,7 +180,9 @@ func (s *session) room(size int, how pace) (p *foreign, own bool, err error) {
 	case errors.Is(err, errCanceled):
 		return nil, false, err
 	}
-	p, err = aloneInSegment(size)
+	if p, err = aloneInSegment(size); err == nil {
+		s.alone.count(p)
+	}
 	return p, true, err
 }
 

@@ -229,7 +229,7 @@ func (s *session) finishHeld(id uint32, keep bool, err error) error {
 	}
 	delete(s.held, id)
 	if keep && !h.released {
-		s.kept[id] = &kept{payload: h.d.hold(), told: h.told, lent: h.lent}
+		s.kept[id] = s.keep(h)
 	} else {
 		s.untell(h.told)
 	}

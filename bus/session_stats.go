@@ -59,6 +59,8 @@ func (s *session) stats() ProcessStats {
 		a := s.arena.rooms.Stats()
 		st.Arena = ArenaStats{Bytes: a.Bytes, Used: a.UsedBytes, Rooms: a.Rooms}
 	}
+	st.Arena.Alone, st.Arena.AloneBytes = int(s.alone.payloads.Load()), s.alone.bytes.Load()
+	st.Kept, st.Left = s.views().stats(), s.left.stats()
 	return st
 }
 
@@ -84,6 +86,17 @@ func (s *session) holdings() []Holding {
 		})
 	}
 	keyed := Holding{PID: s.proc.PID(), Name: s.name}
+	if views := s.views(); views.payloads > 0 {
+		all = append(all, views.holding(keyed, "kept"))
+	}
+	if s.left.payloads > 0 {
+		all = append(all, s.left.holding(keyed, "left"))
+	}
+	if n := int(s.alone.payloads.Load()); n > 0 {
+		alone := keyed
+		alone.Together, alone.Payloads, alone.Bytes = "alone", n, int(s.alone.bytes.Load())
+		all = append(all, alone)
+	}
 	for _, o := range s.ex.owners {
 		all = append(all, keyed.placed(o, "placed")...)
 	}

@@ -53,7 +53,7 @@ type EdgeStats struct {
 	// are counted, here and above, when their stream has ended.
 	Direct     int64 `json:"direct"`
 	Copies     int64 `json:"copies"`  // payloads that the bus copied
-	Spilled    int64 `json:"spilled"` // payloads on the heap, for want of room in one piece
+	Spilled    int64 `json:"spilled"` // payloads on the heap, or in memory of their own, for want of room in one piece
 	Dropped    int64 `json:"dropped"`
 	Duplicates int64 `json:"duplicates"` // removed after a retry
 	// Connector is how the connector does that carries the payloads, if one

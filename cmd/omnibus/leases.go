@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
@@ -24,32 +25,61 @@ func newLeasesCmd() *cobra.Command {
 oldest first: who to ask when memory does not come back. Of payloads in the
 exchange it says the key, and whether the process has placed them, and nobody has
 fetched them yet, or has fetched them. What omnibus connector put left there is
-lasting, and nobody's.`,
+lasting, and nobody's.
+
+Three kinds are added up for each process, with the age of the oldest: payloads that
+it has finished and keeps views of (in Python, copy what is kept for long); payloads
+that it may read on though its connection is over, because it lives; and payloads of
+its own that are not in its arena, but each in memory that was made for it.`,
 		Example: `  omnibus leases
   omnibus leases -o json | jq '.[] | select(.age_ns > 1e9)'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ask(cmd, &at, output, "leases", nil, func(all []bus.Holding) error {
-				t := &table{heading: []string{"AGE", "PID", "PROCESS", "HOLDS", "SEQ OR KEY", "BYTES", "REQUEST"}}
-				for _, l := range all {
-					from, to, _ := strings.Cut(l.Edge, "->")
-					if l.Exchange != "" {
-						t.add(timeText(l.Age), pidText(l.PID), cmp.Or(l.Name, "-"), edgeText(from, to), strconv.Quote(l.Key), sizeText(int64(l.Bytes)), l.Exchange)
-						continue
-					}
-					t.add(timeText(l.Age), pidText(l.PID), cmp.Or(l.Name, "-"), edgeText(from, to), l.Seq, sizeText(int64(l.Bytes)), messages.RequestID(l.Request))
-				}
-				if len(all) == 0 {
-					_, err := fmt.Fprintln(cmd.OutOrStdout(), "no process holds a payload")
-					return err
-				}
-				return t.write(cmd.OutOrStdout())
+				return writeLeases(cmd.OutOrStdout(), all)
 			})
 		},
 	}
 	at.addTo(cmd)
 	cmd.Flags().VarP(output, "output", "o", "form of the result")
 	return cmd
+}
+
+func writeLeases(to io.Writer, all []bus.Holding) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(to, "no process holds a payload")
+		return err
+	}
+	t := &table{heading: []string{"AGE", "PID", "PROCESS", "HOLDS", "SEQ OR KEY", "BYTES", "REQUEST"}}
+	for _, l := range all {
+		edgeFrom, edgeTo, _ := strings.Cut(l.Edge, "->")
+		age, holds, which, request := timeText(l.Age), edgeText(edgeFrom, edgeTo), fmt.Sprint(l.Seq), messages.RequestID(l.Request).String()
+		switch {
+		case l.Exchange != "":
+			which, request = strconv.Quote(l.Key), l.Exchange
+		case l.Together != "":
+			holds, which, request = togetherText(l), "-", "-"
+			if l.Age == 0 {
+				age = "-"
+			}
+		}
+		t.add(age, pidText(l.PID), cmp.Or(l.Name, "-"), holds, which, sizeText(int64(l.Bytes)), request)
+	}
+	return t.write(to)
+}
+
+// togetherText says what several payloads are.
+func togetherText(l bus.Holding) string {
+	payloads := plural(l.Payloads, "payload")
+	switch l.Together {
+	case "kept":
+		return payloads + " finished, views kept"
+	case "left":
+		return payloads + " kept, connection over"
+	case "alone":
+		return payloads + " with memory of their own"
+	}
+	return payloads + " " + l.Together
 }
 
 // pidText names a process, if there is one.

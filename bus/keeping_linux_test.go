@@ -1,0 +1,171 @@
+package bus_test
+
+import (
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+const (
+	viewedBytes = 10_000
+	viewedArena = 1 << 16 // with room for six
+)
+
+// viewing is a host with a thin client that serves its one stage, and one that submits,
+// gets results, and goes on reading them.
+type viewing struct {
+	*hosted
+	producer, caller *thinClient
+	task             uint32
+	arena            []byte
+}
+
+func view(t *testing.T, opts bus.Options) *viewing {
+	t.Helper()
+	v := &viewing{hosted: listen(t, bus.Pipeline{
+		Stages: []bus.StageSpec{{Name: "a", Remote: &bus.Remote{}}},
+		Edges:  []bus.Edge{{From: "a"}},
+	}, opts)}
+	v.producer = dialThin(t, v.path)
+	v.producer.await(wire.KindWelcome)
+	v.producer.send(&wire.Serve{Token: 1, Stage: "a"})
+	v.producer.await(wire.KindServing)
+	_, mem := v.producer.sealedArena(viewedArena)
+	v.arena = mem.Bytes()
+	v.caller = dialThin(t, v.path)
+	v.caller.send(&wire.Submit{Token: 1})
+	v.caller.send(&wire.Emit{Token: 2, Source: v.caller.await(wire.KindSubmitted).(*wire.Submitted).Source, Payload: []byte("go")})
+	v.task = v.producer.await(wire.KindDeliver).(*wire.Deliver).Source
+	return v
+}
+
+// result has the stage emit a result, and the caller get it. It reports its number, and
+// whether memory was made for it alone.
+func (v *viewing) result() (delivery uint32, alone bool) {
+	v.producer.t.Helper()
+	v.producer.send(&wire.Reserve{Token: 9, Source: v.task, Size: viewedBytes})
+	m, fd := v.producer.awaitFD(wire.KindGrant)
+	g := m.(*wire.Grant)
+	room := v.arena[g.Offset:]
+	if fd >= 0 {
+		room = v.producer.writable(fd, int64(g.Size)).Bytes()
+	}
+	room[0] = 1
+	v.producer.send(&wire.Send{Grant: g.Grant, Size: viewedBytes})
+	return v.caller.await(wire.KindDeliver).(*wire.Deliver).Delivery, fd >= 0
+}
+
+// keep is result of as many, whose views the caller keeps.
+func (v *viewing) keep(n int) (deliveries []uint32, alone int) {
+	v.producer.t.Helper()
+	for range n {
+		d, own := v.result()
+		deliveries = append(deliveries, d)
+		if own {
+			alone++
+		}
+		v.caller.send(&wire.Finish{Delivery: d, Flags: wire.FinishKeep})
+		v.handled()
+	}
+	return deliveries, alone
+}
+
+// handled returns when the host has handled what the caller has said.
+func (v *viewing) handled() {
+	v.caller.t.Helper()
+	v.caller.send(&wire.Call{Token: 8, Method: "check"})
+	v.caller.await(wire.KindReply)
+}
+
+// together are the holdings of several payloads, by what they are.
+func (v *viewing) together() map[string]bus.Holding {
+	all := make(map[string]bus.Holding)
+	for _, h := range v.server.Holdings() {
+		if h.Together != "" {
+			all[h.Together] = h
+		}
+	}
+	return all
+}
+
+// TestKeptViewsAreListed: whoever asks who holds what is told of views that outlive
+// their deliveries, and of memory that was made for one payload, and edges count that.
+func TestKeptViewsAreListed(t *testing.T) {
+	v := view(t, bus.Options{})
+	const n = 10
+	deliveries, alone := v.keep(n)
+	if alone == 0 || alone == n {
+		t.Fatalf("%d payloads of %d have memory of their own, in an arena of %d bytes", alone, n, viewedArena)
+	}
+	all := v.together()
+	if h := all["kept"]; h.Payloads != n || h.Bytes != n*viewedBytes || h.Age <= 0 || h.PID == 0 {
+		t.Errorf("%d views of %d bytes are kept, the host says %+v", n, viewedBytes, h)
+	}
+	if h := all["alone"]; h.Payloads != alone || h.Bytes < alone*viewedBytes || h.Bytes >= (alone+1)*viewedBytes {
+		t.Errorf("%d payloads of %d bytes have memory of their own, the host says %+v", alone, viewedBytes, h)
+	}
+	producer, caller := v.server.Processes()[0], v.server.Processes()[1]
+	if k := caller.Kept; k.Payloads != n || k.Bytes != n*viewedBytes || k.Oldest <= 0 || producer.Kept != (bus.KeptStats{}) {
+		t.Errorf("the caller keeps %+v, the producer %+v", k, producer.Kept)
+	}
+	if a := producer.Arena; a.Alone != alone || a.AloneBytes < int64(alone)*viewedBytes || caller.Arena.Alone != 0 {
+		t.Errorf("the arena of the producer: %+v, of the caller: %+v", a, caller.Arena)
+	}
+	var spilt int64
+	for _, e := range v.bus.Stats().Edges {
+		spilt += e.Spilled
+	}
+	if spilt != int64(alone) {
+		t.Errorf("%d payloads found no room, edges count %d", alone, spilt)
+	}
+	for _, d := range deliveries {
+		v.caller.send(&wire.Release{Delivery: d})
+	}
+	v.handled()
+	if all := v.together(); len(all) > 0 {
+		t.Errorf("nothing is kept any more, the host says %+v", all)
+	}
+}
+
+// TestOwnSegmentsAreListed: so is a segment that a client has offered for one payload.
+func TestOwnSegmentsAreListed(t *testing.T) {
+	v := view(t, bus.Options{})
+	seg, err := shmstore.NewSegment("own", viewedBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(seg.Close)
+	v.producer.sendFD(&wire.Offer{Segment: 1, Bytes: viewedBytes}, seg.FD())
+	v.producer.send(&wire.Put{Put: 1, Source: v.task, Flags: wire.FlagOwn, Segment: 1, Size: viewedBytes})
+	d := v.caller.await(wire.KindDeliver).(*wire.Deliver).Delivery
+	if h := v.together()["alone"]; h.Payloads != 1 || h.Bytes != int(seg.Size()) {
+		t.Errorf("a segment of %d bytes for one payload, the host says %+v", seg.Size(), h)
+	}
+	v.caller.send(&wire.Finish{Delivery: d})
+	v.producer.await(wire.KindReturned)
+	if all := v.together(); len(all) > 0 {
+		t.Errorf("it was returned, the host says %+v", all)
+	}
+}
+
+// TestLeftPayloadsAreListed: what a process may read on that lives, and whose connection is
+// over, stays, and is said to.
+func TestLeftPayloadsAreListed(t *testing.T) {
+	v := view(t, bus.Options{})
+	v.keep(2)
+	v.result() // which it has not finished
+	v.caller.send(&wire.Release{Delivery: 1 << 30})
+	v.caller.await(wire.KindRefuse)
+	bus.Await(t, func() bool { return v.together()["left"].Payloads > 0 })
+	if h := v.together()["left"]; h.Payloads != 3 || h.Bytes != 3*viewedBytes || h.Age <= 0 || h.PID == 0 {
+		t.Errorf("3 payloads of %d bytes are left, the host says %+v", viewedBytes, h)
+	}
+	if all := v.together(); len(all) != 1 {
+		t.Errorf("something else is there: %+v", all)
+	}
+	if p := v.server.Processes()[1]; p.Left.Payloads != 3 || p.Left.Bytes != 3*viewedBytes || p.Kept.Payloads != 0 {
+		t.Errorf("the host says %+v", p)
+	}
+}
