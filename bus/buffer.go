@@ -35,7 +35,8 @@ type Buffer struct {
 // spillAfter is how long a payload waits for room in the store before it goes
 // to the heap instead. Its credit is taken, so the bytes are there; but they
 // may lie in pieces between payloads that somebody holds for long, and waiting
-// for those could be waiting for oneself.
+// for those could be waiting for oneself. Where processes keep views of so much that
+// there need be no room at all (keeping.crowded), it does not wait.
 const spillAfter = 20 * time.Millisecond
 
 // Reserve returns room for a payload of up to size bytes. It takes the edge's
@@ -158,6 +159,9 @@ var atOnce = func() <-chan struct{} { c := make(chan struct{}); close(c); return
 
 func (b *Buffer) awaitRoom() (shmstore.Reservation, error) {
 	o := b.e.out
+	if o.req.bus.kept.crowded(int64(len(o.req.bus.store.Arena()))) {
+		return shmstore.Reservation{}, actors.ErrCanceled
+	}
 	defer o.waitsForRoom(nil)()
 	enough := make(chan struct{})
 	timer := time.AfterFunc(o.req.bus.opts.spillAfter, func() { close(enough) })

@@ -45,6 +45,7 @@ type Bus struct {
 	tensorFigures tensorFigures // of other processes
 
 	places    pool[struct{}] // one for each request that may be alive
+	kept      keeping        // in the store
 	joinBytes atomic.Int64   // held by inputs that wait in joins
 	joinLimit int64
 	outcomes  [PastDeadline + 1]atomic.Int64

@@ -46,6 +46,12 @@ func Patient(o Options) Options {
 	return o
 }
 
+// NeverSpilling are options of a bus whose payloads wait for room for as long as a test lasts.
+func NeverSpilling(o Options) Options {
+	o.spillAfter = time.Hour
+	return o
+}
+
 // CutOff ends a node's connection as if its host had died.
 func CutOff(n *Node) {
 	n.mu.Lock()

@@ -89,13 +89,14 @@ type segment struct {
 	refs atomic.Int32 // the owner's, and one for each payload
 	// lasting says that more payloads may come to lie here.
 	lasting atomic.Bool
+	kept    *keeping
 
 	told  sync.Once
 	unmap func(func()) // has the GPU lane forget it first; nil: it was never told
 }
 
 func newSegment(mem *shmstore.Segment) *segment {
-	s := &segment{mem: mem}
+	s := &segment{mem: mem, kept: new(keeping)}
 	s.refs.Store(1)
 	return s
 }

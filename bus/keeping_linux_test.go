@@ -1,9 +1,14 @@
 package bus_test
 
 import (
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -167,5 +172,64 @@ func TestLeftPayloadsAreListed(t *testing.T) {
 	}
 	if p := v.server.Processes()[1]; p.Left.Payloads != 3 || p.Left.Bytes != 3*viewedBytes || p.Kept.Payloads != 0 {
 		t.Errorf("the host says %+v", p)
+	}
+}
+
+// TestNobodyWaitsForKeptViews: a payload for which there is no room, because a process keeps
+// views of what lies there, gets memory at once.
+func TestNobodyWaitsForKeptViews(t *testing.T) {
+	t.Run("in the arena of a client", func(t *testing.T) {
+		v := view(t, bus.Options{})
+		if _, alone := v.keep(10); alone == 0 {
+			t.Fatal("all have room")
+		}
+		if n := bus.WaitsInVain(v.server); n != 0 {
+			t.Errorf("%d payloads waited for room, and got none", n)
+		}
+	})
+	t.Run("in the store of the host", func(t *testing.T) {
+		const size, n = 16 << 10, 40
+		h := listen(t, bus.Pipeline{
+			Stages: []bus.StageSpec{bus.Stage("a", func(task *bus.Task, _ string) ([]byte, error) { return make([]byte, size), nil })},
+			Edges:  []bus.Edge{{From: "a"}},
+		}, bus.NeverSpilling(bus.Options{Store: shmstore.Options{ArenaBytes: 512 << 10}, MaxRequests: 1}))
+		c := dialThin(t, h.path)
+		c.send(&wire.Submit{Token: 1})
+		source := c.await(wire.KindSubmitted).(*wire.Submitted).Source
+		for range n { // what waits for room fails with the connection's deadline
+			c.send(&wire.Emit{Token: 2, Source: source, Codec: uint32(codec.IDMsgpack), Payload: []byte{0xa2, 'g', 'o'}})
+			d := c.await(wire.KindDeliver).(*wire.Deliver)
+			c.send(&wire.Finish{Delivery: d.Delivery, Flags: wire.FinishKeep})
+		}
+		var spilt int64
+		for _, e := range h.bus.Stats().Edges {
+			spilt += e.Spilled
+		}
+		if spilt == 0 {
+			t.Error("all have room")
+		}
+	})
+}
+
+// TestKeptViewsAreWarnedOf: the log names the process that fills memory with what it keeps,
+// once.
+func TestKeptViewsAreWarnedOf(t *testing.T) {
+	var log lockedBuffer
+	v := view(t, bus.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	warnings := func() int { return strings.Count(log.String(), "keeps views of so many payloads") }
+	v.keep(2)
+	if n := warnings(); n != 0 {
+		t.Errorf("%d warnings of two views", n)
+	}
+	deliveries, _ := v.keep(8)
+	if n := warnings(); n != 1 || !strings.Contains(log.String(), fmt.Sprintf("pid=%d", os.Getpid())) {
+		t.Errorf("%d warnings:\n%s", n, log.String())
+	}
+	for _, d := range deliveries {
+		v.caller.send(&wire.Release{Delivery: d})
+	}
+	v.keep(8)
+	if n := warnings(); n != 1 {
+		t.Errorf("%d warnings of one process", n)
 	}
 }

@@ -103,6 +103,7 @@ func (b *Bus) Listen(path string, opts ListenOptions) (*Server, error) {
 		sessions: make(map[*session]struct{}), done: make(chan struct{}),
 	}
 	s.arena.lasting.Store(true)
+	s.arena.kept = &b.kept
 	s.wg.Go(s.accept)
 	s.wg.Go(func() { b.watchStalls(s.done, s.watch) })
 	return s, nil

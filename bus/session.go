@@ -50,6 +50,7 @@ type session struct {
 	sources      map[uint32]*source
 	held         map[uint32]*held
 	kept         map[uint32]*kept // payloads of finished deliveries, until released
+	keptSaid     bool             // the log says that they fill memory
 	left         tally            // what the client may read though its connection is over
 	lastDelivery uint32
 	ex           exchanging
@@ -90,6 +91,9 @@ type told struct {
 	number  uint32
 	uses    int
 	lasting bool // more payloads may come in it
+
+	keeps      int // payloads in it that the client has finished, and still reads
+	keepsBytes int64
 }
 
 // maxQuestions is how many of a client's questions may be open.

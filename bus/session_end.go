@@ -135,6 +135,9 @@ func (s *session) pin(harmless bool) (unpin func()) {
 	}
 	return func() {
 		s.mu.Lock()
+		for _, k := range all {
+			k.unkept()
+		}
 		s.left = tally{}
 		s.mu.Unlock()
 		for _, k := range all {
@@ -161,6 +164,7 @@ func (s *session) takeLent(harmless bool) (all []*payload) {
 	}
 	for id, k := range s.kept {
 		if k.lent {
+			k.unkept()
 			all = append(all, k.payload.lent())
 			delete(s.kept, id)
 		}
@@ -184,6 +188,9 @@ func (s *session) takeBack(cause error) {
 	s.grants, s.kept, s.sources, s.held = nil, nil, nil, nil
 	owners, got := s.ex.owners, s.ex.fetched
 	s.ex.owners, s.ex.fetched = nil, nil
+	for _, k := range kept {
+		k.unkept()
+	}
 	s.mu.Unlock()
 	for _, f := range got {
 		f.settle(f.got.Release)

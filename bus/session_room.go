@@ -211,7 +211,7 @@ func aloneInSegment(size int) (*foreign, error) {
 }
 
 // reserve takes room in the arena, and waits for it as long as a payload of
-// the host's own would.
+// the host's own would: not at all, where views that processes keep take it.
 func (a *clientArena) reserve(size int, how pace) (shmstore.Room, error) {
 	room, err := a.rooms.TryReserve(max(size, 1))
 	if !errors.Is(err, shmstore.ErrFull) {
@@ -219,6 +219,9 @@ func (a *clientArena) reserve(size int, how pace) (shmstore.Room, error) {
 	}
 	if how == try {
 		return room, errCanceled
+	}
+	if a.seg.kept.crowded(a.seg.mem.Size()) {
+		return room, err
 	}
 	enough := make(chan struct{})
 	timer := time.AfterFunc(spillAfter, func() { close(enough) })

@@ -228,12 +228,17 @@ func (s *session) finishHeld(id uint32, keep bool, err error) error {
 		return fmt.Errorf("%w: delivery %d was finished before", wire.ErrProtocol, id)
 	}
 	delete(s.held, id)
+	fills := false
 	if keep && !h.released {
 		s.kept[id] = s.keep(h)
+		fills = h.told.fills() && !s.keptSaid
 	} else {
 		s.untell(h.told)
 	}
 	s.mu.Unlock()
+	if fills {
+		s.warnKept()
+	}
 	if h.work == nil {
 		_ = h.d.Finish(nil) // in the client's hands alone until now
 		return nil
@@ -262,6 +267,7 @@ func (s *session) releaseKept(id uint32) error {
 	k := s.kept[id]
 	delete(s.kept, id)
 	if k != nil {
+		k.unkept()
 		s.untell(k.told)
 	} else if h := s.held[id]; h != nil && h.finishing {
 		h.released = true // its finish waits behind what was emitted before
