@@ -72,7 +72,7 @@ func scarce(t *testing.T, available func() int64) {
 	t.Helper()
 	before := systemProbe
 	t.Cleanup(func() { systemProbe = before })
-	systemProbe = headroom.Probe{Proc: meminfo(available), Cgroup: fstest.MapFS{}}
+	systemProbe = &limits{probe: headroom.Probe{Proc: meminfo(available), Cgroup: fstest.MapFS{}}}
 }
 
 // meminfo is a /proc that has nothing else.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -263,12 +265,60 @@ func (seg *segment) release() {
 }
 
 // systemProbe reads the limits of this process.
-var systemProbe = headroom.System()
+var systemProbe = &limits{probe: headroom.System()}
 
-func checkHeadroom(needBytes uint64) error {
-	if short := systemProbe.Check(needBytes); short != nil {
+// To read the limits takes longer than to make a small segment. So one look that finds
+// room for lookBytes serves small segments that take no more together, for lookFor.
+const (
+	lookBytes  = 16 << 20
+	lookFor    = 100 * time.Millisecond
+	smallBytes = 1 << 20
+)
+
+// limits are those of a process, with what is left of the last look at them.
+type limits struct {
+	probe headroom.Probe
+
+	mu        sync.Mutex // guards what follows
+	leftBytes uint64
+	until     time.Time
+}
+
+func checkHeadroom(needBytes uint64) error { return systemProbe.check(needBytes) }
+
+// checkSegmentHeadroom is for segments that are made one for each payload.
+func checkSegmentHeadroom(needBytes uint64) error { return systemProbe.checkLately(needBytes) }
+
+func (l *limits) check(needBytes uint64) error {
+	if short := l.probe.Check(needBytes); short != nil {
 		e := MemoryError(*short)
 		return &e
 	}
 	return nil
+}
+
+// checkLately is check, which the last look may answer.
+func (l *limits) checkLately(needBytes uint64) error {
+	small := needBytes <= smallBytes
+	if small && l.covered(needBytes) {
+		return nil
+	}
+	if small && l.probe.Check(lookBytes) == nil {
+		l.mu.Lock()
+		l.leftBytes, l.until = lookBytes-needBytes, time.Now().Add(lookFor)
+		l.mu.Unlock()
+		return nil
+	}
+	return l.check(needBytes)
+}
+
+// covered takes a need from what the last look found.
+func (l *limits) covered(needBytes uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if needBytes > l.leftBytes || time.Now().After(l.until) {
+		return false
+	}
+	l.leftBytes -= needBytes
+	return true
 }

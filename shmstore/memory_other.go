@@ -24,4 +24,6 @@ func (seg *segment) sealed() error { return ErrUnsupported }
 
 func checkHeadroom(uint64) error { return ErrUnsupported }
 
+func checkSegmentHeadroom(uint64) error { return ErrUnsupported }
+
 func (seg *segment) release() { seg.released = true }

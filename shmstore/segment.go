@@ -53,7 +53,7 @@ func makeSegment(op, name string, sizeBytes int64, allocate func(string, int) (*
 	name = cleanName(name)
 	err := checkSegmentSize(sizeBytes)
 	if err == nil {
-		err = checkHeadroom(uint64(sizeBytes))
+		err = checkSegmentHeadroom(uint64(sizeBytes))
 	}
 	var seg *segment
 	if err == nil {

@@ -1,0 +1,49 @@
+package shmstore
+
+import (
+	"errors"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/headroom"
+)
+
+// TestLimitsAreReadOnceForManySmallSegments: a small segment does not wait for the limits to
+// be read if a look a moment ago found room for it, and no look serves for more than it found.
+func TestLimitsAreReadOnceForManySmallSegments(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 100 << 10
+		looks, free := 0, int64(1<<30)
+		l := &limits{probe: headroom.Probe{Cgroup: fstest.MapFS{}, Proc: meminfo(func() int64 {
+			looks++
+			return free
+		})}}
+		const many = 10 * lookBytes / size
+		for range many {
+			if err := l.checkLately(size); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if looks < 10 || looks > 11 {
+			t.Errorf("%d segments of %d bytes took %d looks of %d", many, size, looks, lookBytes)
+		}
+		before := looks
+		<-time.After(lookFor + 1)
+		if err := l.checkLately(size); err != nil || looks != before+1 {
+			t.Errorf("an old look serves: %v", err)
+		}
+		if err := l.checkLately(smallBytes + 1); err != nil || looks != before+2 {
+			t.Errorf("a large segment is not looked for: %v", err)
+		}
+		free = size
+		<-time.After(lookFor + 1)
+		if err := l.checkLately(size); !errors.Is(err, ErrMemory) {
+			t.Errorf("a segment of %d bytes where so many are free: %v", size, err)
+		}
+		if err := l.checkLately(size / 2); err != nil {
+			t.Errorf("one of half of them: %v", err)
+		}
+	})
+}
