@@ -28,6 +28,14 @@ func dialThin(t *testing.T, path string) *thinClient {
 // dialThinAs is for clients of older versions, too.
 func dialThinAs(t *testing.T, path string, version uint16) *thinClient {
 	t.Helper()
+	c := connectThin(t, path, version)
+	c.send(helloOf(version))
+	return c
+}
+
+// connectThin leaves it to the caller to say hello.
+func connectThin(t *testing.T, path string, version uint16) *thinClient {
+	t.Helper()
 	conn, err := peer.Dial(t.Context(), path, peer.DialOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +48,6 @@ func dialThinAs(t *testing.T, path string, version uint16) *thinClient {
 		c.in.Close()
 		_ = conn.Close()
 	})
-	c.send(&wire.Hello{VersionMin: version, VersionMax: version, PID: uint32(os.Getpid())})
 	return c
 }
 
