@@ -1,0 +1,106 @@
+package bus_test
+
+import (
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// work has the client serve the stage, and returns the first delivery of a request.
+func (c *thinClient) work(h *hosted) *wire.Deliver {
+	c.t.Helper()
+	c.send(&wire.Serve{Token: 1, Stage: "m"})
+	c.await(wire.KindServing)
+	if err := streamOf(c.t, h.bus).Send(c.t.Context(), "input"); err != nil {
+		c.t.Fatal(err)
+	}
+	return c.await(wire.KindDeliver).(*wire.Deliver) //nolint:forcetypeassert // it is of that kind
+}
+
+// room asks for room in the client's arena, or in a segment of its own if the arena is too small.
+func (c *thinClient) room(h *hosted, size int) *wire.Grant {
+	c.t.Helper()
+	d := c.work(h)
+	c.sealedArena(1 << 16)
+	c.send(&wire.Reserve{Token: 2, Source: d.Source, Delivery: d.Delivery, Size: uint64(size)})
+	return c.await(wire.KindGrant).(*wire.Grant) //nolint:forcetypeassert // it is of that kind
+}
+
+// offer offers memory of the client's own under a number.
+func (c *thinClient) offer(mem *shmstore.Segment, number uint32) {
+	c.t.Helper()
+	c.sendFD(&wire.Offer{Segment: number, Bytes: uint64(mem.Size())}, mem.FD())
+}
+
+// TestBadClients: a client that says what it must not, or keeps memory open to others that it
+// says is sealed, is refused and told so. The host goes on, and has everything back.
+func TestBadClients(t *testing.T) {
+	const maxOffered, beyondTheArena = 64, 1 << 17
+	mem, _ := offering(t, 1<<12, 1<<12)
+	for name, bad := range map[string]struct {
+		text string
+		do   func(c *thinClient, h *hosted)
+	}{
+		"ends a task unasked": {"was not asked to end", func(c *thinClient, h *hosted) {
+			c.send(&wire.Ended{Task: c.work(h).Source})
+		}},
+		"ends a request as a task": {"was not asked to end", func(c *thinClient, _ *hosted) {
+			c.send(&wire.Submit{Token: 1})
+			c.send(&wire.Ended{Task: c.await(wire.KindSubmitted).(*wire.Submitted).Source})
+		}},
+		"closes a task as a request": {"is a task, not a request", func(c *thinClient, h *hosted) {
+			c.send(&wire.CloseSend{Source: c.work(h).Source})
+		}},
+		"forwards what it has not": {"delivery 7 is not the client's to forward", func(c *thinClient, h *hosted) {
+			d := c.work(h)
+			c.send(&wire.Emit{Token: 2, Source: d.Source, Delivery: 7, Flags: wire.FlagForward})
+		}},
+		"offers a number twice": {"segment 1 of 4096 bytes was offered before", func(c *thinClient, _ *hosted) {
+			c.offer(mem, 1)
+			c.offer(mem, 1)
+		}},
+		"offers without end": {"or is one of more than 64", func(c *thinClient, _ *hosted) {
+			for i := range uint32(maxOffered + 1) {
+				c.offer(mem, i)
+			}
+		}},
+		"forgets what it has not offered": {"segment 7 was not offered", func(c *thinClient, _ *hosted) {
+			c.send(&wire.Forget{Segment: 7})
+		}},
+		"sends more than its room": {"1001 bytes in room for 1000", func(c *thinClient, h *hosted) {
+			c.send(&wire.Send{Grant: c.room(h, 1000).Grant, Size: 1001})
+		}},
+		"sends its room twice": {"there is no grant 1", func(c *thinClient, h *hosted) {
+			m := &wire.Send{Grant: c.room(h, 1000).Grant, Size: 1000}
+			c.send(m)
+			c.send(m)
+		}},
+		"places room of a request": {"which is for the exchange: false", func(c *thinClient, h *hosted) {
+			c.send(placeAt(3, c.room(h, 1000).Grant, "k", 1000))
+		}},
+		"leaves its arena open": {"missing", func(c *thinClient, _ *hosted) {
+			c.send(&wire.Arena{Token: 1, Bytes: 1 << 16})
+			c.send(&wire.Sealed{Segment: c.await(wire.KindArenaAt).(*wire.ArenaAt).Segment})
+		}},
+		"leaves a segment open": {"missing", func(c *thinClient, h *hosted) {
+			c.send(&wire.Send{Grant: c.room(h, beyondTheArena).Grant, Size: 1})
+		}},
+		"places a segment that is open": {"missing", func(c *thinClient, _ *hosted) {
+			c.sealedArena(1 << 16)
+			c.reserve(2, beyondTheArena)
+			c.send(placeAt(3, c.await(wire.KindGrant).(*wire.Grant).Grant, "k", 1))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := exchanging(t, bus.Options{})
+			c := dialThin(t, h.path)
+			c.await(wire.KindWelcome)
+			bad.do(c, h)
+			c.wantRefused(wire.CodeProtocol, bad.text)
+			h.wantEmpty(t)
+			h.join(t, bus.JoinOptions{})
+		})
+	}
+}
