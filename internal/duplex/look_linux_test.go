@@ -8,6 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
 // picky is a handler that would have to wait for some messages, and fails on others.
@@ -83,7 +84,9 @@ func TestLook(t *testing.T) {
 		}
 	}
 	a.Close()
-	<-ended
+	if err := <-ended; !errors.Is(err, lane.ErrPeerGone) {
+		t.Errorf("the end is %v, want %v", err, lane.ErrPeerGone)
+	}
 	if len(p.waited) != 2 || p.waited[0] != 3 {
 		t.Errorf("%v were allowed to wait, want 3 and 4", p.waited)
 	}
@@ -152,7 +155,9 @@ func TestLookersBesideRun(t *testing.T) {
 		}
 	}
 	a.Close()
-	<-ended
+	if err := <-ended; !errors.Is(err, lane.ErrPeerGone) {
+		t.Errorf("the end is %v, want %v", err, lane.ErrPeerGone)
+	}
 	close(stop)
 	looking.Wait()
 	if len(p.handled) != n {

@@ -94,7 +94,7 @@ func submit(socket string) int {
 		var d *bus.Delivery
 		if d, err = r.Recv(ctx); err == nil {
 			word = bytes.Clone(d.Bytes())
-			d.Finish(nil)
+			_ = d.Finish(nil)
 		}
 	}
 	fmt.Fprintf(os.Stdout, "%s", word)
