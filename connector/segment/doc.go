@@ -9,13 +9,14 @@
 // of either.
 //
 //	generation 2, vLLM-Omni from 0.14 on: by key
-//	    metadata      {"shm": {"name": KEY, "size": n}, "size": n}, or none at all
+//	    metadata      {"inline_bytes": value, "size": n} up to InlineBytes, else
+//	                  {"shm": {"name": KEY, "size": n}, "size": n}, or none at all
 //	    segment       /dev/shm/KEY, mode 0600, of exactly n bytes
 //	    lock          /dev/shm/shm_KEY_lockfile.lock, under flock while a segment is
 //	                  written, read or removed
 //
 //	generation 1, before that: by metadata
-//	    metadata      {"inline_bytes": value, "size": n} up to shm_threshold_bytes, else
+//	    metadata      {"inline_bytes": value, "size": n} up to InlineBytes, else
 //	                  {"shm": {"name": NAME, "size": n}, "size": n}
 //	    segment       /dev/shm/NAME, where NAME is psm_ and 8 digits; there is no lock
 //

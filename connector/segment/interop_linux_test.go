@@ -27,7 +27,11 @@ var (
 // meet opens this side's end for another.
 func meet(t *testing.T, p *python) *connector.Connector {
 	t.Helper()
-	end := open(t, segment.Options{Generation: p.generation, InlineBytes: 64 << 10})
+	opts := segment.Options{Generation: p.generation}
+	if p.generation == segment.ByMetadata {
+		opts.InlineBytes = 64 << 10 // by key alone the other end would not find it
+	}
+	end := open(t, opts)
 	return connector.New("test", end, nil)
 }
 

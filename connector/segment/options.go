@@ -18,9 +18,8 @@ const (
 )
 
 const (
-	defaultDir         = "/dev/shm"
-	defaultTimeout     = 30 * time.Second
-	defaultInlineBytes = 64 << 10
+	defaultDir     = "/dev/shm"
+	defaultTimeout = 30 * time.Second
 )
 
 // Options configure a transport. The zero value works.
@@ -28,7 +27,7 @@ type Options struct {
 	// Generation is how values are put: [ByMetadata] or [ByKey], which is the
 	// default. What is got may be of either.
 	Generation int
-	// InlineBytes is the largest value that [ByMetadata] leaves in the metadata.
+	// InlineBytes is the largest value that is left in the metadata, where no key finds it.
 	InlineBytes int64
 	// Timeout bounds how long a lock of another process is waited for. Default 30 s.
 	Timeout time.Duration

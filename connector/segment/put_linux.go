@@ -22,7 +22,7 @@ func (t *Transport) Put(ctx context.Context, edge connector.Edge, key string, si
 	}
 	defer t.leave()
 	byKey := t.opts.Generation == ByKey
-	if size == 0 || !byKey && int64(size) <= t.opts.InlineBytes {
+	if size == 0 || int64(size) <= t.opts.InlineBytes {
 		return connector.Inline(size, fill)
 	}
 	if err := checkName(key); err != nil && byKey {

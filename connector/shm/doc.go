@@ -15,9 +15,9 @@
 //     format of vLLM-Omni, whose processes may be at the other end.
 //
 // Values of up to shm_threshold_bytes travel in the metadata, so they are not found
-// without it, and are not counted by anybody. Segments of generation 2, the
-// default, are all found by their key, and so is what is put through a connector that
-// is lasting ([connector.Options]).
+// without it, and are not counted by anybody. Where it is not set, segments of generation 2,
+// the default, are all found by their key. What is put through a connector that is lasting
+// ([connector.Options]) is found by it whatever is set, except in generation 1.
 //
 // # Lifetime
 //

@@ -35,6 +35,8 @@ const (
 )
 
 const (
+	// noThreshold leaves nothing in the metadata but what is empty.
+	noThreshold      = -1
 	defaultThreshold = 64 << 10
 	defaultTTL       = 10 * time.Minute
 	defaultTimeout   = 30 * time.Second
@@ -48,7 +50,7 @@ func Type() connector.Type {
 		Name: Name,
 		Options: []connector.Option{
 			{Key: optMode, Kind: connector.Text, Default: modeRing, Choices: []string{modeRing, modeSegment}, Doc: "Where values lie: in the project's own store, or in named segments in the format of vLLM-Omni."},
-			{Key: optThreshold, Kind: connector.Integer, Default: int64(defaultThreshold), Doc: "Values of up to so many bytes travel in the metadata; in segments of generation 2 none do."},
+			{Key: optThreshold, Kind: connector.Integer, Default: int64(noThreshold), Doc: "Values of up to so many bytes travel in the metadata, where no key finds them. Left out, it is 65536, and in segments of generation 2 none do."},
 			{Key: optTTL, Kind: connector.Duration, Default: defaultTTL, Doc: "How long a value may lie until somebody comes for it; 0 is for ever."},
 			{Key: optTimeout, Kind: connector.Duration, Default: defaultTimeout, Min: 1, Doc: "How long a put waits for room, and in segments for a lock that another process holds."},
 			{Key: optGeneration, Kind: connector.Integer, Default: int64(segment.ByKey), Min: segment.ByMetadata, Max: segment.ByKey, Doc: "Of segments, how values are put: 2 as vLLM-Omni since 0.14, by key; 1 as before it, by metadata."},
@@ -69,15 +71,31 @@ func open(ctx context.Context, config connector.Config) (connector.Transport, er
 	return modes[config.Settings.Text(optMode)](ctx, config)
 }
 
-// openSegment leaves small values to the format, of which one generation alone
-// has them in the metadata.
+// threshold is the size of the largest value that travels in the metadata: orElse where the
+// configuration does not say.
+func threshold(config connector.Config, orElse int64) int64 {
+	if set := config.Settings.Int(optThreshold); set != noThreshold {
+		return set
+	}
+	return orElse
+}
+
+// openSegment leaves in the metadata what the configuration says, and where it does not, what
+// vLLM-Omni of that generation would.
 func openSegment(_ context.Context, config connector.Config) (connector.Transport, error) {
 	if config.Settings.Text(optStore) != "" {
 		return nil, fmt.Errorf("%w: %s is for mode %s: segments have the names of their keys", connector.ErrSettings, optStore, modeRing)
 	}
+	generation, inlineBytes := int(config.Settings.Int(optGeneration)), int64(0)
+	switch {
+	case generation == segment.ByMetadata:
+		inlineBytes = threshold(config, defaultThreshold)
+	case !config.Lasting: // who gets what lasts has only the key
+		inlineBytes = threshold(config, 0)
+	}
 	return segment.New(segment.Options{ //nolint:wrapcheck // it says what it did
-		Generation:  int(config.Settings.Int(optGeneration)),
-		InlineBytes: config.Settings.Int(optThreshold),
+		Generation:  generation,
+		InlineBytes: inlineBytes,
 		Timeout:     config.Settings.Duration(optTimeout),
 		TTL:         config.Settings.Duration(optTTL),
 		Lasting:     config.Lasting,
@@ -90,9 +108,9 @@ func openRing(_ context.Context, config connector.Config) (connector.Transport, 
 	if err != nil {
 		return nil, err
 	}
-	t := &transport{Transport: under, threshold: config.Settings.Int(optThreshold), timeout: config.Settings.Duration(optTimeout)}
+	t := &transport{Transport: under, threshold: threshold(config, defaultThreshold), timeout: config.Settings.Duration(optTimeout)}
 	if config.Lasting {
-		t.threshold = -1 // whoever comes has the key, and nobody who told it more
+		t.threshold = noThreshold // who gets it has only the key
 	}
 	if p, ok := under.(connector.Peeker); ok {
 		return peeking{t, p}, nil

@@ -220,6 +220,58 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
+// TestThresholdOfSegments: a threshold that is set counts in each generation. One that is not
+// leaves generation 2 as vLLM-Omni has it, all of it found by key; what is lasting is found by
+// it whatever is set.
+func TestThresholdOfSegments(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("segments need Linux")
+	}
+	for name, c := range map[string]struct {
+		extra   map[string]any
+		lasting bool
+		most    int
+	}{
+		"1":              {map[string]any{"generation": 1}, false, 65536},
+		"1, set":         {map[string]any{"generation": 1, "shm_threshold_bytes": 100}, false, 100},
+		"2":              {map[string]any{"generation": 2}, false, 0},
+		"2, set":         {map[string]any{"generation": 2, "shm_threshold_bytes": 100}, false, 100},
+		"2, set to none": {map[string]any{"generation": 2, "shm_threshold_bytes": 0}, false, 0},
+		"2, lasting":     {map[string]any{"generation": 2, "shm_threshold_bytes": 100}, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r connector.Registry
+			if err := r.Register(shm.Type()); err != nil {
+				t.Fatal(err)
+			}
+			c.extra["mode"] = "segment"
+			conn, err := r.Open(t.Context(), shm.Name, connector.Options{Extra: c.extra, Serializer: codec.RawSerializer{}, Lasting: c.lasting})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			key := fmt.Sprintf("omnibus_shm_threshold_%d", os.Getpid())
+			for _, size := range []int{max(c.most, 1), c.most + 1} {
+				_, meta, err := conn.Put(t.Context(), edge, key, bytes.Repeat([]byte("v"), size))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, ok := meta["inline_bytes"]; ok != (size <= c.most) {
+					t.Errorf("a value of %d bytes travels in the metadata: %v, want up to %d", size, ok, c.most)
+				}
+				v, err := conn.Get(t.Context(), edge, key, meta)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if v.Size() != size {
+					t.Errorf("%d bytes were got of %d", v.Size(), size)
+				}
+				v.Release()
+			}
+		})
+	}
+}
+
 // TestSegmentMode: what is put is a segment that other programs find by its
 // key, however small it is; the older generation has small values in the metadata.
 func TestSegmentMode(t *testing.T) {
@@ -465,6 +517,12 @@ func TestPage(t *testing.T) {
 		said[m[1]] = m[2]
 	}
 	for _, o := range shm.Type().Options {
+		if _, err := o.Read(o.Default); err != nil { // it depends on others, and the page says how
+			if !strings.Contains(string(page), "| `"+o.Key+"` | [below](#") {
+				t.Errorf("the page does not say where the default of %s is", o.Key)
+			}
+			continue
+		}
 		var value any = said[o.Key]
 		if n, err := strconv.Atoi(said[o.Key]); err == nil {
 			value = n

@@ -68,6 +68,18 @@ class ConnectorTest(HostCase):
         self.assertEqual(done(), ([1, 2], 3))
         self.host.expect(wire.Finish)
 
+    def test_threshold(self) -> None:
+        c = OmnibusConnector({"socket": self.host.path, "shm_threshold_bytes": 3, "timeout": 0.2})
+        self.addCleanup(c.close)
+        done = self.beside(lambda: c.put("0", "1", "k", [1, 2]))  # for which the host is not asked
+        self.assertEqual(done(), (True, 3, {"inline_bytes": b"\x92\x01\x02", "size": 3}))
+        self.assertEqual(c.get("0", "1", "k", {"inline_bytes": b"\x92\x01\x02", "size": 3}), ([1, 2], 3))
+        self.assertEqual(c.health()["inline_writes"], 1)
+        done = self.beside(lambda: c.put("0", "1", "k", [1, 2, 3]))
+        m = self.host.expect(wire.Place)
+        self.host.send(wire.Placed(m.token, 7))
+        self.assertEqual(done(), (True, 4, {"entry": "7", "size": 4}))
+
     def test_nothing_is_none_and_no_error(self) -> None:
         done = self.beside(lambda: self.c.get("0", "1", "k"))
         self.host.send(wire.Failed(self.host.expect(wire.Fetch).token, 15, ""))

@@ -98,6 +98,21 @@ class ContractTest(SegmentCase):
         for bad in ("soon", -1):
             self.assertRaises(ValueError, self.connector, ttl=bad)
 
+    def test_threshold_of_generation_2(self) -> None:
+        a, b = self.connector(shm_threshold_bytes=100), self.connector()
+        _, size, metadata = a.put("0", "1", "k", [1])
+        self.assertEqual(metadata, {"inline_bytes": b"\x91\x01", "size": 2})
+        self.assertEqual((self.left(), a.health()["pending"], a.health()["inline_writes"]), ([], 0, 1))
+        self.assertIsNone(b.get("0", "1", "k"))
+        self.assertEqual(b.get("0", "1", "k", metadata), ([1], 2))
+        _, size, metadata = a.put("0", "1", "k", VALUE)
+        self.assertGreater(size, 100)
+        self.assertEqual(b.get("0", "1", "k"), (VALUE, size))
+        for not_set in ({}, {"shm_threshold_bytes": 0}):
+            c = self.connector(**not_set)
+            c.put("0", "1", "k", [1])
+            self.assertEqual(b.get("0", "1", "k"), ([1], 2))
+
     def test_generation_1(self) -> None:
         a, b = self.connector(generation=1, shm_threshold_bytes=100), self.connector()
         _, size, metadata = a.put("0", "1", "k", [1])

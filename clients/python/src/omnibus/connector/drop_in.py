@@ -25,7 +25,7 @@ from .decoder import decode
 from .encoder import encode
 from .posix import Store
 from .ring import Ring
-from .segment import Segments
+from .segment import BY_KEY, BY_METADATA, Segments
 
 log = logging.getLogger("omnibus")
 
@@ -66,6 +66,7 @@ class OmnibusConnector:
         self._last_error = ""
         self._logged: dict[tuple[str, str], float] = {}
         self._closed = False
+        self._inline_bytes = _threshold(self.mode, config)
         self._transport = _open(self.mode, config)
         _alive.add(self)
 
@@ -79,7 +80,9 @@ class OmnibusConnector:
         try:
             edge, key = check_edge(from_stage, to_stage), check_key(put_key)
             payload = encode(data)
-            metadata = self._open_transport().put(edge, key, payload)
+            transport = self._open_transport()
+            small = payload.size <= self._inline_bytes
+            metadata = {"inline_bytes": bytes(payload)} if small else transport.put(edge, key, payload)
         except Exception as e:
             self._failed("put", put_key, e)
             return False, 0, None
@@ -260,6 +263,13 @@ _COUNTERS = (
     "puts", "gets", "bytes_transferred", "bytes_got", "inline_writes", "shared_writes", "cleanups", "missing", "timeouts",
     "busy",
 )  # fmt: skip
+
+
+def _threshold(mode: str, config: dict[str, Any]) -> int:
+    """The size of the largest value that travels in the metadata, where no key finds it; -1: none does."""
+    of_generation_1 = mode == "segment" and setting(config, "generation", BY_KEY) == BY_METADATA
+    threshold: int = setting(config, "shm_threshold_bytes", 65_536 if of_generation_1 else -1)
+    return threshold
 
 
 def _open(mode: str, config: dict[str, Any]) -> Transport:

@@ -66,7 +66,6 @@ class Segments:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._generation = setting(config, "generation", BY_KEY)
-        self._inline_bytes = setting(config, "shm_threshold_bytes", 65_536)
         self._timeout = setting(config, "timeout", 30.0)
         self._ttl = setting(config, "ttl", _TTL)
         self._path = setting(config, "dir", "/dev/shm")
@@ -122,8 +121,6 @@ class Segments:
             return self._put(edge, key, payload)
 
     def _put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
-        if self._generation == BY_METADATA and payload.size <= self._inline_bytes:
-            return {"inline_bytes": bytes(payload)}
         if self._generation == BY_KEY:
             check_name(key)
         file = self._spares.write(payload)
