@@ -70,6 +70,7 @@ type (
 	reserve struct {
 		size, n     int
 		codec       codec.ID
+		alone       bool            // in a segment of its own
 		makes       bool            // the writer makes memory itself
 		device      shmstore.Device // nil: none
 		deviceBytes int64
@@ -103,7 +104,22 @@ const (
 // has had no time to look is waited for. An error of the store that waiting cannot mend, such
 // as shmstore.ErrTooLarge, comes back at once.
 func (w *Writer) Reserve(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID) ([]shmstore.Reservation, error) {
-	got, err := w.reserve(done, cancel, dst, n, size, c, false)
+	return w.reserveMade(done, cancel, dst, n, size, c, false)
+}
+
+// ReserveAlone is Reserve for one object that gets a segment of its own.
+func (w *Writer) ReserveAlone(done, cancel <-chan struct{}, size int, c codec.ID) (shmstore.Reservation, error) {
+	var one [1]shmstore.Reservation
+	got, err := w.reserveMade(done, cancel, one[:0], 1, size, c, true)
+	if err != nil {
+		return shmstore.Reservation{}, err
+	}
+	return got[0], nil
+}
+
+// reserveMade reserves, and makes memory that is left to be made.
+func (w *Writer) reserveMade(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID, alone bool) ([]shmstore.Reservation, error) {
+	got, err := w.reserve(done, cancel, dst, n, size, c, alone, false)
 	if err != nil || !got[len(dst)].Unmade() {
 		return got, err
 	}
@@ -112,16 +128,16 @@ func (w *Writer) Reserve(done, cancel <-chan struct{}, dst []shmstore.Reservatio
 	}
 	got[len(dst)].Abort()
 	if errors.Is(err, shmstore.ErrMemory) {
-		return w.reserve(done, cancel, dst, n, size, c, true)
+		return w.reserve(done, cancel, dst, n, size, c, alone, true)
 	}
 	return dst, err
 }
 
-// reserve is Reserve, but that the memory of a large object is left to be made, unless that
+// reserve is reserveMade, but that the memory of a large object is left to be made, unless that
 // is for the writer: it can evict others for it, and have the caller wait.
-func (w *Writer) reserve(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID, makes bool) ([]shmstore.Reservation, error) {
+func (w *Writer) reserve(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID, alone, makes bool) ([]shmstore.Reservation, error) {
 	m := w.newReserve()
-	m.size, m.n, m.codec, m.makes, m.into, m.err = size, n, c, makes, dst, nil
+	m.size, m.n, m.codec, m.alone, m.makes, m.into, m.err = size, n, c, alone, makes, dst, nil
 	if err := w.ask(done, cancel, m); err != nil {
 		return dst, err // m is not used again: the writer may still know it
 	}
@@ -309,6 +325,8 @@ func (a *writerActor) grant(m *reserve) (lacks shortage) {
 func (a *writerActor) place(m *reserve) (got []shmstore.Reservation, err error) {
 	switch {
 	case m.device != nil:
+	case m.alone:
+		return a.w.store.ReserveAlone(a.scratch[:0], m.size, m.codec, m.makes)
 	case m.makes:
 		return a.w.store.ReserveExtent(a.scratch[:0], m.n, m.size, m.codec, 0)
 	default:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
+	memory "github.com/omnibus-runtime/omnibus/internal/headroom"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -24,10 +25,10 @@ type Buffer struct {
 	room  shmstore.Reservation
 	heap  []byte    // the payload, when it is not in the store; nil: it is in room
 	lent  *foreign  // where heap lies, when it is memory shared with another process
-	away  bool      // the payload is to lie outside the store
 	first *Delivery // made early, when the payload travels inside it
 	void  bool      // the request is over: what is filled in goes nowhere
 	spilt bool      // the store had no room in one piece
+	apart bool      // it passes an edge alone, and lies in a segment of its own
 	held  bool      // the request is held: see hold
 	done  bool
 }
@@ -40,7 +41,8 @@ type Buffer struct {
 const spillAfter = 20 * time.Millisecond
 
 // Reserve returns room for a payload of up to size bytes. It takes the edge's
-// credit, and waits for it.
+// credit, and waits for it. One that is larger than the edge's byte window waits until all others
+// of its request there are finished, buffers that are neither sent nor aborted among them.
 func (e Emitter) Reserve(size int, c codec.ID, opts ...EmitOption) (*Buffer, error) {
 	b, err := e.reserve(size, c, emission{}.with(opts))
 	if err != nil {
@@ -64,6 +66,7 @@ func (e Emitter) reserve(size int, c codec.ID, em emission) (Buffer, error) {
 		b.reserveInline()
 		return b, nil
 	}
+	b.apart = slices.ContainsFunc(b.edges, func(ed *edge) bool { return ed.alone(b.price) })
 	err := b.reserveRoom()
 	switch {
 	case err == nil:
@@ -111,13 +114,15 @@ func (b *Buffer) reserveRoom() (err error) {
 		}
 	}()
 	var ok bool
-	if b.room, ok = o.producer.TryReserve(b.size, b.codec); ok {
-		return nil
+	if !b.apart {
+		if b.room, ok = o.producer.TryReserve(b.size, b.codec); ok {
+			return nil
+		}
 	}
 	b.e.turn.leave()
 	defer b.e.turn.enter()
 	// The first try does not wait: what waits is noted, and wants a timer.
-	b.room, err = o.producer.Reserve(atOnce, nil, b.size, b.codec)
+	b.room, err = b.takeRoom(atOnce, nil)
 	if errors.Is(err, actors.ErrCanceled) {
 		b.room, err = b.awaitRoom()
 	}
@@ -125,10 +130,34 @@ func (b *Buffer) reserveRoom() (err error) {
 	case errors.Is(err, actors.ErrCanceled) && o.req.over():
 		return o.req.cause()
 	case errors.Is(err, actors.ErrCanceled):
+		if err := b.maySpill(); err != nil {
+			return err
+		}
 		b.heap, b.spilt = make([]byte, b.size), true
 		return nil
 	case err != nil:
 		return fmt.Errorf("reserve %d bytes: %w", b.size, err)
+	}
+	return nil
+}
+
+// takeRoom takes room in the store, in a segment of its own for what passes alone: the windows
+// leave no share of the arena for it.
+func (b *Buffer) takeRoom(done, cancel <-chan struct{}) (shmstore.Reservation, error) {
+	if b.apart {
+		return b.e.out.req.bus.writer.ReserveAlone(done, cancel, b.size, b.codec)
+	}
+	return b.e.out.producer.Reserve(done, cancel, b.size, b.codec)
+}
+
+// maySpill refuses to have on the heap what the machine has no memory for. No window
+// bounds a payload that passes alone.
+func (b *Buffer) maySpill() error {
+	if !b.apart {
+		return nil
+	}
+	if s := memory.System().Check(uint64(b.size)); s != nil {
+		return fmt.Errorf("%w: %d bytes, and large payloads leave no room in Store.MaxLargeBytes (large_bytes in a file), nor %s on the heap", shmstore.ErrMemory, b.size, s.Limit)
 	}
 	return nil
 }
@@ -166,7 +195,7 @@ func (b *Buffer) awaitRoom() (shmstore.Reservation, error) {
 	enough := make(chan struct{})
 	timer := time.AfterFunc(o.req.bus.opts.spillAfter, func() { close(enough) })
 	defer timer.Stop()
-	return o.producer.Reserve(o.req.done, enough, b.size, b.codec)
+	return b.takeRoom(o.req.done, enough)
 }
 
 // Bytes is the memory to fill. What is copied there is best copied with [codec.Copy].
@@ -276,24 +305,22 @@ func (o *outlet) chosen(em emission) ([]*edge, error) {
 func (o *outlet) indexOf(ed *edge) int { return slices.Index(o.edges, ed) }
 
 func (b *Buffer) admitTo(f *flow) error {
-	if b.price > f.edge.windowBytes {
-		return fmt.Errorf("%w: %d bytes take %d of the edge's byte window of %d: raise that (WindowBytes; window_bytes in a file), or the store (Store.ArenaBytes; ring_bytes)", ErrTooLarge, b.size, b.price, f.edge.windowBytes)
+	if largest := b.e.out.req.bus.store.MaxObjectBytes(); int64(b.size) > largest {
+		return fmt.Errorf("%w: %d bytes, and the largest payload is one of %d, by default what the machine or its control group has: raise Store.MaxLargeBytes (large_bytes in a file)", ErrTooLarge, b.size, largest)
 	}
-	if largest := b.e.out.req.bus.store.MaxObjectBytes(); int64(b.size) > largest && !b.away {
-		return fmt.Errorf("%w: %d bytes, and the store takes no object of more than %d: raise Store.MaxObjectBytes", ErrTooLarge, b.size, largest)
-	}
+	cost := f.edge.charge(b.price)
 	if b.e.out.req.over() {
 		return b.e.out.req.cause()
 	}
 	if f.edge.queues() {
-		return f.makeRoom(b.price)
+		return f.makeRoom(cost)
 	}
-	if f.enter(b.price) {
+	if f.enter(cost) {
 		return nil
 	}
 	b.e.turn.leave()
 	defer b.e.turn.enter()
-	return f.take(b.price, b.e.cancel)
+	return f.take(cost, b.e.cancel)
 }
 
 func (b *Buffer) giveCredit() {
@@ -305,7 +332,7 @@ func (b *Buffer) giveCredit() {
 
 func (b *Buffer) giveCreditOf(ed *edge) {
 	if !ed.queues() {
-		b.e.out.req.flow(ed).give(oneDelivery | uint64(b.price))
+		b.e.out.req.flow(ed).give(oneDelivery | uint64(ed.charge(b.price)))
 	}
 }
 
@@ -339,7 +366,7 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 		if inline != nil {
 			d.Inline, d.Codec, d.foreign = inline, uint32(b.codec), b.lent
 		}
-		d.cost, d.cause, d.put = b.price, b.e.cause, b.em.put
+		d.cost, d.cause, d.put = ed.charge(b.price), b.e.cause, b.em.put
 		if ed.path != nil {
 			if err := f.carry(d); err != nil {
 				d.recycle()

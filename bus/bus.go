@@ -72,19 +72,36 @@ func Open(ctx context.Context, p Pipeline, opts Options) (*Bus, error) {
 	return b, nil
 }
 
-// Validate reports what [Open] would refuse of a pipeline and its options, and opens
-// nothing. The errors are those of Open.
-func (p Pipeline) Validate(opts Options) error {
+// EdgeBounds are the bounds of the payloads of one edge, in bytes.
+type EdgeBounds struct {
+	From   string `json:"from"` // empty: the caller
+	To     string `json:"to"`   // empty: the caller
+	Window int64  `json:"window_bytes"`
+	// Largest is the largest payload. One that is larger than the window passes alone.
+	Largest int64 `json:"largest_bytes"`
+}
+
+// Bounds reports what [Open] would refuse of a pipeline and its options, and else the bounds of
+// its edges; it opens nothing. The errors are those of Open.
+func (p Pipeline) Bounds(opts Options) ([]EdgeBounds, error) {
 	opts = opts.withDefaults()
 	g, err := compileFor(p, opts)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := opts.Store.Validate(); err != nil {
-		return fmt.Errorf("bus: open: %w", err)
+	store := opts.storeOptions()
+	if err := store.Validate(); err != nil {
+		return nil, fmt.Errorf("bus: open: %w", err)
 	}
-	arena := opts.Store.WithDefaults().ArenaBytes
-	return g.size(arena, g.joinRoom(opts.JoinBytes, arena), opts.MaxRequests, opts.Overcommit)
+	store = store.WithDefaults()
+	if err := g.size(store.ArenaBytes, g.joinRoom(opts.JoinBytes, store.ArenaBytes), opts.MaxRequests, opts.Overcommit); err != nil {
+		return nil, err
+	}
+	all := make([]EdgeBounds, len(g.edges))
+	for i, e := range g.edges {
+		all[i] = EdgeBounds{From: e.spec.From, To: e.spec.To, Window: e.windowBytes, Largest: store.MaxObjectBytes}
+	}
+	return all, nil
 }
 
 // compileFor compiles a pipeline for a bus with options, which it checks.
@@ -112,9 +129,7 @@ func openGraph(ctx context.Context, g *graph, opts Options, of *lane.Lane) (*Bus
 	if err != nil {
 		return nil, err
 	}
-	opts.Store.Serializer = opts.Serializer
-	opts.Store.Reuse = true // nobody comes for a payload that all have finished
-	store, err := shmstore.Create(opts.Store)
+	store, err := shmstore.Create(opts.storeOptions())
 	if err != nil {
 		return nil, fmt.Errorf("bus: open: %w", err)
 	}

@@ -261,7 +261,7 @@ func (d *Delivery) releasePayload() {
 		_ = d.flow.req.bus.store.Local().Drop(d.Handle)
 	}
 	if !d.Handle.IsZero() {
-		d.flow.req.bus.settled(codec.ID(d.Handle.Codec))
+		d.flow.req.bus.settled(d.Handle)
 	}
 }
 

@@ -84,6 +84,13 @@ func (e *edge) holders(maxRequests int) int64 {
 	return n
 }
 
+// charge is what a payload of a price takes of the byte window: one that does not fit takes all
+// of it, and so passes alone.
+func (e *edge) charge(price int64) int64 { return min(price, e.windowBytes) }
+
+// alone reports whether a payload of a price has the edge to itself.
+func (e *edge) alone(price int64) bool { return price > e.windowBytes }
+
 // price is what a payload of n bytes takes of a byte window: the room it takes
 // in the store, with alignment and header. Small reservations are rounded up,
 // to the size that they are granted in.

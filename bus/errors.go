@@ -29,7 +29,7 @@ var (
 	// ErrWindowFull reports a full window on an edge whose policy is Fail, or a
 	// full queue behind a stage that never waits (Batch, Props).
 	ErrWindowFull = errors.New("bus: window full")
-	// ErrTooLarge reports a payload larger than its edge's byte window.
+	// ErrTooLarge reports a payload larger than any may be: see Options.Store.
 	ErrTooLarge = errors.New("bus: payload too large")
 	// ErrSequence reports a delivery that is missing, repeated or out of place.
 	ErrSequence = errors.New("bus: sequence broken")

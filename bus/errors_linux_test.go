@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -116,10 +117,12 @@ func TestReasonOfANodeThatAborts(t *testing.T) {
 func TestWhatAHandlerAdds(t *testing.T) {
 	for what, spec := range map[string]bus.StageSpec{
 		"frame": {Name: "m", Handle: func(t *bus.Task, _ *bus.Delivery) error {
-			return fmt.Errorf("frame 7: %w", t.EmitBytes(make([]byte, 1<<20), bus.Key("k")))
+			_, err := t.Reserve(1<<46, codec.IDRaw, bus.Key("k")) // more than any machine has
+			return fmt.Errorf("frame 7: %w", err)
 		}},
 		"end": {Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }, End: func(t *bus.Task) error {
-			return fmt.Errorf("frame 7: %w", t.EmitBytes(make([]byte, 1<<20), bus.Key("k")))
+			_, err := t.Reserve(1<<46, codec.IDRaw, bus.Key("k")) // more than any machine has
+			return fmt.Errorf("frame 7: %w", err)
 		}},
 	} {
 		for _, remote := range []bool{false, true} {

@@ -41,8 +41,11 @@ type flow struct {
 	// time: deliveries that were kept may be many goroutines' producers.
 	asleep sync.Mutex
 	wanted atomic.Bool
-	wake   chan struct{}
-	since  atomic.Int64 // when the producer began to wait, unix nanoseconds; 0: it does not
+	// whole is set while a payload that passes alone waits for all others to be finished.
+	// Nothing passes it by then, so that small ones that keep coming do not hold it up for good.
+	whole atomic.Bool
+	wake  chan struct{}
+	since atomic.Int64 // when the producer began to wait, unix nanoseconds; 0: it does not
 
 	// Producer's side, guarded by its outlet's mutex.
 	seq     uint64
@@ -133,6 +136,9 @@ func (f *flow) admit() {
 // enter is tryTake for the first delivery too: it takes a free slot at the
 // consumer if the request has none.
 func (f *flow) enter(cost int64) bool {
+	if f.whole.Load() {
+		return false
+	}
 	if f.tryTake(cost) {
 		return true
 	}
@@ -145,8 +151,17 @@ func (f *flow) enter(cost int64) bool {
 
 // take waits for credit, until the request is over or cancel is closed.
 func (f *flow) take(cost int64, cancel <-chan struct{}) error {
-	f.asleep.Lock()
+	if !f.asleep.TryLock() {
+		select {
+		case <-cancel: // it may not wait, for another either
+			return errCanceled
+		default:
+			f.asleep.Lock()
+		}
+	}
 	defer f.asleep.Unlock()
+	f.whole.Store(cost == f.edge.windowBytes)
+	defer f.whole.Store(false)
 	if f.wake == nil {
 		f.wake = make(chan struct{}, 1)
 	}

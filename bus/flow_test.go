@@ -180,18 +180,6 @@ func TestPolicyDropOldest(t *testing.T) {
 	}
 }
 
-func TestPayloadLargerThanTheWindow(t *testing.T) {
-	b := open(t, linear(bus.Stage("a", upper)), bus.Options{})
-	_, err := b.Submit(t.Context(), strings.Repeat("x", 8<<20))
-	if !errors.Is(err, bus.ErrTooLarge) {
-		t.Fatalf("got %v", err)
-	}
-	var at *bus.StageError
-	if !errors.As(err, &at) || at.Edge != "->a" {
-		t.Errorf("the error does not name the edge: %v", err)
-	}
-}
-
 // TestFaultsAreNoticed: losing, doubling or swapping one delivery fails the
 // request and names the sequence.
 func TestFaultsAreNoticed(t *testing.T) {
@@ -288,15 +276,15 @@ func TestWindowsMustFitTheStore(t *testing.T) {
 	if !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "->a for 4 requests") {
 		t.Fatalf("got %v", err)
 	}
-	if alone := p.Validate(opts); alone == nil || alone.Error() != err.Error() {
+	if _, alone := p.Bounds(opts); alone == nil || alone.Error() != err.Error() {
 		t.Errorf("without being opened: %v, want %v", alone, err)
 	}
 	opts.Store.ArenaBytes = 64 << 20
-	if err := p.Validate(opts); err != nil {
+	if _, err := p.Bounds(opts); err != nil {
 		t.Errorf("in a store that has room: %v", err)
 	}
 	opts.Store.Slots = -1
-	if err := p.Validate(opts); !errors.Is(err, shmstore.ErrOptions) {
+	if _, err := p.Bounds(opts); !errors.Is(err, shmstore.ErrOptions) {
 		t.Errorf("in a store that cannot be: %v", err)
 	}
 }

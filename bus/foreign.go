@@ -243,8 +243,9 @@ func (p *payload) release() {
 	case p.foreign != nil:
 		p.foreign.release()
 	case p.inline == nil && !p.lease.Handle().IsZero():
+		h := p.lease.Handle()
 		p.lease.Release()
-		p.of.settled(p.codec)
+		p.of.settled(h)
 	}
 }
 
@@ -266,7 +267,7 @@ func (e Emitter) pass(p *payload, em emission) error {
 // lend sends a payload that lies elsewhere along the stage's edges. It takes
 // over the caller's reference, also if it fails.
 func (e Emitter) lend(p *foreign, c codec.ID, em emission) error {
-	b := Buffer{e: e, em: em, size: len(p.data), price: e.out.req.bus.price(len(p.data)), codec: c, lent: p, heap: p.data, away: true}
+	b := Buffer{e: e, em: em, size: len(p.data), price: e.out.req.bus.price(len(p.data)), codec: c, lent: p, heap: p.data}
 	err := b.admit()
 	if err != nil || b.void {
 		p.release()

@@ -445,7 +445,7 @@ func TestPipelinesThatCannotWork(t *testing.T) {
 			if !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), tc.says) {
 				t.Fatalf("got %v, %v", b, err)
 			}
-			if alone := tc.p.Validate(bus.Options{}); alone == nil || alone.Error() != err.Error() {
+			if _, alone := tc.p.Bounds(bus.Options{}); alone == nil || alone.Error() != err.Error() {
 				t.Errorf("without being opened: %v, want %v", alone, err)
 			}
 		})

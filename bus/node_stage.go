@@ -158,7 +158,7 @@ func (l *link) openPorts(g *graph, requests, most int) (*Bus, error) {
 		lookout: l.lookout,
 	}
 	if opts.Store.ArenaBytes == 0 {
-		opts.Store.ArenaBytes, opts.Store.MaxObjectBytes = arenaFor(g, requests)
+		opts.Store.ArenaBytes, opts.Store.LargeObjectBytes = arenaFor(g, requests)
 	}
 	opts.Store.Memory = shmstore.Shared
 	b, err := openGraph(context.Background(), g, opts.withDefaults(), n.lane)
@@ -176,8 +176,8 @@ func (l *link) openPorts(g *graph, requests, most int) (*Bus, error) {
 
 // arenaFor is as much memory as the windows of what is sent from here can
 // need, and a third more for what lies between payloads; and the largest of
-// them.
-func arenaFor(g *graph, requests int) (arenaBytes, maxObjectBytes int64) {
+// them that lies there.
+func arenaFor(g *graph, requests int) (arenaBytes, largeObjectBytes int64) {
 	var need, largest int64
 	for _, e := range g.edges {
 		if e.fed {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
+	memory "github.com/omnibus-runtime/omnibus/internal/headroom"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -44,7 +45,10 @@ const Unbounded = -1
 type Options struct {
 	// Name appears in reports; default "omnibus".
 	Name string
-	// Store describes the payload store. It has Reuse, whatever this says.
+	// Store describes the payload store. It has Reuse, whatever this says. Its MaxLargeBytes bounds
+	// the payloads that are larger than their edge's byte window, which lie in segments of
+	// their own, and so each of them: in a bus the default is as much memory as the machine or
+	// its control group has.
 	Store shmstore.Options
 	// MaxRequests bounds the requests that are open or have unread results;
 	// default 16.
@@ -114,6 +118,21 @@ func (o Options) withDefaults() Options {
 	}
 	return o
 }
+
+// storeOptions describe the store that a bus with these options has.
+func (o Options) storeOptions() shmstore.Options {
+	s := o.Store
+	s.Serializer = o.Serializer
+	s.Reuse = true // nobody comes for a payload that all have finished
+	if s.MaxLargeBytes == 0 {
+		s.KeepLargeBytes = s.WithDefaults().ArenaBytes
+		s.MaxLargeBytes = max(s.KeepLargeBytes, int64(min(memory.System().Most(), mostLargeBytes)))
+	}
+	return s
+}
+
+// mostLargeBytes is the most that large payloads get without being asked for.
+const mostLargeBytes = 1 << 40
 
 func (o Options) validate() error {
 	if o.MaxRequests < 1 || o.MaxRequests > MaxRequests {
@@ -241,8 +260,9 @@ type Edge struct {
 	// Window is how many deliveries of one request may be under way: sent and
 	// not finished. Default 64; Unbounded leaves it to WindowBytes.
 	Window int
-	// WindowBytes bounds the bytes of one request that are under way, and so
-	// the largest payload. Default: an equal share of the store.
+	// WindowBytes bounds the bytes of one request that are under way. A payload that is
+	// larger passes alone, when all before it are finished, in a segment of its own.
+	// Default: an equal share of the store.
 	WindowBytes int64
 	Policy      Policy
 	// Tensors says how tensors travel that lie in memory of a GPU, and

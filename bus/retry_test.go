@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
 )
 
 // stateless is a stage whose handler also gets its input as a string.
@@ -179,8 +180,8 @@ func TestKeptDeliveriesEmitSideBySide(t *testing.T) {
 		}
 	})
 	wg.Go(func() {
-		if err := y.EmitBytes(make([]byte, 3<<20)); !errors.Is(err, bus.ErrTooLarge) {
-			t.Errorf("a payload that does not fit: %v", err)
+		if _, err := y.Reserve(1<<46, codec.IDRaw); !errors.Is(err, bus.ErrTooLarge) {
+			t.Errorf("a payload that no machine has room for: %v", err)
 		}
 		if err := y.Finish(nil); err != nil {
 			t.Error(err)

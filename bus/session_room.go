@@ -3,6 +3,7 @@ package bus
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -154,11 +155,17 @@ func (s *session) reserveFor(src *source, m *wire.Reserve, how pace) error {
 	}
 	size := int(m.Size)
 	g := &grant{src: src, delivery: m.Delivery}
-	g.buf = Buffer{e: src.emits(how), em: em, codec: codec.ID(m.Codec), size: size, price: s.srv.bus.price(size), away: true}
+	g.buf = Buffer{e: src.emits(how), em: em, codec: codec.ID(m.Codec), size: size, price: s.srv.bus.price(size)}
 	if err := g.buf.admit(); err != nil {
 		return src.explain(err)
 	}
-	if g.payload, g.own, err = s.room(size, how); err != nil {
+	if slices.ContainsFunc(g.buf.edges, func(ed *edge) bool { return ed.alone(g.buf.price) }) {
+		g.own = true
+		g.payload, err = aloneInSegment(size)
+	} else {
+		g.payload, g.own, err = s.room(size, how)
+	}
+	if err != nil {
 		g.buf.giveCredit()
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/bundle"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -294,8 +295,11 @@ func (b *Buffer) awaitRoomOn(ctx context.Context, o *lane.Outgoing) (piece uint3
 // settled has buffers go back to their owners that were sent as they are and that
 // nobody reads any more: a payload, which may have had some, was given back just now.
 // Other memory waits until its room is wanted.
-func (b *Bus) settled(c codec.ID) {
-	if c != codec.IDBundle {
+func (b *Bus) settled(h messages.Handle) {
+	if shmstore.IsLarge(h) { // no reservation may come for long, and it has much
+		b.writer.Post(func(s *shmstore.Store) { s.TrimLarge() })
+	}
+	if codec.ID(h.Codec) != codec.IDBundle {
 		return
 	}
 	exports, messages := b.sender.Lent()

@@ -62,19 +62,20 @@ func (p *Pipeline) BuildHost(handlers map[string]Factory) (bus.Pipeline, bus.Opt
 }
 
 // CheckHost reports what a host would refuse of a pipeline whose stages are all processes:
-// a graph that cannot be, or windows that do not fit the store. Of one with handlers it says
-// nothing, because these have a word in it. The errors are those of [Pipeline.BuildHost] and of
-// [bus.Open].
-func (p *Pipeline) CheckHost() error {
+// a graph that cannot be, or windows that do not fit the store; and else the bounds of its
+// edges. Of one with handlers it says nothing, because these have a word in it. The errors are
+// those of [Pipeline.BuildHost] and of [bus.Open].
+func (p *Pipeline) CheckHost() ([]bus.EdgeBounds, error) {
 	runnable := p.Runnable() == nil
 	if !runnable || slices.ContainsFunc(p.Stages, func(st Stage) bool { return !st.Remote() }) {
-		return nil
+		return nil, nil
 	}
 	spec, opts, err := p.BuildHost(nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return p.Refused(spec.Validate(opts))
+	bounds, err := spec.Bounds(opts)
+	return bounds, p.Refused(err)
 }
 
 // Refused says of an error of [bus.Open] where the file has what was refused.
@@ -121,7 +122,7 @@ func (p *Pipeline) build(stage func(Stage) (bus.StageSpec, error)) (bus.Pipeline
 		}
 		out.Stages = append(out.Stages, spec)
 	}
-	for _, e := range p.Edges {
+	for _, e := range slices.Concat(p.Edges, p.CallerEdges) {
 		out.Edges = append(out.Edges, bus.Edge{
 			From: e.From, To: e.To,
 			Window:      e.WindowSize, // -1 means the same to the bus
@@ -131,8 +132,9 @@ func (p *Pipeline) build(stage func(Stage) (bus.StageSpec, error)) (bus.Pipeline
 		})
 	}
 	for _, st := range p.Stages {
+		listed := slices.ContainsFunc(p.CallerEdges, func(e Edge) bool { return e.From == st.ID })
 		// A last stage's output goes to the caller anyway.
-		if _, next := p.edgesOf(st.ID); st.FinalOutput && len(next) > 0 {
+		if _, next := p.edgesOf(st.ID); st.FinalOutput && len(next) > 0 && !listed {
 			out.Edges = append(out.Edges, bus.Edge{From: st.ID})
 		}
 	}
@@ -213,7 +215,7 @@ func (b Bus) options(name string) bus.Options {
 		InlineBytes:  int(b.InlineBytes),
 		StallTimeout: b.StallTimeout,
 		ExchangeTTL:  b.ExchangeTTL,
-		Store:        shmstore.Options{ArenaBytes: b.RingBytes, Slots: b.Slots},
+		Store:        shmstore.Options{ArenaBytes: b.RingBytes, Slots: b.Slots, MaxLargeBytes: b.LargeBytes},
 	}
 	switch b.Serializer {
 	case SerializerOmni:

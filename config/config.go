@@ -90,6 +90,9 @@ type Pipeline struct {
 	Stages []Stage `json:"stages"`
 	// Edges are ordered by sender, then receiver, in the order of Stages.
 	Edges []Edge `json:"edges"`
+	// CallerEdges are those between the caller and stages that the file lists, to give them
+	// settings; the caller is the end without a name. There are others without being listed.
+	CallerEdges []Edge `json:"caller_edges,omitempty"`
 	// Connectors are the definitions that have a name, whether used or not.
 	Connectors map[string]Connector `json:"connectors,omitempty"`
 	Bus        Bus                  `json:"bus"`
@@ -101,6 +104,7 @@ type Pipeline struct {
 // Bus holds the settings of the bus as a whole. Zero: the bus chooses.
 type Bus struct {
 	RingBytes    int64         `json:"ring_bytes,omitempty"`
+	LargeBytes   int64         `json:"large_bytes,omitempty"` // payloads larger than their edge's byte window, together
 	Slots        int           `json:"slots,omitempty"`
 	MaxRequests  int           `json:"max_requests,omitempty"`
 	InlineBytes  int64         `json:"inline_bytes,omitempty"` // payloads up to this size travel in the message
@@ -194,7 +198,8 @@ type Edge struct {
 	// WindowSize is the number of messages that may be under way at a time,
 	// or Unbounded. Zero: the bus chooses.
 	WindowSize int `json:"window_size,omitempty"`
-	// WindowBytes bounds the payload bytes under way. Zero: the bus chooses.
+	// WindowBytes bounds the payload bytes under way; a larger payload passes alone.
+	// Zero: the bus chooses.
 	WindowBytes int64  `json:"window_bytes,omitempty"`
 	Policy      Policy `json:"policy,omitempty"`
 	// TensorTransport is how tensors in GPU memory travel, and MinBytes how many

@@ -35,7 +35,7 @@
 // bus's own settings live under a key named omnibus: at the top, in a stage
 // and in an entry of edges. There every key must be known:
 //
-//	omnibus: {name, ring_bytes, slots, max_requests, inline_bytes, serializer,
+//	omnibus: {name, ring_bytes, large_bytes, slots, max_requests, inline_bytes, serializer,
 //	          stall_timeout, exchange_ttl, memory, socket, allow_uids, http,
 //	          main, grace}
 //	stage:   {handler, replicas, max_inflight, state, attempts, replay, join,

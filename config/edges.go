@@ -2,8 +2,12 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
+
+// callerEnd is how a file names the caller at the end of an edge, unless a stage has that id.
+const callerEnd = "caller"
 
 // ends are the two stages of an edge.
 type ends struct{ from, to string }
@@ -38,7 +42,8 @@ type wiring struct {
 	ids   map[string]int // stages, by their place in the file
 	wires map[ends]*wire
 	order []*wire
-	bad   bool // a reference was refused: the edges are not all here
+	calls []*listed // edges from and to the caller
+	bad   bool      // a reference was refused: the edges are not all here
 }
 
 // resolve finds the edges, orders the stages along them, and fills in what
@@ -58,6 +63,7 @@ func (c *reading) resolve(p *Pipeline, drafts []draft, edges *node) {
 		}
 	}
 	w.joins(drafts)
+	w.checkCalls(drafts)
 	if order, ok := w.sort(drafts); ok {
 		w.fill(p, drafts, order)
 	}
@@ -163,6 +169,9 @@ func (w *wiring) list(n *node) {
 			w.bad = true
 			continue
 		}
+		if w.call(entry) {
+			continue
+		}
 		wire := w.add(entry.ends, entry.pos)
 		switch {
 		case wire == nil:
@@ -170,6 +179,43 @@ func (w *wiring) list(n *node) {
 			w.problemf(entry.pos, "the edge %s is listed twice, first on %s", entry.ends, wire.listed.pos.line(entry.pos))
 		default:
 			wire.listed, wire.pos = entry, entry.pos
+		}
+	}
+}
+
+// call takes an entry of edges whose other end is the caller.
+func (w *wiring) call(e *listed) bool {
+	if _, isStage := w.ids[callerEnd]; isStage || e.from != callerEnd && e.to != callerEnd {
+		return false
+	}
+	stage := e.from
+	if e.from == callerEnd {
+		stage = e.to
+	}
+	switch i := slices.IndexFunc(w.calls, func(other *listed) bool { return other.ends == e.ends }); {
+	case i >= 0:
+		w.problemf(e.pos, "the edge %s is listed twice, first on %s", e.ends, w.calls[i].pos.line(e.pos))
+	case stage == callerEnd:
+		w.problemf(e.pos, "an edge leads from the caller to itself")
+	case w.known(stage, e.pos):
+		w.calls = append(w.calls, e)
+	}
+	return true
+}
+
+// checkCalls refuses edges from and to the caller at stages that have none.
+func (w *wiring) checkCalls(drafts []draft) {
+	for _, c := range w.calls {
+		for _, e := range w.order {
+			switch {
+			case e.to == c.to:
+				w.problemf(c.pos, "the stage %s gets its input from other stages (such as %s): it has no edge from the caller", c.to, e.from)
+			case e.from == c.from && !drafts[w.ids[c.from]].FinalOutput:
+				w.problemf(c.pos, "the output of the stage %s goes to other stages (such as %s): say final_output: true for it to go to the caller, too", c.from, e.to)
+			default:
+				continue
+			}
+			break
 		}
 	}
 }

@@ -120,6 +120,19 @@ func (w *wiring) fill(p *Pipeline, drafts []draft, order []int) {
 	slices.SortFunc(p.Edges, func(a, b Edge) int {
 		return cmp.Or(cmp.Compare(rank[a.From], rank[b.From]), cmp.Compare(rank[a.To], rank[b.To]))
 	})
+	for _, c := range w.calls {
+		e := w.edge(&wire{ends: c.ends, listed: c, pos: c.pos})
+		e.Connector = Connector{}
+		if e.From == callerEnd {
+			e.From = ""
+			if c.inflight != 0 && (limit[e.To] == 0 || c.inflight < limit[e.To]) {
+				limit[e.To] = c.inflight
+			}
+		} else {
+			e.To = ""
+		}
+		p.CallerEdges = append(p.CallerEdges, e)
+	}
 	for _, i := range order {
 		stage := drafts[i].Stage
 		stage.MaxInflight = firstSet(stage.MaxInflight, limit[stage.ID], w.inflight)

@@ -99,7 +99,7 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 
 	// The settings of the bus.
 	{"junk under omnibus", "omnibus: {ring_byte: 1}\nstages:\n- stage_id: 0\n  omnibus: {replica: 2, batch: {seize: 1}}", []string{
-		`1:11: unknown key "ring_byte" in the omnibus settings: the nearest is "ring_bytes" (all: allow_uids, exchange_ttl, grace, http, inline_bytes, main, max_requests, memory, name, ring_bytes, serializer, slots, socket, stall_timeout)`,
+		`1:11: unknown key "ring_byte" in the omnibus settings: the nearest is "ring_bytes" (all: allow_uids, exchange_ttl, grace, http, inline_bytes, large_bytes, main, max_requests, memory, name, ring_bytes, serializer, slots, socket, stall_timeout)`,
 		`4:13: unknown key "replica" in the stage's omnibus settings: the nearest is "replicas" (all: attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
 		`4:33: unknown key "seize" in batch: the nearest is "size" (all: size, wait)`,
 	}},

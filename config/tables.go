@@ -12,7 +12,7 @@ import (
 // places says where the settings of the bus stand whose names no file of vLLM-Omni has
 // for anything else. The other names (state, memory, env) may be a model's anywhere.
 var places = map[string]string{
-	"ring_bytes": atTheTop, "max_requests": atTheTop, "inline_bytes": atTheTop, "stall_timeout": atTheTop,
+	"ring_bytes": atTheTop, "large_bytes": atTheTop, "max_requests": atTheTop, "inline_bytes": atTheTop, "stall_timeout": atTheTop,
 	"exchange_ttl": atTheTop, "allow_uids": atTheTop,
 	"exec": inAStage, "attach": inAStage, "cwd": inAStage, "replicas": inAStage, "attempts": inAStage, "replay": inAStage,
 	"join": inAStage, "restart": inAStage, "max_restarts": inAStage, "start_timeout": inAStage,
@@ -67,6 +67,7 @@ func (c *reading) busFields(p *Pipeline) fields {
 	return fields{
 		"name":          c.name(&p.Name).about("Name of the bus; by default that of the file."),
 		"ring_bytes":    c.size(&b.RingBytes).about("Size of the shared memory for payloads."),
+		"large_bytes":   c.size(&b.LargeBytes).about("Size of the memory for payloads that are larger than the byte window of their edge, and so of the largest; by default as much as the machine has."),
 		"slots":         c.count(&b.Slots, math.MaxInt32).about("How many payloads fit at a time, whatever their size."),
 		"max_requests":  c.count(&b.MaxRequests, bus.MaxRequests).about("How many requests may be open at a time."),
 		"inline_bytes":  c.size(&b.InlineBytes).about("Payloads up to this size travel in the message."),
@@ -140,8 +141,8 @@ func (c *reading) edgeFields(e *listed) fields {
 		return reader{func(key string, n *node) { *at, _ = c.stageID(key, n) }, takesStageID}
 	}
 	return fields{
-		"from":         end(&e.from).about("The stage that sends."),
-		"to":           end(&e.to).about("The stage that receives."),
+		"from":         end(&e.from).about("The stage that sends; `caller` for the inputs of a first stage."),
+		"to":           end(&e.to).about("The stage that receives; `caller` for the results of a last stage."),
 		"window_size":  optional(c.checker.window(&e.window)).about("How many messages may be under way; -1 leaves it to the byte window."),
 		"max_inflight": optional(c.count(&e.inflight, bus.MaxInflight)).about("How many requests the receiver works on at a time, unless it says so itself."),
 		keyOmnibus:     keep(&e.ours, c.edgeOmnibusFields(e).closed()).about("Settings of the bus for this edge."),
@@ -150,7 +151,7 @@ func (c *reading) edgeFields(e *listed) fields {
 
 func (c *reading) edgeOmnibusFields(e *listed) fields {
 	return fields{
-		"window_bytes": c.size(&e.windowBytes).about("How many bytes of payloads may be under way."),
+		"window_bytes": c.size(&e.windowBytes).about("How many bytes of payloads may be under way; a larger payload passes alone."),
 		"policy":       word(c.checker, &e.policy, PolicyBlock, PolicyFail, PolicyDropOldest).about("What the sender does when the window is full."),
 		"tensor_transport": at(&e.tensorsPos, word(c.checker, &e.tensors, TensorsDefault, TensorsIPC, TensorsPool)).
 			about("How tensors in GPU memory travel: through host memory, as the sender's own allocation, or through a pool that the processes share."),

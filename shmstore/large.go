@@ -284,7 +284,7 @@ func (s *Store) dropLarge(slot uint32) (sizeBytes uint64) {
 	}
 	// Its segment may have more bytes than were counted.
 	kept := s.largeBytes + s.spares.sizeBytes + uint64(len(o.segment.data))
-	if s.reuse && kept <= s.maxLarge {
+	if s.reuse && kept <= s.keepLarge {
 		s.spares.keep(o)
 	} else {
 		s.discard(o)

@@ -90,6 +90,14 @@ func (s *Store) dropSpare() bool {
 	return true
 }
 
+// TrimLarge gives the memory of large objects back that nobody holds, the oldest first, until
+// what is left is no more than Options.KeepLargeBytes. Writer only.
+func (s *Store) TrimLarge() {
+	for s.largeBytes+s.spares.sizeBytes > s.keepLarge && (s.dropSpare() || s.evictLarge()) {
+		continue
+	}
+}
+
 // dropSpares gives all of them back.
 func (s *Store) dropSpares() {
 	for s.dropSpare() {

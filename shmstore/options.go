@@ -69,6 +69,9 @@ type Options struct {
 	// is free; see Reuse for how much more they may take. Default as much as the
 	// arena; if it is negative, there are no large objects.
 	MaxLargeBytes int64
+	// KeepLargeBytes bounds what Reuse keeps: the memory of large objects that are gone is
+	// given back where it and that of the others would be more. Default MaxLargeBytes.
+	KeepLargeBytes int64
 	// MaxReaders bounds the readers besides the local one. Default and bound
 	// 63.
 	MaxReaders int
@@ -115,6 +118,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.MaxLargeBytes == 0 {
 		o.MaxLargeBytes = o.ArenaBytes
+	}
+	if o.KeepLargeBytes == 0 {
+		o.KeepLargeBytes = o.MaxLargeBytes
 	}
 	if o.LargeObjectBytes == 0 {
 		o.LargeObjectBytes = o.ArenaBytes / objectsPerArena

@@ -81,6 +81,20 @@ func (s *Store) ReserveAhead(dst []Reservation, n, size int, c codec.ID, charge 
 	return s.reserveExtent(dst, n, size, c, charge, true)
 }
 
+// ReserveAlone is [Store.ReserveAhead] for one object that gets a segment of its own, however
+// small it is: what has no share of the arena takes none of it. With makes it waits for the
+// system, as [Store.Reserve] does. Writer only.
+func (s *Store) ReserveAlone(dst []Reservation, size int, c codec.ID, makes bool) ([]Reservation, error) {
+	if err := s.mayReserve(size, 0); err != nil {
+		return dst, fmt.Errorf("reserve %d bytes alone: %w", size, err)
+	}
+	r, err := s.reserveLarge(max(size, 1), c, 0, !makes)
+	if err != nil {
+		return dst, fmt.Errorf("reserve: %w", err)
+	}
+	return append(dst, r), nil
+}
+
 func (s *Store) reserveExtent(dst []Reservation, n, size int, c codec.ID, charge ReaderSet, later bool) ([]Reservation, error) {
 	if n < 1 {
 		return dst, fmt.Errorf("reserve an extent of %d objects: %w", n, ErrSize)

@@ -21,6 +21,7 @@ type Store struct {
 	grantView         // of the objects in the arena
 	inArena    uint64 // size of the largest object there; above it they are large
 	maxLarge   uint64
+	keepLarge  uint64 // of that, with segments that are kept for reuse
 	memory     Memory
 	file       func(segment string) (fd int, err error)
 	strict     bool
@@ -99,6 +100,7 @@ func Create(opts Options) (*Store, error) {
 		},
 		inArena:    uint64(min(opts.inArena(), opts.MaxObjectBytes)),
 		maxLarge:   uint64(max(opts.MaxLargeBytes, 0)),
+		keepLarge:  uint64(max(min(opts.KeepLargeBytes, opts.MaxLargeBytes), 0)),
 		memory:     opts.Memory,
 		large:      newLargeTable(),
 		file:       opts.File,

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/config"
 )
 
@@ -23,7 +25,9 @@ func newValidateCmd() *cobra.Command {
 Variables (${NAME}) must be set as they would be for a run, and files that a
 file stands on (base_config) be there. Of its platforms, only the one chosen is
 checked. What a run would refuse of a file whose stages are all processes is
-refused here: a graph that cannot be, or windows that do not fit the store.
+refused here: a graph that cannot be, or windows that do not fit the store. Of
+one in order the largest payload of each edge is said, and above what size a
+payload has the edge to itself.
 
 A file in order is reported on standard output, followed by notes on what
 deserves attention. Problems go to standard error, one a line, as
@@ -67,13 +71,15 @@ type validation struct {
 	Problems config.Problems  `json:"problems,omitempty"`
 	Error    string           `json:"error,omitempty"` // why the file could not be read
 	Pipeline *config.Pipeline `json:"pipeline,omitempty"`
+	Edges    []bus.EdgeBounds `json:"edges,omitempty"` // of a file whose stages are all processes
 }
 
 func validate(file string, pipeline *pipelineFlag) validation {
 	r := validation{File: file}
 	p, err := pipeline.load(file)
 	if err == nil {
-		if refused := p.CheckHost(); refused != nil {
+		var refused error
+		if r.Edges, refused = p.CheckHost(); refused != nil {
 			err = &buildError{refused}
 		}
 	}
@@ -113,6 +119,12 @@ func (r *validation) write(cmd *cobra.Command, written map[config.Problem]bool) 
 	stages, edges := len(r.Pipeline.Stages), len(r.Pipeline.Edges)
 	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ok (%s, %s)\n", r.File, plural(stages, "stage"), plural(edges, "edge")); err != nil {
 		return err
+	}
+	for _, e := range r.Edges {
+		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "  %s -> %s: payloads of up to %s; those above %s pass alone\n",
+			cmp.Or(e.From, "caller"), cmp.Or(e.To, "caller"), sizeText(e.Largest), sizeText(e.Window)); err != nil {
+			return err
+		}
 	}
 	for _, note := range r.Pipeline.Notes {
 		if _, err := fmt.Fprintln(cmd.OutOrStdout(), note); err != nil {

@@ -51,9 +51,22 @@ func (p Probe) Check(needBytes uint64) *Shortage {
 	return nil
 }
 
-// limit is what one limit leaves.
+// Most is how much memory this process can have at most: the lowest limit that can be read, less
+// the part that is never used; 0 where none can be read. How much of it is free it does not say.
+func (p Probe) Most() uint64 {
+	var most uint64
+	for i, l := range p.limits() {
+		if i == 0 || l.totalBytes < most {
+			most = l.totalBytes
+		}
+	}
+	return most - most/keepBackDivisor
+}
+
+// limit is one limit, and what it leaves.
 type limit struct {
 	file           string
+	totalBytes     uint64
 	availableBytes uint64
 }
 
@@ -61,7 +74,8 @@ func (p Probe) limits() []limit {
 	var limits []limit
 	if info, err := fs.ReadFile(p.Proc, "meminfo"); err == nil {
 		if kib, ok := field(info, "MemAvailable:"); ok {
-			limits = append(limits, limit{file: "/proc/meminfo", availableBytes: kib << 10})
+			total, _ := field(info, "MemTotal:")
+			limits = append(limits, limit{file: "/proc/meminfo", totalBytes: max(total, kib) << 10, availableBytes: kib << 10})
 		}
 	}
 	groups, err := fs.ReadFile(p.Proc, "self/cgroup")
@@ -146,6 +160,7 @@ func (p Probe) groupLimit(c controller, dir string) (limit, error) {
 	}
 	return limit{
 		file:           path.Join("/sys/fs/cgroup", dir, c.limit),
+		totalBytes:     most,
 		availableBytes: most - min(most, used),
 	}, nil
 }

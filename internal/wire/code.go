@@ -22,7 +22,7 @@ const (
 	CodeDenied     Code = 4  // the user, the process or its pid namespace
 	CodeUnknown    Code = 5  // no such stage, edge, request, task, delivery, segment or method
 	CodeTaken      Code = 6  // the stage is served elsewhere and has no place left, or the name is another descriptor's
-	CodeTooLarge   Code = 7  // the payload exceeds the edge's byte window or the store
+	CodeTooLarge   Code = 7  // the payload exceeds what the host allows for one, or the store
 	CodeWindowFull Code = 8  // the edge's policy is fail
 	CodeOver       Code = 9  // the request has ended
 	CodeClosing    Code = 10 // the host is draining or closing, or the session ended before an emission was made

@@ -203,11 +203,24 @@ class WindowTest(PutsCase):
         self.host.nothing()
         self.host.send(wire.Spent(m.put, wire.SPENT_BYTES))
         done()
-        self.put()
+        second = self.put()
         self.returned(m)  # which gives nothing back a second time
-        self.waits(lambda: d.emit(BIG, codec=omnibus.RAW))
-        with self.assertRaises(omnibus.TooLarge):
-            d.emit(BIG * 2, codec=omnibus.RAW)
+        done = self.waits(lambda: d.emit(BIG, codec=omnibus.RAW))
+        alone = self.waits(lambda: d.emit(BIG * 2, codec=omnibus.RAW))  # more than the window
+        self.returned(second)
+        done()
+        third = self.put()
+        self.heard()
+        self.host.nothing()
+        self.returned(third)
+        self.host.offered()
+        alone()
+        m = self.put()
+        self.assertEqual((m.size, m.flags & wire.OWN_SEGMENT), (len(BIG) * 2, wire.OWN_SEGMENT))
+        behind = self.waits(lambda: d.emit(BIG, codec=omnibus.RAW))  # it has the window to itself
+        self.returned(m)
+        behind()
+        self.put()
 
     def test_policies(self) -> None:
         d = self.task(wire.Edge("upper->next", "next", 1, 0, 1), wire.Edge("upper->other", "other", 1, 0, 2))

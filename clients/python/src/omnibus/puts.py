@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import wire
 from .answers import Attempt
 from .emit import Buffer, Envelope
-from .errors import Code, RequestOver, TooLarge, WindowFull, again
+from .errors import Code, RequestOver, WindowFull, again
 from .room import Out, Room
 from .session import Session, Work
 
@@ -57,19 +57,18 @@ class Puts:
         credit = _Credit(self, self.edges(edge), (size + 63) // 64 * 64 + 64)
 
         def ask() -> Attempt:
-            credit.check()
             return self.session.attempts.make(Attempt(credit.take, self, _Credit.give))
 
         taken: _Credit = yield from self.emitter._ask_work(ask, edge, key)
         return taken
 
-    def room(self, size: int) -> Room:
+    def room(self, size: int, alone: bool) -> Room:
         s = self.session
         with s.locked:
             if s.error is not None:
                 raise again(s.error)
             most = s.arena_bytes or ROOM_BYTES
-            return (s.room.take(size, most) if size <= most else None) or s.room.alone(size)
+            return (s.room.take(size, most) if size <= most and not alone else None) or s.room.alone(size)
 
     def put(self, credit: _Credit, room: Room | None, m: wire.Put, edge: int, keep: list[Any] | None = None) -> None:
         """Put a payload. It is in `room`, or in the message. `keep` is cleared when nobody needs it any more."""
@@ -99,7 +98,7 @@ class Puts:
         """Room for a payload, to be filled in place and put."""
         credit = yield from self.credit_work(e.edge, size, e.key)
         try:
-            room = self.room(size)
+            room = self.room(size, credit.alone)
         except BaseException:
             credit.give_back()
             raise
@@ -126,39 +125,41 @@ class _Credit(Out):
         self._edges = edges
         self._left = [1, cost]
 
-    def check(self) -> None:
-        """Raise TooLarge for what never has a place."""
-        out, cost = self._puts.emitter._out_edges(), self._left[1]
-        for e in (out[i] for i in self._edges):
-            if e.window_bytes and cost > e.window_bytes:
-                raise TooLarge(Code.TOO_LARGE, f"{cost} bytes of {e.name}'s byte window of {e.window_bytes}")
+    @property
+    def alone(self) -> bool:
+        """Whether the payload does not fit a window: it then has that to itself, and a segment of its own."""
+        return any(self._charge(i) < self._left[1] for i in self._edges)
+
+    def _charge(self, edge: int) -> int:
+        """What it takes of a byte window: all of one that it does not fit."""
+        most = self._puts.emitter._out_edges()[edge].window_bytes
+        return min(self._left[1], most) if most else self._left[1]
 
     def take(self) -> _Credit | None:
         """Take it if there is room. The lock is held."""
-        puts, cost = self._puts, self._left[1]
+        puts = self._puts
         out = puts.emitter._out_edges()
         if puts.emitter.over:
             raise RequestOver(Code.OVER, "the request is over")
         for i in self._edges:
             e, (n, nbytes) = out[i], puts.under_way[i]
-            if (e.window and n >= e.window) or (e.window_bytes and nbytes + cost > e.window_bytes):
+            if (e.window and n >= e.window) or (e.window_bytes and nbytes + self._charge(i) > e.window_bytes):
                 if e.policy == _FAIL:
                     raise WindowFull(Code.WINDOW_FULL, f"the window of {e.name} is full")
                 if e.policy == _BLOCK:
                     return None
-        self._count(1, cost)
+        self._count(1, 1)
         return self
 
-    def _count(self, n: int, nbytes: int) -> None:
+    def _count(self, n: int, sign: int) -> None:
         for i in self._edges:
             self._puts.under_way[i][0] += n
-            self._puts.under_way[i][1] += nbytes
+            self._puts.under_way[i][1] += sign * self._charge(i)
 
     def give(self) -> None:
         """Give it back, with the lock held. Idempotent."""
-        n, nbytes = self._left
+        self._count(-self._left[0], -1)
         self._left = [0, 0]
-        self._count(-n, -nbytes)
 
     def give_back(self) -> None:
         with self._puts.session.locked:
@@ -170,9 +171,8 @@ class _Credit(Out):
         return self.keep is not None
 
     def spent(self, bytes_too: bool) -> None:
-        n, nbytes = self._left
-        self._left = [0, 0 if bytes_too else nbytes]
-        self._count(-n, self._left[1] - nbytes)
+        self._count(-self._left[0], -1 if bytes_too else 0)
+        self._left = [0, 0 if bytes_too else self._left[1]]
 
     def returned(self) -> None:
         self.give()
