@@ -62,7 +62,7 @@ func (e Emitter) reserve(size int, c codec.ID, em emission) (Buffer, error) {
 	if b.void {
 		return b, nil
 	}
-	if size <= e.out.req.bus.opts.InlineBytes {
+	if size <= e.out.req.bus.mostInline(b.edges) {
 		b.reserveInline()
 		return b, nil
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	connflow "github.com/omnibus-runtime/omnibus/connector/flow"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
 const (
@@ -82,6 +83,22 @@ func (e *edge) holders(maxRequests int) int64 {
 		n *= 2
 	}
 	return n
+}
+
+// inlineBytes is the largest payload that travels inside its delivery on an edge.
+func (b *Bus) inlineBytes(e *edge) int {
+	if n := e.spec.InlineBytes; n != 0 {
+		return min(max(n, 0), wire.MaxInline)
+	}
+	return b.opts.InlineBytes
+}
+
+// mostInline is the largest payload that travels inside its delivery on one of the edges.
+func (b *Bus) mostInline(edges []*edge) (most int) {
+	for _, e := range edges {
+		most = max(most, b.inlineBytes(e))
+	}
+	return most
 }
 
 // charge is what a payload of a price takes of the byte window: one that does not fit takes all

@@ -3,6 +3,7 @@ package bus
 import (
 	"fmt"
 
+	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -77,7 +78,11 @@ func (s *session) locateAll(ds []*Delivery) ([]location, error) {
 // of memory or descriptors, fails its request.
 func (s *session) locate(d *Delivery) (at location, err error) {
 	p := d.Bytes()
-	if len(p) <= s.inlineBytes() {
+	most := min(s.srv.bus.inlineBytes(d.flow.edge), wire.MaxInline)
+	if d.Handle.IsZero() && (d.foreign == nil || d.foreign.seg == nil) {
+		most = s.inlineBytes() // what came in a message goes on in one
+	}
+	if len(p) <= most {
 		return location{}, nil
 	}
 	if at, err = s.srv.locate(d); err != nil {

@@ -265,6 +265,9 @@ type Edge struct {
 	// Default: an equal share of the store.
 	WindowBytes int64
 	Policy      Policy
+	// InlineBytes is the largest payload that travels inside its delivery on this edge, 32 KiB
+	// at most. Default: that of the bus; negative for none.
+	InlineBytes int
 	// Tensors says how tensors travel that lie in memory of a GPU, and
 	// TensorMinBytes from how many bytes on, together in one payload: smaller ones
 	// travel by TensorsDefault. They are for the lane of tensors in the process

@@ -66,7 +66,7 @@ func (o *outlet) waitNow() int {
 // a single edge that has credit. It reports false, with nothing done, for
 // those that are not.
 func (o *outlet) sendSmall(p []byte, c codec.ID, em emission) bool {
-	if len(p) > smallBytes || len(p) > o.req.bus.opts.InlineBytes || len(o.edges) != 1 || em.to != "" {
+	if len(p) > smallBytes || len(o.edges) != 1 || em.to != "" || len(p) > o.req.bus.inlineBytes(o.edges[0]) {
 		return false
 	}
 	ed := o.edges[0]
@@ -114,7 +114,7 @@ func (f *flow) send(d *Delivery, em emission) {
 	f.ended = em.last
 	f.sent.deliveries++
 	f.sent.bytes += int64(d.size())
-	if d.Handle.IsZero() && d.foreign == nil && d.carried == nil && len(d.Inline) <= f.req.bus.opts.InlineBytes {
+	if d.Handle.IsZero() && d.foreign == nil && d.carried == nil && len(d.Inline) <= f.req.bus.inlineBytes(f.edge) {
 		f.sent.inline++
 	}
 	f.launch(d)

@@ -180,8 +180,10 @@ func (s *session) welcome() *wire.Welcome {
 	}
 }
 
-// inlineBytes bounds the payloads that travel in messages.
-func (s *session) inlineBytes() int { return min(s.srv.bus.opts.InlineBytes, wire.MaxInline) }
+// inlineBytes bounds the payloads that travel in messages, whatever their edge.
+func (s *session) inlineBytes() int {
+	return min(s.srv.bus.leastBytes-1, wire.MaxInline)
+}
 
 // wireEdges describes edges to a client at one of their ends.
 func wireEdges(edges []*edge, out bool) []wire.Edge {

@@ -56,7 +56,7 @@ func (b *Bus) openSender(ctx context.Context, of *lane.Lane) (err error) {
 	if b.opts.GPU != nil {
 		b.gpu = b.opts.GPU.withDefaults()
 	}
-	b.leastBytes = b.opts.InlineBytes + 1
+	b.leastBytes = max(b.opts.InlineBytes, b.mostInline(b.graph.edges)) + 1
 	if b.lane = of; of == nil {
 		b.ownLane = true
 		if b.lane, err = openLane(ctx, b.opts.GPU, b.Directory(), b.opts.Logger); err != nil {

@@ -128,6 +128,7 @@ func (p *Pipeline) build(stage func(Stage) (bus.StageSpec, error)) (bus.Pipeline
 			Window:      e.WindowSize, // -1 means the same to the bus
 			WindowBytes: e.WindowBytes,
 			Policy:      policies[e.Policy],
+			InlineBytes: e.Connector.inlineBytes(),
 			Tensors:     tensorTransports[e.TensorTransport], TensorMinBytes: e.MinBytes,
 		})
 	}

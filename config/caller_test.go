@@ -85,3 +85,21 @@ func TestBadCallerEdges(t *testing.T) {
 		t.Errorf("a stage called caller: %v", err)
 	}
 }
+
+// TestThreshold: a threshold of an edge's connector is what travels in messages on that edge,
+// where the bus's own store carries it; other connectors keep it to themselves.
+func TestThreshold(t *testing.T) {
+	const file = "stages: [{stage_id: a, omnibus: {attach: true}}, {stage_id: b, omnibus: {attach: true}, input_connectors: {from_stage_a: {name: SharedMemoryConnector, extra: {%s}}}}]"
+	for extra, want := range map[string]int{
+		"": 0, "shm_threshold_bytes: 20000": 20000, "shm_threshold_bytes: 0": -1, "mode: segment, shm_threshold_bytes: 20000": 0,
+	} {
+		p, err := config.Parse("p.yaml", []byte(strings.Replace(file, "%s", extra, 1)), config.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec, _, err := p.BuildHost(nil)
+		if err != nil || spec.Edges[0].InlineBytes != want {
+			t.Errorf("{%s}: InlineBytes is %d, want %d: %v", extra, spec.Edges[0].InlineBytes, want, err)
+		}
+	}
+}

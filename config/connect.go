@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -57,6 +58,19 @@ func (p *Pipeline) Connect(ctx context.Context, types *connector.Registry, to *b
 func (c Connector) inStore() bool {
 	mode, set := c.Extra.Get(modeKey)
 	return c.Type == SharedMemory && (!set || mode == nil || mode == modeRing)
+}
+
+// inlineBytes is what the threshold of such a connector means to the bus: the largest payload
+// that travels in its message; negative is none, and 0 what the bus has for all edges.
+func (c Connector) inlineBytes() int {
+	most, set := c.ThresholdBytes()
+	switch {
+	case !set || !c.inStore():
+		return 0
+	case most == 0:
+		return -1
+	}
+	return int(min(most, math.MaxInt32))
 }
 
 func closeAll(all []*connector.Connector) error {

@@ -43,7 +43,7 @@ func (c Connector) String() string {
 	return c.Name + " (" + c.Type + ")"
 }
 
-// ThresholdBytes returns shm_threshold_bytes, the size from which a payload
+// ThresholdBytes returns shm_threshold_bytes, the size above which a payload
 // of a SharedMemoryConnector goes into shared memory, and whether it is set.
 func (c Connector) ThresholdBytes() (int64, bool) {
 	value, _ := c.Extra.Get("shm_threshold_bytes")
