@@ -409,9 +409,7 @@ func slowStages(t *testing.T, idle time.Duration) *service {
 // though the client waits.
 func TestBlockThatTheBusRefuses(t *testing.T) {
 	s := serve(t, func(o *options) {
-		o.tweak = func(p *bus.Pipeline, _ *bus.Options) {
-			p.Edges = append(p.Edges, bus.Edge{To: "thinker", WindowBytes: 8 << 10})
-		}
+		o.tweak = func(_ *bus.Pipeline, opts *bus.Options) { opts.Store.MaxObjectBytes = 8 << 10 }
 	})
 	whole := openWAV(t, mono, sweep(blockBytes))
 	r, w := io.Pipe()
