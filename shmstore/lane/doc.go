@@ -74,7 +74,7 @@
 // Waking a process costs microseconds, so a side looks for a bounded time before it
 // parks; [Options] says for how long. A side that looks never yields the processor: a
 // neighbour that computes would keep it for a whole slice. When a look was suspended for
-// half a millisecond, no side of the process looks for a second. A parked side costs
+// half a millisecond, no side of the process looks for a second or more. A parked side costs
 // nothing and, on Linux, holds no thread.
 //
 // [Receiver.Wait] keeps its goroutine. [Receiver.Doze], [Receiver.Park] and

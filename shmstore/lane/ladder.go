@@ -102,14 +102,18 @@ type cores struct {
 	alone bool // there is one: the peer cannot run while this side looks
 	began time.Time
 	until atomic.Int64 // no side looks until then, in nanoseconds since began
+	pause atomic.Int64 // how long that was from the last loss on
 }
 
 const (
 	// lostSlice is how long a look is suspended at least by a process that computes. The
 	// kernel's slices are of 0.7 ms and more.
 	lostSlice = 500 * time.Microsecond
-	// looklessTime is for how long no side of this process looks after that.
-	looklessTime = time.Second
+	// looklessTime is for how long no side of this process looks after that. It doubles when
+	// looks are suspended again soon after, up to longestLookless: a machine that computes
+	// all the time is seldom asked whether it still does.
+	looklessTime    = time.Second
+	longestLookless = 32 * time.Second
 )
 
 // machine is shared by all lanes of the process.
@@ -119,4 +123,14 @@ func (c *cores) short(now time.Time) bool {
 	return c.alone || int64(now.Sub(c.began)) < c.until.Load()
 }
 
-func (c *cores) lost(now time.Time) { c.until.Store(int64(now.Add(looklessTime).Sub(c.began))) }
+// lost notes a look that was suspended. Of several goroutines that do so at once the last
+// counts.
+func (c *cores) lost(now time.Time) {
+	at, last := int64(now.Sub(c.began)), c.pause.Load()
+	pause := int64(looklessTime)
+	if last > 0 && at-c.until.Load() < last {
+		pause = min(2*last, int64(longestLookless))
+	}
+	c.pause.Store(pause)
+	c.until.Store(at + pause)
+}

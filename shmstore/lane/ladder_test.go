@@ -63,6 +63,26 @@ func TestNoLookWithoutAProcessor(t *testing.T) {
 	}
 }
 
+// TestLooksBecomeRare: each loss that follows soon on the last doubles the time without
+// looks, within bounds, and one that follows late does not.
+func TestLooksBecomeRare(t *testing.T) {
+	now := time.Now()
+	c := cores{began: now}
+	want := looklessTime
+	for range 10 {
+		c.lost(now)
+		if now = now.Add(want); c.short(now) || !c.short(now.Add(-1)) {
+			t.Fatalf("another time without looks than %v", want)
+		}
+		want = min(2*want, longestLookless)
+	}
+	now = now.Add(longestLookless)
+	c.lost(now)
+	if !c.short(now.Add(looklessTime-1)) || c.short(now.Add(looklessTime)) {
+		t.Errorf("a late loss is followed by another time without looks than %v", looklessTime)
+	}
+}
+
 // TestNoLookOnOneProcessor: the peer could not run meanwhile.
 func TestNoLookOnOneProcessor(t *testing.T) {
 	s, looks := looker(Spinning, func() {})

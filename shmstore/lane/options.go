@@ -4,7 +4,7 @@ import "fmt"
 
 // Waiting is what a side does before it parks. No side yields the processor while it
 // waits, and none looks while more threads want to run than there are processors: for
-// a second after a look that was suspended for half a millisecond.
+// a second or more after a look that was suspended for half a millisecond.
 type Waiting int
 
 const (
