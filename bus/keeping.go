@@ -107,7 +107,7 @@ func (t tally) holding(h Holding, what string) Holding {
 // in the exchange is listed there.
 type aloneCount struct{ payloads, bytes atomic.Int64 }
 
-// count counts the segment of a payload that nobody else has yet, until it is freed.
+// count counts the segment of a payload that only the client has so far, until it is freed.
 func (a *aloneCount) count(p *foreign) {
 	bytes, free := p.seg.mem.Size(), p.free
 	a.payloads.Add(1)

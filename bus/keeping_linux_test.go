@@ -95,7 +95,7 @@ func (v *viewing) together() map[string]bus.Holding {
 	return all
 }
 
-// TestKeptViewsAreListed: whoever asks who holds what is told of views that outlive
+// TestKeptViewsAreListed: Holdings tells of views that outlive
 // their deliveries, and of memory that was made for one payload, and edges count that.
 func TestKeptViewsAreListed(t *testing.T) {
 	v := view(t, bus.Options{})

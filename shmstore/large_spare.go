@@ -90,7 +90,7 @@ func (s *Store) dropSpare() bool {
 	return true
 }
 
-// TrimLarge gives the memory of large objects back that nobody holds, the oldest first, until
+// TrimLarge gives the memory of large objects back that no reader holds, the oldest first, until
 // what is left is no more than Options.KeepLargeBytes. Writer only.
 func (s *Store) TrimLarge() {
 	for s.largeBytes+s.spares.sizeBytes > s.keepLarge && (s.dropSpare() || s.evictLarge()) {

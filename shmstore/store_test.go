@@ -434,7 +434,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestShareRefuses: nobody shares what another reader holds, nor less than nothing.
+// TestShareRefuses: a reader does not share what another reader holds, nor a negative number.
 func TestShareRefuses(t *testing.T) {
 	s := create(t, small(Heap))
 	reader := mustDeclare(t, s, "reader")

@@ -20,7 +20,7 @@ const (
 
 	byConnector carrierName = "connector" // values, by the means that a connectorSpec says
 
-	byNothing carrierName = "nothing" // it computes, and is nobody's other end: see Options.Busy
+	byNothing carrierName = "nothing" // it carries nothing, and computes: see Options.Busy
 )
 
 // waitings are the ways in which a side of a lane waits: their names.

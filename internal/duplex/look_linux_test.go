@@ -93,7 +93,7 @@ func TestLook(t *testing.T) {
 	b.Look(never, always) // Run is over
 }
 
-// TestLookFails: an error of the handler ends Run, whoever received the message.
+// TestLookFails: an error of the handler ends Run, also where Look received the message.
 func TestLookFails(t *testing.T) {
 	a, b := meetIdle(t)
 	p := &picky{fail: 7, told: make(chan uint32, 8)}

@@ -207,7 +207,7 @@ func (r *Receiver) Rouse() { r.sleeper.rouse() }
 
 // Look looks for a frame as long as a Wait would before it parks, or until stop reports
 // true, which it is asked about every microsecond. It reports whether Next finds something
-// or Doze has an error. After Rouse, it is for whoever has something better to do than to park.
+// or Doze has an error. It comes after Rouse, and before Doze or Next.
 func (r *Receiver) Look(stop func() bool) bool { return r.watch() != nil || r.sleeper.climb(stop) }
 
 // Slept is told how long this side was parked, for the next Look to be longer or shorter.
