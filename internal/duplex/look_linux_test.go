@@ -57,6 +57,29 @@ func never() bool { return false }
 // always is how it says that nothing depends on it.
 func always() bool { return true }
 
+// lookOn has n goroutines look again and again, until stop, which waits for them.
+func lookOn(d *Duplex, n int, enough func() bool) (stop func()) {
+	over := make(chan struct{})
+	var looking sync.WaitGroup
+	for range n {
+		looking.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					d.Look(enough, always)
+					runtime.Gosched() // another may hold the lane
+				}
+			}
+		})
+	}
+	return func() {
+		close(over)
+		looking.Wait()
+	}
+}
+
 // TestLook: a goroutine that looks handles what comes, in order, with Run beside it, and
 // leaves to Run what has to wait and what is behind that.
 func TestLook(t *testing.T) {
@@ -101,25 +124,12 @@ func TestLookFails(t *testing.T) {
 	go func() { ended <- b.Run(p) }()
 	sendAll(t, a, 1)
 	<-p.told
-	stop := make(chan struct{})
-	var looking sync.WaitGroup
-	looking.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				b.Look(never, always)
-				runtime.Gosched()
-			}
-		}
-	})
+	stop := lookOn(b, 1, never)
 	sendAll(t, a, 7, 8)
 	if err := <-ended; !errors.Is(err, errPicky) {
 		t.Errorf("the end is %v, want %v", err, errPicky)
 	}
-	close(stop)
-	looking.Wait()
+	stop()
 	if len(p.handled) != 1 {
 		t.Errorf("%v handled, behind one that failed", p.handled)
 	}
@@ -133,21 +143,7 @@ func TestLookersBesideRun(t *testing.T) {
 	p := &picky{told: make(chan uint32, 1)}
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(p) }()
-	stop := make(chan struct{})
-	var looking sync.WaitGroup
-	for range 3 {
-		looking.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					b.Look(func() bool { return len(p.told) > 0 }, always)
-					runtime.Gosched() // another may hold the lane
-				}
-			}
-		})
-	}
+	stop := lookOn(b, 3, func() bool { return len(p.told) > 0 })
 	for i := range uint32(n) {
 		sendAll(t, a, i+1)
 		if got := <-p.told; got != i+1 { // a lost wake-up hangs here
@@ -158,8 +154,7 @@ func TestLookersBesideRun(t *testing.T) {
 	if err := <-ended; !errors.Is(err, lane.ErrPeerGone) {
 		t.Errorf("the end is %v, want %v", err, lane.ErrPeerGone)
 	}
-	close(stop)
-	looking.Wait()
+	stop()
 	if len(p.handled) != n {
 		t.Errorf("%d of %d messages handled", len(p.handled), n)
 	}
