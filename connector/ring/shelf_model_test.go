@@ -265,7 +265,7 @@ func (p *process) reclaim(v *value) {
 	if v == nil || v.used || !p.own.given(v.number) || !p.own.lock(v.number, true) {
 		return
 	}
-	if v.used = true; v.reader != nil && !v.reader.lies || v.host != nil {
+	if v.used = true; !v.touched && (v.reader != nil && !v.reader.lies || v.host != nil) {
 		p.world.t.Fatalf("the room of %#x is used again, and it is read", v.number)
 	}
 }
