@@ -43,8 +43,11 @@ type Sender struct {
 	// who has set it may use the connection, so that packets keep their order.
 	writing bool
 	// resting says that all of the queue can wait until the timer wakes it.
-	resting      bool
-	timer        *time.Timer // nil until it is needed
+	resting bool
+	rested  time.Time   // since when
+	timer   *time.Timer // nil until it is needed
+	ticking bool        // the timer runs
+	held    int         // turns that gather what is queued: see Turn
 	closing      bool
 	blockedSince time.Time // when the goroutine began to wait for room; zero: it does not
 	err          error     // why nothing more can be sent
@@ -81,6 +84,9 @@ func (s *Sender) Queue(m wire.Message, fds ...int) error {
 	err := s.overLocked()
 	switch {
 	case err != nil:
+	case s.held > 0:
+		err = s.enqueue(m, fds)
+		s.resting = s.resting && err != nil
 	case s.resting:
 		if err = s.enqueue(m, fds); err == nil {
 			s.flushLocked()
@@ -132,30 +138,42 @@ func (s *Sender) Later(m wire.Message) (soon bool, err error) {
 	return s.blockedSince.IsZero(), nil
 }
 
-// rest leaves the queue to whoever queues next, or to the timer. s.mu is held.
+// rest leaves the queue to the next message, or to the timer. s.mu is held. A timer that
+// runs is left alone: to set one may wake a thread.
 func (s *Sender) rest() {
-	s.resting = true
-	if s.timer == nil {
-		s.timer = time.AfterFunc(s.wait, s.flush)
-	} else {
+	s.resting, s.rested = true, time.Now()
+	switch {
+	case s.ticking:
+		return
+	case s.timer == nil:
+		s.timer = time.AfterFunc(s.wait, s.tick)
+	default:
 		s.timer.Reset(s.wait)
 	}
+	s.ticking = true
 }
 
-// flush sends what has rested.
-func (s *Sender) flush() {
+// tick sends what has rested for long enough.
+func (s *Sender) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.resting {
-		s.flushLocked()
+	s.ticking = false
+	if !s.resting {
+		return
 	}
+	if left := s.wait - time.Since(s.rested); left > 0 {
+		s.timer.Reset(left)
+		s.ticking = true
+		return
+	}
+	s.flushLocked()
 }
 
 // flushLocked sends the queue on the caller's goroutine, as far as there is room. s.mu is
 // held, and given up while it sends, when nobody else does.
 func (s *Sender) flushLocked() {
 	s.resting = false
-	for len(s.queue) > 0 && !s.writing && s.err == nil {
+	for len(s.queue) > 0 && !s.writing && s.held == 0 && s.err == nil {
 		p := s.queue[0]
 		s.queue = slices.Delete(s.queue, 0, 1)
 		s.writing = true
@@ -172,7 +190,7 @@ func (s *Sender) flushLocked() {
 			s.fail(err)
 		}
 	}
-	if len(s.queue) > 0 || s.closing {
+	if len(s.queue) > 0 && s.held == 0 || s.closing {
 		s.work.Signal()
 	}
 }
@@ -277,7 +295,7 @@ func (s *Sender) run() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
-		for s.writing || (len(s.queue) == 0 || s.resting) && !s.closing && s.err == nil {
+		for s.writing || (len(s.queue) == 0 || s.resting || s.held > 0) && !s.closing && s.err == nil {
 			s.work.Wait()
 		}
 		if len(s.queue) == 0 {

@@ -1,0 +1,56 @@
+package peer
+
+import (
+	"slices"
+	"sync"
+)
+
+// Turn is the handling of one packet: what it causes is sent when all of the packet's
+// messages are handled, in as few packets as possible. The zero Turn is over.
+//
+// Its methods are safe for concurrent use: a message that another goroutine queues in the
+// meantime travels with the others.
+type Turn struct {
+	mu      sync.Mutex
+	on      bool
+	senders []*Sender // that wait for the end
+}
+
+// Begin begins the turn.
+func (t *Turn) Begin() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.on = true
+}
+
+// Hold has what is queued with a Sender from now on wait for the end of the turn, unless
+// the turn is over.
+func (t *Turn) Hold(s *Sender) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.on && !slices.Contains(t.senders, s) {
+		t.senders = append(t.senders, s)
+		s.hold(1)
+	}
+}
+
+// End sends what has waited.
+func (t *Turn) End() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.on = false
+	for _, s := range t.senders {
+		s.hold(-1)
+	}
+	clear(t.senders)
+	t.senders = t.senders[:0]
+}
+
+// hold has messages wait until as many turns have ended as have begun.
+func (s *Sender) hold(turns int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held += turns; s.held == 0 && !s.resting {
+		s.flushLocked()
+	}
+}
