@@ -3,8 +3,6 @@
 
 GO       ?= go
 TOOL     := $(GO) tool -modfile=tools/go.mod
-PROTOGEN := $(GO) -C tools run ./protogen -root ..
-PROTOS   := messages/omnibus.proto
 
 # Packages whose tests are about goroutines; stress repeats them.
 CONCURRENT := ./ringbuf ./shmstore/... ./actors ./bus ./internal/wire ./internal/peer ./internal/duplex ./internal/host/...
@@ -19,7 +17,7 @@ BENCH    ?= .
 BENCHTIME ?= 1s
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python race stress soak chaos model fuzz-smoke mutants cover lint bench check gen gen-check gpu-build gpu-check
+.PHONY: help build test python race stress soak chaos model fuzz-smoke mutants cover lint bench check gpu-build gpu-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,7 +55,7 @@ mutants: ## break the code on purpose; a test must notice each time
 cover: ## print the coverage of each package
 	scripts/cover.sh
 
-lint: ## golangci-lint, gofumpt, vet for every system, tidy modules, generated code
+lint: ## golangci-lint, gofumpt, vet for every system, tidy modules
 	scripts/lint.sh
 
 bench: ## run the benchmarks (BENCH, BENCHTIME)
@@ -71,9 +69,3 @@ gpu-check: gpu-build ## check and measure the GPU lane on this machine; without 
 
 check: ## all that CI runs
 	.ci/run
-
-gen: ## generate code from the protobuf schema
-	$(PROTOGEN) $(PROTOS)
-
-gen-check: ## fail when the generated code is out of date
-	$(PROTOGEN) -check $(PROTOS)

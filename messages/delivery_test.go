@@ -1,36 +1,10 @@
 package messages_test
 
 import (
-	"errors"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	"github.com/omnibus-runtime/omnibus/messages"
 )
-
-func TestRequestIDRoundTrip(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		want := messages.RequestID(rapid.Uint64().Draw(t, "id"))
-		got, err := messages.ParseRequestID(want.String())
-		if err != nil {
-			t.Fatalf("ParseRequestID(%q): %v", want.String(), err)
-		}
-		if got != want {
-			t.Fatalf("ParseRequestID(%q) = %v", want.String(), got)
-		}
-	})
-}
-
-func TestParseRequestIDAcceptsOneForm(t *testing.T) {
-	for _, bad := range []string{
-		"", "1", "00000000000000001", "000000000000000G", "00000000000000AB", "+000000000000001", "0x00000000000001", "0000000000000_01",
-	} {
-		if id, err := messages.ParseRequestID(bad); !errors.Is(err, messages.ErrMalformed) {
-			t.Errorf("ParseRequestID(%q) = %v, %v; want ErrMalformed", bad, id, err)
-		}
-	}
-}
 
 func TestDeliveryString(t *testing.T) {
 	tests := []struct {
@@ -40,18 +14,18 @@ func TestDeliveryString(t *testing.T) {
 	}{
 		{
 			name: "handle",
-			give: messages.Delivery{Request: 0xab, Epoch: 1, Seq: 2, Edge: "a->b", Handle: messages.Handle{Store: 0xf, Gen: 3, Offset: 64, Size: 8, Slot: 5}},
-			want: "delivery(a->b request 00000000000000ab epoch 1 seq 2: handle(store f slot 5 gen 3: 8 bytes at 64))",
+			give: messages.Delivery{Request: 0xab, Seq: 2, Edge: "a->b", Handle: messages.Handle{Store: 0xf, Gen: 3, Offset: 64, Size: 8, Slot: 5}},
+			want: "delivery(a->b request 00000000000000ab seq 2: handle(store f slot 5 gen 3: 8 bytes at 64))",
 		},
 		{
 			name: "inline",
 			give: messages.Delivery{Edge: "a->b", Inline: []byte("secret")},
-			want: "delivery(a->b request 0000000000000000 epoch 0 seq 0: 6 bytes inline)",
+			want: "delivery(a->b request 0000000000000000 seq 0: 6 bytes inline)",
 		},
 		{
 			name: "end of stream",
 			give: messages.Delivery{Edge: "a->b", EOS: true},
-			want: "delivery(a->b request 0000000000000000 epoch 0 seq 0: no payload, end of stream)",
+			want: "delivery(a->b request 0000000000000000 seq 0: no payload, end of stream)",
 		},
 	}
 	for _, tt := range tests {

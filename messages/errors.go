@@ -5,24 +5,20 @@ import (
 	"fmt"
 )
 
-// ErrMalformed reports a delivery or a part of one that breaks the rules of
-// the wire form. The error behind it is a [*MalformedError] when a single field
-// is at fault.
+// ErrMalformed reports a part of a delivery that no message between processes
+// takes. The error behind it is a [*MalformedError].
 var ErrMalformed = errors.New("malformed message")
 
 // MalformedError says which field of a message is wrong and how.
 // errors.Is(err, ErrMalformed) holds.
 type MalformedError struct {
-	Message string // as in the schema, for example "Delivery"
-	Field   string // as in the schema, for example "edge"; empty for the whole
+	Message string // for example "Delivery"
+	Field   string // for example "key"
 	Reason  string // what is wrong and what would be right
 }
 
 // Error names the field and the reason.
 func (e *MalformedError) Error() string {
-	if e.Field == "" {
-		return fmt.Sprintf("%v: %s: %s", ErrMalformed, e.Message, e.Reason)
-	}
 	return fmt.Sprintf("%v: %s.%s: %s", ErrMalformed, e.Message, e.Field, e.Reason)
 }
 

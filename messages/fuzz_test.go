@@ -5,50 +5,8 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/omnibus-runtime/omnibus/messages"
 )
-
-// FuzzParseDelivery: any bytes are an error or a valid delivery that survives
-// the way back to the wire.
-func FuzzParseDelivery(f *testing.F) {
-	for _, d := range []messages.Delivery{
-		valid(),
-		{Edge: "a->b", EOS: true},
-		{Edge: "a->b", Inline: []byte{}},
-		{Edge: "a->b", Inline: []byte("pcm"), Codec: 3, Seq: 1 << 40},
-	} {
-		b, err := d.AppendBinary(nil)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b)
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		d, err := messages.ParseDelivery(b)
-		if err != nil {
-			if !errors.Is(err, messages.ErrMalformed) {
-				t.Fatalf("error %v, want ErrMalformed", err)
-			}
-			return
-		}
-		if err := d.Validate(); err != nil {
-			t.Fatalf("ParseDelivery let through what Validate refuses: %v", err)
-		}
-		out, err := d.AppendBinary(nil)
-		if err != nil {
-			t.Fatalf("AppendBinary of a parsed delivery: %v", err)
-		}
-		again, err := messages.ParseDelivery(out)
-		if err != nil {
-			t.Fatalf("second ParseDelivery: %v", err)
-		}
-		if diff := cmp.Diff(d, again); diff != "" {
-			t.Fatalf("the way back changed the delivery (-first +second):\n%s", diff)
-		}
-	})
-}
 
 // FuzzParseHandle: 40 bytes are a handle and come back as they were; any other
 // number is an error.

@@ -28,14 +28,6 @@ func TestHandleRoundTrip(t *testing.T) {
 		if got != want {
 			t.Fatalf("binary form: got %v, want %v", got, want)
 		}
-
-		got, err = messages.HandleFromProto(messages.HandleToProto(want))
-		if err != nil {
-			t.Fatalf("HandleFromProto: %v", err)
-		}
-		if got != want {
-			t.Fatalf("message: got %v, want %v", got, want)
-		}
 	})
 }
 
@@ -69,14 +61,5 @@ func TestHandleRejectsOtherLengths(t *testing.T) {
 		if h.Gen != 7 {
 			t.Errorf("%d bytes: the handle was changed to %v", n, h)
 		}
-	}
-}
-
-func TestHandleFromProtoRejectsNothing(t *testing.T) {
-	if m := messages.HandleToProto(messages.Handle{}); m != nil {
-		t.Errorf("HandleToProto of the zero handle = %v, want nil", m)
-	}
-	if h, err := messages.HandleFromProto(nil); !errors.Is(err, messages.ErrMalformed) {
-		t.Errorf("HandleFromProto(nil) = %v, %v; want ErrMalformed", h, err)
 	}
 }

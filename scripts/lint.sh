@@ -27,16 +27,13 @@ vet() { # vet GOOS GOARCH ARGUMENTS...
 
 check "golangci-lint" go tool -modfile=tools/go.mod golangci-lint run ./...
 check "golangci-lint cuda" go tool -modfile=tools/go.mod golangci-lint run --build-tags cuda ./cudaipc/cuda/...
-check "golangci-lint tools" go -C tools tool golangci-lint run --config=../.golangci.yml ./...
 check "gofumpt" formatted
 check "vet linux/arm64" vet linux arm64
 check "vet darwin/arm64" vet darwin arm64
 check "vet windows/amd64" vet windows amd64
 check "vet linux/arm64 cuda" vet linux arm64 -tags cuda
-check "vet tools" go -C tools vet ./...
 check "go.mod is tidy" go mod tidy -diff
 check "tools/go.mod is tidy" go -C tools mod tidy -diff
-check "generated code is current" go -C tools run ./protogen -root .. -check messages/omnibus.proto
 
 if ((${#failed[@]})); then
 	printf '== lint: FAILED: %s\n' "${failed[@]}"

@@ -5,13 +5,7 @@ go 1.26.0
 tool (
 	github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	golang.org/x/perf/cmd/benchstat
-	google.golang.org/protobuf/cmd/protoc-gen-go
 	mvdan.cc/gofumpt
-)
-
-require (
-	github.com/bufbuild/protocompile v0.14.1
-	google.golang.org/protobuf v1.36.12
 )
 
 require (
@@ -221,6 +215,7 @@ require (
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	golang.org/x/tools v0.52.0 // indirect
+	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/ini.v1 v1.67.0 // indirect
 	gopkg.in/yaml.v2 v2.4.0 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect

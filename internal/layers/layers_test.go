@@ -68,7 +68,7 @@ func TestRulesCanFail(t *testing.T) {
 		{"import upwards", checkLayers(of("shmstore", imports("a.go", module+"/bus")), layers), "shmstore/a.go imports bus"},
 		{"import downwards", checkLayers(of("bus", imports("a.go", module+"/shmstore", "fmt")), layers), ""},
 		{"import upwards in a test", checkLayers(of("shmstore", imports("a_test.go", module+"/bus")), layers), ""},
-		{"leaf imports a layer", checkLayers(of("messages/omnibuspb", imports("a.go", module+"/codec")), layers), "nothing of this module"},
+		{"leaf imports a layer", checkLayers(of("messages/sub", imports("a.go", module+"/codec")), layers), "nothing of this module"},
 		{"example imports internal", checkLayers(of("examples/x", imports("a.go", module+"/internal/y")), layers), "examples/x/a.go imports internal/y"},
 		{"a format under the bus", checkLayers(of("bus", imports("a.go", module+"/codec/kv")), layers), "bus/a.go imports codec/kv"},
 		{"a format under codec", checkLayers(of("codec", imports("a.go", module+"/codec/proto")), layers), "codec/a.go imports codec/proto"},
