@@ -22,7 +22,6 @@ type arrivals struct {
 	mu      sync.Mutex // taken before the locks of flows
 	streams []arriving
 	done    func() // once all has come that is to come; nil: the host has not said that it is over
-	alone   bool   // the host is gone
 	dropped bool   // nothing more is wanted
 	belied  bool   // the request fails, whatever else is said
 }
@@ -33,8 +32,6 @@ type arriving struct {
 	early []*Delivery // those that overtook others, by sequence
 	total uint64      // how long it is, when that is known
 	known bool
-	said  bool // ... from who sends it, behind all it has sent
-	cut   bool // nothing more comes from there, and that is not its end
 	ended bool // the end was handed on
 
 	from    *pair  // who may send besides the host; nil: nobody
@@ -120,7 +117,7 @@ func (a *arrivals) sort(edge int, st *arriving, d *Delivery) error {
 		return cmp.Compare(e.Seq, seq)
 	})
 	switch {
-	case a.dropped, a.alone && st.ended:
+	case a.dropped:
 		d.discard()
 		return nil
 	case d.Seq < st.next, found, st.ended:
@@ -188,40 +185,12 @@ func (a *arrivals) streamed(p *pair, edge uint16, total uint64) error {
 		a.lied(edge, st, err)
 		return nil
 	}
-	st.total, st.known, st.said = total, true, st.said || p != nil
+	st.total, st.known = total, true
 	if st.lost {
 		a.lack(edge)
 	}
 	a.settle()
 	return nil
-}
-
-// cut says that nothing more of a stream comes from a node.
-func (a *arrivals) cut(p *pair, edge uint16) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	st, err := a.stream(edge)
-	if err != nil {
-		return err
-	}
-	if st.from != p {
-		return fmt.Errorf("%w: %s is said to be cut, which does not come from there", wire.ErrProtocol, a.edges[edge].name)
-	}
-	st.cut = true
-	a.settle()
-	return nil
-}
-
-// expected are the streams of which more may come from a node.
-func (a *arrivals) expected(p *pair) (edges []uint16) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for i := range a.streams {
-		if st := &a.streams[i]; st.from == p && !st.ended && !st.said {
-			edges = append(edges, uint16(i))
-		}
-	}
-	return edges
 }
 
 // over says that the host has no more to say: done is called when all has come
@@ -242,12 +211,9 @@ func (a *arrivals) settle() {
 	waits := false
 	for i := range a.streams {
 		st := &a.streams[i]
-		switch missing := st.missing(a.alone); {
+		switch {
 		case st.ended:
-		case missing != nil:
-			waits = true
-			go a.req.end(Failed, &StageError{Edge: a.edges[i].name, Seq: st.next, Err: missing}) // not under the lock
-		case st.known && st.next < st.total, a.alone && st.more():
+		case st.known && st.next < st.total:
 			waits = true
 		case st.known || a.done != nil:
 			a.end(i, st)
@@ -259,30 +225,6 @@ func (a *arrivals) settle() {
 	}
 }
 
-// more reports whether, with the host gone, more has to come before it is known
-// how long a stream is: who sends it says that, or that it is cut. One of which
-// nothing comes past the host ends with what came through it.
-func (st *arriving) more() bool {
-	return !st.known && !st.cut && (st.directs > 0 || (st.from != nil && !st.from.emptied.Load()))
-}
-
-// missing says what will never come of a stream, now that the host is gone.
-func (st *arriving) missing(alone bool) error {
-	switch {
-	case !alone, st.known && st.next == st.total:
-		return nil
-	case len(st.early) > 0: // both ways keep their order, so those before went with the host
-		return fmt.Errorf("%w: it had %d deliveries", ErrHostGone, st.early[0].Seq-st.next)
-	case st.said: // and so with those behind the last that came
-		return fmt.Errorf("%w: it had %d deliveries", ErrHostGone, st.total-st.next)
-	case st.cut && st.directs > 0:
-		return fmt.Errorf("%w, and %s has ended without sending the rest", ErrHostGone, st.from.describe())
-	case st.lost && (st.directs > 0 || st.known):
-		return fmt.Errorf("%w, and so is %s, which was to send more", ErrHostGone, st.from.describe())
-	}
-	return nil
-}
-
 // end, with mu held, ends a stream whose last delivery did not.
 func (a *arrivals) end(edge int, st *arriving) {
 	st.ended = true
@@ -292,27 +234,6 @@ func (a *arrivals) end(edge int, st *arriving) {
 	d := newDelivery()
 	d.EOS, d.Seq = true, st.next
 	a.req.flow(a.edges[edge]).feed(d)
-}
-
-// hostGone says that nothing comes through the host any more: done is called
-// when nothing comes from other nodes either.
-func (a *arrivals) hostGone(done func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.alone, a.done = true, done
-	for i := range a.streams {
-		if st := &a.streams[i]; st.lost && st.known && !st.ended {
-			a.lack(uint16(i))
-		}
-	}
-	a.settle()
-}
-
-// wasRead says that a lane was read to its end since the host is gone.
-func (a *arrivals) wasRead() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.settle()
 }
 
 // peerGone says that nothing comes from a node any more. If it lives, or had
@@ -327,7 +248,6 @@ func (a *arrivals) peerGone(p *pair, died bool, cause error) {
 		}
 		st.lost = true
 		switch {
-		case a.alone: // then settle says so
 		case !died:
 			go a.req.end(Failed, &StageError{Edge: a.edges[i].name, Seq: st.next, Err: cause})
 		case st.known:
@@ -341,7 +261,7 @@ func (a *arrivals) peerGone(p *pair, died bool, cause error) {
 // past the host ends the stream, and what did not may still be on its way.
 func (a *arrivals) lack(edge uint16) {
 	st := &a.streams[edge]
-	if st.next < st.total && (a.alone || st.directs == 0 || st.first+st.directs < st.total) {
+	if st.next < st.total && (st.directs == 0 || st.first+st.directs < st.total) {
 		err := fmt.Errorf("%w: %s had %d more deliveries to send", ErrProcessDied, st.from.describe(), st.total-st.next)
 		go a.req.end(Failed, &StageError{Edge: a.edges[edge].name, Seq: st.next, Err: err}) // not under the lock
 	}

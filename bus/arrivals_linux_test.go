@@ -321,28 +321,3 @@ func TestPeerGoneOrComplete(t *testing.T) {
 		})
 	}
 }
-
-// TestWithoutTheHost: when the host is gone a stream that goes past it goes on to
-// its end; one that is lost is not taken for complete.
-func TestWithoutTheHost(t *testing.T) {
-	for _, lost := range []bool{false, true} {
-		a := newArrivalsAt(t)
-		a.peer.proc = lastingProcess(t)
-		a.must(a.fromHost(0), a.expect(0, a.peer), a.fromPeer(1))
-		a.peer.emptied.Store(true)
-		a.hostGone(func() { close(a.over) })
-		if a.isOver() {
-			t.Fatal("the stream ended with the host")
-		}
-		if lost {
-			a.peerGone(a.peer, true, errors.New("it died"))
-			Await(t, a.failed)
-			continue
-		}
-		a.must(a.fromPeer(2), a.streamed(0, 3))
-		if !a.isOver() {
-			t.Fatal("the task waits for more")
-		}
-		a.results(3)
-	}
-}

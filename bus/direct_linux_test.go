@@ -17,7 +17,6 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // block is a payload that says its number and can be checked.
@@ -429,89 +428,6 @@ func TestDeathIsNotTakenForTheEnd(t *testing.T) {
 			}
 			t.Fatalf("the request ended with %v, %v, after %d results", r.Outcome(), err, results)
 		})
-	}
-}
-
-// TestLanesOutliveTheHost: what is between two nodes when their host dies is
-// handled to its end, where the nodes were told to finish.
-func TestLanesOutliveTheHost(t *testing.T) {
-	var gate sync.RWMutex // closed while the test has it
-	ended := make(chan uint64, 1)
-	p := linear(pass("a"), bus.StageSpec{
-		Name: "b",
-		Handle: func(t *bus.Task, d *bus.Delivery) error {
-			gate.RLock()
-			defer gate.RUnlock()
-			n, _ := t.State.(uint64)
-			if d.Seq != n || !bytes.Equal(d.Bytes(), block(int(n), 5000)) {
-				return fmt.Errorf("%d bytes with sequence %d are out of place", len(d.Bytes()), d.Seq)
-			}
-			t.State = n + 1
-			return nil
-		},
-		End: func(t *bus.Task) error {
-			n, _ := t.State.(uint64)
-			ended <- n
-			return nil
-		},
-	})
-	passedOn := make(chan struct{})
-	p.Stages[0].End = func(*bus.Task) error {
-		close(passedOn)
-		return nil
-	}
-	h := listen(t, remotes(p), bus.Options{MaxRequests: 1, Store: shmstore.Options{ArenaBytes: 32 << 20}})
-	nodes := []*bus.Node{h.join(t, bus.JoinOptions{})}
-	var served sync.WaitGroup
-	for _, spec := range p.Stages {
-		n := h.join(t, bus.JoinOptions{FinishWithoutHost: true})
-		nodes = append(nodes, n)
-		served.Go(func() { _ = n.Serve(context.Background(), spec) }) // ends with the host
-	}
-	r, err := nodes[0].Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	const batch = 10
-	atB := func() (all []bus.Holding) {
-		return slices.DeleteFunc(h.server.Holdings(), func(h bus.Holding) bool { return h.Edge != "a->b" })
-	}
-	inputs := 0
-	for direct := false; !direct; {
-		bus.Await(t, func() bool { return len(atB()) == 0 })
-		gate.Lock()
-		for range batch {
-			if err := r.Input(t.Context()).EmitBytes(block(inputs, 5000)); err != nil {
-				t.Fatal(err)
-			}
-			inputs++
-		}
-		bus.Await(t, func() bool { return len(atB()) == batch })
-		// What is relayed may be at the host still, and would be lost with it.
-		direct = !slices.ContainsFunc(atB(), func(h bus.Holding) bool { return !h.Direct })
-		if !direct {
-			gate.Unlock()
-		}
-	}
-	if err := r.CloseSend(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	<-passedOn                                 // the caller's part is over: it does not go on without the host
-	for _, n := range slices.Backward(nodes) { // a caller that is cut off would abort its request
-		bus.CutOff(n)
-	}
-	if err := r.Wait(t.Context()); !errors.Is(err, bus.ErrHostGone) {
-		t.Errorf("the request ended with %v, want %v", err, bus.ErrHostGone)
-	}
-	gate.Unlock()
-	served.Wait()
-	select {
-	case n := <-ended:
-		if n != uint64(inputs) {
-			t.Errorf("b has handled %d deliveries of %d", n, inputs)
-		}
-	default:
-		t.Error("b's part has ended, and its stream has not")
 	}
 }
 

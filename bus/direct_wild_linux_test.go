@@ -113,7 +113,7 @@ func spoilHeaders(memory *os.File, at int64) error {
 	for i := 0; i < halfLane; i += 8 {
 		header := binary.NativeEndian.Uint64(frames[i:])
 		length := header & (1<<31 - 1)
-		isHeader := header>>31&1 == 1 && length < 1<<10 && header>>32 <= uint64(wire.KindCut)
+		isHeader := header>>31&1 == 1 && length < 1<<10 && header>>32 <= uint64(wire.KindLent)
 		if !isHeader {
 			continue
 		}

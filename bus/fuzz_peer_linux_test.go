@@ -105,8 +105,6 @@ const (
 	rawSegment         // number, and whether its size is told
 	rawForget          // number
 	rawPoke            // offset, and what to write there
-	rawAwait           // source, edge
-	rawCut             // source, edge
 	rawSteps
 )
 
@@ -149,10 +147,6 @@ func (p *rawPeer) do(s []byte, task uint32, mem *shmstore.Segment) bool {
 		return message(&wire.Release{Delivery: uint32(s[1])})
 	case rawLent:
 		return message(&wire.Lent{Delivery: uint32(s[1])})
-	case rawAwait:
-		return message(&wire.Await{Source: source(s[1]), Edge: uint16(s[2])})
-	case rawCut:
-		return message(&wire.Cut{Source: source(s[1]), Edge: uint16(s[2])})
 	case rawStreamed:
 		return message(&wire.Streamed{Source: source(s[1]), Edge: uint16(s[2]), Deliveries: uint64(s[3])})
 	case rawFrame:
@@ -216,7 +210,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	task, cmd := h.task(t), lasting(t)
 	h.peers++
 	node := handNode + h.peers
-	raw, err := meetRaw(introduceTo(t, h.link, node, wire.Version, cmd), uint64(node))
+	raw, err := meetRaw(introduceTo(t, h.link, node, cmd), uint64(node))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +275,6 @@ func FuzzPeer(f *testing.F) {
 	f.Add(slices.Concat(rawStep(rawDeliver, 0, 0, 1, 9, 0, 1), rawStep(rawStreamed, 0, 0, 9)))
 	f.Add(slices.Concat(rawStep(rawDeliver, 0, inline, 1, 0, 0, 255), rawStep(rawLent, 1), rawStep(rawFinish, 1, byte(wire.FinishKeep)), rawStep(rawRelease, 1), rawStep(rawRelease, 1)))
 	f.Add(slices.Concat(rawStep(rawDeliver, 200, inline, 1), rawStep(rawDeliver, 0, inline, 1, 0, 0, 0, 1), rawStep(rawStreamed, 200, 0, 1)))
-	f.Add(slices.Concat(rawStep(rawAwait, 0), rawStep(rawAwait, 77), rawStep(rawCut, 0), rawStep(rawDeliver, 0, inline, 1, 0, 0, 8), rawStep(rawCut, 0, 9)))
 	f.Add(slices.Concat(rawStep(rawFrame, byte(wire.KindStreamed), 0, 1, 2, 3, 4, 4)))
 	f.Add(slices.Concat(rawStep(rawFrame, byte(wire.KindSegment), 0, 1, 0, 0, 0, 4)))
 	f.Add(slices.Concat(rawStep(rawSegment, 1, 1, 0, 0, 1), rawStep(rawSegment, 1), rawStep(rawSegment, 1)))

@@ -72,7 +72,7 @@ func attach(t testing.TB, window int, handle func(*Task, *Delivery) error) *atta
 // joinTo makes this process a node.
 func joinTo(t testing.TB, path string) *Node {
 	t.Helper()
-	n, err := Join(t.Context(), "node", JoinOptions{Socket: path, FinishWithoutHost: true})
+	n, err := Join(t.Context(), "node", JoinOptions{Socket: path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func lasting(t testing.TB) *exec.Cmd {
 
 // introduceTo has the node meet a process, as if the host had said so, to speak a
 // version. It returns the other end of their connection.
-func introduceTo(t testing.TB, l *link, node uint32, version uint16, cmd *exec.Cmd) *peer.Conn {
+func introduceTo(t testing.TB, l *link, node uint32, cmd *exec.Cmd) *peer.Conn {
 	t.Helper()
 	ends, err := peer.Sockets()
 	if err != nil {
@@ -172,7 +172,7 @@ func introduceTo(t testing.TB, l *link, node uint32, version uint16, cmd *exec.C
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &wire.Introduce{Peer: node, PID: uint32(cmd.Process.Pid), Lane: uint64(node), Version: version, Name: "hand"}
+	m := &wire.Introduce{Peer: node, PID: uint32(cmd.Process.Pid), Lane: uint64(node), Version: wire.Version, Name: "hand"}
 	if err := l.handle(m, []int{ends[0], fd}); err != nil {
 		t.Fatal(err)
 	}
@@ -180,15 +180,12 @@ func introduceTo(t testing.TB, l *link, node uint32, version uint16, cmd *exec.C
 }
 
 // meetHand introduces a node to the test.
-func (a *attached) meetHand(t testing.TB) *hand { return a.meetHandOf(t, wire.Version) }
-
-// meetHandOf introduces a node to a test that speaks a version.
-func (a *attached) meetHandOf(t testing.TB, version uint16) *hand {
+func (a *attached) meetHand(t testing.TB) *hand {
 	t.Helper()
 	h := &hand{t: t, said: make(chan wire.Message, 1<<16), ended: make(chan error, 1), proc: lasting(t)}
-	conn := introduceTo(t, a.link, handNode, version, h.proc)
+	conn := introduceTo(t, a.link, handNode, h.proc)
 	var err error
-	if h.wire, err = duplex.Meet(conn, handNode, 1, duplex.Options{Version: version}); err != nil {
+	if h.wire, err = duplex.Meet(conn, handNode, 1, duplex.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.wire.Close)

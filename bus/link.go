@@ -31,7 +31,7 @@ type link struct {
 	drained   chan struct{} // the host is going to stop
 	drainOnce sync.Once
 	done      chan struct{} // the connection has ended
-	idled     chan struct{} // ... and no stage has work any more
+	idled     chan struct{} // ... and all tasks are over
 	err       error         // why; set before done is closed
 
 	tokens atomic.Uint32
@@ -45,7 +45,7 @@ type link struct {
 
 	calling sync.Mutex // one opens caller; comes before mu
 
-	mu        sync.Mutex // guards what follows, up to stranded
+	mu        sync.Mutex // guards what follows
 	questions map[uint32]*question
 	segments  map[uint32]*segment // the host has told us of
 	offers    map[*segment]uint32 // we have told the host of
@@ -63,10 +63,6 @@ type link struct {
 	returning sync.WaitGroup // puts on their way back; added to while they are in out
 	closing   error          // why this side ended it
 	left      bool           // ... and what is put from here on is nobody's
-
-	// stranded is what the host had when it was gone, of stages that go on. It
-	// is for run, and then for whoever closes the link.
-	stranded map[uint32]*outgoing
 }
 
 // dialLink connects and introduces this process.
@@ -178,7 +174,8 @@ func (l *link) run() {
 	l.err = fmt.Errorf("%w: %w", ErrHostGone, err)
 	questions, out := l.questions, l.out
 	l.questions, l.out = nil, nil
-	// Who goes on without the host is still found by what other nodes send.
+	// What is left of them is still found by what other nodes send: results of a
+	// request that the host has completed may be on their way.
 	tasks, requests := maps.Clone(l.tasks), maps.Clone(l.requests)
 	l.mu.Unlock()
 	l.exchange.stop() // what is returned from here on may be read still
@@ -188,35 +185,16 @@ func (l *link) run() {
 	for _, q := range questions {
 		close(q.answers)
 	}
-	for _, p := range l.pairs() {
-		p.hostGone()
-	}
 	for _, t := range tasks {
-		t.hostGone(l.err)
+		t.req.end(Aborted, l.err)
 	}
 	for _, u := range requests {
 		u.hostGone(l.err)
 	}
-	if l.goesOn() {
-		l.strand(out)
-	} else {
-		for _, o := range out {
-			o.returned()
-		}
+	for _, o := range out {
+		o.returned()
 	}
 	l.dropSegments()
-}
-
-// goesOn reports whether stages finish what they have although the host is gone.
-func (l *link) goesOn() bool { return l.node.opts.FinishWithoutHost && !l.leaving() }
-
-// strand gives the credit of what the host had back, so that stages can go on,
-// but not the payloads: others may be reading them, whom the host told.
-func (l *link) strand(out map[uint32]*outgoing) {
-	for _, o := range out {
-		give(o.spend(true))
-	}
-	l.stranded = out
 }
 
 // dropSegments lets go of what the host has told us of. What is in use stays

@@ -57,18 +57,6 @@ func (l *link) direct(m *wire.Direct) error {
 	return nil
 }
 
-// awaited answers a peer that has lost the host: whether a stream goes on that it
-// expects from here.
-func (l *link) awaited(p *pair, m *wire.Await) {
-	p.alone.Store(true) // before the look: no route opens behind it
-	for _, e := range l.streams() {
-		if e.out.awaited(p, m.Source, m.Edge) {
-			return
-		}
-	}
-	p.queue(&wire.Cut{Source: m.Source, Edge: m.Edge}) // it is over, or never went this way
-}
-
 // clearedOf is told that nobody reads any more what a node had, which is gone.
 func (l *link) clearedOf(node uint32) {
 	for _, p := range l.pairs() {

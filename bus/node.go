@@ -59,12 +59,6 @@ type JoinOptions struct {
 	// Rejoin has the node look for a new host when its host is gone, and serve
 	// its stages there.
 	Rejoin bool
-	// FinishWithoutHost lets stages finish what they have when the host is
-	// gone, with the rest of the streams that came, or were to come, past it from
-	// other nodes that go on. Otherwise their tasks are aborted, and so are those that
-	// wait for a stream which another node cuts. What they emit goes to other nodes
-	// that go on, and nowhere else.
-	FinishWithoutHost bool
 	// Logger is told of panics, and of hosts that come and go; nil discards.
 	Logger *slog.Logger
 }
@@ -295,12 +289,6 @@ func (n *Node) hostWith(what string, kind wire.Kind) (*link, error) {
 func (n *Node) closeLink(l *link) {
 	ctx := context.Background() // handlers end by themselves, now that their tasks are over
 	n.closing.Go(func() {
-		if l.goesOn() {
-			idle(n.ctx, l.served()) // closing a stage aborts its tasks
-		}
-		for _, o := range l.stranded {
-			o.returned()
-		}
 		close(l.idled)
 		err := l.closeStages(ctx)
 		for _, st := range l.served() {

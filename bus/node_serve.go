@@ -142,10 +142,6 @@ func (n *Node) attend(ctx context.Context, call *serving) error {
 		case <-l.done:
 			if !n.opts.Rejoin {
 				<-n.done
-				select {
-				case <-l.idled: // stages may go on
-				case <-ctx.Done():
-				}
 				return l.err
 			}
 		}

@@ -243,15 +243,6 @@ func (t *nodeTask) over(o Outcome, err error) {
 	t.ask() // one that has completed waits for the end, which does not come
 }
 
-// hostGone ends the task, or lets it finish for nobody.
-func (t *nodeTask) hostGone(err error) {
-	if t.link.node.opts.FinishWithoutHost {
-		t.in.hostGone(t.ask)
-		return
-	}
-	t.req.end(Aborted, err)
-}
-
 // emitted sends what the stage emits to the host, before the stage can say that
 // it has finished the input. It is called with the producer's side of the flow
 // locked.
@@ -305,10 +296,8 @@ func (t *nodeTask) finish() {
 // endTask tells the host how a task ended, unless it knows.
 func (l *link) endTask(t *nodeTask, err error) {
 	t.in.drop()
-	if err == nil { // while it is known: peers are told that what is not has been cut
+	if err == nil {
 		t.out.endAll()
-	} else {
-		t.out.cutAll()
 	}
 	l.mu.Lock()
 	known := l.tasks[t.id] == t

@@ -251,7 +251,6 @@ func (up *upstream) begin(ctx context.Context, s *wire.Submitted, o requestOptio
 // ended tells the host that the request is over here.
 func (up *upstream) ended() {
 	l := up.link
-	up.out.cutAll() // one that has completed had ended them
 	l.mu.Lock()
 	known := l.requests[up.source] == up
 	delete(l.requests, up.source)

@@ -33,9 +33,6 @@ type pair struct {
 	cleared   chan struct{} // nobody reads any more what was lent to the peer
 	clearOnce sync.Once
 	borrowed  atomic.Int64 // payloads that it gave, and 1 until nothing comes any more
-	emptyOnce sync.Once
-	emptied   atomic.Bool // nothing is awaited that is not known to come: see wasRead
-	alone     atomic.Bool // the peer has lost the host: no more streams go there
 
 	mu       sync.Mutex // guards what follows; comes after a flow's and an arrivals'
 	duplex   *duplex.Duplex
@@ -134,42 +131,6 @@ func (p *pair) begin(d *duplex.Duplex) {
 	for _, open := range waiting {
 		open()
 	}
-	select {
-	case <-p.link.done:
-		p.hostGone()
-	default:
-	}
-}
-
-// hostGone is called when the host is known to be gone: it is for the peer now to
-// say which of its streams go on. One that does not know the question is not
-// asked; what it had sent is read before a stream from there is taken for ended.
-func (p *pair) hostGone() {
-	d := p.connection()
-	if d == nil || !p.link.goesOn() { // without a connection it is called again when they have met
-		return
-	}
-	p.emptyOnce.Do(func() {
-		if p.version < wire.KindAwait.Since() {
-			d.WhenRead(p.wasRead)
-			return
-		}
-		for _, e := range p.link.streams() {
-			for _, edge := range e.in.expected(p) {
-				p.queue(&wire.Await{Source: e.out.source, Edge: edge})
-			}
-		}
-	})
-}
-
-// wasRead notes that nothing comes from the peer any more; or that nothing lies in
-// the lane any more that it had sent when the host was gone, if it does not say
-// what goes on.
-func (p *pair) wasRead() {
-	p.emptied.Store(true)
-	for _, e := range p.link.streams() {
-		e.in.wasRead()
-	}
 }
 
 // whenMet calls open as soon as something can be sent to the peer.
@@ -196,7 +157,6 @@ func (p *pair) end(cause error, stayed bool) {
 	if p.link.recent.CompareAndSwap(p, nil) {
 		p.link.lookout.Watch(false)
 	}
-	p.wasRead()
 	p.unborrow() // what is here already is still counted
 	died, closed := p.awaitDeath(stayed)
 	if !closed {

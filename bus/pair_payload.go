@@ -132,14 +132,6 @@ func (p *pair) Message(m wire.Message, mayWait bool) error {
 			return a.streamed(p, m.Edge, m.Deliveries)
 		}
 		return nil // it is over here
-	case *wire.Await:
-		p.link.awaited(p, m)
-		return nil
-	case *wire.Cut:
-		if a := p.link.arrivals(m.Source); a != nil {
-			return a.cut(p, m.Edge)
-		}
-		return nil // it is over here
 	}
 	return fmt.Errorf("%w: %v from a peer", wire.ErrProtocol, m.Kind())
 }

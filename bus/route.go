@@ -23,7 +23,6 @@ type outgoingEdge struct {
 	next  uint64 // the sequence behind the last delivery
 	to    *route // nil: through the host
 	ended bool   // nothing more goes out, as far as others are told
-	cut   bool   // ... and it has no end
 }
 
 // route leads to a task of another node, or to a request that it submitted.
@@ -33,7 +32,6 @@ type route struct {
 	edge   uint16
 
 	deliveries, bytes uint64 // that went this way
-	awaited           bool   // the peer has lost the host, and asked for the rest
 	lost              bool   // some after the pair had ended; guarded by the pair
 }
 
@@ -41,12 +39,11 @@ func newRoutes(l *link, source uint32, edges int) *routes {
 	return &routes{link: l, source: source, edges: make([]outgoingEdge, edges)}
 }
 
-// open has the deliveries of an edge go to another node from now on. A peer that
-// has lost the host was told that they do not.
+// open has the deliveries of an edge go to another node from now on.
 func (rs *routes) open(edge uint16, to *route) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if e := &rs.edges[edge]; e.to == nil && !e.ended && !to.pair.alone.Load() {
+	if e := &rs.edges[edge]; e.to == nil && !e.ended {
 		e.to = to
 	}
 }
@@ -77,56 +74,18 @@ func (rs *routes) put(d *Delivery, edge int, returned func()) error {
 }
 
 // end tells host and peer how long a stream was of which a part went to the
-// peer, or was to go there as far as the peer knows.
+// peer.
 func (rs *routes) end(edge int) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	e := &rs.edges[edge]
 	ended := e.ended
 	e.ended = true
-	if ended || e.to == nil {
+	if ended || e.to == nil || e.to.deliveries == 0 {
 		return
 	}
-	if e.to.deliveries > 0 || e.to.awaited {
-		e.sayLength()
-	}
-	if e.to.deliveries == 0 {
-		return
-	}
-	rs.link.queue(&wire.Streamed{Source: rs.source, Edge: uint16(edge), Deliveries: e.next, Bytes: e.to.bytes})
-}
-
-// sayLength, with the routes locked, tells the peer how long the stream was.
-func (e *outgoingEdge) sayLength() {
 	e.to.pair.queue(&wire.Streamed{Source: e.to.source, Edge: e.to.edge, Deliveries: e.next, Bytes: e.to.bytes})
-}
-
-// sayCut, with the routes locked, tells the peer that the stream has no end.
-func (e *outgoingEdge) sayCut() {
-	e.to.pair.queue(&wire.Cut{Source: e.to.source, Edge: e.to.edge})
-}
-
-// awaited tells a peer what becomes of a stream, now or when it is over. It reports
-// false when none from here goes there.
-func (rs *routes) awaited(p *pair, source uint32, edge uint16) bool {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	for i := range rs.edges {
-		e := &rs.edges[i]
-		if e.to == nil || e.to.pair != p || e.to.source != source || e.to.edge != edge {
-			continue
-		}
-		switch {
-		case !e.ended:
-			e.to.awaited = true
-		case e.cut:
-			e.sayCut()
-		default:
-			e.sayLength()
-		}
-		return true
-	}
-	return false
+	rs.link.queue(&wire.Streamed{Source: rs.source, Edge: uint16(edge), Deliveries: e.next, Bytes: e.to.bytes})
 }
 
 // unfinished finds an edge that leads to a pair that has ended, whose peer lives, and
@@ -154,25 +113,7 @@ func (p *pair) owes(to *route, source uint32, edge int) bool {
 	return to.lost
 }
 
-// cutAll notes that a source is over without having ended all its streams. The
-// host knows, and tells whoever has one; a peer that has lost it has asked.
-func (rs *routes) cutAll() {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	for i := range rs.edges {
-		e := &rs.edges[i]
-		if e.ended {
-			continue
-		}
-		e.ended, e.cut = true, true
-		if e.to != nil && e.to.awaited {
-			e.sayCut()
-		}
-	}
-}
-
-// endAll ends all streams: nothing more is emitted. A source that has failed has
-// them cut instead.
+// endAll ends all streams: nothing more is emitted.
 func (rs *routes) endAll() {
 	for edge := range rs.edges {
 		rs.end(edge)

@@ -11,12 +11,7 @@
  * connection and live on, or the caller aborts the request. What a producer that
  * dies has not brought to its socket or its lane is lost; what it has is read.
  *
- * When the host dies each of the two ends its part, or goes on without it: the
- * producer emits the rest, past the host or to nowhere, and the consumer handles
- * what has come and what lies in the lane. A stream of which it finds nothing
- * there ends with what came through the host, though the producer may begin to
- * send past it later; of any other it waits for the rest. This is so with a producer
- * of version 4; alone.pml has those that say what goes on.
+ * When the host dies each of the two ends its part.
  *
  * small: -DDELIVERIES=4 -DFAULTS=1
  * full:  -DDELIVERIES=5 -DFAULTS=2
@@ -44,11 +39,7 @@
  * MUT 21 the consumer leaves a dead producer's lane unread     -> failure_has_a_cause
  * MUT 22 the host leaves a dead producer's socket unread       -> failure_has_a_cause
  * MUT 23 what the host still relays is missed at a death       -> failure_has_a_cause
- * MUT 24 without the host an unread lane is taken for empty    -> lane_is_read
- * MUT 25 that it is empty is seen before the host is gone      -> lane_is_read
- * MUT 26 without the host more is awaited of whoever may send  -> task_ends
- * MUT 27 without the host nothing is awaited past it           -> stream_is_whole
- * MUT 28 without the host what it had not relayed is awaited   -> task_ends
+ * MUT 24 without the host the consumer waits for more          -> task_ends
  */
 #include "model.h"
 
@@ -61,7 +52,7 @@
 #define N DELIVERIES
 
 mtype = { frames_are_expected, in_order, stream_is_whole, request_ends, request_ends_once,
-	payload_intact, room_comes_back, failure_has_a_cause, lane_is_read, task_ends };
+	payload_intact, room_comes_back, failure_has_a_cause, task_ends };
 mtype = { put, deliver, expect, expecting, direct, streamed, end_, ended, failed, over };
 
 /* Sockets, each with room for all that is ever said there. */
@@ -82,7 +73,6 @@ bool deadP, deadC, deadH;
 bool broken;             /* the connection of producer and consumer */
 bool complete;           /* the producer died with all said */
 bool left;               /* the producer lives, and has closed the lane behind what it sent */
-byte due;                /* how long the stream was in the lane when the host died */
 bool aborted;            /* by the caller */
 
 /* A finish is one step with what it gives back, though it travels: later is
@@ -143,7 +133,7 @@ inline say_streamed() {
 
 proctype Producer() {
 	byte next, n, from;      /* from: the first that went past the host */
-	bool routed, gone, stop, cut;
+	bool routed, gone, stop;
 	mtype m;
 	{
 end:	do
@@ -160,17 +150,14 @@ end:	do
 		:: !routed && next < N && !stop -> routed = true; from = next
 		:: true               /* and goes on through the host */
 		fi }
-	:: atomic { len(toProducer) > lostToProducer && toProducer?[over] -> toProducer?over; stop = true; cut = true }
+	:: atomic { len(toProducer) > lostToProducer && toProducer?[over] -> toProducer?over; stop = true }
 #if MUT != 17
 	:: atomic { deadC && !gone -> gone = true; give_back_direct() }
 #endif
 #if MUT == 16
 	:: atomic { broken && !gone -> gone = true; give_back_direct() }
 #endif
-	/* Who does not go on leaves, and so does, when nothing else is left to it, who
-	 * goes on and has not sent all. Who has may be waiting for the consumer in a
-	 * circle of stages. None reuses memory. */
-	:: atomic { deadH && (!stop || cut) && !left -> stop = true; left = true }
+	:: atomic { deadH && !left -> stop = true; left = true } /* and reuses no memory */
 	od
 	} unless { deadP }
 }
@@ -286,7 +273,7 @@ inline feed(n) {
 
 inline take_in(n) {
 	if
-	:: dropped || done || closed ->
+	:: dropped || done ->
 #if MUT == 20
 		skip
 #else
@@ -353,28 +340,6 @@ inline learn(n) {
 	fi
 }
 
-/* Without the host. Both ways keep their order, so what is missing in front of
- * others was with the host. */
-#if MUT == 28
-#define missing (lost && (directs > 0 || known) && !(known && next == total))
-#else
-#define missing (!(known && next == total) && (early != 0 || (lost && (directs > 0 || known))))
-#endif
-
-#if MUT == 24
-#define unread false
-#else
-#define unread (expects && !emptied)
-#endif
-
-#if MUT == 26
-#define more (expects && !lost && !laneOver && !known)
-#elif MUT == 27
-#define more (directs == 0 && !known && unread)
-#else
-#define more (!known && (directs > 0 || unread))
-#endif
-
 #if MUT == 3
 #define allHere (asked)
 #else
@@ -384,7 +349,6 @@ inline learn(n) {
 proctype Consumer() {
 	byte next, total, early, first, directs, n, i;
 	bool known, lost, laneOver, asked;
-	bool alone, emptied, closed; /* without the host: the lane was read; the stream ended */
 	mtype m;
 	{
 end:	do
@@ -408,30 +372,22 @@ end:	do
 		if
 		:: m == deliver ->
 			if
-			:: directs == 0 && !dropped && !closed -> first = n
+			:: directs == 0 && !dropped -> first = n
 			:: else
 			fi;
-			if :: !dropped && !closed -> directs++ :: else fi;
+			if :: !dropped -> directs++ :: else fi;
 			take_in(n)
 		:: m == streamed -> learn(n)
 		fi; n = 0; m = 0 }
 	:: atomic { broken && !laneOver ->
 		laneOver = true;
 #if MUT != 13
-		if
-		:: expects && !alone -> fail()
-		:: alone && !closed && !dropped -> lost = true
-		:: else
-		fi
+		if :: expects -> fail() :: else fi
 #endif
 		}
 	:: atomic { left && !laneOver && empty(lane) ->
 		laneOver = true;
-		if
-		:: expects && !alone -> fail()
-		:: alone && !closed && !dropped -> lost = true
-		:: else
-		fi }
+		if :: expects -> fail() :: else fi }
 #if MUT == 21
 	:: atomic { deadP && !laneOver ->
 #else
@@ -448,23 +404,13 @@ end:	do
 #endif
 		:: else
 		fi }
-	:: atomic { !alone && allHere && handled == next && !dropped && !done ->
+	:: atomic { allHere && handled == next && !dropped && !done ->
 		done = true;
 		CHECK(stream_is_whole, handled == N);
 		fromConsumer!ended }
-	:: atomic { deadH && !dropped && !done && !alone -> drop() }
-	:: atomic { deadH && !dropped && !done && !alone && len(toConsumer) == lostToConsumer -> alone = true }
-#if MUT == 25
-	:: atomic { expects && !emptied && len(lane) == lostInLane -> emptied = true }
-#else
-	:: atomic { alone && !emptied && !closed && (laneOver || len(lane) == lostInLane) -> emptied = true }
+#if MUT != 24
+	:: atomic { deadH && !dropped && !done -> drop() }
 #endif
-	:: atomic { alone && !closed && !dropped && missing -> fail() }
-	:: atomic { alone && !closed && !dropped && !missing && !more && !(known && next < total) ->
-		closed = true;
-		CHECK(stream_is_whole, directs == 0 || next == N);
-		CHECK(lane_is_read, next >= due) }
-	:: atomic { closed && handled == next && !dropped && !done -> done = true }
 	od
 	} unless { deadC }
 }
@@ -484,7 +430,7 @@ end:	do
 /* ---- what goes wrong */
 
 proctype Faults() {
-	byte faults, n;
+	byte faults;
 	do
 	:: atomic { faults < FAULTS && !deadP ->
 		faults++;
@@ -497,7 +443,6 @@ proctype Faults() {
 		:: break
 		od;
 		complete = told && lostToHost == 0 && lostInLane == 0;
-		if :: lostInLane > 0 -> due = 0 :: else fi;
 		deadP = true }
 	:: atomic { faults < FAULTS && !deadC -> faults++; deadC = true }
 	:: atomic { faults < FAULTS && !deadH ->
@@ -510,16 +455,8 @@ proctype Faults() {
 		:: lostToConsumer < len(toConsumer) -> lostToConsumer++
 		:: break
 		od;
-		if
-		:: lostInLane == 0 && !broken ->
-			for (n : 0 .. N - 1) {
-				if :: past[n] -> due = n + 1 :: else fi
-			}
-			n = 0
-		:: else
-		fi;
 		deadH = true }
-	:: atomic { faults < FAULTS && !broken -> faults++; broken = true; due = 0 }
+	:: atomic { faults < FAULTS && !broken -> faults++; broken = true }
 	:: atomic { faults < FAULTS && !aborted -> faults++; aborted = true }
 	:: break
 	od

@@ -62,8 +62,6 @@ const (
 	KindCleared   Kind = 73
 	KindReport    Kind = 74
 	KindReported  Kind = 75
-	KindAwait     Kind = 76
-	KindCut       Kind = 77
 
 	KindPlace   Kind = 80
 	KindPlaced  Kind = 81
@@ -165,8 +163,6 @@ var kinds = [...]kindInfo{
 	KindCleared:   {name: "cleared", direction: ToClient, make: func() Message { return new(Cleared) }, since: versionLanes},
 	KindReport:    {name: "report", direction: ToClient, make: func() Message { return new(Report) }, since: versionLanes},
 	KindReported:  {name: "reported", direction: ToHost, make: func() Message { return new(Reported) }, since: versionLanes},
-	KindAwait:     {name: "await", direction: ToPeer, make: func() Message { return new(Await) }, since: versionDirectory},
-	KindCut:       {name: "cut", direction: ToPeer, make: func() Message { return new(Cut) }, since: versionDirectory},
 
 	KindPlace:   {name: "place", direction: ToHost, make: func() Message { return new(Place) }, since: versionExchange},
 	KindPlaced:  {name: "placed", direction: ToClient, make: func() Message { return new(Placed) }, since: versionExchange},

@@ -105,35 +105,6 @@ func (m *Streamed) fields(c *coder) {
 	c.u64("bytes", &m.Bytes)
 }
 
-// Await asks a producer whether a stream goes on that comes from it, or may come:
-// the sender has lost its host, which would say so. Source and Edge are the
-// sender's. What is known already is said at once, the rest when the stream ends.
-type Await struct {
-	Source uint32
-	Edge   uint16
-}
-
-func (m *Await) fields(c *coder) {
-	c.begin(KindAwait)
-	c.u32("source", &m.Source)
-	c.u16("edge", &m.Edge)
-	c.zeros(2)
-}
-
-// Cut says of a stream that was asked for with Await that nothing more comes of
-// it, and that this is not its end. Source and Edge are the receiver's.
-type Cut struct {
-	Source uint32
-	Edge   uint16
-}
-
-func (m *Cut) fields(c *coder) {
-	c.begin(KindCut)
-	c.u32("source", &m.Source)
-	c.u16("edge", &m.Edge)
-	c.zeros(2)
-}
-
 // Lent says that the payload of a delivery is passed on by reference: when the
 // client that says so is gone, others may read it still.
 type Lent struct {

@@ -102,10 +102,6 @@ func walk(m Message, c *coder) {
 		m.fields(c)
 	case *Streamed:
 		m.fields(c)
-	case *Await:
-		m.fields(c)
-	case *Cut:
-		m.fields(c)
 	case *Meet:
 		m.fields(c)
 	case *Lent:
@@ -288,12 +284,6 @@ func (*Direct) Kind() Kind { return KindDirect }
 
 // Kind returns [KindStreamed].
 func (*Streamed) Kind() Kind { return KindStreamed }
-
-// Kind returns [KindAwait].
-func (*Await) Kind() Kind { return KindAwait }
-
-// Kind returns [KindCut].
-func (*Cut) Kind() Kind { return KindCut }
 
 // Kind returns [KindMeet].
 func (*Meet) Kind() Kind { return KindMeet }

@@ -188,10 +188,6 @@ func laneSamples() []sample {
 		{name: "cleared", message: &wire.Cleared{Peer: 4}},
 		{name: "report", message: &wire.Report{Token: 5}},
 		{name: "reported", message: &wire.Reported{Token: 5, Flags: wire.ReplyMore, Piece: []byte(`{"flows":[`)}},
-		{name: "await", message: &wire.Await{Source: 9, Edge: 1}},
-		{name: "await-extreme", message: &wire.Await{Source: math.MaxUint32, Edge: math.MaxUint16}},
-		{name: "cut", message: &wire.Cut{Source: 9, Edge: 1}},
-		{name: "cut-extreme", message: &wire.Cut{Source: math.MaxUint32, Edge: math.MaxUint16}},
 	}
 }
 
@@ -346,10 +342,6 @@ func malformedSamples(t *testing.T) []malformedSample {
 		{"tensors-missing", 5, raw(wire.KindServing, make([]byte, 26)...)},
 		{"tensors-more-than-bytes", 5, with(encode(&wire.Serving{Tensors: []wire.Tensors{{}}}, 0), wire.HeaderSize+26, 2)},
 		{"transport-beyond", 5, with(encode(&wire.Serving{Tensors: []wire.Tensors{{}}}, 0), wire.HeaderSize+28, 3)},
-		{"await-of-a-later-version", 4, raw(wire.KindAwait, make([]byte, 8)...)},
-		{"await-cut-short", 5, raw(wire.KindAwait, make([]byte, 7)...)},
-		{"cut-of-a-later-version", 4, raw(wire.KindCut, make([]byte, 8)...)},
-		{"cut-without-its-edge", 5, raw(wire.KindCut, make([]byte, 4)...)},
 		{"directory-of-a-later-version", 4, raw(wire.KindFind, make([]byte, 24)...)},
 		{"name-cut-short", 5, raw(wire.KindFind, make([]byte, 23)...)},
 		{"descriptor-of-a-name-missing", 5, with(encode(&wire.Publish{}, 1), 6, 0)},
