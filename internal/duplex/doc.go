@@ -33,7 +33,7 @@
 // # Concurrency
 //
 // Messages are handled one after the other, by Run or by a goroutine in Look.
-// Send, Offer, Forget and WhenRead may be called from any goroutine, under any lock: they
+// Send, Offer and Forget may be called from any goroutine, under any lock: they
 // do not wait, and messages of one goroutine arrive in its order. A segment
 // that is offered before a message is there before it is handled: the handler
 // waits for it, if it is not.

@@ -67,7 +67,6 @@ type Duplex struct {
 	closed   bool
 
 	hopeless  atomic.Pointer[error] // why nothing can be sent any more, though the peer is there
-	whenRead  func()                // for all to be handled that lay in the lane
 	listening chan struct{}         // closed when the socket has ended
 	stayed    bool                  // Run has ended before the peer's end of the socket
 	running   sync.WaitGroup
@@ -312,14 +311,10 @@ func (d *Duplex) Look(stop, begin func() bool) (handled bool) {
 		d.receiver.Rouse()
 		if !d.receiver.Look(stop) {
 			dozes, err := d.receiver.Doze()
-			switch {
-			case dozes:
-				return handled
-			case errors.Is(err, lane.ErrInterrupted):
-				d.receiver.Interrupt() // again, and for Run
-				return handled
-			case err != nil:
+			if err != nil {
 				d.own.frames.Signal()
+			}
+			if dozes || err != nil {
 				return handled
 			}
 		}
@@ -371,30 +366,10 @@ func (d *Duplex) handleAll(mayWait bool) error {
 		if cause := d.hopeless.Load(); cause != nil {
 			return *cause
 		}
-		dozes, err := d.receiver.Doze()
-		switch {
-		case dozes:
-			return nil
-		case errors.Is(err, lane.ErrInterrupted):
-			d.mu.Lock()
-			wasRead := d.whenRead
-			d.mu.Unlock()
-			wasRead()
-		case err != nil:
+		if dozes, err := d.receiver.Doze(); dozes || err != nil {
 			return err
 		}
 	}
-}
-
-// WhenRead has f called on the goroutine that handles messages, when all those
-// are handled that lay in the lane at this call, and not at all when Run ends
-// before. What the peer keeps for want of room is not in the lane. It is called at
-// most once.
-func (d *Duplex) WhenRead(f func()) {
-	d.mu.Lock()
-	d.whenRead = f
-	d.mu.Unlock()
-	d.receiver.Interrupt()
 }
 
 // handle handles one frame, whose kind is that of its message.

@@ -56,40 +56,6 @@ func TestGoneBeforeItIsRead(t *testing.T) {
 	}
 }
 
-// TestWhenRead: it is told behind all that lay in the lane, whether or not its
-// reading had begun, and the duplex goes on.
-func TestWhenRead(t *testing.T) {
-	for _, begun := range []bool{false, true} {
-		a, b := meetIdle(t)
-		rec := newRecorder()
-		read := make(chan int, 1)
-		run := func() { go func() { _ = b.Run(rec) }() }
-		const n = 10
-		if begun {
-			run()
-		}
-		for i := range uint32(n) {
-			if err := a.Send(&wire.Finish{Delivery: i}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		b.WhenRead(func() { read <- len(rec.finishes) }) // on the goroutine that appends to it
-		if !begun {
-			run()
-		}
-		if got := <-read; got != n {
-			t.Errorf("begun: %v: %d messages of %d were handled", begun, got, n)
-		}
-		for range n {
-			<-rec.changed
-		}
-		if err := a.Send(&wire.Finish{}); err != nil {
-			t.Fatal(err)
-		}
-		<-rec.changed
-	}
-}
-
 // kindsOnly is a handler that keeps the kinds of what comes, up to a number.
 type kindsOnly struct {
 	*recorder

@@ -51,7 +51,7 @@
 // process and call Fail when it is dead. Three things are beyond a lane's means.
 // An [Event] is one open file of both processes, and a peer that makes it
 // blocking can hold a thread of ours; one that signals for ever keeps us busy; and one
-// that reads it takes wake-ups of ours, those of Fail, Close and Interrupt too: closing
+// that reads it takes wake-ups of ours, those of Fail and Close too: closing
 // the event ends the wait all the same. Against a peer that does such things, end the peer.
 //
 // Misuse by this process's own code panics.
@@ -83,8 +83,8 @@
 //
 // # Concurrency
 //
-// A [Sender] is for one goroutine at a time, and so is a [Receiver]. Interrupt, Fail,
-// Close and [Sender.Err] may be called from any goroutine, and Park beside all others.
+// A [Sender] is for one goroutine at a time, and so is a [Receiver]. Fail, Close and
+// [Sender.Err] may be called from any goroutine, and Park beside all others.
 //
 // # After a crash
 //

@@ -17,8 +17,6 @@ var (
 	ErrPeer = errors.New("the peer broke the rules of the lane")
 	// ErrPeerGone is what waits end with after Fail.
 	ErrPeerGone = errors.New("the peer of the lane is gone")
-	// ErrInterrupted is what one wait ends with after [Receiver.Interrupt].
-	ErrInterrupted = errors.New("the wait was interrupted")
 	// ErrClosed is what waits end with after Close.
 	ErrClosed = errors.New("lane is closed")
 	// ErrGeometry reports a capacity that no lane can have.

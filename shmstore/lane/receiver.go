@@ -11,7 +11,7 @@ import (
 )
 
 // Receiver is the receiving side of a lane. It is for one goroutine at a time,
-// but for Interrupt, Fail and Close.
+// but for Fail and Close.
 type Receiver struct {
 	sleeper  sleeper
 	bell     bell
@@ -156,7 +156,7 @@ func (r *Receiver) Advance() {
 }
 
 // Wait returns nil when Next will find something. Otherwise the error is the
-// context's, [ErrInterrupted], [ErrPeer], [ErrPeerGone] or [ErrClosed]. Advance comes first: with
+// context's, [ErrPeer], [ErrPeerGone] or [ErrClosed]. Advance comes first: with
 // frames held, a full lane would wait for this side, and this side for the
 // lane.
 func (r *Receiver) Wait(ctx context.Context) error {
@@ -198,7 +198,7 @@ func (r *Receiver) Doze() (dozes bool, err error) {
 	return !done, waited(err)
 }
 
-// Park sleeps until the sender, Interrupt, Fail or Close wakes this side. It uses nothing
+// Park sleeps until the sender, Fail or Close wakes this side. It uses nothing
 // that Next does. An error says that this side can sleep no more.
 func (r *Receiver) Park() error { return waited(r.sleeper.waker.Park()) }
 
@@ -219,16 +219,11 @@ func (r *Receiver) Err() error {
 	if r.err != nil {
 		return r.err
 	}
-	if end := r.sleeper.ended.Load(); end != nil && end != interrupted {
+	if end := r.sleeper.ended.Load(); end != nil {
 		return end.err
 	}
 	return nil
 }
-
-// Interrupt has one wait, this or the next, end with [ErrInterrupted] as soon as
-// all frames that were published before this call have been received. Of several
-// interrupts before such a wait one is left. Any goroutine may call it.
-func (r *Receiver) Interrupt() { r.sleeper.end(interrupted) }
 
 // Fail says that the sender is gone: when all frames that it published have
 // been received, a wait ends, now and later, with [ErrPeerGone] and the cause,

@@ -70,9 +70,6 @@ func (s *sleeper) look() (done bool, err error) {
 		return true, err
 	}
 	if end != nil {
-		if end == interrupted {
-			s.ended.CompareAndSwap(end, nil)
-		}
 		return true, end.err
 	}
 	return false, nil
@@ -126,15 +123,12 @@ func isOver(ctx context.Context) (bool, error) {
 // closed is this side's own end, which stands above the peer's.
 var closed = &ending{err: ErrClosed, final: true}
 
-// interrupted is not the end, but of one wait.
-var interrupted = &ending{err: ErrInterrupted}
-
 // end makes waits return, now and later. The first end stays, but for closed,
-// which replaces another, and for interrupted, which is none.
+// which replaces another.
 func (s *sleeper) end(e *ending) {
 	for {
 		first := s.ended.Load()
-		if first != nil && first != interrupted && e != closed {
+		if first != nil && e != closed {
 			break
 		}
 		if s.ended.CompareAndSwap(first, e) {
