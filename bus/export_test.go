@@ -52,6 +52,14 @@ func NeverSpilling(o Options) Options {
 	return o
 }
 
+// Renumber adds to the sequence number of what a task emits next on its first edge.
+func Renumber(t *Task, by int) {
+	o := t.out
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.req.flow(o.edges[0]).seq += uint64(by)
+}
+
 // CutOff ends a node's connection as if its host had died.
 func CutOff(n *Node) {
 	n.mu.Lock()

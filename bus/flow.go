@@ -53,7 +53,6 @@ type flow struct {
 	attempt uint32
 	ended   bool // the end of the stream is sent
 	sent    sent
-	swapped *Delivery // by Fault, until the next one has passed it
 
 	// direct is set when deliveries may go from one process to another, past
 	// this one.

@@ -11,18 +11,17 @@ func TestOnlyOnceGoesDirect(t *testing.T) {
 		edge     Edge
 		direct   bool
 	}{
-		"state of the request":   {from: state, to: state, direct: true},
-		"no repeats, no state":   {from: StageSpec{Remote: &Remote{}, State: StateNone, Attempts: -1}, to: state},
-		"repeats without state":  {from: state, to: StageSpec{Remote: &Remote{}, State: StateNone}},
-		"stateless producer":     {from: StageSpec{Remote: &Remote{}, State: StateNone}, to: state},
-		"replaying consumer":     {from: state, to: StageSpec{Remote: &Remote{}, State: StateRequest, Replay: true}},
-		"replaying producer":     {from: StageSpec{Remote: &Remote{}, State: StateRequest, Replay: true}, to: state},
-		"each to another":        {from: state, to: StageSpec{Remote: &Remote{Routing: RoundRobin}, State: StateNone, Attempts: -1}},
-		"drop oldest":            {from: state, to: state, edge: Edge{Policy: DropOldest}},
-		"fail when full":         {from: state, to: state, edge: Edge{Policy: Fail}, direct: true},
-		"a join":                 {from: state, to: StageSpec{Remote: &Remote{Join: true}, State: StateRequest}},
-		"a stage of the host's":  {from: state, to: StageSpec{Handle: func(*Task, *Delivery) error { return nil }, State: StateRequest}},
-		"an edge that is broken": {from: state, to: state, edge: Edge{Fault: func(uint64) Fault { return FaultNone }}},
+		"state of the request":  {from: state, to: state, direct: true},
+		"no repeats, no state":  {from: StageSpec{Remote: &Remote{}, State: StateNone, Attempts: -1}, to: state},
+		"repeats without state": {from: state, to: StageSpec{Remote: &Remote{}, State: StateNone}},
+		"stateless producer":    {from: StageSpec{Remote: &Remote{}, State: StateNone}, to: state},
+		"replaying consumer":    {from: state, to: StageSpec{Remote: &Remote{}, State: StateRequest, Replay: true}},
+		"replaying producer":    {from: StageSpec{Remote: &Remote{}, State: StateRequest, Replay: true}, to: state},
+		"each to another":       {from: state, to: StageSpec{Remote: &Remote{Routing: RoundRobin}, State: StateNone, Attempts: -1}},
+		"drop oldest":           {from: state, to: state, edge: Edge{Policy: DropOldest}},
+		"fail when full":        {from: state, to: state, edge: Edge{Policy: Fail}, direct: true},
+		"a join":                {from: state, to: StageSpec{Remote: &Remote{Join: true}, State: StateRequest}},
+		"a stage of the host's": {from: state, to: StageSpec{Handle: func(*Task, *Delivery) error { return nil }, State: StateRequest}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.from.Name, tc.to.Name = "from", "to"

@@ -281,19 +281,4 @@ type Edge struct {
 	// written. The bus closes it, also when it cannot be opened. It is for edges between two stages; edges may
 	// share one.
 	Connector *connector.Connector
-	// Fault, for tests, loses, doubles or swaps deliveries on this edge. The
-	// end of a stream is left alone: behind it nothing comes that could show
-	// what happened to it.
-	Fault func(seq uint64) Fault
 }
-
-// Fault is what a test makes of a delivery on its way.
-type Fault int
-
-// Faults.
-const (
-	FaultNone   Fault = iota
-	FaultLose         // the delivery vanishes
-	FaultDouble       // it arrives twice
-	FaultSwap         // it changes places with the one behind it
-)

@@ -122,9 +122,6 @@ func (f *flow) send(d *Delivery, em emission) {
 
 // launch sends a numbered delivery.
 func (f *flow) launch(d *Delivery) {
-	if f.edge.spec.Fault != nil && f.tamper(d) {
-		return
-	}
 	d.credit = oneDelivery | uint64(d.cost)
 	if d.cost == 0 {
 		d.credit = 0

@@ -229,7 +229,6 @@ func (r *Request) end(o Outcome, err error) {
 func (r *Request) scuttle() {
 	for i := range r.flows {
 		r.flows[i].discard()
-		r.flows[i].dropSwapped()
 	}
 	for i := range r.tasks {
 		r.tasks[i].nudge()

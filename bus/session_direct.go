@@ -58,7 +58,7 @@ func (e *edge) once() bool {
 	ends := func(st *stage) bool {
 		return st == nil || (st.remote != nil && st.spec.State == StateRequest && !st.spec.Replay)
 	}
-	return e.spec.Policy != DropOldest && e.spec.Fault == nil && e.spec.Connector == nil && ends(e.from) && ends(e.to) && (e.to == nil || !e.to.spec.Remote.Join)
+	return e.spec.Policy != DropOldest && e.spec.Connector == nil && ends(e.from) && ends(e.to) && (e.to == nil || !e.to.spec.Remote.Join)
 }
 
 // expecting tells the producer that the client waits for its deliveries.

@@ -47,7 +47,7 @@ func TestCallerEdges(t *testing.T) {
 		"c->":  {From: "c", WindowBytes: 256 << 10},
 	}
 	if diff := cmp.Diff(want, got, cmp.FilterPath(func(p cmp.Path) bool {
-		return p.Last().String() == ".Fault" || p.Last().String() == ".Connector"
+		return p.Last().String() == ".Connector"
 	}, cmp.Ignore())); diff != "" || len(spec.Edges) != len(want) {
 		t.Errorf("%d edges: %s", len(spec.Edges), diff)
 	}

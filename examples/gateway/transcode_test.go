@@ -424,11 +424,13 @@ func TestStageFails(t *testing.T) {
 	failing := func(at uint64) *service {
 		return serve(t, func(o *options) {
 			o.tweak = func(p *bus.Pipeline, _ *bus.Options) {
-				p.Edges[1].Fault = func(seq uint64) bus.Fault {
-					if seq == at {
-						return bus.FaultLose
+				last := &p.Stages[len(p.Stages)-1]
+				vocode := last.Handle
+				last.Handle = func(task *bus.Task, d *bus.Delivery) error {
+					if d.Seq == at {
+						return errors.New("it fails, as the test says")
 					}
-					return bus.FaultNone
+					return vocode(task, d)
 				}
 			}
 		})

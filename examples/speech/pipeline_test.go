@@ -68,55 +68,48 @@ func TestLossy(t *testing.T) {
 	}
 }
 
-// One chunk that is lost, doubled or swapped on its way ends the run with an
-// error that names the edge and the sequence; what was written before it is
-// right.
-func TestFaults(t *testing.T) {
-	const missing, again = "sequence %d is missing", "sequence %d came again"
-	faults := map[string]struct {
-		fault bus.Fault
-		says  string
-		right uint64 // chunks that arrive in their place from there on
-	}{
-		"lose":   {bus.FaultLose, missing, 0},
-		"double": {bus.FaultDouble, again, 1},
-		"swap":   {bus.FaultSwap, missing, 0},
+var errFails = errors.New("it fails, as the test says")
+
+// failAt has a stage fail with the delivery of a number.
+func failAt(s *bus.StageSpec, seq uint64) {
+	handle := s.Handle
+	s.Handle = func(t *bus.Task, d *bus.Delivery) error {
+		if d.Seq == seq {
+			return errFails
+		}
+		return handle(t, d)
 	}
+}
+
+// A stage that fails with one chunk ends the run with an error that names the edge
+// and the sequence; what was written before it is right.
+func TestStageFails(t *testing.T) {
 	const lastChunk = 13 // of the sample
-	for edge, name := range []string{"thinker->talker", "talker->vocoder"} {
-		for what, c := range faults {
-			for _, at := range []uint64{0, 5, lastChunk} {
-				t.Run(fmt.Sprintf("%s/%s/%d", name, what, at), func(t *testing.T) {
-					out := filepath.Join(t.TempDir(), "out.wav")
-					o := options{format: "text", in: "testdata/speech.wav", out: out}
-					o.tweak = func(p *bus.Pipeline, _ *bus.Options) {
-						p.Edges[edge].Fault = func(seq uint64) bus.Fault {
-							if seq == at {
-								return c.fault
-							}
-							return bus.FaultNone
-						}
-					}
-					var report bytes.Buffer
-					err := o.run(t.Context(), nil, &report, t.Output())
-					checkFault(t, err, name, fmt.Sprintf(c.says, at))
-					if report.Len() > 0 {
-						t.Errorf("a run that failed reports %s", &report)
-					}
-					checkPrefix(t, out, (at+c.right)*codec.ChunkFrames*512)
-				})
-			}
+	for stage, name := range map[int]string{1: "thinker->talker", 2: "talker->vocoder"} {
+		for _, at := range []uint64{0, 5, lastChunk} {
+			t.Run(fmt.Sprintf("%s/%d", name, at), func(t *testing.T) {
+				out := filepath.Join(t.TempDir(), "out.wav")
+				o := options{format: "text", in: "testdata/speech.wav", out: out}
+				o.tweak = func(p *bus.Pipeline, _ *bus.Options) { failAt(&p.Stages[stage], at) }
+				var report bytes.Buffer
+				err := o.run(t.Context(), nil, &report, t.Output())
+				checkFailure(t, err, name, at)
+				if report.Len() > 0 {
+					t.Errorf("a run that failed reports %s", &report)
+				}
+				checkPrefix(t, out, at*codec.ChunkFrames*512)
+			})
 		}
 	}
 }
 
-func checkFault(t *testing.T, err error, edge, says string) {
+func checkFailure(t *testing.T, err error, edge string, seq uint64) {
 	t.Helper()
 	var at *bus.StageError
-	if !errors.Is(err, bus.ErrSequence) || !errors.As(err, &at) || at.Edge != edge {
-		t.Fatalf("got %v, want a broken sequence on edge %s", err, edge)
+	if !errors.Is(err, errFails) || !errors.As(err, &at) || at.Edge != edge || at.Seq != seq {
+		t.Fatalf("got %v, want that sequence %d on edge %s failed", err, seq, edge)
 	}
-	for _, has := range []string{"testdata/speech.wav: ", "edge " + edge + ",", says} {
+	for _, has := range []string{"testdata/speech.wav: ", "edge " + edge + ","} {
 		if !strings.Contains(err.Error(), has) {
 			t.Errorf("%q lacks %q", err, has)
 		}

@@ -181,18 +181,13 @@ func TestCanceledBeforeItBegins(t *testing.T) {
 // A run that failed does not wait for input.
 func TestFailureWhileInputIsSilent(t *testing.T) {
 	l := startLive(t, func(p *bus.Pipeline, _ *bus.Options) {
-		p.Edges[1].Fault = func(seq uint64) bus.Fault {
-			if seq == 1 {
-				return bus.FaultDouble
-			}
-			return bus.FaultNone
-		}
+		failAt(&p.Stages[2], 1)
 	})
 	l.ignoreProgress()
 	in := openWAV(sweep(3 * chunkBytes / 2))
 	go func() { _, _ = l.stdin.Write(in[:wavHeaderBytes+2*chunkBytes]) }()
 	_, _ = io.Copy(io.Discard, l.stdout)
-	if err := <-l.err; !errors.Is(err, bus.ErrSequence) || l.ctx.Err() != nil {
+	if err := <-l.err; !errors.Is(err, errFails) || l.ctx.Err() != nil {
 		t.Errorf("got %v; the context that ends what hangs: %v", err, l.ctx.Err())
 	}
 }
