@@ -21,6 +21,7 @@ type file struct {
 	name      string // without its folder
 	pkg       string // from the package clause
 	imports   []string
+	names     []string // that it declares: of types, functions, methods, values and fields
 	lines     int
 	generated bool
 	hasDoc    bool // a comment stands directly above the package clause
@@ -142,8 +143,36 @@ func parseFile(name string, src []byte) (file, error) {
 		if fn, ok := decl.(*ast.FuncDecl); ok && f.isTest() && isTestName(fn.Name.Name) {
 			f.hasTest = true
 		}
+		f.names = append(f.names, declared(decl)...)
 	}
 	return f, nil
+}
+
+// declared are the names of a declaration outside functions, and of the fields and
+// methods of its types.
+func declared(decl ast.Decl) (names []string) {
+	add := func(ids ...*ast.Ident) {
+		for _, id := range ids {
+			names = append(names, id.Name)
+		}
+	}
+	ast.Inspect(decl, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			add(n.Name)
+			return false
+		case *ast.TypeSpec:
+			add(n.Name)
+		case *ast.ValueSpec:
+			add(n.Names...)
+		case *ast.Field:
+			add(n.Names...)
+		case *ast.FuncLit, *ast.FuncType:
+			return false
+		}
+		return true
+	})
+	return names
 }
 
 func isTestName(name string) bool {
