@@ -24,9 +24,11 @@ help: ## list the targets
 
 build: ## compile everything
 	$(GO) build ./...
+	$(GO) -C bench build ./...
 
 test: ## run all tests
 	$(GO) test ./...
+	$(GO) -C bench test ./...
 
 python: ## run the tests of the Python client
 	PYTHONPATH=clients/python/src python3 -m unittest discover -s clients/python/tests
@@ -60,6 +62,7 @@ lint: ## golangci-lint, gofumpt, vet for every system, tidy modules
 
 bench: ## run the benchmarks (BENCH, BENCHTIME)
 	$(GO) test ./... -run='^$$' -bench='$(strip $(BENCH))' -benchtime=$(strip $(BENCHTIME)) -benchmem
+	$(GO) -C bench test ./... -run='^$$' -bench='$(strip $(BENCH))' -benchtime=$(strip $(BENCHTIME)) -benchmem
 
 gpu-build: ## build what scripts/gpu-check.sh needs on a machine with a GPU, into bin/gpu (ARCHS)
 	GO=$(GO) scripts/gpu-build.sh bin/gpu $(strip $(ARCHS))

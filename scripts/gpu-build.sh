@@ -10,7 +10,8 @@ if (($# < 1)); then
 	echo "usage: scripts/gpu-build.sh FOLDER [ARCH...]" >&2
 	exit 2
 fi
-folder=$1
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
 shift
 archs=("$@")
 ((${#archs[@]})) || archs=("$(go env GOARCH)")
@@ -23,6 +24,7 @@ for arch in "${archs[@]}"; do
 	into=$folder/linux-$arch
 	mkdir -p "$into"
 	"$go" build "${flags[@]}" -o "$into/omnibus" ./cmd/omnibus
+	"$go" -C bench build "${flags[@]}" -o "$into/omnibus-bench" ./cmd/omnibus-bench
 	"$go" build "${flags[@]}" -o "$into/gpu-example" ./examples/gpu
 	"$go" test "${flags[@]}" -c -o "$into/cuda.test" ./cudaipc/cuda
 	"$go" test "${flags[@]}" -c -o "$into/emul.test" ./cudaipc/emul

@@ -132,7 +132,7 @@ conformance() {
 }
 
 measure() { # measure FIGURES: a regular expression
-	limited "$bin/omnibus" bench gpu --driver "$driver" ${quick:+--quick} --lines "$out/results.jsonl" --store-bytes "$store" --run "$1"
+	limited "$bin/omnibus-bench" gpu --driver "$driver" ${quick:+--quick} --lines "$out/results.jsonl" --store-bytes "$store" --run "$1"
 }
 
 # Figures may miss their gates; what is out of order is wrong.

@@ -203,7 +203,7 @@ class Race:
 
 
 def figure(name: str, ours: list[float], theirs: list[float]) -> dict:
-    """A figure, in the words of `omnibus bench`: the best of both, and the ratios of the rounds."""
+    """A figure, in the words of `omnibus-bench`: the best of both, and the ratios of the rounds."""
     f = {"name": name, "value": min(ours), "unit": "µs", "baseline": None, "ratio": None, "ratio_low": None}
     f |= {"ratio_high": None, "target": None, "met": None, "rounds": len(ours)}
     if len(theirs) == len(ours):

@@ -139,12 +139,12 @@ class Plain:
 
 
 class Producer:
-    """`omnibus bench gpu producer`, and the queues that it puts into."""
+    """`omnibus-bench gpu producer`, and the queues that it puts into."""
 
     def __init__(self, programs: str, driver: str, largest: int) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="omnibus-torch-")
         self._queues: dict[str, omnibus.TensorQueue] = {}
-        command = [os.path.join(programs, "omnibus"), "bench", "gpu", "producer", self._folder.name]
+        command = [os.path.join(programs, "omnibus-bench"), "gpu", "producer", self._folder.name]
         try:
             self._process = subprocess.Popen(
                 [*command, "--driver", driver, "--largest", str(largest)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

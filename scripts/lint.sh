@@ -22,17 +22,20 @@ formatted() {
 }
 
 vet() { # vet GOOS GOARCH ARGUMENTS...
-	GOOS=$1 GOARCH=$2 CGO_ENABLED=0 go vet "${@:3}" ./...
+	GOOS=$1 GOARCH=$2 CGO_ENABLED=0 go vet "${@:3}" ./... &&
+		GOOS=$1 GOARCH=$2 CGO_ENABLED=0 go -C bench vet "${@:3}" ./...
 }
 
 check "golangci-lint" go tool -modfile=tools/go.mod golangci-lint run ./...
 check "golangci-lint cuda" go tool -modfile=tools/go.mod golangci-lint run --build-tags cuda ./cudaipc/cuda/...
+check "golangci-lint bench" go -C bench tool -modfile=../tools/go.mod golangci-lint run ./...
 check "gofumpt" formatted
 check "vet linux/arm64" vet linux arm64
 check "vet darwin/arm64" vet darwin arm64
 check "vet windows/amd64" vet windows amd64
 check "vet linux/arm64 cuda" vet linux arm64 -tags cuda
 check "go.mod is tidy" go mod tidy -diff
+check "bench/go.mod is tidy" go -C bench mod tidy -diff
 check "tools/go.mod is tidy" go -C tools mod tidy -diff
 
 if ((${#failed[@]})); then

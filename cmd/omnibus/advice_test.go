@@ -50,8 +50,7 @@ func TestAdvice(t *testing.T) {
 // TestSizeSetting: the verbs that have a store of a size that can be chosen.
 func TestSizeSetting(t *testing.T) {
 	for line, want := range map[string]string{
-		"run": "ring_bytes", "bench": "--store-bytes", "bench connector": "--store-bytes",
-		"status": "", "submit": "", "connector put": "", "queue": "",
+		"run": "ring_bytes", "status": "", "submit": "", "connector put": "", "queue": "",
 	} {
 		cmd, rest, err := newRootCmd(func() {}).Find(strings.Fields(line))
 		if err != nil || len(rest) > 0 {

@@ -85,7 +85,7 @@ func gpuCheck(t *testing.T, hangs string, deadline int) (steps []gpuCheckStep, t
 	if err := os.Mkdir(bin, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"omnibus", "gpu-example", "emul.test", "chaos.test"} {
+	for _, name := range []string{"omnibus", "omnibus-bench", "gpu-example", "emul.test", "chaos.test"} {
 		text := "#!/bin/sh\n"
 		if name == hangs {
 			text += "trap '' INT TERM\nwhile :; do sleep 60; done\n"

@@ -1,6 +1,5 @@
 // Command omnibus runs pipelines whose stages are processes, shows what they
-// are doing, checks and draws the files that describe them, and measures the
-// bus beside plain Go.
+// are doing, and checks and draws the files that describe them.
 //
 // It exits with 0 when everything went well, 1 when a verb failed (a file was
 // refused, or could not be read), and 2 when it was called wrongly; run also

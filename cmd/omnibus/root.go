@@ -144,10 +144,7 @@ func withAdvice(err error, setting string) error {
 
 // sizeSetting is what sets the size of a verb's store; "": nothing does.
 func sizeSetting(cmd *cobra.Command) string {
-	switch {
-	case cmd.Flag("store-bytes") != nil:
-		return "--store-bytes"
-	case cmd.Name() == "run":
+	if cmd.Name() == "run" {
 		return "ring_bytes"
 	}
 	return ""
@@ -171,7 +168,7 @@ func printable(text, kept string) string {
 func newRootCmd(onStart func()) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "omnibus",
-		Short: "Run, watch, check and measure pipelines of a message bus",
+		Short: "Run, watch and check pipelines of a message bus",
 		Args:  knownVerb,
 		RunE: func(*cobra.Command, []string) error {
 			return &usageError{"which command?"}

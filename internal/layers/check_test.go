@@ -92,6 +92,15 @@ func (b ban) find(who string, imports []string) []string {
 	return broken
 }
 
+// checkModules looks for modules that go.mod must not name.
+func checkModules(modules []string, strangers []ban) []string {
+	var broken []string
+	for _, b := range strangers {
+		broken = append(broken, b.find("go.mod", modules)...)
+	}
+	return broken
+}
+
 // checkUnsafe keeps unsafe where a reader looks for it.
 func checkUnsafe(folders []folder) []string {
 	var broken []string

@@ -34,6 +34,29 @@ func TestForbiddenDependencies(t *testing.T) {
 	}
 }
 
+func TestForbiddenModules(t *testing.T) {
+	report(t, checkModules(requiredModules(t), strangers))
+}
+
+// requiredModules are those that go.mod names.
+func requiredModules(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(moduleRoot(t), "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var modules []string
+	for line := range strings.Lines(string(text)) {
+		if words := strings.Fields(strings.TrimPrefix(line, "require ")); len(words) >= 2 && strings.HasPrefix(words[1], "v") {
+			modules = append(modules, words[0])
+		}
+	}
+	if len(modules) == 0 {
+		t.Fatalf("go.mod names no module, or in a form that this test does not read:\n%s", text)
+	}
+	return modules
+}
+
 func dependencies(t *testing.T, root, pattern string) []string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-deps", pattern)
@@ -75,10 +98,10 @@ func TestRulesCanFail(t *testing.T) {
 		{"a format over codec", checkLayers(of("codec/kv", imports("a.go", module+"/codec")), layers), ""},
 		{"a format over the messages", checkLayers(of("codec/proto", imports("a.go", module+"/messages")), layers), "codec/proto/a.go imports messages"},
 		{"unknown part", checkLayers(of("util", imports("a.go")), layers), `no layer is known for "util"`},
-		{"benchmarks over the bus", checkLayers(of("internal/bench", imports("a.go", module+"/bus")), layers), ""},
-		{"benchmarks under the configuration", checkLayers(of("config", imports("a.go", module+"/internal/bench")), layers), "config/a.go imports internal/bench"},
-		{"benchmarks over the configuration", checkLayers(of("internal/bench", imports("a.go", module+"/config")), layers), "internal/bench/a.go imports config"},
-		{"a part that starts alike", checkLayers(of("internal/benchmarks", imports("a.go", module+"/bus")), layers), "nothing of this module"},
+		{"benchmarks over the bus", checkLayers(of("bench", imports("a.go", module+"/bus")), layers), ""},
+		{"benchmarks under the configuration", checkLayers(of("config", imports("a.go", module+"/bench")), layers), "config/a.go imports bench"},
+		{"benchmarks over the configuration", checkLayers(of("bench", imports("a.go", module+"/config")), layers), "bench/a.go imports config"},
+		{"a part that is called alike", checkLayers(of("internal/bench", imports("a.go", module+"/bus")), layers), "nothing of this module"},
 		{"the host over the bus", checkLayers(of("internal/host", imports("a.go", module+"/bus", module+"/internal/host/child")), layers), ""},
 		{"the host under the bus", checkLayers(of("bus", imports("a.go", module+"/internal/host")), layers), "bus/a.go imports internal/host"},
 		{"processes that know the bus", checkLayers(of("internal/host/child", imports("a.go", module+"/bus")), layers), "nothing of this module"},
@@ -94,7 +117,8 @@ func TestRulesCanFail(t *testing.T) {
 		{"a web server in the command", checkBans(of("cmd/omnibus", imports("a.go", "net/http")), bans), "serves nothing"},
 		{"a web server in the host", checkBans(of("internal/host", imports("a.go", "net/http")), bans), ""},
 		{"metrics beside the host", checkBans(of("internal/hosts", imports("a.go", "github.com/prometheus/client_golang/prometheus")), bans), "internal/host"},
-		{"gRPC in config", checkBans(of("config", imports("a.go", "google.golang.org/grpc/codes")), bans), "network stack"},
+		{"gRPC in go.mod", checkModules([]string{"google.golang.org/grpc", "google.golang.org/protobuf"}, strangers), "network stack"},
+		{"a module that starts alike", checkModules([]string{"github.com/nats-iota/x"}, strangers), ""},
 		{"a validator in config", checkBans(of("config", imports("a.go", "github.com/santhosh-tekuri/jsonschema/v6")), bans), "config checks files itself"},
 		{"a validator in the tests of config", checkBans(of("config", imports("a_test.go", "github.com/santhosh-tekuri/jsonschema/v6")), bans), ""},
 		{"a validator in other tests", checkBans(of("cmd/omnibus", imports("a_test.go", "github.com/santhosh-tekuri/jsonschema/v6")), bans), "config tests it"},

@@ -69,13 +69,13 @@ func readTree(t *testing.T) []folder {
 }
 
 // skipDir follows the go command: it looks neither into these folders nor into
-// other modules.
+// other modules, but for the benchmarks, which keep the same rules.
 func skipDir(dir, name string) bool {
 	if name == "testdata" || name == "vendor" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") {
 		return true
 	}
 	_, err := os.Stat(filepath.Join(dir, "go.mod"))
-	return err == nil
+	return err == nil && name != "bench"
 }
 
 func moduleRoot(t *testing.T) string {

@@ -7,10 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/omnibus-runtime/omnibus/internal/bench"
+	"github.com/omnibus-runtime/omnibus/bench"
 )
 
-const benchGPULong = `Measure tensors that go to another process in the memory of a GPU, beside raw
+const gpuLong = `Measure tensors that go to another process in the memory of a GPU, beside raw
 copies of the same size in the same run:
 
   gpu/ordering    tensors that were read before they were complete, or overwritten
@@ -37,11 +37,11 @@ protocol costs and nothing about GPUs: speeds have no targets there. Those that 
 on a GPU are for an H200. The largest tensors that go through host memory need a larger
 --store-bytes. A missed target is no failure.`
 
-func newBenchGPUCmd() *cobra.Command {
+func newGPUCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gpu",
 		Short: "Measure tensors on a GPU against raw copies",
-		Long:  benchGPULong,
+		Long:  gpuLong,
 	}
 	var driver string
 	measures(cmd, func(ctx context.Context, opts bench.Options) (bench.Report, error) {
@@ -49,12 +49,12 @@ func newBenchGPUCmd() *cobra.Command {
 		return bench.RunGPU(ctx, opts)
 	}, bench.NamesGPU)
 	cmd.Flags().StringVar(&driver, "driver", bench.DriverEmul, "the GPU's: `emul|cuda`")
-	cmd.AddCommand(newBenchGPUProducerCmd())
+	cmd.AddCommand(newGPUProducerCmd())
 	return cmd
 }
 
-// newBenchGPUProducerCmd is the other process of scripts/gpu_torch.py.
-func newBenchGPUProducerCmd() *cobra.Command {
+// newGPUProducerCmd is the other process of scripts/gpu_torch.py.
+func newGPUProducerCmd() *cobra.Command {
 	var p bench.GPUProducer
 	cmd := &cobra.Command{
 		Use:    "producer FOLDER",

@@ -1,10 +1,9 @@
 // Package bench measures what the store, the mailbox and the bus cost, each
 // beside plain Go that does the same: channels, copies, nothing. It serves both
-// `omnibus bench` and `go test -bench . ./internal/bench`. RunIPC does the same
-// for payloads that go to another process, beside sockets, for `omnibus bench
-// ipc`, and RunConnector for values that go there through connectors, beside
-// vLLM-Omni's, for `omnibus bench connector`; RunGPU for tensors in the memory of a
-// GPU, beside raw copies, for `omnibus bench gpu`.
+// `omnibus-bench` and `go test -bench .`. RunIPC does the same for payloads that
+// go to another process, beside sockets, for `omnibus-bench ipc`, and RunConnector for values that go there through connectors, beside
+// vLLM-Omni's, for `omnibus-bench connector`; RunGPU for tensors in the memory of a
+// GPU, beside raw copies, for `omnibus-bench gpu`.
 //
 // # Method
 //

@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/omnibus-runtime/omnibus/internal/bench"
+	"github.com/omnibus-runtime/omnibus/bench"
 )
 
-const benchIPCLong = `Measure what it costs to hand a payload to another process, beside a Unix
+const ipcLong = `Measure what it costs to hand a payload to another process, beside a Unix
 stream socket in the same run:
 
   ipc/round-trip   a payload there and one of the same size back, every line of
@@ -35,11 +35,11 @@ as fast as the baseline a figure is; their targets are lower bounds. Quartiles a
 those of single turns. It takes a minute, and 2 GiB of memory; --store-bytes
 67108864 leaves out what needs so much. A missed target is no failure.`
 
-func newBenchIPCCmd() *cobra.Command {
+func newIPCCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ipc",
 		Short: "Measure payloads between processes against sockets",
-		Long:  benchIPCLong,
+		Long:  ipcLong,
 	}
 	measures(cmd, bench.RunIPC, bench.NamesIPC)
 	cmd.AddCommand(&cobra.Command{

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"regexp"
@@ -12,12 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/omnibus-runtime/omnibus/internal/bench"
+	"github.com/omnibus-runtime/omnibus/bench"
 )
 
-func init() { addVerb(newBenchCmd) }
-
-const benchLong = `Measure the store, the mailbox and the bus on this machine, each beside plain Go
+const rootLong = `Measure the store, the mailbox and the bus on this machine, each beside plain Go
 that does the same in the same run:
 
   store/zero-copy       put, and take and release by each charged reader;
@@ -36,18 +35,21 @@ that does the same in the same run:
 Both sides take turns, and the figures are medians. All are costs: lower is
 better, and targets are upper bounds. Quartiles of the ratio that lie far apart
 mean that the machine was busy; --busy makes it busy on purpose, as stages that compute
-do, and prints means. A missed target is no failure of the command.
+do, and prints means. A missed target is no failure.
 An interrupted run writes what it has, and fails.`
 
-func newBenchCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "bench",
-		Short: "Measure this machine against plain Go",
-		Long:  benchLong,
-	}
-	measures(cmd, bench.Run, bench.Names)
-	cmd.AddCommand(newBenchIPCCmd(), newBenchConnectorCmd(), newBenchGPUCmd())
-	return cmd
+// The forms of a result.
+const (
+	outputText = "text"
+	outputJSON = "json"
+)
+
+// writeJSON writes a report for programs to read.
+func writeJSON(out io.Writer, report any) error {
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(report)
 }
 
 // measures makes a command one that measures, with the flags of those.
@@ -56,15 +58,18 @@ func measures(cmd *cobra.Command, run func(context.Context, bench.Options) (benc
 		opts   bench.Options
 		match  string
 		lines  string
-		output = newOutput()
+		output = outputText
 	)
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if output != outputText && output != outputJSON {
+			return &usageError{fmt.Sprintf("--output: must be one of %s, %s", outputText, outputJSON)}
+		}
 		var err error
 		if opts.Match, err = regexp.Compile(match); err != nil {
 			return &usageError{fmt.Sprintf("--run: %v", err)}
 		}
-		opts.Peer = []string{os.Args[0], "bench", "ipc", "peer"}
+		opts.Peer = []string{os.Args[0], "ipc", "peer"}
 		opts.Progress = func(p bench.Progress) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%d/%d %s\n", p.Number, p.Of, p.Scenario)
 		}
@@ -85,12 +90,12 @@ func measures(cmd *cobra.Command, run func(context.Context, bench.Options) (benc
 		if lines != "" {
 			err = errors.Join(err, appendLines(lines, report))
 		}
-		if output.word == outputJSON {
+		if output == outputJSON {
 			return errors.Join(err, writeJSON(cmd.OutOrStdout(), report))
 		}
 		return errors.Join(err, report.WriteText(cmd.OutOrStdout()))
 	}
-	cmd.Flags().VarP(output, "output", "o", "form of the result")
+	cmd.Flags().StringVarP(&output, "output", "o", outputText, "form of the result: `text|json`")
 	cmd.Flags().BoolVar(&opts.Quick, "quick", false, "measure fewer rounds, for a first impression")
 	cmd.Flags().StringVar(&match, "run", "", "measure only what has a name that matches `REGEXP`")
 	cmd.Flags().IntVar(&opts.Busy, "busy", 0, "have `N` processes compute meanwhile, and print means; one for each core is what stages make of a machine")

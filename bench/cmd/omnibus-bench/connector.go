@@ -3,10 +3,10 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/omnibus-runtime/omnibus/internal/bench"
+	"github.com/omnibus-runtime/omnibus/bench"
 )
 
-const benchConnectorLong = `Measure what it takes to hand a value of one array to another process through a
+const connectorLong = `Measure what it takes to hand a value of one array to another process through a
 connector, until that has got, decoded and added up all of it, beside what
 vLLM-Omni's own SharedMemoryConnector takes in the same run:
 
@@ -32,11 +32,11 @@ slices of some milliseconds, and the best of each count. Ratios with an x say ho
 many times as fast as the reference a figure is; their targets are lower bounds.
 Quartiles are those of single turns. A missed target is no failure.`
 
-func newBenchConnectorCmd() *cobra.Command {
+func newConnectorCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "connector",
 		Short: "Measure connectors against vLLM-Omni's",
-		Long:  benchConnectorLong,
+		Long:  connectorLong,
 	}
 	measures(cmd, bench.RunConnector, bench.NamesConnector)
 	return cmd

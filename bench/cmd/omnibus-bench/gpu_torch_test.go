@@ -11,25 +11,25 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/omnibus-runtime/omnibus/internal/bench"
+	"github.com/omnibus-runtime/omnibus/bench"
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
 // torchProgram is a run of scripts/gpu_torch.py on an emulated GPU, with this test
-// binary as the program omnibus.
+// binary as the program omnibus-bench.
 func torchProgram(t *testing.T, arguments ...string) *exec.Cmd {
 	t.Helper()
 	if runtime.GOOS != "linux" {
 		t.Skip("tensors travel in memory of GPUs on Linux alone")
 	}
-	omnibus, err := exec.LookPath("omnibus") // where TestMain has put it
+	program, err := exec.LookPath("omnibus-bench") // where TestMain has put it
 	if err != nil {
 		t.Fatal(err)
 	}
-	arguments = append([]string{"--driver", "emul", "--quick", "--programs", filepath.Dir(omnibus)}, arguments...)
-	program := pythontest.Command(t, "../../scripts/gpu_torch.py", arguments...)
-	program.Stderr = nil // for whoever runs it
-	return program
+	arguments = append([]string{"--driver", "emul", "--quick", "--programs", filepath.Dir(program)}, arguments...)
+	run := pythontest.Command(t, "../../../scripts/gpu_torch.py", arguments...)
+	run.Stderr = nil // for whoever runs it
+	return run
 }
 
 // TestGPUTorch runs what scripts/gpu-check.sh does with PyTorch; and the same without,
@@ -55,7 +55,7 @@ func TestGPUTorch(t *testing.T) {
 			}
 			compared := arrays == "torch"
 			read := json.NewDecoder(bytes.NewReader(figures))
-			read.DisallowUnknownFields() // they are those of omnibus bench
+			read.DisallowUnknownFields() // they are those of omnibus-bench
 			n := 0
 			for ; read.More(); n++ {
 				var f bench.Result
@@ -94,7 +94,7 @@ func TestGPUProducerRefuses(t *testing.T) {
 		`{"transport":"default","count":1,"dtype":"float32","bytes":20480}`:   "tensors of 20480 bytes",
 		`{"transport":"default","count":1,"dtype":"complex128","bytes":4096}`: `no elements "complex128"`,
 	} {
-		cmd := newBenchGPUProducerCmd()
+		cmd := newGPUProducerCmd()
 		cmd.SetArgs([]string{t.TempDir(), "--largest", "16384"})
 		cmd.SetIn(strings.NewReader(order + "\n"))
 		cmd.SetOut(&bytes.Buffer{})
