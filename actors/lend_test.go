@@ -79,3 +79,21 @@ func TestPostAndRunHandsOver(t *testing.T) {
 		t.Errorf("workers asked for: %d", n)
 	}
 }
+
+// TestPostAndRunOneHandlesOne: the sender handles its own message, and what that brought is
+// a worker's; where it brought nothing, no worker is asked for.
+func TestPostAndRunOneHandlesOne(t *testing.T) {
+	m, d, done := lender(t)
+	before := d.scheduled.Load()
+	m.PostAndRunOne(0)
+	m.PostAndRunOne(1)
+	<-done
+	if n := d.scheduled.Load() - before; n != 1 {
+		t.Errorf("workers asked for: %d", n)
+	}
+	d.working.Wait()
+	m.PostAndRunOne(0)
+	if n := d.scheduled.Load() - before; n != 1 {
+		t.Errorf("workers asked for when nothing was left: %d", n-1)
+	}
+}

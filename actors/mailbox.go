@@ -101,6 +101,7 @@ type Mailbox struct {
 	stop    bool // a Stop has reached the actor
 	yielded bool // the worker found nothing to do and is looking once more
 	lent    bool // the worker is a sender, which has better things to do than look once more
+	one     bool // ... and handles one message alone
 }
 
 var _ actor.Mailbox = (*Mailbox)(nil)
@@ -190,6 +191,20 @@ func (m *Mailbox) PostAndRun(message any) {
 	}
 	if run {
 		m.lent = true // ours while we run
+		m.process()
+	}
+}
+
+// PostAndRunOne is PostAndRun for a sender that holds locks which the actor might want for
+// other messages: if the actor stands idle, it handles this message on the sender's
+// goroutine. What has come meanwhile is for a worker.
+func (m *Mailbox) PostAndRunOne(message any) {
+	run, err := m.accept(message, true)
+	if err != nil {
+		m.drop(message, DropClosed)
+	}
+	if run {
+		m.lent, m.one = true, true // ours while we run
 		m.process()
 	}
 }

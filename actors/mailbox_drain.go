@@ -30,14 +30,16 @@ func (m *Mailbox) drain() (done bool) {
 		}
 	}()
 	limit := max(1, m.dispatcher.Throughput())
-	if m.lent {
+	switch {
+	case m.one:
+		limit = 1
+	case m.lent:
 		limit = lendLimit
 	}
 	for n := 0; ; n++ {
 		if n == limit {
-			if m.lent { // the lender has done enough for others
-				m.lent = false
-				m.schedule(true)
+			if m.lent {
+				m.handOver()
 				return true
 			}
 			n = 0
@@ -49,6 +51,17 @@ func (m *Mailbox) drain() (done bool) {
 			return true
 		}
 	}
+}
+
+// handOver ends the run of a sender that has done enough for others: a worker goes on, if
+// there is more.
+func (m *Mailbox) handOver() {
+	m.mu.Lock()
+	m.lent, m.one = false, false
+	m.running = m.hasWorkLocked()
+	more := m.running
+	m.mu.Unlock()
+	m.schedule(more)
 }
 
 // step does what is more urgent than the next message of the batch, and handles
@@ -86,7 +99,7 @@ func (m *Mailbox) step() bool {
 // that looks for work before it parks is up for longer than that.
 func (m *Mailbox) yieldAndUnlock() (again bool) {
 	again = !m.yielded && !m.lent && !m.lookout.isOn()
-	m.yielded, m.lent = again, false
+	m.yielded, m.lent, m.one = again, false, false
 	m.running = again
 	m.mu.Unlock()
 	if again {

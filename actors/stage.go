@@ -163,6 +163,14 @@ func (st *Stage) dropped(message any, reason DropReason) {
 // message that came too late through Receiver.Dropped.
 func (st *Stage) Post(message any) { st.mailbox.PostUserMessage(message) }
 
+// PostAndRun is Post, but has an idle stage run on the caller's goroutine, until it has
+// nothing left to do: see [Mailbox.PostAndRun].
+func (st *Stage) PostAndRun(message any) { st.mailbox.PostAndRun(message) }
+
+// PostAndRunOne is PostAndRun of this message alone, for callers that hold locks: see
+// [Mailbox.PostAndRunOne].
+func (st *Stage) PostAndRunOne(message any) { st.mailbox.PostAndRunOne(message) }
+
 // Len is the number of messages queued.
 func (st *Stage) Len() int { return st.mailbox.Len() }
 

@@ -33,6 +33,7 @@ type arriving struct {
 	total uint64      // how long it is, when that is known
 	known bool
 	ended bool // the end was handed on
+	last  bool // ... with the last delivery
 
 	from    *pair  // who may send besides the host; nil: nobody
 	lost    bool   // ... and is gone
@@ -141,7 +142,7 @@ func (a *arrivals) feed(edge int, st *arriving, d *Delivery) {
 	st.next = d.Seq + 1
 	f := a.req.flow(a.edges[edge])
 	if d.EOS {
-		st.ended = true
+		st.ended, st.last = true, true
 		if f.producer != nil { // a result, of the one stage that stands for the host
 			o := f.outlet()
 			o.mu.Lock()
@@ -191,6 +192,19 @@ func (a *arrivals) streamed(p *pair, edge uint16, total uint64) error {
 	}
 	a.settle()
 	return nil
+}
+
+// throughHost reports whether all streams have ended with a delivery that came through the
+// host, and nothing of them on another way.
+func (a *arrivals) throughHost() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.streams {
+		if st := &a.streams[i]; !st.last || st.directs > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // over says that the host has no more to say: done is called when all has come

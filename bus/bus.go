@@ -201,11 +201,10 @@ type requestOptions struct {
 	deadline time.Time
 	trace    messages.TraceContext
 	// Of a node's requests, which live at their host.
-	id     messages.RequestID
-	until  int64 // the host's deadline, unix nanoseconds
-	up     *upstream
-	served *nodeTask
-	caller *session // of a request that a client submitted
+	id    messages.RequestID
+	until int64 // the host's deadline, unix nanoseconds
+	up    *upstream
+	sink  sink // takes the results
 }
 
 // WithDeadline ends the request with ErrDeadline when it is not over by then.
@@ -259,9 +258,13 @@ func sendOnly(ctx context.Context, r *Request, v any) (*Request, error) {
 func (b *Bus) tryStream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
 	place, ok := b.places.tryTake()
 	if !ok {
-		return nil, fmt.Errorf("%w: %d requests are alive, MaxRequests is %d", ErrOverloaded, b.Stats().Live, b.opts.MaxRequests)
+		return nil, b.overloaded()
 	}
 	return b.admit(ctx, place, opts)
+}
+
+func (b *Bus) overloaded() error {
+	return fmt.Errorf("%w: %d requests are alive, MaxRequests is %d", ErrOverloaded, b.Stats().Live, b.opts.MaxRequests)
 }
 
 // Stream starts a request whose inputs follow: Send them, then CloseSend. It

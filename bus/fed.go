@@ -70,7 +70,7 @@ func (f *fed) retain(d *Delivery) {
 // elsewhere.
 func (f *fed) leftBehind(d *Delivery) bool {
 	_, relayed := f.from.(*link)
-	return relayed && (d.flow == nil || d.flow.req.served != nil) && f.from.leaving()
+	return relayed && (d.flow == nil || d.flow.req.up == nil) && f.from.leaving()
 }
 
 // tell sends the finish of a delivery. A payload that stays is released when

@@ -348,8 +348,8 @@ func (f *flow) discard() {
 // deliver hands d, whose credit is taken, to the consumer.
 func (f *flow) deliver(d *Delivery) {
 	if f.consumer == nil {
-		if t := f.req.served; t != nil {
-			t.emitted(d)
+		if f.req.sink != nil {
+			f.req.sink.emitted(d)
 			return
 		}
 		f.req.results.push(d)
@@ -358,6 +358,10 @@ func (f *flow) deliver(d *Delivery) {
 	s := f.consumer.slot.Load()
 	if s == nil { // the request is over, its slot given back: credit is of no use
 		d.discard()
+		return
+	}
+	if f.consumer.stage.remote != nil && !f.edge.fed && !f.edge.queues() {
+		s.worker.actor.PostAndRunOne(d) // which runs no user's code
 		return
 	}
 	s.worker.actor.Post(d)

@@ -87,7 +87,7 @@ func TestAskedWhenTheHostCloses(t *testing.T) {
 	s := newAcquainted(t, a.server, 9)
 	s.cancel(errHostClosing)
 	for name, flags := range map[string]uint8{"submit": 0, "try": wire.SubmitTry} {
-		if _, err := s.begin(s.ctx, &wire.Submit{Flags: flags}); codes.failed(0, err).Code != wire.CodeClosing {
+		if _, err := s.begin(s.ctx, &source{}, &wire.Submit{Flags: flags}, wait); codes.failed(0, err).Code != wire.CodeClosing {
 			t.Errorf("%s: %v, which is said as %v", name, err, codes.failed(0, err).Code)
 		}
 	}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"slices"
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
@@ -32,10 +30,13 @@ type nodeTask struct {
 	id    uint32
 	req   *Request
 
-	in        *arrivals
-	out       *routes
-	asked     chan struct{}
-	askedOnce sync.Once
+	in  *arrivals
+	out *routes
+
+	mu    sync.Mutex // guards what follows
+	asked bool       // the host waits for the task's end
+	done  bool       // the work here is done
+	told  bool       // the host was told, or need not be
 }
 
 // serve offers the host to do the work of a stage. When the context ends before the
@@ -54,7 +55,11 @@ func (n *Node) serve(ctx context.Context, l *link, call *serving, spec StageSpec
 		return err
 	})
 	if err == nil {
-		err = l.send(&wire.Serve{Token: token, Stage: spec.Name})
+		m := &wire.Serve{Token: token, Stage: spec.Name}
+		if spec.End == nil {
+			m.Flags = wire.ServeEnds
+		}
+		err = l.send(m)
 	}
 	if err == nil {
 		_, err = l.await(ctx, q)
@@ -212,10 +217,10 @@ func (l *link) open(m *wire.Open) error {
 		return nil // the host has not heard the goodbye, and takes back what it gives us now
 	}
 	st := l.stages[m.Stage]
-	t := &nodeTask{link: l, stage: st, id: m.Task, out: newRoutes(l, m.Task, len(st.bus.graph.results)), asked: make(chan struct{})}
+	t := &nodeTask{link: l, stage: st, id: m.Task, out: newRoutes(l, m.Task, len(st.bus.graph.results))}
 	var err error
 	t.req, err = st.bus.tryStream(context.Background(), func(o *requestOptions) {
-		o.id, o.until, o.trace, o.served = messages.RequestID(m.Request), m.Deadline, traceOf(m.Trace), t
+		o.id, o.until, o.trace, o.sink = messages.RequestID(m.Request), m.Deadline, traceOf(m.Trace), t
 	})
 	if err != nil {
 		return fmt.Errorf("open task %d: %w", m.Task, err)
@@ -224,15 +229,42 @@ func (l *link) open(m *wire.Open) error {
 	l.tasks[m.Task] = t
 	faultpoint.Hit("node-task-opened")
 	st.busy.Add(1)
-	go t.finish()
 	return nil
 }
 
 // end ends the inputs, when all is there that is on its way.
-func (t *nodeTask) end() { t.in.over(t.ask) }
+func (t *nodeTask) end() { t.in.over(func() { go t.ask() }) } // not under the lock
 
 // ask notes that the host waits for the task's end.
-func (t *nodeTask) ask() { t.askedOnce.Do(func() { close(t.asked) }) }
+func (t *nodeTask) ask() {
+	t.mu.Lock()
+	t.asked = true
+	t.mu.Unlock()
+	t.tell()
+}
+
+// ended implements sink. An end that the host sees as well as this process is not asked
+// for: of a stage that does nothing at the end, whose inputs have all come through the host.
+func (t *nodeTask) ended() {
+	seen := t.stage.bus.graph.stages[0].spec.End == nil && t.in.throughHost()
+	t.mu.Lock()
+	t.done = true
+	t.asked = t.asked || seen || t.req.Outcome() != Completed
+	t.mu.Unlock()
+	t.tell()
+}
+
+// tell tells the host how the task ended, once it has and the host waits for it.
+func (t *nodeTask) tell() {
+	t.mu.Lock()
+	due := t.done && t.asked && !t.told
+	t.told = t.told || due
+	t.mu.Unlock()
+	if due {
+		t.link.endTask(t, t.req.Err())
+		t.stage.busy.Done()
+	}
+}
 
 // over stops the task: its request is over.
 func (t *nodeTask) over(o Outcome, err error) {
@@ -243,55 +275,16 @@ func (t *nodeTask) over(o Outcome, err error) {
 	t.ask() // one that has completed waits for the end, which does not come
 }
 
-// emitted sends what the stage emits to the host, before the stage can say that
-// it has finished the input. It is called with the producer's side of the flow
-// locked.
+// emitted implements sink: it sends what the stage emits to the host, before the stage can
+// say that it has finished the input.
 func (t *nodeTask) emitted(d *Delivery) {
-	ok, err := d.flow.accept(d)
-	if err != nil || !ok { // a retry's repeat
-		f, credit := d.flow, d.credit
-		d.discard()       // now: whoever closes the bus does not wait for what follows
-		go f.give(credit) // not under the lock
-		return
-	}
-	rs := &d.flow.req.results
-	if d.EOS {
-		rs.streamEnded()
-	}
-	if d.Bare() {
-		d.discard() // it has no credit to give back
-		return
-	}
-	rs.hold(d)
-	if err = d.open(); err == nil {
-		edge := slices.Index(t.stage.bus.graph.results, d.flow.edge)
-		err = t.out.put(d, edge, func() { _ = d.Finish(nil) })
-	}
-	if err != nil {
-		go func() { // not under the lock
-			if !errors.Is(err, ErrHostGone) { // nobody gets what goes to a host that is gone
-				t.req.end(Failed, err)
-			}
-			_ = d.Finish(nil)
-		}()
-	}
+	t.req.passOn(d, func(d *Delivery, edge int) error {
+		return t.out.put(d, edge, func() { _ = d.Finish(nil) })
+	})
 }
 
-// finish waits for the end of the task, and tells the host of it.
-func (t *nodeTask) finish() {
-	defer t.stage.busy.Done()
-	_, err := t.req.Recv(context.Background()) // there are no results: they are sent as they come
-	if !errors.Is(err, io.EOF) {
-		t.link.endTask(t, err)
-		t.req.Close()
-		return
-	}
-	select {
-	case <-t.asked:
-	case <-t.link.done:
-	}
-	t.link.endTask(t, nil)
-}
+// describe implements sink.
+func (t *nodeTask) describe() string { return "the host" }
 
 // endTask tells the host how a task ended, unless it knows.
 func (l *link) endTask(t *nodeTask, err error) {

@@ -84,7 +84,7 @@ func (n *Node) openCaller(l *link) (*Bus, error) {
 	if err != nil {
 		return nil, err
 	}
-	st.remote.begin(st.remote.attach(hostAgent{l}, 0))
+	st.remote.begin(st.remote.attach(hostAgent{l}, 0, false))
 	return b, nil
 }
 

@@ -62,6 +62,7 @@ type replica struct {
 	remote *remote
 	number int
 	agent  agent
+	ends   bool // it says unasked that a task has ended: see posting.unasked
 
 	// Guarded by remote.mu.
 	load     int // deliveries it has not finished
@@ -91,8 +92,10 @@ type remoteTask struct {
 	output   output     // of the whole request
 	attempt  int        // replays
 	retained []*work    // finished, kept for a replay
-	ending   chan error // the worker waits in end for the answer; nil: it does not
+	ending   bool       // the worker wants the task to end
 	endsLeft int        // postings that have not answered; -1: not asked yet
+	early    bool       // a posting has answered before it was waited for
+	ended    bool       // all have answered
 	endFrom  uint64     // emissions that were made before they were asked
 	endErr   error
 }
@@ -102,7 +105,14 @@ type posting struct {
 	rt      *remoteTask
 	replica *replica
 	source  *source
-	ending  bool
+	ending  bool // its answer is waited for
+	lasts   int  // streams of which it has had the last delivery
+}
+
+// unasked reports whether the replica says by itself that the task has ended: it has had
+// the end of every input, and its stage does nothing else.
+func (p *posting) unasked() bool {
+	return p.replica.ends && p.lasts == len(p.replica.remote.stage.in)
 }
 
 // work is what a replica handles at once: one delivery, or one of each branch. All but
@@ -169,7 +179,13 @@ func (r *remote) route(w *work) {
 	w.replica, w.left = rep, len(w.parts)
 	w.rt.touched = true
 	rep.load += len(w.parts)
-	if err := rep.agent.deliverWork(rep.post(w.rt), w); err != nil {
+	p := rep.post(w.rt)
+	for _, d := range w.parts {
+		if d.EOS {
+			p.lasts++
+		}
+	}
+	if err := rep.agent.deliverWork(p, w); err != nil {
 		rep.load -= len(w.parts)
 		w.replica = nil
 		r.done(w)
@@ -278,31 +294,34 @@ func (r *remote) inputEnded(t *Task) {
 	}
 }
 
-// end is the stage's End: it has the replicas emit what is left of the request.
-func (r *remote) end(t *Task) error {
-	req := t.outlet.req
+// end has the replicas emit what is left of the request. It reports whether they have: if
+// not, the worker is told to look again when they have.
+func (r *remote) end(t *Task) (ended bool, err error) {
 	r.mu.Lock()
 	rt := r.taskOf(t)
-	answer := make(chan error, 1)
-	rt.ending = answer
-	r.progress(rt)
-	r.mu.Unlock()
-	var err error
-	select {
-	case err = <-answer:
-	case <-req.done:
-		err = req.cause()
+	if !rt.ending {
+		rt.ending = true
+		r.progress(rt)
 	}
-	r.over(t)
-	return err
+	ended, err = rt.ended, rt.endErr
+	r.mu.Unlock()
+	if ended {
+		r.over(t)
+	}
+	return ended, err
 }
 
 // progress, with mu held, asks the replicas to end a task whose work is done.
 func (r *remote) progress(rt *remoteTask) {
-	if rt.ending == nil || rt.endsLeft >= 0 || len(rt.works) > 0 {
+	if !rt.ending || rt.endsLeft >= 0 || len(rt.works) > 0 {
 		return
 	}
 	posts := r.postingsOf(rt)
+	if len(posts) == 0 && rt.early {
+		rt.ended = true
+		rt.task.nudge()
+		return
+	}
 	if len(posts) == 0 {
 		rep := r.choose()
 		if rep == nil {
@@ -317,7 +336,9 @@ func (r *remote) progress(rt *remoteTask) {
 	rt.endsLeft, rt.endFrom = len(posts), rt.output.seen
 	for _, p := range posts {
 		p.ending = true
-		p.replica.agent.endTask(p)
+		if !p.unasked() {
+			p.replica.agent.endTask(p)
+		}
 	}
 }
 
@@ -333,31 +354,38 @@ func (r *remote) postingsOf(rt *remoteTask) []*posting {
 	return posts
 }
 
-// answered is called when a replica has ended its part of a task.
+// answered is called, without locks, when a replica has ended its part of a task.
 func (r *remote) answered(p *posting, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	rt := p.rt
-	if p.replica.postings[rt] != p {
-		return // it was told that the request is over
+	r.mu.Lock()
+	known, waited := p.replica.postings[rt] == p, p.ending
+	ended := false
+	switch {
+	case !known: // it was told that the request is over
+	case waited:
+		delete(p.replica.postings, rt)
+		ended = r.ended(rt, err)
+	case err == nil:
+		delete(p.replica.postings, rt)
+		rt.early = true
 	}
-	if !p.ending { // it failed before it was asked
-		go rt.task.failWhere(err) // not under the lock
-		return
+	r.mu.Unlock()
+	switch {
+	case ended:
+		rt.task.look()
+	case known && !waited && err != nil:
+		rt.task.failWhere(err)
 	}
-	delete(p.replica.postings, rt)
-	r.ended(rt, err)
 }
 
-// ended, with mu held, counts one answer to end.
-func (r *remote) ended(rt *remoteTask, err error) {
+// ended, with mu held, counts one answer to end, and reports whether it was the last.
+func (r *remote) ended(rt *remoteTask, err error) bool {
 	if rt.endErr == nil {
 		rt.endErr = err
 	}
-	if rt.endsLeft--; rt.endsLeft == 0 && rt.ending != nil {
-		rt.ending <- rt.endErr
-		rt.ending = nil
-	}
+	rt.endsLeft--
+	rt.ended = rt.endsLeft == 0
+	return rt.ended
 }
 
 // over forgets a task whose request is over, or whose part here is.
@@ -365,7 +393,6 @@ func (r *remote) over(t *Task) {
 	r.mu.Lock()
 	rt := r.taskOf(t)
 	delete(r.tasks, rt)
-	rt.ending = nil
 	for _, p := range r.postingsOf(rt) {
 		delete(p.replica.postings, rt)
 		p.replica.agent.taskOver(p)
@@ -402,10 +429,10 @@ func (r *remote) over(t *Task) {
 }
 
 // attach takes a replica in, which gets no work before it begins.
-func (r *remote) attach(a agent, from int) *replica {
+func (r *remote) attach(a agent, from int, ends bool) *replica {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rep := &replica{remote: r, number: r.freeNumber(from), agent: a, postings: make(map[*remoteTask]*posting)}
+	rep := &replica{remote: r, number: r.freeNumber(from), agent: a, ends: ends, postings: make(map[*remoteTask]*posting)}
 	r.serving = append(r.serving, rep)
 	return rep
 }
@@ -452,7 +479,7 @@ func (r *remote) giveUp(err error) {
 	var tasks []*Task
 	for rt := range r.tasks {
 		waits := slices.ContainsFunc(r.waiting, func(w *work) bool { return w.rt == rt })
-		if waits || (rt.ending != nil && rt.endsLeft < 0) {
+		if waits || (rt.ending && rt.endsLeft < 0) {
 			tasks = append(tasks, rt.task)
 		}
 	}

@@ -117,7 +117,7 @@ func (w *work) repeat() {
 // input.
 func (r *remote) replayTask(rt *remoteTask) {
 	rt.attempt++
-	rt.output.seen, rt.endsLeft, rt.touched = 0, -1, false
+	rt.output.seen, rt.endsLeft, rt.touched, rt.early = 0, -1, false, false
 	again := slices.Concat(rt.retained, rt.works)
 	for _, w := range rt.retained {
 		for _, d := range w.parts {

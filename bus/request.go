@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
@@ -36,8 +37,7 @@ type Request struct {
 	id       messages.RequestID
 	key      uint64    // in this bus; the same as id, unless the request lives elsewhere
 	up       *upstream // what it is at the host, when this process submitted it
-	served   *nodeTask // what it is to a host whose stage this process serves
-	caller   *session  // the client that submitted it; nil: this process did
+	sink     sink      // takes the results; nil: they are received here
 	bus      *Bus
 	ctx      context.Context // what Submit was given
 	deadline int64           // unix nanoseconds; 0: none
@@ -54,6 +54,8 @@ type Request struct {
 	inputs  outlet
 	results results
 
+	turn atomic.Pointer[peer.Turn] // while a packet about the request is handled; nil: none is, or of one message alone
+
 	openTasks atomic.Int32 // stages that have not ended it yet
 	parts     atomic.Int32 // slots held, the caller's part, and its payloads: 0 means gone
 	inHand    atomic.Int32 // payloads that the caller has room for in the store, and has not sent
@@ -69,7 +71,7 @@ type Request struct {
 func newRequest(ctx context.Context, b *Bus, o requestOptions) *Request {
 	g := b.graph
 	r := &Request{
-		id: o.id, key: b.nextKey(), up: o.up, served: o.served, caller: o.caller, bus: b, ctx: ctx, trace: o.trace, traced: !o.trace.IsZero(), began: time.Now(),
+		id: o.id, key: b.nextKey(), up: o.up, sink: o.sink, bus: b, ctx: ctx, trace: o.trace, traced: !o.trace.IsZero(), began: time.Now(),
 		done:  make(chan struct{}),
 		tasks: make([]Task, len(g.stages)),
 		flows: make([]flow, len(g.edges)),
@@ -223,6 +225,7 @@ func (r *Request) end(o Outcome, err error) {
 	if r.up != nil {
 		r.up.ended()
 	}
+	r.endSink()
 }
 
 // scuttle reclaims what a request that did not complete leaves behind.

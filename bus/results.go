@@ -11,19 +11,20 @@ import (
 // results is the caller's end of a request: what the last stages sent and the
 // caller has not received.
 type results struct {
-	mu      sync.Mutex   // guards all of it
-	queue   []*Delivery  // queue[head:] are waiting
-	few     [2]*Delivery // the queue's memory, as long as it is short
-	head    int
-	wake    chan struct{} // capacity 1: something changed
-	asleep  int           // how many wait in wake
-	streams int           // those whose end has not been received
-	held    int           // received and not finished
-	ended   bool          // the caller has seen the end, or does not want it
-	closed  bool
-	gone    bool // the caller's part is over
-	woken   bool // one of those who wait is about to run
-	lookout *actors.Lookout
+	mu        sync.Mutex   // guards all of it
+	queue     []*Delivery  // queue[head:] are waiting
+	few       [2]*Delivery // the queue's memory, as long as it is short
+	head      int
+	wake      chan struct{} // capacity 1: something changed
+	asleep    int           // how many wait in wake
+	streams   int           // those whose end has not been received
+	held      int           // received and not finished
+	ended     bool          // the caller has seen the end, or does not want it
+	closed    bool
+	gone      bool // the caller's part is over
+	sinkEnded bool // the sink was told of the request's end
+	woken     bool // one of those who wait is about to run
+	lookout   *actors.Lookout
 }
 
 func (rs *results) init(streams int, lookout *actors.Lookout) {
@@ -161,11 +162,14 @@ func (rs *results) end(r *Request) error {
 	return io.EOF
 }
 
-func (rs *results) streamEnded() {
+// streamEnded notes the end of one stream, and returns how many have not ended.
+func (rs *results) streamEnded() (left int) {
 	rs.mu.Lock()
 	rs.streams--
+	left = rs.streams
 	rs.mu.Unlock()
 	rs.signal()
+	return left
 }
 
 // close takes what is left.

@@ -57,6 +57,8 @@ type session struct {
 	grants       map[uint32]*grant
 	lastGrant    uint32
 	questions    int                                // that are being answered
+	opening      int                                // requests that wait for a place
+	lastOwn      uint32                             // number of the last request that the client has numbered
 	submits      map[uint32]context.CancelCauseFunc // of those, by token: they may be canceled
 	arena        *clientArena
 	offered      map[uint32]*segment // the client's own
@@ -132,6 +134,22 @@ func (s *session) queue(m wire.Message, fds ...int) {
 	if err := s.sender.Queue(m, fds...); err != nil && !errors.Is(err, peer.ErrGone) && !errors.Is(err, peer.ErrClosed) {
 		s.fail(err)
 	}
+}
+
+// later is queue of a message that the client need not have before the next one.
+func (s *session) later(m wire.Message) {
+	if _, err := s.sender.Later(m); err != nil && !errors.Is(err, peer.ErrGone) && !errors.Is(err, peer.ErrClosed) {
+		s.fail(err)
+	}
+}
+
+// queueFor is queue of a message about a request. It travels with all that the packet
+// causes which is being handled for the request, if there is one.
+func (s *session) queueFor(r *Request, m wire.Message) {
+	if t := r.turn.Load(); t != nil {
+		t.Hold(s.sender)
+	}
+	s.queue(m)
 }
 
 // fail ends the session from elsewhere.

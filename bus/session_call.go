@@ -174,9 +174,12 @@ func (s *Server) abort(arguments []byte) (any, error) {
 	if err := json.Unmarshal(arguments, &a); err != nil {
 		return nil, fmt.Errorf("%w: arguments of abort: %w", ErrPayload, err)
 	}
-	s.bus.mu.Lock()
-	r := s.bus.live[a.Request]
-	s.bus.mu.Unlock()
+	var r *Request
+	for _, alive := range s.bus.requests() {
+		if alive.id == messages.RequestID(a.Request) {
+			r = alive
+		}
+	}
 	if r == nil {
 		return nil, unknownError(fmt.Sprintf("request %v is not alive", messages.RequestID(a.Request)))
 	}

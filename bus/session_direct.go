@@ -34,8 +34,8 @@ func (s *session) directFrom(to *source, d *Delivery, edge int) *directFlow {
 		return nil
 	}
 	from := d.put.source
-	df := &directFlow{flow: f, producer: from, out: slices.Index(from.emitter.out.edges, f.edge), consumer: to, edge: edge}
-	if df.out < 0 || from.emitter.out.req != f.req || !f.edge.once() || !s.canLane() || !from.sess.canLane() {
+	df := &directFlow{flow: f, producer: from, out: slices.Index(from.edges, f.edge), consumer: to, edge: edge}
+	if out := from.out(); df.out < 0 || out == nil || out.req != f.req || !f.edge.once() || !s.canLane() || !from.sess.canLane() {
 		return nil
 	}
 	if !f.direct.CompareAndSwap(nil, df) || !s.srv.circle.introduce(from.sess, s) {
@@ -93,10 +93,13 @@ func (s *session) streamed(m *wire.Streamed) error {
 	if err != nil || src == nil {
 		return err
 	}
-	if int(m.Edge) >= len(src.emitter.out.edges) {
-		return fmt.Errorf("%w: edge %d of %d", wire.ErrProtocol, m.Edge, len(src.emitter.out.edges))
+	if int(m.Edge) >= len(src.edges) {
+		return fmt.Errorf("%w: edge %d of %d", wire.ErrProtocol, m.Edge, len(src.edges))
 	}
-	df := src.emitter.out.req.flow(src.emitter.out.edges[m.Edge]).direct.Load()
+	var df *directFlow
+	if out := src.out(); out != nil {
+		df = out.req.flow(src.edges[m.Edge]).direct.Load()
+	}
 	if df == nil || df.producer != src {
 		return fmt.Errorf("%w: nothing was to go from source %d to another process", wire.ErrProtocol, src.id)
 	}
@@ -106,7 +109,7 @@ func (s *session) streamed(m *wire.Streamed) error {
 
 // end ends the stream at the host, and tells the consumer how long it was.
 func (df *directFlow) end(deliveries, bytes uint64) error {
-	o := df.producer.emitter.out
+	o := df.producer.out()
 	o.mu.Lock()
 	f := df.flow
 	ended, through := f.ended, f.seq

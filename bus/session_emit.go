@@ -160,8 +160,8 @@ func (s *session) put(m *wire.Put) error {
 		p.retain(1)
 		return e.lend(p, c, em)
 	}, func(err error) {
-		if err != nil && !errors.Is(err, errWaived) && !src.emitter.out.req.over() {
-			src.emitter.out.req.end(Failed, err)
+		if out := src.out(); err != nil && !errors.Is(err, errWaived) && out != nil && !out.req.over() {
+			out.req.end(Failed, err)
 		}
 		p.release()
 		forward.release()

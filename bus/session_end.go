@@ -203,9 +203,8 @@ func (s *session) takeBack(cause error) {
 		o.Close()
 	}
 	for _, src := range sources {
-		if src.req != nil {
-			src.req.Abort(cause)
-			src.req.Close()
+		if src.posting == nil {
+			src.close(cause)
 		}
 	}
 	for _, g := range grants {

@@ -298,7 +298,7 @@ func (s *session) send(m *wire.Send) error {
 	em.key, em.attrs, em.last = m.Key, m.Attrs, m.Flags&wire.FlagLast != 0
 	g.buf.em, g.buf.lent = em, g.payload
 	err = g.buf.sendLent(int(m.Size))
-	switch req := g.src.emitter.out.req; {
+	switch req := g.src.out().req; {
 	case err == nil:
 		o.went()
 	case !req.over(): // nobody waits for an answer, and what follows would do without the payload

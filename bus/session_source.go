@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -13,13 +14,27 @@ import (
 type source struct {
 	sess    *session
 	id      uint32
-	emitter Emitter
+	edges   []*edge  // that it emits on
 	posting *posting // nil: a request
-	req     *Request // nil: a task
 
-	mu    sync.Mutex // guards what follows
-	queue []step     // behind what is being done
-	busy  bool
+	// Of a request.
+	own      bool   // the client has numbered it
+	token    uint32 // what else it is called by
+	withdraw context.CancelCauseFunc
+
+	mu      sync.Mutex // guards what follows
+	emitter Emitter    // once the request has begun
+	req     *Request   // nil: a task, or it has not begun
+	over    bool       // it was over before it had begun
+	queue   []step     // behind what is being done
+	busy    bool
+}
+
+// out is what the source emits by, or nil while its request has not begun.
+func (src *source) out() *outlet {
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	return src.emitter.out
 }
 
 // step is one thing to be done for a source. An error ends the session, but for
@@ -56,7 +71,11 @@ func (s *session) source(id uint32) (*source, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	src := s.sources[id]
-	if src == nil && (id == 0 || id > s.srv.sources.Load()) {
+	last := s.srv.sources.Load()
+	if id&wire.OwnSource != 0 {
+		last = s.lastOwn
+	}
+	if src == nil && (id == 0 || id > last) {
 		return nil, fmt.Errorf("%w: there is no source %d", wire.ErrProtocol, id)
 	}
 	return src, nil
@@ -79,7 +98,7 @@ func (ended) Is(target error) bool { return target == ErrEnded }
 
 // explain makes an error of an emission one for the client.
 func (src *source) explain(err error) error {
-	if req := src.emitter.out.req; req.over() && errors.Is(err, req.cause()) {
+	if out := src.out(); out != nil && out.req.over() && errors.Is(err, out.req.cause()) {
 		return ended(err.Error())
 	}
 	return err
@@ -147,7 +166,9 @@ func (src *source) next() (f step) {
 
 // emits is what the source emits by, which does not wait if it is only to try.
 func (src *source) emits(how pace) Emitter {
+	src.mu.Lock()
 	e := src.emitter
+	src.mu.Unlock()
 	if how == try {
 		e.cancel = atOnce
 	}
@@ -179,8 +200,8 @@ func (src *source) emission(edge uint16, flags uint8, key string, attrs map[stri
 	if edge == wire.AllEdges {
 		return em, nil
 	}
-	if int(edge) >= len(src.emitter.out.edges) {
-		return em, fmt.Errorf("%w: source %d has %d edges, none has the index %d", ErrNoEdge, src.id, len(src.emitter.out.edges), edge)
+	if int(edge) >= len(src.edges) {
+		return em, fmt.Errorf("%w: source %d has %d edges, none has the index %d", ErrNoEdge, src.id, len(src.edges), edge)
 	}
 	em.only = int(edge) + 1
 	return em, nil
@@ -261,7 +282,12 @@ func (src *source) once(emit func(Emitter) error, then func(error)) step {
 			then(errWaived)
 			return nil
 		}
-		err := emit(src.emits(how))
+		e := src.emits(how)
+		if e.out == nil { // the request was refused
+			then(ErrEnded)
+			return nil
+		}
+		err := emit(e)
 		switch {
 		case !errors.Is(err, errCanceled):
 			then(err)

@@ -37,7 +37,7 @@ func (s *session) serve(m *wire.Serve) error {
 	if f := s.srv.opts.Number; f != nil {
 		from = max(f(st.spec.Name, s.proc.PID()), 0)
 	}
-	rep := st.remote.attach(s, from)
+	rep := st.remote.attach(s, from, m.Flags&wire.ServeEnds != 0)
 	s.mu.Lock()
 	s.replicas = append(s.replicas, rep)
 	number := len(s.replicas) - 1
@@ -84,13 +84,13 @@ func (s *session) leave(stages ...uint32) error {
 // openTask announces a task. It is called with the stage's lock held.
 func (s *session) openTask(p *posting) {
 	t := p.rt.task
-	p.source = &source{emitter: Emitter{out: &t.outlet}, posting: p}
+	p.source = &source{emitter: Emitter{out: &t.outlet}, edges: t.outlet.edges, posting: p}
 	_ = s.newSource(p.source) // one that is gone is told for nothing
 	s.mu.Lock()
 	stage := slices.Index(s.replicas, p.replica)
 	s.mu.Unlock()
 	req := t.outlet.req
-	s.queue(&wire.Open{
+	s.later(&wire.Open{ // a delivery follows, or the end
 		Task: p.source.id, Stage: uint32(stage), Request: uint64(req.id), Attempt: uint32(p.rt.attempt),
 		Deadline: req.deadline, Trace: wireTrace(req.trace),
 	})
@@ -147,7 +147,7 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locati
 	s.lastDelivery++
 	m.Delivery = s.lastDelivery
 	s.held[m.Delivery] = h
-	s.queue(m)
+	s.queueFor(d.flow.req, m)
 	if direct != nil {
 		s.expects[src.id] = append(s.expects[src.id], direct)
 		s.queue(&wire.Expect{Source: src.id, Edge: uint16(edge), Peer: direct.producer.sess.node})
@@ -284,7 +284,9 @@ func (s *session) releaseKept(id uint32) error {
 
 // endTask asks for what is left of a task. It is called with the stage's lock
 // held.
-func (s *session) endTask(p *posting) { s.queue(&wire.End{Task: p.source.id}) }
+func (s *session) endTask(p *posting) {
+	s.queueFor(p.rt.task.outlet.req, &wire.End{Task: p.source.id})
+}
 
 // ended handles the answer to it, behind what was emitted before.
 func (s *session) ended(m *wire.Ended) error {
@@ -313,13 +315,13 @@ func (p *posting) asked() bool {
 	r := p.replica.remote
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return p.ending
+	return p.ending || p.unasked()
 }
 
 // taskOver tells the client to stop. It is called with the stage's lock held.
 func (s *session) taskOver(p *posting) {
 	req := p.rt.task.outlet.req
-	s.queue(overMessage(p.source.id, req.Outcome(), req.Err()))
+	s.queueFor(req, overMessage(p.source.id, req.Outcome(), req.Err()))
 	s.dropSource(p.source.id)
 }
 

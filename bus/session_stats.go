@@ -47,7 +47,7 @@ func (s *session) stats() ProcessStats {
 		st.Stages = append(st.Stages, fmt.Sprintf("%s/%d", rep.remote.stage.spec.Name, rep.number))
 	}
 	for _, src := range s.sources {
-		if src.req != nil {
+		if src.opens() != nil {
 			st.Requests++
 		}
 		st.Direct += src.streamsDirect() + len(s.expects[src.id])
@@ -66,7 +66,10 @@ func (s *session) stats() ProcessStats {
 
 // streamsDirect counts the streams of a source that go past the host.
 func (src *source) streamsDirect() (n int) {
-	out := src.emitter.out
+	out := src.out()
+	if out == nil {
+		return 0
+	}
 	for _, e := range out.edges {
 		if df := out.req.flow(e).direct.Load(); df != nil && df.producer == src {
 			n++

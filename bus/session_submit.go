@@ -4,137 +4,209 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// submit answers submit, behind which cancel may come.
+// submit opens a request. Who opens it numbers it: what the client sends for it may come in
+// the same packet. It begins when there is a place for it, and what is asked for it waits
+// until then, in the queue of its source.
 func (s *session) submit(m *wire.Submit) error {
-	ctx, cancel := context.WithCancelCause(s.ctx)
-	s.mu.Lock()
-	again := s.submits[m.Token] != nil
-	if !again {
-		s.submits[m.Token] = cancel
+	ctx, withdraw := context.WithCancelCause(s.ctx)
+	src := &source{sess: s, edges: s.srv.bus.graph.inputs, withdraw: withdraw, token: m.Token, own: m.Source != 0}
+	if err := s.open(src, m.Source); err != nil {
+		withdraw(nil)
+		return err
 	}
-	s.mu.Unlock()
-	if again {
-		cancel(nil)
-		return fmt.Errorf("%w: question %d is open already", wire.ErrProtocol, m.Token)
-	}
-	return s.ask(m.Token, func() error {
-		req, err := s.begin(ctx, m)
-		// First: the client may use the token again when it has its answer.
-		s.mu.Lock()
-		delete(s.submits, m.Token)
-		s.mu.Unlock()
-		cancel(nil)
-		if err != nil {
+	begin := *m
+	return src.do(func(how pace) error {
+		req, err := s.begin(ctx, src, &begin, how)
+		if errors.Is(err, errCanceled) && how == try {
 			return err
 		}
-		return s.begun(m.Token, req)
+		withdraw(nil)
+		s.opened()
+		if err != nil {
+			s.dropSource(src.id)
+			src.refuse(err)
+			return nil
+		}
+		src.begun(req, begin.Flags&wire.SubmitTry != 0)
+		return nil
 	})
 }
 
-// begin starts a request for the client. It waits for a place as long as the context
-// lets it.
-func (s *session) begin(ctx context.Context, m *wire.Submit) (*Request, error) {
+// open takes a request in, by the number that the client has chosen or, if it has chosen
+// none, by one of the host's.
+func (s *session) open(src *source, number uint32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case number == 0 && s.submits[src.token] != nil:
+		return fmt.Errorf("%w: question %d is open already", wire.ErrProtocol, src.token)
+	case number == 0:
+		src.id = s.srv.sources.Add(1)
+		s.submits[src.token] = src.withdraw
+	case number&wire.OwnSource == 0:
+		return fmt.Errorf("%w: the client numbers a request %d: its numbers are from %d on", wire.ErrProtocol, number, uint32(wire.OwnSource))
+	case number <= s.lastOwn:
+		return fmt.Errorf("%w: the client numbers a request %d, and has numbered one %d before: its numbers rise", wire.ErrProtocol, number, s.lastOwn)
+	default:
+		src.id, s.lastOwn = number, number
+	}
+	if s.opening++; s.opening > maxQuestions {
+		return fmt.Errorf("%w: %d requests wait for a place, %d may", wire.ErrProtocol, s.opening, maxQuestions)
+	}
+	s.sources[src.id] = src
+	return nil
+}
+
+// answered notes that a client which lets the host number its request has its answer: it may
+// use the token again.
+func (s *session) answered(token uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.submits, token)
+}
+
+// opened notes that a request waits for its place no more.
+func (s *session) opened() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opening--
+}
+
+// begin starts a request for the client. It waits for a place as long as the context lets
+// it, unless it is only to try.
+func (s *session) begin(ctx context.Context, src *source, m *wire.Submit, how pace) (*Request, error) {
+	b := s.srv.bus
 	if s.srv.refusing.Load() {
 		return nil, fmt.Errorf("%w: the host takes no new requests, it is going to stop", ErrClosed)
 	}
-	opts := []SubmitOption{func(o *requestOptions) { o.caller = s }}
+	if err := context.Cause(ctx); err != nil || how == waive {
+		return nil, errors.Join(err, ErrClosed)
+	}
+	opts := []SubmitOption{func(o *requestOptions) { o.sink, o.id = src, src.request(s) }}
 	if m.Deadline != 0 {
 		opts = append(opts, WithDeadline(time.Unix(0, m.Deadline)))
 	}
 	if m.Trace != (wire.Trace{}) {
 		opts = append(opts, WithTrace(traceOf(m.Trace)))
 	}
-	if m.Flags&wire.SubmitTry != 0 {
-		return s.srv.bus.tryStream(s.ctx, opts...)
-	}
-	return s.stream(ctx, m.Deadline, opts)
-}
-
-// begun tells the client of a request that was started for it.
-func (s *session) begun(token uint32, req *Request) error {
-	src := &source{emitter: Emitter{out: &req.inputs}, req: req}
-	if !s.newSource(src) {
-		req.Abort(context.Cause(s.ctx))
-		req.Close()
-		return ErrClosed
-	}
-	s.queue(&wire.Submitted{Token: token, Source: src.id, Request: uint64(req.id)})
-	s.wg.Go(func() { s.results(src) })
-	return nil
-}
-
-// stream waits for a place, until the context ends or the deadline: whoever asked may
-// have given up then, and a client has only so many questions.
-func (s *session) stream(ctx context.Context, deadline int64, opts []SubmitOption) (*Request, error) {
-	b := s.srv.bus
-	if deadline != 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadlineCause(ctx, time.Unix(0, deadline), ErrDeadline)
-		defer cancel()
-	}
-	place, err := b.place(ctx)
-	if err != nil {
-		return nil, err
+	place, ok := b.places.tryTake()
+	switch {
+	case ok:
+	case m.Flags&wire.SubmitTry != 0:
+		return nil, b.overloaded()
+	case how == try:
+		return nil, errCanceled
+	default:
+		if m.Deadline != 0 { // the client may have given up by then, and has only so many
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadlineCause(ctx, time.Unix(0, m.Deadline), ErrDeadline)
+			defer cancel()
+		}
+		var err error
+		if place, err = b.place(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return b.admit(s.ctx, place, opts)
 }
 
-// results hands the results of a request to the client as they come.
-func (s *session) results(src *source) {
-	err := s.passResults(src)
-	if s.ctx.Err() != nil { // takeBack closes the request
+// request is the number that the request has on the bus, as the client knows as well; 0: the
+// bus is to choose one.
+func (src *source) request(s *session) messages.RequestID {
+	if !src.own {
+		return 0
+	}
+	return requestID(s.node, src.id)
+}
+
+// requestID names the request that a node has numbered itself.
+func requestID(node, source uint32) messages.RequestID {
+	return messages.RequestID(uint64(node)<<32 | uint64(source&^wire.OwnSource))
+}
+
+// begun lets what was asked for the request be done.
+func (src *source) begun(req *Request, tried bool) {
+	src.mu.Lock()
+	src.emitter = Emitter{out: &req.inputs, cancel: src.sess.ctx.Done()}
+	src.req = req
+	over := src.over
+	src.mu.Unlock()
+	switch {
+	case !src.own:
+		src.sess.answered(src.token)
+		src.sess.queue(&wire.Submitted{Token: src.token, Source: src.id, Request: uint64(req.id)})
+	case tried:
+		src.sess.queue(&wire.Submitted{Source: src.id, Request: uint64(req.id)})
+	}
+	if over {
+		src.ended()
+	}
+}
+
+// refuse tells the client why the request does not begin.
+func (src *source) refuse(err error) {
+	failed := failedMessage(src.token, err)
+	if !src.own {
+		src.sess.answered(src.token)
+		src.sess.queue(failed)
 		return
 	}
-	outcome, cause := src.req.Outcome(), src.req.Err()
-	if err != nil {
-		src.req.Close()           // what is unread is of no use
-		if outcome == Completed { // and a result is missing
-			outcome, cause = Failed, err
-		}
-	}
-	s.dropSource(src.id)
-	s.queue(overMessage(src.id, outcome, cause))
+	src.sess.queue(&wire.Over{Source: src.id, Outcome: wire.OutcomeRefused, Code: uint32(failed.Code), Text: failed.Text})
 }
 
-// passResults hands over results until there are no more.
-func (s *session) passResults(src *source) error {
-	for {
-		d, err := src.req.Recv(s.ctx)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		at, err := s.locate(d)
-		if err != nil {
-			_ = d.Finish(nil)
-			return err
-		}
-		s.deliver(src, d, nil, slices.Index(s.srv.bus.graph.results, d.flow.edge), at, false)
-	}
-}
-
-// request finds the source of a request that the client submitted; nil: it is
-// over.
-func (s *session) request(id uint32) (*source, error) {
+// submitted finds the source of a request that the client has opened; nil: it is over.
+func (s *session) submitted(id uint32) (*source, error) {
 	src, err := s.source(id)
-	if err == nil && src != nil && src.req == nil {
+	if err == nil && src != nil && src.posting != nil {
 		err = fmt.Errorf("%w: source %d is a task, not a request", wire.ErrProtocol, id)
 	}
 	return src, err
 }
 
+// opens is the request, or nil while it has not begun.
+func (src *source) opens() *Request {
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	return src.req
+}
+
+// emitted implements sink: it hands a result to the client.
+func (src *source) emitted(d *Delivery) {
+	d.flow.req.passOn(d, func(d *Delivery, edge int) error {
+		at, err := src.sess.locate(d)
+		if err == nil && src.sess.deliver(src, d, nil, edge, at, false) == 0 {
+			err = ErrClosed // the client is gone
+		}
+		return err
+	})
+}
+
+// ended implements sink.
+func (src *source) ended() {
+	src.mu.Lock()
+	req := src.req
+	src.over = req == nil // begun comes back to it
+	src.mu.Unlock()
+	if req == nil {
+		return
+	}
+	s := src.sess
+	s.dropSource(src.id)
+	s.queueFor(req, overMessage(src.id, req.Outcome(), req.Err()))
+}
+
+// describe implements sink.
+func (src *source) describe() string { return src.sess.describe() }
+
 // closeSend ends a request's inputs, behind those that were sent before.
 func (s *session) closeSend(id uint32) error {
-	src, err := s.request(id)
+	src, err := s.submitted(id)
 	if err != nil || src == nil {
 		return err
 	}
@@ -142,21 +214,39 @@ func (s *session) closeSend(id uint32) error {
 }
 
 func (s *session) abortRequest(m *wire.AbortRequest) error {
-	src, err := s.request(m.Source)
+	src, err := s.submitted(m.Source)
+	if err != nil || src == nil {
+		return err
+	}
+	var reason error
+	if m.Text != "" {
+		reason = errors.New(m.Text)
+	}
+	src.abort(reason)
+	return nil
+}
+
+// abort ends the request, or has it not begin.
+func (src *source) abort(reason error) {
+	if req := src.opens(); req != nil {
+		req.Abort(reason)
+		return
+	}
+	src.withdraw(errors.Join(ErrAborted, reason))
+}
+
+func (s *session) closeRequest(id uint32) error {
+	src, err := s.submitted(id)
 	if err == nil && src != nil {
-		var reason error
-		if m.Text != "" {
-			reason = errors.New(m.Text)
-		}
-		src.req.Abort(reason)
+		src.close(nil)
 	}
 	return err
 }
 
-func (s *session) closeRequest(id uint32) error {
-	src, err := s.request(id)
-	if err == nil && src != nil {
-		src.req.Close()
+// close ends the request, and gives up its results.
+func (src *source) close(reason error) {
+	src.abort(reason)
+	if req := src.opens(); req != nil {
+		req.closeResults()
 	}
-	return err
 }

@@ -129,10 +129,14 @@ func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWa
 	s.forgetPassed(byNode)
 	flowOf := func(source uint32, edge uint16) *flow {
 		src := s.sources[source]
-		if src == nil || int(edge) >= len(src.emitter.out.edges) {
+		if src == nil || int(edge) >= len(src.edges) {
 			return nil
 		}
-		return src.emitter.out.req.flow(src.emitter.out.edges[edge])
+		out := src.out()
+		if out == nil {
+			return nil
+		}
+		return out.req.flow(src.edges[edge])
 	}
 	for _, fr := range r.Flows {
 		f := flowOf(fr.Source, fr.Edge)
@@ -145,9 +149,9 @@ func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWa
 		}
 	}
 	for _, rr := range r.Rooms {
-		if src := s.sources[rr.Source]; src != nil {
+		if src := s.sources[rr.Source]; src != nil && src.out() != nil {
 			rr.Wanted = rr.Wanted[:min(len(rr.Wanted), maxWanted)]
-			all.rooms = append(all.rooms, roomWait{rr, src.emitter.out, s})
+			all.rooms = append(all.rooms, roomWait{rr, src.out(), s})
 		}
 	}
 	for _, hr := range r.Held {

@@ -29,7 +29,6 @@ func newStage(spec StageSpec) *stage {
 		return st
 	}
 	st.remote = &remote{stage: st, spec: *spec.Remote, tasks: make(map[*remoteTask]struct{})}
-	st.spec.End = st.remote.end
 	if spec.Remote.Join {
 		st.spec.Join = st.remote.handle
 	} else {

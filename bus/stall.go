@@ -145,8 +145,8 @@ func (l load) processes() string {
 	switch {
 	case l.to != nil:
 		return " (" + l.to.describe() + " has them)"
-	case t == nil && l.flow.req.caller != nil:
-		return " (" + l.flow.req.caller.describe() + " is to take them)"
+	case t == nil && l.flow.req.sink != nil:
+		return " (" + l.flow.req.sink.describe() + " is to take them)"
 	case t != nil && t.stage.remote != nil:
 		return " (" + t.stage.remote.describe(t) + ")"
 	}
@@ -243,10 +243,10 @@ func (t *Task) holdsSlot() string {
 
 // submitter says whose request it is.
 func (r *Request) submitter() string {
-	if r.caller == nil {
+	if r.sink == nil {
 		return "the caller"
 	}
-	return "the caller, " + r.caller.describe() + ","
+	return "the caller, " + r.sink.describe() + ","
 }
 
 // stallLooks is how often within the stall timeout somebody looks for stalls: a

@@ -108,8 +108,20 @@ func (t *Task) hold(d *Delivery) {
 
 // unhold is called when such a delivery was finished.
 func (t *Task) unhold() {
-	if t.held.Add(-1) == 0 {
+	switch {
+	case t.held.Add(-1) != 0:
+	case t.stage.remote != nil:
+		t.look()
+	default:
 		t.nudge()
+	}
+}
+
+// look is nudge for callers that hold no locks: the worker of a remote stage, which runs no
+// user's code, looks at once.
+func (t *Task) look() {
+	if s := t.slot.Load(); s != nil {
+		s.worker.actor.PostAndRun(t)
 	}
 }
 

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -45,6 +46,9 @@ type batchDue struct{ batch uint64 }
 // sent to a worker: behind it, nothing of the request is left there.
 type farewell struct{ task *Task }
 
+// departure is sent when the outputs of a task are closed that had to wait for that.
+type departure struct{ task *Task }
+
 // Receive implements actors.Receiver. A *Task is a request to look at the task
 // again.
 func (w *worker) Receive(message any) {
@@ -55,6 +59,8 @@ func (w *worker) Receive(message any) {
 		w.resume(m)
 	case farewell:
 		w.leave(m.task)
+	case departure:
+		w.depart(m.task)
 	case batchDue:
 		w.batcher.Due(m.batch)
 	default:
@@ -192,22 +198,61 @@ func (w *worker) settle(t *Task) {
 	if t.ending || t.held.Load() > 0 || len(t.pending) > 0 || !t.inputEnded() {
 		return
 	}
-	t.ending = true
-	if w.stage.spec.End != nil {
+	switch r := w.stage.remote; {
+	case r != nil:
+		ended, err := r.end(t)
+		if !ended {
+			return // the answer brings the worker back here
+		}
+		t.ending = true
+		if err != nil {
+			t.failAtEnd(err)
+		}
+	case w.stage.spec.End != nil:
+		t.ending = true
 		w.task = t
 		err := w.callEnd(t)
 		w.task = nil
 		if err != nil {
 			t.failAtEnd(err)
 		}
+	default:
+		t.ending = true
 	}
 	t.dropRetained()
-	if !req.over() {
-		// An error means that the request is over: the outputs are closed by that.
-		_ = Emitter{out: &t.outlet}.close()
+	if w.closeOutputs(t) {
+		w.depart(t)
 	}
+}
+
+// closeOutputs ends the streams of a task, unless its request is over: they are closed by
+// that. A worker that runs on another's goroutine does not wait for a slot at the next
+// stage: then it reports false, and departs later.
+func (w *worker) closeOutputs(t *Task) bool {
+	if t.outlet.req.over() {
+		return true
+	}
+	e := Emitter{out: &t.outlet}
+	if w.stage.remote == nil {
+		_ = e.close() // an error means that the request is over
+		return true
+	}
+	now := e
+	now.cancel = atOnce
+	if err := now.close(); !errors.Is(err, errCanceled) {
+		return true
+	}
+	go func() {
+		_ = e.close()
+		w.actor.Post(departure{t})
+	}()
+	return false
+}
+
+// depart ends a task whose work is done.
+func (w *worker) depart(t *Task) {
 	w.leave(t)
-	req.taskDone()
+	t.outlet.req.taskDone()
 }
 
 // settleOver gives back what a task has of a request that is over, and says goodbye
@@ -225,8 +270,15 @@ func (w *worker) settleOver(t *Task) {
 	}
 	if t.held.Load() == 0 && !t.left && !t.leaving {
 		t.leaving = true
-		t.awaitSenders()
-		w.actor.Post(farewell{t})
+		goodbye := func() {
+			t.awaitSenders()
+			w.actor.Post(farewell{t})
+		}
+		if w.stage.remote != nil { // it may run on a sender's goroutine
+			go goodbye()
+			return
+		}
+		goodbye()
 	}
 }
 

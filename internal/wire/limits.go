@@ -41,7 +41,7 @@ const (
 // The versions of the protocol.
 const (
 	// Version is the newest version that this package speaks.
-	Version = 7
+	Version = 8
 	// VersionMin is the oldest.
 	VersionMin = 1
 
@@ -59,6 +59,10 @@ const (
 	// versionLeave added the stages to Leave.
 	versionLeave = 6
 )
+
+// VersionShort added what makes the path of a request short: a number that the client
+// chooses for it, the code of a refusal in Over, and tasks whose end is not asked for.
+const VersionShort = 8
 
 // VersionShelf added shelves: values of the exchange that are taken without the host.
 const VersionShelf = 7

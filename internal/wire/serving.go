@@ -4,12 +4,19 @@ package wire
 type Serve struct {
 	Token uint32
 	Stage string
+	Flags uint32 // from version 8 on
 }
+
+// ServeEnds is the flag of a Serve whose stage does nothing at the end of a task. The
+// client says unasked that a task has ended when all of its inputs have come by Deliver, the
+// last of each with FlagLast, and are finished.
+const ServeEnds = 1
 
 func (m *Serve) fields(c *coder) {
 	c.begin(KindServe)
 	c.u32("token", &m.Token)
 	c.str("stage", &m.Stage, MaxName)
+	c.short("flags", &m.Flags)
 }
 
 // State says how long a stage keeps what it knows.
@@ -211,6 +218,7 @@ const (
 	OutcomeFailed    Outcome = 2
 	OutcomeAborted   Outcome = 3
 	OutcomeDeadline  Outcome = 4
+	OutcomeRefused   Outcome = 5 // it did not begin; from version 8 on
 )
 
 // String returns the outcome's word.
@@ -220,6 +228,7 @@ func (o Outcome) String() string {
 		OutcomeFailed:    "failed",
 		OutcomeAborted:   "aborted",
 		OutcomeDeadline:  "past its deadline",
+		OutcomeRefused:   "refused",
 	}
 	return word(words, o, "outcome")
 }
@@ -234,17 +243,19 @@ type Over struct {
 	Key     string
 	Seq     uint64
 	Text    string
+	Code    uint32 // a Code, why it was refused; from version 8 on
 }
 
 func (m *Over) fields(c *coder) {
 	c.begin(KindOver)
 	c.u32("source", &m.Source)
-	c.enum("outcome", (*uint8)(&m.Outcome), uint8(OutcomeCompleted), uint8(OutcomeDeadline))
+	c.enum("outcome", (*uint8)(&m.Outcome), uint8(OutcomeCompleted), uint8(OutcomeRefused))
 	c.str("stage", &m.Stage, MaxName)
 	c.str("edge", &m.Edge, MaxName)
 	c.str("key", &m.Key, MaxName)
 	c.u64("seq", &m.Seq)
 	c.text(&m.Text)
+	c.short("code", &m.Code)
 }
 
 // Leave says that the client wants no more tasks.

@@ -4,12 +4,20 @@ package wire
 // wait for a place.
 const SubmitTry = 1
 
+// OwnSource is the bit that the numbers have which clients choose for their requests.
+const OwnSource = 1 << 31
+
 // Submit opens a request.
 type Submit struct {
 	Token    uint32
 	Deadline int64 // Unix nanoseconds; 0: none
 	Flags    uint8
 	Trace    Trace // from version 2 on
+	// Source names the request on this connection, and has the bit OwnSource: the host
+	// answers only what it refuses, with Over, and with SubmitTry what it does not refuse,
+	// with Submitted. 0: the host chooses, and answers with Submitted or Failed. From
+	// version 8 on.
+	Source uint32
 }
 
 func (m *Submit) fields(c *coder) {
@@ -18,6 +26,17 @@ func (m *Submit) fields(c *coder) {
 	c.i64("deadline", &m.Deadline)
 	c.u8("flags", &m.Flags)
 	c.trace("trace", &m.Trace)
+	c.short("source", &m.Source)
+}
+
+// short is a number that is there from version 8 on.
+func (c *coder) short(field string, p *uint32) {
+	switch {
+	case c.version >= VersionShort:
+		c.u32(field, p)
+	case c.reading:
+		*p = 0
+	}
 }
 
 // Submitted answers Submit.
