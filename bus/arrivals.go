@@ -22,6 +22,7 @@ type arrivals struct {
 	mu      sync.Mutex // taken before the locks of flows
 	streams []arriving
 	done    func() // once all has come that is to come; nil: the host has not said that it is over
+	due     func() // done, when it is to be called, without mu
 	dropped bool   // nothing more is wanted
 	belied  bool   // the request fails, whatever else is said
 }
@@ -57,7 +58,7 @@ func (a *arrivals) stream(edge uint16) (*arriving, error) {
 // relayed takes in a delivery that came through the host.
 func (a *arrivals) relayed(edge uint16, d *Delivery) error {
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	defer a.unlock()
 	st, err := a.stream(edge)
 	if err != nil {
 		d.discard()
@@ -89,7 +90,7 @@ func (a *arrivals) lied(edge uint16, st *arriving, err error) {
 // direct takes in a delivery that came from another node.
 func (a *arrivals) direct(p *pair, edge uint16, d *Delivery) error {
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	defer a.unlock()
 	st, err := a.stream(edge)
 	switch {
 	case err != nil:
@@ -143,12 +144,6 @@ func (a *arrivals) feed(edge int, st *arriving, d *Delivery) {
 	f := a.req.flow(a.edges[edge])
 	if d.EOS {
 		st.ended, st.last = true, true
-		if f.producer != nil { // a result, of the one stage that stands for the host
-			o := f.outlet()
-			o.mu.Lock()
-			f.ended = true
-			o.mu.Unlock()
-		}
 	}
 	f.feed(d)
 }
@@ -171,7 +166,7 @@ func (a *arrivals) expect(edge uint16, p *pair) error {
 // which has it from whoever sends.
 func (a *arrivals) streamed(p *pair, edge uint16, total uint64) error {
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	defer a.unlock()
 	st, err := a.stream(edge)
 	switch {
 	case err != nil:
@@ -211,7 +206,7 @@ func (a *arrivals) throughHost() bool {
 // that is on its way.
 func (a *arrivals) over(done func()) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	defer a.unlock()
 	a.done = done
 	a.settle()
 }
@@ -233,9 +228,18 @@ func (a *arrivals) settle() {
 			a.end(i, st)
 		}
 	}
-	if done := a.done; done != nil && !waits {
-		a.done = nil
-		done()
+	if a.done != nil && !waits {
+		a.due, a.done = a.done, nil
+	}
+}
+
+// unlock lets mu go, and calls done if that is due.
+func (a *arrivals) unlock() {
+	due := a.due
+	a.due = nil
+	a.mu.Unlock()
+	if due != nil {
+		due()
 	}
 }
 
@@ -254,7 +258,7 @@ func (a *arrivals) end(edge int, st *arriving) {
 // more to send, the request cannot go on; if not, it is for the host to say.
 func (a *arrivals) peerGone(p *pair, died bool, cause error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	defer a.unlock()
 	for i := range a.streams {
 		st := &a.streams[i]
 		if st.from != p || st.ended {

@@ -158,6 +158,9 @@ func (d *Delivery) Finish(err error) error {
 func (d *Delivery) end() {
 	t := d.flow.consumer
 	switch {
+	case d.flow.edge.leaves:
+		d.giveBack()
+		d.flow.req.partGone()
 	case t == nil:
 		d.giveBack()
 		d.flow.req.resultFinished()

@@ -34,6 +34,7 @@ type edge struct {
 	windowBytes int64
 	limit       uint64 // of a fed edge: deliveries that may be unfinished
 	fed         bool   // what comes has been numbered elsewhere: see flow.feed
+	leaves      bool   // it takes the inputs of requests to their host
 	dropped     atomic.Int64
 	duplicates  atomic.Int64
 	latency     latency

@@ -348,11 +348,14 @@ func (f *flow) discard() {
 // deliver hands d, whose credit is taken, to the consumer.
 func (f *flow) deliver(d *Delivery) {
 	if f.consumer == nil {
-		if f.req.sink != nil {
+		switch {
+		case f.edge.leaves:
+			f.req.up.emitted(d)
+		case f.req.sink != nil:
 			f.req.sink.emitted(d)
-			return
+		default:
+			f.req.results.push(d)
 		}
-		f.req.results.push(d)
 		return
 	}
 	s := f.consumer.slot.Load()

@@ -154,6 +154,16 @@ func (g *graph) add(e *edge, from, to *stage) {
 	}
 }
 
+// addPorts adds the edges of a process that submits requests to a host: what goes there,
+// and what comes from there. No stage is between them.
+func (g *graph) addPorts(inputs, results []*edge) {
+	g.inputs, g.results = inputs, results
+	g.edges = slices.Concat(inputs, results)
+	for i, e := range g.edges {
+		e.index, e.leaves = i, i < len(inputs)
+	}
+}
+
 // close adds the edges between the caller and the stages at both ends.
 func (g *graph) close() error {
 	var errs []error

@@ -43,7 +43,8 @@ type link struct {
 	exchange exchangeRoom // of what this process puts there
 	figures  toldFigures
 
-	calling sync.Mutex // one opens caller; comes before mu
+	calling    sync.Mutex // one opens caller, and then a request at a time; comes before mu
+	lastSource uint32     // of a request; guarded by calling
 
 	mu        sync.Mutex // guards what follows
 	questions map[uint32]*question
@@ -187,6 +188,7 @@ func (l *link) run() {
 	}
 	for _, t := range tasks {
 		t.req.end(Aborted, l.err)
+		t.ask() // one whose work is done waits for the host to ask, which it does not
 	}
 	for _, u := range requests {
 		u.hostGone(l.err)
@@ -292,7 +294,9 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	case *wire.Serving:
 		l.answer(m.Token, m)
 	case *wire.Submitted:
-		l.answer(m.Token, m)
+		if u := l.request(m.Source); u != nil {
+			u.answer(nil)
+		}
 	case *wire.Emitted:
 		l.answer(m.Token, m)
 	case *wire.Reply:
@@ -343,6 +347,12 @@ func (l *link) task(id uint32) *nodeTask {
 	return l.tasks[id]
 }
 
+func (l *link) request(source uint32) *upstream {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.requests[source]
+}
+
 // deliver hands a delivery to its task, or a result to its request.
 func (l *link) deliver(m *wire.Deliver) error {
 	d, err := l.receive(m)
@@ -370,6 +380,7 @@ func (l *link) over(m *wire.Over) {
 	case t != nil:
 		t.over(outcome, err)
 	case u != nil:
+		u.answer(err) // of one that did not begin
 		u.over(outcome, err)
 	}
 }
@@ -383,6 +394,12 @@ func outcomeOf(m *wire.Over) (Outcome, error) {
 		return o, &saidError{ErrAborted, &wire.Error{Code: wire.CodeOver, Text: m.Text}}
 	case o == PastDeadline:
 		return o, &saidError{ErrDeadline, &wire.Error{Code: wire.CodeOver, Text: m.Text}}
+	case m.Outcome == wire.OutcomeRefused:
+		err := errorOf(&wire.Failed{Code: wire.Code(m.Code), Text: m.Text})
+		if errors.Is(err, ErrEnded) { // before it began: the host says so at its deadline
+			return PastDeadline, fmt.Errorf("%w: %w", ErrDeadline, err)
+		}
+		return Failed, err
 	case m.Stage == "" && m.Edge == "":
 		return Failed, errors.New(m.Text)
 	}

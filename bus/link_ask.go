@@ -163,9 +163,6 @@ func (l *link) answer(token uint32, m wire.Message) {
 	_, failed := m.(*wire.Failed)
 	switch {
 	case q == nil: // nobody waits any more
-		if s, ok := m.(*wire.Submitted); ok {
-			l.queue(&wire.Close{Source: s.Source})
-		}
 		return
 	case q.first != nil && !failed:
 		if err := q.first(m); err != nil {

@@ -233,7 +233,7 @@ func (l *link) open(m *wire.Open) error {
 }
 
 // end ends the inputs, when all is there that is on its way.
-func (t *nodeTask) end() { t.in.over(func() { go t.ask() }) } // not under the lock
+func (t *nodeTask) end() { t.in.over(t.ask) }
 
 // ask notes that the host waits for the task's end.
 func (t *nodeTask) ask() {

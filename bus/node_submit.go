@@ -6,16 +6,15 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
-	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// upstream is a request of this process that lives at the host. Here it is a
-// request of a bus with one stage, the host, which takes the inputs and
-// returns the results.
+// upstream is a request of this process that lives at the host. Its graph has no stage: what
+// is sent goes to the host, and what comes from there are the results.
 type upstream struct {
 	link   *link
 	source uint32
@@ -23,11 +22,12 @@ type upstream struct {
 	in     *arrivals // results
 	out    *routes   // of inputs
 
-	mu        sync.Mutex // guards what follows
-	posting   *posting   // once the host's stage has the request
-	asked     bool       // the stage waits for the end
-	overSaid  bool       // the host has completed the request
-	completed bool       // ... and all its results have come
+	inputs  atomic.Int32 // streams that have not ended
+	sent    atomic.Int32 // inputs that are not finished
+	answers chan error   // whether the host has a place; nil: nobody asks
+
+	mu       sync.Mutex // guards what follows
+	overSaid bool       // the host has completed the request
 }
 
 // callerRequests is how many requests at a time, with full windows, the memory
@@ -72,71 +72,61 @@ func (l *link) callers() error {
 
 // openCaller opens the bus that carries what this process submits.
 func (n *Node) openCaller(l *link) (*Bus, error) {
-	st := newStage(StageSpec{Name: l.welcome.Bus, Remote: &Remote{}, Replicas: 1, MaxInflight: n.opts.MaxRequests, Attempts: 0})
-	g := &graph{stages: []*stage{st}, byName: map[string]*stage{st.spec.Name: st}}
+	inputs, results := make([]*edge, len(l.welcome.Inputs)), make([]*edge, len(l.welcome.Results))
 	for i, e := range l.welcome.Inputs {
-		g.add(portEdge(e, "", e.Peer).withTensors(l.welcome.Tensors, i), nil, st)
+		inputs[i] = portEdge(e, "", e.Peer).withTensors(l.welcome.Tensors, i)
 	}
-	for _, e := range l.welcome.Results {
-		g.add(portEdge(e, e.Peer, "").fedByHost(), st, nil)
+	for i, e := range l.welcome.Results {
+		results[i] = portEdge(e, e.Peer, "").fedByHost()
 	}
-	b, err := l.openPorts(g, callerRequests, max(callerRequests, n.opts.MaxRequests))
+	g := &graph{byName: make(map[string]*stage)}
+	g.addPorts(inputs, results)
+	return l.openPorts(g, callerRequests, max(callerRequests, n.opts.MaxRequests))
+}
+
+// emitted sends an input to the host. It is called with the producer's side of the flow
+// locked.
+func (up *upstream) emitted(d *Delivery) {
+	_, err := d.flow.accept(d) // it is the first to see it, and in order
+	last := d.EOS
+	if d.Bare() {
+		d.discard()
+		if up.inputs.Add(-1) == 0 { // the host does not see it by the last input
+			faultpoint.Hit("node-before-close-send")
+			up.out.endAll()
+			up.link.queue(&wire.CloseSend{Source: up.source})
+		}
+		return
+	}
+	d.state.Store(stateHeld)
+	up.req.parts.Add(1)
+	up.sent.Add(1)
+	if err == nil {
+		err = d.open()
+	}
+	if err == nil {
+		err = up.out.put(d, slices.Index(up.req.bus.graph.inputs, d.flow.edge), func() { up.finished(d) })
+	}
+	if last {
+		up.inputs.Add(-1)
+	}
 	if err != nil {
-		return nil, err
-	}
-	st.remote.begin(st.remote.attach(hostAgent{l}, 0, false))
-	return b, nil
-}
-
-// hostAgent stands for the host as the replica of the one stage that a node's
-// requests go through.
-type hostAgent struct{ link *link }
-
-func (a hostAgent) describe() string { return "the host" }
-
-func (a hostAgent) openTask(p *posting) {
-	up := p.rt.task.outlet.req.up
-	up.mu.Lock()
-	defer up.mu.Unlock()
-	up.posting = p
-}
-
-// deliverWork sends an input to the host. It is called with the stage's lock
-// held.
-func (a hostAgent) deliverWork(p *posting, w *work) error {
-	d := w.parts[0]
-	t := p.rt.task
-	r := t.stage.remote
-	up := t.outlet.req.up
-	edge := slices.Index(t.stage.in, d.flow.edge)
-	err := up.out.put(d, edge, func() { r.finished(w, nil) })
-	if err != nil {
-		t.outlet.req.end(Failed, err)
-	}
-	return err
-}
-
-// endTask waits for the host to say that the request is complete.
-func (a hostAgent) endTask(p *posting) {
-	up := p.rt.task.outlet.req.up
-	up.mu.Lock()
-	defer up.mu.Unlock()
-	up.asked = true
-	if up.completed {
-		go p.replica.remote.answered(p, nil) // not under the lock
+		go func() { // not under the lock
+			up.req.end(Failed, err)
+			up.finished(d)
+		}()
 	}
 }
 
-func (a hostAgent) taskOver(*posting) {} // Request.end says so
-
-// inputEnded tells the host that the inputs end here.
-func (a hostAgent) inputEnded(t *Task) {
-	faultpoint.Hit("node-before-close-send")
-	t.outlet.req.up.out.endAll()
-	a.link.queue(&wire.CloseSend{Source: t.outlet.req.up.source})
+// finished gives an input back that nobody needs any more.
+func (up *upstream) finished(d *Delivery) {
+	up.sent.Add(-1)
+	_ = d.Finish(nil) // this process's alone
 }
 
-// Submit sends a request with one input: see Bus.Submit.
+// Submit sends a request with one input: see Bus.Submit. It waits for a place among
+// JoinOptions.MaxRequests, and not for the host: a request that the host refuses, or that
+// waits there for its place until the deadline, ends with that.
 func (n *Node) Submit(ctx context.Context, v any, opts ...SubmitOption) (*Request, error) {
 	r, err := n.submit(ctx, 0, opts)
 	if err != nil {
@@ -149,103 +139,141 @@ func (n *Node) Submit(ctx context.Context, v any, opts ...SubmitOption) (*Reques
 // the host, or this node, has no place for the request, it returns
 // ErrOverloaded.
 func (n *Node) TrySubmit(ctx context.Context, v any, opts ...SubmitOption) (*Request, error) {
-	r, err := n.submit(ctx, wire.SubmitTry, opts)
+	r, err := n.submit(ctx, wire.SubmitTry|wire.SubmitTell, opts)
 	if err != nil {
 		return nil, err
 	}
 	return sendOnly(ctx, r, v)
 }
 
-// Stream starts a request whose inputs follow: see Bus.Stream.
+// Stream starts a request whose inputs follow: see Bus.Stream. It waits until the host has
+// begun it.
 func (n *Node) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
-	return n.submit(ctx, 0, opts)
+	return n.submit(ctx, wire.SubmitTell, opts)
 }
 
 func (n *Node) submit(ctx context.Context, flags uint8, opts []SubmitOption) (*Request, error) {
-	o, err := optionsOf(opts)
+	r, err := n.open(ctx, flags, opts)
 	if err != nil {
 		return nil, fmt.Errorf("bus: submit: %w", err)
+	}
+	return r, nil
+}
+
+func (n *Node) open(ctx context.Context, flags uint8, opts []SubmitOption) (*Request, error) {
+	o, err := optionsOf(opts)
+	if err != nil {
+		return nil, err
 	}
 	if own, ok := ctx.Deadline(); ok && (o.deadline.IsZero() || own.Before(o.deadline)) {
 		o.deadline = own
 	}
-	asking, answered := untilDeadline(ctx, o.deadline) // the host may be stopped
-	defer answered()
-	l, err := n.current(asking)
+	waiting, waited := untilDeadline(ctx, o.deadline)
+	defer waited()
+	l, err := n.current(waiting)
 	if err != nil {
-		return nil, fmt.Errorf("bus: submit: %w", err)
+		return nil, err
 	}
 	if err := l.callers(); err != nil {
-		return nil, fmt.Errorf("bus: submit: %w", err)
+		return nil, err
+	}
+	caller := l.opened()
+	if caller == nil {
+		return nil, l.err
+	}
+	try, tell := flags&wire.SubmitTry != 0, flags&wire.SubmitTell != 0
+	place, ok := caller.places.tryTake()
+	switch {
+	case ok:
+	case try:
+		return nil, caller.overloaded()
+	default:
+		if place, err = caller.place(waiting); err != nil {
+			return nil, err
+		}
 	}
 	up := &upstream{link: l}
-	err = up.ask(asking, flags, o, func(s *wire.Submitted) error { return up.begin(ctx, s, o) })
-	if errors.Is(err, ErrEnded) { // before it began: the host says so at its deadline
-		err = fmt.Errorf("%w: %w", ErrDeadline, err)
+	if tell {
+		up.answers = make(chan error, 1)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("bus: submit: %w", err)
+	if err := up.begin(ctx, caller, place, flags, o); err != nil {
+		return nil, err
+	}
+	if tell {
+		if err := up.await(waiting); err != nil {
+			up.req.Close()
+			return nil, err
+		}
 	}
 	return up.req, nil
 }
 
-// ask has the host begin a request. It is told when the context ends first: one that
-// begins all the same is closed.
-func (up *upstream) ask(ctx context.Context, flags uint8, o requestOptions, begin func(*wire.Submitted) error) error {
-	l := up.link
-	token, q, err := l.note(1, func(m wire.Message) error {
-		s, ok := m.(*wire.Submitted)
-		if !ok {
-			return fmt.Errorf("%w: %v instead of submitted", wire.ErrProtocol, m.Kind())
-		}
-		return begin(s)
-	})
-	if err != nil {
+// await waits until the host has begun the request, or has refused it.
+func (up *upstream) await(ctx context.Context) error {
+	select {
+	case err := <-up.answers:
 		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-up.req.done:
 	}
-	m := &wire.Submit{Token: token, Flags: flags, Trace: wireTrace(o.trace)}
-	if !o.deadline.IsZero() {
-		m.Deadline = o.deadline.UnixNano()
+	select {
+	case err := <-up.answers: // the reason
+		return err
+	default:
+		return up.req.cause()
 	}
-	if err = l.send(m); err == nil {
-		_, err = l.await(ctx, q)
-	}
-	if l.settle(token) && ctx.Err() != nil && l.welcome.Version >= wire.KindCancel.Since() {
-		l.queue(&wire.Cancel{Token: token}) // without effect if the answer is on its way
-	}
-	return err
 }
 
-// begin makes this process's side of a request that the host has begun. It
-// runs on the link's reader: results may follow at once.
-func (up *upstream) begin(ctx context.Context, s *wire.Submitted, o requestOptions) error {
+// begin makes a request and tells the host of it, with the first input or within a
+// millisecond. The host answers only if it is asked whether it has a place.
+func (up *upstream) begin(ctx context.Context, caller *Bus, place struct{}, flags uint8, o requestOptions) error {
 	l := up.link
-	up.source = s.Source
-	caller := l.opened()
-	if caller == nil {
-		return ErrHostGone
-	}
-	up.out = newRoutes(l, s.Source, len(caller.graph.inputs))
-	req, err := caller.tryStream(ctx, func(own *requestOptions) {
-		*own = requestOptions{id: messages.RequestID(s.Request), trace: o.trace, up: up}
-		if !o.deadline.IsZero() {
-			own.until = o.deadline.UnixNano()
-		}
-	})
+	l.calling.Lock() // the host sees numbers that rise
+	defer l.calling.Unlock()
+	l.lastSource++
+	up.source = wire.OwnSource | l.lastSource
+	up.out = newRoutes(l, up.source, len(caller.graph.inputs))
+	up.inputs.Store(int32(len(caller.graph.inputs)))
+	req, err := caller.admit(ctx, place, []SubmitOption{func(own *requestOptions) {
+		*own = requestOptions{id: requestID(l.welcome.Node, up.source), trace: o.trace, up: up, deadline: o.deadline}
+	}})
 	if err != nil {
-		l.queue(&wire.Close{Source: s.Source})
 		return err
 	}
-	up.req = req
-	up.in = newArrivals(req, caller.graph.results, false)
+	m := &wire.Submit{Source: up.source, Flags: flags, Deadline: req.deadline, Trace: wireTrace(o.trace)}
 	l.mu.Lock()
-	l.requests[s.Source] = up
+	up.req = req
+	up.in = newArrivals(req, caller.graph.results, true)
+	if l.out == nil {
+		err = l.err
+	} else {
+		l.requests[up.source] = up
+		if flags&wire.SubmitTell != 0 {
+			err = l.send(m)
+		} else {
+			_, err = l.later(m)
+		}
+	}
 	faultpoint.Hit("node-submitted")
 	l.mu.Unlock()
+	if err != nil {
+		req.end(Failed, err)
+		req.Close()
+		return err
+	}
 	if req.over() { // its context ended meanwhile, when it was not known yet
 		up.ended()
 	}
 	return nil
+}
+
+// answer says whether the host has a place for the request.
+func (up *upstream) answer(err error) {
+	select {
+	case up.answers <- err: // nil: nobody asks
+	default:
+	}
 }
 
 // ended tells the host that the request is over here.
@@ -279,16 +307,12 @@ func (up *upstream) over(o Outcome, err error) {
 	up.in.over(up.complete)
 }
 
-// complete notes that the host has completed the request, and that all results
-// are here.
+// complete ends a request that the host has completed, when all results are here.
 func (up *upstream) complete() {
-	go up.link.detach(up.req) // not under the lock of what came
-	up.mu.Lock()
-	defer up.mu.Unlock()
-	up.completed = true
-	if up.asked {
-		go up.posting.replica.remote.answered(up.posting, nil) // its lock comes before this one
+	if up.sent.Load() > 0 {
+		up.link.detach(up.req)
 	}
+	up.req.end(Completed, nil)
 }
 
 // detach finishes the inputs of a request that is complete. Their payloads stay

@@ -282,18 +282,6 @@ func (d *Delivery) retainHeld() (then func()) {
 	}
 }
 
-// inputEnded is called when the streams of all inputs have ended, the last
-// without a payload.
-func (r *remote) inputEnded(t *Task) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, rep := range r.serving {
-		if a, ok := rep.agent.(hostAgent); ok {
-			a.inputEnded(t)
-		}
-	}
-}
-
 // end has the replicas emit what is left of the request. It reports whether they have: if
 // not, the worker is told to look again when they have.
 func (r *remote) end(t *Task) (ended bool, err error) {

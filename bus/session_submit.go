@@ -33,7 +33,7 @@ func (s *session) submit(m *wire.Submit) error {
 			src.refuse(err)
 			return nil
 		}
-		src.begun(req, begin.Flags&wire.SubmitTry != 0)
+		src.begun(req, begin.Flags&wire.SubmitTell != 0)
 		return nil
 	})
 }
@@ -131,7 +131,7 @@ func requestID(node, source uint32) messages.RequestID {
 }
 
 // begun lets what was asked for the request be done.
-func (src *source) begun(req *Request, tried bool) {
+func (src *source) begun(req *Request, tell bool) {
 	src.mu.Lock()
 	src.emitter = Emitter{out: &req.inputs, cancel: src.sess.ctx.Done()}
 	src.req = req
@@ -141,7 +141,7 @@ func (src *source) begun(req *Request, tried bool) {
 	case !src.own:
 		src.sess.answered(src.token)
 		src.sess.queue(&wire.Submitted{Token: src.token, Source: src.id, Request: uint64(req.id)})
-	case tried:
+	case tell:
 		src.sess.queue(&wire.Submitted{Source: src.id, Request: uint64(req.id)})
 	}
 	if over {

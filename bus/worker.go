@@ -97,9 +97,6 @@ func (w *worker) dispatch(t *Task, d *Delivery) {
 		w.pass(t, d)
 	case d.Bare():
 		d.reclaim()
-		if w.stage.remote != nil && t.inputEnded() {
-			w.stage.remote.inputEnded(t)
-		}
 	case spec.Join != nil:
 		w.park(t, d)
 	case spec.Batch != nil:

@@ -1,8 +1,13 @@
 package wire
 
-// SubmitTry is the flag of a Submit that fails with CodeOverloaded rather than
-// wait for a place.
-const SubmitTry = 1
+// Flags of Submit.
+const (
+	// SubmitTry has the request refused with CodeOverloaded rather than wait for a place.
+	SubmitTry = 1
+	// SubmitTell has the host say with Submitted that the request has begun; from
+	// version 8 on.
+	SubmitTell = 2
+)
 
 // OwnSource is the bit that the numbers have which clients choose for their requests.
 const OwnSource = 1 << 31
@@ -14,8 +19,7 @@ type Submit struct {
 	Flags    uint8
 	Trace    Trace // from version 2 on
 	// Source names the request on this connection, and has the bit OwnSource: the host
-	// answers only what it refuses, with Over, and with SubmitTry what it does not refuse,
-	// with Submitted. 0: the host chooses, and answers with Submitted or Failed. From
+	// refuses it with Over. 0: the host chooses, and answers with Submitted or Failed. From
 	// version 8 on.
 	Source uint32
 }
