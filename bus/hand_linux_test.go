@@ -246,16 +246,6 @@ func (h *hand) heard() wire.Message {
 	return nil
 }
 
-// said is the next message of a kind that the node says.
-func said[M wire.Message](h *hand) M {
-	h.t.Helper()
-	for {
-		if m, ok := h.heard().(M); ok {
-			return m
-		}
-	}
-}
-
 // nowhere is a source that no node has.
 const nowhere = 1 << 31
 
