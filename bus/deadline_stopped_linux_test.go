@@ -36,7 +36,7 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 				return err
 			}
 			go func() {
-				_, err := server.Submit(t.Context(), "x")
+				_, err := server.Stream(t.Context())
 				asked <- err
 			}()
 			_, err := server.Directory().Find(t.Context(), named(1))
@@ -73,7 +73,11 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 	}
 	for range 3 {
 		in := bus.WithDeadline(time.Now().Add(10 * time.Millisecond))
-		if _, err := caller.Submit(ctx, "x", in); !errors.Is(err, bus.ErrDeadline) {
+		r, err := caller.Submit(ctx, "x", in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = r.Recv(ctx); !errors.Is(err, bus.ErrDeadline) {
 			t.Errorf("submit: %v, want ErrDeadline", err)
 		}
 		if _, err := caller.Stream(ctx, in); !errors.Is(err, bus.ErrDeadline) {

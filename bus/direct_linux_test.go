@@ -264,7 +264,7 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	for len(held) < window || held[0].Seq < 8 { // those before are handled still
 		held = slices.DeleteFunc(h.server.Holdings(), func(h bus.Holding) bool { return h.Edge != "a->b" })
 	}
-	if held[0].PID != os.Getpid() || held[0].Stage != "b" || held[0].Request != 1 {
+	if held[0].PID != os.Getpid() || held[0].Stage != "b" || held[0].Request != uint64(bus.RequestIDOf(n, 1)) {
 		t.Errorf("held are %+v", held)
 	}
 	var stalls []bus.Stall

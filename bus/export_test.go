@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"github.com/omnibus-runtime/omnibus/messages"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -144,3 +145,6 @@ func Overdue(r *Request) {
 	r.timer.Stop()
 	r.deadline = time.Now().UnixNano()
 }
+
+// RequestIDOf names the nth request that a node has submitted to its host.
+func RequestIDOf(n *Node, nth uint32) messages.RequestID { return requestID(n.link.welcome.Node, nth) }
