@@ -1,6 +1,7 @@
 package bus_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -37,8 +38,9 @@ func (c *thinClient) offer(mem *shmstore.Segment, number uint32) {
 // TestBadClients: a client that says what it must not, or keeps memory open to others that it
 // says is sealed, is refused and told so. The host goes on, and has everything back.
 func TestBadClients(t *testing.T) {
-	const maxOffered, beyondTheArena = 64, 1 << 17
+	const maxOffered, clientBytes, beyondTheArena = 4096, 1 << 30, 1 << 17
 	mem, _ := offering(t, 1<<12, 1<<12)
+	large, _ := offering(t, 64<<20, 64<<20)
 	for name, bad := range map[string]struct {
 		text string
 		do   func(c *thinClient, h *hosted)
@@ -57,13 +59,44 @@ func TestBadClients(t *testing.T) {
 			d := c.work(h)
 			c.send(&wire.Emit{Token: 2, Source: d.Source, Delivery: 7, Flags: wire.FlagForward})
 		}},
-		"offers a number twice": {"segment 1 of 4096 bytes was offered before", func(c *thinClient, _ *hosted) {
+		"offers a number twice": {"segment 1 was offered before", func(c *thinClient, _ *hosted) {
 			c.offer(mem, 1)
 			c.offer(mem, 1)
 		}},
-		"offers without end": {"or is one of more than 64", func(c *thinClient, _ *hosted) {
+		"offers without end": {"a client may have 4096 segments", func(c *thinClient, _ *hosted) {
 			for i := range uint32(maxOffered + 1) {
 				c.offer(mem, i)
+			}
+		}},
+		"offers more than there is": {"the client offers 67108864 bytes more", func(c *thinClient, _ *hosted) {
+			for i := range uint32(clientBytes/(64<<20) + 1) {
+				c.offer(large, i)
+			}
+		}},
+		"puts what is in nothing it offered": {"segment 7 was not offered", func(c *thinClient, h *hosted) {
+			c.send(&wire.Put{Put: 1, Source: c.work(h).Source, Segment: 7, Size: 1})
+		}},
+		"puts what lies outside": {"segment 1: protocol: 4096 bytes at 64 of a segment of 4096", func(c *thinClient, h *hosted) {
+			d := c.work(h)
+			c.offer(mem, 1)
+			c.send(&wire.Put{Put: 1, Source: d.Source, Delivery: d.Delivery, Segment: 1, Offset: 64, Size: 4096})
+		}},
+		"puts what lies far outside": {"segment 1: protocol: 2 bytes at 18446744073709551615", func(c *thinClient, h *hosted) {
+			d := c.work(h)
+			c.offer(mem, 1)
+			c.send(&wire.Put{Put: 1, Source: d.Source, Delivery: d.Delivery, Segment: 1, Offset: 1<<64 - 1, Size: 2})
+		}},
+		"puts over what is not returned": {"segment 1: protocol: 100 bytes at 900 overlap the payload at 0 to 1000", func(c *thinClient, h *hosted) {
+			d := c.work(h)
+			c.offer(mem, 1)
+			c.send(&wire.Put{Put: 1, Source: d.Source, Delivery: d.Delivery, Segment: 1, Size: 1000})
+			c.send(&wire.Put{Put: 2, Source: d.Source, Delivery: d.Delivery, Segment: 1, Offset: 900, Size: 100})
+		}},
+		"puts the same again": {"segment 1: protocol: 1000 bytes at 0 overlap", func(c *thinClient, h *hosted) {
+			d := c.work(h)
+			c.offer(mem, 1)
+			for put := range uint32(2) {
+				c.send(&wire.Put{Put: put + 1, Source: d.Source, Delivery: d.Delivery, Segment: 1, Size: 1000})
 			}
 		}},
 		"forgets what it has not offered": {"segment 7 was not offered", func(c *thinClient, _ *hosted) {
@@ -94,11 +127,15 @@ func TestBadClients(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchanging(t, bus.Options{Store: shmstore.Options{MaxLargeBytes: 1 << 20}})
 			c := dialThin(t, h.path)
 			c.await(wire.KindWelcome)
 			bad.do(c, h)
-			c.wantRefused(wire.CodeProtocol, bad.text)
+			code := wire.CodeProtocol
+			if strings.HasPrefix(name, "offers ") && name != "offers a number twice" {
+				code = wire.CodeOverloaded
+			}
+			c.wantRefused(code, bad.text)
 			h.wantEmpty(t)
 			h.join(t, bus.JoinOptions{})
 		})

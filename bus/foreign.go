@@ -90,6 +90,8 @@ type segment struct {
 	// lasting says that more payloads may come to lie here.
 	lasting atomic.Bool
 	kept    *keeping
+	puts    ranges // of payloads in it, when it is a client's own
+	gone    func() // called once, when nobody needs it any more; nil: nobody asks
 
 	told  sync.Once
 	unmap func(func()) // has the GPU lane forget it first; nil: it was never told
@@ -106,6 +108,9 @@ func (s *segment) retain() { s.refs.Add(1) }
 func (s *segment) release() {
 	if s.refs.Add(-1) > 0 {
 		return
+	}
+	if s.gone != nil {
+		s.gone()
 	}
 	back := func() { unmapping.close(s.mem) }
 	if s.unmap == nil {

@@ -38,7 +38,7 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 		go returned() // not under the locks of whoever sends
 		return nil
 	}
-	if at.seg != nil && l.offers[at.seg] == 0 && len(l.offers) >= maxOffered/2 {
+	if at.seg != nil && l.offers[at.seg] == 0 && len(l.offers) >= maxNodeOffered {
 		m.Flags |= wire.FlagOwn // the host knows only so many for longer
 	}
 	l.out[m.Put] = &outgoing{d: d, returned: returned}

@@ -37,6 +37,7 @@ type session struct {
 	cancel  context.CancelCauseFunc
 	reads   atomic.Int64   // payloads that it put and that somebody needs
 	alone   aloneCount     // memory that was made for one of its payloads each
+	memory  offeredCount   // its own that it has offered
 	wg      sync.WaitGroup // goroutines that work for the client
 	working sync.WaitGroup // of those, the ones that do what it has said
 

@@ -72,16 +72,17 @@ func (s *session) forwarding(flags uint8, delivery uint32) (*payload, error) {
 	return nil, fmt.Errorf("%w: delivery %d is not the client's to forward", wire.ErrProtocol, delivery)
 }
 
-// maxOffered bounds the segments of a client's own.
-const maxOffered = 64
-
 // offer takes in memory that the client fills and keeps the books of.
 func (s *session) offer(m *wire.Offer, fds []int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.offered[m.Segment] != nil || len(s.offered) >= maxOffered || m.Bytes > maxArenaBytes {
+	err := s.mayOffer(m.Bytes)
+	if s.offered[m.Segment] != nil {
+		err = fmt.Errorf("%w: segment %d was offered before", wire.ErrProtocol, m.Segment)
+	}
+	if err != nil {
 		peer.CloseAll(fds)
-		return fmt.Errorf("%w: segment %d of %d bytes was offered before, or is one of more than %d", wire.ErrProtocol, m.Segment, m.Bytes, maxOffered)
+		return err
 	}
 	mem, err := shmstore.OpenSegment("offer", fds[0], int64(m.Bytes))
 	if err != nil {
@@ -89,6 +90,7 @@ func (s *session) offer(m *wire.Offer, fds []int) error {
 	}
 	seg := newSegment(mem)
 	seg.lasting.Store(true)
+	s.memory.count(seg)
 	s.offered[m.Segment] = seg
 	return nil
 }
@@ -231,5 +233,14 @@ func (s *session) putPayload(m *wire.Put, returned func()) (*foreign, error) {
 	if seg == nil {
 		return nil, fmt.Errorf("%w: segment %d was not offered", wire.ErrProtocol, m.Segment)
 	}
-	return seg.claimed(m.Offset, m.Size, returned)
+	p, err := seg.claimed(m.Offset, m.Size, returned)
+	if err != nil {
+		return nil, fmt.Errorf("segment %d: %w", m.Segment, err)
+	}
+	if err := s.ownRange(p); err != nil {
+		p.free = func() {} // the client is refused: nothing is told it any more
+		p.release()
+		return nil, fmt.Errorf("segment %d: %w", m.Segment, err)
+	}
+	return p, nil
 }

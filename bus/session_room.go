@@ -58,19 +58,9 @@ func (s *session) makeArena(m *wire.Arena) error {
 	return nil
 }
 
-// maxArenaBytes bounds what a client may offer. What the machine has free
+// maxArenaBytes bounds what a client may reserve at a time. What the machine has free
 // bounds it first.
 const maxArenaBytes = 1 << 40
-
-// clientBytes is how much the host makes for one client at the least: an arena
-// of that size, and as much beside it for the exchange.
-const clientBytes = 1 << 30
-
-// mostBytes is how much the host makes for the client: with the machine's free
-// memory alone for a bound, a client could leave the others nothing.
-func (s *session) mostBytes() int64 {
-	return max(clientBytes, s.srv.bus.opts.Store.ArenaBytes)
-}
 
 // arenaBytes is as much as the client's windows can need, and a third more for
 // what lies between payloads. Where windows may exceed the store together
