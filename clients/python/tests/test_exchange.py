@@ -13,8 +13,8 @@ from unittest import mock
 from hostcase import HostCase
 
 import omnibus
-from omnibus import wire
-from omnibus.room import OwnRoom
+from omnibus import room, wire
+from omnibus.room import OwnRoom, large_bytes
 
 BIG = bytes(range(256)) * 40
 
@@ -210,17 +210,53 @@ class RoomTest(unittest.TestCase):
 
     def test_segments_are_bounded_and_given_up(self) -> None:
         most = 64 << 20
-        puts = [self.room.put(r) for r in (self.room.take(9 << 20, most) for _ in range(4)) if r is not None]
-        self.assertEqual(len(puts), 4)
+        puts = [self.room.put(r) for r in (self.room.take(9 << 20, most) for _ in range(7)) if r is not None]
+        self.assertEqual(len(puts), 7)
         self.assertIsNone(self.room.take(9 << 20, most))
         for put in puts:
             self.room.returned(put)
         large = self.room.take(60 << 20, most)
         assert large is not None
         kinds = [type(m).__name__ for m in self.said]
-        self.assertEqual(kinds, ["Offer"] * 4 + ["Forget"] * 4 + ["Offer"])
+        self.assertEqual(kinds, ["Offer"] * 7 + ["Forget"] * 7 + ["Offer"])
         self.room.give(large)
         self.assertIsNotNone(self.room.take(1000, most))
+
+    def test_small_payloads_do_not_split_large_segments(self) -> None:
+        most = 64 << 20
+        size = (16 << 20) + 64  # a tensor of 16 MiB, with its header
+        for _ in range(100):
+            large = self.room.take(size, most)
+            small = [self.room.take(1000, most), self.room.take((1 << 20) - 1, most)]
+            assert large is not None and small[0] is not None and small[1] is not None
+            self.assertEqual((large.offset, len(large.view)), (0, size))
+            self.assertTrue(all(r.segment != large.segment for r in small if r is not None))
+            put = self.room.put(large)
+            self.room.give(small[0])
+            self.room.returned(put)
+            self.room.give(small[1])
+        self.assertEqual([m.bytes for m in self.said], [18 << 20, 16 << 20])  # each was used again and again
+
+    def test_large_segments_serve_payloads_of_nearly_their_size(self) -> None:
+        r = random.Random(4)
+        for _ in range(2000):
+            size = r.randint(1 << 20, 1 << 34)
+            segment = large_bytes(size)
+            self.assertTrue(size <= segment <= size + size // 8, (size, segment))
+            self.assertEqual(large_bytes(segment), segment)
+        self.assertEqual(len({large_bytes(n) for n in range((1 << 20) + 1, (1 << 21) + 1, 1000)}), 8)
+
+    def test_segments_of_their_own_are_bounded(self) -> None:
+        with mock.patch.object(room, "MAX_ALONE", 3):
+            rooms = [self.room.alone(5000) for _ in range(3)]
+            with self.assertRaisesRegex(omnibus.OutOfMemory, "keep views of 3 payloads"):
+                self.room.alone(5000)
+            self.room.give(rooms[0])
+            self.room.returned(self.room.put(rooms[1]))
+            for _ in range(2):
+                self.room.alone(5000)
+            with self.assertRaises(omnibus.OutOfMemory):
+                self.room.alone(5000)
 
 
 class GetTest(ExchangeCase):

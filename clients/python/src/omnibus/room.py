@@ -1,8 +1,9 @@
 """Room of the client's own: memory that it offers to the host, and keeps the books of.
 
-For what is put into the exchange, and for emissions with tensors on a GPU. The host says when a payload is
-returned, and its room is used again: the first that fits, so that what was in use last, and is in the
-processor's cache, comes first.
+For all payloads that do not travel in a message. The host says when a payload is returned, and its room is used
+again. Payloads below 1 MiB lie side by side in segments of 16 MiB, each in the first room that fits. Larger ones have a
+segment each, which is kept for the next one of that size: sizes are rounded up to one of eight from each power of two
+to the next. What was in use last, and is in the processor's cache, comes first.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from . import wire
-from .errors import Code, ProtocolError, TooLarge, out_of_memory
+from .errors import Code, OutOfMemory, ProtocolError, TooLarge, out_of_memory
 from .gaps import Gaps
 from .memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena
 
 SEGMENT_BYTES = 16 << 20
-MAX_SEGMENTS = 64  # as many as the host takes
+LARGE_BYTES = 1 << 20  #: from here on a payload has a segment to itself
+MAX_SEGMENTS = 256  #: that are used again and again
+MAX_ALONE = 3072  #: for one payload each; the host takes 4,096 of both
+
+_SIZES_PER_DOUBLING = 8
 
 _ALIGN = 64
 _PAGE = 4096
@@ -60,12 +65,19 @@ _NOTHING = Out()
 class _Segment:
     """An arena, and what is free in it."""
 
-    __slots__ = ("arena", "size", "gaps")
+    __slots__ = ("arena", "size", "large", "gaps")
 
-    def __init__(self, arena: Arena, size: int) -> None:
+    def __init__(self, arena: Arena, size: int, large: bool) -> None:
         self.arena = arena
         self.size = size
+        self.large = large  # for one payload at a time
         self.gaps = Gaps(size)
+
+
+def large_bytes(size: int) -> int:
+    """The size of the segment for a large payload: at most an eighth more, so that few sizes serve all."""
+    step = max(1 << (size - 1).bit_length() - 1, _SIZES_PER_DOUBLING) // _SIZES_PER_DOUBLING
+    return -(-size // step) * step
 
 
 class OwnRoom:
@@ -77,6 +89,8 @@ class OwnRoom:
     def __init__(self, post: Callable[[wire.Message, int], None]) -> None:
         self._post = post
         self._segments: dict[int, _Segment] = {}
+        self._spare: dict[int, list[int]] = {}  # large ones that nothing lies in, by their size
+        self._alone = 0  # segments for one payload each
         self._last_segment = 0
         self._puts: dict[int, tuple[Room | None, Out]] = {}
         self._last_put = 0
@@ -98,32 +112,58 @@ class OwnRoom:
         """
         if size > most:
             raise TooLarge(Code.TOO_LARGE, f"a payload of {size} bytes, and an arena of {most}")
+        if size >= LARGE_BYTES:
+            return self._take_large(size, most)
         size = -(-max(size, 1) // _ALIGN) * _ALIGN
         for number, s in self._segments.items():
-            at = s.gaps.take(size)
+            at = None if s.large else s.gaps.take(size)
             if at is not None:
                 return Room(number, at, size, s.arena.view(at, size))
-        segment_size = -(-max(size, min(SEGMENT_BYTES, most)) // _PAGE) * _PAGE
+        return self._make(size, max(size, min(SEGMENT_BYTES, most)), most, False)
+
+    def _take_large(self, size: int, most: int) -> Room | None:
+        segment_size = _pages(min(large_bytes(size), max(size, most)))
+        spare = self._spare.get(segment_size)
+        if not spare:
+            return self._make(size, segment_size, most, True)
+        number = spare.pop()
+        s = self._segments[number]
+        s.gaps.take(s.size)
+        return Room(number, 0, s.size, s.arena.view(0, size))
+
+    def _make(self, size: int, segment_size: int, most: int, large: bool) -> Room | None:
+        segment_size = _pages(segment_size)
         self._drop_empty(most - segment_size)
         if self._segments and (self._bytes() + segment_size > most or len(self._segments) >= MAX_SEGMENTS):
             return None
         number, arena = self._offer(segment_size)
-        self._segments[number] = _Segment(arena, segment_size)
-        at = self._segments[number].gaps.take(size)
+        s = self._segments[number] = _Segment(arena, segment_size, large)
+        taken = segment_size if large else size
+        at = s.gaps.take(taken)
         assert at is not None
-        return Room(number, at, size, arena.view(at, size))
+        return Room(number, at, taken, arena.view(at, size))
 
     def alone(self, size: int) -> Room:
         """A segment for one payload alone. Raises OutOfMemory."""
-        number, arena = self._offer(-(-max(size, 1) // _PAGE) * _PAGE)
+        if self._alone >= MAX_ALONE:
+            raise OutOfMemory(
+                Code.MEMORY,
+                f"others keep views of {self._alone} payloads that have a segment each: let them copy what they keep",
+            )
+        number, arena = self._offer(_pages(max(size, 1)))
+        self._alone += 1
         return Room(number, 0, size, arena.view(0, size), True)
 
     def give(self, r: Room) -> None:
         """Take room back that nothing was put in."""
         if r.alone:
+            self._alone -= 1
             self._post(wire.Forget(r.segment), -1)
-        else:
-            self._segments[r.segment].gaps.give(r.offset, r.size)
+            return
+        s = self._segments[r.segment]
+        s.gaps.give(r.offset, r.size)
+        if s.large:
+            self._spare.setdefault(s.size, []).append(r.segment)
 
     def put(self, r: Room | None, out: Out = _NOTHING) -> int:
         """The number of a put, by which the room comes back. None: the payload is in the message."""
@@ -147,7 +187,9 @@ class OwnRoom:
         if put not in self._puts:
             raise ProtocolError(f"put {put} is returned, and is not out")
         r, out = self._puts.pop(put)
-        if r is not None and not r.alone:  # such a segment the host forgets with its payload
+        if r is not None and r.alone:  # such a segment the host forgets with its payload
+            self._alone -= 1
+        elif r is not None:
             self.give(r)
         out.returned()
 
@@ -167,6 +209,8 @@ class OwnRoom:
                 return
             if s.gaps.empty:
                 del self._segments[number]
+                if s.large:
+                    self._spare[s.size].remove(number)
                 self._post(wire.Forget(number), -1)
 
     def _offer(self, size: int) -> tuple[int, Arena]:
@@ -185,3 +229,7 @@ class OwnRoom:
             raise
         self._post(wire.Offer(self._last_segment, size), fd)
         return self._last_segment, arena
+
+
+def _pages(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
