@@ -124,6 +124,9 @@ func (b *Buffer) reserveRoom() (err error) {
 	// The first try does not wait: what waits is noted, and wants a timer.
 	b.room, err = b.takeRoom(atOnce, nil)
 	if errors.Is(err, actors.ErrCanceled) {
+		if b.e.cancel == atOnce {
+			return errCanceled
+		}
 		b.room, err = b.awaitRoom()
 	}
 	switch {
@@ -366,9 +369,10 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 		if inline != nil {
 			d.Inline, d.Codec, d.foreign = inline, uint32(b.codec), b.lent
 		}
-		d.cost, d.cause, d.put = ed.charge(b.price), b.e.cause, b.em.put
+		d.cost, d.cause, d.put = ed.charge(b.price), b.e.cause, b.em.put.hold()
 		if ed.path != nil {
 			if err := f.carry(d); err != nil {
+				d.put.unhold()
 				d.recycle()
 				b.giveCreditOf(ed)
 				return b.refuse(i+1, h, o.emissionError(ed, f.seq, b.em.key, err))

@@ -41,7 +41,7 @@ type Delivery struct {
 	foreign *foreign      // where Inline lies, when it is neither in d nor on the heap
 	carried *carried      // what travels by a connector, until it is opened
 	fed     *fed          // whom to tell that it is finished, when it came from another process; nil: nobody
-	put     *put          // what brought it, when a node sent it; nil: nothing to be told
+	put     *put          // what brought it, when a client sent it; nil: nothing to be told
 	cause   uint32        // the fed delivery whose handling sent it, for a node
 	message *lane.Message // the payload, when it was opened as one with tensors
 	small   [smallBytes]byte
@@ -266,6 +266,7 @@ func (d *Delivery) releasePayload() {
 	if !d.Handle.IsZero() {
 		d.flow.req.bus.settled(d.Handle)
 	}
+	d.put.unhold()
 }
 
 // errorAt says where a failure happened.

@@ -111,6 +111,13 @@ func (f *flow) tryTake(cost int64) bool {
 	}
 }
 
+// full reports whether there is no credit for one more delivery like those under way.
+func (f *flow) full() bool {
+	u := f.used.Load()
+	n, bytes := u>>countShift, int64(u&bytesMask)
+	return n >= f.edge.window || n > 0 && bytes+bytes/int64(n) > f.edge.windowBytes
+}
+
 // give returns credit and lets in whoever waits for it.
 func (f *flow) give(credit uint64) {
 	if credit != 0 {

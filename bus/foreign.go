@@ -45,6 +45,13 @@ func (p *foreign) release() {
 	p.drop()
 }
 
+// giveUp is release; nil is of nothing.
+func (p *foreign) giveUp() {
+	if p != nil {
+		p.release()
+	}
+}
+
 // remind keeps the payload for others that may read it, which is no reason to
 // say that it is read here. It is for holders of a reference; drop undoes it.
 func (p *foreign) remind() { p.refs.Add(1) }

@@ -132,7 +132,12 @@ func (s *session) describe() string {
 // queue sends a message. That the client has hung up is for the reader to find
 // out, which may have a last message to read.
 func (s *session) queue(m wire.Message, fds ...int) {
-	if err := s.sender.Queue(m, fds...); err != nil && !errors.Is(err, peer.ErrGone) && !errors.Is(err, peer.ErrClosed) {
+	s.queued(s.sender.Queue(m, fds...))
+}
+
+// queued is told what became of a message.
+func (s *session) queued(err error) {
+	if err != nil && !errors.Is(err, peer.ErrGone) && !errors.Is(err, peer.ErrClosed) {
 		s.fail(err)
 	}
 }

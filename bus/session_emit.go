@@ -130,34 +130,36 @@ func (s *session) put(m *wire.Put) error {
 	if err != nil {
 		return err
 	}
-	origin := &put{sess: s, id: m.Put, source: src}
-	s.reads.Add(1)
-	p, err := s.putPayload(m, origin.returned)
-	if err != nil {
-		s.unread()
-		forward.release()
-		return err
+	origin := &put{sess: s, id: m.Put, source: src, passed: forward != nil}
+	origin.refs.Store(1)
+	var p *foreign // nil: the payload is in the message, or that of a delivery
+	if m.Flags&(wire.FlagInline|wire.FlagForward) == 0 {
+		if p, err = s.putInPlace(m, origin); err != nil {
+			return err
+		}
 	}
-	p.unread = s.unread
-	if p.seg != nil && m.Flags&wire.FlagOwn != 0 {
-		s.alone.count(p)
+	end := func() {
+		p.giveUp()
+		forward.release()
+		origin.release()
 	}
 	if src == nil {
-		p.release()
-		forward.release()
+		end()
 		return nil
 	}
 	em, err := src.emission(m.Edge, m.Flags, m.Key, m.Attrs)
 	if err != nil {
-		p.release()
-		forward.release()
+		end()
 		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 	}
 	em.put = origin
-	delivery, c := m.Delivery, codec.ID(m.Codec)
-	return src.do(s.emissionOf(src, delivery, func(e Emitter) error {
-		if forward != nil {
+	c, data := codec.ID(m.Codec), m.Payload
+	return src.doKeeping(s.emissionOf(src, m.Delivery, func(e Emitter) error {
+		switch {
+		case forward != nil:
 			return e.pass(forward, em)
+		case p == nil:
+			return e.copied(data, c, em)
 		}
 		p.retain(1)
 		return e.lend(p, c, em)
@@ -165,33 +167,80 @@ func (s *session) put(m *wire.Put) error {
 		if out := src.out(); err != nil && !errors.Is(err, errWaived) && out != nil && !out.req.over() {
 			out.req.end(Failed, err)
 		}
-		p.release()
-		forward.release()
-	}))
+		end()
+	}), func() { data = append([]byte(nil), data...) })
 }
 
-// put is a payload that a node keeps the books of, as the host knows it.
+// putInPlace finds the payload of a put that lies in the client's memory. It returns the
+// put when nobody needs the payload any more.
+func (s *session) putInPlace(m *wire.Put, origin *put) (*foreign, error) {
+	s.reads.Add(1)
+	p, err := s.putPayload(m, origin.release)
+	if err != nil {
+		s.unread()
+		return nil, err
+	}
+	p.unread = s.unread
+	origin.refs.Add(1)
+	if m.Flags&wire.FlagOwn != 0 {
+		s.alone.count(p)
+	}
+	return p, nil
+}
+
+// put is a payload that a client keeps the books of, as the host knows it.
 type put struct {
 	sess   *session
 	id     uint32
-	source *source     // nil: it was over already
-	gone   atomic.Bool // returned
+	source *source      // nil: it was over already
+	refs   atomic.Int32 // the emission's, its deliveries', and that of memory of the client's
+	gone   atomic.Bool  // returned
+	passed bool         // the payload is a delivery's: the client has nothing to keep once it is on its way
 }
 
-// returned tells the node that nobody needs the payload any more.
-func (p *put) returned() {
+// hold is for one delivery of the payload more, which ends with unhold. It is for holders
+// of a reference.
+func (p *put) hold() *put {
+	if p != nil && !p.passed {
+		p.refs.Add(1)
+	}
+	return p
+}
+
+func (p *put) unhold() {
+	if p != nil && !p.passed {
+		p.release()
+	}
+}
+
+// release ends a reference. The client is told when nobody needs the payload any more, nor
+// its place in the windows.
+func (p *put) release() {
+	if p.refs.Add(-1) > 0 {
+		return
+	}
 	p.gone.Store(true)
-	p.sess.returnPut(p.id)
+	p.sess.tellBack(&wire.Returned{Puts: []uint32{p.id}}, p.source.pressed())
 }
 
-// returnPut tells the client that nobody needs a put any more. A host that closes
-// does not know: it lets go of what others may go on reading.
-func (s *session) returnPut(id uint32) {
+// returnPut tells the client that nobody needs what it put into the exchange any more.
+func (s *session) returnPut(id uint32) { s.tellBack(&wire.Returned{Puts: []uint32{id}}, true) }
+
+// tellBack tells the client what comes back to it: at once, or with the next packet, and
+// within a millisecond. A host that closes does not know: it lets go of what others may
+// go on reading.
+func (s *session) tellBack(m wire.Message, now bool) {
 	select {
 	case <-s.srv.done:
+		return
 	default:
-		s.queue(&wire.Returned{Puts: []uint32{id}})
 	}
+	if now {
+		s.queue(m)
+		return
+	}
+	_, err := s.sender.Later(m)
+	s.queued(err)
 }
 
 // unread counts a payload less of those that the client put and that somebody
@@ -203,7 +252,7 @@ func (s *session) unread() {
 	}
 }
 
-// spent tells the node that credit came back for a payload that is still
+// spent tells the client that credit came back for a payload that is still
 // needed.
 func (p *put) spent(credit uint64) {
 	if p == nil || credit == 0 || p.gone.Load() {
@@ -213,13 +262,12 @@ func (p *put) spent(credit uint64) {
 	if credit&bytesMask != 0 {
 		m.Flags = wire.SpentBytes
 	}
-	p.sess.queue(m)
+	p.sess.tellBack(m, p.source.pressed())
 }
 
-// putPayload finds the payload of a put. One that is forwarded only tells the
-// client when it is returned.
+// putPayload finds the payload of a put or a place.
 func (s *session) putPayload(m *wire.Put, returned func()) (*foreign, error) {
-	if m.Flags&(wire.FlagInline|wire.FlagForward) != 0 {
+	if m.Flags&wire.FlagInline != 0 {
 		return newForeign(append([]byte{}, m.Payload...), returned), nil
 	}
 	s.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -110,10 +111,15 @@ const maxQueued = 4096
 
 // do does something behind all that was asked for before: now, if nothing is
 // and it need not wait. It is for the reader's goroutine.
-func (src *source) do(f step) error {
+func (src *source) do(f step) error { return src.doKeeping(f, func() {}) }
+
+// doKeeping is do for a step that uses what is the reader's until it returns: keep has it
+// keep that, when it is done later.
+func (src *source) doKeeping(f step, keep func()) error {
 	src.mu.Lock()
 	busy, full := src.busy, len(src.queue) >= maxQueued
 	if busy && !full {
+		keep()
 		src.queue = append(src.queue, f)
 	}
 	src.mu.Unlock()
@@ -128,6 +134,7 @@ func (src *source) do(f step) error {
 	if !errors.Is(err, errCanceled) {
 		return err
 	}
+	keep()
 	src.mu.Lock()
 	src.busy = true
 	src.mu.Unlock()
@@ -162,6 +169,19 @@ func (src *source) next() (f step) {
 	src.queue[0] = nil
 	src.queue = src.queue[1:]
 	return f
+}
+
+// pressed reports whether the client may be waiting for what comes back: a message of it
+// waits here, or a window that it emits into has no place for another payload like those in it.
+func (src *source) pressed() bool {
+	if src == nil {
+		return true
+	}
+	src.mu.Lock()
+	busy := src.busy
+	src.mu.Unlock()
+	out := src.emitter.out
+	return busy || slices.ContainsFunc(out.edges, func(e *edge) bool { return out.req.flow(e).full() })
 }
 
 // emits is what the source emits by, which does not wait if it is only to try.
