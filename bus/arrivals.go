@@ -64,6 +64,8 @@ func (a *arrivals) relayed(edge uint16, d *Delivery) error {
 		d.discard()
 		return err
 	}
+	st.open.Add(1)
+	d.fed.open = &st.open
 	if st.from == nil { // in order already, or in none: see Routing
 		a.feed(int(edge), st, d)
 		return nil

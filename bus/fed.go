@@ -21,6 +21,8 @@ type fed struct {
 type feeder interface {
 	// queue sends an answer. It does not wait, and may be called under locks.
 	queue(m wire.Message)
+	// rest is queue of an answer that can wait for the next message, up to a millisecond.
+	rest(m wire.Message)
 	// tell is queue for what must have been sent when it returns: it reports
 	// whether it was.
 	tell(m wire.Message) bool
@@ -99,8 +101,25 @@ func (f *fed) tell(d *Delivery, stays bool) {
 		f.open.Add(-1)
 	}
 	faultpoint.Hit("node-before-finish")
-	f.from.queue(m)
+	if f.err == nil && d.ridesAlong() {
+		f.from.rest(m)
+	} else {
+		f.from.queue(m)
+	}
 	faultpoint.Hit("node-finished")
+}
+
+// ridesAlong reports whether the finish of a delivery can wait for the next message: that of
+// a small result, while its window has places enough, and that of the last input of a task,
+// which the end of the task follows.
+func (d *Delivery) ridesAlong() bool {
+	switch {
+	case d.flow == nil:
+		return false
+	case d.flow.req.up != nil:
+		return d.foreign == nil && d.fed.open != nil && uint64(d.fed.open.Load()) < d.flow.edge.limit/2
+	}
+	return d.EOS && d.flow.consumer != nil && d.flow.consumer.stage.spec.End == nil
 }
 
 // newFed makes a delivery of a message. find knows the segments of whoever sent

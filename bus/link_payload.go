@@ -49,7 +49,12 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 		}
 	}
 	faultpoint.Hit("node-before-put")
-	if err := l.send(m); err != nil {
+	if d.flow.producer.endsSoon() { // then its finish follows
+		_, err = l.later(m)
+	} else {
+		err = l.send(m)
+	}
+	if err != nil {
 		delete(l.out, m.Put)
 		l.unoffer(at.seg, m.Segment, m.Flags)
 		return err

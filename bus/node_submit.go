@@ -450,6 +450,13 @@ func (l *link) queue(m wire.Message) {
 	}
 }
 
+// rest implements feeder.
+func (l *link) rest(m wire.Message) {
+	if _, err := l.later(m); err != nil && !errors.Is(err, peer.ErrClosed) {
+		l.sender.Fail(err)
+	}
+}
+
 // tell implements feeder.
 func (l *link) tell(m wire.Message) bool {
 	return l.sender.Queue(m) == nil && l.sender.Backlog() == 0

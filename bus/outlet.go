@@ -110,6 +110,7 @@ func (f *flow) send(d *Delivery, em emission) {
 	d.Key, d.Attrs, d.EOS = em.key, em.attrs, em.last
 	if d.cause == 0 && f.req.bus.node && f.producer != nil {
 		d.cause = f.producer.handling.Load()
+		f.producer.emitted.Store(int64(f.req.bus.now()))
 	}
 	f.ended = em.last
 	f.sent.deliveries++

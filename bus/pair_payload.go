@@ -17,6 +17,9 @@ func (p *pair) queue(m wire.Message) {
 	}
 }
 
+// rest implements feeder.
+func (p *pair) rest(m wire.Message) { p.queue(m) }
+
 // tell implements feeder.
 func (p *pair) tell(m wire.Message) bool {
 	d := p.connection()

@@ -86,17 +86,17 @@ type remoteTask struct {
 	task *Task
 
 	// Guarded by remote.mu.
-	home     *replica   // where the request stays; nil: nowhere yet, or anywhere
-	works    []*work    // not finished, in the order in which they came
-	touched  bool       // a replica has had a delivery of it
-	output   output     // of the whole request
-	attempt  int        // replays
-	retained []*work    // finished, kept for a replay
-	ending   bool       // the worker wants the task to end
-	endsLeft int        // postings that have not answered; -1: not asked yet
-	early    bool       // a posting has answered before it was waited for
-	ended    bool       // all have answered
-	endFrom  uint64     // emissions that were made before they were asked
+	home     *replica // where the request stays; nil: nowhere yet, or anywhere
+	works    []*work  // not finished, in the order in which they came
+	touched  bool     // a replica has had a delivery of it
+	output   output   // of the whole request
+	attempt  int      // replays
+	retained []*work  // finished, kept for a replay
+	ending   bool     // the worker wants the task to end
+	endsLeft int      // postings that have not answered; -1: not asked yet
+	early    bool     // a posting has answered before it was waited for
+	ended    bool     // all have answered
+	endFrom  uint64   // emissions that were made before they were asked
 	endErr   error
 }
 

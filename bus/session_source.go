@@ -178,10 +178,9 @@ func (src *source) pressed() bool {
 		return true
 	}
 	src.mu.Lock()
-	busy := src.busy
+	busy, out := src.busy, src.emitter.out
 	src.mu.Unlock()
-	out := src.emitter.out
-	return busy || slices.ContainsFunc(out.edges, func(e *edge) bool { return out.req.flow(e).full() })
+	return busy || out == nil || slices.ContainsFunc(out.edges, func(e *edge) bool { return out.req.flow(e).full() })
 }
 
 // emits is what the source emits by, which does not wait if it is only to try.

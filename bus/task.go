@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/messages"
 )
@@ -25,6 +26,7 @@ type Task struct {
 	slot   atomic.Pointer[slot] // held while the request is open here
 
 	handling atomic.Uint32 // the fed delivery that is being handled, for a node
+	emitted  atomic.Int64  // when something was emitted for it last, since the bus was opened
 
 	// held counts deliveries in other hands than the worker's.
 	held   atomic.Int32
@@ -64,6 +66,20 @@ func (t *Task) Replica() int { return t.slot.Load().worker.replica }
 // Fail ends the request with an error that names the stage.
 func (t *Task) Fail(err error) {
 	t.outlet.req.end(Failed, &StageError{Stage: t.stage.spec.Name, Err: err})
+}
+
+// briefly is how long after its last emission a handler may take to return, for what it emits
+// to wait for that.
+const briefly = 50 * time.Microsecond
+
+// endsSoon reports whether what the handler emits now can wait for its return: it returned
+// briefly after its emission the last time.
+func (t *Task) endsSoon() bool {
+	if t == nil || t.handling.Load() == 0 {
+		return false
+	}
+	s := t.slot.Load()
+	return s != nil && s.worker.brief.Load()
 }
 
 // failWhere is Fail for an error that may say where it happened.

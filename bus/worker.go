@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/actors"
 )
@@ -22,6 +23,7 @@ type worker struct {
 	batcher  *actors.Batcher[*Delivery]
 	log      *slog.Logger
 	panics   atomic.Int64
+	brief    atomic.Bool // the handler returned briefly after its last emission, the last time
 
 	// What is being handled, for Failed, which runs while the actor stands
 	// still.
@@ -129,6 +131,7 @@ func (w *worker) handle(t *Task, parts []*Delivery) {
 			t.handling.Store(parts[0].fed.number())
 		}
 		err = w.call(t, parts)
+		w.learn(t, parts[0])
 	}
 	w.task, w.parts = nil, nil
 	if err != nil {
@@ -146,6 +149,14 @@ func openAll(parts []*Delivery) error {
 		}
 	}
 	return nil
+}
+
+// learn notes, for a node, whether the handler has returned briefly after it emitted. Where
+// it has kept its delivery, no finish follows that the emission could travel with.
+func (w *worker) learn(t *Task, d *Delivery) {
+	if at := t.emitted.Swap(0); at != 0 {
+		w.brief.Store(d.state.Load() == stateSent && w.bus.now()-time.Duration(at) < briefly)
+	}
 }
 
 // call runs the handler in the replica's turn.

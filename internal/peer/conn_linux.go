@@ -132,6 +132,9 @@ func (c *Conn) trySend(packet []byte, fds []int) (sent bool, err error) {
 	if errors.Is(err, unix.EAGAIN) {
 		return false, nil
 	}
+	if err == nil {
+		packetsSent.Add(1)
+	}
 	return err == nil, sendError(err)
 }
 

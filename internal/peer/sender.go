@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -52,6 +53,13 @@ type Sender struct {
 	blockedSince time.Time // when the goroutine began to wait for room; zero: it does not
 	err          error     // why nothing more can be sent
 }
+
+// packetsSent counts the packets that the Senders of this process have sent without waiting.
+var packetsSent atomic.Int64
+
+// PacketsSent is how many packets the Senders of this process have sent, but for those that
+// had to wait for room.
+func PacketsSent() int64 { return packetsSent.Load() }
 
 // NewSender starts a Sender for a connection on which nobody else sends. The
 // caller closes it, and the connection afterwards.
