@@ -49,7 +49,7 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 		}
 	}
 	faultpoint.Hit("node-before-put")
-	if d.flow.producer.endsSoon() { // then its finish follows
+	if d.flow != nil && d.flow.producer.endsSoon() { // then its finish follows
 		_, err = l.later(m)
 	} else {
 		err = l.send(m)

@@ -35,8 +35,9 @@ type Sender struct {
 	closeOnce sync.Once
 	closeErr  error
 
+	work chan struct{} // the goroutine waits here for a change of what follows
+
 	mu    sync.Mutex
-	work  sync.Cond // the goroutine waits here for a change of what follows
 	queue []*packet // in order; the last one may take more messages
 	// What waits, with what is being sent just now.
 	bytes, descriptors int
@@ -46,7 +47,7 @@ type Sender struct {
 	// resting says that all of the queue can wait until the timer wakes it.
 	resting bool
 	rested  time.Time   // since when
-	timer   *time.Timer // nil until it is needed
+	timer   *time.Timer
 	ticking bool        // the timer runs
 	held    int         // turns that gather what is queued: see Turn
 	closing      bool
@@ -68,8 +69,8 @@ func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
 		return nil, fmt.Errorf("sender options: %w", err)
 	}
 	opts = opts.withDefaults()
-	s := &Sender{conn: conn, opts: opts, wait: laterWait, done: make(chan struct{})}
-	s.work.L = &s.mu
+	s := &Sender{conn: conn, opts: opts, wait: laterWait, done: make(chan struct{}), work: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+	s.timer.Stop()
 	go s.run()
 	return s, nil
 }
@@ -150,31 +151,44 @@ func (s *Sender) Later(m wire.Message) (soon bool, err error) {
 // runs is left alone: to set one may wake a thread.
 func (s *Sender) rest() {
 	s.resting, s.rested = true, time.Now()
-	switch {
-	case s.ticking:
-		return
-	case s.timer == nil:
-		s.timer = time.AfterFunc(s.wait, s.tick)
-	default:
+	if !s.ticking {
+		s.ticking = true
 		s.timer.Reset(s.wait)
 	}
-	s.ticking = true
 }
 
-// tick sends what has rested for long enough.
+// tick sends what has rested for long enough. s.mu is held.
 func (s *Sender) tick() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.ticking = false
 	if !s.resting {
 		return
 	}
 	if left := s.wait - time.Since(s.rested); left > 0 {
-		s.timer.Reset(left)
 		s.ticking = true
+		s.timer.Reset(left)
 		return
 	}
 	s.flushLocked()
+}
+
+// signal has the goroutine look again.
+func (s *Sender) signal() {
+	select {
+	case s.work <- struct{}{}:
+	default:
+	}
+}
+
+// await waits for a signal, or for the end of a rest. s.mu is held, and given up meanwhile.
+func (s *Sender) await() {
+	s.mu.Unlock()
+	select {
+	case <-s.work:
+		s.mu.Lock()
+	case <-s.timer.C:
+		s.mu.Lock()
+		s.tick()
+	}
 }
 
 // flushLocked sends the queue on the caller's goroutine, as far as there is room. s.mu is
@@ -199,7 +213,7 @@ func (s *Sender) flushLocked() {
 		}
 	}
 	if len(s.queue) > 0 && s.held == 0 || s.closing {
-		s.work.Signal()
+		s.signal()
 	}
 }
 
@@ -272,7 +286,7 @@ func (s *Sender) sendNow(m wire.Message, fds []int) error {
 		s.forget(p)
 	}
 	if len(s.queue) > 0 || s.closing {
-		s.work.Signal()
+		s.signal()
 	}
 	return err
 }
@@ -304,7 +318,7 @@ func (s *Sender) run() {
 	defer s.mu.Unlock()
 	for {
 		for s.writing || (len(s.queue) == 0 || s.resting || s.held > 0) && !s.closing && s.err == nil {
-			s.work.Wait()
+			s.await()
 		}
 		if len(s.queue) == 0 {
 			return
@@ -377,7 +391,7 @@ func (s *Sender) fail(err error) {
 		s.discard(p)
 	}
 	s.queue = nil
-	s.work.Signal()
+	s.signal()
 }
 
 // Blocked returns for how long the next packet has been waiting for the peer to
@@ -406,7 +420,7 @@ func (s *Sender) Close() error {
 	s.closeOnce.Do(func() {
 		s.mu.Lock()
 		s.closing = true
-		s.work.Signal()
+		s.signal()
 		s.mu.Unlock()
 		deadlineErr := s.conn.SetWriteDeadline(time.Now().Add(s.opts.FlushTimeout))
 		<-s.done
