@@ -15,9 +15,12 @@ MODEL    ?= full    # size of the models: small or full
 ARCHS    ?= amd64 arm64 # that gpu-build builds for
 BENCH    ?= .
 BENCHTIME ?= 1s
+PEERS    ?= .       # rows of bench-peers
+ROUNDS   ?= 9
+BUSY     ?= 0       # processes that compute beside bench-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python race stress soak chaos model fuzz-smoke mutants cover lint bench check gpu-build gpu-check
+.PHONY: help build test python race stress soak chaos model fuzz-smoke mutants cover lint bench bench-peers check gpu-build gpu-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +66,9 @@ lint: ## golangci-lint, gofumpt, vet for every system, tidy modules
 bench: ## run the benchmarks (BENCH, BENCHTIME)
 	$(GO) test ./... -run='^$$' -bench='$(strip $(BENCH))' -benchtime=$(strip $(BENCHTIME)) -benchmem
 	$(GO) -C bench test ./... -run='^$$' -bench='$(strip $(BENCH))' -benchtime=$(strip $(BENCHTIME)) -benchmem
+
+bench-peers: ## measure omnibus beside gRPC, NATS, sockets and others, in one table (PEERS, ROUNDS, BUSY)
+	$(GO) -C bench run ./cmd/omnibus-bench peers --run '$(strip $(PEERS))' --rounds $(strip $(ROUNDS)) --busy $(strip $(BUSY))
 
 gpu-build: ## build what scripts/gpu-check.sh needs on a machine with a GPU, into bin/gpu (ARCHS)
 	GO=$(GO) scripts/gpu-build.sh bin/gpu $(strip $(ARCHS))

@@ -53,7 +53,7 @@ func TestConnectorScenarios(t *testing.T) {
 
 func needPythonTest(t *testing.T) {
 	t.Helper()
-	if err := needPython(t.Context()); err != nil {
+	if err := needPython(t.Context(), pythonClient); err != nil {
 		t.Skip(err)
 	}
 }

@@ -127,7 +127,7 @@ func (e *connectorEnd) open(ctx context.Context, spec peerSpec) (err error) {
 // attach finds the exchange: the own bus's, or that of the one that listens.
 func (e *connectorEnd) attach(ctx context.Context, spec peerSpec) (_ connector.Exchange, err error) {
 	if spec.Connector.Hosts && !spec.Connector.Gets {
-		e.hosted, err = host(ctx, spec.Socket, shmstore.Options{})
+		e.hosted, err = host(ctx, spec, shmstore.Options{})
 		return e.bus, err
 	}
 	e.node, err = bus.Join(ctx, "bench", bus.JoinOptions{Socket: spec.Socket})

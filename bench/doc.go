@@ -3,7 +3,8 @@
 // `omnibus-bench` and `go test -bench .`. RunIPC does the same for payloads that
 // go to another process, beside sockets, for `omnibus-bench ipc`, and RunConnector for values that go there through connectors, beside
 // vLLM-Omni's, for `omnibus-bench connector`; RunGPU for tensors in the memory of a
-// GPU, beside raw copies, for `omnibus-bench gpu`.
+// GPU, beside raw copies, for `omnibus-bench gpu`; and RunPeers for messages between
+// processes, beside gRPC, NATS and others, in one table, for `omnibus-bench peers`.
 //
 // # Method
 //
@@ -59,6 +60,19 @@
 // appears. A locked file is the same with the lock alone, as vLLM-Omni has it: a second
 // file, which one makes, both open and lock, and the other removes. The floor is memory that both have mapped, the same for each value.
 //
+// # Peers
+//
+// There, each side is the processes that a user would have: a caller, which is this process, a
+// host of a bus or a server, and those that do the work. Every byte of a payload is read where
+// it arrives. A side runs as often as fills its slice, in each round, in the order of a race.
+// Figures are medians of all rounds, whether processes compute beside or not: peers are compared as they
+// are, and not at their best. A factor is omnibus by the peer, the median of the rounds' own.
+//
+// A peer is taken as its documentation has it, and relays no more than it has to: gRPC and sockets
+// connect the two ends directly, NATS has its server in between. A host stands between the ends
+// of a request; so each of the first two is there with a process in between as well. Peers
+// keep no books, repeat nothing and see no deaths.
+//
 // # GPUs
 //
 // There, this process sends and a peer receives, each with the GPU open, a store and a
@@ -96,7 +110,7 @@
 //
 // # Concurrency
 //
-// Run, RunIPC, RunConnector and RunGPU have the process to themselves: allocations,
+// Run, RunIPC, RunConnector, RunGPU and RunPeers have the process to themselves: allocations,
 // memory and processor time are those of the whole process, whoever causes them.
 //
 // # What a crash leaves

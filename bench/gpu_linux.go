@@ -229,7 +229,7 @@ func openGPUPair(ctx context.Context, opts Options, spec peerSpec) (p *gpuPair, 
 	}
 	p.later(func(context.Context) error { return os.RemoveAll(temp) })
 	spec.Socket = filepath.Join(temp, "socket")
-	h, err := host(ctx, spec.Socket, shmstore.Options{ArenaBytes: 16 * mib, Memory: shmstore.Shared})
+	h, err := host(ctx, spec, shmstore.Options{ArenaBytes: 16 * mib, Memory: shmstore.Shared})
 	p.later(h.close)
 	if err != nil {
 		return p, err

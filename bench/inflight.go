@@ -51,12 +51,17 @@ func (t *inFlightTrial) round(ctx context.Context, swapped bool) ([]sample, erro
 
 // requests opens a request for each message.
 func (t *inFlightTrial) requests(ctx context.Context) error {
-	for range trips {
-		r, err := t.bus.Stream(ctx)
+	return busRequests(ctx, t.bus, trips, t.payload[:])
+}
+
+// busRequests makes n requests of one message, one after the other.
+func busRequests(ctx context.Context, b *bus.Bus, n int, payload []byte) error {
+	for range n {
+		r, err := b.Stream(ctx)
 		if err != nil {
 			return err
 		}
-		if err := r.Input(ctx).EmitBytes(t.payload[:], bus.Last()); err != nil {
+		if err := r.Input(ctx).EmitBytes(payload, bus.Last()); err != nil {
 			return err
 		}
 		got := 0

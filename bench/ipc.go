@@ -77,6 +77,15 @@ type peerSpec struct {
 	// Connector says more of the carrier of that name.
 	Connector *connectorSpec `json:",omitempty"`
 	GPU       *gpuSpec       `json:",omitempty"` // likewise
+	Flight    int            `json:",omitempty"` // requests at a time, of a message each; 0: all messages are one stream
+	Fan       int            `json:",omitempty"` // processes side by side, which each get every payload
+	Chain     int            `json:",omitempty"` // processes in a row
+	HostCalls bool           `json:",omitempty"` // of a bus: the process that hosts it calls
+	Relayed   bool           `json:",omitempty"` // a process between the two passes on
+	Idle      bool           `json:",omitempty"` // the memory counts of the process in the middle
+	Whole     bool           `json:",omitempty"` // every byte of a payload is read, and not one of each cache line
+	Which     int            `json:",omitempty"` // of the processes of a side
+	Target    string         `json:",omitempty"` // the address of another process
 	Pattern   pattern        // Runs does not matter: the peer goes on until it is told to end
 }
 

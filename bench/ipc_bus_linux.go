@@ -5,16 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// peerStage is the stage that the peer serves.
+// peerStage is the first stage of a bus, and the only one of most.
 const peerStage = "peer"
+
+// stageName is the name of one of the stages.
+func stageName(which int) string {
+	if which == 0 {
+		return peerStage
+	}
+	return peerStage + strconv.Itoa(which)
+}
 
 // A hosted is a bus that other processes attach to.
 type hosted struct {
@@ -22,13 +30,25 @@ type hosted struct {
 	server *bus.Server
 }
 
-// host opens a bus of one stage, which another process serves or nobody, and has it listen.
-func host(ctx context.Context, socket string, store shmstore.Options) (h hosted, err error) {
-	line := bus.Pipeline{Stages: []bus.StageSpec{{Name: peerStage, Remote: &bus.Remote{}, MaxInflight: 1}}}
-	if h.bus, err = bus.Open(ctx, line, bus.Options{Store: store, MaxRequests: 1}); err != nil {
+// host opens a bus, and has it listen. Its stages, which other processes serve or nobody, stand side by
+// side or in a row.
+func host(ctx context.Context, spec peerSpec, store shmstore.Options) (h hosted, err error) {
+	// A stream needs no more, and the edges' windows are larger then.
+	inflight, requests := 1, 1
+	if spec.Flight > 0 {
+		inflight, requests = max(spec.Flight, bus.DefaultMaxInflight), max(2*spec.Flight, bus.DefaultMaxRequests)
+	}
+	var line bus.Pipeline
+	for i := range spec.workers() {
+		line.Stages = append(line.Stages, bus.StageSpec{Name: stageName(i), Remote: &bus.Remote{}, MaxInflight: inflight})
+		if i > 0 && spec.Chain > 0 {
+			line.Edges = append(line.Edges, bus.Edge{From: stageName(i - 1), To: stageName(i)})
+		}
+	}
+	if h.bus, err = bus.Open(ctx, line, bus.Options{Store: store, MaxRequests: requests, Serializer: codec.RawSerializer{}}); err != nil {
 		return h, err
 	}
-	h.server, err = h.bus.Listen(socket, bus.ListenOptions{})
+	h.server, err = h.bus.Listen(spec.Socket, bus.ListenOptions{})
 	return h, err
 }
 
@@ -44,86 +64,154 @@ func (h hosted) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// A busSide sends the inputs of one request to a stage in another process, and
-// receives its results.
+// A busSide is a bus whose stages are processes, and whose host is one of its own, or
+// this one. This one calls, as a node or as the host.
 type busSide struct {
-	hosted
-	dir     string
-	caller  *bus.Node // that sends the inputs; nil: the host does
-	peer    *peer
-	request *bus.Request
-	pattern pattern
+	*cluster
+	hosted  hosted    // here
+	node    *bus.Node // nil: the host calls
+	submit  func(context.Context, any, ...bus.SubmitOption) (*bus.Request, error)
+	request *bus.Request // of all messages; nil: each is one of its own
+	spec    peerSpec
 	source  []byte
 }
 
-// openBusSide opens a bus of one stage, starts the peer that is to serve it,
-// and opens a request: of the host's, or of a node that exchanges payloads with
-// the peer directly.
-func openBusSide(ctx context.Context, p pattern, direct bool, startPeer func(socket string) (*peer, error)) (side, error) {
-	s := &busSide{pattern: p, source: touched(int64(p.Size))}
-	err := s.open(ctx, direct, startPeer)
+// openBusSide opens a bus whose stages are started by startStage.
+func openBusSide(ctx context.Context, opts Options, spec peerSpec, startStage func(peerSpec) (*peer, error)) (side, error) {
+	c, err := newCluster(opts)
 	if err != nil {
-		if s.peer != nil {
-			err = s.peer.explain(err)
-		}
-		return nil, errors.Join(err, s.close(context.WithoutCancel(ctx)))
+		return nil, err
 	}
-	return s, nil
+	s := &busSide{cluster: c, spec: spec, source: touched(int64(spec.Pattern.Size))}
+	// The first run waits for the stages to be served, and the next ones until the host is
+	// out of the way.
+	return settled(ctx, s, c, spec, s.open(ctx, startStage))
 }
 
-func (s *busSide) open(ctx context.Context, direct bool, startPeer func(socket string) (*peer, error)) (err error) {
-	if s.dir, err = os.MkdirTemp("", "omnibus-bench"); err != nil {
+// openNodeSide opens a bus whose stages this program serves.
+func openNodeSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
+	if spec.Carrier != byBus {
+		spec.HostCalls = spec.Carrier == byNode
+	}
+	return openBusSide(ctx, opts, spec, func(spec peerSpec) (*peer, error) {
+		spec.Carrier = byNode
+		return startPeer(ctx, opts, spec, nil)
+	})
+}
+
+func (s *busSide) open(ctx context.Context, startStage func(peerSpec) (*peer, error)) (err error) {
+	spec := s.spec
+	spec.Socket = s.path("host")
+	if spec.Carrier == byBus && !spec.HostCalls {
+		_, err = s.start(ctx, spec.as(byBusHost))
+	} else {
+		s.hosted, err = host(ctx, spec, spec.busStore())
+	}
+	if err != nil {
 		return err
 	}
-	socket := filepath.Join(s.dir, "socket")
-	if s.hosted, err = host(ctx, socket, shmstore.Options{ArenaBytes: s.pattern.busBytes(), Memory: shmstore.Shared}); err != nil {
-		return err
-	}
-	if s.peer, err = startPeer(socket); err != nil {
-		return err
-	}
-	stream := s.bus.Stream
-	if direct {
-		if s.caller, err = bus.Join(ctx, "bench", bus.JoinOptions{Socket: socket}); err != nil {
+	for spec.Which = range spec.workers() {
+		if err := s.add(startStage(spec)); err != nil {
 			return err
 		}
-		stream = s.caller.Stream
 	}
-	if s.request, err = stream(ctx); err != nil {
-		return err
+	var caller interface {
+		Submit(context.Context, any, ...bus.SubmitOption) (*bus.Request, error)
+		Stream(context.Context, ...bus.SubmitOption) (*bus.Request, error)
+	} = s.hosted.bus
+	if !spec.HostCalls {
+		if s.node, err = bus.Join(ctx, "bench", bus.JoinOptions{Socket: spec.Socket, Serializer: codec.RawSerializer{}}); err != nil {
+			return err
+		}
+		caller = s.node
 	}
-	s.peer.onExit(s.request.Abort)
-	// The first run waits for the peer to serve, and the next ones until the
-	// host is out of the way.
-	_, err = s.run(ctx, 4)
+	if s.submit = caller.Submit; spec.Flight == 0 {
+		s.request, err = caller.Stream(ctx)
+	}
 	return err
 }
 
+// busStore describes the store of a bus: as large as the pattern needs, or, beside peers,
+// as it is by default.
+func (s peerSpec) busStore() shmstore.Options {
+	store := shmstore.Options{Memory: shmstore.Shared}
+	if !s.Whole {
+		store.ArenaBytes = s.Pattern.busBytes()
+	}
+	return store
+}
+
+// serveHost is the process that hosts a bus.
+func serveHost(ctx context.Context, spec peerSpec) error {
+	h, err := host(ctx, spec, spec.busStore())
+	if err != nil {
+		return errors.Join(err, h.close(ctx))
+	}
+	if err := ready(""); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
 func (s *busSide) run(ctx context.Context, n int) (time.Duration, error) {
+	return s.timed(ctx, func(ctx context.Context) error {
+		if s.spec.Flight > 0 {
+			return s.spec.requests(ctx, n, s.one)
+		}
+		return s.stream(ctx, n)
+	})
+}
+
+// one makes a request of one message.
+func (s *busSide) one(ctx context.Context) error {
+	r, err := s.submit(ctx, s.source)
+	if err != nil {
+		return err
+	}
+	results := 0
+	for d, err := range r.Results(ctx) {
+		if err != nil {
+			return err
+		}
+		if err := s.check(d.Bytes()); err != nil {
+			return err
+		}
+		results++
+	}
+	if results != 1 {
+		return fmt.Errorf("a request of one message has %d results", results)
+	}
+	return nil
+}
+
+func (s *busSide) stream(ctx context.Context, n int) error {
+	defer context.AfterFunc(ctx, func() { s.request.Abort(context.Cause(ctx)) })()
 	in := s.request.Input(ctx)
-	start := time.Now()
 	for range n {
-		for range s.pattern.Every {
+		for range s.spec.Pattern.Every {
 			if err := in.EmitBytes(s.source); err != nil {
-				return 0, err
+				return err
 			}
 		}
-		d, err := s.request.Recv(ctx)
-		if err != nil {
-			return 0, err
-		}
-		if err := errors.Join(s.check(d.Bytes()), d.Finish(nil)); err != nil {
-			return 0, err
+		for range s.spec.answers() {
+			d, err := s.request.Recv(ctx)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(s.check(d.Bytes()), d.Finish(nil)); err != nil {
+				return err
+			}
 		}
 	}
-	return time.Since(start), nil
+	return nil
 }
 
 func (s *busSide) check(answer []byte) error {
-	if len(answer) != s.pattern.Answer {
-		return fmt.Errorf("an answer of %d bytes instead of %d", len(answer), s.pattern.Answer)
+	if len(answer) != s.spec.Pattern.Answer {
+		return fmt.Errorf("an answer of %d bytes instead of %d", len(answer), s.spec.Pattern.Answer)
 	}
-	return touchAll(answer)
+	return s.spec.read(answer)
 }
 
 func (s *busSide) close(ctx context.Context) error {
@@ -131,23 +219,13 @@ func (s *busSide) close(ctx context.Context) error {
 	if s.request != nil {
 		s.request.Close()
 	}
-	if s.caller != nil {
-		errs = append(errs, s.caller.Close(ctx))
+	if s.node != nil {
+		errs = append(errs, s.node.Close(ctx))
 	}
-	if s.peer != nil {
-		errs = append(errs, s.peer.close())
-	}
-	return errors.Join(append(errs, s.hosted.close(ctx), os.RemoveAll(s.dir))...)
+	return errors.Join(append(errs, s.cluster.close(ctx), s.hosted.close(ctx))...)
 }
 
-func openNodeSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
-	return openBusSide(ctx, spec.Pattern, spec.Carrier == byDirect, func(socket string) (*peer, error) {
-		spec.Socket = socket
-		return startPeer(ctx, opts, spec, nil)
-	})
-}
-
-// serveNode is the peer of a busSide, until standard input ends.
+// serveNode is the process of a stage, until standard input ends.
 func serveNode(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 	node, err := bus.Join(ctx, "bench", bus.JoinOptions{Socket: spec.Socket})
 	if err != nil {
@@ -160,8 +238,8 @@ func serveNode(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 	}()
 	answer := touched(int64(spec.Pattern.Answer))
 	read := 0
-	err = node.Serve(ctx, bus.StageSpec{Name: peerStage, Handle: func(t *bus.Task, d *bus.Delivery) error {
-		if err := touchAll(d.Bytes()); err != nil {
+	err = node.Serve(ctx, bus.StageSpec{Name: stageName(spec.Which), Handle: func(t *bus.Task, d *bus.Delivery) error {
+		if err := spec.read(d.Bytes()); err != nil {
 			return err
 		}
 		if read++; read < spec.Pattern.Every {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,23 @@ func touchAll(payload []byte) error {
 	sum := touch(payload, cacheLine)
 	if want := touchedSum(len(payload)); sum != want {
 		return fmt.Errorf("a payload of %d bytes arrived as something else: its lines add up to %d and not to %d", len(payload), sum, want)
+	}
+	return nil
+}
+
+// read reads a payload: every byte of it, or a byte of each cache line.
+func (s peerSpec) read(payload []byte) error {
+	if s.Whole {
+		return readAll(payload)
+	}
+	return touchAll(payload)
+}
+
+// readAll is touchAll for every byte.
+func readAll(payload []byte) error {
+	const one = 1
+	if got, want := bytes.Count(payload, []byte{one}), (len(payload)+256-1-one)/256; got != want {
+		return fmt.Errorf("a payload of %d bytes arrived as something else: %d of them are %d, and not %d", len(payload), got, one, want)
 	}
 	return nil
 }

@@ -25,14 +25,27 @@ func openSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 		return openSocketSide(ctx, opts, spec)
 	case byShmipc:
 		return openShmipcSide(ctx, opts, spec)
-	case byNode, byDirect:
+	case byNode, byDirect, byBus:
 		return openNodeSide(ctx, opts, spec)
 	case byPython, byForward:
-		return openPythonSide(ctx, spec)
+		return openPythonSide(ctx, opts, spec)
 	case byQueue:
 		return openQueueSide(ctx, spec)
 	case byConnector:
 		return openConnectorSide(ctx, opts, spec)
+	case bySockets:
+		return openSocketsSide(ctx, opts, spec)
+	case byGRPC:
+		return openGRPCSide(ctx, opts, spec)
+	case byNATS:
+		return openNATSSide(ctx, opts, spec)
+	case byPythonPair:
+		return openPythonPair(ctx, opts, spec)
+	case byZMQ:
+		return openZMQSide(ctx, opts, spec)
+	case byLocalBus, byChannels, byActors:
+		return openLocalSide(ctx, spec)
+	case byBusHost, bySocketRelay, byGRPCRelay, byNATSServer: // are parts of others
 	case byGPU, byGPUHolder, byNothing: // have no side: see openGPUPair and openGPUReclaim
 	}
 	return nil, fmt.Errorf("%w: no carrier %q", ErrOptions, spec.Carrier)
@@ -55,6 +68,9 @@ func runPeer(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 	if spec.Carrier == byGPUHolder {
 		return serveGPUHolder(ctx, spec, stdin)
 	}
+	if serve, ok := servers[spec.Carrier]; ok {
+		return untilHungUp(stdin, func() error { return serve(ctx, spec) })
+	}
 	c, err := openPeerCarrier(spec)
 	if err != nil {
 		return err
@@ -67,6 +83,17 @@ func runPeer(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 		}
 		return answerAll(c, spec.Pattern)
 	})
+}
+
+// servers are the processes of the table of peers but for the stages of a bus.
+var servers = map[carrierName]func(context.Context, peerSpec) error{
+	byBusHost:     serveHost,
+	bySockets:     serveSockets,
+	bySocketRelay: serveSocketRelay,
+	byGRPC:        serveGRPC,
+	byGRPCRelay:   serveGRPC,
+	byNATS:        serveNATS,
+	byNATSServer:  serveNATSServer,
 }
 
 // untilHungUp runs f until it fails, or standard input ends.

@@ -68,7 +68,7 @@ func TestPeerDies(t *testing.T) {
 			case *carried:
 				p = s.peer
 			case *busSide:
-				p = s.peer
+				p = s.peers[0]
 			}
 			if err := p.cmd.Process.Kill(); err != nil {
 				t.Fatal(err)

@@ -68,6 +68,8 @@ func start(cmd *exec.Cmd) (*peer, error) {
 		return nil, err
 	}
 	p.stdin = stdin
+	// It may have processes of its own, which would outlive it if it were killed.
+	cmd.Cancel, cmd.WaitDelay = stdin.Close, peerGrace
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -99,13 +101,15 @@ func (p *peer) onExit(f func(error)) {
 	}
 }
 
+// lastWords is how long a process that is about to die may take for that.
+const lastWords = time.Second
+
 // explain adds what the peer said to an error that it may have caused.
 func (p *peer) explain(err error) error {
-	const last = time.Second // of a process that is about to die
 	select {
 	case <-p.gone:
 		return fmt.Errorf("%w: %w: %w %s", err, errPeerDied, p.err, bytes.TrimSpace(p.stderr.Bytes()))
-	case <-time.After(last):
+	case <-time.After(lastWords):
 		return err
 	}
 }

@@ -27,6 +27,9 @@ var queueScript string
 // pythonPath is where the Python client lies in a checkout of the repository.
 const pythonPath = "clients/python/src"
 
+// pythonClient is the package of the Python client.
+const pythonClient = "omnibus"
+
 // pythonVariable names the Python that runs scripts.
 const pythonVariable = "OMNIBUS_PYTHON"
 
@@ -54,26 +57,30 @@ func pythonCommand(ctx context.Context, script string) *exec.Cmd {
 	return cmd
 }
 
-// needPython says what is missing for scripts that use the Python client.
-func needPython(ctx context.Context) error {
-	if out, err := pythonCommand(ctx, "import omnibus").CombinedOutput(); err != nil {
-		return fmt.Errorf("python3 with the package omnibus: %w: %w: %s", errors.ErrUnsupported, err, lastLine(out))
+// needPython says what is missing for scripts that use a package.
+func needPython(ctx context.Context, name string) error {
+	if out, err := pythonCommand(ctx, "import "+name).CombinedOutput(); err != nil {
+		return fmt.Errorf("python3 with the package %s: %w: %w: %s", name, errors.ErrUnsupported, err, lastLine(out))
 	}
 	return nil
 }
 
-func openPythonSide(ctx context.Context, spec peerSpec) (side, error) {
-	if err := needPython(ctx); err != nil {
+func openPythonSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
+	if err := needPython(ctx, pythonClient); err != nil {
 		return nil, err
 	}
-	return openBusSide(ctx, spec.Pattern, false, func(socket string) (*peer, error) {
-		cmd := pythonCommand(ctx, stageScript)
-		if spec.Carrier == byForward {
-			cmd.Args = append(cmd.Args, "forward")
-		}
-		cmd.Env = append(cmd.Env, bus.EnvSocket+"="+socket, bus.EnvStage+"="+peerStage)
-		return start(cmd)
-	})
+	spec.HostCalls = true
+	return openBusSide(ctx, opts, spec, func(spec peerSpec) (*peer, error) { return startPythonStage(ctx, spec) })
+}
+
+// startPythonStage starts a stage in Python that sends back what it gets.
+func startPythonStage(ctx context.Context, spec peerSpec) (*peer, error) {
+	cmd := pythonCommand(ctx, stageScript)
+	if spec.Carrier == byForward {
+		cmd.Args = append(cmd.Args, "forward")
+	}
+	cmd.Env = append(cmd.Env, bus.EnvSocket+"="+spec.Socket, bus.EnvStage+"="+peerStage)
+	return start(cmd)
 }
 
 // A queueSide is two of Python's queues, to a process that sends back what it
@@ -102,6 +109,9 @@ func (q questions) put(n int) (time.Duration, error) {
 }
 
 func openQueueSide(ctx context.Context, spec peerSpec) (side, error) {
+	if err := needPython(ctx, "multiprocessing"); err != nil {
+		return nil, err
+	}
 	cmd := pythonCommand(ctx, queueScript)
 	cmd.Args = append(cmd.Args, strconv.Itoa(spec.Pattern.Size))
 	out, err := cmd.StdoutPipe()

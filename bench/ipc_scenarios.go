@@ -20,6 +20,21 @@ const (
 
 	byConnector carrierName = "connector" // values, by the means that a connectorSpec says
 
+	// Those of the table of peers: see row. Each may have several processes.
+	byBus         carrierName = "bus"          // through a bus, with a host of its own
+	bySockets     carrierName = "sockets"      // through stream sockets
+	byGRPC        carrierName = "grpc"         // through gRPC
+	byNATS        carrierName = "nats"         // through a NATS server
+	byPythonPair  carrierName = "python-pair"  // from Python through a bus to a stage in Python
+	byZMQ         carrierName = "zmq"          // between two processes in Python, by ZeroMQ
+	byLocalBus    carrierName = "local-bus"    // through the stages of a bus in this process
+	byChannels    carrierName = "channels"     // through goroutines in this process
+	byActors      carrierName = "actors"       // through actors of protoactor-go in this process
+	byBusHost     carrierName = "bus-host"     // the process of byBus that hosts
+	bySocketRelay carrierName = "socket-relay" // the process of bySockets that passes on
+	byGRPCRelay   carrierName = "grpc-relay"   // the server of byGRPC that passes on
+	byNATSServer  carrierName = "nats-server"  // the server of byNATS
+
 	byNothing carrierName = "nothing" // it carries nothing, and computes: see Options.Busy
 )
 

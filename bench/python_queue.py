@@ -23,7 +23,7 @@ def main() -> None:
         start = time.perf_counter_ns()
         for _ in range(int(line)):
             there.put(payload)
-            if len(back.get()) != len(payload):
+            if back.get() != payload:
                 raise SystemExit("other bytes came back")
         print(time.perf_counter_ns() - start, flush=True)
     there.put(None)

@@ -55,6 +55,10 @@ type Options struct {
 	Busy int
 	// Driver is the one that RunGPU measures: DriverEmul, which is the default, or DriverCUDA.
 	Driver string
+	// Rounds and Slice are how often RunPeers measures each of those who do the work, and for
+	// how long at a time. Default 9, and 120 ms.
+	Rounds int
+	Slice  time.Duration
 	// Progress, when set, is told of each scenario before it starts.
 	Progress func(Progress)
 }
@@ -73,20 +77,32 @@ func (o Options) withDefaults() Options {
 	if o.Driver == "" {
 		o.Driver = DriverEmul
 	}
+	if o.Rounds == 0 {
+		o.Rounds = DefaultRounds
+	}
+	if o.Slice == 0 {
+		o.Slice = DefaultSlice
+	}
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}
 	return o
 }
 
-// Validate reports whether Run would refuse the size of the store, or Busy; the other
-// options are looked at by those that they are for.
+// Validate reports whether Run would refuse the size of the store, or Busy, or RunPeers
+// the rounds; the other options are looked at by those that they are for.
 func (o Options) Validate() error {
 	if o = o.withDefaults(); o.StoreBytes < MinStoreBytes {
 		return fmt.Errorf("%w: a store of %d bytes: use at least %d", ErrOptions, o.StoreBytes, MinStoreBytes)
 	}
 	if o.Busy < 0 || o.Busy > MaxBusy {
 		return fmt.Errorf("%w: %d processes that compute: use 0 to %d", ErrOptions, o.Busy, MaxBusy)
+	}
+	if o.Rounds < 1 || o.Rounds > MaxRounds {
+		return fmt.Errorf("%w: %d rounds: use 1 to %d", ErrOptions, o.Rounds, MaxRounds)
+	}
+	if o.Slice < 0 || o.Slice > MaxSlice {
+		return fmt.Errorf("%w: slices of %v: use up to %v", ErrOptions, o.Slice, MaxSlice)
 	}
 	return nil
 }

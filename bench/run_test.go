@@ -183,7 +183,7 @@ func TestRunRefuses(t *testing.T) {
 
 // TestNames checks that figures can be told apart, and chosen by their names.
 func TestNames(t *testing.T) {
-	names := slices.Concat(Names(), NamesIPC())
+	names := slices.Concat(Names(), NamesIPC(), NamesPeers())
 	for i, name := range names {
 		if slices.Index(names, name) != i {
 			t.Errorf("%s is there twice", name)

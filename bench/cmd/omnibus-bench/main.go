@@ -1,6 +1,6 @@
 // Command omnibus-bench measures this machine: the bus beside plain Go, payloads
 // between processes, connectors, and tensors on a GPU, each beside others that do
-// the same. Run it in a checkout:
+// the same; and omnibus beside its peers, in one table. Run it in a checkout:
 //
 //	go -C bench run ./cmd/omnibus-bench --help
 //
@@ -81,6 +81,6 @@ func newRootCmd() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	measures(cmd, bench.Run, bench.Names)
-	cmd.AddCommand(newIPCCmd(), newConnectorCmd(), newGPUCmd())
+	cmd.AddCommand(newIPCCmd(), newConnectorCmd(), newGPUCmd(), newPeersCmd())
 	return cmd
 }

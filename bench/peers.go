@@ -1,0 +1,234 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// Bounds of Options.Rounds, and of Options.Slice.
+const (
+	DefaultRounds = 9
+	MaxRounds     = 1001
+	DefaultSlice  = 120 * time.Millisecond
+	MaxSlice      = time.Minute
+)
+
+// The columns of the table of peers. Each but the first is a peer.
+const (
+	ours          = "omnibus"
+	socket        = "unix"
+	socketRelayed = "unix relayed" // through a process between the two
+	grpcDirect    = "grpc"
+	grpcRelayed   = "grpc relayed" // through a server between the two
+	natsServer    = "nats"
+	zeroMQ        = "zmq"
+	pythonQueue   = "mp.Queue"
+	channelsInGo  = "channels"
+	protoactor    = "protoactor"
+)
+
+// How many take part.
+const (
+	manyInFlight    = 16
+	fanOutProcesses = 8
+	chainProcesses  = 3
+	attachedToHost  = 10 // when the memory of an idle host is read
+)
+
+// A row is a kind of work that omnibus and its peers do in turn, each in processes of
+// its own: the first contender is omnibus, and every contender's name is a column.
+type row struct {
+	name       string
+	unit       string
+	contenders []contender
+}
+
+// peerRows lists the rows of the table of peers, in their order.
+func peerRows() []row {
+	const micros = "µs"
+	var rows []row
+	add := func(name, unit string, work peerSpec, ways ...contender) {
+		for i := range ways {
+			by := ways[i].spec
+			ways[i].spec = work
+			ways[i].spec.Carrier, ways[i].spec.HostCalls, ways[i].spec.Relayed, ways[i].spec.Whole = by.Carrier, by.HostCalls, by.Relayed, true
+		}
+		rows = append(rows, row{name, unit, ways})
+	}
+	by := func(column string, carrier carrierName) contender {
+		return contender{name: column, spec: peerSpec{Carrier: carrier}}
+	}
+	relayed := func(column string, carrier carrierName) contender {
+		return contender{name: column, spec: peerSpec{Carrier: carrier, Relayed: true}}
+	}
+	host := contender{name: ours, spec: peerSpec{Carrier: byBus, HostCalls: true}}
+	node := by(ours, byBus)
+	sockets, nats, grpc := by(socket, bySockets), by(natsServer, byNATS), by(grpcDirect, byGRPC)
+
+	for _, caller := range []contender{node, host} {
+		name := "request"
+		if caller.spec.HostCalls {
+			name = "request/host-calls"
+		}
+		for _, flight := range []int{1, manyInFlight} {
+			add(fmt.Sprintf("%s/%d-in-flight", name, flight), micros, peerSpec{Pattern: roundTrip(smallPayload), Flight: flight},
+				caller, sockets, relayed(socketRelayed, bySockets), grpc, relayed(grpcRelayed, byGRPC), nats)
+		}
+	}
+	for _, size := range []int{smallPayload, 4 * kib, 64 * kib, mib} {
+		add("stream/"+sizeName(size), micros, peerSpec{Pattern: roundTrip(size)}, node, sockets, grpc, nats)
+	}
+	add("stream/host-calls/"+sizeName(smallPayload), micros, peerSpec{Pattern: roundTrip(smallPayload)}, host, sockets, grpc, nats)
+	for _, size := range []int{smallPayload, mib} {
+		add("one-way/"+sizeName(size), micros, peerSpec{Pattern: oneWay(size)}, node, sockets, grpc, nats)
+	}
+	add(fmt.Sprintf("fan-out/%s/to-%d", sizeName(mib), fanOutProcesses), micros, peerSpec{Pattern: oneWay(mib), Fan: fanOutProcesses}, node, sockets, nats)
+	add(fmt.Sprintf("chain/%s/of-%d", sizeName(mib), chainProcesses), micros, peerSpec{Pattern: roundTrip(mib), Chain: chainProcesses}, node, sockets, nats)
+	for _, size := range []int{4 * kib, mib} {
+		add("python/"+sizeName(size), micros, peerSpec{Pattern: roundTrip(size)}, by(ours, byPythonPair), by(zeroMQ, byZMQ), by(pythonQueue, byQueue))
+	}
+	inProcess := []contender{by(ours, byLocalBus), by(channelsInGo, byChannels), by(protoactor, byActors)}
+	add(fmt.Sprintf("in-process/stream/%d-stages", stages), micros, peerSpec{Pattern: oneWay(smallPayload)}, slices.Clone(inProcess)...)
+	add(fmt.Sprintf("in-process/requests/%d-stages", stages), micros, peerSpec{Pattern: roundTrip(smallPayload), Flight: 1}, inProcess...)
+	// The process that calls is attached, too.
+	add(fmt.Sprintf("idle-memory/%d-attached", attachedToHost), "MiB", peerSpec{Pattern: oneWay(smallPayload), Fan: attachedToHost - 1, Idle: true}, node, nats)
+	return rows
+}
+
+// NamesPeers lists the names of all rows of RunPeers.
+func NamesPeers() []string {
+	var names []string
+	for _, r := range peerRows() {
+		names = append(names, r.name)
+	}
+	return names
+}
+
+// A gauge is a side of which not the time counts.
+type gauge interface {
+	read() (float64, error)
+}
+
+// RunPeers does each kind of work by the bus and by its peers, in turn. The report has
+// what was measured also when there is an error.
+func RunPeers(ctx context.Context, opts Options) (report PeerReport, err error) {
+	report = PeerReport{Machine: thisMachine(), Commit: commit(ctx), Busy: opts.Busy, Rows: []PeerRow{}, Skipped: []Skip{}}
+	if err := opts.Validate(); err != nil {
+		return report, err
+	}
+	opts = opts.withDefaults()
+	report.Rounds = opts.Rounds
+	chosen := slices.DeleteFunc(peerRows(), func(r row) bool { return !matches(opts.Match, r.name) })
+	if len(chosen) == 0 {
+		return report, fmt.Errorf("%w %q", ErrNoMatch, opts.Match)
+	}
+	idle, err := compute(ctx, opts)
+	if err != nil {
+		return report, err
+	}
+	defer func() { err = errors.Join(err, idle()) }()
+	for i, r := range chosen {
+		opts.Progress(Progress{r.name, i + 1, len(chosen)})
+		measured, skipped, err := r.measure(ctx, opts)
+		report.Skipped = append(report.Skipped, skipped...)
+		if err != nil {
+			return report, fmt.Errorf("%s: %w", r.name, err)
+		}
+		if len(measured.Cells) > 0 {
+			report.Rows = append(report.Rows, measured)
+		}
+	}
+	return report, nil
+}
+
+// A runner is a contender that is set up.
+type runner struct {
+	column  string
+	side    side
+	every   int // messages of a repetition
+	repeat  int // repetitions of a slice
+	figures []float64
+}
+
+// measure sets all contenders of a row up, and runs the rounds.
+func (r row) measure(ctx context.Context, opts Options) (measured PeerRow, skipped []Skip, err error) {
+	measured = PeerRow{Name: r.name, Unit: r.unit}
+	var runners []*runner
+	defer func() {
+		for _, each := range runners {
+			err = errors.Join(err, each.side.close(context.WithoutCancel(ctx)))
+		}
+	}()
+	for _, c := range r.contenders {
+		s, err := openSide(ctx, opts, c.spec)
+		if errors.Is(err, errors.ErrUnsupported) {
+			skipped = append(skipped, Skip{r.name + " by " + c.name, err.Error()})
+			continue
+		}
+		if err != nil {
+			return measured, skipped, fmt.Errorf("%s: %w", c.name, err)
+		}
+		each := &runner{column: c.name, side: s, every: c.spec.Pattern.Every}
+		runners = append(runners, each)
+		if err := each.calibrate(ctx, opts.Slice); err != nil {
+			return measured, skipped, fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	for round := range opts.Rounds {
+		for _, i := range turns(len(runners), round) {
+			if err := ctx.Err(); err != nil {
+				return measured, skipped, err
+			}
+			if err := runners[i].slice(ctx); err != nil {
+				return measured, skipped, fmt.Errorf("%s: %w", runners[i].column, err)
+			}
+		}
+	}
+	for _, each := range runners {
+		measured.Cells = append(measured.Cells, cellOf(each.column, each.figures, runners[0]))
+	}
+	return measured, skipped, nil
+}
+
+// calibrate finds how many repetitions make a slice.
+func (r *runner) calibrate(ctx context.Context, slice time.Duration) error {
+	const most = 1 << 22
+	if _, ok := r.side.(gauge); ok {
+		return nil
+	}
+	for r.repeat = 1; ; {
+		took, err := r.side.run(ctx, r.repeat)
+		if err != nil {
+			return err
+		}
+		next := int(float64(r.repeat) * float64(slice) / float64(max(took, time.Microsecond)))
+		if took >= slice/4 || r.repeat >= most {
+			r.repeat = min(max(next, 1), most)
+			return nil
+		}
+		// The first repetitions are slow, and say little of the others.
+		r.repeat = min(max(next, 2*r.repeat), 8*r.repeat, most)
+	}
+}
+
+// slice runs the side once, and notes what a message took.
+func (r *runner) slice(ctx context.Context) error {
+	if g, ok := r.side.(gauge); ok {
+		figure, err := g.read()
+		r.figures = append(r.figures, figure)
+		return err
+	}
+	runtime.GC()
+	if n := r.repeat / warmUpPart; n > 0 {
+		if _, err := r.side.run(ctx, n); err != nil {
+			return err
+		}
+	}
+	took, err := r.side.run(ctx, r.repeat)
+	r.figures = append(r.figures, cost{elapsed: took}.microsPer(r.repeat*r.every))
+	return err
+}

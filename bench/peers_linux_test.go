@@ -1,0 +1,165 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestPeerRows has everybody do each kind of work a few times.
+func TestPeerRows(t *testing.T) {
+	for _, r := range peerRows() {
+		for _, c := range r.contenders {
+			t.Run(r.name+"/"+c.name, func(t *testing.T) {
+				s := openPeerTest(t, c.spec)
+				if g, ok := s.(gauge); ok {
+					if figure, err := g.read(); err != nil || figure <= 0 {
+						t.Errorf("%v %s, %v", figure, r.unit, err)
+					}
+					return
+				}
+				took, err := s.run(t.Context(), 2*max(c.spec.Flight, 1))
+				if err != nil || took <= 0 {
+					t.Errorf("took %v, %v", took, err)
+				}
+			})
+		}
+	}
+}
+
+// openPeerTest opens a side, or skips the test where the machine lacks what it needs.
+func openPeerTest(t *testing.T, spec peerSpec) side {
+	t.Helper()
+	s, err := openSide(t.Context(), Options{Peer: testPeer}.withDefaults(), spec)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestRunPeers(t *testing.T) {
+	report, err := RunPeers(t.Context(), Options{
+		Peer: testPeer, Rounds: 2, Slice: time.Millisecond, Match: regexp.MustCompile("^(stream/64B|in-process/requests/4-stages)$"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got [][]string
+	for _, r := range report.Rows {
+		line := []string{r.Name}
+		for _, c := range r.Cells {
+			if line = append(line, c.Column); c.Median <= 0 || c.Least <= 0 || c.Least > c.Median || c.Factor <= 0 {
+				t.Errorf("%s: %+v", r.Name, c)
+			}
+		}
+		got = append(got, line)
+	}
+	want := [][]string{{"stream/64B", ours, socket, grpcDirect, natsServer}, {"in-process/requests/4-stages", ours, channelsInGo, protoactor}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if report.Rounds != 2 || report.Commit == "" || len(report.Skipped) > 0 {
+		t.Errorf("got %+v", report)
+	}
+}
+
+func TestRunPeersRefuses(t *testing.T) {
+	for _, opts := range []Options{{Rounds: -1}, {Rounds: MaxRounds + 1}, {Slice: -1}, {Slice: MaxSlice + 1}} {
+		if _, err := RunPeers(t.Context(), opts); !errors.Is(err, ErrOptions) {
+			t.Errorf("%+v: %v", opts, err)
+		}
+	}
+	if _, err := RunPeers(t.Context(), Options{Match: regexp.MustCompile("^nothing$")}); !errors.Is(err, ErrNoMatch) {
+		t.Errorf("a match for nothing: %v", err)
+	}
+}
+
+// TestWithoutZMQ: a peer that is missing is left out by name, and the others are measured.
+func TestWithoutZMQ(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv(pythonVariable, "")
+	r, err := RunPeers(t.Context(), Options{Peer: testPeer, Rounds: 1, Slice: time.Millisecond, Match: regexp.MustCompile("^(python/4KiB|in-process/stream)")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var skipped []string
+	for _, s := range r.Skipped {
+		skipped = append(skipped, s.Scenario)
+	}
+	if diff := cmp.Diff([]string{"python/4KiB by omnibus", "python/4KiB by zmq", "python/4KiB by mp.Queue"}, skipped); diff != "" || len(r.Rows) != 1 {
+		t.Errorf("%d rows, skipped (-want +got):\n%s", len(r.Rows), diff)
+	}
+}
+
+// TestPeersDie: a run ends with an error when one of the processes dies, whichever.
+func TestPeersDie(t *testing.T) {
+	for name, spec := range map[string]peerSpec{
+		"bus":           {Carrier: byBus, Pattern: roundTrip(64)},
+		"bus, requests": {Carrier: byBus, Pattern: roundTrip(64), Flight: 4},
+		"sockets":       {Carrier: bySockets, Pattern: roundTrip(64), Chain: 2},
+		"grpc":          {Carrier: byGRPC, Pattern: roundTrip(64)},
+		"grpc, relayed": {Carrier: byGRPC, Pattern: roundTrip(64), Flight: 1, Relayed: true},
+		"nats":          {Carrier: byNATS, Pattern: roundTrip(64)},
+	} {
+		for _, last := range []bool{false, true} {
+			spec.Whole = true
+			t.Run(name, func(t *testing.T) {
+				s := openPeerTest(t, spec)
+				var all []*peer
+				switch s := s.(type) {
+				case *busSide:
+					all = s.peers
+				case *socketsSide:
+					all = s.peers
+				case *grpcSide:
+					all = s.peers
+				case *natsSide:
+					all = s.peers
+				}
+				victim := all[0]
+				if last {
+					victim = all[len(all)-1]
+				}
+				if err := victim.cmd.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				const many = 1 << 30 // far more than there is time for
+				if _, err := s.run(t.Context(), many); !errors.Is(err, errPeerDied) {
+					t.Errorf("a run without one of the processes: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// TestReadAll: a byte that is another is noticed in a payload of any size.
+func TestReadAll(t *testing.T) {
+	for _, size := range []int{1, 2, 8, 64, 257, 258, 4 * kib, mib} {
+		payload := touched(int64(size))
+		if err := readAll(payload); err != nil {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		for _, at := range []int{0, 1, (size - 2) &^ 255, (size-2)&^255 + 1} {
+			if at < 0 || at >= size {
+				continue
+			}
+			payload[at] ^= 1 // from 0 to 1, or back
+			if err := readAll(payload); err == nil {
+				t.Errorf("%d bytes: the one at %d was changed, and nobody noticed", size, at)
+			}
+			payload[at] ^= 1
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// A PeerReport is what RunPeers measured.
+type PeerReport struct {
+	Machine Machine   `json:"machine"`
+	Commit  string    `json:"commit"`
+	Rounds  int       `json:"rounds"`
+	Busy    int       `json:"busy,omitempty"` // processes that computed meanwhile
+	Rows    []PeerRow `json:"rows"`
+	Skipped []Skip    `json:"skipped"`
+}
+
+// A PeerRow is one kind of work.
+type PeerRow struct {
+	Name  string     `json:"name"`
+	Unit  string     `json:"unit"`
+	Cells []PeerCell `json:"cells"`
+}
+
+// A PeerCell is what one of those who do the work took for a message.
+type PeerCell struct {
+	Column string  `json:"column"`
+	Median float64 `json:"median"`
+	Least  float64 `json:"least"`
+	// Factor is how many times as much omnibus took: the median of the rounds' own.
+	Factor float64 `json:"factor"`
+}
+
+// cellOf sums the rounds of a column up, beside those of the first.
+func cellOf(column string, figures []float64, first *runner) PeerCell {
+	cell := PeerCell{Column: column, Median: quantile(slices.Clone(figures), 0.5), Least: slices.Min(figures)}
+	if first.column == ours {
+		factors := make([]float64, len(figures))
+		for i, f := range figures {
+			factors[i] = first.figures[i] / f
+		}
+		cell.Factor = quantile(factors, 0.5)
+	}
+	return cell
+}
+
+// commit names the commit of the checkout that this runs in, with a plus sign where
+// files are different.
+func commit(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--exclude=*", "--dirty=+").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// WriteText writes the report as a table in Markdown, under a line about the machine.
+func (r PeerReport) WriteText(out io.Writer) error {
+	beside := ""
+	if r.Busy > 0 {
+		beside = fmt.Sprintf(" beside %d that compute", r.Busy)
+	}
+	if _, err := fmt.Fprintf(out, "Commit %s, %v. Medians of %d rounds%s; in brackets omnibus / peer.\n\n", r.Commit, r.Machine, r.Rounds, beside); err != nil {
+		return err
+	}
+	if err := r.writeRows(out); err != nil {
+		return err
+	}
+	for _, s := range r.Skipped {
+		if _, err := fmt.Fprintf(out, "\nskipped %s: %s\n", s.Scenario, s.Reason); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r PeerReport) writeRows(out io.Writer) error {
+	if len(r.Rows) == 0 {
+		return nil
+	}
+	columns := r.columns()
+	lines := [][]string{append([]string{"µs a message"}, columns...), make([]string, len(columns)+1)}
+	for _, row := range r.Rows {
+		line := []string{row.Name}
+		if row.Unit != "µs" {
+			line[0] += " (" + row.Unit + ")"
+		}
+		for _, column := range columns {
+			line = append(line, row.cell(column))
+		}
+		lines = append(lines, line)
+	}
+	widths := make([]int, len(columns)+1)
+	for _, line := range lines {
+		for i, text := range line {
+			widths[i] = max(widths[i], utf8.RuneCountInString(text))
+		}
+	}
+	for _, line := range lines {
+		var text strings.Builder
+		for i, cell := range line {
+			fill := " "
+			if line[0] == "" { // below the heading
+				fill = "-"
+			}
+			text.WriteString("|" + fill + cell + strings.Repeat(fill, widths[i]-utf8.RuneCountInString(cell)) + fill)
+		}
+		if _, err := fmt.Fprintln(out, text.String()+"|"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// columns are those that some row has, in the order of the list of all.
+func (r PeerReport) columns() []string {
+	all := []string{ours, socket, socketRelayed, grpcDirect, grpcRelayed, natsServer, zeroMQ, pythonQueue, channelsInGo, protoactor}
+	return slices.DeleteFunc(all, func(column string) bool {
+		return !slices.ContainsFunc(r.Rows, func(row PeerRow) bool { return row.cell(column) != "" })
+	})
+}
+
+func (r PeerRow) cell(column string) string {
+	i := slices.IndexFunc(r.Cells, func(c PeerCell) bool { return c.Column == column })
+	switch {
+	case i < 0:
+		return ""
+	case column == ours || r.Cells[i].Factor == 0:
+		return significant(r.Cells[i].Median)
+	}
+	return fmt.Sprintf("%s (%s)", significant(r.Cells[i].Median), significant(r.Cells[i].Factor))
+}
+
+// significant writes a figure with three digits that count.
+func significant(v float64) string {
+	decimals := 2
+	for size := v; size >= 10 && decimals > 0; size /= 10 {
+		decimals--
+	}
+	if v < 1 {
+		decimals++
+	}
+	return fmt.Sprintf("%.*f", decimals, v)
+}
