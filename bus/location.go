@@ -3,6 +3,7 @@ package bus
 import (
 	"fmt"
 
+	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -82,6 +83,9 @@ func (s *session) locate(d *Delivery) (at location, err error) {
 	if d.Handle.IsZero() && (d.foreign == nil || d.foreign.seg == nil) {
 		most = s.inlineBytes() // what came in a message goes on in one
 	}
+	if d.PayloadCodec() != codec.IDBundle && s.thin() { // whose bundles may say where tensors of a GPU are: views keep them
+		most = wire.MaxInline
+	}
 	if len(p) <= most {
 		return location{}, nil
 	}
@@ -90,6 +94,14 @@ func (s *session) locate(d *Delivery) (at location, err error) {
 		d.flow.req.end(Failed, err)
 	}
 	return at, err
+}
+
+// thin reports whether the client copies small payloads anyway, as one in another language
+// than Go does: a message costs it less than a view.
+func (s *session) thin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.lanes
 }
 
 // locate says where a payload lies that is too large for a message. One on the

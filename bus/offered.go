@@ -103,10 +103,7 @@ func (r *ranges) search(offset uint64) int {
 // and knows by a shelf what others have read: its ranges are not looked at.
 func (s *session) ownRange(p *foreign) error {
 	size := uint64(len(p.data))
-	s.mu.Lock()
-	node := s.lanes
-	s.mu.Unlock()
-	if node || size == 0 {
+	if size == 0 || !s.thin() {
 		return nil
 	}
 	r, offset, free := &p.seg.puts, uint64(p.offset), p.free
