@@ -38,15 +38,13 @@ class FakeHost:
         self.client_pid = os.getpid()  # also of a host in a child of its client
         self.sock: socket.socket | None = None
         self.waiting: deque[Any] = deque()
-        self.arena: mmap.mmap | None = None
-        self.arena_fd = -1
+        self.memory: dict[int, mmap.mmap] = {}  # of the client, by segment
         self.fds: deque[int] = deque()  # that came with messages
         self.figures: list[bytes] = []  # that the client told, whenever it did
 
     def close(self) -> None:
         self.hang_up()
         self.listener.close()
-        self.drop_arena()
         while self.fds:
             os.close(self.fds.popleft())
         self.folder.cleanup()
@@ -55,12 +53,6 @@ class FakeHost:
         if self.sock is not None:
             self.sock.close()
             self.sock = None
-
-    def drop_arena(self) -> None:
-        if self.arena is not None:
-            self.arena.close()
-            os.close(self.arena_fd)
-            self.arena = None
 
     def welcome(self) -> None:
         self.listener.settimeout(60)
@@ -146,20 +138,23 @@ class FakeHost:
         self.send(wire.Submitted(m.token, source, 1000 + source))
         return m
 
-    def emitted(self) -> wire.Emit:
-        m = self.expect(wire.Emit)
-        self.send(wire.Emitted(m.token))
+    def emitted(self) -> wire.Put:
+        """The client emits something, and its place in the windows is free at once."""
+        m = self.expect(wire.Put)
+        self.send(wire.Returned([m.put]))
         return m
 
-    def give_arena(self, size: int = 1 << 20) -> None:
-        """Answer `arena` and see that the client seals it."""
-        m = self.expect(wire.Arena)
-        self.arena_fd = new_arena(size)
-        self.send(wire.ArenaAt(m.token, 90, size), fds=(self.arena_fd,))
-        assert self.expect(wire.Sealed).segment == 90
-        seals = fcntl.fcntl(self.arena_fd, F_GET_SEALS)
-        assert seals & 0x11 == 0x11, seals
-        self.arena = mmap.mmap(self.arena_fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+    def filled(self) -> tuple[wire.Put, bytes]:
+        """The client emits something, in its own memory or in the message, and has it still to be returned."""
+        m = self.receive()
+        if isinstance(m, wire.Offer):
+            self.waiting.appendleft(m)
+            self.memory[m.segment] = self.offered()[1]
+            m = self.receive()
+        assert isinstance(m, wire.Put), m
+        if m.flags & wire.INLINE:
+            return m, bytes(m.payload)
+        return m, self.memory[m.segment][m.offset : m.offset + m.size]
 
     def offered(self) -> tuple[wire.Offer, mmap.mmap]:
         """The client offers memory of its own, which it cannot take away and nobody else can write to."""
@@ -172,23 +167,6 @@ class FakeHost:
             return m, mmap.mmap(fd, m.bytes, mmap.MAP_SHARED, mmap.PROT_READ)
         finally:
             os.close(fd)
-
-    def granted(self, offset: int = 4096, grant: int = 33) -> wire.Reserve:
-        m = self.expect(wire.Reserve)
-        self.send(wire.Grant(m.token, grant, 90, offset, m.size))
-        return m
-
-    def sent(self, offset: int = 4096) -> tuple[wire.Send, bytes]:
-        m = self.expect(wire.Send)
-        assert self.arena is not None
-        return m, self.arena[offset : offset + m.size]
-
-
-def new_arena(size: int) -> int:
-    fd = os.memfd_create("arena", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-    os.ftruncate(fd, size)
-    fcntl.fcntl(fd, F_ADD_SEALS, 0x06)
-    return fd
 
 
 def serving(token: int, **more: Any) -> wire.Serving:

@@ -6,10 +6,16 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from fakehost import deliver
 from hostcase import HostCase
 
 import omnibus
 from omnibus import stages, wire
+from omnibus.codec import encode
+
+
+#: What a stage emits into, when its second output is to wait.
+NARROW = [wire.Edge("upper->caller", "", 1, 0)]
 
 
 def opened(task: int, **more: Any) -> wire.Open:
@@ -32,6 +38,16 @@ class StageCase(HostCase):
         self.host.serve(functions[0].name, **more)
         self.host.send(opened(1))
         return r
+
+    def full(self, *tasks: int, value: int = 0) -> dict[int, wire.Put]:
+        """Have each task emit something that takes the window of its edges, which let one through: see NARROW."""
+        puts = {}
+        for n in tasks:
+            self.host.send(deliver(n, 1000 + n, encode(value)))
+            puts[n] = self.host.expect(wire.Put)
+            assert puts[n].source == n
+            assert self.host.expect(wire.Finish).delivery == 1000 + n
+        return puts
 
     def bye(self, r: Callable[[], Any]) -> None:
         self.host.send(wire.Bye())

@@ -25,17 +25,13 @@ class AbortTest(StageCase):
             started.set()
             assert task.wait_aborted(60)
             assert task.aborted
-            task.emit(x)  # the host says that the request is over
+            task.emit(x)
 
         r = self.run_stage(slow)
         self.host.send(deliver(1, 7, encode(1)), deliver(1, 8, encode(2)))
         started.wait(60)
         self.host.send(over(1, wire.PAST_DEADLINE))
-        got = [self.host.receive() for _ in range(2)]
-        finish = next(m for m in got if isinstance(m, wire.Finish))
-        emit = next(m for m in got if isinstance(m, wire.Emit))
-        self.assertEqual(finish.delivery, 8)  # it had not begun
-        self.host.send(wire.Failed(emit.token, 9, "over"))
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 8)  # it had not begun
         self.assertEqual(self.host.expect(wire.Finish).delivery, 7)
         self.host.send(opened(2), deliver(2, 9, flags=wire.BARE | wire.LAST))
         self.assertEqual(self.host.expect(wire.Finish).delivery, 9)  # and it goes on
@@ -56,8 +52,8 @@ class AbortTest(StageCase):
         self.host.send(deliver(1, 7, encode(1)))
         self.outputs(2)
         self.host.send(over(1, wire.ABORTED))
-        while not isinstance(m := self.host.receive(), wire.Finish):
-            self.host.send(wire.Failed(m.token, 9, "over"))
+        while not isinstance(self.host.receive(), wire.Finish):
+            pass
         self.assertTrue(closed.wait(60))
         self.bye(r)
 
@@ -194,15 +190,19 @@ class AbortTest(StageCase):
     def test_a_batch_that_the_end_of_one_request_fails(self) -> None:
         @omnibus.stage(batch=2)
         def both(values: list[int], task: list[omnibus.Task]) -> None:
+            started.set()
+            assert task[0].wait_aborted(60)
             task[0].emit(values)
 
+        started = threading.Event()
         r = self.run_stage(both, batch=2)
-        self.host.send(opened(2), deliver(1, 7, encode(1)), deliver(2, 8, encode(2)))
         with self.assertLogs("omnibus", "ERROR") as logged:
-            self.host.send(wire.Failed(self.host.expect(wire.Emit).token, 9, "task 1 is over"))
+            self.host.send(opened(2), deliver(1, 7, encode(1)), deliver(2, 8, encode(2)))
+            started.wait(60)
+            self.host.send(over(1, wire.ABORTED))
             verdicts = {m.delivery: m for m in (self.host.expect(wire.Finish) for _ in range(2))}
         self.assertEqual({n: m.code for n, m in verdicts.items()}, {7: 9, 8: 14})
-        self.assertTrue(verdicts[8].text.startswith("omnibus.errors.RequestOver: task 1 is over\n"), verdicts[8].text)
+        self.assertTrue(verdicts[8].text.startswith("omnibus.errors.RequestOver: the request is over\n"), verdicts[8].text)
         self.assertEqual(len(logged.records), 1)  # of the request that it fails
         self.bye(r)
 
@@ -216,9 +216,9 @@ class AbortTest(StageCase):
         got = []
         while len(got) < 4:
             m = self.host.receive()
-            got.append(bytes(m.payload)[0] if isinstance(m, wire.Emit) else m.delivery)
-            if isinstance(m, wire.Emit):
-                self.host.send(wire.Emitted(m.token))
+            got.append(bytes(m.payload)[0] if isinstance(m, wire.Put) else m.delivery)
+            if isinstance(m, wire.Put):
+                self.host.send(wire.Returned([m.put]))
         self.assertEqual(sorted(got), [2, 4, 7, 8])
         self.bye(r)
 

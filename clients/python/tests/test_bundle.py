@@ -233,7 +233,7 @@ class EncodeTest(unittest.TestCase):
 class EmitTest(RequestCase):
     """What an emission makes of a value."""
 
-    def small(self, value: Any, **options: Any) -> wire.Emit:
+    def small(self, value: Any, **options: Any) -> wire.Put:
         done = self.beside(lambda: self.request.send(value, **options))
         m = self.host.emitted()
         done()
@@ -262,26 +262,25 @@ class EmitTest(RequestCase):
     def test_large_is_filled_in_place(self) -> None:
         value = {"a": Tensor("uint8", (70_000,), bytes(range(250)) * 280), "text": "x" * 1000, "b": [Tensor("int8", (1,), b"z")]}
         done = self.beside(lambda: self.request.send(value))
-        self.host.give_arena()
-        self.assertEqual(self.host.granted().codec, codec.BUNDLE)
-        _, payload = self.host.sent()
+        m, payload = self.host.filled()
         done()
+        self.assertEqual(m.codec, codec.BUNDLE)
         self.assertEqual(bundle.decode(payload), value)
         self.assertEqual(payload, bundle.encode(value))
 
     def test_a_fill_that_fails_gives_the_room_back(self) -> None:
-        view = memoryview(bytes(5000))
-        t = Tensor("int8", (5000,), view)
+        view = memoryview(bytes(50_000))
+        t = Tensor("int8", (50_000,), view)
         source = omnibus.sources.of(t)
         with unittest.mock.patch("omnibus.sources.of", return_value=source):
-            done = self.beside(lambda: self.request.send(t))
-            self.host.give_arena()
             assert source is not None
-            source.fill = lambda _: t.data[5000]  # type: ignore[assignment]
-            self.host.granted()
-            self.host.expect(wire.Abort)
+            source.fill = lambda _: t.data[50_000]  # type: ignore[assignment]
             with self.assertRaises(IndexError):
-                done()
+                self.request.send(t)
+        self.host.offered()
+        self.host.nothing()
+        self.assertTrue(all(s.gaps.empty for s in self.client._session.room._segments.values()))
+        self.assertEqual(self.request._puts.under_way, [[0, 0]])
 
     def test_value_of_a_delivery(self) -> None:
         value = {"a": [Tensor("float32", (256,), bytes(1024)), 5]}

@@ -7,7 +7,7 @@ import unittest
 from unittest import mock
 
 from fakehost import deliver, serving
-from stagecase import StageCase, opened
+from stagecase import NARROW, StageCase, opened
 
 import omnibus
 from omnibus import crew, wire
@@ -169,9 +169,9 @@ class Stranded(Short, StageCase):
 
     def is_refused(self, function: omnibus.StageFunction, **more: int) -> None:
         self.patient_with_threads(0.01)
-        r = self.run_stage(function, **more)
-        self.host.send(deliver(1, 7, encode(1)))
-        waits = self.host.expect(wire.Emit)  # in the only thread there is
+        r = self.run_stage(function, outputs=NARROW, **more)
+        first = self.full(1)[1]
+        self.host.send(deliver(1, 7, encode(1)))  # which waits in the only thread there is
         with self.assertLogs("omnibus") as logged:
             self.host.send(opened(2), deliver(2, 8, encode(2)))
             m = self.host.expect(wire.Finish)
@@ -182,7 +182,8 @@ class Stranded(Short, StageCase):
             self.host.send(opened(3), wire.End(3))
             end = self.host.expect(wire.Ended)
         self.assertEqual((end.task, end.code), (3, Code.MEMORY))
-        self.host.send(wire.Emitted(waits.token))
+        self.host.send(wire.Returned([first.put]))
+        self.host.emitted()
         self.assertEqual(self.host.expect(wire.Finish).delivery, 7)
         self.host.send(opened(4), deliver(4, 9, encode(3)))
         self.host.emitted()
@@ -208,13 +209,15 @@ class Stranded(Short, StageCase):
         for number, name in (4, "first"), (5, "upper"):
             m = self.host.expect(wire.Serve)
             self.assertEqual(m.stage, name)
-            self.host.send(serving(m.token, stage=number))
-        self.host.send(opened(1), deliver(1, 7, encode(1)))
-        waits = self.host.expect(wire.Emit)
+            self.host.send(serving(m.token, stage=number, outputs=NARROW))
+        self.host.send(opened(1))
+        first = self.full(1)[1]
+        self.host.send(deliver(1, 7, encode(1)))
         self.host.send(wire.Drain(), opened(2), deliver(2, 8, encode(2)))
         m = self.host.expect(wire.Finish)
         self.assertEqual((m.delivery, m.code), (8, Code.MEMORY))
-        self.host.send(wire.Emitted(waits.token))
+        self.host.send(wire.Returned([first.put]))
+        self.host.emitted()
         self.assertEqual(self.host.expect(wire.Finish).delivery, 7)
         self.bye(r)
 

@@ -7,6 +7,7 @@ import os
 import unittest
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 from fakehost import EDGE_OUT, deliver
 from hostcase import HostCase
@@ -16,6 +17,9 @@ from test_wire import LANE_KINDS, load
 import omnibus
 from omnibus import wire
 from omnibus.codec import encode
+from omnibus.errors import Code
+from omnibus.puts import Puts
+from omnibus.room import OwnRoom
 
 OTHER_OUT = wire.Edge("upper->other", "other")
 
@@ -28,10 +32,10 @@ class EndedTest(StageCase):
         for _ in range(n):
             self.host.emitted()
         self.host.expect(wire.Finish)
-        self.host.send(wire.End(1))
-        with self.assertLogs("omnibus", "ERROR"):
-            self.host.send(wire.Failed(self.host.expect(wire.Emit).token, 7, "too large"))
-            m = self.host.expect(wire.Ended)
+        with mock.patch.object(Puts, "_put_locked", side_effect=omnibus.TooLarge(Code.TOO_LARGE, "too large")):
+            with self.assertLogs("omnibus", "ERROR"):
+                self.host.send(wire.End(1))
+                m = self.host.expect(wire.Ended)
         self.assertEqual((m.task, m.code), (1, 14))
         self.assertTrue(m.text.startswith("omnibus.errors.TooLarge: too large\n"), m.text)
         self.bye(r)
@@ -74,16 +78,12 @@ class EndedTest(StageCase):
 
         r = self.run_stage(upper)
         self.host.send(deliver(1, 7, encode("x")))
-        self.host.give_arena()
-        self.host.granted(grant=33)
-        self.host.sent()
-        self.host.granted(grant=34)
-        self.assertEqual(self.host.expect(wire.Abort).grant, 34)
+        self.host.filled()
         self.host.expect(wire.Finish)
-        self.host.send(wire.End(1))
-        with self.assertLogs("omnibus", "ERROR"):
-            self.host.send(wire.Failed(self.host.expect(wire.Reserve).token, 7, "too large"))
-            m = self.host.expect(wire.Ended)
+        with mock.patch.object(OwnRoom, "take", side_effect=omnibus.TooLarge(Code.TOO_LARGE, "too large")):
+            with self.assertLogs("omnibus", "ERROR"):
+                self.host.send(wire.End(1))
+                m = self.host.expect(wire.Ended)
         self.assertEqual((m.code, m.edge, m.key, m.seq), (14, "upper->caller", "k" * 200, 1))
         self.bye(r)
 

@@ -16,7 +16,7 @@ from unittest import mock
 
 from fakehost import EDGE_IN, EDGE_OUT, deliver, over
 from hostcase import HostCase
-from stagecase import StageCase, opened
+from stagecase import NARROW, StageCase, opened
 
 import omnibus
 from omnibus import aio, wire
@@ -70,13 +70,13 @@ print("returned", flush=True)
             got.append(type(m).__name__)
             if isinstance(m, wire.Call):
                 self.host.send(wire.Reply(m.token, 0, b"{}"))
-            elif isinstance(m, wire.Emit):
-                self.host.send(wire.Emitted(m.token))
+            elif isinstance(m, wire.Put):
+                self.host.send(wire.Returned([m.put]))
             elif isinstance(m, wire.Bye):
                 break
             if got[-1] in ("Finish", "Leave") and {"Finish", "Leave"} <= set(got):  # whichever was first
                 self.host.send(wire.End(1))
-        self.assertEqual(sorted(got), ["Bye", "Call", "Emit", "Ended", "Finish", "Leave"])
+        self.assertEqual(sorted(got), ["Bye", "Call", "Ended", "Finish", "Leave", "Put"])
         self.assertLess(got.index("Leave"), got.index("Ended"))
         self.assertEqual(p.stdout.read(), "returned\n")
         self.assertEqual(p.wait(60), 0)
@@ -166,19 +166,18 @@ run()
         counts = []
         self.host.welcome()
         for _ in range(20):
-            self.host.serve("hold")
+            self.host.serve("hold", outputs=NARROW)
             counts.append((len(os.listdir("/proc/self/fd")), memfds()))
             self.host.segment(3, bytes(1 << 16))
             self.host.send(opened(1), opened(2))
-            self.host.send(*[deliver(t, 6 + t, codec=1, flags=0, segment=3, size=1000) for t in (1, 2)])
-            self.host.give_arena()
-            m, _ = self.host.expect(wire.Reserve), self.host.expect(wire.Reserve)
-            self.host.send(wire.Grant(m.token, 33, 90, 0, m.size))
-            self.host.expect(wire.Send)
-            self.host.expect(wire.Finish)
+            self.host.send(*[deliver(t, 6 + t, codec=1, flags=0, segment=3, size=50_000) for t in (1, 2)])
+            for _ in range(2):
+                self.host.filled()
+                self.host.expect(wire.Finish)
+            self.host.memory.clear()
+            self.host.send(deliver(1, 9, codec=1, flags=0, segment=3, size=50_000))  # which waits
             with self.assertLogs("omnibus", "WARNING"):
                 self.host.hang_up()
-                self.host.drop_arena()
                 self.host.welcome()
         self.host.serve("hold")
         self.bye(r)

@@ -34,6 +34,7 @@ class PutsCase(HostCase):
     def task(self, *edges: wire.Edge, tensors: wire.Tensors = POOLED, **options: Any) -> omnibus.Delivery:
         """A delivery of a task whose edges carry tensors."""
         self.client = self.connect()
+        self.client._session.inline_bytes = 512  # so that little has to be sent
         self.client._session.gpu_options = gpu.Options(
             **{"device": emul.uuid(5), "arena_bytes": 1 << 16, "max_bytes": 1 << 16} | options
         )
@@ -63,7 +64,7 @@ class WayTest(PutsCase):
     def test_all_goes_out_in_order_and_nothing_waits_for_the_host(self) -> None:
         d = self.task(wire.Edge("upper->next", "next"))
         d.emit("small", key="k")
-        d.task._session.run(d.task._emit_work(BIG, d.task._envelope(7), omnibus.RAW))
+        d.task._finish_emission(d.task._emit(BIG, d.task._envelope(7), omnibus.RAW))
         d.task._current = 7
         with d.task.reserve(20_000) as room:
             room.view[:3] = b"abc"
@@ -137,6 +138,20 @@ class WindowTest(PutsCase):
                 self.put()
                 self.doCleanups()
                 self.setUp()
+
+    def test_without_a_window_as_many_as_the_host_queues(self) -> None:
+        d = self.task(wire.Edge("upper->next", "next"))
+        with mock.patch.object(puts, "MAX_OUT", 3):
+            for n in range(3):
+                d.emit(n)
+            done = self.beside(lambda: d.emit(3))
+            while not self.client._session.attempts:
+                pass
+            first = [self.put() for _ in range(3)]
+            self.host.nothing()
+            self.returned(first[0])
+            done()
+            self.assertEqual(self.put().payload, encode(3))
 
     def test_those_that_wait_keep_their_order(self) -> None:
         d = self.task(wire.Edge("upper->next", "next", 1, 0))

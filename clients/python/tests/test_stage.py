@@ -26,7 +26,7 @@ class HandlerTest(StageCase):
         r = self.run_stage(upper)
         self.host.send(deliver(1, 7, encode("hello"), key="k"))
         m = self.host.emitted()
-        self.assertEqual((m.source, m.delivery, m.edge, m.flags), (1, 7, wire.ALL_EDGES, 0))
+        self.assertEqual((m.source, m.delivery, m.edge, m.flags), (1, 7, wire.ALL_EDGES, wire.INLINE))
         self.assertEqual(bytes(m.payload), encode("HELLO"))
         f = self.host.expect(wire.Finish)
         self.assertEqual((f.delivery, f.flags, f.code), (7, 0, 0))
@@ -44,7 +44,7 @@ class HandlerTest(StageCase):
 
         r = self.run_stage(upper)
         self.host.send(deliver(1, 7, encode("x"), flags=wire.INLINE | wire.LAST))
-        self.assertEqual(self.host.emitted().flags, wire.LAST)
+        self.assertEqual(self.host.emitted().flags, wire.INLINE | wire.LAST)
         self.bye(r)
 
     def test_none_emits_nothing_and_raw_text_is_text(self) -> None:
@@ -76,7 +76,7 @@ class HandlerTest(StageCase):
         self.assertEqual(self.outputs(2), ["a", "b"])
         self.host.expect(wire.Finish)
         m = self.host.emitted()
-        self.assertEqual((m.delivery, m.flags), (8, 0))  # not the last: the end emits
+        self.assertEqual((m.delivery, m.flags), (8, wire.INLINE))  # not the last: the end emits
         self.host.expect(wire.Finish)
         self.host.send(wire.End(1))
         m = self.host.emitted()
@@ -212,9 +212,9 @@ class HandlerTest(StageCase):
         finished = []
         while len(finished) < 5:
             m = self.host.receive()
-            if isinstance(m, wire.Emit):
+            if isinstance(m, wire.Put):
                 got[m.delivery] = (m.source, bytes(m.payload)[0])
-                self.host.send(wire.Emitted(m.token))
+                self.host.send(wire.Returned([m.put]))
             else:
                 finished.append(m.delivery)
         self.assertEqual(got, {10: (1, 0), 11: (2, 2), 12: (1, 4), 14: (1, 8)})
@@ -255,9 +255,9 @@ class HandlerTest(StageCase):
         got = set()
         for _ in range(4):
             m = self.host.receive()
-            if isinstance(m, wire.Emit):
+            if isinstance(m, wire.Put):
                 got.add(m.source)
-                self.host.send(wire.Emitted(m.token))
+                self.host.send(wire.Returned([m.put]))
         self.assertEqual(got, {1, 2})
         self.bye(r)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fakehost import deliver, over
 from hostcase import HostCase
-from stagecase import StageCase, opened
+from stagecase import NARROW, StageCase, opened
 
 import omnibus
 from omnibus import wire
@@ -131,12 +131,15 @@ class StandbyTest(StageCase):
 
     def test_more_threads_take_turns_at_the_socket(self) -> None:
         tasks = range(1, 5)
-        r = self.run_stage(self.work, threads=2)
-        self.host.send(*[opened(n) for n in tasks[1:]], *[deliver(n, n, encode(1)) for n in tasks])
-        waiting = [self.host.expect(wire.Emit) for _ in tasks]  # each in a thread of its own
-        self.host.send(*[wire.Emitted(m.token) for m in waiting])
-        for _ in tasks:
-            self.host.expect(wire.Finish)
+        r = self.run_stage(self.work, threads=2, outputs=NARROW)
+        self.host.send(*[opened(n) for n in tasks[1:]])
+        first = self.full(*tasks, value=1)
+        self.host.send(*[deliver(n, n, encode(1)) for n in tasks])
+        while len(self.session.attempts._waiting) < len(tasks):
+            pass  # until each waits in a thread of its own
+        self.host.send(*[wire.Returned([m.put]) for m in first.values()])
+        puts = [m for m in (self.host.receive() for _ in range(2 * len(tasks))) if isinstance(m, wire.Put)]
+        self.host.send(wire.Returned([m.put for m in puts]))
         for n in range(100):
             self.handle(10 + n, n % 2)
         self.host.send(deliver(1, 200, encode(2)))  # one has a long job, and another takes the rest

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from fakehost import deliver, new_arena, over
+from fakehost import deliver, over
 from hostcase import HostCase, RequestCase
 
 import omnibus
@@ -25,7 +25,7 @@ class SubmitTest(HostCase):
         r = self.beside(lambda: client.submit(value))
         self.host.submitted(source)
         m = self.host.emitted()
-        self.assertEqual((m.source, m.delivery, m.edge, m.flags), (source, 0, wire.ALL_EDGES, wire.LAST))
+        self.assertEqual((m.source, m.delivery, m.edge, m.flags), (source, 0, wire.ALL_EDGES, wire.INLINE | wire.LAST))
         return r()
 
     def test_a_request_and_its_results(self) -> None:
@@ -143,7 +143,7 @@ class SubmitTest(HostCase):
         for i in range(3):
             done = self.beside(lambda: request.send(i, to="upper"))
             m = self.host.emitted()
-            self.assertEqual((m.edge, m.flags), (0, 0))
+            self.assertEqual((m.edge, m.flags), (0, wire.INLINE))
             done()
         with self.assertRaises(LookupError):
             request.send(1, to="nowhere")
@@ -164,10 +164,11 @@ class SubmitTest(HostCase):
         request = r()
         with self.assertRaises(omnibus.PayloadError):
             request.send(object(), last=True)
-        sent = self.beside(lambda: request.send(1, last=True))
-        self.host.send(wire.Failed(self.host.expect(wire.Emit).token, Code.WINDOW_FULL, "full"))
+        client.inputs[:] = [wire.Edge("caller->upper", "upper", 1, 0, 1)]
+        request.send(1)
+        self.host.expect(wire.Put)
         with self.assertRaises(omnibus.WindowFull):
-            sent()
+            request.send(1, last=True)
         request.close_send()
         self.assertEqual(self.host.expect(wire.CloseSend).source, 3)
         request.close_send()
@@ -227,12 +228,12 @@ class SubmitTest(HostCase):
                 r()
             self.assertEqual((str(caught.exception), caught.exception.code), ("because", code))
 
-    def test_first_input_finds_the_request_over(self) -> None:
+    def test_first_input_crosses_the_end_of_the_request(self) -> None:
         client = self.connect()
         r = self.beside(lambda: client.submit("x"))
         self.host.submitted(3)
-        m = self.host.expect(wire.Emit)
-        self.host.send(over(3, wire.FAILED, text="early"), wire.Failed(m.token, 9, "over"))
+        m = self.host.expect(wire.Put)
+        self.host.send(over(3, wire.FAILED, text="early"), wire.Returned([m.put]))
         with self.assertRaisesRegex(omnibus.RequestFailed, "early"):
             list(r())
 
@@ -278,32 +279,29 @@ class SubmitTest(HostCase):
             if isinstance(m, wire.Submit):
                 sources[len(sources)] = None
                 self.host.send(wire.Submitted(m.token, len(sources), 1))
-            elif isinstance(m, wire.Emit):
-                self.host.send(wire.Emitted(m.token), deliver(m.source, m.source, bytes(m.payload)), over(m.source))
+            elif isinstance(m, wire.Put):
+                self.host.send(wire.Returned([m.put]), deliver(m.source, m.source, bytes(m.payload)), over(m.source))
             elif isinstance(m, wire.Finish):
                 answered += 1
         self.assertEqual(sorted(r()[0] for r in results), list(range(8)))
 
-    def test_large_payloads_go_through_the_arena(self) -> None:
+    def test_large_payloads_lie_in_memory_of_the_client(self) -> None:
         client = self.connect()
         payload = os.urandom(100_000)
         r = self.beside(client.stream)
         self.host.submitted(3)
         request = r()
         for n in range(2):
-            done = self.beside(lambda: request.send(payload, codec=omnibus.RAW, key="big", last=n == 1))
-            if n == 0:
-                self.host.give_arena()
-            m = self.host.granted()
+            request.send(payload, codec=omnibus.RAW, key="big", last=n == 1)
+            m, got = self.host.filled()
             self.assertEqual((m.source, m.edge, m.codec, m.size), (3, wire.ALL_EDGES, 1, 100_000))
-            send, got = self.host.sent()
-            done()
-            self.assertEqual((send.grant, send.flags, send.key), (33, n, "big"))
+            self.assertEqual((m.flags, m.key), (n, "big"))
             self.assertEqual(got, payload)
 
     def test_foreign_event_loop(self) -> None:
         client = self.connect()
         r = self.submit(client, "x")
+        client.process()  # the place of its input is free
         p = select.poll()
         p.register(client.fileno(), select.POLLIN)
         self.assertEqual(p.poll(0), [])
@@ -319,41 +317,36 @@ class DescriptorsTest(RequestCase):
 
     @contextmanager
     def room_for(self, descriptors: int) -> Iterator[None]:
-        """Answer the question for an arena while no more descriptors than that can be opened."""
-        m = self.host.expect(wire.Arena)
-        arena, free = new_arena(1 << 20), os.dup(0)
+        """No more descriptors than that can be opened."""
+        free = os.dup(0)
         os.close(free)
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (free + descriptors, limits[1]))
         try:
-            self.host.send(wire.ArenaAt(m.token, 90, 1 << 20), fds=(arena,))
             yield
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            os.close(arena)
-
-    def sending(self) -> Callable[[], None]:
-        return self.beside(lambda: self.request.send(bytes(100_000), codec=omnibus.RAW))
 
     def test_descriptors_that_find_no_room(self) -> None:
         """The connection ends, and says that it is the limit of this process that ended it."""
-        done = self.sending()
-        with self.assertLogs("omnibus", "ERROR") as logged, self.room_for(0):
-            with self.assertRaisesRegex(omnibus.OutOfMemory, "descriptors that came.*ulimit -n"):
-                done()
+        with self.assertLogs("omnibus", "ERROR") as logged:
+            fd = os.memfd_create("segment", os.MFD_CLOEXEC)
+            with self.room_for(0):
+                self.host.send(wire.Segment(1, 4096), fds=(fd,))
+                with self.assertRaisesRegex(omnibus.OutOfMemory, "descriptors that came.*ulimit -n"):
+                    next(self.request)
+            os.close(fd)
         self.assertIn("ulimit -n", logged.output[0])
 
-    def test_arena_that_finds_no_descriptor(self) -> None:
-        """It is there when it is wanted next: the host gives no second one."""
-        done = self.sending()
-        with self.room_for(1):  # for what is received
-            with self.assertRaisesRegex(omnibus.OutOfMemory, "cannot map.*ulimit -n"):
-                done()
-        done = self.sending()
-        self.assertEqual(self.host.expect(wire.Sealed).segment, 90)
-        self.host.granted()
-        self.host.expect(wire.Send)
-        done()
+    def test_room_that_finds_no_descriptor(self) -> None:
+        """The emission fails, and the next one is made."""
+        payload = bytes(100_000)
+        for descriptors in (0, 1):  # for the memory, and for its mapping
+            with self.room_for(descriptors), self.assertRaisesRegex(omnibus.OutOfMemory, "ulimit -n"):
+                self.request.send(payload, codec=omnibus.RAW)
+            self.assertEqual(self.request._puts.under_way, [[0, 0]])
+        self.request.send(payload, codec=omnibus.RAW)
+        self.assertEqual(self.host.filled()[1], payload)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ class AsyncTest(HostCase):
                         await late
                 async with await bus.stream() as r:
                     r.deadline = 1
+                    bus.inputs[:] = [wire.Edge("caller->upper", "upper", 3, 0)]
                     with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
                         while True:  # as far as there is credit
                             await r.send(bytes(100), to="upper")
@@ -149,8 +150,10 @@ class AsyncTest(HostCase):
         async def caller() -> None:
             async with await omnibus.aconnect(self.host.path) as bus:
                 r = await bus.stream()
+                bus.inputs[:] = [wire.Edge("caller->upper", "upper", 1, 0)]
+                await r.send("first")
                 job = asyncio.ensure_future(r.send("x" * 1000, last=True))
-                while not bus._session.questions:
+                while not bus._session.attempts:
                     await asyncio.sleep(0)
                 job.cancel()
                 with self.assertRaises(asyncio.CancelledError):
@@ -160,7 +163,7 @@ class AsyncTest(HostCase):
         r = self.beside(lambda: asyncio.run(caller()))
         self.host.welcome()
         self.host.submitted(3)
-        self.host.expect(wire.Arena)
+        self.host.expect(wire.Put)
         self.assertEqual(self.host.expect(wire.CloseSend).source, 3)
         r()
 

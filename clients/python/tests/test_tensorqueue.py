@@ -19,6 +19,7 @@ from omnibus import bundle, dlpack, tensorqueue, wire
 from omnibus.codec import BUNDLE, decode, encode
 from omnibus.errors import Code
 from omnibus.gpu import Options, emul
+from omnibus.puts import _Credit
 
 class QueueCase(HostCase):
     options: dict[str, Any] = {}
@@ -41,9 +42,9 @@ class QueueCase(HostCase):
         self.assertEqual([type(m) for m in messages], list(kinds))
         return messages
 
-    def asked(self, source: int, word: str = "get") -> wire.Emit:
+    def asked(self, source: int, word: str = "get") -> wire.Put:
         """The client says a word, which is not answered."""
-        (m,) = self.packet(wire.Emit)
+        (m,) = self.packet(wire.Put)
         self.assertEqual((m.source, decode(m.payload, m.codec)), (source, word))
         return m
 
@@ -129,10 +130,10 @@ class GetTest(QueueCase):
 
     def test_a_word_that_is_refused(self) -> None:
         got = self.beside(self.queue.get)
-        self.host.submitted(3)
-        self.host.send(wire.Failed(self.asked(3).token, Code.WINDOW_FULL, "no window"))
-        with self.assertRaisesRegex(omnibus.WindowFull, "no window"):
-            got()
+        with unittest.mock.patch.object(_Credit, "take", side_effect=omnibus.WindowFull(Code.WINDOW_FULL, "no window")):
+            self.host.submitted(3)
+            with self.assertRaisesRegex(omnibus.WindowFull, "no window"):
+                got()
         self.packet(wire.Close)
 
     def test_what_is_no_item_is_done(self) -> None:
@@ -155,7 +156,7 @@ class GetTest(QueueCase):
         with elsewhere, self.assertRaises(omnibus.ForeignDevice):
             self.hand(3, 1, "a")
             got()
-        self.assertEqual(self.asked(3, "back").flags, wire.LAST)
+        self.assertEqual(self.asked(3, "back").flags, wire.INLINE | wire.LAST)
         (finish,) = self.packet(wire.Finish)
         self.assertEqual(finish.delivery, 1)
 
@@ -163,7 +164,7 @@ class GetTest(QueueCase):
         """And not that there was one."""
         got = self.beside(self.queue.get)
         self.host.submitted(3)
-        self.host.send(wire.Failed(self.asked(3).token, Code.OVER, "it is over"))
+        self.asked(3)
         self.host.send(over(3, wire.ABORTED, text="somebody did it"))
         with self.assertRaisesRegex(omnibus.RequestAborted, "somebody did it"):
             got()
@@ -172,8 +173,8 @@ class GetTest(QueueCase):
         self.ahead(self.first(), 4)
         got = self.beside(lambda: self.queue.get(0.01))
         m = self.asked(4)
-        self.host.send(wire.Emitted(m.token))
-        self.assertEqual(self.asked(4, "back").flags, wire.LAST)
+        self.host.send(wire.Returned([m.put]))
+        self.assertEqual(self.asked(4, "back").flags, wire.INLINE | wire.LAST)
         with self.assertRaises(queue.Empty):
             got()
 
@@ -182,7 +183,7 @@ class GetTest(QueueCase):
         self.ahead(self.first(), 4)
         got = self.beside(lambda: self.queue.get(0.01))
         self.asked(4)
-        self.host.send(wire.Failed(self.asked(4, "back").token, Code.OVER, "it is over"))
+        self.asked(4, "back")
         self.host.send(over(4, wire.ABORTED, text="somebody did it"))
         with self.assertRaises(queue.Empty):
             got()
@@ -251,7 +252,7 @@ class PooledGetTest(QueueCase):
 
     def given_back(self, source: int) -> None:
         """With its payload, of which nothing is held any more."""
-        self.assertEqual(self.asked(source, "back").flags, wire.LAST)
+        self.assertEqual(self.asked(source, "back").flags, wire.INLINE | wire.LAST)
         (finish,) = self.packet(wire.Finish)
         self.assertEqual((finish.delivery, finish.flags), (source, 0))
 
@@ -301,8 +302,8 @@ class PutTest(QueueCase):
         put = self.beside(lambda: self.queue.put("a", "", None, timeout=timeout))
         if source == 3:
             self.host.submitted(3)
-        (m,) = self.packet(wire.Emit)
-        self.assertEqual((m.source, m.flags, m.codec), (source, 0, BUNDLE))
+        (m,) = self.packet(wire.Put)
+        self.assertEqual((m.source, m.flags, m.codec), (source, wire.INLINE, BUNDLE))
         return put
 
     def done(self, source: int, put: Any) -> wire.Submit:
@@ -337,7 +338,7 @@ class PutTest(QueueCase):
     def test_the_time_is_up(self) -> None:
         self.ahead(self.done(3, self.put(3)), 4)
         put = self.put(4, 0.01)
-        self.assertEqual(self.asked(4, "back").flags, wire.LAST)
+        self.assertEqual(self.asked(4, "back").flags, wire.INLINE | wire.LAST)
         self.say(4, 1, "full")
         with self.assertRaises(queue.Full):
             put()
@@ -353,28 +354,21 @@ class PutTest(QueueCase):
         self.packet(wire.Close)
         put = self.beside(lambda: self.queue.put("a", "", None))
         self.host.submitted(4)
-        self.packet(wire.Emit)
+        self.packet(wire.Put)
         submit = self.done(4, put)
         with self.assertRaises(queue.Full):
             self.queue.put("a", "", None, timeout=0.01)
         self.assertEqual(self.host.expect(wire.Cancel).token, submit.token)
 
-    def test_no_memory_in_time(self) -> None:
-        inputs = {"x": bytes(10_000)}
-        put = self.beside(lambda: self.queue.put("a", "", inputs))
-        self.host.submitted(3)
-        self.host.give_arena()
-        self.host.granted()
-        self.host.sent()
-        self.ahead(self.done(3, put), 4)
-        put = self.beside(lambda: self.queue.put("b", "", inputs, timeout=0.01))
-        m = self.host.expect(wire.Reserve)
+    def test_no_place_in_the_window_in_time(self) -> None:
+        self.ahead(self.done(3, self.put(3)), 4)
+        self.queue._client.inputs[:] = [wire.Edge("caller->queue", "queue", 1, 0)]
+        with self.queue._client._session.locked:
+            r = self.queue._ahead.value  # type: ignore[union-attr]
+            r._puts.under_way[0][0] = 1
         with self.assertRaises(queue.Full):
-            put()
+            self.queue.put("b", "", None, timeout=0.01)
         self.packet(wire.Close)
-        self.host.send(wire.Grant(m.token, 33, 90, 4096, m.size))
-        self.queue._client.process()
-        self.assertEqual(self.host.expect(wire.Abort).grant, 33)
 
     def test_it_was_put_just_in_time(self) -> None:
         """Somebody may have it by now."""

@@ -9,7 +9,7 @@ import unittest
 from collections.abc import Iterator
 
 from fakehost import deliver, over
-from stagecase import StageCase, opened
+from stagecase import NARROW, StageCase, opened
 
 import omnibus
 from omnibus import wire
@@ -20,20 +20,20 @@ class TurnTest(StageCase):
     """A request that waits for the host, and the others."""
 
     def holds_up_no_other(self, function: omnibus.StageFunction) -> None:
-        r = self.run_stage(function)
-        self.host.send(opened(2), deliver(1, 7, encode(1)), deliver(2, 8, encode(2)))
-        asked = {}
-        for _ in range(2):
-            m = self.host.expect(wire.Emit)
-            asked[m.source] = m
-        self.host.send(wire.Emitted(asked[2].token))
+        r = self.run_stage(function, outputs=NARROW)
+        self.host.send(opened(2))
+        first = self.full(1, 2)
+        self.host.send(deliver(1, 7, encode(1)), deliver(2, 8, encode(2)))
+        self.host.send(wire.Returned([first[2].put]))
+        self.assertEqual(self.host.emitted().source, 2)
         self.assertEqual(self.host.expect(wire.Finish).delivery, 8)
         self.host.send(deliver(2, 9, encode(3), seq=1))
         self.host.emitted()
         self.assertEqual(self.host.expect(wire.Finish).delivery, 9)
         self.host.send(wire.End(2))
         self.assertEqual(self.host.expect(wire.Ended).task, 2)
-        self.host.send(wire.Emitted(asked[1].token))
+        self.host.send(wire.Returned([first[1].put]))
+        self.host.emitted()
         self.assertEqual(self.host.expect(wire.Finish).delivery, 7)
         self.bye(r)
 
@@ -77,9 +77,11 @@ class TurnTest(StageCase):
 
         @omnibus.stage
         def wait(x: int, task: omnibus.Task) -> None:
-            if x == 1:
+            if x == 0:
+                task.emit(x)
+            elif x == 1:
                 with task.reserve(1000, to="") as b:
-                    order.append("granted")
+                    order.append("has room")
                     b.send()
             elif x == 2:
                 task.wait_aborted(60)
@@ -87,18 +89,17 @@ class TurnTest(StageCase):
             else:
                 order.append("other")
 
-        r = self.run_stage(wait)
+        r = self.run_stage(wait, outputs=NARROW)
+        first = self.full(1)[1]
         self.host.send(opened(2), opened(3), deliver(1, 7, encode(1)))
-        self.host.give_arena()
-        m = self.host.expect(wire.Reserve)
         self.host.send(deliver(2, 8, encode(2)), deliver(3, 9, encode(3)))
         self.assertEqual(self.host.expect(wire.Finish).delivery, 9)
         self.host.send(over(2, wire.ABORTED))
         self.assertEqual(self.host.expect(wire.Finish).delivery, 8)
-        self.host.send(wire.Grant(m.token, 33, 90, 0, m.size))
-        self.host.expect(wire.Send)
+        self.host.send(wire.Returned([first.put]))
+        self.host.emitted()
         self.assertEqual(self.host.expect(wire.Finish).delivery, 7)
-        self.assertEqual(order, ["other", "aborted", "granted"])
+        self.assertEqual(order, ["other", "aborted", "has room"])
         self.bye(r)
 
     def test_so_many_run_and_no_more(self) -> None:
@@ -130,9 +131,9 @@ class TurnTest(StageCase):
                 finished = 0
                 while finished < 12:
                     m = self.host.receive()
-                    if isinstance(m, wire.Emit):
+                    if isinstance(m, wire.Put):
                         order.setdefault(m.source, []).append((m.delivery, m.payload[0]))
-                        self.host.send(wire.Emitted(m.token))
+                        self.host.send(wire.Returned([m.put]))
                     else:
                         finished += 1
                 self.assertEqual(most[0], threads)
@@ -148,19 +149,21 @@ class TurnTest(StageCase):
         def same(x: int) -> int:
             return x
 
-        r = self.run_stage(same)
+        r = self.run_stage(same, outputs=NARROW)
         crew = lambda: [t for t in threading.enumerate() if t.name.startswith("omnibus-") and t.name[-1].isdigit()]  # noqa: E731
         for n in range(20):  # nobody waits for long: the calling thread does it all, or one more
             self.host.send(deliver(1, 10 + n, encode(n), seq=n))
             self.host.emitted()
             self.host.expect(wire.Finish)
         self.assertEqual(crew(), [])
-        self.host.send(*[opened(n) for n in range(2, 9)], *[deliver(n, 40 + n, encode(n)) for n in range(1, 9)])
-        waiting = [self.host.expect(wire.Emit) for _ in range(8)]
-        self.assertEqual(len(crew()), 7)
-        self.host.send(*[wire.Emitted(m.token) for m in waiting])
-        for _ in waiting:
-            self.host.expect(wire.Finish)
+        self.host.send(*[opened(n) for n in range(2, 9)])
+        first = self.full(*range(1, 9))
+        self.host.send(*[deliver(n, 40 + n, encode(n)) for n in range(1, 9)])
+        while len(crew()) < 7:
+            pass  # until each of the eight waits in a thread of its own
+        self.host.send(*[wire.Returned([m.put]) for m in first.values()])
+        for _ in range(16):
+            self.host.receive()
         self.bye(r)
         self.assertEqual(crew(), [])
 

@@ -157,11 +157,11 @@ class BoundsTest(unittest.TestCase):
             wire.Serve(1 << 32, "x"),
             wire.Serve(-1, "x"),
             wire.Serve(1, "\ud800"),
-            wire.Emit(1, 1, 1, 0, 0, 2, "", {}, bytes(32_769)),
-            wire.Emit(1, 1, 1, 0, 0, 2, "", {str(i): "" for i in range(33)}, b""),
-            wire.Emit(1, 1, 1, 0, 0, 2, "", {"x" * 65: ""}, b""),
-            wire.Emit(1, 1, 1, 0, 0, 2, "", {"x": "y" * 513}, b""),
-            wire.Emit(1, 1, 1, 0, 0, 2, "", {"x": 1}, b""),  # type: ignore[dict-item]
+            wire.Put(1, 1, 1, 0, 0, 2, 0, 0, 0, 0, "", {}, bytes(32_769)),
+            wire.Put(1, 1, 1, 0, 0, 2, 0, 0, 0, 0, "", {str(i): "" for i in range(33)}, b""),
+            wire.Put(1, 1, 1, 0, 0, 2, 0, 0, 0, 0, "", {"x" * 65: ""}, b""),
+            wire.Put(1, 1, 1, 0, 0, 2, 0, 0, 0, 0, "", {"x": "y" * 513}, b""),
+            wire.Put(1, 1, 1, 0, 0, 2, 0, 0, 0, 0, "", {"x": 1}, b""),  # type: ignore[dict-item]
             wire.Call(1, "status", bytes(60_001)),
         ]:
             with self.subTest(m), self.assertRaises(ProtocolError):

@@ -384,7 +384,9 @@ class AsyncTask(BaseTask):
     ) -> None:
         """Pass the payload of a delivery that is not finished on by reference, without a copy."""
         delivery._check_unfinished()
-        await _arun_for(self, self._forward_work(self._envelope(delivery.number, to, key, attrs, last)))
+        rest = self._forward(self._envelope(delivery.number, to, key, attrs, last))
+        if rest is not None:
+            await _arun_for(self, rest)
 
     def reserve(self, size: int, *, codec: int = codecs.RAW, to: str | None = None) -> AsyncBuffer:
         """Room for a payload of up to `size` bytes, to be filled in place and sent."""

@@ -1,19 +1,19 @@
-"""Emissions from room of the client's own: payloads that it keeps until the host returns them.
+"""Emissions: payloads in messages, and in room of the client's own, which it keeps until the host returns them.
 
-A source goes this way when its edges may carry tensors on a GPU: what is in a GPU's memory must stay until the
-payload that names it is returned, and granted room never is. All that such a source emits goes this way, also what is
-small, for only so is it known here what is under way. The windows are counted here as the protocol asks; where
-the count is off, as with other replicas that emit for the same request, the host has what is too much wait, in order.
+The windows are counted here as the protocol asks; where the count is off, as with other replicas that emit for the
+same request, the host has what is too much wait, in order. A tensor in a GPU's memory stays until the payload that
+names it is returned.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import wire
 from .answers import Attempt
 from .emit import Buffer, Envelope
-from .errors import Code, RequestOver, WindowFull, again
+from .errors import Code, HostError, RequestOver, WindowFull, again
 from .room import Out, Room
 from .session import Session, Work
 
@@ -26,7 +26,13 @@ ROOM_BYTES = 256 << 20
 #: How tensors travel, by the protocol's numbers.
 MODES = ("default", "cuda_ipc", "cuda_ipc_pool")
 
+#: Puts of one source for which the host may have no place yet, whatever its windows let through: it queues 4,096
+#: messages of a source.
+MAX_OUT = 2048
+
 _BLOCK, _FAIL = 0, 1  # policies
+
+Payload: TypeAlias = "bytes | bytearray | memoryview"
 
 #: Memory that was lent when a session ended. It stays as it is for as long as this process lives.
 stranded: list[Any] = []
@@ -40,26 +46,63 @@ def tensors_of(edges: list[wire.Edge], tensors: list[wire.Tensors]) -> list[wire
 class Puts:
     """What a source has put, by edge."""
 
-    __slots__ = ("emitter", "session", "tensors", "under_way")
+    __slots__ = ("emitter", "session", "tensors", "on_gpu", "under_way", "out", "_all")
 
     def __init__(self, emitter: Emitter, s: Session, tensors: list[wire.Tensors]) -> None:
         self.emitter = emitter
         self.session = s
-        self.tensors = tensors  #: how those on a GPU travel, by edge
         self.under_way = [[0, 0] for _ in tensors]  # deliveries, and bytes of them; the session's lock
+        self.out = 0  # puts that have a place in the windows
+        self._all = range(len(tensors))
+        self.travel(tensors)
 
-    def edges(self, edge: int) -> list[int]:
+    def travel(self, tensors: list[wire.Tensors]) -> None:
+        """Say how tensors on a GPU travel, by edge."""
+        self.tensors = tensors
+        self.on_gpu = any(t.transport for t in tensors)
+
+    def edges(self, edge: int) -> Sequence[int]:
         """The edges that an emission goes to."""
-        return list(range(len(self.tensors))) if edge == wire.ALL_EDGES else [edge]
+        return self._all if edge == wire.ALL_EDGES else (edge,)
 
-    def credit_work(self, edge: int, size: int, key: str) -> Work[_Credit]:
+    def small(self, e: Envelope, codec: int, flags: int, payload: Payload) -> Work[None] | None:
+        """Put what is in the message, or is passed on by reference. None: it is done; else it has to wait."""
+        s, credit = self.session, self._credit(e.edge, len(payload))
+        try:
+            with s.locked:
+                if s.error is not None:
+                    raise again(s.error)
+                if s.attempts or credit.take() is None:  # those that wait come first
+                    return self._small_work(credit, e, codec, flags, payload)
+                try:
+                    self._put_locked(credit, None, e, codec, flags, len(payload), payload)
+                except BaseException:
+                    credit.give()
+                    raise
+        except HostError as error:
+            raise self.emitter._named(error, e.edge, e.key)
+        return None
+
+    def _small_work(self, credit: _Credit, e: Envelope, codec: int, flags: int, payload: Payload) -> Work[None]:
+        payload = bytes(payload)  # it may be the caller's, and changed while this waits
+        yield from self._await(credit, e)
+        try:
+            with self.session.locked:
+                self._put_locked(credit, None, e, codec, flags, len(payload), payload)
+        except BaseException:
+            credit.give_back()
+            raise
+
+    def _credit(self, edge: int, size: int) -> _Credit:
+        return _Credit(self, self._all if edge == wire.ALL_EDGES else (edge,), (size + 127) & ~63)
+
+    def _await(self, credit: _Credit, e: Envelope) -> Work[_Credit]:
         """Take a place in the windows of an emission's edges, and wait for it."""
-        credit = _Credit(self, self.edges(edge), (size + 63) // 64 * 64 + 64)
 
         def ask() -> Attempt:
             return self.session.attempts.make(Attempt(credit.take, self, _Credit.give))
 
-        taken: _Credit = yield from self.emitter._ask_work(ask, edge, key)
+        taken: _Credit = yield from self.emitter._ask_work(ask, e.edge, e.key)
         return taken
 
     def room(self, size: int, alone: bool) -> Room:
@@ -70,96 +113,90 @@ class Puts:
             most = s.arena_bytes or ROOM_BYTES
             return (s.room.take(size, most) if size <= most and not alone else None) or s.room.alone(size)
 
-    def put(self, credit: _Credit, room: Room | None, m: wire.Put, edge: int, keep: list[Any] | None = None) -> None:
-        """Put a payload. It is in `room`, or in the message. `keep` is cleared when nobody needs it any more."""
+    def _put_locked(
+        self, credit: _Credit, room: Room | None, e: Envelope, codec: int, flags: int, size: int, payload: Payload
+    ) -> None:
+        """Put a payload. It is in `room`, or in the message. The lock is held."""
         s = self.session
-        with s.locked:
-            if s.error is not None:
-                raise again(s.error)
-            credit.keep = keep
-            number = s.room.put(room, credit)
+        if s.error is not None:
+            raise again(s.error)
+        number = s.room.put(room, credit)
+        segment, offset = (room.segment, room.offset) if room is not None else (0, 0)
+        if e.last:
+            flags |= wire.LAST
+        try:
+            s.connection.post(wire.Put(
+                number, self.emitter.number, e.delivery, e.edge, flags, codec, 0, segment, offset, size, e.key, e.attrs,
+                payload,
+            ))  # fmt: skip
+        except BaseException:
+            s.room.unsaid(number)
+            raise
+        self.emitter._went_out(e.edge)
+
+    def reserve_work(self, size: int, codec: int, e: Envelope, inline: bool = False) -> Work[Buffer]:
+        """Room for a payload, to be filled and put: in a message, or in place."""
+        credit = self._credit(e.edge, size)
+        yield from self._await(credit, e)
+        room = None
+        if inline:
+            view = memoryview(bytearray(size))
+        else:
             try:
-                s.post(m._replace(put=number))
-            except BaseException:
-                s.room.unsaid(number)
-                raise
-            self.emitter._went_out(edge)
-
-    def small_work(self, m: wire.Put) -> Work[None]:
-        """Put what is in the message, or is passed on by reference."""
-        credit = yield from self.credit_work(m.edge, len(m.payload), m.key)
-        try:
-            self.put(credit, None, m, m.edge)
-        except BaseException:
-            credit.give_back()
-            raise
-
-    def reserve_work(self, size: int, codec: int, e: Envelope) -> Work[Buffer]:
-        """Room for a payload, to be filled in place and put."""
-        credit = yield from self.credit_work(e.edge, size, e.key)
-        try:
-            room = self.room(size, credit.alone)
-        except BaseException:
-            credit.give_back()
-            raise
-        way = _Filled(self, credit, room, self.message(e, codec))
-        return Buffer(self.session, way, room.view[:size], e)
-
-    def message(
-        self, e: Envelope, codec: int, flags: int = 0, payload: bytes | bytearray | memoryview = b""
-    ) -> wire.Put:
-        source, size, flags = self.emitter.number, len(payload), flags | e.flags
-        return wire.Put(
-            0, source, e.delivery, e.edge, flags, codec, 0, 0, 0, size, e.key, e.attrs, bytes(payload)
-        )  # fmt: skip
+                room = self.room(size, credit.alone)
+            except BaseException as error:
+                credit.give_back()
+                raise self.emitter._named(error, e.edge, e.key) if isinstance(error, HostError) else error
+            view = room.view[:size]
+        return Buffer(self.session, _Filled(self, credit, room, view, e, codec), view, e)
 
 
 class _Credit(Out):
     """A place in windows, until it is spent, given back or returned."""
 
-    __slots__ = ("keep", "_puts", "_edges", "_left")
+    __slots__ = ("keep", "_puts", "_edges", "_cost", "_n", "_bytes")
 
-    def __init__(self, puts: Puts, edges: list[int], cost: int) -> None:
-        self.keep: list[Any] | None = None
+    def __init__(self, puts: Puts, edges: Sequence[int], cost: int) -> None:
+        self.keep: list[Any] | None = None  #: cleared when nobody needs the payload any more
         self._puts = puts
         self._edges = edges
-        self._left = [1, cost]
+        self._cost = cost
+        self._n, self._bytes = 0, False  # what of it is taken
 
     @property
     def alone(self) -> bool:
         """Whether the payload does not fit a window: it then has that to itself, and a segment of its own."""
-        return any(self._charge(i) < self._left[1] for i in self._edges)
-
-    def _charge(self, edge: int) -> int:
-        """What it takes of a byte window: all of one that it does not fit."""
-        most = self._puts.emitter._out_edges()[edge].window_bytes
-        return min(self._left[1], most) if most else self._left[1]
+        out = self._puts.emitter._out_edges()
+        return any(0 < out[i].window_bytes < self._cost for i in self._edges)
 
     def take(self) -> _Credit | None:
         """Take it if there is room. The lock is held."""
-        puts = self._puts
-        out = puts.emitter._out_edges()
+        puts, cost = self._puts, self._cost
+        out, under_way = puts.emitter._out_edges(), puts.under_way
         if puts.emitter.over:
             raise RequestOver(Code.OVER, "the request is over")
+        if puts.out >= MAX_OUT:
+            return None
         for i in self._edges:
-            e, (n, nbytes) = out[i], puts.under_way[i]
-            if (e.window and n >= e.window) or (e.window_bytes and nbytes + self._charge(i) > e.window_bytes):
+            e, (n, nbytes) = out[i], under_way[i]
+            most = e.window_bytes
+            # What does not fit a byte window takes all of it.
+            if (e.window and n >= e.window) or (most and nbytes and nbytes + cost > most):
                 if e.policy == _FAIL:
                     raise WindowFull(Code.WINDOW_FULL, f"the window of {e.name} is full")
                 if e.policy == _BLOCK:
                     return None
-        self._count(1, 1)
-        return self
-
-    def _count(self, n: int, sign: int) -> None:
         for i in self._edges:
-            self._puts.under_way[i][0] += n
-            self._puts.under_way[i][1] += sign * self._charge(i)
+            most, used = out[i].window_bytes, under_way[i]
+            used[0] += 1
+            used[1] += most if 0 < most < cost else cost
+        puts.out += 1
+        self._n, self._bytes = 1, True
+        return self
 
     def give(self) -> None:
         """Give it back, with the lock held. Idempotent."""
-        self._count(-self._left[0], -1)
-        self._left = [0, 0]
+        self.spent(True)
 
     def give_back(self) -> None:
         with self._puts.session.locked:
@@ -171,12 +208,22 @@ class _Credit(Out):
         return self.keep is not None
 
     def spent(self, bytes_too: bool) -> None:
-        self._count(-self._left[0], -1 if bytes_too else 0)
-        self._left = [0, 0 if bytes_too else self._left[1]]
+        puts, n, cost = self._puts, self._n, self._cost if bytes_too and self._bytes else 0
+        for i in self._edges:
+            used = puts.under_way[i]
+            used[0] -= n
+            if cost:
+                most = puts.emitter._out_edges()[i].window_bytes
+                used[1] -= most if 0 < most < cost else cost
+        puts.out -= n
+        self._n = 0
+        if bytes_too:
+            self._bytes = False
 
     def returned(self) -> None:
-        self.give()
-        self._drop()
+        self.spent(True)
+        if self.keep is not None:
+            self._drop()
 
     def lost(self) -> None:
         # Who reads a buffer that was lent may go on: there is nobody left to say when that is over.
@@ -190,24 +237,32 @@ class _Credit(Out):
 
 
 class _Filled:
-    """How a buffer is sent whose payload lies in room of the client's own."""
+    """How a buffer is sent: in a message, or in place."""
 
-    __slots__ = ("_puts", "_credit", "_room", "_message", "keep")
+    __slots__ = ("_puts", "_credit", "_room", "_view", "_envelope", "_codec")
 
-    def __init__(self, puts: Puts, credit: _Credit, room: Room, m: wire.Put) -> None:
-        self._puts, self._credit, self._room, self._message = puts, credit, room, m
-        self.keep: list[Any] | None = None  #: cleared when nobody needs the payload any more
+    def __init__(
+        self, puts: Puts, credit: _Credit, room: Room | None, view: memoryview, e: Envelope, codec: int
+    ) -> None:
+        self._puts, self._credit, self._room, self._view = puts, credit, room, view
+        self._envelope, self._codec = e, codec
 
-    def send(self, n: int, flags: int, key: str, attrs: wire.Attrs) -> None:
-        m, r = self._message, self._room
-        flags |= m.flags | (wire.OWN_SEGMENT if r.alone else 0)
-        m = m._replace(flags=flags, segment=r.segment, offset=r.offset, size=n, key=key, attrs=attrs)
-        self._puts.put(self._credit, r, m, m.edge, self.keep)
+    def keep(self, what: list[Any]) -> None:
+        """Have this cleared when nobody needs the payload any more."""
+        self._credit.keep = what
+
+    def send(self, n: int, e: Envelope) -> None:
+        r, flags, payload = self._room, wire.INLINE, self._view[:n]
+        if r is not None:
+            flags, payload = wire.OWN_SEGMENT if r.alone else 0, b""
+        with self._puts.session.locked:
+            self._puts._put_locked(self._credit, r, e, self._codec, flags, n, payload)
 
     def abort(self) -> None:
         s = self._puts.session
+        self._credit.keep = None
         with s.locked:
-            if s.error is None:
+            if s.error is None and self._room is not None:
                 s.room.give(self._room)
             self._credit.give()
             s.notify()

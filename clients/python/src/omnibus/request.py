@@ -26,16 +26,14 @@ class BaseRequest(Emitter):
     """What `Request` and `AsyncRequest` have in common."""
 
     __slots__ = ("number", "request", "deadline", "_session", "_results", "_ended", "_error", "_open", "_closed",
-                 "_held", "_last", "_on_news", "_ahead", "_puts", "__weakref__")  # fmt: skip
+                 "_held", "_last", "_on_news", "_puts", "__weakref__")  # fmt: skip
 
     def __init__(self, s: Session, m: wire.Submitted, deadline: int) -> None:
         self.number = m.source
         self.request = m.request  #: the id of the request
         self.deadline = seconds(deadline)  #: in seconds since 1970, or None
         self._session = s
-        self._ahead = None
-        tensors = tensors_of(s.welcome.inputs, s.welcome.tensors)
-        self._puts = Puts(self, s, tensors) if any(t.transport for t in tensors) else None
+        self._puts = Puts(self, s, tensors_of(s.welcome.inputs, s.welcome.tensors))
         self._results: deque[Delivery] = deque()
         self._ended = False
         self._error: OmnibusError | None = None

@@ -194,8 +194,10 @@ class OwnRoom:
         out.returned()
 
     def lost(self) -> None:
-        """The session has ended."""
+        """The session has ended: what the host has mapped stays with its readers."""
         puts, self._puts = self._puts, {}
+        self._segments.clear()
+        self._spare.clear()
         for _, out in puts.values():
             out.lost()
 

@@ -95,9 +95,10 @@ class Session:
 
         self.stages: dict[int, ServedStage] = {}
         self.sources: dict[int, Source] = {}
-        self.segments = Segments(self)
+        self.segments = Segments()
         self.room = OwnRoom(self.post)
-        self.arena_bytes = 0  # to ask for; 0: what the windows can need
+        self.arena_bytes = 0  # of room, for what is emitted; 0: as much as there usually is
+        self.inline_bytes = wire.MAX_INLINE_BYTES  # up to which payloads are put in messages
         self.loop: Any = None  # the event loop that reads, if it is one alone that does
         self.gpu: Any = None  # a gpu.lane.Lane, made with the first tensors on a GPU
         self.gpu_options: Any = None  # gpu.Options
@@ -107,9 +108,6 @@ class Session:
         self._handlers: dict[type, Callable[[Any, Any], None]] = {  # with the descriptor, or a tuple of several
             wire.Failed: self.questions.on_failed,
             wire.Serving: answer,
-            wire.Emitted: answer,
-            wire.ArenaAt: answer,
-            wire.Grant: answer,
             wire.Submitted: answer,
             wire.Placed: answer,
             wire.Fetched: answer,
@@ -212,18 +210,6 @@ class Session:
                 a = resume(work, a)
         except StopIteration as s:
             return s.value  # type: ignore[no-any-return]
-
-    def start(self, work: Work[_T], last: type, limit: float | None = None) -> Answer | None:
-        """run, up to its first question with answers of a class, for which others wait. None: it had none."""
-        try:
-            a = next(work)
-            while a.kind is not last:
-                if not a.done:
-                    self._await(work, a, limit)
-                a = resume(work, a)
-        except StopIteration:
-            return None
-        return a
 
     def _await(self, work: Work[Any], a: Answer, limit: float | None) -> None:
         """Wait for an answer that work waits for."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from . import codec as codecs
 from . import tensor, wire
-from .ahead import Ahead
 from .deadlines import limit_of, seconds
 from .delivery import Delivery
 from .emit import Buffer, Emitter, tensor_in
@@ -60,9 +59,6 @@ class Stage:
         self.inputs = m.inputs
         self.outputs = m.outputs
         self.tensors = tensors_of(m.outputs, m.tensors)
-        # A repeat of a stage without state is recognised by the delivery that reserve names. And
-        # where credit is not waited for, to take it ahead of time would fail or drop something.
-        self.may_reserve_ahead = self.per_request and all(e.policy == 0 for e in m.outputs)
         self.tasks: set[BaseTask] = set()
         self._session = s
         self._task_type = task_type
@@ -87,7 +83,7 @@ class BaseTask(Emitter):
     __slots__ = (
         "number", "request", "attempt", "deadline", "trace", "state", "over",
         "_session", "_stage", "_parts", "_held", "_current", "_sent", "_ending", "_inbox", "_busy", "_job", "_made",
-        "_ahead", "_puts", "__weakref__",
+        "_puts", "__weakref__",
     )  # fmt: skip
 
     def __init__(self, s: Session, stage: Stage, m: wire.Open) -> None:
@@ -105,9 +101,7 @@ class BaseTask(Emitter):
         self._current = 0  # the delivery that is being handled
         self._sent = [0] * len(stage.outputs)  # how much went out, by edge
         self._ending = False
-        on_gpu = any(t.transport for t in stage.tensors)
-        self._puts = Puts(self, s, stage.tensors) if on_gpu else None
-        self._ahead = Ahead() if stage.may_reserve_ahead and not on_gpu else None
+        self._puts = Puts(self, s, stage.tensors)
         # The consumer's own:
         self._inbox: deque[Any] = deque()
         self._busy = False
@@ -174,7 +168,6 @@ class BaseTask(Emitter):
 
     def _stop(self, how: RequestEnded) -> None:
         self.over = how
-        self._drop_ahead()
         for d in self._parts:
             d._finish(Code.OVER)
         self._parts = []
@@ -184,13 +177,7 @@ class BaseTask(Emitter):
 
     def _finished(self, d: Delivery) -> None:
         self._held -= 1
-        if self._ahead is not None and self.over is None and not d.last:
-            self._ahead.ask(self._session, self._reserve)
         self._forget_if_done()
-
-    def _drop_ahead(self) -> None:
-        if self._ahead is not None:
-            self._ahead.drop(self._session)
 
     def _forget_if_done(self) -> None:
         if self.over is not None and self._held == 0 and not self._ending:
@@ -205,7 +192,6 @@ class BaseTask(Emitter):
     def _answer_end(self, code: int, text: str, edge: str = "", key: str = "", seq: int = 0) -> None:
         """Answer `end`. The lock is held."""
         self._ending = False
-        self._drop_ahead()
         self._session.post(wire.Ended(self.number, code, text, edge, key, seq))
         self._forget()
 
@@ -275,13 +261,13 @@ class Task(BaseTask):
         codec: int | None = None,
     ) -> None:
         """Emit a value: tensors and arrays as tensors, values with such in them as bundles, all else as msgpack."""
-        self._run(self._emit_work(value, self._envelope(self._current, to, key, attrs, last), codec))
+        self._finish_emission(self._emit(value, self._envelope(self._current, to, key, attrs, last), codec))
 
     def emit_bytes(
         self, data: Any, *, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
     ) -> None:
         """Emit raw bytes: any contiguous buffer, copied once."""
-        self._run(self._emit_work(data, self._envelope(self._current, to, key, attrs, last), codecs.RAW))
+        self._finish_emission(self._emit(data, self._envelope(self._current, to, key, attrs, last), codecs.RAW))
 
     def emit_tensor(
         self,
@@ -323,7 +309,7 @@ class Task(BaseTask):
     ) -> None:
         """Pass the payload of a delivery that is not finished on by reference, without a copy."""
         delivery._check_unfinished()
-        self._run(self._forward_work(self._envelope(delivery.number, to, key, attrs, last)))
+        self._finish_emission(self._forward(self._envelope(delivery.number, to, key, attrs, last)))
 
     def wait_aborted(self, timeout: float | None = None) -> bool:
         """Wait until the request is over, as it is a second after its deadline; False: the time is up."""
@@ -336,7 +322,7 @@ class Task(BaseTask):
             return True
 
     def _emit_for(self, delivery: int, value: Any, *, codec: int | None = None, **options: Any) -> None:
-        self._run(self._emit_work(value, self._envelope(delivery, **options), codec))
+        self._finish_emission(self._emit(value, self._envelope(delivery, **options), codec))
 
 
 def sender_of(s: Session) -> Sender:

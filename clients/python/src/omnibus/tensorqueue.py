@@ -18,10 +18,10 @@ from .client import Client, connect
 from .codec import BUNDLE
 from .delivery import Delivery
 from .errors import Closing, Code, Overloaded, PayloadError, ProtocolError, RequestAborted, RequestOver, again
-from .puts import MODES, Puts
+from .puts import MODES
 from .request import Request, submit_ahead, submit_work
-from .session import OutOfTime, Work, resume
-from .wire import CloseSend, Emitted, Tensors
+from .session import OutOfTime
+from .wire import CloseSend, Tensors
 
 if TYPE_CHECKING:
     from .gpu import Options, Sender
@@ -40,9 +40,6 @@ _GIVING_UP = 1.0
 #: How long `close` waits for the owner to have heard of what was got.
 _GOODBYE = 1.0
 
-
-#: Work, and the answer that it waits for, which is its last.
-_Started: TypeAlias = "tuple[Work[None], Answer]"
 
 Item: TypeAlias = "tuple[str, str, dict[str, Any] | None]"
 
@@ -107,7 +104,8 @@ class TensorQueue:
         except OutOfTime:
             raise queue.Full from None
         try:
-            word = self._word(r, limit, self._sent(r, item, limit)) or self._given_up(r)
+            self._sent(r, item, limit)
+            word = self._word(r, limit) or self._given_up(r)
             if word == _QUEUED:
                 with self._lock:
                     self._puts.append(r)
@@ -122,22 +120,23 @@ class TensorQueue:
             raise queue.Full
         raise _refused(word)
 
-    def _sent(self, r: Request, item: dict[str, Any], limit: float | None) -> _Started | None:
+    def _sent(self, r: Request, item: dict[str, Any], limit: float | None) -> None:
         if self._mode:
             edges = self._client.inputs
-            r._puts = Puts(r, r._session, [Tensors(self._mode)] * len(edges))
-        return self._said(r, item, False, BUNDLE, limit)
+            r._puts.travel([Tensors(self._mode)] * len(edges))
+        self._said(r, item, False, BUNDLE, limit)
 
     def _given_up(self, r: Request) -> str | None:
         """What the owner says of an item that waits no longer: it may be in the queue by now. None: it says nothing."""
         limit = time.monotonic() + _GIVING_UP
-        return self._word(r, limit, self._said(r, _BACK, True, None, limit))
+        self._said(r, _BACK, True, None, limit)
+        return self._word(r, limit)
 
-    def _said(self, r: Request, value: Any, last: bool, codec: int | None, limit: float | None) -> _Started | None:
+    def _said(self, r: Request, value: Any, last: bool, codec: int | None, limit: float | None) -> None:
         try:
-            return self._started(r._send_work(value, None, "", None, last, codec), limit)
+            self._client._session.run(r._send_work(value, None, "", None, last, codec), limit)
         except RequestOver:
-            return None  # its end says why
+            pass  # its end says why
 
     @property
     def gpu(self) -> Sender:
@@ -163,7 +162,8 @@ class TensorQueue:
         except OutOfTime:
             raise queue.Empty from None
         try:
-            d = self._result(r, limit, self._said(r, _GET, False, None, limit))
+            self._said(r, _GET, False, None, limit)
+            d = self._result(r, limit)
             if d is None:  # if an item comes now, it goes back to its place
                 self._said(r, _BACK, True, None, time.monotonic() + _GIVING_UP)
         except OutOfTime:
@@ -240,11 +240,6 @@ class TensorQueue:
                 return r
         return s.run(submit_work(Request, s, 0, False, None), limit)
 
-    def _started(self, work: Work[None], limit: float | None) -> _Started | None:
-        """Send something. The owner's word that it has come is not waited for: any other of its comes behind that."""
-        a = self._client._session.start(work, Emitted, limit)
-        return None if a is None else (work, a)
-
     def _done(self, r: Request, d: Delivery) -> None:
         """A request has come to its end. What says so brings along the question for the next one."""
         s = r._session
@@ -308,9 +303,9 @@ class TensorQueue:
     ) -> None:
         self.close()
 
-    def _word(self, r: Request, limit: float | None, started: _Started | None) -> str | None:
+    def _word(self, r: Request, limit: float | None) -> str | None:
         """What the owner says of a put. None: nothing yet."""
-        d = self._result(r, limit, started)
+        d = self._result(r, limit)
         if d is None:
             return None
         word = d.value()
@@ -319,18 +314,11 @@ class TensorQueue:
             raise ProtocolError("the owner of the queue answers a put with a value")
         return word
 
-    def _result(self, r: Request, limit: float | None, started: _Started | None) -> Delivery | None:
+    def _result(self, r: Request, limit: float | None) -> Delivery | None:
         """The result of a request. None: the time is up."""
         s = self._client._session
-
-        def failed() -> bool:
-            error = None if started is None else started[1].error
-            return error is not None and not isinstance(error, RequestOver)  # the end of which says why
-
-        if not s.wait(lambda: r._ready() or failed(), _left(limit)):
+        if not s.wait(r._ready, _left(limit)):
             return None
-        if started is not None and failed():
-            resume(*started)
         with s.locked:
             d = r._next()
         if d is None:

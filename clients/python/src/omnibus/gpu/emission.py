@@ -48,7 +48,6 @@ class Emission:
     def work(self) -> Work[None]:
         """Emit it: once, or once for each edge if they say different things."""
         puts = self.emitter._puts
-        assert puts is not None
         edges = puts.edges(self.envelope.edge)
         alike = all(puts.tensors[i] == puts.tensors[edges[0]] for i in edges)
         out = 0
@@ -146,14 +145,13 @@ class Emission:
                     fresh.fail()
                 raise
             way: Any = buffer._way
-            way.keep = list(pieces.values())
+            way.keep(list(pieces.values()))
             buffer.send()
         sender.count(mode, self.nbytes)
         return True
 
     def _reserve(self, edge: int) -> Work[Buffer]:
         puts = self.emitter._puts
-        assert puts is not None
         return puts.reserve_work(self.plan.size(), codec.BUNDLE, self.envelope._replace(edge=edge))
 
     def _lay_out(self, mode: int) -> int:

@@ -296,7 +296,7 @@ class Put(NamedTuple):
     size: U64
     key: Name
     attrs: Attributes
-    payload: Payload
+    payload: Data
 
     def check(self) -> None:
         check_inline(self.flags, self.size, self.payload)
