@@ -13,7 +13,7 @@ import (
 const (
 	DefaultRounds = 9
 	MaxRounds     = 1001
-	DefaultSlice  = 120 * time.Millisecond
+	DefaultSlice  = 200 * time.Millisecond
 	MaxSlice      = time.Minute
 )
 

@@ -56,7 +56,7 @@ type Options struct {
 	// Driver is the one that RunGPU measures: DriverEmul, which is the default, or DriverCUDA.
 	Driver string
 	// Rounds and Slice are how often RunPeers measures each of those who do the work, and for
-	// how long at a time. Default 9, and 120 ms.
+	// how long at a time. Default 9, and 200 ms.
 	Rounds int
 	Slice  time.Duration
 	// Progress, when set, is told of each scenario before it starts.
