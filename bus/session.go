@@ -236,7 +236,8 @@ func wireTensors(edges []*edge) []wire.Tensors {
 // read handles messages until the connection ends. The error says why.
 func (s *session) read(in *peer.Receiver) error {
 	defer in.Close()
-	turn := packetTurn{sess: s}
+	turn := sessionTurn{sess: s}
+	in.OnIdle(turn.end)
 	defer turn.end()
 	for {
 		h, body, fds, err := in.Next()
@@ -246,11 +247,8 @@ func (s *session) read(in *peer.Receiver) error {
 			if m, err = wire.Parse(h, body, s.version); err != nil {
 				peer.CloseAll(fds)
 			} else {
-				turn.take(m, in.More())
+				turn.take(m)
 				err = s.handle(m, fds)
-			}
-			if !in.More() {
-				turn.end()
 			}
 		}
 		switch cause := context.Cause(s.ctx); {

@@ -5,17 +5,22 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// packetTurn is the handling of one packet of a client's: what its messages cause for a request, at
-// all processes that take part in it, is sent when all of them are handled. It is for the
-// session's reader.
-type packetTurn struct {
+// sessionTurn is the handling of all packets of a client's that are there: what they cause for
+// requests, at all processes that take part in them, is sent before the session waits for the
+// next one. It is for the session's reader.
+type sessionTurn struct {
 	sess     *session
 	of       peer.Turn
 	requests []*Request
+	messages int
 }
 
-// take has what a message causes wait for the end of the packet, if more messages are in it.
-func (t *packetTurn) take(m wire.Message, more bool) {
+// mostInTurn is how many messages a turn has at most, so that a client which sends without
+// end does not hold up what it has caused.
+const mostInTurn = 64
+
+// take has what a message causes wait for the end of the turn.
+func (t *sessionTurn) take(m wire.Message) {
 	var source uint32
 	switch m := m.(type) {
 	case *wire.Put:
@@ -27,14 +32,14 @@ func (t *packetTurn) take(m wire.Message, more bool) {
 	default:
 		return
 	}
-	if !more && len(t.requests) == 0 {
-		return // it is alone in its packet
-	}
 	t.sess.mu.Lock()
 	src := t.sess.sources[source]
 	t.sess.mu.Unlock()
 	if src == nil {
 		return
+	}
+	if t.messages++; t.messages > mostInTurn {
+		t.end()
 	}
 	if out := src.out(); out != nil && out.req.turn.Load() != &t.of {
 		t.of.Begin()
@@ -43,8 +48,9 @@ func (t *packetTurn) take(m wire.Message, more bool) {
 	}
 }
 
-// end ends the packet.
-func (t *packetTurn) end() {
+// end sends what has waited.
+func (t *sessionTurn) end() {
+	t.messages = 0
 	if len(t.requests) == 0 {
 		return
 	}

@@ -21,6 +21,16 @@ type Conn struct {
 
 	control []byte  // Receive's room for control messages
 	try     attempt // what trySend is about
+	take    taking  // what Receive is about
+}
+
+// taking holds the arguments and the results of a Receive, as attempt does.
+type taking struct {
+	do                   func(fd uintptr) bool // runs on the descriptor; false: it is to wait
+	buf                  []byte
+	idle                 func() // before it waits; nil: nothing
+	n, controlLen, flags int
+	err                  error
 }
 
 // attempt holds the arguments and the results of a trySend. They are fields and
@@ -61,7 +71,7 @@ func checkPacket(packet []byte, fds []int) error {
 // this process has no place for is [wire.CodeMemory]. After an error there are no
 // descriptors to close.
 func (c *Conn) Receive(buf []byte) (n int, fds []int, err error) {
-	return c.receive(buf)
+	return c.receive(buf, nil)
 }
 
 // Credentials returns the process that connected, or that listened, and the

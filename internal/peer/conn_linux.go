@@ -39,7 +39,7 @@ func (c *Conn) init() (err error) {
 	if c.raw, err = c.unix.SyscallConn(); err != nil {
 		return err
 	}
-	c.try.do = c.attempt
+	c.try.do, c.take.do = c.attempt, c.taken
 	var cred *unix.Ucred
 	var credErr error
 	err = c.raw.Control(func(fd uintptr) {
@@ -160,16 +160,40 @@ func sendError(err error) error {
 	}
 }
 
-func (c *Conn) receive(buf []byte) (int, []int, error) {
-	n, controlLen, flags, _, err := c.unix.ReadMsgUnix(buf, c.control)
-	if errors.Is(err, unix.ECONNRESET) {
-		// The peer has closed without reading all that it was sent. The kernel
-		// says so once, before what the peer itself had sent: that comes now.
-		n, controlLen, flags, _, err = c.unix.ReadMsgUnix(buf, c.control)
+// taken receives what c.take is about, unless it has to wait for that.
+func (c *Conn) taken(fd uintptr) bool {
+	t := &c.take
+	for {
+		t.n, t.controlLen, t.flags, t.err = recvmsg(fd, t.buf, c.control)
+		switch {
+		case errors.Is(t.err, unix.EINTR), errors.Is(t.err, unix.ECONNRESET):
+			// The peer has closed without reading all that it was sent. The kernel
+			// says so once, before what the peer itself had sent: that comes now.
+			continue
+		case errors.Is(t.err, unix.EAGAIN):
+			if t.idle != nil {
+				t.idle()
+			}
+			return false
+		}
+		return true
 	}
+}
+
+func (c *Conn) receive(buf []byte, idle func()) (int, []int, error) {
+	t := &c.take
+	t.buf, t.idle, t.controlLen = buf, idle, 0
+	err := c.raw.Read(t.do)
+	n, controlLen, flags := t.n, t.controlLen, t.flags
+	if err == nil {
+		err = t.err
+	} else {
+		controlLen = 0
+	}
+	t.buf, t.idle = nil, nil
 	fds := descriptorsOf(c.control[:controlLen])
 	switch {
-	case errors.Is(err, io.EOF) || err == nil && n == 0:
+	case err == nil && n == 0:
 		err = io.EOF
 	case err != nil:
 		err = fmt.Errorf("receive packet: %w", err)

@@ -13,7 +13,12 @@ type Receiver struct {
 	buf  []byte
 	rest []byte // messages of the packet that Next has not returned
 	fds  []int  // their descriptors
+	idle func()
 }
+
+// OnIdle has f called each time Next finds no packet and is about to wait for one. It must not
+// wait itself.
+func (r *Receiver) OnIdle(f func()) { r.idle = f }
 
 // NewReceiver returns a Receiver for a connection from which nobody else
 // receives.
@@ -27,7 +32,7 @@ func NewReceiver(conn *Conn) *Receiver {
 // are then closed, and the connection is of no more use.
 func (r *Receiver) Next() (h wire.Header, body []byte, fds []int, err error) {
 	if len(r.rest) == 0 {
-		n, got, err := r.conn.Receive(r.buf)
+		n, got, err := r.conn.receive(r.buf, r.idle)
 		if err != nil {
 			return wire.Header{}, nil, nil, err
 		}

@@ -45,11 +45,11 @@ type Sender struct {
 	// who has set it may use the connection, so that packets keep their order.
 	writing bool
 	// resting says that all of the queue can wait until the timer wakes it.
-	resting bool
-	rested  time.Time   // since when
-	timer   *time.Timer
-	ticking bool        // the timer runs
-	held    int         // turns that gather what is queued: see Turn
+	resting      bool
+	rested       time.Time // since when
+	timer        *time.Timer
+	ticking      bool // the timer runs
+	held         int  // turns that gather what is queued: see Turn
 	closing      bool
 	blockedSince time.Time // when the goroutine began to wait for room; zero: it does not
 	err          error     // why nothing more can be sent
