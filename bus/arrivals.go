@@ -21,10 +21,11 @@ type arrivals struct {
 
 	mu      sync.Mutex // taken before the locks of flows
 	streams []arriving
-	done    func() // once all has come that is to come; nil: the host has not said that it is over
-	due     func() // done, when it is to be called, without mu
-	dropped bool   // nothing more is wanted
-	belied  bool   // the request fails, whatever else is said
+	one     [1]arriving // backs streams where there is but one
+	done    func()      // once all has come that is to come; nil: the host has not said that it is over
+	due     func()      // done, when it is to be called, without mu
+	dropped bool        // nothing more is wanted
+	belied  bool        // the request fails, whatever else is said
 }
 
 // arriving is one stream.
@@ -43,8 +44,13 @@ type arriving struct {
 	open    atomic.Int64
 }
 
-func newArrivals(req *Request, edges []*edge, closes bool) *arrivals {
-	return &arrivals{req: req, edges: edges, closes: closes, streams: make([]arriving, len(edges))}
+// begin makes a ready for the streams of the edges.
+func (a *arrivals) begin(req *Request, edges []*edge, closes bool) *arrivals {
+	a.req, a.edges, a.closes = req, edges, closes
+	if a.streams = a.one[:]; len(edges) != 1 {
+		a.streams = make([]arriving, len(edges))
+	}
+	return a
 }
 
 // stream, with mu held, finds a stream by what a message calls it.

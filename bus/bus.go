@@ -260,7 +260,7 @@ func (b *Bus) tryStream(ctx context.Context, opts ...SubmitOption) (*Request, er
 	if !ok {
 		return nil, b.overloaded()
 	}
-	return b.admit(ctx, place, opts)
+	return b.begin(ctx, place, opts)
 }
 
 func (b *Bus) overloaded() error {
@@ -275,7 +275,17 @@ func (b *Bus) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error
 	if err != nil {
 		return nil, err
 	}
-	return b.admit(ctx, place, opts)
+	return b.begin(ctx, place, opts)
+}
+
+// begin begins a request at its place.
+func (b *Bus) begin(ctx context.Context, place struct{}, opts []SubmitOption) (*Request, error) {
+	o, err := optionsOf(opts)
+	if err != nil {
+		b.places.give(place)
+		return nil, fmt.Errorf("bus: submit: %w", err)
+	}
+	return b.admit(ctx, place, o)
 }
 
 // place waits for a place among MaxRequests.
@@ -302,12 +312,8 @@ func optionsOf(opts []SubmitOption) (requestOptions, error) {
 	return *o, messages.ValidateTraceState(o.trace.State)
 }
 
-func (b *Bus) admit(ctx context.Context, place struct{}, opts []SubmitOption) (*Request, error) {
-	o, err := optionsOf(opts)
-	if gone := context.Cause(ctx); err == nil {
-		err = gone
-	}
-	if err != nil {
+func (b *Bus) admit(ctx context.Context, place struct{}, o requestOptions) (*Request, error) {
+	if err := context.Cause(ctx); err != nil {
 		b.places.give(place)
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}

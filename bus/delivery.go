@@ -12,8 +12,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// smallBytes is how much payload a delivery has room for in itself.
-const smallBytes = 64
+// smallBytes is how much payload a delivery has room for in itself: 64 bytes, as an encoded
+// value.
+const smallBytes = 80
 
 // Delivery is one message of one request on one edge, as a stage receives it.
 // Its payload stays where it was put: Bytes is a view of shared memory. The

@@ -62,6 +62,7 @@ type flow struct {
 	// queue. queued mirrors its length.
 	qmu         sync.Mutex
 	queue       []*Delivery
+	few         [1]*Delivery // the memory of a queue that is fed
 	queuedBytes int64
 	handed      uint64 // the sequence behind the last one handed on
 	queued      atomic.Int32
@@ -238,6 +239,9 @@ func (f *flow) feed(d *Delivery) {
 	d.flow = f
 	d.Request, d.Deadline, d.Trace, d.Edge = f.req.id, f.req.deadline, f.req.trace, f.edge.name
 	f.qmu.Lock()
+	if f.queue == nil {
+		f.queue = f.few[:0]
+	}
 	f.queue = append(f.queue, d)
 	f.noteQueue()
 	f.sendQueued()

@@ -412,10 +412,10 @@ func (l *link) arrivals(source uint32) *arrivals {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if t := l.tasks[source]; t != nil {
-		return t.in
+		return &t.in
 	}
 	if u := l.requests[source]; u != nil {
-		return u.in
+		return &u.in
 	}
 	return nil
 }
@@ -433,10 +433,10 @@ func (l *link) streams() []streams {
 	defer l.mu.Unlock()
 	all := make([]streams, 0, len(l.tasks)+len(l.requests))
 	for _, t := range l.tasks {
-		all = append(all, streams{t.in, t.out, t.stage.bus.graph.results})
+		all = append(all, streams{&t.in, &t.out, t.stage.bus.graph.results})
 	}
 	for _, u := range l.requests {
-		all = append(all, streams{u.in, u.out, u.req.bus.graph.inputs})
+		all = append(all, streams{&u.in, &u.out, u.req.bus.graph.inputs})
 	}
 	return all
 }

@@ -39,9 +39,9 @@ func (l *link) direct(m *wire.Direct) error {
 	p := l.senders[m.Peer]
 	var rs *routes
 	if t := l.tasks[m.Source]; t != nil {
-		rs = t.out
+		rs = &t.out
 	} else if u := l.requests[m.Source]; u != nil {
-		rs = u.out
+		rs = &u.out
 	}
 	l.mu.Unlock()
 	switch {

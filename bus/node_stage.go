@@ -30,8 +30,8 @@ type nodeTask struct {
 	id    uint32
 	req   *Request
 
-	in  *arrivals
-	out *routes
+	in  arrivals
+	out routes
 
 	mu    sync.Mutex // guards what follows
 	asked bool       // the host waits for the task's end
@@ -217,15 +217,20 @@ func (l *link) open(m *wire.Open) error {
 		return nil // the host has not heard the goodbye, and takes back what it gives us now
 	}
 	st := l.stages[m.Stage]
-	t := &nodeTask{link: l, stage: st, id: m.Task, out: newRoutes(l, m.Task, len(st.bus.graph.results))}
+	t := &nodeTask{link: l, stage: st, id: m.Task}
+	t.out.begin(l, m.Task, len(st.bus.graph.results))
 	var err error
-	t.req, err = st.bus.tryStream(context.Background(), func(o *requestOptions) {
-		o.id, o.until, o.trace, o.sink = messages.RequestID(m.Request), m.Deadline, traceOf(m.Trace), t
+	place, ok := st.bus.places.tryTake()
+	if !ok {
+		return fmt.Errorf("open task %d: %w", m.Task, st.bus.overloaded())
+	}
+	t.req, err = st.bus.admit(context.Background(), place, requestOptions{
+		id: messages.RequestID(m.Request), until: m.Deadline, trace: traceOf(m.Trace), sink: t,
 	})
 	if err != nil {
 		return fmt.Errorf("open task %d: %w", m.Task, err)
 	}
-	t.in = newArrivals(t.req, st.bus.graph.inputs, true)
+	t.in.begin(t.req, st.bus.graph.inputs, true)
 	l.tasks[m.Task] = t
 	faultpoint.Hit("node-task-opened")
 	st.busy.Add(1)
@@ -278,9 +283,12 @@ func (t *nodeTask) over(o Outcome, err error) {
 // emitted implements sink: it sends what the stage emits to the host, before the stage can
 // say that it has finished the input.
 func (t *nodeTask) emitted(d *Delivery) {
-	t.req.passOn(d, func(d *Delivery, edge int) error {
-		return t.out.put(d, edge, func() { _ = d.Finish(nil) })
-	})
+	t.req.passOn(d, t)
+}
+
+// put implements carrier.
+func (t *nodeTask) put(d *Delivery, edge int) error {
+	return t.out.put(d, edge, func() { _ = d.Finish(nil) })
 }
 
 // describe implements sink.

@@ -19,8 +19,8 @@ type upstream struct {
 	link   *link
 	source uint32
 	req    *Request
-	in     *arrivals // results
-	out    *routes   // of inputs
+	in     arrivals // results
+	out    routes   // of inputs
 
 	inputs  atomic.Int32 // streams that have not ended
 	sent    atomic.Int32 // inputs that are not finished
@@ -221,8 +221,11 @@ func (up *upstream) await(ctx context.Context) error {
 	case err := <-up.answers: // the reason
 		return err
 	default:
-		return up.req.cause()
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return up.req.cause()
 }
 
 // begin makes a request and tells the host of it, with the first input or within a
@@ -233,18 +236,17 @@ func (up *upstream) begin(ctx context.Context, caller *Bus, place struct{}, flag
 	defer l.calling.Unlock()
 	l.lastSource++
 	up.source = wire.OwnSource | l.lastSource
-	up.out = newRoutes(l, up.source, len(caller.graph.inputs))
+	up.out.begin(l, up.source, len(caller.graph.inputs))
 	up.inputs.Store(int32(len(caller.graph.inputs)))
-	req, err := caller.admit(ctx, place, []SubmitOption{func(own *requestOptions) {
-		*own = requestOptions{id: requestID(l.welcome.Node, up.source), trace: o.trace, up: up, deadline: o.deadline}
-	}})
+	o.id, o.up = requestID(l.welcome.Node, up.source), up
+	req, err := caller.admit(ctx, place, o)
 	if err != nil {
 		return err
 	}
 	m := &wire.Submit{Source: up.source, Flags: flags, Deadline: req.deadline, Trace: wireTrace(o.trace)}
 	l.mu.Lock()
 	up.req = req
-	up.in = newArrivals(req, caller.graph.results, true)
+	up.in.begin(req, caller.graph.results, true)
 	if l.out == nil {
 		err = l.err
 	} else {

@@ -120,10 +120,12 @@ func (p *posting) unasked() bool {
 type work struct {
 	rt      *remoteTask
 	parts   []*Delivery
-	replica *replica // nil: waits for one
-	ids     []uint32 // the parts, as the replica knows them
-	left    int      // parts that the replica has not finished
-	adrift  bool     // the replica was gone when the work was given to it: it has none of it
+	replica *replica     // nil: waits for one
+	ids     []uint32     // the parts, as the replica knows them
+	one     [1]*Delivery // backs parts for all but joins
+	id      [1]uint32    // ... and ids
+	left    int          // parts that the replica has not finished
+	adrift  bool         // the replica was gone when the work was given to it: it has none of it
 	err     error
 	tries   int
 	output  output // of this work alone, for stages without state
@@ -138,7 +140,8 @@ func (r *remote) handle(t *Task, parts []*Delivery) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rt := r.taskOf(t)
-	w := &work{rt: rt, parts: slices.Clone(parts)}
+	w := &work{rt: rt}
+	w.parts = append(w.one[:0], parts...)
 	rt.works = append(rt.works, w)
 	r.route(w)
 	return nil

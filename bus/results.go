@@ -27,10 +27,12 @@ type results struct {
 	lookout   *actors.Lookout
 }
 
-func (rs *results) init(streams int, lookout *actors.Lookout) {
+func (rs *results) init(streams int, lookout *actors.Lookout, received bool) {
 	rs.streams, rs.lookout = streams, lookout
-	rs.wake = make(chan struct{}, 1)
 	rs.queue = rs.few[:0]
+	if received { // else a sink takes them
+		rs.wake = make(chan struct{}, 1)
+	}
 }
 
 // push adds a result. It never waits: the credit of the edge bounds the queue.

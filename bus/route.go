@@ -16,6 +16,7 @@ type routes struct {
 
 	mu    sync.Mutex
 	edges []outgoingEdge
+	one   [1]outgoingEdge // backs edges where there is but one
 }
 
 // outgoingEdge is one edge of a source.
@@ -35,8 +36,13 @@ type route struct {
 	lost              bool   // some after the pair had ended; guarded by the pair
 }
 
-func newRoutes(l *link, source uint32, edges int) *routes {
-	return &routes{link: l, source: source, edges: make([]outgoingEdge, edges)}
+// begin makes rs ready for so many edges.
+func (rs *routes) begin(l *link, source uint32, edges int) *routes {
+	rs.link, rs.source = l, source
+	if rs.edges = rs.one[:]; edges != 1 {
+		rs.edges = make([]outgoingEdge, edges)
+	}
+	return rs
 }
 
 // open has the deliveries of an edge go to another node from now on.

@@ -55,7 +55,7 @@ func newRouted(t *testing.T, edges int) *routed {
 	t.Cleanup(p.duplex.Close)
 	t.Cleanup(h.wire.Close)
 	h.listen()
-	return &routed{routes: newRoutes(l, 5, edges), t: t, pair: p, host: in, hand: h}
+	return &routed{routes: new(routes).begin(l, 5, edges), t: t, pair: p, host: in, hand: h}
 }
 
 // emitted sends a delivery on an edge.

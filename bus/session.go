@@ -54,6 +54,7 @@ type session struct {
 	keptSaid     bool             // the log says that they fill memory
 	left         tally            // what the client may read though its connection is over
 	lastDelivery uint32
+	said         struct{ deliver wire.Deliver } // what is being queued
 	ex           exchanging
 	grants       map[uint32]*grant
 	lastGrant    uint32

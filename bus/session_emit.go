@@ -40,11 +40,24 @@ func (s *session) emit(m *wire.Emit) error {
 		return err
 	}
 	payload, token, delivery, c := append([]byte(nil), m.Payload...), m.Token, m.Delivery, codec.ID(m.Codec)
-	return src.do(s.emissionOf(src, delivery, func(e Emitter) error {
-		if forward != nil {
-			return e.pass(forward, em)
+	var o ordinal
+	return src.do(src.once(func(e Emitter) error {
+		if o.n == 0 {
+			o = s.count(src, delivery)
 		}
-		return e.copied(payload, c, em)
+		if o.repeat {
+			return nil
+		}
+		var err error
+		if forward != nil {
+			err = e.pass(forward, em)
+		} else {
+			err = e.copied(payload, c, em)
+		}
+		if err == nil {
+			o.went()
+		}
+		return err
 	}, func(err error) {
 		if err != nil {
 			err = src.explain(err)
@@ -130,45 +143,76 @@ func (s *session) put(m *wire.Put) error {
 	if err != nil {
 		return err
 	}
-	origin := &put{sess: s, id: m.Put, source: src, passed: forward != nil}
-	origin.refs.Store(1)
-	var p *foreign // nil: the payload is in the message, or that of a delivery
+	p := &put{sess: s, id: m.Put, source: src, passed: forward != nil, forward: forward, delivery: m.Delivery, codec: codec.ID(m.Codec), data: m.Payload}
+	p.refs.Store(1)
 	if m.Flags&(wire.FlagInline|wire.FlagForward) == 0 {
-		if p, err = s.putInPlace(m, origin); err != nil {
+		if p.lent, err = s.putInPlace(m, p); err != nil {
 			return err
 		}
 	}
-	end := func() {
-		p.giveUp()
-		forward.release()
-		origin.release()
-	}
 	if src == nil {
-		end()
+		p.done()
 		return nil
 	}
-	em, err := src.emission(m.Edge, m.Flags, m.Key, m.Attrs)
-	if err != nil {
-		end()
+	if p.emission, err = src.emission(m.Edge, m.Flags, m.Key, m.Attrs); err != nil {
+		p.done()
 		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 	}
-	em.put = origin
-	c, data := codec.ID(m.Codec), m.Payload
-	return src.doKeeping(s.emissionOf(src, m.Delivery, func(e Emitter) error {
-		switch {
-		case forward != nil:
-			return e.pass(forward, em)
-		case p == nil:
-			return e.copied(data, c, em)
-		}
-		p.retain(1)
-		return e.lend(p, c, em)
-	}, func(err error) {
-		if out := src.out(); err != nil && !errors.Is(err, errWaived) && out != nil && !out.req.over() {
-			out.req.end(Failed, err)
-		}
-		end()
-	}), func() { data = append([]byte(nil), data...) })
+	p.emission.put = p
+	return src.do(p)
+}
+
+// run implements step: it makes the emission, unless an earlier handling of the same input has
+// made it.
+func (p *put) run(how pace) error {
+	src := p.source
+	e := src.emits(how)
+	if how == waive || e.out == nil {
+		p.done()
+		return nil
+	}
+	if p.ordinal.n == 0 {
+		p.ordinal = p.sess.count(src, p.delivery)
+	}
+	var err error
+	if !p.ordinal.repeat {
+		err = p.emit(e)
+	}
+	switch {
+	case errors.Is(err, errCanceled) && how == try:
+		return err
+	case errors.Is(err, errCanceled): // the session has ended
+		p.done()
+		return err
+	case err == nil && !p.ordinal.repeat:
+		p.ordinal.went()
+	case err != nil && !e.out.req.over():
+		e.out.req.end(Failed, err)
+	}
+	p.done()
+	return nil
+}
+
+func (p *put) emit(e Emitter) error {
+	switch {
+	case p.forward != nil:
+		return e.pass(p.forward, p.emission)
+	case p.lent == nil:
+		return e.copied(p.data, p.codec, p.emission)
+	}
+	p.lent.retain(1)
+	return e.lend(p.lent, p.codec, p.emission)
+}
+
+// keep implements step.
+func (p *put) keep() { p.data = append([]byte(nil), p.data...) }
+
+// done ends what the emission needed.
+func (p *put) done() {
+	p.lent.giveUp()
+	p.forward.release()
+	p.lent, p.forward, p.data = nil, nil, nil
+	p.release()
 }
 
 // putInPlace finds the payload of a put that lies in the client's memory. It returns the
@@ -196,6 +240,15 @@ type put struct {
 	refs   atomic.Int32 // the emission's, its deliveries', and that of memory of the client's
 	gone   atomic.Bool  // returned
 	passed bool         // the payload is a delivery's: the client has nothing to keep once it is on its way
+
+	// Until the emission is made:
+	emission emission
+	ordinal  ordinal
+	delivery uint32   // that it is made for
+	codec    codec.ID // of the payload, which is one of these:
+	data     []byte   // ... in the message
+	lent     *foreign // ... in memory of the client's
+	forward  *payload // ... that of a delivery
 }
 
 // hold is for one delivery of the payload more, which ends with unhold. It is for holders

@@ -19,16 +19,18 @@ type source struct {
 	posting *posting // nil: a request
 
 	// Of a request.
-	own      bool   // the client has numbered it
-	token    uint32 // what else it is called by
-	withdraw context.CancelCauseFunc
+	own   bool   // the client has numbered it
+	token uint32 // what else it is called by
 
 	mu      sync.Mutex // guards what follows
 	emitter Emitter    // once the request has begun
 	req     *Request   // nil: a task, or it has not begun
 	over    bool       // it was over before it had begun
-	queue   []step     // behind what is being done
-	busy    bool
+	// The client has withdrawn it, and what a wait for its place ends by.
+	withdrawn error
+	cancel    context.CancelCauseFunc
+	queue     []step // behind what is being done
+	busy      bool
 }
 
 // out is what the source emits by, or nil while its request has not begun.
@@ -41,7 +43,17 @@ func (src *source) out() *outlet {
 // step is one thing to be done for a source. An error ends the session, but for
 // errCanceled: with try the step would have to wait, and nothing is done; with
 // wait the session ended first.
-type step func(how pace) error
+type step interface {
+	run(how pace) error
+	// keep copies what is the reader's until it returns, for a step that is done later.
+	keep()
+}
+
+// stepFunc is a step that needs nothing of the reader's.
+type stepFunc func(how pace) error
+
+func (f stepFunc) run(how pace) error { return f(how) }
+func (stepFunc) keep()                {}
 
 // pace says how a step is to be done.
 type pace int
@@ -111,30 +123,26 @@ const maxQueued = 4096
 
 // do does something behind all that was asked for before: now, if nothing is
 // and it need not wait. It is for the reader's goroutine.
-func (src *source) do(f step) error { return src.doKeeping(f, func() {}) }
-
-// doKeeping is do for a step that uses what is the reader's until it returns: keep has it
-// keep that, when it is done later.
-func (src *source) doKeeping(f step, keep func()) error {
+func (src *source) do(f step) error {
 	src.mu.Lock()
 	busy, full := src.busy, len(src.queue) >= maxQueued
 	if busy && !full {
-		keep()
+		f.keep()
 		src.queue = append(src.queue, f)
 	}
 	src.mu.Unlock()
 	switch {
 	case busy && full:
-		_ = f(waive) // which gives back what it holds
+		_ = f.run(waive) // which gives back what it holds
 		return fmt.Errorf("%w: more than %d messages wait for source %d: wait for answers", wire.ErrProtocol, maxQueued, src.id)
 	case busy:
 		return nil
 	}
-	err := f(try)
+	err := f.run(try)
 	if !errors.Is(err, errCanceled) {
 		return err
 	}
-	keep()
+	f.keep()
 	src.mu.Lock()
 	src.busy = true
 	src.mu.Unlock()
@@ -148,7 +156,7 @@ func (src *source) doKeeping(f step, keep func()) error {
 func (src *source) work(f step) {
 	how := wait
 	for f != nil {
-		switch err := f(how); {
+		switch err := f.run(how); {
 		case errors.Is(err, errCanceled):
 			how = waive
 		case err != nil:
@@ -228,12 +236,12 @@ func (src *source) emission(edge uint16, flags uint8, key string, attrs map[stri
 
 // orWaive makes something that never waits a step.
 func orWaive(f func() error) step {
-	return func(how pace) error {
+	return stepFunc(func(how pace) error {
 		if how == waive {
 			return nil
 		}
 		return f()
-	}
+	})
 }
 
 // ordinal is the place of an emission among those of a work, or of a request.
@@ -272,38 +280,15 @@ func (o ordinal) went() {
 	o.of.went(o.n)
 }
 
-// emissionOf makes an emission for a delivery a step, which is not repeated if it
-// was made before, and then tells what became of it: errWaived if it was not
-// made because the session ended.
-func (s *session) emissionOf(src *source, delivery uint32, emit func(Emitter) error, then func(error)) step {
-	var o ordinal
-	return src.once(func(e Emitter) error {
-		if o.n == 0 {
-			o = s.count(src, delivery)
-		}
-		if o.repeat {
-			return nil
-		}
-		err := emit(e)
-		if err == nil {
-			o.went()
-		}
-		return err
-	}, then)
-}
-
 var errWaived = errors.New("bus: the session ended before the emission was made")
 
-// once makes an emission a step.
+// once makes an emission a step, and then tells what became of it: errWaived if it was not
+// made because the session ended.
 func (src *source) once(emit func(Emitter) error, then func(error)) step {
-	return func(how pace) error {
-		if how == waive {
-			then(errWaived)
-			return nil
-		}
+	return stepFunc(func(how pace) error {
 		e := src.emits(how)
-		if e.out == nil { // the request was refused
-			then(ErrEnded)
+		if how == waive || e.out == nil { // or the request was refused
+			then(notMade(how))
 			return nil
 		}
 		err := emit(e)
@@ -315,5 +300,13 @@ func (src *source) once(emit func(Emitter) error, then func(error)) step {
 			then(errWaived)
 		}
 		return err
+	})
+}
+
+// notMade is why an emission is not made that need not be tried.
+func notMade(how pace) error {
+	if how == waive {
+		return errWaived
 	}
+	return ErrEnded
 }

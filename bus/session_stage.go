@@ -103,7 +103,7 @@ func wireTrace(t messages.TraceContext) wire.Trace {
 // deliverWork hands a work to the client, or nothing of it after an error. It is
 // called with the stage's lock held.
 func (s *session) deliverWork(p *posting, w *work) error {
-	w.ids = w.ids[:0]
+	w.ids = w.id[:0]
 	at, err := s.locateAll(w.parts)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (s *session) deliverWork(p *posting, w *work) error {
 
 // deliver sends a delivery to the client.
 func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at location, more bool) uint32 {
-	m := &wire.Deliver{
+	m := wire.Deliver{
 		Source: src.id, Edge: uint16(edge), Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
 		Seq: d.Seq, Dropped: d.Dropped, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
 	}
@@ -147,7 +147,9 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locati
 	s.lastDelivery++
 	m.Delivery = s.lastDelivery
 	s.held[m.Delivery] = h
-	s.queueFor(d.flow.req, m)
+	s.said.deliver = m // which costs no memory
+	s.queueFor(d.flow.req, &s.said.deliver)
+	s.said.deliver = wire.Deliver{}
 	if direct != nil {
 		s.expects[src.id] = append(s.expects[src.id], direct)
 		s.queue(&wire.Expect{Source: src.id, Edge: uint16(edge), Peer: direct.producer.sess.node})

@@ -14,19 +14,22 @@ import (
 // the same packet. It begins when there is a place for it, and what is asked for it waits
 // until then, in the queue of its source.
 func (s *session) submit(m *wire.Submit) error {
-	ctx, withdraw := context.WithCancelCause(s.ctx)
-	src := &source{sess: s, edges: s.srv.bus.graph.inputs, withdraw: withdraw, token: m.Token, own: m.Source != 0}
+	src := &source{sess: s, edges: s.srv.bus.graph.inputs, token: m.Token, own: m.Source != 0}
 	if err := s.open(src, m.Source); err != nil {
-		withdraw(nil)
 		return err
 	}
 	begin := *m
-	return src.do(func(how pace) error {
+	return src.do(stepFunc(func(how pace) error {
+		ctx := s.ctx
+		if how == wait {
+			withdrawable, withdrawn := src.withdrawable(s.ctx)
+			defer withdrawn()
+			ctx = withdrawable
+		}
 		req, err := s.begin(ctx, src, &begin, how)
 		if errors.Is(err, errCanceled) && how == try {
 			return err
 		}
-		withdraw(nil)
 		s.opened()
 		if err != nil {
 			s.dropSource(src.id)
@@ -35,7 +38,33 @@ func (s *session) submit(m *wire.Submit) error {
 		}
 		src.begun(req, begin.Flags&wire.SubmitTell != 0)
 		return nil
-	})
+	}))
+}
+
+// withdrawable is a context that ends when the client withdraws its request.
+func (src *source) withdrawable(ctx context.Context) (context.Context, func()) {
+	ctx, withdraw := context.WithCancelCause(ctx)
+	src.mu.Lock()
+	src.cancel = withdraw
+	gone := src.withdrawn
+	src.mu.Unlock()
+	if gone != nil {
+		withdraw(gone)
+	}
+	return ctx, func() { withdraw(nil) }
+}
+
+// withdraw has the request not begin.
+func (src *source) withdraw(cause error) {
+	src.mu.Lock()
+	if src.withdrawn == nil {
+		src.withdrawn = cause
+	}
+	cancel := src.cancel
+	src.mu.Unlock()
+	if cancel != nil {
+		cancel(cause)
+	}
 }
 
 // open takes a request in, by the number that the client has chosen or, if it has chosen
@@ -85,16 +114,16 @@ func (s *session) begin(ctx context.Context, src *source, m *wire.Submit, how pa
 	if s.srv.refusing.Load() {
 		return nil, fmt.Errorf("%w: the host takes no new requests, it is going to stop", ErrClosed)
 	}
-	if err := context.Cause(ctx); err != nil || how == waive {
+	src.mu.Lock()
+	withdrawn := src.withdrawn
+	src.mu.Unlock()
+	if err := errors.Join(withdrawn, context.Cause(ctx)); err != nil || how == waive {
 		return nil, errors.Join(err, ErrClosed)
 	}
-	opts := []SubmitOption{func(o *requestOptions) { o.sink, o.id = src, src.request(s) }}
-	if m.Deadline != 0 {
-		opts = append(opts, WithDeadline(time.Unix(0, m.Deadline)))
+	if err := messages.ValidateTraceState(m.Trace.State); err != nil {
+		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
-	if m.Trace != (wire.Trace{}) {
-		opts = append(opts, WithTrace(traceOf(m.Trace)))
-	}
+	o := requestOptions{id: src.request(s), until: m.Deadline, trace: traceOf(m.Trace), sink: src}
 	place, ok := b.places.tryTake()
 	switch {
 	case ok:
@@ -113,7 +142,7 @@ func (s *session) begin(ctx context.Context, src *source, m *wire.Submit, how pa
 			return nil, err
 		}
 	}
-	return b.admit(s.ctx, place, opts)
+	return b.admit(s.ctx, place, o)
 }
 
 // request is the number that the request has on the bus, as the client knows as well; 0: the
@@ -178,13 +207,16 @@ func (src *source) opens() *Request {
 
 // emitted implements sink: it hands a result to the client.
 func (src *source) emitted(d *Delivery) {
-	d.flow.req.passOn(d, func(d *Delivery, edge int) error {
-		at, err := src.sess.locate(d)
-		if err == nil && src.sess.deliver(src, d, nil, edge, at, false) == 0 {
-			err = ErrClosed // the client is gone
-		}
-		return err
-	})
+	d.flow.req.passOn(d, src)
+}
+
+// put implements carrier.
+func (src *source) put(d *Delivery, edge int) error {
+	at, err := src.sess.locate(d)
+	if err == nil && src.sess.deliver(src, d, nil, edge, at, false) == 0 {
+		err = ErrClosed // the client is gone
+	}
+	return err
 }
 
 // ended implements sink.

@@ -18,19 +18,17 @@ type sink interface {
 	describe() string
 }
 
-// passOn has a delivery put where it goes on to, and notes what it says of its stream. What
-// is put is finished by whoever takes it.
-func (r *Request) passOn(d *Delivery, put func(d *Delivery, edge int) error) {
-	ok, err := d.flow.accept(d)
-	if err != nil || !ok { // out of order, or a retry's repeat
-		f, credit, at := d.flow, d.credit, d.errorAt("", err)
-		d.discard() // now: a bus that closes does not wait for what follows
-		go func() { // not under the lock
-			f.give(credit)
-			if err != nil {
-				r.end(Failed, at)
-			}
-		}()
+// carrier takes deliveries to another process.
+type carrier interface {
+	// put sends a delivery on its way, and does not wait. What is put is finished by the
+	// carrier.
+	put(d *Delivery, edge int) error
+}
+
+// passOn has a carrier take a delivery on, and notes what the delivery says of its stream.
+func (r *Request) passOn(d *Delivery, to carrier) {
+	if ok, err := d.flow.accept(d); err != nil || !ok {
+		r.turnAway(d, err)
 		return
 	}
 	last := d.EOS
@@ -38,21 +36,38 @@ func (r *Request) passOn(d *Delivery, put func(d *Delivery, edge int) error) {
 		d.discard() // it has no credit to give back
 	} else {
 		r.results.hold(d)
-		if err = d.open(); err == nil {
-			err = put(d, slices.Index(r.bus.graph.results, d.flow.edge))
+		err := d.open()
+		if err == nil {
+			err = to.put(d, slices.Index(r.bus.graph.results, d.flow.edge))
 		}
 		if err != nil {
-			go func() { // not under the lock
-				if !errors.Is(err, ErrHostGone) { // a host that is gone takes nothing
-					r.end(Failed, err)
-				}
-				_ = d.Finish(nil)
-			}()
+			go r.notPassed(d, err) // not under the lock
 		}
 	}
 	if last && r.results.streamEnded() == 0 && r.over() {
 		go r.endSink() // not under the lock
 	}
+}
+
+// turnAway drops a delivery that is out of order, or a retry's repeat.
+func (r *Request) turnAway(d *Delivery, err error) {
+	f, credit, at := d.flow, d.credit, d.errorAt("", err)
+	d.discard() // now: a bus that closes does not wait for what follows
+	go func() { // not under the lock
+		f.give(credit)
+		if err != nil {
+			r.end(Failed, at)
+		}
+	}()
+}
+
+// notPassed ends the request of a delivery that could not be put. A host that is gone takes
+// nothing.
+func (r *Request) notPassed(d *Delivery, err error) {
+	if !errors.Is(err, ErrHostGone) {
+		r.end(Failed, err)
+	}
+	_ = d.Finish(nil)
 }
 
 // endSink tells the sink that the request is over, once it is and no result is to come.
