@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
@@ -222,7 +223,8 @@ func (up *upstream) await(ctx context.Context) error {
 		return err
 	default:
 	}
-	if ctx.Err() != nil {
+	if at, limited := ctx.Deadline(); limited && !time.Now().Before(at) { // or is about to say so
+		<-ctx.Done()
 		return context.Cause(ctx)
 	}
 	return up.req.cause()

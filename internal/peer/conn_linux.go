@@ -142,7 +142,7 @@ func (c *Conn) trySend(packet []byte, fds []int) (sent bool, err error) {
 // the runtime wait for room.
 func (c *Conn) attempt(fd uintptr) bool {
 	for {
-		_, c.try.err = unix.SendmsgN(int(fd), c.try.packet, c.try.control, nil, unix.MSG_DONTWAIT)
+		c.try.err = sendmsg(fd, c.try.packet, c.try.control)
 		if !errors.Is(c.try.err, unix.EINTR) {
 			return true
 		}

@@ -1,0 +1,42 @@
+package peer
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The system's calls that do not wait, on a descriptor that does not either. Those of x/sys ask
+// who sent a packet as well, which takes memory for each, and tell the scheduler of a call
+// that may take long, which costs more than the call.
+
+// recvmsg receives a packet.
+func recvmsg(fd uintptr, buf, control []byte) (n, controlLen, flags int, err error) {
+	iov := unix.Iovec{Base: unsafe.SliceData(buf)}
+	iov.SetLen(len(buf))
+	h := unix.Msghdr{Iov: &iov, Control: unsafe.SliceData(control)}
+	h.SetIovlen(1)
+	h.SetControllen(len(control))
+	r, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&h)), unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+	if errno != 0 {
+		return 0, 0, 0, errno
+	}
+	return int(r), int(h.Controllen), int(h.Flags), nil
+}
+
+// sendmsg sends a packet.
+func sendmsg(fd uintptr, packet, control []byte) error {
+	iov := unix.Iovec{Base: unsafe.SliceData(packet)}
+	iov.SetLen(len(packet))
+	h := unix.Msghdr{Iov: &iov}
+	h.SetIovlen(1)
+	if len(control) > 0 {
+		h.Control = unsafe.SliceData(control)
+		h.SetControllen(len(control))
+	}
+	_, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&h)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
