@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -20,7 +17,6 @@ func emitting(t *testing.T, h *hosted) (c *thinClient, r *bus.Request, source ui
 	t.Helper()
 	c = dialThin(t, h.path)
 	c.await(wire.KindWelcome)
-	c.sealedArena(64 << 10)
 	c.send(&wire.Serve{Token: 1, Stage: "m"})
 	c.await(wire.KindServing)
 	r = submitAll(t, h.bus, "x")
@@ -28,62 +24,20 @@ func emitting(t *testing.T, h *hosted) (c *thinClient, r *bus.Request, source ui
 	return c, r, c.await(wire.KindDeliver).(*wire.Deliver).Source
 }
 
-// TestSendBehindTheLast: what a client fills in granted room and cannot be sent has no answer,
-// so its request fails, as that of a put does: the payload must not be missing unnoticed.
-func TestSendBehindTheLast(t *testing.T) {
+// TestPutBehindTheLast: what a client puts and cannot be sent has no answer, so its request
+// fails: the payload must not be missing unnoticed.
+func TestPutBehindTheLast(t *testing.T) {
 	h := listen(t, remotes(linear(bus.Stage("m", upper))), storeOptions)
 	c, r, source := emitting(t, h)
-	c.send(&wire.Reserve{Token: 2, Source: source, Size: 1000})
-	grant := c.await(wire.KindGrant).(*wire.Grant)
-	c.send(&wire.Emit{Token: 3, Source: source, Flags: wire.FlagLast, Payload: []byte("the last")})
-	c.await(wire.KindEmitted)
-	c.send(&wire.Send{Grant: grant.Grant, Size: 1000, Key: "more"})
+	last, more := inMessage(1, source, "the last"), inMessage(2, source, "x")
+	last.Flags |= wire.FlagLast
+	more.Key = "more"
+	c.send(last)
+	c.send(more)
 	c.await(wire.KindOver)
 	at, ok := errors.AsType[*bus.StageError](r.Wait(t.Context()))
 	if !ok || at.Stage != "m" || at.Edge != "m->" || at.Key != "more" || at.Seq != 1 || r.Outcome() != bus.Failed {
 		t.Errorf("the request ended with %v", r.Wait(t.Context()))
-	}
-}
-
-// TestEmissionBehindTheLast: a client that goes on after its last payload has made the fault,
-// and not the host.
-func TestEmissionBehindTheLast(t *testing.T) {
-	h := listen(t, remotes(linear(bus.Stage("m", upper))), storeOptions)
-	c, _, source := emitting(t, h)
-	c.send(&wire.Emit{Token: 2, Source: source, Flags: wire.FlagLast, Payload: []byte("the last")})
-	c.await(wire.KindEmitted)
-	c.send(&wire.Emit{Token: 3, Source: source, Key: "more", Payload: []byte("x")})
-	text := c.wantFailed(3, wire.CodeInvalid)
-	if !strings.Contains(text, `edge m->, sequence 1, key "more"`) {
-		t.Error(text)
-	}
-}
-
-// TestRoomWithoutFiles: a client hears that the host lacks descriptors, and which limit to raise.
-func TestRoomWithoutFiles(t *testing.T) {
-	for what, ask := range map[string]func(source uint32) wire.Message{
-		"arena": func(uint32) wire.Message { return &wire.Arena{Token: 2, Bytes: 1 << 20} },
-		"room":  func(source uint32) wire.Message { return &wire.Reserve{Token: 2, Source: source, Size: 100 << 10} },
-	} {
-		t.Run(what, func(t *testing.T) {
-			h := listen(t, remotes(linear(bus.Stage("m", upper))), bus.Options{})
-			var c *thinClient
-			source := uint32(0)
-			if what == "room" {
-				c, _, source = emitting(t, h)
-			} else {
-				c = dialThin(t, h.path)
-				c.await(wire.KindWelcome)
-			}
-			limited(t, os.Getpid(), unix.RLIMIT_NOFILE, 3, func() {
-				c.send(ask(source))
-				m := c.await(wire.KindFailed).(*wire.Failed)
-				want := fmt.Sprintf("too many open files: in the host, process %d: raise the limit of this process (ulimit -n)", os.Getpid())
-				if m.Token != 2 || m.Code != wire.CodeMemory || !strings.HasSuffix(m.Text, want) {
-					t.Errorf("%+v, want %s", m, want)
-				}
-			})
-		})
 	}
 }
 

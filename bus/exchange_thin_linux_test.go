@@ -3,40 +3,13 @@ package bus_test
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
-	"github.com/omnibus-runtime/omnibus/shmstore"
 )
-
-// sealedArena asks for the client's arena, and seals it.
-func (c *thinClient) sealedArena(size uint64) (number uint32, mem *shmstore.Segment) {
-	c.t.Helper()
-	c.send(&wire.Arena{Token: 1, Bytes: size})
-	m, fd := c.awaitFD(wire.KindArenaAt)
-	at := m.(*wire.ArenaAt)
-	mem = c.writable(fd, int64(at.Bytes))
-	c.send(&wire.Sealed{Segment: at.Segment})
-	return at.Segment, mem
-}
-
-func (c *thinClient) writable(fd int, size int64) *shmstore.Segment {
-	c.t.Helper()
-	mem, err := shmstore.OpenSegmentForWriting(fd, size)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(mem.Close)
-	return mem
-}
-
-func (c *thinClient) reserve(token uint32, size int) {
-	c.send(&wire.Reserve{Token: token, Source: wire.Exchange, Size: uint64(size)})
-}
 
 func (c *thinClient) wantFailed(token uint32, code wire.Code) string {
 	c.t.Helper()
@@ -47,13 +20,13 @@ func (c *thinClient) wantFailed(token uint32, code wire.Code) string {
 	return m.Text
 }
 
-func placeAt(token, grant uint32, key string, size int) *wire.Place {
-	return &wire.Place{Token: token, Owner: 1, Grant: grant, Size: uint64(size), From: exchangeEdge.From, To: exchangeEdge.To, Key: key}
+func placeAt(token, segment uint32, key string, size int) *wire.Place {
+	return &wire.Place{Token: token, Owner: 1, Put: token, Segment: segment, Size: uint64(size), From: exchangeEdge.From, To: exchangeEdge.To, Key: key}
 }
 
 func placeInline(token uint32, key, payload string) *wire.Place {
 	m := placeAt(token, 0, key, len(payload))
-	m.Flags, m.Payload = wire.FlagInline, []byte(payload)
+	m.Flags, m.Payload, m.Put = wire.FlagInline, []byte(payload), 0
 	return m
 }
 
@@ -61,39 +34,33 @@ func fetchOf(token uint32, key string, flags uint8) *wire.Fetch {
 	return &wire.Fetch{Token: token, Flags: flags, From: exchangeEdge.From, To: exchangeEdge.To, Key: key}
 }
 
-// TestThinClientPlaces: a client without books of its own places what it has
-// written into granted room, in its arena or a segment for the payload alone, and
+// TestThinClientPlaces: a client places what it has written into memory of its own, and
 // the room comes back.
 func TestThinClientPlaces(t *testing.T) {
 	h := exchanging(t, bus.Options{})
 	b := h.exchange(t)
 	c := dialThin(t, h.path)
-	_, arena := c.sealedArena(1 << 16)
+	c.await(wire.KindWelcome)
+	mem, _ := offering(t, 1<<17, 1<<17)
+	c.offer(mem, 1)
 	for i, size := range []int{10_000, 100_000} {
 		want := bytes.Repeat([]byte{byte(i + 1)}, size)
-		c.reserve(2, size+100)
-		m, fd := c.awaitFD(wire.KindGrant)
-		g := m.(*wire.Grant)
-		room := arena.Bytes()[g.Offset:]
-		if fd >= 0 {
-			room = c.writable(fd, int64(g.Size)).Bytes()
-		}
-		if own := size > 1<<16; own != (fd >= 0) {
-			t.Errorf("room for %d bytes is in a segment of its own: %v", size, fd >= 0)
-		}
-		copy(room, want)
-		c.send(placeAt(3, g.Grant, "granted", size))
+		copy(mem.Bytes(), want)
+		c.send(placeAt(3, 1, "placed", size))
 		c.await(wire.KindPlaced)
-		p := get(t, b, "granted")
+		p := get(t, b, "placed")
 		if !bytes.Equal(p.Bytes(), want) {
 			t.Errorf("%d bytes came of %d, or others", len(p.Bytes()), size)
 		}
 		p.Release()
+		if back := c.await(wire.KindReturned).(*wire.Returned).Puts; len(back) != 1 || back[0] != 3 {
+			t.Errorf("%v returned", back)
+		}
 	}
 	h.wantEmpty(t)
 	bus.Await(t, func() bool { return placedBy(h, c) == 0 })
 	for _, p := range h.server.Processes() {
-		if p.Arena.Rooms != 0 {
+		if p.Arena.Rooms != 0 || p.Arena.Used != 0 {
 			t.Errorf("%+v", p.Arena)
 		}
 	}
@@ -105,44 +72,6 @@ func TestThinClientPlaces(t *testing.T) {
 func placedBy(h *hosted, _ *thinClient) int {
 	all := h.server.Processes()
 	return all[len(all)-1].Placed
-}
-
-// TestThinClientWaitsForRoom: with an arena that has no room, and as many segments of
-// its own as a client may have, a reservation waits, is among the stalls, can be
-// canceled, and goes on when something goes.
-func TestThinClientWaitsForRoom(t *testing.T) {
-	h := exchanging(t, bus.Options{})
-	c := dialThin(t, h.path)
-	c.sealedArena(1 << 15)
-	const most = 64
-	var last *wire.Grant
-	for i := range most {
-		c.reserve(uint32(i), 1<<16)
-		m, fd := c.awaitFD(wire.KindGrant)
-		if fd < 0 {
-			t.Fatalf("reservation %d is in the arena", i)
-		}
-		_ = os.NewFile(uintptr(fd), "granted").Close()
-		last = m.(*wire.Grant)
-	}
-	c.reserve(100, 1<<16)
-	c.reserve(101, 1<<16)
-	bus.Await(t, func() bool { return len(stalls(t, h))+h.server.Processes()[0].Grants == most+2 })
-	if waiting := len(stalls(t, h)); waiting != 2 {
-		t.Fatalf("%d reservations wait beyond %d segments, want 2", waiting, most)
-	}
-	if s := stalls(t, h)[0]; !strings.Contains(s, "room for 65536 bytes in the exchange") {
-		t.Errorf("the stall says %q", s)
-	}
-	c.send(&wire.Cancel{Token: 100})
-	c.wantFailed(100, wire.CodeNothing)
-	c.send(&wire.Abort{Grant: last.Grant})
-	if g := c.await(wire.KindGrant).(*wire.Grant); g.Token != 101 {
-		t.Errorf("the answer is for question %d", g.Token)
-	}
-	c.reserve(102, 1<<10) // the arena has room
-	c.await(wire.KindGrant)
-	c.send(&wire.Bye{})
 }
 
 // stalls are what a client is told of them.
@@ -241,13 +170,6 @@ func TestExchangeAnswers(t *testing.T) {
 	c.wantFailed(1, wire.CodeInvalid)
 	c.send(&wire.Fetch{Token: 2, From: "", To: "talker", Key: "k"})
 	c.wantFailed(2, wire.CodeInvalid)
-	c.reserve(3, 100)
-	if text := c.wantFailed(3, wire.CodeInvalid); !strings.Contains(text, "arena") {
-		t.Errorf("a reservation without an arena: %q", text)
-	}
-	c.sealedArena(1 << 16)
-	c.send(&wire.Reserve{Token: 4, Source: wire.Exchange, Size: 1 << 50})
-	c.wantFailed(4, wire.CodeTooLarge)
 	if n := placedBy(h, c); n != 0 {
 		t.Errorf("%d payloads are counted for what failed", n)
 	}
@@ -257,11 +179,6 @@ func TestExchangeAnswers(t *testing.T) {
 // TestBadExchangePeers: a client that breaks the protocol is refused, and told what
 // it did.
 func TestBadExchangePeers(t *testing.T) {
-	grant := func(c *thinClient) *wire.Grant {
-		c.sealedArena(1 << 16)
-		c.reserve(2, 1000)
-		return c.await(wire.KindGrant).(*wire.Grant)
-	}
 	fetched := func(c *thinClient) uint32 {
 		c.send(placeInline(1, "k", "x"))
 		c.await(wire.KindPlaced)
@@ -273,15 +190,9 @@ func TestBadExchangePeers(t *testing.T) {
 		want    string
 		do      func(c *thinClient) wire.Message
 	}{
-		"version 3 fetches":  {3, "fetch: there is no such message in version 3, it came with 4", func(*thinClient) wire.Message { return fetchOf(1, "k", 0) }},
-		"version 3 places":   {3, "place: there is no such message in version 3", func(*thinClient) wire.Message { return placeInline(1, "k", "x") }},
-		"version 3 reserves": {3, "there is no source 0", func(*thinClient) wire.Message { return &wire.Reserve{Token: 1, Size: 100} }},
-		"no such grant":      {4, "there is no grant 7", func(*thinClient) wire.Message { return placeAt(1, 7, "k", 1) }},
-		"no such segment":    {4, "segment 7 was not offered", func(*thinClient) wire.Message { m := placeAt(1, 0, "k", 1); m.Segment = 7; return m }},
-		"beyond its grant":   {4, "1001 bytes in room for 1000", func(c *thinClient) wire.Message { return placeAt(3, grant(c).Grant, "k", 1001) }},
-		"sends a grant of the exchange": {4, "is for the exchange", func(c *thinClient) wire.Message {
-			return &wire.Send{Grant: grant(c).Grant, Size: 1}
-		}},
+		"version 3 fetches":       {3, "fetch: there is no such message in version 3, it came with 4", func(*thinClient) wire.Message { return fetchOf(1, "k", 0) }},
+		"version 3 places":        {3, "place: there is no such message in version 3", func(*thinClient) wire.Message { return placeInline(1, "k", "x") }},
+		"no such segment":         {4, "segment 7 was not offered", func(*thinClient) wire.Message { return placeAt(1, 7, "k", 1) }},
 		"too large for a message": {4, "bytes in a message, which may have", func(*thinClient) wire.Message { return placeInline(1, "k", strings.Repeat("x", 600)) }},
 		"keeps": {4, "whose payloads are not kept", func(c *thinClient) wire.Message {
 			return &wire.Finish{Delivery: fetched(c), Flags: wire.FinishKeep}

@@ -186,16 +186,3 @@ func PutWithoutLocks(t testing.TB, b *Bus, edge connector.Edge, key string, payl
 	t.Cleanup(func() { owner.Close(); on.Close() })
 	return func() { c.some.Store(true) }
 }
-
-// WaitsInVain is how often a payload has waited for room in the arena of an attached
-// process, and got none.
-func WaitsInVain(s *Server) (n uint64) {
-	for _, sess := range s.live() {
-		sess.mu.Lock()
-		if sess.arena != nil {
-			n += sess.arena.rooms.Stats().CanceledTotal
-		}
-		sess.mu.Unlock()
-	}
-	return n
-}

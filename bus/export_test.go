@@ -61,6 +61,12 @@ func Renumber(t *Task, by int) {
 	o.req.flow(o.edges[0]).seq += uint64(by)
 }
 
+// NeverAlone has what can wait for the next packet to a process wait for one.
+func NeverAlone(o Options) Options {
+	o.laterWait = time.Hour
+	return o
+}
+
 // CutOff ends a node's connection as if its host had died.
 func CutOff(n *Node) {
 	n.mu.Lock()
@@ -86,7 +92,7 @@ func ToldToDrain(n *Node) bool {
 func LastSource(s *Server) uint32 { return s.sources.Load() }
 
 // ExchangeStalls are those of processes that wait for the exchange, however short.
-func ExchangeStalls(s *Server) []Stall { return s.exchangeStalls(0, false) }
+func ExchangeStalls(s *Server) []Stall { return s.exchangeStalls(0) }
 
 // SetDirectoryRoom bounds the names in the directory.
 func SetDirectoryRoom(b *Bus, names int) {

@@ -27,12 +27,11 @@ func TestForwardOutlivesItsDelivery(t *testing.T) {
 			r := submitAll(t, h.bus, "gets it")
 			t.Cleanup(r.Close)
 			gets := c.await(wire.KindDeliver).(*wire.Deliver)
-			c.send(&wire.Emit{Token: 2, Source: gets.Source, Payload: []byte("fills the window")})
-			c.await(wire.KindEmitted)
+			c.send(inMessage(2, gets.Source, "fills the window"))
 			if keep {
 				c.send(&wire.Finish{Delivery: has.Delivery, Flags: wire.FinishKeep})
 			}
-			c.send(&wire.Emit{Token: 3, Source: gets.Source, Delivery: has.Delivery, Flags: wire.FlagForward | wire.FlagLast})
+			c.send(&wire.Put{Put: 3, Source: gets.Source, Delivery: has.Delivery, Flags: wire.FlagForward | wire.FlagLast})
 			if keep {
 				c.send(&wire.Release{Delivery: has.Delivery})
 			} else {
@@ -50,7 +49,7 @@ func TestForwardOutlivesItsDelivery(t *testing.T) {
 				got = append(got, string(d.Bytes()))
 				mustFinishResult(t, d)
 				if len(got) == 1 {
-					c.await(wire.KindEmitted) // there is room
+					c.await(wire.KindReturned) // there is room
 				}
 			}
 			if want := large("has the payload"); !strings.HasSuffix(got[1], want) { // encoded

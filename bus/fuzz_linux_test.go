@@ -69,14 +69,7 @@ func sourceOf(m wire.Message) *uint32 {
 	switch m := m.(type) {
 	case *wire.Ended:
 		return &m.Task
-	case *wire.Emit:
-		return &m.Source
 	case *wire.Put:
-		return &m.Source
-	case *wire.Reserve:
-		if m.Source == wire.Exchange {
-			return nil
-		}
 		return &m.Source
 	case *wire.CloseSend:
 		return &m.Source
@@ -111,13 +104,24 @@ func FuzzSession(f *testing.F) {
 	f.Add(packet(serve, &wire.Finish{Delivery: 1}, &wire.Ended{Task: fuzzTask}))
 	f.Add(packet(serve, &wire.Finish{Delivery: 1, Flags: wire.FinishKeep}, &wire.Release{Delivery: 1}))
 	f.Add(packet(serve, &wire.Finish{Delivery: 1, Code: wire.CodeInternal, Text: "no"}))
-	f.Add(packet(serve, &wire.Emit{Token: 2, Source: fuzzTask, Delivery: 1, Edge: wire.AllEdges, Codec: 1, Payload: []byte("x")}))
-	f.Add(packet(serve, &wire.Emit{Token: 2, Source: fuzzTask, Delivery: 1, Edge: 0, Flags: wire.FlagForward, Codec: 1}))
+	f.Add(packet(serve, &wire.Put{Put: 1, Source: fuzzTask, Delivery: 1, Edge: wire.AllEdges, Flags: wire.FlagInline, Codec: 1, Size: 1, Payload: []byte("x")}))
+	f.Add(packet(serve, &wire.Put{Put: 1, Source: fuzzTask, Delivery: 1, Edge: 0, Flags: wire.FlagForward, Codec: 1}))
 	f.Add(packet(serve, &wire.Put{Put: 1, Source: fuzzTask, Edge: 0, Flags: wire.FlagInline, Codec: 1, Size: 1, Payload: []byte("x")}))
-	f.Add(packet(&wire.Arena{Token: 1, Bytes: 1 << 16}, &wire.Sealed{Segment: 1}, &wire.Reserve{Token: 2, Source: fuzzRequest, Size: 4096}))
+	// Memory of the client's own: put where something lies, outside, from a segment that is forgotten, and cut short.
+	offer := &wire.Offer{Segment: 1, Bytes: fuzzMemory}
+	at := func(put uint32, offset, size uint64) wire.Message {
+		return &wire.Put{Put: put, Source: fuzzTask, Delivery: 1, Edge: wire.AllEdges, Codec: 1, Segment: 1, Offset: offset, Size: size}
+	}
+	f.Add(packet(serve, offer, at(1, 0, 1000), at(2, 2000, 1000), &wire.Finish{Delivery: 1}))
+	f.Add(packet(serve, offer, at(1, 0, 1000), at(2, 999, 10)))
+	f.Add(packet(serve, offer, at(1, 0, 1000), at(2, 0, 1000)))
+	f.Add(packet(serve, offer, at(1, fuzzMemory-1, 2), at(2, 1<<64-1, 2)))
+	f.Add(packet(serve, offer, at(1, 0, 1000), &wire.Forget{Segment: 1}, at(2, 2000, 1000)))
+	f.Add(packet(serve, offer, &wire.Offer{Segment: 2, Bytes: fuzzMemory}, &wire.Offer{Segment: 3, Bytes: fuzzMemory}, &wire.Offer{Segment: 1, Bytes: fuzzMemory}))
+	f.Add(packet(serve, at(1, 0, 0))[:40])
+	f.Add(append(packet(serve), packet(at(1, 0, 0))[:20]...))
 	f.Add(packet(&wire.Submit{Token: 1}, &wire.CloseSend{Source: fuzzTask}, &wire.AbortRequest{Source: fuzzTask}, &wire.Close{Source: fuzzTask}))
 	f.Add(packet(&wire.Call{Token: 1, Method: "abort", Arguments: []byte(`{"request":1}`)}, &wire.Leave{}))
-	f.Add(packet(&wire.Send{Grant: 1, Size: 1}, &wire.Abort{Grant: 1}))
 	// What goes past the host.
 	lanes := &wire.Lanes{}
 	emit := func(put uint32) wire.Message {
@@ -138,8 +142,7 @@ func FuzzSession(f *testing.F) {
 	f.Add(packet(wait, place, &wire.Finish{Delivery: 1, Flags: wire.FinishUnread}, wait, wait))
 	f.Add(packet(place, place, &wire.Cleanup{Token: 4, Owner: 1, Key: "k"}, place, &wire.Cleanup{Token: 5, Owner: 1}, place))
 	f.Add(packet(serve, place, fetch, &wire.Finish{Delivery: 2, Flags: wire.FinishKeep}, &wire.Release{Delivery: 2}, &wire.Lent{Delivery: 2}))
-	f.Add(packet(&wire.Place{Token: 1, Grant: 1, Size: 1, From: "a", To: "b", Key: "k"}, &wire.Place{Put: 1, Segment: 1, Flags: wire.FlagOwn, Size: 1}))
-	f.Add(packet(&wire.Arena{Token: 1, Bytes: 1 << 16}, &wire.Sealed{Segment: 1}, &wire.Reserve{Token: 2, Size: 4096}, &wire.Cancel{Token: 2}, &wire.Abort{Grant: 1}))
+	f.Add(packet(&wire.Place{Token: 1, Segment: 1, Size: 1, From: "a", To: "b", Key: "k"}, &wire.Place{Put: 1, Segment: 1, Flags: wire.FlagOwn, Size: 1}))
 	// The directory, and other messages with descriptors.
 	publish := &wire.Publish{Token: 1, Number: 1, Size: 1 << 20}
 	find := &wire.Find{Token: 2, Number: 1}

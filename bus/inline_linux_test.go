@@ -54,6 +54,7 @@ func TestInlineBytesOfAnEdge(t *testing.T) {
 func TestInlineBytesInMessages(t *testing.T) {
 	const size = 3000 // less than what submitAll sends
 	for most, inline := range map[int]bool{0: false, size + 100: true, -1: false} {
+		thin := most < 0 // one that is no node is sent all that a message takes
 		p := remotes(linear(bus.Stage("m", upper)))
 		p.Edges = append(p.Edges, bus.Edge{To: "m", InlineBytes: most})
 		h := listen(t, p, storeOptions)
@@ -61,11 +62,14 @@ func TestInlineBytesInMessages(t *testing.T) {
 		if w := c.await(wire.KindWelcome).(*wire.Welcome); int(w.InlineBytes) != max(most, bus.DefaultInlineBytes) {
 			t.Errorf("InlineBytes %d: the client is told of %d", most, w.InlineBytes)
 		}
+		if !thin {
+			c.send(&wire.Lanes{})
+		}
 		c.send(&wire.Serve{Token: 1, Stage: "m"})
 		c.await(wire.KindServing)
 		r := submitAll(t, h.bus, "x")
 		m := c.await(wire.KindDeliver).(*wire.Deliver)
-		if m.Size < size || (m.Flags&wire.FlagInline != 0) != inline {
+		if m.Size < size || (m.Flags&wire.FlagInline != 0) != (inline || thin) {
 			t.Errorf("InlineBytes %d: %d bytes came with the flags %d", most, m.Size, m.Flags)
 		}
 		r.Close()

@@ -297,8 +297,6 @@ func (l *link) handle(m wire.Message, fds []int) error {
 		if u := l.request(m.Source); u != nil {
 			u.answer(nil)
 		}
-	case *wire.Emitted:
-		l.answer(m.Token, m)
 	case *wire.Reply:
 		l.answer(m.Token, m)
 	case *wire.Drain:

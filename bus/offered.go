@@ -31,7 +31,10 @@ func (s *session) mostBytes() int64 {
 func (s *session) mostOffered() int64 { return s.mostBytes() + s.srv.bus.store.MaxObjectBytes() }
 
 // offeredCount counts the segments that a client has offered and that are mapped.
-type offeredCount struct{ segments, bytes atomic.Int64 }
+type offeredCount struct {
+	segments, bytes atomic.Int64
+	rooms, used     atomic.Int64 // payloads there that are not returned, and their bytes
+}
 
 // mayOffer reports whether the client may offer so many bytes more. It is for the
 // session's reader, which alone counts up.
@@ -53,6 +56,18 @@ func (c *offeredCount) count(seg *segment) {
 	seg.gone = func() {
 		c.segments.Add(-1)
 		c.bytes.Add(-bytes)
+	}
+}
+
+// lies counts a payload there until nobody needs it.
+func (c *offeredCount) lies(p *foreign) {
+	bytes, free := int64(len(p.data)), p.free
+	c.rooms.Add(1)
+	c.used.Add(bytes)
+	p.free = func() {
+		c.rooms.Add(-1)
+		c.used.Add(-bytes)
+		free()
 	}
 }
 
@@ -84,6 +99,20 @@ func (r *ranges) remove(offset uint64) {
 	defer r.mu.Unlock()
 	i := r.search(offset)
 	r.at = slices.Delete(r.at, i, i+1)
+}
+
+// check reports payloads that do not lie within the segment, or over each other.
+func (r *ranges) check(size uint64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	end := uint64(0)
+	for _, s := range r.at {
+		if s.from < end || s.to <= s.from || s.to > size {
+			return fmt.Errorf("a payload lies at %d to %d, behind one that ends at %d, in %d bytes", s.from, s.to, end, size)
+		}
+		end = s.to
+	}
+	return nil
 }
 
 func (r *ranges) search(offset uint64) int {

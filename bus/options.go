@@ -87,6 +87,7 @@ type Options struct {
 	Logger *slog.Logger
 
 	spillAfter time.Duration   // tests have more patience with a slow machine
+	laterWait  time.Duration   // of what travels with the next packet; 0: as usual
 	lookout    *actors.Lookout // of a node; nil: there is none
 }
 

@@ -125,7 +125,7 @@ func TestArenaIsGivenOnce(t *testing.T) {
 	r := streamOf(t, h.bus)
 	const payloads = 3
 	for range payloads {
-		if err := r.Input(t.Context()).EmitBytes([]byte(large("input"))); err != nil {
+		if err := r.Input(t.Context()).EmitBytes(make([]byte, 40_000)); err != nil {
 			t.Fatal(err)
 		}
 		d := c.await(wire.KindDeliver).(*wire.Deliver)

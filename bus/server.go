@@ -251,7 +251,7 @@ func (s *Server) admit(conn *peer.Conn, proc *peer.Process, hello *wire.Hello, v
 	if s.closed {
 		return nil, ErrClosed
 	}
-	sender, err := peer.NewSender(conn, peer.SenderOptions{Version: version})
+	sender, err := peer.NewSender(conn, peer.SenderOptions{Version: version, LaterWait: s.bus.opts.laterWait})
 	if err != nil {
 		return nil, err
 	}
@@ -295,7 +295,7 @@ func (s *Server) retireSegment(seg *segment) {
 // watch finds what waits past the host, and for the exchange, and gives up processes
 // that have work and do not move.
 func (s *Server) watch(atLeast time.Duration) []Stall {
-	stalls := append(s.underWay().stalls(s.bus, atLeast), s.exchangeStalls(atLeast, true)...)
+	stalls := s.underWay().stalls(s.bus, atLeast)
 	for _, sess := range s.live() {
 		sess.checkAlive(atLeast)
 	}
@@ -391,7 +391,6 @@ type ProcessStats struct {
 	Held     int           `json:"held"`     // deliveries and results that it has not finished
 	Requests int           `json:"requests"` // that it submitted and that are not over
 	Direct   int           `json:"direct"`   // streams that come to it, or go from it, past the host, of what is not over
-	Grants   int           `json:"grants"`   // rooms that it fills
 	Placed   int           `json:"placed"`   // payloads of its in the exchange, or with who fetched them
 	Fetched  int           `json:"fetched"`  // payloads that it has from the exchange
 	Kept     KeptStats     `json:"kept"`     // payloads that it reads though it has finished their deliveries
@@ -408,13 +407,13 @@ type KeptStats struct {
 	Oldest   time.Duration `json:"oldest_ns"` // since the process got the first of them
 }
 
-// ArenaStats are the figures of a process's arena.
+// ArenaStats are the figures of the memory that a process has offered.
 type ArenaStats struct {
 	Bytes int64 `json:"bytes"`
 	Used  int64 `json:"used_bytes"`
-	Rooms int   `json:"rooms"` // payloads, and room that is being filled
-	// Of its payloads, those with memory that was made for one alone, because they are
-	// large or the arena had no room for them. It is not the arena's.
+	Rooms int   `json:"rooms"` // payloads that lie there and are not returned
+	// Of these, those that have a segment alone, because they are large or there was no
+	// room for them.
 	Alone      int   `json:"alone"`
 	AloneBytes int64 `json:"alone_bytes"`
 }

@@ -56,14 +56,11 @@ type session struct {
 	lastDelivery uint32
 	said         struct{ deliver wire.Deliver } // what is being queued
 	ex           exchanging
-	grants       map[uint32]*grant
-	lastGrant    uint32
 	questions    int                                // that are being answered
 	opening      int                                // requests that wait for a place
 	lastOwn      uint32                             // number of the last request that the client has numbered
 	submits      map[uint32]context.CancelCauseFunc // of those, by token: they may be canceled
-	arena        *clientArena
-	offered      map[uint32]*segment // the client's own
+	offered      map[uint32]*segment                // the client's own
 	told         map[*segment]*told
 	lastSegment  uint32
 	lanes        bool                     // deliveries can go to it, and come from it, directly
@@ -107,7 +104,7 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Pr
 	s := &session{
 		srv: srv, conn: conn, sender: sender, proc: proc, version: version, node: node, name: hello.Name, since: time.Now(),
 		sources: make(map[uint32]*source), held: make(map[uint32]*held), kept: make(map[uint32]*kept),
-		grants: make(map[uint32]*grant), offered: make(map[uint32]*segment), told: make(map[*segment]*told),
+		offered: make(map[uint32]*segment), told: make(map[*segment]*told),
 		expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed), submits: make(map[uint32]context.CancelCauseFunc),
 		ex: exchanging{owners: make(map[uint32]*ring.Owner), fetched: make(map[uint32]*fetched), waits: make(map[uint32]*exchangeWait)},
 	}
@@ -326,18 +323,6 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		return s.lent(m.Delivery)
 	case *wire.Clear:
 		s.srv.circle.clear(s.node, m.Peer)
-	case *wire.Emit:
-		return s.emit(m)
-	case *wire.Arena:
-		return s.ask(m.Token, func() error { return s.makeArena(m) })
-	case *wire.Sealed:
-		return s.sealed(m.Segment)
-	case *wire.Reserve:
-		return s.reserve(m)
-	case *wire.Send:
-		return s.send(m)
-	case *wire.Abort:
-		return s.abort(m.Grant)
 	case *wire.Put:
 		return s.put(m)
 	case *wire.Forget:

@@ -140,7 +140,7 @@ func (s *Server) method(name string) (callMethod, error) {
 		"stalls": func(context.Context, []byte) (any, error) {
 			all := append([]Stall{}, s.bus.Stalls(0)...)
 			all = append(all, s.underWay().stalls(s.bus, 0)...)
-			return append(all, s.exchangeStalls(0, false)...), nil
+			return append(all, s.exchangeStalls(0)...), nil
 		},
 		"check":  func(context.Context, []byte) (any, error) { return s.checkAll() },
 		"leases": func(context.Context, []byte) (any, error) { return s.Holdings(), nil },

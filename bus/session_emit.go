@@ -13,60 +13,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// emit sends a payload that came in the message.
-func (s *session) emit(m *wire.Emit) error {
-	src, err := s.source(m.Source)
-	if err != nil {
-		return err
-	}
-	answer := func(token uint32, err error) {
-		if err != nil {
-			s.queue(failedMessage(token, err))
-			return
-		}
-		s.queue(&wire.Emitted{Token: token})
-	}
-	if src == nil {
-		answer(m.Token, ErrEnded)
-		return nil
-	}
-	em, err := src.emission(m.Edge, m.Flags, m.Key, m.Attrs)
-	if err != nil {
-		answer(m.Token, err)
-		return nil
-	}
-	forward, err := s.forwarding(m.Flags, m.Delivery)
-	if err != nil {
-		return err
-	}
-	payload, token, delivery, c := append([]byte(nil), m.Payload...), m.Token, m.Delivery, codec.ID(m.Codec)
-	var o ordinal
-	return src.do(src.once(func(e Emitter) error {
-		if o.n == 0 {
-			o = s.count(src, delivery)
-		}
-		if o.repeat {
-			return nil
-		}
-		var err error
-		if forward != nil {
-			err = e.pass(forward, em)
-		} else {
-			err = e.copied(payload, c, em)
-		}
-		if err == nil {
-			o.went()
-		}
-		return err
-	}, func(err error) {
-		if err != nil {
-			err = src.explain(err)
-		}
-		answer(token, err)
-		forward.release()
-	}))
-}
-
 // forwarding finds the payload that a message passes on by reference; nil: it
 // has its own. It is held until it is released: the client may give the delivery back
 // before the emission is made.
@@ -239,6 +185,7 @@ type put struct {
 	source *source      // nil: it was over already
 	refs   atomic.Int32 // the emission's, its deliveries', and that of memory of the client's
 	gone   atomic.Bool  // returned
+	full   atomic.Bool  // a window had no place for another payload when a delivery ended
 	passed bool         // the payload is a delivery's: the client has nothing to keep once it is on its way
 
 	// Until the emission is made:
@@ -260,10 +207,16 @@ func (p *put) hold() *put {
 	return p
 }
 
+// unhold is called before the delivery gives its credit back: the client may be waiting for
+// that, also where the emission has yet to end.
 func (p *put) unhold() {
-	if p != nil && !p.passed {
-		p.release()
+	if p == nil || p.passed {
+		return
 	}
+	if p.source.pressed() {
+		p.full.Store(true)
+	}
+	p.release()
 }
 
 // release ends a reference. The client is told when nobody needs the payload any more, nor
@@ -273,7 +226,7 @@ func (p *put) release() {
 		return
 	}
 	p.gone.Store(true)
-	p.sess.tellBack(&wire.Returned{Puts: []uint32{p.id}}, p.source.pressed())
+	p.sess.tellBack(&wire.Returned{Puts: []uint32{p.id}}, p.full.Load() || p.source.pressed())
 }
 
 // returnPut tells the client that nobody needs what it put into the exchange any more.
@@ -343,5 +296,6 @@ func (s *session) putPayload(m *wire.Put, returned func()) (*foreign, error) {
 		p.release()
 		return nil, fmt.Errorf("segment %d: %w", m.Segment, err)
 	}
+	s.memory.lies(p)
 	return p, nil
 }

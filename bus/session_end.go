@@ -184,8 +184,8 @@ func (s *session) awaitRelease() {
 // takeBack gives back what the client had besides the work of its stages.
 func (s *session) takeBack(cause error) {
 	s.mu.Lock()
-	grants, kept, sources, all := s.grants, s.kept, s.sources, s.held
-	s.grants, s.kept, s.sources, s.held = nil, nil, nil, nil
+	kept, sources, all := s.kept, s.sources, s.held
+	s.kept, s.sources, s.held = nil, nil, nil
 	owners, got := s.ex.owners, s.ex.fetched
 	s.ex.owners, s.ex.fetched = nil, nil
 	for _, k := range kept {
@@ -206,9 +206,6 @@ func (s *session) takeBack(cause error) {
 		if src.posting == nil {
 			src.close(cause)
 		}
-	}
-	for _, g := range grants {
-		g.abort()
 	}
 	for _, k := range kept {
 		k.payload.release()
@@ -237,13 +234,9 @@ func (s *session) orphan(w *work) {
 // and the references to what it was told of.
 func (s *session) dropSegments() {
 	s.mu.Lock()
-	arena, offered, known := s.arena, s.offered, s.told
-	s.arena, s.offered, s.told = nil, nil, nil
+	offered, known := s.offered, s.told
+	s.offered, s.told = nil, nil
 	s.mu.Unlock()
-	if arena != nil {
-		arena.rooms.Close()
-		s.srv.retireSegment(arena.seg)
-	}
 	for _, seg := range offered {
 		s.srv.retireSegment(seg)
 	}

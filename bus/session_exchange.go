@@ -14,7 +14,7 @@ import (
 
 // What a client may have of the exchange.
 const (
-	maxPlaced        = 1 << 16 // payloads that it placed, or has room for
+	maxPlaced        = 1 << 16 // payloads that it placed
 	maxPlacedOwn     = 64      // of those, in segments of their own, which take a descriptor each
 	maxExchangeWaits = 4096    // questions that wait
 	maxOwners        = 4096    // owners that have placed something, and not cleaned up everything
@@ -29,10 +29,8 @@ type exchanging struct {
 	owners  map[uint32]*ring.Owner
 	fetched map[uint32]*fetched
 	waits   map[uint32]*exchangeWait // by the token of the question
-	placed  int                      // payloads: granted, in the table, or with who fetched them
+	placed  int                      // payloads in the table, or with who fetched them
 	own     int                      // of those, in segments of their own
-	made    int64                    // bytes of those that the host has made
-	freed   chan struct{}            // closed when one of those goes; nil: nobody waits
 }
 
 // fetched is a payload of the exchange that the client has.
@@ -69,7 +67,7 @@ func (s *session) placePayload(m *wire.Place, p *placed) (entry uint64, err erro
 	if err == nil {
 		o, err = s.owner(m.Owner)
 	}
-	if err == nil && m.Grant == 0 {
+	if err == nil {
 		err = s.charge(p.own)
 		p.charged = err == nil
 	}
@@ -91,9 +89,6 @@ type placed struct {
 
 // placedPayload finds the payload of a place.
 func (s *session) placedPayload(m *wire.Place) (*placed, error) {
-	if m.Grant != 0 {
-		return s.granted(m)
-	}
 	p := &placed{own: m.Flags&wire.FlagOwn != 0}
 	put := &wire.Put{Put: m.Put, Flags: m.Flags &^ wire.FlagForward, Segment: m.Segment, Offset: m.Offset, Size: m.Size, Payload: m.Payload}
 	inline := m.Flags&wire.FlagInline != 0
@@ -111,26 +106,6 @@ func (s *session) placedPayload(m *wire.Place) (*placed, error) {
 		}
 	})
 	return p, err
-}
-
-// granted finds the payload that the client has written into the room of a grant.
-func (s *session) granted(m *wire.Place) (*placed, error) {
-	g, err := s.takeGrant(m.Grant)
-	if err != nil {
-		return nil, err
-	}
-	if g.src != nil || m.Size > uint64(g.buf.size) {
-		g.abort()
-		return nil, fmt.Errorf("%w: %d bytes in room for %d, which is for the exchange: %v", wire.ErrProtocol, m.Size, g.buf.size, g.src == nil)
-	}
-	if g.own {
-		if err := g.payload.seg.mem.Sealed(); err != nil {
-			g.abort()
-			return nil, err
-		}
-	}
-	g.payload.data = g.payload.data[:m.Size:m.Size]
-	return &placed{foreign: g.payload}, nil
 }
 
 // owner finds an owner of the client's, or makes it.
@@ -166,24 +141,13 @@ func (s *session) charge(own bool) error {
 	return nil
 }
 
-// uncharge counts one less, that never was.
-func (s *session) uncharge(own bool) {
+// discharge counts one less.
+func (s *session) discharge(own bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ex.placed--
 	if own {
 		s.ex.own--
-	}
-}
-
-// discharge counts one less, and wakes who waits for that.
-func (s *session) discharge(own bool) {
-	s.uncharge(own)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ex.freed != nil {
-		close(s.ex.freed)
-		s.ex.freed = nil
 	}
 }
 
@@ -208,7 +172,7 @@ func (s *session) fetch(m *wire.Fetch) error {
 			return nil
 		}
 	}
-	return s.askExchange(token, fmt.Sprintf("%q on %v, which nobody has placed", key, edge), false, func(ctx context.Context) (func(), error) {
+	return s.askExchange(token, fmt.Sprintf("%q on %v, which nobody has placed", key, edge), func(ctx context.Context) (func(), error) {
 		err := s.srv.bus.exchange.catchUp(ctx, behind)
 		var got ring.Taken
 		switch {

@@ -101,22 +101,6 @@ func (s *session) dropSource(id uint32) {
 	delete(s.expects, id)
 }
 
-// ended is how a request ended, for a client that emits for it. However it went: what the
-// client asked for is not what failed.
-type ended string
-
-func (e ended) Error() string { return string(e) }
-
-func (ended) Is(target error) bool { return target == ErrEnded }
-
-// explain makes an error of an emission one for the client.
-func (src *source) explain(err error) error {
-	if out := src.out(); out != nil && out.req.over() && errors.Is(err, out.req.cause()) {
-		return ended(err.Error())
-	}
-	return err
-}
-
 // maxQueued bounds what a client may send for one source ahead of what the
 // windows let through.
 const maxQueued = 4096

@@ -39,7 +39,7 @@ func (s *session) stats() ProcessStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := ProcessStats{
-		Node: s.node, PID: s.proc.PID(), Name: s.name, Stages: []string{}, Held: len(s.held), Grants: len(s.grants),
+		Node: s.node, PID: s.proc.PID(), Name: s.name, Stages: []string{}, Held: len(s.held),
 		Placed: s.ex.placed, Fetched: len(s.ex.fetched) + len(s.ex.reader.Entries()),
 		Age: time.Since(s.since), Stopped: s.proc.Stopped(),
 	}
@@ -55,10 +55,7 @@ func (s *session) stats() ProcessStats {
 	if s.ex.shelf != nil {
 		st.Placed += s.ex.shelf.Len()
 	}
-	if s.arena != nil {
-		a := s.arena.rooms.Stats()
-		st.Arena = ArenaStats{Bytes: a.Bytes, Used: a.UsedBytes, Rooms: a.Rooms}
-	}
+	st.Arena.Bytes, st.Arena.Used, st.Arena.Rooms = s.memory.bytes.Load(), s.memory.used.Load(), int(s.memory.rooms.Load())
 	st.Arena.Alone, st.Arena.AloneBytes = int(s.alone.payloads.Load()), s.alone.bytes.Load()
 	st.Kept, st.Left = s.views().stats(), s.left.stats()
 	return st
@@ -112,39 +109,34 @@ func (s *session) holdings() []Holding {
 	return all
 }
 
-func (s *session) check() []shmstore.Violation {
+// check looks at where the client's payloads lie.
+func (s *session) check() (all []shmstore.Violation) {
 	s.mu.Lock()
-	arena := s.arena
-	s.mu.Unlock()
-	if arena == nil {
-		return nil
-	}
-	return arena.rooms.Check()
-}
-
-// exchangeStalls are the questions about the exchange that have waited for at least
-// that long: for room alone, or also for payloads, which nobody may have promised.
-func (s *Server) exchangeStalls(atLeast time.Duration, roomOnly bool) (all []Stall) {
-	for _, sess := range s.live() {
-		all = append(all, sess.exchangeStalls(atLeast, roomOnly)...)
+	defer s.mu.Unlock()
+	for number, seg := range s.offered {
+		if err := seg.puts.check(uint64(seg.mem.Size())); err != nil {
+			all = append(all, shmstore.Violation{Invariant: "payloads of a client", Detail: fmt.Sprintf("%s, segment %d: %v", s.describe(), number, err)})
+		}
 	}
 	return all
 }
 
-func (s *session) exchangeStalls(atLeast time.Duration, roomOnly bool) (all []Stall) {
+// exchangeStalls are the questions about the exchange that have waited for at least
+// that long, for payloads, which nobody may have promised.
+func (s *Server) exchangeStalls(atLeast time.Duration) (all []Stall) {
+	for _, sess := range s.live() {
+		all = append(all, sess.exchangeStalls(atLeast)...)
+	}
+	return all
+}
+
+func (s *session) exchangeStalls(atLeast time.Duration) (all []Stall) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range s.ex.waits {
-		waited := time.Since(w.since)
-		if waited < atLeast || (roomOnly && !w.room) {
-			continue
+		if waited := time.Since(w.since); waited >= atLeast {
+			all = append(all, Stall{Process: fmt.Sprintf("process %d", s.proc.PID()), Edge: "exchange", Waited: waited, Holder: w.what})
 		}
-		st := Stall{Process: fmt.Sprintf("process %d", s.proc.PID()), Edge: "exchange", Waited: waited, Holder: w.what}
-		if w.room {
-			st.Deliveries = s.ex.placed
-			st.Holder += fmt.Sprintf(": %d payloads of the process lie there, or are read", s.ex.placed)
-		}
-		all = append(all, st)
 	}
 	return all
 }

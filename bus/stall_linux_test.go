@@ -79,8 +79,8 @@ func TestStallNamesTheCallingProcess(t *testing.T) {
 	c.await(wire.KindWelcome)
 	c.send(&wire.Submit{Token: 1})
 	submitted := c.await(wire.KindSubmitted).(*wire.Submitted)
-	for token := range uint32(3) {
-		c.send(&wire.Emit{Token: token, Source: submitted.Source, Codec: 1, Payload: []byte("x")})
+	for put := range uint32(3) {
+		c.send(inMessage(put, submitted.Source, "x"))
 	}
 	s := waitForStall(t, h.bus, "a->", 2)
 	if uint64(s.Request) != submitted.Request || !strings.Contains(s.Holder, fmt.Sprintf("process %d", os.Getpid())) {

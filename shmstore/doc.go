@@ -38,12 +38,9 @@
 //
 // # Peers that keep no accounts
 //
-// A client that has neither a ledger nor an allocator can share memory all the
-// same, if somebody keeps its books. A [Segment] is one piece of memory with
-// one writing process: [CreateSegment] makes one for the client to fill, and
-// the owner of the books lays an [Arena] over it, which knows which parts are in
-// use and touches none of them. There are no debts and no pins: whoever reserved
-// a [Room] counts its readers, and releases it when they are done.
+// A process without a ledger can share memory all the same. A [Segment] is one piece of
+// memory with one writing process, which knows which parts of it are in use, and whom
+// to ask when they are not any more.
 //
 // # What holds an object
 //

@@ -12,8 +12,7 @@ var (
 	// ErrFull reports that room or slots ran out and nothing could be
 	// evicted. It is normal flow: wait for room, fail or drop. See [FullError].
 	ErrFull = errors.New("store is full")
-	// ErrTooLarge reports an object above Options.MaxObjectBytes, or a room
-	// larger than its arena.
+	// ErrTooLarge reports an object above Options.MaxObjectBytes.
 	ErrTooLarge = errors.New("object is too large")
 	// ErrSize reports a size that is negative, or not positive where it must
 	// be, or a commit beyond the reservation.
@@ -34,7 +33,7 @@ var (
 	// ErrOwnerStalled reports an owner that stopped in the middle of an
 	// eviction, most likely because it died.
 	ErrOwnerStalled = errors.New("store owner stalled")
-	// ErrClosed reports the use of a closed store, segment or arena, or of a
+	// ErrClosed reports the use of a closed store or segment, or of a
 	// removed reader.
 	ErrClosed = errors.New("store is closed")
 	// ErrCanceled reports that whoever waited for room gave up.
@@ -65,10 +64,10 @@ var (
 	ErrOptions = errors.New("invalid store options")
 )
 
-// Resource is what a full store or arena ran out of.
+// Resource is what a full store ran out of.
 type Resource string
 
-// The things that can run out. The slots of an arena are its MaxRooms.
+// The things that can run out.
 const (
 	ResourceRoom  Resource = "room"
 	ResourceSlots Resource = "slots"
@@ -124,32 +123,6 @@ func (e *FullError) Error() string {
 
 // Is makes errors.Is(err, ErrFull) true.
 func (e *FullError) Is(target error) bool { return target == ErrFull }
-
-// ArenaFullError says why an [Arena] has no room now. It matches [ErrFull]. Who
-// holds the rooms is for the caller to say.
-type ArenaFullError struct {
-	Name        string
-	NeededBytes int
-	Resource    Resource // ResourceRoom, or ResourceSlots if there are MaxRooms already
-	ArenaStats           // of the moment, Waiting not counting the refused
-}
-
-func (e *ArenaFullError) Error() string {
-	reason := "not enough is free"
-	switch {
-	case e.Waiting > 0:
-		reason = "others wait for room"
-	case e.Resource == ResourceSlots:
-		reason = "there are as many rooms as there may be"
-	case e.FreeBytes >= int64(e.NeededBytes):
-		reason = "enough is free, but not in one piece"
-	}
-	return fmt.Sprintf("%v: no %s for %d bytes: %s (%d of %d bytes free, %d in one piece; %d rooms, %d waiting): release rooms, or make the arena larger",
-		ErrFull, e.Resource, e.NeededBytes, reason, e.FreeBytes, e.Bytes, e.LargestFree, e.Rooms, e.Waiting)
-}
-
-// Is makes errors.Is(err, ErrFull) true.
-func (e *ArenaFullError) Is(target error) bool { return target == ErrFull }
 
 // MemoryError gives the figures behind a refusal. It matches [ErrMemory].
 type MemoryError struct {

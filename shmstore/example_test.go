@@ -76,35 +76,3 @@ func ExampleStore_Reserve() {
 	fmt.Printf("%s\n", lease.Bytes())
 	// Output: computed in place
 }
-
-// The host keeps the books of memory that a client fills. The client is told
-// where its room is, and tells nothing but that it has filled it.
-func ExampleArena() {
-	memory := make([]byte, 4096) // or the Bytes of a Segment
-	arena, err := shmstore.NewArena(memory, shmstore.ArenaOptions{Name: "client 7"})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	room, err := arena.TryReserve(3000)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("granted", room)
-	_, err = arena.TryReserve(3000)
-	fmt.Println(err)
-
-	waited := make(chan shmstore.Room)
-	go func() {
-		next, _ := arena.Reserve(3000, nil) // waits for its turn
-		waited <- next
-	}()
-	arena.Release(room) // when the last reader of it is done
-	arena.Release(<-waited)
-	fmt.Println(arena.Stats().FreeBytes, "bytes are free")
-	// Output:
-	// granted room 1 (3000 bytes at 0)
-	// reserve 3000 bytes in arena "client 7": store is full: no room for 3000 bytes: not enough is free (1088 of 4096 bytes free, 1088 in one piece; 1 rooms, 0 waiting): release rooms, or make the arena larger
-	// 4096 bytes are free
-}

@@ -15,7 +15,7 @@ const (
 // Segment is one piece of shared memory that exactly one process writes to: a
 // memfd whose size is fixed, whose pages are all allocated, and that nobody but
 // its writer can map writable any more. It is what a [Store] is made of, by
-// itself, for a peer that keeps no accounts: see [Arena].
+// itself, for a peer that keeps no accounts.
 //
 // There are four ways to one. [NewSegment] is for the memory this process
 // writes. [CreateSegment] makes it here for a peer to write, which opens it with

@@ -79,9 +79,9 @@ type run struct {
 }
 
 // holding is what a process has.
-type holding struct{ deliveries, grants, rooms, requests, direct int }
+type holding struct{ deliveries, rooms, requests, direct int }
 
-func (h holding) any() bool { return h.deliveries > 0 || h.grants > 0 || h.rooms > 0 }
+func (h holding) any() bool { return h.deliveries > 0 || h.rooms > 0 }
 
 // worth reports whether the death of a process that has this counts. Of
 // deliveries that go past the host it knows the streams alone.
@@ -202,7 +202,6 @@ func (c *run) look(pid int) (h holding, attached bool) {
 		}
 		attached = true
 		h.deliveries += p.Held
-		h.grants += p.Grants
 		h.rooms += p.Arena.Rooms
 		h.requests += p.Requests
 		h.direct += p.Direct

@@ -13,6 +13,8 @@ const (
 	DefaultBacklogBytes = 8 << 20
 	// DefaultFlushTimeout is how long Close of a Sender tries to send the rest.
 	DefaultFlushTimeout = 2 * time.Second
+	// DefaultLaterWait is how long a message waits for another that it can travel with.
+	DefaultLaterWait = time.Millisecond
 
 	// maxBacklogDescriptors bounds the descriptors that wait in a Sender: each is
 	// one of the few that a process may have open.
@@ -30,6 +32,9 @@ type SenderOptions struct {
 	// FlushTimeout is how long Close tries to send the rest. Zero means
 	// DefaultFlushTimeout.
 	FlushTimeout time.Duration
+	// LaterWait is how long a message of Later waits for another that it can travel
+	// with. Zero means DefaultLaterWait.
+	LaterWait time.Duration
 }
 
 func (o SenderOptions) withDefaults() SenderOptions {
@@ -42,6 +47,9 @@ func (o SenderOptions) withDefaults() SenderOptions {
 	if o.FlushTimeout == 0 {
 		o.FlushTimeout = DefaultFlushTimeout
 	}
+	if o.LaterWait == 0 {
+		o.LaterWait = DefaultLaterWait
+	}
 	return o
 }
 
@@ -52,6 +60,9 @@ func (o SenderOptions) Validate() error {
 	}
 	if o.BacklogBytes != 0 && o.BacklogBytes < wire.MaxPacket {
 		return fmt.Errorf("backlog of %d bytes: a packet of %d must fit", o.BacklogBytes, wire.MaxPacket)
+	}
+	if o.LaterWait < 0 {
+		return fmt.Errorf("wait of %v for another message: it must not be negative", o.LaterWait)
 	}
 	if o.FlushTimeout < 0 {
 		return fmt.Errorf("flush timeout %v: it must not be negative", o.FlushTimeout)

@@ -69,7 +69,7 @@ func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
 		return nil, fmt.Errorf("sender options: %w", err)
 	}
 	opts = opts.withDefaults()
-	s := &Sender{conn: conn, opts: opts, wait: laterWait, done: make(chan struct{}), work: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+	s := &Sender{conn: conn, opts: opts, wait: opts.LaterWait, done: make(chan struct{}), work: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	s.timer.Stop()
 	go s.run()
 	return s, nil
@@ -121,9 +121,6 @@ func (s *Sender) overLocked() error {
 	}
 	return nil
 }
-
-// laterWait is how long a message waits for another that it can travel with.
-const laterWait = time.Millisecond
 
 // Later is Queue of a message that the peer need not know of at once: it is sent
 // before the next one that is queued, or after a millisecond. It is false if it waits for

@@ -76,7 +76,7 @@ func TestSenderLater(t *testing.T) {
 func TestSenderLaterGoes(t *testing.T) {
 	t.Run("in time", func(t *testing.T) {
 		s, peer := resting(t)
-		s.wait = laterWait
+		s.wait = DefaultLaterWait
 		for range 3 {
 			later(t, s, 0, 1)
 			wantPacket(t, peer, 0, 1)

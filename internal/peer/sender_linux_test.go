@@ -231,7 +231,7 @@ func TestSenderBacklog(t *testing.T) {
 	}
 	file := devNull(t)
 	checkNoLeak(t, func() {
-		long := &wire.Grant{}
+		long := &wire.Offer{}
 		if err := s.Queue(long, int(file.Fd())); !errors.Is(err, ErrBacklog) {
 			t.Errorf("Queue when it is full: %v, want ErrBacklog", err)
 		}

@@ -5,7 +5,6 @@ package wire
 type Place struct {
 	Token   uint32
 	Owner   uint32 // which of the client's: Cleanup names it
-	Grant   uint32 // the room that the payload lies in; 0: none
 	Put     uint32 // of a payload in a segment that was offered: its number, for Returned
 	Flags   uint8  // FlagInline, FlagOwn
 	Segment uint32
@@ -21,7 +20,7 @@ func (m *Place) fields(c *coder) {
 	c.begin(KindPlace)
 	c.u32("token", &m.Token)
 	c.u32("owner", &m.Owner)
-	c.u32("grant", &m.Grant)
+	c.zeros(4)
 	c.u32("put", &m.Put)
 	c.u8("flags", &m.Flags)
 	c.zeros(3)
@@ -102,8 +101,7 @@ func (m *Fetched) fields(c *coder) {
 	c.inline(m.Flags, m.Size, m.Payload)
 }
 
-// Cancel has a question answered that waits: a Fetch, or a Reserve for the
-// exchange.
+// Cancel has a question answered that waits: a Fetch, or a Submit.
 type Cancel struct {
 	Token uint32
 }

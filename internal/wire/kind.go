@@ -25,15 +25,6 @@ const (
 	KindSegment Kind = 24
 	KindForget  Kind = 25
 
-	KindEmit     Kind = 32
-	KindEmitted  Kind = 33
-	KindArena    Kind = 34
-	KindArenaAt  Kind = 35
-	KindSealed   Kind = 36
-	KindReserve  Kind = 37
-	KindGrant    Kind = 38
-	KindSend     Kind = 39
-	KindAbort    Kind = 40
 	KindOffer    Kind = 41
 	KindPut      Kind = 42
 	KindReturned Kind = 43
@@ -126,15 +117,6 @@ var kinds = [...]kindInfo{
 	KindSegment: {name: "segment", direction: ToClient | ToPeer, make: func() Message { return new(Segment) }, minDescriptors: 1, maxDescriptors: 1},
 	KindForget:  {name: "forget", direction: ToHost | ToClient | ToPeer, make: func() Message { return new(Forget) }},
 
-	KindEmit:     {name: "emit", direction: ToHost, make: func() Message { return new(Emit) }},
-	KindEmitted:  {name: "emitted", direction: ToClient, make: func() Message { return new(Emitted) }},
-	KindArena:    {name: "arena", direction: ToHost, make: func() Message { return new(Arena) }},
-	KindArenaAt:  {name: "arena_at", direction: ToClient, make: func() Message { return new(ArenaAt) }, minDescriptors: 1, maxDescriptors: 1},
-	KindSealed:   {name: "sealed", direction: ToHost, make: func() Message { return new(Sealed) }},
-	KindReserve:  {name: "reserve", direction: ToHost, make: func() Message { return new(Reserve) }},
-	KindGrant:    {name: "grant", direction: ToClient, make: func() Message { return new(Grant) }, maxDescriptors: 1},
-	KindSend:     {name: "send", direction: ToHost, make: func() Message { return new(Send) }},
-	KindAbort:    {name: "abort", direction: ToHost, make: func() Message { return new(Abort) }},
 	KindOffer:    {name: "offer", direction: ToHost, make: func() Message { return new(Offer) }, minDescriptors: 1, maxDescriptors: 1},
 	KindPut:      {name: "put", direction: ToHost, make: func() Message { return new(Put) }},
 	KindReturned: {name: "returned", direction: ToClient, make: func() Message { return new(Returned) }},

@@ -75,9 +75,6 @@ const VersionLayout = 4
 // Magic is the first field of a [Hello]: the bytes 01 'O' 'M' 'N' 'I' 'B' 'U' 'S'.
 const Magic uint64 = 0x53554249_4e4d4f01
 
-// Exchange is the Source of a Reserve that asks for room for the exchange.
-const Exchange = 0
-
 // LastingOwner is the Owner of a Place whose payload outlives the client, and of a
 // Cleanup of such payloads, whoever placed them.
 const LastingOwner = math.MaxUint32

@@ -48,24 +48,6 @@ func walk(m Message, c *coder) {
 		m.fields(c)
 	case *Forget:
 		m.fields(c)
-	case *Emit:
-		m.fields(c)
-	case *Emitted:
-		m.fields(c)
-	case *Arena:
-		m.fields(c)
-	case *ArenaAt:
-		m.fields(c)
-	case *Sealed:
-		m.fields(c)
-	case *Reserve:
-		m.fields(c)
-	case *Grant:
-		m.fields(c)
-	case *Send:
-		m.fields(c)
-	case *Abort:
-		m.fields(c)
 	case *Offer:
 		m.fields(c)
 	case *Put:
@@ -203,33 +185,6 @@ func (*Segment) Kind() Kind { return KindSegment }
 
 // Kind returns [KindForget].
 func (*Forget) Kind() Kind { return KindForget }
-
-// Kind returns [KindEmit].
-func (*Emit) Kind() Kind { return KindEmit }
-
-// Kind returns [KindEmitted].
-func (*Emitted) Kind() Kind { return KindEmitted }
-
-// Kind returns [KindArena].
-func (*Arena) Kind() Kind { return KindArena }
-
-// Kind returns [KindArenaAt].
-func (*ArenaAt) Kind() Kind { return KindArenaAt }
-
-// Kind returns [KindSealed].
-func (*Sealed) Kind() Kind { return KindSealed }
-
-// Kind returns [KindReserve].
-func (*Reserve) Kind() Kind { return KindReserve }
-
-// Kind returns [KindGrant].
-func (*Grant) Kind() Kind { return KindGrant }
-
-// Kind returns [KindSend].
-func (*Send) Kind() Kind { return KindSend }
-
-// Kind returns [KindAbort].
-func (*Abort) Kind() Kind { return KindAbort }
 
 // Kind returns [KindOffer].
 func (*Offer) Kind() Kind { return KindOffer }

@@ -138,19 +138,6 @@ func servingSamples() []sample {
 
 func emittingSamples() []sample {
 	return []sample{
-		{name: "emit", message: &wire.Emit{Token: 11, Source: 9, Delivery: 100, Edge: 1, Flags: wire.FlagLast, Codec: 2, Key: "token-1", Attrs: map[string]string{"a": "b"}, Payload: []byte{0x93, 1, 2, 3}}},
-		{name: "emit-everywhere", message: &wire.Emit{Token: 12, Source: 9, Edge: wire.AllEdges, Codec: 256}},
-		{name: "emit-largest", message: &wire.Emit{Token: 13, Source: 9, Codec: 1, Payload: counting(wire.MaxInline)}},
-		{name: "emitted", message: &wire.Emitted{Token: 11}},
-		{name: "arena", message: &wire.Arena{Token: 14}},
-		{name: "arena-with-size", message: &wire.Arena{Token: 14, Bytes: 64 << 20}},
-		{name: "arena-at", descriptors: 1, message: &wire.ArenaAt{Token: 14, Segment: 5, Bytes: 64 << 20}},
-		{name: "sealed", message: &wire.Sealed{Segment: 5}},
-		{name: "reserve", message: &wire.Reserve{Token: 15, Source: 9, Delivery: 100, Edge: 0, Codec: 3, Size: 1 << 20}},
-		{name: "grant", message: &wire.Grant{Token: 15, Grant: 21, Segment: 5, Offset: 4096, Size: 1 << 20}},
-		{name: "grant-of-a-new-segment", descriptors: 1, message: &wire.Grant{Token: 15, Grant: 22, Segment: 6, Size: 1 << 35}},
-		{name: "send", message: &wire.Send{Grant: 21, Size: 1000, Flags: wire.FlagLast, Key: "chunk-1", Attrs: map[string]string{"rate": "24000"}}},
-		{name: "abort", message: &wire.Abort{Grant: 21}},
 		{name: "offer", descriptors: 1, message: &wire.Offer{Segment: 1, Bytes: 1 << 28}},
 		{name: "put", message: &wire.Put{Put: 31, Source: 9, Delivery: 100, Edge: wire.AllEdges, Flags: wire.FlagLast, Codec: 3, Attempt: 1, Segment: 1, Offset: 8192, Size: 77, Key: "k", Attrs: map[string]string{"x": ""}}},
 		{name: "put-inline", message: &wire.Put{Put: 32, Source: 9, Flags: wire.FlagInline, Codec: 1, Size: 3, Payload: []byte{0, 0xff, 0x80}}},
@@ -195,9 +182,8 @@ func exchangeSamples() []sample {
 	return []sample{
 		{name: "place", message: &wire.Place{Token: 61, Owner: 1, Put: 33, Flags: wire.FlagOwn, Segment: 2, Offset: 1 << 20, Size: 1 << 33, From: "thinker", To: "talker", Key: "r1_thinker_0"}},
 		{name: "place-inline", message: &wire.Place{Token: 62, Owner: math.MaxUint32, Flags: wire.FlagInline, Size: 5, From: "thinker", To: "talker", Key: "müde", Payload: []byte("hello")}},
-		{name: "place-granted", message: &wire.Place{Token: 63, Owner: 1, Grant: 6, Size: 77, From: "a", To: "b", Key: "k"}},
 		{name: "place-largest", message: &wire.Place{
-			Token: math.MaxUint32, Owner: math.MaxUint32, Grant: math.MaxUint32, Put: math.MaxUint32, Flags: wire.FlagInline, Segment: math.MaxUint32,
+			Token: math.MaxUint32, Owner: math.MaxUint32, Put: math.MaxUint32, Flags: wire.FlagInline, Segment: math.MaxUint32,
 			Offset: math.MaxUint64, Size: wire.MaxInline, From: strings.Repeat("f", wire.MaxName), To: strings.Repeat("t", wire.MaxName), Key: strings.Repeat("k", wire.MaxName),
 			Payload: counting(wire.MaxInline),
 		}},
@@ -211,7 +197,6 @@ func exchangeSamples() []sample {
 		{name: "cleanup", message: &wire.Cleanup{Token: 66, Owner: 1, Key: "r1"}},
 		{name: "cleanup-everything", message: &wire.Cleanup{Token: 67, Owner: 1}},
 		{name: "cleaned", message: &wire.Cleaned{Token: 66, Count: 3}},
-		{name: "reserve-for-the-exchange", message: &wire.Reserve{Token: 68, Source: wire.Exchange, Size: 1 << 20}},
 		{name: "finish-unread", message: &wire.Finish{Delivery: 100, Flags: wire.FinishUnread}},
 		{name: "fetch-shelf", message: &wire.Fetch{Token: 64, Flags: wire.FetchShelf, From: "a", To: "b", Key: "k"}},
 		{name: "shelf", descriptors: 1, message: &wire.Shelf{Token: 69, Segment: 2}},

@@ -79,7 +79,7 @@ func (m *Open) fields(c *coder) {
 	c.trace("trace", &m.Trace)
 }
 
-// The flags of a payload: of Deliver, Emit, Send and Put, as far as each has
+// The flags of a payload: of Deliver and Put, as far as each has
 // them.
 const (
 	FlagLast   = 1 // the last of its stream

@@ -278,16 +278,16 @@ func TestAppendRefuses(t *testing.T) {
 		descriptors int
 		want        string
 	}{
-		{name: "key too long", message: &wire.Send{Key: strings.Repeat("k", 201)}, want: "send.key: text of 201 bytes, and at most 200 are allowed"},
+		{name: "key too long", message: &wire.Put{Key: strings.Repeat("k", 201)}, want: "put.key: text of 201 bytes, and at most 200 are allowed"},
 		{name: "name not UTF-8", message: &wire.Serve{Stage: "a\xff"}, want: "serve.stage: text that is not UTF-8"},
-		{name: "payload too large", message: &wire.Emit{Payload: make([]byte, wire.MaxInline+1)}, want: "emit.payload: 32769 bytes"},
+		{name: "payload too large", message: &wire.Put{Flags: wire.FlagInline, Size: wire.MaxInline + 1, Payload: make([]byte, wire.MaxInline+1)}, want: "put.payload: 32769 bytes"},
 		{name: "arguments too large", message: &wire.Call{Arguments: make([]byte, wire.MaxPiece+1)}, want: "call.arguments: 60001 bytes"},
 		{name: "payload without its flag", message: &wire.Put{Payload: []byte("x"), Size: 1}, want: "put.payload: 1 bytes, without the flag"},
 		{name: "size of the payload", message: &wire.Deliver{Payload: []byte("x"), Flags: wire.FlagInline}, want: "deliver.payload: 1 bytes, and the size says 0"},
-		{name: "too many attributes", message: &wire.Send{Attrs: many}, want: "send.attrs: 33 of them"},
-		{name: "attribute without a name", message: &wire.Send{Attrs: attrs("", "v")}, want: "send.attrs: an attribute without a name"},
-		{name: "attribute name too long", message: &wire.Send{Attrs: attrs(strings.Repeat("n", 65), "v")}, want: "send.attrs: text of 65 bytes"},
-		{name: "attribute value too long", message: &wire.Send{Attrs: attrs("n", strings.Repeat("v", 513))}, want: "send.attrs: text of 513 bytes"},
+		{name: "too many attributes", message: &wire.Put{Attrs: many}, want: "put.attrs: 33 of them"},
+		{name: "attribute without a name", message: &wire.Put{Attrs: attrs("", "v")}, want: "put.attrs: an attribute without a name"},
+		{name: "attribute name too long", message: &wire.Put{Attrs: attrs(strings.Repeat("n", 65), "v")}, want: "put.attrs: text of 65 bytes"},
+		{name: "attribute value too long", message: &wire.Put{Attrs: attrs("n", strings.Repeat("v", 513))}, want: "put.attrs: text of 513 bytes"},
 		{name: "trace state too long", message: &wire.Open{Trace: wire.Trace{State: strings.Repeat("s", 513)}}, want: "open.trace: text of 513 bytes"},
 		{name: "outcome zero", message: &wire.Over{}, want: "over.outcome: 0, and only 1 to 4"},
 		{name: "policy beyond", message: &wire.Welcome{Inputs: []wire.Edge{{Policy: 3}}}, want: "welcome.inputs: 3, and only 0 to 2"},
@@ -298,7 +298,7 @@ func TestAppendRefuses(t *testing.T) {
 		{name: "transport beyond", message: &wire.Serving{Tensors: []wire.Tensors{{Transport: 3}}}, want: "serving.tensors: 3, and only 0 to 2"},
 		{name: "side beyond", message: &wire.Introduce{Side: 2}, descriptors: 2, want: "introduce.side: 2, and only 0 to 1"},
 		{name: "descriptor missing", message: &wire.Offer{}, want: "offer with 0 descriptors, and it comes with 1 to 1"},
-		{name: "descriptor too many", message: &wire.Grant{}, descriptors: 2, want: "grant with 2 descriptors, and it comes with 0 to 1"},
+		{name: "descriptor too many", message: &wire.Offer{}, descriptors: 2, want: "offer with 2 descriptors, and it comes with 1"},
 		{name: "descriptor unwanted", message: &wire.Bye{}, descriptors: 1, want: "bye with 1 descriptors"},
 		{name: "descriptors negative", message: &wire.Bye{}, descriptors: -1, want: "bye with -1 descriptors"},
 	}
@@ -368,12 +368,12 @@ func TestNextRefusesLongPacket(t *testing.T) {
 
 // TestReservedIsNotLookedAt reads a message whose reserved bytes are set.
 func TestReservedIsNotLookedAt(t *testing.T) {
-	want := &wire.Reserve{Token: 1, Source: 2, Edge: 3, Size: 4}
+	want := &wire.Place{Token: 1, Owner: 2, Put: 3, From: "a", To: "b", Key: "k"}
 	b, err := wire.Append(nil, wire.Version, want, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b[7], b[wire.HeaderSize+14], b[wire.HeaderSize+15] = 1, 2, 3
+	b[7], b[wire.HeaderSize+8], b[wire.HeaderSize+11] = 1, 2, 3
 	h, body, _, err := wire.Next(b)
 	if err != nil {
 		t.Fatal(err)

@@ -41,7 +41,7 @@ class ExchangeCase(HostCase):
     def placed(self, content: bytes, memory: Any, **more: Any) -> wire.Place:
         """See a payload that lies in the client's memory."""
         m = self.host.expect(wire.Place)
-        self.assertEqual((m.flags, m.grant, m.payload), (0, 0, b""))
+        self.assertEqual((m.flags, m.payload), (0, b""))
         self.assertEqual(memory[m.offset : m.offset + m.size], content)
         self.host.send(wire.Placed(m.token, 7))
         return m
@@ -51,7 +51,7 @@ class PutTest(ExchangeCase):
     def test_small_ones_travel_in_the_message(self) -> None:
         done = self.putting(b"abc")
         m = self.host.expect(wire.Place)
-        self.assertEqual((m.from_, m.to, m.key, m.flags, m.grant, m.payload), ("a", "b", "k", wire.INLINE, 0, b"abc"))
+        self.assertEqual((m.from_, m.to, m.key, m.flags, m.payload), ("a", "b", "k", wire.INLINE, b"abc"))
         self.host.send(wire.Placed(m.token, 7))
         done()
 

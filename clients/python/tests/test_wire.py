@@ -193,7 +193,7 @@ class FuzzTest(unittest.TestCase):
         self.assertGreater(min(accepted, refused), self.ROUNDS // 20)
 
     DESCRIPTORS = {
-        wire.Segment: 1, wire.ArenaAt: 1, wire.Offer: 1, wire.Publish: 1, wire.Found: 2, wire.Shelf: 1, wire.ShelfAt: 1,
+        wire.Segment: 1, wire.Offer: 1, wire.Publish: 1, wire.Found: 2, wire.Shelf: 1, wire.ShelfAt: 1,
     }
 
     def mutate(self, r: random.Random, b: bytearray) -> None:

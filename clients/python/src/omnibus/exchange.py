@@ -57,7 +57,7 @@ class Exchange:
         if size <= self._session.welcome.inline_bytes:
             payload = bytearray(size)
             write(memoryview(payload))
-            place = wire.Place(0, self._owner, 0, 0, wire.INLINE, 0, 0, size, source, target, key, payload)
+            place = wire.Place(0, self._owner, 0, wire.INLINE, 0, 0, size, source, target, key, payload)
             return self._place(place, None)
         room = self._room(size, timeout)
         try:
@@ -68,7 +68,7 @@ class Exchange:
                 self._give(room)
             raise
         where = room.segment, room.offset, size
-        return self._place(wire.Place(0, self._owner, 0, 0, 0, *where, source, target, key, b""), room)
+        return self._place(wire.Place(0, self._owner, 0, 0, *where, source, target, key, b""), room)
 
     def _room(self, size: int, timeout: float | None) -> Room:
         s = self._session

@@ -11,8 +11,7 @@ from .packet import message
 @message(80, since=4)
 class Place(NamedTuple):
     token: U32
-    owner: U32
-    grant: U32
+    owner: U32_4x
     put: U32
     flags: U8_3x
     segment: U32

@@ -1,0 +1,109 @@
+package bus_test
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// packets reads packets of the host until one has a message of a kind, and reports what
+// each had in it.
+func (c *thinClient) packets(kind wire.Kind) (all [][]wire.Kind) {
+	c.t.Helper()
+	buf := make([]byte, wire.MaxPacket)
+	for {
+		n, _, err := c.conn.Receive(buf)
+		if err != nil {
+			c.t.Fatalf("no %v: %v", kind, err)
+		}
+		var kinds []wire.Kind
+		found := false
+		for rest := buf[:n]; len(rest) > 0; {
+			var h wire.Header
+			if h, _, rest, err = wire.Next(rest); err != nil {
+				c.t.Fatal(err)
+			}
+			kinds = append(kinds, h.Kind)
+			found = found || h.Kind == kind
+		}
+		if all = append(all, kinds); found {
+			return all
+		}
+	}
+}
+
+// TestReturnedTravelsAlong: that a put is returned is told with what the host sends next, and
+// at once where the window has no place for another payload.
+func TestReturnedTravelsAlong(t *testing.T) {
+	open := func(t *testing.T, window int) (c *thinClient, put func(number uint32)) {
+		t.Helper()
+		h := listen(t, bus.Pipeline{
+			Stages: []bus.StageSpec{bus.Stage("m", upper)},
+			Edges:  []bus.Edge{{To: "m", Window: window}, {From: "m"}},
+		}, bus.NeverAlone(bus.Options{}))
+		c = dialThin(t, h.path)
+		c.await(wire.KindWelcome)
+		c.send(&wire.Submit{Token: 1})
+		source := c.await(wire.KindSubmitted).(*wire.Submitted).Source
+		return c, func(number uint32) {
+			in := inMessage(number, source, "\xa2go")
+			in.Codec = uint32(codec.IDMsgpack)
+			c.send(in)
+		}
+	}
+	t.Run("room for more", func(t *testing.T) {
+		c, put := open(t, 64)
+		var all [][]wire.Kind
+		for n := range uint32(2) {
+			put(n + 1)
+			all = append(all, c.packets(wire.KindDeliver)...)
+		}
+		if len(all) != 2 || !slices.Contains(all[1], wire.KindReturned) {
+			t.Errorf("the host has sent %v, want two packets, and that the first put is returned", all)
+		}
+	})
+	t.Run("no room", func(t *testing.T) {
+		c, put := open(t, 1)
+		put(1)
+		c.await(wire.KindDeliver)
+		if c.count(wire.KindReturned) == 0 { // it comes by itself, before the result or behind it
+			c.await(wire.KindReturned)
+		}
+	})
+}
+
+// TestPutIntoTheStore: what came in a message, and is too large for a delivery, lies in the
+// host's store, and its place in the window comes back when it was handled.
+func TestPutIntoTheStore(t *testing.T) {
+	const size = 20_000
+	h := listen(t, remotes(linear(bus.Stage("m", upper))), storeOptions)
+	c := dialThin(t, h.path)
+	c.send(&wire.Serve{Token: 1, Stage: "m"})
+	c.await(wire.KindServing)
+	r := streamOf(t, h.bus)
+	if err := r.Send(t.Context(), "input"); err != nil {
+		t.Fatal(err)
+	}
+	d := c.await(wire.KindDeliver).(*wire.Deliver)
+	before := h.bus.Stats().Store.ReservedTotal
+	payload := bytes.Repeat([]byte("x"), size)
+	c.send(inMessage(1, d.Source, string(payload)))
+	result, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(result.Bytes(), payload) || result.Handle.IsZero() {
+		t.Errorf("%d bytes came, in the store: %t", len(result.Bytes()), !result.Handle.IsZero())
+	}
+	if st := h.bus.Stats().Store; st.ReservedTotal <= before {
+		t.Errorf("%d reservations, %d before", st.ReservedTotal, before)
+	}
+	mustFinishResult(t, result)
+	if back := c.await(wire.KindReturned).(*wire.Returned).Puts; len(back) != 1 || back[0] != 1 {
+		t.Errorf("%v returned", back)
+	}
+}
