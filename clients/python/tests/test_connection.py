@@ -202,7 +202,7 @@ class EndTest(HostCase):
     def test_protocol_errors_end_the_session(self) -> None:
         bad = [
             b"\x08\0\0\0\x63\0\0\0",  # no such kind
-            bytes(wire.encode(wire.Emitted(77))),  # answers nothing
+            bytes(wire.encode(wire.Placed(77, 1))),  # answers nothing
             bytes(wire.encode(wire.Leave())),  # not for a client
             bytes(wire.encode(deliver(99, 1, b"x"))),  # no such source
             bytes(wire.encode(wire.End(4))),

@@ -26,6 +26,7 @@ _SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 # What Python has of these are enumerations, for which an operation takes longer than the system call.
 _CUT_SHORT = int(socket.MSG_TRUNC)
 _RIGHTS_CUT_SHORT = int(socket.MSG_CTRUNC)
+_PACKET_BYTES = wire.MAX_PACKET_BYTES
 _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * 4)
 
 
@@ -38,7 +39,7 @@ class Connection:
         self._version = version
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # -1: closed
         self._wake_lock = threading.RLock()  # whoever pokes may be interrupted by one who does
-        self._poked = False
+        self.was_poked = False  #: since `poked`
         self._signals = -1  # what `wake_on` was given
         self._epoll = select.epoll()
         self._epoll.register(sock, select.EPOLLIN)
@@ -81,12 +82,12 @@ class Connection:
             except (OSError, ValueError):
                 pass  # it is readable already, or closed, which is a ValueError since Python 3.13
             finally:
-                self._poked = True  # and no sooner: whoever saw it before would read in vain, and not again
+                self.was_poked = True  # and no sooner: whoever saw it before would read in vain, and not again
 
     def poked(self) -> None:
         """Undo `poke`: whoever calls looks around now."""
-        if self._poked:
-            self._poked = False
+        if self.was_poked:
+            self.was_poked = False
             try:
                 os.eventfd_read(self._wake)
             except (OSError, ValueError):
@@ -103,8 +104,10 @@ class Connection:
 
     def flush(self) -> None:
         """Send what the host takes without waiting. Raises HostGone."""
-        while self.outbox:
-            packet, fd = self._next_packet()
+        outbox = self.outbox
+        while outbox:
+            first = outbox[0]
+            packet, fd = ([first[0]], first[1]) if len(outbox) == 1 else self._next_packet()
             try:
                 self._sock.sendmsg(packet, _rights(fd) if fd >= 0 else (), _SEND_FLAGS)
             except OSError as e:
@@ -116,7 +119,7 @@ class Connection:
                     raise _gone(e) from e
                 return
             for _ in packet:
-                self.outbox.popleft()
+                outbox.popleft()
             if fd >= 0:
                 os.close(fd)
         if self._clogged:
@@ -156,7 +159,10 @@ class Connection:
         its descriptors.
         """
         try:
-            packet, ancillary, flags, _ = self._receive()
+            try:
+                packet, ancillary, flags, _ = self._sock.recvmsg(_PACKET_BYTES, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
+            except ConnectionResetError:  # it is reported before the last packets
+                packet, ancillary, flags, _ = self._sock.recvmsg(_PACKET_BYTES, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
         except BlockingIOError:
             return None
         except OSError as e:
@@ -171,12 +177,6 @@ class Connection:
                 raise out_of_memory("no room for the descriptors that came", errno.EMFILE)
             raise ProtocolError("a packet is too long, or brings too many descriptors")
         return packet, fds
-
-    def _receive(self) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
-        try:
-            return self._sock.recvmsg(wire.MAX_PACKET_BYTES, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
-        except ConnectionResetError:  # it is reported before the last packets
-            return self._sock.recvmsg(wire.MAX_PACKET_BYTES, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
 
     # The end.
 

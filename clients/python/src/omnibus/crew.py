@@ -258,6 +258,11 @@ def _open(gate: threading.Lock) -> bool:
     return True
 
 
+def in_crew() -> bool:
+    """Whether this thread has turns."""
+    return getattr(_here, "crew", None) is not None
+
+
 @contextmanager
 def away() -> Iterator[None]:
     """Give up the turn that this thread has, if it has one, for as long as it waits."""

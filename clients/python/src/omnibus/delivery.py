@@ -195,7 +195,7 @@ class Delivery:
         alive = self._windows and [exporter for w in self._windows if (exporter := w()) is not None]
         if alive and s.error is None:
             s.windows.keep(wire.Release(self.number), [w for w in self._windows if w() is not None])
-        s.post(wire.Finish(self.number, wire.KEEP_PAYLOAD if alive else 0, code, text))
+        s.connection.post(wire.Finish(self.number, wire.KEEP_PAYLOAD if alive else 0, code, text))
         self._payload = self._mapping = None
         self._windows = []
         if alive:
@@ -203,11 +203,14 @@ class Delivery:
         self._owner._finished(self)
 
     def _data(self) -> tuple[memoryview, weakref.ref[Any] | None]:
-        s = self._session
+        s, payload = self._session, self._payload
+        if payload is not None:  # which nothing takes away
+            self._check_unfinished()
+            return memoryview(payload), None
         with s.locked:
             self._check_unfinished()
             if self._mapping is None:
-                return memoryview(self._payload or b""), None
+                return memoryview(b""), None
             view, window = self._mapping.window(self._offset, self.size, s.windows.gone)
             if self._windows:
                 self._windows = [w for w in self._windows if w() is not None]

@@ -113,7 +113,7 @@ class Emitter:
         attrs = attrs or {}
         if key or attrs:
             wire.check_labels(key, attrs)
-        return Envelope(delivery, self._edge(to), key, attrs, last)
+        return Envelope(delivery, wire.ALL_EDGES if to is None else self._edge(to), key, attrs, last)
 
     def _emit(self, value: Any, e: Envelope, codec_: int | None = None) -> Work[None] | None:
         """Emit a value. None: it is done; else it has to wait, or is still to be written."""

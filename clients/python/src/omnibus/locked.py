@@ -8,9 +8,10 @@ with such books, or of waiting for ever. Open it for how that is noticed.
 from __future__ import annotations
 
 import logging
-from os import getpid
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+from .processes import current
 
 if TYPE_CHECKING:
     from .session import Session
@@ -28,7 +29,7 @@ class Locked:
 
     def __enter__(self) -> None:
         s = self.s
-        if getpid() != s._pid:  # here, as this is done some ten times for each delivery
+        if current.pid != s._pid:
             s.check_process()
         if s.lock._is_owned():  # type: ignore[attr-defined]  # and nothing in here comes twice
             s.interrupted()

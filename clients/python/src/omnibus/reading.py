@@ -124,7 +124,8 @@ class Reading:
         for done, awake in self.sleepers:
             if s.error is not None or done():
                 awake.notify()
-        self.standby.news()
+        if self.standby._done is not None:
+            self.standby.news()
         if self.taken:
             s.connection.poke()  # one of them waits at the socket
 

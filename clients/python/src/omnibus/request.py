@@ -26,7 +26,7 @@ class BaseRequest(Emitter):
     """What `Request` and `AsyncRequest` have in common."""
 
     __slots__ = ("number", "request", "deadline", "_session", "_results", "_ended", "_error", "_open", "_closed",
-                 "_held", "_last", "_on_news", "_puts", "__weakref__")  # fmt: skip
+                 "_held", "_last", "_spent", "_on_news", "_puts", "__weakref__")  # fmt: skip
 
     def __init__(self, s: Session, m: wire.Submitted, deadline: int) -> None:
         self.number = m.source
@@ -41,6 +41,7 @@ class BaseRequest(Emitter):
         self._closed = False  # no more results are wanted
         self._held = 0  # results not finished
         self._last: Delivery | None = None  # the result in the hands of the loop
+        self._spent: Delivery | None = None  # the one before, which the loop has done with
         self._on_news: set[Callable[[], object]] = set()  # changed by whoever waits, without a lock
 
     @property
@@ -67,11 +68,11 @@ class BaseRequest(Emitter):
             if self._closed:
                 return
             self._closed, self._open = True, False
-            for d in [*self._results, *([self._last] if self._last is not None else [])]:
-                if not d._kept:
+            for d in (*self._results, self._last, self._spent):
+                if d is not None and not d._kept:
                     d._finish()
             self._results.clear()
-            self._last = None
+            self._last = self._spent = None
             if not self.over:
                 self._session.post(wire.Close(self.number))
                 self._tell()
@@ -120,6 +121,15 @@ class BaseRequest(Emitter):
 
     def _unended(self) -> DeadlineExceeded:
         return DeadlineExceeded("", "", "", 0, "the host does not say how it ended")
+
+    def _come(self) -> bool:
+        """Finish the last result, and take the next. True: there is one, or none comes. The lock is held."""
+        spent, self._spent = self._spent, None
+        if spent is not None and not spent._kept:
+            spent._finish()
+        if self._last is None and self._results:
+            self._last = self._results.popleft()
+        return self._last is not None or self.over or self._closed
 
     def _finish_last(self) -> None:
         d, self._last = self._last, None
@@ -186,7 +196,10 @@ class Request(BaseRequest):
         codec: int | None = None,
     ) -> None:
         """Send an input; waits for room. `to` names the one stage that gets it. RequestOver: the request has ended."""
-        self._run(self._send_work(value, to, key, attrs, last, codec))
+        if last or not self._open or self._ended:
+            self._run(self._send_work(value, to, key, attrs, last, codec))
+        else:
+            self._finish_emission(self._emit(value, self._envelope(0, to, key, attrs), codec))
 
     def values(self) -> list[Any]:
         """All results decoded, once the request is complete. Tensors among them hold their payloads."""
@@ -196,13 +209,15 @@ class Request(BaseRequest):
         return self
 
     def __next__(self) -> Delivery:
-        self._finish_last()
-        if not self._session.wait(self._ready, self._patience()):
+        self._spent, self._last = self._last, None
+        if not self._session.wait(self._come, None if self.deadline is None else self._patience()):
             raise self._unended()
-        with self._session.locked:
-            d = self._next()
+        d = self._last
         if d is None:
-            raise StopIteration
+            with self._session.locked:
+                d = self._next()
+            if d is None:
+                raise StopIteration
         return d
 
     def __enter__(self) -> Request:

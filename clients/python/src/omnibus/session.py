@@ -28,9 +28,10 @@ from typing import Any, NoReturn, Protocol, TypeVar
 from . import wire
 from .answers import Answer, Attempts
 from .connection import Connection
-from .crew import away
+from .crew import away, in_crew
 from .errors import ForkedError, HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, again
 from .locked import Locked
+from .processes import current
 from .questions import Questions
 from .reading import Reading
 from .room import OwnRoom
@@ -84,7 +85,7 @@ class Session:
         self.closed = False  # by `close`: the descriptors go with the last one that reads
         self.lock = threading.RLock()  # to be had by `locked`, and never twice: it knows its thread
         self.locked = Locked(self)
-        self._pid = os.getpid()
+        self._pid = current.pid
         self._calls: list[Callable[[], object]] = []
 
         self.connection = Connection(sock, welcome.version)
@@ -133,12 +134,12 @@ class Session:
     @property
     def ours(self) -> bool:
         """Whether this is the process that connected, and not a child of it."""
-        return os.getpid() == self._pid
+        return current.pid == self._pid
 
     def check_process(self) -> None:
         """Raise ForkedError in a child of the process that connected."""
-        if os.getpid() != self._pid:
-            raise ForkedError(f"the connection belongs to process {self._pid}, and this is {os.getpid()}: connect here")
+        if current.pid != self._pid:
+            raise ForkedError(f"the connection belongs to process {self._pid}, and this is {current.pid}: connect here")
 
     def __reduce__(self) -> NoReturn:
         # All that belongs to a connection refers to it.
@@ -162,8 +163,10 @@ class Session:
         self.check_process()  # before a child of the process wakes what it has of a crew
         if timeout is not None and timeout <= 0:
             self.process()  # what has come by now is in time
-        with away():
-            return self.reading.wait(done, timeout)
+        if in_crew():
+            with away():
+                return self.reading.wait(done, timeout)
+        return self.reading.wait(done, timeout)
 
     def stand_by(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         """wait, for the one thread that reads only when those who wait have left the socket alone."""
@@ -191,7 +194,8 @@ class Session:
 
     def notify(self) -> None:
         """Have those who wait look again. The lock is held."""
-        self.attempts.again()
+        if self.attempts:
+            self.attempts.again()
         self.reading.notify()
 
     def call_later(self, f: Callable[[], object]) -> None:
@@ -260,12 +264,14 @@ class Session:
 
     def receive(self, done: Callable[[], bool] | None = None) -> None:
         """Handle what has arrived, until `done()`. The lock is held, and the caller notifies those who wait."""
-        self.connection.poked()
+        c = self.connection
+        if c.was_poked:
+            c.poked()
         for _ in range(_PACKETS_A_TURN):
             if self.error is not None:
                 return
             try:
-                received = self.connection.receive()
+                received = c.receive()
             except (HostGone, ProtocolError, OutOfMemory) as e:
                 self._end_by(e)
                 return
@@ -289,12 +295,16 @@ class Session:
         self._fail(again(e))
 
     def _packet(self, packet: bytes, fds: deque[int]) -> None:
+        handlers = self._handlers
         for m, n in wire.decode(packet, len(fds), self.welcome.version):
-            handle = self._handlers.get(type(m))
+            handle = handlers.get(m.__class__)
             if handle is None:
                 raise ProtocolError(f"{type(m).__name__.lower()} is not for a client")
-            taken = tuple(fds.popleft() for _ in range(n))
-            handle(m, taken if n > 1 else taken[0] if n else None)
+            taken = None
+            if n:
+                several = tuple(fds.popleft() for _ in range(n))
+                taken = several if n > 1 else several[0]
+            handle(m, taken)
             if self.error is not None:
                 return
 

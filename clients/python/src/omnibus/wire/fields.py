@@ -47,6 +47,14 @@ class Reader:
         self.pos = at + s.size
         return s.unpack_from(self.buf, at)
 
+    def count(self) -> int:
+        """A number of 16 bits."""
+        at, buf = self.pos, self.buf
+        if at + 2 > self.end:
+            raise ProtocolError(f"the message is cut short: {self.end - at} bytes left, 2 needed")
+        self.pos = at + 2
+        return buf[at] | buf[at + 1] << 8
+
     def take(self, size: int) -> bytes:
         at = self.pos
         if size > self.end - at:
@@ -58,6 +66,9 @@ class Reader:
 class Part(Protocol):
     """How one field is written and read that is not a plain number."""
 
+    #: What is written for nothing; None: nothing is no value of it.
+    empty: bytes | None
+
     def put(self, out: bytearray, value: Any, version: int) -> None: ...
 
     def get(self, r: Reader) -> Any: ...
@@ -65,6 +76,7 @@ class Part(Protocol):
 
 class _Number:
     __slots__ = ("_struct",)
+    empty = None
 
     def __init__(self, code: str) -> None:
         self._struct = struct.Struct("<" + code)
@@ -79,6 +91,7 @@ class _Number:
 
 class _Str:
     __slots__ = ("_bound", "_cut")
+    empty = b"\0\0"
 
     def __init__(self, bound: int, cut: bool = False) -> None:
         self._bound, self._cut = bound, cut
@@ -93,7 +106,7 @@ class _Str:
         out += b
 
     def get(self, r: Reader) -> str:
-        (n,) = r.numbers(_u16)
+        n = r.count()
         if n == 0:
             return ""
         if n > self._bound:
@@ -106,6 +119,7 @@ class _Str:
 
 class _Bytes:
     __slots__ = ("_bound",)
+    empty = b"\0\0\0\0"
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
@@ -127,6 +141,7 @@ class _List:
     """A count, and so many items. Each takes at least a byte, so the message bounds the loop that reads them."""
 
     __slots__ = ("_item",)
+    empty = b"\0\0"
 
     def __init__(self, item: Part) -> None:
         self._item = item
@@ -143,6 +158,7 @@ class _List:
 
 class _Attrs:
     __slots__ = ()
+    empty = b"\0\0"
 
     def put(self, out: bytearray, value: Attrs | None, version: int) -> None:
         if not value:
@@ -158,7 +174,7 @@ class _Attrs:
             _attr_value.put(out, value[k], version)
 
     def get(self, r: Reader) -> Attrs:
-        (n,) = r.numbers(_u16)
+        n = r.count()
         if n > MAX_ATTRS:
             raise ProtocolError(f"{n} attributes, at most {MAX_ATTRS} are allowed")
         attrs: Attrs = {}
@@ -172,6 +188,7 @@ class _Attrs:
 
 class _Edge:
     __slots__ = ()
+    empty = None
 
     def put(self, out: bytearray, value: Edge, version: int) -> None:
         _name.put(out, value.name, version)
@@ -187,6 +204,7 @@ class _Edge:
 
 class _Tensors:
     __slots__ = ()
+    empty = None
 
     def put(self, out: bytearray, value: Tensors, version: int) -> None:
         out += _tensors.pack(value.transport, value.min_bytes)
@@ -200,6 +218,7 @@ class _Tensors:
 
 class _Trace:
     __slots__ = ()
+    empty = None
 
     def put(self, out: bytearray, value: Trace, version: int) -> None:
         out += _trace_head.pack(value.trace_id, value.span_id, value.flags)
@@ -214,6 +233,7 @@ class _Since:
     """A part that is there from a version on. Before it is `absent()`, whatever was meant."""
 
     __slots__ = ("_version", "_part", "_absent")
+    empty = None
 
     def __init__(self, version: int, part: Part, absent: Callable[[], Any]) -> None:
         self._version, self._part, self._absent = version, part, absent

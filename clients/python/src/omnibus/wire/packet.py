@@ -77,8 +77,12 @@ def encode(m: Message, version: int = VERSION_MAX, descriptors: int = 0) -> byte
         for s, part, at, to in layout.parts:
             if s is not None:
                 out += s.pack(*m[at:to])
+                continue
+            value, empty = m[at], part.empty  # type: ignore[union-attr]
+            if empty is not None and not value:
+                out += empty
             else:
-                part.put(out, m[at], version)  # type: ignore[union-attr]
+                part.put(out, value, version)  # type: ignore[union-attr]
     except (struct.error, TypeError, AttributeError, UnicodeError) as e:
         raise ProtocolError(f"{type(m).__name__.lower()}: a field does not fit: {e}") from None
     if len(out) > MAX_PACKET_BYTES:
@@ -93,17 +97,17 @@ def decode(packet: bytes, descriptors: int, version: int = VERSION_MAX) -> Itera
     A generator: the caller may act on a message before the next is read.
     Raises ProtocolError, also when descriptors are left over or missing.
     """
-    at, left = 0, descriptors
-    if len(packet) > MAX_PACKET_BYTES:
-        raise ProtocolError(f"a packet of {len(packet)} bytes, at most {MAX_PACKET_BYTES} are allowed")
+    at, left, end = 0, descriptors, len(packet)
+    if end > MAX_PACKET_BYTES:
+        raise ProtocolError(f"a packet of {end} bytes, at most {MAX_PACKET_BYTES} are allowed")
     if not packet:
         raise ProtocolError("an empty packet")
-    while at < len(packet):
-        if len(packet) - at < HEADER_BYTES:
-            raise ProtocolError(f"{len(packet) - at} bytes are no header of a message")
+    while at < end:
+        if end - at < HEADER_BYTES:
+            raise ProtocolError(f"{end - at} bytes are no header of a message")
         size, kind, fds, _ = _header.unpack_from(packet, at)
-        if size < HEADER_BYTES or size > len(packet) - at:
-            raise ProtocolError(f"a message of {size} bytes, {len(packet) - at} are left in the packet")
+        if size < HEADER_BYTES or size > end - at:
+            raise ProtocolError(f"a message of {size} bytes, {end - at} are left in the packet")
         layout = by_kind.get(kind)
         if layout is None or layout.since > version:
             raise ProtocolError(f"no message has the kind {kind} in version {version}")
@@ -120,10 +124,15 @@ def _read(layout: _Layout, r: Reader) -> Message:
     values: list[Any] = []
     for s, part, _, _ in layout.parts:
         if s is not None:
-            values += r.numbers(s)
+            at = r.pos
+            r.pos = at + s.size
+            if r.pos > r.end:
+                r.pos = at
+                r.numbers(s)  # which says what is missing
+            values += s.unpack_from(r.buf, at)
         else:
             values.append(part.get(r))  # type: ignore[union-attr]
-    m = layout.cls._make(values)
+    m = tuple.__new__(layout.cls, values)  # as many as the layout has, which is made of the class
     if layout.checked:
         m.check()
     return m
