@@ -17,11 +17,7 @@ const (
 	// sealsOfPeer must be on whatever a peer hands over: it can neither
 	// shrink, which would make an access here fatal, nor grow, nor be mapped
 	// writable again, nor lose these seals.
-	sealsOfPeer = sealsOfSize | sealsOfWriter
-	// sealsOfSize are on a segment from the start.
-	sealsOfSize = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
-	// sealsOfWriter are added once the one writing process has its mapping.
-	sealsOfWriter = unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
+	sealsOfPeer = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
 
 	statBlockBytes = 512
 )
@@ -34,17 +30,6 @@ func newSharedSegment(name string, sizeBytes int) (*segment, error) {
 			return err
 		}
 		return seg.seal(sealsOfPeer)
-	})
-}
-
-// newPeerSegment is newSharedSegment for a peer that is to write to it, and to
-// add sealsOfWriter when it has mapped it. Here it is mapped read-only.
-func newPeerSegment(name string, sizeBytes int) (*segment, error) {
-	return allocateSegment(openMemfd, name, sizeBytes, func(seg *segment) error {
-		if err := seg.seal(sealsOfSize); err != nil {
-			return err
-		}
-		return seg.mapReadOnly(sizeBytes)
 	})
 }
 
@@ -171,29 +156,6 @@ func openLargeSegment(fd int, atLeast uint64) (*segment, error) {
 	}
 	return openSegment(kindLarge.String(), fd, int(st.Size))
 }
-
-// openWritableSegment maps what newPeerSegment made elsewhere, and keeps
-// everybody else from writing to it. It owns fd from here on, also if it fails.
-func openWritableSegment(fd, sizeBytes int) (*segment, error) {
-	seg := &segment{fd: fd}
-	err := inspect(fd, sizeBytes, sealsOfSize)
-	if err == nil {
-		err = seg.mapWritable(sizeBytes)
-	}
-	if err == nil {
-		err = seg.seal(sealsOfWriter)
-	}
-	if err != nil {
-		seg.release()
-		return nil, err
-	}
-	return seg, nil
-}
-
-// sealed reports whether the peer that a segment was made for has kept its
-// side. It looks at the size and the blocks again: until it was sealed, whoever
-// had the descriptor could punch holes.
-func (seg *segment) sealed() error { return inspect(seg.fd, len(seg.data), sealsOfPeer) }
 
 // inspect checks a descriptor from a peer without touching its memory.
 func inspect(fd, sizeBytes, wanted int) error {

@@ -6,8 +6,6 @@ package shmstore
 
 func newSharedSegment(string, int) (*segment, error) { return nil, ErrUnsupported }
 
-func newPeerSegment(string, int) (*segment, error) { return nil, ErrUnsupported }
-
 func newFileSegment(func(string) (int, error), string, int, func(*segment, int) error) (*segment, error) {
 	return nil, ErrUnsupported
 }
@@ -17,10 +15,6 @@ func (seg *segment) mapWritable(int) error { return ErrUnsupported }
 func openSegment(string, int, int) (*segment, error) { return nil, ErrUnsupported }
 
 func openLargeSegment(int, uint64) (*segment, error) { return nil, ErrUnsupported }
-
-func openWritableSegment(int, int) (*segment, error) { return nil, ErrUnsupported }
-
-func (seg *segment) sealed() error { return ErrUnsupported }
 
 func checkHeadroom(uint64) error { return ErrUnsupported }
 

@@ -17,11 +17,8 @@ const (
 // its writer can map writable any more. It is what a [Store] is made of, by
 // itself, for a peer that keeps no accounts.
 //
-// There are four ways to one. [NewSegment] is for the memory this process
-// writes. [CreateSegment] makes it here for a peer to write, which opens it with
-// [OpenSegmentForWriting]; when the peer says that it has, [Segment.Sealed] finds
-// out whether that is so. [OpenSegment] is for reading what a peer made. All
-// mappings are kept from forked children.
+// There are two ways to one. [NewSegment] is for the memory this process writes, and
+// [OpenSegment] for reading what a peer made. All mappings are kept from forked children.
 //
 // A Segment is safe for concurrent use. Who still needs it is for the caller to
 // know: Close does not count.
@@ -38,18 +35,6 @@ type Segment struct {
 // people; it shows in /proc. The errors are [ErrSize], a [*MemoryError],
 // [ErrUnsupported], and those of the system.
 func NewSegment(name string, sizeBytes int64) (*Segment, error) {
-	return makeSegment("new", name, sizeBytes, newSharedSegment)
-}
-
-// CreateSegment makes a zeroed segment for a peer to write to. It is mapped
-// read-only here. Until [Segment.Sealed] is nil the descriptor must be passed
-// to nobody but that peer, for whoever has it can write. The errors are those
-// of [NewSegment].
-func CreateSegment(name string, sizeBytes int64) (*Segment, error) {
-	return makeSegment("create", name, sizeBytes, newPeerSegment)
-}
-
-func makeSegment(op, name string, sizeBytes int64, allocate func(string, int) (*segment, error)) (*Segment, error) {
 	name = cleanName(name)
 	err := checkSegmentSize(sizeBytes)
 	if err == nil {
@@ -57,10 +42,10 @@ func makeSegment(op, name string, sizeBytes int64, allocate func(string, int) (*
 	}
 	var seg *segment
 	if err == nil {
-		seg, err = allocate(name, int(sizeBytes))
+		seg, err = newSharedSegment(name, int(sizeBytes))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s segment %q of %d bytes: %w", op, name, sizeBytes, err)
+		return nil, fmt.Errorf("new segment %q of %d bytes: %w", name, sizeBytes, err)
 	}
 	return &Segment{name: name, data: seg.data, segment: seg}, nil
 }
@@ -71,27 +56,14 @@ func makeSegment(op, name string, sizeBytes int64, allocate func(string, int) (*
 // OpenSegment owns the descriptor from here on, also if it fails. The error is
 // [ErrSize], [ErrProtocol], [ErrUnsupported] or one of the system's.
 func OpenSegment(name string, fd int, sizeBytes int64) (*Segment, error) {
-	return adoptSegment(cleanName(name), fd, sizeBytes, func(fd, sizeBytes int) (*segment, error) {
-		return openSegment("segment", fd, sizeBytes)
-	})
-}
-
-// OpenSegmentForWriting maps a segment that a peer has made with
-// [CreateSegment] for this process to write to, and then seals it, so that
-// nobody else can. It owns the descriptor from here on, also if it fails. The
-// errors are those of [OpenSegment].
-func OpenSegmentForWriting(fd int, sizeBytes int64) (*Segment, error) {
-	return adoptSegment("own", fd, sizeBytes, openWritableSegment)
-}
-
-func adoptSegment(name string, fd int, sizeBytes int64, open func(fd, sizeBytes int) (*segment, error)) (*Segment, error) {
+	name = cleanName(name)
 	err := checkSegmentSize(sizeBytes)
 	if err != nil {
 		(&segment{fd: fd}).release()
 	}
 	var seg *segment
 	if err == nil {
-		seg, err = open(fd, int(sizeBytes))
+		seg, err = openSegment("segment", fd, int(sizeBytes))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open segment %q of %d bytes: %w", name, sizeBytes, err)
@@ -130,24 +102,6 @@ func (s *Segment) FD() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.segment.fd
-}
-
-// Sealed reports whether nobody but the segment's writer can write to it any
-// more: nil, and it stays so, or an [ErrProtocol] that says which seals are
-// missing, or what else the peer has done to the segment. Ask before the
-// descriptor of a segment made by [CreateSegment] is passed to anybody else.
-// After Close the error is [ErrClosed].
-func (s *Segment) Sealed() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	err := ErrClosed
-	if !s.segment.released {
-		err = s.segment.sealed()
-	}
-	if err != nil {
-		return fmt.Errorf("segment %q: %w", s.name, err)
-	}
-	return nil
 }
 
 // Close gives the memory and the descriptor back. Other processes keep what

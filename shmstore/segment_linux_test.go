@@ -40,9 +40,6 @@ func dup(t testing.TB, fd int) int {
 // this descriptor.
 func wantTight(t *testing.T, s *Segment) {
 	t.Helper()
-	if err := s.Sealed(); err != nil {
-		t.Errorf("Sealed: %v", err)
-	}
 	fd := s.FD()
 	if _, err := unix.Pwrite(fd, []byte{1}, 0); !errors.Is(err, unix.EPERM) {
 		t.Errorf("write: %v", err)
@@ -57,47 +54,6 @@ func wantTight(t *testing.T, s *Segment) {
 	}
 	if err := unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, pageBytes); !errors.Is(err, unix.EPERM) {
 		t.Errorf("punch a hole: %v", err)
-	}
-}
-
-// TestSegmentForPeer: made here, written by a peer, read by a third, and the
-// host believes nothing before it is sealed.
-func TestSegmentForPeer(t *testing.T) {
-	created, err := CreateSegment("arena", segmentTestBytes)
-	host := mustSegment(t, created, err)
-	if host.Size() != segmentTestBytes || len(host.Bytes()) != segmentTestBytes || host.Name() != "arena" {
-		t.Errorf("%q of %d bytes, %d mapped", host.Name(), host.Size(), len(host.Bytes()))
-	}
-	err = host.Sealed()
-	wantError(t, "Sealed, before anybody has sealed it", err, ErrProtocol)
-	for _, seal := range []string{"F_SEAL_FUTURE_WRITE", "F_SEAL_SEAL"} {
-		if !strings.Contains(err.Error(), seal) {
-			t.Errorf("%q does not name %s", err, seal)
-		}
-	}
-	if err := unix.Mprotect(host.Bytes()[:pageBytes], unix.PROT_READ); err != nil {
-		t.Errorf("the mapping is not at a page: %v", err)
-	}
-
-	opened, err := OpenSegmentForWriting(dup(t, host.FD()), segmentTestBytes)
-	peer := mustSegment(t, opened, err)
-	fill(peer.Bytes(), 1)
-	wantTight(t, host)
-	wantTight(t, peer)
-	opened, err = OpenSegment("arena", dup(t, host.FD()), segmentTestBytes)
-	third := mustSegment(t, opened, err)
-	for name, s := range map[string]*Segment{"host": host, "peer": peer, "third": third} {
-		if !bytes.Equal(s.Bytes(), content(segmentTestBytes, 1)) {
-			t.Errorf("%s sees other bytes than were written", name)
-		}
-	}
-	_, err = OpenSegmentForWriting(dup(t, host.FD()), segmentTestBytes)
-	if !errors.Is(err, unix.EPERM) {
-		t.Errorf("a second writer: %v", err)
-	}
-	peer.Close()
-	if !bytes.Equal(third.Bytes(), content(segmentTestBytes, 1)) {
-		t.Error("the bytes went with their writer")
 	}
 }
 
@@ -128,7 +84,6 @@ func TestSegmentClose(t *testing.T) {
 		stragglers.Go(func() {
 			for i := 0; ; i++ {
 				_, _ = s.Bytes()[i%segmentTestBytes], s.FD()
-				_ = s.Sealed()
 				if i == 0 {
 					started <- struct{}{}
 				}
@@ -152,7 +107,6 @@ func TestSegmentClose(t *testing.T) {
 	if s.FD() != -1 || s.Bytes()[0] != 0 || s.Size() != segmentTestBytes {
 		t.Errorf("after Close: descriptor %d, first byte %d, %d bytes", s.FD(), s.Bytes()[0], s.Size())
 	}
-	wantError(t, "Sealed after Close", s.Sealed(), ErrClosed)
 	if after := openDescriptors(t); after != before {
 		t.Errorf("%d descriptors are open, %d were before", after, before)
 	}
@@ -219,44 +173,16 @@ func TestHostileSegments(t *testing.T) {
 	}
 }
 
-// TestHolesBeforeTheSeal: a peer has the descriptor before it is sealed, and
-// may have used that.
-func TestHolesBeforeTheSeal(t *testing.T) {
-	created, err := CreateSegment("holes", segmentTestBytes)
-	s := mustSegment(t, created, err)
-	if err := unix.Fallocate(s.FD(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, pageBytes); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := unix.FcntlInt(uintptr(s.FD()), unix.F_ADD_SEALS, sealsOfWriter); err != nil {
-		t.Fatal(err)
-	}
-	wantError(t, "Sealed with a hole", s.Sealed(), ErrProtocol)
-}
-
-// TestOpenForWritingRefuses: a client looks at what it is given, too.
-func TestOpenForWritingRefuses(t *testing.T) {
-	for name, seals := range map[string]int{"can shrink": unix.F_SEAL_GROW, "can grow": unix.F_SEAL_SHRINK} {
-		before := openDescriptors(t)
-		_, err := OpenSegmentForWriting(memfdWith(t, segmentTestBytes, segmentTestBytes, seals), segmentTestBytes)
-		wantError(t, name, err, ErrProtocol)
-		if after := openDescriptors(t); after != before {
-			t.Errorf("%s: %d descriptors are open, %d were before", name, after, before)
-		}
-	}
-}
-
 // TestSegmentRefusesTooMuch: with the figures, and before anything was made.
 func TestSegmentRefusesTooMuch(t *testing.T) {
 	before := openDescriptors(t)
-	for name, open := range map[string]func(string, int64) (*Segment, error){"new": NewSegment, "create": CreateSegment} {
-		_, err := open("huge", 1<<45)
-		var refused *MemoryError
-		if !errors.As(err, &refused) || refused.NeededBytes != 1<<45 || refused.Limit == "" {
-			t.Errorf("%s: error %v, want a *MemoryError", name, err)
-		}
-		_, err = open("none", 0)
-		wantError(t, name+" of no bytes", err, ErrSize)
+	_, err := NewSegment("huge", 1<<45)
+	var refused *MemoryError
+	if !errors.As(err, &refused) || refused.NeededBytes != 1<<45 || refused.Limit == "" {
+		t.Errorf("error %v, want a *MemoryError", err)
 	}
+	_, err = NewSegment("none", 0)
+	wantError(t, "of no bytes", err, ErrSize)
 	if after := openDescriptors(t); after != before {
 		t.Errorf("%d descriptors are open, %d were before", after, before)
 	}
