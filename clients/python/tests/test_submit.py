@@ -261,6 +261,23 @@ class SubmitTest(HostCase):
                 request.send("x")
         self.host.nothing()
 
+    def test_a_result_is_finished_though_another_thread_reads(self) -> None:
+        client = self.connect()
+        r = self.beside(client.stream)
+        self.host.submitted(3)
+        request = r()
+        self.host.send(deliver(3, 1, encode("A")))
+        self.assertEqual(next(request).value(), "A")
+        reads = self.beside(lambda: client.call("status"))
+        call = self.host.expect(wire.Call)
+        while not client._session.reading.taken:
+            pass
+        following = self.beside(lambda: next(request).value())
+        self.assertEqual(self.host.expect(wire.Finish).delivery, 1)  # and what it waits for may come of that alone
+        self.host.send(deliver(3, 2, encode("B"), seq=1), wire.Reply(call.token, 0, b"{}"))
+        self.assertEqual(following(), "B")
+        reads()
+
     def test_call(self) -> None:
         client = self.connect()
         r = self.beside(lambda: client.call("abort", {"request": 4}))

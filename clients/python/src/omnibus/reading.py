@@ -43,7 +43,7 @@ class Reading:
         Raises the session's error if it ends first.
         """
         limit = None if timeout is None else time.monotonic() + timeout
-        s, well, me = self._s, False, threading.get_ident()
+        s, well, told, me = self._s, False, False, threading.get_ident()
         try:
             while True:
                 left = None if limit is None else min(limit - time.monotonic(), LONGEST_SECONDS)
@@ -58,6 +58,9 @@ class Reading:
                     if left is not None and left <= 0:
                         return False
                     if asleep := bool(self.taken):
+                        if not told and s.unsaid:
+                            told = True
+                            continue  # letting go of the lock says it, and sleeping would not
                         interrupt = self._sleep(done, left)
                     else:
                         self.taken = me

@@ -198,6 +198,11 @@ class Session:
             self.attempts.again()
         self.reading.notify()
 
+    @property
+    def unsaid(self) -> bool:
+        """Whether something is to be sent, or to be called, when the lock is let go. It is held."""
+        return bool(self.connection.outbox or self._calls)
+
     def call_later(self, f: Callable[[], object]) -> None:
         """Call f when the lock is let go. The lock is held."""
         self._calls.append(f)
