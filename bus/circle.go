@@ -61,7 +61,7 @@ func (c *circle) introduce(a, b *session) bool {
 	na.peers[nb], nb.peers[na] = new(clearance), new(clearance)
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
-	m := wire.Introduce{Lane: binary.LittleEndian.Uint64(id[:]), Version: min(a.version, b.version)}
+	m := wire.Introduce{Lane: binary.LittleEndian.Uint64(id[:])}
 	faultpoint.Hit("host-introduces")
 	m.Peer, m.PID, m.Name, m.Side = b.node, uint32(b.proc.PID()), b.name, 0
 	a.queue(&m, ends[0], b.proc.FD())

@@ -51,7 +51,7 @@ func newAcquainted(t *testing.T, srv *Server, node uint32) *acquainted {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSession(srv, host, sender, lastingProcess(t), &wire.Hello{}, wire.Version, node)
+	s := newSession(srv, host, sender, lastingProcess(t), &wire.Hello{}, node)
 	a := &acquainted{session: s, t: t, client: client, in: peer.NewReceiver(client)}
 	t.Cleanup(func() {
 		_ = sender.Close()
@@ -78,7 +78,7 @@ func (a *acquainted) cleared() (nodes []uint32) {
 		}
 		if h.Kind == wire.KindCleared {
 			var m wire.Cleared
-			if err := wire.Decode(body, wire.Version, &m); err != nil {
+			if err := wire.Decode(body, &m); err != nil {
 				a.t.Fatal(err)
 			}
 			nodes = append(nodes, m.Peer)
@@ -276,7 +276,7 @@ func TestIntroducedOnce(t *testing.T) {
 			peer.CloseAll(fds)
 			var m wire.Introduce
 			if err == nil {
-				err = wire.Decode(body, wire.Version, &m)
+				err = wire.Decode(body, &m)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -296,19 +296,5 @@ func TestIntroducedOnce(t *testing.T) {
 	}
 	if lanes[0] != lanes[1] {
 		t.Errorf("the two were told of lanes %x", lanes)
-	}
-}
-
-// TestLanesOfAnotherLayout: a client whose lanes have another layout is
-// introduced to nobody.
-func TestLanesOfAnotherLayout(t *testing.T) {
-	for version, want := range map[uint16]bool{wire.VersionLayout - 1: false, wire.VersionLayout: true} {
-		s := &session{version: version}
-		if err := s.handle(&wire.Lanes{}, nil); err != nil {
-			t.Fatal(err)
-		}
-		if s.canLane() != want {
-			t.Errorf("version %d: introduced %v", version, !want)
-		}
 	}
 }

@@ -169,7 +169,7 @@ func TestPublishRefuses(t *testing.T) {
 // publish asks for a name, and returns the code of the answer.
 func (c *thinClient) publish(name lane.Name, f *os.File, size uint64) wire.Code {
 	c.t.Helper()
-	packet, err := wire.Append(nil, wire.Version, &wire.Publish{Token: 1, Pool: name.Pool, Number: name.Number, Size: size}, 1)
+	packet, err := wire.Append(nil, &wire.Publish{Token: 1, Pool: name.Pool, Number: name.Number, Size: size}, 1)
 	if err == nil {
 		err = c.conn.Send(packet, []int{int(f.Fd())})
 	}
@@ -181,7 +181,7 @@ func (c *thinClient) publish(name lane.Name, f *os.File, size uint64) wire.Code 
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		switch m, err := wire.Parse(h, body, wire.Version); m := m.(type) {
+		switch m, err := wire.Parse(h, body); m := m.(type) {
 		case *wire.Published:
 			return wire.OK
 		case *wire.Failed:
@@ -245,26 +245,22 @@ func TestDirectoryIsBounded(t *testing.T) {
 // closed.
 func TestBadPublishers(t *testing.T) {
 	for name, bad := range map[string]struct {
-		version     uint16
 		want        string
 		m           wire.Message
 		descriptors int
 	}{
-		"version 4 publishes":   {4, "publish: there is no such message in version 4, it came with 5", &wire.Publish{Size: 1}, 1},
-		"version 4 finds":       {4, "find: there is no such message in version 4", &wire.Find{}, 0},
-		"version 4 withdraws":   {4, "withdraw: there is no such message in version 4", &wire.Withdraw{}, 0},
-		"answers the host":      {5, "found is not for the host", &wire.Found{}, 2},
-		"finds with descriptor": {5, "1 descriptors", &wire.Find{}, 1},
+		"answers the host":      {"found is not for the host", &wire.Found{}, 2},
+		"finds with descriptor": {"1 descriptors", &wire.Find{}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := exchanging(t, bus.Options{})
 			f := someFile(t)
 			mustPublish(t, h.bus.Directory(), named(1), f, 1)
-			c := dialThinAs(t, h.path, bad.version)
+			c := dialThin(t, h.path)
 			c.await(wire.KindWelcome)
 			files := bus.OpenFiles(t)
 			least, _ := bad.m.Kind().Descriptors()
-			packet, err := wire.Append(nil, wire.Version, bad.m, least)
+			packet, err := wire.Append(nil, bad.m, least)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -304,7 +300,7 @@ func TestFoundIsNotRead(t *testing.T) {
 		for _, fd := range fds {
 			_ = unix.Close(fd)
 		}
-		m, err := wire.Parse(hd, body, wire.Version)
+		m, err := wire.Parse(hd, body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -367,23 +363,6 @@ func TestFoundForNobody(t *testing.T) {
 	// The host closes its duplicates when it has sent them, behind whoever got them.
 	bus.Await(t, func() bool { return bus.OpenFiles(t) <= files })
 	wantNotPublished(t, n.Directory(), named(2))
-}
-
-// TestDirectoryOfAnOlderHost: it has none, and says so.
-func TestDirectoryOfAnOlderHost(t *testing.T) {
-	h := exchanging(t, bus.Options{})
-	n := h.join(t, bus.JoinOptions{Rejoin: true})
-	bus.SpeakVersion(n, 4)
-	d := n.Directory()
-	err := d.Publish(t.Context(), named(1), int(someFile(t).Fd()), 1)
-	_, findErr := d.Find(t.Context(), named(1))
-	for _, err := range []error{err, findErr} {
-		if !errors.Is(err, lane.ErrUnavailable) || errors.Is(err, bus.ErrHostGone) {
-			t.Errorf("%v, want ErrUnavailable", err)
-		}
-	}
-	bus.SpeakVersion(n, wire.Version)
-	wantNotPublished(t, d, named(1))
 }
 
 // TestDirectoryCloses: with the bus, and with the node.

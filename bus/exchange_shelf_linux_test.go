@@ -240,7 +240,7 @@ func (c *thinClient) shelf() (own *shelf.Shelf, first uint64) {
 
 func (c *thinClient) sendFD(m wire.Message, fd int) {
 	c.t.Helper()
-	packet, err := wire.Append(nil, wire.Version, m, 1)
+	packet, err := wire.Append(nil, m, 1)
 	if err == nil {
 		err = c.conn.Send(packet, []int{fd})
 	}
@@ -386,24 +386,6 @@ func TestShelfFoundByKey(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestShelfOlder: a node that speaks the protocol before shelves exchanges with one that has one.
-func TestShelfOlder(t *testing.T) {
-	h := exchanging(t, bus.Options{})
-	older := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore})
-	bus.SpeakVersion(older, wire.VersionShelf-1)
-	a, b, c := h.exchange(t), h.exchange(t), older.Exchange()
-	onShelf(t, a, b)
-	for range 3 {
-		getBy(t, c, "large", putAs(t, a, "large", payloadOf("large"))).Release()
-		getBy(t, a, "large", putAs(t, c, "large", payloadOf("large"))).Release()
-	}
-	if meta := putAs(t, c, "large", payloadOf("large")); bus.OnShelf(a, meta) {
-		t.Error("a node has a shelf that has not heard of them")
-	}
-	get(t, b, "large").Release()
-	h.wantEmpty(t)
 }
 
 // TestShelfIsFull: what finds no slot is placed, and slots are used again.

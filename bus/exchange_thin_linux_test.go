@@ -186,53 +186,34 @@ func TestBadExchangePeers(t *testing.T) {
 		return c.await(wire.KindFetched).(*wire.Fetched).Delivery
 	}
 	for name, bad := range map[string]struct {
-		version uint16
-		want    string
-		do      func(c *thinClient) wire.Message
+		want string
+		do   func(c *thinClient) wire.Message
 	}{
-		"version 3 fetches":       {3, "fetch: there is no such message in version 3, it came with 4", func(*thinClient) wire.Message { return fetchOf(1, "k", 0) }},
-		"version 3 places":        {3, "place: there is no such message in version 3", func(*thinClient) wire.Message { return placeInline(1, "k", "x") }},
-		"no such segment":         {4, "segment 7 was not offered", func(*thinClient) wire.Message { return placeAt(1, 7, "k", 1) }},
-		"too large for a message": {4, "bytes in a message, which may have", func(*thinClient) wire.Message { return placeInline(1, "k", strings.Repeat("x", 600)) }},
-		"keeps": {4, "whose payloads are not kept", func(c *thinClient) wire.Message {
+		"no such segment":         {"segment 7 was not offered", func(*thinClient) wire.Message { return placeAt(1, 7, "k", 1) }},
+		"too large for a message": {"bytes in a message, which may have", func(*thinClient) wire.Message { return placeInline(1, "k", strings.Repeat("x", 600)) }},
+		"keeps": {"whose payloads are not kept", func(c *thinClient) wire.Message {
 			return &wire.Finish{Delivery: fetched(c), Flags: wire.FinishKeep}
 		}},
-		"finishes twice": {4, "is not the client's to finish", func(c *thinClient) wire.Message {
+		"finishes twice": {"is not the client's to finish", func(c *thinClient) wire.Message {
 			m := &wire.Finish{Delivery: fetched(c)}
 			c.send(m)
 			return m
 		}},
-		"passes on": {4, "is not the client's to pass on", func(c *thinClient) wire.Message { return &wire.Lent{Delivery: fetched(c)} }},
-		"asks twice": {4, "question 9 is open already", func(c *thinClient) wire.Message {
+		"passes on": {"is not the client's to pass on", func(c *thinClient) wire.Message { return &wire.Lent{Delivery: fetched(c)} }},
+		"asks twice": {"question 9 is open already", func(c *thinClient) wire.Message {
 			c.send(fetchOf(9, "never", wire.FetchWait))
 			return fetchOf(9, "never", wire.FetchWait)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := exchanging(t, bus.Options{})
-			c := dialThinAs(t, h.path, bad.version)
-			c.sendAs(wire.Version, bad.do(c))
+			c := dialThin(t, h.path)
+			c.send(bad.do(c))
 			if m := c.await(wire.KindRefuse).(*wire.Refuse); m.Code != wire.CodeProtocol || !strings.Contains(m.Text, bad.want) {
 				t.Errorf("refused with %v, %q; want %q", m.Code, m.Text, bad.want)
 			}
 			h.wantEmpty(t)
 		})
-	}
-}
-
-// TestOlderHost: with a host that has no exchange a node's says so.
-func TestOlderHost(t *testing.T) {
-	h := exchanging(t, bus.Options{})
-	n := h.join(t, bus.JoinOptions{})
-	bus.SpeakVersion(n, 3)
-	e := n.Exchange()
-	for name, err := range map[string]error{"get": errOf(e.Get(t.Context(), exchangeEdge, "k", nil)), "cleanup": e.Cleanup(t.Context(), "k")} {
-		if !isUnavailable(err) || !strings.Contains(err.Error(), "version 3") {
-			t.Errorf("%s at a host of version 3: %v, want ErrUnavailable and why", name, err)
-		}
-	}
-	if err := e.Close(); err != nil {
-		t.Error(err)
 	}
 }
 

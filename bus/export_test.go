@@ -1,8 +1,9 @@
 package bus
 
 import (
-	"github.com/omnibus-runtime/omnibus/messages"
 	"time"
+
+	"github.com/omnibus-runtime/omnibus/messages"
 
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -123,13 +124,6 @@ func PublishedBy(n *Node) int {
 	n.directory.mu.Lock()
 	defer n.directory.mu.Unlock()
 	return len(n.directory.names)
-}
-
-// SpeakVersion has a node take its host for one of an older version.
-func SpeakVersion(n *Node, version uint16) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.link.welcome.Version = version
 }
 
 // OpenAt counts the questions of a node's that are open at its host, and its requests and

@@ -34,7 +34,7 @@ func renumber(p []byte, last uint32) []byte {
 		h, body, next, err := wire.Next(rest)
 		var m wire.Message
 		if err == nil {
-			m, err = wire.Parse(h, body, wire.Version)
+			m, err = wire.Parse(h, body)
 		}
 		if err != nil {
 			return append(all, rest...)
@@ -43,7 +43,7 @@ func renumber(p []byte, last uint32) []byte {
 			*source += last
 		}
 		descriptors, _ := h.Kind.Descriptors()
-		if all, err = wire.Append(all, wire.Version, m, descriptors); err != nil {
+		if all, err = wire.Append(all, m, descriptors); err != nil {
 			return p
 		}
 		rest = next
@@ -94,7 +94,7 @@ func FuzzSession(f *testing.F) {
 		for _, m := range ms {
 			var err error
 			descriptors, _ := m.Kind().Descriptors()
-			if p, err = wire.Append(p, wire.Version, m, descriptors); err != nil {
+			if p, err = wire.Append(p, m, descriptors); err != nil {
 				f.Fatal(err)
 			}
 		}

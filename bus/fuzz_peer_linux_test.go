@@ -127,7 +127,7 @@ func (p *rawPeer) do(s []byte, task uint32, mem *shmstore.Segment) bool {
 		return uint32(b)
 	}
 	message := func(m wire.Message) bool {
-		packet, err := wire.Append(nil, wire.Version, m, 0)
+		packet, err := wire.Append(nil, m, 0)
 		return err != nil || p.send(lane.Kind(m.Kind()), packet[wire.HeaderSize:])
 	}
 	switch s[0] % rawSteps {

@@ -172,7 +172,7 @@ func introduceTo(t testing.TB, l *link, node uint32, cmd *exec.Cmd) *peer.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &wire.Introduce{Peer: node, PID: uint32(cmd.Process.Pid), Lane: uint64(node), Version: wire.Version, Name: "hand"}
+	m := &wire.Introduce{Peer: node, PID: uint32(cmd.Process.Pid), Lane: uint64(node), Name: "hand"}
 	if err := l.handle(m, []int{ends[0], fd}); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func helloOf(version uint16) *wire.Hello {
 // wantRefused requires that the host has refused the client, and has hung up.
 func (c *thinClient) wantRefused(code wire.Code, text string) {
 	c.t.Helper()
-	bye, err := wire.Append(nil, wire.Version, &wire.Bye{}, 0)
+	bye, err := wire.Append(nil, &wire.Bye{}, 0)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -47,21 +47,22 @@ func TestHelloIsChecked(t *testing.T) {
 		code  wire.Code
 		text  string
 	}{
-		"another bus":     {changed(func(m *wire.Hello) { m.Bus = "c" }), wire.CodeBus, `the bus "b" lives here, not "c"`},
-		"later versions":  {helloOf(wire.Version + 1), wire.CodeVersion, "the peer speaks versions"},
-		"another process": {changed(func(m *wire.Hello) { m.PID++ }), wire.CodeDenied, "calls itself"},
-		"no process":      {changed(func(m *wire.Hello) { m.PID = 0 }), wire.CodeDenied, "calls itself 0"},
-		"no hello":        {&wire.Serve{Token: 1, Stage: "m"}, wire.CodeProtocol, "the first message must be hello: it is serve"},
+		"another bus":      {changed(func(m *wire.Hello) { m.Bus = "c" }), wire.CodeBus, `the bus "b" lives here, not "c"`},
+		"an older version": {helloOf(wire.Version - 1), wire.CodeVersion, "the peer speaks versions"},
+		"a later version":  {helloOf(wire.Version + 1), wire.CodeVersion, "the peer speaks versions"},
+		"another process":  {changed(func(m *wire.Hello) { m.PID++ }), wire.CodeDenied, "calls itself"},
+		"no process":       {changed(func(m *wire.Hello) { m.PID = 0 }), wire.CodeDenied, "calls itself 0"},
+		"no hello":         {&wire.Serve{Token: 1, Stage: "m"}, wire.CodeProtocol, "the first message must be hello: it is serve"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := connectThin(t, h.path, wire.Version)
+			c := connectThin(t, h.path)
 			c.send(tt.first)
 			c.wantRefused(tt.code, tt.text)
 		})
 	}
 	t.Run("another protocol", func(t *testing.T) {
-		c := connectThin(t, h.path, wire.Version)
-		packet, err := wire.Append(nil, wire.Version, helloOf(wire.Version), 0)
+		c := connectThin(t, h.path)
+		packet, err := wire.Append(nil, helloOf(wire.Version), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +91,7 @@ func TestDescriptorsBeforeHello(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	c := connectThin(t, h.path, wire.Version)
+	c := connectThin(t, h.path)
 	c.sendFD(&wire.Offer{Segment: 1, Bytes: 1}, int(w.Fd()))
 	c.wantRefused(wire.CodeProtocol, "the first message must be hello: it is offer")
 	if err := w.Close(); err != nil {

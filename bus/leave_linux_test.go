@@ -128,9 +128,9 @@ func TestRefusedWithDescriptors(t *testing.T) {
 			host <- err
 			return
 		}
-		packet, err := wire.Append(nil, wire.VersionMin, &wire.Refuse{Text: "no"}, 0)
+		packet, err := wire.Append(nil, &wire.Refuse{Text: "no"}, 0)
 		if err == nil {
-			packet, err = wire.Append(packet, wire.VersionMin, &wire.Segment{Segment: 1, Bytes: 1}, 1)
+			packet, err = wire.Append(packet, &wire.Segment{Segment: 1, Bytes: 1}, 1)
 		}
 		host <- errors.Join(err, conn.Send(packet, []int{int(w.Fd())}))
 	}()
@@ -216,86 +216,4 @@ func TestServeThatIsCanceledLeaves(t *testing.T) {
 	}
 	// A task that was opened in between finds the stage.
 	Await(t, func() bool { return len(l.served()) == 1 && a.server.Serving("m") == 1 })
-}
-
-// TestLeaveOfAnOlderHost: a host before version 6 cannot be told which stages a node
-// leaves, and is told that it leaves.
-func TestLeaveOfAnOlderHost(t *testing.T) {
-	const version = 5
-	path := t.TempDir() + "/bus.sock"
-	ln, err := peer.Listen(path, peer.ListenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = ln.Close() }()
-	got, host := make(chan wire.Message, 8), make(chan error, 1)
-	go func() { host <- olderHost(ln, version, got) }()
-	n := joinTo(t, path)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	served := make(chan error, 1)
-	go func() {
-		served <- n.Serve(ctx, StageSpec{Name: "m", Handle: func(*Task, *Delivery) error { return nil }})
-	}()
-	l, err := n.current(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	Await(t, func() bool { return len(l.served()) == 1 })
-	cancel()
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
-	for m := range got {
-		if leave, ok := m.(*wire.Leave); ok {
-			if len(leave.Stages) > 0 {
-				t.Errorf("%+v", leave)
-			}
-			break
-		}
-	}
-	if err := n.Close(soon(t)); err != nil {
-		t.Error(err)
-	}
-	if err := <-host; err != nil {
-		t.Error(err)
-	}
-}
-
-// olderHost takes in one node, has it serve what it likes, and passes on what it says
-// until it hangs up.
-func olderHost(ln *peer.Listener, version uint16, got chan<- wire.Message) error {
-	conn, err := ln.Accept()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	in := peer.NewReceiver(conn)
-	defer in.Close()
-	say := func(m wire.Message) error {
-		packet, err := wire.Append(nil, version, m, 0)
-		if err != nil {
-			return err
-		}
-		return conn.Send(packet, nil)
-	}
-	for {
-		h, body, fds, err := in.Next()
-		peer.CloseAll(fds)
-		if err != nil {
-			close(got)
-			return nil
-		}
-		m, err := wire.Parse(h, body, version)
-		switch m := m.(type) {
-		case *wire.Hello:
-			err = say(&wire.Welcome{Version: version, Node: 1, Epoch: 1})
-		case *wire.Serve:
-			err = say(&wire.Serving{Token: m.Token})
-		}
-		if err != nil {
-			return err
-		}
-		got <- m
-	}
 }

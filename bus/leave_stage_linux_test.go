@@ -52,32 +52,29 @@ func TestServeThatEndsLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// TestLeave: a client leaves the stages that it names, or all of them; before version 6
-// it can name none.
+// TestLeave: a client leaves the stages that it names, or all of them.
 func TestLeave(t *testing.T) {
 	for name, c := range map[string]struct {
-		version uint16
-		leave   wire.Leave
-		stay    [2]int
+		leave wire.Leave
+		stay  [2]int
 	}{
-		"the first":  {wire.Version, wire.Leave{Stages: []uint32{0}}, [2]int{0, 1}},
-		"the second": {wire.Version, wire.Leave{Stages: []uint32{1, 1}}, [2]int{1, 0}},
-		"both":       {wire.Version, wire.Leave{Stages: []uint32{1, 0}}, [2]int{0, 0}},
-		"all":        {wire.Version, wire.Leave{}, [2]int{0, 0}},
-		"version 5":  {5, wire.Leave{}, [2]int{0, 0}},
+		"the first":  {wire.Leave{Stages: []uint32{0}}, [2]int{0, 1}},
+		"the second": {wire.Leave{Stages: []uint32{1, 1}}, [2]int{1, 0}},
+		"both":       {wire.Leave{Stages: []uint32{1, 0}}, [2]int{0, 0}},
+		"all":        {wire.Leave{}, [2]int{0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := listen(t, remotes(linear(bus.StageSpec{Name: "a"}, bus.StageSpec{Name: "b"})), bus.Options{})
-			client := dialThinAs(t, h.path, c.version)
+			client := dialThin(t, h.path)
 			client.await(wire.KindWelcome)
 			for i, stage := range []string{"a", "b"} {
-				client.sendAs(c.version, &wire.Serve{Token: uint32(i + 1), Stage: stage})
+				client.send(&wire.Serve{Token: uint32(i + 1), Stage: stage})
 				if m := client.await(wire.KindServing).(*wire.Serving); m.Stage != uint32(i) {
 					t.Fatalf("%+v", m)
 				}
 			}
-			client.sendAs(c.version, &c.leave)
-			client.sendAs(c.version, &wire.Call{Token: 3, Method: "check"})
+			client.send(&c.leave)
+			client.send(&wire.Call{Token: 3, Method: "check"})
 			client.await(wire.KindReply) // behind it
 			if stay := [2]int{h.server.Serving("a"), h.server.Serving("b")}; stay != c.stay {
 				t.Errorf("%v clients serve the stages, want %v", stay, c.stay)

@@ -121,7 +121,7 @@ func unanswered(ctx context.Context, conn *peer.Conn) error {
 
 func (l *link) introduce(bus, name string) error {
 	hello := &wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.Version, PID: uint32(os.Getpid()), Bus: bus, Name: name}
-	p, err := wire.Append(nil, wire.Version, hello, 0)
+	p, err := wire.Append(nil, hello, 0)
 	if err != nil {
 		return err
 	}
@@ -133,29 +133,25 @@ func (l *link) introduce(bus, name string) error {
 	if err != nil {
 		return fmt.Errorf("the host hung up before it answered: %w", err)
 	}
-	m, err := wire.Parse(h, body, wire.VersionMin) // as all have it
+	m, err := wire.Parse(h, body)
 	if err != nil {
 		return err
 	}
 	switch m := m.(type) {
 	case *wire.Welcome:
-		if err := wire.Decode(body, m.Version, &l.welcome); err != nil {
-			return err
-		}
+		l.welcome = *m
 	case *wire.Refuse:
 		return &wire.Error{Code: m.Code, Text: m.Text}
 	default:
 		return fmt.Errorf("%w: %v instead of welcome", wire.ErrProtocol, m.Kind())
 	}
-	if l.welcome.Version < wire.VersionMin || l.welcome.Version > wire.Version {
-		return fmt.Errorf("%w: the host chose version %d", wire.ErrProtocol, l.welcome.Version)
+	if l.welcome.Version != wire.Version {
+		return fmt.Errorf("%w: the host chose version %d, and this process speaks %d", wire.ErrProtocol, l.welcome.Version, wire.Version)
 	}
-	if l.sender, err = peer.NewSender(l.conn, peer.SenderOptions{Version: l.welcome.Version}); err != nil {
+	if l.sender, err = peer.NewSender(l.conn, peer.SenderOptions{}); err != nil {
 		return err
 	}
-	if l.welcome.Version >= wire.VersionLayout {
-		l.queue(&wire.Lanes{})
-	}
+	l.queue(&wire.Lanes{})
 	return nil
 }
 
@@ -224,7 +220,7 @@ func (l *link) read() error {
 		if err != nil {
 			return err
 		}
-		m, err := wire.Parse(h, body, l.welcome.Version)
+		m, err := wire.Parse(h, body)
 		if err != nil {
 			peer.CloseAll(fds)
 			return err

@@ -67,7 +67,7 @@ func tagOf(edge connector.Edge, key string) uint64 {
 // is put into a segment, if it has none. Without one everything is placed.
 func (l *link) knows(owner uint32, seg *segment) {
 	sh := &l.shelving
-	if l.welcome.Version < wire.VersionShelf || owner == wire.LastingOwner {
+	if owner == wire.LastingOwner {
 		return
 	}
 	if sh.owners == nil {

@@ -267,20 +267,16 @@ func (n *Node) current(ctx context.Context) (*link, error) {
 	}
 }
 
-// hostWith is the host of now, if it has what came to the node protocol with a kind of
-// message.
-func (n *Node) hostWith(what string, kind wire.Kind) (*link, error) {
+// host is the host of now.
+func (n *Node) host() (*link, error) {
 	n.mu.Lock()
 	l, gone := n.link, n.err
 	n.mu.Unlock()
-	switch since := kind.Since(); {
-	case l == nil && gone == nil:
-		return nil, fmt.Errorf("%w, and there is no new one yet", ErrHostGone)
-	case l == nil:
+	if l == nil && gone == nil {
+		gone = fmt.Errorf("%w, and there is no new one yet", ErrHostGone)
+	}
+	if l == nil {
 		return nil, gone
-	case l.welcome.Version < since:
-		return nil, fmt.Errorf("the host speaks version %d of the node protocol, and %s came with %d: update the host",
-			l.welcome.Version, what, since)
 	}
 	return l, nil
 }

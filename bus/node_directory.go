@@ -131,9 +131,9 @@ func directoryError(err error) error {
 	return err
 }
 
-// host is the one of now, if it has a directory.
+// host is the host of now.
 func (d *nodeDirectory) host() (*link, error) {
-	l, err := d.node.hostWith("the directory", wire.KindPublish)
+	l, err := d.node.host()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, err)
 	}

@@ -108,9 +108,7 @@ func (e *nodeExchange) fetch(ctx context.Context, meta connector.Metadata, m *wi
 			return keyed{p}, nil
 		}
 	}
-	if l.welcome.Version >= wire.VersionShelf {
-		m.Flags |= wire.FetchShelf
-	}
+	m.Flags |= wire.FetchShelf
 	ctx, stop := e.until(ctx)
 	defer stop()
 	p, err := l.fetch(ctx, m)
@@ -174,7 +172,7 @@ func (e *nodeExchange) link() (*link, error) {
 }
 
 func (e *nodeExchange) current() (*link, error) {
-	l, err := e.node.hostWith("the exchange", wire.KindPlace)
+	l, err := e.node.host()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
 	}

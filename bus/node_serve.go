@@ -22,8 +22,7 @@ type serving struct {
 // context ends, the node gets no more work of these stages, and what has begun is
 // finished first. It is the same where the host refuses
 // a stage when it has taken others, of which none is served on; but what they have begun
-// is waited for until the context ends, and no longer. At a host that speaks a protocol
-// before version 6, the node gets no more work of other calls of Serve then, either.
+// is waited for until the context ends, and no longer.
 func (n *Node) Serve(ctx context.Context, specs ...StageSpec) error {
 	for i, spec := range specs {
 		spec = spec.withDefaults()

@@ -132,8 +132,7 @@ func portEdge(e wire.Edge, from, to string) *edge {
 	return p
 }
 
-// withTensors takes from a list how tensors travel on the edge with this index. A
-// host of an older version has none.
+// withTensors takes from a list how tensors travel on the edge with this index.
 func (e *edge) withTensors(all []wire.Tensors, i int) *edge {
 	if i < len(all) {
 		e.spec.Tensors, e.spec.TensorMinBytes = TensorTransport(all[i].Transport), int64(min(all[i].MinBytes, math.MaxInt64))
@@ -311,7 +310,7 @@ func (l *link) endTask(t *nodeTask, err error) {
 	if err != nil {
 		m.Code, m.Text = wire.CodeInternal, err.Error()
 		var at *StageError
-		if errors.As(err, &at) && (at.Edge == "" || l.welcome.Version >= wire.KindLanes.Since()) {
+		if errors.As(err, &at) {
 			m.Text = at.textBeside(err) // the host knows the stage
 			m.Edge, m.Key, m.Seq = at.Edge, at.Key, at.Seq
 		}

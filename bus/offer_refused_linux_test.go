@@ -21,7 +21,7 @@ func offering(t *testing.T, sizeBytes int64, said uint64) (mem *shmstore.Segment
 		t.Fatal(err)
 	}
 	t.Cleanup(mem.Close)
-	if packet, err = wire.Append(nil, wire.Version, &wire.Offer{Segment: 1, Bytes: said}, 1); err != nil {
+	if packet, err = wire.Append(nil, &wire.Offer{Segment: 1, Bytes: said}, 1); err != nil {
 		t.Fatal(err)
 	}
 	return mem, packet

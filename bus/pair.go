@@ -24,8 +24,6 @@ type pair struct {
 	name string
 	proc *peer.Process
 	conn *peer.Conn
-	// version is the one that the two speak.
-	version uint16
 
 	closed    chan struct{} // this side ends it
 	closeOnce sync.Once
@@ -60,7 +58,7 @@ func (l *link) meet(m *wire.Introduce, fds []int) error {
 		return err
 	}
 	p := &pair{
-		link: l, node: m.Peer, name: m.Name, proc: proc, conn: conn, version: m.Version, closed: make(chan struct{}), ended: make(chan struct{}), cleared: make(chan struct{}),
+		link: l, node: m.Peer, name: m.Name, proc: proc, conn: conn, closed: make(chan struct{}), ended: make(chan struct{}), cleared: make(chan struct{}),
 		segments: make(map[uint32]*segment), come: make(chan struct{}), offers: make(map[*segment]uint32), sent: make(map[uint32]*outgoing),
 	}
 	p.borrowed.Store(1)
@@ -97,7 +95,7 @@ func (p *pair) describe() string {
 // run meets the peer and handles what it sends until it is gone.
 func (p *pair) run(id uint64, side uint8) {
 	defer p.proc.Close() //nolint:errcheck // a watch holds nothing that could be lost
-	d, err := duplex.Meet(p.conn, id, side, duplex.Options{Version: p.version, Lane: lane.Options{}})
+	d, err := duplex.Meet(p.conn, id, side, duplex.Options{Lane: lane.Options{}})
 	if err == nil {
 		p.begin(d)
 		stop := make(chan struct{})

@@ -84,7 +84,7 @@ func (r *routed) toHost() (kinds []wire.Kind, ends []wire.Streamed) {
 		}
 		if h.Kind == wire.KindStreamed {
 			var m wire.Streamed
-			if err := wire.Decode(body, wire.Version, &m); err != nil {
+			if err := wire.Decode(body, &m); err != nil {
 				r.t.Fatal(err)
 			}
 			ends = append(ends, m)

@@ -16,25 +16,17 @@ type thinClient struct {
 	conn *peer.Conn
 	in   *peer.Receiver
 	seen []wire.Kind // of what came
-
-	version uint16
 }
 
 func dialThin(t *testing.T, path string) *thinClient {
 	t.Helper()
-	return dialThinAs(t, path, wire.Version)
-}
-
-// dialThinAs is for clients of older versions, too.
-func dialThinAs(t *testing.T, path string, version uint16) *thinClient {
-	t.Helper()
-	c := connectThin(t, path, version)
-	c.send(helloOf(version))
+	c := connectThin(t, path)
+	c.send(helloOf(wire.Version))
 	return c
 }
 
 // connectThin leaves it to the caller to say hello.
-func connectThin(t *testing.T, path string, version uint16) *thinClient {
+func connectThin(t *testing.T, path string) *thinClient {
 	t.Helper()
 	conn, err := peer.Dial(t.Context(), path, peer.DialOptions{})
 	if err != nil {
@@ -43,7 +35,7 @@ func connectThin(t *testing.T, path string, version uint16) *thinClient {
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	c := &thinClient{t: t, conn: conn, in: peer.NewReceiver(conn), version: version}
+	c := &thinClient{t: t, conn: conn, in: peer.NewReceiver(conn)}
 	t.Cleanup(func() {
 		c.in.Close()
 		_ = conn.Close()
@@ -53,12 +45,7 @@ func connectThin(t *testing.T, path string, version uint16) *thinClient {
 
 func (c *thinClient) send(m wire.Message) {
 	c.t.Helper()
-	c.sendAs(wire.Version, m)
-}
-
-func (c *thinClient) sendAs(version uint16, m wire.Message) {
-	c.t.Helper()
-	packet, err := wire.Append(nil, version, m, 0)
+	packet, err := wire.Append(nil, m, 0)
 	if err == nil {
 		err = c.conn.Send(packet, nil)
 	}
@@ -94,7 +81,7 @@ func (c *thinClient) awaitFD(kind wire.Kind) (m wire.Message, fd int) {
 		for _, fd := range fds {
 			_ = os.NewFile(uintptr(fd), "received").Close()
 		}
-		m, err := wire.Parse(h, body, c.version)
+		m, err := wire.Parse(h, body)
 		switch {
 		case err != nil:
 			c.t.Fatal(err)

@@ -167,7 +167,7 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 	refuse := func(code wire.Code, format string, args ...any) error {
 		text := fmt.Sprintf(format, args...)
 		_ = conn.SetDeadline(time.Now().Add(refuseTimeout)) // the first may be over
-		if p, err := wire.Append(nil, wire.Version, &wire.Refuse{Code: code, Text: text}, 0); err == nil {
+		if p, err := wire.Append(nil, &wire.Refuse{Code: code, Text: text}, 0); err == nil {
 			_ = conn.Send(p, nil) // the peer may be gone: the error says why either way
 		}
 		return fmt.Errorf("process %d of user %d: %s", pid, uid, text)
@@ -188,12 +188,12 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 	case err != nil:
 		return nil, refuse(wire.CodeProtocol, "the first message must be hello: %v", err)
 	}
-	version, ok := wire.Negotiate(hello.VersionMin, hello.VersionMax, wire.VersionMin, wire.Version)
+	_, ok := wire.Negotiate(hello.VersionMin, hello.VersionMax, wire.VersionMin, wire.Version)
 	switch {
 	case !s.allowed(uid):
 		return nil, refuse(wire.CodeDenied, "user %d may not attach: add it to allow_uids, or run as the host's user", uid)
 	case !ok:
-		return nil, refuse(wire.CodeVersion, "the peer speaks versions %d to %d, this is %d to %d", hello.VersionMin, hello.VersionMax, wire.VersionMin, wire.Version)
+		return nil, refuse(wire.CodeVersion, "the peer speaks versions %d to %d of the protocol, and this host version %d: use a client and a host of one release", hello.VersionMin, hello.VersionMax, wire.Version)
 	case hello.Bus != "" && hello.Bus != s.bus.opts.Name:
 		return nil, refuse(wire.CodeBus, "the bus %q lives here, not %q", s.bus.opts.Name, hello.Bus)
 	case pid == 0 || uint32(pid) != hello.PID:
@@ -203,7 +203,7 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 	if err != nil {
 		return nil, refuse(wire.CodeInternal, "its process cannot be watched: %v", err)
 	}
-	sess, err := s.admit(conn, proc, hello, version)
+	sess, err := s.admit(conn, proc, hello)
 	if err != nil {
 		_ = proc.Close()
 		return nil, refuse(wire.CodeClosing, "%v", err)
@@ -238,25 +238,25 @@ func receiveHello(in *peer.Receiver) (*wire.Hello, error) {
 	if h.Kind != wire.KindHello {
 		return nil, fmt.Errorf("it is %v", h.Kind)
 	}
-	return &hello, wire.Decode(body, wire.Version, &hello)
+	return &hello, wire.Decode(body, &hello)
 }
 
 func (s *Server) allowed(uid uint32) bool {
 	return uid == uint32(os.Getuid()) || slices.Contains(s.opts.AllowUIDs, uid)
 }
 
-func (s *Server) admit(conn *peer.Conn, proc *peer.Process, hello *wire.Hello, version uint16) (*session, error) {
+func (s *Server) admit(conn *peer.Conn, proc *peer.Process, hello *wire.Hello) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, ErrClosed
 	}
-	sender, err := peer.NewSender(conn, peer.SenderOptions{Version: version, LaterWait: s.bus.opts.laterWait})
+	sender, err := peer.NewSender(conn, peer.SenderOptions{LaterWait: s.bus.opts.laterWait})
 	if err != nil {
 		return nil, err
 	}
 	s.nodes++
-	sess := newSession(s, conn, sender, proc, hello, version, s.nodes)
+	sess := newSession(s, conn, sender, proc, hello, s.nodes)
 	sess.ex.reader = s.bus.exchange.table.Reader()
 	s.sessions[sess] = struct{}{}
 	sess.queue(sess.welcome()) // before others find the session, who have more to say to it

@@ -24,14 +24,13 @@ import (
 // for credit or room, waits elsewhere: emissions in the queue of their source,
 // which keeps their order, questions on goroutines of their own.
 type session struct {
-	srv     *Server
-	conn    *peer.Conn
-	proc    *peer.Process
-	sender  *peer.Sender
-	version uint16
-	node    uint32
-	name    string
-	since   time.Time
+	srv    *Server
+	conn   *peer.Conn
+	proc   *peer.Process
+	sender *peer.Sender
+	node   uint32
+	name   string
+	since  time.Time
 
 	ctx     context.Context // ends with the session
 	cancel  context.CancelCauseFunc
@@ -100,9 +99,9 @@ type told struct {
 // maxQuestions is how many of a client's questions may be open.
 const maxQuestions = 1024
 
-func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Process, hello *wire.Hello, version uint16, node uint32) *session {
+func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Process, hello *wire.Hello, node uint32) *session {
 	s := &session{
-		srv: srv, conn: conn, sender: sender, proc: proc, version: version, node: node, name: hello.Name, since: time.Now(),
+		srv: srv, conn: conn, sender: sender, proc: proc, node: node, name: hello.Name, since: time.Now(),
 		sources: make(map[uint32]*source), held: make(map[uint32]*held), kept: make(map[uint32]*kept),
 		offered: make(map[uint32]*segment), told: make(map[*segment]*told),
 		expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed), submits: make(map[uint32]context.CancelCauseFunc),
@@ -195,7 +194,7 @@ const lastWords = 100 * time.Millisecond
 func (s *session) welcome() *wire.Welcome {
 	b := s.srv.bus
 	return &wire.Welcome{
-		Version: s.version, Node: s.node, Epoch: s.srv.epoch,
+		Version: wire.Version, Node: s.node, Epoch: s.srv.epoch,
 		InlineBytes: uint32(s.inlineBytes()), Bus: b.opts.Name,
 		Inputs: wireEdges(b.graph.inputs, true), Results: wireEdges(b.graph.results, false),
 		Tensors: wireTensors(b.graph.inputs),
@@ -242,7 +241,7 @@ func (s *session) read(in *peer.Receiver) error {
 		came := err == nil
 		if came {
 			var m wire.Message
-			if m, err = wire.Parse(h, body, s.version); err != nil {
+			if m, err = wire.Parse(h, body); err != nil {
 				peer.CloseAll(fds)
 			} else {
 				turn.take(m)
@@ -311,7 +310,7 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		return s.leave(m.Stages...)
 	case *wire.Lanes:
 		s.mu.Lock()
-		s.lanes = s.version >= wire.VersionLayout
+		s.lanes = true
 		s.mu.Unlock()
 	case *wire.Expecting:
 		return s.expecting(m)

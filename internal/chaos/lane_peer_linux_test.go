@@ -132,7 +132,7 @@ func (l *laneEnd) listen() {
 		h, body, fds, err := l.in.Next()
 		var m wire.Message
 		if err == nil {
-			m, err = wire.Parse(h, append([]byte(nil), body...), wire.Version)
+			m, err = wire.Parse(h, append([]byte(nil), body...))
 		}
 		l.fromHost <- hostMessage{m, fds, err}
 		if err != nil {
@@ -363,7 +363,7 @@ func (l *laneEnd) receive() {
 			if !ok {
 				break
 			}
-			m, err := wire.Parse(wire.Header{Kind: wire.Kind(kind)}, append([]byte(nil), frame...), wire.Version)
+			m, err := wire.Parse(wire.Header{Kind: wire.Kind(kind)}, append([]byte(nil), frame...))
 			if err != nil {
 				panic(err)
 			}

@@ -76,7 +76,7 @@ func hostOnce(ln *peer.Listener, results int) error {
 		for _, fd := range fds {
 			_ = unix.Close(fd)
 		}
-		m, err := wire.Parse(h, body, wire.Version)
+		m, err := wire.Parse(h, body)
 		if err != nil {
 			return err
 		}

@@ -326,7 +326,7 @@ func (p *peerEnd) next() (wire.Message, error) {
 	for _, fd := range fds {
 		_ = unix.Close(fd)
 	}
-	return wire.Parse(h, body, wire.Version)
+	return wire.Parse(h, body)
 }
 
 func (p *peerEnd) hello() *wire.Hello {
@@ -334,7 +334,7 @@ func (p *peerEnd) hello() *wire.Hello {
 }
 
 func encode(m wire.Message, fds ...int) []byte {
-	b, err := wire.Append(nil, wire.Version, m, len(fds))
+	b, err := wire.Append(nil, m, len(fds))
 	if err != nil {
 		panic(err)
 	}

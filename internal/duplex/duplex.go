@@ -1,7 +1,6 @@
 package duplex
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -22,8 +21,6 @@ import (
 type Options struct {
 	// Lane says what this side does before it parks.
 	Lane lane.Options
-	// Version is that of the protocol; default the newest.
-	Version uint16
 }
 
 // Handler is told what the peer sends. An error ends the duplex.
@@ -42,10 +39,9 @@ type Handler interface {
 
 // Duplex is the connection of two processes.
 type Duplex struct {
-	conn    *peer.Conn
-	version uint16
-	socket  *peer.Sender
-	in      *peer.Receiver
+	conn   *peer.Conn
+	socket *peer.Sender
+	in     *peer.Receiver
 
 	own, its half
 
@@ -86,7 +82,7 @@ const (
 // on, also if it fails. The id is the same on both sides, and the side is 0 on one
 // of them and 1 on the other.
 func Meet(conn *peer.Conn, id uint64, side uint8, opts Options) (*Duplex, error) {
-	d := &Duplex{conn: conn, version: cmp.Or(opts.Version, wire.Version), in: peer.NewReceiver(conn), listening: make(chan struct{}), copied: make([]byte, wire.MaxPacket)}
+	d := &Duplex{conn: conn, in: peer.NewReceiver(conn), listening: make(chan struct{}), copied: make([]byte, wire.MaxPacket)}
 	if err := d.meet(id, side&1, opts); err != nil {
 		d.Close()
 		return nil, fmt.Errorf("meet a peer: %w", err)
@@ -134,7 +130,7 @@ func (d *Duplex) meet(id uint64, side uint8, opts Options) error {
 		return err
 	}
 	var err error
-	if d.socket, err = peer.NewSender(d.conn, peer.SenderOptions{Version: d.version, FlushTimeout: lastWords}); err != nil {
+	if d.socket, err = peer.NewSender(d.conn, peer.SenderOptions{FlushTimeout: lastWords}); err != nil {
 		return err
 	}
 	sizeBytes := int64(out.SenderBytes() + out.ReceiverBytes())
@@ -179,7 +175,7 @@ func (d *Duplex) admit(id uint64, sizeBytes int64) error {
 	if err != nil {
 		return err
 	}
-	m, err := wire.Parse(h, body, d.version)
+	m, err := wire.Parse(h, body)
 	if err == nil {
 		meet, ok := m.(*wire.Meet)
 		if !ok || meet.Lane != id || meet.Capacity != laneBytes {
@@ -251,7 +247,7 @@ func (d *Duplex) listen(h Handler) error {
 		if err != nil {
 			return err
 		}
-		m, err := wire.Parse(head, body, d.version)
+		m, err := wire.Parse(head, body)
 		if err != nil {
 			peer.CloseAll(fds)
 			return err
@@ -378,7 +374,7 @@ func (d *Duplex) handle(kind lane.Kind, body []byte, mayWait bool) error {
 	if k.Direction()&wire.ToPeer == 0 {
 		return fmt.Errorf("%w: %v is not for a lane", wire.ErrProtocol, k)
 	}
-	m, err := d.read.parse(k, body, d.version)
+	m, err := d.read.parse(k, body)
 	if err != nil {
 		return err
 	}
@@ -395,14 +391,14 @@ type decoded struct {
 	finish  wire.Finish
 }
 
-func (r *decoded) parse(k wire.Kind, body []byte, version uint16) (wire.Message, error) {
+func (r *decoded) parse(k wire.Kind, body []byte) (wire.Message, error) {
 	if k == wire.KindDeliver {
-		return &r.deliver, wire.Decode(body, version, &r.deliver)
+		return &r.deliver, wire.Decode(body, &r.deliver)
 	}
 	if k == wire.KindFinish {
-		return &r.finish, wire.Decode(body, version, &r.finish)
+		return &r.finish, wire.Decode(body, &r.finish)
 	}
-	return wire.Parse(wire.Header{Kind: k}, body, version)
+	return wire.Parse(wire.Header{Kind: k}, body)
 }
 
 // Offer gives the peer a segment that messages will name. It does not wait.

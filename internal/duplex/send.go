@@ -28,7 +28,7 @@ func (d *Duplex) Send(m wire.Message) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var err error
-	if d.packed, err = wire.Append(d.packed[:0], d.version, m, 0); err != nil {
+	if d.packed, err = wire.Append(d.packed[:0], m, 0); err != nil {
 		return err
 	}
 	if !d.draining {
@@ -61,7 +61,7 @@ func (d *Duplex) TrySend(m wire.Message) error {
 		return lane.ErrFull
 	}
 	var err error
-	if d.packed, err = wire.Append(d.packed[:0], d.version, m, 0); err != nil {
+	if d.packed, err = wire.Append(d.packed[:0], m, 0); err != nil {
 		return err
 	}
 	return d.judge(d.sender.TrySend(lane.Kind(m.Kind()), d.packed[wire.HeaderSize:]))

@@ -26,7 +26,7 @@ func BenchmarkSender(b *testing.B) {
 		sent += transfer(b, each, func(conn *Conn) (func(wire.Message) error, func() error) {
 			var packet []byte
 			send := func(m wire.Message) (err error) {
-				if packet, err = wire.Append(packet[:0], wire.Version, m, 0); err != nil {
+				if packet, err = wire.Append(packet[:0], m, 0); err != nil {
 					return err
 				}
 				return conn.Send(packet, nil)
@@ -56,7 +56,7 @@ func transfer(b *testing.B, n int, open func(*Conn) (send func(wire.Message) err
 		for {
 			_, body, _, err := r.Next()
 			if err == nil {
-				err = wire.Decode(body, wire.Version, &m)
+				err = wire.Decode(body, &m)
 			}
 			if err != nil {
 				done <- err

@@ -23,9 +23,6 @@ const (
 
 // SenderOptions are the options of [NewSender]. The zero value works.
 type SenderOptions struct {
-	// Version of the protocol that both ends have agreed on. Zero means
-	// wire.Version.
-	Version uint16
 	// BacklogBytes bounds what waits for the peer to read, in bytes. Zero means
 	// DefaultBacklogBytes; at least a packet must fit.
 	BacklogBytes int
@@ -38,9 +35,6 @@ type SenderOptions struct {
 }
 
 func (o SenderOptions) withDefaults() SenderOptions {
-	if o.Version == 0 {
-		o.Version = wire.Version
-	}
 	if o.BacklogBytes == 0 {
 		o.BacklogBytes = DefaultBacklogBytes
 	}
@@ -55,9 +49,6 @@ func (o SenderOptions) withDefaults() SenderOptions {
 
 // Validate reports the first option that makes no sense.
 func (o SenderOptions) Validate() error {
-	if o.Version != 0 && (o.Version < wire.VersionMin || o.Version > wire.Version) {
-		return fmt.Errorf("version %d: this is none that both ends can have agreed on", o.Version)
-	}
 	if o.BacklogBytes != 0 && o.BacklogBytes < wire.MaxPacket {
 		return fmt.Errorf("backlog of %d bytes: a packet of %d must fit", o.BacklogBytes, wire.MaxPacket)
 	}

@@ -19,8 +19,7 @@ func TestOptions(t *testing.T) {
 		ok   bool
 	}{
 		{name: "sender, zero", give: peer.SenderOptions{}, ok: true},
-		{name: "sender, all", give: peer.SenderOptions{Version: 1, BacklogBytes: wire.MaxPacket, FlushTimeout: time.Second}, ok: true},
-		{name: "sender, version of a later host", give: peer.SenderOptions{Version: wire.Version + 1}},
+		{name: "sender, all", give: peer.SenderOptions{BacklogBytes: wire.MaxPacket, FlushTimeout: time.Second}, ok: true},
 		{name: "sender, no room for a packet", give: peer.SenderOptions{BacklogBytes: wire.MaxPacket - 1}},
 		{name: "sender, timeout in the past", give: peer.SenderOptions{FlushTimeout: -1}},
 		{name: "listen, zero", give: peer.ListenOptions{}, ok: true},

@@ -28,8 +28,8 @@ func (p *packet) reset() { p.buf, p.fds = p.buf[:0], p.fds[:0] }
 
 // add writes a message behind the others, or returns false when it does not
 // fit.
-func (p *packet) add(version uint16, m wire.Message, fds []int) (fits bool, err error) {
-	b, err := wire.Append(p.buf, version, m, len(fds))
+func (p *packet) add(m wire.Message, fds []int) (fits bool, err error) {
+	b, err := wire.Append(p.buf, m, len(fds))
 	if err != nil {
 		return false, err
 	}

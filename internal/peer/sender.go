@@ -250,12 +250,12 @@ func (s *Sender) appendTail(m wire.Message, fds []int) (p *packet, before int, e
 	if n := len(s.queue); n > 0 {
 		p = s.queue[n-1]
 		before = len(p.buf)
-		if fits, err := p.add(s.opts.Version, m, fds); fits || err != nil {
+		if fits, err := p.add(m, fds); fits || err != nil {
 			return p, before, err
 		}
 	}
 	p = newPacket()
-	_, err = p.add(s.opts.Version, m, fds) // one message always fits
+	_, err = p.add(m, fds) // one message always fits
 	return p, 0, err
 }
 
@@ -264,7 +264,7 @@ func (s *Sender) appendTail(m wire.Message, fds []int) (p *packet, before int, e
 // queues.
 func (s *Sender) sendNow(m wire.Message, fds []int) error {
 	p := newPacket()
-	if _, err := p.add(s.opts.Version, m, fds); err != nil {
+	if _, err := p.add(m, fds); err != nil {
 		p.recycle()
 		return err
 	}

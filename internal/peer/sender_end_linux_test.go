@@ -134,7 +134,7 @@ func TestSenderEnds(t *testing.T) {
 	})
 	t.Run("options", func(t *testing.T) {
 		a, _ := pair(t)
-		for _, opts := range []SenderOptions{{Version: 9}, {BacklogBytes: 100}, {FlushTimeout: -1}} {
+		for _, opts := range []SenderOptions{{BacklogBytes: 100}, {FlushTimeout: -1}} {
 			if _, err := NewSender(a, opts); err == nil {
 				t.Errorf("NewSender with %+v: no error", opts)
 			}

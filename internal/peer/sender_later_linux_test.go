@@ -36,7 +36,7 @@ func wantPacket(t *testing.T, c *Conn, from, to uint32) {
 		_, body, _, err := r.Next()
 		var m wire.Release
 		if err == nil {
-			err = wire.Decode(body, wire.Version, &m)
+			err = wire.Decode(body, &m)
 		}
 		if err != nil || m.Delivery != i {
 			t.Fatalf("received %+v, %v; want delivery %d", m, err, i)

@@ -73,7 +73,7 @@ func TestSenderIdle(t *testing.T) {
 			t.Fatalf("nothing has been sent: %v", err)
 		}
 		var m wire.Release
-		if err := wire.Decode(buf[wire.HeaderSize:n], wire.Version, &m); err != nil || m.Delivery != i {
+		if err := wire.Decode(buf[wire.HeaderSize:n], &m); err != nil || m.Delivery != i {
 			t.Errorf("received %+v, %v; want delivery %d", m, err, i)
 		}
 	}
@@ -126,7 +126,7 @@ func wantInOrder(t *testing.T, b *Conn, producers rune, each uint32) {
 	next := map[string]uint32{}
 	var m wire.Finish
 	readAll(t, b, func(_ wire.Header, body []byte, _ []int) {
-		if err := wire.Decode(body, wire.Version, &m); err != nil {
+		if err := wire.Decode(body, &m); err != nil {
 			t.Error(err)
 		}
 		if m.Delivery != next[m.Text] {
@@ -184,7 +184,7 @@ func TestSenderBatches(t *testing.T) {
 				continue
 			}
 			var m wire.Release
-			if err := wire.Decode(body, wire.Version, &m); err != nil || m.Delivery != next {
+			if err := wire.Decode(body, &m); err != nil || m.Delivery != next {
 				t.Fatalf("delivery %d, %v; want %d", m.Delivery, err, next)
 			}
 			next++
@@ -248,7 +248,7 @@ func TestSenderBacklog(t *testing.T) {
 	var next uint32
 	readAll(t, b, func(_ wire.Header, body []byte, _ []int) {
 		var m wire.Call
-		if err := wire.Decode(body, wire.Version, &m); err != nil || m.Token != next {
+		if err := wire.Decode(body, &m); err != nil || m.Token != next {
 			t.Errorf("message %d, %v; want %d", m.Token, err, next)
 		}
 		next++
@@ -299,7 +299,7 @@ func TestSenderDescriptors(t *testing.T) {
 				return
 			}
 			var m wire.Segment
-			if err := wire.Decode(body, wire.Version, &m); err != nil || m.Segment != next {
+			if err := wire.Decode(body, &m); err != nil || m.Segment != next {
 				t.Errorf("segment %d, %v; want %d", m.Segment, err, next)
 			}
 			next++
@@ -380,31 +380,6 @@ func TestSenderDescriptorBound(t *testing.T) {
 	})
 }
 
-// TestSenderVersion sends one message in two versions, and one that only a later
-// version has.
-func TestSenderVersion(t *testing.T) {
-	buf := make([]byte, wire.MaxPacket)
-	var sizes [4]int
-	for version := uint16(1); version <= 3; version++ {
-		a, b := pair(t)
-		s := newSender(t, a, SenderOptions{Version: version})
-		if err := s.Queue(&wire.Submit{}); err != nil {
-			t.Fatal(err)
-		}
-		n, _, err := b.Receive(buf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sizes[version] = n
-		if err := s.Queue(&wire.Lanes{}); errors.Is(err, wire.CodeInvalid) != (version < 3) {
-			t.Errorf("Queue of a message that came with version 3, in version %d: %v", version, err)
-		}
-	}
-	if sizes[1] >= sizes[2] {
-		t.Errorf("submit has %d bytes in version 1 and %d in version 2", sizes[1], sizes[2])
-	}
-}
-
 // TestPacket gathers messages until they do not fit, by their descriptors or their
 // bytes. What does not fit, or is none, changes nothing.
 func TestPacket(t *testing.T) {
@@ -428,16 +403,16 @@ func TestPacket(t *testing.T) {
 				}
 			}
 			for n := range c.most {
-				if fits, err := p.add(wire.Version, c.message, c.fds); !fits || err != nil {
+				if fits, err := p.add(c.message, c.fds); !fits || err != nil {
 					t.Fatalf("message %d: %v, %v", n, fits, err)
 				}
 			}
 			want(c.most)
-			if fits, err := p.add(wire.Version, c.message, c.fds); fits || err != nil {
+			if fits, err := p.add(c.message, c.fds); fits || err != nil {
 				t.Errorf("one more: %v, %v", fits, err)
 			}
 			want(c.most)
-			if _, err := p.add(wire.Version, &wire.Serve{Stage: "\xff"}, nil); !errors.Is(err, wire.CodeInvalid) {
+			if _, err := p.add(&wire.Serve{Stage: "\xff"}, nil); !errors.Is(err, wire.CodeInvalid) {
 				t.Errorf("a message that is none: %v", err)
 			}
 			want(c.most)
@@ -447,7 +422,7 @@ func TestPacket(t *testing.T) {
 
 func messageSizeWith(t *testing.T, m wire.Message, descriptors int) int {
 	t.Helper()
-	b, err := wire.Append(nil, wire.Version, m, descriptors)
+	b, err := wire.Append(nil, m, descriptors)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -459,7 +434,7 @@ func messageSizeWith(t *testing.T, m wire.Message, descriptors int) int {
 func TestReceiverRefuses(t *testing.T) {
 	file := devNull(t)
 	encode := func(m wire.Message, descriptors int) []byte {
-		b, err := wire.Append(nil, wire.Version, m, descriptors)
+		b, err := wire.Append(nil, m, descriptors)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ func BenchmarkAppend(b *testing.B) {
 		b.Run(m.Kind().String(), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := wire.Append(buf, wire.Version, m, 0); err != nil {
+				if _, err := wire.Append(buf, m, 0); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -32,7 +32,7 @@ func BenchmarkAppend(b *testing.B) {
 
 func BenchmarkDecode(b *testing.B) {
 	for _, m := range benchmarkMessages() {
-		packet, err := wire.Append(nil, wire.Version, m, 0)
+		packet, err := wire.Append(nil, m, 0)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -41,7 +41,7 @@ func BenchmarkDecode(b *testing.B) {
 			for b.Loop() {
 				_, body, _, err := wire.Next(packet)
 				if err == nil {
-					err = wire.Decode(body, wire.Version, m)
+					err = wire.Decode(body, m)
 				}
 				if err != nil {
 					b.Fatal(err)

@@ -13,7 +13,6 @@ import (
 // Writing never changes the message: several goroutines may send the same one.
 type coder struct {
 	reading bool
-	version uint16
 	kind    Kind
 	buf     []byte // writing: the packet so far; reading: what is left of the message
 	err     error

@@ -10,7 +10,7 @@
 //	for len(packet) > 0 {
 //		header, body, rest, err := wire.Next(packet)
 //		...
-//		message, err := wire.Parse(header, body, version)
+//		message, err := wire.Parse(header, body)
 //		...
 //		packet = rest
 //	}
@@ -19,9 +19,8 @@
 // the next message: that allocates nothing but new text. Append never keeps
 // the message, and allocates nothing when there is room.
 //
-// A connection speaks one version of the protocol, which [Negotiate] finds.
-// Append and Parse refuse the kinds that it does not have, and leave out the
-// fields; [Kind.Since] says which version added a kind.
+// There is one version of the protocol, [Version]; [Negotiate] says whether the
+// peer speaks it.
 //
 // Each message is a struct. Its method fields lists its fields in the order of
 // the wire, once for both directions, so that writing and reading cannot

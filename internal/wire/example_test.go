@@ -14,7 +14,7 @@ func Example() {
 		&wire.Ended{Task: 3, Code: wire.CodeMemory, Text: "no room for the audio"},
 	} {
 		var err error
-		if packet, err = wire.Append(packet, wire.Version, m, 0); err != nil {
+		if packet, err = wire.Append(packet, m, 0); err != nil {
 			fmt.Println(err)
 			return
 		}
@@ -25,7 +25,7 @@ func Example() {
 			fmt.Println(err)
 			return
 		}
-		message, err := wire.Parse(header, body, wire.Version)
+		message, err := wire.Parse(header, body)
 		if err != nil {
 			fmt.Println(err)
 			return

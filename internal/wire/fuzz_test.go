@@ -15,27 +15,22 @@ import (
 // FuzzNext reads packets from outside to their end. What is read must be
 // writable, and read the same again.
 func FuzzNext(f *testing.F) {
-	for version := uint16(wire.VersionMin); version <= wire.Version; version++ {
-		var packet []byte
-		for _, s := range samples() {
-			if s.message.Kind().Since() > version {
-				continue
-			}
-			b, err := wire.Append(packet, version, s.message, s.descriptors)
-			if err != nil {
-				f.Fatal(err)
-			}
-			const seedBytes = 500 // the fuzzer is slow with long ones
-			if len(b) > seedBytes && len(packet) > 0 {
-				f.Add(packet, version)
-				packet = nil
-			} else if len(b) <= seedBytes {
-				packet = b
-			}
+	var packet []byte
+	for _, s := range samples() {
+		b, err := wire.Append(packet, s.message, s.descriptors)
+		if err != nil {
+			f.Fatal(err)
 		}
-		f.Add(packet, version)
+		const seedBytes = 500 // the fuzzer is slow with long ones
+		if len(b) > seedBytes && len(packet) > 0 {
+			f.Add(packet)
+			packet = nil
+		} else if len(b) <= seedBytes {
+			packet = b
+		}
 	}
-	f.Fuzz(func(t *testing.T, packet []byte, version uint16) {
+	f.Add(packet)
+	f.Fuzz(func(t *testing.T, packet []byte) {
 		for len(packet) > 0 {
 			h, body, rest, err := wire.Next(packet)
 			if err != nil {
@@ -45,7 +40,7 @@ func FuzzNext(f *testing.F) {
 			if len(rest) >= len(packet) {
 				t.Fatalf("Next took nothing of %d bytes", len(packet))
 			}
-			checkParse(t, h, body, version)
+			checkParse(t, h, body)
 			packet = rest
 		}
 	})
@@ -54,29 +49,29 @@ func FuzzNext(f *testing.F) {
 // FuzzParse reads the fields of every kind from any bytes.
 func FuzzParse(f *testing.F) {
 	for _, s := range samples() {
-		b, err := wire.Append(nil, s.version, s.message, s.descriptors)
+		b, err := wire.Append(nil, s.message, s.descriptors)
 		if err != nil {
 			f.Fatal(err)
 		}
 		if len(b) < 1000 {
-			f.Add(uint16(s.message.Kind()), b[wire.HeaderSize:], s.version)
+			f.Add(uint16(s.message.Kind()), b[wire.HeaderSize:])
 		}
 	}
-	f.Fuzz(func(t *testing.T, kind uint16, body []byte, version uint16) {
-		checkParse(t, wire.Header{Kind: wire.Kind(kind)}, body, version)
+	f.Fuzz(func(t *testing.T, kind uint16, body []byte) {
+		checkParse(t, wire.Header{Kind: wire.Kind(kind)}, body)
 	})
 }
 
 // checkParse parses a message. If that succeeds, what it is written as must
 // parse to the same.
-func checkParse(t *testing.T, h wire.Header, body []byte, version uint16) {
-	m, err := wire.Parse(h, body, version)
+func checkParse(t *testing.T, h wire.Header, body []byte) {
+	m, err := wire.Parse(h, body)
 	if err != nil {
 		mustBeProtocol(t, err)
 		return
 	}
 	least, _ := h.Kind.Descriptors()
-	b, err := wire.Append(nil, version, m, least)
+	b, err := wire.Append(nil, m, least)
 	if err != nil {
 		if len(body) > wire.MaxPacket-wire.HeaderSize {
 			return // FuzzParse made a message that no packet holds
@@ -86,7 +81,7 @@ func checkParse(t *testing.T, h wire.Header, body []byte, version uint16) {
 	if len(b) > wire.HeaderSize+len(body) {
 		t.Fatalf("%d bytes were read from %d", len(b)-wire.HeaderSize, len(body))
 	}
-	again, err := wire.Parse(h, b[wire.HeaderSize:], version)
+	again, err := wire.Parse(h, b[wire.HeaderSize:])
 	if err != nil {
 		t.Fatalf("%+v cannot be read again: %v", m, err)
 	}
@@ -111,7 +106,7 @@ func TestParseAllocatesLittle(t *testing.T) {
 		for range 3 {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			err := readAll(s.packet, s.version)
+			err := readAll(s.packet)
 			runtime.ReadMemStats(&after)
 			if err == nil {
 				t.Errorf("%s: accepted", s.name)

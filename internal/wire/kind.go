@@ -90,7 +90,6 @@ type kindInfo struct {
 	name      string
 	direction Direction
 	make      func() Message
-	since     uint16 // the version that added it; 0: the first
 
 	minDescriptors, maxDescriptors int
 }
@@ -133,38 +132,38 @@ var kinds = [...]kindInfo{
 
 	KindBye: {name: "bye", direction: ToHost | ToClient, make: func() Message { return new(Bye) }},
 
-	KindLanes:     {name: "lanes", direction: ToHost, make: func() Message { return new(Lanes) }, since: versionLanes},
-	KindIntroduce: {name: "introduce", direction: ToClient, make: func() Message { return new(Introduce) }, since: versionLanes, minDescriptors: 2, maxDescriptors: 2},
-	KindExpect:    {name: "expect", direction: ToClient, make: func() Message { return new(Expect) }, since: versionLanes},
-	KindExpecting: {name: "expecting", direction: ToHost, make: func() Message { return new(Expecting) }, since: versionLanes},
-	KindDirect:    {name: "direct", direction: ToClient, make: func() Message { return new(Direct) }, since: versionLanes},
-	KindStreamed:  {name: "streamed", direction: ToHost | ToClient | ToPeer, make: func() Message { return new(Streamed) }, since: versionLanes},
-	KindMeet:      {name: "meet", direction: ToPeer, make: func() Message { return new(Meet) }, since: versionLanes, minDescriptors: 3, maxDescriptors: 3},
-	KindLent:      {name: "lent", direction: ToHost | ToPeer, make: func() Message { return new(Lent) }, since: versionLanes},
-	KindClear:     {name: "clear", direction: ToHost, make: func() Message { return new(Clear) }, since: versionLanes},
-	KindCleared:   {name: "cleared", direction: ToClient, make: func() Message { return new(Cleared) }, since: versionLanes},
-	KindReport:    {name: "report", direction: ToClient, make: func() Message { return new(Report) }, since: versionLanes},
-	KindReported:  {name: "reported", direction: ToHost, make: func() Message { return new(Reported) }, since: versionLanes},
+	KindLanes:     {name: "lanes", direction: ToHost, make: func() Message { return new(Lanes) }},
+	KindIntroduce: {name: "introduce", direction: ToClient, make: func() Message { return new(Introduce) }, minDescriptors: 2, maxDescriptors: 2},
+	KindExpect:    {name: "expect", direction: ToClient, make: func() Message { return new(Expect) }},
+	KindExpecting: {name: "expecting", direction: ToHost, make: func() Message { return new(Expecting) }},
+	KindDirect:    {name: "direct", direction: ToClient, make: func() Message { return new(Direct) }},
+	KindStreamed:  {name: "streamed", direction: ToHost | ToClient | ToPeer, make: func() Message { return new(Streamed) }},
+	KindMeet:      {name: "meet", direction: ToPeer, make: func() Message { return new(Meet) }, minDescriptors: 3, maxDescriptors: 3},
+	KindLent:      {name: "lent", direction: ToHost | ToPeer, make: func() Message { return new(Lent) }},
+	KindClear:     {name: "clear", direction: ToHost, make: func() Message { return new(Clear) }},
+	KindCleared:   {name: "cleared", direction: ToClient, make: func() Message { return new(Cleared) }},
+	KindReport:    {name: "report", direction: ToClient, make: func() Message { return new(Report) }},
+	KindReported:  {name: "reported", direction: ToHost, make: func() Message { return new(Reported) }},
 
-	KindPlace:   {name: "place", direction: ToHost, make: func() Message { return new(Place) }, since: versionExchange},
-	KindPlaced:  {name: "placed", direction: ToClient, make: func() Message { return new(Placed) }, since: versionExchange},
-	KindFetch:   {name: "fetch", direction: ToHost, make: func() Message { return new(Fetch) }, since: versionExchange},
-	KindFetched: {name: "fetched", direction: ToClient, make: func() Message { return new(Fetched) }, since: versionExchange},
-	KindCancel:  {name: "cancel", direction: ToHost, make: func() Message { return new(Cancel) }, since: versionExchange},
-	KindCleanup: {name: "cleanup", direction: ToHost, make: func() Message { return new(Cleanup) }, since: versionExchange},
-	KindCleaned: {name: "cleaned", direction: ToClient, make: func() Message { return new(Cleaned) }, since: versionExchange},
+	KindPlace:   {name: "place", direction: ToHost, make: func() Message { return new(Place) }},
+	KindPlaced:  {name: "placed", direction: ToClient, make: func() Message { return new(Placed) }},
+	KindFetch:   {name: "fetch", direction: ToHost, make: func() Message { return new(Fetch) }},
+	KindFetched: {name: "fetched", direction: ToClient, make: func() Message { return new(Fetched) }},
+	KindCancel:  {name: "cancel", direction: ToHost, make: func() Message { return new(Cancel) }},
+	KindCleanup: {name: "cleanup", direction: ToHost, make: func() Message { return new(Cleanup) }},
+	KindCleaned: {name: "cleaned", direction: ToClient, make: func() Message { return new(Cleaned) }},
 
-	KindPublish:   {name: "publish", direction: ToHost, make: func() Message { return new(Publish) }, since: versionDirectory, minDescriptors: 1, maxDescriptors: 1},
-	KindPublished: {name: "published", direction: ToClient, make: func() Message { return new(Published) }, since: versionDirectory},
-	KindWithdraw:  {name: "withdraw", direction: ToHost, make: func() Message { return new(Withdraw) }, since: versionDirectory},
-	KindFind:      {name: "find", direction: ToHost, make: func() Message { return new(Find) }, since: versionDirectory},
-	KindFound:     {name: "found", direction: ToClient, make: func() Message { return new(Found) }, since: versionDirectory, minDescriptors: 2, maxDescriptors: 2},
+	KindPublish:   {name: "publish", direction: ToHost, make: func() Message { return new(Publish) }, minDescriptors: 1, maxDescriptors: 1},
+	KindPublished: {name: "published", direction: ToClient, make: func() Message { return new(Published) }},
+	KindWithdraw:  {name: "withdraw", direction: ToHost, make: func() Message { return new(Withdraw) }},
+	KindFind:      {name: "find", direction: ToHost, make: func() Message { return new(Find) }},
+	KindFound:     {name: "found", direction: ToClient, make: func() Message { return new(Found) }, minDescriptors: 2, maxDescriptors: 2},
 
-	KindShelf:   {name: "shelf", direction: ToHost, make: func() Message { return new(Shelf) }, since: VersionShelf, minDescriptors: 1, maxDescriptors: 1},
-	KindShelved: {name: "shelved", direction: ToClient, make: func() Message { return new(Shelved) }, since: VersionShelf},
-	KindShelfAt: {name: "shelf_at", direction: ToClient, make: func() Message { return new(ShelfAt) }, since: VersionShelf, minDescriptors: 1, maxDescriptors: 1},
-	KindShelve:  {name: "shelve", direction: ToHost, make: func() Message { return new(Shelve) }, since: VersionShelf},
-	KindTaken:   {name: "taken", direction: ToHost, make: func() Message { return new(Taken) }, since: VersionShelf},
+	KindShelf:   {name: "shelf", direction: ToHost, make: func() Message { return new(Shelf) }, minDescriptors: 1, maxDescriptors: 1},
+	KindShelved: {name: "shelved", direction: ToClient, make: func() Message { return new(Shelved) }},
+	KindShelfAt: {name: "shelf_at", direction: ToClient, make: func() Message { return new(ShelfAt) }, minDescriptors: 1, maxDescriptors: 1},
+	KindShelve:  {name: "shelve", direction: ToHost, make: func() Message { return new(Shelve) }},
+	KindTaken:   {name: "taken", direction: ToHost, make: func() Message { return new(Taken) }},
 }
 
 // info returns what is known of k, and nil when it is no kind.
@@ -184,14 +183,6 @@ func (k Kind) String() string {
 		return info.name
 	}
 	return word(nil, k, "kind")
-}
-
-// Since returns the version of the protocol that added the kind.
-func (k Kind) Since() uint16 {
-	if info := k.info(); info != nil {
-		return max(info.since, VersionMin)
-	}
-	return 0
 }
 
 // Direction says who sends messages of this kind; 0 when it is no kind.

@@ -8,12 +8,11 @@ func (m *Lanes) fields(c *coder) { c.begin(KindLanes) }
 // Introduce makes two clients known to each other. Its descriptors are a
 // connection to the peer, on which both say Meet, and the peer's pidfd.
 type Introduce struct {
-	Peer    uint32 // the peer's number
-	PID     uint32
-	Lane    uint64 // drawn by the host, the same for both
-	Side    uint8  // 0 for one of them, 1 for the other
-	Version uint16 // that the two speak with each other
-	Name    string // of the peer, for people
+	Peer uint32 // the peer's number
+	PID  uint32
+	Lane uint64 // drawn by the host, the same for both
+	Side uint8  // 0 for one of them, 1 for the other
+	Name string // of the peer, for people
 }
 
 func (m *Introduce) fields(c *coder) {
@@ -22,8 +21,7 @@ func (m *Introduce) fields(c *coder) {
 	c.u32("pid", &m.PID)
 	c.u64("lane", &m.Lane)
 	c.enum("side", &m.Side, 0, 1)
-	c.zeros(1)
-	c.u16("version", &m.Version)
+	c.zeros(3)
 	c.str("name", &m.Name, MaxName)
 }
 

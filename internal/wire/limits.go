@@ -38,39 +38,11 @@ const (
 	MaxTaken = (MaxPacket - HeaderSize - 6) / 8
 )
 
-// The versions of the protocol.
+// The versions of the protocol that this package speaks: one.
 const (
-	// Version is the newest version that this package speaks.
-	Version = 8
-	// VersionMin is the oldest.
-	VersionMin = 1
-
-	// versionTrace added the trace to Open and Submit.
-	versionTrace = 2
-	// versionLanes added the messages that clients exchange deliveries by, and
-	// the place to Ended.
-	versionLanes = 3
-	// versionExchange added the exchange: payloads under keys.
-	versionExchange = 4
-	// versionDirectory added the directory: descriptors under names; the tensors of
-	// edges to Welcome and Serving; and what peers say to each other of streams when
-	// one has lost its host.
-	versionDirectory = 5
-	// versionLeave added the stages to Leave.
-	versionLeave = 6
+	Version    = 8
+	VersionMin = Version
 )
-
-// VersionShort added what makes the path of a request short: a number that the client
-// chooses for it, the code of a refusal in Over, and tasks whose end is not asked for.
-const VersionShort = 8
-
-// VersionShelf added shelves: values of the exchange that are taken without the host.
-const VersionShelf = 7
-
-// VersionLayout is the version from which lanes between clients are of the
-// present layout, shmstore/lane's second. Clients of version 3 have another, and
-// are not introduced.
-const VersionLayout = 4
 
 // Magic is the first field of a [Hello]: the bytes 01 'O' 'M' 'N' 'I' 'B' 'U' 'S'.
 const Magic uint64 = 0x53554249_4e4d4f01

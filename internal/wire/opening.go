@@ -32,7 +32,7 @@ type Welcome struct {
 	Bus         string
 	Inputs      []Edge    // where the inputs of a submitted request go
 	Results     []Edge    // where its results come from
-	Tensors     []Tensors // of the inputs, in their order; from version 5 on
+	Tensors     []Tensors // of the inputs, in their order
 }
 
 func (m *Welcome) fields(c *coder) {
@@ -179,14 +179,8 @@ func (t Transport) String() string {
 // minTensors is the size of one.
 const minTensors = 9
 
-// tensors are there from version 5 on.
+// tensors is a list of them. A slice that is read into is used again.
 func (c *coder) tensors(p *[]Tensors) {
-	if c.version < versionDirectory {
-		if c.reading {
-			*p = nil
-		}
-		return
-	}
 	n := c.count("tensors", len(*p), minTensors)
 	if c.reading {
 		*p = append((*p)[:0], make([]Tensors, n)...)
@@ -205,14 +199,7 @@ type Trace struct {
 	State   string
 }
 
-// trace is there from version 2 on.
 func (c *coder) trace(field string, p *Trace) {
-	if c.version < versionTrace {
-		if c.reading {
-			*p = Trace{}
-		}
-		return
-	}
 	c.fixed(field, p.TraceID[:])
 	c.fixed(field, p.SpanID[:])
 	c.u8(field, &p.Flags)

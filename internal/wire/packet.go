@@ -20,22 +20,18 @@ type Header struct {
 	Descriptors int // how many of the packet's descriptors belong to the message
 }
 
-// Append writes m behind b, for a peer that speaks the given version, and
-// returns the longer slice. descriptors is how many of them will travel with
-// the message. The text of an error that is longer than [MaxText] is cut; any
-// other broken bound, and a kind that the version does not have, is an error
-// that is [CodeInvalid], and leaves b as it was.
+// Append writes m behind b, and returns the longer slice. descriptors is how
+// many of them will travel with the message. The text of an error that is longer
+// than [MaxText] is cut; any other broken bound is an error that is
+// [CodeInvalid], and leaves b as it was.
 //
 // Append does not keep m. Whether b still fits into a packet is for the caller
 // to see: a message by itself always does.
-func Append(b []byte, version uint16, m Message, descriptors int) ([]byte, error) {
+func Append(b []byte, m Message, descriptors int) ([]byte, error) {
 	start := len(b)
-	c := coder{version: version, buf: append(b, make([]byte, HeaderSize)...)}
+	c := coder{buf: append(b, make([]byte, HeaderSize)...)}
 	walk(m, &c)
 	length := len(c.buf) - start
-	if c.err == nil {
-		c.err = checkVersion(c.kind, version)
-	}
 	if c.err == nil {
 		c.err = checkMessage(CodeInvalid, c.kind, length, descriptors)
 	}
@@ -70,40 +66,27 @@ func Next(packet []byte) (h Header, body, rest []byte, err error) {
 	return h, packet[HeaderSize:length:length], packet[length:], nil
 }
 
-// Parse reads the message behind a header that came from [Next], as the given
-// version has it. An error is [ErrProtocol]; a kind that the version does not
-// have is one.
-func Parse(h Header, body []byte, version uint16) (Message, error) {
+// Parse reads the message behind a header that came from [Next]. An error is
+// [ErrProtocol].
+func Parse(h Header, body []byte) (Message, error) {
 	info := h.Kind.info()
 	if info == nil {
 		return nil, protocolError("%v: no message has this kind", h.Kind)
 	}
-	if since := h.Kind.Since(); since > version {
-		return nil, protocolError("%v: there is no such message in version %d, it came with %d", h.Kind, version, since)
-	}
 	m := info.make()
-	if err := Decode(body, version, m); err != nil {
+	if err := Decode(body, m); err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
 // Decode reads a message into m, whose type the caller has chosen by the
-// header's kind: whether the version has it is for the caller to see. It sets
-// every field of m; after an error, which is [ErrProtocol], they mean nothing.
+// header's kind. It sets every field of m; after an error, which is [ErrProtocol], they mean nothing.
 // Lists that m has are used again, all but attributes.
-func Decode(body []byte, version uint16, m Message) error {
-	c := coder{reading: true, version: version, buf: body}
+func Decode(body []byte, m Message) error {
+	c := coder{reading: true, buf: body}
 	walk(m, &c)
 	return c.err
-}
-
-// checkVersion checks that a peer of a version knows the kind.
-func checkVersion(k Kind, version uint16) error {
-	if since := k.Since(); since > version {
-		return &Error{Code: CodeInvalid, Text: fmt.Sprintf("%v is not for a peer of version %d, it came with %d", k, version, since)}
-	}
-	return nil
 }
 
 // checkMessage checks what a header says against the bounds.

@@ -13,7 +13,6 @@ import (
 // sample is a message of the vectors.
 type sample struct {
 	name        string
-	version     uint16
 	descriptors int
 	message     wire.Message
 }
@@ -30,11 +29,6 @@ func samples() []sample {
 	all = append(all, laneSamples()...)
 	all = append(all, exchangeSamples()...)
 	all = append(all, directorySamples()...)
-	for i := range all {
-		if all[i].version == 0 {
-			all[i].version = wire.Version
-		}
-	}
 	return all
 }
 
@@ -74,17 +68,17 @@ func openingSamples() []sample {
 		{Name: "->talker", Peer: "talker", Policy: wire.PolicyFail},
 	}
 	return []sample{
-		{name: "hello", message: &wire.Hello{VersionMin: 1, VersionMax: 2, PID: 4711, Bus: "speech", Name: "talker replica 0"}},
-		{name: "hello-empty", message: &wire.Hello{VersionMin: 2, VersionMax: 2, PID: 1}},
+		{name: "hello", message: &wire.Hello{VersionMin: 7, VersionMax: 8, PID: 4711, Bus: "speech", Name: "talker replica 0"}},
+		{name: "hello-empty", message: &wire.Hello{VersionMin: 8, VersionMax: 8, PID: 1}},
 		{name: "hello-extreme", message: &wire.Hello{VersionMin: 0, VersionMax: math.MaxUint16, PID: math.MaxUint32, Bus: strings.Repeat("ü", wire.MaxName/2), Name: strings.Repeat("n", wire.MaxName)}},
 		{name: "welcome", message: &wire.Welcome{
-			Version: 2, Node: 3, Epoch: 0x1122334455667788, InlineBytes: 32768, Bus: "speech", Inputs: edges,
+			Version: 8, Node: 3, Epoch: 0x1122334455667788, InlineBytes: 32768, Bus: "speech", Inputs: edges,
 			Results: []wire.Edge{{Name: "vocoder->", Peer: "vocoder", Window: math.MaxUint32, WindowBytes: math.MaxUint64, Policy: wire.PolicyDropOldest}},
 		}},
-		{name: "welcome-without-edges", message: &wire.Welcome{Version: 1, Node: 1, Epoch: 1}},
-		{name: "refuse", message: &wire.Refuse{Code: wire.CodeVersion, Text: "the host speaks 1 to 2, the client 3 to 4: update the host"}},
+		{name: "welcome-without-edges", message: &wire.Welcome{Version: 8, Node: 1, Epoch: 1}},
+		{name: "refuse", message: &wire.Refuse{Code: wire.CodeVersion, Text: "the host speaks version 8, the client 9"}},
 		{name: "failed", message: &wire.Failed{Token: 7, Code: wire.CodeTooLarge, Text: "größer als das Fenster"}},
-		{name: "failed-code-of-a-later-version", message: &wire.Failed{Token: 7, Code: 999}},
+		{name: "failed-code-without-a-name", message: &wire.Failed{Token: 7, Code: 999}},
 		{name: "failed-longest-text", message: &wire.Failed{Token: math.MaxUint32, Code: wire.CodeInternal, Text: strings.Repeat("t", wire.MaxText)}},
 		{name: "call", message: &wire.Call{Token: 1, Method: "abort", Arguments: []byte(`{"request": 18446744073709551615, "reason": "…"}`)}},
 		{name: "call-without-arguments", message: &wire.Call{Token: 2, Method: "status"}},
@@ -96,6 +90,7 @@ func openingSamples() []sample {
 func servingSamples() []sample {
 	return []sample{
 		{name: "serve", message: &wire.Serve{Token: 2, Stage: "talker"}},
+		{name: "serve-ends", message: &wire.Serve{Token: 2, Stage: "talker", Flags: wire.ServeEnds}},
 		{name: "serving", message: &wire.Serving{
 			Token: 2, Stage: 1, Replica: 4, MaxInflight: 16, State: wire.StateNone, Join: true, Batch: 8,
 			Inputs:  []wire.Edge{{Name: "thinker->talker", Peer: "thinker", Window: 4, WindowBytes: 1 << 24}},
@@ -105,7 +100,6 @@ func servingSamples() []sample {
 		{name: "open", message: &wire.Open{Task: 9, Stage: 1, Request: 0xfedcba9876543210, Attempt: 2, Deadline: 1767225600000000001, Trace: trace()}},
 		{name: "open-not-traced", message: &wire.Open{Task: 9, Stage: 1, Request: 1}},
 		{name: "open-longest-state", message: &wire.Open{Task: 9, Stage: 1, Request: 1, Deadline: math.MaxInt64, Trace: wire.Trace{TraceID: [16]byte{15: 1}, SpanID: [8]byte{7: 1}, Flags: 255, State: strings.Repeat("s", wire.MaxTraceState)}}},
-		{name: "open-version-1", version: 1, message: &wire.Open{Task: 9, Stage: 1, Request: 0xfedcba9876543210, Attempt: 2, Deadline: 1767225600000000001}},
 		{name: "deliver", message: &wire.Deliver{Source: 9, Delivery: 100, Edge: 1, Codec: 3, Attempt: 1, Seq: 5, Dropped: 2, Segment: 3, Offset: 1 << 40, Size: 1 << 33, Key: "chunk-5", Attrs: map[string]string{"rate": "24000", "lang": "日本語"}}},
 		{name: "deliver-inline", message: &wire.Deliver{Source: 9, Delivery: 101, Flags: wire.FlagInline | wire.FlagMore, Codec: 1, Size: 5, Payload: []byte("hello")}},
 		{name: "deliver-inline-empty", message: &wire.Deliver{Source: 9, Delivery: 102, Flags: wire.FlagInline, Codec: 2}},
@@ -125,14 +119,13 @@ func servingSamples() []sample {
 		{name: "over", message: &wire.Over{Source: 9, Outcome: wire.OutcomeFailed, Stage: "vocoder", Edge: "talker->vocoder", Key: "chunk-5", Seq: 5, Text: "out of memory"}},
 		{name: "over-completed", message: &wire.Over{Source: 9, Outcome: wire.OutcomeCompleted}},
 		{name: "over-past-its-deadline", message: &wire.Over{Source: 9, Outcome: wire.OutcomeDeadline, Seq: math.MaxUint64}},
+		{name: "over-refused", message: &wire.Over{Source: wire.OwnSource | 10, Outcome: wire.OutcomeRefused, Code: uint32(wire.CodeOverloaded), Text: "no place"}},
 		{name: "leave", message: &wire.Leave{}},
 		{name: "drain", message: &wire.Drain{}},
 		{name: "segment", descriptors: 1, message: &wire.Segment{Segment: 3, Bytes: 1 << 30}},
 		{name: "forget", message: &wire.Forget{Segment: 3}},
 		{name: "ended-somewhere", message: &wire.Ended{Task: 9, Code: wire.CodeInternal, Text: "no audio", Edge: "thinker->talker", Key: "chunk-5", Seq: math.MaxUint64}},
 		{name: "leave-of-stages", message: &wire.Leave{Stages: []uint32{0, math.MaxUint32}}},
-		{name: "leave-version-5", version: 5, message: &wire.Leave{}},
-		{name: "ended-version-2", version: 2, message: &wire.Ended{Task: 9, Code: wire.CodeInternal, Text: "no audio"}},
 	}
 }
 
@@ -151,7 +144,7 @@ func submittingSamples() []sample {
 	return []sample{
 		{name: "submit", message: &wire.Submit{Token: 41, Deadline: 1767225600000000001, Flags: wire.SubmitTry, Trace: trace()}},
 		{name: "submit-not-traced", message: &wire.Submit{Token: 41}},
-		{name: "submit-version-1", version: 1, message: &wire.Submit{Token: 41, Deadline: -1, Flags: wire.SubmitTry}},
+		{name: "submit-own", message: &wire.Submit{Flags: wire.SubmitTry | wire.SubmitTell, Source: wire.OwnSource | 10}},
 		{name: "submitted", message: &wire.Submitted{Token: 41, Source: 10, Request: 0x8000000000000001}},
 		{name: "close-send", message: &wire.CloseSend{Source: 10}},
 		{name: "abort-request", message: &wire.AbortRequest{Source: 10, Text: "the caller hung up"}},
@@ -162,7 +155,7 @@ func submittingSamples() []sample {
 func laneSamples() []sample {
 	return []sample{
 		{name: "lanes", message: &wire.Lanes{}},
-		{name: "introduce", descriptors: 2, message: &wire.Introduce{Peer: 4, PID: 4711, Lane: 0x1122334455667788, Side: 1, Version: 3, Name: "talker replica 0"}},
+		{name: "introduce", descriptors: 2, message: &wire.Introduce{Peer: 4, PID: 4711, Lane: 0x1122334455667788, Side: 1, Name: "talker replica 0"}},
 		{name: "introduce-side-0", descriptors: 2, message: &wire.Introduce{Peer: math.MaxUint32, PID: math.MaxUint32, Lane: math.MaxUint64}},
 		{name: "expect", message: &wire.Expect{Source: 9, Edge: 1, Peer: 4}},
 		{name: "expecting", message: &wire.Expecting{Source: 9, Edge: 1}},
@@ -228,10 +221,8 @@ func directorySamples() []sample {
 		{name: "find", message: &wire.Find{Token: 72, Number: 1, Pool: pool}},
 		{name: "found", descriptors: 2, message: &wire.Found{Token: 72, Owner: 3, PID: 4711, Size: 1 << 30}},
 		{name: "found-the-host's", descriptors: 2, message: &wire.Found{Token: math.MaxUint32, PID: math.MaxUint32, Size: math.MaxUint64}},
-		{name: "welcome-tensors", message: &wire.Welcome{Version: 5, Node: 1, Epoch: 1, Tensors: []wire.Tensors{{}, {Transport: wire.TransportPool, MinBytes: 64 << 10}}}},
-		{name: "welcome-version-4", version: 4, message: &wire.Welcome{Version: 4, Node: 1, Epoch: 1, Inputs: []wire.Edge{{Name: "->a", Peer: "a"}}}},
+		{name: "welcome-tensors", message: &wire.Welcome{Version: 8, Node: 1, Epoch: 1, Tensors: []wire.Tensors{{}, {Transport: wire.TransportPool, MinBytes: 64 << 10}}}},
 		{name: "serving-tensors", message: &wire.Serving{Token: 2, Tensors: []wire.Tensors{{Transport: wire.TransportIPC}, {Transport: wire.TransportPool, MinBytes: math.MaxUint64}}}},
-		{name: "serving-version-4", version: 4, message: &wire.Serving{Token: 2, Outputs: []wire.Edge{{Name: "a->", Peer: ""}}}},
 		{name: "failed-taken", message: &wire.Failed{Token: 71, Code: wire.CodeTaken, Text: "another descriptor has the name"}},
 	}
 }
@@ -248,15 +239,14 @@ func allKinds() []wire.Kind {
 }
 
 type malformedSample struct {
-	name    string
-	version uint16
-	packet  []byte
+	name   string
+	packet []byte
 }
 
 // malformedSamples returns packets that break the protocol, each in one way.
 func malformedSamples(t *testing.T) []malformedSample {
 	encode := func(m wire.Message, descriptors int) []byte {
-		b, err := wire.Append(nil, wire.Version, m, descriptors)
+		b, err := wire.Append(nil, m, descriptors)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -279,65 +269,64 @@ func malformedSamples(t *testing.T) []malformedSample {
 	}
 	const key = wire.HeaderSize + 56 // where the key of a deliver begins
 	return []malformedSample{
-		{"header-cut-short", 2, encode(finish, 0)[:7]},
-		{"length-below-header", 2, with(encode(finish, 0), 0, 7)},
-		{"length-beyond-packet", 2, with(encode(finish, 0), 0, 255)},
-		{"length-beyond-32-bits-signed", 2, with(encode(finish, 0), 0, 0xff, 0xff, 0xff, 0xff)},
-		{"kind-zero", 2, raw(0)},
-		{"kind-between", 2, raw(21)},
-		{"kind-beyond", 2, raw(61)},
-		{"kind-last", 2, raw(math.MaxUint16)},
-		{"second-message-cut-short", 2, append(encode(finish, 0), 1, 2, 3)},
-		{"descriptor-missing", 2, with(encode(&wire.Segment{}, 1), 6, 0)},
-		{"descriptor-too-many", 2, with(encode(&wire.Segment{}, 1), 6, 2)},
-		{"descriptor-unwanted", 2, with(encode(finish, 0), 6, 1)},
-		{"field-cut-short", 2, raw(wire.KindRelease, 1, 2, 3)},
-		{"fields-missing", 2, raw(wire.KindDeliver)},
-		{"trace-missing", 2, raw(wire.KindSubmit, make([]byte, 13)...)},
-		{"text-cut-short", 2, with(encode(serve, 0), 12, 6)},
-		{"text-too-long", 2, raw(wire.KindServe, append([]byte{0, 0, 0, 0, 201, 0}, make([]byte, 201)...)...)},
-		{"text-not-utf8", 2, with(encode(serve, 0), 14, 0xff)},
-		{"text-utf8-surrogate", 2, with(encode(serve, 0), 14, 0xed, 0xa0, 0x80)},
-		{"magic-wrong", 2, with(encode(&wire.Hello{}, 0), 8, 2)},
-		{"state-beyond", 2, with(encode(&wire.Serving{}, 0), 24, 2)},
-		{"join-beyond", 2, with(encode(&wire.Serving{}, 0), 25, 2)},
-		{"outcome-zero", 2, with(encode(&wire.Over{Outcome: 1}, 0), 12, 0)},
-		{"outcome-beyond", 2, with(encode(&wire.Over{Outcome: 1}, 0), 12, 5)},
-		{"edges-more-than-bytes", 2, with(encode(&wire.Serving{}, 0), 30, 0xff, 0xff)},
-		{"puts-more-than-bytes", 2, with(encode(&wire.Returned{Puts: []uint32{1}}, 0), 8, 2)},
-		{"attributes-33", 2, with(deliver("", mostAttrs()), key+2, 33)},
-		{"attributes-more-than-bytes", 2, with(deliver("", nil), key+2, 3)},
-		{"attribute-without-name", 2, with(deliver("", map[string]string{"a": "v"}), key+4, 0, 0, 2, 0)},
-		{"attribute-twice", 2, with(deliver("", map[string]string{"a": "1", "b": "2"}), key+12, 'a')},
-		{"attribute-name-too-long", 2, with(deliver("", map[string]string{"a": strings.Repeat("v", 200)}), key+4, 65)},
-		{"payload-cut-short", 2, with(deliver("", nil), key+4, 3)},
-		{"payload-too-long", 2, with(deliver("", nil), key+4, 1, 0x80)},
-		{"payload-beyond-32-bits-signed", 2, with(deliver("", nil), key+4, 0xff, 0xff, 0xff, 0xff)},
-		{"payload-without-its-flag", 2, with(deliver("", nil), 18, 0)},
-		{"payload-of-another-size", 2, with(deliver("", nil), 56, 3)},
-		{"place-missing", 3, raw(wire.KindEnded, make([]byte, 8)...)},
-		{"place-cut-short", 3, raw(wire.KindEnded, make([]byte, 8+2+2+7)...)},
-		{"kind-of-a-later-version", 2, raw(wire.KindLanes)},
-		{"side-beyond", 3, with(encode(&wire.Introduce{}, 2), wire.HeaderSize+16, 2)},
-		{"segment-without-its-event", 3, with(encode(&wire.Meet{}, 3), 6, 1)},
-		{"exchange-of-a-later-version", 3, raw(wire.KindFetch, make([]byte, 14)...)},
-		{"key-missing", 4, raw(wire.KindFetch, make([]byte, 12)...)},
-		{"placed-without-its-flag", 4, with(encode(&wire.Place{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+16, 0)},
-		{"placed-of-another-size", 4, with(encode(&wire.Place{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+32, 3)},
-		{"tensors-missing", 5, raw(wire.KindServing, make([]byte, 26)...)},
-		{"tensors-more-than-bytes", 5, with(encode(&wire.Serving{Tensors: []wire.Tensors{{}}}, 0), wire.HeaderSize+26, 2)},
-		{"transport-beyond", 5, with(encode(&wire.Serving{Tensors: []wire.Tensors{{}}}, 0), wire.HeaderSize+28, 3)},
-		{"directory-of-a-later-version", 4, raw(wire.KindFind, make([]byte, 24)...)},
-		{"name-cut-short", 5, raw(wire.KindFind, make([]byte, 23)...)},
-		{"descriptor-of-a-name-missing", 5, with(encode(&wire.Publish{}, 1), 6, 0)},
-		{"found-without-its-owner", 5, with(encode(&wire.Found{}, 2), 6, 1)},
-		{"stages-missing", 6, raw(wire.KindLeave)},
-		{"stages-cut-short", 6, raw(wire.KindLeave, 1, 0, 0, 0, 0)},
-		{"shelf-of-a-later-version", 6, encode(&wire.Shelf{}, 1)},
-		{"shelf-without-its-descriptor", 7, with(encode(&wire.Shelf{}, 1), 6, 0)},
-		{"shelve-cut-short", 7, raw(wire.KindShelve, make([]byte, 45)...)},
-		{"taken-without-its-entries", 7, raw(wire.KindTaken, make([]byte, 5)...)},
-		{"taken-more-than-bytes", 7, with(encode(&wire.Taken{Entries: []uint64{1}}, 0), wire.HeaderSize+4, 2)},
-		{"fetched-of-another-size", 4, with(encode(&wire.Fetched{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+24, 3)},
+		{"header-cut-short", encode(finish, 0)[:7]},
+		{"length-below-header", with(encode(finish, 0), 0, 7)},
+		{"length-beyond-packet", with(encode(finish, 0), 0, 255)},
+		{"length-beyond-32-bits-signed", with(encode(finish, 0), 0, 0xff, 0xff, 0xff, 0xff)},
+		{"kind-zero", raw(0)},
+		{"kind-between", raw(21)},
+		{"kind-beyond", raw(61)},
+		{"kind-last", raw(math.MaxUint16)},
+		{"second-message-cut-short", append(encode(finish, 0), 1, 2, 3)},
+		{"descriptor-missing", with(encode(&wire.Segment{}, 1), 6, 0)},
+		{"descriptor-too-many", with(encode(&wire.Segment{}, 1), 6, 2)},
+		{"descriptor-unwanted", with(encode(finish, 0), 6, 1)},
+		{"field-cut-short", raw(wire.KindRelease, 1, 2, 3)},
+		{"fields-missing", raw(wire.KindDeliver)},
+		{"trace-missing", raw(wire.KindSubmit, make([]byte, 13)...)},
+		{"source-missing", raw(wire.KindSubmit, make([]byte, 13+27)...)},
+		{"serve-flags-missing", raw(wire.KindServe, make([]byte, 6)...)},
+		{"over-code-missing", raw(wire.KindOver, append([]byte{9, 0, 0, 0, 1}, make([]byte, 16)...)...)},
+		{"text-cut-short", with(encode(serve, 0), 12, 6)},
+		{"text-too-long", raw(wire.KindServe, append([]byte{0, 0, 0, 0, 201, 0}, make([]byte, 201)...)...)},
+		{"text-not-utf8", with(encode(serve, 0), 14, 0xff)},
+		{"text-utf8-surrogate", with(encode(serve, 0), 14, 0xed, 0xa0, 0x80)},
+		{"magic-wrong", with(encode(&wire.Hello{}, 0), 8, 2)},
+		{"state-beyond", with(encode(&wire.Serving{}, 0), 24, 2)},
+		{"join-beyond", with(encode(&wire.Serving{}, 0), 25, 2)},
+		{"outcome-zero", with(encode(&wire.Over{Outcome: 1}, 0), 12, 0)},
+		{"outcome-beyond", with(encode(&wire.Over{Outcome: 1}, 0), 12, 6)},
+		{"edges-more-than-bytes", with(encode(&wire.Serving{}, 0), 30, 0xff, 0xff)},
+		{"puts-more-than-bytes", with(encode(&wire.Returned{Puts: []uint32{1}}, 0), 8, 2)},
+		{"attributes-33", with(deliver("", mostAttrs()), key+2, 33)},
+		{"attributes-more-than-bytes", with(deliver("", nil), key+2, 3)},
+		{"attribute-without-name", with(deliver("", map[string]string{"a": "v"}), key+4, 0, 0, 2, 0)},
+		{"attribute-twice", with(deliver("", map[string]string{"a": "1", "b": "2"}), key+12, 'a')},
+		{"attribute-name-too-long", with(deliver("", map[string]string{"a": strings.Repeat("v", 200)}), key+4, 65)},
+		{"payload-cut-short", with(deliver("", nil), key+4, 3)},
+		{"payload-too-long", with(deliver("", nil), key+4, 1, 0x80)},
+		{"payload-beyond-32-bits-signed", with(deliver("", nil), key+4, 0xff, 0xff, 0xff, 0xff)},
+		{"payload-without-its-flag", with(deliver("", nil), 18, 0)},
+		{"payload-of-another-size", with(deliver("", nil), 56, 3)},
+		{"place-missing", raw(wire.KindEnded, make([]byte, 8)...)},
+		{"place-cut-short", raw(wire.KindEnded, make([]byte, 8+2+2+7)...)},
+		{"side-beyond", with(encode(&wire.Introduce{}, 2), wire.HeaderSize+16, 2)},
+		{"segment-without-its-event", with(encode(&wire.Meet{}, 3), 6, 1)},
+		{"key-missing", raw(wire.KindFetch, make([]byte, 12)...)},
+		{"placed-without-its-flag", with(encode(&wire.Place{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+16, 0)},
+		{"placed-of-another-size", with(encode(&wire.Place{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+32, 3)},
+		{"tensors-missing", raw(wire.KindServing, make([]byte, 26)...)},
+		{"tensors-more-than-bytes", with(encode(&wire.Serving{Tensors: []wire.Tensors{{}}}, 0), wire.HeaderSize+26, 2)},
+		{"transport-beyond", with(encode(&wire.Serving{Tensors: []wire.Tensors{{}}}, 0), wire.HeaderSize+28, 3)},
+		{"name-cut-short", raw(wire.KindFind, make([]byte, 23)...)},
+		{"descriptor-of-a-name-missing", with(encode(&wire.Publish{}, 1), 6, 0)},
+		{"found-without-its-owner", with(encode(&wire.Found{}, 2), 6, 1)},
+		{"stages-missing", raw(wire.KindLeave)},
+		{"stages-cut-short", raw(wire.KindLeave, 1, 0, 0, 0, 0)},
+		{"shelf-without-its-descriptor", with(encode(&wire.Shelf{}, 1), 6, 0)},
+		{"shelve-cut-short", raw(wire.KindShelve, make([]byte, 45)...)},
+		{"taken-without-its-entries", raw(wire.KindTaken, make([]byte, 5)...)},
+		{"taken-more-than-bytes", with(encode(&wire.Taken{Entries: []uint64{1}}, 0), wire.HeaderSize+4, 2)},
+		{"fetched-of-another-size", with(encode(&wire.Fetched{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+24, 3)},
 	}
 }

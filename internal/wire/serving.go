@@ -4,7 +4,7 @@ package wire
 type Serve struct {
 	Token uint32
 	Stage string
-	Flags uint32 // from version 8 on
+	Flags uint32 // ServeEnds
 }
 
 // ServeEnds is the flag of a Serve whose stage does nothing at the end of a task. The
@@ -16,7 +16,7 @@ func (m *Serve) fields(c *coder) {
 	c.begin(KindServe)
 	c.u32("token", &m.Token)
 	c.str("stage", &m.Stage, MaxName)
-	c.short("flags", &m.Flags)
+	c.u32("flags", &m.Flags)
 }
 
 // State says how long a stage keeps what it knows.
@@ -42,7 +42,7 @@ type Serving struct {
 	Batch       uint32
 	Inputs      []Edge
 	Outputs     []Edge
-	Tensors     []Tensors // of the outputs, in their order; from version 5 on
+	Tensors     []Tensors // of the outputs, in their order
 }
 
 func (m *Serving) fields(c *coder) {
@@ -66,7 +66,7 @@ type Open struct {
 	Request  uint64
 	Attempt  uint32
 	Deadline int64 // Unix nanoseconds; 0: none
-	Trace    Trace // from version 2 on
+	Trace    Trace
 }
 
 func (m *Open) fields(c *coder) {
@@ -183,7 +183,7 @@ func (m *End) fields(c *coder) {
 }
 
 // Ended answers End: the task has emitted all it will. Edge, Key and Seq say
-// where it failed, as far as that is known: from version 3 on.
+// where it failed, as far as that is known.
 type Ended struct {
 	Task uint32
 	Code Code // OK, or why the request has failed
@@ -198,12 +198,6 @@ func (m *Ended) fields(c *coder) {
 	c.u32("task", &m.Task)
 	c.code(&m.Code)
 	c.text(&m.Text)
-	if c.version < versionLanes {
-		if c.reading {
-			m.Edge, m.Key, m.Seq = "", "", 0
-		}
-		return
-	}
 	c.str("edge", &m.Edge, MaxName)
 	c.str("key", &m.Key, MaxName)
 	c.u64("seq", &m.Seq)
@@ -218,7 +212,7 @@ const (
 	OutcomeFailed    Outcome = 2
 	OutcomeAborted   Outcome = 3
 	OutcomeDeadline  Outcome = 4
-	OutcomeRefused   Outcome = 5 // it did not begin; from version 8 on
+	OutcomeRefused   Outcome = 5 // it did not begin
 )
 
 // String returns the outcome's word.
@@ -243,7 +237,7 @@ type Over struct {
 	Key     string
 	Seq     uint64
 	Text    string
-	Code    uint32 // a Code, why it was refused; from version 8 on
+	Code    uint32 // a Code, why it was refused
 }
 
 func (m *Over) fields(c *coder) {
@@ -255,22 +249,17 @@ func (m *Over) fields(c *coder) {
 	c.str("key", &m.Key, MaxName)
 	c.u64("seq", &m.Seq)
 	c.text(&m.Text)
-	c.short("code", &m.Code)
+	c.u32("code", &m.Code)
 }
 
 // Leave says that the client wants no more tasks.
 type Leave struct {
-	Stages []uint32 // of these, as Serving has them; none: of any; from version 6 on
+	Stages []uint32 // of these, as Serving has them; none: of any
 }
 
 func (m *Leave) fields(c *coder) {
 	c.begin(KindLeave)
-	switch {
-	case c.version >= versionLeave:
-		c.numbers("stages", &m.Stages)
-	case c.reading:
-		m.Stages = nil
-	}
+	c.numbers("stages", &m.Stages)
 }
 
 // Drain says that the host is going to stop.

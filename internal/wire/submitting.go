@@ -4,8 +4,7 @@ package wire
 const (
 	// SubmitTry has the request refused with CodeOverloaded rather than wait for a place.
 	SubmitTry = 1
-	// SubmitTell has the host say with Submitted that the request has begun; from
-	// version 8 on.
+	// SubmitTell has the host say with Submitted that the request has begun.
 	SubmitTell = 2
 )
 
@@ -17,10 +16,9 @@ type Submit struct {
 	Token    uint32
 	Deadline int64 // Unix nanoseconds; 0: none
 	Flags    uint8
-	Trace    Trace // from version 2 on
+	Trace    Trace
 	// Source names the request on this connection, and has the bit OwnSource: the host
-	// refuses it with Over. 0: the host chooses, and answers with Submitted or Failed. From
-	// version 8 on.
+	// refuses it with Over. 0: the host chooses, and answers with Submitted or Failed.
 	Source uint32
 }
 
@@ -30,17 +28,7 @@ func (m *Submit) fields(c *coder) {
 	c.i64("deadline", &m.Deadline)
 	c.u8("flags", &m.Flags)
 	c.trace("trace", &m.Trace)
-	c.short("source", &m.Source)
-}
-
-// short is a number that is there from version 8 on.
-func (c *coder) short(field string, p *uint32) {
-	switch {
-	case c.version >= VersionShort:
-		c.u32(field, p)
-	case c.reading:
-		*p = 0
-	}
+	c.u32("source", &m.Source)
 }
 
 // Submitted answers Submit.

@@ -3,9 +3,7 @@ package wire_test
 import (
 	"encoding/hex"
 	"errors"
-	"maps"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -20,7 +18,6 @@ import (
 // vector is one message in both forms.
 type vector struct {
 	Name        string         `json:"name"`
-	Version     uint16         `json:"version"`
 	Kind        wire.Kind      `json:"kind"`
 	Descriptors int            `json:"descriptors"`
 	Hex         string         `json:"hex"`
@@ -29,9 +26,8 @@ type vector struct {
 
 // malformed is a packet that both sides refuse.
 type malformed struct {
-	Name    string `json:"name"`
-	Version uint16 `json:"version"`
-	Hex     string `json:"hex"`
+	Name string `json:"name"`
+	Hex  string `json:"hex"`
 }
 
 // TestVectors compares the encoding with the file that clients in other
@@ -40,17 +36,16 @@ type malformed struct {
 func TestVectors(t *testing.T) {
 	var vectors []vector
 	for _, s := range samples() {
-		b, err := wire.Append(nil, s.version, s.message, s.descriptors)
+		b, err := wire.Append(nil, s.message, s.descriptors)
 		if err != nil {
 			t.Fatalf("%s: Append: %v", s.name, err)
 		}
 		vectors = append(vectors, vector{
 			Name:        s.name,
-			Version:     s.version,
 			Kind:        s.message.Kind(),
 			Descriptors: s.descriptors,
 			Hex:         hex.EncodeToString(b),
-			Fields:      fieldsOf(s),
+			Fields:      structFields(reflect.ValueOf(s.message).Elem()),
 		})
 	}
 	golden.JSON(t, "testdata/vectors.json", vectors)
@@ -74,7 +69,7 @@ func TestVectorsDecode(t *testing.T) {
 			if h.Kind != v.Kind || h.Descriptors != v.Descriptors {
 				t.Errorf("header %+v, want kind %v and %d descriptors", h, v.Kind, v.Descriptors)
 			}
-			got, err := wire.Parse(h, body, v.Version)
+			got, err := wire.Parse(h, body)
 			if err != nil {
 				t.Fatalf("Parse: %v", err)
 			}
@@ -87,27 +82,18 @@ func TestVectorsDecode(t *testing.T) {
 
 // TestVectorsAreComplete holds the file to every kind of message.
 func TestVectorsAreComplete(t *testing.T) {
-	type form struct {
-		kind    wire.Kind
-		version uint16
-	}
-	seen := map[form]bool{}
+	seen := map[wire.Kind]bool{}
 	names := map[string]bool{}
 	for _, s := range samples() {
-		seen[form{s.message.Kind(), s.version}] = true
+		seen[s.message.Kind()] = true
 		if names[s.name] {
 			t.Errorf("two vectors are named %s", s.name)
 		}
 		names[s.name] = true
 	}
 	for _, kind := range allKinds() {
-		if !seen[form{kind, wire.Version}] {
+		if !seen[kind] {
 			t.Errorf("no vector for %v", kind)
-		}
-	}
-	for kind, later := range laterFields {
-		if !seen[form{kind, later.since - 1}] {
-			t.Errorf("no vector for %v in version %d, before it had %v", kind, later.since-1, later.names)
 		}
 	}
 }
@@ -117,8 +103,8 @@ func TestVectorsAreComplete(t *testing.T) {
 func TestMalformed(t *testing.T) {
 	var vectors []malformed
 	for _, s := range malformedSamples(t) {
-		vectors = append(vectors, malformed{Name: s.name, Version: s.version, Hex: hex.EncodeToString(s.packet)})
-		if err := readAll(s.packet, s.version); err == nil {
+		vectors = append(vectors, malformed{Name: s.name, Hex: hex.EncodeToString(s.packet)})
+		if err := readAll(s.packet); err == nil {
 			t.Errorf("%s: accepted", s.name)
 		} else if !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("%s: %v is not ErrProtocol", s.name, err)
@@ -128,13 +114,13 @@ func TestMalformed(t *testing.T) {
 }
 
 // readAll reads a packet to its end or to the first error.
-func readAll(packet []byte, version uint16) error {
+func readAll(packet []byte) error {
 	for {
 		h, body, rest, err := wire.Next(packet)
 		if err != nil {
 			return err
 		}
-		if _, err := wire.Parse(h, body, version); err != nil {
+		if _, err := wire.Parse(h, body); err != nil {
 			return err
 		}
 		if len(rest) == 0 {
@@ -153,16 +139,8 @@ func fromHex(t *testing.T, s string) []byte {
 	return b
 }
 
-// fieldsOf returns the fields of a message by the names that the protocol
-// gives them. A field that the version does not have is left out.
-func fieldsOf(s sample) map[string]any {
-	fields := structFields(reflect.ValueOf(s.message).Elem())
-	if later := laterFields[s.message.Kind()]; s.version < later.since {
-		maps.DeleteFunc(fields, func(name string, _ any) bool { return slices.Contains(later.names, name) })
-	}
-	return fields
-}
-
+// structFields returns the fields of a message by the names that the protocol
+// gives them.
 func structFields(v reflect.Value) map[string]any {
 	fields := map[string]any{}
 	for i := range v.NumField() {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,26 +17,10 @@ import (
 
 // randomMessage draws a message of the kind whose fields are within their
 // bounds.
-func randomMessage(t *rapid.T, kind wire.Kind, version uint16) wire.Message {
+func randomMessage(t *rapid.T, kind wire.Kind) wire.Message {
 	m := reflect.New(messageTypes()[kind]).Interface().(wire.Message)
-	randomFields(t, reflect.ValueOf(m).Elem(), version)
+	randomFields(t, reflect.ValueOf(m).Elem())
 	switch m := m.(type) {
-	case *wire.Ended:
-		if version < 3 {
-			m.Edge, m.Key, m.Seq = "", "", 0
-		}
-	case *wire.Welcome:
-		if version < 5 {
-			m.Tensors = nil
-		}
-	case *wire.Serving:
-		if version < 5 {
-			m.Tensors = nil
-		}
-	case *wire.Leave:
-		if version < 6 {
-			m.Stages = nil
-		}
 	case *wire.Introduce:
 		m.Side &= 1
 	case *wire.Deliver:
@@ -50,15 +33,6 @@ func randomMessage(t *rapid.T, kind wire.Kind, version uint16) wire.Message {
 		m.Flags, m.Size = payloadFlags(m.Flags, m.Size, m.Payload)
 	}
 	return m
-}
-
-func randomVersion(t *rapid.T) uint16 {
-	return rapid.Uint16Range(wire.VersionMin, wire.Version).Draw(t, "version")
-}
-
-// kindsOf returns the kinds that a version has.
-func kindsOf(version uint16) []wire.Kind {
-	return slices.DeleteFunc(allKinds(), func(k wire.Kind) bool { return k.Since() > version })
 }
 
 // payloadFlags makes flags and size agree with the payload.
@@ -78,7 +52,7 @@ var messageTypes = sync.OnceValue(func() map[wire.Kind]reflect.Type {
 	return types
 })
 
-func randomFields(t *rapid.T, v reflect.Value, version uint16) {
+func randomFields(t *rapid.T, v reflect.Value) {
 	for i := range v.NumField() {
 		name, field := v.Type().Field(i).Name, v.Field(i)
 		switch p := field.Addr().Interface().(type) {
@@ -93,28 +67,25 @@ func randomFields(t *rapid.T, v reflect.Value, version uint16) {
 		case *[]wire.Edge:
 			*p = make([]wire.Edge, rapid.IntRange(0, 20).Draw(t, name))
 			for i := range *p {
-				randomFields(t, reflect.ValueOf(&(*p)[i]).Elem(), version)
+				randomFields(t, reflect.ValueOf(&(*p)[i]).Elem())
 			}
 		case *[]wire.Tensors:
 			*p = make([]wire.Tensors, rapid.IntRange(0, 20).Draw(t, name))
 			for i := range *p {
-				randomFields(t, reflect.ValueOf(&(*p)[i]).Elem(), version)
+				randomFields(t, reflect.ValueOf(&(*p)[i]).Elem())
 			}
 		case *[]uint64:
 			*p = rapid.SliceOfN(rapid.Uint64(), 0, 20).Draw(t, name)
 		case *wire.Transport:
 			*p = wire.Transport(rapid.IntRange(0, 2).Draw(t, name))
 		case *wire.Trace:
-			*p = wire.Trace{}
-			if version >= 2 {
-				randomFields(t, field, version)
-			}
+			randomFields(t, field)
 		case *wire.Policy:
 			*p = wire.Policy(rapid.IntRange(0, 2).Draw(t, name))
 		case *wire.State:
 			*p = wire.State(rapid.IntRange(0, 1).Draw(t, name))
 		case *wire.Outcome:
-			*p = wire.Outcome(rapid.IntRange(1, 4).Draw(t, name))
+			*p = wire.Outcome(rapid.IntRange(1, 5).Draw(t, name))
 		case *bool:
 			*p = rapid.Bool().Draw(t, name)
 		case *int64:
@@ -141,20 +112,19 @@ func descriptorsFor(t *rapid.T, kind wire.Kind) int {
 	return rapid.IntRange(least, most).Draw(t, "descriptors")
 }
 
-// TestRoundTrip sends random messages of every kind in every version, several
+// TestRoundTrip sends random messages of every kind, several
 // in one packet.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		version := randomVersion(t)
-		kinds := kindsOf(version)
+		kinds := allKinds()
 		var packet []byte
 		var want []wire.Message
 		var headers []wire.Header
 		for range rapid.IntRange(1, 4).Draw(t, "messages") {
 			kind := rapid.SampledFrom(kinds).Draw(t, "kind")
 			h := wire.Header{Kind: kind, Descriptors: descriptorsFor(t, kind)}
-			m := randomMessage(t, kind, version)
-			b, err := wire.Append(packet, version, m, h.Descriptors)
+			m := randomMessage(t, kind)
+			b, err := wire.Append(packet, m, h.Descriptors)
 			if err != nil {
 				t.Fatalf("Append(%+v): %v", m, err)
 			}
@@ -168,7 +138,7 @@ func TestRoundTrip(t *testing.T) {
 			if h != headers[i] {
 				t.Fatalf("header %+v, want %+v", h, headers[i])
 			}
-			got, err := wire.Parse(h, body, version)
+			got, err := wire.Parse(h, body)
 			if err != nil {
 				t.Fatalf("Parse(%v): %v", h.Kind, err)
 			}
@@ -187,15 +157,14 @@ func TestRoundTrip(t *testing.T) {
 // may stay.
 func TestDecodeAgain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		version := randomVersion(t)
-		kind := rapid.SampledFrom(kindsOf(version)).Draw(t, "kind")
-		used := randomMessage(t, kind, wire.Version)
-		want := randomMessage(t, kind, version)
-		b, err := wire.Append(nil, version, want, descriptorsFor(t, kind))
+		kind := rapid.SampledFrom(allKinds()).Draw(t, "kind")
+		used := randomMessage(t, kind)
+		want := randomMessage(t, kind)
+		b, err := wire.Append(nil, want, descriptorsFor(t, kind))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := wire.Decode(b[wire.HeaderSize:], version, used); err != nil {
+		if err := wire.Decode(b[wire.HeaderSize:], used); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, used, cmpopts.EquateEmpty()); diff != "" {
@@ -213,9 +182,9 @@ func TestDecodeSamplesAgain(t *testing.T) {
 			}
 			m := reflect.New(reflect.TypeOf(first.message).Elem()).Interface().(wire.Message)
 			for _, s := range []sample{first, second} {
-				b, err := wire.Append(nil, s.version, s.message, s.descriptors)
+				b, err := wire.Append(nil, s.message, s.descriptors)
 				if err == nil {
-					err = wire.Decode(b[wire.HeaderSize:], s.version, m)
+					err = wire.Decode(b[wire.HeaderSize:], m)
 				}
 				if err != nil {
 					t.Fatalf("%s: %v", s.name, err)
@@ -231,12 +200,12 @@ func TestDecodeSamplesAgain(t *testing.T) {
 // TestLaterFields accepts messages that are longer than their fields.
 func TestLaterFields(t *testing.T) {
 	for _, s := range samples() {
-		b, err := wire.Append(nil, s.version, s.message, s.descriptors)
+		b, err := wire.Append(nil, s.message, s.descriptors)
 		if err != nil {
 			t.Fatal(err)
 		}
 		b = append(b, "a later field"...)
-		got, err := wire.Parse(wire.Header{Kind: s.message.Kind()}, b[wire.HeaderSize:], s.version)
+		got, err := wire.Parse(wire.Header{Kind: s.message.Kind()}, b[wire.HeaderSize:])
 		if err != nil {
 			t.Errorf("%s: %v", s.name, err)
 			continue
@@ -250,7 +219,7 @@ func TestLaterFields(t *testing.T) {
 // TestCutShort refuses every message that lacks its last byte.
 func TestCutShort(t *testing.T) {
 	for _, s := range samples() {
-		b, err := wire.Append(nil, s.version, s.message, s.descriptors)
+		b, err := wire.Append(nil, s.message, s.descriptors)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -259,7 +228,7 @@ func TestCutShort(t *testing.T) {
 			if n > 100 && n < len(body)-100 {
 				continue // the middle of something long
 			}
-			if _, err := wire.Parse(wire.Header{Kind: s.message.Kind()}, body[:n], s.version); !errors.Is(err, wire.ErrProtocol) {
+			if _, err := wire.Parse(wire.Header{Kind: s.message.Kind()}, body[:n]); !errors.Is(err, wire.ErrProtocol) {
 				t.Errorf("%s cut to %d of %d bytes: %v, want ErrProtocol", s.name, n, len(body), err)
 			}
 		}
@@ -289,7 +258,7 @@ func TestAppendRefuses(t *testing.T) {
 		{name: "attribute name too long", message: &wire.Put{Attrs: attrs(strings.Repeat("n", 65), "v")}, want: "put.attrs: text of 65 bytes"},
 		{name: "attribute value too long", message: &wire.Put{Attrs: attrs("n", strings.Repeat("v", 513))}, want: "put.attrs: text of 513 bytes"},
 		{name: "trace state too long", message: &wire.Open{Trace: wire.Trace{State: strings.Repeat("s", 513)}}, want: "open.trace: text of 513 bytes"},
-		{name: "outcome zero", message: &wire.Over{}, want: "over.outcome: 0, and only 1 to 4"},
+		{name: "outcome zero", message: &wire.Over{}, want: "over.outcome: 0, and only 1 to 5"},
 		{name: "policy beyond", message: &wire.Welcome{Inputs: []wire.Edge{{Policy: 3}}}, want: "welcome.inputs: 3, and only 0 to 2"},
 		{name: "state beyond", message: &wire.Serving{State: 2}, want: "serving.state: 2, and only 0 to 1"},
 		{name: "too many puts for a count", message: &wire.Returned{Puts: make([]uint32, 1<<16)}, want: "returned.puts: 65536 of them"},
@@ -305,7 +274,7 @@ func TestAppendRefuses(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			before := append(make([]byte, 0, 64), "before"...)
-			got, err := wire.Append(before, wire.Version, tt.message, tt.descriptors)
+			got, err := wire.Append(before, tt.message, tt.descriptors)
 			if !errors.Is(err, wire.CodeInvalid) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Append: %v; want invalid: %s", err, tt.want)
 			}
@@ -317,7 +286,7 @@ func TestAppendRefuses(t *testing.T) {
 }
 
 func TestReturnedFits(t *testing.T) {
-	b, err := wire.Append(nil, wire.Version, &wire.Returned{Puts: make([]uint32, wire.MaxReturned)}, 0)
+	b, err := wire.Append(nil, &wire.Returned{Puts: make([]uint32, wire.MaxReturned)}, 0)
 	if err != nil || len(b) > wire.MaxPacket {
 		t.Errorf("MaxReturned puts: %v, %d bytes", err, len(b))
 	}
@@ -339,7 +308,7 @@ func TestTextIsCut(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			give := &wire.Failed{Code: wire.CodeInternal, Text: tt.give}
-			b, err := wire.Append(nil, wire.Version, give, 0)
+			b, err := wire.Append(nil, give, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -347,7 +316,7 @@ func TestTextIsCut(t *testing.T) {
 				t.Error("Append changed the message")
 			}
 			var got wire.Failed
-			if err := wire.Decode(b[wire.HeaderSize:], wire.Version, &got); err != nil {
+			if err := wire.Decode(b[wire.HeaderSize:], &got); err != nil {
 				t.Fatal(err)
 			}
 			if got.Text != tt.want {
@@ -369,7 +338,7 @@ func TestNextRefusesLongPacket(t *testing.T) {
 // TestReservedIsNotLookedAt reads a message whose reserved bytes are set.
 func TestReservedIsNotLookedAt(t *testing.T) {
 	want := &wire.Place{Token: 1, Owner: 2, Put: 3, From: "a", To: "b", Key: "k"}
-	b, err := wire.Append(nil, wire.Version, want, 0)
+	b, err := wire.Append(nil, want, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +347,7 @@ func TestReservedIsNotLookedAt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := wire.Parse(h, body, wire.Version)
+	got, err := wire.Parse(h, body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +359,7 @@ func TestReservedIsNotLookedAt(t *testing.T) {
 // TestKinds holds the table of kinds to the structs and to the protocol.
 func TestKinds(t *testing.T) {
 	for _, s := range samples() {
-		b, err := wire.Append(nil, s.version, s.message, s.descriptors)
+		b, err := wire.Append(nil, s.message, s.descriptors)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -398,7 +367,7 @@ func TestKinds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := wire.Parse(h, body, s.version)
+		m, err := wire.Parse(h, body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -437,7 +406,7 @@ func TestCodes(t *testing.T) {
 func TestAllocations(t *testing.T) {
 	buf := make([]byte, 0, wire.MaxPacket)
 	deliver := &wire.Deliver{Source: 1, Delivery: 2, Segment: 3, Size: 1 << 20, Key: "the key"}
-	packet, err := wire.Append(nil, wire.Version, deliver, 0)
+	packet, err := wire.Append(nil, deliver, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -445,14 +414,14 @@ func TestAllocations(t *testing.T) {
 		name string
 		do   func() error
 	}{
-		{name: "append deliver", do: func() error { _, err := wire.Append(buf, wire.Version, deliver, 0); return err }},
+		{name: "append deliver", do: func() error { _, err := wire.Append(buf, deliver, 0); return err }},
 		{name: "append finish", do: func() error {
-			_, err := wire.Append(buf, wire.Version, &wire.Finish{Delivery: 7}, 0)
+			_, err := wire.Append(buf, &wire.Finish{Delivery: 7}, 0)
 			return err
 		}},
 		{name: "decode deliver", do: func() error {
 			_, body, _, err := wire.Next(packet)
-			return errors.Join(err, wire.Decode(body, wire.Version, deliver))
+			return errors.Join(err, wire.Decode(body, deliver))
 		}},
 	}
 	for _, tt := range tests {

@@ -27,14 +27,13 @@ EDGE_OUT = wire.Edge("upper->caller", "")
 
 
 class FakeHost:
-    def __init__(self, inline_bytes: int = 512, version: int = wire.VERSION_MAX) -> None:
+    def __init__(self, inline_bytes: int = 512) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.path = os.path.join(self.folder.name, "bus.sock")
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(self.path)
         self.listener.listen()
         self.inline_bytes = inline_bytes
-        self.version = version
         self.client_pid = os.getpid()  # also of a host in a child of its client
         self.sock: socket.socket | None = None
         self.waiting: deque[Any] = deque()
@@ -60,15 +59,15 @@ class FakeHost:
         self.sock.settimeout(60)
         hello = self.expect(wire.Hello)
         assert hello.magic == wire.MAGIC and hello.pid == self.client_pid, hello
-        assert hello.version_min <= self.version <= hello.version_max, hello
-        self.send(wire.Welcome(self.version, 1, 7, self.inline_bytes, "test", [EDGE_IN], [EDGE_OUT], []))
+        assert hello.version_min == hello.version_max == wire.VERSION, hello
+        self.send(wire.Welcome(wire.VERSION, 1, 7, self.inline_bytes, "test", [EDGE_IN], [EDGE_OUT], []))
 
     def send(self, *messages: Any, fds: tuple[int, ...] = ()) -> None:
         assert self.sock is not None
         packet = bytearray()
         for m in messages:
             takes = by_class[type(m)].max_descriptors if fds else 0
-            packet += wire.encode(m, self.version, takes)
+            packet += wire.encode(m, takes)
         socket.send_fds(self.sock, [packet], list(fds))
 
     def send_raw(self, packet: bytes, fds: tuple[int, ...] = ()) -> None:
@@ -89,7 +88,7 @@ class FakeHost:
     def _asked(self, packet: bytes, fds: int) -> list[Any]:
         """What is in a packet, but for figures, which come in their own time."""
         messages = []
-        for m, _ in wire.decode(packet, fds, self.version):
+        for m, _ in wire.decode(packet, fds):
             if isinstance(m, wire.Call) and m.method == "tensors":
                 self.figures.append(m.arguments)
             else:

@@ -12,7 +12,6 @@ import unittest
 from typing import Any
 from unittest import mock
 
-from fakehost import FakeHost
 from hostcase import HostCase
 
 import omnibus
@@ -177,20 +176,6 @@ class FindTest(DirectoryCase):
             done()
         self.host.hang_up()
         self.assertLess(open_files(), before)
-
-
-class OlderHostTest(HostCase):
-    def test_it_has_no_directory(self) -> None:
-        self.host.close()
-        self.host = FakeHost(version=4)
-        self.addCleanup(self.host.close)
-        client = self.connect()
-        for ask in [
-            lambda: client.publish(NAME, 0, 1), lambda: client.find(NAME), lambda: client.withdraw(NAME),
-        ]:  # fmt: skip
-            with self.assertRaisesRegex(omnibus.HostError, "version 4"):
-                ask()
-        self.host.nothing()
 
 
 class AsyncTest(HostCase):

@@ -1,4 +1,4 @@
-"""What `ended` says of the place where a request failed, and what the protocol's versions change."""
+"""What `ended` says of the place where a request failed, and lanes, of which this client knows nothing."""
 
 from __future__ import annotations
 
@@ -106,13 +106,6 @@ class EndedTest(StageCase):
     def test_end_does_not_know_what_other_replicas_emitted(self) -> None:
         m = self.refused_end(self.ends_with("", "k"), 2, state=1)
         self.assertEqual((m.edge, m.key, m.seq), ("", "k", 0))
-
-    def test_end_before_version_3_does_not_say_where(self) -> None:
-        for self.host.version in (1, 2):
-            with self.subTest(version=self.host.version):
-                m = self.refused_end(self.ends_with("", "k"), 2)
-                self.assertEqual((m.edge, m.key, m.seq), ("", "", 0))
-                self.host.hang_up()
 
     def test_end_that_is_async_says_which_emission_failed(self) -> None:
         @omnibus.stage

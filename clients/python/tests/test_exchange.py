@@ -329,14 +329,5 @@ class GetTest(ExchangeCase):
         self.assertEqual(bytes(view.data[:4]), b"\0\1\2\3")
 
 
-class VersionTest(HostCase):
-    def test_an_older_host_has_none(self) -> None:
-        self.host.version = 3
-        client = self.connect()
-        with self.assertRaises(omnibus.HostError):
-            client.exchange()
-
-
-
 if __name__ == "__main__":
     unittest.main()

@@ -279,18 +279,6 @@ class HandlerTest(StageCase):
         with self.assertRaisesRegex(ValueError, "13"):
             stages.choose(())
 
-    def test_version_1_has_no_trace(self) -> None:
-        self.host.version = 1
-
-        @omnibus.stage
-        def upper(text: str) -> str:
-            return text.upper()
-
-        r = self.run_stage(upper)
-        self.host.send(deliver(1, 7, encode("x")))
-        self.assertEqual(self.outputs(1), ["X"])
-        self.bye(r)
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -33,10 +33,9 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * 4)
 class Connection:
     """A socket after its handshake, and what was not sent yet."""
 
-    def __init__(self, sock: socket.socket, version: int) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._sock = sock
-        self._version = version
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # -1: closed
         self._wake_lock = threading.RLock()  # whoever pokes may be interrupted by one who does
         self.was_poked = False  #: since `poked`
@@ -98,7 +97,7 @@ class Connection:
     def post(self, m: wire.Message, fd: int = -1) -> None:
         """Put a message into the outbox, until `flush`. Takes the descriptor, unless it raises."""
         if not self._unheard:
-            self.outbox.append((wire.encode(m, self._version, int(fd >= 0)), fd))
+            self.outbox.append((wire.encode(m, int(fd >= 0)), fd))
         elif fd >= 0:
             os.close(fd)
 

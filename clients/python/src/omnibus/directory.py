@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from . import wire
 from .answers import Answer
-from .errors import Code, HostError
 from .reading import LONGEST_SECONDS
 from .session import Session, Work
 
@@ -161,14 +160,7 @@ def ask_for(s: Session, name: Name, orphan: Callable[[Found], None] | None = Non
     return s.questions.ask(wire.Found, lambda token: wire.Find(token, number, pool), accept, orphan)
 
 
-def check_version(s: Session) -> None:
-    """Raise HostError if the host has no directory."""
-    if s.welcome.version < 5:
-        raise HostError(Code.VERSION, f"the host speaks version {s.welcome.version}, which has no directory")
-
-
 def _checked(s: Session, name: Name) -> Name:
-    check_version(s)
     pool, number = name
     if len(pool) != 16:
         raise ValueError(f"the pool of a name is 16 bytes, not {len(pool)}")

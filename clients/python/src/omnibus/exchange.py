@@ -14,7 +14,7 @@ from typing import Any
 from . import wire
 from .answers import Answer, Attempt
 from .delivery import View
-from .errors import Code, HostError, Nothing, OutOfMemory, again
+from .errors import Code, Nothing, OutOfMemory, again
 from .room import Room
 from .session import Session
 
@@ -32,8 +32,6 @@ class Exchange:
     """
 
     def __init__(self, s: Session, arena_bytes: int = ARENA_BYTES) -> None:
-        if s.welcome.version < 4:
-            raise HostError(Code.VERSION, f"the host speaks version {s.welcome.version}, which has no exchange")
         self._session = s
         self._owner = next(_owners) & 0xFFFFFFFF
         self._arena_bytes = arena_bytes

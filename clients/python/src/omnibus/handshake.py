@@ -101,7 +101,7 @@ def _check_user(uid: int, trusted: set[int], where: str, what: str) -> None:
 def shake_hands(sock: socket.socket, bus: str | None, name: str | None) -> wire.Welcome:
     """Say hello over a socket, which is closed if the host does not say welcome."""
     hello = wire.Hello(
-        wire.MAGIC, wire.VERSION_MIN, wire.VERSION_MAX, os.getpid(),
+        wire.MAGIC, wire.VERSION, wire.VERSION, os.getpid(),
         bus or os.environ.get("OMNIBUS_BUS", ""), name or f"python {os.getpid()}",
     )  # fmt: skip
     try:
@@ -115,17 +115,15 @@ def shake_hands(sock: socket.socket, bus: str | None, name: str | None) -> wire.
             os.close(fd)
         if not packet:
             raise HostGone("the host closed the connection before it said welcome")
-        # Before the version is known no other message can be read.
-        messages = wire.decode(packet, len(fds), wire.VERSION_MIN)
+        messages = wire.decode(packet, len(fds))
         m, _ = next(messages)
         if isinstance(m, wire.Refuse):
             raise Refused(m.code, m.text)
         if not isinstance(m, wire.Welcome) or next(messages, None) is not None:
             raise ProtocolError("the host's first packet is not the message welcome alone")
-        if not wire.VERSION_MIN <= m.version <= wire.VERSION_MAX or m.inline_bytes > wire.MAX_INLINE_BYTES:
-            raise ProtocolError(f"welcome to version {m.version} with {m.inline_bytes} bytes inline")
-        m, _ = next(wire.decode(packet, len(fds), m.version))
-        return m  # type: ignore[no-any-return]
+        if m.version != wire.VERSION or m.inline_bytes > wire.MAX_INLINE_BYTES:
+            raise ProtocolError(f"welcome to version {m.version}, this client speaks {wire.VERSION}; {m.inline_bytes} bytes inline")
+        return m
     except OSError as e:
         sock.close()
         if isinstance(e, HostGone):

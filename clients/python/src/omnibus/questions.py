@@ -103,7 +103,7 @@ class Questions:
         if not self._s.ours:
             return
         with self._s.locked:
-            kept = a.kind is wire.Fetched or (a.kind is wire.Submitted and self._s.welcome.version >= 4)
+            kept = a.kind is wire.Fetched or a.kind is wire.Submitted
             if kept and a.token is not None and not a.done:
                 self._s.post(wire.Cancel(a.token))
             self._waiting = deque(w for w in self._waiting if w[0] is not a)

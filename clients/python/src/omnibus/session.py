@@ -88,7 +88,7 @@ class Session:
         self._pid = current.pid
         self._calls: list[Callable[[], object]] = []
 
-        self.connection = Connection(sock, welcome.version)
+        self.connection = Connection(sock)
         self.reading = Reading(self, self.lock)
         self.questions = Questions(self)
         self.attempts = Attempts(self)
@@ -301,7 +301,7 @@ class Session:
 
     def _packet(self, packet: bytes, fds: deque[int]) -> None:
         handlers = self._handlers
-        for m, n in wire.decode(packet, len(fds), self.welcome.version):
+        for m, n in wire.decode(packet, len(fds)):
             handle = handlers.get(m.__class__)
             if handle is None:
                 raise ProtocolError(f"{type(m).__name__.lower()} is not for a client")

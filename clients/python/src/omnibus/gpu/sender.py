@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import wire
 from ..answers import Answer, Attempt
-from ..directory import Name, check_version
+from ..directory import Name
 from ..dlpack import is_on_gpu
 from ..errors import ForeignDevice, HostError, OmnibusError, OutOfMemory, again
 from ..puts import MODES
@@ -174,7 +174,6 @@ class Sender:
         """Have others find what the pieces lie in."""
         for p in {id(p): p for p in [pool.words_published, *(piece.published for piece in pieces)]}.values():
             if p.asked is None or p.asked.error is not None:  # of one that nobody waits for the answer still comes
-                check_version(self._session)
                 with self._session.locked:
                     p.asked = _ask(self._session, Name(pool.id, p.number), p)
             yield p.asked

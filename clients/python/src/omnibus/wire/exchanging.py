@@ -8,7 +8,7 @@ from .packet import message
 # The exchange.
 
 
-@message(80, since=4)
+@message(80)
 class Place(NamedTuple):
     token: U32
     owner: U32_4x
@@ -26,13 +26,13 @@ class Place(NamedTuple):
         check_inline(self.flags, self.size, self.payload)
 
 
-@message(81, since=4)
+@message(81)
 class Placed(NamedTuple):
     token: U32_4x
     entry: U64  #: the payload's number, which is never another's
 
 
-@message(82, since=4)
+@message(82)
 class Fetch(NamedTuple):
     token: U32
     flags: U8_3x
@@ -42,7 +42,7 @@ class Fetch(NamedTuple):
     key: Name
 
 
-@message(83, since=4)
+@message(83)
 class Fetched(NamedTuple):
     token: U32
     delivery: U32
@@ -56,19 +56,19 @@ class Fetched(NamedTuple):
         check_inline(self.flags, self.size, self.payload)
 
 
-@message(84, since=4)
+@message(84)
 class Cancel(NamedTuple):
     token: U32
 
 
-@message(85, since=4)
+@message(85)
 class Cleanup(NamedTuple):
     token: U32
     owner: U32
     key: Name = ""
 
 
-@message(86, since=4)
+@message(86)
 class Cleaned(NamedTuple):
     token: U32
     count_: U32
@@ -77,7 +77,7 @@ class Cleaned(NamedTuple):
 # The directory.
 
 
-@message(88, fds=(1, 1), since=5)
+@message(88, fds=(1, 1))
 class Publish(NamedTuple):
     token: U32
     number: U32
@@ -85,25 +85,25 @@ class Publish(NamedTuple):
     size: U64
 
 
-@message(89, since=5)
+@message(89)
 class Published(NamedTuple):
     token: U32
 
 
-@message(90, since=5)
+@message(90)
 class Withdraw(NamedTuple):
     number: U32
     pool: Pool
 
 
-@message(91, since=5)
+@message(91)
 class Find(NamedTuple):
     token: U32
     number: U32
     pool: Pool
 
 
-@message(92, fds=(2, 2), since=5)
+@message(92, fds=(2, 2))
 class Found(NamedTuple):
     token: U32
     owner: U32  #: who published it: the same number for the same process
@@ -114,25 +114,25 @@ class Found(NamedTuple):
 # Shelves, which this client does not use: it asks the host.
 
 
-@message(96, fds=(1, 1), since=7)
+@message(96, fds=(1, 1))
 class Shelf(NamedTuple):
     token: U32
     segment: U32
 
 
-@message(97, since=7)
+@message(97)
 class Shelved(NamedTuple):
     token: U32_4x
     first: U64
 
 
-@message(98, fds=(1, 1), since=7)
+@message(98, fds=(1, 1))
 class ShelfAt(NamedTuple):
     segment: U32_4x
     first: U64
 
 
-@message(99, since=7)
+@message(99)
 class Shelve(NamedTuple):
     entry: U64
     at: I64
@@ -145,7 +145,7 @@ class Shelve(NamedTuple):
     key: Name
 
 
-@message(100, since=7)
+@message(100)
 class Taken(NamedTuple):
     flags: U8_3x
     entries: Entries

@@ -1,7 +1,7 @@
 """The types of messages' fields, and how each is written and read. Open it to add one, or to see what a type bounds.
 
 A type is that of Python with, as its annotation, how it is written: a code of `struct`, whose ``x`` are reserved
-bytes behind the number, or a `Part`, for what has a length of its own, or is not there in every version. Reading
+bytes behind the number, or a `Part`, for what has a length of its own. Reading
 raises nothing but `ProtocolError`.
 """
 
@@ -35,10 +35,10 @@ _trace_head = struct.Struct("<16s8sB")
 class Reader:
     """A position in a message. Every read is checked against its end."""
 
-    __slots__ = ("buf", "pos", "end", "version")
+    __slots__ = ("buf", "pos", "end")
 
-    def __init__(self, buf: bytes, pos: int, end: int, version: int) -> None:
-        self.buf, self.pos, self.end, self.version = buf, pos, end, version
+    def __init__(self, buf: bytes, pos: int, end: int) -> None:
+        self.buf, self.pos, self.end = buf, pos, end
 
     def numbers(self, s: struct.Struct) -> tuple[Any, ...]:
         at = self.pos
@@ -69,7 +69,7 @@ class Part(Protocol):
     #: What is written for nothing; None: nothing is no value of it.
     empty: bytes | None
 
-    def put(self, out: bytearray, value: Any, version: int) -> None: ...
+    def put(self, out: bytearray, value: Any) -> None: ...
 
     def get(self, r: Reader) -> Any: ...
 
@@ -81,7 +81,7 @@ class _Number:
     def __init__(self, code: str) -> None:
         self._struct = struct.Struct("<" + code)
 
-    def put(self, out: bytearray, value: int, version: int) -> None:
+    def put(self, out: bytearray, value: int) -> None:
         out += self._struct.pack(value)
 
     def get(self, r: Reader) -> int:
@@ -96,7 +96,7 @@ class _Str:
     def __init__(self, bound: int, cut: bool = False) -> None:
         self._bound, self._cut = bound, cut
 
-    def put(self, out: bytearray, value: str, version: int) -> None:
+    def put(self, out: bytearray, value: str) -> None:
         b = value.encode(errors="replace") if self._cut else _utf8(value)  # what is for people says what it can
         if len(b) > self._bound:
             if not self._cut:
@@ -124,7 +124,7 @@ class _Bytes:
     def __init__(self, bound: int) -> None:
         self._bound = bound
 
-    def put(self, out: bytearray, value: bytes | bytearray | memoryview, version: int) -> None:
+    def put(self, out: bytearray, value: bytes | bytearray | memoryview) -> None:
         if len(value) > self._bound:
             raise ProtocolError(f"{len(value)} bytes, at most {self._bound} are allowed in a message")
         out += _u32.pack(len(value))
@@ -146,10 +146,10 @@ class _List:
     def __init__(self, item: Part) -> None:
         self._item = item
 
-    def put(self, out: bytearray, value: Sequence[Any], version: int) -> None:
+    def put(self, out: bytearray, value: Sequence[Any]) -> None:
         out += _u16.pack(len(value))
         for v in value:
-            self._item.put(out, v, version)
+            self._item.put(out, v)
 
     def get(self, r: Reader) -> list[Any]:
         (n,) = r.numbers(_u16)
@@ -160,7 +160,7 @@ class _Attrs:
     __slots__ = ()
     empty = b"\0\0"
 
-    def put(self, out: bytearray, value: Attrs | None, version: int) -> None:
+    def put(self, out: bytearray, value: Attrs | None) -> None:
         if not value:
             out += b"\0\0"
             return
@@ -170,8 +170,8 @@ class _Attrs:
         for k in sorted(value, key=str.encode):  # one form for one message
             if not k:
                 raise ProtocolError("an attribute without a name")
-            _attr_name.put(out, k, version)
-            _attr_value.put(out, value[k], version)
+            _attr_name.put(out, k)
+            _attr_value.put(out, value[k])
 
     def get(self, r: Reader) -> Attrs:
         n = r.count()
@@ -190,9 +190,9 @@ class _Edge:
     __slots__ = ()
     empty = None
 
-    def put(self, out: bytearray, value: Edge, version: int) -> None:
-        _name.put(out, value.name, version)
-        _name.put(out, value.peer, version)
+    def put(self, out: bytearray, value: Edge) -> None:
+        _name.put(out, value.name)
+        _name.put(out, value.peer)
         out += _edge_tail.pack(value.window, value.window_bytes, value.policy)
 
     def get(self, r: Reader) -> Edge:
@@ -206,7 +206,7 @@ class _Tensors:
     __slots__ = ()
     empty = None
 
-    def put(self, out: bytearray, value: Tensors, version: int) -> None:
+    def put(self, out: bytearray, value: Tensors) -> None:
         out += _tensors.pack(value.transport, value.min_bytes)
 
     def get(self, r: Reader) -> Tensors:
@@ -220,30 +220,13 @@ class _Trace:
     __slots__ = ()
     empty = None
 
-    def put(self, out: bytearray, value: Trace, version: int) -> None:
+    def put(self, out: bytearray, value: Trace) -> None:
         out += _trace_head.pack(value.trace_id, value.span_id, value.flags)
-        _trace_state.put(out, value.state, version)
+        _trace_state.put(out, value.state)
 
     def get(self, r: Reader) -> Trace:
         trace_id, span_id, flags = r.numbers(_trace_head)
         return Trace(trace_id, span_id, flags, _trace_state.get(r))
-
-
-class _Since:
-    """A part that is there from a version on. Before it is `absent()`, whatever was meant."""
-
-    __slots__ = ("_version", "_part", "_absent")
-    empty = None
-
-    def __init__(self, version: int, part: Part, absent: Callable[[], Any]) -> None:
-        self._version, self._part, self._absent = version, part, absent
-
-    def put(self, out: bytearray, value: Any, version: int) -> None:
-        if version >= self._version:
-            self._part.put(out, value, version)
-
-    def get(self, r: Reader) -> Any:
-        return self._part.get(r) if r.version >= self._version else self._absent()
 
 
 def _utf8(text: str) -> bytes:
@@ -272,7 +255,7 @@ def check_labels(key: str, attrs: Attrs) -> None:
     for what, part, value in labels:
         if value:
             try:
-                part.put(bytearray(), value, 0)
+                part.put(bytearray(), value)
             except ProtocolError as e:
                 raise LabelError(f"{what}: {e}") from None
 
@@ -302,12 +285,9 @@ Payload: TypeAlias = Annotated[bytes, _payload]
 Data: TypeAlias = Annotated[bytes | bytearray | memoryview, _payload]  #: a payload that is only sent
 Piece: TypeAlias = Annotated[bytes, _Bytes(MAX_PIECE_BYTES)]
 Edges: TypeAlias = Annotated[list[Edge], _List(_Edge())]
-Numbers: TypeAlias = Annotated[list[int], _List(_Number("I"))]
+Numbers: TypeAlias = Annotated[Sequence[int], _List(_Number("I"))]
 
 Entries: TypeAlias = Annotated[list[int], _List(_Number("Q"))]
 
-NumbersSince6: TypeAlias = Annotated[Sequence[int], _Since(6, _List(_Number("I")), list)]
-NameSince3: TypeAlias = Annotated[str, _Since(3, _name, str)]
-U64Since3: TypeAlias = Annotated[int, _Since(3, _Number("Q"), int)]
-TensorsSince5: TypeAlias = Annotated[list[Tensors], _Since(5, _List(_Tensors()), list)]
-TraceSince2: TypeAlias = Annotated[Trace, _Since(2, _Trace(), Trace)]
+TensorsList: TypeAlias = Annotated[list[Tensors], _List(_Tensors())]
+TraceContext: TypeAlias = Annotated[Trace, _Trace()]

@@ -1,7 +1,6 @@
-"""Numbers of the node protocol: its versions, what bounds a message, and flags. Open it to see what is too long."""
+"""Numbers of the node protocol: its version, what bounds a message, and flags. Open it to see what is too long."""
 
-VERSION_MIN = 1
-VERSION_MAX = 7
+VERSION = 8
 MAGIC = 0x53554249_4E4D4F01
 
 MAX_PACKET_BYTES = 65_536
@@ -30,7 +29,9 @@ OWN_SEGMENT = 32
 KEEP_PAYLOAD, UNREAD = 1, 2  # of finish
 WAIT = 1  # of fetch
 SPENT_BYTES = 1  # of spent
-FAIL_FAST = 1  # of submit
+FAIL_FAST, TELL = 1, 2  # of submit
+ENDS_UNASKED = 1  # of serve
+OWN_SOURCE = 1 << 31  # the bit of the numbers that clients choose for their requests
 MORE_PIECES = 1  # of reply
 
-COMPLETED, FAILED, ABORTED, PAST_DEADLINE = 1, 2, 3, 4  # outcomes
+COMPLETED, FAILED, ABORTED, PAST_DEADLINE, REFUSED = 1, 2, 3, 4, 5  # outcomes

@@ -20,21 +20,18 @@ from .fields import (
     Data,
     Edges,
     Name,
-    NameSince3,
     Numbers,
-    NumbersSince6,
     Payload,
     Piece,
-    TensorsSince5,
+    TensorsList,
     Text,
-    TraceSince2,
+    TraceContext,
     U8_x,
     U16_2x,
     U32_4x,
-    U64Since3,
     check_inline,
 )
-from .limits import COMPLETED, MAGIC, PAST_DEADLINE
+from .limits import COMPLETED, MAGIC, REFUSED
 from .packet import message
 
 # Opening.
@@ -63,7 +60,7 @@ class Welcome(NamedTuple):
     bus: Name
     inputs: Edges
     results: Edges
-    tensors: TensorsSince5
+    tensors: TensorsList
 
 
 @message(3)
@@ -86,6 +83,7 @@ class Failed(NamedTuple):
 class Serve(NamedTuple):
     token: U32
     stage: Name
+    flags: U32 = 0
 
 
 @message(11)
@@ -99,7 +97,7 @@ class Serving(NamedTuple):
     batch: U32
     inputs: Edges
     outputs: Edges
-    tensors: TensorsSince5
+    tensors: TensorsList
 
     def check(self) -> None:
         if self.state > 1 or self.join > 1:
@@ -113,7 +111,7 @@ class Open(NamedTuple):
     request: U64
     attempt: U32
     deadline: I64
-    trace: TraceSince2
+    trace: TraceContext
 
 
 @message(13)
@@ -160,9 +158,9 @@ class Ended(NamedTuple):
     task: U32
     code: U16 = 0
     text: Text = ""
-    edge: NameSince3 = ""
-    key: NameSince3 = ""
-    seq: U64Since3 = 0
+    edge: Name = ""
+    key: Name = ""
+    seq: U64 = 0
 
 
 @message(18)
@@ -174,15 +172,16 @@ class Over(NamedTuple):
     key: Name
     seq: U64
     text: Text
+    code: U32 = 0  # why it was refused
 
     def check(self) -> None:
-        if not COMPLETED <= self.outcome <= PAST_DEADLINE:
+        if not COMPLETED <= self.outcome <= REFUSED:
             raise ProtocolError(f"over: no outcome has the number {self.outcome}")
 
 
 @message(19)
 class Leave(NamedTuple):
-    stages: NumbersSince6 = ()  # none: all
+    stages: Numbers = ()  # none: all
 
 
 @message(20)
@@ -252,7 +251,8 @@ class Submit(NamedTuple):
     token: U32
     deadline: I64
     flags: U8
-    trace: TraceSince2
+    trace: TraceContext
+    source: U32 = 0
 
 
 @message(49)

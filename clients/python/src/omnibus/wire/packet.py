@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..errors import ProtocolError
 from .fields import Part, Reader
-from .limits import HEADER_BYTES, MAX_PACKET_BYTES, VERSION_MAX
+from .limits import HEADER_BYTES, MAX_PACKET_BYTES
 
 Message: TypeAlias = Any  # an object of a class that `message` has registered
 
@@ -28,14 +28,13 @@ class _Layout(NamedTuple):
     min_descriptors: int
     max_descriptors: int
     checked: bool
-    since: int
 
 
 by_kind: dict[int, _Layout] = {}
 by_class: dict[type, _Layout] = {}
 
 
-def message(kind: int, fds: tuple[int, int] = (0, 0), since: int = 1) -> Callable[[type[_M]], type[_M]]:
+def message(kind: int, fds: tuple[int, int] = (0, 0)) -> Callable[[type[_M]], type[_M]]:
     """Register a class of messages: a named tuple whose fields have types of `fields`.
 
     If it has a method `check`, that is called when one was read.
@@ -43,7 +42,7 @@ def message(kind: int, fds: tuple[int, int] = (0, 0), since: int = 1) -> Callabl
 
     def register(cls: type[_M]) -> type[_M]:
         how = [hint.__metadata__[0] for hint in cls.__annotations__.values()]
-        by_kind[kind] = by_class[cls] = _Layout(kind, cls, _parts(how), *fds, hasattr(cls, "check"), since)
+        by_kind[kind] = by_class[cls] = _Layout(kind, cls, _parts(how), *fds, hasattr(cls, "check"))
         return cls
 
     return register
@@ -66,7 +65,7 @@ def _parts(how: list[Any]) -> list[tuple[struct.Struct | None, Part | None, int,
     return parts
 
 
-def encode(m: Message, version: int = VERSION_MAX, descriptors: int = 0) -> bytearray:
+def encode(m: Message, descriptors: int = 0) -> bytearray:
     """The bytes of a message that takes `descriptors` of its packet's.
 
     Raises ProtocolError when a field breaks a bound. Error texts are cut.
@@ -82,7 +81,7 @@ def encode(m: Message, version: int = VERSION_MAX, descriptors: int = 0) -> byte
             if empty is not None and not value:
                 out += empty
             else:
-                part.put(out, value, version)  # type: ignore[union-attr]
+                part.put(out, value)  # type: ignore[union-attr]
     except (struct.error, TypeError, AttributeError, UnicodeError) as e:
         raise ProtocolError(f"{type(m).__name__.lower()}: a field does not fit: {e}") from None
     if len(out) > MAX_PACKET_BYTES:
@@ -91,7 +90,7 @@ def encode(m: Message, version: int = VERSION_MAX, descriptors: int = 0) -> byte
     return out
 
 
-def decode(packet: bytes, descriptors: int, version: int = VERSION_MAX) -> Iterator[tuple[Message, int]]:
+def decode(packet: bytes, descriptors: int) -> Iterator[tuple[Message, int]]:
     """The messages of a packet, each with the number of descriptors it takes.
 
     A generator: the caller may act on a message before the next is read.
@@ -109,12 +108,12 @@ def decode(packet: bytes, descriptors: int, version: int = VERSION_MAX) -> Itera
         if size < HEADER_BYTES or size > end - at:
             raise ProtocolError(f"a message of {size} bytes, {end - at} are left in the packet")
         layout = by_kind.get(kind)
-        if layout is None or layout.since > version:
-            raise ProtocolError(f"no message has the kind {kind} in version {version}")
+        if layout is None:
+            raise ProtocolError(f"no message has the kind {kind}")
         if not layout.min_descriptors <= fds <= layout.max_descriptors or fds > left:
             raise ProtocolError(f"{layout.cls.__name__.lower()} with {fds} descriptors, {left} are left in the packet")
         left -= fds
-        yield _read(layout, Reader(packet, at + HEADER_BYTES, at + size, version)), fds
+        yield _read(layout, Reader(packet, at + HEADER_BYTES, at + size)), fds
         at += size
     if left:
         raise ProtocolError(f"{left} descriptors belong to no message of the packet")
