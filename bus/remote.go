@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
 // Remote describes a stage whose work is done by other processes, which attach
@@ -345,28 +347,34 @@ func (r *remote) postingsOf(rt *remoteTask) []*posting {
 	return posts
 }
 
-// answered is called, without locks, when a replica has ended its part of a task.
-func (r *remote) answered(p *posting, err error) {
+// answered is called, without locks, when a replica has ended its part of a task. It refuses
+// an end that comes before all that the replica was given is finished.
+func (r *remote) answered(p *posting, err error) error {
 	rt := p.rt
 	r.mu.Lock()
 	known, waited := p.replica.postings[rt] == p, p.ending
-	ended := false
+	ended, unfinished := false, 0
 	switch {
 	case !known: // it was told that the request is over
 	case waited:
 		delete(p.replica.postings, rt)
 		ended = r.ended(rt, err)
 	case err == nil:
-		delete(p.replica.postings, rt)
-		rt.early = true
+		if unfinished = len(r.worksAt(rt, p.replica)); unfinished == 0 {
+			delete(p.replica.postings, rt)
+			rt.early = true
+		}
 	}
 	r.mu.Unlock()
 	switch {
+	case unfinished > 0:
+		return fmt.Errorf("%w: task %d has ended, and the client has not finished %d inputs of it", wire.ErrProtocol, p.source.id, unfinished)
 	case ended:
 		rt.task.look()
 	case known && !waited && err != nil:
 		rt.task.failWhere(err)
 	}
+	return nil
 }
 
 // ended, with mu held, counts one answer to end, and reports whether it was the last.

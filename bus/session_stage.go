@@ -308,8 +308,7 @@ func (s *session) ended(m *wire.Ended) error {
 	}
 	return src.do(orWaive(func() error {
 		s.dropSource(src.id)
-		src.posting.replica.remote.answered(src.posting, failure)
-		return nil
+		return src.posting.replica.remote.answered(src.posting, failure)
 	}))
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -255,8 +256,14 @@ func TestStreamsWriteWords(t *testing.T) {
 	if words := p.Words().Bytes(); !c.Ready.Reached(c.Generation) || words[at] != 1 || len(words) != 32*SlotBytes {
 		t.Errorf("the word of piece %d is %d, the segment says %d", piece, c.Ready.Host.Load(), words[at])
 	}
-	if err := p.Words().Sealed(); err != nil {
+	fd, err := unix.FcntlInt(uintptr(p.Words().FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if words, err := shmstore.OpenSegment("words", fd, p.Words().Size()); err != nil { // which looks at the seals
 		t.Error(err)
+	} else {
+		words.Close()
 	}
 	if err := stream.Close(); err != nil {
 		t.Error(err)
