@@ -24,7 +24,6 @@ type upstream struct {
 	out    routes   // of inputs
 
 	inputs  atomic.Int32 // streams that have not ended
-	sent    atomic.Int32 // inputs that are not finished
 	answers chan error   // whether the host has a place; nil: nobody asks
 
 	mu       sync.Mutex // guards what follows
@@ -101,12 +100,11 @@ func (up *upstream) emitted(d *Delivery) {
 	}
 	d.state.Store(stateHeld)
 	up.req.parts.Add(1)
-	up.sent.Add(1)
 	if err == nil {
 		err = d.open()
 	}
 	if err == nil {
-		err = up.out.put(d, slices.Index(up.req.bus.graph.inputs, d.flow.edge), func() { up.finished(d) })
+		err = up.out.put(d, slices.Index(up.req.bus.graph.inputs, d.flow.edge), func() { _ = d.Finish(nil) }) // held here alone
 	}
 	if last {
 		up.inputs.Add(-1)
@@ -114,15 +112,9 @@ func (up *upstream) emitted(d *Delivery) {
 	if err != nil {
 		go func() { // not under the lock
 			up.req.end(Failed, err)
-			up.finished(d)
+			_ = d.Finish(nil)
 		}()
 	}
-}
-
-// finished gives an input back that nobody needs any more.
-func (up *upstream) finished(d *Delivery) {
-	up.sent.Add(-1)
-	_ = d.Finish(nil) // this process's alone
 }
 
 // Submit sends a request with one input: see Bus.Submit. It waits for a place among
@@ -311,39 +303,10 @@ func (up *upstream) over(o Outcome, err error) {
 	up.in.over(up.complete)
 }
 
-// complete ends a request that the host has completed, when all results are here.
+// complete ends a request that the host has completed, when all results are here. Inputs that
+// are read still, perhaps by the caller itself as results, keep its place.
 func (up *upstream) complete() {
-	if up.sent.Load() > 0 {
-		up.link.detach(up.req)
-	}
 	up.req.end(Completed, nil)
-}
-
-// detach finishes the inputs of a request that is complete. Their payloads stay
-// for whoever reads them, most likely the caller itself: a result may be an input
-// that was passed on, and the request must not wait for its caller to be done.
-func (l *link) detach(req *Request) {
-	var finish []func()
-	look := func(o *outgoing) {
-		if o.d != nil && o.d.flow.req == req {
-			finish = append(finish, o.detach())
-		}
-	}
-	l.mu.Lock()
-	for _, o := range l.out {
-		look(o)
-	}
-	l.mu.Unlock()
-	for _, p := range l.pairs() {
-		p.mu.Lock()
-		for _, o := range p.sent {
-			look(o)
-		}
-		p.mu.Unlock()
-	}
-	for _, f := range finish {
-		f()
-	}
 }
 
 // hostGone ends the request, unless the host has completed it.

@@ -42,14 +42,3 @@ func give(f *flow, credit uint64) {
 		f.give(credit)
 	}
 }
-
-// detach keeps the payload for whoever reads it, and nothing else of the
-// delivery. What it returns finishes that.
-func (o *outgoing) detach() (finish func()) {
-	d := o.d
-	finish, o.d, o.returned = o.returned, nil, func() {}
-	if d.foreign != nil || !d.Handle.IsZero() { // else others have a copy
-		o.returned = d.hold().release
-	}
-	return finish
-}

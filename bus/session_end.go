@@ -187,7 +187,7 @@ func (s *session) takeBack(cause error) {
 	kept, sources, all := s.kept, s.sources, s.held
 	s.kept, s.sources, s.held = nil, nil, nil
 	owners, got := s.ex.owners, s.ex.fetched
-	s.ex.owners, s.ex.fetched = nil, nil
+	s.ex.fetched = nil
 	for _, k := range kept {
 		k.unkept()
 	}
@@ -199,9 +199,12 @@ func (s *session) takeBack(cause error) {
 		s.ex.shelf.Close()
 		s.ex.shelf.seg.release()
 	}
-	for _, o := range owners {
+	for _, o := range owners { // which report what lies there until it is gone
 		o.Close()
 	}
+	s.mu.Lock()
+	s.ex.owners = nil
+	s.mu.Unlock()
 	for _, src := range sources {
 		if src.posting == nil {
 			src.close(cause)
