@@ -78,6 +78,11 @@ func TestBadClients(t *testing.T) {
 			c.offer(mem, 1)
 			c.send(&wire.Put{Put: 1, Source: d.Source, Delivery: d.Delivery, Segment: 1, Offset: 64, Size: 4096})
 		}},
+		"puts what has no memory": {"segment 1: protocol: 10 bytes at 5 of a segment that has no memory there yet", func(c *thinClient, h *hosted) {
+			d := c.work(h)
+			c.sendFD(&wire.Offer{Segment: 1, Bytes: 1 << 12}, holes(c.t, 1<<12))
+			c.send(&wire.Put{Put: 1, Source: d.Source, Delivery: d.Delivery, Segment: 1, Offset: 5, Size: 10})
+		}},
 		"puts what lies far outside": {"segment 1: protocol: 2 bytes at 18446744073709551615", func(c *thinClient, h *hosted) {
 			d := c.work(h)
 			c.offer(mem, 1)

@@ -153,6 +153,9 @@ func (s *segment) claimed(offset, size uint64, free func()) (*foreign, error) {
 	if most := uint64(s.mem.Size()); offset > most || size > most-offset {
 		return nil, fmt.Errorf("%w: %d bytes at %d of a segment of %d", wire.ErrProtocol, size, offset, most)
 	}
+	if !s.mem.Filled(int64(offset + size)) {
+		return nil, fmt.Errorf("%w: %d bytes at %d of a segment that has no memory there yet", wire.ErrProtocol, size, offset)
+	}
 	return s.payload(int64(offset), int(size), free), nil
 }
 

@@ -309,7 +309,7 @@ func (l *link) handle(m wire.Message, fds []int) error {
 
 // learn maps a segment.
 func (l *link) learn(m *wire.Segment, fds []int) error {
-	mem, err := shmstore.OpenSegment("host", fds[0], int64(m.Bytes))
+	mem, err := shmstore.OpenFillingSegment("host", fds[0], int64(m.Bytes))
 	if err != nil {
 		return err
 	}

@@ -115,3 +115,20 @@ func TestOffersThatFail(t *testing.T) {
 		})
 	}
 }
+
+// holes is a sealed memfd that no memory was ever given to.
+func holes(t testing.TB, sizeBytes int64) (fd int) {
+	t.Helper()
+	fd, err := unix.MemfdCreate("holes", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Ftruncate(fd, sizeBytes); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_FUTURE_WRITE|unix.F_SEAL_SEAL); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}

@@ -43,7 +43,7 @@ func (s *session) offer(m *wire.Offer, fds []int) error {
 		peer.CloseAll(fds)
 		return err
 	}
-	mem, err := shmstore.OpenSegment("offer", fds[0], int64(m.Bytes))
+	mem, err := shmstore.OpenFillingSegment("offer", fds[0], int64(m.Bytes))
 	if err != nil {
 		return offerError(err)
 	}

@@ -34,6 +34,9 @@ var (
 	// MaxAlign.
 	ErrAlign = errors.New("invalid alignment")
 
+	// ErrFill reports an Options.Fill for a ring that goes round.
+	ErrFill = errors.New("unusable option Fill")
+
 	// ErrBuffer reports a buffer that New cannot use.
 	ErrBuffer = errors.New("unusable buffer")
 )

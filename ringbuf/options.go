@@ -29,6 +29,13 @@ type Options struct {
 	// has no effect on strict order.
 	Reuse bool
 
+	// Fill, if it is set, gives the buffer its memory. It is called before a chunk is cut
+	// that ends beyond all room ever used, with that end, and returns how far from the
+	// buffer's start there is memory now: if that is less, there is no room for the chunk.
+	// What was never used stands behind all else, so that chunks in front of there need no
+	// call. It needs Reuse: a ring that goes round uses all of its buffer in any case.
+	Fill func(endBytes uint64) (filledBytes uint64)
+
 	// NoHeaders keeps the ring's hands off the buffer: no header is written in
 	// front of a payload, and none of its bytes are spent on one. It is for the
 	// books of a buffer that another process fills, which may be mapped
@@ -48,6 +55,9 @@ func (o Options) Validate() error {
 	a := o.withDefaults().Align
 	if a < 1 || a > MaxAlign || a&(a-1) != 0 {
 		return fmt.Errorf("%w: Align is %d, want a power of two from 1 to %d, or 0 for %d", ErrAlign, a, MaxAlign, DefaultAlign)
+	}
+	if o.Fill != nil && (!o.Reuse || o.StrictFIFO) {
+		return fmt.Errorf("%w: Fill needs Reuse, and no strict order", ErrFill)
 	}
 	return nil
 }

@@ -39,11 +39,14 @@ type Ring struct {
 	current uint32  // default order: the gap that chunks are cut from, or none
 	bins    gapBins // default order: all other gaps
 	start   uint64  // strict order: where the room ends (see strict.go)
+
+	fill   func(endBytes uint64) (filledBytes uint64) // nil: all of the buffer has memory
+	filled uint64                                     // bytes from the buffer's start that have
 }
 
 // New returns an empty ring over buf, which nobody else may write to as long
 // as the ring is in use, unless that is what Options.NoHeaders is for. It reads
-// nothing from buf and writes nothing to it. The errors are ErrAlign and
+// nothing from buf and writes nothing to it. The errors are ErrAlign, ErrFill and
 // ErrBuffer.
 func New(buf []byte, opts Options) (*Ring, error) {
 	if err := opts.Validate(); err != nil {
@@ -54,7 +57,10 @@ func New(buf []byte, opts Options) (*Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new ring: %w", err)
 	}
-	r := &Ring{buf: buf, geo: geo, strict: opts.StrictFIFO, reuse: opts.Reuse && !opts.StrictFIFO, nextID: 1, index: newAddressIndex(geo)}
+	r := &Ring{buf: buf, geo: geo, strict: opts.StrictFIFO, reuse: opts.Reuse && !opts.StrictFIFO, nextID: 1, index: newAddressIndex(geo), fill: opts.Fill}
+	if r.fill == nil {
+		r.filled = uint64(len(buf))
+	}
 	r.Clear()
 	return r, nil
 }
@@ -107,10 +113,19 @@ func (r *Ring) TryAllocate(size int, tag uint32) (c Chunk, ok bool) {
 	case r.recs[gap].span < need:
 		gap = r.nextGap(need)
 	}
-	if gap == none {
+	if gap == none || !r.hasMemory(gap, need) {
 		return Chunk{}, false
 	}
 	return r.geo.chunk(r.carve(gap, need, tag)), true
+}
+
+// hasMemory reports whether the buffer has memory for a chunk at the front of a gap.
+func (r *Ring) hasMemory(gap uint32, need uint64) bool {
+	end := r.recs[gap].off + r.geo.spanFor(need, r.recs[gap].span)
+	if end > r.filled {
+		r.filled = max(r.filled, r.fill(end))
+	}
+	return end <= r.filled
 }
 
 // carve cuts a chunk from the front of a gap that has room for its need.

@@ -37,6 +37,9 @@ func (s *Store) admit(conn *net.UnixConn) (ReaderID, error) {
 		return 0, fmt.Errorf("%w: the store's files have names and no seals: see OpenReader", ErrUnsupported)
 	}
 	id, err := s.freeIndex()
+	if err == nil {
+		err = s.fillAll() // a reader looks once whether all is there
+	}
 	if err != nil {
 		return 0, err
 	}

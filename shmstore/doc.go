@@ -29,6 +29,14 @@
 // the death of readers work for both memories, and nobody counts anything twice.
 // Room on a device comes from the oldest settled objects that hold pieces of it.
 //
+// # Memory
+//
+// No access fails for want of memory: room has all its pages before it is given out. A
+// store takes the pages of its whole arena when it is made, or, with Options.Reuse, as
+// payloads come to need more of it than ever before; where the machine has no more then,
+// the store is full with what it has. Readers of such a store know a [Segment] whose pages
+// come later by [OpenFillingSegment].
+//
 // # Who writes what
 //
 // Every shared byte has exactly one writing process. Nothing is locked, and

@@ -90,6 +90,10 @@ type FullError struct {
 	ReservedBytes int64    // their bytes
 	Holders       []Holder // readers that hold objects, the largest first
 
+	// Memory says why the store, which takes its memory as it fills it, got no more; nil:
+	// it asked for none. The error unwraps to it.
+	Memory error
+
 	// With ResourceDevice, what is said of reservations and holders is of those
 	// with a piece of this device, and the first holder has most of it.
 	NeededDeviceBytes int64 // of the piece that found no place
@@ -117,9 +121,17 @@ func (e *FullError) Error() string {
 		}
 		fmt.Fprintf(&b, "; %v", h)
 	}
-	b.WriteString("): release leases, or give the store more room")
+	b.WriteByte(')')
+	if e.Memory != nil {
+		fmt.Fprintf(&b, ": %v", e.Memory)
+		return b.String()
+	}
+	b.WriteString(": release leases, or give the store more room")
 	return b.String()
 }
+
+// Unwrap gives the reason for which there was no memory.
+func (e *FullError) Unwrap() error { return e.Memory }
 
 // Is makes errors.Is(err, ErrFull) true.
 func (e *FullError) Is(target error) bool { return target == ErrFull }

@@ -14,7 +14,7 @@ func (s *Store) ArenaSegment() (*Segment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("expose the arena: %w", err)
 	}
-	return OpenSegment("arena", fd, int64(len(s.arenaSegment.data)))
+	return OpenFillingSegment("arena", fd, int64(len(s.arenaSegment.data)))
 }
 
 // ExposeLarge opens the segment of a large object for reading once more, as

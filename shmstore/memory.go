@@ -6,16 +6,47 @@ import "fmt"
 type segment struct {
 	data []byte
 	fd   int // -1: no other process can be given this memory
+	// filled is how many bytes have memory, from the first on; see fill.
+	filled int
 	// released is set when data was unmapped; its addresses read as zero then.
 	released bool
 }
 
+// fillBytes is how much memory a segment is given at a time, at least: what two calls of
+// the system cost is little beside clearing so much.
+const fillBytes = 256 << 10
+
+// fill gives a segment of this process its memory as far as an end, if it has not got it:
+// from then on no access in front of there fails for want of it. The error is a
+// [*MemoryError], or one of the system's; then nothing has changed.
+func (seg *segment) fill(endBytes int) error {
+	if endBytes <= seg.filled {
+		return nil
+	}
+	end := min((endBytes+fillBytes-1)/fillBytes*fillBytes, len(seg.data))
+	if err := seg.populate(end); err != nil {
+		return err
+	}
+	seg.filled = end
+	return nil
+}
+
+// fillsLater reports whether the store takes its memory as it fills it. One that goes round
+// would soon have all of it, and readers that open it by name look for all.
+func (s *Store) fillsLater() bool { return s.memory == Shared && s.reuse && s.file == nil }
+
 // newSegment makes the arena or the directory.
 func (s *Store) newSegment(kind segmentKind, sizeBytes int) (*segment, error) {
-	if s.file == nil {
+	var seg *segment
+	var err error
+	switch {
+	case s.fillsLater():
+		seg, err = newEmptySegment(kind.String(), sizeBytes)
+	case s.file != nil:
+		seg, err = newFileSegment(s.file, kind.String(), sizeBytes, (*segment).mapWritable)
+	default:
 		return newSegment(s.memory, kind, sizeBytes)
 	}
-	seg, err := newFileSegment(s.file, kind.String(), sizeBytes, (*segment).mapWritable)
 	if err != nil {
 		return nil, fmt.Errorf("%v segment of %d bytes: %w", kind, sizeBytes, err)
 	}
@@ -25,7 +56,7 @@ func (s *Store) newSegment(kind segmentKind, sizeBytes int) (*segment, error) {
 // newSegment makes a zeroed segment this process may write to.
 func newSegment(m Memory, kind segmentKind, sizeBytes int) (*segment, error) {
 	if m == Heap {
-		return &segment{data: alignedBytes(sizeBytes), fd: -1}, nil
+		return &segment{data: alignedBytes(sizeBytes), fd: -1, filled: sizeBytes}, nil
 	}
 	seg, err := newSharedSegment(kind.String(), sizeBytes)
 	if err != nil {

@@ -33,6 +33,41 @@ func newSharedSegment(name string, sizeBytes int) (*segment, error) {
 	})
 }
 
+// newEmptySegment is newSharedSegment without the pages, which come with fill.
+func newEmptySegment(name string, sizeBytes int) (*segment, error) {
+	fd, err := openMemfd(name)
+	if err != nil {
+		return nil, err
+	}
+	seg := &segment{fd: fd}
+	err = seg.setSize(sizeBytes)
+	if err == nil {
+		err = seg.mapAs(unix.PROT_READ|unix.PROT_WRITE, sizeBytes)
+	}
+	if err == nil {
+		err = seg.seal(sealsOfPeer)
+	}
+	if err != nil {
+		seg.release()
+		return nil, err
+	}
+	return seg, nil
+}
+
+// populate gives pages to what fill is to fill. It allocates them first: an access would
+// get its page as well, but where there is none for it, the process dies.
+func (seg *segment) populate(endBytes int) error {
+	sizeBytes := endBytes - seg.filled
+	if err := checkSegmentHeadroom(uint64(sizeBytes)); err != nil {
+		return err
+	}
+	if err := headroom.AllocateAt(seg.fd, int64(seg.filled), int64(sizeBytes)); err != nil {
+		return fmt.Errorf("allocate: %w", err)
+	}
+	prefault(seg.data[seg.filled:endBytes], unix.Madvise)
+	return nil
+}
+
 // newFileSegment is for a file that others open by its name, which has no seals.
 func newFileSegment(open func(name string) (int, error), name string, sizeBytes int, mapping func(*segment, int) error) (*segment, error) {
 	return allocateSegment(open, name, sizeBytes, func(seg *segment) error { return mapping(seg, sizeBytes) })
@@ -54,12 +89,20 @@ func allocateSegment(open func(name string) (int, error), name string, sizeBytes
 		seg.release()
 		return nil, err
 	}
+	seg.filled = sizeBytes
 	return seg, nil
 }
 
-func (seg *segment) allocate(sizeBytes int) error {
+func (seg *segment) setSize(sizeBytes int) error {
 	if err := unix.Ftruncate(seg.fd, int64(sizeBytes)); err != nil {
 		return fmt.Errorf("set size: %w", err)
+	}
+	return nil
+}
+
+func (seg *segment) allocate(sizeBytes int) error {
+	if err := seg.setSize(sizeBytes); err != nil {
+		return err
 	}
 	if err := headroom.Allocate(seg.fd, int64(sizeBytes)); err != nil {
 		return fmt.Errorf("allocate: %w", err)
@@ -127,8 +170,29 @@ func prefault(b []byte, madvise func([]byte, int) error) {
 // hole would allocate memory on our account. It owns fd from here on, also if
 // it fails.
 func openSegment(name string, fd, sizeBytes int) (*segment, error) {
+	seg, err := openSealed(name, fd, sizeBytes, inspectSize)
+	if err == nil {
+		seg.filled = sizeBytes
+	}
+	return seg, err
+}
+
+// openFillingSegment is openSegment for one that may have holes, which are not to be read:
+// see filledFrom.
+func openFillingSegment(name string, fd, sizeBytes int) (*segment, error) {
+	seg, err := openSealed(name, fd, sizeBytes, inspectLength)
+	if err == nil && inspectSize(fd, sizeBytes) == nil {
+		seg.filled = sizeBytes
+	}
+	return seg, err
+}
+
+func openSealed(name string, fd, sizeBytes int, inspectFile func(fd, sizeBytes int) error) (*segment, error) {
 	seg := &segment{fd: fd}
-	err := inspect(fd, sizeBytes, sealsOfPeer)
+	err := inspectSeals(fd, sealsOfPeer)
+	if err == nil {
+		err = inspectFile(fd, sizeBytes)
+	}
 	if err == nil {
 		err = seg.mapReadOnly(sizeBytes)
 	}
@@ -137,6 +201,20 @@ func openSegment(name string, fd, sizeBytes int) (*segment, error) {
 		return nil, fmt.Errorf("open the peer's %s: %w", name, err)
 	}
 	return seg, nil
+}
+
+// filledFrom returns where the first hole is of a segment that has none in front of an
+// offset; the seals keep its writer from making one behind this. Pages that were allocated
+// and never written to are holes to the system, too.
+func (seg *segment) filledFrom(offset int64) int64 {
+	if seg.released {
+		return offset
+	}
+	hole, err := unix.Seek(seg.fd, offset, unix.SEEK_HOLE)
+	if err != nil { // offset is the end
+		return offset
+	}
+	return hole
 }
 
 // openLargeSegment is openSegment for the segment of a large object, of which
@@ -159,6 +237,13 @@ func openLargeSegment(fd int, atLeast uint64) (*segment, error) {
 
 // inspect checks a descriptor from a peer without touching its memory.
 func inspect(fd, sizeBytes, wanted int) error {
+	if err := inspectSeals(fd, wanted); err != nil {
+		return err
+	}
+	return inspectSize(fd, sizeBytes)
+}
+
+func inspectSeals(fd, wanted int) error {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
 		return fmt.Errorf("%w: not a memfd: %w", ErrProtocol, err)
@@ -166,17 +251,31 @@ func inspect(fd, sizeBytes, wanted int) error {
 	if missing := wanted &^ seals; missing != 0 {
 		return fmt.Errorf("%w: %s missing", ErrProtocol, sealNames(missing))
 	}
-	return inspectSize(fd, sizeBytes)
+	return nil
+}
+
+// inspectLength finds out whether a file has its size.
+func inspectLength(fd, sizeBytes int) error {
+	_, err := statOf(fd, sizeBytes)
+	return err
+}
+
+// statOf is what the system says of a file that has its size.
+func statOf(fd, sizeBytes int) (st unix.Stat_t, err error) {
+	if err := unix.Fstat(fd, &st); err != nil {
+		return st, fmt.Errorf("stat: %w", err)
+	}
+	if st.Size != int64(sizeBytes) {
+		return st, fmt.Errorf("%w: %d bytes instead of %d", ErrProtocol, st.Size, sizeBytes)
+	}
+	return st, nil
 }
 
 // inspectSize finds out whether a file has its size and all its pages.
 func inspectSize(fd, sizeBytes int) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return fmt.Errorf("stat: %w", err)
-	}
-	if st.Size != int64(sizeBytes) {
-		return fmt.Errorf("%w: %d bytes instead of %d", ErrProtocol, st.Size, sizeBytes)
+	st, err := statOf(fd, sizeBytes)
+	if err != nil {
+		return err
 	}
 	if allocated := st.Blocks * statBlockBytes; allocated < int64(sizeBytes) {
 		return fmt.Errorf("%w: only %d of %d bytes are allocated", ErrProtocol, allocated, sizeBytes)

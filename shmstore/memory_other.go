@@ -6,6 +6,10 @@ package shmstore
 
 func newSharedSegment(string, int) (*segment, error) { return nil, ErrUnsupported }
 
+func newEmptySegment(string, int) (*segment, error) { return nil, ErrUnsupported }
+
+func (seg *segment) populate(int) error { return ErrUnsupported }
+
 func newFileSegment(func(string) (int, error), string, int, func(*segment, int) error) (*segment, error) {
 	return nil, ErrUnsupported
 }
@@ -13,6 +17,10 @@ func newFileSegment(func(string) (int, error), string, int, func(*segment, int) 
 func (seg *segment) mapWritable(int) error { return ErrUnsupported }
 
 func openSegment(string, int, int) (*segment, error) { return nil, ErrUnsupported }
+
+func openFillingSegment(string, int, int) (*segment, error) { return nil, ErrUnsupported }
+
+func (seg *segment) filledFrom(offset int64) int64 { return offset }
 
 func openLargeSegment(int, uint64) (*segment, error) { return nil, ErrUnsupported }
 

@@ -36,7 +36,9 @@ type grantView struct {
 //
 // When there is no room, settled objects are evicted, the oldest first. The
 // errors are [ErrSize], [ErrTooLarge], [ErrClosed], a [*ReaderError], and a
-// [*FullError] when nothing more can be evicted.
+// [*FullError] when nothing more can be evicted. Room that was never used is given its
+// memory here: where the machine has none, the store is full with what it has, and the
+// error matches [ErrMemory] too.
 //
 // An object above Options.LargeObjectBytes gets a segment of its own, which is
 // made and touched here: that takes about as long as clearing so much memory.
@@ -153,6 +155,7 @@ func (s *Store) mayCharge(charge ReaderSet) error {
 
 // place finds a slot and room for size bytes and fills in the slot's chunk.
 func (s *Store) place(size int) (slot uint32, ok bool) {
+	s.short = nil
 	if slot, ok = s.tryPlace(size); ok {
 		return slot, true
 	}
@@ -167,6 +170,9 @@ func (s *Store) tryPlace(size int) (slot uint32, ok bool) {
 		slot = s.freeSlots[len(s.freeSlots)-1]
 	case len(s.records) < int(s.geo.slots):
 		slot = uint32(len(s.records))
+		if s.short = s.directorySegment.fill(directoryBytes(int(slot) + 1)); s.short != nil {
+			return 0, false
+		}
 	default:
 		return 0, false
 	}
@@ -275,6 +281,7 @@ func (s *Store) fullError(size int) *FullError {
 		FreeSlots:   int(s.geo.slots) - s.inUse,
 		Holders:     s.Holders(),
 		LargeBytes:  int64(s.largeTaken()),
+		Memory:      s.short,
 	}
 	if e.FreeSlots == 0 {
 		e.Resource = ResourceSlots

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 const (
@@ -13,9 +14,9 @@ const (
 )
 
 // Segment is one piece of shared memory that exactly one process writes to: a
-// memfd whose size is fixed, whose pages are all allocated, and that nobody but
-// its writer can map writable any more. It is what a [Store] is made of, by
-// itself, for a peer that keeps no accounts.
+// memfd whose size is fixed, whose pages are all allocated (but see
+// [OpenFillingSegment]), and that nobody but its writer can map writable any more. It is
+// what a [Store] is made of, by itself, for a peer that keeps no accounts.
 //
 // There are two ways to one. [NewSegment] is for the memory this process writes, and
 // [OpenSegment] for reading what a peer made. All mappings are kept from forked children.
@@ -25,6 +26,8 @@ const (
 type Segment struct {
 	name string
 	data []byte
+
+	filled atomic.Int64 // bytes from the first on that are known to have memory
 
 	mu      sync.Mutex // guards the descriptor
 	segment *segment
@@ -47,7 +50,13 @@ func NewSegment(name string, sizeBytes int64) (*Segment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new segment %q of %d bytes: %w", name, sizeBytes, err)
 	}
-	return &Segment{name: name, data: seg.data, segment: seg}, nil
+	return wrapSegment(name, seg), nil
+}
+
+func wrapSegment(name string, seg *segment) *Segment {
+	s := &Segment{name: name, data: seg.data, segment: seg}
+	s.filled.Store(int64(seg.filled))
+	return s
 }
 
 // OpenSegment maps a segment that a peer made and writes to, read-only. The
@@ -56,19 +65,47 @@ func NewSegment(name string, sizeBytes int64) (*Segment, error) {
 // OpenSegment owns the descriptor from here on, also if it fails. The error is
 // [ErrSize], [ErrProtocol], [ErrUnsupported] or one of the system's.
 func OpenSegment(name string, fd int, sizeBytes int64) (*Segment, error) {
-	name = cleanName(name)
+	return adoptSegment(cleanName(name), fd, sizeBytes, func(fd, sizeBytes int) (*segment, error) {
+		return openSegment("segment", fd, sizeBytes)
+	})
+}
+
+// OpenFillingSegment is OpenSegment for memory whose writer gives it pages as it fills it,
+// from the front on, as that of a [Store] with Options.Reuse is. Ask [Segment.Filled]
+// before reading.
+func OpenFillingSegment(name string, fd int, sizeBytes int64) (*Segment, error) {
+	return adoptSegment(cleanName(name), fd, sizeBytes, func(fd, sizeBytes int) (*segment, error) {
+		return openFillingSegment("segment", fd, sizeBytes)
+	})
+}
+
+// Filled reports whether the segment has memory for all bytes in front of an end, as every
+// segment has but one of [OpenFillingSegment]. Its writer can take none of it away. Do not
+// read where it has none: that would take memory, on this process's account, and kill the
+// process where there is none.
+func (s *Segment) Filled(endBytes int64) bool {
+	if endBytes <= s.filled.Load() {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.filled.Store(max(s.filled.Load(), s.segment.filledFrom(s.filled.Load())))
+	return endBytes <= s.filled.Load()
+}
+
+func adoptSegment(name string, fd int, sizeBytes int64, open func(fd, sizeBytes int) (*segment, error)) (*Segment, error) {
 	err := checkSegmentSize(sizeBytes)
 	if err != nil {
 		(&segment{fd: fd}).release()
 	}
 	var seg *segment
 	if err == nil {
-		seg, err = openSegment("segment", fd, int(sizeBytes))
+		seg, err = open(fd, int(sizeBytes))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open segment %q of %d bytes: %w", name, sizeBytes, err)
 	}
-	return &Segment{name: name, data: seg.data, segment: seg}, nil
+	return wrapSegment(name, seg), nil
 }
 
 func checkSegmentSize(sizeBytes int64) error {

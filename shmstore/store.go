@@ -3,6 +3,7 @@ package shmstore
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -58,6 +59,7 @@ type Store struct {
 	counters      counters
 	hand          ringbuf.Chunk // of a store that reuses: where the next look begins; zero: at the oldest object
 	whileClosing  func()        // for tests: between closing slots and looking at pins
+	short         error         // why there was no memory for room, in the present attempt; nil: there was
 	scratch       batch
 	encodeBuffer  []byte       // of values that cannot be encoded in place
 	devices       []*deviceUse // that objects were reserved on
@@ -78,10 +80,11 @@ type record struct {
 
 // Create makes an empty store and becomes its owner.
 //
-// Shared memory is reserved and touched in full, so that no later access can
-// fail for lack of it. If the machine or a control group has not enough, the
-// error is a [*MemoryError]; another process that allocates at the same moment
-// can still bring the kernel's out-of-memory killer.
+// If the machine or a control group has not enough memory for all of the store, the error
+// is a [*MemoryError]. Shared memory is reserved and touched in full, so that no later
+// access can fail for lack of it: here, or, with Options.Reuse, before room is first given
+// out, see [Store.Reserve]. Another process that allocates at the same moment can still
+// bring the kernel's out-of-memory killer.
 func Create(opts Options) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("create store: %w", err)
@@ -147,7 +150,14 @@ func (s *Store) allocate(opts Options) error {
 	}
 	s.arena, s.directory = s.arenaSegment.data, s.directorySegment.data
 	s.data = s.arena
-	s.ring, err = ringbuf.New(s.arena, ringbuf.Options{StrictFIFO: opts.StrictFIFO, Reuse: opts.Reuse})
+	ring := ringbuf.Options{StrictFIFO: opts.StrictFIFO, Reuse: opts.Reuse}
+	if s.fillsLater() {
+		ring.Fill = s.fillArena
+	}
+	s.ring, err = ringbuf.New(s.arena, ring)
+	if err == nil {
+		err = s.directorySegment.fill(pageBytes)
+	}
 	if err != nil {
 		s.arenaSegment.release()
 		s.directorySegment.release()
@@ -157,6 +167,19 @@ func (s *Store) allocate(opts Options) error {
 	copy(s.directory, sb[:])
 	s.lines = linesOf(s.directory, opts.Slots)
 	return nil
+}
+
+// fillArena is ringbuf.Options.Fill.
+func (s *Store) fillArena(endBytes uint64) (filledBytes uint64) {
+	if err := s.arenaSegment.fill(int(endBytes)); err != nil {
+		s.short = err
+	}
+	return uint64(s.arenaSegment.filled)
+}
+
+// fillAll gives the store all of its memory.
+func (s *Store) fillAll() error {
+	return errors.Join(s.arenaSegment.fill(len(s.arena)), s.directorySegment.fill(len(s.directory)))
 }
 
 // ID is the identity of the store, drawn at random when it was created. Any

@@ -254,7 +254,7 @@ func (d *Duplex) listen(h Handler) error {
 		}
 		switch m := m.(type) {
 		case *wire.Segment:
-			mem, err := shmstore.OpenSegment("peer", fds[0], int64(m.Bytes))
+			mem, err := shmstore.OpenFillingSegment("peer", fds[0], int64(m.Bytes))
 			if err == nil {
 				err = h.Segment(m.Segment, mem)
 			}

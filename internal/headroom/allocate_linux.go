@@ -17,8 +17,11 @@ const (
 
 // Allocate gives the first bytes of a file all their pages, so that no access to them
 // fails later for want of memory. The error is the system's.
-func Allocate(fd int, sizeBytes int64) error {
-	return allocate(sizeBytes, func(at, n int64) error { return unix.Fallocate(fd, 0, at, n) })
+func Allocate(fd int, sizeBytes int64) error { return AllocateAt(fd, 0, sizeBytes) }
+
+// AllocateAt is Allocate for bytes from an offset on.
+func AllocateAt(fd int, offset, sizeBytes int64) error {
+	return allocate(sizeBytes, func(at, n int64) error { return unix.Fallocate(fd, 0, offset+at, n) })
 }
 
 func allocate(sizeBytes int64, piece func(at, n int64) error) error {
