@@ -46,8 +46,39 @@ func TestBadClients(t *testing.T) {
 			c.send(&wire.Ended{Task: c.work(h).Source})
 		}},
 		"ends a request as a task": {"was not asked to end", func(c *thinClient, _ *hosted) {
-			c.send(&wire.Submit{Token: 1})
-			c.send(&wire.Ended{Task: c.await(wire.KindSubmitted).(*wire.Submitted).Source})
+			c.send(&wire.Submit{Source: ownSource(1)})
+			c.send(&wire.Ended{Task: ownSource(1)})
+		}},
+		"ends a task that has inputs to come": {"was not asked to end", func(c *thinClient, h *hosted) {
+			c.send(&wire.Serve{Token: 1, Stage: "m", Flags: wire.ServeEnds})
+			c.await(wire.KindServing)
+			r := streamOf(c.t, h.bus)
+			if err := r.Send(c.t.Context(), "input"); err != nil {
+				c.t.Fatal(err)
+			}
+			d := c.await(wire.KindDeliver).(*wire.Deliver)
+			c.send(&wire.Finish{Delivery: d.Delivery})
+			c.send(&wire.Ended{Task: d.Source})
+		}},
+		"ends a task that it has not said it ends": {"was not asked to end", func(c *thinClient, h *hosted) {
+			c.send(&wire.Serve{Token: 1, Stage: "m"})
+			c.await(wire.KindServing)
+			submitAll(c.t, h.bus, "input")
+			c.send(&wire.Ended{Task: c.await(wire.KindDeliver).(*wire.Deliver).Source})
+		}},
+		"numbers two requests alike": {"has numbered one 2147483653 before: use higher numbers", func(c *thinClient, _ *hosted) {
+			c.send(&wire.Submit{Source: ownSource(5)})
+			c.send(&wire.Submit{Source: ownSource(5)})
+		}},
+		"numbers a request lower than another": {"numbers a request 2147483652, and has numbered one 2147483653", func(c *thinClient, _ *hosted) {
+			c.send(&wire.Submit{Source: ownSource(5)})
+			c.send(&wire.Submit{Source: ownSource(4)})
+		}},
+		"numbers a request as the host does": {"numbers a request 5: use numbers from 2147483648 on", func(c *thinClient, _ *hosted) {
+			c.send(&wire.Submit{Source: 5})
+		}},
+		"does not number a request": {"numbers a request 0: use numbers from", func(c *thinClient, _ *hosted) {
+			c.send(&wire.Submit{})
 		}},
 		"closes a task as a request": {"is a task, not a request", func(c *thinClient, h *hosted) {
 			c.send(&wire.CloseSend{Source: c.work(h).Source})

@@ -30,7 +30,7 @@ func TestCanceledSubmitIsNoQuestion(t *testing.T) {
 			s := a.server.live()[0]
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return s.questions == 0 && len(s.submits) == 0
+			return s.questions == 0 && s.opening == 0
 		})
 	}
 	if n := len(a.bus.requests()); n != a.bus.opts.MaxRequests {

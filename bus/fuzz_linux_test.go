@@ -15,8 +15,8 @@ import (
 
 // fuzzTask and fuzzRequest are sources as a fuzzed client calls them: see renumber.
 const (
-	fuzzRequest = 1 // of the node that submits
-	fuzzTask    = 2 // of the client, as soon as it serves
+	fuzzRequest = wire.OwnSource | 1 // as the client may number one of its own
+	fuzzTask    = 1                  // of the client, as soon as it serves
 )
 
 // What the client has descriptors of, and what another node has published.
@@ -120,7 +120,14 @@ func FuzzSession(f *testing.F) {
 	f.Add(packet(serve, offer, &wire.Offer{Segment: 2, Bytes: fuzzMemory}, &wire.Offer{Segment: 3, Bytes: fuzzMemory}, &wire.Offer{Segment: 1, Bytes: fuzzMemory}))
 	f.Add(packet(serve, at(1, 0, 0))[:40])
 	f.Add(append(packet(serve), packet(at(1, 0, 0))[:20]...))
-	f.Add(packet(&wire.Submit{Token: 1}, &wire.CloseSend{Source: fuzzTask}, &wire.AbortRequest{Source: fuzzTask}, &wire.Close{Source: fuzzTask}))
+	submit := &wire.Submit{Source: fuzzRequest}
+	f.Add(packet(submit, &wire.CloseSend{Source: fuzzRequest}, &wire.AbortRequest{Source: fuzzRequest}, &wire.Close{Source: fuzzRequest}))
+	f.Add(packet(&wire.CloseSend{Source: fuzzTask}, &wire.AbortRequest{Source: fuzzTask}, &wire.Close{Source: fuzzTask}))
+	f.Add(packet(submit, &wire.Put{Put: 1, Source: fuzzRequest, Edge: 0, Flags: wire.FlagInline, Codec: 1, Size: 1, Payload: []byte("x")}, submit)) // a number in use
+	f.Add(packet(&wire.Submit{Source: fuzzTask}, &wire.Submit{}))                                                                                   // numbers without the bit
+	ends := &wire.Serve{Token: 1, Stage: "m", Flags: wire.ServeEnds}
+	f.Add(packet(ends, &wire.Finish{Delivery: 1}, &wire.Ended{Task: fuzzTask})) // before all inputs have come
+	f.Add(packet(ends, &wire.Ended{Task: fuzzTask, Code: wire.CodeInternal}, &wire.Ended{Task: fuzzTask}, &wire.Ended{Task: fuzzTask}))
 	f.Add(packet(&wire.Call{Token: 1, Method: "abort", Arguments: []byte(`{"request":1}`)}, &wire.Leave{}))
 	// What goes past the host.
 	lanes := &wire.Lanes{}

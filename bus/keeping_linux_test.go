@@ -41,8 +41,8 @@ func view(t *testing.T, opts bus.Options) *viewing {
 	v.memory, _ = offering(t, viewedArena, viewedArena)
 	v.producer.offer(v.memory, 1)
 	v.caller = dialThin(t, v.path)
-	v.caller.send(&wire.Submit{Token: 1})
-	v.caller.send(inMessage(1, v.caller.await(wire.KindSubmitted).(*wire.Submitted).Source, "go"))
+	v.caller.send(&wire.Submit{Source: ownSource(1)})
+	v.caller.send(inMessage(1, ownSource(1), "go"))
 	v.task = v.producer.await(wire.KindDeliver).(*wire.Deliver).Source
 	return v
 }
@@ -178,8 +178,8 @@ func TestNobodyWaitsForKeptViews(t *testing.T) {
 			Edges:  []bus.Edge{{From: "a"}},
 		}, bus.NeverSpilling(bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20}, MaxRequests: 1}))
 		c := dialThin(t, h.path)
-		c.send(&wire.Submit{Token: 1})
-		source := c.await(wire.KindSubmitted).(*wire.Submitted).Source
+		source := ownSource(1)
+		c.send(&wire.Submit{Source: source})
 		for range n { // what waits for room fails with the connection's deadline
 			in := inMessage(1, source, "\xa2go")
 			in.Codec = uint32(codec.IDMsgpack)

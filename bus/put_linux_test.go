@@ -48,8 +48,8 @@ func TestReturnedTravelsAlong(t *testing.T) {
 		}, bus.NeverAlone(bus.Options{}))
 		c = dialThin(t, h.path)
 		c.await(wire.KindWelcome)
-		c.send(&wire.Submit{Token: 1})
-		source := c.await(wire.KindSubmitted).(*wire.Submitted).Source
+		source := ownSource(1)
+		c.send(&wire.Submit{Source: source})
 		return c, func(number uint32) {
 			in := inMessage(number, source, "\xa2go")
 			in.Codec = uint32(codec.IDMsgpack)

@@ -25,6 +25,9 @@ func dialThin(t *testing.T, path string) *thinClient {
 	return c
 }
 
+// ownSource is a number that a client gives a request of its own.
+func ownSource(n uint32) uint32 { return wire.OwnSource | n }
+
 // connectThin leaves it to the caller to say hello.
 func connectThin(t *testing.T, path string) *thinClient {
 	t.Helper()

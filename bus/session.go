@@ -55,11 +55,10 @@ type session struct {
 	lastDelivery uint32
 	said         struct{ deliver wire.Deliver } // what is being queued
 	ex           exchanging
-	questions    int                                // that are being answered
-	opening      int                                // requests that wait for a place
-	lastOwn      uint32                             // number of the last request that the client has numbered
-	submits      map[uint32]context.CancelCauseFunc // of those, by token: they may be canceled
-	offered      map[uint32]*segment                // the client's own
+	questions    int                 // that are being answered
+	opening      int                 // requests that wait for a place
+	lastOwn      uint32              // number of the last request that the client has numbered
+	offered      map[uint32]*segment // the client's own
 	told         map[*segment]*told
 	lastSegment  uint32
 	lanes        bool                     // deliveries can go to it, and come from it, directly
@@ -104,7 +103,7 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Pr
 		srv: srv, conn: conn, sender: sender, proc: proc, node: node, name: hello.Name, since: time.Now(),
 		sources: make(map[uint32]*source), held: make(map[uint32]*held), kept: make(map[uint32]*kept),
 		offered: make(map[uint32]*segment), told: make(map[*segment]*told),
-		expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed), submits: make(map[uint32]context.CancelCauseFunc),
+		expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed),
 		ex: exchanging{owners: make(map[uint32]*ring.Owner), fetched: make(map[uint32]*fetched), waits: make(map[uint32]*exchangeWait)},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())

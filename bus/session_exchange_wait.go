@@ -60,12 +60,9 @@ func (s *session) askExchange(token uint32, what string, find func(context.Conte
 // cancelQuestion ends a question that waits.
 func (s *session) cancelQuestion(token uint32) {
 	s.mu.Lock()
-	w, submit := s.ex.waits[token], s.submits[token]
+	w := s.ex.waits[token]
 	s.mu.Unlock()
 	if w != nil {
 		w.cancel(errWithdrawn)
-	}
-	if submit != nil {
-		submit(errWithdrawn)
 	}
 }

@@ -18,10 +18,6 @@ type source struct {
 	edges   []*edge  // that it emits on
 	posting *posting // nil: a request
 
-	// Of a request.
-	own   bool   // the client has numbered it
-	token uint32 // what else it is called by
-
 	mu      sync.Mutex // guards what follows
 	emitter Emitter    // once the request has begun
 	req     *Request   // nil: a task, or it has not begun

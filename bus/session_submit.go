@@ -10,11 +10,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// submit opens a request. Who opens it numbers it: what the client sends for it may come in
+// submit opens a request. The client numbers it: what the client sends for it may come in
 // the same packet. It begins when there is a place for it, and what is asked for it waits
 // until then, in the queue of its source.
 func (s *session) submit(m *wire.Submit) error {
-	src := &source{sess: s, edges: s.srv.bus.graph.inputs, token: m.Token, own: m.Source != 0}
+	src := &source{sess: s, edges: s.srv.bus.graph.inputs}
 	if err := s.open(src, m.Source); err != nil {
 		return err
 	}
@@ -67,37 +67,22 @@ func (src *source) withdraw(cause error) {
 	}
 }
 
-// open takes a request in, by the number that the client has chosen or, if it has chosen
-// none, by one of the host's.
+// open takes a request in, by the number that the client has chosen.
 func (s *session) open(src *source, number uint32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case number == 0 && s.submits[src.token] != nil:
-		return fmt.Errorf("%w: question %d is open already", wire.ErrProtocol, src.token)
-	case number == 0:
-		src.id = s.srv.sources.Add(1)
-		s.submits[src.token] = src.withdraw
 	case number&wire.OwnSource == 0:
-		return fmt.Errorf("%w: the client numbers a request %d: its numbers are from %d on", wire.ErrProtocol, number, uint32(wire.OwnSource))
+		return fmt.Errorf("%w: the client numbers a request %d: use numbers from %d on", wire.ErrProtocol, number, uint32(wire.OwnSource))
 	case number <= s.lastOwn:
-		return fmt.Errorf("%w: the client numbers a request %d, and has numbered one %d before: its numbers rise", wire.ErrProtocol, number, s.lastOwn)
-	default:
-		src.id, s.lastOwn = number, number
+		return fmt.Errorf("%w: the client numbers a request %d, and has numbered one %d before: use higher numbers for later requests", wire.ErrProtocol, number, s.lastOwn)
 	}
+	src.id, s.lastOwn = number, number
 	if s.opening++; s.opening > maxQuestions {
 		return fmt.Errorf("%w: %d requests wait for a place, %d may", wire.ErrProtocol, s.opening, maxQuestions)
 	}
 	s.sources[src.id] = src
 	return nil
-}
-
-// answered notes that a client which lets the host number its request has its answer: it may
-// use the token again.
-func (s *session) answered(token uint32) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.submits, token)
 }
 
 // opened notes that a request waits for its place no more.
@@ -123,7 +108,7 @@ func (s *session) begin(ctx context.Context, src *source, m *wire.Submit, how pa
 	if err := messages.ValidateTraceState(m.Trace.State); err != nil {
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
-	o := requestOptions{id: src.request(s), until: m.Deadline, trace: traceOf(m.Trace), sink: src}
+	o := requestOptions{id: requestID(s.node, src.id), until: m.Deadline, trace: traceOf(m.Trace), sink: src}
 	place, ok := b.places.tryTake()
 	switch {
 	case ok:
@@ -145,15 +130,6 @@ func (s *session) begin(ctx context.Context, src *source, m *wire.Submit, how pa
 	return b.admit(s.ctx, place, o)
 }
 
-// request is the number that the request has on the bus, as the client knows as well; 0: the
-// bus is to choose one.
-func (src *source) request(s *session) messages.RequestID {
-	if !src.own {
-		return 0
-	}
-	return requestID(s.node, src.id)
-}
-
 // requestID names the request that a node has numbered itself.
 func requestID(node, source uint32) messages.RequestID {
 	return messages.RequestID(uint64(node)<<32 | uint64(source&^wire.OwnSource))
@@ -166,11 +142,7 @@ func (src *source) begun(req *Request, tell bool) {
 	src.req = req
 	over := src.over
 	src.mu.Unlock()
-	switch {
-	case !src.own:
-		src.sess.answered(src.token)
-		src.sess.queue(&wire.Submitted{Token: src.token, Source: src.id, Request: uint64(req.id)})
-	case tell:
+	if tell {
 		src.sess.queue(&wire.Submitted{Source: src.id, Request: uint64(req.id)})
 	}
 	if over {
@@ -180,13 +152,12 @@ func (src *source) begun(req *Request, tell bool) {
 
 // refuse tells the client why the request does not begin.
 func (src *source) refuse(err error) {
-	failed := failedMessage(src.token, err)
-	if !src.own {
-		src.sess.answered(src.token)
-		src.sess.queue(failed)
-		return
+	failed := failedMessage(0, err)
+	m := &wire.Over{Source: src.id, Outcome: wire.OutcomeRefused, Code: uint32(failed.Code), Text: failed.Text}
+	if errors.Is(err, ErrAborted) { // the client knows why
+		m.Outcome, m.Code = wire.OutcomeAborted, 0
 	}
-	src.sess.queue(&wire.Over{Source: src.id, Outcome: wire.OutcomeRefused, Code: uint32(failed.Code), Text: failed.Text})
+	src.sess.queue(m)
 }
 
 // submitted finds the source of a request that the client has opened; nil: it is over.

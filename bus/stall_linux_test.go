@@ -77,7 +77,7 @@ func TestStallNamesTheCallingProcess(t *testing.T) {
 	h := listen(t, p, bus.Options{})
 	c := dialThin(t, h.path)
 	c.await(wire.KindWelcome)
-	c.send(&wire.Submit{Token: 1})
+	c.send(&wire.Submit{Source: ownSource(1), Flags: wire.SubmitTell})
 	submitted := c.await(wire.KindSubmitted).(*wire.Submitted)
 	for put := range uint32(3) {
 		c.send(inMessage(put, submitted.Source, "x"))

@@ -20,10 +20,10 @@ func TestSubmitToAHostThatIsFull(t *testing.T) {
 	const often = 1100 // more than may be open at once
 	deadline := time.Now().Add(50 * time.Millisecond).UnixNano()
 	for i := range uint32(often) {
-		c.send(&wire.Submit{Token: i + 1, Deadline: deadline})
+		c.send(&wire.Submit{Source: ownSource(i + 1), Deadline: deadline})
 		if i%500 == 499 {
 			for range 500 {
-				if m := c.await(wire.KindFailed).(*wire.Failed); m.Code != wire.CodeOver {
+				if m := c.await(wire.KindOver).(*wire.Over); m.Outcome != wire.OutcomeRefused || m.Code != uint32(wire.CodeOver) {
 					t.Fatalf("%+v, want that it is over", m)
 				}
 			}
@@ -33,7 +33,7 @@ func TestSubmitToAHostThatIsFull(t *testing.T) {
 	n := h.join(t, bus.JoinOptions{})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := n.Submit(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, bus.ErrDeadline) {
+	if _, err := n.Stream(ctx); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, bus.ErrDeadline) {
 		t.Errorf("submit: %v", err)
 	}
 	first.Close()
@@ -45,6 +45,22 @@ func TestSubmitToAHostThatIsFull(t *testing.T) {
 	for _, err := range r.Results(t.Context()) {
 		if err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestAbortBeforeItBegins: a request that a client aborts or closes while it waits for its
+// place has been aborted, whatever else it waits for.
+func TestAbortBeforeItBegins(t *testing.T) {
+	h := listen(t, linear(bus.Stage("m", upper)), bus.Options{MaxRequests: 1})
+	streamOf(t, h.bus)
+	c := dialThin(t, h.path)
+	for i, m := range []wire.Message{&wire.AbortRequest{Source: ownSource(1), Text: "enough"}, &wire.Close{Source: ownSource(2)}} {
+		c.send(&wire.Submit{Source: ownSource(uint32(i + 1))})
+		c.send(m)
+		over := c.await(wire.KindOver).(*wire.Over)
+		if over.Source != ownSource(uint32(i+1)) || over.Outcome != wire.OutcomeAborted || over.Code != 0 {
+			t.Errorf("%v: %+v", m.Kind(), over)
 		}
 	}
 }

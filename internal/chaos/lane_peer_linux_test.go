@@ -146,7 +146,7 @@ func (l *laneEnd) say(m wire.Message) error { return l.raw(encode(m)) }
 // begin serves the stage, or calls it.
 func (l *laneEnd) begin() error {
 	if l.side == asCaller {
-		return l.say(&wire.Submit{})
+		return l.say(&wire.Submit{Source: wire.OwnSource | 1, Flags: wire.SubmitTell})
 	}
 	return l.say(&wire.Serve{Stage: laneStage})
 }

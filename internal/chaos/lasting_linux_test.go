@@ -84,14 +84,16 @@ func hostOnce(ln *peer.Listener, results int) error {
 		case *wire.Hello:
 			err = say(&wire.Welcome{Version: wire.Version, Node: 1, Epoch: 1, Bus: "once", Inputs: edge, Results: []wire.Edge{{Name: "a->", Peer: "a", Window: 4, WindowBytes: 1 << 20}}})
 		case *wire.Submit:
-			err = say(&wire.Submitted{Token: m.Token, Source: 1, Request: 1})
+			if m.Flags&wire.SubmitTell != 0 {
+				err = say(&wire.Submitted{Source: m.Source})
+			}
 		case *wire.Put:
 			for seq := range uint64(results) {
 				err = errors.Join(err, say(&wire.Deliver{
-					Source: 1, Delivery: uint32(seq) + 1, Flags: wire.FlagInline, Codec: 1, Seq: seq, Size: 1, Payload: []byte{byte(seq)},
+					Source: m.Source, Delivery: uint32(seq) + 1, Flags: wire.FlagInline, Codec: 1, Seq: seq, Size: 1, Payload: []byte{byte(seq)},
 				}))
 			}
-			return errors.Join(err, say(&wire.Over{Source: 1, Outcome: wire.OutcomeCompleted}))
+			return errors.Join(err, say(&wire.Over{Source: m.Source, Outcome: wire.OutcomeCompleted}))
 		}
 		if err != nil {
 			return err

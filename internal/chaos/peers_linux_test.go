@@ -374,15 +374,10 @@ func (p *peerEnd) offer(size, said int64, seals int) error {
 // unknownSegment sends, for a request of its own, a payload of a segment that
 // it never offered.
 func unknownSegment(p *peerEnd) error {
-	if err := p.join(encode(&wire.Submit{Token: 1})); err != nil {
+	if err := p.join(encode(&wire.Submit{Source: wire.OwnSource | 1})); err != nil {
 		return err
 	}
-	m, err := p.next()
-	s, ok := m.(*wire.Submitted)
-	if !ok {
-		return fmt.Errorf("submit: %v %w", m, err)
-	}
-	return p.raw(encode(&wire.Put{Source: s.Source, Segment: 77, Size: 1}))
+	return p.raw(encode(&wire.Put{Source: wire.OwnSource | 1, Segment: 77, Size: 1}))
 }
 
 // neverRead asks for much and reads nothing of it.

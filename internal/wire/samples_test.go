@@ -142,13 +142,13 @@ func emittingSamples() []sample {
 
 func submittingSamples() []sample {
 	return []sample{
-		{name: "submit", message: &wire.Submit{Token: 41, Deadline: 1767225600000000001, Flags: wire.SubmitTry, Trace: trace()}},
-		{name: "submit-not-traced", message: &wire.Submit{Token: 41}},
-		{name: "submit-own", message: &wire.Submit{Flags: wire.SubmitTry | wire.SubmitTell, Source: wire.OwnSource | 10}},
-		{name: "submitted", message: &wire.Submitted{Token: 41, Source: 10, Request: 0x8000000000000001}},
-		{name: "close-send", message: &wire.CloseSend{Source: 10}},
-		{name: "abort-request", message: &wire.AbortRequest{Source: 10, Text: "the caller hung up"}},
-		{name: "close", message: &wire.Close{Source: 10}},
+		{name: "submit", message: &wire.Submit{Deadline: 1767225600000000001, Flags: wire.SubmitTry, Trace: trace(), Source: wire.OwnSource | 10}},
+		{name: "submit-not-traced", message: &wire.Submit{Source: math.MaxUint32}},
+		{name: "submit-told", message: &wire.Submit{Flags: wire.SubmitTry | wire.SubmitTell, Source: wire.OwnSource | 10}},
+		{name: "submitted", message: &wire.Submitted{Source: wire.OwnSource | 10, Request: 0x300000000a}},
+		{name: "close-send", message: &wire.CloseSend{Source: wire.OwnSource | 10}},
+		{name: "abort-request", message: &wire.AbortRequest{Source: wire.OwnSource | 10, Text: "the caller hung up"}},
+		{name: "close", message: &wire.Close{Source: wire.OwnSource | 10}},
 	}
 }
 
@@ -284,7 +284,7 @@ func malformedSamples(t *testing.T) []malformedSample {
 		{"field-cut-short", raw(wire.KindRelease, 1, 2, 3)},
 		{"fields-missing", raw(wire.KindDeliver)},
 		{"trace-missing", raw(wire.KindSubmit, make([]byte, 13)...)},
-		{"source-missing", raw(wire.KindSubmit, make([]byte, 13+27)...)},
+		{"source-missing", raw(wire.KindSubmit, make([]byte, 9+27)...)},
 		{"serve-flags-missing", raw(wire.KindServe, make([]byte, 6)...)},
 		{"over-code-missing", raw(wire.KindOver, append([]byte{9, 0, 0, 0, 1}, make([]byte, 16)...)...)},
 		{"text-cut-short", with(encode(serve, 0), 12, 6)},

@@ -13,34 +13,30 @@ const OwnSource = 1 << 31
 
 // Submit opens a request.
 type Submit struct {
-	Token    uint32
 	Deadline int64 // Unix nanoseconds; 0: none
 	Flags    uint8
 	Trace    Trace
-	// Source names the request on this connection, and has the bit OwnSource: the host
-	// refuses it with Over. 0: the host chooses, and answers with Submitted or Failed.
+	// Source names the request on this connection: the client chooses it. It has the bit
+	// OwnSource, and is higher than all before it. The host refuses the request with Over.
 	Source uint32
 }
 
 func (m *Submit) fields(c *coder) {
 	c.begin(KindSubmit)
-	c.u32("token", &m.Token)
 	c.i64("deadline", &m.Deadline)
 	c.u8("flags", &m.Flags)
 	c.trace("trace", &m.Trace)
 	c.u32("source", &m.Source)
 }
 
-// Submitted answers Submit.
+// Submitted says that a request has begun whose Submit has SubmitTell.
 type Submitted struct {
-	Token   uint32
-	Source  uint32 // names the request on this connection
+	Source  uint32
 	Request uint64 // names it on the bus
 }
 
 func (m *Submitted) fields(c *coder) {
 	c.begin(KindSubmitted)
-	c.u32("token", &m.Token)
 	c.u32("source", &m.Source)
 	c.u64("request", &m.Request)
 }

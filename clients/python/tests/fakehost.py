@@ -37,6 +37,7 @@ class FakeHost:
         self.client_pid = os.getpid()  # also of a host in a child of its client
         self.sock: socket.socket | None = None
         self.waiting: deque[Any] = deque()
+        self.numbers: dict[int, int] = {}  # the client's of its requests, by those that the test gives them
         self.memory: dict[int, mmap.mmap] = {}  # of the client, by segment
         self.fds: deque[int] = deque()  # that came with messages
         self.figures: list[bytes] = []  # that the client told, whenever it did
@@ -57,6 +58,7 @@ class FakeHost:
         self.listener.settimeout(60)
         self.sock, _ = self.listener.accept()
         self.sock.settimeout(60)
+        self.numbers.clear()
         hello = self.expect(wire.Hello)
         assert hello.magic == wire.MAGIC and hello.pid == self.client_pid, hello
         assert hello.version_min == hello.version_max == wire.VERSION, hello
@@ -66,6 +68,8 @@ class FakeHost:
         assert self.sock is not None
         packet = bytearray()
         for m in messages:
+            if getattr(m, "source", None) in self.numbers:
+                m = m._replace(source=self.numbers[m.source])
             takes = by_class[type(m)].max_descriptors if fds else 0
             packet += wire.encode(m, takes)
         socket.send_fds(self.sock, [packet], list(fds))
@@ -83,7 +87,14 @@ class FakeHost:
             if not packet:
                 return None
             self.waiting += self._asked(packet, len(fds))
-        return self.waiting.popleft()
+        return self.named(self.waiting.popleft())
+
+    def named(self, m: Any) -> Any:
+        """A message of the client, with the test's number for its request."""
+        for name, number in self.numbers.items():
+            if not isinstance(m, wire.Submit) and getattr(m, "source", None) == number:
+                return m._replace(source=name)
+        return m
 
     def _asked(self, packet: bytes, fds: int) -> list[Any]:
         """What is in a packet, but for figures, which come in their own time."""
@@ -134,8 +145,19 @@ class FakeHost:
 
     def submitted(self, source: int) -> wire.Submit:
         m = self.expect(wire.Submit)
-        self.send(wire.Submitted(m.token, source, 1000 + source))
+        self.begin(m, source)
         return m
+
+    def begin(self, m: wire.Submit, source: int, *more: Any) -> None:
+        """The request has begun; the test calls it by another number than the client. More comes in the same packet."""
+        self.numbers[source] = m.source
+        told = [wire.Submitted(source, 1000 + source)] if m.flags & wire.TELL else []
+        if told or more:
+            self.send(*told, *more)
+
+    def refuse(self, m: wire.Submit, code: int, text: str) -> None:
+        """The request does not begin."""
+        self.send(over(m.source, wire.REFUSED, code=code, text=text))
 
     def emitted(self) -> wire.Put:
         """The client emits something, and its place in the windows is free at once."""

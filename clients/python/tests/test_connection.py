@@ -91,7 +91,7 @@ class WaitTest(HostCase):
                 self.assertTrue(waits())
                 submitted = self.beside(lambda: client.stream(timeout=seconds))  # noqa: B023
                 m = self.host.expect(wire.Submit)
-                self.host.send(wire.Failed(m.token, Code.CLOSING, "another time"))
+                self.host.refuse(m, Code.CLOSING, "another time")
                 with self.assertRaises(omnibus.OmnibusError):
                     submitted()
                 self.assertEqual(m.deadline > 0, seconds < 1e10)
@@ -133,11 +133,13 @@ class WaitTest(HostCase):
 class EndTest(HostCase):
     def test_host_goes_away(self) -> None:
         client = self.connect()
-        r = self.beside(lambda: client.submit("x"))
+        r = self.beside(lambda: client.submit("x", fail_fast=True))
         self.host.expect(wire.Submit)
+        request = client.submit("y")
         self.host.hang_up()
-        with self.assertRaises(omnibus.HostGone):
-            r()
+        for ask in (r, lambda: next(request)):
+            with self.assertRaises(omnibus.HostGone):
+                ask()
         with self.assertRaises(ConnectionError):
             client.submit("y")
         self.assertTrue(client.closed)

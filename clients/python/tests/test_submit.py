@@ -35,7 +35,7 @@ class SubmitTest(HostCase):
         m = self.host.emitted()
         self.assertEqual((m.codec, m.key, m.attrs, bytes(m.payload)), (2, "k", {"a": "b"}, encode("hello")))
         request = r()
-        self.assertEqual(request.request, 1003)
+        self.assertEqual(request.request, 1 << 32 | 1)
         self.host.send(deliver(3, 1, encode("A"), key="x"), deliver(3, 2, encode("B"), seq=1), over(3))
         got = []
         for d in request:
@@ -50,7 +50,7 @@ class SubmitTest(HostCase):
         client = self.connect()
         r = self.beside(client.stream)
         m = self.host.expect(wire.Submit)
-        self.host.send(wire.Submitted(m.token, 3, 9), deliver(3, 1, encode(1)), over(3))
+        self.host.begin(m, 3, deliver(3, 1, encode(1)), over(3))
         with r() as request:
             self.assertEqual(request.values(), [1])
 
@@ -105,16 +105,19 @@ class SubmitTest(HostCase):
     def test_a_host_that_is_stopped_before_it_has_the_request(self) -> None:
         client = self.connect()
         with mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
-            for late in (lambda: client.stream(timeout=0), lambda: client.submit("x", deadline=1)):
+            for late in (lambda: client.stream(timeout=0), lambda: client.submit("x", deadline=1, fail_fast=True)):
                 with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
                     late()
-        for source in (3, 4):  # it goes on, and nobody wants them any more
-            m = self.host.submitted(source)
-            self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
-        client.process()
-        self.assertEqual([self.host.expect(wire.Close).source for _ in "12"], [3, 4])
-        self.host.send(over(3, wire.ABORTED), over(4, wire.ABORTED))
-        self.submit(client, "x", 5)
+            with client.submit("x", deadline=1) as r:
+                with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not say how it ended"):
+                    next(r)
+        for source in (3, 4, 5):  # it goes on, and nobody wants them any more
+            self.host.submitted(source)
+            if source == 5:
+                self.host.emitted()
+            self.assertEqual(self.host.expect(wire.Close).source, source)
+        self.host.send(over(3, wire.ABORTED), over(4, wire.ABORTED), over(5, wire.ABORTED))
+        self.submit(client, "x", 6)
 
     def test_a_host_that_is_stopped_before_an_input(self) -> None:
         client = self.connect()
@@ -128,11 +131,16 @@ class SubmitTest(HostCase):
 
     def test_no_place_by_the_deadline(self) -> None:
         client = self.connect()
-        r = self.beside(lambda: client.submit("a", deadline=1))
-        m = self.host.expect(wire.Submit)
-        self.host.send(wire.Failed(m.token, Code.OVER, "no place"))
+        r = self.beside(lambda: client.stream(deadline=1))
+        self.host.refuse(self.host.expect(wire.Submit), Code.OVER, "no place")
         with self.assertRaisesRegex(omnibus.DeadlineExceeded, "past its deadline: no place"):
             r()
+        request = client.submit("a", deadline=1)
+        self.host.refuse(self.host.expect(wire.Submit), Code.OVER, "no place")
+        with self.assertRaisesRegex(omnibus.DeadlineExceeded, "past its deadline: no place"):
+            next(request)
+        self.host.emitted()
+        request.close()
         self.host.nothing()
 
     def test_stream_of_inputs(self) -> None:
@@ -222,11 +230,64 @@ class SubmitTest(HostCase):
         for code, kind in [(11, omnibus.Overloaded), (10, omnibus.Closing), (14, omnibus.HostError)]:
             r = self.beside(lambda: client.submit("x", fail_fast=True))
             m = self.host.expect(wire.Submit)
-            self.assertEqual(m.flags, 1)
-            self.host.send(wire.Failed(m.token, code, "because"))
+            self.assertEqual(m.flags, wire.FAIL_FAST | wire.TELL)
+            self.host.refuse(m, code, "because")
             with self.assertRaises(kind) as caught:
                 r()
             self.assertEqual((str(caught.exception), caught.exception.code), ("because", code))
+            self.host.nothing()  # as its input is sent once it has begun
+            with client.submit("x") as request:
+                m = self.host.expect(wire.Submit)
+                self.assertEqual(m.flags, 0)
+                self.host.emitted()
+                self.host.refuse(m, code, "because")
+                with self.assertRaises(kind) as caught:
+                    next(request)
+            self.assertEqual((str(caught.exception), caught.exception.code), ("because", code))
+        self.host.nothing()
+
+    def test_a_request_and_its_input_leave_in_one_packet(self) -> None:
+        client = self.connect()
+        for value, messages in (("x", 2), (bytes(100_000), 1)):  # memory that is offered goes alone
+            r = client.submit(value, codec=omnibus.RAW if messages == 1 else None)
+            m = self.host.expect(wire.Submit)
+            self.assertEqual(len(self.host.waiting) + 1, messages)
+            self.host.begin(m, 3)
+            self.host.filled()
+            r.close()
+            self.assertEqual(self.host.expect(wire.Close).source, 3)
+
+    def test_numbers_rise(self) -> None:
+        client = self.connect()
+        numbers = []
+        for _ in range(3):
+            client.submit("x")
+            numbers.append(self.host.expect(wire.Submit).source)
+            self.host.expect(wire.Put)
+        self.assertEqual(numbers, [wire.OWN_SOURCE | n for n in (1, 2, 3)])
+
+    def test_requests_of_which_the_host_says_nothing(self) -> None:
+        """There are no more of them than the host takes, and from the half on it is asked to tell of each."""
+        client = self.connect()
+        with mock.patch.object(wire, "MAX_QUESTIONS", 4):
+            for flags in (0, 0, wire.TELL, wire.TELL):
+                client.submit("x")
+                m = self.host.expect(wire.Submit)
+                self.assertEqual(m.flags, flags)
+                self.host.emitted()
+            waits = self.beside(lambda: client.submit("y"))
+            while not client._session.attempts:
+                pass
+            self.host.nothing()
+            self.host.begin(m, 3)
+            self.host.submitted(4)
+            waits()
+
+    def test_submitted_of_no_request(self) -> None:
+        client = self.connect()
+        with self.assertLogs("omnibus", "ERROR"), self.assertRaisesRegex(omnibus.ProtocolError, "no request that is open"):
+            self.host.send(wire.Submitted(wire.OWN_SOURCE | 7, 9))
+            client.call("status")
 
     def test_first_input_crosses_the_end_of_the_request(self) -> None:
         client = self.connect()
@@ -239,9 +300,9 @@ class SubmitTest(HostCase):
 
     def test_first_input_comes_when_the_request_is_known_to_be_over(self) -> None:
         client = self.connect()
-        r = self.beside(lambda: client.submit("x"))
+        r = self.beside(lambda: client.submit("x", fail_fast=True))
         m = self.host.expect(wire.Submit)
-        self.host.send(wire.Submitted(m.token, 3, 9), over(3, wire.FAILED, text="early"))
+        self.host.begin(m, 3, over(3, wire.FAILED, text="early"))
         with self.assertRaisesRegex(omnibus.RequestFailed, "early"):
             list(r())
         self.host.nothing()
@@ -251,7 +312,7 @@ class SubmitTest(HostCase):
         for source, (outcome, why) in enumerate({wire.COMPLETED: "is complete", wire.FAILED: "failed: early"}.items(), 3):
             r = self.beside(client.stream)
             m = self.host.expect(wire.Submit)
-            self.host.send(wire.Submitted(m.token, source, 9), over(source, outcome, text="early"))
+            self.host.begin(m, source, over(source, outcome, text="early"))
             request = r()
             with self.assertRaisesRegex(omnibus.RequestOver, why):
                 request.send("x")
@@ -290,14 +351,10 @@ class SubmitTest(HostCase):
         client = self.connect()
         results = [self.beside(lambda i=i: client.submit(i).values()) for i in range(8)]
         answered = 0
-        sources: dict[int, Any] = {}
         while answered < 8:
             m = self.host.receive()
-            if isinstance(m, wire.Submit):
-                sources[len(sources)] = None
-                self.host.send(wire.Submitted(m.token, len(sources), 1))
-            elif isinstance(m, wire.Put):
-                self.host.send(wire.Returned([m.put]), deliver(m.source, m.source, bytes(m.payload)), over(m.source))
+            if isinstance(m, wire.Put):
+                self.host.send(wire.Returned([m.put]), deliver(m.source, m.put, bytes(m.payload)), over(m.source))
             elif isinstance(m, wire.Finish):
                 answered += 1
         self.assertEqual(sorted(r()[0] for r in results), list(range(8)))

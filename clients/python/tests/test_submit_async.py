@@ -52,7 +52,7 @@ class AsyncTest(HostCase):
     def test_a_host_that_is_stopped_before_it_has_the_request(self) -> None:
         async def caller() -> None:
             async with await omnibus.aconnect(self.host.path) as bus:
-                for late in (bus.stream(timeout=0), bus.submit("x", deadline=1)):
+                for late in (bus.stream(timeout=0), bus.submit("x", deadline=1, fail_fast=True)):
                     with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
                         await late
                 async with await bus.stream() as r:
@@ -67,7 +67,7 @@ class AsyncTest(HostCase):
             self.host.welcome()
             for _ in "12":
                 m = self.host.expect(wire.Submit)
-                self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
+                self.assertEqual(self.host.expect(wire.Close).source, m.source)
             self.host.submitted(5)
             r()
 
@@ -95,51 +95,29 @@ class AsyncTest(HostCase):
     def test_cancelled_submit_is_taken_back(self) -> None:
         async def caller() -> None:
             async with await omnibus.aconnect(self.host.path) as bus:
-                job = asyncio.ensure_future(bus.submit("hello"))
-                while not bus._session.questions:
-                    await asyncio.sleep(0)
-                job.cancel()
-                try:
-                    await job
-                except asyncio.CancelledError:
-                    pass
-                asked.set()
-                while bus._session.questions:
-                    await asyncio.sleep(0)
-                while bus._session.sources:
-                    await asyncio.sleep(0)
-
-        asked = threading.Event()
-        r = self.beside(lambda: asyncio.run(caller()))
-        self.host.welcome()
-        m = self.host.expect(wire.Submit)
-        asked.wait(60)
-        self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
-        self.host.send(wire.Submitted(m.token, 3, 9))  # it crossed that
-        self.assertEqual(self.host.expect(wire.Close).source, 3)
-        self.host.send(over(3, wire.ABORTED))
-        r()
-        self.host.expect(wire.Bye)
-
-    def test_cancelled_submit_waits_no_more(self) -> None:
-        async def caller() -> None:
-            async with await omnibus.aconnect(self.host.path) as bus:
-                job = asyncio.ensure_future(bus.submit("hello"))
-                while not bus._session.questions._open:
+                job = asyncio.ensure_future(bus.submit("hello", fail_fast=True))
+                while not bus._session.opening:
                     await asyncio.sleep(0)
                 job.cancel()
                 with self.assertRaises(asyncio.CancelledError):
                     await job
-                while bus._session.questions._open:
+                while bus._session.sources:
                     await asyncio.sleep(0)
+                self.assertFalse(bus._session.opening)
 
-        r = self.beside(lambda: asyncio.run(caller()))
-        self.host.welcome()
-        m = self.host.expect(wire.Submit)
-        self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
-        self.host.send(wire.Failed(m.token, 15, "canceled"))
-        r()
-        self.host.expect(wire.Bye)
+        for crossed in (True, False):
+            with self.subTest(crossed=crossed):
+                r = self.beside(lambda: asyncio.run(caller()))
+                self.host.welcome()
+                m = self.host.expect(wire.Submit)
+                self.assertEqual(self.host.expect(wire.Close).source, m.source)
+                if crossed:
+                    self.host.begin(m, 3, over(3, wire.ABORTED))
+                else:
+                    self.host.refuse(m, 9, "aborted")
+                r()
+                self.host.expect(wire.Bye)
+                self.host.hang_up()
 
     def test_cancelled_last_input_leaves_the_end_to_the_caller(self) -> None:
         async def caller() -> None:

@@ -37,7 +37,7 @@ class QueueCase(HostCase):
         """The next packet, whole."""
         self.assertFalse(self.host.waiting)
         first = self.host.receive()
-        messages = [first, *self.host.waiting]
+        messages = [first, *map(self.host.named, self.host.waiting)]
         self.host.waiting.clear()
         self.assertEqual([type(m) for m in messages], list(kinds))
         return messages
@@ -56,7 +56,7 @@ class QueueCase(HostCase):
         self.host.send(deliver(source, delivery, encode(word, 2)))
 
     def answer(self, m: wire.Submit, source: int) -> None:
-        self.host.send(wire.Submitted(m.token, source, 1000 + source))
+        self.host.begin(m, source)
 
     def ahead(self, m: wire.Submit, source: int) -> None:
         """The next request is there before it is needed, and takes none of the time for it."""
@@ -66,12 +66,12 @@ class QueueCase(HostCase):
     def first(self) -> wire.Submit:
         """A first get, of an item under request 3; the question for the next one comes with its end."""
         got = self.beside(self.queue.get)
-        self.assertEqual(self.host.submitted(3).flags, 0)
+        self.assertEqual(self.host.submitted(3).flags, wire.TELL)
         self.asked(3)
         self.hand(3, 1, "a")  # before the answer to what was emitted, for which nobody waits
         self.assertEqual(got()[0], "a")
         finish, close, submit = self.packet(wire.Finish, wire.CloseSend, wire.Submit)
-        self.assertEqual((finish.delivery, close.source, submit.flags), (1, 3, wire.FAIL_FAST))
+        self.assertEqual((finish.delivery, close.source, submit.flags), (1, 3, wire.FAIL_FAST | wire.TELL))
         return submit
 
 
@@ -99,9 +99,9 @@ class GetTest(QueueCase):
     def test_no_place_for_it(self) -> None:
         """What nobody waits for yet takes no place that others wait for."""
         submit = self.first()
-        self.host.send(wire.Failed(submit.token, Code.OVERLOADED, "no place"))
+        self.host.refuse(submit, Code.OVERLOADED, "no place")
         got = self.beside(self.queue.get)
-        self.assertEqual(self.host.submitted(4).flags, 0)
+        self.assertEqual(self.host.submitted(4).flags, wire.TELL)
         self.asked(4)
         self.hand(4, 2, "b")
         self.assertEqual(got()[0], "b")
@@ -193,7 +193,7 @@ class GetTest(QueueCase):
         m = self.host.expect(wire.Submit)
         with self.assertRaises(queue.Empty):
             got()
-        self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
+        self.assertEqual(self.host.expect(wire.Close).source, m.source)
 
     def test_an_owner_that_says_nothing(self) -> None:
         """To anything that a get asks."""
@@ -349,16 +349,15 @@ class PutTest(QueueCase):
         m = self.host.expect(wire.Submit)
         with self.assertRaises(queue.Full):
             put()
-        self.assertEqual(self.host.expect(wire.Cancel).token, m.token)
+        self.assertEqual(self.host.expect(wire.Close).source, m.source)
         self.ahead(m, 3)  # it crossed
-        self.packet(wire.Close)
         put = self.beside(lambda: self.queue.put("a", "", None))
         self.host.submitted(4)
         self.packet(wire.Put)
         submit = self.done(4, put)
         with self.assertRaises(queue.Full):
             self.queue.put("a", "", None, timeout=0.01)
-        self.assertEqual(self.host.expect(wire.Cancel).token, submit.token)
+        self.assertEqual(self.host.expect(wire.Close).source, submit.source)
 
     def test_no_place_in_the_window_in_time(self) -> None:
         self.ahead(self.done(3, self.put(3)), 4)

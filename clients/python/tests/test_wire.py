@@ -9,7 +9,7 @@ import random
 import unittest
 from typing import Any
 
-import fakehost  # noqa: F401  (finds the package)
+from fakehost import over
 
 from omnibus import ProtocolError, wire
 from omnibus.wire.packet import by_kind
@@ -136,6 +136,17 @@ class FuzzTest(unittest.TestCase):
 
     def test_garbage_is_a_protocol_error(self) -> None:
         seeds = [bytes.fromhex(v["hex"]) for v in load("vectors.json")]
+        submit = wire.Submit(0, wire.TELL, wire.Trace(), wire.OWN_SOURCE | 1)
+        seeds += [
+            b"".join(map(wire.encode, packet))
+            for packet in (
+                [submit, submit],  # a number in use
+                [submit._replace(source=1), submit._replace(source=0)],  # numbers without the bit
+                [wire.Serve(1, "m", wire.ENDS_UNASKED), wire.Finish(1), wire.Ended(1), wire.Ended(1)],
+                [wire.Submitted(submit.source, 1), wire.Submitted(submit.source, 1)],
+                [over(submit.source, wire.REFUSED, code=11), over(submit.source, wire.REFUSED)],
+            )
+        ]
         r = random.Random(1)
         accepted = refused = 0
         for _ in range(self.ROUNDS):

@@ -23,7 +23,7 @@ from .directory import Found, Name, find_work, publish_work
 from .emit import Buffer, Emitter
 from .errors import again
 from .handshake import dial, socket_path
-from .request import BaseRequest, in_time, opening, send_first
+from .request import BaseRequest, first_work, in_time, stream_work
 from .session import OutOfTime, Session, Work, resume
 from .task import BaseTask, FilledTensor, unused
 from .tensor import Tensor
@@ -176,9 +176,11 @@ class AsyncClient(BaseClient):
         trace: wire.Trace | None = None,
     ) -> AsyncRequest:
         """As Client.submit."""
-        opened, limit = opening(AsyncRequest, self._session, timeout, deadline, fail_fast, trace)
+        work, limit = first_work(
+            AsyncRequest, self._session, timeout, deadline, fail_fast, trace, value, to, key, attrs, codec
+        )
         with in_time():
-            return await arun(self._session, send_first(opened, value, to, key, attrs, codec), limit)
+            return await arun(self._session, work, limit)
 
     async def stream(
         self,
@@ -189,9 +191,9 @@ class AsyncClient(BaseClient):
         trace: wire.Trace | None = None,
     ) -> AsyncRequest:
         """As Client.stream."""
-        opened, limit = opening(AsyncRequest, self._session, timeout, deadline, fail_fast, trace)
+        work, limit = stream_work(AsyncRequest, self._session, timeout, deadline, fail_fast, trace)
         with in_time():
-            return await arun(self._session, opened, limit)
+            return await arun(self._session, work, limit)
 
     async def call(self, method: str, arguments: Any = None) -> Any:
         """As Client.call."""

@@ -90,6 +90,7 @@ class Attempts:
         with self._session.locked:
             if self._session.error is not None:
                 raise again(self._session.error)
+            self._session.connection.unhold()  # whoever waits must not wait for that
             self._waiting.append(a)
             if len(self._waiting) == 1:
                 self.again()

@@ -18,7 +18,7 @@ from .directory import Found, Name, find_work, publish_work, withdraw
 from .errors import Code, HostGone, OmnibusError, ProtocolError
 from .exchange import ARENA_BYTES, Exchange
 from .handshake import dial, shake_hands, socket_path
-from .request import Request, in_time, opening, send_first
+from .request import Request, first_work, in_time, stream_work
 from .session import Session, Work
 from .task import BaseTask, Consumer, Stage, Task, sender_of
 
@@ -198,13 +198,16 @@ class Client(BaseClient):
     ) -> Request:
         """Submit a request of one input, and return it for its results.
 
-        Waits for a place, unless `fail_fast`, which raises Overloaded. `timeout` is
+        Does not wait for the host to begin it: what the host refuses has no results, and asking for them raises why.
+        With `fail_fast` it waits for that, and raises Overloaded when there is no place. `timeout` is
         in seconds from now, `deadline` in seconds since 1970: when it is over there is
         DeadlineExceeded. A host that is stopped meanwhile is waited for until a second after it.
         """
-        opened, limit = opening(Request, self._session, timeout, deadline, fail_fast, trace)
+        work, limit = first_work(
+            Request, self._session, timeout, deadline, fail_fast, trace, value, to, key, attrs, codec
+        )
         with in_time():
-            return self._session.run(send_first(opened, value, to, key, attrs, codec), limit)
+            return self._session.run(work, limit)
 
     def stream(
         self,
@@ -214,10 +217,10 @@ class Client(BaseClient):
         fail_fast: bool = False,
         trace: wire.Trace | None = None,
     ) -> Request:
-        """Submit a request whose inputs are sent one by one, until `close_send`."""
-        opened, limit = opening(Request, self._session, timeout, deadline, fail_fast, trace)
+        """Submit a request whose inputs are sent one by one, until `close_send`. Waits until the host has begun it."""
+        work, limit = stream_work(Request, self._session, timeout, deadline, fail_fast, trace)
         with in_time():
-            return self._session.run(opened, limit)
+            return self._session.run(work, limit)
 
     def call(self, method: str, arguments: Any = None) -> Any:
         """Ask about the bus: status, stats, stalls, check, leases, abort, drain."""

@@ -45,6 +45,7 @@ class Connection:
         self._epoll.register(self._wake, select.EPOLLIN)
         # Bounded by what may be answered: questions, deliveries and grants.
         self.outbox: deque[tuple[bytearray, int]] = deque()  # and a descriptor that goes with it, or -1
+        self._held: list[bytearray] = []  # what waits for a message to leave with
         self._unheard = False  # the host has closed its end; what it said before is still to be read
         self._clogged = False  # the host does not read as fast as we write
 
@@ -97,9 +98,21 @@ class Connection:
     def post(self, m: wire.Message, fd: int = -1) -> None:
         """Put a message into the outbox, until `flush`. Takes the descriptor, unless it raises."""
         if not self._unheard:
+            if self._held:
+                self.unhold()
             self.outbox.append((wire.encode(m, int(fd >= 0)), fd))
         elif fd >= 0:
             os.close(fd)
+
+    def hold(self, m: wire.Message) -> None:
+        """Have a message leave with the next one that is posted, or after `unhold`."""
+        if not self._unheard:
+            self._held.append(wire.encode(m))
+
+    def unhold(self) -> None:
+        """Put what is held into the outbox."""
+        self.outbox += ((m, -1) for m in self._held)
+        self._held.clear()
 
     def flush(self) -> None:
         """Send what the host takes without waiting. Raises HostGone."""
@@ -143,6 +156,7 @@ class Connection:
             if fd >= 0:
                 os.close(fd)
         self.outbox.clear()
+        self._held.clear()
 
     def _clog(self, clogged: bool) -> None:
         if clogged != self._clogged:

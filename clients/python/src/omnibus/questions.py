@@ -86,9 +86,6 @@ class Questions:
 
     def abandon(self, a: Answer) -> None:
         """Nobody waits for the answer any more: what it brings is given back."""
-        if a.kind is wire.Submitted:
-            self.cancel(a)
-            return
         if not self._s.ours:
             return
         with self._s.locked:
@@ -99,12 +96,11 @@ class Questions:
                 self._s.notify()  # what stood in line behind it, or wants what it had
 
     def cancel(self, a: Answer) -> None:
-        """abandon, and have the host forget a question that it keeps: of the exchange, or for a place."""
+        """abandon, and have the host forget a question that it keeps: of the exchange."""
         if not self._s.ours:
             return
         with self._s.locked:
-            kept = a.kind is wire.Fetched or a.kind is wire.Submitted
-            if kept and a.token is not None and not a.done:
+            if a.kind is wire.Fetched and a.token is not None and not a.done:
                 self._s.post(wire.Cancel(a.token))
             self._waiting = deque(w for w in self._waiting if w[0] is not a)
             a.abandon()

@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import wire
-from .answers import Answer
+from .answers import Answer, Attempt
 from .deadlines import deadline_ns, limit_of, seconds
 from .delivery import Delivery
 from .emit import Emitter
-from .errors import Code, DeadlineExceeded, Finished, OmnibusError, ProtocolError, RequestOver, again
+from .errors import Code, DeadlineExceeded, Finished, OmnibusError, ProtocolError, RequestOver, again, host_error
 from .puts import Puts, tensors_of
 from .session import OutOfTime, Session, Work
 from .task import ended
@@ -26,11 +26,11 @@ class BaseRequest(Emitter):
     """What `Request` and `AsyncRequest` have in common."""
 
     __slots__ = ("number", "request", "deadline", "_session", "_results", "_ended", "_error", "_open", "_closed",
-                 "_held", "_last", "_spent", "_on_news", "_puts", "__weakref__")  # fmt: skip
+                 "_held", "_last", "_spent", "_on_news", "_puts", "_begun", "__weakref__")  # fmt: skip
 
-    def __init__(self, s: Session, m: wire.Submitted, deadline: int) -> None:
-        self.number = m.source
-        self.request = m.request  #: the id of the request
+    def __init__(self, s: Session, number: int, deadline: int, tell: bool) -> None:
+        self.number = wire.OWN_SOURCE | number
+        self.request = s.welcome.node << 32 | number  #: the id of the request
         self.deadline = seconds(deadline)  #: in seconds since 1970, or None
         self._session = s
         self._puts = Puts(self, s, tensors_of(s.welcome.inputs, s.welcome.tensors))
@@ -43,6 +43,7 @@ class BaseRequest(Emitter):
         self._last: Delivery | None = None  # the result in the hands of the loop
         self._spent: Delivery | None = None  # the one before, which the loop has done with
         self._on_news: set[Callable[[], object]] = set()  # changed by whoever waits, without a lock
+        self._begun = Begun(self) if tell else None  # done once the host has begun it, or has refused it
 
     @property
     def over(self) -> bool:
@@ -65,18 +66,22 @@ class BaseRequest(Emitter):
         Results that were kept stay until they are finished.
         """
         with self._session.locked:
-            if self._closed:
-                return
-            self._closed, self._open = True, False
-            for d in (*self._results, self._last, self._spent):
-                if d is not None and not d._kept:
-                    d._finish()
-            self._results.clear()
-            self._last = self._spent = None
-            if not self.over:
-                self._session.post(wire.Close(self.number))
-                self._tell()
-                self._session.notify()  # for a thread that waits for a result
+            self._close()
+
+    def _close(self) -> None:
+        """close, with the lock held."""
+        if self._closed:
+            return
+        self._closed, self._open = True, False
+        for d in (*self._results, self._last, self._spent):
+            if d is not None and not d._kept:
+                d._finish()
+        self._results.clear()
+        self._last = self._spent = None
+        if not self.over:
+            self._session.post(wire.Close(self.number))
+            self._tell()
+            self._session.notify()  # for a thread that waits for a result
 
     def _out_edges(self) -> list[wire.Edge]:
         return self._session.welcome.inputs
@@ -144,6 +149,7 @@ class BaseRequest(Emitter):
         if m.edge >= len(edges):
             raise ProtocolError(f"result {m.delivery} is on edge {m.edge} of {len(edges)}")
         d = Delivery(self._session, m, edges[m.edge], self, None)
+        self._session.opening.discard(self.number)
         self._held += 1
         if self._closed or d.bare:
             d._finish()
@@ -152,15 +158,24 @@ class BaseRequest(Emitter):
         self._tell()
 
     def _over(self, m: wire.Over) -> None:
-        self._ended, self._error = True, ended(m)
+        self._ended, self._error = True, refusal(m) if m.outcome == wire.REFUSED else ended(m)
         self._open = False
         self._session.sources.pop(self.number, None)
+        self._has_begun(self._error if m.outcome == wire.REFUSED else None)
         self._tell()
 
     def _gone(self, error: OmnibusError) -> None:
         if not self._ended:
             self._error = error
+            self._has_begun(error)
         self._tell()
+
+    def _has_begun(self, error: OmnibusError | None = None) -> None:
+        """The host has begun it, or an error says why it has not."""
+        self._session.opening.discard(self.number)
+        a, self._begun = self._begun, None
+        if a is not None:
+            self._session.answered(a, None if error else self, error)
 
     def _finished(self, _d: Delivery) -> None:
         self._held -= 1
@@ -172,6 +187,27 @@ class BaseRequest(Emitter):
     def _tell(self) -> None:
         for f in self._on_news.copy():
             self._session.call_later(f)
+
+
+class Begun(Answer):
+    """That the host has begun a request. Whoever waits no longer for it closes the request."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: BaseRequest) -> None:
+        super().__init__(Begun)
+        self.request = request
+
+    def abandon(self) -> None:
+        super().abandon()
+        self.request._close()
+
+
+def refusal(m: wire.Over) -> OmnibusError:
+    """Why a request did not begin."""
+    e = host_error(m.code, m.text)
+    # At its deadline the host has had no place for it.
+    return DeadlineExceeded("", "", "", 0, m.text) if isinstance(e, RequestOver) else e
 
 
 class Request(BaseRequest):
@@ -229,19 +265,6 @@ class Request(BaseRequest):
         self.close()
 
 
-def opening(
-    kind: type[_R],
-    s: Session,
-    timeout: float | None,
-    deadline: float | None,
-    fail_fast: bool,
-    trace: wire.Trace | None,
-) -> tuple[Work[_R], float | None]:
-    """Submit a request; and until when the host is waited for, by time.monotonic: see `in_time`."""
-    ns = deadline_ns(timeout, deadline)
-    return submit_work(kind, s, ns, fail_fast, trace), limit_of(seconds(ns))
-
-
 @contextmanager
 def in_time() -> Iterator[None]:
     """Have work that has such a limit raise what requests do."""
@@ -256,54 +279,79 @@ def silent() -> DeadlineExceeded:
     return DeadlineExceeded("", "", "", 0, "the host does not answer")
 
 
-def submit_work(
-    kind: type[_R],
-    s: Session,
-    deadline: int,
-    fail_fast: bool,
-    trace: wire.Trace | None,
-) -> Work[_R]:
-    """Submit a request. The deadline is as the wire has it."""
+def open_work(kind: type[_R], s: Session, deadline: int, flags: int, trace: wire.Trace | None) -> Work[_R]:
+    """Submit a request, when there are not too many of which the host has not been heard. The deadline is as the wire
+    has it. With TELL the host is told at once, and else with the first input."""
+
+    def try_() -> _R | None:
+        return _open(kind, s, deadline, flags, trace) if len(s.opening) < wire.MAX_QUESTIONS else None
+
     with s.locked:
-        a = _submit(kind, s, deadline, wire.FAIL_FAST if fail_fast else 0, trace)
-    try:
-        r: _R = yield a
-    except RequestOver as e:  # before it began: the host says so at its deadline
-        raise DeadlineExceeded("", "", "", 0, e.text) from None
+        r = try_()
+    if r is None:
+        r = yield s.attempts.make(Attempt(try_, _open, BaseRequest._close))
+    assert r is not None
     return r
 
 
-def submit_ahead(s: Session) -> Answer:
+def _open(kind: type[_R], s: Session, deadline: int, flags: int, trace: wire.Trace | None) -> _R:
+    """Submit a request. The lock is held."""
+    if s.error is not None:
+        raise again(s.error)
+    number, wanted = s.requests + 1, flags & wire.TELL != 0
+    r = kind(s, number, deadline, wanted)
+    if len(s.opening) >= wire.MAX_QUESTIONS // 2:
+        flags |= wire.TELL  # so that those of which nothing is heard for long do not fill the places of all
+    m = wire.Submit(deadline, flags, trace or wire.Trace(), r.number)
+    if wanted:
+        s.post(m)
+    else:
+        s.connection.hold(m)
+    s.requests = number
+    s.opening.add(r.number)
+    s.sources[r.number] = r
+    return r
+
+
+def submit_work(
+    kind: type[_R], s: Session, deadline: int, fail_fast: bool, trace: wire.Trace | None
+) -> Work[_R]:
+    """Submit a request, and wait until the host has begun it."""
+    r = yield from open_work(kind, s, deadline, wire.TELL | (wire.FAIL_FAST if fail_fast else 0), trace)
+    if r._begun is not None:
+        yield r._begun
+    return r
+
+
+def submit_ahead(s: Session) -> Answer | None:
     """Submit a request that nobody waits for yet, if there is a place for it. The lock is held."""
-    return _submit(Request, s, 0, wire.FAIL_FAST, None)
+    if len(s.opening) >= wire.MAX_QUESTIONS:
+        return None
+    return _open(Request, s, 0, wire.TELL | wire.FAIL_FAST, None)._begun
 
 
-def _submit(kind: type[_R], s: Session, limit: int, flags: int, trace: wire.Trace | None) -> Answer:
-    def accept(m: wire.Submitted, _: int | None) -> _R:
-        if m.source in s.sources:
-            raise ProtocolError(f"request {m.source} is open already")
-        r = kind(s, m, limit)
-        s.sources[m.source] = r  # results may follow in the same packet
-        return r
-
-    def orphan(r: _R) -> None:
-        r._closed = True
-        for d in r._results:
-            d._finish()
-        r._results.clear()
-        if not r.over:
-            s.post(wire.Close(r.number))
-
-    return s.questions.ask_locked(
-        Answer(wire.Submitted, accept, orphan),
-        lambda token: wire.Submit(token, limit, flags, trace or wire.Trace()),
-    )
+def stream_work(
+    kind: type[_R], s: Session, timeout: float | None, deadline: float | None, fail_fast: bool, trace: wire.Trace | None
+) -> tuple[Work[_R], float | None]:
+    """Submit a request; and until when the host is waited for, by time.monotonic: see `in_time`."""
+    ns = deadline_ns(timeout, deadline)
+    return submit_work(kind, s, ns, fail_fast, trace), limit_of(seconds(ns))
 
 
-def send_first(
+def first_work(
+    kind: type[_R], s: Session, timeout: float | None, deadline: float | None, fail_fast: bool, trace: wire.Trace | None,
+    value: Any, to: str | None, key: str, attrs: wire.Attrs | None, codec: int | None,
+) -> tuple[Work[_R], float | None]:  # fmt: skip
+    """stream_work, for a request with one input, which leaves with the request unless there is to be an answer first."""
+    ns = deadline_ns(timeout, deadline)
+    opened = submit_work(kind, s, ns, True, trace) if fail_fast else open_work(kind, s, ns, 0, trace)
+    return _send_first(opened, value, to, key, attrs, codec), limit_of(seconds(ns))
+
+
+def _send_first(
     opened: Work[_R], value: Any, to: str | None, key: str, attrs: wire.Attrs | None, codec: int | None
 ) -> Work[_R]:
-    """Submit a request, and send its only input; close the request if that fails."""
+    """Send the only input of a request; close the request if that fails."""
     r = yield from opened
     try:
         yield from r._send_work(value, to, key, attrs, True, codec)

@@ -96,6 +96,8 @@ class Session:
 
         self.stages: dict[int, ServedStage] = {}
         self.sources: dict[int, Source] = {}
+        self.requests = 0  # how many were submitted: the number of the last one
+        self.opening: set[int] = set()  # numbers of those of which the host has not been heard yet
         self.segments = Segments()
         self.room = OwnRoom(self.post)
         self.arena_bytes = 0  # of room, for what is emitted; 0: as much as there usually is
@@ -109,7 +111,7 @@ class Session:
         self._handlers: dict[type, Callable[[Any, Any], None]] = {  # with the descriptor, or a tuple of several
             wire.Failed: self.questions.on_failed,
             wire.Serving: answer,
-            wire.Submitted: answer,
+            wire.Submitted: self._on_submitted,
             wire.Placed: answer,
             wire.Fetched: answer,
             wire.Cleaned: answer,
@@ -338,6 +340,12 @@ class Session:
         if source is not None:
             source._over(m)
 
+    def _on_submitted(self, m: wire.Submitted, _: int | None) -> None:
+        begun = getattr(self.sources.get(m.source), "_has_begun", None)
+        if begun is None:
+            raise ProtocolError(f"submitted names source {m.source}, which is no request that is open")
+        begun()
+
     def _on_returned(self, m: wire.Returned, _: int | None) -> None:
         for put in m.puts:
             self.room.returned(put)
@@ -387,6 +395,7 @@ class Session:
         self.questions.fail(error)
         self.attempts.fail(error)
         self.room.lost()
+        self.opening.clear()
         sources, self.sources = self.sources, {}
         for source in sources.values():
             source._gone(error)

@@ -248,16 +248,14 @@ class Spent(NamedTuple):
 
 @message(48)
 class Submit(NamedTuple):
-    token: U32
     deadline: I64
     flags: U8
     trace: TraceContext
-    source: U32 = 0
+    source: U32
 
 
 @message(49)
 class Submitted(NamedTuple):
-    token: U32
     source: U32
     request: U64
 
