@@ -1,0 +1,148 @@
+package bus
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// end has the replicas emit what is left of the request. It reports whether they have: if
+// not, the worker is told to look again when they have.
+func (r *remote) end(t *Task) (ended bool, err error) {
+	r.mu.Lock()
+	rt := r.taskOf(t)
+	if !rt.ending {
+		rt.ending = true
+		r.progress(rt)
+	}
+	ended, err = rt.ended, rt.endErr
+	r.mu.Unlock()
+	if ended {
+		r.over(t)
+	}
+	return ended, err
+}
+
+// progress, with mu held, asks the replicas to end a task whose work is done.
+func (r *remote) progress(rt *remoteTask) {
+	if !rt.ending || rt.endsLeft >= 0 || len(rt.works) > 0 {
+		return
+	}
+	posts := r.postingsOf(rt)
+	if len(posts) == 0 && rt.early {
+		rt.ended = true
+		rt.task.nudge()
+		return
+	}
+	if len(posts) == 0 {
+		rep := r.choose()
+		if rep == nil {
+			if r.lost != nil {
+				rt.task.Fail(r.lost)
+			}
+			return // attach comes back to it
+		}
+		posts = append(posts, rep.post(rt))
+		rt.home = rep
+	}
+	rt.endsLeft, rt.endFrom = len(posts), rt.output.seen
+	for _, p := range posts {
+		p.ending = true
+		if !p.unasked() {
+			p.replica.agent.endTask(p)
+		}
+	}
+}
+
+// postingsOf, with mu held, gives the replicas that know the task, those that
+// take no new work among them.
+func (r *remote) postingsOf(rt *remoteTask) []*posting {
+	var posts []*posting
+	for _, rep := range r.serving {
+		if p := rep.postings[rt]; p != nil {
+			posts = append(posts, p)
+		}
+	}
+	return posts
+}
+
+// answered is called, without locks, when a replica has ended its part of a task. It refuses
+// an end that comes before all that the replica was given is finished.
+func (r *remote) answered(p *posting, err error) error {
+	rt := p.rt
+	r.mu.Lock()
+	known, waited := p.replica.postings[rt] == p, p.ending
+	ended, unfinished := false, 0
+	switch {
+	case !known: // it was told that the request is over
+	case waited:
+		delete(p.replica.postings, rt)
+		ended = r.ended(rt, err)
+	case err == nil:
+		if unfinished = len(r.worksAt(rt, p.replica)); unfinished == 0 {
+			delete(p.replica.postings, rt)
+			rt.early = true
+		}
+	}
+	r.mu.Unlock()
+	switch {
+	case unfinished > 0:
+		return fmt.Errorf("%w: task %d has ended, and the client has not finished %d inputs of it", wire.ErrProtocol, p.source.id, unfinished)
+	case ended:
+		rt.task.look()
+	case known && !waited && err != nil:
+		rt.task.failWhere(err)
+	}
+	return nil
+}
+
+// ended, with mu held, counts one answer to end, and reports whether it was the last.
+func (r *remote) ended(rt *remoteTask, err error) bool {
+	if rt.endErr == nil {
+		rt.endErr = err
+	}
+	rt.endsLeft--
+	rt.ended = rt.endsLeft == 0
+	return rt.ended
+}
+
+// over forgets a task whose request is over, or whose part here is.
+func (r *remote) over(t *Task) {
+	r.mu.Lock()
+	rt := r.taskOf(t)
+	delete(r.tasks, rt)
+	for _, p := range r.postingsOf(rt) {
+		delete(p.replica.postings, rt)
+		p.replica.agent.taskOver(p)
+	}
+	var idle []*work // nobody else will finish them
+	r.waiting = slices.DeleteFunc(r.waiting, func(w *work) bool {
+		if w.rt == rt {
+			idle = append(idle, w)
+			r.done(w)
+		}
+		return w.rt == rt
+	})
+	for _, w := range slices.Clone(rt.works) {
+		if w.replica != nil && w.adrift { // whose detach does not find the task any more
+			idle = append(idle, w)
+			w.replica = nil
+			r.done(w)
+		}
+	}
+	retained := rt.retained
+	rt.retained = nil
+	r.mu.Unlock()
+	for _, w := range idle {
+		for _, d := range w.parts {
+			_ = d.Finish(nil) // held here alone
+		}
+	}
+	for _, w := range retained {
+		for _, d := range w.parts {
+			d.flow.retained.Add(-d.cost)
+			d.giveBack()
+		}
+	}
+}
