@@ -108,6 +108,26 @@ func (s *session) put(m *wire.Put) error {
 	return src.do(p)
 }
 
+// put is a payload that a client keeps the books of, as the host knows it.
+type put struct {
+	sess   *session
+	id     uint32
+	source *source      // nil: it was over already
+	refs   atomic.Int32 // the emission's, its deliveries', and that of memory of the client's
+	gone   atomic.Bool  // returned
+	full   atomic.Bool  // a window had no place for another payload when a delivery ended
+	passed bool         // the payload is a delivery's: the client has nothing to keep once it is on its way
+
+	// Until the emission is made:
+	emission emission
+	ordinal  ordinal
+	delivery uint32   // that it is made for
+	codec    codec.ID // of the payload, which is one of these:
+	data     []byte   // ... in the message
+	lent     *foreign // ... in memory of the client's
+	forward  *payload // ... that of a delivery
+}
+
 // run implements step: it makes the emission, unless an earlier handling of the same input has
 // made it.
 func (p *put) run(how pace) error {
@@ -176,26 +196,6 @@ func (s *session) putInPlace(m *wire.Put, origin *put) (*foreign, error) {
 		s.alone.count(p)
 	}
 	return p, nil
-}
-
-// put is a payload that a client keeps the books of, as the host knows it.
-type put struct {
-	sess   *session
-	id     uint32
-	source *source      // nil: it was over already
-	refs   atomic.Int32 // the emission's, its deliveries', and that of memory of the client's
-	gone   atomic.Bool  // returned
-	full   atomic.Bool  // a window had no place for another payload when a delivery ended
-	passed bool         // the payload is a delivery's: the client has nothing to keep once it is on its way
-
-	// Until the emission is made:
-	emission emission
-	ordinal  ordinal
-	delivery uint32   // that it is made for
-	codec    codec.ID // of the payload, which is one of these:
-	data     []byte   // ... in the message
-	lent     *foreign // ... in memory of the client's
-	forward  *payload // ... that of a delivery
 }
 
 // hold is for one delivery of the payload more, which ends with unhold. It is for holders

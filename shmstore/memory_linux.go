@@ -235,14 +235,7 @@ func openLargeSegment(fd int, atLeast uint64) (*segment, error) {
 	return openSegment(kindLarge.String(), fd, int(st.Size))
 }
 
-// inspect checks a descriptor from a peer without touching its memory.
-func inspect(fd, sizeBytes, wanted int) error {
-	if err := inspectSeals(fd, wanted); err != nil {
-		return err
-	}
-	return inspectSize(fd, sizeBytes)
-}
-
+// inspectSeals checks a descriptor from a peer without touching its memory.
 func inspectSeals(fd, wanted int) error {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
