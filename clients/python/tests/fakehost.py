@@ -34,6 +34,7 @@ class FakeHost:
         self.listener.bind(self.path)
         self.listener.listen()
         self.inline_bytes = inline_bytes
+        self.ends_unasked = False  # whether the client says unasked that a task of its stage has ended
         self.client_pid = os.getpid()  # also of a host in a child of its client
         self.sock: socket.socket | None = None
         self.waiting: deque[Any] = deque()
@@ -141,6 +142,7 @@ class FakeHost:
         """Answer `serve`: the stage has number 5."""
         m = self.expect(wire.Serve)
         assert m.stage == stage, m
+        self.ends_unasked = m.flags == wire.ENDS_UNASKED
         self.send(serving(m.token, **more))
 
     def submitted(self, source: int) -> wire.Submit:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from fakehost import EDGE_OUT, deliver
+from fakehost import EDGE_IN, EDGE_OUT, deliver
 from hostcase import HostCase
 from stagecase import StageCase
 from test_wire import LANE_KINDS, load
@@ -21,6 +21,7 @@ from omnibus.errors import Code
 from omnibus.puts import Puts
 from omnibus.room import OwnRoom
 
+OTHER_IN = wire.Edge("other->upper", "upper")
 OTHER_OUT = wire.Edge("upper->other", "other")
 
 
@@ -134,6 +135,129 @@ class EndedTest(StageCase):
             m = self.host.expect(wire.Ended)
         self.assertEqual((m.code, m.edge, m.key, m.seq), (14, "", "", 0))
         self.assertTrue(m.text.startswith("ValueError: no end"), m.text)
+        self.bye(r)
+
+
+class UnaskedTest(StageCase):
+    """The end of a task that is not asked for."""
+
+    def last(self, delivery: int = 7, **more: Any) -> None:
+        self.host.send(deliver(1, delivery, encode("x"), flags=wire.INLINE | wire.LAST, **more))
+
+    def finished(self, *kinds: type) -> list[Any]:
+        """What comes in the packet of a finish."""
+        finish = self.host.expect(wire.Finish)
+        rest = list(self.host.waiting)
+        self.host.waiting.clear()
+        self.assertEqual([type(m) for m in rest], list(kinds))
+        return [finish, *rest]
+
+    def test_it_comes_with_the_finish_of_the_last_input(self) -> None:
+        @omnibus.stage
+        def upper(text: str) -> str:
+            return text
+
+        @omnibus.stage("upper")
+        async def aupper(text: str) -> str:
+            return text
+
+        @omnibus.stage("upper", batch=2)
+        def batch(texts: list[str]) -> list[str]:
+            return texts
+
+        for stage in (upper, aupper, batch):
+            with self.subTest(stage.function.__name__):
+                r = self.run_stage(stage, inputs=[EDGE_IN, OTHER_IN])
+                self.assertTrue(self.host.ends_unasked)
+                self.last()
+                self.host.emitted()
+                self.finished()  # another input is to come
+                self.last(8, edge=1)
+                self.host.emitted()
+                _, ended = self.finished(wire.Ended)
+                self.assertEqual((ended.task, ended.code), (1, 0))
+                self.bye(r)
+                self.host.hang_up()
+
+    def test_a_stage_that_does_something_at_the_end_is_asked(self) -> None:
+        @omnibus.stage
+        def upper(text: str) -> None:
+            pass
+
+        @upper.end
+        def end(task: omnibus.Task) -> None:
+            pass
+
+        @omnibus.stage("upper")
+        class Upper:
+            def __call__(self, text: str) -> None:
+                pass
+
+            def end(self, task: omnibus.Task) -> None:
+                pass
+
+        for stage in (upper, Upper):
+            r = self.run_stage(stage)
+            self.assertFalse(self.host.ends_unasked)
+            self.last()
+            self.finished()
+            self.host.nothing()
+            self.host.send(wire.End(1))
+            self.host.expect(wire.Ended)
+            self.bye(r)
+            self.host.hang_up()
+
+    def test_a_failure_is_not_the_end(self) -> None:
+        """The last input may come again: then the host asks for the end."""
+        calls = []
+
+        @omnibus.stage
+        def upper(text: str) -> None:
+            calls.append(text)
+            if len(calls) == 1:
+                raise ValueError("not now")
+
+        r = self.run_stage(upper)
+        with self.assertLogs("omnibus", "ERROR"):
+            self.last()
+            (finish,) = self.finished()
+        self.assertEqual(finish.code, omnibus.Code.INTERNAL)
+        self.last(8, attempt=1)
+        self.finished()
+        self.host.nothing()
+        self.host.send(wire.End(1))
+        self.host.expect(wire.Ended)
+        self.bye(r)
+
+    def test_what_is_kept_is_to_be_finished_first(self) -> None:
+        kept = []
+
+        @omnibus.stage
+        def upper(text: str, delivery: omnibus.Delivery, task: omnibus.Task) -> None:
+            kept.append(delivery.keep())
+            task.emit(text)
+
+        r = self.run_stage(upper)
+        self.last()
+        self.host.emitted()
+        while kept[0].task._busy:
+            pass
+        self.host.nothing()
+        kept[0].finish()
+        self.finished(wire.Ended)
+        self.bye(r)
+
+    def test_a_handler_that_finishes_early_goes_on(self) -> None:
+        @omnibus.stage
+        def upper(text: str, delivery: omnibus.Delivery) -> str:
+            delivery.finish()
+            return text
+
+        r = self.run_stage(upper)
+        self.last()
+        self.finished()
+        self.host.emitted()
+        self.host.expect(wire.Ended)
         self.bye(r)
 
 

@@ -32,7 +32,6 @@ class HandlerTest(StageCase):
         self.assertEqual((f.delivery, f.flags, f.code), (7, 0, 0))
         self.host.send(deliver(1, 8, flags=wire.BARE | wire.LAST, seq=1))
         self.assertEqual(self.host.expect(wire.Finish).delivery, 8)
-        self.host.send(wire.End(1))
         m = self.host.expect(wire.Ended)
         self.assertEqual((m.task, m.code), (1, 0))
         self.bye(r)

@@ -277,7 +277,7 @@ class SubmitTest(HostCase):
                 self.host.emitted()
             waits = self.beside(lambda: client.submit("y"))
             while not client._session.attempts:
-                pass
+                self.assertLessEqual(len(client._session.opening), 4)
             self.host.nothing()
             self.host.begin(m, 3)
             self.host.submitted(4)

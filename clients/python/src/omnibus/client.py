@@ -121,14 +121,14 @@ class BaseClient:
 
     def _ask_to_serve(self, stage: str, kind: type[BaseTask], consumer: Consumer) -> Answer:
         """Ask to serve a stage. The lock is held."""
-        s = self._session
+        s, ends = self._session, bool(getattr(consumer, "ends_unasked", False))
 
         def accept(m: wire.Serving, _: int | None) -> Stage:
-            served = Stage(s, m, stage, kind, consumer)
+            served = Stage(s, m, stage, kind, consumer, ends)
             s.stages[m.stage] = served  # tasks may follow in the same packet
             return served
 
-        return s.questions.ask_locked(Answer(wire.Serving, accept), lambda token: wire.Serve(token, stage))
+        return s.questions.ask_locked(Answer(wire.Serving, accept), lambda token: wire.Serve(token, stage, wire.ENDS_UNASKED if ends else 0))
 
     def _pull_work(self, stage: str | None, kind: type[BaseTask]) -> Work[Pull]:
         """Serve a stage by pulling: the same for all who do, and asked anew when it was refused."""

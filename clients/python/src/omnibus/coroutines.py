@@ -82,21 +82,25 @@ class Coroutines(Served):
             self.failed(e)
 
     async def aturns(self, task: BaseTask) -> None:
+        done: list[Delivery] = []
+        verdict = WELL
         while True:
             with self.session.locked:
+                self.finish_locked(done, verdict)
                 task._busy = bool(task._inbox)
                 if not task._busy:
+                    task._end_unasked()
                     return
                 item = task._inbox.popleft()
+            done, verdict = [], WELL
             if item is END:
                 self.answer_end(task, await self.attempt(task, self.ahandle_end(task)))
                 continue
-            verdict = WELL
             if not all(d.bare for d in item.parts):
                 task._current = item.parts[-1].number
                 verdict = await self.attempt(task, self.ahandle(task, *item))
                 task._current = 0
-            self.finish(item.parts, verdict)
+            done = item.parts
 
     async def attempt(self, task: BaseTask, work: Any) -> Verdict:
         """Run a handler so that the end of its request cancels it, and no more."""

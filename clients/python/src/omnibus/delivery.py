@@ -200,7 +200,7 @@ class Delivery:
         self._windows = []
         if alive:
             s.call_later(alive.clear)  # or they would be collected, and settled, under the lock
-        self._owner._finished(self)
+        self._owner._finished(self, code)
 
     def _data(self) -> tuple[memoryview, weakref.ref[Any] | None]:
         s, payload = self._session, self._payload

@@ -56,6 +56,7 @@ class Served:
     def __init__(self, s: Session, function: StageFunction) -> None:
         self.session = s
         self.function = function
+        self.ends_unasked = not function.has_end
         self.queued: deque[tuple[BaseTask, list[Delivery]]] = deque()  # of a batch
         self.batching = False
 
@@ -211,6 +212,8 @@ class Functions(Served):
             task._busy = bool(task._inbox)
             if task._busy:
                 self.schedule(task)
+            else:
+                task._end_unasked()
 
     def take(self, task: BaseTask) -> Any:
         with self.session.locked:

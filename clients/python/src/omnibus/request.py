@@ -177,7 +177,7 @@ class BaseRequest(Emitter):
         if a is not None:
             self._session.answered(a, None if error else self, error)
 
-    def _finished(self, _d: Delivery) -> None:
+    def _finished(self, _d: Delivery, _code: int) -> None:
         self._held -= 1
 
     @property

@@ -49,6 +49,11 @@ class StageFunction:
         self.on_end = function
         return function
 
+    @property
+    def has_end(self) -> bool:
+        """Whether something is called when a request's inputs have ended."""
+        return self.on_end is not None or (self.is_class and hasattr(self.function, "end"))
+
     def callables(self, task: BaseTask) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
         """What handles the deliveries of a task, and its end."""
         if not self.is_class:

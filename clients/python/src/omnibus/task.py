@@ -49,7 +49,9 @@ class Consumer(Protocol):
 class Stage:
     """A stage as the host lets this client serve it."""
 
-    def __init__(self, s: Session, m: wire.Serving, name: str, task_type: type[BaseTask], consumer: Consumer) -> None:
+    def __init__(
+        self, s: Session, m: wire.Serving, name: str, task_type: type[BaseTask], consumer: Consumer, ends_unasked: bool
+    ) -> None:
         self.name = name
         self.replica = m.replica
         self.max_inflight = m.max_inflight
@@ -63,6 +65,7 @@ class Stage:
         self._session = s
         self._task_type = task_type
         self._consumer = consumer
+        self._ends_unasked = ends_unasked  # as it does nothing at the end of a task
 
     def _open(self, m: wire.Open) -> BaseTask:
         task = self._task_type(self._session, self, m)
@@ -82,8 +85,8 @@ class BaseTask(Emitter):
 
     __slots__ = (
         "number", "request", "attempt", "deadline", "trace", "state", "over",
-        "_session", "_stage", "_parts", "_held", "_current", "_sent", "_ending", "_inbox", "_busy", "_job", "_made",
-        "_puts", "__weakref__",
+        "_session", "_stage", "_parts", "_held", "_lasts", "_unasked", "_current", "_sent", "_ending",
+        "_inbox", "_busy", "_job", "_made", "_puts", "__weakref__",
     )  # fmt: skip
 
     def __init__(self, s: Session, stage: Stage, m: wire.Open) -> None:
@@ -98,6 +101,8 @@ class BaseTask(Emitter):
         self._stage = stage
         self._parts: list[Delivery] = []
         self._held = 0  # deliveries not finished
+        self._lasts = 0  # inputs that have come to their end
+        self._unasked = stage._ends_unasked  # the end is to be said, unless the host asks for it
         self._current = 0  # the delivery that is being handled
         self._sent = [0] * len(stage.outputs)  # how much went out, by edge
         self._ending = False
@@ -155,6 +160,7 @@ class BaseTask(Emitter):
             raise ProtocolError(f"delivery {m.delivery} is on edge {m.edge} of {len(edges)}")
         d = Delivery(self._session, m, edges[m.edge], self, self)
         self._held += 1
+        self._lasts += d.last
         self._parts.append(d)
         if not d.more_parts:
             parts, self._parts = self._parts, []
@@ -175,9 +181,19 @@ class BaseTask(Emitter):
         self._session.notify()
         self._forget_if_done()
 
-    def _finished(self, d: Delivery) -> None:
+    def _finished(self, d: Delivery, code: int) -> None:
         self._held -= 1
+        if code != Code.OK:  # the request fails, or it comes again: then the host asks for the end
+            self._unasked = False
+        self._end_unasked()
         self._forget_if_done()
+
+    def _end_unasked(self) -> None:
+        """Say that the task has ended if it has, at a stage that does nothing at the end."""
+        done = not (self._held or self._busy or self._ending or self.over) and self._lasts == len(self._stage.inputs)
+        if self._unasked and done:
+            self._unasked = False
+            self._answer_end(Code.OK, "")
 
     def _forget_if_done(self) -> None:
         if self.over is not None and self._held == 0 and not self._ending:
