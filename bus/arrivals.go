@@ -37,11 +37,12 @@ type arriving struct {
 	ended bool // the end was handed on
 	last  bool // ... with the last delivery
 
-	from    *pair  // who may send besides the host; nil: nobody
-	lost    bool   // ... and is gone
-	first   uint64 // the sequence of the first delivery that came from there
-	directs uint64 // how many came
-	open    atomic.Int64
+	from    *pair        // who may send besides the host; nil: nobody
+	lost    bool         // ... and is gone
+	first   uint64       // the sequence of the first delivery that came from there
+	directs uint64       // how many came
+	open    atomic.Int64 // of those, not finished
+	relayed atomic.Int64 // that came through the host, and are not finished
 }
 
 // begin makes a ready for the streams of the edges.
@@ -70,8 +71,8 @@ func (a *arrivals) relayed(edge uint16, d *Delivery) error {
 		d.discard()
 		return err
 	}
-	st.open.Add(1)
-	d.fed.open = &st.open
+	st.relayed.Add(1)
+	d.fed.open = &st.relayed
 	if st.from == nil { // in order already, or in none: see Routing
 		a.feed(int(edge), st, d)
 		return nil

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -262,7 +263,11 @@ class Functions(Served):
             finally:
                 out.close()
         else:
-            task.emit(out, last=last and len(task._stage.inputs) == 1)
+            self.session.more = threading.get_ident()  # the delivery is finished next
+            try:
+                task.emit(out, last=last and len(task._stage.inputs) == 1)
+            finally:
+                self.session.more = 0
 
     def handle_batch(self, batch: list[tuple[BaseTask, list[Delivery]]]) -> None:
         try:

@@ -87,6 +87,7 @@ class Session:
         self.locked = Locked(self)
         self._pid = current.pid
         self._calls: list[Callable[[], object]] = []
+        self.more = 0  # the thread that sends more at once, and does not wait: what it posts leaves with that; 0: none
 
         self.connection = Connection(sock)
         self.reading = Reading(self, self.lock)
@@ -165,6 +166,9 @@ class Session:
         self.check_process()  # before a child of the process wakes what it has of a crew
         if timeout is not None and timeout <= 0:
             self.process()  # what has come by now is in time
+        if self.more:
+            with self.locked:
+                self.more = 0  # and what is to be sent leaves, before anybody waits for what comes of it
         if in_crew():
             with away():
                 return self.reading.wait(done, timeout)
@@ -261,7 +265,9 @@ class Session:
             self.post(m)
 
     def flush(self) -> None:
-        """Send what was posted, as far as the host takes it. The lock is held."""
+        """Send what was posted, as far as the host takes it, unless this thread sends more. The lock is held."""
+        if self.more and self.more == threading.get_ident():
+            return
         try:
             self.connection.flush()
         except HostGone as e:
