@@ -16,8 +16,7 @@ import (
 
 // Directory is where the processes of the bus find each other's descriptors (see
 // [Bus.Directory]). The host keeps it: while there is none, Find fails with
-// [lane.ErrUnavailable], which is [ErrHostGone] too. A host that speaks a protocol
-// before version 5 has no directory.
+// [lane.ErrUnavailable], which is [ErrHostGone] too.
 //
 // What was published stays so until it is withdrawn or the node is closed. With
 // JoinOptions.Rejoin it is published again at each new host, without being told to,

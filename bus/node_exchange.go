@@ -19,8 +19,7 @@ import (
 //
 // When the host is gone, so is what lay there, and operations fail with
 // [connector.ErrUnavailable]; with JoinOptions.Rejoin they go on with the next
-// host. A host that speaks a protocol before version 4 has no exchange. When a
-// context ends while the host does not answer, whether a value was put is unknown, and
+// host. When a context ends while the host does not answer, whether a value was put is unknown, and
 // the error is both the context's and [connector.ErrUnavailable].
 //
 // Go nodes hand values over past the host: a Put behind the first is not answered, and a Get by

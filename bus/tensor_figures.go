@@ -94,8 +94,7 @@ type toldFigures struct {
 	last   lane.Stats
 }
 
-// tellFigures tells the host what is new. Nobody waits for the answer, which of an
-// older host is that there is no such method.
+// tellFigures tells the host what is new. Nobody waits for the answer.
 func (l *link) tellFigures() {
 	l.figures.mu.Lock()
 	defer l.figures.mu.Unlock()
