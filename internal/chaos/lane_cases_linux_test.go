@@ -389,13 +389,15 @@ func (l *laneEnd) hangUp() error { return l.socket.Close() }
 
 // toOthers sends something for all sources but its peer's own.
 func (l *laneEnd) toOthers(message func(source uint32) wire.Message) error {
-	const all = 32 // and more than there are
-	for source := uint32(1); source < all; source++ {
-		if source == l.direct.PeerSource {
-			continue
-		}
-		if err := l.frame(message(source)); err != nil {
-			return fmt.Errorf("source %d: %w", source, err)
+	const all = 32 // and more than there are, of tasks and of requests
+	for n := uint32(1); n < all; n++ {
+		for _, source := range []uint32{n, wire.OwnSource | n} {
+			if source == l.direct.PeerSource {
+				continue
+			}
+			if err := l.frame(message(source)); err != nil {
+				return fmt.Errorf("source %d: %w", source, err)
+			}
 		}
 	}
 	return nil
