@@ -146,6 +146,7 @@ func (d *Dispatcher) Close() {
 func (d *Dispatcher) run(fn func()) {
 	w := &worker{work: make(chan func(), 1)}
 	begin := func() bool { return d.remove(w) }
+	called := func() bool { return len(w.work) > 0 }
 	for {
 		d.lookout.Awake()
 		fn()
@@ -153,7 +154,11 @@ func (d *Dispatcher) run(fn func()) {
 			if !d.park(w) {
 				return
 			}
-			if !d.lookout.Look(begin) {
+			if d.lookout.Polls() {
+				if !d.lookout.Poll(begin, called) {
+					break
+				}
+			} else if !d.lookout.Look(begin) {
 				break
 			}
 		}

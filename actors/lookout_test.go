@@ -15,7 +15,7 @@ func TestLookout(t *testing.T) {
 			}
 			looks++
 			return false
-		})
+		}, false)
 		d := NewDispatcher(DispatcherOptions{Lookout: l})
 		d.Schedule(func() {})
 		synctest.Wait()
@@ -62,7 +62,7 @@ func TestLookoutHandles(t *testing.T) {
 			}
 			<-released // a deadlock, if the work was given to this one
 			return true
-		})
+		}, false)
 		l.Watch(true)
 		d = NewDispatcher(DispatcherOptions{Lookout: l})
 		d.Schedule(func() {})
@@ -87,13 +87,60 @@ func TestLookoutNoTime(t *testing.T) {
 				}
 			}
 			return false
-		})
+		}, false)
 		l.Watch(true)
 		d = NewDispatcher(DispatcherOptions{Lookout: l})
 		d.Schedule(func() {})
 		synctest.Wait()
 		if !ran || idleWorkers(d) != 1 {
 			t.Errorf("the work was done: %v, by one of %d workers", ran, idleWorkers(d))
+		}
+		d.Close()
+	})
+}
+
+// TestPoll: an idle worker of a lookout that polls looks again and again, as long as there is
+// something to look at, takes the work that comes meanwhile, and is the only one.
+func TestPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d *Dispatcher
+		var l *Lookout
+		looks, ran := 0, false
+		l = NewLookout(func(_, begin func() bool) bool {
+			switch looks++; looks {
+			case 100:
+				if l.Poll(begin, func() bool { return false }) {
+					t.Error("two goroutines poll")
+				}
+				d.Schedule(func() { ran = true })
+			case 1000:
+				l.Watch(false)
+			}
+			return false
+		}, true)
+		d = NewDispatcher(DispatcherOptions{Lookout: l})
+		l.Watch(true)
+		d.Schedule(func() {})
+		synctest.Wait()
+		if looks != 1000 || !ran || idleWorkers(d) != 1 {
+			t.Errorf("%d looks, its work is done: %t, %d idle workers; want 1000 looks of one that works", looks, ran, idleWorkers(d))
+		}
+		d.Close()
+	})
+}
+
+// TestNobodyPollsInVain: where there is nothing to look at a goroutine parks.
+func TestNobodyPollsInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLookout(func(func() bool, func() bool) bool {
+			t.Error("a worker looks where there is nothing to look at")
+			return false
+		}, true)
+		d := NewDispatcher(DispatcherOptions{Lookout: l})
+		d.Schedule(func() {})
+		synctest.Wait()
+		if idleWorkers(d) != 1 {
+			t.Error("the worker does not park")
 		}
 		d.Close()
 	})

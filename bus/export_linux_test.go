@@ -186,3 +186,10 @@ func PutWithoutLocks(t testing.TB, b *Bus, edge connector.Edge, key string, payl
 	t.Cleanup(func() { owner.Close(); on.Close() })
 	return func() { c.some.Store(true) }
 }
+
+// Looks counts how often the goroutines of a node looked for what other processes send.
+func Looks(n *Node) int64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.link.lookout.Looks()
+}

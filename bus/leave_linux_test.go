@@ -134,7 +134,7 @@ func TestRefusedWithDescriptors(t *testing.T) {
 		}
 		host <- errors.Join(err, conn.Send(packet, []int{int(w.Fd())}))
 	}()
-	if _, err := dialLink(t.Context(), path, peer.DialOptions{}, "", ""); err == nil {
+	if _, err := dialLink(t.Context(), path, peer.DialOptions{}, "", "", WaitBalanced); err == nil {
 		t.Error("a link to a host that refuses")
 	}
 	if err := <-host; err != nil {

@@ -37,6 +37,7 @@ type link struct {
 	tokens atomic.Uint32
 	puts   atomic.Uint32
 
+	wait    Wait
 	lookout *actors.Lookout
 	recent  atomic.Pointer[pair] // the node that has sent last, past the host
 
@@ -67,18 +68,18 @@ type link struct {
 }
 
 // dialLink connects and introduces this process.
-func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, name string) (*link, error) {
+func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, name string, wait Wait) (*link, error) {
 	conn, err := peer.Dial(ctx, path, trust)
 	if err != nil {
 		return nil, err
 	}
 	l := &link{
-		conn: conn, in: peer.NewReceiver(conn), drained: make(chan struct{}), done: make(chan struct{}), idled: make(chan struct{}), questions: make(map[uint32]*question),
+		conn: conn, in: peer.NewReceiver(conn), wait: wait, drained: make(chan struct{}), done: make(chan struct{}), idled: make(chan struct{}), questions: make(map[uint32]*question),
 		segments: make(map[uint32]*segment), offers: make(map[*segment]uint32), out: make(map[uint32]*outgoing),
 		tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream),
 		senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair),
 	}
-	l.lookout = actors.NewLookout(l.look)
+	l.lookout = wait.lookout(l.look)
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	err = l.introduce(bus, name)
 	switch waits := stop(); {

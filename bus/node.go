@@ -24,6 +24,7 @@ const (
 	EnvSocket = "OMNIBUS_SOCKET" // the path of the host's socket
 	EnvBus    = "OMNIBUS_BUS"    // the name of the bus
 	EnvStage  = "OMNIBUS_STAGE"  // the stage to serve
+	EnvWait   = "OMNIBUS_WAIT"   // how to wait for other processes, see [Wait]
 )
 
 // JoinOptions configure Join. The zero value works in a process that a host
@@ -56,6 +57,9 @@ type JoinOptions struct {
 	GPU *GPUOptions
 	// Serializer turns values into payloads; default msgpack.
 	Serializer codec.Serializer
+	// Wait is how this process waits for others; default what $OMNIBUS_WAIT says, and else
+	// WaitBalanced.
+	Wait Wait
 	// Rejoin has the node look for a new host when its host is gone, and serve
 	// its stages there.
 	Rejoin bool
@@ -71,6 +75,7 @@ func (o JoinOptions) withDefaults() JoinOptions {
 		o.Socket, o.Bus = os.Getenv(EnvSocket), os.Getenv(EnvBus)
 	}
 	setDefault(&o.MaxRequests, defaultNodeRequests)
+	o.Wait = o.Wait.withDefault()
 	if o.Serializer == nil {
 		o.Serializer = codec.MsgpackSerializer{}
 	}
@@ -132,6 +137,9 @@ type Node struct {
 // system, such as syscall.EMFILE, and says which limit to raise.
 func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 	opts = opts.withDefaults()
+	if err := opts.Wait.validate(); err != nil {
+		return nil, fmt.Errorf("bus: join: %w", err)
+	}
 	if opts.Socket == "" && opts.Bus != "" {
 		var err error
 		if opts.Socket, err = SocketPath(opts.Bus); err != nil {
@@ -162,7 +170,7 @@ func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 
 // connect makes a link.
 func (n *Node) connect(ctx context.Context) (*link, error) {
-	l, err := dialLink(ctx, n.opts.Socket, peer.DialOptions{AllowUIDs: n.opts.AllowUIDs}, n.opts.Bus, n.name)
+	l, err := dialLink(ctx, n.opts.Socket, peer.DialOptions{AllowUIDs: n.opts.AllowUIDs}, n.opts.Bus, n.name, n.opts.Wait)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
-	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
 // pair is this node and another one, as the host has introduced them:
@@ -95,7 +94,7 @@ func (p *pair) describe() string {
 // run meets the peer and handles what it sends until it is gone.
 func (p *pair) run(id uint64, side uint8) {
 	defer p.proc.Close() //nolint:errcheck // a watch holds nothing that could be lost
-	d, err := duplex.Meet(p.conn, id, side, duplex.Options{Lane: lane.Options{}})
+	d, err := duplex.Meet(p.conn, id, side, duplex.Options{Lane: p.link.wait.lane()})
 	if err == nil {
 		p.begin(d)
 		stop := make(chan struct{})

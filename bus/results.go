@@ -109,7 +109,7 @@ func (rs *results) sleep(ctx context.Context, over <-chan struct{}) (*Delivery, 
 	if d := rs.pop(); d != nil {
 		return d, nil
 	}
-	rs.lookout.Look(actors.Free)
+	rs.look(ctx, over)
 	select {
 	case <-rs.wake:
 	case <-over:
@@ -117,6 +117,27 @@ func (rs *results) sleep(ctx context.Context, over <-chan struct{}) (*Delivery, 
 		return nil, context.Cause(ctx)
 	}
 	return nil, nil
+}
+
+// look looks for what other processes send, before the goroutine parks or in place of that.
+func (rs *results) look(ctx context.Context, over <-chan struct{}) {
+	if !rs.lookout.Polls() {
+		rs.lookout.Look(actors.Free)
+		return
+	}
+	called := func() bool {
+		select {
+		case <-over:
+			return true
+		case <-ctx.Done():
+			return true
+		default:
+			return len(rs.wake) > 0
+		}
+	}
+	for rs.lookout.Poll(actors.Free, called) {
+		continue
+	}
 }
 
 func (rs *results) pop() *Delivery {

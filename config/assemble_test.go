@@ -191,7 +191,7 @@ func TestPlatformProblems(t *testing.T) {
 		}},
 		{"a stage without an id", "stages: [{stage_id: 0}]\nplatforms:\n  npu:\n    stages: [{a: 1}]", []string{"4:14: the stage has no stage_id"}},
 		{"what it changes is checked where it stands", "stages: [{stage_id: 0}]\nplatforms:\n  npu:\n    omnibus: {slot: 1}\n    stages: [{stage_id: 0, omnibus: {replicas: 0}}]", []string{
-			`4:15: unknown key "slot" in the omnibus settings: the nearest is "slots" (all: allow_uids, exchange_ttl, grace, http, inline_bytes, large_bytes, main, max_requests, memory, name, ring_bytes, serializer, slots, socket, stall_timeout)`,
+			`4:15: unknown key "slot" in the omnibus settings: the nearest is "slots" (all: allow_uids, exchange_ttl, grace, http, inline_bytes, large_bytes, main, max_requests, memory, name, ring_bytes, serializer, slots, socket, stall_timeout, wait)`,
 			"5:48: replicas must be a whole number from 1 to 4096, not the number 0",
 		}},
 		{"platforms of a platform", "stages: [{stage_id: 0}]\nplatforms:\n  npu:\n    platforms: {}", []string{"4:5: platforms stands at the top of a file, not in a platform"}},

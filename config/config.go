@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
 )
 
 // Unbounded is the window size of an edge that is bounded by bytes alone.
@@ -125,6 +127,8 @@ type Bus struct {
 	// (with a slash; relative to the file's folder), or host:port of a loopback
 	// address.
 	HTTP string `json:"http,omitempty"`
+	// Wait is how the processes wait for each other.
+	Wait bus.Wait `json:"wait,omitempty"`
 	// Main is the command line of a process that uses the bus: it is started
 	// when the stages are ready, and the host ends when it does.
 	Main []string `json:"main,omitempty"`

@@ -99,14 +99,14 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 
 	// The settings of the bus.
 	{"junk under omnibus", "omnibus: {ring_byte: 1}\nstages:\n- stage_id: 0\n  omnibus: {replica: 2, batch: {seize: 1}}", []string{
-		`1:11: unknown key "ring_byte" in the omnibus settings: the nearest is "ring_bytes" (all: allow_uids, exchange_ttl, grace, http, inline_bytes, large_bytes, main, max_requests, memory, name, ring_bytes, serializer, slots, socket, stall_timeout)`,
+		`1:11: unknown key "ring_byte" in the omnibus settings: the nearest is "ring_bytes" (all: allow_uids, exchange_ttl, grace, http, inline_bytes, large_bytes, main, max_requests, memory, name, ring_bytes, serializer, slots, socket, stall_timeout, wait)`,
 		`4:13: unknown key "replica" in the stage's omnibus settings: the nearest is "replicas" (all: attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
 		`4:33: unknown key "seize" in batch: the nearest is "size" (all: size, wait)`,
 	}},
 	{"junk under an edge's omnibus", two + "edges:\n- {from: a, to: b, omnibus: {polcy: block}}", []string{
 		`3:30: unknown key "polcy" in the edge's omnibus settings: the nearest is "policy" (all: min_bytes, policy, tensor_transport, window_bytes)`,
 	}},
-	{"bus values", "omnibus:\n  name: a/b\n  ring_bytes: 64XiB\n  slots: 0\n  max_requests: 1.5\n  inline_bytes: -1\n  serializer: pickle\n  stall_timeout: 30\n  memory:\n" + two, []string{
+	{"bus values", "omnibus:\n  name: a/b\n  ring_bytes: 64XiB\n  slots: 0\n  max_requests: 1.5\n  inline_bytes: -1\n  serializer: pickle\n  stall_timeout: 30\n  memory:\n  wait: nap\n" + two, []string{
 		`2:9: name must be text of at most 64 letters, digits, '.', '_' and '-', not the text "a/b"`,
 		`3:15: ring_bytes must be a positive size in bytes, or text such as "64MiB", not the text "64XiB"`,
 		"4:10: slots must be a whole number from 1 to 2147483647, not the number 0",
@@ -115,6 +115,7 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 		`7:15: serializer must be one of msgpack, omni, raw, not the text "pickle"`,
 		`8:18: stall_timeout must be a positive duration such as "30s" or "500ms", not the number 30`,
 		"9:3: memory must be one of shared, heap, not null",
+		`10:9: wait must be one of park, balanced, poll, not the text "nap"`,
 	}},
 	{"stage values", "stages:\n- stage_id: 0\n  omnibus:\n    handler: 1\n    replicas: two\n    state: all\n    replay: 1\n    exec: run\n    env: {A: 1, \"B=\": x}\n    cwd: ''\n    restart: sometimes\n    grace: -1s\n    batch: 3", []string{
 		"4:14: handler must be text, not the number 1",

@@ -78,6 +78,7 @@ func (c *reading) busFields(p *Pipeline) fields {
 		"socket":        c.text(&b.Socket).about("Path of the host's socket, relative to the folder of the file."),
 		"allow_uids":    c.users(&b.AllowUIDs).about("Users that may attach besides the host's own."),
 		"http":          c.endpoint(&b.HTTP).about("Where to serve metrics and health: a loopback host:port, or the path of a socket."),
+		"wait":          word(c.checker, &b.Wait, bus.Waits()...).about("How the processes wait for each other: park gives the processor away at once, poll takes one for each process."),
 		"main":          c.commandLine(&b.Main).about("A program that uses the bus, and with which the run ends."),
 		"grace":         c.duration(&b.Grace).about("What open requests have when the host drains."),
 	}

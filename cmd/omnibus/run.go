@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/config"
 	"github.com/omnibus-runtime/omnibus/internal/host"
 )
@@ -64,6 +65,7 @@ func newRunCmd() *cobra.Command {
 	var pipeline pipelineFlag
 	level := newChoice("warn", "debug", "info", "error")
 	format := newOutput()
+	wait := &choice{"", waits()}
 	cmd := &cobra.Command{
 		Use:     "run FILE [-- COMMAND ARG...]",
 		Short:   "Run a pipeline, with its stages as processes",
@@ -72,6 +74,7 @@ func newRunCmd() *cobra.Command {
 		Args:    runArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.Main = args[1:]
+			opts.Wait = bus.Wait(wait.word)
 			opts.Outlet = host.NewOutlet(cmd.ErrOrStderr())
 			opts.Logger = newLogger(opts.Outlet, level.word, format.word)
 			p, err := pipeline.load(args[0])
@@ -86,6 +89,7 @@ func newRunCmd() *cobra.Command {
 	cmd.Flags().StringVar(&opts.Socket, "socket", "", "listen at the socket `PATH`, whatever the file says")
 	cmd.Flags().StringVar(&opts.HTTP, "http", "", "serve metrics and health at `WHERE`: a loopback host:port, or the path of a socket")
 	cmd.Flags().Var((*span)(&opts.Grace), "grace", "what open requests have when the run drains (default 10s)")
+	cmd.Flags().Var(wait, "wait", "how the processes wait for each other, whatever the file says")
 	cmd.Flags().Var(level, "log-level", "what is worth a line on standard error")
 	cmd.Flags().Var(format, "log-format", "form of those lines")
 	return cmd
@@ -220,4 +224,12 @@ func causeOf(s os.Signal) error {
 		return host.Interrupt{}
 	}
 	return errors.New(s.String())
+}
+
+// waits are the words of bus.Wait.
+func waits() (words []string) {
+	for _, w := range bus.Waits() {
+		words = append(words, string(w))
+	}
+	return words
 }

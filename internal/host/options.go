@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/config"
 	"github.com/omnibus-runtime/omnibus/connector"
 )
@@ -32,6 +33,8 @@ type Options struct {
 	Main []string
 	// Socket and HTTP take the place of those of the file.
 	Socket, HTTP string
+	// Wait takes the place of the file's.
+	Wait bus.Wait
 	// Grace takes the place of the file's.
 	Grace time.Duration
 
@@ -65,6 +68,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Wait == "" && o.Pipeline != nil {
+		o.Wait = o.Pipeline.Bus.Wait
 	}
 	if o.Grace == 0 && o.Pipeline != nil {
 		o.Grace = o.Pipeline.Bus.Grace

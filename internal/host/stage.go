@@ -151,6 +151,9 @@ func (h *host) environment(own map[string]string) []string {
 	for _, key := range slices.Sorted(maps.Keys(own)) {
 		env = append(env, key+"="+own[key])
 	}
+	if h.opts.Wait != "" {
+		env = append(env, bus.EnvWait+"="+string(h.opts.Wait))
+	}
 	return append(env, bus.EnvSocket+"="+h.socket, bus.EnvBus+"="+h.pipeline.Name)
 }
 

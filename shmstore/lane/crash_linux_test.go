@@ -13,7 +13,7 @@ import (
 // TestTwoProcesses sends checked frames from one process to another, each way
 // and with each way to wait.
 func TestTwoProcesses(t *testing.T) {
-	for _, waiting := range []Waiting{Ladder, Parked, Spinning} {
+	for _, waiting := range []Waiting{Ladder, Parked, Spinning, Polling} {
 		t.Run("to the parent/"+waiting.String(), func(t *testing.T) {
 			d, c := startChild(t, "source", Options{Waiting: waiting}, unix.SOCK_STREAM, "")
 			if err := receiveChecked(t.Context(), d.Receiver, processFrames); err != nil {

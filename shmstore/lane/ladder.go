@@ -28,8 +28,8 @@ const (
 // ladder bounds how long a side looks before it parks. A budget of 0 parks at once.
 type ladder struct {
 	budget time.Duration
-	learns bool // the budget follows what looking brought
-	cores  *cores
+	learns bool   // the budget follows what looking brought
+	cores  *cores // nil: it looks whatever else wants to run
 }
 
 func newLadder(w Waiting) ladder {
@@ -39,6 +39,8 @@ func newLadder(w Waiting) ladder {
 		l.budget, l.learns = firstLook, true
 	case Spinning:
 		l.budget = spinningLook
+	case Polling:
+		l.budget, l.cores = spinningLook, nil
 	case Parked:
 	}
 	return l
@@ -120,12 +122,15 @@ const (
 var machine = cores{alone: runtime.NumCPU() == 1, began: time.Now()}
 
 func (c *cores) short(now time.Time) bool {
-	return c.alone || int64(now.Sub(c.began)) < c.until.Load()
+	return c != nil && (c.alone || int64(now.Sub(c.began)) < c.until.Load())
 }
 
 // lost notes a look that was suspended. Of several goroutines that do so at once the last
 // counts.
 func (c *cores) lost(now time.Time) {
+	if c == nil {
+		return
+	}
 	at, last := int64(now.Sub(c.began)), c.pause.Load()
 	pause := int64(looklessTime)
 	if last > 0 && at-c.until.Load() < last {

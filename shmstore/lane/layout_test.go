@@ -122,7 +122,7 @@ func TestTooLarge(t *testing.T) {
 func TestOptions(t *testing.T) {
 	geo := testGeometry(t, 1<<10)
 	a, b := geo.HeapSegments()
-	bad := Options{Waiting: Spinning + 1}
+	bad := Options{Waiting: Polling + 1}
 	_, errS := NewSender(geo, a, b, &limitedWaker{}, bad)
 	_, errR := NewReceiver(geo, b, a, &limitedWaker{}, bad)
 	if !errors.Is(errS, ErrOptions) || !errors.Is(errR, ErrOptions) {

@@ -237,7 +237,7 @@ func checkFrame(frame []byte, kind Kind, number uint64) error {
 // to wait. Under the race detector it shows that headers order the frames.
 func TestConcurrent(t *testing.T) {
 	const frames = 5_000
-	for _, waiting := range []Waiting{Ladder, Parked, Spinning} {
+	for _, waiting := range []Waiting{Ladder, Parked, Spinning, Polling} {
 		t.Run(waiting.String(), func(t *testing.T) {
 			s, r := heapLane(t, 1<<12, Options{Waiting: waiting})
 			go func() {

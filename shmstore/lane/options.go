@@ -3,8 +3,8 @@ package lane
 import "fmt"
 
 // Waiting is what a side does before it parks. No side yields the processor while it
-// waits, and none looks while more threads want to run than there are processors: for
-// a second or more after a look that was suspended for half a millisecond.
+// waits, and none but that of Polling looks while more threads want to run than there are
+// processors: for a second or more after a look that was suspended for half a millisecond.
 type Waiting int
 
 const (
@@ -17,6 +17,9 @@ const (
 	// side that waits, and is worth it where both have one to spare and latency
 	// matters most.
 	Spinning
+	// Polling is Spinning that looks whatever else wants to run, for a goroutine that looks
+	// again and again in place of parking.
+	Polling
 )
 
 func (w Waiting) String() string {
@@ -27,6 +30,8 @@ func (w Waiting) String() string {
 		return "parked"
 	case Spinning:
 		return "spinning"
+	case Polling:
+		return "polling"
 	default:
 		return fmt.Sprintf("Waiting(%d)", int(w))
 	}
@@ -42,7 +47,7 @@ type Options struct {
 // Validate reports the first option that [NewSender] and [NewReceiver] would
 // refuse.
 func (o Options) Validate() error {
-	if o.Waiting < Ladder || o.Waiting > Spinning {
+	if o.Waiting < Ladder || o.Waiting > Polling {
 		return fmt.Errorf("%w: unknown waiting %v", ErrOptions, o.Waiting)
 	}
 	return nil

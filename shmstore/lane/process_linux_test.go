@@ -62,7 +62,7 @@ func (d *duplex) fail(err error) {
 func runRole(arg string) error {
 	role, waiting, _ := strings.Cut(arg, "/")
 	var opts Options
-	for _, w := range []Waiting{Ladder, Parked, Spinning} {
+	for _, w := range []Waiting{Ladder, Parked, Spinning, Polling} {
 		if w.String() == waiting {
 			opts.Waiting = w
 		}

@@ -382,7 +382,7 @@ func TestWaitsEnd(t *testing.T) {
 		{name: "fail after close", want: ErrClosed, end: func(s *Sender, r *Receiver, _ func()) { s.Close(); s.Fail(nil); r.Close(); r.Fail(nil) }},
 		{name: "context", want: context.Canceled, end: func(_ *Sender, _ *Receiver, cancel func()) { cancel() }},
 	} {
-		for _, waiting := range []Waiting{Ladder, Parked, Spinning} {
+		for _, waiting := range []Waiting{Ladder, Parked, Spinning, Polling} {
 			t.Run(tc.name+"/"+waiting.String(), func(t *testing.T) {
 				parked := make(chan struct{}, 2)
 				announcing := func() Waker {

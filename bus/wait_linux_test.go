@@ -1,0 +1,57 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// TestWait: streams arrive whole in whichever way the nodes wait for each other. Nothing
+// looks at a node that parks, and one that polls goes on looking while nothing comes, as
+// long as something waits there.
+func TestWait(t *testing.T) {
+	for _, wait := range bus.Waits() {
+		t.Run(string(wait), func(t *testing.T) {
+			opts := bus.JoinOptions{Wait: wait}
+			h := listen(t, remotes(linear(forwarding("a"))), bus.Options{})
+			server := h.join(t, opts)
+			go func() { _ = server.Serve(context.Background(), forwarding("a")) }() // ends with the node
+			caller := h.join(t, opts)
+			for range 5 {
+				streamBlocks(t, caller, 500, 100)
+			}
+			r := streamOf(t, caller)
+			defer r.Close()
+			go func() { _, _ = r.Recv(t.Context()) }() // waits, until the request is closed
+			for name, n := range map[string]*bus.Node{"server": server, "caller": caller} {
+				looks := bus.Looks(n)
+				switch wait {
+				case bus.WaitPark:
+					if looks != 0 {
+						t.Errorf("the %s, which parks, has looked %d times", name, looks)
+					}
+				case bus.WaitPoll:
+					bus.Await(t, func() bool { return bus.Looks(n) > looks+10 })
+				case bus.WaitBalanced:
+				}
+			}
+		})
+	}
+}
+
+// TestWaitIsKnown: the environment says how to wait where the options do not, and an
+// unknown way is refused by its name.
+func TestWaitIsKnown(t *testing.T) {
+	h := listen(t, linear(bus.Stage("a", upper)), bus.Options{})
+	t.Setenv(bus.EnvWait, "nap")
+	_, err := bus.Join(t.Context(), "unknown", bus.JoinOptions{Socket: h.path})
+	if !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), `"nap": use one of [park balanced poll]`) {
+		t.Errorf("error %v, want one that names it", err)
+	}
+	h.join(t, bus.JoinOptions{Wait: bus.WaitPark}) // whatever the environment says
+	t.Setenv(bus.EnvWait, "poll")
+	h.join(t, bus.JoinOptions{})
+}
