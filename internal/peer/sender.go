@@ -87,13 +87,13 @@ func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
 func (s *Sender) Queue(m wire.Message, fds ...int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.resting && len(fds) > 0 {
+	if (s.resting || s.held > 0) && len(fds) > 0 {
 		s.flushLocked() // else they are duplicated, for which there may be no room
 	}
 	err := s.overLocked()
 	switch {
 	case err != nil:
-	case s.held > 0:
+	case s.held > 0 && len(fds) == 0:
 		err = s.enqueue(m, fds)
 		s.resting = s.resting && err != nil
 	case s.resting:
@@ -138,7 +138,7 @@ func (s *Sender) Later(m wire.Message) (soon bool, err error) {
 	switch {
 	case idle:
 		s.rest()
-	case s.resting && len(s.queue) > 1: // a whole packet
+	case s.resting && len(s.queue) > 1 && s.held == 0: // a whole packet
 		s.flushLocked()
 	}
 	return s.blockedSince.IsZero(), nil
@@ -158,6 +158,10 @@ func (s *Sender) rest() {
 func (s *Sender) tick() {
 	s.ticking = false
 	if !s.resting {
+		return
+	}
+	if s.held > 0 {
+		s.resting = false // it is sent when the turns are over
 		return
 	}
 	if left := s.wait - time.Since(s.rested); left > 0 {
@@ -192,7 +196,7 @@ func (s *Sender) await() {
 // held, and given up while it sends, when nobody else does.
 func (s *Sender) flushLocked() {
 	s.resting = false
-	for len(s.queue) > 0 && !s.writing && s.held == 0 && s.err == nil {
+	for len(s.queue) > 0 && !s.writing && s.err == nil {
 		p := s.queue[0]
 		s.queue = slices.Delete(s.queue, 0, 1)
 		s.writing = true

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"os"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -57,5 +58,33 @@ func TestTurnAndClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantPacket(t, peer, 0, 3)
+	a.End()
+}
+
+// TestTurnWithDescriptors: descriptors do not wait for the end of a turn, nor does what was
+// queued before them: a turn may cause more of them than a process can keep.
+func TestTurnWithDescriptors(t *testing.T) {
+	s, _ := resting(t)
+	var a Turn
+	a.Begin()
+	a.Hold(s)
+	queue(t, s, 0, 1)
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for range 3 {
+		if err := s.Queue(&wire.Segment{}, int(null.Fd())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.Backlog(); n != 0 {
+		t.Errorf("%d bytes wait", n)
+	}
+	queue(t, s, 1, 2)
+	if n := s.Backlog(); n == 0 {
+		t.Error("what came behind them has not waited")
+	}
 	a.End()
 }
