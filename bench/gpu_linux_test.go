@@ -26,6 +26,12 @@ func TestGPU(t *testing.T) {
 	for _, r := range report.Results {
 		names = append(names, r.Name)
 		switch {
+		case r.Name == "gpu/leases/streams", r.Name == "gpu/leases/events":
+			// They are pooled, and how many are in use at once is a matter of chance: one more
+			// may be needed than before. What is not given back comes to hundreds.
+			if r.Value > 1 {
+				t.Errorf("%s: %v", r.Name, r.Value)
+			}
 		case strings.HasPrefix(r.Name, "gpu/ordering/"), strings.HasPrefix(r.Name, "gpu/leases/") && r.Target != nil:
 			if r.Value != 0 {
 				t.Errorf("%s: %v", r.Name, r.Value)
