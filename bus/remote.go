@@ -92,6 +92,7 @@ type remoteTask struct {
 	output   output   // of the whole request
 	attempt  int      // replays
 	retained []*work  // finished, kept for a replay
+	lasts    []*work  // that wait until all others are finished
 	ending   bool     // the worker wants the task to end
 	endsLeft int      // postings that have not answered; -1: not asked yet
 	early    bool     // a posting has answered before it was waited for
@@ -163,8 +164,36 @@ func (r *remote) sticky() bool {
 	return r.stage.spec.State == StateRequest || r.spec.Routing == Sticky
 }
 
-// route, with mu held, gives work to a replica, or has it wait for one.
+// route, with mu held, gives work to a replica, or has it wait for one. Where a request may
+// be at several replicas, its last inputs wait until all others are finished: a replica that
+// has had them has ended its part, and could handle no repeat of another's.
 func (r *remote) route(w *work) {
+	if !r.sticky() && w.last() && len(w.rt.works) > 1 {
+		w.rt.lasts = append(w.rt.lasts, w)
+		r.routeLast(w.rt)
+		return
+	}
+	r.send(w)
+}
+
+// routeLast, with mu held, gives the first of the last inputs to a replica, when nothing else
+// is unfinished.
+func (r *remote) routeLast(rt *remoteTask) {
+	if len(rt.lasts) == 0 || len(rt.works) > len(rt.lasts) {
+		return
+	}
+	w := rt.lasts[0]
+	rt.lasts = slices.Delete(rt.lasts, 0, 1)
+	r.send(w)
+}
+
+// last reports whether the work has the last delivery of an input.
+func (w *work) last() bool {
+	return slices.ContainsFunc(w.parts, func(d *Delivery) bool { return d.EOS })
+}
+
+// send, with mu held, gives work to a replica, or has it wait for one.
+func (r *remote) send(w *work) {
 	rep := w.rt.home
 	if rep == nil {
 		rep = r.choose()
@@ -270,6 +299,7 @@ func (r *remote) done(w *work) {
 	if i := slices.Index(rt.works, w); i >= 0 {
 		rt.works = slices.Delete(rt.works, i, i+1)
 	}
+	r.routeLast(rt)
 }
 
 // retainHeld ends the work on a delivery and keeps its payload for a replay, as
@@ -315,7 +345,7 @@ func (r *remote) begin(rep *replica) {
 	waiting := r.waiting
 	r.waiting = nil
 	for _, w := range waiting {
-		r.route(w)
+		r.send(w)
 	}
 	for rt := range r.tasks {
 		r.progress(rt)

@@ -116,7 +116,11 @@ func (r *remote) over(t *Task) {
 		delete(p.replica.postings, rt)
 		p.replica.agent.taskOver(p)
 	}
-	var idle []*work // nobody else will finish them
+	idle := rt.lasts // nobody else will finish them
+	rt.lasts = nil
+	for _, w := range idle {
+		r.done(w)
+	}
 	r.waiting = slices.DeleteFunc(r.waiting, func(w *work) bool {
 		if w.rt == rt {
 			idle = append(idle, w)

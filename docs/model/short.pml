@@ -202,7 +202,7 @@ inline say_ended(task) {
 proctype Stage(byte me) {
 	byte lasts, t, i;       /* lasts: tasks that have had their last input */
 	mtype m;
-endAgain:	{
+endAgain: {
 end:	do
 	:: atomic { toStage[me]?m,t,i ->
 		if
@@ -232,10 +232,7 @@ end:	do
 				:: !(known[me] & lasts & BIT(t)) -> m = 0; t = 0; i = 0
 				:: else
 				fi }
-			if
-			:: m == deliver -> atomic { say_ended(t); m = 0; t = 0; i = 0 }
-			:: else
-			fi
+			if :: m == deliver -> atomic { say_ended(t); m = 0; t = 0; i = 0 } :: else fi
 		:: else
 		fi
 	:: atomic { faulty(me) && faults < FAULTS && known[me] ->
@@ -257,7 +254,7 @@ proctype Sender(byte me) {
 	byte t, i;
 	mtype m;
 end:	do
-	:: atomic { !dead[me] && nempty(unsent[me]) ->  /* all in one packet, or the first of it */
+	:: atomic { !dead[me] && nempty(unsent[me]) ->  /* all of it in one packet */
 		do
 		:: nempty(unsent[me]) -> unsent[me]?m,t,i; fromStage[me]!m,t,i
 		:: empty(unsent[me]) -> break
@@ -281,8 +278,8 @@ inline choose(who) {
 /* A repeat may come behind the last input: then the task may have ended already,
  * though the host has not heard it. */
 #if MUT == 5
-bool over5[TASKS];
-#define takesMore(t) ((opened[t] && !last[t]) || over5[t])
+bool answered[TASKS];
+#define takesMore(t) ((opened[t] && !last[t]) || answered[t])
 #elif MUT == 6
 #define takesMore(t) opened[t]
 #else
@@ -320,10 +317,7 @@ inline route(who, which) {
 
 inline say_over(who, how) {
 #if MUT == 1
-	if
-	:: !saidOver[who] -> saidOver[who] = true; toCaller!how,NUMBER(who),who,0
-	:: else
-	fi
+	if :: !saidOver[who] -> saidOver[who] = true; toCaller!how,NUMBER(who),who,0 :: else fi
 #else
 	toCaller!how,NUMBER(who),who,0
 #endif
@@ -334,16 +328,10 @@ inline end_request(who) {
 	say_over(who, over);
 	if :: bySource[NUMBER(who)] == who + 1 -> bySource[NUMBER(who)] = 0 :: else fi;
 	for (t : 0 .. TASKS - 1) {
-		if
-		:: opened[t] && whose[t] == who -> opened[t] = false; toStage[at[t]]!over,t,0
-		:: else
-		fi
+		if :: opened[t] && whose[t] == who -> opened[t] = false; toStage[at[t]]!over,t,0 :: else fi
 	}
 	for (w : 0 .. lastOf(who)) {
-		if
-		:: work[W(who, w)] == WAITS -> finish_work(who, w)
-		:: else
-		fi
+		if :: work[W(who, w)] == WAITS -> finish_work(who, w) :: else fi
 	}
 }
 
@@ -417,17 +405,11 @@ inline emit(r, task, which) {
 		credit[q]--;
 		out[W(q, which)] = true;
 #if MUT == 1
-		if
-		:: out[W(q, 0)] && out[W(q, lastOf(q))] -> say_over(q, over)
-		:: else
-		fi;
+		if :: out[W(q, 0)] && out[W(q, lastOf(q))] -> say_over(q, over) :: else fi;
 #endif
 		toCaller!result,NUMBER(q),q,which
 	fi;
-	if
-	:: !busy[r] -> busyTask[r] = 0; busyInput[r] = 0
-	:: else
-	fi
+	if :: !busy[r] -> busyTask[r] = 0; busyInput[r] = 0 :: else fi
 }
 
 inline take_finish(task, which) {
@@ -463,7 +445,7 @@ inline take_ended(r, task) {
 			CHECK(end_is_whole, last[task] && all);
 			opened[task] = false;
 #if MUT == 5
-			over5[task] = true;
+			answered[task] = true;
 #endif
 			early[q] = true
 		:: else ->              /* it breaks the protocol */
@@ -483,8 +465,7 @@ inline drain(c) {
 
 /* The pidfd is readable, and all that the process has sent is read. */
 inline detach(r) {
-	attached[r] = false;
-	busy[r] = false; busyTask[r] = 0; busyInput[r] = 0;
+	attached[r] = false; busy[r] = false; busyTask[r] = 0; busyInput[r] = 0;
 	drain(toStage[r]); drain(unsent[r]); drain(fromStage[r]);
 	for (t : 0 .. TASKS - 1) {
 		if
