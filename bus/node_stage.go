@@ -34,6 +34,8 @@ type nodeTask struct {
 	out routes
 
 	mu    sync.Mutex // guards what follows
+	known bool       // it has all that it needs
+	early bool       // its request was over before
 	asked bool       // the host waits for the task's end
 	done  bool       // the work here is done
 	told  bool       // the host was told, or need not be
@@ -207,13 +209,22 @@ func (b *Bus) dropShared() {
 
 // open begins a task.
 func (l *link) open(m *wire.Open) error {
+	t, err := l.openTask(m)
+	if t != nil {
+		t.begun()
+	}
+	return err
+}
+
+// openTask makes a task known; nil: it is not to be handled here.
+func (l *link) openTask(m *wire.Open) (*nodeTask, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if int(m.Stage) >= len(l.stages) {
-		return fmt.Errorf("%w: a task for stage %d of %d", wire.ErrProtocol, m.Stage, len(l.stages))
+		return nil, fmt.Errorf("%w: a task for stage %d of %d", wire.ErrProtocol, m.Stage, len(l.stages))
 	}
 	if l.closing != nil {
-		return nil // the host has not heard the goodbye, and takes back what it gives us now
+		return nil, nil // the host has not heard the goodbye, and takes back what it gives us now
 	}
 	st := l.stages[m.Stage]
 	t := &nodeTask{link: l, stage: st, id: m.Task}
@@ -221,19 +232,31 @@ func (l *link) open(m *wire.Open) error {
 	var err error
 	place, ok := st.bus.places.tryTake()
 	if !ok {
-		return fmt.Errorf("open task %d: %w", m.Task, st.bus.overloaded())
+		return nil, fmt.Errorf("open task %d: %w", m.Task, st.bus.overloaded())
 	}
 	t.req, err = st.bus.admit(context.Background(), place, requestOptions{
 		id: messages.RequestID(m.Request), until: m.Deadline, trace: traceOf(m.Trace), sink: t,
 	})
 	if err != nil {
-		return fmt.Errorf("open task %d: %w", m.Task, err)
+		return nil, fmt.Errorf("open task %d: %w", m.Task, err)
 	}
 	t.in.begin(t.req, st.bus.graph.inputs, true)
 	l.tasks[m.Task] = t
 	faultpoint.Hit("node-task-opened")
 	st.busy.Add(1)
-	return nil
+	return t, nil
+}
+
+// begun has the end of a task noted from here on, and one that has come already, with a
+// deadline that is over.
+func (t *nodeTask) begun() {
+	t.mu.Lock()
+	t.known = true
+	early := t.early
+	t.mu.Unlock()
+	if early {
+		t.ended()
+	}
 }
 
 // end ends the inputs, when all is there that is on its way.
@@ -250,6 +273,13 @@ func (t *nodeTask) ask() {
 // ended implements sink. An end that the host sees as well as this process is not asked
 // for: of a stage that does nothing at the end, whose inputs have all come through the host.
 func (t *nodeTask) ended() {
+	t.mu.Lock()
+	known := t.known
+	t.early = !known
+	t.mu.Unlock()
+	if !known {
+		return // begun comes back to it
+	}
 	seen := t.stage.bus.graph.stages[0].spec.End == nil && t.in.throughHost()
 	t.mu.Lock()
 	t.done = true
