@@ -98,7 +98,7 @@ type segment struct {
 	lasting atomic.Bool
 	kept    *keeping
 	puts    ranges // of payloads in it, when it is a client's own
-	gone    func() // called once, when nobody needs it any more; nil: nobody asks
+	gone    func() // called once, with the last reference; nil: nothing is to be done
 
 	told  sync.Once
 	unmap func(func()) // has the GPU lane forget it first; nil: it was never told

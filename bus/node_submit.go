@@ -24,7 +24,7 @@ type upstream struct {
 	out    routes   // of inputs
 
 	inputs  atomic.Int32 // streams that have not ended
-	answers chan error   // whether the host has a place; nil: nobody asks
+	answers chan error   // whether the host has a place; nil: Submit does not ask
 
 	mu       sync.Mutex // guards what follows
 	overSaid bool       // the host has completed the request
@@ -267,7 +267,7 @@ func (up *upstream) begin(ctx context.Context, caller *Bus, place struct{}, flag
 // answer says whether the host has a place for the request.
 func (up *upstream) answer(err error) {
 	select {
-	case up.answers <- err: // nil: nobody asks
+	case up.answers <- err: // nil: Submit does not ask
 	default:
 	}
 }

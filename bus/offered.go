@@ -93,7 +93,7 @@ func (r *ranges) add(offset, size uint64) error {
 	return nil
 }
 
-// remove notes that nobody needs a payload any more.
+// remove notes that the last reference to a payload is gone.
 func (r *ranges) remove(offset uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -116,7 +116,7 @@ func (r *remote) over(t *Task) {
 		delete(p.replica.postings, rt)
 		p.replica.agent.taskOver(p)
 	}
-	idle := rt.lasts // nobody else will finish them
+	idle := rt.lasts // no replica has them, so they are finished here
 	rt.lasts = nil
 	for _, w := range idle {
 		r.done(w)

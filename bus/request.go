@@ -54,7 +54,7 @@ type Request struct {
 	inputs  outlet
 	results results
 
-	turn atomic.Pointer[peer.Turn] // while a packet about the request is handled; nil: none is, or of one message alone
+	turn atomic.Pointer[peer.Turn] // of the session that handles packets about the request; nil: none does
 
 	openTasks atomic.Int32 // stages that have not ended it yet
 	parts     atomic.Int32 // slots held, the caller's part, and its payloads: 0 means gone

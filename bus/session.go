@@ -145,8 +145,8 @@ func (s *session) later(m wire.Message) {
 	}
 }
 
-// queueFor is queue of a message about a request. It travels with all that the packet
-// causes which is being handled for the request, if there is one.
+// queueFor is queue of a message about a request. While a session handles packets about the
+// request, the message travels with all else that they cause.
 func (s *session) queueFor(r *Request, m wire.Message) {
 	if t := r.turn.Load(); t != nil {
 		t.Hold(s.sender)
@@ -200,7 +200,7 @@ func (s *session) welcome() *wire.Welcome {
 	}
 }
 
-// inlineBytes bounds the payloads that travel in messages, whatever their edge.
+// inlineBytes bounds the payloads that travel in messages, on all edges.
 func (s *session) inlineBytes() int {
 	return min(s.srv.bus.leastBytes-1, wire.MaxInline)
 }
@@ -414,7 +414,6 @@ var codes = codeTable{
 	{errUnknown, wire.CodeUnknown},
 	{ErrOverloaded, wire.CodeOverloaded},
 	{ErrClosed, wire.CodeClosing},
-	{errWaived, wire.CodeClosing},
 	{errCanceled, wire.CodeClosing}, // by the end of the session
 	{ErrEnded, wire.CodeOver},
 	{ErrAborted, wire.CodeOver},

@@ -182,7 +182,7 @@ func (p *put) done() {
 }
 
 // putInPlace finds the payload of a put that lies in the client's memory. It returns the
-// put when nobody needs the payload any more.
+// put with the last reference to the payload.
 func (s *session) putInPlace(m *wire.Put, origin *put) (*foreign, error) {
 	s.reads.Add(1)
 	p, err := s.putPayload(m, origin.release)

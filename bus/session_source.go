@@ -259,34 +259,3 @@ func (o ordinal) went() {
 	defer o.remote.mu.Unlock()
 	o.of.went(o.n)
 }
-
-var errWaived = errors.New("bus: the session ended before the emission was made")
-
-// once makes an emission a step, and then tells what became of it: errWaived if it was not
-// made because the session ended.
-func (src *source) once(emit func(Emitter) error, then func(error)) step {
-	return stepFunc(func(how pace) error {
-		e := src.emits(how)
-		if how == waive || e.out == nil { // or the request was refused
-			then(notMade(how))
-			return nil
-		}
-		err := emit(e)
-		switch {
-		case !errors.Is(err, errCanceled):
-			then(err)
-			return nil
-		case how == wait:
-			then(errWaived)
-		}
-		return err
-	})
-}
-
-// notMade is why an emission is not made that need not be tried.
-func notMade(how pace) error {
-	if how == waive {
-		return errWaived
-	}
-	return ErrEnded
-}

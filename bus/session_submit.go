@@ -213,7 +213,16 @@ func (s *session) closeSend(id uint32) error {
 	if err != nil || src == nil {
 		return err
 	}
-	return src.do(src.once(Emitter.close, func(error) {})) // an error means that the request is over
+	return src.do(stepFunc(func(how pace) error {
+		e := src.emits(how)
+		if how == waive || e.out == nil { // the session has ended, or the request was refused
+			return nil
+		}
+		if err := e.close(); errors.Is(err, errCanceled) {
+			return err
+		}
+		return nil // any other error means that the request is over
+	}))
 }
 
 func (s *session) abortRequest(m *wire.AbortRequest) error {

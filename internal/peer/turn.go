@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Turn is the handling of one packet: what it causes is sent when all of the packet's
-// messages are handled, in as few packets as possible. The zero Turn is over.
+// Turn is the handling of the packets that are there: what they cause is sent when all of
+// their messages are handled, in as few packets as possible. The zero Turn is over.
 //
 // Its methods are safe for concurrent use: a message that another goroutine queues in the
 // meantime travels with the others.
