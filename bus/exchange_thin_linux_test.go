@@ -247,3 +247,33 @@ func TestExchangeBounds(t *testing.T) {
 	c.wantFailed(waits, wire.CodeOverloaded)
 	c.send(&wire.Bye{})
 }
+
+// TestExchangeOwnSegments: a client may place so many payloads in segments of their own, each
+// of which takes a descriptor of the host's; more are refused until one comes back.
+func TestExchangeOwnSegments(t *testing.T) {
+	const most = 64
+	h := exchanging(t, bus.Options{})
+	b := h.exchange(t)
+	c := dialThin(t, h.path)
+	c.await(wire.KindWelcome)
+	place := func(i uint32) {
+		mem, _ := offering(t, 1<<12, 1<<12)
+		c.offer(mem, i)
+		m := placeAt(i, i, fmt.Sprint("k", i), 1<<12)
+		m.Flags |= wire.FlagOwn
+		c.send(m)
+	}
+	for i := range uint32(most) {
+		place(i)
+		c.await(wire.KindPlaced)
+	}
+	place(most)
+	c.send(fetchOf(most+1, "nothing", 0)) // which fails too, behind it
+	c.wantFailed(most, wire.CodeOverloaded)
+	c.wantFailed(most+1, wire.CodeNothing)
+	get(t, b, "k0").Release()
+	c.await(wire.KindReturned)
+	place(most)
+	c.await(wire.KindPlaced)
+	c.send(&wire.Bye{})
+}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -150,8 +151,8 @@ func TestDrawsRandom(t *testing.T) {
 	}
 }
 
-// The mutants of the project must follow the code. Finding out takes no build,
-// so it is done with every run of the tests.
+// The mutants of the project must follow the code, and the tests that catch them. Finding out
+// takes no build, so it is done with every run of the tests.
 func TestListApplies(t *testing.T) {
 	mutants, err := loadMutants("list")
 	if err != nil {
@@ -159,11 +160,39 @@ func TestListApplies(t *testing.T) {
 	}
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
-			if _, err := m.apply(filepath.Join("..", "..")); err != nil {
+			root := filepath.Join("..", "..")
+			if _, err := m.apply(root); err != nil {
 				t.Error(err)
+			}
+			if !testExists(t, filepath.Join(root, m.suite.pkg), m.suite.test) {
+				t.Errorf("no test of %s is named %s", m.suite.pkg, m.suite.test)
 			}
 		})
 	}
+}
+
+var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+
+// testExists reports whether a package declares a test that a pattern of -run matches. What
+// the pattern says of subtests is not looked at: only a run knows their names.
+func testExists(t *testing.T, dir, pattern string) bool {
+	t.Helper()
+	top, _, _ := strings.Cut(pattern, "/")
+	name, err := regexp.Compile(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		src, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(testFunc.FindAllSubmatch(src, -1), func(m [][]byte) bool { return name.Match(m[1]) })
+	})
 }
 
 func TestParseMutantRejects(t *testing.T) {
