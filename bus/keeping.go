@@ -15,64 +15,22 @@ type keeping struct{ bytes atomic.Int64 }
 // comes back when a process lets go of a view, and that may be never.
 func (k *keeping) crowded(sizeBytes int64) bool { return k.bytes.Load()*headroom >= sizeBytes }
 
-// kept is the payload of a delivery that the client has finished, and still
-// reads.
-type kept struct {
-	payload *payload
-	told    *told
-	lent    bool // the client passes it on
-	bytes   int
-	at      time.Time // when the client got it
-}
-
-// keep, with mu held, keeps the payload of a delivery that the client reads on.
-func (s *session) keep(h *held) *kept {
-	k := &kept{payload: h.d.hold(), told: h.told, lent: h.lent, bytes: len(h.d.Bytes()), at: h.at}
-	k.count(1)
-	return k
-}
-
-// unkept, with mu held, counts a payload that is kept no more.
-func (k *kept) unkept() { k.count(-1) }
-
-func (k *kept) count(n int) {
-	if t := k.told; t != nil {
-		bytes := int64(n * k.bytes)
-		t.keeps, t.keepsBytes = t.keeps+n, t.keepsBytes+bytes
-		t.seg.kept.bytes.Add(bytes)
-	}
-}
-
 // fewKept are so many that a process may keep them for a moment: what it handles
 // next is there before it lets go of the last.
 const fewKept = 4
 
-// fills, with mu held, reports whether the client keeps views of half of a memory that
+// fills reports whether the client keeps views of half of a memory that
 // payloads come in again and again.
 func (t *told) fills() bool {
 	return t != nil && t.lasting && t.keeps > fewKept && t.keepsBytes*2 >= t.seg.mem.Size()
 }
 
-// warnKept says, once, that the views that the client keeps fill memory.
+// warnKept says that the views that the client keeps fill memory.
 func (s *session) warnKept() {
-	s.mu.Lock()
-	all, said := s.views(), s.keptSaid
-	s.keptSaid = true
-	s.mu.Unlock()
-	if said {
-		return
-	}
+	all := s.account.tally(whyKept)
 	s.srv.log.Warn("a process keeps views of so many payloads that they fill the memory that payloads come in: each one more takes memory of its own. "+
 		"Let it copy what it keeps for long (in Python .copy()), or let go of its views; omnibus leases shows how many there are",
 		slog.Int("pid", s.proc.PID()), slog.String("name", s.name), slog.Int("payloads", all.payloads), slog.Int64("bytes", all.bytes))
-}
-
-// views, with mu held, adds up what the client keeps.
-func (s *session) views() (all tally) {
-	for _, k := range s.kept {
-		all.add(k.bytes, k.at)
-	}
-	return all
 }
 
 // tally adds payloads up.

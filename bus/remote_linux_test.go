@@ -19,9 +19,7 @@ func goneReplica(t *testing.T) *attached {
 	}
 	warm.Close()
 	sess := a.server.live()[0]
-	sess.mu.Lock()
-	sess.gone = true // as end says
-	sess.mu.Unlock()
+	sess.account.close(false, false) // as end does
 	return a
 }
 

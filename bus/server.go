@@ -287,7 +287,7 @@ func (s *Server) forget(sess *session) {
 // retireSegment tells everybody that nothing new will lie in a segment.
 func (s *Server) retireSegment(seg *segment) {
 	for _, sess := range s.live() {
-		sess.retireSegment(seg)
+		sess.account.retire(seg)
 	}
 	seg.release()
 }

@@ -42,57 +42,28 @@ type session struct {
 
 	reportMu sync.Mutex // comes before mu
 
-	// mu guards what follows, with what is in held, kept and told. It comes after a remote
-	// stage's.
-	mu           sync.Mutex
-	gone         bool // no message is handled any more
-	replicas     []*replica
-	sources      map[uint32]*source
-	held         map[uint32]*held
-	kept         map[uint32]*kept // payloads of finished deliveries, until released
-	keptSaid     bool             // the log says that they fill memory
-	left         tally            // what the client may read though its connection is over
-	lastDelivery uint32
-	said         struct{ deliver wire.Deliver } // what is being queued
-	ex           exchanging
-	questions    int                 // that are being answered
-	opening      int                 // requests that wait for a place
-	lastOwn      uint32              // number of the last request that the client has numbered
-	offered      map[uint32]*segment // the client's own
-	told         map[*segment]*told
-	lastSegment  uint32
-	lanes        bool                     // deliveries can go to it, and come from it, directly
-	expects      map[uint32][]*directFlow // what comes to its sources directly
-	passed       map[uint32]passed        // what went to other nodes past the host, by node
-	direct       bool                     // something has gone to another process past the host
-	report       *reporting               // a question to the client, if one is open
-	lastReport   uint32
-	byeSaid      bool
-	stuckSince   time.Time
-	stuck        bool
-}
+	account  account                        // what it has here, and the memory that it and the host have told each other of
+	said     struct{ deliver wire.Deliver } // what is being queued, with the account's lock held
+	keptSaid atomic.Bool                    // the log says that what it keeps fills memory
 
-// held is a delivery that the client has and has not finished.
-type held struct {
-	d    *Delivery
-	work *work // nil: a result
-	at   time.Time
-	told *told // the segment it lies in; nil: inline
-
-	lent      bool // the client passes the payload on
-	finishing bool // the client has said so
-	released  bool // ... and that its payload may go
-}
-
-// told is a segment that the client has been given.
-type told struct {
-	seg     *segment
-	number  uint32
-	uses    int
-	lasting bool // more payloads may come in it
-
-	keeps      int // payloads in it that the client has finished, and still reads
-	keepsBytes int64
+	// mu guards what follows. It comes after a remote stage's, and before the account's.
+	mu         sync.Mutex
+	gone       bool // no message is handled any more
+	replicas   []*replica
+	sources    map[uint32]*source
+	ex         exchanging
+	questions  int                      // that are being answered
+	opening    int                      // requests that wait for a place
+	lastOwn    uint32                   // number of the last request that the client has numbered
+	lanes      bool                     // deliveries can go to it, and come from it, directly
+	expects    map[uint32][]*directFlow // what comes to its sources directly
+	passed     map[uint32]passed        // what went to other nodes past the host, by node
+	direct     bool                     // something has gone to another process past the host
+	report     *reporting               // a question to the client, if one is open
+	lastReport uint32
+	byeSaid    bool
+	stuckSince time.Time
+	stuck      bool
 }
 
 // maxQuestions is how many of a client's questions may be open.
@@ -101,11 +72,10 @@ const maxQuestions = 1024
 func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Process, hello *wire.Hello, node uint32) *session {
 	s := &session{
 		srv: srv, conn: conn, sender: sender, proc: proc, node: node, name: hello.Name, since: time.Now(),
-		sources: make(map[uint32]*source), held: make(map[uint32]*held), kept: make(map[uint32]*kept),
-		offered: make(map[uint32]*segment), told: make(map[*segment]*told),
-		expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed),
-		ex: exchanging{owners: make(map[uint32]*ring.Owner), fetched: make(map[uint32]*fetched), waits: make(map[uint32]*exchangeWait)},
+		sources: make(map[uint32]*source), expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed),
+		ex: exchanging{owners: make(map[uint32]*ring.Owner), waits: make(map[uint32]*exchangeWait)},
 	}
+	s.account.open(s)
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
 }
@@ -144,6 +114,15 @@ func (s *session) later(m wire.Message) {
 		s.fail(err)
 	}
 }
+
+// showMemory implements teller.
+func (s *session) showMemory(number uint32, mem *shmstore.Segment) error {
+	s.queue(&wire.Segment{Segment: number, Bytes: uint64(mem.Size())}, mem.FD())
+	return nil
+}
+
+// hideMemory implements teller.
+func (s *session) hideMemory(number uint32) { s.queue(&wire.Forget{Segment: number}) }
 
 // queueFor is queue of a message about a request. While a session handles packets about the
 // request, the message travels with all else that they cause.

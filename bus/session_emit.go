@@ -20,23 +20,16 @@ func (s *session) forwarding(flags uint8, delivery uint32) (*payload, error) {
 	if flags&wire.FlagForward == 0 {
 		return nil, nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h := s.held[delivery]; h != nil {
-		return h.d.hold(), nil
-	}
-	if k := s.kept[delivery]; k != nil {
-		return k.payload.hold(), nil
+	if p := s.account.share(delivery); p != nil {
+		return p, nil
 	}
 	return nil, fmt.Errorf("%w: delivery %d is not the client's to forward", wire.ErrProtocol, delivery)
 }
 
 // offer takes in memory that the client fills and keeps the books of.
 func (s *session) offer(m *wire.Offer, fds []int) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	err := s.mayOffer(m.Bytes)
-	if s.offered[m.Segment] != nil {
+	if s.account.memory(m.Segment) != nil {
 		err = fmt.Errorf("%w: segment %d was offered before", wire.ErrProtocol, m.Segment)
 	}
 	if err != nil {
@@ -50,7 +43,7 @@ func (s *session) offer(m *wire.Offer, fds []int) error {
 	seg := newSegment(mem)
 	seg.lasting.Store(true)
 	s.memory.count(seg)
-	s.offered[m.Segment] = seg
+	s.account.show(m.Segment, seg)
 	return nil
 }
 
@@ -68,10 +61,7 @@ func offerError(err error) error {
 
 // forgetOffer lets go of memory that the client puts nothing more in.
 func (s *session) forgetOffer(number uint32) error {
-	s.mu.Lock()
-	seg := s.offered[number]
-	delete(s.offered, number)
-	s.mu.Unlock()
+	seg := s.account.hide(number)
 	if seg == nil {
 		return fmt.Errorf("%w: segment %d was not offered", wire.ErrProtocol, number)
 	}
@@ -276,16 +266,14 @@ func (s *session) putPayload(m *wire.Put, returned func()) (*foreign, error) {
 	if m.Flags&wire.FlagInline != 0 {
 		return newForeign(append([]byte{}, m.Payload...), returned), nil
 	}
-	s.mu.Lock()
-	seg := s.offered[m.Segment]
-	if seg != nil && m.Flags&wire.FlagOwn != 0 {
-		delete(s.offered, m.Segment)
-		seg.lasting.Store(false)
-		defer seg.release() // the payload keeps it
-	}
-	s.mu.Unlock()
+	seg := s.account.memory(m.Segment)
 	if seg == nil {
 		return nil, fmt.Errorf("%w: segment %d was not offered", wire.ErrProtocol, m.Segment)
+	}
+	if m.Flags&wire.FlagOwn != 0 {
+		s.account.hide(m.Segment)
+		seg.lasting.Store(false)
+		defer seg.release() // the payload keeps it
 	}
 	p, err := seg.claimed(m.Offset, m.Size, returned)
 	if err != nil {

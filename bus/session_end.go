@@ -28,8 +28,9 @@ func (s *session) end(reason error) {
 	s.mu.Unlock()
 
 	// A host that closes reuses no memory: what is mapped stays as it is.
-	keep := s.pin(died || errors.Is(reason, errHostClosing))
-	lent := s.takeLent(errors.Is(reason, errHostClosing))
+	closes := errors.Is(reason, errHostClosing)
+	reads := !died && !closes && !s.byeSaid
+	had := s.account.close(reads, !closes)
 	_ = s.leave() // first, so that nothing moves from one of its replicas to another
 	for _, rep := range replicas {
 		rep.remote.detach(rep, cause)
@@ -37,15 +38,16 @@ func (s *session) end(reason error) {
 			f(rep.remote.stage.spec.Name, rep.number, s.proc.PID(), cause)
 		}
 	}
-	s.takeBack(cause)
-	if keep != nil {
+	s.takeBack(cause, had)
+	if reads && (had.stays || s.ex.reader.Opened()) { // what it took is its own until then
 		s.awaitRelease()
-		keep()
 	}
 	s.ex.reader.Leave()
-	s.dropSegments()
+	for _, seg := range s.account.drop() {
+		s.srv.retireSegment(seg)
+	}
 	_ = s.sender.Close()
-	s.srv.circle.leave(s, lent)
+	s.srv.circle.leave(s, had.lent)
 	_ = s.proc.Close()
 	s.srv.forget(s)
 }
@@ -98,80 +100,6 @@ func (s *session) causeOf(reason error, died bool) error {
 	return fmt.Errorf("%s: %w", who, reason)
 }
 
-// pin keeps the payloads that a living process may still be reading: not those
-// that it got in messages. The function it returns lets them go; nil: it reads
-// none.
-func (s *session) pin(harmless bool) (unpin func()) {
-	if harmless || s.byeSaid {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []*kept
-	for _, h := range s.held {
-		if h.told != nil {
-			all = append(all, s.keep(h))
-		}
-	}
-	var got []*fetched
-	for id, f := range s.ex.fetched {
-		if f.told != nil {
-			got = append(got, f)
-			s.left.add(len(f.got.Bytes()), f.at)
-			delete(s.ex.fetched, id)
-		}
-	}
-	for id, k := range s.kept {
-		if !k.lent && k.told != nil { // takeLent keeps those, for longer
-			all = append(all, k)
-			delete(s.kept, id)
-		}
-	}
-	for _, k := range all {
-		s.left.add(k.bytes, k.at)
-	}
-	if len(all) == 0 && len(got) == 0 && !s.ex.reader.Opened() { // what it took is its own until then
-		return nil
-	}
-	return func() {
-		s.mu.Lock()
-		for _, k := range all {
-			k.unkept()
-		}
-		s.left = tally{}
-		s.mu.Unlock()
-		for _, k := range all {
-			k.payload.release()
-		}
-		for _, f := range got {
-			f.settle(f.got.Release)
-		}
-	}
-}
-
-// takeLent keeps the payloads that the client has passed on: others may be
-// reading them. It is for after pin.
-func (s *session) takeLent(harmless bool) (all []*payload) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if harmless {
-		return nil
-	}
-	for _, h := range s.held {
-		if h.lent {
-			all = append(all, h.d.hold().lent())
-		}
-	}
-	for id, k := range s.kept {
-		if k.lent {
-			k.unkept()
-			all = append(all, k.payload.lent())
-			delete(s.kept, id)
-		}
-	}
-	return all
-}
-
 // awaitRelease waits until nobody in the client reads any more: it is dead, or
 // the host closes, and reuses no memory.
 func (s *session) awaitRelease() {
@@ -182,19 +110,14 @@ func (s *session) awaitRelease() {
 }
 
 // takeBack gives back what the client had besides the work of its stages.
-func (s *session) takeBack(cause error) {
+func (s *session) takeBack(cause error, had closing) {
+	for _, h := range had.back {
+		h.free()
+	}
 	s.mu.Lock()
-	kept, sources, all := s.kept, s.sources, s.held
-	s.kept, s.sources, s.held = nil, nil, nil
-	owners, got := s.ex.owners, s.ex.fetched
-	s.ex.fetched = nil
-	for _, k := range kept {
-		k.unkept()
-	}
+	sources, owners := s.sources, s.ex.owners
+	s.sources = nil
 	s.mu.Unlock()
-	for _, f := range got {
-		f.settle(f.got.Release)
-	}
 	if s.ex.shelf != nil {
 		s.ex.shelf.Close()
 		s.ex.shelf.seg.release()
@@ -210,14 +133,11 @@ func (s *session) takeBack(cause error) {
 			src.close(cause)
 		}
 	}
-	for _, k := range kept {
-		k.payload.release()
-	}
-	for _, h := range all {
-		if h.work == nil {
-			_ = h.d.Finish(nil) // a result, in the client's hands alone
+	for _, u := range had.unfinished {
+		if u.work == nil {
+			_ = u.d.Finish(nil) // a result, in the client's hands alone
 		} else {
-			s.orphan(h.work)
+			s.orphan(u.work)
 		}
 	}
 }
@@ -230,20 +150,5 @@ func (s *session) orphan(w *work) {
 	r.mu.Unlock()
 	if mine {
 		r.orphaned(w)
-	}
-}
-
-// dropSegments gives up the host's share of all memory that the client made,
-// and the references to what it was told of.
-func (s *session) dropSegments() {
-	s.mu.Lock()
-	offered, known := s.offered, s.told
-	s.offered, s.told = nil, nil
-	s.mu.Unlock()
-	for _, seg := range offered {
-		s.srv.retireSegment(seg)
-	}
-	for seg := range known {
-		seg.release()
 	}
 }

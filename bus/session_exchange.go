@@ -24,23 +24,21 @@ const (
 // exchanging is what a client has of the exchange. It is guarded by the session's
 // mu.
 type exchanging struct {
-	shelf   *clientShelf // set once; nil: none
-	reader  *ring.Reader // who takes from others'
-	owners  map[uint32]*ring.Owner
-	fetched map[uint32]*fetched
-	waits   map[uint32]*exchangeWait // by the token of the question
-	placed  int                      // payloads in the table, or with who fetched them
-	own     int                      // of those, in segments of their own
+	shelf  *clientShelf // set once; nil: none
+	reader *ring.Reader // who takes from others'
+	owners map[uint32]*ring.Owner
+	waits  map[uint32]*exchangeWait // by the token of the question
+	placed int                      // payloads in the table, or with who fetched them
+	own    int                      // of those, in segments of their own
 }
 
 // fetched is a payload of the exchange that the client has.
 type fetched struct {
+	hold hold // of it, in the account
 	got  ring.Taken
 	copy *foreign // which the client reads instead, when the payload is on the heap
-	told *told    // nil: inline
 	edge connector.Edge
 	key  string
-	at   time.Time
 }
 
 // place answers place: it puts a payload into the exchange.
@@ -190,7 +188,8 @@ func (s *session) fetch(m *wire.Fetch) error {
 // know.
 func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.Taken, shelf bool) {
 	p := got.Payload.(keyed).foreign //nolint:forcetypeassert // the table has no others
-	f := &fetched{got: got, edge: edge, key: key, at: time.Now()}
+	f := &fetched{hold: hold{why: whyFetched, at: time.Now(), bytes: len(p.data)}, got: got, edge: edge, key: key}
+	f.hold.value = f
 	m := &wire.Fetched{Token: token, Size: uint64(len(p.data))}
 	switch {
 	case len(p.data) <= s.inlineBytes():
@@ -204,32 +203,29 @@ func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.T
 		}
 		p = f.copy
 	}
-	m.Offset = uint64(p.offset)
 	on, x := got.Shelf(), s.srv.bus.exchange
 	if shelf && on == nil && p.seg != nil && p.seg == x.room.shared() {
 		x.shelf.make(x.table) // for what the host puts from here on
 	}
-	s.mu.Lock()
-	if s.gone || s.ctx.Err() != nil {
-		s.mu.Unlock()
-		f.settle(got.PutBack) // the client has not seen it
-		return
-	}
-	defer s.mu.Unlock()
 	if on != nil && shelf {
 		s.show(p, on)
 	}
+	var at location
 	if m.Flags&wire.FlagInline == 0 {
-		f.told = s.tell(p.seg)
-		m.Segment = f.told.number
-	} else {
-		m.Offset = 0
+		at.seg, m.Offset = p.seg, uint64(p.offset)
 	}
-	s.lastDelivery++
-	m.Delivery = s.lastDelivery
-	s.ex.fetched[m.Delivery] = f
-	s.queue(m)
-	faultpoint.Hit("host-fetched")
+	err := s.account.hold(&f.hold, at, func(number, segment uint32) error {
+		if s.ctx.Err() != nil {
+			return errOver
+		}
+		m.Delivery, m.Segment = number, segment
+		s.queue(m)
+		faultpoint.Hit("host-fetched")
+		return nil
+	})
+	if err != nil {
+		f.settle(got.PutBack) // the client has not seen it
+	}
 }
 
 // settle ends the client's hold of a payload.
@@ -240,28 +236,17 @@ func (f *fetched) settle(end func()) {
 	end()
 }
 
-// finishFetched ends it when the client says so. It reports whether the number is
-// that of a payload of the exchange.
-func (s *session) finishFetched(m *wire.Finish) (bool, error) {
-	s.mu.Lock()
-	f := s.ex.fetched[m.Delivery]
-	if f == nil {
-		s.mu.Unlock()
-		return false, nil
-	}
-	delete(s.ex.fetched, m.Delivery)
-	s.untell(f.told)
-	s.mu.Unlock()
-	switch {
-	case m.Flags&wire.FinishKeep != 0:
-		f.settle(f.got.Release)
-		return true, fmt.Errorf("%w: delivery %d is of the exchange, whose payloads are not kept", wire.ErrProtocol, m.Delivery)
-	case m.Flags&wire.FinishUnread != 0:
+// finish ends it when the client says so.
+func (f *fetched) finish(m *wire.Finish) error {
+	if m.Flags&wire.FinishUnread != 0 && m.Flags&wire.FinishKeep == 0 {
 		f.settle(f.got.PutBack)
-	default:
-		f.settle(f.got.Release)
+		return nil
 	}
-	return true, nil
+	f.settle(f.got.Release)
+	if m.Flags&wire.FinishKeep != 0 {
+		return fmt.Errorf("%w: delivery %d is of the exchange, whose payloads are not kept", wire.ErrProtocol, m.Delivery)
+	}
+	return nil
 }
 
 // cleanup answers cleanup.

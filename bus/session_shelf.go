@@ -84,7 +84,7 @@ func (s *session) shelf(m *wire.Shelf, fds []int) error {
 	defer peer.CloseAll(fds)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	seg := s.offered[m.Segment]
+	seg := s.account.memory(m.Segment)
 	if seg == nil || s.ex.shelf != nil {
 		return fmt.Errorf("%w: a shelf for segment %d, which was not offered, or it is the second", wire.ErrProtocol, m.Segment)
 	}
@@ -145,22 +145,24 @@ func (s *session) taken(m *wire.Taken) {
 	}
 }
 
-// show, with mu held, tells the client of the shelf that a payload lies on.
+// show tells the client of the shelf that a payload lies on.
 func (s *session) show(p *foreign, on *ring.Shelf) {
 	taker, ok := on.Claims().(*shelf.Taker)
 	x := s.srv.bus.exchange
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !ok || s.ex.reader.Knows(on) || x.table.Witnesses() >= x.witnesses {
 		return
 	}
-	t := s.tell(p.seg)
-	defer s.untell(t)
 	fd, err := shelf.Describe(taker.FD())
-	if err != nil {
+	if err != nil || s.gone || s.ctx.Err() != nil {
 		return // it goes on asking
 	}
-	if s.ex.reader.Open(on, shelf.NewWitness(fd, on.First())) {
-		s.queue(&wire.ShelfAt{Segment: t.number, First: on.First()}, fd)
-	}
+	_ = s.account.telling(location{seg: p.seg}, func(segment uint32) {
+		if s.ex.reader.Open(on, shelf.NewWitness(fd, on.First())) {
+			s.queue(&wire.ShelfAt{Segment: segment, First: on.First()}, fd)
+		}
+	})
 }
 
 // witnessesShare is one in how many of the descriptors that the host may open are for what

@@ -237,14 +237,12 @@ func (s *session) count(src *source, delivery uint32) ordinal {
 	if src.posting == nil {
 		return ordinal{}
 	}
-	s.mu.Lock()
-	h := s.held[delivery]
-	s.mu.Unlock()
+	w := s.account.workOf(delivery)
 	o := ordinal{of: &src.posting.rt.output, remote: src.posting.replica.remote}
 	o.remote.mu.Lock()
 	defer o.remote.mu.Unlock()
-	if h != nil && h.work != nil && o.remote.stage.spec.State == StateNone {
-		o.of = &h.work.output
+	if w != nil && o.remote.stage.spec.State == StateNone {
+		o.of = &w.output
 	}
 	o.n, o.repeat = o.of.next()
 	return o

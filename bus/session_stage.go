@@ -129,135 +129,72 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locati
 		m.Flags |= wire.FlagMore
 	}
 	direct := s.directFrom(src, d, edge)
-	h := &held{d: d, work: w, at: time.Now()}
 	if at.seg == nil {
 		m.Flags |= wire.FlagInline
 		m.Payload = d.Bytes()
+	} else {
+		m.Offset = at.offset
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	defer at.release() // by then it is the client's
-	if s.gone {        // detach finds the work without a number
+	err := s.account.hold(&hold{d: d, work: w, at: time.Now(), bytes: len(d.Bytes())}, at, func(number, segment uint32) error {
+		m.Delivery, m.Segment = number, segment
+		s.said.deliver = m // which costs no memory
+		s.queueFor(d.flow.req, &s.said.deliver)
+		s.said.deliver = wire.Deliver{}
+		return nil
+	})
+	if err != nil { // detach finds the work without a number
 		return 0
 	}
-	if at.seg != nil {
-		h.told = s.tell(at.seg)
-		m.Segment, m.Offset = h.told.number, at.offset
-	}
-	s.lastDelivery++
-	m.Delivery = s.lastDelivery
-	s.held[m.Delivery] = h
-	s.said.deliver = m // which costs no memory
-	s.queueFor(d.flow.req, &s.said.deliver)
-	s.said.deliver = wire.Deliver{}
 	if direct != nil {
+		s.mu.Lock()
 		s.expects[src.id] = append(s.expects[src.id], direct)
+		s.mu.Unlock()
 		s.queue(&wire.Expect{Source: src.id, Edge: uint16(edge), Peer: direct.producer.sess.node})
 	}
 	return m.Delivery
 }
 
-// tell, with mu held, gives the client a segment unless it has it, and counts
-// one more payload there.
-func (s *session) tell(seg *segment) *told {
-	t := s.told[seg]
-	if t == nil {
-		seg.retain()
-		s.lastSegment++
-		t = &told{seg: seg, number: s.lastSegment, lasting: seg.lasting.Load()}
-		s.told[seg] = t
-		s.queue(&wire.Segment{Segment: t.number, Bytes: uint64(seg.mem.Size())}, seg.mem.FD())
-	}
-	t.uses++
-	return t
-}
-
-// untell, with mu held, counts one payload less.
-func (s *session) untell(t *told) {
-	if t == nil {
-		return
-	}
-	if t.uses--; t.uses == 0 && !t.lasting {
-		delete(s.told, t.seg)
-		s.queue(&wire.Forget{Segment: t.number})
-		t.seg.release()
-	}
-}
-
-// retireSegment notes that nothing new will lie in a segment.
-func (s *session) retireSegment(seg *segment) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t := s.told[seg]; t != nil {
-		t.lasting = false
-		t.uses++
-		s.untell(t)
-	}
-}
-
-// finish ends the work on a delivery, behind what was emitted before.
+// finish ends the work on a delivery, behind what was emitted before, or gives back a value.
 func (s *session) finish(m *wire.Finish) error {
-	if found, err := s.finishFetched(m); found {
-		return err
-	}
-	s.mu.Lock()
-	h := s.held[m.Delivery]
-	again := h != nil && h.finishing
-	if h != nil {
-		h.finishing = true
-	}
-	s.mu.Unlock()
-	if h == nil || again {
+	w, value, ok := s.account.finishing(m.Delivery)
+	if !ok {
 		return fmt.Errorf("%w: delivery %d is not the client's to finish", wire.ErrProtocol, m.Delivery)
+	}
+	if value != nil {
+		return value.finish(m)
 	}
 	var err error
 	if m.Code != 0 {
 		err = errors.New(m.Text)
 	}
 	keep := m.Flags&wire.FinishKeep != 0
-	if h.work == nil {
+	if w == nil {
 		return s.finishHeld(m.Delivery, keep, err)
 	}
-	return s.behind(h.work.rt, func() error { return s.finishHeld(m.Delivery, keep, err) })
+	return s.behind(w.rt, func() error { return s.finishHeld(m.Delivery, keep, err) })
 }
 
 // finishHeld finishes a delivery that the client has.
 func (s *session) finishHeld(id uint32, keep bool, err error) error {
-	s.mu.Lock()
-	h := s.held[id]
-	if h == nil {
-		s.mu.Unlock()
+	d, w, fills := s.account.finish(id, keep)
+	if d == nil {
 		return fmt.Errorf("%w: delivery %d was finished before", wire.ErrProtocol, id)
 	}
-	delete(s.held, id)
-	fills := false
-	if keep && !h.released {
-		s.kept[id] = s.keep(h)
-		fills = h.told.fills() && !s.keptSaid
-	} else {
-		s.untell(h.told)
-	}
-	s.mu.Unlock()
-	if fills {
+	if fills && !s.keptSaid.Swap(true) {
 		s.warnKept()
 	}
-	if h.work == nil {
-		_ = h.d.Finish(nil) // in the client's hands alone until now
+	if w == nil {
+		_ = d.Finish(nil) // in the client's hands alone until now
 		return nil
 	}
-	h.work.rt.task.stage.remote.finished(h.work, err)
+	w.rt.task.stage.remote.finished(w, err)
 	return nil
 }
 
 // lent is told that the client passes the payload of a delivery on by reference.
 func (s *session) lent(id uint32) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h := s.held[id]; h != nil {
-		h.lent = true
-	} else if k := s.kept[id]; k != nil {
-		k.lent = true
-	} else {
+	if !s.account.lend(id) {
 		return fmt.Errorf("%w: delivery %d is not the client's to pass on", wire.ErrProtocol, id)
 	}
 	return nil
@@ -265,22 +202,9 @@ func (s *session) lent(id uint32) error {
 
 // releaseKept gives back a payload that outlived its delivery.
 func (s *session) releaseKept(id uint32) error {
-	s.mu.Lock()
-	k := s.kept[id]
-	delete(s.kept, id)
-	if k != nil {
-		k.unkept()
-		s.untell(k.told)
-	} else if h := s.held[id]; h != nil && h.finishing {
-		h.released = true // its finish waits behind what was emitted before
-		s.mu.Unlock()
-		return nil
-	}
-	s.mu.Unlock()
-	if k == nil {
+	if !s.account.release(id) {
 		return fmt.Errorf("%w: the payload of delivery %d was not kept, or was released before", wire.ErrProtocol, id)
 	}
-	k.payload.release()
 	return nil
 }
 

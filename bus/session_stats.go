@@ -11,8 +11,9 @@ import (
 func (s *session) checkAlive(limit time.Duration) {
 	stopped := s.proc.Stopped()
 	blocked := s.sender.Blocked()
+	has := s.account.tally(whySent)
 	s.mu.Lock()
-	busy := len(s.held) > 0 || len(s.expects) > 0 || blocked > 0
+	busy := has.payloads > 0 || len(s.expects) > 0 || blocked > 0
 	if !busy || (!stopped && blocked == 0) {
 		s.stuckSince = time.Time{}
 		s.mu.Unlock()
@@ -36,11 +37,12 @@ func (s *session) checkAlive(limit time.Duration) {
 }
 
 func (s *session) stats() ProcessStats {
+	held, got := s.account.tally(whySent), s.account.tally(whyFetched)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := ProcessStats{
-		Node: s.node, PID: s.proc.PID(), Name: s.name, Stages: []string{}, Held: len(s.held),
-		Placed: s.ex.placed, Fetched: len(s.ex.fetched) + len(s.ex.reader.Entries()),
+		Node: s.node, PID: s.proc.PID(), Name: s.name, Stages: []string{}, Held: held.payloads,
+		Placed: s.ex.placed, Fetched: got.payloads + len(s.ex.reader.Entries()),
 		Age: time.Since(s.since), Stopped: s.proc.Stopped(),
 	}
 	for _, rep := range s.replicas {
@@ -57,7 +59,7 @@ func (s *session) stats() ProcessStats {
 	}
 	st.Arena.Bytes, st.Arena.Used, st.Arena.Rooms = s.memory.bytes.Load(), s.memory.used.Load(), int(s.memory.rooms.Load())
 	st.Arena.Alone, st.Arena.AloneBytes = int(s.alone.payloads.Load()), s.alone.bytes.Load()
-	st.Kept, st.Left = s.views().stats(), s.left.stats()
+	st.Kept, st.Left = s.account.tally(whyKept).stats(), s.account.tally(whyLeft).stats()
 	return st
 }
 
@@ -76,47 +78,45 @@ func (src *source) streamsDirect() (n int) {
 }
 
 func (s *session) holdings() []Holding {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	var all []Holding
-	for _, h := range s.held {
-		all = append(all, Holding{
-			PID: s.proc.PID(), Name: s.name, Stage: h.d.flow.edge.spec.To, Request: uint64(h.d.flow.req.id),
-			Edge: h.d.flow.edge.name, Seq: h.d.Seq, Bytes: len(h.d.Bytes()), Age: time.Since(h.at),
-		})
-	}
 	keyed := Holding{PID: s.proc.PID(), Name: s.name}
-	if views := s.views(); views.payloads > 0 {
+	s.account.each(func(h *hold) {
+		switch h.why {
+		case whySent:
+			all = append(all, Holding{
+				PID: s.proc.PID(), Name: s.name, Stage: h.d.flow.edge.spec.To, Request: uint64(h.d.flow.req.id),
+				Edge: h.d.flow.edge.name, Seq: h.d.Seq, Bytes: h.bytes, Age: time.Since(h.at),
+			})
+		case whyFetched:
+			all = append(all, keyed.fetched(h.value.edge, h.value.key, h.bytes, time.Since(h.at)))
+		}
+	})
+	if views := s.account.tally(whyKept); views.payloads > 0 {
 		all = append(all, views.holding(keyed, "kept"))
 	}
-	if s.left.payloads > 0 {
-		all = append(all, s.left.holding(keyed, "left"))
+	if left := s.account.tally(whyLeft); left.payloads > 0 {
+		all = append(all, left.holding(keyed, "left"))
 	}
 	if n := int(s.alone.payloads.Load()); n > 0 {
 		alone := keyed
 		alone.Together, alone.Payloads, alone.Bytes = "alone", n, int(s.alone.bytes.Load())
 		all = append(all, alone)
 	}
+	s.mu.Lock()
 	for _, o := range s.ex.owners {
 		all = append(all, keyed.placed(o, "placed")...)
 	}
-	for _, f := range s.ex.fetched {
-		all = append(all, keyed.fetched(f.edge, f.key, len(f.got.Bytes()), time.Since(f.at)))
-	}
+	s.mu.Unlock()
 	for _, e := range s.ex.reader.Entries() {
 		all = append(all, keyed.fetched(e.Edge, e.Key, e.Bytes, e.Age))
 	}
 	return all
 }
 
-// check looks at where the client's payloads lie.
+// check looks at where the client's payloads lie, and at what it has.
 func (s *session) check() (all []shmstore.Violation) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for number, seg := range s.offered {
-		if err := seg.puts.check(uint64(seg.mem.Size())); err != nil {
-			all = append(all, shmstore.Violation{Invariant: "payloads of a client", Detail: fmt.Sprintf("%s, segment %d: %v", s.describe(), number, err)})
-		}
+	for _, err := range s.account.check() {
+		all = append(all, shmstore.Violation{Invariant: "payloads of a client", Detail: fmt.Sprintf("%s, %v", s.describe(), err)})
 	}
 	return all
 }

@@ -1,0 +1,488 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// account is the one book of what another process has here, and of which memory the two have
+// told each other: a session, a link and a pair have one each. The end of the other process
+// looks at nothing else. When the connection is over, close lets it have nothing new and gives
+// back what it has not finished; what it may be reading stays until drop, for the kernel says
+// that it is dead, or it does not matter any more.
+//
+// mu comes after the locks of remote stages, flows and arrivals, and before those of whoever
+// tells the other process: the sender's, a pair's, a duplex's. What the other process is told
+// of a payload it is told with mu held, so that close finds a payload that it has been told
+// of, or the process is told nothing. No payload is given back under mu.
+type account struct {
+	by teller
+
+	mu       sync.Mutex // guards what follows, with what is in it
+	closed   bool
+	holds    map[uint32]*hold    // by the number that the other process knows
+	last     uint32              // number of the last of them
+	told     map[*segment]*told  // our memory that it was told of, for more than one payload
+	lastTold uint32              // number of the last of them
+	shown    map[uint32]*segment // its memory that it has told us of
+}
+
+// teller tells the other process of memory. It does not wait.
+type teller interface {
+	showMemory(number uint32, mem *shmstore.Segment) error
+	hideMemory(number uint32) // nothing more will lie there
+}
+
+// hold is one payload that the other process has.
+type hold struct {
+	why       why
+	lent      bool // the other process passes it on: others may read it when that is dead
+	finishing bool // the other process has said that it is done
+	released  bool // ... and that the payload may go
+	bytes     int
+	at        time.Time // since when it has it
+	told      *told     // memory of ours that it lies in; nil: it came in a message, or lies elsewhere
+
+	d       *Delivery // whose payload it is, until it is finished
+	work    *work     // that the delivery is a part of, at the host; nil: a result
+	payload *payload  // of a delivery that is finished, at the host
+	value   *fetched  // ... of none: it is a value of the exchange
+	// returned is called once, without locks, when a payload of a node's is given back.
+	returned func()
+
+	// For reports: of which source of the host's a node has sent it.
+	source uint32
+	edge   int
+	seq    uint64
+}
+
+// why says what the other process has a payload for.
+type why uint8
+
+const (
+	whySent    why = iota // it has not finished the delivery
+	whyKept               // it has, and reads the payload still
+	whyFetched            // it has got the value under a key
+	whyLeft               // it has hung up, and lives: it may be reading
+)
+
+// told is memory of ours that the other process was told of.
+type told struct {
+	seg     *segment
+	number  uint32
+	uses    int
+	lasting bool // more payloads may come in it
+	alone   bool // it is for one payload, and named by that alone
+
+	keeps      int // payloads in it that the other process has finished, and still reads
+	keepsBytes int64
+}
+
+// errOver says that the other process is given nothing any more.
+var errOver = errors.New("the other process is given nothing any more")
+
+// open opens it, before anybody else has it.
+func (a *account) open(by teller) {
+	a.by, a.holds, a.told, a.shown = by, make(map[uint32]*hold), make(map[*segment]*told), make(map[uint32]*segment)
+}
+
+// hold enters a payload, and the memory that it lies in, and has say tell the other process
+// of it. It is errOver when that is given nothing any more.
+func (a *account) hold(h *hold, at location, say func(number, segment uint32) error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return errOver
+	}
+	segment := uint32(0)
+	if at.seg != nil {
+		var err error
+		if h.told, err = a.tell(at); err != nil {
+			return err
+		}
+		segment = h.told.number
+	}
+	a.last++
+	number := a.last
+	a.holds[number] = h
+	if err := say(number, segment); err != nil {
+		a.remove(number, h)
+		return err
+	}
+	return nil
+}
+
+// remove, with mu held, takes a hold out.
+func (a *account) remove(number uint32, h *hold) {
+	delete(a.holds, number)
+	h.unkept()
+	a.untell(h.told)
+}
+
+// find, with mu held, finds a payload that the other process has as a delivery.
+func (a *account) find(number uint32) *hold {
+	if h := a.holds[number]; h != nil && h.why != whyFetched {
+		return h
+	}
+	return nil
+}
+
+// share holds a payload that the other process has once more; nil: it has no such.
+func (a *account) share(number uint32) *payload {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch h := a.find(number); {
+	case h == nil:
+		return nil
+	case h.d != nil:
+		return h.d.hold()
+	default:
+		return h.payload.hold()
+	}
+}
+
+// workOf is the work that a delivery is part of; nil: of none, or it is finished.
+func (a *account) workOf(number uint32) *work {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if h := a.holds[number]; h != nil {
+		return h.work
+	}
+	return nil
+}
+
+// lend notes that the other process passes a payload on. It reports whether it has it.
+func (a *account) lend(number uint32) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := a.find(number)
+	if h != nil {
+		h.lent = true
+	}
+	return h != nil
+}
+
+// finishing notes that the other process is done with a payload, once: with a delivery,
+// which finish ends, or with a value, which is its no more.
+func (a *account) finishing(number uint32) (w *work, value *fetched, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := a.holds[number]
+	switch {
+	case h == nil || h.finishing || h.why == whyKept || h.why == whyLeft:
+		return nil, nil, false
+	case h.why == whyFetched:
+		a.remove(number, h)
+	}
+	h.finishing = true
+	return h.work, h.value, true
+}
+
+// finish ends a delivery, whose payload stays if it is to be kept. It reports whether what
+// the other process keeps fills memory; d is nil if it has no such.
+func (a *account) finish(number uint32, keep bool) (d *Delivery, w *work, fills bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := a.find(number)
+	if h == nil || h.d == nil {
+		return nil, nil, false
+	}
+	d, w = h.d, h.work
+	if keep && !h.released {
+		h.keep(whyKept)
+		return d, w, h.told.fills()
+	}
+	a.remove(number, h)
+	return d, w, false
+}
+
+// release gives back a payload that outlived its delivery; behind its finish, if that waits. It
+// reports whether the other process has it.
+func (a *account) release(number uint32) bool {
+	a.mu.Lock()
+	h := a.find(number)
+	kept := h != nil && h.why == whyKept
+	switch {
+	case kept:
+		a.remove(number, h)
+	case h != nil:
+		h.released = h.finishing
+	}
+	a.mu.Unlock()
+	if kept {
+		h.free()
+	}
+	return kept || h != nil && h.finishing
+}
+
+// keep, with mu held, has the payload of a delivery outlive it.
+func (h *hold) keep(as why) {
+	h.why, h.payload = as, h.d.hold()
+	h.d, h.work = nil, nil
+	h.count(1)
+}
+
+// unkept, with mu held, counts a payload that is kept no more.
+func (h *hold) unkept() {
+	if h.payload != nil {
+		h.count(-1)
+	}
+}
+
+func (h *hold) count(n int) {
+	if t := h.told; t != nil {
+		bytes := int64(n * h.bytes)
+		t.keeps, t.keepsBytes = t.keeps+n, t.keepsBytes+bytes
+		t.seg.kept.bytes.Add(bytes)
+	}
+}
+
+// free gives back a payload that is in no account any more.
+func (h *hold) free() {
+	switch {
+	case h.value != nil:
+		h.value.settle(h.value.got.Release)
+	case h.returned != nil:
+		h.returned()
+	default:
+		h.payload.release()
+	}
+}
+
+// unfinished is a delivery that the other process will not finish.
+type unfinished struct {
+	d    *Delivery
+	work *work // nil: a result
+}
+
+// closing is what an account had that goes elsewhere when it closes.
+type closing struct {
+	unfinished []unfinished
+	lent       []*payload // which others may be reading
+	back       []*hold    // to be freed: nobody needs them
+	stays      bool       // the rest stays until it is dropped
+}
+
+// close lets the other process have nothing new, and takes from it what it has not finished.
+// What lies in memory that it was told of stays, if it may go on reading; what it has passed
+// on goes to the caller, if others may.
+func (a *account) close(reads, lends bool) (c closing) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	for number, h := range a.holds {
+		if h.returned != nil { // its sender takes it back
+			continue
+		}
+		lent, stays, sent := h.lent && lends, reads && h.told != nil, h.d != nil
+		switch {
+		case sent:
+			c.unfinished = append(c.unfinished, unfinished{h.d, h.work})
+			if lent {
+				c.lent = append(c.lent, h.d.hold().lent())
+			}
+			if stays {
+				h.keep(whyLeft)
+			}
+		case lent:
+			c.lent, stays = append(c.lent, h.payload.lent()), false
+		case stays:
+			h.why = whyLeft
+		default:
+			c.back = append(c.back, h)
+		}
+		if stays {
+			c.stays = true
+		} else {
+			a.remove(number, h)
+		}
+	}
+	return c
+}
+
+// drop lets go of all that the other process had and was told of, and returns the memory that
+// it has told us of, for the caller to let go of.
+func (a *account) drop() []*segment {
+	a.mu.Lock()
+	a.closed = true
+	told, shown := a.told, a.shown
+	a.told, a.shown = nil, nil
+	a.mu.Unlock()
+	a.giveBack(func(*hold) bool { return true })
+	for seg := range told {
+		seg.release()
+	}
+	all := make([]*segment, 0, len(shown))
+	for _, seg := range shown {
+		all = append(all, seg)
+	}
+	return all
+}
+
+// giveBack takes back a part of what the other process has.
+func (a *account) giveBack(which func(*hold) bool) {
+	var back []*hold
+	a.mu.Lock()
+	for number, h := range a.holds {
+		if which(h) {
+			a.remove(number, h)
+			back = append(back, h)
+		}
+	}
+	a.mu.Unlock()
+	for _, h := range back {
+		h.free()
+	}
+}
+
+// each looks at all that the other process has.
+func (a *account) each(look func(h *hold)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, h := range a.holds {
+		look(h)
+	}
+}
+
+// tally adds up what the other process has for one reason.
+func (a *account) tally(reason why) (all tally) {
+	a.each(func(h *hold) {
+		if h.why == reason {
+			all.add(h.bytes, h.at)
+		}
+	})
+	return all
+}
+
+// tell, with mu held, tells the other process of memory of ours unless it knows it, and counts
+// one payload more there.
+func (a *account) tell(at location) (*told, error) {
+	if t := a.told[at.seg]; t != nil && !at.own {
+		t.uses++
+		return t, nil
+	}
+	a.lastTold++
+	t := &told{seg: at.seg, number: a.lastTold, uses: 1, alone: at.own, lasting: !at.own && at.seg.lasting.Load()}
+	if err := a.by.showMemory(t.number, t.seg.mem); err != nil {
+		return nil, err
+	}
+	if !t.alone {
+		t.seg.retain()
+		a.told[t.seg] = t
+	}
+	return t, nil
+}
+
+// untell, with mu held, counts one payload less. Memory that nothing more will lie in is
+// forgotten with the last.
+func (a *account) untell(t *told) {
+	if t == nil {
+		return
+	}
+	if t.uses--; t.uses > 0 || t.lasting {
+		return
+	}
+	if a.told[t.seg] == t {
+		delete(a.told, t.seg)
+		defer t.seg.release()
+	}
+	if !a.closed { // else it forgets everything
+		a.by.hideMemory(t.number)
+	}
+}
+
+// retire notes that nothing new will lie in memory of ours.
+func (a *account) retire(seg *segment) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if t := a.told[seg]; t != nil {
+		t.lasting = false
+		t.uses++
+		a.untell(t)
+	}
+}
+
+// telling has the other process told of something that lies in memory, of which it is told
+// first.
+func (a *account) telling(at location, say func(segment uint32)) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return errOver
+	}
+	t, err := a.tell(at)
+	if err == nil {
+		say(t.number)
+		a.untell(t)
+	}
+	return err
+}
+
+// show takes in memory that the other process tells us of. It reports whether the number
+// was free.
+func (a *account) show(number uint32, seg *segment) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.shown[number] != nil {
+		return false
+	}
+	a.shown[number] = seg
+	return true
+}
+
+// memory finds memory of the other process's; nil: it was not told of.
+func (a *account) memory(number uint32) *segment {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.shown[number]
+}
+
+// hide forgets memory of the other process's, which is the caller's then; nil: it was not told of.
+func (a *account) hide(number uint32) *segment {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	seg := a.shown[number]
+	delete(a.shown, number)
+	return seg
+}
+
+// check reports what is wrong with the account, and with what lies in the other process's memory.
+func (a *account) check() (wrong []error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	counts := make(map[*told]told)
+	for number, h := range a.holds {
+		if h.told != nil {
+			c := counts[h.told]
+			c.uses++
+			if h.payload != nil {
+				c.keeps, c.keepsBytes = c.keeps+1, c.keepsBytes+int64(h.bytes)
+			}
+			counts[h.told] = c
+		}
+		if h.d != nil && a.closed && h.returned == nil {
+			wrong = append(wrong, fmt.Errorf("delivery %d is unfinished, and the account is closed", number))
+		}
+	}
+	for _, t := range a.told {
+		if _, used := counts[t]; !used {
+			counts[t] = told{}
+		}
+	}
+	for t, c := range counts {
+		if t.uses != c.uses || t.keeps != c.keeps || t.keepsBytes != c.keepsBytes || (!t.alone && a.told != nil && a.told[t.seg] != t) {
+			wrong = append(wrong, fmt.Errorf("segment %d is counted for %d payloads and %d that are kept, of %d bytes; there are %d, %d and %d",
+				t.number, t.uses, t.keeps, t.keepsBytes, c.uses, c.keeps, c.keepsBytes))
+		}
+	}
+	for number, seg := range a.shown {
+		if err := seg.puts.check(uint64(seg.mem.Size())); err != nil {
+			wrong = append(wrong, fmt.Errorf("segment %d: %w", number, err))
+		}
+	}
+	return wrong
+}
