@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // account is the one book of what another process has here, and of which memory the two have
@@ -22,19 +20,14 @@ import (
 type account struct {
 	by teller
 
-	mu       sync.Mutex // guards what follows, with what is in it
-	closed   bool
-	holds    map[uint32]*hold    // by the number that the other process knows
-	last     uint32              // number of the last of them
-	told     map[*segment]*told  // our memory that it was told of, for more than one payload
-	lastTold uint32              // number of the last of them
-	shown    map[uint32]*segment // its memory that it has told us of
-}
-
-// teller tells the other process of memory. It does not wait.
-type teller interface {
-	showMemory(number uint32, mem *shmstore.Segment) error
-	hideMemory(number uint32) // nothing more will lie there
+	mu        sync.Mutex // guards what follows, with what is in it
+	closed    bool
+	holds     map[uint32]*hold    // by the number that the other process knows
+	last      uint32              // number of the last of them
+	told      map[*segment]*told  // our memory that it was told of, for more than one payload
+	lastTold  uint32              // number of the last of them
+	shown     map[uint32]*segment // its memory that it has told us of
+	returning sync.WaitGroup      // holds that are being given back; added to while they are there
 }
 
 // hold is one payload that the other process has.
@@ -69,18 +62,6 @@ const (
 	whyFetched            // it has got the value under a key
 	whyLeft               // it has hung up, and lives: it may be reading
 )
-
-// told is memory of ours that the other process was told of.
-type told struct {
-	seg     *segment
-	number  uint32
-	uses    int
-	lasting bool // more payloads may come in it
-	alone   bool // it is for one payload, and named by that alone
-
-	keeps      int // payloads in it that the other process has finished, and still reads
-	keepsBytes int64
-}
 
 // errOver says that the other process is given nothing any more.
 var errOver = errors.New("the other process is given nothing any more")
@@ -219,6 +200,50 @@ func (a *account) release(number uint32) bool {
 	return kept || h != nil && h.finishing
 }
 
+// has reports whether the other process has a payload, and what for.
+func (a *account) has(number uint32) (why, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := a.holds[number]
+	if h == nil {
+		return 0, false
+	}
+	return h.why, true
+}
+
+// take takes a hold out, whose payload the caller gives back by back; nil: it is not there any more.
+func (a *account) take(number uint32) *hold {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := a.holds[number]
+	if h != nil {
+		a.remove(number, h)
+		a.returning.Add(1)
+	}
+	return h
+}
+
+// back gives back what take has taken.
+func (a *account) back(h *hold) {
+	h.free()
+	a.returning.Done()
+}
+
+// spend takes the credit of a delivery whose payload is still needed, or its place in the
+// window alone, for the caller to give back. With handled, the other process has handled it.
+func (a *account) spend(number uint32, bytesToo, handled bool) (f *flow, credit uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := a.holds[number]
+	if h == nil {
+		return nil, 0
+	}
+	if handled {
+		h.why = whyKept
+	}
+	return h.spend(bytesToo)
+}
+
 // keep, with mu held, has the payload of a delivery outlive it.
 func (h *hold) keep(as why) {
 	h.why, h.payload = as, h.d.hold()
@@ -312,7 +337,7 @@ func (a *account) drop() []*segment {
 	told, shown := a.told, a.shown
 	a.told, a.shown = nil, nil
 	a.mu.Unlock()
-	a.giveBack(func(*hold) bool { return true })
+	a.giveBack(everything)
 	for seg := range told {
 		seg.release()
 	}
@@ -322,6 +347,9 @@ func (a *account) drop() []*segment {
 	}
 	return all
 }
+
+// everything is all that giveBack takes back.
+func everything(*hold) bool { return true }
 
 // giveBack takes back a part of what the other process has.
 func (a *account) giveBack(which func(*hold) bool) {
@@ -356,98 +384,6 @@ func (a *account) tally(reason why) (all tally) {
 		}
 	})
 	return all
-}
-
-// tell, with mu held, tells the other process of memory of ours unless it knows it, and counts
-// one payload more there.
-func (a *account) tell(at location) (*told, error) {
-	if t := a.told[at.seg]; t != nil && !at.own {
-		t.uses++
-		return t, nil
-	}
-	a.lastTold++
-	t := &told{seg: at.seg, number: a.lastTold, uses: 1, alone: at.own, lasting: !at.own && at.seg.lasting.Load()}
-	if err := a.by.showMemory(t.number, t.seg.mem); err != nil {
-		return nil, err
-	}
-	if !t.alone {
-		t.seg.retain()
-		a.told[t.seg] = t
-	}
-	return t, nil
-}
-
-// untell, with mu held, counts one payload less. Memory that nothing more will lie in is
-// forgotten with the last.
-func (a *account) untell(t *told) {
-	if t == nil {
-		return
-	}
-	if t.uses--; t.uses > 0 || t.lasting {
-		return
-	}
-	if a.told[t.seg] == t {
-		delete(a.told, t.seg)
-		defer t.seg.release()
-	}
-	if !a.closed { // else it forgets everything
-		a.by.hideMemory(t.number)
-	}
-}
-
-// retire notes that nothing new will lie in memory of ours.
-func (a *account) retire(seg *segment) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if t := a.told[seg]; t != nil {
-		t.lasting = false
-		t.uses++
-		a.untell(t)
-	}
-}
-
-// telling has the other process told of something that lies in memory, of which it is told
-// first.
-func (a *account) telling(at location, say func(segment uint32)) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed {
-		return errOver
-	}
-	t, err := a.tell(at)
-	if err == nil {
-		say(t.number)
-		a.untell(t)
-	}
-	return err
-}
-
-// show takes in memory that the other process tells us of. It reports whether the number
-// was free.
-func (a *account) show(number uint32, seg *segment) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.shown[number] != nil {
-		return false
-	}
-	a.shown[number] = seg
-	return true
-}
-
-// memory finds memory of the other process's; nil: it was not told of.
-func (a *account) memory(number uint32) *segment {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.shown[number]
-}
-
-// hide forgets memory of the other process's, which is the caller's then; nil: it was not told of.
-func (a *account) hide(number uint32) *segment {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	seg := a.shown[number]
-	delete(a.shown, number)
-	return seg
 }
 
 // check reports what is wrong with the account, and with what lies in the other process's memory.

@@ -93,8 +93,7 @@ func (r *exchangeRoom) create() error {
 	mem, err := room.Arena()
 	switch {
 	case err == nil:
-		r.arena = newSegment(mem)
-		r.arena.lasting.Store(true)
+		r.arena = newLasting(mem)
 	case !errors.Is(err, shmstore.ErrUnsupported):
 		return errors.Join(err, room.Close())
 	}

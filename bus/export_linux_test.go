@@ -106,16 +106,16 @@ func OfferInVain(t testing.TB, n *Node) (known int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seg := newSegment(mem)
+	seg := newLasting(mem)
 	mem.Close()
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for range 2 {
-		if _, err := l.offer(seg, false); err == nil || errors.Is(err, ErrHostGone) {
+		if err := l.account.telling(location{seg: seg}, func(uint32) {}); err == nil || errors.Is(err, ErrHostGone) {
 			t.Errorf("offer of memory that is gone: %v", err)
 		}
 	}
-	return len(l.offers)
+	l.account.mu.Lock()
+	defer l.account.mu.Unlock()
+	return len(l.account.told)
 }
 
 // OpenFiles counts what this process has open: connections, events and memory.

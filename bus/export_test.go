@@ -155,3 +155,10 @@ func (a *account) shows() int {
 	defer a.mu.Unlock()
 	return len(a.shown)
 }
+
+// size counts what the other process has, and the memory that it has told us of.
+func (a *account) size() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.holds) + len(a.shown)
+}

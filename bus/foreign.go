@@ -110,6 +110,13 @@ func newSegment(mem *shmstore.Segment) *segment {
 	return s
 }
 
+// newLasting is newSegment of memory that more payloads come to lie in.
+func newLasting(mem *shmstore.Segment) *segment {
+	s := newSegment(mem)
+	s.lasting.Store(true)
+	return s
+}
+
 func (s *segment) retain() { s.refs.Add(1) }
 
 func (s *segment) release() {

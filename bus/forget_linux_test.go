@@ -17,20 +17,13 @@ func TestForgottenByTheHostAndByPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seg := newSegment(mem)
-	a.link.mu.Lock()
-	a.link.segments[1<<20] = seg
-	a.link.mu.Unlock()
-	h.mu.Lock()
-	_, err = h.offerTo(location{seg: seg})
-	h.mu.Unlock()
-	if err != nil {
+	seg := newLasting(mem)
+	a.link.account.show(1<<20, seg, 1<<20)
+	if err := h.account.telling(location{seg: seg}, func(uint32) {}); err != nil {
 		t.Fatal(err)
 	}
 	a.link.forget(1 << 20)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if _, known := h.offers[seg]; known {
+	if h.account.knows(seg) != 0 {
 		t.Error("the peer was not told")
 	}
 	if refs := seg.refs.Load(); refs != 0 {

@@ -243,9 +243,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	r.Close()
 	h.link.clearedOf(node)
 	Await(t, func() bool {
-		p.mu.Lock()
-		left := len(p.sent) + len(p.segments)
-		p.mu.Unlock()
+		left := p.account.size()
 		return left == 0 && h.tasks() == 0 && p.borrowed.Load() == 0 && HeldBytes(task.stage.bus) == 0
 	})
 	h.link.mu.Lock()

@@ -279,11 +279,11 @@ func (h *hand) die() {
 }
 
 // has are the deliveries that the peer has, as the node knows it.
-func (h *hand) has() map[uint32]outgoing {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	all := make(map[uint32]outgoing, len(h.sent))
-	for id, o := range h.sent {
+func (h *hand) has() map[uint32]hold {
+	h.account.mu.Lock()
+	defer h.account.mu.Unlock()
+	all := make(map[uint32]hold, len(h.account.holds))
+	for id, o := range h.account.holds {
 		all[id] = *o
 	}
 	return all

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -34,8 +35,8 @@ type link struct {
 	idled     chan struct{} // ... and all tasks are over
 	err       error         // why; set before done is closed
 
-	tokens atomic.Uint32
-	puts   atomic.Uint32
+	tokens  atomic.Uint32
+	account account // what the host has of this process, and the memory that they have told each other of
 
 	wait    Wait
 	lookout *actors.Lookout
@@ -47,12 +48,8 @@ type link struct {
 	calling    sync.Mutex // one opens caller, and then a request at a time; comes before mu
 	lastSource uint32     // of a request; guarded by calling
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards what follows, with err until done is closed; comes before the account's
 	questions map[uint32]*question
-	segments  map[uint32]*segment // the host has told us of
-	offers    map[*segment]uint32 // we have told the host of
-	lastOffer uint32
-	out       map[uint32]*outgoing // puts that have not been returned
 	tasks     map[uint32]*nodeTask
 	requests  map[uint32]*upstream
 	stages    []*nodeStage
@@ -62,9 +59,7 @@ type link struct {
 	alone     bool           // no node is met any more
 	caller    *Bus           // carries what this process submits, once it does
 	reading   sync.WaitGroup // payloads of the exchange; added to while not closing
-	returning sync.WaitGroup // puts on their way back; added to while they are in out
 	closing   error          // why this side ended it
-	left      bool           // ... and what is put from here on is nobody's
 }
 
 // dialLink connects and introduces this process.
@@ -75,10 +70,10 @@ func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, nam
 	}
 	l := &link{
 		conn: conn, in: peer.NewReceiver(conn), wait: wait, drained: make(chan struct{}), done: make(chan struct{}), idled: make(chan struct{}), questions: make(map[uint32]*question),
-		segments: make(map[uint32]*segment), offers: make(map[*segment]uint32), out: make(map[uint32]*outgoing),
 		tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream),
 		senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair),
 	}
+	l.account.open(l)
 	l.lookout = wait.lookout(l.look)
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	err = l.introduce(bus, name)
@@ -170,12 +165,13 @@ func (l *link) run() {
 		err = l.closing
 	}
 	l.err = fmt.Errorf("%w: %w", ErrHostGone, err)
-	questions, out := l.questions, l.out
-	l.questions, l.out = nil, nil
+	questions := l.questions
+	l.questions = nil
 	// What is left of them is still found by what other nodes send: results of a
 	// request that the host has completed may be on their way.
 	tasks, requests := maps.Clone(l.tasks), maps.Clone(l.requests)
 	l.mu.Unlock()
+	l.account.close(false, false)
 	l.exchange.stop() // what is returned from here on may be read still
 	_ = l.conn.Close()
 	_ = l.sender.Close()
@@ -190,9 +186,7 @@ func (l *link) run() {
 	for _, u := range requests {
 		u.hostGone(l.err)
 	}
-	for _, o := range out {
-		o.returned()
-	}
+	l.account.giveBack(everything)
 	l.dropSegments()
 }
 
@@ -200,8 +194,8 @@ func (l *link) run() {
 // mapped until it is released.
 func (l *link) dropSegments() {
 	l.mu.Lock()
-	segments, shelves, own := l.segments, l.shelving.others, l.shelving.own
-	l.segments, l.shelving.others = nil, nil
+	shelves, own := l.shelving.others, l.shelving.own
+	l.shelving.others = nil
 	l.mu.Unlock()
 	if own != nil {
 		own.Close()
@@ -209,7 +203,7 @@ func (l *link) dropSegments() {
 	for _, o := range shelves {
 		o.taker.Close()
 	}
-	for _, seg := range segments {
+	for _, seg := range l.account.drop() {
 		seg.release()
 	}
 }
@@ -315,20 +309,16 @@ func (l *link) learn(m *wire.Segment, fds []int) error {
 		return err
 	}
 	faultpoint.Hit("node-segment-mapped")
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.segments[m.Segment] != nil {
+	if !l.account.show(m.Segment, newLasting(mem), math.MaxInt) {
 		mem.Close()
 		return fmt.Errorf("%w: segment %d came twice", wire.ErrProtocol, m.Segment)
 	}
-	l.segments[m.Segment] = newSegment(mem)
 	return nil
 }
 
 func (l *link) forget(number uint32) {
+	seg := l.account.hide(number)
 	l.mu.Lock()
-	seg := l.segments[number]
-	delete(l.segments, number)
 	l.forgetShelf(seg)
 	l.mu.Unlock()
 	if seg != nil {

@@ -93,9 +93,10 @@ func (l *link) peerGone(p *pair, died bool, cause error) {
 // dropSegment lets go of a segment of the host's or a peer's that nothing more will
 // lie in, here and where payloads in it were passed on to.
 func (l *link) dropSegment(seg *segment) {
-	l.withdraw(seg)
+	seg.lasting.Store(false)
+	l.account.retire(seg)
 	for _, p := range l.pairs() {
-		p.withdraw(seg)
+		p.account.retire(seg)
 	}
 	seg.release()
 }

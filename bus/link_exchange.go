@@ -77,34 +77,41 @@ func notKnown(over error) error {
 
 // sendPlace tells the host where the payload lies, which is its from then on.
 func (l *link) sendPlace(m *wire.Place, p *foreign) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.out == nil:
-		return l.err
-	case l.closing != nil:
-		return l.closing
-	case p.seg == nil:
-		m.Flags, m.Payload = wire.FlagInline, p.data
-	default:
-		var err error
-		own := !p.seg.lasting.Load()
-		if m.Segment, err = l.offer(p.seg, own); err != nil {
-			return err
-		}
-		if own {
-			m.Flags = wire.FlagOwn
-		}
-		m.Put, m.Offset = l.puts.Add(1), uint64(p.offset)
-		l.out[m.Put] = &outgoing{returned: p.release}
-	}
-	faultpoint.Hit("node-before-place")
-	if err := l.send(m); err != nil {
-		delete(l.out, m.Put)
-		l.unoffer(p.seg, m.Segment, m.Flags)
+	if err := l.ending(); err != nil {
 		return err
 	}
-	return nil
+	if p.seg == nil {
+		m.Flags, m.Payload = wire.FlagInline, p.data
+		faultpoint.Hit("node-before-place")
+		return l.send(m)
+	}
+	h := &hold{returned: p.release, bytes: len(p.data), at: time.Now()}
+	err := l.account.hold(h, location{seg: p.seg, own: !p.seg.lasting.Load()}, func(number, segment uint32) error {
+		m.Put, m.Segment, m.Offset, m.Flags = number, segment, uint64(p.offset), h.aloneFlag()
+		faultpoint.Hit("node-before-place")
+		return h.given(l.send(m))
+	})
+	if errors.Is(err, errOver) {
+		return l.ending()
+	}
+	return err
+}
+
+// ending says why nothing more is begun; nil: it may be.
+func (l *link) ending() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return l.err
+	}
+	return l.closing
+}
+
+// lost says why the host is; nil: it is not.
+func (l *link) lost() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
 }
 
 // fetch asks the host for a payload of its exchange.
@@ -184,9 +191,7 @@ func (l *link) fetchedPayload(m *wire.Fetched) (*foreign, error) {
 	if m.Flags&wire.FlagInline != 0 {
 		return newForeign(append([]byte{}, m.Payload...), free), nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	seg := l.segments[m.Segment]
+	seg := l.account.memory(m.Segment)
 	if seg == nil {
 		return nil, fmt.Errorf("%w: delivery %d lies in segment %d, which is not known", wire.ErrProtocol, m.Delivery, m.Segment)
 	}
@@ -210,12 +215,10 @@ func (l *link) cleanup(ctx context.Context, owner uint32, key string) error {
 
 // gone says why the host is.
 func (l *link) gone() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err == nil {
-		return ErrHostGone
+	if err := l.lost(); err != nil {
+		return err
 	}
-	return l.err
+	return ErrHostGone
 }
 
 // closeExchange waits for those who hold payloads of the exchange, and gives the

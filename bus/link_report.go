@@ -107,12 +107,10 @@ func (rs *routes) report(now time.Time, req *Request, edges []*edge) (all []flow
 
 // report describes what the peer has.
 func (p *pair) report(now time.Time) (all []heldReport) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, o := range p.sent {
+	p.account.each(func(h *hold) {
 		all = append(all, heldReport{
-			Source: o.source, Edge: uint16(o.edge), Peer: p.node, Seq: o.seq, Bytes: o.bytes, Age: now.Sub(o.at),
+			Source: h.source, Edge: uint16(h.edge), Peer: p.node, Seq: h.seq, Bytes: h.bytes, Age: now.Sub(h.at),
 		})
-	}
+	})
 	return all
 }

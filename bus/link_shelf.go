@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"time"
@@ -74,7 +75,8 @@ func (l *link) knows(owner uint32, seg *segment) {
 		sh.owners = make(map[uint32]struct{})
 	}
 	sh.owners[owner] = struct{}{}
-	if sh.token != 0 || seg == nil || l.offers[seg] == 0 {
+	number := l.account.knows(seg)
+	if sh.token != 0 || number == 0 {
 		return
 	}
 	sh.token = l.tokens.Add(1)
@@ -82,7 +84,7 @@ func (l *link) knows(owner uint32, seg *segment) {
 	if err != nil {
 		return
 	}
-	if l.send(&wire.Shelf{Token: sh.token, Segment: l.offers[seg]}, own.FD()) != nil {
+	if l.send(&wire.Shelf{Token: sh.token, Segment: number}, own.FD()) != nil {
 		own.Close()
 		return
 	}
@@ -200,26 +202,32 @@ const nobody = 0
 func (l *link) sendShelve(m *wire.Shelve, p *foreign) (sent bool, err error) {
 	sh := &l.shelving
 	_, known := sh.owners[m.Owner]
-	if can := known && sh.ready && p.seg == sh.seg && l.out != nil && l.closing == nil; !can {
+	if can := known && sh.ready && p.seg == sh.seg && l.err == nil && l.closing == nil; !can {
 		return false, nil
 	}
-	m.Put, m.Offset = l.puts.Add(1), uint64(p.offset)
+	m.Offset = uint64(p.offset)
 	number, ok := sh.own.Put(shelf.Value{Offset: m.Offset, Size: m.Size, Tag: tagOf(connector.Edge{From: m.From, To: m.To}, m.Key)})
 	if !ok {
 		return false, nil
 	}
 	m.Entry, m.At = number, ring.Now()
 	own, v := sh.own, &lying{number, p}
-	l.out[m.Put] = &outgoing{returned: func() { l.returnedFrom(own, v) }}
-	faultpoint.Hit("node-before-shelve")
-	if sh.byNumber {
-		sent, err = l.later(m)
-	} else {
-		err = l.send(m)
-		sent = l.sender.Backlog() == 0
+	h := &hold{returned: func() { l.returnedFrom(own, v) }, bytes: len(p.data), at: time.Now()}
+	err = l.account.hold(h, location{}, func(put, _ uint32) (err error) {
+		m.Put = put
+		faultpoint.Hit("node-before-shelve")
+		if sh.byNumber {
+			sent, err = l.later(m)
+		} else {
+			err = l.send(m)
+			sent = l.sender.Backlog() == 0
+		}
+		return err
+	})
+	if errors.Is(err, errOver) {
+		m.Entry, err = 0, nil // a place fails in its own words
 	}
-	if err != nil {
-		delete(l.out, m.Put)
+	if err != nil || m.Entry == 0 {
 		own.Clear(number)
 		return false, err
 	}
@@ -235,7 +243,7 @@ func (l *link) learnShelf(m *wire.ShelfAt, fds []int) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	seg := l.segments[m.Segment]
+	seg := l.account.memory(m.Segment)
 	if seg == nil {
 		taker.Close()
 		return fmt.Errorf("%w: values of a shelf lie in segment %d, which is not known", wire.ErrProtocol, m.Segment)

@@ -13,6 +13,7 @@ type location struct {
 	seg    *segment // nil: in the message
 	offset uint64
 	own    bool // the segment is for this payload alone
+	most   int  // ... as well, where the other process knows that many; 0: however many
 	made   bool // a reference to it is the caller's
 }
 

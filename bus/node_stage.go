@@ -175,7 +175,7 @@ func (l *link) openPorts(g *graph, requests, most int) (*Bus, error) {
 	if err != nil {
 		return nil, errors.Join(err, b.Close(context.Background()))
 	}
-	b.shared = newSegment(mem)
+	b.shared = newLasting(mem)
 	b.leastBytes = int(l.welcome.InlineBytes) + 1
 	return b, nil
 }

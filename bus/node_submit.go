@@ -58,7 +58,7 @@ func (l *link) callers() error {
 		return err
 	}
 	l.mu.Lock()
-	late := l.out == nil // the host is gone
+	late := l.err != nil // the host is gone
 	if !late {
 		l.caller = b
 	}
@@ -241,9 +241,7 @@ func (up *upstream) begin(ctx context.Context, caller *Bus, place struct{}, flag
 	l.mu.Lock()
 	up.req = req
 	up.in.begin(req, caller.graph.results, true)
-	if l.out == nil {
-		err = l.err
-	} else {
+	if err = l.err; err == nil {
 		l.requests[up.source] = up
 		if flags&wire.SubmitTell != 0 {
 			err = l.send(m)
@@ -327,7 +325,7 @@ func (l *link) leave(ctx context.Context) error {
 		l.closing = ErrClosed
 	}
 	tasks, requests := l.tasks, l.requests
-	if l.out != nil {
+	if l.err == nil {
 		l.tasks, l.requests = map[uint32]*nodeTask{}, map[uint32]*upstream{}
 	}
 	l.mu.Unlock()
@@ -355,17 +353,9 @@ func (l *link) leave(ctx context.Context) error {
 // returnAll takes all puts for returned, and those for which somebody is on the way
 // here: their requests are over, and he looked before they were.
 func (l *link) returnAll() {
-	l.mu.Lock()
-	out := l.out
-	l.left = true
-	if out != nil {
-		l.out = make(map[uint32]*outgoing)
-	}
-	l.mu.Unlock()
-	for _, o := range out {
-		o.returned()
-	}
-	l.returning.Wait() // for those that the reader has in its hands
+	l.account.close(false, false)
+	l.account.giveBack(everything)
+	l.account.returning.Wait() // for those that the reader has in its hands
 	l.returnPairs()
 }
 

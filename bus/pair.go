@@ -3,7 +3,6 @@ package bus
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,17 +30,13 @@ type pair struct {
 	clearOnce sync.Once
 	borrowed  atomic.Int64 // payloads that it gave, and 1 until nothing comes any more
 
-	mu       sync.Mutex // guards what follows; comes after a flow's and an arrivals'
-	duplex   *duplex.Duplex
-	err      error                // why nothing goes to the peer any more
-	left     bool                 // this side is leaving: nothing goes there any more
-	waiting  []func()             // for the two to meet
-	segments map[uint32]*segment  // the peer has told us of
-	come     chan struct{}        // closed, and replaced, when a segment has come
-	offers   map[*segment]uint32  // we have told the peer of
-	sent     map[uint32]*outgoing // deliveries that the peer has not given back
-	last     uint32               // number of the last of them
-	offer    uint32               // ... and of the last segment
+	account account // what the peer has, and the memory that the two have told each other of
+
+	mu      sync.Mutex // guards what follows; comes after the account's
+	duplex  *duplex.Duplex
+	err     error         // why nothing goes to the peer any more
+	waiting []func()      // for the two to meet
+	come    chan struct{} // closed, and replaced, when a segment has come
 }
 
 // meet makes a pair of what the host says of a peer. It owns the descriptors.
@@ -58,8 +53,9 @@ func (l *link) meet(m *wire.Introduce, fds []int) error {
 	}
 	p := &pair{
 		link: l, node: m.Peer, name: m.Name, proc: proc, conn: conn, closed: make(chan struct{}), ended: make(chan struct{}), cleared: make(chan struct{}),
-		segments: make(map[uint32]*segment), come: make(chan struct{}), offers: make(map[*segment]uint32), sent: make(map[uint32]*outgoing),
+		come: make(chan struct{}),
 	}
+	p.account.open(p)
 	p.borrowed.Store(1)
 	l.mu.Lock()
 	pairs := l.senders
@@ -112,9 +108,11 @@ func (p *pair) run(id uint64, side uint8) {
 	if d != nil {
 		d.Close()
 	}
-	p.dropSegments()
+	for _, seg := range p.account.drop() {
+		p.link.dropSegment(seg)
+	}
 	p.mu.Lock()
-	p.duplex, p.offers = nil, nil // what the link remembers of it is little
+	p.duplex = nil // what the link remembers of it is little
 	p.mu.Unlock()
 }
 
@@ -150,6 +148,7 @@ func (p *pair) end(cause error, stayed bool) {
 	p.err = fmt.Errorf("deliveries to %s: %w", p.describe(), cause)
 	p.waiting = nil
 	p.mu.Unlock()
+	p.account.close(true, true)
 	close(p.ended)
 	if p.link.recent.CompareAndSwap(p, nil) {
 		p.link.lookout.Watch(false)
@@ -162,7 +161,7 @@ func (p *pair) end(cause error, stayed bool) {
 	dead := p.proc.Done()
 	for died || !closed {
 		if died { // what it has passed on may be read by others
-			p.returnSent(func(o *outgoing) bool { return !o.lent })
+			p.account.giveBack(func(h *hold) bool { return !h.lent })
 			dead = nil
 		}
 		select {
@@ -175,7 +174,7 @@ func (p *pair) end(cause error, stayed bool) {
 		}
 		break
 	}
-	p.returnAll()
+	p.account.giveBack(everything)
 }
 
 // awaitDeath reports whether the peer is dead, or this side has closed the
@@ -200,30 +199,8 @@ func (p *pair) awaitDeath(stayed bool) (died, closed bool) {
 
 // leave takes what was sent for given back, now and later.
 func (p *pair) leave() {
-	p.mu.Lock()
-	p.left = true
-	p.mu.Unlock()
-	p.returnAll()
-}
-
-// returnAll takes all that was sent for given back.
-func (p *pair) returnAll() { p.returnSent(func(*outgoing) bool { return true }) }
-
-// returnSent takes a part of it for given back.
-func (p *pair) returnSent(which func(*outgoing) bool) {
-	var back []*outgoing
-	p.mu.Lock()
-	maps.DeleteFunc(p.sent, func(_ uint32, o *outgoing) bool {
-		mine := which(o)
-		if mine {
-			back = append(back, o)
-		}
-		return mine
-	})
-	p.mu.Unlock()
-	for _, o := range back {
-		o.returned()
-	}
+	p.account.close(true, true)
+	p.account.giveBack(everything)
 }
 
 // close ends the pair from this side.
@@ -240,29 +217,18 @@ func (p *pair) close() {
 	})
 }
 
-func (p *pair) dropSegments() {
-	p.mu.Lock()
-	segments := p.segments
-	p.segments = make(map[uint32]*segment)
-	p.mu.Unlock()
-	for _, seg := range segments {
-		p.link.dropSegment(seg)
-	}
-}
-
 // maxPeerSegments bounds the segments of a peer that are known: its stores', and
 // those that payloads have of their own.
 const maxPeerSegments = 4096
 
 // Segment implements duplex.Handler.
 func (p *pair) Segment(number uint32, mem *shmstore.Segment) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.segments[number] != nil || len(p.segments) >= maxPeerSegments {
+	if !p.account.show(number, newLasting(mem), maxPeerSegments) {
 		mem.Close()
 		return fmt.Errorf("%w: segment %d came before, or is one of more than %d", wire.ErrProtocol, number, maxPeerSegments)
 	}
-	p.segments[number] = newSegment(mem)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	close(p.come)
 	p.come = make(chan struct{})
 	return nil
@@ -270,11 +236,7 @@ func (p *pair) Segment(number uint32, mem *shmstore.Segment) error {
 
 // Forget implements duplex.Handler.
 func (p *pair) Forget(number uint32) {
-	p.mu.Lock()
-	seg := p.segments[number]
-	delete(p.segments, number)
-	p.mu.Unlock()
-	if seg != nil {
+	if seg := p.account.hide(number); seg != nil {
 		p.link.dropSegment(seg)
 	}
 }

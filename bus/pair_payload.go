@@ -1,12 +1,14 @@
 package bus
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/duplex"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // queue sends an answer, or a word on a stream. That the peer is gone is for
@@ -38,7 +40,7 @@ func (p *pair) connection() *duplex.Duplex {
 // put sends a delivery to the peer. When it is returned, nobody needs its
 // payload any more. To a peer that is gone everything is returned at once: the
 // host ends the request, or peerGone if the peer lives.
-func (p *pair) put(to *route, d *Delivery, o *outgoing) error {
+func (p *pair) put(to *route, d *Delivery, h *hold) error {
 	m := &wire.Deliver{
 		Source: to.source, Edge: to.edge, Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
 		Seq: d.Seq, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
@@ -51,68 +53,44 @@ func (p *pair) put(to *route, d *Delivery, o *outgoing) error {
 		return err
 	}
 	defer at.release() // the peer has it mapped, or will not
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.err != nil || p.left {
-		to.lost = true
-		go o.returned() // not under the locks of whoever sends
-		return nil
-	}
 	if at.seg == nil {
 		m.Flags |= wire.FlagInline
 		m.Payload = d.Bytes()
-	} else {
-		if m.Segment, err = p.offerTo(at); err != nil {
-			return err
-		}
-		m.Offset = at.offset
-		if at.own {
-			o.own = m.Segment
-		}
 	}
-	p.last++
-	m.Delivery = p.last
-	p.sent[m.Delivery] = o
-	faultpoint.Hit("node-before-direct")
-	if err := p.duplex.Send(m); err != nil {
-		if p.hungUp() {
-			return nil // and end returns it
+	m.Offset = at.offset
+	err = p.account.hold(h, at, func(number, segment uint32) error {
+		m.Delivery, m.Segment = number, segment
+		faultpoint.Hit("node-before-direct")
+		to := p.connection()
+		if err := to.Send(m); err != nil && !to.Gone() { // of one that has hung up, end returns it
+			return fmt.Errorf("deliver to %s: %w", p.describe(), err)
 		}
-		delete(p.sent, m.Delivery)
-		return fmt.Errorf("deliver to %s: %w", p.describe(), err)
+		faultpoint.Hit("node-direct")
+		return nil
+	})
+	if errors.Is(err, errOver) {
+		p.mu.Lock()
+		to.lost = true
+		p.mu.Unlock()
+		go h.returned() // not under the locks of whoever sends
+		return nil
 	}
-	faultpoint.Hit("node-direct")
+	return err
+}
+
+// showMemory implements teller.
+func (p *pair) showMemory(number uint32, mem *shmstore.Segment) error {
+	to := p.connection()
+	if err := to.Offer(number, mem); err != nil && !to.Gone() {
+		return fmt.Errorf("offer memory to %s: %w", p.describe(), err)
+	}
 	return nil
 }
 
-// hungUp reports whether the peer has ended the connection.
-func (p *pair) hungUp() bool { return p.duplex.Gone() }
-
-// offerTo, with mu held, tells the peer of a segment unless it knows it.
-func (p *pair) offerTo(at location) (uint32, error) {
-	if number, known := p.offers[at.seg]; known && !at.own {
-		return number, nil
-	}
-	p.offer++
-	if !at.own {
-		p.offers[at.seg] = p.offer
-	}
-	if err := p.duplex.Offer(p.offer, at.seg.mem); err != nil && !p.hungUp() {
-		return 0, fmt.Errorf("offer memory to %s: %w", p.describe(), err)
-	}
-	return p.offer, nil
-}
-
-// withdraw tells the peer that nothing more will lie in a segment that it may
-// know from here.
-func (p *pair) withdraw(seg *segment) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if number, known := p.offers[seg]; known {
-		delete(p.offers, seg)
-		if p.duplex != nil {
-			_ = p.duplex.Forget(number) // a peer that is gone forgets everything
-		}
+// hideMemory implements teller.
+func (p *pair) hideMemory(number uint32) {
+	if to := p.connection(); to != nil {
+		_ = to.Forget(number) // a peer that is gone forgets everything
 	}
 }
 
@@ -192,48 +170,32 @@ func (p *pair) segment(number uint32) *segment {
 // known finds a segment that has come, and is closed when another one does.
 func (p *pair) known(number uint32) (seg *segment, come <-chan struct{}) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.segments[number], p.come
+	come = p.come // first, so that one that comes meanwhile is not missed
+	p.mu.Unlock()
+	return p.account.memory(number), come
 }
 
 // finished is told that the work on a delivery is done. The payload may be
 // needed beyond that.
 func (p *pair) finished(m *wire.Finish) error {
-	keep := m.Flags&wire.FinishKeep != 0
-	p.mu.Lock()
-	o := p.sent[m.Delivery]
-	if o == nil && p.leaving() { // it was taken for given back
-		p.mu.Unlock()
-		return nil
-	}
-	if o == nil || o.kept {
-		p.mu.Unlock()
+	why, has := p.account.has(m.Delivery)
+	switch {
+	case !has && p.leaving(): // it was taken for given back
+	case !has || why == whyKept:
 		return fmt.Errorf("%w: delivery %d is not the peer's to finish", wire.ErrProtocol, m.Delivery)
+	case m.Flags&wire.FinishKeep != 0:
+		give(p.account.spend(m.Delivery, true, true))
+	default:
+		p.giveBack(m.Delivery)
 	}
-	if !keep {
-		p.mu.Unlock()
-		p.giveBack(m.Delivery, o)
-		return nil
-	}
-	o.kept = true
-	f, credit := o.spend(true)
-	p.mu.Unlock()
-	give(f, credit)
 	return nil
 }
 
 // lent is told that the peer passes a payload on by reference.
 func (p *pair) lent(id uint32) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	o := p.sent[id]
-	if o == nil && p.leaving() {
-		return nil
-	}
-	if o == nil {
+	if !p.account.lend(id) && !p.leaving() {
 		return fmt.Errorf("%w: delivery %d is not the peer's to pass on", wire.ErrProtocol, id)
 	}
-	o.lent = true
 	return nil
 }
 
@@ -247,31 +209,21 @@ func (p *pair) unborrow() {
 
 // released is told that a payload is not needed any more.
 func (p *pair) released(id uint32) error {
-	p.mu.Lock()
-	o := p.sent[id]
-	p.mu.Unlock()
-	if o == nil && p.leaving() {
-		return nil
-	}
-	if o == nil || !o.kept {
+	why, has := p.account.has(id)
+	switch {
+	case !has && p.leaving():
+	case !has || why != whyKept:
 		return fmt.Errorf("%w: the payload of delivery %d was not kept, or was released before", wire.ErrProtocol, id)
+	default:
+		p.giveBack(id)
 	}
-	p.giveBack(id, o)
 	return nil
 }
 
 // giveBack ends a delivery that the peer needs no more.
-func (p *pair) giveBack(id uint32, o *outgoing) {
-	p.mu.Lock()
-	_, mine := p.sent[id]
-	delete(p.sent, id)
-	p.mu.Unlock()
-	if !mine {
-		return // this side has closed the pair
-	}
-	faultpoint.Hit("node-direct-returned")
-	o.returned()
-	if d := p.connection(); o.own != 0 && d != nil {
-		_ = d.Forget(o.own) // a peer that is gone forgets everything
+func (p *pair) giveBack(id uint32) {
+	if h := p.account.take(id); h != nil { // else this side has closed the pair
+		faultpoint.Hit("node-direct-returned")
+		p.account.back(h)
 	}
 }

@@ -70,7 +70,7 @@ func (rs *routes) put(d *Delivery, edge int, returned func()) error {
 		return rs.link.put(rs.source, d, edge, returned)
 	}
 	last := d.EOS
-	err := to.pair.put(to, d, &outgoing{
+	err := to.pair.put(to, d, &hold{
 		d: d, returned: returned, source: rs.source, edge: edge, seq: d.Seq, bytes: len(d.Bytes()), at: time.Now(),
 	})
 	if last && err == nil {
@@ -109,14 +109,11 @@ func (rs *routes) unfinished(p *pair) (edge int, seq uint64, found bool) {
 
 // owes reports whether the peer has not finished all that was sent on an edge.
 func (p *pair) owes(to *route, source uint32, edge int) bool {
+	owes := false
+	p.account.each(func(h *hold) { owes = owes || h.source == source && h.edge == edge && h.why == whySent })
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, o := range p.sent {
-		if o.source == source && o.edge == edge && !o.kept {
-			return true
-		}
-	}
-	return to.lost
+	return owes || to.lost
 }
 
 // endAll ends all streams: nothing more is emitted.

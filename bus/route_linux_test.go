@@ -25,7 +25,8 @@ func newRouted(t *testing.T, edges int) *routed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &link{out: make(map[uint32]*outgoing), welcome: wire.Welcome{Version: wire.Version, InlineBytes: 64}}
+	l := &link{welcome: wire.Welcome{Version: wire.Version, InlineBytes: 64}}
+	l.account.open(l)
 	if l.sender, err = peer.NewSender(node, peer.SenderOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +37,8 @@ func newRouted(t *testing.T, edges int) *routed {
 		in.Close()
 		_ = host.Close()
 	})
-	p := &pair{link: l, node: 7, sent: make(map[uint32]*outgoing)}
+	p := &pair{link: l, node: 7}
+	p.account.open(p)
 	h := &hand{pair: p, t: t, said: make(chan wire.Message, 1<<10), ended: make(chan error, 1)}
 	a, b, err := peer.Pair()
 	if err != nil {

@@ -40,10 +40,9 @@ func (s *session) offer(m *wire.Offer, fds []int) error {
 	if err != nil {
 		return offerError(err)
 	}
-	seg := newSegment(mem)
-	seg.lasting.Store(true)
+	seg := newLasting(mem)
 	s.memory.count(seg)
-	s.account.show(m.Segment, seg)
+	s.account.show(m.Segment, seg, maxOffered)
 	return nil
 }
 
