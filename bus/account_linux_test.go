@@ -1,0 +1,253 @@
+package bus
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// accountModel is what an account is: a list of what the other process has, and of the memory
+// that it knows. It is told as that process is.
+type accountModel struct {
+	t       *rapid.T
+	account account
+	memory  []*segment
+	holds   map[uint32]*modelHold
+	knows   map[uint32]bool // numbers of memory
+	retired map[*segment]bool
+	alive   int // payloads that are not freed
+}
+
+type modelHold struct {
+	why                       why
+	in                        uint32 // number of the memory; 0: none
+	seg                       *segment
+	bytes                     int
+	d                         *Delivery
+	finishing, released, lent bool
+}
+
+var errRefused = errors.New("not sent")
+
+// showMemory implements teller.
+func (m *accountModel) showMemory(number uint32, _ *shmstore.Segment) error {
+	if m.knows[number] {
+		m.t.Fatalf("segment %d is told of twice", number)
+	}
+	m.knows[number] = true
+	return nil
+}
+
+// hideMemory implements teller.
+func (m *accountModel) hideMemory(number uint32) {
+	if !m.knows[number] {
+		m.t.Fatalf("segment %d is forgotten, of which nothing was told", number)
+	}
+	delete(m.knows, number)
+}
+
+// deliver has the other process be given a payload: in memory, in memory for it alone, or in
+// a message.
+func (m *accountModel) deliver(t *rapid.T) {
+	size := rapid.IntRange(1, 100).Draw(t, "size")
+	p := newForeign(make([]byte, size), func() { m.alive-- })
+	m.alive++
+	h := &modelHold{bytes: size, d: &Delivery{foreign: p}}
+	var at location
+	if rapid.Bool().Draw(t, "in memory") {
+		at = location{seg: rapid.SampledFrom(m.memory).Draw(t, "memory"), own: rapid.Bool().Draw(t, "alone")}
+	}
+	sent := rapid.IntRange(0, 5).Draw(t, "sent") > 0
+	err := m.account.hold(&hold{d: h.d, bytes: size}, at, func(number, segment uint32) error {
+		if (segment != 0) != (at.seg != nil) || segment != 0 && !m.knows[segment] {
+			t.Fatalf("delivery %d lies in segment %d, and the process knows %v", number, segment, m.knows)
+		}
+		if !sent {
+			return errRefused
+		}
+		h.in, h.seg = segment, at.seg
+		m.holds[number] = h
+		return nil
+	})
+	if sent != (err == nil) {
+		t.Fatalf("sent: %v, %v", sent, err)
+	}
+	if !sent {
+		p.release()
+	}
+}
+
+// number is one of what the process has, or mostly so.
+func (m *accountModel) number(t *rapid.T) (uint32, *modelHold) {
+	n := rapid.SampledFrom(append(slices.Sorted(maps.Keys(m.holds)), 1<<20)).Draw(t, "number")
+	return n, m.holds[n]
+}
+
+// finishing has the process say that it is done.
+func (m *accountModel) finishing(t *rapid.T) {
+	n, h := m.number(t)
+	_, _, ok := m.account.finishing(n)
+	if want := h != nil && h.why == whySent && !h.finishing; ok != want {
+		t.Fatalf("finishing %d: %v", n, ok)
+	} else if want {
+		h.finishing = true
+	}
+}
+
+// finish ends what the process is done with.
+func (m *accountModel) finish(t *rapid.T) {
+	n, h := m.number(t)
+	keep := rapid.Bool().Draw(t, "keep")
+	d, _, _ := m.account.finish(n, keep)
+	switch {
+	case (d != nil) != (h != nil && h.why == whySent):
+		t.Fatalf("finish %d: %v", n, d)
+	case d == nil:
+		return
+	case keep && !h.released:
+		h.why, h.d = whyKept, nil
+	default:
+		delete(m.holds, n)
+	}
+	d.foreign.release()
+}
+
+// release has the process give back what it keeps, before or after its finish.
+func (m *accountModel) release(t *rapid.T) {
+	n, h := m.number(t)
+	has := m.account.release(n)
+	if want := h != nil && (h.why == whyKept || h.finishing); has != want {
+		t.Fatalf("release %d: %v", n, has)
+	} else if !want {
+		return
+	}
+	if h.why == whyKept {
+		delete(m.holds, n)
+	} else {
+		h.released = true
+	}
+}
+
+// pass has the process pass a payload on, and the host hold it for that.
+func (m *accountModel) pass(t *rapid.T) {
+	n, h := m.number(t)
+	p := m.account.share(n)
+	if lent := m.account.lend(n); lent != (h != nil) || (p != nil) != lent {
+		t.Fatalf("lend %d: %v, %v", n, lent, p)
+	}
+	if h != nil {
+		h.lent = true
+		p.release()
+	}
+}
+
+// retire has nothing more come in memory.
+func (m *accountModel) retire(t *rapid.T) {
+	seg := rapid.SampledFrom(m.memory).Draw(t, "memory")
+	seg.lasting.Store(false)
+	m.retired[seg] = true
+	m.account.retire(seg)
+}
+
+// agree requires that account and model say the same.
+func (m *accountModel) agree(t *rapid.T) {
+	if wrong := m.account.check(); len(wrong) > 0 {
+		t.Fatal(wrong)
+	}
+	want := make(map[why]tally)
+	for n, h := range m.holds {
+		if h.in != 0 && !m.account.closed && !m.knows[h.in] {
+			t.Fatalf("the process has delivery %d in segment %d, which it was told to forget", n, h.in)
+		}
+		sum := want[h.why]
+		sum.payloads, sum.bytes = sum.payloads+1, sum.bytes+int64(h.bytes)
+		want[h.why] = sum
+	}
+	for _, reason := range []why{whySent, whyKept, whyFetched, whyLeft} {
+		if got := m.account.tally(reason); got.payloads != want[reason].payloads || got.bytes != want[reason].bytes {
+			t.Fatalf("for reason %d the process has %+v, want %+v", reason, got, want[reason])
+		}
+	}
+	for _, seg := range m.memory {
+		used := slices.ContainsFunc(slices.Collect(maps.Values(m.holds)), func(h *modelHold) bool { return h.seg == seg && h.in == m.account.knows(seg) })
+		if known := m.account.knows(seg) != 0; known && m.retired[seg] && !used {
+			t.Fatal("the process knows memory that nothing lies in, nor will")
+		}
+	}
+}
+
+// end closes the account, gives back what was unfinished, and drops it.
+func (m *accountModel) end(t *rapid.T) {
+	reads, lends := rapid.Bool().Draw(t, "reads"), rapid.Bool().Draw(t, "lends")
+	had := m.account.close(reads, lends)
+	unfinished, lent, stays := 0, 0, 0
+	for n, h := range m.holds {
+		if h.why == whySent {
+			unfinished++
+		}
+		if h.lent && lends {
+			lent++
+		}
+		if reads && h.in != 0 && (h.why == whySent || !h.lent || !lends) {
+			h.why, h.d = whyLeft, nil
+			stays++
+		} else {
+			delete(m.holds, n)
+		}
+	}
+	if len(had.unfinished) != unfinished || len(had.lent) != lent || had.stays != (stays > 0) {
+		t.Fatalf("it had %d unfinished, %d lent, and more: %v; want %d, %d, %d", len(had.unfinished), len(had.lent), had.stays, unfinished, lent, stays)
+	}
+	for _, h := range had.back {
+		h.free()
+	}
+	for _, u := range had.unfinished {
+		u.d.foreign.release()
+	}
+	m.agree(t)
+	if err := m.account.hold(&hold{}, location{}, nil); !errors.Is(err, errOver) {
+		t.Fatalf("a payload for a process that is over: %v", err)
+	}
+	if m.alive < stays {
+		t.Fatalf("%d payloads are left of %d that the process may be reading", m.alive, stays)
+	}
+	m.account.drop()
+	m.holds = nil
+	m.agree(t)
+	releaseAll(had.lent)
+	if m.alive != 0 {
+		t.Fatalf("%d payloads are held by nobody", m.alive)
+	}
+	for i, seg := range m.memory {
+		if refs := seg.refs.Load(); refs != 1 || seg.kept.bytes.Load() != 0 {
+			t.Fatalf("memory %d has %d references, and %d bytes are kept in it", i, refs, seg.kept.bytes.Load())
+		}
+	}
+}
+
+// TestAccountAgainstModel: whatever a process is given, says and leaves, its account says what
+// it has and knows, and everything comes back.
+func TestAccountAgainstModel(t *testing.T) {
+	mem, err := shmstore.NewSegment("account", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	rapid.Check(t, func(t *rapid.T) {
+		m := &accountModel{t: t, holds: make(map[uint32]*modelHold), knows: make(map[uint32]bool), retired: make(map[*segment]bool)}
+		m.account.open(m)
+		for range 3 {
+			m.memory = append(m.memory, newLasting(mem))
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"deliver": m.deliver, "finishing": m.finishing, "finish": m.finish, "release": m.release,
+			"pass": m.pass, "retire": m.retire, "": m.agree,
+		})
+		m.end(t)
+	})
+}
