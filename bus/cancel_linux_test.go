@@ -28,9 +28,11 @@ func TestCanceledSubmitIsNoQuestion(t *testing.T) {
 		a.hostKnows(t)
 		Await(t, func() bool {
 			s := a.server.live()[0]
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return s.questions == 0 && s.opening == 0
+			s.questions.mu.Lock()
+			defer s.questions.mu.Unlock()
+			s.sources.mu.Lock()
+			defer s.sources.mu.Unlock()
+			return s.questions.open == 0 && s.sources.opening == 0
 		})
 	}
 	if n := len(a.bus.requests()); n != a.bus.opts.MaxRequests {

@@ -21,7 +21,7 @@ import (
 // were introduced to those that are dead as well. When they have said that they read
 // nothing from there any more, the owner may have its memory back.
 type circle struct {
-	mu        sync.Mutex // comes after a session's
+	mu        sync.Mutex // comes after a remote stage's
 	nodes     map[uint32]*acquaintance
 	releasing sync.WaitGroup // of those who give back what was lent; added to with mu held
 }

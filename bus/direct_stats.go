@@ -2,7 +2,6 @@ package bus
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 )
 
@@ -29,32 +28,6 @@ func believed(n uint64) int64 {
 // passed is how much went past the host.
 type passed struct{ deliveries, bytes int64 }
 
-// learn takes in how much of a stream went past the host so far, as its producer says.
-// It never becomes less: a counter that did would count everything again.
-func (df *directFlow) learn(deliveries, bytes uint64) {
-	s := df.producer.sess
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	df.learnLocked(deliveries, bytes)
-}
-
-// learnLocked is learn with the mutex of the producer's session held.
-func (df *directFlow) learnLocked(deliveries, bytes uint64) {
-	more := passed{max(believed(deliveries)-df.deliveries.Load(), 0), max(believed(bytes)-df.bytes.Load(), 0)}
-	df.deliveries.Add(more.deliveries)
-	df.bytes.Add(more.bytes)
-	s, to := df.producer.sess, df.consumer.sess.node
-	sum := s.passed[to]
-	s.passed[to] = passed{sum.deliveries + more.deliveries, sum.bytes + more.bytes}
-}
-
-// forgetPassed, with mu held, forgets nodes that are gone. Those who came after the
-// newest of the living were not looked at.
-func (s *session) forgetPassed(live map[uint32]*session) {
-	newest := slices.Max(append(slices.Collect(maps.Keys(live)), 0))
-	maps.DeleteFunc(s.passed, func(node uint32, _ passed) bool { return node < newest && live[node] == nil })
-}
-
 // lanes lists who sends to whom past the host.
 func (u underWay) lanes(live []*session) []LaneStatus {
 	type pair struct{ from, to uint32 }
@@ -64,13 +37,11 @@ func (u underWay) lanes(live []*session) []LaneStatus {
 		alive[s.node] = true
 	}
 	for _, s := range live {
-		s.mu.Lock()
-		for to, sum := range s.passed {
+		for to, sum := range s.past.sums() {
 			if alive[to] {
 				all[pair{s.node, to}] = &LaneStatus{From: s.node, To: to, Deliveries: sum.deliveries, Bytes: sum.bytes}
 			}
 		}
-		s.mu.Unlock()
 	}
 	for _, r := range u.flows {
 		if r.to == nil {

@@ -33,7 +33,7 @@ func TestPassedThatNobodyCounted(t *testing.T) {
 		}
 	}
 	for _, n := range []uint64{1, math.MaxInt64, math.MaxInt64 + 1, math.MaxUint64} {
-		df.learn(n, n)
+		sess.past.learn(df, n, n)
 		look("while it lasts")
 	}
 	if err := sess.streamed(&wire.Streamed{Source: task.id, Deliveries: math.MaxUint64, Bytes: math.MaxUint64}); err != nil {
@@ -46,9 +46,9 @@ func TestPassedThatNobodyCounted(t *testing.T) {
 // TestPassedIsForgotten with the node that it went to, but not that of one which came too
 // late to be seen alive.
 func TestPassedIsForgotten(t *testing.T) {
-	s := &session{passed: map[uint32]passed{1: {}, 2: {}, 5: {}}}
-	s.forgetPassed(map[uint32]*session{2: s, 3: s})
-	if left := slices.Sorted(maps.Keys(s.passed)); !slices.Equal(left, []uint32{2, 5}) {
+	p, live := past{passed: map[uint32]passed{1: {}, 2: {}, 5: {}}}, new(session)
+	p.forgetGone(map[uint32]*session{2: live, 3: live})
+	if left := slices.Sorted(maps.Keys(p.sums())); !slices.Equal(left, []uint32{2, 5}) {
 		t.Errorf("%v are left, want those that live, 2, and that came after, 5", left)
 	}
 }

@@ -100,9 +100,8 @@ func (s *session) locate(d *Delivery) (at location, err error) {
 // thin reports whether the client copies small payloads anyway, as one in another language
 // than Go does: a message costs it less than a view.
 func (s *session) thin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.lanes
+	lanes, _ := s.past.can()
+	return !lanes
 }
 
 // locate says where a payload lies that is too large for a message. One on the

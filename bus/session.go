@@ -40,30 +40,18 @@ type session struct {
 	wg      sync.WaitGroup // goroutines that work for the client
 	working sync.WaitGroup // of those, the ones that do what it has said
 
-	reportMu sync.Mutex // comes before mu
-
 	account  account                        // what it has here, and the memory that it and the host have told each other of
 	said     struct{ deliver wire.Deliver } // what is being queued, with the account's lock held
 	keptSaid atomic.Bool                    // the log says that what it keeps fills memory
+	byeSaid  bool                           // the reader's
 
-	// mu guards what follows. It comes after a remote stage's, and before the account's.
-	mu         sync.Mutex
-	gone       bool // no message is handled any more
-	replicas   []*replica
-	sources    map[uint32]*source
-	ex         exchanging
-	questions  int                      // that are being answered
-	opening    int                      // requests that wait for a place
-	lastOwn    uint32                   // number of the last request that the client has numbered
-	lanes      bool                     // deliveries can go to it, and come from it, directly
-	expects    map[uint32][]*directFlow // what comes to its sources directly
-	passed     map[uint32]passed        // what went to other nodes past the host, by node
-	direct     bool                     // something has gone to another process past the host
-	report     *reporting               // a question to the client, if one is open
-	lastReport uint32
-	byeSaid    bool
-	stuckSince time.Time
-	stuck      bool
+	questions openQuestions
+	sources   sourceSet
+	seats     seats
+	past      past
+	reports   reports
+	ex        exchanging
+	movement  movement
 }
 
 // maxQuestions is how many of a client's questions may be open.
@@ -72,8 +60,9 @@ const maxQuestions = 1024
 func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Process, hello *wire.Hello, node uint32) *session {
 	s := &session{
 		srv: srv, conn: conn, sender: sender, proc: proc, node: node, name: hello.Name, since: time.Now(),
-		sources: make(map[uint32]*source), expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed),
-		ex: exchanging{owners: make(map[uint32]*ring.Owner), waits: make(map[uint32]*exchangeWait)},
+		sources: sourceSet{all: make(map[uint32]*source)},
+		past:    past{expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed)},
+		ex:      exchanging{owners: make(map[uint32]*ring.Owner), waits: make(map[uint32]*exchangeWait)},
 	}
 	s.account.open(s)
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -287,15 +276,13 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	case *wire.Leave:
 		return s.leave(m.Stages...)
 	case *wire.Lanes:
-		s.mu.Lock()
-		s.lanes = true
-		s.mu.Unlock()
+		s.past.open()
 	case *wire.Expecting:
 		return s.expecting(m)
 	case *wire.Streamed:
 		return s.streamed(m)
 	case *wire.Reported:
-		return s.reported(m)
+		return s.reports.reported(m)
 	case *wire.Lent:
 		return s.lent(m.Delivery)
 	case *wire.Clear:
@@ -340,19 +327,14 @@ func (s *session) handle(m wire.Message, fds []int) error {
 
 // ask answers a question on a goroutine of its own, for it may have to wait.
 func (s *session) ask(token uint32, answer func() error) error {
-	s.mu.Lock()
-	if s.questions++; s.questions > maxQuestions {
-		s.mu.Unlock()
-		return fmt.Errorf("%w: %d questions are open, %d may be", wire.ErrProtocol, s.questions, maxQuestions)
+	if err := s.questions.begin(); err != nil {
+		return err
 	}
-	s.mu.Unlock()
 	s.wg.Go(func() {
+		defer s.questions.end()
 		if err := answer(); err != nil {
 			s.queue(failedMessage(token, err))
 		}
-		s.mu.Lock()
-		s.questions--
-		s.mu.Unlock()
 	})
 	return nil
 }

@@ -19,8 +19,7 @@ type directFlow struct {
 	edge     int  // ... and as the consumer knows it
 	told     bool // the producer was
 
-	// What went past the host, as the producer said last; written with the mutex of
-	// its session held.
+	// What went past the host, as the producer said last; written by past.learn.
 	deliveries, bytes atomic.Int64
 	counted           bool // all of it is in the flow's own figures; guarded by the outlet's mutex
 }
@@ -45,9 +44,8 @@ func (s *session) directFrom(to *source, d *Delivery, edge int) *directFlow {
 }
 
 func (s *session) canLane() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lanes && !s.gone
+	_, begins := s.past.can()
+	return begins
 }
 
 // once reports whether every delivery on the edge is handled at most once, by a
@@ -66,19 +64,8 @@ func (s *session) expecting(m *wire.Expecting) error {
 	if _, err := s.source(m.Source); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	var df *directFlow
-	for _, d := range s.expects[m.Source] {
-		if d.edge == int(m.Edge) && !d.told {
-			df, d.told = d, true
-		}
-	}
-	s.mu.Unlock()
-	if df != nil { // else it is over
-		from := df.producer.sess
-		from.mu.Lock()
-		from.direct = true
-		from.mu.Unlock()
+	if df := s.past.telling(m.Source, int(m.Edge)); df != nil { // else it is over
+		df.producer.sess.past.goes()
 		df.producer.sess.queue(&wire.Direct{
 			Source: df.producer.id, Edge: uint16(df.out), PeerEdge: m.Edge, Peer: s.node, PeerSource: m.Source,
 		})
@@ -123,7 +110,7 @@ func (df *directFlow) end(deliveries, bytes uint64) error {
 		return fmt.Errorf("%w: %s is said to have ended with %d deliveries, %d have come through the host (ended: %v)",
 			wire.ErrProtocol, f.edge.name, deliveries, through, ended)
 	}
-	df.learn(deliveries-through, bytes)
+	df.producer.sess.past.learn(df, deliveries-through, bytes)
 	df.consumer.sess.queue(&wire.Streamed{Source: df.consumer.id, Edge: uint16(df.edge), Deliveries: deliveries, Bytes: bytes})
 	o.endStream(f)
 	return nil

@@ -22,17 +22,15 @@ func (s *session) end(reason error) {
 	s.working.Wait()
 	s.wg.Wait() // nothing is emitted or finished for the client from here on
 	s.srv.bus.tensorFigures.leave(s)
-	s.mu.Lock()
-	s.gone = true
-	replicas := s.replicas
-	s.mu.Unlock()
+	s.sources.close()
+	s.past.close()
 
 	// A host that closes reuses no memory: what is mapped stays as it is.
 	closes := errors.Is(reason, errHostClosing)
 	reads := !died && !closes && !s.byeSaid
 	had := s.account.close(reads, !closes)
 	_ = s.leave() // first, so that nothing moves from one of its replicas to another
-	for _, rep := range replicas {
+	for _, rep := range s.seats.list() {
 		rep.remote.detach(rep, cause)
 		if f := s.srv.opts.OnGone; f != nil {
 			f(rep.remote.stage.spec.Name, rep.number, s.proc.PID(), cause)
@@ -114,21 +112,15 @@ func (s *session) takeBack(cause error, had closing) {
 	for _, h := range had.back {
 		h.free()
 	}
-	s.mu.Lock()
-	sources, owners := s.sources, s.ex.owners
-	s.sources = nil
-	s.mu.Unlock()
 	if s.ex.shelf != nil {
 		s.ex.shelf.Close()
 		s.ex.shelf.seg.release()
 	}
-	for _, o := range owners { // which report what lies there until it is gone
+	for _, o := range s.ex.everyOwner() { // which report what lies there until it is gone
 		o.Close()
 	}
-	s.mu.Lock()
-	s.ex.owners = nil
-	s.mu.Unlock()
-	for _, src := range sources {
+	s.ex.close()
+	for _, src := range s.sources.take() {
 		if src.posting == nil {
 			src.close(cause)
 		}

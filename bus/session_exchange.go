@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -21,15 +24,38 @@ const (
 	maxLasting       = 4096    // payloads that outlive their processes, of all clients together
 )
 
-// exchanging is what a client has of the exchange. It is guarded by the session's
-// mu.
+// exchanging is what a client has of the exchange, but for what it has fetched, which is in
+// its account.
 type exchanging struct {
-	shelf  *clientShelf // set once; nil: none
-	reader *ring.Reader // who takes from others'
+	reader *ring.Reader // who takes from others'; set once, before the client has anything
+	shelf  *clientShelf // set once, by the reader; nil: none
+
+	mu     sync.Mutex // guards what follows; comes before ring.Table's
 	owners map[uint32]*ring.Owner
 	waits  map[uint32]*exchangeWait // by the token of the question
 	placed int                      // payloads in the table, or with who fetched them
 	own    int                      // of those, in segments of their own
+}
+
+// everyOwner is a snapshot of the owners.
+func (x *exchanging) everyOwner() []*ring.Owner {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Collect(maps.Values(x.owners))
+}
+
+// everyWait is a snapshot of the questions that wait.
+func (x *exchanging) everyWait() []*exchangeWait {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Collect(maps.Values(x.waits))
+}
+
+// close forgets the owners, which are closed.
+func (x *exchanging) close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.owners = nil
 }
 
 // fetched is a payload of the exchange that the client has.
@@ -66,7 +92,7 @@ func (s *session) placePayload(m *wire.Place, p *placed) (entry uint64, err erro
 		o, err = s.owner(m.Owner)
 	}
 	if err == nil {
-		err = s.charge(p.own)
+		err = s.ex.charge(p.own)
 		p.charged = err == nil
 	}
 	if err != nil {
@@ -97,7 +123,7 @@ func (s *session) placedPayload(m *wire.Place) (*placed, error) {
 	var err error
 	p.foreign, err = s.putPayload(put, func() {
 		if p.charged {
-			s.discharge(p.own)
+			s.ex.discharge(p.own)
 		}
 		if !p.void && !inline {
 			s.returnPut(number)
@@ -111,42 +137,70 @@ func (s *session) owner(number uint32) (*ring.Owner, error) {
 	if number == wire.LastingOwner {
 		return s.srv.bus.exchange.lastingOwner()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o := s.ex.owners[number]
+	return s.ex.owner(number, func() *ring.Owner {
+		return s.srv.bus.exchange.table.Owner(fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
+	})
+}
+
+func (x *exchanging) owner(number uint32, create func() *ring.Owner) (*ring.Owner, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	o := x.owners[number]
 	if o == nil {
-		if len(s.ex.owners) >= maxOwners {
+		if len(x.owners) >= maxOwners {
 			return nil, fmt.Errorf("%w: %d owners of this client have not cleaned up everything, more may not be", connector.ErrFull, maxOwners)
 		}
-		o = s.srv.bus.exchange.table.Owner(fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
-		s.ex.owners[number] = o
+		o = create()
+		x.owners[number] = o
 	}
 	return o, nil
 }
 
-// charge counts a payload of the client's.
-func (s *session) charge(own bool) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ex.placed >= maxPlaced || (own && s.ex.own >= maxPlacedOwn) {
-		return fmt.Errorf("%w: %d payloads of this client lie in the exchange, %d may, and %d in segments of their own, %d may",
-			connector.ErrFull, s.ex.placed, maxPlaced, s.ex.own, maxPlacedOwn)
+// cleans finds an owner that cleans up; nil: it has nothing. It is forgotten if that is its
+// end.
+func (x *exchanging) cleans(number uint32, over bool) *ring.Owner {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	o := x.owners[number]
+	if over {
+		delete(x.owners, number)
 	}
-	s.ex.placed++
+	return o
+}
+
+// charge counts a payload of the client's.
+func (x *exchanging) charge(own bool) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.placed >= maxPlaced || (own && x.own >= maxPlacedOwn) {
+		return fmt.Errorf("%w: %d payloads of this client lie in the exchange, %d may, and %d in segments of their own, %d may",
+			connector.ErrFull, x.placed, maxPlaced, x.own, maxPlacedOwn)
+	}
+	x.placed++
 	if own {
-		s.ex.own++
+		x.own++
 	}
 	return nil
 }
 
 // discharge counts one less.
-func (s *session) discharge(own bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ex.placed--
+func (x *exchanging) discharge(own bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.placed--
 	if own {
-		s.ex.own--
+		x.own--
 	}
+}
+
+// placedNow counts the payloads of the client's that lie in the exchange.
+func (x *exchanging) placedNow() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.shelf != nil {
+		return x.placed + x.shelf.Len()
+	}
+	return x.placed
 }
 
 // fetch answers fetch.
@@ -251,14 +305,10 @@ func (f *fetched) finish(m *wire.Finish) error {
 
 // cleanup answers cleanup.
 func (s *session) cleanup(m *wire.Cleanup) {
-	s.mu.Lock()
-	o := s.ex.owners[m.Owner]
-	if m.Key == "" {
-		delete(s.ex.owners, m.Owner)
-	} else if m.Owner == wire.LastingOwner { // never everything: others have put that
+	o := s.ex.cleans(m.Owner, m.Key == "")
+	if m.Key != "" && m.Owner == wire.LastingOwner { // never everything: others have put that
 		o = s.srv.bus.exchange.lasting
 	}
-	s.mu.Unlock()
 	n := 0
 	switch {
 	case o == nil:

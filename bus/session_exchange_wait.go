@@ -23,12 +23,7 @@ var errWithdrawn = fmt.Errorf("%w: the question was canceled", connector.ErrNotF
 // returns gives the answer.
 func (s *session) askExchange(token uint32, what string, find func(context.Context) (answer func(), err error)) error {
 	ctx, cancel := context.WithCancelCause(s.ctx)
-	s.mu.Lock()
-	again, many := s.ex.waits[token] != nil, len(s.ex.waits) >= maxExchangeWaits
-	if !again && !many {
-		s.ex.waits[token] = &exchangeWait{cancel: cancel, what: what, since: time.Now()}
-	}
-	s.mu.Unlock()
+	again, many := s.ex.waitFor(token, &exchangeWait{cancel: cancel, what: what, since: time.Now()})
 	switch {
 	case again:
 		cancel(nil)
@@ -44,9 +39,7 @@ func (s *session) askExchange(token uint32, what string, find func(context.Conte
 			err = context.Cause(ctx)
 		}
 		// First: the client may use the token again when it has its answer.
-		s.mu.Lock()
-		delete(s.ex.waits, token)
-		s.mu.Unlock()
+		s.ex.waited(token)
 		cancel(nil)
 		if err != nil {
 			s.queue(failedMessage(token, err))
@@ -59,10 +52,30 @@ func (s *session) askExchange(token uint32, what string, find func(context.Conte
 
 // cancelQuestion ends a question that waits.
 func (s *session) cancelQuestion(token uint32) {
-	s.mu.Lock()
-	w := s.ex.waits[token]
-	s.mu.Unlock()
-	if w != nil {
+	if w := s.ex.wait(token); w != nil {
 		w.cancel(errWithdrawn)
 	}
+}
+
+// waitFor takes in a question that waits, unless one is open by that token, or as many as may be.
+func (x *exchanging) waitFor(token uint32, w *exchangeWait) (again, many bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	again, many = x.waits[token] != nil, len(x.waits) >= maxExchangeWaits
+	if !again && !many {
+		x.waits[token] = w
+	}
+	return again, many
+}
+
+func (x *exchanging) wait(token uint32) *exchangeWait {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.waits[token]
+}
+
+func (x *exchanging) waited(token uint32) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.waits, token)
 }

@@ -79,11 +79,16 @@ func (s *session) returnNow() {
 	on.puts, on.bytes = on.puts[:0], 0
 }
 
+// lies says where the client's values lie from here on. Status looks at it meanwhile.
+func (x *exchanging) lies(on *clientShelf) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.shelf = on
+}
+
 // shelf answers shelf: it takes the client's in.
 func (s *session) shelf(m *wire.Shelf, fds []int) error {
 	defer peer.CloseAll(fds)
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	seg := s.account.memory(m.Segment)
 	if seg == nil || s.ex.shelf != nil {
 		return fmt.Errorf("%w: a shelf for segment %d, which was not offered, or it is the second", wire.ErrProtocol, m.Segment)
@@ -100,7 +105,7 @@ func (s *session) shelf(m *wire.Shelf, fds []int) error {
 		return offerError(err)
 	}
 	seg.retain()
-	s.ex.shelf = &clientShelf{Shelf: table.Shelf(first, taker), seg: seg}
+	s.ex.lies(&clientShelf{Shelf: table.Shelf(first, taker), seg: seg})
 	s.queue(&wire.Shelved{Token: m.Token, First: first})
 	return nil
 }
@@ -108,9 +113,7 @@ func (s *session) shelf(m *wire.Shelf, fds []int) error {
 // shelve puts a payload into the exchange that lies on the client's shelf.
 func (s *session) shelve(m *wire.Shelve) error {
 	edge := connector.Edge{From: m.From, To: m.To}
-	s.mu.Lock()
 	on := s.ex.shelf
-	s.mu.Unlock()
 	err := errors.Join(edge.Check(), connector.CheckKey(m.Key))
 	if on == nil || m.Owner == wire.LastingOwner || err != nil {
 		return fmt.Errorf("%w: %q of owner %d is nothing for a shelf, or there is none: %w", wire.ErrProtocol, m.Key, m.Owner, err)
@@ -149,20 +152,21 @@ func (s *session) taken(m *wire.Taken) {
 func (s *session) show(p *foreign, on *ring.Shelf) {
 	taker, ok := on.Claims().(*shelf.Taker)
 	x := s.srv.bus.exchange
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if !ok || s.ex.reader.Knows(on) || x.table.Witnesses() >= x.witnesses {
 		return
 	}
 	fd, err := shelf.Describe(taker.FD())
-	if err != nil || s.gone || s.ctx.Err() != nil {
+	if err != nil {
 		return // it goes on asking
 	}
-	_ = s.account.telling(location{seg: p.seg}, func(segment uint32) {
+	err = s.account.telling(location{seg: p.seg}, func(segment uint32) {
 		if s.ex.reader.Open(on, shelf.NewWitness(fd, on.First())) {
 			s.queue(&wire.ShelfAt{Segment: segment, First: on.First()}, fd)
 		}
 	})
+	if err != nil {
+		peer.CloseAll([]int{fd})
+	}
 }
 
 // witnessesShare is one in how many of the descriptors that the host may open are for what

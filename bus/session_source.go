@@ -65,24 +65,15 @@ const (
 func (s *session) newSource(src *source) bool {
 	src.sess, src.id = s, s.srv.sources.Add(1)
 	src.emitter.cancel = s.ctx.Done()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gone {
-		return false
-	}
-	s.sources[src.id] = src
-	return true
+	return s.sources.add(src)
 }
 
 // source finds a source. It is nil for one that is over, which the client
 // need not know yet, and an error for one that never was.
 func (s *session) source(id uint32) (*source, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	src := s.sources[id]
-	last := s.srv.sources.Load()
-	if id&wire.OwnSource != 0 {
-		last = s.lastOwn
+	src, last := s.sources.find(id)
+	if id&wire.OwnSource == 0 {
+		last = s.srv.sources.Load()
 	}
 	if src == nil && (id == 0 || id > last) {
 		return nil, fmt.Errorf("%w: there is no source %d", wire.ErrProtocol, id)
@@ -91,10 +82,8 @@ func (s *session) source(id uint32) (*source, error) {
 }
 
 func (s *session) dropSource(id uint32) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.sources, id)
-	delete(s.expects, id)
+	s.sources.drop(id)
+	s.past.forget(id)
 }
 
 // maxQueued bounds what a client may send for one source ahead of what the
@@ -184,21 +173,10 @@ func (src *source) emits(how pace) Emitter {
 
 // behind does something for a task, in the order of its source.
 func (s *session) behind(rt *remoteTask, f func() error) error {
-	if src := s.sourceOf(rt); src != nil {
+	if src := s.sources.of(rt); src != nil {
 		return src.do(orWaive(f))
 	}
 	return f()
-}
-
-func (s *session) sourceOf(rt *remoteTask) *source {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, src := range s.sources {
-		if src.posting != nil && src.posting.rt == rt {
-			return src
-		}
-	}
-	return nil
 }
 
 // emission makes a client's words an emission.

@@ -22,9 +22,7 @@ func (s *session) serve(m *wire.Serve) error {
 		s.queue(&wire.Failed{Token: m.Token, Code: code, Text: fmt.Sprintf(format, args...)})
 		return nil
 	}
-	s.mu.Lock()
-	served := len(s.replicas)
-	s.mu.Unlock()
+	served := len(s.seats.list())
 	switch {
 	case st == nil:
 		return refuse(wire.CodeUnknown, "the bus %q has no stage %q: its stages are %s", b.opts.Name, m.Stage, b.graph.names())
@@ -38,10 +36,7 @@ func (s *session) serve(m *wire.Serve) error {
 		from = max(f(st.spec.Name, s.proc.PID()), 0)
 	}
 	rep := st.remote.attach(s, from, m.Flags&wire.ServeEnds != 0)
-	s.mu.Lock()
-	s.replicas = append(s.replicas, rep)
-	number := len(s.replicas) - 1
-	s.mu.Unlock()
+	number := s.seats.add(rep)
 	state := wire.StateRequest
 	if st.spec.State == StateNone {
 		state = wire.StateNone
@@ -62,9 +57,7 @@ func (s *session) serve(m *wire.Serve) error {
 // leave lets the client have no more tasks of stages that it serves; without numbers of
 // any.
 func (s *session) leave(stages ...uint32) error {
-	s.mu.Lock()
-	replicas := slices.Clone(s.replicas)
-	s.mu.Unlock()
+	replicas := s.seats.list()
 	left := make([]*replica, 0, len(replicas))
 	for _, number := range stages {
 		if int(number) >= len(replicas) {
@@ -86,9 +79,7 @@ func (s *session) openTask(p *posting) {
 	t := p.rt.task
 	p.source = &source{emitter: Emitter{out: &t.outlet}, edges: t.outlet.edges, posting: p}
 	_ = s.newSource(p.source) // one that is gone is told for nothing
-	s.mu.Lock()
-	stage := slices.Index(s.replicas, p.replica)
-	s.mu.Unlock()
+	stage := s.seats.number(p.replica)
 	req := t.outlet.req
 	s.later(&wire.Open{ // a delivery follows, or the end
 		Task: p.source.id, Stage: uint32(stage), Request: uint64(req.id), Attempt: uint32(p.rt.attempt),
@@ -147,9 +138,7 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locati
 		return 0
 	}
 	if direct != nil {
-		s.mu.Lock()
-		s.expects[src.id] = append(s.expects[src.id], direct)
-		s.mu.Unlock()
+		s.past.expect(src.id, direct)
 		s.queue(&wire.Expect{Source: src.id, Edge: uint16(edge), Peer: direct.producer.sess.node})
 	}
 	return m.Delivery

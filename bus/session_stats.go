@@ -11,21 +11,9 @@ import (
 func (s *session) checkAlive(limit time.Duration) {
 	stopped := s.proc.Stopped()
 	blocked := s.sender.Blocked()
-	has := s.account.tally(whySent)
-	s.mu.Lock()
-	busy := has.payloads > 0 || len(s.expects) > 0 || blocked > 0
-	if !busy || (!stopped && blocked == 0) {
-		s.stuckSince = time.Time{}
-		s.mu.Unlock()
-		return
-	}
-	if s.stuckSince.IsZero() {
-		s.stuckSince = time.Now()
-	}
-	stuck := !s.stuck && time.Since(s.stuckSince) >= limit
-	s.stuck = s.stuck || stuck
-	s.mu.Unlock()
-	if !stuck {
+	expects, _ := s.past.expected(0)
+	busy := s.account.tally(whySent).payloads > 0 || expects > 0 || blocked > 0
+	if !s.movement.still(!busy || !stopped && blocked == 0, limit) {
 		return
 	}
 	reason := fmt.Errorf("%s: %w for %v", s.describe(), errStuck, limit)
@@ -38,24 +26,20 @@ func (s *session) checkAlive(limit time.Duration) {
 
 func (s *session) stats() ProcessStats {
 	held, got := s.account.tally(whySent), s.account.tally(whyFetched)
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	st := ProcessStats{
 		Node: s.node, PID: s.proc.PID(), Name: s.name, Stages: []string{}, Held: held.payloads,
-		Placed: s.ex.placed, Fetched: got.payloads + len(s.ex.reader.Entries()),
+		Placed: s.ex.placedNow(), Fetched: got.payloads + len(s.ex.reader.Entries()),
 		Age: time.Since(s.since), Stopped: s.proc.Stopped(),
 	}
-	for _, rep := range s.replicas {
+	for _, rep := range s.seats.list() {
 		st.Stages = append(st.Stages, fmt.Sprintf("%s/%d", rep.remote.stage.spec.Name, rep.number))
 	}
-	for _, src := range s.sources {
+	for _, src := range s.sources.list() {
 		if src.opens() != nil {
 			st.Requests++
 		}
-		st.Direct += src.streamsDirect() + len(s.expects[src.id])
-	}
-	if s.ex.shelf != nil {
-		st.Placed += s.ex.shelf.Len()
+		_, streams := s.past.expected(src.id)
+		st.Direct += src.streamsDirect() + streams
 	}
 	st.Arena.Bytes, st.Arena.Used, st.Arena.Rooms = s.memory.bytes.Load(), s.memory.used.Load(), int(s.memory.rooms.Load())
 	st.Arena.Alone, st.Arena.AloneBytes = int(s.alone.payloads.Load()), s.alone.bytes.Load()
@@ -102,11 +86,9 @@ func (s *session) holdings() []Holding {
 		alone.Together, alone.Payloads, alone.Bytes = "alone", n, int(s.alone.bytes.Load())
 		all = append(all, alone)
 	}
-	s.mu.Lock()
-	for _, o := range s.ex.owners {
+	for _, o := range s.ex.everyOwner() {
 		all = append(all, keyed.placed(o, "placed")...)
 	}
-	s.mu.Unlock()
 	for _, e := range s.ex.reader.Entries() {
 		all = append(all, keyed.fetched(e.Edge, e.Key, e.Bytes, e.Age))
 	}
@@ -131,9 +113,7 @@ func (s *Server) exchangeStalls(atLeast time.Duration) (all []Stall) {
 }
 
 func (s *session) exchangeStalls(atLeast time.Duration) (all []Stall) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, w := range s.ex.waits {
+	for _, w := range s.ex.everyWait() {
 		if waited := time.Since(w.since); waited >= atLeast {
 			all = append(all, Stall{Process: fmt.Sprintf("process %d", s.proc.PID()), Edge: "exchange", Waited: waited, Holder: w.what})
 		}

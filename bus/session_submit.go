@@ -15,7 +15,7 @@ import (
 // until then, in the queue of its source.
 func (s *session) submit(m *wire.Submit) error {
 	src := &source{sess: s, edges: s.srv.bus.graph.inputs}
-	if err := s.open(src, m.Source); err != nil {
+	if err := s.sources.open(src, m.Source); err != nil {
 		return err
 	}
 	begin := *m
@@ -30,7 +30,7 @@ func (s *session) submit(m *wire.Submit) error {
 		if errors.Is(err, errCanceled) && how == try {
 			return err
 		}
-		s.opened()
+		s.sources.opened()
 		if err != nil {
 			s.dropSource(src.id)
 			src.refuse(err)
@@ -65,31 +65,6 @@ func (src *source) withdraw(cause error) {
 	if cancel != nil {
 		cancel(cause)
 	}
-}
-
-// open takes a request in, by the number that the client has chosen.
-func (s *session) open(src *source, number uint32) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case number&wire.OwnSource == 0:
-		return fmt.Errorf("%w: the client numbers a request %d: use numbers from %d on", wire.ErrProtocol, number, uint32(wire.OwnSource))
-	case number <= s.lastOwn:
-		return fmt.Errorf("%w: the client numbers a request %d, and has numbered one %d before: use higher numbers for later requests", wire.ErrProtocol, number, s.lastOwn)
-	}
-	src.id, s.lastOwn = number, number
-	if s.opening++; s.opening > maxQuestions {
-		return fmt.Errorf("%w: %d requests wait for a place, %d may", wire.ErrProtocol, s.opening, maxQuestions)
-	}
-	s.sources[src.id] = src
-	return nil
-}
-
-// opened notes that a request waits for its place no more.
-func (s *session) opened() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.opening--
 }
 
 // begin starts a request for the client. It waits for a place as long as the context lets

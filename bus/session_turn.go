@@ -32,9 +32,7 @@ func (t *sessionTurn) take(m wire.Message) {
 	default:
 		return
 	}
-	t.sess.mu.Lock()
-	src := t.sess.sources[source]
-	t.sess.mu.Unlock()
+	src, _ := t.sess.sources.find(source)
 	if src == nil {
 		return
 	}

@@ -26,20 +26,32 @@ type reporting struct {
 	answer chan nodeReport
 }
 
+// reports is what a node is asked of what goes past the host.
+type reports struct {
+	turn sync.Mutex // of whoever asks; comes before the locks of the session's parts
+	mu   sync.Mutex
+	open *reporting // nil: there is no question
+	last uint32
+}
+
+// ask opens a question.
+func (r *reports) ask() *reporting {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last++
+	r.open = &reporting{token: r.last, answer: make(chan nodeReport, 1)}
+	return r.open
+}
+
 // underWay asks the client what goes past the host, and what waits there. It is empty
 // if the client does not answer in time, or is no Go node, or has nothing to say.
 func (s *session) underWay(ctx context.Context) nodeReport {
-	s.reportMu.Lock() // one question at a time
-	defer s.reportMu.Unlock()
-	s.mu.Lock()
-	if waits := s.lanes && len(s.sources) > 0; s.gone || !s.direct && !waits {
-		s.mu.Unlock()
+	s.reports.turn.Lock() // one question at a time
+	defer s.reports.turn.Unlock()
+	if !s.past.reports(len(s.sources.list()) > 0) {
 		return nodeReport{}
 	}
-	s.lastReport++
-	q := &reporting{token: s.lastReport, answer: make(chan nodeReport, 1)}
-	s.report = q
-	s.mu.Unlock()
+	q := s.reports.ask()
 	s.queue(&wire.Report{Token: q.token})
 	select {
 	case r := <-q.answer:
@@ -51,10 +63,10 @@ func (s *session) underWay(ctx context.Context) nodeReport {
 }
 
 // reported takes in an answer, or a piece of one.
-func (s *session) reported(m *wire.Reported) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	q := s.report
+func (r *reports) reported(m *wire.Reported) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	q := r.open
 	if q == nil || q.token != m.Token {
 		return nil // nobody waits for it any more
 	}
@@ -65,12 +77,12 @@ func (s *session) reported(m *wire.Reported) error {
 	if m.Flags&wire.ReplyMore != 0 {
 		return nil
 	}
-	s.report = nil
-	var r nodeReport
-	if err := json.Unmarshal(q.pieces, &r); err != nil {
+	r.open = nil
+	var answer nodeReport
+	if err := json.Unmarshal(q.pieces, &answer); err != nil {
 		return fmt.Errorf("%w: a report: %w", wire.ErrProtocol, err)
 	}
-	q.answer <- r
+	q.answer <- answer
 	return nil
 }
 
@@ -124,11 +136,9 @@ func (s *Server) underWay() underWay {
 
 // explain adds what a client says about its sources.
 func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWay) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.forgetPassed(byNode)
+	s.past.forgetGone(byNode)
 	flowOf := func(source uint32, edge uint16) *flow {
-		src := s.sources[source]
+		src, _ := s.sources.find(source)
 		if src == nil || int(edge) >= len(src.edges) {
 			return nil
 		}
@@ -145,11 +155,11 @@ func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWa
 		}
 		all.flows = append(all.flows, directReport{fr, f, s, byNode[fr.Peer]})
 		if df := f.direct.Load(); df != nil && df.producer.sess == s {
-			df.learnLocked(fr.Deliveries, fr.Bytes)
+			s.past.learn(df, fr.Deliveries, fr.Bytes)
 		}
 	}
 	for _, rr := range r.Rooms {
-		if src := s.sources[rr.Source]; src != nil && src.out() != nil {
+		if src, _ := s.sources.find(rr.Source); src != nil && src.out() != nil {
 			rr.Wanted = rr.Wanted[:min(len(rr.Wanted), maxWanted)]
 			all.rooms = append(all.rooms, roomWait{rr, src.out(), s})
 		}
