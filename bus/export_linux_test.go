@@ -132,8 +132,8 @@ func OnShelf(e connector.Transport, meta connector.Metadata) bool {
 	if err != nil {
 		return false
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.shelving.mu.Lock()
+	defer l.shelving.mu.Unlock()
 	return slices.ContainsFunc(l.shelving.others, func(o otherShelf) bool { return o.taker.Has(number) })
 }
 
@@ -144,8 +144,8 @@ func PauseTelling(e connector.Transport) (resume func()) {
 	if err != nil {
 		return func() {}
 	}
-	l.mu.Lock()
-	return l.mu.Unlock
+	l.shelving.mu.Lock()
+	return l.shelving.mu.Unlock
 }
 
 // TellsLater reports whether a node lets the host wait for what it puts.
@@ -154,8 +154,8 @@ func TellsLater(e connector.Transport) bool {
 	if err != nil {
 		return false
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.shelving.mu.Lock()
+	defer l.shelving.mu.Unlock()
 	return l.shelving.byNumber
 }
 

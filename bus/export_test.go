@@ -132,9 +132,10 @@ func OpenAt(n *Node) (questions, sources int) {
 	n.mu.Lock()
 	l := n.link
 	n.mu.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.questions), len(l.requests) + len(l.tasks)
+	tasks, all := l.begun.list()
+	l.asked.mu.Lock()
+	defer l.asked.mu.Unlock()
+	return len(l.asked.open), len(all) + len(tasks)
 }
 
 // Overdue has a request's deadline be over, of which its timer does not know. Nothing

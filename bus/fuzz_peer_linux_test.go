@@ -191,9 +191,8 @@ func openFiles(t testing.TB) int {
 
 // tasks is how many the node has.
 func (h *hostile) tasks() int {
-	h.link.mu.Lock()
-	defer h.link.mu.Unlock()
-	return len(h.link.tasks)
+	tasks, _ := h.link.begun.list()
+	return len(tasks)
 }
 
 // play has a peer do what a script says, in place of one end of the streams of
@@ -214,9 +213,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.link.mu.Lock()
-	p := h.link.receivers[node]
-	h.link.mu.Unlock()
+	p := h.link.peers.receiver(node)
 	if err := h.link.handle(&wire.Expect{Source: task.id, Peer: node}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -246,10 +243,10 @@ func (h *hostile) play(t testing.TB, script []byte) {
 		left := p.account.size()
 		return left == 0 && h.tasks() == 0 && p.borrowed.Load() == 0 && HeldBytes(task.stage.bus) == 0
 	})
-	h.link.mu.Lock()
-	delete(h.link.senders, node)
-	delete(h.link.receivers, node)
-	h.link.mu.Unlock()
+	h.link.peers.mu.Lock()
+	delete(h.link.peers.senders, node)
+	delete(h.link.peers.receivers, node)
+	h.link.peers.mu.Unlock()
 	other, err := h.bus.Stream(t.Context())
 	if err != nil {
 		t.Fatal(err)

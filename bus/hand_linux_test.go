@@ -89,9 +89,8 @@ func (a *attached) task(t testing.TB) *nodeTask {
 	t.Helper()
 	var task *nodeTask
 	Await(t, func() bool {
-		a.link.mu.Lock()
-		defer a.link.mu.Unlock()
-		for _, task = range a.link.tasks {
+		tasks, _ := a.link.begun.list()
+		for _, task = range tasks {
 			return true
 		}
 		return false
@@ -104,9 +103,7 @@ func (a *attached) task(t testing.TB) *nodeTask {
 func (a *attached) direct(t testing.TB, node uint32, task *nodeTask) {
 	t.Helper()
 	sessions := a.server.live()
-	a.link.mu.Lock()
-	p := a.link.senders[node]
-	a.link.mu.Unlock()
+	p := a.link.peers.sender(node)
 	Await(t, func() bool { return p.connection() != nil })
 	src, err := sessions[0].source(task.id)
 	if err != nil {
@@ -189,9 +186,7 @@ func (a *attached) meetHand(t testing.TB) *hand {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.wire.Close)
-	a.link.mu.Lock()
-	h.pair = a.link.receivers[handNode]
-	a.link.mu.Unlock()
+	h.pair = a.link.peers.receiver(handNode)
 	if h.mem, err = shmstore.NewSegment("hand", 1<<16); err != nil {
 		t.Fatal(err)
 	}

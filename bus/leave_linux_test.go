@@ -173,7 +173,7 @@ func TestServedOnceAtAHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.serveAll(&link{node: n, sender: again.sender, questions: make(map[uint32]*question), done: make(chan struct{})})
+	n.serveAll(&link{node: n, sender: again.sender, asked: asked{open: make(map[uint32]*question)}, done: make(chan struct{})})
 	if calls := len(n.calls); calls != 0 {
 		t.Errorf("%d calls of Serve are served at the next host, of one that has ended", calls)
 	}
@@ -215,5 +215,5 @@ func TestServeThatIsCanceledLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A task that was opened in between finds the stage.
-	Await(t, func() bool { return len(l.served()) == 1 && a.server.Serving("m") == 1 })
+	Await(t, func() bool { return len(l.begun.served()) == 1 && a.server.Serving("m") == 1 })
 }

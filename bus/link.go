@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +31,6 @@ type link struct {
 	drainOnce sync.Once
 	done      chan struct{} // the connection has ended
 	idled     chan struct{} // ... and all tasks are over
-	err       error         // why; set before done is closed
 
 	tokens  atomic.Uint32
 	account account // what the host has of this process, and the memory that they have told each other of
@@ -45,21 +42,14 @@ type link struct {
 	exchange exchangeRoom // of what this process puts there
 	figures  toldFigures
 
-	calling    sync.Mutex // one opens caller, and then a request at a time; comes before mu
+	calling    sync.Mutex // one opens begun.caller, and then a request at a time; comes before the locks of the parts
 	lastSource uint32     // of a request; guarded by calling
 
-	mu        sync.Mutex // guards what follows, with err until done is closed; comes before the account's
-	questions map[uint32]*question
-	tasks     map[uint32]*nodeTask
-	requests  map[uint32]*upstream
-	stages    []*nodeStage
-	senders   map[uint32]*pair // other nodes, to send to
-	receivers map[uint32]*pair // ... and to receive from: the same, but of a node with itself
-	shelving  shelving
-	alone     bool           // no node is met any more
-	caller    *Bus           // carries what this process submits, once it does
-	reading   sync.WaitGroup // payloads of the exchange; added to while not closing
-	closing   error          // why this side ended it
+	parting  parting
+	asked    asked
+	begun    begun
+	peers    peers
+	shelving shelving
 }
 
 // dialLink connects and introduces this process.
@@ -69,9 +59,10 @@ func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, nam
 		return nil, err
 	}
 	l := &link{
-		conn: conn, in: peer.NewReceiver(conn), wait: wait, drained: make(chan struct{}), done: make(chan struct{}), idled: make(chan struct{}), questions: make(map[uint32]*question),
-		tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream),
-		senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair),
+		conn: conn, in: peer.NewReceiver(conn), wait: wait, drained: make(chan struct{}), done: make(chan struct{}), idled: make(chan struct{}),
+		asked: asked{open: make(map[uint32]*question)},
+		begun: begun{tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream)},
+		peers: peers{senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair)},
 	}
 	l.account.open(l)
 	l.lookout = wait.lookout(l.look)
@@ -160,17 +151,10 @@ func (l *link) run() {
 	case errors.Is(err, io.EOF):
 		err = errors.New("the host is gone")
 	}
-	l.mu.Lock()
-	if l.closing != nil {
-		err = l.closing
-	}
-	l.err = fmt.Errorf("%w: %w", ErrHostGone, err)
-	questions := l.questions
-	l.questions = nil
-	// What is left of them is still found by what other nodes send: results of a
-	// request that the host has completed may be on their way.
-	tasks, requests := maps.Clone(l.tasks), maps.Clone(l.requests)
-	l.mu.Unlock()
+	l.parting.lose(err)
+	err = l.parting.lost()
+	questions := l.asked.end()
+	tasks, requests := l.begun.lose()
 	l.account.close(false, false)
 	l.exchange.stop() // what is returned from here on may be read still
 	_ = l.conn.Close()
@@ -180,11 +164,11 @@ func (l *link) run() {
 		close(q.answers)
 	}
 	for _, t := range tasks {
-		t.req.end(Aborted, l.err)
+		t.req.end(Aborted, err)
 		t.ask() // one whose work is done waits for the host to ask, which it does not
 	}
 	for _, u := range requests {
-		u.hostGone(l.err)
+		u.hostGone(err)
 	}
 	l.account.giveBack(everything)
 	l.dropSegments()
@@ -193,16 +177,7 @@ func (l *link) run() {
 // dropSegments lets go of what the host has told us of. What is in use stays
 // mapped until it is released.
 func (l *link) dropSegments() {
-	l.mu.Lock()
-	shelves, own := l.shelving.others, l.shelving.own
-	l.shelving.others = nil
-	l.mu.Unlock()
-	if own != nil {
-		own.Close()
-	}
-	for _, o := range shelves {
-		o.taker.Close()
-	}
+	l.shelving.close()
 	for _, seg := range l.account.drop() {
 		seg.release()
 	}
@@ -318,24 +293,20 @@ func (l *link) learn(m *wire.Segment, fds []int) error {
 
 func (l *link) forget(number uint32) {
 	seg := l.account.hide(number)
-	l.mu.Lock()
 	l.forgetShelf(seg)
-	l.mu.Unlock()
 	if seg != nil {
 		l.dropSegment(seg)
 	}
 }
 
 func (l *link) task(id uint32) *nodeTask {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.tasks[id]
+	t, _ := l.begun.find(id)
+	return t
 }
 
 func (l *link) request(source uint32) *upstream {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.requests[source]
+	_, u := l.begun.find(source)
+	return u
 }
 
 // deliver hands a delivery to its task, or a result to its request.
@@ -354,13 +325,7 @@ func (l *link) deliver(m *wire.Deliver) error {
 
 func (l *link) over(m *wire.Over) {
 	outcome, err := outcomeOf(m)
-	l.mu.Lock()
-	t, u := l.tasks[m.Source], l.requests[m.Source]
-	delete(l.tasks, m.Source)
-	if outcome != Completed { // else results may be on their way
-		delete(l.requests, m.Source)
-	}
-	l.mu.Unlock()
+	t, u := l.begun.over(m.Source, outcome == Completed)
 	switch {
 	case t != nil:
 		t.over(outcome, err)
@@ -394,12 +359,10 @@ func outcomeOf(m *wire.Over) (Outcome, error) {
 // arrivals finds what comes to a task, or to a request that was submitted here;
 // nil: it is over.
 func (l *link) arrivals(source uint32) *arrivals {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if t := l.tasks[source]; t != nil {
+	switch t, u := l.begun.find(source); {
+	case t != nil:
 		return &t.in
-	}
-	if u := l.requests[source]; u != nil {
+	case u != nil:
 		return &u.in
 	}
 	return nil
@@ -414,23 +377,15 @@ type streams struct {
 
 // streams is a snapshot of those of all that is open.
 func (l *link) streams() []streams {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := make([]streams, 0, len(l.tasks)+len(l.requests))
-	for _, t := range l.tasks {
+	tasks, requests := l.begun.list()
+	all := make([]streams, 0, len(tasks)+len(requests))
+	for _, t := range tasks {
 		all = append(all, streams{&t.in, &t.out, t.stage.bus.graph.results})
 	}
-	for _, u := range l.requests {
+	for _, u := range requests {
 		all = append(all, streams{&u.in, &u.out, u.req.bus.graph.inputs})
 	}
 	return all
-}
-
-// served is a snapshot of the stages that are served here.
-func (l *link) served() []*nodeStage {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.stages)
 }
 
 func traceOf(t wire.Trace) messages.TraceContext {

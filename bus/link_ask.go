@@ -44,23 +44,14 @@ func (l *link) note(answers int, first func(wire.Message) error) (uint32, *quest
 // pose remembers a question.
 func (l *link) pose(q *question) (token uint32, err error) {
 	token = l.tokens.Add(1)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.questions == nil {
-		return 0, l.err
+	if !l.asked.pose(token, q) {
+		return 0, l.parting.lost()
 	}
-	l.questions[token] = q
 	return token, nil
 }
 
 // settle forgets a question. It reports whether it was open still.
-func (l *link) settle(token uint32) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, open := l.questions[token]
-	delete(l.questions, token)
-	return open
-}
+func (l *link) settle(token uint32) bool { return l.asked.settle(token) != nil }
 
 // send queues a message whose loss somebody wants to know of. If it could not be queued
 // the host is gone, unless it only does not read, or this process lacks something, such
@@ -103,7 +94,7 @@ func (l *link) late(token uint32, q *question, answer wire.Message, err error) (
 // answered looks at what came for a question.
 func (l *link) answered(m wire.Message, ok bool) (wire.Message, error) {
 	if !ok {
-		return nil, l.err
+		return nil, l.parting.lost()
 	}
 	switch m := m.(type) {
 	case *wire.Failed:
@@ -157,9 +148,7 @@ func (l *link) answer(token uint32, m wire.Message) {
 	if r, ok := m.(*wire.Reply); ok {
 		m = &wire.Reply{Token: r.Token, Flags: r.Flags, Piece: append([]byte(nil), r.Piece...)}
 	}
-	l.mu.Lock()
-	q := l.questions[token]
-	l.mu.Unlock()
+	q := l.asked.find(token, false)
 	_, failed := m.(*wire.Failed)
 	switch {
 	case q == nil: // nobody waits any more

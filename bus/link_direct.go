@@ -9,9 +9,7 @@ import (
 
 // expect prepares for deliveries of a stream that come from another node.
 func (l *link) expect(m *wire.Expect) error {
-	l.mu.Lock()
-	p := l.receivers[m.Peer]
-	l.mu.Unlock()
+	p := l.peers.receiver(m.Peer)
 	if p == nil {
 		return fmt.Errorf("%w: deliveries are to be expected from node %d, which was not introduced", wire.ErrProtocol, m.Peer)
 	}
@@ -35,15 +33,13 @@ func (l *link) expect(m *wire.Expect) error {
 // direct has the deliveries of an edge go to another node, which expects them,
 // as soon as that has been met.
 func (l *link) direct(m *wire.Direct) error {
-	l.mu.Lock()
-	p := l.senders[m.Peer]
+	p := l.peers.sender(m.Peer)
 	var rs *routes
-	if t := l.tasks[m.Source]; t != nil {
+	if t, u := l.begun.find(m.Source); t != nil {
 		rs = &t.out
-	} else if u := l.requests[m.Source]; u != nil {
+	} else if u != nil {
 		rs = &u.out
 	}
-	l.mu.Unlock()
 	switch {
 	case p == nil:
 		return fmt.Errorf("%w: deliveries are to go to node %d, which was not introduced", wire.ErrProtocol, m.Peer)
@@ -59,7 +55,7 @@ func (l *link) direct(m *wire.Direct) error {
 
 // clearedOf is told that nobody reads any more what a node had, which is gone.
 func (l *link) clearedOf(node uint32) {
-	for _, p := range l.pairs() {
+	for _, p := range l.peers.list() {
 		if p.node == node {
 			p.clearOnce.Do(func() { close(p.cleared) })
 		}
@@ -95,7 +91,7 @@ func (l *link) peerGone(p *pair, died bool, cause error) {
 func (l *link) dropSegment(seg *segment) {
 	seg.lasting.Store(false)
 	l.account.retire(seg)
-	for _, p := range l.pairs() {
+	for _, p := range l.peers.list() {
 		p.account.retire(seg)
 	}
 	seg.release()
@@ -112,26 +108,10 @@ func (l *link) look(enough, begin func() bool) (handled bool) {
 	return false
 }
 
-// pairs is a snapshot of the nodes that were met.
-func (l *link) pairs() []*pair {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var all []*pair
-	for node, p := range l.senders {
-		all = append(all, p)
-		if other := l.receivers[node]; other != p && other != nil {
-			all = append(all, other)
-		}
-	}
-	return all
-}
-
 // closePairs ends the connections to other nodes. There will be no new ones.
 func (l *link) closePairs() {
-	l.mu.Lock()
-	l.alone = true
-	l.mu.Unlock()
-	for _, p := range l.pairs() {
+	l.peers.close()
+	for _, p := range l.peers.list() {
 		p.close()
 	}
 }

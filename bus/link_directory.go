@@ -45,14 +45,8 @@ func (l *link) find(ctx context.Context, name lane.Name) (*wire.Found, []int, er
 // found hands descriptors to whoever asked for them. It owns them; those that
 // nobody waits for any more are closed.
 func (l *link) found(m *wire.Found, fds []int) error {
-	l.mu.Lock()
-	q := l.questions[m.Token]
-	wanted := q != nil && q.descriptors
-	if wanted {
-		delete(l.questions, m.Token) // who asked waits for what comes then, whatever its context
-	}
-	l.mu.Unlock()
-	if !wanted {
+	q := l.asked.find(m.Token, true)
+	if q == nil || !q.descriptors {
 		peer.CloseAll(fds)
 		if q != nil {
 			return fmt.Errorf("%w: descriptors were found for question %d, which did not ask for any", wire.ErrProtocol, m.Token)

@@ -63,9 +63,7 @@ func (l *link) place(ctx context.Context, owner uint32, edge connector.Edge, key
 	}
 	if placed, ok := answer.(*wire.Placed); ok {
 		entry = placed.Entry
-		l.mu.Lock()
 		l.knows(owner, p.seg)
-		l.mu.Unlock()
 	}
 	return entry, err
 }
@@ -77,7 +75,7 @@ func notKnown(over error) error {
 
 // sendPlace tells the host where the payload lies, which is its from then on.
 func (l *link) sendPlace(m *wire.Place, p *foreign) error {
-	if err := l.ending(); err != nil {
+	if err := l.parting.why(); err != nil {
 		return err
 	}
 	if p.seg == nil {
@@ -92,26 +90,9 @@ func (l *link) sendPlace(m *wire.Place, p *foreign) error {
 		return h.given(l.send(m))
 	})
 	if errors.Is(err, errOver) {
-		return l.ending()
+		return l.parting.why()
 	}
 	return err
-}
-
-// ending says why nothing more is begun; nil: it may be.
-func (l *link) ending() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err != nil {
-		return l.err
-	}
-	return l.closing
-}
-
-// lost says why the host is; nil: it is not.
-func (l *link) lost() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
 }
 
 // fetch asks the host for a payload of its exchange.
@@ -160,7 +141,7 @@ func (l *link) fetched(m *wire.Fetched) error {
 	}
 	p, err := l.fetchedPayload(m)
 	if err != nil {
-		l.reading.Done()
+		l.parting.reading.Done()
 		q.answers <- failedFirst{m, err}
 		return err
 	}
@@ -173,20 +154,14 @@ func (l *link) fetched(m *wire.Fetched) error {
 // asked waits for what comes then, whatever its context. A node that closes wants
 // no payload.
 func (l *link) claim(token uint32) (q *question, wanted bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	q = l.questions[token]
-	delete(l.questions, token)
-	if wanted = q != nil && l.closing == nil; wanted {
-		l.reading.Add(1)
-	}
-	return q, wanted
+	q = l.asked.settle(token)
+	return q, q != nil && l.parting.reads()
 }
 
 func (l *link) fetchedPayload(m *wire.Fetched) (*foreign, error) {
 	free := func() {
 		l.queue(&wire.Finish{Delivery: m.Delivery})
-		l.reading.Done()
+		l.parting.reading.Done()
 	}
 	if m.Flags&wire.FlagInline != 0 {
 		return newForeign(append([]byte{}, m.Payload...), free), nil
@@ -206,16 +181,14 @@ func (l *link) fetchedPayload(m *wire.Fetched) (*foreign, error) {
 // of it, and that is its end.
 func (l *link) cleanup(ctx context.Context, owner uint32, key string) error {
 	if key == "" {
-		l.mu.Lock()
-		delete(l.shelving.owners, owner)
-		l.mu.Unlock()
+		l.shelving.forget(owner)
 	}
 	return l.ask(ctx, func(token uint32) wire.Message { return &wire.Cleanup{Token: token, Owner: owner, Key: key} })
 }
 
 // gone says why the host is.
 func (l *link) gone() error {
-	if err := l.lost(); err != nil {
+	if err := l.parting.lost(); err != nil {
 		return err
 	}
 	return ErrHostGone
@@ -224,11 +197,9 @@ func (l *link) gone() error {
 // closeExchange waits for those who hold payloads of the exchange, and gives the
 // memory of this process's own back.
 func (l *link) closeExchange(ctx context.Context) error {
-	if err := waitFor(ctx, &l.reading); err != nil {
+	if err := waitFor(ctx, &l.parting.reading); err != nil {
 		return fmt.Errorf("payloads of the exchange are held: %w", err)
 	}
-	l.mu.Lock()
-	l.tellTaken()
-	l.mu.Unlock()
+	l.tellAllTaken()
 	return l.exchange.close(ctx)
 }

@@ -42,7 +42,7 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 		return h.given(err)
 	})
 	if errors.Is(err, errOver) {
-		if err = l.lost(); err == nil {
+		if err = l.parting.lost(); err == nil {
 			go returned() // not under the locks of whoever sends
 		}
 		return err

@@ -74,7 +74,7 @@ func (l *link) underWay() nodeReport {
 			}
 		}
 	}
-	for _, p := range l.pairs() {
+	for _, p := range l.peers.list() {
 		r.Held = append(r.Held, p.report(now)...)
 	}
 	slices.SortFunc(r.Held, func(a, b heldReport) int { return cmp.Compare(b.Age, a.Age) })

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"sync"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -14,8 +15,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/shelf"
 )
 
-// shelving is what a link has of shelves. It is guarded by the link's mu.
+// shelving is what a link has of shelves. Its lock comes before the account's and the sender's.
 type shelving struct {
+	mu       sync.Mutex
 	own      *shelf.Shelf // nil: there is none yet, or none is to be had
 	seg      *segment     // that its values lie in
 	token    uint32       // of the question of it
@@ -64,13 +66,36 @@ func tagOf(edge connector.Edge, key string) uint64 {
 	return h.Sum64()
 }
 
-// knows, with mu held, notes that the host knows an owner, and gives it a shelf for what
+// close lets go of all shelves.
+func (sh *shelving) close() {
+	sh.mu.Lock()
+	shelves, own := sh.others, sh.own
+	sh.others = nil
+	sh.mu.Unlock()
+	if own != nil {
+		own.Close()
+	}
+	for _, o := range shelves {
+		o.taker.Close()
+	}
+}
+
+// forget forgets an owner.
+func (sh *shelving) forget(owner uint32) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	delete(sh.owners, owner)
+}
+
+// knows notes that the host knows an owner, and gives it a shelf for what
 // is put into a segment, if it has none. Without one everything is placed.
 func (l *link) knows(owner uint32, seg *segment) {
 	sh := &l.shelving
 	if owner == wire.LastingOwner {
 		return
 	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
 	if sh.owners == nil {
 		sh.owners = make(map[uint32]struct{})
 	}
@@ -93,8 +118,8 @@ func (l *link) knows(owner uint32, seg *segment) {
 
 // shelved says that the host has the shelf.
 func (l *link) shelved(m *wire.Shelved) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.shelving.mu.Lock()
+	defer l.shelving.mu.Unlock()
 	sh := &l.shelving
 	if sh.own == nil || sh.ready || m.Token != sh.token {
 		return fmt.Errorf("%w: shelved was not asked for", wire.ErrProtocol)
@@ -107,8 +132,8 @@ func (l *link) shelved(m *wire.Shelved) error {
 // inlineBytes bounds the values that are put into messages: what lies on a shelf is had
 // sooner.
 func (l *link) inlineBytes() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.shelving.mu.Lock()
+	defer l.shelving.mu.Unlock()
 	if l.shelving.ready {
 		return 0
 	}
@@ -125,8 +150,8 @@ func (l *link) reclaim() {
 }
 
 func (l *link) reclaimed() (all []*foreign) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.shelving.mu.Lock()
+	defer l.shelving.mu.Unlock()
 	sh := &l.shelving
 	for range min(ring.ReclaimEach, len(sh.lie)) {
 		v := sh.lie[0]
@@ -146,12 +171,12 @@ func (l *link) reclaimed() (all []*foreign) {
 // returnedFrom is what the host's word does, that a value on the shelf is needed no more.
 func (l *link) returnedFrom(own *shelf.Shelf, v *lying) {
 	own.Clear(v.number) // before the room is used again
-	l.mu.Lock()
+	l.shelving.mu.Lock()
 	p := v.payload
 	if v.payload = nil; p != nil {
 		l.shelving.byNumber = false
 	}
-	l.mu.Unlock()
+	l.shelving.mu.Unlock()
 	if p != nil {
 		p.release()
 	}
@@ -166,13 +191,13 @@ func (l *link) shelve(ctx context.Context, owner uint32, edge connector.Edge, ke
 		return 0, nil // the host says why
 	}
 	m := &wire.Shelve{Owner: owner, Size: uint64(len(p.data)), From: edge.From, To: edge.To, Key: key}
-	l.mu.Lock()
+	l.shelving.mu.Lock()
 	own := l.shelving.own
 	sent, err := l.sendShelve(m, p)
 	if sent {
 		own.Publish(m.Entry)
 	}
-	l.mu.Unlock()
+	l.shelving.mu.Unlock()
 	if err != nil {
 		p.release()
 		return 0, err
@@ -202,7 +227,7 @@ const nobody = 0
 func (l *link) sendShelve(m *wire.Shelve, p *foreign) (sent bool, err error) {
 	sh := &l.shelving
 	_, known := sh.owners[m.Owner]
-	if can := known && sh.ready && p.seg == sh.seg && l.err == nil && l.closing == nil; !can {
+	if can := known && sh.ready && p.seg == sh.seg && l.parting.why() == nil; !can {
 		return false, nil
 	}
 	m.Offset = uint64(p.offset)
@@ -241,8 +266,8 @@ func (l *link) learnShelf(m *wire.ShelfAt, fds []int) error {
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.shelving.mu.Lock()
+	defer l.shelving.mu.Unlock()
 	seg := l.account.memory(m.Segment)
 	if seg == nil {
 		taker.Close()
@@ -252,9 +277,11 @@ func (l *link) learnShelf(m *wire.ShelfAt, fds []int) error {
 	return nil
 }
 
-// forgetShelf, with mu held, lets go of the shelf whose values lie in a segment. The host
+// forgetShelf lets go of the shelf whose values lie in a segment. The host
 // keeps what was taken there for this process, until it is told.
 func (l *link) forgetShelf(seg *segment) {
+	l.shelving.mu.Lock()
+	defer l.shelving.mu.Unlock()
 	kept := l.shelving.others[:0]
 	for _, o := range l.shelving.others {
 		if o.seg == seg {
@@ -278,7 +305,7 @@ func (l *link) take(edge connector.Edge, key string, entry uint64) *foreign {
 	defer o.seg.release()
 	p := l.takeFrom(o, entry, tagOf(edge, key))
 	if p == nil {
-		l.reading.Done()
+		l.parting.reading.Done()
 	}
 	return p
 }
@@ -286,15 +313,15 @@ func (l *link) take(edge connector.Edge, key string, entry uint64) *foreign {
 // shelfOf finds the shelf of a number. What is taken there counts as read, and its segment
 // is retained.
 func (l *link) shelfOf(entry uint64) (otherShelf, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closing == nil {
-		for _, o := range l.shelving.others {
-			if o.taker.Has(entry) {
-				l.reading.Add(1)
+	l.shelving.mu.Lock()
+	defer l.shelving.mu.Unlock()
+	for _, o := range l.shelving.others {
+		if o.taker.Has(entry) {
+			reads := l.parting.reads()
+			if reads {
 				o.seg.retain()
-				return o, true
 			}
+			return o, reads
 		}
 	}
 	return otherShelf{}, false
@@ -310,14 +337,14 @@ func (l *link) takeFrom(o otherShelf, entry, tag uint64) *foreign {
 		o.taker.Give(entry)
 		faultpoint.Hit("node-given")
 		l.gave(entry)
-		l.reading.Done()
+		l.parting.reading.Done()
 	})
 	if err != nil { // the host knows better where it lies, or that it does not
 		o.taker.PutBack(entry)
 		return nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.shelving.mu.Lock()
+	defer l.shelving.mu.Unlock()
 	sh := &l.shelving
 	if sh.has == nil {
 		sh.has = make(map[uint64]*taken)
@@ -329,8 +356,8 @@ func (l *link) takeFrom(o otherShelf, entry, tag uint64) *foreign {
 
 // gave notes that a value is needed no more that was taken.
 func (l *link) gave(entry uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.shelving.mu.Lock()
+	defer l.shelving.mu.Unlock()
 	sh := &l.shelving
 	delete(sh.has, entry)
 	sh.over = append(sh.over, entry)
@@ -357,8 +384,8 @@ func (l *link) tellSoon() {
 
 // tellInTime tells the host what it is time to tell.
 func (l *link) tellInTime() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.shelving.mu.Lock()
+	defer l.shelving.mu.Unlock()
 	sh := &l.shelving
 	sh.runs = false
 	l.tellTaken()
@@ -376,6 +403,13 @@ func (l *link) tellInTime() {
 	if len(held) > 0 {
 		l.queue(&wire.Taken{Entries: held})
 	}
+}
+
+// tellAllTaken is tellTaken at the end.
+func (l *link) tellAllTaken() {
+	l.shelving.mu.Lock()
+	defer l.shelving.mu.Unlock()
+	l.tellTaken()
 }
 
 // tellTaken, with mu held, tells the host what was taken and is needed no more.

@@ -199,10 +199,10 @@ func (n *Node) run(l *link) {
 		n.mu.Unlock()
 		n.closeLink(l)
 		if !n.opts.Rejoin || n.ctx.Err() != nil {
-			n.end(l.err)
+			n.end(l.parting.lost())
 			return
 		}
-		n.opts.Logger.Warn("the host is gone; looking for a new one", slog.String("socket", n.opts.Socket), slog.Any("error", l.err))
+		n.opts.Logger.Warn("the host is gone; looking for a new one", slog.String("socket", n.opts.Socket), slog.Any("error", l.parting.lost()))
 		var err error
 		if l, err = n.reconnect(); err != nil {
 			n.end(err)
@@ -295,10 +295,10 @@ func (n *Node) closeLink(l *link) {
 	n.closing.Go(func() {
 		close(l.idled)
 		err := l.closeStages(ctx)
-		for _, st := range l.served() {
+		for _, st := range l.begun.served() {
 			st.bus.dropShared()
 		}
-		if b := l.opened(); b != nil {
+		if b := l.begun.carrier(); b != nil {
 			// Callers may still read results of requests that completed, and peers
 			// their inputs, of which each has a mapping of its own.
 			err = errors.Join(err, b.Drain(ctx))

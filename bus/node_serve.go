@@ -111,7 +111,7 @@ func (l *link) leaveStages(call *serving) (left []*nodeStage) {
 
 // stagesOf are those that the host has said to be served by a call.
 func (l *link) stagesOf(call *serving) []*nodeStage {
-	return slices.DeleteFunc(l.served(), func(st *nodeStage) bool { return st.call != call })
+	return slices.DeleteFunc(l.begun.served(), func(st *nodeStage) bool { return st.call != call })
 }
 
 // has reports whether a call has not ended.
@@ -141,7 +141,7 @@ func (n *Node) attend(ctx context.Context, call *serving) error {
 		case <-l.done:
 			if !n.opts.Rejoin {
 				<-n.done
-				return l.err
+				return l.parting.lost()
 			}
 		}
 	}

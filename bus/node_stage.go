@@ -87,8 +87,8 @@ func refusing(name string, join bool, err error) StageSpec {
 // addStage opens the bus that does a stage's work. It runs on the link's
 // reader: tasks may follow at once.
 func (l *link) addStage(call *serving, spec StageSpec, s *wire.Serving) error {
-	if int(s.Stage) != len(l.served()) {
-		return fmt.Errorf("%w: stage %q has the number %d, not %d", wire.ErrProtocol, spec.Name, s.Stage, len(l.served()))
+	if int(s.Stage) != len(l.begun.served()) {
+		return fmt.Errorf("%w: stage %q has the number %d, not %d", wire.ErrProtocol, spec.Name, s.Stage, len(l.begun.served()))
 	}
 	var wrong error
 	if join := spec.Join != nil; join != s.Join {
@@ -111,9 +111,7 @@ func (l *link) addStage(call *serving, spec StageSpec, s *wire.Serving) error {
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.stages = append(l.stages, &nodeStage{name: spec.Name, number: s.Stage, call: call, bus: b})
+	l.begun.serve(&nodeStage{name: spec.Name, number: s.Stage, call: call, bus: b})
 	return wrong
 }
 
@@ -218,33 +216,25 @@ func (l *link) open(m *wire.Open) error {
 
 // openTask makes a task known; nil: it is not to be handled here.
 func (l *link) openTask(m *wire.Open) (*nodeTask, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if int(m.Stage) >= len(l.stages) {
-		return nil, fmt.Errorf("%w: a task for stage %d of %d", wire.ErrProtocol, m.Stage, len(l.stages))
-	}
-	if l.closing != nil {
-		return nil, nil // the host has not heard the goodbye, and takes back what it gives us now
-	}
-	st := l.stages[m.Stage]
-	t := &nodeTask{link: l, stage: st, id: m.Task}
-	t.out.begin(l, m.Task, len(st.bus.graph.results))
-	var err error
-	place, ok := st.bus.places.tryTake()
-	if !ok {
-		return nil, fmt.Errorf("open task %d: %w", m.Task, st.bus.overloaded())
-	}
-	t.req, err = st.bus.admit(context.Background(), place, requestOptions{
-		id: messages.RequestID(m.Request), until: m.Deadline, trace: traceOf(m.Trace), sink: t,
+	return l.begun.task(m.Task, m.Stage, func(st *nodeStage) (*nodeTask, error) {
+		t := &nodeTask{link: l, stage: st, id: m.Task}
+		t.out.begin(l, m.Task, len(st.bus.graph.results))
+		var err error
+		place, ok := st.bus.places.tryTake()
+		if !ok {
+			return nil, fmt.Errorf("open task %d: %w", m.Task, st.bus.overloaded())
+		}
+		t.req, err = st.bus.admit(context.Background(), place, requestOptions{
+			id: messages.RequestID(m.Request), until: m.Deadline, trace: traceOf(m.Trace), sink: t,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("open task %d: %w", m.Task, err)
+		}
+		t.in.begin(t.req, st.bus.graph.inputs, true)
+		faultpoint.Hit("node-task-opened")
+		st.busy.Add(1)
+		return t, nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("open task %d: %w", m.Task, err)
-	}
-	t.in.begin(t.req, st.bus.graph.inputs, true)
-	l.tasks[m.Task] = t
-	faultpoint.Hit("node-task-opened")
-	st.busy.Add(1)
-	return t, nil
 }
 
 // begun has the end of a task noted from here on, and one that has come already, with a
@@ -329,11 +319,7 @@ func (l *link) endTask(t *nodeTask, err error) {
 	if err == nil {
 		t.out.endAll()
 	}
-	l.mu.Lock()
-	known := l.tasks[t.id] == t
-	delete(l.tasks, t.id)
-	l.mu.Unlock()
-	if !known {
+	if known := l.begun.taskEnded(t); !known {
 		return
 	}
 	m := &wire.Ended{Task: t.id}

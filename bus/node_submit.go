@@ -35,35 +35,22 @@ type upstream struct {
 // own.
 const callerRequests = 4
 
-// opened is the bus that carries what this process submits; nil: it has not.
-func (l *link) opened() *Bus {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.caller
-}
-
-// callers opens that bus unless it is open. Those who come meanwhile wait for it: it is
-// work for each place that a request may have.
+// callers opens the bus that carries what this process submits, unless it is open. Those who
+// come meanwhile wait for it: it is work for each place that a request may have.
 func (l *link) callers() error {
-	if l.opened() != nil {
+	if l.begun.carrier() != nil {
 		return nil
 	}
 	l.calling.Lock()
 	defer l.calling.Unlock()
-	if l.opened() != nil {
+	if l.begun.carrier() != nil {
 		return nil
 	}
 	b, err := l.node.openCaller(l) // allocates memory, which takes a moment
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	late := l.err != nil // the host is gone
-	if !late {
-		l.caller = b
-	}
-	l.mu.Unlock()
-	if late {
+	if !l.begun.carry(b) { // the host is gone
 		_ = b.Close(context.Background()) // it has never been used
 		b.dropShared()
 	}
@@ -170,9 +157,9 @@ func (n *Node) open(ctx context.Context, flags uint8, opts []SubmitOption) (*Req
 	if err := l.callers(); err != nil {
 		return nil, err
 	}
-	caller := l.opened()
+	caller := l.begun.carrier()
 	if caller == nil {
-		return nil, l.err
+		return nil, l.parting.lost()
 	}
 	try, tell := flags&wire.SubmitTry != 0, flags&wire.SubmitTell != 0
 	place, ok := caller.places.tryTake()
@@ -238,19 +225,22 @@ func (up *upstream) begin(ctx context.Context, caller *Bus, place struct{}, flag
 		return err
 	}
 	m := &wire.Submit{Source: up.source, Flags: flags, Deadline: req.deadline, Trace: wireTrace(o.trace)}
-	l.mu.Lock()
-	up.req = req
-	up.in.begin(req, caller.graph.results, true)
-	if err = l.err; err == nil {
-		l.requests[up.source] = up
+	begin := func() {
+		up.req = req
+		up.in.begin(req, caller.graph.results, true)
+	}
+	known, err := l.begun.request(up, begin, func() (err error) {
 		if flags&wire.SubmitTell != 0 {
 			err = l.send(m)
 		} else {
 			_, err = l.later(m)
 		}
+		faultpoint.Hit("node-submitted")
+		return err
+	})
+	if !known {
+		err = l.parting.lost()
 	}
-	faultpoint.Hit("node-submitted")
-	l.mu.Unlock()
 	if err != nil {
 		req.end(Failed, err)
 		req.Close()
@@ -273,11 +263,7 @@ func (up *upstream) answer(err error) {
 // ended tells the host that the request is over here.
 func (up *upstream) ended() {
 	l := up.link
-	l.mu.Lock()
-	known := l.requests[up.source] == up
-	delete(l.requests, up.source)
-	l.mu.Unlock()
-	if !known {
+	if known := l.begun.requestEnded(up); !known {
 		return
 	}
 	up.in.drop()
@@ -320,15 +306,8 @@ func (up *upstream) hostGone(err error) {
 // leave ends what is open, gives everything back, and says goodbye. What this
 // process emitted stays readable for others: they have it mapped.
 func (l *link) leave(ctx context.Context) error {
-	l.mu.Lock()
-	if l.closing == nil {
-		l.closing = ErrClosed
-	}
-	tasks, requests := l.tasks, l.requests
-	if l.err == nil {
-		l.tasks, l.requests = map[uint32]*nodeTask{}, map[uint32]*upstream{}
-	}
-	l.mu.Unlock()
+	l.parting.close()
+	tasks, requests := l.begun.leave()
 	for _, t := range tasks {
 		t.req.end(Aborted, ErrClosed) // and endTask drops what it waits for
 	}
@@ -361,7 +340,7 @@ func (l *link) returnAll() {
 
 // returnPairs takes all that peers have for returned.
 func (l *link) returnPairs() {
-	for _, p := range l.pairs() {
+	for _, p := range l.peers.list() {
 		p.leave()
 	}
 }
@@ -369,7 +348,7 @@ func (l *link) returnPairs() {
 // closeStages ends the work of stages, and waits for handlers.
 func (l *link) closeStages(ctx context.Context) error {
 	var errs []error
-	for _, st := range l.served() {
+	for _, st := range l.begun.served() {
 		if err := st.bus.Close(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("stage %q: %w", st.name, err))
 		}
@@ -380,7 +359,7 @@ func (l *link) closeStages(ctx context.Context) error {
 // closeCaller ends what this process submitted, and waits for callers that hold
 // results.
 func (l *link) closeCaller(ctx context.Context) error {
-	b := l.opened()
+	b := l.begun.carrier()
 	if b == nil {
 		return nil
 	}
@@ -421,7 +400,5 @@ func (l *link) tell(m wire.Message) bool {
 
 // leaving implements feeder.
 func (l *link) leaving() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.closing != nil
+	return l.parting.leaving()
 }

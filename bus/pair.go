@@ -57,20 +57,7 @@ func (l *link) meet(m *wire.Introduce, fds []int) error {
 	}
 	p.account.open(p)
 	p.borrowed.Store(1)
-	l.mu.Lock()
-	pairs := l.senders
-	if m.Peer == l.welcome.Node && m.Side == 1 {
-		pairs = l.receivers // of a node with itself
-	}
-	unwanted := pairs[m.Peer] != nil || l.alone
-	if !unwanted {
-		pairs[m.Peer] = p
-		if m.Peer != l.welcome.Node {
-			l.receivers[m.Peer] = p
-		}
-	}
-	l.mu.Unlock()
-	if unwanted {
+	if !l.peers.add(p, m.Peer == l.welcome.Node, m.Side == 1) {
 		p.close()
 		_ = proc.Close() // nobody has seen it
 		return nil

@@ -164,7 +164,7 @@ func TestWhatComesBehindTheLeaving(t *testing.T) {
 	for name, past := range map[string]bool{"through the host": false, "past it": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRouted(t, 1)
-			r.link.senders = map[uint32]*pair{7: r.pair}
+			r.link.peers.senders = map[uint32]*pair{7: r.pair}
 			if past {
 				r.open(0, &route{pair: r.pair, source: 77})
 			}
