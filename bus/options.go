@@ -45,7 +45,8 @@ const Unbounded = -1
 type Options struct {
 	// Name appears in reports; default "omnibus".
 	Name string
-	// Store describes the payload store. It has Reuse, whatever this says. Its MaxLargeBytes bounds
+	// Store describes the payload store. It has Reuse, whatever this says. In shared memory its
+	// ArenaBytes are 256 MiB by default, which are taken as they are filled. Its MaxLargeBytes bounds
 	// the payloads that are larger than their edge's byte window, which lie in segments of
 	// their own, and so each of them: in a bus the default is as much memory as the machine or
 	// its control group has.
@@ -125,12 +126,21 @@ func (o Options) storeOptions() shmstore.Options {
 	s := o.Store
 	s.Serializer = o.Serializer
 	s.Reuse = true // nobody comes for a payload that all have finished
+	d := s.WithDefaults()
 	if s.MaxLargeBytes == 0 {
-		s.KeepLargeBytes = s.WithDefaults().ArenaBytes
+		s.KeepLargeBytes = d.ArenaBytes
 		s.MaxLargeBytes = max(s.KeepLargeBytes, int64(min(memory.System().Most(), mostLargeBytes)))
+	}
+	if s.ArenaBytes == 0 && d.Memory == shmstore.Shared {
+		// More room is for more bytes under way: it needs no larger directory.
+		s.ArenaBytes, s.Slots, s.LargeObjectBytes = defaultArenaBytes, d.Slots, d.LargeObjectBytes
 	}
 	return s
 }
+
+// defaultArenaBytes is what the edges of a bus share for windows, if its store is in shared
+// memory, which it takes as it fills it.
+const defaultArenaBytes = 256 << 20
 
 // mostLargeBytes is the most that large payloads get without being asked for.
 const mostLargeBytes = 1 << 40

@@ -235,7 +235,7 @@ func TestMetricsAndHealth(t *testing.T) {
 		`omnibus_stage_processes{stage="upper"} 2`,
 		`omnibus_process_up{process="again/0",stage="again"} 1`,
 		`omnibus_process_held_deliveries{node="1",process=`,
-		`omnibus_store_arena_bytes 6.7108864e+07`,
+		`omnibus_store_arena_bytes 2.68435456e+08`,
 	} {
 		if !strings.Contains(metrics, "\n"+want) {
 			t.Errorf("no line %s in\n%s", want, metrics)
