@@ -15,7 +15,7 @@ import (
 // through the host and the rest from another node: here it is one again.
 type arrivals struct {
 	req   *Request
-	edges []*edge
+	ports []port
 	// closes has the end of a stream fed too, as a bare delivery.
 	closes bool
 
@@ -45,11 +45,11 @@ type arriving struct {
 	relayed atomic.Int64 // that came through the host, and are not finished
 }
 
-// begin makes a ready for the streams of the edges.
-func (a *arrivals) begin(req *Request, edges []*edge, closes bool) *arrivals {
-	a.req, a.edges, a.closes = req, edges, closes
-	if a.streams = a.one[:]; len(edges) != 1 {
-		a.streams = make([]arriving, len(edges))
+// begin makes a ready for the streams of the ports.
+func (a *arrivals) begin(req *Request, ports []port, closes bool) *arrivals {
+	a.req, a.ports, a.closes = req, ports, closes
+	if a.streams = a.one[:]; len(ports) != 1 {
+		a.streams = make([]arriving, len(ports))
 	}
 	return a
 }
@@ -72,7 +72,7 @@ func (a *arrivals) relayed(edge uint16, d *Delivery) error {
 		return err
 	}
 	st.relayed.Add(1)
-	d.fed.open = &st.relayed
+	d.counted(&st.relayed)
 	if st.from == nil { // in order already, or in none: see Routing
 		a.feed(int(edge), st, d)
 		return nil
@@ -90,7 +90,7 @@ func (a *arrivals) relayed(edge uint16, d *Delivery) error {
 func (a *arrivals) lied(edge uint16, st *arriving, err error) {
 	a.belied = true
 	err = fmt.Errorf("deliveries from %s: %w", st.from.describe(), err)
-	go a.req.end(Failed, &StageError{Edge: a.edges[edge].name, Seq: st.next, Err: err}) // not under the lock
+	go a.req.end(Failed, &StageError{Edge: a.ports[edge].name, Seq: st.next, Err: err}) // not under the lock
 	if d := st.from.connection(); d != nil {
 		d.PeerGone(err)
 	}
@@ -104,9 +104,9 @@ func (a *arrivals) direct(p *pair, edge uint16, d *Delivery) error {
 	switch {
 	case err != nil:
 	case st.from != p:
-		err = fmt.Errorf("%w: a delivery on %s, which is not expected from there", wire.ErrProtocol, a.edges[edge].name)
-	case uint64(st.open.Load()) >= a.edges[edge].limit:
-		err = fmt.Errorf("%w: %d deliveries on %s are not finished, more than its window", wire.ErrProtocol, st.open.Load(), a.edges[edge].name)
+		err = fmt.Errorf("%w: a delivery on %s, which is not expected from there", wire.ErrProtocol, a.ports[edge].name)
+	case uint64(st.open.Load()) >= a.ports[edge].limit:
+		err = fmt.Errorf("%w: %d deliveries on %s are not finished, more than its window", wire.ErrProtocol, st.open.Load(), a.ports[edge].name)
 	}
 	if err != nil {
 		d.discard()
@@ -117,7 +117,7 @@ func (a *arrivals) direct(p *pair, edge uint16, d *Delivery) error {
 	}
 	st.directs++
 	st.open.Add(1)
-	d.fed.open = &st.open
+	d.counted(&st.open)
 	return a.sort(int(edge), st, d)
 }
 
@@ -132,7 +132,7 @@ func (a *arrivals) sort(edge int, st *arriving, d *Delivery) error {
 		d.discard()
 		return nil
 	case d.Seq < st.next, found, st.ended:
-		err := fmt.Errorf("%w: sequence %d on %s came again, %d is next", wire.ErrProtocol, d.Seq, a.edges[edge].name, st.next)
+		err := fmt.Errorf("%w: sequence %d on %s came again, %d is next", wire.ErrProtocol, d.Seq, a.ports[edge].name, st.next)
 		d.discard()
 		return err
 	}
@@ -150,11 +150,10 @@ func (a *arrivals) sort(edge int, st *arriving, d *Delivery) error {
 // feed, with mu held, hands a delivery on.
 func (a *arrivals) feed(edge int, st *arriving, d *Delivery) {
 	st.next = d.Seq + 1
-	f := a.req.flow(a.edges[edge])
 	if d.EOS {
 		st.ended, st.last = true, true
 	}
-	f.feed(d)
+	a.req.feed(a.ports[edge], d)
 }
 
 // expect has deliveries of a stream come from another node from now on.
@@ -163,7 +162,7 @@ func (a *arrivals) expect(edge uint16, p *pair) error {
 	defer a.mu.Unlock()
 	st, err := a.stream(edge)
 	if err == nil && st.from != nil {
-		err = fmt.Errorf("%w: %s is expected from node %d already", wire.ErrProtocol, a.edges[edge].name, st.from.node)
+		err = fmt.Errorf("%w: %s is expected from node %d already", wire.ErrProtocol, a.ports[edge].name, st.from.node)
 	}
 	if err == nil {
 		st.from = p
@@ -181,9 +180,9 @@ func (a *arrivals) streamed(p *pair, edge uint16, total uint64) error {
 	case err != nil:
 		return err
 	case st.from == nil || (p != nil && p != st.from):
-		return fmt.Errorf("%w: %s is said to have ended, which does not come from there", wire.ErrProtocol, a.edges[edge].name)
+		return fmt.Errorf("%w: %s is said to have ended, which does not come from there", wire.ErrProtocol, a.ports[edge].name)
 	case total < st.next || (st.known && st.total != total):
-		err := fmt.Errorf("%w: %s is said to have ended with %d deliveries, %d have come", wire.ErrProtocol, a.edges[edge].name, total, st.next)
+		err := fmt.Errorf("%w: %s is said to have ended with %d deliveries, %d have come", wire.ErrProtocol, a.ports[edge].name, total, st.next)
 		if p != nil {
 			return err
 		}
@@ -258,9 +257,7 @@ func (a *arrivals) end(edge int, st *arriving) {
 	if !a.closes {
 		return
 	}
-	d := newDelivery()
-	d.EOS, d.Seq = true, st.next
-	a.req.flow(a.edges[edge]).feed(d)
+	a.req.feed(a.ports[edge], newFedEnd(st.next))
 }
 
 // peerGone says that nothing comes from a node any more. If it lives, or had
@@ -276,7 +273,7 @@ func (a *arrivals) peerGone(p *pair, died bool, cause error) {
 		st.lost = true
 		switch {
 		case !died:
-			go a.req.end(Failed, &StageError{Edge: a.edges[i].name, Seq: st.next, Err: cause})
+			go a.req.end(Failed, &StageError{Edge: a.ports[i].name, Seq: st.next, Err: cause})
 		case st.known:
 			a.lack(uint16(i))
 		}
@@ -290,7 +287,7 @@ func (a *arrivals) lack(edge uint16) {
 	st := &a.streams[edge]
 	if st.next < st.total && (st.directs == 0 || st.first+st.directs < st.total) {
 		err := fmt.Errorf("%w: %s had %d more deliveries to send", ErrProcessDied, st.from.describe(), st.total-st.next)
-		go a.req.end(Failed, &StageError{Edge: a.edges[edge].name, Seq: st.next, Err: err}) // not under the lock
+		go a.req.end(Failed, &StageError{Edge: a.ports[edge].name, Seq: st.next, Err: err}) // not under the lock
 	}
 }
 

@@ -91,7 +91,7 @@ func newArrivalsAt(t *testing.T) *arrivalsAt {
 	}
 	t.Cleanup(r.Close)
 	return &arrivalsAt{
-		arrivals: new(arrivals).begin(r, g.inputs, true), t: t, r: r, peer: &pair{node: 7, name: "peer"},
+		arrivals: new(arrivals).begin(r, g.inputPorts, true), t: t, r: r, peer: &pair{node: 7, name: "peer"},
 		host: new(answers), node: new(answers), over: make(chan struct{}),
 	}
 }

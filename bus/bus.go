@@ -174,6 +174,7 @@ func (b *Bus) start() error {
 	} else if err := b.graph.size(arena, b.joinLimit, b.opts.MaxRequests, b.opts.Overcommit); err != nil {
 		return err
 	}
+	b.graph.describe()
 	b.places.free = make([]struct{}, b.opts.MaxRequests)
 	b.system = actors.NewSystem(actors.Options{Logger: b.opts.Logger, Dispatcher: actors.DispatcherOptions{Lookout: b.opts.lookout}})
 	b.writer = b.system.NewWriter(b.store)

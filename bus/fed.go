@@ -122,6 +122,16 @@ func (d *Delivery) ridesAlong() bool {
 	return d.EOS && d.flow.consumer != nil && d.flow.consumer.stage.spec.End == nil
 }
 
+// counted has a delivery be counted until it is finished.
+func (d *Delivery) counted(by *atomic.Int64) { d.fed.open = by }
+
+// newFedEnd makes the end of a stream whose last delivery was not its last.
+func newFedEnd(seq uint64) *Delivery {
+	d := newDelivery()
+	d.EOS, d.Seq = true, seq
+	return d
+}
+
 // newFed makes a delivery of a message. find knows the segments of whoever sent
 // it, and those that it knows are not forgotten meanwhile.
 func newFed(m *wire.Deliver, from feeder, find func(number uint32) *segment) (*Delivery, error) {

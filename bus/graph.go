@@ -15,6 +15,8 @@ type graph struct {
 	inputs  []*edge // from the caller
 	results []*edge // to the caller
 	byName  map[string]*stage
+
+	inputPorts, resultPorts []port
 }
 
 // compile checks p, all problems at once, and builds its graph.

@@ -372,7 +372,7 @@ func (l *link) arrivals(source uint32) *arrivals {
 type streams struct {
 	in      *arrivals
 	out     *routes
-	outputs []*edge
+	outputs []port
 }
 
 // streams is a snapshot of those of all that is open.
@@ -380,10 +380,11 @@ func (l *link) streams() []streams {
 	tasks, requests := l.begun.list()
 	all := make([]streams, 0, len(tasks)+len(requests))
 	for _, t := range tasks {
-		all = append(all, streams{&t.in, &t.out, t.stage.bus.graph.results})
+		all = append(all, streams{&t.in, &t.out, t.stage.outputs})
 	}
 	for _, u := range requests {
-		all = append(all, streams{&u.in, &u.out, u.req.bus.graph.inputs})
+		inputs, _ := l.begun.carrier().ports()
+		all = append(all, streams{&u.in, &u.out, inputs})
 	}
 	return all
 }

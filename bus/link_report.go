@@ -83,7 +83,7 @@ func (l *link) underWay() nodeReport {
 }
 
 // report describes the streams that go to other nodes.
-func (rs *routes) report(now time.Time, req *Request, edges []*edge) (all []flowReport) {
+func (rs *routes) report(now time.Time, req *Request, ports []port) (all []flowReport) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for i := range rs.edges {
@@ -91,7 +91,7 @@ func (rs *routes) report(now time.Time, req *Request, edges []*edge) (all []flow
 		if e.to == nil || e.ended {
 			continue
 		}
-		f := req.flow(edges[i])
+		f := &req.flows[ports[i].index]
 		deliveries, bytes := f.underWay()
 		report := flowReport{
 			Source: rs.source, Edge: uint16(i), Peer: e.to.pair.node, Deliveries: e.to.deliveries, Bytes: e.to.bytes,

@@ -21,6 +21,8 @@ type nodeStage struct {
 	call   *serving
 	bus    *Bus
 	busy   sync.WaitGroup // tasks
+
+	inputs, outputs []port
 }
 
 // nodeTask is one request at a stage that is served here.
@@ -111,7 +113,9 @@ func (l *link) addStage(call *serving, spec StageSpec, s *wire.Serving) error {
 	if err != nil {
 		return err
 	}
-	l.begun.serve(&nodeStage{name: spec.Name, number: s.Stage, call: call, bus: b})
+	served := &nodeStage{name: spec.Name, number: s.Stage, call: call, bus: b}
+	served.inputs, served.outputs = b.ports()
+	l.begun.serve(served)
 	return wrong
 }
 
@@ -218,7 +222,7 @@ func (l *link) open(m *wire.Open) error {
 func (l *link) openTask(m *wire.Open) (*nodeTask, error) {
 	return l.begun.task(m.Task, m.Stage, func(st *nodeStage) (*nodeTask, error) {
 		t := &nodeTask{link: l, stage: st, id: m.Task}
-		t.out.begin(l, m.Task, len(st.bus.graph.results))
+		t.out.begin(l, m.Task, len(st.outputs))
 		var err error
 		place, ok := st.bus.places.tryTake()
 		if !ok {
@@ -230,7 +234,7 @@ func (l *link) openTask(m *wire.Open) (*nodeTask, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open task %d: %w", m.Task, err)
 		}
-		t.in.begin(t.req, st.bus.graph.inputs, true)
+		t.in.begin(t.req, st.inputs, true)
 		faultpoint.Hit("node-task-opened")
 		st.busy.Add(1)
 		return t, nil

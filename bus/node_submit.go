@@ -217,8 +217,9 @@ func (up *upstream) begin(ctx context.Context, caller *Bus, place struct{}, flag
 	defer l.calling.Unlock()
 	l.lastSource++
 	up.source = wire.OwnSource | l.lastSource
-	up.out.begin(l, up.source, len(caller.graph.inputs))
-	up.inputs.Store(int32(len(caller.graph.inputs)))
+	inputs, results := caller.ports()
+	up.out.begin(l, up.source, len(inputs))
+	up.inputs.Store(int32(len(inputs)))
 	o.id, o.up = requestID(l.welcome.Node, up.source), up
 	req, err := caller.admit(ctx, place, o)
 	if err != nil {
@@ -227,7 +228,7 @@ func (up *upstream) begin(ctx context.Context, caller *Bus, place struct{}, flag
 	m := &wire.Submit{Source: up.source, Flags: flags, Deadline: req.deadline, Trace: wireTrace(o.trace)}
 	begin := func() {
 		up.req = req
-		up.in.begin(req, caller.graph.results, true)
+		up.in.begin(req, results, true)
 	}
 	known, err := l.begun.request(up, begin, func() (err error) {
 		if flags&wire.SubmitTell != 0 {

@@ -160,11 +160,11 @@ const lastWords = 100 * time.Millisecond
 
 func (s *session) welcome() *wire.Welcome {
 	b := s.srv.bus
+	inputs, results := b.ports()
 	return &wire.Welcome{
 		Version: wire.Version, Node: s.node, Epoch: s.srv.epoch,
 		InlineBytes: uint32(s.inlineBytes()), Bus: b.opts.Name,
-		Inputs: wireEdges(b.graph.inputs, true), Results: wireEdges(b.graph.results, false),
-		Tensors: wireTensors(b.graph.inputs),
+		Inputs: wireEdges(inputs), Results: wireEdges(results), Tensors: wireTensors(inputs),
 	}
 }
 
@@ -174,25 +174,22 @@ func (s *session) inlineBytes() int {
 }
 
 // wireEdges describes edges to a client at one of their ends.
-func wireEdges(edges []*edge, out bool) []wire.Edge {
-	all := make([]wire.Edge, len(edges))
-	for i, e := range edges {
-		all[i] = wire.Edge{Name: e.name, Peer: e.spec.From, WindowBytes: uint64(e.windowBytes), Policy: wire.Policy(e.spec.Policy)}
-		if out {
-			all[i].Peer = e.spec.To
-		}
-		if e.spec.Window != Unbounded {
-			all[i].Window = uint32(e.window)
+func wireEdges(ports []port) []wire.Edge {
+	all := make([]wire.Edge, len(ports))
+	for i, p := range ports {
+		all[i] = wire.Edge{Name: p.name, Peer: p.peer, WindowBytes: uint64(p.windowBytes), Policy: wire.Policy(p.policy)}
+		if p.window != Unbounded {
+			all[i].Window = uint32(p.window)
 		}
 	}
 	return all
 }
 
 // wireTensors says how tensors travel on edges, to whoever emits there.
-func wireTensors(edges []*edge) []wire.Tensors {
-	all := make([]wire.Tensors, len(edges))
-	for i, e := range edges {
-		all[i] = wire.Tensors{Transport: wire.Transport(e.spec.Tensors), MinBytes: uint64(e.spec.TensorMinBytes)}
+func wireTensors(ports []port) []wire.Tensors {
+	all := make([]wire.Tensors, len(ports))
+	for i, p := range ports {
+		all[i] = wire.Tensors{Transport: wire.Transport(p.tensors), MinBytes: uint64(p.tensorMinBytes)}
 	}
 	return all
 }

@@ -33,7 +33,7 @@ func (s *session) directFrom(to *source, d *Delivery, edge int) *directFlow {
 		return nil
 	}
 	from := d.put.source
-	df := &directFlow{flow: f, producer: from, out: slices.Index(from.edges, f.edge), consumer: to, edge: edge}
+	df := &directFlow{flow: f, producer: from, out: slices.IndexFunc(from.ports, func(p port) bool { return p.index == f.edge.index }), consumer: to, edge: edge}
 	if out := from.out(); df.out < 0 || out == nil || out.req != f.req || !f.edge.once() || !s.canLane() || !from.sess.canLane() {
 		return nil
 	}
@@ -80,12 +80,12 @@ func (s *session) streamed(m *wire.Streamed) error {
 	if err != nil || src == nil {
 		return err
 	}
-	if int(m.Edge) >= len(src.edges) {
-		return fmt.Errorf("%w: edge %d of %d", wire.ErrProtocol, m.Edge, len(src.edges))
+	if int(m.Edge) >= len(src.ports) {
+		return fmt.Errorf("%w: edge %d of %d", wire.ErrProtocol, m.Edge, len(src.ports))
 	}
 	var df *directFlow
 	if out := src.out(); out != nil {
-		df = out.req.flow(src.edges[m.Edge]).direct.Load()
+		df = out.req.flows[src.ports[m.Edge].index].direct.Load()
 	}
 	if df == nil || df.producer != src {
 		return fmt.Errorf("%w: nothing was to go from source %d to another process", wire.ErrProtocol, src.id)

@@ -15,7 +15,7 @@ import (
 type source struct {
 	sess    *session
 	id      uint32
-	edges   []*edge  // that it emits on
+	ports   []port   // that it emits on
 	posting *posting // nil: a request
 
 	mu      sync.Mutex // guards what follows
@@ -185,8 +185,8 @@ func (src *source) emission(edge uint16, flags uint8, key string, attrs map[stri
 	if edge == wire.AllEdges {
 		return em, nil
 	}
-	if int(edge) >= len(src.edges) {
-		return em, fmt.Errorf("%w: source %d has %d edges, none has the index %d", ErrNoEdge, src.id, len(src.edges), edge)
+	if int(edge) >= len(src.ports) {
+		return em, fmt.Errorf("%w: source %d has %d edges, none has the index %d", ErrNoEdge, src.id, len(src.ports), edge)
 	}
 	em.only = int(edge) + 1
 	return em, nil

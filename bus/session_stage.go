@@ -45,7 +45,7 @@ func (s *session) serve(m *wire.Serve) error {
 		Token: m.Token, Stage: uint32(number), Replica: uint32(rep.number),
 		// All of the stage's tasks may come to be here, when other replicas die.
 		MaxInflight: uint32(st.spec.MaxInflight * st.spec.Replicas), State: state, Join: st.spec.Remote.Join, Batch: uint32(st.spec.Remote.Batch),
-		Inputs: wireEdges(st.in, false), Outputs: wireEdges(st.out, true), Tensors: wireTensors(st.out),
+		Inputs: wireEdges(st.inPorts), Outputs: wireEdges(st.outPorts), Tensors: wireTensors(st.outPorts),
 	})
 	if f := s.srv.opts.OnServe; f != nil {
 		f(st.spec.Name, rep.number, s.proc.PID())
@@ -77,7 +77,7 @@ func (s *session) leave(stages ...uint32) error {
 // openTask announces a task. It is called with the stage's lock held.
 func (s *session) openTask(p *posting) {
 	t := p.rt.task
-	p.source = &source{emitter: Emitter{out: &t.outlet}, edges: t.outlet.edges, posting: p}
+	p.source = &source{emitter: Emitter{out: &t.outlet}, ports: t.stage.outPorts, posting: p}
 	_ = s.newSource(p.source) // one that is gone is told for nothing
 	stage := s.seats.number(p.replica)
 	req := t.outlet.req

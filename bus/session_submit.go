@@ -14,7 +14,8 @@ import (
 // the same packet. It begins when there is a place for it, and what is asked for it waits
 // until then, in the queue of its source.
 func (s *session) submit(m *wire.Submit) error {
-	src := &source{sess: s, edges: s.srv.bus.graph.inputs}
+	inputs, _ := s.srv.bus.ports()
+	src := &source{sess: s, ports: inputs}
 	if err := s.sources.open(src, m.Source); err != nil {
 		return err
 	}

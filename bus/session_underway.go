@@ -139,14 +139,14 @@ func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWa
 	s.past.forgetGone(byNode)
 	flowOf := func(source uint32, edge uint16) *flow {
 		src, _ := s.sources.find(source)
-		if src == nil || int(edge) >= len(src.edges) {
+		if src == nil || int(edge) >= len(src.ports) {
 			return nil
 		}
 		out := src.out()
 		if out == nil {
 			return nil
 		}
-		return out.req.flow(src.edges[edge])
+		return &out.req.flows[src.ports[edge].index]
 	}
 	for _, fr := range r.Flows {
 		f := flowOf(fr.Source, fr.Edge)

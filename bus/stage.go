@@ -9,12 +9,14 @@ import (
 
 // stage is one node of the graph, with its slots.
 type stage struct {
-	spec    StageSpec
-	index   int // in topological order
-	in, out []*edge
-	slots   pool[*slot]
-	workers []*worker
-	remote  *remote // nil: the work is done here
+	spec     StageSpec
+	index    int // in topological order
+	in, out  []*edge
+	inPorts  []port
+	outPorts []port
+	slots    pool[*slot]
+	workers  []*worker
+	remote   *remote // nil: the work is done here
 
 	// oneEach has a batch's handler get one delivery of each request at a time:
 	// the host then knows what each emission was made for.
