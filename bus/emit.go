@@ -33,17 +33,6 @@ type Emitter struct {
 // EmitOption adjusts one emission.
 type EmitOption func(emission) emission
 
-type emission struct {
-	to    string
-	only  int // one edge, by its index among the stage's and one more; 0: all
-	key   string
-	attrs map[string]string
-	last  bool
-
-	put    *put // a node's, which wants to know what becomes of it
-	copies bool // the bus copies the payload, where a stage could have filled it in place
-}
-
 // To sends the payload along the edge to that stage only.
 func To(stage string) EmitOption {
 	return func(e emission) emission { e.to = stage; return e }

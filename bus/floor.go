@@ -1,5 +1,15 @@
 package bus
 
+import (
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/messages"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
 // What other processes stand on: the names by which the ends of a bus at hosts and nodes
 // know it. They see plain data, and ask for what they want by a method, so that what lies
 // behind these names changes without them.
@@ -52,3 +62,133 @@ func (b *Bus) ports() (inputs, results []port) { return b.graph.inputPorts, b.gr
 // feed takes in a delivery at a port that another process has numbered, and that has its
 // place in the windows there.
 func (r *Request) feed(at port, d *Delivery) { r.flows[at.index].feed(d) }
+
+// footing is what the host's end of a bus stands on, beside the bus's methods here.
+type footing struct {
+	name        string
+	stages      string // their names, for people
+	log         *slog.Logger
+	laterWait   time.Duration // of what travels with the next packet; 0: as usual
+	inlineBytes int           // of the largest payload that travels in messages
+	arenaBytes  int64         // that the store was asked to have
+	mostBytes   int64         // of the largest payload
+	arena       *shmstore.Segment
+	kept        *keeping
+	exchange    *exchange
+	directory   *directory
+	figures     *tensorFigures
+}
+
+// footing gives what a host's end stands on. The store's arena is mapped once more for it.
+func (b *Bus) footing() (footing, error) {
+	arena, err := b.store.ArenaSegment()
+	return footing{
+		name: b.opts.Name, stages: b.graph.names(), log: b.opts.Logger, laterWait: b.opts.laterWait,
+		inlineBytes: min(b.leastBytes-1, wire.MaxInline), arenaBytes: b.opts.Store.ArenaBytes, mostBytes: b.store.MaxObjectBytes(),
+		arena: arena, kept: &b.kept, exchange: b.exchange, directory: b.directory, figures: &b.tensorFigures,
+	}, err
+}
+
+// station finds a stage whose work other processes do; nil: there is none of this name, or
+// this process does the work.
+func (b *Bus) station(name string) (st *remote, here bool) {
+	if s := b.graph.byName[name]; s != nil {
+		return s.remote, s.remote == nil
+	}
+	return nil, false
+}
+
+// seat is what the process behind a replica is told of the stage that it serves.
+type seat struct {
+	stage     string
+	number    int // among the replicas
+	requests  int // that may be open there at a time
+	state     State
+	join      bool
+	batch     int
+	ins, outs []port
+}
+
+// assignment is what it is told of a task.
+type assignment struct {
+	request  *Request
+	task     *Task
+	output   Emitter // what it emits by
+	attempt  int     // replays
+	deadline int64   // unix nanoseconds; 0: none
+	trace    messages.TraceContext
+	ports    []port // that it emits on
+	replica  *replica
+}
+
+// assignment is what a replica is told, whose emissions wait until cancel is closed.
+func (p *posting) assignment(cancel <-chan struct{}) assignment {
+	t := p.rt.task
+	r := t.outlet.req
+	return assignment{
+		request: r, task: t, output: Emitter{out: &t.outlet, cancel: cancel}, attempt: p.rt.attempt,
+		deadline: r.deadline, trace: r.trace, ports: t.stage.outPorts, replica: p.replica,
+	}
+}
+
+// has reports whether a work is the posting's task's.
+func (p *posting) has(w *work) bool { return p.rt == w.rt }
+
+// ordinal is the place of an emission among those of a work, or of a request.
+type ordinal struct {
+	of     *output
+	remote *remote
+	n      uint64
+	repeat bool
+}
+
+// count numbers an emission that a replica makes for a task, and for a work of it unless
+// that is nil. It does so once, and reports whether an earlier handling of the same input
+// has made the emission.
+func (o *ordinal) count(p *posting, w *work) (repeat bool) {
+	if o.n > 0 {
+		return o.repeat
+	}
+	o.of, o.remote = &p.rt.output, p.replica.remote
+	o.remote.mu.Lock()
+	defer o.remote.mu.Unlock()
+	if w != nil && o.remote.stage.spec.State == StateNone {
+		o.of = &w.output
+	}
+	o.n, o.repeat = o.of.next()
+	return o.repeat
+}
+
+// went notes that the emission went out, if it was counted.
+func (o *ordinal) went() {
+	if o.of == nil {
+		return
+	}
+	o.remote.mu.Lock()
+	defer o.remote.mu.Unlock()
+	o.of.went(o.n)
+}
+
+// trying is an emitter that does not wait.
+func (e Emitter) trying() Emitter {
+	e.cancel = atOnce
+	return e
+}
+
+// pressed reports whether a window that it emits into has no place for another payload
+// like those in it.
+func (e Emitter) pressed() bool {
+	return slices.ContainsFunc(e.out.edges, func(to *edge) bool { return e.out.req.flow(to).full() })
+}
+
+// emission is what there is to say of a payload that is sent.
+type emission struct {
+	to    string
+	only  int // one edge, by its index among the stage's and one more; 0: all
+	key   string
+	attrs map[string]string
+	last  bool
+
+	put    *put // a node's, which wants to know what becomes of it
+	copies bool // the bus copies the payload, where a stage could have filled it in place
+}

@@ -80,9 +80,9 @@ func (s *session) locateAll(ds []*Delivery) ([]location, error) {
 // of memory or descriptors, fails its request.
 func (s *session) locate(d *Delivery) (at location, err error) {
 	p := d.Bytes()
-	most := min(s.srv.bus.inlineBytes(d.flow.edge), wire.MaxInline)
+	most := min(d.flow.req.bus.inlineBytes(d.flow.edge), wire.MaxInline)
 	if d.Handle.IsZero() && (d.foreign == nil || d.foreign.seg == nil) {
-		most = s.inlineBytes() // what came in a message goes on in one
+		most = s.srv.on.inlineBytes // what came in a message goes on in one
 	}
 	if d.PayloadCodec() != codec.IDBundle && s.thin() { // whose bundles may say where tensors of a GPU are: views keep them
 		most = wire.MaxInline

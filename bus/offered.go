@@ -23,12 +23,12 @@ const clientBytes = 1 << 30
 // mostBytes bounds the room of one client: with the machine's free memory alone for a
 // bound, a client could leave the others nothing.
 func (s *session) mostBytes() int64 {
-	return max(clientBytes, s.srv.bus.opts.Store.ArenaBytes)
+	return max(clientBytes, s.srv.on.arenaBytes)
 }
 
 // mostOffered bounds the bytes that the client has offered: its room, and as much as the
 // largest payload may have.
-func (s *session) mostOffered() int64 { return s.mostBytes() + s.srv.bus.store.MaxObjectBytes() }
+func (s *session) mostOffered() int64 { return s.mostBytes() + s.srv.on.mostBytes }
 
 // offeredCount counts the segments that a client has offered and that are mapped.
 type offeredCount struct {

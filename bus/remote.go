@@ -59,8 +59,8 @@ type remote struct {
 
 // replica is one process that serves a stage.
 type replica struct {
+	seat
 	remote *remote
-	number int
 	agent  agent
 	ends   bool // it says unasked that a task has ended: see posting.unasked
 
@@ -69,16 +69,20 @@ type replica struct {
 	postings map[*remoteTask]*posting
 }
 
-// agent speaks for the process behind a replica. All but describe are called
-// with the stage's lock held.
+// agent speaks for the process behind a replica.
 type agent interface {
-	openTask(p *posting)
-	// deliverWork gives the process all of a work. After an error it has nothing of
-	// it, and the request has failed.
-	deliverWork(p *posting, w *work) error
-	endTask(p *posting)
-	taskOver(p *posting)
+	// openTask announces a task. It is called with the stage's lock held.
+	openTask(p *posting) taskAgent
 	describe() string
+}
+
+// taskAgent speaks for it about one task. All of it is called with the stage's lock held.
+type taskAgent interface {
+	// deliverWork gives the process all of a work. It reports whether the process is
+	// there to have it. After an error it has nothing of it, and the request has failed.
+	deliverWork(w *work, parts []*Delivery) (taken bool, err error)
+	endTask()
+	taskOver()
 }
 
 // remoteTask is a task whose work is done by replicas.
@@ -101,11 +105,11 @@ type remoteTask struct {
 	endErr   error
 }
 
-// posting is a task as one replica knows it. Source and ending are guarded by remote.mu.
+// posting is a task as one replica knows it. Agent and ending are guarded by remote.mu.
 type posting struct {
 	rt      *remoteTask
 	replica *replica
-	source  *source
+	agent   taskAgent
 	ending  bool // its answer is waited for
 	lasts   int  // streams of which it has had the last delivery
 }
@@ -122,9 +126,7 @@ type work struct {
 	rt      *remoteTask
 	parts   []*Delivery
 	replica *replica     // nil: waits for one
-	ids     []uint32     // the parts, as the replica knows them
 	one     [1]*Delivery // backs parts for all but joins
-	id      [1]uint32    // ... and ids
 	left    int          // parts that the replica has not finished
 	adrift  bool         // the replica was gone when the work was given to it: it has none of it
 	err     error
@@ -217,7 +219,9 @@ func (r *remote) send(w *work) {
 			p.lasts++
 		}
 	}
-	if err := rep.agent.deliverWork(p, w); err != nil {
+	taken, err := p.agent.deliverWork(w, w.parts)
+	w.adrift = !taken
+	if err != nil {
 		rep.load -= len(w.parts)
 		w.replica = nil
 		r.done(w)
@@ -253,13 +257,14 @@ func (rep *replica) post(rt *remoteTask) *posting {
 	if p == nil {
 		p = &posting{rt: rt, replica: rep}
 		rep.postings[rt] = p
-		rep.agent.openTask(p)
+		p.agent = rep.agent.openTask(p)
 	}
 	return p
 }
 
 // finished is called when a replica has finished one part of a work.
-func (r *remote) finished(w *work, err error) {
+func (w *work) finished(err error) {
+	r := w.rt.task.stage.remote
 	r.mu.Lock()
 	w.replica.load--
 	w.left--
@@ -319,7 +324,12 @@ func (d *Delivery) retainHeld() (then func()) {
 func (r *remote) attach(a agent, from int, ends bool) *replica {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rep := &replica{remote: r, number: r.freeNumber(from), agent: a, ends: ends, postings: make(map[*remoteTask]*posting)}
+	rep := &replica{remote: r, agent: a, ends: ends, postings: make(map[*remoteTask]*posting)}
+	spec := &r.stage.spec
+	rep.seat = seat{
+		stage: spec.Name, number: r.freeNumber(from), requests: spec.MaxInflight * spec.Replicas, // all: other replicas may die
+		state: spec.State, join: r.spec.Join, batch: r.spec.Batch, ins: r.stage.inPorts, outs: r.stage.outPorts,
+	}
 	r.serving = append(r.serving, rep)
 	return rep
 }
@@ -337,7 +347,8 @@ func (r *remote) freeNumber(from int) int {
 }
 
 // begin has a replica that attached take work, beginning with what waits.
-func (r *remote) begin(rep *replica) {
+func (rep *replica) begin() {
+	r := rep.remote
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lost = nil
@@ -353,10 +364,18 @@ func (r *remote) begin(rep *replica) {
 }
 
 // retire has a replica take no more work that could go elsewhere.
-func (r *remote) retire(rep *replica) {
+func (rep *replica) retire() {
+	r := rep.remote
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == rep })
+}
+
+// served is how many replicas take work.
+func (r *remote) served() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.replicas)
 }
 
 // giveUp fails what waits for a replica, now and until one attaches.

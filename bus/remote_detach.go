@@ -9,7 +9,8 @@ import (
 // detach forgets a replica whose process is gone, and finds another place for
 // what it had, or fails the requests that cannot be moved. The session has
 // stopped: nothing is emitted or finished for it any more.
-func (r *remote) detach(rep *replica, cause error) {
+func (rep *replica) detach(cause error) {
+	r := rep.remote
 	r.mu.Lock()
 	r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == rep })
 	r.serving = slices.DeleteFunc(r.serving, func(other *replica) bool { return other == rep })
@@ -31,9 +32,14 @@ func (r *remote) detach(rep *replica, cause error) {
 }
 
 // orphaned gives back what a replica that is gone had of requests that were
-// over: nobody waits for it.
-func (r *remote) orphaned(w *work) {
+// over: nobody waits for it. What was given to another replica is not its any more.
+func (w *work) orphaned(by agent) {
+	r := w.rt.task.stage.remote
 	r.mu.Lock()
+	if w.replica == nil || w.replica.agent != by {
+		r.mu.Unlock()
+		return
+	}
 	w.replica = nil
 	r.done(w)
 	r.mu.Unlock()

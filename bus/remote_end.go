@@ -1,11 +1,6 @@
 package bus
 
-import (
-	"fmt"
-	"slices"
-
-	"github.com/omnibus-runtime/omnibus/internal/wire"
-)
+import "slices"
 
 // end has the replicas emit what is left of the request. It reports whether they have: if
 // not, the worker is told to look again when they have.
@@ -50,7 +45,7 @@ func (r *remote) progress(rt *remoteTask) {
 	for _, p := range posts {
 		p.ending = true
 		if !p.unasked() {
-			p.replica.agent.endTask(p)
+			p.agent.endTask()
 		}
 	}
 }
@@ -67,13 +62,22 @@ func (r *remote) postingsOf(rt *remoteTask) []*posting {
 	return posts
 }
 
-// answered is called, without locks, when a replica has ended its part of a task. It refuses
-// an end that comes before all that the replica was given is finished.
-func (r *remote) answered(p *posting, err error) error {
-	rt := p.rt
+// asked reports whether a replica may say that a task has ended.
+func (p *posting) asked() bool {
+	r := p.replica.remote
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.ending || p.unasked()
+}
+
+// answered is called, without locks, when a replica has ended its part of a task. An end that
+// comes before all that the replica was given is finished has no effect: that is how much it
+// returns.
+func (p *posting) answered(err error) (unfinished int) {
+	rt, r := p.rt, p.replica.remote
 	r.mu.Lock()
 	known, waited := p.replica.postings[rt] == p, p.ending
-	ended, unfinished := false, 0
+	ended := false
 	switch {
 	case !known: // it was told that the request is over
 	case waited:
@@ -87,14 +91,12 @@ func (r *remote) answered(p *posting, err error) error {
 	}
 	r.mu.Unlock()
 	switch {
-	case unfinished > 0:
-		return fmt.Errorf("%w: task %d has ended, and the client has not finished %d inputs of it", wire.ErrProtocol, p.source.id, unfinished)
 	case ended:
 		rt.task.look()
 	case known && !waited && err != nil:
 		rt.task.failWhere(err)
 	}
-	return nil
+	return unfinished
 }
 
 // ended, with mu held, counts one answer to end, and reports whether it was the last.
@@ -114,7 +116,7 @@ func (r *remote) over(t *Task) {
 	delete(r.tasks, rt)
 	for _, p := range r.postingsOf(rt) {
 		delete(p.replica.postings, rt)
-		p.replica.agent.taskOver(p)
+		p.agent.taskOver()
 	}
 	idle := rt.lasts // no replica has them, so they are finished here
 	rt.lasts = nil

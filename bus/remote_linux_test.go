@@ -55,13 +55,13 @@ func TestGivenToAGoneReplica(t *testing.T) {
 }
 
 // unwilling is a replica that can be given nothing.
-type unwilling struct{ agent }
+type unwilling struct{ taskAgent }
 
 var errUnwilling = errors.New("it takes nothing")
 
-func (unwilling) deliverWork(_ *posting, w *work) error {
-	w.parts[0].flow.req.end(Failed, errUnwilling)
-	return errUnwilling
+func (unwilling) deliverWork(_ *work, parts []*Delivery) (bool, error) {
+	parts[0].flow.req.end(Failed, errUnwilling)
+	return false, errUnwilling
 }
 
 // TestReplayThatCannotBeGiven: the works of a replay that no replica can be given are
@@ -80,8 +80,8 @@ func TestReplayThatCannotBeGiven(t *testing.T) {
 	}
 	remote, task := a.given(t, works)
 	remote.mu.Lock()
-	rep := task.home
-	rep.agent = unwilling{rep.agent}
+	p := task.home.postings[task]
+	p.agent = unwilling{p.agent}
 	remote.replayTask(task)
 	if left := len(task.works); left != 0 {
 		t.Errorf("the stage keeps %d of %d works", left, works)

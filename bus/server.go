@@ -63,6 +63,7 @@ func (o ListenOptions) mode() fs.FileMode {
 // docs/protocol.md.
 type Server struct {
 	bus   *Bus
+	on    footing
 	opts  ListenOptions
 	ln    *peer.Listener
 	epoch uint64
@@ -89,21 +90,21 @@ type Server struct {
 // stages, and submit requests. The store must be in shared memory. Close the
 // server before the bus.
 func (b *Bus) Listen(path string, opts ListenOptions) (*Server, error) {
-	mem, err := b.store.ArenaSegment()
+	on, err := b.footing()
 	if err != nil {
 		return nil, fmt.Errorf("bus: listen: %w", err)
 	}
 	ln, err := peer.Listen(path, peer.ListenOptions{Mode: opts.mode()})
 	if err != nil {
-		mem.Close()
+		on.arena.Close()
 		return nil, fmt.Errorf("bus: listen: %w", err)
 	}
 	s := &Server{
-		bus: b, opts: opts, ln: ln, epoch: newEpoch(), log: b.opts.Logger, arena: newSegment(mem),
+		bus: b, on: on, opts: opts, ln: ln, epoch: newEpoch(), log: on.log, arena: newSegment(on.arena),
 		sessions: make(map[*session]struct{}), done: make(chan struct{}),
 	}
 	s.arena.lasting.Store(true)
-	s.arena.kept = &b.kept
+	s.arena.kept = on.kept
 	s.wg.Go(s.accept)
 	s.wg.Go(func() { b.watchStalls(s.done, s.watch) })
 	return s, nil
@@ -194,8 +195,8 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 		return nil, refuse(wire.CodeDenied, "user %d may not attach: add it to allow_uids, or run as the host's user", uid)
 	case !ok:
 		return nil, refuse(wire.CodeVersion, "the peer speaks versions %d to %d of the protocol, and this host version %d: use a client and a host of one release", hello.VersionMin, hello.VersionMax, wire.Version)
-	case hello.Bus != "" && hello.Bus != s.bus.opts.Name:
-		return nil, refuse(wire.CodeBus, "the bus %q lives here, not %q", s.bus.opts.Name, hello.Bus)
+	case hello.Bus != "" && hello.Bus != s.on.name:
+		return nil, refuse(wire.CodeBus, "the bus %q lives here, not %q", s.on.name, hello.Bus)
 	case pid == 0 || uint32(pid) != hello.PID:
 		return nil, refuse(wire.CodeDenied, "process %d calls itself %d: it lives in another pid namespace, where its death cannot be seen; run it in the host's", pid, hello.PID)
 	}
@@ -251,13 +252,13 @@ func (s *Server) admit(conn *peer.Conn, proc *peer.Process, hello *wire.Hello) (
 	if s.closed {
 		return nil, ErrClosed
 	}
-	sender, err := peer.NewSender(conn, peer.SenderOptions{LaterWait: s.bus.opts.laterWait})
+	sender, err := peer.NewSender(conn, peer.SenderOptions{LaterWait: s.on.laterWait})
 	if err != nil {
 		return nil, err
 	}
 	s.nodes++
 	sess := newSession(s, conn, sender, proc, hello, s.nodes)
-	sess.ex.reader = s.bus.exchange.table.Reader()
+	sess.ex.reader = s.on.exchange.table.Reader()
 	s.sessions[sess] = struct{}{}
 	sess.queue(sess.welcome()) // before others find the session, who have more to say to it
 	if s.draining {
@@ -308,20 +309,17 @@ func (s *Server) Addr() string { return s.ln.Path() }
 // GiveUp fails the requests that wait for a process to serve the stage, now
 // and until one does. A nil error lets them wait again.
 func (s *Server) GiveUp(stage string, err error) {
-	if st := s.bus.graph.byName[stage]; st != nil && st.remote != nil {
-		st.remote.giveUp(err)
+	if st, _ := s.bus.station(stage); st != nil {
+		st.giveUp(err)
 	}
 }
 
 // Serving is how many processes serve a remote stage.
 func (s *Server) Serving(stage string) int {
-	st := s.bus.graph.byName[stage]
-	if st == nil || st.remote == nil {
-		return 0
+	if st, _ := s.bus.station(stage); st != nil {
+		return st.served()
 	}
-	st.remote.mu.Lock()
-	defer st.remote.mu.Unlock()
-	return len(st.remote.replicas)
+	return 0
 }
 
 // Refuse keeps new requests of clients out, from now on: they fail with
@@ -460,7 +458,7 @@ func (s *Server) Holdings() []Holding {
 		all = append(all, sess.holdings()...)
 	}
 	all = append(all, s.underWay().held...)
-	all = append(all, s.bus.exchange.holdings()...)
+	all = append(all, s.on.exchange.holdings()...)
 	slices.SortStableFunc(all, func(a, b Holding) int { return int(b.Age - a.Age) })
 	return all
 }

@@ -159,18 +159,12 @@ func (s *session) hangUp(ended <-chan struct{}) {
 const lastWords = 100 * time.Millisecond
 
 func (s *session) welcome() *wire.Welcome {
-	b := s.srv.bus
-	inputs, results := b.ports()
+	inputs, results := s.srv.bus.ports()
 	return &wire.Welcome{
 		Version: wire.Version, Node: s.node, Epoch: s.srv.epoch,
-		InlineBytes: uint32(s.inlineBytes()), Bus: b.opts.Name,
+		InlineBytes: uint32(s.srv.on.inlineBytes), Bus: s.srv.on.name,
 		Inputs: wireEdges(inputs), Results: wireEdges(results), Tensors: wireTensors(inputs),
 	}
-}
-
-// inlineBytes bounds the payloads that travel in messages, on all edges.
-func (s *session) inlineBytes() int {
-	return min(s.srv.bus.leastBytes-1, wire.MaxInline)
 }
 
 // wireEdges describes edges to a client at one of their ends.

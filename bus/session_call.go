@@ -22,7 +22,7 @@ func (s *session) called(m *wire.Call) error {
 	if method != methodTensors {
 		return s.ask(token, func() error { return s.call(token, method, arguments) })
 	}
-	err := s.srv.bus.tensorFigures.told(s, arguments)
+	err := s.srv.on.figures.told(s, arguments)
 	if err == nil {
 		err = s.reply(token, struct{}{})
 	}

@@ -24,7 +24,7 @@ var directoryCodes = codeTable{
 // publish answers publish. It owns the descriptor.
 func (s *session) publish(m *wire.Publish, fd int) {
 	name := lane.Name{Pool: m.Pool, Number: m.Number}
-	if err := s.srv.bus.directory.publish(s, name, fd, int64(min(m.Size, math.MaxInt64))); err != nil {
+	if err := s.srv.on.directory.publish(s, name, fd, int64(min(m.Size, math.MaxInt64))); err != nil {
 		s.queue(directoryCodes.failed(m.Token, err))
 		return
 	}
@@ -34,12 +34,12 @@ func (s *session) publish(m *wire.Publish, fd int) {
 
 // withdraw takes back what the client has published.
 func (s *session) withdraw(m *wire.Withdraw) {
-	s.srv.bus.directory.withdraw(s, lane.Name{Pool: m.Pool, Number: m.Number})
+	s.srv.on.directory.withdraw(s, lane.Name{Pool: m.Pool, Number: m.Number})
 }
 
 // find answers find.
 func (s *session) find(m *wire.Find) {
-	err := s.srv.bus.directory.lookup(lane.Name{Pool: m.Pool, Number: m.Number}, func(p *published, pidfd int) error {
+	err := s.srv.on.directory.lookup(lane.Name{Pool: m.Pool, Number: m.Number}, func(p *published, pidfd int) error {
 		found := &wire.Found{Token: m.Token, Owner: p.by.number, PID: uint32(p.by.pid()), Size: uint64(p.sizeBytes)}
 		err := s.sender.Queue(found, p.fd, pidfd)
 		if err == nil || errors.Is(err, peer.ErrGone) || errors.Is(err, peer.ErrClosed) {

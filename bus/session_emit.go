@@ -121,16 +121,14 @@ type put struct {
 // made it.
 func (p *put) run(how pace) error {
 	src := p.source
-	e := src.emits(how)
-	if how == waive || e.out == nil {
+	e, req := src.emits(how)
+	if how == waive || req == nil {
 		p.done()
 		return nil
 	}
-	if p.ordinal.n == 0 {
-		p.ordinal = p.sess.count(src, p.delivery)
-	}
+	repeat := src.posting != nil && p.ordinal.count(src.posting, p.sess.account.workOf(p.delivery))
 	var err error
-	if !p.ordinal.repeat {
+	if !repeat {
 		err = p.emit(e)
 	}
 	switch {
@@ -139,10 +137,10 @@ func (p *put) run(how pace) error {
 	case errors.Is(err, errCanceled): // the session has ended
 		p.done()
 		return err
-	case err == nil && !p.ordinal.repeat:
+	case err == nil && !repeat:
 		p.ordinal.went()
-	case err != nil && !e.out.req.over():
-		e.out.req.end(Failed, err)
+	case err != nil:
+		req.end(Failed, err)
 	}
 	p.done()
 	return nil

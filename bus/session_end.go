@@ -10,7 +10,7 @@ import (
 
 // end takes back everything that the client had.
 func (s *session) end(reason error) {
-	s.srv.bus.directory.leave(s) // no message of it is handled any more
+	s.srv.on.directory.leave(s) // no message of it is handled any more
 	if errors.Is(reason, errBye) {
 		s.working.Wait() // all that it said before is done
 	}
@@ -21,7 +21,7 @@ func (s *session) end(reason error) {
 	_ = s.conn.Close()
 	s.working.Wait()
 	s.wg.Wait() // nothing is emitted or finished for the client from here on
-	s.srv.bus.tensorFigures.leave(s)
+	s.srv.on.figures.leave(s)
 	s.sources.close()
 	s.past.close()
 
@@ -31,9 +31,9 @@ func (s *session) end(reason error) {
 	had := s.account.close(reads, !closes)
 	_ = s.leave() // first, so that nothing moves from one of its replicas to another
 	for _, rep := range s.seats.list() {
-		rep.remote.detach(rep, cause)
+		rep.detach(cause)
 		if f := s.srv.opts.OnGone; f != nil {
-			f(rep.remote.stage.spec.Name, rep.number, s.proc.PID(), cause)
+			f(rep.stage, rep.number, s.proc.PID(), cause)
 		}
 	}
 	s.takeBack(cause, had)
@@ -129,18 +129,7 @@ func (s *session) takeBack(cause error, had closing) {
 		if u.work == nil {
 			_ = u.d.Finish(nil) // a result, in the client's hands alone
 		} else {
-			s.orphan(u.work)
+			u.work.orphaned(s) // of a request that is over, which nobody displaced
 		}
-	}
-}
-
-// orphan finishes a work of a request that is over, which nobody displaced.
-func (s *session) orphan(w *work) {
-	r := w.rt.task.stage.remote
-	r.mu.Lock()
-	mine := w.replica != nil && w.replica.agent == agent(s)
-	r.mu.Unlock()
-	if mine {
-		r.orphaned(w)
 	}
 }

@@ -116,7 +116,7 @@ func (s *session) placedPayload(m *wire.Place) (*placed, error) {
 	p := &placed{own: m.Flags&wire.FlagOwn != 0}
 	put := &wire.Put{Put: m.Put, Flags: m.Flags &^ wire.FlagForward, Segment: m.Segment, Offset: m.Offset, Size: m.Size, Payload: m.Payload}
 	inline := m.Flags&wire.FlagInline != 0
-	if most := s.inlineBytes(); inline && len(m.Payload) > most {
+	if most := s.srv.on.inlineBytes; inline && len(m.Payload) > most {
 		return nil, fmt.Errorf("%w: %d bytes in a message, which may have %d", wire.ErrProtocol, len(m.Payload), most)
 	}
 	number := m.Put
@@ -135,7 +135,7 @@ func (s *session) placedPayload(m *wire.Place) (*placed, error) {
 // owner finds an owner of the client's, or makes it.
 func (s *session) owner(number uint32) (*ring.Owner, error) {
 	if number == wire.LastingOwner {
-		return s.srv.bus.exchange.lastingOwner()
+		return s.srv.on.exchange.lastingOwner()
 	}
 	return s.ex.owner(number, func() *ring.Owner {
 		return s.srv.bus.exchange.table.Owner(fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
@@ -210,7 +210,7 @@ func (s *session) fetch(m *wire.Fetch) error {
 		s.queue(failedMessage(m.Token, err))
 		return nil
 	}
-	token, key, number, table := m.Token, m.Key, m.Entry, s.srv.bus.exchange.table
+	token, key, number, table := m.Token, m.Key, m.Entry, s.srv.on.exchange.table
 	hand := func(got ring.Taken) { s.hand(token, edge, key, got, m.Flags&wire.FetchShelf != 0) }
 	behind := table.Behind()
 	if len(behind) == 0 {
@@ -225,7 +225,7 @@ func (s *session) fetch(m *wire.Fetch) error {
 		}
 	}
 	return s.askExchange(token, fmt.Sprintf("%q on %v, which nobody has placed", key, edge), func(ctx context.Context) (func(), error) {
-		err := s.srv.bus.exchange.catchUp(ctx, behind)
+		err := s.srv.on.exchange.catchUp(ctx, behind)
 		var got ring.Taken
 		switch {
 		case err != nil:
@@ -246,7 +246,7 @@ func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.T
 	f.hold.value = f
 	m := &wire.Fetched{Token: token, Size: uint64(len(p.data))}
 	switch {
-	case len(p.data) <= s.inlineBytes():
+	case len(p.data) <= s.srv.on.inlineBytes:
 		m.Flags, m.Payload = wire.FlagInline, p.data
 	case p.seg == nil:
 		var err error
@@ -257,7 +257,7 @@ func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.T
 		}
 		p = f.copy
 	}
-	on, x := got.Shelf(), s.srv.bus.exchange
+	on, x := got.Shelf(), s.srv.on.exchange
 	if shelf && on == nil && p.seg != nil && p.seg == x.room.shared() {
 		x.shelf.make(x.table) // for what the host puts from here on
 	}
@@ -307,7 +307,7 @@ func (f *fetched) finish(m *wire.Finish) error {
 func (s *session) cleanup(m *wire.Cleanup) {
 	o := s.ex.cleans(m.Owner, m.Key == "")
 	if m.Key != "" && m.Owner == wire.LastingOwner { // never everything: others have put that
-		o = s.srv.bus.exchange.lasting
+		o = s.srv.on.exchange.lasting
 	}
 	n := 0
 	switch {

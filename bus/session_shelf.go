@@ -93,7 +93,7 @@ func (s *session) shelf(m *wire.Shelf, fds []int) error {
 	if seg == nil || s.ex.shelf != nil {
 		return fmt.Errorf("%w: a shelf for segment %d, which was not offered, or it is the second", wire.ErrProtocol, m.Segment)
 	}
-	table := s.srv.bus.exchange.table
+	table := s.srv.on.exchange.table
 	first := table.NewRange()
 	own, err := shelf.Describe(fds[0])
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *session) taken(m *wire.Taken) {
 // show tells the client of the shelf that a payload lies on.
 func (s *session) show(p *foreign, on *ring.Shelf) {
 	taker, ok := on.Claims().(*shelf.Taker)
-	x := s.srv.bus.exchange
+	x := s.srv.on.exchange
 	if !ok || s.ex.reader.Knows(on) || x.table.Witnesses() >= x.witnesses {
 		return
 	}

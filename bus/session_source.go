@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -17,10 +16,11 @@ type source struct {
 	id      uint32
 	ports   []port   // that it emits on
 	posting *posting // nil: a request
+	task    *Task    // the posting's
 
 	mu      sync.Mutex // guards what follows
 	emitter Emitter    // once the request has begun
-	req     *Request   // nil: a task, or it has not begun
+	req     *Request   // nil: it has not begun
 	over    bool       // it was over before it had begun
 	// The client has withdrawn it, and what a wait for its place ends by.
 	withdrawn error
@@ -64,7 +64,6 @@ const (
 // false when the client is gone: nobody will look.
 func (s *session) newSource(src *source) bool {
 	src.sess, src.id = s, s.srv.sources.Add(1)
-	src.emitter.cancel = s.ctx.Done()
 	return s.sources.add(src)
 }
 
@@ -155,25 +154,26 @@ func (src *source) pressed() bool {
 		return true
 	}
 	src.mu.Lock()
-	busy, out := src.busy, src.emitter.out
+	busy, e, begun := src.busy, src.emitter, src.req != nil
 	src.mu.Unlock()
-	return busy || out == nil || slices.ContainsFunc(out.edges, func(e *edge) bool { return out.req.flow(e).full() })
+	return busy || !begun || e.pressed()
 }
 
-// emits is what the source emits by, which does not wait if it is only to try.
-func (src *source) emits(how pace) Emitter {
+// emits is what the source emits by, which does not wait if it is only to try; with a nil
+// request it has not begun.
+func (src *source) emits(how pace) (Emitter, *Request) {
 	src.mu.Lock()
-	e := src.emitter
+	e, req := src.emitter, src.req
 	src.mu.Unlock()
 	if how == try {
-		e.cancel = atOnce
+		e = e.trying()
 	}
-	return e
+	return e, req
 }
 
-// behind does something for a task, in the order of its source.
-func (s *session) behind(rt *remoteTask, f func() error) error {
-	if src := s.sources.of(rt); src != nil {
+// behind does something for the task of a work, in the order of its source.
+func (s *session) behind(w *work, f func() error) error {
+	if src := s.sources.of(w); src != nil {
 		return src.do(orWaive(f))
 	}
 	return f()
@@ -200,38 +200,4 @@ func orWaive(f func() error) step {
 		}
 		return f()
 	})
-}
-
-// ordinal is the place of an emission among those of a work, or of a request.
-type ordinal struct {
-	of     *output
-	remote *remote
-	n      uint64
-	repeat bool // an earlier handling of the same input made it
-}
-
-// count numbers an emission of the client.
-func (s *session) count(src *source, delivery uint32) ordinal {
-	if src.posting == nil {
-		return ordinal{}
-	}
-	w := s.account.workOf(delivery)
-	o := ordinal{of: &src.posting.rt.output, remote: src.posting.replica.remote}
-	o.remote.mu.Lock()
-	defer o.remote.mu.Unlock()
-	if w != nil && o.remote.stage.spec.State == StateNone {
-		o.of = &w.output
-	}
-	o.n, o.repeat = o.of.next()
-	return o
-}
-
-// went notes that the emission went out.
-func (o ordinal) went() {
-	if o.of == nil {
-		return
-	}
-	o.remote.mu.Lock()
-	defer o.remote.mu.Unlock()
-	o.of.went(o.n)
 }

@@ -16,41 +16,39 @@ const maxServed = 1024
 
 // serve makes the client a replica of a stage.
 func (s *session) serve(m *wire.Serve) error {
-	b := s.srv.bus
-	st := b.graph.byName[m.Stage]
+	st, here := s.srv.bus.station(m.Stage)
 	refuse := func(code wire.Code, format string, args ...any) error {
 		s.queue(&wire.Failed{Token: m.Token, Code: code, Text: fmt.Sprintf(format, args...)})
 		return nil
 	}
 	served := len(s.seats.list())
 	switch {
-	case st == nil:
-		return refuse(wire.CodeUnknown, "the bus %q has no stage %q: its stages are %s", b.opts.Name, m.Stage, b.graph.names())
-	case st.remote == nil:
+	case here:
 		return refuse(wire.CodeTaken, "the stage %q runs inside the host", m.Stage)
+	case st == nil:
+		return refuse(wire.CodeUnknown, "the bus %q has no stage %q: its stages are %s", s.srv.on.name, m.Stage, s.srv.on.stages)
 	case served >= maxServed:
 		return refuse(wire.CodeOverloaded, "this client serves stages as %d replicas, and may be no more", served)
 	}
 	from := 0
 	if f := s.srv.opts.Number; f != nil {
-		from = max(f(st.spec.Name, s.proc.PID()), 0)
+		from = max(f(m.Stage, s.proc.PID()), 0)
 	}
-	rep := st.remote.attach(s, from, m.Flags&wire.ServeEnds != 0)
+	rep := st.attach(s, from, m.Flags&wire.ServeEnds != 0)
 	number := s.seats.add(rep)
 	state := wire.StateRequest
-	if st.spec.State == StateNone {
+	if rep.state == StateNone {
 		state = wire.StateNone
 	}
 	s.queue(&wire.Serving{
 		Token: m.Token, Stage: uint32(number), Replica: uint32(rep.number),
-		// All of the stage's tasks may come to be here, when other replicas die.
-		MaxInflight: uint32(st.spec.MaxInflight * st.spec.Replicas), State: state, Join: st.spec.Remote.Join, Batch: uint32(st.spec.Remote.Batch),
-		Inputs: wireEdges(st.inPorts), Outputs: wireEdges(st.outPorts), Tensors: wireTensors(st.outPorts),
+		MaxInflight: uint32(rep.requests), State: state, Join: rep.join, Batch: uint32(rep.batch),
+		Inputs: wireEdges(rep.ins), Outputs: wireEdges(rep.outs), Tensors: wireTensors(rep.outs),
 	})
 	if f := s.srv.opts.OnServe; f != nil {
-		f(st.spec.Name, rep.number, s.proc.PID())
+		f(rep.stage, rep.number, s.proc.PID())
 	}
-	st.remote.begin(rep)
+	rep.begin()
 	return nil
 }
 
@@ -69,22 +67,22 @@ func (s *session) leave(stages ...uint32) error {
 		left = replicas
 	}
 	for _, rep := range left {
-		rep.remote.retire(rep)
+		rep.retire()
 	}
 	return nil
 }
 
 // openTask announces a task. It is called with the stage's lock held.
-func (s *session) openTask(p *posting) {
-	t := p.rt.task
-	p.source = &source{emitter: Emitter{out: &t.outlet}, ports: t.stage.outPorts, posting: p}
-	_ = s.newSource(p.source) // one that is gone is told for nothing
-	stage := s.seats.number(p.replica)
-	req := t.outlet.req
+func (s *session) openTask(p *posting) taskAgent {
+	a := p.assignment(s.ctx.Done())
+	src := &source{emitter: a.output, req: a.request, task: a.task, ports: a.ports, posting: p}
+	_ = s.newSource(src) // one that is gone is told for nothing
+	stage := s.seats.number(a.replica)
 	s.later(&wire.Open{ // a delivery follows, or the end
-		Task: p.source.id, Stage: uint32(stage), Request: uint64(req.id), Attempt: uint32(p.rt.attempt),
-		Deadline: req.deadline, Trace: wireTrace(req.trace),
+		Task: src.id, Stage: uint32(stage), Request: uint64(a.task.Request()), Attempt: uint32(a.attempt),
+		Deadline: a.deadline, Trace: wireTrace(a.trace),
 	})
+	return src
 }
 
 func wireTrace(t messages.TraceContext) wire.Trace {
@@ -93,18 +91,18 @@ func wireTrace(t messages.TraceContext) wire.Trace {
 
 // deliverWork hands a work to the client, or nothing of it after an error. It is
 // called with the stage's lock held.
-func (s *session) deliverWork(p *posting, w *work) error {
-	w.ids = w.id[:0]
-	at, err := s.locateAll(w.parts)
+func (src *source) deliverWork(w *work, parts []*Delivery) (taken bool, err error) {
+	at, err := src.sess.locateAll(parts)
 	if err != nil {
-		return err
+		return false, err
 	}
-	for i, d := range w.parts {
+	for i, d := range parts {
 		edge := slices.Index(d.flow.consumer.stage.in, d.flow.edge)
-		w.ids = append(w.ids, s.deliver(p.source, d, w, edge, at[i], i < len(w.parts)-1))
+		if src.sess.deliver(src, d, w, edge, at[i], i < len(parts)-1) != 0 {
+			taken = true
+		}
 	}
-	w.adrift = !slices.ContainsFunc(w.ids, func(id uint32) bool { return id != 0 })
-	return nil
+	return taken, nil
 }
 
 // deliver sends a delivery to the client.
@@ -161,7 +159,7 @@ func (s *session) finish(m *wire.Finish) error {
 	if w == nil {
 		return s.finishHeld(m.Delivery, keep, err)
 	}
-	return s.behind(w.rt, func() error { return s.finishHeld(m.Delivery, keep, err) })
+	return s.behind(w, func() error { return s.finishHeld(m.Delivery, keep, err) })
 }
 
 // finishHeld finishes a delivery that the client has.
@@ -177,7 +175,7 @@ func (s *session) finishHeld(id uint32, keep bool, err error) error {
 		_ = d.Finish(nil) // in the client's hands alone until now
 		return nil
 	}
-	w.rt.task.stage.remote.finished(w, err)
+	w.finished(err)
 	return nil
 }
 
@@ -199,9 +197,7 @@ func (s *session) releaseKept(id uint32) error {
 
 // endTask asks for what is left of a task. It is called with the stage's lock
 // held.
-func (s *session) endTask(p *posting) {
-	s.queueFor(p.rt.task.outlet.req, &wire.End{Task: p.source.id})
-}
+func (src *source) endTask() { src.sess.queueFor(src.req, &wire.End{Task: src.id}) }
 
 // ended handles the answer to it, behind what was emitted before.
 func (s *session) ended(m *wire.Ended) error {
@@ -216,27 +212,22 @@ func (s *session) ended(m *wire.Ended) error {
 	if m.Code != wire.OK {
 		failure = errors.New(m.Text)
 		if m.Edge != "" {
-			failure = &StageError{Stage: src.posting.replica.remote.stage.spec.Name, Edge: m.Edge, Key: m.Key, Seq: m.Seq, Err: failure}
+			failure = &StageError{Stage: src.task.Stage(), Edge: m.Edge, Key: m.Key, Seq: m.Seq, Err: failure}
 		}
 	}
 	return src.do(orWaive(func() error {
 		s.dropSource(src.id)
-		return src.posting.replica.remote.answered(src.posting, failure)
+		if n := src.posting.answered(failure); n > 0 {
+			return fmt.Errorf("%w: task %d has ended, and the client has not finished %d inputs of it", wire.ErrProtocol, src.id, n)
+		}
+		return nil
 	}))
 }
 
-func (p *posting) asked() bool {
-	r := p.replica.remote
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return p.ending || p.unasked()
-}
-
 // taskOver tells the client to stop. It is called with the stage's lock held.
-func (s *session) taskOver(p *posting) {
-	req := p.rt.task.outlet.req
-	s.queueFor(req, overMessage(p.source.id, req.Outcome(), req.Err()))
-	s.dropSource(p.source.id)
+func (src *source) taskOver() {
+	src.sess.queueFor(src.req, overMessage(src.id, src.req.Outcome(), src.req.Err()))
+	src.sess.dropSource(src.id)
 }
 
 // overMessage says how a request ended.

@@ -32,10 +32,10 @@ func (s *session) stats() ProcessStats {
 		Age: time.Since(s.since), Stopped: s.proc.Stopped(),
 	}
 	for _, rep := range s.seats.list() {
-		st.Stages = append(st.Stages, fmt.Sprintf("%s/%d", rep.remote.stage.spec.Name, rep.number))
+		st.Stages = append(st.Stages, fmt.Sprintf("%s/%d", rep.stage, rep.number))
 	}
 	for _, src := range s.sources.list() {
-		if src.opens() != nil {
+		if src.posting == nil && src.opens() != nil {
 			st.Requests++
 		}
 		_, streams := s.past.expected(src.id)

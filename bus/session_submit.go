@@ -114,7 +114,7 @@ func requestID(node, source uint32) messages.RequestID {
 // begun lets what was asked for the request be done.
 func (src *source) begun(req *Request, tell bool) {
 	src.mu.Lock()
-	src.emitter = Emitter{out: &req.inputs, cancel: src.sess.ctx.Done()}
+	src.emitter = req.Input(src.sess.ctx)
 	src.req = req
 	over := src.over
 	src.mu.Unlock()
@@ -145,7 +145,7 @@ func (s *session) submitted(id uint32) (*source, error) {
 	return src, err
 }
 
-// opens is the request, or nil while it has not begun.
+// opens is the request, or that of the task; nil: it has not begun.
 func (src *source) opens() *Request {
 	src.mu.Lock()
 	defer src.mu.Unlock()
@@ -190,8 +190,8 @@ func (s *session) closeSend(id uint32) error {
 		return err
 	}
 	return src.do(stepFunc(func(how pace) error {
-		e := src.emits(how)
-		if how == waive || e.out == nil { // the session has ended, or the request was refused
+		e, req := src.emits(how)
+		if how == waive || req == nil { // the session has ended, or the request was refused
 			return nil
 		}
 		if err := e.close(); errors.Is(err, errCanceled) {
@@ -235,6 +235,6 @@ func (s *session) closeRequest(id uint32) error {
 func (src *source) close(reason error) {
 	src.abort(reason)
 	if req := src.opens(); req != nil {
-		req.closeResults()
+		req.Close() // it is over
 	}
 }

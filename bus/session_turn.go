@@ -39,10 +39,10 @@ func (t *sessionTurn) take(m wire.Message) {
 	if t.messages++; t.messages > mostInTurn {
 		t.end()
 	}
-	if out := src.out(); out != nil && out.req.turn.Load() != &t.of {
+	if req := src.opens(); req != nil && req.turn.Load() != &t.of {
 		t.of.Begin()
-		out.req.turn.Store(&t.of)
-		t.requests = append(t.requests, out.req)
+		req.turn.Store(&t.of)
+		t.requests = append(t.requests, req)
 	}
 }
 
