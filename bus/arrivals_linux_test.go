@@ -70,8 +70,8 @@ func newArrivalsAt(t *testing.T) *arrivalsAt {
 	}}.withDefaults()
 	st := newStage(spec)
 	g := &graph{stages: []*stage{st}, byName: map[string]*stage{"m": st}}
-	g.add(portEdge(wire.Edge{Name: "->m", Window: arrivalsWindow, WindowBytes: 1 << 20}, "", "m").fedByHost(), nil, st)
-	g.add(portEdge(wire.Edge{Name: "m->", Window: 1 << 10, WindowBytes: 1 << 20}, "m", ""), st, nil)
+	g.add(port{name: "->m", window: arrivalsWindow, windowBytes: 1 << 20}.edge("", "m").fedByHost(), nil, st)
+	g.add(port{name: "m->", window: 1 << 10, windowBytes: 1 << 20}.edge("m", ""), st, nil)
 	l, err := lane.Open(t.Context(), lane.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -196,27 +196,17 @@ func (b *Bus) now() time.Duration { return time.Since(b.opened) }
 func (b *Bus) nextKey() uint64 { return b.lastID.Add(1) }
 
 // SubmitOption adjusts one request.
-type SubmitOption func(*requestOptions)
-
-type requestOptions struct {
-	deadline time.Time
-	trace    messages.TraceContext
-	// Of a node's requests, which live at their host.
-	id    messages.RequestID
-	until int64 // the host's deadline, unix nanoseconds
-	up    *upstream
-	sink  sink // takes the results
-}
+type SubmitOption func(*opening)
 
 // WithDeadline ends the request with ErrDeadline when it is not over by then.
 func WithDeadline(at time.Time) SubmitOption {
-	return func(o *requestOptions) { o.deadline = at }
+	return func(o *opening) { o.deadline = at }
 }
 
 // WithTrace has every delivery of the request carry the trace context. One whose state
 // no message between processes takes is refused with a [*messages.MalformedError].
 func WithTrace(tc messages.TraceContext) SubmitOption {
-	return func(o *requestOptions) { o.trace = tc }
+	return func(o *opening) { o.trace = tc }
 }
 
 // Submit sends a request with one input, which goes to every first stage. It
@@ -257,71 +247,73 @@ func sendOnly(ctx context.Context, r *Request, v any) (*Request, error) {
 
 // tryStream is Stream for callers that do not wait for a place.
 func (b *Bus) tryStream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
-	place, ok := b.places.tryTake()
-	if !ok {
-		return nil, b.overloaded()
+	if err := b.place(ctx, opening{try: true}); err != nil {
+		return nil, err
 	}
-	return b.begin(ctx, place, opts)
-}
-
-func (b *Bus) overloaded() error {
-	return fmt.Errorf("%w: %d requests are alive, MaxRequests is %d", ErrOverloaded, b.Stats().Live, b.opts.MaxRequests)
+	return b.begin(ctx, opts)
 }
 
 // Stream starts a request whose inputs follow: Send them, then CloseSend. It
 // waits for a place among MaxRequests; the context is the request's from then
 // on.
 func (b *Bus) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
-	place, err := b.place(ctx)
-	if err != nil {
+	if err := b.place(ctx, opening{}); err != nil {
 		return nil, err
 	}
-	return b.begin(ctx, place, opts)
+	return b.begin(ctx, opts)
 }
 
-// begin begins a request at its place.
-func (b *Bus) begin(ctx context.Context, place struct{}, opts []SubmitOption) (*Request, error) {
+// begin is admit with a caller's options.
+func (b *Bus) begin(ctx context.Context, opts []SubmitOption) (*Request, error) {
 	o, err := optionsOf(opts)
 	if err != nil {
-		b.places.give(place)
+		b.places.give(struct{}{})
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
-	return b.admit(ctx, place, o)
+	return b.admit(ctx, o)
 }
 
-// place waits for a place among MaxRequests.
-func (b *Bus) place(ctx context.Context) (place struct{}, err error) {
-	place, ok := b.places.tryTake()
-	if !ok {
-		if place, ok = b.places.wait(ctx.Done()); !ok {
-			err = fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", b.Stats().Live, b.opts.MaxRequests, context.Cause(ctx))
-		}
+// place takes a place among MaxRequests, for admit. It waits for one as long as the context
+// lets it, unless the request is not to wait.
+func (b *Bus) place(ctx context.Context, o opening) error {
+	_, ok := b.places.tryTake()
+	switch {
+	case ok:
+		return nil
+	case o.try:
+		return fmt.Errorf("%w: %d requests are alive, MaxRequests is %d", ErrOverloaded, b.Stats().Live, b.opts.MaxRequests)
+	case o.now:
+		return errCanceled
 	}
-	return place, err
+	if _, ok = b.places.wait(ctx.Done()); !ok {
+		return fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", b.Stats().Live, b.opts.MaxRequests, context.Cause(ctx))
+	}
+	return nil
 }
 
 // optionsOf applies options. Only where there are some do they take memory of their
 // own.
-func optionsOf(opts []SubmitOption) (requestOptions, error) {
+func optionsOf(opts []SubmitOption) (opening, error) {
 	if len(opts) == 0 {
-		return requestOptions{}, nil
+		return opening{}, nil
 	}
-	o := new(requestOptions)
+	o := new(opening)
 	for _, opt := range opts {
 		opt(o)
 	}
 	return *o, messages.ValidateTraceState(o.trace.State)
 }
 
-func (b *Bus) admit(ctx context.Context, place struct{}, o requestOptions) (*Request, error) {
+// admit begins a request at its place.
+func (b *Bus) admit(ctx context.Context, o opening) (*Request, error) {
 	if err := context.Cause(ctx); err != nil {
-		b.places.give(place)
+		b.places.give(struct{}{})
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
 	b.mu.Lock()
 	if b.closed() {
 		b.mu.Unlock()
-		b.places.give(place) // whoever waits next finds out the same way
+		b.places.give(struct{}{}) // whoever waits next finds out the same way
 		return nil, ErrClosed
 	}
 	r := newRequest(ctx, b, o)

@@ -96,12 +96,3 @@ func (c *requestContext) Err() error {
 func (c *requestContext) Value(key any) any {
 	return c.ctx.Value(key)
 }
-
-// untilDeadline is a context that ends at a request's deadline too, if there is one
-// and it comes first.
-func untilDeadline(ctx context.Context, at time.Time) (context.Context, context.CancelFunc) {
-	if own, limited := ctx.Deadline(); at.IsZero() || limited && !at.Before(own) {
-		return ctx, func() {}
-	}
-	return context.WithDeadlineCause(ctx, at, ErrDeadline)
-}

@@ -192,3 +192,16 @@ type emission struct {
 	put    *put // a node's, which wants to know what becomes of it
 	copies bool // the bus copies the payload, where a stage could have filled it in place
 }
+
+// opening is what there is to say of a request when it begins.
+type opening struct {
+	deadline time.Time
+	trace    messages.TraceContext
+	// Of one that comes from another process, or goes to one.
+	id    messages.RequestID
+	until int64 // the host's deadline, unix nanoseconds
+	try   bool  // it does not wait for its place, but ends with ErrOverloaded
+	now   bool  // it does not wait for its place yet: errCanceled
+	up    home  // where it lives; nil: here
+	sink  sink  // takes the results; nil: they are received here
+}

@@ -361,7 +361,7 @@ func (f *flow) deliver(d *Delivery) {
 	if f.consumer == nil {
 		switch {
 		case f.edge.leaves:
-			f.req.up.emitted(d)
+			f.req.leave(d)
 		case f.req.sink != nil:
 			f.req.sink.emitted(d)
 		default:

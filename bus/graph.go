@@ -30,8 +30,8 @@ func compile(p Pipeline) (*graph, error) {
 		bad("%d stages: a pipeline has 1 to %d", len(p.Stages), MaxStages)
 	}
 	for _, spec := range p.Stages {
-		spec = spec.withDefaults()
-		if err := spec.validate(); err != nil {
+		spec, err := spec.checked()
+		if err != nil {
 			errs = append(errs, err)
 		}
 		if g.byName[spec.Name] != nil {
@@ -51,6 +51,12 @@ func compile(p Pipeline) (*graph, error) {
 		errs = append(errs, g.close(), g.sort(), g.checkJoins(), g.checkTypes())
 	}
 	return g, errors.Join(errs...)
+}
+
+// checked is the specification with its defaults, and what is wrong with it.
+func (s StageSpec) checked() (StageSpec, error) {
+	s = s.withDefaults()
+	return s, s.validate()
 }
 
 func (s StageSpec) withDefaults() StageSpec {
@@ -153,16 +159,6 @@ func (g *graph) add(e *edge, from, to *stage) {
 		to.in = append(to.in, e)
 	} else {
 		g.results = append(g.results, e)
-	}
-}
-
-// addPorts adds the edges of a process that submits requests to a host: what goes there,
-// and what comes from there. No stage is between them.
-func (g *graph) addPorts(inputs, results []*edge) {
-	g.inputs, g.results = inputs, results
-	g.edges = slices.Concat(inputs, results)
-	for i, e := range g.edges {
-		e.index, e.leaves = i, i < len(inputs)
 	}
 }
 

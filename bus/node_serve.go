@@ -25,14 +25,13 @@ type serving struct {
 // is waited for until the context ends, and no longer.
 func (n *Node) Serve(ctx context.Context, specs ...StageSpec) error {
 	for i, spec := range specs {
-		spec = spec.withDefaults()
 		if spec.Remote != nil {
 			return fmt.Errorf("%w: stage %q: a node does the work itself: Remote is for the host", ErrConfig, spec.Name)
 		}
-		if err := spec.validate(); err != nil {
+		var err error
+		if specs[i], err = spec.checked(); err != nil {
 			return err
 		}
-		specs[i] = spec
 	}
 	call := &serving{specs: specs}
 	l, err := n.begin(ctx, call)

@@ -10,7 +10,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
-	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // nodeStage is a stage of the host's pipeline whose work is done here, by a
@@ -20,6 +19,7 @@ type nodeStage struct {
 	number uint32 // as the host has it
 	call   *serving
 	bus    *Bus
+	ends   bool           // it does something at the end of a task
 	busy   sync.WaitGroup // tasks
 
 	inputs, outputs []port
@@ -83,7 +83,8 @@ func refusing(name string, join bool, err error) StageSpec {
 	if join {
 		spec.Handle, spec.Join = nil, func(*Task, []*Delivery) error { return err }
 	}
-	return spec.withDefaults()
+	spec, _ = spec.checked() // it is one that works
+	return spec
 }
 
 // addStage opens the bus that does a stage's work. It runs on the link's
@@ -98,115 +99,47 @@ func (l *link) addStage(call *serving, spec StageSpec, s *wire.Serving) error {
 		spec = refusing(spec.Name, s.Join, wrong)
 	}
 	spec.Replicas, spec.MaxInflight = 1, int(min(max(s.MaxInflight, 1), MaxInflight))
-	st := newStage(spec)
-	st.oneEach = spec.Batch != nil && s.State == wire.StateNone
-	g := &graph{stages: []*stage{st}, byName: map[string]*stage{spec.Name: st}}
-	for _, e := range s.Inputs {
-		g.add(portEdge(e, e.Peer, spec.Name).fedByHost(), nil, st)
-	}
-	for i, e := range s.Outputs {
-		g.add(portEdge(e, spec.Name, e.Peer).withTensors(s.Tensors, i), st, nil)
-	}
 	// The host says how many there are: one is over there while others read on what it
 	// has emitted, which is here until that is returned.
-	b, err := l.openPorts(g, spec.MaxInflight, MaxRequests)
+	b, err := l.openPart(part{
+		stage: &spec, oneEach: spec.Batch != nil && s.State == wire.StateNone,
+		arriving: portsOf(s.Inputs, nil), leaving: portsOf(s.Outputs, s.Tensors), requests: spec.MaxInflight,
+	}, MaxRequests)
 	if err != nil {
 		return err
 	}
-	served := &nodeStage{name: spec.Name, number: s.Stage, call: call, bus: b}
+	served := &nodeStage{name: spec.Name, number: s.Stage, call: call, bus: b, ends: spec.End != nil}
 	served.inputs, served.outputs = b.ports()
 	l.begun.serve(served)
 	return wrong
 }
 
-// portEdge is an edge that ends at the boundary of this process, where the host is the
-// caller.
-func portEdge(e wire.Edge, from, to string) *edge {
-	spec := Edge{From: from, To: to, Window: int(e.Window), WindowBytes: int64(e.WindowBytes), Policy: Policy(e.Policy)}
-	p := &edge{name: e.Name, spec: spec, window: uint64(e.Window), windowBytes: int64(min(e.WindowBytes, bytesMask))}
-	if e.Window == 0 {
-		p.spec.Window, p.window = Unbounded, noWindow
+// portsOf are the ports that the host has told of.
+func portsOf(edges []wire.Edge, tensors []wire.Tensors) []port {
+	all := make([]port, len(edges))
+	for i, e := range edges {
+		p := &all[i]
+		p.name, p.peer, p.window, p.windowBytes, p.policy = e.Name, e.Peer, int(e.Window), int64(min(e.WindowBytes, math.MaxInt64)), Policy(e.Policy)
+		if e.Window == 0 {
+			p.window = Unbounded
+		}
+		if i < len(tensors) {
+			p.tensors, p.tensorMinBytes = TensorTransport(tensors[i].Transport), int64(min(tensors[i].MinBytes, math.MaxInt64))
+		}
 	}
-	if p.spec.Policy == DropOldest {
-		// What is to be dropped waits at the host, beside what the consumer has. When both are full, the host
-		// drops for what comes: that has to be on its way.
-		p.spec.Policy, p.window = Block, noWindow
-		p.windowBytes = min(3*p.windowBytes, maxWindowBytes)
-	}
-	return p
+	return all
 }
 
-// withTensors takes from a list how tensors travel on the edge with this index.
-func (e *edge) withTensors(all []wire.Tensors, i int) *edge {
-	if i < len(all) {
-		e.spec.Tensors, e.spec.TensorMinBytes = TensorTransport(all[i].Transport), int64(min(all[i].MinBytes, math.MaxInt64))
-	}
-	return e
-}
-
-// fedByHost has deliveries come on the edge that the host has numbered, and whose
-// windows it keeps.
-func (e *edge) fedByHost() *edge {
-	e.fed, e.limit = true, min(e.window, uint64(e.windowBytes)/payloadAlign)
-	e.spec.Policy, e.window, e.windowBytes = Block, noWindow, maxWindowBytes
-	return e
-}
-
-// minArenaBytes is the least memory that a node's stage gets for its payloads.
-const minArenaBytes = 1 << 20
-
-// openPorts opens a bus whose edges end at the boundary of this process, with
-// memory that the host can read: for the full windows of so many requests, of which
-// most may be alive.
-func (l *link) openPorts(g *graph, requests, most int) (*Bus, error) {
+// openPart opens a bus whose edges end at the boundary of this process, with the node's
+// memory and settings, of whose requests so many may be alive.
+func (l *link) openPart(p part, most int) (*Bus, error) {
 	n := l.node
-	opts := Options{
+	p.opts = Options{
 		Name: n.name, Store: n.opts.Store, MaxRequests: most,
-		InlineBytes: 0, Serializer: n.opts.Serializer, StallTimeout: -1, Logger: n.opts.Logger, GPU: n.opts.GPU,
-		lookout: l.lookout,
+		Serializer: n.opts.Serializer, StallTimeout: -1, Logger: n.opts.Logger, GPU: n.opts.GPU,
 	}
-	if opts.Store.ArenaBytes == 0 {
-		opts.Store.ArenaBytes, opts.Store.LargeObjectBytes = arenaFor(g, requests)
-	}
-	opts.Store.Memory = shmstore.Shared
-	b, err := openGraph(context.Background(), g, opts.withDefaults(), n.lane)
-	if err != nil {
-		return nil, err
-	}
-	mem, err := b.store.ArenaSegment()
-	if err != nil {
-		return nil, errors.Join(err, b.Close(context.Background()))
-	}
-	b.shared = newLasting(mem)
-	b.leastBytes = int(l.welcome.InlineBytes) + 1
-	return b, nil
-}
-
-// arenaFor is as much memory as the windows of what is sent from here can
-// need, and a third more for what lies between payloads; and the largest of
-// them that lies there.
-func arenaFor(g *graph, requests int) (arenaBytes, largeObjectBytes int64) {
-	var need, largest int64
-	for _, e := range g.edges {
-		if e.fed {
-			continue
-		}
-		n := int64(requests)
-		if e.queues() {
-			n *= 2
-		}
-		need += e.windowBytes * n
-		largest = max(largest, e.windowBytes)
-	}
-	arenaBytes = max(need+need/3, minArenaBytes)
-	return arenaBytes, min(largest, arenaBytes/2)
-}
-
-// dropShared gives up the mapping that was offered to the host.
-func (b *Bus) dropShared() {
-	if b.shared != nil {
-		b.shared.release()
-	}
+	p.lookout, p.lane, p.inlineBytes = l.lookout, n.lane, int(l.welcome.InlineBytes)
+	return p.open(context.Background())
 }
 
 // open begins a task.
@@ -223,14 +156,11 @@ func (l *link) openTask(m *wire.Open) (*nodeTask, error) {
 	return l.begun.task(m.Task, m.Stage, func(st *nodeStage) (*nodeTask, error) {
 		t := &nodeTask{link: l, stage: st, id: m.Task}
 		t.out.begin(l, m.Task, len(st.outputs))
-		var err error
-		place, ok := st.bus.places.tryTake()
-		if !ok {
-			return nil, fmt.Errorf("open task %d: %w", m.Task, st.bus.overloaded())
+		o := opening{id: messages.RequestID(m.Request), until: m.Deadline, trace: traceOf(m.Trace), sink: t, try: true}
+		err := st.bus.place(context.Background(), o)
+		if err == nil {
+			t.req, err = st.bus.admit(context.Background(), o)
 		}
-		t.req, err = st.bus.admit(context.Background(), place, requestOptions{
-			id: messages.RequestID(m.Request), until: m.Deadline, trace: traceOf(m.Trace), sink: t,
-		})
 		if err != nil {
 			return nil, fmt.Errorf("open task %d: %w", m.Task, err)
 		}
@@ -274,7 +204,7 @@ func (t *nodeTask) ended() {
 	if !known {
 		return // begun comes back to it
 	}
-	seen := t.stage.bus.graph.stages[0].spec.End == nil && t.in.throughHost()
+	seen := !t.stage.ends && t.in.throughHost()
 	t.mu.Lock()
 	t.done = true
 	t.asked = t.asked || seen || t.req.Outcome() != Completed
@@ -306,7 +236,7 @@ func (t *nodeTask) over(o Outcome, err error) {
 // emitted implements sink: it sends what the stage emits to the host, before the stage can
 // say that it has finished the input.
 func (t *nodeTask) emitted(d *Delivery) {
-	t.req.passOn(d, t)
+	d.passOn(t)
 }
 
 // put implements carrier.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,48 +58,22 @@ func (l *link) callers() error {
 
 // openCaller opens the bus that carries what this process submits.
 func (n *Node) openCaller(l *link) (*Bus, error) {
-	inputs, results := make([]*edge, len(l.welcome.Inputs)), make([]*edge, len(l.welcome.Results))
-	for i, e := range l.welcome.Inputs {
-		inputs[i] = portEdge(e, "", e.Peer).withTensors(l.welcome.Tensors, i)
-	}
-	for i, e := range l.welcome.Results {
-		results[i] = portEdge(e, e.Peer, "").fedByHost()
-	}
-	g := &graph{byName: make(map[string]*stage)}
-	g.addPorts(inputs, results)
-	return l.openPorts(g, callerRequests, max(callerRequests, n.opts.MaxRequests))
+	return l.openPart(part{
+		arriving: portsOf(l.welcome.Results, nil), leaving: portsOf(l.welcome.Inputs, l.welcome.Tensors), requests: callerRequests,
+	}, max(callerRequests, n.opts.MaxRequests))
 }
 
-// emitted sends an input to the host. It is called with the producer's side of the flow
-// locked.
-func (up *upstream) emitted(d *Delivery) {
-	_, err := d.flow.accept(d) // it is the first to see it, and in order
-	last := d.EOS
-	if d.Bare() {
-		d.discard()
-		if up.inputs.Add(-1) == 0 { // the host does not see it by the last input
-			faultpoint.Hit("node-before-close-send")
-			up.out.endAll()
-			up.link.queue(&wire.CloseSend{Source: up.source})
-		}
-		return
-	}
-	d.state.Store(stateHeld)
-	up.req.parts.Add(1)
-	if err == nil {
-		err = d.open()
-	}
-	if err == nil {
-		err = up.out.put(d, slices.Index(up.req.bus.graph.inputs, d.flow.edge), func() { _ = d.Finish(nil) }) // held here alone
-	}
-	if last {
-		up.inputs.Add(-1)
-	}
-	if err != nil {
-		go func() { // not under the lock
-			up.req.end(Failed, err)
-			_ = d.Finish(nil)
-		}()
+// put implements carrier: it sends an input to the host.
+func (up *upstream) put(d *Delivery, edge int) error {
+	return up.out.put(d, edge, func() { _ = d.Finish(nil) }) // held here alone
+}
+
+// inputEnded implements home. The host sees the end by the last input, if that says so.
+func (up *upstream) inputEnded(bare bool) {
+	if left := up.inputs.Add(-1); left == 0 && bare {
+		faultpoint.Hit("node-before-close-send")
+		up.out.endAll()
+		up.link.queue(&wire.CloseSend{Source: up.source})
 	}
 }
 
@@ -161,22 +134,15 @@ func (n *Node) open(ctx context.Context, flags uint8, opts []SubmitOption) (*Req
 	if caller == nil {
 		return nil, l.parting.lost()
 	}
-	try, tell := flags&wire.SubmitTry != 0, flags&wire.SubmitTell != 0
-	place, ok := caller.places.tryTake()
-	switch {
-	case ok:
-	case try:
-		return nil, caller.overloaded()
-	default:
-		if place, err = caller.place(waiting); err != nil {
-			return nil, err
-		}
+	o.try = flags&wire.SubmitTry != 0
+	if err := caller.place(waiting, o); err != nil {
+		return nil, err
 	}
-	up := &upstream{link: l}
+	up, tell := &upstream{link: l}, flags&wire.SubmitTell != 0
 	if tell {
 		up.answers = make(chan error, 1)
 	}
-	if err := up.begin(ctx, caller, place, flags, o); err != nil {
+	if err := up.begin(ctx, caller, flags, o); err != nil {
 		return nil, err
 	}
 	if tell {
@@ -188,6 +154,15 @@ func (n *Node) open(ctx context.Context, flags uint8, opts []SubmitOption) (*Req
 	return up.req, nil
 }
 
+// untilDeadline is a context that ends at a request's deadline too, if there is one
+// and it comes first.
+func untilDeadline(ctx context.Context, at time.Time) (context.Context, context.CancelFunc) {
+	if own, limited := ctx.Deadline(); at.IsZero() || limited && !at.Before(own) {
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, at, ErrDeadline)
+}
+
 // await waits until the host has begun the request, or has refused it.
 func (up *upstream) await(ctx context.Context) error {
 	select {
@@ -195,7 +170,7 @@ func (up *upstream) await(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-up.req.done:
+	case <-up.req.Done():
 	}
 	select {
 	case err := <-up.answers: // the reason
@@ -206,12 +181,15 @@ func (up *upstream) await(ctx context.Context) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
-	return up.req.cause()
+	if err := up.req.Err(); err != nil {
+		return err
+	}
+	return ErrEnded
 }
 
 // begin makes a request and tells the host of it, with the first input or within a
 // millisecond. The host answers only if it is asked whether it has a place.
-func (up *upstream) begin(ctx context.Context, caller *Bus, place struct{}, flags uint8, o requestOptions) error {
+func (up *upstream) begin(ctx context.Context, caller *Bus, flags uint8, o opening) error {
 	l := up.link
 	l.calling.Lock() // the host sees numbers that rise
 	defer l.calling.Unlock()
@@ -221,11 +199,14 @@ func (up *upstream) begin(ctx context.Context, caller *Bus, place struct{}, flag
 	up.out.begin(l, up.source, len(inputs))
 	up.inputs.Store(int32(len(inputs)))
 	o.id, o.up = requestID(l.welcome.Node, up.source), up
-	req, err := caller.admit(ctx, place, o)
+	req, err := caller.admit(ctx, o)
 	if err != nil {
 		return err
 	}
-	m := &wire.Submit{Source: up.source, Flags: flags, Deadline: req.deadline, Trace: wireTrace(o.trace)}
+	m := &wire.Submit{Source: up.source, Flags: flags, Trace: wireTrace(o.trace)}
+	if !o.deadline.IsZero() { // the earlier one of the caller's two: see open
+		m.Deadline = o.deadline.UnixNano()
+	}
 	begin := func() {
 		up.req = req
 		up.in.begin(req, results, true)
@@ -247,7 +228,7 @@ func (up *upstream) begin(ctx context.Context, caller *Bus, place struct{}, flag
 		req.Close()
 		return err
 	}
-	if req.over() { // its context ended meanwhile, when it was not known yet
+	if req.Outcome() != Running { // its context ended meanwhile, when it was not known yet
 		up.ended()
 	}
 	return nil
@@ -261,7 +242,7 @@ func (up *upstream) answer(err error) {
 	}
 }
 
-// ended tells the host that the request is over here.
+// ended implements home: it tells the host that the request is over here.
 func (up *upstream) ended() {
 	l := up.link
 	if known := l.begun.requestEnded(up); !known {

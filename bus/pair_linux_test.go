@@ -23,7 +23,7 @@ func (a *attached) submitted(t *testing.T, h *hand) (*Request, *upstream) {
 	if err := emit(t, r, []byte{0}).Finish(nil); err != nil {
 		t.Fatal(err)
 	}
-	up := r.up
+	up := r.up.(*upstream)
 	if err := a.link.handle(&wire.Expect{Source: up.source, Peer: h.node}, nil); err != nil {
 		t.Fatal(err)
 	}

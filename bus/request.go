@@ -35,9 +35,9 @@ func (o Outcome) String() string {
 // concurrent use; Send and CloseSend keep the order in which they are called.
 type Request struct {
 	id       messages.RequestID
-	key      uint64    // in this bus; the same as id, unless the request lives elsewhere
-	up       *upstream // what it is at the host, when this process submitted it
-	sink     sink      // takes the results; nil: they are received here
+	key      uint64 // in this bus; the same as id, unless the request lives elsewhere
+	up       home   // where it lives, when this process submitted it; nil: here
+	sink     sink   // takes the results; nil: they are received here
 	bus      *Bus
 	ctx      context.Context // what Submit was given
 	deadline int64           // unix nanoseconds; 0: none
@@ -68,7 +68,7 @@ type Request struct {
 	waiter     *poolWaiter[*slot] // the place in the queue for the next slot
 }
 
-func newRequest(ctx context.Context, b *Bus, o requestOptions) *Request {
+func newRequest(ctx context.Context, b *Bus, o opening) *Request {
 	g := b.graph
 	r := &Request{
 		id: o.id, key: b.nextKey(), up: o.up, sink: o.sink, bus: b, ctx: ctx, trace: o.trace, traced: !o.trace.IsZero(), began: time.Now(),

@@ -138,7 +138,7 @@ func (s *session) owner(number uint32) (*ring.Owner, error) {
 		return s.srv.on.exchange.lastingOwner()
 	}
 	return s.ex.owner(number, func() *ring.Owner {
-		return s.srv.bus.exchange.table.Owner(fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
+		return s.srv.on.exchange.table.Owner(fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
 	})
 }
 

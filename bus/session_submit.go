@@ -84,26 +84,16 @@ func (s *session) begin(ctx context.Context, src *source, m *wire.Submit, how pa
 	if err := messages.ValidateTraceState(m.Trace.State); err != nil {
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
-	o := requestOptions{id: requestID(s.node, src.id), until: m.Deadline, trace: traceOf(m.Trace), sink: src}
-	place, ok := b.places.tryTake()
-	switch {
-	case ok:
-	case m.Flags&wire.SubmitTry != 0:
-		return nil, b.overloaded()
-	case how == try:
-		return nil, errCanceled
-	default:
-		if m.Deadline != 0 { // the client may have given up by then, and has only so many
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithDeadlineCause(ctx, time.Unix(0, m.Deadline), ErrDeadline)
-			defer cancel()
-		}
-		var err error
-		if place, err = b.place(ctx); err != nil {
-			return nil, err
-		}
+	o := opening{id: requestID(s.node, src.id), until: m.Deadline, trace: traceOf(m.Trace), sink: src, try: m.Flags&wire.SubmitTry != 0, now: how == try}
+	if m.Deadline != 0 && how != try { // the client may have given up by then, and has only so many
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, time.Unix(0, m.Deadline), ErrDeadline)
+		defer cancel()
 	}
-	return b.admit(s.ctx, place, o)
+	if err := b.place(ctx, o); err != nil {
+		return nil, err
+	}
+	return b.admit(s.ctx, o)
 }
 
 // requestID names the request that a node has numbered itself.
@@ -119,7 +109,7 @@ func (src *source) begun(req *Request, tell bool) {
 	over := src.over
 	src.mu.Unlock()
 	if tell {
-		src.sess.queue(&wire.Submitted{Source: src.id, Request: uint64(req.id)})
+		src.sess.queue(&wire.Submitted{Source: src.id, Request: uint64(req.ID())})
 	}
 	if over {
 		src.ended()
@@ -154,7 +144,7 @@ func (src *source) opens() *Request {
 
 // emitted implements sink: it hands a result to the client.
 func (src *source) emitted(d *Delivery) {
-	d.flow.req.passOn(d, src)
+	d.passOn(src)
 }
 
 // put implements carrier.

@@ -9,7 +9,7 @@ import (
 // submitted it takes them, or the host whose task it is.
 type sink interface {
 	// emitted takes a delivery at the end of its flow. It does not wait, and is called with
-	// the producer's side of the flow locked: see Request.passOn.
+	// the producer's side of the flow locked: see Delivery.passOn.
 	emitted(d *Delivery)
 	// ended is called once, when the request is over and, if it completed, all results have
 	// been emitted. It may be called with locks held.
@@ -25,8 +25,49 @@ type carrier interface {
 	put(d *Delivery, edge int) error
 }
 
+// home is a request at the host where it lives, for a process that has submitted it. What is
+// sent goes there: the graph has no stage.
+type home interface {
+	carrier // of inputs
+	// inputEnded is told that the stream of an input has ended: with its last delivery, or
+	// without one. It is called with the producer's side of the flow locked.
+	inputEnded(bare bool)
+	// ended is called once, when the request is over here.
+	ended()
+}
+
+// leave has an input go to where the request lives. It is called with the producer's side of
+// the flow locked.
+func (r *Request) leave(d *Delivery) {
+	_, err := d.flow.accept(d) // it is the first to see it, and in order
+	last := d.EOS
+	if d.Bare() {
+		d.discard()
+		r.up.inputEnded(true)
+		return
+	}
+	d.state.Store(stateHeld)
+	r.parts.Add(1)
+	if err == nil {
+		err = d.open()
+	}
+	if err == nil {
+		err = r.up.put(d, slices.Index(r.bus.graph.inputs, d.flow.edge))
+	}
+	if last {
+		r.up.inputEnded(false)
+	}
+	if err != nil {
+		go func() { // not under the lock
+			r.end(Failed, err)
+			_ = d.Finish(nil)
+		}()
+	}
+}
+
 // passOn has a carrier take a delivery on, and notes what the delivery says of its stream.
-func (r *Request) passOn(d *Delivery, to carrier) {
+func (d *Delivery) passOn(to carrier) {
+	r := d.flow.req
 	if ok, err := d.flow.accept(d); err != nil || !ok {
 		r.turnAway(d, err)
 		return

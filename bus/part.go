@@ -1,0 +1,147 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// part is what a node has of a pipeline that is elsewhere: one of its stages, or no more
+// than the requests that the node submits.
+type part struct {
+	stage   *StageSpec // checked; nil: none
+	oneEach bool       // see stage.oneEach
+	// arriving are the ports at which deliveries come that the host has numbered, and whose
+	// windows it keeps, leaving those by which they go.
+	arriving, leaving []port
+	requests          int // for how many, with full windows, there is to be memory
+	opts              Options
+	lookout           *actors.Lookout
+	lane              *lane.Lane
+	inlineBytes       int // the largest payload that travels inside a message
+}
+
+// open opens a bus whose edges end at the boundary of this process, with memory that others
+// can read.
+func (p part) open(ctx context.Context) (*Bus, error) {
+	g := p.graph()
+	opts := p.opts
+	opts.lookout = p.lookout
+	if opts.Store.ArenaBytes == 0 {
+		opts.Store.ArenaBytes, opts.Store.LargeObjectBytes = arenaFor(g, p.requests)
+	}
+	opts.Store.Memory = shmstore.Shared
+	b, err := openGraph(ctx, g, opts.withDefaults(), p.lane)
+	if err != nil {
+		return nil, err
+	}
+	mem, err := b.store.ArenaSegment()
+	if err != nil {
+		return nil, errors.Join(err, b.Close(ctx))
+	}
+	b.shared = newLasting(mem)
+	b.leastBytes = p.inlineBytes + 1
+	return b, nil
+}
+
+// graph is that of the stage, where the host is the caller, or one of a process that submits
+// requests to a host: what goes there, and what comes from there. No stage is between them.
+func (p part) graph() *graph {
+	g := &graph{byName: make(map[string]*stage)}
+	var st *stage
+	name := ""
+	if p.stage != nil {
+		st, name = newStage(*p.stage), p.stage.Name
+		st.oneEach = p.oneEach
+		g.stages, g.byName[name] = []*stage{st}, st
+	}
+	var arriving, leaving []*edge
+	for _, at := range p.arriving {
+		arriving = append(arriving, at.edge(at.peer, name).fedByHost())
+	}
+	for _, at := range p.leaving {
+		leaving = append(leaving, at.edge(name, at.peer))
+	}
+	if st == nil {
+		g.addPorts(leaving, arriving)
+		return g
+	}
+	for _, e := range arriving {
+		g.add(e, nil, st)
+	}
+	for _, e := range leaving {
+		g.add(e, st, nil)
+	}
+	return g
+}
+
+// edge is an edge that ends at the boundary of this process, where the host is the
+// caller.
+func (at port) edge(from, to string) *edge {
+	spec := Edge{
+		From: from, To: to, Window: at.window, WindowBytes: at.windowBytes, Policy: at.policy,
+		Tensors: at.tensors, TensorMinBytes: at.tensorMinBytes,
+	}
+	e := &edge{name: at.name, spec: spec, window: uint64(at.window), windowBytes: min(at.windowBytes, maxWindowBytes)}
+	if at.window == Unbounded {
+		e.window = noWindow
+	}
+	if e.spec.Policy == DropOldest {
+		// What is to be dropped waits at the host, beside what the consumer has. When both are full, the host
+		// drops for what comes: that has to be on its way.
+		e.spec.Policy, e.window = Block, noWindow
+		e.windowBytes = min(3*e.windowBytes, maxWindowBytes)
+	}
+	return e
+}
+
+// fedByHost has deliveries come on the edge that the host has numbered, and whose
+// windows it keeps.
+func (e *edge) fedByHost() *edge {
+	e.fed, e.limit = true, min(e.window, uint64(e.windowBytes)/payloadAlign)
+	e.spec.Policy, e.window, e.windowBytes = Block, noWindow, maxWindowBytes
+	return e
+}
+
+// addPorts adds the edges of a process that submits requests to a host.
+func (g *graph) addPorts(inputs, results []*edge) {
+	g.inputs, g.results = inputs, results
+	g.edges = slices.Concat(inputs, results)
+	for i, e := range g.edges {
+		e.index, e.leaves = i, i < len(inputs)
+	}
+}
+
+// minArenaBytes is the least memory that a node's stage gets for its payloads.
+const minArenaBytes = 1 << 20
+
+// arenaFor is as much memory as the windows of what is sent from here can
+// need, and a third more for what lies between payloads; and the largest of
+// them that lies there.
+func arenaFor(g *graph, requests int) (arenaBytes, largeObjectBytes int64) {
+	var need, largest int64
+	for _, e := range g.edges {
+		if e.fed {
+			continue
+		}
+		n := int64(requests)
+		if e.queues() {
+			n *= 2
+		}
+		need += e.windowBytes * n
+		largest = max(largest, e.windowBytes)
+	}
+	arenaBytes = max(need+need/3, minArenaBytes)
+	return arenaBytes, min(largest, arenaBytes/2)
+}
+
+// dropShared gives up the mapping that was offered to the host.
+func (b *Bus) dropShared() {
+	if b.shared != nil {
+		b.shared.release()
+	}
+}
