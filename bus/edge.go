@@ -28,6 +28,7 @@ const (
 type edge struct {
 	name        string // "from->to"
 	index       int    // in graph.edges and Request.flows
+	in          int    // in stage.in of its consumer, or graph.results
 	spec        Edge
 	from, to    *stage // nil for the caller
 	window      uint64 // deliveries
@@ -70,6 +71,17 @@ func (s *sent) add(o sent) {
 // actor for many requests and must not wait for one of them.
 func (e *edge) queues() bool {
 	return e.spec.Policy == DropOldest || (e.from != nil && e.from.shared())
+}
+
+// once reports whether every delivery on the edge is handled at most once, by a
+// process that stays the same for the request, one by one, and whose death ends
+// the request: such deliveries need nobody who remembers them. The death of a
+// stage without state would cost only the deliveries that the host knows of.
+func (e *edge) once() bool {
+	ends := func(st *stage) bool {
+		return st == nil || (st.remote != nil && st.spec.State == StateRequest && !st.spec.Replay)
+	}
+	return e.spec.Policy != DropOldest && e.spec.Connector == nil && ends(e.from) && ends(e.to) && (e.to == nil || !e.to.spec.Remote.Join)
 }
 
 // holders is how many byte windows of this edge may be in use at once: one for

@@ -66,6 +66,7 @@ func (r *Request) feed(at port, d *Delivery) { r.flows[at.index].feed(d) }
 // footing is what the host's end of a bus stands on, beside the bus's methods here.
 type footing struct {
 	name        string
+	opened      time.Time
 	stages      string // their names, for people
 	log         *slog.Logger
 	laterWait   time.Duration // of what travels with the next packet; 0: as usual
@@ -83,7 +84,7 @@ type footing struct {
 func (b *Bus) footing() (footing, error) {
 	arena, err := b.store.ArenaSegment()
 	return footing{
-		name: b.opts.Name, stages: b.graph.names(), log: b.opts.Logger, laterWait: b.opts.laterWait,
+		name: b.opts.Name, opened: b.opened, stages: b.graph.names(), log: b.opts.Logger, laterWait: b.opts.laterWait,
 		inlineBytes: min(b.leastBytes-1, wire.MaxInline), arenaBytes: b.opts.Store.ArenaBytes, mostBytes: b.store.MaxObjectBytes(),
 		arena: arena, kept: &b.kept, exchange: b.exchange, directory: b.directory, figures: &b.tensorFigures,
 	}, err
@@ -204,4 +205,106 @@ type opening struct {
 	now   bool  // it does not wait for its place yet: errCanceled
 	up    home  // where it lives; nil: here
 	sink  sink  // takes the results; nil: they are received here
+}
+
+// stream is the stream of one request on one edge.
+type stream struct {
+	flow    *flow
+	request *Request
+	index   int    // of the edge: see port
+	edge    string // its name
+	to      string // the stage that it leads to; empty: the caller
+	in      int    // the edge's index among those of that stage, or among the results
+
+	// As it stands, unless it is that of a delivery:
+	deliveries int           // under way
+	bytes      int64         // ... of them
+	queued     int           // that wait for credit
+	waiting    time.Duration // since something began to wait
+	holder     holder        // of what went past this process: who has it; nil: it did not
+}
+
+// holder has deliveries, for reports.
+type holder interface{ describe() string }
+
+// stream is the one that the delivery belongs to.
+func (d *Delivery) stream() stream { return d.flow.stream() }
+
+func (f *flow) stream() stream {
+	return stream{flow: f, request: f.req, index: f.edge.index, edge: f.edge.name, to: f.edge.spec.To, in: f.edge.in}
+}
+
+// stream is the request's at a port, as it stands.
+func (r *Request) stream(at port) stream {
+	f := &r.flows[at.index]
+	s := f.stream()
+	s.deliveries, s.bytes = f.underWay()
+	s.queued = int(f.queued.Load())
+	if since := f.waitingSince(); since != 0 {
+		s.waiting = max(time.Since(time.Unix(0, since)), 1)
+	}
+	return s
+}
+
+// past is how the rest of the stream goes, past this process; nil: through it.
+func (s stream) past() *directFlow { return s.flow.direct.Load() }
+
+// goPast has the rest of the stream go past this process, unless it does, or must not.
+func (s stream) goPast(df *directFlow) bool {
+	return s.flow.edge.once() && s.flow.direct.CompareAndSwap(nil, df)
+}
+
+// endPast ends the stream, and counts what of it went past this process, when tell has told
+// the consumer how much that was. Without effect it says how many deliveries came through here,
+// and whether the stream had ended.
+func (s stream) endPast(deliveries uint64, bytes int64, tell func(past uint64)) (through uint64, ended bool) {
+	f := s.flow
+	o := f.outlet()
+	o.mu.Lock()
+	through, ended = f.seq, f.ended
+	if ended || deliveries < through {
+		o.mu.Unlock()
+		return through, ended
+	}
+	n := int64(deliveries - through) //nolint:gosec // bounded by whoever counts it
+	f.sent.add(sent{deliveries: n, direct: n, bytes: bytes})
+	f.direct.Load().counted = true
+	o.mu.Unlock()
+	tell(deliveries - through)
+	o.endStream(f)
+	return through, false
+}
+
+// roomWaiting is an emission of a request's that waits for room.
+type roomWaiting struct {
+	waited time.Duration
+	wanted string // where, for people
+}
+
+// rooms are those that wait.
+func (r *Request) rooms() (all []roomWaiting) {
+	now := time.Now()
+	for _, o := range r.outlets() {
+		if waited, dev := o.waitedForRoom(now); waited > 0 {
+			all = append(all, roomWaiting{waited, o.wanted(dev)})
+		}
+	}
+	return all
+}
+
+// check looks for what is broken in the store while it is in use.
+func (b *Bus) check() (found []shmstore.Violation, err error) {
+	err = b.writer.Do(func(store *shmstore.Store) { found = store.Check() })
+	return found, err
+}
+
+// abort ends a request by its number. It reports whether it is alive.
+func (b *Bus) abort(id messages.RequestID, reason error) bool {
+	for _, r := range b.requests() {
+		if r.id == id {
+			r.Abort(reason)
+			return true
+		}
+	}
+	return false
 }

@@ -156,8 +156,10 @@ func (g *graph) add(e *edge, from, to *stage) {
 		g.inputs = append(g.inputs, e)
 	}
 	if to != nil {
+		e.in = len(to.in)
 		to.in = append(to.in, e)
 	} else {
+		e.in = len(g.results)
 		g.results = append(g.results, e)
 	}
 }

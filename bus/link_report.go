@@ -67,11 +67,9 @@ func (l *link) underWay() nodeReport {
 	r := nodeReport{Flows: []flowReport{}, Held: []heldReport{}, Rooms: []roomReport{}}
 	now := time.Now()
 	for _, s := range l.streams() {
-		r.Flows = append(r.Flows, s.out.report(now, s.in.req, s.outputs)...)
-		for _, o := range s.in.req.outlets() {
-			if waited, dev := o.waitedForRoom(now); waited > 0 {
-				r.Rooms = append(r.Rooms, roomReport{s.out.source, waited, o.wanted(dev)})
-			}
+		r.Flows = append(r.Flows, s.out.report(s.in.req, s.outputs)...)
+		for _, room := range s.in.req.rooms() {
+			r.Rooms = append(r.Rooms, roomReport{s.out.source, room.waited, room.wanted})
 		}
 	}
 	for _, p := range l.peers.list() {
@@ -83,7 +81,7 @@ func (l *link) underWay() nodeReport {
 }
 
 // report describes the streams that go to other nodes.
-func (rs *routes) report(now time.Time, req *Request, ports []port) (all []flowReport) {
+func (rs *routes) report(req *Request, ports []port) (all []flowReport) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for i := range rs.edges {
@@ -91,16 +89,11 @@ func (rs *routes) report(now time.Time, req *Request, ports []port) (all []flowR
 		if e.to == nil || e.ended {
 			continue
 		}
-		f := &req.flows[ports[i].index]
-		deliveries, bytes := f.underWay()
-		report := flowReport{
+		st := req.stream(ports[i])
+		all = append(all, flowReport{
 			Source: rs.source, Edge: uint16(i), Peer: e.to.pair.node, Deliveries: e.to.deliveries, Bytes: e.to.bytes,
-			UnderWay: deliveries, UnderBytes: bytes, Queued: int(f.queued.Load()),
-		}
-		if since := f.waitingSince(); since != 0 {
-			report.Waiting = now.Sub(time.Unix(0, since))
-		}
-		all = append(all, report)
+			UnderWay: st.deliveries, UnderBytes: st.bytes, Queued: st.queued, Waiting: st.waiting,
+		})
 	}
 	return all
 }

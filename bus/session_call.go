@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
-	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // maxReplyPiece bounds what one reply carries.
@@ -77,47 +77,14 @@ type Status struct {
 	Requests  []RequestStatus `json:"requests"`
 }
 
-// RequestStatus says how one request that is alive stands.
-type RequestStatus struct {
-	ID      uint64        `json:"id"`
-	Outcome string        `json:"outcome"`
-	Age     time.Duration `json:"age_ns"`
-	State   string        `json:"state"` // what it waits for
-	Edges   []EdgeStatus  `json:"edges"` // those with something under way
-}
-
-// EdgeStatus is what one request has under way on one edge.
-type EdgeStatus struct {
-	Edge       string `json:"edge"`
-	Deliveries int    `json:"deliveries"`
-	Bytes      int64  `json:"bytes"`
-	Queued     int    `json:"queued"`
-	Direct     bool   `json:"direct,omitempty"` // from one process to another, past the host
-}
-
 // Status takes a snapshot.
 func (s *Server) Status() Status {
-	b := s.bus
 	u := s.underWay() // first: the figures of the edges have what it says
-	st := Status{Bus: b.opts.Name, Epoch: s.epoch, Age: b.now(), Stats: b.Stats(), Processes: s.Processes(), Lanes: u.lanes(s.live()), Requests: []RequestStatus{}}
-	for _, r := range b.requests() {
-		st.Requests = append(st.Requests, r.status())
+	st := Status{
+		Bus: s.on.name, Epoch: s.epoch, Age: time.Since(s.on.opened), Stats: s.bus.Stats(), Processes: s.Processes(), Lanes: u.lanes(s.live()),
+		Requests: s.bus.statuses(),
 	}
 	u.add(&st)
-	return st
-}
-
-func (r *Request) status() RequestStatus {
-	st := RequestStatus{ID: uint64(r.id), Outcome: r.Outcome().String(), Age: time.Since(r.began), State: r.describe(), Edges: []EdgeStatus{}}
-	for i := range r.flows {
-		f := &r.flows[i]
-		deliveries, bytes := f.underWay()
-		queued := int(f.queued.Load())
-		if deliveries == 0 && queued == 0 {
-			continue
-		}
-		st.Edges = append(st.Edges, EdgeStatus{Edge: f.edge.name, Deliveries: deliveries, Bytes: bytes, Queued: queued})
-	}
 	return st
 }
 
@@ -156,8 +123,7 @@ func (s *Server) method(name string) (callMethod, error) {
 func (s *Server) checkAll() (CheckReport, error) {
 	began := time.Now()
 	report := CheckReport{Violations: []string{}}
-	var found []shmstore.Violation
-	err := s.bus.writer.Do(func(store *shmstore.Store) { found = store.Check() })
+	found, err := s.bus.check()
 	for _, v := range append(found, s.Check()...) {
 		report.Violations = append(report.Violations, v.String())
 	}
@@ -174,18 +140,11 @@ func (s *Server) abort(arguments []byte) (any, error) {
 	if err := json.Unmarshal(arguments, &a); err != nil {
 		return nil, fmt.Errorf("%w: arguments of abort: %w", ErrPayload, err)
 	}
-	var r *Request
-	for _, alive := range s.bus.requests() {
-		if alive.id == messages.RequestID(a.Request) {
-			r = alive
-		}
-	}
-	if r == nil {
-		return nil, unknownError(fmt.Sprintf("request %v is not alive", messages.RequestID(a.Request)))
-	}
 	if a.Reason == "" {
 		a.Reason = "aborted by hand"
 	}
-	r.Abort(fmt.Errorf("%s", a.Reason))
+	if !s.bus.abort(messages.RequestID(a.Request), errors.New(a.Reason)) {
+		return nil, unknownError(fmt.Sprintf("request %v is not alive", messages.RequestID(a.Request)))
+	}
 	return map[string]any{"aborted": a.Request}, nil
 }

@@ -29,13 +29,6 @@ type source struct {
 	busy      bool
 }
 
-// out is what the source emits by, or nil while its request has not begun.
-func (src *source) out() *outlet {
-	src.mu.Lock()
-	defer src.mu.Unlock()
-	return src.emitter.out
-}
-
 // step is one thing to be done for a source. An error ends the session, but for
 // errCanceled: with try the step would have to wait, and nothing is done; with
 // wait the session ended first.

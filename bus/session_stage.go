@@ -3,7 +3,6 @@ package bus
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -97,8 +96,7 @@ func (src *source) deliverWork(w *work, parts []*Delivery) (taken bool, err erro
 		return false, err
 	}
 	for i, d := range parts {
-		edge := slices.Index(d.flow.consumer.stage.in, d.flow.edge)
-		if src.sess.deliver(src, d, w, edge, at[i], i < len(parts)-1) != 0 {
+		if src.sess.deliver(src, d, w, d.stream().in, at[i], i < len(parts)-1) != 0 {
 			taken = true
 		}
 	}
@@ -128,7 +126,7 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locati
 	err := s.account.hold(&hold{d: d, work: w, at: time.Now(), bytes: len(d.Bytes())}, at, func(number, segment uint32) error {
 		m.Delivery, m.Segment = number, segment
 		s.said.deliver = m // which costs no memory
-		s.queueFor(d.flow.req, &s.said.deliver)
+		s.queueFor(d.stream().request, &s.said.deliver)
 		s.said.deliver = wire.Deliver{}
 		return nil
 	})

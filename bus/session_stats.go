@@ -49,12 +49,12 @@ func (s *session) stats() ProcessStats {
 
 // streamsDirect counts the streams of a source that go past the host.
 func (src *source) streamsDirect() (n int) {
-	out := src.out()
-	if out == nil {
+	req := src.opens()
+	if req == nil {
 		return 0
 	}
-	for _, e := range out.edges {
-		if df := out.req.flow(e).direct.Load(); df != nil && df.producer == src {
+	for _, p := range src.ports {
+		if df := req.stream(p).past(); df != nil && df.producer == src {
 			n++
 		}
 	}
@@ -67,9 +67,10 @@ func (s *session) holdings() []Holding {
 	s.account.each(func(h *hold) {
 		switch h.why {
 		case whySent:
+			st := h.d.stream()
 			all = append(all, Holding{
-				PID: s.proc.PID(), Name: s.name, Stage: h.d.flow.edge.spec.To, Request: uint64(h.d.flow.req.id),
-				Edge: h.d.flow.edge.name, Seq: h.d.Seq, Bytes: h.bytes, Age: time.Since(h.at),
+				PID: s.proc.PID(), Name: s.name, Stage: st.to, Request: uint64(st.request.ID()),
+				Edge: st.edge, Seq: h.d.Seq, Bytes: h.bytes, Age: time.Since(h.at),
 			})
 		case whyFetched:
 			all = append(all, keyed.fetched(h.value.edge, h.value.key, h.bytes, time.Since(h.at)))

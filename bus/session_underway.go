@@ -98,15 +98,15 @@ type underWay struct {
 // directReport is one stream that goes from one process to another.
 type directReport struct {
 	flowReport
-	flow *flow
-	from *session
-	to   *session // nil: it is gone
+	stream stream
+	from   *session
+	to     *session // nil: it is gone
 }
 
 // roomWait is an emission in another process that waits for room.
 type roomWait struct {
 	roomReport
-	outlet *outlet
+	stream stream // the first that it is for
 	by     *session
 }
 
@@ -137,37 +137,37 @@ func (s *Server) underWay() underWay {
 // explain adds what a client says about its sources.
 func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWay) {
 	s.past.forgetGone(byNode)
-	flowOf := func(source uint32, edge uint16) *flow {
+	streamOf := func(source uint32, edge uint16) (found stream, ok bool) {
 		src, _ := s.sources.find(source)
 		if src == nil || int(edge) >= len(src.ports) {
-			return nil
+			return found, false
 		}
-		out := src.out()
-		if out == nil {
-			return nil
+		req := src.opens()
+		if req == nil {
+			return found, false
 		}
-		return &out.req.flows[src.ports[edge].index]
+		return req.stream(src.ports[edge]), true
 	}
 	for _, fr := range r.Flows {
-		f := flowOf(fr.Source, fr.Edge)
-		if f == nil {
+		st, ok := streamOf(fr.Source, fr.Edge)
+		if !ok {
 			continue
 		}
-		all.flows = append(all.flows, directReport{fr, f, s, byNode[fr.Peer]})
-		if df := f.direct.Load(); df != nil && df.producer.sess == s {
+		all.flows = append(all.flows, directReport{fr, st, s, byNode[fr.Peer]})
+		if df := st.past(); df != nil && df.producer.sess == s {
 			s.past.learn(df, fr.Deliveries, fr.Bytes)
 		}
 	}
 	for _, rr := range r.Rooms {
-		if src, _ := s.sources.find(rr.Source); src != nil && src.out() != nil {
+		if st, ok := streamOf(rr.Source, 0); ok {
 			rr.Wanted = rr.Wanted[:min(len(rr.Wanted), maxWanted)]
-			all.rooms = append(all.rooms, roomWait{rr, src.out(), s})
+			all.rooms = append(all.rooms, roomWait{rr, st, s})
 		}
 	}
 	for _, hr := range r.Held {
 		h := Holding{Seq: hr.Seq, Bytes: hr.Bytes, Direct: true, Age: hr.Age}
-		if f := flowOf(hr.Source, hr.Edge); f != nil {
-			h.Stage, h.Request, h.Edge = f.edge.spec.To, uint64(f.req.id), f.edge.name
+		if st, ok := streamOf(hr.Source, hr.Edge); ok {
+			h.Stage, h.Request, h.Edge = st.to, uint64(st.request.ID()), st.edge
 		}
 		all.holds[hr.Peer]++
 		if peer := byNode[hr.Peer]; peer != nil {
@@ -193,7 +193,7 @@ func (u underWay) windowStalls(atLeast time.Duration) (all []Stall) {
 			who = r.to.describe()
 		}
 		all = append(all, Stall{
-			Request: r.flow.req.id, Edge: r.flow.edge.name, Waited: r.Waiting, Deliveries: r.UnderWay, Bytes: r.UnderBytes,
+			Request: r.stream.request.ID(), Edge: r.stream.edge, Waited: r.Waiting, Deliveries: r.UnderWay, Bytes: r.UnderBytes,
 			Holder: fmt.Sprintf("%s has not given back %d deliveries, which it has directly from the process that waits", who, r.UnderWay),
 		})
 	}
@@ -202,15 +202,32 @@ func (u underWay) windowStalls(atLeast time.Duration) (all []Stall) {
 
 // roomStalls are those of emissions that wait for room.
 func (u underWay) roomStalls(b *Bus, atLeast time.Duration) (all []Stall) {
-	var loads []load
+	holders := ""
 	for _, r := range u.rooms {
 		if r.Waiting < atLeast {
 			continue
 		}
-		if loads == nil {
-			loads = b.loads(u.flows)
+		if holders == "" {
+			holders = b.holders(u.past())
 		}
-		all = append(all, r.outlet.stall(r.Waiting, fmt.Sprintf("%s says %q; %s", r.by.describe(), r.Wanted, holders(loads))))
+		all = append(all, Stall{
+			Request: r.stream.request.ID(), Edge: r.stream.edge, Waited: r.Waiting, Deliveries: r.stream.deliveries, Bytes: r.stream.bytes,
+			Holder: fmt.Sprintf("%s says %q; %s", r.by.describe(), r.Wanted, holders),
+		})
+	}
+	return all
+}
+
+// past are the streams that go past the host, with what those who send say of them.
+func (u underWay) past() []stream {
+	all := make([]stream, 0, len(u.flows))
+	for _, r := range u.flows {
+		st := r.stream
+		st.deliveries, st.bytes = r.UnderWay, r.UnderBytes
+		if r.to != nil {
+			st.holder = r.to
+		}
+		all = append(all, st)
 	}
 	return all
 }
@@ -225,8 +242,8 @@ func (u underWay) add(st *Status) {
 		st.Processes[i].Held += u.holds[st.Processes[i].Node]
 	}
 	for _, r := range u.flows {
-		if req := byID[uint64(r.flow.req.id)]; req != nil && r.UnderWay+r.Queued > 0 {
-			req.Edges = append(req.Edges, EdgeStatus{Edge: r.flow.edge.name, Deliveries: r.UnderWay, Bytes: r.UnderBytes, Queued: r.Queued, Direct: true})
+		if req := byID[uint64(r.stream.request.ID())]; req != nil && r.UnderWay+r.Queued > 0 {
+			req.Edges = append(req.Edges, EdgeStatus{Edge: r.stream.edge, Deliveries: r.UnderWay, Bytes: r.UnderBytes, Queued: r.Queued, Direct: true})
 		}
 	}
 }

@@ -54,7 +54,7 @@ func (b *Bus) Stalls(atLeast time.Duration) []Stall {
 		}
 		for _, o := range r.outlets() {
 			if waited, dev := o.waitedForRoom(now); waited > 0 && waited >= atLeast {
-				all = append(all, o.stall(waited, o.wanted(dev)+"; "+holders(b.loads(nil))))
+				all = append(all, o.stall(waited, o.wanted(dev)+"; "+b.holders(nil)))
 			}
 		}
 	}
@@ -89,27 +89,19 @@ func (o *outlet) wanted(dev shmstore.Device) string {
 		st.FreeBytes, st.ArenaBytes, st.LargestFree, st.Reserved)
 }
 
-// load is what a flow has under way.
-type load struct {
-	flow       *flow
-	deliveries int
-	bytes      int64
-	to         *session // of what went past the host: who has it
-}
-
-// loads are those of all flows that have something under way, by themselves or as
-// the processes that send it say.
-func (b *Bus) loads(direct []directReport) (all []load) {
-	said := make(map[*flow]load, len(direct))
-	for _, d := range direct {
-		said[d.flow] = load{d.flow, d.UnderWay, d.UnderBytes, d.to}
+// loads are the streams of all requests that have something under way, by themselves or, of
+// those that go past this process, as is said of them.
+func (b *Bus) loads(past []stream) (all []stream) {
+	said := make(map[*flow]stream, len(past))
+	for _, s := range past {
+		said[s.flow] = s
 	}
 	for _, r := range b.requests() {
 		for i := range r.flows {
 			f := &r.flows[i]
 			l, ok := said[f]
 			if !ok {
-				l.flow = f
+				l = f.stream()
 				l.deliveries, l.bytes = f.underWay()
 			}
 			if l.deliveries > 0 {
@@ -123,15 +115,17 @@ func (b *Bus) loads(direct []directReport) (all []load) {
 // maxLoads bounds the edges, or the requests, that a stall lists.
 const maxLoads = 8
 
-// holders says who has what is under way: the consumers of the edges with most bytes.
-func holders(loads []load) string {
+// holders says who has what is under way: the consumers of the edges with most bytes. Of what
+// goes past this process, it is told.
+func (b *Bus) holders(past []stream) string {
+	loads := b.loads(past)
 	if len(loads) == 0 {
 		return "nothing is under way"
 	}
-	slices.SortStableFunc(loads, func(a, b load) int { return cmp.Compare(b.bytes, a.bytes) })
+	slices.SortStableFunc(loads, func(a, b stream) int { return cmp.Compare(b.bytes, a.bytes) })
 	var all []string
 	for _, l := range loads[:min(len(loads), maxLoads)] {
-		all = append(all, fmt.Sprintf("%d of request %v on edge %s%s", l.deliveries, l.flow.req.id, l.flow.edge.name, l.processes()))
+		all = append(all, fmt.Sprintf("%d of request %v on edge %s%s", l.deliveries, l.request.id, l.edge, l.processes()))
 	}
 	if more := len(loads) - len(all); more > 0 {
 		all = append(all, fmt.Sprintf("those on %d others", more))
@@ -140,13 +134,13 @@ func holders(loads []load) string {
 }
 
 // processes says which of them have it, if any do but this one.
-func (l load) processes() string {
-	t := l.flow.consumer
+func (s stream) processes() string {
+	t := s.flow.consumer
 	switch {
-	case l.to != nil:
-		return " (" + l.to.describe() + " has them)"
-	case t == nil && l.flow.req.sink != nil:
-		return " (" + l.flow.req.sink.describe() + " is to take them)"
+	case s.holder != nil:
+		return " (" + s.holder.describe() + " has them)"
+	case t == nil && s.flow.req.sink != nil:
+		return " (" + s.flow.req.sink.describe() + " is to take them)"
 	case t != nil && t.stage.remote != nil:
 		return " (" + t.stage.remote.describe(t) + ")"
 	}

@@ -100,6 +100,47 @@ func (b *Bus) Stats() Stats {
 	return s
 }
 
+// RequestStatus says how one request that is alive stands.
+type RequestStatus struct {
+	ID      uint64        `json:"id"`
+	Outcome string        `json:"outcome"`
+	Age     time.Duration `json:"age_ns"`
+	State   string        `json:"state"` // what it waits for
+	Edges   []EdgeStatus  `json:"edges"` // those with something under way
+}
+
+// EdgeStatus is what one request has under way on one edge.
+type EdgeStatus struct {
+	Edge       string `json:"edge"`
+	Deliveries int    `json:"deliveries"`
+	Bytes      int64  `json:"bytes"`
+	Queued     int    `json:"queued"`
+	Direct     bool   `json:"direct,omitempty"` // from one process to another, past the host
+}
+
+// statuses say how the requests stand that are alive.
+func (b *Bus) statuses() []RequestStatus {
+	all := []RequestStatus{}
+	for _, r := range b.requests() {
+		all = append(all, r.status())
+	}
+	return all
+}
+
+func (r *Request) status() RequestStatus {
+	st := RequestStatus{ID: uint64(r.id), Outcome: r.Outcome().String(), Age: time.Since(r.began), State: r.describe(), Edges: []EdgeStatus{}}
+	for i := range r.flows {
+		f := &r.flows[i]
+		deliveries, bytes := f.underWay()
+		queued := int(f.queued.Load())
+		if deliveries == 0 && queued == 0 {
+			continue
+		}
+		st.Edges = append(st.Edges, EdgeStatus{Edge: f.edge.name, Deliveries: deliveries, Bytes: bytes, Queued: queued})
+	}
+	return st
+}
+
 // sentOn is what the request sent on an edge so far.
 func (r *Request) sentOn(e *edge) sent {
 	o := r.flow(e).outlet()
