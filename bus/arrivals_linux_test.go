@@ -29,6 +29,7 @@ func (a *answers) queue(m wire.Message) {
 
 func (a *answers) tell(m wire.Message) bool { a.queue(m); return true }
 func (a *answers) rest(m wire.Message)      { a.queue(m) }
+func (a *answers) lends(*foreign)           {}
 func (a *answers) leaving() bool            { return false }
 
 // finished are the deliveries that were given back, in order.

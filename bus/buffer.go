@@ -191,7 +191,7 @@ var atOnce = func() <-chan struct{} { c := make(chan struct{}); close(c); return
 
 func (b *Buffer) awaitRoom() (shmstore.Reservation, error) {
 	o := b.e.out
-	if o.req.bus.kept.crowded(int64(len(o.req.bus.store.Arena()))) {
+	if o.req.bus.kept.crowded(int64(len(o.req.bus.store.Arena())) / headroom) {
 		return shmstore.Reservation{}, actors.ErrCanceled
 	}
 	defer o.waitsForRoom(nil)()

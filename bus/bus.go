@@ -28,7 +28,7 @@ type Bus struct {
 
 	store         *shmstore.Store
 	node          bool     // a node's: its edges end at a host
-	shared        *segment // the store's arena, for the host to read; nil: not a node's
+	shared        *segment // the store's arena, as others have it, of a node's; see opened
 	system        *actors.System
 	writer        *actors.Writer
 	inputProducer *actors.Producer
@@ -139,7 +139,7 @@ func openGraph(ctx context.Context, g *graph, opts Options, of *lane.Lane) (*Bus
 		live: make(map[uint64]*Request),
 	}
 	if !node {
-		b.exchange, b.directory = newExchange(b), newDirectory()
+		b.exchange, b.directory = newExchange(opts), newDirectory()
 	}
 	if err := b.openSender(ctx, of); err != nil {
 		return nil, errors.Join(err, store.Close())

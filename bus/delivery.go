@@ -246,8 +246,15 @@ func (d *Delivery) giveBack() {
 	if d.parked != 0 {
 		d.flow.req.bus.joinBytes.Add(-d.parked)
 	}
-	d.put.spent(d.credit)
+	d.spent(d.credit)
 	d.flow.give(d.credit)
+}
+
+// spent says that credit comes back, to whoever wants to know what becomes of the payload.
+func (d *Delivery) spent(credit uint64) {
+	if credit != 0 {
+		d.put.spent(credit&bytesMask != 0)
+	}
 }
 
 func (d *Delivery) releasePayload() {

@@ -20,7 +20,7 @@ const DefaultExchangeTTL = 10 * time.Minute
 // exchange is the host's table of payloads under keys, those of clients among
 // them.
 type exchange struct {
-	bus   *Bus
+	opts  Options // the bus's
 	table *ring.Table
 	room  exchangeRoom // of what this process puts
 	shelf hostShelf    // on which it lies
@@ -35,10 +35,10 @@ type exchange struct {
 	closed bool
 }
 
-func newExchange(b *Bus) *exchange {
+func newExchange(opts Options) *exchange {
 	x := &exchange{
-		bus: b, table: ring.NewTable(max(b.opts.ExchangeTTL, 0), b.opts.Logger.With(slog.String("bus", b.opts.Name))),
-		room: exchangeRoom{opts: b.opts.ExchangeStore}, witnesses: limits.Files() / witnessesShare,
+		opts: opts, table: ring.NewTable(max(opts.ExchangeTTL, 0), opts.Logger.With(slog.String("bus", opts.Name))),
+		room: exchangeRoom{opts: opts.ExchangeStore}, witnesses: limits.Files() / witnessesShare,
 		ends: make(map[*hostExchange]struct{}), got: make(map[*hostPayload]struct{}),
 	}
 	x.lasting = x.table.Owner("nobody in particular")
@@ -125,7 +125,7 @@ func (e *hostExchange) Put(ctx context.Context, edge connector.Edge, key string,
 		return nil, connector.ErrClosed
 	}
 	var number uint64
-	inline := e.exchange.bus.opts.InlineBytes
+	inline := e.exchange.opts.InlineBytes
 	if e.exchange.shelf.there() {
 		inline = 0
 	}

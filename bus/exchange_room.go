@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -85,7 +86,7 @@ func (r *exchangeRoom) open() (*ring.Room, *segment, error) {
 
 func (r *exchangeRoom) create() error {
 	opts := r.opts
-	setDefault(&opts.MaxLargeBytes, exchangeLargeBytes)
+	opts.MaxLargeBytes = cmp.Or(opts.MaxLargeBytes, exchangeLargeBytes)
 	room, err := ring.NewRoom(opts, 0)
 	if err != nil {
 		return err

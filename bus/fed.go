@@ -26,6 +26,8 @@ type feeder interface {
 	// tell is queue for what must have been sent when it returns: it reports
 	// whether it was.
 	tell(m wire.Message) bool
+	// lends is told of a payload that lies in memory of its own.
+	lends(p *foreign)
 	// leaving reports whether this process says goodbye.
 	leaving() bool
 }
@@ -125,6 +127,14 @@ func (d *Delivery) ridesAlong() bool {
 // counted has a delivery be counted until it is finished.
 func (d *Delivery) counted(by *atomic.Int64) { d.fed.open = by }
 
+// lentBy gives the number under which the payload came from there, if it did.
+func (d *Delivery) lentBy(from feeder) (id uint32, lent bool) {
+	if p := d.foreign; p != nil && p.from == from {
+		return p.id, true
+	}
+	return 0, false
+}
+
 // newFedEnd makes the end of a stream whose last delivery was not its last.
 func newFedEnd(seq uint64) *Delivery {
 	d := newDelivery()
@@ -157,6 +167,7 @@ func newFed(m *wire.Deliver, from feeder, find func(number uint32) *segment) (*D
 		return nil, fmt.Errorf("delivery %d: %w", m.Delivery, err)
 	}
 	p.from, p.id = from, m.Delivery
+	from.lends(p)
 	d.foreign, d.Inline = p, p.data
 	return d, nil
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -56,9 +58,6 @@ func (g *graph) describe() {
 	}
 }
 
-// ports are those of the caller.
-func (b *Bus) ports() (inputs, results []port) { return b.graph.inputPorts, b.graph.resultPorts }
-
 // feed takes in a delivery at a port that another process has numbered, and that has its
 // place in the windows there.
 func (r *Request) feed(at port, d *Delivery) { r.flows[at.index].feed(d) }
@@ -74,6 +73,8 @@ type footing struct {
 	arenaBytes  int64         // that the store was asked to have
 	mostBytes   int64         // of the largest payload
 	arena       *shmstore.Segment
+	inputs      []port
+	results     []port
 	kept        *keeping
 	exchange    *exchange
 	directory   *directory
@@ -86,7 +87,7 @@ func (b *Bus) footing() (footing, error) {
 	return footing{
 		name: b.opts.Name, opened: b.opened, stages: b.graph.names(), log: b.opts.Logger, laterWait: b.opts.laterWait,
 		inlineBytes: min(b.leastBytes-1, wire.MaxInline), arenaBytes: b.opts.Store.ArenaBytes, mostBytes: b.store.MaxObjectBytes(),
-		arena: arena, kept: &b.kept, exchange: b.exchange, directory: b.directory, figures: &b.tensorFigures,
+		inputs: b.graph.inputPorts, results: b.graph.resultPorts, arena: arena, kept: &b.kept, exchange: b.exchange, directory: b.directory, figures: &b.tensorFigures,
 	}, err
 }
 
@@ -122,8 +123,10 @@ type assignment struct {
 	replica  *replica
 }
 
-// assignment is what a replica is told, whose emissions wait until cancel is closed.
-func (p *posting) assignment(cancel <-chan struct{}) assignment {
+// assign has an agent speak about the task from here on. It gives what that is to tell the
+// replica, whose emissions wait until cancel is closed.
+func (p *posting) assign(to taskAgent, cancel <-chan struct{}) assignment {
+	p.agent = to
 	t := p.rt.task
 	r := t.outlet.req
 	return assignment{
@@ -307,4 +310,32 @@ func (b *Bus) abort(id messages.RequestID, reason error) bool {
 		}
 	}
 	return false
+}
+
+// part is what a node has of a pipeline that is elsewhere: one of its stages, or no more
+// than the requests that the node submits.
+type part struct {
+	stage   *StageSpec // checked; nil: none
+	oneEach bool       // see stage.oneEach
+	// arriving are the ports at which deliveries come that the host has numbered, and whose
+	// windows it keeps, leaving those by which they go.
+	arriving, leaving []port
+	requests          int // for how many, with full windows, there is to be memory
+	opts              Options
+	lookout           *actors.Lookout
+	lane              *lane.Lane
+	inlineBytes       int // the largest payload that travels inside a message
+}
+
+// opened is a part that is open.
+type opened struct {
+	bus             *Bus
+	arena           *segment // its memory, as others have it
+	inputs, results []port   // of the bus, whose caller the host is, or this process
+}
+
+// emittedFor is the delivery, as the host knows it, for which a stage has emitted this one,
+// and whether its finish follows soon.
+func (d *Delivery) emittedFor() (cause uint32, soon bool) {
+	return d.cause, d.flow != nil && d.flow.producer.endsSoon()
 }

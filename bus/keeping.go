@@ -13,7 +13,7 @@ type keeping struct{ bytes atomic.Int64 }
 // crowded reports whether they take as much of the memory as windows leave free. From
 // there on a payload that has credit need not find room, however long it waits: the room
 // comes back when a process lets go of a view, and that may be never.
-func (k *keeping) crowded(sizeBytes int64) bool { return k.bytes.Load()*headroom >= sizeBytes }
+func (k *keeping) crowded(freeBytes int64) bool { return k.bytes.Load() >= freeBytes }
 
 // fewKept are so many that a process may keep them for a moment: what it handles
 // next is there before it lets go of the last.

@@ -380,11 +380,10 @@ func (l *link) streams() []streams {
 	tasks, requests := l.begun.list()
 	all := make([]streams, 0, len(tasks)+len(requests))
 	for _, t := range tasks {
-		all = append(all, streams{&t.in, &t.out, t.stage.outputs})
+		all = append(all, streams{&t.in, &t.out, t.stage.results})
 	}
 	for _, u := range requests {
-		inputs, _ := l.begun.carrier().ports()
-		all = append(all, streams{&u.in, &u.out, inputs})
+		all = append(all, streams{&u.in, &u.out, l.begun.carrier().inputs})
 	}
 	return all
 }

@@ -127,9 +127,9 @@ type begun struct {
 	stages   []*nodeStage
 	tasks    map[uint32]*nodeTask
 	requests map[uint32]*upstream
-	caller   *Bus // carries what this process submits, once it does
-	lost     bool // the host is gone
-	left     bool // this process has said goodbye
+	caller   *opened // carries what this process submits, once it does
+	lost     bool    // the host is gone
+	left     bool    // this process has said goodbye
 }
 
 // serve adds a stage.
@@ -147,14 +147,14 @@ func (b *begun) served() []*nodeStage {
 }
 
 // carrier is the bus that carries what this process submits; nil: it has not.
-func (b *begun) carrier() *Bus {
+func (b *begun) carrier() *opened {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.caller
 }
 
 // carry has a bus carry it. It reports false when the host is gone.
-func (b *begun) carry(caller *Bus) bool {
+func (b *begun) carry(caller *opened) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.lost {

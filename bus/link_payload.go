@@ -17,8 +17,9 @@ func (l *link) receive(m *wire.Deliver) (*Delivery, error) {
 // put sends the payload of d for a source of the host's. When it is returned,
 // nobody needs it any more.
 func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error {
+	cause, soon := d.emittedFor()
 	m := &wire.Put{
-		Source: source, Delivery: d.cause, Edge: uint16(edge), Codec: uint32(d.PayloadCodec()),
+		Source: source, Delivery: cause, Edge: uint16(edge), Codec: uint32(d.PayloadCodec()),
 		Attempt: d.Attempt, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
 	}
 	if d.EOS {
@@ -34,7 +35,7 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 		m.Put, m.Segment = number, segment
 		m.Flags |= h.aloneFlag()
 		faultpoint.Hit("node-before-put")
-		if d.flow != nil && d.flow.producer.endsSoon() { // then its finish follows
+		if soon { // then its finish follows
 			_, err = l.later(m)
 		} else {
 			err = l.send(m)
@@ -74,9 +75,9 @@ func (h *hold) given(err error) error {
 // in the message, or in a segment.
 func (l *link) locate(m *wire.Put, d *Delivery) (at location, err error) {
 	inlineBytes := int(l.welcome.InlineBytes)
-	if d.foreign != nil && d.foreign.from == feeder(l) && len(d.Bytes()) > inlineBytes {
+	if id, lent := d.lentBy(l); lent && len(d.Bytes()) > inlineBytes {
 		m.Flags |= wire.FlagForward
-		m.Delivery = d.foreign.id
+		m.Delivery = id
 		return location{}, nil
 	}
 	if at, err = d.locate(inlineBytes); err != nil {

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,7 @@ func (o JoinOptions) withDefaults() JoinOptions {
 	if o.Socket == "" && o.Bus == "" {
 		o.Socket, o.Bus = os.Getenv(EnvSocket), os.Getenv(EnvBus)
 	}
-	setDefault(&o.MaxRequests, defaultNodeRequests)
+	o.MaxRequests = cmp.Or(o.MaxRequests, defaultNodeRequests)
 	o.Wait = o.Wait.withDefault()
 	if o.Serializer == nil {
 		o.Serializer = codec.MsgpackSerializer{}
@@ -296,15 +297,15 @@ func (n *Node) closeLink(l *link) {
 		close(l.idled)
 		err := l.closeStages(ctx)
 		for _, st := range l.begun.served() {
-			st.bus.dropShared()
+			st.arena.release()
 		}
-		if b := l.begun.carrier(); b != nil {
+		if caller := l.begun.carrier(); caller != nil {
 			// Callers may still read results of requests that completed, and peers
 			// their inputs, of which each has a mapping of its own.
-			err = errors.Join(err, b.Drain(ctx))
+			err = errors.Join(err, caller.bus.Drain(ctx))
 			l.returnPairs()
 			err = errors.Join(err, l.closeCaller(ctx))
-			b.dropShared()
+			caller.arena.release()
 		}
 		l.closePairs()
 		err = errors.Join(err, l.exchange.close(ctx))

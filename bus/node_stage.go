@@ -18,11 +18,9 @@ type nodeStage struct {
 	name   string
 	number uint32 // as the host has it
 	call   *serving
-	bus    *Bus
-	ends   bool           // it does something at the end of a task
-	busy   sync.WaitGroup // tasks
-
-	inputs, outputs []port
+	opened
+	ends bool           // it does something at the end of a task
+	busy sync.WaitGroup // tasks
 }
 
 // nodeTask is one request at a stage that is served here.
@@ -101,16 +99,14 @@ func (l *link) addStage(call *serving, spec StageSpec, s *wire.Serving) error {
 	spec.Replicas, spec.MaxInflight = 1, int(min(max(s.MaxInflight, 1), MaxInflight))
 	// The host says how many there are: one is over there while others read on what it
 	// has emitted, which is here until that is returned.
-	b, err := l.openPart(part{
+	at, err := l.openPart(part{
 		stage: &spec, oneEach: spec.Batch != nil && s.State == wire.StateNone,
 		arriving: portsOf(s.Inputs, nil), leaving: portsOf(s.Outputs, s.Tensors), requests: spec.MaxInflight,
 	}, MaxRequests)
 	if err != nil {
 		return err
 	}
-	served := &nodeStage{name: spec.Name, number: s.Stage, call: call, bus: b, ends: spec.End != nil}
-	served.inputs, served.outputs = b.ports()
-	l.begun.serve(served)
+	l.begun.serve(&nodeStage{name: spec.Name, number: s.Stage, call: call, opened: at, ends: spec.End != nil})
 	return wrong
 }
 
@@ -132,7 +128,7 @@ func portsOf(edges []wire.Edge, tensors []wire.Tensors) []port {
 
 // openPart opens a bus whose edges end at the boundary of this process, with the node's
 // memory and settings, of whose requests so many may be alive.
-func (l *link) openPart(p part, most int) (*Bus, error) {
+func (l *link) openPart(p part, most int) (opened, error) {
 	n := l.node
 	p.opts = Options{
 		Name: n.name, Store: n.opts.Store, MaxRequests: most,
@@ -155,7 +151,7 @@ func (l *link) open(m *wire.Open) error {
 func (l *link) openTask(m *wire.Open) (*nodeTask, error) {
 	return l.begun.task(m.Task, m.Stage, func(st *nodeStage) (*nodeTask, error) {
 		t := &nodeTask{link: l, stage: st, id: m.Task}
-		t.out.begin(l, m.Task, len(st.outputs))
+		t.out.begin(l, m.Task, len(st.results))
 		o := opening{id: messages.RequestID(m.Request), until: m.Deadline, trace: traceOf(m.Trace), sink: t, try: true}
 		err := st.bus.place(context.Background(), o)
 		if err == nil {

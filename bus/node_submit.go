@@ -45,19 +45,19 @@ func (l *link) callers() error {
 	if l.begun.carrier() != nil {
 		return nil
 	}
-	b, err := l.node.openCaller(l) // allocates memory, which takes a moment
+	at, err := l.node.openCaller(l) // allocates memory, which takes a moment
 	if err != nil {
 		return err
 	}
-	if !l.begun.carry(b) { // the host is gone
-		_ = b.Close(context.Background()) // it has never been used
-		b.dropShared()
+	if !l.begun.carry(&at) { // the host is gone
+		_ = at.bus.Close(context.Background()) // it has never been used
+		at.arena.release()
 	}
 	return nil
 }
 
 // openCaller opens the bus that carries what this process submits.
-func (n *Node) openCaller(l *link) (*Bus, error) {
+func (n *Node) openCaller(l *link) (opened, error) {
 	return l.openPart(part{
 		arriving: portsOf(l.welcome.Results, nil), leaving: portsOf(l.welcome.Inputs, l.welcome.Tensors), requests: callerRequests,
 	}, max(callerRequests, n.opts.MaxRequests))
@@ -135,7 +135,7 @@ func (n *Node) open(ctx context.Context, flags uint8, opts []SubmitOption) (*Req
 		return nil, l.parting.lost()
 	}
 	o.try = flags&wire.SubmitTry != 0
-	if err := caller.place(waiting, o); err != nil {
+	if err := caller.bus.place(waiting, o); err != nil {
 		return nil, err
 	}
 	up, tell := &upstream{link: l}, flags&wire.SubmitTell != 0
@@ -189,17 +189,16 @@ func (up *upstream) await(ctx context.Context) error {
 
 // begin makes a request and tells the host of it, with the first input or within a
 // millisecond. The host answers only if it is asked whether it has a place.
-func (up *upstream) begin(ctx context.Context, caller *Bus, flags uint8, o opening) error {
+func (up *upstream) begin(ctx context.Context, caller *opened, flags uint8, o opening) error {
 	l := up.link
 	l.calling.Lock() // the host sees numbers that rise
 	defer l.calling.Unlock()
 	l.lastSource++
 	up.source = wire.OwnSource | l.lastSource
-	inputs, results := caller.ports()
-	up.out.begin(l, up.source, len(inputs))
-	up.inputs.Store(int32(len(inputs)))
+	up.out.begin(l, up.source, len(caller.inputs))
+	up.inputs.Store(int32(len(caller.inputs)))
 	o.id, o.up = requestID(l.welcome.Node, up.source), up
-	req, err := caller.admit(ctx, o)
+	req, err := caller.bus.admit(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -209,7 +208,7 @@ func (up *upstream) begin(ctx context.Context, caller *Bus, flags uint8, o openi
 	}
 	begin := func() {
 		up.req = req
-		up.in.begin(req, results, true)
+		up.in.begin(req, caller.results, true)
 	}
 	known, err := l.begun.request(up, begin, func() (err error) {
 		if flags&wire.SubmitTell != 0 {
@@ -341,11 +340,11 @@ func (l *link) closeStages(ctx context.Context) error {
 // closeCaller ends what this process submitted, and waits for callers that hold
 // results.
 func (l *link) closeCaller(ctx context.Context) error {
-	b := l.begun.carrier()
-	if b == nil {
+	caller := l.begun.carrier()
+	if caller == nil {
 		return nil
 	}
-	if err := b.Close(ctx); err != nil {
+	if err := caller.bus.Close(ctx); err != nil {
 		return fmt.Errorf("requests: %w", err)
 	}
 	return nil
@@ -374,6 +373,9 @@ func (l *link) rest(m wire.Message) {
 		l.sender.Fail(err)
 	}
 }
+
+// lends implements feeder: the host looks after its memory by itself.
+func (l *link) lends(*foreign) {}
 
 // tell implements feeder.
 func (l *link) tell(m wire.Message) bool {

@@ -22,6 +22,12 @@ func (p *pair) queue(m wire.Message) {
 // rest implements feeder.
 func (p *pair) rest(m wire.Message) { p.queue(m) }
 
+// lends implements feeder.
+func (p *pair) lends(payload *foreign) {
+	p.borrowed.Add(1)
+	payload.free = p.unborrow
+}
+
 // tell implements feeder.
 func (p *pair) tell(m wire.Message) bool {
 	d := p.connection()
@@ -127,10 +133,6 @@ func (p *pair) deliver(m *wire.Deliver, mayWait bool) error {
 	d, err := newFed(m, p, p.segment)
 	if err != nil {
 		return err
-	}
-	if d.foreign != nil {
-		p.borrowed.Add(1)
-		d.foreign.free = p.unborrow
 	}
 	faultpoint.Hit("node-delivered-direct")
 	a := p.link.arrivals(m.Source)

@@ -5,29 +5,12 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/omnibus-runtime/omnibus/actors"
-	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// part is what a node has of a pipeline that is elsewhere: one of its stages, or no more
-// than the requests that the node submits.
-type part struct {
-	stage   *StageSpec // checked; nil: none
-	oneEach bool       // see stage.oneEach
-	// arriving are the ports at which deliveries come that the host has numbered, and whose
-	// windows it keeps, leaving those by which they go.
-	arriving, leaving []port
-	requests          int // for how many, with full windows, there is to be memory
-	opts              Options
-	lookout           *actors.Lookout
-	lane              *lane.Lane
-	inlineBytes       int // the largest payload that travels inside a message
-}
-
 // open opens a bus whose edges end at the boundary of this process, with memory that others
 // can read.
-func (p part) open(ctx context.Context) (*Bus, error) {
+func (p part) open(ctx context.Context) (opened, error) {
 	g := p.graph()
 	opts := p.opts
 	opts.lookout = p.lookout
@@ -37,15 +20,15 @@ func (p part) open(ctx context.Context) (*Bus, error) {
 	opts.Store.Memory = shmstore.Shared
 	b, err := openGraph(ctx, g, opts.withDefaults(), p.lane)
 	if err != nil {
-		return nil, err
+		return opened{}, err
 	}
 	mem, err := b.store.ArenaSegment()
 	if err != nil {
-		return nil, errors.Join(err, b.Close(ctx))
+		return opened{}, errors.Join(err, b.Close(ctx))
 	}
 	b.shared = newLasting(mem)
 	b.leastBytes = p.inlineBytes + 1
-	return b, nil
+	return opened{b, b.shared, g.inputPorts, g.resultPorts}, nil
 }
 
 // graph is that of the stage, where the host is the caller, or one of a process that submits
@@ -137,11 +120,4 @@ func arenaFor(g *graph, requests int) (arenaBytes, largeObjectBytes int64) {
 	}
 	arenaBytes = max(need+need/3, minArenaBytes)
 	return arenaBytes, min(largest, arenaBytes/2)
-}
-
-// dropShared gives up the mapping that was offered to the host.
-func (b *Bus) dropShared() {
-	if b.shared != nil {
-		b.shared.release()
-	}
 }

@@ -71,8 +71,8 @@ type replica struct {
 
 // agent speaks for the process behind a replica.
 type agent interface {
-	// openTask announces a task. It is called with the stage's lock held.
-	openTask(p *posting) taskAgent
+	// openTask announces a task, and assigns it. It is called with the stage's lock held.
+	openTask(p *posting)
 	describe() string
 }
 
@@ -257,7 +257,7 @@ func (rep *replica) post(rt *remoteTask) *posting {
 	if p == nil {
 		p = &posting{rt: rt, replica: rep}
 		rep.postings[rt] = p
-		p.agent = rep.agent.openTask(p)
+		rep.agent.openTask(p)
 	}
 	return p
 }

@@ -159,11 +159,10 @@ func (s *session) hangUp(ended <-chan struct{}) {
 const lastWords = 100 * time.Millisecond
 
 func (s *session) welcome() *wire.Welcome {
-	inputs, results := s.srv.bus.ports()
 	return &wire.Welcome{
 		Version: wire.Version, Node: s.node, Epoch: s.srv.epoch,
 		InlineBytes: uint32(s.srv.on.inlineBytes), Bus: s.srv.on.name,
-		Inputs: wireEdges(inputs), Results: wireEdges(results), Tensors: wireTensors(inputs),
+		Inputs: wireEdges(s.srv.on.inputs), Results: wireEdges(s.srv.on.results), Tensors: wireTensors(s.srv.on.inputs),
 	}
 }
 

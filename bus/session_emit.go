@@ -247,12 +247,12 @@ func (s *session) unread() {
 
 // spent tells the client that credit came back for a payload that is still
 // needed.
-func (p *put) spent(credit uint64) {
-	if p == nil || credit == 0 || p.gone.Load() {
+func (p *put) spent(bytesToo bool) {
+	if p == nil || p.gone.Load() {
 		return
 	}
 	m := &wire.Spent{Put: p.id}
-	if credit&bytesMask != 0 {
+	if bytesToo {
 		m.Flags = wire.SpentBytes
 	}
 	p.sess.tellBack(m, p.source.pressed())

@@ -188,7 +188,7 @@ func (x *exchange) catchUp(ctx context.Context, behind []ring.Behind) error {
 			return ctx.Err()
 		case err != nil:
 			b.Doubt()
-			x.bus.opts.Logger.Warn("a process says that it has put a value that has not come", slog.String("bus", x.bus.opts.Name))
+			x.opts.Logger.Warn("a process says that it has put a value that has not come", slog.String("bus", x.opts.Name))
 		}
 	}
 	return nil

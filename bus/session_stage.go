@@ -72,16 +72,16 @@ func (s *session) leave(stages ...uint32) error {
 }
 
 // openTask announces a task. It is called with the stage's lock held.
-func (s *session) openTask(p *posting) taskAgent {
-	a := p.assignment(s.ctx.Done())
-	src := &source{emitter: a.output, req: a.request, task: a.task, ports: a.ports, posting: p}
+func (s *session) openTask(p *posting) {
+	src := &source{posting: p}
+	a := p.assign(src, s.ctx.Done())
+	src.emitter, src.req, src.task, src.ports = a.output, a.request, a.task, a.ports
 	_ = s.newSource(src) // one that is gone is told for nothing
 	stage := s.seats.number(a.replica)
 	s.later(&wire.Open{ // a delivery follows, or the end
 		Task: src.id, Stage: uint32(stage), Request: uint64(a.task.Request()), Attempt: uint32(a.attempt),
 		Deadline: a.deadline, Trace: wireTrace(a.trace),
 	})
-	return src
 }
 
 func wireTrace(t messages.TraceContext) wire.Trace {

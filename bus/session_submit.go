@@ -14,8 +14,7 @@ import (
 // the same packet. It begins when there is a place for it, and what is asked for it waits
 // until then, in the queue of its source.
 func (s *session) submit(m *wire.Submit) error {
-	inputs, _ := s.srv.bus.ports()
-	src := &source{sess: s, ports: inputs}
+	src := &source{sess: s, ports: s.srv.on.inputs}
 	if err := s.sources.open(src, m.Source); err != nil {
 		return err
 	}

@@ -219,7 +219,7 @@ func (d *Delivery) retainBytes() (givePlace func()) {
 	d.credit -= oneDelivery
 	d.flow.retained.Add(d.cost)
 	return func() {
-		d.put.spent(oneDelivery)
+		d.spent(oneDelivery)
 		d.flow.give(oneDelivery)
 	}
 }

@@ -312,7 +312,7 @@ func (w *worker) leave(t *Task) {
 // goes back, so that a branch that runs ahead holds up nobody; its bytes count
 // against the room set aside for joins.
 func (w *worker) park(t *Task, d *Delivery) {
-	d.put.spent(d.credit)
+	d.spent(d.credit)
 	d.flow.give(d.credit)
 	d.credit, d.parked = 0, d.cost
 	in := &d.flow.in
