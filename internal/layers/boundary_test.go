@@ -1,0 +1,212 @@
+package layers
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The core of package bus runs a pipeline in one process. The other files take it to others:
+// they are its boundary, to be packages of their own one day. Payloads and tensors are between
+// the two.
+const (
+	busCore = "batch buffer bus carry deadline delivery doc edge emit errors floor flow graph options outlet output part pool remote " +
+		"remote_detach remote_end request results sink stage stall stats task task_held tensor_transport typed worker worker_failed"
+	busBetween  = "account account_memory fed foreign location outgoing tensor_emit tensor_figures unmapping"
+	busBoundary = "circle direct_stats keeping offered server session session_call session_direct session_emit session_end session_parts session_source " +
+		"session_stage session_stats session_submit session_turn session_underway " + // hosts
+		"link link_ask link_parts link_payload link_report lost_gpu node node_serve node_stage node_submit wait " + // nodes
+		"arrivals link_direct pair pair_payload route " + // past the host
+		"exchange exchange_room exchange_shelf link_exchange link_shelf node_exchange session_exchange session_exchange_wait session_shelf " +
+		"directory link_directory node_directory owners session_directory"
+)
+
+// busMet are the names of the core that the boundary meets: those that are not exported, and
+// what floor.go declares. The fields of a struct of floor.go are met with it. A name more is a
+// step away from two packages: let a method of floor.go do what it is for, or put what it says
+// into what the core gives already.
+const busMet = `
+	Bus.abort Bus.admit Bus.check Bus.directory Bus.exchange Bus.footing Bus.holders Bus.place Bus.station Bus.statuses
+	Bus.watchStalls Delivery.discard Delivery.emittedFor Delivery.passOn Delivery.put Delivery.stream Emitter.close
+	Emitter.copied Emitter.pressed Emitter.trying Request.end Request.feed Request.rooms Request.stream Request.turn
+	StageError.textBeside StageSpec.checked emission errAfterEnd errCanceled footing opened opening optionsOf ordinal
+	ordinal.count ordinal.went part part.open port posting posting.answered posting.asked posting.assign posting.has
+	remote.attach remote.giveUp remote.served replica replica.begin replica.detach replica.retire sendOnly stream
+	stream.endPast stream.goPast stream.past work work.finished work.orphaned
+`
+
+// mostMet bounds them.
+const mostMet = 60
+
+func TestBoundaryOfBus(t *testing.T) {
+	met, strange := meetings(t, "")
+	report(t, strange)
+	report(t, checkMeetings(met))
+}
+
+func TestBoundaryCanFail(t *testing.T) {
+	met, _ := meetings(t, `func (s *session) more(r *Request) bool { return r.wrecked() && s.srv.on.name != "" }`)
+	delete(met, "Bus.place")
+	broken := strings.Join(checkMeetings(met), "\n")
+	for what, want := range map[string]bool{
+		"bus/more.go meets Request.wrecked of the core,": true,
+		"does not meet Bus.place of the core any more":   true,
+		"footing.name": false,
+	} {
+		if strings.Contains(broken, what) != want {
+			t.Errorf("it says %q: %v, want %v; it says\n%s", what, !want, want, broken)
+		}
+	}
+}
+
+// checkMeetings compares what the boundary meets, and where, with what it may.
+func checkMeetings(met map[string]string) (broken []string) {
+	may := strings.Fields(busMet)
+	if len(may) > mostMet {
+		broken = append(broken, fmt.Sprintf("busMet in internal/layers/boundary_test.go lists %d names, and %d are allowed", len(may), mostMet))
+	}
+	for _, name := range slices.Sorted(maps.Keys(met)) {
+		if !slices.Contains(may, name) {
+			broken = append(broken, fmt.Sprintf("bus/%s.go meets %s of the core, which no other file of the boundary does: see busMet in internal/layers/boundary_test.go", met[name], name))
+		}
+	}
+	for _, name := range may {
+		if met[name] == "" {
+			broken = append(broken, fmt.Sprintf("the boundary of bus does not meet %s of the core any more: take the name out of busMet in internal/layers/boundary_test.go", name))
+		}
+	}
+	return broken
+}
+
+// meetings are the names of the core that files of the boundary use, each with one of them;
+// and what is wrong with the table. A source is checked together with them, as bus/more.go.
+func meetings(t *testing.T, source string) (met map[string]string, strange []string) {
+	t.Helper()
+	fset := token.NewFileSet()
+	files, exports := busFiles(t, fset)
+	f, err := parser.ParseFile(fset, "more.go", "package bus\n"+source, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := &types.Info{Uses: make(map[*ast.Ident]types.Object)}
+	config := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })}
+	pkg, err := config.Check(module+"/bus", fset, append(files, f), info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	side := make(map[string]string)
+	for _, s := range []string{busCore, busBetween, busBoundary + " more"} {
+		for _, name := range strings.Fields(s) {
+			side[name] = s
+		}
+	}
+	at := func(p token.Pos) string { return strings.TrimSuffix(filepath.Base(fset.Position(p).Filename), ".go") }
+	for _, f := range files {
+		if name := at(f.Package); side[name] == "" {
+			strange = append(strange, fmt.Sprintf("bus/%s.go is on no side of the boundary: add it to the tables of internal/layers/boundary_test.go", name))
+		}
+	}
+	owner := owners(pkg)
+	met = make(map[string]string)
+	for id, obj := range info.Uses {
+		if obj.Pkg() != pkg || side[at(obj.Pos())] != busCore || side[at(id.Pos())] != busBoundary+" more" {
+			continue
+		}
+		field := false
+		switch o := obj.(type) {
+		case *types.Var:
+			obj, field = o.Origin(), o.IsField()
+		case *types.Func:
+			obj = o.Origin()
+		}
+		of, floor := owner[obj], at(obj.Pos()) == "floor"
+		switch {
+		case of == "" && !field && obj.Parent() != pkg.Scope(): // a label
+		case floor && field:
+		case obj.Exported() && !floor:
+		default:
+			met[of+obj.Name()] = at(id.Pos())
+		}
+	}
+	return met, strange
+}
+
+// owners are the types, with a dot, of fields and methods; of a struct that two have, the first.
+func owners(pkg *types.Package) map[types.Object]string {
+	of := make(map[types.Object]string)
+	for _, name := range pkg.Scope().Names() {
+		tn, _ := pkg.Scope().Lookup(name).(*types.TypeName)
+		if tn == nil || tn.IsAlias() {
+			continue
+		}
+		named := tn.Type().(*types.Named)
+		own := func(obj types.Object) {
+			if of[obj] == "" {
+				of[obj] = name + "."
+			}
+		}
+		for m := range named.Methods() {
+			own(m)
+		}
+		switch u := named.Underlying().(type) {
+		case *types.Struct:
+			for f := range u.Fields() {
+				own(f)
+			}
+		case *types.Interface:
+			for m := range u.ExplicitMethods() {
+				own(m)
+			}
+		}
+	}
+	return of
+}
+
+// busFiles are those of package bus as it is built for Linux, and the export data of all that
+// it imports.
+func busFiles(t *testing.T, fset *token.FileSet) (files []*ast.File, exports map[string]string) {
+	t.Helper()
+	root := moduleRoot(t)
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Export,GoFiles", "./bus")
+	cmd.Dir, cmd.Env, cmd.Stderr = root, append(os.Environ(), "GOOS=linux"), os.Stderr
+	listed, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exports = make(map[string]string)
+	for dec := json.NewDecoder(strings.NewReader(string(listed))); ; {
+		var p struct {
+			ImportPath, Export string
+			GoFiles            []string
+		}
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return files, exports
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		exports[p.ImportPath] = p.Export
+		if p.ImportPath != module+"/bus" {
+			continue
+		}
+		for _, name := range p.GoFiles {
+			f, err := parser.ParseFile(fset, filepath.Join(root, "bus", name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, f)
+		}
+	}
+}
