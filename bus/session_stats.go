@@ -74,6 +74,7 @@ func (s *session) holdings() []Holding {
 			})
 		case whyFetched:
 			all = append(all, keyed.fetched(h.value.edge, h.value.key, h.bytes, time.Since(h.at)))
+		case whyKept, whyLeft: // listed together
 		}
 	})
 	if views := s.account.tally(whyKept); views.payloads > 0 {
