@@ -47,10 +47,11 @@ type hold struct {
 	// returned is called once, without locks, when a payload of a node's is given back.
 	returned func()
 
-	// For reports: of which source of the host's a node has sent it.
-	source uint32
-	edge   int
-	seq    uint64
+	source uint32 // of the host's: whose task it is for, or of which a node has sent it
+
+	// For reports:
+	edge int
+	seq  uint64
 }
 
 // why says what the other process has a payload for.
@@ -149,18 +150,18 @@ func (a *account) lend(number uint32) bool {
 
 // finishing notes that the other process is done with a payload, once: with a delivery,
 // which finish ends, or with a value, which is its no more.
-func (a *account) finishing(number uint32) (w *work, value *fetched, ok bool) {
+func (a *account) finishing(number uint32) (source uint32, value *fetched, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	h := a.holds[number]
 	switch {
 	case h == nil || h.finishing || h.why == whyKept || h.why == whyLeft:
-		return nil, nil, false
+		return 0, nil, false
 	case h.why == whyFetched:
 		a.remove(number, h)
 	}
 	h.finishing = true
-	return h.work, h.value, true
+	return h.source, h.value, true
 }
 
 // finish ends a delivery, whose payload stays if it is to be kept. It reports whether what

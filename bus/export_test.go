@@ -106,7 +106,7 @@ func SetDirectoryRoom(b *Bus, names int) {
 func SetWitnesses(s *Server, most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.bus.exchange.witnesses = most
+	s.on.exchange.witnesses = most
 }
 
 // ErrCanceled reports a wait that the caller's context ended.

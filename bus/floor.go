@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"time"
@@ -62,7 +63,25 @@ func (g *graph) describe() {
 // place in the windows there.
 func (r *Request) feed(at port, d *Delivery) { r.flows[at.index].feed(d) }
 
-// footing is what the host's end of a bus stands on, beside the bus's methods here.
+// floor is what the host's end of a bus stands on: a pipeline, wherever the work of its stages
+// is done.
+type floor interface {
+	footing() (footing, error)
+	station(name string) (st *remote, here bool)
+	place(ctx context.Context, o opening) error
+	admit(ctx context.Context, o opening) (*Request, error)
+	abort(id messages.RequestID, reason error) bool
+	check() ([]shmstore.Violation, error)
+	statuses() []RequestStatus
+	holders(past []stream) string
+	watchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall)
+	Stats() Stats
+	Stalls(atLeast time.Duration) []Stall
+}
+
+var _ floor = (*Bus)(nil)
+
+// footing is what a floor says of itself, once.
 type footing struct {
 	name        string
 	opened      time.Time
@@ -134,9 +153,6 @@ func (p *posting) assign(to taskAgent, cancel <-chan struct{}) assignment {
 		deadline: r.deadline, trace: r.trace, ports: t.stage.outPorts, replica: p.replica,
 	}
 }
-
-// has reports whether a work is the posting's task's.
-func (p *posting) has(w *work) bool { return p.rt == w.rt }
 
 // ordinal is the place of an emission among those of a work, or of a request.
 type ordinal struct {

@@ -62,7 +62,7 @@ func (o ListenOptions) mode() fs.FileMode {
 // Server lets processes take part in a bus over a socket. It is described in
 // docs/protocol.md.
 type Server struct {
-	bus   *Bus
+	floor floor
 	on    footing
 	opts  ListenOptions
 	ln    *peer.Listener
@@ -100,7 +100,7 @@ func (b *Bus) Listen(path string, opts ListenOptions) (*Server, error) {
 		return nil, fmt.Errorf("bus: listen: %w", err)
 	}
 	s := &Server{
-		bus: b, on: on, opts: opts, ln: ln, epoch: newEpoch(), log: on.log, arena: newSegment(on.arena),
+		floor: b, on: on, opts: opts, ln: ln, epoch: newEpoch(), log: on.log, arena: newSegment(on.arena),
 		sessions: make(map[*session]struct{}), done: make(chan struct{}),
 	}
 	s.arena.lasting.Store(true)
@@ -296,7 +296,7 @@ func (s *Server) retireSegment(seg *segment) {
 // watch finds what waits past the host, and for the exchange, and gives up processes
 // that have work and do not move.
 func (s *Server) watch(atLeast time.Duration) []Stall {
-	stalls := s.underWay().stalls(s.bus, atLeast)
+	stalls := s.underWay().stalls(s.floor, atLeast)
 	for _, sess := range s.live() {
 		sess.checkAlive(atLeast)
 	}
@@ -309,14 +309,14 @@ func (s *Server) Addr() string { return s.ln.Path() }
 // GiveUp fails the requests that wait for a process to serve the stage, now
 // and until one does. A nil error lets them wait again.
 func (s *Server) GiveUp(stage string, err error) {
-	if st, _ := s.bus.station(stage); st != nil {
+	if st, _ := s.floor.station(stage); st != nil {
 		st.giveUp(err)
 	}
 }
 
 // Serving is how many processes serve a remote stage.
 func (s *Server) Serving(stage string) int {
-	if st, _ := s.bus.station(stage); st != nil {
+	if st, _ := s.floor.station(stage); st != nil {
 		return st.served()
 	}
 	return 0

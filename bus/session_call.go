@@ -81,8 +81,8 @@ type Status struct {
 func (s *Server) Status() Status {
 	u := s.underWay() // first: the figures of the edges have what it says
 	st := Status{
-		Bus: s.on.name, Epoch: s.epoch, Age: time.Since(s.on.opened), Stats: s.bus.Stats(), Processes: s.Processes(), Lanes: u.lanes(s.live()),
-		Requests: s.bus.statuses(),
+		Bus: s.on.name, Epoch: s.epoch, Age: time.Since(s.on.opened), Stats: s.floor.Stats(), Processes: s.Processes(), Lanes: u.lanes(s.live()),
+		Requests: s.floor.statuses(),
 	}
 	u.add(&st)
 	return st
@@ -103,10 +103,10 @@ func (s *Server) method(name string) (callMethod, error) {
 	}
 	f, ok := map[string]callMethod{
 		"status": func(context.Context, []byte) (any, error) { return s.Status(), nil },
-		"stats":  func(context.Context, []byte) (any, error) { return s.bus.Stats(), nil },
+		"stats":  func(context.Context, []byte) (any, error) { return s.floor.Stats(), nil },
 		"stalls": func(context.Context, []byte) (any, error) {
-			all := append([]Stall{}, s.bus.Stalls(0)...)
-			all = append(all, s.underWay().stalls(s.bus, 0)...)
+			all := append([]Stall{}, s.floor.Stalls(0)...)
+			all = append(all, s.underWay().stalls(s.floor, 0)...)
 			return append(all, s.exchangeStalls(0)...), nil
 		},
 		"check":  func(context.Context, []byte) (any, error) { return s.checkAll() },
@@ -123,7 +123,7 @@ func (s *Server) method(name string) (callMethod, error) {
 func (s *Server) checkAll() (CheckReport, error) {
 	began := time.Now()
 	report := CheckReport{Violations: []string{}}
-	found, err := s.bus.check()
+	found, err := s.floor.check()
 	for _, v := range append(found, s.Check()...) {
 		report.Violations = append(report.Violations, v.String())
 	}
@@ -143,7 +143,7 @@ func (s *Server) abort(arguments []byte) (any, error) {
 	if a.Reason == "" {
 		a.Reason = "aborted by hand"
 	}
-	if !s.bus.abort(messages.RequestID(a.Request), errors.New(a.Reason)) {
+	if !s.floor.abort(messages.RequestID(a.Request), errors.New(a.Reason)) {
 		return nil, unknownError(fmt.Sprintf("request %v is not alive", messages.RequestID(a.Request)))
 	}
 	return map[string]any{"aborted": a.Request}, nil

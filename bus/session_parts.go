@@ -93,18 +93,6 @@ func (ss *sourceSet) drop(id uint32) {
 	delete(ss.all, id)
 }
 
-// of finds the source of the task of a work; nil: there is none.
-func (ss *sourceSet) of(w *work) *source {
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	for _, src := range ss.all {
-		if src.posting != nil && src.posting.has(w) {
-			return src
-		}
-	}
-	return nil
-}
-
 // list is a snapshot.
 func (ss *sourceSet) list() []*source {
 	ss.mu.Lock()

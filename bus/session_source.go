@@ -164,9 +164,9 @@ func (src *source) emits(how pace) (Emitter, *Request) {
 	return e, req
 }
 
-// behind does something for the task of a work, in the order of its source.
-func (s *session) behind(w *work, f func() error) error {
-	if src := s.sources.of(w); src != nil {
+// behind does something for the task of a source, if that is open, in its order.
+func (s *session) behind(source uint32, f func() error) error {
+	if src, _ := s.sources.find(source); src != nil {
 		return src.do(orWaive(f))
 	}
 	return f()

@@ -15,7 +15,7 @@ const maxServed = 1024
 
 // serve makes the client a replica of a stage.
 func (s *session) serve(m *wire.Serve) error {
-	st, here := s.srv.bus.station(m.Stage)
+	st, here := s.srv.floor.station(m.Stage)
 	refuse := func(code wire.Code, format string, args ...any) error {
 		s.queue(&wire.Failed{Token: m.Token, Code: code, Text: fmt.Sprintf(format, args...)})
 		return nil
@@ -123,7 +123,11 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locati
 		m.Offset = at.offset
 	}
 	defer at.release() // by then it is the client's
-	err := s.account.hold(&hold{d: d, work: w, at: time.Now(), bytes: len(d.Bytes())}, at, func(number, segment uint32) error {
+	h := &hold{d: d, work: w, at: time.Now(), bytes: len(d.Bytes())}
+	if w != nil {
+		h.source = src.id
+	}
+	err := s.account.hold(h, at, func(number, segment uint32) error {
 		m.Delivery, m.Segment = number, segment
 		s.said.deliver = m // which costs no memory
 		s.queueFor(d.stream().request, &s.said.deliver)
@@ -142,7 +146,7 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locati
 
 // finish ends the work on a delivery, behind what was emitted before, or gives back a value.
 func (s *session) finish(m *wire.Finish) error {
-	w, value, ok := s.account.finishing(m.Delivery)
+	source, value, ok := s.account.finishing(m.Delivery)
 	if !ok {
 		return fmt.Errorf("%w: delivery %d is not the client's to finish", wire.ErrProtocol, m.Delivery)
 	}
@@ -154,10 +158,7 @@ func (s *session) finish(m *wire.Finish) error {
 		err = errors.New(m.Text)
 	}
 	keep := m.Flags&wire.FinishKeep != 0
-	if w == nil {
-		return s.finishHeld(m.Delivery, keep, err)
-	}
-	return s.behind(w, func() error { return s.finishHeld(m.Delivery, keep, err) })
+	return s.behind(source, func() error { return s.finishHeld(m.Delivery, keep, err) })
 }
 
 // finishHeld finishes a delivery that the client has.

@@ -70,7 +70,6 @@ func (src *source) withdraw(cause error) {
 // begin starts a request for the client. It waits for a place as long as the context lets
 // it, unless it is only to try.
 func (s *session) begin(ctx context.Context, src *source, m *wire.Submit, how pace) (*Request, error) {
-	b := s.srv.bus
 	if s.srv.refusing.Load() {
 		return nil, fmt.Errorf("%w: the host takes no new requests, it is going to stop", ErrClosed)
 	}
@@ -89,10 +88,10 @@ func (s *session) begin(ctx context.Context, src *source, m *wire.Submit, how pa
 		ctx, cancel = context.WithDeadlineCause(ctx, time.Unix(0, m.Deadline), ErrDeadline)
 		defer cancel()
 	}
-	if err := b.place(ctx, o); err != nil {
+	if err := s.srv.floor.place(ctx, o); err != nil {
 		return nil, err
 	}
-	return b.admit(s.ctx, o)
+	return s.srv.floor.admit(s.ctx, o)
 }
 
 // requestID names the request that a node has numbered itself.

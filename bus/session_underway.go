@@ -178,8 +178,8 @@ func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWa
 }
 
 // stalls are those that have waited for at least that long.
-func (u underWay) stalls(b *Bus, atLeast time.Duration) []Stall {
-	return append(u.windowStalls(atLeast), u.roomStalls(b, atLeast)...)
+func (u underWay) stalls(on floor, atLeast time.Duration) []Stall {
+	return append(u.windowStalls(atLeast), u.roomStalls(on, atLeast)...)
 }
 
 // windowStalls are those of emissions that wait for credit.
@@ -201,14 +201,14 @@ func (u underWay) windowStalls(atLeast time.Duration) (all []Stall) {
 }
 
 // roomStalls are those of emissions that wait for room.
-func (u underWay) roomStalls(b *Bus, atLeast time.Duration) (all []Stall) {
+func (u underWay) roomStalls(on floor, atLeast time.Duration) (all []Stall) {
 	holders := ""
 	for _, r := range u.rooms {
 		if r.Waiting < atLeast {
 			continue
 		}
 		if holders == "" {
-			holders = b.holders(u.past())
+			holders = on.holders(u.past())
 		}
 		all = append(all, Stall{
 			Request: r.stream.request.ID(), Edge: r.stream.edge, Waited: r.Waiting, Deliveries: r.stream.deliveries, Bytes: r.stream.bytes,

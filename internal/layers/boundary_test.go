@@ -42,8 +42,8 @@ const busMet = `
 	Bus.abort Bus.admit Bus.check Bus.directory Bus.exchange Bus.footing Bus.holders Bus.place Bus.station Bus.statuses
 	Bus.watchStalls Delivery.discard Delivery.emittedFor Delivery.passOn Delivery.put Delivery.stream Emitter.close
 	Emitter.copied Emitter.pressed Emitter.trying Request.end Request.feed Request.rooms Request.stream Request.turn
-	StageError.textBeside StageSpec.checked emission errAfterEnd errCanceled footing opened opening optionsOf ordinal
-	ordinal.count ordinal.went part part.open port posting posting.answered posting.asked posting.assign posting.has
+	StageError.textBeside StageSpec.checked emission errAfterEnd errCanceled floor footing opened opening optionsOf ordinal
+	ordinal.count ordinal.went part part.open port posting posting.answered posting.asked posting.assign
 	remote.attach remote.giveUp remote.served replica replica.begin replica.detach replica.retire sendOnly stream
 	stream.endPast stream.goPast stream.past work work.finished work.orphaned
 `
@@ -133,6 +133,9 @@ func meetings(t *testing.T, source string) (met map[string]string, strange []str
 			obj = o.Origin()
 		}
 		of, floor := owner[obj], at(obj.Pos()) == "floor"
+		if of == "floor." { // of which a bus is one
+			of, floor = "Bus.", false
+		}
 		switch {
 		case of == "" && !field && obj.Parent() != pkg.Scope(): // a label
 		case floor && field:
