@@ -13,10 +13,10 @@ import (
 // back what it has not finished; what it may be reading stays until drop, for the kernel says
 // that it is dead, or it does not matter any more.
 //
-// mu comes after the locks of remote stages, flows and arrivals, and before those of whoever
-// tells the other process: the sender's, a pair's, a duplex's. What the other process is told
-// of a payload it is told with mu held, so that close finds a payload that it has been told
-// of, or the process is told nothing. No payload is given back under mu.
+// mu comes after the locks of remote stages, flows and arrivals, and before those of the
+// senders that tell the other process: the session's, a pair's, a duplex's. The other process
+// is told of a payload with mu held: close finds every payload that it was told of, and it is
+// told of none that close does not find. No payload is given back under mu.
 type account struct {
 	by teller
 
@@ -289,7 +289,7 @@ type unfinished struct {
 type closing struct {
 	unfinished []unfinished
 	lent       []*payload // which others may be reading
-	back       []*hold    // to be freed: nobody needs them
+	back       []*hold    // to be freed
 	stays      bool       // the rest stays until it is dropped
 }
 

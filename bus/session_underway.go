@@ -28,7 +28,7 @@ type reporting struct {
 
 // reports is what a node is asked of what goes past the host.
 type reports struct {
-	turn sync.Mutex // of whoever asks; comes before the locks of the session's parts
+	turn sync.Mutex // of the goroutine that asks; comes before the locks of the session's parts
 	mu   sync.Mutex
 	open *reporting // nil: there is no question
 	last uint32
