@@ -147,6 +147,9 @@ func testBadPeer(t *testing.T, name, wantLog, wantTold string, takesWork bool) {
 
 	if takesWork {
 		<-told
+		for h.server.Serving("d") < 2 { // it is told before it is given work
+			time.Sleep(pollPause)
+		}
 		for range 2 * stageInflight { // of which it gets its part
 			good = append(good, h.begin(t))
 		}
@@ -182,7 +185,11 @@ func testBadPeer(t *testing.T, name, wantLog, wantTold string, takesWork bool) {
 		t.Error("what the process may still be reading was taken from it")
 	}
 	_ = c.stdin.Close()
-	<-c.done
+	select {
+	case <-c.done:
+	case <-time.After(patience):
+		t.Fatalf("the peer does not end: %s", c.stderr.String())
+	}
 	for limit := time.Now().Add(patience); len(h.server.Processes()) > 1; time.Sleep(pollPause) {
 		if time.Now().After(limit) {
 			t.Fatalf("not forgotten: %+v", h.server.Processes())
