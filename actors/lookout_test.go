@@ -129,8 +129,8 @@ func TestPoll(t *testing.T) {
 	})
 }
 
-// TestNobodyPollsInVain: where there is nothing to look at a goroutine parks.
-func TestNobodyPollsInVain(t *testing.T) {
+// TestNothingPollsInVain: where there is nothing to look at a goroutine parks.
+func TestNothingPollsInVain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLookout(func(func() bool, func() bool) bool {
 			t.Error("a worker looks where there is nothing to look at")

@@ -221,7 +221,7 @@ func (m *accountModel) end(t *rapid.T) {
 	m.agree(t)
 	releaseAll(had.lent)
 	if m.alive != 0 {
-		t.Fatalf("%d payloads are held by nobody", m.alive)
+		t.Fatalf("%d payloads live, and no account holds them", m.alive)
 	}
 	for i, seg := range m.memory {
 		if refs := seg.refs.Load(); refs != 1 || seg.kept.bytes.Load() != 0 {
@@ -230,7 +230,7 @@ func (m *accountModel) end(t *rapid.T) {
 	}
 }
 
-// TestAccountAgainstModel: whatever a process is given, says and leaves, its account says what
+// TestAccountAgainstModel: after all that a process is given, says and leaves, its account says what
 // it has and knows, and everything comes back.
 func TestAccountAgainstModel(t *testing.T) {
 	mem, err := shmstore.NewSegment("account", 4096)

@@ -313,7 +313,7 @@ func (b *Bus) admit(ctx context.Context, o opening) (*Request, error) {
 	b.mu.Lock()
 	if b.closed() {
 		b.mu.Unlock()
-		b.places.give(struct{}{}) // whoever waits next finds out the same way
+		b.places.give(struct{}{}) // the next that waits finds out the same way
 		return nil, ErrClosed
 	}
 	r := newRequest(ctx, b, o)

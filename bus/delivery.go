@@ -250,7 +250,7 @@ func (d *Delivery) giveBack() {
 	d.flow.give(d.credit)
 }
 
-// spent says that credit comes back, to whoever wants to know what becomes of the payload.
+// spent tells the process that put the payload that credit comes back.
 func (d *Delivery) spent(credit uint64) {
 	if credit != 0 {
 		d.put.spent(credit&bytesMask != 0)

@@ -75,7 +75,7 @@ func (e *edge) queues() bool {
 
 // once reports whether every delivery on the edge is handled at most once, by a
 // process that stays the same for the request, one by one, and whose death ends
-// the request: such deliveries need nobody who remembers them. The death of a
+// the request: no process has to remember such deliveries. The death of a
 // stage without state would cost only the deliveries that the host knows of.
 func (e *edge) once() bool {
 	ends := func(st *stage) bool {

@@ -285,7 +285,7 @@ func (s stream) endPast(deliveries uint64, bytes int64, tell func(past uint64)) 
 		o.mu.Unlock()
 		return through, ended
 	}
-	n := int64(deliveries - through) //nolint:gosec // bounded by whoever counts it
+	n := int64(deliveries - through) //nolint:gosec // bounded by learn
 	f.sent.add(sent{deliveries: n, direct: n, bytes: bytes})
 	f.direct.Load().counted = true
 	o.mu.Unlock()

@@ -99,8 +99,8 @@ func (a *asked) settle(token uint32) *question {
 	return q
 }
 
-// find finds a question, and forgets it if it is for descriptors: who asked waits for what comes
-// then, whatever its context.
+// find finds a question, and forgets it if it is for descriptors: the caller that asked waits for
+// what comes then, also when its context is over.
 func (a *asked) find(token uint32, descriptors bool) *question {
 	a.mu.Lock()
 	defer a.mu.Unlock()

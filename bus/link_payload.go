@@ -44,7 +44,7 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 	})
 	if errors.Is(err, errOver) {
 		if err = l.parting.lost(); err == nil {
-			go returned() // not under the locks of whoever sends
+			go returned() // not under the locks of the sender of the delivery
 		}
 		return err
 	}

@@ -78,7 +78,7 @@ func (p *pair) put(to *route, d *Delivery, h *hold) error {
 		p.mu.Lock()
 		to.lost = true
 		p.mu.Unlock()
-		go h.returned() // not under the locks of whoever sends
+		go h.returned() // not under the locks of the sender of the delivery
 		return nil
 	}
 	return err

@@ -32,7 +32,7 @@ func (rep *replica) detach(cause error) {
 }
 
 // orphaned gives back what a replica that is gone had of requests that were
-// over: nobody waits for it. What was given to another replica is not its any more.
+// over, and is waited for no more. What was given to another replica is not its any more.
 func (w *work) orphaned(by agent) {
 	r := w.rt.task.stage.remote
 	r.mu.Lock()

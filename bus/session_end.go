@@ -129,7 +129,7 @@ func (s *session) takeBack(cause error, had closing) {
 		if u.work == nil {
 			_ = u.d.Finish(nil) // a result, in the client's hands alone
 		} else {
-			u.work.orphaned(s) // of a request that is over, which nobody displaced
+			u.work.orphaned(s) // of a request that is over, and that is at no other replica
 		}
 	}
 }

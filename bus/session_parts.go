@@ -44,7 +44,7 @@ type sourceSet struct {
 }
 
 // add takes in a source that the host has numbered. It reports false when the client is gone:
-// nobody will look.
+// the end of the session has taken all sources out.
 func (ss *sourceSet) add(src *source) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
