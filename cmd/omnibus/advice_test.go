@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/internal/limits"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // TestAdvice: who meets a limit of the system is told which one, once, and of the size of
@@ -41,6 +42,13 @@ func TestAdvice(t *testing.T) {
 		if without := withAdvice(met, "").Error(); strings.Contains(without, "store") {
 			t.Errorf("%s: of a store that has no size to choose", without)
 		}
+	}
+	full := fmt.Errorf("bus: open: %w", &shmstore.MemoryError{NeededBytes: 256 << 20})
+	if err := withAdvice(withAdvice(full, setting), setting); !errors.Is(err, shmstore.ErrMemory) || strings.Count(err.Error(), setting) != 1 {
+		t.Errorf("%v: of a store that finds no memory, want %s once", err, setting)
+	}
+	if err := withAdvice(full, ""); strings.Contains(err.Error(), setting) {
+		t.Errorf("%v: names a setting that the verb does not have", err)
 	}
 	if err := withAdvice(nil, setting); err != nil {
 		t.Errorf("advice for nothing: %v", err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/internal/host"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // The exit codes.
@@ -131,6 +132,9 @@ func watchHelp(root *cobra.Command) (lost func() error) {
 // withAdvice adds what to do where a limit of the system is the cause, wherever that was met.
 // The setting is the size of the verb's store, if it has one that can be chosen.
 func withAdvice(err error, setting string) error {
+	if errors.Is(err, shmstore.ErrMemory) && setting != "" && !strings.Contains(err.Error(), setting) {
+		return fmt.Errorf("%w; %s is its size", err, setting)
+	}
 	l, met := limits.Met(err)
 	if !met {
 		return err
