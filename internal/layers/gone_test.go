@@ -56,6 +56,10 @@ var goners = []gone{
 		name:   "Fault.*",
 		reason: "a library does not break its own promises on request; a test breaks them in export_test.go, or with a stage that fails",
 	},
+	{
+		path:   "connector/named",
+		reason: "it was a key under another word: Put and Get of a connector take one, and Peek leaves the value there",
+	},
 }
 
 func TestGoneStaysGone(t *testing.T) {

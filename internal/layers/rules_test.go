@@ -158,11 +158,6 @@ var layers = []layer{
 		reason: "it is the type that a configuration names, over transports that know none; the bus reaches it as an exchange, through the config that opens it",
 	},
 	{
-		part:   "connector/named",
-		may:    []string{"connector", "codec"},
-		reason: "it gives values a name, whatever carries them",
-	},
-	{
 		part:   "actors",
 		may:    []string{"shmstore", "ringbuf", "codec", "messages", "internal"},
 		reason: "actors run stages; which stages there are, and on which edges, is for the bus to say",
