@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 import unittest
@@ -13,8 +15,9 @@ from unittest import mock
 
 from segmentcase import VALUE, SegmentCase
 
+import omnibus
 from omnibus.connector import OmnibusConnector, encode, files, journal, segment, spares
-from omnibus.connector.contract import NoRoom, Unavailable
+from omnibus.connector.contract import NoRoom, Unavailable, seconds
 from omnibus.connector.files import Directory, Lock
 from omnibus.connector.journal import Record, lock_name
 from omnibus.connector.segment import Segments
@@ -313,10 +316,10 @@ class ContractTest(SegmentCase):
         whole = "a whole number"
         for name, bad, want in (
             ("mode", "rings", "ring or segment"), ("mode", 7, "ring or segment"), ("bus", 7, "text"),
-            ("store", 7, "text"), ("generation", "2", f"{whole} from 1 to 2"), ("generation", True, whole),
+            ("generation", "2", f"{whole} from 1 to 2"), ("generation", True, whole),
             ("shm_threshold_bytes", "65536", f"{whole} of at least 0"), ("shm_threshold_bytes", -1, whole),
             ("shm_threshold_bytes", 1.5, whole), ("ring_bytes", 65_535, f"{whole} of at least 65536"),
-            ("arena_bytes", "1", whole), ("readers", 64, f"{whole} from 1 to 63"), ("ttl", True, "a number of seconds"),
+            ("arena_bytes", "1", whole), ("ttl", True, "a number of seconds"),
             ("timeout", "7", 'or text such as "30s"'), ("timeout", 0, "above 0"), ("timeout", "0s", "above 0"), ("ttl", [1], "a number of seconds"), ("socket", b"x", "a path"),
         ):  # fmt: skip
             for mode in ("ring", "segment"):
@@ -329,6 +332,37 @@ class ContractTest(SegmentCase):
             self.connector(**{name: good})
         for no_map in (7, "mode: segment", ["mode"]):
             self.assertRaisesRegex(ValueError, "^extra must be a map of settings, not ", OmnibusConnector, no_map)
+
+    def test_settings_that_are_gone(self) -> None:
+        """A stage's own setting is left alone; one that the connector had once is refused, with what to do instead."""
+        for name, value, want in (
+            ("store", "speech", "attach both processes to one host.* or take mode segment"),
+            ("readers", 1, "leave it out"),
+        ):
+            for mode in ("ring", "segment"):
+                with self.subTest(name, mode=mode):
+                    extra = {"mode": mode, "socket": "/nowhere", "dir": self.dir, name: value}
+                    self.assertRaisesRegex(ValueError, f"^{name} is gone: .*{want}", OmnibusConnector, extra)
+
+    def test_durations(self) -> None:
+        for text, want in ((3, 3.0), (0.5, 0.5), ("30s", 30.0), ("1m30s", 90.0), ("250ms", 0.25), ("0", 0.0),
+                           (".5s", 0.5), ("+1m.5s", 60.5), ("5.ms", 0.005), ("2\u00b5s", 2e-6), ("2\u03bcs", 2e-6)):  # fmt: skip
+            self.assertEqual(seconds(text), want)
+        for bad in (-1, "-1s", "x", "1d", ".s", "1.2.3s", "\u0663s", float("nan"), float("inf"), None):
+            self.assertRaises((ValueError, TypeError), seconds, bad)
+
+    def test_a_process_that_closes_nothing_ends(self) -> None:
+        """And leaves no file, although a thread of its connector sweeps what lies."""
+        code = (
+            "import sys; from omnibus.connector import OmnibusConnector\n"
+            "c = OmnibusConnector({'mode': 'segment', 'dir': sys.argv[1]}); print(c.put('0', '1', 'k', 1)[0])"
+        )
+        package = os.path.dirname(os.path.dirname(omnibus.__file__))
+        out = subprocess.run(
+            [sys.executable, "-c", code, self.dir],
+            env={**os.environ, "PYTHONPATH": package}, timeout=60, check=True, capture_output=True,
+        ).stdout  # fmt: skip
+        self.assertEqual((out, self.left()), (b"True\n", []))
 
     def test_what_has_the_name_of_a_lock(self) -> None:
         c = self.connector()

@@ -252,17 +252,21 @@ def _users(value: Any) -> frozenset[int]:
 _TIMEOUT = Kind('a number of seconds above 0, or text such as "30s"', _timeout)
 _SECONDS = Kind('a number of seconds of at least 0, or text such as "30s"', seconds)
 
-MAX_READERS = 63  #: of a store with a name: a bit of a word for each
 _LEAST_RING_BYTES = 64 << 10
 _MOST_UID = 2**32 - 2
 
 _SETTINGS = {
     "mode": _text("ring", "segment"), "bus": _text(), "socket": Kind("a path", _path),
     "allow_uids": Kind("a list of the numbers of users, such as [1000]", _users),
-    "store": _text(), "dir": Kind("a path", _path),
-    "arena_bytes": _whole(1), "ring_bytes": _whole(_LEAST_RING_BYTES), "readers": _whole(1, MAX_READERS),
+    "dir": Kind("a path", _path), "arena_bytes": _whole(1), "ring_bytes": _whole(_LEAST_RING_BYTES),
     "shm_threshold_bytes": _whole(0), "generation": _whole(1, 2), "ttl": _SECONDS, "timeout": _TIMEOUT,
 }  # fmt: skip
+
+#: Settings that there were once, and what to do in place of each.
+_GONE = {
+    "store": "leave it out, and attach both processes to one host, which keeps the values, or take mode segment",
+    "readers": "leave it out: it was of store, which is gone as well",
+}
 
 
 def setting(config: dict[str, Any], name: str, default: Any) -> Any:
@@ -279,6 +283,9 @@ def setting(config: dict[str, Any], name: str, default: Any) -> Any:
 
 def check_settings(config: dict[str, Any]) -> None:
     """Raise ValueError if a setting makes no sense, also one of another mode. Unknown ones are the stages' own."""
+    for name, instead in _GONE.items():
+        if config.get(name) is not None:
+            raise ValueError(f"{name} is gone: {instead}")
     for name in _SETTINGS:
         setting(config, name, None)
 

@@ -23,7 +23,6 @@ from .contract import (
 )  # fmt: skip
 from .decoder import decode
 from .encoder import encode
-from .posix import Store
 from .ring import Ring
 from .segment import BY_KEY, BY_METADATA, Segments
 
@@ -39,7 +38,6 @@ class OmnibusConnector:
 
     mode
         "ring" (the default): through the host of a bus, in shared memory that it keeps the books of.
-        With `store`, the name of a store: in files of /dev/shm that both ends open by themselves, without a host.
         "segment": the files in /dev/shm of vLLM-Omni's SharedMemoryConnector, with which it may share an edge.
 
     What else it takes depends on the mode. All other settings are the stages' own.
@@ -273,9 +271,4 @@ def _threshold(mode: str, config: dict[str, Any]) -> int:
 
 
 def _open(mode: str, config: dict[str, Any]) -> Transport:
-    stored = config.get("store") is not None
-    if stored and mode == "segment":
-        raise ValueError("store: a store with a name goes with mode 'ring': take one of the two out")
-    if mode == "segment":
-        return Segments(config)
-    return Store(config) if stored else Ring(config)
+    return Segments(config) if mode == "segment" else Ring(config)

@@ -183,9 +183,9 @@ class Directory:
         return True
 
 
-def write_all(fd: int, pieces: Sequence[Buffer], at: int = 0) -> None:
-    """Write all pieces, one behind the other, from `at` on."""
-    left = list(pieces)
+def write_all(fd: int, pieces: Sequence[Buffer]) -> None:
+    """Write all pieces, one behind the other, from the beginning of the file on."""
+    left, at = list(pieces), 0
     while left:
         try:
             n = os.pwritev(fd, left[:_PIECES], at)
