@@ -44,9 +44,7 @@ type connectorSpec struct {
 	// Hosts has the process that puts host the bus of a ring; otherwise a third
 	// one does.
 	Hosts bool `json:",omitempty"`
-	// Store has a ring lie in a store of that name, with no host.
-	Store string `json:",omitempty"`
-	Gets  bool   `json:",omitempty"` // and the other one puts
+	Gets  bool `json:",omitempty"` // and the other one puts
 }
 
 // omniVariable lists directories that each have a package vllm_omni, of which the
@@ -99,7 +97,6 @@ func connectorRace(size int) scenario {
 		{"python-locked", connectorSpec{By: byLocked, Python: true}, target{}},
 		{"go-ring", connectorSpec{By: byRing, Hosts: true}, speedOf(goRingSpeed)},
 		{"go-ring-nodes", connectorSpec{By: byRing}, speedOf(goRingSpeed)},
-		{"go-ring-named", connectorSpec{By: byRing, Store: benchKey(os.Getpid(), 0)}, speedOf(goRingSpeed)},
 		{"go-floor", connectorSpec{By: byMemory}, target{}},
 		{"go-segment", connectorSpec{By: bySegment}, target{}},
 		{"go-bare", connectorSpec{By: byFile}, target{}},

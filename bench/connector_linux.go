@@ -40,7 +40,7 @@ func openConnectorSide(ctx context.Context, opts Options, spec peerSpec) (side, 
 }
 
 func (s *connectorSide) open(ctx context.Context, opts Options, spec peerSpec) (err error) {
-	if spec.Connector.By == byRing && spec.Connector.Store == "" {
+	if spec.Connector.By == byRing {
 		if err := s.place(ctx, &spec); err != nil {
 			return err
 		}

@@ -66,7 +66,7 @@ func TestConnectorNames(t *testing.T) {
 		var want []string
 		for _, size := range []string{"1KiB", "64KiB", "1MiB", "16MiB"} {
 			for _, name := range []string{
-				reference, "python-ring", "python-segment", "python-bare", "python-locked", "go-ring", "go-ring-nodes", "go-ring-named", "go-floor", "go-segment", "go-bare", "go-locked",
+				reference, "python-ring", "python-segment", "python-bare", "python-locked", "go-ring", "go-ring-nodes", "go-floor", "go-segment", "go-bare", "go-locked",
 				"python-segment-to-bare", "python-segment-to-locked", "python-locked-to-bare",
 				"go-segment-to-bare", "go-segment-to-locked", "go-locked-to-bare",
 			} {
@@ -104,7 +104,6 @@ func TestConnectorTargets(t *testing.T) {
 var connectorMeans = []connectorSpec{
 	{By: byRing},
 	{By: byRing, Hosts: true},
-	{By: byRing, Store: benchKey(os.Getpid(), 0)},
 	{By: bySegment},
 	{By: byFile},
 	{By: byLocked},
@@ -117,9 +116,6 @@ func (s connectorSpec) testName() string {
 	name := string(s.By)
 	if s.Python {
 		name += " in Python"
-	}
-	if s.Store != "" {
-		name += " with a name"
 	}
 	if s.Hosts {
 		name += " of its own"

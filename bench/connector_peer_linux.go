@@ -113,9 +113,7 @@ func (e *connectorEnd) open(ctx context.Context, spec peerSpec) (err error) {
 		Extra:      map[string]any{"mode": string(spec.Connector.By), "shm_threshold_bytes": 0},
 		Serializer: omni.Serializer{},
 	}
-	if spec.Connector.Store != "" {
-		opts.Extra["store"] = spec.Connector.Store
-	} else if spec.Connector.By == byRing {
+	if spec.Connector.By == byRing {
 		if opts.Exchange, err = e.attach(ctx, spec); err != nil {
 			return err
 		}

@@ -155,14 +155,16 @@ func TestConnectorModes(t *testing.T) {
 		"{ttl: 1e300}":     "ttl of SharedMemoryConnector must be a number of seconds",
 		"{ring_bytes: 1s}": "ring_bytes of SharedMemoryConnector must be a whole number",
 
-		"{mode: segment, store: a}": "store of SharedMemoryConnector is for mode ring",
+		"{store: a}":                "store of SharedMemoryConnector is gone: leave it out, and attach both processes to one host, which keeps the values, or take mode segment",
+		"{mode: segment, store: a}": "store of SharedMemoryConnector is gone",
+		"{readers: 2}":              "readers of SharedMemoryConnector is gone: leave it out",
 	} {
 		_, err := config.Parse("p.yaml", []byte(strings.Replace(threeConnectors, "{mode: ring}", extra, 1)), config.Options{})
 		if err == nil || !strings.Contains(err.Error(), "p.yaml:4:") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", extra, err, want)
 		}
 	}
-	for _, good := range []string{"{mode: segment, generation: 1}", "{ttl: 30s, timeout: 1.5}", "{ttl: 0, timeout: 1ms}", "{mode: null}", "{store: a}", "{mode: segment, store: null}"} {
+	for _, good := range []string{"{mode: segment, generation: 1}", "{ttl: 30s, timeout: 1.5}", "{ttl: 0, timeout: 1ms}", "{mode: null}", "{mode: segment, store: null}"} {
 		if _, err := config.Parse("p.yaml", []byte(strings.Replace(threeConnectors, "{mode: ring}", good, 1)), config.Options{}); err != nil {
 			t.Errorf("%s: %v", good, err)
 		}
@@ -181,6 +183,12 @@ func TestOptionsOfSharedMemory(t *testing.T) {
 	want := slices.Clone(modelSettings)
 	for _, o := range shm.Type().Options {
 		want = append(want, o.Key)
+		if o.Gone != "" {
+			_, err := config.Parse("p.yaml", []byte(strings.Replace(threeConnectors, "{mode: ring}", "{"+o.Key+": 1}", 1)), config.Options{})
+			if err == nil || !strings.Contains(err.Error(), o.Gone) {
+				t.Errorf("%s: %v, want %q", o.Key, err, o.Gone)
+			}
+		}
 		for text, value := range map[string]any{
 			"ring": "ring", "segment": "segment", "rings": "rings", "1m": "1m", "-1s": "-1s", "true": true,
 			"-1": -1, "0": 0, "1": 1, "2": 2, "3": 3, "65535": 65535, "65536": 65536, "1.5": 1.5, "[1]": []any{1},

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -63,8 +62,6 @@ const (
 	modeKey     = "mode"
 	modeRing    = "ring"
 	modeSegment = "segment"
-
-	storeKey = "store"
 )
 
 // connectorTypes are the types by their full names, for suggestions. Others
@@ -168,13 +165,17 @@ func (c *checker) extra(connectorType string, n *node) Settings {
 		return nil
 	}
 	rules := extraRules[connectorType]
-	known := slices.Sorted(maps.Keys(rules))
+	known := slices.DeleteFunc(slices.Sorted(maps.Keys(rules)), func(key string) bool { return rules[key].gone() })
 	entries := slices.Clone(n.entries)
 	for i, e := range entries {
 		if e.value.kind == kindNull {
 			continue
 		}
 		rule, ok := rules[e.key]
+		if rule.gone() {
+			c.problemf(e.pos, "%s of %s is gone: %s", e.key, connectorType, rule.want)
+			continue
+		}
 		if !ok {
 			if near := nearest(e.key, known); likely(e.key, near) {
 				c.notef(e.pos, "%q is kept for the stages; is %q meant?", e.key, near)
@@ -188,18 +189,7 @@ func (c *checker) extra(connectorType string, n *node) Settings {
 			c.problemf(e.value.pos, "%s of %s must be %s, not %s", e.key, connectorType, rule.want, describe(e.value))
 		}
 	}
-	if connectorType == SharedMemory {
-		c.storeMode(n)
-	}
 	return c.settings(entries)
-}
-
-// storeMode refuses what opens nowhere: a store with a name among segments.
-func (c *checker) storeMode(extra *node) {
-	mode, store := extra.get(modeKey), extra.get(storeKey)
-	if mode != nil && mode.value == modeSegment && store != nil && store.kind != kindNull {
-		c.problemf(extra.keyPos(storeKey), "%s of %s is for mode %s: segments have the names of their keys", storeKey, SharedMemory, modeRing)
-	}
 }
 
 // An extraRule is the type of a value under extra.
@@ -208,6 +198,14 @@ type extraRule struct {
 	ok    func(*node) bool
 	takes schema
 }
+
+// noMore is the rule of a setting that there was once, with what to do instead. It has no ok:
+// only a null is accepted, which takes the setting out of the file below.
+func noMore(instead string) extraRule {
+	return extraRule{instead, nil, schema{"enum": []any{nil}, "description": "It is gone: " + instead + "."}}
+}
+
+func (r extraRule) gone() bool { return r.takes != nil && r.ok == nil }
 
 func wholeNumber(from, to int64) extraRule {
 	want := fmt.Sprintf("a whole number from %d to %d", from, to)
@@ -229,10 +227,6 @@ func isDuration(least time.Duration) func(*node) bool {
 	}
 }
 
-const storePattern = "^[A-Za-z0-9_-]{1,100}$"
-
-var storeName = regexp.MustCompile(storePattern)
-
 var (
 	ruleText  = extraRule{"text", func(n *node) bool { return n.kind == kindString }, schema{"type": "string"}}
 	ruleFlag  = extraRule{"true or false", func(n *node) bool { return n.kind == kindBool }, takesFlag}
@@ -245,11 +239,6 @@ var (
 	ruleMode = extraRule{"ring or segment", func(n *node) bool {
 		return n.value == modeRing || n.value == modeSegment
 	}, oneOf(modeRing, modeSegment)}
-	// ruleStore: the name becomes one of files.
-	ruleStore = extraRule{"1 to 100 letters, digits, - and _", func(n *node) bool {
-		name, ok := n.value.(string)
-		return ok && storeName.MatchString(name)
-	}, orVariable(schema{"type": "string", "pattern": storePattern})}
 	ruleDuration = extraRule{
 		`a number of seconds of at least 0, or text such as "30s"`, isDuration(0),
 		anyOf(ruleSeconds.takes, schema{"type": "string"}),
@@ -272,8 +261,8 @@ var extraRules = map[string]map[string]extraRule{
 		modeKey:                              ruleMode,
 		"shm_threshold_bytes":                ruleBytes,
 		"ring_bytes":                         wholeNumber(64<<10, math.MaxInt64),
-		storeKey:                             ruleStore,
-		"readers":                            wholeNumber(1, 63),
+		"store":                              noMore("leave it out, and attach both processes to one host, which keeps the values, or take mode segment"),
+		"readers":                            noMore("leave it out, together with store"),
 		"generation":                         wholeNumber(1, 2),
 		"ttl":                                ruleDuration,
 		"timeout":                            ruleTimeout,

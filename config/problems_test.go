@@ -193,7 +193,7 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 		`5:36: unknown key "extras" in the connector "d": the nearest is "extra" (all: extra, name)`,
 		"6:43: extra must be a map of keys, not the number 1",
 	}},
-	{"values of extra", "connectors:\n  a:\n    name: SharedMemoryConnector\n    extra:\n      shm_threshold_bytes: -1\n      codec_chunk_frames: [25, x]\n      codec_streaming: 1\n      connector_get_sleep_s: soon\n  b: {name: MooncakeConnector, extra: {segment: 512MB, host: 1}}\n  c: {name: YuanrongConnector, extra: {port: 70000}}\n  d: {name: SharedMemoryConnector, extra: {store: ../up, readers: 64}}\n" + two, []string{
+	{"values of extra", "connectors:\n  a:\n    name: SharedMemoryConnector\n    extra:\n      shm_threshold_bytes: -1\n      codec_chunk_frames: [25, x]\n      codec_streaming: 1\n      connector_get_sleep_s: soon\n  b: {name: MooncakeConnector, extra: {segment: 512MB, host: 1}}\n  c: {name: YuanrongConnector, extra: {port: 70000}}\n  d: {name: SharedMemoryConnector, extra: {store: a, readers: 64}}\n" + two, []string{
 		"5:28: shm_threshold_bytes of SharedMemoryConnector must be a whole number of at least 0, not the number -1",
 		"6:27: codec_chunk_frames of SharedMemoryConnector must be a whole number of at least 0, or a list of them, not a list",
 		"7:24: codec_streaming of SharedMemoryConnector must be true or false, not the number 1",
@@ -201,8 +201,8 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 		`9:49: segment of MooncakeConnector must be a whole number of at least 0, not the text "512MB"`,
 		"9:62: host of MooncakeConnector must be text, not the number 1",
 		"10:46: port of YuanrongConnector must be a whole number from 1 to 65535, not the number 70000",
-		`11:51: store of SharedMemoryConnector must be 1 to 100 letters, digits, - and _, not the text "../up"`,
-		"11:67: readers of SharedMemoryConnector must be a whole number from 1 to 63, not the number 64",
+		"11:44: store of SharedMemoryConnector is gone: leave it out, and attach both processes to one host, which keeps the values, or take mode segment",
+		"11:54: readers of SharedMemoryConnector is gone: leave it out, together with store",
 	}},
 	{"ends that disagree", "connectors:\n  shm: {name: SharedMemoryConnector}\n  tcp: {name: MooncakeConnector}\nstages:\n- stage_id: 0\n  output_connectors: {to_stage_1: shm}\n- stage_id: 1\n  input_connectors: {from_stage_0: tcp}", []string{
 		"8:22: the ends of the edge 0 -> 1 disagree: stage 0 sends through shm (SharedMemoryConnector) (line 6), stage 1 receives through tcp (MooncakeConnector) (line 8)",

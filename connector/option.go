@@ -36,6 +36,9 @@ type Option struct {
 	Choices  []string
 	// Doc is one sentence for its users.
 	Doc string
+	// Gone, where it is not empty, says what to do instead: the type had this option once,
+	// and refuses every value of it. Nothing else but the key is looked at.
+	Gone string
 }
 
 // want says what the option takes.
@@ -63,6 +66,9 @@ func (o Option) want() string {
 
 // Read returns a setting's value as the type of the option's default.
 func (o Option) Read(value any) (any, error) {
+	if o.Gone != "" {
+		return nil, fmt.Errorf("%w: %s is gone: %s", ErrSettings, o.Key, o.Gone)
+	}
 	var v any
 	ok := false
 	switch o.Kind {

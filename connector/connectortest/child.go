@@ -21,16 +21,8 @@ type Child struct {
 // badly is an error, unless it is doomed: meant to die at a fault point.
 func Spawn(t testing.TB, doomed bool, env ...string) *Child {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(append(os.Environ(), env...), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
-	return SpawnOther(t, doomed, cmd)
-}
-
-// SpawnOther is Spawn for another program, in whatever language, that serves a
-// transport as [Serve] does.
-func SpawnOther(t testing.TB, doomed bool, cmd *exec.Cmd) *Child {
-	t.Helper()
-	c := &Child{cmd: cmd}
+	c := &Child{cmd: exec.Command(os.Args[0])}
+	c.cmd.Env = append(append(os.Environ(), env...), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	c.cmd.Stderr = os.Stderr
 	stdin, inErr := c.cmd.StdinPipe()
 	stdout, outErr := c.cmd.StdoutPipe()

@@ -8,9 +8,7 @@
 //     it, and are read where they lie. Where the process is attached to a host
 //     ([connector.Config].Exchange) that is the host's exchange, which all
 //     processes attached to it share; elsewhere it is one ring for all
-//     connectors of the process. With a store's name (option store) it is that store,
-//     which one process creates with its first Put and others open by the name, without
-//     a host: see package posix, also for whom that trusts.
+//     connectors of the process.
 //   - segment: values lie in named segments of the system, one for each, in the
 //     format of vLLM-Omni, whose processes may be at the other end.
 //
@@ -23,7 +21,6 @@
 //
 // What nobody got goes with its transport, with its process, and after ttl: in the
 // exchange after the host's own exchange_ttl, and ttl and ring_bytes say nothing.
-// A store with a name goes with the transport that created it.
 // The ring of a process goes when all its transports are closed and all its values
 // released. Transports of one process agree on ring_bytes, ttl and timeout while it
 // is there.

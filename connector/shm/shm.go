@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
-	"github.com/omnibus-runtime/omnibus/connector/posix"
 	"github.com/omnibus-runtime/omnibus/connector/segment"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -54,9 +53,9 @@ func Type() connector.Type {
 			{Key: optTTL, Kind: connector.Duration, Default: defaultTTL, Doc: "How long a value may lie until somebody comes for it; 0 is for ever."},
 			{Key: optTimeout, Kind: connector.Duration, Default: defaultTimeout, Min: 1, Doc: "How long a put waits for room, and in segments for a lock that another process holds."},
 			{Key: optGeneration, Kind: connector.Integer, Default: int64(segment.ByKey), Min: segment.ByMetadata, Max: segment.ByKey, Doc: "Of segments, how values are put: 2 as vLLM-Omni since 0.14, by key; 1 as before it, by metadata."},
-			{Key: optRing, Kind: connector.Integer, Default: int64(defaultRing), Min: leastRing, Doc: "The memory of a process that is attached to no host, or of a store with a name, in bytes."},
-			{Key: optStore, Kind: connector.Text, Default: "", Doc: "Of a ring, the name of a store in /dev/shm that processes open by themselves: it trusts all processes of the user."},
-			{Key: optReaders, Kind: connector.Integer, Default: int64(1), Min: 1, Max: posix.MaxReaders, Doc: "How many processes may get from that store at a time."},
+			{Key: optRing, Kind: connector.Integer, Default: int64(defaultRing), Min: leastRing, Doc: "The memory of a process that is attached to no host, in bytes."},
+			{Key: optStore, Gone: "leave it out, and attach both processes to one host, which keeps the values, or take mode segment"},
+			{Key: optReaders, Gone: "leave it out, together with store"},
 		},
 		Open: open,
 	}
@@ -83,9 +82,6 @@ func threshold(config connector.Config, orElse int64) int64 {
 // openSegment leaves in the metadata what the configuration says, and where it does not, what
 // vLLM-Omni of that generation would.
 func openSegment(_ context.Context, config connector.Config) (connector.Transport, error) {
-	if config.Settings.Text(optStore) != "" {
-		return nil, fmt.Errorf("%w: %s is for mode %s: segments have the names of their keys", connector.ErrSettings, optStore, modeRing)
-	}
 	generation, inlineBytes := int(config.Settings.Int(optGeneration)), int64(0)
 	switch {
 	case generation == segment.ByMetadata:
@@ -118,32 +114,15 @@ func openRing(_ context.Context, config connector.Config) (connector.Transport, 
 	return t, nil
 }
 
-// findRing finds the store with a name, or the ring that this process's transports
-// share.
+// findRing finds the host's exchange, or the ring that this process's transports share.
 func findRing(config connector.Config) (connector.Transport, error) {
 	switch {
-	case config.Settings.Text(optStore) != "":
-		return openStore(config)
 	case config.Exchange != nil:
 		return config.Exchange.OpenExchange(config.Lasting) //nolint:wrapcheck // it says what it did
 	case config.Lasting:
 		return nil, fmt.Errorf("%w: what lies in this process's ring ends with it: attach to a host", connector.ErrUnavailable)
 	}
 	return own.open(config)
-}
-
-// openStore goes by no host, although there may be one: whoever has given the store a
-// name wants it found by that.
-func openStore(config connector.Config) (connector.Transport, error) {
-	return posix.New(posix.Options{ //nolint:wrapcheck // it says what it did
-		Name:    config.Settings.Text(optStore),
-		Readers: int(config.Settings.Int(optReaders)),
-		Bytes:   config.Settings.Int(optRing),
-		Timeout: config.Settings.Duration(optTimeout),
-		TTL:     config.Settings.Duration(optTTL),
-		Lasting: config.Lasting,
-		Log:     config.Log,
-	})
 }
 
 // transport leaves small values in the metadata.

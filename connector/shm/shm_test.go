@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -308,10 +307,6 @@ func TestSettings(t *testing.T) {
 		"at once":   {"timeout": 0},
 		"no time":   {"timeout": "0s", "mode": "segment"},
 		"ring":      {"ring_bytes": 100},
-		"store":     {"store": "a/b"},
-		"up":        {"store": ".."},
-		"readers":   {"store": "a", "readers": 64},
-		"segments":  {"store": "a", "mode": "segment"},
 	} {
 		if _, err := open(t, extra, nil); !errors.Is(err, connector.ErrSettings) {
 			t.Errorf("%s: %v, want ErrSettings", name, err)
@@ -350,55 +345,16 @@ func TestRingGoesWithItsUsers(t *testing.T) {
 	mustOpen(t, map[string]any{"ring_bytes": 2 << 20}, nil)
 }
 
-// TestStore: a store with a name is found by that alone, and nothing is left of it;
-// whoever has no time to be found puts nothing.
-func TestStore(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		if _, err := open(t, map[string]any{"store": "a"}, nil); !errors.Is(err, connector.ErrUnavailable) {
-			t.Errorf("a store without Linux: %v", err)
+// TestGone: an option that the connector had once is refused, and the error says what to
+// do instead: left to the stages, it would have two processes put into rings of their own.
+func TestGone(t *testing.T) {
+	for key, value := range map[string]any{"store": "speech", "readers": 2} {
+		for _, mode := range []string{"ring", "segment"} {
+			_, err := open(t, map[string]any{"mode": mode, key: value}, nil)
+			if !errors.Is(err, connector.ErrSettings) || !strings.Contains(err.Error(), key+" is gone: leave it out") {
+				t.Errorf("%s in mode %s: %v, want ErrSettings and what to do instead", key, mode, err)
+			}
 		}
-		return
-	}
-	extra := map[string]any{"store": fmt.Sprintf("shm_test_%d", os.Getpid()), "ring_bytes": 1 << 20, "shm_threshold_bytes": 100}
-	path := fmt.Sprintf("/dev/shm/omnibus-%d-%s", os.Geteuid(), extra["store"])
-	creator := mustOpen(t, extra, newExchange(t)) // the name goes before a host
-	want := strings.Repeat("v", 1000)
-	_, meta, err := creator.Put(t.Context(), edge, "k", want)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil || meta["store"] != extra["store"] {
-		t.Errorf("put: %v, %v", meta, err)
-	}
-	if _, meta, err := creator.Put(t.Context(), edge, "small", "v"); err != nil || meta["inline_bytes"] == nil {
-		t.Errorf("put of a small value: %v, %v", meta, err)
-	}
-	var r connector.Registry
-	if err := r.Register(shm.Type()); err != nil {
-		t.Fatal(err)
-	}
-	late, err := r.Open(t.Context(), shm.Name, connector.Options{Extra: extra, Lasting: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer late.Close()
-	if _, _, err := late.Put(t.Context(), edge, "late", want); !errors.Is(err, connector.ErrUnavailable) {
-		t.Errorf("put by a process that ends: %v", err)
-	}
-	v, err := late.Get(t.Context(), edge, "k", meta)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got string
-	if err := v.Decode(&got); err != nil || got != want {
-		t.Errorf("got %d bytes, %v", len(got), err)
-	}
-	v.Release()
-	if err := creator.Close(); err != nil {
-		t.Error(err)
-	}
-	if left, _ := filepath.Glob(path + "*"); len(left) > 0 {
-		t.Errorf("left: %q", left)
 	}
 }
 
@@ -517,6 +473,9 @@ func TestPage(t *testing.T) {
 		said[m[1]] = m[2]
 	}
 	for _, o := range shm.Type().Options {
+		if o.Gone != "" {
+			continue
+		}
 		if _, err := o.Read(o.Default); err != nil { // it depends on others, and the page says how
 			if !strings.Contains(string(page), "| `"+o.Key+"` | [below](#") {
 				t.Errorf("the page does not say where the default of %s is", o.Key)

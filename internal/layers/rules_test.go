@@ -148,13 +148,8 @@ var layers = []layer{
 		reason: "it is the store behind keys; how processes reach each other is for whoever gives it an exchange",
 	},
 	{
-		part:   "connector/posix",
-		may:    []string{"connector", "connector/ring", "shmstore", "codec", "messages", "internal"},
-		reason: "it gives ring's store names in a file system; it knows no host and no other program's format",
-	},
-	{
 		part:   "connector/shm",
-		may:    []string{"connector", "connector/ring", "connector/posix", "connector/segment", "shmstore"},
+		may:    []string{"connector", "connector/ring", "connector/segment", "shmstore"},
 		reason: "it is the type that a configuration names, over transports that know none; the bus reaches it as an exchange, through the config that opens it",
 	},
 	{

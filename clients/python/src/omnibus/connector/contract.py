@@ -265,7 +265,7 @@ _SETTINGS = {
 #: Settings that there were once, and what to do in place of each.
 _GONE = {
     "store": "leave it out, and attach both processes to one host, which keeps the values, or take mode segment",
-    "readers": "leave it out: it was of store, which is gone as well",
+    "readers": "leave it out, together with store",
 }
 
 
