@@ -167,7 +167,6 @@ func (s *Store) RemoveReader(id ReaderID) error {
 	s.columns[id] = nil
 	s.present &^= Readers(id)
 	s.quarantine &^= Readers(id)
-	s.offered &^= Readers(id)
 	// Its successor owes nothing for the objects that are here now.
 	for slot := range s.records {
 		s.records[slot].charged &^= Readers(id)

@@ -30,11 +30,8 @@ func (s *Store) Admit(conn *net.UnixConn) (ReaderID, error) {
 }
 
 func (s *Store) admit(conn *net.UnixConn) (ReaderID, error) {
-	switch {
-	case s.memory != Shared:
+	if s.memory != Shared {
 		return 0, fmt.Errorf("%w: the store is in %v memory", ErrUnsupported, s.memory)
-	case s.file != nil:
-		return 0, fmt.Errorf("%w: the store's files have names and no seals: see OpenReader", ErrUnsupported)
 	}
 	id, err := s.freeIndex()
 	if err == nil {

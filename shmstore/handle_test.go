@@ -100,27 +100,6 @@ func TestOwnerThatLies(t *testing.T) {
 	}
 }
 
-// TestFindRefuses: a slot that is not there, and a reader that is closed, have nothing.
-func TestFindRefuses(t *testing.T) {
-	s := create(t, small(Heap))
-	r := mustDeclare(t, s, "reader")
-	h := mustPut(t, s, "", content(100, 1), 0)
-	if got, ok := r.Find(h.Slot); !ok || got != h {
-		t.Fatalf("found %v, %t", got, ok)
-	}
-	for _, slot := range []uint32{uint32(len(s.lines)), math.MaxUint32} {
-		if got, ok := r.Find(slot); ok {
-			t.Errorf("slot %d has %v", slot, got)
-		}
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if got, ok := r.Find(h.Slot); ok {
-		t.Errorf("a closed reader finds %v", got)
-	}
-}
-
 // FuzzHandle: whatever a handle was turned into, the answer is the exact
 // bytes of the object it names, or an error of this package.
 func FuzzHandle(f *testing.F) {

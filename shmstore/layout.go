@@ -26,10 +26,6 @@ import (
 // written by that peer, mapped read-only by everybody else, and has no layout:
 // its books are private to the owner.
 //
-// Where a store's segments are files that others open by name (Options.File), there
-// are no accounts: the readers pin, and are owed nothing. A ledger is written by
-// whoever has its place then, and by the owner while nobody has.
-//
 // Superblock, the first 64 bytes of that page, written once before the segment
 // is handed to anybody:
 //
@@ -243,32 +239,6 @@ func (sb superblock) encode() (b [superblockBytes]byte) {
 	binary.NativeEndian.PutUint32(b[40:], sb.serializer)
 	binary.NativeEndian.PutUint32(b[44:], uint32(sb.reader))
 	return b
-}
-
-// decodeSuperblock reads the superblock of a segment of which nothing is known
-// beforehand, because it was opened by its name.
-func decodeSuperblock(kind segmentKind, b []byte) (superblock, error) {
-	if len(b) < superblockBytes || [8]byte(b[:8]) != kind.magic() {
-		return superblock{}, fmt.Errorf("%w: this is no %v of a store", ErrProtocol, kind)
-	}
-	if v := binary.NativeEndian.Uint32(b[8:]); v != layoutVersion {
-		return superblock{}, fmt.Errorf("%w: a store of layout version %d, this is %d: use the same release on both sides", ErrProtocol, v, layoutVersion)
-	}
-	sb := superblock{
-		kind:   kind,
-		reader: ReaderID(binary.NativeEndian.Uint32(b[44:]) & (readerIndexes - 1)),
-		geometry: geometry{
-			slots:      binary.NativeEndian.Uint32(b[12:]),
-			store:      binary.NativeEndian.Uint64(b[16:]),
-			arena:      binary.NativeEndian.Uint64(b[24:]),
-			maxObject:  binary.NativeEndian.Uint64(b[32:]),
-			serializer: binary.NativeEndian.Uint32(b[40:]),
-		},
-	}
-	if err := sb.verify(b); err != nil {
-		return superblock{}, err
-	}
-	return sb, sb.check()
 }
 
 // verify reports whether b starts with exactly this superblock. What a

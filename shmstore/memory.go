@@ -32,21 +32,15 @@ func (seg *segment) fill(endBytes int) error {
 }
 
 // fillsLater reports whether the store takes its memory as it fills it. One that goes round
-// would soon have all of it, and readers that open it by name look for all.
-func (s *Store) fillsLater() bool { return s.memory == Shared && s.reuse && s.file == nil }
+// would soon have all of it.
+func (s *Store) fillsLater() bool { return s.memory == Shared && s.reuse }
 
 // newSegment makes the arena or the directory.
 func (s *Store) newSegment(kind segmentKind, sizeBytes int) (*segment, error) {
-	var seg *segment
-	var err error
-	switch {
-	case s.fillsLater():
-		seg, err = newEmptySegment(kind.String(), sizeBytes)
-	case s.file != nil:
-		seg, err = newFileSegment(s.file, kind.String(), sizeBytes, (*segment).mapWritable)
-	default:
+	if !s.fillsLater() {
 		return newSegment(s.memory, kind, sizeBytes)
 	}
+	seg, err := newEmptySegment(kind.String(), sizeBytes)
 	if err != nil {
 		return nil, fmt.Errorf("%v segment of %d bytes: %w", kind, sizeBytes, err)
 	}

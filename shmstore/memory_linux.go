@@ -25,12 +25,24 @@ const (
 // newSharedSegment makes a memfd of its final size, with every page allocated
 // and mapped, and seals it: from here on only this mapping can write to it.
 func newSharedSegment(name string, sizeBytes int) (*segment, error) {
-	return allocateSegment(openMemfd, name, sizeBytes, func(seg *segment) error {
-		if err := seg.mapWritable(sizeBytes); err != nil {
-			return err
-		}
-		return seg.seal(sealsOfPeer)
-	})
+	fd, err := openMemfd(name)
+	if err != nil {
+		return nil, err
+	}
+	seg := &segment{fd: fd}
+	err = seg.allocate(sizeBytes)
+	if err == nil {
+		err = seg.mapWritable(sizeBytes)
+	}
+	if err == nil {
+		err = seg.seal(sealsOfPeer)
+	}
+	if err != nil {
+		seg.release()
+		return nil, err
+	}
+	seg.filled = sizeBytes
+	return seg, nil
 }
 
 // newEmptySegment is newSharedSegment without the pages, which come with fill.
@@ -66,31 +78,6 @@ func (seg *segment) populate(endBytes int) error {
 	}
 	prefault(seg.data[seg.filled:endBytes], unix.Madvise)
 	return nil
-}
-
-// newFileSegment is for a file that others open by its name, which has no seals.
-func newFileSegment(open func(name string) (int, error), name string, sizeBytes int, mapping func(*segment, int) error) (*segment, error) {
-	return allocateSegment(open, name, sizeBytes, func(seg *segment) error { return mapping(seg, sizeBytes) })
-}
-
-// allocateSegment makes a file of its final size with all its pages, and lets
-// mapAndSeal do the rest. If one of them fails, nothing is left.
-func allocateSegment(open func(name string) (int, error), name string, sizeBytes int, mapAndSeal func(*segment) error) (*segment, error) {
-	fd, err := open(name)
-	if err != nil {
-		return nil, err
-	}
-	seg := &segment{fd: fd}
-	err = seg.allocate(sizeBytes)
-	if err == nil {
-		err = mapAndSeal(seg)
-	}
-	if err != nil {
-		seg.release()
-		return nil, err
-	}
-	seg.filled = sizeBytes
-	return seg, nil
 }
 
 func (seg *segment) setSize(sizeBytes int) error {

@@ -10,10 +10,6 @@ func newEmptySegment(string, int) (*segment, error) { return nil, ErrUnsupported
 
 func (seg *segment) populate(int) error { return ErrUnsupported }
 
-func newFileSegment(func(string) (int, error), string, int, func(*segment, int) error) (*segment, error) {
-	return nil, ErrUnsupported
-}
-
 func (seg *segment) mapWritable(int) error { return ErrUnsupported }
 
 func openSegment(string, int, int) (*segment, error) { return nil, ErrUnsupported }

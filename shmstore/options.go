@@ -77,20 +77,13 @@ type Options struct {
 	MaxReaders int
 	// Memory is where the store lives. Default Auto.
 	Memory Memory
-	// File makes the files behind the segments of a store whose readers open them
-	// by name, see [Store.OfferReader]: empty, for reading and writing, and the
-	// store's from then on. The segment is "arena", "directory", or "ledger-" and
-	// the index of a reader. Such memory cannot be sealed: whoever may write to the
-	// files can do harm to all who have them mapped. It goes with Shared memory, and
-	// with no large objects. Default nil: memory without a name.
-	File func(segment string) (fd int, err error)
 	// StrictFIFO makes the room of an object that is still held block the
 	// room behind it, as in a plain ring.
 	StrictFIFO bool
 	// Reuse is for stores whose objects nobody comes for once they are settled.
 	// Then those are not kept until room runs out: they go with one of the next
 	// reservations, and their room, which is in the caches of processors, is used
-	// again before any other: see [ringbuf.Options]. Shared memory without names is taken
+	// again before any other: see [ringbuf.Options]. Shared memory is taken
 	// when room that was never used is first given out, and not when the store is made. The segment of a large object is
 	// kept for the next one that fits it, as long as there is room; so that lengths that
 	// differ a little fit, it may be larger than its object by up to a quarter. With
@@ -168,8 +161,6 @@ func (o Options) Validate() error {
 			ErrOptions, o.MaxObjectBytes, o.largest(), o.ArenaBytes, o.LargeObjectBytes, o.MaxLargeBytes)
 	case o.MaxReaders < 1 || o.MaxReaders > MaxReaders:
 		return fmt.Errorf("%w: MaxReaders %d is not in [1, %d]", ErrOptions, o.MaxReaders, MaxReaders)
-	case o.File != nil && (o.Memory != Shared || o.MaxLargeBytes >= 0):
-		return fmt.Errorf("%w: File is for Shared memory without large objects: a negative MaxLargeBytes", ErrOptions)
 	case o.Memory < Auto || o.Memory > Heap:
 		return fmt.Errorf("%w: unknown memory %v", ErrOptions, o.Memory)
 	}

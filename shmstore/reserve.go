@@ -144,10 +144,7 @@ func (s *Store) mayCharge(charge ReaderSet) error {
 	if absent := charge &^ s.present; absent != 0 {
 		return &ReaderError{Readers: absent, Err: ErrUnknownReader}
 	}
-	if bad := charge & (s.quarantine | s.offered); bad != 0 {
-		if pinning := charge & s.offered; pinning != 0 {
-			return &ReaderError{Readers: pinning, Err: errPinsOnly}
-		}
+	if bad := charge & s.quarantine; bad != 0 {
 		return &ReaderError{Readers: bad, Err: ErrQuarantined}
 	}
 	return nil

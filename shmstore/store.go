@@ -24,7 +24,6 @@ type Store struct {
 	maxLarge   uint64
 	keepLarge  uint64 // of that, with segments that are kept for reuse
 	memory     Memory
-	file       func(segment string) (fd int, err error)
 	strict     bool
 	reuse      bool
 	maxReaders int
@@ -54,7 +53,6 @@ type Store struct {
 	accounts      []*account          // of the present readers, ascending by id
 	columns       [readerIndexes]debt // their owed columns, by id; nil if absent
 	present       ReaderSet
-	offered       ReaderSet // of those, the ones that pin only
 	quarantine    ReaderSet
 	counters      counters
 	hand          ringbuf.Chunk // of a store that reuses: where the next look begins; zero: at the oldest object
@@ -106,7 +104,6 @@ func Create(opts Options) (*Store, error) {
 		keepLarge:  uint64(max(min(opts.KeepLargeBytes, opts.MaxLargeBytes), 0)),
 		memory:     opts.Memory,
 		large:      newLargeTable(),
-		file:       opts.File,
 		strict:     opts.StrictFIFO,
 		reuse:      opts.Reuse && !opts.StrictFIFO,
 		maxReaders: opts.MaxReaders,

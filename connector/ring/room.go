@@ -23,7 +23,6 @@ type Room struct {
 	store  *shmstore.Store
 	room   chan struct{} // closed when there may be room; nil while nobody waits
 	closed bool
-	tight  func(*shmstore.Store)
 }
 
 // NewRoom makes a store. A put waits for room for as long as the timeout; zero is
@@ -77,9 +76,6 @@ func (o *Object) Offset() int64 { return int64(o.lease.Handle().Offset) } //noli
 // Large reports whether the object has a segment of its own.
 func (o *Object) Large() bool { return shmstore.IsLarge(o.lease.Handle()) }
 
-// Handle names the object in the room's store.
-func (o *Object) Handle() shmstore.Handle { return o.lease.Handle() }
-
 // Segment opens the segment of an object that has one of its own once more. It is
 // the caller's to close.
 func (o *Object) Segment() (*shmstore.Segment, error) {
@@ -129,26 +125,6 @@ func fillIn(r *shmstore.Reservation, fill func(dst []byte) error) (err error) {
 	err = fill(r.Bytes())
 	written = err == nil
 	return err
-}
-
-// OnTight installs a function that gives back what can be given back. It is called
-// by the store's writer when there is no room, before a put waits for some, and again
-// with each look of one that waits: see [Room.Look].
-func (r *Room) OnTight(tight func(*shmstore.Store)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.tight = tight
-}
-
-// Look has those who wait for room look again, because others than this process's
-// readers may have made some. It may be called anywhere.
-func (r *Room) Look() { r.onRoom() }
-
-// Do calls a function as the store's writer.
-func (r *Room) Do(step func(*shmstore.Store)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	step(r.store)
 }
 
 // Check returns what is wrong with the store; nothing ever should be.
@@ -236,13 +212,13 @@ func (r *Room) tryReserve(size int) (_ shmstore.Reservation, room <-chan struct{
 	if r.closed {
 		return shmstore.Reservation{}, nil, connector.ErrClosed
 	}
-	reservation, err := r.tryOnce(size)
+	reservation, err := r.store.Reserve(size, codec.IDRaw, 0)
 	if !errors.Is(err, shmstore.ErrFull) {
 		return reservation, nil, translate(err)
 	}
 	r.store.WantRoom(true)
 	// What was released before the flag was raised rang no bell.
-	if reservation, again := r.tryOnce(size); again == nil {
+	if reservation, again := r.store.Reserve(size, codec.IDRaw, 0); again == nil {
 		r.wake()
 		r.store.WantRoom(false)
 		return reservation, nil, nil
@@ -251,16 +227,6 @@ func (r *Room) tryReserve(size int) (_ shmstore.Reservation, room <-chan struct{
 		r.room = make(chan struct{})
 	}
 	return shmstore.Reservation{}, r.room, err
-}
-
-// tryOnce reserves what can be had, with what is given back if need be.
-func (r *Room) tryOnce(size int) (shmstore.Reservation, error) {
-	reservation, err := r.store.Reserve(size, codec.IDRaw, 0)
-	if r.tight == nil || !errors.Is(err, shmstore.ErrFull) {
-		return reservation, err //nolint:wrapcheck // whoever asked says what it did
-	}
-	r.tight(r.store)
-	return r.store.Reserve(size, codec.IDRaw, 0) //nolint:wrapcheck // as well
 }
 
 // translate says the store's errors in the connector's words.

@@ -65,6 +65,11 @@ var goners = []gone{
 		reason: "a store that processes open by its name has books of its own, and no accountant: values go through a host's exchange, or through segments",
 	},
 	{
+		in:     "shmstore",
+		name:   "OfferReader|OpenReader|ResetReader|decodeSuperblock",
+		reason: "readers that open a store by its name have no accountant: a reader is handed the descriptors, by Attach",
+	},
+	{
 		path:   "connector/named",
 		reason: "it was a key under another word: Put and Get of a connector take one, and Peek leaves the value there",
 	},
