@@ -43,6 +43,7 @@ type Bus struct {
 	sweepDue   atomic.Bool
 
 	tensorFigures tensorFigures // of other processes
+	heard         *heard
 
 	places    pool[struct{}] // one for each request that may be alive
 	kept      keeping        // in the store
@@ -176,7 +177,13 @@ func (b *Bus) start() error {
 	}
 	b.graph.describe()
 	b.places.free = make([]struct{}, b.opts.MaxRequests)
-	b.system = actors.NewSystem(actors.Options{Logger: b.opts.Logger, Dispatcher: actors.DispatcherOptions{Lookout: b.opts.lookout}})
+	var lookout *actors.Lookout // of stages: those of a host are not what its clients wait for
+	if b.heard = b.opts.heard; b.heard != nil {
+		lookout = b.heard.lookout
+	} else {
+		b.heard = newHeard(b.opts.Wait)
+	}
+	b.system = actors.NewSystem(actors.Options{Logger: b.opts.Logger, Dispatcher: actors.DispatcherOptions{Lookout: lookout}})
 	b.writer = b.system.NewWriter(b.store)
 	b.inputProducer = b.writer.NewProducer()
 	for _, st := range b.graph.stages {

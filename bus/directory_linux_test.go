@@ -132,6 +132,7 @@ func TestPublishRefuses(t *testing.T) {
 	h := exchanging(t, bus.Options{})
 	n := h.join(t, bus.JoinOptions{})
 	f := someFile(t)
+	wantNotPublished(t, n.Directory(), named(1)) // by then each has the other's memory for packets
 	files := bus.OpenFiles(t)
 	for _, d := range []lane.Directory{h.bus.Directory(), n.Directory()} {
 		for _, size := range []int64{0, -1, 1<<46 + 1, math.MaxInt64, math.MinInt64} {

@@ -187,9 +187,13 @@ func PutWithoutLocks(t testing.TB, b *Bus, edge connector.Edge, key string, payl
 	return func() { c.some.Store(true) }
 }
 
+// HostLooks counts how often goroutines that wait for results at a host looked for what other
+// processes send.
+func HostLooks(b *Bus) int64 { return b.heard.lookout.Looks() }
+
 // Looks counts how often the goroutines of a node looked for what other processes send.
 func Looks(n *Node) int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.link.lookout.Looks()
+	return n.link.heard.lookout.Looks()
 }

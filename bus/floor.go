@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -98,6 +97,8 @@ type footing struct {
 	exchange    *exchange
 	directory   *directory
 	figures     *tensorFigures
+	heard       *heard
+	wait        Wait
 }
 
 // footing gives what a host's end stands on. The store's arena is mapped once more for it.
@@ -106,7 +107,7 @@ func (b *Bus) footing() (footing, error) {
 	return footing{
 		name: b.opts.Name, opened: b.opened, stages: b.graph.names(), log: b.opts.Logger, laterWait: b.opts.laterWait,
 		inlineBytes: min(b.leastBytes-1, wire.MaxInline), arenaBytes: b.opts.Store.ArenaBytes, mostBytes: b.store.MaxObjectBytes(),
-		inputs: b.graph.inputPorts, results: b.graph.resultPorts, arena: arena, kept: &b.kept, exchange: b.exchange, directory: b.directory, figures: &b.tensorFigures,
+		inputs: b.graph.inputPorts, results: b.graph.resultPorts, arena: arena, kept: &b.kept, exchange: b.exchange, directory: b.directory, figures: &b.tensorFigures, heard: b.heard, wait: b.opts.Wait,
 	}, err
 }
 
@@ -234,6 +235,7 @@ type stream struct {
 	edge    string // its name
 	to      string // the stage that it leads to; empty: the caller
 	in      int    // the edge's index among those of that stage, or among the results
+	awaited bool   // this process waits for the results of the request
 
 	// As it stands, unless it is that of a delivery:
 	deliveries int           // under way
@@ -250,7 +252,7 @@ type holder interface{ describe() string }
 func (d *Delivery) stream() stream { return d.flow.stream() }
 
 func (f *flow) stream() stream {
-	return stream{flow: f, request: f.req, index: f.edge.index, edge: f.edge.name, to: f.edge.spec.To, in: f.edge.in}
+	return stream{flow: f, request: f.req, index: f.edge.index, edge: f.edge.name, to: f.edge.spec.To, in: f.edge.in, awaited: f.req.sink == nil}
 }
 
 // stream is the request's at a port, as it stands.
@@ -338,7 +340,7 @@ type part struct {
 	arriving, leaving []port
 	requests          int // for how many, with full windows, there is to be memory
 	opts              Options
-	lookout           *actors.Lookout
+	heard             *heard // of the node
 	lane              *lane.Lane
 	inlineBytes       int // the largest payload that travels inside a message
 }

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -35,9 +34,9 @@ type link struct {
 	tokens  atomic.Uint32
 	account account // what the host has of this process, and the memory that they have told each other of
 
-	wait    Wait
-	lookout *actors.Lookout
-	recent  atomic.Pointer[pair] // the node that has sent last, past the host
+	wait  Wait
+	heard *heard
+	looks looking // at what the host sends
 
 	exchange exchangeRoom // of what this process puts there
 	figures  toldFigures
@@ -65,7 +64,8 @@ func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, nam
 		peers: peers{senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair)},
 	}
 	l.account.open(l)
-	l.lookout = wait.lookout(l.look)
+	l.heard = newHeard(wait)
+	l.looks.look = l.in.Look
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	err = l.introduce(bus, name)
 	switch waits := stop(); {
@@ -139,7 +139,11 @@ func (l *link) introduce(bus, name string) error {
 		return err
 	}
 	l.queue(&wire.Lanes{})
-	return nil
+	own, fd, err := l.conn.ShareLane()
+	if err == nil {
+		err = l.sender.Queue(own, fd)
+	}
+	return err
 }
 
 // run reads until the connection ends.
@@ -185,20 +189,14 @@ func (l *link) dropSegments() {
 
 func (l *link) read() error {
 	defer l.in.Close()
-	for {
-		h, body, fds, err := l.in.Next()
-		if err != nil {
-			return err
-		}
+	return l.in.Serve(func(h wire.Header, body []byte, fds []int) error {
 		m, err := wire.Parse(h, body)
 		if err != nil {
 			peer.CloseAll(fds)
 			return err
 		}
-		if err := l.handle(m, fds); err != nil {
-			return err
-		}
-	}
+		return l.handle(m, fds)
+	})
 }
 
 // handle handles one message. It owns the descriptors.
@@ -212,10 +210,15 @@ func (l *link) handle(m wire.Message, fds []int) error {
 		return l.found(m, fds)
 	case *wire.ShelfAt:
 		return l.learnShelf(m, fds)
+	case *wire.Lane:
+		return l.conn.OpenLane(m, fds[0], l.wait.lane())
 	}
 	peer.CloseAll(fds)
 	switch m := m.(type) {
 	case *wire.Deliver:
+		if m.Flags&wire.FlagAwaited != 0 {
+			l.heard.from(&l.looks)
+		}
 		return l.deliver(m)
 	case *wire.Returned:
 		for _, id := range m.Puts {

@@ -97,17 +97,6 @@ func (l *link) dropSegment(seg *segment) {
 	seg.release()
 }
 
-// look handles what comes past the host, from the node that has sent last, on a
-// goroutine that waits for it: it is an actors.LookFunc, and calls [duplex.Duplex.Look].
-func (l *link) look(enough, begin func() bool) (handled bool) {
-	if p := l.recent.Load(); p != nil {
-		if d := p.connection(); d != nil {
-			return d.Look(enough, begin)
-		}
-	}
-	return false
-}
-
 // closePairs ends the connections to other nodes. There will be no new ones.
 func (l *link) closePairs() {
 	l.peers.close()

@@ -134,7 +134,7 @@ func (l *link) openPart(p part, most int) (opened, error) {
 		Name: n.name, Store: n.opts.Store, MaxRequests: most,
 		Serializer: n.opts.Serializer, StallTimeout: -1, Logger: n.opts.Logger, GPU: n.opts.GPU,
 	}
-	p.lookout, p.lane, p.inlineBytes = l.lookout, n.lane, int(l.welcome.InlineBytes)
+	p.heard, p.lane, p.inlineBytes = l.heard, n.lane, int(l.welcome.InlineBytes)
 	return p.open(context.Background())
 }
 

@@ -82,14 +82,17 @@ type Options struct {
 	// until it is again; default 10 s, negative for never. A report may be late by a
 	// quarter of it.
 	StallTimeout time.Duration
+	// Wait is how goroutines that wait here for results wait for the processes that serve
+	// stages; default what $OMNIBUS_WAIT says, and else WaitBalanced.
+	Wait Wait
 	// OnStall receives the reports, on a goroutine of the bus; nil logs them.
 	OnStall func([]Stall)
 	// Logger is told of panics, restarts and stalls; nil discards.
 	Logger *slog.Logger
 
-	spillAfter time.Duration   // tests have more patience with a slow machine
-	laterWait  time.Duration   // of what travels with the next packet; 0: as usual
-	lookout    *actors.Lookout // of a node; nil: there is none
+	spillAfter time.Duration // tests have more patience with a slow machine
+	laterWait  time.Duration // of what travels with the next packet; 0: as usual
+	heard      *heard        // of a node; nil: the bus has one of its own
 }
 
 func (o Options) withDefaults() Options {
@@ -112,6 +115,7 @@ func (o Options) withDefaults() Options {
 	if o.StallTimeout == 0 {
 		o.StallTimeout = DefaultStallTimeout
 	}
+	o.Wait = o.Wait.withDefault()
 	if o.spillAfter == 0 {
 		o.spillAfter = spillAfter
 	}
@@ -155,7 +159,7 @@ func (o Options) validate() error {
 	if o.JoinBytes < 0 {
 		return fmt.Errorf("%w: JoinBytes is %d: use 0 for the default, or a number of bytes", ErrConfig, o.JoinBytes)
 	}
-	return nil
+	return o.Wait.validate()
 }
 
 // Pipeline is the graph a bus runs.

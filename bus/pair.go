@@ -30,6 +30,7 @@ type pair struct {
 	clearOnce sync.Once
 	borrowed  atomic.Int64 // payloads that it gave, and 1 until nothing comes any more
 
+	looks   looking // at what it sends
 	account account // what the peer has, and the memory that the two have told each other of
 
 	mu      sync.Mutex // guards what follows; comes after the account's
@@ -107,6 +108,7 @@ func (p *pair) run(id uint64, side uint8) {
 func (p *pair) begin(d *duplex.Duplex) {
 	p.mu.Lock()
 	p.duplex = d
+	p.looks.look = d.Look
 	waiting := p.waiting
 	p.waiting = nil
 	p.mu.Unlock()
@@ -137,9 +139,7 @@ func (p *pair) end(cause error, stayed bool) {
 	p.mu.Unlock()
 	p.account.close(true, true)
 	close(p.ended)
-	if p.link.recent.CompareAndSwap(p, nil) {
-		p.link.lookout.Watch(false)
-	}
+	p.link.heard.gone(&p.looks)
 	p.unborrow() // what is here already is still counted
 	died, closed := p.awaitDeath(stayed)
 	if !closed {

@@ -102,9 +102,7 @@ func (p *pair) hideMemory(number uint32) {
 
 // Message implements duplex.Handler.
 func (p *pair) Message(m wire.Message, mayWait bool) error {
-	if p.link.recent.Swap(p) == nil {
-		p.link.lookout.Watch(true)
-	}
+	p.link.heard.from(&p.looks)
 	switch m := m.(type) {
 	case *wire.Deliver:
 		return p.deliver(m, mayWait)
@@ -142,6 +140,9 @@ func (p *pair) deliver(m *wire.Deliver, mayWait bool) error {
 	}
 	return a.direct(p, m.Edge, d)
 }
+
+// lastWords is how long it may take to read what a process that is dead has sent.
+const lastWords = 100 * time.Millisecond
 
 // segment finds a segment of the peer's, and waits for one that is on its way. A
 // child of a peer that is dead may keep the socket open, so that its end never

@@ -13,7 +13,7 @@ import (
 func (p part) open(ctx context.Context) (opened, error) {
 	g := p.graph()
 	opts := p.opts
-	opts.lookout = p.lookout
+	opts.heard = p.heard
 	if opts.Store.ArenaBytes == 0 {
 		opts.Store.ArenaBytes, opts.Store.LargeObjectBytes = arenaFor(g, p.requests)
 	}

@@ -98,7 +98,7 @@ func newRequest(ctx context.Context, b *Bus, o opening) *Request {
 		}
 	}
 	r.inputs = outlet{req: r, edges: g.inputs, producer: b.inputProducer}
-	r.results.init(len(g.results), b.opts.lookout, r.sink == nil)
+	r.results.init(len(g.results), b.heard.lookout, r.sink == nil)
 	r.setDeadline(o.deadline)
 	if o.until != 0 {
 		r.deadline = o.until

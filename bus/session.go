@@ -44,6 +44,7 @@ type session struct {
 	said     struct{ deliver wire.Deliver } // what is being queued, with the account's lock held
 	keptSaid atomic.Bool                    // the log says that what it keeps fills memory
 	byeSaid  bool                           // the reader's
+	looks    looking                        // at what the client sends
 
 	questions openQuestions
 	sources   sourceSet
@@ -143,20 +144,10 @@ func (s *session) run(in *peer.Receiver) {
 func (s *session) hangUp(ended <-chan struct{}) {
 	select {
 	case <-s.proc.Done():
-	case <-ended:
-		return
-	}
-	last := time.NewTimer(lastWords)
-	defer last.Stop()
-	select {
-	case <-last.C:
-		_ = s.conn.Close()
+		s.conn.HangUp()
 	case <-ended:
 	}
 }
-
-// lastWords is how long it may take to read what a process that is dead has sent.
-const lastWords = 100 * time.Millisecond
 
 func (s *session) welcome() *wire.Welcome {
 	return &wire.Welcome{
@@ -193,30 +184,37 @@ func (s *session) read(in *peer.Receiver) error {
 	turn := sessionTurn{sess: s}
 	in.OnIdle(turn.end)
 	defer turn.end()
-	for {
-		h, body, fds, err := in.Next()
-		came := err == nil
-		if came {
-			var m wire.Message
-			if m, err = wire.Parse(h, body); err != nil {
-				peer.CloseAll(fds)
-			} else {
-				turn.take(m)
-				err = s.handle(m, fds)
-			}
+	s.looks.look = in.Look
+	defer s.srv.on.heard.gone(&s.looks)
+	came := false
+	err := in.Serve(func(h wire.Header, body []byte, fds []int) error {
+		m, err := wire.Parse(h, body)
+		if err != nil {
+			peer.CloseAll(fds)
+		} else {
+			s.srv.on.heard.from(&s.looks)
+			turn.take(m)
+			err = s.handle(m, fds)
 		}
 		switch cause := context.Cause(s.ctx); {
-		case err != nil && cause != nil:
-			return cause
 		case err != nil:
-			if code, said := codeOf(err); said || came { // else the connection is over
-				s.refuse(code, err)
-			}
-			return err
+			came = true
+		case cause != nil:
 		case s.byeSaid:
 			return errBye
 		}
+		return err
+	})
+	switch cause := context.Cause(s.ctx); {
+	case cause != nil:
+		return cause
+	case errors.Is(err, errBye):
+		return err
 	}
+	if code, said := codeOf(err); said || came { // else the connection is over
+		s.refuse(code, err)
+	}
+	return err
 }
 
 var errBye = errors.New("it left")
@@ -252,6 +250,8 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		return nil
 	case *wire.Shelf:
 		return s.shelf(m, fds)
+	case *wire.Lane:
+		return s.openLane(m, fds[0])
 	}
 	peer.CloseAll(fds)
 	switch m := m.(type) {
@@ -313,6 +313,17 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		return fmt.Errorf("%w: %v is not for the host", wire.ErrProtocol, m.Kind())
 	}
 	return nil
+}
+
+// openLane has packets go past the kernel, both ways.
+func (s *session) openLane(m *wire.Lane, fd int) error {
+	own, ownFD, err := s.conn.ShareLane()
+	if err != nil {
+		peer.CloseAll([]int{fd})
+		return err
+	}
+	s.queue(own, ownFD)
+	return s.conn.OpenLane(m, fd, s.srv.on.wait.lane())
 }
 
 // ask answers a question on a goroutine of its own, for it may have to wait.

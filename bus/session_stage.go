@@ -115,6 +115,9 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locati
 	if more {
 		m.Flags |= wire.FlagMore
 	}
+	if d.stream().awaited {
+		m.Flags |= wire.FlagAwaited
+	}
 	direct := s.directFrom(src, d, edge)
 	if at.seg == nil {
 		m.Flags |= wire.FlagInline

@@ -11,7 +11,7 @@ import (
 
 // Wait is how a process waits for what other processes send to it. It is one setting for
 // all of a process: what is saved by looking is a wake-up, and what it costs is processor
-// time. It has no effect on a host, which hands it to the processes that it starts.
+// time. A host waits so for its own requests alone, and hands it to the processes that it starts.
 type Wait string
 
 // The ways to wait.
@@ -48,7 +48,7 @@ func (w Wait) validate() error {
 	return nil
 }
 
-// lookout is for the goroutines of a node; nil: none looks.
+// lookout is for the goroutines of a process; nil: none looks.
 func (w Wait) lookout(look actors.LookFunc) *actors.Lookout {
 	if w == WaitPark {
 		return nil
@@ -56,7 +56,7 @@ func (w Wait) lookout(look actors.LookFunc) *actors.Lookout {
 	return actors.NewLookout(look, w == WaitPoll)
 }
 
-// lane is for the lanes that a node has with others.
+// lane is for the lanes that a process has with others.
 func (w Wait) lane() lane.Options {
 	switch w {
 	case WaitPark:

@@ -42,6 +42,41 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// TestWaitOfAHost: a host that waits for its own requests looks, and so does the node that
+// works for it; neither does where a node is the caller, which the host wakes.
+func TestWaitOfAHost(t *testing.T) {
+	for _, wait := range bus.Waits() {
+		t.Run(string(wait), func(t *testing.T) {
+			h := listen(t, remotes(linear(forwarding("a"))), bus.Options{Wait: wait})
+			server := h.join(t, bus.JoinOptions{Wait: bus.WaitBalanced})
+			go func() { _ = server.Serve(context.Background(), forwarding("a")) }() // ends with the node
+			caller := h.join(t, bus.JoinOptions{})
+			for range 20 {
+				streamBlocks(t, caller, 1, 100)
+			}
+			if host, node := bus.HostLooks(h.bus), bus.Looks(server); host != 0 || node != 0 {
+				t.Errorf("the host has looked %d times and the node %d times for requests of a node", host, node)
+			}
+			for range 20 {
+				streamBlocks(t, h.bus, 1, 100)
+			}
+			if got := bus.Looks(server); got == 0 {
+				t.Error("the node has not looked for what the host sends")
+			}
+			if got := bus.HostLooks(h.bus); (got == 0) != (wait == bus.WaitPark) {
+				t.Errorf("the host, which waits by %s, has looked %d times", wait, got)
+			}
+			if wait == bus.WaitPoll {
+				r := streamOf(t, h.bus)
+				defer r.Close()
+				go func() { _, _ = r.Recv(t.Context()) }() // waits, until the request is closed
+				looks := bus.HostLooks(h.bus)
+				bus.Await(t, func() bool { return bus.HostLooks(h.bus) > looks+10 })
+			}
+		})
+	}
+}
+
 // TestWaitIsKnown: the environment says how to wait where the options do not, and an
 // unknown way is refused by its name.
 func TestWaitIsKnown(t *testing.T) {
@@ -50,6 +85,9 @@ func TestWaitIsKnown(t *testing.T) {
 	_, err := bus.Join(t.Context(), "unknown", bus.JoinOptions{Socket: h.path})
 	if !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), `"nap": use one of [park balanced poll]`) {
 		t.Errorf("error %v, want one that names it", err)
+	}
+	if _, err := bus.Open(t.Context(), linear(bus.Stage("a", upper)), bus.Options{}); !errors.Is(err, bus.ErrConfig) {
+		t.Errorf("a bus opens with %v, want ErrConfig", err)
 	}
 	h.join(t, bus.JoinOptions{Wait: bus.WaitPark}) // whatever the environment says
 	t.Setenv(bus.EnvWait, "poll")

@@ -42,6 +42,8 @@ type point struct {
 var (
 	stagePoints  = []point{{"stage-begin", 8}, {"stage-half-written", 4}, {"stage-emitted", 8}}
 	clientPoints = []point{
+		{"peer-before-frame", 4},
+		{"peer-frame", 4},
 		{"node-segment-mapped", 1},
 		{"node-task-opened", 3},
 		{"node-delivered", 8},

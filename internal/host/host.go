@@ -97,7 +97,7 @@ func (h *host) open(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	h.addStages()
-	opts.Logger, opts.OnStall = h.opts.Logger, h.logStalls
+	opts.Logger, opts.OnStall, opts.Wait = h.opts.Logger, h.logStalls, h.opts.Wait
 	if opts.StallTimeout == 0 {
 		opts.StallTimeout = DefaultStallTimeout
 	}

@@ -105,7 +105,7 @@ func TestRulesCanFail(t *testing.T) {
 		{"the host over the bus", checkLayers(of("internal/host", imports("a.go", module+"/bus", module+"/internal/host/child")), layers), ""},
 		{"the host under the bus", checkLayers(of("bus", imports("a.go", module+"/internal/host")), layers), "bus/a.go imports internal/host"},
 		{"processes that know the bus", checkLayers(of("internal/host/child", imports("a.go", module+"/bus")), layers), "nothing of this module"},
-		{"packets that know the bus", checkLayers(of("internal/peer", imports("a.go", module+"/bus")), layers), "only internal/wire"},
+		{"packets that know the bus", checkLayers(of("internal/peer", imports("a.go", module+"/bus")), layers), "only internal/wire, shmstore"},
 		{"packets under the bus", checkLayers(of("bus", imports("a.go", module+"/internal/peer")), layers), ""},
 		{"messages that know a socket", checkLayers(of("internal/wire", imports("a.go", module+"/internal/peer")), layers), "only messages"},
 		{"sibling inside a part", checkLayers(of("internal/a", imports("a.go", module+"/internal/b")), layers), ""},

@@ -27,7 +27,7 @@ var layers = []layer{
 	},
 	{
 		part:   "internal/peer",
-		may:    []string{"internal/wire"},
+		may:    []string{"internal/wire", "shmstore", "internal"},
 		reason: "it moves packets and descriptors and watches processes; what they are for is the bus's business",
 	},
 	{

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
 // Conn is one end of a connection.
@@ -19,6 +20,10 @@ type Conn struct {
 	uid, gid uint32
 	since    time.Duration // when this end was made, since the machine started
 
+	mem laneMemory
+	out outgoing
+	in  *lane.Receiver // nil: all comes by the socket
+
 	control []byte  // Receive's room for control messages
 	try     attempt // what trySend is about
 	take    taking  // what Receive is about
@@ -28,7 +33,7 @@ type Conn struct {
 type taking struct {
 	do                   func(fd uintptr) bool // runs on the descriptor; false: it is to wait
 	buf                  []byte
-	idle                 func() // before it waits; nil: nothing
+	rests                func() bool // before it waits: whether it is to; nil: it is
 	n, controlLen, flags int
 	err                  error
 }
@@ -37,6 +42,7 @@ type taking struct {
 // not variables of a closure, so that a packet costs no allocation.
 type attempt struct {
 	do      func(fd uintptr) bool // runs on the descriptor; always true
+	head    []byte                // before the packet
 	packet  []byte
 	control []byte
 	err     error
@@ -90,6 +96,10 @@ func (c *Conn) SetWriteDeadline(t time.Time) error { return c.unix.SetWriteDeadl
 // this one was closed. It asks the kernel, and does not wait. What the peer has sent
 // before may be there to be read still.
 func (c *Conn) HungUp() bool { return c.hungUp() }
+
+// HangUp ends the connection for both ends, and leaves it open: what the peer has sent before
+// can be received still.
+func (c *Conn) HangUp() { c.hangUp() }
 
 // Close closes this end. The peer can read what has been sent. Send and
 // Receive that wait return net.ErrClosed.

@@ -113,14 +113,35 @@ func (c *Conn) send(packet []byte, fds []int) error {
 	if len(fds) > 0 {
 		control = unix.UnixRights(fds...)
 	}
+	if head := c.out.head(); head != nil {
+		packet = append(head, packet...)
+	}
 	_, _, err := c.unix.WriteMsgUnix(packet, control, nil)
+	if err == nil {
+		c.out.wentBySocket()
+	}
 	return sendError(err)
 }
 
 // trySend is Send for a caller that must not block: it returns false, without
 // an error, when there is no room.
 func (c *Conn) trySend(packet []byte, fds []int) (sent bool, err error) {
-	c.try.packet, c.try.control = packet, nil
+	if len(fds) == 0 {
+		sent, err = c.out.byLane(packet)
+	}
+	if !sent && err == nil {
+		sent, err = c.bySocket(packet, fds)
+	}
+	if sent {
+		packetsSent.Add(1)
+	}
+	return sent, err
+}
+
+// bySocket is trySend by the socket. With a packet of no bytes it wakes the peer.
+func (c *Conn) bySocket(packet []byte, fds []int) (sent bool, err error) {
+	out, sleep := c.out.sleeping()
+	c.try.head, c.try.packet, c.try.control = c.out.head(), packet, nil
 	if len(fds) > 0 {
 		c.try.control = unix.UnixRights(fds...)
 	}
@@ -128,21 +149,25 @@ func (c *Conn) trySend(packet []byte, fds []int) (sent bool, err error) {
 	if err == nil {
 		err = c.try.err
 	}
-	c.try.packet, c.try.control = nil, nil
+	c.try.head, c.try.packet, c.try.control = nil, nil, nil
 	if errors.Is(err, unix.EAGAIN) {
 		return false, nil
 	}
-	if err == nil {
-		packetsSent.Add(1)
+	if err != nil {
+		return false, sendError(err)
 	}
-	return err == nil, sendError(err)
+	c.out.wentBySocket()
+	if out != nil { // it is awake now
+		out.Woken(sleep)
+	}
+	return true, nil
 }
 
 // attempt sends the packet of c.try. It always returns true: false would make
 // the runtime wait for room.
 func (c *Conn) attempt(fd uintptr) bool {
 	for {
-		c.try.err = sendmsg(fd, c.try.packet, c.try.control)
+		c.try.err = sendmsg(fd, c.try.head, c.try.packet, c.try.control)
 		if !errors.Is(c.try.err, unix.EINTR) {
 			return true
 		}
@@ -171,18 +196,15 @@ func (c *Conn) taken(fd uintptr) bool {
 			// says so once, before what the peer itself had sent: that comes now.
 			continue
 		case errors.Is(t.err, unix.EAGAIN):
-			if t.idle != nil {
-				t.idle()
-			}
-			return false
+			return t.rests != nil && !t.rests()
 		}
 		return true
 	}
 }
 
-func (c *Conn) receive(buf []byte, idle func()) (int, []int, error) {
+func (c *Conn) receive(buf []byte, rests func() bool) (int, []int, error) {
 	t := &c.take
-	t.buf, t.idle, t.controlLen = buf, idle, 0
+	t.buf, t.rests, t.controlLen = buf, rests, 0
 	err := c.raw.Read(t.do)
 	n, controlLen, flags := t.n, t.controlLen, t.flags
 	if err == nil {
@@ -190,7 +212,10 @@ func (c *Conn) receive(buf []byte, idle func()) (int, []int, error) {
 	} else {
 		controlLen = 0
 	}
-	t.buf, t.idle = nil, nil
+	t.buf, t.rests = nil, nil
+	if errors.Is(err, unix.EAGAIN) {
+		return 0, nil, errAwake
+	}
 	fds := descriptorsOf(c.control[:controlLen])
 	switch {
 	case err == nil && n == 0:
@@ -209,14 +234,6 @@ func (c *Conn) receive(buf []byte, idle func()) (int, []int, error) {
 		return 0, nil, err
 	}
 	return n, fds, nil
-}
-
-func protocolError(format string, args ...any) error {
-	return packetError(wire.CodeProtocol, format, args...)
-}
-
-func packetError(code wire.Code, format string, args ...any) error {
-	return fmt.Errorf("receive packet: %w", &wire.Error{Code: code, Text: fmt.Sprintf(format, args...)})
 }
 
 // descriptorsOf returns all descriptors in control messages. The kernel writes these
@@ -246,8 +263,6 @@ func (c *Conn) hungUp() bool {
 	return err == nil && n == 1
 }
 
-// hangUp ends the connection for both ends, and leaves it open: what was sent before
-// can be received still.
 func (c *Conn) hangUp() {
 	_ = c.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // it may be over already
 }

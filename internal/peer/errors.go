@@ -1,6 +1,11 @@
 package peer
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
 
 var (
 	// ErrUnsupported reports a system without what this package needs.
@@ -20,3 +25,11 @@ var (
 	// here, whose life therefore cannot be watched.
 	ErrNamespace = errors.New("the peer is in another pid namespace")
 )
+
+func protocolError(format string, args ...any) error {
+	return packetError(wire.CodeProtocol, format, args...)
+}
+
+func packetError(code wire.Code, format string, args ...any) error {
+	return fmt.Errorf("receive packet: %w", &wire.Error{Code: code, Text: fmt.Sprintf(format, args...)})
+}

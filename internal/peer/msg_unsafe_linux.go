@@ -24,12 +24,13 @@ func recvmsg(fd uintptr, buf, control []byte) (n, controlLen, flags int, err err
 	return int(r), int(h.Controllen), int(h.Flags), nil
 }
 
-// sendmsg sends a packet.
-func sendmsg(fd uintptr, packet, control []byte) error {
-	iov := unix.Iovec{Base: unsafe.SliceData(packet)}
-	iov.SetLen(len(packet))
-	h := unix.Msghdr{Iov: &iov}
-	h.SetIovlen(1)
+// sendmsg sends a packet that is made of two parts.
+func sendmsg(fd uintptr, head, packet, control []byte) error {
+	iov := [2]unix.Iovec{{Base: unsafe.SliceData(head)}, {Base: unsafe.SliceData(packet)}}
+	iov[0].SetLen(len(head))
+	iov[1].SetLen(len(packet))
+	h := unix.Msghdr{Iov: &iov[0]}
+	h.SetIovlen(len(iov))
 	if len(control) > 0 {
 		h.Control = unsafe.SliceData(control)
 		h.SetControllen(len(control))

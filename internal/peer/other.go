@@ -29,11 +29,12 @@ func (*Listener) Close() error { return nil }
 
 // What follows is never called: there is no connection.
 
-func (*Conn) send([]byte, []int) error                   { return ErrUnsupported }
-func (*Conn) trySend([]byte, []int) (bool, error)        { return false, ErrUnsupported }
-func (*Conn) hungUp() bool                               { return true }
-func (*Conn) hangUp()                                    {}
-func (*Conn) receive([]byte, func()) (int, []int, error) { return 0, nil, ErrUnsupported }
+func (*Conn) send([]byte, []int) error                        { return ErrUnsupported }
+func (*Conn) trySend([]byte, []int) (bool, error)             { return false, ErrUnsupported }
+func (*Conn) hungUp() bool                                    { return true }
+func (*Conn) hangUp()                                         {}
+func (*Conn) receive([]byte, func() bool) (int, []int, error) { return 0, nil, ErrUnsupported }
+func (*Conn) bySocket([]byte, []int) (bool, error)            { return false, ErrUnsupported }
 
 func watch(*Conn, watchOptions) (*Process, error) { return nil, ErrUnsupported }
 

@@ -315,6 +315,7 @@ func (s *Sender) forget(p *packet) {
 // run sends what is queued until the Sender is closed or has failed.
 func (s *Sender) run() {
 	defer close(s.done)
+	defer s.conn.mem.leave()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {

@@ -9,4 +9,7 @@ const (
 	// FlagOwn: the segment holds this payload alone, and is forgotten with it
 	// (Put).
 	FlagOwn = 32
+	// FlagAwaited: the host itself waits for the results of the request (Deliver). It may
+	// look for them, and looking for its next message may pay.
+	FlagAwaited = 64
 )

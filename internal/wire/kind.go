@@ -53,6 +53,8 @@ const (
 	KindCleared   Kind = 73
 	KindReport    Kind = 74
 	KindReported  Kind = 75
+	KindLane      Kind = 76
+	KindAfter     Kind = 77
 
 	KindPlace   Kind = 80
 	KindPlaced  Kind = 81
@@ -143,6 +145,8 @@ var kinds = [...]kindInfo{
 	KindClear:     {name: "clear", direction: ToHost, make: func() Message { return new(Clear) }},
 	KindCleared:   {name: "cleared", direction: ToClient, make: func() Message { return new(Cleared) }},
 	KindReport:    {name: "report", direction: ToClient, make: func() Message { return new(Report) }},
+	KindLane:      {name: "lane", direction: ToHost | ToClient, make: func() Message { return new(Lane) }, minDescriptors: 1, maxDescriptors: 1},
+	KindAfter:     {name: "after", direction: ToHost | ToClient, make: func() Message { return new(After) }},
 	KindReported:  {name: "reported", direction: ToHost, make: func() Message { return new(Reported) }},
 
 	KindPlace:   {name: "place", direction: ToHost, make: func() Message { return new(Place) }},

@@ -160,3 +160,24 @@ func (m *Reported) fields(c *coder) {
 	c.u8("flags", &m.Flags)
 	c.bytes("piece", &m.Piece, MaxPiece)
 }
+
+// Lane brings one side's memory of the two lanes of a connection.
+type Lane struct {
+	Capacity uint32 // of the lane that this side sends in, in bytes
+}
+
+func (m *Lane) fields(c *coder) {
+	c.begin(KindLane)
+	c.u32("capacity", &m.Capacity)
+}
+
+// After begins a packet that comes after frames of the lane beside the socket. Alone in
+// its packet it wakes the receiver.
+type After struct {
+	Frames uint64 // that its sender has sent before, since the connection began
+}
+
+func (m *After) fields(c *coder) {
+	c.begin(KindAfter)
+	c.u64("frames", &m.Frames)
+}

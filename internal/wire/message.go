@@ -96,6 +96,10 @@ func walk(m Message, c *coder) {
 		m.fields(c)
 	case *Reported:
 		m.fields(c)
+	case *Lane:
+		m.fields(c)
+	case *After:
+		m.fields(c)
 	case *Place:
 		m.fields(c)
 	case *Placed:
@@ -257,6 +261,12 @@ func (*Report) Kind() Kind { return KindReport }
 
 // Kind returns [KindReported].
 func (*Reported) Kind() Kind { return KindReported }
+
+// Kind returns [KindLane].
+func (*Lane) Kind() Kind { return KindLane }
+
+// Kind returns [KindAfter].
+func (*After) Kind() Kind { return KindAfter }
 
 // Kind returns [KindPlace].
 func (*Place) Kind() Kind { return KindPlace }

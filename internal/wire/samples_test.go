@@ -167,6 +167,8 @@ func laneSamples() []sample {
 		{name: "clear", message: &wire.Clear{Peer: 4}},
 		{name: "cleared", message: &wire.Cleared{Peer: 4}},
 		{name: "report", message: &wire.Report{Token: 5}},
+		{name: "lane", descriptors: 1, message: &wire.Lane{Capacity: 1 << 16}},
+		{name: "after", message: &wire.After{Frames: 1 << 40}},
 		{name: "reported", message: &wire.Reported{Token: 5, Flags: wire.ReplyMore, Piece: []byte(`{"flows":[`)}},
 	}
 }

@@ -94,7 +94,7 @@ type Deliver struct {
 	Source   uint32 // the task, or the request whose result this is
 	Delivery uint32 // its number, for Finish
 	Edge     uint16 // index among the stage's inputs, or among Welcome.Results
-	Flags    uint8  // FlagLast, FlagBare, FlagInline, FlagMore
+	Flags    uint8  // FlagLast, FlagBare, FlagInline, FlagMore, FlagAwaited
 	Codec    uint32
 	Attempt  uint32
 	Seq      uint64 // position in the stream

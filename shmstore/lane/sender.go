@@ -172,6 +172,16 @@ func (s *Sender) Publish() {
 	}
 }
 
+// Sleeps reports whether the receiver sleeps and was not woken yet, and the number of the
+// sleep.
+func (s *Sender) Sleeps() (sleep uint32, sleeps bool) {
+	sleep = s.bell.asleep.Load()
+	return sleep, sleep%2 == 1 && sleep != s.bell.answered
+}
+
+// Woken says that the receiver was woken from a sleep by other means than the waker.
+func (s *Sender) Woken(sleep uint32) { s.bell.answered = sleep }
+
 // Append commits a frame made of the given parts. Errors are those of
 // [Sender.Reserve].
 func (s *Sender) Append(kind Kind, parts ...[]byte) error {

@@ -53,8 +53,8 @@ def typed(*messages: Any) -> list[Any]:
     return [(type(m), m) for m in messages]
 
 
-#: What clients say that exchange deliveries without the host. This one does not.
-LANE_KINDS = range(64, 76)
+#: What clients say that share memory with the host or with each other. This one does not.
+LANE_KINDS = range(64, 78)
 
 
 class VectorTest(unittest.TestCase):

@@ -3,7 +3,7 @@
 Their fields are in the order of the wire, and their types say how each is written: see `fields`. Open it for what the
 host and a client say to each other; docs/protocol.md says when they say it.
 
-The messages of lanes between clients (64 to 75) are not here: this client does
+The messages of lanes between clients (64 to 77) are not here: this client does
 not say `lanes`, so for it they are kinds like any that there are none of.
 """
 

@@ -1,0 +1,416 @@
+package peer
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
+)
+
+// laned returns a connection whose packets go by lanes as well.
+func laned(t testing.TB) (a, b *Conn) {
+	t.Helper()
+	a, b = pair(t)
+	toB, fdA := mustShare(t, a)
+	toA, fdB := mustShare(t, b)
+	for _, err := range []error{a.OpenLane(toA, fdB, lane.Options{}), b.OpenLane(toB, fdA, lane.Options{})} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a, b
+}
+
+// mustShare makes one side's memory, with a descriptor for the peer.
+func mustShare(t testing.TB, c *Conn) (m *wire.Lane, fd int) {
+	t.Helper()
+	m, own, err := c.ShareLane()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fd, err = unix.FcntlInt(uintptr(own), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		t.Fatal(err)
+	}
+	return m, fd
+}
+
+// served are the numbers of the finishes that a Receiver has handled.
+type served struct {
+	in    *Receiver
+	came  chan uint32
+	fail  uint32 // the one that it fails on
+	ended chan error
+}
+
+var errServed = errors.New("not this one")
+
+func serve(conn *Conn, fail uint32) *served {
+	s := &served{in: NewReceiver(conn), came: make(chan uint32, 1<<14), fail: fail, ended: make(chan error, 1)}
+	go func() {
+		err := s.in.Serve(s.handle)
+		s.in.Close()
+		s.ended <- err
+	}()
+	return s
+}
+
+func (s *served) handle(h wire.Header, body []byte, fds []int) error {
+	CloseAll(fds)
+	if h.Kind != wire.KindFinish {
+		return nil
+	}
+	var m wire.Finish
+	if err := wire.Decode(body, &m); err != nil {
+		return err
+	}
+	if m.Delivery == s.fail {
+		return errServed
+	}
+	s.came <- m.Delivery
+	return nil
+}
+
+// sleeps waits until the side that receives says by the lane that it sleeps.
+func sleeps(from *Conn) {
+	for {
+		if out, _ := from.out.sleeping(); out != nil {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// never is how a goroutine looks that has nothing better to do.
+func never() bool { return false }
+
+// always is how it says that nothing depends on it.
+func always() bool { return true }
+
+// TestLanesKeepTheOrder: messages come in the order in which they were queued, by whichever
+// way each goes: small ones, those with descriptors and those that no frame has room for, to a
+// receiver that sleeps now and then, with others that look beside it.
+func TestLanesKeepTheOrder(t *testing.T) {
+	const n = 8_000
+	a, b := laned(t)
+	s := newSender(t, a, SenderOptions{})
+	rec := serve(b, 0)
+	stop := lookOn(rec.in, 2, never)
+	defer stop()
+	null := devNull(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	large := string(make([]byte, wire.MaxText))
+	before := a.out.frames
+	for i := range uint32(n) {
+		m := &wire.Finish{Delivery: i + 1}
+		switch random.IntN(50) {
+		case 0:
+			if err := s.Queue(&wire.Offer{Segment: 1, Bytes: 1}, int(null.Fd())); err != nil {
+				t.Fatal(err)
+			}
+		case 1:
+			m.Text = large
+		case 2:
+			sleeps(a)
+		}
+		if err := s.Queue(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for want := range uint32(n) {
+		if got := <-rec.came; got != want+1 { // a lost wake-up hangs here
+			t.Fatalf("message %d came as number %d", got, want+1)
+		}
+	}
+	if a.out.frames == before || a.out.sent == 0 {
+		t.Errorf("%d packets by the lane and %d by the socket, want some each", a.out.frames, a.out.sent)
+	}
+}
+
+// lookOn has n goroutines look again and again, until stop, which waits for them.
+func lookOn(r *Receiver, n int, enough func() bool) (stop func()) {
+	over := make(chan struct{})
+	var looking sync.WaitGroup
+	for range n {
+		looking.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					r.Look(enough, always)
+					runtime.Gosched() // another may receive
+				}
+			}
+		})
+	}
+	return sync.OnceFunc(func() {
+		close(over)
+		looking.Wait()
+	})
+}
+
+// TestLookersBesideServe: each message is handled once, in order, by whichever goroutine
+// finds it, while others look and the peer parks in between.
+func TestLookersBesideServe(t *testing.T) {
+	const n = 500
+	a, b := laned(t)
+	s := newSender(t, a, SenderOptions{})
+	rec := serve(b, 0)
+	stop := lookOn(rec.in, 3, func() bool { return len(rec.came) > 0 })
+	for i := range uint32(n) {
+		if err := s.Queue(&wire.Finish{Delivery: i + 1}); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-rec.came; got != i+1 {
+			t.Fatalf("message %d came as number %d", got, i+1)
+		}
+	}
+	stop()
+	a.Close()
+	if err := <-rec.ended; !errors.Is(err, io.EOF) {
+		t.Errorf("the end is %v, want %v", err, io.EOF)
+	}
+}
+
+// TestLookLeavesItToServe: what a goroutine finds that has no time is handled all the same.
+func TestLookLeavesItToServe(t *testing.T) {
+	a, b := laned(t)
+	rec := serve(b, 0)
+	sleeps(a)
+	found := make(chan bool, 1)
+	go func() {
+		for !rec.in.Look(never, func() bool { found <- true; return false }) && len(found) == 0 {
+			runtime.Gosched()
+		}
+	}()
+	s := newSender(t, a, SenderOptions{})
+	for i := uint32(1); len(found) == 0; i++ {
+		if err := s.Queue(&wire.Finish{Delivery: i}); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-rec.came; got != i {
+			t.Fatalf("message %d came as number %d", got, i)
+		}
+	}
+}
+
+// TestLookFails: an error of the handler ends Serve, also where Look received the message.
+func TestLookFails(t *testing.T) {
+	for range 20 {
+		a, b := laned(t)
+		s := newSender(t, a, SenderOptions{})
+		rec := serve(b, 2)
+		stop := lookOn(rec.in, 1, never)
+		for i := range uint32(3) {
+			if err := s.Queue(&wire.Finish{Delivery: i + 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := <-rec.ended; !errors.Is(err, errServed) {
+			t.Errorf("the end is %v, want %v", err, errServed)
+		}
+		stop()
+		if n := len(rec.came); n != 1 {
+			t.Errorf("%d messages handled, want the one before that which failed", n)
+		}
+	}
+}
+
+// TestFramesOfTheGoneAreReceived: what a peer has left in the lane comes before its end, also
+// where it died between a frame and the packet that would have woken the receiver.
+func TestFramesOfTheGoneAreReceived(t *testing.T) {
+	a, b := laned(t)
+	rec := serve(b, 0)
+	sleeps(a)
+	geo, err := lane.Layout(0, laneBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sending, _ := halves(geo, a.mem.own)
+	_, receiving := halves(geo, a.mem.its)
+	out, err := lane.NewSender(geo, sending, receiving, bell{}, lane.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 10
+	for i := range uint32(n) {
+		p, err := wire.Append(nil, &wire.Finish{Delivery: i + 1}, 0)
+		if err == nil {
+			err = out.TrySend(0, p)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Close()
+	if err := <-rec.ended; !errors.Is(err, io.EOF) || len(rec.came) != n {
+		t.Errorf("%d messages of %d, and the end is %v, want %v", len(rec.came), n, err, io.EOF)
+	}
+}
+
+// TestLanesOfLiars: a peer that breaks the rules of a lane is named, and its connection ends.
+func TestLanesOfLiars(t *testing.T) {
+	after := func(frames ...uint64) []byte {
+		var p []byte
+		for _, n := range frames {
+			p, _ = wire.Append(p[:0], &wire.After{Frames: n}, 0) // it breaks no bound
+		}
+		return p
+	}
+	for name, lie := range map[string]func(a *Conn){
+		"a packet after frames that are not there": func(a *Conn) { sendRaw(t, a, after(7), nil) },
+		"a packet after no frame":                  func(a *Conn) { sendRaw(t, a, after(0), nil) },
+		"no packet":                                func(a *Conn) { sendRaw(t, a, []byte("garbage, and more of it"), nil) },
+		"a frame that is none": func(a *Conn) {
+			binary.NativeEndian.PutUint64(a.mem.own.Bytes()[4096:], 1<<40)
+			sendRaw(t, a, after(1), nil)
+		},
+		"a frame with garbage": func(a *Conn) {
+			if err := a.out.lane.Load().TrySend(0, []byte("garbage, and more of it")); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := laned(t)
+			rec := serve(b, 0)
+			sleeps(a)
+			a.out.frames++ // as if the frame were one
+			lie(a)
+			if err := <-rec.ended; !errors.Is(err, wire.ErrProtocol) {
+				t.Errorf("the end is %v, want %v", err, wire.ErrProtocol)
+			}
+		})
+	}
+	t.Run("a head that was not reached", func(t *testing.T) {
+		a, b := laned(t)
+		s := newSender(t, a, SenderOptions{})
+		geo, err := lane.Layout(0, laneBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, receiving := halves(geo, b.mem.own)
+		binary.NativeEndian.PutUint64(receiving[64:], 1<<40)
+		for err == nil {
+			err = s.Queue(&wire.Finish{Delivery: 1})
+		}
+		if !errors.Is(err, wire.ErrProtocol) {
+			t.Errorf("a message is %v, want %v", err, wire.ErrProtocol)
+		}
+	})
+}
+
+// TestLaneRefuses: memory that makes no lane is refused, and its descriptor closed.
+func TestLaneRefuses(t *testing.T) {
+	checkNoLeak(t, func() {
+		for name, c := range map[string]struct {
+			shared   bool
+			capacity uint32
+			again    bool
+			short    bool
+		}{
+			"before this side's":  {capacity: laneBytes},
+			"of another capacity": {shared: true, capacity: 2 * laneBytes},
+			"a second one":        {shared: true, capacity: laneBytes, again: true},
+			"of another size":     {shared: true, capacity: laneBytes, short: true},
+		} {
+			a, b, err := Pair()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, fd := mustShare(t, b)
+			if c.short {
+				CloseAll([]int{fd})
+				if fd, err = unix.MemfdCreate("short", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.shared {
+				_, own := mustShare(t, a)
+				CloseAll([]int{own})
+			}
+			m := &wire.Lane{Capacity: c.capacity}
+			if c.again {
+				another, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+				if err == nil {
+					err = a.OpenLane(m, another, lane.Options{})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, _, err := a.ShareLane(); !errors.Is(err, wire.ErrProtocol) {
+					t.Errorf("%s: shared again: %v, want %v", name, err, wire.ErrProtocol)
+				}
+			}
+			if err := a.OpenLane(m, fd, lane.Options{}); err == nil {
+				t.Errorf("%s was taken", name)
+			}
+			for _, conn := range []*Conn{a, b} {
+				for range 2 {
+					conn.mem.leave()
+				}
+				conn.Close()
+			}
+		}
+	})
+}
+
+// TestOrder: a packet waits for the frames before it, and a frame for the packets.
+func TestOrder(t *testing.T) {
+	a, b := laned(t)
+	in := NewReceiver(b)
+	finish := func(id uint32) []byte {
+		p, err := wire.Append(nil, &wire.Finish{Delivery: id}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	frame := func(id uint32) {
+		if sent, err := a.out.byLane(finish(id)); !sent || err != nil {
+			t.Fatalf("frame %d: %v, %v", id, sent, err)
+		}
+	}
+	packet := func(id uint32) []byte {
+		p := append([]byte(nil), a.out.head()...)
+		a.out.wentBySocket()
+		return append(p, finish(id)...)
+	}
+	want := func(ids ...uint32) {
+		t.Helper()
+		for _, id := range ids {
+			p, _, ok := in.order.next(b.in)
+			if !ok || !bytes.Equal(p, finish(id)) {
+				t.Fatalf("%d did not come next, but %x, %v", id, p, ok)
+			}
+		}
+		if p, _, ok := in.order.next(b.in); ok {
+			t.Fatalf("%x came too early", p)
+		}
+	}
+	frame(1)
+	frame(2)
+	if err := in.order.arrived(packet(3), nil, true); err != nil {
+		t.Fatal(err)
+	}
+	want(1, 2, 3)
+	late := packet(4)
+	frame(5)
+	want()
+	if in.order.free() {
+		t.Error("a frame that comes after a packet is waited for by the lane")
+	}
+	if err := in.order.arrived(late, nil, true); err != nil {
+		t.Fatal(err)
+	}
+	want(4, 5)
+}

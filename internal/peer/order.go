@@ -1,0 +1,125 @@
+package peer
+
+import (
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
+)
+
+// order puts what comes by the lane and what comes by the socket into the order in which
+// the peer has sent it. A frame says how many packets its sender had sent by the socket
+// before it, and such a packet how many frames.
+type order struct {
+	copied  []byte // a frame, which is the peer's to change
+	frames  uint64 // how many have come
+	packets uint32 // how many have come by the socket, modulo packetNumbers
+	ahead   frame  // comes after a packet that has not come yet
+	early   packet // comes after frames that have not come yet
+	after   uint64 // how many frames come before early
+}
+
+// frame is one that lies in the lane.
+type frame struct {
+	body  []byte
+	after lane.Kind // how many packets come before it
+	here  bool
+}
+
+// packetNumbers is how many numbers a frame has for the packets before it.
+const packetNumbers = 1 << 31
+
+// next returns a packet whose turn it is. It is valid until the next call.
+func (o *order) next(in *lane.Receiver) (p []byte, fds []int, ok bool) {
+	for {
+		for o.early.buf != nil && o.after == o.frames {
+			p, fds = o.early.buf, o.early.fds
+			o.early = packet{}
+			o.packets = (o.packets + 1) % packetNumbers
+			if len(p) > 0 { // else it was there to wake this side
+				return p, fds, true
+			}
+		}
+		if in == nil {
+			return nil, nil, false
+		}
+		if p, ok = o.frame(in); !ok || len(p) > 0 {
+			return p, nil, ok
+		}
+	}
+}
+
+// frame returns a copy of the next frame, if it is its turn.
+func (o *order) frame(in *lane.Receiver) (p []byte, ok bool) {
+	if !o.ahead.here {
+		body, kind, ok := in.Next()
+		if !ok {
+			return nil, false
+		}
+		o.ahead = frame{body, kind, true}
+	}
+	if o.ahead.after != lane.Kind(o.packets) {
+		return nil, false
+	}
+	if o.copied == nil {
+		o.copied = make([]byte, laneBytes/2)
+	}
+	n := copy(o.copied, o.ahead.body)
+	o.ahead = frame{}
+	o.frames++
+	in.Advance()
+	return o.copied[:n], true
+}
+
+// broken is the error of a peer that breaks the rules; next has found nothing.
+func (o *order) broken(in *lane.Receiver) error {
+	if in == nil {
+		return nil
+	}
+	if err := in.Err(); err != nil {
+		return fmt.Errorf("receive packet: %w: %w", wire.ErrProtocol, err)
+	}
+	if o.early.buf != nil { // the frames before it were published before it was sent
+		return protocolError("a packet comes after frame %d, and %d have come", o.after, o.frames)
+	}
+	return nil
+}
+
+// arrived takes in a packet that has come by the socket.
+func (o *order) arrived(p []byte, fds []int, lanes bool) error {
+	if lanes {
+		h, body, rest, err := wire.Next(p)
+		if err == nil && h.Kind == wire.KindAfter {
+			var m wire.After
+			if err = wire.Decode(body, &m); err == nil && m.Frames <= o.after {
+				err = protocolError("a packet comes after frame %d, and one before it after frame %d", m.Frames, o.after)
+			}
+			o.after, p = m.Frames, rest
+		}
+		if err != nil {
+			CloseAll(fds)
+			return fmt.Errorf("receive packet: %w", err)
+		}
+	}
+	o.early = packet{buf: p, fds: fds}
+	return nil
+}
+
+// free reports whether the next frame needs to wait for no packet.
+func (o *order) free() bool { return !o.ahead.here }
+
+// dozes says by the lane that this side sleeps. It is false if there is a frame to receive,
+// or the lane has ended.
+func (o *order) dozes(in *lane.Receiver) bool {
+	if in == nil || o.ahead.here { // the packet before the frame was sent
+		return true
+	}
+	in.Rouse()
+	dozes, err := in.Doze()
+	return dozes && err == nil
+}
+
+func (o *order) discard() {
+	CloseAll(o.early.fds)
+	o.early = packet{}
+}
