@@ -18,6 +18,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
 // caseEnv names what a bad peer does.
@@ -106,6 +107,26 @@ var badPeers = map[string]struct {
 	"segment that is cut short": {
 		do:  func(p *peerEnd) error { return p.offer(1<<12, 1<<16, allSeals) },
 		log: "4096 bytes instead of 65536", told: "4096 bytes instead of 65536",
+	},
+	"lane without seals": {
+		do:  func(p *peerEnd) error { return p.bring(1<<16+2<<12, 0, &wire.Lane{Capacity: 1 << 16}) },
+		log: "seal", told: "seal",
+	},
+	"lane of another capacity": {
+		do:  func(p *peerEnd) error { return p.lanes(1 << 20) },
+		log: "a lane of 1048576 bytes", told: "a lane of 1048576 bytes",
+	},
+	"lane that comes twice": {
+		do:  func(p *peerEnd) error { return p.lanes(1<<16, 1<<16) },
+		log: "sends the memory of its lane once", told: "sends the memory of its lane once",
+	},
+	"packet after frames that are not there": {
+		do:  func(p *peerEnd) error { return errors.Join(p.lanes(1<<16), p.raw(encode(&wire.After{Frames: 7}))) },
+		log: "after frame 7, and 0 have come", told: "after frame 7, and 0 have come",
+	},
+	"packet after frames of no lane": {
+		do:  func(p *peerEnd) error { return p.join(encode(&wire.After{Frames: 7})) },
+		log: "after is not for the host", told: "after is not for the host",
 	},
 	"silence": {
 		do:  func(*peerEnd) error { return nil },
@@ -330,10 +351,13 @@ func (p *peerEnd) next() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, fd := range fds {
-		_ = unix.Close(fd)
+	m, err := wire.Parse(h, body)
+	if l, ok := m.(*wire.Lane); ok && err == nil {
+		_ = p.conn.OpenLane(l, fds[0], lane.Options{}) // this side may have sent none that it could be
+		return m, nil
 	}
-	return wire.Parse(h, body)
+	peer.CloseAll(fds)
+	return m, err
 }
 
 func (p *peerEnd) hello() *wire.Hello {
@@ -363,8 +387,26 @@ func (p *peerEnd) join(b []byte, fds ...int) error {
 	return p.raw(b, fds...)
 }
 
+// lanes says that packets are to go by lanes of these capacities, one after the other.
+func (p *peerEnd) lanes(capacities ...uint32) error {
+	_, fd, err := p.conn.ShareLane()
+	if err != nil {
+		return err
+	}
+	err = p.join(encode(&wire.Lane{Capacity: capacities[0]}, fd), fd)
+	for _, c := range capacities[1:] {
+		err = errors.Join(err, p.raw(encode(&wire.Lane{Capacity: c}, fd), fd))
+	}
+	return err
+}
+
 // offer offers a segment of other than the size that it has, or without seals.
 func (p *peerEnd) offer(size, said int64, seals int) error {
+	return p.bring(size, seals, &wire.Offer{Segment: 1, Bytes: uint64(said)})
+}
+
+// bring sends a message with new memory.
+func (p *peerEnd) bring(size int64, seals int, m wire.Message) error {
 	fd, err := unix.MemfdCreate("offer", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
 	if err != nil {
 		return err
@@ -375,7 +417,7 @@ func (p *peerEnd) offer(size, said int64, seals int) error {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		return err
 	}
-	return p.join(encode(&wire.Offer{Segment: 1, Bytes: uint64(said)}, fd), fd)
+	return p.join(encode(m, fd), fd)
 }
 
 // unknownSegment sends, for a request of its own, a payload of a segment that
