@@ -7,10 +7,19 @@
 //
 //   - [Listen], [Dial] and [Pair] make a [Conn], which sends and receives packets.
 //   - A [Receiver] takes the messages of a connection one by one, with their
-//     descriptors.
+//     descriptors. Serve calls a handler for each; a goroutine that waits for the peer may
+//     handle them in its place, with Look.
 //   - A [Sender] is a connection's outgoing queue: it never blocks whoever has
 //     something to say.
 //   - A [Process] is the other process: whether it lives, and signals for it.
+//
+// # Shared memory
+//
+// When both sides have called [Conn.ShareLane] and [Conn.OpenLane], a packet goes past the
+// kernel, by a lane in shared memory, to a receiver that is awake. It goes by the socket to a
+// receiver that sleeps, with descriptors, and where the lane has no room for it. Packets keep
+// their order all the same. The memory is given back when the Sender and the Receiver of a
+// connection have both been closed.
 //
 // The package works on Linux. Elsewhere it compiles, and everything that would
 // make a connection returns [ErrUnsupported].
