@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -24,6 +25,9 @@ type exchange struct {
 	table *ring.Table
 	room  exchangeRoom // of what this process puts
 	shelf hostShelf    // on which it lies
+	// inMessages are the bytes that clients have put there by messages, most is their bound.
+	inMessages atomic.Int64
+	most       int64
 	// lasting owns what outlives its processes: see connector.Config.
 	lasting *ring.Owner
 	// witnesses is how many of the host's descriptors may be for readers of shelves.
@@ -35,10 +39,14 @@ type exchange struct {
 	closed bool
 }
 
+// messagesShare is one in how many bytes of the host's memory for values may be taken by those of
+// messages. Clients can fill memory of their own instead; what the host's process puts cannot lie elsewhere.
+const messagesShare = 2
+
 func newExchange(opts Options) *exchange {
 	x := &exchange{
 		opts: opts, table: ring.NewTable(max(opts.ExchangeTTL, 0), opts.Logger.With(slog.String("bus", opts.Name))),
-		room: exchangeRoom{opts: opts.ExchangeStore}, witnesses: limits.Files() / witnessesShare,
+		room: exchangeRoom{opts: opts.ExchangeStore}, most: opts.ExchangeStore.WithDefaults().ArenaBytes / messagesShare, witnesses: limits.Files() / witnessesShare,
 		ends: make(map[*hostExchange]struct{}), got: make(map[*hostPayload]struct{}),
 	}
 	x.lasting = x.table.Owner("nobody in particular")
@@ -52,6 +60,42 @@ func (x *exchange) lastingOwner() (*ring.Owner, error) {
 	}
 	return x.lasting, nil
 }
+
+// copied copies the value of a message to where this process's own values lie. It does not
+// wait: where it fails with [connector.ErrFull], the client can still put the value into memory
+// of its own.
+func (x *exchange) copied(data []byte, gone func()) (p *foreign, err error) {
+	n := int64(len(data))
+	if x.inMessages.Add(n) > x.most {
+		x.inMessages.Add(-n)
+		return nil, fmt.Errorf("%w: values of messages may take %d bytes of the host's memory, and %d more are too many", connector.ErrFull, x.most, n)
+	}
+	err = x.room.put(unwaited, len(data), x.opts.InlineBytes, func(dst []byte) error {
+		copy(dst, data)
+		return nil
+	}, func(made *foreign) error {
+		p = made
+		return nil
+	})
+	if err != nil {
+		x.inMessages.Add(-n)
+		return nil, fmt.Errorf("%w: the host has no memory for a value of %d bytes: %w", connector.ErrFull, n, err)
+	}
+	free := p.free
+	p.free = func() {
+		free()
+		x.inMessages.Add(-n)
+		gone()
+	}
+	return p, nil
+}
+
+// unwaited is the context of what does not wait.
+var unwaited = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // close ends the exchange, once no client is left. It reports what this process
 // has not released.

@@ -141,7 +141,7 @@ func isUnavailable(err error) bool { return errors.Is(err, connector.ErrUnavaila
 func TestExchangeCopiesNothing(t *testing.T) {
 	h := exchanging(t, bus.Options{})
 	a := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore})
-	put(t, a.Exchange(), "k", bytes.Repeat([]byte("x"), 10_000))
+	put(t, a.Exchange(), "k", bytes.Repeat([]byte("x"), 100_000))
 	p := get(t, h.exchange(t), "k")
 	if at := bus.FetchedFrom(t, p); at.File != bus.ExchangeFile(t, a) {
 		t.Errorf("the payload lies at %+v, and its producer's memory is %d", at, bus.ExchangeFile(t, a))
@@ -173,7 +173,7 @@ func TestExchangeLateAnswer(t *testing.T) {
 	h := exchanging(t, bus.Options{})
 	n := h.join(t, bus.JoinOptions{ExchangeStore: exchangeStore})
 	e := n.Exchange()
-	for _, payload := range [][]byte{[]byte("small"), bytes.Repeat([]byte("x"), 10_000)} {
+	for _, payload := range [][]byte{[]byte("small"), bytes.Repeat([]byte("x"), 100_000)} {
 		put(t, e, "k", payload)
 		bus.FetchForNobody(t, n, exchangeEdge, "k")
 		p := get(t, e, "k")
@@ -190,7 +190,7 @@ func TestExchangeLateAnswer(t *testing.T) {
 func TestFetcherHangsUp(t *testing.T) {
 	h := exchanging(t, bus.Options{})
 	a := h.exchange(t)
-	put(t, a, "k", bytes.Repeat([]byte("x"), 10_000))
+	put(t, a, "k", bytes.Repeat([]byte("x"), 100_000))
 	c := dialThin(t, h.path)
 	c.send(fetchOf(1, "k", 0))
 	c.await(wire.KindFetched)

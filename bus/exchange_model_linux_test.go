@@ -16,6 +16,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
 // exchangeModel is what an exchange with several ends should be: a map, whose
@@ -78,7 +79,7 @@ func (m *exchangeModel) release(of func(modelKey, modelEntry) bool) {
 func (m *exchangeModel) put(t *rapid.T) {
 	e, at := m.end(t), m.key(t)
 	m.puts++
-	payload := bytes.Repeat([]byte{byte(m.puts)}, rapid.SampledFrom([]int{0, 1, 512, 513, 5_000, 300_000, 3 << 20}).Draw(t, "size"))
+	payload := bytes.Repeat([]byte{byte(m.puts)}, rapid.SampledFrom([]int{0, 1, 512, 513, 5_000, wire.MaxInline, wire.MaxInline + 1, 300_000, 3 << 20}).Draw(t, "size"))
 	meta, err := e.Put(context.Background(), at.edge, at.key, len(payload), filled(payload))
 	if err != nil {
 		t.Fatalf("put: %v", err)

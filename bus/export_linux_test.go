@@ -59,6 +59,13 @@ func ExchangeFile(t testing.TB, n *Node) uint64 {
 	return fileOf(t, n.link.exchange.arena)
 }
 
+// HasExchangeMemory reports whether a node has made memory for what it puts into an exchange.
+func HasExchangeMemory(n *Node) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.link.exchange.shared() != nil
+}
+
 // FetchForNobody has a node's host hand out what lies under a key, to somebody who
 // does not wait for it any more.
 func FetchForNobody(t testing.TB, n *Node, edge connector.Edge, key string) {

@@ -159,12 +159,15 @@ func (l *link) claim(token uint32) (q *question, wanted bool) {
 }
 
 func (l *link) fetchedPayload(m *wire.Fetched) (*foreign, error) {
+	if m.Flags&wire.FlagInline != 0 {
+		return newForeign(append([]byte{}, m.Payload...), func() {
+			l.rest(&wire.Finish{Delivery: m.Delivery})
+			l.parting.reading.Done()
+		}), nil
+	}
 	free := func() {
 		l.queue(&wire.Finish{Delivery: m.Delivery})
 		l.parting.reading.Done()
-	}
-	if m.Flags&wire.FlagInline != 0 {
-		return newForeign(append([]byte{}, m.Payload...), free), nil
 	}
 	seg := l.account.memory(m.Segment)
 	if seg == nil {

@@ -137,7 +137,7 @@ func (l *link) inlineBytes() int {
 	if l.shelving.ready {
 		return 0
 	}
-	return int(l.welcome.InlineBytes)
+	return wire.MaxInline
 }
 
 // reclaim gives back room of values that whoever took them needs no more, although the host

@@ -68,16 +68,27 @@ func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string,
 	defer stop()
 	l.reclaim()
 	var number uint64
-	err = l.exchange.put(ctx, size, l.inlineBytes(), fill, func(p *foreign) (err error) {
+	var copied []byte // in the message
+	place := func(p *foreign) (err error) {
 		e.placing.RLock()
 		defer e.placing.RUnlock()
 		if e.ctx.Err() != nil {
 			p.release()
 			return connector.ErrClosed
 		}
+		if p.seg == nil {
+			copied = p.data
+		}
 		number, err = l.place(ctx, e.owner, edge, key, p)
 		return err
-	})
+	}
+	err = l.exchange.put(ctx, size, l.inlineBytes(), fill, place)
+	if errors.Is(err, wire.CodeOverloaded) && len(copied) > 0 { // the host has no room for it: this process may have
+		err = l.exchange.put(ctx, size, 0, func(dst []byte) error {
+			copy(dst, copied)
+			return nil
+		}, place)
+	}
 	if err != nil {
 		return nil, e.explain(l, err)
 	}

@@ -70,8 +70,8 @@ type Options struct {
 	// comes for it; default 10 minutes, negative for ever.
 	ExchangeTTL time.Duration
 	// ExchangeStore describes the memory of what this process puts into the
-	// exchange, which is made with the first of that; default 64 MiB, and large
-	// objects of 1 GiB together.
+	// exchange, and of values of up to 32 KiB that others put there, which may take half of it.
+	// It is made with the first of that; default 64 MiB, and large objects of 1 GiB together.
 	ExchangeStore shmstore.Options
 	// GPU describes the lane that carries tensors in the memory of GPUs; nil: there
 	// is none, and only tensors in host memory can be sent.

@@ -258,11 +258,8 @@ func (p *put) spent(bytesToo bool) {
 	p.sess.tellBack(m, p.source.pressed())
 }
 
-// putPayload finds the payload of a put or a place.
+// putPayload finds the payload of a put or a place that lies in memory of the client's.
 func (s *session) putPayload(m *wire.Put, returned func()) (*foreign, error) {
-	if m.Flags&wire.FlagInline != 0 {
-		return newForeign(append([]byte{}, m.Payload...), returned), nil
-	}
 	seg := s.account.memory(m.Segment)
 	if seg == nil {
 		return nil, fmt.Errorf("%w: segment %d was not offered", wire.ErrProtocol, m.Segment)

@@ -70,7 +70,11 @@ type fetched struct {
 // place answers place: it puts a payload into the exchange.
 func (s *session) place(m *wire.Place) error {
 	p, err := s.placedPayload(m)
-	if err != nil {
+	switch {
+	case errors.Is(err, connector.ErrFull):
+		s.queue(failedMessage(m.Token, err))
+		return nil
+	case err != nil:
 		return err
 	}
 	faultpoint.Hit("host-place")
@@ -114,22 +118,27 @@ type placed struct {
 // placedPayload finds the payload of a place.
 func (s *session) placedPayload(m *wire.Place) (*placed, error) {
 	p := &placed{own: m.Flags&wire.FlagOwn != 0}
-	put := &wire.Put{Put: m.Put, Flags: m.Flags &^ wire.FlagForward, Segment: m.Segment, Offset: m.Offset, Size: m.Size, Payload: m.Payload}
-	inline := m.Flags&wire.FlagInline != 0
-	if most := s.srv.on.inlineBytes; inline && len(m.Payload) > most {
-		return nil, fmt.Errorf("%w: %d bytes in a message, which may have %d", wire.ErrProtocol, len(m.Payload), most)
-	}
 	number := m.Put
 	var err error
+	if m.Flags&wire.FlagInline != 0 {
+		p.foreign, err = s.srv.on.exchange.copied(m.Payload, func() { p.gone(s) })
+		return p, err
+	}
+	put := &wire.Put{Put: number, Flags: m.Flags &^ wire.FlagForward, Segment: m.Segment, Offset: m.Offset, Size: m.Size}
 	p.foreign, err = s.putPayload(put, func() {
-		if p.charged {
-			s.ex.discharge(p.own)
-		}
-		if !p.void && !inline {
+		p.gone(s)
+		if !p.void {
 			s.returnPut(number)
 		}
 	})
 	return p, err
+}
+
+// gone says that nobody needs the payload any more.
+func (p *placed) gone(s *session) {
+	if p.charged {
+		s.ex.discharge(p.own)
+	}
 }
 
 // owner finds an owner of the client's, or makes it.
@@ -246,7 +255,7 @@ func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.T
 	f.hold.value = f
 	m := &wire.Fetched{Token: token, Size: uint64(len(p.data))}
 	switch {
-	case len(p.data) <= s.srv.on.inlineBytes:
+	case len(p.data) <= wire.MaxInline:
 		m.Flags, m.Payload = wire.FlagInline, p.data
 	case p.seg == nil:
 		var err error

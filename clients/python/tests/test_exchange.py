@@ -16,7 +16,7 @@ import omnibus
 from omnibus import room, wire
 from omnibus.room import OwnRoom, large_bytes
 
-BIG = bytes(range(256)) * 40
+BIG = bytes(range(256)) * 160
 
 
 class ExchangeCase(HostCase):
@@ -89,6 +89,15 @@ class PutTest(ExchangeCase):
             with self.assertRaises(omnibus.Overloaded):
                 done()
         self.assertEqual(offsets, {0})  # the room is free again
+
+    def test_small_ones_lie_in_memory_of_the_client_where_the_host_has_no_room(self) -> None:
+        content = bytes(range(256)) * 128  # of the size of the largest that travels in a message
+        done = self.putting(content)
+        m = self.host.expect(wire.Place)
+        self.assertEqual((m.flags, m.payload), (wire.INLINE, content))
+        self.host.send(wire.Failed(m.token, 11, "full"))
+        self.placed(content, self.host.offered()[1])
+        done()
 
     def test_what_cannot_be_written_is_not_put(self) -> None:
         def write(room: memoryview) -> None:
