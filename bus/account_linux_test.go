@@ -251,3 +251,29 @@ func TestAccountAgainstModel(t *testing.T) {
 		m.end(t)
 	})
 }
+
+// telling has the other process told of something that lies in memory, of which it is told
+// first.
+func (a *account) telling(at location, say func(segment uint32)) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return errOver
+	}
+	t, err := a.tell(at)
+	if err == nil {
+		say(t.number)
+		a.untell(t)
+	}
+	return err
+}
+
+// knows is the number of memory of ours that the other process was told of; 0: it was not.
+func (a *account) knows(seg *segment) uint32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if t := a.told[seg]; t != nil {
+		return t.number
+	}
+	return 0
+}

@@ -70,32 +70,6 @@ func (a *account) retire(seg *segment) {
 	}
 }
 
-// telling has the other process told of something that lies in memory, of which it is told
-// first.
-func (a *account) telling(at location, say func(segment uint32)) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed {
-		return errOver
-	}
-	t, err := a.tell(at)
-	if err == nil {
-		say(t.number)
-		a.untell(t)
-	}
-	return err
-}
-
-// knows is the number of memory of ours that the other process was told of; 0: it was not.
-func (a *account) knows(seg *segment) uint32 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if t := a.told[seg]; t != nil {
-		return t.number
-	}
-	return 0
-}
-
 // show takes in memory that the other process tells us of, up to so much at a time. It
 // reports false of a number that is taken, and of memory that is too much.
 func (a *account) show(number uint32, seg *segment, most int) bool {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
-	"github.com/omnibus-runtime/omnibus/internal/limits"
 )
 
 // DefaultExchangeTTL is how long a payload may lie in the exchange until somebody
@@ -24,14 +23,11 @@ type exchange struct {
 	opts  Options // the bus's
 	table *ring.Table
 	room  exchangeRoom // of what this process puts
-	shelf hostShelf    // on which it lies
 	// inMessages are the bytes that clients have put there by messages, most is their bound.
 	inMessages atomic.Int64
 	most       int64
 	// lasting owns what outlives its processes: see connector.Config.
 	lasting *ring.Owner
-	// witnesses is how many of the host's descriptors may be for readers of shelves.
-	witnesses int
 
 	mu     sync.Mutex
 	ends   map[*hostExchange]struct{}
@@ -46,7 +42,7 @@ const messagesShare = 2
 func newExchange(opts Options) *exchange {
 	x := &exchange{
 		opts: opts, table: ring.NewTable(max(opts.ExchangeTTL, 0), opts.Logger.With(slog.String("bus", opts.Name))),
-		room: exchangeRoom{opts: opts.ExchangeStore}, most: opts.ExchangeStore.WithDefaults().ArenaBytes / messagesShare, witnesses: limits.Files() / witnessesShare,
+		room: exchangeRoom{opts: opts.ExchangeStore}, most: opts.ExchangeStore.WithDefaults().ArenaBytes / messagesShare,
 		ends: make(map[*hostExchange]struct{}), got: make(map[*hostPayload]struct{}),
 	}
 	x.lasting = x.table.Owner("nobody in particular")
@@ -109,7 +105,6 @@ func (x *exchange) close() error {
 		_ = e.Close()
 	}
 	x.lasting.Close()
-	x.shelf.close()
 	x.table.Stop()
 	if err := x.room.close(context.Background()); err != nil {
 		return fmt.Errorf("%w: exchange: payloads were not released: %w", ErrNotClean, err)
@@ -169,13 +164,8 @@ func (e *hostExchange) Put(ctx context.Context, edge connector.Edge, key string,
 		return nil, connector.ErrClosed
 	}
 	var number uint64
-	inline := e.exchange.opts.InlineBytes
-	if e.exchange.shelf.there() {
-		inline = 0
-	}
-	e.exchange.shelf.reclaim()
-	err := e.exchange.room.put(ctx, size, inline, fill, func(p *foreign) (err error) {
-		number, err = e.exchange.shelf.put(e.owner, edge, key, p)
+	err := e.exchange.room.put(ctx, size, e.exchange.opts.InlineBytes, fill, func(p *foreign) (err error) {
+		number, err = e.owner.Put(edge, key, keyed{p})
 		return err
 	})
 	if err != nil {
@@ -185,15 +175,12 @@ func (e *hostExchange) Put(ctx context.Context, edge connector.Edge, key string,
 }
 
 // Get implements [connector.Transport].
-func (e *hostExchange) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+func (e *hostExchange) Get(_ context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
 	if e.closed() {
 		return nil, connector.ErrClosed
 	}
 	number, err := ring.Number(meta)
 	if err != nil {
-		return nil, err
-	}
-	if err := e.exchange.catchUp(ctx, e.exchange.table.Behind()); err != nil {
 		return nil, err
 	}
 	got, err := e.exchange.table.Get(edge, key, number)
@@ -207,9 +194,6 @@ func (e *hostExchange) Await(ctx context.Context, edge connector.Edge, key strin
 	}
 	number, err := ring.Number(meta)
 	if err != nil {
-		return nil, err
-	}
-	if err := e.exchange.catchUp(ctx, e.exchange.table.Behind()); err != nil {
 		return nil, err
 	}
 	got, err := e.exchange.table.Await(ctx, e.done, edge, key, number)

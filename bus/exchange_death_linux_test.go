@@ -32,8 +32,7 @@ func init() {
 }
 
 // exchangeChild does what it reads, line by line: put KEY, get KEY, which it then
-// holds, take ENTRY KEY, which is got by its number and released, or await KEY. It answers
-// each.
+// holds, or await KEY. It answers each.
 func exchangeChild(in io.Reader, out io.Writer) error {
 	n, err := bus.Join(context.Background(), "child", bus.JoinOptions{ExchangeStore: exchangeStore})
 	if err != nil {
@@ -49,12 +48,6 @@ func exchangeChild(in io.Reader, out io.Writer) error {
 			_, err = e.Put(context.Background(), exchangeEdge, key, len(payload), filled(payload))
 		case "get":
 			_, err = e.Get(context.Background(), exchangeEdge, key, nil)
-		case "take":
-			entry, key, _ := strings.Cut(key, " ")
-			var p connector.Payload
-			if p, err = e.Get(context.Background(), exchangeEdge, key, connector.Metadata{"entry": entry}); err == nil {
-				p.Release()
-			}
 		case "await":
 			go func() { _, _ = e.Await(context.Background(), exchangeEdge, key, nil) }()
 			err = nil
@@ -176,14 +169,14 @@ func TestPutterDies(t *testing.T) {
 	}
 }
 
-// TestFetcherDies: what it has got goes back to whoever put it, and what it waited
-// for stays for others.
+// TestFetcherDies: what it has got is gone, and its room goes back to whoever put it; what it
+// waited for stays for others.
 func TestFetcherDies(t *testing.T) {
 	for _, key := range []string{"small", "large", "huge "} {
 		t.Run(key+" held", func(t *testing.T) {
 			h := exchanging(t, bus.Options{})
 			n := h.exchange(t)
-			put(t, n, key, payloadOf(key))
+			meta := putAs(t, n, key, payloadOf(key))
 			x := h.exchanger(t, "")
 			x.mustAsk("get " + key)
 			if len(h.server.Holdings()) != 1 {
@@ -193,6 +186,9 @@ func TestFetcherDies(t *testing.T) {
 			h.noProcess(t, 1)
 			h.wantEmpty(t)
 			h.wantPlaced(t, 0)
+			wantGone(t, n, key, meta)
+			wantNothing(t, n, key)
+			wantWholeRoom(t, n)
 		})
 		t.Run(key+" as it comes", func(t *testing.T) {
 			h := exchanging(t, bus.Options{})
@@ -218,6 +214,25 @@ func TestFetcherDies(t *testing.T) {
 		get(t, n, "large").Release()
 		h.wantEmpty(t)
 	})
+}
+
+// wantWholeRoom fails if some of the room of a node stays taken.
+func wantWholeRoom(t *testing.T, n connector.Transport) {
+	t.Helper()
+	const size, all = 1 << 20, 6 // of 8 MiB, which may be cut up
+	ctx, cancel := context.WithTimeout(t.Context(), bus.Patience)
+	defer cancel()
+	for i := range all {
+		if _, err := n.Put(ctx, exchangeEdge, fmt.Sprint("room", i), size, func([]byte) error { return nil }); err != nil {
+			t.Errorf("after %d MiB of 8: %v", i, err)
+			return
+		}
+	}
+	for i := range all {
+		if err := n.Cleanup(ctx, fmt.Sprint("room", i)); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // wantPlaced waits until processes have as many payloads in the exchange, or with

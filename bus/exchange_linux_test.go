@@ -77,9 +77,17 @@ func (h *hosted) wantEmpty(t testing.TB) {
 
 func put(t testing.TB, e connector.Transport, key string, payload []byte) {
 	t.Helper()
-	if _, err := e.Put(context.Background(), exchangeEdge, key, len(payload), filled(payload)); err != nil {
+	putAs(t, e, key, payload)
+}
+
+// putAs puts a payload, and returns what it is got by.
+func putAs(t testing.TB, e connector.Transport, key string, payload []byte) connector.Metadata {
+	t.Helper()
+	meta, err := e.Put(context.Background(), exchangeEdge, key, len(payload), filled(payload))
+	if err != nil {
 		t.Fatalf("put %q: %v", key, err)
 	}
+	return meta
 }
 
 func filled(payload []byte) func([]byte) error {
@@ -97,12 +105,18 @@ func get(t testing.TB, e connector.Transport, key string) connector.Payload {
 
 func wantNothing(t testing.TB, e connector.Transport, key string) {
 	t.Helper()
-	p, err := e.Get(context.Background(), exchangeEdge, key, nil)
+	wantGone(t, e, key, nil)
+}
+
+// wantGone fails if what was put with these metadata can be got.
+func wantGone(t testing.TB, e connector.Transport, key string, meta connector.Metadata) {
+	t.Helper()
+	p, err := e.Get(context.Background(), exchangeEdge, key, meta)
 	if err == nil {
 		p.Release()
 	}
 	if !errors.Is(err, connector.ErrNotFound) {
-		t.Errorf("get %q: %v, want ErrNotFound", key, err)
+		t.Errorf("get %q by %v: %v, want ErrNotFound", key, meta, err)
 	}
 }
 
@@ -135,6 +149,37 @@ func TestExchangeIsSeen(t *testing.T) {
 }
 
 func isUnavailable(err error) bool { return errors.Is(err, connector.ErrUnavailable) }
+
+// TestExchangeTakesBackNoRead: what somebody has got stays as it is when it is cleaned up, put again
+// and its producer's room is filled, and neither it nor what was cleaned up or replaced is got by
+// its number.
+func TestExchangeTakesBackNoRead(t *testing.T) {
+	h := exchanging(t, bus.Options{ExchangeTTL: time.Hour})
+	from, to := h.exchange(t), h.exchange(t)
+	held := putAs(t, from, "r1", payloadOf("large"))
+	p := get(t, to, "r1")
+	replaced := putAs(t, from, "r1", payloadOf("large"))
+	lies := putAs(t, from, "r1", payloadOf("other"))
+	wantGone(t, to, "r1", replaced)
+	if err := from.Cleanup(t.Context(), "r1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, meta := range []connector.Metadata{held, lies} {
+		wantGone(t, to, "r1", meta)
+	}
+	for range 100 { // 100 kB each, of 8 MB
+		put(t, from, "r2", payloadOf("other"))
+	}
+	if !bytes.Equal(p.Bytes(), payloadOf("large")) {
+		t.Error("what was got was written over")
+	}
+	p.Release()
+	if err := from.Cleanup(t.Context(), "r2"); err != nil {
+		t.Fatal(err)
+	}
+	h.wantEmpty(t)
+	h.wantPlaced(t, 0)
+}
 
 // TestExchangeCopiesNothing: who gets a payload reads it where its producer wrote
 // it.

@@ -102,13 +102,6 @@ func (r *exchangeRoom) create() error {
 	return nil
 }
 
-// shared is the room's arena, which others can read; nil: there is none yet.
-func (r *exchangeRoom) shared() *segment {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.arena
-}
-
 // stop lets nobody put any more: whatever is released from here on is not
 // written over.
 func (r *exchangeRoom) stop() {

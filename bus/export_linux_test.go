@@ -2,13 +2,10 @@ package bus
 
 import (
 	"errors"
-	"slices"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/connector"
-	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -63,7 +60,10 @@ func ExchangeFile(t testing.TB, n *Node) uint64 {
 func HasExchangeMemory(n *Node) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.link.exchange.shared() != nil
+	room := &n.link.exchange
+	room.mu.Lock()
+	defer room.mu.Unlock()
+	return room.arena != nil
 }
 
 // FetchForNobody has a node's host hand out what lies under a key, to somebody who
@@ -127,72 +127,6 @@ func OfferInVain(t testing.TB, n *Node) (known int) {
 
 // OpenFiles counts what this process has open: connections, events and memory.
 func OpenFiles(t testing.TB) int { return openFiles(t) }
-
-// OnShelf reports whether what is got by these metadata lies on a shelf that an end of a node's
-// exchange knows.
-func OnShelf(e connector.Transport, meta connector.Metadata) bool {
-	number, err := ring.Number(meta)
-	if err != nil {
-		return false
-	}
-	l, err := e.(*nodeExchange).current()
-	if err != nil {
-		return false
-	}
-	l.shelving.mu.Lock()
-	defer l.shelving.mu.Unlock()
-	return slices.ContainsFunc(l.shelving.others, func(o otherShelf) bool { return o.taker.Has(number) })
-}
-
-// PauseTelling keeps a node from telling the host what it has taken, and from all else, until
-// resume is called.
-func PauseTelling(e connector.Transport) (resume func()) {
-	l, err := e.(*nodeExchange).current()
-	if err != nil {
-		return func() {}
-	}
-	l.shelving.mu.Lock()
-	return l.shelving.mu.Unlock
-}
-
-// TellsLater reports whether a node lets the host wait for what it puts.
-func TellsLater(e connector.Transport) bool {
-	l, err := e.(*nodeExchange).current()
-	if err != nil {
-		return false
-	}
-	l.shelving.mu.Lock()
-	defer l.shelving.mu.Unlock()
-	return l.shelving.byNumber
-}
-
-// noLocks are the claims of a system that has no memory for locks, until it has some.
-type noLocks struct{ some atomic.Bool }
-
-func (c *noLocks) Claim(uint64) bool      { return c.some.Load() }
-func (c *noLocks) Free(uint64) bool       { return true }
-func (c *noLocks) Given(uint64) bool      { return false }
-func (c *noLocks) Share(uint64) bool      { return c.some.Load() }
-func (c *noLocks) Beyond(uint64) []uint64 { return nil }
-func (c *noLocks) Published() uint64      { return 0 }
-func (c *noLocks) Close()                 {}
-
-// PutWithoutLocks puts a payload on a shelf while the system has no memory for locks: until
-// some is called.
-func PutWithoutLocks(t testing.TB, b *Bus, edge connector.Edge, key string, payload []byte) (some func()) {
-	t.Helper()
-	p, err := ownSegment(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, table := new(noLocks), b.exchange.table
-	on, owner := table.Shelf(table.NewRange(), c), table.Owner(t.Name())
-	if err := owner.PutOn(on, on.First()+1, ring.Now(), edge, key, keyed{p}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { owner.Close(); on.Close() })
-	return func() { c.some.Store(true) }
-}
 
 // HostLooks counts how often goroutines that wait for results at a host looked for what other
 // processes send.

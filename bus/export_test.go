@@ -102,13 +102,6 @@ func SetDirectoryRoom(b *Bus, names int) {
 	b.directory.most = names
 }
 
-// SetWitnesses bounds the descriptors for readers of shelves, for clients that come later.
-func SetWitnesses(s *Server, most int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.on.exchange.witnesses = most
-}
-
 // ErrCanceled reports a wait that the caller's context ended.
 var ErrCanceled = errCanceled
 

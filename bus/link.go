@@ -44,11 +44,10 @@ type link struct {
 	calling    sync.Mutex // one opens begun.caller, and then a request at a time; comes before the locks of the parts
 	lastSource uint32     // of a request; guarded by calling
 
-	parting  parting
-	asked    asked
-	begun    begun
-	peers    peers
-	shelving shelving
+	parting parting
+	asked   asked
+	begun   begun
+	peers   peers
 }
 
 // dialLink connects and introduces this process.
@@ -181,7 +180,6 @@ func (l *link) run() {
 // dropSegments lets go of what the host has told us of. What is in use stays
 // mapped until it is released.
 func (l *link) dropSegments() {
-	l.shelving.close()
 	for _, seg := range l.account.drop() {
 		seg.release()
 	}
@@ -208,8 +206,6 @@ func (l *link) handle(m wire.Message, fds []int) error {
 		return l.meet(m, fds)
 	case *wire.Found:
 		return l.found(m, fds)
-	case *wire.ShelfAt:
-		return l.learnShelf(m, fds)
 	case *wire.Lane:
 		return l.conn.OpenLane(m, fds[0], l.wait.lane())
 	}
@@ -250,8 +246,6 @@ func (l *link) handle(m wire.Message, fds []int) error {
 		return l.fetched(m)
 	case *wire.Cleaned:
 		l.answer(m.Token, m)
-	case *wire.Shelved:
-		return l.shelved(m)
 	case *wire.Published:
 		l.answer(m.Token, m)
 	case *wire.Streamed:
@@ -296,7 +290,6 @@ func (l *link) learn(m *wire.Segment, fds []int) error {
 
 func (l *link) forget(number uint32) {
 	seg := l.account.hide(number)
-	l.forgetShelf(seg)
 	if seg != nil {
 		l.dropSegment(seg)
 	}

@@ -59,9 +59,9 @@ func (l *link) settle(token uint32) bool { return l.asked.settle(token) != nil }
 func (l *link) send(m wire.Message, fds ...int) error { return l.sendError(l.sender.Queue(m, fds...)) }
 
 // later is send of a message that can wait a little: see [peer.Sender.Later].
-func (l *link) later(m wire.Message) (soon bool, err error) {
-	soon, err = l.sender.Later(m)
-	return soon, l.sendError(err)
+func (l *link) later(m wire.Message) error {
+	_, err := l.sender.Later(m)
+	return l.sendError(err)
 }
 
 func (l *link) sendError(err error) error {

@@ -37,9 +37,6 @@ func (l *link) awaitLate(ctx context.Context, q *question, ended func()) (wire.M
 // place puts a payload into the host's exchange. It takes the payload over, also
 // if it fails.
 func (l *link) place(ctx context.Context, owner uint32, edge connector.Edge, key string, p *foreign) (entry uint64, err error) {
-	if entry, err := l.shelve(ctx, owner, edge, key, p); entry != 0 || err != nil {
-		return entry, err
-	}
 	m := &wire.Place{Owner: owner, Size: uint64(len(p.data)), From: edge.From, To: edge.To, Key: key}
 	token, q, err := l.note(1, nil)
 	if err != nil {
@@ -63,7 +60,6 @@ func (l *link) place(ctx context.Context, owner uint32, edge connector.Edge, key
 	}
 	if placed, ok := answer.(*wire.Placed); ok {
 		entry = placed.Entry
-		l.knows(owner, p.seg)
 	}
 	return entry, err
 }
@@ -183,9 +179,6 @@ func (l *link) fetchedPayload(m *wire.Fetched) (*foreign, error) {
 // cleanup takes back what an owner has placed and nobody has fetched; with no key, all
 // of it, and that is its end.
 func (l *link) cleanup(ctx context.Context, owner uint32, key string) error {
-	if key == "" {
-		l.shelving.forget(owner)
-	}
 	return l.ask(ctx, func(token uint32) wire.Message { return &wire.Cleanup{Token: token, Owner: owner, Key: key} })
 }
 
@@ -203,6 +196,5 @@ func (l *link) closeExchange(ctx context.Context) error {
 	if err := waitFor(ctx, &l.parting.reading); err != nil {
 		return fmt.Errorf("payloads of the exchange are held: %w", err)
 	}
-	l.tellAllTaken()
 	return l.exchange.close(ctx)
 }

@@ -36,7 +36,7 @@ func (l *link) put(source uint32, d *Delivery, edge int, returned func()) error 
 		m.Flags |= h.aloneFlag()
 		faultpoint.Hit("node-before-put")
 		if soon { // then its finish follows
-			_, err = l.later(m)
+			err = l.later(m)
 		} else {
 			err = l.send(m)
 		}

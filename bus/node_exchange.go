@@ -22,10 +22,7 @@ import (
 // host. When a context ends while the host does not answer, whether a value was put is unknown, and
 // the error is both the context's and [connector.ErrUnavailable].
 //
-// Go nodes hand values over past the host: a Put behind the first is not answered, and a Get by
-// the metadata of a Put asks nobody, from the second of that process's on. Both go on while
-// the host is stopped. What travels in messages, because no larger value was put, goes by the
-// host, as does what is larger than a quarter of JoinOptions.ExchangeStore, or lasting.
+// A value of up to 32 KiB travels in messages, and the host copies it.
 func (n *Node) Exchange() connector.Transport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -66,7 +63,6 @@ func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string,
 	}
 	ctx, stop := e.until(ctx)
 	defer stop()
-	l.reclaim()
 	var number uint64
 	var copied []byte // in the message
 	place := func(p *foreign) (err error) {
@@ -82,7 +78,7 @@ func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string,
 		number, err = l.place(ctx, e.owner, edge, key, p)
 		return err
 	}
-	err = l.exchange.put(ctx, size, l.inlineBytes(), fill, place)
+	err = l.exchange.put(ctx, size, wire.MaxInline, fill, place)
 	if errors.Is(err, wire.CodeOverloaded) && len(copied) > 0 { // the host has no room for it: this process may have
 		err = l.exchange.put(ctx, size, 0, func(dst []byte) error {
 			copy(dst, copied)
@@ -113,12 +109,6 @@ func (e *nodeExchange) fetch(ctx context.Context, meta connector.Metadata, m *wi
 	if m.Entry, err = ring.Number(meta); err != nil {
 		return nil, err
 	}
-	if m.Entry != 0 {
-		if p := l.take(connector.Edge{From: m.From, To: m.To}, m.Key, m.Entry); p != nil {
-			return keyed{p}, nil
-		}
-	}
-	m.Flags |= wire.FetchShelf
 	ctx, stop := e.until(ctx)
 	defer stop()
 	p, err := l.fetch(ctx, m)

@@ -214,7 +214,7 @@ func (up *upstream) begin(ctx context.Context, caller *opened, flags uint8, o op
 		if flags&wire.SubmitTell != 0 {
 			err = l.send(m)
 		} else {
-			_, err = l.later(m)
+			err = l.later(m)
 		}
 		faultpoint.Hit("node-submitted")
 		return err
@@ -369,7 +369,7 @@ func (l *link) queue(m wire.Message) {
 
 // rest implements feeder.
 func (l *link) rest(m wire.Message) {
-	if _, err := l.later(m); err != nil && !errors.Is(err, peer.ErrClosed) {
+	if err := l.later(m); err != nil && !errors.Is(err, peer.ErrClosed) {
 		l.sender.Fail(err)
 	}
 }

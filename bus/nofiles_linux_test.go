@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -96,4 +97,25 @@ func TestPayloadsThatCannotBePassedOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestValueThatCannotBePassedOn: a value on the heap is copied to where another process can read
+// it. Without a descriptor for that the client is told so, and the value lies under its key still.
+func TestValueThatCannotBePassedOn(t *testing.T) {
+	large := []byte(strings.Repeat("x", 40<<10)) // more than a message takes
+	h := exchanging(t, bus.Options{InlineBytes: 64 << 10})
+	put(t, h.bus.Exchange(), "k", large)
+	n := h.exchange(t)
+	_, _ = n.Get(t.Context(), exchangeEdge, "another", nil) // nothing; by then the node has all that the host gives a node
+	withoutFiles(t, func() {
+		if err := errOf(n.Get(t.Context(), exchangeEdge, "k", nil)); !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), "too many open files") {
+			t.Errorf("%v, want ErrUnavailable, which says that too many files are open", err)
+		}
+	})
+	p := get(t, n, "k")
+	if len(p.Bytes()) != len(large) {
+		t.Errorf("%d bytes, want %d", len(p.Bytes()), len(large))
+	}
+	p.Release()
+	h.wantEmpty(t)
 }

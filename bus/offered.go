@@ -128,8 +128,8 @@ func (r *ranges) search(offset uint64) int {
 }
 
 // ownRange notes where a payload lies in the client's own memory, and forgets it before
-// the client is told that it is returned. A node may put one payload several times,
-// and knows by a shelf what others have read: its ranges are not looked at.
+// the client is told that it is returned. A node may put one payload several times:
+// its ranges are not looked at.
 func (s *session) ownRange(p *foreign) error {
 	size := uint64(len(p.data))
 	if size == 0 || !s.thin() {

@@ -57,6 +57,17 @@ func (c *thinClient) send(m wire.Message) {
 	}
 }
 
+func (c *thinClient) sendFD(m wire.Message, fd int) {
+	c.t.Helper()
+	packet, err := wire.Append(nil, m, 1)
+	if err == nil {
+		err = c.conn.Send(packet, []int{fd})
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
 // await reads up to the next message of a kind.
 func (c *thinClient) await(kind wire.Kind) wire.Message {
 	c.t.Helper()

@@ -258,7 +258,6 @@ func (s *Server) admit(conn *peer.Conn, proc *peer.Process, hello *wire.Hello) (
 	}
 	s.nodes++
 	sess := newSession(s, conn, sender, proc, hello, s.nodes)
-	sess.ex.reader = s.on.exchange.table.Reader()
 	s.sessions[sess] = struct{}{}
 	sess.queue(sess.welcome()) // before others find the session, who have more to say to it
 	if s.draining {

@@ -248,8 +248,6 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	case *wire.Publish:
 		s.publish(m, fds[0])
 		return nil
-	case *wire.Shelf:
-		return s.shelf(m, fds)
 	case *wire.Lane:
 		return s.openLane(m, fds[0])
 	}
@@ -289,10 +287,6 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		s.cancelQuestion(m.Token)
 	case *wire.Cleanup:
 		s.cleanup(m)
-	case *wire.Shelve:
-		return s.shelve(m)
-	case *wire.Taken:
-		s.taken(m)
 	case *wire.Withdraw:
 		s.withdraw(m)
 	case *wire.Find:

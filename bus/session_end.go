@@ -37,10 +37,9 @@ func (s *session) end(reason error) {
 		}
 	}
 	s.takeBack(cause, had)
-	if reads && (had.stays || s.ex.reader.Opened()) { // what it took is its own until then
+	if reads && had.stays {
 		s.awaitRelease()
 	}
-	s.ex.reader.Leave()
 	for _, seg := range s.account.drop() {
 		s.srv.retireSegment(seg)
 	}
@@ -111,10 +110,6 @@ func (s *session) awaitRelease() {
 func (s *session) takeBack(cause error, had closing) {
 	for _, h := range had.back {
 		h.free()
-	}
-	if s.ex.shelf != nil {
-		s.ex.shelf.Close()
-		s.ex.shelf.seg.release()
 	}
 	for _, o := range s.ex.everyOwner() { // which report what lies there until it is gone
 		o.Close()

@@ -27,9 +27,6 @@ const (
 // exchanging is what a client has of the exchange, but for what it has fetched, which is in
 // its account.
 type exchanging struct {
-	reader *ring.Reader // who takes from others'; set once, before the client has anything
-	shelf  *clientShelf // set once, by the reader; nil: none
-
 	mu     sync.Mutex // guards what follows; comes before ring.Table's
 	owners map[uint32]*ring.Owner
 	waits  map[uint32]*exchangeWait // by the token of the question
@@ -206,9 +203,6 @@ func (x *exchanging) discharge(own bool) {
 func (x *exchanging) placedNow() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.shelf != nil {
-		return x.placed + x.shelf.Len()
-	}
 	return x.placed
 }
 
@@ -220,36 +214,23 @@ func (s *session) fetch(m *wire.Fetch) error {
 		return nil
 	}
 	token, key, number, table := m.Token, m.Key, m.Entry, s.srv.on.exchange.table
-	hand := func(got ring.Taken) { s.hand(token, edge, key, got, m.Flags&wire.FetchShelf != 0) }
-	behind := table.Behind()
-	if len(behind) == 0 {
-		got, err := table.Get(edge, key, number)
-		if err == nil {
-			hand(got)
-			return nil
-		}
-		if m.Flags&wire.FetchWait == 0 || number != 0 {
-			s.queue(failedMessage(token, err))
-			return nil
-		}
+	got, err := table.Get(edge, key, number)
+	if err == nil {
+		s.hand(token, edge, key, got)
+		return nil
+	}
+	if m.Flags&wire.FetchWait == 0 || number != 0 {
+		s.queue(failedMessage(token, err))
+		return nil
 	}
 	return s.askExchange(token, fmt.Sprintf("%q on %v, which nobody has placed", key, edge), func(ctx context.Context) (func(), error) {
-		err := s.srv.on.exchange.catchUp(ctx, behind)
-		var got ring.Taken
-		switch {
-		case err != nil:
-		case m.Flags&wire.FetchWait == 0:
-			got, err = table.Get(edge, key, number)
-		default:
-			got, err = table.Await(ctx, nil, edge, key, number)
-		}
-		return func() { hand(got) }, err
+		got, err := table.Await(ctx, nil, edge, key, number)
+		return func() { s.hand(token, edge, key, got) }, err
 	})
 }
 
-// hand gives the client a payload, and tells it of the shelf that it lies on, if it wants to
-// know.
-func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.Taken, shelf bool) {
+// hand gives the client a payload.
+func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.Taken) {
 	p := got.Payload.(keyed).foreign //nolint:forcetypeassert // the table has no others
 	f := &fetched{hold: hold{why: whyFetched, at: time.Now(), bytes: len(p.data)}, got: got, edge: edge, key: key}
 	f.hold.value = f
@@ -265,13 +246,6 @@ func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.T
 			return
 		}
 		p = f.copy
-	}
-	on, x := got.Shelf(), s.srv.on.exchange
-	if shelf && on == nil && p.seg != nil && p.seg == x.room.shared() {
-		x.shelf.make(x.table) // for what the host puts from here on
-	}
-	if on != nil && shelf {
-		s.show(p, on)
 	}
 	var at location
 	if m.Flags&wire.FlagInline == 0 {

@@ -28,7 +28,7 @@ func (s *session) stats() ProcessStats {
 	held, got := s.account.tally(whySent), s.account.tally(whyFetched)
 	st := ProcessStats{
 		Node: s.node, PID: s.proc.PID(), Name: s.name, Stages: []string{}, Held: held.payloads,
-		Placed: s.ex.placedNow(), Fetched: got.payloads + len(s.ex.reader.Entries()),
+		Placed: s.ex.placedNow(), Fetched: got.payloads,
 		Age: time.Since(s.since), Stopped: s.proc.Stopped(),
 	}
 	for _, rep := range s.seats.list() {
@@ -90,9 +90,6 @@ func (s *session) holdings() []Holding {
 	}
 	for _, o := range s.ex.everyOwner() {
 		all = append(all, keyed.placed(o, "placed")...)
-	}
-	for _, e := range s.ex.reader.Entries() {
-		all = append(all, keyed.fetched(e.Edge, e.Key, e.Bytes, e.Age))
 	}
 	return all
 }

@@ -11,14 +11,6 @@
 //	get:                        the lease is handed over <---/      |
 //	cleanup, close, sweep:      the lease is released <-------------/
 //
-// # Shelves
-//
-// What another process puts may lie on a [Shelf], where processes that know its number take
-// it past the table (package shmstore/shelf). A [Reader] is one of them. The table
-// claims what it gives to somebody, or takes back, as they do; it is told of what they did,
-// later and in any order, and believes no more of it than the locks say. A value is released
-// when the table has its claim: nobody reads it, or will.
-//
 // # Room
 //
 // What was released goes with one of the next puts, and its room is used again before

@@ -2,7 +2,6 @@ package ring
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -25,8 +24,6 @@ type entry struct {
 	payload connector.Payload
 	owner   *Owner
 	at      time.Time
-	put     int64    // by the machine's monotonic clock: the later one stays
-	shelved *shelved // nil: it can be had of the table alone
 }
 
 // Table says what lies under which key. It is for any goroutine.
@@ -41,22 +38,13 @@ type Table struct {
 	swept   int64                     // so far
 	waiting map[place][]chan struct{} // closed with the next put
 	sweeper *time.Timer               // runs while something is held and there is a TTL
-	shelves map[uint64]*Shelf         // by their range of numbers
-	ranges  uint64                    // the last one given out
-	looking *time.Timer               // runs while something is out
-	stopped bool
 }
 
 // NewTable makes an empty table. What lies longer than ttl is swept, and the log is
 // told; zero is never.
 func NewTable(ttl time.Duration, log *slog.Logger) *Table {
-	// From anywhere on, so that the numbers of another table say nothing here, but in the
-	// lower half of a range, which is the table's own.
-	last := rand.Uint64() &^ (rangeNumbers / 2)
-	return &Table{
-		ttl: ttl, log: log, last: last, held: make(map[place]*entry), waiting: make(map[place][]chan struct{}),
-		shelves: make(map[uint64]*Shelf), ranges: last / rangeNumbers,
-	}
+	// Numbers begin anywhere, so that those of another table say nothing here.
+	return &Table{ttl: ttl, log: log, last: rand.Uint64(), held: make(map[place]*entry), waiting: make(map[place][]chan struct{})}
 }
 
 // An Owner is somebody who puts. What it put and nobody got goes with it.
@@ -77,7 +65,7 @@ func (t *Table) Owner(name string) *Owner {
 // [connector.ErrClosed] if the owner is closed.
 func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) (number uint64, err error) {
 	t := o.table
-	e := &entry{place: place{edge, key}, payload: payload, owner: o, at: time.Now(), put: Now()}
+	e := &entry{place: place{edge, key}, payload: payload, owner: o, at: time.Now()}
 	t.mu.Lock()
 	if o.closed {
 		t.mu.Unlock()
@@ -88,48 +76,16 @@ func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) 
 		t.last++
 	}
 	e.number = t.last
-	old := t.replace(e)
+	old := t.held[e.place]
+	if old != nil {
+		t.drop(old)
+	}
+	t.add(e)
 	t.mu.Unlock()
-	release(old)
+	if old != nil {
+		old.payload.Release()
+	}
 	return e.number, nil
-}
-
-// replace takes an entry in, and out what lay there, or was put before what lies there. It
-// returns what is to be released without the lock.
-func (t *Table) replace(e *entry) (old []*entry) {
-	lay := t.held[e.place]
-	switch {
-	case lay == nil:
-		t.add(e)
-	case lay.put > e.put:
-		old = t.takeOff(nil, e)
-	default:
-		old = t.takeBack(nil, lay)
-		t.add(e)
-	}
-	return old
-}
-
-// takeBack takes an entry out that nobody is to get any more, and adds it to those that
-// are to be released without the lock, unless somebody has got it elsewhere.
-func (t *Table) takeBack(all []*entry, e *entry) []*entry {
-	t.drop(e)
-	return t.takeOff(all, e)
-}
-
-// takeOff is takeBack of an entry that is out already.
-func (t *Table) takeOff(all []*entry, e *entry) []*entry {
-	if !t.claim(e) {
-		return all
-	}
-	t.offShelf(e)
-	return append(all, e)
-}
-
-func release(all []*entry) {
-	for _, e := range all {
-		e.payload.Release()
-	}
 }
 
 // add takes an entry in, where none is.
@@ -159,24 +115,6 @@ type Taken struct {
 	entry *entry
 }
 
-// Shelf is the shelf that the payload lies on, or nil.
-func (got Taken) Shelf() *Shelf {
-	if got.entry.shelved == nil {
-		return nil
-	}
-	return got.entry.shelved.shelf
-}
-
-// Release implements [connector.Payload].
-func (got Taken) Release() {
-	if t := got.entry.owner.table; got.entry.shelved != nil {
-		t.mu.Lock()
-		t.offShelf(got.entry)
-		t.mu.Unlock()
-	}
-	got.Payload.Release()
-}
-
 // PutBack gives the payload back unread: it lies where it lay, unless another
 // does, or its owner is closed.
 func (got Taken) PutBack() {
@@ -193,9 +131,8 @@ func (got Taken) PutBack() {
 	}
 }
 
-// Get takes what lies under a key, or returns [connector.ErrNotFound]; or
-// [connector.ErrUnavailable], of what stays there. With a number that is not 0, only that
-// payload will do.
+// Get takes what lies under a key, or returns [connector.ErrNotFound]. With a number that is
+// not 0, only that payload will do.
 func (t *Table) Get(edge connector.Edge, key string, number uint64) (Taken, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,15 +144,7 @@ func (t *Table) take(at place, number uint64) (Taken, error) {
 	if e == nil || (number != 0 && e.number != number) {
 		return Taken{}, connector.ErrNotFound
 	}
-	claimed := t.claim(e)
-	if !claimed && e.shelved.out && e.nobodys() {
-		e.shelved.out = false // it stays
-		return Taken{}, fmt.Errorf("%w: this value lies here, and the system has no memory for a lock: get it again", connector.ErrUnavailable)
-	}
 	t.drop(e)
-	if !claimed {
-		return Taken{}, connector.ErrNotFound
-	}
 	return Taken{e.payload, e}, nil
 }
 
@@ -248,7 +177,7 @@ func (t *Table) Await(ctx context.Context, gone <-chan struct{}, edge connector.
 	for {
 		t.mu.Lock()
 		got, err := t.take(at, number)
-		if err == nil || number != 0 || !errors.Is(err, connector.ErrNotFound) {
+		if err == nil || number != 0 {
 			t.mu.Unlock()
 			return got, err
 		}
@@ -305,11 +234,14 @@ func (o *Owner) release(is func(*entry) bool, closing bool) int {
 	o.closed = o.closed || closing
 	for e := range o.mine {
 		if is(e) {
-			out = t.takeBack(out, e)
+			t.drop(e)
+			out = append(out, e)
 		}
 	}
 	t.mu.Unlock()
-	release(out)
+	for _, e := range out {
+		e.payload.Release()
+	}
 	return len(out)
 }
 
@@ -326,7 +258,8 @@ func (t *Table) sweep() {
 	}
 	for _, e := range t.held {
 		if left := ttl - now.Sub(e.at); left <= 0 {
-			out = t.takeBack(out, e)
+			t.drop(e)
+			out = append(out, e)
 		} else if next == 0 || left < next {
 			next = left
 		}
@@ -390,16 +323,13 @@ func (o *Owner) Entries() []Entry {
 	return all
 }
 
-// Stop ends the sweeping, and the looking for what is out.
+// Stop ends the sweeping.
 func (t *Table) Stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.stopped = true
-	for _, timer := range []**time.Timer{&t.sweeper, &t.looking} {
-		if *timer != nil {
-			(*timer).Stop()
-			*timer = nil
-		}
+	if t.sweeper != nil {
+		t.sweeper.Stop()
+		t.sweeper = nil
 	}
 	t.ttl = 0
 }

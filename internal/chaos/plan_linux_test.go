@@ -56,15 +56,9 @@ var (
 		{"node-ended", 3},
 	}
 	exchangePoints = []point{
-		{"node-before-place", 1}, // the first value is placed, and those behind it lie on a shelf
-		{"node-placed", 1},
+		{"node-before-place", 8},
+		{"node-placed", 8},
 		{"node-fetched", 8},
-		{"node-before-shelve", 8},
-		{"node-shelved", 8},
-		{"node-claimed", 8},
-		{"node-given", 8},
-		{"node-reclaimed", 4},
-		{"node-told", 4},
 	}
 	submitPoints = []point{
 		{"node-segment-mapped", 1},

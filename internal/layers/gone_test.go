@@ -70,6 +70,15 @@ var goners = []gone{
 		reason: "readers that open a store by its name have no accountant: a reader is handed the descriptors, by Attach",
 	},
 	{
+		path:   "shmstore/shelf",
+		reason: "values that nodes take from each other by locks have books of their own beside the host's account: values under keys have one path, through the exchange",
+	},
+	{
+		in:     "internal/wire",
+		name:   "(Kind)?(Shelf|Shelved|ShelfAt|Shelve|Taken)|FetchShelf",
+		reason: "values that nodes take from each other by locks have books of their own beside the host's account: values under keys have one path, through the exchange",
+	},
+	{
 		path:   "connector/named",
 		reason: "it was a key under another word: Put and Get of a connector take one, and Peek leaves the value there",
 	},

@@ -242,17 +242,6 @@ func (c *coder) numbers(field string, p *[]uint32) {
 	}
 }
 
-// entries is numbers of 8 bytes each.
-func (c *coder) entries(field string, p *[]uint64) {
-	n := c.count(field, len(*p), 8)
-	if c.reading {
-		*p = slices.Grow((*p)[:0], n)[:n]
-	}
-	for i := range *p {
-		c.u64(field, &(*p)[i])
-	}
-}
-
 // attrs are text by name, written in the order of the names so that one message
 // has one form.
 func (c *coder) attrs(p *map[string]string) {

@@ -54,14 +54,13 @@ func (m *Placed) fields(c *coder) {
 
 // Flags of a Fetch.
 const (
-	FetchWait  = 1 // until something is placed
-	FetchShelf = 2 // tell the client of the shelf that the payload lies on, so that it need not ask again
+	FetchWait = 1 // until something is placed
 )
 
 // Fetch asks for what lies under a key of an edge.
 type Fetch struct {
 	Token uint32
-	Flags uint8  // FetchWait, FetchShelf
+	Flags uint8  // FetchWait
 	Entry uint64 // the number of the payload that is meant; 0: any
 	From  string
 	To    string

@@ -3,7 +3,8 @@ package wire
 // Kind says what a message is.
 type Kind uint16
 
-// The kinds of messages, by the names that the protocol gives them.
+// The kinds of messages, by the names that the protocol gives them. The numbers of messages that
+// went, 32 to 40 and 96 to 100, stay unused.
 const (
 	KindHello   Kind = 1
 	KindWelcome Kind = 2
@@ -69,12 +70,6 @@ const (
 	KindWithdraw  Kind = 90
 	KindFind      Kind = 91
 	KindFound     Kind = 92
-
-	KindShelf   Kind = 96
-	KindShelved Kind = 97
-	KindShelfAt Kind = 98
-	KindShelve  Kind = 99
-	KindTaken   Kind = 100
 )
 
 // Direction says who sends a message.
@@ -162,12 +157,6 @@ var kinds = [...]kindInfo{
 	KindWithdraw:  {name: "withdraw", direction: ToHost, make: func() Message { return new(Withdraw) }},
 	KindFind:      {name: "find", direction: ToHost, make: func() Message { return new(Find) }},
 	KindFound:     {name: "found", direction: ToClient, make: func() Message { return new(Found) }, minDescriptors: 2, maxDescriptors: 2},
-
-	KindShelf:   {name: "shelf", direction: ToHost, make: func() Message { return new(Shelf) }, minDescriptors: 1, maxDescriptors: 1},
-	KindShelved: {name: "shelved", direction: ToClient, make: func() Message { return new(Shelved) }},
-	KindShelfAt: {name: "shelf_at", direction: ToClient, make: func() Message { return new(ShelfAt) }, minDescriptors: 1, maxDescriptors: 1},
-	KindShelve:  {name: "shelve", direction: ToHost, make: func() Message { return new(Shelve) }},
-	KindTaken:   {name: "taken", direction: ToHost, make: func() Message { return new(Taken) }},
 }
 
 // info returns what is known of k, and nil when it is no kind.

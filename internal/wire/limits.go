@@ -34,8 +34,6 @@ const (
 	MaxQuestions = 1024
 	// MaxReturned is how many puts fit into one [Returned].
 	MaxReturned = (MaxPacket - HeaderSize - 2) / 4
-	// MaxTaken is how many values fit into one [Taken].
-	MaxTaken = (MaxPacket - HeaderSize - 6) / 8
 )
 
 // The versions of the protocol that this package speaks: one.

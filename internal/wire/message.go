@@ -124,16 +124,6 @@ func walk(m Message, c *coder) {
 		m.fields(c)
 	case *Found:
 		m.fields(c)
-	case *Shelf:
-		m.fields(c)
-	case *Shelved:
-		m.fields(c)
-	case *ShelfAt:
-		m.fields(c)
-	case *Shelve:
-		m.fields(c)
-	case *Taken:
-		m.fields(c)
 	default:
 		panic("wire: a message that is not a pointer to a struct of this package")
 	}
@@ -303,18 +293,3 @@ func (*Find) Kind() Kind { return KindFind }
 
 // Kind returns [KindFound].
 func (*Found) Kind() Kind { return KindFound }
-
-// Kind returns [KindShelf].
-func (*Shelf) Kind() Kind { return KindShelf }
-
-// Kind returns [KindShelved].
-func (*Shelved) Kind() Kind { return KindShelved }
-
-// Kind returns [KindShelfAt].
-func (*ShelfAt) Kind() Kind { return KindShelfAt }
-
-// Kind returns [KindShelve].
-func (*Shelve) Kind() Kind { return KindShelve }
-
-// Kind returns [KindTaken].
-func (*Taken) Kind() Kind { return KindTaken }

@@ -193,18 +193,6 @@ func exchangeSamples() []sample {
 		{name: "cleanup-everything", message: &wire.Cleanup{Token: 67, Owner: 1}},
 		{name: "cleaned", message: &wire.Cleaned{Token: 66, Count: 3}},
 		{name: "finish-unread", message: &wire.Finish{Delivery: 100, Flags: wire.FinishUnread}},
-		{name: "fetch-shelf", message: &wire.Fetch{Token: 64, Flags: wire.FetchShelf, From: "a", To: "b", Key: "k"}},
-		{name: "shelf", descriptors: 1, message: &wire.Shelf{Token: 69, Segment: 2}},
-		{name: "shelved", message: &wire.Shelved{Token: 69, First: 0x9f3c500000000000}},
-		{name: "shelf-at", descriptors: 1, message: &wire.ShelfAt{Segment: 3, First: 0x9f3c500000000000}},
-		{name: "shelve", message: &wire.Shelve{Entry: 0x9f3c500000000001, At: 1 << 42, Owner: 1, Put: 34, Offset: 1 << 20, Size: 1 << 33, From: "thinker", To: "talker", Key: "r1_thinker_1"}},
-		{name: "shelve-largest", message: &wire.Shelve{
-			Entry: math.MaxUint64, At: math.MinInt64, Owner: math.MaxUint32, Put: math.MaxUint32, Offset: math.MaxUint64, Size: math.MaxUint64,
-			From: strings.Repeat("f", wire.MaxName), To: strings.Repeat("t", wire.MaxName), Key: strings.Repeat("k", wire.MaxName),
-		}},
-		{name: "taken", message: &wire.Taken{Entries: []uint64{0x9f3c500000000001, 1, math.MaxUint64}}},
-		{name: "taken-all", message: &wire.Taken{Entries: []uint64{0x9f3c500000000000}, Flags: wire.TakenAll}},
-		{name: "taken-over", message: &wire.Taken{Flags: wire.TakenOver}},
 		{name: "failed-nothing", message: &wire.Failed{Token: 64, Code: wire.CodeNothing}},
 	}
 }
@@ -325,10 +313,6 @@ func malformedSamples(t *testing.T) []malformedSample {
 		{"found-without-its-owner", with(encode(&wire.Found{}, 2), 6, 1)},
 		{"stages-missing", raw(wire.KindLeave)},
 		{"stages-cut-short", raw(wire.KindLeave, 1, 0, 0, 0, 0)},
-		{"shelf-without-its-descriptor", with(encode(&wire.Shelf{}, 1), 6, 0)},
-		{"shelve-cut-short", raw(wire.KindShelve, make([]byte, 45)...)},
-		{"taken-without-its-entries", raw(wire.KindTaken, make([]byte, 5)...)},
-		{"taken-more-than-bytes", with(encode(&wire.Taken{Entries: []uint64{1}}, 0), wire.HeaderSize+4, 2)},
 		{"fetched-of-another-size", with(encode(&wire.Fetched{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+24, 3)},
 	}
 }

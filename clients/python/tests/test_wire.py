@@ -166,7 +166,7 @@ class FuzzTest(unittest.TestCase):
         self.assertGreater(min(accepted, refused), self.ROUNDS // 20)
 
     DESCRIPTORS = {
-        wire.Segment: 1, wire.Offer: 1, wire.Publish: 1, wire.Found: 2, wire.Shelf: 1, wire.ShelfAt: 1,
+        wire.Segment: 1, wire.Offer: 1, wire.Publish: 1, wire.Found: 2,
     }
 
     def mutate(self, r: random.Random, b: bytearray) -> None:

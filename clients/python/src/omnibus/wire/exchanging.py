@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from .fields import I64, U32, U64, Data, Name, Payload, Pool, Entries, U8_3x, U32_4x, check_inline
+from .fields import U32, U64, Data, Name, Payload, Pool, U8_3x, U32_4x, check_inline
 from .packet import message
 
 # The exchange.
@@ -109,43 +109,3 @@ class Found(NamedTuple):
     owner: U32  #: who published it: the same number for the same process
     pid: U32_4x
     size: U64
-
-
-# Shelves, which this client does not use: it asks the host.
-
-
-@message(96, fds=(1, 1))
-class Shelf(NamedTuple):
-    token: U32
-    segment: U32
-
-
-@message(97)
-class Shelved(NamedTuple):
-    token: U32_4x
-    first: U64
-
-
-@message(98, fds=(1, 1))
-class ShelfAt(NamedTuple):
-    segment: U32_4x
-    first: U64
-
-
-@message(99)
-class Shelve(NamedTuple):
-    entry: U64
-    at: I64
-    owner: U32
-    put: U32
-    offset: U64
-    size: U64
-    from_: Name
-    to: Name
-    key: Name
-
-
-@message(100)
-class Taken(NamedTuple):
-    flags: U8_3x
-    entries: Entries

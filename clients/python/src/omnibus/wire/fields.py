@@ -287,7 +287,5 @@ Piece: TypeAlias = Annotated[bytes, _Bytes(MAX_PIECE_BYTES)]
 Edges: TypeAlias = Annotated[list[Edge], _List(_Edge())]
 Numbers: TypeAlias = Annotated[Sequence[int], _List(_Number("I"))]
 
-Entries: TypeAlias = Annotated[list[int], _List(_Number("Q"))]
-
 TensorsList: TypeAlias = Annotated[list[Tensors], _List(_Tensors())]
 TraceContext: TypeAlias = Annotated[Trace, _Trace()]
