@@ -113,7 +113,14 @@ func (c *Conn) send(packet []byte, fds []int) error {
 	if len(fds) > 0 {
 		control = unix.UnixRights(fds...)
 	}
-	if head := c.out.head(); head != nil {
+	head := c.out.head()
+	if len(head)+len(packet) > wire.MaxPacket { // then a packet of its own tells of the frames
+		if err := c.send(nil, nil); err != nil {
+			return err
+		}
+		head = nil
+	}
+	if head != nil {
 		packet = append(head, packet...)
 	}
 	_, _, err := c.unix.WriteMsgUnix(packet, control, nil)
@@ -140,8 +147,15 @@ func (c *Conn) trySend(packet []byte, fds []int) (sent bool, err error) {
 
 // bySocket is trySend by the socket. With a packet of no bytes it wakes the peer.
 func (c *Conn) bySocket(packet []byte, fds []int) (sent bool, err error) {
+	head := c.out.head()
+	if len(head)+len(packet) > wire.MaxPacket { // then a packet of its own tells of the frames
+		if sent, err := c.bySocket(nil, nil); !sent {
+			return false, err
+		}
+		head = nil
+	}
 	out, sleep := c.out.sleeping()
-	c.try.head, c.try.packet, c.try.control = c.out.head(), packet, nil
+	c.try.head, c.try.packet, c.try.control = head, packet, nil
 	if len(fds) > 0 {
 		c.try.control = unix.UnixRights(fds...)
 	}

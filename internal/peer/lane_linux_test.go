@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 
@@ -303,8 +305,8 @@ func TestLanesOfLiars(t *testing.T) {
 		for err == nil {
 			err = s.Queue(&wire.Finish{Delivery: 1})
 		}
-		if !errors.Is(err, wire.ErrProtocol) {
-			t.Errorf("a message is %v, want %v", err, wire.ErrProtocol)
+		if !errors.Is(err, wire.ErrProtocol) || !errors.Is(s.Err(), wire.ErrProtocol) || !b.HungUp() {
+			t.Errorf("a message is %v, the sender's end %v, want %v, and that both ends see it", err, s.Err(), wire.ErrProtocol)
 		}
 	})
 }
@@ -413,4 +415,66 @@ func TestOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(4, 5)
+}
+
+// TestLargestPacketBehindFrames: a packet by the socket that is as large as packets may be
+// arrives also where it comes behind a frame, which its sender has to tell of.
+func TestLargestPacketBehindFrames(t *testing.T) {
+	for name, send := range map[string]func(*Conn, []byte) error{
+		"at once": func(c *Conn, p []byte) error {
+			if sent, err := c.bySocket(p, nil); !sent {
+				return fmt.Errorf("not sent: %w", err)
+			}
+			return nil
+		},
+		"with time to wait": func(c *Conn, p []byte) error { return c.Send(p, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := laned(t)
+			in := NewReceiver(b)
+			if sent, err := a.out.byLane(mustAppend(t, &wire.Finish{Delivery: 1})); !sent || err != nil {
+				t.Fatalf("a frame: %v, %v", sent, err)
+			}
+			if err := send(a, largestPacket(t)); err != nil {
+				t.Fatal(err)
+			}
+			for want := range uint32(3) {
+				h, body, _, err := in.Next()
+				var m wire.Finish
+				if err == nil {
+					err = wire.Decode(body, &m)
+				}
+				if err != nil || m.Delivery != want+1 {
+					t.Fatalf("%v %d came, want %d: %v", h.Kind, m.Delivery, want+1, err)
+				}
+			}
+		})
+	}
+}
+
+// largestPacket is as long as a packet may be: finishes, from number 2 on.
+func largestPacket(t *testing.T) []byte {
+	t.Helper()
+	empty := len(mustAppend(t, &wire.Finish{}))
+	var p []byte
+	for i := uint32(2); len(p) < wire.MaxPacket; i++ {
+		n := wire.MaxPacket - len(p) - empty
+		if n > wire.MaxText {
+			n = wire.MaxText - empty // the last one has room for its header
+		}
+		p = append(p, mustAppend(t, &wire.Finish{Delivery: i, Text: strings.Repeat("x", n)})...)
+	}
+	if len(p) != wire.MaxPacket {
+		t.Fatalf("a packet of %d bytes, want %d", len(p), wire.MaxPacket)
+	}
+	return p
+}
+
+func mustAppend(t *testing.T, m wire.Message) []byte {
+	t.Helper()
+	p, err := wire.Append(nil, m, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }

@@ -61,14 +61,11 @@ func (o *order) frame(in *lane.Receiver) (p []byte, ok bool) {
 	if o.ahead.after != lane.Kind(o.packets) {
 		return nil, false
 	}
-	if o.copied == nil {
-		o.copied = make([]byte, laneBytes/2)
-	}
-	n := copy(o.copied, o.ahead.body)
+	o.copied = append(o.copied[:0], o.ahead.body...)
 	o.ahead = frame{}
 	o.frames++
 	in.Advance()
-	return o.copied[:n], true
+	return o.copied, true
 }
 
 // broken is the error of a peer that breaks the rules; next has found nothing.

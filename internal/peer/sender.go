@@ -363,9 +363,11 @@ func (s *Sender) discard(p *packet) {
 	s.forget(p)
 }
 
-// isOver reports whether an error of the connection is its end. After any other,
-// nothing was sent.
-func isOver(err error) bool { return errors.Is(err, ErrGone) || errors.Is(err, net.ErrClosed) }
+// isOver reports whether an error of the connection is its end, or a peer that breaks the rules
+// of its lane. After any other, nothing was sent.
+func isOver(err error) bool {
+	return errors.Is(err, ErrGone) || errors.Is(err, net.ErrClosed) || errors.Is(err, wire.ErrProtocol)
+}
 
 // Fail ends the connection: what waits is dropped, and nothing is sent any more. It
 // is for whoever cannot do without a message that Queue has refused.
