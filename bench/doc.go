@@ -51,15 +51,14 @@
 // own on its. NumPy adds up in Python. Where it is missing, Python's sum does, and the
 // figures of Python say nothing. Nothing travels in the metadata, of whatever size.
 //
-// A ring is the exchange of a host, with the memory that it has where nobody says
-// otherwise. A bare file is what a segment is compared with: one process encodes the
-// value, with the same code, into memory that it uses again, creates a file in
-// /dev/shm, writes and closes it; the other opens, reads, closes and removes it, and
-// decodes the value in memory that it uses again. So what a segment costs beside it is
-// its lock, its journal, and that it is whole when it appears. A locked file is the
-// same with the lock alone, as vLLM-Omni has it: a second file, which one makes, both
-// open and lock, and the other removes. The floor is memory that both have mapped, the
-// same for each value.
+// A ring is the exchange of a host, with the memory that it has by default. A bare file
+// is what a segment is compared with: one process encodes the value, with the same
+// code, into memory that it uses again, creates a file in /dev/shm, writes and closes
+// it; the other opens, reads, closes and removes it, and decodes the value in memory
+// that it uses again. So what a segment costs beside it is its lock, its journal, and
+// that it is whole when it appears. A locked file is the same with the lock alone, as
+// vLLM-Omni has it: a second file, which one makes, both open and lock, and the other
+// removes. The floor is memory that both have mapped, the same for each value.
 //
 // # Peers
 //

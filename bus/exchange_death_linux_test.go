@@ -169,7 +169,7 @@ func TestPutterDies(t *testing.T) {
 	}
 }
 
-// TestFetcherDies: what it has got is gone, and its room goes back to whoever put it; what it
+// TestFetcherDies: what it has got is gone, and its room goes back to the process that put it; what it
 // waited for stays for others.
 func TestFetcherDies(t *testing.T) {
 	for _, key := range []string{"small", "large", "huge "} {

@@ -150,7 +150,7 @@ func TestExchangeIsSeen(t *testing.T) {
 
 func isUnavailable(err error) bool { return errors.Is(err, connector.ErrUnavailable) }
 
-// TestExchangeTakesBackNoRead: what somebody has got stays as it is when it is cleaned up, put again
+// TestExchangeTakesBackNoRead: what a client has got stays as it is when it is cleaned up, put again
 // and its producer's room is filled, and neither it nor what was cleaned up or replaced is got by
 // its number.
 func TestExchangeTakesBackNoRead(t *testing.T) {

@@ -100,9 +100,7 @@ func (s *session) queued(err error) {
 
 // later is queue of a message that the client need not have before the next one.
 func (s *session) later(m wire.Message) {
-	if _, err := s.sender.Later(m); err != nil && !errors.Is(err, peer.ErrGone) && !errors.Is(err, peer.ErrClosed) {
-		s.fail(err)
-	}
+	s.queued(s.sender.Later(m))
 }
 
 // showMemory implements teller.
@@ -138,9 +136,8 @@ func (s *session) run(in *peer.Receiver) {
 	s.end(err)
 }
 
-// hangUp ends the connection of a process that is dead, once what it sent
-// before has been read: its end comes behind that. A child of the process may keep
-// the socket open, so that the end never comes.
+// hangUp ends the connection of a process that is dead, behind what the process has sent: a
+// child of it may keep the socket open.
 func (s *session) hangUp(ended <-chan struct{}) {
 	select {
 	case <-s.proc.Done():

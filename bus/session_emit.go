@@ -232,8 +232,7 @@ func (s *session) tellBack(m wire.Message, now bool) {
 		s.queue(m)
 		return
 	}
-	_, err := s.sender.Later(m)
-	s.queued(err)
+	s.later(m)
 }
 
 // unread counts a payload less of those that the client put and that somebody

@@ -131,7 +131,7 @@ func (s *session) placedPayload(m *wire.Place) (*placed, error) {
 	return p, err
 }
 
-// gone says that nobody needs the payload any more.
+// gone says that the last reference to the payload is gone.
 func (p *placed) gone(s *session) {
 	if p.charged {
 		s.ex.discharge(p.own)

@@ -25,38 +25,34 @@ const (
 // newSharedSegment makes a memfd of its final size, with every page allocated
 // and mapped, and seals it: from here on only this mapping can write to it.
 func newSharedSegment(name string, sizeBytes int) (*segment, error) {
-	fd, err := openMemfd(name)
-	if err != nil {
-		return nil, err
-	}
-	seg := &segment{fd: fd}
-	err = seg.allocate(sizeBytes)
-	if err == nil {
-		err = seg.mapWritable(sizeBytes)
-	}
-	if err == nil {
-		err = seg.seal(sealsOfPeer)
-	}
-	if err != nil {
-		seg.release()
-		return nil, err
-	}
-	seg.filled = sizeBytes
-	return seg, nil
+	return makeSegment(name, func(seg *segment) error {
+		if err := seg.allocate(sizeBytes); err != nil {
+			return err
+		}
+		seg.filled = sizeBytes
+		return seg.mapWritable(sizeBytes)
+	})
 }
 
 // newEmptySegment is newSharedSegment without the pages, which come with fill.
 func newEmptySegment(name string, sizeBytes int) (*segment, error) {
+	return makeSegment(name, func(seg *segment) error {
+		if err := seg.setSize(sizeBytes); err != nil {
+			return err
+		}
+		return seg.mapAs(unix.PROT_READ|unix.PROT_WRITE, sizeBytes)
+	})
+}
+
+// makeSegment makes a memfd that mapIt sizes and maps, and seals it. If a step fails, nothing
+// is left.
+func makeSegment(name string, mapIt func(*segment) error) (*segment, error) {
 	fd, err := openMemfd(name)
 	if err != nil {
 		return nil, err
 	}
 	seg := &segment{fd: fd}
-	err = seg.setSize(sizeBytes)
-	if err == nil {
-		err = seg.mapAs(unix.PROT_READ|unix.PROT_WRITE, sizeBytes)
-	}
-	if err == nil {
+	if err = mapIt(seg); err == nil {
 		err = seg.seal(sealsOfPeer)
 	}
 	if err != nil {

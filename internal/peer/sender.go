@@ -123,17 +123,17 @@ func (s *Sender) overLocked() error {
 }
 
 // Later is Queue of a message that the peer need not know of at once: it is sent
-// before the next one that is queued, or after a millisecond. It is false if it waits for
-// the peer to read.
-func (s *Sender) Later(m wire.Message) (soon bool, err error) {
+// before the next one that is queued, or after a millisecond.
+func (s *Sender) Later(m wire.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	idle := !s.writing && len(s.queue) == 0
-	if err = s.overLocked(); err == nil {
+	err := s.overLocked()
+	if err == nil {
 		err = s.enqueue(m, nil)
 	}
 	if err != nil {
-		return false, fmt.Errorf("queue message: %w", err)
+		return fmt.Errorf("queue message: %w", err)
 	}
 	switch {
 	case idle:
@@ -141,7 +141,7 @@ func (s *Sender) Later(m wire.Message) (soon bool, err error) {
 	case s.resting && len(s.queue) > 1 && s.held == 0: // a whole packet
 		s.flushLocked()
 	}
-	return s.blockedSince.IsZero(), nil
+	return nil
 }
 
 // rest leaves the queue to the next message, or to the timer. s.mu is held. A timer that

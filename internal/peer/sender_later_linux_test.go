@@ -22,8 +22,8 @@ func resting(t *testing.T) (*Sender, *Conn) {
 func later(t *testing.T, s *Sender, from, to uint32) {
 	t.Helper()
 	for i := from; i < to; i++ {
-		if soon, err := s.Later(&wire.Release{Delivery: i}); err != nil || !soon {
-			t.Fatalf("message %d: soon %v, %v", i, soon, err)
+		if err := s.Later(&wire.Release{Delivery: i}); err != nil {
+			t.Fatalf("message %d: %v", i, err)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func TestSenderLaterGoes(t *testing.T) {
 			t.Error(err)
 		}
 		wantPacket(t, peer, 0, 3)
-		if _, err := s.Later(&wire.Release{}); !errors.Is(err, ErrClosed) {
+		if err := s.Later(&wire.Release{}); !errors.Is(err, ErrClosed) {
 			t.Errorf("after Close: %v", err)
 		}
 	})
@@ -123,16 +123,6 @@ func TestSenderLaterDescriptor(t *testing.T) {
 	}
 }
 
-// TestSenderLaterBlocked: what waits for the peer to read is said to.
-func TestSenderLaterBlocked(t *testing.T) {
-	a, _ := pair(t)
-	s := newSender(t, a, SenderOptions{FlushTimeout: time.Millisecond})
-	blocked(t, s)
-	if soon, err := s.Later(&wire.Release{}); err != nil || soon {
-		t.Errorf("soon %v, %v, of what waits for the peer", soon, err)
-	}
-}
-
 // TestSenderLaterOrder: from several goroutines, messages that can wait and such that
 // cannot come in the order of each of them, and none is lost.
 func TestSenderLaterOrder(t *testing.T) {
@@ -140,7 +130,6 @@ func TestSenderLaterOrder(t *testing.T) {
 		if m := m.(*wire.Finish); m.Delivery%(producer+2) == 0 {
 			return s.Queue(m)
 		}
-		_, err := s.Later(m)
-		return err
+		return s.Later(m)
 	})
 }
