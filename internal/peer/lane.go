@@ -56,7 +56,7 @@ func (c *Conn) ShareLane() (m *wire.Lane, fd int, err error) {
 	return &wire.Lane{Capacity: laneBytes}, own.FD(), nil
 }
 
-var errLaneTwice = protocolError("each side sends the memory of its lane once, and the host second")
+var errLaneTwice = protocolError("each side sends the memory of its lane once, and opens the other's after that")
 
 // halves are the two parts of a segment: the lane that its side sends in, and the page of
 // the one that it receives in.
@@ -69,6 +69,7 @@ func halves(geo lane.Geometry, mem *shmstore.Segment) (sending, receiving []byte
 // on packets go by the lanes. The goroutine that receives calls it, once, when this side's
 // memory has been sent to the peer. An error is [wire.ErrProtocol], or the system's.
 func (c *Conn) OpenLane(m *wire.Lane, fd int, opts lane.Options) error {
+	faultpoint.Hit("peer-opened")
 	geo, err := lane.Layout(0, laneBytes)
 	switch {
 	case err != nil:

@@ -293,22 +293,80 @@ func TestLanesOfLiars(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a head that was not reached", func(t *testing.T) {
-		a, b := laned(t)
-		s := newSender(t, a, SenderOptions{})
+}
+
+// TestHeadThatLies: a peer that spoils the head of a lane is given up by the side that sends,
+// although it sends nothing wrong itself: what was lost would never come.
+func TestHeadThatLies(t *testing.T) {
+	lie := func(t *testing.T, b *Conn) {
 		geo, err := lane.Layout(0, laneBytes)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, receiving := halves(geo, b.mem.own)
 		binary.NativeEndian.PutUint64(receiving[64:], 1<<40)
+	}
+	ends := func(t *testing.T, s *Sender, a, b *Conn) {
+		readAll(t, a, func(wire.Header, []byte, []int) {})
+		if err := s.Err(); !errors.Is(err, wire.ErrProtocol) {
+			t.Errorf("the end is %v, want %v", err, wire.ErrProtocol)
+		}
+		if !b.HungUp() {
+			t.Error("the peer is not told")
+		}
+	}
+	t.Run("before there is no room", func(t *testing.T) {
+		a, b := laned(t)
+		s := newSender(t, a, SenderOptions{})
+		lie(t, b)
+		var err error
 		for err == nil {
 			err = s.Queue(&wire.Finish{Delivery: 1})
 		}
 		if !errors.Is(err, wire.ErrProtocol) || !errors.Is(s.Err(), wire.ErrProtocol) || !b.HungUp() {
 			t.Errorf("a message is %v, the sender's end %v, want %v, and that both ends see it", err, s.Err(), wire.ErrProtocol)
 		}
+		ends(t, s, a, b)
 	})
+	t.Run("while messages wait for room", func(t *testing.T) {
+		a, b := laned(t)
+		s := newSender(t, a, SenderOptions{})
+		for s.Blocked() == 0 { // the lane is full first, and then the socket
+			if err := s.Queue(&wire.Finish{Delivery: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lie(t, b)
+		buf := make([]byte, wire.MaxPacket)
+		var err error
+		for err == nil {
+			_, _, _ = tryReceive(b, buf) // makes room; there may be nothing yet
+			err = s.Queue(&wire.Finish{Delivery: 1})
+		}
+		ends(t, s, a, b)
+	})
+}
+
+// TestSentBeforeTheHangUp: what the peer sent, by the lane and by the socket, is received also
+// when this side has ended the connection before it looked at the first of it.
+func TestSentBeforeTheHangUp(t *testing.T) {
+	a, b := laned(t)
+	s := newSender(t, a, SenderOptions{})
+	const n = 10
+	for i := range uint32(n) {
+		m := &wire.Finish{Delivery: i + 1}
+		if i%3 == 0 {
+			m.Text = string(make([]byte, wire.MaxText))
+		}
+		if err := s.Queue(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.HangUp()
+	rec := serve(b, 0)
+	if err := <-rec.ended; !errors.Is(err, io.EOF) || len(rec.came) != n {
+		t.Errorf("%d messages of %d, and the end is %v, want %v", len(rec.came), n, err, io.EOF)
+	}
 }
 
 // TestLaneRefuses: memory that makes no lane is refused, and its descriptor closed.

@@ -3,6 +3,7 @@ package peer
 import (
 	"fmt"
 
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
@@ -62,6 +63,7 @@ func (o *order) frame(in *lane.Receiver) (p []byte, ok bool) {
 		return nil, false
 	}
 	o.copied = append(o.copied[:0], o.ahead.body...)
+	faultpoint.Hit("peer-received")
 	o.ahead = frame{}
 	o.frames++
 	in.Advance()
