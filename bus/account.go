@@ -14,7 +14,7 @@ import (
 // that it is dead, or it does not matter any more.
 //
 // mu comes after the locks of remote stages, flows and arrivals, and before those of the
-// senders that tell the other process: the session's, a pair's, a duplex's. The other process
+// senders that tell the other process: the session's, a pair's. The other process
 // is told of a payload with mu held: close finds every payload that it was told of, and it is
 // told of none that close does not find. No payload is given back under mu.
 type account struct {

@@ -91,8 +91,8 @@ func (a *arrivals) lied(edge uint16, st *arriving, err error) {
 	a.belied = true
 	err = fmt.Errorf("deliveries from %s: %w", st.from.describe(), err)
 	go a.req.end(Failed, &StageError{Edge: a.ports[edge].name, Seq: st.next, Err: err}) // not under the lock
-	if d := st.from.connection(); d != nil {
-		d.PeerGone(err)
+	if sender := st.from.connection(); sender != nil {
+		sender.Fail(err)
 	}
 }
 

@@ -1,8 +1,6 @@
 package bus
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"log/slog"
 	"sync"
 
@@ -59,14 +57,9 @@ func (c *circle) introduce(a, b *session) bool {
 		return false
 	}
 	na.peers[nb], nb.peers[na] = new(clearance), new(clearance)
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // never fails
-	m := wire.Introduce{Lane: binary.LittleEndian.Uint64(id[:])}
 	faultpoint.Hit("host-introduces")
-	m.Peer, m.PID, m.Name, m.Side = b.node, uint32(b.proc.PID()), b.name, 0
-	a.queue(&m, ends[0], b.proc.FD())
-	m.Peer, m.PID, m.Name, m.Side = a.node, uint32(a.proc.PID()), a.name, 1
-	b.queue(&m, ends[1], a.proc.FD())
+	a.queue(&wire.Introduce{Peer: b.node, PID: uint32(b.proc.PID()), Name: b.name, Side: 0}, ends[0], b.proc.FD())
+	b.queue(&wire.Introduce{Peer: a.node, PID: uint32(a.proc.PID()), Name: a.name, Side: 1}, ends[1], a.proc.FD())
 	peer.CloseAll(ends[:]) // they have their own
 	return true
 }

@@ -15,14 +15,13 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// Where things are in the half that a process has of a pair's lanes; package lane
+// Where things are in the half that a process has of a connection's lanes; package lane
 // draws it.
 const (
 	halfFrames = 4096
-	halfLane   = 256 << 10
+	halfLane   = 64 << 10
 	halfHead   = halfFrames + halfLane + 64
 	halfBytes  = halfFrames + halfLane + 4096
 )
@@ -42,12 +41,18 @@ func init() {
 		roles["wild "+name] = func() {
 			n, err := bus.Join(context.Background(), "wild", bus.JoinOptions{})
 			if err == nil {
+				err = eachLane(func(from, _ int64) error { toTheHost = from; return nil })
+			}
+			if err == nil {
 				err = n.Serve(context.Background(), wild(spoil))
 			}
 			fmt.Fprintln(os.Stderr, "child:", err)
 		}
 	}
 }
+
+// toTheHost is where the process has its half of the lanes to its host, which it leaves alone.
+var toTheHost int64
 
 // wild passes on what comes and, from one delivery on, spoils the lanes of its process
 // until the request is over.
@@ -69,27 +74,40 @@ func wild(spoil func(memory *os.File, at int64) error) bus.StageSpec {
 // spoilLanes writes to what this process may write of its lanes, as a wild pointer
 // does: through no mapping of the test's own.
 func spoilLanes(spoil func(memory *os.File, at int64) error) error {
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		return err
-	}
 	memory, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	defer memory.Close()
+	return eachLane(func(from, to int64) error {
+		if to-from != halfBytes {
+			return fmt.Errorf("a half of %d bytes", to-from)
+		}
+		for range 100 {
+			if from != toTheHost {
+				_ = spoil(memory, from) // it may have been unmapped
+			}
+		}
+		return nil
+	})
+}
+
+// eachLane finds where this process may write of its lanes.
+func eachLane(f func(from, to int64) error) error {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return err
+	}
 	for line := range strings.Lines(string(maps)) {
 		var from, to int64
 		if !strings.Contains(line, "memfd:omnibus-lane") || !strings.Contains(line, " rw-s ") {
 			continue
 		}
-		if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err != nil || to-from != halfBytes {
-			return fmt.Errorf("a half of %d bytes: %w", to-from, err)
+		if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err != nil {
+			return err
 		}
-		for range 100 {
-			if err := spoil(memory, from); err != nil {
-				return nil // it was unmapped
-			}
+		if err := f(from, to); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -113,7 +131,7 @@ func spoilHeaders(memory *os.File, at int64) error {
 	for i := 0; i < halfLane; i += 8 {
 		header := binary.NativeEndian.Uint64(frames[i:])
 		length := header & (1<<31 - 1)
-		isHeader := header>>31&1 == 1 && length < 1<<10 && header>>32 <= uint64(wire.KindLent)
+		isHeader := header>>31&1 == 1 && length < 1<<10 && header>>32 < 1<<16
 		if !isHeader {
 			continue
 		}

@@ -15,78 +15,99 @@ import (
 )
 
 // rawPeer is the other end of a node's connection to a peer, made by hand: what
-// it sends need be no message.
+// it sends need be no message, and need not keep the order.
 type rawPeer struct {
 	conn     *peer.Conn
-	sender   *peer.Sender
 	own, its *shmstore.Segment
-	events   []*lane.Event
-	frames   *lane.Sender
+	lane     *lane.Sender
+	packets  uint32 // that were sent by the socket
+	frames   uint64 // ... and by the lane
+	told     uint64 // of those, before the last packet
 }
 
-const rawLaneBytes = 256 << 10
+const rawLaneBytes = 64 << 10
 
-// meetRaw does what duplex.Meet does, on side 1.
-func meetRaw(conn *peer.Conn, id uint64) (_ *rawPeer, err error) {
+// meetRaw does what a peer does first.
+func meetRaw(conn *peer.Conn) (_ *rawPeer, err error) {
 	p := &rawPeer{conn: conn}
 	defer func() {
 		if err != nil {
 			p.close()
 		}
 	}()
-	out, errOut := lane.Layout(id<<1|1, rawLaneBytes)
-	back, errBack := lane.Layout(id<<1, rawLaneBytes)
-	sender, errSender := peer.NewSender(conn, peer.SenderOptions{})
-	if err := errors.Join(errOut, errBack, errSender); err != nil {
+	geo, err := lane.Layout(0, rawLaneBytes)
+	if err != nil {
 		return nil, err
 	}
-	p.sender = sender
-	sizeBytes := int64(out.SenderBytes() + out.ReceiverBytes())
+	n := geo.SenderBytes()
+	sizeBytes := int64(n + geo.ReceiverBytes())
 	if p.own, err = shmstore.NewSegment("raw", sizeBytes); err != nil {
 		return nil, err
 	}
-	for range 2 {
-		e, err := lane.NewEvent()
-		if err != nil {
-			return nil, err
-		}
-		p.events = append(p.events, e)
-	}
-	sending, receiving := p.own.Bytes()[:out.SenderBytes():out.SenderBytes()], p.own.Bytes()[out.SenderBytes():]
-	out.FormatSender(sending)
-	back.FormatReceiver(receiving)
-	if err := sender.Queue(&wire.Meet{Lane: id, Capacity: rawLaneBytes}, p.own.FD(), p.events[0].FD(), p.events[1].FD()); err != nil {
+	geo.FormatSender(p.own.Bytes()[:n:n])
+	geo.FormatReceiver(p.own.Bytes()[n:])
+	if err := p.say(&wire.Lane{Capacity: rawLaneBytes}, p.own.FD()); err != nil {
 		return nil, err
 	}
 	in := peer.NewReceiver(conn)
 	defer in.Close()
 	h, _, fds, err := in.Next()
-	if err != nil || h.Kind != wire.KindMeet {
+	if err != nil || h.Kind != wire.KindLane {
 		peer.CloseAll(fds)
 		return nil, errors.Join(err, wire.ErrProtocol)
-	}
-	for _, fd := range fds[1:] {
-		e, err := lane.OpenEvent(fd)
-		if err != nil {
-			return nil, err
-		}
-		p.events = append(p.events, e)
 	}
 	if p.its, err = shmstore.OpenSegment("raw", fds[0], sizeBytes); err != nil {
 		return nil, err
 	}
-	p.frames, err = lane.NewSender(out, sending, p.its.Bytes()[back.SenderBytes():], lane.Events{Own: p.events[1], Peer: p.events[2]}, lane.Options{})
+	p.lane, err = lane.NewSender(geo, p.own.Bytes()[:n:n], p.its.Bytes()[n:], rawBell{p}, lane.Options{})
 	return p, err
 }
 
+// rawBell wakes the node as a peer does.
+type rawBell struct{ peer *rawPeer }
+
+func (rawBell) Park() error { return lane.ErrClosed }
+func (rawBell) Unpark()     {}
+func (b rawBell) Wake()     { _ = b.peer.packet(nil) } // of a node that is gone nothing more comes
+
+// packet sends a packet by the socket, behind the frames that were sent.
+func (p *rawPeer) packet(b []byte, fds ...int) error {
+	if p.frames != p.told {
+		head, err := wire.Append(nil, &wire.After{Frames: p.frames}, 0)
+		if err != nil {
+			return err
+		}
+		b = append(head, b...)
+	}
+	err := p.conn.Send(b, fds)
+	if err == nil {
+		p.packets++
+		p.told = p.frames
+	}
+	return err
+}
+
+// say sends a message by the socket.
+func (p *rawPeer) say(m wire.Message, fds ...int) error {
+	b, err := wire.Append(nil, m, len(fds))
+	if err != nil {
+		return err
+	}
+	return p.packet(b, fds...)
+}
+
+// send leaves a frame in the lane, whatever it is. It reports false when none can be sent.
+func (p *rawPeer) send(after uint32, b []byte) bool {
+	p.frames++ // a bell comes after it
+	err := p.lane.TrySend(lane.Kind(after), b)
+	if err != nil {
+		p.frames--
+	}
+	return err == nil
+}
+
 func (p *rawPeer) close() {
-	if p.sender != nil {
-		_ = p.sender.Close()
-	}
 	_ = p.conn.Close()
-	for _, e := range p.events {
-		_ = e.Close()
-	}
 	for _, s := range []*shmstore.Segment{p.own, p.its} {
 		if s != nil {
 			s.Close()
@@ -105,6 +126,8 @@ const (
 	rawSegment         // number, and whether its size is told
 	rawForget          // number
 	rawPoke            // offset, and what to write there
+	rawAfter           // frames before a packet
+	rawEarly           // how many packets before a frame are not there, and up to four bytes
 	rawSteps
 )
 
@@ -127,8 +150,8 @@ func (p *rawPeer) do(s []byte, task uint32, mem *shmstore.Segment) bool {
 		return uint32(b)
 	}
 	message := func(m wire.Message) bool {
-		packet, err := wire.Append(nil, m, 0)
-		return err != nil || p.send(lane.Kind(m.Kind()), packet[wire.HeaderSize:])
+		b, err := wire.Append(nil, m, 0)
+		return err != nil || p.send(p.packets, b)
 	}
 	switch s[0] % rawSteps {
 	case rawDeliver:
@@ -150,26 +173,27 @@ func (p *rawPeer) do(s []byte, task uint32, mem *shmstore.Segment) bool {
 	case rawStreamed:
 		return message(&wire.Streamed{Source: source(s[1]), Edge: uint16(s[2]), Deliveries: uint64(s[3])})
 	case rawFrame:
-		return p.send(lane.Kind(binary.LittleEndian.Uint16(s[1:])), s[3:3+min(int(s[7]), 4)])
+		body := s[3 : 3+min(int(s[7]), 4)]
+		b := binary.LittleEndian.AppendUint32(nil, uint32(wire.HeaderSize+len(body)))
+		return p.send(p.packets, append(append(b, s[1], s[2], 0, 0), body...))
 	case rawSegment:
 		m := &wire.Segment{Segment: uint32(s[1]), Bytes: uint64(mem.Size())}
 		if s[2] != 0 {
 			m.Bytes = uint64(binary.LittleEndian.Uint32(s[3:]))
 		}
-		return p.sender.Queue(m, mem.FD()) == nil
+		return p.say(m, mem.FD()) == nil
 	case rawForget:
-		return p.sender.Queue(&wire.Forget{Segment: uint32(s[1])}) == nil
+		return p.say(&wire.Forget{Segment: uint32(s[1])}) == nil
 	case rawPoke:
 		at := int(binary.LittleEndian.Uint16(s[1:])) * 8 % len(p.own.Bytes())
 		binary.LittleEndian.PutUint32(p.own.Bytes()[at:], binary.LittleEndian.Uint32(s[3:]))
-		p.events[2].Signal()
+		return p.say(&wire.Forget{Segment: nowhere}) == nil // wakes the node
+	case rawAfter:
+		return p.say(&wire.After{Frames: uint64(binary.LittleEndian.Uint16(s[1:]))}) == nil
+	case rawEarly:
+		return p.send(p.packets+uint32(s[1]), s[2:2+min(int(s[7]), 4)])
 	}
 	return true
-}
-
-// send writes a frame, whatever it is.
-func (p *rawPeer) send(kind lane.Kind, body []byte) bool {
-	return p.frames.TrySend(kind, body) == nil
 }
 
 // hostile is a node whose peers do as scripts say.
@@ -209,7 +233,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	task, cmd := h.task(t), lasting(t)
 	h.peers++
 	node := handNode + h.peers
-	raw, err := meetRaw(introduceTo(t, h.link, node, cmd), uint64(node))
+	raw, err := meetRaw(introduceTo(t, h.link, node, cmd))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +284,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 }
 
 // FuzzPeer has a peer of a node send whatever comes to mind, in frames of the
-// lane, in place of frames, and on the socket. The node must give that peer up at
+// lane, in place of frames, and by the socket. The node must give that peer up at
 // most, keep nothing of it, and go on with its host and with other requests.
 func FuzzPeer(f *testing.F) {
 	const inline = byte(wire.FlagInline)
@@ -274,6 +298,8 @@ func FuzzPeer(f *testing.F) {
 	f.Add(slices.Concat(rawStep(rawFrame, byte(wire.KindSegment), 0, 1, 0, 0, 0, 4)))
 	f.Add(slices.Concat(rawStep(rawSegment, 1, 1, 0, 0, 1), rawStep(rawSegment, 1), rawStep(rawSegment, 1)))
 	f.Add(slices.Concat(rawStep(rawPoke, 8, 0, 255, 255, 255, 255)))
+	f.Add(slices.Concat(rawStep(rawDeliver, 0, inline, 1), rawStep(rawAfter, 1), rawStep(rawAfter, 9)))
+	f.Add(slices.Concat(rawStep(rawEarly, 1, 1, 2, 3, 4, 0, 4), rawStep(rawForget, 1)))
 
 	a := attach(f, 4, func(t *Task, d *Delivery) error { return t.EmitBytes(make([]byte, 64*len(d.Bytes()))) })
 	mem, err := shmstore.NewSegment("hostile", 1<<16)

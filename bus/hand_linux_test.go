@@ -7,15 +7,16 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/omnibus-runtime/omnibus/internal/duplex"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
 // soon is a context that ends when a test has waited enough.
@@ -129,7 +130,10 @@ func (a *attached) hostKnows(t testing.TB) {
 type hand struct {
 	*pair
 	t     testing.TB
-	wire  *duplex.Duplex
+	conn  *peer.Conn
+	out   *peer.Sender
+	in    *peer.Receiver
+	over  sync.WaitGroup    // listen
 	said  chan wire.Message // by the node
 	ended chan error
 	proc  *exec.Cmd
@@ -169,7 +173,7 @@ func introduceTo(t testing.TB, l *link, node uint32, cmd *exec.Cmd) *peer.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &wire.Introduce{Peer: node, PID: uint32(cmd.Process.Pid), Lane: uint64(node), Name: "hand"}
+	m := &wire.Introduce{Peer: node, PID: uint32(cmd.Process.Pid), Name: "hand"}
 	if err := l.handle(m, []int{ends[0], fd}); err != nil {
 		t.Fatal(err)
 	}
@@ -179,49 +183,81 @@ func introduceTo(t testing.TB, l *link, node uint32, cmd *exec.Cmd) *peer.Conn {
 // meetHand introduces a node to the test.
 func (a *attached) meetHand(t testing.TB) *hand {
 	t.Helper()
-	h := &hand{t: t, said: make(chan wire.Message, 1<<16), ended: make(chan error, 1), proc: lasting(t)}
-	conn := introduceTo(t, a.link, handNode, h.proc)
-	var err error
-	if h.wire, err = duplex.Meet(conn, handNode, 1, duplex.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(h.wire.Close)
+	proc := lasting(t)
+	h := newHand(t, introduceTo(t, a.link, handNode, proc))
+	h.proc = proc
+	h.meet()
 	h.pair = a.link.peers.receiver(handNode)
+	var err error
 	if h.mem, err = shmstore.NewSegment("hand", 1<<16); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.mem.Close)
-	if err := h.wire.Offer(1, h.mem); err != nil {
+	if err := h.out.Queue(&wire.Segment{Segment: 1, Bytes: uint64(h.mem.Size())}, h.mem.FD()); err != nil {
 		t.Fatal(err)
 	}
 	return h
 }
 
+// newHand is the test's end of a connection.
+func newHand(t testing.TB, conn *peer.Conn) *hand {
+	t.Helper()
+	h := &hand{t: t, conn: conn, in: peer.NewReceiver(conn), said: make(chan wire.Message, 1<<16), ended: make(chan error, 1)}
+	var err error
+	if h.out, err = peer.NewSender(conn, peer.SenderOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.hangUp)
+	return h
+}
+
+// meet does what a peer does first.
+func (h *hand) meet() {
+	h.t.Helper()
+	own, fd, err := h.conn.ShareLane()
+	if err == nil {
+		err = h.out.Queue(own, fd)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	head, body, fds, err := h.in.Next()
+	if err != nil || head.Kind != wire.KindLane {
+		h.t.Fatalf("the node begins with %v: %v", head.Kind, err)
+	}
+	var m wire.Lane
+	if err := wire.Decode(body, &m); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := h.conn.OpenLane(&m, fds[0], lane.Options{}); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// hangUp closes the test's end. It may be called again.
+func (h *hand) hangUp() {
+	_ = h.out.Close()
+	_ = h.conn.Close()
+	h.over.Wait()
+	h.in.Close()
+}
+
 // listen has the hand take in what the node says.
-func (h *hand) listen() { go func() { h.ended <- h.wire.Run(h) }() }
+func (h *hand) listen() { h.over.Go(func() { h.ended <- h.in.Serve(h.take) }) }
 
-func (h *hand) Segment(_ uint32, mem *shmstore.Segment) error { mem.Close(); return nil }
-func (h *hand) Forget(uint32)                                 {}
-
-func (h *hand) Message(m wire.Message, _ bool) error {
-	switch m := m.(type) {
-	case *wire.Deliver: // which is used again
-		c := *m
-		c.Payload = bytes.Clone(m.Payload)
-		h.said <- &c
-	case *wire.Finish:
-		c := *m
-		h.said <- &c
-	default:
+func (h *hand) take(head wire.Header, body []byte, fds []int) error {
+	peer.CloseAll(fds)
+	m, err := wire.Parse(head, bytes.Clone(body))
+	if err == nil && head.Kind != wire.KindSegment && head.Kind != wire.KindForget {
 		h.said <- m
 	}
-	return nil
+	return err
 }
 
 func (h *hand) say(ms ...wire.Message) {
 	h.t.Helper()
 	for _, m := range ms {
-		if err := h.wire.Send(m); err != nil {
+		if err := h.out.Queue(m); err != nil {
 			h.t.Fatal(err)
 		}
 	}

@@ -3,14 +3,14 @@ package bus
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/omnibus-runtime/omnibus/internal/duplex"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
-	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // pair is this node and another one, as the host has introduced them:
@@ -33,11 +33,12 @@ type pair struct {
 	looks   looking // at what it sends
 	account account // what the peer has, and the memory that the two have told each other of
 
-	mu      sync.Mutex // guards what follows; comes after the account's
-	duplex  *duplex.Duplex
-	err     error         // why nothing goes to the peer any more
-	waiting []func()      // for the two to meet
-	come    chan struct{} // closed, and replaced, when a segment has come
+	read decoded // by the goroutine that receives
+
+	mu      sync.Mutex   // guards what follows; comes after the account's
+	sender  *peer.Sender // nil: the two have not met, or the peer is gone
+	err     error        // why nothing goes to the peer any more
+	waiting []func()     // for the two to meet
 }
 
 // meet makes a pair of what the host says of a peer. It owns the descriptors.
@@ -54,16 +55,15 @@ func (l *link) meet(m *wire.Introduce, fds []int) error {
 	}
 	p := &pair{
 		link: l, node: m.Peer, name: m.Name, proc: proc, conn: conn, closed: make(chan struct{}), ended: make(chan struct{}), cleared: make(chan struct{}),
-		come: make(chan struct{}),
 	}
 	p.account.open(p)
 	p.borrowed.Store(1)
 	if !l.peers.add(p, m.Peer == l.welcome.Node, m.Side == 1) {
-		p.close()
-		_ = proc.Close() // nobody has seen it
+		_ = conn.Close() // the peer notices
+		_ = proc.Close()
 		return nil
 	}
-	go p.run(m.Lane, m.Side)
+	go p.run()
 	return nil
 }
 
@@ -75,40 +75,84 @@ func (p *pair) describe() string {
 	return fmt.Sprintf("process %d (%s)", p.proc.PID(), p.name)
 }
 
+// backlogBytes is how much waits for a peer that does not read before it is given up. Its
+// credit bounds a peer that keeps to the rules.
+const backlogBytes = 64 << 20
+
+// lastWords is how long it may take to send the last messages to a peer.
+const lastWords = 100 * time.Millisecond
+
 // run meets the peer and handles what it sends until it is gone.
-func (p *pair) run(id uint64, side uint8) {
+func (p *pair) run() {
 	defer p.proc.Close() //nolint:errcheck // a watch holds nothing that could be lost
-	d, err := duplex.Meet(p.conn, id, side, duplex.Options{Lane: p.link.wait.lane()})
+	in := peer.NewReceiver(p.conn)
+	p.looks.look = in.Look
+	sender, err := peer.NewSender(p.conn, peer.SenderOptions{BacklogBytes: backlogBytes, FlushTimeout: lastWords})
+	stayed := false
 	if err == nil {
-		p.begin(d)
-		stop := make(chan struct{})
-		go func() {
-			select {
-			case <-p.proc.Done():
-				d.PeerGone(errors.New("it died"))
-			case <-stop:
-			}
-		}()
-		err = d.Run(p)
-		close(stop)
+		stayed, err = p.serve(in, sender)
 	}
-	p.end(err, d != nil && d.Stayed())
-	if d != nil {
-		d.Close()
+	_ = p.conn.Close()
+	if sender != nil {
+		_ = sender.Close() // the connection is closed: it waits for nothing
 	}
+	in.Close()
+	p.end(err, stayed)
 	for _, seg := range p.account.drop() {
 		p.link.dropSegment(seg)
 	}
 	p.mu.Lock()
-	p.duplex = nil // what the link remembers of it is little
+	p.sender = nil // what the link remembers of it is little
 	p.mu.Unlock()
 }
 
+// serve handles what the peer sends. The error says why nothing comes any more, and stayed
+// whether the peer was there still: then it is what the peer did, or this side. One that was
+// not met is waited for as if it were dying, for the host may be saying what comes from it.
+func (p *pair) serve(in *peer.Receiver, sender *peer.Sender) (stayed bool, err error) {
+	own, fd, err := p.conn.ShareLane()
+	if err == nil {
+		err = sender.Queue(own, fd)
+	}
+	if err != nil && !isGone(err) { // of one that is gone, Serve finds the end
+		return false, fmt.Errorf("meet a peer: %w", err)
+	}
+	served := make(chan struct{})
+	go func() {
+		select {
+		case <-p.proc.Done():
+			p.conn.HangUp() // a child of the peer's may keep its end open
+		case <-served:
+		}
+	}()
+	defer close(served)
+	err = in.Serve(func(h wire.Header, body []byte, fds []int) error {
+		return p.handle(sender, h, body, fds)
+	})
+	met, broken := p.connection() != nil, sender.Err()
+	switch {
+	case isGone(err):
+		return false, err // this side has closed the pair
+	case broken != nil && !isGone(broken):
+		return met, broken
+	case !errors.Is(err, io.EOF):
+		return met, err
+	case p.proc.Exited():
+		return false, errors.New("it died")
+	}
+	return false, errors.New("it closed the connection")
+}
+
+// isGone reports whether an error of a Sender says that the peer, or this side, has closed
+// the connection.
+func isGone(err error) bool {
+	return errors.Is(err, peer.ErrGone) || errors.Is(err, peer.ErrClosed) || errors.Is(err, net.ErrClosed)
+}
+
 // begin lets deliveries go to the peer.
-func (p *pair) begin(d *duplex.Duplex) {
+func (p *pair) begin(sender *peer.Sender) {
 	p.mu.Lock()
-	p.duplex = d
-	p.looks.look = d.Look
+	p.sender = sender
 	waiting := p.waiting
 	p.waiting = nil
 	p.mu.Unlock()
@@ -120,8 +164,8 @@ func (p *pair) begin(d *duplex.Duplex) {
 // whenMet calls open as soon as something can be sent to the peer.
 func (p *pair) whenMet(open func()) {
 	p.mu.Lock()
-	met := p.duplex != nil && p.err == nil
-	if p.duplex == nil && p.err == nil {
+	met := p.sender != nil && p.err == nil
+	if p.sender == nil && p.err == nil {
 		p.waiting = append(p.waiting, open)
 	}
 	p.mu.Unlock()
@@ -190,40 +234,20 @@ func (p *pair) leave() {
 	p.account.giveBack(everything)
 }
 
-// close ends the pair from this side.
+// close ends the pair from this side, and waits until nothing comes any more.
 func (p *pair) close() {
 	p.closeOnce.Do(func() {
 		close(p.closed)
-		p.mu.Lock()
-		d := p.duplex
-		p.mu.Unlock()
-		if d != nil {
-			d.Close()
+		if sender := p.connection(); sender != nil {
+			_ = sender.Close()
 		}
-		_ = p.conn.Close() // ends a meeting that has not come about
+		_ = p.conn.Close()
 	})
+	<-p.ended
 }
 
-// maxPeerSegments bounds the segments of a peer that are known: its stores', and
-// those that payloads have of their own.
-const maxPeerSegments = 4096
-
-// Segment implements duplex.Handler.
-func (p *pair) Segment(number uint32, mem *shmstore.Segment) error {
-	if !p.account.show(number, newLasting(mem), maxPeerSegments) {
-		mem.Close()
-		return fmt.Errorf("%w: segment %d came before, or is one of more than %d", wire.ErrProtocol, number, maxPeerSegments)
-	}
+func (p *pair) connection() *peer.Sender {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	close(p.come)
-	p.come = make(chan struct{})
-	return nil
-}
-
-// Forget implements duplex.Handler.
-func (p *pair) Forget(number uint32) {
-	if seg := p.account.hide(number); seg != nil {
-		p.link.dropSegment(seg)
-	}
+	return p.sender
 }

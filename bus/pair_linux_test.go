@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"testing"
 
+	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
-	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
 func echo(t *Task, d *Delivery) error { return t.EmitBytes(bytes.Clone(d.Bytes())) }
@@ -28,6 +29,72 @@ func (a *attached) submitted(t *testing.T, h *hand) (*Request, *upstream) {
 		t.Fatal(err)
 	}
 	return r, up
+}
+
+// TestWhatTheDeadHadSent: what a peer had sent when it died is handled, also what this side
+// had not looked at when it learned of the death. A child of the peer's may keep its end of
+// the connection open, as the test does.
+func TestWhatTheDeadHadSent(t *testing.T) {
+	a := attach(t, 8, echo)
+	h := a.meetHand(t)
+	h.listen()
+	r, up := a.submitted(t, h)
+	if err := a.link.handle(&wire.Streamed{Source: up.source, Deliveries: 4}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	Await(t, up.isOver)
+	h.account.mu.Lock()             // the node waits with what comes first
+	large := small(up.source, 2, 2) // goes by the socket
+	large.Payload = append(large.Payload, make([]byte, wire.MaxInline-1)...)
+	large.Size = wire.MaxInline
+	h.say(&wire.Forget{Segment: nowhere}, small(up.source, 1, 1), large, small(up.source, 3, 3))
+	h.die()
+	Await(t, h.conn.HungUp)
+	h.account.mu.Unlock()
+	for seq := range byte(3) {
+		d, err := r.Recv(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Bytes()[0] != seq+1 {
+			t.Errorf("result %d is %d", seq+1, d.Bytes()[0])
+		}
+		if err := d.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustEnd(t, r)
+}
+
+// TestPeerThatDoesNotRead: a peer that reads nothing is given up with the first message
+// that is not kept for it.
+func TestPeerThatDoesNotRead(t *testing.T) {
+	for name, of := range map[string]func(h *hand, m *wire.Deliver) error{
+		"a delivery": func(h *hand, m *wire.Deliver) error { return h.send(m) },
+		"an answer":  func(h *hand, m *wire.Deliver) error { h.queue(m); return h.connection().Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := attach(t, 8, echo)
+			h := a.meetHand(t)
+			Await(t, func() bool { return h.connection() != nil })
+			var err error
+			for err == nil {
+				err = of(h, &wire.Deliver{Payload: make([]byte, wire.MaxInline), Size: wire.MaxInline, Flags: wire.FlagInline})
+			}
+			if !errors.Is(err, peer.ErrBacklog) {
+				t.Errorf("a message is %v, want %v", err, peer.ErrBacklog)
+			}
+			<-h.pair.ended
+			h.pair.mu.Lock()
+			defer h.pair.mu.Unlock()
+			if !errors.Is(h.pair.err, peer.ErrBacklog) {
+				t.Errorf("the pair ended with %v, want %v", h.pair.err, peer.ErrBacklog)
+			}
+		})
+	}
 }
 
 // isOver reports whether the host has said that the request is over.
@@ -186,7 +253,7 @@ func TestWhatALivingPeerHas(t *testing.T) {
 	h.say(small(task.id, 1, 1))
 	for h.heard().Kind() != wire.KindDeliver {
 	}
-	h.wire.Close()
+	h.hangUp()
 	Await(t, func() bool { return task.req.over() || len(h.has()) == 0 })
 	if len(h.has()) != 1 {
 		t.Errorf("the peer has %v, want what it may be reading", h.has())
@@ -338,7 +405,7 @@ func TestEarlyWhenTheNodeLeaves(t *testing.T) {
 	if err := a.node.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-h.ended; !errors.Is(err, lane.ErrPeerGone) {
+	if err := <-h.ended; !errors.Is(err, io.EOF) {
 		t.Errorf("the connection ended with %v", err)
 	}
 	for {

@@ -3,19 +3,20 @@ package bus
 import (
 	"errors"
 	"fmt"
-	"time"
 
-	"github.com/omnibus-runtime/omnibus/internal/duplex"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// queue sends an answer, or a word on a stream. That the peer is gone is for
-// run to find out.
+// queue sends an answer, or a word on a stream. A pair that cannot send it ends, as one
+// whose peer is gone does, which run notices.
 func (p *pair) queue(m wire.Message) {
-	if d := p.connection(); d != nil {
-		_ = d.Send(m)
+	if sender := p.connection(); sender != nil {
+		if err := sender.Queue(m); err != nil && !isGone(err) {
+			sender.Fail(err)
+		}
 	}
 }
 
@@ -30,18 +31,12 @@ func (p *pair) lends(payload *foreign) {
 
 // tell implements feeder.
 func (p *pair) tell(m wire.Message) bool {
-	d := p.connection()
-	return d != nil && d.TrySend(m) == nil
+	sender := p.connection()
+	return sender != nil && sender.Now(m) == nil
 }
 
 // leaving implements feeder.
 func (p *pair) leaving() bool { return p.link.leaving() }
-
-func (p *pair) connection() *duplex.Duplex {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.duplex
-}
 
 // put sends a delivery to the peer. When it is returned, nobody needs its
 // payload any more. To a peer that is gone everything is returned at once: the
@@ -67,8 +62,7 @@ func (p *pair) put(to *route, d *Delivery, h *hold) error {
 	err = p.account.hold(h, at, func(number, segment uint32) error {
 		m.Delivery, m.Segment = number, segment
 		faultpoint.Hit("node-before-direct")
-		to := p.connection()
-		if err := to.Send(m); err != nil && !to.Gone() { // of one that has hung up, end returns it
+		if err := p.send(m); err != nil {
 			return fmt.Errorf("deliver to %s: %w", p.describe(), err)
 		}
 		faultpoint.Hit("node-direct")
@@ -86,96 +80,29 @@ func (p *pair) put(to *route, d *Delivery, h *hold) error {
 
 // showMemory implements teller.
 func (p *pair) showMemory(number uint32, mem *shmstore.Segment) error {
-	to := p.connection()
-	if err := to.Offer(number, mem); err != nil && !to.Gone() {
+	if err := p.send(&wire.Segment{Segment: number, Bytes: uint64(mem.Size())}, mem.FD()); err != nil {
 		return fmt.Errorf("offer memory to %s: %w", p.describe(), err)
 	}
 	return nil
 }
 
-// hideMemory implements teller.
-func (p *pair) hideMemory(number uint32) {
-	if to := p.connection(); to != nil {
-		_ = to.Forget(number) // a peer that is gone forgets everything
-	}
-}
-
-// Message implements duplex.Handler.
-func (p *pair) Message(m wire.Message, mayWait bool) error {
-	p.link.heard.from(&p.looks)
-	switch m := m.(type) {
-	case *wire.Deliver:
-		return p.deliver(m, mayWait)
-	case *wire.Finish:
-		return p.finished(m)
-	case *wire.Release:
-		return p.released(m.Delivery)
-	case *wire.Lent:
-		return p.lent(m.Delivery)
-	case *wire.Streamed:
-		if a := p.link.arrivals(m.Source); a != nil {
-			return a.streamed(p, m.Edge, m.Deliveries)
-		}
-		return nil // it is over here
-	}
-	return fmt.Errorf("%w: %v from a peer", wire.ErrProtocol, m.Kind())
-}
-
-// deliver hands a delivery to whom it is for.
-func (p *pair) deliver(m *wire.Deliver, mayWait bool) error {
-	if !mayWait && m.Flags&wire.FlagInline == 0 {
-		if seg, _ := p.known(m.Segment); seg == nil {
-			return duplex.ErrWait
-		}
-	}
-	d, err := newFed(m, p, p.segment)
-	if err != nil {
-		return err
-	}
-	faultpoint.Hit("node-delivered-direct")
-	a := p.link.arrivals(m.Source)
-	if a == nil {
-		d.discard() // its request is over, which the peer learns
+// send sends what a delivery needs. To a peer that is gone it does nothing: end returns
+// what it had. A peer that does not read is given up: what it waits for would never come.
+func (p *pair) send(m wire.Message, fds ...int) error {
+	to := p.connection()
+	err := to.Queue(m, fds...)
+	if isGone(err) {
 		return nil
 	}
-	return a.direct(p, m.Edge, d)
-}
-
-// lastWords is how long it may take to read what a process that is dead has sent.
-const lastWords = 100 * time.Millisecond
-
-// segment finds a segment of the peer's, and waits for one that is on its way. A
-// child of a peer that is dead may keep the socket open, so that its end never
-// comes.
-func (p *pair) segment(number uint32) *segment {
-	dead := p.proc.Done()
-	var late <-chan time.Time
-	for {
-		seg, come := p.known(number)
-		if seg != nil {
-			return seg
-		}
-		select {
-		case <-come:
-		case <-p.duplex.Listening(): // what has come is known by now
-			seg, _ = p.known(number)
-			return seg
-		case <-dead:
-			dead, late = nil, time.After(lastWords)
-		case <-late:
-			return nil
-		case <-p.closed:
-			return nil
-		}
+	if errors.Is(err, peer.ErrBacklog) {
+		to.Fail(err)
 	}
+	return err
 }
 
-// known finds a segment that has come, and is closed when another one does.
-func (p *pair) known(number uint32) (seg *segment, come <-chan struct{}) {
-	p.mu.Lock()
-	come = p.come // first, so that one that comes meanwhile is not missed
-	p.mu.Unlock()
-	return p.account.memory(number), come
+// hideMemory implements teller.
+func (p *pair) hideMemory(number uint32) {
+	p.queue(&wire.Forget{Segment: number})
 }
 
 // finished is told that the work on a delivery is done. The payload may be

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/omnibus-runtime/omnibus/internal/duplex"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -39,23 +38,19 @@ func newRouted(t *testing.T, edges int) *routed {
 	})
 	p := &pair{link: l, node: 7}
 	p.account.open(p)
-	h := &hand{pair: p, t: t, said: make(chan wire.Message, 1<<10), ended: make(chan error, 1)}
 	a, b, err := peer.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	met := make(chan error)
-	go func() {
-		var err error
-		p.duplex, err = duplex.Meet(a, 9, 0, duplex.Options{})
-		met <- err
-	}()
-	h.wire, err = duplex.Meet(b, 9, 1, duplex.Options{})
-	if metErr := <-met; err != nil || metErr != nil {
-		t.Fatal(err, metErr)
+	if p.sender, err = peer.NewSender(a, peer.SenderOptions{}); err != nil {
+		t.Fatal(err)
 	}
-	t.Cleanup(p.duplex.Close)
-	t.Cleanup(h.wire.Close)
+	t.Cleanup(func() {
+		_ = p.sender.Close()
+		_ = a.Close()
+	})
+	h := newHand(t, b)
+	h.pair = p
 	h.listen()
 	return &routed{routes: new(routes).begin(l, 5, edges), t: t, pair: p, host: in, hand: h}
 }

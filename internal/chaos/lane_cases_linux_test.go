@@ -20,30 +20,51 @@ var badLanes = map[string]struct {
 }{
 	// Frames.
 	"garbage": {
-		do:   func(l *laneEnd) error { return l.rawFrame(lane.Kind(wire.KindDeliver), []byte("garbage")) },
+		do:   func(l *laneEnd) error { return l.rawFrame(rawMessage(wire.KindDeliver, []byte("garbage"))) },
 		said: "deliver.",
 	},
 	"unknown kind": {
-		do:   func(l *laneEnd) error { return l.rawFrame(999, []byte("garbage")) },
-		said: "kind 999 is not for a lane",
+		do:   func(l *laneEnd) error { return l.rawFrame(rawMessage(999, []byte("garbage"))) },
+		said: "kind 999: no message has this kind",
 	},
-	"kind beyond those of messages": {
+	"no message": {
+		do:   func(l *laneEnd) error { return l.rawFrame([]byte("garbage, garbage")) },
+		said: "protocol",
+	},
+	"message that is longer than its frame": {
 		do: func(l *laneEnd) error {
-			return l.rawFrame(1<<16|lane.Kind(wire.KindFinish), encode(&wire.Finish{})[wire.HeaderSize:])
+			b := encode(&wire.Finish{})
+			return l.rawFrame(b[:len(b)-1])
 		},
-		said: "is not for a lane",
+		said: "protocol",
 	},
-	"not for a lane": {
+	"not for a peer": {
 		do:   func(l *laneEnd) error { return l.frame(&wire.Direct{}) },
-		said: "direct is not for a lane",
+		said: "direct from a peer",
 	},
 	"segment in the lane": {
-		do:   func(l *laneEnd) error { return l.rawFrame(lane.Kind(wire.KindSegment), make([]byte, 12)) },
-		said: "segment from a peer",
+		do:   func(l *laneEnd) error { return l.rawFrame(encode(&wire.Segment{Segment: 1, Bytes: 1}, 0)) },
+		said: "the packet has 0 left",
 	},
-	"empty frame": {
-		do:   func(l *laneEnd) error { return l.rawFrame(lane.Kind(wire.KindFinish), nil) },
+	"empty message": {
+		do:   func(l *laneEnd) error { return l.rawFrame(rawMessage(wire.KindFinish, nil)) },
 		said: "finish.delivery: cut short",
+	},
+	"frame after a packet that never comes": {
+		do: func(l *laneEnd) error {
+			return errors.Join(l.frameAfter(7, encode(&wire.Finish{Delivery: l.held})), l.tell(&wire.Forget{Segment: 77}))
+		},
+		said: "a packet comes after frame",
+	},
+	"packet after frames that are not there": {
+		do:   func(l *laneEnd) error { return l.tell(&wire.After{Frames: 1 << 30}) },
+		said: "a packet comes after frame",
+	},
+	"packet after frames that were told of": {
+		do: func(l *laneEnd) error {
+			return errors.Join(l.frame(&wire.Forget{Segment: 77}), l.tell(&wire.Forget{Segment: 77}), l.tell(&wire.After{Frames: 1}))
+		},
+		said: "and one before it after frame",
 	},
 
 	// Deliveries.
@@ -111,10 +132,10 @@ var badLanes = map[string]struct {
 	},
 	"size that lies": {
 		do: func(l *laneEnd) error {
-			const sizeAt = 48
-			b := encode(l.next())[wire.HeaderSize:]
+			const sizeAt = wire.HeaderSize + 48
+			b := encode(l.next())
 			b[sizeAt]++
-			return l.rawFrame(lane.Kind(wire.KindDeliver), b)
+			return l.rawFrame(b)
 		},
 		said: "the size says",
 	},
@@ -194,23 +215,23 @@ var badLanes = map[string]struct {
 		said: "segment 1 came before",
 	},
 	"segment without a descriptor": {
-		do:   func(l *laneEnd) error { return l.socket.Send(encode(&wire.Segment{Segment: 1, Bytes: 1}, 0), nil) },
+		do:   func(l *laneEnd) error { return l.bytes(rawMessage(wire.KindSegment, make([]byte, 12))) },
 		said: "descriptor",
 	},
 	"garbage on the socket": {
-		do:   func(l *laneEnd) error { return l.socket.Send([]byte("garbage, garbage"), nil) },
+		do:   func(l *laneEnd) error { return l.bytes([]byte("garbage, garbage")) },
 		said: "protocol",
 	},
-	"delivery on the socket": {
-		do:   func(l *laneEnd) error { return l.tell(&wire.Finish{Delivery: l.held}) },
-		said: "finish on the socket of a lane",
+	"finish by the lane and by the socket": {
+		do: func(l *laneEnd) error {
+			m := &wire.Finish{Delivery: l.held}
+			return errors.Join(l.frame(m), l.tell(m))
+		},
+		said: "is not the peer's to finish",
 	},
 	"meets twice": {
-		do: func(l *laneEnd) error {
-			_, h, err := newHalf(1 << 12)
-			return errors.Join(err, l.tell(&wire.Meet{Capacity: laneBytes}, h.segment, h.frames.FD(), h.room.FD()))
-		},
-		said: "meet on the socket of a lane",
+		do:   func(l *laneEnd) error { return l.tell(&wire.Lane{Capacity: laneBytes}, l.own.FD()) },
+		said: "the memory of its lane once",
 	},
 	"forgets what it never had": {
 		do:   func(l *laneEnd) error { return errors.Join(l.tell(&wire.Forget{Segment: 77}), l.hangUp()) },
@@ -251,24 +272,25 @@ var badLanes = map[string]struct {
 	},
 
 	// The meeting.
-	"meets for another lane": {
-		meet: func(l *laneEnd, m *wire.Introduce, fds []int) error {
-			m.Lane++
-			return l.meetBadly(m, fds, laneHalf, allSeals)
+	"meets with another capacity": {
+		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error {
+			return l.meetBadly(2*laneBytes, fds, laneHalf, allSeals)
 		},
-		said: "instead of meet for lane",
+		said: "a lane of 131072 bytes",
 	},
 	"meets with another layout": {
-		meet: func(l *laneEnd, m *wire.Introduce, fds []int) error { return l.meetBadly(m, fds, laneHalf, allSeals) },
+		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error {
+			return l.meetBadly(laneBytes, fds, laneHalf, allSeals)
+		},
 		said: "is not of lane",
 	},
 	"meets without seals": {
-		meet: func(l *laneEnd, m *wire.Introduce, fds []int) error { return l.meetBadly(m, fds, laneHalf, 0) },
+		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error { return l.meetBadly(laneBytes, fds, laneHalf, 0) },
 		said: "seal",
 	},
 	"meets with too little": {
-		meet: func(l *laneEnd, m *wire.Introduce, fds []int) error {
-			return l.meetBadly(m, fds, laneHalf-4096, allSeals)
+		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error {
+			return l.meetBadly(laneBytes, fds, laneHalf-4096, allSeals)
 		},
 		said: "bytes instead of",
 	},
@@ -276,11 +298,11 @@ var badLanes = map[string]struct {
 		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error {
 			return errors.Join(l.take(fds), l.tell(&wire.Forget{}))
 		},
-		said: "instead of meet",
+		said: "forget instead of lane",
 	},
 	"hangs up instead of meeting": {
 		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error { return errors.Join(l.take(fds), l.hangUp()) },
-		said: "meet a peer",
+		said: "closed the connection",
 	},
 	"does not meet": {
 		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error { return l.take(fds) },
@@ -430,9 +452,8 @@ func (l *laneEnd) badHead(head uint64) error {
 	return err
 }
 
-// meetBadly says meet with a segment that is not what it should be.
-func (l *laneEnd) meetBadly(m *wire.Introduce, fds []int, size int64, seals int) error {
+// meetBadly says lane with a segment that is not what it should be.
+func (l *laneEnd) meetBadly(capacity uint32, fds []int, size int64, seals int) error {
 	fd, err := memfd(size, seals)
-	_, h, errHalf := newHalf(1 << 12)
-	return errors.Join(err, errHalf, l.take(fds), l.tell(&wire.Meet{Lane: m.Lane, Capacity: laneBytes}, fd, h.frames.FD(), h.room.FD()))
+	return errors.Join(err, l.take(fds), l.tell(&wire.Lane{Capacity: capacity}, fd))
 }

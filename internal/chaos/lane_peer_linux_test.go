@@ -2,13 +2,16 @@ package chaos
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +34,7 @@ const (
 	readyLine  = "ready"
 	laneStage  = "echo"
 	laneWindow = 8
-	laneBytes  = 256 << 10
+	laneBytes  = 64 << 10
 )
 
 // laneEnd is a bad peer's end: its connection to the host, its lanes to an
@@ -62,10 +65,15 @@ type laneEnd struct {
 
 	// What it has met the honest node with.
 	socket   *peer.Conn
+	answers  *peer.Receiver // what comes by the socket
 	own      *shmstore.Segment
-	frames   *lane.Event // the peer's, waiting for frames
 	sender   *lane.Sender
 	receiver *lane.Receiver
+
+	sending sync.Mutex // guards what follows, and the sender
+	packets uint32     // that were sent by the socket
+	frames  uint64     // ... and by the lane
+	before  uint64     // of those, before the last packet
 }
 
 type hostMessage struct {
@@ -287,25 +295,6 @@ func (l *laneEnd) end() (over string, err error) {
 	return over, err
 }
 
-// half is what a peer of a lane brings to it.
-type half struct {
-	segment      int
-	frames, room *lane.Event
-}
-
-// newHalf makes a segment of this size, and the events.
-func newHalf(size int64) (own *shmstore.Segment, h half, err error) {
-	own, errSegment := shmstore.NewSegment("lane", size)
-	h.frames, err = lane.NewEvent()
-	room, errRoom := lane.NewEvent()
-	if err = errors.Join(errSegment, err, errRoom); err != nil {
-		return nil, h, err
-	}
-	h.room = room
-	h.segment = own.FD()
-	return own, h, nil
-}
-
 // take opens the socket that came with an introduction.
 func (l *laneEnd) take(fds []int) (err error) {
 	l.socket, err = peer.Open(fds[0])
@@ -313,79 +302,153 @@ func (l *laneEnd) take(fds []int) (err error) {
 }
 
 // meet does what an honest peer does.
-func (l *laneEnd) meet(m *wire.Introduce, fds []int) error {
-	out, errOut := lane.Layout(m.Lane<<1|uint64(m.Side), laneBytes)
-	back, errBack := lane.Layout(m.Lane<<1|uint64(1-m.Side), laneBytes)
-	size := out.SenderBytes() + out.ReceiverBytes()
-	own, h, err := newHalf(int64(size))
-	if err := errors.Join(errOut, errBack, err, l.take(fds)); err != nil {
+func (l *laneEnd) meet(_ *wire.Introduce, fds []int) error {
+	geo, errLayout := lane.Layout(0, laneBytes)
+	n := geo.SenderBytes()
+	own, err := shmstore.NewSegment("lane", int64(n+geo.ReceiverBytes()))
+	if err := errors.Join(errLayout, err, l.take(fds)); err != nil {
 		return err
 	}
 	l.own = own
-	sending, receiving := own.Bytes()[:out.SenderBytes()], own.Bytes()[out.SenderBytes():]
-	out.FormatSender(sending)
-	back.FormatReceiver(receiving)
-	if err := l.tell(&wire.Meet{Lane: m.Lane, Capacity: laneBytes}, h.segment, h.frames.FD(), h.room.FD()); err != nil {
+	sending, receiving := own.Bytes()[:n:n], own.Bytes()[n:]
+	geo.FormatSender(sending)
+	geo.FormatReceiver(receiving)
+	if err := l.tell(&wire.Lane{Capacity: laneBytes}, own.FD()); err != nil {
 		return err
 	}
-	_, _, got, err := peer.NewReceiver(l.socket).Next()
+	l.answers = peer.NewReceiver(l.socket)
+	_, _, got, err := l.answers.Next()
 	if err != nil {
 		return err
 	}
-	theirs, err := shmstore.OpenSegment("lane", got[0], int64(size))
-	frames, errFrames := lane.OpenEvent(got[1])
-	room, errRoom := lane.OpenEvent(got[2])
-	if err := errors.Join(err, errFrames, errRoom); err != nil {
-		return err
-	}
-	l.frames = frames
-	l.sender, err = lane.NewSender(out, sending, theirs.Bytes()[out.SenderBytes():], lane.Events{Own: h.room, Peer: frames}, lane.Options{})
+	theirs, err := shmstore.OpenSegment("lane", got[0], own.Size())
 	if err != nil {
 		return err
 	}
-	l.receiver, err = lane.NewReceiver(back, receiving, theirs.Bytes()[:out.SenderBytes()], lane.Events{Own: h.frames, Peer: room}, lane.Options{})
+	l.sender, err = lane.NewSender(geo, sending, theirs.Bytes()[n:], laneBell{l}, lane.Options{})
+	if err != nil {
+		return err
+	}
+	l.receiver, err = lane.NewReceiver(geo, receiving, theirs.Bytes()[:n], laneBell{}, lane.Options{})
 	if err == nil {
 		go l.receive()
 	}
 	return err
 }
 
-// tell sends a message on the socket pair.
-func (l *laneEnd) tell(m wire.Message, fds ...int) error {
-	return l.socket.Send(encode(m, fds...), fds)
+// laneBell wakes the honest node as an honest peer does.
+type laneBell struct{ end *laneEnd }
+
+func (laneBell) Park() error { return lane.ErrClosed }
+func (laneBell) Unpark()     {}
+
+func (b laneBell) Wake() {
+	if b.end != nil {
+		_ = b.end.packet(nil) // of an honest node that is gone nothing more comes
+	}
+}
+
+// tell sends a message by the socket.
+func (l *laneEnd) tell(m wire.Message, fds ...int) error { return l.bytes(encode(m, fds...), fds...) }
+
+// bytes sends bytes by the socket.
+func (l *laneEnd) bytes(b []byte, fds ...int) error {
+	l.sending.Lock()
+	defer l.sending.Unlock()
+	return l.packet(b, fds...)
+}
+
+// packet, with sending held, sends a packet behind the frames that were sent.
+func (l *laneEnd) packet(b []byte, fds ...int) error {
+	if l.frames != l.before {
+		b = append(encode(&wire.After{Frames: l.frames}), b...)
+	}
+	err := l.socket.Send(b, fds)
+	if err == nil {
+		l.packets++
+		l.before = l.frames
+	}
+	return err
 }
 
 // receive passes on what the honest node says, until that has had enough.
 func (l *laneEnd) receive() {
 	for {
+		l.receiver.Rouse()
 		for {
-			frame, kind, ok := l.receiver.Next()
+			frame, _, ok := l.receiver.Next()
 			if !ok {
 				break
 			}
-			m, err := wire.Parse(wire.Header{Kind: wire.Kind(kind)}, append([]byte(nil), frame...))
-			if err != nil {
-				panic(err)
+			for frame = bytes.Clone(frame); len(frame) > 0; {
+				h, body, rest, err := wire.Next(frame)
+				if err != nil {
+					panic(err)
+				}
+				l.came(h, body)
+				frame = rest
 			}
-			l.fromPeer <- m
 		}
 		l.receiver.Advance()
-		if head := l.head.Load(); head != 0 {
+		if head := l.head.Load(); head != 0 { // it stays awake, for the honest node to look at the head
 			l.moveHead(head)
+			if l.socket.HungUp() {
+				return
+			}
+			runtime.Gosched()
+			continue
 		}
-		if err := l.receiver.Wait(context.Background()); err != nil {
+		if dozes, err := l.receiver.Doze(); err != nil {
+			return
+		} else if !dozes {
+			continue
+		}
+		h, body, fds, err := l.answers.Next()
+		if err != nil {
 			return
 		}
+		peer.CloseAll(fds)
+		l.came(h, bytes.Clone(body))
 	}
 }
 
-// frame sends a message in the lane.
-func (l *laneEnd) frame(m wire.Message) error {
-	return l.rawFrame(lane.Kind(m.Kind()), encode(m)[wire.HeaderSize:])
+// came passes on a message of the honest node's.
+func (l *laneEnd) came(h wire.Header, body []byte) {
+	m, err := wire.Parse(h, body)
+	if err != nil {
+		panic(err)
+	}
+	l.fromPeer <- m
 }
 
-func (l *laneEnd) rawFrame(kind lane.Kind, body []byte) error {
-	return l.sender.Send(context.Background(), kind, body)
+// frame sends a message in the lane.
+func (l *laneEnd) frame(m wire.Message) error { return l.rawFrame(encode(m)) }
+
+// rawFrame sends bytes in the lane.
+func (l *laneEnd) rawFrame(b []byte) error { return l.frameAfter(0, b) }
+
+// frameAfter sends bytes in the lane that come after so many more packets than were sent.
+func (l *laneEnd) frameAfter(more uint32, b []byte) error {
+	for {
+		l.sending.Lock()
+		l.frames++ // a bell comes after it
+		err := l.sender.TrySend(lane.Kind(l.packets+more), b)
+		if err != nil {
+			l.frames--
+		}
+		l.sending.Unlock()
+		if !errors.Is(err, lane.ErrFull) {
+			return err
+		}
+		runtime.Gosched()
+	}
+}
+
+// rawMessage is a message of any kind.
+func rawMessage(kind wire.Kind, body []byte) []byte {
+	b := binary.LittleEndian.AppendUint32(nil, uint32(wire.HeaderSize+len(body)))
+	b = binary.LittleEndian.AppendUint16(b, uint16(kind))
+	return append(append(b, 0, 0), body...)
 }
 
 // next is the delivery that it would send now if it were honest.
@@ -415,10 +478,9 @@ func (l *laneEnd) finished() error {
 	}
 }
 
-// moveHead overwrites the head in the peer's own segment, and wakes the other.
+// moveHead overwrites the head in the peer's own segment.
 func (l *laneEnd) moveHead(head uint64) {
 	binary.NativeEndian.PutUint64(l.own.Bytes()[laneHead:], head)
-	l.frames.Signal()
 }
 
 // headers overwrites whatever may be a header in the lane to the honest node,
@@ -428,8 +490,7 @@ func (l *laneEnd) headers(forged func(at uint64) uint64) error {
 	for at := uint64(0); at < laneBytes; at += 8 {
 		binary.NativeEndian.PutUint64(l.own.Bytes()[page+at:], forged(at))
 	}
-	l.frames.Signal()
-	return nil
+	return l.tell(&wire.Forget{Segment: 77})
 }
 
 // memfd makes a segment that may lack its seals.

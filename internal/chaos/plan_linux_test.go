@@ -76,10 +76,10 @@ var (
 // directPoints are those of deliveries that go past the host.
 var (
 	directPoints = []point{
-		{"duplex-met", 2},
-		{"duplex-received", 64},
-		{"duplex-before-send", 64},
-		{"duplex-sent", 64},
+		{"peer-opened", 2},
+		{"peer-received", 64},
+		{"peer-before-frame", 64},
+		{"peer-frame", 64},
 		{"lane-before-publish", 64},
 		{"lane-published", 64},
 		{"lane-before-advance", 64},

@@ -29,7 +29,7 @@ const (
 	busBoundary = "circle direct_stats keeping offered server session session_call session_direct session_emit session_end session_parts session_source " +
 		"session_stage session_stats session_submit session_turn session_underway " + // hosts
 		"link link_ask link_parts link_payload link_report lost_gpu node node_serve node_stage node_submit wait " + // nodes
-		"arrivals heard link_direct pair pair_payload route " + // past the host
+		"arrivals heard link_direct pair pair_payload pair_receive route " + // past the host
 		"exchange exchange_room link_exchange node_exchange session_exchange session_exchange_wait " +
 		"directory link_directory node_directory owners session_directory"
 )

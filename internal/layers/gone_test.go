@@ -57,6 +57,15 @@ var goners = []gone{
 		reason: "a library does not break its own promises on request; a test breaks them in export_test.go, or with a stage that fails",
 	},
 	{
+		path:   "internal/duplex",
+		reason: "a pair of nodes is a connection of internal/peer, like a node and its host",
+	},
+	{
+		in:     "internal/wire",
+		name:   "(Kind)?Meet",
+		reason: "two nodes meet by lane, as a node and its host do",
+	},
+	{
 		path:   "connector/posix",
 		reason: "a store that processes open by its name has books of its own, and no accountant: values go through a host's exchange, or through segments",
 	},

@@ -80,11 +80,6 @@ var layers = []layer{
 		reason: "the store must work for a program that has no actors and no bus",
 	},
 	{
-		part:   "internal/duplex",
-		may:    []string{"shmstore", "internal/peer", "internal/wire", "internal"},
-		reason: "it moves messages and segments between two processes; what they mean is the bus's business",
-	},
-	{
 		part:   "cudaipc",
 		reason: "it is what a lane asks of a GPU; who asks, and how memory is shared out, is for those above",
 	},
@@ -159,7 +154,7 @@ var layers = []layer{
 	},
 	{
 		part:   "bus",
-		may:    []string{"connector", "connector/flow", "connector/ring", "cudaipc", "cudaipc/lane", "codec/bundle", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/duplex", "internal/peer", "internal/wire", "internal"},
+		may:    []string{"connector", "connector/flow", "connector/ring", "cudaipc", "cudaipc/lane", "codec/bundle", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/peer", "internal/wire", "internal"},
 		reason: "a program can build a bus from code alone, without configuration files or the command; the host's exchange is a transport over ring's table, and an edge with a connector is a path of flow, as between any two stages; other transports are not for the bus to link",
 	},
 	{

@@ -48,7 +48,6 @@ const (
 	KindExpecting Kind = 67
 	KindDirect    Kind = 68
 	KindStreamed  Kind = 69
-	KindMeet      Kind = 70
 	KindLent      Kind = 71
 	KindClear     Kind = 72
 	KindCleared   Kind = 73
@@ -135,13 +134,12 @@ var kinds = [...]kindInfo{
 	KindExpecting: {name: "expecting", direction: ToHost, make: func() Message { return new(Expecting) }},
 	KindDirect:    {name: "direct", direction: ToClient, make: func() Message { return new(Direct) }},
 	KindStreamed:  {name: "streamed", direction: ToHost | ToClient | ToPeer, make: func() Message { return new(Streamed) }},
-	KindMeet:      {name: "meet", direction: ToPeer, make: func() Message { return new(Meet) }, minDescriptors: 3, maxDescriptors: 3},
 	KindLent:      {name: "lent", direction: ToHost | ToPeer, make: func() Message { return new(Lent) }},
 	KindClear:     {name: "clear", direction: ToHost, make: func() Message { return new(Clear) }},
 	KindCleared:   {name: "cleared", direction: ToClient, make: func() Message { return new(Cleared) }},
 	KindReport:    {name: "report", direction: ToClient, make: func() Message { return new(Report) }},
-	KindLane:      {name: "lane", direction: ToHost | ToClient, make: func() Message { return new(Lane) }, minDescriptors: 1, maxDescriptors: 1},
-	KindAfter:     {name: "after", direction: ToHost | ToClient, make: func() Message { return new(After) }},
+	KindLane:      {name: "lane", direction: ToHost | ToClient | ToPeer, make: func() Message { return new(Lane) }, minDescriptors: 1, maxDescriptors: 1},
+	KindAfter:     {name: "after", direction: ToHost | ToClient | ToPeer, make: func() Message { return new(After) }},
 	KindReported:  {name: "reported", direction: ToHost, make: func() Message { return new(Reported) }},
 
 	KindPlace:   {name: "place", direction: ToHost, make: func() Message { return new(Place) }},

@@ -6,11 +6,10 @@ type Lanes struct{}
 func (m *Lanes) fields(c *coder) { c.begin(KindLanes) }
 
 // Introduce makes two clients known to each other. Its descriptors are a
-// connection to the peer, on which both say Meet, and the peer's pidfd.
+// connection to the peer, on which both say Lane, and the peer's pidfd.
 type Introduce struct {
 	Peer uint32 // the peer's number
 	PID  uint32
-	Lane uint64 // drawn by the host, the same for both
 	Side uint8  // 0 for one of them, 1 for the other
 	Name string // of the peer, for people
 }
@@ -19,23 +18,9 @@ func (m *Introduce) fields(c *coder) {
 	c.begin(KindIntroduce)
 	c.u32("peer", &m.Peer)
 	c.u32("pid", &m.PID)
-	c.u64("lane", &m.Lane)
 	c.enum("side", &m.Side, 0, 1)
 	c.zeros(3)
 	c.str("name", &m.Name, MaxName)
-}
-
-// Meet brings one side's segment of the two lanes between two clients, and the
-// events that it sleeps on, waiting for frames and for room.
-type Meet struct {
-	Lane     uint64
-	Capacity uint32 // of the lane that this side sends in, in bytes
-}
-
-func (m *Meet) fields(c *coder) {
-	c.begin(KindMeet)
-	c.u64("lane", &m.Lane)
-	c.u32("capacity", &m.Capacity)
 }
 
 // Expect says that deliveries may come from a peer: those of an input of a

@@ -38,7 +38,7 @@ const (
 
 // The versions of the protocol that this package speaks: one.
 const (
-	Version    = 8
+	Version    = 9
 	VersionMin = Version
 )
 

@@ -84,8 +84,6 @@ func walk(m Message, c *coder) {
 		m.fields(c)
 	case *Streamed:
 		m.fields(c)
-	case *Meet:
-		m.fields(c)
 	case *Lent:
 		m.fields(c)
 	case *Clear:
@@ -233,9 +231,6 @@ func (*Direct) Kind() Kind { return KindDirect }
 
 // Kind returns [KindStreamed].
 func (*Streamed) Kind() Kind { return KindStreamed }
-
-// Kind returns [KindMeet].
-func (*Meet) Kind() Kind { return KindMeet }
 
 // Kind returns [KindLent].
 func (*Lent) Kind() Kind { return KindLent }
