@@ -363,7 +363,7 @@ func TestNotLentUntold(t *testing.T) {
 	h := a.meetHand(t)
 	r, task := a.served(t, h)
 	Await(t, func() bool { return h.connection() != nil })
-	for h.connection().Backlog() == 0 { // its answers fill the lane, which nobody reads
+	for h.connection().Blocked() == 0 { // its answers fill the lane and the socket, which the peer does not read
 		h.say(&wire.Deliver{Source: nowhere, Delivery: nowhere, Flags: wire.FlagInline})
 	}
 	h.say(h.large(task.id, 5, 1))

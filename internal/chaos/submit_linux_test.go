@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -57,7 +58,7 @@ func submitForever() error {
 				switch {
 				case err == nil:
 					fmt.Printf("done %d\n", epoch)
-				case errors.Is(err, bus.ErrHostGone) && !errors.Is(err, errBroken):
+				case errors.Is(err, bus.ErrHostGone) && !errors.Is(err, errBroken), gaveUp(err):
 					gone.Store(true)
 					fmt.Printf("gone %d\n", epoch)
 				case play.mortal && died(err):
@@ -73,6 +74,12 @@ func submitForever() error {
 		return bus.ErrHostGone
 	}
 	return n.Close(context.Background())
+}
+
+// gaveUp reports whether the host gave this process up because it was stopped. The host may say
+// so of its requests before the connection ends.
+func gaveUp(err error) bool {
+	return errors.Is(err, bus.ErrAborted) && strings.Contains(err.Error(), fmt.Sprintf("process %d (submitter), which is stopped", os.Getpid()))
 }
 
 func closed(c <-chan struct{}) bool {
