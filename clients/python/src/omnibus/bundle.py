@@ -33,9 +33,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import sources
+from .dtypes import DTYPES, MAX_DIMS, NAMES, data_bytes
 from .errors import PayloadError
 from .msgpack import Ext, _Packer, _Unpacker, no_encoding, timestamp
-from .tensor import DTYPES, MAX_DIMS, Tensor, data_bytes
+from .tensor import Tensor
 
 MAX_PLACES = 1 << 12
 MAX_TENSORS = 1 << 16
@@ -51,7 +52,6 @@ _TIMESTAMP = -1
 _header = struct.Struct("<4sB3sIIQQ")
 _place = struct.Struct("<IIII16s16sQQ64s")
 _tensor = struct.Struct("<BBBBIQQ")
-_NAMES = {number: name for name, (number, _, _) in DTYPES.items()}
 
 
 @dataclass(slots=True)
@@ -368,7 +368,7 @@ class _Tables:
             return "it is not in the table"
         number, ndim, flags, reserved, place, offset, size = _tensor.unpack_from(self.head, self.at)
         self.at += _tensor.size
-        if ndim > MAX_DIMS or flags > 1 or reserved or number not in _NAMES:
+        if ndim > MAX_DIMS or flags > 1 or reserved or number not in NAMES:
             return f"dtype {number}, {ndim} dimensions, flags {flags}, reserved {reserved}"
         if len(self.head) - self.at < 8 * ndim * (1 + flags):
             return f"its {ndim} dimensions are not in the table"
@@ -376,7 +376,7 @@ class _Tables:
             return f"it lies in place {place} of {len(self.bundle.places)}"
         shape = self.sizes(ndim)
         strides = self.sizes(ndim) if flags else None
-        dtype = _NAMES[number]
+        dtype = NAMES[number]
         want = _extent(dtype, shape, strides)
         if size != want:
             return f"{size} bytes, its shape needs {want}"

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .errors import PayloadError
-from .tensor import DTYPES, MAX_DIMS, data_bytes
+from .dtypes import DTYPES, MAX_DIMS, data_bytes
 
 log = logging.getLogger("omnibus")
 

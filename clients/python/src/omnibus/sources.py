@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from .dtypes import DTYPES, data_bytes
 from .errors import PayloadError
-from .tensor import DTYPES, Tensor, data_bytes
+from .tensor import Tensor
 
 #: dtypes by the format and size of a buffer's items.
 _FORMATS = {("?", 1): "bool", ("e", 2): "float16", ("f", 4): "float32", ("d", 8): "float64"}

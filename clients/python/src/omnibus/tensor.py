@@ -21,41 +21,15 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .dtypes import DTYPES, MAX_DIMS, NAMES, data_bytes
 from .errors import PayloadError
 
 if TYPE_CHECKING:
     import numpy as np
 
-MAX_DIMS = 32
-
-#: The element types, by name: number, size in bytes, and the format of the
-#: memoryview. float16, bfloat16 and the floats of 8 bits have no native format that every
-#: supported Python can cast to; their elements are shown as the bits, 'H' and 'B'. Complex
-#: numbers are shown as two, the real part first.
-DTYPES: dict[str, tuple[int, int, str]] = {
-    "bool": (1, 1, "?"),
-    "int8": (2, 1, "b"),
-    "int16": (3, 2, "h"),
-    "int32": (4, 4, "i"),
-    "int64": (5, 8, "q"),
-    "uint8": (6, 1, "B"),
-    "uint16": (7, 2, "H"),
-    "uint32": (8, 4, "I"),
-    "uint64": (9, 8, "Q"),
-    "float16": (10, 2, "H"),
-    "bfloat16": (11, 2, "H"),
-    "float32": (12, 4, "f"),
-    "float64": (13, 8, "d"),
-    "float8_e4m3fn": (14, 1, "B"),
-    "float8_e5m2": (15, 1, "B"),
-    "complex64": (16, 8, "f"),
-    "complex128": (17, 16, "d"),
-}
 #: What NumPy has in place of those that it lacks: the bits.
 _BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
-_NAMES = {number: name for name, (number, _, _) in DTYPES.items()}
 
-_MAX_BYTES = (1 << 63) - 1 - 320  # with the largest header it fits an int64
 _prefix = struct.Struct("<4sBBBB")
 _MAGIC = b"OTEN"
 
@@ -237,7 +211,7 @@ def view(payload: bytes | bytearray | memoryview) -> Tensor:
     magic, version, number, ndim, reserved = _prefix.unpack_from(buf)
     if magic != _MAGIC:
         raise PayloadError(f"tensor: magic {magic!r} is not that of a tensor")
-    if version != 1 or number not in _NAMES or ndim > MAX_DIMS or reserved:
+    if version != 1 or number not in NAMES or ndim > MAX_DIMS or reserved:
         raise PayloadError(f"tensor: version {version}, dtype {number}, {ndim} dimensions, reserved {reserved}")
     at = _data_offset(ndim)
     if len(buf) < at:
@@ -245,7 +219,7 @@ def view(payload: bytes | bytearray | memoryview) -> Tensor:
     shape = struct.unpack_from(f"<{ndim}Q", buf, _prefix.size)
     if any(buf[_prefix.size + 8 * ndim : at]):
         raise PayloadError("tensor: padding is not zero")
-    return Tensor(_NAMES[number], shape, buf[at:])
+    return Tensor(NAMES[number], shape, buf[at:])
 
 
 def is_ndarray(value: object) -> bool:
@@ -256,25 +230,6 @@ def is_ndarray(value: object) -> bool:
 
 def _data_offset(ndim: int) -> int:
     return (_prefix.size + 8 * ndim + 63) & ~63
-
-
-def data_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """The size of the elements, without a header."""
-    if dtype not in DTYPES:
-        raise PayloadError(f"tensor: no dtype {dtype!r}; known are {', '.join(DTYPES)}")
-    if len(shape) > MAX_DIMS:
-        raise PayloadError(f"tensor: {len(shape)} dimensions, at most {MAX_DIMS} are allowed")
-    size, empty = DTYPES[dtype][1], False
-    for n in shape:
-        if n < 0:
-            raise PayloadError(f"tensor {dtype}{list(shape)}: a dimension is negative")
-        if n == 0:
-            empty = True
-            continue
-        size *= n
-        if size > _MAX_BYTES:
-            raise PayloadError(f"tensor {dtype}{list(shape)}: the size overflows")
-    return 0 if empty else size
 
 
 def _bytes_of(v: memoryview) -> memoryview:

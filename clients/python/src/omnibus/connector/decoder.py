@@ -21,9 +21,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..dtypes import DTYPES
 from ..errors import PayloadError
 from ..msgpack import MAX_VALUES, Ext, _Unpacker, timestamp
-from ..tensor import DTYPES, Tensor
+from ..tensor import Tensor
 from .encoder import ARRAY_MARK, COMPLETION_KEYS, IMAGE_MARK, IMAGE_MODES, TENSOR_MARK
 
 #: Arrays of so many bytes are views of the payload, which stays as long as one of them lives.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import dlpack
+from ..dtypes import data_bytes
 from ..errors import Finished, ForkedError
-from ..tensor import data_bytes
 from .driver import Memory, Reading, SendingDevice, uuid_text
 from .pool import GRANULE, Piece
 

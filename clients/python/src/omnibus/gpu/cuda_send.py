@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..dlpack import Borrowed, borrow, is_on_gpu, row_major
+from ..dtypes import DTYPES
 from ..errors import OmnibusError, PayloadError
-from ..tensor import DTYPES
 from .driver import DriverError
 from .gate import READY
 from .libcuda import Access, Copy2D, Handle, Properties

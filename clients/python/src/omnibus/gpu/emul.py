@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import dlpack
 from ..dlpack import CPU, Borrowed
+from ..dtypes import data_bytes
 from ..errors import Code, Forged, OutOfMemory, PayloadError, Poisoned, ProtocolError
 from ..memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, FIXED_SIZE, Mapping
-from ..tensor import data_bytes
 from .driver import EMULATED, DriverError, Memory
 from .shared import Shared
 

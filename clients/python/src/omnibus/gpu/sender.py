@@ -15,12 +15,12 @@ from .. import wire
 from ..answers import Answer, Attempt
 from ..directory import Name
 from ..dlpack import is_on_gpu
+from ..dtypes import data_bytes
 from ..errors import ForeignDevice, HostError, OmnibusError, OutOfMemory, again
 from ..puts import MODES
 from ..session import Session, Work
 from ..sources import Source
 from ..sources import of as source_of
-from ..tensor import data_bytes
 from . import driver
 from .chunk import Chunk, ChunkTensor, Spare, dtype_name
 from .driver import DriverError, SendingDevice

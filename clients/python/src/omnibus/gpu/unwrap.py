@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..dtypes import data_bytes
 from ..sources import of as source_of
-from ..tensor import Tensor, data_bytes
+from ..tensor import Tensor
 from . import driver
 from .chunk import Chunk, Spare, room_for
 from .driver import SendingDevice
