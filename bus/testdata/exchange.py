@@ -5,7 +5,8 @@ import sys
 import time
 
 from omnibus import Tensor
-from omnibus.connector import OmnibusConnector, decoder
+from omnibus.connector import OmnibusConnector
+from omnibus.omni import decoder
 
 decoder._modules.update(torch=None, numpy=None)  # tensors are the client's own, wherever this runs
 c = OmnibusConnector({"arena_bytes": 32 << 20})

@@ -14,11 +14,10 @@ from unittest import mock
 
 import fakehost  # noqa: F401  (finds the package)
 import realvllm
-
 from omnibus import PayloadError, Tensor, msgpack
-from omnibus.connector import decoder
-from omnibus.connector.decoder import decode
-from omnibus.connector.encoder import Encoded, encode
+from omnibus.omni import decoder
+from omnibus.omni.decoder import decode
+from omnibus.omni.encoder import Encoded, encode
 
 try:
     import numpy as np

@@ -11,7 +11,7 @@ import sys
 import numpy  # noqa: F401  (so that arrays are its arrays)
 
 from omnibus import PayloadError, Tensor, bundle, msgpack
-from omnibus.connector import decoder
+from omnibus.omni import decoder
 
 sys.modules["PIL"] = None  # type: ignore[assignment]  # images stay what the payload says
 

@@ -51,7 +51,7 @@ def encode(value: Any, codec: int = MSGPACK) -> bytes | bytearray | memoryview:
     if codec == BUNDLE:
         return bundle.encode(value)
     if codec == OMNI:
-        from .connector import encoder  # for those alone who use it
+        from .omni import encoder  # for those alone who use it
 
         return bytes(encoder.encode(value))
     if codec in _own:
@@ -70,7 +70,7 @@ def decode(payload: memoryview, codec: int) -> Any:
     if codec == BUNDLE:
         return bundle.decode(payload)
     if codec == OMNI:
-        from .connector import decoder
+        from .omni import decoder
 
         return decoder.decode(bytes(payload))
     if codec in _own:

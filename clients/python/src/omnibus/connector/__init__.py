@@ -7,10 +7,10 @@
 In a deployment the YAML names it; see the README, and `register`.
 """
 
+from ..omni.decoder import decode
+from ..omni.encoder import Encoded, encode
 from .contract import BadKey, BadMetadata, Busy, Damaged, Missing, NoRoom, Unavailable
-from .decoder import decode
 from .drop_in import OmnibusConnector
-from .encoder import Encoded, encode
 from .vllm import NAME, register, register_if_loaded
 
 __all__ = [

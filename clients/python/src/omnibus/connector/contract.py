@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import OmnibusError
-from .encoder import Encoded
+from ..omni.encoder import Encoded
 
 MAX_KEY_BYTES = 200
 _MOST_SECONDS = 1e9  # which no timer outlasts

@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import OmnibusError
+from ..omni.decoder import decode
+from ..omni.encoder import encode
 from .contract import (
     Busy, Missing, Transport, check_edge, check_key, check_settings, inline_payload, metadata_for, setting,
 )  # fmt: skip
-from .decoder import decode
-from .encoder import encode
 from .ring import Ring
 from .segment import BY_KEY, BY_METADATA, Segments
 

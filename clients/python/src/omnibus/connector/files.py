@@ -17,8 +17,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..omni.encoder import Buffer
 from .contract import BadKey, Busy, Damaged, NoRoom, Unavailable
-from .encoder import Buffer
 
 _AT_EMPTY_PATH = 0x1000
 _AT_SYMLINK_NOFOLLOW = 0x100

@@ -16,8 +16,8 @@ from ..client import Client, connect
 from ..errors import HostGone, Nothing, OmnibusError
 from ..exchange import ARENA_BYTES, Exchange
 from ..handshake import socket_path
+from ..omni.encoder import Encoded
 from .contract import Decode, Edge, Missing, entry_number, setting
-from .encoder import Encoded
 
 
 class _Host:

@@ -27,10 +27,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import OmnibusError
+from ..omni.encoder import Encoded
 from . import files
 from .address import locate, round_up
 from .contract import Busy, Damaged, Decode, Edge, Missing, NoRoom, request_of, setting
-from .encoder import Encoded
 from .files import Directory, Lock, Nap, Watch
 from .journal import GETTING, PUTTING, Journal, Record, check_name, lock_name, settle
 from .spares import REST_SECONDS, Spare, Spares

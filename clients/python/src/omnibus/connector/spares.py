@@ -28,9 +28,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..errors import OmnibusError
+from ..omni.encoder import Encoded
 from . import files
 from .contract import NoRoom
-from .encoder import Encoded
 from .files import Directory, Identity
 from .journal import SPARE, Journal
 
