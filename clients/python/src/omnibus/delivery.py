@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from . import bundle, codec, tensor, wire
 from .errors import Code, DeadlineExceeded, Finished, PayloadError
@@ -13,8 +13,21 @@ from .memory import Mapping
 from .session import OutOfTime, Session
 from .tensor import Tensor
 
-if TYPE_CHECKING:
-    from .task import BaseTask
+
+class Owner(Protocol):
+    """A task or a request, as its deliveries know it."""
+
+    @property
+    def over(self) -> Any: ...  # true when the request is
+
+    @property
+    def request(self) -> int: ...
+
+    @property
+    def deadline(self) -> float | None: ...
+
+    def _finished(self, d: Delivery, code: int, /) -> None:
+        """A delivery is finished. The lock is held."""
 
 
 class View:
@@ -64,7 +77,7 @@ class Delivery:
         "__weakref__",
     )  # fmt: skip
 
-    def __init__(self, session: Session, m: wire.Deliver, edge: wire.Edge, owner: Any, task: BaseTask | None) -> None:
+    def __init__(self, session: Session, m: wire.Deliver, edge: wire.Edge, owner: Owner, task: Any) -> None:
         self.key = m.key  #: the producer's name for the payload, or empty
         self.attrs = m.attrs  #: small attributes that travel with it
         self.seq = m.seq  #: position in the stream, from 0
@@ -73,7 +86,7 @@ class Delivery:
         self.codec = m.codec  #: how the payload is encoded
         self.size = m.size  #: size of the payload in bytes
         self.edge = edge  #: where it comes from: `edge.peer` is the stage
-        self.task = task  #: the request at this stage, None for results
+        self.task = task  #: the request at this stage, a Task or an AsyncTask; None for results
         self.number = m.delivery
         self.last = m.flags & wire.LAST != 0  #: whether it is the last of its stream
         self.bare = m.flags & wire.BARE != 0  #: whether it has no payload and only ends its stream
@@ -95,12 +108,12 @@ class Delivery:
     @property
     def request(self) -> int:
         """The id of the request."""
-        return int(self._owner.request)
+        return self._owner.request
 
     @property
     def deadline(self) -> float | None:
         """The request's deadline, in seconds since 1970."""
-        return self._owner.deadline  # type: ignore[no-any-return]
+        return self._owner.deadline
 
     @property
     def finished(self) -> bool:
