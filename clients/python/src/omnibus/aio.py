@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,11 +25,11 @@ from .errors import again
 from .handshake import dial, socket_path
 from .request import BaseRequest, first_work, in_time, stream_work
 from .session import OutOfTime, Session, Work, resume
-from .task import BaseTask, FilledTensor, unused
+from .task import BaseTask, FilledTensor, sender_of, unused
 from .tensor import Tensor
 
 if TYPE_CHECKING:
-    from .gpu import Options
+    from .gpu import Chunk, ChunkTensor, Options, Stats
 
 _R = TypeVar("_R")
 
@@ -162,6 +162,11 @@ class AsyncClient(BaseClient):
         if self._session.error is not None:
             self._loop.remove_reader(self._session.fileno())
 
+    @property
+    def gpu(self) -> AsyncSender:
+        """As Client.gpu."""
+        return AsyncSender(self._session)
+
     async def submit(
         self,
         value: Any,
@@ -254,6 +259,39 @@ async def _itself(c: AsyncClient) -> AsyncClient:
     return c
 
 
+class AsyncSender:
+    """A session's `gpu.Sender` for an event loop: room is awaited by `achunk` and `aempty`."""
+
+    __slots__ = ("_session", "_sender")
+
+    def __init__(self, s: Session) -> None:
+        self._session, self._sender = s, sender_of(s)
+
+    @property
+    def options(self) -> Options:
+        return self._sender.options
+
+    @property
+    def stats(self) -> Stats:
+        return self._sender.stats
+
+    def chunk(self, nbytes: int) -> Chunk:
+        """As Sender.chunk: the event loop stands still while it waits for room."""
+        return self._sender.chunk(nbytes)
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> ChunkTensor:
+        """As Sender.empty: the event loop stands still while it waits for room."""
+        return self._sender.empty(shape, dtype)
+
+    async def achunk(self, nbytes: int) -> Chunk:
+        """As Sender.chunk."""
+        return await arun(self._session, self._sender.chunk_work(nbytes))
+
+    async def aempty(self, shape: int | Sequence[int], dtype: Any = "float32") -> ChunkTensor:
+        """As Sender.empty."""
+        return await arun(self._session, self._sender.empty_work(shape, dtype))
+
+
 class AsyncRequest(BaseRequest):
     """As `Request`, for an event loop: `async for`, `async with`, and `send` is awaited."""
 
@@ -340,6 +378,11 @@ class AsyncTask(BaseTask):
     """
 
     __slots__ = ()
+
+    @property
+    def gpu(self) -> AsyncSender:
+        """As Task.gpu."""
+        return AsyncSender(self._session)
 
     async def emit(
         self,

@@ -92,11 +92,6 @@ class BaseClient:
         """Whether the connection has ended."""
         return self._session.error is not None
 
-    @property
-    def gpu(self) -> Sender:
-        """Memory of a GPU to send tensors from, and what was sent how."""
-        return sender_of(self._session)
-
     def fileno(self) -> int:
         """A descriptor that is readable when `process` has something to do.
 
@@ -182,6 +177,11 @@ class Client(BaseClient):
     `aborted` turns true when somebody waits, iterates or calls `process`; `run`
     has a thread for that.
     """
+
+    @property
+    def gpu(self) -> Sender:
+        """Memory of a GPU to send tensors from, and what was sent how."""
+        return sender_of(self._session)
 
     def submit(
         self,

@@ -128,11 +128,6 @@ class BaseTask(Emitter):
         """Whether the request is over, for whatever reason: stop working on it."""
         return self.over is not None
 
-    @property
-    def gpu(self) -> Sender:
-        """Memory of a GPU to fill in place where the next stage reads it, and what was sent how."""
-        return sender_of(self._session)
-
     def _out_edges(self) -> list[wire.Edge]:
         return self._stage.outputs
 
@@ -265,6 +260,11 @@ class Task(BaseTask):
     """
 
     __slots__ = ()
+
+    @property
+    def gpu(self) -> Sender:
+        """Memory of a GPU to fill in place where the next stage reads it, and what was sent how."""
+        return sender_of(self._session)
 
     def emit(
         self,

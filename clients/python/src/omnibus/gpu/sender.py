@@ -101,19 +101,7 @@ class Sender:
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> ChunkTensor:
         """A tensor in a chunk of its own: see `chunk` and `Chunk.empty`."""
-        size = data_bytes(dtype_name(dtype), (shape,) if isinstance(shape, int) else tuple(shape))
-        return self.chunk(size).empty(shape, dtype)
-
-    async def achunk(self, nbytes: int) -> Chunk:
-        """chunk, in the running event loop."""
-        from ..aio import arun
-
-        return await arun(self._session, self.chunk_work(nbytes))
-
-    async def aempty(self, shape: int | Sequence[int], dtype: Any = "float32") -> ChunkTensor:
-        """empty, in the running event loop."""
-        size = data_bytes(dtype_name(dtype), (shape,) if isinstance(shape, int) else tuple(shape))
-        return (await self.achunk(size)).empty(shape, dtype)
+        return self._session.run(self.empty_work(shape, dtype))
 
     def chunk_work(self, nbytes: int) -> Work[Chunk]:
         if nbytes < 0:
@@ -126,6 +114,11 @@ class Sender:
                 raise
             piece = None
         return Chunk(Spare(pool.device, nbytes) if piece is None else piece, nbytes)
+
+    def empty_work(self, shape: int | Sequence[int], dtype: Any) -> Work[ChunkTensor]:
+        size = data_bytes(dtype_name(dtype), (shape,) if isinstance(shape, int) else tuple(shape))
+        chunk = yield from self.chunk_work(size)
+        return chunk.empty(shape, dtype)
 
     # The pool.
 
