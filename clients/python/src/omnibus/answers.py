@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import OmnibusError, again
-
-if TYPE_CHECKING:
-    from .session import Session
+from .locked import Core
 
 
 class Answer:
@@ -75,10 +73,16 @@ class Attempt(Answer):
         self.line = line
 
 
+def answered(s: Core, a: Answer, value: Any, error: OmnibusError | None) -> None:
+    """An answer is there. The session's lock is held."""
+    a.settle(value, error)
+    s._calls += a.watchers
+
+
 class Attempts:
     """Those of a session that have not succeeded. They are made again when it has news, or is poked."""
 
-    def __init__(self, s: Session) -> None:
+    def __init__(self, s: Core) -> None:
         self._session = s
         self._waiting: list[Attempt] = []
 
@@ -118,18 +122,18 @@ class Attempts:
         if value is None and error is None:
             return False
         self._waiting.remove(a)
-        self._session.answered(a, value, error)
+        answered(self._session, a, value, error)
         return True
 
     def expire(self, a: Answer) -> None:
         """The time for it is up."""
         with self._session.locked:
             if not a.done:
-                self._session.answered(a, None, None)
+                answered(self._session, a, None, None)
 
     def fail(self, error: OmnibusError) -> None:
         """The session has ended. The lock is held."""
         waiting, self._waiting = self._waiting, []
         for a in waiting:
             if not a.done:
-                self._session.answered(a, None, error)
+                answered(self._session, a, None, error)

@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import wire
-from .answers import Answer, Attempt
+from .answers import Answer, Attempt, answered
 from .errors import OmnibusError, OutOfMemory, ProtocolError, again, host_error, out_of_memory
-
-if TYPE_CHECKING:
-    from .session import Session
+from .locked import Core
 
 
 class Questions:
@@ -24,7 +22,7 @@ class Questions:
 
     __slots__ = ("_open", "_waiting", "_token", "_s")
 
-    def __init__(self, s: Session) -> None:
+    def __init__(self, s: Core) -> None:
         self._open: dict[int, Answer] = {}
         self._waiting: deque[tuple[Answer, Callable[[int], Any]]] = deque()  # beyond the bound of open questions
         self._token = 0
@@ -116,7 +114,8 @@ class Questions:
             if a.kind is not type(m):
                 raise ProtocolError(f"{type(m).__name__.lower()} answers another question")
         except ProtocolError:
-            self._s.drop(fds)
+            for fd in (fds,) if isinstance(fds, int) else fds or ():
+                os.close(fd)  # what it brought, and nobody uses
             raise
         if a.accept is None:
             self._answered(a, m, None)
@@ -147,17 +146,17 @@ class Questions:
 
     def _answered(self, a: Answer, value: Any, error: OmnibusError | None) -> None:
         s = self._s
-        s.answered(a, value, error)
+        answered(s, a, value, error)
         while self._waiting and len(self._open) < wire.MAX_QUESTIONS and s.error is None:
             nxt, question = self._waiting.popleft()
             try:
                 self.ask_locked(nxt, question)
             except OmnibusError as e:
-                s.answered(nxt, None, e)
+                answered(s, nxt, None, e)
 
     def fail(self, error: OmnibusError) -> None:
         """The session has ended."""
         questions, self._open = self._open, {}
         waiting, self._waiting = self._waiting, deque()
         for a in [*questions.values(), *(a for a, _ in waiting)]:
-            self._s.answered(a, None, error)
+            answered(self._s, a, None, error)

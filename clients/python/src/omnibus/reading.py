@@ -10,12 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from .errors import again
-
-if TYPE_CHECKING:
-    from .session import Session
+from .locked import Core
 
 #: The longest wait of one call, for what takes no longer ones. Whoever waits looks again.
 LONGEST_SECONDS = 3600.0
@@ -29,7 +26,7 @@ class Reading:
 
     __slots__ = ("taken", "times", "sleepers", "standby", "_s", "_lock")
 
-    def __init__(self, s: Session, lock: threading.RLock) -> None:
+    def __init__(self, s: Core, lock: threading.RLock) -> None:
         self.taken = 0  #: the thread that reads; 0: none does
         self.times = 0  #: how often somebody who waits has begun to read
         self.sleepers: list[tuple[Callable[[], bool], threading.Condition]] = []  #: wait while another reads
@@ -143,7 +140,7 @@ class Standby:
 
     __slots__ = ("asleep", "_r", "_s", "_awake", "_done", "_urgent")
 
-    def __init__(self, r: Reading, s: Session, lock: threading.RLock) -> None:
+    def __init__(self, r: Reading, s: Core, lock: threading.RLock) -> None:
         self.asleep = False  #: without an end
         self._r = r
         self._s = s

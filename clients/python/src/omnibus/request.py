@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import wire
-from .answers import Answer, Attempt
+from .answers import Answer, Attempt, answered
 from .deadlines import deadline_ns, limit_of, seconds
 from .delivery import Delivery
 from .emit import Emitter
@@ -175,7 +175,7 @@ class BaseRequest(Emitter):
         self._session.opening.discard(self.number)
         a, self._begun = self._begun, None
         if a is not None:
-            self._session.answered(a, None if error else self, error)
+            answered(self._session, a, None if error else self, error)
 
     def _finished(self, _d: Delivery, _code: int) -> None:
         self._held -= 1

@@ -1,8 +1,7 @@
 """One connection to the host, and who is told of what comes over it: tasks, requests, and whoever asked.
 
-Here is the session's lock, the way of each message to its handler, and the end. The socket is in `connection`, who
-reads it in `reading`, what was asked in `questions`, shared memory in `segments`, and what is viewed longer than its
-delivery lasts in `windows`.
+Here is the way of each message to its handler, and the end. The socket is in `connection`, the lock in `locked`, who
+reads in `reading`, what was asked in `questions`, and shared memory in `segments`.
 
 There is no thread in here. All state is
 behind one lock, which is never held while waiting for the host. Messages are
@@ -19,24 +18,20 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from . import wire
 from .answers import Answer, Attempts
-from .connection import Connection
 from .crew import away, in_crew
-from .errors import ForkedError, HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, again
-from .locked import Locked
-from .processes import current
+from .errors import HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, again
+from .locked import Core
 from .questions import Questions
 from .reading import Reading
 from .room import OwnRoom
 from .segments import Segments
-from .windows import Windows
 
 log = logging.getLogger("omnibus")
 
@@ -74,26 +69,17 @@ class ServedStage(Protocol):
     def _news(self) -> None: ...
 
 
-class Session:
+class Session(Core):
     """A connection after its handshake. Safe from any thread of the process that made it."""
 
     def __init__(self, sock: socket.socket, welcome: wire.Welcome) -> None:
+        super().__init__(sock)
         self.welcome = welcome
-        self.error: OmnibusError | None = None
         self.draining = False
         self.said_bye = False
-        self.closed = False  # by `close`: the descriptors go with the last one that reads
-        self.lock = threading.RLock()  # to be had by `locked`, and never twice: it knows its thread
-        self.locked = Locked(self)
-        self._pid = current.pid
-        self._calls: list[Callable[[], object]] = []
-        self.more = 0  # the thread that sends more at once, and does not wait: what it posts leaves with that; 0: none
-
-        self.connection = Connection(sock)
         self.reading = Reading(self, self.lock)
         self.questions = Questions(self)
         self.attempts = Attempts(self)
-        self.windows = Windows(self)
 
         self.stages: dict[int, ServedStage] = {}
         self.sources: dict[int, Source] = {}
@@ -132,21 +118,7 @@ class Session:
             wire.Bye: self._on_bye,
         }
 
-    # Processes and threads.
-
-    @property
-    def ours(self) -> bool:
-        """Whether this is the process that connected, and not a child of it."""
-        return current.pid == self._pid
-
-    def check_process(self) -> None:
-        """Raise ForkedError in a child of the process that connected."""
-        if current.pid != self._pid:
-            raise ForkedError(f"the connection belongs to process {self._pid}, and this is {current.pid}: connect here")
-
-    def __reduce__(self) -> NoReturn:
-        # All that belongs to a connection refers to it.
-        raise TypeError("a connection, and what came over it, cannot be sent to another process: connect there")
+    # Those who wait.
 
     def fileno(self) -> int:
         """A descriptor that is readable when `process` has something to do."""
@@ -194,24 +166,11 @@ class Session:
         """Have whoever reads look around when more has come to be read from a descriptor, the caller's."""
         self.connection.wake_on(fd)
 
-    def poke(self) -> None:
-        """Have whoever reads look around. Safe in a signal handler."""
-        self.connection.poke()
-
     def notify(self) -> None:
         """Have those who wait look again. The lock is held."""
         if self.attempts:
             self.attempts.again()
         self.reading.notify()
-
-    @property
-    def unsaid(self) -> bool:
-        """Whether something is to be sent, or to be called, when the lock is let go. It is held."""
-        return bool(self.connection.outbox or self._calls)
-
-    def call_later(self, f: Callable[[], object]) -> None:
-        """Call f when the lock is let go. The lock is held."""
-        self._calls.append(f)
 
     # Work and its answers.
 
@@ -238,40 +197,6 @@ class Session:
             self.questions.abandon(a)
             work.close()
             raise
-
-    def answered(self, a: Answer, value: Any, error: OmnibusError | None) -> None:
-        """An answer is there. The lock is held."""
-        a.settle(value, error)
-        self._calls += a.watchers
-
-    # Sending.
-
-    def post(self, m: wire.Message, fd: int = -1) -> None:
-        """Put a message into the outbox. The lock is held; letting it go sends it. Takes the descriptor."""
-        self.connection.post(m, fd)
-
-    def tell(self, m: wire.Message, then: Callable[[], None] | None = None) -> None:
-        """Send a message that has no answer. `then` is called with the lock held."""
-        with self.locked:
-            if self.error is not None:
-                raise again(self.error)
-            self.post(m)
-            if then is not None:
-                then()
-
-    def tell_quietly(self, m: wire.Message) -> None:
-        """tell, when it does not matter any more if the host is gone."""
-        with self.locked:
-            self.post(m)
-
-    def flush(self) -> None:
-        """Send what was posted, as far as the host takes it, unless this thread sends more. The lock is held."""
-        if self.more and self.more == threading.get_ident():
-            return
-        try:
-            self.connection.flush()
-        except HostGone as e:
-            self._fail(e)
 
     # Receiving.
 
@@ -371,23 +296,7 @@ class Session:
         self.said_bye = True
         self._fail(HostGone("the host has said goodbye"))
 
-    @staticmethod
-    def drop(fds: int | tuple[int, ...] | None) -> None:
-        """Close what a message brought and nobody uses."""
-        for fd in (fds,) if isinstance(fds, int) else fds or ():
-            os.close(fd)
-
     # The end.
-
-    def broken(self, text: str) -> ProtocolError:
-        """End the session because the host broke the protocol; returns the error."""
-        with self.locked:
-            self._fail(ProtocolError(text))
-        return ProtocolError(text)
-
-    def interrupted(self) -> None:
-        """End the session because something was raised in the middle of its books. The lock is held."""
-        self._fail(HostGone("the connection ends: a signal came in the middle of a message; connect again"))
 
     def _fail(self, error: OmnibusError) -> None:
         """End the session. The lock is held."""
