@@ -26,11 +26,11 @@ anew; whatever it inherits raises ForkedError.
 
 from typing import TYPE_CHECKING
 
+from .buffer import Buffer
 from .client import Client, connect, from_socket
 from .codec import BUNDLE, MSGPACK, RAW, TENSOR, register
 from .delivery import Delivery, View
 from .directory import Found, Name, Owner
-from .emit import Buffer
 from .errors import (
     Closing,
     Code,

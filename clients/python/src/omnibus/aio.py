@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import codec as codecs
 from . import tensor, wire
 from .answers import Answer
+from .buffer import Buffer
 from .client import BaseClient, open_session
 from .deadlines import limit_of
 from .delivery import Delivery
 from .directory import Found, Name, find_work, publish_work
-from .emit import Buffer, Emitter
+from .emit import Emitter
 from .errors import again
 from .handshake import dial, socket_path
 from .request import BaseRequest, first_work, in_time, stream_work

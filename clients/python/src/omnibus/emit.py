@@ -8,34 +8,17 @@ how consumers hold a fast producer back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from . import bundle, codec, sources, tensor, wire
-from .answers import Answer
+from .buffer import Buffer, Envelope
 from .deadlines import limit_of
-from .errors import Finished, HostError, OmnibusError, PayloadError
+from .errors import OmnibusError, PayloadError
+from .puts import Puts
 from .session import OutOfTime, Session, Work
 from .tensor import Tensor
 
-if TYPE_CHECKING:
-    from .puts import Puts
-
 _T = TypeVar("_T")
-
-
-class Envelope(NamedTuple):
-    """What travels beside an emission's payload, where it goes, and the delivery that it is for."""
-
-    delivery: int
-    edge: int
-    key: str
-    attrs: wire.Attrs
-    last: bool
-
-    @property
-    def flags(self) -> int:
-        return wire.LAST if self.last else 0
 
 
 class Emitter:
@@ -77,35 +60,12 @@ class Emitter:
         known = ", ".join(repr(e.peer) for e in edges) or "none"
         raise LookupError(f"no edge goes to {to!r}; edges go to {known} ('' is the caller)")
 
-    # Which emission it was, for errors.
-
     def _went_out(self, edge: int) -> None:
         """An emission has its place in the stream. The lock is held."""
 
     def _next_seq(self, edge: int) -> int | None:
-        """The place of the next emission on an edge, if that is known here. The lock is held."""
+        """The place of the next emission on an edge, if that is known here, for errors. The lock is held."""
         return None
-
-    def _ask_work(self, ask: Callable[[], Answer], edge: int, key: str) -> Work[Any]:
-        """Ask for an emission. An error says which one it was."""
-        try:
-            return (yield ask())
-        except HostError as e:
-            raise self._named(e, edge, key)
-
-    def _named(self, e: HostError, edge: int, key: str) -> HostError:
-        """The error of an emission, which says which one it was. The lock is not held."""
-        e.source = self.number
-        e.key = wire.cut_utf8(str(key).encode(errors="replace"), wire.MAX_NAME_BYTES).decode()
-        edges = self._out_edges()
-        if edge == wire.ALL_EDGES and len(edges) == 1:
-            edge = 0
-        if edge < len(edges):
-            with self._session.locked:
-                seq = self._next_seq(edge)
-            if seq is not None:  # or the edge would be read with the sequence 0
-                e.edge, e.seq = edges[edge].name, seq
-        return e
 
     def _envelope(
         self, delivery: int, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
@@ -152,7 +112,7 @@ class Emitter:
         from .gpu import emission, sender  # for those alone whose edges may carry such
 
         of = sender.of(self._session)
-        way = emission.Emission(self, of, bundle.Plan(value, of.of), e)
+        way = emission.Emission(self._puts, of, bundle.Plan(value, of.of), e)
         rest = way.work() if way.tensors else self._emit_here(value, e, codec_)
         if rest is not None:
             yield from rest
@@ -189,79 +149,6 @@ class Emitter:
         if size < 0:
             raise PayloadError(f"size {size} is negative")
         return (yield from self._puts.reserve_work(size, number, e, size <= self._session.inline_bytes))
-
-
-class _Way(Protocol):
-    """How a buffer is sent, and given back."""
-
-    def send(self, n: int, e: Envelope) -> None: ...
-
-    def abort(self) -> None: ...
-
-
-class Buffer:
-    """Room for one payload, to be filled in place and sent.
-
-    A context manager: what was not sent by its end is aborted. It belongs to
-    one thread. Arrays made of `view` must not be written to after `send`: readers
-    would see it.
-    """
-
-    __slots__ = ("view", "size", "_session", "_way", "_envelope")
-
-    def __init__(self, s: Session, way: _Way, view: memoryview, e: Envelope) -> None:
-        self.view = view  #: the memory to fill, writable
-        self.size = len(view)
-        self._session = s
-        self._way: _Way | None = way
-        self._envelope = e
-
-    def send(self, n: int | None = None, *, key: str = "", attrs: wire.Attrs | None = None, last: bool = False) -> None:
-        """Send the first n bytes, or all. Does not wait. A `ValueError` leaves the buffer to be sent otherwise."""
-        n = self.size if n is None else n
-        if not 0 <= n <= self.size:
-            raise ValueError(f"send of {n} bytes from a buffer of {self.size}")
-        if key or attrs:
-            wire.check_labels(key, attrs or {})
-        e = self._envelope
-        if key or attrs or last:
-            e = e._replace(key=key or e.key, attrs=attrs or e.attrs, last=last or e.last)
-        way = self._untaken()
-        try:
-            way.send(n, e)
-        except BaseException:
-            way.abort()
-            raise
-        finally:
-            self._way = None
-            self._release()
-
-    def abort(self) -> None:
-        """Give the room back. After `send` it does nothing."""
-        if self._way is not None:
-            self._session.check_process()
-            way, self._way = self._way, None
-            self._release()
-            way.abort()
-
-    def _untaken(self) -> _Way:
-        if self._way is None:
-            raise Finished("the buffer was sent or aborted before")
-        return self._way
-
-    def _release(self) -> None:
-        try:
-            self.view.release()
-        except BufferError:
-            pass  # somebody's array keeps the memory mapped, no more
-
-    def __enter__(self) -> Buffer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()
 
 
 def tensor_in(b: Buffer, dtype: str, shape: tuple[int, ...]) -> Tensor:

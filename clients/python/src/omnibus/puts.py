@@ -7,18 +7,15 @@ names it is returned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from . import wire
-from .answers import Attempt
-from .emit import Buffer, Envelope
+from .answers import Answer, Attempt
+from .buffer import Buffer, Envelope
 from .errors import Code, HostError, RequestOver, WindowFull, again
 from .room import Out, Room
 from .session import Session, Work
-
-if TYPE_CHECKING:
-    from .emit import Emitter
 
 #: Memory that is offered and used again and again; what does not fit gets segments of its own.
 ROOM_BYTES = 256 << 20
@@ -43,12 +40,29 @@ def tensors_of(edges: list[wire.Edge], tensors: list[wire.Tensors]) -> list[wire
     return tensors + [wire.Tensors()] * (len(edges) - len(tensors))
 
 
+class Origin(Protocol):
+    """A task or a request, as its puts know it."""
+
+    number: int
+
+    @property
+    def over(self) -> Any: ...  # true when the request is
+
+    def _out_edges(self) -> list[wire.Edge]: ...
+
+    def _went_out(self, edge: int) -> None:
+        """An emission has its place in the stream. The lock is held."""
+
+    def _next_seq(self, edge: int) -> int | None:
+        """The place of the next emission on an edge, if that is known here. The lock is held."""
+
+
 class Puts:
     """What a source has put, by edge."""
 
     __slots__ = ("emitter", "session", "tensors", "on_gpu", "under_way", "out", "_all")
 
-    def __init__(self, emitter: Emitter, s: Session, tensors: list[wire.Tensors]) -> None:
+    def __init__(self, emitter: Origin, s: Session, tensors: list[wire.Tensors]) -> None:
         self.emitter = emitter
         self.session = s
         self.under_way = [[0, 0] for _ in tensors]  # deliveries, and bytes of them; the session's lock
@@ -80,7 +94,7 @@ class Puts:
                     credit.give()
                     raise
         except HostError as error:
-            raise self.emitter._named(error, e.edge, e.key)
+            raise self._named(error, e.edge, e.key)
         return None
 
     def _small_work(self, credit: _Credit, e: Envelope, codec: int, flags: int, payload: Payload) -> Work[None]:
@@ -102,8 +116,31 @@ class Puts:
         def ask() -> Attempt:
             return self.session.attempts.make(Attempt(credit.take, self, _Credit.give))
 
-        taken: _Credit = yield from self.emitter._ask_work(ask, e.edge, e.key)
+        taken: _Credit = yield from self._ask_work(ask, e.edge, e.key)
         return taken
+
+    # Which emission it was, for errors.
+
+    def _ask_work(self, ask: Callable[[], Answer], edge: int, key: str) -> Work[Any]:
+        """Ask for an emission. An error says which one it was."""
+        try:
+            return (yield ask())
+        except HostError as e:
+            raise self._named(e, edge, key)
+
+    def _named(self, e: HostError, edge: int, key: str) -> HostError:
+        """The error of an emission, which says which one it was. The lock is not held."""
+        e.source = self.emitter.number
+        e.key = wire.cut_utf8(str(key).encode(errors="replace"), wire.MAX_NAME_BYTES).decode()
+        edges = self.emitter._out_edges()
+        if edge == wire.ALL_EDGES and len(edges) == 1:
+            edge = 0
+        if edge < len(edges):
+            with self.session.locked:
+                seq = self.emitter._next_seq(edge)
+            if seq is not None:  # or the edge would be read with the sequence 0
+                e.edge, e.seq = edges[edge].name, seq
+        return e
 
     def room(self, size: int, alone: bool) -> Room:
         s = self.session
@@ -146,7 +183,7 @@ class Puts:
                 room = self.room(size, credit.alone)
             except BaseException as error:
                 credit.give_back()
-                raise self.emitter._named(error, e.edge, e.key) if isinstance(error, HostError) else error
+                raise self._named(error, e.edge, e.key) if isinstance(error, HostError) else error
             view = room.view[:size]
         return Buffer(self.session, _Filled(self, credit, room, view, e, codec), view, e)
 

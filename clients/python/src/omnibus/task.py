@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from . import codec as codecs
 from . import tensor, wire
+from .buffer import Buffer
 from .deadlines import limit_of, seconds
 from .delivery import Delivery
-from .emit import Buffer, Emitter, tensor_in
+from .emit import Emitter, tensor_in
 from .errors import (
     Code,
     DeadlineExceeded,

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import codec, wire
+from ..buffer import Buffer, Envelope
 from ..bundle import POOL as IN_POOL
 from ..bundle import Place, Plan, Planned
 from ..errors import ForeignDevice
+from ..puts import Puts
 from ..session import Work
 from .chunk import ChunkTensor, room_for
 from .driver import uuid_text
 from .pool import Piece, Pool
 from .sender import DEFAULT, IPC, POOL, UNAVAILABLE, OnGPU, Sender
-
-if TYPE_CHECKING:
-    from ..emit import Buffer, Emitter, Envelope
 
 
 class Lent:
@@ -37,8 +36,8 @@ lent: weakref.WeakValueDictionary[bytes, Lent] = weakref.WeakValueDictionary()
 class Emission:
     """One value, and where it goes."""
 
-    def __init__(self, emitter: Emitter, sender: Sender, plan: Plan, envelope: Envelope) -> None:
-        self.emitter = emitter
+    def __init__(self, puts: Puts, sender: Sender, plan: Plan, envelope: Envelope) -> None:
+        self.puts = puts
         self.sender = sender
         self.plan = plan
         self.tensors = [(p, p.source) for p in plan.tensors if isinstance(p.source, OnGPU)]
@@ -47,7 +46,7 @@ class Emission:
 
     def work(self) -> Work[None]:
         """Emit it: once, or once for each edge if they say different things."""
-        puts = self.emitter._puts
+        puts = self.puts
         edges = puts.edges(self.envelope.edge)
         alike = all(puts.tensors[i] == puts.tensors[edges[0]] for i in edges)
         out = 0
@@ -151,7 +150,7 @@ class Emission:
         return True
 
     def _reserve(self, edge: int) -> Work[Buffer]:
-        puts = self.emitter._puts
+        puts = self.puts
         return puts.reserve_work(self.plan.size(), codec.BUNDLE, self.envelope._replace(edge=edge))
 
     def _lay_out(self, mode: int) -> int:
