@@ -17,8 +17,9 @@ from typing import ClassVar
 
 import omnibus
 from omnibus import dlpack
-from omnibus.gpu import DeviceTensor, NoDriver, cuda
-from omnibus.gpu.libcuda import NOT_READY
+from omnibus.devices import cuda
+from omnibus.devices.libcuda import NOT_READY
+from omnibus.gpu import DeviceTensor, NoDriver
 from omnibus.tensor import data_bytes
 
 TRANSPORTS = ("default", "cuda_ipc", "cuda_ipc_pool")

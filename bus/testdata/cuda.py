@@ -9,8 +9,8 @@ import zlib
 
 import omnibus
 from omnibus import dlpack, gpu
-from omnibus.gpu import cuda
-from omnibus.gpu.gate import READY
+from omnibus.devices import cuda
+from omnibus.devices.words import READY
 
 BIAS = 1 << 60  # of the library's device addresses
 SIZE = 64 << 10

@@ -9,8 +9,8 @@ import tempfile
 import time
 import unittest
 
-from omnibus.gpu.cuda import Cuda
-from omnibus.gpu.libcuda import Library
+from omnibus.devices.cuda import Cuda
+from omnibus.devices.libcuda import Library
 
 FAKE = os.path.join(os.path.dirname(__file__), *[".."] * 3, "cudaipc", "cuda", "testdata", "fake")
 BIAS = 1 << 60  # of its device addresses

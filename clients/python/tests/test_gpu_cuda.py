@@ -13,10 +13,11 @@ from fakecuda import BIAS, UUID, FakeCase, until
 from gpumessage import Payload, Producer
 from omnibus import Forged, PayloadError, Poisoned, bundle
 from omnibus.bundle import HANDLE
-from omnibus.gpu import DeviceLost, DriverError, NoDriver, cuda, cuda_send
+from omnibus.devices import cuda
+from omnibus.devices.libcuda import NOT_READY, Library
+from omnibus.devices.words import Watcher
+from omnibus.gpu import DeviceLost, DriverError, NoDriver
 from omnibus.gpu.lane import Lane
-from omnibus.gpu.libcuda import NOT_READY, Library
-from omnibus.gpu.watcher import Watcher
 
 ARENA = 2 << 20
 
@@ -201,7 +202,7 @@ class TestCuda(FakeCase):
         with self.assertRaisesRegex(DriverError, "cuMemHostGetDevicePointer"):
             self.device.register(base, 4096, page)
         self.assertEqual(self.fake.fake_left(), left)
-        held = cuda_send._stuck
+        held = cuda._stuck
         registered = self.device.register(base, 4096, page)
         self.fake.fake_inject(b"cuMemHostUnregister", 2, 1)
         del registered

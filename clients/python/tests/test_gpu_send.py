@@ -9,12 +9,12 @@ from unittest import mock
 from fakecuda import BIAS, FakeCase, until
 from omnibus import Finished, dlpack
 from omnibus.bundle import HANDLE, POOL
+from omnibus.devices.cuda import packed
+from omnibus.devices.words import READY
 from omnibus.errors import PayloadError
 from omnibus.gaps import Gaps
 from omnibus.gpu import DriverError, Options, emul
 from omnibus.gpu.chunk import Chunk, Spare
-from omnibus.gpu.cuda_send import packed
-from omnibus.gpu.gate import READY
 from omnibus.gpu.pool import Pool
 
 ARENA = 2 << 20

@@ -10,8 +10,9 @@ from unittest import mock
 from fakecuda import BIAS, UUID, FakeCase, until
 from gpumessage import Payload, Producer
 from omnibus import ForeignDevice, Poisoned, Tensor, dlpack, gpu
-from omnibus.gpu import ChunkTensor, DriverError, cuda, emul
-from omnibus.gpu.cuda import Cuda
+from omnibus.devices import cuda
+from omnibus.devices.cuda import Cuda
+from omnibus.gpu import ChunkTensor, DriverError, emul
 from omnibus.gpu.lane import Lane
 
 ARENA = 2 << 20

@@ -78,7 +78,8 @@ def _of_array(np: Any, array: Any) -> Source:
 def _of_cuda(value: Any) -> Source:
     """A tensor on a GPU, which is copied into the payload when what fills it is done."""
     from . import dlpack
-    from .gpu import NoDriver, cuda
+    from .devices import cuda
+    from .devices.contract import NoDriver
 
     ordinal = int(value.__dlpack_device__()[1])
     try:

@@ -5,9 +5,9 @@ read them: see `Sender`, which clients, tasks and queues have as `gpu`, and `Opt
 libcuda.so.1, which is loaded with the first such tensor; emulated GPUs need none.
 """
 
-from . import emul
+from ..devices import emul
+from ..devices.contract import DeviceLost, DriverError, NoDriver
 from .chunk import Chunk, ChunkTensor
-from .driver import DeviceLost, DriverError, NoDriver
 from .pool import Options
 from .sender import Sender, Sent, Stats
 from .tensor import DeviceTensor

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import dlpack
+from ..devices.contract import Memory, Reading, SendingDevice, uuid_text
 from ..dtypes import data_bytes
 from ..errors import Finished, ForkedError
-from .driver import Memory, Reading, SendingDevice, uuid_text
 from .pool import GRANULE, Piece
 
 

@@ -9,11 +9,11 @@ from .. import codec, wire
 from ..buffer import Buffer, Envelope
 from ..bundle import POOL as IN_POOL
 from ..bundle import Place, Plan, Planned
+from ..devices.contract import uuid_text
 from ..errors import ForeignDevice
 from ..puts import Puts
 from ..session import Work
 from .chunk import ChunkTensor, room_for
-from .driver import uuid_text
 from .pool import Piece, Pool
 from .sender import DEFAULT, IPC, POOL, UNAVAILABLE, OnGPU, Sender
 

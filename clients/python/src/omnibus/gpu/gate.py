@@ -13,22 +13,11 @@ from typing import Any
 
 from ..bundle import Place
 from ..crew import away
+from ..devices.contract import Device, Memory, Reading, uuid_text
+from ..devices.words import FAULT, FIRST_NAP, LAST_NAP, READY, SLOT_BYTES, SPIN, fence, reached
 from ..directory import Found
 from ..errors import Forged, ForkedError, OmnibusError, Poisoned
-from ..fence import fence
 from ..memory import Mapping
-from .driver import Device, Memory, Reading, uuid_text
-
-SLOT_BYTES = 64
-READY, FAULT = 0, 4
-
-#: How long a word is looked at without a pause, and how pauses grow: streams write words, and wake nobody.
-SPIN, FIRST_NAP, LAST_NAP = 50e-6, 20e-6, 1e-3
-
-
-def reached(word: int, value: int) -> bool:
-    """Compare as streams do: in a circle, so that words may count for ever."""
-    return (word - value) & 0xFFFFFFFF < 1 << 31
 
 
 class Words:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import struct
 
+from ..devices.contract import Device
 from ..directory import Found
 from ..errors import Forged, ProtocolError
 from ..memory import Mapping
-from .driver import Device
 
 #: Set in the number of such an arena.
 HANDLED = 1 << 31

@@ -12,13 +12,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..bundle import HANDLE, Bundle, Place, Placed
+from .. import devices
 from ..answers import Answer
+from ..bundle import HANDLE, Bundle, Place, Placed
+from ..devices.contract import Device, Memory
 from ..directory import Found, Name, ask_for
 from ..errors import Forged, HostGone, Nothing, ProtocolError
 from ..session import OutOfTime, Session, Work
-from . import driver
-from .driver import Device, Memory
 from .emission import lent
 from .gate import Gate, Words
 from .handled import HANDLED, Handled
@@ -50,7 +50,7 @@ class Lane:
     """
 
     def __init__(
-        self, find: Callable[[Name, float | None], Found], device: Callable[[bytes], Device] = driver.device
+        self, find: Callable[[Name, float | None], Found], device: Callable[[bytes], Device] = devices.by_uuid
     ) -> None:
         """`find` finds what has a name, or raises OutOfTime at a limit, of time.monotonic."""
         self._find = find

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .. import wire
+from .. import devices, wire
 from ..answers import Answer, Attempt
+from ..devices.contract import EMULATED, DriverError, SendingDevice
 from ..directory import Name
 from ..dlpack import is_on_gpu
 from ..dtypes import data_bytes
@@ -21,9 +22,7 @@ from ..puts import MODES
 from ..session import Session, Work
 from ..sources import Source
 from ..sources import of as source_of
-from . import driver
 from .chunk import Chunk, ChunkTensor, Spare, dtype_name
-from .driver import DriverError, SendingDevice
 from .pool import SPILL, Options, Piece, Pool, Published
 
 log = logging.getLogger("omnibus")
@@ -134,7 +133,7 @@ class Sender:
             if self._why is not None:
                 raise again(self._why)
             try:
-                self._pool = Pool(device_of(self.options.device, value), self.options, self._freed)
+                self._pool = Pool(devices.device_of(self.options.device, value), self.options, self._freed)
             except OmnibusError as e:
                 self._why = again(e)
                 raise
@@ -203,8 +202,8 @@ class Sender:
     @property
     def _emulated(self) -> SendingDevice | None:
         d = self.options.device
-        if isinstance(d, bytes) and d.startswith(driver.EMULATED):
-            return driver.sending_device(d)
+        if isinstance(d, bytes) and d.startswith(EMULATED):
+            return devices.by_uuid(d)
         return None
 
     def count(self, mode: int, nbytes: int) -> None:
@@ -259,20 +258,6 @@ def _ask(s: Session, name: Name, p: Published) -> Answer:
     a = _Publishing(wire.Published, lambda m, _: None)
     a.fd = p.fd
     return s.questions.ask_locked(a, lambda token: wire.Publish(token, name.number, name.pool, p.size))
-
-
-def device_of(device: int | bytes | None, value: Any) -> SendingDevice:
-    """The device that is meant. Raises NoDriver, and ForeignDevice."""
-    if isinstance(device, bytes):
-        return driver.sending_device(device)
-    from . import cuda
-
-    if device is None and value is not None and is_on_gpu(value):
-        device = int(value.__dlpack_device__()[1])
-    try:
-        return cuda.at(device or 0)
-    except LookupError as e:
-        raise ForeignDevice(str(e)) from None
 
 
 def of(s: Session) -> Sender:

@@ -6,8 +6,8 @@ from typing import Any
 
 from .. import dlpack
 from ..bundle import Placed
+from ..devices.contract import uuid_text
 from ..errors import OmnibusError
-from .driver import uuid_text
 from .gate import Gate
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .. import devices
+from ..devices.contract import SendingDevice
 from ..dtypes import data_bytes
 from ..sources import of as source_of
 from ..tensor import Tensor
-from . import driver
 from .chunk import Chunk, Spare, room_for
-from .driver import SendingDevice
-from .sender import device_of
 from .tensor import DeviceTensor
 
 #: The device that is the host.
@@ -47,7 +46,7 @@ def unwrap(value: Any, device: Any = None, otherwise: Any = 0) -> Any:
         return copy
 
     out = _replaced(value, place)
-    target.bring(chunk._memory, copies)  # type: ignore[arg-type]  # which is not in the pool
+    target.bring(chunk._memory, copies)
     return out
 
 
@@ -89,17 +88,17 @@ def _target(device: Any, otherwise: Any, tensors: list[Any]) -> SendingDevice | 
     if device is None:
         device = next((t.device for t in tensors if isinstance(t, DeviceTensor)), otherwise or 0)
     if isinstance(device, (bytes, int)):
-        return device_of(device, None)
+        return devices.device_of(device, None)
     name = str(device)
     kind, _, number = name.partition(":")
     if name == CPU:
         return None
     if kind == "cuda" and (not number or number.isdecimal()):
-        return device_of(int(number or 0), None)
+        return devices.device_of(int(number or 0), None)
     try:
         uuid = bytes.fromhex(name.removeprefix("GPU-").removeprefix("MIG-").replace("-", ""))
     except ValueError:
         uuid = b""
     if len(uuid) != 16:
         raise ValueError(f'device {device!r}: use "cpu", "cuda:0", a number of CUDA\'s or a UUID')
-    return driver.sending_device(uuid)
+    return devices.by_uuid(uuid)

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from .driver import Memory
+from .contract import Memory
 
 
 class _Share:

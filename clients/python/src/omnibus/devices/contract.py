@@ -1,6 +1,6 @@
-"""What the lane asks of a GPU, and which backend drives it.
+"""What is asked of a GPU, and what it is told of who uses its memory.
 
-The Go package `cudaipc` has the contract. Here is what a reader needs of it.
+The Go package `cudaipc` has the contract. Here is what readers and senders need of it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ from ..errors import OmnibusError
 
 if TYPE_CHECKING:
     from ..dlpack import Borrowed
-    from .chunk import Spare
-    from .gate import Gate
-    from .pool import Piece
 
 #: What the UUIDs of emulated GPUs begin with.
 EMULATED = b"emul"
@@ -54,6 +51,56 @@ class Reading(Protocol):
         """Drop `keep` when the streams have come as far as they are now. Called in the middle of anything."""
 
 
+class Used(Protocol):
+    """Memory that streams use."""
+
+    reading: Reading | None  #: the device's: which streams these are
+
+
+class Awaited(Used, Protocol):
+    """Memory that another process fills, and its word for that."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the word says that it is filled, or never will be."""
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the process that fills it is dead."""
+
+    def judge(self) -> None:
+        """Take note of what the end of waiting means."""
+
+    def over(self) -> bool:
+        """Whether waiting is over, without waiting. Raises Poisoned, and DeviceLost."""
+
+    def wait(self) -> bool:
+        """Wait on the CPU. Raises Poisoned."""
+
+
+class Filled(Used, Protocol):
+    """Memory that this process fills, and its word for that."""
+
+    lent: list[Any]  #: what is kept until nobody reads it
+
+    @property
+    def generation(self) -> int:
+        """What the word says once it is complete."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the word says that it is complete, or never will be."""
+
+    def words_at(self) -> int:
+        """Where its words are, on the device."""
+
+    def settle(self) -> None:
+        """Say that it is complete."""
+
+    def fail(self) -> None:
+        """Say that it never will be, unless it is."""
+
+
 class Device(Protocol):
     """One GPU."""
 
@@ -67,7 +114,7 @@ class Device(Protocol):
     def handle(self, handle: bytes) -> Memory:
         """Map the allocation behind another process's handle."""
 
-    def follow(self, gate: Gate, stream: Any) -> None:
+    def follow(self, gate: Awaited, stream: Any) -> None:
         """Have a stream wait for what is behind the gate; None is the one that DLPack means by it.
 
         Raises Poisoned if that is known to be garbage, BufferError for a stream that is none.
@@ -133,37 +180,19 @@ class SendingDevice(Device, Protocol):
     def export(self, address: int) -> tuple[bytes, int, int]:
         """A handle of the allocation around an address, how far into it that is, and how large it is."""
 
-    def use(self, piece: Piece | Spare, stream: Any) -> None:
+    def use(self, piece: Used, stream: Any) -> None:
         """Note that a stream is given a piece that is not sent: what it does there comes behind what others did.
 
         None is the stream that DLPack means by it. Raises BufferError for a stream that is none.
         """
 
-    def sending(self, piece: Piece) -> Sending: ...
+    def sending(self, piece: Filled) -> Sending: ...
 
-    def bring(self, memory: Spare, copies: Sequence[tuple[int, Any]]) -> None:
+    def bring(self, memory: Used, copies: Sequence[tuple[int, Any]]) -> None:
         """Copy tensors, objects with `__dlpack__`, to addresses in memory of ours, in row-major order.
 
         Whoever uses the memory comes behind that. Nobody waits for it here, but for tensors that are on no GPU, or on another.
         """
-
-
-def device(uuid: bytes) -> Device:
-    """The device with a UUID. Raises ForeignDevice if this process does not see it, and NoDriver."""
-    if uuid.startswith(EMULATED):
-        from . import emul
-
-        return emul.device(uuid)
-    from . import cuda
-
-    return cuda.device(uuid)
-
-
-def sending_device(uuid: bytes) -> SendingDevice:
-    """device, for one that is sent from."""
-    d: Any = device(uuid)  # all of them can
-    found: SendingDevice = d
-    return found
 
 
 def uuid_text(uuid: bytes) -> str:

@@ -1,29 +1,23 @@
-"""How tensors are sent from NVIDIA's GPUs: memory that others map, words that streams write, and copies in between."""
+"""NVIDIA's GPUs, and how tensors are sent from them: memory that others map, words that streams write, and copies in between."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
 import math
 import os
+import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..dlpack import Borrowed, borrow, is_on_gpu, row_major
 from ..dtypes import DTYPES
-from ..errors import OmnibusError, PayloadError
-from .driver import DriverError
-from .gate import READY
-from .libcuda import Access, Copy2D, Handle, Properties
+from ..errors import ForeignDevice, PayloadError
+from .contract import DriverError, Filled, NoDriver, Used, uuid_text
+from .cuda_device import CudaDevice, Reading, map_memory, unmap_memory
+from .libcuda import Copy2D, Handle, Library, Properties
+from .words import READY
 
-if TYPE_CHECKING:
-    from .chunk import Spare
-    from .cuda import Cuda, Reading
-    from .pool import Piece
-
-log = logging.getLogger("omnibus")
-
-_PINNED, _FD, _ON_DEVICE, _READ_WRITE, _MINIMUM = 1, 1, 1, 3, 0
+_PINNED, _FD, _ON_DEVICE, _MINIMUM = 1, 1, 1, 0
 _REGISTER = 1 | 2  # portable, and mapped for the device
 _HANDLE_CAPABLE = 10
 _BARRIER = 0  # a write that is seen behind all before it
@@ -34,22 +28,22 @@ _NOT_SUPPORTED = 801
 MAX_COPIES, _MAX_PITCH = 1 << 16, (1 << 31) - 1
 
 
-class Producer:
-    """The part of a GPU that sends."""
+class Cuda(CudaDevice):
+    """A GPU that tensors are read on, and sent from."""
 
-    def owns(self: Cuda, value: Any) -> bool:  # type: ignore[misc]
+    def owns(self, value: Any) -> bool:
         return is_on_gpu(value) and int(value.__dlpack_device__()[1]) == self.dlpack[1]
 
-    def new_arena(self: Cuda, nbytes: int) -> _Arena:  # type: ignore[misc]
+    def new_arena(self, nbytes: int) -> _Arena:
         return _Arena(self, nbytes)
 
-    def new_memory(self: Cuda, nbytes: int) -> _Allocation:  # type: ignore[misc]
+    def new_memory(self, nbytes: int) -> _Allocation:
         return _Allocation(self, nbytes)
 
-    def register(self: Cuda, address: int, nbytes: int, keep: Any) -> _Registered:  # type: ignore[misc]
+    def register(self, address: int, nbytes: int, keep: Any) -> _Registered:
         return _Registered(self, address, nbytes, keep)
 
-    def export(self: Cuda, address: int) -> tuple[bytes, int, int]:  # type: ignore[misc]
+    def export(self, address: int) -> tuple[bytes, int, int]:
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
         with self.context:
             self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), address)
@@ -61,15 +55,15 @@ class Producer:
             self.call("cuIpcGetMemHandle", ctypes.byref(handle), base)
         return bytes(handle.bytes), address - base.value, size.value
 
-    def use(self: Cuda, piece: Piece | Spare, stream: Any) -> None:  # type: ignore[misc]
+    def use(self, piece: Used, stream: Any) -> None:
         with self._lock, self.context:
             self.reading_of(piece).join(stream)
 
-    def sending(self: Cuda, piece: Piece) -> _Sending:  # type: ignore[misc]
+    def sending(self, piece: Filled) -> _Sending:
         with self._lock, self.context:
             return _Sending(self, piece, self.reading_of(piece))
 
-    def bring(self: Cuda, memory: Spare, copies: Sequence[tuple[int, Any]]) -> None:  # type: ignore[misc]
+    def bring(self, memory: Used, copies: Sequence[tuple[int, Any]]) -> None:
         with self._lock, self.context:
             reading = self.reading_of(memory)
             reading.join(reading.own)  # whoever is given the memory comes behind that
@@ -90,7 +84,7 @@ class Producer:
                     b = borrow(value, stream)
                 self._copy(at, b, stream)
 
-    def _copy(self: Cuda, dst: int, src: Borrowed, stream: int) -> None:  # type: ignore[misc]
+    def _copy(self, dst: int, src: Borrowed, stream: int) -> None:
         """Have a stream copy a tensor's elements, in row-major order."""
         with self.context:
             for to, at, width, rows, pitch in packed(dst, src.address, DTYPES[src.dtype][1], src.shape, src.strides):
@@ -174,7 +168,7 @@ class _Sending:
 
     __slots__ = ("_device", "_piece", "_reading", "_copied")
 
-    def __init__(self, device: Cuda, piece: Piece, reading: Reading) -> None:
+    def __init__(self, device: Cuda, piece: Filled, reading: Reading) -> None:
         self._device, self._piece, self._reading = device, piece, reading
         self._copied = False
 
@@ -246,28 +240,35 @@ def _merged(item: int, shape: Sequence[int], strides: Sequence[int]) -> list[tup
     return axes
 
 
-def map_memory(device: Cuda, memory: int, size: int) -> int:
-    """Give memory an address. The device's context is current."""
-    libcuda, call = device.libcuda, device.call
-    address = libcuda.number("cuMemAddressReserve", size, 0, 0, 0)
-    try:
-        call("cuMemMap", address, size, 0, memory, 0)
-        try:
-            access = Access(_ON_DEVICE, device.number, _READ_WRITE)  # CUDA has no other
-            call("cuMemSetAccess", address, size, ctypes.byref(access), 1)
-        except BaseException:
-            libcuda.ask("cuMemUnmap", address, size)
-            raise
-    except BaseException:
-        libcuda.ask("cuMemAddressFree", address, size)
-        raise
-    return address
+_lock = threading.Lock()
+_devices: dict[bytes, Cuda] | None = None
 
 
-def unmap_memory(device: Cuda, address: int, size: int) -> None:
+def devices() -> dict[bytes, Cuda]:
+    """The GPUs that this process sees, by their UUIDs. Raises NoDriver."""
+    global _devices
+    with _lock:
+        if _devices is None:
+            libcuda = Library()
+            count = libcuda.number("cuDeviceGetCount", kind=ctypes.c_int)
+            _devices = {d.uuid: d for d in (Cuda(libcuda, n) for n in range(count))}
+        return _devices
+
+
+def device(uuid: bytes) -> Cuda:
+    """The GPU with a UUID."""
     try:
-        with device.context:
-            device.call("cuMemUnmap", address, size)
-            device.call("cuMemAddressFree", address, size)
-    except OmnibusError:
-        log.debug("an arena cannot be unmapped", exc_info=True)
+        found = devices().get(uuid)
+    except NoDriver as e:
+        raise ForeignDevice(f"tensors on {uuid_text(uuid)}: {e}") from e
+    if found is None:
+        raise ForeignDevice(f"{uuid_text(uuid)} is not visible to this process")
+    return found
+
+
+def at(ordinal: int) -> Cuda:
+    """The GPU with a number of CUDA's. Raises NoDriver and LookupError."""
+    for d in devices().values():
+        if d.dlpack[1] == ordinal:
+            return d
+    raise LookupError(f"no GPU {ordinal}")

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import POINTER, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from typing import Any
 
-from .driver import DeviceLost, DriverError, NoDriver
+from .contract import DeviceLost, DriverError, NoDriver
 
 NOT_READY = 600
 _NOT_INITIALIZED, _STUB, _NO_DEVICE = 3, 34, 100

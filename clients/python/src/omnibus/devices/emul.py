@@ -14,20 +14,15 @@ import struct
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .. import dlpack
 from ..dlpack import CPU, Borrowed
 from ..dtypes import data_bytes
 from ..errors import Code, Forged, OutOfMemory, PayloadError, Poisoned, ProtocolError
 from ..memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, FIXED_SIZE, Mapping
-from .driver import EMULATED, DriverError, Memory
+from .contract import EMULATED, Awaited, DriverError, Filled, Memory, Used
 from .shared import Shared
-
-if TYPE_CHECKING:
-    from .chunk import Spare
-    from .gate import Gate
-    from .pool import Piece
 
 _handle = struct.Struct("<8sIIQ16s16sQ")
 _MAGIC = b"omniemu\x01"
@@ -88,7 +83,7 @@ class Emulated:
     def handle(self, handle: bytes) -> Memory:
         return self._handles.get(handle)
 
-    def follow(self, gate: Gate, stream: Any) -> None:
+    def follow(self, gate: Awaited, stream: Any) -> None:
         if stream is not None:
             raise BufferError("an emulated GPU has no streams")
         gate.wait()
@@ -134,14 +129,14 @@ class Emulated:
         handle = _handle.pack(_MAGIC, os.getpid(), m.fd, m.size, m.nonce, self.uuid, namespace)
         return handle, address - m.address, m.size
 
-    def use(self, piece: Piece | Spare, stream: Any) -> None:
+    def use(self, piece: Used, stream: Any) -> None:
         if stream is not None:
             raise BufferError("an emulated GPU has no streams")
 
-    def sending(self, piece: Piece) -> _Sending:
+    def sending(self, piece: Filled) -> _Sending:
         return _Sending(piece)
 
-    def bring(self, memory: Spare, copies: Sequence[tuple[int, Any]]) -> None:
+    def bring(self, memory: Used, copies: Sequence[tuple[int, Any]]) -> None:
         for at, value in copies:
             _copy(at, dlpack.borrow(value))
 
@@ -151,7 +146,7 @@ class _Sending:
 
     __slots__ = ("_piece",)
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: Filled) -> None:
         self._piece = piece
 
     def take(self, value: Any) -> Borrowed:

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, by the driver interface of CUDA.
+"""How tensors are read on NVIDIA's GPUs, by the driver interface of CUDA. How they are sent is in `cuda`.
 
 Contexts are the primary ones, which PyTorch uses. Waits are in streams of this module's own, one for each
 gate, and bridged to the reader's stream by an event: a wait for a word is nothing that its owner knows of, and others
@@ -14,21 +14,14 @@ import threading
 import time
 from collections import deque
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..dlpack import CUDA, borrow
-from ..errors import ForeignDevice, Forged, OmnibusError, Poisoned
-from .cuda_send import Producer, map_memory, unmap_memory
-from .driver import DeviceLost, DriverError, Memory, NoDriver, uuid_text
-from .gate import FIRST_NAP, LAST_NAP, reached
-from .libcuda import NOT_READY, Handle, Library
+from ..errors import Forged, OmnibusError, Poisoned
+from .contract import Awaited, DeviceLost, DriverError, Memory, Used, uuid_text
+from .libcuda import NOT_READY, Access, Handle, Library
 from .shared import Shared
-from .watcher import Watcher
-
-if TYPE_CHECKING:
-    from .chunk import Spare
-    from .gate import Gate
-    from .pool import Piece
+from .words import FIRST_NAP, LAST_NAP, Watcher, reached
 
 log = logging.getLogger("omnibus")
 
@@ -38,6 +31,7 @@ _REGISTER = 1 | 2  # portable, and mapped for the device
 _GEQ = 0  # a wait for a word that has reached a value, in a circle
 _BARRIER = 0  # a write that is seen behind all before it
 _FD, _LAZY_PEERS = 1, 1
+_ON_DEVICE, _READ_WRITE = 1, 3
 
 #: What the driver says of a handle of memory that is gone: no value, not mapped, the kernel says no, no handle.
 _STALE = (1, 205, 304, 400)
@@ -67,8 +61,8 @@ class _Line:
         self.seq = 0  # of the gate that has it
 
 
-class Cuda(Producer):
-    """A GPU."""
+class CudaDevice:
+    """A GPU that tensors are read on."""
 
     def __init__(self, libcuda: Library, ordinal: int) -> None:
         self.libcuda = libcuda
@@ -140,11 +134,11 @@ class Cuda(Producer):
 
     # Streams.
 
-    def follow(self, gate: Gate, stream: Any) -> None:
+    def follow(self, gate: Awaited, stream: Any) -> None:
         with self._lock, self.context:
             self.reading_of(gate).follow(gate, stream)
 
-    def reading_of(self, of: Gate | Piece | Spare) -> Reading:
+    def reading_of(self, of: Used) -> Reading:
         """The streams that use something. The lock is held, and the context current."""
         if of.reading is None:
             of.reading = Reading(self, self._line())
@@ -245,7 +239,7 @@ class _Current:
 class _Arena:
     """Memory of another process's, behind a descriptor."""
 
-    def __init__(self, device: Cuda, fd: int, size: int) -> None:
+    def __init__(self, device: CudaDevice, fd: int, size: int) -> None:
         self.address = 0
         self.size = size
         self._device = device
@@ -270,7 +264,7 @@ class _Arena:
 class _Imported:
     """An allocation of another process's, behind a handle."""
 
-    def __init__(self, device: Cuda, handle: bytes) -> None:
+    def __init__(self, device: CudaDevice, handle: bytes) -> None:
         self.address = self.size = 0
         self._device = device
         with device.context:
@@ -295,14 +289,14 @@ class Reading:
 
     __slots__ = ("_device", "_line", "_streams", "_waiting", "_opening")
 
-    def __init__(self, device: Cuda, line: _Line) -> None:
+    def __init__(self, device: CudaDevice, line: _Line) -> None:
         self._device = device
         self._line = line
         self._streams: list[int] = []
         self._waiting = False  # the own stream, for the mirror
         self._opening = False  # the event is behind that
 
-    def follow(self, gate: Gate, stream: Any) -> None:
+    def follow(self, gate: Awaited, stream: Any) -> None:
         """Have a stream wait. The device's lock is held, and its context current."""
         raw = _raw(stream)
         over = gate.over()
@@ -336,7 +330,7 @@ class Reading:
                 call("cuEventRecord", line.tail, other)
                 call("cuStreamWaitEvent", raw, line.tail, 0)
 
-    def _open(self, gate: Gate) -> None:
+    def _open(self, gate: Awaited) -> None:
         """Have the event record the opening of the gate."""
         if not self._waiting:
             self._wait(gate)
@@ -344,7 +338,7 @@ class Reading:
             self._device.call("cuEventRecord", self._line.open, self._line.stream)
             self._opening = True
 
-    def _wait(self, gate: Gate) -> None:
+    def _wait(self, gate: Awaited) -> None:
         """Have the own stream wait for the gate."""
         line, seq, call = self._line, self._line.seq, self._device.call
 
@@ -396,35 +390,28 @@ def _raw(stream: Any) -> int:
     return _LEGACY_STREAM if stream in (None, -1) else stream
 
 
-_lock = threading.Lock()
-_devices: dict[bytes, Cuda] | None = None
-
-
-def devices() -> dict[bytes, Cuda]:
-    """The GPUs that this process sees, by their UUIDs. Raises NoDriver."""
-    global _devices
-    with _lock:
-        if _devices is None:
-            libcuda = Library()
-            count = libcuda.number("cuDeviceGetCount", kind=ctypes.c_int)
-            _devices = {d.uuid: d for d in (Cuda(libcuda, n) for n in range(count))}
-        return _devices
-
-
-def device(uuid: bytes) -> Cuda:
-    """The GPU with a UUID."""
+def map_memory(device: CudaDevice, memory: int, size: int) -> int:
+    """Give memory an address. The device's context is current."""
+    libcuda, call = device.libcuda, device.call
+    address = libcuda.number("cuMemAddressReserve", size, 0, 0, 0)
     try:
-        found = devices().get(uuid)
-    except NoDriver as e:
-        raise ForeignDevice(f"tensors on {uuid_text(uuid)}: {e}") from e
-    if found is None:
-        raise ForeignDevice(f"{uuid_text(uuid)} is not visible to this process")
-    return found
+        call("cuMemMap", address, size, 0, memory, 0)
+        try:
+            access = Access(_ON_DEVICE, device.number, _READ_WRITE)  # CUDA has no other
+            call("cuMemSetAccess", address, size, ctypes.byref(access), 1)
+        except BaseException:
+            libcuda.ask("cuMemUnmap", address, size)
+            raise
+    except BaseException:
+        libcuda.ask("cuMemAddressFree", address, size)
+        raise
+    return address
 
 
-def at(ordinal: int) -> Cuda:
-    """The GPU with a number of CUDA's. Raises NoDriver and LookupError."""
-    for d in devices().values():
-        if d.dlpack[1] == ordinal:
-            return d
-    raise LookupError(f"no GPU {ordinal}")
+def unmap_memory(device: CudaDevice, address: int, size: int) -> None:
+    try:
+        with device.context:
+            device.call("cuMemUnmap", address, size)
+            device.call("cuMemAddressFree", address, size)
+    except OmnibusError:
+        log.debug("an arena cannot be unmapped", exc_info=True)
