@@ -191,11 +191,6 @@ def write_header(buf: memoryview, dtype: str, shape: tuple[int, ...] | list[int]
     return buf[at:]
 
 
-def elements(data: memoryview, dtype: str) -> memoryview:
-    """Bytes as a flat view of elements."""
-    return _elements(data, dtype)
-
-
 def encode(t: Tensor) -> bytearray:
     """The payload of a tensor."""
     out = bytearray(payload_bytes(t.dtype, t.shape))
