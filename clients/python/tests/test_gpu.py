@@ -9,12 +9,12 @@ import unittest
 from unittest import mock
 
 from gpumessage import ADD_SEALS, FUTURE_WRITE, GROW, SHRINK, Payload, Producer, memfd
+
 from omnibus import ForeignDevice, Forged, Nothing, PayloadError, Poisoned, dlpack
 from omnibus.devices.shared import Shared
 from omnibus.devices.words import reached
 from omnibus.gpu.emission import Lent, lent
-from omnibus.gpu.handled import HANDLED
-from omnibus.gpu.lane import TIDY, Lane
+from omnibus.gpu.lane import HANDLED, TIDY, Lane
 
 EMULATED = b"emul" + bytes(11) + b"\1"
 

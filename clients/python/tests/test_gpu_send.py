@@ -7,15 +7,16 @@ import unittest
 from unittest import mock
 
 from fakecuda import BIAS, FakeCase, until
+
 from omnibus import Finished, dlpack
 from omnibus.bundle import HANDLE, POOL
 from omnibus.devices.cuda import packed
 from omnibus.devices.words import READY
 from omnibus.errors import PayloadError
-from omnibus.gaps import Gaps
 from omnibus.gpu import DriverError, Options, emul
 from omnibus.gpu.chunk import Chunk, Spare
 from omnibus.gpu.pool import Pool
+from omnibus.memory import Gaps
 
 ARENA = 2 << 20
 

@@ -1,4 +1,4 @@
-"""Shared memory of a connection: segments to read, arenas to write.
+"""Shared memory of a connection: segments to read, arenas to write, and what is free of them.
 
 A payload is read where it lies. The lease on it must last as long as anything
 views it: a slice of a memoryview, a NumPy array, a tensor. Slices of one
@@ -14,6 +14,7 @@ read payloads whose room the host has given to others.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import fcntl
 import mmap
@@ -174,3 +175,45 @@ def check_segment(fd: int, size: int, seals: int) -> None:
         raise ProtocolError(f"a segment has the seals {have:#x}, and needs {seals:#x}")
     if real != size or size == 0:
         raise ProtocolError(f"a segment of {size} bytes has {real}")
+
+
+class Gaps:
+    """What is free of a range of bytes: gaps in order, none beside another. The first that fits is taken."""
+
+    __slots__ = ("size", "_starts", "_ends")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._starts, self._ends = [0], [size]
+
+    def take(self, size: int) -> int | None:
+        """Where there was room; None: nowhere."""
+        for i, (start, end) in enumerate(zip(self._starts, self._ends)):
+            if end - start >= size:
+                self._starts[i] += size
+                if self._starts[i] == end:
+                    del self._starts[i], self._ends[i]
+                return start
+        return None
+
+    def give(self, start: int, size: int) -> None:
+        """Have room that was taken be free again."""
+        end = start + size
+        i = bisect.bisect(self._starts, start)
+        before = i > 0 and self._ends[i - 1] == start
+        after = i < len(self._starts) and self._starts[i] == end
+        if before and after:
+            self._ends[i - 1] = self._ends[i]
+            del self._starts[i], self._ends[i]
+        elif before:
+            self._ends[i - 1] = end
+        elif after:
+            self._starts[i] = start
+        else:
+            self._starts.insert(i, start)
+            self._ends.insert(i, end)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is taken."""
+        return self._starts == [0] and self._ends == [self.size]

@@ -1,6 +1,6 @@
-"""Room of the client's own: memory that it offers to the host, and keeps the books of.
+"""Memory that is shared with the host: its segments, and room of the client's own, of which the client keeps the books.
 
-For all payloads that do not travel in a message. The host says when a payload is returned, and its room is used
+Room is for all payloads that do not travel in a message. The host says when a payload is returned, and its room is used
 again. Payloads below 1 MiB lie side by side in segments of 16 MiB, each in the first room that fits. Larger ones have a
 segment each, which is kept for the next one of that size: sizes are rounded up to one of eight from each power of two
 to the next. What was in use last, and is in the processor's cache, comes first.
@@ -11,12 +11,11 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import wire
 from .errors import Code, OutOfMemory, ProtocolError, TooLarge, out_of_memory
-from .gaps import Gaps
-from .memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena
+from .memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena, Gaps, Mapping
 
 SEGMENT_BYTES = 16 << 20
 LARGE_BYTES = 1 << 20  #: from here on a payload has a segment to itself
@@ -235,3 +234,37 @@ class OwnRoom:
 
 def _pages(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
+
+
+class Segments:
+    """The segments of the host, in which payloads arrive, as a session has mapped them. Called with its lock held."""
+
+    __slots__ = ("mapped",)
+
+    def __init__(self) -> None:
+        self.mapped: dict[int, Mapping] = {}
+
+    def of(self, m: wire.Deliver | wire.Fetched) -> Mapping:
+        """The segment that a delivery names, with its payload in bounds."""
+        mapping = self.mapped.get(m.segment)
+        if mapping is None:
+            raise ProtocolError(f"delivery {m.delivery} is in segment {m.segment}, which is not here")
+        mapping.check(m.offset, m.size)
+        return mapping
+
+    def on_segment(self, m: wire.Segment, fd: int | None) -> None:
+        assert fd is not None
+        try:
+            if m.segment in self.mapped:
+                raise ProtocolError(f"segment {m.segment} is there already")
+            self.mapped[m.segment] = Mapping(fd, m.bytes)
+        finally:
+            os.close(fd)
+
+    def on_forget(self, m: wire.Forget, _: Any) -> None:
+        # Its deliveries and views keep the mapping for as long as they last.
+        self.mapped.pop(m.segment, None)
+
+    def clear(self) -> None:
+        """The session has ended. What is still viewed stays mapped."""
+        self.mapped.clear()

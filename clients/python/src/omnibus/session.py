@@ -1,7 +1,7 @@
 """One connection to the host, and who is told of what comes over it: tasks, requests, and whoever asked.
 
 Here is the way of each message to its handler, and the end. The socket is in `connection`, the lock in `locked`, who
-reads in `reading`, what was asked in `questions`, and shared memory in `segments`.
+reads in `reading`, what was asked in `answers`, and shared memory in `room`.
 
 There is no thread in here. All state is
 behind one lock, which is never held while waiting for the host. Messages are
@@ -24,14 +24,12 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeVar
 
 from . import wire
-from .answers import Answer, Attempts
+from .answers import Answer, Attempts, Questions
 from .crew import away, in_crew
 from .errors import HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, again
 from .locked import Core
-from .questions import Questions
 from .reading import Reading
-from .room import OwnRoom
-from .segments import Segments
+from .room import OwnRoom, Segments
 
 log = logging.getLogger("omnibus")
 

@@ -6,6 +6,8 @@ The Go package `cudaipc/lane` has the rules.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import struct
 import threading
 import time
 import weakref
@@ -18,13 +20,48 @@ from ..bundle import HANDLE, Bundle, Place, Placed
 from ..devices.contract import Device, Memory
 from ..directory import Found, Name, ask_for
 from ..errors import Forged, HostGone, Nothing, ProtocolError
+from ..memory import Mapping
 from ..session import OutOfTime, Session, Work
 from .emission import lent
-from .gate import Gate, Words
-from .handled import HANDLED, Handled
-from .tensor import DeviceTensor
+from .tensor import DeviceTensor, Gate, Words
 
 _WORDS = 0  # the number of a pool's words; arenas count from 1
+
+#: Set in the number of an arena that others open by a handle: its device has no memory that descriptors stand for.
+HANDLED = 1 << 31
+
+#: What is published of such an arena: its size, where it begins in what the handle names, and the handle.
+_HANDLED = struct.Struct("<8sQQ8x64s")
+_HANDLED_MAGIC = b"omnihdl\x01"
+
+
+class Handled:
+    """An arena that is opened by a handle, mapped until this is collected."""
+
+    __slots__ = ("_memory", "_offset", "size")
+
+    size: int
+    _offset: int
+
+    def __init__(self, device: Device, found: Found) -> None:
+        """The descriptor stays the caller's. Raises Forged."""
+        try:
+            published = Mapping(found.fd, found.size)
+        except ProtocolError as e:
+            raise Forged(f"the handle of an arena: {e}") from None
+        if published.size != _HANDLED.size:
+            raise Forged(f"what is published is no handle of an arena: {published.size} bytes")
+        magic, self.size, self._offset, handle = _HANDLED.unpack(ctypes.string_at(published.address, _HANDLED.size))
+        if magic != _HANDLED_MAGIC:
+            raise Forged("what is published is no handle of an arena")
+        self._memory = device.handle(handle)
+        if self._offset > self._memory.size or self.size > self._memory.size - self._offset:
+            raise Forged(f"an arena of {self.size} bytes at {self._offset} of {self._memory.size}")
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return self._memory.address + self._offset
 
 
 class _Pool:

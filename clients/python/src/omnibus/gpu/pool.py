@@ -20,8 +20,7 @@ from ..bundle import HANDLE, POOL, Place
 from ..devices.contract import DeviceLost, DriverError, OwnMemory, Reading, SendingDevice, uuid_text
 from ..devices.words import FAULT, READY, SLOT_BYTES, fence, reached
 from ..errors import ForkedError, PoolFull
-from ..gaps import Gaps
-from ..memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena
+from ..memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena, Gaps
 
 GRANULE = 256  # a multiple that every copy engine, and every library, is at its best with
 WORDS = 0  # the number of a pool's words; arenas count from 1

@@ -1,14 +1,151 @@
-"""A tensor in the memory of a GPU."""
+"""Tensors in the memory of a GPU, the places that they lie in, and the words that say when they are complete.
+
+The words are the producer's: 64 bytes for each slot, of which `ready` is the first 4 and `fault` the next. A
+word counts generations in a circle, and has reached one when it is at most 2^31 - 1 behind.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import time
 from typing import Any
 
 from .. import dlpack
-from ..bundle import Placed
-from ..devices.contract import uuid_text
-from ..errors import OmnibusError
-from .gate import Gate
+from ..bundle import Place, Placed
+from ..crew import away
+from ..devices.contract import Device, Memory, Reading, uuid_text
+from ..devices.words import FAULT, FIRST_NAP, LAST_NAP, READY, SLOT_BYTES, SPIN, fence, reached
+from ..directory import Found
+from ..errors import Forged, ForkedError, OmnibusError, Poisoned
+from ..memory import Mapping
+
+
+class Words:
+    """The words of a pool of another process, and whether that lives."""
+
+    __slots__ = ("_mapping", "_found")
+
+    def __init__(self, found: Found) -> None:
+        """Map what was found, and close the descriptor."""
+        self._found = found  # it watches the owner
+        fd = found.take()
+        try:
+            self._mapping = Mapping(fd, found.size)
+        finally:
+            os.close(fd)
+
+    @property
+    def dead(self) -> bool:
+        """Whether whoever writes them is."""
+        return self._found.owner.dead
+
+    def slot(self, number: int) -> tuple[Any, Any]:
+        """The words ready and fault of a slot, valid for as long as this is."""
+        at = number * SLOT_BYTES
+        if at > self._mapping.size - SLOT_BYTES:
+            raise Forged(f"slot {number} of {self._mapping.size // SLOT_BYTES}")
+        word, base = ctypes.c_uint32.from_address, self._mapping.address + at
+        return word(base + READY), word(base + FAULT)
+
+
+class Gate:
+    """Holds the place, and the lease on it, for as long as somebody has it.
+
+    When the last one has let go, it has them kept until the streams that read there are done.
+    """
+
+    __slots__ = (
+        "device", "uuid", "pointer", "reading", "_generation", "_words", "_ready", "_fault", "_memory", "_payload",
+        "_broken", "_process", "__weakref__",
+    )  # fmt: skip
+
+    def __init__(self, device: Device, place: Place, words: Words, memory: Memory, payload: memoryview) -> None:
+        """Raises Forged for a place that is not there."""
+        self.reading: Reading | None = None  # the device's
+        self._broken = False
+        self._process = os.getpid()
+        self.device = device
+        self.uuid = place.device
+        self._generation = place.generation
+        self._words = words
+        self._ready, self._fault = words.slot(place.slot)
+        # Whoever holds the place has seen the word begin one before its own generation. Beyond
+        # that the memory is somebody else's already, and for what is to come later nobody may wait.
+        if (at := self._ready.value) not in (place.generation, (place.generation - 1) & 0xFFFFFFFF):
+            raise Forged(f"generation {place.generation} of slot {place.slot}, which is at {at}")
+        if place.offset > memory.size or place.nbytes > memory.size - place.offset:
+            raise Forged(f"{place.nbytes} bytes at {place.offset} of {memory.size}")
+        self.pointer = memory.address + place.offset
+        self._memory = memory
+        self._payload = payload
+
+    @property
+    def complete(self) -> bool:
+        """Whether what is behind it is, or never will be."""
+        if not reached(self._ready.value, self._generation):
+            return False
+        fence()  # what is read later is not read before the word
+        return True
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether whoever would complete it is dead."""
+        return self._words.dead
+
+    def judge(self) -> None:
+        """Take note of what the end of waiting means."""
+        # What was written before its producer died is complete.
+        if not self.complete or self._fault.value == self._generation:
+            self._broken = True
+
+    @property
+    def error(self) -> OmnibusError | None:
+        """Why what is read there is garbage, as far as that is known."""
+        if self._broken:
+            return Poisoned(f"tensors on {uuid_text(self.uuid)} were never completed")
+        return None
+
+    def over(self) -> bool:
+        """Whether waiting is over, without waiting. Raises what `error` says then, and DeviceLost."""
+        if not self.complete and not self.abandoned:
+            return False
+        self.judge()
+        if (error := self.error) is not None:
+            raise error
+        self.device.check()
+        return True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait on the CPU. False: the time is up. Raises Poisoned."""
+        now = time.monotonic()
+        limit = None if timeout is None else now + max(timeout, 0)
+        spin = now + SPIN
+        while not self.complete and time.monotonic() < spin:
+            pass
+        if self.over():
+            return True
+        with away():
+            return self._nap(limit)
+
+    def _nap(self, limit: float | None) -> bool:
+        nap = FIRST_NAP
+        while not self.over():
+            if limit is not None and time.monotonic() >= limit:
+                return False
+            time.sleep(nap)
+            nap = min(2 * nap, LAST_NAP)
+        return True
+
+    def check_process(self) -> None:
+        """Raise ForkedError in a child of the process that opened it."""
+        if os.getpid() != self._process:
+            raise ForkedError(f"the memory belongs to process {self._process}, and this is {os.getpid()}: connect here")
+
+    def __del__(self) -> None:
+        reading = self.reading
+        if reading is not None and os.getpid() == self._process:
+            reading.leave((self._payload, self._memory, self._words))
 
 
 class DeviceTensor:
