@@ -12,7 +12,7 @@ from fakehost import EDGE_IN, EDGE_OUT, deliver, over
 from hostcase import HostCase
 
 import omnibus
-from omnibus import wire
+from omnibus import gpu, wire
 from omnibus.codec import encode
 from omnibus.room import Out, OwnRoom
 
@@ -34,6 +34,22 @@ class AsyncTest(HostCase):
         self.assertEqual(r(), ["A", "B"])
         self.assertEqual(self.host.expect(wire.Finish).delivery, 2)
         self.host.expect(wire.Bye)
+
+    def test_memory_of_a_gpu_is_awaited(self) -> None:
+        async def caller() -> list[Any]:
+            options = gpu.Options(device=gpu.emul.uuid(0), slots=1, when_full="block")
+            async with await omnibus.aconnect(self.host.path, gpu=options) as bus:
+                first = await bus.gpu.achunk(256)
+                waits = asyncio.ensure_future(bus.gpu.aempty((2, 3), "int32"))
+                await asyncio.sleep(0)  # it begins, and the event loop goes on
+                waited = not waits.done()
+                del first
+                t = await waits
+                return [waited, t.shape, t.dtype, bus.gpu.options.slots]
+
+        r = self.beside(lambda: asyncio.run(caller()))
+        self.host.welcome()
+        self.assertEqual(r(), [True, (2, 3), "int32", 1])
 
     def test_a_host_that_is_stopped_at_the_deadline(self) -> None:
         async def caller() -> None:
