@@ -117,7 +117,7 @@ func (g *gpuEnd) publish(ctx context.Context, v any, mode gpulane.Mode, charge s
 	if err != nil {
 		return err
 	}
-	return g.handleCarrier.sender.Send(ctx, frameHandle, frame)
+	return g.sendFrame(frameHandle, frame)
 }
 
 // commit puts a value into the store, and its tensors where they travel.
@@ -265,9 +265,6 @@ func (p *gpuPair) startPeer(ctx context.Context, opts Options, spec peerSpec) er
 		return err
 	}
 	p.later(func(context.Context) error { return errors.Join(p.peer.close(), p.forgetPeer()) })
-	if err := l.started(); err != nil {
-		return err
-	}
 	if err := p.attach(true); err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -116,7 +115,7 @@ func (c *handleCarrier) send(payload []byte) error {
 	if err != nil {
 		return err
 	}
-	return c.sender.Send(context.Background(), frameHandle, frame)
+	return c.sendFrame(frameHandle, frame)
 }
 
 func (c *handleCarrier) receive(sizeBytes int) error {

@@ -1,10 +1,13 @@
 package bench
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"runtime"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,14 +19,18 @@ const laneCapacity = 64 * kib
 
 // laneFiles is what a peer needs for two lanes, in the order of its
 // descriptors: the parent's segments of the lane to the peer and of the one back,
-// and the peer's likewise, then an event of each.
-const laneFiles = 6
+// and the peer's likewise, then its end of a socket.
+const laneFiles = 5
 
-// A laneCarrier is a lane in each direction. Payloads travel in the frames.
+// A laneCarrier is a lane in each direction, and a socket, on which a side sleeps
+// as in package internal/peer. Payloads travel in the frames.
 type laneCarrier struct {
 	sender   *lane.Sender
 	receiver *lane.Receiver
-	events   lane.Events
+	socket   net.Conn
+	woken    [cacheLine]byte
+	polls    bool
+	over     atomic.Bool // the other side is gone
 	segments [4][]byte
 }
 
@@ -43,16 +50,12 @@ func laneGeometry() lane.Geometry {
 	return geo
 }
 
-func laneWaiting(name string) (lane.Options, error) {
-	for _, w := range []lane.Waiting{lane.Parked, lane.Ladder, lane.Spinning} {
-		if w.String() == name {
-			return lane.Options{Waiting: w}, nil
-		}
-	}
-	return lane.Options{}, fmt.Errorf("no lane waits by %q", name)
+// laneWaitings are the ways to wait, by their names in waitings.
+var laneWaitings = map[string]lane.Waiting{
+	"parked": lane.Parked, "ladder": lane.Ladder, "spinning": lane.Polling,
 }
 
-// makeLanes is the parent's part: it makes all memory and both events. The files
+// makeLanes is the parent's part: it makes all memory and the socket. The files
 // are the peer's, in the order of their numbers, and the caller's to close.
 func makeLanes(waiting string) (l *laneCarrier, files []*os.File, err error) {
 	l = &laneCarrier{}
@@ -77,16 +80,11 @@ func makeLanes(waiting string) (l *laneCarrier, files []*os.File, err error) {
 	geo.FormatReceiver(l.segments[outHead])
 	geo.FormatSender(l.segments[inFrames])
 	geo.FormatReceiver(l.segments[inHead])
-	for _, e := range []**lane.Event{&l.events.Own, &l.events.Peer} {
-		if *e, err = lane.NewEvent(); err != nil {
-			return l, files, err
-		}
-		fd, err := unix.FcntlInt(uintptr((*e).FD()), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			return l, files, err
-		}
-		files = append(files, os.NewFile(uintptr(fd), "event"))
+	socket, theirs, err := socketPair(unix.SOCK_SEQPACKET)
+	if err != nil {
+		return l, files, err
 	}
+	l.socket, files = socket, append(files, theirs)
 	err = l.begin(geo, waiting)
 	return l, files, err
 }
@@ -102,33 +100,28 @@ func openLanes(waiting string, first int) (l *laneCarrier, err error) {
 			return nil, err
 		}
 	}
-	if l.events.Peer, err = lane.OpenEvent(first + 4); err != nil {
-		return nil, err
-	}
-	if l.events.Own, err = lane.OpenEvent(first + 5); err != nil {
+	if l.socket, err = fileConn(first + len(l.segments)); err != nil {
 		return nil, err
 	}
 	err = l.begin(geo, waiting)
 	return l, err
 }
 
-func (l *laneCarrier) begin(geo lane.Geometry, waiting string) error {
-	opts, err := laneWaiting(waiting)
-	if err != nil {
+func (l *laneCarrier) begin(geo lane.Geometry, waiting string) (err error) {
+	w, ok := laneWaitings[waiting]
+	if !ok {
+		return fmt.Errorf("no lane waits by %q", waiting)
+	}
+	l.polls = w == lane.Polling
+	if l.sender, err = lane.NewSender(geo, l.segments[outFrames], l.segments[outHead], l.wake); err != nil {
 		return err
 	}
-	if l.sender, err = lane.NewSender(geo, l.segments[outFrames], l.segments[outHead], l.events, opts); err != nil {
-		return err
-	}
-	l.receiver, err = lane.NewReceiver(geo, l.segments[inHead], l.segments[inFrames], l.events, opts)
+	l.receiver, err = lane.NewReceiver(geo, l.segments[inHead], l.segments[inFrames], lane.Options{Waiting: w})
 	return err
 }
 
-// started makes the events what they were: package exec has files that it
-// passes on block, in both processes.
-func (l *laneCarrier) started() error {
-	return errors.Join(unix.SetNonblock(l.events.Own.FD(), true), unix.SetNonblock(l.events.Peer.FD(), true))
-}
+// wake wakes the other side. Of one that is gone, the next wait tells.
+func (l *laneCarrier) wake() { _, _ = l.socket.Write([]byte{1}) }
 
 // The kinds of frames.
 const (
@@ -136,8 +129,20 @@ const (
 	frameHandle
 )
 
-func (l *laneCarrier) send(payload []byte) error {
-	return l.sender.Send(context.Background(), framePayload, payload)
+func (l *laneCarrier) send(payload []byte) error { return l.sendFrame(framePayload, payload) }
+
+// sendFrame sends a frame as soon as there is room. The other side is awake until then, or dead.
+func (l *laneCarrier) sendFrame(kind lane.Kind, payload []byte) error {
+	for {
+		err := l.sender.TrySend(kind, payload)
+		if !errors.Is(err, lane.ErrFull) {
+			return err
+		}
+		if l.over.Load() {
+			return net.ErrClosed
+		}
+		runtime.Gosched()
+	}
 }
 
 func (l *laneCarrier) receive(sizeBytes int) error {
@@ -155,26 +160,34 @@ func (l *laneCarrier) receive(sizeBytes int) error {
 
 // next waits for a frame.
 func (l *laneCarrier) next() ([]byte, lane.Kind, error) {
-	frame, kind, ok := l.receiver.Next()
-	for !ok {
-		if err := l.receiver.Wait(context.Background()); err != nil {
+	for {
+		frame, kind, ok := l.receiver.Next()
+		if err := l.receiver.Err(); ok || err != nil {
+			return frame, kind, err
+		}
+		if l.receiver.Look(l.over.Load) || l.polls && !l.over.Load() || !l.receiver.Doze() {
+			continue
+		}
+		start := time.Now()
+		_, err := l.socket.Read(l.woken[:])
+		l.receiver.Rouse()
+		l.receiver.Slept(time.Since(start))
+		if err != nil {
 			return nil, 0, err
 		}
-		frame, kind, ok = l.receiver.Next()
 	}
-	return frame, kind, nil
 }
 
-func (l *laneCarrier) fail(err error) {
-	l.sender.Fail(err)
-	l.receiver.Fail(err)
+func (l *laneCarrier) fail(error) {
+	l.over.Store(true)
+	_ = l.socket.Close() // ends a wait
 }
 
 func (l *laneCarrier) close() error {
 	var errs []error
-	for _, e := range []*lane.Event{l.events.Own, l.events.Peer} {
-		if e != nil {
-			errs = append(errs, e.Close())
+	if l.socket != nil {
+		if err := l.socket.Close(); !errors.Is(err, net.ErrClosed) { // it may have failed before
+			errs = append(errs, err)
 		}
 	}
 	for _, s := range l.segments {

@@ -10,8 +10,6 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
 // openSide sets up this process's part of a side, and starts the peer.
@@ -181,7 +179,7 @@ func openLaneSide(ctx context.Context, opts Options, spec peerSpec) (side, error
 	}
 	defer func() { closeFiles(files) }()
 	if spec.Carrier == byLane {
-		return startLanePeer(ctx, opts, spec, l, l, files)
+		return startLanePeer(ctx, opts, spec, l, files)
 	}
 	conn, theirs, err := socketPair(unix.SOCK_SEQPACKET)
 	if err != nil {
@@ -192,16 +190,15 @@ func openLaneSide(ctx context.Context, opts Options, spec peerSpec) (side, error
 	if err != nil {
 		return nil, errors.Join(err, c.close())
 	}
-	return startLanePeer(ctx, opts, spec, c, l, files)
+	return startLanePeer(ctx, opts, spec, c, files)
 }
 
-func startLanePeer(ctx context.Context, opts Options, spec peerSpec, c carrier, l *laneCarrier, files []*os.File) (side, error) {
+func startLanePeer(ctx context.Context, opts Options, spec peerSpec, c carrier, files []*os.File) (side, error) {
 	p, err := startPeer(ctx, opts, spec, files)
 	if err != nil {
 		return nil, errors.Join(err, c.close())
 	}
-	err = l.started()
-	if h, ok := c.(*handleCarrier); ok && err == nil {
+	if h, ok := c.(*handleCarrier); ok {
 		err = h.attach(true)
 	}
 	if err != nil {
@@ -233,7 +230,7 @@ func openShmipcSide(ctx context.Context, opts Options, spec peerSpec) (side, err
 }
 
 // spins reports whether both processes spin, each on a processor of its own.
-func (s peerSpec) spins() bool { return s.Waiting == lane.Spinning.String() }
+func (s peerSpec) spins() bool { return s.Waiting == "spinning" }
 
 // pin keeps the goroutine on one of the processors that the process may use,
 // the n-th of them, if there are so many. Two sides that spin on the same one

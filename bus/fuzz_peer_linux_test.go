@@ -60,16 +60,12 @@ func meetRaw(conn *peer.Conn) (_ *rawPeer, err error) {
 	if p.its, err = shmstore.OpenSegment("raw", fds[0], sizeBytes); err != nil {
 		return nil, err
 	}
-	p.lane, err = lane.NewSender(geo, p.own.Bytes()[:n:n], p.its.Bytes()[n:], rawBell{p}, lane.Options{})
+	p.lane, err = lane.NewSender(geo, p.own.Bytes()[:n:n], p.its.Bytes()[n:], p.wake)
 	return p, err
 }
 
-// rawBell wakes the node as a peer does.
-type rawBell struct{ peer *rawPeer }
-
-func (rawBell) Park() error { return lane.ErrClosed }
-func (rawBell) Unpark()     {}
-func (b rawBell) Wake()     { _ = b.peer.packet(nil) } // of a node that is gone nothing more comes
+// wake wakes the node as a peer does.
+func (p *rawPeer) wake() { _ = p.packet(nil) } // of a node that is gone nothing more comes
 
 // packet sends a packet by the socket, behind the frames that were sent.
 func (p *rawPeer) packet(b []byte, fds ...int) error {
@@ -99,7 +95,7 @@ func (p *rawPeer) say(m wire.Message, fds ...int) error {
 
 // send leaves a frame in the lane, whatever it is. It reports false when none can be sent.
 func (p *rawPeer) send(after uint32, b []byte) bool {
-	p.frames++ // a bell comes after it
+	p.frames++ // a wake-up comes after it
 	err := p.lane.TrySend(lane.Kind(after), b)
 	if err != nil {
 		p.frames--

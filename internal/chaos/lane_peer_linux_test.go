@@ -325,28 +325,19 @@ func (l *laneEnd) meet(_ *wire.Introduce, fds []int) error {
 	if err != nil {
 		return err
 	}
-	l.sender, err = lane.NewSender(geo, sending, theirs.Bytes()[n:], laneBell{l}, lane.Options{})
+	l.sender, err = lane.NewSender(geo, sending, theirs.Bytes()[n:], l.wake)
 	if err != nil {
 		return err
 	}
-	l.receiver, err = lane.NewReceiver(geo, receiving, theirs.Bytes()[:n], laneBell{}, lane.Options{})
+	l.receiver, err = lane.NewReceiver(geo, receiving, theirs.Bytes()[:n], lane.Options{})
 	if err == nil {
 		go l.receive()
 	}
 	return err
 }
 
-// laneBell wakes the honest node as an honest peer does.
-type laneBell struct{ end *laneEnd }
-
-func (laneBell) Park() error { return lane.ErrClosed }
-func (laneBell) Unpark()     {}
-
-func (b laneBell) Wake() {
-	if b.end != nil {
-		_ = b.end.packet(nil) // of an honest node that is gone nothing more comes
-	}
-}
+// wake wakes the honest node as an honest peer does.
+func (l *laneEnd) wake() { _ = l.packet(nil) } // of an honest node that is gone nothing more comes
 
 // tell sends a message by the socket.
 func (l *laneEnd) tell(m wire.Message, fds ...int) error { return l.bytes(encode(m, fds...), fds...) }
@@ -398,9 +389,10 @@ func (l *laneEnd) receive() {
 			runtime.Gosched()
 			continue
 		}
-		if dozes, err := l.receiver.Doze(); err != nil {
-			return
-		} else if !dozes {
+		if !l.receiver.Doze() {
+			if l.receiver.Err() != nil {
+				return
+			}
 			continue
 		}
 		h, body, fds, err := l.answers.Next()
@@ -431,7 +423,7 @@ func (l *laneEnd) rawFrame(b []byte) error { return l.frameAfter(0, b) }
 func (l *laneEnd) frameAfter(more uint32, b []byte) error {
 	for {
 		l.sending.Lock()
-		l.frames++ // a bell comes after it
+		l.frames++ // a wake-up comes after it
 		err := l.sender.TrySend(lane.Kind(l.packets+more), b)
 		if err != nil {
 			l.frames--

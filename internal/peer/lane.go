@@ -87,10 +87,10 @@ func (c *Conn) OpenLane(m *wire.Lane, fd int, opts lane.Options) error {
 	}
 	sending, receiving := halves(geo, c.mem.own)
 	itsSending, itsReceiving := halves(geo, c.mem.its)
-	if c.in, err = lane.NewReceiver(geo, receiving, itsSending, bell{}, opts); err != nil {
+	if c.in, err = lane.NewReceiver(geo, receiving, itsSending, opts); err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 	}
-	out, err := lane.NewSender(geo, sending, itsReceiving, bell{c}, opts)
+	out, err := lane.NewSender(geo, sending, itsReceiving, c.wake)
 	if err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 	}
@@ -98,18 +98,11 @@ func (c *Conn) OpenLane(m *wire.Lane, fd int, opts lane.Options) error {
 	return nil
 }
 
-// bell wakes the peer by a packet that says nothing else. This side never sleeps on it.
-type bell struct{ conn *Conn }
-
-func (b bell) Park() error { return lane.ErrClosed }
-func (b bell) Unpark()     {}
-
-func (b bell) Wake() {
-	if b.conn != nil {
-		// Where the socket has no room it has packets, which wake the peer too. That the peer
-		// is gone is for the goroutine that receives to find out.
-		_, _ = b.conn.bySocket(nil, nil)
-	}
+// wake wakes the peer by a packet that says nothing else.
+func (c *Conn) wake() {
+	// Where the socket has no room it has packets, which wake the peer too. That the peer
+	// is gone is for the goroutine that receives to find out.
+	_, _ = c.bySocket(nil, nil)
 }
 
 // outgoing is the lane that this side sends in. Only the goroutine that sends uses it.
@@ -131,7 +124,7 @@ func (o *outgoing) byLane(p []byte) (sent bool, err error) {
 		return false, nil
 	}
 	faultpoint.Hit("peer-before-frame")
-	o.frames++ // a bell comes after it
+	o.frames++ // a wake-up comes after it
 	err = out.TrySend(lane.Kind(o.sent), p)
 	faultpoint.Hit("peer-frame")
 	if err == nil {

@@ -239,7 +239,7 @@ func TestFramesOfTheGoneAreReceived(t *testing.T) {
 	}
 	sending, _ := halves(geo, a.mem.own)
 	_, receiving := halves(geo, a.mem.its)
-	out, err := lane.NewSender(geo, sending, receiving, bell{}, lane.Options{})
+	out, err := lane.NewSender(geo, sending, receiving, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}

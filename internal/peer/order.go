@@ -114,8 +114,7 @@ func (o *order) dozes(in *lane.Receiver) bool {
 		return true
 	}
 	in.Rouse()
-	dozes, err := in.Doze()
-	return dozes && err == nil
+	return in.Doze()
 }
 
 func (o *order) discard() {

@@ -213,10 +213,8 @@ func (r *Receiver) Look(stop, begin func() bool) (handled bool) {
 	defer func() { r.since = time.Now() }()
 	for {
 		in.Rouse()
-		if !in.Look(enough) {
-			if dozes, err := in.Doze(); dozes && err == nil {
-				return handled
-			}
+		if !in.Look(enough) && in.Doze() {
+			return handled
 		}
 		if !handled && !begin() {
 			r.wake()

@@ -7,27 +7,24 @@
 // receiving process the other; each formats its own, hands it over to be read,
 // and then both begin:
 //
-//	geo, err := lane.Layout(id, 1<<20)
+//	geo, err := lane.Layout(id, 64<<10)
 //	geo.FormatSender(own)                       // geo.SenderBytes() bytes
 //	...                                         // exchange descriptors
-//	s, err := lane.NewSender(geo, own, theirs, waker, lane.Options{})
-//	err = s.Send(ctx, kind, head, body)         // parks while the lane is full
+//	s, err := lane.NewSender(geo, own, theirs, wake)
+//	err = s.TrySend(kind, payload)              // lane.ErrFull: there is no room now
 //
 // At the other end, frames are read where they lie, as many as there are, and
 // let go of at once:
 //
-//	for {
-//		for frame, kind, ok := r.Next(); ok; frame, kind, ok = r.Next() {
-//			handle(kind, frame)
-//		}
-//		r.Advance()
-//		if err := r.Wait(ctx); err != nil {
-//			return err
-//		}
+//	for frame, kind, ok := r.Next(); ok; frame, kind, ok = r.Next() {
+//		handle(kind, frame)
 //	}
+//	r.Advance()
 //
-// [Sender.Reserve], [Sender.Commit] and [Sender.Publish] build frames in place
-// and let any number of them cost one store and one look at the sleeper.
+// A lane has no means of its own to wait. A sender that finds no room sends by other means,
+// or later. A receiver that would sleep says so by the lane, and sleeps on something that
+// the sender's function wake ends: in package internal/peer, on the socket beside the
+// lane.
 //
 // The package works on bytes that it is given: memory mapped from a memfd, or
 // the heap. It maps nothing and unmaps nothing.
@@ -35,65 +32,56 @@
 // # Trust
 //
 // A side trusts the other with the contents of frames and with nothing else.
-// Every head, flag and frame header of the peer is read once and checked
+// Every head, counter and frame header of the peer is read once and checked
 // before it is used: whatever the peer writes, the answer is [ErrPeer] and
-// never a panic or a byte outside the lane. A lane that answered so is poisoned
-// and stays so. The bytes of a frame remain the sender's to change while the
+// never a panic or a byte outside the lane. A side that answered so answers so from then
+// on. The bytes of a frame remain the sender's to change while the
 // receiver looks at them, so a receiver that does not trust its sender reads
 // each byte once, or copies the frame first.
 //
-// A frame that the sender takes back, by clearing its header, is noticed when the
-// sender waits for the room of frames that are not there. Until then that sender
-// looks like one that has nothing to send, and a head or a counter that no
-// longer moves looks like a slow peer.
-//
-// A peer can send too little, nothing, or a wake-up for nothing: watch its
-// process and call Fail when it is dead. Three things are beyond a lane's means.
-// An [Event] is one open file of both processes, and a peer that makes it
-// blocking can hold a thread of ours; one that signals for ever keeps us busy; and one
-// that reads it takes wake-ups of ours, those of Fail and Close too: closing
-// the event ends the wait all the same. Against a peer that does such things, end the peer.
+// A peer can send too little, nothing, or a wake-up for nothing. A sender that takes a
+// frame back, by clearing its header, looks like one that has nothing to send. A head that
+// no longer moves looks like a slow receiver, and a counter that lies about being asleep
+// costs wake-ups, or the receiver's own. A lane does not notice the death of a peer: watch
+// its process, or its socket.
 //
 // Misuse by this process's own code panics.
 //
 // # Ordering
 //
-// Frames arrive in the order in which they were committed, each once. What was
-// written before Publish is seen by whoever sees the frame. What was read
+// Frames arrive in the order in which they were sent, each once. What was
+// written before TrySend is seen by the receiver of the frame. What was read
 // before Advance was read before its room is used again.
 //
-// # Waiting
+// # Sleeping
 //
-// Each side has a counter that is odd while it is asleep, in its own segment.
-// The side that would sleep raises it, looks once more, and parks. The other
-// side stores a header or its head and then looks at the counter. Both write first and
+// The receiver has a counter that is odd while it sleeps, in its own segment.
+// [Receiver.Doze] raises the counter and looks once more for a frame. [Sender.TrySend]
+// stores a header and then looks at the counter. Both write first and
 // look second, and Go's atomics are totally ordered, so that one of them sees
 // the other. The counter tells two sleeps apart: each is answered at most once,
-// however many frames follow before the sleeper is back.
+// however many frames follow before the receiver is back. [Receiver.Rouse] ends a sleep.
 //
-// Waking a process costs microseconds, so a side looks for a bounded time before it
-// parks; [Options] says for how long. A side that looks never yields the processor: a
-// neighbour that computes would keep it for a whole slice. When a look was suspended for
-// half a millisecond, no side of the process looks for a second or more. A parked side costs
-// nothing and, on Linux, holds no thread.
+// A sender that wakes the receiver by other means than its function says so with
+// [Sender.Woken], and learns from [Sender.Sleeps] whether there is need.
 //
-// [Receiver.Wait] keeps its goroutine. [Receiver.Doze], [Receiver.Park] and
-// [Receiver.Rouse] are its parts, for a goroutine that lets others receive while it is
-// parked; [Receiver.Look] is for those.
+// Waking a process costs microseconds, so a receiver looks for a bounded time
+// ([Receiver.Look]) before it sleeps, or beside the goroutine that sleeps; [Options] say for
+// how long. A look never yields the processor: a neighbour that computes would keep it for a
+// whole slice. When a look was suspended for half a millisecond, no receiver of the process
+// looks for a second or more, but those of [Polling].
 //
 // # Concurrency
 //
-// A [Sender] is for one goroutine at a time, and so is a [Receiver]. Fail, Close and
-// [Sender.Err] may be called from any goroutine, and Park beside all others.
+// A [Sender] is for one goroutine at a time, and so is a [Receiver].
 //
 // # After a crash
 //
-// Frames are in the lane from the moment the header of the first of them is
-// stored, which is the last of them to be. When the sender dies, all frames that
+// A frame is in the lane from the moment its header is stored, or that of the skip before
+// it, which is the last of its bytes to be. When the sender dies, all frames that
 // it published can still be received, and nothing of one that it did not publish
 // is visible. When the receiver dies, frames behind the
 // head that it stored last were not let go of; the sender cannot tell which of
-// them were handled. A death between a store and the wake-up that follows it
-// leaves the other side asleep: Fail, called by whoever watches the process,
-// wakes it.
+// them were handled. A sender that dies between a frame and the wake-up that follows
+// it leaves the receiver asleep: what tells the receiver of the death must wake it.
 package lane

@@ -7,18 +7,14 @@ import (
 
 // What a caller may be told. Test with errors.Is.
 var (
-	// ErrFull reports that the frame finds no room now. It is normal flow:
-	// wait, or do something else.
+	// ErrFull reports that the frame finds no room now. It is normal flow: send the frame
+	// by other means, or later.
 	ErrFull = errors.New("lane is full")
 	// ErrTooLarge reports a frame above [Geometry.MaxFrameBytes].
 	ErrTooLarge = errors.New("frame is too large")
 	// ErrPeer reports that the peer wrote what no peer may write. The lane is
 	// of no more use. See [PeerError].
 	ErrPeer = errors.New("the peer broke the rules of the lane")
-	// ErrPeerGone is what waits end with after Fail.
-	ErrPeerGone = errors.New("the peer of the lane is gone")
-	// ErrClosed is what waits end with after Close.
-	ErrClosed = errors.New("lane is closed")
 	// ErrGeometry reports a capacity that no lane can have.
 	ErrGeometry = errors.New("invalid lane geometry")
 	// ErrOptions reports options that make no sense.
@@ -28,7 +24,7 @@ var (
 // PeerError says what a peer wrote and what it might have written. It matches
 // [ErrPeer].
 type PeerError struct {
-	What     string // head, frame, skip, header or wanted room
+	What     string // head, frame, skip or header
 	Position uint64 // of the frame, or the last good head
 	Value    uint64 // what the peer wrote: a position, a header, or how many bytes of the lane a frame takes
 	Min, Max uint64 // what Value should have been within

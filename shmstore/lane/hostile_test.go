@@ -7,26 +7,11 @@ import (
 	"testing"
 )
 
-var errEnough = errors.New("enough")
-
-// limitedWaker sleeps for no time, a number of times.
-type limitedWaker struct{ parks int }
-
-func (w *limitedWaker) Park() error {
-	if w.parks--; w.parks < 0 {
-		return errEnough
-	}
-	return nil
-}
-func (w *limitedWaker) Unpark() {}
-func (w *limitedWaker) Wake()   {}
-
 // A hostile script is a sequence of steps of 10 bytes: what to do, where to
 // write, and what.
 const (
 	stepBytes     = 10
 	maxSteps      = 512
-	hostileParks  = 4
 	hostileMemory = 1 << 10
 )
 
@@ -48,26 +33,24 @@ func step(op, where byte, value uint64) []byte {
 // the lane, and an error stays.
 func FuzzReceiver(f *testing.F) {
 	at := func(offset byte, kind Kind, length uint64) []byte { return step(0, offset/4, headerOf(kind, length)) }
-	next, advance, wait := step(2, 0, 0), step(3, 0, 0), step(4, 0, 0)
-	f.Add(slices.Concat(at(0, 1, 5), next, advance, next, wait))
-	f.Add(slices.Concat(at(0, 1, 5), wait, step(0, 0, 0), next, wait))
+	next, advance, doze := step(2, 0, 0), step(3, 0, 0), step(4, 0, 0)
+	f.Add(slices.Concat(at(0, 1, 5), next, advance, next, doze))
+	f.Add(slices.Concat(at(0, 1, 5), doze, step(0, 0, 0), next, doze))
 	f.Add(slices.Concat(step(0, 0, 1<<63), next, advance))
 	f.Add(slices.Concat(step(1, 1, headerOf(1, 5)), next))
-	f.Add(slices.Concat(at(0, 1, 1<<31-1), wait, next, wait))
+	f.Add(slices.Concat(at(0, 1, 1<<31-1), doze, next, doze))
 	f.Add(slices.Concat(at(0, skipKind, hostileMemory-8), next, next))
-	f.Add(slices.Concat(at(0, 1, 240), next, at(248, 1, 240), next, at(0, 1, 240), advance, next, wait))
+	f.Add(slices.Concat(at(0, 1, 240), next, at(248, 1, 240), next, at(0, 1, 240), advance, next, doze))
 	f.Fuzz(func(t *testing.T, script []byte) {
 		geo := testGeometry(t, hostileMemory)
-		a, b := geo.HeapSegments()
-		waker := &limitedWaker{}
-		r, err := NewReceiver(geo, b, a, waker, Options{Waiting: Parked})
+		a, b := geo.heapSegments()
+		r, err := NewReceiver(geo, b, a, Options{Waiting: Polling})
 		if err != nil {
 			t.Fatal(err)
 		}
-		peer := senderPageOf(a)
 		var poisoned error
 		steps(script, func(op, where byte, value uint64) {
-			switch op % 6 {
+			switch op % 5 {
 			case 0:
 				headerAt(r.frames, uint64(where)*4&^7).Store(value)
 			case 1:
@@ -80,15 +63,13 @@ func FuzzReceiver(f *testing.F) {
 			case 3:
 				r.Advance()
 			case 4:
-				waker.parks = hostileParks
-				if r.next == r.head || r.err != nil {
-					if err := r.Wait(t.Context()); err != nil && !errors.Is(err, ErrPeer) && !errors.Is(err, errEnough) {
-						t.Fatal(err)
-					}
+				if r.next != r.head && poisoned == nil {
+					break
 				}
-			case 5:
-				peer.asleep.Store(uint32(value))
-				peer.wantRoom.Store(value)
+				if found := r.Look(func() bool { return true }); found != (r.Err() != nil || r.header().Load() != 0) || r.Doze() == found {
+					t.Fatalf("found %v in a lane with %v", found, r.Err())
+				}
+				r.Rouse()
 			}
 			if r.next-r.head > r.capacity-headerBytes {
 				t.Fatalf("head %d, next %d", r.head, r.next)
@@ -104,70 +85,48 @@ func FuzzReceiver(f *testing.F) {
 // FuzzSender lets a receiver write anything into its segment, between the steps
 // of an honest sender.
 func FuzzSender(f *testing.F) {
-	f.Add(slices.Concat(step(1, 200, 0), step(1, 200, 0), step(0, 0, 1<<63), step(2, 0, 0), step(1, 200, 0)))
-	f.Add(slices.Concat(step(1, 200, 0), step(1, 200, 0), step(1, 200, 0), step(1, 200, 0), step(1, 200, 0), step(0, 0, 208), step(1, 200, 0), step(2, 250, 0)))
-	f.Add(slices.Concat(step(0, 0, 3), step(2, 100, 0), step(3, 0, 1)))
-	f.Add(slices.Concat(step(1, 248, 0), step(4, 248, 0), step(4, 248, 0), step(4, 248, 0), step(0, 0, 512), step(4, 8, 0)))
+	send := func(n byte) []byte { return step(1, n, 0) }
+	f.Add(slices.Concat(send(200), send(200), step(0, 0, 1<<63), send(0), send(200), send(240), send(240)))
+	f.Add(slices.Concat(send(200), send(200), send(200), send(200), send(200), step(0, 0, 208), send(200), send(250)))
+	f.Add(slices.Concat(step(0, 0, 3), send(100), step(2, 0, 1), send(100), send(100), step(2, 0, 3), send(100)))
+	f.Add(slices.Concat(send(248), send(248), send(248), send(248), step(0, 0, 512), send(8)))
 	f.Fuzz(func(t *testing.T, script []byte) {
 		geo := testGeometry(t, hostileMemory)
-		a, b := geo.HeapSegments()
-		waker := &limitedWaker{}
-		s, err := NewSender(geo, a, b, waker, Options{Waiting: Parked})
+		a, b := geo.heapSegments()
+		var wakes []uint32
+		peer := receiverPageOf(b)
+		s, err := NewSender(geo, a, b, func() { wakes = append(wakes, peer.asleep.Load()) })
 		if err != nil {
 			t.Fatal(err)
 		}
-		peer := receiverPageOf(b)
 		payload := make([]byte, geo.MaxFrameBytes())
 		var poisoned error
 		steps(script, func(op, where byte, value uint64) {
 			n := min(int(where), len(payload))
-			waker.parks = hostileParks
 			var err error
-			switch op % 5 {
+			switch op % 3 {
 			case 0:
 				peer.head.Store(value)
 			case 1:
 				err = s.TrySend(1, payload[:n])
 			case 2:
-				err = s.Send(t.Context(), 1, payload[:n])
-			case 3:
 				peer.asleep.Store(uint32(value))
-			case 4:
-				err = s.Append(1, payload[:n])
 			}
-			if err != nil && !errors.Is(err, ErrPeer) && !errors.Is(err, ErrFull) && !errors.Is(err, errEnough) {
+			if err != nil && !errors.Is(err, ErrPeer) && !errors.Is(err, ErrFull) {
 				t.Fatal(err)
 			}
-			if s.next-s.head > s.capacity-headerBytes || s.published-s.head > s.next-s.head {
-				t.Fatalf("head %d, published %d, next %d", s.head, s.published, s.next)
+			if s.next-s.head > s.capacity-headerBytes {
+				t.Fatalf("head %d, next %d", s.head, s.next)
 			}
-			if poisoned != nil && (!errors.Is(s.Err(), poisoned) || s.TrySend(1) == nil) {
-				t.Fatalf("%v became %v", poisoned, s.Err())
+			if n := len(wakes); n > 0 && (wakes[n-1]%2 == 0 || n > 1 && wakes[n-1] == wakes[n-2]) {
+				t.Fatalf("woken from sleeps %d", wakes)
 			}
-			poisoned = s.Err()
+			if poisoned != nil && s.TrySend(1, nil) != poisoned { // the very same
+				t.Fatalf("%v became %v", poisoned, s.broken)
+			}
+			poisoned = s.broken
 		})
 	})
-}
-
-// TestErrMeanwhile: whoever asks what ended a lane, while the receiver breaks its rules
-// under the sender, is told nothing or the whole of it.
-func TestErrMeanwhile(t *testing.T) {
-	s, r := heapLane(t, hostileMemory, Options{Waiting: Parked})
-	asked := make(chan error)
-	go func() {
-		for {
-			if err := s.Err(); err != nil {
-				asked <- err
-				return
-			}
-		}
-	}()
-	r.page.head.Store(7)
-	for s.TrySend(1, make([]byte, 200)) == nil {
-	}
-	if err := <-asked; !errors.Is(err, ErrPeer) || err.Error() != s.Err().Error() {
-		t.Errorf("the end is said to be %v, it is %v", err, s.Err())
-	}
 }
 
 // TestSenderErrors: each rule that a sender can break has its error.
@@ -178,9 +137,6 @@ func TestSenderErrors(t *testing.T) {
 	}
 	nothing := func(at int) func(a []byte) {
 		return func(a []byte) { put64(a, pageBytes+at, 0) }
-	}
-	wants := func(position uint64) func(a []byte) {
-		return func(a []byte) { senderPageOf(a).wantRoom.Store(position) }
 	}
 	// nearEnd leads the receiver to 48 bytes before the end of an empty lane.
 	nearEnd := [][]func(a []byte){
@@ -222,15 +178,12 @@ func TestSenderErrors(t *testing.T) {
 		{name: "skip without room for a frame", what: "skip", turns: [][]func([]byte){{frame(0, 1, 0)}, {
 			frame(8, 1, 232), frame(248, 1, 240), frame(496, 1, 240), frame(744, 1, 240), frame(992, skipKind, 24), frame(0, 1, 0),
 		}}},
-		{name: "room that may be waited for", end: 16, turns: [][]func([]byte){{frame(0, 1, 4), wants(16)}}},
-		{name: "frame taken back", what: "wanted room", turns: [][]func([]byte){{frame(0, 1, 4), nothing(0), wants(16)}}},
-		{name: "room of no frame", what: "wanted room", turns: [][]func([]byte){{frame(0, 1, 4)}, {wants(17)}}},
 		{name: "skip over all", what: "skip", turns: [][]func([]byte){{frame(0, skipKind, capacity-8)}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			geo := testGeometry(t, capacity)
-			a, b := geo.HeapSegments()
-			r, err := NewReceiver(geo, b, a, &limitedWaker{}, Options{Waiting: Parked})
+			a, b := geo.heapSegments()
+			r, err := NewReceiver(geo, b, a, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -244,17 +197,14 @@ func TestSenderErrors(t *testing.T) {
 				r.Advance()
 			}
 			var peer *PeerError
-			err = r.Wait(t.Context())
+			dozes, err := r.Doze(), r.Err()
 			switch {
 			case tc.what == "":
-				if !errors.Is(err, errEnough) || r.head != tc.end {
+				if !dozes || err != nil || r.head != tc.end {
 					t.Errorf("a good sender is blamed, or not heard beyond %d of %d: %v", r.head, tc.end, err)
 				}
-			case !errors.As(err, &peer) || !errors.Is(err, ErrPeer) || peer.What != tc.what:
+			case dozes || !errors.As(err, &peer) || !errors.Is(err, ErrPeer) || peer.What != tc.what:
 				t.Errorf("error %v, want one about the %s", err, tc.what)
-			}
-			if got := r.Err(); tc.what != "" && !errors.Is(got, ErrPeer) {
-				t.Errorf("what ended the lane is said to be %v", got)
 			}
 		})
 	}
@@ -263,35 +213,26 @@ func TestSenderErrors(t *testing.T) {
 // TestReceiverErrors: a receiver can break one rule, where its head may be.
 func TestReceiverErrors(t *testing.T) {
 	const frames, span = 4, 248
-	more := make([]byte, 24) // for which there is no room then
 	for _, tc := range []struct {
-		name      string
-		published int
-		head      uint64
-		good      bool
+		name string
+		sent int
+		head uint64
+		good bool
 	}{
-		{name: "all received", published: frames, head: frames * span, good: true},
-		{name: "some received", published: frames, head: span, good: true},
-		{name: "beyond what is published", published: frames - 1, head: frames * span},
-		{name: "beyond the capacity", published: frames, head: frames*span + 8},
-		{name: "before the start", published: frames, head: 1<<64 - 8},
-		{name: "not aligned", published: frames, head: span + 4},
+		{name: "all received", sent: frames, head: frames * span, good: true},
+		{name: "some received", sent: frames, head: span, good: true},
+		{name: "beyond what was sent", sent: frames - 1, head: frames * span},
+		{name: "beyond the capacity", sent: frames, head: frames*span + 8},
+		{name: "before the start", sent: frames, head: 1<<64 - 8},
+		{name: "not aligned", sent: frames, head: span + 4},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s, _ := heapLane(t, hostileMemory, Options{Waiting: Parked})
-			for i := range frames {
-				if err := s.Append(1, make([]byte, s.maxFrame)); err != nil {
-					t.Fatal(err)
-				}
-				if i < tc.published {
-					s.Publish()
-				}
-			}
-			if err := s.Append(1, more); err != ErrFull { // not wrapped
-				t.Fatal(err)
+			s, _ := heapLane(t, hostileMemory)
+			for range tc.sent {
+				mustSend(t, s, s.maxFrame)
 			}
 			s.peer.head.Store(tc.head)
-			err := s.Append(1, more)
+			err := s.readHead()
 			if tc.good {
 				if err != nil {
 					t.Errorf("a good receiver is blamed: %v", err)
@@ -303,13 +244,23 @@ func TestReceiverErrors(t *testing.T) {
 				t.Errorf("error %v, want one about the head", err)
 			}
 			s.peer.head.Store(0)
-			if again := s.TrySend(1); again != err { // the very same
+			if again := s.TrySend(1, nil); again != err { // the very same
 				t.Errorf("%v became %v", err, again)
 			}
 		})
 	}
+	t.Run("looked at when there is no room", func(t *testing.T) {
+		s, _ := heapLane(t, hostileMemory)
+		s.peer.head.Store(7)
+		for range frames {
+			mustSend(t, s, s.maxFrame)
+		}
+		if err := s.TrySend(1, make([]byte, 24)); !errors.Is(err, ErrPeer) {
+			t.Errorf("error %v, want %v", err, ErrPeer)
+		}
+	})
 	t.Run("backwards", func(t *testing.T) {
-		s, r := heapLane(t, hostileMemory, Options{Waiting: Parked})
+		s, r := heapLane(t, hostileMemory)
 		mustSend(t, s, 8)
 		receiveAll(t, r)
 		if err := s.readHead(); err != nil {
@@ -329,11 +280,11 @@ func put64(b []byte, offset int, v uint64) { binary.NativeEndian.PutUint64(b[off
 func TestSegmentsAreChecked(t *testing.T) {
 	geo := testGeometry(t, 1<<12)
 	open := func(change func(a, b []byte) ([]byte, []byte)) error {
-		a, b := geo.HeapSegments()
+		a, b := geo.heapSegments()
 		theirsA, theirsB := change(a, b)
-		ownA, ownB := geo.HeapSegments()
-		_, errS := NewSender(geo, ownA, theirsB, &limitedWaker{}, Options{})
-		_, errR := NewReceiver(geo, ownB, theirsA, &limitedWaker{}, Options{})
+		ownA, ownB := geo.heapSegments()
+		_, errS := NewSender(geo, ownA, theirsB, func() {})
+		_, errR := NewReceiver(geo, ownB, theirsA, Options{})
 		if (errS == nil) != (errR == nil) {
 			t.Errorf("sender: %v; receiver: %v", errS, errR)
 		}

@@ -7,25 +7,25 @@ import (
 )
 
 const (
-	// longestLook is the most that a side on the ladder looks before it parks, and
-	// firstLook what it looks in a new lane. Two parks with their wake-ups cost about as
-	// much, on two processors: a side that looks for longer loses more than it can win.
+	// longestLook is the most that a receiver on the ladder looks before it sleeps, and
+	// firstLook what it looks in a new lane. Two sleeps with their wake-ups cost about as
+	// much, on two processors: a receiver that looks for longer loses more than it can win.
 	longestLook = 100 * time.Microsecond
 	firstLook   = 50 * time.Microsecond
 	// leastLook is what a look grows from, and below which it is none.
 	leastLook = time.Microsecond
 	// shortSleep is a sleep that should rather have been spent looking. It is longer than
-	// the longest look: where both sides park, each sleeps for two wake-ups and the work
+	// the longest look: where both processes sleep, each does for two wake-ups and the work
 	// of the other, and would never begin to look.
 	shortSleep = 2 * longestLook
-	// spinningLook is for how long a side looks that spins.
-	spinningLook = 5 * time.Millisecond
-	// looksPerClock is how often the peer's word is read between two looks at the
+	// pollingLook is for how long a receiver looks that polls.
+	pollingLook = 5 * time.Millisecond
+	// looksPerClock is how often the header is read between two looks at the
 	// clock: about a microsecond.
 	looksPerClock = 32
 )
 
-// ladder bounds how long a side looks before it parks. A budget of 0 parks at once.
+// ladder bounds how long a receiver looks. With a budget of 0 it does not look.
 type ladder struct {
 	budget time.Duration
 	learns bool   // the budget follows what looking brought
@@ -37,39 +37,36 @@ func newLadder(w Waiting) ladder {
 	switch w {
 	case Ladder:
 		l.budget, l.learns = firstLook, true
-	case Spinning:
-		l.budget = spinningLook
 	case Polling:
-		l.budget, l.cores = spinningLook, nil
+		l.budget, l.cores = pollingLook, nil
 	case Parked:
 	}
 	return l
 }
 
-// climb looks until something has changed for this side, stop reports true, or the
-// budget is spent; it reports whether something has changed. It never yields the
-// processor: a neighbour that computes would keep it for a whole slice.
-func (s *sleeper) climb(stop func() bool) (changed bool) {
+// climb looks until a header is there, stop reports true, or the budget is spent; it
+// reports whether the header is there. It never yields the processor: a neighbour that
+// computes would keep it for a whole slice.
+func (l *ladder) climb(header *atomic.Uint64, stop func() bool) (found bool) {
 	now := time.Now()
-	if s.ladder.budget == 0 || s.ladder.cores.short(now) {
+	if l.budget == 0 || l.cores.short(now) {
 		return false
 	}
-	for end := now.Add(s.ladder.budget); ; {
-		seen := s.watched.Load()
-		if s.hasChanged() {
-			s.ladder.grow()
-			return true
-		}
-		for i := 0; i < looksPerClock && s.watched.Load() == seen; i++ {
+	for end := now.Add(l.budget); ; {
+		for range looksPerClock {
+			if header.Load() != 0 {
+				l.grow()
+				return true
+			}
 			pause()
 		}
 		last := now
 		now = time.Now()
 		switch {
 		case now.Sub(last) > lostSlice:
-			s.ladder.cores.lost(now)
+			l.cores.lost(now)
 			return false
-		case stop != nil && stop():
+		case stop():
 			return false
 		case now.After(end):
 			return false
@@ -77,7 +74,7 @@ func (s *sleeper) climb(stop func() bool) (changed bool) {
 	}
 }
 
-// learn is told how long a park took.
+// learn is told how long a sleep took.
 func (l *ladder) learn(slept time.Duration) {
 	if slept < shortSleep {
 		l.grow()
@@ -96,14 +93,14 @@ func (l *ladder) grow() {
 	}
 }
 
-// cores knows whether more threads want to run than there are processors. A side that
+// cores knows whether more threads want to run than there are processors. A receiver that
 // looks reads the clock every microsecond; when it finds half a millisecond gone, the
 // kernel has given its processor to a thread that computes. A peer that answers does
 // not run for so long.
 type cores struct {
-	alone bool // there is one: the peer cannot run while this side looks
+	alone bool // there is one: the sender cannot run while the receiver looks
 	began time.Time
-	until atomic.Int64 // no side looks until then, in nanoseconds since began
+	until atomic.Int64 // no receiver looks until then, in nanoseconds since began
 	pause atomic.Int64 // how long that was from the last loss on
 }
 
@@ -111,7 +108,7 @@ const (
 	// lostSlice is how long a look is suspended at least by a process that computes. The
 	// kernel's slices are of 0.7 ms and more.
 	lostSlice = 500 * time.Microsecond
-	// looklessTime is for how long no side of this process looks after that. It doubles when
+	// looklessTime is for how long no receiver of this process looks after that. It doubles when
 	// looks are suspended again soon after, up to longestLookless: a machine that computes
 	// all the time is seldom asked whether it still does.
 	looklessTime    = time.Second

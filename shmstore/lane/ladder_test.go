@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestIdleLadderParks: without traffic a side soon parks almost at once, and
-// with traffic it looks more often again.
+// TestIdleLadderParks: without traffic a receiver soon looks no more, and with traffic it
+// looks for longer again.
 func TestIdleLadderParks(t *testing.T) {
 	l := newLadder(Ladder)
 	for range 8 {
@@ -24,42 +24,40 @@ func TestIdleLadderParks(t *testing.T) {
 	}
 }
 
-// looker is a sleeper on the ladder whose peer does nothing. It counts its looks, each
-// of which calls during.
-func looker(waiting Waiting, during func()) (s *sleeper, looks *int) {
-	looks = new(int)
-	l := newLadder(waiting)
-	l.cores = &cores{began: time.Now()}
-	s = &sleeper{ladder: l, watched: new(atomic.Uint64), ready: func() (bool, error) {
-		*looks++
-		during()
-		return false, nil
-	}}
-	return s, looks
+// looker is a ladder of its own, and a look at a header that nobody stores. It counts how often
+// the looking stops for a moment, which it does to call during.
+func looker(waiting Waiting, during func()) (l *ladder, look func() bool, stops *int) {
+	made := newLadder(waiting)
+	made.cores = &cores{began: time.Now()}
+	stops = new(int)
+	look = func() bool {
+		return made.climb(new(atomic.Uint64), func() bool {
+			*stops++
+			during()
+			return false
+		})
+	}
+	return &made, look, stops
 }
 
 // TestNoLookWithoutAProcessor: a look that was suspended for a slice is the last for a
-// while, however long it was to be, and other lanes do not look either.
+// while, and other lanes do not look either.
 func TestNoLookWithoutAProcessor(t *testing.T) {
-	for _, waiting := range []Waiting{Ladder, Spinning} {
-		t.Run(waiting.String(), func(t *testing.T) {
-			slice := func() {
-				for start := time.Now(); time.Since(start) <= lostSlice; {
-				}
-			}
-			s, looks := looker(waiting, slice)
-			if s.climb(nil) || *looks != 1 {
-				t.Errorf("%d looks, of which the first was suspended; want it to be the last", *looks)
-			}
-			other, otherLooks := looker(waiting, func() {})
-			other.ladder.cores = s.ladder.cores
-			if s.climb(nil) || other.climb(nil) || *looks+*otherLooks != 1 {
-				t.Errorf("%d looks after one that was suspended", *looks+*otherLooks-1)
-			}
-			if !s.ladder.cores.short(time.Now()) || s.ladder.cores.short(time.Now().Add(2*looklessTime)) {
-				t.Errorf("processors are short for another time than %v", looklessTime)
-			}
-		})
+	l, look, stops := looker(Ladder, func() {
+		for start := time.Now(); time.Since(start) <= lostSlice; {
+		}
+	})
+	l.budget = time.Hour // else the slice ends the look by itself
+	if look() || *stops != 1 {
+		t.Errorf("looked on %d times, of which the first was suspended; want it to be the last", *stops)
+	}
+	other, otherLook, otherStops := looker(Ladder, func() {})
+	other.cores = l.cores
+	if look() || otherLook() || *stops+*otherStops != 1 {
+		t.Errorf("looked %d times after a look that was suspended", *stops+*otherStops-1)
+	}
+	if !l.cores.short(time.Now()) || l.cores.short(time.Now().Add(2*looklessTime)) {
+		t.Errorf("processors are short for another time than %v", looklessTime)
 	}
 }
 
@@ -83,20 +81,22 @@ func TestLooksBecomeRare(t *testing.T) {
 	}
 }
 
-// TestNoLookOnOneProcessor: the peer could not run meanwhile.
-func TestNoLookOnOneProcessor(t *testing.T) {
-	s, looks := looker(Spinning, func() {})
-	s.ladder.cores.alone = true
-	if s.climb(nil) || *looks != 0 {
-		t.Errorf("%d looks on the only processor", *looks)
+// TestNoLook: a receiver that is to park does not look, and none does on one processor, on which
+// the sender could not run meanwhile.
+func TestNoLook(t *testing.T) {
+	_, parked, stops := looker(Parked, func() {})
+	l, alone, aloneStops := looker(Ladder, func() {})
+	l.cores.alone = true
+	if parked() || alone() || *stops != 0 || *aloneStops != 0 {
+		t.Errorf("looked %d times in a lane that parks, %d on the only processor", *stops, *aloneStops)
 	}
 }
 
-// TestLookStops: a side that has something better to do looks no more.
+// TestLookStops: a receiver that has something better to do looks no more.
 func TestLookStops(t *testing.T) {
-	s, looks := looker(Spinning, func() {})
+	l := newLadder(Polling)
 	asked := 0
-	if s.climb(func() bool { asked++; return asked == 3 }) || asked != 3 || *looks != 3 {
-		t.Errorf("asked %d times and looked %d times, want to stop at the third", asked, *looks)
+	if l.climb(new(atomic.Uint64), func() bool { asked++; return asked == 3 }) || asked != 3 {
+		t.Errorf("asked %d times, want to stop at the third", asked)
 	}
 }

@@ -18,8 +18,6 @@ import (
 //
 //	offset  size      field      access
 //	     0    64      superblock written once, before the segment is handed over
-//	   128     4      asleep     atomic; odd while the sender waits for room
-//	   136     8      wantRoom   atomic; the head that it waits for
 //	  4096  capacity  frames     plain, but for headers, which order the rest
 //
 // Receiver's segment:
@@ -27,7 +25,7 @@ import (
 //	offset  size  field       access
 //	     0    64  superblock  written once, before the segment is handed over
 //	    64     8  head        atomic; end of the frames let go of
-//	   128     4  asleep      atomic; odd while the receiver waits for frames
+//	   128     4  asleep      atomic; odd while the receiver sleeps
 //
 // What lies between the fields is zero. Fields that change at different times
 // are on cache lines of their own, and on pairs of lines of their own, because
@@ -63,14 +61,14 @@ import (
 // receiver looks for the next one. What else is there may be left of an earlier
 // round.
 //
-//	head                    stored last                 stored before
-//	|                       |                           |
-//	| frame | frame | frame | 0 payload | frame | frame | 0 |
-//	|<----- published ----->|<------- committed ------->|   |
-//	|<--------------- at most the capacity ---------------->|
+//	head            stored last           stored before
+//	|               |                     |
+//	| frame | frame | skip  | frame       | 0 |
+//	|<- published ->|<-- published now -->|
+//	|<---------- at most the capacity ------->|
 //
-// Committed frames are published together: by the header of the first, which is
-// kept back until all their other bytes are written, and the zero behind them.
+// A frame is published by its header, or that of its skip, when all its other bytes
+// are written, and the zero behind it.
 // That is why frames take at most the capacity less 8.
 const (
 	layoutVersion = 2
@@ -80,9 +78,8 @@ const (
 	headerBytes     = 8
 	frameAlign      = 8
 
-	headOffset     = 64
-	asleepOffset   = 128
-	wantRoomOffset = 136
+	headOffset   = 64
+	asleepOffset = 128
 
 	minCapacityBytes = 1 << 10
 	maxCapacityBytes = 1 << 30
@@ -91,16 +88,6 @@ const (
 	// least. With two or more, a frame and the skip before it fit together.
 	framesPerLane = 4
 )
-
-// senderPage is the first page of the sender's segment.
-type senderPage struct {
-	superblock [superblockBytes]byte
-	_          [asleepOffset - superblockBytes]byte
-	asleep     atomic.Uint32
-	_          [wantRoomOffset - asleepOffset - 4]byte
-	wantRoom   atomic.Uint64
-	_          [pageBytes - wantRoomOffset - 8]byte
-}
 
 // receiverPage is the receiver's whole segment.
 type receiverPage struct {

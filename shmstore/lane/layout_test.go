@@ -10,7 +10,7 @@ import (
 
 // TestSuperblock: these bytes are what another process expects.
 func TestSuperblock(t *testing.T) {
-	a, b := testGeometry(t, 1<<12).HeapSegments()
+	a, b := testGeometry(t, 1<<12).heapSegments()
 	want := make([]byte, pageBytes)
 	copy(want, "OMNIBUST")
 	binary.NativeEndian.PutUint32(want[8:], 2)
@@ -28,8 +28,8 @@ func TestSuperblock(t *testing.T) {
 // TestFrames: and these.
 func TestFrames(t *testing.T) {
 	geo := testGeometry(t, 1<<10)
-	a, b := geo.HeapSegments()
-	s, err := NewSender(geo, a, b, &limitedWaker{}, Options{})
+	a, b := geo.heapSegments()
+	s, err := NewSender(geo, a, b, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestFrames(t *testing.T) {
 // TestFormatClears: memory that was used before holds no frame.
 func TestFormatClears(t *testing.T) {
 	geo := testGeometry(t, 1<<10)
-	a, b := geo.HeapSegments()
+	a, b := geo.heapSegments()
 	for _, segment := range [][]byte{a, b} {
 		for i := range segment {
 			segment[i] = 0xff
@@ -74,8 +74,8 @@ func TestFormatClears(t *testing.T) {
 	}
 	geo.FormatSender(a)
 	geo.FormatReceiver(b)
-	s, errS := NewSender(geo, a, b, &limitedWaker{}, Options{})
-	r, errR := NewReceiver(geo, b, a, &limitedWaker{}, Options{})
+	s, errS := NewSender(geo, a, b, func() {})
+	r, errR := NewReceiver(geo, b, a, Options{})
 	if err := errors.Join(errS, errR); err != nil {
 		t.Fatal(err)
 	}
@@ -106,13 +106,10 @@ func TestLayout(t *testing.T) {
 }
 
 func TestTooLarge(t *testing.T) {
-	s, _ := heapLane(t, 1<<10, Options{})
+	s, _ := heapLane(t, 1<<10)
 	tooLarge := make([]byte, s.maxFrame+1)
-	_, err := s.Reserve(len(tooLarge))
-	for _, err := range []error{err, s.TrySend(1, tooLarge), s.Send(t.Context(), 1, tooLarge), s.Wait(t.Context(), len(tooLarge))} {
-		if !errors.Is(err, ErrTooLarge) {
-			t.Errorf("error %v, want ErrTooLarge", err)
-		}
+	if err := s.TrySend(1, tooLarge); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("error %v, want ErrTooLarge", err)
 	}
 	if err := s.TrySend(1, tooLarge[1:]); err != nil {
 		t.Errorf("the largest frame: %v", err)
@@ -121,33 +118,28 @@ func TestTooLarge(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	geo := testGeometry(t, 1<<10)
-	a, b := geo.HeapSegments()
-	bad := Options{Waiting: Polling + 1}
-	_, errS := NewSender(geo, a, b, &limitedWaker{}, bad)
-	_, errR := NewReceiver(geo, b, a, &limitedWaker{}, bad)
-	if !errors.Is(errS, ErrOptions) || !errors.Is(errR, ErrOptions) {
-		t.Errorf("%v, %v", errS, errR)
+	a, b := geo.heapSegments()
+	for _, bad := range []Waiting{-1, Polling + 1} {
+		if _, err := NewReceiver(geo, b, a, Options{Waiting: bad}); !errors.Is(err, ErrOptions) {
+			t.Errorf("waiting %d: %v", bad, err)
+		}
 	}
 }
 
 // TestMisuse: mistakes of this process's own code are loud.
 func TestMisuse(t *testing.T) {
 	geo := testGeometry(t, 1<<10)
-	a, b := geo.HeapSegments()
+	a, b := geo.heapSegments()
 	for name, misuse := range map[string]func(s *Sender, r *Receiver){
-		"negative size":         func(s *Sender, _ *Receiver) { _, _ = s.Reserve(-1) },
-		"commit of nothing":     func(s *Sender, _ *Receiver) { s.Commit(1, 0) },
-		"commit of too much":    func(s *Sender, _ *Receiver) { _, _ = s.Reserve(8); s.Commit(1, 9) },
-		"commit of less than 0": func(s *Sender, _ *Receiver) { _, _ = s.Reserve(8); s.Commit(1, -1) },
-		"commit twice":          func(s *Sender, _ *Receiver) { _, _ = s.Reserve(8); s.Commit(1, 8); s.Commit(1, 8) },
-		"kind of a skip":        func(s *Sender, _ *Receiver) { _, _ = s.Reserve(8); s.Commit(MaxKind+1, 8) },
-		"wait with frames held": func(s *Sender, r *Receiver) { _ = s.TrySend(1); r.Next(); _ = r.Wait(t.Context()) },
+		"kind of a skip":        func(s *Sender, _ *Receiver) { _ = s.TrySend(MaxKind+1, nil) },
+		"doze with frames held": func(s *Sender, r *Receiver) { _ = s.TrySend(1, nil); r.Next(); r.Doze() },
+		"look with frames held": func(s *Sender, r *Receiver) { _ = s.TrySend(1, nil); r.Next(); r.Look(never) },
 		"no geometry":           func(*Sender, *Receiver) { Geometry{}.FormatSender(a) },
 		"wrong size":            func(*Sender, *Receiver) { geo.FormatReceiver(b[:64]) },
 		"not aligned":           func(*Sender, *Receiver) { geo.FormatReceiver(alignedBytes(len(b) + 8)[8:]) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, r := heapLane(t, 1<<10, Options{})
+			s, r := heapLane(t, 1<<10)
 			defer func() {
 				if recover() == nil {
 					t.Error("no panic")

@@ -5,12 +5,8 @@ import (
 	"unsafe"
 )
 
-// The sizes and offsets of these types are a contract between processes.
+// The size and the offsets of this type are a contract between processes.
 var (
-	_ [pageBytes]byte      = [unsafe.Sizeof(senderPage{})]byte{}
-	_ [asleepOffset]byte   = [unsafe.Offsetof(senderPage{}.asleep)]byte{}
-	_ [wantRoomOffset]byte = [unsafe.Offsetof(senderPage{}.wantRoom)]byte{}
-
 	_ [pageBytes]byte    = [unsafe.Sizeof(receiverPage{})]byte{}
 	_ [headOffset]byte   = [unsafe.Offsetof(receiverPage{}.head)]byte{}
 	_ [asleepOffset]byte = [unsafe.Offsetof(receiverPage{}.asleep)]byte{}
@@ -27,10 +23,6 @@ func isAligned(segment []byte) bool {
 // The overlays below are for segments that have been found to be aligned and
 // of the right size.
 
-func senderPageOf(segment []byte) *senderPage {
-	return (*senderPage)(unsafe.Pointer(&segment[:pageBytes][0]))
-}
-
 func receiverPageOf(segment []byte) *receiverPage {
 	return (*receiverPage)(unsafe.Pointer(&segment[:pageBytes][0]))
 }
@@ -39,18 +31,4 @@ func receiverPageOf(segment []byte) *receiverPage {
 // it inside the frames.
 func headerAt(frames []byte, offset uint64) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&frames[offset:][:headerBytes][0]))
-}
-
-// HeapSegments returns both segments of a lane within one process, formatted.
-func (g Geometry) HeapSegments() (sender, receiver []byte) {
-	sender, receiver = alignedBytes(g.SenderBytes()), alignedBytes(g.ReceiverBytes())
-	g.FormatSender(sender)
-	g.FormatReceiver(receiver)
-	return sender, receiver
-}
-
-func alignedBytes(n int) []byte {
-	b := make([]byte, n+segmentAlign-1)
-	skip := -uintptr(unsafe.Pointer(&b[0])) & (segmentAlign - 1)
-	return b[skip : int(skip)+n : int(skip)+n]
 }

@@ -19,12 +19,11 @@ type sent struct {
 	end     uint64 // the position behind it
 }
 
-// model is a lane made of slices: what is committed, what is published, and
-// what the receiver holds.
+// model is a lane made of slices: what is published, and what the receiver holds.
 type model struct {
-	capacity                   uint64
-	committed, published, held []sent
-	next, head                 uint64
+	capacity        uint64
+	published, held []sent
+	next, head      uint64
 }
 
 // place is where a frame would begin and end.
@@ -43,43 +42,26 @@ func (m *model) place(n int) (end uint64, fits bool) {
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		capacity := 1 << rapid.IntRange(10, 13).Draw(t, "capacity")
-		s, r := heapLane(t, capacity, Options{Waiting: Parked})
+		s, r := heapLane(t, capacity)
 		m := &model{capacity: uint64(capacity)}
 		fill := byte(0)
 		add := func(t *rapid.T) {
-			n := rapid.IntRange(0, s.maxFrame).Draw(t, "bytes")
-			shrunk := rapid.IntRange(0, n).Draw(t, "used")
-			kind := Kind(rapid.Uint32Range(0, uint32(MaxKind)).Draw(t, "kind"))
-			_, fits := m.place(n)
-			payload, err := s.Reserve(n)
-			if fits != (err == nil) || (err != nil && !errors.Is(err, ErrFull)) {
-				t.Fatalf("Reserve(%d) = %v, but that it fits is %v", n, err, fits)
-			}
-			if err != nil {
-				return
-			}
-			if len(payload) != n || cap(payload) != n {
-				t.Fatalf("%d bytes with room for %d instead of %d", len(payload), cap(payload), n)
-			}
 			fill++
-			for i := range payload {
-				payload[i] = fill
+			payload := bytes.Repeat([]byte{fill}, rapid.IntRange(0, s.maxFrame).Draw(t, "bytes"))
+			kind := Kind(rapid.Uint32Range(0, uint32(MaxKind)).Draw(t, "kind"))
+			end, fits := m.place(len(payload))
+			err := s.TrySend(kind, payload)
+			if fits != (err == nil) || (err != nil && !errors.Is(err, ErrFull)) {
+				t.Fatalf("a frame of %d bytes: %v, but that it fits is %v", len(payload), err, fits)
 			}
-			s.Commit(kind, shrunk)
-			// The place is that of what was reserved, the end that of what was used.
-			end, _ := m.place(n)
-			end -= spanOf(uint64(n)) - spanOf(uint64(shrunk))
-			m.next = end
-			m.committed = append(m.committed, sent{kind: kind, payload: bytes.Repeat([]byte{fill}, shrunk), end: end})
+			if err == nil {
+				m.next = end
+				m.published = append(m.published, sent{kind: kind, payload: payload, end: end})
+			}
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"add":  add,
 			"add2": add, // more often than the rest
-			"publish": func(*rapid.T) {
-				s.Publish()
-				m.published = append(m.published, m.committed...)
-				m.committed = nil
-			},
 			"next": func(t *rapid.T) {
 				frame, kind, ok := r.Next()
 				if ok != (len(m.published) > 0) {
@@ -106,7 +88,7 @@ func TestModel(t *testing.T) {
 				r.Advance()
 			},
 			"": func(t *rapid.T) {
-				if err := errors.Join(s.Err(), r.Err()); err != nil {
+				if err := r.Err(); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -114,43 +96,21 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// TestSendAndAppendAgree: parts become one frame, however it is sent.
-func TestSendAndAppendAgree(t *testing.T) {
-	s, r := heapLane(t, 1<<12, Options{})
-	if err := s.Append(1, []byte("ab"), nil, []byte("c")); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, ok := r.Next(); ok {
-		t.Fatal("a frame was received before it was published")
-	}
-	if err := s.TrySend(2, []byte("d")); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Send(t.Context(), 3); err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []string{"abc", "d", ""} {
-		if frame, kind, ok := r.Next(); !ok || string(frame) != want || kind != Kind(i+1) {
-			t.Errorf("frame %q of kind %d, %v; want %q of kind %d", frame, kind, ok, want, i+1)
-		}
-	}
-}
-
 // TestFillsExactly: a lane takes frames up to the last header, which it needs
 // itself, again and again and at each position.
 func TestFillsExactly(t *testing.T) {
 	const capacity = 1 << 10
-	s, r := heapLane(t, capacity, Options{})
+	s, r := heapLane(t, capacity)
 	for range capacity {
 		sent := 0
-		for s.TrySend(1) == nil {
+		for s.TrySend(1, nil) == nil {
 			sent++
 		}
 		if want := capacity/headerBytes - 1; sent != want {
 			t.Fatalf("took %d frames, want %d", sent, want)
 		}
 		receiveOne(r)
-		if err := s.TrySend(1); err != nil {
+		if err := s.TrySend(1, nil); err != nil {
 			t.Fatalf("in the place of the first: %v", err)
 		}
 		for range sent {
@@ -167,7 +127,7 @@ func TestFillsExactly(t *testing.T) {
 
 // TestLargestFramesFit: as many as are promised.
 func TestLargestFramesFit(t *testing.T) {
-	s, _ := heapLane(t, 1<<12, Options{})
+	s, _ := heapLane(t, 1<<12)
 	for range framesPerLane {
 		if err := s.TrySend(1, make([]byte, s.maxFrame)); err != nil {
 			t.Fatal(err)
@@ -176,22 +136,17 @@ func TestLargestFramesFit(t *testing.T) {
 }
 
 // TestOldBytesAreNoFrame: what is left of earlier frames, whatever it says, is
-// not taken for one, wherever the last frame ends. What is only committed is not
-// found either.
+// not taken for one, wherever the last frame ends.
 func TestOldBytesAreNoFrame(t *testing.T) {
-	s, r := heapLane(t, 1<<10, Options{})
+	s, r := heapLane(t, 1<<10)
 	old := bytes.Repeat([]byte{0xff}, s.maxFrame)
 	for n := range 4 * len(old) {
 		frames := []int{n % len(old), n / 4, len(old)}
 		for i, n := range frames {
-			if err := s.Append(Kind(i), old[:n]); err != nil {
+			if err := s.TrySend(Kind(i), old[:n]); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, ok := r.Next(); ok {
-				t.Fatalf("a frame was found before it was published, of %v", frames)
-			}
 		}
-		s.Publish()
 		for i, n := range frames {
 			if frame, kind, ok := r.Next(); !ok || len(frame) != n || kind != Kind(i) {
 				t.Fatalf("a frame of %d bytes and kind %d, %v, of %v: %v", len(frame), kind, ok, frames, r.Err())
@@ -233,23 +188,39 @@ func checkFrame(frame []byte, kind Kind, number uint64) error {
 	return nil
 }
 
-// TestConcurrent sends from one goroutine to another, with every pair of ways
-// to wait. Under the race detector it shows that headers order the frames.
+// TestConcurrent sends from one goroutine to another, with every way to wait. Under the race
+// detector it shows that headers order the frames.
 func TestConcurrent(t *testing.T) {
 	const frames = 5_000
-	for _, waiting := range []Waiting{Ladder, Parked, Spinning, Polling} {
-		t.Run(waiting.String(), func(t *testing.T) {
-			s, r := heapLane(t, 1<<12, Options{Waiting: waiting})
-			go func() {
-				defer s.Close()
-				if err := sendChecked(t.Context(), s, frames); err != nil {
-					t.Error(err)
-					r.Fail(err)
+	for _, tc := range waitings {
+		t.Run(tc.name, func(t *testing.T) {
+			woken, gone := make(chan struct{}, 1), make(chan struct{})
+			wake := func() {
+				select {
+				case woken <- struct{}{}:
+				default: // one that is there already is enough
 				}
-			}()
-			if err := receiveChecked(t.Context(), r, frames); err != nil {
-				t.Fatal(err)
+			}
+			s, r := heapLaneWith(t, 1<<12, Options{Waiting: tc.waiting}, wake)
+			sent := make(chan error, 1)
+			go func() { sent <- sendChecked(s, frames, gone) }()
+			if err := receiveChecked(r, frames, func() error { <-woken; return nil }); err != nil {
+				t.Error(err)
+			}
+			close(gone)
+			if err := <-sent; err != nil {
+				t.Error(err)
 			}
 		})
 	}
+}
+
+// waitings are the ways to wait, with names.
+var waitings = []struct {
+	name    string
+	waiting Waiting
+}{
+	{name: "ladder", waiting: Ladder},
+	{name: "parked", waiting: Parked},
+	{name: "polling", waiting: Polling},
 }

@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -35,39 +34,37 @@ const (
 	fdParentBack            // receiver's segment of it, written by the child
 	fdChildLane             // sender's segment, written by the child
 	fdChildBack             // receiver's segment of it, written by the parent
-	fdParentEvent
-	fdChildEvent
 	fdSocket
 	fdEnd
 )
 
 const testCapacity = 1 << 16
 
-// duplex is one process's sides of two lanes, one each way. One goroutine uses
-// both, and so they share an event.
+// duplex is one process's sides of two lanes, one each way, and its end of the socket on which
+// the receivers sleep.
 type duplex struct {
 	*Sender
 	*Receiver
 	socket net.Conn
-	close  func()
+	woken  [64]byte
 }
 
-// fail ends both sides.
-func (d *duplex) fail(err error) {
-	d.Sender.Fail(err)
-	d.Receiver.Fail(err)
+// wake has the other process's receiver go on. Of one that is gone it need not.
+func (d *duplex) wake() { _, _ = d.socket.Write([]byte{1}) }
+
+// sleep ends when the other process wakes this one, or has ended: then it is [io.EOF].
+func (d *duplex) sleep() error {
+	_, err := d.socket.Read(d.woken[:])
+	return err
 }
+
+// await waits for a frame.
+func (d *duplex) await() error { return await(d.Receiver, d.sleep) }
 
 // runRole is the child: "role/waiting".
 func runRole(arg string) error {
 	role, waiting, _ := strings.Cut(arg, "/")
-	var opts Options
-	for _, w := range []Waiting{Ladder, Parked, Spinning, Polling} {
-		if w.String() == waiting {
-			opts.Waiting = w
-		}
-	}
-	d, err := openDuplex(opts)
+	d, err := openDuplex(optionsOf(waiting))
 	if err != nil {
 		return err
 	}
@@ -78,17 +75,19 @@ func runRole(arg string) error {
 	return run(d)
 }
 
+// optionsOf are those of a way to wait by its name.
+func optionsOf(waiting string) (opts Options) {
+	for _, w := range waitings {
+		if w.name == waiting {
+			opts.Waiting = w.waiting
+		}
+	}
+	return opts
+}
+
 // openDuplex maps what the parent made.
 func openDuplex(opts Options) (*duplex, error) {
 	geo, err := Layout(7, testCapacity)
-	if err != nil {
-		return nil, err
-	}
-	parent, err := OpenEvent(fdParentEvent)
-	if err != nil {
-		return nil, err
-	}
-	own, err := OpenEvent(fdChildEvent)
 	if err != nil {
 		return nil, err
 	}
@@ -107,41 +106,35 @@ func openDuplex(opts Options) (*duplex, error) {
 			return nil, err
 		}
 	}
-	d, err := newDuplex(geo, [4][]byte{maps[2], maps[3], maps[0], maps[1]}, Events{Own: own, Peer: parent}, opts)
+	f := os.NewFile(fdSocket, "socket")
+	defer f.Close()
+	socket, err := net.FileConn(f)
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(fdSocket, "socket")
-	defer f.Close()
-	d.socket, err = net.FileConn(f)
-	return d, err
+	return newDuplex(geo, [4][]byte{maps[2], maps[3], maps[0], maps[1]}, socket, opts)
 }
 
 // newDuplex takes the segments in the order: outgoing lane, its back; incoming
 // lane, its back.
-func newDuplex(geo Geometry, maps [4][]byte, events Events, opts Options) (*duplex, error) {
-	s, err := NewSender(geo, maps[0], maps[1], events, opts)
-	if err != nil {
+func newDuplex(geo Geometry, maps [4][]byte, socket net.Conn, opts Options) (d *duplex, err error) {
+	d = &duplex{socket: socket}
+	if d.Sender, err = NewSender(geo, maps[0], maps[1], d.wake); err != nil {
 		return nil, err
 	}
-	r, err := NewReceiver(geo, maps[3], maps[2], events, opts)
-	if err != nil {
-		return nil, err
-	}
-	return &duplex{Sender: s, Receiver: r}, nil
+	d.Receiver, err = NewReceiver(geo, maps[3], maps[2], opts)
+	return d, err
 }
 
 // child is the other process.
 type child struct {
 	*exec.Cmd
-	pidfd  int
 	stderr strings.Builder
-	dead   chan struct{} // closed when the kernel says so
+	dead   chan struct{} // closed when it has ended
 }
 
-// startChild runs a role in another process. When that process is dead, this
-// side's lanes fail.
-func startChild(tb testing.TB, role string, opts Options, network int, point string) (*duplex, *child) {
+// startChild runs a role in another process, with a way to wait by its name.
+func startChild(tb testing.TB, role, waiting string, network int, point string) (*duplex, *child) {
 	tb.Helper()
 	geo := testGeometry(tb, testCapacity)
 	files := make([]*os.File, 0, fdEnd-fdParentLane)
@@ -159,50 +152,32 @@ func startChild(tb testing.TB, role string, opts Options, network int, point str
 	geo.FormatReceiver(maps[1])
 	geo.FormatSender(maps[2])
 	geo.FormatReceiver(maps[3])
-	own, peer := newEventPair(tb)
-	files = append(files, eventFile(tb, own), eventFile(tb, peer))
-	d, err := newDuplex(geo, maps, Events{Own: own, Peer: peer}, opts)
+	ours, theirs := socketPair(tb, network)
+	files = append(files, theirs)
+	d, err := newDuplex(geo, maps, ours, optionsOf(waiting))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	ours, theirs := socketPair(tb, network)
-	d.socket = ours
-	files = append(files, theirs)
 
-	c := &child{Cmd: exec.Command(os.Args[0]), pidfd: -1, dead: make(chan struct{})}
-	c.Env = append(os.Environ(), roleVariable+"="+role+"/"+opts.Waiting.String(), faultpoint.Variable+"="+point)
+	c := &child{Cmd: exec.Command(os.Args[0]), dead: make(chan struct{})}
+	c.Env = append(os.Environ(), roleVariable+"="+role+"/"+waiting, faultpoint.Variable+"="+point)
 	c.ExtraFiles = files
 	c.Stderr = &c.stderr
-	c.SysProcAttr = &syscall.SysProcAttr{PidFD: &c.pidfd, Pdeathsig: syscall.SIGKILL}
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := c.Start(); err != nil {
 		tb.Fatal(err)
 	}
 	for _, f := range files {
 		f.Close()
 	}
-	// Package exec makes the files it passes on block, and that is a property
-	// of the open file, which both processes have.
-	for _, e := range []*Event{own, peer} {
-		if err := unix.SetNonblock(e.FD(), true); err != nil {
-			tb.Fatal(err)
-		}
-	}
 	go func() {
 		defer close(c.dead)
-		c.awaitDeath()
-		d.fail(errors.New("killed"))
+		_ = c.Wait() // the state says more
 	}()
-	d.close = func() {
+	tb.Cleanup(func() {
 		_ = c.Process.Kill()
 		<-c.dead
-		_ = c.Wait()
-		unix.Close(c.pidfd)
-	}
-	tb.Cleanup(func() {
-		d.close()
 		ours.Close()
-		own.Close()
-		peer.Close()
 		for _, m := range maps {
 			_ = unix.Munmap(m)
 		}
@@ -213,19 +188,8 @@ func startChild(tb testing.TB, role string, opts Options, network int, point str
 	return d, c
 }
 
-// awaitDeath waits until the kernel says that the child is dead.
-func (c *child) awaitDeath() {
-	poll := []unix.PollFd{{Fd: int32(c.pidfd), Events: unix.POLLIN}}
-	for {
-		if n, err := unix.Poll(poll, -1); n == 1 || (err != nil && !errors.Is(err, unix.EINTR)) {
-			return
-		}
-	}
-}
-
 func (c *child) status() syscall.WaitStatus {
 	<-c.dead
-	_ = c.Wait()
 	return c.ProcessState.Sys().(syscall.WaitStatus)
 }
 
@@ -243,29 +207,6 @@ func memfd(tb testing.TB, sizeBytes int) (*os.File, []byte) {
 		tb.Fatal(err)
 	}
 	return os.NewFile(uintptr(fd), "memfd"), m
-}
-
-func newEventPair(tb testing.TB) (a, b *Event) {
-	tb.Helper()
-	a, err := NewEvent()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	b, err = NewEvent()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return a, b
-}
-
-// eventFile is a duplicate to hand to a child and close.
-func eventFile(tb testing.TB, e *Event) *os.File {
-	tb.Helper()
-	fd, err := unix.FcntlInt(uintptr(e.FD()), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return os.NewFile(uintptr(fd), "event")
 }
 
 func socketPair(tb testing.TB, network int) (ours net.Conn, theirs *os.File) {

@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -10,17 +9,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 )
 
-// Receiver is the receiving side of a lane. It is for one goroutine at a time,
-// but for Fail and Close.
+// Receiver is the receiving side of a lane. It is for one goroutine at a time.
 type Receiver struct {
-	sleeper  sleeper
-	bell     bell
 	page     *receiverPage
-	peer     *senderPage
-	frames   []byte // the peer's
+	frames   []byte // the sender's
 	capacity uint64
 	maxSpan  uint64 // of a frame
-	err      error  // what the peer did, for good
+	ladder   ladder
+	err      error // what the sender did, for good
 
 	// Positions, private: head <= next < head + capacity, always.
 	head uint64 // as stored
@@ -30,7 +26,7 @@ type Receiver struct {
 // NewReceiver begins to receive. Own is this process's segment, formatted;
 // theirs is the sender's, which is checked and then only read. Both stay in use
 // until the last call of a method, and the last use of a frame.
-func NewReceiver(geo Geometry, own, theirs []byte, waker Waker, opts Options) (*Receiver, error) {
+func NewReceiver(geo Geometry, own, theirs []byte, opts Options) (*Receiver, error) {
 	geo.mustFit(own, geo.ReceiverBytes())
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("new receiver: %w", err)
@@ -38,27 +34,18 @@ func NewReceiver(geo Geometry, own, theirs []byte, waker Waker, opts Options) (*
 	if err := geo.verify(theirs, kindSender, geo.SenderBytes()); err != nil {
 		return nil, fmt.Errorf("new receiver: %w", err)
 	}
-	r := &Receiver{
+	return &Receiver{
 		page:     receiverPageOf(own),
-		peer:     senderPageOf(theirs),
 		frames:   theirs[pageBytes:],
 		capacity: geo.capacity,
 		maxSpan:  spanOf(uint64(geo.MaxFrameBytes())),
-	}
-	r.bell.asleep = &r.peer.asleep
-	r.sleeper = sleeper{
-		asleep: &r.page.asleep,
-		ready:  r.hasFrame,
-		waker:  waker,
-		ladder: newLadder(opts.Waiting),
-	}
-	return r, nil
+		ladder:   newLadder(opts.Waiting),
+	}, nil
 }
 
 // Next returns the next frame, and false when there is none now, or none any
-// more: then Wait says which. The frame lies in the sender's memory, is
-// read-only, and is valid until Advance. Frames published before the sender was
-// gone are still returned.
+// more: then Err says why. The frame lies in the sender's memory, is
+// read-only, and is valid until Advance.
 func (r *Receiver) Next() (frame []byte, kind Kind, ok bool) {
 	if r.err != nil {
 		return nil, 0, false
@@ -101,23 +88,6 @@ func (r *Receiver) room() uint64 { return r.head + r.capacity - headerBytes - r.
 // frames either.
 func (r *Receiver) most() uint64 { return min(r.room(), r.capacity-r.offset(), r.maxSpan) }
 
-// hasFrame is what a wait is for.
-func (r *Receiver) hasFrame() (bool, error) {
-	return r.err == nil && r.header().Load() != 0, r.err
-}
-
-// isBelieved reports whether the sender can mean what it says. It waits for room
-// that frames take up which it has published: where it waits for more than this
-// side has seen, and no frame is there, it has taken a frame back, or lies. It
-// writes wantRoom after the header of the last frame, so that is read first here.
-func (r *Receiver) isBelieved() bool {
-	want := r.peer.wantRoom.Load()
-	if want <= r.next || r.header().Load() != 0 {
-		return true
-	}
-	return r.poison("wanted room", want, 0, r.next)
-}
-
 // skip passes over the rest of the frames, and returns the header behind it, of
 // the frame that was published together with the skip.
 func (r *Receiver) skip(length uint64) (header uint64, ok bool) {
@@ -138,98 +108,56 @@ func (r *Receiver) poison(what string, value, least, most uint64) bool {
 	return false
 }
 
-// Advance lets go of all frames that Next has returned, and wakes the sender if
-// it waits for their room.
+// Advance lets go of all frames that Next has returned: the sender uses their room again.
 func (r *Receiver) Advance() {
 	if r.next == r.head {
 		return
 	}
 	faultpoint.Hit("lane-before-advance")
-	sleep, wanted := r.bell.move(&r.page.head, r.next)
+	r.page.head.Store(r.next)
 	r.head = r.next
 	faultpoint.Hit("lane-advanced")
-	// The sender wrote wantRoom before it raised its counter.
-	if wanted && r.head >= r.peer.wantRoom.Load() {
-		r.bell.answered = sleep
-		r.sleeper.waker.Wake()
+}
+
+// Doze says that this side sleeps: from here on the sender wakes it. Then it looks a last
+// time, and takes that back if there is a frame, or the lane has ended: Doze is false, and
+// Next says which. Each sleep has a number of its own, because the sender answers a number
+// once. Advance comes before it.
+func (r *Receiver) Doze() bool {
+	r.mustHoldNone()
+	r.page.asleep.Add(1)
+	if r.err != nil || r.header().Load() != 0 {
+		r.page.asleep.Add(1)
+		return false
+	}
+	return true
+}
+
+// Rouse ends a Doze, if there was one: the sender need not wake this side.
+func (r *Receiver) Rouse() {
+	if r.page.asleep.Load()%2 == 1 {
+		r.page.asleep.Add(1)
 	}
 }
 
-// Wait returns nil when Next will find something. Otherwise the error is the
-// context's, [ErrPeer], [ErrPeerGone] or [ErrClosed]. Advance comes first: with
-// frames held, a full lane would wait for this side, and this side for the
-// lane.
-func (r *Receiver) Wait(ctx context.Context) error {
-	if err := r.watch(); err != nil {
-		return err
-	}
-	return waited(r.sleeper.wait(ctx))
+// Look looks for a frame for as long as [Options] say, or until stop reports true, which it
+// is asked about every microsecond. It reports whether there is a frame, or the lane has
+// ended. It comes after Rouse and Advance, and before Doze or Next.
+func (r *Receiver) Look(stop func() bool) bool {
+	r.mustHoldNone()
+	return r.err != nil || r.ladder.climb(r.header(), stop)
 }
 
-// watch has the sleeper wait for the next frame.
-func (r *Receiver) watch() error {
+// mustHoldNone panics in a receiver that is to wait for a frame and holds others: the
+// sender of a full lane has no room for one.
+func (r *Receiver) mustHoldNone() {
 	if r.next != r.head && r.err == nil {
-		panic("lane: wait with frames that were not let go of")
+		panic("lane: a wait with frames that were not let go of")
 	}
-	if r.err == nil && !r.isBelieved() {
-		return waited(r.err)
-	}
-	r.sleeper.watched = r.header()
-	return nil
 }
 
-func waited(err error) error {
-	if err != nil {
-		return fmt.Errorf("wait for a frame in the lane: %w", err)
-	}
-	return nil
-}
+// Slept is told how long this side slept, for the next Look to be longer or shorter.
+func (r *Receiver) Slept(d time.Duration) { r.ladder.learn(d) }
 
-// Doze is the first part of a Wait whose goroutine lets others receive while it is
-// parked: from here on the sender wakes this side. It returns true if there is nothing to
-// receive: then Park comes next, on one goroutine, and Rouse after that or before
-// another goroutine receives. False with no error says that Next will find something;
-// the errors are those of Wait.
-func (r *Receiver) Doze() (dozes bool, err error) {
-	if err := r.watch(); err != nil {
-		return false, err
-	}
-	done, err := r.sleeper.doze()
-	return !done, waited(err)
-}
-
-// Park sleeps until the sender, Fail or Close wakes this side. It uses nothing
-// that Next does. An error says that this side can sleep no more.
-func (r *Receiver) Park() error { return waited(r.sleeper.waker.Park()) }
-
-// Rouse ends a Doze: the sender need not wake this side.
-func (r *Receiver) Rouse() { r.sleeper.rouse() }
-
-// Look looks for a frame as long as a Wait would before it parks, or until stop reports
-// true, which it is asked about every microsecond. It reports whether Next finds something
-// or Doze has an error. It comes after Rouse, and before Doze or Next.
-func (r *Receiver) Look(stop func() bool) bool { return r.watch() != nil || r.sleeper.climb(stop) }
-
-// Slept is told how long this side was parked, for the next Look to be longer or shorter.
-func (r *Receiver) Slept(d time.Duration) { r.sleeper.ladder.learn(d) }
-
-// Err returns what ended the lane, or nil. Frames that were published before
-// can be left even so, unless it is [ErrPeer].
-func (r *Receiver) Err() error {
-	if r.err != nil {
-		return r.err
-	}
-	if end := r.sleeper.ended.Load(); end != nil {
-		return end.err
-	}
-	return nil
-}
-
-// Fail says that the sender is gone: when all frames that it published have
-// been received, a wait ends, now and later, with [ErrPeerGone] and the cause,
-// which may be nil. Any goroutine may call it.
-func (r *Receiver) Fail(cause error) { r.sleeper.end(&ending{err: gone(cause)}) }
-
-// Close ends a wait, now and later, with [ErrClosed]. Any goroutine may call
-// it. The segments are the caller's to unmap, when no method is running.
-func (r *Receiver) Close() { r.sleeper.end(closed) }
+// Err returns what ended the lane, which is [ErrPeer], or nil.
+func (r *Receiver) Err() error { return r.err }

@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -12,7 +11,6 @@ import (
 
 var roles = map[string]func(*duplex) error{
 	"echo":    runEcho,
-	"pinned":  runPinnedEcho,
 	"socket":  runSocketEcho,
 	"source":  runSource,
 	"sink":    runSink,
@@ -21,28 +19,22 @@ var roles = map[string]func(*duplex) error{
 	"swallow": runSwallow,
 }
 
-// runEcho sends every frame back.
+// runEcho sends every frame back, from the second processor.
 func runEcho(d *duplex) error {
-	ctx := context.Background()
+	if err := pin(1); err != nil {
+		return err
+	}
 	for {
-		if err := d.Receiver.Wait(ctx); err != nil {
+		if err := d.await(); err != nil {
 			return err
 		}
 		for frame, kind, ok := d.Next(); ok; frame, kind, ok = d.Next() {
-			if err := d.Send(ctx, kind, frame); err != nil {
+			if err := send(d.Sender, kind, frame, nil); err != nil {
 				return err
 			}
 		}
 		d.Advance()
 	}
-}
-
-// runPinnedEcho does it on the second processor.
-func runPinnedEcho(d *duplex) error {
-	if err := pin(1); err != nil {
-		return err
-	}
-	return runEcho(d)
 }
 
 // pin keeps this goroutine on one processor, for good.
@@ -71,17 +63,17 @@ func runSocketEcho(d *duplex) error {
 const processFrames = 100_000 / raceSlowdown
 
 func runSource(d *duplex) error {
-	if err := sendChecked(context.Background(), d.Sender, processFrames); err != nil {
+	if err := sendChecked(d.Sender, processFrames, nil); err != nil {
 		return err
 	}
-	return d.Receiver.Wait(context.Background()) // until the parent has them all
+	return d.await() // until the parent has them all
 }
 
 func runSink(d *duplex) error {
-	if err := receiveChecked(context.Background(), d.Receiver, processFrames); err != nil {
+	if err := receiveChecked(d.Receiver, processFrames, d.sleep); err != nil {
 		return err
 	}
-	return d.TrySend(1)
+	return d.TrySend(1, nil)
 }
 
 // runWriter writes where it may only read.
@@ -89,7 +81,7 @@ func runWriter(d *duplex) error {
 	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {
 		_ = unix.Dup3(int(null.Fd()), 2, 0) // the trace of what follows
 	}
-	if err := d.Receiver.Wait(context.Background()); err != nil {
+	if err := d.await(); err != nil {
 		return err
 	}
 	frame, _, _ := d.Next()
@@ -97,23 +89,21 @@ func runWriter(d *duplex) error {
 	return nil
 }
 
-// runDrip publishes frames one by one.
+// runDrip sends frames one by one.
 func runDrip(d *duplex) error {
 	rng := rand.New(rand.NewPCG(3, 4))
-	buf := make([]byte, d.maxFrame())
+	buf := make([]byte, d.maxFrame)
 	for number := uint64(0); ; number++ {
-		if err := d.Send(context.Background(), Kind(number%1000), checkedFrame(buf, number, rng)); err != nil {
+		if err := send(d.Sender, Kind(number%1000), checkedFrame(buf, number, rng), nil); err != nil {
 			return err
 		}
 	}
 }
 
-func (d *duplex) maxFrame() int { return d.Sender.maxFrame }
-
 // runSwallow lets go of frames one by one.
 func runSwallow(d *duplex) error {
 	for {
-		if err := d.Receiver.Wait(context.Background()); err != nil {
+		if err := d.await(); err != nil {
 			return err
 		}
 		receiveOne(d.Receiver)
