@@ -48,8 +48,8 @@ var goners = []gone{
 	},
 	{
 		in:     "shmstore/lane",
-		name:   "Interrupt|ErrInterrupted",
-		reason: "it served nodes without a host; a wait ends for the peer, a context or for good",
+		name:   "Interrupt|ErrInterrupted|(New|Open)?Events?|Waker|Park|Wait",
+		reason: "a lane waits for nothing: a sender without room uses the socket, and a receiver sleeps on that",
 	},
 	{
 		in:     "bus",
