@@ -2,9 +2,9 @@
  * Waking: nobody sleeps while there is work for him.
  *
  * One node sends FRAMES objects to CONSUMERS others, by a lane of one frame
- * each; its store has room for OBJECTS. So it waits for space in lanes (a head
- * moves) and for room in the store (done moves), and the consumers wait for
- * frames (a header is stored). Every wait is the same four steps: raise the
+ * each; its store has room for OBJECTS. So it waits for room in the store (done
+ * moves), and the consumers wait for frames (a header is stored). For space in a
+ * lane (a head moves) it does not sleep: it sends later. Every wait is the same four steps: raise the
  * flag, fence, look again, park. Every store that could end a wait is followed
  * by a fence and a look at the flag; who finds it raised writes the eventfd.
  * Parking on an eventfd returns at once if it was written before. In a lane
@@ -30,20 +30,17 @@
  * MUT 2  the sender does not look at the flag after a header  -> frames_are_taken
  * MUT 3  no fence between a consumer's flag and its look      -> frames_are_taken
  * MUT 4  no fence between a header and the look at the flag   -> frames_are_taken
- * MUT 5  the sender looks first, raises wantSpace after       -> space_is_used
- * MUT 6  a consumer does not look at wantSpace after its head -> space_is_used
- * MUT 7  no fence between wantSpace and the look              -> space_is_used
- * MUT 8  the owner looks first, raises wantRoom after         -> room_is_used
- * MUT 9  a reader does not look at wantRoom after its done    -> room_is_used
- * MUT 10 no fence between done and the look at wantRoom       -> room_is_used
- * MUT 11 a death wakes nobody                                 -> a_death_wakes
- * MUT 12 who wakes up clears the eventfd after its look       -> frames_are_taken
- * MUT 13 a header is stored before its frame                  -> frames_in_order
- * MUT 14 the sender does not look at the head before a frame  -> frames_in_order
- * MUT 15 a consumer looks again instead of parking            -> no_idle_cycle
- * MUT 16 a consumer's next sleep has the number of the last   -> frames_are_taken
- * MUT 17 the header behind a frame is not cleared             -> frames_in_order
- * MUT 18 the header behind a frame is cleared after it is out -> frames_in_order
+ * MUT 5  the owner looks first, raises wantRoom after         -> room_is_used
+ * MUT 6  a reader does not look at wantRoom after its done    -> room_is_used
+ * MUT 7  no fence between done and the look at wantRoom       -> room_is_used
+ * MUT 8  a death wakes nobody                                 -> a_death_wakes
+ * MUT 9  who wakes up clears the eventfd after its look       -> frames_are_taken
+ * MUT 10 a header is stored before its frame                  -> frames_in_order
+ * MUT 11 the sender does not look at the head before a frame  -> frames_in_order
+ * MUT 12 a consumer looks again instead of parking            -> no_idle_cycle
+ * MUT 13 a consumer's next sleep has the number of the last   -> frames_are_taken
+ * MUT 14 the header behind a frame is not cleared             -> frames_in_order
+ * MUT 15 the header behind a frame is cleared after it is out -> frames_in_order
  */
 #include "model.h"
 
@@ -57,24 +54,23 @@
 #define DEATHS 1
 #endif
 #ifndef COUNTED
-#define COUNTED (MUT == 16) /* 0: flags are 0 and 1, and answered whenever they are seen */
+#define COUNTED (MUT == 13) /* 0: flags are 0 and 1, and answered whenever they are seen */
 #endif
 #ifndef OBJECTS
 #define OBJECTS 2  /* for which the store has room; a lane holds one frame */
 #endif
 
-mtype = { frames_are_taken, space_is_used, room_is_used, a_death_wakes, frames_in_order };
+mtype = { frames_are_taken, room_is_used, a_death_wakes, frames_in_order };
 
 /* Places, as all others see them. The sender writes these: */
-#define HEADER(c, n) (4 * (c) + (n) % 2) /* of frame n; 1 if it is there */
-#define FRAME(c)     (4 * (c) + 2)       /* the one that was written last */
-#define WANTSPACE(c) (4 * (c) + 3)
-#define WANTROOM     (4 * CONSUMERS)
+#define HEADER(c, n) (3 * (c) + (n) % 2) /* of frame n; 1 if it is there */
+#define FRAME(c)     (3 * (c) + 2)       /* the one that was written last */
+#define WANTROOM     (3 * CONSUMERS)
 /* and consumer c these: */
-#define ASLEEP(c)    (4 * CONSUMERS + 1 + 3 * (c))
-#define HEAD(c)      (4 * CONSUMERS + 2 + 3 * (c))
-#define DONE(c)      (4 * CONSUMERS + 3 + 3 * (c))
-byte seen[7 * CONSUMERS + 1];
+#define ASLEEP(c)    (3 * CONSUMERS + 1 + 3 * (c))
+#define HEAD(c)      (3 * CONSUMERS + 2 + 3 * (c))
+#define DONE(c)      (3 * CONSUMERS + 3 + 3 * (c))
+byte seen[6 * CONSUMERS + 1];
 #define isThere(c, n) (seen[HEADER(c, n)] == 1)
 
 /* Node 0 is the sender, node c+1 is consumer c. */
@@ -113,7 +109,7 @@ inline answer(node, flag, answered) {
 }
 
 /* Who is parked for what: for the promises alone. */
-mtype = { nothing, space, room };
+mtype = { nothing, room };
 mtype waitsFor = nothing;
 byte waitsOn;
 
@@ -121,7 +117,7 @@ inline park(node) { d_step { eventfd[node] -> eventfd[node] = false } }
 
 /* Cleared on the way out of the wait and looked at afterwards, a write is
  * never lost; cleared on the way in, one may be. */
-#if MUT == 12
+#if MUT == 9
 #define beforePark(node) eventfd[node] = false
 #else
 #define beforePark(node) skip
@@ -130,26 +126,6 @@ inline park(node) { d_step { eventfd[node] -> eventfd[node] = false } }
 #define hasSpace(c) (gone[c] || sent - seen[HEAD(c)] < 1)
 #define hasRoom(c)  (gone[c] || sent - seen[DONE(c)] < OBJECTS)
 
-inline await_space(c) {
-	do
-	:: hasSpace(c) -> break
-	:: else ->
-		count(sleeps);
-		store(0, WANTSPACE(c), sleeps);
-#if MUT != 7
-		fence(0);
-#endif
-		if
-#if MUT != 5
-		:: hasSpace(c) -> skip
-#endif
-		:: else -> d_step { waitsFor = space; waitsOn = c }; park(0); waitsFor = nothing
-		fi;
-		count(sleeps);
-		store(0, WANTSPACE(c), sleeps)
-	od
-}
-
 inline await_room(c) {
 	do
 	:: hasRoom(c) -> break
@@ -157,7 +133,7 @@ inline await_room(c) {
 		store(0, WANTROOM, 1);
 		fence(0);
 		if
-#if MUT != 8
+#if MUT != 5
 		:: hasRoom(c) -> skip
 #endif
 		:: else -> d_step { waitsFor = room; waitsOn = c }; park(0); waitsFor = nothing
@@ -167,26 +143,26 @@ inline await_room(c) {
 }
 
 proctype Sender() {
-	byte sent, c, sleeps, answered[CONSUMERS], number;
+	byte sent, c, answered[CONSUMERS], number;
 	bool wake;
 	do
 	:: sent == FRAMES -> break
 	:: else ->
 		for (c : 0 .. CONSUMERS - 1) { await_room(c) }
 		for (c : 0 .. CONSUMERS - 1) {
-#if MUT != 14
-			await_space(c);
+#if MUT != 11
+			hasSpace(c);
 #endif
-#if MUT != 13
+#if MUT != 10
 			store(0, FRAME(c), sent + 1);
 #endif
-#if MUT != 17 && MUT != 18
+#if MUT != 14 && MUT != 15
 			store(0, HEADER(c, sent + 1), 0);
 #endif
 			store(0, HEADER(c, sent), 1);
-#if MUT == 13
+#if MUT == 10
 			store(0, FRAME(c), sent + 1);
-#elif MUT == 18
+#elif MUT == 15
 			store(0, HEADER(c, sent + 1), 0);
 #endif
 #if MUT != 4
@@ -201,27 +177,20 @@ proctype Sender() {
 	od
 }
 
-inline advance_head(c) {
-	store(c + 1, HEAD(c), taken);
-	fence(c + 1);
-#if MUT != 6
-	answer(0, WANTSPACE(c), answered)
-#endif
-}
+inline advance_head(c) { store(c + 1, HEAD(c), taken) }
 
 inline release(c) {
 	store(c + 1, DONE(c), taken);
-#if MUT != 10
+#if MUT != 7
 	fence(c + 1);
 #endif
-#if MUT != 9
+#if MUT != 6
 	if :: seen[WANTROOM] == 1 -> eventfd[0] = true :: else fi
 #endif
 }
 
 proctype Consumer(byte c) {
-	byte taken, sleeps, answered, number;
-	bool wake;
+	byte taken, sleeps;
 	{
 end:	do
 	:: taken == FRAMES -> break
@@ -242,13 +211,13 @@ end:	do
 #if MUT != 1
 		:: isThere(c, taken) -> skip
 #endif
-#if MUT == 15
+#if MUT == 12
 		:: else -> skip
 #else
 		:: else -> beforePark(c + 1); park(c + 1)
 #endif
 		fi;
-#if MUT == 16
+#if MUT == 13
 		sleeps--;
 #else
 		count(sleeps);
@@ -258,7 +227,7 @@ end:	do
 	} unless { dead[c] }
 }
 
-#if MUT == 11
+#if MUT == 8
 #define wake_the_sender() skip
 #else
 #define wake_the_sender() eventfd[0] = true
@@ -295,7 +264,6 @@ proctype Watch() {
 end:	timeout -> atomic {
 		CHECK(frames_are_taken, taken_by(0) && taken_by(CONSUMERS - 1));
 		CHECK(a_death_wakes, waitsFor == nothing || !dead[waitsOn]);
-		CHECK(space_is_used, waitsFor != space);
 		CHECK(room_is_used, waitsFor != room)
 	}
 }
