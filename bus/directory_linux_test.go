@@ -260,7 +260,7 @@ func TestBadPublishers(t *testing.T) {
 			c := dialThin(t, h.path)
 			c.await(wire.KindWelcome)
 			files := bus.OpenFiles(t)
-			least, _ := bad.m.Kind().Descriptors()
+			least := bad.m.Kind().Descriptors()
 			packet, err := wire.Append(nil, bad.m, least)
 			if err != nil {
 				t.Fatal(err)

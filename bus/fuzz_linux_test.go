@@ -42,7 +42,7 @@ func renumber(p []byte, last uint32) []byte {
 		if source := sourceOf(m); source != nil && *source < 16 {
 			*source += last
 		}
-		descriptors, _ := h.Kind.Descriptors()
+		descriptors := h.Kind.Descriptors()
 		if all, err = wire.Append(all, m, descriptors); err != nil {
 			return p
 		}
@@ -93,7 +93,7 @@ func FuzzSession(f *testing.F) {
 		var p []byte
 		for _, m := range ms {
 			var err error
-			descriptors, _ := m.Kind().Descriptors()
+			descriptors := m.Kind().Descriptors()
 			if p, err = wire.Append(p, m, descriptors); err != nil {
 				f.Fatal(err)
 			}

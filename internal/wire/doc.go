@@ -22,9 +22,10 @@
 // There is one version of the protocol, [Version]; [Negotiate] says whether the
 // peer speaks it.
 //
-// Each message is a struct. Its method fields lists its fields in the order of
-// the wire, once for both directions, so that writing and reading cannot
-// disagree. testdata/vectors.json holds messages in both forms, for clients in
+// Each message is a struct, which declares it: its kind, who sends it, and its fields in the
+// order of the wire. Command wiregen, in the folder of that name, says how, and makes from the
+// structs what writes and reads them, so that the two cannot disagree; `go generate` runs it.
+// testdata/vectors.json holds messages in both forms, for clients in
 // other languages to check themselves against; testdata/README.md describes it.
 //
 // # Trust
@@ -43,8 +44,8 @@
 //
 // # Ownership, ordering and concurrency
 //
-// The bytes in [Deliver].Payload, [Emit].Payload, [Put].Payload, [Place].Payload,
-// [Fetched].Payload, [Call].Arguments and [Reply].Piece are those of the packet, not copies: they
+// The bytes in [Deliver].Payload, [Put].Payload, [Place].Payload,
+// [Fetched].Payload, [Call].Arguments, [Reply].Piece and [Reported].Piece are those of the packet, not copies: they
 // are valid until the caller uses the packet's buffer for something else.
 // Everything else in a message belongs to the message.
 //

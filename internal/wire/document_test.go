@@ -39,7 +39,7 @@ func TestKindsAreDocumented(t *testing.T) {
 		if !ok || kind.String() != match[2] || kind.Direction() != direction {
 			t.Errorf("kind %d is %v with direction %d, documented as %s %s", number, kind, kind.Direction(), match[2], match[3])
 		}
-		_, most := kind.Descriptors()
+		most := kind.Descriptors()
 		if got := regexp.MustCompile(`\w+ descriptors?\b`).FindString(match[4]); got != descriptors[most] {
 			t.Errorf("%v comes with up to %d descriptors, documented as: %s", kind, most, match[4])
 		}

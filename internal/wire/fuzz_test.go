@@ -70,7 +70,7 @@ func checkParse(t *testing.T, h wire.Header, body []byte) {
 		mustBeProtocol(t, err)
 		return
 	}
-	least, _ := h.Kind.Descriptors()
+	least := h.Kind.Descriptors()
 	b, err := wire.Append(nil, m, least)
 	if err != nil {
 		if len(body) > wire.MaxPacket-wire.HeaderSize {

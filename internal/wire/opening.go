@@ -2,115 +2,73 @@ package wire
 
 // Hello is a client's first message. The magic that it begins with is
 // [Magic]; any other is an error.
+//
+//wire:message 1 to the host
 type Hello struct {
-	VersionMin uint16 // the oldest and
+	VersionMin uint16 `wire:"magic"` // the oldest version that the client speaks
 	VersionMax uint16 // the newest version that the client speaks
 	PID        uint32 // the process, as the client sees itself
-	Bus        string // the bus that it wants; empty: whichever this is
+	Bus        string // the bus that the client wants; empty: whichever this is
 	Name       string // for people
 }
 
-func (m *Hello) fields(c *coder) {
-	c.begin(KindHello)
-	magic := Magic
-	if c.u64("magic", &magic); magic != Magic {
-		c.fail("magic", "%#016x, and a client says %#016x; this is no client of a bus", magic, Magic)
-	}
-	c.u16("version_min", &m.VersionMin)
-	c.u16("version_max", &m.VersionMax)
-	c.u32("pid", &m.PID)
-	c.str("bus", &m.Bus, MaxName)
-	c.str("name", &m.Name, MaxName)
-}
-
 // Welcome answers a Hello.
+//
+//wire:message 2 to the client
 type Welcome struct {
-	Version     uint16 // agreed on
+	Version     uint16 `wire:"reserved=2"` // agreed on
 	Node        uint32 // the client's number
 	Epoch       uint64 // a new one for each start of a host
-	InlineBytes uint32 // the largest payload that may travel in a message
+	InlineBytes uint32 `wire:"reserved=4"` // the largest payload that may travel in a message
 	Bus         string
 	Inputs      []Edge    // where the inputs of a submitted request go
 	Results     []Edge    // where its results come from
 	Tensors     []Tensors // of the inputs, in their order
 }
 
-func (m *Welcome) fields(c *coder) {
-	c.begin(KindWelcome)
-	c.u16("version", &m.Version)
-	c.zeros(2)
-	c.u32("node", &m.Node)
-	c.u64("epoch", &m.Epoch)
-	c.u32("inline_bytes", &m.InlineBytes)
-	c.zeros(4)
-	c.str("bus", &m.Bus, MaxName)
-	c.edges("inputs", &m.Inputs)
-	c.edges("results", &m.Results)
-	c.tensors(&m.Tensors)
-}
-
 // Refuse is the last message of a host that does not want the client, or no
 // longer.
+//
+//wire:message 3 to the client; the host closes behind it
 type Refuse struct {
 	Code Code
-	Text string
-}
-
-func (m *Refuse) fields(c *coder) {
-	c.begin(KindRefuse)
-	c.code(&m.Code)
-	c.text(&m.Text)
+	Text string `wire:"text"`
 }
 
 // Failed answers a question that has no other answer.
+//
+//wire:message 4 to the client
 type Failed struct {
 	Token uint32
 	Code  Code
-	Text  string
-}
-
-func (m *Failed) fields(c *coder) {
-	c.begin(KindFailed)
-	c.u32("token", &m.Token)
-	c.code(&m.Code)
-	c.text(&m.Text)
+	Text  string `wire:"text"`
 }
 
 // Call asks the bus about itself.
+//
+//wire:message 56 to the host
 type Call struct {
 	Token     uint32
 	Method    string
-	Arguments []byte // JSON; aliases the packet
-}
-
-func (m *Call) fields(c *coder) {
-	c.begin(KindCall)
-	c.u32("token", &m.Token)
-	c.str("method", &m.Method, MaxName)
-	c.bytes("arguments", &m.Arguments, MaxPiece)
+	Arguments []byte `wire:"most=MaxPiece"` // JSON
 }
 
 // ReplyMore is the flag of a Reply that is not the last of its answer.
 const ReplyMore = 1
 
 // Reply answers a Call, in one piece or more.
+//
+//wire:message 57 to the client
 type Reply struct {
 	Token uint32
-	Flags uint8
-	Piece []byte // of JSON; aliases the packet
-}
-
-func (m *Reply) fields(c *coder) {
-	c.begin(KindReply)
-	c.u32("token", &m.Token)
-	c.u8("flags", &m.Flags)
-	c.bytes("piece", &m.Piece, MaxPiece)
+	Flags uint8  // 1: more pieces follow
+	Piece []byte `wire:"most=MaxPiece"` // of JSON
 }
 
 // Bye says that no more messages come.
+//
+//wire:message 60 both
 type Bye struct{}
-
-func (m *Bye) fields(c *coder) { c.begin(KindBye) }
 
 // Policy says what an edge does when its window is full.
 type Policy uint8
@@ -128,37 +86,22 @@ func (p Policy) String() string {
 }
 
 // Edge is an edge as a client sees it.
+//
+//wire:part
 type Edge struct {
-	Name        string // "from->to"
+	Name        string // from->to
 	Peer        string // the stage at the other end; empty: the caller
 	Window      uint32 // deliveries; 0: no bound
 	WindowBytes uint64 // 0: no bound
-	Policy      Policy
-}
-
-// minEdge is the length of an edge without names.
-const minEdge = 2 + 2 + 4 + 8 + 1
-
-// edges is a list of them. A slice that is read into is used again.
-func (c *coder) edges(field string, p *[]Edge) {
-	n := c.count(field, len(*p), minEdge)
-	if c.reading {
-		*p = append((*p)[:0], make([]Edge, n)...)
-	}
-	for i := range *p {
-		e := &(*p)[i]
-		c.str(field, &e.Name, MaxName)
-		c.str(field, &e.Peer, MaxName)
-		c.u32(field, &e.Window)
-		c.u64(field, &e.WindowBytes)
-		c.enum(field, (*uint8)(&e.Policy), 0, uint8(PolicyDropOldest))
-	}
+	Policy      Policy // 0 block, 1 fail, 2 drop oldest
 }
 
 // Tensors says how the tensors of an edge travel that lie in memory of a GPU.
+//
+//wire:part
 type Tensors struct {
-	Transport Transport
-	MinBytes  uint64 // smaller ones, together in one payload, travel by TransportDefault
+	Transport Transport // 0 default, 1 cuda_ipc, 2 cuda_ipc_pool
+	MinBytes  uint64    // smaller ones, together in one payload, travel by 0
 }
 
 // Transport is one way for them to travel.
@@ -176,32 +119,12 @@ func (t Transport) String() string {
 	return word([]string{"default", "cuda_ipc", "cuda_ipc_pool"}, t, "transport")
 }
 
-// minTensors is the size of one.
-const minTensors = 9
-
-// tensors is a list of them. A slice that is read into is used again.
-func (c *coder) tensors(p *[]Tensors) {
-	n := c.count("tensors", len(*p), minTensors)
-	if c.reading {
-		*p = append((*p)[:0], make([]Tensors, n)...)
-	}
-	for i := range *p {
-		c.enum("tensors", (*uint8)(&(*p)[i].Transport), 0, uint8(TransportPool))
-		c.u64("tensors", &(*p)[i].MinBytes)
-	}
-}
-
 // Trace is the W3C trace context of a request; zero when it is not traced.
+//
+//wire:part
 type Trace struct {
 	TraceID [16]byte
 	SpanID  [8]byte
 	Flags   uint8
-	State   string
-}
-
-func (c *coder) trace(field string, p *Trace) {
-	c.fixed(field, p.TraceID[:])
-	c.fixed(field, p.SpanID[:])
-	c.u8(field, &p.Flags)
-	c.str(field, &p.State, MaxTraceState)
+	State   string `wire:"most=MaxTraceState"`
 }

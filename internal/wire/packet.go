@@ -29,20 +29,18 @@ type Header struct {
 // to see: a message by itself always does.
 func Append(b []byte, m Message, descriptors int) ([]byte, error) {
 	start := len(b)
-	c := coder{buf: append(b, make([]byte, HeaderSize)...)}
-	walk(m, &c)
-	length := len(c.buf) - start
-	if c.err == nil {
-		c.err = checkMessage(CodeInvalid, c.kind, length, descriptors)
+	longer, kind, err := appendMessage(b, m)
+	if err == nil {
+		err = checkMessage(CodeInvalid, kind, len(longer)-start, descriptors)
 	}
-	if c.err != nil {
-		return b, c.err
+	if err != nil {
+		return b, err
 	}
-	header := c.buf[start:]
-	binary.LittleEndian.PutUint32(header[0:], uint32(length))
-	binary.LittleEndian.PutUint16(header[4:], uint16(c.kind))
+	header := (*[HeaderSize]byte)(longer[start:])
+	binary.LittleEndian.PutUint32(header[0:], uint32(len(longer)-start))
+	binary.LittleEndian.PutUint16(header[4:], uint16(kind))
 	header[6] = uint8(descriptors)
-	return c.buf, nil
+	return longer, nil
 }
 
 // Next cuts the first message off a packet, which must not be empty. rest is
@@ -69,11 +67,10 @@ func Next(packet []byte) (h Header, body, rest []byte, err error) {
 // Parse reads the message behind a header that came from [Next]. An error is
 // [ErrProtocol].
 func Parse(h Header, body []byte) (Message, error) {
-	info := h.Kind.info()
-	if info == nil {
+	m := newMessage(h.Kind)
+	if m == nil {
 		return nil, protocolError("%v: no message has this kind", h.Kind)
 	}
-	m := info.make()
 	if err := Decode(body, m); err != nil {
 		return nil, err
 	}
@@ -84,9 +81,7 @@ func Parse(h Header, body []byte) (Message, error) {
 // header's kind. It sets every field of m; after an error, which is [ErrProtocol], they mean nothing.
 // Lists that m has are used again, all but attributes.
 func Decode(body []byte, m Message) error {
-	c := coder{reading: true, buf: body}
-	walk(m, &c)
-	return c.err
+	return readMessage(body, m)
 }
 
 // checkMessage checks what a header says against the bounds.
@@ -97,8 +92,8 @@ func checkMessage(code Code, k Kind, length, descriptors int) error {
 		return &Error{Code: code, Text: fmt.Sprintf("%v: no message has this kind", k)}
 	case length > MaxPacket:
 		return &Error{Code: code, Text: fmt.Sprintf("%v of %d bytes, and a packet holds at most %d", k, length, MaxPacket)}
-	case descriptors < info.minDescriptors || descriptors > info.maxDescriptors:
-		return &Error{Code: code, Text: fmt.Sprintf("%v with %d descriptors, and it comes with %d to %d", k, descriptors, info.minDescriptors, info.maxDescriptors)}
+	case descriptors != info.descriptors:
+		return &Error{Code: code, Text: fmt.Sprintf("%v with %d descriptors, and it comes with %d", k, descriptors, info.descriptors)}
 	}
 	return nil
 }

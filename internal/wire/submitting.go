@@ -12,63 +12,43 @@ const (
 const OwnSource = 1 << 31
 
 // Submit opens a request.
+//
+//wire:message 48 to the host
 type Submit struct {
 	Deadline int64 // Unix nanoseconds; 0: none
-	Flags    uint8
+	Flags    uint8 // 1: fail with code 11 rather than wait for a place; 2: say submitted
 	Trace    Trace
 	// Source names the request on this connection: the client chooses it. It has the bit
 	// OwnSource, and is higher than all before it. The host refuses the request with Over.
 	Source uint32
 }
 
-func (m *Submit) fields(c *coder) {
-	c.begin(KindSubmit)
-	c.i64("deadline", &m.Deadline)
-	c.u8("flags", &m.Flags)
-	c.trace("trace", &m.Trace)
-	c.u32("source", &m.Source)
-}
-
 // Submitted says that a request has begun whose Submit has SubmitTell.
+//
+//wire:message 49 to the client
 type Submitted struct {
 	Source  uint32
 	Request uint64 // names it on the bus
 }
 
-func (m *Submitted) fields(c *coder) {
-	c.begin(KindSubmitted)
-	c.u32("source", &m.Source)
-	c.u64("request", &m.Request)
-}
-
 // CloseSend ends the inputs of a request.
+//
+//wire:message 50 to the host; the inputs end here
 type CloseSend struct {
 	Source uint32
 }
 
-func (m *CloseSend) fields(c *coder) {
-	c.begin(KindCloseSend)
-	c.u32("source", &m.Source)
-}
-
 // AbortRequest ends a request.
+//
+//wire:message 51 to the host
 type AbortRequest struct {
 	Source uint32
-	Text   string
-}
-
-func (m *AbortRequest) fields(c *coder) {
-	c.begin(KindAbortRequest)
-	c.u32("source", &m.Source)
-	c.text(&m.Text)
+	Text   string `wire:"text"`
 }
 
 // Close says that no more results of a request are wanted.
+//
+//wire:message 52 to the host; no more results are wanted: aborts the request if it is open
 type Close struct {
 	Source uint32
-}
-
-func (m *Close) fields(c *coder) {
-	c.begin(KindClose)
-	c.u32("source", &m.Source)
 }

@@ -1,0 +1,87 @@
+// Command wiregen writes what is made from the table of messages, which are the structs of
+// package wire. `go generate ./internal/wire` runs it there. It writes
+// messages_gen.go: the kinds, and how each message is appended and read.
+//
+// # The table
+//
+// A struct with one of these lines behind its comment is in the table:
+//
+//	//wire:message KIND DIRECTION; NOTE
+//	//wire:part
+//
+// A message has a kind, and a direction in the words of docs/protocol.md. The note may be left
+// out. One that begins with "one descriptor", "two descriptors" or "three descriptors" says
+// how many come with the message. A part is a struct that messages have in common, by itself
+// or in a list.
+//
+// The fields stand in the order of the wire, and are named there like in Go, in snake case.
+// The Go type says how a field is written:
+//
+//	uint8 to uint64, int64   little endian
+//	bool                     u8, 0 or 1
+//	a named uint8            u8, from the least to the highest of the type's constants
+//	Code                     u16
+//	[n]byte                  n bytes
+//	string                   str, of at most MaxName bytes
+//	[]byte                   bytes
+//	map[string]string        attrs
+//	[]uint32, []PART, PART   a u16 count and that many; or one
+//
+// A tag says the rest, such as `wire:"inline,reserved=3"`:
+//
+//	most=NAME    the bound of a string or of bytes, a constant of package wire
+//	text         the text of an error, which is cut
+//	inline       the field Payload: at most MaxInline bytes, which agree with the fields Flags and Size
+//	0..1         the bounds of a uint8
+//	reserved=N   N zero bytes stand behind the field
+//	magic        the u64 Magic stands before the field
+//
+// A mistake in the table is an error that names the struct and the field.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// files are what is made, by their paths from the folder of package wire. A maker is given what
+// the file has now.
+var files = map[string]func(t *table, there []byte) ([]byte, error){
+	"messages_gen.go": (*table).goCode,
+}
+
+func main() {
+	made, err := outputs(".")
+	for path, text := range made {
+		if err == nil {
+			err = os.WriteFile(path, text, 0o644) //nolint:gosec // for everybody to read
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "wiregen:", err)
+		os.Exit(1)
+	}
+}
+
+// outputs are the files of the table in a folder.
+func outputs(dir string) (map[string][]byte, error) {
+	t, err := readTable(dir)
+	if err != nil {
+		return nil, err
+	}
+	made := map[string][]byte{}
+	for name, maker := range files {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		there, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if made[path], err = maker(t, there); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return made, nil
+}
