@@ -13,7 +13,7 @@ type Offer struct {
 //
 //wire:message 42 to the host
 type Put struct {
-	Put      uint32 // its number, for returned
+	Put      uint32 // its number, for `returned`
 	Source   uint32
 	Delivery uint32
 	Edge     uint16
@@ -32,7 +32,7 @@ type Put struct {
 //
 //wire:message 43 to the client
 type Returned struct {
-	Puts []uint32 // at most MaxReturned
+	Puts []uint32 // at most 16,381
 }
 
 // SpentBytes is the flag of a Spent that gives the bytes back too.

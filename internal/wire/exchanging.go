@@ -6,8 +6,8 @@ package wire
 //wire:message 80 to the host
 type Place struct {
 	Token   uint32
-	Owner   uint32 `wire:"reserved=4"` // which of the client's: cleanup names it
-	Put     uint32 // of a payload in a segment that was offered: its number, for returned
+	Owner   uint32 `wire:"reserved=4"` // which of the client's: `cleanup` names it
+	Put     uint32 // of a payload in a segment that was offered: its number, for `returned`
 	Flags   uint8  `wire:"reserved=3"` // 4 inline, 32 own segment
 	Segment uint32
 	Offset  uint64
@@ -48,7 +48,7 @@ type Fetch struct {
 //wire:message 83 to the client
 type Fetched struct {
 	Token    uint32
-	Delivery uint32 // its number, for finish
+	Delivery uint32 // its number, for `finish`
 	Flags    uint8  `wire:"reserved=3"` // 4 inline
 	Segment  uint32 // where the payload lies, if it is not inline
 	Offset   uint64

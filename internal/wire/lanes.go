@@ -22,7 +22,7 @@ type Introduce struct {
 //wire:message 66 to the client
 type Expect struct {
 	Source uint32
-	Edge   uint16 `wire:"reserved=2"` // index among the stage's inputs, or among results
+	Edge   uint16 `wire:"reserved=2"` // index among the stage's inputs, or among `results`
 	Peer   uint32
 }
 
@@ -39,7 +39,7 @@ type Expecting struct {
 //wire:message 68 to the client
 type Direct struct {
 	Source     uint32
-	Edge       uint16 // index among the stage's outputs, or among inputs
+	Edge       uint16 // index among the stage's outputs, or among `inputs`
 	PeerEdge   uint16 // index as the peer knows it
 	Peer       uint32
 	PeerSource uint32 // the source as the peer knows it

@@ -89,7 +89,7 @@ func (p Policy) String() string {
 //
 //wire:part
 type Edge struct {
-	Name        string // from->to
+	Name        string // `from->to`
 	Peer        string // the stage at the other end; empty: the caller
 	Window      uint32 // deliveries; 0: no bound
 	WindowBytes uint64 // 0: no bound

@@ -69,20 +69,20 @@ const (
 //wire:message 13 to the client or a peer
 type Deliver struct {
 	Source   uint32 // the task, or the request whose result this is
-	Delivery uint32 // its number, for finish; never reused on this connection
-	Edge     uint16 // index among the stage's inputs, or among results
+	Delivery uint32 // its number, for `finish`; never reused on this connection
+	Edge     uint16 // index among the stage's inputs, or among `results`
 	// 1 the last of its stream; 2 bare, without a payload (not sent by a host: the end of a stream
-	// without a payload is end); 4 inline; 8 more parts follow; 64 the host itself waits for the
+	// without a payload is `end`); 4 inline; 8 more parts follow; 64 the host itself waits for the
 	// results of the request, and may look for them
 	Flags uint8 `wire:"reserved=1"`
-	// see payloads: 1 raw bytes, 2 msgpack, 3 tensor, 7 bundle, up to 255 the serializers below
-	// package codec, from 256 on the bus's own
+	// see [payloads](#payloads): 1 raw bytes, 2 msgpack, 3 tensor, 7 bundle, up to 255 the
+	// serializers below package `codec`, from 256 on the bus's own
 	Codec   uint32
 	Attempt uint32 // 0 for the first; a repeat has the same seq and a higher attempt
 	Seq     uint64 // position in the stream
 	Dropped uint64 // deliveries of the stream that were dropped directly before this one
 	Segment uint32 // where the payload lies, if it is not inline
-	Offset  uint64
+	Offset  uint64 // in the segment
 	Size    uint64 // of the payload, in bytes
 	Key     string
 	Attrs   map[string]string
@@ -102,7 +102,7 @@ const (
 //wire:message 14 to the host or a peer
 type Finish struct {
 	Delivery uint32
-	Flags    uint8  // 1: the payload stays until release; 2: unread, see the exchange
+	Flags    uint8  // 1: the payload stays until `release`; 2: unread, see [the exchange](#the-exchange)
 	Code     Code   // 0: it went well; else why the request has failed
 	Text     string `wire:"text"`
 }
@@ -177,7 +177,7 @@ type Over struct {
 //
 //wire:message 19 to the host; the client wants no more tasks of these stages
 type Leave struct {
-	Stages []uint32 // numbers that serving gave; none: of any
+	Stages []uint32 // numbers that `serving` gave; none: all
 }
 
 // Drain says that the host is going to stop.

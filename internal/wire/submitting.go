@@ -16,11 +16,9 @@ const OwnSource = 1 << 31
 //wire:message 48 to the host
 type Submit struct {
 	Deadline int64 // Unix nanoseconds; 0: none
-	Flags    uint8 // 1: fail with code 11 rather than wait for a place; 2: say submitted
+	Flags    uint8 // 1: fail with code 11 rather than wait for a place; 2: say `submitted`
 	Trace    Trace
-	// Source names the request on this connection: the client chooses it. It has the bit
-	// OwnSource, and is higher than all before it. The host refuses the request with Over.
-	Source uint32
+	Source   uint32 // names the request on this connection: the client chooses it, with bit 31, and higher than all before it
 }
 
 // Submitted says that a request has begun whose Submit has SubmitTell.

@@ -71,7 +71,7 @@ class FakeHost:
         for m in messages:
             if getattr(m, "source", None) in self.numbers:
                 m = m._replace(source=self.numbers[m.source])
-            takes = by_class[type(m)].max_descriptors if fds else 0
+            takes = by_class[type(m)].descriptors if fds else 0
             packet += wire.encode(m, takes)
         socket.send_fds(self.sock, [packet], list(fds))
 

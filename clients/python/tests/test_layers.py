@@ -85,7 +85,8 @@ class LayersTest(unittest.TestCase):
     def test_modules_are_short_and_say_what_they_are_for(self) -> None:
         for module, text in self.sources.items():
             with self.subTest(module):
-                self.assertLessEqual(text.count("\n"), MOST_LINES)
+                if not text.startswith("# Code generated "):
+                    self.assertLessEqual(text.count("\n"), MOST_LINES)
                 self.assertTrue(ast.get_docstring(ast.parse(text)))
 
     def test_asyncio_is_for_what_is_awaited(self) -> None:

@@ -107,7 +107,7 @@ func (w *goWriter) append() {
 		case text:
 			w.add("b = appendText(b, m.%s)", f.goName)
 			continue
-		case bytes, inline:
+		case data, inline:
 			call = fmt.Sprintf("appendBytes(b, %s, m.%s, %s)", w.where(f), f.goName, f.bound)
 		case attrs:
 			call = fmt.Sprintf("appendAttrs(b, %s, m.%s)", w.where(f), f.goName)
@@ -203,7 +203,7 @@ func (w *goWriter) read() {
 		switch f.form {
 		case str, text:
 			call = fmt.Sprintf("readStr(b, %s, &m.%s, %s)", w.where(f), f.goName, f.bound)
-		case bytes, inline:
+		case data, inline:
 			call = fmt.Sprintf("readBytes(b, %s, &m.%s, %s)", w.where(f), f.goName, f.bound)
 		case attrs:
 			call = fmt.Sprintf("readAttrs(b, %s, &m.%s)", w.where(f), f.goName)

@@ -1,6 +1,8 @@
 // Command wiregen writes what is made from the table of messages, which are the structs of
 // package wire. `go generate ./internal/wire` runs it there. It writes
-// messages_gen.go: the kinds, and how each message is appended and read.
+//
+//   - messages_gen.go: the kinds, and how each message is appended and read;
+//   - the module omnibus.wire.messages of the Python client: the same in Python.
 //
 // # The table
 //
@@ -51,6 +53,7 @@ import (
 // the file has now.
 var files = map[string]func(t *table, there []byte) ([]byte, error){
 	"messages_gen.go": (*table).goCode,
+	"../../clients/python/src/omnibus/wire/messages.py": (*table).python,
 }
 
 func main() {

@@ -70,7 +70,7 @@ type Place struct { At [3]byte; Text string `+"`wire:\"text\"`"+` }
 		t.Errorf("say is %+v", say)
 	}
 	want := []field{
-		{form: magic, name: "magic", size: 8},
+		{form: magic, name: "magic", size: 8, doc: "`0x2`, the bytes `02 00 00 00 00 00 00 00`"},
 		{form: number, goName: "TaskID", name: "task_id", goType: "uint32", size: 4, doc: "of the task"},
 		{form: zeros, size: 3},
 		{form: enum, goName: "Policy", name: "policy", goType: "Policy", size: 1, least: 1, most: 2, doc: "That is declared."},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -32,7 +33,7 @@ const (
 	magic   form = "magic"
 	str     form = "str"
 	text    form = "text"
-	bytes   form = "bytes"
+	data    form = "bytes"
 	inline  form = "inline"
 	attrs   form = "attrs"
 	numbers form = "numbers"
@@ -48,7 +49,7 @@ type field struct {
 	goType string
 	size   int // in bytes, of the forms that have one
 	least  int // of enum
-	most   int // of enum, str, text, bytes, inline
+	most   int // of enum, str, text, data, inline
 	bound  string
 	of     *structure // of list and part
 	doc    string
@@ -70,7 +71,6 @@ type table struct {
 	messages []*structure // by kind
 	parts    []*structure // in the order of the sources
 	version  int
-	magic    uint64
 	scope    *types.Scope
 }
 
@@ -140,11 +140,7 @@ func newTable(fset *token.FileSet, files []*ast.File) (*table, error) {
 		}
 	}
 	version, err := t.constant("Version")
-	if err != nil {
-		return nil, err
-	}
-	m, err := t.constant("Magic")
-	t.version, t.magic = int(version), m
+	t.version = int(version)
 	return t, err
 }
 
@@ -225,7 +221,7 @@ var forms = map[string]field{
 	"int64":             {form: signed, size: 8},
 	"bool":              {form: boolean, size: 1, most: 1},
 	"string":            {form: str, bound: "MaxName"},
-	"[]byte":            {form: bytes},
+	"[]byte":            {form: data},
 	"[]uint32":          {form: numbers},
 	"map[string]string": {form: attrs},
 }
@@ -247,9 +243,9 @@ func (t *table) field(goName, goType, tag string) (made []field, err error) {
 		case option == "":
 		case option == "text" && f.form == str:
 			f.form, f.bound = text, "MaxText"
-		case option == "inline" && goName == "Payload" && f.form == bytes:
+		case option == "inline" && goName == "Payload" && f.form == data:
 			f.form, f.bound = inline, "MaxInline"
-		case key == "most" && (f.form == str || f.form == bytes):
+		case key == "most" && (f.form == str || f.form == data):
 			f.bound = value
 		case key == "reserved":
 			n, err := strconv.Atoi(value)
@@ -258,7 +254,12 @@ func (t *table) field(goName, goType, tag string) (made []field, err error) {
 			}
 			behind = []field{{form: zeros, size: n}}
 		case option == "magic":
-			before = []field{{form: magic, name: "magic", size: 8}}
+			v, err := t.constant("Magic")
+			if err != nil {
+				return nil, err
+			}
+			doc := fmt.Sprintf("`%#x`, the bytes `% x`", v, binary.LittleEndian.AppendUint64(nil, v))
+			before = []field{{form: magic, name: "magic", size: 8, doc: doc}}
 		case bounds && goType == "uint8":
 			f.form = enum
 			f.least, err = strconv.Atoi(least)
@@ -279,7 +280,7 @@ func (t *table) field(goName, goType, tag string) (made []field, err error) {
 		}
 		f.most = int(bound)
 	}
-	if f.form == bytes && f.bound == "" {
+	if f.form == data && f.bound == "" {
 		return nil, errors.New("bytes without a bound: give it the tag most=NAME")
 	}
 	return slices.Concat(before, []field{f}, behind), nil
@@ -339,7 +340,7 @@ func (s *structure) least() (n int) {
 		switch f.form {
 		case str, text, attrs, numbers, list:
 			n += 2
-		case bytes, inline:
+		case data, inline:
 			n += 4
 		case part:
 			n += f.of.least()
