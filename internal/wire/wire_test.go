@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,97 +13,6 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
-
-// randomMessage draws a message of the kind whose fields are within their
-// bounds.
-func randomMessage(t *rapid.T, kind wire.Kind) wire.Message {
-	m := reflect.New(messageTypes()[kind]).Interface().(wire.Message)
-	randomFields(t, reflect.ValueOf(m).Elem())
-	switch m := m.(type) {
-	case *wire.Introduce:
-		m.Side &= 1
-	case *wire.Deliver:
-		m.Flags, m.Size = payloadFlags(m.Flags, m.Size, m.Payload)
-	case *wire.Put:
-		m.Flags, m.Size = payloadFlags(m.Flags, m.Size, m.Payload)
-	case *wire.Place:
-		m.Flags, m.Size = payloadFlags(m.Flags, m.Size, m.Payload)
-	case *wire.Fetched:
-		m.Flags, m.Size = payloadFlags(m.Flags, m.Size, m.Payload)
-	}
-	return m
-}
-
-// payloadFlags makes flags and size agree with the payload.
-func payloadFlags(flags uint8, size uint64, payload []byte) (uint8, uint64) {
-	if len(payload) == 0 {
-		return flags &^ wire.FlagInline, size
-	}
-	return flags | wire.FlagInline, uint64(len(payload))
-}
-
-// messageTypes returns the struct of each kind.
-var messageTypes = sync.OnceValue(func() map[wire.Kind]reflect.Type {
-	types := map[wire.Kind]reflect.Type{}
-	for _, s := range samples() {
-		types[s.message.Kind()] = reflect.TypeOf(s.message).Elem()
-	}
-	return types
-})
-
-func randomFields(t *rapid.T, v reflect.Value) {
-	for i := range v.NumField() {
-		name, field := v.Type().Field(i).Name, v.Field(i)
-		switch p := field.Addr().Interface().(type) {
-		case *string:
-			*p = rapid.StringN(0, 40, 200).Draw(t, name)
-		case *[]byte:
-			*p = rapid.SliceOfN(rapid.Byte(), 0, 600).Draw(t, name)
-		case *map[string]string:
-			*p = rapid.MapOfN(rapid.StringN(1, 16, wire.MaxAttrName), rapid.StringN(0, 20, wire.MaxAttrValue), 0, wire.MaxAttrs).Draw(t, name)
-		case *[]uint32:
-			*p = rapid.SliceOfN(rapid.Uint32(), 0, 500).Draw(t, name)
-		case *[]wire.Edge:
-			*p = make([]wire.Edge, rapid.IntRange(0, 20).Draw(t, name))
-			for i := range *p {
-				randomFields(t, reflect.ValueOf(&(*p)[i]).Elem())
-			}
-		case *[]wire.Tensors:
-			*p = make([]wire.Tensors, rapid.IntRange(0, 20).Draw(t, name))
-			for i := range *p {
-				randomFields(t, reflect.ValueOf(&(*p)[i]).Elem())
-			}
-		case *[]uint64:
-			*p = rapid.SliceOfN(rapid.Uint64(), 0, 20).Draw(t, name)
-		case *wire.Transport:
-			*p = wire.Transport(rapid.IntRange(0, 2).Draw(t, name))
-		case *wire.Trace:
-			randomFields(t, field)
-		case *wire.Policy:
-			*p = wire.Policy(rapid.IntRange(0, 2).Draw(t, name))
-		case *wire.State:
-			*p = wire.State(rapid.IntRange(0, 1).Draw(t, name))
-		case *wire.Outcome:
-			*p = wire.Outcome(rapid.IntRange(1, 5).Draw(t, name))
-		case *bool:
-			*p = rapid.Bool().Draw(t, name)
-		case *int64:
-			*p = rapid.Int64().Draw(t, name)
-		default:
-			randomNumber(t, name, field)
-		}
-	}
-}
-
-func randomNumber(t *rapid.T, name string, field reflect.Value) {
-	if field.Kind() == reflect.Array {
-		for i := range field.Len() {
-			field.Index(i).SetUint(uint64(rapid.Byte().Draw(t, name)))
-		}
-		return
-	}
-	field.SetUint(rapid.Uint64().Draw(t, name) >> (64 - field.Type().Bits()))
-}
 
 // TestRoundTrip sends random messages of every kind, several
 // in one packet.

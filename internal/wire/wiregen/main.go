@@ -2,7 +2,9 @@
 // package wire. `go generate ./internal/wire` runs it there. It writes
 //
 //   - messages_gen.go: the kinds, and how each message is appended and read;
-//   - the module omnibus.wire.messages of the Python client: the same in Python.
+//   - the module omnibus.wire.messages of the Python client: the same in Python;
+//   - the tables in docs/protocol.md, between comments that name their kinds;
+//   - docs/protocol.json: the table, for clients in other languages.
 //
 // # The table
 //
@@ -17,7 +19,7 @@
 // or in a list.
 //
 // The fields stand in the order of the wire, and are named there like in Go, in snake case.
-// The Go type says how a field is written:
+// Their comments are those of docs/protocol.md. The Go type says how a field is written:
 //
 //	uint8 to uint64, int64   little endian
 //	bool                     u8, 0 or 1
@@ -52,7 +54,9 @@ import (
 // files are what is made, by their paths from the folder of package wire. A maker is given what
 // the file has now.
 var files = map[string]func(t *table, there []byte) ([]byte, error){
-	"messages_gen.go": (*table).goCode,
+	"messages_gen.go":                                   (*table).goCode,
+	"../../docs/protocol.md":                            (*table).page,
+	"../../docs/protocol.json":                          (*table).json,
 	"../../clients/python/src/omnibus/wire/messages.py": (*table).python,
 }
 
