@@ -50,11 +50,21 @@ func NewReceiver(conn *Conn) *Receiver {
 	return r
 }
 
-// Next waits for the next message. The body is valid until the next call; the
+// Next waits for the next message of a kind that is known. The body is valid until the next call; the
 // descriptors are the caller's to close. An error is that of [Conn.Receive], or
 // [wire.ErrProtocol] for a packet that is none; all descriptors that have come
 // are then closed, and the connection is of no more use.
 func (r *Receiver) Next() (h wire.Header, body []byte, fds []int, err error) {
+	for {
+		if h, body, fds, err = r.next(); err != nil || !h.Skip {
+			return h, body, fds, err
+		}
+		CloseAll(fds)
+	}
+}
+
+// next is Next of any message, also of one to be skipped.
+func (r *Receiver) next() (h wire.Header, body []byte, fds []int, err error) {
 	if len(r.rest) == 0 {
 		if r.rest, r.fds, err = r.packet(); err != nil {
 			return wire.Header{}, nil, nil, err
@@ -186,11 +196,15 @@ func (r *Receiver) Serve(handle Handler) error {
 	}
 }
 
-// one handles the next message.
+// one handles the next message, if its kind is known.
 func (r *Receiver) one() error {
-	h, body, fds, err := r.Next()
-	if err != nil {
+	h, body, fds, err := r.next()
+	switch {
+	case err != nil:
 		return err
+	case h.Skip: // what comes next may be in no packet that is here
+		CloseAll(fds)
+		return nil
 	}
 	return r.handle(h, body, fds)
 }

@@ -40,7 +40,8 @@
 //
 // Fields that the protocol calls 0 or reserved are written as 0 and not looked
 // at. A message that is longer than its fields is accepted: later versions add
-// fields at the end only.
+// fields at the end only. A message of a kind that is not known is an error, unless its header
+// says that a receiver can go on without it: see [Header].
 //
 // # Ownership, ordering and concurrency
 //

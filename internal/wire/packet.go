@@ -11,13 +11,20 @@ import (
 //	0       u32   length of the whole message, with the header
 //	4       u16   kind
 //	6       u8    how many of the packet's descriptors belong to it
-//	7       u8    0
+//	7       u8    1: skip the message if you do not know its kind; else 0
 const HeaderSize = 8
+
+// skippable is the bit of the last byte of a header that has a receiver go on without a
+// message whose kind it does not know. No other bit means anything yet.
+const skippable = 1
 
 // Header is what stands before the fields of a message.
 type Header struct {
 	Kind        Kind
 	Descriptors int // how many of the packet's descriptors belong to the message
+	// Skip is set for a message of a kind that this package does not know, and that its sender
+	// says can be gone without. Its descriptors are the receiver's to close.
+	Skip bool
 }
 
 // Append writes m behind b, and returns the longer slice. descriptors is how
@@ -57,6 +64,12 @@ func Next(packet []byte) (h Header, body, rest []byte, err error) {
 	h = Header{Kind: Kind(binary.LittleEndian.Uint16(packet[4:])), Descriptors: int(packet[6])}
 	if length < HeaderSize || uint64(length) > uint64(len(packet)) {
 		return Header{}, nil, nil, protocolError("%v of %d bytes, where its header has %d and the packet %d more", h.Kind, length, HeaderSize, len(packet))
+	}
+	if flags := packet[7]; flags&^skippable != 0 {
+		return Header{}, nil, nil, protocolError("%v with %#x in byte 7 of its header, and only 0 and 1 mean something", h.Kind, flags)
+	}
+	if h.Skip = packet[7] == skippable && !h.Kind.Known(); h.Skip {
+		return h, packet[HeaderSize:length:length], packet[length:], nil
 	}
 	if err := checkMessage(CodeProtocol, h.Kind, int(length), h.Descriptors); err != nil {
 		return Header{}, nil, nil, err

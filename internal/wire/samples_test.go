@@ -2,8 +2,10 @@ package wire_test
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -266,6 +268,9 @@ func malformedSamples(t *testing.T) []malformedSample {
 		{"kind-between", raw(21)},
 		{"kind-beyond", raw(61)},
 		{"kind-last", raw(math.MaxUint16)},
+		{"header-bit-unknown", with(encode(finish, 0), 7, 2)},
+		{"header-bits-of-an-unknown-kind", with(raw(21), 7, 3)},
+		{"policy-beyond", with(encode(&wire.Serving{Inputs: []wire.Edge{{}}}, 0), wire.HeaderSize+22+2+16, 3)},
 		{"second-message-cut-short", append(encode(finish, 0), 1, 2, 3)},
 		{"descriptor-missing", with(encode(&wire.Segment{}, 1), 6, 0)},
 		{"descriptor-too-many", with(encode(&wire.Segment{}, 1), 6, 2)},
@@ -313,5 +318,35 @@ func malformedSamples(t *testing.T) []malformedSample {
 		{"stages-missing", raw(wire.KindLeave)},
 		{"stages-cut-short", raw(wire.KindLeave, 1, 0, 0, 0, 0)},
 		{"fetched-of-another-size", with(encode(&wire.Fetched{Flags: wire.FlagInline, Size: 2, Payload: []byte("xy")}, 0), wire.HeaderSize+24, 3)},
+	}
+}
+
+// skippedSamples returns packets with messages of kinds that there are none of, and that can
+// be gone without.
+func skippedSamples(t testing.TB) []skipped {
+	unknown := func(kind uint16, descriptors uint8, body string) []byte {
+		b := binary.LittleEndian.AppendUint32(nil, uint32(wire.HeaderSize+len(body)))
+		b = binary.LittleEndian.AppendUint16(b, kind)
+		return append(append(b, descriptors, 1), body...)
+	}
+	known := func(m wire.Message) []byte {
+		b, err := wire.Append(nil, m, m.Kind().Descriptors())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	release, segment := known(&wire.Release{Delivery: 7}), known(&wire.Segment{Segment: 3, Bytes: 4096})
+	marked := known(&wire.Forget{Segment: 3})
+	marked[7] = 1
+	of := func(name string, kinds []wire.Kind, descriptors int, parts ...[]byte) skipped {
+		return skipped{Name: name, Kinds: kinds, Descriptors: descriptors, Hex: hex.EncodeToString(slices.Concat(parts...))}
+	}
+	return []skipped{
+		of("alone", []wire.Kind{}, 0, unknown(21, 0, "")),
+		of("before-another", []wire.Kind{wire.KindRelease}, 0, unknown(60000, 0, "fields"), release),
+		of("behind-another", []wire.Kind{wire.KindRelease}, 0, release, unknown(math.MaxUint16, 0, "fields")),
+		of("with-descriptors", []wire.Kind{wire.KindSegment}, 3, unknown(21, 2, "fields"), segment),
+		of("a-kind-that-is-known", []wire.Kind{wire.KindForget}, 0, marked),
 	}
 }

@@ -113,6 +113,41 @@ func TestMalformed(t *testing.T) {
 	golden.JSON(t, "testdata/malformed.json", vectors)
 }
 
+// skipped is a packet with messages that a receiver which does not know them goes on without.
+type skipped struct {
+	Name        string      `json:"name"`
+	Descriptors int         `json:"descriptors"`
+	Hex         string      `json:"hex"`
+	Kinds       []wire.Kind `json:"kinds"` // of the messages that are read
+}
+
+// TestSkipped reads packets with messages that their sender says can be gone without, and
+// holds them to the file that other clients use.
+func TestSkipped(t *testing.T) {
+	all := skippedSamples(t)
+	for _, s := range all {
+		kinds, descriptors := []wire.Kind{}, 0
+		for packet := fromHex(t, s.Hex); len(packet) > 0; {
+			h, body, rest, err := wire.Next(packet)
+			if err != nil {
+				t.Fatalf("%s: %v", s.Name, err)
+			}
+			descriptors += h.Descriptors
+			if packet = rest; h.Skip {
+				continue
+			}
+			if _, err := wire.Parse(h, body); err != nil {
+				t.Fatalf("%s: %v", s.Name, err)
+			}
+			kinds = append(kinds, h.Kind)
+		}
+		if diff := cmp.Diff(s.Kinds, kinds); diff != "" || descriptors != s.Descriptors {
+			t.Errorf("%s: %d descriptors, want %d; kinds (-want +got):\n%s", s.Name, descriptors, s.Descriptors, diff)
+		}
+	}
+	golden.JSON(t, "testdata/skipped.json", all)
+}
+
 // readAll reads a packet to its end or to the first error.
 func readAll(packet []byte) error {
 	for {

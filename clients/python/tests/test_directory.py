@@ -167,6 +167,15 @@ class FindTest(DirectoryCase):
             done()
         self.assertIsInstance(c.exception, LookupError)
 
+    def test_descriptors_of_a_message_that_is_skipped(self) -> None:
+        before = open_files()
+        done = self.beside(lambda: self.client.call("status"))
+        token = self.host.expect(wire.Call).token
+        unknown = bytes([8, 0, 0, 0, 0xFF, 0xFF, 2, wire.SKIPPABLE])
+        self.host.send_raw(unknown + wire.encode(wire.Reply(token, 0, b"{}")), fds=(self.fd, self.fd))
+        self.assertEqual(done(), {})
+        self.assertEqual(open_files(), before)
+
     def test_descriptors_that_nobody_asked_for(self) -> None:
         before = open_files()
         done = self.beside(lambda: self.client.call("status"))

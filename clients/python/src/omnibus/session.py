@@ -234,6 +234,10 @@ class Session(Core):
         handlers = self._handlers
         for m, n in wire.decode(packet, len(fds)):
             handle = handlers.get(m.__class__)
+            if m is None:  # its sender says that a client which does not know it can go on
+                for _ in range(n):
+                    os.close(fds.popleft())
+                continue
             if handle is None:
                 raise ProtocolError(f"{type(m).__name__.lower()} is not for a client")
             taken = None

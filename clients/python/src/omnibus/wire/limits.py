@@ -16,6 +16,7 @@ MAX_ATTR_VALUE_BYTES = 512
 MAX_TRACE_STATE_BYTES = 512
 
 HEADER_BYTES = 8
+SKIPPABLE = 1  # in byte 7 of a header: a receiver that does not know the kind goes on without the message
 ALL_EDGES = 0xFFFF
 
 # Flags of deliveries, and of what is emitted.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import ProtocolError
-from .limits import HEADER_BYTES, MAX_PACKET_BYTES
+from .limits import HEADER_BYTES, MAX_PACKET_BYTES, SKIPPABLE
 from .messages import TABLE
 
 Message: TypeAlias = Any  # an object of a class of `messages`
@@ -47,7 +47,8 @@ def encode(m: Message, descriptors: int = 0) -> bytearray:
 
 
 def decode(packet: bytes, descriptors: int) -> Iterator[tuple[Message, int]]:
-    """The messages of a packet, each with the number of descriptors it takes.
+    """The messages of a packet, each with the number of descriptors it takes. None stands for one of a kind that is
+    not known here, and that its sender says can be gone without.
 
     A generator: the caller may act on a message before the next is read.
     Raises ProtocolError, also when descriptors are left over or missing.
@@ -60,10 +61,17 @@ def decode(packet: bytes, descriptors: int) -> Iterator[tuple[Message, int]]:
     while at < end:
         if end - at < HEADER_BYTES:
             raise ProtocolError(f"{end - at} bytes are no header of a message")
-        size, kind, fds, _ = _unpack_header(packet, at)
+        size, kind, fds, flags = _unpack_header(packet, at)
         if size < HEADER_BYTES or size > end - at:
             raise ProtocolError(f"a message of {size} bytes, {end - at} are left in the packet")
+        if flags > SKIPPABLE:
+            raise ProtocolError(f"byte 7 of a header is {flags}: only 0 and 1 mean something")
         layout = by_kind.get(kind)
+        if layout is None and flags == SKIPPABLE and fds <= left:
+            left -= fds
+            yield None, fds
+            at += size
+            continue
         if layout is None:
             raise ProtocolError(f"no message has the kind {kind}")
         _, cls, takes, _, get = layout
