@@ -38,7 +38,7 @@ const (
 
 // The versions of the protocol that this package speaks: one.
 const (
-	Version    = 9
+	Version    = 1
 	VersionMin = Version
 )
 

@@ -70,15 +70,15 @@ func openingSamples() []sample {
 		{Name: "->talker", Peer: "talker", Policy: wire.PolicyFail},
 	}
 	return []sample{
-		{name: "hello", message: &wire.Hello{VersionMin: 7, VersionMax: 8, PID: 4711, Bus: "speech", Name: "talker replica 0"}},
-		{name: "hello-empty", message: &wire.Hello{VersionMin: 8, VersionMax: 8, PID: 1}},
+		{name: "hello", message: &wire.Hello{VersionMin: 1, VersionMax: 2, PID: 4711, Bus: "speech", Name: "talker replica 0"}},
+		{name: "hello-empty", message: &wire.Hello{VersionMin: 1, VersionMax: 1, PID: 1}},
 		{name: "hello-extreme", message: &wire.Hello{VersionMin: 0, VersionMax: math.MaxUint16, PID: math.MaxUint32, Bus: strings.Repeat("ü", wire.MaxName/2), Name: strings.Repeat("n", wire.MaxName)}},
 		{name: "welcome", message: &wire.Welcome{
-			Version: 8, Node: 3, Epoch: 0x1122334455667788, InlineBytes: 32768, Bus: "speech", Inputs: edges,
+			Version: 1, Node: 3, Epoch: 0x1122334455667788, InlineBytes: 32768, Bus: "speech", Inputs: edges,
 			Results: []wire.Edge{{Name: "vocoder->", Peer: "vocoder", Window: math.MaxUint32, WindowBytes: math.MaxUint64, Policy: wire.PolicyDropOldest}},
 		}},
-		{name: "welcome-without-edges", message: &wire.Welcome{Version: 8, Node: 1, Epoch: 1}},
-		{name: "refuse", message: &wire.Refuse{Code: wire.CodeVersion, Text: "the host speaks version 9, the client 10"}},
+		{name: "welcome-without-edges", message: &wire.Welcome{Version: 1, Node: 1, Epoch: 1}},
+		{name: "refuse", message: &wire.Refuse{Code: wire.CodeVersion, Text: "the host speaks version 1, the client 2"}},
 		{name: "failed", message: &wire.Failed{Token: 7, Code: wire.CodeTooLarge, Text: "größer als das Fenster"}},
 		{name: "failed-code-without-a-name", message: &wire.Failed{Token: 7, Code: 999}},
 		{name: "failed-longest-text", message: &wire.Failed{Token: math.MaxUint32, Code: wire.CodeInternal, Text: strings.Repeat("t", wire.MaxText)}},
@@ -212,7 +212,7 @@ func directorySamples() []sample {
 		{name: "find", message: &wire.Find{Token: 72, Number: 1, Pool: pool}},
 		{name: "found", descriptors: 2, message: &wire.Found{Token: 72, Owner: 3, PID: 4711, Size: 1 << 30}},
 		{name: "found-the-host's", descriptors: 2, message: &wire.Found{Token: math.MaxUint32, PID: math.MaxUint32, Size: math.MaxUint64}},
-		{name: "welcome-tensors", message: &wire.Welcome{Version: 8, Node: 1, Epoch: 1, Tensors: []wire.Tensors{{}, {Transport: wire.TransportPool, MinBytes: 64 << 10}}}},
+		{name: "welcome-tensors", message: &wire.Welcome{Version: 1, Node: 1, Epoch: 1, Tensors: []wire.Tensors{{}, {Transport: wire.TransportPool, MinBytes: 64 << 10}}}},
 		{name: "serving-tensors", message: &wire.Serving{Token: 2, Tensors: []wire.Tensors{{Transport: wire.TransportIPC}, {Transport: wire.TransportPool, MinBytes: math.MaxUint64}}}},
 		{name: "failed-taken", message: &wire.Failed{Token: 71, Code: wire.CodeTaken, Text: "another descriptor has the name"}},
 	}
