@@ -3,7 +3,6 @@ package cudaipc
 import (
 	"context"
 	"encoding/hex"
-	"fmt"
 	"strings"
 	"sync/atomic"
 )
@@ -185,17 +184,6 @@ type UUID [16]byte
 func (u UUID) String() string {
 	h := hex.EncodeToString(u[:])
 	return "GPU-" + strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
-}
-
-// ParseUUID is the inverse of [UUID.String]; the prefix may be GPU-, MIG- or
-// missing. The error wraps [ErrInvalid].
-func ParseUUID(s string) (u UUID, err error) {
-	plain := strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(s, "GPU-"), "MIG-"), "-", "")
-	b, err := hex.DecodeString(plain)
-	if err != nil || len(b) != len(u) {
-		return u, fmt.Errorf("%w: %q is no UUID of a GPU: use the form GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", ErrInvalid, s)
-	}
-	return UUID(b), nil
 }
 
 // Caps is what a device offers, as found by trying. What it lacks has an entry

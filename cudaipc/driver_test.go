@@ -1,7 +1,6 @@
 package cudaipc_test
 
 import (
-	"errors"
 	"math"
 	"testing"
 
@@ -38,23 +37,5 @@ func TestErrorsSayWhere(t *testing.T) {
 	e.Call, e.Device = "cuMemCreate", cudaipc.UUID{15: 1}
 	if got, want := e.Error(), "cuMemCreate on GPU-00000000-0000-0000-0000-000000000001: no such GPU (CUDA_ERROR_NO_DEVICE, 100)"; got != want {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestUUID(t *testing.T) {
-	const text = "GPU-00112233-4455-6677-8899-aabbccddeeff"
-	u, err := cudaipc.ParseUUID(text)
-	if err != nil || u.String() != text {
-		t.Fatalf("ParseUUID(%q) = %v, %v", text, u, err)
-	}
-	for _, other := range []string{"MIG-00112233-4455-6677-8899-aabbccddeeff", "00112233445566778899aabbccddeeff"} {
-		if got, err := cudaipc.ParseUUID(other); err != nil || got != u {
-			t.Errorf("ParseUUID(%q) = %v, %v, want the same device", other, got, err)
-		}
-	}
-	for _, bad := range []string{"", "0", "GPU-", "GPU-00112233-4455-6677-8899-aabbccddee", "GPU-zz112233-4455-6677-8899-aabbccddeeff"} {
-		if _, err := cudaipc.ParseUUID(bad); !errors.Is(err, cudaipc.ErrInvalid) {
-			t.Errorf("ParseUUID(%q): %v, want ErrInvalid", bad, err)
-		}
 	}
 }

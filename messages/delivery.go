@@ -56,6 +56,3 @@ type TraceContext struct {
 
 // IsZero reports whether the request is not traced.
 func (t TraceContext) IsZero() bool { return t == TraceContext{} }
-
-// Sampled reports whether somebody records the trace.
-func (t TraceContext) Sampled() bool { return t.Flags&1 != 0 }

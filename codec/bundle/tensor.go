@@ -35,9 +35,6 @@ type Tensor struct {
 // NumElements returns the number of elements of a valid tensor.
 func (t *Tensor) NumElements() int { return codec.Tensor{Shape: t.Shape}.NumElements() }
 
-// PackedBytes returns the size of a valid tensor's elements without gaps.
-func (t *Tensor) PackedBytes() int64 { return int64(t.NumElements() * t.DType.Size()) }
-
 // InPayload returns the tensor if its bytes are in the payload.
 func (t *Tensor) InPayload() (codec.Tensor, bool) {
 	if t.Place != 0 {

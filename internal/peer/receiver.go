@@ -82,9 +82,6 @@ func (r *Receiver) next() (h wire.Header, body []byte, fds []int, err error) {
 	return h, body, fds, nil
 }
 
-// More reports whether the packet has messages that Next has not returned.
-func (r *Receiver) More() bool { return len(r.rest) > 0 }
-
 // take returns the descriptors of a message. The last message of a packet must
 // have all that are left.
 func (r *Receiver) take(h wire.Header, last bool) ([]int, error) {
