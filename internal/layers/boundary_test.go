@@ -1,18 +1,11 @@
 package layers
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"go/ast"
-	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
-	"io"
 	"maps"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -95,25 +88,27 @@ func checkMeetings(met map[string]string) (broken []string) {
 // and what is wrong with the table. A source is checked together with them, as bus/more.go.
 func meetings(t *testing.T, source string) (met map[string]string, strange []string) {
 	t.Helper()
-	fset := token.NewFileSet()
-	files, exports := busFiles(t, fset)
-	f, err := parser.ParseFile(fset, "more.go", "package bus\n"+source, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
+	p := readProgram(t)
+	bus := p.named(t, "bus")
+	if source != "" {
+		f, err := parser.ParseFile(p.fset, "more.go", "package bus\n"+source, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bus, err = p.check("bus", append(slices.Clone(bus.files), f)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	info := &types.Info{Uses: make(map[*ast.Ident]types.Object)}
-	config := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })}
-	pkg, err := config.Check(module+"/bus", fset, append(files, f), info)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pkg, files, info := bus.types, bus.files, bus.info
 	side := make(map[string]string)
 	for _, s := range []string{busCore, busBetween, busBoundary + " more"} {
 		for _, name := range strings.Fields(s) {
 			side[name] = s
 		}
 	}
-	at := func(p token.Pos) string { return strings.TrimSuffix(filepath.Base(fset.Position(p).Filename), ".go") }
+	at := func(pos token.Pos) string {
+		return strings.TrimSuffix(filepath.Base(p.fset.Position(pos).Filename), ".go")
+	}
 	for _, f := range files {
 		if name := at(f.Package); side[name] == "" {
 			strange = append(strange, fmt.Sprintf("bus/%s.go is on no side of the boundary: add it to the tables of internal/layers/boundary_test.go", name))
@@ -176,40 +171,4 @@ func owners(pkg *types.Package) map[types.Object]string {
 		}
 	}
 	return of
-}
-
-// busFiles are those of package bus as it is built for Linux, and the export data of all that
-// it imports.
-func busFiles(t *testing.T, fset *token.FileSet) (files []*ast.File, exports map[string]string) {
-	t.Helper()
-	root := moduleRoot(t)
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Export,GoFiles", "./bus")
-	cmd.Dir, cmd.Env, cmd.Stderr = root, append(os.Environ(), "GOOS=linux"), os.Stderr
-	listed, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	exports = make(map[string]string)
-	for dec := json.NewDecoder(strings.NewReader(string(listed))); ; {
-		var p struct {
-			ImportPath, Export string
-			GoFiles            []string
-		}
-		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			return files, exports
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		exports[p.ImportPath] = p.Export
-		if p.ImportPath != module+"/bus" {
-			continue
-		}
-		for _, name := range p.GoFiles {
-			f, err := parser.ParseFile(fset, filepath.Join(root, "bus", name), nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
-			files = append(files, f)
-		}
-	}
 }

@@ -1,0 +1,61 @@
+package layers
+
+// The figures of this file are only ever made smaller.
+
+// mostTouching bounds the functions and methods of a package that touch the fields of one of
+// its types, and typesAbove those of the types that have more.
+const mostTouching = 40
+
+var typesAbove = map[string]int{
+	"bus.Bus":                61,
+	"bus.Delivery":           76,
+	"bus.Request":            100,
+	"bus.Server":             52,
+	"bus.StageSpec":          55,
+	"bus.Task":               72,
+	"bus.edge":               61,
+	"bus.flow":               83,
+	"bus.link":               71,
+	"bus.outlet":             72,
+	"bus.session":            88,
+	"bus.stage":              76,
+	"config.node":            62,
+	"cudaipc/cuda.gpu":       46,
+	"cudaipc/drivertest.rig": 58,
+	"cudaipc/emul.primary":   44,
+	"cudaipc/lane.Lane":      41,
+	"internal/host.host":     41,
+	"ringbuf.Ring":           51,
+	"ringbuf.record":         42,
+	"shmstore.Store":         98,
+	"shmstore.grantView":     46,
+}
+
+// locksAbove are the calls that lock a mutex of a type outside its methods. Other types have none.
+var locksAbove = map[string]int{
+	"actors.Producer":                1,
+	"actors.Writer":                  1,
+	"bus.Node":                       1,
+	"bus.Request":                    1,
+	"bus.edge":                       1,
+	"bus.exchange":                   4,
+	"bus.link":                       1,
+	"bus.outlet":                     6,
+	"bus.pool":                       1,
+	"bus.remote":                     9,
+	"bus.reports":                    1,
+	"bus.source":                     1,
+	"bus.toldFigures":                1,
+	"connector/connectortest.server": 1,
+	"connector/ring.Room":            1,
+	"connector/ring.Table":           5,
+	"connector/shm.process":          2,
+	"cudaipc/cuda.driver":            1,
+	"cudaipc/emul.gpu":               4,
+	"cudaipc/emul.primary":           10,
+	"cudaipc/lane.Sender":            1,
+	"cudaipc/lane.device":            1,
+	"internal/host/child.Child":      2,
+	"internal/host/child.Manager":    1,
+	"shmstore.largeTable":            1,
+}
