@@ -1,0 +1,147 @@
+package layers
+
+import "strings"
+
+// promise is what a package declares for programs that embed the library, or for the tests of
+// other packages. What it needs is reached through it and has no line.
+type promise struct {
+	path, names string
+	reason      string
+}
+
+var promises = []promise{
+	{
+		path:   "actors",
+		names:  "Lookout.Looks Mailbox.Close Mailbox.Post Mailbox.TryPost Stage.Name",
+		reason: "a program posts to an actor and closes its mailbox; tests count the looks of a lookout",
+	},
+	{
+		path: "bus",
+		names: "Bus.Exchange Bus.Submit Bus.TrySubmit Emitter.EmitTensor Emitter.Reserve Expand Join2 Key " +
+			"Node.Epoch Node.Serve Node.Submit Node.TensorStats Node.TrySubmit ParseTensorTransport " +
+			"Request.Results Request.Wait Result Server.Addr Stage Task.Replica To WithTrace",
+		reason: "a program builds a pipeline from Go functions, submits to it and serves stages as a node",
+	},
+	{
+		path:   "bus/tensorqueue",
+		names:  "Item.Inputs Item.Message Join Queue.Drain Queue.Empty Queue.Get Queue.Put",
+		reason: "it is for programs that have no pipeline",
+	},
+	{
+		path: "codec",
+		names: "BFloat16.Float32 Decode Float8E4M3FN.Float32 Float8E5M2.Float32 FromSlice Tensor.Clone " +
+			"ToBFloat16 ToFloat16 View",
+		reason: "a program makes, reads and converts tensors and payloads",
+	},
+	{
+		path:   "codec/bundle",
+		names:  "Tensor.NumElements",
+		reason: "a program asks a tensor that it was given",
+	},
+	{
+		path:   "codec/kv",
+		names:  "Serializer",
+		reason: "programs that exchange caches with vLLM register it",
+	},
+	{
+		path:   "codec/proto",
+		names:  "Serializer",
+		reason: "programs whose payloads are Protobuf register it",
+	},
+	{
+		path:   "codec/vllm",
+		names:  "Decoder.Decode Encode Interpret",
+		reason: "programs that talk to vLLM's engine core call it",
+	},
+	{
+		path:   "config",
+		names:  "Pipeline.Build Pipeline.Plan",
+		reason: "a program builds the bus of a file itself, or plans its connectors",
+	},
+	{
+		path:   "connector",
+		names:  "Connector.Peek Connector.Type Settings.Flag",
+		reason: "a program takes what a transport and its settings say",
+	},
+	{
+		path:   "connector/flow",
+		names:  "NewMessage Plan.Open Stage.Cleanup Stage.Receive Stage.Send",
+		reason: "programs hand payloads over as vLLM-Omni's stages do",
+	},
+	{
+		path:   "connector/ring",
+		names:  "Ring.Check Ring.Stats Room.Stats",
+		reason: "a program checks and counts what its ring holds",
+	},
+	{
+		path:   "cudaipc/cuda",
+		names:  "byPointer",
+		reason: "it is how arm64 passes a structure, for the build of which it is called",
+	},
+	{
+		path: "cudaipc/lane",
+		names: "Lane.Caps Lane.Device Lane.Handled Lane.NewStream Lane.WrapStream Message.Err Message.OnDevice " +
+			"Message.Wait Outgoing.Mode Sender.Why",
+		reason: "a program asks for the device and the tensors of a message",
+	},
+	{
+		path:   "cudaipc/pool",
+		names:  "Exports.Fail Pool.Fail",
+		reason: "a program that embeds a pool gives it up and learns what failed",
+	},
+	{
+		path:   "cudaipc/tlsf",
+		names:  "Allocator.Bytes",
+		reason: "a program counts what an allocator has",
+	},
+	{
+		path:   "internal/peer",
+		names:  "Conn.Receive PacketsSent Pair",
+		reason: "tests of package bus make pairs of connections and count packets; its own read one packet at a time",
+	},
+	{
+		path:   "internal/wire",
+		names:  "Kind.Descriptors Kind.Direction Kind.Known",
+		reason: "tests compare the table of messages with docs/protocol.md and the Python client",
+	},
+	{
+		path:   "messages",
+		names:  "Handle.MarshalBinary Handle.UnmarshalBinary",
+		reason: "handles are written as encoding.BinaryMarshaler says",
+	},
+	{
+		path:   "ringbuf",
+		names:  "Ring.Access Ring.AccessID Ring.Allocate Ring.Bytes Ring.MaxPayload Ring.Reclaim View",
+		reason: "a program uses the ring without a store",
+	},
+	{
+		path: "shmstore",
+		names: "Attach Lease.Value Reader.AddSegment Reader.Arena Reader.Get Reader.ID Reader.Name Reader.OnRoom " +
+			"Reader.StoreID ReaderSet.Len Segment.Name Store.Admit Store.Clear Store.DeclareReader " +
+			"Store.Delete Store.DeleteKey Store.FreeUnused Store.GetCached Store.ID Store.Put Store.PutValue " +
+			"Store.PutVec Store.Readers Store.Touch",
+		reason: "a program uses the store and its readers without a bus",
+	},
+	{
+		path: "shmstore/lane",
+		names: "ChannelWakers Event.FD Events.Wake Geometry.HeapSegments NewEvent OpenEvent Receiver.Close " +
+			"Receiver.Fail Receiver.Park Receiver.Wait Sender.Close Sender.Fail Sender.Send",
+		reason: "a program uses lanes without a bus",
+	},
+}
+
+// forTests are packages for tests and examples, and the tests of other programs: what they
+// declare needs no caller, and what they call is not called by the product.
+var forTests = []string{
+	"bench", "examples", "codec/internal/codectest", "connector/connectortest", "cudaipc/drivertest", "cudaipc/emul",
+	"internal/chaos", "internal/golden", "internal/mutants", "internal/pythontest",
+}
+
+func promisedNames() (names []string) {
+	for _, p := range promises {
+		for _, name := range strings.Fields(p.names) {
+			names = append(names, p.path+"."+name)
+		}
+	}
+	return names
+}
