@@ -27,7 +27,7 @@ type Listener struct {
 
 // Listen accepts connections at path. It makes the directory of path if only
 // that is missing, for this user alone. A process that listens holds a lock on
-// the file path.lock: a second one gets [ErrInUse], with the process id of the
+// the file path.lock: a second one gets an error with the process id of the
 // first. A socket file without a lock was left by a process that has died, and
 // is replaced.
 func Listen(path string, opts ListenOptions) (*Listener, error) {
@@ -77,7 +77,7 @@ func takeLock(path string) (*os.File, error) {
 	}
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = fmt.Errorf("%w by %s; stop it, or choose another name", ErrInUse, holder(f))
+		err = fmt.Errorf("%w by %s; stop it, or choose another name", errInUse, holder(f))
 	}
 	if err == nil {
 		err = f.Truncate(0)

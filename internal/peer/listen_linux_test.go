@@ -168,8 +168,8 @@ func TestTwoHosts(t *testing.T) {
 	path := socketPath(t)
 	first := start(t, "listen", path)
 	_, err := Listen(path, ListenOptions{})
-	if want := fmt.Sprintf("process %d", first.Process.Pid); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), want) {
-		t.Errorf("Listen where %s listens: %v, want ErrInUse that names it", want, err)
+	if want := fmt.Sprintf("process %d", first.Process.Pid); !errors.Is(err, errInUse) || !strings.Contains(err.Error(), want) {
+		t.Errorf("Listen where %s listens: %v, want errInUse that names it", want, err)
 	}
 
 	// The first one dies, and leaves its socket behind.
@@ -196,8 +196,8 @@ func TestLockWithoutNumber(t *testing.T) {
 	if err := os.Truncate(l.Path()+".lock", 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(l.Path(), ListenOptions{}); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("Listen: %v, want ErrInUse by another process", err)
+	if _, err := Listen(l.Path(), ListenOptions{}); !errors.Is(err, errInUse) || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("Listen: %v, want errInUse by another process", err)
 	}
 }
 

@@ -29,7 +29,7 @@ type watchOptions struct {
 }
 
 // Watch watches the process that conn.Credentials names. It returns
-// [ErrNamespace] when that cannot be seen from here, and [ErrGone] when it is
+// an error when that cannot be seen from here, and [ErrGone] when it is
 // dead and its number is nobody's. The watch does not depend on the connection
 // once it has begun. The caller closes it.
 //

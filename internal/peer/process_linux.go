@@ -22,7 +22,7 @@ const userHZ = 100
 
 func watch(conn *Conn, opts watchOptions) (*Process, error) {
 	if conn.pid == 0 {
-		return nil, fmt.Errorf("%w: neither side could see the other die; start both in one namespace", ErrNamespace)
+		return nil, fmt.Errorf("%w: neither side could see the other die; start both in one namespace", errNamespace)
 	}
 	fd, err := openPIDFD(conn, opts)
 	if err != nil {

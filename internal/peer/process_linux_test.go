@@ -168,8 +168,8 @@ func TestWatchRefuses(t *testing.T) {
 	t.Run("another pid namespace", func(t *testing.T) {
 		a, _ := pair(t)
 		a.pid = 0
-		if _, err := Watch(a); !errors.Is(err, ErrNamespace) {
-			t.Errorf("Watch: %v, want ErrNamespace", err)
+		if _, err := Watch(a); !errors.Is(err, errNamespace) {
+			t.Errorf("Watch: %v, want errNamespace", err)
 		}
 	})
 	t.Run("the number of a later process", func(t *testing.T) {

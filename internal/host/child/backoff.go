@@ -16,7 +16,7 @@ type history struct {
 
 // next returns the pause before the restart of a process that has just ended,
 // after it ran for that long and did or did not become ready. The error is a
-// [*LimitError].
+// an error that says so.
 func (h *history) next(now time.Time, ran time.Duration, ready bool) (time.Duration, error) {
 	h.unready++
 	if ready {
@@ -42,9 +42,9 @@ func (h *history) exhausted(now time.Time) error {
 	case h.Limit < 0:
 		return nil
 	case len(h.restarts) >= h.Limit:
-		return &LimitError{Restarts: h.Limit, Window: h.Window}
+		return &limitError{Restarts: h.Limit, Window: h.Window}
 	case h.unready > h.Limit:
-		return &LimitError{Restarts: h.Limit}
+		return &limitError{Restarts: h.Limit}
 	}
 	return nil
 }

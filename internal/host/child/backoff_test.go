@@ -21,13 +21,13 @@ func TestHistory(t *testing.T) {
 		backoff Backoff
 		ends    []end
 		want    []time.Duration
-		err     *LimitError // of the end after those in want
+		err     *limitError // of the end after those in want
 	}{
 		{
 			name: "pauses double, and the sixth crash is the last",
 			ends: []end{crash, crash, crash, crash, crash, crash},
 			want: []time.Duration{200 * ms, 400 * ms, 800 * ms, 1600 * ms, 3200 * ms},
-			err:  &LimitError{Restarts: 5, Window: minute},
+			err:  &limitError{Restarts: 5, Window: minute},
 		},
 		{
 			name:    "pauses stay at the longest",
@@ -50,14 +50,14 @@ func TestHistory(t *testing.T) {
 			name: "a process that was never ready has not run well",
 			ends: []end{late, late, late, late, late, late},
 			want: []time.Duration{200 * ms, 400 * ms, 800 * ms, 1600 * ms, 3200 * ms},
-			err:  &LimitError{Restarts: 5},
+			err:  &limitError{Restarts: 5},
 		},
 		{
 			name:    "restarts that lie back do not count",
 			backoff: Backoff{Limit: 1, Reset: time.Hour},
 			ends:    []end{{ran: s, ready: true}, {ran: 2 * minute, ready: true}, {ran: s, ready: true}},
 			want:    []time.Duration{200 * ms, 400 * ms},
-			err:     &LimitError{Restarts: 1, Window: minute},
+			err:     &limitError{Restarts: 1, Window: minute},
 		},
 		{
 			name:    "the longest pause does not overflow",
@@ -84,7 +84,7 @@ func TestHistory(t *testing.T) {
 				got = append(got, pause)
 				now = now.Add(pause)
 			}
-			var limit *LimitError
+			var limit *limitError
 			errors.As(err, &limit)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("pauses (-want +got):\n%s", diff)

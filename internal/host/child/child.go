@@ -110,8 +110,8 @@ func (c *Child) Leave(ctx context.Context) error {
 
 // Stop ends the child for good: SIGTERM to its group, SIGKILL after the grace
 // or when ctx ends, whichever is first. It returns when the process is gone,
-// everything read and the last event delivered, or with an error that wraps
-// [ErrStuck]. It may be called any number of times.
+// everything read and the last event delivered, or with an error if
+// the process is not gone some time after SIGKILL. It may be called any number of times.
 func (c *Child) Stop(ctx context.Context) error {
 	c.stopOnce.Do(func() { close(c.stop) })
 	grace := c.spec.Grace
@@ -130,7 +130,7 @@ func (c *Child) Stop(ctx context.Context) error {
 	case <-c.done:
 		return nil
 	case <-time.After(killWait):
-		return fmt.Errorf("child: stop %s (pid %d): %w", c.spec.Name, c.Status().PID, ErrStuck)
+		return fmt.Errorf("child: stop %s (pid %d): %w", c.spec.Name, c.Status().PID, errStuck)
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 var (
 	// ErrClosed is returned by Start after Close.
 	ErrClosed = errors.New("child: the manager is closed")
-	// ErrStuck is wrapped by the errors of Stop and Close when a child has not
+	// errStuck is wrapped by the errors of Stop and Close when a child has not
 	// ended some time after SIGKILL.
-	ErrStuck = errors.New("not gone 5s after SIGKILL: it hangs in the kernel (see /proc/PID/stack), or Options.Out or OnEvent blocks")
+	errStuck = errors.New("not gone 5s after SIGKILL: it hangs in the kernel (see /proc/PID/stack), or Options.Out or OnEvent blocks")
 )
 
 // A StartError says why a process could not be started.
@@ -101,13 +101,13 @@ func (e *dirError) Error() string {
 
 func (e *dirError) Unwrap() error { return e.err }
 
-// A LimitError says that a child is not started again.
-type LimitError struct {
+// A limitError says that a child is not started again.
+type limitError struct {
 	Restarts int
 	Window   time.Duration // in which they were; zero: in a row, none of them ready
 }
 
-func (e *LimitError) Error() string {
+func (e *limitError) Error() string {
 	if e.Window == 0 {
 		return fmt.Sprintf("%d restarts in a row, and it never became ready", e.Restarts)
 	}

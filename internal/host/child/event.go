@@ -39,7 +39,7 @@ type Event struct {
 	Restarts int           // so far
 	Pause    time.Duration // of EventRestarting
 	Death    *Death        // of EventExited, and the last one for those behind it; else nil
-	Err      error         // of EventGaveUp: a *LimitError, a *StartError or another
+	Err      error         // of EventGaveUp: a *StartError, or one that says what the limit was
 }
 
 // String returns one line.

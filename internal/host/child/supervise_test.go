@@ -159,7 +159,7 @@ func TestLives(t *testing.T) {
 				"3.6s talker/0 (pid 102) ended after 1s: exit status 3",
 				"3.6s talker/0: given up: 2 restarts within 1m0s; last: exit status 3",
 			},
-			state: Failed, err: &LimitError{Restarts: 2, Window: time.Minute},
+			state: Failed, err: &limitError{Restarts: 2, Window: time.Minute},
 		},
 		{
 			name:    "never ready",
@@ -173,7 +173,7 @@ func TestLives(t *testing.T) {
 				"1m0.2s talker/0 (pid 101) ended after 30s: never became ready within 30s (signal: killed)",
 				"1m0.2s talker/0: given up: 1 restarts in a row, and it never became ready; last: never became ready within 30s (signal: killed)",
 			},
-			state: Failed, err: &LimitError{Restarts: 1},
+			state: Failed, err: &limitError{Restarts: 1},
 		},
 		{
 			name:    "ready, and ends well under on-failure",
@@ -199,7 +199,7 @@ func TestLives(t *testing.T) {
 				"2.2s talker/0 (pid 101) ended after 1s: exit status 0",
 				"2.2s talker/0: given up: 1 restarts within 1m0s; last: exit status 0",
 			},
-			state: Failed, err: &LimitError{Restarts: 1, Window: time.Minute},
+			state: Failed, err: &limitError{Restarts: 1, Window: time.Minute},
 		},
 		{
 			name:    "fails under never",
@@ -278,7 +278,7 @@ func TestStop(t *testing.T) {
 		{name: "the context ends first, of one that stays", knows: true, took: 2 * time.Second, signals: []string{"TERM", "KILL"}},
 		{
 			name: "it cannot be killed", script: script{undead: true}, patient: true,
-			took: 5*time.Second + killWait, signals: []string{"TERM", "KILL"}, err: ErrStuck,
+			took: 5*time.Second + killWait, signals: []string{"TERM", "KILL"}, err: errStuck,
 		},
 	}
 	for _, test := range tests {
