@@ -17,7 +17,7 @@ import (
 // or is a promise to programs that embed the library. Tests, benchmarks and examples do not
 // count.
 func TestNothingIsWithoutCaller(t *testing.T) {
-	report(t, checkCallers(readProgram(t), promisedNames(), forTests))
+	report(t, checkCallers(readProgram(t), namesOf(promises), forTests))
 }
 
 // reach follows the uses of what packages declare.

@@ -130,6 +130,85 @@ var promises = []promise{
 	},
 }
 
+// errorPromises are the exported errors that only programs outside the module distinguish.
+var errorPromises = []promise{
+	{
+		path: "actors",
+		names: "ErrDispatcherOptions ErrHandlerExited ErrMailboxClosed ErrMailboxFull ErrMailboxOptions " +
+			"ErrNameTaken",
+		reason: "a program that uses mailboxes and stages without a bus",
+	},
+	{
+		path: "bus",
+		names: "ErrBranchEnded ErrFinished ErrJoinRoom ErrMissing ErrNoEdge ErrOverloaded ErrPanic ErrPayload " +
+			"ErrProcessDied ErrReplayRoom ErrSequence ErrTooLarge ErrUntrusted ErrWindowFull",
+		reason: "a program decides by them whether it submits again, and its stages what they do",
+	},
+	{
+		path: "codec",
+		names: "AlignmentError DTypeError ErrAlignment ErrByteOrder ErrDuplicate ErrReserved ErrUnknown " +
+			"ShapeError UnknownError",
+		reason: "a program decides by them whether a payload or its own serializer is wrong",
+	},
+	{
+		path:   "codec/kv",
+		names:  "FieldError",
+		reason: "a program learns which field of a cache is wrong",
+	},
+	{
+		path:   "config",
+		names:  "ErrBuild ErrNoTransport Problem",
+		reason: "a program that reads a pipeline shows its problems one by one",
+	},
+	{
+		path:   "connector",
+		names:  "ErrDecode ErrEncode",
+		reason: "a program that hands values over tells its own faults from those of the transport",
+	},
+	{
+		path:   "connector/flow",
+		names:  "ErrEdge ErrPlan",
+		reason: "a program tells faults of its plan from those of a transport",
+	},
+	{
+		path:   "cudaipc/lane",
+		names:  "ErrClosed ErrForeignDevice",
+		reason: "a program chooses another way for a tensor",
+	},
+	{
+		path:   "internal/host",
+		names:  "StageError",
+		reason: "it says which stage of a pipeline did not get ready; a test of the command tells it from other errors",
+	},
+	{
+		path:   "internal/peer",
+		names:  "ErrUnsupported",
+		reason: "tests of other systems skip by it",
+	},
+	{
+		path:   "messages",
+		names:  "ErrMalformed ErrMalformedHandle",
+		reason: "a program that reads handles from outside",
+	},
+	{
+		path: "ringbuf",
+		names: "ErrAlign ErrBuffer ErrFill ErrHeader ErrNoRoom ErrSize ErrStale ErrTooLarge ErrUnknownAddress " +
+			"RoomError",
+		reason: "a program uses the ring without a store",
+	},
+	{
+		path: "shmstore",
+		names: "ErrCanceled ErrClosed ErrExists ErrForeign ErrNotFound ErrOwnerStalled ErrQuarantined ErrStale " +
+			"ErrTooManyReaders ErrUnknownReader FullError ReaderError",
+		reason: "a program uses the store without a bus",
+	},
+	{
+		path:   "shmstore/lane",
+		names:  "ErrGeometry ErrOptions ErrPeerGone PeerError",
+		reason: "a program uses lanes without a bus",
+	},
+}
+
 // forTests are packages for tests and examples, and the tests of other programs: what they
 // declare needs no caller, and what they call is not called by the product.
 var forTests = []string{
@@ -137,8 +216,8 @@ var forTests = []string{
 	"internal/chaos", "internal/golden", "internal/mutants", "internal/pythontest",
 }
 
-func promisedNames() (names []string) {
-	for _, p := range promises {
+func namesOf(table []promise) (names []string) {
+	for _, p := range table {
 		for _, name := range strings.Fields(p.names) {
 			names = append(names, p.path+"."+name)
 		}
