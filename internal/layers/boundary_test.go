@@ -48,6 +48,7 @@ func TestBoundaryOfBus(t *testing.T) {
 	met, strange := meetings(t, "")
 	report(t, strange)
 	report(t, checkMeetings(met))
+	t.Logf("the boundary of bus meets %d names of the core; at most %d are allowed", len(met), mostMet)
 }
 
 func TestBoundaryCanFail(t *testing.T) {
