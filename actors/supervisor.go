@@ -39,6 +39,11 @@ type (
 		message any
 		reason  DropReason
 	}
+	// reclaiming takes back a part of what a process had that is gone.
+	reclaiming struct {
+		part func() (more bool)
+		next *Mailbox // where the next part waits, behind the messages that have come meanwhile
+	}
 	// restart lets a stage try again that failed to start.
 	restart struct {
 		parent actor.Supervisor
@@ -60,6 +65,10 @@ func (s *supervisor) Receive(c actor.Context) {
 		m.reply <- s.spawn(c, m)
 	case *reclaim:
 		m.stage.receiver.Dropped(m.message, m.reason)
+	case *reclaiming:
+		if m.part() {
+			m.next.PostUserMessage(m)
+		}
 	case *restart:
 		if !s.stopping {
 			m.parent.RestartChildren(m.child)
@@ -83,6 +92,9 @@ func reclaimLate(message any, _ DropReason) {
 		m.reply <- ErrStopped
 	case *reclaim:
 		m.stage.receiver.Dropped(m.message, m.reason)
+	case *reclaiming:
+		for m.part() {
+		}
 	}
 }
 

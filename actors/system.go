@@ -60,6 +60,13 @@ func NewSystem(opts Options) *System {
 	return s
 }
 
+// Reclaim has the supervisor call part until that reports that there is no more, with the other
+// messages that have come in between: part takes back what a process had that is gone, some at a
+// time, and waits for nothing. When the system has closed, the caller does it itself.
+func (s *System) Reclaim(part func() (more bool)) {
+	s.reports.PostUserMessage(&reclaiming{part: part, next: s.reports})
+}
+
 // never marks mailboxes whose messages are few and must always be taken.
 func never(any) bool { return false }
 

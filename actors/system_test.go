@@ -204,3 +204,35 @@ func TestSystemCloseNamesWhoIsLeft(t *testing.T) {
 		}
 	})
 }
+
+// TestReclaimInParts: the supervisor takes back part after part, with other work in between, and
+// the caller does when the system is closed.
+func TestReclaimInParts(t *testing.T) {
+	s := actors.NewSystem(actors.Options{})
+	order := make(chan string, 9)
+	parts := func(name string, n int) func() bool {
+		return func() bool {
+			order <- name
+			n--
+			return n > 0
+		}
+	}
+	gate := make(chan struct{})
+	s.Reclaim(func() bool { // until both of the others wait
+		<-gate
+		return false
+	})
+	s.Reclaim(parts("a", 3))
+	s.Reclaim(parts("b", 1))
+	close(gate)
+	for i, want := range []string{"a", "b", "a", "a"} {
+		if got := <-order; got != want {
+			t.Errorf("part %d is of %s, want %s", i, got, want)
+		}
+	}
+	closeNow(t, s)
+	s.Reclaim(parts("c", 2))
+	if len(order) != 2 {
+		t.Errorf("%d parts of 2 were taken back when Reclaim of a closed system returned", len(order))
+	}
+}

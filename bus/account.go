@@ -352,20 +352,33 @@ func (a *account) drop() []*segment {
 // everything is all that giveBack takes back.
 func everything(*hold) bool { return true }
 
+// givenBack is how much of what the other process has is given back at a time.
+const givenBack = 64
+
 // giveBack takes back a part of what the other process has.
 func (a *account) giveBack(which func(*hold) bool) {
+	for a.giveBackSome(which) {
+	}
+}
+
+// giveBackSome is giveBack of a few. It reports whether there may be more.
+func (a *account) giveBackSome(which func(*hold) bool) (more bool) {
 	var back []*hold
 	a.mu.Lock()
 	for number, h := range a.holds {
-		if which(h) {
-			a.remove(number, h)
-			back = append(back, h)
+		if !which(h) {
+			continue
+		}
+		a.remove(number, h)
+		if back = append(back, h); len(back) == givenBack {
+			break
 		}
 	}
 	a.mu.Unlock()
 	for _, h := range back {
 		h.free()
 	}
+	return len(back) == givenBack
 }
 
 // each looks at all that the other process has.

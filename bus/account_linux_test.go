@@ -277,3 +277,23 @@ func (a *account) knows(seg *segment) uint32 {
 	}
 	return 0
 }
+
+// TestGiveBackInParts: what a process had is given back a part at a time, and all of it.
+func TestGiveBackInParts(t *testing.T) {
+	var a account
+	a.open(nil)
+	const n = 5*givenBack/2 + 1
+	back := 0
+	for range n {
+		h := &hold{returned: func() { back++ }}
+		if err := a.hold(h, location{}, func(_, _ uint32) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if more := a.giveBackSome(everything); !more || back != givenBack {
+		t.Errorf("%d are given back at first, and there are more: %v; want %d", back, more, givenBack)
+	}
+	if a.giveBack(everything); back != n {
+		t.Errorf("%d of %d are given back", back, n)
+	}
+}

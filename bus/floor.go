@@ -99,6 +99,7 @@ type footing struct {
 	figures     *tensorFigures
 	heard       *heard
 	wait        Wait
+	reclaim     func(part func() (more bool)) // by the supervisor: see actors.System.Reclaim
 }
 
 // footing gives what a host's end stands on. The store's arena is mapped once more for it.
@@ -108,6 +109,7 @@ func (b *Bus) footing() (footing, error) {
 		name: b.opts.Name, opened: b.opened, stages: b.graph.names(), log: b.opts.Logger, laterWait: b.opts.laterWait,
 		inlineBytes: min(b.leastBytes-1, wire.MaxInline), arenaBytes: b.opts.Store.ArenaBytes, mostBytes: b.store.MaxObjectBytes(),
 		inputs: b.graph.inputPorts, results: b.graph.resultPorts, arena: arena, kept: &b.kept, exchange: b.exchange, directory: b.directory, figures: &b.tensorFigures, heard: b.heard, wait: b.opts.Wait,
+		reclaim: b.system.Reclaim,
 	}, err
 }
 

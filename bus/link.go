@@ -29,7 +29,6 @@ type link struct {
 	drained   chan struct{} // the host is going to stop
 	drainOnce sync.Once
 	done      chan struct{} // the connection has ended
-	idled     chan struct{} // ... and all tasks are over
 
 	tokens  atomic.Uint32
 	account account // what the host has of this process, and the memory that they have told each other of
@@ -57,7 +56,7 @@ func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, nam
 		return nil, err
 	}
 	l := &link{
-		conn: conn, in: peer.NewReceiver(conn), wait: wait, drained: make(chan struct{}), done: make(chan struct{}), idled: make(chan struct{}),
+		conn: conn, in: peer.NewReceiver(conn), wait: wait, drained: make(chan struct{}), done: make(chan struct{}),
 		asked: asked{open: make(map[uint32]*question)},
 		begun: begun{tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream)},
 		peers: peers{senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair)},

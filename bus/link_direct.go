@@ -57,7 +57,7 @@ func (l *link) direct(m *wire.Direct) error {
 func (l *link) clearedOf(node uint32) {
 	for _, p := range l.peers.list() {
 		if p.node == node {
-			p.clearOnce.Do(func() { close(p.cleared) })
+			p.clear()
 		}
 	}
 }

@@ -294,7 +294,9 @@ func (n *Node) host() (*link, error) {
 func (n *Node) closeLink(l *link) {
 	ctx := context.Background() // handlers end by themselves, now that their tasks are over
 	n.closing.Go(func() {
-		close(l.idled)
+		for _, p := range l.peers.list() {
+			p.clear() // no process is left to say so, and nothing is emitted any more
+		}
 		err := l.closeStages(ctx)
 		for _, st := range l.begun.served() {
 			st.arena.release()

@@ -322,7 +322,7 @@ func (l *link) returnAll() {
 // returnPairs takes all that peers have for returned.
 func (l *link) returnPairs() {
 	for _, p := range l.peers.list() {
-		p.leave()
+		p.giveUp()
 	}
 }
 

@@ -23,12 +23,10 @@ type pair struct {
 	proc *peer.Process
 	conn *peer.Conn
 
-	closed    chan struct{} // this side ends it
-	closeOnce sync.Once
-	ended     chan struct{} // nothing comes any more
-	cleared   chan struct{} // nobody reads any more what was lent to the peer
-	clearOnce sync.Once
-	borrowed  atomic.Int64 // payloads that it gave, and 1 until nothing comes any more
+	closing  sync.Once     // by this side
+	ended    chan struct{} // nothing comes any more
+	parting  sync.Once     // the link is told that the peer is gone, unless this side has closed the pair
+	borrowed atomic.Int64  // payloads that it gave, and 1 until nothing comes any more
 
 	looks   looking // at what it sends
 	account account // what the peer has, and the memory that the two have told each other of
@@ -39,6 +37,9 @@ type pair struct {
 	sender  *peer.Sender // nil: the two have not met, or the peer is gone
 	err     error        // why nothing goes to the peer any more
 	waiting []func()     // for the two to meet
+	left    bool         // parting is over
+	unread  bool         // what the peer had is read by no process, or it does not matter any more
+	over    bool         // left and unread, and all is given back
 }
 
 // meet makes a pair of what the host says of a peer. It owns the descriptors.
@@ -54,7 +55,7 @@ func (l *link) meet(m *wire.Introduce, fds []int) error {
 		return err
 	}
 	p := &pair{
-		link: l, node: m.Peer, name: m.Name, proc: proc, conn: conn, closed: make(chan struct{}), ended: make(chan struct{}), cleared: make(chan struct{}),
+		link: l, node: m.Peer, name: m.Name, proc: proc, conn: conn, ended: make(chan struct{}),
 	}
 	p.account.open(p)
 	p.borrowed.Store(1)
@@ -84,7 +85,6 @@ const lastWords = 100 * time.Millisecond
 
 // run meets the peer and handles what it sends until it is gone.
 func (p *pair) run() {
-	defer p.proc.Close() //nolint:errcheck // a watch holds nothing that could be lost
 	in := peer.NewReceiver(p.conn)
 	p.looks.look = in.Look
 	sender, err := peer.NewSender(p.conn, peer.SenderOptions{BacklogBytes: backlogBytes, FlushTimeout: lastWords})
@@ -98,12 +98,6 @@ func (p *pair) run() {
 	}
 	in.Close()
 	p.end(err, stayed)
-	for _, seg := range p.account.drop() {
-		p.link.dropSegment(seg)
-	}
-	p.mu.Lock()
-	p.sender = nil // what the link remembers of it is little
-	p.mu.Unlock()
 }
 
 // serve handles what the peer sends. The error says why nothing comes any more, and stayed
@@ -117,15 +111,7 @@ func (p *pair) serve(in *peer.Receiver, sender *peer.Sender) (stayed bool, err e
 	if err != nil && !isGone(err) { // of one that is gone, Serve finds the end
 		return false, fmt.Errorf("meet a peer: %w", err)
 	}
-	served := make(chan struct{})
-	go func() {
-		select {
-		case <-p.proc.Done():
-			p.conn.HangUp() // a child of the peer's may keep its end open
-		case <-served:
-		}
-	}()
-	defer close(served)
+	defer p.proc.OnExit(p.conn.HangUp)() // a child of the peer's may keep its end open
 	err = in.Serve(func(h wire.Header, body []byte, fds []int) error {
 		return p.handle(sender, h, body, fds)
 	})
@@ -174,8 +160,9 @@ func (p *pair) whenMet(open func()) {
 	}
 }
 
-// end gives up the peer, and waits until it can read nothing of ours any more. One that
-// stayed broke the rules.
+// end gives up the peer. A peer that stayed broke the rules; any other is mostly dying, and has
+// a while for that: the error of the side that found the fault comes before that of the peer,
+// which only sees a connection that ends.
 func (p *pair) end(cause error, stayed bool) {
 	p.mu.Lock()
 	p.err = fmt.Errorf("deliveries to %s: %w", p.describe(), cause)
@@ -185,65 +172,76 @@ func (p *pair) end(cause error, stayed bool) {
 	close(p.ended)
 	p.link.heard.gone(&p.looks)
 	p.unborrow() // what is here already is still counted
-	died, closed := p.awaitDeath(stayed)
-	if !closed {
-		p.link.peerGone(p, died, cause)
-	}
-	dead := p.proc.Done()
-	for died || !closed {
-		if died { // what it has passed on may be read by others
-			p.account.giveBack(func(h *hold) bool { return !h.lent })
-			dead = nil
-		}
-		select {
-		case <-dead:
-			died = true
-			continue
-		case <-p.cleared:
-		case <-p.link.idled: // there is nobody to say so, and nothing is emitted any more
-		case <-p.closed:
-		}
-		break
-	}
-	p.account.giveBack(everything)
-}
-
-// awaitDeath reports whether the peer is dead, or this side has closed the
-// pair. For one that stayed it does not wait: the error of whoever found the fault comes
-// before that of the peer, which only sees a connection that ends.
-func (p *pair) awaitDeath(stayed bool) (died, closed bool) {
 	wait := deathGrace
 	if stayed {
 		wait = 0
 	}
-	grace := time.NewTimer(wait)
-	defer grace.Stop()
-	select {
-	case <-p.proc.Done():
-		return true, false
-	case <-p.closed:
-		return p.proc.Exited(), true
-	case <-grace.C:
-		return p.proc.Exited(), false
-	}
+	p.proc.Within(wait, func(died bool) {
+		p.leave(func() { p.link.peerGone(p, died, cause) })
+	})
 }
 
-// leave takes what was sent for given back, now and later.
-func (p *pair) leave() {
+// leave is called when the peer is gone, and when this side closes the pair: what the peer was
+// the last to read is given back when it is dead.
+func (p *pair) leave(tell func()) {
+	p.parting.Do(func() {
+		tell()
+		p.proc.OnExit(func() { // what it has passed on may be read by others
+			p.account.giveBack(func(h *hold) bool { return !h.lent })
+		})
+		p.mu.Lock()
+		p.left = true
+		p.mu.Unlock()
+	})
+	p.finish()
+}
+
+// clear says that what the peer had is read by no process any more, or that it does not matter:
+// nothing is emitted any more.
+func (p *pair) clear() {
+	p.mu.Lock()
+	p.unread = true
+	p.mu.Unlock()
+	p.finish()
+}
+
+// finish gives back what the peer had, once it has left and nothing of that is read.
+func (p *pair) finish() {
+	p.mu.Lock()
+	ready := p.left && p.unread && !p.over
+	if ready {
+		p.over = true
+		p.sender = nil // what the link remembers of it is little
+	}
+	p.mu.Unlock()
+	if !ready {
+		return
+	}
+	p.account.giveBack(everything)
+	for _, seg := range p.account.drop() {
+		p.link.dropSegment(seg)
+	}
+	_ = p.proc.Close() // a watch holds nothing that could be lost
+}
+
+// giveUp takes what was sent for given back, now and later.
+func (p *pair) giveUp() {
 	p.account.close(true, true)
 	p.account.giveBack(everything)
 }
 
-// close ends the pair from this side, and waits until nothing comes any more.
+// close ends the pair from this side, and returns when nothing comes any more and all is given
+// back.
 func (p *pair) close() {
-	p.closeOnce.Do(func() {
-		close(p.closed)
+	p.closing.Do(func() {
 		if sender := p.connection(); sender != nil {
 			_ = sender.Close()
 		}
 		_ = p.conn.Close()
 	})
 	<-p.ended
+	p.leave(func() {})
+	p.clear()
 }
 
 func (p *pair) connection() *peer.Sender {

@@ -76,14 +76,15 @@ type Server struct {
 
 	circle circle // who was introduced to whom
 
-	done chan struct{}  // the server closes
-	wg   sync.WaitGroup // accepting, watching, and sessions
+	closing context.Context // its end: the server closes
+	close   context.CancelFunc
+	wg      sync.WaitGroup // accepting, watching, and sessions
 
 	mu       sync.Mutex // guards what follows
 	sessions map[*session]struct{}
 	nodes    uint32 // number of the last one
 	draining bool   // clients are told that the host is going to stop
-	closed   bool   // done is closed
+	closed   bool   // the server closes
 }
 
 // Listen opens a socket through which other processes serve the bus's Remote
@@ -101,12 +102,13 @@ func (b *Bus) Listen(path string, opts ListenOptions) (*Server, error) {
 	}
 	s := &Server{
 		floor: b, on: on, opts: opts, ln: ln, epoch: newEpoch(), log: on.log, arena: newSegment(on.arena),
-		sessions: make(map[*session]struct{}), done: make(chan struct{}),
+		sessions: make(map[*session]struct{}),
 	}
+	s.closing, s.close = context.WithCancel(context.Background())
 	s.arena.lasting.Store(true)
 	s.arena.kept = on.kept
 	s.wg.Go(s.accept)
-	s.wg.Go(func() { b.watchStalls(s.done, s.watch) })
+	s.wg.Go(func() { b.watchStalls(s.closing.Done(), s.watch) })
 	return s, nil
 }
 
@@ -122,14 +124,14 @@ func (s *Server) accept() {
 		conn, err := s.ln.Accept()
 		if err != nil {
 			select {
-			case <-s.done:
+			case <-s.closing.Done():
 				return
 			default:
 			}
 			// Out of descriptors, most likely: others are served meanwhile.
 			s.log.Error("accept", slog.Any("error", err))
 			select {
-			case <-s.done:
+			case <-s.closing.Done():
 				return
 			case <-time.After(100 * time.Millisecond):
 			}
@@ -179,7 +181,7 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 	defer s.hurry(conn)()
 	hello, err := receiveHello(in)
 	select {
-	case <-s.done:
+	case <-s.closing.Done():
 		return nil, refuse(wire.CodeClosing, "%v", ErrClosed)
 	default:
 	}
@@ -221,7 +223,7 @@ func (s *Server) hurry(conn *peer.Conn) (enough func()) {
 	over := make(chan struct{})
 	go func() {
 		select {
-		case <-s.done:
+		case <-s.closing.Done():
 			_ = conn.SetDeadline(time.Now()) // it may be gone
 		case <-over:
 		}
@@ -259,6 +261,7 @@ func (s *Server) admit(conn *peer.Conn, proc *peer.Process, hello *wire.Hello) (
 	s.nodes++
 	sess := newSession(s, conn, sender, proc, hello, s.nodes)
 	s.sessions[sess] = struct{}{}
+	s.wg.Add(1) // until it is forgotten
 	sess.queue(sess.welcome()) // before others find the session, who have more to say to it
 	if s.draining {
 		sess.queue(&wire.Drain{})
@@ -282,6 +285,7 @@ func (s *Server) forget(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, sess)
+	s.wg.Done()
 }
 
 // retireSegment tells everybody that nothing new will lie in a segment.
@@ -342,10 +346,8 @@ func (s *Server) Drain() {
 // say who it is it does not.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
-	if !s.closed {
-		s.closed = true
-		close(s.done)
-	}
+	s.closed = true
+	s.close()
 	s.mu.Unlock()
 	err := s.ln.Close()
 	for _, sess := range s.live() {

@@ -127,23 +127,13 @@ func (s *session) fail(cause error) {
 	_ = s.conn.Close() // wakes the reader
 }
 
-// run handles messages until the client is gone, and takes everything back.
+// run handles messages until the connection ends, and has everything taken back.
 func (s *session) run(in *peer.Receiver) {
-	ended := make(chan struct{})
-	go s.hangUp(ended)
+	// Behind what the process has sent, for a child of it may keep the socket open.
+	stop := s.proc.OnExit(s.conn.HangUp)
 	err := s.read(in)
-	close(ended)
-	s.end(err)
-}
-
-// hangUp ends the connection of a process that is dead, behind what the process has sent: a
-// child of it may keep the socket open.
-func (s *session) hangUp(ended <-chan struct{}) {
-	select {
-	case <-s.proc.Done():
-		s.conn.HangUp()
-	case <-ended:
-	}
+	stop()
+	s.ends(err)
 }
 
 func (s *session) welcome() *wire.Welcome {
@@ -182,6 +172,7 @@ func (s *session) read(in *peer.Receiver) error {
 	in.OnIdle(turn.end)
 	defer turn.end()
 	s.looks.look = in.Look
+	defer s.srv.on.directory.leave(s)
 	defer s.srv.on.heard.gone(&s.looks)
 	came := false
 	err := in.Serve(func(h wire.Header, body []byte, fds []int) error {

@@ -224,7 +224,7 @@ func (s *session) returnPut(id uint32) { s.tellBack(&wire.Returned{Puts: []uint3
 // go on reading.
 func (s *session) tellBack(m wire.Message, now bool) {
 	select {
-	case <-s.srv.done:
+	case <-s.srv.closing.Done():
 		return
 	default:
 	}

@@ -1,20 +1,39 @@
 package bus
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 )
 
-// end takes back everything that the client had.
-func (s *session) end(reason error) {
-	s.srv.on.directory.leave(s) // no message of it is handled any more
-	if errors.Is(reason, errBye) {
+// ends is called when no message of the client is handled any more. A process whose connection
+// ends is mostly dying: it has a while for that, so that the reason can say so.
+func (s *session) ends(reason error) {
+	switch {
+	case errors.Is(reason, errBye):
 		s.working.Wait() // all that it said before is done
+		fallthrough
+	case errors.Is(reason, errHostClosing):
+		s.end(reason, s.proc.Exited())
+	case errors.Is(reason, io.EOF):
+		s.proc.Within(deathGrace, func(died bool) { s.end(reason, died) })
+	default: // it broke the protocol, and most likely lives
+		s.end(reason, s.proc.Exited())
 	}
-	died := s.awaitDeath(reason)
+}
+
+// deathGrace is how long after its socket a process may take to die: the
+// kernel closes a victim's descriptors, and tears down its memory, before it
+// is dead.
+const deathGrace = 2 * time.Second
+
+// end takes back what the client had, but for what it may be reading: that stays until it is
+// dead, or the host closes and reuses no memory.
+func (s *session) end(reason error, died bool) {
 	cause := s.causeOf(reason, died)
 	s.srv.log.Info("a process is gone", slog.Int("pid", s.proc.PID()), slog.String("name", s.name), slog.Any("reason", cause))
 	s.cancel(cause)
@@ -37,40 +56,31 @@ func (s *session) end(reason error) {
 		}
 	}
 	s.takeBack(cause, had)
-	if reads && had.stays {
-		s.awaitRelease()
+	if !reads || !had.stays {
+		s.drop(had.lent)
+		return
 	}
-	for _, seg := range s.account.drop() {
-		s.srv.retireSegment(seg)
-	}
-	_ = s.sender.Close()
-	s.srv.circle.leave(s, had.lent)
-	_ = s.proc.Close()
-	s.srv.forget(s)
+	var once sync.Once
+	drop := func() { once.Do(func() { s.drop(had.lent) }) }
+	s.proc.OnExit(drop)
+	context.AfterFunc(s.srv.closing, drop)
 }
 
-// deathGrace is how long after its socket a process may take to die: the
-// kernel closes a victim's descriptors, and tears down its memory, before it
-// is dead.
-const deathGrace = 2 * time.Second
-
-// awaitDeath reports whether the process is dead, after its connection ended.
-func (s *session) awaitDeath(reason error) bool {
-	if errors.Is(reason, errBye) || errors.Is(reason, errHostClosing) {
-		return s.proc.Exited()
-	}
-	wait := deathGrace
-	if !errors.Is(reason, io.EOF) {
-		wait = 0 // it broke the protocol, and most likely lives
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-s.proc.Done():
-		return true
-	case <-timer.C:
-		return s.proc.Exited()
-	}
+// drop has the supervisor take back the rest.
+func (s *session) drop(lent []*payload) {
+	s.srv.on.reclaim(func() (more bool) {
+		if s.account.giveBackSome(everything) {
+			return true
+		}
+		for _, seg := range s.account.drop() {
+			s.srv.retireSegment(seg)
+		}
+		_ = s.sender.Close()
+		s.srv.circle.leave(s, lent)
+		_ = s.proc.Close()
+		s.srv.forget(s)
+		return false
+	})
 }
 
 // causeOf says what happened, for the errors of requests.
@@ -95,15 +105,6 @@ func (s *session) causeOf(reason error, died bool) error {
 		return fmt.Errorf("%s closed its connection, and lives on", who)
 	}
 	return fmt.Errorf("%s: %w", who, reason)
-}
-
-// awaitRelease waits until nobody in the client reads any more: it is dead, or
-// the host closes, and reuses no memory.
-func (s *session) awaitRelease() {
-	select {
-	case <-s.proc.Done():
-	case <-s.srv.done:
-	}
 }
 
 // takeBack gives back what the client had besides the work of its stages.

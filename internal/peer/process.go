@@ -5,6 +5,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // Process is a process that is being watched. It stands for the process that
@@ -17,6 +18,10 @@ type Process struct {
 	exited  chan struct{} // closed when the process is dead
 	closing chan struct{} // closed when the watch ends
 	ended   chan struct{} // closed when the goroutine has ended
+
+	mu     sync.Mutex
+	dead   bool
+	atExit map[*func()]struct{}
 
 	closeOnce sync.Once
 	closeErr  error
@@ -79,6 +84,50 @@ func (p *Process) Exited() bool {
 	default:
 		return p.hasExited()
 	}
+}
+
+// OnExit has f called, on a goroutine of its own, when the process is dead; at once if it is.
+// Stop has f not called any more, if it was not called yet. Nor is it when the watch is closed
+// before the process is dead.
+func (p *Process) OnExit(f func()) (stop func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead {
+		go f()
+		return func() {}
+	}
+	if p.atExit == nil {
+		p.atExit = make(map[*func()]struct{})
+	}
+	p.atExit[&f] = struct{}{}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.atExit, &f)
+	}
+}
+
+// Within has f called once, on a goroutine of its own: with true when the process is dead, or
+// with false when the process still lives after so long, or the watch was closed before it died.
+func (p *Process) Within(wait time.Duration, f func(died bool)) {
+	var once sync.Once
+	stop := p.OnExit(func() { once.Do(func() { f(true) }) })
+	time.AfterFunc(wait, func() {
+		stop()
+		once.Do(func() { f(p.Exited()) })
+	})
+}
+
+// exit tells of the death of the process.
+func (p *Process) exit() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dead = true
+	close(p.exited)
+	for f := range p.atExit {
+		go (*f)()
+	}
+	p.atExit = nil
 }
 
 // Stopped reports whether the process has been stopped by a signal or a

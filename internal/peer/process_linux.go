@@ -108,7 +108,7 @@ func isPeer(before, after stat, since time.Duration) bool {
 	return after.started == before.started && before.started <= since
 }
 
-// wait closes p.exited when the process is dead.
+// wait waits until the process is dead.
 func (p *Process) wait() {
 	defer close(p.ended)
 	exited := false
@@ -120,7 +120,7 @@ func (p *Process) wait() {
 		exited = p.poll()
 	}
 	if exited {
-		close(p.exited)
+		p.exit()
 	}
 }
 

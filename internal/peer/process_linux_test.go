@@ -70,6 +70,39 @@ func TestProcessDies(t *testing.T) {
 	}
 }
 
+// TestAtExit: a function is called for a death that comes, and for one that has come, once, and
+// not when it was stopped before.
+func TestAtExit(t *testing.T) {
+	cmd, conn := child(t)
+	p := watchChild(t, conn, watchOptions{})
+	called, lived, died := make(chan string, 9), make(chan bool, 9), make(chan bool, 9)
+	p.OnExit(func() { called <- "before" })
+	p.OnExit(func() { called <- "stopped" })()
+	p.Within(0, func(dead bool) { lived <- dead })
+	p.Within(time.Hour, func(dead bool) { died <- dead })
+	if <-lived {
+		t.Error("a process that lives is dead")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-called; got != "before" {
+		t.Errorf("called is what was %s", got)
+	}
+	if !<-died {
+		t.Error("a process that is dead lives")
+	}
+	p.OnExit(func() { called <- "after" })()
+	if got := <-called; got != "after" {
+		t.Errorf("called is what was %s", got)
+	}
+	p.Within(0, func(dead bool) { lived <- dead })
+	if !<-lived || len(called)+len(lived)+len(died) > 0 {
+		t.Error("a function is called wrongly, or twice")
+	}
+	_ = cmd.Wait() // it was killed
+}
+
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
