@@ -170,6 +170,13 @@ func (a *arrivals) expect(edge uint16, p *pair) error {
 	return err
 }
 
+// forsake has a stream that was to come from another node come through the host alone.
+func (a *arrivals) forsake(edge uint16) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.streams[edge].from = nil
+}
+
 // streamed says how long a stream is, as a node says or, with none, the host,
 // which has it from whoever sends.
 func (a *arrivals) streamed(p *pair, edge uint16, total uint64) error {

@@ -22,6 +22,7 @@ func (l *link) expect(m *wire.Expect) error {
 	}
 	select {
 	case <-p.ended: // it is gone already: the host goes on relaying
+		a.forsake(m.Edge)
 		return nil
 	default:
 	}

@@ -263,6 +263,33 @@ func TestWhatALivingPeerHas(t *testing.T) {
 	r.Close()
 }
 
+// TestExpectedOfAPeerThatIsGone: a stream that was to come from a peer whose pair has ended goes on
+// through the host, also when the node finds out later that the peer lives.
+func TestExpectedOfAPeerThatIsGone(t *testing.T) {
+	a := attach(t, 8, func(t *Task, d *Delivery) error { return t.EmitBytes(d.Bytes()) })
+	h := a.meetHand(t)
+	h.hangUp()
+	<-h.pair.ended
+	r, task := a.served(t, h)
+	a.link.peerGone(h.pair, false, errors.New("it closed the connection"))
+	in := a.link.arrivals(task.id)
+	in.mu.Lock()
+	lost := in.streams[0].lost
+	in.mu.Unlock()
+	if lost {
+		t.Error("the request fails, and nothing of it is lost")
+	}
+	if err := emit(t, r, []byte{1}).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // knownAtHost has the host believe that the node was introduced to the hand, and
 // tells whether the node has said that it reads nothing from there.
 func (a *attached) knownAtHost(h *hand) (said func() bool) {

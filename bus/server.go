@@ -84,7 +84,6 @@ type Server struct {
 	sessions map[*session]struct{}
 	nodes    uint32 // number of the last one
 	draining bool   // clients are told that the host is going to stop
-	closed   bool   // the server closes
 }
 
 // Listen opens a socket through which other processes serve the bus's Remote
@@ -251,7 +250,7 @@ func (s *Server) allowed(uid uint32) bool {
 func (s *Server) admit(conn *peer.Conn, proc *peer.Process, hello *wire.Hello) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closing.Err() != nil {
 		return nil, ErrClosed
 	}
 	sender, err := peer.NewSender(conn, peer.SenderOptions{LaterWait: s.on.laterWait})
@@ -261,7 +260,7 @@ func (s *Server) admit(conn *peer.Conn, proc *peer.Process, hello *wire.Hello) (
 	s.nodes++
 	sess := newSession(s, conn, sender, proc, hello, s.nodes)
 	s.sessions[sess] = struct{}{}
-	s.wg.Add(1) // until it is forgotten
+	s.wg.Add(1)                // until it is forgotten
 	sess.queue(sess.welcome()) // before others find the session, who have more to say to it
 	if s.draining {
 		sess.queue(&wire.Drain{})
@@ -346,7 +345,6 @@ func (s *Server) Drain() {
 // say who it is it does not.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
-	s.closed = true
 	s.close()
 	s.mu.Unlock()
 	err := s.ln.Close()

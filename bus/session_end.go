@@ -13,17 +13,14 @@ import (
 // ends is called when no message of the client is handled any more. A process whose connection
 // ends is mostly dying: it has a while for that, so that the reason can say so.
 func (s *session) ends(reason error) {
-	switch {
-	case errors.Is(reason, errBye):
-		s.working.Wait() // all that it said before is done
-		fallthrough
-	case errors.Is(reason, errHostClosing):
-		s.end(reason, s.proc.Exited())
-	case errors.Is(reason, io.EOF):
+	if errors.Is(reason, io.EOF) {
 		s.proc.Within(deathGrace, func(died bool) { s.end(reason, died) })
-	default: // it broke the protocol, and most likely lives
-		s.end(reason, s.proc.Exited())
+		return
 	}
+	if errors.Is(reason, errBye) {
+		s.working.Wait() // all that it said before is done
+	}
+	s.end(reason, s.proc.Exited())
 }
 
 // deathGrace is how long after its socket a process may take to die: the
