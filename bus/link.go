@@ -224,7 +224,7 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	case *wire.Open:
 		return l.open(m)
 	case *wire.End:
-		if t := l.task(m.Task); t != nil {
+		if t, _ := l.begun.find(m.Task); t != nil {
 			t.end()
 		}
 	case *wire.Over:
@@ -292,11 +292,6 @@ func (l *link) forget(number uint32) {
 	if seg != nil {
 		l.dropSegment(seg)
 	}
-}
-
-func (l *link) task(id uint32) *nodeTask {
-	t, _ := l.begun.find(id)
-	return t
 }
 
 func (l *link) request(source uint32) *upstream {

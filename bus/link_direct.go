@@ -22,7 +22,9 @@ func (l *link) expect(m *wire.Expect) error {
 	}
 	select {
 	case <-p.ended: // it is gone already: the host goes on relaying
-		a.forsake(m.Edge)
+		if p.met.Load() { // else peerGone fails the request: the peer did not say what comes from it
+			a.forsake(m.Edge)
+		}
 		return nil
 	default:
 	}

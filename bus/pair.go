@@ -23,6 +23,7 @@ type pair struct {
 	proc *peer.Process
 	conn *peer.Conn
 
+	met      atomic.Bool   // deliveries could go to the peer
 	closing  sync.Once     // by this side
 	ended    chan struct{} // nothing comes any more
 	parting  sync.Once     // the link is told that the peer is gone, unless this side has closed the pair
@@ -137,6 +138,7 @@ func isGone(err error) bool {
 
 // begin lets deliveries go to the peer.
 func (p *pair) begin(sender *peer.Sender) {
+	p.met.Store(true)
 	p.mu.Lock()
 	p.sender = sender
 	waiting := p.waiting
