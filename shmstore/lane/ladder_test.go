@@ -24,7 +24,7 @@ func TestIdleLadderParks(t *testing.T) {
 	}
 }
 
-// looker is a ladder of its own, and a look at a header that nobody stores. It counts how often
+// looker is a ladder of its own, and a look at a header that no sender stores. It counts how often
 // the looking stops for a moment, which it does to call during.
 func looker(waiting Waiting, during func()) (l *ladder, look func() bool, stops *int) {
 	made := newLadder(waiting)

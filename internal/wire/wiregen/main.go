@@ -64,7 +64,7 @@ func main() {
 	made, err := outputs(".")
 	for path, text := range made {
 		if err == nil {
-			err = os.WriteFile(path, text, 0o644) //nolint:gosec // for everybody to read
+			err = os.WriteFile(path, text, 0o644) //nolint:gosec // as readable as the other files of the repository
 		}
 	}
 	if err != nil {
