@@ -290,7 +290,7 @@ func (f *flow) sendQueued() {
 	if len(f.queue) > 0 && f.outgrown(f.queue[0].cost) && !f.req.wrecked() {
 		d := f.queue[0] // nobody waits who could be told
 		err := &StageError{Stage: f.outlet().name(), Edge: f.edge.name, Key: d.Key, Seq: d.Seq, Err: ErrReplayRoom}
-		go f.req.end(Failed, err) // not under the lock
+		f.req.failSoon(err)
 	}
 }
 

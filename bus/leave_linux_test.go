@@ -80,6 +80,43 @@ func TestInputThatCannotBeSaid(t *testing.T) {
 	}
 }
 
+// hastyHost takes no input, and has completed the request as soon as it hears of the end.
+type hastyHost struct{ req *Request }
+
+var errNoInput = errors.New("takes no input")
+
+func (h *hastyHost) put(*Delivery, int) error { return errNoInput }
+func (h *hastyHost) inputEnded(bool)          { h.req.end(Completed, nil) }
+func (h *hastyHost) ended()                   {}
+
+// TestLostInputFailsTheRequest: a request of which an input could not be put fails, although
+// the host, which knows nothing of that input, completes it in the same moment.
+func TestLostInputFailsTheRequest(t *testing.T) {
+	a := attach(t, 4, func(t *Task, d *Delivery) error { return t.Forward(d) })
+	if err := a.link.callers(); err != nil {
+		t.Fatal(err)
+	}
+	b := a.link.begun.carrier().bus
+	for name, opts := range map[string][]EmitOption{"the last input": {Last()}, "one before the end": nil} {
+		o := opening{up: &hastyHost{}}
+		if err := b.place(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		r, err := b.admit(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.up.(*hastyHost).req = r
+		_ = r.Send(t.Context(), "x", opts...) // it may be over by then
+		_ = r.CloseSend(t.Context())
+		<-r.Done()
+		if r.Outcome() != Failed || !errors.Is(r.Err(), errNoInput) {
+			t.Errorf("%s: %v: %v", name, r.Outcome(), r.Err())
+		}
+		r.Close()
+	}
+}
+
 // TestAskedWhenTheHostCloses: a question that the end of the host overtakes is answered
 // with that, and not as a fault of the host's.
 func TestAskedWhenTheHostCloses(t *testing.T) {

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,8 @@ type Request struct {
 
 	done    chan struct{} // closed when the request is over
 	outcome atomic.Uint32
-	err     error // written before done is closed
+	err     error                 // written before done is closed
+	fault   atomic.Pointer[error] // with which it is about to fail: see failSoon
 
 	tasks   []Task // by stage
 	flows   []flow // by edge
@@ -120,15 +122,14 @@ func (r *Request) Outcome() Outcome { return Outcome(r.outcome.Load()) }
 // Err is nil while the request is open and when it completed. Otherwise it
 // says why it ended: a *StageError, ErrAborted or ErrDeadline.
 func (r *Request) Err() error {
-	select {
-	case <-r.done:
-		return r.err
-	default:
+	if !r.over() {
 		return nil
 	}
+	<-r.done
+	return r.err
 }
 
-func (r *Request) over() bool { return r.outcome.Load() != uint32(Running) }
+func (r *Request) over() bool { return r.Outcome() != Running }
 
 // wrecked reports whether the request is over and did not complete: nothing it
 // sent reaches anybody any more.
@@ -137,10 +138,7 @@ func (r *Request) wrecked() bool { o := r.Outcome(); return o != Running && o !=
 // cause is what an operation on a request that is over returns.
 func (r *Request) cause() error {
 	<-r.done
-	if r.err != nil {
-		return r.err
-	}
-	return ErrEnded
+	return cmp.Or(r.err, ErrEnded)
 }
 
 // Send sends one input to every first stage, waiting for room until ctx ends.
@@ -195,6 +193,9 @@ func (r *Request) end(o Outcome, err error) {
 		r.mu.Unlock()
 		return
 	}
+	if fault := r.fault.Load(); o == Completed && fault != nil {
+		o, err = Failed, *fault
+	}
 	if (o == Failed || o == Aborted) && r.late() {
 		o, err = PastDeadline, r.expired()
 	}
@@ -226,6 +227,18 @@ func (r *Request) end(o Outcome, err error) {
 		r.up.ended()
 	}
 	r.endSink()
+}
+
+// failSoon fails the request, and then finishes what is lost, on another goroutine: the caller
+// holds the lock of a flow. The request does not complete meanwhile.
+func (r *Request) failSoon(err error, lost ...*Delivery) {
+	r.fault.CompareAndSwap(nil, &err)
+	go func() {
+		r.end(Failed, err)
+		for _, d := range lost {
+			_ = d.Finish(nil)
+		}
+	}()
 }
 
 // scuttle reclaims what a request that did not complete leaves behind.

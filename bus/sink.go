@@ -54,14 +54,11 @@ func (r *Request) leave(d *Delivery) {
 	if err == nil {
 		err = r.up.put(d, slices.Index(r.bus.graph.inputs, d.flow.edge))
 	}
+	if err != nil { // before the host hears of the end, which it may answer as completed
+		r.failSoon(err, d)
+	}
 	if last {
 		r.up.inputEnded(false)
-	}
-	if err != nil {
-		go func() { // not under the lock
-			r.end(Failed, err)
-			_ = d.Finish(nil)
-		}()
 	}
 }
 
@@ -81,8 +78,11 @@ func (d *Delivery) passOn(to carrier) {
 		if err == nil {
 			err = to.put(d, slices.Index(r.bus.graph.results, d.flow.edge))
 		}
-		if err != nil {
-			go r.notPassed(d, err) // not under the lock
+		switch {
+		case errors.Is(err, ErrHostGone): // which takes nothing
+			go func() { _ = d.Finish(nil) }() // not under the lock
+		case err != nil:
+			r.failSoon(err, d)
 		}
 	}
 	if last && r.results.streamEnded() == 0 && r.over() {
@@ -93,35 +93,21 @@ func (d *Delivery) passOn(to carrier) {
 // turnAway drops a delivery that is out of order, or a retry's repeat.
 func (r *Request) turnAway(d *Delivery, err error) {
 	f, credit, at := d.flow, d.credit, d.errorAt("", err)
-	d.discard() // now: a bus that closes does not wait for what follows
-	go func() { // not under the lock
-		f.give(credit)
-		if err != nil {
-			r.end(Failed, at)
-		}
-	}()
-}
-
-// notPassed ends the request of a delivery that could not be put. A host that is gone takes
-// nothing.
-func (r *Request) notPassed(d *Delivery, err error) {
-	if !errors.Is(err, ErrHostGone) {
-		r.end(Failed, err)
+	d.discard()       // now: a bus that closes does not wait for what follows
+	go f.give(credit) // not under the lock
+	if err != nil {
+		r.failSoon(at)
 	}
-	_ = d.Finish(nil)
 }
 
 // endSink tells the sink that the request is over, once it is and no result is to come.
 func (r *Request) endSink() {
-	if r.sink == nil || !r.over() {
-		return
-	}
-	completed := r.Outcome() == Completed
-	if !r.results.endSink(completed) {
+	o := r.Outcome()
+	if r.sink == nil || o == Running || !r.results.endSink(o == Completed) {
 		return
 	}
 	r.sink.ended()
-	if completed { // else what is unread is given up, and with it the sink's part
+	if o == Completed { // else what is unread is given up, and with it the sink's part
 		r.partDone()
 	}
 }
