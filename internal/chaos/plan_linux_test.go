@@ -120,6 +120,8 @@ func pointsOf(r role) []point {
 		return submitPoints
 	case r.stage == "d": // it forwards, and writes only to the exchange
 		return slices.Concat([]point{stagePoints[0], stagePoints[2]}, exchangePoints, clientPoints)
+	case r.stage == "k": // it forwards
+		return slices.Concat([]point{stagePoints[0], stagePoints[2]}, clientPoints)
 	}
 	return append(append([]point(nil), stagePoints...), clientPoints...)
 }
@@ -181,4 +183,11 @@ func (f *faults) open() (n int) {
 		n += len(l)
 	}
 	return n
+}
+
+// list lists them.
+func (f *faults) list() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return fmt.Sprint(f.left)
 }

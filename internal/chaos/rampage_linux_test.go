@@ -30,6 +30,10 @@ const (
 // take long to start.
 const leastKills = 20
 
+// manyTimes as many kills as are wanted, and processes would have come to every place that they
+// can come to.
+const manyTimes = 10
+
 // rampage kills until enough kills count, at random moments and at all places
 // that were planned.
 func (c *run) rampage(r *rand.Rand, kills int) {
@@ -37,6 +41,10 @@ func (c *run) rampage(r *rand.Rand, kills int) {
 	for began := moved; c.ctx.Err() == nil && !c.content(kills); {
 		if *within > 0 && time.Since(began) >= *within {
 			kills = min(kills, leastKills)
+		}
+		if done := c.kills(); done > manyTimes*max(kills, leastKills) {
+			c.fault("after %d kills processes have yet to come to these places, of those at rest: %s", done, c.faults.list())
+			return
 		}
 		if now := c.completed.Load(); now != last {
 			last, moved = now, time.Now()
@@ -56,6 +64,13 @@ func (c *run) rampage(r *rand.Rand, kills int) {
 			victim.kill()
 		}
 	}
+}
+
+// kills are those that count.
+func (c *run) kills() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counted
 }
 
 // content reports whether there has been enough.
