@@ -41,14 +41,36 @@
 //
 // Every shared byte has exactly one writing process. Nothing is locked, and
 // nothing is compared and swapped, across processes; layout.go draws the
-// segments. The owner writes payloads, directory and accounts; each reader
-// writes its own ledger.
+// segments to the byte. The owner writes payloads, directory and accounts; each
+// reader writes its own ledger.
+//
+// Within the owner's process the writer shares three things with others. The
+// holder of a reservation writes the payload, and the size and codec of its line,
+// until Commit, which moves the word on from reserved; after that no process
+// writes them. Commit and [Lease.Share] add debts of the local reader, with atomic
+// additions. And what a reader has collected (taken) is its own, on its heap, by
+// compare and swap; so are account and ledger of a reader of the owner's process.
+// The ring, slots in use, keys and charged readers are on the writer's heap and
+// need no synchronization.
 //
 // # Peers that keep no accounts
 //
 // A process without a ledger can share memory all the same. A [Segment] is one piece of
 // memory with one writing process, which knows which parts of it are in use, and whom
 // to ask when they are not any more.
+//
+// # The life of an object
+//
+//	         Reserve           Commit                       settled, no pin
+//	(empty) ---------> reserved ------> live <-----> closing --------------> (empty)
+//	 free(0)           free(g)  |      live(g)  pin  closing(g)               free(0)
+//	                            | Abort
+//	                            +-----> aborted(g) ----- next scan ----------> (empty)
+//
+// A slot and its room come back in one place, which frees what the object holds of
+// a device too: Store.vacate, for an object that an eviction found settled. A store
+// with Options.Reuse looks for some with each reservation; every store does when room
+// or slots run out, from the oldest chunk on, and jumps over those that stay.
 //
 // # What holds an object
 //
@@ -65,11 +87,28 @@
 //     decides; anything else, lower the pin, the object is gone.
 //
 // To evict, the writer finds an object that every reader has settled, stores
-// closing(g), and then looks at every reader's pin. With a pin set it stores
-// live(g) again; with none it stores free. Both sides write before they look,
-// and Go's atomics are totally ordered, so one of them sees the other. The
-// state between live and free matters: a reader that found free while the
-// writer still considered could not tell "gone" from "staying".
+// closing(g), and then looks at every reader's pin:
+//
+//	writer: evict                              reader: pin
+//	-------------                              -----------
+//	every reader's done equals its owed        pin = pin + 1
+//	word = closing(g)                          look at the word
+//	look at every reader's pin                   live(g):     it stays, take the lease
+//	  one is set: word = live(g)                 closing(g):  look again
+//	  none is, and reader 0 still owes           else:        pin = pin - 1, ErrStale
+//	  nothing:  word = free
+//
+// Both sides write before they look, and Go's atomics are totally ordered, so one
+// of them sees the other: if the writer overlooked the pin, the reader finds closing
+// or free. Without the state between live and free the answer could be wrong. A
+// writer that looks at the pins while the word is live misses one raised just after,
+// whose reader then finds live; one that stores free before it looks has to take that
+// back after a reader was told that the object is gone.
+//
+// The writer looks at the debts of the local reader once more after the pins,
+// because a lease that was there at the first look may have been shared, and
+// released, before the pins were looked at. A reader waits some seconds for an
+// unfinished closing, and then returns [ErrOwnerStalled]: most likely the owner died.
 //
 // # Trust
 //
@@ -83,9 +122,11 @@
 // owner with the contents of its objects, and with handing over the right
 // segment for a large one.
 //
-// A segment from a peer is believed only as far as its seals go: without them
-// the peer could take the memory away under a reader. That the peer goes on
-// writing to it cannot be seen, and spoils nothing but its own payloads.
+// A segment from a peer is mapped only if it is sealed against shrinking, growing
+// and further writable mappings, has exactly the expected size, and has no holes;
+// then no access to it can fault. Without the seals the peer could take the memory
+// away under a reader. That the peer goes on writing to it cannot be seen, and spoils
+// nothing but its own payloads.
 //
 // # Ordering
 //
@@ -100,6 +141,17 @@
 // otherwise. [Reservation] and [Lease] are plain values for one goroutine at a
 // time, on any. [Reader], [Segment] and [Arena] are safe for concurrent use.
 //
+// # What Check verifies
+//
+// [Store.Check] compares what the store knows twice and returns what does not agree.
+// It may run while readers read. It is the oracle of the crash tests and of the model
+// tests; a bus runs it when it closes, and omnibus check on request. The invariants
+// have names (InvariantSettled and others; those of the rings of GPU memory are in
+// cudaipc/pool and cudaipc/tlsf). The two that matter most: for every reader and slot,
+// done ≤ taken ≤ owed modulo 2³², and no reader owes anything for an empty slot. With
+// the race detector, or the build tag invariants, freed payloads are also filled with
+// 0xdb.
+//
 // # After a crash
 //
 // Segments are memfds without a name: nothing is left behind when the last
@@ -108,7 +160,8 @@
 // exactly. When the owner dies, what readers hold stays valid until they let
 // go; only a reader that happens to wait for an unfinished eviction gets
 // [ErrOwnerStalled]. When a producer inside the owner's process fails, it
-// aborts its reservations, or they stay. When the writer of a peer's segment
-// dies, what it wrote stays readable, and its rooms are for the keeper of the
+// aborts its reservations, or they stay. A peer that dies while it attaches makes
+// [Store.Admit] fail within seconds, and leaves nothing. When the writer of a peer's
+// segment dies, what it wrote stays readable, and its rooms are for the keeper of the
 // books to release.
 package shmstore

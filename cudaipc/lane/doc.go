@@ -24,7 +24,8 @@
 // codec/bundle), which says where the tensors are; those in a GPU's memory lie in
 // one chunk, which is the object's piece of the pool (see cudaipc/pool). So a
 // chunk is freed when the object is, and debts, pins and eviction decide that, as
-// for every payload: readers that die give up both at once.
+// for every payload: readers that die give up both at once. So a payload with a piece
+// is always in the store: in a message, or on the heap, it would have no lifetime.
 //
 // # Words
 //
@@ -35,10 +36,11 @@
 //	mirror         of a message  the receiver's watcher: what ready says, or that the sender is dead
 //	ack            of a message  the receiver's stream, behind what it reads
 //
-// A receiver's streams wait for the mirror, never for another process's word: so no
-// stream waits for the dead. The lease goes when the ack has come, whatever order
-// messages finish in. One goroutine in a process watches words, while there is
-// anything to watch for; nothing asks a GPU.
+// They are compared in a circle with the piece's generation. A receiver's streams wait
+// for the mirror, never for another process's word: so no stream waits for the dead.
+// The lease goes when the ack has come, whatever order messages finish in. One
+// goroutine in a process watches words, while there is anything to watch for; nothing
+// asks a GPU.
 //
 // # Host memory
 //
