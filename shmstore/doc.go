@@ -123,10 +123,11 @@
 // segment for a large one.
 //
 // A segment from a peer is mapped only if it is sealed against shrinking, growing
-// and further writable mappings, has exactly the expected size, and has no holes;
-// then no access to it can fault. Without the seals the peer could take the memory
-// away under a reader. That the peer goes on writing to it cannot be seen, and spoils
-// nothing but its own payloads.
+// and further writable mappings, has the expected size (that of a large object may be
+// larger), and has no holes; then no access to it can fault. One that may have holes
+// ([OpenFillingSegment]) is read only where it has none. Without the seals the peer could
+// take the memory away under a reader. That the peer goes on writing to it cannot be
+// seen, and spoils nothing but its own payloads.
 //
 // # Ordering
 //
