@@ -3,31 +3,38 @@ package bus
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector/ring"
 )
 
-// account is the one book of what another process has here, and of which memory the two have
-// told each other: a session, a link and a pair have one each. The end of the other process
-// looks at nothing else. When the connection is over, close lets it have nothing new and gives
+// account is the one book of what another process has here, with the values that it has placed
+// and got, and of which memory the two have told each other: a session, a link and a pair have
+// one each, and the host's process has one for its values. The end of the other process looks
+// at nothing else. When the connection is over, close lets it have nothing new and gives
 // back what it has not finished; what it may be reading stays until drop, for the kernel says
 // that it is dead, or it does not matter any more.
 //
 // mu comes after the locks of remote stages, flows and arrivals, and before those of the
 // senders that tell the other process: the session's, a pair's. The other process
 // is told of a payload with mu held: close finds every payload that it was told of, and it is
-// told of none that close does not find. No payload is given back under mu.
+// told of none that close does not find. No payload is given back under mu, and no owner of
+// values is asked for them.
 type account struct {
 	by teller
 
 	mu        sync.Mutex // guards what follows, with what is in it
 	closed    bool
-	holds     map[uint32]*hold    // by the number that the other process knows
-	last      uint32              // number of the last of them
-	told      map[*segment]*told  // our memory that it was told of, for more than one payload
-	lastTold  uint32              // number of the last of them
-	shown     map[uint32]*segment // its memory that it has told us of
-	returning sync.WaitGroup      // holds that are being given back; added to while they are there
+	holds     map[uint32]*hold       // by the number that the other process knows
+	last      uint32                 // number of the last of them
+	told      map[*segment]*told     // our memory that it was told of, for more than one payload
+	lastTold  uint32                 // number of the last of them
+	shown     map[uint32]*segment    // its memory that it has told us of
+	owners    map[uint32]*ring.Owner // of the values that it has placed, by its numbers
+	returning sync.WaitGroup         // holds that are being given back; added to while they are there
 }
 
 // hold is one payload that the other process has.
@@ -69,7 +76,7 @@ var errOver = errors.New("the other process is given nothing any more")
 
 // open opens it, before anybody else has it.
 func (a *account) open(by teller) {
-	a.by, a.holds, a.told, a.shown = by, make(map[uint32]*hold), make(map[*segment]*told), make(map[uint32]*segment)
+	a.by, a.holds, a.told, a.shown, a.owners = by, make(map[uint32]*hold), make(map[*segment]*told), make(map[uint32]*segment), make(map[uint32]*ring.Owner)
 }
 
 // hold enters a payload, and the memory that it lies in, and has say tell the other process
@@ -288,9 +295,10 @@ type unfinished struct {
 // closing is what an account had that goes elsewhere when it closes.
 type closing struct {
 	unfinished []unfinished
-	lent       []*payload // which others may be reading
-	back       []*hold    // to be freed
-	stays      bool       // the rest stays until it is dropped
+	lent       []*payload    // which others may be reading
+	back       []*hold       // to be freed
+	owners     []*ring.Owner // to be closed: what nobody got goes with them
+	stays      bool          // the rest stays until it is dropped
 }
 
 // close lets the other process have nothing new, and takes from it what it has not finished.
@@ -300,6 +308,7 @@ func (a *account) close(reads, lends bool) (c closing) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
+	c.owners = slices.Collect(maps.Values(a.owners))
 	for number, h := range a.holds {
 		if h.returned != nil { // its sender takes it back
 			continue

@@ -11,6 +11,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
 // DefaultExchangeTTL is how long a payload may lie in the exchange until somebody
@@ -26,12 +27,14 @@ type exchange struct {
 	// inMessages are the bytes that clients have put there by messages, most is their bound.
 	inMessages atomic.Int64
 	most       int64
-	// lasting owns what outlives its processes: see connector.Config.
+	account    account // what this process has placed, and has got
+	// nobody has what outlives its processes, see connector.Config, by one owner, lasting.
+	nobody  account
 	lasting *ring.Owner
 
 	mu     sync.Mutex
 	ends   map[*hostExchange]struct{}
-	got    map[*hostPayload]struct{} // what this process has
+	opened uint32 // ends so far
 	closed bool
 }
 
@@ -43,9 +46,12 @@ func newExchange(opts Options) *exchange {
 	x := &exchange{
 		opts: opts, table: ring.NewTable(max(opts.ExchangeTTL, 0), opts.Logger.With(slog.String("bus", opts.Name))),
 		room: exchangeRoom{opts: opts.ExchangeStore}, most: opts.ExchangeStore.WithDefaults().ArenaBytes / messagesShare,
-		ends: make(map[*hostExchange]struct{}), got: make(map[*hostPayload]struct{}),
+		ends: make(map[*hostExchange]struct{}),
 	}
+	x.account.open(nil) // which tells this process of no memory
+	x.nobody.open(nil)
 	x.lasting = x.table.Owner("nobody in particular")
+	x.nobody.owners[wire.LastingOwner] = x.lasting
 	return x
 }
 
@@ -99,7 +105,7 @@ func (x *exchange) close() error {
 	x.mu.Lock()
 	x.closed = true
 	ends := x.ends
-	x.ends = nil
+	x.ends = make(map[*hostExchange]struct{})
 	x.mu.Unlock()
 	for e := range ends {
 		_ = e.Close()
@@ -133,16 +139,16 @@ func (b *Bus) OpenExchange(lasting bool) (connector.Transport, error) {
 }
 
 func (b *Bus) openExchange(lasting bool) *hostExchange {
-	e := &hostExchange{exchange: b.exchange, owner: b.exchange.lasting, lasting: lasting, done: make(chan struct{})}
-	if !lasting {
-		e.owner = b.exchange.table.Owner("the host")
+	x := b.exchange
+	e := &hostExchange{exchange: x, owner: x.lasting, number: wire.LastingOwner, done: make(chan struct{})}
+	x.mu.Lock()
+	over := x.closed
+	if x.opened++; !lasting {
+		e.number = x.opened
+		e.owner, _ = x.account.owner(e.number, unbounded, func() *ring.Owner { return x.table.Owner("the host") })
 	}
-	b.exchange.mu.Lock()
-	over := b.exchange.closed
-	if !over {
-		b.exchange.ends[e] = struct{}{}
-	}
-	b.exchange.mu.Unlock()
+	x.ends[e] = struct{}{}
+	x.mu.Unlock()
 	if over {
 		_ = e.Close()
 	}
@@ -153,7 +159,7 @@ func (b *Bus) openExchange(lasting bool) *hostExchange {
 type hostExchange struct {
 	exchange *exchange
 	owner    *ring.Owner
-	lasting  bool // the owner is everybody's
+	number   uint32 // of the owner; wire.LastingOwner is everybody's
 	once     sync.Once
 	done     chan struct{}
 }
@@ -176,28 +182,14 @@ func (e *hostExchange) Put(ctx context.Context, edge connector.Edge, key string,
 
 // Get implements [connector.Transport].
 func (e *hostExchange) Get(_ context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	if e.closed() {
-		return nil, connector.ErrClosed
-	}
-	number, err := ring.Number(meta)
-	if err != nil {
-		return nil, err
-	}
-	got, err := e.exchange.table.Get(edge, key, number)
-	return e.take(edge, key, got, err)
+	return e.take(meta, func(number uint64) (ring.Taken, error) { return e.exchange.table.Get(edge, key, number) })
 }
 
 // Await implements [connector.Transport].
 func (e *hostExchange) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	if e.closed() {
-		return nil, connector.ErrClosed
-	}
-	number, err := ring.Number(meta)
-	if err != nil {
-		return nil, err
-	}
-	got, err := e.exchange.table.Await(ctx, e.done, edge, key, number)
-	return e.take(edge, key, got, err)
+	return e.take(meta, func(number uint64) (ring.Taken, error) {
+		return e.exchange.table.Await(ctx, e.done, edge, key, number)
+	})
 }
 
 // Cleanup implements [connector.Transport].
@@ -213,8 +205,8 @@ func (e *hostExchange) Cleanup(_ context.Context, key string) error {
 func (e *hostExchange) Close() error {
 	e.once.Do(func() {
 		close(e.done)
-		if !e.lasting {
-			e.owner.Close()
+		if e.number != wire.LastingOwner {
+			e.exchange.account.cleans(e.number, true).Close()
 		}
 		e.exchange.mu.Lock()
 		defer e.exchange.mu.Unlock()
@@ -235,65 +227,43 @@ func (e *hostExchange) closed() bool {
 // hostPayload is a payload that the host's process has got.
 type hostPayload struct {
 	ring.Taken
-	exchange *exchange
-	edge     connector.Edge
-	key      string
-	at       time.Time
+	account *account
+	number  uint32
 }
 
-func (e *hostExchange) take(edge connector.Edge, key string, got ring.Taken, err error) (connector.Payload, error) {
+func (e *hostExchange) take(meta connector.Metadata, get func(number uint64) (ring.Taken, error)) (connector.Payload, error) {
+	if e.closed() {
+		return nil, connector.ErrClosed
+	}
+	number, err := ring.Number(meta)
 	if err != nil {
 		return nil, err
 	}
-	p := &hostPayload{Taken: got, exchange: e.exchange, edge: edge, key: key, at: time.Now()}
-	p.exchange.mu.Lock()
-	defer p.exchange.mu.Unlock()
-	p.exchange.got[p] = struct{}{}
-	return p, nil
+	got, err := get(number)
+	if err != nil {
+		return nil, err
+	}
+	p := &hostPayload{Taken: got, account: &e.exchange.account}
+	err = p.account.hold(&newFetched(got).hold, location{}, func(number, _ uint32) error {
+		p.number = number
+		return nil
+	})
+	return p, err
 }
 
 // Release implements [connector.Payload].
 func (p *hostPayload) Release() {
-	p.exchange.mu.Lock()
-	delete(p.exchange.got, p)
-	p.exchange.mu.Unlock()
-	p.Taken.Release()
+	if h := p.account.take(p.number); h != nil {
+		p.account.back(h)
+	}
 }
 
 // holdings lists what the host's process has in the exchange, and has got from it, and
 // what is nobody's there.
-func (x *exchange) holdings() (all []Holding) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	h := Holding{PID: os.Getpid(), Name: "the host"}
-	for e := range x.ends {
-		if !e.lasting {
-			all = append(all, h.placed(e.owner, "placed")...)
-		}
-	}
-	all = append(all, Holding{Name: "nobody"}.placed(x.lasting, "lasting")...)
-	for p := range x.got {
-		all = append(all, h.fetched(p.edge, p.key, len(p.Bytes()), time.Since(p.at)))
-	}
-	return all
+func (x *exchange) holdings() []Holding {
+	all := x.account.values(Holding{PID: os.Getpid(), Name: "the host"}, "placed")
+	return append(all, x.nobody.values(Holding{Name: "nobody"}, "lasting")...)
 }
-
-// placed lists what somebody has in the exchange, or nobody any more.
-func (h Holding) placed(o *ring.Owner, how string) (all []Holding) {
-	for _, e := range o.Entries() {
-		h.Edge, h.Key, h.Exchange, h.Bytes, h.Age = edgeName(e.Edge), e.Key, how, e.Bytes, e.Age
-		all = append(all, h)
-	}
-	return all
-}
-
-// fetched is what somebody has got from it.
-func (h Holding) fetched(edge connector.Edge, key string, size int, age time.Duration) Holding {
-	h.Edge, h.Key, h.Exchange, h.Bytes, h.Age = edgeName(edge), key, "fetched", size, age
-	return h
-}
-
-func edgeName(e connector.Edge) string { return e.From + "->" + e.To }
 
 // ExchangeStats are the figures of an exchange.
 type ExchangeStats struct {
@@ -306,6 +276,5 @@ func (x *exchange) stats() ExchangeStats {
 	if x == nil { // a node's
 		return ExchangeStats{}
 	}
-	st := x.table.Stats()
-	return ExchangeStats{Entries: st.Entries, Bytes: st.Bytes, Swept: st.Swept}
+	return ExchangeStats(x.table.Stats())
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
-	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -63,7 +62,7 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Pr
 		srv: srv, conn: conn, sender: sender, proc: proc, node: node, name: hello.Name, since: time.Now(),
 		sources: sourceSet{all: make(map[uint32]*source)},
 		past:    past{expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed)},
-		ex:      exchanging{owners: make(map[uint32]*ring.Owner), waits: make(map[uint32]*exchangeWait)},
+		ex:      exchanging{waits: make(map[uint32]*exchangeWait)},
 	}
 	s.account.open(s)
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())

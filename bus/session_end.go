@@ -109,10 +109,9 @@ func (s *session) takeBack(cause error, had closing) {
 	for _, h := range had.back {
 		h.free()
 	}
-	for _, o := range s.ex.everyOwner() { // which report what lies there until it is gone
+	for _, o := range had.owners { // which report what lies there until it is gone
 		o.Close()
 	}
-	s.ex.close()
 	for _, src := range s.sources.take() {
 		if src.posting == nil {
 			src.close(cause)

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
@@ -24,21 +23,13 @@ const (
 	maxLasting       = 4096    // payloads that outlive their processes, of all clients together
 )
 
-// exchanging is what a client has of the exchange, but for what it has fetched, which is in
-// its account.
+// exchanging is what a client has of the exchange, but for the values, which are in its
+// account.
 type exchanging struct {
-	mu     sync.Mutex // guards what follows; comes before ring.Table's
-	owners map[uint32]*ring.Owner
+	mu     sync.Mutex               // guards what follows
 	waits  map[uint32]*exchangeWait // by the token of the question
 	placed int                      // payloads in the table, or with who fetched them
 	own    int                      // of those, in segments of their own
-}
-
-// everyOwner is a snapshot of the owners.
-func (x *exchanging) everyOwner() []*ring.Owner {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return slices.Collect(maps.Values(x.owners))
 }
 
 // everyWait is a snapshot of the questions that wait.
@@ -46,22 +37,6 @@ func (x *exchanging) everyWait() []*exchangeWait {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Collect(maps.Values(x.waits))
-}
-
-// close forgets the owners, which are closed.
-func (x *exchanging) close() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.owners = nil
-}
-
-// fetched is a payload of the exchange that the client has.
-type fetched struct {
-	hold hold // of it, in the account
-	got  ring.Taken
-	copy *foreign // which the client reads instead, when the payload is on the heap
-	edge connector.Edge
-	key  string
 }
 
 // place answers place: it puts a payload into the exchange.
@@ -143,35 +118,9 @@ func (s *session) owner(number uint32) (*ring.Owner, error) {
 	if number == wire.LastingOwner {
 		return s.srv.on.exchange.lastingOwner()
 	}
-	return s.ex.owner(number, func() *ring.Owner {
+	return s.account.owner(number, maxOwners, func() *ring.Owner {
 		return s.srv.on.exchange.table.Owner(fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
 	})
-}
-
-func (x *exchanging) owner(number uint32, create func() *ring.Owner) (*ring.Owner, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	o := x.owners[number]
-	if o == nil {
-		if len(x.owners) >= maxOwners {
-			return nil, fmt.Errorf("%w: %d owners of this client have not cleaned up everything, more may not be", connector.ErrFull, maxOwners)
-		}
-		o = create()
-		x.owners[number] = o
-	}
-	return o, nil
-}
-
-// cleans finds an owner that cleans up; nil: it has nothing. It is forgotten if that is its
-// end.
-func (x *exchanging) cleans(number uint32, over bool) *ring.Owner {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	o := x.owners[number]
-	if over {
-		delete(x.owners, number)
-	}
-	return o
 }
 
 // charge counts a payload of the client's.
@@ -216,7 +165,7 @@ func (s *session) fetch(m *wire.Fetch) error {
 	token, key, number, table := m.Token, m.Key, m.Entry, s.srv.on.exchange.table
 	got, err := table.Get(edge, key, number)
 	if err == nil {
-		s.hand(token, edge, key, got)
+		s.hand(token, got)
 		return nil
 	}
 	if m.Flags&wire.FetchWait == 0 || number != 0 {
@@ -225,15 +174,14 @@ func (s *session) fetch(m *wire.Fetch) error {
 	}
 	return s.askExchange(token, fmt.Sprintf("%q on %v, which nobody has placed", key, edge), func(ctx context.Context) (func(), error) {
 		got, err := table.Await(ctx, nil, edge, key, number)
-		return func() { s.hand(token, edge, key, got) }, err
+		return func() { s.hand(token, got) }, err
 	})
 }
 
 // hand gives the client a payload.
-func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.Taken) {
+func (s *session) hand(token uint32, got ring.Taken) {
 	p := got.Payload.(keyed).foreign //nolint:forcetypeassert // the table has no others
-	f := &fetched{hold: hold{why: whyFetched, at: time.Now(), bytes: len(p.data)}, got: got, edge: edge, key: key}
-	f.hold.value = f
+	f := newFetched(got)
 	m := &wire.Fetched{Token: token, Size: uint64(len(p.data))}
 	switch {
 	case len(p.data) <= wire.MaxInline:
@@ -265,14 +213,6 @@ func (s *session) hand(token uint32, edge connector.Edge, key string, got ring.T
 	}
 }
 
-// settle ends the client's hold of a payload.
-func (f *fetched) settle(end func()) {
-	if f.copy != nil {
-		f.copy.release()
-	}
-	end()
-}
-
 // finish ends it when the client says so.
 func (f *fetched) finish(m *wire.Finish) error {
 	if m.Flags&wire.FinishUnread != 0 && m.Flags&wire.FinishKeep == 0 {
@@ -288,7 +228,7 @@ func (f *fetched) finish(m *wire.Finish) error {
 
 // cleanup answers cleanup.
 func (s *session) cleanup(m *wire.Cleanup) {
-	o := s.ex.cleans(m.Owner, m.Key == "")
+	o := s.account.cleans(m.Owner, m.Key == "")
 	if m.Key != "" && m.Owner == wire.LastingOwner { // never everything: others have put that
 		o = s.srv.on.exchange.lasting
 	}
@@ -296,8 +236,7 @@ func (s *session) cleanup(m *wire.Cleanup) {
 	switch {
 	case o == nil:
 	case m.Key == "":
-		n = len(o.Entries())
-		o.Close()
+		n = o.Close()
 	default:
 		n = o.Cleanup(m.Key)
 	}

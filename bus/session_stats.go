@@ -65,16 +65,12 @@ func (s *session) holdings() []Holding {
 	var all []Holding
 	keyed := Holding{PID: s.proc.PID(), Name: s.name}
 	s.account.each(func(h *hold) {
-		switch h.why {
-		case whySent:
+		if h.why == whySent { // the others are listed together
 			st := h.d.stream()
 			all = append(all, Holding{
 				PID: s.proc.PID(), Name: s.name, Stage: st.to, Request: uint64(st.request.ID()),
 				Edge: st.edge, Seq: h.d.Seq, Bytes: h.bytes, Age: time.Since(h.at),
 			})
-		case whyFetched:
-			all = append(all, keyed.fetched(h.value.edge, h.value.key, h.bytes, time.Since(h.at)))
-		case whyKept, whyLeft: // listed together
 		}
 	})
 	if views := s.account.tally(whyKept); views.payloads > 0 {
@@ -88,10 +84,7 @@ func (s *session) holdings() []Holding {
 		alone.Together, alone.Payloads, alone.Bytes = "alone", n, int(s.alone.bytes.Load())
 		all = append(all, alone)
 	}
-	for _, o := range s.ex.everyOwner() {
-		all = append(all, keyed.placed(o, "placed")...)
-	}
-	return all
+	return append(all, s.account.values(keyed, "placed")...)
 }
 
 // check looks at where the client's payloads lie, and at what it has.

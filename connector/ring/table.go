@@ -131,6 +131,9 @@ func (got Taken) PutBack() {
 	}
 }
 
+// Entry is where the payload lay, for reports.
+func (got Taken) Entry() Entry { return got.entry.report() }
+
 // Get takes what lies under a key, or returns [connector.ErrNotFound]. With a number that is
 // not 0, only that payload will do.
 func (t *Table) Get(edge connector.Edge, key string, number uint64) (Taken, error) {
@@ -222,9 +225,10 @@ func (o *Owner) Cleanup(key string) int {
 	}, false)
 }
 
-// Close releases all that the owner put and nobody got, and refuses more.
-func (o *Owner) Close() {
-	o.release(func(*entry) bool { return true }, true)
+// Close releases all that the owner put and nobody got, and refuses more. It returns how many
+// there were.
+func (o *Owner) Close() int {
+	return o.release(func(*entry) bool { return true }, true)
 }
 
 func (o *Owner) release(is func(*entry) bool, closing bool) int {
@@ -312,11 +316,10 @@ func (o *Owner) Len() int {
 }
 
 // Entries lists what the owner put and nobody has got, in no order.
-func (o *Owner) Entries() []Entry {
+func (o *Owner) Entries() (all []Entry) {
 	t := o.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make([]Entry, 0, len(o.mine))
 	for e := range o.mine {
 		all = append(all, e.report())
 	}

@@ -18,7 +18,7 @@ import (
 const (
 	busCore = "batch buffer bus carry deadline delivery doc edge emit errors floor flow graph options outlet output part pool remote " +
 		"remote_detach remote_end request results sink stage stall stats task task_held tensor_transport typed worker worker_failed"
-	busBetween  = "account account_memory fed foreign location outgoing tensor_emit tensor_figures unmapping"
+	busBetween  = "account account_memory account_values fed foreign location outgoing tensor_emit tensor_figures unmapping"
 	busBoundary = "circle direct_stats keeping offered server session session_call session_direct session_emit session_end session_parts session_source " +
 		"session_stage session_stats session_submit session_turn session_underway " + // hosts
 		"link link_ask link_parts link_payload link_report lost_gpu node node_serve node_stage node_submit wait " + // nodes

@@ -76,7 +76,7 @@ var locksAbove = map[string]int{
 	"bus.Node":                       1,
 	"bus.Request":                    1,
 	"bus.edge":                       1,
-	"bus.exchange":                   4,
+	"bus.exchange":                   2,
 	"bus.link":                       1,
 	"bus.outlet":                     6,
 	"bus.pool":                       1,
