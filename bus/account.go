@@ -95,7 +95,8 @@ func (a *account) hold(h *hold, at location, say func(number, segment uint32) er
 		}
 		segment = h.told.number
 	}
-	a.last++
+	for a.last++; a.last == 0 || a.holds[a.last] != nil; a.last++ { // the numbers came round
+	}
 	number := a.last
 	a.holds[number] = h
 	if err := say(number, segment); err != nil {

@@ -3,6 +3,7 @@ package bus
 import (
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"testing"
 
@@ -295,5 +296,29 @@ func TestGiveBackInParts(t *testing.T) {
 	}
 	if a.giveBack(everything); back != n {
 		t.Errorf("%d of %d are given back", back, n)
+	}
+}
+
+// TestAccountNumbersComeRound: a payload is given no number that another has, and not 0, which
+// names none.
+func TestAccountNumbersComeRound(t *testing.T) {
+	var a account
+	a.open(nil)
+	var numbers []uint32
+	hold := func() {
+		err := a.hold(&hold{}, location{}, func(number, _ uint32) error {
+			numbers = append(numbers, number)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold()
+	a.last = math.MaxUint32 - 1
+	hold()
+	hold()
+	if want := []uint32{1, math.MaxUint32, 2}; !slices.Equal(numbers, want) {
+		t.Errorf("the numbers are %d, want %d", numbers, want)
 	}
 }
