@@ -24,7 +24,7 @@ type exchange struct {
 	opts  Options // the bus's
 	table *ring.Table
 	room  exchangeRoom // of what this process puts
-	// inMessages are the bytes that clients have put there by messages, most is their bound.
+	// inMessages are the bytes of room that clients' values of messages take there, most is their bound.
 	inMessages atomic.Int64
 	most       int64
 	account    account // what this process has placed, and has got
@@ -67,10 +67,10 @@ func (x *exchange) lastingOwner() (*ring.Owner, error) {
 // wait: where it fails with [connector.ErrFull], the client can still put the value into memory
 // of its own.
 func (x *exchange) copied(data []byte, gone func()) (p *foreign, err error) {
-	n := int64(len(data))
+	n := x.room.takes(len(data), x.opts.InlineBytes)
 	if x.inMessages.Add(n) > x.most {
 		x.inMessages.Add(-n)
-		return nil, fmt.Errorf("%w: values of messages may take %d bytes of the host's memory, and %d more are too many", connector.ErrFull, x.most, n)
+		return nil, fmt.Errorf("%w: values of messages may take %d bytes of the host's memory, and the %d that one of %d takes are too many", connector.ErrFull, x.most, n, len(data))
 	}
 	err = x.room.put(unwaited, len(data), x.opts.InlineBytes, func(dst []byte) error {
 		copy(dst, data)
@@ -81,7 +81,7 @@ func (x *exchange) copied(data []byte, gone func()) (p *foreign, err error) {
 	})
 	if err != nil {
 		x.inMessages.Add(-n)
-		return nil, fmt.Errorf("%w: the host has no memory for a value of %d bytes: %w", connector.ErrFull, n, err)
+		return nil, fmt.Errorf("%w: the host has no memory for a value of %d bytes: %w", connector.ErrFull, len(data), err)
 	}
 	free := p.free
 	p.free = func() {

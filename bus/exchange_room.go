@@ -53,6 +53,17 @@ func (r *exchangeRoom) put(ctx context.Context, size, inline int, fill func(dst 
 	return place(p)
 }
 
+// takes is how many bytes a payload of size bytes takes, where there is room at all.
+func (r *exchangeRoom) takes(size, inline int) int64 {
+	if size > inline {
+		if room, _, err := r.open(); err == nil {
+			defer r.putting.Done()
+			size = room.RoomBytes(size)
+		}
+	}
+	return int64(size)
+}
+
 // payloadOf makes an object of a room a payload.
 func payloadOf(o *ring.Object, arena *segment) (*foreign, error) {
 	switch {

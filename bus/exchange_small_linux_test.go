@@ -57,13 +57,20 @@ func TestSmallValuesTravelInMessages(t *testing.T) {
 	c.send(&wire.Bye{})
 }
 
-// TestNoRoomForMessages: values of messages take half of the host's memory. A node puts more of
-// them into memory of its own, and the host's process finds room for what it puts.
+// TestNoRoomForMessages: values of messages take half of the host's memory, with the room that
+// each is rounded up to. A node puts more of them into memory of its own, and the host's
+// process finds room for what it puts.
 func TestNoRoomForMessages(t *testing.T) {
+	for _, size := range []int{wire.MaxInline, wire.MaxInline/2 + 1} { // which take the same room
+		t.Run(fmt.Sprint(size), func(t *testing.T) { fillWithMessages(t, size) })
+	}
+}
+
+func fillWithMessages(t *testing.T, size int) {
 	const half = 1 << 20
 	h := listen(t, remotes(linear(bus.Stage("m", upper))), bus.Options{ExchangeStore: shmstore.Options{ArenaBytes: 2 * half}})
 	c := dialThin(t, h.path)
-	value := block(1, wire.MaxInline)
+	value := block(1, size)
 	key := func(i int) string { return fmt.Sprint("r1_thinker_", i) }
 	const most = half / wire.MaxInline
 	for i := range most {

@@ -211,29 +211,112 @@ func TestPutBack(t *testing.T) {
 	}
 }
 
-// TestReuse: a value lies where one lay that was released, whatever is held meanwhile.
+// TestReuse: a value lies where one lay that was released, whatever is held meanwhile: a large
+// one where the last did, a small one where one of the last did.
 func TestReuse(t *testing.T) {
-	r := open(t, ring.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}})
-	end := r.End()
-	put := func(key string) connector.Payload {
-		t.Helper()
-		meta, err := end.Put(t.Context(), edge, key, 1000, func([]byte) error { return nil })
+	for _, tc := range []struct {
+		name   string
+		size   int
+		places int // that many values lie in, one after another
+	}{
+		{name: "small", size: 1000, places: 128},
+		{name: "large", size: 100_000, places: 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := open(t, ring.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}})
+			end := r.End()
+			defer end.Close()
+			put := func(key string) connector.Payload {
+				t.Helper()
+				meta, err := end.Put(t.Context(), edge, key, tc.size, func([]byte) error { return nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := end.Get(t.Context(), edge, key, meta)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got
+			}
+			first, held := put("first"), put("held")
+			first.Release()
+			places := make(map[*byte]bool)
+			for range 2000 {
+				again := put("again")
+				places[&again.Bytes()[0]] = true
+				again.Release()
+			}
+			held.Release()
+			if len(places) > tc.places {
+				t.Errorf("2000 values, one after another, lay in %d places, want at most %d", len(places), tc.places)
+			}
+		})
+	}
+}
+
+// TestPutsWaitInOrder: a small put does not overtake a large one that waits for room.
+func TestPutsWaitInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := open(t, ring.Options{Store: shmstore.Options{ArenaBytes: 16 << 10, MaxObjectBytes: 12 << 10}, Timeout: time.Hour})
+		end := r.End()
+		defer end.Close()
+		if err := put(end, "first", 10<<10); err != nil {
+			t.Fatal(err)
+		}
+		large, small := make(chan error, 1), make(chan error, 1)
+		go func() { large <- put(end, "large", 10<<10) }()
+		synctest.Wait()
+		go func() { small <- put(end, "small", 1000) }()
+		synctest.Wait()
+		if len(large) > 0 || len(small) > 0 {
+			t.Errorf("without room for the large put %d of it and %d of the small one behind it are over, want none", len(large), len(small))
+		}
+		first, err := end.Get(t.Context(), edge, "first", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := end.Get(t.Context(), edge, key, meta)
+		first.Release()
+		if err := errors.Join(<-large, <-small); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestStoppedRoom: who waits for room in a room that stops is told so, and what it leaves
+// behind is no goroutine: the bubble ends without any.
+func TestStoppedRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		room, err := ring.NewRoom(shmstore.Options{ArenaBytes: 8 << 10, MaxObjectBytes: 7 << 10, Memory: shmstore.Heap}, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return got
-	}
-	first, second := put("1"), put("2")
-	at := &first.Bytes()[0]
-	first.Release()
-	third := put("3")
-	if &third.Bytes()[0] != at {
-		t.Error("the room of a value that was released is not used again")
-	}
-	third.Release()
-	second.Release()
+		fill := func([]byte) error { return nil }
+		held, err := room.Write(t.Context(), 6<<10, fill)
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits := make(chan error)
+		go func() {
+			_, err := room.Write(context.Background(), 6<<10, fill)
+			waits <- err
+		}()
+		synctest.Wait()
+		room.Stop()
+		if err := <-waits; !errors.Is(err, connector.ErrClosed) {
+			t.Errorf("a put that waited for a room that stopped: %v, want ErrClosed", err)
+		}
+		if _, err := room.Write(t.Context(), 10, fill); !errors.Is(err, connector.ErrClosed) {
+			t.Errorf("a put into a room that has stopped: %v, want ErrClosed", err)
+		}
+		if err := room.Close(); !errors.Is(err, shmstore.ErrBusy) {
+			t.Errorf("a room with a value that is held closes with %v, want ErrBusy", err)
+		}
+		held.Release()
+		if wrong := room.Check(); len(wrong) > 0 {
+			t.Errorf("the store: %v", wrong)
+		}
+		if err := room.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

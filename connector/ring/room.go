@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -14,15 +15,17 @@ import (
 
 const defaultTimeout = 30 * time.Second
 
-// A Room is a store whose writers wait for room. Any goroutine may use it.
+// A Room is a store with its writer actor, whose putters wait for room in order. Any
+// goroutine may use it.
 type Room struct {
 	timeout time.Duration
-	told    bool // that timeout, by whoever made the room
+	told    bool // that timeout, by the caller of NewRoom
 
-	mu     sync.Mutex // of the store's writer, and of what is below
-	store  *shmstore.Store
-	room   chan struct{} // closed when there may be room; nil while nobody waits
-	closed bool
+	system   *actors.System
+	writer   *actors.Writer
+	producer *actors.Producer
+	mu       sync.Mutex // takes the writer's place when the writer has stopped
+	store    *shmstore.Store
 }
 
 // NewRoom makes a store. A put waits for room for as long as the timeout; zero is
@@ -40,9 +43,9 @@ func NewRoom(opts shmstore.Options, timeout time.Duration) (*Room, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ring: %w", err)
 	}
-	r := &Room{timeout: timeout, told: told, store: store}
-	store.OnRoom(r.onRoom)
-	return r, nil
+	system := actors.NewSystem(actors.Options{})
+	writer := system.NewWriter(store)
+	return &Room{timeout: timeout, told: told, system: system, writer: writer, producer: writer.NewProducer(), store: store}, nil
 }
 
 // An Object is a payload in a room, a [connector.Payload].
@@ -78,10 +81,9 @@ func (o *Object) Large() bool { return shmstore.IsLarge(o.lease.Handle()) }
 
 // Segment opens the segment of an object that has one of its own once more. It is
 // the caller's to close.
-func (o *Object) Segment() (*shmstore.Segment, error) {
-	o.room.mu.Lock()
-	defer o.room.mu.Unlock()
-	return o.room.store.ExposeLarge(o.lease.Handle()) //nolint:wrapcheck // it says what it did
+func (o *Object) Segment() (mem *shmstore.Segment, err error) {
+	o.room.do(func(s *shmstore.Store) { mem, err = s.ExposeLarge(o.lease.Handle()) })
+	return mem, err //nolint:wrapcheck // it says what it did
 }
 
 // Arena opens the room's arena once more, for processes that read objects by
@@ -89,6 +91,10 @@ func (o *Object) Segment() (*shmstore.Segment, error) {
 func (r *Room) Arena() (*shmstore.Segment, error) {
 	return r.store.ArenaSegment() //nolint:wrapcheck // it says what it did
 }
+
+// RoomBytes is how many bytes of the store an object of size bytes takes, header and
+// alignment apart.
+func (r *Room) RoomBytes(size int) int { return r.writer.RoomBytes(size) }
 
 // Write makes an object of size bytes, which are more than none, and has fill
 // write them. Its error is returned as it is; others are [connector.ErrFull], with
@@ -99,7 +105,7 @@ func (r *Room) Write(ctx context.Context, size int, fill func(dst []byte) error)
 	if err != nil {
 		return nil, err
 	}
-	if err := fillIn(&reservation, fill); err != nil {
+	if err := fillIn(&reservation, size, fill); err != nil {
 		return nil, err
 	}
 	h, err := reservation.Commit(size, 1)
@@ -115,44 +121,49 @@ func (r *Room) Write(ctx context.Context, size int, fill func(dst []byte) error)
 
 // fillIn gives the reservation back when its bytes cannot be written, even by a
 // panic.
-func fillIn(r *shmstore.Reservation, fill func(dst []byte) error) (err error) {
+func fillIn(r *shmstore.Reservation, size int, fill func(dst []byte) error) (err error) {
 	written := false
 	defer func() {
 		if !written {
 			r.Abort()
 		}
 	}()
-	err = fill(r.Bytes())
+	err = fill(r.Bytes()[:size:size])
 	written = err == nil
 	return err
 }
 
 // Check returns what is wrong with the store; nothing ever should be.
-func (r *Room) Check() []shmstore.Violation {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.store.Check()
+func (r *Room) Check() (wrong []shmstore.Violation) {
+	r.do(func(s *shmstore.Store) { wrong = s.Check() })
+	return wrong
 }
 
 // Stats are the store's.
-func (r *Room) Stats() shmstore.Stats {
+func (r *Room) Stats() (st shmstore.Stats) {
+	r.do(func(s *shmstore.Store) { st = s.Stats() })
+	return st
+}
+
+// do runs f in the writer's place, which is the caller's when the writer has stopped.
+func (r *Room) do(f func(*shmstore.Store)) {
+	if r.writer.Do(f) == nil {
+		return
+	}
+	r.Stop() // a writer that stops is still at work
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.store.Stats()
+	f(r.store)
 }
 
 // Stop lets nobody write any more; those who wait get [connector.ErrClosed].
-func (r *Room) Stop() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	r.wake()
-}
+func (r *Room) Stop() { _ = r.writer.Close(context.Background()) }
 
 // Close gives the memory back. While an object is held or being written its memory
 // stays, and the error says so; calling Close again tries again.
 func (r *Room) Close() error {
 	r.Stop()
+	_ = r.system.Close(context.Background()) // it has no stages that could hold it up
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.store.Close(); err != nil {
@@ -161,28 +172,13 @@ func (r *Room) Close() error {
 	return nil
 }
 
-// onRoom runs where something was released, which may be under the lock of the
-// room: it takes none.
-func (r *Room) onRoom() {
-	go func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.wake()
-	}()
-}
-
-func (r *Room) wake() {
-	if r.room != nil {
-		r.store.WantRoom(false)
-		close(r.room)
-		r.room = nil
-	}
-}
+// atOnce is a wait that is over before it begins.
+var atOnce = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // reserve waits for room. What finds room at once pays for no deadline.
 func (r *Room) reserve(ctx context.Context, size int) (shmstore.Reservation, error) {
-	reservation, room, err := r.tryReserve(size)
-	if room == nil {
+	reservation, err := r.ask(atOnce, nil, size)
+	if !errors.Is(err, actors.ErrCanceled) {
 		return reservation, err
 	}
 	timeout := r.timeout
@@ -191,48 +187,36 @@ func (r *Room) reserve(ctx context.Context, size int) (shmstore.Reservation, err
 	}
 	patience, cancel := context.WithTimeoutCause(ctx, timeout, connector.ErrFull)
 	defer cancel()
-	for room != nil {
-		select {
-		case <-room:
-			reservation, room, err = r.tryReserve(size)
-		case <-patience.Done():
-			if errors.Is(context.Cause(patience), connector.ErrFull) {
-				return shmstore.Reservation{}, fmt.Errorf("%w within %v: %w", connector.ErrFull, timeout, err)
-			}
-			return shmstore.Reservation{}, fmt.Errorf("%w: %w", ctx.Err(), err)
-		}
+	reservation, err = r.ask(nil, patience.Done(), size)
+	switch {
+	case !errors.Is(err, actors.ErrCanceled):
+		return reservation, err
+	case errors.Is(context.Cause(patience), connector.ErrFull):
+		return reservation, fmt.Errorf("%w within %v: %w", connector.ErrFull, timeout, r.full(size))
+	}
+	return reservation, fmt.Errorf("%w: %w", ctx.Err(), r.full(size))
+}
+
+// ask asks the writer for room, and says its errors in the connector's words.
+func (r *Room) ask(done, cancel <-chan struct{}, size int) (shmstore.Reservation, error) {
+	reservation, err := r.producer.Reserve(done, cancel, size, codec.IDRaw)
+	switch {
+	case errors.Is(err, shmstore.ErrTooLarge):
+		err = fmt.Errorf("%w: %w", connector.ErrTooLarge, err)
+	case errors.Is(err, actors.ErrStopped):
+		err = connector.ErrClosed
 	}
 	return reservation, err
 }
 
-// tryReserve returns what to wait for when there is no room.
-func (r *Room) tryReserve(size int) (_ shmstore.Reservation, room <-chan struct{}, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return shmstore.Reservation{}, nil, connector.ErrClosed
-	}
-	reservation, err := r.store.Reserve(size, codec.IDRaw, 0)
-	if !errors.Is(err, shmstore.ErrFull) {
-		return reservation, nil, translate(err)
-	}
-	r.store.WantRoom(true)
-	// What was released before the flag was raised rang no bell.
-	if reservation, again := r.store.Reserve(size, codec.IDRaw, 0); again == nil {
-		r.wake()
-		r.store.WantRoom(false)
-		return reservation, nil, nil
-	}
-	if r.room == nil {
-		r.room = make(chan struct{})
-	}
-	return shmstore.Reservation{}, r.room, err
-}
-
-// translate says the store's errors in the connector's words.
-func translate(err error) error {
-	if errors.Is(err, shmstore.ErrTooLarge) {
-		return fmt.Errorf("%w: %w", connector.ErrTooLarge, err)
-	}
+// full says why there is no room for so many bytes, and who holds what.
+func (r *Room) full(size int) (err error) {
+	r.do(func(s *shmstore.Store) {
+		var got []shmstore.Reservation
+		if got, err = s.ReserveAhead(nil, 1, size, codec.IDRaw, 0); err == nil {
+			got[0].Abort()
+			err = fmt.Errorf("%w: puts that came before wait for room", shmstore.ErrFull)
+		}
+	})
 	return err
 }

@@ -85,7 +85,6 @@ var locksAbove = map[string]int{
 	"bus.source":                     1,
 	"bus.toldFigures":                1,
 	"connector/connectortest.server": 1,
-	"connector/ring.Room":            1,
 	"connector/ring.Table":           5,
 	"connector/shm.process":          2,
 	"cudaipc/cuda.driver":            1,

@@ -119,7 +119,7 @@ var promises = []promise{
 		names: "Attach Lease.Value Reader.AddSegment Reader.Arena Reader.Get Reader.ID Reader.Name Reader.OnRoom " +
 			"Reader.StoreID ReaderSet.Len Segment.Name Store.Admit Store.Clear Store.DeclareReader " +
 			"Store.Delete Store.DeleteKey Store.FreeUnused Store.GetCached Store.ID Store.Put Store.PutValue " +
-			"Store.PutVec Store.Readers Store.Touch",
+			"Store.PutVec Store.Readers Store.Reserve Store.Touch",
 		reason: "a program uses the store and its readers without a bus",
 	},
 }

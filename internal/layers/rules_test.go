@@ -118,6 +118,11 @@ var layers = []layer{
 		reason: "it carries tensors between processes that somebody has introduced: the bus, or a test",
 	},
 	{
+		part:   "actors",
+		may:    []string{"shmstore", "ringbuf", "codec", "messages", "internal"},
+		reason: "actors run stages; which stages there are, and on which edges, is for the bus to say",
+	},
+	{
 		part:   "connector",
 		may:    []string{"codec"},
 		reason: "the contract knows no transport: each has a folder of its own, and a program links those that it names",
@@ -139,18 +144,13 @@ var layers = []layer{
 	},
 	{
 		part:   "connector/ring",
-		may:    []string{"connector", "shmstore", "codec", "messages", "internal"},
-		reason: "it is the store behind keys; how processes reach each other is for whoever gives it an exchange",
+		may:    []string{"connector", "actors", "shmstore", "codec", "messages", "internal"},
+		reason: "it is the store behind keys, with the writer actor that every store has; how processes reach each other is for whoever gives it an exchange",
 	},
 	{
 		part:   "connector/shm",
 		may:    []string{"connector", "connector/ring", "connector/segment", "shmstore"},
 		reason: "it is the type that a configuration names, over transports that know none; the bus reaches it as an exchange, through the config that opens it",
-	},
-	{
-		part:   "actors",
-		may:    []string{"shmstore", "ringbuf", "codec", "messages", "internal"},
-		reason: "actors run stages; which stages there are, and on which edges, is for the bus to say",
 	},
 	{
 		part:   "bus",
