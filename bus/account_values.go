@@ -65,7 +65,7 @@ func (a *account) values(who Holding, placed string) (all []Holding) {
 	a.mu.Lock()
 	owners := slices.Collect(maps.Values(a.owners))
 	for _, h := range a.holds {
-		if h.value != nil {
+		if h.why == whyFetched { // what is left is listed together
 			e := h.value.got.Entry()
 			e.Age = time.Since(h.at)
 			all = append(all, who.keyed(e, "fetched"))

@@ -249,6 +249,9 @@ func TestFetcherHangsUp(t *testing.T) {
 			t.Errorf("%d payloads of the node are read, want the one that a living process has got", p.Placed)
 		}
 	}
+	if all := h.server.Holdings(); len(all) != 1 || all[0].Together != "left" || all[0].Payloads != 1 || all[0].Bytes != 100_000 {
+		t.Errorf("what the process may read on is listed as %+v, want 100000 bytes once, as left", all)
+	}
 }
 
 // lockedBuffer is a log that may be read meanwhile.
