@@ -143,7 +143,9 @@ func (b *Bus) openExchange(lasting bool) *hostExchange {
 	e := &hostExchange{exchange: x, owner: x.lasting, number: wire.LastingOwner, done: make(chan struct{})}
 	x.mu.Lock()
 	over := x.closed
-	if x.opened++; !lasting {
+	if !lasting {
+		for x.opened++; x.opened == wire.LastingOwner || x.account.cleans(x.opened, false) != nil; x.opened++ { // the numbers came round
+		}
 		e.number = x.opened
 		e.owner, _ = x.account.owner(e.number, unbounded, func() *ring.Owner { return x.table.Owner("the host") })
 	}
