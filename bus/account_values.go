@@ -31,11 +31,11 @@ func (f *fetched) settle(end func()) {
 	end()
 }
 
-// unbounded is how many owners the host's process may have.
+// unbounded is how many owners of values the host's process may have.
 const unbounded = math.MaxInt
 
-// owner finds an owner of values that the other process has placed, or has create make it, of
-// at most so many.
+// owner finds an owner of values that the other process has placed. One that is not there create
+// makes, unless there are most already.
 func (a *account) owner(number uint32, most int, create func() *ring.Owner) (*ring.Owner, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

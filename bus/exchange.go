@@ -161,7 +161,7 @@ func (b *Bus) openExchange(lasting bool) *hostExchange {
 type hostExchange struct {
 	exchange *exchange
 	owner    *ring.Owner
-	number   uint32 // of the owner; wire.LastingOwner is everybody's
+	number   uint32 // of the owner; wire.LastingOwner is shared by all processes
 	once     sync.Once
 	done     chan struct{}
 }

@@ -282,8 +282,8 @@ func TestPutsWaitInOrder(t *testing.T) {
 	})
 }
 
-// TestStoppedRoom: who waits for room in a room that stops is told so, and what it leaves
-// behind is no goroutine: the bubble ends without any.
+// TestStoppedRoom: a put that waits for room in a room that stops fails with ErrClosed, and the
+// room leaves no goroutine behind: the bubble ends without any.
 func TestStoppedRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		room, err := ring.NewRoom(shmstore.Options{ArenaBytes: 8 << 10, MaxObjectBytes: 7 << 10, Memory: shmstore.Heap}, time.Hour)
