@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -27,10 +28,10 @@ func (a *answers) queue(m wire.Message) {
 	a.all = append(a.all, m)
 }
 
-func (a *answers) tell(m wire.Message) bool { a.queue(m); return true }
-func (a *answers) rest(m wire.Message)      { a.queue(m) }
-func (a *answers) lends(*foreign)           {}
-func (a *answers) leaving() bool            { return false }
+func (a *answers) Lend(id uint32) bool   { a.queue(&wire.Lent{Delivery: id}); return true }
+func (a *answers) rest(m wire.Message)   { a.queue(m) }
+func (a *answers) lends(*ledger.Payload) {}
+func (a *answers) Leaving() bool         { return false }
 
 // finished are the deliveries that were given back, in order.
 func (a *answers) finished() (ids []uint32) {

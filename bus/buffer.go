@@ -9,6 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
 	memory "github.com/omnibus-runtime/omnibus/internal/headroom"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -23,13 +24,13 @@ type Buffer struct {
 	price int64   // of size, in credit
 	edges []*edge // those the payload goes to, once credit is taken
 	room  shmstore.Reservation
-	heap  []byte    // the payload, when it is not in the store; nil: it is in room
-	lent  *foreign  // where heap lies, when it is memory shared with another process
-	first *Delivery // made early, when the payload travels inside it
-	void  bool      // the request is over: what is filled in goes nowhere
-	spilt bool      // the store had no room in one piece
-	apart bool      // it passes an edge alone, and lies in a segment of its own
-	held  bool      // the request is held: see hold
+	heap  []byte          // the payload, when it is not in the store; nil: it is in room
+	lent  *ledger.Payload // where heap lies, when it is memory shared with another process
+	first *Delivery       // made early, when the payload travels inside it
+	void  bool            // the request is over: what is filled in goes nowhere
+	spilt bool            // the store had no room in one piece
+	apart bool            // it passes an edge alone, and lies in a segment of its own
+	held  bool            // the request is held: see hold
 	done  bool
 }
 
@@ -37,7 +38,7 @@ type Buffer struct {
 // to the heap instead. Its credit is taken, so the bytes are there; but they
 // may lie in pieces between payloads that somebody holds for long, and waiting
 // for those could be waiting for oneself. Where processes keep views of so much that
-// there need be no room at all (keeping.crowded), it does not wait.
+// there need be no room at all (ledger.Views.Crowded), it does not wait.
 const spillAfter = 20 * time.Millisecond
 
 // Reserve returns room for a payload of up to size bytes. It takes the edge's
@@ -191,7 +192,7 @@ var atOnce = func() <-chan struct{} { c := make(chan struct{}); close(c); return
 
 func (b *Buffer) awaitRoom() (shmstore.Reservation, error) {
 	o := b.e.out
-	if o.req.bus.kept.crowded(int64(len(o.req.bus.store.Arena())) / headroom) {
+	if o.req.bus.kept.Crowded(int64(len(o.req.bus.store.Arena())) / headroom) {
 		return shmstore.Reservation{}, actors.ErrCanceled
 	}
 	defer o.waitsForRoom(nil)()
@@ -399,7 +400,7 @@ func (b *Buffer) refuse(i int, h messages.Handle, err error) error {
 		case !h.IsZero():
 			_ = b.e.out.req.bus.store.Local().Drop(h) // charged a moment ago by Send
 		case b.lent != nil:
-			b.lent.release()
+			b.lent.Release()
 		}
 	}
 	b.giveCredit()

@@ -14,6 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/codec/bundle"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -27,8 +28,8 @@ type Bus struct {
 	keys   string // begins the keys of what connectors carry
 
 	store         *shmstore.Store
-	node          bool     // a node's: its edges end at a host
-	shared        *segment // the store's arena, as others have it, of a node's; see opened
+	node          bool            // a node's: its edges end at a host
+	shared        *ledger.Segment // the store's arena, as others have it, of a node's; see opened
 	system        *actors.System
 	writer        *actors.Writer
 	inputProducer *actors.Producer
@@ -46,7 +47,7 @@ type Bus struct {
 	heard         *heard
 
 	places    pool[struct{}] // one for each request that may be alive
-	kept      keeping        // in the store
+	kept      ledger.Views   // in the store
 	joinBytes atomic.Int64   // held by inputs that wait in joins
 	joinLimit int64
 	outcomes  [PastDeadline + 1]atomic.Int64
@@ -453,7 +454,7 @@ func (b *Bus) stop(ctx context.Context) error {
 		err = b.closeSender(ctx)
 	}
 	if err == nil {
-		err = unmapping.wait(ctx)
+		err = ledger.Unmapped(ctx)
 	}
 	if err != nil && ctx.Err() != nil {
 		return errors.Join(broken, err)

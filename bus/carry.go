@@ -9,6 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
 	connflow "github.com/omnibus-runtime/omnibus/connector/flow"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
@@ -34,7 +35,7 @@ func (f *flow) carry(d *Delivery) error {
 		defer lease.Release()
 		d.Handle, d.Inline = messages.Handle{}, lease.Bytes()
 	} else if d.foreign != nil {
-		defer d.foreign.release()
+		defer d.foreign.Release()
 	}
 	payload := d.Inline
 	d.Inline, d.foreign = nil, nil
@@ -77,8 +78,8 @@ func (d *Delivery) unpack() error {
 	if err != nil {
 		return unreceived(err)
 	}
-	d.foreign, d.carried = newForeign(v.Bytes(), v.Release), nil
-	d.Inline = d.foreign.data
+	d.foreign, d.carried = ledger.OnHeap(v.Bytes(), v.Release), nil
+	d.Inline = d.foreign.Bytes()
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -28,8 +29,8 @@ type circle struct {
 type acquaintance struct {
 	sess  *session
 	peers map[*acquaintance]*clearance
-	gone  bool       // and can read nothing any more
-	lent  []*payload // what the host gave to it, and it passed on
+	gone  bool          // and can read nothing any more
+	lent  []ledger.Held // what the host gave to it, and it passed on
 }
 
 // clearance says of two nodes, seen from one that is gone, whether the other
@@ -88,7 +89,7 @@ func (c *circle) clear(from, of uint32) {
 
 // leave is called when a node is gone and can read nothing any more. What was lent
 // to it is released when nobody else does either.
-func (c *circle) leave(s *session, lent []*payload) {
+func (c *circle) leave(s *session, lent []ledger.Held) {
 	c.mu.Lock()
 	n := c.nodes[s.node]
 	if n != nil {
@@ -100,15 +101,15 @@ func (c *circle) leave(s *session, lent []*payload) {
 	c.settle()
 }
 
-func releaseAll(all []*payload) {
+func releaseAll(all []ledger.Held) {
 	for _, p := range all {
-		p.release()
+		p.Release()
 	}
 }
 
 // settle tells of all nodes that are gone of whom nothing is read any more.
 func (c *circle) settle() {
-	var lent []*payload
+	var lent []ledger.Held
 	c.mu.Lock()
 	seen := make(map[*acquaintance]bool)
 	for _, n := range c.nodes {
@@ -137,7 +138,7 @@ func (c *circle) settle() {
 // closes reuses no memory.
 func (c *circle) end() {
 	c.mu.Lock()
-	var lent []*payload
+	var lent []ledger.Held
 	for _, n := range c.nodes {
 		lent = append(lent, n.lent...)
 	}

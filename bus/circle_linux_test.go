@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -113,10 +114,9 @@ func threeInALine(t *testing.T) (c *circle, owner, middle, reader *acquainted) {
 func TestClearedByAll(t *testing.T) {
 	c, owner, middle, reader := threeInALine(t)
 	freed := false
-	lent := &payload{foreign: &foreign{free: func() { freed = true }}}
-	lent.foreign.refs.Store(1)
+	lent := &payload{foreign: ledger.OnHeap(nil, func() { freed = true })}
 
-	c.leave(middle.session, []*payload{lent})
+	c.leave(middle.session, []ledger.Held{lent})
 	c.clear(owner.node, middle.node)
 	owner.wantCleared("one has not said so")
 	if freed {
@@ -224,7 +224,7 @@ func TestCloseTellsOfTheLost(t *testing.T) {
 	if err := b.Close(t.Context()); !errors.Is(err, ErrNotClean) || !strings.Contains(err.Error(), "payloads were not given back") {
 		t.Errorf("closed with a payload held: %v", err)
 	}
-	held.release()
+	held.Release()
 }
 
 // TestLentIsBackWhenTheServerIsClosed: a node that is gone has passed on what lies in the
@@ -237,14 +237,14 @@ func TestLentIsBackWhenTheServerIsClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lent := heldInStore(t, b).lent()
+	lent := heldInStore(t, b).Lend()
 
 	middle, reader := newAcquainted(t, srv, 1), newAcquainted(t, srv, 2)
 	if !srv.circle.introduce(middle.session, reader.session) {
 		t.Fatal("no introduction")
 	}
 	middle.reads.Add(1)
-	srv.circle.leave(middle.session, []*payload{lent})
+	srv.circle.leave(middle.session, []ledger.Held{lent})
 	srv.circle.leave(reader.session, nil)
 	if HeldBytes(b) == 0 {
 		t.Fatal("the host has given away what others may read")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -34,17 +35,17 @@ type Delivery struct {
 	cost    int64
 	sentAt  int64 // nanoseconds since the bus opened; 0: not sampled
 	state   atomic.Uint32
-	opened  bool          // the lease is taken
-	kept    bool          // out of a batch's hands
-	tries   int           // how often a panic had it handled again
-	credit  uint64        // what finishing gives back to the flow
-	parked  int64         // bytes charged to the join account
-	foreign *foreign      // where Inline lies, when it is neither in d nor on the heap
-	carried *carried      // what travels by a connector, until it is opened
-	fed     *fed          // whom to tell that it is finished, when it came from another process; nil: nobody
-	put     *put          // what brought it, when a client sent it; nil: nothing to be told
-	cause   uint32        // the fed delivery whose handling sent it, for a node
-	message *lane.Message // the payload, when it was opened as one with tensors
+	opened  bool            // the lease is taken
+	kept    bool            // out of a batch's hands
+	tries   int             // how often a panic had it handled again
+	credit  uint64          // what finishing gives back to the flow
+	parked  int64           // bytes charged to the join account
+	foreign *ledger.Payload // where Inline lies, when it is neither in d nor on the heap
+	carried *carried        // what travels by a connector, until it is opened
+	fed     *fed            // whom to tell that it is finished, when it came from another process; nil: nobody
+	put     *put            // what brought it, when a client sent it; nil: nothing to be told
+	cause   uint32          // the fed delivery whose handling sent it, for a node
+	message *lane.Message   // the payload, when it was opened as one with tensors
 	small   [smallBytes]byte
 }
 
@@ -262,7 +263,7 @@ func (d *Delivery) releasePayload() {
 	case d.carried != nil:
 		d.forget()
 	case d.foreign != nil:
-		d.foreign.release()
+		d.foreign.Release()
 	case d.Handle.IsZero():
 	case d.opened:
 		d.lease.Release()

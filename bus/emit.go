@@ -169,7 +169,7 @@ func (e Emitter) forward(d *Delivery, em emission) error {
 	case small || d.flow.req.bus != e.out.req.bus:
 		return e.copied(d.Bytes(), d.PayloadCodec(), em)
 	case d.foreign != nil:
-		d.foreign.retain(1)
+		d.foreign.Retain(1)
 		return e.lend(d.foreign, d.PayloadCodec(), em)
 	case !d.Handle.IsZero():
 		return e.share(&d.lease, d.PayloadCodec(), em)

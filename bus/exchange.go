@@ -11,6 +11,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -27,9 +28,9 @@ type exchange struct {
 	// inMessages are the bytes of room that clients' values of messages take there, most is their bound.
 	inMessages atomic.Int64
 	most       int64
-	account    account // what this process has placed, and has got
+	account    ledger.Account // what this process has placed, and has got
 	// nobody has what outlives its processes, see connector.Config, by one owner, lasting.
-	nobody  account
+	nobody  ledger.Account
 	lasting *ring.Owner
 
 	mu     sync.Mutex
@@ -48,10 +49,10 @@ func newExchange(opts Options) *exchange {
 		room: exchangeRoom{opts: opts.ExchangeStore}, most: opts.ExchangeStore.WithDefaults().ArenaBytes / messagesShare,
 		ends: make(map[*hostExchange]struct{}),
 	}
-	x.account.open(nil) // which tells this process of no memory
-	x.nobody.open(nil)
+	x.account.Open(nil) // which tells this process of no memory
+	x.nobody.Open(nil)
 	x.lasting = x.table.Owner("nobody in particular")
-	x.nobody.owners[wire.LastingOwner] = x.lasting
+	_, _ = owner(&x.nobody, wire.LastingOwner, 1, func() *ring.Owner { return x.lasting })
 	return x
 }
 
@@ -66,7 +67,7 @@ func (x *exchange) lastingOwner() (*ring.Owner, error) {
 // copied copies the value of a message to where this process's own values lie. It does not
 // wait: where it fails with [connector.ErrFull], the client can still put the value into memory
 // of its own.
-func (x *exchange) copied(data []byte, gone func()) (p *foreign, err error) {
+func (x *exchange) copied(data []byte, gone func()) (p *ledger.Payload, err error) {
 	n := x.room.takes(len(data), x.opts.InlineBytes)
 	if x.inMessages.Add(n) > x.most {
 		x.inMessages.Add(-n)
@@ -75,7 +76,7 @@ func (x *exchange) copied(data []byte, gone func()) (p *foreign, err error) {
 	err = x.room.put(unwaited, len(data), x.opts.InlineBytes, func(dst []byte) error {
 		copy(dst, data)
 		return nil
-	}, func(made *foreign) error {
+	}, func(made *ledger.Payload) error {
 		p = made
 		return nil
 	})
@@ -83,12 +84,10 @@ func (x *exchange) copied(data []byte, gone func()) (p *foreign, err error) {
 		x.inMessages.Add(-n)
 		return nil, fmt.Errorf("%w: the host has no memory for a value of %d bytes: %w", connector.ErrFull, len(data), err)
 	}
-	free := p.free
-	p.free = func() {
-		free()
+	p.After(func() {
 		x.inMessages.Add(-n)
 		gone()
-	}
+	})
 	return p, nil
 }
 
@@ -118,15 +117,6 @@ func (x *exchange) close() error {
 	return nil
 }
 
-// keyed is a payload in the table.
-type keyed struct{ *foreign }
-
-// Bytes implements [connector.Payload].
-func (p keyed) Bytes() []byte { return p.data }
-
-// Release implements [connector.Payload].
-func (p keyed) Release() { p.release() }
-
 // Exchange opens an end of the exchange for the process that hosts the bus:
 // payloads under keys, for it and for the processes that are attached (see
 // [Node.Exchange]). What it puts lies in memory of its own, beside the bus's
@@ -144,10 +134,10 @@ func (b *Bus) openExchange(lasting bool) *hostExchange {
 	x.mu.Lock()
 	over := x.closed
 	if !lasting {
-		for x.opened++; x.opened == wire.LastingOwner || x.account.cleans(x.opened, false) != nil; x.opened++ { // the numbers came round
+		for x.opened++; x.opened == wire.LastingOwner || x.account.Cleans(x.opened, false) != nil; x.opened++ { // the numbers came round
 		}
 		e.number = x.opened
-		e.owner, _ = x.account.owner(e.number, unbounded, func() *ring.Owner { return x.table.Owner("the host") })
+		e.owner, _ = owner(&x.account, e.number, unbounded, func() *ring.Owner { return x.table.Owner("the host") })
 	}
 	x.ends[e] = struct{}{}
 	x.mu.Unlock()
@@ -172,8 +162,8 @@ func (e *hostExchange) Put(ctx context.Context, edge connector.Edge, key string,
 		return nil, connector.ErrClosed
 	}
 	var number uint64
-	err := e.exchange.room.put(ctx, size, e.exchange.opts.InlineBytes, fill, func(p *foreign) (err error) {
-		number, err = e.owner.Put(edge, key, keyed{p})
+	err := e.exchange.room.put(ctx, size, e.exchange.opts.InlineBytes, fill, func(p *ledger.Payload) (err error) {
+		number, err = e.owner.Put(edge, key, p)
 		return err
 	})
 	if err != nil {
@@ -208,7 +198,7 @@ func (e *hostExchange) Close() error {
 	e.once.Do(func() {
 		close(e.done)
 		if e.number != wire.LastingOwner {
-			e.exchange.account.cleans(e.number, true).Close()
+			cleans(&e.exchange.account, e.number, true).Close()
 		}
 		e.exchange.mu.Lock()
 		defer e.exchange.mu.Unlock()
@@ -229,7 +219,7 @@ func (e *hostExchange) closed() bool {
 // hostPayload is a payload that the host's process has got.
 type hostPayload struct {
 	ring.Taken
-	account *account
+	account *ledger.Account
 	number  uint32
 }
 
@@ -246,7 +236,7 @@ func (e *hostExchange) take(meta connector.Metadata, get func(number uint64) (ri
 		return nil, err
 	}
 	p := &hostPayload{Taken: got, account: &e.exchange.account}
-	err = p.account.hold(&newFetched(got).hold, location{}, func(number, _ uint32) error {
+	err = p.account.Hold(&newFetched(got).hold, ledger.Location{}, func(number, _ uint32) error {
 		p.number = number
 		return nil
 	})
@@ -255,16 +245,14 @@ func (e *hostExchange) take(meta connector.Metadata, get func(number uint64) (ri
 
 // Release implements [connector.Payload].
 func (p *hostPayload) Release() {
-	if h := p.account.take(p.number); h != nil {
-		p.account.back(h)
-	}
+	p.account.GiveBack(p.number, func() {})
 }
 
 // holdings lists what the host's process has in the exchange, and has got from it, and
 // what is nobody's there.
 func (x *exchange) holdings() []Holding {
-	all := x.account.values(Holding{PID: os.Getpid(), Name: "the host"}, "placed")
-	return append(all, x.nobody.values(Holding{Name: "nobody"}, "lasting")...)
+	all := Holding{PID: os.Getpid(), Name: "the host"}.values(&x.account, "placed")
+	return append(all, Holding{Name: "nobody"}.values(&x.nobody, "lasting")...)
 }
 
 // ExchangeStats are the figures of an exchange.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -18,7 +19,7 @@ type exchangeRoom struct {
 
 	mu      sync.Mutex
 	room    *ring.Room
-	arena   *segment // of the room; nil: no other process can read it
+	arena   *ledger.Segment // of the room; nil: no other process can read it
 	closed  bool
 	putting sync.WaitGroup // added to under mu, while not closed
 }
@@ -28,13 +29,13 @@ const exchangeLargeBytes = 1 << 30
 
 // put makes a payload of size bytes, which fill writes, with one reference, and
 // places it; place takes it over. One of at most inline bytes is on the heap.
-func (r *exchangeRoom) put(ctx context.Context, size, inline int, fill func(dst []byte) error, place func(*foreign) error) error {
+func (r *exchangeRoom) put(ctx context.Context, size, inline int, fill func(dst []byte) error, place func(*ledger.Payload) error) error {
 	if size <= inline {
 		data := make([]byte, size)
 		if err := fill(data); err != nil {
 			return err
 		}
-		return place(newForeign(data, func() {}))
+		return place(ledger.OnHeap(data, func() {}))
 	}
 	room, arena, err := r.open()
 	if err != nil {
@@ -65,22 +66,22 @@ func (r *exchangeRoom) takes(size, inline int) int64 {
 }
 
 // payloadOf makes an object of a room a payload.
-func payloadOf(o *ring.Object, arena *segment) (*foreign, error) {
+func payloadOf(o *ring.Object, arena *ledger.Segment) (*ledger.Payload, error) {
 	switch {
 	case arena == nil:
-		return newForeign(o.Bytes(), o.Release), nil
+		return ledger.OnHeap(o.Bytes(), o.Release), nil
 	case !o.Large():
-		return arena.payload(o.Offset(), len(o.Bytes()), o.Release), nil
+		return arena.Payload(o.Offset(), len(o.Bytes()), o.Release), nil
 	}
 	mem, err := o.Segment()
 	if err != nil {
 		return nil, err
 	}
-	return aloneIn(mem, len(o.Bytes()), o.Release), nil
+	return ledger.AloneIn(mem, len(o.Bytes()), o.Release), nil
 }
 
 // open returns the room, for somebody who puts.
-func (r *exchangeRoom) open() (*ring.Room, *segment, error) {
+func (r *exchangeRoom) open() (*ring.Room, *ledger.Segment, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -105,7 +106,7 @@ func (r *exchangeRoom) create() error {
 	mem, err := room.Arena()
 	switch {
 	case err == nil:
-		r.arena = newLasting(mem)
+		r.arena = ledger.Lasting(mem, nil)
 	case !errors.Is(err, shmstore.ErrUnsupported):
 		return errors.Join(err, room.Close())
 	}
@@ -136,7 +137,7 @@ func (r *exchangeRoom) close(ctx context.Context) error {
 		return nil
 	}
 	if r.arena != nil {
-		r.arena.release()
+		r.arena.Release()
 		r.arena = nil
 	}
 	return r.room.Close()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -21,22 +22,22 @@ type Place struct {
 // PlaceOf tells where the payload of a delivery from another process lies.
 func PlaceOf(t testing.TB, d *Delivery) Place {
 	t.Helper()
-	return d.foreign.lies(t)
+	return lies(t, d.foreign)
 }
 
-func (p *foreign) lies(t testing.TB) Place {
+func lies(t testing.TB, p *ledger.Payload) Place {
 	t.Helper()
-	if p == nil || p.seg == nil {
+	if !p.InMemory() {
 		t.Error("the payload is not in shared memory")
 		return Place{}
 	}
-	return Place{File: fileOf(t, p.seg), Offset: p.offset}
+	return Place{File: fileOf(t, p.Segment()), Offset: int64(p.Offset())}
 }
 
-func fileOf(t testing.TB, seg *segment) uint64 {
+func fileOf(t testing.TB, seg *ledger.Segment) uint64 {
 	t.Helper()
 	var st syscall.Stat_t
-	if err := syscall.Fstat(seg.mem.FD(), &st); err != nil {
+	if err := syscall.Fstat(seg.Mem().FD(), &st); err != nil {
 		t.Error(err)
 	}
 	return st.Ino
@@ -45,7 +46,7 @@ func fileOf(t testing.TB, seg *segment) uint64 {
 // FetchedFrom tells where a payload lies that a node has from an exchange.
 func FetchedFrom(t testing.TB, p connector.Payload) Place {
 	t.Helper()
-	return p.(keyed).lies(t)
+	return lies(t, p.(*ledger.Payload))
 }
 
 // ExchangeFile is the memory of what a node puts into an exchange.
@@ -113,16 +114,16 @@ func OfferInVain(t testing.TB, n *Node) (known int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seg := newLasting(mem)
+	seg := ledger.Lasting(mem, nil)
 	mem.Close()
 	for range 2 {
-		if err := l.account.telling(location{seg: seg}, func(uint32) {}); err == nil || errors.Is(err, ErrHostGone) {
+		err := l.account.Hold(&ledger.Hold{Returned: func() {}}, ledger.Location{Seg: seg}, func(_, _ uint32) error { return nil })
+		if err == nil || errors.Is(err, ErrHostGone) {
 			t.Errorf("offer of memory that is gone: %v", err)
 		}
 	}
-	l.account.mu.Lock()
-	defer l.account.mu.Unlock()
-	return len(l.account.told)
+	_, known, _ = l.account.Sizes()
+	return known
 }
 
 // OpenFiles counts what this process has open: connections, events and memory.

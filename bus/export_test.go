@@ -142,17 +142,3 @@ func Overdue(r *Request) {
 
 // RequestIDOf names the nth request that a node has submitted to its host.
 func RequestIDOf(n *Node, nth uint32) messages.RequestID { return requestID(n.link.welcome.Node, nth) }
-
-// shows counts the memory that the other process has told us of.
-func (a *account) shows() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.shown)
-}
-
-// size counts what the other process has, and the memory that it has told us of.
-func (a *account) size() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.holds) + len(a.shown)
-}

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -23,13 +24,9 @@ type feeder interface {
 	queue(m wire.Message)
 	// rest is queue of an answer that can wait for the next message, up to a millisecond.
 	rest(m wire.Message)
-	// tell is queue for what must have been sent when it returns: it reports
-	// whether it was.
-	tell(m wire.Message) bool
 	// lends is told of a payload that lies in memory of its own.
-	lends(p *foreign)
-	// leaving reports whether this process says goodbye.
-	leaving() bool
+	lends(p *ledger.Payload)
+	ledger.Giver
 }
 
 // number is what the host calls the delivery; 0: it does not know it.
@@ -58,7 +55,7 @@ func (f *fed) finish(d *Delivery) {
 	if f == nil || f.done {
 		return
 	}
-	f.tell(d, d.foreign != nil && d.foreign.refs.Load() > 1)
+	f.tell(d, d.foreign != nil && d.foreign.Shared())
 }
 
 // retain tells whoever sent d that it was handled, and that its payload stays here
@@ -74,7 +71,7 @@ func (f *fed) retain(d *Delivery) {
 // elsewhere.
 func (f *fed) leftBehind(d *Delivery) bool {
 	_, relayed := f.from.(*link)
-	return relayed && (d.flow == nil || d.flow.req.up == nil) && f.from.leaving()
+	return relayed && (d.flow == nil || d.flow.req.up == nil) && f.from.Leaving()
 }
 
 // tell sends the finish of a delivery. A payload that stays is released when
@@ -89,15 +86,14 @@ func (f *fed) tell(d *Delivery, stays bool) {
 	if f.err != nil {
 		m.Code, m.Text = wire.CodeInternal, f.err.Error()
 	}
-	if stays || p.stranded() {
+	if stays || p.Stranded() {
 		m.Flags |= wire.FinishKeep
-		id, free := f.id, p.free
-		p.free = func() {
-			free()
-			if !p.stranded() {
-				p.from.queue(&wire.Release{Delivery: id})
+		id, from := f.id, f.from
+		p.After(func() {
+			if !p.Stranded() {
+				from.queue(&wire.Release{Delivery: id})
 			}
-		}
+		})
 	}
 	if f.open != nil {
 		f.open.Add(-1)
@@ -129,10 +125,7 @@ func (d *Delivery) counted(by *atomic.Int64) { d.fed.open = by }
 
 // lentBy gives the number under which the payload came from there, if it did.
 func (d *Delivery) lentBy(from feeder) (id uint32, lent bool) {
-	if p := d.foreign; p != nil && p.from == from {
-		return p.id, true
-	}
-	return 0, false
+	return d.foreign.GivenBy(from)
 }
 
 // newFedEnd makes the end of a stream whose last delivery was not its last.
@@ -144,7 +137,7 @@ func newFedEnd(seq uint64) *Delivery {
 
 // newFed makes a delivery of a message. find knows the segments of whoever sent
 // it, and those that it knows are not forgotten meanwhile.
-func newFed(m *wire.Deliver, from feeder, find func(number uint32) *segment) (*Delivery, error) {
+func newFed(m *wire.Deliver, from feeder, find func(number uint32) *ledger.Segment) (*Delivery, error) {
 	d := newDelivery()
 	d.Seq, d.Dropped, d.Attempt, d.Key, d.Attrs = m.Seq, m.Dropped, m.Attempt, m.Key, m.Attrs
 	d.EOS = m.Flags&wire.FlagLast != 0
@@ -162,12 +155,12 @@ func newFed(m *wire.Deliver, from feeder, find func(number uint32) *segment) (*D
 	if seg == nil {
 		return nil, fmt.Errorf("%w: delivery %d lies in segment %d, which is not known", wire.ErrProtocol, m.Delivery, m.Segment)
 	}
-	p, err := seg.claimed(m.Offset, m.Size, func() {})
+	p, err := seg.Claimed(m.Offset, m.Size, false, func() {})
 	if err != nil {
 		return nil, fmt.Errorf("delivery %d: %w", m.Delivery, err)
 	}
-	p.from, p.id = from, m.Delivery
+	p.Given(from, m.Delivery)
 	from.lends(p)
-	d.foreign, d.Inline = p, p.data
+	d.foreign, d.Inline = p, p.Bytes()
 	return d, nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -93,7 +94,7 @@ type footing struct {
 	arena       *shmstore.Segment
 	inputs      []port
 	results     []port
-	kept        *keeping
+	kept        *ledger.Views
 	exchange    *exchange
 	directory   *directory
 	figures     *tensorFigures
@@ -350,8 +351,8 @@ type part struct {
 // opened is a part that is open.
 type opened struct {
 	bus             *Bus
-	arena           *segment // its memory, as others have it
-	inputs, results []port   // of the bus, whose caller the host is, or this process
+	arena           *ledger.Segment // its memory, as others have it
+	inputs, results []port          // of the bus, whose caller the host is, or this process
 }
 
 // emittedFor is the delivery, as the host knows it, for which a stage has emitted this one,

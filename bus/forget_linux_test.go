@@ -3,6 +3,7 @@ package bus
 import (
 	"testing"
 
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -17,16 +18,23 @@ func TestForgottenByTheHostAndByPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seg := newLasting(mem)
-	a.link.account.show(1<<20, seg, 1<<20)
-	if err := h.account.telling(location{seg: seg}, func(uint32) {}); err != nil {
+	gone := false
+	seg := ledger.Lasting(mem, func() { gone = true })
+	a.link.account.Show(1<<20, seg, 1<<20)
+	number := uint32(0)
+	err = h.account.Hold(&ledger.Hold{Returned: func() {}}, ledger.Location{Seg: seg}, func(n, _ uint32) error {
+		number = n
+		return nil
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
+	h.account.GiveBack(number, func() {})
 	a.link.forget(1 << 20)
-	if h.account.knows(seg) != 0 {
+	if _, told, _ := h.account.Sizes(); told != 0 {
 		t.Error("the peer was not told")
 	}
-	if refs := seg.refs.Load(); refs != 0 {
-		t.Errorf("%d references are left", refs)
+	if !gone {
+		t.Error("references are left")
 	}
 }

@@ -271,8 +271,8 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	r.Close()
 	h.link.clearedOf(node)
 	Await(t, func() bool {
-		left := p.account.size()
-		return left == 0 && h.tasks() == 0 && p.borrowed.Load() == 0 && HeldBytes(task.stage.bus) == 0
+		holds, _, shown := p.account.Sizes()
+		return holds+shown == 0 && h.tasks() == 0 && p.borrowed.Load() == 0 && HeldBytes(task.stage.bus) == 0
 	})
 	h.link.peers.mu.Lock()
 	delete(h.link.peers.senders, node)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -310,13 +311,8 @@ func (h *hand) die() {
 }
 
 // has are the deliveries that the peer has, as the node knows it.
-func (h *hand) has() map[uint32]hold {
-	h.account.mu.Lock()
-	defer h.account.mu.Unlock()
-	all := make(map[uint32]hold, len(h.account.holds))
-	for id, o := range h.account.holds {
-		all[id] = *o
-	}
+func (h *hand) has() (all []ledger.Hold) {
+	h.account.Each(func(o *ledger.Hold) { all = append(all, *o) })
 	return all
 }
 

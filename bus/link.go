@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -31,7 +32,7 @@ type link struct {
 	done      chan struct{} // the connection has ended
 
 	tokens  atomic.Uint32
-	account account // what the host has of this process, and the memory that they have told each other of
+	account ledger.Account // what the host has of this process, and the memory that they have told each other of
 
 	wait  Wait
 	heard *heard
@@ -61,7 +62,7 @@ func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, nam
 		begun: begun{tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream)},
 		peers: peers{senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair)},
 	}
-	l.account.open(l)
+	l.account.Open(l)
 	l.heard = newHeard(wait)
 	l.looks.look = l.in.Look
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
@@ -157,7 +158,7 @@ func (l *link) run() {
 	err = l.parting.lost()
 	questions := l.asked.end()
 	tasks, requests := l.begun.lose()
-	l.account.close(false, false)
+	l.account.Close(false, false)
 	l.exchange.stop() // what is returned from here on may be read still
 	_ = l.conn.Close()
 	_ = l.sender.Close()
@@ -172,15 +173,15 @@ func (l *link) run() {
 	for _, u := range requests {
 		u.hostGone(err)
 	}
-	l.account.giveBack(everything)
+	l.account.GiveBackAll(ledger.All)
 	l.dropSegments()
 }
 
 // dropSegments lets go of what the host has told us of. What is in use stays
 // mapped until it is released.
 func (l *link) dropSegments() {
-	for _, seg := range l.account.drop() {
-		seg.release()
+	for _, seg := range l.account.Drop() {
+		seg.Release()
 	}
 }
 
@@ -280,7 +281,7 @@ func (l *link) learn(m *wire.Segment, fds []int) error {
 		return err
 	}
 	faultpoint.Hit("node-segment-mapped")
-	if !l.account.show(m.Segment, newLasting(mem), math.MaxInt) {
+	if !l.account.Show(m.Segment, ledger.Lasting(mem, nil), math.MaxInt) {
 		mem.Close()
 		return fmt.Errorf("%w: segment %d came twice", wire.ErrProtocol, m.Segment)
 	}
@@ -288,7 +289,7 @@ func (l *link) learn(m *wire.Segment, fds []int) error {
 }
 
 func (l *link) forget(number uint32) {
-	seg := l.account.hide(number)
+	seg := l.account.Hide(number)
 	if seg != nil {
 		l.dropSegment(seg)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -91,13 +92,13 @@ func (l *link) peerGone(p *pair, died bool, cause error) {
 
 // dropSegment lets go of a segment of the host's or a peer's that nothing more will
 // lie in, here and where payloads in it were passed on to.
-func (l *link) dropSegment(seg *segment) {
-	seg.lasting.Store(false)
-	l.account.retire(seg)
+func (l *link) dropSegment(seg *ledger.Segment) {
+	seg.Retire()
+	l.account.Retire(seg)
 	for _, p := range l.peers.list() {
-		p.account.retire(seg)
+		p.account.Retire(seg)
 	}
-	seg.release()
+	seg.Release()
 }
 
 // closePairs ends the connections to other nodes. There will be no new ones.

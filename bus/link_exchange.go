@@ -8,6 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -36,17 +37,17 @@ func (l *link) awaitLate(ctx context.Context, q *question, ended func()) (wire.M
 
 // place puts a payload into the host's exchange. It takes the payload over, also
 // if it fails.
-func (l *link) place(ctx context.Context, owner uint32, edge connector.Edge, key string, p *foreign) (entry uint64, err error) {
-	m := &wire.Place{Owner: owner, Size: uint64(len(p.data)), From: edge.From, To: edge.To, Key: key}
+func (l *link) place(ctx context.Context, owner uint32, edge connector.Edge, key string, p *ledger.Payload) (entry uint64, err error) {
+	m := &wire.Place{Owner: owner, Size: uint64(len(p.Bytes())), From: edge.From, To: edge.To, Key: key}
 	token, q, err := l.note(1, nil)
 	if err != nil {
-		p.release()
+		p.Release()
 		return 0, err
 	}
 	defer l.settle(token)
 	m.Token = token
 	if err := l.sendPlace(m, p); err != nil {
-		p.release()
+		p.Release()
 		return 0, err
 	}
 	faultpoint.Hit("node-placed")
@@ -70,29 +71,29 @@ func notKnown(over error) error {
 }
 
 // sendPlace tells the host where the payload lies, which is its from then on.
-func (l *link) sendPlace(m *wire.Place, p *foreign) error {
+func (l *link) sendPlace(m *wire.Place, p *ledger.Payload) error {
 	if err := l.parting.why(); err != nil {
 		return err
 	}
-	if p.seg == nil {
-		m.Flags, m.Payload = wire.FlagInline, p.data
+	if p.Segment() == nil {
+		m.Flags, m.Payload = wire.FlagInline, p.Bytes()
 		faultpoint.Hit("node-before-place")
 		return l.send(m)
 	}
-	h := &hold{returned: p.release, bytes: len(p.data), at: time.Now()}
-	err := l.account.hold(h, location{seg: p.seg, own: !p.seg.lasting.Load()}, func(number, segment uint32) error {
-		m.Put, m.Segment, m.Offset, m.Flags = number, segment, uint64(p.offset), h.aloneFlag()
+	h := &ledger.Hold{Returned: p.Release, Bytes: len(p.Bytes()), At: time.Now()}
+	err := l.account.Hold(h, ledger.Location{Seg: p.Segment(), Own: !p.Segment().Lasts()}, func(number, segment uint32) error {
+		m.Put, m.Segment, m.Offset, m.Flags = number, segment, p.Offset(), aloneFlag(h)
 		faultpoint.Hit("node-before-place")
-		return h.given(l.send(m))
+		return given(h, l.send(m))
 	})
-	if errors.Is(err, errOver) {
+	if errors.Is(err, ledger.ErrOver) {
 		return l.parting.why()
 	}
 	return err
 }
 
 // fetch asks the host for a payload of its exchange.
-func (l *link) fetch(ctx context.Context, m *wire.Fetch) (*foreign, error) {
+func (l *link) fetch(ctx context.Context, m *wire.Fetch) (*ledger.Payload, error) {
 	token, q, err := l.note(1, nil)
 	if err != nil {
 		return nil, err
@@ -121,7 +122,7 @@ func (l *link) fetch(ctx context.Context, m *wire.Fetch) (*foreign, error) {
 // arrived is a payload of the exchange, on its way to whoever asked for it.
 type arrived struct {
 	wire.Message
-	payload *foreign
+	payload *ledger.Payload
 }
 
 // fetched hands a payload to whoever asked for it. One that nobody waits for any
@@ -154,9 +155,9 @@ func (l *link) claim(token uint32) (q *question, wanted bool) {
 	return q, q != nil && l.parting.reads()
 }
 
-func (l *link) fetchedPayload(m *wire.Fetched) (*foreign, error) {
+func (l *link) fetchedPayload(m *wire.Fetched) (*ledger.Payload, error) {
 	if m.Flags&wire.FlagInline != 0 {
-		return newForeign(append([]byte{}, m.Payload...), func() {
+		return ledger.OnHeap(append([]byte{}, m.Payload...), func() {
 			l.rest(&wire.Finish{Delivery: m.Delivery})
 			l.parting.reading.Done()
 		}), nil
@@ -165,11 +166,11 @@ func (l *link) fetchedPayload(m *wire.Fetched) (*foreign, error) {
 		l.queue(&wire.Finish{Delivery: m.Delivery})
 		l.parting.reading.Done()
 	}
-	seg := l.account.memory(m.Segment)
+	seg := l.account.Memory(m.Segment)
 	if seg == nil {
 		return nil, fmt.Errorf("%w: delivery %d lies in segment %d, which is not known", wire.ErrProtocol, m.Delivery, m.Segment)
 	}
-	p, err := seg.claimed(m.Offset, m.Size, free)
+	p, err := seg.Claimed(m.Offset, m.Size, false, free)
 	if err != nil {
 		return nil, fmt.Errorf("delivery %d: %w", m.Delivery, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -100,9 +101,9 @@ func (rs *routes) report(req *Request, ports []port) (all []flowReport) {
 
 // report describes what the peer has.
 func (p *pair) report(now time.Time) (all []heldReport) {
-	p.account.each(func(h *hold) {
+	p.account.Each(func(h *ledger.Hold) {
 		all = append(all, heldReport{
-			Source: h.source, Edge: uint16(h.edge), Peer: p.node, Seq: h.seq, Bytes: h.bytes, Age: now.Sub(h.at),
+			Source: h.Source, Edge: uint16(h.Edge), Peer: p.node, Seq: h.Seq, Bytes: h.Bytes, Age: now.Sub(h.At),
 		})
 	})
 	return all

@@ -50,7 +50,7 @@ func TestLocateAllOrNothing(t *testing.T) {
 		t.Fatalf("%d descriptors are open for %d parts: %v", openFiles(t)-files, len(parts), err)
 	}
 	for _, p := range at {
-		p.release()
+		p.Release()
 	}
 	slot := parts[1].Handle.Slot
 	parts[1].Handle.Slot = 1 << 20 // where nothing is

@@ -14,6 +14,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -299,7 +300,7 @@ func (n *Node) closeLink(l *link) {
 		}
 		err := l.closeStages(ctx)
 		for _, st := range l.begun.served() {
-			st.arena.release()
+			st.arena.Release()
 		}
 		if caller := l.begun.carrier(); caller != nil {
 			// Callers may still read results of requests that completed, and peers
@@ -307,7 +308,7 @@ func (n *Node) closeLink(l *link) {
 			err = errors.Join(err, caller.bus.Drain(ctx))
 			l.returnPairs()
 			err = errors.Join(err, l.closeCaller(ctx))
-			caller.arena.release()
+			caller.arena.Release()
 		}
 		l.closePairs()
 		err = errors.Join(err, l.exchange.close(ctx))
@@ -356,7 +357,7 @@ func (n *Node) Close(ctx context.Context) error {
 		err = l.leave(ctx)
 	}
 	<-n.done
-	err = errors.Join(err, n.closeLane(ctx), unmapping.wait(ctx))
+	err = errors.Join(err, n.closeLane(ctx), ledger.Unmapped(ctx))
 	n.directory.found.close()
 	if err != nil {
 		return fmt.Errorf("bus: close the node: %w", err)

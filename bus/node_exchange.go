@@ -9,6 +9,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -65,15 +66,15 @@ func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string,
 	defer stop()
 	var number uint64
 	var copied []byte // in the message
-	place := func(p *foreign) (err error) {
+	place := func(p *ledger.Payload) (err error) {
 		e.placing.RLock()
 		defer e.placing.RUnlock()
 		if e.ctx.Err() != nil {
-			p.release()
+			p.Release()
 			return connector.ErrClosed
 		}
-		if p.seg == nil {
-			copied = p.data
+		if p.Segment() == nil {
+			copied = p.Bytes()
 		}
 		number, err = l.place(ctx, e.owner, edge, key, p)
 		return err
@@ -115,7 +116,7 @@ func (e *nodeExchange) fetch(ctx context.Context, meta connector.Metadata, m *wi
 	if err != nil {
 		return nil, e.explain(l, err)
 	}
-	return keyed{p}, nil
+	return p, nil
 }
 
 // Cleanup implements [connector.Transport].

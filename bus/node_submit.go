@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -51,7 +52,7 @@ func (l *link) callers() error {
 	}
 	if !l.begun.carry(&at) { // the host is gone
 		_ = at.bus.Close(context.Background()) // it has never been used
-		at.arena.release()
+		at.arena.Release()
 	}
 	return nil
 }
@@ -313,9 +314,9 @@ func (l *link) leave(ctx context.Context) error {
 // returnAll takes all puts for returned, and those for which somebody is on the way
 // here: their requests are over, and he looked before they were.
 func (l *link) returnAll() {
-	l.account.close(false, false)
-	l.account.giveBack(everything)
-	l.account.returning.Wait() // for those that the reader has in its hands
+	l.account.Close(false, false)
+	l.account.GiveBackAll(ledger.All)
+	l.account.Wait() // for those that the reader has in its hands
 	l.returnPairs()
 }
 
@@ -375,14 +376,14 @@ func (l *link) rest(m wire.Message) {
 }
 
 // lends implements feeder: the host looks after its memory by itself.
-func (l *link) lends(*foreign) {}
+func (l *link) lends(*ledger.Payload) {}
 
-// tell implements feeder.
-func (l *link) tell(m wire.Message) bool {
-	return l.sender.Queue(m) == nil && l.sender.Backlog() == 0
+// Lend implements ledger.Giver.
+func (l *link) Lend(number uint32) bool {
+	return l.sender.Queue(&wire.Lent{Delivery: number}) == nil && l.sender.Backlog() == 0
 }
 
-// leaving implements feeder.
-func (l *link) leaving() bool {
+// Leaving implements ledger.Giver.
+func (l *link) Leaving() bool {
 	return l.parting.leaving()
 }

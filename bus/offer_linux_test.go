@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -19,11 +20,11 @@ func TestOffersOfWhatCannotBeSent(t *testing.T) {
 			return l.put(1, d, 0, func() {})
 		},
 		"place": func(l *link) error {
-			p, err := ownSegment(payload)
+			p, err := ledger.Copied(payload)
 			if err != nil {
 				return err
 			}
-			defer p.release()
+			defer p.Release()
 			return l.sendPlace(&wire.Place{Key: key}, p)
 		},
 	} {
@@ -38,7 +39,7 @@ func TestOffersOfWhatCannotBeSent(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, s := range a.server.live() {
-				if n := s.account.shows(); n != 0 {
+				if _, _, n := s.account.Sizes(); n != 0 {
 					t.Errorf("the host keeps %d segments", n)
 				}
 			}

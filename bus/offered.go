@@ -2,11 +2,11 @@ package bus
 
 import (
 	"fmt"
-	"slices"
-	"sync"
 	"sync/atomic"
 
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // What a client may have offered, with what it has said forget of and payloads still
@@ -48,100 +48,24 @@ func (s *session) mayOffer(bytes uint64) error {
 			"Let the client copy what others keep views of, or raise large_bytes in the pipeline file", bytes, n, has, maxOffered, most)}
 }
 
-// count counts a segment until it is unmapped.
-func (c *offeredCount) count(seg *segment) {
-	bytes := seg.mem.Size()
+// take takes memory over that the client offers, and counts it until it is unmapped.
+func (c *offeredCount) take(mem *shmstore.Segment) *ledger.Segment {
+	bytes := mem.Size()
 	c.segments.Add(1)
 	c.bytes.Add(bytes)
-	seg.gone = func() {
+	return ledger.Lasting(mem, func() {
 		c.segments.Add(-1)
 		c.bytes.Add(-bytes)
-	}
+	})
 }
 
 // lies counts a payload there until nobody needs it.
-func (c *offeredCount) lies(p *foreign) {
-	bytes, free := int64(len(p.data)), p.free
+func (c *offeredCount) lies(p *ledger.Payload) {
+	bytes := int64(len(p.Bytes()))
 	c.rooms.Add(1)
 	c.used.Add(bytes)
-	p.free = func() {
+	p.Before(func() {
 		c.rooms.Add(-1)
 		c.used.Add(-bytes)
-		free()
-	}
-}
-
-// ranges are the parts of a segment that live payloads of a client lie in, in order.
-type ranges struct {
-	mu sync.Mutex
-	at []span
-}
-
-type span struct{ from, to uint64 }
-
-// add notes a payload. It is an error if another lies there.
-func (r *ranges) add(offset, size uint64) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i := r.search(offset)
-	for _, other := range r.at[max(i-1, 0):min(i+1, len(r.at))] {
-		if offset < other.to && other.from < offset+size {
-			return fmt.Errorf("%w: %d bytes at %d overlap the payload at %d to %d, which was not returned", wire.ErrProtocol, size, offset, other.from, other.to)
-		}
-	}
-	r.at = slices.Insert(r.at, i, span{offset, offset + size})
-	return nil
-}
-
-// remove notes that the last reference to a payload is gone.
-func (r *ranges) remove(offset uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i := r.search(offset)
-	r.at = slices.Delete(r.at, i, i+1)
-}
-
-// check reports payloads that do not lie within the segment, or over each other.
-func (r *ranges) check(size uint64) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	end := uint64(0)
-	for _, s := range r.at {
-		if s.from < end || s.to <= s.from || s.to > size {
-			return fmt.Errorf("a payload lies at %d to %d, behind one that ends at %d, in %d bytes", s.from, s.to, end, size)
-		}
-		end = s.to
-	}
-	return nil
-}
-
-func (r *ranges) search(offset uint64) int {
-	i, _ := slices.BinarySearchFunc(r.at, offset, func(s span, offset uint64) int {
-		if s.from < offset {
-			return -1
-		} else if s.from > offset {
-			return 1
-		}
-		return 0
 	})
-	return i
-}
-
-// ownRange notes where a payload lies in the client's own memory, and forgets it before
-// the client is told that it is returned. A node may put one payload several times:
-// its ranges are not looked at.
-func (s *session) ownRange(p *foreign) error {
-	size := uint64(len(p.data))
-	if size == 0 || !s.thin() {
-		return nil
-	}
-	r, offset, free := &p.seg.puts, uint64(p.offset), p.free
-	if err := r.add(offset, size); err != nil {
-		return err
-	}
-	p.free = func() {
-		r.remove(offset)
-		free()
-	}
-	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -29,8 +30,8 @@ type pair struct {
 	parting  sync.Once     // the link is told that the peer is gone, unless this side has closed the pair
 	borrowed atomic.Int64  // payloads that it gave, and 1 until nothing comes any more
 
-	looks   looking // at what it sends
-	account account // what the peer has, and the memory that the two have told each other of
+	looks   looking        // at what it sends
+	account ledger.Account // what the peer has, and the memory that the two have told each other of
 
 	read decoded // by the goroutine that receives
 
@@ -58,7 +59,7 @@ func (l *link) meet(m *wire.Introduce, fds []int) error {
 	p := &pair{
 		link: l, node: m.Peer, name: m.Name, proc: proc, conn: conn, ended: make(chan struct{}),
 	}
-	p.account.open(p)
+	p.account.Open(p)
 	p.borrowed.Store(1)
 	if !l.peers.add(p, m.Peer == l.welcome.Node, m.Side == 1) {
 		_ = conn.Close() // the peer notices
@@ -170,7 +171,7 @@ func (p *pair) end(cause error, stayed bool) {
 	p.err = fmt.Errorf("deliveries to %s: %w", p.describe(), cause)
 	p.waiting = nil
 	p.mu.Unlock()
-	p.account.close(true, true)
+	p.account.Close(true, true)
 	close(p.ended)
 	p.link.heard.gone(&p.looks)
 	p.unborrow() // what is here already is still counted
@@ -189,7 +190,7 @@ func (p *pair) leave(tell func()) {
 	p.parting.Do(func() {
 		tell()
 		p.proc.OnExit(func() { // what it has passed on may be read by others
-			p.account.giveBack(func(h *hold) bool { return !h.lent })
+			p.account.GiveBackAll(func(h *ledger.Hold) bool { return !h.Lent() })
 		})
 		p.mu.Lock()
 		p.left = true
@@ -219,8 +220,8 @@ func (p *pair) finish() {
 	if !ready {
 		return
 	}
-	p.account.giveBack(everything)
-	for _, seg := range p.account.drop() {
+	p.account.GiveBackAll(ledger.All)
+	for _, seg := range p.account.Drop() {
 		p.link.dropSegment(seg)
 	}
 	_ = p.proc.Close() // a watch holds nothing that could be lost
@@ -228,8 +229,8 @@ func (p *pair) finish() {
 
 // giveUp takes what was sent for given back, now and later.
 func (p *pair) giveUp() {
-	p.account.close(true, true)
-	p.account.giveBack(everything)
+	p.account.Close(true, true)
+	p.account.GiveBackAll(ledger.All)
 }
 
 // close ends the pair from this side, and returns when nothing comes any more and all is given

@@ -7,6 +7,7 @@ import (
 	"io"
 	"testing"
 
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -46,14 +47,14 @@ func TestWhatTheDeadHadSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	Await(t, up.isOver)
-	h.account.mu.Lock()             // the node waits with what comes first
 	large := small(up.source, 2, 2) // goes by the socket
 	large.Payload = append(large.Payload, make([]byte, wire.MaxInline-1)...)
 	large.Size = wire.MaxInline
-	h.say(&wire.Forget{Segment: nowhere}, small(up.source, 1, 1), large, small(up.source, 3, 3))
-	h.die()
-	Await(t, h.conn.HungUp)
-	h.account.mu.Unlock()
+	h.account.Look(nowhere, func(*ledger.Hold) { // the node waits for the account with what comes first
+		h.say(&wire.Forget{Segment: nowhere}, small(up.source, 1, 1), large, small(up.source, 3, 3))
+		h.die()
+		Await(t, h.conn.HungUp)
+	})
 	mustEndAfter(t, r, 3)
 }
 
@@ -228,7 +229,7 @@ func TestWhatADeadPeerHad(t *testing.T) {
 	}
 	h.die()
 	Await(t, func() bool { return len(h.has()) < 4 })
-	if has := h.has(); len(has) != 2 || !has[ids[1]].lent || !has[ids[2]].lent {
+	if has := h.has(); len(has) != 2 || !has[0].Lent() || !has[1].Lent() {
 		t.Errorf("it is kept %+v, want what was passed on: %d and %d", has, ids[1], ids[2])
 	}
 	if HeldBytes(task.stage.bus) == 0 {

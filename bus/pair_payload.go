@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -24,24 +25,24 @@ func (p *pair) queue(m wire.Message) {
 func (p *pair) rest(m wire.Message) { p.queue(m) }
 
 // lends implements feeder.
-func (p *pair) lends(payload *foreign) {
+func (p *pair) lends(payload *ledger.Payload) {
 	p.borrowed.Add(1)
-	payload.free = p.unborrow
+	payload.After(p.unborrow)
 }
 
-// tell implements feeder.
-func (p *pair) tell(m wire.Message) bool {
+// Lend implements ledger.Giver.
+func (p *pair) Lend(number uint32) bool {
 	sender := p.connection()
-	return sender != nil && sender.Now(m) == nil
+	return sender != nil && sender.Now(&wire.Lent{Delivery: number}) == nil
 }
 
-// leaving implements feeder.
-func (p *pair) leaving() bool { return p.link.leaving() }
+// Leaving implements ledger.Giver.
+func (p *pair) Leaving() bool { return p.link.Leaving() }
 
 // put sends a delivery to the peer. When it is returned, nobody needs its
 // payload any more. To a peer that is gone everything is returned at once: the
 // host ends the request, or peerGone if the peer lives.
-func (p *pair) put(to *route, d *Delivery, h *hold) error {
+func (p *pair) put(to *route, d *Delivery, h *ledger.Hold) error {
 	m := &wire.Deliver{
 		Source: to.source, Edge: to.edge, Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
 		Seq: d.Seq, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
@@ -53,13 +54,13 @@ func (p *pair) put(to *route, d *Delivery, h *hold) error {
 	if err != nil {
 		return err
 	}
-	defer at.release() // the peer has it mapped, or will not
-	if at.seg == nil {
+	defer at.Release() // the peer has it mapped, or will not
+	if at.Seg == nil {
 		m.Flags |= wire.FlagInline
 		m.Payload = d.Bytes()
 	}
-	m.Offset = at.offset
-	err = p.account.hold(h, at, func(number, segment uint32) error {
+	m.Offset = at.Offset
+	err = p.account.Hold(h, at, func(number, segment uint32) error {
 		m.Delivery, m.Segment = number, segment
 		faultpoint.Hit("node-before-direct")
 		if err := p.send(m); err != nil {
@@ -68,18 +69,18 @@ func (p *pair) put(to *route, d *Delivery, h *hold) error {
 		faultpoint.Hit("node-direct")
 		return nil
 	})
-	if errors.Is(err, errOver) {
+	if errors.Is(err, ledger.ErrOver) {
 		p.mu.Lock()
 		to.lost = true
 		p.mu.Unlock()
-		go h.returned() // not under the locks of the sender of the delivery
+		go h.Returned() // not under the locks of the sender of the delivery
 		return nil
 	}
 	return err
 }
 
-// showMemory implements teller.
-func (p *pair) showMemory(number uint32, mem *shmstore.Segment) error {
+// ShowMemory implements ledger.Teller.
+func (p *pair) ShowMemory(number uint32, mem *shmstore.Segment) error {
 	if err := p.send(&wire.Segment{Segment: number, Bytes: uint64(mem.Size())}, mem.FD()); err != nil {
 		return fmt.Errorf("offer memory to %s: %w", p.describe(), err)
 	}
@@ -100,21 +101,22 @@ func (p *pair) send(m wire.Message, fds ...int) error {
 	return err
 }
 
-// hideMemory implements teller.
-func (p *pair) hideMemory(number uint32) {
+// HideMemory implements ledger.Teller.
+func (p *pair) HideMemory(number uint32) {
 	p.queue(&wire.Forget{Segment: number})
 }
 
 // finished is told that the work on a delivery is done. The payload may be
 // needed beyond that.
 func (p *pair) finished(m *wire.Finish) error {
-	why, has := p.account.has(m.Delivery)
+	why, has := p.account.Has(m.Delivery)
 	switch {
-	case !has && p.leaving(): // it was taken for given back
-	case !has || why == whyKept:
+	case !has && p.Leaving(): // it was taken for given back
+	case !has || why == ledger.Kept:
 		return fmt.Errorf("%w: delivery %d is not the peer's to finish", wire.ErrProtocol, m.Delivery)
 	case m.Flags&wire.FinishKeep != 0:
-		give(p.account.spend(m.Delivery, true, true))
+		p.account.Handled(m.Delivery)
+		spend(&p.account, m.Delivery, true)
 	default:
 		p.giveBack(m.Delivery)
 	}
@@ -123,7 +125,7 @@ func (p *pair) finished(m *wire.Finish) error {
 
 // lent is told that the peer passes a payload on by reference.
 func (p *pair) lent(id uint32) error {
-	if !p.account.lend(id) && !p.leaving() {
+	if !p.account.Lend(id) && !p.Leaving() {
 		return fmt.Errorf("%w: delivery %d is not the peer's to pass on", wire.ErrProtocol, id)
 	}
 	return nil
@@ -139,10 +141,10 @@ func (p *pair) unborrow() {
 
 // released is told that a payload is not needed any more.
 func (p *pair) released(id uint32) error {
-	why, has := p.account.has(id)
+	why, has := p.account.Has(id)
 	switch {
-	case !has && p.leaving():
-	case !has || why != whyKept:
+	case !has && p.Leaving():
+	case !has || why != ledger.Kept:
 		return fmt.Errorf("%w: the payload of delivery %d was not kept, or was released before", wire.ErrProtocol, id)
 	default:
 		p.giveBack(id)
@@ -152,8 +154,5 @@ func (p *pair) released(id uint32) error {
 
 // giveBack ends a delivery that the peer needs no more.
 func (p *pair) giveBack(id uint32) {
-	if h := p.account.take(id); h != nil { // else this side has closed the pair
-		faultpoint.Hit("node-direct-returned")
-		p.account.back(h)
-	}
+	p.account.GiveBack(id, func() { faultpoint.Hit("node-direct-returned") }) // nothing, if this side has closed the pair
 }

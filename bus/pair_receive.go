@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -49,7 +50,7 @@ func (p *pair) handle(sender *peer.Sender, h wire.Header, body []byte, fds []int
 	case *wire.Segment:
 		return p.show(m, fds[0])
 	case *wire.Forget:
-		if seg := p.account.hide(m.Segment); seg != nil {
+		if seg := p.account.Hide(m.Segment); seg != nil {
 			p.link.dropSegment(seg)
 		}
 		return nil
@@ -81,7 +82,7 @@ func (p *pair) show(m *wire.Segment, fd int) error {
 	if err != nil {
 		return err
 	}
-	if !p.account.show(m.Segment, newLasting(mem), maxPeerSegments) {
+	if !p.account.Show(m.Segment, ledger.Lasting(mem, nil), maxPeerSegments) {
 		mem.Close()
 		return fmt.Errorf("%w: segment %d came before, or is one of more than %d", wire.ErrProtocol, m.Segment, maxPeerSegments)
 	}
@@ -90,7 +91,7 @@ func (p *pair) show(m *wire.Segment, fd int) error {
 
 // deliver hands a delivery to the stream that it is for.
 func (p *pair) deliver(m *wire.Deliver) error {
-	d, err := newFed(m, p, p.account.memory)
+	d, err := newFed(m, p, p.account.Memory)
 	if err != nil {
 		return err
 	}

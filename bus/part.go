@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -26,7 +27,7 @@ func (p part) open(ctx context.Context) (opened, error) {
 	if err != nil {
 		return opened{}, errors.Join(err, b.Close(ctx))
 	}
-	b.shared = newLasting(mem)
+	b.shared = ledger.Lasting(mem, nil)
 	b.leastBytes = p.inlineBytes + 1
 	return opened{b, b.shared, g.inputPorts, g.resultPorts}, nil
 }

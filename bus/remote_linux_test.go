@@ -19,7 +19,7 @@ func goneReplica(t *testing.T) *attached {
 	}
 	warm.Close()
 	sess := a.server.live()[0]
-	sess.account.close(false, false) // as end does
+	sess.account.Close(false, false) // as end does
 	return a
 }
 

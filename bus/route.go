@@ -2,8 +2,8 @@ package bus
 
 import (
 	"sync"
-	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -70,9 +70,9 @@ func (rs *routes) put(d *Delivery, edge int, returned func()) error {
 		return rs.link.put(rs.source, d, edge, returned)
 	}
 	last := d.EOS
-	err := to.pair.put(to, d, &hold{
-		d: d, returned: returned, source: rs.source, edge: edge, seq: d.Seq, bytes: len(d.Bytes()), at: time.Now(),
-	})
+	h := handOver(d, returned)
+	h.Source, h.Edge, h.Seq = rs.source, edge, d.Seq
+	err := to.pair.put(to, d, h)
 	if last && err == nil {
 		rs.end(edge)
 	}
@@ -110,7 +110,7 @@ func (rs *routes) unfinished(p *pair) (edge int, seq uint64, found bool) {
 // owes reports whether the peer has not finished all that was sent on an edge.
 func (p *pair) owes(to *route, source uint32, edge int) bool {
 	owes := false
-	p.account.each(func(h *hold) { owes = owes || h.source == source && h.edge == edge && h.why == whySent })
+	p.account.Each(func(h *ledger.Hold) { owes = owes || h.Source == source && h.Edge == edge && h.Why() == ledger.Sent })
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return owes || to.lost

@@ -25,7 +25,7 @@ func newRouted(t *testing.T, edges int) *routed {
 		t.Fatal(err)
 	}
 	l := &link{welcome: wire.Welcome{Version: wire.Version, InlineBytes: 64}}
-	l.account.open(l)
+	l.account.Open(l)
 	if l.sender, err = peer.NewSender(node, peer.SenderOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func newRouted(t *testing.T, edges int) *routed {
 		_ = host.Close()
 	})
 	p := &pair{link: l, node: 7}
-	p.account.open(p)
+	p.account.Open(p)
 	a, b, err := peer.Pair()
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -69,7 +70,7 @@ type Server struct {
 	epoch uint64
 	log   *slog.Logger
 
-	arena    *segment // of the bus's store
+	arena    *ledger.Segment // of the bus's store
 	unmap    sync.Once
 	sources  atomic.Uint32
 	refusing atomic.Bool // no new requests
@@ -100,12 +101,11 @@ func (b *Bus) Listen(path string, opts ListenOptions) (*Server, error) {
 		return nil, fmt.Errorf("bus: listen: %w", err)
 	}
 	s := &Server{
-		floor: b, on: on, opts: opts, ln: ln, epoch: newEpoch(), log: on.log, arena: newSegment(on.arena),
+		floor: b, on: on, opts: opts, ln: ln, epoch: newEpoch(), log: on.log, arena: ledger.Lasting(on.arena, nil),
 		sessions: make(map[*session]struct{}),
 	}
 	s.closing, s.close = context.WithCancel(context.Background())
-	s.arena.lasting.Store(true)
-	s.arena.kept = on.kept
+	s.arena.CountIn(on.kept)
 	s.wg.Go(s.accept)
 	s.wg.Go(func() { b.watchStalls(s.closing.Done(), s.watch) })
 	return s, nil
@@ -288,11 +288,11 @@ func (s *Server) forget(sess *session) {
 }
 
 // retireSegment tells everybody that nothing new will lie in a segment.
-func (s *Server) retireSegment(seg *segment) {
+func (s *Server) retireSegment(seg *ledger.Segment) {
 	for _, sess := range s.live() {
-		sess.account.retire(seg)
+		sess.account.Retire(seg)
 	}
-	seg.release()
+	seg.Release()
 }
 
 // watch finds what waits past the host, and for the exchange, and gives up processes
@@ -357,8 +357,8 @@ func (s *Server) Close(ctx context.Context) error {
 	go func() {
 		s.wg.Wait()
 		s.circle.end()
-		s.unmap.Do(s.arena.release)
-		_ = unmapping.wait(context.Background())
+		s.unmap.Do(s.arena.Release)
+		_ = ledger.Unmapped(context.Background())
 		close(gone)
 	}()
 	select {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -39,7 +40,7 @@ type session struct {
 	wg      sync.WaitGroup // goroutines that work for the client
 	working sync.WaitGroup // of those, the ones that do what it has said
 
-	account  account                        // what it has here, and the memory that it and the host have told each other of
+	account  ledger.Account                 // what it has here, and the memory that it and the host have told each other of
 	said     struct{ deliver wire.Deliver } // what is being queued, with the account's lock held
 	keptSaid atomic.Bool                    // the log says that what it keeps fills memory
 	byeSaid  bool                           // the reader's
@@ -64,7 +65,7 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *peer.Pr
 		past:    past{expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed)},
 		ex:      exchanging{waits: make(map[uint32]*exchangeWait)},
 	}
-	s.account.open(s)
+	s.account.Open(s)
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
 }
@@ -102,14 +103,14 @@ func (s *session) later(m wire.Message) {
 	s.queued(s.sender.Later(m))
 }
 
-// showMemory implements teller.
-func (s *session) showMemory(number uint32, mem *shmstore.Segment) error {
+// ShowMemory implements ledger.Teller.
+func (s *session) ShowMemory(number uint32, mem *shmstore.Segment) error {
 	s.queue(&wire.Segment{Segment: number, Bytes: uint64(mem.Size())}, mem.FD())
 	return nil
 }
 
-// hideMemory implements teller.
-func (s *session) hideMemory(number uint32) { s.queue(&wire.Forget{Segment: number}) }
+// HideMemory implements ledger.Teller.
+func (s *session) HideMemory(number uint32) { s.queue(&wire.Forget{Segment: number}) }
 
 // queueFor is queue of a message about a request. While a session handles packets about the
 // request, the message travels with all else that they cause.

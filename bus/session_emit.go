@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -20,7 +21,7 @@ func (s *session) forwarding(flags uint8, delivery uint32) (*payload, error) {
 	if flags&wire.FlagForward == 0 {
 		return nil, nil
 	}
-	if p := s.account.share(delivery); p != nil {
+	if p, has := s.account.Share(delivery).(*payload); has {
 		return p, nil
 	}
 	return nil, fmt.Errorf("%w: delivery %d is not the client's to forward", wire.ErrProtocol, delivery)
@@ -29,7 +30,7 @@ func (s *session) forwarding(flags uint8, delivery uint32) (*payload, error) {
 // offer takes in memory that the client fills and keeps the books of.
 func (s *session) offer(m *wire.Offer, fds []int) error {
 	err := s.mayOffer(m.Bytes)
-	if s.account.memory(m.Segment) != nil {
+	if s.account.Memory(m.Segment) != nil {
 		err = fmt.Errorf("%w: segment %d was offered before", wire.ErrProtocol, m.Segment)
 	}
 	if err != nil {
@@ -40,9 +41,7 @@ func (s *session) offer(m *wire.Offer, fds []int) error {
 	if err != nil {
 		return offerError(err)
 	}
-	seg := newLasting(mem)
-	s.memory.count(seg)
-	s.account.show(m.Segment, seg, maxOffered)
+	s.account.Show(m.Segment, s.memory.take(mem), maxOffered)
 	return nil
 }
 
@@ -60,7 +59,7 @@ func offerError(err error) error {
 
 // forgetOffer lets go of memory that the client puts nothing more in.
 func (s *session) forgetOffer(number uint32) error {
-	seg := s.account.hide(number)
+	seg := s.account.Hide(number)
 	if seg == nil {
 		return fmt.Errorf("%w: segment %d was not offered", wire.ErrProtocol, number)
 	}
@@ -110,11 +109,11 @@ type put struct {
 	// Until the emission is made:
 	emission emission
 	ordinal  ordinal
-	delivery uint32   // that it is made for
-	codec    codec.ID // of the payload, which is one of these:
-	data     []byte   // ... in the message
-	lent     *foreign // ... in memory of the client's
-	forward  *payload // ... that of a delivery
+	delivery uint32          // that it is made for
+	codec    codec.ID        // of the payload, which is one of these:
+	data     []byte          // ... in the message
+	lent     *ledger.Payload // ... in memory of the client's
+	forward  *payload        // ... that of a delivery
 }
 
 // run implements step: it makes the emission, unless an earlier handling of the same input has
@@ -126,7 +125,7 @@ func (p *put) run(how pace) error {
 		p.done()
 		return nil
 	}
-	repeat := src.posting != nil && p.ordinal.count(src.posting, p.sess.account.workOf(p.delivery))
+	repeat := src.posting != nil && p.ordinal.count(src.posting, p.sess.workOf(p.delivery))
 	var err error
 	if !repeat {
 		err = p.emit(e)
@@ -153,8 +152,18 @@ func (p *put) emit(e Emitter) error {
 	case p.lent == nil:
 		return e.copied(p.data, p.codec, p.emission)
 	}
-	p.lent.retain(1)
+	p.lent.Retain(1)
 	return e.lend(p.lent, p.codec, p.emission)
+}
+
+// workOf is the work that a delivery of the client's is part of; nil: of none, or it is finished.
+func (s *session) workOf(delivery uint32) (w *work) {
+	s.account.Look(delivery, func(h *ledger.Hold) {
+		if h != nil && h.Delivery != nil {
+			w = h.Delivery.(*handed).work //nolint:forcetypeassert // an account has no others
+		}
+	})
+	return w
 }
 
 // keep implements step.
@@ -162,22 +171,24 @@ func (p *put) keep() { p.data = append([]byte(nil), p.data...) }
 
 // done ends what the emission needed.
 func (p *put) done() {
-	p.lent.giveUp()
-	p.forward.release()
+	p.lent.Release()
+	if p.forward != nil {
+		p.forward.Release()
+	}
 	p.lent, p.forward, p.data = nil, nil, nil
 	p.release()
 }
 
 // putInPlace finds the payload of a put that lies in the client's memory. It returns the
 // put with the last reference to the payload.
-func (s *session) putInPlace(m *wire.Put, origin *put) (*foreign, error) {
+func (s *session) putInPlace(m *wire.Put, origin *put) (*ledger.Payload, error) {
 	s.reads.Add(1)
 	p, err := s.putPayload(m, origin.release)
 	if err != nil {
 		s.unread()
 		return nil, err
 	}
-	p.unread = s.unread
+	p.OnUnread(s.unread)
 	origin.refs.Add(1)
 	if m.Flags&wire.FlagOwn != 0 {
 		s.alone.count(p)
@@ -258,23 +269,18 @@ func (p *put) spent(bytesToo bool) {
 }
 
 // putPayload finds the payload of a put or a place that lies in memory of the client's.
-func (s *session) putPayload(m *wire.Put, returned func()) (*foreign, error) {
-	seg := s.account.memory(m.Segment)
+func (s *session) putPayload(m *wire.Put, returned func()) (*ledger.Payload, error) {
+	seg := s.account.Memory(m.Segment)
 	if seg == nil {
 		return nil, fmt.Errorf("%w: segment %d was not offered", wire.ErrProtocol, m.Segment)
 	}
 	if m.Flags&wire.FlagOwn != 0 {
-		s.account.hide(m.Segment)
-		seg.lasting.Store(false)
-		defer seg.release() // the payload keeps it
+		s.account.Hide(m.Segment)
+		seg.Retire()
+		defer seg.Release() // the payload keeps it
 	}
-	p, err := seg.claimed(m.Offset, m.Size, returned)
+	p, err := seg.Claimed(m.Offset, m.Size, s.thin(), returned) // a node may put one payload several times
 	if err != nil {
-		return nil, fmt.Errorf("segment %d: %w", m.Segment, err)
-	}
-	if err := s.ownRange(p); err != nil {
-		p.free = func() {} // the client is refused: nothing is told it any more
-		p.release()
 		return nil, fmt.Errorf("segment %d: %w", m.Segment, err)
 	}
 	s.memory.lies(p)

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 )
 
 // ends is called when no message of the client is handled any more. A process whose connection
@@ -32,7 +34,9 @@ const deathGrace = 2 * time.Second
 // dead, or the host closes and reuses no memory.
 func (s *session) end(reason error, died bool) {
 	cause := s.causeOf(reason, died)
-	s.srv.log.Info("a process is gone", slog.Int("pid", s.proc.PID()), slog.String("name", s.name), slog.Any("reason", cause))
+	holds, _, segments := s.account.Sizes()
+	s.srv.log.Info("a process is gone", slog.Int("pid", s.proc.PID()), slog.String("name", s.name), slog.Any("reason", cause),
+		slog.Int("payloads", holds), slog.Int("segments", segments))
 	s.cancel(cause)
 	_ = s.conn.Close()
 	s.working.Wait()
@@ -44,7 +48,7 @@ func (s *session) end(reason error, died bool) {
 	// A host that closes reuses no memory: what is mapped stays as it is.
 	closes := errors.Is(reason, errHostClosing)
 	reads := !died && !closes && !s.byeSaid
-	had := s.account.close(reads, !closes)
+	had := s.account.Close(reads, !closes)
 	_ = s.leave() // first, so that nothing moves from one of its replicas to another
 	for _, rep := range s.seats.list() {
 		rep.detach(cause)
@@ -53,23 +57,23 @@ func (s *session) end(reason error, died bool) {
 		}
 	}
 	s.takeBack(cause, had)
-	if !reads || !had.stays {
-		s.drop(had.lent)
+	if !reads || !had.Stays {
+		s.drop(had.Lent)
 		return
 	}
 	var once sync.Once
-	drop := func() { once.Do(func() { s.drop(had.lent) }) }
+	drop := func() { once.Do(func() { s.drop(had.Lent) }) }
 	s.proc.OnExit(drop)
 	context.AfterFunc(s.srv.closing, drop)
 }
 
 // drop has the supervisor take back the rest.
-func (s *session) drop(lent []*payload) {
+func (s *session) drop(lent []ledger.Held) {
 	s.srv.on.reclaim(func() (more bool) {
-		if s.account.giveBackSome(everything) {
+		if s.account.GiveBackSome(ledger.All) {
 			return true
 		}
-		for _, seg := range s.account.drop() {
+		for _, seg := range s.account.Drop() {
 			s.srv.retireSegment(seg)
 		}
 		_ = s.sender.Close()
@@ -105,11 +109,11 @@ func (s *session) causeOf(reason error, died bool) error {
 }
 
 // takeBack gives back what the client had besides the work of its stages.
-func (s *session) takeBack(cause error, had closing) {
-	for _, h := range had.back {
-		h.free()
+func (s *session) takeBack(cause error, had ledger.Remains) {
+	for _, h := range had.Back {
+		h.Free()
 	}
-	for _, o := range had.owners { // which report what lies there until it is gone
+	for _, o := range had.Owners { // which report what lies there until it is gone
 		o.Close()
 	}
 	for _, src := range s.sources.take() {
@@ -117,11 +121,11 @@ func (s *session) takeBack(cause error, had closing) {
 			src.close(cause)
 		}
 	}
-	for _, u := range had.unfinished {
-		if u.work == nil {
-			_ = u.d.Finish(nil) // a result, in the client's hands alone
+	for _, u := range had.Unfinished {
+		if h := u.(*handed); h.work == nil { //nolint:forcetypeassert // an account has no others
+			_ = h.d.Finish(nil) // a result, in the client's hands alone
 		} else {
-			u.work.orphaned(s) // of a request that is over, and that is at no other replica
+			h.work.orphaned(s) // of a request that is over, and that is at no other replica
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -73,15 +74,15 @@ func (s *session) placePayload(m *wire.Place, p *placed) (entry uint64, err erro
 	}
 	if err != nil {
 		p.void = true
-		p.release()
+		p.Release()
 		return 0, err
 	}
-	return o.Put(edge, m.Key, keyed{p.foreign})
+	return o.Put(edge, m.Key, p.Payload)
 }
 
 // placed is a payload that a client is about to place.
 type placed struct {
-	*foreign
+	*ledger.Payload
 	own     bool // it has a segment of its own
 	charged bool // it counts among the client's
 	void    bool // it was not placed: nothing is said of it
@@ -93,11 +94,11 @@ func (s *session) placedPayload(m *wire.Place) (*placed, error) {
 	number := m.Put
 	var err error
 	if m.Flags&wire.FlagInline != 0 {
-		p.foreign, err = s.srv.on.exchange.copied(m.Payload, func() { p.gone(s) })
+		p.Payload, err = s.srv.on.exchange.copied(m.Payload, func() { p.gone(s) })
 		return p, err
 	}
 	put := &wire.Put{Put: number, Flags: m.Flags &^ wire.FlagForward, Segment: m.Segment, Offset: m.Offset, Size: m.Size}
-	p.foreign, err = s.putPayload(put, func() {
+	p.Payload, err = s.putPayload(put, func() {
 		p.gone(s)
 		if !p.void {
 			s.returnPut(number)
@@ -118,7 +119,7 @@ func (s *session) owner(number uint32) (*ring.Owner, error) {
 	if number == wire.LastingOwner {
 		return s.srv.on.exchange.lastingOwner()
 	}
-	return s.account.owner(number, maxOwners, func() *ring.Owner {
+	return owner(&s.account, number, maxOwners, func() *ring.Owner {
 		return s.srv.on.exchange.table.Owner(fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
 	})
 }
@@ -180,28 +181,28 @@ func (s *session) fetch(m *wire.Fetch) error {
 
 // hand gives the client a payload.
 func (s *session) hand(token uint32, got ring.Taken) {
-	p := got.Payload.(keyed).foreign //nolint:forcetypeassert // the table has no others
+	p := got.Payload.(*ledger.Payload) //nolint:forcetypeassert // the table has no others
 	f := newFetched(got)
-	m := &wire.Fetched{Token: token, Size: uint64(len(p.data))}
+	m := &wire.Fetched{Token: token, Size: uint64(len(p.Bytes()))}
 	switch {
-	case len(p.data) <= wire.MaxInline:
-		m.Flags, m.Payload = wire.FlagInline, p.data
-	case p.seg == nil:
+	case len(p.Bytes()) <= wire.MaxInline:
+		m.Flags, m.Payload = wire.FlagInline, p.Bytes()
+	case p.Segment() == nil:
 		var err error
-		if f.copy, err = ownSegment(p.data); err != nil {
+		if f.copy, err = ledger.Copied(p.Bytes()); err != nil {
 			got.PutBack()
 			s.queue(failedMessage(token, err))
 			return
 		}
 		p = f.copy
 	}
-	var at location
+	var at ledger.Location
 	if m.Flags&wire.FlagInline == 0 {
-		at.seg, m.Offset = p.seg, uint64(p.offset)
+		at.Seg, m.Offset = p.Segment(), p.Offset()
 	}
-	err := s.account.hold(&f.hold, at, func(number, segment uint32) error {
+	err := s.account.Hold(&f.hold, at, func(number, segment uint32) error {
 		if s.ctx.Err() != nil {
-			return errOver
+			return ledger.ErrOver
 		}
 		m.Delivery, m.Segment = number, segment
 		s.queue(m)
@@ -228,7 +229,7 @@ func (f *fetched) finish(m *wire.Finish) error {
 
 // cleanup answers cleanup.
 func (s *session) cleanup(m *wire.Cleanup) {
-	o := s.account.cleans(m.Owner, m.Key == "")
+	o := cleans(&s.account, m.Owner, m.Key == "")
 	if m.Key != "" && m.Owner == wire.LastingOwner { // never everything: others have put that
 		o = s.srv.on.exchange.lasting
 	}

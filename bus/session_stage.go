@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
@@ -104,7 +105,7 @@ func (src *source) deliverWork(w *work, parts []*Delivery) (taken bool, err erro
 }
 
 // deliver sends a delivery to the client.
-func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at location, more bool) uint32 {
+func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at ledger.Location, more bool) uint32 {
 	m := wire.Deliver{
 		Source: src.id, Edge: uint16(edge), Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
 		Seq: d.Seq, Dropped: d.Dropped, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
@@ -119,18 +120,19 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locati
 		m.Flags |= wire.FlagAwaited
 	}
 	direct := s.directFrom(src, d, edge)
-	if at.seg == nil {
+	if at.Seg == nil {
 		m.Flags |= wire.FlagInline
 		m.Payload = d.Bytes()
 	} else {
-		m.Offset = at.offset
+		m.Offset = at.Offset
 	}
-	defer at.release() // by then it is the client's
-	h := &hold{d: d, work: w, at: time.Now(), bytes: len(d.Bytes())}
+	defer at.Release() // by then it is the client's
+	h := &handed{d: d, work: w}
+	h.hold = ledger.Hold{Delivery: h, At: time.Now(), Bytes: len(d.Bytes())}
 	if w != nil {
-		h.source = src.id
+		h.hold.Source = src.id
 	}
-	err := s.account.hold(h, at, func(number, segment uint32) error {
+	err := s.account.Hold(&h.hold, at, func(number, segment uint32) error {
 		m.Delivery, m.Segment = number, segment
 		s.said.deliver = m // which costs no memory
 		s.queueFor(d.stream().request, &s.said.deliver)
@@ -149,12 +151,12 @@ func (s *session) deliver(src *source, d *Delivery, w *work, edge int, at locati
 
 // finish ends the work on a delivery, behind what was emitted before, or gives back a value.
 func (s *session) finish(m *wire.Finish) error {
-	source, value, ok := s.account.finishing(m.Delivery)
+	source, value, ok := s.account.Finishing(m.Delivery)
 	if !ok {
 		return fmt.Errorf("%w: delivery %d is not the client's to finish", wire.ErrProtocol, m.Delivery)
 	}
 	if value != nil {
-		return value.finish(m)
+		return value.(*fetched).finish(m) //nolint:forcetypeassert // an account has no others
 	}
 	var err error
 	if m.Code != 0 {
@@ -166,24 +168,25 @@ func (s *session) finish(m *wire.Finish) error {
 
 // finishHeld finishes a delivery that the client has.
 func (s *session) finishHeld(id uint32, keep bool, err error) error {
-	d, w, fills := s.account.finish(id, keep)
-	if d == nil {
+	d, fills := s.account.Finish(id, keep)
+	h, has := d.(*handed)
+	if !has {
 		return fmt.Errorf("%w: delivery %d was finished before", wire.ErrProtocol, id)
 	}
 	if fills && !s.keptSaid.Swap(true) {
 		s.warnKept()
 	}
-	if w == nil {
-		_ = d.Finish(nil) // in the client's hands alone until now
+	if h.work == nil {
+		_ = h.d.Finish(nil) // in the client's hands alone until now
 		return nil
 	}
-	w.finished(err)
+	h.work.finished(err)
 	return nil
 }
 
 // lent is told that the client passes the payload of a delivery on by reference.
 func (s *session) lent(id uint32) error {
-	if !s.account.lend(id) {
+	if !s.account.Lend(id) {
 		return fmt.Errorf("%w: delivery %d is not the client's to pass on", wire.ErrProtocol, id)
 	}
 	return nil
@@ -191,7 +194,7 @@ func (s *session) lent(id uint32) error {
 
 // releaseKept gives back a payload that outlived its delivery.
 func (s *session) releaseKept(id uint32) error {
-	if !s.account.release(id) {
+	if !s.account.Release(id) {
 		return fmt.Errorf("%w: the payload of delivery %d was not kept, or was released before", wire.ErrProtocol, id)
 	}
 	return nil

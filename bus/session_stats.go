@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -12,7 +13,7 @@ func (s *session) checkAlive(limit time.Duration) {
 	stopped := s.proc.Stopped()
 	blocked := s.sender.Blocked()
 	expects, _ := s.past.expected(0)
-	busy := s.account.tally(whySent).payloads > 0 || expects > 0 || blocked > 0
+	busy := s.account.Tally(ledger.Sent).Payloads > 0 || expects > 0 || blocked > 0
 	if !s.movement.still(!busy || !stopped && blocked == 0, limit) {
 		return
 	}
@@ -25,10 +26,10 @@ func (s *session) checkAlive(limit time.Duration) {
 }
 
 func (s *session) stats() ProcessStats {
-	held, got := s.account.tally(whySent), s.account.tally(whyFetched)
+	held, got := s.account.Tally(ledger.Sent), s.account.Tally(ledger.Fetched)
 	st := ProcessStats{
-		Node: s.node, PID: s.proc.PID(), Name: s.name, Stages: []string{}, Held: held.payloads,
-		Placed: s.ex.placedNow(), Fetched: got.payloads,
+		Node: s.node, PID: s.proc.PID(), Name: s.name, Stages: []string{}, Held: held.Payloads,
+		Placed: s.ex.placedNow(), Fetched: got.Payloads,
 		Age: time.Since(s.since), Stopped: s.proc.Stopped(),
 	}
 	for _, rep := range s.seats.list() {
@@ -43,7 +44,7 @@ func (s *session) stats() ProcessStats {
 	}
 	st.Arena.Bytes, st.Arena.Used, st.Arena.Rooms = s.memory.bytes.Load(), s.memory.used.Load(), int(s.memory.rooms.Load())
 	st.Arena.Alone, st.Arena.AloneBytes = int(s.alone.payloads.Load()), s.alone.bytes.Load()
-	st.Kept, st.Left = s.account.tally(whyKept).stats(), s.account.tally(whyLeft).stats()
+	st.Kept, st.Left = keptStats(s.account.Tally(ledger.Kept)), keptStats(s.account.Tally(ledger.Left))
 	return st
 }
 
@@ -64,32 +65,32 @@ func (src *source) streamsDirect() (n int) {
 func (s *session) holdings() []Holding {
 	var all []Holding
 	keyed := Holding{PID: s.proc.PID(), Name: s.name}
-	s.account.each(func(h *hold) {
-		if h.why == whySent { // the others are listed together
+	s.account.Each(func(h *ledger.Hold) {
+		if h, sent := h.Delivery.(*handed); sent { // the others are listed together
 			st := h.d.stream()
 			all = append(all, Holding{
 				PID: s.proc.PID(), Name: s.name, Stage: st.to, Request: uint64(st.request.ID()),
-				Edge: st.edge, Seq: h.d.Seq, Bytes: h.bytes, Age: time.Since(h.at),
+				Edge: st.edge, Seq: h.d.Seq, Bytes: h.hold.Bytes, Age: time.Since(h.hold.At),
 			})
 		}
 	})
-	if views := s.account.tally(whyKept); views.payloads > 0 {
-		all = append(all, views.holding(keyed, "kept"))
+	if views := s.account.Tally(ledger.Kept); views.Payloads > 0 {
+		all = append(all, keyed.holding(views, "kept"))
 	}
-	if left := s.account.tally(whyLeft); left.payloads > 0 {
-		all = append(all, left.holding(keyed, "left"))
+	if left := s.account.Tally(ledger.Left); left.Payloads > 0 {
+		all = append(all, keyed.holding(left, "left"))
 	}
 	if n := int(s.alone.payloads.Load()); n > 0 {
 		alone := keyed
 		alone.Together, alone.Payloads, alone.Bytes = "alone", n, int(s.alone.bytes.Load())
 		all = append(all, alone)
 	}
-	return append(all, s.account.values(keyed, "placed")...)
+	return append(all, keyed.values(&s.account, "placed")...)
 }
 
 // check looks at where the client's payloads lie, and at what it has.
 func (s *session) check() (all []shmstore.Violation) {
-	for _, err := range s.account.check() {
+	for _, err := range s.account.Check() {
 		all = append(all, shmstore.Violation{Invariant: "payloads of a client", Detail: fmt.Sprintf("%s, %v", s.describe(), err)})
 	}
 	return all

@@ -340,8 +340,8 @@ func (d *Delivery) Tensors(ctx context.Context) (*lane.Message, error) {
 		return nil, fmt.Errorf("%w: it is encoded with codec %d, not as a bundle", ErrPayload, id)
 	}
 	l := d.flow.req.bus.lane
-	if d.foreign != nil && d.foreign.seg != nil {
-		d.foreign.seg.tell(l)
+	if d.foreign != nil && d.foreign.Segment() != nil {
+		d.foreign.Segment().Register(l.Mapped)
 	}
 	m, err := l.Open(ctx, d.Bytes())
 	if err != nil && ctx.Err() != nil && d.flow.req.wrecked() {

@@ -18,12 +18,12 @@ import (
 const (
 	busCore = "batch buffer bus carry deadline delivery doc edge emit errors floor flow graph options outlet output part pool remote " +
 		"remote_detach remote_end request results sink stage stall stats task task_held tensor_transport typed worker worker_failed"
-	busBetween  = "account account_memory account_values fed foreign location outgoing tensor_emit tensor_figures unmapping"
+	busBetween  = "fed location payload tensor_emit tensor_figures"
 	busBoundary = "circle direct_stats keeping offered server session session_call session_direct session_emit session_end session_parts session_source " +
 		"session_stage session_stats session_submit session_turn session_underway " + // hosts
 		"link link_ask link_parts link_payload link_report lost_gpu node node_serve node_stage node_submit wait " + // nodes
 		"arrivals heard link_direct pair pair_payload pair_receive route " + // past the host
-		"exchange exchange_room link_exchange node_exchange session_exchange session_exchange_wait " +
+		"exchange exchange_room exchange_values link_exchange node_exchange session_exchange session_exchange_wait " +
 		"directory link_directory node_directory owners session_directory"
 )
 

@@ -31,6 +31,11 @@ var layers = []layer{
 		reason: "it moves packets and descriptors and watches processes; what they are for is the bus's business",
 	},
 	{
+		part:   "internal/ledger",
+		may:    []string{"codec", "internal/wire", "shmstore"},
+		reason: "it says which process has which payload, and in which memory: deliveries, requests and connections are for the layers above, which its interfaces name",
+	},
+	{
 		part:   "messages",
 		reason: "messages say what travels and know nobody who sends or reads them; every layer above ringbuf imports them",
 	},
@@ -154,7 +159,7 @@ var layers = []layer{
 	},
 	{
 		part:   "bus",
-		may:    []string{"connector", "connector/flow", "connector/ring", "cudaipc", "cudaipc/lane", "codec/bundle", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/peer", "internal/wire", "internal"},
+		may:    []string{"connector", "connector/flow", "connector/ring", "cudaipc", "cudaipc/lane", "codec/bundle", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/ledger", "internal/peer", "internal/wire", "internal"},
 		reason: "a program can build a bus from code alone, without configuration files or the command; the host's exchange is a transport over ring's table, and an edge with a connector is a path of flow, as between any two stages; other transports are not for the bus to link",
 	},
 	{

@@ -1,4 +1,4 @@
-package bus
+package ledger
 
 import (
 	"context"
@@ -8,8 +8,12 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// unmapping gives back the memory of everybody in this process.
+// unmapping gives back the memory of all buses of this process.
 var unmapping unmapper
+
+// Unmapped returns when all memory that was let go of before has been given back to the system,
+// or the context ends.
+func Unmapped(ctx context.Context) error { return unmapping.wait(ctx) }
 
 // unmapper gives memory back to the system, beside whoever let go of it last. The
 // kernel frees page by page: 64 MiB take it 10 ms, and several times that where other

@@ -1,8 +1,7 @@
-package bus
+package ledger
 
 import (
 	"errors"
-	"log/slog"
 	"maps"
 	"math"
 	"slices"
@@ -17,27 +16,64 @@ import (
 // that it knows. It is told as that process is.
 type accountModel struct {
 	t       *rapid.T
-	account account
-	memory  []*segment
+	account Account
+	memory  []*Segment
 	holds   map[uint32]*modelHold
 	knows   map[uint32]bool // numbers of memory
-	retired map[*segment]bool
+	retired map[*Segment]bool
 	alive   int // payloads that are not freed
 }
 
 type modelHold struct {
-	why                       why
+	why                       Why
 	in                        uint32 // number of the memory; 0: none
-	seg                       *segment
+	seg                       *Segment
 	bytes                     int
-	d                         *Delivery
+	d                         *testDelivery
 	finishing, released, lent bool
+}
+
+// testDelivery is a delivery of a payload on the heap.
+type testDelivery struct{ p *Payload }
+
+// Hold implements Delivery.
+func (d *testDelivery) Hold() Held {
+	d.p.Retain(1)
+	return &testHeld{p: d.p}
+}
+
+// testHeld keeps it.
+type testHeld struct {
+	p    *Payload
+	lent bool
+}
+
+// Hold implements Held.
+func (h *testHeld) Hold() Held {
+	h.p.Retain(1)
+	return &testHeld{p: h.p}
+}
+
+// Lend implements Held.
+func (h *testHeld) Lend() Held {
+	h.p.Remind()
+	h.lent = true
+	return h
+}
+
+// Release implements Held.
+func (h *testHeld) Release() {
+	if h.lent {
+		h.p.Forget()
+	} else {
+		h.p.Release()
+	}
 }
 
 var errRefused = errors.New("not sent")
 
-// showMemory implements teller.
-func (m *accountModel) showMemory(number uint32, _ *shmstore.Segment) error {
+// ShowMemory implements Teller.
+func (m *accountModel) ShowMemory(number uint32, _ *shmstore.Segment) error {
 	if m.knows[number] {
 		m.t.Fatalf("segment %d is told of twice", number)
 	}
@@ -45,8 +81,8 @@ func (m *accountModel) showMemory(number uint32, _ *shmstore.Segment) error {
 	return nil
 }
 
-// hideMemory implements teller.
-func (m *accountModel) hideMemory(number uint32) {
+// HideMemory implements Teller.
+func (m *accountModel) HideMemory(number uint32) {
 	if !m.knows[number] {
 		m.t.Fatalf("segment %d is forgotten, of which nothing was told", number)
 	}
@@ -57,22 +93,22 @@ func (m *accountModel) hideMemory(number uint32) {
 // a message.
 func (m *accountModel) deliver(t *rapid.T) {
 	size := rapid.IntRange(1, 100).Draw(t, "size")
-	p := newForeign(make([]byte, size), func() { m.alive-- })
+	p := OnHeap(make([]byte, size), func() { m.alive-- })
 	m.alive++
-	h := &modelHold{bytes: size, d: &Delivery{foreign: p}}
-	var at location
+	h := &modelHold{bytes: size, d: &testDelivery{p}}
+	var at Location
 	if rapid.Bool().Draw(t, "in memory") {
-		at = location{seg: rapid.SampledFrom(m.memory).Draw(t, "memory"), own: rapid.Bool().Draw(t, "alone")}
+		at = Location{Seg: rapid.SampledFrom(m.memory).Draw(t, "memory"), Own: rapid.Bool().Draw(t, "alone")}
 	}
 	sent := rapid.IntRange(0, 5).Draw(t, "sent") > 0
-	err := m.account.hold(&hold{d: h.d, bytes: size}, at, func(number, segment uint32) error {
-		if (segment != 0) != (at.seg != nil) || segment != 0 && !m.knows[segment] {
+	err := m.account.Hold(&Hold{Delivery: h.d, Bytes: size}, at, func(number, segment uint32) error {
+		if (segment != 0) != (at.Seg != nil) || segment != 0 && !m.knows[segment] {
 			t.Fatalf("delivery %d lies in segment %d, and the process knows %v", number, segment, m.knows)
 		}
 		if !sent {
 			return errRefused
 		}
-		h.in, h.seg = segment, at.seg
+		h.in, h.seg = segment, at.Seg
 		m.holds[number] = h
 		return nil
 	})
@@ -80,7 +116,7 @@ func (m *accountModel) deliver(t *rapid.T) {
 		t.Fatalf("sent: %v, %v", sent, err)
 	}
 	if !sent {
-		p.release()
+		p.Release()
 	}
 }
 
@@ -93,8 +129,8 @@ func (m *accountModel) number(t *rapid.T) (uint32, *modelHold) {
 // finishing has the process say that it is done.
 func (m *accountModel) finishing(t *rapid.T) {
 	n, h := m.number(t)
-	_, _, ok := m.account.finishing(n)
-	if want := h != nil && h.why == whySent && !h.finishing; ok != want {
+	_, _, ok := m.account.Finishing(n)
+	if want := h != nil && h.why == Sent && !h.finishing; ok != want {
 		t.Fatalf("finishing %d: %v", n, ok)
 	} else if want {
 		h.finishing = true
@@ -105,30 +141,30 @@ func (m *accountModel) finishing(t *rapid.T) {
 func (m *accountModel) finish(t *rapid.T) {
 	n, h := m.number(t)
 	keep := rapid.Bool().Draw(t, "keep")
-	d, _, _ := m.account.finish(n, keep)
+	d, _ := m.account.Finish(n, keep)
 	switch {
-	case (d != nil) != (h != nil && h.why == whySent):
+	case (d != nil) != (h != nil && h.why == Sent):
 		t.Fatalf("finish %d: %v", n, d)
 	case d == nil:
 		return
 	case keep && !h.released:
-		h.why, h.d = whyKept, nil
+		h.why, h.d = Kept, nil
 	default:
 		delete(m.holds, n)
 	}
-	d.foreign.release()
+	d.(*testDelivery).p.Release()
 }
 
 // release has the process give back what it keeps, before or after its finish.
 func (m *accountModel) release(t *rapid.T) {
 	n, h := m.number(t)
-	has := m.account.release(n)
-	if want := h != nil && (h.why == whyKept || h.finishing); has != want {
+	has := m.account.Release(n)
+	if want := h != nil && (h.why == Kept || h.finishing); has != want {
 		t.Fatalf("release %d: %v", n, has)
 	} else if !want {
 		return
 	}
-	if h.why == whyKept {
+	if h.why == Kept {
 		delete(m.holds, n)
 	} else {
 		h.released = true
@@ -138,40 +174,40 @@ func (m *accountModel) release(t *rapid.T) {
 // pass has the process pass a payload on, and the host hold it for that.
 func (m *accountModel) pass(t *rapid.T) {
 	n, h := m.number(t)
-	p := m.account.share(n)
-	if lent := m.account.lend(n); lent != (h != nil) || (p != nil) != lent {
+	p := m.account.Share(n)
+	if lent := m.account.Lend(n); lent != (h != nil) || (p != nil) != lent {
 		t.Fatalf("lend %d: %v, %v", n, lent, p)
 	}
 	if h != nil {
 		h.lent = true
-		p.release()
+		p.Release()
 	}
 }
 
 // retire has nothing more come in memory.
 func (m *accountModel) retire(t *rapid.T) {
 	seg := rapid.SampledFrom(m.memory).Draw(t, "memory")
-	seg.lasting.Store(false)
+	seg.Retire()
 	m.retired[seg] = true
-	m.account.retire(seg)
+	m.account.Retire(seg)
 }
 
 // agree requires that account and model say the same.
 func (m *accountModel) agree(t *rapid.T) {
-	if wrong := m.account.check(); len(wrong) > 0 {
+	if wrong := m.account.Check(); len(wrong) > 0 {
 		t.Fatal(wrong)
 	}
-	want := make(map[why]tally)
+	want := make(map[Why]Tally)
 	for n, h := range m.holds {
 		if h.in != 0 && !m.account.closed && !m.knows[h.in] {
 			t.Fatalf("the process has delivery %d in segment %d, which it was told to forget", n, h.in)
 		}
 		sum := want[h.why]
-		sum.payloads, sum.bytes = sum.payloads+1, sum.bytes+int64(h.bytes)
+		sum.Payloads, sum.Bytes = sum.Payloads+1, sum.Bytes+int64(h.bytes)
 		want[h.why] = sum
 	}
-	for _, reason := range []why{whySent, whyKept, whyFetched, whyLeft} {
-		if got := m.account.tally(reason); got.payloads != want[reason].payloads || got.bytes != want[reason].bytes {
+	for _, reason := range []Why{Sent, Kept, Fetched, Left} {
+		if got := m.account.Tally(reason); got.Payloads != want[reason].Payloads || got.Bytes != want[reason].Bytes {
 			t.Fatalf("for reason %d the process has %+v, want %+v", reason, got, want[reason])
 		}
 	}
@@ -186,48 +222,50 @@ func (m *accountModel) agree(t *rapid.T) {
 // end closes the account, gives back what was unfinished, and drops it.
 func (m *accountModel) end(t *rapid.T) {
 	reads, lends := rapid.Bool().Draw(t, "reads"), rapid.Bool().Draw(t, "lends")
-	had := m.account.close(reads, lends)
+	had := m.account.Close(reads, lends)
 	unfinished, lent, stays := 0, 0, 0
 	for n, h := range m.holds {
-		if h.why == whySent {
+		if h.why == Sent {
 			unfinished++
 		}
 		if h.lent && lends {
 			lent++
 		}
-		if reads && h.in != 0 && (h.why == whySent || !h.lent || !lends) {
-			h.why, h.d = whyLeft, nil
+		if reads && h.in != 0 && (h.why == Sent || !h.lent || !lends) {
+			h.why, h.d = Left, nil
 			stays++
 		} else {
 			delete(m.holds, n)
 		}
 	}
-	if len(had.unfinished) != unfinished || len(had.lent) != lent || had.stays != (stays > 0) {
-		t.Fatalf("it had %d unfinished, %d lent, and more: %v; want %d, %d, %d", len(had.unfinished), len(had.lent), had.stays, unfinished, lent, stays)
+	if len(had.Unfinished) != unfinished || len(had.Lent) != lent || had.Stays != (stays > 0) {
+		t.Fatalf("it had %d unfinished, %d lent, and more: %v; want %d, %d, %d", len(had.Unfinished), len(had.Lent), had.Stays, unfinished, lent, stays)
 	}
-	for _, h := range had.back {
-		h.free()
+	for _, h := range had.Back {
+		h.Free()
 	}
-	for _, u := range had.unfinished {
-		u.d.foreign.release()
+	for _, u := range had.Unfinished {
+		u.(*testDelivery).p.Release()
 	}
 	m.agree(t)
-	if err := m.account.hold(&hold{}, location{}, nil); !errors.Is(err, errOver) {
+	if err := m.account.Hold(&Hold{}, Location{}, nil); !errors.Is(err, ErrOver) {
 		t.Fatalf("a payload for a process that is over: %v", err)
 	}
 	if m.alive < stays {
 		t.Fatalf("%d payloads are left of %d that the process may be reading", m.alive, stays)
 	}
-	m.account.drop()
+	m.account.Drop()
 	m.holds = nil
 	m.agree(t)
-	releaseAll(had.lent)
+	for _, p := range had.Lent {
+		p.Release()
+	}
 	if m.alive != 0 {
 		t.Fatalf("%d payloads live, and no account holds them", m.alive)
 	}
 	for i, seg := range m.memory {
-		if refs := seg.refs.Load(); refs != 1 || seg.kept.bytes.Load() != 0 {
-			t.Fatalf("memory %d has %d references, and %d bytes are kept in it", i, refs, seg.kept.bytes.Load())
+		if refs := seg.refs.Load(); refs != 1 || seg.views.bytes.Load() != 0 {
+			t.Fatalf("memory %d has %d references, and %d bytes are kept in it", i, refs, seg.views.bytes.Load())
 		}
 	}
 }
@@ -241,10 +279,10 @@ func TestAccountAgainstModel(t *testing.T) {
 	}
 	defer mem.Close()
 	rapid.Check(t, func(t *rapid.T) {
-		m := &accountModel{t: t, holds: make(map[uint32]*modelHold), knows: make(map[uint32]bool), retired: make(map[*segment]bool)}
-		m.account.open(m)
+		m := &accountModel{t: t, holds: make(map[uint32]*modelHold), knows: make(map[uint32]bool), retired: make(map[*Segment]bool)}
+		m.account.Open(m)
 		for range 3 {
-			m.memory = append(m.memory, newLasting(mem))
+			m.memory = append(m.memory, Lasting(mem, nil))
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"deliver": m.deliver, "finishing": m.finishing, "finish": m.finish, "release": m.release,
@@ -254,24 +292,8 @@ func TestAccountAgainstModel(t *testing.T) {
 	})
 }
 
-// telling has the other process told of something that lies in memory, of which it is told
-// first.
-func (a *account) telling(at location, say func(segment uint32)) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed {
-		return errOver
-	}
-	t, err := a.tell(at)
-	if err == nil {
-		say(t.number)
-		a.untell(t)
-	}
-	return err
-}
-
 // knows is the number of memory of ours that the other process was told of; 0: it was not.
-func (a *account) knows(seg *segment) uint32 {
+func (a *Account) knows(seg *Segment) uint32 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if t := a.told[seg]; t != nil {
@@ -282,20 +304,20 @@ func (a *account) knows(seg *segment) uint32 {
 
 // TestGiveBackInParts: what a process had is given back a part at a time, and all of it.
 func TestGiveBackInParts(t *testing.T) {
-	var a account
-	a.open(nil)
+	var a Account
+	a.Open(nil)
 	const n = 5*givenBack/2 + 1
 	back := 0
 	for range n {
-		h := &hold{returned: func() { back++ }}
-		if err := a.hold(h, location{}, func(_, _ uint32) error { return nil }); err != nil {
+		h := &Hold{Returned: func() { back++ }}
+		if err := a.Hold(h, Location{}, func(_, _ uint32) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if more := a.giveBackSome(everything); !more || back != givenBack {
+	if more := a.GiveBackSome(All); !more || back != givenBack {
 		t.Errorf("%d are given back at first, and there are more: %v; want %d", back, more, givenBack)
 	}
-	if a.giveBack(everything); back != n {
+	if a.GiveBackAll(All); back != n {
 		t.Errorf("%d of %d are given back", back, n)
 	}
 }
@@ -303,11 +325,11 @@ func TestGiveBackInParts(t *testing.T) {
 // TestAccountNumbersComeRound: a payload is given no number that another has, and not 0, which
 // names none.
 func TestAccountNumbersComeRound(t *testing.T) {
-	var a account
-	a.open(nil)
+	var a Account
+	a.Open(nil)
 	var numbers []uint32
 	hold := func() {
-		err := a.hold(&hold{}, location{}, func(number, _ uint32) error {
+		err := a.Hold(&Hold{}, Location{}, func(number, _ uint32) error {
 			numbers = append(numbers, number)
 			return nil
 		})
@@ -321,30 +343,5 @@ func TestAccountNumbersComeRound(t *testing.T) {
 	hold()
 	if want := []uint32{1, math.MaxUint32, 2}; !slices.Equal(numbers, want) {
 		t.Errorf("the numbers are %d, want %d", numbers, want)
-	}
-}
-
-// TestHostOwnersComeRound: no two ends of the exchange in the host's process have one owner, and
-// none has the number of the lasting owner, which its Close leaves alone.
-func TestHostOwnersComeRound(t *testing.T) {
-	x := newExchange(Options{Logger: slog.New(slog.DiscardHandler)})
-	b := &Bus{exchange: x}
-	ends := []*hostExchange{b.openExchange(false)}
-	x.opened = math.MaxUint32 - 2
-	for range 3 {
-		ends = append(ends, b.openExchange(false))
-	}
-	var numbers []uint32
-	for _, e := range ends {
-		numbers = append(numbers, e.number)
-	}
-	if want := []uint32{1, math.MaxUint32 - 1, 0, 2}; !slices.Equal(numbers, want) {
-		t.Fatalf("the numbers of the owners are %d, want %d", numbers, want)
-	}
-	if err := x.close(); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(x.account.owners); n != 0 {
-		t.Errorf("%d owners are left, want none", n)
 	}
 }

@@ -1,0 +1,33 @@
+package bus
+
+import (
+	"log/slog"
+	"math"
+	"slices"
+	"testing"
+)
+
+// TestHostOwnersComeRound: no two ends of the exchange in the host's process have one owner, and
+// none has the number of the lasting owner, which its Close leaves alone.
+func TestHostOwnersComeRound(t *testing.T) {
+	x := newExchange(Options{Logger: slog.New(slog.DiscardHandler)})
+	b := &Bus{exchange: x}
+	ends := []*hostExchange{b.openExchange(false)}
+	x.opened = math.MaxUint32 - 2
+	for range 3 {
+		ends = append(ends, b.openExchange(false))
+	}
+	var numbers []uint32
+	for _, e := range ends {
+		numbers = append(numbers, e.number)
+	}
+	if want := []uint32{1, math.MaxUint32 - 1, 0, 2}; !slices.Equal(numbers, want) {
+		t.Fatalf("the numbers of the owners are %d, want %d", numbers, want)
+	}
+	if err := x.close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(x.account.Owners()); n != 0 {
+		t.Errorf("%d owners are left, want none", n)
+	}
+}
