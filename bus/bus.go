@@ -14,6 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/codec/bundle"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/directory"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -33,8 +34,8 @@ type Bus struct {
 	system        *actors.System
 	writer        *actors.Writer
 	inputProducer *actors.Producer
-	exchange      *exchange  // nil: a node's
-	directory     *directory // nil: a node's
+	exchange      *exchange            // nil: a node's
+	directory     *directory.Directory // nil: a node's
 
 	gpu        GPUOptions
 	lane       *lane.Lane
@@ -141,7 +142,7 @@ func openGraph(ctx context.Context, g *graph, opts Options, of *lane.Lane) (*Bus
 		live: make(map[uint64]*Request),
 	}
 	if !node {
-		b.exchange, b.directory = newExchange(opts), newDirectory()
+		b.exchange, b.directory = newExchange(opts), directory.New(ErrClosed)
 	}
 	if err := b.openSender(ctx, of); err != nil {
 		return nil, errors.Join(err, store.Close())
@@ -479,7 +480,7 @@ func (b *Bus) lastCheck() error {
 	}
 	if b.exchange != nil {
 		broken = append(broken, b.exchange.close())
-		b.directory.close()
+		b.directory.Close()
 	}
 	return errors.Join(broken...)
 }

@@ -96,21 +96,13 @@ func LastSource(s *Server) uint32 { return s.sources.Load() }
 func ExchangeStalls(s *Server) []Stall { return s.exchangeStalls(0) }
 
 // SetDirectoryRoom bounds the names in the directory.
-func SetDirectoryRoom(b *Bus, names int) {
-	b.directory.mu.Lock()
-	defer b.directory.mu.Unlock()
-	b.directory.most = names
-}
+func SetDirectoryRoom(b *Bus, names int) { b.directory.Bound(names) }
 
 // ErrCanceled reports a wait that the caller's context ended.
 var ErrCanceled = errCanceled
 
 // Published is how many names are in the directory.
-func Published(b *Bus) int {
-	b.directory.mu.Lock()
-	defer b.directory.mu.Unlock()
-	return len(b.directory.names)
-}
+func Published(b *Bus) int { return b.directory.Len() }
 
 // PublishedBy is how many names a node publishes, or is about to.
 func PublishedBy(n *Node) int {

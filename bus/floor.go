@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/directory"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -96,7 +97,7 @@ type footing struct {
 	results     []port
 	kept        *ledger.Views
 	exchange    *exchange
-	directory   *directory
+	directory   *directory.Directory
 	figures     *tensorFigures
 	heard       *heard
 	wait        Wait

@@ -358,7 +358,7 @@ func (n *Node) Close(ctx context.Context) error {
 	}
 	<-n.done
 	err = errors.Join(err, n.closeLane(ctx), ledger.Unmapped(ctx))
-	n.directory.found.close()
+	n.directory.found.Close(ErrClosed)
 	if err != nil {
 		return fmt.Errorf("bus: close the node: %w", err)
 	}

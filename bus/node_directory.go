@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/directory"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -27,7 +28,7 @@ func (n *Node) Directory() lane.Directory { return &n.directory }
 // nodeDirectory is a node's part of the directory, which outlives hosts.
 type nodeDirectory struct {
 	node  *Node
-	found owners
+	found directory.Watches
 
 	mu    sync.Mutex // comes before the node's, and a link's
 	names map[lane.Name]*nodePublished
@@ -46,10 +47,10 @@ func (d *nodeDirectory) Publish(ctx context.Context, name lane.Name, fd int, siz
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := checkSize(sizeBytes); err != nil {
+	if err := directory.CheckSize(sizeBytes); err != nil {
 		return err
 	}
-	own, err := ownDescriptor(fd)
+	own, err := directory.Own(fd)
 	if err != nil {
 		return err
 	}
@@ -201,7 +202,7 @@ func (d *nodeDirectory) Find(ctx context.Context, name lane.Name) (lane.Found, e
 	if err != nil {
 		return lane.Found{}, directoryError(err)
 	}
-	owner, err := d.found.watch(ownerKey{l.welcome.Epoch, m.Owner}, fds[1], int(m.PID))
+	owner, err := d.found.Watch(directory.Owner{Epoch: l.welcome.Epoch, Number: m.Owner}, fds[1], int(m.PID))
 	if err != nil {
 		peer.CloseAll(fds[:1])
 		return lane.Found{}, err

@@ -172,7 +172,7 @@ func (s *session) read(in *peer.Receiver) error {
 	in.OnIdle(turn.end)
 	defer turn.end()
 	s.looks.look = in.Look
-	defer s.srv.on.directory.leave(s)
+	defer s.srv.on.directory.Leave(s)
 	defer s.srv.on.heard.gone(&s.looks)
 	came := false
 	err := in.Serve(func(h wire.Header, body []byte, fds []int) error {

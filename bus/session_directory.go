@@ -7,6 +7,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/directory"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -24,7 +25,7 @@ var directoryCodes = codeTable{
 // publish answers publish. It owns the descriptor.
 func (s *session) publish(m *wire.Publish, fd int) {
 	name := lane.Name{Pool: m.Pool, Number: m.Number}
-	if err := s.srv.on.directory.publish(s, name, fd, int64(min(m.Size, math.MaxInt64))); err != nil {
+	if err := s.srv.on.directory.PublishBy(s, name, fd, int64(min(m.Size, math.MaxInt64))); err != nil {
 		s.queue(directoryCodes.failed(m.Token, err))
 		return
 	}
@@ -34,14 +35,14 @@ func (s *session) publish(m *wire.Publish, fd int) {
 
 // withdraw takes back what the client has published.
 func (s *session) withdraw(m *wire.Withdraw) {
-	s.srv.on.directory.withdraw(s, lane.Name{Pool: m.Pool, Number: m.Number})
+	s.srv.on.directory.WithdrawBy(s, lane.Name{Pool: m.Pool, Number: m.Number})
 }
 
 // find answers find.
 func (s *session) find(m *wire.Find) {
-	err := s.srv.on.directory.lookup(lane.Name{Pool: m.Pool, Number: m.Number}, func(p *published, pidfd int) error {
-		found := &wire.Found{Token: m.Token, Owner: p.by.number, PID: uint32(p.by.pid()), Size: uint64(p.sizeBytes)}
-		err := s.sender.Queue(found, p.fd, pidfd)
+	err := s.srv.on.directory.Lookup(lane.Name{Pool: m.Pool, Number: m.Number}, func(e directory.Entry) error {
+		found := &wire.Found{Token: m.Token, Owner: e.Owner, PID: uint32(e.PID), Size: uint64(e.SizeBytes)}
+		err := s.sender.Queue(found, e.FD, e.PIDFD)
 		if err == nil || errors.Is(err, peer.ErrGone) || errors.Is(err, peer.ErrClosed) {
 			return nil // as in queue
 		}
@@ -53,3 +54,12 @@ func (s *session) find(m *wire.Find) {
 		s.queue(directoryCodes.failed(m.Token, err))
 	}
 }
+
+// PID implements directory.Process.
+func (s *session) PID() int { return s.proc.PID() }
+
+// FD implements directory.Process.
+func (s *session) FD() int { return s.proc.FD() }
+
+// Gone implements directory.Process.
+func (s *session) Gone() bool { return s.proc.Exited() || s.conn.HungUp() }

@@ -8,7 +8,7 @@ const mostLines = 5_000
 
 var packagesAbove = map[string]int{
 	"bench": 6942,
-	"bus":   13258,
+	"bus":   12992,
 }
 
 // partsOfMap bounds the lines of parts of the repository, with all packages below them, and

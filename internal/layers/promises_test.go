@@ -95,6 +95,11 @@ var promises = []promise{
 		reason: "a program counts what an allocator has",
 	},
 	{
+		path:   "internal/directory",
+		names:  "Directory.Bound Directory.Len",
+		reason: "tests of package bus make the directory small, and count its names",
+	},
+	{
 		path:   "internal/peer",
 		names:  "Conn.Receive PacketsSent Pair",
 		reason: "tests of package bus make pairs of connections and count packets; its own read one packet at a time",

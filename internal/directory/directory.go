@@ -1,0 +1,288 @@
+package directory
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/limits"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+)
+
+// What the directory takes.
+const (
+	maxPublishedBy    = 1024    // names of one process
+	maxPublished      = 1 << 14 // names of all together
+	publishedShare    = 4       // one in so many of the descriptors that the host may open
+	maxPublishedBytes = 1 << 46 // as large as a store may be
+)
+
+// Directory is the table. It is this process's own [lane.Directory], too.
+type Directory struct {
+	over  error   // why nothing is published any more, when it is closed
+	found Watches // of what this process has found
+
+	mu         sync.Mutex // comes before a sender's
+	most       int        // names
+	names      map[lane.Name]*published
+	publishers map[Process]*publisher // nil: this process
+	last       uint32                 // number of the last one that is no nil
+	self       int                    // a pidfd of this process; -1: not opened
+	closed     bool
+}
+
+// Process is a client that publishes.
+type Process interface {
+	PID() int
+	FD() int    // its pidfd
+	Gone() bool // it is dead, or has hung up
+}
+
+// published is a descriptor with a name.
+type published struct {
+	fd        int
+	sizeBytes int64
+	by        *publisher
+}
+
+// publisher is a process that has published something.
+type publisher struct {
+	number  uint32  // never another's; 0: this process
+	process Process // nil: this process
+	names   map[lane.Name]struct{}
+}
+
+// New makes an empty directory. Once it is closed, it fails with [lane.ErrUnavailable] and over.
+func New(over error) *Directory {
+	return &Directory{
+		most: min(maxPublished, limits.Files()/publishedShare), over: over, self: -1,
+		names: make(map[lane.Name]*published), publishers: make(map[Process]*publisher),
+	}
+}
+
+// Bound lets it have no more names than that.
+func (d *Directory) Bound(names int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.most = names
+}
+
+// Len counts the names.
+func (d *Directory) Len() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.names)
+}
+
+// CheckSize looks at the size of what is behind a descriptor.
+func CheckSize(sizeBytes int64) error {
+	if sizeBytes < 1 || sizeBytes > maxPublishedBytes {
+		return fmt.Errorf("%w: a descriptor of %d bytes: use 1 to %d", cudaipc.ErrInvalid, sizeBytes, int64(maxPublishedBytes))
+	}
+	return nil
+}
+
+// Own duplicates a descriptor that is to be published.
+func Own(fd int) (int, error) {
+	own, err := peer.Duplicate(fd)
+	if err != nil {
+		return -1, fmt.Errorf("%w: publish: %w", cudaipc.ErrInvalid, err)
+	}
+	return own, nil
+}
+
+// PublishBy puts a descriptor of a process's under a name; nil is this process. It owns the
+// descriptor, also if it fails.
+func (d *Directory) PublishBy(of Process, name lane.Name, fd int, sizeBytes int64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dropOver(name)
+	by := d.publishers[of]
+	err := CheckSize(sizeBytes)
+	switch {
+	case err != nil:
+	case d.closed:
+		err = d.unavailable()
+	case d.names[name] != nil:
+		err = fmt.Errorf("%w: it is published by %s", lane.ErrPublished, d.names[name].by.describe())
+	case len(d.names) >= d.most:
+		err = fmt.Errorf("%w: it has %d names, and the host may have no more (raise its `ulimit -n`)", lane.ErrFull, len(d.names))
+	case by != nil && len(by.names) >= maxPublishedBy:
+		err = fmt.Errorf("%w: this process has published %d names, and no more may be", lane.ErrFull, len(by.names))
+	}
+	if err != nil {
+		peer.CloseAll([]int{fd})
+		return err
+	}
+	if by == nil {
+		by = &publisher{process: of, names: make(map[lane.Name]struct{})}
+		if of != nil {
+			d.last++
+			by.number = d.last
+		}
+		d.publishers[of] = by
+	}
+	by.names[name] = struct{}{}
+	d.names[name] = &published{fd: fd, sizeBytes: sizeBytes, by: by}
+	return nil
+}
+
+func (d *Directory) unavailable() error { return fmt.Errorf("%w: %w", lane.ErrUnavailable, d.over) }
+
+// WithdrawBy takes back what a process has published under a name; nil is this process.
+func (d *Directory) WithdrawBy(of Process, name lane.Name) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p := d.names[name]; p != nil && p.by.process == of {
+		d.remove(name, p)
+	}
+}
+
+// remove, with mu held, forgets a name.
+func (d *Directory) remove(name lane.Name, p *published) {
+	peer.CloseAll([]int{p.fd})
+	delete(d.names, name)
+	delete(p.by.names, name)
+}
+
+// Leave takes back all that a process has published.
+func (d *Directory) Leave(of Process) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dropAll(d.publishers[of])
+	delete(d.publishers, of)
+}
+
+// dropAll, with mu held, forgets all names of a process, if it has any.
+func (d *Directory) dropAll(by *publisher) {
+	if by == nil {
+		return
+	}
+	for name := range by.names {
+		d.remove(name, d.names[name])
+	}
+}
+
+// dropOver, with mu held, forgets all names of the process that has this one, if it is dead or
+// has hung up. The kernel is asked, which knows before the session ends: what a process publishes
+// when it has joined anew must not find its own names taken.
+func (d *Directory) dropOver(name lane.Name) {
+	if p := d.names[name]; p != nil && p.by.process != nil && p.by.process.Gone() {
+		d.dropAll(p.by)
+	}
+}
+
+// Entry is what lies under a name.
+type Entry struct {
+	FD        int // of the memory, and
+	PIDFD     int // of the process that published it: neither is the caller's
+	SizeBytes int64
+	Owner     uint32 // number of that process, never another's; 0: the host's
+	PID       int    // of it
+}
+
+// Lookup finds a descriptor, and has it used while it is not closed.
+func (d *Directory) Lookup(name lane.Name, use func(Entry) error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dropOver(name)
+	p := d.names[name]
+	switch {
+	case d.closed:
+		return d.unavailable()
+	case p == nil:
+		return fmt.Errorf("%w: number %d of the pool %x", lane.ErrNotPublished, name.Number, name.Pool)
+	}
+	pidfd, err := d.pidfd(p.by)
+	if err != nil {
+		return err
+	}
+	return use(Entry{FD: p.fd, PIDFD: pidfd, SizeBytes: p.sizeBytes, Owner: p.by.number, PID: p.by.pid()})
+}
+
+// pidfd, with mu held, is that of a process that has published something.
+func (d *Directory) pidfd(by *publisher) (int, error) {
+	if by.process != nil {
+		return by.process.FD(), nil
+	}
+	if d.self < 0 {
+		fd, err := peer.Self()
+		if err != nil {
+			return -1, err
+		}
+		d.self = fd
+	}
+	return d.self, nil
+}
+
+// Close forgets everything, once no client is left.
+func (d *Directory) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, by := range d.publishers {
+		d.dropAll(by)
+	}
+	if d.self >= 0 {
+		peer.CloseAll([]int{d.self})
+	}
+	d.self, d.closed = -1, true
+	d.found.Close(d.over)
+}
+
+// pid is the number of the process.
+func (by *publisher) pid() int {
+	if by.process == nil {
+		return os.Getpid()
+	}
+	return by.process.PID()
+}
+
+// describe names the process in errors.
+func (by *publisher) describe() string {
+	if by.process == nil {
+		return "the host"
+	}
+	return fmt.Sprintf("process %d", by.pid())
+}
+
+// Publish implements [lane.Directory].
+func (d *Directory) Publish(ctx context.Context, name lane.Name, fd int, sizeBytes int64) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	own, err := Own(fd)
+	if err != nil {
+		return err
+	}
+	return d.PublishBy(nil, name, own, sizeBytes)
+}
+
+// Withdraw implements [lane.Directory].
+func (d *Directory) Withdraw(name lane.Name) { d.WithdrawBy(nil, name) }
+
+// Find implements [lane.Directory].
+func (d *Directory) Find(ctx context.Context, name lane.Name) (lane.Found, error) {
+	if ctx.Err() != nil {
+		return lane.Found{}, context.Cause(ctx)
+	}
+	found := lane.Found{FD: -1}
+	err := d.Lookup(name, func(e Entry) error {
+		own, err := peer.Duplicate(e.PIDFD)
+		if err != nil {
+			return err
+		}
+		if found.Owner, err = d.found.Watch(Owner{Number: e.Owner}, own, e.PID); err != nil {
+			return err
+		}
+		found.FD, err = peer.Duplicate(e.FD)
+		found.SizeBytes = e.SizeBytes
+		return err
+	})
+	if err != nil {
+		return lane.Found{}, err
+	}
+	return found, nil
+}

@@ -1,0 +1,73 @@
+package directory
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+)
+
+// Watches are of the processes whose descriptors this one has found: one for each, however much
+// is found of it.
+type Watches struct {
+	mu      sync.Mutex
+	watched map[Owner]*peer.Process
+	over    error // why there are no more; nil: they are open
+}
+
+// Owner is a process that publishes, at one life of a host.
+type Owner struct {
+	Epoch  uint64
+	Number uint32
+}
+
+// Watch finds the watch of a process, or begins it. It owns the pidfd.
+func (w *Watches) Watch(of Owner, pidfd, pid int) (lane.Owner, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.watched[of]
+	if p != nil || w.over != nil {
+		peer.CloseAll([]int{pidfd})
+	}
+	switch {
+	case w.over != nil:
+		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, w.over)
+	case p != nil:
+		return p, nil
+	}
+	w.forgetDead()
+	p, err := peer.Adopt(pidfd, pid)
+	if err != nil {
+		return nil, err
+	}
+	if w.watched == nil {
+		w.watched = make(map[Owner]*peer.Process)
+	}
+	w.watched[of] = p
+	return p, nil
+}
+
+// forgetDead, with mu held, ends the watches that have seen what they watched for.
+// So there are no more of them than processes that live, and one.
+func (w *Watches) forgetDead() {
+	for of, p := range w.watched {
+		select {
+		case <-p.Done():
+			_ = p.Close() // its Done stays closed
+			delete(w.watched, of)
+		default:
+		}
+	}
+}
+
+// Close ends them. over is why no more may begin.
+func (w *Watches) Close(over error) {
+	w.mu.Lock()
+	watched := w.watched
+	w.watched, w.over = nil, over
+	w.mu.Unlock()
+	for _, p := range watched {
+		_ = p.Close() // a watch holds nothing that could be lost
+	}
+}
