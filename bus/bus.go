@@ -15,6 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/bundle"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/directory"
+	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -34,7 +35,7 @@ type Bus struct {
 	system        *actors.System
 	writer        *actors.Writer
 	inputProducer *actors.Producer
-	exchange      *exchange            // nil: a node's
+	exchange      *exchange.Exchange   // nil: a node's
 	directory     *directory.Directory // nil: a node's
 
 	gpu        GPUOptions
@@ -478,8 +479,8 @@ func (b *Bus) lastCheck() error {
 	if errors.Is(err, actors.ErrStopped) {
 		return nil // closed before
 	}
-	if b.exchange != nil {
-		broken = append(broken, b.exchange.close())
+	if b.exchange != nil { // else it is a node's
+		broken = append(broken, closeExchange(b.exchange))
 		b.directory.Close()
 	}
 	return errors.Join(broken...)

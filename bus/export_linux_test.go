@@ -54,17 +54,14 @@ func ExchangeFile(t testing.TB, n *Node) uint64 {
 	t.Helper()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return fileOf(t, n.link.exchange.arena)
+	return fileOf(t, n.link.exchange.Memory())
 }
 
 // HasExchangeMemory reports whether a node has made memory for what it puts into an exchange.
 func HasExchangeMemory(n *Node) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	room := &n.link.exchange
-	room.mu.Lock()
-	defer room.mu.Unlock()
-	return room.arena != nil
+	return n.link.exchange.Memory() != nil
 }
 
 // FetchForNobody has a node's host hand out what lies under a key, to somebody who

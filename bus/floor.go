@@ -8,6 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/directory"
+	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -96,7 +97,7 @@ type footing struct {
 	inputs      []port
 	results     []port
 	kept        *ledger.Views
-	exchange    *exchange
+	exchange    *exchange.Exchange
 	directory   *directory.Directory
 	figures     *tensorFigures
 	heard       *heard

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
@@ -38,7 +39,7 @@ type link struct {
 	heard *heard
 	looks looking // at what the host sends
 
-	exchange exchangeRoom // of what this process puts there
+	exchange *exchange.Room // of what this process puts there
 	figures  toldFigures
 
 	calling    sync.Mutex // one opens begun.caller, and then a request at a time; comes before the locks of the parts
@@ -159,7 +160,7 @@ func (l *link) run() {
 	questions := l.asked.end()
 	tasks, requests := l.begun.lose()
 	l.account.Close(false, false)
-	l.exchange.stop() // what is returned from here on may be read still
+	l.exchange.Stop() // what is returned from here on may be read still
 	_ = l.conn.Close()
 	_ = l.sender.Close()
 	close(l.done)

@@ -9,6 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/waiting"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -194,8 +195,8 @@ func (l *link) gone() error {
 // closeExchange waits for those who hold payloads of the exchange, and gives the
 // memory of this process's own back.
 func (l *link) closeExchange(ctx context.Context) error {
-	if err := waitFor(ctx, &l.parting.reading); err != nil {
+	if err := waiting.For(ctx, &l.parting.reading); err != nil {
 		return fmt.Errorf("payloads of the exchange are held: %w", err)
 	}
-	return l.exchange.close(ctx)
+	return l.exchange.Close(ctx)
 }

@@ -33,7 +33,7 @@ func (d *Delivery) locate(inlineBytes int) (at ledger.Location, err error) {
 		at, err = d.inStore(d.flow.req.bus.shared)
 	case d.foreign.Lend():
 		// In a store's arena nothing begins at 0: there is a header before it.
-		at = ledger.Location{Seg: d.foreign.Segment(), Offset: uint64(d.foreign.Offset()), Own: d.foreign.Offset() == 0}
+		at = ledger.Location{Seg: d.foreign.Segment(), Offset: d.foreign.Offset(), Own: d.foreign.Offset() == 0}
 	default: // the store had no room in one piece
 		var own *ledger.Payload
 		if own, err = ledger.Copied(p); err == nil {
@@ -94,7 +94,7 @@ func (s *session) thin() bool {
 // heap is copied to where others can read it.
 func (s *Server) locate(d *Delivery) (ledger.Location, error) {
 	if d.foreign != nil && d.foreign.Segment() != nil {
-		return ledger.Location{Seg: d.foreign.Segment(), Offset: uint64(d.foreign.Offset())}, nil
+		return ledger.Location{Seg: d.foreign.Segment(), Offset: d.foreign.Offset()}, nil
 	}
 	if !d.Handle.IsZero() {
 		return d.inStore(s.arena)

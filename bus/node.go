@@ -14,9 +14,11 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/waiting"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -177,7 +179,7 @@ func (n *Node) connect(ctx context.Context) (*link, error) {
 		return nil, err
 	}
 	l.node = n
-	l.exchange.opts = n.opts.ExchangeStore
+	l.exchange = exchange.NewRoom(n.opts.ExchangeStore)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ctx.Err() != nil { // Close has looked for a link already, and found none
@@ -311,7 +313,7 @@ func (n *Node) closeLink(l *link) {
 			caller.arena.Release()
 		}
 		l.closePairs()
-		err = errors.Join(err, l.exchange.close(ctx))
+		err = errors.Join(err, l.exchange.Close(ctx))
 		if err != nil {
 			n.opts.Logger.Error("close what ran for a host that is gone", slog.Any("error", err))
 		}
@@ -367,7 +369,7 @@ func (n *Node) Close(ctx context.Context) error {
 
 // closeLane closes the lane, when nothing that uses it is open any more.
 func (n *Node) closeLane(ctx context.Context) error {
-	if err := waitFor(ctx, &n.closing); err != nil {
+	if err := waiting.For(ctx, &n.closing); err != nil {
 		return fmt.Errorf("what ran for hosts that are gone is not over: %w", err)
 	}
 	return n.lane.Close(ctx)

@@ -79,9 +79,9 @@ func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string,
 		number, err = l.place(ctx, e.owner, edge, key, p)
 		return err
 	}
-	err = l.exchange.put(ctx, size, wire.MaxInline, fill, place)
+	err = l.exchange.Put(ctx, size, wire.MaxInline, fill, place)
 	if errors.Is(err, wire.CodeOverloaded) && len(copied) > 0 { // the host has no room for it: this process may have
-		err = l.exchange.put(ctx, size, 0, func(dst []byte) error {
+		err = l.exchange.Put(ctx, size, 0, func(dst []byte) error {
 			copy(dst, copied)
 			return nil
 		}, place)

@@ -11,6 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/waiting"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -298,7 +299,7 @@ func (l *link) leave(ctx context.Context) error {
 		u.in.drop() // it is not known here any more: see ended
 	}
 	// Nothing is emitted any more, so that what others still read is safe.
-	l.exchange.stop()
+	l.exchange.Stop()
 	l.returnAll()
 	err := errors.Join(l.closeStages(ctx), l.closeCaller(ctx), l.closeExchange(ctx))
 	l.closePairs()
@@ -354,7 +355,7 @@ func (l *link) closeCaller(ctx context.Context) error {
 // idle waits until no task is open at any of the stages, or the context ends.
 func idle(ctx context.Context, stages []*nodeStage) {
 	for _, st := range stages {
-		if waitFor(ctx, &st.busy) != nil {
+		if waiting.For(ctx, &st.busy) != nil {
 			return
 		}
 	}

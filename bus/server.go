@@ -457,7 +457,8 @@ func (s *Server) Holdings() []Holding {
 		all = append(all, sess.holdings()...)
 	}
 	all = append(all, s.underWay().held...)
-	all = append(all, s.on.exchange.holdings()...)
+	all = append(all, Holding{PID: os.Getpid(), Name: "the host"}.values(s.on.exchange.Values(), "placed")...)
+	all = append(all, Holding{Name: "nobody"}.values(s.on.exchange.Lasting(), "lasting")...)
 	slices.SortStableFunc(all, func(a, b Holding) int { return int(b.Age - a.Age) })
 	return all
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -21,7 +22,6 @@ const (
 	maxPlacedOwn     = 64      // of those, in segments of their own, which take a descriptor each
 	maxExchangeWaits = 4096    // questions that wait
 	maxOwners        = 4096    // owners that have placed something, and not cleaned up everything
-	maxLasting       = 4096    // payloads that outlive their processes, of all clients together
 )
 
 // exchanging is what a client has of the exchange, but for the values, which are in its
@@ -66,7 +66,7 @@ func (s *session) placePayload(m *wire.Place, p *placed) (entry uint64, err erro
 	err = errors.Join(edge.Check(), connector.CheckKey(m.Key))
 	var o *ring.Owner
 	if err == nil {
-		o, err = s.owner(m.Owner)
+		o, err = s.srv.on.exchange.Owner(&s.account, m.Owner, maxOwners, fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
 	}
 	if err == nil {
 		err = s.ex.charge(p.own)
@@ -94,7 +94,7 @@ func (s *session) placedPayload(m *wire.Place) (*placed, error) {
 	number := m.Put
 	var err error
 	if m.Flags&wire.FlagInline != 0 {
-		p.Payload, err = s.srv.on.exchange.copied(m.Payload, func() { p.gone(s) })
+		p.Payload, err = s.srv.on.exchange.Copied(m.Payload, func() { p.gone(s) })
 		return p, err
 	}
 	put := &wire.Put{Put: number, Flags: m.Flags &^ wire.FlagForward, Segment: m.Segment, Offset: m.Offset, Size: m.Size}
@@ -112,16 +112,6 @@ func (p *placed) gone(s *session) {
 	if p.charged {
 		s.ex.discharge(p.own)
 	}
-}
-
-// owner finds an owner of the client's, or makes it.
-func (s *session) owner(number uint32) (*ring.Owner, error) {
-	if number == wire.LastingOwner {
-		return s.srv.on.exchange.lastingOwner()
-	}
-	return owner(&s.account, number, maxOwners, func() *ring.Owner {
-		return s.srv.on.exchange.table.Owner(fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
-	})
 }
 
 // charge counts a payload of the client's.
@@ -163,44 +153,38 @@ func (s *session) fetch(m *wire.Fetch) error {
 		s.queue(failedMessage(m.Token, err))
 		return nil
 	}
-	token, key, number, table := m.Token, m.Key, m.Entry, s.srv.on.exchange.table
-	got, err := table.Get(edge, key, number)
+	token, key, entry, x := m.Token, m.Key, m.Entry, s.srv.on.exchange
+	got, err := x.Get(edge, key, entry)
 	if err == nil {
 		s.hand(token, got)
 		return nil
 	}
-	if m.Flags&wire.FetchWait == 0 || number != 0 {
+	if m.Flags&wire.FetchWait == 0 || entry != 0 {
 		s.queue(failedMessage(token, err))
 		return nil
 	}
 	return s.askExchange(token, fmt.Sprintf("%q on %v, which nobody has placed", key, edge), func(ctx context.Context) (func(), error) {
-		got, err := table.Await(ctx, nil, edge, key, number)
+		got, err := x.Await(ctx, edge, key, entry)
 		return func() { s.hand(token, got) }, err
 	})
 }
 
-// hand gives the client a payload.
-func (s *session) hand(token uint32, got ring.Taken) {
-	p := got.Payload.(*ledger.Payload) //nolint:forcetypeassert // the table has no others
-	f := newFetched(got)
-	m := &wire.Fetched{Token: token, Size: uint64(len(p.Bytes()))}
-	switch {
-	case len(p.Bytes()) <= wire.MaxInline:
-		m.Flags, m.Payload = wire.FlagInline, p.Bytes()
-	case p.Segment() == nil:
-		var err error
-		if f.copy, err = ledger.Copied(p.Bytes()); err != nil {
-			got.PutBack()
+// hand gives the client a value.
+func (s *session) hand(token uint32, f *exchange.Fetched) {
+	m := &wire.Fetched{Token: token, Size: uint64(len(f.Bytes()))}
+	var at ledger.Location
+	if len(f.Bytes()) <= wire.MaxInline {
+		m.Flags, m.Payload = wire.FlagInline, f.Bytes()
+	} else {
+		p, err := f.InMemory()
+		if err != nil {
+			f.PutBack()
 			s.queue(failedMessage(token, err))
 			return
 		}
-		p = f.copy
-	}
-	var at ledger.Location
-	if m.Flags&wire.FlagInline == 0 {
 		at.Seg, m.Offset = p.Segment(), p.Offset()
 	}
-	err := s.account.Hold(&f.hold, at, func(number, segment uint32) error {
+	err := s.account.Hold(&f.Hold, at, func(number, segment uint32) error {
 		if s.ctx.Err() != nil {
 			return ledger.ErrOver
 		}
@@ -210,17 +194,17 @@ func (s *session) hand(token uint32, got ring.Taken) {
 		return nil
 	})
 	if err != nil {
-		f.settle(got.PutBack) // the client has not seen it
+		f.PutBack() // the client has not seen it
 	}
 }
 
-// finish ends it when the client says so.
-func (f *fetched) finish(m *wire.Finish) error {
+// finishFetched ends a value when the client says so.
+func finishFetched(f *exchange.Fetched, m *wire.Finish) error {
 	if m.Flags&wire.FinishUnread != 0 && m.Flags&wire.FinishKeep == 0 {
-		f.settle(f.got.PutBack)
+		f.PutBack()
 		return nil
 	}
-	f.settle(f.got.Release)
+	f.GiveBack()
 	if m.Flags&wire.FinishKeep != 0 {
 		return fmt.Errorf("%w: delivery %d is of the exchange, whose payloads are not kept", wire.ErrProtocol, m.Delivery)
 	}
@@ -229,17 +213,6 @@ func (f *fetched) finish(m *wire.Finish) error {
 
 // cleanup answers cleanup.
 func (s *session) cleanup(m *wire.Cleanup) {
-	o := cleans(&s.account, m.Owner, m.Key == "")
-	if m.Key != "" && m.Owner == wire.LastingOwner { // never everything: others have put that
-		o = s.srv.on.exchange.lasting
-	}
-	n := 0
-	switch {
-	case o == nil:
-	case m.Key == "":
-		n = o.Close()
-	default:
-		n = o.Cleanup(m.Key)
-	}
+	n := s.srv.on.exchange.Cleanup(&s.account, m.Owner, m.Key)
 	s.queue(&wire.Cleaned{Token: m.Token, Count: uint32(n)})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -156,7 +157,7 @@ func (s *session) finish(m *wire.Finish) error {
 		return fmt.Errorf("%w: delivery %d is not the client's to finish", wire.ErrProtocol, m.Delivery)
 	}
 	if value != nil {
-		return value.(*fetched).finish(m) //nolint:forcetypeassert // an account has no others
+		return finishFetched(value.(*exchange.Fetched), m) //nolint:forcetypeassert // an account has no others
 	}
 	var err error
 	if m.Code != 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -85,7 +86,7 @@ func (s *session) holdings() []Holding {
 		alone.Together, alone.Payloads, alone.Bytes = "alone", n, int(s.alone.bytes.Load())
 		all = append(all, alone)
 	}
-	return append(all, keyed.values(&s.account, "placed")...)
+	return append(all, keyed.values(exchange.Values(&s.account), "placed")...)
 }
 
 // check looks at where the client's payloads lie, and at what it has.
@@ -112,4 +113,16 @@ func (s *session) exchangeStalls(atLeast time.Duration) (all []Stall) {
 		}
 	}
 	return all
+}
+
+// values are those of a process, or of none; placed says how it has what it has not got.
+func (h Holding) values(all []exchange.Value, placed string) (list []Holding) {
+	for _, v := range all {
+		h.Edge, h.Key, h.Exchange, h.Bytes, h.Age = v.Edge.From+"->"+v.Edge.To, v.Key, placed, v.Bytes, v.Age
+		if v.Got {
+			h.Exchange = "fetched"
+		}
+		list = append(list, h)
+	}
+	return list
 }

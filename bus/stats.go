@@ -79,7 +79,7 @@ func (b *Bus) Stats() Stats {
 		Aborted:   b.outcomes[Aborted].Load(),
 		Deadline:  b.outcomes[PastDeadline].Load(),
 		JoinBytes: b.joinBytes.Load(),
-		Exchange:  b.exchange.stats(),
+		Exchange:  exchangeStats(b.exchange),
 		Tensors:   b.lane.Stats(),
 
 		ProcessTensors: b.tensorFigures.sum(),

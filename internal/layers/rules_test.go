@@ -158,13 +158,18 @@ var layers = []layer{
 		reason: "it is the type that a configuration names, over transports that know none; the bus reaches it as an exchange, through the config that opens it",
 	},
 	{
+		part:   "internal/exchange",
+		may:    []string{"connector", "connector/ring", "internal/ledger", "internal/wire", "shmstore", "internal"},
+		reason: "it is a table of values and the memory that one process puts them into; the messages by which others ask it are the bus's business",
+	},
+	{
 		part:   "internal/directory",
 		may:    []string{"cudaipc", "cudaipc/lane", "internal/peer", "internal"},
 		reason: "it is the table behind a lane's contract of a directory; a client is for it what can publish, and the messages that ask it are the bus's business",
 	},
 	{
 		part:   "bus",
-		may:    []string{"connector", "connector/flow", "connector/ring", "cudaipc", "cudaipc/lane", "codec/bundle", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/directory", "internal/ledger", "internal/peer", "internal/wire", "internal"},
+		may:    []string{"connector", "connector/flow", "connector/ring", "cudaipc", "cudaipc/lane", "codec/bundle", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/directory", "internal/exchange", "internal/ledger", "internal/peer", "internal/wire", "internal"},
 		reason: "a program can build a bus from code alone, without configuration files or the command; the host's exchange is a transport over ring's table, and an edge with a connector is a path of flow, as between any two stages; other transports are not for the bus to link",
 	},
 	{

@@ -46,6 +46,7 @@ type Value interface {
 // Why says what the other process has a payload for.
 type Why uint8
 
+// What it has one for.
 const (
 	Sent    Why = iota // it has not finished the delivery
 	Kept               // it has, and reads the payload still

@@ -1,4 +1,4 @@
-package bus
+package exchange
 
 import (
 	"log/slog"
@@ -10,12 +10,11 @@ import (
 // TestHostOwnersComeRound: no two ends of the exchange in the host's process have one owner, and
 // none has the number of the lasting owner, which its Close leaves alone.
 func TestHostOwnersComeRound(t *testing.T) {
-	x := newExchange(Options{Logger: slog.New(slog.DiscardHandler)})
-	b := &Bus{exchange: x}
-	ends := []*hostExchange{b.openExchange(false)}
+	x := New(Options{Logger: slog.New(slog.DiscardHandler)})
+	ends := []*end{x.open(false)}
 	x.opened = math.MaxUint32 - 2
 	for range 3 {
-		ends = append(ends, b.openExchange(false))
+		ends = append(ends, x.open(false))
 	}
 	var numbers []uint32
 	for _, e := range ends {
@@ -24,7 +23,7 @@ func TestHostOwnersComeRound(t *testing.T) {
 	if want := []uint32{1, math.MaxUint32 - 1, 0, 2}; !slices.Equal(numbers, want) {
 		t.Fatalf("the numbers of the owners are %d, want %d", numbers, want)
 	}
-	if err := x.close(); err != nil {
+	if err := x.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(x.account.Owners()); n != 0 {

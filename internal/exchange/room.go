@@ -1,4 +1,4 @@
-package bus
+package exchange
 
 import (
 	"cmp"
@@ -9,12 +9,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/waiting"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// exchangeRoom is the memory of what this process puts into an exchange. It is
+// NewRoom makes room with these settings, when it is needed first.
+func NewRoom(opts shmstore.Options) *Room { return &Room{opts: opts} }
+
+// Room is the memory of what one process puts into an exchange. It is
 // made when it is needed first.
-type exchangeRoom struct {
+type Room struct {
 	opts shmstore.Options
 
 	mu      sync.Mutex
@@ -24,12 +28,12 @@ type exchangeRoom struct {
 	putting sync.WaitGroup // added to under mu, while not closed
 }
 
-// exchangeLargeBytes is the default for the large objects of such a room together.
-const exchangeLargeBytes = 1 << 30
+// largeBytes is the default for the large objects of such a room together.
+const largeBytes = 1 << 30
 
-// put makes a payload of size bytes, which fill writes, with one reference, and
+// Put makes a payload of size bytes, which fill writes, with one reference, and
 // places it; place takes it over. One of at most inline bytes is on the heap.
-func (r *exchangeRoom) put(ctx context.Context, size, inline int, fill func(dst []byte) error, place func(*ledger.Payload) error) error {
+func (r *Room) Put(ctx context.Context, size, inline int, fill func(dst []byte) error, place func(*ledger.Payload) error) error {
 	if size <= inline {
 		data := make([]byte, size)
 		if err := fill(data); err != nil {
@@ -55,7 +59,7 @@ func (r *exchangeRoom) put(ctx context.Context, size, inline int, fill func(dst 
 }
 
 // takes is how many bytes a payload of size bytes takes, where there is room at all.
-func (r *exchangeRoom) takes(size, inline int) int64 {
+func (r *Room) takes(size, inline int) int64 {
 	if size > inline {
 		if room, _, err := r.open(); err == nil {
 			defer r.putting.Done()
@@ -80,8 +84,15 @@ func payloadOf(o *ring.Object, arena *ledger.Segment) (*ledger.Payload, error) {
 	return ledger.AloneIn(mem, len(o.Bytes()), o.Release), nil
 }
 
-// open returns the room, for somebody who puts.
-func (r *exchangeRoom) open() (*ring.Room, *ledger.Segment, error) {
+// Memory is where its values lie that other processes can read; nil: nothing does yet.
+func (r *Room) Memory() *ledger.Segment {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.arena
+}
+
+// open returns the room, for a put, which ends with putting.Done.
+func (r *Room) open() (*ring.Room, *ledger.Segment, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -96,9 +107,9 @@ func (r *exchangeRoom) open() (*ring.Room, *ledger.Segment, error) {
 	return r.room, r.arena, nil
 }
 
-func (r *exchangeRoom) create() error {
+func (r *Room) create() error {
 	opts := r.opts
-	opts.MaxLargeBytes = cmp.Or(opts.MaxLargeBytes, exchangeLargeBytes)
+	opts.MaxLargeBytes = cmp.Or(opts.MaxLargeBytes, largeBytes)
 	room, err := ring.NewRoom(opts, 0)
 	if err != nil {
 		return err
@@ -114,9 +125,9 @@ func (r *exchangeRoom) create() error {
 	return nil
 }
 
-// stop lets nobody put any more: whatever is released from here on is not
+// Stop lets no value be put any more: whatever is released from here on is not
 // written over.
-func (r *exchangeRoom) stop() {
+func (r *Room) Stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
@@ -125,10 +136,10 @@ func (r *exchangeRoom) stop() {
 	}
 }
 
-// close gives the memory back, once nobody puts. What others have mapped stays.
-func (r *exchangeRoom) close(ctx context.Context) error {
-	r.stop()
-	if err := waitFor(ctx, &r.putting); err != nil {
+// Close gives the memory back, once no value is being put. What others have mapped stays.
+func (r *Room) Close(ctx context.Context) error {
+	r.Stop()
+	if err := waiting.For(ctx, &r.putting); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -141,19 +152,4 @@ func (r *exchangeRoom) close(ctx context.Context) error {
 		r.arena = nil
 	}
 	return r.room.Close()
-}
-
-// waitFor waits for a group that nobody joins any more, until the context ends.
-func waitFor(ctx context.Context, wg *sync.WaitGroup) error {
-	done := make(chan struct{})
-	go func() {
-		wg.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -1,4 +1,4 @@
-package bus
+package exchange
 
 import (
 	"fmt"
@@ -10,25 +10,42 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 )
 
-// fetched is a value of the exchange that the other process has.
-type fetched struct {
-	hold ledger.Hold // of it, in the account
+// Fetched is a value that another process has got, or is to be given.
+type Fetched struct {
+	Hold ledger.Hold // for the process's account
 	got  ring.Taken
 	copy *ledger.Payload // which the other process reads instead, when the value is on the heap
 }
 
 // newFetched makes a value that was got one to be held.
-func newFetched(got ring.Taken) *fetched {
-	f := &fetched{got: got}
-	f.hold = ledger.Hold{Value: f, At: time.Now(), Bytes: len(got.Bytes())}
+func newFetched(got ring.Taken) *Fetched {
+	f := &Fetched{got: got}
+	f.Hold = ledger.Hold{Value: f, At: time.Now(), Bytes: len(got.Bytes())}
 	return f
 }
 
+// Bytes is the value.
+func (f *Fetched) Bytes() []byte { return f.got.Bytes() }
+
+// InMemory is the value where another process can read it: one on the heap is copied for that.
+func (f *Fetched) InMemory() (*ledger.Payload, error) {
+	p := f.got.Payload.(*ledger.Payload) //nolint:forcetypeassert // the table has no others
+	if p.InMemory() {
+		return p, nil
+	}
+	var err error
+	f.copy, err = ledger.Copied(p.Bytes())
+	return f.copy, err
+}
+
 // GiveBack implements ledger.Value.
-func (f *fetched) GiveBack() { f.settle(f.got.Release) }
+func (f *Fetched) GiveBack() { f.settle(f.got.Release) }
+
+// PutBack ends the hold of a value that was not read: it lies under its key again.
+func (f *Fetched) PutBack() { f.settle(f.got.PutBack) }
 
 // settle ends the hold of a value.
-func (f *fetched) settle(end func()) {
+func (f *Fetched) settle(end func()) {
 	f.copy.Release()
 	end()
 }
@@ -53,25 +70,25 @@ func cleans(of *ledger.Account, number uint32, over bool) *ring.Owner {
 	return o
 }
 
-// values lists what a process has placed in the exchange, and has got from it.
-func (h Holding) values(of *ledger.Account, placed string) (all []Holding) {
+// Value is a value that a process has placed or got.
+type Value struct {
+	ring.Entry
+	Got bool
+}
+
+// Values lists what a process has placed in the exchange, and has got from it.
+func Values(of *ledger.Account) (all []Value) {
 	of.Each(func(hold *ledger.Hold) {
-		if f, is := hold.Value.(*fetched); is && hold.Why() == ledger.Fetched { // what is left is listed together
+		if f, is := hold.Value.(*Fetched); is && hold.Why() == ledger.Fetched { // what is left is listed together
 			e := f.got.Entry()
 			e.Age = time.Since(hold.At)
-			all = append(all, h.keyed(e, "fetched"))
+			all = append(all, Value{Entry: e, Got: true})
 		}
 	})
 	for _, o := range of.Owners() {
 		for _, e := range o.(*ring.Owner).Entries() { //nolint:forcetypeassert // an account has no others
-			all = append(all, h.keyed(e, placed))
+			all = append(all, Value{Entry: e})
 		}
 	}
 	return all
-}
-
-// keyed is one value of a process, or of none.
-func (h Holding) keyed(e ring.Entry, how string) Holding {
-	h.Edge, h.Key, h.Exchange, h.Bytes, h.Age = e.Edge.From+"->"+e.Edge.To, e.Key, how, e.Bytes, e.Age
-	return h
 }

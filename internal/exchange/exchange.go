@@ -1,0 +1,301 @@
+package exchange
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// maxLasting bounds the values that outlive their processes, of all of these together.
+const maxLasting = 4096
+
+// Options are the settings of an exchange.
+type Options struct {
+	Room        shmstore.Options // of what this process puts
+	InlineBytes int              // values of up to so many are on the heap
+	TTL         time.Duration    // how long a value lies there until a process comes for it; 0: for ever
+	Logger      *slog.Logger
+}
+
+// Exchange is the host's table of values under keys, those of clients among them.
+type Exchange struct {
+	opts  Options
+	table *ring.Table
+	room  Room // of what this process puts
+	// inMessages are the bytes of room that clients' values of messages take there, most is their bound.
+	inMessages atomic.Int64
+	most       int64
+	account    ledger.Account // what this process has placed, and has got
+	// nobody has what outlives its processes, see connector.Config, by one owner, lasting.
+	nobody  ledger.Account
+	lasting *ring.Owner
+
+	mu     sync.Mutex
+	ends   map[*end]struct{}
+	opened uint32 // ends so far
+	closed bool
+}
+
+// messagesShare is one in how many bytes of the host's memory for values may be taken by those of
+// messages. Clients can fill memory of their own instead; what the host's process puts cannot lie elsewhere.
+const messagesShare = 2
+
+// New makes an empty exchange.
+func New(opts Options) *Exchange {
+	x := &Exchange{
+		opts: opts, table: ring.NewTable(opts.TTL, opts.Logger),
+		room: Room{opts: opts.Room}, most: opts.Room.WithDefaults().ArenaBytes / messagesShare,
+		ends: make(map[*end]struct{}),
+	}
+	x.account.Open(nil) // which tells this process of no memory
+	x.nobody.Open(nil)
+	x.lasting = x.table.Owner("nobody in particular")
+	_, _ = owner(&x.nobody, wire.LastingOwner, 1, func() *ring.Owner { return x.lasting })
+	return x
+}
+
+// Owner finds an owner of values that a process has placed, which has an account and is called
+// who in reports; one that is not there is made, unless there are most already. [wire.LastingOwner]
+// has what outlives its processes.
+func (x *Exchange) Owner(of *ledger.Account, number uint32, most int, who string) (*ring.Owner, error) {
+	if number != wire.LastingOwner {
+		return owner(of, number, most, func() *ring.Owner { return x.table.Owner(who) })
+	}
+	if x.lasting.Len() >= maxLasting {
+		return nil, fmt.Errorf("%w: %d payloads that outlive their processes lie in the exchange, and no more may", connector.ErrFull, maxLasting)
+	}
+	return x.lasting, nil
+}
+
+// Cleanup takes back what an owner has placed under a key and no process has got; with no key, all
+// of it, and that is the owner's end. It returns how many values that were.
+func (x *Exchange) Cleanup(of *ledger.Account, number uint32, key string) int {
+	o := cleans(of, number, key == "")
+	if key != "" && number == wire.LastingOwner { // never everything: others have put that
+		o = x.lasting
+	}
+	switch {
+	case o == nil:
+		return 0
+	case key == "":
+		return o.Close()
+	}
+	return o.Cleanup(key)
+}
+
+// Get gets the value of an entry under a key; 0: the oldest. It is connector.ErrNotFound where
+// there is none.
+func (x *Exchange) Get(edge connector.Edge, key string, entry uint64) (*Fetched, error) {
+	got, err := x.table.Get(edge, key, entry)
+	if err != nil {
+		return nil, err
+	}
+	return newFetched(got), nil
+}
+
+// Await is Get that waits for one until ctx ends.
+func (x *Exchange) Await(ctx context.Context, edge connector.Edge, key string, entry uint64) (*Fetched, error) {
+	got, err := x.table.Await(ctx, nil, edge, key, entry)
+	if err != nil {
+		return nil, err
+	}
+	return newFetched(got), nil
+}
+
+// Copied copies the value of a message to where this process's own values lie. It does not
+// wait: where it fails with [connector.ErrFull], the client can still put the value into memory
+// of its own.
+func (x *Exchange) Copied(data []byte, gone func()) (p *ledger.Payload, err error) {
+	n := x.room.takes(len(data), x.opts.InlineBytes)
+	if x.inMessages.Add(n) > x.most {
+		x.inMessages.Add(-n)
+		return nil, fmt.Errorf("%w: values of messages may take %d bytes of the host's memory, and the %d that one of %d takes are too many", connector.ErrFull, x.most, n, len(data))
+	}
+	err = x.room.Put(unwaited, len(data), x.opts.InlineBytes, func(dst []byte) error {
+		copy(dst, data)
+		return nil
+	}, func(made *ledger.Payload) error {
+		p = made
+		return nil
+	})
+	if err != nil {
+		x.inMessages.Add(-n)
+		return nil, fmt.Errorf("%w: the host has no memory for a value of %d bytes: %w", connector.ErrFull, len(data), err)
+	}
+	p.After(func() {
+		x.inMessages.Add(-n)
+		gone()
+	})
+	return p, nil
+}
+
+// unwaited is the context of what does not wait.
+var unwaited = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// Close ends the exchange, once no client is left. It reports what this process
+// has not released.
+func (x *Exchange) Close() error {
+	x.mu.Lock()
+	x.closed = true
+	ends := x.ends
+	x.ends = make(map[*end]struct{})
+	x.mu.Unlock()
+	for e := range ends {
+		_ = e.Close()
+	}
+	x.lasting.Close()
+	x.table.Stop()
+	if err := x.room.Close(context.Background()); err != nil {
+		return fmt.Errorf("exchange: payloads were not released: %w", err)
+	}
+	return nil
+}
+
+// Open opens an end of the exchange for this process. Of a lasting one, values outlive it.
+func (x *Exchange) Open(lasting bool) connector.Transport { return x.open(lasting) }
+
+func (x *Exchange) open(lasting bool) *end {
+	e := &end{exchange: x, owner: x.lasting, number: wire.LastingOwner, done: make(chan struct{})}
+	x.mu.Lock()
+	over := x.closed
+	if !lasting {
+		for x.opened++; x.opened == wire.LastingOwner || x.account.Cleans(x.opened, false) != nil; x.opened++ { // the numbers came round
+		}
+		e.number = x.opened
+		e.owner, _ = owner(&x.account, e.number, unbounded, func() *ring.Owner { return x.table.Owner("the host") })
+	}
+	x.ends[e] = struct{}{}
+	x.mu.Unlock()
+	if over {
+		_ = e.Close()
+	}
+	return e
+}
+
+// end is one end of the exchange in the host's process.
+type end struct {
+	exchange *Exchange
+	owner    *ring.Owner
+	number   uint32 // of the owner; wire.LastingOwner is shared by all processes
+	once     sync.Once
+	done     chan struct{}
+}
+
+// Put implements [connector.Transport].
+func (e *end) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {
+	if e.closed() {
+		return nil, connector.ErrClosed
+	}
+	var number uint64
+	err := e.exchange.room.Put(ctx, size, e.exchange.opts.InlineBytes, fill, func(p *ledger.Payload) (err error) {
+		number, err = e.owner.Put(edge, key, p)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ring.Metadata(number), nil
+}
+
+// Get implements [connector.Transport].
+func (e *end) Get(_ context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return e.take(meta, func(number uint64) (ring.Taken, error) { return e.exchange.table.Get(edge, key, number) })
+}
+
+// Await implements [connector.Transport].
+func (e *end) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return e.take(meta, func(number uint64) (ring.Taken, error) {
+		return e.exchange.table.Await(ctx, e.done, edge, key, number)
+	})
+}
+
+// Cleanup implements [connector.Transport].
+func (e *end) Cleanup(_ context.Context, key string) error {
+	if e.closed() {
+		return connector.ErrClosed
+	}
+	e.owner.Cleanup(key)
+	return nil
+}
+
+// Close implements [connector.Transport].
+func (e *end) Close() error {
+	e.once.Do(func() {
+		close(e.done)
+		if e.number != wire.LastingOwner {
+			cleans(&e.exchange.account, e.number, true).Close()
+		}
+		e.exchange.forget(e)
+	})
+	return nil
+}
+
+// forget forgets an end that is closed.
+func (x *Exchange) forget(e *end) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.ends, e)
+}
+
+func (e *end) closed() bool {
+	select {
+	case <-e.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// payload is a payload that the host's process has got.
+type payload struct {
+	ring.Taken
+	account *ledger.Account
+	number  uint32
+}
+
+func (e *end) take(meta connector.Metadata, get func(number uint64) (ring.Taken, error)) (connector.Payload, error) {
+	if e.closed() {
+		return nil, connector.ErrClosed
+	}
+	number, err := ring.Number(meta)
+	if err != nil {
+		return nil, err
+	}
+	got, err := get(number)
+	if err != nil {
+		return nil, err
+	}
+	p := &payload{Taken: got, account: &e.exchange.account}
+	err = p.account.Hold(&newFetched(got).Hold, ledger.Location{}, func(number, _ uint32) error {
+		p.number = number
+		return nil
+	})
+	return p, err
+}
+
+// Release implements [connector.Payload].
+func (p *payload) Release() {
+	p.account.GiveBack(p.number, func() {})
+}
+
+// Values lists what this process has in the exchange, and has got from it.
+func (x *Exchange) Values() []Value { return Values(&x.account) }
+
+// Lasting lists what outlives its processes.
+func (x *Exchange) Lasting() []Value { return Values(&x.nobody) }
+
+// Stats are the figures of the table.
+func (x *Exchange) Stats() ring.Stats { return x.table.Stats() }

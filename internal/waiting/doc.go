@@ -1,0 +1,2 @@
+// Package waiting waits for groups of goroutines until a context ends.
+package waiting

@@ -1,0 +1,22 @@
+package waiting
+
+import (
+	"context"
+	"sync"
+)
+
+// For waits for a group that nothing joins any more. When the context ends first it returns the
+// cause, and a goroutine stays until the group is done.
+func For(ctx context.Context, group *sync.WaitGroup) error {
+	done := make(chan struct{})
+	go func() {
+		group.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
