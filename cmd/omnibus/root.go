@@ -247,13 +247,13 @@ func knownVerb(root *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	msg := fmt.Sprintf("unknown command %q", args[0])
-	near := root.SuggestionsFor(args[0])
+	msg, near := fmt.Sprintf("unknown command %q", args[0]), root.SuggestionsFor(args[0])
 	switch {
-	case len(near) == 0:
-	case near[0] == args[0]:
+	case args[0] == "bench" && !root.HasParent():
+		msg += ": the benchmarks are a module of their own, bench: run `go -C bench run ./cmd/omnibus-bench` in a checkout of the repository"
+	case len(near) > 0 && near[0] == args[0]:
 		msg = fmt.Sprintf("what stands behind -- is no command: write %s %s without it", root.CommandPath(), args[0])
-	default:
+	case len(near) > 0:
 		msg += fmt.Sprintf(": is %q meant?", near[0])
 	}
 	return errors.New(msg)
