@@ -66,14 +66,14 @@ func (p *Pipeline) BuildHost(handlers map[string]Factory) (bus.Pipeline, bus.Opt
 // edges. Of one with handlers it says nothing, because these have a word in it. The errors are
 // those of [Pipeline.BuildHost] and of [bus.Open].
 func (p *Pipeline) CheckHost() ([]bus.EdgeBounds, error) {
-	runnable := p.Runnable() == nil
-	if !runnable || slices.ContainsFunc(p.Stages, func(st Stage) bool { return !st.Remote() }) {
+	if runnable := p.Runnable() == nil; !runnable || slices.ContainsFunc(p.Stages, func(st Stage) bool { return !st.Remote() }) {
 		return nil, nil
 	}
 	spec, opts, err := p.BuildHost(nil)
 	if err != nil {
 		return nil, err
 	}
+	opts.Wait = bus.WaitBalanced // one of the environment is not the file's
 	bounds, err := spec.Bounds(opts)
 	return bounds, p.Refused(err)
 }

@@ -2,8 +2,12 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -88,7 +92,23 @@ func (o Options) validate() error {
 	case o.Grace < 0:
 		return errors.New("host: Options.Grace is negative")
 	case o.HTTP != "":
-		return config.CheckHTTP(o.HTTP)
+		if err := config.CheckHTTP(o.HTTP); err != nil {
+			return err
+		}
 	}
-	return nil
+	return o.validateWait()
+}
+
+// validateWait refuses what the bus would take from the environment: its error would be
+// reported as one of the pipeline file.
+func (o Options) validateWait() error {
+	way := bus.Wait(os.Getenv(bus.EnvWait))
+	if o.Wait != "" || way == "" || slices.Contains(bus.Waits(), way) {
+		return nil
+	}
+	var ways []string
+	for _, w := range bus.Waits() {
+		ways = append(ways, string(w))
+	}
+	return fmt.Errorf("the environment variable %s is %q: set it to one of %s, or unset it", bus.EnvWait, way, strings.Join(ways, ", "))
 }
