@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -45,7 +44,7 @@ func TestVectors(t *testing.T) {
 			Kind:        s.message.Kind(),
 			Descriptors: s.descriptors,
 			Hex:         hex.EncodeToString(b),
-			Fields:      structFields(reflect.ValueOf(s.message).Elem()),
+			Fields:      structFields(t, reflect.ValueOf(s.message).Elem()),
 		})
 	}
 	golden.JSON(t, "testdata/vectors.json", vectors)
@@ -176,19 +175,21 @@ func fromHex(t *testing.T, s string) []byte {
 
 // structFields returns the fields of a message by the names that the protocol
 // gives them.
-func structFields(v reflect.Value) map[string]any {
+func structFields(t *testing.T, v reflect.Value) map[string]any {
+	t.Helper()
 	fields := map[string]any{}
 	for i := range v.NumField() {
-		fields[snakeCase(v.Type().Field(i).Name)] = plain(v.Field(i))
+		fields[protocolName(t, v.Type().Field(i).Name)] = plain(t, v.Field(i))
 	}
 	return fields
 }
 
 // plain returns a field as JSON shows it: bytes as hexadecimal text.
-func plain(v reflect.Value) any {
+func plain(t *testing.T, v reflect.Value) any {
+	t.Helper()
 	switch v.Kind() {
 	case reflect.Struct:
-		return structFields(v)
+		return structFields(t, v)
 	case reflect.Array: // of bytes
 		b := make([]byte, v.Len())
 		reflect.Copy(reflect.ValueOf(b), v)
@@ -199,7 +200,7 @@ func plain(v reflect.Value) any {
 		}
 		list := make([]any, v.Len())
 		for i := range list {
-			list[i] = plain(v.Index(i))
+			list[i] = plain(t, v.Index(i))
 		}
 		return list
 	case reflect.Map:
@@ -214,16 +215,24 @@ func plain(v reflect.Value) any {
 	}
 }
 
-// snakeCase turns VersionMin, PID and TraceID into version_min, pid and
-// trace_id.
-func snakeCase(name string) string {
-	var b strings.Builder
-	runes := []rune(name)
-	for i, r := range runes {
-		if unicode.IsUpper(r) && i > 0 && unicode.IsLower(runes[i-1]) {
-			b.WriteByte('_')
+// protocolName is what docs/protocol.json calls a message or a field, by its name in Go.
+// Package wiregen makes these names.
+func protocolName(t *testing.T, goName string) string {
+	t.Helper()
+	for name, s := range readTable() {
+		if sameName(name, goName) {
+			return name
 		}
-		b.WriteRune(unicode.ToLower(r))
+		for _, f := range s.Fields {
+			if sameName(f.Name, goName) {
+				return f.Name
+			}
+		}
 	}
-	return b.String()
+	t.Fatalf("docs/protocol.json has no name for %s: run go generate ./internal/wire", goName)
+	return ""
+}
+
+func sameName(inProtocol, inGo string) bool {
+	return strings.EqualFold(strings.ReplaceAll(inProtocol, "_", ""), inGo)
 }

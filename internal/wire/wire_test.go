@@ -277,7 +277,7 @@ func TestKinds(t *testing.T) {
 		if h.Kind != kind || reflect.TypeOf(m) != typ {
 			t.Errorf("%v is written as %v and read as %T", typ, h.Kind, m)
 		}
-		if want := snakeCase(typ.Elem().Name()); kind.String() != want {
+		if want := protocolName(t, typ.Elem().Name()); kind.String() != want {
 			t.Errorf("%v is named %v, want %s", typ, kind, want)
 		}
 		if kind.Direction() == 0 {
