@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -286,24 +287,8 @@ func TestNotes(t *testing.T) {
 			want: []string{`p.yaml:2:3: note: no edge uses the connector "m"`},
 		},
 		{
-			name: "keys that look mistyped",
-			text: "stages:\n- stage_id: 0\n  input_conectors: {}\n  engine_args: {}\negdes: []",
-			want: []string{
-				`p.yaml:3:3: note: "input_conectors" in a stage is kept as a setting of the model: is "input_connectors" meant?`,
-				`p.yaml:5:1: note: "egdes" in the file is kept as a setting of the model: is "edges" meant?`,
-			},
-		},
-		{
-			name: "settings of the bus at wrong places",
-			text: "exec: [x]\nruntime: {tensor_transport: cuda_ipc}\nring_bytes: 1MiB\nstages:\n- stage_id: 0\n  attach: true\n  ring_bytes: 1\n  state: none\n  runtime: {replicas: 2}\n  engine_args: {exec: 1}\n",
-			want: []string{
-				`p.yaml:1:1: note: "exec" in the file is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, in a stage`,
-				`p.yaml:2:11: note: "tensor_transport" in runtime is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, in an entry of edges`,
-				`p.yaml:3:1: note: "ring_bytes" in the file is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, at the top of the file`,
-				`p.yaml:6:3: note: "attach" in a stage is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, in a stage`,
-				`p.yaml:7:3: note: "ring_bytes" in a stage is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, at the top of the file`,
-				`p.yaml:9:13: note: "replicas" in the stage's runtime is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, in a stage`,
-			},
+			name: "settings of a model that are called as the bus's are",
+			text: "env: {}\nstages:\n- {stage_id: 0, env: {}, max_inflight: 1, runtime: {env: {}, max_inflight: 1}, engine_args: {wait: 1, ring_bytes: 1}}",
 		},
 		{
 			name: "a mistyped key of a connector",
@@ -359,6 +344,33 @@ func TestNotes(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestFilesOfVLLMOmni: its own files are taken as they are, for each of their platforms.
+func TestFilesOfVLLMOmni(t *testing.T) {
+	wheel := os.Getenv("OMNIBUS_VLLM_OMNI")
+	if wheel == "" {
+		t.Skip("OMNIBUS_VLLM_OMNI is not set: the folder of an unpacked vllm-omni wheel is missing")
+	}
+	files, err := filepath.Glob(filepath.Join(wheel, "vllm_omni", "deploy", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	accepted := 0
+	for _, file := range files {
+		for _, platform := range []string{"", "cuda", "musa", "npu", "rocm", "xpu"} {
+			_, err := Load(file, Options{Platform: platform})
+			switch {
+			case err == nil:
+				accepted++
+			case !strings.Contains(err.Error(), ": there is no platform ") && !strings.Contains(err.Error(), ": this is no pipeline file: "):
+				t.Errorf("%s, platform %q: %v", filepath.Base(file), platform, err)
+			}
+		}
+	}
+	if accepted < len(files)-1 {
+		t.Errorf("of %d files and their platforms, %d are accepted", len(files), accepted)
 	}
 }
 

@@ -33,11 +33,12 @@
 // Settings that belong to the models are kept, in order and with their types,
 // and handed on (Stage.Settings, Pipeline.Settings, Connector.Extra). The
 // bus's own settings live under a key named omnibus: at the top, in a stage
-// and in an entry of edges. There every key must be known:
+// and in an entry of edges. There every key must be known, and elsewhere these keys
+// are refused, but for those that vLLM-Omni has as well (env, max_inflight):
 //
 //	omnibus: {name, ring_bytes, large_bytes, slots, max_requests, inline_bytes, serializer,
 //	          stall_timeout, exchange_ttl, memory, socket, allow_uids, http,
-//	          main, grace}
+//	          wait, main, grace}
 //	stage:   {handler, replicas, max_inflight, state, attempts, replay, join,
 //	          batch: {size, wait}, exec, env, cwd, attach, routing, restart,
 //	          max_restarts, grace, start_timeout}

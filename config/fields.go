@@ -49,14 +49,15 @@ func (c *checker) closed(n *node, what string, known fields) bool {
 
 // open reads the known keys of a map, and returns all keys but the known ones
 // to be handed on, with those that are shared: read here and handed on too.
-// It notes what looks like a known key with a typing error, or like one of the
-// bus's at the wrong place.
+// It refuses a known key with a typing error, and a setting of the bus, which stands
+// under omnibus.
 func (c *checker) open(n *node, what string, known, shared fields) Settings {
 	if !c.isMap(n, what) {
 		return nil
 	}
+	const ofModel = "one of the model goes under engine_args of its stage"
 	var rest []entry
-	keys := known.keys()
+	keys := slices.Sorted(slices.Values(slices.Concat(known.keys(), shared.keys())))
 	for _, e := range n.entries {
 		if field, ok := known[e.key]; ok {
 			field.read(e.key, e.value)
@@ -65,28 +66,16 @@ func (c *checker) open(n *node, what string, known, shared fields) Settings {
 		rest = append(rest, e)
 		if field, ok := shared[e.key]; ok {
 			field.read(e.key, e.value)
-		} else if place := places[e.key]; place != "" {
-			c.notef(e.pos, "%q in %s is kept as a setting of the model, and sets nothing of the bus: that stands under omnibus, %s", e.key, what, place)
+		} else if place := places()[e.key]; place != "" {
+			c.problemf(e.pos, "misplaced key %q in %s: it is a setting of the bus, and belongs under omnibus %s; %s", e.key, what, place, ofModel)
 		} else if near := nearest(e.key, keys); likely(e.key, near) {
-			c.notef(e.pos, "%q in %s is kept as a setting of the model: is %q meant?", e.key, what, near)
+			c.problemf(e.pos, "unknown key %q in %s: is %q meant? (all: %s; %s)", shorten(e.key), what, near, strings.Join(keys, ", "), ofModel)
 		}
 	}
 	if rest == nil {
 		return nil
 	}
 	return c.settings(rest)
-}
-
-// missing reports that a map has none of some keys, and which of its keys may be one of
-// them with a typing error.
-func (c *checker) missing(n *node, problem string, keys ...string) {
-	for _, e := range n.entries {
-		if near := nearest(e.key, keys); likely(e.key, near) {
-			c.problemf(e.pos, "%s: is %q meant by %q?", problem, near, e.key)
-			return
-		}
-	}
-	c.problemf(n.pos, "%s", problem)
 }
 
 func (c *checker) isMap(n *node, what string) bool {

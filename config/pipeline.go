@@ -109,7 +109,7 @@ func (c *checker) shape(root *node, s *sections) *node {
 			"the file has both stage_args, the older shape, and stages, the newer one: keep one of them")
 		return nil
 	case s.stageArgs == nil && s.stages == nil:
-		c.missing(root, "this is no pipeline file: it has neither stages nor stage_args at the top", "stages", "stage_args")
+		c.problemf(root.pos, "this is no pipeline file: it has neither stages nor stage_args at the top")
 		return nil
 	}
 	stages := s.stageArgs

@@ -31,7 +31,10 @@ var problemTests = []problemTest{
 	{"two documents", two + "---\n" + two, []string{"2:1: a second document starts here: a pipeline file holds one"}},
 	{"not a map", "- 1", []string{"1:1: a pipeline file must be a map of keys, not a list"}},
 	{"neither shape", "engine: 1", []string{"1:1: this is no pipeline file: it has neither stages nor stage_args at the top"}},
-	{"neither shape, but for a letter", "omnibus: {}\nstage: []", []string{`2:1: this is no pipeline file: it has neither stages nor stage_args at the top: is "stages" meant by "stage"?`}},
+	{"neither shape, but for a letter", "omnibus: {}\nstage: []", []string{
+		"1:1: this is no pipeline file: it has neither stages nor stage_args at the top",
+		`2:1: unknown key "stage" in the file: is "stages" meant? (all: base_config, connectors, edges, omnibus, pipeline, platforms, runtime, stage_args, stages; one of the model goes under engine_args of its stage)`,
+	}},
 	{"both shapes", "stages: [{stage_id: 0}]\nstage_args: []", []string{"2:1: the file has both stage_args, the older shape, and stages, the newer one: keep one of them"}},
 	{"no stage", "stages: []", []string{"1:9: the pipeline has no stage"}},
 	{"null stages", "edges: []\nstages:", []string{"2:1: the pipeline has no stage"}},
@@ -76,7 +79,10 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 	// Stages.
 	{"a stage that is no map", "stages: [1]", []string{"1:10: a stage must be a map of keys, not the number 1"}},
 	{"no id", "stages:\n  - {x: 1}", []string{"2:5: the stage has no stage_id"}},
-	{"no id, but for a letter", "stages:\n  - {x: 1, stageid: 1}", []string{`2:12: the stage has no stage_id: is "stage_id" meant by "stageid"?`}},
+	{"no id, but for a letter", "stages:\n  - {x: 1, stageid: 1}", []string{
+		"2:5: the stage has no stage_id",
+		`2:12: unknown key "stageid" in a stage: is "stage_id" meant? (all: engine_input_source, final_output, final_output_type, input_connectors, max_inflight, omnibus, output_connectors, runtime, stage_id; one of the model goes under engine_args of its stage)`,
+	}},
 	{"ids of wrong types", "stages: [{stage_id: -1}, {stage_id: 1.5}, {stage_id: true}, {stage_id: ''}, {stage_id: ' a'}, {stage_id: \"a\\n\"}, {stage_id: [0]}]", []string{
 		"1:21: stage_id must be a whole number of at least 0, or text of at most 99 printable bytes without \"->\" and \"/\", not the number -1",
 		"1:37: stage_id must be a whole number of at least 0, or text of at most 99 printable bytes without \"->\" and \"/\", not the number 1.5",
@@ -105,6 +111,21 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 	}},
 	{"junk under an edge's omnibus", two + "edges:\n- {from: a, to: b, omnibus: {polcy: block}}", []string{
 		`3:30: unknown key "polcy" in the edge's omnibus settings: the nearest is "policy" (all: min_bytes, policy, tensor_transport, window_bytes)`,
+	}},
+	{"settings of the bus at wrong places", "wait: park\nexec: [x]\nruntime: {tensor_transport: cuda_ipc}\nmemory: heap\ngrace: 1s\nstages:\n- stage_id: 0\n  attach: true\n  ring_bytes:\n  state: none\n  runtime: {replicas: 2}", []string{
+		`1:1: misplaced key "wait" in the file: it is a setting of the bus, and belongs under omnibus at the top of the file; one of the model goes under engine_args of its stage`,
+		`2:1: misplaced key "exec" in the file: it is a setting of the bus, and belongs under omnibus in a stage; one of the model goes under engine_args of its stage`,
+		`3:11: misplaced key "tensor_transport" in runtime: it is a setting of the bus, and belongs under omnibus in an entry of edges; one of the model goes under engine_args of its stage`,
+		`4:1: misplaced key "memory" in the file: it is a setting of the bus, and belongs under omnibus at the top of the file; one of the model goes under engine_args of its stage`,
+		`5:1: misplaced key "grace" in the file: it is a setting of the bus, and belongs under omnibus at the top of the file or in a stage; one of the model goes under engine_args of its stage`,
+		`8:3: misplaced key "attach" in a stage: it is a setting of the bus, and belongs under omnibus in a stage; one of the model goes under engine_args of its stage`,
+		`9:3: misplaced key "ring_bytes" in a stage: it is a setting of the bus, and belongs under omnibus at the top of the file; one of the model goes under engine_args of its stage`,
+		`10:3: misplaced key "state" in a stage: it is a setting of the bus, and belongs under omnibus in a stage; one of the model goes under engine_args of its stage`,
+		`11:13: misplaced key "replicas" in the stage's runtime: it is a setting of the bus, and belongs under omnibus in a stage; one of the model goes under engine_args of its stage`,
+	}},
+	{"mistyped keys beside those of the model", "stages:\n- stage_id: 0\n  input_conectors: {}\n  engine_args: {}\negdes: []", []string{
+		`3:3: unknown key "input_conectors" in a stage: is "input_connectors" meant? (all: engine_input_source, final_output, final_output_type, input_connectors, max_inflight, omnibus, output_connectors, runtime, stage_id; one of the model goes under engine_args of its stage)`,
+		`5:1: unknown key "egdes" in the file: is "edges" meant? (all: base_config, connectors, edges, omnibus, pipeline, platforms, runtime, stage_args, stages; one of the model goes under engine_args of its stage)`,
 	}},
 	{"bus values", "omnibus:\n  name: a/b\n  ring_bytes: 64XiB\n  slots: 0\n  max_requests: 1.5\n  inline_bytes: -1\n  serializer: pickle\n  stall_timeout: 30\n  memory:\n  wait: nap\n" + two, []string{
 		`2:9: name must be text of at most 64 letters, digits, '.', '_' and '-', not the text "a/b"`,

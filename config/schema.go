@@ -66,6 +66,8 @@ func (c *reading) definitions() schema {
 	edge := c.edgeFields(&e).closed()
 	edge["required"] = []string{"from", "to"}
 	known, shared = c.runtimeFields(&sections{})
+	settings := slices.Sorted(maps.Keys(places()))
+	settings = slices.DeleteFunc(settings, func(key string) bool { return key == "max_inflight" }) // a stage has it, too
 	return schema{
 		"stage":         stage,
 		"stage_omnibus": c.stageOmnibusFields(&d).settings(),
@@ -74,6 +76,7 @@ func (c *reading) definitions() schema {
 		"runtime":       known.open(shared),
 		"platform":      c.platformSchema(),
 		"connector":     c.connectorSchema(),
+		"key":           schema{"not": schema{"enum": settings}, "description": "Any but the settings of the bus, which stand under omnibus."},
 		"variable": schema{
 			"type": "string", "pattern": `\$\{`,
 			"description": "A text with variables of the environment: ${NAME}, or ${oc.env:NAME,default}.",
@@ -114,9 +117,7 @@ func (c *checker) connectorSchema() schema {
 
 // closed is the schema of a map with these keys and no others.
 func (f fields) closed() schema {
-	s := f.open(nil)
-	s["additionalProperties"] = false
-	return s
+	return schema{"type": "object", "properties": f.properties(), "additionalProperties": false}
 }
 
 // settings is the schema of settings of the bus. The checker refuses a null
@@ -129,15 +130,19 @@ func (f fields) settings() schema {
 	return lax.closed()
 }
 
-// open is the schema of a map with these keys and any others.
+// open is the schema of a map with these keys and any others, but for settings of the bus.
 func (f fields) open(shared fields) schema {
-	properties := make(schema)
-	for _, table := range []fields{f, shared} {
-		for key, field := range table {
-			properties[key] = field.takes
-		}
+	properties := shared.properties()
+	maps.Copy(properties, f.properties())
+	return schema{"type": "object", "properties": properties, "propertyNames": ref("key")}
+}
+
+func (f fields) properties() schema {
+	properties := make(schema, len(f))
+	for key, field := range f {
+		properties[key] = field.takes
 	}
-	return schema{"type": "object", "properties": properties}
+	return properties
 }
 
 func required(keys ...string) schema { return schema{"required": keys} }

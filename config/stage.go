@@ -67,7 +67,7 @@ func (c *reading) stage(n *node) (draft, bool) {
 	}
 	id := n.get(keyStageID)
 	if id == nil {
-		c.missing(n, "the stage has no stage_id", keyStageID)
+		c.problemf(n.pos, "the stage has no stage_id")
 	} else {
 		d.Pos = id.pos
 		d.ID, _ = c.stageID(keyStageID, id)

@@ -2,6 +2,8 @@ package config
 
 import (
 	"math"
+	"strings"
+	"sync"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 )
@@ -9,21 +11,21 @@ import (
 // The keys that this package reads, each with what reads it and what it is for.
 // The checker reads files by these tables, and Schema writes them down.
 
-// places says where the settings of the bus stand whose names no file of vLLM-Omni has
-// for anything else. The other names (state, memory, env) may be a model's anywhere.
-var places = map[string]string{
-	"ring_bytes": atTheTop, "large_bytes": atTheTop, "max_requests": atTheTop, "inline_bytes": atTheTop, "stall_timeout": atTheTop,
-	"exchange_ttl": atTheTop, "allow_uids": atTheTop,
-	"exec": inAStage, "attach": inAStage, "cwd": inAStage, "replicas": inAStage, "attempts": inAStage, "replay": inAStage,
-	"join": inAStage, "restart": inAStage, "max_restarts": inAStage, "start_timeout": inAStage,
-	"window_bytes": inAnEdge, "tensor_transport": inAnEdge, "min_bytes": inAnEdge,
-}
-
-const (
-	atTheTop = "at the top of the file"
-	inAStage = "in a stage"
-	inAnEdge = "in an entry of edges"
-)
+// places says where under omnibus each setting of the bus stands, but for env, which is
+// vLLM-Omni's as well.
+var places = sync.OnceValue(func() map[string]string {
+	c, all := &reading{checker: new(checker)}, make(map[string]string)
+	add := func(place string, keys fields) {
+		for key := range keys {
+			all[key] = strings.TrimPrefix(all[key]+" or "+place, " or ")
+		}
+	}
+	add("at the top of the file", c.busFields(new(Pipeline)))
+	add("in a stage", c.stageOmnibusFields(new(draft)))
+	add("in an entry of edges", c.edgeOmnibusFields(new(listed)))
+	delete(all, "env")
+	return all
+})
 
 // fileFields are the keys at the top of a file.
 func (c *reading) fileFields(s *sections) (known, shared fields) {
