@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -189,4 +190,34 @@ func TestExamplesNameTheSchema(t *testing.T) {
 			t.Errorf("%s begins with %q, which does not lead to %s", file, first, schemaFile)
 		}
 	}
+}
+
+// The settings of the bus are on the page for users, and in the package comment.
+func TestSettingsAreDocumented(t *testing.T) {
+	page, comment := readText(t, "../docs/running.md"), readText(t, "doc.go")
+	c := &reading{checker: new(checker)}
+	for place, table := range map[string]fields{
+		"omnibus": c.busFields(&Pipeline{}), "stage": c.stageOmnibusFields(&draft{}), "edge": c.edgeOmnibusFields(&listed{}),
+	} {
+		_, list, _ := strings.Cut(comment, "//\t"+place+":")
+		list, _, _ = strings.Cut(list, "}\n//\t")
+		list, _, _ = strings.Cut(list, "}\n//\n")
+		for _, key := range table.keys() {
+			if !regexp.MustCompile(`(?m)^\| .*` + "`" + key + "[`:].* \\|").MatchString(page) {
+				t.Errorf("no table of docs/running.md has %s, of %s", key, place)
+			}
+			if !regexp.MustCompile(`\b` + key + `\b`).MatchString(list) {
+				t.Errorf("the list of %s in doc.go has no %s", place, key)
+			}
+		}
+	}
+}
+
+func readText(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.FromSlash(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
