@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -365,16 +366,17 @@ func (s *Server) Close(ctx context.Context) error {
 	case <-gone:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("bus: close the server: processes still hold payloads: %s: %w", s.describe(), context.Cause(ctx))
+		return fmt.Errorf("bus: close the server: %s: %w", s.unfinished(), context.Cause(ctx))
 	}
 }
 
-func (s *Server) describe() string {
+// unfinished says what Close waits for.
+func (s *Server) unfinished() string {
 	var who string
 	for _, sess := range s.live() {
-		who += sess.describe() + " "
+		who = cmp.Or(who, "processes still hold payloads:") + " " + sess.describe()
 	}
-	return who
+	return cmp.Or(who, "no process is attached any more, and its memory is not given back yet: close it with more time")
 }
 
 var errHostClosing = fmt.Errorf("%w: the host closes", ErrClosed)
