@@ -8,7 +8,7 @@ const mostLines = 5_000
 
 var packagesAbove = map[string]int{
 	"bench": 6942,
-	"bus":   12625,
+	"bus":   12626,
 }
 
 // partsOfMap bounds the lines of parts of the repository, with all packages below them, and
