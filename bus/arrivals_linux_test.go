@@ -32,6 +32,7 @@ func (a *answers) Lend(id uint32) bool   { a.queue(&wire.Lent{Delivery: id}); re
 func (a *answers) rest(m wire.Message)   { a.queue(m) }
 func (a *answers) lends(*ledger.Payload) {}
 func (a *answers) Leaving() bool         { return false }
+func (a *answers) relays() bool          { return false }
 
 // finished are the deliveries that were given back, in order.
 func (a *answers) finished() (ids []uint32) {

@@ -370,10 +370,10 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 		if inline != nil {
 			d.Inline, d.Codec, d.foreign = inline, uint32(b.codec), b.lent
 		}
-		d.cost, d.cause, d.put = ed.charge(b.price), b.e.cause, b.em.put.hold()
+		d.cost, d.cause, d.put = ed.charge(b.price), b.e.cause, held(b.em.put)
 		if ed.path != nil {
 			if err := f.carry(d); err != nil {
-				d.put.unhold()
+				unheld(d.put)
 				d.recycle()
 				b.giveCreditOf(ed)
 				return b.refuse(i+1, h, o.emissionError(ed, f.seq, b.em.key, err))

@@ -17,6 +17,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/directory"
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/pool"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -48,9 +49,9 @@ type Bus struct {
 	tensorFigures tensorFigures // of other processes
 	heard         *heard
 
-	places    pool[struct{}] // one for each request that may be alive
-	kept      ledger.Views   // in the store
-	joinBytes atomic.Int64   // held by inputs that wait in joins
+	places    pool.Pool[struct{}] // one for each request that may be alive
+	kept      ledger.Views        // in the store
+	joinBytes atomic.Int64        // held by inputs that wait in joins
 	joinLimit int64
 	outcomes  [PastDeadline + 1]atomic.Int64
 	lastID    atomic.Uint64
@@ -179,7 +180,7 @@ func (b *Bus) start() error {
 		return err
 	}
 	b.graph.describe()
-	b.places.free = make([]struct{}, b.opts.MaxRequests)
+	b.places.Add(make([]struct{}, b.opts.MaxRequests)...)
 	var lookout *actors.Lookout // of stages: those of a host are not what its clients wait for
 	if b.heard = b.opts.heard; b.heard != nil {
 		lookout = b.heard.lookout
@@ -277,7 +278,7 @@ func (b *Bus) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error
 func (b *Bus) begin(ctx context.Context, opts []SubmitOption) (*Request, error) {
 	o, err := optionsOf(opts)
 	if err != nil {
-		b.places.give(struct{}{})
+		b.places.Give(struct{}{})
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
 	return b.admit(ctx, o)
@@ -286,7 +287,7 @@ func (b *Bus) begin(ctx context.Context, opts []SubmitOption) (*Request, error) 
 // place takes a place among MaxRequests, for admit. It waits for one as long as the context
 // lets it, unless the request is not to wait.
 func (b *Bus) place(ctx context.Context, o opening) error {
-	_, ok := b.places.tryTake()
+	_, ok := b.places.TryTake()
 	switch {
 	case ok:
 		return nil
@@ -295,7 +296,7 @@ func (b *Bus) place(ctx context.Context, o opening) error {
 	case o.now:
 		return errCanceled
 	}
-	if _, ok = b.places.wait(ctx.Done()); !ok {
+	if _, ok = b.places.Wait(ctx.Done()); !ok {
 		return fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", b.Stats().Live, b.opts.MaxRequests, context.Cause(ctx))
 	}
 	return nil
@@ -317,13 +318,13 @@ func optionsOf(opts []SubmitOption) (opening, error) {
 // admit begins a request at its place.
 func (b *Bus) admit(ctx context.Context, o opening) (*Request, error) {
 	if err := context.Cause(ctx); err != nil {
-		b.places.give(struct{}{})
+		b.places.Give(struct{}{})
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
 	b.mu.Lock()
 	if b.closed() {
 		b.mu.Unlock()
-		b.places.give(struct{}{}) // the next that waits finds out the same way
+		b.places.Give(struct{}{}) // the next that waits finds out the same way
 		return nil, ErrClosed
 	}
 	r := newRequest(ctx, b, o)
@@ -357,7 +358,7 @@ func (b *Bus) forget(r *Request) {
 		b.idle = nil
 	}
 	b.mu.Unlock()
-	b.places.give(struct{}{})
+	b.places.Give(struct{}{})
 }
 
 // requests is a snapshot of those alive.

@@ -2,9 +2,9 @@ package bus
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -66,7 +66,7 @@ func pathOf(spec Edge) *connflow.Path {
 }
 
 // newKeys makes what begins the keys of one bus and of no other.
-func newKeys() string { return strconv.FormatUint(newEpoch(), 36) }
+func newKeys() string { return rand.Text()[:13] } // 65 bits
 
 // unpack receives the payload that the delivery stands for.
 func (d *Delivery) unpack() error {

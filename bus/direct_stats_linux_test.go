@@ -18,7 +18,7 @@ func TestPassedThatNobodyCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	df := src.emitter.out.req.flow(src.emitter.out.edges[0]).direct.Load()
+	df := directFlowOf(src.emitter.out.req.flow(src.emitter.out.edges[0]).stream())
 	look := func(what string) {
 		t.Helper()
 		for i, e := range a.bus.Stats().Edges {

@@ -24,6 +24,8 @@ type feeder interface {
 	queue(m wire.Message)
 	// rest is queue of an answer that can wait for the next message, up to a millisecond.
 	rest(m wire.Message)
+	// relays reports whether it passes on what others have sent, and numbers it.
+	relays() bool
 	// lends is told of a payload that lies in memory of its own.
 	lends(p *ledger.Payload)
 	ledger.Giver
@@ -31,10 +33,7 @@ type feeder interface {
 
 // number is what the host calls the delivery; 0: it does not know it.
 func (f *fed) number() uint32 {
-	if f == nil {
-		return 0
-	}
-	if _, relayed := f.from.(*link); !relayed {
+	if f == nil || !f.from.relays() {
 		return 0
 	}
 	return f.id
@@ -70,8 +69,7 @@ func (f *fed) retain(d *Delivery) {
 // that this process is about to say: most likely it was not handled, and is to be
 // elsewhere.
 func (f *fed) leftBehind(d *Delivery) bool {
-	_, relayed := f.from.(*link)
-	return relayed && (d.flow == nil || d.flow.req.up == nil) && f.from.Leaving()
+	return f.from.relays() && (d.flow == nil || d.flow.req.up == nil) && f.from.Leaving()
 }
 
 // tell sends the finish of a delivery. A payload that stays is released when

@@ -215,8 +215,32 @@ type emission struct {
 	attrs map[string]string
 	last  bool
 
-	put    *put // a node's, which wants to know what becomes of it
-	copies bool // the bus copies the payload, where a stage could have filled it in place
+	put    origin // nil: nothing asks what becomes of it
+	copies bool   // the bus copies the payload, where a stage could have filled it in place
+}
+
+// origin is what a client has put, which it keeps until it is told that it is needed no more.
+type origin interface {
+	// hold is for one delivery of it more, which ends with unhold.
+	hold()
+	unhold()
+	// spent says that credit comes back for a payload that is still needed.
+	spent(bytesToo bool)
+}
+
+// held is an origin with a delivery more.
+func held(o origin) origin {
+	if o != nil {
+		o.hold()
+	}
+	return o
+}
+
+// unheld ends a delivery of an origin.
+func unheld(o origin) {
+	if o != nil {
+		o.unhold()
+	}
 }
 
 // opening is what there is to say of a request when it begins.
@@ -273,11 +297,22 @@ func (r *Request) stream(at port) stream {
 }
 
 // past is how the rest of the stream goes, past this process; nil: through it.
-func (s stream) past() *directFlow { return s.flow.direct.Load() }
+func (s stream) past() bypass {
+	if by := s.flow.direct.Load(); by != nil {
+		return *by
+	}
+	return nil
+}
+
+// bypass is the way of a stream past this process.
+type bypass interface {
+	// sums is how much went there so far.
+	sums() (deliveries, bytes int64)
+}
 
 // goPast has the rest of the stream go past this process, unless it does, or must not.
-func (s stream) goPast(df *directFlow) bool {
-	return s.flow.edge.once() && s.flow.direct.CompareAndSwap(nil, df)
+func (s stream) goPast(by bypass) bool {
+	return s.flow.edge.once() && s.flow.direct.CompareAndSwap(nil, &by)
 }
 
 // endPast ends the stream, and counts what of it went past this process, when tell has told
@@ -294,7 +329,7 @@ func (s stream) endPast(deliveries uint64, bytes int64, tell func(past uint64)) 
 	}
 	n := int64(deliveries - through) //nolint:gosec // bounded by learn
 	f.sent.add(sent{deliveries: n, direct: n, bytes: bytes})
-	f.direct.Load().counted = true
+	f.counted = true
 	o.mu.Unlock()
 	tell(deliveries - through)
 	o.endStream(f)

@@ -56,7 +56,8 @@ type flow struct {
 
 	// direct is set when deliveries may go from one process to another, past
 	// this one.
-	direct atomic.Pointer[directFlow]
+	direct  atomic.Pointer[bypass]
+	counted bool // all of what went there is in sent; guarded by the outlet's mutex
 
 	// queue holds what the producer sent beyond the window, on edges that
 	// queue. queued mirrors its length.

@@ -112,7 +112,8 @@ func (a *attached) direct(t testing.TB, node uint32, task *nodeTask) {
 		t.Fatal(err)
 	}
 	f := src.emitter.out.req.flow(src.emitter.out.edges[0])
-	f.direct.Store(&directFlow{stream: f.stream(), producer: src, consumer: &source{sess: sessions[1], id: nowhere}, told: true})
+	var by bypass = &directFlow{stream: f.stream(), producer: src, consumer: &source{sess: sessions[1], id: nowhere}, told: true}
+	f.direct.Store(&by)
 	if err := a.link.handle(&wire.Direct{Source: task.id, Peer: node, PeerSource: 77}, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -46,66 +46,43 @@ func (d *Delivery) locate(inlineBytes int) (at ledger.Location, err error) {
 	return at, nil
 }
 
-// locateAll says where the client finds payloads.
-func (s *session) locateAll(ds []*Delivery) ([]ledger.Location, error) {
-	all := make([]ledger.Location, 0, len(ds))
-	for _, d := range ds {
-		at, err := s.locate(d)
-		if err != nil {
-			for _, l := range all {
-				l.Release()
-			}
-			return nil, err
-		}
-		all = append(all, at)
-	}
-	return all, nil
-}
-
-// locate says where the client finds a payload. One that it cannot be given, for want
-// of memory or descriptors, fails its request.
-func (s *session) locate(d *Delivery) (at ledger.Location, err error) {
+// locateIn finds where the payload of d lies, for a client of this host, which has the arena, and
+// to which payloads of up to inlineBytes go in the message. To a thin client more do: one in another
+// language than Go copies small payloads anyway, and a message costs it less than a view. Where
+// memory or descriptors are wanting, the request fails.
+func (d *Delivery) locateIn(arena *ledger.Segment, inlineBytes int, thin bool, client func() string) (at ledger.Location, err error) {
 	p := d.Bytes()
 	most := min(d.flow.req.bus.inlineBytes(d.flow.edge), wire.MaxInline)
-	if d.Handle.IsZero() && (d.foreign == nil || d.foreign.Segment() == nil) {
-		most = s.srv.on.inlineBytes // what came in a message goes on in one
+	if d.Handle.IsZero() && !d.foreign.InMemory() {
+		most = inlineBytes // what came in a message goes on in one
 	}
-	if d.PayloadCodec() != codec.IDBundle && s.thin() { // whose bundles may say where tensors of a GPU are: views keep them
+	if d.PayloadCodec() != codec.IDBundle && thin { // whose bundles may say where tensors of a GPU are: views keep them
 		most = wire.MaxInline
 	}
-	if len(p) <= most {
+	switch {
+	case len(p) <= most:
 		return ledger.Location{}, nil
+	case d.foreign.InMemory():
+		return ledger.Location{Seg: d.foreign.Segment(), Offset: d.foreign.Offset()}, nil
+	case !d.Handle.IsZero():
+		at, err = d.inStore(arena)
+	default:
+		at, err = d.moveToMemory()
 	}
-	if at, err = s.srv.locate(d); err != nil {
-		err = d.errorAt(d.flow.edge.spec.To, fmt.Errorf("payload of %d bytes for %s: %w", len(p), s.describe(), err))
+	if err != nil {
+		err = d.errorAt(d.flow.edge.spec.To, fmt.Errorf("payload of %d bytes for %s: %w", len(p), client(), err))
 		d.flow.req.end(Failed, err)
 	}
 	return at, err
 }
 
-// thin reports whether the client copies small payloads anyway, as one in another language
-// than Go does: a message costs it less than a view.
-func (s *session) thin() bool {
-	lanes, _ := s.past.can()
-	return !lanes
-}
-
-// locate says where a payload lies that is too large for a message. One on the
-// heap is copied to where others can read it.
-func (s *Server) locate(d *Delivery) (ledger.Location, error) {
-	if d.foreign != nil && d.foreign.Segment() != nil {
-		return ledger.Location{Seg: d.foreign.Segment(), Offset: d.foreign.Offset()}, nil
-	}
-	if !d.Handle.IsZero() {
-		return d.inStore(s.arena)
-	}
+// moveToMemory copies the payload of d from the heap to where other processes can read it.
+func (d *Delivery) moveToMemory() (ledger.Location, error) {
 	p, err := ledger.Copied(d.Inline)
 	if err != nil {
 		return ledger.Location{}, err
 	}
-	if d.foreign != nil {
-		d.foreign.Release()
-	}
+	d.foreign.Release()
 	d.Inline, d.foreign = p.Bytes(), p
 	return ledger.Location{Seg: p.Segment()}, nil
 }

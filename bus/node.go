@@ -28,7 +28,6 @@ const (
 	EnvSocket = "OMNIBUS_SOCKET" // the path of the host's socket
 	EnvBus    = "OMNIBUS_BUS"    // the name of the bus
 	EnvStage  = "OMNIBUS_STAGE"  // the stage to serve
-	EnvWait   = "OMNIBUS_WAIT"   // how to wait for other processes, see [Wait]
 )
 
 // JoinOptions configure Join. The zero value works in a process that a host

@@ -376,6 +376,9 @@ func (l *link) rest(m wire.Message) {
 	}
 }
 
+// relays implements feeder.
+func (l *link) relays() bool { return true }
+
 // lends implements feeder: the host looks after its memory by itself.
 func (l *link) lends(*ledger.Payload) {}
 

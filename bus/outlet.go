@@ -84,7 +84,7 @@ func (o *outlet) sendSmall(p []byte, c codec.ID, em emission) bool {
 	d := newDelivery()
 	d.Inline = d.small[:copy(d.small[:], p):len(p)]
 	d.Codec = uint32(c)
-	d.cost, d.put = price, em.put.hold()
+	d.cost, d.put = price, held(em.put)
 	f.sent.copies++
 	f.send(d, em)
 	return true

@@ -24,6 +24,9 @@ func (p *pair) queue(m wire.Message) {
 // rest implements feeder.
 func (p *pair) rest(m wire.Message) { p.queue(m) }
 
+// relays implements feeder.
+func (p *pair) relays() bool { return false }
+
 // lends implements feeder.
 func (p *pair) lends(payload *ledger.Payload) {
 	p.borrowed.Add(1)

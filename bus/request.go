@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/pool"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
@@ -67,7 +68,7 @@ type Request struct {
 	unwatch    func() bool // stops watching ctx
 	nextSlot   int         // stages before it have, or had, a slot for this request
 	slotTarget int
-	waiter     *poolWaiter[*slot] // the place in the queue for the next slot
+	waiter     *pool.Waiter[*slot] // the place in the queue for the next slot
 }
 
 func newRequest(ctx context.Context, b *Bus, o opening) *Request {
@@ -212,7 +213,7 @@ func (r *Request) end(o Outcome, err error) {
 	close(r.done)
 
 	if waiter != nil {
-		r.bus.graph.stages[stage].slots.withdraw(waiter)
+		r.bus.graph.stages[stage].slots.Withdraw(waiter)
 	}
 	if timer != nil {
 		timer.Stop()
@@ -274,10 +275,10 @@ func (r *Request) wantSlot(t *Task) {
 func (r *Request) takeSlots() {
 	for r.nextSlot < r.slotTarget && !r.over() {
 		slots := &r.bus.graph.stages[r.nextSlot].slots
-		s, ok := slots.tryTake()
+		s, ok := slots.TryTake()
 		if !ok {
-			w := &poolWaiter[*slot]{granted: r.granted}
-			if s, ok = slots.take(w); !ok {
+			w := &pool.Waiter[*slot]{Granted: r.granted}
+			if s, ok = slots.Take(w); !ok {
 				r.waiter = w
 				return
 			}
@@ -300,7 +301,7 @@ func (r *Request) granted(s *slot) {
 	r.mu.Lock()
 	if r.over() {
 		r.mu.Unlock()
-		s.worker.stage.slots.give(s)
+		s.worker.stage.slots.Give(s)
 		return
 	}
 	r.waiter = nil
@@ -329,7 +330,7 @@ func (r *Request) giveSlot(t *Task) {
 	r.mu.Lock()
 	s := t.slot.Swap(nil)
 	r.mu.Unlock()
-	t.stage.slots.give(s)
+	t.stage.slots.Give(s)
 	r.partGone()
 }
 

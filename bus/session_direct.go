@@ -21,21 +21,30 @@ type directFlow struct {
 
 	// What went past the host, as the producer said last; written by past.learn.
 	deliveries, bytes atomic.Int64
-	counted           bool // all of it is in the flow's own figures; guarded by the outlet's mutex
+}
+
+// sums implements bypass.
+func (df *directFlow) sums() (deliveries, bytes int64) { return df.deliveries.Load(), df.bytes.Load() }
+
+// directFlowOf is how a stream goes past the host; nil: it does not.
+func directFlowOf(st stream) *directFlow {
+	df, _ := st.past().(*directFlow)
+	return df
 }
 
 // directFrom looks whether what follows a delivery to the client could come past the
 // host, from the process that sent it. It is asked for with the second
 // delivery of a stream: for shorter ones it would not pay.
 func (s *session) directFrom(to *source, d *Delivery, edge int) *directFlow {
-	if d.Seq == 0 || d.EOS || d.put == nil || d.put.source == nil {
+	p, put := d.put.(*put)
+	if d.Seq == 0 || d.EOS || !put || p.source == nil {
 		return nil
 	}
 	st := d.stream()
 	if st.past() != nil {
 		return nil
 	}
-	from := d.put.source
+	from := p.source
 	df := &directFlow{stream: st, producer: from, out: slices.IndexFunc(from.ports, func(p port) bool { return p.index == st.index }), consumer: to, edge: edge}
 	if df.out < 0 || from.opens() != st.request || !s.canLane() || !from.sess.canLane() {
 		return nil
@@ -77,7 +86,7 @@ func (s *session) streamed(m *wire.Streamed) error {
 	}
 	var df *directFlow
 	if req := src.opens(); req != nil {
-		df = req.stream(src.ports[m.Edge]).past()
+		df = directFlowOf(req.stream(src.ports[m.Edge]))
 	}
 	if df == nil || df.producer != src {
 		return fmt.Errorf("%w: nothing was to go from source %d to another process", wire.ErrProtocol, src.id)

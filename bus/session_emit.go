@@ -196,19 +196,17 @@ func (s *session) putInPlace(m *wire.Put, origin *put) (*ledger.Payload, error) 
 	return p, nil
 }
 
-// hold is for one delivery of the payload more, which ends with unhold. It is for holders
-// of a reference.
-func (p *put) hold() *put {
-	if p != nil && !p.passed {
+// hold implements origin, for holders of a reference.
+func (p *put) hold() {
+	if !p.passed {
 		p.refs.Add(1)
 	}
-	return p
 }
 
 // unhold is called before the delivery gives its credit back: the client may be waiting for
 // that, also where the emission has yet to end.
 func (p *put) unhold() {
-	if p == nil || p.passed {
+	if p.passed {
 		return
 	}
 	if p.source.pressed() {
@@ -258,7 +256,7 @@ func (s *session) unread() {
 // spent tells the client that credit came back for a payload that is still
 // needed.
 func (p *put) spent(bytesToo bool) {
-	if p == nil || p.gone.Load() {
+	if p.gone.Load() {
 		return
 	}
 	m := &wire.Spent{Put: p.id}

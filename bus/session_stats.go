@@ -56,7 +56,7 @@ func (src *source) streamsDirect() (n int) {
 		return 0
 	}
 	for _, p := range src.ports {
-		if df := req.stream(p).past(); df != nil && df.producer == src {
+		if df := directFlowOf(req.stream(p)); df != nil && df.producer == src {
 			n++
 		}
 	}

@@ -154,7 +154,7 @@ func (s *session) explain(r nodeReport, byNode map[uint32]*session, all *underWa
 			continue
 		}
 		all.flows = append(all.flows, directReport{fr, st, s, byNode[fr.Peer]})
-		if df := st.past(); df != nil && df.producer.sess == s {
+		if df := directFlowOf(st); df != nil && df.producer.sess == s {
 			s.past.learn(df, fr.Deliveries, fr.Bytes)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/internal/pool"
 )
 
 // stage is one node of the graph, with its slots.
@@ -14,7 +15,7 @@ type stage struct {
 	in, out  []*edge
 	inPorts  []port
 	outPorts []port
-	slots    pool[*slot]
+	slots    pool.Pool[*slot]
 	workers  []*worker
 	remote   *remote // nil: the work is done here
 
@@ -72,7 +73,7 @@ func (st *stage) start(b *Bus) error {
 	// Interleave the replicas: requests then spread over them.
 	for i := range st.spec.MaxInflight {
 		for r := range st.spec.Replicas {
-			st.slots.free = append(st.slots.free, slots[r*st.spec.MaxInflight+i])
+			st.slots.Add(slots[r*st.spec.MaxInflight+i])
 		}
 	}
 	return nil

@@ -148,9 +148,9 @@ func (r *Request) sentOn(e *edge) sent {
 	defer o.mu.Unlock()
 	f := r.flow(e)
 	so := f.sent
-	if df := f.direct.Load(); df != nil && !df.counted {
-		n := df.deliveries.Load()
-		so.add(sent{deliveries: n, direct: n, bytes: df.bytes.Load()})
+	if by := f.stream().past(); by != nil && !f.counted {
+		n, bytes := by.sums()
+		so.add(sent{deliveries: n, direct: n, bytes: bytes})
 	}
 	return so
 }
@@ -169,9 +169,7 @@ func (st *stage) stats() StageStats {
 		Name:  st.spec.Name,
 		Slots: st.spec.Replicas * st.spec.MaxInflight,
 	}
-	st.slots.mu.Lock()
-	s.SlotsFree = len(st.slots.free)
-	st.slots.mu.Unlock()
+	s.SlotsFree = st.slots.Free()
 	for _, w := range st.workers {
 		s.Panics += w.panics.Load()
 		s.Queued += w.actor.Len()

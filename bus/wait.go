@@ -9,6 +9,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
+// EnvWait is the variable that sets how a process waits where its options do not: see [Wait].
+const EnvWait = "OMNIBUS_WAIT"
+
 // Wait is how a process waits for what other processes send to it. It is one setting for
 // all of a process: what is saved by looking is a wake-up, and what it costs is processor
 // time. A host waits so for its own requests alone, and hands it to the processes that it starts.
