@@ -110,6 +110,10 @@ func (b *Buffer) reserveRoom() (err error) {
 		return err
 	}
 	defer func() {
+		if err == nil && !b.spilt && o.req.over() { // a host that is lost may be reading what was given back before
+			b.room.Abort()
+			err = o.req.cause()
+		}
 		if err != nil || b.spilt {
 			b.unhold()
 		}

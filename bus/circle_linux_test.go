@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -192,6 +193,32 @@ func echoBus(t *testing.T) *Bus {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// TestNoRoomForARequestThatIsOver: an emission that was let in, and whose request has ended since,
+// gets no room: a host that is lost may be reading what was given back when it ended.
+func TestNoRoomForARequestThatIsOver(t *testing.T) {
+	b := echoBus(t)
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 64 << 10
+	e := r.Input(t.Context())
+	buf := Buffer{e: e, codec: codec.IDRaw, size: size, price: b.price(size)}
+	if err := buf.admit(); err != nil {
+		t.Fatal(err)
+	}
+	r.Abort(errors.New("the host is gone"))
+	if err := buf.reserveRoom(); !errors.Is(err, ErrAborted) {
+		buf.Abort() // so that all closes
+		t.Fatalf("it gets room: %v", err)
+	}
+	buf.giveCredit()
+	r.Close()
+	if err := b.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // heldInStore holds a payload that lies in the store of a bus, of a request that is gone.

@@ -56,13 +56,6 @@ func (p *parting) lost() error {
 	return p.err
 }
 
-// leaving reports whether this side ends it.
-func (p *parting) leaving() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.closing != nil
-}
-
 // reads counts one payload of the exchange more, unless this side ends it.
 func (p *parting) reads() bool {
 	p.mu.Lock()

@@ -389,5 +389,5 @@ func (l *link) Lend(number uint32) bool {
 
 // Leaving implements ledger.Giver.
 func (l *link) Leaving() bool {
-	return l.parting.leaving()
+	return l.parting.why() != nil
 }

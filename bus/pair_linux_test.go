@@ -379,6 +379,38 @@ func TestLentIsToldFirst(t *testing.T) {
 	}
 }
 
+// TestLentWhenTheHostHangsUp: a payload that a node has passed on is not given back to its owner
+// when the host hangs up on the node: the host, and others, may be reading it still.
+func TestLentWhenTheHostHangsUp(t *testing.T) {
+	a := attach(t, 8, func(t *Task, d *Delivery) error { return t.Forward(d) })
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	h.say(h.large(task.id, 5, 1))
+	d, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.Finish(nil) }() // it is read until here
+	if at := PlaceOf(t, d); at.Offset != 4096 {
+		t.Fatalf("the payload came from %+v", at)
+	}
+	a.server.live()[0].fail(errStuck)
+	if err := <-h.ended; !errors.Is(err, io.EOF) {
+		t.Errorf("the connection ended with %v", err)
+	}
+	for {
+		select {
+		case m := <-h.said:
+			if back, ok := m.(*wire.Release); ok && back.Delivery == 5 {
+				t.Fatal("a payload is given back that the host still reads")
+			}
+		default:
+			return
+		}
+	}
+}
+
 // TestNotLentUntold: a payload whose owner cannot be told is copied.
 func TestNotLentUntold(t *testing.T) {
 	a := attach(t, 8, func(t *Task, d *Delivery) error { return t.Forward(d) })

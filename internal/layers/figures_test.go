@@ -8,7 +8,7 @@ const mostLines = 5_000
 
 var packagesAbove = map[string]int{
 	"bench": 6942,
-	"bus":   12590,
+	"bus":   12589,
 }
 
 // partsOfMap bounds the lines of parts of the repository, with all packages below them, and

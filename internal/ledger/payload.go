@@ -33,7 +33,7 @@ type Giver interface {
 	// Lend tells it that others may read the payload when this process is dead. It reports
 	// whether the message was sent.
 	Lend(number uint32) bool
-	// Leaving reports whether this process says goodbye.
+	// Leaving reports whether this process says goodbye, or has lost its host.
 	Leaving() bool
 }
 
@@ -166,9 +166,9 @@ func (p *Payload) Lend() bool {
 	return true
 }
 
-// Stranded reports whether the payload was passed on by a process that leaves before those that
-// read it are done. It does not learn any more when that is: the payload is not its to give
-// back.
+// Stranded reports whether the payload was passed on by a process that leaves, or whose host has
+// hung up, before those that read it are done. It does not learn any more when that is: the
+// payload is not its to give back.
 func (p *Payload) Stranded() bool {
 	return p != nil && p.from != nil && p.lent.Load() && p.from.Leaving()
 }
