@@ -349,11 +349,12 @@ func TestClearWhenNothingIsRead(t *testing.T) {
 	Await(t, said)
 }
 
-// TestLentIsToldFirst: when somebody gets a payload that a node passes on, its
-// owner has been told.
-func TestLentIsToldFirst(t *testing.T) {
-	a := attach(t, 8, func(t *Task, d *Delivery) error { return t.Forward(d) })
-	h := a.meetHand(t)
+// passedOn is a payload of a peer's, delivery 5, that a node has passed on to its host, as the host's
+// caller has it.
+func passedOn(t *testing.T) (a *attached, h *hand, d *Delivery) {
+	t.Helper()
+	a = attach(t, 8, func(t *Task, d *Delivery) error { return t.Forward(d) })
+	h = a.meetHand(t)
 	h.listen()
 	r, task := a.served(t, h)
 	h.say(h.large(task.id, 5, 1))
@@ -361,9 +362,16 @@ func TestLentIsToldFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return a, h, d
+}
+
+// TestLentIsToldFirst: when the host gets a payload that a node passes on, its
+// owner has been told.
+func TestLentIsToldFirst(t *testing.T) {
+	_, h, d := passedOn(t)
 	defer func() { _ = d.Finish(nil) }() // so that all closes, whatever is wrong
 	if lent, ok := h.heard().(*wire.Lent); !ok || lent.Delivery != 5 {
-		t.Fatal("the payload is with somebody else, and its owner was not told first")
+		t.Fatal("the host has the payload, and its owner was not told first")
 	}
 	if f, ok := h.heard().(*wire.Finish); !ok || f.Delivery != 5 || f.Flags&wire.FinishKeep == 0 {
 		t.Error("its owner was not told that the payload is still needed")
@@ -382,15 +390,7 @@ func TestLentIsToldFirst(t *testing.T) {
 // TestLentWhenTheHostHangsUp: a payload that a node has passed on is not given back to its owner
 // when the host hangs up on the node: the host, and others, may be reading it still.
 func TestLentWhenTheHostHangsUp(t *testing.T) {
-	a := attach(t, 8, func(t *Task, d *Delivery) error { return t.Forward(d) })
-	h := a.meetHand(t)
-	h.listen()
-	r, task := a.served(t, h)
-	h.say(h.large(task.id, 5, 1))
-	d, err := r.Recv(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, h, d := passedOn(t)
 	defer func() { _ = d.Finish(nil) }() // it is read until here
 	if at := PlaceOf(t, d); at.Offset != 4096 {
 		t.Fatalf("the payload came from %+v", at)

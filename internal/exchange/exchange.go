@@ -35,7 +35,7 @@ type Exchange struct {
 	inMessages atomic.Int64
 	most       int64
 	account    ledger.Account // what this process has placed, and has got
-	// nobody has what outlives its processes, see connector.Config, by one owner, lasting.
+	// nobody is the account of what outlives its processes, see connector.Config; its owner is lasting.
 	nobody  ledger.Account
 	lasting *ring.Owner
 

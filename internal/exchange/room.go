@@ -125,7 +125,7 @@ func (r *Room) create() error {
 	return nil
 }
 
-// Stop lets no value be put any more: whatever is released from here on is not
+// Stop lets no value be put any more: a value that is released from here on is not
 // written over.
 func (r *Room) Stop() {
 	r.mu.Lock()
