@@ -5,7 +5,7 @@ GO       ?= go
 TOOL     := $(GO) tool -modfile=tools/go.mod
 
 # Packages whose tests are about goroutines; stress repeats them.
-CONCURRENT := ./ringbuf ./shmstore/... ./actors ./bus ./internal/wire ./internal/peer ./internal/host/...
+CONCURRENT := ./ringbuf ./shmstore/... ./actors ./bus ./bus/host ./bus/node ./internal/wire ./internal/peer ./internal/process ./internal/host/...
 
 FUZZTIME ?= 5s      # for each fuzz target
 COUNT    ?= 5       # repetitions of a stress run

@@ -90,7 +90,7 @@ func (s *connectorSide) place(ctx context.Context, spec *peerSpec) (err error) {
 	if spec.Connector.Hosts {
 		return nil
 	}
-	s.hosted, err = host(ctx, *spec, shmstore.Options{})
+	s.hosted, err = hostFor(ctx, *spec, shmstore.Options{})
 	return err
 }
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec/omni"
 	"github.com/omnibus-runtime/omnibus/codec/python"
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -65,7 +65,7 @@ func addWords(b []byte) uint64 {
 type connectorEnd struct {
 	hosted
 	connector *connector.Connector
-	node      *bus.Node
+	node      *node.Node
 	in        *bufio.Reader
 	out       *os.File
 }
@@ -125,10 +125,10 @@ func (e *connectorEnd) open(ctx context.Context, spec peerSpec) (err error) {
 // attach finds the exchange: the own bus's, or that of the one that listens.
 func (e *connectorEnd) attach(ctx context.Context, spec peerSpec) (_ connector.Exchange, err error) {
 	if spec.Connector.Hosts && !spec.Connector.Gets {
-		e.hosted, err = host(ctx, spec, shmstore.Options{})
+		e.hosted, err = hostFor(ctx, spec, shmstore.Options{})
 		return e.bus, err
 	}
-	e.node, err = bus.Join(ctx, "bench", bus.JoinOptions{Socket: spec.Socket})
+	e.node, err = node.Join(ctx, "bench", node.JoinOptions{Socket: spec.Socket})
 	return e.node, err
 }
 

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
@@ -229,7 +229,7 @@ func openGPUPair(ctx context.Context, opts Options, spec peerSpec) (p *gpuPair, 
 	}
 	p.later(func(context.Context) error { return os.RemoveAll(temp) })
 	spec.Socket = filepath.Join(temp, "socket")
-	h, err := host(ctx, spec, shmstore.Options{ArenaBytes: 16 * mib, Memory: shmstore.Shared})
+	h, err := hostFor(ctx, spec, shmstore.Options{ArenaBytes: 16 * mib, Memory: shmstore.Shared})
 	p.later(h.close)
 	if err != nil {
 		return p, err
@@ -305,7 +305,7 @@ func (p *gpuPair) tensor() *gpulane.Tensor {
 
 // serveGPU is the peer of a gpuPair.
 func serveGPU(ctx context.Context, spec peerSpec, stdin io.Reader) error {
-	node, err := bus.Join(ctx, "bench", bus.JoinOptions{Socket: spec.Socket})
+	node, err := node.Join(ctx, "bench", node.JoinOptions{Socket: spec.Socket})
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/bus/tensorqueue"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
@@ -87,7 +88,7 @@ type producer struct {
 	host   cudaipc.HostMemory
 	queues map[string]*tensorqueue.Queue
 	bus    *bus.Bus
-	server *bus.Server
+	server *host.Server
 
 	mu   sync.Mutex
 	kept map[producerOrder]numbered // tensors that are sent again and again
@@ -214,7 +215,7 @@ func (p *producer) listen(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	p.server, err = p.bus.Listen(filepath.Join(p.Folder, producerStage), bus.ListenOptions{})
+	p.server, err = host.Listen(p.bus, filepath.Join(p.Folder, producerStage), host.ListenOptions{})
 	return err
 }
 

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
@@ -89,7 +91,7 @@ func (r *gpuReclaim) openBus(ctx context.Context) (err error) {
 	}
 	r.later(r.bus.Close)
 	r.spec = peerSpec{Carrier: byGPUHolder, Socket: filepath.Join(temp, "socket")}
-	server, err := r.bus.Listen(r.spec.Socket, bus.ListenOptions{})
+	server, err := host.Listen(r.bus, r.spec.Socket, host.ListenOptions{})
 	if err != nil {
 		return err
 	}
@@ -261,7 +263,7 @@ func serveGPUHolder(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 	if err := g.openDevice(); err != nil {
 		return err
 	}
-	node, err := bus.Join(ctx, "bench", bus.JoinOptions{Socket: spec.Socket, GPU: &bus.GPUOptions{Lane: gpulane.Options{Driver: g.driver}}})
+	node, err := node.Join(ctx, "bench", node.JoinOptions{Socket: spec.Socket, GPU: &bus.GPUOptions{Lane: gpulane.Options{Driver: g.driver}}})
 	if err != nil {
 		return err
 	}

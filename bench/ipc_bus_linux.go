@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -27,12 +29,12 @@ func stageName(which int) string {
 // A hosted is a bus that other processes attach to.
 type hosted struct {
 	bus    *bus.Bus
-	server *bus.Server
+	server *host.Server
 }
 
-// host opens a bus, and has it listen. Its stages, which other processes serve or nobody, stand side by
+// hostFor opens a bus, and has it listen. Its stages, which other processes serve or nobody, stand side by
 // side or in a row.
-func host(ctx context.Context, spec peerSpec, store shmstore.Options) (h hosted, err error) {
+func hostFor(ctx context.Context, spec peerSpec, store shmstore.Options) (h hosted, err error) {
 	// A stream needs no more, and the edges' windows are larger then.
 	inflight, requests := 1, 1
 	if spec.Flight > 0 {
@@ -48,7 +50,7 @@ func host(ctx context.Context, spec peerSpec, store shmstore.Options) (h hosted,
 	if h.bus, err = bus.Open(ctx, line, bus.Options{Store: store, MaxRequests: requests, Serializer: codec.RawSerializer{}}); err != nil {
 		return h, err
 	}
-	h.server, err = h.bus.Listen(spec.Socket, bus.ListenOptions{})
+	h.server, err = host.Listen(h.bus, spec.Socket, host.ListenOptions{})
 	return h, err
 }
 
@@ -68,8 +70,8 @@ func (h hosted) close(ctx context.Context) error {
 // this one. This one calls, as a node or as the host.
 type busSide struct {
 	*cluster
-	hosted  hosted    // here
-	node    *bus.Node // nil: the host calls
+	hosted  hosted     // here
+	node    *node.Node // nil: the host calls
 	submit  func(context.Context, any, ...bus.SubmitOption) (*bus.Request, error)
 	request *bus.Request // of all messages; nil: each is one of its own
 	spec    peerSpec
@@ -105,7 +107,7 @@ func (s *busSide) open(ctx context.Context, startStage func(peerSpec) (*peer, er
 	if spec.Carrier == byBus && !spec.HostCalls {
 		_, err = s.start(ctx, spec.as(byBusHost))
 	} else {
-		s.hosted, err = host(ctx, spec, spec.busStore())
+		s.hosted, err = hostFor(ctx, spec, spec.busStore())
 	}
 	if err != nil {
 		return err
@@ -120,7 +122,7 @@ func (s *busSide) open(ctx context.Context, startStage func(peerSpec) (*peer, er
 		Stream(context.Context, ...bus.SubmitOption) (*bus.Request, error)
 	} = s.hosted.bus
 	if !spec.HostCalls {
-		if s.node, err = bus.Join(ctx, "bench", bus.JoinOptions{Socket: spec.Socket, Serializer: codec.RawSerializer{}}); err != nil {
+		if s.node, err = node.Join(ctx, "bench", node.JoinOptions{Socket: spec.Socket, Serializer: codec.RawSerializer{}}); err != nil {
 			return err
 		}
 		caller = s.node
@@ -143,7 +145,7 @@ func (s peerSpec) busStore() shmstore.Options {
 
 // serveHost is the process that hosts a bus.
 func serveHost(ctx context.Context, spec peerSpec) error {
-	h, err := host(ctx, spec, spec.busStore())
+	h, err := hostFor(ctx, spec, spec.busStore())
 	if err != nil {
 		return errors.Join(err, h.close(ctx))
 	}
@@ -227,7 +229,7 @@ func (s *busSide) close(ctx context.Context) error {
 
 // serveNode is the process of a stage, until standard input ends.
 func serveNode(ctx context.Context, spec peerSpec, stdin io.Reader) error {
-	node, err := bus.Join(ctx, "bench", bus.JoinOptions{Socket: spec.Socket})
+	node, err := node.Join(ctx, "bench", node.JoinOptions{Socket: spec.Socket})
 	if err != nil {
 		return err
 	}
@@ -236,8 +238,7 @@ func serveNode(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 		_, _ = io.Copy(io.Discard, stdin)
 		cancel()
 	}()
-	answer := touched(int64(spec.Pattern.Answer))
-	read := 0
+	answer, read := touched(int64(spec.Pattern.Answer)), 0
 	err = node.Serve(ctx, bus.StageSpec{Name: stageName(spec.Which), Handle: func(t *bus.Task, d *bus.Delivery) error {
 		if err := spec.read(d.Bytes()); err != nil {
 			return err

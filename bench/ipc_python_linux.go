@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
 //go:embed python_stage.py
@@ -60,7 +60,7 @@ func pythonCommand(ctx context.Context, script string) *exec.Cmd {
 // needPython says what is missing for scripts that use a package.
 func needPython(ctx context.Context, name string) error {
 	if out, err := pythonCommand(ctx, "import "+name).CombinedOutput(); err != nil {
-		return fmt.Errorf("python3 with the package %s: %w: %w: %s", name, errors.ErrUnsupported, err, lastLine(out))
+		return fmt.Errorf("python3 with the package %s: %w: %w: %s", name, errors.ErrUnsupported, err, out[bytes.LastIndexByte(bytes.TrimSpace(out), '\n')+1:])
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func startPythonStage(ctx context.Context, spec peerSpec) (*peer, error) {
 	if spec.Carrier == byForward {
 		cmd.Args = append(cmd.Args, "forward")
 	}
-	cmd.Env = append(cmd.Env, bus.EnvSocket+"="+spec.Socket, bus.EnvStage+"="+peerStage)
+	cmd.Env = append(cmd.Env, node.EnvSocket+"="+spec.Socket, node.EnvStage+"="+peerStage)
 	return start(cmd)
 }
 
@@ -134,8 +134,3 @@ func (s *queueSide) run(_ context.Context, n int) (time.Duration, error) {
 }
 
 func (s *queueSide) close(context.Context) error { return s.peer.close() }
-
-func lastLine(out []byte) []byte {
-	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
-	return lines[len(lines)-1]
-}

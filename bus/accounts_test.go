@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -17,10 +18,10 @@ import (
 func TestFinishingGivesCreditBack(t *testing.T) {
 	for _, size := range []int{10, 1000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			p := linear(bus.Stage("a", upper))
+			p := bustest.Linear(bus.Stage("a", bustest.Upper))
 			p.Edges = append(p.Edges, bus.Edge{From: "a", Window: 1, Policy: bus.Fail})
-			b := open(t, p, bus.Options{})
-			r := streamOf(t, b)
+			b := bustest.Open(t, p, bus.Options{})
+			r := bustest.StreamOf(t, b)
 			for range 10 {
 				if err := r.Send(t.Context(), strings.Repeat("x", size)); err != nil {
 					t.Fatal(err)
@@ -36,7 +37,7 @@ func TestFinishingGivesCreditBack(t *testing.T) {
 			if err := r.CloseSend(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			mustReceive(t, r, nil)
+			bustest.MustReceive(t, r, nil)
 			mustDrain(t, b)
 		})
 	}
@@ -48,9 +49,9 @@ func TestDroppedPayloadsAreReleased(t *testing.T) {
 	for _, abort := range []bool{false, true} {
 		t.Run(fmt.Sprintf("abort %v", abort), func(t *testing.T) {
 			const inputs = 40
-			g := newGate()
-			b := open(t, windowed(g, bus.Edge{Window: 3, Policy: bus.DropOldest}), bus.Options{})
-			r := streamOf(t, b)
+			g := bustest.NewGate()
+			b := bustest.Open(t, bustest.Windowed(g, bus.Edge{Window: 3, Policy: bus.DropOldest}), bus.Options{})
+			r := bustest.StreamOf(t, b)
 			for range inputs {
 				if err := r.Send(t.Context(), strings.Repeat("x", 5000)); err != nil {
 					t.Fatal(err)
@@ -65,9 +66,9 @@ func TestDroppedPayloadsAreReleased(t *testing.T) {
 				r.Abort(nil)
 			}
 			for range inputs {
-				g.leave <- struct{}{}
+				g.Leave <- struct{}{}
 			}
-			if _, err := receive(t, r); (err != nil) != abort {
+			if _, err := bustest.Receive(t, r); (err != nil) != abort {
 				t.Fatal(err)
 			}
 			if b.Stats().Edges[0].Dropped == 0 {
@@ -82,7 +83,7 @@ func TestDroppedPayloadsAreReleased(t *testing.T) {
 // handler has returned, unread by anybody else, until it is finished.
 func TestKeptPayloadStays(t *testing.T) {
 	kept := make(chan *bus.Kept, 2)
-	b, err := bus.Open(t.Context(), linear(bus.StageSpec{Name: "keeps", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+	b, err := bus.Open(t.Context(), bustest.Linear(bus.StageSpec{Name: "keeps", Handle: func(_ *bus.Task, d *bus.Delivery) error {
 		kept <- d.Keep()
 		return nil
 	}}), bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}})
@@ -90,13 +91,13 @@ func TestKeptPayloadStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), bus.Patience)
+		ctx, cancel := context.WithTimeout(context.Background(), bustest.Patience)
 		defer cancel()
 		if err := b.Close(ctx); err != nil {
 			t.Error(err)
 		}
 	}()
-	r := streamOf(t, b)
+	r := bustest.StreamOf(t, b)
 	for _, c := range []string{"a", "b"} {
 		if err := r.Send(t.Context(), strings.Repeat(c, 1000)); err != nil {
 			t.Fatal(err)
@@ -119,18 +120,18 @@ func TestKeptPayloadStays(t *testing.T) {
 // its deadline.
 func TestEndOfStreamReachesEveryStage(t *testing.T) {
 	end := func(name string) bus.StageSpec {
-		st := suffix(name)
+		st := bustest.Suffix(name)
 		st.End = func(t *bus.Task) error { return t.Emit("end of " + name) }
 		return st
 	}
-	b := open(t, diamond(end("s"), end("l"), end("r")), bus.Options{})
-	r, err := b.Stream(t.Context(), bus.WithDeadline(time.Now().Add(bus.Patience)))
+	b := bustest.Open(t, bustest.Diamond(end("s"), end("l"), end("r")), bus.Options{})
+	r, err := b.Stream(t.Context(), bus.WithDeadline(time.Now().Add(bustest.Patience)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	mustReceive(t, r, []string{"end of sl+end of sr", "end of l+end of r"})
+	bustest.MustReceive(t, r, []string{"end of sl+end of sr", "end of l+end of r"})
 	mustDrain(t, b)
 }

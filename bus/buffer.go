@@ -18,7 +18,7 @@ import (
 // to one goroutine. Send it or Abort it.
 type Buffer struct {
 	e     Emitter
-	em    emission
+	em    Emission
 	codec codec.ID
 	size  int     // reserved
 	price int64   // of size, in credit
@@ -45,14 +45,14 @@ const spillAfter = 20 * time.Millisecond
 // credit, and waits for it. One that is larger than the edge's byte window waits until all others
 // of its request there are finished, buffers that are neither sent nor aborted among them.
 func (e Emitter) Reserve(size int, c codec.ID, opts ...EmitOption) (*Buffer, error) {
-	b, err := e.reserve(size, c, emission{}.with(opts))
+	b, err := e.reserve(size, c, Emission{}.with(opts))
 	if err != nil {
 		return nil, err
 	}
 	return &b, nil
 }
 
-func (e Emitter) reserve(size int, c codec.ID, em emission) (Buffer, error) {
+func (e Emitter) reserve(size int, c codec.ID, em Emission) (Buffer, error) {
 	b := Buffer{e: e, em: em, codec: c, size: size, price: e.out.req.bus.price(size)}
 	if size < 0 {
 		return b, fmt.Errorf("%w: size %d is negative", ErrPayload, size)
@@ -130,7 +130,7 @@ func (b *Buffer) reserveRoom() (err error) {
 	b.room, err = b.takeRoom(atOnce, nil)
 	if errors.Is(err, actors.ErrCanceled) {
 		if b.e.cancel == atOnce {
-			return errCanceled
+			return ErrCanceled
 		}
 		b.room, err = b.awaitRoom()
 	}
@@ -284,7 +284,7 @@ func (b *Buffer) admit() error {
 				return nil
 			}
 			b.giveCredit()
-			return o.emissionError(ed, o.nextSeq(ed), b.em.key, err)
+			return o.emissionError(ed, o.nextSeq(ed), b.em.Key, err)
 		}
 	}
 	b.edges = edges
@@ -292,13 +292,13 @@ func (b *Buffer) admit() error {
 }
 
 // chosen is the edges that an emission goes to, if it may go anywhere.
-func (o *outlet) chosen(em emission) ([]*edge, error) {
+func (o *outlet) chosen(em Emission) ([]*edge, error) {
 	if err := em.check(); err != nil {
 		return nil, err
 	}
 	switch {
-	case em.only > 0:
-		return o.edges[em.only-1 : em.only], nil
+	case em.Only > 0:
+		return o.edges[em.Only-1 : em.Only], nil
 	case em.to != "":
 		i := slices.IndexFunc(o.edges, func(ed *edge) bool { return ed.spec.To == em.to })
 		if i < 0 {
@@ -364,7 +364,7 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 	for i, ed := range b.edges {
 		f := o.req.flow(ed)
 		if f.ended {
-			return b.refuse(i, h, o.emissionError(ed, f.seq, b.em.key, errAfterEnd))
+			return b.refuse(i, h, o.emissionError(ed, f.seq, b.em.Key, ErrAfterEnd))
 		}
 		d := b.first
 		if d == nil {
@@ -374,13 +374,13 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 		if inline != nil {
 			d.Inline, d.Codec, d.foreign = inline, uint32(b.codec), b.lent
 		}
-		d.cost, d.cause, d.put = ed.charge(b.price), b.e.cause, held(b.em.put)
+		d.cost, d.cause, d.put = ed.charge(b.price), b.e.cause, held(b.em.Put)
 		if ed.path != nil {
 			if err := f.carry(d); err != nil {
 				unheld(d.put)
 				d.recycle()
 				b.giveCreditOf(ed)
-				return b.refuse(i+1, h, o.emissionError(ed, f.seq, b.em.key, err))
+				return b.refuse(i+1, h, o.emissionError(ed, f.seq, b.em.Key, err))
 			}
 		}
 		if b.em.copies {
@@ -394,7 +394,8 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 	return nil
 }
 
-var errAfterEnd = errors.New("the stream has ended: nothing can be sent behind its last payload")
+// ErrAfterEnd reports an emission on an edge whose stream has ended.
+var ErrAfterEnd = errors.New("the stream has ended: nothing can be sent behind its last payload")
 
 // refuse gives back what the flows from index i on were charged.
 func (b *Buffer) refuse(i int, h messages.Handle, err error) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/directory"
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
+	"github.com/omnibus-runtime/omnibus/internal/heard"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/pool"
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -46,8 +47,8 @@ type Bus struct {
 	leastBytes int // of a payload that does not travel inside a message
 	sweepDue   atomic.Bool
 
-	tensorFigures tensorFigures // of other processes
-	heard         *heard
+	tensorFigures TensorFigures // of other processes
+	heard         *heard.Heard
 
 	places    pool.Pool[struct{}] // one for each request that may be alive
 	kept      ledger.Views        // in the store
@@ -183,9 +184,9 @@ func (b *Bus) start() error {
 	b.places.Add(make([]struct{}, b.opts.MaxRequests)...)
 	var lookout *actors.Lookout // of stages: those of a host are not what its clients wait for
 	if b.heard = b.opts.heard; b.heard != nil {
-		lookout = b.heard.lookout
+		lookout = b.heard.Lookout()
 	} else {
-		b.heard = newHeard(b.opts.Wait)
+		b.heard = heard.New(b.opts.Wait.Lookout)
 	}
 	b.system = actors.NewSystem(actors.Options{Logger: b.opts.Logger, Dispatcher: actors.DispatcherOptions{Lookout: lookout}})
 	b.writer = b.system.NewWriter(b.store)
@@ -207,17 +208,17 @@ func (b *Bus) now() time.Duration { return time.Since(b.opened) }
 func (b *Bus) nextKey() uint64 { return b.lastID.Add(1) }
 
 // SubmitOption adjusts one request.
-type SubmitOption func(*opening)
+type SubmitOption func(*Opening)
 
 // WithDeadline ends the request with ErrDeadline when it is not over by then.
 func WithDeadline(at time.Time) SubmitOption {
-	return func(o *opening) { o.deadline = at }
+	return func(o *Opening) { o.Deadline = at }
 }
 
 // WithTrace has every delivery of the request carry the trace context. One whose state
 // no message between processes takes is refused with a [*messages.MalformedError].
 func WithTrace(tc messages.TraceContext) SubmitOption {
-	return func(o *opening) { o.trace = tc }
+	return func(o *Opening) { o.Trace = tc }
 }
 
 // Submit sends a request with one input, which goes to every first stage. It
@@ -258,7 +259,7 @@ func sendOnly(ctx context.Context, r *Request, v any) (*Request, error) {
 
 // tryStream is Stream for callers that do not wait for a place.
 func (b *Bus) tryStream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
-	if err := b.place(ctx, opening{try: true}); err != nil {
+	if err := b.place(ctx, Opening{Try: true}); err != nil {
 		return nil, err
 	}
 	return b.begin(ctx, opts)
@@ -268,7 +269,7 @@ func (b *Bus) tryStream(ctx context.Context, opts ...SubmitOption) (*Request, er
 // waits for a place among MaxRequests; the context is the request's from then
 // on.
 func (b *Bus) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
-	if err := b.place(ctx, opening{}); err != nil {
+	if err := b.place(ctx, Opening{}); err != nil {
 		return nil, err
 	}
 	return b.begin(ctx, opts)
@@ -276,7 +277,7 @@ func (b *Bus) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error
 
 // begin is admit with a caller's options.
 func (b *Bus) begin(ctx context.Context, opts []SubmitOption) (*Request, error) {
-	o, err := optionsOf(opts)
+	o, err := OpeningOf(opts)
 	if err != nil {
 		b.places.Give(struct{}{})
 		return nil, fmt.Errorf("bus: submit: %w", err)
@@ -286,15 +287,15 @@ func (b *Bus) begin(ctx context.Context, opts []SubmitOption) (*Request, error) 
 
 // place takes a place among MaxRequests, for admit. It waits for one as long as the context
 // lets it, unless the request is not to wait.
-func (b *Bus) place(ctx context.Context, o opening) error {
+func (b *Bus) place(ctx context.Context, o Opening) error {
 	_, ok := b.places.TryTake()
 	switch {
 	case ok:
 		return nil
-	case o.try:
+	case o.Try:
 		return fmt.Errorf("%w: %d requests are alive, MaxRequests is %d", ErrOverloaded, b.Stats().Live, b.opts.MaxRequests)
-	case o.now:
-		return errCanceled
+	case o.Now:
+		return ErrCanceled
 	}
 	if _, ok = b.places.Wait(ctx.Done()); !ok {
 		return fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", b.Stats().Live, b.opts.MaxRequests, context.Cause(ctx))
@@ -302,21 +303,21 @@ func (b *Bus) place(ctx context.Context, o opening) error {
 	return nil
 }
 
-// optionsOf applies options. Only where there are some do they take memory of their
+// OpeningOf applies options. Only where there are some do they take memory of their
 // own.
-func optionsOf(opts []SubmitOption) (opening, error) {
+func OpeningOf(opts []SubmitOption) (Opening, error) {
 	if len(opts) == 0 {
-		return opening{}, nil
+		return Opening{}, nil
 	}
-	o := new(opening)
+	o := new(Opening)
 	for _, opt := range opts {
 		opt(o)
 	}
-	return *o, messages.ValidateTraceState(o.trace.State)
+	return *o, messages.ValidateTraceState(o.Trace.State)
 }
 
 // admit begins a request at its place.
-func (b *Bus) admit(ctx context.Context, o opening) (*Request, error) {
+func (b *Bus) admit(ctx context.Context, o Opening) (*Request, error) {
 	if err := context.Cause(ctx); err != nil {
 		b.places.Give(struct{}{})
 		return nil, fmt.Errorf("bus: submit: %w", err)

@@ -12,6 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -69,12 +70,12 @@ func TestCarriedEdge(t *testing.T) {
 	c := newCarrier(t)
 	fan := bus.Stage("fan", func(_ *bus.Task, in string) (string, error) { return in, nil })
 	p := bus.Pipeline{
-		Stages: []bus.StageSpec{fan, bus.Stage("left", upper), bus.Stage("right", upper)},
+		Stages: []bus.StageSpec{fan, bus.Stage("left", bustest.Upper), bus.Stage("right", bustest.Upper)},
 		Edges:  []bus.Edge{{From: "fan", To: "left", Connector: c.connector()}, {From: "fan", To: "right"}},
 	}
-	b := open(t, p, bus.Options{})
+	b := bustest.Open(t, p, bus.Options{})
 	sizes := []int{8, 400, 4000, 60_000}
-	r := streamOf(t, b)
+	r := bustest.StreamOf(t, b)
 	want := make(map[string]int)
 	for i, size := range sizes {
 		if err := r.Send(t.Context(), text(i, size)); err != nil {
@@ -85,7 +86,7 @@ func TestCarriedEdge(t *testing.T) {
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	all, err := receive(t, r)
+	all, err := bustest.Receive(t, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,16 +115,16 @@ func TestCarriedKeys(t *testing.T) {
 	c := newCarrier(t)
 	for range 2 {
 		p := bus.Pipeline{
-			Stages: []bus.StageSpec{bus.Stage("fan", upper), bus.Stage("left", upper), bus.Stage("right", upper)},
+			Stages: []bus.StageSpec{bus.Stage("fan", bustest.Upper), bus.Stage("left", bustest.Upper), bus.Stage("right", bustest.Upper)},
 			Edges:  []bus.Edge{{From: "fan", To: "left", Connector: c.connector()}, {From: "fan", To: "right", Connector: c.connector()}},
 		}
-		b := open(t, p, bus.Options{})
+		b := bustest.Open(t, p, bus.Options{})
 		for i := range 2 {
 			r, err := b.Submit(t.Context(), text(i, 8))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := receive(t, r); err != nil {
+			if _, err := bustest.Receive(t, r); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -138,14 +139,14 @@ func TestCarriedKeys(t *testing.T) {
 func TestCarriedPayloadIsMissing(t *testing.T) {
 	c := newCarrier(t)
 	c.lose = true
-	p := linear(bus.Stage("first", upper), bus.Stage("second", upper))
+	p := bustest.Linear(bus.Stage("first", bustest.Upper), bus.Stage("second", bustest.Upper))
 	p.Edges[0].Connector = c.connector()
-	b := open(t, p, bus.Options{})
+	b := bustest.Open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), text(1, 4000))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = receive(t, r)
+	_, err = bustest.Receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bus.ErrMissing) || !errors.As(err, &at) || at.Stage != "second" || at.Edge != "first->second" ||
 		!strings.Contains(err.Error(), "_first_0") {
@@ -157,16 +158,16 @@ func TestCarriedPayloadCannotBePut(t *testing.T) {
 	c := newCarrier(t)
 	c.full = connector.ErrFull
 	p := bus.Pipeline{
-		Stages: []bus.StageSpec{bus.Stage("fan", upper), bus.Stage("left", upper), bus.Stage("mid", upper), bus.Stage("right", upper)},
+		Stages: []bus.StageSpec{bus.Stage("fan", bustest.Upper), bus.Stage("left", bustest.Upper), bus.Stage("mid", bustest.Upper), bus.Stage("right", bustest.Upper)},
 		Edges:  []bus.Edge{{From: "fan", To: "left"}, {From: "fan", To: "mid", Connector: c.connector()}, {From: "fan", To: "right"}},
 	}
 	for _, size := range []int{8, 4000} {
-		b := open(t, p, bus.Options{})
+		b := bustest.Open(t, p, bus.Options{})
 		r, err := b.Submit(t.Context(), text(1, size))
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = receive(t, r)
+		_, err = bustest.Receive(t, r)
 		var at *bus.StageError
 		if !errors.Is(err, connector.ErrFull) || !errors.As(err, &at) || at.Stage != "fan" {
 			t.Errorf("%d bytes: the request ended with %v", size, err)
@@ -178,23 +179,23 @@ func TestCarriedPayloadCannotBePut(t *testing.T) {
 func TestCarriedAndAborted(t *testing.T) {
 	c := newCarrier(t)
 	handling := make(chan *bus.Request)
-	p := linear(bus.Stage("first", upper), bus.StageSpec{Name: "second", Handle: func(task *bus.Task, _ *bus.Delivery) error {
+	p := bustest.Linear(bus.Stage("first", bustest.Upper), bus.StageSpec{Name: "second", Handle: func(task *bus.Task, _ *bus.Delivery) error {
 		handling <- nil
 		<-task.Context().Done()
 		return nil
 	}})
 	p.Edges[0].Connector = c.connector()
-	b := open(t, p, bus.Options{})
-	r := streamOf(t, b)
+	b := bustest.Open(t, p, bus.Options{})
+	r := bustest.StreamOf(t, b)
 	for i := range 10 {
 		if err := r.Send(t.Context(), text(i, 4000)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	<-handling
-	bus.Await(t, func() bool { return c.ring.Stats().Entries > 0 }) // one at least is to be given up unseen
+	bustest.Await(t, func() bool { return c.ring.Stats().Entries > 0 }) // one at least is to be given up unseen
 	r.Abort(nil)
-	if _, err := receive(t, r); !errors.Is(err, bus.ErrAborted) {
+	if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrAborted) {
 		t.Errorf("the request ended with %v", err)
 	}
 	if err := b.Drain(t.Context()); err != nil {
@@ -207,7 +208,7 @@ func TestCarriedAndAborted(t *testing.T) {
 
 // TestTensorsBesideAConnector: what a connector carries it encodes, in host memory.
 func TestTensorsBesideAConnector(t *testing.T) {
-	p := linear(bus.Stage("first", upper), bus.Stage("second", upper))
+	p := bustest.Linear(bus.Stage("first", bustest.Upper), bus.Stage("second", bustest.Upper))
 	p.Edges[0].Connector, p.Edges[0].Tensors = newCarrier(t).connector(), bus.TensorsPool
 	if _, err := bus.Open(t.Context(), p, bus.Options{}); !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "Tensors is cuda_ipc_pool") {
 		t.Errorf("opened: %v", err)
@@ -216,7 +217,7 @@ func TestTensorsBesideAConnector(t *testing.T) {
 
 func TestConnectorOfTheCaller(t *testing.T) {
 	c := newCarrier(t)
-	p := linear(bus.Stage("first", upper))
+	p := bustest.Linear(bus.Stage("first", bustest.Upper))
 	p.Edges = append(p.Edges, bus.Edge{To: "first", Connector: c.connector()})
 	if _, err := bus.Open(t.Context(), p, bus.Options{}); !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "between two stages") {
 		t.Errorf("opened: %v", err)
@@ -232,9 +233,9 @@ func BenchmarkCarriedEdge(b *testing.B) {
 	forward := func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }
 	for _, size := range []int{64, 64 << 10} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			p := linear(bus.StageSpec{Name: "a", Handle: forward}, bus.StageSpec{Name: "b", Handle: forward})
+			p := bustest.Linear(bus.StageSpec{Name: "a", Handle: forward}, bus.StageSpec{Name: "b", Handle: forward})
 			p.Edges[0].Connector = newCarrier(b).plain()
-			r, err := open(b, p, bus.Options{}).Stream(b.Context())
+			r, err := bustest.Open(b, p, bus.Options{}).Stream(b.Context())
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -43,7 +43,7 @@ type Delivery struct {
 	foreign *ledger.Payload // where Inline lies, when it is neither in d nor on the heap
 	carried *carried        // what travels by a connector, until it is opened
 	fed     *fed            // whom to tell that it is finished, when it came from another process; nil: nobody
-	put     origin          // what brought it, when a client sent it; nil: nothing to be told
+	put     Origin          // what brought it, when a client sent it; nil: nothing to be told
 	cause   uint32          // the fed delivery whose handling sent it, for a node
 	message *lane.Message   // the payload, when it was opened as one with tensors
 	small   [smallBytes]byte
@@ -254,7 +254,7 @@ func (d *Delivery) giveBack() {
 // spent tells the process that put the payload that credit comes back.
 func (d *Delivery) spent(credit uint64) {
 	if credit != 0 && d.put != nil {
-		d.put.spent(credit&bytesMask != 0)
+		d.put.Spent(credit&bytesMask != 0)
 	}
 }
 

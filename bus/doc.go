@@ -54,32 +54,22 @@
 //
 // # Other processes
 //
-// A stage that is [Remote] is served by processes: [Bus.Listen] opens a socket
-// for them, [Join] makes a Go process a [Node], which serves stages with the same
-// handlers and submits requests with the same calls. Clients in other languages
-// speak the protocol of docs/protocol.md. Payloads are not copied: each process
-// writes memory of its own, which the others map.
+// A stage that is [Remote] is served by processes. Package bus/host opens a socket for
+// them, package bus/node makes a Go process a node, which serves stages with the same
+// handlers and submits requests with the same calls; clients in other languages
+// speak the protocol of docs/protocol.md. This package links neither, and no socket.
 //
-// Between two nodes deliveries pass the host by, through shared memory. What the
-// hosting program itself sends and serves goes over sockets: one with many small
-// messages for other processes joins its own bus, and submits through that Node.
-//
-// Peers must run as this process's user, or as one that is allowed, and are
-// not trusted beyond that: whatever they send is checked, and one that breaks the
-// protocol is cut off. One that lies about its payloads harms whoever reads them,
-// and nobody else.
-//
-// When a process dies, all it held comes back, and what it had not finished is
-// done elsewhere as far as State, Attempts and Replay allow: docs/delivery.md.
-// When the host dies, a node's requests end with [ErrHostGone].
+// What these two do with a pipeline goes through [Floor], through the controls of a
+// delivery, a request and an emitter ([DeliveryControl], [RequestControl],
+// [EmitterControl]), and through the types that these name. A program needs none of them.
 //
 // # Values under keys
 //
-// Beside the requests the host keeps an exchange: [Bus.Exchange] and [Node.Exchange]
-// are transports of package connector, between all processes of the bus. What is put
-// is written once, into memory of the process that puts it, and read there by
-// whoever gets it, first and alone. Nobody's window bounds it: what nobody comes
-// for goes with its transport, its process, or after Options.ExchangeTTL.
+// Beside the requests a bus keeps an exchange: [Bus.Exchange] is a transport of package
+// connector, between all processes of the bus. What is put is written once, into memory
+// of the process that puts it, and read there by the process that gets it, first and
+// alone. No window bounds it: what no process gets goes with its transport, its process,
+// or after Options.ExchangeTTL.
 //
 // # Duties of a stage
 //

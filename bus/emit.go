@@ -31,25 +31,25 @@ type Emitter struct {
 }
 
 // EmitOption adjusts one emission.
-type EmitOption func(emission) emission
+type EmitOption func(Emission) Emission
 
 // To sends the payload along the edge to that stage only.
 func To(stage string) EmitOption {
-	return func(e emission) emission { e.to = stage; return e }
+	return func(e Emission) Emission { e.to = stage; return e }
 }
 
 // Key names the payload in errors and for the consumer.
 func Key(key string) EmitOption {
-	return func(e emission) emission { e.key = key; return e }
+	return func(e Emission) Emission { e.Key = key; return e }
 }
 
 // Attr adds a small attribute that travels with the delivery.
 func Attr(name, value string) EmitOption {
-	return func(e emission) emission {
-		if e.attrs == nil {
-			e.attrs = make(map[string]string)
+	return func(e Emission) Emission {
+		if e.Attrs == nil {
+			e.Attrs = make(map[string]string)
 		}
-		e.attrs[name] = value
+		e.Attrs[name] = value
 		return e
 	}
 }
@@ -58,11 +58,11 @@ func Attr(name, value string) EmitOption {
 // follows, and further emissions on these edges fail.
 func Last() EmitOption { return last }
 
-func last(e emission) emission { e.last = true; return e }
+func last(e Emission) Emission { e.Last = true; return e }
 
 // with applies options. They pass emissions by value, so that none escapes to
 // the heap.
-func (e emission) with(opts []EmitOption) emission {
+func (e Emission) with(opts []EmitOption) Emission {
 	for _, o := range opts {
 		e = o(e)
 	}
@@ -70,11 +70,11 @@ func (e emission) with(opts []EmitOption) emission {
 }
 
 // check refuses a key and attributes that no message between processes takes.
-func (e *emission) check() error {
-	if e.key == "" && len(e.attrs) == 0 {
+func (e *Emission) check() error {
+	if e.Key == "" && len(e.Attrs) == 0 {
 		return nil
 	}
-	if err := messages.ValidateLabels(e.key, e.attrs); err != nil {
+	if err := messages.ValidateLabels(e.Key, e.Attrs); err != nil {
 		return fmt.Errorf("bus: emit: %w", err)
 	}
 	return nil
@@ -85,12 +85,12 @@ func (e *emission) check() error {
 func (e Emitter) Emit(v any, opts ...EmitOption) error {
 	s := e.out.req.bus.opts.Serializer
 	if t, ok := v.(codec.Tensor); ok {
-		return e.encode(codec.TensorSerializer{}, t, emission{}.with(opts))
+		return e.encode(codec.TensorSerializer{}, t, Emission{}.with(opts))
 	}
-	return e.encode(s, v, emission{}.with(opts))
+	return e.encode(s, v, Emission{}.with(opts))
 }
 
-func (e Emitter) encode(s codec.Serializer, v any, em emission) error {
+func (e Emitter) encode(s codec.Serializer, v any, em Emission) error {
 	if sizer, ok := s.(codec.Sizer); ok {
 		if n, ok := sizer.Size(v); ok {
 			return e.fill(n, s.ID(), em, func(dst []byte) error { return sizer.EncodeInto(dst, v) })
@@ -111,10 +111,10 @@ var scratchPool = sync.Pool{New: func() any { return new([]byte) }}
 // EmitBytes sends a copy of p. To fill the payload in place instead, use
 // Reserve.
 func (e Emitter) EmitBytes(p []byte, opts ...EmitOption) error {
-	return e.copied(p, codec.IDRaw, emission{}.with(opts))
+	return e.copied(p, codec.IDRaw, Emission{}.with(opts))
 }
 
-func (e Emitter) copied(p []byte, c codec.ID, em emission) error {
+func (e Emitter) copied(p []byte, c codec.ID, em Emission) error {
 	if !e.kept && e.out.sendSmall(p, c, em) {
 		return nil
 	}
@@ -132,7 +132,7 @@ func (e Emitter) EmitTensor(dtype codec.DType, shape []int, fill func(data []byt
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrPayload, err)
 	}
-	return e.fill(n, codec.IDTensor, emission{}.with(opts), func(dst []byte) error {
+	return e.fill(n, codec.IDTensor, Emission{}.with(opts), func(dst []byte) error {
 		t, err := codec.NewTensorIn(dst, dtype, shape...)
 		if err != nil {
 			return err
@@ -141,7 +141,7 @@ func (e Emitter) EmitTensor(dtype codec.DType, shape []int, fill func(data []byt
 	})
 }
 
-func (e Emitter) fill(n int, c codec.ID, em emission, fill func([]byte) error) error {
+func (e Emitter) fill(n int, c codec.ID, em Emission, fill func([]byte) error) error {
 	b, err := e.reserve(n, c, em)
 	if err != nil {
 		return err
@@ -155,10 +155,10 @@ func (e Emitter) fill(n int, c codec.ID, em emission, fill func([]byte) error) e
 // Forward sends the payload of d on by reference: nothing is copied, unless it
 // is so small that it travels inside the delivery, or d is another bus's.
 func (e Emitter) Forward(d *Delivery, opts ...EmitOption) error {
-	return e.forward(d, emission{}.with(opts))
+	return e.forward(d, Emission{}.with(opts))
 }
 
-func (e Emitter) forward(d *Delivery, em emission) error {
+func (e Emitter) forward(d *Delivery, em Emission) error {
 	small := d.Handle.IsZero() && len(d.Inline) <= smallBytes
 	if d.flow.req.bus != e.out.req.bus {
 		if err := checkMovable(d.PayloadCodec(), d.Bytes()); err != nil {
@@ -178,7 +178,7 @@ func (e Emitter) forward(d *Delivery, em emission) error {
 }
 
 // again sends a payload that is on the heap, where the collector counts.
-func (e Emitter) again(p []byte, c codec.ID, em emission) error {
+func (e Emitter) again(p []byte, c codec.ID, em Emission) error {
 	b := Buffer{e: e, em: em, size: len(p), price: e.out.req.bus.price(len(p)), codec: c}
 	if err := b.admit(); err != nil || b.void {
 		return err
@@ -187,7 +187,7 @@ func (e Emitter) again(p []byte, c codec.ID, em emission) error {
 }
 
 // share sends the payload under a lease on by reference.
-func (e Emitter) share(lease *shmstore.Lease, c codec.ID, em emission) error {
+func (e Emitter) share(lease *shmstore.Lease, c codec.ID, em Emission) error {
 	size := len(lease.Bytes())
 	b := Buffer{e: e, em: em, size: size, price: e.out.req.bus.price(size), codec: c}
 	if err := b.admit(); err != nil || b.void {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-
-	"github.com/omnibus-runtime/omnibus/internal/peer"
 )
 
 var (
@@ -50,9 +48,6 @@ var (
 	ErrProcessDied = errors.New("bus: the stage's process died")
 	// ErrHostGone is how a node's requests end when the host of the bus is gone.
 	ErrHostGone = errors.New("bus: no connection to the host")
-	// ErrUntrusted reports a socket that may be another user's: see
-	// [JoinOptions.AllowUIDs].
-	ErrUntrusted = peer.ErrUntrusted
 	// ErrNotClean reports what Close has found broken in the store, or not given back.
 	ErrNotClean = errors.New("bus: the store is not clean")
 	// ErrPanic reports a handler that panicked.
@@ -103,7 +98,7 @@ func placeIn(err error, stage string) (at *StageError, ok bool) {
 	return at, ok && at.Stage == stage
 }
 
-// textBeside is the text of an error that has a place in it, without that.
-func (e *StageError) textBeside(err error) string {
+// TextBeside is the text of an error that has a place in it, without that.
+func (e *StageError) TextBeside(err error) string {
 	return strings.Replace(err.Error(), e.Error(), e.Err.Error(), 1)
 }

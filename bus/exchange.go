@@ -31,7 +31,7 @@ func closeExchange(x *exchange.Exchange) error {
 
 // Exchange opens an end of the exchange for the process that hosts the bus:
 // payloads under keys, for it and for the processes that are attached (see
-// [Node.Exchange]). What it puts lies in memory of its own, beside the bus's
+// Exchange of package bus/node). What it puts lies in memory of its own, beside the bus's
 // store: see Options.ExchangeStore.
 func (b *Bus) Exchange() connector.Transport {
 	end, _ := b.OpenExchange(false)

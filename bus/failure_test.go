@@ -14,44 +14,13 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 )
-
-// sendAll streams n numbered inputs into a new request.
-func sendAll(t *testing.T, b submitter, n int) *bus.Request {
-	t.Helper()
-	r := streamOf(t, b)
-	go func() {
-		for i := range n {
-			if r.Send(t.Context(), fmt.Sprint(i)) != nil {
-				return
-			}
-		}
-		_ = r.CloseSend(t.Context())
-	}()
-	return r
-}
-
-// numbers is what such a request gives back, unless something is lost.
-func numbers(n int) []string {
-	var want []string
-	for i := range n {
-		want = append(want, fmt.Sprint(i))
-	}
-	return want
-}
-
-func mustReceive(t *testing.T, r *bus.Request, want []string) {
-	t.Helper()
-	got, err := receive(t, r)
-	if err != nil || !slices.Equal(got, want) {
-		t.Fatalf("got %v, %v; want %v", got, err, want)
-	}
-}
 
 // TestPanicFailsItsRequestOnly: a stage with state loses the request that was
 // being handled; others, open at the same stage, do not notice.
 func TestPanicFailsItsRequestOnly(t *testing.T) {
-	p := linear(bus.Stage("a", upper), bus.Stage("b", func(t *bus.Task, in string) (string, error) {
+	p := bustest.Linear(bus.Stage("a", bustest.Upper), bus.Stage("b", func(t *bus.Task, in string) (string, error) {
 		n, _ := t.State.(int)
 		t.State = n + 1
 		if in == "BOOM" {
@@ -59,10 +28,10 @@ func TestPanicFailsItsRequestOnly(t *testing.T) {
 		}
 		return fmt.Sprint(n), nil
 	}))
-	b := open(t, p, bus.Options{})
+	b := bustest.Open(t, p, bus.Options{})
 	healthy := make([]*bus.Request, 3)
 	for i := range healthy {
-		r := streamOf(t, b)
+		r := bustest.StreamOf(t, b)
 		if err := r.Send(t.Context(), "x"); err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +41,7 @@ func TestPanicFailsItsRequestOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = receive(t, bad)
+	_, err = bustest.Receive(t, bad)
 	var at *bus.StageError
 	if !errors.Is(err, bus.ErrPanic) || !errors.As(err, &at) || at.Stage != "b" || at.Edge != "a->b" || !strings.Contains(err.Error(), "boom") {
 		t.Fatalf("got %v", err)
@@ -84,7 +53,7 @@ func TestPanicFailsItsRequestOnly(t *testing.T) {
 		if err := r.CloseSend(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		mustReceive(t, r, []string{"0", "1"})
+		bustest.MustReceive(t, r, []string{"0", "1"})
 	}
 	mustDrain(t, b)
 	if s := b.Stats().Stages[1]; s.Panics != 1 || s.Restarts != 1 || s.SlotsFree != s.Slots {
@@ -96,7 +65,7 @@ func TestPanicFailsItsRequestOnly(t *testing.T) {
 // between them the first time; consumers see each output once.
 func TestStatelessStageIsRetried(t *testing.T) {
 	var failed sync.Map
-	p := linear(
+	p := bustest.Linear(
 		bus.StageSpec{Name: "a", State: bus.StateNone, Handle: func(t *bus.Task, d *bus.Delivery) error {
 			in, err := bus.Result[string](d)
 			if err != nil {
@@ -112,8 +81,8 @@ func TestStatelessStageIsRetried(t *testing.T) {
 		}},
 		bus.Stage("b", func(_ *bus.Task, in string) (string, error) { return in, nil }),
 	)
-	b := open(t, p, bus.Options{})
-	r := sendAll(t, b, 10)
+	b := bustest.Open(t, p, bus.Options{})
+	r := bustest.SendAll(t, b, 10)
 	var want []string
 	for i := range 10 {
 		want = append(want, fmt.Sprint(i, "x"), fmt.Sprint(i, "y"))
@@ -121,7 +90,7 @@ func TestStatelessStageIsRetried(t *testing.T) {
 	for i := range want {
 		want[i] = strings.ReplaceAll(want[i], " ", "")
 	}
-	mustReceive(t, r, want)
+	bustest.MustReceive(t, r, want)
 	mustDrain(t, b)
 	if e := b.Stats().Edges[0]; e.Duplicates != 10 {
 		t.Errorf("%d duplicates removed, 10 were sent", e.Duplicates)
@@ -141,14 +110,14 @@ func TestPanicWhileFilling(t *testing.T) {
 			return nil
 		})
 	}}
-	p := linear(tensor, bus.StageSpec{Name: "b", Handle: func(t *bus.Task, _ *bus.Delivery) error { return t.Emit("done") }})
+	p := bustest.Linear(tensor, bus.StageSpec{Name: "b", Handle: func(t *bus.Task, _ *bus.Delivery) error { return t.Emit("done") }})
 	p.Edges[0].Window, p.Edges[0].Policy = 1, bus.Fail // credit that is missing is not waited for
-	b := open(t, p, bus.Options{})
+	b := bustest.Open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := receive(t, r); err != nil || len(got) != 1 {
+	if got, err := bustest.Receive(t, r); err != nil || len(got) != 1 {
 		t.Errorf("received %q, %v", got, err)
 	}
 	mustDrain(t, b)
@@ -156,7 +125,7 @@ func TestPanicWhileFilling(t *testing.T) {
 
 func TestAttemptsAreBounded(t *testing.T) {
 	var tries atomic.Int32
-	b := open(t, linear(bus.StageSpec{Name: "a", State: bus.StateNone, Attempts: 3, Handle: func(*bus.Task, *bus.Delivery) error {
+	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "a", State: bus.StateNone, Attempts: 3, Handle: func(*bus.Task, *bus.Delivery) error {
 		tries.Add(1)
 		panic("always")
 	}}), bus.Options{})
@@ -164,7 +133,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := receive(t, r); !errors.Is(err, bus.ErrPanic) {
+	if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrPanic) {
 		t.Fatalf("got %v", err)
 	}
 	if n := tries.Load(); n != 4 {
@@ -197,9 +166,9 @@ func TestReplay(t *testing.T) {
 		},
 		End: func(t *bus.Task) error { return t.Emit("end") },
 	}
-	b := open(t, linear(sum, bus.Stage("b", func(_ *bus.Task, in string) (string, error) { return in, nil })), bus.Options{})
-	r := sendAll(t, b, 8)
-	mustReceive(t, r, []string{"0", "01", "012", "0123", "01234", "012345", "0123456", "01234567", "end"})
+	b := bustest.Open(t, bustest.Linear(sum, bus.Stage("b", func(_ *bus.Task, in string) (string, error) { return in, nil })), bus.Options{})
+	r := bustest.SendAll(t, b, 8)
+	bustest.MustReceive(t, r, []string{"0", "01", "012", "0123", "01234", "012345", "0123456", "01234567", "end"})
 	if panics.Load() != 2 {
 		t.Error("the stage did not panic twice")
 	}
@@ -241,14 +210,14 @@ func TestReplayRoom(t *testing.T) {
 			if tt.shared {
 				src.Handle, src.Batch = nil, func(batch []*bus.Delivery) error { return emit(batch[0].Task()) }
 			}
-			p := linear(src, keep)
+			p := bustest.Linear(src, keep)
 			p.Edges[0].WindowBytes, p.Edges[0].Policy = 10_000, tt.policy
-			b := open(t, p, bus.Options{})
+			b := bustest.Open(t, p, bus.Options{})
 			r, err := b.Submit(t.Context(), "x")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := receive(t, r); !errors.Is(err, bus.ErrReplayRoom) || !strings.Contains(err.Error(), "src->keep") {
+			if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrReplayRoom) || !strings.Contains(err.Error(), "src->keep") {
 				t.Fatalf("got %v", err)
 			}
 			mustDrain(t, b)
@@ -257,14 +226,14 @@ func TestReplayRoom(t *testing.T) {
 }
 
 func TestPanicInEnd(t *testing.T) {
-	st := bus.Stage("a", upper)
+	st := bus.Stage("a", bustest.Upper)
 	st.End = func(*bus.Task) error { panic("at the end") }
-	b := open(t, linear(st), bus.Options{})
+	b := bustest.Open(t, bustest.Linear(st), bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = receive(t, r)
+	_, err = bustest.Receive(t, r)
 	if !errors.Is(err, bus.ErrPanic) || !strings.Contains(err.Error(), `"a"`) {
 		t.Fatalf("got %v", err)
 	}
@@ -286,7 +255,7 @@ func TestKeep(t *testing.T) {
 		}
 		return nil
 	}}
-	b := open(t, linear(st), bus.Options{})
+	b := bustest.Open(t, bustest.Linear(st), bus.Options{})
 	var rs []*bus.Request
 	for i := range requests {
 		r, err := b.Submit(t.Context(), strings.Repeat(fmt.Sprint(i), 1000))
@@ -313,7 +282,7 @@ func TestKeep(t *testing.T) {
 		}
 	}
 	for i, r := range rs {
-		mustReceive(t, r, []string{fmt.Sprint(i)})
+		bustest.MustReceive(t, r, []string{fmt.Sprint(i)})
 	}
 	mustDrain(t, b)
 }
@@ -322,7 +291,7 @@ func TestKeep(t *testing.T) {
 // back when the stage lets go.
 func TestAbortWhileKept(t *testing.T) {
 	kept := make(chan *bus.Kept, 1)
-	b := open(t, linear(bus.StageSpec{Name: "model", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "model", Handle: func(_ *bus.Task, d *bus.Delivery) error {
 		kept <- d.Keep()
 		return nil
 	}}), bus.Options{})
@@ -362,10 +331,10 @@ func TestBatch(t *testing.T) {
 		}
 		return nil
 	}}
-	b := open(t, linear(st), bus.Options{})
+	b := bustest.Open(t, bustest.Linear(st), bus.Options{})
 	var wg sync.WaitGroup
 	for range 8 {
-		wg.Go(func() { mustReceive(t, sendAll(t, b, 50), numbers(50)) })
+		wg.Go(func() { bustest.MustReceive(t, bustest.SendAll(t, b, 50), bustest.Numbers(50)) })
 	}
 	wg.Wait()
 	mustDrain(t, b)
@@ -392,17 +361,17 @@ func TestBatchPanic(t *testing.T) {
 		}
 		return nil
 	}}
-	b := open(t, linear(st), bus.Options{})
+	b := bustest.Open(t, bustest.Linear(st), bus.Options{})
 	var wg sync.WaitGroup
 	for range 5 {
-		wg.Go(func() { mustReceive(t, sendAll(t, b, 30), numbers(30)) })
+		wg.Go(func() { bustest.MustReceive(t, bustest.SendAll(t, b, 30), bustest.Numbers(30)) })
 		wg.Go(func() {
 			r, err := b.Submit(t.Context(), "poison")
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			if _, err := receive(t, r); !errors.Is(err, bus.ErrPanic) {
+			if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrPanic) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -422,15 +391,15 @@ func TestBatchEmissionNeverWaits(t *testing.T) {
 		}
 		return nil
 	}}
-	p := linear(st)
+	p := bustest.Linear(st)
 	p.Edges = append(p.Edges, bus.Edge{From: "batch", Window: 2})
-	b := open(t, p, bus.Options{})
-	unread := sendAll(t, b, 50)
-	waitForStall(t, b, "batch->", 0)
+	b := bustest.Open(t, p, bus.Options{})
+	unread := bustest.SendAll(t, b, 50)
+	bustest.WaitForStall(t, b, "batch->", 0)
 	for range 5 {
-		mustReceive(t, sendAll(t, b, 50), numbers(50))
+		bustest.MustReceive(t, bustest.SendAll(t, b, 50), bustest.Numbers(50))
 	}
-	mustReceive(t, unread, numbers(50))
+	bustest.MustReceive(t, unread, bustest.Numbers(50))
 	mustDrain(t, b)
 }
 
@@ -457,9 +426,9 @@ func (e *echo) Receive(c actor.Context) {
 }
 
 func TestActorAsStage(t *testing.T) {
-	b := open(t, linear(bus.StageSpec{Name: "echo", Props: actor.PropsFromProducer(func() actor.Actor { return &echo{} })}), bus.Options{})
+	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "echo", Props: actor.PropsFromProducer(func() actor.Actor { return &echo{} })}), bus.Options{})
 	for range 3 {
-		mustReceive(t, sendAll(t, b, 100), numbers(100))
+		bustest.MustReceive(t, bustest.SendAll(t, b, 100), bustest.Numbers(100))
 	}
 	mustDrain(t, b)
 }
@@ -467,15 +436,15 @@ func TestActorAsStage(t *testing.T) {
 func TestActorPanics(t *testing.T) {
 	for _, state := range []bus.State{bus.StateRequest, bus.StateNone} {
 		t.Run(state.String(), func(t *testing.T) {
-			b := open(t, linear(bus.StageSpec{Name: "echo", State: state, Props: actor.PropsFromProducer(func() actor.Actor { return &echo{} })}), bus.Options{})
+			b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "echo", State: state, Props: actor.PropsFromProducer(func() actor.Actor { return &echo{} })}), bus.Options{})
 			r, err := b.Submit(t.Context(), "boom")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := receive(t, r); !errors.Is(err, bus.ErrPanic) {
+			if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrPanic) {
 				t.Fatalf("got %v", err)
 			}
-			mustReceive(t, sendAll(t, b, 10), numbers(10))
+			bustest.MustReceive(t, bustest.SendAll(t, b, 10), bustest.Numbers(10))
 			mustDrain(t, b)
 		})
 	}
@@ -485,7 +454,7 @@ func TestReplicasShareTheLoad(t *testing.T) {
 	const replicas = 3
 	in := make(chan string, replicas)
 	leave := make(chan struct{})
-	b := open(t, linear(bus.StageSpec{Name: "a", Replicas: replicas, MaxInflight: 2, Handle: func(t *bus.Task, d *bus.Delivery) error {
+	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "a", Replicas: replicas, MaxInflight: 2, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		in <- fmt.Sprint(t.Replica())
 		<-leave
 		return nil
@@ -507,7 +476,7 @@ func TestReplicasShareTheLoad(t *testing.T) {
 	}
 	close(leave)
 	for _, r := range rs {
-		mustReceive(t, r, nil)
+		bustest.MustReceive(t, r, nil)
 	}
 }
 
@@ -522,9 +491,9 @@ func TestAbortUnderQueuedOutput(t *testing.T) {
 		}
 		return nil
 	}}
-	p := linear(st)
+	p := bustest.Linear(st)
 	p.Edges = append(p.Edges, bus.Edge{From: "batch", Window: 1})
-	b := open(t, p, bus.Options{})
+	b := bustest.Open(t, p, bus.Options{})
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
@@ -556,7 +525,7 @@ func TestAbortUnderQueuedOutput(t *testing.T) {
 // TestPanicAfterKeep: what was kept before the panic is not handled again.
 func TestPanicAfterKeep(t *testing.T) {
 	kept := make(chan *bus.Kept, 2)
-	b := open(t, linear(bus.StageSpec{Name: "a", State: bus.StateNone, Handle: func(_ *bus.Task, d *bus.Delivery) error {
+	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "a", State: bus.StateNone, Handle: func(_ *bus.Task, d *bus.Delivery) error {
 		kept <- d.Keep()
 		panic("after keeping")
 	}}), bus.Options{})
@@ -564,7 +533,7 @@ func TestPanicAfterKeep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := receive(t, r); !errors.Is(err, bus.ErrPanic) {
+	if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrPanic) {
 		t.Fatalf("got %v", err)
 	}
 	if err := (<-kept).Finish(nil); err != nil {
@@ -589,9 +558,9 @@ func TestCloseWithQueuedResults(t *testing.T) {
 		}
 		return nil
 	}}
-	p := linear(st)
+	p := bustest.Linear(st)
 	p.Edges = append(p.Edges, bus.Edge{From: "batch", Window: 2})
-	b := open(t, p, bus.Options{})
+	b := bustest.Open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), strings.Repeat("x", 1000))
 	if err != nil {
 		t.Fatal(err)

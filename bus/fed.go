@@ -11,29 +11,29 @@ import (
 
 // fed is what a delivery that came from another process owes it.
 type fed struct {
-	from feeder
+	from Feeder
 	id   uint32
 	err  error
 	done bool
 	open *atomic.Int64 // counts those not finished; nil: nobody does
 }
 
-// feeder is where deliveries come from: the host, or another node.
-type feeder interface {
-	// queue sends an answer. It does not wait, and may be called under locks.
-	queue(m wire.Message)
-	// rest is queue of an answer that can wait for the next message, up to a millisecond.
-	rest(m wire.Message)
-	// relays reports whether it passes on what others have sent, and numbers it.
-	relays() bool
-	// lends is told of a payload that lies in memory of its own.
-	lends(p *ledger.Payload)
+// Feeder is where deliveries come from: the host, or another node.
+type Feeder interface {
+	// Queue sends an answer. It does not wait, and may be called under locks.
+	Queue(m wire.Message)
+	// Rest is queue of an answer that can wait for the next message, up to a millisecond.
+	Rest(m wire.Message)
+	// Relays reports whether it passes on what others have sent, and numbers it.
+	Relays() bool
+	// Lends is told of a payload that lies in memory of its own.
+	Lends(p *ledger.Payload)
 	ledger.Giver
 }
 
 // number is what the host calls the delivery; 0: it does not know it.
 func (f *fed) number() uint32 {
-	if f == nil || !f.from.relays() {
+	if f == nil || !f.from.Relays() {
 		return 0
 	}
 	return f.id
@@ -69,7 +69,7 @@ func (f *fed) retain(d *Delivery) {
 // that this process is about to say: most likely it was not handled, and is to be
 // elsewhere.
 func (f *fed) leftBehind(d *Delivery) bool {
-	return f.from.relays() && (d.flow == nil || d.flow.req.up == nil) && f.from.Leaving()
+	return f.from.Relays() && (d.flow == nil || d.flow.req.up == nil) && f.from.Leaving()
 }
 
 // tell sends the finish of a delivery. A payload that stays is released when
@@ -89,7 +89,7 @@ func (f *fed) tell(d *Delivery, stays bool) {
 		id, from := f.id, f.from
 		p.After(func() {
 			if !p.Stranded() {
-				from.queue(&wire.Release{Delivery: id})
+				from.Queue(&wire.Release{Delivery: id})
 			}
 		})
 	}
@@ -98,9 +98,9 @@ func (f *fed) tell(d *Delivery, stays bool) {
 	}
 	faultpoint.Hit("node-before-finish")
 	if f.err == nil && d.ridesAlong() {
-		f.from.rest(m)
+		f.from.Rest(m)
 	} else {
-		f.from.queue(m)
+		f.from.Queue(m)
 	}
 	faultpoint.Hit("node-finished")
 }
@@ -118,24 +118,21 @@ func (d *Delivery) ridesAlong() bool {
 	return d.EOS && d.flow.consumer != nil && d.flow.consumer.stage.spec.End == nil
 }
 
-// counted has a delivery be counted until it is finished.
-func (d *Delivery) counted(by *atomic.Int64) { d.fed.open = by }
-
-// lentBy gives the number under which the payload came from there, if it did.
-func (d *Delivery) lentBy(from feeder) (id uint32, lent bool) {
-	return d.foreign.GivenBy(from)
+// LentBy gives the number under which the payload came from there, if it did.
+func (c DeliveryControl) LentBy(from Feeder) (id uint32, lent bool) {
+	return c.d.foreign.GivenBy(from)
 }
 
-// newFedEnd makes the end of a stream whose last delivery was not its last.
-func newFedEnd(seq uint64) *Delivery {
+// EndOfStream makes the end of a stream whose last delivery was not its last.
+func EndOfStream(seq uint64) *Delivery {
 	d := newDelivery()
 	d.EOS, d.Seq = true, seq
 	return d
 }
 
-// newFed makes a delivery of a message. find knows the segments of whoever sent
+// Delivered makes a delivery of a message. find knows the segments of whoever sent
 // it, and those that it knows are not forgotten meanwhile.
-func newFed(m *wire.Deliver, from feeder, find func(number uint32) *ledger.Segment) (*Delivery, error) {
+func Delivered(m *wire.Deliver, from Feeder, find func(number uint32) *ledger.Segment) (*Delivery, error) {
 	d := newDelivery()
 	d.Seq, d.Dropped, d.Attempt, d.Key, d.Attrs = m.Seq, m.Dropped, m.Attempt, m.Key, m.Attrs
 	d.EOS = m.Flags&wire.FlagLast != 0
@@ -158,7 +155,7 @@ func newFed(m *wire.Deliver, from feeder, find func(number uint32) *ledger.Segme
 		return nil, fmt.Errorf("delivery %d: %w", m.Delivery, err)
 	}
 	p.Given(from, m.Delivery)
-	from.lends(p)
+	from.Lends(p)
 	d.foreign, d.Inline = p, p.Bytes()
 	return d, nil
 }

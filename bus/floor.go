@@ -9,6 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/directory"
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
+	"github.com/omnibus-runtime/omnibus/internal/heard"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -19,39 +20,39 @@ import (
 // know it. They see plain data, and ask for what they want by a method, so that what lies
 // behind these names changes without them.
 
-// port is an edge as a process at one of its ends sees it.
-type port struct {
-	index          int    // among the edges of the pipeline
-	name           string // "from->to"
-	peer           string // the stage at the other end; empty: the caller
-	window         int    // deliveries, or Unbounded
-	windowBytes    int64
-	limit          uint64 // of one whose windows are kept elsewhere: deliveries that may be unfinished
-	policy         Policy
-	tensors        TensorTransport
-	tensorMinBytes int64
+// Port is an edge as a process at one of its ends sees it.
+type Port struct {
+	Index          int    // among the edges of the pipeline
+	Name           string // "from->to"
+	Peer           string // the stage at the other end; empty: the caller
+	Window         int    // deliveries, or Unbounded
+	WindowBytes    int64
+	Limit          uint64 // of one whose windows are kept elsewhere: deliveries that may be unfinished
+	Policy         Policy
+	Tensors        TensorTransport
+	TensorMinBytes int64
 }
 
 // port is the edge as its consumer sees it.
-func (e *edge) port() port {
-	return port{
-		index: e.index, name: e.name, peer: e.spec.From, window: e.spec.Window, windowBytes: e.windowBytes, limit: e.limit,
-		policy: e.spec.Policy, tensors: e.spec.Tensors, tensorMinBytes: e.spec.TensorMinBytes,
+func (e *edge) port() Port {
+	return Port{
+		Index: e.index, Name: e.name, Peer: e.spec.From, Window: e.spec.Window, WindowBytes: e.windowBytes, Limit: e.limit,
+		Policy: e.spec.Policy, Tensors: e.spec.Tensors, TensorMinBytes: e.spec.TensorMinBytes,
 	}
 }
 
 // describe has the graph say what its ports are, when its windows are known.
 func (g *graph) describe() {
-	in := func(edges []*edge) (all []port) {
+	in := func(edges []*edge) (all []Port) {
 		for _, e := range edges {
 			all = append(all, e.port())
 		}
 		return all
 	}
-	out := func(edges []*edge) []port {
+	out := func(edges []*edge) []Port {
 		all := in(edges)
 		for i, e := range edges {
-			all[i].peer = e.spec.To
+			all[i].Peer = e.spec.To
 		}
 		return all
 	}
@@ -61,117 +62,114 @@ func (g *graph) describe() {
 	}
 }
 
-// feed takes in a delivery at a port that another process has numbered, and that has its
+// Feed takes in a delivery at a port that another process has numbered, and that has its
 // place in the windows there.
-func (r *Request) feed(at port, d *Delivery) { r.flows[at.index].feed(d) }
+func (c RequestControl) Feed(at Port, d *Delivery) { c.r.flows[at.Index].feed(d) }
 
-// floor is what the host's end of a bus stands on: a pipeline, wherever the work of its stages
+// Floor is what the host's end of a bus stands on: a pipeline, wherever the work of its stages
 // is done.
-type floor interface {
-	footing() (footing, error)
-	station(name string) (st *remote, here bool)
-	place(ctx context.Context, o opening) error
-	admit(ctx context.Context, o opening) (*Request, error)
-	abort(id messages.RequestID, reason error) bool
-	check() ([]shmstore.Violation, error)
-	statuses() []RequestStatus
-	holders(past []stream) string
-	watchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall)
+type Floor interface {
+	Footing() (Footing, error)
+	Station(name string) (st *Station, here bool)
+	Place(ctx context.Context, o Opening) error
+	Admit(ctx context.Context, o Opening) (*Request, error)
+	Abort(id messages.RequestID, reason error) bool
+	Check() ([]shmstore.Violation, error)
+	Statuses() []RequestStatus
+	Holders(past []Stream) string
+	WatchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall)
 	Stats() Stats
 	Stalls(atLeast time.Duration) []Stall
 }
 
-var _ floor = (*Bus)(nil)
-
-// footing is what a floor says of itself, once.
-type footing struct {
-	name        string
-	opened      time.Time
-	stages      string // their names, for people
-	log         *slog.Logger
-	laterWait   time.Duration // of what travels with the next packet; 0: as usual
-	inlineBytes int           // of the largest payload that travels in messages
-	arenaBytes  int64         // that the store was asked to have
-	mostBytes   int64         // of the largest payload
-	arena       *shmstore.Segment
-	inputs      []port
-	results     []port
-	kept        *ledger.Views
-	exchange    *exchange.Exchange
-	directory   *directory.Directory
-	figures     *tensorFigures
-	heard       *heard
-	wait        Wait
-	reclaim     func(part func() (more bool)) // by the supervisor: see actors.System.Reclaim
+// Footing is what a floor says of itself, once.
+type Footing struct {
+	Name        string
+	Opened      time.Time
+	Stages      string // their names, for people
+	Log         *slog.Logger
+	InlineBytes int   // of the largest payload that travels in messages
+	ArenaBytes  int64 // that the store was asked to have
+	MostBytes   int64 // of the largest payload
+	Arena       *shmstore.Segment
+	Inputs      []Port
+	Results     []Port
+	Kept        *ledger.Views
+	Exchange    *exchange.Exchange
+	Directory   *directory.Directory
+	Figures     *TensorFigures
+	Heard       *heard.Heard
+	Wait        Wait
+	Reclaim     func(part func() (more bool)) // by the supervisor: see actors.System.Reclaim
 }
 
-// footing gives what a host's end stands on. The store's arena is mapped once more for it.
-func (b *Bus) footing() (footing, error) {
+// Footing gives what a host's end stands on. The store's arena is mapped once more for it.
+func (b ground) Footing() (Footing, error) {
 	arena, err := b.store.ArenaSegment()
-	return footing{
-		name: b.opts.Name, opened: b.opened, stages: b.graph.names(), log: b.opts.Logger, laterWait: b.opts.laterWait,
-		inlineBytes: min(b.leastBytes-1, wire.MaxInline), arenaBytes: b.opts.Store.ArenaBytes, mostBytes: b.store.MaxObjectBytes(),
-		inputs: b.graph.inputPorts, results: b.graph.resultPorts, arena: arena, kept: &b.kept, exchange: b.exchange, directory: b.directory, figures: &b.tensorFigures, heard: b.heard, wait: b.opts.Wait,
-		reclaim: b.system.Reclaim,
+	return Footing{
+		Name: b.opts.Name, Opened: b.opened, Stages: b.graph.names(), Log: b.opts.Logger,
+		InlineBytes: min(b.leastBytes-1, wire.MaxInline), ArenaBytes: b.opts.Store.ArenaBytes, MostBytes: b.store.MaxObjectBytes(),
+		Inputs: b.graph.inputPorts, Results: b.graph.resultPorts, Arena: arena, Kept: &b.kept, Exchange: b.exchange, Directory: b.directory, Figures: &b.tensorFigures, Heard: b.heard, Wait: b.opts.Wait,
+		Reclaim: b.system.Reclaim,
 	}, err
 }
 
-// station finds a stage whose work other processes do; nil: there is none of this name, or
+// Station finds a stage whose work other processes do; nil: there is none of this name, or
 // this process does the work.
-func (b *Bus) station(name string) (st *remote, here bool) {
+func (b ground) Station(name string) (st *Station, here bool) {
 	if s := b.graph.byName[name]; s != nil {
 		return s.remote, s.remote == nil
 	}
 	return nil, false
 }
 
-// seat is what the process behind a replica is told of the stage that it serves.
-type seat struct {
-	stage     string
-	number    int // among the replicas
-	requests  int // that may be open there at a time
-	state     State
-	join      bool
-	batch     int
-	ins, outs []port
+// Seat is what the process behind a replica is told of the stage that it serves.
+type Seat struct {
+	Stage     string
+	Number    int // among the replicas
+	Requests  int // that may be open there at a time
+	State     State
+	Join      bool
+	Batch     int
+	Ins, Outs []Port
 }
 
-// assignment is what it is told of a task.
-type assignment struct {
-	request  *Request
-	task     *Task
-	output   Emitter // what it emits by
-	attempt  int     // replays
-	deadline int64   // unix nanoseconds; 0: none
-	trace    messages.TraceContext
-	ports    []port // that it emits on
-	replica  *replica
+// Assignment is what it is told of a task.
+type Assignment struct {
+	Request  *Request
+	Task     *Task
+	Output   Emitter // what it emits by
+	Attempt  int     // replays
+	Deadline int64   // unix nanoseconds; 0: none
+	Trace    messages.TraceContext
+	Ports    []Port // that it emits on
+	Replica  *Replica
 }
 
-// assign has an agent speak about the task from here on. It gives what that is to tell the
+// Assign has an agent speak about the task from here on. It gives what that is to tell the
 // replica, whose emissions wait until cancel is closed.
-func (p *posting) assign(to taskAgent, cancel <-chan struct{}) assignment {
+func (p *Posting) Assign(to TaskAgent, cancel <-chan struct{}) Assignment {
 	p.agent = to
 	t := p.rt.task
 	r := t.outlet.req
-	return assignment{
-		request: r, task: t, output: Emitter{out: &t.outlet, cancel: cancel}, attempt: p.rt.attempt,
-		deadline: r.deadline, trace: r.trace, ports: t.stage.outPorts, replica: p.replica,
+	return Assignment{
+		Request: r, Task: t, Output: Emitter{out: &t.outlet, cancel: cancel}, Attempt: p.rt.attempt,
+		Deadline: r.deadline, Trace: r.trace, Ports: t.stage.outPorts, Replica: p.replica,
 	}
 }
 
-// ordinal is the place of an emission among those of a work, or of a request.
-type ordinal struct {
+// Ordinal is the place of an emission among those of a work, or of a request.
+type Ordinal struct {
 	of     *output
-	remote *remote
+	remote *Station
 	n      uint64
 	repeat bool
 }
 
-// count numbers an emission that a replica makes for a task, and for a work of it unless
+// Count numbers an emission that a replica makes for a task, and for a work of it unless
 // that is nil. It does so once, and reports whether an earlier handling of the same input
 // has made the emission.
-func (o *ordinal) count(p *posting, w *work) (repeat bool) {
+func (o *Ordinal) Count(p *Posting, w *Work) (repeat bool) {
 	if o.n > 0 {
 		return o.repeat
 	}
@@ -185,8 +183,8 @@ func (o *ordinal) count(p *posting, w *work) (repeat bool) {
 	return o.repeat
 }
 
-// went notes that the emission went out, if it was counted.
-func (o *ordinal) went() {
+// Went notes that the emission went out, if it was counted.
+func (o *Ordinal) Went() {
 	if o.of == nil {
 		return
 	}
@@ -195,130 +193,132 @@ func (o *ordinal) went() {
 	o.of.went(o.n)
 }
 
-// trying is an emitter that does not wait.
-func (e Emitter) trying() Emitter {
-	e.cancel = atOnce
-	return e
+// Trying is an emitter that does not wait.
+func (c EmitterControl) Trying() Emitter {
+	c.e.cancel = atOnce
+	return c.e
 }
 
-// pressed reports whether a window that it emits into has no place for another payload
+// Pressed reports whether a window that it emits into has no place for another payload
 // like those in it.
-func (e Emitter) pressed() bool {
+func (c EmitterControl) Pressed() bool {
+	e := c.e
 	return slices.ContainsFunc(e.out.edges, func(to *edge) bool { return e.out.req.flow(to).full() })
 }
 
-// emission is what there is to say of a payload that is sent.
-type emission struct {
+// Emission is what there is to say of a payload that is sent.
+type Emission struct {
 	to    string
-	only  int // one edge, by its index among the stage's and one more; 0: all
-	key   string
-	attrs map[string]string
-	last  bool
+	Only  int // one edge, by its index among the stage's and one more; 0: all
+	Key   string
+	Attrs map[string]string
+	Last  bool
 
-	put    origin // nil: nothing asks what becomes of it
+	Put    Origin // nil: nothing asks what becomes of it
 	copies bool   // the bus copies the payload, where a stage could have filled it in place
 }
 
-// origin is what a client has put, which it keeps until it is told that it is needed no more.
-type origin interface {
-	// hold is for one delivery of it more, which ends with unhold.
-	hold()
-	unhold()
-	// spent says that credit comes back for a payload that is still needed.
-	spent(bytesToo bool)
+// Origin is what a client has put, which it keeps until it is told that it is needed no more.
+type Origin interface {
+	// Hold is for one delivery of it more, which ends with unhold.
+	Hold()
+	Unhold()
+	// Spent says that credit comes back for a payload that is still needed.
+	Spent(bytesToo bool)
 }
 
 // held is an origin with a delivery more.
-func held(o origin) origin {
+func held(o Origin) Origin {
 	if o != nil {
-		o.hold()
+		o.Hold()
 	}
 	return o
 }
 
 // unheld ends a delivery of an origin.
-func unheld(o origin) {
+func unheld(o Origin) {
 	if o != nil {
-		o.unhold()
+		o.Unhold()
 	}
 }
 
-// opening is what there is to say of a request when it begins.
-type opening struct {
-	deadline time.Time
-	trace    messages.TraceContext
+// Opening is what there is to say of a request when it begins.
+type Opening struct {
+	Deadline time.Time
+	Trace    messages.TraceContext
 	// Of one that comes from another process, or goes to one.
-	id    messages.RequestID
-	until int64 // the host's deadline, unix nanoseconds
-	try   bool  // it does not wait for its place, but ends with ErrOverloaded
-	now   bool  // it does not wait for its place yet: errCanceled
-	up    home  // where it lives; nil: here
-	sink  sink  // takes the results; nil: they are received here
+	ID    messages.RequestID
+	Until int64 // the host's deadline, unix nanoseconds
+	Try   bool  // it does not wait for its place, but ends with ErrOverloaded
+	Now   bool  // it does not wait for its place yet: errCanceled
+	Up    Home  // where it lives; nil: here
+	Sink  Sink  // takes the results; nil: they are received here
 }
 
-// stream is the stream of one request on one edge.
-type stream struct {
+// Stream is the stream of one request on one edge.
+type Stream struct {
 	flow    *flow
-	request *Request
-	index   int    // of the edge: see port
-	edge    string // its name
-	to      string // the stage that it leads to; empty: the caller
-	in      int    // the edge's index among those of that stage, or among the results
-	awaited bool   // this process waits for the results of the request
+	Request *Request
+	Index   int    // of the edge: see port
+	Edge    string // its name
+	To      string // the stage that it leads to; empty: the caller
+	In      int    // the edge's index among those of that stage, or among the results
+	Awaited bool   // this process waits for the results of the request
 
 	// As it stands, unless it is that of a delivery:
-	deliveries int           // under way
-	bytes      int64         // ... of them
-	queued     int           // that wait for credit
-	waiting    time.Duration // since something began to wait
-	holder     holder        // of what went past this process: who has it; nil: it did not
+	Deliveries int           // under way
+	Bytes      int64         // ... of them
+	Queued     int           // that wait for credit
+	Waiting    time.Duration // since something began to wait
+	Holder     Holder        // of what went past this process: who has it; nil: it did not
 }
 
-// holder has deliveries, for reports.
-type holder interface{ describe() string }
+// Holder has deliveries, for reports.
+type Holder interface{ Describe() string }
 
-// stream is the one that the delivery belongs to.
-func (d *Delivery) stream() stream { return d.flow.stream() }
+// Stream is the one that the delivery belongs to.
+func (c DeliveryControl) Stream() Stream { return c.d.flow.stream() }
 
-func (f *flow) stream() stream {
-	return stream{flow: f, request: f.req, index: f.edge.index, edge: f.edge.name, to: f.edge.spec.To, in: f.edge.in, awaited: f.req.sink == nil}
+func (f *flow) stream() Stream {
+	return Stream{flow: f, Request: f.req, Index: f.edge.index, Edge: f.edge.name, To: f.edge.spec.To, In: f.edge.in, Awaited: f.req.sink == nil}
 }
 
-// stream is the request's at a port, as it stands.
-func (r *Request) stream(at port) stream {
-	f := &r.flows[at.index]
+// Stream is the request's at a port, as it stands.
+func (c RequestControl) Stream(at Port) Stream {
+	r := c.r
+	f := &r.flows[at.Index]
 	s := f.stream()
-	s.deliveries, s.bytes = f.underWay()
-	s.queued = int(f.queued.Load())
+	s.Deliveries, s.Bytes = f.underWay()
+	s.Queued = int(f.queued.Load())
 	if since := f.waitingSince(); since != 0 {
-		s.waiting = max(time.Since(time.Unix(0, since)), 1)
+		s.Waiting = max(time.Since(time.Unix(0, since)), 1)
 	}
 	return s
 }
 
-// past is how the rest of the stream goes, past this process; nil: through it.
-func (s stream) past() bypass {
+// Past is how the rest of the stream goes, past this process; nil: through it.
+func (s Stream) Past() Bypass {
 	if by := s.flow.direct.Load(); by != nil {
 		return *by
 	}
 	return nil
 }
 
-// bypass is the way of a stream past this process.
-type bypass interface {
-	// sums is how much went there so far.
-	sums() (deliveries, bytes int64)
+// Bypass is the way of a stream past this process.
+type Bypass interface {
+	// Sums is how much went there so far.
+	Sums() (deliveries, bytes int64)
 }
 
-// goPast has the rest of the stream go past this process, unless it does, or must not.
-func (s stream) goPast(by bypass) bool {
+// GoPast has the rest of the stream go past this process, unless it does, or must not.
+func (s Stream) GoPast(by Bypass) bool {
 	return s.flow.edge.once() && s.flow.direct.CompareAndSwap(nil, &by)
 }
 
-// endPast ends the stream, and counts what of it went past this process, when tell has told
+// EndPast ends the stream, and counts what of it went past this process, when tell has told
 // the consumer how much that was. Without effect it says how many deliveries came through here,
 // and whether the stream had ended.
-func (s stream) endPast(deliveries uint64, bytes int64, tell func(past uint64)) (through uint64, ended bool) {
+func (s Stream) EndPast(deliveries uint64, bytes int64, tell func(past uint64)) (through uint64, ended bool) {
 	f := s.flow
 	o := f.outlet()
 	o.mu.Lock()
@@ -336,31 +336,31 @@ func (s stream) endPast(deliveries uint64, bytes int64, tell func(past uint64)) 
 	return through, false
 }
 
-// roomWaiting is an emission of a request's that waits for room.
-type roomWaiting struct {
-	waited time.Duration
-	wanted string // where, for people
+// RoomWaiting is an emission of a request's that waits for room.
+type RoomWaiting struct {
+	Waited time.Duration
+	Wanted string // where, for people
 }
 
-// rooms are those that wait.
-func (r *Request) rooms() (all []roomWaiting) {
+// Rooms are those that wait.
+func (c RequestControl) Rooms() (all []RoomWaiting) {
 	now := time.Now()
-	for _, o := range r.outlets() {
+	for _, o := range c.r.outlets() {
 		if waited, dev := o.waitedForRoom(now); waited > 0 {
-			all = append(all, roomWaiting{waited, o.wanted(dev)})
+			all = append(all, RoomWaiting{waited, o.wanted(dev)})
 		}
 	}
 	return all
 }
 
-// check looks for what is broken in the store while it is in use.
-func (b *Bus) check() (found []shmstore.Violation, err error) {
+// Check looks for what is broken in the store while it is in use.
+func (b ground) Check() (found []shmstore.Violation, err error) {
 	err = b.writer.Do(func(store *shmstore.Store) { found = store.Check() })
 	return found, err
 }
 
-// abort ends a request by its number. It reports whether it is alive.
-func (b *Bus) abort(id messages.RequestID, reason error) bool {
+// Abort ends a request by its number. It reports whether it is alive.
+func (b ground) Abort(id messages.RequestID, reason error) bool {
 	for _, r := range b.requests() {
 		if r.id == id {
 			r.Abort(reason)
@@ -370,30 +370,31 @@ func (b *Bus) abort(id messages.RequestID, reason error) bool {
 	return false
 }
 
-// part is what a node has of a pipeline that is elsewhere: one of its stages, or no more
+// Part is what a node has of a pipeline that is elsewhere: one of its stages, or no more
 // than the requests that the node submits.
-type part struct {
-	stage   *StageSpec // checked; nil: none
-	oneEach bool       // see stage.oneEach
+type Part struct {
+	Stage   *StageSpec // checked; nil: none
+	OneEach bool       // see stage.oneEach
 	// arriving are the ports at which deliveries come that the host has numbered, and whose
 	// windows it keeps, leaving those by which they go.
-	arriving, leaving []port
-	requests          int // for how many, with full windows, there is to be memory
-	opts              Options
-	heard             *heard // of the node
-	lane              *lane.Lane
-	inlineBytes       int // the largest payload that travels inside a message
+	Arriving, Leaving []Port
+	Requests          int // for how many, with full windows, there is to be memory
+	Opts              Options
+	Heard             *heard.Heard // of the node
+	Lane              *lane.Lane
+	InlineBytes       int // the largest payload that travels inside a message
 }
 
-// opened is a part that is open.
-type opened struct {
-	bus             *Bus
-	arena           *ledger.Segment // its memory, as others have it
-	inputs, results []port          // of the bus, whose caller the host is, or this process
+// Opened is a part that is open.
+type Opened struct {
+	Bus             *Bus
+	Arena           *ledger.Segment // its memory, as others have it
+	Inputs, Results []Port          // of the bus, whose caller the host is, or this process
 }
 
-// emittedFor is the delivery, as the host knows it, for which a stage has emitted this one,
+// EmittedFor is the delivery, as the host knows it, for which a stage has emitted this one,
 // and whether its finish follows soon.
-func (d *Delivery) emittedFor() (cause uint32, soon bool) {
+func (c DeliveryControl) EmittedFor() (cause uint32, soon bool) {
+	d := c.d
 	return d.cause, d.flow != nil && d.flow.producer.endsSoon()
 }

@@ -56,7 +56,7 @@ type flow struct {
 
 	// direct is set when deliveries may go from one process to another, past
 	// this one.
-	direct  atomic.Pointer[bypass]
+	direct  atomic.Pointer[Bypass]
 	counted bool // all of what went there is in sent; guarded by the outlet's mutex
 
 	// queue holds what the producer sent beyond the window, on edges that
@@ -162,7 +162,7 @@ func (f *flow) take(cost int64, cancel <-chan struct{}) error {
 	if !f.asleep.TryLock() {
 		select {
 		case <-cancel: // it may not wait, for another either
-			return errCanceled
+			return ErrCanceled
 		default:
 			f.asleep.Lock()
 		}
@@ -193,7 +193,7 @@ func (f *flow) take(cost int64, cancel <-chan struct{}) error {
 		case <-f.req.done:
 			return f.req.cause()
 		case <-cancel:
-			return errCanceled
+			return ErrCanceled
 		}
 	}
 }
@@ -364,7 +364,7 @@ func (f *flow) deliver(d *Delivery) {
 		case f.edge.leaves:
 			f.req.leave(d)
 		case f.req.sink != nil:
-			f.req.sink.emitted(d)
+			f.req.sink.Emitted(d)
 		default:
 			f.req.results.push(d)
 		}

@@ -9,54 +9,24 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
-
-// gate is a stage that passes its input on once it may.
-type gate struct {
-	entered chan string
-	leave   chan struct{}
-}
-
-func newGate() *gate {
-	return &gate{entered: make(chan string, 1000), leave: make(chan struct{}, 1000)}
-}
-
-func (g *gate) stage(name string) bus.StageSpec {
-	return bus.Stage(name, func(t *bus.Task, in string) (string, error) {
-		g.entered <- in
-		select {
-		case <-g.leave:
-			return in, nil
-		case <-t.Context().Done():
-			return "", t.Context().Err()
-		}
-	})
-}
-
-// windowed is a pipeline of a free first stage and a gated second one.
-func windowed(g *gate, e bus.Edge) bus.Pipeline {
-	e.From, e.To = "first", "second"
-	return bus.Pipeline{
-		Stages: []bus.StageSpec{bus.Stage("first", upper), g.stage("second")},
-		Edges:  []bus.Edge{e},
-	}
-}
 
 // TestWindowHoldsTheProducerBack: with a window of w, the consumer stuck in
 // its first delivery, the producer sends w and no more.
 func TestWindowHoldsTheProducerBack(t *testing.T) {
 	const window, inputs = 3, 10
-	g := newGate()
-	b := open(t, windowed(g, bus.Edge{Window: window}), bus.Options{})
-	r := streamOf(t, b)
+	g := bustest.NewGate()
+	b := bustest.Open(t, bustest.Windowed(g, bus.Edge{Window: window}), bus.Options{})
+	r := bustest.StreamOf(t, b)
 	for i := range inputs {
 		if err := r.Send(t.Context(), fmt.Sprint(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	<-g.entered
-	stalls := waitForStall(t, b, "first->second", window)
+	<-g.Entered
+	stalls := bustest.WaitForStall(t, b, "first->second", window)
 	if got := b.Stats().Edges[0].Deliveries; got != window {
 		t.Errorf("%d deliveries sent, the window is %d", got, window)
 	}
@@ -64,67 +34,52 @@ func TestWindowHoldsTheProducerBack(t *testing.T) {
 		t.Errorf("stall does not name the holder: %v", stalls)
 	}
 	for range inputs {
-		g.leave <- struct{}{}
+		g.Leave <- struct{}{}
 	}
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := receive(t, r); err != nil || len(got) != inputs {
+	if got, err := bustest.Receive(t, r); err != nil || len(got) != inputs {
 		t.Fatalf("%d results, %v", len(got), err)
 	}
 }
 
-// waitForStall waits until something waits on that edge, with that many
-// deliveries under way, and says who for.
-func waitForStall(t *testing.T, b *bus.Bus, edge string, deliveries int) bus.Stall {
-	t.Helper()
-	for t.Context().Err() == nil {
-		for _, s := range b.Stalls(0) {
-			if s.Edge == edge && s.Deliveries >= deliveries {
-				return s
-			}
-		}
-	}
-	t.Fatal("nothing waits")
-	return bus.Stall{}
-}
-
 // TestByteWindowHoldsTheProducerBack does the same by bytes.
 func TestByteWindowHoldsTheProducerBack(t *testing.T) {
-	g := newGate()
+	g := bustest.NewGate()
 	payload := strings.Repeat("p", 10_000)
-	b := open(t, windowed(g, bus.Edge{Window: bus.Unbounded, WindowBytes: 40_000}), bus.Options{})
-	r := streamOf(t, b)
+	b := bustest.Open(t, bustest.Windowed(g, bus.Edge{Window: bus.Unbounded, WindowBytes: 40_000}), bus.Options{})
+	r := bustest.StreamOf(t, b)
 	for range 5 {
 		if err := r.Send(t.Context(), payload); err != nil {
 			t.Fatal(err)
 		}
 	}
-	waitForStall(t, b, "first->second", 2)
+	bustest.WaitForStall(t, b, "first->second", 2)
 	if got := b.Stats().Edges[0].Deliveries; got != 2 {
 		t.Errorf("%d deliveries of 10 kB, which take 16 KiB each, fit a window of 40 kB", got)
 	}
 	for range 5 {
-		g.leave <- struct{}{}
+		g.Leave <- struct{}{}
 	}
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := receive(t, r); err != nil || len(got) != 5 {
+	if got, err := bustest.Receive(t, r); err != nil || len(got) != 5 {
 		t.Fatalf("%d results, %v", len(got), err)
 	}
 }
 
 func TestPolicyFail(t *testing.T) {
-	g := newGate()
-	b := open(t, windowed(g, bus.Edge{Window: 2, Policy: bus.Fail}), bus.Options{})
-	r := streamOf(t, b)
+	g := bustest.NewGate()
+	b := bustest.Open(t, bustest.Windowed(g, bus.Edge{Window: 2, Policy: bus.Fail}), bus.Options{})
+	r := bustest.StreamOf(t, b)
 	for i := range 5 {
 		if err := r.Send(t.Context(), fmt.Sprint(i)); err != nil {
 			break // the request may be over already
 		}
 	}
-	_, err := receive(t, r)
+	_, err := bustest.Receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bus.ErrWindowFull) || !errors.As(err, &at) {
 		t.Fatalf("got %v", err)
@@ -141,16 +96,16 @@ func TestPolicyFail(t *testing.T) {
 // newest and the end of the stream always arrive, and the producer never waits.
 func TestPolicyDropOldest(t *testing.T) {
 	const inputs, window = 50, 4
-	g := newGate()
+	g := bustest.NewGate()
 	var dropped atomic.Int64
-	p := windowed(g, bus.Edge{Window: window, Policy: bus.DropOldest})
+	p := bustest.Windowed(g, bus.Edge{Window: window, Policy: bus.DropOldest})
 	inner := p.Stages[1].Handle
 	p.Stages[1].Handle = func(t *bus.Task, d *bus.Delivery) error {
 		dropped.Add(int64(d.Dropped))
 		return inner(t, d)
 	}
-	b := open(t, p, bus.Options{})
-	r := streamOf(t, b)
+	b := bustest.Open(t, p, bus.Options{})
+	r := bustest.StreamOf(t, b)
 	for i := range inputs {
 		if err := r.Send(t.Context(), fmt.Sprint(i)); err != nil {
 			t.Fatal(err)
@@ -162,9 +117,9 @@ func TestPolicyDropOldest(t *testing.T) {
 	for b.Stats().Edges[0].Deliveries < inputs && t.Context().Err() == nil {
 	}
 	for range inputs {
-		g.leave <- struct{}{}
+		g.Leave <- struct{}{}
 	}
-	got, err := receive(t, r)
+	got, err := bustest.Receive(t, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,15 +153,15 @@ func TestBrokenSequence(t *testing.T) {
 					}
 					return t.EmitBytes(make([]byte, size))
 				}}
-				b := open(t, linear(a, bus.Stage("b", upper)), bus.Options{})
-				r := streamOf(t, b)
+				b := bustest.Open(t, bustest.Linear(a, bus.Stage("b", bustest.Upper)), bus.Options{})
+				r := bustest.StreamOf(t, b)
 				go func() {
 					for range 10 {
 						_ = r.Send(t.Context(), "x")
 					}
 					_ = r.CloseSend(t.Context())
 				}()
-				_, err := receive(t, r)
+				_, err := bustest.Receive(t, r)
 				if !errors.Is(err, bus.ErrSequence) || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), "a->b") {
 					t.Fatalf("got %v", err)
 				}
@@ -220,7 +175,7 @@ func TestBrokenSequence(t *testing.T) {
 func TestNoCopies(t *testing.T) {
 	const size = 10_000
 	var filled, seen, copied *byte
-	p := linear(
+	p := bustest.Linear(
 		bus.StageSpec{Name: "fill", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 			return t.EmitTensor(f32, []int{size / 4}, func(data []byte) error {
 				filled = &data[0]
@@ -241,12 +196,12 @@ func TestNoCopies(t *testing.T) {
 			return nil
 		}},
 	)
-	b := open(t, p, bus.Options{})
+	b := bustest.Open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), "go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := receive(t, r); err != nil {
+	if _, err := bustest.Receive(t, r); err != nil {
 		t.Fatal(err)
 	}
 	if filled == nil || filled != seen {
@@ -267,7 +222,7 @@ func TestNoCopies(t *testing.T) {
 // TestFullStoreNamesTheEdge: the smallest store that passes Open carries what
 // its windows promise.
 func TestWindowsMustFitTheStore(t *testing.T) {
-	p := linear(bus.Stage("a", upper))
+	p := bustest.Linear(bus.Stage("a", bustest.Upper))
 	p.Edges = append(p.Edges, bus.Edge{To: "a", WindowBytes: 10 << 20})
 	opts := bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}}
 	_, err := bus.Open(t.Context(), p, opts)
@@ -298,12 +253,12 @@ func TestFanOutStoresOnce(t *testing.T) {
 		},
 		Edges: []bus.Edge{{From: "src", To: "x"}, {From: "src", To: "y"}, {From: "src", To: "z"}},
 	}
-	b := open(t, p, bus.Options{})
+	b := bustest.Open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), "go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := receive(t, r); err != nil {
+	if _, err := bustest.Receive(t, r); err != nil {
 		t.Fatal(err)
 	}
 	if n := b.Stats().Store.ReservedTotal; n != 1 {
@@ -330,12 +285,12 @@ func TestEmitToOneEdge(t *testing.T) {
 		},
 		Edges: []bus.Edge{{From: "split", To: "x"}, {From: "split", To: "y"}},
 	}
-	b := open(t, p, bus.Options{})
+	b := bustest.Open(t, p, bus.Options{})
 	r, err := b.Submit(context.Background(), "go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := receive(t, r)
+	got, err := bustest.Receive(t, r)
 	if err != nil || len(got) != 2 || strings.Contains(strings.Join(got, ","), "x2") {
 		t.Fatalf("%v, %v", got, err)
 	}
@@ -344,7 +299,7 @@ func TestEmitToOneEdge(t *testing.T) {
 // TestUnboundedWindowOfALargeStore: more deliveries than a mailbox can be told
 // to hold are bounded by their bytes alone.
 func TestUnboundedWindowOfALargeStore(t *testing.T) {
-	p := linear(bus.Stage("a", upper), bus.Stage("b", upper))
+	p := bustest.Linear(bus.Stage("a", bustest.Upper), bus.Stage("b", bustest.Upper))
 	p.Edges[0].Window = bus.Unbounded
 	p.Edges[0].WindowBytes = 200 << 20
 	_, err := bus.Open(t.Context(), p, bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20, Memory: shmstore.Heap}})
@@ -352,6 +307,6 @@ func TestUnboundedWindowOfALargeStore(t *testing.T) {
 		t.Fatalf("windows larger than the store: %v", err)
 	}
 	p.Edges[0].WindowBytes = 0
-	b := open(t, p, bus.Options{MaxRequests: 1, Store: shmstore.Options{ArenaBytes: 512 << 20, Memory: shmstore.Heap}})
-	mustReceive(t, sendAll(t, b, 1000), numbers(1000))
+	b := bustest.Open(t, p, bus.Options{MaxRequests: 1, Store: shmstore.Options{ArenaBytes: 512 << 20, Memory: shmstore.Heap}})
+	bustest.MustReceive(t, bustest.SendAll(t, b, 1000), bustest.Numbers(1000))
 }

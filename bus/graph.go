@@ -16,7 +16,7 @@ type graph struct {
 	results []*edge // to the caller
 	byName  map[string]*stage
 
-	inputPorts, resultPorts []port
+	inputPorts, resultPorts []Port
 }
 
 // compile checks p, all problems at once, and builds its graph.
@@ -30,7 +30,7 @@ func compile(p Pipeline) (*graph, error) {
 		bad("%d stages: a pipeline has 1 to %d", len(p.Stages), MaxStages)
 	}
 	for _, spec := range p.Stages {
-		spec, err := spec.checked()
+		spec, err := spec.Checked()
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -53,8 +53,8 @@ func compile(p Pipeline) (*graph, error) {
 	return g, errors.Join(errs...)
 }
 
-// checked is the specification with its defaults, and what is wrong with it.
-func (s StageSpec) checked() (StageSpec, error) {
+// Checked is the specification with its defaults, and what is wrong with it.
+func (s StageSpec) Checked() (StageSpec, error) {
 	s = s.withDefaults()
 	return s, s.validate()
 }

@@ -9,37 +9,15 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 const f32 = codec.DTypeFloat32
 
-func concat(name string) bus.StageSpec {
-	return bus.Join2(name, func(_ *bus.Task, a, b string) (string, error) { return a + "+" + b, nil })
-}
-
-func diamond(src, left, right bus.StageSpec, edges ...bus.Edge) bus.Pipeline {
-	all := map[string]bus.Edge{}
-	var p bus.Pipeline
-	p.Stages = []bus.StageSpec{src, left, right, concat("join")}
-	for _, e := range edges {
-		all[e.From+e.To] = e
-	}
-	for _, ends := range [][2]string{{src.Name, left.Name}, {src.Name, right.Name}, {left.Name, "join"}, {right.Name, "join"}} {
-		e := all[ends[0]+ends[1]]
-		e.From, e.To = ends[0], ends[1]
-		p.Edges = append(p.Edges, e)
-	}
-	return p
-}
-
-func suffix(name string) bus.StageSpec {
-	return bus.Stage(name, func(_ *bus.Task, in string) (string, error) { return in + name, nil })
-}
-
 func TestJoin(t *testing.T) {
-	b := open(t, diamond(suffix("s"), suffix("l"), suffix("r")), bus.Options{})
-	r := streamOf(t, b)
+	b := bustest.Open(t, bustest.Diamond(bustest.Suffix("s"), bustest.Suffix("l"), bustest.Suffix("r")), bus.Options{})
+	r := bustest.StreamOf(t, b)
 	const n = 200
 	go func() {
 		for i := range n {
@@ -47,7 +25,7 @@ func TestJoin(t *testing.T) {
 		}
 		_ = r.CloseSend(t.Context())
 	}()
-	got, err := receive(t, r)
+	got, err := bustest.Receive(t, r)
 	if err != nil || len(got) != n {
 		t.Fatalf("%d results, %v", len(got), err)
 	}
@@ -60,12 +38,12 @@ func TestJoin(t *testing.T) {
 
 func TestJoinBranchEndsWithoutOutput(t *testing.T) {
 	silent := bus.Expand("r", func(*bus.Task, string, func(string) error) error { return nil })
-	b := open(t, diamond(suffix("s"), suffix("l"), silent), bus.Options{})
+	b := bustest.Open(t, bustest.Diamond(bustest.Suffix("s"), bustest.Suffix("l"), silent), bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = receive(t, r)
+	_, err = bustest.Receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bus.ErrBranchEnded) || !errors.As(err, &at) {
 		t.Fatalf("got %v", err)
@@ -91,12 +69,12 @@ func TestJoinBranchRunsAhead(t *testing.T) {
 		return nil
 	}}
 	small := func(from, to string) bus.Edge { return bus.Edge{From: from, To: to, Window: 2} }
-	b := open(t, diamond(src, suffix("l"), suffix("r"), small("s", "l"), small("s", "r"), small("l", "join"), small("r", "join")), bus.Options{})
+	b := bustest.Open(t, bustest.Diamond(src, bustest.Suffix("l"), bustest.Suffix("r"), small("s", "l"), small("s", "r"), small("l", "join"), small("r", "join")), bus.Options{})
 	r, err := b.Submit(t.Context(), "go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := receive(t, r); err != nil || len(got) != n {
+	if got, err := bustest.Receive(t, r); err != nil || len(got) != n {
 		t.Fatalf("%d results, %v", len(got), err)
 	}
 	if held := b.Stats().JoinBytes; held != 0 {
@@ -116,12 +94,12 @@ func TestJoinRoomIsBounded(t *testing.T) {
 	pass := func(name string) bus.StageSpec {
 		return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
 	}
-	b := open(t, diamond(src, pass("l"), pass("r")), bus.Options{JoinBytes: 20_000})
+	b := bustest.Open(t, bustest.Diamond(src, pass("l"), pass("r")), bus.Options{JoinBytes: 20_000})
 	r, err := b.Submit(t.Context(), "go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := receive(t, r); !errors.Is(err, bus.ErrJoinRoom) || !strings.Contains(err.Error(), "l->join") {
+	if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrJoinRoom) || !strings.Contains(err.Error(), "l->join") {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -143,12 +121,12 @@ func TestSlotsTakenInOrder(t *testing.T) {
 		return nil
 	}}
 	one := func(name string) bus.StageSpec {
-		st := suffix(name)
+		st := bustest.Suffix(name)
 		st.MaxInflight = 1
 		return st
 	}
-	p := diamond(src, one("l"), one("r"), bus.Edge{From: "l", To: "join", Window: 1}, bus.Edge{From: "r", To: "join", Window: 1})
-	b := open(t, p, bus.Options{MaxRequests: 8})
+	p := bustest.Diamond(src, one("l"), one("r"), bus.Edge{From: "l", To: "join", Window: 1}, bus.Edge{From: "r", To: "join", Window: 1})
+	b := bustest.Open(t, p, bus.Options{MaxRequests: 8})
 	ends := make(chan error)
 	const requests, inputs = 40, 20
 	for range requests {
@@ -164,7 +142,7 @@ func TestSlotsTakenInOrder(t *testing.T) {
 				}
 				_ = r.CloseSend(t.Context())
 			}()
-			got, err := receive(t, r)
+			got, err := bustest.Receive(t, r)
 			if err == nil && len(got) != inputs {
 				err = fmt.Errorf("%d results", len(got))
 			}
@@ -182,13 +160,13 @@ func TestSlotsTakenInOrder(t *testing.T) {
 // the last stage takes one request at a time, and those that wait for it must
 // not fill what the first one still needs to finish.
 func TestSuspendedRequestHoldsNobodyUp(t *testing.T) {
-	last := suffix("c")
+	last := bustest.Suffix("c")
 	last.MaxInflight = 1
-	p := linear(suffix("a"), suffix("b"), last)
+	p := bustest.Linear(bustest.Suffix("a"), bustest.Suffix("b"), last)
 	for i := range p.Edges {
 		p.Edges[i].Window = 1
 	}
-	b := open(t, p, bus.Options{})
+	b := bustest.Open(t, p, bus.Options{})
 	ctx := t.Context()
 	first, err := b.Stream(ctx)
 	if err != nil {
@@ -218,7 +196,7 @@ func TestSuspendedRequestHoldsNobodyUp(t *testing.T) {
 			_ = r.CloseSend(ctx)
 		}()
 	}
-	waitForStall(t, b, "b->c", 0)
+	bustest.WaitForStall(t, b, "b->c", 0)
 	// The first one still gets through.
 	go func() {
 		for range 10 {
@@ -226,11 +204,11 @@ func TestSuspendedRequestHoldsNobodyUp(t *testing.T) {
 		}
 		_ = first.CloseSend(ctx)
 	}()
-	if got, err := receive(t, first); err != nil || len(got) != 10 {
+	if got, err := bustest.Receive(t, first); err != nil || len(got) != 10 {
 		t.Fatalf("%d results, %v", len(got), err)
 	}
 	for _, r := range others {
-		if got, err := receive(t, r); err != nil || len(got) != 10 {
+		if got, err := bustest.Receive(t, r); err != nil || len(got) != 10 {
 			t.Fatalf("%d results, %v", len(got), err)
 		}
 	}
@@ -251,11 +229,11 @@ func TestOutputRoomIsThereWhileInputIsHeld(t *testing.T) {
 			return nil
 		}}
 	}
-	p := linear(grow("a"), grow("b"), grow("c"))
+	p := bustest.Linear(grow("a"), grow("b"), grow("c"))
 	for i := range p.Edges {
 		p.Edges[i].Window = 1
 	}
-	b := open(t, p, bus.Options{
+	b := bustest.Open(t, p, bus.Options{
 		MaxRequests: 4,
 		Store:       shmstore.Options{ArenaBytes: 702_000, Memory: shmstore.Heap},
 	})

@@ -15,23 +15,24 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 )
 
 func TestAbort(t *testing.T) {
 	for _, size := range []int{10, 2000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			g := newGate()
-			b := open(t, windowed(g, bus.Edge{Window: 3}), bus.Options{})
-			r := streamOf(t, b)
+			g := bustest.NewGate()
+			b := bustest.Open(t, bustest.Windowed(g, bus.Edge{Window: 3}), bus.Options{})
+			r := bustest.StreamOf(t, b)
 			for range 8 {
 				if err := r.Send(t.Context(), strings.Repeat("x", size)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			waitForStall(t, b, "first->second", 0)
+			bustest.WaitForStall(t, b, "first->second", 0)
 			why := errors.New("the user hung up")
 			r.Abort(why)
-			if _, err := receive(t, r); !errors.Is(err, bus.ErrAborted) || !errors.Is(err, why) {
+			if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrAborted) || !errors.Is(err, why) {
 				t.Fatalf("got %v", err)
 			}
 			if err := r.Send(t.Context(), "late"); !errors.Is(err, bus.ErrAborted) {
@@ -61,13 +62,13 @@ func mustDrain(t *testing.T, b *bus.Bus) {
 // TestDeadline: the time is the test's own, and stands still while anything happens.
 func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate()
-		b := open(t, linear(g.stage("slow")), bus.Options{})
+		g := bustest.NewGate()
+		b := bustest.Open(t, bustest.Linear(g.Stage("slow")), bus.Options{})
 		r, err := b.Submit(t.Context(), "x", bus.WithDeadline(time.Now().Add(20*time.Millisecond)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := receive(t, r); !errors.Is(err, bus.ErrDeadline) {
+		if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrDeadline) {
 			t.Fatalf("got %v", err)
 		}
 		if r.Outcome() != bus.PastDeadline {
@@ -79,11 +80,11 @@ func TestDeadline(t *testing.T) {
 
 // TestDeadlineInThePast: such a request fails as such, with words that make sense.
 func TestDeadlineInThePast(t *testing.T) {
-	g := newGate()
-	b := open(t, linear(g.stage("slow")), bus.Options{})
+	g := bustest.NewGate()
+	b := bustest.Open(t, bustest.Linear(g.Stage("slow")), bus.Options{})
 	r, err := b.Submit(t.Context(), "x", bus.WithDeadline(time.Now().Add(-time.Hour)))
 	if err == nil {
-		_, err = receive(t, r)
+		_, err = bustest.Receive(t, r)
 	}
 	if !errors.Is(err, bus.ErrDeadline) || !strings.Contains(err.Error(), "deadline exceeded: by 1h") || !strings.HasSuffix(err.Error(), " when the request began") {
 		t.Errorf("got %v", err)
@@ -109,7 +110,7 @@ func TestPastDeadlineWhoeverSaysSo(t *testing.T) {
 		"completed": {func(r *bus.Request) { send(r, "good") }, bus.Completed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := open(t, linear(bus.Stage("picky", func(_ *bus.Task, in string) (string, error) {
+			b := bustest.Open(t, bustest.Linear(bus.Stage("picky", func(_ *bus.Task, in string) (string, error) {
 				if in == "bad" {
 					return "", errors.New("it is bad")
 				}
@@ -145,8 +146,8 @@ func TestContextEndsTheRequest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // or the time may be up before the request has begun
-				g := newGate()
-				b := open(t, linear(g.stage("slow")), bus.Options{})
+				g := bustest.NewGate()
+				b := bustest.Open(t, bustest.Linear(g.Stage("slow")), bus.Options{})
 				ctx, cancel := tc.ctx(t.Context())
 				defer cancel()
 				r, err := b.Submit(ctx, "x")
@@ -154,10 +155,10 @@ func TestContextEndsTheRequest(t *testing.T) {
 					t.Fatal(err)
 				}
 				if tc.want == bus.ErrAborted {
-					<-g.entered
+					<-g.Entered
 					cancel()
 				}
-				if _, err := receive(t, r); !errors.Is(err, tc.want) {
+				if _, err := bustest.Receive(t, r); !errors.Is(err, tc.want) {
 					t.Fatalf("got %v", err)
 				}
 				mustDrain(t, b)
@@ -167,7 +168,7 @@ func TestContextEndsTheRequest(t *testing.T) {
 }
 
 func TestCanceledContextSubmitsNothing(t *testing.T) {
-	b := open(t, linear(bus.Stage("a", upper)), bus.Options{})
+	b := bustest.Open(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := b.Submit(ctx, "x"); !errors.Is(err, context.Canceled) {
@@ -177,8 +178,8 @@ func TestCanceledContextSubmitsNothing(t *testing.T) {
 }
 
 func TestAdmission(t *testing.T) {
-	g := newGate()
-	b := open(t, linear(g.stage("slow")), bus.Options{MaxRequests: 2})
+	g := bustest.NewGate()
+	b := bustest.Open(t, bustest.Linear(g.Stage("slow")), bus.Options{MaxRequests: 2})
 	var rs []*bus.Request
 	for range 2 {
 		r, err := b.TrySubmit(t.Context(), "x")
@@ -199,15 +200,15 @@ func TestAdmission(t *testing.T) {
 	go func() {
 		r, err := b.Submit(t.Context(), "x")
 		if err == nil {
-			_, err = receive(t, r)
+			_, err = bustest.Receive(t, r)
 		}
 		waited <- err
 	}()
 	for range 3 {
-		g.leave <- struct{}{}
+		g.Leave <- struct{}{}
 	}
 	for _, r := range rs {
-		if _, err := receive(t, r); err != nil {
+		if _, err := bustest.Receive(t, r); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -217,10 +218,10 @@ func TestAdmission(t *testing.T) {
 }
 
 func TestTrySubmitFindsNoSlot(t *testing.T) {
-	g := newGate()
-	st := g.stage("slow")
+	g := bustest.NewGate()
+	st := g.Stage("slow")
 	st.MaxInflight = 1
-	b := open(t, linear(st), bus.Options{})
+	b := bustest.Open(t, bustest.Linear(st), bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
@@ -228,20 +229,20 @@ func TestTrySubmitFindsNoSlot(t *testing.T) {
 	if _, err := b.TrySubmit(t.Context(), "x"); !errors.Is(err, bus.ErrOverloaded) || !strings.Contains(err.Error(), `"slow"`) {
 		t.Fatalf("got %v", err)
 	}
-	g.leave <- struct{}{}
-	if _, err := receive(t, r); err != nil {
+	g.Leave <- struct{}{}
+	if _, err := bustest.Receive(t, r); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestClosedBus(t *testing.T) {
-	g := newGate()
-	b := open(t, linear(g.stage("slow")), bus.Options{})
+	g := bustest.NewGate()
+	b := bustest.Open(t, bustest.Linear(g.Stage("slow")), bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-g.entered
+	<-g.Entered
 	if err := b.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +263,7 @@ func TestClosedBus(t *testing.T) {
 func TestCloseNamesAHandlerThatDoesNotReturn(t *testing.T) {
 	stuck := make(chan struct{})
 	entered := make(chan struct{})
-	b := open(t, linear(bus.StageSpec{Name: "stuck", Handle: func(*bus.Task, *bus.Delivery) error {
+	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "stuck", Handle: func(*bus.Task, *bus.Delivery) error {
 		close(entered)
 		<-stuck
 		return nil
@@ -287,7 +288,7 @@ func TestCloseNamesAHandlerThatDoesNotReturn(t *testing.T) {
 func TestCloseGoesOn(t *testing.T) {
 	ignored := goleak.IgnoreCurrent()
 	for range 10 {
-		b, err := bus.Open(t.Context(), linear(bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }, MaxInflight: 200}), bus.Options{MaxRequests: 200})
+		b, err := bus.Open(t.Context(), bustest.Linear(bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }, MaxInflight: 200}), bus.Options{MaxRequests: 200})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -308,14 +309,14 @@ func TestCloseGoesOn(t *testing.T) {
 // TestCloseWaitsForTheCallersPayloads: one that is being filled or sent when its
 // request ends has room in the store, which must not go before it is given back.
 func TestCloseWaitsForTheCallersPayloads(t *testing.T) {
-	b := open(t, linear(bus.Stage("a", upper)), bus.Options{})
-	r := streamOf(t, b)
+	b := bustest.Open(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{})
+	r := bustest.StreamOf(t, b)
 	buf, err := r.Input(t.Context()).Reserve(1000, codec.IDRaw)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Abort(nil)
-	if _, err := receive(t, r); !errors.Is(err, bus.ErrAborted) {
+	if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrAborted) {
 		t.Fatalf("got %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -333,7 +334,7 @@ func TestCloseWaitsForTheCallersPayloads(t *testing.T) {
 }
 
 func TestUnreadResultsAreGivenBack(t *testing.T) {
-	b := open(t, linear(bus.Stage("a", upper)), bus.Options{MaxRequests: 1})
+	b := bustest.Open(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{MaxRequests: 1})
 	for range 5 {
 		r, err := b.Submit(t.Context(), strings.Repeat("x", 3000))
 		if err != nil {
@@ -348,7 +349,7 @@ func TestUnreadResultsAreGivenBack(t *testing.T) {
 }
 
 func TestResultsInterruptedByTheCaller(t *testing.T) {
-	b := open(t, linear(bus.Expand("n", func(_ *bus.Task, in string, emit func(string) error) error {
+	b := bustest.Open(t, bustest.Linear(bus.Expand("n", func(_ *bus.Task, in string, emit func(string) error) error {
 		for range 100 {
 			if err := emit(strings.Repeat(in, 1000)); err != nil {
 				return err
@@ -372,7 +373,7 @@ func TestResultsInterruptedByTheCaller(t *testing.T) {
 
 func TestHandlerErrorNamesThePlace(t *testing.T) {
 	bad := errors.New("bad chunk")
-	b := open(t, linear(
+	b := bustest.Open(t, bustest.Linear(
 		bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 			return t.EmitBytes(d.Bytes(), bus.Key(fmt.Sprintf("chunk-%d", d.Seq)))
 		}},
@@ -382,14 +383,14 @@ func TestHandlerErrorNamesThePlace(t *testing.T) {
 			}
 			return nil
 		}}), bus.Options{})
-	r := streamOf(t, b)
+	r := bustest.StreamOf(t, b)
 	go func() {
 		for range 10 {
 			_ = r.Send(t.Context(), "x")
 		}
 		_ = r.CloseSend(t.Context())
 	}()
-	_, err := receive(t, r)
+	_, err := bustest.Receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bad) || !errors.As(err, &at) {
 		t.Fatalf("got %v", err)
@@ -402,16 +403,16 @@ func TestHandlerErrorNamesThePlace(t *testing.T) {
 
 func TestWrongTypes(t *testing.T) {
 	number := bus.Stage("n", func(_ *bus.Task, in string) (int, error) { return len(in), nil })
-	if _, err := bus.Open(t.Context(), linear(number, bus.Stage("s", upper)), bus.Options{}); !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "n->s") {
+	if _, err := bus.Open(t.Context(), bustest.Linear(number, bus.Stage("s", bustest.Upper)), bus.Options{}); !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "n->s") {
 		t.Errorf("an edge whose types differ: %v", err)
 	}
 	untyped := bus.StageSpec{Name: "u", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Emit(42) }}
-	b := open(t, linear(untyped, bus.Stage("s", upper)), bus.Options{})
+	b := bustest.Open(t, bustest.Linear(untyped, bus.Stage("s", bustest.Upper)), bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = receive(t, r)
+	_, err = bustest.Receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bus.ErrPayload) || !errors.As(err, &at) || at.Edge != "u->s" {
 		t.Errorf("a payload of the wrong type: %v", err)
@@ -419,16 +420,16 @@ func TestWrongTypes(t *testing.T) {
 }
 
 func TestPipelinesThatCannotWork(t *testing.T) {
-	a, c := bus.Stage("a", upper), bus.Stage("c", upper)
+	a, c := bus.Stage("a", bustest.Upper), bus.Stage("c", bustest.Upper)
 	for name, tc := range map[string]struct {
 		p    bus.Pipeline
 		says string
 	}{
 		"no stage":      {bus.Pipeline{}, "0 stages"},
 		"twice":         {bus.Pipeline{Stages: []bus.StageSpec{a, a}}, `stage "a" is listed twice`},
-		"no name":       {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("", upper)}}, "needs a name"},
-		"long name":     {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage(strings.Repeat("n", 100), upper)}}, "its name has 100 bytes: use up to 99"},
-		"no UTF-8":      {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("\xff", upper)}}, "of UTF-8"},
+		"no name":       {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("", bustest.Upper)}}, "needs a name"},
+		"long name":     {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage(strings.Repeat("n", 100), bustest.Upper)}}, "its name has 100 bytes: use up to 99"},
+		"no UTF-8":      {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("\xff", bustest.Upper)}}, "of UTF-8"},
 		"no handler":    {bus.Pipeline{Stages: []bus.StageSpec{{Name: "x"}}}, "set exactly one of"},
 		"unknown stage": {bus.Pipeline{Stages: []bus.StageSpec{a}, Edges: []bus.Edge{{From: "a", To: "z"}}}, `there is no stage "z"`},
 		"self":          {bus.Pipeline{Stages: []bus.StageSpec{a}, Edges: []bus.Edge{{From: "a", To: "a"}}}, "joins a stage to itself"},
@@ -437,7 +438,7 @@ func TestPipelinesThatCannotWork(t *testing.T) {
 		"tensors":       {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", Tensors: 3}}}, "unknown transport 3 of tensors"},
 		"few tensors":   {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", TensorMinBytes: -1}}}, "TensorMinBytes is -1"},
 		"window":        {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", Window: -2}}}, "Window is -2"},
-		"join of one":   {bus.Pipeline{Stages: []bus.StageSpec{a, concat("j")}, Edges: []bus.Edge{{From: "a", To: "j"}}}, "only one in-edge"},
+		"join of one":   {bus.Pipeline{Stages: []bus.StageSpec{a, bustest.Concat("j")}, Edges: []bus.Edge{{From: "a", To: "j"}}}, "only one in-edge"},
 		"replay":        {bus.Pipeline{Stages: []bus.StageSpec{{Name: "x", Batch: func([]*bus.Delivery) error { return nil }, Replay: true}}}, "Replay needs Handle"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -454,7 +455,7 @@ func TestPipelinesThatCannotWork(t *testing.T) {
 
 // TestManyRequestsAtOnce runs more requests than places and slots.
 func TestManyRequestsAtOnce(t *testing.T) {
-	b := open(t, linear(bus.Stage("a", upper), bus.Stage("b", upper), bus.Stage("c", upper)), bus.Options{})
+	b := bustest.Open(t, bustest.Linear(bus.Stage("a", bustest.Upper), bus.Stage("b", bustest.Upper), bus.Stage("c", bustest.Upper)), bus.Options{})
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
@@ -464,7 +465,7 @@ func TestManyRequestsAtOnce(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			got, err := receive(t, r)
+			got, err := bustest.Receive(t, r)
 			if want := strings.ToUpper(in); err != nil || len(got) != 1 || got[0] != want {
 				t.Errorf("request %d: %d results, %v", i, len(got), err)
 			}

@@ -22,9 +22,10 @@ func (d *Delivery) inStore(arena *ledger.Segment) (ledger.Location, error) {
 	return ledger.Location{Seg: large, Own: true, Made: true}, nil
 }
 
-// locate finds where the payload of d lies, for the host or a peer of this node, and
+// Locate finds where the payload of d lies, for the host or a peer of this node, and
 // takes it to where they can read it if that is nowhere.
-func (d *Delivery) locate(inlineBytes int) (at ledger.Location, err error) {
+func (c DeliveryControl) Locate(inlineBytes int) (at ledger.Location, err error) {
+	d := c.d
 	p := d.Bytes()
 	switch {
 	case len(p) <= inlineBytes:
@@ -46,11 +47,12 @@ func (d *Delivery) locate(inlineBytes int) (at ledger.Location, err error) {
 	return at, nil
 }
 
-// locateIn finds where the payload of d lies, for a client of this host, which has the arena, and
+// LocateIn finds where the payload of d lies, for a client of this host, which has the arena, and
 // to which payloads of up to inlineBytes go in the message. To a thin client more do: one in another
 // language than Go copies small payloads anyway, and a message costs it less than a view. Where
 // memory or descriptors are wanting, the request fails.
-func (d *Delivery) locateIn(arena *ledger.Segment, inlineBytes int, thin bool, client func() string) (at ledger.Location, err error) {
+func (c DeliveryControl) LocateIn(arena *ledger.Segment, inlineBytes int, thin bool, client func() string) (at ledger.Location, err error) {
+	d := c.d
 	p := d.Bytes()
 	most := min(d.flow.req.bus.inlineBytes(d.flow.edge), wire.MaxInline)
 	if d.Handle.IsZero() && !d.foreign.InMemory() {

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -239,14 +240,9 @@ func (m *model) compute(inputs []string) map[string][]string {
 	return results
 }
 
-// submitter is a bus, or a node of one.
-type submitter interface {
-	Stream(ctx context.Context, opts ...bus.SubmitOption) (*bus.Request, error)
-}
-
 // run sends one request and compares its results, stream by stream. Results
 // that were dropped leave a gap, of the size that is told.
-func (m *model) run(ctx context.Context, b submitter, inputs []string) error {
+func (m *model) run(ctx context.Context, b bustest.Submitter, inputs []string) error {
 	want := m.compute(inputs)
 	r, err := b.Stream(ctx)
 	if err != nil {

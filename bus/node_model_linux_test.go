@@ -13,6 +13,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/bus/node"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -58,30 +61,30 @@ func TestNodesAgainstModel(t *testing.T) {
 // cluster is a bus, a node for each of its stages, and one that submits.
 type cluster struct {
 	bus    *bus.Bus
-	server *bus.Server
-	nodes  []*bus.Node
+	server *host.Server
+	nodes  []*node.Node
 	served chan error
-	caller *bus.Node
+	caller *node.Node
 }
 
 func startCluster(ctx context.Context, path string, p bus.Pipeline, opts bus.Options) (*cluster, error) {
-	b, err := bus.Open(ctx, remotes(p), opts)
+	b, err := bus.Open(ctx, bustest.Remotes(p), opts)
 	if err != nil {
 		return nil, err
 	}
 	c := &cluster{bus: b, served: make(chan error, len(p.Stages))}
-	if c.server, err = b.Listen(path, bus.ListenOptions{}); err != nil {
+	if c.server, err = host.Listen(b, path, host.ListenOptions{}); err != nil {
 		return nil, errors.Join(err, b.Close(ctx))
 	}
 	for _, spec := range p.Stages {
-		n, err := bus.Join(ctx, spec.Name, bus.JoinOptions{Socket: path})
+		n, err := node.Join(ctx, spec.Name, node.JoinOptions{Socket: path})
 		if err != nil {
 			return nil, errors.Join(err, c.close(ctx))
 		}
 		c.nodes = append(c.nodes, n)
 		go func() { c.served <- n.Serve(context.Background(), spec) }()
 	}
-	c.caller, err = bus.Join(ctx, "caller", bus.JoinOptions{Socket: path})
+	c.caller, err = node.Join(ctx, "caller", node.JoinOptions{Socket: path})
 	if err != nil {
 		return nil, errors.Join(err, c.close(ctx))
 	}

@@ -7,11 +7,11 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/omnibus-runtime/omnibus/connector"
-
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/connector"
 	memory "github.com/omnibus-runtime/omnibus/internal/headroom"
+	"github.com/omnibus-runtime/omnibus/internal/heard"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -91,8 +91,7 @@ type Options struct {
 	Logger *slog.Logger
 
 	spillAfter time.Duration // tests have more patience with a slow machine
-	laterWait  time.Duration // of what travels with the next packet; 0: as usual
-	heard      *heard        // of a node; nil: the bus has one of its own
+	heard      *heard.Heard  // of a node; nil: the bus has one of its own
 }
 
 func (o Options) withDefaults() Options {
@@ -115,7 +114,7 @@ func (o Options) withDefaults() Options {
 	if o.StallTimeout == 0 {
 		o.StallTimeout = DefaultStallTimeout
 	}
-	o.Wait = o.Wait.withDefault()
+	o.Wait = o.Wait.WithDefault()
 	if o.spillAfter == 0 {
 		o.spillAfter = spillAfter
 	}
@@ -159,7 +158,7 @@ func (o Options) validate() error {
 	if o.JoinBytes < 0 {
 		return fmt.Errorf("%w: JoinBytes is %d: use 0 for the default, or a number of bytes", ErrConfig, o.JoinBytes)
 	}
-	return o.Wait.validate()
+	return o.Wait.Validate()
 }
 
 // Pipeline is the graph a bus runs.

@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// errCanceled reports a wait that the caller's context ended.
-var errCanceled = errors.New("bus: wait canceled")
+// ErrCanceled reports a wait that the caller's context ended.
+var ErrCanceled = errors.New("bus: wait canceled")
 
 // outlet is where the payloads of one request leave one stage, or enter the
 // graph. Its lock makes the emissions of one request one stream.
@@ -65,7 +65,7 @@ func (o *outlet) waitNow() int {
 // sendSmall is the short way for what most small payloads are: inline, along
 // a single edge that has credit. It reports false, with nothing done, for
 // those that are not.
-func (o *outlet) sendSmall(p []byte, c codec.ID, em emission) bool {
+func (o *outlet) sendSmall(p []byte, c codec.ID, em Emission) bool {
 	if len(p) > smallBytes || len(o.edges) != 1 || em.to != "" || len(p) > o.req.bus.inlineBytes(o.edges[0]) {
 		return false
 	}
@@ -84,7 +84,7 @@ func (o *outlet) sendSmall(p []byte, c codec.ID, em emission) bool {
 	d := newDelivery()
 	d.Inline = d.small[:copy(d.small[:], p):len(p)]
 	d.Codec = uint32(c)
-	d.cost, d.put = price, held(em.put)
+	d.cost, d.put = price, held(em.Put)
 	f.sent.copies++
 	f.send(d, em)
 	return true
@@ -105,14 +105,14 @@ func (f *flow) number(d *Delivery) {
 }
 
 // send numbers, counts and launches a delivery that has its payload.
-func (f *flow) send(d *Delivery, em emission) {
+func (f *flow) send(d *Delivery, em Emission) {
 	f.number(d)
-	d.Key, d.Attrs, d.EOS = em.key, em.attrs, em.last
+	d.Key, d.Attrs, d.EOS = em.Key, em.Attrs, em.Last
 	if d.cause == 0 && f.req.bus.node && f.producer != nil {
 		d.cause = f.producer.handling.Load()
 		f.producer.emitted.Store(int64(f.req.bus.now()))
 	}
-	f.ended = em.last
+	f.ended = em.Last
 	f.sent.deliveries++
 	f.sent.bytes += int64(d.size())
 	if d.Handle.IsZero() && d.foreign == nil && d.carried == nil && len(d.Inline) <= f.req.bus.inlineBytes(f.edge) {
@@ -193,7 +193,7 @@ func (o *outlet) nextSeq(ed *edge) uint64 {
 // emissionError names the place of an emission that failed. How the request
 // ended is passed on as it is.
 func (o *outlet) emissionError(ed *edge, seq uint64, key string, err error) error {
-	if o.req.over() || errors.Is(err, errCanceled) {
+	if o.req.over() || errors.Is(err, ErrCanceled) {
 		return err
 	}
 	return &StageError{Stage: o.name(), Edge: ed.name, Key: key, Seq: seq, Err: err}

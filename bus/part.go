@@ -9,46 +9,46 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// open opens a bus whose edges end at the boundary of this process, with memory that others
+// Open opens a bus whose edges end at the boundary of this process, with memory that others
 // can read.
-func (p part) open(ctx context.Context) (opened, error) {
+func (p Part) Open(ctx context.Context) (Opened, error) {
 	g := p.graph()
-	opts := p.opts
-	opts.heard = p.heard
+	opts := p.Opts
+	opts.heard = p.Heard
 	if opts.Store.ArenaBytes == 0 {
-		opts.Store.ArenaBytes, opts.Store.LargeObjectBytes = arenaFor(g, p.requests)
+		opts.Store.ArenaBytes, opts.Store.LargeObjectBytes = arenaFor(g, p.Requests)
 	}
 	opts.Store.Memory = shmstore.Shared
-	b, err := openGraph(ctx, g, opts.withDefaults(), p.lane)
+	b, err := openGraph(ctx, g, opts.withDefaults(), p.Lane)
 	if err != nil {
-		return opened{}, err
+		return Opened{}, err
 	}
 	mem, err := b.store.ArenaSegment()
 	if err != nil {
-		return opened{}, errors.Join(err, b.Close(ctx))
+		return Opened{}, errors.Join(err, b.Close(ctx))
 	}
 	b.shared = ledger.Lasting(mem, nil)
-	b.leastBytes = p.inlineBytes + 1
-	return opened{b, b.shared, g.inputPorts, g.resultPorts}, nil
+	b.leastBytes = p.InlineBytes + 1
+	return Opened{b, b.shared, g.inputPorts, g.resultPorts}, nil
 }
 
 // graph is that of the stage, where the host is the caller, or one of a process that submits
 // requests to a host: what goes there, and what comes from there. No stage is between them.
-func (p part) graph() *graph {
+func (p Part) graph() *graph {
 	g := &graph{byName: make(map[string]*stage)}
 	var st *stage
 	name := ""
-	if p.stage != nil {
-		st, name = newStage(*p.stage), p.stage.Name
-		st.oneEach = p.oneEach
+	if p.Stage != nil {
+		st, name = newStage(*p.Stage), p.Stage.Name
+		st.oneEach = p.OneEach
 		g.stages, g.byName[name] = []*stage{st}, st
 	}
 	var arriving, leaving []*edge
-	for _, at := range p.arriving {
-		arriving = append(arriving, at.edge(at.peer, name).fedByHost())
+	for _, at := range p.Arriving {
+		arriving = append(arriving, at.edge(at.Peer, name).fedByHost())
 	}
-	for _, at := range p.leaving {
-		leaving = append(leaving, at.edge(name, at.peer))
+	for _, at := range p.Leaving {
+		leaving = append(leaving, at.edge(name, at.Peer))
 	}
 	if st == nil {
 		g.addPorts(leaving, arriving)
@@ -65,13 +65,13 @@ func (p part) graph() *graph {
 
 // edge is an edge that ends at the boundary of this process, where the host is the
 // caller.
-func (at port) edge(from, to string) *edge {
+func (at Port) edge(from, to string) *edge {
 	spec := Edge{
-		From: from, To: to, Window: at.window, WindowBytes: at.windowBytes, Policy: at.policy,
-		Tensors: at.tensors, TensorMinBytes: at.tensorMinBytes,
+		From: from, To: to, Window: at.Window, WindowBytes: at.WindowBytes, Policy: at.Policy,
+		Tensors: at.Tensors, TensorMinBytes: at.TensorMinBytes,
 	}
-	e := &edge{name: at.name, spec: spec, window: uint64(at.window), windowBytes: min(at.windowBytes, maxWindowBytes)}
-	if at.window == Unbounded {
+	e := &edge{name: at.Name, spec: spec, window: uint64(at.Window), windowBytes: min(at.WindowBytes, maxWindowBytes)}
+	if at.Window == Unbounded {
 		e.window = noWindow
 	}
 	if e.spec.Policy == DropOldest {

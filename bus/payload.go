@@ -1,8 +1,6 @@
 package bus
 
 import (
-	"time"
-
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -80,48 +78,6 @@ func (p *payload) Release() {
 	}
 }
 
-// handed is a delivery that another process has.
-type handed struct {
-	hold ledger.Hold
-	d    *Delivery
-	work *work // that it is a part of, at the host; nil: a result, or a node's
-}
-
-// Hold implements ledger.Delivery.
-func (h *handed) Hold() ledger.Held { return h.d.hold() }
-
-// handOver makes a delivery of a node's one that another process has until it is returned.
-func handOver(d *Delivery, returned func()) *ledger.Hold {
-	h := &handed{d: d}
-	h.hold = ledger.Hold{Delivery: h, Returned: returned, Bytes: len(d.Bytes()), At: time.Now()}
-	return &h.hold
-}
-
-// spend gives back the credit of a delivery that another process has, or its place in the
-// window alone, while its payload is still needed.
-func spend(of *ledger.Account, number uint32, bytesToo bool) {
-	var f *flow
-	var credit uint64
-	of.Look(number, func(hold *ledger.Hold) {
-		if hold == nil || hold.Delivery == nil {
-			return
-		}
-		d := hold.Delivery.(*handed).d //nolint:forcetypeassert // an account has no others
-		// Not finished, so that nothing else looks at its credit.
-		if d.credit >= oneDelivery {
-			credit = oneDelivery
-		}
-		if bytesToo {
-			credit += d.credit & bytesMask
-		}
-		d.credit -= credit
-		f = d.flow
-	})
-	if credit != 0 {
-		f.give(credit)
-	}
-}
-
 // largeSegment opens the segment of a large object of the bus's store, whose
 // lease the caller holds, for passing it on. It is the caller's to release.
 func (b *Bus) largeSegment(h messages.Handle) (*ledger.Segment, error) {
@@ -137,7 +93,7 @@ func (b *Bus) largeSegment(h messages.Handle) (*ledger.Segment, error) {
 }
 
 // pass sends a payload that is held on by reference.
-func (e Emitter) pass(p *payload, em emission) error {
+func (e Emitter) pass(p *payload, em Emission) error {
 	if p.foreign != nil {
 		p.foreign.Retain(1)
 		return e.lend(p.foreign, p.codec, em)
@@ -153,7 +109,7 @@ func (e Emitter) pass(p *payload, em emission) error {
 
 // lend sends a payload that lies elsewhere along the stage's edges. It takes
 // over the caller's reference, also if it fails.
-func (e Emitter) lend(p *ledger.Payload, c codec.ID, em emission) error {
+func (e Emitter) lend(p *ledger.Payload, c codec.ID, em Emission) error {
 	size := len(p.Bytes())
 	b := Buffer{e: e, em: em, size: size, price: e.out.req.bus.price(size), codec: c, lent: p, heap: p.Bytes()}
 	err := b.admit()

@@ -9,7 +9,7 @@ import (
 )
 
 // Remote describes a stage whose work is done by other processes, which attach
-// to the bus (see [Bus.Listen]): its replicas. While there is none, deliveries
+// to the bus (see package bus/host): its replicas. While there is none, deliveries
 // wait.
 //
 // When a process dies, what it had not finished goes to another replica, or to
@@ -43,46 +43,46 @@ const (
 // String implements fmt.Stringer.
 func (r Routing) String() string { return [...]string{"sticky", "least-queue", "round-robin"}[r] }
 
-// remote is the part of a stage that knows its replicas.
-type remote struct {
+// Station is the part of a stage that knows its replicas.
+type Station struct {
 	stage *stage
 	spec  Remote
 
 	mu       sync.Mutex // guards what follows
-	serving  []*replica // attached, in the order in which they came
-	replicas []*replica // of those, the ones that take work
+	serving  []*Replica // attached, in the order in which they came
+	replicas []*Replica // of those, the ones that take work
 	turn     int        // of RoundRobin
 	tasks    map[*remoteTask]struct{}
-	waiting  []*work // for a replica, oldest first
+	waiting  []*Work // for a replica, oldest first
 	lost     error   // why no replica will come any more
 }
 
-// replica is one process that serves a stage.
-type replica struct {
-	seat
-	remote *remote
-	agent  agent
+// Replica is one process that serves a stage.
+type Replica struct {
+	Seat
+	remote *Station
+	agent  Agent
 	ends   bool // it says unasked that a task has ended: see posting.unasked
 
 	// Guarded by remote.mu.
 	load     int // deliveries it has not finished
-	postings map[*remoteTask]*posting
+	postings map[*remoteTask]*Posting
 }
 
-// agent speaks for the process behind a replica.
-type agent interface {
-	// openTask announces a task, and assigns it. It is called with the stage's lock held.
-	openTask(p *posting)
-	describe() string
+// Agent speaks for the process behind a replica.
+type Agent interface {
+	// OpenTask announces a task, and assigns it. It is called with the stage's lock held.
+	OpenTask(p *Posting)
+	Describe() string
 }
 
-// taskAgent speaks for it about one task. All of it is called with the stage's lock held.
-type taskAgent interface {
-	// deliverWork gives the process all of a work. It reports whether the process is
+// TaskAgent speaks for it about one task. All of it is called with the stage's lock held.
+type TaskAgent interface {
+	// DeliverWork gives the process all of a work. It reports whether the process is
 	// there to have it. After an error it has nothing of it, and the request has failed.
-	deliverWork(w *work, parts []*Delivery) (taken bool, err error)
-	endTask()
-	taskOver()
+	DeliverWork(w *Work, parts []*Delivery) (taken bool, err error)
+	EndTask()
+	TaskOver()
 }
 
 // remoteTask is a task whose work is done by replicas.
@@ -90,13 +90,13 @@ type remoteTask struct {
 	task *Task
 
 	// Guarded by remote.mu.
-	home     *replica // where the request stays; nil: nowhere yet, or anywhere
-	works    []*work  // not finished, in the order in which they came
+	home     *Replica // where the request stays; nil: nowhere yet, or anywhere
+	works    []*Work  // not finished, in the order in which they came
 	touched  bool     // a replica has had a delivery of it
 	output   output   // of the whole request
 	attempt  int      // replays
-	retained []*work  // finished, kept for a replay
-	lasts    []*work  // that wait until all others are finished
+	retained []*Work  // finished, kept for a replay
+	lasts    []*Work  // that wait until all others are finished
 	ending   bool     // the worker wants the task to end
 	endsLeft int      // postings that have not answered; -1: not asked yet
 	early    bool     // a posting has answered before it was waited for
@@ -105,27 +105,27 @@ type remoteTask struct {
 	endErr   error
 }
 
-// posting is a task as one replica knows it. Agent and ending are guarded by remote.mu.
-type posting struct {
+// Posting is a task as one replica knows it. Agent and ending are guarded by remote.mu.
+type Posting struct {
 	rt      *remoteTask
-	replica *replica
-	agent   taskAgent
+	replica *Replica
+	agent   TaskAgent
 	ending  bool // its answer is waited for
 	lasts   int  // streams of which it has had the last delivery
 }
 
 // unasked reports whether the replica says by itself that the task has ended: it has had
 // the end of every input, and its stage does nothing else.
-func (p *posting) unasked() bool {
+func (p *Posting) unasked() bool {
 	return p.replica.ends && p.lasts == len(p.replica.remote.stage.in)
 }
 
-// work is what a replica handles at once: one delivery, or one of each branch. All but
+// Work is what a replica handles at once: one delivery, or one of each branch. All but
 // rt and parts is guarded by remote.mu.
-type work struct {
+type Work struct {
 	rt      *remoteTask
 	parts   []*Delivery
-	replica *replica     // nil: waits for one
+	replica *Replica     // nil: waits for one
 	one     [1]*Delivery // backs parts for all but joins
 	left    int          // parts that the replica has not finished
 	adrift  bool         // the replica was gone when the work was given to it: it has none of it
@@ -135,7 +135,7 @@ type work struct {
 }
 
 // handle is the stage's handler: it hands the deliveries to a replica.
-func (r *remote) handle(t *Task, parts []*Delivery) error {
+func (r *Station) handle(t *Task, parts []*Delivery) error {
 	for _, d := range parts {
 		d.state.Store(stateHeld)
 		t.hold(d)
@@ -143,7 +143,7 @@ func (r *remote) handle(t *Task, parts []*Delivery) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rt := r.taskOf(t)
-	w := &work{rt: rt}
+	w := &Work{rt: rt}
 	w.parts = append(w.one[:0], parts...)
 	rt.works = append(rt.works, w)
 	r.route(w)
@@ -151,7 +151,7 @@ func (r *remote) handle(t *Task, parts []*Delivery) error {
 }
 
 // taskOf gives what the stage knows of a task. It is for the worker.
-func (r *remote) taskOf(t *Task) *remoteTask {
+func (r *Station) taskOf(t *Task) *remoteTask {
 	rt, ok := t.State.(*remoteTask)
 	if !ok {
 		rt = &remoteTask{task: t, endsLeft: -1}
@@ -162,14 +162,14 @@ func (r *remote) taskOf(t *Task) *remoteTask {
 }
 
 // sticky reports whether requests stay with one replica.
-func (r *remote) sticky() bool {
+func (r *Station) sticky() bool {
 	return r.stage.spec.State == StateRequest || r.spec.Routing == Sticky
 }
 
 // route, with mu held, gives work to a replica, or has it wait for one. Where a request may
 // be at several replicas, its last inputs wait until all others are finished: a replica that
 // has had them has ended its part, and could handle no repeat of another's.
-func (r *remote) route(w *work) {
+func (r *Station) route(w *Work) {
 	if !r.sticky() && w.last() && len(w.rt.works) > 1 {
 		w.rt.lasts = append(w.rt.lasts, w)
 		r.routeLast(w.rt)
@@ -180,7 +180,7 @@ func (r *remote) route(w *work) {
 
 // routeLast, with mu held, gives the first of the last inputs to a replica, when nothing else
 // is unfinished.
-func (r *remote) routeLast(rt *remoteTask) {
+func (r *Station) routeLast(rt *remoteTask) {
 	if len(rt.lasts) == 0 || len(rt.works) > len(rt.lasts) {
 		return
 	}
@@ -190,12 +190,12 @@ func (r *remote) routeLast(rt *remoteTask) {
 }
 
 // last reports whether the work has the last delivery of an input.
-func (w *work) last() bool {
+func (w *Work) last() bool {
 	return slices.ContainsFunc(w.parts, func(d *Delivery) bool { return d.EOS })
 }
 
 // send, with mu held, gives work to a replica, or has it wait for one.
-func (r *remote) send(w *work) {
+func (r *Station) send(w *Work) {
 	rep := w.rt.home
 	if rep == nil {
 		rep = r.choose()
@@ -219,7 +219,7 @@ func (r *remote) send(w *work) {
 			p.lasts++
 		}
 	}
-	taken, err := p.agent.deliverWork(w, w.parts)
+	taken, err := p.agent.DeliverWork(w, w.parts)
 	w.adrift = !taken
 	if err != nil {
 		rep.load -= len(w.parts)
@@ -235,7 +235,7 @@ func (r *remote) send(w *work) {
 }
 
 // choose, with mu held, picks the replica for the next work; nil: there is none.
-func (r *remote) choose() *replica {
+func (r *Station) choose() *Replica {
 	if len(r.replicas) == 0 {
 		return nil
 	}
@@ -243,7 +243,7 @@ func (r *remote) choose() *replica {
 		r.turn++
 		return r.replicas[r.turn%len(r.replicas)]
 	}
-	return slices.MinFunc(r.replicas, func(a, b *replica) int {
+	return slices.MinFunc(r.replicas, func(a, b *Replica) int {
 		if r.sticky() { // what goes past the host is no load, and a request at rest is to come back
 			return cmp.Or(len(a.postings)-len(b.postings), a.load-b.load)
 		}
@@ -252,18 +252,18 @@ func (r *remote) choose() *replica {
 }
 
 // post, with mu held, makes a task known to the replica.
-func (rep *replica) post(rt *remoteTask) *posting {
+func (rep *Replica) post(rt *remoteTask) *Posting {
 	p := rep.postings[rt]
 	if p == nil {
-		p = &posting{rt: rt, replica: rep}
+		p = &Posting{rt: rt, replica: rep}
 		rep.postings[rt] = p
-		rep.agent.openTask(p)
+		rep.agent.OpenTask(p)
 	}
 	return p
 }
 
-// finished is called when a replica has finished one part of a work.
-func (w *work) finished(err error) {
+// Finished is called when a replica has finished one part of a work.
+func (w *Work) Finished(err error) {
 	r := w.rt.task.stage.remote
 	r.mu.Lock()
 	w.replica.load--
@@ -299,7 +299,7 @@ func (w *work) finished(err error) {
 }
 
 // done, with mu held, takes a work off the list of those not finished.
-func (r *remote) done(w *work) {
+func (r *Station) done(w *Work) {
 	rt := w.rt
 	if i := slices.Index(rt.works, w); i >= 0 {
 		rt.works = slices.Delete(rt.works, i, i+1)
@@ -320,25 +320,25 @@ func (d *Delivery) retainHeld() (then func()) {
 	}
 }
 
-// attach takes a replica in, which gets no work before it begins.
-func (r *remote) attach(a agent, from int, ends bool) *replica {
+// Attach takes a replica in, which gets no work before it begins.
+func (r *Station) Attach(a Agent, from int, ends bool) *Replica {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rep := &replica{remote: r, agent: a, ends: ends, postings: make(map[*remoteTask]*posting)}
+	rep := &Replica{remote: r, agent: a, ends: ends, postings: make(map[*remoteTask]*Posting)}
 	spec := &r.stage.spec
-	rep.seat = seat{
-		stage: spec.Name, number: r.freeNumber(from), requests: spec.MaxInflight * spec.Replicas, // all: other replicas may die
-		state: spec.State, join: r.spec.Join, batch: r.spec.Batch, ins: r.stage.inPorts, outs: r.stage.outPorts,
+	rep.Seat = Seat{
+		Stage: spec.Name, Number: r.freeNumber(from), Requests: spec.MaxInflight * spec.Replicas, // all: other replicas may die
+		State: spec.State, Join: r.spec.Join, Batch: r.spec.Batch, Ins: r.stage.inPorts, Outs: r.stage.outPorts,
 	}
 	r.serving = append(r.serving, rep)
 	return rep
 }
 
 // freeNumber, with mu held, gives the lowest number from one on that no replica has.
-func (r *remote) freeNumber(from int) int {
+func (r *Station) freeNumber(from int) int {
 	taken := make(map[int]bool, len(r.serving))
 	for _, rep := range r.serving {
-		taken[rep.number] = true
+		taken[rep.Number] = true
 	}
 	for taken[from] {
 		from++
@@ -346,8 +346,8 @@ func (r *remote) freeNumber(from int) int {
 	return from
 }
 
-// begin has a replica that attached take work, beginning with what waits.
-func (rep *replica) begin() {
+// Begin has a replica that attached take work, beginning with what waits.
+func (rep *Replica) Begin() {
 	r := rep.remote
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -363,28 +363,28 @@ func (rep *replica) begin() {
 	}
 }
 
-// retire has a replica take no more work that could go elsewhere.
-func (rep *replica) retire() {
+// Retire has a replica take no more work that could go elsewhere.
+func (rep *Replica) Retire() {
 	r := rep.remote
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == rep })
+	r.replicas = slices.DeleteFunc(r.replicas, func(other *Replica) bool { return other == rep })
 }
 
-// served is how many replicas take work.
-func (r *remote) served() int {
+// Served is how many replicas take work.
+func (r *Station) Served() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.replicas)
 }
 
-// giveUp fails what waits for a replica, now and until one attaches.
-func (r *remote) giveUp(err error) {
+// GiveUp fails what waits for a replica, now and until one attaches.
+func (r *Station) GiveUp(err error) {
 	r.mu.Lock()
 	r.lost = err
 	var tasks []*Task
 	for rt := range r.tasks {
-		waits := slices.ContainsFunc(r.waiting, func(w *work) bool { return w.rt == rt })
+		waits := slices.ContainsFunc(r.waiting, func(w *Work) bool { return w.rt == rt })
 		if waits || (rt.ending && rt.endsLeft < 0) {
 			tasks = append(tasks, rt.task)
 		}
@@ -396,7 +396,7 @@ func (r *remote) giveUp(err error) {
 }
 
 // describe says who has the deliveries of a task.
-func (r *remote) describe(t *Task) string {
+func (r *Station) describe(t *Task) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var who []string
@@ -409,7 +409,7 @@ func (r *remote) describe(t *Task) string {
 			for _, w := range r.worksAt(rt, p.replica) {
 				n += w.left
 			}
-			who = append(who, fmt.Sprintf("%s has %d of them", p.replica.agent.describe(), n))
+			who = append(who, fmt.Sprintf("%s has %d of them", p.replica.agent.Describe(), n))
 		}
 	}
 	switch {

@@ -6,20 +6,20 @@ import (
 	"slices"
 )
 
-// detach forgets a replica whose process is gone, and finds another place for
+// Detach forgets a replica whose process is gone, and finds another place for
 // what it had, or fails the requests that cannot be moved. The session has
 // stopped: nothing is emitted or finished for it any more.
-func (rep *replica) detach(cause error) {
+func (rep *Replica) Detach(cause error) {
 	r := rep.remote
 	r.mu.Lock()
-	r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == rep })
-	r.serving = slices.DeleteFunc(r.serving, func(other *replica) bool { return other == rep })
-	posts := make([]*posting, 0, len(rep.postings))
+	r.replicas = slices.DeleteFunc(r.replicas, func(other *Replica) bool { return other == rep })
+	r.serving = slices.DeleteFunc(r.serving, func(other *Replica) bool { return other == rep })
+	posts := make([]*Posting, 0, len(rep.postings))
 	for _, p := range rep.postings {
 		posts = append(posts, p)
 	}
-	slices.SortFunc(posts, func(a, b *posting) int { return cmp.Compare(a.rt.task.Request(), b.rt.task.Request()) })
-	var failed []*work
+	slices.SortFunc(posts, func(a, b *Posting) int { return cmp.Compare(a.rt.task.Request(), b.rt.task.Request()) })
+	var failed []*Work
 	for _, p := range posts {
 		failed = append(failed, r.displace(p, cause)...)
 	}
@@ -31,9 +31,9 @@ func (rep *replica) detach(cause error) {
 	}
 }
 
-// orphaned gives back what a replica that is gone had of requests that were
+// Orphaned gives back what a replica that is gone had of requests that were
 // over, and is waited for no more. What was given to another replica is not its any more.
-func (w *work) orphaned(by agent) {
+func (w *Work) Orphaned(by Agent) {
 	r := w.rt.task.stage.remote
 	r.mu.Lock()
 	if w.replica == nil || w.replica.agent != by {
@@ -50,7 +50,7 @@ func (w *work) orphaned(by agent) {
 
 // displace, with mu held, moves one task away from a replica that is gone. It
 // returns the works that cannot be repeated.
-func (r *remote) displace(p *posting, cause error) (failed []*work) {
+func (r *Station) displace(p *Posting, cause error) (failed []*Work) {
 	rt := p.rt
 	delete(p.replica.postings, rt)
 	if rt.home == p.replica {
@@ -86,8 +86,8 @@ func (r *remote) displace(p *posting, cause error) (failed []*work) {
 }
 
 // worksAt, with mu held, gives the works of a task that a replica has.
-func (r *remote) worksAt(rt *remoteTask, rep *replica) []*work {
-	var at []*work
+func (r *Station) worksAt(rt *remoteTask, rep *Replica) []*Work {
+	var at []*Work
 	for _, w := range rt.works {
 		if w.replica == rep {
 			at = append(at, w)
@@ -98,7 +98,7 @@ func (r *remote) worksAt(rt *remoteTask, rep *replica) []*work {
 
 // repeatWorks, with mu held, has another replica do what this one did not
 // finish. It returns what has been tried as often as the stage allows.
-func (r *remote) repeatWorks(rt *remoteTask, rep *replica) (exhausted []*work) {
+func (r *Station) repeatWorks(rt *remoteTask, rep *Replica) (exhausted []*Work) {
 	for _, w := range r.worksAt(rt, rep) {
 		if w.tries >= r.stage.spec.Attempts {
 			exhausted = append(exhausted, w)
@@ -111,7 +111,7 @@ func (r *remote) repeatWorks(rt *remoteTask, rep *replica) (exhausted []*work) {
 }
 
 // repeat prepares a work to be handled again.
-func (w *work) repeat() {
+func (w *Work) repeat() {
 	w.tries++
 	w.replica, w.err, w.output.seen = nil, nil, 0
 	for _, d := range w.parts {
@@ -121,7 +121,7 @@ func (w *work) repeat() {
 
 // replayTask, with mu held, runs a request again at this stage from its first
 // input.
-func (r *remote) replayTask(rt *remoteTask) {
+func (r *Station) replayTask(rt *remoteTask) {
 	rt.attempt++
 	rt.output.seen, rt.endsLeft, rt.touched, rt.early = 0, -1, false, false
 	again := slices.Concat(rt.retained, rt.works)
@@ -131,7 +131,7 @@ func (r *remote) replayTask(rt *remoteTask) {
 			rt.task.hold(d)
 		}
 	}
-	r.waiting = slices.DeleteFunc(r.waiting, func(w *work) bool { return w.rt == rt })
+	r.waiting = slices.DeleteFunc(r.waiting, func(w *Work) bool { return w.rt == rt })
 	rt.retained, rt.works = nil, again
 	for _, w := range slices.Clone(again) { // route may take one off
 		w.repeat()

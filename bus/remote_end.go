@@ -4,7 +4,7 @@ import "slices"
 
 // end has the replicas emit what is left of the request. It reports whether they have: if
 // not, the worker is told to look again when they have.
-func (r *remote) end(t *Task) (ended bool, err error) {
+func (r *Station) end(t *Task) (ended bool, err error) {
 	r.mu.Lock()
 	rt := r.taskOf(t)
 	if !rt.ending {
@@ -20,7 +20,7 @@ func (r *remote) end(t *Task) (ended bool, err error) {
 }
 
 // progress, with mu held, asks the replicas to end a task whose work is done.
-func (r *remote) progress(rt *remoteTask) {
+func (r *Station) progress(rt *remoteTask) {
 	if !rt.ending || rt.endsLeft >= 0 || len(rt.works) > 0 {
 		return
 	}
@@ -45,15 +45,15 @@ func (r *remote) progress(rt *remoteTask) {
 	for _, p := range posts {
 		p.ending = true
 		if !p.unasked() {
-			p.agent.endTask()
+			p.agent.EndTask()
 		}
 	}
 }
 
 // postingsOf, with mu held, gives the replicas that know the task, those that
 // take no new work among them.
-func (r *remote) postingsOf(rt *remoteTask) []*posting {
-	var posts []*posting
+func (r *Station) postingsOf(rt *remoteTask) []*Posting {
+	var posts []*Posting
 	for _, rep := range r.serving {
 		if p := rep.postings[rt]; p != nil {
 			posts = append(posts, p)
@@ -62,18 +62,18 @@ func (r *remote) postingsOf(rt *remoteTask) []*posting {
 	return posts
 }
 
-// asked reports whether a replica may say that a task has ended.
-func (p *posting) asked() bool {
+// Asked reports whether a replica may say that a task has ended.
+func (p *Posting) Asked() bool {
 	r := p.replica.remote
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return p.ending || p.unasked()
 }
 
-// answered is called, without locks, when a replica has ended its part of a task. An end that
+// Answered is called, without locks, when a replica has ended its part of a task. An end that
 // comes before all that the replica was given is finished has no effect: that is how much it
 // returns.
-func (p *posting) answered(err error) (unfinished int) {
+func (p *Posting) Answered(err error) (unfinished int) {
 	rt, r := p.rt, p.replica.remote
 	r.mu.Lock()
 	known, waited := p.replica.postings[rt] == p, p.ending
@@ -100,7 +100,7 @@ func (p *posting) answered(err error) (unfinished int) {
 }
 
 // ended, with mu held, counts one answer to end, and reports whether it was the last.
-func (r *remote) ended(rt *remoteTask, err error) bool {
+func (r *Station) ended(rt *remoteTask, err error) bool {
 	if rt.endErr == nil {
 		rt.endErr = err
 	}
@@ -110,20 +110,20 @@ func (r *remote) ended(rt *remoteTask, err error) bool {
 }
 
 // over forgets a task whose request is over, or whose part here is.
-func (r *remote) over(t *Task) {
+func (r *Station) over(t *Task) {
 	r.mu.Lock()
 	rt := r.taskOf(t)
 	delete(r.tasks, rt)
 	for _, p := range r.postingsOf(rt) {
 		delete(p.replica.postings, rt)
-		p.agent.taskOver()
+		p.agent.TaskOver()
 	}
 	idle := rt.lasts // no replica has them, so they are finished here
 	rt.lasts = nil
 	for _, w := range idle {
 		r.done(w)
 	}
-	r.waiting = slices.DeleteFunc(r.waiting, func(w *work) bool {
+	r.waiting = slices.DeleteFunc(r.waiting, func(w *Work) bool {
 		if w.rt == rt {
 			idle = append(idle, w)
 			r.done(w)

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/pool"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
@@ -38,8 +37,8 @@ func (o Outcome) String() string {
 type Request struct {
 	id       messages.RequestID
 	key      uint64 // in this bus; the same as id, unless the request lives elsewhere
-	up       home   // where it lives, when this process submitted it; nil: here
-	sink     sink   // takes the results; nil: they are received here
+	up       Home   // where it lives, when this process submitted it; nil: here
+	sink     Sink   // takes the results; nil: they are received here
 	bus      *Bus
 	ctx      context.Context // what Submit was given
 	deadline int64           // unix nanoseconds; 0: none
@@ -57,7 +56,7 @@ type Request struct {
 	inputs  outlet
 	results results
 
-	turn atomic.Pointer[peer.Turn] // of the session that handles packets about the request; nil: none does
+	turn atomic.Pointer[Turn] // of the session that handles packets about the request; nil: none does
 
 	openTasks atomic.Int32 // stages that have not ended it yet
 	parts     atomic.Int32 // slots held, the caller's part, and its payloads: 0 means gone
@@ -71,10 +70,10 @@ type Request struct {
 	waiter     *pool.Waiter[*slot] // the place in the queue for the next slot
 }
 
-func newRequest(ctx context.Context, b *Bus, o opening) *Request {
+func newRequest(ctx context.Context, b *Bus, o Opening) *Request {
 	g := b.graph
 	r := &Request{
-		id: o.id, key: b.nextKey(), up: o.up, sink: o.sink, bus: b, ctx: ctx, trace: o.trace, traced: !o.trace.IsZero(), began: time.Now(),
+		id: o.ID, key: b.nextKey(), up: o.Up, sink: o.Sink, bus: b, ctx: ctx, trace: o.Trace, traced: !o.Trace.IsZero(), began: time.Now(),
 		done:  make(chan struct{}),
 		tasks: make([]Task, len(g.stages)),
 		flows: make([]flow, len(g.edges)),
@@ -101,10 +100,10 @@ func newRequest(ctx context.Context, b *Bus, o opening) *Request {
 		}
 	}
 	r.inputs = outlet{req: r, edges: g.inputs, producer: b.inputProducer}
-	r.results.init(len(g.results), b.heard.lookout, r.sink == nil)
-	r.setDeadline(o.deadline)
-	if o.until != 0 {
-		r.deadline = o.until
+	r.results.init(len(g.results), b.heard.Lookout(), r.sink == nil)
+	r.setDeadline(o.Deadline)
+	if o.Until != 0 {
+		r.deadline = o.Until
 	}
 	return r
 }
@@ -160,7 +159,7 @@ func (r *Request) CloseSend(ctx context.Context) error {
 }
 
 func sendError(ctx context.Context, err error) error {
-	if errors.Is(err, errCanceled) {
+	if errors.Is(err, ErrCanceled) {
 		return context.Cause(ctx)
 	}
 	return err
@@ -225,7 +224,7 @@ func (r *Request) end(o Outcome, err error) {
 		r.scuttle()
 	}
 	if r.up != nil {
-		r.up.ended()
+		r.up.Ended()
 	}
 	r.endSink()
 }

@@ -5,35 +5,35 @@ import (
 	"slices"
 )
 
-// sink takes the results of a request that are not received in this process: a process that
+// Sink takes the results of a request that are not received in this process: a process that
 // submitted it takes them, or the host whose task it is.
-type sink interface {
-	// emitted takes a delivery at the end of its flow. It does not wait, and is called with
-	// the producer's side of the flow locked: see Delivery.passOn.
-	emitted(d *Delivery)
-	// ended is called once, when the request is over and, if it completed, all results have
+type Sink interface {
+	// Emitted takes a delivery at the end of its flow. It does not wait, and is called with
+	// the producer's side of the flow locked: see DeliveryControl.PassOn.
+	Emitted(d *Delivery)
+	// Ended is called once, when the request is over and, if it completed, all results have
 	// been emitted. It may be called with locks held.
-	ended()
-	// describe says who takes the results, for reports.
-	describe() string
+	Ended()
+	// Describe says who takes the results, for reports.
+	Describe() string
 }
 
-// carrier takes deliveries to another process.
-type carrier interface {
-	// put sends a delivery on its way, and does not wait. What is put is finished by the
+// Carrier takes deliveries to another process.
+type Carrier interface {
+	// Put sends a delivery on its way, and does not wait. What is put is finished by the
 	// carrier.
-	put(d *Delivery, edge int) error
+	Put(d *Delivery, edge int) error
 }
 
-// home is a request at the host where it lives, for a process that has submitted it. What is
+// Home is a request at the host where it lives, for a process that has submitted it. What is
 // sent goes there: the graph has no stage.
-type home interface {
-	carrier // of inputs
-	// inputEnded is told that the stream of an input has ended: with its last delivery, or
+type Home interface {
+	Carrier // of inputs
+	// InputEnded is told that the stream of an input has ended: with its last delivery, or
 	// without one. It is called with the producer's side of the flow locked.
-	inputEnded(bare bool)
-	// ended is called once, when the request is over here.
-	ended()
+	InputEnded(bare bool)
+	// Ended is called once, when the request is over here.
+	Ended()
 }
 
 // leave has an input go to where the request lives. It is called with the producer's side of
@@ -43,7 +43,7 @@ func (r *Request) leave(d *Delivery) {
 	last := d.EOS
 	if d.Bare() {
 		d.discard()
-		r.up.inputEnded(true)
+		r.up.InputEnded(true)
 		return
 	}
 	d.state.Store(stateHeld)
@@ -52,18 +52,19 @@ func (r *Request) leave(d *Delivery) {
 		err = d.open()
 	}
 	if err == nil {
-		err = r.up.put(d, slices.Index(r.bus.graph.inputs, d.flow.edge))
+		err = r.up.Put(d, slices.Index(r.bus.graph.inputs, d.flow.edge))
 	}
 	if err != nil { // before the host hears of the end, which it may answer as completed
 		r.failSoon(err, d)
 	}
 	if last {
-		r.up.inputEnded(false)
+		r.up.InputEnded(false)
 	}
 }
 
-// passOn has a carrier take a delivery on, and notes what the delivery says of its stream.
-func (d *Delivery) passOn(to carrier) {
+// PassOn has a carrier take a delivery on, and notes what the delivery says of its stream.
+func (c DeliveryControl) PassOn(to Carrier) {
+	d := c.d
 	r := d.flow.req
 	if ok, err := d.flow.accept(d); err != nil || !ok {
 		r.turnAway(d, err)
@@ -76,7 +77,7 @@ func (d *Delivery) passOn(to carrier) {
 		r.results.hold(d)
 		err := d.open()
 		if err == nil {
-			err = to.put(d, slices.Index(r.bus.graph.results, d.flow.edge))
+			err = to.Put(d, slices.Index(r.bus.graph.results, d.flow.edge))
 		}
 		switch {
 		case errors.Is(err, ErrHostGone): // which takes nothing
@@ -106,7 +107,7 @@ func (r *Request) endSink() {
 	if r.sink == nil || o == Running || !r.results.endSink(o == Completed) {
 		return
 	}
-	r.sink.ended()
+	r.sink.Ended()
 	if o == Completed { // else what is unread is given up, and with it the sink's part
 		r.partDone()
 	}

@@ -13,11 +13,11 @@ type stage struct {
 	spec     StageSpec
 	index    int // in topological order
 	in, out  []*edge
-	inPorts  []port
-	outPorts []port
+	inPorts  []Port
+	outPorts []Port
 	slots    pool.Pool[*slot]
 	workers  []*worker
-	remote   *remote // nil: the work is done here
+	remote   *Station // nil: the work is done here
 
 	// oneEach has a batch's handler get one delivery of each request at a time:
 	// the host then knows what each emission was made for.
@@ -31,7 +31,7 @@ func newStage(spec StageSpec) *stage {
 	if spec.Remote == nil {
 		return st
 	}
-	st.remote = &remote{stage: st, spec: *spec.Remote, tasks: make(map[*remoteTask]struct{})}
+	st.remote = &Station{stage: st, spec: *spec.Remote, tasks: make(map[*remoteTask]struct{})}
 	if spec.Remote.Join {
 		st.spec.Join = st.remote.handle
 	} else {

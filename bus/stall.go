@@ -91,8 +91,8 @@ func (o *outlet) wanted(dev shmstore.Device) string {
 
 // loads are the streams of all requests that have something under way, by themselves or, of
 // those that go past this process, as is said of them.
-func (b *Bus) loads(past []stream) (all []stream) {
-	said := make(map[*flow]stream, len(past))
+func (b *Bus) loads(past []Stream) (all []Stream) {
+	said := make(map[*flow]Stream, len(past))
 	for _, s := range past {
 		said[s.flow] = s
 	}
@@ -102,9 +102,9 @@ func (b *Bus) loads(past []stream) (all []stream) {
 			l, ok := said[f]
 			if !ok {
 				l = f.stream()
-				l.deliveries, l.bytes = f.underWay()
+				l.Deliveries, l.Bytes = f.underWay()
 			}
-			if l.deliveries > 0 {
+			if l.Deliveries > 0 {
 				all = append(all, l)
 			}
 		}
@@ -117,15 +117,15 @@ const maxLoads = 8
 
 // holders says who has what is under way: the consumers of the edges with most bytes. Of what
 // goes past this process, it is told.
-func (b *Bus) holders(past []stream) string {
+func (b *Bus) holders(past []Stream) string {
 	loads := b.loads(past)
 	if len(loads) == 0 {
 		return "nothing is under way"
 	}
-	slices.SortStableFunc(loads, func(a, b stream) int { return cmp.Compare(b.bytes, a.bytes) })
+	slices.SortStableFunc(loads, func(a, b Stream) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	var all []string
 	for _, l := range loads[:min(len(loads), maxLoads)] {
-		all = append(all, fmt.Sprintf("%d of request %v on edge %s%s", l.deliveries, l.request.id, l.edge, l.processes()))
+		all = append(all, fmt.Sprintf("%d of request %v on edge %s%s", l.Deliveries, l.Request.id, l.Edge, l.processes()))
 	}
 	if more := len(loads) - len(all); more > 0 {
 		all = append(all, fmt.Sprintf("those on %d others", more))
@@ -134,13 +134,13 @@ func (b *Bus) holders(past []stream) string {
 }
 
 // processes says which of them have it, if any do but this one.
-func (s stream) processes() string {
+func (s Stream) processes() string {
 	t := s.flow.consumer
 	switch {
-	case s.holder != nil:
-		return " (" + s.holder.describe() + " has them)"
+	case s.Holder != nil:
+		return " (" + s.Holder.Describe() + " has them)"
 	case t == nil && s.flow.req.sink != nil:
-		return " (" + s.flow.req.sink.describe() + " is to take them)"
+		return " (" + s.flow.req.sink.Describe() + " is to take them)"
 	case t != nil && t.stage.remote != nil:
 		return " (" + t.stage.remote.describe(t) + ")"
 	}
@@ -240,7 +240,7 @@ func (r *Request) submitter() string {
 	if r.sink == nil {
 		return "the caller"
 	}
-	return "the caller, " + r.sink.describe() + ","
+	return "the caller, " + r.sink.Describe() + ","
 }
 
 // stallLooks is how often within the stall timeout somebody looks for stalls: a

@@ -148,8 +148,8 @@ func (r *Request) sentOn(e *edge) sent {
 	defer o.mu.Unlock()
 	f := r.flow(e)
 	so := f.sent
-	if by := f.stream().past(); by != nil && !f.counted {
-		n, bytes := by.sums()
+	if by := f.stream().Past(); by != nil && !f.counted {
+		n, bytes := by.Sums()
 		so.add(sent{deliveries: n, direct: n, bytes: bytes})
 	}
 	return so

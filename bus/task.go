@@ -97,7 +97,7 @@ func (t *Task) failAtEnd(err error) {
 	at, said := placeIn(err, t.stage.spec.Name)
 	text := err.Error()
 	if said {
-		text = at.textBeside(err)
+		text = at.TextBeside(err)
 	}
 	if !strings.HasPrefix(text, what) { // as that of a node's own End does, which comes from there
 		err = fmt.Errorf(what+"%w", err)

@@ -37,8 +37,8 @@ func (o GPUOptions) withDefaults() GPUOptions {
 	return o
 }
 
-// openLane opens a lane. Without options it has no GPU.
-func openLane(ctx context.Context, gpu *GPUOptions, dir lane.Directory, log *slog.Logger) (*lane.Lane, error) {
+// OpenLane opens a lane. Without options it has no GPU.
+func OpenLane(ctx context.Context, gpu *GPUOptions, dir lane.Directory, log *slog.Logger) (*lane.Lane, error) {
 	var opts lane.Options
 	if gpu != nil {
 		opts = gpu.Lane
@@ -59,7 +59,7 @@ func (b *Bus) openSender(ctx context.Context, of *lane.Lane) (err error) {
 	b.leastBytes = max(b.opts.InlineBytes, b.mostInline(b.graph.edges)) + 1
 	if b.lane = of; of == nil {
 		b.ownLane = true
-		if b.lane, err = openLane(ctx, b.opts.GPU, b.Directory(), b.opts.Logger); err != nil {
+		if b.lane, err = OpenLane(ctx, b.opts.GPU, b.Directory(), b.opts.Logger); err != nil {
 			return err
 		}
 	}
@@ -117,7 +117,7 @@ type TensorOptions struct {
 // and receivers wait for them. The errors are those of Emit, of package lane
 // and of package cudaipc.
 func (e Emitter) EmitTensors(v any, t TensorOptions, opts ...EmitOption) error {
-	em := emission{}.with(opts)
+	em := Emission{}.with(opts)
 	edges, err := e.out.chosen(em)
 	if err == nil && len(edges) == 0 {
 		err = fmt.Errorf("%w: stage %q has none", ErrNoEdge, e.out.name())
@@ -138,7 +138,7 @@ func (e Emitter) EmitTensors(v any, t TensorOptions, opts ...EmitOption) error {
 		}
 	}
 	for i, ed := range edges {
-		em.only = e.out.indexOf(ed) + 1
+		em.Only = e.out.indexOf(ed) + 1
 		if err := e.emitTensors(v, t, em, ed); err != nil {
 			for range edges[i+1:] {
 				t.Release()
@@ -166,7 +166,7 @@ func alike(edges []*edge) bool {
 }
 
 // emitTensors sends a value along edges that are like ed.
-func (e Emitter) emitTensors(v any, t TensorOptions, em emission, ed *edge) error {
+func (e Emitter) emitTensors(v any, t TensorOptions, em Emission, ed *edge) error {
 	ctx, done := e.context()
 	defer done()
 	err := e.sendTensors(ctx, v, t, em, ed)
@@ -181,7 +181,7 @@ func (e Emitter) emitTensors(v any, t TensorOptions, em emission, ed *edge) erro
 	return context.Cause(ctx)
 }
 
-func (e Emitter) sendTensors(ctx context.Context, v any, t TensorOptions, em emission, ed *edge) error {
+func (e Emitter) sendTensors(ctx context.Context, v any, t TensorOptions, em Emission, ed *edge) error {
 	b := e.out.req.bus
 	o, err := b.sender.Plan(ctx, v, laneMode(ed.spec.Tensors), ed.spec.TensorMinBytes, b.leastBytes, t.Release)
 	if err != nil {
@@ -210,7 +210,7 @@ func (e Emitter) context() (ctx context.Context, done func()) {
 	go func() {
 		select {
 		case <-e.cancel:
-			cancel(errCanceled)
+			cancel(ErrCanceled)
 		case <-over:
 			cancel(nil)
 		}
@@ -219,7 +219,7 @@ func (e Emitter) context() (ctx context.Context, done func()) {
 }
 
 // reserveOn reserves what a value with tensors takes, in both memories.
-func (e Emitter) reserveOn(ctx context.Context, o *lane.Outgoing, em emission) (*Buffer, error) {
+func (e Emitter) reserveOn(ctx context.Context, o *lane.Outgoing, em Emission) (*Buffer, error) {
 	if dev, _ := o.On(); dev == nil {
 		b, err := e.reserve(o.Size(), codec.IDBundle, em)
 		return &b, err

@@ -8,26 +8,21 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// methodTensors is the call by which a process tells the host its figures of tensors
-// on GPUs, as lane.Stats in JSON: what it has counted since it connected. They are not
-// the host's to count, since it does not see why tensors go another way.
-const methodTensors = "tensors"
-
-// tensorFigures are what the processes of a bus have told.
-type tensorFigures struct {
+// TensorFigures are what the processes of a bus have told.
+type TensorFigures struct {
 	mu   sync.Mutex
 	now  map[any]lane.Stats // by process
 	gone lane.Stats         // of those that have left
 }
 
-// told takes the figures of a process, in place of those that it told before.
-func (f *tensorFigures) told(of any, arguments []byte) error {
+// Told takes the figures of a process, in place of those that it told before.
+func (f *TensorFigures) Told(of any, arguments []byte) error {
 	var figures lane.Stats
 	if err := json.Unmarshal(arguments, &figures); err != nil {
-		return fmt.Errorf("%w: arguments of %s: %w", ErrPayload, methodTensors, err)
+		return fmt.Errorf("%w: arguments of tensors: %w", ErrPayload, err)
 	}
 	if err := figures.Validate(); err != nil {
-		return fmt.Errorf("%w: arguments of %s: %w", ErrPayload, methodTensors, err)
+		return fmt.Errorf("%w: arguments of tensors: %w", ErrPayload, err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -38,8 +33,8 @@ func (f *tensorFigures) told(of any, arguments []byte) error {
 	return nil
 }
 
-// leave keeps what a process has counted, which is gone, and tells no more.
-func (f *tensorFigures) leave(of any) {
+// Leave keeps what a process has counted, which is gone, and tells no more.
+func (f *TensorFigures) Leave(of any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	figures := f.now[of]
@@ -48,7 +43,7 @@ func (f *tensorFigures) leave(of any) {
 	f.gone = f.gone.Plus(figures)
 }
 
-func (f *tensorFigures) sum() lane.Stats {
+func (f *TensorFigures) sum() lane.Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sum := f.gone

@@ -9,6 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 )
 
 // TestTensorsAreHandledAgain: a handler that panics when it is done with a message
@@ -21,13 +22,13 @@ func TestTensorsAreHandledAgain(t *testing.T) {
 		"join":   {State: bus.StateNone},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newGPU(t, emul.Options{GranularityBytes: 1 << 16})
+			g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 			const n = 100 << 10
 			tries := 0
 			handle := func(t *bus.Task, d *bus.Delivery) error {
 				m, err := d.Tensors(t.Context())
 				if err == nil {
-					err = g.check(t.Context(), m, n, 7)
+					err = g.Check(t.Context(), m, n, 7)
 				}
 				if tries++; err != nil || tries > 1 {
 					return errors.Join(err, m.Close(), t.EmitBytes([]byte("well")))
@@ -53,13 +54,13 @@ func TestTensorsAreHandledAgain(t *testing.T) {
 			default:
 				spec.Handle = handle
 			}
-			b := open(t, bus.Pipeline{
+			b := bustest.Open(t, bus.Pipeline{
 				Stages: []bus.StageSpec{{Name: "first", Handle: func(t *bus.Task, _ *bus.Delivery) error {
-					src, free := g.tensor(n, 7)
+					src, free := g.Tensor(n, 7)
 					return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: free})
 				}}, spec},
 				Edges: edges,
-			}, bus.Options{GPU: g.options(pool.Options{ArenaBytes: 512 << 10})})
+			}, bus.Options{GPU: g.Options(pool.Options{ArenaBytes: 512 << 10})})
 			r, err := b.Submit(t.Context(), "go")
 			if err != nil {
 				t.Fatal(err)
@@ -99,14 +100,14 @@ func TestPanicWhileFillingTensors(t *testing.T) {
 	for _, transport := range []bus.TensorTransport{bus.TensorsDefault, bus.TensorsIPC, bus.TensorsPool} {
 		t.Run(transport.String(), func(t *testing.T) {
 			const panics, n = 3, 100 << 10
-			g := newGPU(t, emul.Options{GranularityBytes: 1 << 16})
+			g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 			left, made := panics, 0
 			var freed atomic.Int32
 			first := func(t *bus.Task, _ *bus.Delivery) error {
-				src, free := g.tensor(n, 7)
+				src, free := g.Tensor(n, 7)
 				made++
 				return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{
-					Stream: panicking{g.stream, &left}, Release: func() { free(); freed.Add(1) },
+					Stream: panicking{g.Stream, &left}, Release: func() { free(); freed.Add(1) },
 				})
 			}
 			second := func(t *bus.Task, d *bus.Delivery) error {
@@ -114,17 +115,17 @@ func TestPanicWhileFillingTensors(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				return errors.Join(g.check(t.Context(), m, n, 7), t.Emit("done"))
+				return errors.Join(g.Check(t.Context(), m, n, 7), t.Emit("done"))
 			}
-			b := open(t, bus.Pipeline{
+			b := bustest.Open(t, bus.Pipeline{
 				Stages: []bus.StageSpec{{Name: "first", State: bus.StateNone, Attempts: panics + 1, Handle: first}, {Name: "second", Handle: second}},
 				Edges:  []bus.Edge{{From: "first", To: "second", Window: 1, Tensors: transport}},
-			}, bus.Options{GPU: g.options(pool.Options{ArenaBytes: 256 << 10, MaxBytes: 256 << 10})}) // which has room for two
+			}, bus.Options{GPU: g.Options(pool.Options{ArenaBytes: 256 << 10, MaxBytes: 256 << 10})}) // which has room for two
 			r, err := b.Submit(t.Context(), "x")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := receive(t, r); err != nil || len(got) != 1 {
+			if got, err := bustest.Receive(t, r); err != nil || len(got) != 1 {
 				t.Errorf("received %q, %v", got, err)
 			}
 			mustDrain(t, b)
@@ -137,7 +138,7 @@ func TestPanicWhileFillingTensors(t *testing.T) {
 			if made != panics+1 {
 				t.Errorf("tensors were made %d times", made)
 			}
-			bus.Await(t, func() bool { return int(freed.Load()) == made })
+			bustest.Await(t, func() bool { return int(freed.Load()) == made })
 		})
 	}
 }

@@ -10,18 +10,19 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 )
 
 // TestTensorsWithoutRoomInTheDirectory: tensors whose arena no other process could find
 // travel through host memory, as where there is no pool at all, and that is counted; the next
 // ones go by the pool when there is room again.
 func TestTensorsWithoutRoomInTheDirectory(t *testing.T) {
-	g := newGPU(t, emul.Options{GranularityBytes: 1 << 16})
+	g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 	const n = 100 << 10
-	b := open(t, bus.Pipeline{
+	b := bustest.Open(t, bus.Pipeline{
 		Stages: []bus.StageSpec{
 			{Name: "make", Handle: func(t *bus.Task, d *bus.Delivery) error {
-				src, free := g.tensor(n, byte(d.Seq))
+				src, free := g.Tensor(n, byte(d.Seq))
 				return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: free})
 			}},
 			{Name: "read", Handle: func(t *bus.Task, d *bus.Delivery) error {
@@ -33,14 +34,14 @@ func TestTensorsWithoutRoomInTheDirectory(t *testing.T) {
 				if m.OnDevice() {
 					how = "by pool"
 				}
-				if err := g.check(t.Context(), m, n, byte(d.Seq)); err != nil {
+				if err := g.Check(t.Context(), m, n, byte(d.Seq)); err != nil {
 					return err
 				}
 				return t.EmitBytes([]byte(how))
 			}},
 		},
 		Edges: []bus.Edge{{From: "make", To: "read", Tensors: bus.TensorsPool}},
-	}, bus.Options{GPU: g.options(pool.Options{ArenaBytes: 512 << 10, MaxBytes: 512 << 10})})
+	}, bus.Options{GPU: g.Options(pool.Options{ArenaBytes: 512 << 10, MaxBytes: 512 << 10})})
 	file, err := os.CreateTemp(t.TempDir(), "published")
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +62,7 @@ func TestTensorsWithoutRoomInTheDirectory(t *testing.T) {
 		names = append(names, name)
 	}
 	dir.Withdraw(names[0]) // for the words, and not for the arena
-	r := streamOf(t, b)
+	r := bustest.StreamOf(t, b)
 	trip := func(want string) {
 		t.Helper()
 		if err := r.Send(t.Context(), []byte("go")); err != nil {

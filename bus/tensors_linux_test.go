@@ -1,110 +1,29 @@
 package bus_test
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
-	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
-
-// gpu is an emulated one, with a stream.
-type gpu struct {
-	t      *testing.T
-	driver *emul.Driver
-	dev    cudaipc.Device
-	stream cudaipc.Stream
-}
-
-func newGPU(t *testing.T, opts emul.Options) *gpu {
-	t.Helper()
-	driver, err := emul.New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &gpu{t: t, driver: driver}
-	if g.dev, err = driver.Open(cudaipc.UUID{}); err != nil {
-		t.Fatal(err)
-	}
-	if g.stream, err = g.dev.NewStream(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(g.stream.Close(), g.dev.Close(), g.driver.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	return g
-}
-
-func (g *gpu) options(p pool.Options) *bus.GPUOptions {
-	return &bus.GPUOptions{Lane: lane.Options{Driver: g.driver, Pool: p}}
-}
-
-// tensor makes one of n bytes that all are b, and the function that frees it.
-func (g *gpu) tensor(n int64, b byte) (*lane.Tensor, func()) {
-	p, err := g.dev.Alloc(n)
-	if err != nil {
-		panic(err)
-	}
-	data := bytes.Repeat([]byte{b}, int(n))
-	err = g.stream.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: p, Src: cudaipc.HostPtr(data), Bytes: n})
-	if err == nil {
-		err = g.stream.Synchronize(context.Background())
-	}
-	runtime.KeepAlive(data) // the stream has read it
-	if err != nil {
-		panic(err)
-	}
-	return &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{int(n)}, Ptr: p}, func() { _ = g.dev.Free(p) }
-}
-
-// check reads what a message brought: n bytes that all are b.
-func (g *gpu) check(ctx context.Context, m *lane.Message, n int64, b byte) error {
-	if err := m.Await(g.stream); err != nil {
-		return err
-	}
-	got := make([]byte, n)
-	switch v := m.Value().(map[string]any)["x"].(type) {
-	case codec.Tensor:
-		copy(got, v.Data)
-	case *lane.Tensor:
-		if err := g.stream.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: cudaipc.HostPtr(got), Src: v.Ptr, Bytes: n}); err != nil {
-			return err
-		}
-		if err := g.stream.Synchronize(ctx); err != nil {
-			return err
-		}
-	}
-	if err := m.Err(); err != nil {
-		return err
-	}
-	if !bytes.Equal(got, bytes.Repeat([]byte{b}, int(n))) {
-		return errors.New("other bytes than were sent")
-	}
-	return nil
-}
 
 // TestTensorsThroughStages sends tensors on a GPU through two stages: the first
 // forwards them, and sends others.
 func TestTensorsThroughStages(t *testing.T) {
 	for _, transport := range []bus.TensorTransport{bus.TensorsDefault, bus.TensorsIPC, bus.TensorsPool} {
 		t.Run(transport.String(), func(t *testing.T) {
-			g := newGPU(t, emul.Options{GranularityBytes: 1 << 16})
+			g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 			const n, messages = 100 << 10, 40
 			first := func(t *bus.Task, d *bus.Delivery) error {
-				src, free := g.tensor(n, d.Bytes()[len(d.Bytes())-1])
+				src, free := g.Tensor(n, d.Bytes()[len(d.Bytes())-1])
 				if err := t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: free}, bus.To("second")); err != nil {
 					return err
 				}
@@ -125,16 +44,16 @@ func TestTensorsThroughStages(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if err := g.check(t.Context(), m, n, byte(d.Seq)); err != nil {
+				if err := g.Check(t.Context(), m, n, byte(d.Seq)); err != nil {
 					return err
 				}
 				return t.EmitBytes([]byte("well"))
 			}
-			b := open(t, bus.Pipeline{
+			b := bustest.Open(t, bus.Pipeline{
 				Stages: []bus.StageSpec{{Name: "first", Handle: first}, {Name: "second", Handle: second}, {Name: "third", Handle: third}},
 				Edges:  []bus.Edge{{From: "first", To: "second", Tensors: transport}, {From: "second", To: "third"}},
-			}, bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20}, GPU: g.options(pool.Options{ArenaBytes: 512 << 10, MaxBytes: 512 << 10})})
-			r := streamOf(t, b)
+			}, bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20}, GPU: g.Options(pool.Options{ArenaBytes: 512 << 10, MaxBytes: 512 << 10})})
+			r := bustest.StreamOf(t, b)
 			for i := range messages {
 				if err := r.Send(t.Context(), []byte{byte(i)}); err != nil {
 					t.Fatal(err)
@@ -162,11 +81,11 @@ func TestTensorsThroughStages(t *testing.T) {
 // TestTensorsOfUnlikeEdges: of one emission each edge gets its own, and the caller's
 // memory comes back once, whether it was sent or not.
 func TestTensorsOfUnlikeEdges(t *testing.T) {
-	g := newGPU(t, emul.Options{})
+	g := bustest.NewGPU(t, emul.Options{})
 	const n = 100 << 10
 	began, emitted, released := make(chan struct{}), make(chan error, 1), make(chan struct{}, 10)
 	emit := func(t *bus.Task, opts ...bus.EmitOption) {
-		src, free := g.tensor(n, 7)
+		src, free := g.Tensor(n, 7)
 		emitted <- t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: func() { free(); released <- struct{}{} }}, opts...)
 	}
 	p := bus.Pipeline{Stages: []bus.StageSpec{{Name: "make", Handle: func(t *bus.Task, d *bus.Delivery) error {
@@ -192,11 +111,11 @@ func TestTensorsOfUnlikeEdges(t *testing.T) {
 			if m.OnDevice() != (transport != bus.TensorsDefault) {
 				return fmt.Errorf("on a GPU: %t", m.OnDevice())
 			}
-			return errors.Join(g.check(t.Context(), m, n, 7), t.EmitBytes([]byte(name)))
+			return errors.Join(g.Check(t.Context(), m, n, 7), t.EmitBytes([]byte(name)))
 		}})
 		p.Edges = append(p.Edges, bus.Edge{From: "make", To: name, Tensors: transport})
 	}
-	b := open(t, p, bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}, GPU: g.options(pool.Options{})})
+	b := bustest.Open(t, p, bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}, GPU: g.Options(pool.Options{})})
 	for _, c := range []struct {
 		key  string
 		want error
@@ -245,13 +164,13 @@ func TestTensorsOfUnlikeEdges(t *testing.T) {
 // TestTensorsStayWithTheirPayload: a payload whose tensors lie in a GPU's memory is
 // neither copied to a connector nor to another bus.
 func TestTensorsStayWithTheirPayload(t *testing.T) {
-	g := newGPU(t, emul.Options{})
-	other := open(t, bus.Pipeline{Stages: []bus.StageSpec{{Name: "there", Handle: func(*bus.Task, *bus.Delivery) error { return nil }}}}, bus.Options{})
+	g := bustest.NewGPU(t, emul.Options{})
+	other := bustest.Open(t, bus.Pipeline{Stages: []bus.StageSpec{{Name: "there", Handle: func(*bus.Task, *bus.Delivery) error { return nil }}}}, bus.Options{})
 	errs := make(chan error, 2)
-	b := open(t, bus.Pipeline{
+	b := bustest.Open(t, bus.Pipeline{
 		Stages: []bus.StageSpec{
 			{Name: "first", Handle: func(t *bus.Task, _ *bus.Delivery) error {
-				src, free := g.tensor(4096, 7)
+				src, free := g.Tensor(4096, 7)
 				return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: free})
 			}},
 			{Name: "second", Handle: func(t *bus.Task, d *bus.Delivery) error {
@@ -267,7 +186,7 @@ func TestTensorsStayWithTheirPayload(t *testing.T) {
 			{Name: "third", Handle: func(*bus.Task, *bus.Delivery) error { return errors.New("it arrived") }},
 		},
 		Edges: []bus.Edge{{From: "first", To: "second", Tensors: bus.TensorsPool}, {From: "second", To: "third", Connector: newCarrier(t).plain()}},
-	}, bus.Options{GPU: g.options(pool.Options{})})
+	}, bus.Options{GPU: g.Options(pool.Options{})})
 	r, err := b.Submit(t.Context(), "go")
 	if err != nil {
 		t.Fatal(err)
@@ -286,7 +205,7 @@ func TestBatchTensorsOfARequestThatIsOver(t *testing.T) {
 	const n = 10 << 10
 	var emitting atomic.Bool
 	copying, letGo := make(chan struct{}), make(chan struct{})
-	g := newGPU(t, emul.Options{Delay: func(s emul.Step) time.Duration {
+	g := bustest.NewGPU(t, emul.Options{Delay: func(s emul.Step) time.Duration {
 		if s.Kind == cudaipc.OpCopy && emitting.CompareAndSwap(true, false) {
 			close(copying)
 			<-letGo
@@ -294,14 +213,14 @@ func TestBatchTensorsOfARequestThatIsOver(t *testing.T) {
 		return 0
 	}})
 	freed, emitted := make(chan struct{}), make(chan error, 1)
-	b := open(t, linear(bus.StageSpec{Name: "batch", State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
-		src, free := g.tensor(n, 1)
+	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "batch", State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
+		src, free := g.Tensor(n, 1)
 		emitting.Store(true)
 		err := batch[0].Task().EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: func() { free(); close(freed) }})
 		emitted <- err
 		return err
-	}}), bus.Options{GPU: g.options(pool.Options{})})
-	r := streamOf(t, b)
+	}}), bus.Options{GPU: g.Options(pool.Options{})})
+	r := bustest.StreamOf(t, b)
 	if err := r.Send(t.Context(), "x"); err != nil {
 		t.Fatal(err)
 	}

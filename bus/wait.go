@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/omnibus-runtime/omnibus/actors"
-	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
 // EnvWait is the variable that sets how a process waits where its options do not: see [Wait].
@@ -33,8 +32,8 @@ const (
 // Waits lists the ways to wait.
 func Waits() []Wait { return []Wait{WaitPark, WaitBalanced, WaitPoll} }
 
-// withDefault is the way that is set, or what the environment says, or WaitBalanced.
-func (w Wait) withDefault() Wait {
+// WithDefault is the way that is set, or what the environment says, or WaitBalanced.
+func (w Wait) WithDefault() Wait {
 	if w == "" {
 		w = Wait(os.Getenv(EnvWait))
 	}
@@ -44,29 +43,18 @@ func (w Wait) withDefault() Wait {
 	return w
 }
 
-func (w Wait) validate() error {
+// Validate reports a way that there is not.
+func (w Wait) Validate() error {
 	if !slices.Contains(Waits(), w) {
 		return fmt.Errorf("%w: Wait is %q: use one of %v, or leave it and $%s empty", ErrConfig, w, Waits(), EnvWait)
 	}
 	return nil
 }
 
-// lookout is for the goroutines of a process; nil: none looks.
-func (w Wait) lookout(look actors.LookFunc) *actors.Lookout {
+// Lookout is for the goroutines of a process; nil: none looks.
+func (w Wait) Lookout(look actors.LookFunc) *actors.Lookout {
 	if w == WaitPark {
 		return nil
 	}
 	return actors.NewLookout(look, w == WaitPoll)
-}
-
-// lane is for the lanes that a process has with others.
-func (w Wait) lane() lane.Options {
-	switch w {
-	case WaitPark:
-		return lane.Options{Waiting: lane.Parked}
-	case WaitPoll:
-		return lane.Options{Waiting: lane.Polling}
-	case WaitBalanced:
-	}
-	return lane.Options{Waiting: lane.Ladder}
 }

@@ -247,7 +247,7 @@ func (w *worker) closeOutputs(t *Task) bool {
 	}
 	now := e
 	now.cancel = atOnce
-	if err := now.close(); !errors.Is(err, errCanceled) {
+	if err := now.close(); !errors.Is(err, ErrCanceled) {
 		return true
 	}
 	go func() {

@@ -74,7 +74,7 @@ func (e *FullError) Unwrap() []error { return []error{ErrFull, e.Err} }
 type Options struct {
 	// Name is the queue's; default "queue".
 	Name string
-	// Socket is the path of the owner's socket; default bus.SocketPath of the name.
+	// Socket is the path of the owner's socket; default node.SocketPath of the name.
 	Socket string
 	// MaxSize bounds the items that nobody has taken; default, and most, LargestSize.
 	// It is the owner's.

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
 // Queue is this process's end of a queue. Its methods are safe for concurrent use.
@@ -20,9 +22,9 @@ type Queue struct {
 	// Of the owner.
 	hub    *hub
 	bus    *bus.Bus
-	server *bus.Server
+	server *host.Server
 	// Of those who joined.
-	node *bus.Node
+	node *node.Node
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelCauseFunc
@@ -41,7 +43,7 @@ func Open(ctx context.Context, opts Options) (*Queue, error) {
 	}
 	if opts.Socket == "" {
 		var err error
-		if opts.Socket, err = bus.SocketPath(opts.Name); err != nil {
+		if opts.Socket, err = node.SocketPath(opts.Name); err != nil {
 			return nil, fmt.Errorf("tensorqueue: open: %w", err)
 		}
 	}
@@ -59,7 +61,7 @@ func Open(ctx context.Context, opts Options) (*Queue, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tensorqueue: open: %w", err)
 	}
-	srv, err := b.Listen(opts.Socket, bus.ListenOptions{
+	srv, err := host.Listen(b, opts.Socket, host.ListenOptions{
 		AllowUIDs: opts.AllowUIDs,
 		Methods:   map[string]func(context.Context, []byte) (any, error){methodSize: h.size},
 	})
@@ -75,7 +77,7 @@ func Open(ctx context.Context, opts Options) (*Queue, error) {
 // The context is for connecting alone.
 func Join(ctx context.Context, opts Options) (*Queue, error) {
 	opts = opts.withDefaults()
-	n, err := bus.Join(ctx, "tensorqueue", bus.JoinOptions{
+	n, err := node.Join(ctx, "tensorqueue", node.JoinOptions{
 		Socket: opts.Socket, Bus: opts.Name, AllowUIDs: opts.AllowUIDs, Store: opts.store(),
 		MaxRequests: mostRequests(), GPU: opts.GPU, Logger: opts.Logger,
 	})

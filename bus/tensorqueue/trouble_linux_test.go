@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/bus/tensorqueue"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/codec/bundle"
@@ -19,12 +21,12 @@ import (
 // client speaks with the owner of a queue as the package's documentation says.
 type client struct {
 	t *testing.T
-	n *bus.Node
+	n *node.Node
 }
 
 func newClient(t *testing.T, opts tensorqueue.Options) *client {
 	t.Helper()
-	n, err := bus.Join(t.Context(), "client", bus.JoinOptions{Socket: opts.Socket, MaxRequests: 200})
+	n, err := node.Join(t.Context(), "client", node.JoinOptions{Socket: opts.Socket, MaxRequests: 200})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +305,7 @@ func TestOwnerThatIsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.Close(context.Background()) })
-	s, err := b.Listen(opts.Socket, bus.ListenOptions{Methods: map[string]func(context.Context, []byte) (any, error){
+	s, err := host.Listen(b, opts.Socket, host.ListenOptions{Methods: map[string]func(context.Context, []byte) (any, error){
 		"size": func(context.Context, []byte) (any, error) { return map[string]int{"max_size": 1}, nil },
 	}})
 	if err != nil {

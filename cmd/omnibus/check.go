@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
 )
 
 func init() { addVerb(newCheckCmd) }
@@ -22,7 +22,7 @@ happen.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var broken int
-			err := ask(cmd, &at, newOutput(), "check", nil, func(r bus.CheckReport) error {
+			err := ask(cmd, &at, newOutput(), "check", nil, func(r host.CheckReport) error {
 				broken = len(r.Violations)
 				if output.word == outputJSON {
 					return writeJSON(cmd.OutOrStdout(), r)

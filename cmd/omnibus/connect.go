@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -88,15 +89,15 @@ func (f *finder) path() (string, error) {
 	case f.socket != "":
 		return f.socket, nil
 	case f.bus != "":
-		path, err := bus.SocketPath(f.bus)
+		path, err := node.SocketPath(f.bus)
 		if err != nil {
 			return "", &usageError{fmt.Sprintf("--bus: %s (--socket)", strings.TrimPrefix(err.Error(), bus.ErrConfig.Error()+": "))}
 		}
 		return path, nil
-	case os.Getenv(bus.EnvSocket) != "":
-		return os.Getenv(bus.EnvSocket), nil
+	case os.Getenv(node.EnvSocket) != "":
+		return os.Getenv(node.EnvSocket), nil
 	}
-	dir := bus.SocketFolder()
+	dir := node.SocketFolder()
 	found, dead, err := sockets(dir)
 	switch {
 	case err != nil:
@@ -149,7 +150,7 @@ func names(sockets []string) []string {
 }
 
 // join connects to the host that is meant. The function it returns leaves.
-func (f *finder) join(ctx context.Context, name string, opts bus.JoinOptions) (*bus.Node, func(), error) {
+func (f *finder) join(ctx context.Context, name string, opts node.JoinOptions) (*node.Node, func(), error) {
 	path, err := f.path()
 	if err != nil {
 		return nil, nil, err
@@ -160,7 +161,7 @@ func (f *finder) join(ctx context.Context, name string, opts bus.JoinOptions) (*
 	}
 	joining, cancel := within(ctx, joinTimeout)
 	defer cancel()
-	node, err := bus.Join(joining, name, opts)
+	node, err := node.Join(joining, name, opts)
 	switch {
 	case err != nil && strings.Contains(err.Error(), path):
 		return nil, nil, err
@@ -176,7 +177,7 @@ func (f *finder) join(ctx context.Context, name string, opts bus.JoinOptions) (*
 
 // call asks the host a question and returns the answer, which is JSON.
 func (f *finder) call(cmd *cobra.Command, method string, arguments any) ([]byte, error) {
-	node, leave, err := f.join(cmd.Context(), "omnibus "+cmd.Name(), bus.JoinOptions{
+	node, leave, err := f.join(cmd.Context(), "omnibus "+cmd.Name(), node.JoinOptions{
 		Store: shmstore.Options{ArenaBytes: callArenaBytes}, MaxRequests: 1,
 	})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/codec/omni"
 	"github.com/omnibus-runtime/omnibus/codec/python"
@@ -148,7 +148,7 @@ type joining struct {
 
 // OpenExchange implements [connector.Exchange].
 func (j *joining) OpenExchange(lasting bool) (connector.Transport, error) {
-	node, leave, err := j.at.join(j.ctx, j.name, bus.JoinOptions{})
+	node, leave, err := j.at.join(j.ctx, j.name, node.JoinOptions{})
 	if err != nil {
 		return nil, err
 	}

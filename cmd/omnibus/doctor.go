@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/internal/host/doctor"
 )
 
@@ -22,7 +22,7 @@ is 1 if something needed is missing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := doctor.Examine(cmd.Context(), doctor.Subject{
-				Folder: bus.SocketFolder(), GPUs: probeGPUs(cmd.Context(), openGPUs),
+				Folder: node.SocketFolder(), GPUs: probeGPUs(cmd.Context(), openGPUs),
 			})
 			if err := writeChecks(cmd, output.word, checks); err != nil {
 				return err

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
@@ -35,7 +35,7 @@ its own that are not in its arena, but each in memory that was made for it.`,
   omnibus leases -o json | jq '.[] | select(.age_ns > 1e9)'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return ask(cmd, &at, output, "leases", nil, func(all []bus.Holding) error {
+			return ask(cmd, &at, output, "leases", nil, func(all []host.Holding) error {
 				return writeLeases(cmd.OutOrStdout(), all)
 			})
 		},
@@ -45,7 +45,7 @@ its own that are not in its arena, but each in memory that was made for it.`,
 	return cmd
 }
 
-func writeLeases(to io.Writer, all []bus.Holding) error {
+func writeLeases(to io.Writer, all []host.Holding) error {
 	if len(all) == 0 {
 		_, err := fmt.Fprintln(to, "no process holds a payload")
 		return err
@@ -69,7 +69,7 @@ func writeLeases(to io.Writer, all []bus.Holding) error {
 }
 
 // togetherText says what several payloads are.
-func togetherText(l bus.Holding) string {
+func togetherText(l host.Holding) string {
 	payloads := plural(l.Payloads, "payload")
 	switch l.Together {
 	case "kept":

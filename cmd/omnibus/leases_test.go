@@ -5,13 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
 )
 
 // Views that a process keeps are no reason to say that none holds a payload.
 func TestLeasesNameWhoKeepsViews(t *testing.T) {
 	var out strings.Builder
-	err := writeLeases(&out, []bus.Holding{
+	err := writeLeases(&out, []host.Holding{
 		{PID: 7, Name: "caller", Together: "kept", Payloads: 600, Bytes: 600 * 100 << 10, Age: 3 * time.Second},
 		{PID: 8, Name: "gone", Together: "left", Payloads: 2, Bytes: 2 << 10, Age: 2 * time.Second},
 		{PID: 9, Name: "talk", Together: "alone", Payloads: 580, Bytes: 580 * 100 << 10},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
 // maxLatencies bounds the latencies that are kept for the percentiles: of more
@@ -32,14 +33,14 @@ type loadReport struct {
 }
 
 // load submits the input many times and writes the summary.
-func (s *submission) load(ctx context.Context, to io.Writer, node *bus.Node, input any) error {
+func (s *submission) load(ctx context.Context, to io.Writer, node *node.Node, input any) error {
 	var (
-		next, completed, failed atomic.Int64
-		results, size           atomic.Int64
-		mu                      sync.Mutex
-		latencies               []time.Duration
-		firstErr                error
-		workers                 sync.WaitGroup
+		next, completed, failed, results, size atomic.Int64
+
+		mu        sync.Mutex
+		latencies []time.Duration
+		firstErr  error
+		workers   sync.WaitGroup
 	)
 	began := time.Now()
 	for range min(s.concurrency, s.count) {

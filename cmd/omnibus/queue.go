@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/bus/tensorqueue"
 	"github.com/omnibus-runtime/omnibus/config"
 )
@@ -63,7 +64,7 @@ func newQueueCmd() *cobra.Command {
 			}
 			if opts.Socket == "" {
 				var err error
-				if opts.Socket, err = bus.SocketPath(opts.Name); err != nil {
+				if opts.Socket, err = node.SocketPath(opts.Name); err != nil {
 					return err
 				}
 			}

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
@@ -27,12 +28,12 @@ func stageMain() {
 func serveStages() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	n, err := bus.Join(ctx, "stage", bus.JoinOptions{})
+	n, err := node.Join(ctx, "stage", node.JoinOptions{})
 	if err != nil {
 		return err
 	}
 	var specs []bus.StageSpec
-	for _, name := range append([]string{os.Getenv(bus.EnvStage)}, os.Args[1:]...) {
+	for _, name := range append([]string{os.Getenv(node.EnvStage)}, os.Args[1:]...) {
 		specs = append(specs, bus.StageSpec{Name: name, Handle: capitals})
 	}
 	return errors.Join(n.Serve(ctx, specs...), n.Close(context.Background()))

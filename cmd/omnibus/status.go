@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	bushost "github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/internal/host"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
@@ -101,12 +102,12 @@ func stageTable(s *host.Status) *table {
 // that attached by themselves.
 func processTable(s *host.Status) *table {
 	t := &table{heading: []string{"PROCESS", "PID", "STATE", "FOR", "RESTARTS", "HOLDS", "REQUESTS", "ARENA", "LAST EXIT"}}
-	others := slices.DeleteFunc(slices.Clone(s.Processes), func(p bus.ProcessStats) bool { return p.PID == os.Getpid() }) // it only asks
+	others := slices.DeleteFunc(slices.Clone(s.Processes), func(p bushost.ProcessStats) bool { return p.PID == os.Getpid() }) // it only asks
 	for _, c := range s.Children {
 		var held, requests int
-		var arena bus.ArenaStats
+		var arena bushost.ArenaStats
 		state := c.State
-		theirs := func(p bus.ProcessStats) bool { // one may attach several times, or have another do it
+		theirs := func(p bushost.ProcessStats) bool { // one may attach several times, or have another do it
 			return p.PID == c.PID || slices.Contains(p.Stages, c.Name)
 		}
 		for _, p := range others {
@@ -144,7 +145,7 @@ func lastExit(c host.ChildStatus) string {
 	return cmp.Or(c.LastExit, "-")
 }
 
-func arenaText(a bus.ArenaStats) string {
+func arenaText(a bushost.ArenaStats) string {
 	if a.Bytes == 0 {
 		return "-"
 	}
@@ -195,7 +196,7 @@ func laneTable(s *host.Status) *table {
 	return t
 }
 
-func processText(p bus.ProcessStats) string { return cmp.Or(host.ProcessName(p), "-") }
+func processText(p bushost.ProcessStats) string { return cmp.Or(host.ProcessName(p), "-") }
 
 func underWayText(deliveries int, bytes int64) string {
 	if deliveries == 0 {

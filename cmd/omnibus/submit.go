@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
 func init() { addVerb(newSubmitCmd) }
@@ -100,7 +101,7 @@ func (s *submission) run(cmd *cobra.Command, input any) (err error) {
 	if s.count > 1 {
 		return s.load(ctx, cmd.OutOrStdout(), node, input)
 	}
-	write := writeRaw
+	write := func(to io.Writer, d *bus.Delivery) error { _, err := to.Write(d.Bytes()); return err }
 	if s.asJSON || s.output.word == outputJSON {
 		write = writeLine
 	}
@@ -108,14 +109,14 @@ func (s *submission) run(cmd *cobra.Command, input any) (err error) {
 }
 
 // join connects to the host, which may take no longer than a request.
-func (s *submission) join(ctx context.Context) (*bus.Node, func(), error) {
+func (s *submission) join(ctx context.Context) (*node.Node, func(), error) {
 	joining := ctx
 	if s.deadline > 0 {
 		var cancel context.CancelFunc
 		joining, cancel = within(ctx, s.deadline)
 		defer cancel()
 	}
-	node, leave, err := s.at.join(joining, "omnibus submit", bus.JoinOptions{MaxRequests: s.concurrency})
+	node, leave, err := s.at.join(joining, "omnibus submit", node.JoinOptions{MaxRequests: s.concurrency})
 	if err != nil && joining.Err() != nil && ctx.Err() == nil {
 		err = &exitError{exitDeadline, err}
 	}
@@ -123,7 +124,7 @@ func (s *submission) join(ctx context.Context) (*bus.Node, func(), error) {
 }
 
 // one submits the input and takes each result.
-func (s *submission) one(ctx context.Context, node *bus.Node, input any, take func(*bus.Delivery) error) error {
+func (s *submission) one(ctx context.Context, node *node.Node, input any, take func(*bus.Delivery) error) error {
 	var opts []bus.SubmitOption
 	if s.deadline > 0 {
 		opts = append(opts, bus.WithDeadline(time.Now().Add(s.deadline)))
@@ -155,11 +156,6 @@ func (s *submission) one(ctx context.Context, node *bus.Node, input any, take fu
 			return err
 		}
 	}
-}
-
-func writeRaw(to io.Writer, d *bus.Delivery) error {
-	_, err := to.Write(d.Bytes())
-	return err
 }
 
 // outcomeError gives the end of a request its exit code.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/shm"
 )
@@ -46,7 +46,7 @@ func Example() {
 // every other process that is attached. Await waits for one.
 func Example_host() {
 	ctx := context.Background()
-	node, err := bus.Join(ctx, "listener", bus.JoinOptions{Bus: "speech"})
+	node, err := node.Join(ctx, "listener", node.JoinOptions{Bus: "speech"})
 	if err != nil {
 		fmt.Println(err)
 		return

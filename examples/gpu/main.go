@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -42,7 +43,7 @@ func main() {
 	flag.Parse()
 	o.rest = flag.Args()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	run := host
+	run := serve
 	if o.socket != "" {
 		run = join
 	}
@@ -53,8 +54,8 @@ func main() {
 	}
 }
 
-// host runs the pipeline, and itself once more for the stage in the middle.
-func host(ctx context.Context, o options) (err error) {
+// serve runs the pipeline, and itself once more for the stage in the middle.
+func serve(ctx context.Context, o options) (err error) {
 	transport, err := bus.ParseTensorTransport(o.transport)
 	if err != nil {
 		return err
@@ -82,7 +83,7 @@ func host(ctx context.Context, o options) (err error) {
 	}
 	defer func() { err = errors.Join(err, b.Close(context.WithoutCancel(ctx))) }()
 	socket := filepath.Join(dir, "socket")
-	server, err := b.Listen(socket, bus.ListenOptions{})
+	server, err := host.Listen(b, socket, host.ListenOptions{})
 	if err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ func TestTransports(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			o, out := emulated(t)
 			o.transport = transport
-			if err := host(t.Context(), o); err != nil {
+			if err := serve(t.Context(), o); err != nil {
 				t.Fatal(err)
 			}
 			if got, want := out.String(), "emulated GPU 0: tensors of 256 KiB by "+transport+", as they came: "+came+"\n"; got != want {
@@ -74,7 +74,7 @@ func TestStandIn(t *testing.T) {
 	log.SetOutput(&said)
 	defer log.SetOutput(os.Stderr)
 	o.driver = ""
-	if err := host(t.Context(), o); err != nil {
+	if err := serve(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(said.String(), "an emulated GPU stands in: "+err.Error()) || !strings.HasPrefix(out.String(), "emulated GPU 0: ") {
@@ -96,7 +96,7 @@ func TestFallback(t *testing.T) {
 	var said bytes.Buffer
 	log.SetOutput(&said)
 	defer log.SetOutput(os.Stderr)
-	if err := host(t.Context(), o); err != nil {
+	if err := serve(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(said.String(), "tensors travel through host memory") || !strings.Contains(said.String(), "it has no room for a pool") {
@@ -133,7 +133,7 @@ func TestBadOptions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o, out := emulated(t)
 			c.change(&o)
-			err := host(t.Context(), o)
+			err := serve(t.Context(), o)
 			if err == nil || c.want != nil && !errors.Is(err, c.want) || out.Len() > 0 {
 				t.Errorf("%v, and it says %q", err, out)
 			}

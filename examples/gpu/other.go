@@ -9,6 +9,7 @@ import (
 	"os/exec"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
 // startOther runs this program once more, until the function that it returns is
@@ -38,7 +39,7 @@ func join(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, g.close()) }()
-	node, err := bus.Join(ctx, "gpu", bus.JoinOptions{Socket: o.socket, GPU: g.options(), Logger: slog.Default()})
+	node, err := node.Join(ctx, "gpu", node.JoinOptions{Socket: o.socket, GPU: g.options(), Logger: slog.Default()})
 	if err != nil {
 		return err
 	}

@@ -48,6 +48,7 @@ import (
 	"syscall"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/examples/internal/codec"
 )
 
@@ -63,7 +64,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // from here on a signal does what it always does
 	var err error
-	if stage := os.Getenv(bus.EnvStage); stage != "" {
+	if stage := os.Getenv(node.EnvStage); stage != "" {
 		err = serve(ctx, stage)
 	} else {
 		err = run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -22,8 +23,8 @@ type service interface {
 // open starts the pipeline in this process, or joins the bus of the host that
 // started it.
 func (o options) open(ctx context.Context) (service, error) {
-	if os.Getenv(bus.EnvSocket) != "" {
-		n, err := bus.Join(ctx, "speech", bus.JoinOptions{MaxRequests: 1})
+	if os.Getenv(node.EnvSocket) != "" {
+		n, err := node.Join(ctx, "speech", node.JoinOptions{MaxRequests: 1})
 		return joined{n}, err
 	}
 	stages := pipeline()
@@ -41,7 +42,7 @@ type inside struct{ *bus.Bus }
 func (s inside) stats(context.Context) (bus.Stats, error) { return s.Stats(), nil }
 
 // joined is a pipeline whose stages are processes.
-type joined struct{ *bus.Node }
+type joined struct{ *node.Node }
 
 // stats has the figures of all requests since the host began.
 func (s joined) stats(ctx context.Context) (bus.Stats, error) {
@@ -64,7 +65,7 @@ func serve(ctx context.Context, stage string) error {
 	if i < 0 {
 		return fmt.Errorf("there is no stage %q", stage)
 	}
-	n, err := bus.Join(ctx, "speech: "+stage, bus.JoinOptions{})
+	n, err := node.Join(ctx, "speech: "+stage, node.JoinOptions{})
 	if err != nil {
 		return err
 	}

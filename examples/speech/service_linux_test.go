@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/config"
 	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
@@ -237,7 +238,7 @@ func TestPipelineFile(t *testing.T) {
 // A stage that the program does not have is an error, not a run of its own.
 func TestServeUnknownStage(t *testing.T) {
 	cmd, stdout, stderr := program(t, nil)
-	cmd.Env = append(cmd.Env, bus.EnvStage+"=nobody")
+	cmd.Env = append(cmd.Env, node.EnvStage+"=nobody")
 	var exit *exec.ExitError
 	if err := cmd.Run(); !errors.As(err, &exit) || !strings.Contains(stderr.String(), `speech: there is no stage "nobody"`) || stdout.Len() > 0 {
 		t.Errorf("got %v, standard output %q, standard error %q", err, stdout, stderr)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
 )
 
 const (
@@ -51,7 +52,7 @@ type run struct {
 	ctx    context.Context // ends when the run is given up
 	giveUp context.CancelCauseFunc
 	bus    *bus.Bus
-	server *bus.Server
+	server *host.Server
 	socket string
 	faults *faults
 	log    tail
@@ -106,7 +107,7 @@ func openRun(t *testing.T, seed uint64, play play, timesEach int) *run {
 	if c.bus, err = bus.Open(t.Context(), play.pipeline, opts); err != nil {
 		t.Fatal(err)
 	}
-	if c.server, err = c.bus.Listen(c.socket, bus.ListenOptions{Autopsy: c.autopsy, OnStuck: c.stuck}); err != nil {
+	if c.server, err = host.Listen(c.bus, c.socket, host.ListenOptions{Autopsy: c.autopsy, OnStuck: c.stuck}); err != nil {
 		t.Fatal(err)
 	}
 	return c

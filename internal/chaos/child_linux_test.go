@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 )
 
@@ -54,7 +54,7 @@ func start(r role, socket, fault string, lines func(string)) (*child, error) {
 	if r.python != "" {
 		c.cmd = exec.Command("python3", filepath.Join("testdata", r.python))
 	}
-	c.cmd.Env = append(os.Environ(), bus.EnvSocket+"="+socket, bus.EnvStage+"="+r.stage, faultpoint.Variable+"="+fault,
+	c.cmd.Env = append(os.Environ(), node.EnvSocket+"="+socket, node.EnvStage+"="+r.stage, faultpoint.Variable+"="+fault,
 		"PYTHONPATH="+filepath.Join("..", "..", "clients", "python", "src"), "PYTHONDONTWRITEBYTECODE=1")
 	c.cmd.Env = append(c.cmd.Env, r.env...)
 	c.cmd.Stderr = &c.stderr

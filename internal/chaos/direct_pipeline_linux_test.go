@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -46,7 +47,7 @@ const (
 func direct(python bool) play {
 	names := []string{"f", "x", "u", "v"}
 	edges := [][2]string{{"", "f"}, {"f", "x"}, {"x", "u"}, {"x", "v"}, {"u", ""}, {"v", ""}}
-	play := play{own: 1, breath: directBreath, mortal: true, roundTrip: directTrip, join: bus.JoinOptions{
+	play := play{own: 1, breath: directBreath, mortal: true, roundTrip: directTrip, join: node.JoinOptions{
 		Store: shmstore.Options{ArenaBytes: nodeBytes, LargeObjectBytes: nodeLargeBytes, MaxLargeBytes: storeBytes},
 	}}
 	if _, err := exec.LookPath("python3"); python && err == nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -34,7 +35,7 @@ func drops(state bus.State) play {
 	if state == bus.StateNone {
 		spec.Attempts, name = maxAttempts, "drops again"
 	}
-	play := play{own: 1, breath: directBreath, mortal: state == bus.StateRequest, roundTrip: dropTrip, join: bus.JoinOptions{
+	play := play{own: 1, breath: directBreath, mortal: state == bus.StateRequest, roundTrip: dropTrip, join: node.JoinOptions{
 		Store: shmstore.Options{ArenaBytes: nodeBytes, LargeObjectBytes: nodeLargeBytes, MaxLargeBytes: storeBytes},
 	}}
 	spec.Remote, spec.Replicas, spec.MaxInflight = &bus.Remote{}, stageReplicas, stageInflight

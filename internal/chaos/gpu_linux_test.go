@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
@@ -67,7 +68,7 @@ func TestChaosGPU(t *testing.T) {
 }
 
 func gpuPlay() play {
-	play := play{own: 1, breath: directBreath, mortal: true, roundTrip: gpuTrip, join: bus.JoinOptions{
+	play := play{own: 1, breath: directBreath, mortal: true, roundTrip: gpuTrip, join: node.JoinOptions{
 		Store: shmstore.Options{ArenaBytes: 16 << 20},
 	}}
 	for name, replicas := range map[string]int{"m": stageReplicas, "w": 1, "r": stageReplicas, "l": stageReplicas} {
@@ -126,7 +127,7 @@ type gpu struct {
 // serveGPUStage is the process of a stage of this pipeline. One that ends well has
 // nothing left on its GPU.
 func serveGPUStage() (err error) {
-	name := os.Getenv(bus.EnvStage)
+	name := os.Getenv(node.EnvStage)
 	opts := thePlay().join
 	g := &gpu{}
 	if name != "w" {
@@ -138,7 +139,7 @@ func serveGPUStage() (err error) {
 			WhenFull: bus.WaitForRoom,
 		}
 	}
-	n, err := bus.Join(context.Background(), name, opts)
+	n, err := node.Join(context.Background(), name, opts)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
 // hostUntilTold is the process of a host. It hosts the bus until its standard
@@ -26,7 +28,7 @@ func hostUntilTold() error {
 	if err != nil {
 		return err
 	}
-	s, err := b.Listen(os.Getenv(bus.EnvSocket), bus.ListenOptions{
+	s, err := host.Listen(b, os.Getenv(node.EnvSocket), host.ListenOptions{
 		OnServe: func(_ string, _, pid int) { fmt.Printf("serve %d\n", pid) },
 	})
 	if err != nil {

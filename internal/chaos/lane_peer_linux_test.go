@@ -16,8 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
@@ -87,7 +88,7 @@ type hostMessage struct {
 // the host, it does its worst. Then it says how its request ended, and lives on.
 func misuseLanes() error {
 	l := &laneEnd{
-		peerEnd: peerEnd{path: os.Getenv(bus.EnvSocket)}, side: os.Getenv(sideEnv), inline: make([]byte, 16),
+		peerEnd: peerEnd{path: os.Getenv(node.EnvSocket)}, side: os.Getenv(sideEnv), inline: make([]byte, 16),
 		fromHost: make(chan hostMessage), fromPeer: make(chan wire.Message), emitted: make(map[uint32]func() error),
 		begun: make(chan struct{}, 1), let: make(chan struct{}),
 	}
@@ -399,7 +400,7 @@ func (l *laneEnd) receive() {
 		if err != nil {
 			return
 		}
-		peer.CloseAll(fds)
+		process.CloseAll(fds)
 		l.came(h, bytes.Clone(body))
 	}
 }

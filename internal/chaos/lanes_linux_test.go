@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -171,9 +173,9 @@ func useBadStage(r *bus.Request, ends bool) error {
 // laneHaven is a host with an honest node, and a friend of that.
 type laneHaven struct {
 	bus            *bus.Bus
-	server         *bus.Server
+	server         *host.Server
 	log            tail
-	honest, friend *bus.Node
+	honest, friend *node.Node
 }
 
 func openLaneHaven(t *testing.T) *laneHaven {
@@ -201,7 +203,7 @@ func openLaneHaven(t *testing.T) *laneHaven {
 		})
 	}
 	closeAtEnd("the bus", h.bus.Close)
-	if h.server, err = h.bus.Listen(filepath.Join(t.TempDir(), "s"), bus.ListenOptions{}); err != nil {
+	if h.server, err = host.Listen(h.bus, filepath.Join(t.TempDir(), "s"), host.ListenOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	closeAtEnd("the server", func(ctx context.Context) error {
@@ -210,8 +212,8 @@ func openLaneHaven(t *testing.T) *laneHaven {
 		}
 		return h.server.Close(ctx)
 	})
-	for name, n := range map[string]**bus.Node{"honest": &h.honest, "friend": &h.friend} {
-		*n, err = bus.Join(t.Context(), name, bus.JoinOptions{Socket: h.server.Addr(), Store: shmstore.Options{ArenaBytes: 2 << 20}})
+	for name, n := range map[string]**node.Node{"honest": &h.honest, "friend": &h.friend} {
+		*n, err = node.Join(t.Context(), name, node.JoinOptions{Socket: h.server.Addr(), Store: shmstore.Options{ArenaBytes: 2 << 20}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,7 +223,7 @@ func openLaneHaven(t *testing.T) *laneHaven {
 }
 
 // serve has a node do what the stage should.
-func (h *laneHaven) serve(t *testing.T, n *bus.Node) {
+func (h *laneHaven) serve(t *testing.T, n *node.Node) {
 	t.Helper()
 	go func() { // ends with the node
 		_ = n.Serve(context.Background(), bus.StageSpec{Name: laneStage, Handle: func(t *bus.Task, d *bus.Delivery) error {
@@ -254,7 +256,7 @@ type goodStream struct {
 	next int
 }
 
-func beginGood(t *testing.T, n *bus.Node) *goodStream {
+func beginGood(t *testing.T, n *node.Node) *goodStream {
 	t.Helper()
 	r, err := n.Stream(t.Context())
 	if err != nil {

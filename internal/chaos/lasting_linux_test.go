@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -27,7 +28,7 @@ func TestCompletedBeforeHostIsGone(t *testing.T) {
 	host := make(chan error, 1)
 	go func() { host <- hostOnce(ln, results) }()
 
-	n, err := bus.Join(t.Context(), "caller", bus.JoinOptions{Socket: path})
+	n, err := node.Join(t.Context(), "caller", node.JoinOptions{Socket: path})
 	if err != nil {
 		t.Fatal(err)
 	}

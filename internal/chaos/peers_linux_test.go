@@ -16,7 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
@@ -225,7 +228,7 @@ func testBadPeer(t *testing.T, name, wantLog, wantTold string, takesWork bool) {
 // haven is a host with one good process, for bad ones to attach to.
 type haven struct {
 	bus    *bus.Bus
-	server *bus.Server
+	server *host.Server
 	log    tail
 }
 
@@ -243,11 +246,11 @@ func openHaven(t *testing.T) *haven {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.server, err = h.bus.Listen(filepath.Join(t.TempDir(), "s"), bus.ListenOptions{})
+	h.server, err = host.Listen(h.bus, filepath.Join(t.TempDir(), "s"), host.ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := bus.Join(t.Context(), "good", bus.JoinOptions{Socket: h.server.Addr()})
+	n, err := node.Join(t.Context(), "good", node.JoinOptions{Socket: h.server.Addr()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +321,7 @@ type peerEnd struct {
 // misbehave is the process of a bad peer. What the host tells it goes to its
 // standard output; then it lives on.
 func misbehave() error {
-	p := &peerEnd{path: os.Getenv(bus.EnvSocket)}
+	p := &peerEnd{path: os.Getenv(node.EnvSocket)}
 	if heir := os.NewFile(3, "connection"); os.Getenv(caseEnv) == "heir" {
 		return inherit(heir)
 	}
@@ -356,7 +359,7 @@ func (p *peerEnd) next() (wire.Message, error) {
 		_ = p.conn.OpenLane(l, fds[0], lane.Options{}) // this side may have sent none that it could be
 		return m, nil
 	}
-	peer.CloseAll(fds)
+	process.CloseAll(fds)
 	return m, err
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
 // play is what a run puts on: which processes take part, in what pipeline, and
@@ -22,7 +23,7 @@ type play struct {
 	own    int // requests at a time that the host submits
 	// breath is the longest pause between two kills.
 	breath time.Duration
-	join   bus.JoinOptions
+	join   node.JoinOptions
 }
 
 // playEnv tells a process which play it takes part in.

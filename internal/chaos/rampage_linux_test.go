@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
 const (
@@ -266,7 +266,7 @@ func (c *run) residue() string {
 func (c *run) checkBooks() {
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
-	n, err := bus.Join(ctx, "checker", bus.JoinOptions{Socket: c.socket})
+	n, err := node.Join(ctx, "checker", node.JoinOptions{Socket: c.socket})
 	if err != nil {
 		c.fault("join: %v", err)
 		return

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
@@ -16,10 +17,10 @@ const rejoinEnv = "OMNIBUS_CHAOS_REJOIN"
 
 // serveStage is the process of a stage.
 func serveStage() error {
-	name := os.Getenv(bus.EnvStage)
+	name := os.Getenv(node.EnvStage)
 	opts := thePlay().join
 	opts.Rejoin = os.Getenv(rejoinEnv) != ""
-	n, err := bus.Join(context.Background(), name, opts)
+	n, err := node.Join(context.Background(), name, opts)
 	if err != nil {
 		return err
 	}

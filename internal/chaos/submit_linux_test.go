@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
 const (
@@ -36,7 +37,7 @@ func submitForever() error {
 	play := thePlay()
 	opts := play.join
 	opts.Rejoin = rejoin
-	n, err := bus.Join(context.Background(), "submitter", opts)
+	n, err := node.Join(context.Background(), "submitter", opts)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -47,7 +48,7 @@ func testWaitingRequest(t *testing.T, r role) {
 			t.Error(err)
 		}
 	}()
-	s, err := b.Listen(filepath.Join(t.TempDir(), "bus.sock"), bus.ListenOptions{})
+	s, err := host.Listen(b, filepath.Join(t.TempDir(), "bus.sock"), host.ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
-	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
 // What the directory takes.
@@ -87,7 +87,7 @@ func CheckSize(sizeBytes int64) error {
 
 // Own duplicates a descriptor that is to be published.
 func Own(fd int) (int, error) {
-	own, err := peer.Duplicate(fd)
+	own, err := process.Duplicate(fd)
 	if err != nil {
 		return -1, fmt.Errorf("%w: publish: %w", cudaipc.ErrInvalid, err)
 	}
@@ -114,7 +114,7 @@ func (d *Directory) PublishBy(of Process, name lane.Name, fd int, sizeBytes int6
 		err = fmt.Errorf("%w: this process has published %d names, and no more may be", lane.ErrFull, len(by.names))
 	}
 	if err != nil {
-		peer.CloseAll([]int{fd})
+		process.CloseAll([]int{fd})
 		return err
 	}
 	if by == nil {
@@ -143,7 +143,7 @@ func (d *Directory) WithdrawBy(of Process, name lane.Name) {
 
 // remove, with mu held, forgets a name.
 func (d *Directory) remove(name lane.Name, p *published) {
-	peer.CloseAll([]int{p.fd})
+	process.CloseAll([]int{p.fd})
 	delete(d.names, name)
 	delete(p.by.names, name)
 }
@@ -209,7 +209,7 @@ func (d *Directory) pidfd(by *publisher) (int, error) {
 		return by.process.FD(), nil
 	}
 	if d.self < 0 {
-		fd, err := peer.Self()
+		fd, err := process.Self()
 		if err != nil {
 			return -1, err
 		}
@@ -226,7 +226,7 @@ func (d *Directory) Close() {
 		d.dropAll(by)
 	}
 	if d.self >= 0 {
-		peer.CloseAll([]int{d.self})
+		process.CloseAll([]int{d.self})
 	}
 	d.self, d.closed = -1, true
 	d.found.Close(d.over)
@@ -270,14 +270,14 @@ func (d *Directory) Find(ctx context.Context, name lane.Name) (lane.Found, error
 	}
 	found := lane.Found{FD: -1}
 	err := d.Lookup(name, func(e Entry) error {
-		own, err := peer.Duplicate(e.PIDFD)
+		own, err := process.Duplicate(e.PIDFD)
 		if err != nil {
 			return err
 		}
 		if found.Owner, err = d.found.Watch(Owner{Number: e.Owner}, own, e.PID); err != nil {
 			return err
 		}
-		found.FD, err = peer.Duplicate(e.FD)
+		found.FD, err = process.Duplicate(e.FD)
 		found.SizeBytes = e.SizeBytes
 		return err
 	})

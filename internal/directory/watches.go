@@ -5,14 +5,14 @@ import (
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
-	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
 // Watches are of the processes whose descriptors this one has found: one for each, however much
 // is found of it.
 type Watches struct {
 	mu      sync.Mutex
-	watched map[Owner]*peer.Process
+	watched map[Owner]*process.Process
 	over    error // why there are no more; nil: they are open
 }
 
@@ -28,7 +28,7 @@ func (w *Watches) Watch(of Owner, pidfd, pid int) (lane.Owner, error) {
 	defer w.mu.Unlock()
 	p := w.watched[of]
 	if p != nil || w.over != nil {
-		peer.CloseAll([]int{pidfd})
+		process.CloseAll([]int{pidfd})
 	}
 	switch {
 	case w.over != nil:
@@ -37,12 +37,12 @@ func (w *Watches) Watch(of Owner, pidfd, pid int) (lane.Owner, error) {
 		return p, nil
 	}
 	w.forgetDead()
-	p, err := peer.Adopt(pidfd, pid)
+	p, err := process.Adopt(pidfd, pid)
 	if err != nil {
 		return nil, err
 	}
 	if w.watched == nil {
-		w.watched = make(map[Owner]*peer.Process)
+		w.watched = make(map[Owner]*process.Process)
 	}
 	w.watched[of] = p
 	return p, nil

@@ -15,7 +15,7 @@ import (
 
 // close drains and takes everything down that open and run have made. The
 // error that ended the run, if one did, leaves no time for requests.
-func (h *host) close(ctx context.Context, failed error) error {
+func (h *running) close(ctx context.Context, failed error) error {
 	ended := ctx
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ended)) // it may be over: that is why we are here
 	defer cancel(nil)
@@ -53,7 +53,7 @@ func (h *host) close(ctx context.Context, failed error) error {
 }
 
 // drainRequests gives open requests, and the main process, their time.
-func (h *host) drainRequests(ctx context.Context) {
+func (h *running) drainRequests(ctx context.Context) {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.opts.Grace, fmt.Errorf("the grace of %v is over", h.opts.Grace))
 	defer cancel()
 	if live := h.bus.Stats().Live; live > 0 {
@@ -70,7 +70,7 @@ func (h *host) drainRequests(ctx context.Context) {
 
 // stopProcesses stops the stages one after the other, each after those that
 // feed it.
-func (h *host) stopProcesses(ctx context.Context, stop func(*child.Child, context.Context) error) error {
+func (h *running) stopProcesses(ctx context.Context, stop func(*child.Child, context.Context) error) error {
 	if h.children == nil {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (h *host) stopProcesses(ctx context.Context, stop func(*child.Child, contex
 }
 
 // stopReplicas stops the processes of a stage at once, and waits for all.
-func (h *host) stopReplicas(s *stage, stop func(*child.Child) error) []error {
+func (h *running) stopReplicas(s *stage, stop func(*child.Child) error) []error {
 	errs := make([]error, len(s.replicas))
 	var stops sync.WaitGroup
 	for i, r := range s.replicas {
@@ -105,7 +105,7 @@ func canceled(ctx context.Context) context.Context {
 }
 
 // closeBus gives back sockets and memory, and says what was wrong with it.
-func (h *host) closeBus() error {
+func (h *running) closeBus() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	var errs []error
@@ -125,7 +125,7 @@ func (h *host) closeBus() error {
 }
 
 // summarise prints what the run did, in one line.
-func (h *host) summarise(s bus.Stats, broken error) {
+func (h *running) summarise(s bus.Stats, broken error) {
 	fmt.Fprintf(h.opts.Outlet, "done: %s; %s; ran %v\n", strings.Join([]string{
 		count(s.Completed, "request") + " completed",
 		fmt.Sprintf("%d failed", s.Failed), fmt.Sprintf("%d aborted", s.Aborted), fmt.Sprintf("%d past their deadline", s.Deadline),
@@ -153,7 +153,7 @@ func count(n int64, noun string) string {
 }
 
 // restarts counts how often processes were started again.
-func (h *host) restarts() int {
+func (h *running) restarts() int {
 	total := 0
 	for _, c := range h.childStatus() {
 		total += c.Restarts

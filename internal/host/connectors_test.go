@@ -36,7 +36,7 @@ connectors: {c: {name: SharedMemoryConnector, extra: {mode: segment}}}
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	h := &host{opts: Options{Pipeline: p, Connectors: types, Logger: slog.New(slog.NewTextHandler(&log, nil))}, pipeline: p}
+	h := &running{opts: Options{Pipeline: p, Connectors: types, Logger: slog.New(slog.NewTextHandler(&log, nil))}, pipeline: p}
 	if err := h.open(t.Context()); !errors.Is(err, over) {
 		t.Fatalf("open: %v", err)
 	}

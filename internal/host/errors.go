@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/internal/host/child"
 )
 
@@ -33,7 +33,7 @@ type StageError struct {
 // Error says what is known and what to do.
 func (e *StageError) Error() string {
 	if e.Death == nil {
-		return fmt.Sprintf("stage %q: nobody attached within %v: start a process that serves it, with %s=%s in its environment", e.Stage, e.After, bus.EnvSocket, e.At)
+		return fmt.Sprintf("stage %q: nobody attached within %v: start a process that serves it, with %s=%s in its environment", e.Stage, e.After, node.EnvSocket, e.At)
 	}
 	why := e.Death.Report()
 	if e.Err != nil {
@@ -44,7 +44,7 @@ func (e *StageError) Error() string {
 	}
 	text := fmt.Sprintf("stage %q did not start: %s", e.Stage, why)
 	if strings.Contains(e.Death.Reason, "never became ready") || e.Death.Code == 0 {
-		text += fmt.Sprintf("\na process is ready when it serves its stage at the socket that %s names: run() does that in Python, Node.Serve in Go", bus.EnvSocket)
+		text += fmt.Sprintf("\na process is ready when it serves its stage at the socket that %s names: run() does that in Python, Node.Serve in Go", node.EnvSocket)
 	}
 	return text + "\nthe run ends with it: only a process that has served its stage before is started again (restart); mend its command (exec) first"
 }

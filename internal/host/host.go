@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/config"
 	"github.com/omnibus-runtime/omnibus/internal/host/child"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -20,15 +22,15 @@ import (
 // processes are gone and requests have had their time.
 const closeTimeout = 5 * time.Second
 
-// host is one run.
-type host struct {
+// running is one run.
+type running struct {
 	opts     Options
 	pipeline *config.Pipeline
 	began    time.Time
 	socket   string
 
 	bus      *bus.Bus
-	server   *bus.Server
+	server   *host.Server
 	web      *web
 	children *child.Manager
 
@@ -69,7 +71,7 @@ func Run(ctx context.Context, opts Options) error {
 	if err := opts.validate(); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	h := &host{
+	h := &running{
 		opts: opts, pipeline: opts.Pipeline, began: time.Now(), phase: PhaseStarting,
 		byName: make(map[string]*stage), serves: make(map[int]int), opened: make(chan struct{}), drain: make(chan struct{}), changed: make(chan struct{}, 1),
 	}
@@ -84,7 +86,7 @@ func Run(ctx context.Context, opts Options) error {
 }
 
 // open takes what the run needs, and starts no process.
-func (h *host) open(ctx context.Context) error {
+func (h *running) open(ctx context.Context) error {
 	spec, opts, err := h.pipeline.BuildHost(h.opts.Handlers)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
@@ -114,7 +116,7 @@ func (h *host) open(ctx context.Context) error {
 		return err
 	}
 	h.children = child.New(child.Options{Out: h.opts.Outlet, OnEvent: h.onEvent})
-	h.server, err = h.bus.Listen(h.socket, bus.ListenOptions{
+	h.server, err = host.Listen(h.bus, h.socket, host.ListenOptions{
 		AllowUIDs: h.pipeline.Bus.AllowUIDs,
 		Autopsy:   h.autopsy, Number: h.number, OnServe: h.onServe, OnGone: h.onGone, OnStuck: h.onStuck,
 		Methods: h.methods(), Answered: h.answered,
@@ -130,14 +132,14 @@ func (h *host) open(ctx context.Context) error {
 }
 
 // socketPath returns where to listen, in a folder that is this user's.
-func (h *host) socketPath() (string, error) {
+func (h *running) socketPath() (string, error) {
 	switch {
 	case h.opts.Socket != "":
 		return filepath.Abs(h.opts.Socket)
 	case h.pipeline.Bus.Socket != "":
 		return h.pipeline.Path(h.pipeline.Bus.Socket)
 	}
-	path, err := bus.SocketPath(h.pipeline.Name)
+	path, err := node.SocketPath(h.pipeline.Name)
 	if err == nil {
 		path, err = filepath.Abs(path)
 	}
@@ -148,7 +150,7 @@ func (h *host) socketPath() (string, error) {
 }
 
 // run starts the processes and returns when it is time to drain.
-func (h *host) run(ctx context.Context) error {
+func (h *running) run(ctx context.Context) error {
 	h.writeNotes(ctx)
 	if err := h.startStages(); err != nil {
 		return err
@@ -172,7 +174,7 @@ func (h *host) run(ctx context.Context) error {
 
 // writeNotes says what deserves attention in a file that can be run, such as a key that
 // nobody reads and that is nearly one of the bus's.
-func (h *host) writeNotes(ctx context.Context) {
+func (h *running) writeNotes(ctx context.Context) {
 	if !h.opts.Logger.Enabled(ctx, slog.LevelWarn) {
 		return
 	}
@@ -182,14 +184,14 @@ func (h *host) writeNotes(ctx context.Context) {
 }
 
 // answered does what a call asked for, behind its answer.
-func (h *host) answered(method string) {
+func (h *running) answered(method string) {
 	if method == methodDrain {
 		h.drainOnce.Do(func() { close(h.drain) })
 	}
 }
 
 // logStalls tells of what has waited for long.
-func (h *host) logStalls(stalls []bus.Stall) {
+func (h *running) logStalls(stalls []bus.Stall) {
 	for _, s := range stalls {
 		waits := slog.String("request", s.Request.String())
 		if s.Process != "" { // it waits for the exchange, which is no request's

@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/config"
 	"github.com/omnibus-runtime/omnibus/internal/host"
 )
@@ -127,9 +128,9 @@ func (r *run) wait() (string, error) {
 	return r.out.text.String(), err
 }
 
-func (r *run) join() *bus.Node {
+func (r *run) join() *node.Node {
 	r.t.Helper()
-	n, err := bus.Join(r.t.Context(), "test", bus.JoinOptions{Socket: r.socket})
+	n, err := node.Join(r.t.Context(), "test", node.JoinOptions{Socket: r.socket})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func (r *run) join() *bus.Node {
 }
 
 // submit sends one input and returns what comes back.
-func (r *run) submit(n *bus.Node, input string) (string, error) {
+func (r *run) submit(n *node.Node, input string) (string, error) {
 	r.t.Helper()
 	req, err := n.Stream(r.t.Context())
 	if err != nil {

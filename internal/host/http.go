@@ -33,7 +33,7 @@ const (
 )
 
 // openWeb starts the web server.
-func (h *host) openWeb() error {
+func (h *running) openWeb() error {
 	where, err := h.webAddress()
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func newWebServer(pages http.Handler, log *slog.Logger, timeout time.Duration) *
 }
 
 // webAddress is the path of a socket, which has a slash, or host:port.
-func (h *host) webAddress() (string, error) {
+func (h *running) webAddress() (string, error) {
 	where, absolute := h.opts.HTTP, filepath.Abs
 	if where == "" {
 		where, absolute = h.pipeline.Bus.HTTP, h.pipeline.Path
@@ -157,7 +157,7 @@ func (w *web) close() error {
 	return err
 }
 
-func (h *host) routes(tcp bool) http.Handler {
+func (h *running) routes(tcp bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(h.registry(), promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })

@@ -79,7 +79,7 @@ func TestPortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	err = (&host{opts: Options{HTTP: taken.Addr().String()}}).openWeb()
+	err = (&running{opts: Options{HTTP: taken.Addr().String()}}).openWeb()
 	if err == nil || !strings.HasSuffix(err.Error(), "stop who listens there, or choose another port") {
 		t.Errorf("got %v", err)
 	}

@@ -10,7 +10,7 @@ import (
 // onGone learns that a process serves a stage no more. One of ours that lives has as
 // long to serve one again as it had in the beginning, and is killed then: while it lives
 // no other is started, and requests would wait for ever.
-func (h *host) onGone(name string, _, pid int, _ error) {
+func (h *running) onGone(name string, _, pid int, _ error) {
 	h.mu.Lock()
 	if h.serves[pid]--; h.serves[pid] == 0 {
 		delete(h.serves, pid)
@@ -30,7 +30,7 @@ func (h *host) onGone(name string, _, pid int, _ error) {
 
 // idle reports whether a child whose process was to serve a stage serves none: not when
 // the run ends, of which processes are told.
-func (h *host) idle(c *child.Child) bool {
+func (h *running) idle(c *child.Child) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for pid := range h.serves {

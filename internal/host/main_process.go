@@ -35,7 +35,7 @@ type mainProcess struct {
 }
 
 // startMain starts the main process, if there is to be one.
-func (h *host) startMain() error {
+func (h *running) startMain() error {
 	if h.command == nil {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (h *host) startMain() error {
 
 // mainCommand prepares the main process, before anything is started that it
 // would find missing; nil: there is none.
-func (h *host) mainCommand() (*exec.Cmd, error) {
+func (h *running) mainCommand() (*exec.Cmd, error) {
 	args, dir := h.opts.Main, ""
 	if len(args) == 0 {
 		if args = h.pipeline.Bus.Main; len(args) == 0 {

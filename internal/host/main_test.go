@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
@@ -20,8 +21,8 @@ import (
 // one, and the main process when it is called so.
 func TestMain(m *testing.M) {
 	switch {
-	case os.Getenv(bus.EnvStage) != "":
-		os.Exit(serve(os.Getenv(bus.EnvStage)))
+	case os.Getenv(node.EnvStage) != "":
+		os.Exit(serve(os.Getenv(node.EnvStage)))
 	case len(os.Args) == 3 && os.Args[1] == "submit":
 		os.Exit(submit(os.Args[2]))
 	case len(os.Args) == 3 && os.Args[1] == "exit":
@@ -37,7 +38,7 @@ const crashing = "crashing"
 
 // crash is a request that its stage's process does not survive. It gets there once that
 // process serves.
-func crash(ctx context.Context, n *bus.Node) {
+func crash(ctx context.Context, n *node.Node) {
 	req, err := n.Stream(ctx)
 	if err == nil {
 		err = req.Input(ctx).EmitBytes([]byte("crash"), bus.Last())
@@ -51,7 +52,7 @@ func crash(ctx context.Context, n *bus.Node) {
 func serve(stage string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	n, err := bus.Join(ctx, stage, bus.JoinOptions{})
+	n, err := node.Join(ctx, stage, node.JoinOptions{})
 	if err != nil {
 		fmt.Fprintln(os.Stdout, err)
 		return 1
@@ -80,7 +81,7 @@ func serve(stage string) int {
 // submit joins the host of user 0 at a socket, and prints what it makes of a word.
 func submit(socket string) int {
 	ctx := context.Background()
-	n, err := bus.Join(ctx, "submit", bus.JoinOptions{Socket: socket, AllowUIDs: []uint32{0}})
+	n, err := node.Join(ctx, "submit", node.JoinOptions{Socket: socket, AllowUIDs: []uint32{0}})
 	if err != nil {
 		fmt.Fprintln(os.Stdout, err)
 		return 1

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
@@ -127,29 +128,29 @@ var trafficMetrics = []metric[bus.EdgeStatus]{
 }
 
 // The figures of each lane: what goes from one process to another past the host.
-var laneMetrics = []metric[bus.LaneStatus]{
-	counter("lane_deliveries_total", "Deliveries that went from one process to another past the host.", byLane, func(l bus.LaneStatus) float64 { return float64(l.Deliveries) }),
-	counter("lane_payload_bytes_total", "Bytes of payload that went from one process to another past the host.", byLane, func(l bus.LaneStatus) float64 { return float64(l.Bytes) }),
-	gauge("lane_streams", "Streams of requests that go from one process to another past the host.", byLane, func(l bus.LaneStatus) float64 { return float64(l.Streams) }),
-	gauge("lane_inflight_deliveries", "Deliveries past the host that were sent and are not finished.", byLane, func(l bus.LaneStatus) float64 { return float64(l.UnderWay) }),
-	gauge("lane_inflight_bytes", "Payload of the deliveries past the host that were sent and are not finished.", byLane, func(l bus.LaneStatus) float64 { return float64(l.UnderWayBytes) }),
-	gauge("lane_queued_deliveries", "Deliveries that wait for credit to go past the host.", byLane, func(l bus.LaneStatus) float64 { return float64(l.Queued) }),
+var laneMetrics = []metric[host.LaneStatus]{
+	counter("lane_deliveries_total", "Deliveries that went from one process to another past the host.", byLane, func(l host.LaneStatus) float64 { return float64(l.Deliveries) }),
+	counter("lane_payload_bytes_total", "Bytes of payload that went from one process to another past the host.", byLane, func(l host.LaneStatus) float64 { return float64(l.Bytes) }),
+	gauge("lane_streams", "Streams of requests that go from one process to another past the host.", byLane, func(l host.LaneStatus) float64 { return float64(l.Streams) }),
+	gauge("lane_inflight_deliveries", "Deliveries past the host that were sent and are not finished.", byLane, func(l host.LaneStatus) float64 { return float64(l.UnderWay) }),
+	gauge("lane_inflight_bytes", "Payload of the deliveries past the host that were sent and are not finished.", byLane, func(l host.LaneStatus) float64 { return float64(l.UnderWayBytes) }),
+	gauge("lane_queued_deliveries", "Deliveries that wait for credit to go past the host.", byLane, func(l host.LaneStatus) float64 { return float64(l.Queued) }),
 }
 
 // The figures of each attached process.
-var processMetrics = []metric[bus.ProcessStats]{
-	gauge("process_held_deliveries", "Deliveries and results that the process has not finished.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Held) }),
-	gauge("process_requests", "Requests that the process submitted and that are not over.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Requests) }),
-	gauge("process_placed_payloads", "Payloads of the process that lie in the exchange, or that others have fetched.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Placed) }),
-	gauge("process_fetched_payloads", "Payloads that the process has fetched and not released.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Fetched) }),
-	gauge("process_kept_payloads", "Payloads that the process reads though it has finished their deliveries.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Kept.Payloads) }),
-	gauge("process_kept_bytes", "Bytes of the payloads that the process reads though it has finished their deliveries.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Kept.Bytes) }),
-	gauge("process_kept_oldest_seconds", "Since when the process has had the oldest of the payloads that it reads though it has finished their deliveries.", byProcess, func(p bus.ProcessStats) float64 { return p.Kept.Oldest.Seconds() }),
-	gauge("process_left_bytes", "Bytes of the payloads that the process may read though its connection is over.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Left.Bytes) }),
-	gauge("process_alone_bytes", "Segments that the process has offered for one payload each.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Arena.AloneBytes) }),
-	gauge("process_arena_bytes", "Room for the process's payloads.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Arena.Bytes) }),
-	gauge("process_arena_used_bytes", "Room that the process's payloads take.", byProcess, func(p bus.ProcessStats) float64 { return float64(p.Arena.Used) }),
-	gauge("process_stopped", "1 when the process is stopped (SIGSTOP).", byProcess, func(p bus.ProcessStats) float64 { return truth(p.Stopped) }),
+var processMetrics = []metric[host.ProcessStats]{
+	gauge("process_held_deliveries", "Deliveries and results that the process has not finished.", byProcess, func(p host.ProcessStats) float64 { return float64(p.Held) }),
+	gauge("process_requests", "Requests that the process submitted and that are not over.", byProcess, func(p host.ProcessStats) float64 { return float64(p.Requests) }),
+	gauge("process_placed_payloads", "Payloads of the process that lie in the exchange, or that others have fetched.", byProcess, func(p host.ProcessStats) float64 { return float64(p.Placed) }),
+	gauge("process_fetched_payloads", "Payloads that the process has fetched and not released.", byProcess, func(p host.ProcessStats) float64 { return float64(p.Fetched) }),
+	gauge("process_kept_payloads", "Payloads that the process reads though it has finished their deliveries.", byProcess, func(p host.ProcessStats) float64 { return float64(p.Kept.Payloads) }),
+	gauge("process_kept_bytes", "Bytes of the payloads that the process reads though it has finished their deliveries.", byProcess, func(p host.ProcessStats) float64 { return float64(p.Kept.Bytes) }),
+	gauge("process_kept_oldest_seconds", "Since when the process has had the oldest of the payloads that it reads though it has finished their deliveries.", byProcess, func(p host.ProcessStats) float64 { return p.Kept.Oldest.Seconds() }),
+	gauge("process_left_bytes", "Bytes of the payloads that the process may read though its connection is over.", byProcess, func(p host.ProcessStats) float64 { return float64(p.Left.Bytes) }),
+	gauge("process_alone_bytes", "Segments that the process has offered for one payload each.", byProcess, func(p host.ProcessStats) float64 { return float64(p.Arena.AloneBytes) }),
+	gauge("process_arena_bytes", "Room for the process's payloads.", byProcess, func(p host.ProcessStats) float64 { return float64(p.Arena.Bytes) }),
+	gauge("process_arena_used_bytes", "Room that the process's payloads take.", byProcess, func(p host.ProcessStats) float64 { return float64(p.Arena.Used) }),
+	gauge("process_stopped", "1 when the process is stopped (SIGSTOP).", byProcess, func(p host.ProcessStats) float64 { return truth(p.Stopped) }),
 }
 
 // The figures of each process that the host started.
@@ -168,14 +169,14 @@ func truth(b bool) float64 {
 }
 
 // registry holds the figures of the bus, of its processes, and of this one.
-func (h *host) registry() *prometheus.Registry {
+func (h *running) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collector{h}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
 // collector reads the figures when somebody asks. Each metric is one snapshot.
-type collector struct{ host *host }
+type collector struct{ host *running }
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(to chan<- *prometheus.Desc) {
@@ -253,7 +254,7 @@ func nodeText(node uint32) string { return strconv.FormatUint(uint64(node), 10) 
 
 // ProcessName names a process by what it does, which lasts, and else by what it
 // calls itself.
-func ProcessName(p bus.ProcessStats) string {
+func ProcessName(p host.ProcessStats) string {
 	if len(p.Stages) > 0 {
 		return strings.Join(p.Stages, ",")
 	}

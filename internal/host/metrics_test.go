@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
@@ -23,7 +24,7 @@ func (f figures) Collect(to chan<- prometheus.Metric) { f.collectStatus(to, f.st
 // TestTensorsOfProcesses: the figures of tensors are those of the host and of all
 // processes, few hosts having any of their own.
 func TestTensorsOfProcesses(t *testing.T) {
-	figures := figures{status: Status{Status: bus.Status{Stats: bus.Stats{
+	figures := figures{status: Status{Status: host.Status{Stats: bus.Stats{
 		Tensors:        lane.Stats{Fallbacks: 1, Pool: lane.Sent{Messages: 10, Bytes: 100}},
 		ProcessTensors: lane.Stats{Fallbacks: 2, Pool: lane.Sent{Messages: 20, Bytes: 200}, Open: 3},
 	}}}}
@@ -55,8 +56,8 @@ func TestTensorsOfProcesses(t *testing.T) {
 func TestMetricNames(t *testing.T) {
 	s := Status{Stages: []StageStatus{{Stage: "a"}}, Children: []ChildStatus{{Name: "a/0", Stage: "a"}, {Name: "a/1", Stage: "a"}}}
 	s.Stats = bus.Stats{Stages: []bus.StageStats{{Name: "a"}}, Edges: []bus.EdgeStats{{To: "a"}, {From: "a", Connector: &connector.Health{}}}}
-	s.Processes = []bus.ProcessStats{{Node: 1, Name: "x\xff"}, {Node: 2, Name: "x\xff"}}
-	s.Lanes = []bus.LaneStatus{{From: 1, To: 2}, {From: 2, To: 1}}
+	s.Processes = []host.ProcessStats{{Node: 1, Name: "x\xff"}, {Node: 2, Name: "x\xff"}}
+	s.Lanes = []host.LaneStatus{{From: 1, To: 2}, {From: 2, To: 1}}
 	r := prometheus.NewPedanticRegistry()
 	if err := r.Register(figures{status: s}); err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 )
 
 // signal wakes awaitReady.
-func (h *host) signal() {
+func (h *running) signal() {
 	select {
 	case h.changed <- struct{}{}:
 	default:
@@ -16,7 +16,7 @@ func (h *host) signal() {
 
 // awaitReady waits until each process has served its stage, and every stage is
 // served. How long a process of ours may take is the child manager's business.
-func (h *host) awaitReady(ctx context.Context) error {
+func (h *running) awaitReady(ctx context.Context) error {
 	defer h.limitAttach()()
 	for {
 		ready, err := h.checkReady()
@@ -35,7 +35,7 @@ func (h *host) awaitReady(ctx context.Context) error {
 
 // limitAttach ends the start when nobody attaches to a stage in time, until it
 // is stopped.
-func (h *host) limitAttach() (stop func()) {
+func (h *running) limitAttach() (stop func()) {
 	var timers []*time.Timer
 	for _, s := range h.stages {
 		if s.Attach {
@@ -49,7 +49,7 @@ func (h *host) limitAttach() (stop func()) {
 	}
 }
 
-func (h *host) attachTimedOut(s *stage) {
+func (h *running) attachTimedOut(s *stage) {
 	h.mu.Lock()
 	if !s.served && h.startErr == nil {
 		h.startErr = &StageError{Stage: s.ID, After: s.startTimeout(), At: h.socket}
@@ -59,7 +59,7 @@ func (h *host) attachTimedOut(s *stage) {
 }
 
 // checkReady enters the phase ready when everything is there.
-func (h *host) checkReady() (bool, error) {
+func (h *running) checkReady() (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.startErr != nil {
@@ -89,7 +89,7 @@ func (s *stage) missing() string {
 }
 
 // unready lists what keeps the host from doing its work, for those who ask.
-func (h *host) unready() []string {
+func (h *running) unready() []string {
 	var why []string
 	h.mu.Lock()
 	if h.phase == PhaseDraining {

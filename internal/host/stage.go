@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/config"
 	"github.com/omnibus-runtime/omnibus/internal/host/child"
 )
@@ -45,7 +46,7 @@ type replica struct {
 func (r *replica) name() string { return fmt.Sprintf("%s/%d", r.stage.ID, r.number) }
 
 // addStages lists the stages that processes serve.
-func (h *host) addStages() {
+func (h *running) addStages() {
 	for _, st := range h.pipeline.Stages {
 		if !st.Remote() {
 			continue
@@ -70,7 +71,7 @@ func (s *stage) startTimeout() time.Duration {
 }
 
 // startStages starts all processes. They get ready side by side.
-func (h *host) startStages() error {
+func (h *running) startStages() error {
 	var errs []error
 	for _, s := range h.stages {
 		for _, r := range s.replicas {
@@ -83,7 +84,7 @@ func (h *host) startStages() error {
 	return errors.Join(errs...)
 }
 
-func (h *host) start(r *replica) error {
+func (h *running) start(r *replica) error {
 	spec, err := h.childSpec(r)
 	if err != nil {
 		return err
@@ -99,7 +100,7 @@ func (h *host) start(r *replica) error {
 }
 
 // childSpec says how to run a process of a stage.
-func (h *host) childSpec(r *replica) (child.Spec, error) {
+func (h *running) childSpec(r *replica) (child.Spec, error) {
 	st := r.stage.Stage
 	args, dir, err := h.resolve(st.Exec, st.Cwd)
 	if err != nil {
@@ -112,7 +113,7 @@ func (h *host) childSpec(r *replica) (child.Spec, error) {
 	env := h.environment(st.Env)
 	return child.Spec{
 		Name: r.name(), Args: args, Dir: dir,
-		Env:     append(env, bus.EnvStage+"="+st.ID, envReplica+"="+strconv.Itoa(r.number)),
+		Env:     append(env, node.EnvStage+"="+st.ID, envReplica+"="+strconv.Itoa(r.number)),
 		Restart: restart, Backoff: child.Backoff{Limit: st.MaxRestarts},
 		Grace: orDefault(st.Grace, DefaultStageGrace), StartTimeout: r.stage.startTimeout(),
 	}, nil
@@ -127,7 +128,7 @@ func orDefault(d, instead time.Duration) time.Duration {
 
 // resolve finds the paths of a command line of the file. A program that is
 // a name alone is looked up in PATH.
-func (h *host) resolve(exec []string, cwd string) (args []string, dir string, err error) {
+func (h *running) resolve(exec []string, cwd string) (args []string, dir string, err error) {
 	args = slices.Clone(exec)
 	if strings.Contains(args[0], "/") {
 		if args[0], err = h.pipeline.Path(args[0]); err != nil {
@@ -143,7 +144,7 @@ func (h *host) resolve(exec []string, cwd string) (args []string, dir string, er
 
 // environment is what all processes get besides the host's own environment:
 // where the bus is, and what the file says.
-func (h *host) environment(own map[string]string) []string {
+func (h *running) environment(own map[string]string) []string {
 	var env []string
 	if _, set := os.LookupEnv("PYTHONUNBUFFERED"); !set {
 		env = append(env, "PYTHONUNBUFFERED=1") // else its lines would come when it ends
@@ -154,11 +155,11 @@ func (h *host) environment(own map[string]string) []string {
 	if h.opts.Wait != "" {
 		env = append(env, bus.EnvWait+"="+string(h.opts.Wait))
 	}
-	return append(env, bus.EnvSocket+"="+h.socket, bus.EnvBus+"="+h.pipeline.Name)
+	return append(env, node.EnvSocket+"="+h.socket, node.EnvBus+"="+h.pipeline.Name)
 }
 
 // onEvent follows the life of a process. It runs on the child's goroutine.
-func (h *host) onEvent(e child.Event) {
+func (h *running) onEvent(e child.Event) {
 	r := h.replica(e.Name)
 	if r == nil {
 		return
@@ -188,7 +189,7 @@ func (h *host) onEvent(e child.Event) {
 	}
 }
 
-func (h *host) logEvent(e child.Event) {
+func (h *running) logEvent(e child.Event) {
 	level := slog.LevelInfo
 	switch e.Kind {
 	case child.EventRestarting:
@@ -223,7 +224,7 @@ func (s *stage) lost() bool {
 
 // giveUp fails the requests that wait for a stage, now and until somebody else
 // serves it.
-func (h *host) giveUp(s *stage, e child.Event) {
+func (h *running) giveUp(s *stage, e child.Event) {
 	why := e.String()
 	if e.Kind == child.EventDone {
 		why = fmt.Sprintf("%s: ended with %s, and is not started again: set restart: always if it should be", e.Name, e.Death.Cause())
@@ -239,7 +240,7 @@ func (h *host) giveUp(s *stage, e child.Event) {
 
 // abandoned is the error of a run at whose end stages are given up whose processes did not
 // end well. Where there is a main process, it knows what came of that.
-func (h *host) abandoned() error {
+func (h *running) abandoned() error {
 	if h.main != nil {
 		return nil
 	}
@@ -254,7 +255,7 @@ func (h *host) abandoned() error {
 	return errors.Join(all...)
 }
 
-func (h *host) replica(name string) *replica {
+func (h *running) replica(name string) *replica {
 	for _, s := range h.stages {
 		for _, r := range s.replicas {
 			if r.name() == name {
@@ -267,7 +268,7 @@ func (h *host) replica(name string) *replica {
 
 // number has a process of ours be the replica that it was started as, and others come
 // behind those.
-func (h *host) number(name string, pid int) int {
+func (h *running) number(name string, pid int) int {
 	s := h.byName[name]
 	if c, ours := h.children.Find(pid); ours {
 		if r := h.replica(c.Name()); r != nil && r.stage == s {
@@ -278,7 +279,7 @@ func (h *host) number(name string, pid int) int {
 }
 
 // onServe learns that a process serves a stage: one of ours is ready then.
-func (h *host) onServe(name string, number, pid int) {
+func (h *running) onServe(name string, number, pid int) {
 	s := h.byName[name]
 	c, ours := h.children.Find(pid)
 	if ours {
@@ -297,7 +298,7 @@ func (h *host) onServe(name string, number, pid int) {
 }
 
 // onStuck kills a process of ours that does not move. Others are their owners'.
-func (h *host) onStuck(pid int, reason error) {
+func (h *running) onStuck(pid int, reason error) {
 	if c, ok := h.children.Find(pid); ok {
 		c.Kill(reason.Error())
 	}
@@ -311,7 +312,7 @@ const (
 )
 
 // autopsy says what is known about a process that died.
-func (h *host) autopsy(pid int) string {
+func (h *running) autopsy(pid int) string {
 	ctx, cancel := context.WithTimeout(context.Background(), autopsyWait)
 	defer cancel()
 	death, ok := h.children.Autopsy(ctx, pid)

@@ -13,7 +13,7 @@ import (
 // TestStallsAreLogged: each line says who waits, a request or a process, and for what.
 func TestStallsAreLogged(t *testing.T) {
 	var log bytes.Buffer
-	h := &host{opts: Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
+	h := &running{opts: Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
 	h.logStalls([]bus.Stall{
 		{Request: 42, Edge: "a->b", Waited: 5 * time.Second, Holder: "process 7 has it"},
 		{Process: "process 8", Edge: "exchange", Waited: 5 * time.Second, Holder: "room"},

@@ -5,12 +5,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
 )
 
 // Status is what a host says about itself: the answer to the call status.
 type Status struct {
-	bus.Status
+	host.Status
 	PID      int           `json:"pid"`
 	Phase    Phase         `json:"phase"`
 	Socket   string        `json:"socket"`
@@ -41,7 +41,7 @@ type ChildStatus struct {
 }
 
 // status takes a snapshot.
-func (h *host) status() Status {
+func (h *running) status() Status {
 	s := Status{
 		Status: h.server.Status(), PID: os.Getpid(), Socket: h.socket, HTTP: h.web.where(),
 		Stages: make([]StageStatus, 0, len(h.stages)), Children: h.childStatus(),
@@ -58,7 +58,7 @@ func (h *host) status() Status {
 	return s
 }
 
-func (h *host) childStatus() []ChildStatus {
+func (h *running) childStatus() []ChildStatus {
 	all := []ChildStatus{}
 	for _, st := range h.stages {
 		for _, r := range st.replicas {
@@ -88,7 +88,7 @@ func (h *host) childStatus() []ChildStatus {
 const methodDrain = "drain"
 
 // methods are the calls that the host answers, besides those of the bus.
-func (h *host) methods() map[string]func(context.Context, []byte) (any, error) {
+func (h *running) methods() map[string]func(context.Context, []byte) (any, error) {
 	return map[string]func(context.Context, []byte) (any, error){
 		"status": func(ctx context.Context, _ []byte) (any, error) {
 			select {

@@ -106,7 +106,8 @@ func TestRulesCanFail(t *testing.T) {
 		{"the host under the bus", checkLayers(of("bus", imports("a.go", module+"/internal/host")), layers), "bus/a.go imports internal/host"},
 		{"processes that know the bus", checkLayers(of("internal/host/child", imports("a.go", module+"/bus")), layers), "nothing of this module"},
 		{"packets that know the bus", checkLayers(of("internal/peer", imports("a.go", module+"/bus")), layers), "only internal/wire, shmstore"},
-		{"packets under the bus", checkLayers(of("bus", imports("a.go", module+"/internal/peer")), layers), ""},
+		{"packets under the bus", checkLayers(of("bus", imports("a.go", module+"/internal/peer")), layers), "bus/a.go imports internal/peer"},
+		{"packets under the host's end", checkLayers(of("bus/host", imports("a.go", module+"/internal/peer")), layers), ""},
 		{"messages that know a socket", checkLayers(of("internal/wire", imports("a.go", module+"/internal/peer")), layers), "only messages"},
 		{"sibling inside a part", checkLayers(of("internal/a", imports("a.go", module+"/internal/b")), layers), ""},
 

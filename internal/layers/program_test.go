@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -136,16 +135,6 @@ func programOf(t *testing.T, source string) *program {
 	}
 	p.packages = append(p.packages, c)
 	return p
-}
-
-// named is the package of a path.
-func (p *program) named(t *testing.T, path string) *checked {
-	t.Helper()
-	i := slices.IndexFunc(p.packages, func(c *checked) bool { return c.path == path })
-	if i < 0 {
-		t.Fatalf("the module has no package %s", path)
-	}
-	return p.packages[i]
 }
 
 // functions calls f for each function and method with a body.

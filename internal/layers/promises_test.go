@@ -18,9 +18,19 @@ var promises = []promise{
 	{
 		path: "bus",
 		names: "Bus.Exchange Bus.Submit Bus.TrySubmit Emitter.EmitTensor Emitter.Reserve Expand Join2 Key " +
-			"Node.Epoch Node.Serve Node.Submit Node.TensorStats Node.TrySubmit ParseTensorTransport " +
-			"Request.Results Request.Wait Result Server.Addr Stage Task.Replica To WithTrace",
+			"ParseTensorTransport " +
+			"Request.Results Request.Wait Result Stage Task.Replica To WithTrace",
 		reason: "a program builds a pipeline from Go functions, submits to it and serves stages as a node",
+	},
+	{
+		path:   "bus/host",
+		names:  "Server.Addr",
+		reason: "a program tells others where its server listens",
+	},
+	{
+		path:   "bus/node",
+		names:  "Node.Epoch Node.Serve Node.Submit Node.TensorStats Node.TrySubmit",
+		reason: "a program serves stages as a node, and submits requests",
 	},
 	{
 		path:   "bus/tensorqueue",
@@ -145,8 +155,13 @@ var errorPromises = []promise{
 	{
 		path: "bus",
 		names: "ErrBranchEnded ErrFinished ErrJoinRoom ErrMissing ErrNoEdge ErrOverloaded ErrPanic ErrPayload " +
-			"ErrProcessDied ErrReplayRoom ErrSequence ErrTooLarge ErrUntrusted ErrWindowFull",
+			"ErrAfterEnd ErrSequence ErrWindowFull",
 		reason: "a program decides by them whether it submits again, and its stages what they do",
+	},
+	{
+		path:   "bus/node",
+		names:  "ErrUntrusted",
+		reason: "a program tells a host that it must not trust from one that is not there",
 	},
 	{
 		path: "codec",
@@ -217,7 +232,7 @@ var errorPromises = []promise{
 // declare needs no caller, and what they call is not called by the product.
 var forTests = []string{
 	"bench", "examples", "codec/internal/codectest", "connector/connectortest", "cudaipc/drivertest", "cudaipc/emul",
-	"internal/chaos", "internal/golden", "internal/mutants", "internal/pythontest",
+	"internal/bustest", "internal/chaos", "internal/golden", "internal/mutants", "internal/pythontest",
 }
 
 func namesOf(table []promise) (names []string) {

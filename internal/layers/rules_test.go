@@ -26,6 +26,11 @@ var layers = []layer{
 		reason: "it turns messages into bytes and back, for a host that is not believed and a client that is not: it knows no socket, no store and no bus, so that its tests need none",
 	},
 	{
+		part:   "internal/heard",
+		may:    []string{"actors"},
+		reason: "it says which connection to look at; what a connection is, its users know",
+	},
+	{
 		part:   "internal/peer",
 		may:    []string{"internal/wire", "shmstore", "internal"},
 		reason: "it moves packets and descriptors and watches processes; what they are for is the bus's business",
@@ -164,17 +169,37 @@ var layers = []layer{
 	},
 	{
 		part:   "internal/directory",
-		may:    []string{"cudaipc", "cudaipc/lane", "internal/peer", "internal"},
+		may:    []string{"cudaipc", "cudaipc/lane", "internal"},
 		reason: "it is the table behind a lane's contract of a directory; a client is for it what can publish, and the messages that ask it are the bus's business",
 	},
 	{
 		part:   "bus",
-		may:    []string{"connector", "connector/flow", "connector/ring", "cudaipc", "cudaipc/lane", "codec/bundle", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/directory", "internal/exchange", "internal/ledger", "internal/peer", "internal/wire", "internal"},
-		reason: "a program can build a bus from code alone, without configuration files or the command; the host's exchange is a transport over ring's table, and an edge with a connector is a path of flow, as between any two stages; other transports are not for the bus to link",
+		may:    []string{"connector", "connector/flow", "connector/ring", "cudaipc", "cudaipc/lane", "codec/bundle", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/directory", "internal/exchange", "internal/heard", "internal/ledger", "internal/wire", "internal"},
+		reason: "a program can build a bus from code alone, without configuration files, sockets or the command; the host's exchange is a transport over ring's table, and an edge with a connector is a path of flow, as between any two stages; other transports are not for the bus to link",
+	},
+	{
+		part:   "internal/terms",
+		may:    []string{"bus", "connector", "cudaipc", "cudaipc/lane", "internal/wire", "messages", "shmstore", "internal"},
+		reason: "it is what a host and a node say alike, as values: it has no connection and starts nothing",
+	},
+	{
+		part:   "bus/host",
+		may:    []string{"bus", "connector", "connector/ring", "cudaipc/lane", "codec", "messages", "shmstore", "internal/directory", "internal/exchange", "internal/heard", "internal/ledger", "internal/peer", "internal/terms", "internal/wire", "internal"},
+		reason: "it is one end of a process boundary, and knows of the other what that says",
+	},
+	{
+		part:   "bus/node",
+		may:    []string{"bus", "connector", "cudaipc", "cudaipc/lane", "codec", "messages", "shmstore", "connector/ring", "internal/directory", "internal/exchange", "internal/heard", "internal/ledger", "internal/peer", "internal/terms", "internal/wire", "internal"},
+		reason: "it is the other end of a process boundary, and knows of the host what that says",
+	},
+	{
+		part:   "internal/bustest",
+		may:    []string{"bus", "codec", "cudaipc", "cudaipc/emul", "cudaipc/lane", "cudaipc/pool", "shmstore"},
+		reason: "it is for tests of package bus and of those below it",
 	},
 	{
 		part:   "bus/tensorqueue",
-		may:    []string{"bus", "cudaipc", "cudaipc/lane", "codec", "shmstore"},
+		may:    []string{"bus", "bus/host", "bus/node", "cudaipc", "cudaipc/lane", "codec", "shmstore"},
 		reason: "it is a bus of one stage, for programs without a pipeline: what it needs of the bus, any program can have",
 	},
 	{
@@ -192,22 +217,22 @@ var layers = []layer{
 	},
 	{
 		part:   "internal/host",
-		may:    []string{"internal/host/child", "config", "bus", "connector", "cudaipc/lane", "actors", "shmstore", "codec", "messages", "internal"},
+		may:    []string{"internal/host/child", "config", "bus", "bus/host", "bus/node", "connector", "cudaipc/lane", "actors", "shmstore", "codec", "messages", "internal"},
 		reason: "it is a program around the bus, for the command alone; whoever embeds the bus gets no process manager and no web server",
 	},
 	{
 		part:   "bench",
-		may:    []string{"bus", "bus/tensorqueue", "actors", "connector", "connector/shm", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "cudaipc/pool", "shmstore", "codec", "codec/omni", "codec/python", "messages", "internal"},
+		may:    []string{"bus", "bus/host", "bus/node", "bus/tensorqueue", "actors", "connector", "connector/shm", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "cudaipc/pool", "shmstore", "codec", "codec/omni", "codec/python", "messages", "internal"},
 		reason: "it measures what a program sees that embeds the bus, and lies in a module of its own, which no part imports",
 	},
 	{
 		part:   "cmd",
-		may:    []string{"internal/host", "internal/host/doctor", "config", "connector", "connector/shm", "cudaipc", "cudaipc/cuda", "bus", "bus/tensorqueue", "actors", "shmstore", "ringbuf", "codec", "codec/omni", "codec/python", "messages", "internal"},
+		may:    []string{"internal/host", "internal/host/doctor", "config", "connector", "connector/shm", "cudaipc", "cudaipc/cuda", "bus", "bus/host", "bus/node", "bus/tensorqueue", "actors", "shmstore", "ringbuf", "codec", "codec/omni", "codec/python", "messages", "internal"},
 		reason: "commands stand at the top",
 	},
 	{
 		part:   "examples",
-		may:    []string{"config", "bus", "connector", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "actors", "shmstore", "ringbuf", "codec", "codec/kv", "codec/omni", "codec/proto", "codec/python", "codec/vllm", "messages"},
+		may:    []string{"config", "bus", "bus/host", "bus/node", "connector", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "actors", "shmstore", "ringbuf", "codec", "codec/kv", "codec/omni", "codec/proto", "codec/python", "codec/vllm", "messages"},
 		reason: "an example may use only what its reader can import too",
 	},
 }

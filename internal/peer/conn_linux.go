@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -244,7 +245,7 @@ func (c *Conn) receive(buf []byte, rests func() bool) (int, []int, error) {
 		err = protocolError("descriptors were lost: more than %d of them came", wire.MaxDescriptors)
 	}
 	if err != nil {
-		CloseAll(fds)
+		process.CloseAll(fds)
 		return 0, nil, err
 	}
 	return n, fds, nil
@@ -279,27 +280,4 @@ func (c *Conn) hungUp() bool {
 
 func (c *Conn) hangUp() {
 	_ = c.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // it may be over already
-}
-
-// duplicate returns descriptors of its own for the same files, all or none.
-func duplicate(fds []int) ([]int, error) {
-	var own []int
-	for _, fd := range fds {
-		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			CloseAll(own)
-			return nil, fmt.Errorf("duplicate descriptor %d: %w", fd, err)
-		}
-		own = append(own, dup)
-	}
-	return own, nil
-}
-
-// CloseAll closes descriptors that came with a packet, or were to go with one. A socket
-// would keep whoever closes it last for as long as its owner has told it to linger.
-func CloseAll(fds []int) {
-	for _, fd := range fds {
-		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{}) // most are no sockets
-		unix.Close(fd)
-	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -78,7 +79,7 @@ func TestPackets(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer CloseAll(fds)
+				defer process.CloseAll(fds)
 				if !bytes.Equal(buf[:n], tt.packet) || len(fds) != tt.fds {
 					t.Errorf("received %d bytes and %d descriptors, want %d and %d", n, len(fds), len(tt.packet), tt.fds)
 				}
@@ -114,7 +115,7 @@ func TestSendRefuses(t *testing.T) {
 func TestDuplicateAllOrNone(t *testing.T) {
 	file := devNull(t)
 	checkNoLeak(t, func() {
-		if own, err := duplicate([]int{int(file.Fd()), 1 << 30}); !errors.Is(err, unix.EBADF) || own != nil {
+		if own, err := process.DuplicateAll([]int{int(file.Fd()), 1 << 30}); !errors.Is(err, unix.EBADF) || own != nil {
 			t.Errorf("duplicate = %v, %v; want EBADF", own, err)
 		}
 	})
@@ -364,7 +365,7 @@ func TestClosingDoesNotLinger(t *testing.T) {
 	}
 	closed := make(chan struct{})
 	go func() {
-		CloseAll([]int{fd})
+		process.CloseAll([]int{fd})
 		close(closed)
 	}()
 	select {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
@@ -79,7 +80,7 @@ func (c *Conn) OpenLane(m *wire.Lane, fd int, opts lane.Options) error {
 		err = protocolError("a lane of %d bytes: it has %d", m.Capacity, laneBytes)
 	}
 	if err != nil {
-		CloseAll([]int{fd})
+		process.CloseAll([]int{fd})
 		return err
 	}
 	if c.mem.its, err = shmstore.OpenSegment("lane", fd, int64(geo.SenderBytes()+geo.ReceiverBytes())); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
@@ -66,7 +67,7 @@ func serve(conn *Conn, fail uint32) *served {
 }
 
 func (s *served) handle(h wire.Header, body []byte, fds []int) error {
-	CloseAll(fds)
+	process.CloseAll(fds)
 	if h.Kind != wire.KindFinish {
 		return nil
 	}
@@ -389,14 +390,14 @@ func TestLaneRefuses(t *testing.T) {
 			}
 			_, fd := mustShare(t, b)
 			if c.short {
-				CloseAll([]int{fd})
+				process.CloseAll([]int{fd})
 				if fd, err = unix.MemfdCreate("short", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if c.shared {
 				_, own := mustShare(t, a)
-				CloseAll([]int{own})
+				process.CloseAll([]int{own})
 			}
 			m := &wire.Lane{Capacity: c.capacity}
 			if c.again {

@@ -13,13 +13,15 @@ const (
 	DefaultBacklogBytes = 8 << 20
 	// DefaultFlushTimeout is how long Close of a Sender tries to send the rest.
 	DefaultFlushTimeout = 2 * time.Second
-	// DefaultLaterWait is how long a message waits for another that it can travel with.
-	DefaultLaterWait = time.Millisecond
 
 	// maxBacklogDescriptors bounds the descriptors that wait in a Sender: each is
 	// one of the few that a process may have open.
 	maxBacklogDescriptors = 256
 )
+
+// LaterWait is how long a message of Later waits for another that it can travel with. It is
+// for Senders that are made from then on; only tests change it.
+var LaterWait = time.Millisecond
 
 // SenderOptions are the options of [NewSender]. The zero value works.
 type SenderOptions struct {
@@ -29,9 +31,6 @@ type SenderOptions struct {
 	// FlushTimeout is how long Close tries to send the rest. Zero means
 	// DefaultFlushTimeout.
 	FlushTimeout time.Duration
-	// LaterWait is how long a message of Later waits for another that it can travel
-	// with. Zero means DefaultLaterWait.
-	LaterWait time.Duration
 }
 
 func (o SenderOptions) withDefaults() SenderOptions {
@@ -41,9 +40,6 @@ func (o SenderOptions) withDefaults() SenderOptions {
 	if o.FlushTimeout == 0 {
 		o.FlushTimeout = DefaultFlushTimeout
 	}
-	if o.LaterWait == 0 {
-		o.LaterWait = DefaultLaterWait
-	}
 	return o
 }
 
@@ -51,9 +47,6 @@ func (o SenderOptions) withDefaults() SenderOptions {
 func (o SenderOptions) Validate() error {
 	if o.BacklogBytes != 0 && o.BacklogBytes < wire.MaxPacket {
 		return fmt.Errorf("backlog of %d bytes: a packet of %d must fit", o.BacklogBytes, wire.MaxPacket)
-	}
-	if o.LaterWait < 0 {
-		return fmt.Errorf("wait of %v for another message: it must not be negative", o.LaterWait)
 	}
 	if o.FlushTimeout < 0 {
 		return fmt.Errorf("flush timeout %v: it must not be negative", o.FlushTimeout)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
@@ -96,7 +97,7 @@ func (o *order) arrived(p []byte, fds []int, lanes bool) error {
 			o.after, p = m.Frames, rest
 		}
 		if err != nil {
-			CloseAll(fds)
+			process.CloseAll(fds)
 			return fmt.Errorf("receive packet: %w", err)
 		}
 	}
@@ -118,6 +119,6 @@ func (o *order) dozes(in *lane.Receiver) bool {
 }
 
 func (o *order) discard() {
-	CloseAll(o.early.fds)
+	process.CloseAll(o.early.fds)
 	o.early = packet{}
 }

@@ -4,6 +4,8 @@ package peer
 
 import (
 	"context"
+
+	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
 // Listener accepts connections at a path.
@@ -36,26 +38,10 @@ func (*Conn) hangUp()                                         {}
 func (*Conn) receive([]byte, func() bool) (int, []int, error) { return 0, nil, ErrUnsupported }
 func (*Conn) bySocket([]byte, []int) (bool, error)            { return false, ErrUnsupported }
 
-func watch(*Conn, watchOptions) (*Process, error) { return nil, ErrUnsupported }
-
-func (*Process) hasExited() bool { return false }
-func (*Process) isStopped() bool { return false }
-
-func adopt(int, int) (*Process, error) { return nil, ErrUnsupported }
+func watch(*Conn, watchOptions) (*process.Process, error) { return nil, ErrUnsupported }
 
 // Sockets is not supported here.
 func Sockets() ([2]int, error) { return [2]int{}, ErrUnsupported }
 
 // Open is not supported here.
 func Open(int) (*Conn, error) { return nil, ErrUnsupported }
-
-// CloseAll does nothing: there are no descriptors here.
-func CloseAll([]int) {}
-
-func duplicate([]int) ([]int, error) { return nil, ErrUnsupported }
-
-// Self is not supported here.
-func Self() (int, error) { return -1, ErrUnsupported }
-
-// Duplicate is not supported here.
-func Duplicate(int) (int, error) { return -1, ErrUnsupported }

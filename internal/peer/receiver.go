@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -59,7 +60,7 @@ func (r *Receiver) Next() (h wire.Header, body []byte, fds []int, err error) {
 		if h, body, fds, err = r.next(); err != nil || !h.Skip {
 			return h, body, fds, err
 		}
-		CloseAll(fds)
+		process.CloseAll(fds)
 	}
 }
 
@@ -112,7 +113,7 @@ func (r *Receiver) packet() ([]byte, []int, error) {
 		p, fds, err := r.await()
 		switch {
 		case r.failed != nil:
-			CloseAll(fds)
+			process.CloseAll(fds)
 			return nil, nil, r.failed
 		case err == nil:
 			if err := r.order.arrived(p, fds, r.conn.in != nil); err != nil {
@@ -148,7 +149,7 @@ func (r *Receiver) await() ([]byte, []int, error) {
 	if r.woken {
 		r.woken = false
 		if reset := r.conn.unix.SetReadDeadline(time.Time{}); reset != nil && err == nil {
-			CloseAll(fds)
+			process.CloseAll(fds)
 			err = reset
 		}
 	}
@@ -200,7 +201,7 @@ func (r *Receiver) one() error {
 	case err != nil:
 		return err
 	case h.Skip: // what comes next may be in no packet that is here
-		CloseAll(fds)
+		process.CloseAll(fds)
 		return nil
 	}
 	return r.handle(h, body, fds)
@@ -277,7 +278,7 @@ func (r *Receiver) Close() {
 }
 
 func (r *Receiver) discard() {
-	CloseAll(r.fds)
+	process.CloseAll(r.fds)
 	r.rest, r.fds = nil, nil
 	r.order.discard()
 }

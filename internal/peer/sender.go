@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -70,7 +71,7 @@ func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
 		return nil, fmt.Errorf("sender options: %w", err)
 	}
 	opts = opts.withDefaults()
-	s := &Sender{conn: conn, opts: opts, wait: opts.LaterWait, done: make(chan struct{}), work: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+	s := &Sender{conn: conn, opts: opts, wait: LaterWait, done: make(chan struct{}), work: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	s.timer.Stop()
 	s.free = sync.NewCond(&s.mu)
 	go s.run()
@@ -225,7 +226,7 @@ func (s *Sender) enqueue(m wire.Message, fds []int) error {
 	if s.descriptors+len(fds) > maxBacklogDescriptors {
 		return ErrBacklog
 	}
-	own, err := duplicate(fds)
+	own, err := process.DuplicateAll(fds)
 	if err != nil {
 		return err
 	}
@@ -235,7 +236,7 @@ func (s *Sender) enqueue(m wire.Message, fds []int) error {
 		err = ErrBacklog
 	}
 	if err != nil {
-		CloseAll(own)
+		process.CloseAll(own)
 		if before == 0 { // not in the queue
 			p.recycle()
 		}
@@ -301,7 +302,7 @@ func (s *Sender) sendNow(m wire.Message, fds []int, mayWait bool) error {
 // postpone queues the packet of a sendNow that found no room, before what has
 // come meanwhile. s.mu is held.
 func (s *Sender) postpone(p *packet) error {
-	own, err := duplicate(p.fds)
+	own, err := process.DuplicateAll(p.fds)
 	if err != nil {
 		s.forget(p)
 		return err
@@ -372,7 +373,7 @@ func (s *Sender) wrote() {
 // discard forgets a packet that has been in the queue, and whose descriptors
 // are therefore the Sender's. s.mu is held.
 func (s *Sender) discard(p *packet) {
-	CloseAll(p.fds)
+	process.CloseAll(p.fds)
 	s.forget(p)
 }
 

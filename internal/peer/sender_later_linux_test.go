@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -76,7 +77,7 @@ func TestSenderLater(t *testing.T) {
 func TestSenderLaterGoes(t *testing.T) {
 	t.Run("in time", func(t *testing.T) {
 		s, peer := resting(t)
-		s.wait = DefaultLaterWait
+		s.wait = LaterWait
 		for range 3 {
 			later(t, s, 0, 1)
 			wantPacket(t, peer, 0, 1)
@@ -119,7 +120,7 @@ func TestSenderLaterDescriptor(t *testing.T) {
 		if err != nil || len(fds) != want {
 			t.Errorf("%d descriptors, %v; want %d", len(fds), err, want)
 		}
-		CloseAll(fds)
+		process.CloseAll(fds)
 	}
 }
 

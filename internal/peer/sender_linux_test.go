@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -55,7 +56,7 @@ func readAll(t *testing.T, conn *Conn, each func(h wire.Header, body []byte, fds
 			return
 		}
 		each(h, body, fds)
-		CloseAll(fds)
+		process.CloseAll(fds)
 	}
 }
 
@@ -346,7 +347,7 @@ func TestSenderPostpones(t *testing.T) {
 			if err != nil || h.Kind != want {
 				t.Fatalf("received %v, %v; want %v", h.Kind, err, want)
 			}
-			CloseAll(fds)
+			process.CloseAll(fds)
 		}
 		if err := s.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -465,7 +466,7 @@ func TestReceiverRefuses(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					CloseAll(fds)
+					process.CloseAll(fds)
 				}
 				if h, _, fds, err := r.Next(); !errors.Is(err, wire.ErrProtocol) || fds != nil {
 					t.Errorf("Next = %+v, %v, %v; want ErrProtocol", h, fds, err)

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -59,7 +60,7 @@ func TestNow(t *testing.T) {
 		in := NewReceiver(b)
 		for range queued + 1 {
 			h, _, fds, err := in.Next()
-			CloseAll(fds)
+			process.CloseAll(fds)
 			if err != nil || h.Kind != wire.KindFinish {
 				t.Fatalf("received %v, %v; want what was queued alone", h.Kind, err)
 			}

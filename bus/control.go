@@ -1,0 +1,108 @@
+package bus
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+)
+
+// The controls are for packages bus/host and bus/node, which take a pipeline to other
+// processes. A program has no use for them: a delivery or a request that is finished here is
+// finished behind the back of the stage that has it.
+
+// Floor is what a host's end stands on.
+func (b *Bus) Floor() Floor { return ground{b} }
+
+// ground is a bus as a Floor.
+type ground struct{ *Bus }
+
+func (b ground) Place(ctx context.Context, o Opening) error             { return b.place(ctx, o) }
+func (b ground) Admit(ctx context.Context, o Opening) (*Request, error) { return b.admit(ctx, o) }
+func (b ground) Statuses() []RequestStatus                              { return b.statuses() }
+func (b ground) Holders(past []Stream) string                           { return b.holders(past) }
+func (b ground) WatchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall) {
+	b.watchStalls(done, look)
+}
+
+// DeliveryControl is a delivery in the hands of a package that takes it to another process,
+// or has it from there. It belongs to one goroutine at a time, as the delivery does.
+type DeliveryControl struct{ d *Delivery }
+
+// Control is for packages bus/host and bus/node.
+func (d *Delivery) Control() DeliveryControl { return DeliveryControl{d} }
+
+// Discard finishes a delivery unseen, without giving credit back: it has none, or its
+// request is over.
+func (c DeliveryControl) Discard() { c.d.discard() }
+
+// Hold keeps the payload until it is released.
+func (c DeliveryControl) Hold() ledger.Held { return c.d.hold() }
+
+// Origin is what brought the delivery, when a client sent it; else nil.
+func (c DeliveryControl) Origin() Origin { return c.d.put }
+
+// CountIn has the delivery be counted until it is finished. It is for one that came from
+// another process.
+func (c DeliveryControl) CountIn(open *atomic.Int64) { c.d.fed.open = open }
+
+// Spend takes the delivery's credit, or its place in the window alone, for a payload that
+// another process still needs. The function that it returns gives the credit back; nil: there
+// is none.
+func (c DeliveryControl) Spend(bytesToo bool) (give func()) {
+	d := c.d
+	var credit uint64
+	if d.credit >= oneDelivery {
+		credit = oneDelivery
+	}
+	if bytesToo {
+		credit += d.credit & bytesMask
+	}
+	d.credit -= credit
+	if credit == 0 {
+		return nil
+	}
+	f := d.flow
+	return func() { f.give(credit) }
+}
+
+// RequestControl is a request in the hands of a package that opens requests for other
+// processes. Its methods are safe for concurrent use.
+type RequestControl struct{ r *Request }
+
+// Control is for packages bus/host and bus/node.
+func (r *Request) Control() RequestControl { return RequestControl{r} }
+
+// End ends the request, unless it is over.
+func (c RequestControl) End(o Outcome, err error) { c.r.end(o, err) }
+
+// Turn is where the session that handles packets about the request is noted; nil: none does.
+func (c RequestControl) Turn() *atomic.Pointer[Turn] { return &c.r.turn }
+
+// Turn is what a session notes at the requests that it handles packets about.
+type Turn struct{ Of any }
+
+// EmitterControl emits for another process.
+type EmitterControl struct{ e Emitter }
+
+// Control is for package bus/host.
+func (e Emitter) Control() EmitterControl { return EmitterControl{e} }
+
+// Close ends the streams that the emitter emits on.
+func (c EmitterControl) Close() error { return c.e.close() }
+
+// Copy emits a copy of a payload.
+func (c EmitterControl) Copy(p []byte, of codec.ID, em Emission) error { return c.e.copied(p, of, em) }
+
+// Lend emits a payload that lies in memory of another process. It takes the caller's
+// reference over, also if it fails.
+func (c EmitterControl) Lend(p *ledger.Payload, of codec.ID, em Emission) error {
+	return c.e.lend(p, of, em)
+}
+
+// Pass emits, by reference, what a delivery's Hold has kept.
+func (c EmitterControl) Pass(p ledger.Held, em Emission) error {
+	return c.e.pass(p.(*payload), em) //nolint:forcetypeassert // Hold gives no others
+}

@@ -1,0 +1,118 @@
+package host
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// attached is a host with one stage, "m", and a node that serves it.
+type attached struct {
+	bus    *bus.Bus
+	server *Server
+	node   *node.Node
+}
+
+// attachedRequests is how many requests may be alive there.
+const attachedRequests = 4
+
+// attach opens a host whose stage a node of this process serves.
+func attach(t *testing.T, window int, handle func(*bus.Task, *bus.Delivery) error) *attached {
+	t.Helper()
+	b := bustest.Open(t, bus.Pipeline{
+		Stages: []bus.StageSpec{{Name: "m", Remote: &bus.Remote{}, State: bus.StateRequest}},
+		Edges:  []bus.Edge{{To: "m", Window: window}, {From: "m", Window: window}},
+	}, bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}, MaxRequests: attachedRequests})
+	path := filepath.Join(t.TempDir(), "bus.sock")
+	server, err := Listen(b, path, ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(bustest.Soon(t)); err != nil {
+			t.Errorf("close the server: %v", err)
+		}
+	})
+	a := &attached{bus: b, server: server, node: joinTo(t, path)}
+	go func() {
+		_ = a.node.Serve(context.Background(), bus.StageSpec{Name: "m", State: bus.StateRequest, Handle: handle}) // ends with the node
+	}()
+	return a
+}
+
+// joinTo makes this process a node.
+func joinTo(t *testing.T, path string) *node.Node {
+	t.Helper()
+	n, err := node.Join(t.Context(), "node", node.JoinOptions{Socket: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(bustest.Soon(t)); err != nil {
+			t.Errorf("close the node: %v", err)
+		}
+	})
+	return n
+}
+
+// hostKnows is a barrier: the host has handled all that the node has said.
+func (a *attached) hostKnows(t *testing.T) {
+	t.Helper()
+	if _, err := a.node.Call(t.Context(), "stats", nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// past is a request whose task, at the node, emits past the host, to another process.
+func (a *attached) past(t *testing.T) (*bus.Request, *directFlow) {
+	t.Helper()
+	other := joinTo(t, a.server.Addr())
+	r := bustest.StreamOf(t, a.bus)
+	if err := r.Input(t.Context()).EmitBytes([]byte{0}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := r.Recv(t.Context())
+	if err == nil {
+		err = d.Finish(nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Call(t.Context(), "stats", nil); err != nil { // it is attached
+		t.Fatal(err)
+	}
+	sessions := a.server.live()
+	tasks := sessions[0].sources.list()
+	if len(tasks) != 1 {
+		t.Fatalf("the host knows %d tasks, want 1", len(tasks))
+	}
+	src := tasks[0]
+	df := &directFlow{
+		stream: src.opens().Control().Stream(src.ports[0]), producer: src,
+		consumer: &source{sess: sessions[1], id: wire.OwnSource}, told: true,
+	}
+	if !df.stream.GoPast(df) {
+		t.Fatal("the stream must not go past the host")
+	}
+	return r, df
+}
+
+// TestAskedWhenTheHostCloses: a question that the end of the host overtakes is answered
+// with that, and not as a fault of the host's.
+func TestAskedWhenTheHostCloses(t *testing.T) {
+	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
+	s := newAcquainted(t, a.server, 9)
+	s.cancel(errHostClosing)
+	for name, flags := range map[string]uint8{"submit": 0, "try": wire.SubmitTry} {
+		if _, err := s.begin(s.ctx, &source{}, &wire.Submit{Flags: flags}, wait); terms.Failed(0, err).Code != wire.CodeClosing {
+			t.Errorf("%s: %v, which is said as %v", name, err, terms.Failed(0, err).Code)
+		}
+	}
+}

@@ -1,0 +1,152 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/messages"
+)
+
+// maxReplyPiece bounds what one reply carries.
+const maxReplyPiece = 60_000
+
+// called has a call answered. What the client tells of itself is taken in at once, for
+// the order counts; what it asks may take a while.
+func (s *session) called(m *wire.Call) error {
+	token, method, arguments := m.Token, m.Method, append([]byte(nil), m.Arguments...)
+	if method != terms.MethodTensors {
+		return s.ask(token, func() error { return s.call(token, method, arguments) })
+	}
+	err := s.srv.on.Figures.Told(s, arguments)
+	if err == nil {
+		err = s.reply(token, struct{}{})
+	}
+	if err != nil {
+		s.queue(terms.Failed(token, err))
+	}
+	return nil
+}
+
+// call answers a question about the bus.
+func (s *session) call(token uint32, method string, arguments []byte) error {
+	answer, err := s.srv.method(method)
+	if err != nil {
+		return err
+	}
+	v, err := answer(s.ctx, arguments)
+	if err != nil {
+		return err
+	}
+	err = s.reply(token, v)
+	if f := s.srv.opts.Answered; err == nil && f != nil && s.srv.opts.Methods[method] != nil {
+		f(method)
+	}
+	return err
+}
+
+// reply gives the client the answer to a call, as JSON.
+func (s *session) reply(token uint32, v any) error {
+	var encoded bytes.Buffer
+	enc := json.NewEncoder(&encoded)
+	enc.SetEscapeHTML(false) // edges are named with an arrow
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("encode the answer of a call: %w", err)
+	}
+	b := bytes.TrimSuffix(encoded.Bytes(), []byte("\n"))
+	for len(b) > maxReplyPiece {
+		s.queue(&wire.Reply{Token: token, Flags: wire.ReplyMore, Piece: b[:maxReplyPiece]})
+		b = b[maxReplyPiece:]
+	}
+	s.queue(&wire.Reply{Token: token, Piece: b})
+	return nil
+}
+
+// Status is what a server says about its bus.
+type Status struct {
+	Bus       string              `json:"bus"`
+	Epoch     uint64              `json:"epoch"`
+	Age       time.Duration       `json:"age_ns"`
+	Stats     bus.Stats           `json:"stats"`
+	Processes []ProcessStats      `json:"processes"`
+	Lanes     []LaneStatus        `json:"lanes"`
+	Requests  []bus.RequestStatus `json:"requests"`
+}
+
+// Status takes a snapshot.
+func (s *Server) Status() Status {
+	u := s.underWay() // first: the figures of the edges have what it says
+	st := Status{
+		Bus: s.on.Name, Epoch: s.epoch, Age: time.Since(s.on.Opened), Stats: s.floor.Stats(), Processes: s.Processes(), Lanes: u.lanes(s.live()),
+		Requests: s.floor.Statuses(),
+	}
+	u.add(&st)
+	return st
+}
+
+// CheckReport is what is wrong with the memory of a bus, if anything.
+type CheckReport struct {
+	Violations []string      `json:"violations"`
+	Took       time.Duration `json:"took_ns"`
+}
+
+type callMethod = func(ctx context.Context, arguments []byte) (any, error)
+
+// method finds what answers a call.
+func (s *Server) method(name string) (callMethod, error) {
+	if f := s.opts.Methods[name]; f != nil {
+		return f, nil
+	}
+	f, ok := map[string]callMethod{
+		"status": func(context.Context, []byte) (any, error) { return s.Status(), nil },
+		"stats":  func(context.Context, []byte) (any, error) { return s.floor.Stats(), nil },
+		"stalls": func(context.Context, []byte) (any, error) {
+			all := append([]bus.Stall{}, s.floor.Stalls(0)...)
+			all = append(all, s.underWay().stalls(s.floor, 0)...)
+			return append(all, s.exchangeStalls(0)...), nil
+		},
+		"check":  func(context.Context, []byte) (any, error) { return s.checkAll() },
+		"leases": func(context.Context, []byte) (any, error) { return s.Holdings(), nil },
+		"abort":  func(_ context.Context, arguments []byte) (any, error) { return s.abort(arguments) },
+	}[name]
+	if !ok {
+		return nil, terms.Unknown(fmt.Sprintf("there is no method %q", name))
+	}
+	return f, nil
+}
+
+// checkAll checks the store while it is in use, and the arenas.
+func (s *Server) checkAll() (CheckReport, error) {
+	began := time.Now()
+	report := CheckReport{Violations: []string{}}
+	found, err := s.floor.Check()
+	for _, v := range append(found, s.Check()...) {
+		report.Violations = append(report.Violations, v.String())
+	}
+	report.Took = time.Since(began)
+	return report, err
+}
+
+// abort ends a request by its number.
+func (s *Server) abort(arguments []byte) (any, error) {
+	var a struct {
+		Request uint64 `json:"request"`
+		Reason  string `json:"reason"`
+	}
+	if err := json.Unmarshal(arguments, &a); err != nil {
+		return nil, fmt.Errorf("%w: arguments of abort: %w", bus.ErrPayload, err)
+	}
+	if a.Reason == "" {
+		a.Reason = "aborted by hand"
+	}
+	if !s.floor.Abort(messages.RequestID(a.Request), errors.New(a.Reason)) {
+		return nil, terms.Unknown(fmt.Sprintf("request %v is not alive", messages.RequestID(a.Request)))
+	}
+	return map[string]any{"aborted": a.Request}, nil
+}

@@ -1,0 +1,110 @@
+package host
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// directFlow is a flow whose deliveries go from one node to another, without
+// the host. The host keeps the request: its slots, its end, and the ends of its
+// streams.
+type directFlow struct {
+	stream   bus.Stream
+	producer *source
+	out      int // index of the edge among the producer's
+	consumer *source
+	edge     int  // ... and as the consumer knows it
+	told     bool // the producer was
+
+	// What went past the host, as the producer said last; written by past.learn.
+	deliveries, bytes atomic.Int64
+}
+
+// Sums implements bypass.
+func (df *directFlow) Sums() (deliveries, bytes int64) { return df.deliveries.Load(), df.bytes.Load() }
+
+// directFlowOf is how a stream goes past the host; nil: it does not.
+func directFlowOf(st bus.Stream) *directFlow {
+	df, _ := st.Past().(*directFlow)
+	return df
+}
+
+// directFrom looks whether what follows a delivery to the client could come past the
+// host, from the process that sent it. It is asked for with the second
+// delivery of a stream: for shorter ones it would not pay.
+func (s *session) directFrom(to *source, d *bus.Delivery, edge int) *directFlow {
+	p, put := d.Control().Origin().(*put)
+	if d.Seq == 0 || d.EOS || !put || p.source == nil {
+		return nil
+	}
+	st := d.Control().Stream()
+	if st.Past() != nil {
+		return nil
+	}
+	from := p.source
+	df := &directFlow{stream: st, producer: from, out: slices.IndexFunc(from.ports, func(p bus.Port) bool { return p.Index == st.Index }), consumer: to, edge: edge}
+	if df.out < 0 || from.opens() != st.Request || !s.canLane() || !from.sess.canLane() {
+		return nil
+	}
+	if !st.GoPast(df) || !s.srv.circle.introduce(from.sess, s) {
+		return nil
+	}
+	return df
+}
+
+func (s *session) canLane() bool {
+	_, begins := s.past.can()
+	return begins
+}
+
+// expecting tells the producer that the client waits for its deliveries.
+func (s *session) expecting(m *wire.Expecting) error {
+	if _, err := s.source(m.Source); err != nil {
+		return err
+	}
+	if df := s.past.telling(m.Source, int(m.Edge)); df != nil { // else it is over
+		df.producer.sess.past.goes()
+		df.producer.sess.queue(&wire.Direct{
+			Source: df.producer.id, Edge: uint16(df.out), PeerEdge: m.Edge, Peer: s.node, PeerSource: m.Source,
+		})
+	}
+	return nil
+}
+
+// streamed ends a stream of which a part went past the host, behind what came
+// through it.
+func (s *session) streamed(m *wire.Streamed) error {
+	src, err := s.source(m.Source)
+	if err != nil || src == nil {
+		return err
+	}
+	if int(m.Edge) >= len(src.ports) {
+		return fmt.Errorf("%w: edge %d of %d", wire.ErrProtocol, m.Edge, len(src.ports))
+	}
+	var df *directFlow
+	if req := src.opens(); req != nil {
+		df = directFlowOf(req.Control().Stream(src.ports[m.Edge]))
+	}
+	if df == nil || df.producer != src {
+		return fmt.Errorf("%w: nothing was to go from source %d to another process", wire.ErrProtocol, src.id)
+	}
+	deliveries, bytes := believed(m.Deliveries), believed(m.Bytes)
+	return src.do(orWaive(func() error { return df.end(deliveries, bytes) }))
+}
+
+// end ends the stream at the host, and tells the consumer how long it was.
+func (df *directFlow) end(deliveries, bytes int64) error {
+	through, ended := df.stream.EndPast(uint64(deliveries), bytes, func(past uint64) {
+		df.producer.sess.past.learn(df, past, uint64(bytes))
+		df.consumer.sess.queue(&wire.Streamed{Source: df.consumer.id, Edge: uint16(df.edge), Deliveries: uint64(deliveries), Bytes: uint64(bytes)})
+	})
+	if ended || uint64(deliveries) < through {
+		return fmt.Errorf("%w: %s is said to have ended with %d deliveries, %d have come through the host (ended: %v)",
+			wire.ErrProtocol, df.stream.Edge, deliveries, through, ended)
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package host
+
+import (
+	"cmp"
+	"slices"
+)
+
+// LaneStatus is what goes from one attached process to another past the host. Both
+// must be alive: the figures go with them.
+type LaneStatus struct {
+	From          uint32 `json:"from"` // Node of the process that sends
+	To            uint32 `json:"to"`
+	Streams       int    `json:"streams"`    // that are not over
+	Deliveries    int64  `json:"deliveries"` // so far, as the sender says
+	Bytes         int64  `json:"bytes"`
+	UnderWay      int    `json:"under_way"` // deliveries that were sent and are not finished
+	UnderWayBytes int64  `json:"under_way_bytes"`
+	Queued        int    `json:"queued"` // deliveries that wait for credit
+}
+
+// believed is what a process says it has sent, up to more than anything sends: sums of
+// that stay far from what 64 bits hold.
+func believed(n uint64) int64 {
+	const most = 1 << 53
+	return int64(min(n, most))
+}
+
+// passed is how much went past the host.
+type passed struct{ deliveries, bytes int64 }
+
+// lanes lists who sends to whom past the host.
+func (u underWay) lanes(live []*session) []LaneStatus {
+	type pair struct{ from, to uint32 }
+	all := make(map[pair]*LaneStatus)
+	alive := make(map[uint32]bool, len(live))
+	for _, s := range live {
+		alive[s.node] = true
+	}
+	for _, s := range live {
+		for to, sum := range s.past.sums() {
+			if alive[to] {
+				all[pair{s.node, to}] = &LaneStatus{From: s.node, To: to, Deliveries: sum.deliveries, Bytes: sum.bytes}
+			}
+		}
+	}
+	for _, r := range u.flows {
+		if r.to == nil {
+			continue
+		}
+		if l := all[pair{r.from.node, r.to.node}]; l != nil {
+			l.Streams++
+			l.UnderWay += r.UnderWay
+			l.UnderWayBytes += r.UnderBytes
+			l.Queued += r.Queued
+		}
+	}
+	list := []LaneStatus{}
+	for _, l := range all {
+		list = append(list, *l)
+	}
+	slices.SortFunc(list, func(a, b LaneStatus) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+	return list
+}

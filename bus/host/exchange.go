@@ -1,0 +1,219 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/exchange"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// What a client may have of the exchange.
+const (
+	maxPlaced        = 1 << 16 // payloads that it placed
+	maxPlacedOwn     = 64      // of those, in segments of their own, which take a descriptor each
+	maxExchangeWaits = 4096    // questions that wait
+	maxOwners        = 4096    // owners that have placed something, and not cleaned up everything
+)
+
+// exchanging is what a client has of the exchange, but for the values, which are in its
+// account.
+type exchanging struct {
+	mu     sync.Mutex               // guards what follows
+	waits  map[uint32]*exchangeWait // by the token of the question
+	placed int                      // payloads in the table, or with who fetched them
+	own    int                      // of those, in segments of their own
+}
+
+// everyWait is a snapshot of the questions that wait.
+func (x *exchanging) everyWait() []*exchangeWait {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Collect(maps.Values(x.waits))
+}
+
+// place answers place: it puts a payload into the exchange.
+func (s *session) place(m *wire.Place) error {
+	p, err := s.placedPayload(m)
+	switch {
+	case errors.Is(err, connector.ErrFull):
+		s.queue(terms.Failed(m.Token, err))
+		return nil
+	case err != nil:
+		return err
+	}
+	faultpoint.Hit("host-place")
+	entry, err := s.placePayload(m, p)
+	if err != nil {
+		s.queue(terms.Failed(m.Token, err))
+		return nil
+	}
+	s.queue(&wire.Placed{Token: m.Token, Entry: entry})
+	return nil
+}
+
+// placePayload takes the payload over, also if it fails.
+func (s *session) placePayload(m *wire.Place, p *placed) (entry uint64, err error) {
+	edge := connector.Edge{From: m.From, To: m.To}
+	err = errors.Join(edge.Check(), connector.CheckKey(m.Key))
+	var o *ring.Owner
+	if err == nil {
+		o, err = s.srv.on.Exchange.Owner(&s.account, m.Owner, maxOwners, fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
+	}
+	if err == nil {
+		err = s.ex.charge(p.own)
+		p.charged = err == nil
+	}
+	if err != nil {
+		p.void = true
+		p.Release()
+		return 0, err
+	}
+	return o.Put(edge, m.Key, p.Payload)
+}
+
+// placed is a payload that a client is about to place.
+type placed struct {
+	*ledger.Payload
+	own     bool // it has a segment of its own
+	charged bool // it counts among the client's
+	void    bool // it was not placed: nothing is said of it
+}
+
+// placedPayload finds the payload of a place.
+func (s *session) placedPayload(m *wire.Place) (*placed, error) {
+	p := &placed{own: m.Flags&wire.FlagOwn != 0}
+	number := m.Put
+	var err error
+	if m.Flags&wire.FlagInline != 0 {
+		p.Payload, err = s.srv.on.Exchange.Copied(m.Payload, func() { p.gone(s) })
+		return p, err
+	}
+	put := &wire.Put{Put: number, Flags: m.Flags &^ wire.FlagForward, Segment: m.Segment, Offset: m.Offset, Size: m.Size}
+	p.Payload, err = s.putPayload(put, func() {
+		p.gone(s)
+		if !p.void {
+			s.returnPut(number)
+		}
+	})
+	return p, err
+}
+
+// gone says that the last reference to the payload is gone.
+func (p *placed) gone(s *session) {
+	if p.charged {
+		s.ex.discharge(p.own)
+	}
+}
+
+// charge counts a payload of the client's.
+func (x *exchanging) charge(own bool) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.placed >= maxPlaced || (own && x.own >= maxPlacedOwn) {
+		return fmt.Errorf("%w: %d payloads of this client lie in the exchange, %d may, and %d in segments of their own, %d may",
+			connector.ErrFull, x.placed, maxPlaced, x.own, maxPlacedOwn)
+	}
+	x.placed++
+	if own {
+		x.own++
+	}
+	return nil
+}
+
+// discharge counts one less.
+func (x *exchanging) discharge(own bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.placed--
+	if own {
+		x.own--
+	}
+}
+
+// placedNow counts the payloads of the client's that lie in the exchange.
+func (x *exchanging) placedNow() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.placed
+}
+
+// fetch answers fetch.
+func (s *session) fetch(m *wire.Fetch) error {
+	edge := connector.Edge{From: m.From, To: m.To}
+	if err := errors.Join(edge.Check(), connector.CheckKey(m.Key)); err != nil {
+		s.queue(terms.Failed(m.Token, err))
+		return nil
+	}
+	token, key, entry, x := m.Token, m.Key, m.Entry, s.srv.on.Exchange
+	got, err := x.Get(edge, key, entry)
+	if err == nil {
+		s.hand(token, got)
+		return nil
+	}
+	if m.Flags&wire.FetchWait == 0 || entry != 0 {
+		s.queue(terms.Failed(token, err))
+		return nil
+	}
+	return s.askExchange(token, fmt.Sprintf("%q on %v, which nobody has placed", key, edge), func(ctx context.Context) (func(), error) {
+		got, err := x.Await(ctx, edge, key, entry)
+		return func() { s.hand(token, got) }, err
+	})
+}
+
+// hand gives the client a value.
+func (s *session) hand(token uint32, f *exchange.Fetched) {
+	m := &wire.Fetched{Token: token, Size: uint64(len(f.Bytes()))}
+	var at ledger.Location
+	if len(f.Bytes()) <= wire.MaxInline {
+		m.Flags, m.Payload = wire.FlagInline, f.Bytes()
+	} else {
+		p, err := f.InMemory()
+		if err != nil {
+			f.PutBack()
+			s.queue(terms.Failed(token, err))
+			return
+		}
+		at.Seg, m.Offset = p.Segment(), p.Offset()
+	}
+	err := s.account.Hold(&f.Hold, at, func(number, segment uint32) error {
+		if s.ctx.Err() != nil {
+			return ledger.ErrOver
+		}
+		m.Delivery, m.Segment = number, segment
+		s.queue(m)
+		faultpoint.Hit("host-fetched")
+		return nil
+	})
+	if err != nil {
+		f.PutBack() // the client has not seen it
+	}
+}
+
+// finishFetched ends a value when the client says so.
+func finishFetched(f *exchange.Fetched, m *wire.Finish) error {
+	if m.Flags&wire.FinishUnread != 0 && m.Flags&wire.FinishKeep == 0 {
+		f.PutBack()
+		return nil
+	}
+	f.GiveBack()
+	if m.Flags&wire.FinishKeep != 0 {
+		return fmt.Errorf("%w: delivery %d is of the exchange, whose payloads are not kept", wire.ErrProtocol, m.Delivery)
+	}
+	return nil
+}
+
+// cleanup answers cleanup.
+func (s *session) cleanup(m *wire.Cleanup) {
+	n := s.srv.on.Exchange.Cleanup(&s.account, m.Owner, m.Key)
+	s.queue(&wire.Cleaned{Token: m.Token, Count: uint32(n)})
+}

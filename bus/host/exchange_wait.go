@@ -1,0 +1,82 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// exchangeWait is a question about the exchange that waits.
+type exchangeWait struct {
+	cancel context.CancelCauseFunc
+	what   string // it waits for
+	since  time.Time
+}
+
+// errWithdrawn says that the client does not wait any more.
+var errWithdrawn = fmt.Errorf("%w: the question was canceled", connector.ErrNotFound)
+
+// askExchange answers a question that waits until it is canceled. What find
+// returns gives the answer.
+func (s *session) askExchange(token uint32, what string, find func(context.Context) (answer func(), err error)) error {
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	again, many := s.ex.waitFor(token, &exchangeWait{cancel: cancel, what: what, since: time.Now()})
+	switch {
+	case again:
+		cancel(nil)
+		return fmt.Errorf("%w: question %d is open already", wire.ErrProtocol, token)
+	case many:
+		cancel(nil)
+		s.queue(terms.Failed(token, fmt.Errorf("%w: %d questions wait for the exchange", connector.ErrFull, maxExchangeWaits)))
+		return nil
+	}
+	s.wg.Go(func() {
+		answer, err := find(ctx)
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		// First: the client may use the token again when it has its answer.
+		s.ex.waited(token)
+		cancel(nil)
+		if err != nil {
+			s.queue(terms.Failed(token, err))
+			return
+		}
+		answer()
+	})
+	return nil
+}
+
+// cancelQuestion ends a question that waits.
+func (s *session) cancelQuestion(token uint32) {
+	if w := s.ex.wait(token); w != nil {
+		w.cancel(errWithdrawn)
+	}
+}
+
+// waitFor takes in a question that waits, unless one is open by that token, or as many as may be.
+func (x *exchanging) waitFor(token uint32, w *exchangeWait) (again, many bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	again, many = x.waits[token] != nil, len(x.waits) >= maxExchangeWaits
+	if !again && !many {
+		x.waits[token] = w
+	}
+	return again, many
+}
+
+func (x *exchanging) wait(token uint32) *exchangeWait {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.waits[token]
+}
+
+func (x *exchanging) waited(token uint32) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.waits, token)
+}

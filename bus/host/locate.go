@@ -1,0 +1,35 @@
+package host
+
+import (
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+)
+
+// locateAll says where the client finds payloads.
+func (s *session) locateAll(ds []*bus.Delivery) ([]ledger.Location, error) {
+	all := make([]ledger.Location, 0, len(ds))
+	for _, d := range ds {
+		at, err := s.locate(d)
+		if err != nil {
+			for _, l := range all {
+				l.Release()
+			}
+			return nil, err
+		}
+		all = append(all, at)
+	}
+	return all, nil
+}
+
+// locate says where the client finds a payload. One that it cannot be given, for want
+// of memory or descriptors, fails its request.
+func (s *session) locate(d *bus.Delivery) (ledger.Location, error) {
+	return d.Control().LocateIn(s.srv.arena, s.srv.on.InlineBytes, s.thin(), s.Describe)
+}
+
+// thin reports whether the client copies small payloads anyway, as one in another language
+// than Go does: a message costs it less than a view.
+func (s *session) thin() bool {
+	lanes, _ := s.past.can()
+	return !lanes
+}

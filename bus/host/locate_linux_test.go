@@ -1,0 +1,71 @@
+package host
+
+import (
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// TestLocateAllOrNothing: when one part of a join cannot be given to a client, what was
+// opened to give it the others is closed.
+func TestLocateAllOrNothing(t *testing.T) {
+	b, err := bus.Open(t.Context(), bus.Pipeline{
+		Stages: []bus.StageSpec{{Name: "m", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}},
+	}, bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, LargeObjectBytes: 64 << 10, Memory: shmstore.Shared}, MaxRequests: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(bustest.Soon(t)); err != nil {
+			t.Error(err)
+		}
+	}()
+	srv, err := Listen(b, t.TempDir()+"/bus.sock", ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := srv.Close(bustest.Soon(t)); err != nil {
+			t.Error(err)
+		}
+	}()
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	parts := make([]*bus.Delivery, 2)
+	for i := range parts {
+		if err := r.Input(t.Context()).EmitBytes(make([]byte, 100<<10)); err != nil { // a segment each
+			t.Fatal(err)
+		}
+		if parts[i], err = r.Recv(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newAcquainted(t, srv, 9)
+	files := bustest.OpenFiles(t)
+	at, err := s.locateAll(parts)
+	if err != nil || bustest.OpenFiles(t) != files+len(parts) {
+		t.Fatalf("%d descriptors are open for %d parts: %v", bustest.OpenFiles(t)-files, len(parts), err)
+	}
+	for _, p := range at {
+		p.Release()
+	}
+	slot := parts[1].Handle.Slot
+	parts[1].Handle.Slot = 1 << 20 // where nothing is
+	if _, err := s.locateAll(parts); err == nil {
+		t.Error("a part is given that is not there")
+	}
+	parts[1].Handle.Slot = slot
+	if now := bustest.OpenFiles(t); now != files {
+		t.Errorf("%d descriptors are left open", now-files)
+	}
+	for _, d := range parts {
+		if err := d.Finish(nil); err != nil {
+			t.Error(err)
+		}
+	}
+}

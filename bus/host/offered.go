@@ -1,0 +1,70 @@
+package host
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// What a client may have offered, with what it has said forget of and payloads still
+// lie in. mostOffered bounds the bytes.
+const (
+	maxOffered = 4096
+)
+
+// clientBytes is how much memory the host takes from one client at the least, beside
+// its largest payload.
+const clientBytes = 1 << 30
+
+// mostBytes bounds the room of one client: with the machine's free memory alone for a
+// bound, a client could leave the others nothing.
+func (s *session) mostBytes() int64 {
+	return max(clientBytes, s.srv.on.ArenaBytes)
+}
+
+// mostOffered bounds the bytes that the client has offered: its room, and as much as the
+// largest payload may have.
+func (s *session) mostOffered() int64 { return s.mostBytes() + s.srv.on.MostBytes }
+
+// offeredCount counts the segments that a client has offered and that are mapped.
+type offeredCount struct {
+	segments, bytes atomic.Int64
+	rooms, used     atomic.Int64 // payloads there that are not returned, and their bytes
+}
+
+// mayOffer reports whether the client may offer so many bytes more. It is for the
+// session's reader, which alone counts up.
+func (s *session) mayOffer(bytes uint64) error {
+	n, has, most := s.memory.segments.Load(), s.memory.bytes.Load(), s.mostOffered()
+	if n < maxOffered && bytes <= uint64(most) && has+int64(bytes) <= most {
+		return nil
+	}
+	return &wire.Error{Code: wire.CodeOverloaded, Text: fmt.Sprintf(
+		"the client offers %d bytes more, beside %d segments of %d bytes together that the host has mapped: a client may have %d segments and %d bytes. "+
+			"Let the client copy what others keep views of, or raise large_bytes in the pipeline file", bytes, n, has, maxOffered, most)}
+}
+
+// take takes memory over that the client offers, and counts it until it is unmapped.
+func (c *offeredCount) take(mem *shmstore.Segment) *ledger.Segment {
+	bytes := mem.Size()
+	c.segments.Add(1)
+	c.bytes.Add(bytes)
+	return ledger.Lasting(mem, func() {
+		c.segments.Add(-1)
+		c.bytes.Add(-bytes)
+	})
+}
+
+// lies counts a payload there until nobody needs it.
+func (c *offeredCount) lies(p *ledger.Payload) {
+	bytes := int64(len(p.Bytes()))
+	c.rooms.Add(1)
+	c.used.Add(bytes)
+	p.Before(func() {
+		c.rooms.Add(-1)
+		c.used.Add(-bytes)
+	})
+}

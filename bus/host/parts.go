@@ -1,0 +1,277 @@
+package host
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// What follows are parts of a session. Each has a lock, which its methods alone take: it comes
+// after a remote stage's, and nothing is called while it is held.
+
+// openQuestions counts the questions of a client that are being answered.
+type openQuestions struct {
+	mu   sync.Mutex
+	open int
+}
+
+func (q *openQuestions) begin() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.open++; q.open > maxQuestions {
+		return fmt.Errorf("%w: %d questions are open, %d may be", wire.ErrProtocol, q.open, maxQuestions)
+	}
+	return nil
+}
+
+func (q *openQuestions) end() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.open--
+}
+
+// sourceSet is what a client emits for.
+type sourceSet struct {
+	mu      sync.Mutex
+	gone    bool // the client is: there are no new ones
+	all     map[uint32]*source
+	opening int    // requests that wait for a place
+	lastOwn uint32 // number of the last request that the client has numbered
+}
+
+// add takes in a source that the host has numbered. It reports false when the client is gone:
+// the end of the session has taken all sources out.
+func (ss *sourceSet) add(src *source) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.gone {
+		return false
+	}
+	ss.all[src.id] = src
+	return true
+}
+
+// open takes a request in, by the number that the client has chosen.
+func (ss *sourceSet) open(src *source, number uint32) error {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	switch {
+	case number&wire.OwnSource == 0:
+		return fmt.Errorf("%w: the client numbers a request %d: use numbers from %d on", wire.ErrProtocol, number, uint32(wire.OwnSource))
+	case number <= ss.lastOwn:
+		return fmt.Errorf("%w: the client numbers a request %d, and has numbered one %d before: use higher numbers for later requests", wire.ErrProtocol, number, ss.lastOwn)
+	}
+	src.id, ss.lastOwn = number, number
+	if ss.opening++; ss.opening > maxQuestions {
+		return fmt.Errorf("%w: %d requests wait for a place, %d may", wire.ErrProtocol, ss.opening, maxQuestions)
+	}
+	ss.all[src.id] = src
+	return nil
+}
+
+// opened notes that a request waits for its place no more.
+func (ss *sourceSet) opened() {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.opening--
+}
+
+// find finds a source; nil: there is none. lastOwn is the last that the client has numbered.
+func (ss *sourceSet) find(id uint32) (src *source, lastOwn uint32) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.all[id], ss.lastOwn
+}
+
+func (ss *sourceSet) drop(id uint32) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	delete(ss.all, id)
+}
+
+// list is a snapshot.
+func (ss *sourceSet) list() []*source {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return slices.Collect(maps.Values(ss.all))
+}
+
+// take takes them all out.
+func (ss *sourceSet) take() map[uint32]*source {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	all := ss.all
+	ss.all = nil
+	return all
+}
+
+// close lets no source come that the host has numbered.
+func (ss *sourceSet) close() {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.gone = true
+}
+
+// seats are the replicas that a client is, by the numbers that it knows.
+type seats struct {
+	mu  sync.Mutex
+	all []*bus.Replica
+}
+
+func (st *seats) add(rep *bus.Replica) (number int) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.all = append(st.all, rep)
+	return len(st.all) - 1
+}
+
+// number is by what number the client knows a replica.
+func (st *seats) number(rep *bus.Replica) int {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return slices.Index(st.all, rep)
+}
+
+// list is a snapshot.
+func (st *seats) list() []*bus.Replica {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return slices.Clone(st.all)
+}
+
+// past is what goes from and to a client past the host.
+type past struct {
+	mu      sync.Mutex
+	gone    bool                     // nothing begins to any more
+	lanes   bool                     // deliveries can go to the client, and come from it, directly
+	direct  bool                     // something has gone to another process
+	expects map[uint32][]*directFlow // what comes to its sources
+	passed  map[uint32]passed        // what went to other nodes, by node
+}
+
+// open says that the client can.
+func (p *past) open() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lanes = true
+}
+
+// close lets nothing begin.
+func (p *past) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone = true
+}
+
+// can reports whether the client can, and whether anything may begin.
+func (p *past) can() (lanes, begins bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lanes, p.lanes && !p.gone
+}
+
+// reports reports whether the client may have something to say of what goes past the host:
+// that is so of a node with sources, too.
+func (p *past) reports(sources bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.gone && (p.direct || p.lanes && sources)
+}
+
+// goes notes that something goes to another process.
+func (p *past) goes() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.direct = true
+}
+
+// expect notes that a stream is to come to a source.
+func (p *past) expect(source uint32, df *directFlow) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.expects[source] = append(p.expects[source], df)
+}
+
+// forget notes that a source is over.
+func (p *past) forget(source uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.expects, source)
+}
+
+// expected counts the sources that streams come to, and the streams that come to one.
+func (p *past) expected(source uint32) (sources, streams int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.expects), len(p.expects[source])
+}
+
+// telling finds the stream that comes by an edge, if its producer has not been told; nil: there
+// is none, or it is over.
+func (p *past) telling(source uint32, edge int) (df *directFlow) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, d := range p.expects[source] {
+		if d.edge == edge && !d.told {
+			df, d.told = d, true
+		}
+	}
+	return df
+}
+
+// learn takes in how much of a stream of the client's went past the host so far. It never
+// becomes less: a counter that did would count everything again.
+func (p *past) learn(df *directFlow, deliveries, bytes uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	more := passed{max(believed(deliveries)-df.deliveries.Load(), 0), max(believed(bytes)-df.bytes.Load(), 0)}
+	df.deliveries.Add(more.deliveries)
+	df.bytes.Add(more.bytes)
+	to := df.consumer.sess.node
+	sum := p.passed[to]
+	p.passed[to] = passed{sum.deliveries + more.deliveries, sum.bytes + more.bytes}
+}
+
+// sums is how much went to which node.
+func (p *past) sums() map[uint32]passed {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.passed)
+}
+
+// forgetGone forgets nodes that are gone. Those who came after the newest of the living were
+// not looked at.
+func (p *past) forgetGone(live map[uint32]*session) {
+	newest := slices.Max(append(slices.Collect(maps.Keys(live)), 0))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.passed, func(node uint32, _ passed) bool { return node < newest && live[node] == nil })
+}
+
+// movement is whether a client that has work moves.
+type movement struct {
+	mu    sync.Mutex
+	since time.Time // when it stopped
+	stuck bool      // it was found to be
+}
+
+// still reports, once, that a client has not moved for a time.
+func (m *movement) still(moves bool, limit time.Duration) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if moves {
+		m.since = time.Time{}
+		return false
+	}
+	if m.since.IsZero() {
+		m.since = time.Now()
+	}
+	stuck := !m.stuck && time.Since(m.since) >= limit
+	m.stuck = m.stuck || stuck
+	return stuck
+}

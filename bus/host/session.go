@@ -1,0 +1,325 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/heard"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/process"
+	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// session is one attached process, as the host sees it. Everything the process
+// has is in here, so that it can be taken back when the process dies.
+//
+// Its reader goroutine handles messages as they come. What may have to wait,
+// for credit or room, waits elsewhere: emissions in the queue of their source,
+// which keeps their order, questions on goroutines of their own.
+type session struct {
+	srv    *Server
+	conn   *peer.Conn
+	proc   *process.Process
+	sender *peer.Sender
+	node   uint32
+	name   string
+	since  time.Time
+
+	ctx     context.Context // ends with the session
+	cancel  context.CancelCauseFunc
+	reads   atomic.Int64   // payloads that it put and that somebody needs
+	alone   aloneCount     // memory that was made for one of its payloads each
+	memory  offeredCount   // its own that it has offered
+	wg      sync.WaitGroup // goroutines that work for the client
+	working sync.WaitGroup // of those, the ones that do what it has said
+
+	account  ledger.Account                 // what it has here, and the memory that it and the host have told each other of
+	said     struct{ deliver wire.Deliver } // what is being queued, with the account's lock held
+	keptSaid atomic.Bool                    // the log says that what it keeps fills memory
+	byeSaid  bool                           // the reader's
+	looks    heard.Connection               // at what the client sends
+
+	questions openQuestions
+	sources   sourceSet
+	seats     seats
+	past      past
+	reports   reports
+	ex        exchanging
+	movement  movement
+}
+
+// maxQuestions is how many of a client's questions may be open.
+const maxQuestions = 1024
+
+func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *process.Process, hello *wire.Hello, node uint32) *session {
+	s := &session{
+		srv: srv, conn: conn, sender: sender, proc: proc, node: node, name: hello.Name, since: time.Now(),
+		sources: sourceSet{all: make(map[uint32]*source)},
+		past:    past{expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed)},
+		ex:      exchanging{waits: make(map[uint32]*exchangeWait)},
+	}
+	s.account.Open(s)
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	return s
+}
+
+// Describe names the process in reports.
+func (s *session) Describe() string {
+	state := ""
+	if s.proc.Stopped() {
+		state = ", which is stopped (SIGSTOP?)"
+	} else if since := s.sender.Blocked(); since > time.Second {
+		state = fmt.Sprintf(", which has not read its socket for %v", since.Round(time.Second))
+	}
+	name := ""
+	if s.name != "" {
+		name = fmt.Sprintf(" (%s)", s.name)
+	}
+	return fmt.Sprintf("process %d%s%s", s.proc.PID(), name, state)
+}
+
+// queue sends a message. That the client has hung up is for the reader to find
+// out, which may have a last message to read.
+func (s *session) queue(m wire.Message, fds ...int) {
+	s.queued(s.sender.Queue(m, fds...))
+}
+
+// queued is told what became of a message.
+func (s *session) queued(err error) {
+	if err != nil && !errors.Is(err, peer.ErrGone) && !errors.Is(err, peer.ErrClosed) {
+		s.fail(err)
+	}
+}
+
+// later is queue of a message that the client need not have before the next one.
+func (s *session) later(m wire.Message) {
+	s.queued(s.sender.Later(m))
+}
+
+// ShowMemory implements ledger.Teller.
+func (s *session) ShowMemory(number uint32, mem *shmstore.Segment) error {
+	s.queue(&wire.Segment{Segment: number, Bytes: uint64(mem.Size())}, mem.FD())
+	return nil
+}
+
+// HideMemory implements ledger.Teller.
+func (s *session) HideMemory(number uint32) { s.queue(&wire.Forget{Segment: number}) }
+
+// queueFor is queue of a message about a request. While a session handles packets about the
+// request, the message travels with all else that they cause.
+func (s *session) queueFor(r *bus.Request, m wire.Message) {
+	if t := r.Control().Turn().Load(); t != nil {
+		t.Of.(*peer.Turn).Hold(s.sender) //nolint:forcetypeassert // sessionTurn notes no others
+	}
+	s.queue(m)
+}
+
+// fail ends the session from elsewhere.
+func (s *session) fail(cause error) {
+	s.cancel(cause)
+	_ = s.conn.Close() // wakes the reader
+}
+
+// run handles messages until the connection ends, and has everything taken back.
+func (s *session) run(in *peer.Receiver) {
+	// Behind what the process has sent, for a child of it may keep the socket open.
+	stop := s.proc.OnExit(s.conn.HangUp)
+	err := s.read(in)
+	stop()
+	s.ends(err)
+}
+
+func (s *session) welcome() *wire.Welcome {
+	return &wire.Welcome{
+		Version: wire.Version, Node: s.node, Epoch: s.srv.epoch,
+		InlineBytes: uint32(s.srv.on.InlineBytes), Bus: s.srv.on.Name,
+		Inputs: wireEdges(s.srv.on.Inputs), Results: wireEdges(s.srv.on.Results), Tensors: wireTensors(s.srv.on.Inputs),
+	}
+}
+
+// wireEdges describes edges to a client at one of their ends.
+func wireEdges(ports []bus.Port) []wire.Edge {
+	all := make([]wire.Edge, len(ports))
+	for i, p := range ports {
+		all[i] = wire.Edge{Name: p.Name, Peer: p.Peer, WindowBytes: uint64(p.WindowBytes), Policy: wire.Policy(p.Policy)}
+		if p.Window != bus.Unbounded {
+			all[i].Window = uint32(p.Window)
+		}
+	}
+	return all
+}
+
+// wireTensors says how tensors travel on edges, to whoever emits there.
+func wireTensors(ports []bus.Port) []wire.Tensors {
+	all := make([]wire.Tensors, len(ports))
+	for i, p := range ports {
+		all[i] = wire.Tensors{Transport: wire.Transport(p.Tensors), MinBytes: uint64(p.TensorMinBytes)}
+	}
+	return all
+}
+
+// read handles messages until the connection ends. The error says why.
+func (s *session) read(in *peer.Receiver) error {
+	defer in.Close()
+	turn := sessionTurn{sess: s}
+	turn.note.Of = &turn.of
+	in.OnIdle(turn.end)
+	defer turn.end()
+	s.looks.Look = in.Look
+	defer s.srv.on.Directory.Leave(s)
+	defer s.srv.on.Heard.Gone(&s.looks)
+	came := false
+	err := in.Serve(func(h wire.Header, body []byte, fds []int) error {
+		m, err := wire.Parse(h, body)
+		if err != nil {
+			process.CloseAll(fds)
+		} else {
+			s.srv.on.Heard.From(&s.looks)
+			turn.take(m)
+			err = s.handle(m, fds)
+		}
+		switch cause := context.Cause(s.ctx); {
+		case err != nil:
+			came = true
+		case cause != nil:
+		case s.byeSaid:
+			return errBye
+		}
+		return err
+	})
+	switch cause := context.Cause(s.ctx); {
+	case cause != nil:
+		return cause
+	case errors.Is(err, errBye):
+		return err
+	}
+	if code, said := codeOf(err); said || came { // else the connection is over
+		s.refuse(code, err)
+	}
+	return err
+}
+
+var errBye = errors.New("it left")
+
+// errStuck says that a process that lives reads nothing, or does nothing.
+var errStuck = errors.New("it made no progress")
+
+// refuse tells a client why the host does not go on with it.
+func (s *session) refuse(code wire.Code, err error) {
+	s.queue(&wire.Refuse{Code: code, Text: err.Error()})
+	_ = s.sender.Close() // flushes
+}
+
+// codeOf is the code by which an error ends a session, and whether it says so itself.
+func codeOf(err error) (code wire.Code, said bool) {
+	switch {
+	case errors.Is(err, shmstore.ErrProtocol):
+		return wire.CodeProtocol, true
+	case errors.As(err, &code):
+		return code, true
+	}
+	return wire.CodeInternal, false
+}
+
+// handle handles one message. It owns the descriptors. An error ends the
+// session.
+func (s *session) handle(m wire.Message, fds []int) error {
+	switch m := m.(type) {
+	case *wire.Offer:
+		return s.offer(m, fds)
+	case *wire.Publish:
+		s.publish(m, fds[0])
+		return nil
+	case *wire.Lane:
+		return s.openLane(m, fds[0])
+	}
+	process.CloseAll(fds)
+	switch m := m.(type) {
+	case *wire.Serve:
+		return s.serve(m)
+	case *wire.Finish:
+		return s.finish(m)
+	case *wire.Release:
+		return s.releaseKept(m.Delivery)
+	case *wire.Ended:
+		return s.ended(m)
+	case *wire.Leave:
+		return s.leave(m.Stages...)
+	case *wire.Lanes:
+		s.past.open()
+	case *wire.Expecting:
+		return s.expecting(m)
+	case *wire.Streamed:
+		return s.streamed(m)
+	case *wire.Reported:
+		return s.reports.reported(m)
+	case *wire.Lent:
+		return s.lent(m.Delivery)
+	case *wire.Clear:
+		s.srv.circle.clear(s.node, m.Peer)
+	case *wire.Put:
+		return s.put(m)
+	case *wire.Forget:
+		return s.forgetOffer(m.Segment)
+	case *wire.Place:
+		return s.place(m)
+	case *wire.Fetch:
+		return s.fetch(m)
+	case *wire.Cancel:
+		s.cancelQuestion(m.Token)
+	case *wire.Cleanup:
+		s.cleanup(m)
+	case *wire.Withdraw:
+		s.withdraw(m)
+	case *wire.Find:
+		s.find(m)
+	case *wire.Submit:
+		return s.submit(m)
+	case *wire.CloseSend:
+		return s.closeSend(m.Source)
+	case *wire.AbortRequest:
+		return s.abortRequest(m)
+	case *wire.Close:
+		return s.closeRequest(m.Source)
+	case *wire.Call:
+		return s.called(m)
+	case *wire.Bye:
+		s.byeSaid = true
+	default:
+		return fmt.Errorf("%w: %v is not for the host", wire.ErrProtocol, m.Kind())
+	}
+	return nil
+}
+
+// openLane has packets go past the kernel, both ways.
+func (s *session) openLane(m *wire.Lane, fd int) error {
+	own, ownFD, err := s.conn.ShareLane()
+	if err != nil {
+		process.CloseAll([]int{fd})
+		return err
+	}
+	s.queue(own, ownFD)
+	return s.conn.OpenLane(m, fd, terms.Lane(s.srv.on.Wait))
+}
+
+// ask answers a question on a goroutine of its own, for it may have to wait.
+func (s *session) ask(token uint32, answer func() error) error {
+	if err := s.questions.begin(); err != nil {
+		return err
+	}
+	s.wg.Go(func() {
+		defer s.questions.end()
+		if err := answer(); err != nil {
+			s.queue(terms.Failed(token, err))
+		}
+	})
+	return nil
+}

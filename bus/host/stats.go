@@ -1,0 +1,129 @@
+package host
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/exchange"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// checkAlive ends a session that has work and does not move for the given time.
+func (s *session) checkAlive(limit time.Duration) {
+	stopped := s.proc.Stopped()
+	blocked := s.sender.Blocked()
+	expects, _ := s.past.expected(0)
+	busy := s.account.Tally(ledger.Sent).Payloads > 0 || expects > 0 || blocked > 0
+	if !s.movement.still(!busy || !stopped && blocked == 0, limit) {
+		return
+	}
+	reason := fmt.Errorf("%s: %w for %v", s.Describe(), errStuck, limit)
+	s.srv.log.Warn("a process is stuck: it gets no more work", "pid", s.proc.PID(), "reason", reason)
+	if f := s.srv.opts.OnStuck; f != nil {
+		f(s.proc.PID(), reason)
+	}
+	s.fail(reason)
+}
+
+func (s *session) stats() ProcessStats {
+	held, got := s.account.Tally(ledger.Sent), s.account.Tally(ledger.Fetched)
+	st := ProcessStats{
+		Node: s.node, PID: s.proc.PID(), Name: s.name, Stages: []string{}, Held: held.Payloads,
+		Placed: s.ex.placedNow(), Fetched: got.Payloads,
+		Age: time.Since(s.since), Stopped: s.proc.Stopped(),
+	}
+	for _, rep := range s.seats.list() {
+		st.Stages = append(st.Stages, fmt.Sprintf("%s/%d", rep.Stage, rep.Number))
+	}
+	for _, src := range s.sources.list() {
+		if src.posting == nil && src.opens() != nil {
+			st.Requests++
+		}
+		_, streams := s.past.expected(src.id)
+		st.Direct += src.streamsDirect() + streams
+	}
+	st.Arena.Bytes, st.Arena.Used, st.Arena.Rooms = s.memory.bytes.Load(), s.memory.used.Load(), int(s.memory.rooms.Load())
+	st.Arena.Alone, st.Arena.AloneBytes = int(s.alone.payloads.Load()), s.alone.bytes.Load()
+	st.Kept, st.Left = keptStats(s.account.Tally(ledger.Kept)), keptStats(s.account.Tally(ledger.Left))
+	return st
+}
+
+// streamsDirect counts the streams of a source that go past the host.
+func (src *source) streamsDirect() (n int) {
+	req := src.opens()
+	if req == nil {
+		return 0
+	}
+	for _, p := range src.ports {
+		if df := directFlowOf(req.Control().Stream(p)); df != nil && df.producer == src {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *session) holdings() []Holding {
+	var all []Holding
+	keyed := Holding{PID: s.proc.PID(), Name: s.name}
+	s.account.Each(func(h *ledger.Hold) {
+		if h, sent := h.Delivery.(*handed); sent { // the others are listed together
+			st := h.d.Control().Stream()
+			all = append(all, Holding{
+				PID: s.proc.PID(), Name: s.name, Stage: st.To, Request: uint64(st.Request.ID()),
+				Edge: st.Edge, Seq: h.d.Seq, Bytes: h.hold.Bytes, Age: time.Since(h.hold.At),
+			})
+		}
+	})
+	if views := s.account.Tally(ledger.Kept); views.Payloads > 0 {
+		all = append(all, keyed.holding(views, "kept"))
+	}
+	if left := s.account.Tally(ledger.Left); left.Payloads > 0 {
+		all = append(all, keyed.holding(left, "left"))
+	}
+	if n := int(s.alone.payloads.Load()); n > 0 {
+		alone := keyed
+		alone.Together, alone.Payloads, alone.Bytes = "alone", n, int(s.alone.bytes.Load())
+		all = append(all, alone)
+	}
+	return append(all, keyed.values(exchange.Values(&s.account), "placed")...)
+}
+
+// check looks at where the client's payloads lie, and at what it has.
+func (s *session) check() (all []shmstore.Violation) {
+	for _, err := range s.account.Check() {
+		all = append(all, shmstore.Violation{Invariant: "payloads of a client", Detail: fmt.Sprintf("%s, %v", s.Describe(), err)})
+	}
+	return all
+}
+
+// exchangeStalls are the questions about the exchange that have waited for at least
+// that long, for payloads, which nobody may have promised.
+func (s *Server) exchangeStalls(atLeast time.Duration) (all []bus.Stall) {
+	for _, sess := range s.live() {
+		all = append(all, sess.exchangeStalls(atLeast)...)
+	}
+	return all
+}
+
+func (s *session) exchangeStalls(atLeast time.Duration) (all []bus.Stall) {
+	for _, w := range s.ex.everyWait() {
+		if waited := time.Since(w.since); waited >= atLeast {
+			all = append(all, bus.Stall{Process: fmt.Sprintf("process %d", s.proc.PID()), Edge: "exchange", Waited: waited, Holder: w.what})
+		}
+	}
+	return all
+}
+
+// values are those of a process, or of none; placed says how it has what it has not got.
+func (h Holding) values(all []exchange.Value, placed string) (list []Holding) {
+	for _, v := range all {
+		h.Edge, h.Key, h.Exchange, h.Bytes, h.Age = v.Edge.From+"->"+v.Edge.To, v.Key, placed, v.Bytes, v.Age
+		if v.Got {
+			h.Exchange = "fetched"
+		}
+		list = append(list, h)
+	}
+	return list
+}

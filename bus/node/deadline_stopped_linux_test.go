@@ -1,0 +1,190 @@
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+func init() {
+	roles["host of a stage"] = hosting(bustest.Remotes(bustest.Linear(forwarding("a"))), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
+}
+
+// TestDeadlinesAtAHostThatIsStopped: what has a deadline ends then, by the clock of the
+// process that waits, and leaves nothing when the host goes on. The host agrees with it
+// on how the requests ended.
+func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
+	h, cmd := hostAloneAs(t, "host of a stage")
+	host := cmd.Process
+	server, caller := h.join(t, node.JoinOptions{}), h.join(t, node.JoinOptions{})
+	mustPublish(t, caller.Directory(), named(1), someFile(t), 1)
+	began, stopped, asked := make(chan struct{}), make(chan bool), make(chan error, 2)
+	go func() {
+		_ = server.Serve(context.Background(), bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error { // ends with the node
+			if _, limited := t.Context().Deadline(); !limited {
+				return t.Forward(d)
+			}
+			if err := beginning(t, began, stopped); err != nil {
+				return err
+			}
+			go func() {
+				_, err := server.Stream(t.Context())
+				asked <- err
+			}()
+			_, err := server.Directory().Find(t.Context(), named(1))
+			asked <- err
+			return err
+		}})
+	}()
+	trip := func(n *node.Node) {
+		r, err := n.Submit(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		bustest.MustReceive(t, r, []string{"x"})
+	}
+	trip(server) // so that each has all that it needs
+	trip(caller)
+	files := bustest.OpenFiles(t)
+	defer mustContinue(t, host) // nodes wait for it when they close
+	r := begunAndStopped(t, caller, host, began, stopped, []byte("x"))
+	ctx, cancel := context.WithTimeout(t.Context(), bustest.Patience)
+	defer cancel()
+	for range cap(asked) {
+		select {
+		case err := <-asked:
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a stage's question ended with %v, want its context's error", err)
+			}
+		case <-ctx.Done():
+			t.Fatal("a stage waits for its host past the deadline of the request")
+		}
+	}
+	if _, err := r.Recv(ctx); !errors.Is(err, bus.ErrDeadline) || !strings.Contains(err.Error(), "the host had not said by then how it ended") {
+		t.Errorf("the request ended with %v, want ErrDeadline, and that no more is known", err)
+	}
+	for range 3 {
+		in := bus.WithDeadline(time.Now().Add(10 * time.Millisecond))
+		r, err := caller.Submit(ctx, "x", in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = r.Recv(ctx); !errors.Is(err, bus.ErrDeadline) {
+			t.Errorf("submit: %v, want ErrDeadline", err)
+		}
+		if _, err := caller.Stream(ctx, in); !errors.Is(err, bus.ErrDeadline) {
+			t.Errorf("stream: %v, want ErrDeadline", err)
+		}
+	}
+	mustContinue(t, host)
+	bustest.Await(t, func() bool { return statsOf(t, caller).Live == 0 })
+	if s := statsOf(t, caller); s.Failed+s.Aborted > 0 || s.Completed != 2 {
+		t.Errorf("%d requests failed, %d were aborted and %d completed; all but two were past their deadlines", s.Failed, s.Aborted, s.Completed)
+	}
+	for _, n := range []*node.Node{server, caller} {
+		if q, s := node.OpenAt(n); q+s > 0 {
+			t.Errorf("%d questions and %d requests and tasks are open", q, s)
+		}
+	}
+	trip(caller)
+	bustest.Await(t, func() bool { return bustest.OpenFiles(t) <= files })
+}
+
+// TestCanceledAtAHostThatIsStopped: who gives up does not wait for the host, and what that
+// has begun by then is aborted.
+func TestCanceledAtAHostThatIsStopped(t *testing.T) {
+	h, cmd := hostAloneAs(t, "host of a stage")
+	n := h.join(t, node.JoinOptions{})
+	stopProcess(t, cmd.Process)
+	defer mustContinue(t, cmd.Process)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 3 {
+		if _, err := n.Submit(ctx, "x"); !errors.Is(err, context.Canceled) {
+			t.Errorf("submit: %v, want the context's error", err)
+		}
+	}
+	mustContinue(t, cmd.Process)
+	bustest.Await(t, func() bool { return statsOf(t, n).Live == 0 })
+	if q, s := node.OpenAt(n); q+s > 0 {
+		t.Errorf("%d questions and %d requests are open", q, s)
+	}
+}
+
+func mustContinue(t *testing.T, p *os.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func statsOf(t *testing.T, n *node.Node) (s bus.Stats) {
+	t.Helper()
+	answer, err := n.Call(t.Context(), "stats", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(answer, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// errTooLate ends a stage's work on a request that is begun once more.
+var errTooLate = errors.New("the deadline was over when the host was stopped")
+
+// beginning says that a stage has begun, and waits until its host is stopped.
+func beginning(t *bus.Task, began chan<- struct{}, stopped <-chan bool) error {
+	select {
+	case began <- struct{}{}:
+		if !<-stopped {
+			return errTooLate
+		}
+		return nil
+	case <-t.Context().Done(): // the deadline was too short for the way here
+		return t.Context().Err()
+	}
+}
+
+// begunAndStopped is a request with a deadline, which is long enough for a stage to begin
+// on its input, and for the host to be stopped then: it has not said how the request ended.
+func begunAndStopped(t *testing.T, caller *node.Node, host *os.Process, began <-chan struct{}, stopped chan<- bool, in []byte) *bus.Request {
+	t.Helper()
+	for limit := 500 * time.Millisecond; ; limit *= 2 {
+		deadline := time.Now().Add(limit)
+		r, err := caller.Stream(t.Context(), bus.WithDeadline(deadline))
+		if errors.Is(err, bus.ErrDeadline) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		if err := r.Input(t.Context()).EmitBytes(in); err != nil && !errors.Is(err, bus.ErrDeadline) {
+			t.Fatal(err)
+		}
+		select {
+		case <-began:
+		case <-r.Done():
+			continue
+		}
+		stopProcess(t, host)
+		inTime := time.Now().Before(deadline)
+		if !inTime {
+			mustContinue(t, host)
+		}
+		if stopped <- inTime; inTime {
+			return r
+		}
+	}
+}

@@ -1,0 +1,328 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/bus/node"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// directBlock is the size of the payloads here: they lie in shared memory, and
+// smallStore has room for few of them.
+const (
+	directBlock = 5000
+	smallStore  = 128 << 10
+)
+
+// slowly is how many deliveries go before those that a test is about, no more at
+// a time than a window holds: behind them a stream goes past the host.
+const slowly = 300
+
+// latest is the number of the input with which a late forwarder passes on the
+// first: by then streams have long gone past the host.
+const latest = 500
+
+func init() {
+	serve := func(spec bus.StageSpec) func() {
+		return func() {
+			n, err := node.Join(context.Background(), "child", node.JoinOptions{})
+			if err == nil {
+				spec.Name = os.Getenv(node.EnvStage)
+				err = n.Serve(context.Background(), spec)
+			}
+			fmt.Fprintln(os.Stderr, "child:", err)
+		}
+	}
+	roles["forward"] = serve(forwarding(""))
+	roles["forward late"] = serve(bus.StageSpec{Handle: func(t *bus.Task, d *bus.Delivery) error {
+		if d.Seq == 0 {
+			t.State = d.Keep()
+			return nil
+		}
+		if err := t.Forward(d); err != nil || d.Seq != latest {
+			return err
+		}
+		first := t.State.(*bus.Kept)
+		return errors.Join(t.Forward(first.Delivery()), first.Finish(nil))
+	}})
+	roles["hold"] = serve(bus.StageSpec{Handle: func(_ *bus.Task, d *bus.Delivery) error {
+		if d.Seq >= slowly {
+			d.Keep() // until it is killed
+		}
+		return nil
+	}})
+	roles["emit"] = serve(bus.StageSpec{Handle: func(t *bus.Task, d *bus.Delivery) error {
+		for i := range int(binary.LittleEndian.Uint64(d.Bytes())) {
+			if err := t.EmitBytes(block(i, directBlock)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+	roles["send blocks"] = func() {
+		n, err := node.Join(context.Background(), "child", node.JoinOptions{})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return
+		}
+		r, err := n.Stream(context.Background())
+		for i := 0; err == nil; i++ {
+			err = r.Input(context.Background()).EmitBytes(block(i, directBlock))
+		}
+		fmt.Fprintln(os.Stderr, err)
+	}
+}
+
+// keeping hands all that comes to the test, which finishes it.
+func keeping(name string) (bus.StageSpec, <-chan *bus.Kept) {
+	kept := make(chan *bus.Kept)
+	return bus.StageSpec{Name: name, Handle: func(_ *bus.Task, d *bus.Delivery) error {
+		kept <- d.Keep()
+		return nil
+	}}, kept
+}
+
+func mustFinish(t *testing.T, k *bus.Kept) {
+	t.Helper()
+	if err := k.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kill kills a child and waits until it is dead.
+func kill(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+}
+
+// relayed reports whether a delivery that a process has came through the host.
+func (h *hosted) relayed(k *bus.Kept, edge string) bool {
+	return slices.ContainsFunc(h.server.Holdings(), func(o host.Holding) bool {
+		return !o.Direct && o.Edge == edge && o.Seq == k.Delivery().Seq && o.Request == uint64(k.Delivery().Task().Request())
+	})
+}
+
+// wantDied requires that a request has failed because a process died, and says
+// which.
+func wantDied(t *testing.T, err error, stage string, cmd *exec.Cmd) {
+	t.Helper()
+	var at *bus.StageError
+	if !errors.As(err, &at) || at.Stage != stage || !strings.Contains(err.Error(), fmt.Sprintf("process %d died", cmd.Process.Pid)) {
+		t.Fatalf("the request ended with %v; process %d of stage %q was killed", err, cmd.Process.Pid, stage)
+	}
+}
+
+// narrow has edges with room for few deliveries.
+func narrow(p bus.Pipeline) bus.Pipeline {
+	p.Edges = []bus.Edge{{To: "f", Window: 4}, {From: "f", To: "x", Window: 4}, {From: "x", Window: 4}}
+	return p
+}
+
+// wide has an edge with room for all that is sent.
+func wide(p bus.Pipeline) bus.Pipeline {
+	p.Edges = []bus.Edge{{From: "a", To: "b", Window: 64, WindowBytes: 1 << 20}}
+	return p
+}
+
+// TestForwarderDies: what a process has passed on past the host stays as it is
+// for as long as the third process reads it, also when the second is dead.
+func TestForwarderDies(t *testing.T) {
+	x, kept := keeping("x")
+	h := listen(t, narrow(bustest.Remotes(bustest.Linear(forwarding("f"), x))), bus.Options{})
+	h.serve(t, x)
+	f := h.childAs(t, "forward", "f")
+	n := h.join(t, node.JoinOptions{Store: shmstore.Options{ArenaBytes: smallStore}})
+	send := func(r *bus.Request, i int) *bus.Kept {
+		t.Helper()
+		if err := r.Input(t.Context()).EmitBytes(block(i, directBlock)); err != nil {
+			t.Fatal(err)
+		}
+		return <-kept
+	}
+	r := bustest.StreamOf(t, n)
+	for i := range slowly {
+		mustFinish(t, send(r, i))
+	}
+	last := send(r, slowly)
+	if h.relayed(last, "f->x") {
+		t.Fatal("the host still relays")
+	}
+	kill(t, f)
+	wantDied(t, r.Wait(t.Context()), "f", f)
+
+	h.childAs(t, "forward", "f")
+	again := bustest.StreamOf(t, n)
+	for i := range 10 * smallStore / directBlock {
+		mustFinish(t, send(again, 1000+i))
+	}
+	if want := block(slowly, directBlock); !bytes.Equal(last.Delivery().Bytes(), want) {
+		t.Errorf("what is still read was overwritten: it begins with %v", last.Delivery().Bytes()[:8])
+	}
+	mustFinish(t, last)
+}
+
+// TestAllButTheReaderDie: one process has passed on what another put, and what
+// the host put; both are dead. When who reads it is done, the host has its own
+// back.
+func TestAllButTheReaderDie(t *testing.T) {
+	x, kept := keeping("x")
+	h := listen(t, narrow(bustest.Remotes(bustest.Linear(forwarding("f"), x))), bus.Options{})
+	h.serve(t, x)
+	f := h.childAs(t, "forward late", "f")
+	caller := h.childAs(t, "send blocks", "")
+	// next finishes what comes until a late forwarder passes on the first.
+	next := func() *bus.Kept {
+		for {
+			k := <-kept
+			if binary.LittleEndian.Uint64(k.Delivery().Bytes()) == 0 {
+				return k
+			}
+			mustFinish(t, k)
+		}
+	}
+	ofCaller := next()
+	r := bustest.StreamOf(t, h.bus)
+	go func() {
+		for i := 0; r.Input(context.Background()).EmitBytes(block(i, directBlock)) == nil; i++ {
+		}
+	}()
+	var ofHost *bus.Kept
+	for ofHost == nil { // the caller goes on, until its window is full
+		if k := next(); k.Delivery().Task().Request() == r.ID() {
+			ofHost = k
+		}
+	}
+	if h.relayed(ofCaller, "f->x") || h.relayed(ofHost, "f->x") {
+		t.Fatal("the host still relays")
+	}
+	go func() { // what is on its way
+		for k := range kept {
+			_ = k.Finish(nil)
+		}
+	}()
+	kill(t, f)
+	kill(t, caller)
+	wantDied(t, r.Wait(t.Context()), "f", f)
+	bustest.Await(t, func() bool { return len(h.server.Processes()) == 1 })
+	for _, k := range []*bus.Kept{ofCaller, ofHost} {
+		if !bytes.Equal(k.Delivery().Bytes(), block(0, directBlock)) {
+			t.Error("what is still read was overwritten")
+		}
+		mustFinish(t, k)
+	}
+	if err := h.bus.Drain(bustest.Soon(t)); err != nil { // and finds nothing held when it is closed
+		t.Error(err)
+	}
+}
+
+// nodePlaces is how many requests of a node can be alive at least.
+const nodePlaces = 4
+
+// TestConsumerDies: what a process has got past the host and not finished is
+// lost with it. The request fails, and whoever sent it has it back.
+func TestConsumerDies(t *testing.T) {
+	h := listen(t, bustest.Remotes(bustest.Linear(forwarding("a"))), bus.Options{})
+	a := h.childAs(t, "hold", "a")
+	n := h.join(t, node.JoinOptions{MaxRequests: nodePlaces})
+	r := bustest.StreamOf(t, n)
+	for i := range slowly + 3 { // the last are within the window
+		if err := r.Input(t.Context()).EmitBytes(block(i, directBlock)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kill(t, a)
+	wantDied(t, r.Wait(t.Context()), "a", a)
+	r.Close()
+	h.childAs(t, "forward", "a")
+	for range nodePlaces { // the place is free when all of the request is back
+		bustest.Await(t, func() bool {
+			r, err := n.Stream(t.Context())
+			if err == nil {
+				t.Cleanup(r.Close)
+			}
+			return err == nil
+		})
+	}
+}
+
+// directOf counts the streams of a process that go past the host.
+func directOf(h *hosted, pid int) int {
+	for _, p := range h.server.Processes() {
+		if p.PID == pid {
+			return p.Direct
+		}
+	}
+	return -1
+}
+
+// TestProducerDies: what a process had sent past the host when its part of the
+// request was over is there when it is dead. When it was not over, the request
+// fails.
+func TestProducerDies(t *testing.T) {
+	for _, over := range []bool{true, false} {
+		t.Run(fmt.Sprint("over=", over), func(t *testing.T) {
+			const outputs, least = 5 * slowly, 50
+			b, kept := keeping("b")
+			h := listen(t, wide(bustest.Remotes(bustest.Linear(forwarding("a"), b))), bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20}})
+			h.serve(t, b)
+			a := h.childAs(t, "emit", "a")
+			r := bustest.StreamOf(t, h.bus)
+			if err := r.Input(t.Context()).EmitBytes(block(outputs, 8)); err != nil {
+				t.Fatal(err)
+			}
+			begin := slowly
+			for range begin {
+				mustFinish(t, <-kept)
+			}
+			all := []*bus.Kept{<-kept}
+			for h.relayed(all[0], "a->b") || begin < outputs-least {
+				mustFinish(t, all[0])
+				all[0] = <-kept
+				begin++
+			}
+			if over {
+				for len(all) < outputs-begin {
+					all = append(all, <-kept)
+				}
+				if err := r.CloseSend(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				bustest.Await(t, func() bool { return directOf(h, a.Process.Pid) == 0 })
+			}
+			kill(t, a)
+			bustest.Await(t, func() bool { return directOf(h, a.Process.Pid) < 0 })
+			if !over {
+				go func() {
+					for k := range kept {
+						_ = k.Finish(nil)
+					}
+				}()
+				wantDied(t, r.Wait(t.Context()), "a", a)
+			}
+			for i, k := range all {
+				if !bytes.Equal(k.Delivery().Bytes(), block(begin+i, directBlock)) {
+					t.Errorf("delivery %d is not what was sent", begin+i)
+				}
+				mustFinish(t, k)
+			}
+			if err := r.Wait(t.Context()); over && err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

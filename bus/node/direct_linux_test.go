@@ -1,0 +1,475 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/bus/node"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+)
+
+// block is a payload that says its number and can be checked.
+func block(i, size int) []byte {
+	b := bytes.Repeat([]byte{byte(i)}, max(size, 8))
+	binary.LittleEndian.PutUint64(b, uint64(i))
+	return b
+}
+
+// pass emits what comes, copied.
+func pass(name string) bus.StageSpec {
+	return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error {
+		return t.EmitBytes(bytes.Clone(d.Bytes()))
+	}}
+}
+
+// streamBlocks sends n payloads of the given sizes through a request and checks
+// what comes back.
+func streamBlocks(t *testing.T, s bustest.Submitter, n int, sizes ...int) {
+	t.Helper()
+	r := bustest.StreamOf(t, s)
+	go func() {
+		for i := range n {
+			if err := r.Input(t.Context()).EmitBytes(block(i, sizes[i%len(sizes)])); err != nil {
+				t.Errorf("send %d: %v", i, err)
+				return
+			}
+		}
+		if err := r.CloseSend(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for i := range n {
+		d, err := r.Recv(t.Context())
+		if err != nil {
+			t.Fatalf("result %d: %v", i, err)
+		}
+		if want := block(i, sizes[i%len(sizes)]); !bytes.Equal(d.Bytes(), want) || d.PayloadCodec() != codec.IDRaw {
+			t.Fatalf("result %d has %d bytes that begin with %v, want %d", i, len(d.Bytes()), d.Bytes()[:8], len(want))
+		}
+		if err := d.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.Recv(t.Context()); !errors.Is(err, io.EOF) {
+		t.Fatalf("behind the last result: %v", err)
+	}
+	if err := r.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantDirect requires that nearly all deliveries of every edge went past the
+// host.
+func wantDirect(t *testing.T, b *bus.Bus, n int) {
+	t.Helper()
+	for _, e := range b.Stats().Edges {
+		if e.Deliveries != int64(n) || e.Direct == 0 {
+			t.Errorf("edge %s->%s: %d deliveries, %d of them direct, want %d", e.From, e.To, e.Deliveries, e.Direct, n)
+		}
+	}
+}
+
+// TestStreamsGoDirect: of a long stream the host sees the beginning and the end.
+func TestStreamsGoDirect(t *testing.T) {
+	h := serveAll(t, bustest.Linear(pass("a"), pass("b")), bus.Options{})
+	n := h.join(t, node.JoinOptions{})
+	const deliveries = 2000
+	streamBlocks(t, n, deliveries, 8, 100, 700, 5000, 40_000)
+	wantDirect(t, h.bus, deliveries)
+}
+
+// TestStagesOfOneNode: two stages of one process exchange deliveries without the
+// host, too.
+func TestStagesOfOneNode(t *testing.T) {
+	p := bustest.Linear(pass("a"), pass("b"))
+	h := listen(t, bustest.Remotes(p), bus.Options{})
+	n := h.join(t, node.JoinOptions{})
+	go func() { _ = n.Serve(context.Background(), p.Stages...) }()
+	const deliveries = 1000
+	streamBlocks(t, n, deliveries, 8, 5000)
+	wantDirect(t, h.bus, deliveries)
+}
+
+// TestProcessesTellDirectStreams: of a process, the host says how many streams
+// go past it.
+func TestProcessesTellDirectStreams(t *testing.T) {
+	h := serveAll(t, bustest.Linear(pass("a")), bus.Options{})
+	n := h.join(t, node.JoinOptions{})
+	r := bustest.StreamOf(t, n)
+	for i := range 2 {
+		if err := r.Input(t.Context()).EmitBytes(block(i, 8)); err != nil {
+			t.Fatal(err)
+		}
+		d, err := r.Recv(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	direct := func() (streams []int) {
+		for _, p := range h.server.Processes() {
+			streams = append(streams, p.Direct)
+		}
+		return streams
+	}
+	if got := direct(); !slices.Equal(got, []int{2, 2}) { // each has inputs and results
+		t.Errorf("streams past the host, by process: %v", got)
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	bustest.Await(t, func() bool { return slices.Equal(direct(), []int{0, 0}) })
+}
+
+// TestManyStreams: many requests at a time, each a stream of its own.
+func TestManyStreams(t *testing.T) {
+	h := serveAll(t, bustest.Linear(pass("a"), pass("b"), pass("c")), bus.Options{})
+	n := h.join(t, node.JoinOptions{})
+	done := make(chan struct{})
+	const requests = 20
+	for range requests {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			t.Run("stream", func(t *testing.T) { streamBlocks(t, n, 200, 8, 5000) })
+		}()
+	}
+	for range requests {
+		<-done
+	}
+}
+
+// forwarding passes on what comes, by reference.
+func forwarding(name string) bus.StageSpec {
+	return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
+}
+
+// places records where the payloads lie that stages see.
+type places struct {
+	mu sync.Mutex
+	by map[string]map[uint64]node.Place // by stage and sequence
+}
+
+func (p *places) record(t *testing.T, where string, d *bus.Delivery) {
+	at := node.PlaceOf(t, d)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.by == nil {
+		p.by = make(map[string]map[uint64]node.Place)
+	}
+	if p.by[where] == nil {
+		p.by[where] = make(map[uint64]node.Place)
+	}
+	p.by[where][d.Seq] = at
+}
+
+// same requires that the payloads lay in the same place at both.
+func (p *places) same(t *testing.T, a, b string, n int) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for seq := range uint64(n) {
+		if p.by[a][seq] != p.by[b][seq] || p.by[a][seq].File == 0 {
+			t.Fatalf("payload %d lay at %+v for %s and at %+v for %s", seq, p.by[a][seq], a, p.by[b][seq], b)
+		}
+	}
+}
+
+// TestForwardedPastTheHost: a payload that stages pass on unread lies where the
+// caller put it, all the way; one that goes to two processes is there once.
+func TestForwardedPastTheHost(t *testing.T) {
+	var at places
+	forwarding := func(name string) bus.StageSpec {
+		return bus.StageSpec{Name: name, Handle: func(task *bus.Task, d *bus.Delivery) error {
+			at.record(t, name, d)
+			return task.Forward(d)
+		}}
+	}
+	p := bus.Pipeline{
+		Stages: []bus.StageSpec{forwarding("a"), forwarding("b"), forwarding("c")},
+		Edges:  []bus.Edge{{From: "a", To: "b"}, {From: "a", To: "c"}},
+	}
+	h := serveAll(t, p, bus.Options{})
+	n := h.join(t, node.JoinOptions{})
+	const deliveries, size = 500, 5000
+	r := bustest.StreamOf(t, n)
+	go func() {
+		for i := range deliveries {
+			if err := r.Input(t.Context()).EmitBytes(block(i, size)); err != nil {
+				t.Errorf("send %d: %v", i, err)
+				return
+			}
+		}
+		if err := r.CloseSend(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for d, err := range r.Results(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := block(int(d.Seq), size); !bytes.Equal(d.Bytes(), want) {
+			t.Fatalf("result %d on %s begins with %v", d.Seq, d.Edge, d.Bytes()[:8])
+		}
+		at.record(t, d.Edge, d)
+	}
+	wantDirect(t, h.bus, deliveries)
+	// What changed from relayed to direct on its way may have been copied.
+	const begin = 100
+	for _, m := range at.by {
+		for seq := range uint64(begin) {
+			m[seq] = node.Place{File: 1}
+		}
+	}
+	for _, other := range []string{"b", "c", "b->", "c->"} {
+		at.same(t, "a", other, deliveries)
+	}
+}
+
+// TestWhoHoldsWhatPastTheHost: what the host does not carry it can still tell.
+func TestWhoHoldsWhatPastTheHost(t *testing.T) {
+	const window = 4
+	release := make(chan struct{})
+	p := bustest.Linear(pass("a"), bus.StageSpec{Name: "b", Handle: func(t *bus.Task, d *bus.Delivery) error {
+		if d.Seq >= 8 { // the stream is direct by then
+			select {
+			case <-release:
+			case <-t.Context().Done():
+			}
+		}
+		return t.EmitBytes(d.Bytes())
+	}})
+	p.Edges[0].Window = window
+	h := serveAll(t, p, bus.Options{})
+	n := h.join(t, node.JoinOptions{})
+	done := make(chan struct{})
+	go func() { defer close(done); streamBlocks(t, n, 50, 8, 5000) }()
+
+	var held []host.Holding
+	for len(held) < window { // those before are handled still, and may seem younger: two processes say how old
+		held = slices.DeleteFunc(h.server.Holdings(), func(h host.Holding) bool { return h.Edge != "a->b" || h.Seq < 8 })
+	}
+	if held[0].PID != os.Getpid() || held[0].Stage != "b" || held[0].Request != uint64(node.RequestIDOf(n, 1)) {
+		t.Errorf("held are %+v", held)
+	}
+	var stalls []bus.Stall
+	i := -1
+	for i < 0 { // the one behind them has yet to find the window full
+		answer, err := n.Call(t.Context(), "stalls", nil)
+		if err == nil {
+			err = json.Unmarshal(answer, &stalls)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		i = slices.IndexFunc(stalls, func(s bus.Stall) bool { return s.Edge == "a->b" })
+	}
+	if stalls[i].Deliveries != window || !strings.Contains(stalls[i].String(), fmt.Sprint("process ", os.Getpid())) {
+		t.Errorf("stalls are %v, and do not say who holds what", stalls)
+	}
+	status := h.server.Status()
+	i = slices.IndexFunc(status.Requests[0].Edges, func(e bus.EdgeStatus) bool { return e.Edge == "a->b" && e.Direct })
+	if i < 0 || status.Requests[0].Edges[i].Deliveries != window {
+		t.Errorf("the request has under way %+v", status.Requests[0].Edges)
+	}
+	close(release)
+	<-done
+}
+
+// TestLanesAreSeen: what goes from one process to another past the host is told for each
+// two of them, never becomes less, and is counted once on its edge, whichever way requests
+// end.
+func TestLanesAreSeen(t *testing.T) {
+	h := serveAll(t, bustest.Linear(pass("a")), bus.Options{})
+	n := h.join(t, node.JoinOptions{})
+	var before []host.LaneStatus
+	var edges []bus.EdgeStats
+	look := func() []host.LaneStatus {
+		st := h.server.Status()
+		for i, l := range before {
+			if j := slices.IndexFunc(st.Lanes, func(o host.LaneStatus) bool { return o.From == l.From && o.To == l.To }); j < 0 ||
+				st.Lanes[j].Deliveries < l.Deliveries || st.Lanes[j].Bytes < l.Bytes {
+				t.Fatalf("lane %d was %+v, and now they are %+v", i, l, st.Lanes)
+			}
+		}
+		for i, e := range edges {
+			if now := st.Stats.Edges[i]; now.Direct < e.Direct || now.Deliveries < e.Deliveries || now.Bytes < e.Bytes {
+				t.Fatalf("an edge was %+v, and is %+v", e, now)
+			}
+		}
+		before, edges = st.Lanes, st.Stats.Edges
+		return st.Lanes
+	}
+	const size = 1000
+	sent := int64(0) // on each of the two edges
+	counted := func() bool {
+		look()
+		for _, e := range edges {
+			if e.Deliveries > sent || e.Bytes > sent*size {
+				t.Fatalf("%d deliveries of %d bytes are %+v", sent, size, e)
+			}
+			if e.Deliveries < sent || e.Bytes < sent*size {
+				return false
+			}
+		}
+		return true
+	}
+	send := func(r *bus.Request, deliveries int) {
+		for i := range deliveries {
+			sent++
+			if err := r.Input(t.Context()).EmitBytes(block(i, size)); err != nil {
+				t.Fatal(err)
+			}
+			d, err := r.Recv(t.Context())
+			if err == nil {
+				err = d.Finish(nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			look()
+		}
+	}
+	const deliveries = 10
+	r := bustest.StreamOf(t, n)
+	var lanes []host.LaneStatus
+	few := func(l host.LaneStatus) bool { return l.Deliveries < deliveries }
+	for range 100_000 { // the first go through the host, until it has introduced the two
+		send(r, 1)
+		if lanes = look(); len(lanes) == 2 && !slices.ContainsFunc(lanes, few) {
+			break
+		}
+	}
+	if len(lanes) != 2 || lanes[0].From != lanes[1].To || lanes[0].To != lanes[1].From {
+		t.Fatalf("lanes are %+v", lanes)
+	}
+	for _, l := range lanes {
+		if l.Streams != 1 || few(l) || l.Bytes != l.Deliveries*size {
+			t.Errorf("a lane of a request that is under way: %+v", l)
+		}
+	}
+	bustest.Await(t, counted)
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	bustest.Await(t, func() bool { return len(h.server.Status().Requests) == 0 })
+	if !counted() {
+		t.Errorf("%d deliveries of a request that is complete are %+v", sent, edges)
+	}
+
+	r = bustest.StreamOf(t, n)
+	send(r, deliveries)
+	bustest.Await(t, counted)
+	r.Abort(nil)
+	bustest.Await(t, func() bool { return len(h.server.Status().Requests) == 0 })
+	if !counted() {
+		t.Errorf("%d deliveries, of a request that was aborted too, are %+v", sent, edges)
+	}
+	for _, l := range look() {
+		if l.Streams != 0 || l.UnderWay != 0 || l.Deliveries < deliveries {
+			t.Errorf("a lane without a request: %+v", l)
+		}
+	}
+	if err := n.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	bustest.Await(t, func() bool { return len(h.server.Status().Lanes) == 0 })
+}
+
+// TestDeathIsNotTakenForTheEnd: when a process dies that has inputs, some of which
+// came past the host, the request fails, whether or not its stage has state.
+func TestDeathIsNotTakenForTheEnd(t *testing.T) {
+	for _, state := range []bus.State{bus.StateNone, bus.StateRequest} {
+		t.Run(state.String(), func(t *testing.T) {
+			h := mortalHost(t, bus.StageSpec{State: state, Attempts: -1, Replicas: 2})
+			h.child(t, "m")
+			h.child(t, "m")
+			bustest.Await(t, func() bool { return h.server.Serving("m") == 2 })
+			r := bustest.StreamOf(t, h.join(t, node.JoinOptions{}))
+			go func() { // fails when the request has
+				for i := range 200 {
+					in := "x"
+					if i == 150 {
+						in = "kill"
+					}
+					_ = r.Send(t.Context(), large(in))
+				}
+				_ = r.CloseSend(t.Context())
+			}()
+			results := 0
+			var err error
+			for err == nil {
+				var d *bus.Delivery
+				if d, err = r.Recv(t.Context()); err == nil {
+					results++
+					err = d.Finish(nil)
+				}
+			}
+			if !errors.Is(err, io.EOF) && r.Outcome() == bus.Failed {
+				return
+			}
+			t.Fatalf("the request ended with %v, %v, after %d results", r.Outcome(), err, results)
+		})
+	}
+}
+
+// TestResultsThatAreInputs: a caller that holds results which are its own inputs,
+// passed on by reference, gets the end of the results all the same, whether
+// they came through the host or past it.
+func TestResultsThatAreInputs(t *testing.T) {
+	for _, inputs := range []int{1, 20} {
+		h := serveAll(t, bustest.Linear(forwarding("f")), bus.Options{})
+		n := h.join(t, node.JoinOptions{})
+		r := bustest.StreamOf(t, n)
+		for i := range inputs {
+			if err := r.Input(t.Context()).EmitBytes(block(i, 2000)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.CloseSend(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var all []*bus.Delivery
+		for len(all) < inputs {
+			d, err := r.Recv(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, d)
+		}
+		patience, cancel := context.WithTimeout(t.Context(), 10*time.Second) // or it waits for itself
+		if _, err := r.Recv(patience); !errors.Is(err, io.EOF) {
+			t.Errorf("behind the last result: %v", err)
+		}
+		cancel()
+		for i, d := range all {
+			if !bytes.Equal(d.Bytes(), block(i, 2000)) {
+				t.Errorf("result %d was overwritten", i)
+			}
+			if err := d.Finish(nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

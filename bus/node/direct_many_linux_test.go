@@ -1,0 +1,64 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+)
+
+// visit has a caller come, stream through the bus, and go.
+func (h *hosted) visit(t *testing.T) {
+	t.Helper()
+	n, err := node.Join(t.Context(), "caller", node.JoinOptions{Socket: h.path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamBlocks(t, n, 50, 5000)
+	if err := n.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestForwarderOutlivesCallers: a process that passes on what it gets offers the
+// serveAll the memory of each of its callers. Those come and go, and it stays.
+func TestForwarderOutlivesCallers(t *testing.T) {
+	p := bustest.Remotes(bustest.Linear(forwarding("f"), pass("x")))
+	p.Stages[1] = pass("x") // in the host, so that the host is offered all that f passes on
+	h := listen(t, p, bus.Options{})
+	_, served := h.serve(t, forwarding("f"))
+	for caller := range 80 {
+		h.visit(t)
+		select {
+		case err := <-served:
+			t.Fatalf("after %d callers the process that forwards was gone: %v", caller+1, err)
+		default:
+		}
+	}
+}
+
+// TestForwardedMemoryIsForgotten: what a caller had is unmapped in all
+// processes when it is gone.
+func TestForwardedMemoryIsForgotten(t *testing.T) {
+	h := serveAll(t, bustest.Linear(forwarding("f"), pass("x")), bus.Options{})
+	mapped := func() int {
+		maps, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Count(maps, []byte("memfd:omnibus"))
+	}
+	var before int
+	for caller := range 20 {
+		h.visit(t)
+		if caller == 1 {
+			bustest.Await(t, func() bool { return len(h.server.Processes()) == 2 })
+			before = mapped()
+		}
+	}
+	bustest.Await(t, func() bool { return mapped() <= before+4 }) // what the last one had
+}

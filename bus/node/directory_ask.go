@@ -1,0 +1,59 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/process"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// foundDescriptors is an answer with descriptors, which are its receiver's.
+type foundDescriptors struct {
+	*wire.Found
+	fds []int
+}
+
+// find asks the host for what lies under a name: the descriptor, and a pidfd of
+// its owner, which are the caller's.
+func (l *link) find(ctx context.Context, name lane.Name) (*wire.Found, []int, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, nil, err //nolint:wrapcheck // the context's
+	}
+	q := &question{answers: make(chan wire.Message, 1), descriptors: true}
+	token, err := l.pose(q)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := l.send(&wire.Find{Token: token, Pool: name.Pool, Number: name.Number}); err != nil {
+		l.settle(token)
+		return nil, nil, err
+	}
+	answer, err := l.await(ctx, q)
+	if answer, err = l.late(token, q, answer, err); err != nil {
+		return nil, nil, err
+	}
+	found, ok := answer.(foundDescriptors)
+	if !ok {
+		return nil, nil, fmt.Errorf("%w: %v instead of what was found", wire.ErrProtocol, answer.Kind())
+	}
+	return found.Found, found.fds, nil
+}
+
+// found hands descriptors to whoever asked for them. It owns them; those that
+// nobody waits for any more are closed.
+func (l *link) found(m *wire.Found, fds []int) error {
+	q := l.asked.find(m.Token, true)
+	if q == nil || !q.descriptors {
+		process.CloseAll(fds)
+		if q != nil {
+			return fmt.Errorf("%w: descriptors were found for question %d, which did not ask for any", wire.ErrProtocol, m.Token)
+		}
+		return nil
+	}
+	faultpoint.Hit("node-found")
+	q.answers <- foundDescriptors{m, fds} // it has room: the question was open
+	return nil
+}

@@ -1,0 +1,320 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/connectortest"
+	"github.com/omnibus-runtime/omnibus/connector/shm"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+var (
+	exchangeEdge  = connector.Edge{From: "thinker", To: "talker"}
+	exchangeStore = shmstore.Options{ArenaBytes: 8 << 20, MaxLargeBytes: 16 << 20}
+)
+
+// exchanging is a host with nothing to do but to exchange, and no node yet.
+func exchanging(t testing.TB, opts bus.Options) *hosted {
+	t.Helper()
+	opts.ExchangeStore = exchangeStore
+	return listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), opts)
+}
+
+func (h *hosted) exchange(t testing.TB) connector.Transport {
+	t.Helper()
+	return h.join(t, node.JoinOptions{ExchangeStore: exchangeStore}).Exchange()
+}
+
+// TestExchange runs the suite of transports between processes.
+func TestExchange(t *testing.T) {
+	for name, open := range map[string]func(t *testing.T, h *hosted) (put, get connector.Transport){
+		"two nodes":    func(t *testing.T, h *hosted) (put, get connector.Transport) { return h.exchange(t), h.exchange(t) },
+		"host to node": func(t *testing.T, h *hosted) (put, get connector.Transport) { return h.bus.Exchange(), h.exchange(t) },
+		"node to host": func(t *testing.T, h *hosted) (put, get connector.Transport) { return h.exchange(t), h.bus.Exchange() },
+		"one node": func(t *testing.T, h *hosted) (put, get connector.Transport) {
+			n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
+			return n.Exchange(), n.Exchange()
+		},
+		"in the host": func(_ *testing.T, h *hosted) (put, get connector.Transport) {
+			return h.bus.Exchange(), h.bus.Exchange()
+		},
+		"one end": func(t *testing.T, h *hosted) (put, get connector.Transport) {
+			e := h.exchange(t)
+			return e, e
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
+				h := exchanging(t, bus.Options{})
+				t.Cleanup(func() { h.wantEmpty(t) })
+				return open(t, h)
+			}})
+		})
+	}
+}
+
+// wantEmpty waits for the exchange to be empty, and for nobody to hold anything of
+// it.
+func (h *hosted) wantEmpty(t testing.TB) {
+	t.Helper()
+	bustest.Await(t, func() bool { return len(h.server.Holdings()) == 0 })
+	if st := h.bus.Stats().Exchange; st.Entries != 0 || st.Bytes != 0 {
+		t.Errorf("nobody holds anything of the exchange, which has %+v", st)
+	}
+}
+
+func put(t testing.TB, e connector.Transport, key string, payload []byte) {
+	t.Helper()
+	putAs(t, e, key, payload)
+}
+
+// putAs puts a payload, and returns what it is got by.
+func putAs(t testing.TB, e connector.Transport, key string, payload []byte) connector.Metadata {
+	t.Helper()
+	meta, err := e.Put(context.Background(), exchangeEdge, key, len(payload), filled(payload))
+	if err != nil {
+		t.Fatalf("put %q: %v", key, err)
+	}
+	return meta
+}
+
+func filled(payload []byte) func([]byte) error {
+	return func(dst []byte) error { copy(dst, payload); return nil }
+}
+
+func get(t testing.TB, e connector.Transport, key string) connector.Payload {
+	t.Helper()
+	p, err := e.Get(context.Background(), exchangeEdge, key, nil)
+	if err != nil {
+		t.Fatalf("get %q: %v", key, err)
+	}
+	return p
+}
+
+func wantNothing(t testing.TB, e connector.Transport, key string) {
+	t.Helper()
+	wantGone(t, e, key, nil)
+}
+
+// wantGone fails if what was put with these metadata can be got.
+func wantGone(t testing.TB, e connector.Transport, key string, meta connector.Metadata) {
+	t.Helper()
+	p, err := e.Get(context.Background(), exchangeEdge, key, meta)
+	if err == nil {
+		p.Release()
+	}
+	if !errors.Is(err, connector.ErrNotFound) {
+		t.Errorf("get %q by %v: %v, want ErrNotFound", key, meta, err)
+	}
+}
+
+// TestExchangeIsSeen: reports say who has placed and who has fetched what.
+func TestExchangeIsSeen(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	a, b := h.exchange(t), h.exchange(t)
+	payload := bytes.Repeat([]byte("x"), 10_000)
+	put(t, a, "r1_thinker_0", payload)
+	put(t, a, "r1_thinker_1", payload)
+	held := get(t, b, "r1_thinker_1")
+	var seen []string
+	for _, l := range h.server.Holdings() {
+		seen = append(seen, fmt.Sprint(l.Exchange, " ", l.Edge, " ", l.Key, " ", l.Bytes))
+	}
+	all := strings.Join(seen, "\n")
+	for _, want := range []string{"placed thinker->talker r1_thinker_0 10000", "fetched thinker->talker r1_thinker_1 10000"} {
+		if !strings.Contains(all, want) || len(seen) != 2 {
+			t.Errorf("no %q among the leases:\n%s", want, all)
+		}
+	}
+	if st := h.server.Status().Stats.Exchange; st.Entries != 1 || st.Bytes != 10_000 {
+		t.Errorf("the status says %+v, want one entry of 10000 bytes", st)
+	}
+	held.Release()
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h.wantEmpty(t)
+}
+
+func isUnavailable(err error) bool { return errors.Is(err, connector.ErrUnavailable) }
+
+// TestExchangeTakesBackNoRead: what a client has got stays as it is when it is cleaned up, put again
+// and its producer's room is filled, and neither it nor what was cleaned up or replaced is got by
+// its number.
+func TestExchangeTakesBackNoRead(t *testing.T) {
+	h := exchanging(t, bus.Options{ExchangeTTL: time.Hour})
+	from, to := h.exchange(t), h.exchange(t)
+	held := putAs(t, from, "r1", payloadOf("large"))
+	p := get(t, to, "r1")
+	replaced := putAs(t, from, "r1", payloadOf("large"))
+	lies := putAs(t, from, "r1", payloadOf("other"))
+	wantGone(t, to, "r1", replaced)
+	if err := from.Cleanup(t.Context(), "r1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, meta := range []connector.Metadata{held, lies} {
+		wantGone(t, to, "r1", meta)
+	}
+	for range 100 { // 100 kB each, of 8 MB
+		put(t, from, "r2", payloadOf("other"))
+	}
+	if !bytes.Equal(p.Bytes(), payloadOf("large")) {
+		t.Error("what was got was written over")
+	}
+	p.Release()
+	if err := from.Cleanup(t.Context(), "r2"); err != nil {
+		t.Fatal(err)
+	}
+	h.wantEmpty(t)
+	h.wantPlaced(t, 0)
+}
+
+// TestExchangeCopiesNothing: who gets a payload reads it where its producer wrote
+// it.
+func TestExchangeCopiesNothing(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	a := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
+	put(t, a.Exchange(), "k", bytes.Repeat([]byte("x"), 100_000))
+	p := get(t, h.exchange(t), "k")
+	if at := node.FetchedFrom(t, p); at.File != node.ExchangeFile(t, a) {
+		t.Errorf("the payload lies at %+v, and its producer's memory is %d", at, node.ExchangeFile(t, a))
+	}
+	p.Release()
+	h.wantEmpty(t)
+}
+
+// TestExchangeSweeps: what nobody comes for goes back to whoever put it, and the
+// log says what it was, and whose.
+func TestExchangeSweeps(t *testing.T) {
+	var log lockedBuffer
+	h := exchanging(t, bus.Options{ExchangeTTL: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	a := h.exchange(t)
+	put(t, a, "r1_thinker_0", bytes.Repeat([]byte("x"), 10_000))
+	bustest.Await(t, func() bool { return h.bus.Stats().Exchange.Swept == 1 })
+	wantNothing(t, a, "r1_thinker_0")
+	h.wantPlaced(t, 0)
+	for _, want := range []string{"r1_thinker_0", "thinker -> talker", fmt.Sprint("process ", os.Getpid())} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not say %q: %s", want, log.String())
+		}
+	}
+}
+
+// TestExchangeLateAnswer: what comes for somebody who does not wait any more lies
+// under its key again.
+func TestExchangeLateAnswer(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
+	e := n.Exchange()
+	for _, payload := range [][]byte{[]byte("small"), bytes.Repeat([]byte("x"), 100_000)} {
+		put(t, e, "k", payload)
+		node.FetchForNobody(t, n, exchangeEdge, "k")
+		p := get(t, e, "k")
+		if !bytes.Equal(p.Bytes(), payload) {
+			t.Errorf("%d bytes lie there again, of %d", len(p.Bytes()), len(payload))
+		}
+		p.Release()
+	}
+	h.wantEmpty(t)
+}
+
+// TestFetcherHangsUp: a process that hangs up and lives may still read what it has
+// got, so that stays in place; what it has placed does not.
+func TestFetcherHangsUp(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	a := h.exchange(t)
+	put(t, a, "k", bytes.Repeat([]byte("x"), 100_000))
+	c := dialThin(t, h.path)
+	c.send(fetchOf(1, "k", 0))
+	c.await(wire.KindFetched)
+	c.send(placeInline(2, "its own", "x"))
+	c.await(wire.KindPlaced)
+	c.send(&wire.Release{Delivery: 1 << 30}) // which is refused
+	c.await(wire.KindRefuse)
+	bustest.Await(t, func() bool { return h.bus.Stats().Exchange.Entries == 0 })
+	for _, p := range h.server.Processes() {
+		if p.Name == t.Name() && p.Placed != 1 {
+			t.Errorf("%d payloads of the node are read, want the one that a living process has got", p.Placed)
+		}
+	}
+	if all := h.server.Holdings(); len(all) != 1 || all[0].Together != "left" || all[0].Payloads != 1 || all[0].Bytes != 100_000 {
+		t.Errorf("what the process may read on is listed as %+v, want 100000 bytes once, as left", all)
+	}
+}
+
+// lockedBuffer is a log that may be read meanwhile.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// TestSharedMemoryConnector: the type of connector, in the processes of a bus, goes
+// through the host, and one that closes takes along only what it has put.
+func TestSharedMemoryConnector(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	var types connector.Registry
+	if err := types.Register(shm.Type()); err != nil {
+		t.Fatal(err)
+	}
+	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
+	opened := func(x connector.Exchange) *connector.Connector {
+		t.Helper()
+		c, err := types.Open(t.Context(), shm.Name, connector.Options{Exchange: x})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	a, b, reader := opened(n), opened(n), opened(h.bus)
+	defer reader.Close()
+	want := strings.Repeat("v", 100_000)
+	for key, c := range map[string]*connector.Connector{"of a": a, "of b": b} {
+		if _, meta, err := c.Put(t.Context(), exchangeEdge, key, want); err != nil || len(meta) != 2 {
+			t.Fatalf("%v, %v", meta, err)
+		}
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.Get(t.Context(), exchangeEdge, "of a", nil); !errors.Is(err, connector.ErrNotFound) {
+		t.Errorf("a value whose connector is closed: %v", err)
+	}
+	v, err := reader.Await(t.Context(), exchangeEdge, "of b", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	if err := v.Decode(&got); err != nil || got != want {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	v.Release()
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,103 @@
+package node_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// TestSmallValuesTravelInMessages: values of up to 32 KiB come and go in messages, wherever they
+// were put, and the client that puts them offers no memory.
+func TestSmallValuesTravelInMessages(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
+	c := dialThin(t, h.path)
+	c.await(wire.KindWelcome)
+	mem, _ := offering(t, 1<<17, 1<<17)
+	c.offer(mem, 1)
+	want := block(1, wire.MaxInline)
+	lie := 0 // in that memory
+	for name, put := range map[string]func(key string){
+		"a node":        func(key string) { put(t, n.Exchange(), key, want) },
+		"the host":      func(key string) { put(t, h.bus.Exchange(), key, want) },
+		"a thin client": func(key string) { c.send(placeInline(2, key, string(want))); c.await(wire.KindPlaced) },
+		"memory of the thin client's": func(key string) {
+			m := placeAt(uint32(3+lie), 1, key, len(want))
+			m.Offset = uint64(lie * copy(mem.Bytes()[lie*len(want):], want))
+			lie++
+			c.send(m)
+			c.await(wire.KindPlaced)
+		},
+	} {
+		for range 2 {
+			put("thin")
+			c.send(fetchOf(20, "thin", 0))
+			m := c.await(wire.KindFetched).(*wire.Fetched)
+			if m.Flags != wire.FlagInline || !bytes.Equal(m.Payload, want) {
+				t.Errorf("what %s has put comes with flags %d and %d bytes", name, m.Flags, len(m.Payload))
+			}
+			c.send(&wire.Finish{Delivery: m.Delivery})
+			put("node")
+			p := get(t, n.Exchange(), "node")
+			if !bytes.Equal(p.Bytes(), want) {
+				t.Errorf("a node gets %d bytes of what %s has put, or others", len(p.Bytes()), name)
+			}
+			p.Release()
+		}
+	}
+	h.wantEmpty(t)
+	if node.HasExchangeMemory(n) {
+		t.Error("the node has made memory for what travels in messages")
+	}
+	c.send(&wire.Bye{})
+}
+
+// TestNoRoomForMessages: values of messages take half of the host's memory, with the room that
+// each is rounded up to. A node puts more of them into memory of its own, and the host's
+// process finds room for what it puts.
+func TestNoRoomForMessages(t *testing.T) {
+	for _, size := range []int{wire.MaxInline, wire.MaxInline/2 + 1} { // which take the same room
+		t.Run(fmt.Sprint(size), func(t *testing.T) { fillWithMessages(t, size) })
+	}
+}
+
+func fillWithMessages(t *testing.T, size int) {
+	const half = 1 << 20
+	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), bus.Options{ExchangeStore: shmstore.Options{ArenaBytes: 2 * half}})
+	c := dialThin(t, h.path)
+	value := block(1, size)
+	key := func(i int) string { return fmt.Sprint("r1_thinker_", i) }
+	const most = half / wire.MaxInline
+	for i := range most {
+		c.send(placeInline(uint32(i), key(i), string(value)))
+		c.await(wire.KindPlaced)
+	}
+	c.send(placeInline(most, key(most), string(value)))
+	c.wantFailed(most, wire.CodeOverloaded)
+
+	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
+	for who, end := range map[string]connector.Transport{"the node": n.Exchange(), "the host": h.bus.Exchange()} {
+		put(t, end, "more", value)
+		p := get(t, end, "more")
+		if !bytes.Equal(p.Bytes(), value) {
+			t.Errorf("what %s has put is %d bytes, or others", who, len(p.Bytes()))
+		}
+		p.Release()
+	}
+	if !node.HasExchangeMemory(n) {
+		t.Error("the node has made no memory, and the host had no room")
+	}
+	c.send(&wire.Cleanup{Token: 1, Owner: 1, Key: "r1"})
+	c.await(wire.KindCleaned)
+	c.send(placeInline(1, key(0), string(value)))
+	c.await(wire.KindPlaced)
+	c.send(&wire.Bye{})
+	h.wantEmpty(t)
+}

@@ -1,0 +1,184 @@
+package node
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/messages"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// Place is where a payload lies: the file of its memory, and the offset there.
+type Place struct {
+	File   uint64
+	Offset int64
+}
+
+// PlaceOf tells where the payload of a delivery from another process lies.
+func PlaceOf(t testing.TB, d *bus.Delivery) Place {
+	t.Helper()
+	at, err := d.Control().LocateIn(nil, 0, false, func() string { return "a test" })
+	if err != nil || at.Seg == nil {
+		t.Errorf("the payload is not in shared memory: %v", err)
+		return Place{}
+	}
+	return Place{File: fileOf(t, at.Seg), Offset: int64(at.Offset)}
+}
+
+func lies(t testing.TB, p *ledger.Payload) Place {
+	t.Helper()
+	if !p.InMemory() {
+		t.Error("the payload is not in shared memory")
+		return Place{}
+	}
+	return Place{File: fileOf(t, p.Segment()), Offset: int64(p.Offset())}
+}
+
+func fileOf(t testing.TB, seg *ledger.Segment) uint64 {
+	t.Helper()
+	var st syscall.Stat_t
+	if err := syscall.Fstat(seg.Mem().FD(), &st); err != nil {
+		t.Error(err)
+	}
+	return st.Ino
+}
+
+// FetchedFrom tells where a payload lies that a node has from an exchange.
+func FetchedFrom(t testing.TB, p connector.Payload) Place {
+	t.Helper()
+	return lies(t, p.(*ledger.Payload))
+}
+
+// ExchangeFile is the memory of what a node puts into an exchange.
+func ExchangeFile(t testing.TB, n *Node) uint64 {
+	t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return fileOf(t, n.link.exchange.Memory())
+}
+
+// HasExchangeMemory reports whether a node has made memory for what it puts into an exchange.
+func HasExchangeMemory(n *Node) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.link.exchange.Memory() != nil
+}
+
+// FetchForNobody has a node's host hand out what lies under a key, to somebody who
+// does not wait for it any more.
+func FetchForNobody(t testing.TB, n *Node, edge connector.Edge, key string) {
+	t.Helper()
+	n.mu.Lock()
+	l := n.link
+	n.mu.Unlock()
+	l.Queue(&wire.Fetch{Token: 1 << 31, From: edge.From, To: edge.To, Key: key})
+	if _, err := l.call(t.Context(), "stats", nil); err != nil { // behind the answer
+		t.Fatal(err)
+	}
+}
+
+// FindForNobody has a node's host hand out what lies under a name, as the answer to
+// a question that nobody has asked.
+func FindForNobody(t testing.TB, n *Node, name lane.Name, token uint32) {
+	t.Helper()
+	n.mu.Lock()
+	l := n.link
+	n.mu.Unlock()
+	l.Queue(&wire.Find{Token: token, Pool: name.Pool, Number: name.Number})
+	if _, err := l.call(t.Context(), "stats", nil); err != nil { // behind the answer
+		t.Fatal(err)
+	}
+}
+
+// SayMuch has a node tell its host more than a link keeps for one that does not read.
+func SayMuch(n *Node) {
+	n.mu.Lock()
+	l := n.link
+	n.mu.Unlock()
+	for said := 0; said <= peer.DefaultBacklogBytes+1<<20; said += wire.MaxPiece {
+		l.Queue(&wire.Reported{Token: 1 << 31, Piece: make([]byte, wire.MaxPiece)})
+	}
+}
+
+// OfferInVain has a node offer its host memory that it cannot send it, and then
+// memory that it can; it returns how much the host was told of.
+func OfferInVain(t testing.TB, n *Node) (known int) {
+	t.Helper()
+	n.mu.Lock()
+	l := n.link
+	n.mu.Unlock()
+	mem, err := shmstore.NewSegment("test", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seg := ledger.Lasting(mem, nil)
+	mem.Close()
+	for range 2 {
+		err := l.account.Hold(&ledger.Hold{Returned: func() {}}, ledger.Location{Seg: seg}, func(_, _ uint32) error { return nil })
+		if err == nil || errors.Is(err, bus.ErrHostGone) {
+			t.Errorf("offer of memory that is gone: %v", err)
+		}
+	}
+	_, known, _ = l.account.Sizes()
+	return known
+}
+
+// Looks counts how often the goroutines of a node looked for what other processes send.
+func Looks(n *Node) int64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.link.heard.Lookout().Looks()
+}
+
+// CutOff ends a node's connection as if its host had died.
+func CutOff(n *Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.link != nil {
+		_ = n.link.conn.Close()
+	}
+}
+
+// ToldToDrain reports whether the host has told a node that it is going to stop.
+func ToldToDrain(n *Node) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	select {
+	case <-n.link.drained:
+		return true
+	default:
+		return false
+	}
+}
+
+// PublishedBy is how many names a node publishes, or is about to.
+func PublishedBy(n *Node) int {
+	n.directory.mu.Lock()
+	defer n.directory.mu.Unlock()
+	return len(n.directory.names)
+}
+
+// OpenAt counts the questions of a node's that are open at its host, and its requests and
+// tasks.
+func OpenAt(n *Node) (questions, sources int) {
+	n.mu.Lock()
+	l := n.link
+	n.mu.Unlock()
+	tasks, all := l.begun.list()
+	l.asked.mu.Lock()
+	defer l.asked.mu.Unlock()
+	return len(l.asked.open), len(all) + len(tasks)
+}
+
+// RequestIDOf names the nth request that a node has submitted to its host.
+func RequestIDOf(n *Node, nth uint32) messages.RequestID {
+	return terms.RequestID(n.link.welcome.Node, nth)
+}

@@ -1,0 +1,61 @@
+package node
+
+import (
+	"encoding/json"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// tellAfter is how long a process lets figures change before it tells the host.
+const tellAfter = time.Second
+
+// tensorReport tells the host of a node the figures of the node's lane.
+type tensorReport struct {
+	node *Node
+	due  atomic.Bool // a timer runs
+}
+
+// counted is for lane.Lane.OnCount.
+func (r *tensorReport) counted() {
+	if r.due.CompareAndSwap(false, true) {
+		time.AfterFunc(tellAfter, r.tell)
+	}
+}
+
+func (r *tensorReport) tell() {
+	r.due.Store(false) // what is counted from here on is for the next
+	r.node.mu.Lock()
+	l := r.node.link
+	r.node.mu.Unlock()
+	if l != nil {
+		l.tellFigures()
+	}
+}
+
+// toldFigures is what a link's host knows of the lane.
+type toldFigures struct {
+	mu     sync.Mutex
+	before lane.Stats // when the link was made
+	last   lane.Stats
+}
+
+// tellFigures tells the host what is new. No goroutine waits for the answer.
+func (l *link) tellFigures() {
+	l.figures.mu.Lock()
+	defer l.figures.mu.Unlock()
+	figures := l.node.lane.Stats().Since(l.figures.before)
+	if figures == l.figures.last {
+		return
+	}
+	l.figures.last = figures
+	arguments, err := json.Marshal(figures)
+	if err != nil {
+		panic(err) // they are numbers
+	}
+	l.Queue(&wire.Call{Token: l.tokens.Add(1), Method: terms.MethodTensors, Arguments: arguments})
+}

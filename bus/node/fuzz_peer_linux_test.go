@@ -1,0 +1,326 @@
+package node
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/process"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
+)
+
+// rawPeer is the other end of a node's connection to a peer, made by hand: what
+// it sends need be no message, and need not keep the order.
+type rawPeer struct {
+	conn     *peer.Conn
+	own, its *shmstore.Segment
+	lane     *lane.Sender
+	packets  uint32 // that were sent by the socket
+	frames   uint64 // ... and by the lane
+	told     uint64 // of those, before the last packet
+}
+
+const rawLaneBytes = 64 << 10
+
+// meetRaw does what a peer does first.
+func meetRaw(conn *peer.Conn) (_ *rawPeer, err error) {
+	p := &rawPeer{conn: conn}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	geo, err := lane.Layout(0, rawLaneBytes)
+	if err != nil {
+		return nil, err
+	}
+	n := geo.SenderBytes()
+	sizeBytes := int64(n + geo.ReceiverBytes())
+	if p.own, err = shmstore.NewSegment("raw", sizeBytes); err != nil {
+		return nil, err
+	}
+	geo.FormatSender(p.own.Bytes()[:n:n])
+	geo.FormatReceiver(p.own.Bytes()[n:])
+	if err := p.say(&wire.Lane{Capacity: rawLaneBytes}, p.own.FD()); err != nil {
+		return nil, err
+	}
+	in := peer.NewReceiver(conn)
+	defer in.Close()
+	h, _, fds, err := in.Next()
+	if err != nil || h.Kind != wire.KindLane {
+		process.CloseAll(fds)
+		return nil, errors.Join(err, wire.ErrProtocol)
+	}
+	if p.its, err = shmstore.OpenSegment("raw", fds[0], sizeBytes); err != nil {
+		return nil, err
+	}
+	p.lane, err = lane.NewSender(geo, p.own.Bytes()[:n:n], p.its.Bytes()[n:], p.wake)
+	return p, err
+}
+
+// wake wakes the node as a peer does.
+func (p *rawPeer) wake() { _ = p.packet(nil) } // of a node that is gone nothing more comes
+
+// packet sends a packet by the socket, behind the frames that were sent.
+func (p *rawPeer) packet(b []byte, fds ...int) error {
+	if p.frames != p.told {
+		head, err := wire.Append(nil, &wire.After{Frames: p.frames}, 0)
+		if err != nil {
+			return err
+		}
+		b = append(head, b...)
+	}
+	err := p.conn.Send(b, fds)
+	if err == nil {
+		p.packets++
+		p.told = p.frames
+	}
+	return err
+}
+
+// say sends a message by the socket.
+func (p *rawPeer) say(m wire.Message, fds ...int) error {
+	b, err := wire.Append(nil, m, len(fds))
+	if err != nil {
+		return err
+	}
+	return p.packet(b, fds...)
+}
+
+// send leaves a frame in the lane, whatever it is. It reports false when none can be sent.
+func (p *rawPeer) send(after uint32, b []byte) bool {
+	p.frames++ // a wake-up comes after it
+	err := p.lane.TrySend(lane.Kind(after), b)
+	if err != nil {
+		p.frames--
+	}
+	return err == nil
+}
+
+func (p *rawPeer) close() {
+	_ = p.conn.Close()
+	for _, s := range []*shmstore.Segment{p.own, p.its} {
+		if s != nil {
+			s.Close()
+		}
+	}
+}
+
+// Steps of a script: one byte that says which, and seven of numbers.
+const (
+	rawDeliver  = iota // source, flags, sequence, segment, offset, size
+	rawFinish          // delivery, flags, code
+	rawRelease         // delivery
+	rawLent            // delivery
+	rawStreamed        // source, edge, deliveries
+	rawFrame           // kind, and a body of up to four bytes
+	rawSegment         // number, and whether its size is told
+	rawForget          // number
+	rawPoke            // offset, and what to write there
+	rawAfter           // frames before a packet
+	rawEarly           // how many packets before a frame are not there, and up to four bytes
+	rawSteps
+)
+
+const (
+	rawStepBytes = 8
+	rawMostSteps = 64
+)
+
+func rawStep(op byte, numbers ...byte) []byte {
+	return append([]byte{op}, append(numbers, make([]byte, rawStepBytes-1-len(numbers))...)...)
+}
+
+// do does one step. It reports false when nothing more can be sent.
+func (p *rawPeer) do(s []byte, task uint32, mem *shmstore.Segment) bool {
+	// Small numbers mean what is there.
+	source := func(b byte) uint32 {
+		if b < 128 {
+			return task
+		}
+		return uint32(b)
+	}
+	message := func(m wire.Message) bool {
+		b, err := wire.Append(nil, m, 0)
+		return err != nil || p.send(p.packets, b)
+	}
+	switch s[0] % rawSteps {
+	case rawDeliver:
+		m := &wire.Deliver{
+			Source: source(s[1]), Delivery: uint32(s[3]) + 1, Seq: uint64(s[3]), Flags: s[2], Segment: uint32(s[4]),
+			Offset: uint64(s[5]) << 8, Size: uint64(s[6]) << 8, Codec: 1, Edge: uint16(s[7]),
+		}
+		if m.Flags&wire.FlagInline != 0 {
+			m.Payload = make([]byte, s[6])
+			m.Size = uint64(len(m.Payload))
+		}
+		return message(m)
+	case rawFinish:
+		return message(&wire.Finish{Delivery: uint32(s[1]), Flags: s[2], Code: wire.Code(s[3])})
+	case rawRelease:
+		return message(&wire.Release{Delivery: uint32(s[1])})
+	case rawLent:
+		return message(&wire.Lent{Delivery: uint32(s[1])})
+	case rawStreamed:
+		return message(&wire.Streamed{Source: source(s[1]), Edge: uint16(s[2]), Deliveries: uint64(s[3])})
+	case rawFrame:
+		body := s[3 : 3+min(int(s[7]), 4)]
+		b := binary.LittleEndian.AppendUint32(nil, uint32(wire.HeaderSize+len(body)))
+		return p.send(p.packets, append(append(b, s[1], s[2], 0, 0), body...))
+	case rawSegment:
+		m := &wire.Segment{Segment: uint32(s[1]), Bytes: uint64(mem.Size())}
+		if s[2] != 0 {
+			m.Bytes = uint64(binary.LittleEndian.Uint32(s[3:]))
+		}
+		return p.say(m, mem.FD()) == nil
+	case rawForget:
+		return p.say(&wire.Forget{Segment: uint32(s[1])}) == nil
+	case rawPoke:
+		at := int(binary.LittleEndian.Uint16(s[1:])) * 8 % len(p.own.Bytes())
+		binary.LittleEndian.PutUint32(p.own.Bytes()[at:], binary.LittleEndian.Uint32(s[3:]))
+		return p.say(&wire.Forget{Segment: nowhere}) == nil // wakes the node
+	case rawAfter:
+		return p.say(&wire.After{Frames: uint64(binary.LittleEndian.Uint16(s[1:]))}) == nil
+	case rawEarly:
+		return p.send(p.packets+uint32(s[1]), s[2:2+min(int(s[7]), 4)])
+	}
+	return true
+}
+
+// hostile is a node whose peers do as scripts say.
+type hostile struct {
+	*attached
+	mem   *shmstore.Segment
+	peers uint32
+}
+
+// openFiles counts what this process has open: connections, events and memory.
+// openFilesBut are what this process has open, but for memory of a name.
+func openFilesBut(t testing.TB, name string) (all []string) {
+	t.Helper()
+	const folder = "/proc/self/fd/"
+	files, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		to, _ := os.Readlink(folder + f.Name()) // the folder's own is gone
+		if name == "" || !strings.HasPrefix(to, "/memfd:"+name) {
+			all = append(all, to)
+		}
+	}
+	return all
+}
+
+// tasks is how many the node has.
+func (h *hostile) tasks() int {
+	tasks, _ := h.link.begun.list()
+	return len(tasks)
+}
+
+// play has a peer do what a script says, in place of one end of the streams of
+// a request, and requires that the node has nothing of it left, and goes on.
+func (h *hostile) play(t testing.TB, script []byte) {
+	t.Helper()
+	r, err := h.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := emit(t, r, []byte{0}).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	task, cmd := h.task(t), lasting(t)
+	h.peers++
+	node := handNode + h.peers
+	raw, err := meetRaw(introduceTo(t, h.link, node, cmd))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := h.link.peers.receiver(node)
+	if err := h.link.handle(&wire.Expect{Source: task.id, Peer: node}, nil); err != nil {
+		t.Fatal(err)
+	}
+	h.direct(t, node, task)
+	for i := 0; i < rawMostSteps && len(script) >= rawStepBytes; i++ {
+		if !raw.do(script[:rawStepBytes], task.id, h.mem) {
+			break
+		}
+		script = script[rawStepBytes:]
+	}
+	raw.close()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(bustest.Patience):
+		t.Fatal("the node does not notice that its peer is gone")
+	}
+	if p.mu.Lock(); p.err == nil {
+		t.Error("the connection to a peer ended without an error")
+	}
+	p.mu.Unlock()
+	r.Close()
+	h.link.clearedOf(node)
+	bustest.Await(t, func() bool {
+		holds, _, shown := p.account.Sizes()
+		return holds+shown == 0 && h.tasks() == 0 && p.borrowed.Load() == 0 && task.stage.Bus.Stats().Live == 0
+	})
+	h.link.peers.mu.Lock()
+	delete(h.link.peers.senders, node)
+	delete(h.link.peers.receivers, node)
+	h.link.peers.mu.Unlock()
+	other, err := h.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := emit(t, other, []byte("hello")).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	other.Close()
+	bustest.Await(t, func() bool { return h.tasks() == 0 })
+	_ = cmd.Wait() // it was killed
+}
+
+// FuzzPeer has a peer of a node send whatever comes to mind, in frames of the
+// lane, in place of frames, and by the socket. The node must give that peer up at
+// most, keep nothing of it, and go on with its host and with other requests.
+func FuzzPeer(f *testing.F) {
+	const inline = byte(wire.FlagInline)
+	f.Add(slices.Concat(rawStep(rawDeliver, 0, inline, 1, 0, 0, 200), rawStep(rawDeliver, 0, inline, 2, 0, 0, 1), rawStep(rawFinish, 1), rawStep(rawStreamed, 0, 0, 3)))
+	f.Add(slices.Concat(rawStep(rawSegment, 1), rawStep(rawDeliver, 0, 0, 1, 1, 1, 8), rawStep(rawDeliver, 0, 0, 3, 1, 1, 8), rawStep(rawForget, 1), rawStep(rawLent, 1)))
+	f.Add(slices.Concat(rawStep(rawSegment, 1), rawStep(rawDeliver, 0, 0, 2, 1, 255, 255), rawStep(rawDeliver, 0, 0, 1, 1, 0, 1)))
+	f.Add(slices.Concat(rawStep(rawDeliver, 0, 0, 1, 9, 0, 1), rawStep(rawStreamed, 0, 0, 9)))
+	f.Add(slices.Concat(rawStep(rawDeliver, 0, inline, 1, 0, 0, 255), rawStep(rawLent, 1), rawStep(rawFinish, 1, byte(wire.FinishKeep)), rawStep(rawRelease, 1), rawStep(rawRelease, 1)))
+	f.Add(slices.Concat(rawStep(rawDeliver, 200, inline, 1), rawStep(rawDeliver, 0, inline, 1, 0, 0, 0, 1), rawStep(rawStreamed, 200, 0, 1)))
+	f.Add(slices.Concat(rawStep(rawFrame, byte(wire.KindStreamed), 0, 1, 2, 3, 4, 4)))
+	f.Add(slices.Concat(rawStep(rawFrame, byte(wire.KindSegment), 0, 1, 0, 0, 0, 4)))
+	f.Add(slices.Concat(rawStep(rawSegment, 1, 1, 0, 0, 1), rawStep(rawSegment, 1), rawStep(rawSegment, 1)))
+	f.Add(slices.Concat(rawStep(rawPoke, 8, 0, 255, 255, 255, 255)))
+	f.Add(slices.Concat(rawStep(rawDeliver, 0, inline, 1), rawStep(rawAfter, 1), rawStep(rawAfter, 9)))
+	f.Add(slices.Concat(rawStep(rawEarly, 1, 1, 2, 3, 4, 0, 4), rawStep(rawForget, 1)))
+
+	a := attach(f, 4, func(t *bus.Task, d *bus.Delivery) error { return t.EmitBytes(make([]byte, 64*len(d.Bytes()))) })
+	mem, err := shmstore.NewSegment("hostile", 1<<16)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(mem.Close)
+	h := &hostile{attached: a, mem: mem}
+	h.play(f, nil)
+	const spare = "omnibus-large object" // the node keeps it for the next large payload
+	files := len(openFilesBut(f, spare))
+	f.Fuzz(func(t *testing.T, script []byte) {
+		h.play(t, script)
+		bustest.Await(t, func() bool { return len(openFilesBut(t, spare)) <= files })
+	})
+}

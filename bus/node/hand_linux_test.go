@@ -1,0 +1,339 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/process"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+	"github.com/omnibus-runtime/omnibus/shmstore/lane"
+)
+
+// soon is a context that ends when a test has waited enough.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), bustest.Patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// attached is a host with one stage, "m", and a node that serves it.
+type attached struct {
+	bus    *bus.Bus
+	server *host.Server
+	node   *Node
+	link   *link
+}
+
+// attach opens a host whose stage a node of this process serves.
+func attach(t testing.TB, window int, handle func(*bus.Task, *bus.Delivery) error) *attached {
+	t.Helper()
+	b, err := bus.Open(t.Context(), bus.Pipeline{
+		Stages: []bus.StageSpec{{Name: "m", Remote: &bus.Remote{}, State: bus.StateRequest}},
+		Edges:  []bus.Edge{{To: "m", Window: window}, {From: "m", Window: window}},
+	}, bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}, MaxRequests: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &attached{bus: b}
+	t.Cleanup(func() {
+		if err := b.Close(soon(t)); err != nil {
+			t.Errorf("close the bus: %v", err)
+		}
+	})
+	path := filepath.Join(t.TempDir(), "bus.sock")
+	if a.server, err = host.Listen(b, path, host.ListenOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := a.server.Close(soon(t)); err != nil {
+			t.Errorf("close the server: %v", err)
+		}
+	})
+	a.node = joinTo(t, path)
+	if a.link, err = a.node.current(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = a.node.Serve(context.Background(), bus.StageSpec{Name: "m", State: bus.StateRequest, Handle: handle}) // ends with the node
+	}()
+	return a
+}
+
+// joinTo makes this process a node.
+func joinTo(t testing.TB, path string) *Node {
+	t.Helper()
+	n, err := Join(t.Context(), "node", JoinOptions{Socket: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(soon(t)); err != nil {
+			t.Errorf("close the node: %v", err)
+		}
+	})
+	return n
+}
+
+// task is the one that the node has, once it has it.
+func (a *attached) task(t testing.TB) *nodeTask {
+	t.Helper()
+	var task *nodeTask
+	bustest.Await(t, func() bool {
+		tasks, _ := a.link.begun.list()
+		for _, task = range tasks {
+			return true
+		}
+		return false
+	})
+	return task
+}
+
+// direct has the outputs of a task go to a peer that the test holds. The host does not know of it:
+// the request must not complete, for then the node tells the host how long the stream was.
+func (a *attached) direct(t testing.TB, node uint32, task *nodeTask) {
+	t.Helper()
+	p := a.link.peers.sender(node)
+	bustest.Await(t, func() bool { return p.connection() != nil })
+	if err := a.link.handle(&wire.Direct{Source: task.id, Peer: node, PeerSource: 77}, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hand is a peer of a node that the test holds: a process that does nothing, and
+// the other end of the connection that the node has to it.
+type hand struct {
+	*pair
+	t     testing.TB
+	conn  *peer.Conn
+	out   *peer.Sender
+	in    *peer.Receiver
+	over  sync.WaitGroup    // listen
+	said  chan wire.Message // by the node
+	ended chan error
+	proc  *exec.Cmd
+	mem   *shmstore.Segment // offered to the node, as 1
+}
+
+// handNode is the first number of nodes that the host does not know.
+const handNode = 1000
+
+// lasting begins a process that lives until it is killed.
+func lasting(t testing.TB) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sleep", "3600")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd
+}
+
+// introduceTo has the node meet a process, as if the host had said so, to speak a
+// version. It returns the other end of their connection.
+func introduceTo(t testing.TB, l *link, node uint32, cmd *exec.Cmd) *peer.Conn {
+	t.Helper()
+	ends, err := peer.Sockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := peer.Open(ends[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &wire.Introduce{Peer: node, PID: uint32(cmd.Process.Pid), Name: "hand"}
+	if err := l.handle(m, []int{ends[0], fd}); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// meetHand introduces a node to the test.
+func (a *attached) meetHand(t testing.TB) *hand {
+	t.Helper()
+	proc := lasting(t)
+	h := newHand(t, introduceTo(t, a.link, handNode, proc))
+	h.proc = proc
+	h.meet()
+	h.pair = a.link.peers.receiver(handNode)
+	var err error
+	if h.mem, err = shmstore.NewSegment("hand", 1<<16); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.mem.Close)
+	if err := h.out.Queue(&wire.Segment{Segment: 1, Bytes: uint64(h.mem.Size())}, h.mem.FD()); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// newHand is the test's end of a connection.
+func newHand(t testing.TB, conn *peer.Conn) *hand {
+	t.Helper()
+	h := &hand{t: t, conn: conn, in: peer.NewReceiver(conn), said: make(chan wire.Message, 1<<16), ended: make(chan error, 1)}
+	var err error
+	if h.out, err = peer.NewSender(conn, peer.SenderOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.hangUp)
+	return h
+}
+
+// meet does what a peer does first.
+func (h *hand) meet() {
+	h.t.Helper()
+	own, fd, err := h.conn.ShareLane()
+	if err == nil {
+		err = h.out.Queue(own, fd)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	head, body, fds, err := h.in.Next()
+	if err != nil || head.Kind != wire.KindLane {
+		h.t.Fatalf("the node begins with %v: %v", head.Kind, err)
+	}
+	var m wire.Lane
+	if err := wire.Decode(body, &m); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := h.conn.OpenLane(&m, fds[0], lane.Options{}); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// hangUp closes the test's end. It may be called again.
+func (h *hand) hangUp() {
+	_ = h.out.Close()
+	_ = h.conn.Close()
+	h.over.Wait()
+	h.in.Close()
+}
+
+// listen has the hand take in what the node says.
+func (h *hand) listen() { h.over.Go(func() { h.ended <- h.in.Serve(h.take) }) }
+
+func (h *hand) take(head wire.Header, body []byte, fds []int) error {
+	process.CloseAll(fds)
+	m, err := wire.Parse(head, bytes.Clone(body))
+	if err == nil && head.Kind != wire.KindSegment && head.Kind != wire.KindForget {
+		h.said <- m
+	}
+	return err
+}
+
+func (h *hand) say(ms ...wire.Message) {
+	h.t.Helper()
+	for _, m := range ms {
+		if err := h.out.Queue(m); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+// heard is the next that the node says.
+func (h *hand) heard() wire.Message {
+	h.t.Helper()
+	select {
+	case m := <-h.said:
+		return m
+	case err := <-h.ended:
+		h.t.Fatalf("the connection ended with %v", err)
+	case <-time.After(bustest.Patience):
+		h.t.Fatal("the node says nothing")
+	}
+	return nil
+}
+
+// nowhere is a source that no node has.
+const nowhere = 1 << 31
+
+// handled is a barrier: the node has handled all that was said.
+func (h *hand) handled() {
+	h.t.Helper()
+	h.say(&wire.Deliver{Source: nowhere, Delivery: nowhere, Flags: wire.FlagInline})
+	for {
+		if f, ok := h.heard().(*wire.Finish); ok && f.Delivery == nowhere {
+			return
+		}
+	}
+}
+
+// large is a delivery whose payload lies in the hand's memory.
+func (h *hand) large(source, id uint32, seq uint64) *wire.Deliver {
+	return &wire.Deliver{Source: source, Delivery: id, Seq: seq, Segment: 1, Offset: 4096, Size: 4096, Codec: 1}
+}
+
+// small is one whose payload is in the message.
+func small(source, id uint32, seq uint64) *wire.Deliver {
+	return &wire.Deliver{Source: source, Delivery: id, Seq: seq, Flags: wire.FlagInline, Payload: []byte{byte(seq)}, Size: 1, Codec: 1}
+}
+
+// die kills the process.
+func (h *hand) die() {
+	h.t.Helper()
+	if err := h.proc.Process.Kill(); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// has are the deliveries that the peer has, as the node knows it.
+func (h *hand) has() (all []ledger.Hold) {
+	h.account.Each(func(o *ledger.Hold) { all = append(all, *o) })
+	return all
+}
+
+// emit sends one input and requires one result.
+func emit(t testing.TB, r *bus.Request, payload []byte) *bus.Delivery {
+	t.Helper()
+	if err := r.Input(t.Context()).EmitBytes(payload); err != nil {
+		t.Fatal(err)
+	}
+	d, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// mustEnd requires that a request has no more results and completed.
+func mustEnd(t testing.TB, r *bus.Request) {
+	t.Helper()
+	if _, err := r.Recv(t.Context()); !errors.Is(err, io.EOF) {
+		t.Fatalf("the results end with %v", err)
+	}
+}
+
+// upstream is the request of the node's that a caller has.
+func (a *attached) upstream(t testing.TB, r *bus.Request) *upstream {
+	t.Helper()
+	_, requests := a.link.begun.list()
+	for _, u := range requests {
+		if u.req == r {
+			return u
+		}
+	}
+	t.Fatal("the node does not know the request")
+	return nil
+}

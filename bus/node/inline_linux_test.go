@@ -1,0 +1,78 @@
+package node_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// TestInlineBytesOfAnEdge: an edge says by itself up to which size payloads travel in messages,
+// in the host's process and to and from others.
+func TestInlineBytesOfAnEdge(t *testing.T) {
+	const size = 20_000
+	p := func() bus.Pipeline {
+		p := bustest.Linear(pass("a"), pass("b"), pass("c"))
+		p.Edges[0].InlineBytes, p.Edges[1].InlineBytes = size, -1
+		return p
+	}
+	for name, s := range map[string]*bus.Bus{"in process": bustest.Open(t, p(), bus.Options{}), "nodes": serveAll(t, p(), bus.Options{}).bus} {
+		t.Run(name, func(t *testing.T) {
+			for _, n := range []int{10, 600, size, size + 1} {
+				r := bustest.StreamOf(t, s)
+				if err := r.Input(t.Context()).EmitBytes(block(n, n), bus.Last()); err != nil {
+					t.Fatal(err)
+				}
+				d, err := r.Recv(t.Context())
+				if err != nil || !bytes.Equal(d.Bytes(), block(n, n)) {
+					t.Fatalf("%d bytes: %v", n, err)
+				}
+				if err := d.Finish(nil); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.Wait(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				r.Close()
+			}
+			if name != "in process" {
+				return // where a delivery goes past the host, the host does not see what carried it
+			}
+			want := map[string]int64{"a->b": 3, "b->c": 0, "->a": 1, "c->": 1}
+			for _, e := range s.Stats().Edges {
+				if n, ok := want[e.From+"->"+e.To]; ok && e.Inline != n {
+					t.Errorf("on %s->%s %d payloads were inline, want %d", e.From, e.To, e.Inline, n)
+				}
+			}
+		})
+	}
+}
+
+// TestInlineBytesInMessages: the host tells a client up to which size payloads travel in messages
+// on some edge, and sends those of an edge that takes them so.
+func TestInlineBytesInMessages(t *testing.T) {
+	const size = 3000 // less than what submitAll sends
+	for most, inline := range map[int]bool{0: false, size + 100: true, -1: false} {
+		thin := most < 0 // one that is no node is sent all that a message takes
+		p := bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper)))
+		p.Edges = append(p.Edges, bus.Edge{To: "m", InlineBytes: most})
+		h := listen(t, p, storeOptions)
+		c := dialThin(t, h.path)
+		if w := c.await(wire.KindWelcome).(*wire.Welcome); int(w.InlineBytes) != max(most, bus.DefaultInlineBytes) {
+			t.Errorf("InlineBytes %d: the client is told of %d", most, w.InlineBytes)
+		}
+		if !thin {
+			c.send(&wire.Lanes{})
+		}
+		c.send(&wire.Serve{Token: 1, Stage: "m"})
+		c.await(wire.KindServing)
+		r := submitAll(t, h.bus, "x")
+		m := c.await(wire.KindDeliver).(*wire.Deliver)
+		if m.Size < size || (m.Flags&wire.FlagInline != 0) != (inline || thin) {
+			t.Errorf("InlineBytes %d: %d bytes came with the flags %d", most, m.Size, m.Flags)
+		}
+		r.Close()
+	}
+}

@@ -1,0 +1,258 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// TestTaskForNodeThatCloses: a host that has not heard the goodbye opens a task, and
+// gives it a delivery. Neither ends the connection, by which the goodbye goes.
+func TestTaskForNodeThatCloses(t *testing.T) {
+	a := attach(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	r, err := a.bus.Submit(t.Context(), "so that the stage is served")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range r.Results(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.node.Close(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []wire.Message{
+		&wire.Open{Task: 1 << 20},
+		&wire.Deliver{Source: 1 << 20, Delivery: 1 << 20, Flags: wire.FlagInline, Payload: []byte("late")},
+	} {
+		if err := a.link.handle(m, nil); err != nil {
+			t.Errorf("%v ends the connection: %v", m.Kind(), err)
+		}
+	}
+}
+
+// TestInputThatCannotBeSaid: a request with an input that the node cannot send to the
+// host fails, with the reason, and others of the node go on.
+func TestInputThatCannotBeSaid(t *testing.T) {
+	a := attach(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	n := &Node{opts: JoinOptions{Socket: a.server.Addr()}.withDefaults(), done: make(chan struct{}), linked: make(chan struct{})}
+	n.directory.node, n.report.node = n, n
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	var err error
+	if n.lane, err = bus.OpenLane(t.Context(), nil, n.Directory(), n.opts.Logger); err != nil {
+		t.Fatal(err)
+	}
+	l, err := n.connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.welcome.InlineBytes = 4 * wire.MaxPacket // payloads in messages that are too large for it
+	go n.run(l)
+	t.Cleanup(func() {
+		if err := n.Close(soon(t)); err != nil {
+			t.Errorf("close the node: %v", err)
+		}
+	})
+	for range 20 {
+		r, err := n.Stream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Input(t.Context()).EmitBytes(make([]byte, 2*wire.MaxPacket)) // the request may be over by then
+		_ = r.CloseSend(t.Context())
+		for _, err = range r.Results(t.Context()) {
+			if err == nil {
+				t.Error("a result came")
+			}
+		}
+		if err == nil || r.Outcome() != bus.Failed || !strings.Contains(err.Error(), "put.payload: 131072 bytes") {
+			t.Fatalf("the request ended with %v: %v", r.Outcome(), err)
+		}
+		r.Close()
+	}
+	r, err := n.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range r.Results(t.Context()) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// hastyHost takes no input, and has completed the request as soon as it hears of the end.
+type hastyHost struct{ req *bus.Request }
+
+var errNoInput = errors.New("takes no input")
+
+func (h *hastyHost) Put(*bus.Delivery, int) error { return errNoInput }
+func (h *hastyHost) InputEnded(bool)              { h.req.Control().End(bus.Completed, nil) }
+func (h *hastyHost) Ended()                       {}
+
+// TestLostInputFailsTheRequest: a request of which an input could not be put fails, although
+// the host, which knows nothing of that input, completes it in the same moment.
+func TestLostInputFailsTheRequest(t *testing.T) {
+	a := attach(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	if err := a.link.callers(); err != nil {
+		t.Fatal(err)
+	}
+	b := a.link.begun.carrier().Bus
+	for name, opts := range map[string][]bus.EmitOption{"the last input": {bus.Last()}, "one before the end": nil} {
+		o := bus.Opening{Up: &hastyHost{}}
+		if err := b.Floor().Place(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		r, err := b.Floor().Admit(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Up.(*hastyHost).req = r
+		_ = r.Send(t.Context(), "x", opts...) // it may be over by then
+		_ = r.CloseSend(t.Context())
+		<-r.Done()
+		if r.Outcome() != bus.Failed || !errors.Is(r.Err(), errNoInput) {
+			t.Errorf("%s: %v: %v", name, r.Outcome(), r.Err())
+		}
+		r.Close()
+	}
+}
+
+// TestConnectedTooLate: a node that finds its host again when Close has seen that there
+// is none does not keep the connection, of which nobody would take leave.
+func TestConnectedTooLate(t *testing.T) {
+	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
+	n := &Node{opts: JoinOptions{Socket: a.server.Addr()}.withDefaults(), linked: make(chan struct{})}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.cancel()
+	if _, err := n.connect(t.Context()); !errors.Is(err, bus.ErrClosed) {
+		t.Errorf("a node that is closed connects: %v, want ErrClosed", err)
+	}
+	bustest.Await(t, func() bool { return len(a.server.Processes()) == 2 })
+}
+
+// TestRefusedWithDescriptors: what came behind the word of a host that refuses, and is
+// not looked at, is closed.
+func TestRefusedWithDescriptors(t *testing.T) {
+	path := t.TempDir() + "/bus.sock"
+	ln, err := peer.Listen(path, peer.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	host := make(chan error, 1)
+	go func() {
+		defer func() { _ = w.Close() }()
+		conn, err := ln.Accept()
+		if err != nil {
+			host <- err
+			return
+		}
+		packet, err := wire.Append(nil, &wire.Refuse{Text: "no"}, 0)
+		if err == nil {
+			packet, err = wire.Append(packet, &wire.Segment{Segment: 1, Bytes: 1}, 1)
+		}
+		host <- errors.Join(err, conn.Send(packet, []int{int(w.Fd())}))
+	}()
+	if _, err := dialLink(t.Context(), path, peer.DialOptions{}, "", "", bus.WaitBalanced); err == nil {
+		t.Error("a link to a host that refuses")
+	}
+	if err := <-host; err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the other end of a pipe is still open: %v", err)
+	}
+}
+
+// TestServedOnceAtAHost: a call of Serve that has waited for a host serves its stages
+// there, and so does a node that has found a host again for the calls that it has: not
+// both. A call that has ended is served nowhere.
+func TestServedOnceAtAHost(t *testing.T) {
+	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
+	bustest.Await(t, func() bool { return a.server.Serving("m") == 1 })
+	a.node.serveAll(a.link)
+	if n := a.server.Serving("m"); n != 1 {
+		t.Errorf("one node serves the stage %d times", n)
+	}
+	n := joinTo(t, a.server.Addr())
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error)
+	go func() {
+		served <- n.Serve(ctx, bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }})
+	}()
+	bustest.Await(t, func() bool { return a.server.Serving("m") == 2 })
+	cancel()
+	if err := <-served; err != nil {
+		t.Fatal(err)
+	}
+	again, err := n.current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.serveAll(&link{node: n, sender: again.sender, asked: asked{open: make(map[uint32]*question)}, done: make(chan struct{})})
+	if calls := len(n.calls); calls != 0 {
+		t.Errorf("%d calls of Serve are served at the next host, of one that has ended", calls)
+	}
+}
+
+// TestServeThatEndsAtTheNextHost: a call of Serve that ends while its stages are served
+// at the next host has taken leave of it before they were, and does so again.
+func TestServeThatEndsAtTheNextHost(t *testing.T) {
+	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
+	bustest.Await(t, func() bool { return a.server.Serving("m") == 1 })
+	n := joinTo(t, a.server.Addr())
+	l, err := n.current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }}
+	checked, err := spec.Checked()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.serveAgain(l, &serving{specs: []bus.StageSpec{checked}, at: l})
+	if _, err := n.Call(t.Context(), "stats", nil); err != nil { // the host has heard all before
+		t.Fatal(err)
+	}
+	if serving := a.server.Serving("m"); serving != 1 {
+		t.Errorf("%d processes serve the stage, one of which does not", serving)
+	}
+}
+
+// TestServeThatIsCanceledLeaves: the host may have heard of the stage by then, and is
+// told that there is no more of it, at once when it says by which number it has it.
+func TestServeThatIsCanceledLeaves(t *testing.T) {
+	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
+	bustest.Await(t, func() bool { return a.server.Serving("m") == 1 })
+	n := joinTo(t, a.server.Addr())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := n.Serve(ctx, bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }}); err != nil {
+		t.Error(err)
+	}
+	l, err := n.current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A task that was opened in between finds the stage.
+	bustest.Await(t, func() bool { return len(l.begun.served()) == 1 && a.server.Serving("m") == 1 })
+}

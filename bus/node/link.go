@@ -1,0 +1,363 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/exchange"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/heard"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/process"
+	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// link is a node's connection to its host, for one life of the host. Its
+// reader goroutine hands messages to whom they are for.
+type link struct {
+	node      *Node
+	conn      *peer.Conn
+	in        *peer.Receiver
+	sender    *peer.Sender
+	welcome   wire.Welcome
+	drained   chan struct{} // the host is going to stop
+	drainOnce sync.Once
+	done      chan struct{} // the connection has ended
+
+	tokens  atomic.Uint32
+	account ledger.Account // what the host has of this process, and the memory that they have told each other of
+
+	wait  bus.Wait
+	heard *heard.Heard
+	looks heard.Connection // at what the host sends
+
+	exchange *exchange.Room // of what this process puts there
+	figures  toldFigures
+
+	calling    sync.Mutex // one opens begun.caller, and then a request at a time; comes before the locks of the parts
+	lastSource uint32     // of a request; guarded by calling
+
+	parting parting
+	asked   asked
+	begun   begun
+	peers   peers
+}
+
+// dialLink connects and introduces this process.
+func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, name string, wait bus.Wait) (*link, error) {
+	conn, err := peer.Dial(ctx, path, trust)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{
+		conn: conn, in: peer.NewReceiver(conn), wait: wait, drained: make(chan struct{}), done: make(chan struct{}),
+		asked: asked{open: make(map[uint32]*question)},
+		begun: begun{tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream)},
+		peers: peers{senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair)},
+	}
+	l.account.Open(l)
+	l.heard = heard.New(wait.Lookout)
+	l.looks.Look = l.in.Look
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	err = l.introduce(bus, name)
+	switch waits := stop(); {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = unanswered(ctx, conn)
+	case err == nil && waits:
+		return l, nil
+	case err == nil:
+		err = context.Cause(ctx) // and no packet gets through any more
+	}
+	l.hangUp()
+	return nil, fmt.Errorf("at %s: %w", path, err)
+}
+
+// hangUp ends a connection that nobody reads from, with what has come by it.
+func (l *link) hangUp() {
+	_ = l.conn.Close()
+	l.in.Close()
+	if l.sender != nil {
+		_ = l.sender.Close()
+	}
+}
+
+// unanswered is the error of a host that listens and has not said anything when the
+// context of whoever joins was over. It is to blame if it is stopped, or the time was up.
+func unanswered(ctx context.Context, conn *peer.Conn) error {
+	pid, _, _ := conn.Credentials()
+	why := "had not answered yet"
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		why = "does not answer: it hangs, or has no time"
+	}
+	if proc, err := peer.Watch(conn); err == nil {
+		if proc.Stopped() {
+			why = "does not answer: it is stopped (SIGSTOP), and goes on with SIGCONT"
+		}
+		_ = proc.Close()
+	}
+	return fmt.Errorf("the host, process %d, %s: %w", pid, why, context.Cause(ctx))
+}
+
+func (l *link) introduce(bus, name string) error {
+	hello := &wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.Version, PID: uint32(os.Getpid()), Bus: bus, Name: name}
+	p, err := wire.Append(nil, hello, 0)
+	if err != nil {
+		return err
+	}
+	if err := l.conn.Send(p, nil); err != nil {
+		return err
+	}
+	h, body, fds, err := l.in.Next()
+	process.CloseAll(fds)
+	if err != nil {
+		return fmt.Errorf("the host hung up before it answered: %w", err)
+	}
+	m, err := wire.Parse(h, body)
+	if err != nil {
+		return err
+	}
+	switch m := m.(type) {
+	case *wire.Welcome:
+		l.welcome = *m
+	case *wire.Refuse:
+		return &wire.Error{Code: m.Code, Text: m.Text}
+	default:
+		return fmt.Errorf("%w: %v instead of welcome", wire.ErrProtocol, m.Kind())
+	}
+	if l.welcome.Version != wire.Version {
+		return fmt.Errorf("%w: the host chose version %d, and this process speaks %d", wire.ErrProtocol, l.welcome.Version, wire.Version)
+	}
+	if l.sender, err = peer.NewSender(l.conn, peer.SenderOptions{}); err != nil {
+		return err
+	}
+	l.Queue(&wire.Lanes{})
+	own, fd, err := l.conn.ShareLane()
+	if err == nil {
+		err = l.sender.Queue(own, fd)
+	}
+	return err
+}
+
+// run reads until the connection ends.
+func (l *link) run() {
+	err := l.read()
+	switch broken := l.sender.Err(); {
+	case broken != nil && !errors.Is(broken, peer.ErrGone):
+		err = broken
+	case errors.Is(err, io.EOF):
+		err = errors.New("the host is gone")
+	}
+	l.parting.lose(err)
+	err = l.parting.lost()
+	questions := l.asked.end()
+	tasks, requests := l.begun.lose()
+	l.account.Close(false, false)
+	l.exchange.Stop() // what is returned from here on may be read still
+	_ = l.conn.Close()
+	_ = l.sender.Close()
+	close(l.done)
+	for _, q := range questions {
+		close(q.answers)
+	}
+	for _, t := range tasks {
+		t.req.Control().End(bus.Aborted, err)
+		t.ask() // one whose work is done waits for the host to ask, which it does not
+	}
+	for _, u := range requests {
+		u.hostGone(err)
+	}
+	l.account.GiveBackAll(ledger.All)
+	l.dropSegments()
+}
+
+// dropSegments lets go of what the host has told us of. What is in use stays
+// mapped until it is released.
+func (l *link) dropSegments() {
+	for _, seg := range l.account.Drop() {
+		seg.Release()
+	}
+}
+
+func (l *link) read() error {
+	defer l.in.Close()
+	return l.in.Serve(func(h wire.Header, body []byte, fds []int) error {
+		m, err := wire.Parse(h, body)
+		if err != nil {
+			process.CloseAll(fds)
+			return err
+		}
+		return l.handle(m, fds)
+	})
+}
+
+// handle handles one message. It owns the descriptors.
+func (l *link) handle(m wire.Message, fds []int) error {
+	switch m := m.(type) {
+	case *wire.Segment:
+		return l.learn(m, fds)
+	case *wire.Introduce:
+		return l.meet(m, fds)
+	case *wire.Found:
+		return l.found(m, fds)
+	case *wire.Lane:
+		return l.conn.OpenLane(m, fds[0], terms.Lane(l.wait))
+	}
+	process.CloseAll(fds)
+	switch m := m.(type) {
+	case *wire.Deliver:
+		if m.Flags&wire.FlagAwaited != 0 {
+			l.heard.From(&l.looks)
+		}
+		return l.deliver(m)
+	case *wire.Returned:
+		for _, id := range m.Puts {
+			l.returned(id)
+		}
+	case *wire.Spent:
+		l.spent(m)
+	case *wire.Open:
+		return l.open(m)
+	case *wire.End:
+		if t, _ := l.begun.find(m.Task); t != nil {
+			t.end()
+		}
+	case *wire.Over:
+		l.over(m)
+	case *wire.Forget:
+		l.forget(m.Segment)
+	case *wire.Expect:
+		return l.expect(m)
+	case *wire.Direct:
+		return l.direct(m)
+	case *wire.Report:
+		go l.report(m.Token)
+	case *wire.Cleared:
+		l.clearedOf(m.Peer)
+	case *wire.Placed:
+		l.answer(m.Token, m)
+	case *wire.Fetched:
+		return l.fetched(m)
+	case *wire.Cleaned:
+		l.answer(m.Token, m)
+	case *wire.Published:
+		l.answer(m.Token, m)
+	case *wire.Streamed:
+		if a := l.arrivals(m.Source); a != nil {
+			return a.streamed(nil, m.Edge, m.Deliveries)
+		}
+	case *wire.Failed:
+		l.answer(m.Token, m)
+	case *wire.Serving:
+		l.answer(m.Token, m)
+	case *wire.Submitted:
+		if u := l.request(m.Source); u != nil {
+			u.answer(nil)
+		}
+	case *wire.Reply:
+		l.answer(m.Token, m)
+	case *wire.Drain:
+		l.drainOnce.Do(func() { close(l.drained) })
+	case *wire.Refuse:
+		return &wire.Error{Code: m.Code, Text: m.Text}
+	case *wire.Bye:
+		return io.EOF
+	default:
+		return fmt.Errorf("%w: %v was not asked for", wire.ErrProtocol, m.Kind())
+	}
+	return nil
+}
+
+// learn maps a segment.
+func (l *link) learn(m *wire.Segment, fds []int) error {
+	mem, err := shmstore.OpenFillingSegment("host", fds[0], int64(m.Bytes))
+	if err != nil {
+		return err
+	}
+	faultpoint.Hit("node-segment-mapped")
+	if !l.account.Show(m.Segment, ledger.Lasting(mem, nil), math.MaxInt) {
+		mem.Close()
+		return fmt.Errorf("%w: segment %d came twice", wire.ErrProtocol, m.Segment)
+	}
+	return nil
+}
+
+func (l *link) forget(number uint32) {
+	seg := l.account.Hide(number)
+	if seg != nil {
+		l.dropSegment(seg)
+	}
+}
+
+func (l *link) request(source uint32) *upstream {
+	_, u := l.begun.find(source)
+	return u
+}
+
+// deliver hands a delivery to its task, or a result to its request.
+func (l *link) deliver(m *wire.Deliver) error {
+	d, err := l.receive(m)
+	if err != nil {
+		return err
+	}
+	faultpoint.Hit("node-delivered")
+	if a := l.arrivals(m.Source); a != nil {
+		return a.relayed(m.Edge, d)
+	}
+	d.Control().Discard() // its request is over, which the host learns
+	return nil
+}
+
+func (l *link) over(m *wire.Over) {
+	outcome, err := terms.OutcomeOf(m)
+	t, u := l.begun.over(m.Source, outcome == bus.Completed)
+	switch {
+	case t != nil:
+		t.over(outcome, err)
+	case u != nil:
+		u.answer(err) // of one that did not begin
+		u.over(outcome, err)
+	}
+}
+
+// arrivals finds what comes to a task, or to a request that was submitted here;
+// nil: it is over.
+func (l *link) arrivals(source uint32) *arrivals {
+	switch t, u := l.begun.find(source); {
+	case t != nil:
+		return &t.in
+	case u != nil:
+		return &u.in
+	}
+	return nil
+}
+
+// streams are those of a task, or of a request that was submitted here.
+type streams struct {
+	in      *arrivals
+	out     *routes
+	outputs []bus.Port
+}
+
+// streams is a snapshot of those of all that is open.
+func (l *link) streams() []streams {
+	tasks, requests := l.begun.list()
+	all := make([]streams, 0, len(tasks)+len(requests))
+	for _, t := range tasks {
+		all = append(all, streams{&t.in, &t.out, t.stage.Results})
+	}
+	for _, u := range requests {
+		all = append(all, streams{&u.in, &u.out, l.begun.carrier().Inputs})
+	}
+	return all
+}

@@ -1,0 +1,160 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// question is one that waits for its answer.
+type question struct {
+	answers chan wire.Message
+	// first, on the reader's goroutine, sees the answer before anything that
+	// comes behind it; nil: it need not.
+	first func(wire.Message) error
+	// descriptors: they come with the answer, which is one of link.found.
+	descriptors bool
+}
+
+// ask sends a question and waits for its answer.
+func (l *link) ask(ctx context.Context, ask func(token uint32) wire.Message) error {
+	token, q, err := l.note(1, nil)
+	if err != nil {
+		return err
+	}
+	defer l.settle(token)
+	if err := l.send(ask(token)); err != nil {
+		return err
+	}
+	_, err = l.await(ctx, q)
+	return err
+}
+
+// note remembers a question with room for some answers.
+func (l *link) note(answers int, first func(wire.Message) error) (uint32, *question, error) {
+	q := &question{answers: make(chan wire.Message, answers), first: first}
+	token, err := l.pose(q)
+	return token, q, err
+}
+
+// pose remembers a question.
+func (l *link) pose(q *question) (token uint32, err error) {
+	token = l.tokens.Add(1)
+	if !l.asked.pose(token, q) {
+		return 0, l.parting.lost()
+	}
+	return token, nil
+}
+
+// settle forgets a question. It reports whether it was open still.
+func (l *link) settle(token uint32) bool { return l.asked.settle(token) != nil }
+
+// send queues a message whose loss somebody wants to know of. If it could not be queued
+// the host is gone, unless it only does not read, or this process lacks something, such
+// as descriptors.
+func (l *link) send(m wire.Message, fds ...int) error { return l.sendError(l.sender.Queue(m, fds...)) }
+
+// later is send of a message that can wait a little: see [peer.Sender.Later].
+func (l *link) later(m wire.Message) error { return l.sendError(l.sender.Later(m)) }
+
+func (l *link) sendError(err error) error {
+	if err == nil || l.sender.Err() == nil && !errors.Is(err, peer.ErrClosed) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", bus.ErrHostGone, err)
+}
+
+func (l *link) await(ctx context.Context, q *question) (wire.Message, error) {
+	select {
+	case m, ok := <-q.answers:
+		return l.answered(m, ok)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// late settles a question whose answer is not to be lost. If nothing came for it while
+// somebody waited, and it is open no more, the reader has the answer in its hands, or the
+// host is gone.
+func (l *link) late(token uint32, q *question, answer wire.Message, err error) (wire.Message, error) {
+	if l.settle(token) || answer != nil {
+		return answer, err
+	}
+	m, ok := <-q.answers
+	return l.answered(m, ok)
+}
+
+// answered looks at what came for a question.
+func (l *link) answered(m wire.Message, ok bool) (wire.Message, error) {
+	if !ok {
+		return nil, l.parting.lost()
+	}
+	switch m := m.(type) {
+	case *wire.Failed:
+		return nil, terms.Error(m)
+	case failedFirst:
+		return nil, m.err
+	}
+	return m, nil
+}
+
+// failedFirst is an answer that was of no use.
+type failedFirst struct {
+	wire.Message
+	err error
+}
+
+func (l *link) answer(token uint32, m wire.Message) {
+	if r, ok := m.(*wire.Reply); ok {
+		m = &wire.Reply{Token: r.Token, Flags: r.Flags, Piece: append([]byte(nil), r.Piece...)}
+	}
+	q := l.asked.find(token, false)
+	_, failed := m.(*wire.Failed)
+	switch {
+	case q == nil: // nobody waits any more
+		return
+	case q.first != nil && !failed:
+		if err := q.first(m); err != nil {
+			m = failedFirst{m, err}
+		}
+	}
+	select {
+	case q.answers <- m:
+	default: // more pieces than anybody asks for
+	}
+}
+
+// call asks about the bus.
+func (l *link) call(ctx context.Context, method string, arguments []byte) ([]byte, error) {
+	token, q, err := l.note(maxReplyPieces, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer l.settle(token)
+	if err := l.send(&wire.Call{Token: token, Method: method, Arguments: arguments}); err != nil {
+		return nil, err
+	}
+	var all []byte
+	for {
+		m, err := l.await(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		r, ok := m.(*wire.Reply)
+		if !ok {
+			return nil, fmt.Errorf("%w: %v instead of a reply", wire.ErrProtocol, m.Kind())
+		}
+		all = append(all, r.Piece...)
+		if r.Flags&wire.ReplyMore == 0 {
+			return all, nil
+		}
+	}
+}
+
+// maxReplyPieces bounds the answer to a call, at 60,000 bytes each.
+const maxReplyPieces = 1024

@@ -1,0 +1,189 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+)
+
+// stopProcess stops a child of this process, and returns when it is stopped: until
+// its last thread is, it answers.
+func stopProcess(t *testing.T, p *os.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		err := unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, unix.EINTR) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestJoinAtAHostThatIsStopped ends with its context, and says who is to blame.
+func TestJoinAtAHostThatIsStopped(t *testing.T) {
+	h := &hosted{path: t.TempDir() + "/bus.sock"}
+	host := h.hostAlone(t).Process
+	stopProcess(t, host)
+	want := fmt.Sprintf("the host, process %d, does not answer: it is stopped (SIGSTOP)", host.Pid)
+	bustest.Await(t, func() bool { // unless the time was over before there was a connection
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := node.Join(ctx, t.Name(), node.JoinOptions{Socket: h.path})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("join: %v, want the context's error", err)
+		}
+		return strings.Contains(err.Error(), want)
+	})
+	if err := host.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	h.join(t, node.JoinOptions{})
+}
+
+// TestJoinIsGivenUp: who gives joining up does not blame a host that had no time to answer.
+func TestJoinIsGivenUp(t *testing.T) {
+	path := t.TempDir() + "/bus.sock"
+	l, err := peer.Listen(path, peer.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	enough := errors.New("enough of it")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		in := peer.NewReceiver(c)
+		defer in.Close()
+		if _, _, _, err := in.Next(); err == nil { // who joins has said so, and waits
+			cancel(enough)
+		}
+		<-t.Context().Done()
+	}()
+	_, err = node.Join(ctx, t.Name(), node.JoinOptions{Socket: path})
+	if want := fmt.Sprintf("process %d, had not answered yet: ", os.Getpid()); !errors.Is(err, enough) || !strings.Contains(err.Error(), want) {
+		t.Errorf("join: %v, want %q and why", err, want)
+	}
+}
+
+// awaited is a context that says when somebody waits until it ends.
+type awaited struct {
+	context.Context
+	say func()
+}
+
+func (c awaited) Done() <-chan struct{} {
+	c.say()
+	return c.Context.Done()
+}
+
+// TestHostDoesNotRead: a node never loses a message and goes on as if nothing had
+// happened. When there is no room for one it gives the link up, and finds its host
+// anew.
+func TestHostDoesNotRead(t *testing.T) {
+	h := &hosted{path: t.TempDir() + "/bus.sock"}
+	cmd := h.hostAlone(t)
+	n := h.join(t, node.JoinOptions{Rejoin: true})
+	mustPublish(t, n.Directory(), named(1), someFile(t), 1)
+	stopProcess(t, cmd.Process)
+	asked, waits := make(chan error), make(chan struct{})
+	go func() {
+		_, err := n.Call(awaited{t.Context(), sync.OnceFunc(func() { close(waits) })}, "stats", nil)
+		asked <- err
+	}()
+	<-waits // or it would ask the next host
+	node.SayMuch(n)
+	if err := <-asked; !errors.Is(err, bus.ErrHostGone) {
+		t.Errorf("a question to a host that does not read: %v, want ErrHostGone", err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	awaitFound(t, h.join(t, node.JoinOptions{}).Directory(), named(1))
+	if _, err := n.Call(t.Context(), "stats", nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestJoinAtWhoHangsUp: who goes wrong while a node joins is named.
+func TestJoinAtWhoHangsUp(t *testing.T) {
+	path := t.TempDir() + "/bus.sock"
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	go func() {
+		if conn, err := listener.Accept(); err == nil {
+			_ = conn.Close()
+		}
+	}()
+	if _, err := node.Join(t.Context(), t.Name(), node.JoinOptions{Socket: path}); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("join: %v, want an error that names %s", err, path)
+	}
+}
+
+// TestNoNewHost: a node that looks for a new host says why there is none, and where.
+func TestNoNewHost(t *testing.T) {
+	h := &hosted{path: t.TempDir() + "/bus.sock"}
+	host := h.hostAlone(t)
+	lines := make(lineWriter, 16)
+	h.join(t, node.JoinOptions{Rejoin: true, Logger: slog.New(slog.NewTextHandler(lines, nil))})
+	if err := host.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for line := range lines {
+		if strings.Contains(line, "no new host yet") {
+			if !strings.Contains(line, h.path) {
+				t.Errorf("it does not say where: %s", line)
+			}
+			return
+		}
+	}
+}
+
+// A lineWriter passes on what is written, as long as there is room.
+type lineWriter chan string
+
+func (w lineWriter) Write(p []byte) (int, error) {
+	select {
+	case w <- string(p):
+	default:
+	}
+	return len(p), nil
+}
+
+// TestOfferThatCannotBeSent: what the host was not told of is not known to it.
+func TestOfferThatCannotBeSent(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	n := h.join(t, node.JoinOptions{})
+	if known := node.OfferInVain(t, n); known != 0 {
+		t.Errorf("the host is taken to know of %d segments", known)
+	}
+	if _, err := n.Call(t.Context(), "stats", nil); err != nil {
+		t.Errorf("the link after that: %v", err)
+	}
+}

@@ -1,0 +1,142 @@
+package node
+
+import (
+	"errors"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// receive makes a delivery of a message from the host.
+func (l *link) receive(m *wire.Deliver) (*bus.Delivery, error) {
+	return bus.Delivered(m, l, l.account.Memory)
+}
+
+// put sends the payload of d for a source of the host's. When it is returned,
+// nobody needs it any more.
+func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) error {
+	cause, soon := d.Control().EmittedFor()
+	m := &wire.Put{
+		Source: source, Delivery: cause, Edge: uint16(edge), Codec: uint32(d.PayloadCodec()),
+		Attempt: d.Attempt, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
+	}
+	if d.EOS {
+		m.Flags |= wire.FlagLast
+	}
+	at, err := l.locate(m, d)
+	if err != nil {
+		return err
+	}
+	defer at.Release() // the host has it mapped, or will not
+	h := handOver(d, returned)
+	err = l.account.Hold(h, at, func(number, segment uint32) (err error) {
+		m.Put, m.Segment = number, segment
+		m.Flags |= aloneFlag(h)
+		faultpoint.Hit("node-before-put")
+		if soon { // then its finish follows
+			err = l.later(m)
+		} else {
+			err = l.send(m)
+		}
+		return sentAlone(h, err)
+	})
+	if errors.Is(err, ledger.ErrOver) {
+		if err = l.parting.lost(); err == nil {
+			go returned() // not under the locks of the sender of the delivery
+		}
+		return err
+	}
+	if err == nil {
+		faultpoint.Hit("node-put")
+	}
+	return err
+}
+
+// aloneFlag says of memory that is for this payload alone.
+func aloneFlag(h *ledger.Hold) uint8 {
+	if h.Alone() {
+		return wire.FlagOwn
+	}
+	return 0
+}
+
+// sentAlone is for a put that was sent, or not: memory for it alone is forgotten by the host, which
+// is not told to.
+func sentAlone(h *ledger.Hold, err error) error {
+	if err == nil {
+		h.ForgetAlone()
+	}
+	return err
+}
+
+// locate says in m where the payload of d lies: with the host, whose delivery it came in,
+// in the message, or in a segment.
+func (l *link) locate(m *wire.Put, d *bus.Delivery) (at ledger.Location, err error) {
+	inlineBytes := int(l.welcome.InlineBytes)
+	if id, lent := d.Control().LentBy(l); lent && len(d.Bytes()) > inlineBytes {
+		m.Flags |= wire.FlagForward
+		m.Delivery = id
+		return ledger.Location{}, nil
+	}
+	if at, err = d.Control().Locate(inlineBytes); err != nil {
+		return ledger.Location{}, err
+	}
+	if at.Seg == nil {
+		m.Flags |= wire.FlagInline
+		m.Payload = d.Bytes()
+	}
+	m.Offset, at.Most = at.Offset, terms.MaxNodeOffered
+	return at, nil
+}
+
+// ShowMemory implements ledger.Teller.
+func (l *link) ShowMemory(number uint32, mem *shmstore.Segment) error {
+	return l.send(&wire.Offer{Segment: number, Bytes: uint64(mem.Size())}, mem.FD())
+}
+
+// HideMemory implements ledger.Teller.
+func (l *link) HideMemory(number uint32) { l.Queue(&wire.Forget{Segment: number}) }
+
+func (l *link) returned(id uint32) {
+	l.account.GiveBack(id, func() { faultpoint.Hit("node-returned") })
+}
+
+// spent gives credit back for a payload that the host still needs.
+func (l *link) spent(m *wire.Spent) {
+	spend(&l.account, m.Put, m.Flags&wire.SpentBytes != 0)
+}
+
+// given is a delivery that the host, or a peer, has.
+type given struct {
+	hold ledger.Hold
+	d    *bus.Delivery
+}
+
+// Hold implements ledger.Delivery.
+func (g *given) Hold() ledger.Held { return g.d.Control().Hold() }
+
+// handOver makes a delivery one that another process has until it is returned.
+func handOver(d *bus.Delivery, returned func()) *ledger.Hold {
+	g := &given{d: d}
+	g.hold = ledger.Hold{Delivery: g, Returned: returned, Bytes: len(d.Bytes()), At: time.Now()}
+	return &g.hold
+}
+
+// spend gives back the credit of a delivery that another process has, or its place in the
+// window alone, while its payload is still needed.
+func spend(of *ledger.Account, number uint32, bytesToo bool) {
+	var give func()
+	of.Look(number, func(hold *ledger.Hold) {
+		if hold != nil && hold.Delivery != nil { // not finished, so that nothing else looks at its credit
+			give = hold.Delivery.(*given).d.Control().Spend(bytesToo) //nolint:forcetypeassert // an account has no others
+		}
+	})
+	if give != nil {
+		give()
+	}
+}

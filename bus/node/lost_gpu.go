@@ -1,0 +1,27 @@
+package node
+
+import (
+	"errors"
+
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+)
+
+// ofLostGPU reports whether all that an error says is that a GPU has failed before. What
+// was to be closed on it is, and nobody uses anything of the host's any more.
+func ofLostGPU(err error) bool {
+	switch e := err.(type) { //nolint:errorlint // it looks at each part
+	case nil:
+		return false
+	case *cudaipc.Error:
+		return errors.Is(e, cudaipc.ErrSticky)
+	case interface{ Unwrap() []error }:
+		for _, part := range e.Unwrap() {
+			if !ofLostGPU(part) {
+				return false
+			}
+		}
+		return true
+	default:
+		return ofLostGPU(errors.Unwrap(err))
+	}
+}

@@ -1,0 +1,133 @@
+package node_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+)
+
+// TestNodeForgetsWhatIsOver: a task whose part is done here, and whose request
+// ends otherwise before the host has asked for the end of the task, is over: the
+// node does not wait for the question.
+func TestNodeForgetsWhatIsOver(t *testing.T) {
+	taken, release := make(chan struct{}, 1), make(chan struct{})
+	h := listen(t, bus.Pipeline{
+		Stages: []bus.StageSpec{
+			{Name: "a", Remote: &bus.Remote{}},
+			{Name: "b", MaxInflight: 1, Handle: func(*bus.Task, *bus.Delivery) error {
+				taken <- struct{}{}
+				<-release
+				return nil
+			}},
+		},
+		Edges: []bus.Edge{{From: "a", To: "b"}},
+	}, bus.Options{})
+	done := make(chan struct{}, 1)
+	n := h.join(t, node.JoinOptions{})
+	served := make(chan error, 1)
+	go func() {
+		served <- n.Serve(context.Background(), bus.StageSpec{
+			Name:   "a",
+			Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) },
+			End:    func(*bus.Task) error { done <- struct{}{}; return nil },
+		})
+	}()
+	first, err := h.bus.Submit(t.Context(), "takes the only place at b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-taken
+	<-done
+	for range 20 { // in some the end comes before the node is done
+		r, err := h.bus.Submit(t.Context(), "waits for that place, and with it the end of a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-done
+		r.Abort(nil)
+		r.Close()
+	}
+	close(release)
+	if err := first.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.server.Drain()
+	if err := <-served; err != nil { // it has nothing open
+		t.Fatal(err)
+	}
+}
+
+// TestDrainIsToldToWhoComesLater: who attaches when the host drains already is told so
+// too, and its stages are not waited for.
+func TestDrainIsToldToWhoComesLater(t *testing.T) {
+	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	h.server.Drain()
+	n := h.join(t, node.JoinOptions{})
+	if _, err := n.Call(t.Context(), "status", nil); err != nil { // the answer comes behind it
+		t.Fatal(err)
+	}
+	if !node.ToldToDrain(n) {
+		t.Fatal("the host did not say that it is going to stop")
+	}
+	if err := n.Serve(t.Context(), bus.Stage("a", bustest.Upper)); err != nil { // it has nothing open
+		t.Fatal(err)
+	}
+}
+
+// TestNodeLeavesWhatItHasNotHandled: what a node that closes was given and has not
+// handled is handled elsewhere, where the stage promises at least once: a delivery in
+// a handler's hands, whatever that says when its task is aborted, and those behind it.
+func TestNodeLeavesWhatItHasNotHandled(t *testing.T) {
+	for name, handled := range map[string]error{"a handler that fails": context.Canceled, "a handler that ends": nil} {
+		t.Run(name, func(t *testing.T) {
+			spec := bus.StageSpec{Name: "a", State: bus.StateNone, Attempts: 1, Remote: &bus.Remote{}}
+			h := listen(t, bustest.Linear(spec), bus.Options{})
+			begun := make(chan struct{})
+			leaves, _ := h.serve(t, bus.StageSpec{Name: "a", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+				close(begun)
+				<-t.Context().Done()
+				return handled
+			}})
+			r := submitAll(t, h.bus, "one", "two", "three")
+			<-begun
+			if err := leaves.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			h.serve(t, bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }})
+			bustest.MustReceive(t, r, []string{large("one"), large("two"), large("three")})
+		})
+	}
+}
+
+// TestResultsHeldTakeNoPlaceAtANode: what a stage has emitted is the node's until
+// nobody reads it any more, and its requests stay for so long. The host opens tasks
+// there all the same, as many as it has requests.
+func TestResultsHeldTakeNoPlaceAtANode(t *testing.T) {
+	const requests = 80 // more than a node submits by itself
+	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a", Handle: func(*bus.Task, *bus.Delivery) error { return nil }})), bus.Options{MaxRequests: requests})
+	h.serve(t, bus.StageSpec{Name: "a", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+		return t.EmitBytes(make([]byte, 3000)) // larger than what travels in messages
+	}})
+	for i := range requests {
+		r, err := h.bus.Submit(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		d, err := r.Recv(t.Context())
+		if err != nil {
+			t.Fatalf("with %d results held: %v", i, err)
+		}
+		t.Cleanup(func() { mustFinishResult(t, d) })
+	}
+}
+
+func mustFinishResult(t *testing.T, d *bus.Delivery) {
+	t.Helper()
+	if err := d.Finish(nil); err != nil {
+		t.Error(err)
+	}
+}

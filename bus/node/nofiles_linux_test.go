@@ -1,0 +1,123 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// withoutFiles has f run while this process can open nothing.
+func withoutFiles(t *testing.T, f func()) {
+	t.Helper()
+	limited(t, os.Getpid(), unix.RLIMIT_NOFILE, 3, func() {
+		if file, err := os.Open(os.DevNull); err == nil {
+			_ = file.Close()
+			t.Fatal("files can still be opened")
+		}
+		f()
+	})
+}
+
+// TestJoinWithoutFiles: who has no descriptor left for a connection is told what to do.
+func TestJoinWithoutFiles(t *testing.T) {
+	h := listen(t, bustest.Linear(bus.Stage("upper", bustest.Upper)), bus.Options{Store: shmstore.Options{Memory: shmstore.Shared}})
+	withoutFiles(t, func() {
+		n, err := node.Join(t.Context(), "late", node.JoinOptions{Socket: h.path})
+		want := "bus: join: connect to " + h.path + ": socket: too many open files: raise the limit of this process (ulimit -n)"
+		if !errors.Is(err, unix.EMFILE) || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+		if err == nil {
+			_ = n.Close(t.Context())
+		}
+	})
+	_ = h.join(t, node.JoinOptions{})
+}
+
+// TestPayloadsThatCannotBePassedOn: a payload on the heap is copied to where another
+// process can read it. Without a descriptor for that its request fails, and neither
+// the process nor its other requests do.
+func TestPayloadsThatCannotBePassedOn(t *testing.T) {
+	own := bus.StageSpec{Name: "own", State: bus.StateNone, Handle: func(t *bus.Task, d *bus.Delivery) error {
+		return t.EmitBytes(d.Bytes())
+	}}
+	remote := bus.StageSpec{Name: "m", State: bus.StateNone, Remote: &bus.Remote{}}
+	large := []byte(strings.Repeat("x", 40<<10)) // more than a message takes
+	for _, spec := range []bus.StageSpec{own, remote} {
+		t.Run(spec.Name, func(t *testing.T) {
+			h := listen(t, bustest.Linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}, InlineBytes: 64 << 10})
+			n := h.join(t, node.JoinOptions{})
+			submit := n.Stream // its results are passed on
+			if spec.Remote != nil {
+				submit = h.bus.Stream // its inputs are
+				h.serve(t, bus.StageSpec{Name: "m", State: bus.StateNone, Handle: own.Handle})
+				bustest.Await(t, func() bool { return h.server.Serving("m") == 1 })
+			}
+			trip := func(payload []byte) error {
+				r, err := submit(t.Context())
+				if err != nil {
+					return err
+				}
+				defer r.Close()
+				if err := r.Input(t.Context()).EmitBytes(payload, bus.Last()); err != nil {
+					return err
+				}
+				for d, err := range r.Results(t.Context()) {
+					if err != nil {
+						return err
+					}
+					if len(d.Bytes()) != len(payload) {
+						return fmt.Errorf("%d bytes came back", len(d.Bytes()))
+					}
+				}
+				return r.Wait(t.Context())
+			}
+			if err := trip(large); err != nil {
+				t.Fatal(err)
+			}
+			withoutFiles(t, func() {
+				err := trip(large)
+				if err == nil || errors.Is(err, bus.ErrHostGone) || !strings.Contains(err.Error(), "too many open files") {
+					t.Errorf("the request ended with %v", err)
+				}
+				if err := trip(large[:100]); err != nil {
+					t.Error("a small one:", err)
+				}
+			})
+			if err := trip(large); err != nil {
+				t.Error("afterwards:", err)
+			}
+		})
+	}
+}
+
+// TestValueThatCannotBePassedOn: a value on the heap is copied to where another process can read
+// it. Without a descriptor for that the client is told so, and the value lies under its key still.
+func TestValueThatCannotBePassedOn(t *testing.T) {
+	large := []byte(strings.Repeat("x", 40<<10)) // more than a message takes
+	h := exchanging(t, bus.Options{InlineBytes: 64 << 10})
+	put(t, h.bus.Exchange(), "k", large)
+	n := h.exchange(t)
+	_, _ = n.Get(t.Context(), exchangeEdge, "another", nil) // nothing; by then the node has all that the host gives a node
+	withoutFiles(t, func() {
+		if err := errOf(n.Get(t.Context(), exchangeEdge, "k", nil)); !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), "too many open files") {
+			t.Errorf("%v, want ErrUnavailable, which says that too many files are open", err)
+		}
+	})
+	p := get(t, n, "k")
+	if len(p.Bytes()) != len(large) {
+		t.Errorf("%d bytes, want %d", len(p.Bytes()), len(large))
+	}
+	p.Release()
+	h.wantEmpty(t)
+}

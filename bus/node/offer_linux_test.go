@@ -1,0 +1,49 @@
+package node
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// TestOffersOfWhatCannotBeSent: what was offered for a payload whose message the
+// protocol does not take is the host's no longer, and so there may be any number of them.
+func TestOffersOfWhatCannotBeSent(t *testing.T) {
+	payload := make([]byte, 64<<10)
+	key := strings.Repeat("k", 1<<10)
+	for name, send := range map[string]func(*link) error{
+		"put": func(l *link) error {
+			d := new(bus.Delivery)
+			d.Inline, d.Key = payload, key
+			return l.put(1, d, 0, func() {})
+		},
+		"place": func(l *link) error {
+			p, err := ledger.Copied(payload)
+			if err != nil {
+				return err
+			}
+			defer p.Release()
+			return l.sendPlace(&wire.Place{Key: key}, p)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
+			for range 4096 + 1 { // which is as much as a client may offer
+				if err := send(a.link); err == nil {
+					t.Fatal("it was sent")
+				}
+			}
+			if _, err := a.node.Call(soon(t), "status", nil); err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range a.server.Processes() {
+				if p.Arena.Bytes != 0 {
+					t.Errorf("the host keeps %d bytes of memory that was offered", p.Arena.Bytes)
+				}
+			}
+		})
+	}
+}

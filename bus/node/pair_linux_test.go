@@ -1,0 +1,496 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+func echo(t *bus.Task, d *bus.Delivery) error { return t.EmitBytes(bytes.Clone(d.Bytes())) }
+
+// submitted is a request of the node's own, one result of which has come
+// through the host and the rest of which is to come from the hand.
+func (a *attached) submitted(t *testing.T, h *hand) (*bus.Request, *upstream) {
+	t.Helper()
+	r, err := a.node.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := emit(t, r, []byte{0}).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	up := a.upstream(t, r)
+	if err := a.link.handle(&wire.Expect{Source: up.source, Peer: h.node}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return r, up
+}
+
+// TestWhatTheDeadHadSent: what a peer had sent when it died is handled, also what this side
+// had not looked at when it learned of the death. A child of the peer's may keep its end of
+// the connection open, as the test does.
+func TestWhatTheDeadHadSent(t *testing.T) {
+	a := attach(t, 8, echo)
+	h := a.meetHand(t)
+	h.listen()
+	r, up := a.submitted(t, h)
+	if err := a.link.handle(&wire.Streamed{Source: up.source, Deliveries: 4}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	bustest.Await(t, up.isOver)
+	large := small(up.source, 2, 2) // goes by the socket
+	large.Payload = append(large.Payload, make([]byte, wire.MaxInline-1)...)
+	large.Size = wire.MaxInline
+	h.account.Look(nowhere, func(*ledger.Hold) { // the node waits for the account with what comes first
+		h.say(&wire.Forget{Segment: nowhere}, small(up.source, 1, 1), large, small(up.source, 3, 3))
+		h.die()
+		bustest.Await(t, h.conn.HungUp)
+	})
+	mustEndAfter(t, r, 3)
+}
+
+// mustEndAfter requires that so many results come in order, the first of them 1, and then the end.
+func mustEndAfter(t *testing.T, r *bus.Request, results byte) {
+	t.Helper()
+	for seq := range results {
+		d, err := r.Recv(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Bytes()[0] != seq+1 {
+			t.Errorf("result %d is %d", seq+1, d.Bytes()[0])
+		}
+		if err := d.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustEnd(t, r)
+}
+
+// TestPeerThatDoesNotRead: a peer that reads nothing is given up with the first message
+// that is not kept for it.
+func TestPeerThatDoesNotRead(t *testing.T) {
+	for name, of := range map[string]func(h *hand, m *wire.Deliver) error{
+		"a delivery": func(h *hand, m *wire.Deliver) error { return h.send(m) },
+		"an answer":  func(h *hand, m *wire.Deliver) error { h.Queue(m); return h.connection().Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := attach(t, 8, echo)
+			h := a.meetHand(t)
+			bustest.Await(t, func() bool { return h.connection() != nil })
+			var err error
+			for err == nil {
+				err = of(h, &wire.Deliver{Payload: make([]byte, wire.MaxInline), Size: wire.MaxInline, Flags: wire.FlagInline})
+			}
+			if !errors.Is(err, peer.ErrBacklog) {
+				t.Errorf("a message is %v, want %v", err, peer.ErrBacklog)
+			}
+			<-h.pair.ended
+			h.pair.mu.Lock()
+			defer h.pair.mu.Unlock()
+			if !errors.Is(h.pair.err, peer.ErrBacklog) {
+				t.Errorf("the pair ended with %v, want %v", h.pair.err, peer.ErrBacklog)
+			}
+		})
+	}
+}
+
+// isOver reports whether the host has said that the request is over.
+func (up *upstream) isOver() bool {
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	return up.overSaid
+}
+
+// TestResultsBehindTheEnd: the results of a completed request are received, also
+// when the host says that it is over while they are on their way, and also when
+// it is gone by then.
+func TestResultsBehindTheEnd(t *testing.T) {
+	for name, gone := range map[string]bool{"the host lives": false, "the host is gone": true} {
+		t.Run(name, func(t *testing.T) {
+			a := attach(t, 8, echo)
+			h := a.meetHand(t)
+			h.listen()
+			r, up := a.submitted(t, h)
+			if err := a.link.handle(&wire.Streamed{Source: up.source, Deliveries: 4}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.CloseSend(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			bustest.Await(t, up.isOver)
+			if gone {
+				if err := a.server.Close(soon(t)); err != nil {
+					t.Fatal(err)
+				}
+				<-a.link.done
+			}
+			h.say(small(up.source, 3, 3), small(up.source, 1, 1), small(up.source, 2, 2))
+			mustEndAfter(t, r, 3)
+		})
+	}
+}
+
+// served is a request of the host's whose task has one input and one output
+// behind it; what follows comes from the hand.
+func (a *attached) served(t *testing.T, h *hand) (*bus.Request, *nodeTask) {
+	t.Helper()
+	r, err := a.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	if err := emit(t, r, []byte{0}).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	task := a.task(t)
+	if err := a.link.handle(&wire.Expect{Source: task.id, Peer: h.node}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return r, task
+}
+
+// emittedNow is what a task has emitted that is under way, as the node knows it.
+func (t *nodeTask) emittedNow() bus.Stream { return t.req.Control().Stream(t.stage.Results[0]) }
+
+// between is a node that gets the inputs of a task from the hand, and emits 4 KiB
+// to it for each.
+func between(t *testing.T, window int) (*attached, *hand, *bus.Request, *nodeTask) {
+	t.Helper()
+	a := attach(t, window, func(t *bus.Task, _ *bus.Delivery) error { return t.EmitBytes(make([]byte, 4096)) })
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	bustest.Await(t, func() bool { return task.emittedNow().Deliveries == 0 })
+	a.direct(t, h.node, task)
+	return a, h, r, task
+}
+
+// TestCreditOfAKeptPayload: a delivery that was handled gives its place in the
+// window back, and its payload when that is released.
+func TestCreditOfAKeptPayload(t *testing.T) {
+	_, h, _, task := between(t, 2)
+	h.say(small(task.id, 1, 1))
+	var d *wire.Deliver
+	for d == nil {
+		d, _ = h.heard().(*wire.Deliver)
+	}
+	if d.Source != 77 || d.Flags&wire.FlagInline != 0 || d.Size != 4096 {
+		t.Fatalf("the node emitted %+v", d)
+	}
+	if st := task.emittedNow(); st.Deliveries != 1 {
+		t.Fatalf("%d deliveries are under way, want 1", st.Deliveries)
+	}
+	h.say(&wire.Finish{Delivery: d.Delivery, Flags: wire.FinishKeep})
+	h.handled()
+	if st := task.emittedNow(); st.Deliveries != 0 || st.Bytes != 0 {
+		t.Errorf("%d deliveries and %d bytes are under way when all is handled", st.Deliveries, st.Bytes)
+	}
+	if len(h.has()) != 1 {
+		t.Errorf("the peer has %v, want the payload that it keeps", h.has())
+	}
+	h.say(&wire.Release{Delivery: d.Delivery})
+	h.handled()
+	if len(h.has()) != 0 {
+		t.Errorf("the peer has %v when all is released", h.has())
+	}
+}
+
+// TestWhatADeadPeerHad: what a peer has not given back comes back when it is
+// dead, but for what it has passed on, which comes back when the host says that
+// nobody reads it.
+func TestWhatADeadPeerHad(t *testing.T) {
+	a, h, r, task := between(t, 8)
+	var ids []uint32
+	for seq := range uint32(4) {
+		h.say(small(task.id, seq+1, uint64(seq+1)))
+	}
+	for len(ids) < 4 {
+		if d, ok := h.heard().(*wire.Deliver); ok {
+			ids = append(ids, d.Delivery)
+		}
+	}
+	h.say(&wire.Finish{Delivery: ids[0], Flags: wire.FinishKeep}, &wire.Lent{Delivery: ids[1]},
+		&wire.Finish{Delivery: ids[2], Flags: wire.FinishKeep}, &wire.Lent{Delivery: ids[2]})
+	h.handled()
+	if len(h.has()) != 4 {
+		t.Fatalf("the peer has %v, want all four", h.has())
+	}
+	h.die()
+	bustest.Await(t, func() bool { return len(h.has()) < 4 })
+	if has := h.has(); len(has) != 2 || !has[0].Lent() || !has[1].Lent() {
+		t.Errorf("it is kept %+v, want what was passed on: %d and %d", has, ids[1], ids[2])
+	}
+	if err := a.link.handle(&wire.Cleared{Peer: h.node}, nil); err != nil {
+		t.Fatal(err)
+	}
+	bustest.Await(t, func() bool { return len(h.has()) == 0 })
+	r.Close()
+}
+
+// TestWhatALivingPeerHas: a peer that hangs up may still be reading.
+func TestWhatALivingPeerHas(t *testing.T) {
+	_, h, r, task := between(t, 8)
+	h.say(small(task.id, 1, 1))
+	for h.heard().Kind() != wire.KindDeliver {
+	}
+	h.hangUp()
+	bustest.Await(t, func() bool { return task.req.Outcome() != bus.Running || len(h.has()) == 0 })
+	if len(h.has()) != 1 {
+		t.Errorf("the peer has %v, want what it may be reading", h.has())
+	}
+	h.die()
+	bustest.Await(t, func() bool { return len(h.has()) == 0 })
+	r.Close()
+}
+
+// TestExpectedOfAPeerThatIsGone: a stream that was to come from a peer whose pair has ended goes on
+// through the host, also when the node finds out later that the peer lives.
+func TestExpectedOfAPeerThatIsGone(t *testing.T) {
+	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.EmitBytes(d.Bytes()) })
+	h := a.meetHand(t)
+	h.hangUp()
+	<-h.pair.ended
+	r, task := a.served(t, h)
+	a.link.peerGone(h.pair, false, errors.New("it closed the connection"))
+	in := a.link.arrivals(task.id)
+	in.mu.Lock()
+	lost := in.streams[0].lost
+	in.mu.Unlock()
+	if lost {
+		t.Error("the request fails, and nothing of it is lost")
+	}
+	if err := emit(t, r, []byte{1}).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClearWhenNothingIsRead: a node says that it reads nothing from a peer when
+// that is gone and the last of its payloads is given back, and not before.
+func TestClearWhenNothingIsRead(t *testing.T) {
+	kept := make(chan *bus.Kept, 1)
+	host, a := attachByHand(t, func(_ *bus.Task, d *bus.Delivery) error {
+		if d.Seq == 2 {
+			kept <- d.Keep()
+		}
+		return nil
+	})
+	const task = 1
+	host.say(&wire.Open{Task: task, Request: 1}, &wire.Deliver{Source: task, Delivery: 1, Flags: wire.FlagInline, Payload: []byte{0}, Size: 1, Codec: 1})
+	for host.hears().Kind() != wire.KindFinish {
+	}
+	h := a.meetHand(t)
+	h.listen()
+	if err := a.link.handle(&wire.Expect{Source: task, Peer: h.node}, nil); err != nil {
+		t.Fatal(err)
+	}
+	never := func(when string) {
+		t.Helper()
+		host.say(&wire.Report{Token: 1}) // it answers behind what it has said
+		for m := host.hears(); m.Kind() != wire.KindReported; m = host.hears() {
+			if m.Kind() == wire.KindClear {
+				t.Fatalf("the node is clear of its peer %s", when)
+			}
+		}
+	}
+	h.say(h.large(task, 1, 1))
+	bustest.Await(t, func() bool { return h.heard().Kind() == wire.KindFinish })
+	never("when that lives")
+
+	h.say(h.large(task, 2, 2))
+	k := <-kept
+	h.die()
+	<-h.pair.ended
+	bustest.Await(t, func() bool { return h.borrowed.Load() <= 1 })
+	never("when it still reads a payload")
+	if err := k.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if m, said := host.hears().(*wire.Clear); said {
+			if m.Peer != h.node {
+				t.Errorf("the node is clear of %d, and not of its peer, %d", m.Peer, h.node)
+			}
+			return
+		}
+	}
+}
+
+// passedOn is a payload of a peer's, delivery 5, that a node has passed on to its host, as the host's
+// caller has it.
+func passedOn(t *testing.T) (a *attached, h *hand, d *bus.Delivery) {
+	t.Helper()
+	a = attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	h = a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	h.say(h.large(task.id, 5, 1))
+	d, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, h, d
+}
+
+// TestLentIsToldFirst: when the host gets a payload that a node passes on, its
+// owner has been told.
+func TestLentIsToldFirst(t *testing.T) {
+	_, h, d := passedOn(t)
+	defer func() { _ = d.Finish(nil) }() // so that all closes, whatever is wrong
+	if lent, ok := h.heard().(*wire.Lent); !ok || lent.Delivery != 5 {
+		t.Fatal("the host has the payload, and its owner was not told first")
+	}
+	if f, ok := h.heard().(*wire.Finish); !ok || f.Delivery != 5 || f.Flags&wire.FinishKeep == 0 {
+		t.Error("its owner was not told that the payload is still needed")
+	}
+	if PlaceOf(t, d).Offset != 4096 {
+		t.Errorf("the payload came from %+v", PlaceOf(t, d))
+	}
+	if err := d.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	if m, ok := h.heard().(*wire.Release); !ok || m.Delivery != 5 {
+		t.Error("its owner has not got it back")
+	}
+}
+
+// TestLentWhenTheHostHangsUp: a payload that a node has passed on is not given back to its owner
+// when the host hangs up on the node: the host, and others, may be reading it still.
+func TestLentWhenTheHostHangsUp(t *testing.T) {
+	a, h, d := passedOn(t)
+	defer func() { _ = d.Finish(nil) }() // it is read until here
+	if at := PlaceOf(t, d); at.Offset != 4096 {
+		t.Fatalf("the payload came from %+v", at)
+	}
+	a.link.Queue(&wire.Welcome{}) // which the host answers by hanging up
+	if err := <-h.ended; !errors.Is(err, io.EOF) {
+		t.Errorf("the connection ended with %v", err)
+	}
+	for {
+		select {
+		case m := <-h.said:
+			if back, ok := m.(*wire.Release); ok && back.Delivery == 5 {
+				t.Fatal("a payload is given back that the host still reads")
+			}
+		default:
+			return
+		}
+	}
+}
+
+// TestNotLentUntold: a payload whose owner cannot be told is copied.
+func TestNotLentUntold(t *testing.T) {
+	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	h := a.meetHand(t)
+	r, task := a.served(t, h)
+	bustest.Await(t, func() bool { return h.connection() != nil })
+	for h.connection().Blocked() == 0 { // its answers fill the lane and the socket, which the peer does not read
+		h.say(&wire.Deliver{Source: nowhere, Delivery: nowhere, Flags: wire.FlagInline})
+		bustest.Await(t, func() bool { return h.out.Backlog() == 0 }) // the node may be slower
+	}
+	h.say(h.large(task.id, 5, 1))
+	d, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := PlaceOf(t, d); at.Offset == 4096 {
+		t.Errorf("the payload was passed on, at %+v, and its owner does not know", at)
+	}
+	if err := d.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	h.listen()
+	for {
+		switch m := h.heard().(type) {
+		case *wire.Lent:
+			t.Fatal("a copied payload was said to be passed on")
+		case *wire.Finish:
+			if m.Delivery == 5 {
+				return
+			}
+		}
+	}
+}
+
+// TestEarlyWhenTheNodeLeaves: what waits for its turn is given back when the node
+// leaves.
+func TestEarlyWhenTheNodeLeaves(t *testing.T) {
+	a := attach(t, 8, echo)
+	h := a.meetHand(t)
+	h.listen()
+	_, up := a.submitted(t, h)
+	h.say(h.large(up.source, 9, 3))
+	h.handled()
+	if n := h.borrowed.Load(); n != 2 {
+		t.Fatalf("%d payloads are borrowed, want 1", n-1)
+	}
+	if err := a.node.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-h.ended; !errors.Is(err, io.EOF) {
+		t.Errorf("the connection ended with %v", err)
+	}
+	for {
+		select {
+		case m := <-h.said:
+			if f, ok := m.(*wire.Finish); ok && f.Delivery == 9 {
+				return
+			}
+		default:
+			t.Fatal("the node has left, and has not given back what it had")
+		}
+	}
+}
+
+// TestPeerBreaksTheProtocol: what a peer may not say ends the connection to it,
+// and nothing else.
+func TestPeerBreaksTheProtocol(t *testing.T) {
+	for name, m := range map[string]wire.Message{
+		"finish of nothing":      &wire.Finish{Delivery: 1},
+		"release of nothing":     &wire.Release{Delivery: 1},
+		"lent of nothing":        &wire.Lent{Delivery: 1},
+		"payload out of bounds":  &wire.Deliver{Source: nowhere, Segment: 1, Offset: 1 << 16, Size: 1},
+		"payload beyond the end": &wire.Deliver{Source: nowhere, Segment: 1, Offset: 4096, Size: 1<<64 - 1},
+		"a message for the host": &wire.Ended{Task: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := attach(t, 8, echo)
+			h := a.meetHand(t)
+			h.listen()
+			h.say(m)
+			<-h.pair.ended
+			h.mu.Lock()
+			err := h.pair.err
+			h.mu.Unlock()
+			if !errors.Is(err, wire.ErrProtocol) {
+				t.Errorf("the connection ended with %v", err)
+			}
+			r, err := a.node.Stream(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := emit(t, r, []byte("hello")).Finish(nil); err != nil {
+				t.Fatal(err)
+			}
+			r.Close()
+			h.die()
+		})
+	}
+}

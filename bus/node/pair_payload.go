@@ -1,0 +1,162 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// Queue sends an answer, or a word on a stream. A pair that cannot send it ends, as one
+// whose peer is gone does, which run notices.
+func (p *pair) Queue(m wire.Message) {
+	if sender := p.connection(); sender != nil {
+		if err := sender.Queue(m); err != nil && !isGone(err) {
+			sender.Fail(err)
+		}
+	}
+}
+
+// Rest implements feeder.
+func (p *pair) Rest(m wire.Message) { p.Queue(m) }
+
+// Relays implements feeder.
+func (p *pair) Relays() bool { return false }
+
+// Lends implements feeder.
+func (p *pair) Lends(payload *ledger.Payload) {
+	p.borrowed.Add(1)
+	payload.After(p.unborrow)
+}
+
+// Lend implements ledger.Giver.
+func (p *pair) Lend(number uint32) bool {
+	sender := p.connection()
+	return sender != nil && sender.Now(&wire.Lent{Delivery: number}) == nil
+}
+
+// Leaving implements ledger.Giver.
+func (p *pair) Leaving() bool { return p.link.Leaving() }
+
+// put sends a delivery to the peer. When it is returned, nobody needs its
+// payload any more. To a peer that is gone everything is returned at once: the
+// host ends the request, or peerGone if the peer lives.
+func (p *pair) put(to *route, d *bus.Delivery, h *ledger.Hold) error {
+	m := &wire.Deliver{
+		Source: to.source, Edge: to.edge, Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
+		Seq: d.Seq, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
+	}
+	if d.EOS {
+		m.Flags |= wire.FlagLast
+	}
+	at, err := d.Control().Locate(int(p.link.welcome.InlineBytes))
+	if err != nil {
+		return err
+	}
+	defer at.Release() // the peer has it mapped, or will not
+	if at.Seg == nil {
+		m.Flags |= wire.FlagInline
+		m.Payload = d.Bytes()
+	}
+	m.Offset = at.Offset
+	err = p.account.Hold(h, at, func(number, segment uint32) error {
+		m.Delivery, m.Segment = number, segment
+		faultpoint.Hit("node-before-direct")
+		if err := p.send(m); err != nil {
+			return fmt.Errorf("deliver to %s: %w", p.describe(), err)
+		}
+		faultpoint.Hit("node-direct")
+		return nil
+	})
+	if errors.Is(err, ledger.ErrOver) {
+		p.mu.Lock()
+		to.lost = true
+		p.mu.Unlock()
+		go h.Returned() // not under the locks of the sender of the delivery
+		return nil
+	}
+	return err
+}
+
+// ShowMemory implements ledger.Teller.
+func (p *pair) ShowMemory(number uint32, mem *shmstore.Segment) error {
+	if err := p.send(&wire.Segment{Segment: number, Bytes: uint64(mem.Size())}, mem.FD()); err != nil {
+		return fmt.Errorf("offer memory to %s: %w", p.describe(), err)
+	}
+	return nil
+}
+
+// send sends what a delivery needs. To a peer that is gone it does nothing: end returns
+// what it had. A peer that does not read is given up: what it waits for would never come.
+func (p *pair) send(m wire.Message, fds ...int) error {
+	to := p.connection()
+	err := to.Queue(m, fds...)
+	if isGone(err) {
+		return nil
+	}
+	if errors.Is(err, peer.ErrBacklog) {
+		to.Fail(err)
+	}
+	return err
+}
+
+// HideMemory implements ledger.Teller.
+func (p *pair) HideMemory(number uint32) {
+	p.Queue(&wire.Forget{Segment: number})
+}
+
+// finished is told that the work on a delivery is done. The payload may be
+// needed beyond that.
+func (p *pair) finished(m *wire.Finish) error {
+	why, has := p.account.Has(m.Delivery)
+	switch {
+	case !has && p.Leaving(): // it was taken for given back
+	case !has || why == ledger.Kept:
+		return fmt.Errorf("%w: delivery %d is not the peer's to finish", wire.ErrProtocol, m.Delivery)
+	case m.Flags&wire.FinishKeep != 0:
+		p.account.Handled(m.Delivery)
+		spend(&p.account, m.Delivery, true)
+	default:
+		p.giveBack(m.Delivery)
+	}
+	return nil
+}
+
+// lent is told that the peer passes a payload on by reference.
+func (p *pair) lent(id uint32) error {
+	if !p.account.Lend(id) && !p.Leaving() {
+		return fmt.Errorf("%w: delivery %d is not the peer's to pass on", wire.ErrProtocol, id)
+	}
+	return nil
+}
+
+// unborrow counts a payload less that lies in memory which the peer gave. After
+// the last one, when the peer is gone, the host is told.
+func (p *pair) unborrow() {
+	if p.borrowed.Add(-1) == 0 {
+		p.link.Queue(&wire.Clear{Peer: p.node})
+	}
+}
+
+// released is told that a payload is not needed any more.
+func (p *pair) released(id uint32) error {
+	why, has := p.account.Has(id)
+	switch {
+	case !has && p.Leaving():
+	case !has || why != ledger.Kept:
+		return fmt.Errorf("%w: the payload of delivery %d was not kept, or was released before", wire.ErrProtocol, id)
+	default:
+		p.giveBack(id)
+	}
+	return nil
+}
+
+// giveBack ends a delivery that the peer needs no more.
+func (p *pair) giveBack(id uint32) {
+	p.account.GiveBack(id, func() { faultpoint.Hit("node-direct-returned") }) // nothing, if this side has closed the pair
+}

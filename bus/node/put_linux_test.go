@@ -1,0 +1,141 @@
+package node_test
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// packets reads packets of the host until one has a message of a kind, and reports what
+// each had in it.
+func (c *thinClient) packets(kind wire.Kind) (all [][]wire.Kind) {
+	c.t.Helper()
+	buf := make([]byte, wire.MaxPacket)
+	for {
+		n, _, err := c.conn.Receive(buf)
+		if err != nil {
+			c.t.Fatalf("no %v: %v", kind, err)
+		}
+		var kinds []wire.Kind
+		found := false
+		for rest := buf[:n]; len(rest) > 0; {
+			var h wire.Header
+			if h, _, rest, err = wire.Next(rest); err != nil {
+				c.t.Fatal(err)
+			}
+			kinds = append(kinds, h.Kind)
+			found = found || h.Kind == kind
+		}
+		if all = append(all, kinds); found {
+			return all
+		}
+	}
+}
+
+// TestReturnedTravelsAlong: that a put is returned is told with what the host sends next, and
+// at once where the window has no place for another payload.
+func TestReturnedTravelsAlong(t *testing.T) {
+	open := func(t *testing.T, window int, spec bus.StageSpec) (c *thinClient, put func(number uint32)) {
+		t.Helper()
+		was := peer.LaterWait
+		t.Cleanup(func() { peer.LaterWait = was })
+		peer.LaterWait = time.Hour // what can wait for the next packet to a process waits for one
+		h := listen(t, bus.Pipeline{
+			Stages: []bus.StageSpec{spec},
+			Edges:  []bus.Edge{{To: "m", Window: window}, {From: "m"}},
+		}, bus.Options{})
+		c = dialThin(t, h.path)
+		c.await(wire.KindWelcome)
+		source := ownSource(1)
+		c.send(&wire.Submit{Source: source})
+		return c, func(number uint32) {
+			in := inMessage(number, source, "\xa2go")
+			in.Codec = uint32(codec.IDMsgpack)
+			c.send(in)
+		}
+	}
+	t.Run("room for more", func(t *testing.T) {
+		c, put := open(t, 64, bus.Stage("m", bustest.Upper))
+		var all [][]wire.Kind
+		for n := range uint32(2) {
+			put(n + 1)
+			all = append(all, c.packets(wire.KindDeliver)...)
+		}
+		if len(all) != 2 || !slices.Contains(slices.Concat(all...), wire.KindReturned) {
+			t.Errorf("the host has sent %v, want two packets, and that the first put is returned", all)
+		}
+	})
+	t.Run("no room", func(t *testing.T) {
+		c, put := open(t, 1, bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }})
+		put(1)
+		c.await(wire.KindReturned) // there is nothing else to say
+	})
+}
+
+// TestPutIntoTheStore: what came in a message, and is too large for a delivery, lies in the
+// host's store, and its place in the window comes back when it was handled.
+func TestPutIntoTheStore(t *testing.T) {
+	const size = 20_000
+	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), storeOptions)
+	c := dialThin(t, h.path)
+	c.send(&wire.Serve{Token: 1, Stage: "m"})
+	c.await(wire.KindServing)
+	r := bustest.StreamOf(t, h.bus)
+	if err := r.Send(t.Context(), "input"); err != nil {
+		t.Fatal(err)
+	}
+	d := c.await(wire.KindDeliver).(*wire.Deliver)
+	before := h.bus.Stats().Store.ReservedTotal
+	payload := bytes.Repeat([]byte("x"), size)
+	c.send(inMessage(1, d.Source, string(payload)))
+	result, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(result.Bytes(), payload) || result.Handle.IsZero() {
+		t.Errorf("%d bytes came, in the store: %t", len(result.Bytes()), !result.Handle.IsZero())
+	}
+	if st := h.bus.Stats().Store; st.ReservedTotal <= before {
+		t.Errorf("%d reservations, %d before", st.ReservedTotal, before)
+	}
+	mustFinishResult(t, result)
+	if back := c.await(wire.KindReturned).(*wire.Returned).Puts; len(back) != 1 || back[0] != 1 {
+		t.Errorf("%v returned", back)
+	}
+}
+
+// TestPutThatWaits: a payload that came in a message, and for which there is no place yet, is
+// what it was when there is one, whatever has come in messages since.
+func TestPutThatWaits(t *testing.T) {
+	h := listen(t, bustest.Remotes(bus.Pipeline{
+		Stages: []bus.StageSpec{bus.Stage("m", bustest.Upper)},
+		Edges:  []bus.Edge{{To: "m"}, {From: "m", Window: 1}},
+	}), storeOptions)
+	c, r, source := emitting(t, h)
+	want := []string{"first", strings.Repeat("second ", 100), strings.Repeat("third ", 2000)}
+	for i, payload := range want {
+		c.send(inMessage(uint32(i+1), source, payload))
+	}
+	for range 3 {
+		c.send(&wire.Call{Token: 9, Method: "check", Arguments: bytes.Repeat([]byte(" "), 20_000)})
+		c.await(wire.KindReply)
+	}
+	for _, w := range want {
+		d, err := r.Recv(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(d.Bytes()) != w {
+			t.Errorf("%.20q came of %d bytes, want %.20q", d.Bytes(), len(d.Bytes()), w)
+		}
+		mustFinishResult(t, d)
+	}
+}

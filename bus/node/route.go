@@ -1,0 +1,125 @@
+package node
+
+import (
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// routes say where the deliveries go that a task of this process emits, or that
+// are the inputs of a request it submitted: to the host, until that says of an
+// edge that they go to another node.
+type routes struct {
+	link   *link
+	source uint32 // as the host knows it
+
+	mu    sync.Mutex
+	edges []outgoingEdge
+	one   [1]outgoingEdge // backs edges where there is but one
+}
+
+// outgoingEdge is one edge of a source.
+type outgoingEdge struct {
+	next  uint64 // the sequence behind the last delivery
+	to    *route // nil: through the host
+	ended bool   // nothing more goes out, as far as others are told
+}
+
+// route leads to a task of another node, or to a request that it submitted.
+type route struct {
+	pair   *pair
+	source uint32 // as the peer knows them
+	edge   uint16
+
+	deliveries, bytes uint64 // that went this way
+	lost              bool   // some after the pair had ended; guarded by the pair
+}
+
+// begin makes rs ready for so many edges.
+func (rs *routes) begin(l *link, source uint32, edges int) *routes {
+	rs.link, rs.source = l, source
+	if rs.edges = rs.one[:]; edges != 1 {
+		rs.edges = make([]outgoingEdge, edges)
+	}
+	return rs
+}
+
+// open has the deliveries of an edge go to another node from now on.
+func (rs *routes) open(edge uint16, to *route) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if e := &rs.edges[edge]; e.to == nil && !e.ended {
+		e.to = to
+	}
+}
+
+// put sends a delivery on its way. The calls for one edge come one after the
+// other. When it is returned, nobody needs its payload any more.
+func (rs *routes) put(d *bus.Delivery, edge int, returned func()) error {
+	rs.mu.Lock()
+	e := &rs.edges[edge]
+	e.next = d.Seq + 1
+	to := e.to
+	if to != nil {
+		to.deliveries++
+		to.bytes += uint64(len(d.Bytes()))
+	}
+	rs.mu.Unlock()
+	if to == nil {
+		return rs.link.put(rs.source, d, edge, returned)
+	}
+	last := d.EOS
+	h := handOver(d, returned)
+	h.Source, h.Edge, h.Seq = rs.source, edge, d.Seq
+	err := to.pair.put(to, d, h)
+	if last && err == nil {
+		rs.end(edge)
+	}
+	return err
+}
+
+// end tells host and peer how long a stream was of which a part went to the
+// peer.
+func (rs *routes) end(edge int) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	e := &rs.edges[edge]
+	ended := e.ended
+	e.ended = true
+	if ended || e.to == nil || e.to.deliveries == 0 {
+		return
+	}
+	e.to.pair.Queue(&wire.Streamed{Source: e.to.source, Edge: e.to.edge, Deliveries: e.next, Bytes: e.to.bytes})
+	rs.link.Queue(&wire.Streamed{Source: rs.source, Edge: uint16(edge), Deliveries: e.next, Bytes: e.to.bytes})
+}
+
+// unfinished finds an edge that leads to a pair that has ended, whose peer lives, and
+// that was not done with.
+func (rs *routes) unfinished(p *pair) (edge int, seq uint64, found bool) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for i := range rs.edges {
+		if e := &rs.edges[i]; e.to != nil && e.to.pair == p && (!e.ended || p.owes(e.to, rs.source, i)) {
+			return i, e.next, true
+		}
+	}
+	return 0, 0, false
+}
+
+// owes reports whether the peer has not finished all that was sent on an edge.
+func (p *pair) owes(to *route, source uint32, edge int) bool {
+	owes := false
+	p.account.Each(func(h *ledger.Hold) { owes = owes || h.Source == source && h.Edge == edge && h.Why() == ledger.Sent })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return owes || to.lost
+}
+
+// endAll ends all streams: nothing more is emitted.
+func (rs *routes) endAll() {
+	for edge := range rs.edges {
+		rs.end(edge)
+	}
+}

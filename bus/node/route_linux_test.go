@@ -1,0 +1,189 @@
+package node
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/process"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// routed are the routes of a task, with the other ends of the connections to its
+// host and to a peer.
+type routed struct {
+	*routes
+	t    *testing.T
+	pair *pair
+	host *peer.Receiver
+	hand *hand
+}
+
+func newRouted(t *testing.T, edges int) *routed {
+	t.Helper()
+	node, host, err := peer.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &link{welcome: wire.Welcome{Version: wire.Version, InlineBytes: 64}}
+	l.account.Open(l)
+	if l.sender, err = peer.NewSender(node, peer.SenderOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	in := peer.NewReceiver(host)
+	t.Cleanup(func() {
+		_ = l.sender.Close()
+		_ = node.Close()
+		in.Close()
+		_ = host.Close()
+	})
+	p := &pair{link: l, node: 7}
+	p.account.Open(p)
+	a, b, err := peer.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.sender, err = peer.NewSender(a, peer.SenderOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.sender.Close()
+		_ = a.Close()
+	})
+	h := newHand(t, b)
+	h.pair = p
+	h.listen()
+	return &routed{routes: new(routes).begin(l, 5, edges), t: t, pair: p, host: in, hand: h}
+}
+
+// emitted sends a delivery on an edge.
+func (r *routed) emitted(edge int, seq uint64, last bool) {
+	r.t.Helper()
+	d := new(bus.Delivery)
+	d.Seq, d.EOS, d.Inline = seq, last, []byte{byte(seq), 0}
+	if err := r.put(d, edge, func() {}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// toHost is what the host has been told so far: kinds, and the ends of streams.
+func (r *routed) toHost() (kinds []wire.Kind, ends []wire.Streamed) {
+	r.t.Helper()
+	r.link.Queue(&wire.Leave{}) // behind all of it
+	for {
+		h, body, fds, err := r.host.Next()
+		process.CloseAll(fds)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if h.Kind == wire.KindLeave {
+			return kinds, ends
+		}
+		if h.Kind == wire.KindStreamed {
+			var m wire.Streamed
+			if err := wire.Decode(body, &m); err != nil {
+				r.t.Fatal(err)
+			}
+			ends = append(ends, m)
+		}
+		kinds = append(kinds, h.Kind)
+	}
+}
+
+// toPeer is what the peer has been told so far.
+func (r *routed) toPeer() (kinds []wire.Kind, ends []wire.Streamed) {
+	r.t.Helper()
+	r.pair.Queue(&wire.Lent{}) // behind all of it
+	for {
+		switch m := r.hand.heard().(type) {
+		case *wire.Lent:
+			return kinds, ends
+		case *wire.Streamed:
+			kinds, ends = append(kinds, m.Kind()), append(ends, *m)
+		default:
+			kinds = append(kinds, m.Kind())
+		}
+	}
+}
+
+// TestLengthOfAStream: host and peer learn how long a stream was of which a part
+// went past the host: what the host carried counts, too.
+func TestLengthOfAStream(t *testing.T) {
+	for name, last := range map[string]bool{"ended behind its last delivery": false, "ended with it": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRouted(t, 1)
+			r.emitted(0, 0, false)
+			r.emitted(0, 1, false)
+			r.open(0, &route{pair: r.pair, source: 77, edge: 3})
+			r.emitted(0, 2, false)
+			r.emitted(0, 3, last)
+			r.endAll()
+			r.endAll() // of no consequence
+
+			kinds, ends := r.toPeer()
+			want := wire.Streamed{Source: 77, Edge: 3, Deliveries: 4, Bytes: 4}
+			if !slices.Equal(kinds, []wire.Kind{wire.KindDeliver, wire.KindDeliver, wire.KindStreamed}) || ends[0] != want {
+				t.Errorf("the peer was told %v, %+v", kinds, ends)
+			}
+			kinds, ends = r.toHost()
+			want = wire.Streamed{Source: 5, Edge: 0, Deliveries: 4, Bytes: 4}
+			if !slices.Equal(kinds, []wire.Kind{wire.KindPut, wire.KindPut, wire.KindStreamed}) || ends[0] != want {
+				t.Errorf("the host was told %v, %+v", kinds, ends)
+			}
+		})
+	}
+}
+
+// TestEndsThatTheHostKnows: of a stream of which nothing went past the host its
+// end needs no word, and nothing goes past it later.
+func TestEndsThatTheHostKnows(t *testing.T) {
+	r := newRouted(t, 2)
+	r.emitted(0, 0, true)
+	r.endAll()
+	for edge := range uint16(2) {
+		r.open(edge, &route{pair: r.pair, source: 77, edge: edge})
+	}
+	r.emitted(0, 1, false) // a task that goes on when it may not is for the host to judge
+	r.endAll()
+	if kinds, _ := r.toPeer(); len(kinds) != 0 {
+		t.Errorf("the peer was told %v", kinds)
+	}
+	if kinds, _ := r.toHost(); !slices.Equal(kinds, []wire.Kind{wire.KindPut, wire.KindPut}) {
+		t.Errorf("the host was told %v", kinds)
+	}
+}
+
+// TestWhatComesBehindTheLeaving: who looked whether a request is over before it was,
+// and sends when all that is out was taken for returned, has nothing out.
+func TestWhatComesBehindTheLeaving(t *testing.T) {
+	for name, past := range map[string]bool{"through the host": false, "past it": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRouted(t, 1)
+			r.link.peers.senders = map[uint32]*pair{7: r.pair}
+			if past {
+				r.open(0, &route{pair: r.pair, source: 77})
+			}
+			before := make(chan struct{})
+			put := func(back chan struct{}) {
+				t.Helper()
+				d := new(bus.Delivery)
+				d.Inline = make([]byte, 2)
+				if err := r.put(d, 0, func() { close(back) }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			put(before)
+			r.link.returnAll()
+			<-before
+			behind := make(chan struct{})
+			put(behind)
+			<-behind
+			toHost, _ := r.toHost()
+			toPeer, _ := r.toPeer()
+			if sent := len(toHost) + len(toPeer); sent != 1 {
+				t.Errorf("%d deliveries went out, want the first alone", sent)
+			}
+		})
+	}
+}

@@ -1,0 +1,146 @@
+package node_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// thinClient speaks the protocol itself.
+type thinClient struct {
+	t    *testing.T
+	conn *peer.Conn
+	in   *peer.Receiver
+	seen []wire.Kind // of what came
+}
+
+func dialThin(t *testing.T, path string) *thinClient {
+	t.Helper()
+	c := connectThin(t, path)
+	c.send(helloOf(wire.Version))
+	return c
+}
+
+// ownSource is a number that a client gives a request of its own.
+func ownSource(n uint32) uint32 { return wire.OwnSource | n }
+
+// connectThin leaves it to the caller to say hello.
+func connectThin(t *testing.T, path string) *thinClient {
+	t.Helper()
+	conn, err := peer.Dial(t.Context(), path, peer.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	c := &thinClient{t: t, conn: conn, in: peer.NewReceiver(conn)}
+	t.Cleanup(func() {
+		c.in.Close()
+		_ = conn.Close()
+	})
+	return c
+}
+
+func (c *thinClient) send(m wire.Message) {
+	c.t.Helper()
+	packet, err := wire.Append(nil, m, 0)
+	if err == nil {
+		err = c.conn.Send(packet, nil)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *thinClient) sendFD(m wire.Message, fd int) {
+	c.t.Helper()
+	packet, err := wire.Append(nil, m, 1)
+	if err == nil {
+		err = c.conn.Send(packet, []int{fd})
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// await reads up to the next message of a kind.
+func (c *thinClient) await(kind wire.Kind) wire.Message {
+	c.t.Helper()
+	m, fd := c.awaitFD(kind)
+	if fd >= 0 {
+		_ = os.NewFile(uintptr(fd), "received").Close()
+	}
+	return m
+}
+
+// awaitFD is await, with the descriptor that came with it; -1: none did.
+func (c *thinClient) awaitFD(kind wire.Kind) (m wire.Message, fd int) {
+	c.t.Helper()
+	for {
+		h, body, fds, err := c.in.Next()
+		if err != nil {
+			c.t.Fatalf("no %v: %v", kind, err)
+		}
+		c.seen = append(c.seen, h.Kind)
+		if h.Kind == kind && len(fds) == 1 {
+			fd, fds = fds[0], nil
+		} else {
+			fd = -1
+		}
+		for _, fd := range fds {
+			_ = os.NewFile(uintptr(fd), "received").Close()
+		}
+		m, err := wire.Parse(h, body)
+		switch {
+		case err != nil:
+			c.t.Fatal(err)
+		case h.Kind == kind:
+			return m, fd
+		case h.Kind == wire.KindFailed || h.Kind == wire.KindRefuse:
+			c.t.Fatalf("no %v, but %+v", kind, m)
+		}
+	}
+}
+
+func (c *thinClient) count(kind wire.Kind) (n int) {
+	for _, k := range c.seen {
+		if k == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// TestArenaIsGivenOnce: a client maps the arena of the bus's store once, and
+// not anew for each payload that comes when it has no other.
+func TestArenaIsGivenOnce(t *testing.T) {
+	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), storeOptions)
+	c := dialThin(t, h.path)
+	c.send(&wire.Serve{Token: 1, Stage: "m"})
+	c.await(wire.KindServing)
+	r := bustest.StreamOf(t, h.bus)
+	const payloads = 3
+	for range payloads {
+		if err := r.Input(t.Context()).EmitBytes(make([]byte, 40_000)); err != nil {
+			t.Fatal(err)
+		}
+		d := c.await(wire.KindDeliver).(*wire.Deliver)
+		c.send(&wire.Finish{Delivery: d.Delivery})
+		c.send(&wire.Call{Token: 2, Method: "status"})
+		c.await(wire.KindReply) // the host has handled the finish
+	}
+	if n := c.count(wire.KindSegment); n != 1 {
+		t.Errorf("%d segments came for %d payloads in the one arena", n, payloads)
+	}
+	if n := c.count(wire.KindForget); n != 0 {
+		t.Errorf("the arena was to be forgotten %d times", n)
+	}
+	r.Abort(nil)
+	c.send(&wire.Bye{})
+}

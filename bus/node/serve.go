@@ -1,0 +1,173 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// serving is a call of Serve.
+type serving struct {
+	specs []bus.StageSpec
+	at    *link // where they were served last, or are about to be; guarded by the node's mu
+}
+
+// Serve has this process do the work of stages of the host's pipeline, which
+// are Remote there, until the context ends, the host drains, or it is gone for
+// good. Where the pipeline says something about a stage, it wins. When the
+// context ends, the node gets no more work of these stages, and what has begun is
+// finished first. It is the same where the host refuses
+// a stage when it has taken others, of which none is served on; but what they have begun
+// is waited for until the context ends, and no longer.
+func (n *Node) Serve(ctx context.Context, specs ...bus.StageSpec) error {
+	for i, spec := range specs {
+		if spec.Remote != nil {
+			return fmt.Errorf("%w: stage %q: a node does the work itself: Remote is for the host", bus.ErrConfig, spec.Name)
+		}
+		var err error
+		if specs[i], err = spec.Checked(); err != nil {
+			return err
+		}
+	}
+	call := &serving{specs: specs}
+	l, err := n.begin(ctx, call)
+	if err != nil {
+		return err
+	}
+	defer n.stop(call)
+	for i, spec := range specs {
+		err := n.serve(ctx, l, call, spec)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil, errors.Is(err, bus.ErrHostGone) && n.rejoins():
+			return n.attend(ctx, call) // which leaves, or waits for the next host
+		case i > 0:
+			n.opts.Logger.Error("one stage cannot be served, and so the others are not: what they have begun is finished first",
+				slog.String("stage", spec.Name), slog.Any("error", err))
+			n.withdraw(ctx, call)
+			return err
+		default:
+			return err
+		}
+	}
+	return n.attend(ctx, call)
+}
+
+// begin notes a call of Serve, for the host that it gives, and those that come behind.
+func (n *Node) begin(ctx context.Context, call *serving) (*link, error) {
+	for {
+		l, err := n.current(ctx)
+		if err != nil {
+			return nil, err
+		}
+		n.mu.Lock()
+		now := n.link == l // else the next one may have been missed
+		if now {
+			call.at = l
+			n.calls = append(n.calls, call)
+		}
+		n.mu.Unlock()
+		if now {
+			return l, nil
+		}
+	}
+}
+
+// stop forgets it, and says to which host, if there is one, it may have been told.
+func (n *Node) stop(call *serving) *link {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.calls = slices.DeleteFunc(n.calls, func(c *serving) bool { return c == call })
+	return n.link
+}
+
+// withdraw takes leave of the host, and waits until what has begun is finished, or the
+// context ends.
+func (n *Node) withdraw(ctx context.Context, call *serving) {
+	if l := n.stop(call); l != nil { // the next one may be there already
+		idle(ctx, l.leaveStages(call))
+	}
+}
+
+// leaveStages has the host open no more tasks of a call's stages. One that it has not
+// said to be served yet follows when it does: see serve.
+func (l *link) leaveStages(call *serving) (left []*nodeStage) {
+	left = l.stagesOf(call)
+	if len(left) == 0 {
+		return nil // no number would be all of them
+	}
+	m := &wire.Leave{}
+	for _, st := range left {
+		m.Stages = append(m.Stages, st.number)
+	}
+	l.Queue(m)
+	return left
+}
+
+// stagesOf are those that the host has said to be served by a call.
+func (l *link) stagesOf(call *serving) []*nodeStage {
+	return slices.DeleteFunc(l.begun.served(), func(st *nodeStage) bool { return st.call != call })
+}
+
+// has reports whether a call has not ended.
+func (n *Node) has(call *serving) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Contains(n.calls, call)
+}
+
+// attend waits for a reason to stop serving.
+func (n *Node) attend(ctx context.Context, call *serving) error {
+	for {
+		l, err := n.current(ctx)
+		switch {
+		case ctx.Err() != nil && l == nil:
+			return nil // told to stop while there was no host
+		case err != nil:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			n.withdraw(context.Background(), call)
+			return nil
+		case <-l.drained:
+			idle(context.Background(), l.stagesOf(call))
+			return nil
+		case <-l.done:
+			if !n.opts.Rejoin {
+				<-n.done
+				return l.parting.lost()
+			}
+		}
+	}
+}
+
+// serveAll serves the node's stages at a new host.
+func (n *Node) serveAll(l *link) {
+	var calls []*serving
+	n.mu.Lock()
+	for _, call := range n.calls {
+		if call.at != l { // it does so itself
+			call.at = l
+			calls = append(calls, call)
+		}
+	}
+	n.mu.Unlock()
+	for _, call := range calls {
+		n.serveAgain(l, call)
+	}
+}
+
+// serveAgain serves the stages of a call at a new host.
+func (n *Node) serveAgain(l *link, call *serving) {
+	for _, spec := range call.specs {
+		if err := n.serve(n.ctx, l, call, spec); err != nil {
+			n.opts.Logger.Error("serve a stage at the new host", slog.String("stage", spec.Name), slog.Any("error", err))
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package node_test
+
+import (
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// TestServedWithoutEnd: a client that says again and again that it serves a stage is told
+// when that is enough, and neither it nor others are the worse for it.
+func TestServedWithoutEnd(t *testing.T) {
+	const enough = 1024 // as docs/bounds.md has it
+	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), storeOptions)
+	c := dialThin(t, h.path)
+	for range enough {
+		c.send(&wire.Serve{Token: 1, Stage: "m"})
+		if m := c.await(wire.KindServing).(*wire.Serving); m.Replica != m.Stage {
+			t.Fatalf("%+v, want the replicas in turn", m)
+		}
+	}
+	c.send(&wire.Serve{Token: 2, Stage: "m"})
+	c.wantFailed(2, wire.CodeOverloaded)
+	other := dialThin(t, h.path)
+	other.send(&wire.Serve{Token: 3, Stage: "m"})
+	if m := other.await(wire.KindServing).(*wire.Serving); m.Replica != enough {
+		t.Errorf("the next client is replica %d, want %d", m.Replica, enough)
+	}
+	c.send(&wire.Bye{})
+	bustest.Await(t, func() bool { return h.server.Serving("m") == 1 })
+}

@@ -1,0 +1,29 @@
+package node_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+)
+
+// TestStuckProcess: a process that is stopped and has work fails the request that waits for
+// it, which names it once and says what it is.
+func TestStuckProcess(t *testing.T) {
+	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "first"})), bus.Options{StallTimeout: 50 * time.Millisecond})
+	child := h.child(t, "first")
+	bustest.Await(t, func() bool { return h.server.Serving("first") == 1 })
+	stopProcess(t, child.Process)
+	r, err := h.bus.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.Recv(t.Context())
+	who := fmt.Sprintf("process %d ", child.Process.Pid)
+	if err == nil || strings.Count(err.Error(), who) != 1 || !strings.Contains(err.Error(), "which is stopped (SIGSTOP?): it made no progress for 50ms") {
+		t.Errorf("got %v, want %q once, and what it does", err, who)
+	}
+}

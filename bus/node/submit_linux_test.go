@@ -1,0 +1,68 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/node"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// TestSubmitToAHostThatIsFull: who gives up is forgotten at its deadline, and may
+// ask as often as it likes.
+func TestSubmitToAHostThatIsFull(t *testing.T) {
+	h := listen(t, bustest.Linear(bus.Stage("m", bustest.Upper)), bus.Options{MaxRequests: 1})
+	first := bustest.StreamOf(t, h.bus)
+	c := dialThin(t, h.path)
+	c.await(wire.KindWelcome)
+	const often = 1100 // more than may be open at once
+	deadline := time.Now().Add(50 * time.Millisecond).UnixNano()
+	for i := range uint32(often) {
+		c.send(&wire.Submit{Source: ownSource(i + 1), Deadline: deadline})
+		if i%500 == 499 {
+			for range 500 {
+				if m := c.await(wire.KindOver).(*wire.Over); m.Outcome != wire.OutcomeRefused || m.Code != uint32(wire.CodeOver) {
+					t.Fatalf("%+v, want that it is over", m)
+				}
+			}
+			deadline = time.Now().Add(50 * time.Millisecond).UnixNano()
+		}
+	}
+	n := h.join(t, node.JoinOptions{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := n.Stream(ctx); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, bus.ErrDeadline) {
+		t.Errorf("submit: %v", err)
+	}
+	first.Close()
+	r, err := n.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for _, err := range r.Results(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAbortBeforeItBegins: a request that a client aborts or closes while it waits for its
+// place has been aborted, whatever else it waits for.
+func TestAbortBeforeItBegins(t *testing.T) {
+	h := listen(t, bustest.Linear(bus.Stage("m", bustest.Upper)), bus.Options{MaxRequests: 1})
+	bustest.StreamOf(t, h.bus)
+	c := dialThin(t, h.path)
+	for i, m := range []wire.Message{&wire.AbortRequest{Source: ownSource(1), Text: "enough"}, &wire.Close{Source: ownSource(2)}} {
+		c.send(&wire.Submit{Source: ownSource(uint32(i + 1))})
+		c.send(m)
+		over := c.await(wire.KindOver).(*wire.Over)
+		if over.Source != ownSource(uint32(i+1)) || over.Outcome != wire.OutcomeAborted || over.Code != 0 {
+			t.Errorf("%v: %+v", m.Kind(), over)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package bus
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// echoBus is a bus that gives back what comes, in its store.
+func echoBus(t *testing.T) *Bus {
+	t.Helper()
+	b, err := Open(t.Context(), Pipeline{
+		Stages: []StageSpec{{Name: "echo", State: StateNone, Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
+		Edges:  []Edge{{To: "echo"}, {From: "echo"}},
+	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestNoRoomForARequestThatIsOver: an emission that was let in, and whose request has ended since,
+// gets no room: a host that is lost may be reading what was given back when it ended.
+func TestNoRoomForARequestThatIsOver(t *testing.T) {
+	b := echoBus(t)
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 64 << 10
+	e := r.Input(t.Context())
+	buf := Buffer{e: e, codec: codec.IDRaw, size: size, price: b.price(size)}
+	if err := buf.admit(); err != nil {
+		t.Fatal(err)
+	}
+	r.Abort(errors.New("the host is gone"))
+	if err := buf.reserveRoom(); !errors.Is(err, ErrAborted) {
+		buf.Abort() // so that all closes
+		t.Fatalf("it gets room: %v", err)
+	}
+	buf.giveCredit()
+	r.Close()
+	if err := b.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// heldInStore holds a payload that lies in the store of a bus, of a request that is gone.
+func heldInStore(t *testing.T, b *Bus) *payload {
+	t.Helper()
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Input(t.Context()).EmitBytes(make([]byte, 2*DefaultInlineBytes), Last()); err != nil {
+		t.Fatal(err)
+	}
+	d, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := d.hold()
+	if err := d.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	return held
+}
+
+// TestCloseTellsOfTheLost: of all that can go wrong when a bus is closed, that a payload was
+// not given back can be told apart.
+func TestCloseTellsOfTheLost(t *testing.T) {
+	b := echoBus(t)
+	held := heldInStore(t, b)
+	if err := b.Close(t.Context()); !errors.Is(err, ErrNotClean) || !strings.Contains(err.Error(), "payloads were not given back") {
+		t.Errorf("closed with a payload held: %v", err)
+	}
+	held.Release()
+}

@@ -1,0 +1,111 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// gone is the agent of a process that was just found to be gone: it takes what it is given for
+// nothing.
+type gone struct{}
+
+func (gone) OpenTask(p *Posting)                          { p.Assign(gone{}, nil) }
+func (gone) Describe() string                             { return "a process that is gone" }
+func (gone) DeliverWork(*Work, []*Delivery) (bool, error) { return false, nil }
+func (gone) EndTask()                                     {}
+func (gone) TaskOver()                                    {}
+
+// goneReplica is a bus whose stage has one replica, of a process that was just found to
+// be gone.
+func goneReplica(t *testing.T) *Bus {
+	t.Helper()
+	b, err := Open(t.Context(), Pipeline{
+		Stages: []StageSpec{{Name: "m", Remote: &Remote{}, State: StateRequest}},
+		Edges:  []Edge{{To: "m", Window: 8}, {From: "m", Window: 8}},
+	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, MaxRequests: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Errorf("close the bus: %v", err)
+		}
+	})
+	st, _ := b.Floor().Station("m")
+	st.Attach(gone{}, 0, false).Begin()
+	return b
+}
+
+// given is what the stage knows of its one task when that many works were given to the
+// replica.
+func (b *Bus) given(t *testing.T, works int) (r *Station, task *remoteTask) {
+	t.Helper()
+	r = b.graph.stages[0].remote
+	Await(t, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for task = range r.tasks {
+			return len(task.works) == works && task.works[works-1].replica != nil
+		}
+		return false
+	})
+	return r, task
+}
+
+// TestGivenToAGoneReplica: work that was given to a replica just when its process
+// was found to be gone is given back with its request, also when that ends before
+// the stage hears of it.
+func TestGivenToAGoneReplica(t *testing.T) {
+	b := goneReplica(t)
+	r, err := b.Submit(t.Context(), []byte("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.given(t, 1)
+	r.Abort(nil)
+	r.Close()
+	Await(t, func() bool { return b.Stats().Live == 0 })
+}
+
+// unwilling is a replica that can be given nothing.
+type unwilling struct{ TaskAgent }
+
+var errUnwilling = errors.New("it takes nothing")
+
+func (unwilling) DeliverWork(_ *Work, parts []*Delivery) (bool, error) {
+	parts[0].flow.req.end(Failed, errUnwilling)
+	return false, errUnwilling
+}
+
+// TestReplayThatCannotBeGiven: the works of a replay that no replica can be given are
+// given back, each of them.
+func TestReplayThatCannotBeGiven(t *testing.T) {
+	b := goneReplica(t)
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const works = 3
+	for range works {
+		if err := r.Send(t.Context(), []byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remote, task := b.given(t, works)
+	remote.mu.Lock()
+	p := task.home.postings[task]
+	p.agent = unwilling{p.agent}
+	remote.replayTask(task)
+	if left := len(task.works); left != 0 {
+		t.Errorf("the stage keeps %d of %d works", left, works)
+	}
+	remote.mu.Unlock()
+	if err := r.Wait(t.Context()); !errors.Is(err, errUnwilling) {
+		t.Errorf("the request ended with %v", err)
+	}
+	r.Close()
+	Await(t, func() bool { return b.Stats().Live == 0 })
+}

@@ -1,0 +1,260 @@
+package peer
+
+import (
+	"errors"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/internal/process"
+)
+
+// ways are the ways to watch a process.
+var ways = []struct {
+	name string
+	opts watchOptions
+}{
+	{name: "pidfd of the socket"},
+	{name: "pidfd by number", opts: watchOptions{withoutPeerPIDFD: true}},
+	{name: "without poller", opts: watchOptions{withoutPoller: true}},
+}
+
+// child starts a process that connects, and returns this end of the connection.
+func child(t *testing.T) (*exec.Cmd, *Conn) {
+	t.Helper()
+	l := listenAt(t, socketPath(t))
+	cmd := start(t, "dial", l.Path())
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if pid, _, _ := conn.Credentials(); pid != cmd.Process.Pid {
+		t.Fatalf("process %d has connected, want %d", pid, cmd.Process.Pid)
+	}
+	return cmd, conn
+}
+
+func watchChild(t *testing.T, conn *Conn, opts watchOptions) *process.Process {
+	t.Helper()
+	p, err := watch(conn, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func TestProcessDies(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			cmd, conn := child(t)
+			p := watchChild(t, conn, way.opts)
+			if p.PID() != cmd.Process.Pid || p.Exited() || isClosed(p.Done()) {
+				t.Errorf("process %d: Exited %v, Done %v; want %d alive", p.PID(), p.Exited(), isClosed(p.Done()), cmd.Process.Pid)
+			}
+			conn.Close() // the watch outlives the connection
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			<-p.Done()
+			if !p.Exited() {
+				t.Error("Done is closed, and Exited says no")
+			}
+			_ = cmd.Wait() // it was killed
+			if p.Stopped() {
+				t.Error("a dead process is Stopped")
+			}
+		})
+	}
+}
+
+// TestAtExit: a function is called for a death that comes, and for one that has come, once, and
+// not when it was stopped before.
+func TestAtExit(t *testing.T) {
+	cmd, conn := child(t)
+	p := watchChild(t, conn, watchOptions{})
+	called, lived, died := make(chan string, 9), make(chan bool, 9), make(chan bool, 9)
+	p.OnExit(func() { called <- "before" })
+	p.OnExit(func() { called <- "stopped" })()
+	p.Within(0, func(dead bool) { lived <- dead })
+	p.Within(time.Hour, func(dead bool) { died <- dead })
+	if <-lived {
+		t.Error("a process that lives is dead")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-called; got != "before" {
+		t.Errorf("called is what was %s", got)
+	}
+	if !<-died {
+		t.Error("a process that is dead lives")
+	}
+	p.OnExit(func() { called <- "after" })()
+	if got := <-called; got != "after" {
+		t.Errorf("called is what was %s", got)
+	}
+	p.Within(0, func(dead bool) { lived <- dead })
+	if !<-lived || len(called)+len(lived)+len(died) > 0 {
+		t.Error("a function is called wrongly, or twice")
+	}
+	_ = cmd.Wait() // it was killed
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestProcessClose closes watches over a process that lives.
+func TestProcessClose(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			_, conn := child(t)
+			checkNoLeak(t, func() {
+				p := watchChild(t, conn, way.opts)
+				if err := errors.Join(p.Close(), p.Close()); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+				if isClosed(p.Done()) || p.Exited() {
+					t.Error("the process lives, and the watch says no")
+				}
+			})
+		})
+	}
+}
+
+func TestProcessStops(t *testing.T) {
+	cmd, conn := child(t)
+	p := watchChild(t, conn, watchOptions{})
+	if p.Stopped() {
+		t.Error("Stopped before the signal")
+	}
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, cmd, unix.WSTOPPED)
+	if !p.Stopped() {
+		t.Error("not Stopped after the signal")
+	}
+	if p.Exited() {
+		t.Error("Stopped is taken for Exited")
+	}
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, cmd, unix.WCONTINUED)
+	if p.Stopped() {
+		t.Error("Stopped after it was continued")
+	}
+}
+
+// TestStoppedIsNotAnother: the number of a process that is dead belongs to one that is
+// stopped.
+func TestStoppedIsNotAnother(t *testing.T) {
+	dead, _ := child(t)
+	fd, err := unix.PidfdOpen(dead.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = dead.Wait() // it was killed
+	other, _ := child(t)
+	if err := other.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, other, unix.WSTOPPED)
+	p, err := process.Adopt(fd, other.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if p.Stopped() {
+		t.Error("a dead process is Stopped, because another is that has its number now")
+	}
+}
+
+// waitFor waits until a child has changed its state.
+func waitFor(t *testing.T, cmd *exec.Cmd, state int) {
+	t.Helper()
+	for {
+		err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, state, nil)
+		if err == nil {
+			return
+		}
+		if err != unix.EINTR {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWatchRefuses(t *testing.T) {
+	byNumber := watchOptions{withoutPeerPIDFD: true}
+	t.Run("another pid namespace", func(t *testing.T) {
+		a, _ := pair(t)
+		a.pid = 0
+		if _, err := Watch(a); !errors.Is(err, errNamespace) {
+			t.Errorf("Watch: %v, want errNamespace", err)
+		}
+	})
+	t.Run("the number of a later process", func(t *testing.T) {
+		_, conn := child(t)
+		conn.since = time.Nanosecond
+		checkNoLeak(t, func() {
+			if _, err := watch(conn, byNumber); !errors.Is(err, ErrGone) {
+				t.Errorf("watch: %v, want ErrGone", err)
+			}
+		})
+	})
+	t.Run("dead and gone", func(t *testing.T) {
+		cmd, conn := child(t)
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // it was killed
+		checkNoLeak(t, func() {
+			if _, err := watch(conn, byNumber); !errors.Is(err, ErrGone) {
+				t.Errorf("watch by number: %v, want ErrGone", err)
+			}
+			// The kernel may still know the process of the socket, and then
+			// says that it is dead.
+			p, err := Watch(conn)
+			if err == nil {
+				<-p.Done()
+				p.Close()
+			} else if !errors.Is(err, ErrGone) {
+				t.Errorf("Watch: %v, want ErrGone or a process that is dead", err)
+			}
+		})
+	})
+}
+
+// TestIsPeer: the number of the process that connected may be another's by the time at which
+// it is opened, or right before that.
+func TestIsPeer(t *testing.T) {
+	const connected = 20 * time.Second
+	for _, tt := range []struct {
+		name          string
+		before, after time.Duration
+		want          bool
+	}{
+		{name: "the one that connected", before: 10 * time.Second, after: 10 * time.Second, want: true},
+		{name: "another for long", before: 30 * time.Second, after: 30 * time.Second},
+		{name: "another since", before: 10 * time.Second, after: 30 * time.Second},
+		{name: "another in the same moment", before: 10 * time.Second, after: connected},
+	} {
+		if got := isPeer(process.Stat{Started: tt.before}, process.Stat{Started: tt.after}, connected); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,24 @@
+//go:build !linux
+
+package process
+
+import "errors"
+
+var errUnsupported = errors.New("watching processes needs Linux")
+
+func (*Process) hasExited() bool { return false }
+func (*Process) isStopped() bool { return false }
+
+func adopt(int, int) (*Process, error) { return nil, errUnsupported }
+
+// CloseAll does nothing: there are no descriptors here.
+func CloseAll([]int) {}
+
+// DuplicateAll is not supported here.
+func DuplicateAll([]int) ([]int, error) { return nil, errUnsupported }
+
+// Self is not supported here.
+func Self() (int, error) { return -1, errUnsupported }
+
+// Duplicate is not supported here.
+func Duplicate(int) (int, error) { return -1, errUnsupported }

@@ -1,0 +1,125 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is a process that is being watched. It stands for the process that
+// was there when the watch began, never for one that has got its number since.
+type Process struct {
+	pid  int
+	file *os.File        // the pidfd
+	raw  syscall.RawConn // of file
+
+	exited  chan struct{} // closed when the process is dead
+	closing chan struct{} // closed when the watch ends
+	ended   chan struct{} // closed when the goroutine has ended
+
+	mu     sync.Mutex
+	dead   bool
+	atExit map[*func()]struct{}
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Adopt watches a process whose pidfd somebody hands over who is believed. It
+// owns the descriptor from here on, also if it fails. The caller closes the
+// watch.
+func Adopt(pidfd, pid int) (*Process, error) {
+	p, err := adopt(pidfd, pid)
+	if err != nil {
+		return nil, fmt.Errorf("watch process %d: %w", pid, err)
+	}
+	return p, nil
+}
+
+// FD is the pidfd, for passing on. It stays the watch's, and valid until Close.
+func (p *Process) FD() (fd int) {
+	if p.raw.Control(func(own uintptr) { fd = int(own) }) != nil {
+		return -1
+	}
+	return fd
+}
+
+// PID returns the process's number.
+func (p *Process) PID() int { return p.pid }
+
+// Done is closed when the process is dead: all its threads are, and its memory
+// is given back. It stays open when the watch is closed before.
+func (p *Process) Done() <-chan struct{} { return p.exited }
+
+// Exited reports whether the process is dead. It asks the kernel, and so can be
+// ahead of Done.
+func (p *Process) Exited() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return p.hasExited()
+	}
+}
+
+// OnExit has f called, on a goroutine of its own, when the process is dead; at once if it is.
+// Stop has f not called any more, if it was not called yet. Nor is it when the watch is closed
+// before the process is dead.
+func (p *Process) OnExit(f func()) (stop func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead {
+		go f()
+		return func() {}
+	}
+	if p.atExit == nil {
+		p.atExit = make(map[*func()]struct{})
+	}
+	p.atExit[&f] = struct{}{}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.atExit, &f)
+	}
+}
+
+// Within has f called once, on a goroutine of its own: with true when the process is dead, or
+// with false when the process still lives after so long, or the watch was closed before it died.
+func (p *Process) Within(wait time.Duration, f func(died bool)) {
+	var once sync.Once
+	stop := p.OnExit(func() { once.Do(func() { f(true) }) })
+	time.AfterFunc(wait, func() {
+		stop()
+		once.Do(func() { f(p.Exited()) })
+	})
+}
+
+// exit tells of the death of the process.
+func (p *Process) exit() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dead = true
+	close(p.exited)
+	for f := range p.atExit {
+		go (*f)()
+	}
+	p.atExit = nil
+}
+
+// Stopped reports whether the process has been stopped by a signal or a
+// debugger, which explains why it does not answer. It is false when that cannot
+// be found out.
+func (p *Process) Stopped() bool { return p.isStopped() }
+
+// Close ends the watch. The process lives on. Close may be called twice, and
+// returns when nothing of the watch is left.
+func (p *Process) Close() error {
+	p.closeOnce.Do(func() {
+		close(p.closing)
+		p.closeErr = p.file.Close()
+		<-p.ended
+	})
+	return p.closeErr
+}

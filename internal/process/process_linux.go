@@ -1,0 +1,135 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pollSliceMS is how long a goroutine that has to wait in poll(2) does so
+// before it looks whether the watch has been closed.
+const pollSliceMS = 100
+
+// userHZ is the unit of the times in /proc: ticks a second, the same on every
+// architecture that Go knows.
+const userHZ = 100
+
+func adopt(fd, pid int) (*Process, error) {
+	p := &Process{
+		pid:     pid,
+		file:    os.NewFile(uintptr(fd), "pidfd"),
+		exited:  make(chan struct{}),
+		closing: make(chan struct{}),
+		ended:   make(chan struct{}),
+	}
+	var err error
+	if p.raw, err = p.file.SyscallConn(); err != nil {
+		_ = p.file.Close() // a pidfd holds nothing that could be lost
+		return nil, err
+	}
+	go p.wait()
+	return p, nil
+}
+
+// wait waits until the process is dead.
+func (p *Process) wait() {
+	defer close(p.ended)
+	exited := false
+	err := p.raw.Read(func(fd uintptr) bool {
+		exited = readable(int(fd), 0)
+		return exited
+	})
+	if err != nil && !errors.Is(err, os.ErrClosed) {
+		exited = p.poll()
+	}
+	if exited {
+		p.exit()
+	}
+}
+
+// poll waits with a thread of its own, where the runtime's poller cannot.
+func (p *Process) poll() (exited bool) {
+	for !exited {
+		select {
+		case <-p.closing:
+			return false
+		default:
+		}
+		if err := p.raw.Control(func(fd uintptr) { exited = readable(int(fd), pollSliceMS) }); err != nil {
+			return false // closed
+		}
+	}
+	return true
+}
+
+// readable reports whether a pidfd is, which is so from the death of its
+// process on. It waits for at most the timeout.
+func readable(fd, timeoutMS int) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, timeoutMS)
+	return err == nil && n == 1 && fds[0].Revents&unix.POLLIN != 0
+}
+
+func (p *Process) hasExited() (exited bool) {
+	err := p.raw.Control(func(fd uintptr) { exited = readable(int(fd), 0) })
+	return err == nil && exited
+}
+
+func (p *Process) isStopped() bool {
+	s, err := ReadStat(p.pid)
+	// If the process lives now, then what was read was its own.
+	return err == nil && (s.state == 'T' || s.state == 't') && p.alive()
+}
+
+// alive reports whether the process is there for certain: not after Close.
+func (p *Process) alive() (alive bool) {
+	err := p.raw.Control(func(fd uintptr) { alive = !readable(int(fd), 0) })
+	return err == nil && alive
+}
+
+// Stat is a part of /proc/<pid>/stat.
+type Stat struct {
+	state   byte
+	Started time.Duration // since the machine started
+}
+
+// ReadStat reads it for a number, of whatever process has that now.
+func ReadStat(pid int) (Stat, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return Stat{}, fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	if err != nil {
+		return Stat{}, err
+	}
+	return parseStat(b)
+}
+
+// parseStat reads a line of /proc/<pid>/stat. The second field is the program's
+// name in parentheses, which may contain anything, and so may be followed by
+// what looks like other fields.
+func parseStat(b []byte) (Stat, error) {
+	const (
+		firstAfterName = 3
+		stateField     = 3
+		startField     = 22
+	)
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(fields) <= startField-firstAfterName {
+		return Stat{}, fmt.Errorf("process status %q: %d fields and more are needed", b, startField)
+	}
+	ticks, err := strconv.ParseInt(string(fields[startField-firstAfterName]), 10, 64)
+	if err != nil {
+		return Stat{}, fmt.Errorf("process status: start time: %w", err)
+	}
+	return Stat{
+		state:   fields[stateField-firstAfterName][0],
+		Started: time.Duration(ticks) * (time.Second / userHZ),
+	}, nil
+}
