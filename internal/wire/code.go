@@ -21,7 +21,7 @@ const (
 	CodeBus        Code = 3  // another bus lives here
 	CodeDenied     Code = 4  // the user, the process or its pid namespace
 	CodeUnknown    Code = 5  // no such stage, edge, request, task, delivery, segment or method
-	CodeTaken      Code = 6  // the stage is served elsewhere and has no place left, or the name is another descriptor's
+	CodeTaken      Code = 6  // the stage runs inside the host, or the name is another descriptor's
 	CodeTooLarge   Code = 7  // the payload exceeds what the host allows for one, or the store
 	CodeWindowFull Code = 8  // the edge's policy is fail
 	CodeOver       Code = 9  // the request has ended

@@ -149,7 +149,7 @@ class Unknown(HostError, LookupError):
 
 
 class Taken(HostError):
-    """The stage is served elsewhere and has no place left, or the name is another descriptor's."""
+    """The stage runs inside the host, or the name is another descriptor's."""
 
 
 class TooLarge(HostError, ValueError):
