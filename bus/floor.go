@@ -69,14 +69,24 @@ func (c RequestControl) Feed(at Port, d *Delivery) { c.r.flows[at.Index].feed(d)
 // Floor is what the host's end of a bus stands on: a pipeline, wherever the work of its stages
 // is done.
 type Floor interface {
+	// Footing gives what it stands on. The store's arena is mapped once more for the caller,
+	// who closes it.
 	Footing() (Footing, error)
+	// Station finds a stage whose work other processes do; nil: there is none of this name,
+	// or this process does the work.
 	Station(name string) (st *Station, here bool)
+	// Place takes a place for a request, and Admit begins the request there.
 	Place(ctx context.Context, o Opening) error
 	Admit(ctx context.Context, o Opening) (*Request, error)
+	// Abort ends a request by its number. It reports whether the request was alive.
 	Abort(id messages.RequestID, reason error) bool
+	// Check looks for what is broken in the store while it is in use.
 	Check() ([]shmstore.Violation, error)
 	Statuses() []RequestStatus
+	// Holders says which consumers have what is under way, with what went past this process.
 	Holders(past []Stream) string
+	// WatchStalls looks for stalls now and then, until done is closed, and has the bus report
+	// what look finds.
 	WatchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall)
 	Stats() Stats
 	Stalls(atLeast time.Duration) []Stall
@@ -250,7 +260,7 @@ type Opening struct {
 	ID    messages.RequestID
 	Until int64 // the host's deadline, unix nanoseconds
 	Try   bool  // it does not wait for its place, but ends with ErrOverloaded
-	Now   bool  // it does not wait for its place yet: errCanceled
+	Now   bool  // it does not wait for its place yet: ErrCanceled
 	Up    Home  // where it lives; nil: here
 	Sink  Sink  // takes the results; nil: they are received here
 }

@@ -24,7 +24,7 @@ type directFlow struct {
 	deliveries, bytes atomic.Int64
 }
 
-// Sums implements bypass.
+// Sums implements bus.Bypass.
 func (df *directFlow) Sums() (deliveries, bytes int64) { return df.deliveries.Load(), df.bytes.Load() }
 
 // directFlowOf is how a stream goes past the host; nil: it does not.

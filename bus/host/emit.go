@@ -197,7 +197,7 @@ func (s *session) putInPlace(m *wire.Put, origin *put) (*ledger.Payload, error) 
 	return p, nil
 }
 
-// Hold implements origin, for holders of a reference.
+// Hold implements bus.Origin, for holders of a reference.
 func (p *put) Hold() {
 	if !p.passed {
 		p.refs.Add(1)

@@ -31,7 +31,7 @@ type source struct {
 }
 
 // step is one thing to be done for a source. An error ends the session, but for
-// errCanceled: with try the step would have to wait, and nothing is done; with
+// bus.ErrCanceled: with try the step would have to wait, and nothing is done; with
 // wait the session ended first.
 type step interface {
 	run(how pace) error

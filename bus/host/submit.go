@@ -137,12 +137,12 @@ func (src *source) opens() *bus.Request {
 	return src.req
 }
 
-// Emitted implements sink: it hands a result to the client.
+// Emitted implements bus.Sink: it hands a result to the client.
 func (src *source) Emitted(d *bus.Delivery) {
 	d.Control().PassOn(src)
 }
 
-// Put implements carrier.
+// Put implements bus.Carrier.
 func (src *source) Put(d *bus.Delivery, edge int) error {
 	at, err := src.sess.locate(d)
 	if err == nil && src.sess.deliver(src, d, nil, edge, at, false) == 0 {
@@ -151,7 +151,7 @@ func (src *source) Put(d *bus.Delivery, edge int) error {
 	return err
 }
 
-// Ended implements sink.
+// Ended implements bus.Sink.
 func (src *source) Ended() {
 	src.mu.Lock()
 	req := src.req
@@ -165,7 +165,7 @@ func (src *source) Ended() {
 	s.queueFor(req, terms.Over(src.id, req.Outcome(), req.Err()))
 }
 
-// Describe implements sink.
+// Describe implements bus.Sink.
 func (src *source) Describe() string { return src.sess.Describe() }
 
 // closeSend ends a request's inputs, behind those that were sent before.

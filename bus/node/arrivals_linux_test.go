@@ -20,7 +20,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// answers is a feeder that keeps what it is told.
+// answers is a bus.Feeder that keeps what it is told.
 type answers struct {
 	mu  sync.Mutex
 	all []wire.Message

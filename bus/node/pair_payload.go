@@ -22,13 +22,13 @@ func (p *pair) Queue(m wire.Message) {
 	}
 }
 
-// Rest implements feeder.
+// Rest implements bus.Feeder.
 func (p *pair) Rest(m wire.Message) { p.Queue(m) }
 
-// Relays implements feeder.
+// Relays implements bus.Feeder.
 func (p *pair) Relays() bool { return false }
 
-// Lends implements feeder.
+// Lends implements bus.Feeder.
 func (p *pair) Lends(payload *ledger.Payload) {
 	p.borrowed.Add(1)
 	payload.After(p.unborrow)

@@ -192,7 +192,7 @@ func (t *nodeTask) ask() {
 	t.tell()
 }
 
-// Ended implements sink. An end that the host sees as well as this process is not asked
+// Ended implements bus.Sink. An end that the host sees as well as this process is not asked
 // for: of a stage that does nothing at the end, whose inputs have all come through the host.
 func (t *nodeTask) Ended() {
 	t.mu.Lock()
@@ -231,18 +231,18 @@ func (t *nodeTask) over(o bus.Outcome, err error) {
 	t.ask() // one that has completed waits for the end, which does not come
 }
 
-// Emitted implements sink: it sends what the stage emits to the host, before the stage can
+// Emitted implements bus.Sink: it sends what the stage emits to the host, before the stage can
 // say that it has finished the input.
 func (t *nodeTask) Emitted(d *bus.Delivery) {
 	d.Control().PassOn(t)
 }
 
-// Put implements carrier.
+// Put implements bus.Carrier.
 func (t *nodeTask) Put(d *bus.Delivery, edge int) error {
 	return t.out.put(d, edge, func() { _ = d.Finish(nil) })
 }
 
-// Describe implements sink.
+// Describe implements bus.Sink.
 func (t *nodeTask) Describe() string { return "the host" }
 
 // endTask tells the host how a task ended, unless it knows.

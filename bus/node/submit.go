@@ -67,12 +67,12 @@ func (n *Node) openCaller(l *link) (bus.Opened, error) {
 	}, max(callerRequests, n.opts.MaxRequests))
 }
 
-// Put implements carrier: it sends an input to the host.
+// Put implements bus.Carrier: it sends an input to the host.
 func (up *upstream) Put(d *bus.Delivery, edge int) error {
 	return up.out.put(d, edge, func() { _ = d.Finish(nil) }) // held here alone
 }
 
-// InputEnded implements home. The host sees the end by the last input, if that says so.
+// InputEnded implements bus.Home. The host sees the end by the last input, if that says so.
 func (up *upstream) InputEnded(bare bool) {
 	if left := up.inputs.Add(-1); left == 0 && bare {
 		faultpoint.Hit("node-before-close-send")
@@ -254,7 +254,7 @@ func (up *upstream) answer(err error) {
 	}
 }
 
-// Ended implements home: it tells the host that the request is over here.
+// Ended implements bus.Home: it tells the host that the request is over here.
 func (up *upstream) Ended() {
 	l := up.link
 	if known := l.begun.requestEnded(up); !known {
@@ -380,17 +380,17 @@ func (l *link) Queue(m wire.Message) {
 	}
 }
 
-// Rest implements feeder.
+// Rest implements bus.Feeder.
 func (l *link) Rest(m wire.Message) {
 	if err := l.later(m); err != nil && !errors.Is(err, peer.ErrClosed) {
 		l.sender.Fail(err)
 	}
 }
 
-// Relays implements feeder.
+// Relays implements bus.Feeder.
 func (l *link) Relays() bool { return true }
 
-// Lends implements feeder: the host looks after its memory by itself.
+// Lends implements bus.Feeder: the host looks after its memory by itself.
 func (l *link) Lends(*ledger.Payload) {}
 
 // Lend implements ledger.Giver.
