@@ -4,9 +4,17 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
+
+// soon is a context that ends when a test has waited enough.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
 
 // gone is the agent of a process that was just found to be gone: it takes what it is given for
 // nothing.
@@ -30,7 +38,7 @@ func goneReplica(t *testing.T) *Bus {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := b.Close(context.Background()); err != nil {
+		if err := b.Close(soon(t)); err != nil {
 			t.Errorf("close the bus: %v", err)
 		}
 	})
@@ -103,7 +111,7 @@ func TestReplayThatCannotBeGiven(t *testing.T) {
 		t.Errorf("the stage keeps %d of %d works", left, works)
 	}
 	remote.mu.Unlock()
-	if err := r.Wait(t.Context()); !errors.Is(err, errUnwilling) {
+	if err := r.Wait(soon(t)); !errors.Is(err, errUnwilling) {
 		t.Errorf("the request ended with %v", err)
 	}
 	r.Close()

@@ -26,10 +26,18 @@ const attachedRequests = 4
 // attach opens a host whose stage a node of this process serves.
 func attach(t *testing.T, window int, handle func(*bus.Task, *bus.Delivery) error) *attached {
 	t.Helper()
-	b := bustest.Open(t, bus.Pipeline{
+	b, err := bus.Open(t.Context(), bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: "m", Remote: &bus.Remote{}, State: bus.StateRequest}},
 		Edges:  []bus.Edge{{To: "m", Window: window}, {From: "m", Window: window}},
 	}, bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}, MaxRequests: attachedRequests})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(bustest.Soon(t)); err != nil {
+			t.Errorf("close the bus: %v", err)
+		}
+	})
 	path := filepath.Join(t.TempDir(), "bus.sock")
 	server, err := Listen(b, path, ListenOptions{})
 	if err != nil {
@@ -60,14 +68,6 @@ func joinTo(t *testing.T, path string) *node.Node {
 		}
 	})
 	return n
-}
-
-// hostKnows is a barrier: the host has handled all that the node has said.
-func (a *attached) hostKnows(t *testing.T) {
-	t.Helper()
-	if _, err := a.node.Call(t.Context(), "stats", nil); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // past is a request whose task, at the node, emits past the host, to another process.
@@ -115,4 +115,21 @@ func TestAskedWhenTheHostCloses(t *testing.T) {
 			t.Errorf("%s: %v, which is said as %v", name, err, terms.Failed(0, err).Code)
 		}
 	}
+}
+
+// TestGivenToAGoneProcess: work that a process cannot take any more, as it was just found to be
+// gone, is given back with its request, also when that ends before the stage hears of it.
+func TestGivenToAGoneProcess(t *testing.T) {
+	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	bustest.Await(t, func() bool { return a.server.Serving("m") == 1 })
+	sess := a.server.live()[0]
+	sess.account.Close(false, false) // as end does
+	r, err := a.bus.Submit(t.Context(), []byte("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bustest.Await(t, func() bool { return len(sess.sources.list()) == 1 }) // the stage gives work in one step with the task
+	r.Abort(nil)
+	r.Close()
+	bustest.Await(t, func() bool { return a.bus.Stats().Live == 0 })
 }

@@ -20,23 +20,36 @@ func TestCanceledSubmitIsNoQuestion(t *testing.T) {
 		}
 		t.Cleanup(r.Close)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for range maxQuestions/100 + 1 {
-		for range 100 {
-			if _, err := a.node.Submit(ctx, "x"); !errors.Is(err, context.Canceled) {
+	sess := a.server.live()[0]
+	waiting := func() (requests, questions int) {
+		sess.questions.mu.Lock()
+		defer sess.questions.mu.Unlock()
+		sess.sources.mu.Lock()
+		defer sess.sources.mu.Unlock()
+		return sess.sources.opening, sess.questions.open
+	}
+	const atOnce = 50 // which a node may have
+	for range maxQuestions/atOnce + 1 {
+		ctx, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		var asked []*bus.Request
+		for range atOnce {
+			r, err := a.node.Submit(ctx, "x")
+			if err != nil {
 				t.Fatal(err)
 			}
+			t.Cleanup(r.Close)
+			asked = append(asked, r)
 		}
-		a.hostKnows(t)
-		bustest.Await(t, func() bool {
-			s := a.server.live()[0]
-			s.questions.mu.Lock()
-			defer s.questions.mu.Unlock()
-			s.sources.mu.Lock()
-			defer s.sources.mu.Unlock()
-			return s.questions.open == 0 && s.sources.opening == 0
-		})
+		bustest.Await(t, func() bool { requests, _ := waiting(); return requests == atOnce }) // at the host
+		cancel()
+		for _, r := range asked {
+			if err := r.Wait(bustest.Soon(t)); !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			r.Close()
+		}
+		bustest.Await(t, func() bool { requests, questions := waiting(); return requests == 0 && questions == 0 })
 	}
 	if n := a.bus.Stats().Live; n != attachedRequests {
 		t.Errorf("%d requests are alive", n)
