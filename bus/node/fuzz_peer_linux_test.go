@@ -203,7 +203,6 @@ type hostile struct {
 	peers uint32
 }
 
-// openFiles counts what this process has open: connections, events and memory.
 // openFilesBut are what this process has open, but for memory of a name.
 func openFilesBut(t testing.TB, name string) (all []string) {
 	t.Helper()

@@ -103,15 +103,36 @@ func (a *attached) task(t testing.TB) *nodeTask {
 	return task
 }
 
-// direct has the outputs of a task go to a peer that the test holds. The host does not know of it:
-// the request must not complete, for then the node tells the host how long the stream was.
+// direct has the outputs of a task go to a peer that the test holds. The host does not know of it,
+// and is not told how long their stream was: TestLengthOfAStream is for that.
 func (a *attached) direct(t testing.TB, node uint32, task *nodeTask) {
 	t.Helper()
 	p := a.link.peers.sender(node)
 	bustest.Await(t, func() bool { return p.connection() != nil })
+	silent := silentLink(t)
+	task.out.mu.Lock()
+	task.out.link = silent
+	task.out.mu.Unlock()
 	if err := a.link.handle(&wire.Direct{Source: task.id, Peer: node, PeerSource: 77}, nil); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// silentLink is a link that says nothing to its host.
+func silentLink(t testing.TB) *link {
+	t.Helper()
+	node, host, err := peer.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sender, err := peer.NewSender(node, peer.SenderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(sender.Close(), node.Close(), host.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return &link{sender: sender}
 }
 
 // hand is a peer of a node that the test holds: a process that does nothing, and
@@ -302,6 +323,22 @@ func (h *hand) die() {
 func (h *hand) has() (all []ledger.Hold) {
 	h.account.Each(func(o *ledger.Hold) { all = append(all, *o) })
 	return all
+}
+
+// given is a delivery that the peer has, as the node has it, and how much of it lies in memory that
+// is not free.
+func (h *hand) given(number uint32) (d *bus.Delivery, held int) {
+	h.t.Helper()
+	h.account.Look(number, func(o *ledger.Hold) {
+		if o != nil {
+			d = o.Delivery.(*given).d
+			held = len(d.Bytes())
+		}
+	})
+	if d == nil {
+		h.t.Fatalf("the peer does not have delivery %d", number)
+	}
+	return d, held
 }
 
 // emit sends one input and requires one result.

@@ -197,13 +197,14 @@ func TestCreditOfAKeptPayload(t *testing.T) {
 	if st := task.emittedNow(); st.Deliveries != 0 || st.Bytes != 0 {
 		t.Errorf("%d deliveries and %d bytes are under way when all is handled", st.Deliveries, st.Bytes)
 	}
-	if len(h.has()) != 1 {
-		t.Errorf("the peer has %v, want the payload that it keeps", h.has())
+	kept, held := h.given(d.Delivery)
+	if len(h.has()) != 1 || held != 4096 {
+		t.Fatalf("%d bytes are held, and the peer has %v, want the payload that it keeps", held, h.has())
 	}
 	h.say(&wire.Release{Delivery: d.Delivery})
 	h.handled()
-	if len(h.has()) != 0 {
-		t.Errorf("the peer has %v when all is released", h.has())
+	if err := kept.Finish(nil); err == nil || len(h.has()) != 0 { // it was not finished before
+		t.Errorf("the payload is not given back when all is released, or the peer has %v", h.has())
 	}
 }
 
@@ -230,13 +231,19 @@ func TestWhatADeadPeerHad(t *testing.T) {
 	h.die()
 	bustest.Await(t, func() bool { return len(h.has()) < 4 })
 	if has := h.has(); len(has) != 2 || !has[0].Lent() || !has[1].Lent() {
-		t.Errorf("it is kept %+v, want what was passed on: %d and %d", has, ids[1], ids[2])
+		t.Fatalf("it is kept %+v, want what was passed on: %d and %d", has, ids[1], ids[2])
+	}
+	for _, id := range ids[1:3] {
+		if _, held := h.given(id); held != 4096 {
+			t.Errorf("%d bytes are held of delivery %d, which was passed on", held, id)
+		}
 	}
 	if err := a.link.handle(&wire.Cleared{Peer: h.node}, nil); err != nil {
 		t.Fatal(err)
 	}
-	bustest.Await(t, func() bool { return len(h.has()) == 0 })
+	bustest.Await(t, func() bool { return len(h.has()) == 0 && task.emittedNow().Deliveries == 0 })
 	r.Close()
+	bustest.Await(t, func() bool { return task.stage.Bus.Stats().Live == 0 }) // the rest is finished, too
 }
 
 // TestWhatALivingPeerHas: a peer that hangs up may still be reading.
