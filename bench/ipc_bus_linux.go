@@ -32,7 +32,7 @@ type hosted struct {
 	server *host.Server
 }
 
-// hostFor opens a bus, and has it listen. Its stages, which other processes serve or nobody, stand side by
+// hostFor opens a bus, and has it listen. Its stages, which other processes may serve, stand side by
 // side or in a row.
 func hostFor(ctx context.Context, spec peerSpec, store shmstore.Options) (h hosted, err error) {
 	// A stream needs no more, and the edges' windows are larger then.

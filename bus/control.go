@@ -21,7 +21,6 @@ type ground struct{ *Bus }
 
 func (b ground) Place(ctx context.Context, o Opening) error             { return b.place(ctx, o) }
 func (b ground) Admit(ctx context.Context, o Opening) (*Request, error) { return b.admit(ctx, o) }
-func (b ground) Statuses() []RequestStatus                              { return b.statuses() }
 func (b ground) Holders(past []Stream) string                           { return b.holders(past) }
 func (b ground) WatchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall) {
 	b.watchStalls(done, look)

@@ -130,9 +130,9 @@ func EndOfStream(seq uint64) *Delivery {
 	return d
 }
 
-// Delivered makes a delivery of a message. find knows the segments of whoever sent
-// it, and those that it knows are not forgotten meanwhile.
-func Delivered(m *wire.Deliver, from Feeder, find func(number uint32) *ledger.Segment) (*Delivery, error) {
+// DeliveryOf makes a delivery of a message. find knows the segments that the sender has told of,
+// which are not forgotten meanwhile.
+func DeliveryOf(m *wire.Deliver, from Feeder, find func(number uint32) *ledger.Segment) (*Delivery, error) {
 	d := newDelivery()
 	d.Seq, d.Dropped, d.Attempt, d.Key, d.Attrs = m.Seq, m.Dropped, m.Attempt, m.Key, m.Attrs
 	d.EOS = m.Flags&wire.FlagLast != 0

@@ -118,8 +118,8 @@ type EdgeStatus struct {
 	Direct     bool   `json:"direct,omitempty"` // from one process to another, past the host
 }
 
-// statuses say how the requests stand that are alive.
-func (b *Bus) statuses() []RequestStatus {
+// Statuses say how the requests stand that are alive.
+func (b ground) Statuses() []RequestStatus {
 	all := []RequestStatus{}
 	for _, r := range b.requests() {
 		all = append(all, r.status())

@@ -16,7 +16,7 @@
 // # Trust
 //
 // Peers must run as this process's user, or as one that [ListenOptions] allow, and are not
-// trusted beyond that: whatever they send is checked, and one that breaks the protocol is cut
+// trusted beyond that: all that they send is checked, and one that breaks the protocol is cut
 // off. A client that lies about its payloads harms the processes that read them, and no others.
 //
 // # Death

@@ -111,7 +111,7 @@ func newArrivalsAt(t *testing.T) *arrivalsAt {
 
 // fed makes a delivery whose payload is its number.
 func (a *arrivalsAt) fed(from bus.Feeder, seq uint64) *bus.Delivery {
-	d, err := bus.Delivered(&wire.Deliver{Delivery: uint32(seq), Seq: seq, Flags: wire.FlagInline, Payload: []byte{byte(seq)}, Size: 1, Codec: 1}, from, nil)
+	d, err := bus.DeliveryOf(&wire.Deliver{Delivery: uint32(seq), Seq: seq, Flags: wire.FlagInline, Payload: []byte{byte(seq)}, Size: 1, Codec: 1}, from, nil)
 	if err != nil {
 		a.t.Fatal(err)
 	}

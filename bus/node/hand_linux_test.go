@@ -24,13 +24,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
-// soon is a context that ends when a test has waited enough.
-func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), bustest.Patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // attached is a host with one stage, "m", and a node that serves it.
 type attached struct {
 	bus    *bus.Bus
@@ -51,7 +44,7 @@ func attach(t testing.TB, window int, handle func(*bus.Task, *bus.Delivery) erro
 	}
 	a := &attached{bus: b}
 	t.Cleanup(func() {
-		if err := b.Close(soon(t)); err != nil {
+		if err := b.Close(bustest.Soon(t)); err != nil {
 			t.Errorf("close the bus: %v", err)
 		}
 	})
@@ -60,7 +53,7 @@ func attach(t testing.TB, window int, handle func(*bus.Task, *bus.Delivery) erro
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := a.server.Close(soon(t)); err != nil {
+		if err := a.server.Close(bustest.Soon(t)); err != nil {
 			t.Errorf("close the server: %v", err)
 		}
 	})
@@ -82,7 +75,7 @@ func joinTo(t testing.TB, path string) *Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := n.Close(soon(t)); err != nil {
+		if err := n.Close(bustest.Soon(t)); err != nil {
 			t.Errorf("close the node: %v", err)
 		}
 	})

@@ -28,7 +28,7 @@ func TestTaskForNodeThatCloses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := a.node.Close(soon(t)); err != nil {
+	if err := a.node.Close(bustest.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range []wire.Message{
@@ -59,7 +59,7 @@ func TestInputThatCannotBeSaid(t *testing.T) {
 	l.welcome.InlineBytes = 4 * wire.MaxPacket // payloads in messages that are too large for it
 	go n.run(l)
 	t.Cleanup(func() {
-		if err := n.Close(soon(t)); err != nil {
+		if err := n.Close(bustest.Soon(t)); err != nil {
 			t.Errorf("close the node: %v", err)
 		}
 	})

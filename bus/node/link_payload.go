@@ -14,7 +14,7 @@ import (
 
 // receive makes a delivery of a message from the host.
 func (l *link) receive(m *wire.Deliver) (*bus.Delivery, error) {
-	return bus.Delivered(m, l, l.account.Memory)
+	return bus.DeliveryOf(m, l, l.account.Memory)
 }
 
 // put sends the payload of d for a source of the host's. When it is returned,

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -36,7 +37,7 @@ func TestOffersOfWhatCannotBeSent(t *testing.T) {
 					t.Fatal("it was sent")
 				}
 			}
-			if _, err := a.node.Call(soon(t), "status", nil); err != nil {
+			if _, err := a.node.Call(bustest.Soon(t), "status", nil); err != nil {
 				t.Fatal(err)
 			}
 			for _, p := range a.server.Processes() {

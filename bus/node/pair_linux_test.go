@@ -64,7 +64,7 @@ func TestWhatTheDeadHadSent(t *testing.T) {
 func mustEndAfter(t *testing.T, r *bus.Request, results byte) {
 	t.Helper()
 	for seq := range results {
-		d, err := r.Recv(soon(t))
+		d, err := r.Recv(bustest.Soon(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestResultsBehindTheEnd(t *testing.T) {
 			}
 			bustest.Await(t, up.isOver)
 			if gone {
-				if err := a.server.Close(soon(t)); err != nil {
+				if err := a.server.Close(bustest.Soon(t)); err != nil {
 					t.Fatal(err)
 				}
 				<-a.link.done

@@ -94,7 +94,7 @@ func (p *pair) show(m *wire.Segment, fd int) error {
 
 // deliver hands a delivery to the stream that it is for.
 func (p *pair) deliver(m *wire.Deliver) error {
-	d, err := bus.Delivered(m, p, p.account.Memory)
+	d, err := bus.DeliveryOf(m, p, p.account.Memory)
 	if err != nil {
 		return err
 	}

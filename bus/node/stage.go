@@ -225,7 +225,7 @@ func (t *nodeTask) tell() {
 // over stops the task: its request is over.
 func (t *nodeTask) over(o bus.Outcome, err error) {
 	if o == bus.Completed || o == bus.Running {
-		o, err = bus.Aborted, bus.ErrAborted // there is nobody left to finish for
+		o, err = bus.Aborted, bus.ErrAborted // no process waits for it any more
 	}
 	t.req.Control().End(o, err)
 	t.ask() // one that has completed waits for the end, which does not come

@@ -107,17 +107,17 @@ var promises = []promise{
 	{
 		path:   "internal/directory",
 		names:  "Directory.Bound Directory.Len",
-		reason: "tests of package bus make the directory small, and count its names",
+		reason: "tests of packages bus/host and bus/node make the directory small, and count its names",
 	},
 	{
 		path:   "internal/exchange",
 		names:  "Room.Memory",
-		reason: "tests of package bus look where the values of a node lie",
+		reason: "tests of package bus/node look where the values of a node lie",
 	},
 	{
 		path:   "internal/peer",
 		names:  "Conn.Receive PacketsSent Pair",
-		reason: "tests of package bus make pairs of connections and count packets; its own read one packet at a time",
+		reason: "tests of packages bus/host and bus/node make pairs of connections and count packets; its own read one packet at a time",
 	},
 	{
 		path:   "internal/wire",

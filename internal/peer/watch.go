@@ -14,7 +14,7 @@ type watchOptions struct {
 
 // Watch watches the process that conn.Credentials names. It returns
 // an error when that cannot be seen from here, and [ErrGone] when it is
-// dead and its number is nobody's. The watch does not depend on the connection
+// dead and no process has its number. The watch does not depend on the connection
 // once it has begun. The caller closes it.
 //
 // The kernel hands out the process of a connection since Linux 6.5. Before that

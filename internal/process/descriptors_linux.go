@@ -43,7 +43,7 @@ func DuplicateAll(fds []int) ([]int, error) {
 }
 
 // CloseAll closes descriptors that came with a packet, or were to go with one. A socket
-// would keep whoever closes it last for as long as its owner has told it to linger.
+// would hold up the process that closes it last, for as long as its owner has told it to linger.
 func CloseAll(fds []int) {
 	for _, fd := range fds {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{}) // most are no sockets

@@ -99,7 +99,7 @@ type Stat struct {
 	Started time.Duration // since the machine started
 }
 
-// ReadStat reads it for a number, of whatever process has that now.
+// ReadStat reads it for a number, of the process that has that now.
 func ReadStat(pid int) (Stat, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
