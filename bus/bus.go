@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -288,6 +289,9 @@ func (b *Bus) begin(ctx context.Context, opts []SubmitOption) (*Request, error) 
 // place takes a place among MaxRequests, for admit. It waits for one as long as the context
 // lets it, unless the request is not to wait.
 func (b *Bus) place(ctx context.Context, o Opening) error {
+	if len(b.graph.edges) == 0 {
+		return errNoStages
+	}
 	_, ok := b.places.TryTake()
 	switch {
 	case ok:
@@ -366,12 +370,7 @@ func (b *Bus) forget(r *Request) {
 func (b *Bus) requests() []*Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all := make([]*Request, 0, len(b.live))
-	for _, r := range b.live {
-		all = append(all, r)
-	}
-	slices.SortFunc(all, func(x, y *Request) int { return int(x.id) - int(y.id) })
-	return all
+	return slices.SortedFunc(maps.Values(b.live), func(x, y *Request) int { return int(x.id) - int(y.id) })
 }
 
 // tasksAt gives the tasks that a worker has open.

@@ -26,8 +26,8 @@ func compile(p Pipeline) (*graph, error) {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...))
 	}
-	if len(p.Stages) == 0 || len(p.Stages) > MaxStages {
-		bad("%d stages: a pipeline has 1 to %d", len(p.Stages), MaxStages)
+	if len(p.Stages) > MaxStages {
+		bad("%d stages: a pipeline has up to %d", len(p.Stages), MaxStages)
 	}
 	for _, spec := range p.Stages {
 		spec, err := spec.Checked()

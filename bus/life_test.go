@@ -15,6 +15,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/internal/bustest"
 )
 
@@ -419,13 +420,36 @@ func TestWrongTypes(t *testing.T) {
 	}
 }
 
+// TestBusWithoutStages: it takes no requests, and keeps values under keys.
+func TestBusWithoutStages(t *testing.T) {
+	b := bustest.Open(t, bus.Pipeline{}, bus.Options{})
+	_, submitted := b.Submit(t.Context(), "a")
+	_, tried := b.TrySubmit(t.Context(), "a")
+	_, streamed := b.Stream(t.Context())
+	for _, err := range []error{submitted, tried, streamed} {
+		if !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "no stages") {
+			t.Errorf("a request: %v", err)
+		}
+	}
+	x, edge := b.Exchange(), connector.Edge{From: "a", To: "b"}
+	meta, err := x.Put(t.Context(), edge, "k", 5, func(dst []byte) error { copy(dst, "value"); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := x.Get(t.Context(), edge, "k", meta)
+	if err != nil || string(got.Bytes()) != "value" {
+		t.Fatalf("got %q, %v", got.Bytes(), err)
+	}
+	got.Release()
+}
+
 func TestPipelinesThatCannotWork(t *testing.T) {
 	a, c := bus.Stage("a", bustest.Upper), bus.Stage("c", bustest.Upper)
 	for name, tc := range map[string]struct {
 		p    bus.Pipeline
 		says string
 	}{
-		"no stage":      {bus.Pipeline{}, "0 stages"},
+		"no such stage": {bus.Pipeline{Edges: []bus.Edge{{From: "a"}}}, `there is no stage "a"`},
 		"twice":         {bus.Pipeline{Stages: []bus.StageSpec{a, a}}, `stage "a" is listed twice`},
 		"no name":       {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("", bustest.Upper)}}, "needs a name"},
 		"long name":     {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage(strings.Repeat("n", 100), bustest.Upper)}}, "its name has 100 bytes: use up to 99"},

@@ -161,7 +161,8 @@ func (o Options) validate() error {
 	return o.Wait.Validate()
 }
 
-// Pipeline is the graph a bus runs.
+// Pipeline is the graph a bus runs. Without stages the bus takes no requests, and keeps
+// values under keys ([Bus.Exchange]).
 type Pipeline struct {
 	Stages []StageSpec
 	Edges  []Edge

@@ -107,7 +107,7 @@ func (f *finder) path() (string, error) {
 		if dead > 0 {
 			why = fmt.Sprintf("nobody listens at any of the %d sockets in %s", dead, dir)
 		}
-		return "", fmt.Errorf("no host runs: %s; start one with `omnibus run FILE`, or name its socket with --socket", why)
+		return "", fmt.Errorf("no host runs: %s; start one with `omnibus run FILE` or `omnibus exchange`, or name its socket with --socket", why)
 	case len(found) > 1:
 		return "", fmt.Errorf("several hosts run: choose one with --bus\n  %s", strings.Join(names(found), "\n  "))
 	}

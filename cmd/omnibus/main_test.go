@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -159,6 +160,40 @@ func TestReadmeListsVerbs(t *testing.T) {
 	slices.Sort(said)
 	if diff := cmp.Diff(without, said); diff != "" {
 		t.Errorf("verbs without -o json (-are +as the page says):\n%s", diff)
+	}
+}
+
+// TestExchangeExamples: the command lines of examples/exchange make sense.
+func TestExchangeExamples(t *testing.T) {
+	unit, err := os.ReadFile("../../examples/exchange/omnibus-exchange.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, err := os.ReadFile("../../examples/exchange/pod.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines [][]string
+	for _, m := range regexp.MustCompile(`(?m)^ExecStart=(.*)$`).FindAllSubmatch(unit, -1) {
+		lines = append(lines, strings.Fields(string(m[1])))
+	}
+	for _, m := range regexp.MustCompile(`command: \[(.*?)\]`).FindAllSubmatch(pod, -1) {
+		lines = append(lines, strings.Split(string(m[1]), ", "))
+	}
+	if len(lines) != 3 {
+		t.Fatalf("found %d command lines, want 3", len(lines))
+	}
+	for _, line := range lines {
+		cmd, args, err := newRootCmd(func() {}).Find(line[1:])
+		if err == nil {
+			err = cmd.ParseFlags(args)
+		}
+		if err == nil {
+			err = cmd.ValidateArgs(cmd.Flags().Args())
+		}
+		if err != nil || line[0] != "omnibus" {
+			t.Errorf("%s: %v", strings.Join(line, " "), err)
+		}
 	}
 }
 

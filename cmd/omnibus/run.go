@@ -61,11 +61,8 @@ const runExample = `  omnibus run pipeline.yaml
   omnibus run pipeline.yaml --http 127.0.0.1:9464 --log-level info`
 
 func newRunCmd() *cobra.Command {
-	var opts host.Options
+	var flags hostFlags
 	var pipeline pipelineFlag
-	level := newChoice("warn", "debug", "info", "error")
-	format := newOutput()
-	wait := &choice{"", waits()}
 	cmd := &cobra.Command{
 		Use:     "run FILE [-- COMMAND ARG...]",
 		Short:   "Run a pipeline, with its stages as processes",
@@ -73,25 +70,18 @@ func newRunCmd() *cobra.Command {
 		Example: runExample,
 		Args:    runArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.Main = args[1:]
-			opts.Wait = bus.Wait(wait.word)
-			opts.Outlet = host.NewOutlet(cmd.ErrOrStderr())
-			opts.Logger = newLogger(opts.Outlet, level.word, format.word)
 			p, err := pipeline.load(args[0])
 			if err != nil {
 				return &exitError{exitUsage, report(cmd, err)}
 			}
-			opts.Pipeline = p
+			opts := flags.options(cmd)
+			opts.Pipeline, opts.Main = p, args[1:]
 			return runHost(cmd, opts)
 		},
 	}
 	pipeline.add(cmd)
-	cmd.Flags().StringVar(&opts.Socket, "socket", "", "listen at the socket `PATH`, whatever the file says")
-	cmd.Flags().StringVar(&opts.HTTP, "http", "", "serve metrics and health at `WHERE`: a loopback host:port, or the path of a socket")
-	cmd.Flags().Var((*span)(&opts.Grace), "grace", "what open requests have when the run drains (default 10s)")
-	cmd.Flags().Var(wait, "wait", "how the processes wait for each other, whatever the file says")
-	cmd.Flags().Var(level, "log-level", "what is worth a line on standard error")
-	cmd.Flags().Var(format, "log-format", "form of those lines")
+	flags.add(cmd, ", whatever the file says")
+	cmd.Flags().Var((*span)(&flags.opts.Grace), "grace", "what open requests have when the run drains (default 10s)")
 	return cmd
 }
 

@@ -126,6 +126,11 @@ func (h *running) closeBus() error {
 
 // summarise prints what the run did, in one line.
 func (h *running) summarise(s bus.Stats, broken error) {
+	if len(h.pipeline.Stages) == 0 {
+		fmt.Fprintf(h.opts.Outlet, "done: %s left, %d swept; %s; ran %v\n",
+			count(int64(s.Exchange.Entries), "value"), s.Exchange.Swept, storeAfter(broken), time.Since(h.began).Round(time.Millisecond))
+		return
+	}
 	fmt.Fprintf(h.opts.Outlet, "done: %s; %s; ran %v\n", strings.Join([]string{
 		count(s.Completed, "request") + " completed",
 		fmt.Sprintf("%d failed", s.Failed), fmt.Sprintf("%d aborted", s.Aborted), fmt.Sprintf("%d past their deadline", s.Deadline),

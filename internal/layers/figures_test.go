@@ -31,7 +31,7 @@ var (
 	}
 	partsAbove = map[string]int{
 		"actors":          1749,
-		"cmd":             2518,
+		"cmd":             2587,
 		"codec":           5380,
 		"config":          3370,
 		"connector":       4650,

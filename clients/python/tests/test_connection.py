@@ -54,7 +54,8 @@ class SocketPathTest(unittest.TestCase):
                     socket_path(bus=bus)
 
     def test_where_no_host_listens_it_says_what_to_do(self) -> None:
-        with self.assertRaisesRegex(omnibus.HostGone, r"no host listens at /nowhere/a.sock: .*omnibus run FILE.*its bus, the path"):
+        say = r"no host listens at /nowhere/a.sock: .*omnibus run FILE.*`omnibus exchange --socket /nowhere/a.sock`.*its bus, the path"
+        with self.assertRaisesRegex(omnibus.HostGone, say):
             omnibus.connect("/nowhere/a.sock")
         # This one no host can ever listen at.
         with self.assertRaisesRegex(ValueError, r"200 bytes, and the system allows 107: use a shorter one"):

@@ -11,6 +11,7 @@ import threading
 import time
 import unittest
 from typing import Any
+from unittest import mock
 
 from hostcase import HostCase
 
@@ -18,6 +19,24 @@ import omnibus
 from omnibus import wire
 from omnibus.connector import OmnibusConnector
 from omnibus.connector import ring as connector_ring
+
+
+class WhichHostTest(unittest.TestCase):
+    """Where a connector that names no host looks for one."""
+
+    def test_the_environment_and_then_the_exchange(self) -> None:
+        folder = {"XDG_RUNTIME_DIR": "/nowhere"}
+        for environment, path in (
+            ({"OMNIBUS_SOCKET": "/nowhere/a.sock", "OMNIBUS_BUS": "speech"}, "/nowhere/a.sock"),
+            ({"OMNIBUS_BUS": "speech"}, "/nowhere/omnibus/speech.sock"),
+            ({}, "/nowhere/omnibus/exchange.sock"),
+        ):
+            with (
+                self.subTest(environment),
+                mock.patch.dict(os.environ, folder | environment, clear=True),
+                self.assertRaisesRegex(omnibus.HostGone, f"no host listens at {path}: .*`omnibus exchange --socket {path}`"),
+            ):
+                OmnibusConnector({})
 
 
 class ConnectorTest(HostCase):

@@ -69,7 +69,7 @@ def dial(path: str, allow_uids: Iterable[int] = ()) -> socket.socket:
         sock.close()
         raise HostGone(
             f"no host listens at {path}: {e.strerror or e}; start one with `omnibus run FILE`, "
-            "or say where it is (its bus, the path of its socket, OMNIBUS_SOCKET)"
+            f"or with `omnibus exchange --socket {path}` for values under keys alone, or say where it is (its bus, the path of its socket, OMNIBUS_SOCKET)"
         ) from e
     return sock
 

@@ -58,11 +58,17 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+_BUS = "exchange"  # that `omnibus exchange` has by default
+
+
 class Ring:
-    """A transport over the exchange of a host."""
+    """A transport over the exchange of a host: the one that is named, else that of the environment, else `omnibus exchange`."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        path = socket_path(setting(config, "socket", None), setting(config, "bus", None))
+        bus = setting(config, "bus", None)
+        if bus is None and not os.environ.get("OMNIBUS_SOCKET"):
+            bus = os.environ.get("OMNIBUS_BUS") or _BUS
+        path = socket_path(setting(config, "socket", None), bus)
         allow_uids = setting(config, "allow_uids", frozenset())
         self._timeout = setting(config, "timeout", 30.0)
         self._arena_bytes = setting(config, "arena_bytes", ARENA_BYTES)
