@@ -29,7 +29,7 @@ type assembly struct {
 }
 
 func newAssembly(c *checker, opts Options) *assembly {
-	return &assembly{checker: c, opts: opts, vars: &expander{checker: c, lookup: opts.LookupEnv, done: make(map[*node]bool)}}
+	return &assembly{checker: c, opts: opts, vars: &expander{checker: c, lookup: opts.LookupEnv, noteUnset: opts.NoteUnset, done: make(map[*node]bool)}}
 }
 
 // tree returns the root of the tree to check, or nil after reporting why there

@@ -306,6 +306,24 @@ func TestNotes(t *testing.T) {
 			want: []string{"p.yaml:1:77: note: no edge leads to the stage 2 or away from it: vLLM-Omni takes edges that a file leaves out from the model's code, this build does not"},
 		},
 		{
+			name: "a stage that is alone, beside a list of edges",
+			text: "edges: [{from: 0, to: 1}]\nstages: [{stage_id: 0}, {stage_id: 1}, {stage_id: 2, omnibus: {alone: true}}]",
+		},
+		{
+			name: "a stage whose edges are the caller's",
+			text: "edges: [{from: 0, to: 1}, {from: caller, to: 2}]\nstages: [{stage_id: 0}, {stage_id: 1}, {stage_id: 2}]",
+		},
+		{
+			name: "a list of connectors",
+			text: "connectors: [{name: SharedMemoryConnector}]\nstages: [{stage_id: 0}, {stage_id: 1, engine_input_source: [0]}]",
+			want: []string{"p.yaml:1:13: note: connectors is a list, which vLLM-Omni does not read: edges have their automatic connectors; write a map of names, such as shm: {name: SharedMemoryConnector}"},
+		},
+		{
+			name: "ports as text",
+			text: "connectors: {m: {name: MooncakeTransferEngineConnector, extra: {zmq_port: '50051'}}}\nstages: [{stage_id: 0}]",
+			want: []string{`p.yaml:1:14: note: no edge uses the connector "m"`},
+		},
+		{
 			name: "two definitions for one edge",
 			text: "connectors: {a: {name: SharedMemoryConnector}, b: {name: SharedMemoryConnector}}\nstages:\n- {stage_id: 0, output_connectors: {to_stage_1: a}}\n- {stage_id: 1, input_connectors: {from_stage_0: b}}",
 			want: []string{"p.yaml:4:36: note: the ends of the edge 0 -> 1 define their SharedMemoryConnector twice: the receiver's definition (line 4) counts"},

@@ -107,6 +107,10 @@ func (c Connector) advice() string {
 // map, so that references to it are not reported as undefined.
 func (c *checker) connectors(n *node) map[string]Connector {
 	defined := make(map[string]Connector)
+	if n != nil && n.kind == kindList {
+		c.notef(n.pos, "connectors is a list, which vLLM-Omni does not read: edges have their automatic connectors; write a map of names, such as shm: {name: %s}", SharedMemory)
+		return defined
+	}
 	if n == nil || !c.isMap(n, "connectors") {
 		return defined
 	}
@@ -182,10 +186,12 @@ func (c *checker) extra(connectorType string, n *node) Settings {
 			}
 			continue
 		}
-		// What variables spell is a number only where the rule does not want it as text.
-		if spelt := e.value.scalar(); rule.ok(spelt) {
+		// What variables spell, and the text of a port, is a number only where the rule does not want it as text.
+		value := *e.value
+		value.variable = value.variable || rule.digits && value.kind == kindString
+		if spelt := value.scalar(); rule.ok(spelt) {
 			entries[i].value = spelt
-		} else if !rule.ok(e.value) {
+		} else if !e.value.unset && !rule.ok(e.value) {
 			c.problemf(e.value.pos, "%s of %s must be %s, not %s", e.key, connectorType, rule.want, describe(e.value))
 		}
 	}
@@ -194,15 +200,16 @@ func (c *checker) extra(connectorType string, n *node) Settings {
 
 // An extraRule is the type of a value under extra.
 type extraRule struct {
-	want  string
-	ok    func(*node) bool
-	takes schema
+	want   string
+	ok     func(*node) bool
+	takes  schema
+	digits bool // text may spell the number
 }
 
 // noMore is the rule of a setting that there was once, with what to do instead. It has no ok:
 // only a null is accepted, which takes the setting out of the file below.
 func noMore(instead string) extraRule {
-	return extraRule{instead, nil, schema{"enum": []any{nil}, "description": "It is gone: " + instead + "."}}
+	return extraRule{want: instead, takes: schema{"enum": []any{nil}, "description": "It is gone: " + instead + "."}}
 }
 
 func (r extraRule) gone() bool { return r.takes != nil && r.ok == nil }
@@ -212,10 +219,17 @@ func wholeNumber(from, to int64) extraRule {
 	if to == math.MaxInt64 {
 		want = fmt.Sprintf("a whole number of at least %d", from)
 	}
-	return extraRule{want, func(n *node) bool {
+	return extraRule{want: want, ok: func(n *node) bool {
 		v, ok := n.value.(int64)
 		return ok && v >= from && v <= to
-	}, orVariable(integer(from, to))}
+	}, takes: orVariable(integer(from, to))}
+}
+
+// port is a rule of a port, which vLLM-Omni also takes, and has by default, as text.
+func port() extraRule {
+	rule := wholeNumber(1, math.MaxUint16)
+	rule.takes, rule.digits = anyOf(rule.takes, schema{"type": "string", "pattern": "^[0-9]{1,5}$"}), true
+	return rule
 }
 
 // isDuration accepts what an option does that is opened with the setting.
@@ -228,30 +242,30 @@ func isDuration(least time.Duration) func(*node) bool {
 }
 
 var (
-	ruleText  = extraRule{"text", func(n *node) bool { return n.kind == kindString }, schema{"type": "string"}}
-	ruleFlag  = extraRule{"true or false", func(n *node) bool { return n.kind == kindBool }, takesFlag}
+	ruleText  = extraRule{want: "text", ok: func(n *node) bool { return n.kind == kindString }, takes: schema{"type": "string"}}
+	ruleFlag  = extraRule{want: "true or false", ok: func(n *node) bool { return n.kind == kindBool }, takes: takesFlag}
 	ruleBytes = wholeNumber(0, math.MaxInt64)
-	rulePort  = wholeNumber(1, math.MaxUint16)
+	rulePort  = port()
 	// ruleFrames: some models take one number for each of their codecs.
-	ruleFrames = extraRule{"a whole number of at least 0, or a list of them", func(n *node) bool {
+	ruleFrames = extraRule{want: "a whole number of at least 0, or a list of them", ok: func(n *node) bool {
 		return ruleBytes.ok(n) || n.kind == kindList && !slices.ContainsFunc(n.items, func(item *node) bool { return !ruleBytes.ok(item) })
-	}, anyOf(ruleBytes.takes, list(ruleBytes.takes))}
-	ruleMode = extraRule{"ring or segment", func(n *node) bool {
+	}, takes: anyOf(ruleBytes.takes, list(ruleBytes.takes))}
+	ruleMode = extraRule{want: "ring or segment", ok: func(n *node) bool {
 		return n.value == modeRing || n.value == modeSegment
-	}, oneOf(modeRing, modeSegment)}
+	}, takes: oneOf(modeRing, modeSegment)}
 	ruleDuration = extraRule{
-		`a number of seconds of at least 0, or text such as "30s"`, isDuration(0),
-		anyOf(ruleSeconds.takes, schema{"type": "string"}),
+		want: `a number of seconds of at least 0, or text such as "30s"`, ok: isDuration(0),
+		takes: anyOf(ruleSeconds.takes, schema{"type": "string"}),
 	}
 	// ruleTimeout: that 0 were no wait, no end of it or the default is anybody's guess.
 	ruleTimeout = extraRule{
-		`a number of seconds above 0, or text such as "30s"`, isDuration(1),
-		anyOf(orVariable(schema{"type": "number", "exclusiveMinimum": 0}), schema{"type": "string"}),
+		want: `a number of seconds above 0, or text such as "30s"`, ok: isDuration(1),
+		takes: anyOf(orVariable(schema{"type": "number", "exclusiveMinimum": 0}), schema{"type": "string"}),
 	}
-	ruleSeconds = extraRule{"a number of at least 0", func(n *node) bool {
+	ruleSeconds = extraRule{want: "a number of at least 0", ok: func(n *node) bool {
 		f, ok := n.value.(float64)
 		return ok && f >= 0 || ruleBytes.ok(n)
-	}, orVariable(schema{"type": "number", "minimum": 0})}
+	}, takes: orVariable(schema{"type": "number", "minimum": 0})}
 )
 
 // extraRules are the settings that the connectors and the models of vLLM-Omni

@@ -39,7 +39,7 @@
 //	omnibus: {name, ring_bytes, large_bytes, slots, max_requests, inline_bytes, serializer,
 //	          stall_timeout, exchange_ttl, memory, socket, allow_uids, http,
 //	          wait, main, grace}
-//	stage:   {handler, replicas, max_inflight, state, attempts, replay, join,
+//	stage:   {handler, replicas, max_inflight, state, attempts, replay, join, alone,
 //	          batch: {size, wait}, exec, env, cwd, attach, routing, restart,
 //	          max_restarts, grace, start_timeout}
 //	edge:    {window_bytes, policy, tensor_transport, min_bytes}

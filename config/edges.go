@@ -43,6 +43,7 @@ type wiring struct {
 	wires map[ends]*wire
 	order []*wire
 	calls []*listed // edges from and to the caller
+	lists bool      // the file lists edges between stages
 	bad   bool      // a reference was refused: the edges are not all here
 }
 
@@ -178,7 +179,7 @@ func (w *wiring) list(n *node) {
 		case wire.listed != nil:
 			w.problemf(entry.pos, "the edge %s is listed twice, first on %s", entry.ends, wire.listed.pos.line(entry.pos))
 		default:
-			wire.listed, wire.pos = entry, entry.pos
+			wire.listed, wire.pos, w.lists = entry, entry.pos, true
 		}
 	}
 }
@@ -237,8 +238,8 @@ func (w *wiring) entry(n *node) (*listed, bool) {
 	return e, e.from != "" && e.to != ""
 }
 
-// joins checks that a stage that joins has something to join, and notes
-// stages that have no edges at all.
+// joins checks that a stage that joins has something to join, and finds stages that have no
+// edges at all. Beside a list of edges that is a mistake, unless the stage says so.
 func (w *wiring) joins(drafts []draft) {
 	if w.bad {
 		return
@@ -252,7 +253,11 @@ func (w *wiring) joins(drafts []draft) {
 		if d.Join && inputs[d.ID] < 2 {
 			w.problemf(d.joinPos, "join waits for several inputs, and the stage %s has %d", d.ID, inputs[d.ID])
 		}
-		if len(drafts) > 1 && inputs[d.ID]+outputs[d.ID] == 0 {
+		switch {
+		case len(drafts) == 1 || inputs[d.ID]+outputs[d.ID] > 0 || d.alone || slices.ContainsFunc(w.calls, func(e *listed) bool { return e.from == d.ID || e.to == d.ID }):
+		case w.lists:
+			w.problemf(d.Pos, "no edge leads to the stage %s or away from it: add one to edges, or say omnibus: {alone: true} if requests go to it and to the others side by side", d.ID)
+		default:
 			w.notef(d.Pos, "no edge leads to the stage %s or away from it: vLLM-Omni takes edges that a file leaves out from the model's code, this build does not", d.ID)
 		}
 	}

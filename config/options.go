@@ -15,6 +15,9 @@ type Options struct {
 	// it is set: os.LookupEnv, for a file that may read the environment. Nil: no
 	// variable is set, and a text that needs one is a problem.
 	LookupEnv func(name string) (string, bool)
+	// NoteUnset makes a variable that is not set a note, where a text may be anything: the file
+	// is checked in another place than where it runs.
+	NoteUnset bool
 	// Open opens the files that base_config names, by paths that are relative
 	// where that of the file is. Nil: [Load] opens those of the system, any that
 	// the file names, and [Parse] none.

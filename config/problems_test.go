@@ -43,7 +43,6 @@ var problemTests = []problemTest{
 	{"a section in two places", "edges: []\nruntime:\n  edges: []\n" + two, []string{"3:3: edges stands both at the top and under runtime: keep one of them"}},
 	{"sections that are no maps", "runtime: 1\nconnectors: []\nomnibus: x\n" + two, []string{
 		"1:10: runtime must be a map of keys, not the number 1",
-		"2:13: connectors must be a map of keys, not a list",
 		`3:10: the omnibus settings must be a map of keys, not the text "x"`,
 	}},
 
@@ -106,7 +105,7 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 	// The settings of the bus.
 	{"junk under omnibus", "omnibus: {ring_byte: 1}\nstages:\n- stage_id: 0\n  omnibus: {replica: 2, batch: {seize: 1}}", []string{
 		`1:11: unknown key "ring_byte" in the omnibus settings: the nearest is "ring_bytes" (all: allow_uids, exchange_ttl, grace, http, inline_bytes, large_bytes, main, max_requests, memory, name, ring_bytes, serializer, slots, socket, stall_timeout, wait)`,
-		`4:13: unknown key "replica" in the stage's omnibus settings: the nearest is "replicas" (all: attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
+		`4:13: unknown key "replica" in the stage's omnibus settings: the nearest is "replicas" (all: alone, attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
 		`4:33: unknown key "seize" in batch: the nearest is "size" (all: size, wait)`,
 	}},
 	{"junk under an edge's omnibus", two + "edges:\n- {from: a, to: b, omnibus: {polcy: block}}", []string{
@@ -194,6 +193,13 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 	{"join with none", "stages:\n- stage_id: 0\n  omnibus: {join: true}", []string{"3:19: join waits for several inputs, and the stage 0 has 0"}},
 
 	// Connectors.
+	{"a stage that a list of edges has left out", "edges: [{from: 0, to: 1}]\nstages: [{stage_id: 0}, {stage_id: 1}, {stage_id: 2}]", []string{
+		"2:51: no edge leads to the stage 2 or away from it: add one to edges, or say omnibus: {alone: true} if requests go to it and to the others side by side",
+	}},
+	{"text that is no port", "connectors: {m: {name: MooncakeTransferEngineConnector, extra: {zmq_port: '70000', sender_zmq_port: port}}}\nstages: [{stage_id: 0}]", []string{
+		`1:75: zmq_port of MooncakeTransferEngineConnector must be a whole number from 1 to 65535, not the text "70000"`,
+		`1:101: sender_zmq_port of MooncakeTransferEngineConnector must be a whole number from 1 to 65535, not the text "port"`,
+	}},
 	{"undefined connector", "stages:\n- stage_id: 0\n- stage_id: 1\n  input_connectors: {from_stage_0: shn}\nconnectors: {shm: {name: SharedMemoryConnector}}", []string{
 		`4:36: undefined connector "shn": the nearest that is defined is "shm"`,
 	}},
@@ -295,7 +301,7 @@ omnibus: {max_requests: 1048577}
 		"2:81: the edges form a cycle: c -> d -> c",
 	}},
 	{"all at once", "stages:\n- stage_id: 0\n  omnibus: {x: 1}\n- stage_id: 0\nedges:\n- {from: 0}\nomnibus: {slots: 0}", []string{
-		`3:13: unknown key "x" in the stage's omnibus settings: the nearest is "cwd" (all: attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
+		`3:13: unknown key "x" in the stage's omnibus settings: the nearest is "cwd" (all: alone, attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
 		"4:13: the stage 0 is defined twice, first on line 2",
 		"6:3: the edge has no to",
 		"7:18: slots must be a whole number from 1 to 2147483647, not the number 0",

@@ -25,6 +25,7 @@ type draft struct {
 	ownInflight, runtimeInflight, flatInflight int
 	ours, runtime, outputType                  *node
 	joinPos, attachPos, routingPos             Position
+	alone                                      bool // it has no edges on purpose
 }
 
 // A reference is the mention of another stage, with the connector that the

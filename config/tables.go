@@ -122,6 +122,7 @@ func (c *reading) stageOmnibusFields(d *draft) fields {
 		"exec":          c.commandLine(&d.Exec).about("Program and arguments of the stage's processes, which the host starts."),
 		"env":           c.environment(&d.Env).about("Environment variables of those processes."),
 		"cwd":           c.text(&d.Cwd).about("Folder of those processes, relative to that of the file."),
+		"alone":         c.flag(&d.alone).about("Whether the stage has no edges on purpose, where the file lists those of others."),
 		"attach":        at(&d.attachPos, c.flag(&d.Attach)).about("Whether to wait for a process that somebody else starts."),
 		"routing":       at(&d.routingPos, word(c.checker, &d.Routing, RoutingSticky, RoutingLeastQueue, RoutingRoundRobin)).about("Which process gets a message."),
 		"restart":       word(c.checker, &d.Restart, RestartAlways, RestartOnFailure, RestartNever).about("When a process that ended is started again."),

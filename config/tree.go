@@ -32,8 +32,10 @@ type node struct {
 	// variable says that variables were replaced in this text: where a number or
 	// a flag is wanted, it may be spelt out.
 	variable bool
-	items    []*node
-	entries  []entry
+	// unset says that one of the variables in it is not set, and stands as it is written.
+	unset   bool
+	items   []*node
+	entries []entry
 
 	values int // this node and all below it, shared ones counted at each use
 	height int // levels of lists and maps below and including this one

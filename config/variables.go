@@ -15,9 +15,11 @@ const maxExpandedBytes = 1 << 20
 type expander struct {
 	*checker
 	lookup func(name string) (string, bool)
-	done   map[*node]bool // a value has a parent for each alias of it
-	bytes  int
-	full   bool
+	// noteUnset has a variable that is not set stay as it is written, with a note.
+	noteUnset bool
+	done      map[*node]bool // a value has a parent for each alias of it
+	bytes     int
+	full      bool
 }
 
 // node replaces the variables in all texts of a value, but not in keys.
@@ -107,6 +109,9 @@ func (x *expander) variable(n *node, text string) (value string, length int, ok 
 	case x.lookup == nil:
 		x.refuse(n, `the variable %s is not set, because this program reads the file without any: write what it stands for, or \${ where the text is to have ${ itself`, shorten(name))
 		return "", 0, false
+	case x.noteUnset:
+		x.notef(n.pos, "the variable %s is not set here: a run needs it", shorten(name))
+		n.unset, value = true, m[0]
 	default:
 		x.refuse(n, `the variable %s is not set: set it, or write ${oc.env:%s,default}, or \${ where the text is to have ${ itself`, shorten(name), shorten(name))
 		return "", 0, false

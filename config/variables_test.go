@@ -112,7 +112,7 @@ func TestVariableProblems(t *testing.T) {
 		{"one problem a value, and the others all the same", "stages:\n- stage_id: 0\n  omnibus: {replicas: '${MISSING}', grace: '${MISSING}', slots: 1}\n- stage_id: '${MISSING}'\nedges: [{from: '${MISSING}', to: 0}]", []string{
 			`3:23: the variable MISSING is not set: set it, or write ${oc.env:MISSING,default}, or \${ where the text is to have ${ itself`,
 			`3:44: the variable MISSING is not set: set it, or write ${oc.env:MISSING,default}, or \${ where the text is to have ${ itself`,
-			`3:58: unknown key "slots" in the stage's omnibus settings: the nearest is "state" (all: attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
+			`3:58: unknown key "slots" in the stage's omnibus settings: the nearest is "alone" (all: alone, attach, attempts, batch, cwd, env, exec, grace, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
 			`4:13: the variable MISSING is not set: set it, or write ${oc.env:MISSING,default}, or \${ where the text is to have ${ itself`,
 			`5:16: the variable MISSING is not set: set it, or write ${oc.env:MISSING,default}, or \${ where the text is to have ${ itself`,
 		}},
@@ -152,6 +152,12 @@ func TestVariableProblems(t *testing.T) {
 			`10:1: "${oc.env:N,a,b}" stands for no variable: write ${NAME}, or ${oc.env:NAME,default}, or \${ where the text is to have ${ itself`,
 			`11:1: "${ N}" stands for no variable: write ${NAME}, or ${oc.env:NAME,default}, or \${ where the text is to have ${ itself`,
 		}},
+	}
+	unset := Options{LookupEnv: someVars, NoteUnset: true}
+	text := "stages: [{stage_id: 0, k: 'a ${MISSING}'}]\nconnectors: {c: {name: MooncakeTransferEngineConnector, extra: {zmq_port: '${MISSING}'}}}"
+	p, err := Parse("p.yaml", []byte(text), unset)
+	if err != nil || len(p.Notes) != 3 || !strings.Contains(p.Notes[0].String(), "the variable MISSING is not set here: a run needs it") {
+		t.Errorf("with variables that need not be set: notes %v, error %v", p.Notes, err)
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

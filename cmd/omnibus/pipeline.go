@@ -10,7 +10,10 @@ import (
 
 // A pipelineFlag has what a verb that reads pipeline files takes from its
 // command line.
-type pipelineFlag struct{ platform string }
+type pipelineFlag struct {
+	platform string
+	checks   bool // the verb only checks files: variables need not be set
+}
 
 func (f *pipelineFlag) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.platform, "platform", "", "apply what the file says under platforms for `NAME`")
@@ -19,5 +22,5 @@ func (f *pipelineFlag) add(cmd *cobra.Command) {
 // load reads a pipeline file, which may name variables of the environment and
 // stand on other files.
 func (f *pipelineFlag) load(file string) (*config.Pipeline, error) {
-	return config.Load(file, config.Options{LookupEnv: os.LookupEnv, Platform: f.platform})
+	return config.Load(file, config.Options{LookupEnv: os.LookupEnv, NoteUnset: f.checks, Platform: f.platform})
 }

@@ -15,15 +15,16 @@ import (
 func init() { addVerb(newValidateCmd) }
 
 func newValidateCmd() *cobra.Command {
-	var pipeline pipelineFlag
+	pipeline := pipelineFlag{checks: true}
 	output := newOutput()
 	cmd := &cobra.Command{
 		Use:   "validate FILE...",
 		Short: "Check pipeline files",
 		Long: `Check pipeline files completely, and report every problem at once.
 
-Variables (${NAME}) must be set as they would be for a run, and files that a
-file stands on (base_config) be there. Of its platforms, only the one chosen is
+Variables (${NAME}) are those of the environment. One that is not set is a note here,
+where a text may be anything, and refused by a run. Files that a file stands on
+(base_config) must be there. Of its platforms, only the one chosen is
 checked. What a run would refuse of a file whose stages are all processes is
 refused here: a graph that cannot be, or windows that do not fit the store. Of
 one in order the largest payload of each edge is said, and above what size a

@@ -31,9 +31,9 @@ var (
 	}
 	partsAbove = map[string]int{
 		"actors":          1749,
-		"cmd":             2587,
+		"cmd":             2591,
 		"codec":           5380,
-		"config":          3370,
+		"config":          3394,
 		"connector":       4650,
 		"cudaipc":         10100,
 		"internal/ledger": 819,
