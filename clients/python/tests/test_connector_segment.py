@@ -420,6 +420,31 @@ class ContractTest(SegmentCase):
         self.assertEqual(got[0][0], VALUE)
         self.assertIsNone(b.get_with_deadline("0", "1", "k", deadline=time.monotonic() + 0.01))
 
+    def test_a_get_that_is_abandoned_ends(self) -> None:
+        c = self.connector()
+        c.put("0", "1", "other", 7)
+        got: list[Any] = []
+        waits = [
+            threading.Thread(
+                target=lambda key=key: got.append(c.get_with_deadline("0", "1", key, deadline=time.monotonic() + 3600)),
+                daemon=True,
+            )
+            for key in ("k", "k", "kept")
+        ]
+        for t in waits:
+            t.start()
+        for _ in range(2000):  # until they wait
+            c.abandon_get("k")
+            left = [t for t in waits[:2] if t.is_alive()]
+            if not left:
+                break
+            left[0].join(0.01)
+        self.assertEqual(([t.is_alive() for t in waits], got), ([False, False, True], [None, None]))
+        c.put("0", "1", "kept", 8)
+        waits[2].join(60)
+        self.assertEqual(got[2:], [(8, 1)])
+        self.assertEqual(c.get("0", "1", "other"), (7, 1))
+
     def test_reaping(self) -> None:
         a, b = self.connector(), self.connector()
         for i in range(50):

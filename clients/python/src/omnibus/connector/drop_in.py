@@ -119,7 +119,7 @@ class OmnibusConnector:
             self._count("cleanups")
 
     def abandon_get(self, get_key: str) -> None:
-        """End what waits for a key, in whatever thread. In mode "segment" that goes on until its deadline."""
+        """End the gets that wait for a key, in any thread: they find nothing."""
         try:
             self._open_transport().abandon(check_key(get_key))
         except Exception as e:

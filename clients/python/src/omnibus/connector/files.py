@@ -6,6 +6,7 @@ have had its name. Nothing of another user's is touched, and no link is followed
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -13,8 +14,9 @@ import os
 import select
 import stat
 import struct
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..omni.encoder import Buffer
@@ -314,19 +316,43 @@ class Inotify:
 
 
 class Watch:
-    """Tells one thread when files of a directory come to be."""
+    """Tells one thread when files of a directory come to be, or that it need not wait any more."""
 
     def __init__(self, directory: Directory) -> None:
+        self.abandoned = False
         self._inotify = Inotify()
         if self._inotify.add(directory.path, _IN_APPEARS):
             self._inotify.close()
         self._poll = select.poll()
+        try:
+            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError:  # the process has no descriptor left: it naps
+            self._wake = -1
+            self._inotify.close()
         if self._inotify.fd >= 0:
+            self._poll.register(self._wake, select.POLLIN)
             self._poll.register(self._inotify.fd, select.POLLIN)
+
+    def __del__(self) -> None:
+        if self._wake >= 0:
+            os.close(self._wake)
+
+    def abandon(self) -> None:
+        """Have the thread wait no more. From any thread."""
+        self.abandoned = True
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+    def _woken(self) -> bool:
+        try:
+            return self._wake >= 0 and os.eventfd_read(self._wake) > 0
+        except BlockingIOError:
+            return False
 
     def clear(self) -> None:
         """Forget what has come to be until now."""
-        while self._inotify.names():
+        self.abandoned = False
+        while self._inotify.names() or self._woken():
             pass
 
     def wait(self, names: tuple[str, ...], deadline: float) -> bool | None:
@@ -337,9 +363,40 @@ class Watch:
         while (left := deadline - time.monotonic()) > 0:
             if self._poll.poll(poll_millis(left)):
                 new = self._inotify.names()
-                if not wanted.isdisjoint(new) or b"" in new:
+                if self._woken() or not wanted.isdisjoint(new) or b"" in new:
                     return True
         return False
+
+
+class Waits:
+    """The threads that wait for a key."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._own = threading.local()  # a Watch for each thread that has waited
+        self._mu = threading.Lock()
+        self._keys: dict[Watch, str] = {}
+
+    @contextlib.contextmanager
+    def of(self, key: str) -> Iterator[Watch]:
+        """The watch of this thread, which waits for the key meanwhile."""
+        watch: Watch | None = getattr(self._own, "watch", None)
+        if watch is None:
+            watch = self._own.watch = Watch(self._directory)
+        watch.clear()
+        with self._mu:
+            self._keys[watch] = key
+        try:
+            yield watch
+        finally:
+            with self._mu:
+                del self._keys[watch]
+
+    def abandon(self, key: str) -> None:
+        """Have the threads that wait for the key wait no more."""
+        with self._mu:
+            for watch in [watch for watch, of in self._keys.items() if of == key]:
+                watch.abandon()
 
 
 def poll_millis(seconds: float) -> float:

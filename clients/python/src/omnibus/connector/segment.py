@@ -31,7 +31,7 @@ from ..omni.encoder import Encoded
 from . import files
 from .address import locate, round_up
 from .contract import Busy, Damaged, Decode, Edge, Missing, NoRoom, request_of, setting
-from .files import Directory, Lock, Nap, Watch
+from .files import Directory, Lock, Nap, Waits
 from .journal import GETTING, PUTTING, Journal, Record, check_name, lock_name, settle
 from .spares import REST_SECONDS, Spare, Spares
 from .sweeper import Sweeper
@@ -75,8 +75,8 @@ class Segments:
     def _open(self) -> None:
         self._mu = threading.Lock()
         self._held: OrderedDict[str, _Put] = OrderedDict()  # by the name of the segment
-        self._watches = threading.local()  # a Watch for each thread that waits
         self._directory = Directory(self._path)
+        self._waits = Waits(self._directory)
         try:
             self._journal = Journal(self._directory)
         except BaseException:
@@ -214,26 +214,23 @@ class Segments:
         except (Missing, Busy):
             pass  # then it is watched for, before the next look
         name = locate(key, metadata or {})[0]
-        watch = getattr(self._watches, "mine", None)
-        if watch is None:
-            watch = self._watches.mine = Watch(self._directory)
-        watch.clear()
         nap = Nap(deadline)
-        while True:
-            try:
-                return self.get(edge, key, metadata, decode)
-            except Missing:
-                told = watch.wait((name, lock_name(name)), deadline)
-                if told is False or (told is None and not nap.take()):
-                    raise
-                if told:
-                    nap = Nap(deadline)
-            except Busy:
-                if not nap.take():
-                    raise
+        with self._waits.of(key) as watch:
+            while True:
+                try:
+                    return self.get(edge, key, metadata, decode)
+                except Missing:
+                    told = watch.wait((name, lock_name(name)), deadline)
+                    if told is False or (told is None and not nap.take()) or watch.abandoned:
+                        raise
+                    if told:
+                        nap = Nap(deadline)
+                except Busy:
+                    if not nap.take() or watch.abandoned:
+                        raise
 
     def abandon(self, key: str) -> None:
-        pass  # who waits does so by itself, and nobody knows of it
+        self._waits.abandon(key)
 
     def _take(self, name: str, size: int) -> bytes:
         """Read a segment under its lock, and remove both.
