@@ -194,7 +194,7 @@ func TestProducerClose(t *testing.T) {
 			t.Errorf("%d reservations are left after Close", st.Reserved)
 		}
 		err := h.Do(func(s *shmstore.Store) {
-			s.FreeUnused(0)
+			s.FreeUnused()
 			if st := s.Stats(); st.Objects != 0 {
 				t.Errorf("%d objects are left after the writer's next scan", st.Objects)
 			}

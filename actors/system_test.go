@@ -69,7 +69,7 @@ func newHost(t testing.TB, opts shmstore.Options) *host {
 		for _, v := range store.Check() {
 			t.Errorf("Check: %v", v)
 		}
-		store.FreeUnused(0)
+		store.FreeUnused()
 		if st := store.Stats(); st.Objects != 0 && !t.Failed() {
 			t.Errorf("%d objects are left, %d of them reserved", st.Objects, st.Reserved)
 		}

@@ -41,7 +41,7 @@ type shortage struct {
 
 // shortageOf is what m lacks by what the full store says.
 func shortageOf(m *reserve, err error) shortage {
-	if full := (*shmstore.FullError)(nil); errors.As(err, &full) && full.Resource == shmstore.ResourceDevice {
+	if full, ok := errors.AsType[*shmstore.FullError](err); ok && full.Resource == shmstore.ResourceDevice {
 		return shortage{device: m.device}
 	}
 	return shortage{arena: true}

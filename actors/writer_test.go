@@ -358,7 +358,7 @@ func TestWriterDoRunsAlone(t *testing.T) {
 	for range callers {
 		group.Go(func() {
 			for range each {
-				if err := h.Do(func(s *shmstore.Store) { count++; s.FreeUnused(1) }); err != nil {
+				if err := h.Do(func(s *shmstore.Store) { count++; s.FreeUnused() }); err != nil {
 					t.Error(err)
 				}
 				h.one(t, 100).Abort()

@@ -57,7 +57,7 @@ func (t *copyTrial) round(_ context.Context, swapped bool) ([]sample, error) {
 	our, base, err := measureBoth(swapped,
 		func() error {
 			for range t.count {
-				if _, err := t.store.Put("", t.source, 0); err != nil {
+				if _, err := t.store.Put(t.source, 0); err != nil {
 					return err
 				}
 			}

@@ -115,7 +115,7 @@ func (t *putTrial) fill() error {
 
 func (t *putTrial) put() error {
 	for i := range t.handles {
-		r, err := t.store.Reserve(t.size, codec.IDRaw, t.store.Readers())
+		r, err := t.store.Reserve(t.size, codec.IDRaw, 1<<len(t.readers)-1) // each of them
 		if err != nil {
 			return err
 		}

@@ -127,7 +127,6 @@ func (o Options) withDefaults() Options {
 // storeOptions describe the store that a bus with these options has.
 func (o Options) storeOptions() shmstore.Options {
 	s := o.Store
-	s.Serializer = o.Serializer
 	s.Reuse = true // nobody comes for a payload that all have finished
 	d := s.WithDefaults()
 	if s.MaxLargeBytes == 0 {

@@ -56,31 +56,6 @@ func (s *Store) charge(slot uint32, readers ReaderSet) {
 	}
 }
 
-// recharge adds one debt to each reader of the set, for a live object. The
-// local readers may share their leases at the same moment.
-func (s *Store) recharge(slot uint32, readers ReaderSet) {
-	for id := range readers.All() {
-		atomic.AddUint32(&s.columns[id][slot], 1)
-	}
-	s.records[slot].charged |= readers
-}
-
-// mayRecharge checks that the readers can take one more debt for the slot. One that
-// says it owes so much that it cannot goes into quarantine: either its ledger lies, or
-// it has not read for as long as anybody can count.
-func (s *Store) mayRecharge(slot uint32, charge ReaderSet) error {
-	for _, a := range s.accounts {
-		switch lag := a.lag(slot); {
-		case !charge.Has(a.id) || lag >= 0 && lag < maxDebts:
-		case a.id == LocalReader: // its leases were shared as often
-			return fmt.Errorf("%w: %v owes %d deliveries already", ErrFull, a.name, maxDebts)
-		default:
-			s.quarantine |= Readers(a.id)
-		}
-	}
-	return s.mayCharge(charge)
-}
-
 // mayHold is the set of readers that were charged for the object in slot.
 // The local reader may have been charged by a commit.
 func (s *Store) mayHold(slot uint32) ReaderSet {
@@ -125,7 +100,6 @@ func (s *Store) declare(id ReaderID, name string) *Reader {
 			doorbell: s.doorbell,
 			leases:   &leaseBook{},
 		},
-		name:     name,
 		segments: []*segment{s.arenaSegment, s.directorySegment},
 		large:    s.large,
 	}
@@ -156,10 +130,10 @@ func (s *Store) join(a *account) {
 // everything it alone kept can be evicted. Call it when the reader is known to
 // be dead, or has said that it is gone: removing a reader that still reads
 // tears its data. Its index may be given out again, with a new ledger. The
-// local reader cannot be removed. The error is a [*ReaderError]. Writer only.
+// local reader cannot be removed. The error is [ErrUnknownReader]. Writer only.
 func (s *Store) RemoveReader(id ReaderID) error {
 	if id == LocalReader || !s.present.Has(id) {
-		return fmt.Errorf("remove reader %d: %w", id, &ReaderError{Readers: Readers(id), Err: ErrUnknownReader})
+		return fmt.Errorf("remove reader %d: %w", id, ErrUnknownReader)
 	}
 	at := slices.IndexFunc(s.accounts, func(a *account) bool { return a.id == id })
 	a := s.accounts[at]
@@ -177,7 +151,3 @@ func (s *Store) RemoveReader(id ReaderID) error {
 	a.release()
 	return nil
 }
-
-// Readers is the set of the readers that are present, the local one included.
-// Writer only.
-func (s *Store) Readers() ReaderSet { return s.present }

@@ -26,9 +26,8 @@ import (
 //	    24     8  geometry: arena bytes
 //	    32     8  geometry: largest object in bytes
 //	    40     4  geometry: slots
-//	    44     4  geometry: identity of the serializer
-//	    48     4  geometry: reader index
-//	    52    12  zero
+//	    44     4  geometry: reader index
+//	    48    16  zero
 const messageBytes = 64
 
 var messageMagic = [8]byte{'O', 'M', 'N', 'I', 'B', 'U', 'S', '@'}
@@ -66,8 +65,7 @@ func (m message) encode() (b [messageBytes]byte) {
 	binary.NativeEndian.PutUint64(b[24:], m.arena)
 	binary.NativeEndian.PutUint64(b[32:], m.maxObject)
 	binary.NativeEndian.PutUint32(b[40:], m.slots)
-	binary.NativeEndian.PutUint32(b[44:], m.serializer)
-	binary.NativeEndian.PutUint32(b[48:], uint32(m.reader))
+	binary.NativeEndian.PutUint32(b[44:], uint32(m.reader))
 	return b
 }
 
@@ -92,8 +90,7 @@ func decodeMessage(b []byte, want messageKind) (message, error) {
 	m.arena = binary.NativeEndian.Uint64(b[24:])
 	m.maxObject = binary.NativeEndian.Uint64(b[32:])
 	m.slots = binary.NativeEndian.Uint32(b[40:])
-	m.serializer = binary.NativeEndian.Uint32(b[44:])
-	reader := binary.NativeEndian.Uint32(b[48:])
+	reader := binary.NativeEndian.Uint32(b[44:])
 	m.reader = ReaderID(reader & (readerIndexes - 1))
 	if [messageBytes]byte(b) != m.encode() {
 		return message{}, fmt.Errorf("%w: reserved bytes of message %d are in use", ErrProtocol, m.kind)

@@ -216,7 +216,6 @@ func newRemoteReader(id ReaderID, geo geometry, owed debt, ledger *segment, segm
 			leases:   &leaseBook{},
 			remote:   true,
 		},
-		name:     fmt.Sprintf("process %d", os.Getpid()),
 		segments: segments,
 		large:    newLargeTable(),
 	}

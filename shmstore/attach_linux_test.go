@@ -59,8 +59,8 @@ func attachHere(t testing.TB, s *Store) *Reader {
 	if got.err != nil {
 		t.Fatal(got.err)
 	}
-	if got.r.ID() != id || got.r.StoreID() != s.ID() {
-		t.Fatalf("the reader is %d of store %x, the owner says %d of %x", got.r.ID(), got.r.StoreID(), id, s.ID())
+	if got.r.ID() != id || got.r.geo != s.geo {
+		t.Fatalf("the reader is %d of %+v, the owner says %d of %+v", got.r.ID(), got.r.geo, id, s.geo)
 	}
 	return got.r
 }
@@ -68,17 +68,17 @@ func attachHere(t testing.TB, s *Store) *Reader {
 func TestAttach(t *testing.T) {
 	s := create(t, small(Shared))
 	r := attachHere(t, s)
-	h := mustPut(t, s, "", content(100, 1), Readers(r.ID()))
-	pulled := mustPut(t, s, "", content(200, 2), 0)
-	for range 2 {
-		l := mustLease(t, r.Get, h)
+	h := mustPut(t, s, content(100, 1), Readers(r.ID()))
+	pulled := mustPut(t, s, content(200, 2), 0)
+	for _, take := range []func(Handle) (Lease, error){r.Take, r.Pin} {
+		l := mustLease(t, take, h)
 		if !bytes.Equal(l.Bytes(), content(100, 1)) {
 			t.Error("other bytes than were put")
 		}
 		l.Release()
 	}
 	pin := mustLease(t, r.Pin, pulled)
-	if freed := s.FreeUnused(0); freed != 100 {
+	if freed := s.FreeUnused(); freed != 100 {
 		t.Errorf("%d bytes came free, want those of the object that was read", freed)
 	}
 	wantError(t, "Close with a lease", r.Close(), ErrBusy)
@@ -97,8 +97,8 @@ func TestAttach(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	_, err := r.Get(h)
-	wantError(t, "Get after Close", err, ErrClosed)
+	_, err := r.Take(h)
+	wantError(t, "Take after Close", err, ErrClosed)
 	if err := s.RemoveReader(r.ID()); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestAttach(t *testing.T) {
 func TestOwnerGone(t *testing.T) {
 	s := create(t, small(Shared))
 	r := attachHere(t, s)
-	l := mustLease(t, r.Take, mustPut(t, s, "", content(100, 1), Readers(r.ID())))
+	l := mustLease(t, r.Take, mustPut(t, s, content(100, 1), Readers(r.ID())))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestHostileReaders(t *testing.T) {
 			if got := openDescriptors(t); got > before {
 				t.Errorf("%d descriptors are open, %d were before", got, before)
 			}
-			if got := s.Readers(); got != Readers(0) {
+			if got := s.Stats().Readers; got != Readers(0) {
 				t.Errorf("readers %v are left", got)
 			}
 			wantClean(t, s)

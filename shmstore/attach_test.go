@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var testGeometry = geometry{store: 7, arena: 1 << 20, maxObject: 1 << 18, slots: 1024, serializer: 2}
+var testGeometry = geometry{store: 7, arena: 1 << 20, maxObject: 1 << 18, slots: 1024}
 
 func TestMessages(t *testing.T) {
 	for _, want := range []message{
@@ -174,8 +174,12 @@ func FuzzLine(f *testing.F) {
 		ln.word.store(word)
 		ln.offset, ln.size, ln.codec = offset, size, codec
 		r.owed[3] = r.taken[3].Load() + owed
-		h := Handle{Store: s.ID(), Gen: gen, Offset: handleOffset, Size: handleSize, Slot: 3, Codec: codec}
-		if l, err := r.Get(h); err == nil {
+		h := Handle{Store: s.geo.store, Gen: gen, Offset: handleOffset, Size: handleSize, Slot: 3, Codec: codec}
+		for _, read := range []func(Handle) (Lease, error){r.Take, r.Pin} {
+			l, err := read(h)
+			if err != nil {
+				continue
+			}
 			if uint64(len(l.Bytes())) != size {
 				t.Errorf("%d bytes for a line that says %d", len(l.Bytes()), size)
 			}

@@ -89,7 +89,7 @@ func benchmarkPut(b *testing.B, opts Options, size, readers int) {
 	var handles [window]Handle
 	put := func() {
 		for i := range handles {
-			res, err := s.Reserve(size, codec.IDRaw, s.Readers())
+			res, err := s.Reserve(size, codec.IDRaw, s.present)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -139,7 +139,7 @@ func BenchmarkPin(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer s.Close()
-	h, err := s.Put("", make([]byte, 64), 0)
+	h, err := s.Put(make([]byte, 64), 0)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func BenchmarkBytes(b *testing.B) {
 	}
 	defer s.Close()
 	for _, size := range []int{64, 1 << 16} {
-		h, err := s.Put("", make([]byte, size), 0)
+		h, err := s.Put(make([]byte, size), 0)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -201,7 +201,7 @@ func BenchmarkLarge(b *testing.B) {
 				b.SetBytes(int64(size))
 				for b.Loop() {
 					t0 := time.Now()
-					if _, err := s.Put("", src, 0); err != nil {
+					if _, err := s.Put(src, 0); err != nil {
 						b.Fatal(err)
 					}
 					t1 := time.Now()
@@ -230,7 +230,7 @@ func BenchmarkLargeLengths(b *testing.B) {
 			defer s.Close()
 			var handles []Handle
 			for i := 0; b.Loop(); i++ {
-				h, err := s.Put("", src[:least+i*step%spread], Readers(0))
+				h, err := s.Put(src[:least+i*step%spread], Readers(0))
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -278,7 +278,7 @@ func benchmarkCopy(b *testing.B, memory Memory, size int) {
 	b.ReportAllocs()
 	for b.Loop() {
 		t0 := time.Now()
-		if _, err := s.Put("", src, 0); err != nil {
+		if _, err := s.Put(src, 0); err != nil {
 			b.Fatal(err)
 		}
 		t1 := time.Now()

@@ -14,7 +14,6 @@ const (
 	InvariantGeneration  = "generation"      // given out, and never twice
 	InvariantChunk       = "slot and chunk"  // every object has the chunk that names its slot, and every chunk an object
 	InvariantFreeSlots   = "free slots"      // a slot is free or in use, and counted once
-	InvariantKeys        = "keys"            // keys and objects name each other
 	InvariantSettled     = "settled slots"   // nobody owes anything for an empty slot
 	InvariantOverdraft   = "overdraft"       // no reader has settled more than it owes
 	InvariantCollected   = "collected debts" // done <= taken <= owed, for readers of this process
@@ -50,7 +49,6 @@ func (s *Store) Check() []Violation {
 	c.checkChunks()
 	c.checkLarge()
 	c.checkDevices()
-	c.checkKeys()
 	c.checkReaders()
 	for _, v := range s.ring.Check() {
 		c.report(ringInvariantPrefix+v.Invariant, "%s", v.Detail)
@@ -145,20 +143,6 @@ func (c *checker) checkChunks() {
 	}
 	if chunks != c.inUse {
 		c.report(InvariantChunk, "%d chunks for %d objects", chunks, c.inUse)
-	}
-}
-
-func (c *checker) checkKeys() {
-	for key, slot := range c.keys {
-		if int(slot) >= len(c.records) || c.records[slot].key != key {
-			c.report(InvariantKeys, "key %q names slot %d, which does not name it", key, slot)
-		}
-	}
-	for slot := range c.records {
-		key := c.records[slot].key
-		if named, ok := c.keys[key]; key != "" && (!ok || named != uint32(slot)) {
-			c.report(InvariantKeys, "slot %d has the key %q, which does not name it", slot, key)
-		}
 	}
 }
 

@@ -44,10 +44,6 @@ func TestCheckFindsDamage(t *testing.T) {
 		{InvariantFreeSlots, "never used", func(s *Store) { s.freeSlots[0] = 7 }},
 		{InvariantFreeSlots, "lost", func(s *Store) { s.freeSlots = nil }},
 		{InvariantFreeSlots, "miscounted", func(s *Store) { s.inUse++ }},
-		{InvariantKeys, "of another slot", func(s *Store) { s.keys["a"] = b }},
-		{InvariantKeys, "of an object that has another", func(s *Store) { s.keys["x"] = a }},
-		{InvariantKeys, "of a slot never used", func(s *Store) { s.keys["x"] = 7 }},
-		{InvariantKeys, "forgotten", func(s *Store) { delete(s.keys, "a") }},
 		{InvariantSettled, "owed for an empty slot", func(s *Store) { s.local.owed[s.freeSlots[0]]++ }},
 		{InvariantOverdraft, "settled too much", func(s *Store) { s.accounts[1].ledger[b].done.Add(3) }},
 		{InvariantCollected, "collected too much", func(s *Store) { s.local.taken[a].Add(9) }},
@@ -70,13 +66,12 @@ func TestCheckFindsDamage(t *testing.T) {
 				t.Fatal(err)
 			}
 			reader := mustDeclare(t, s, "reader")
-			mustPut(t, s, "a", content(100, 1), Readers(0))
-			mustPut(t, s, "b", content(100, 2), Readers(reader.ID()))
+			mustPut(t, s, content(100, 1), Readers(0))
+			mustPut(t, s, content(100, 2), Readers(reader.ID()))
 			device := newCountedDevice(10)
 			mustReserveOn(t, s, device, 3, 0)
 			mustReserveOn(t, s, device, 4, 0)
-			mustPut(t, s, "gone", nil, 0)
-			if err := s.DeleteKey("gone"); err != nil {
+			if err := drop(s, mustPut(t, s, nil, 0)); err != nil {
 				t.Fatal(err)
 			}
 			wantClean(t, s)
@@ -103,8 +98,8 @@ func TestCheckIsBounded(t *testing.T) {
 }
 
 func TestViolationText(t *testing.T) {
-	v := Violation{Invariant: InvariantKeys, Detail: "x"}
-	if !strings.HasPrefix(v.String(), "keys: x") {
+	v := Violation{Invariant: InvariantLine, Detail: "x"}
+	if !strings.HasPrefix(v.String(), "directory line: x") {
 		t.Errorf("text %q", v)
 	}
 }

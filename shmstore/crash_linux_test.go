@@ -186,7 +186,7 @@ func putSealed(t *testing.T, s *Store, seed uint64, charge ReaderSet) Handle {
 	t.Helper()
 	data := make([]byte, 100)
 	sealed(data, seed)
-	return mustPut(t, s, "", data, charge)
+	return mustPut(t, s, data, charge)
 }
 
 // TestKilledAtFaultpoints kills a reader process at each named place, while
@@ -237,14 +237,14 @@ func TestKilledAtFaultpoints(t *testing.T) {
 				}
 			}
 			wantClean(t, s)
-			if left := s.Clear(); left != 1 {
+			if left := freeAll(s); left != 1 {
 				t.Errorf("%d objects are left, want the one of the other reader", left)
 			}
 			if !isSealed(lease.Bytes()) {
 				t.Error("the other reader's object was torn")
 			}
 			lease.Release()
-			if left := s.Clear(); left != 0 {
+			if left := freeAll(s); left != 0 {
 				t.Errorf("%d objects are left in the end", left)
 			}
 		})
@@ -277,7 +277,7 @@ func TestKilledAtRandom(t *testing.T) {
 			command := []byte{askRead, askRead, askRead, askRead, askHold, askPin}[rand.IntN(6)]
 			data := make([]byte, 64)
 			sealed(data, seed)
-			h, err := s.Put("", data, Readers(id))
+			h, err := s.Put(data, Readers(id))
 			if errors.Is(err, ErrFull) { // it holds everything
 				break
 			}
@@ -295,7 +295,7 @@ func TestKilledAtRandom(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantClean(t, s)
-		if left := s.Clear(); left != 0 {
+		if left := freeAll(s); left != 0 {
 			t.Errorf("%d objects are left of a dead reader", left)
 		}
 	}

@@ -15,19 +15,18 @@ func TestPieceGoesWithItsObject(t *testing.T) {
 		name string
 		free func(t *testing.T, s *Store, h Handle)
 	}{
-		{"evicted for room in the arena", func(t *testing.T, s *Store, h Handle) { mustPut(t, s, "", make([]byte, s.inArena), 0) }},
-		{"deleted", func(t *testing.T, s *Store, h Handle) {
-			if err := s.Delete(h); err != nil {
+		{"evicted for room in the arena", func(t *testing.T, s *Store, h Handle) { mustPut(t, s, make([]byte, s.inArena), 0) }},
+		{"alone", func(t *testing.T, s *Store, h Handle) {
+			if err := drop(s, h); err != nil {
 				t.Error(err)
 			}
 		}},
-		{"unused", func(t *testing.T, s *Store, h Handle) { s.FreeUnused(0) }},
+		{"unused", func(t *testing.T, s *Store, h Handle) { s.FreeUnused() }},
 		{"unused on the device", func(t *testing.T, s *Store, h Handle) {
 			if left := s.FreeUnusedOn(s.devices[0].dev); left != 0 {
 				t.Errorf("%d pieces are left", left)
 			}
 		}},
-		{"cleared", func(t *testing.T, s *Store, h Handle) { s.Clear() }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := create(t, Options{Memory: Heap, ArenaBytes: minArenaBytes, LargeObjectBytes: minArenaBytes - 64})
@@ -37,7 +36,7 @@ func TestPieceGoesWithItsObject(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.FreeUnused(0)
+			s.FreeUnused()
 			if st := s.Stats(); device.Pieces() != 1 || st.Pieces != 1 || st.PieceBytes != 10 {
 				t.Fatalf("%d pieces are in use while the object is read, Stats say %d of %d bytes", device.Pieces(), st.Pieces, st.PieceBytes)
 			}
@@ -70,7 +69,7 @@ func TestRoomOnDeviceComesFromTheOldest(t *testing.T) {
 		opts := small(Heap)
 		opts.StrictFIFO = strict
 		s, device, other := create(t, opts), newCountedDevice(10), newCountedDevice(10)
-		plain := mustPut(t, s, "plain", content(100, 1), 0)
+		plain := mustPut(t, s, content(100, 1), 0)
 		elsewhere := mustPutOn(t, s, other, 10, 0)
 		oldest := mustPutOn(t, s, device, 3, 0)
 		held := mustPutOn(t, s, device, 2, Readers(LocalReader))
@@ -144,7 +143,7 @@ func TestFullDeviceSaysWhoHolds(t *testing.T) {
 	little, reader, bystander := mustDeclare(t, s, "little"), mustDeclare(t, s, "slow"), mustDeclare(t, s, "bystander")
 	mustPutOn(t, s, device, 0, Readers(little.ID()))
 	mustPutOn(t, s, device, 7, Readers(reader.ID()))
-	mustPut(t, s, "", content(100, 1), Readers(bystander.ID()))
+	mustPut(t, s, content(100, 1), Readers(bystander.ID()))
 	open := mustReserveOn(t, s, device, 2, 0)
 
 	_, _, err := s.ReserveOn(device, 4, 20, codec.IDRaw, 0)
@@ -167,7 +166,7 @@ func TestFullDeviceSaysWhoHolds(t *testing.T) {
 		t.Error("it was not counted")
 	}
 	open.Abort()
-	s.Clear()
+	s.FreeUnused()
 }
 
 func TestReserveOnErrors(t *testing.T) {

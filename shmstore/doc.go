@@ -9,7 +9,7 @@
 // lease once. No byte is copied, and nothing is ever freed that somebody
 // holds: room comes back lazily, when the writer needs it, from the oldest
 // objects that all their readers have finished with. Until then an object
-// stays readable by its handle, and by its key if it has one.
+// stays readable by its handle.
 //
 // Objects above Options.LargeObjectBytes get a segment of their own beside the
 // arena, so that one of them cannot fill it. All else is the same for them, but
@@ -17,7 +17,7 @@
 // [Store.LargeSegment] and [Reader.AddSegment]. Devices can be told of it, too, which have
 // to forget it before it is unmapped: [Store.OnLarge].
 //
-//	h, err := store.Put("", data, shmstore.Readers(1, 2))  // the writer
+//	h, err := store.Put(data, shmstore.Readers(1, 2))  // the writer
 //	...
 //	lease, err := reader.Take(h)                           // readers 1 and 2
 //	defer lease.Release()
@@ -50,7 +50,7 @@
 // writes them. Commit and [Lease.Share] add debts of the local reader, with atomic
 // additions. And what a reader has collected (taken) is its own, on its heap, by
 // compare and swap; so are account and ledger of a reader of the owner's process.
-// The ring, slots in use, keys and charged readers are on the writer's heap and
+// The ring, slots in use and charged readers are on the writer's heap and
 // need no synchronization.
 //
 // # Peers that keep no accounts
@@ -113,8 +113,7 @@
 // # Trust
 //
 // The owner trusts no reader: a ledger is checked before it is mapped, and a
-// reader that settles more than it owes is put in quarantine, as is one whose ledger
-// says that it owes 2^30 deliveries of an object. It keeps what it held until it is
+// reader that settles more than it owes is put in quarantine. It keeps what it held until it is
 // removed, and harms nobody else. A reader does not trust its
 // handles: store, slot, generation, offset, size and codec must agree with the
 // directory and with the bounds of the mapping, so that a stale, forged or

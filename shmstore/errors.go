@@ -17,16 +17,10 @@ var (
 	// ErrSize reports a size that is negative, or not positive where it must
 	// be, or a commit beyond the reservation.
 	ErrSize = errors.New("invalid size")
-	// ErrExists reports a put under a key that has an object.
-	ErrExists = errors.New("key exists")
-	// ErrNotFound reports a key without an object.
-	ErrNotFound = errors.New("key not found")
 	// ErrStale reports a handle whose object is gone.
 	ErrStale = errors.New("object is gone")
 	// ErrCorrupt reports a handle that does not agree with the directory.
 	ErrCorrupt = errors.New("corrupt handle")
-	// ErrForeign reports a handle of another store.
-	ErrForeign = errors.New("handle of another store")
 	// ErrNoDebt reports a delivery collected by a reader that was not
 	// charged for it, or that has collected everything it was charged for.
 	ErrNoDebt = errors.New("no debt to collect")
@@ -36,8 +30,6 @@ var (
 	// ErrClosed reports the use of a closed store or segment, or of a
 	// removed reader.
 	ErrClosed = errors.New("store is closed")
-	// ErrCanceled reports that whoever waited for room gave up.
-	ErrCanceled = errors.New("wait for room was canceled")
 	// ErrBusy reports a close that had to leave the memory mapped, because
 	// leases or reservations of this process still point into it.
 	ErrBusy = errors.New("store is in use")
@@ -51,11 +43,10 @@ var (
 	ErrMemory = errors.New("not enough free memory")
 	// ErrTooManyReaders reports that all reader indexes are in use.
 	ErrTooManyReaders = errors.New("too many readers")
-	// ErrUnknownReader reports the index of no present reader. See [ReaderError].
+	// ErrUnknownReader reports the index of no present reader.
 	ErrUnknownReader = errors.New("unknown reader")
-	// ErrQuarantined reports a reader that settled more than it owed, or that owes 2^30
-	// deliveries of one object by its ledger. What it holds stays until it is removed.
-	// See [ReaderError].
+	// ErrQuarantined reports a reader that settled more than it owed. What it
+	// holds stays until it is removed.
 	ErrQuarantined = errors.New("reader is quarantined")
 	// ErrProtocol reports bytes or descriptors from a peer that break the
 	// rules of attaching, or of sharing a segment.
@@ -152,14 +143,5 @@ func (e *MemoryError) Error() string {
 // Is makes errors.Is(err, ErrMemory) true.
 func (e *MemoryError) Is(target error) bool { return target == ErrMemory }
 
-// ReaderError names the readers an operation failed for. It unwraps to
-// [ErrUnknownReader] or [ErrQuarantined].
-type ReaderError struct {
-	Readers ReaderSet
-	Err     error
-}
-
-func (e *ReaderError) Error() string { return fmt.Sprintf("readers %v: %v", e.Readers, e.Err) }
-
-// Unwrap returns the reason.
-func (e *ReaderError) Unwrap() error { return e.Err }
+// errForeign refuses a handle of another store.
+var errForeign = fmt.Errorf("%w: it is of another store", ErrCorrupt)

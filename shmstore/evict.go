@@ -40,18 +40,6 @@ func (s *Store) makeRoom(size int) (slot uint32, ok bool) {
 	return 0, false
 }
 
-// evictAll makes one pass and returns the bytes it freed; it ends early once
-// these reach target.
-func (s *Store) evictAll(target uint64) (freedBytes uint64) {
-	next, more := s.ring.Oldest()
-	for more && freedBytes < target {
-		var n uint64
-		next, more, n = s.step(next, maxCandidates, target-freedBytes, true)
-		freedBytes += n
-	}
-	return freedBytes
-}
-
 // A store that reuses looks at more objects than it gives out reservations: if it looked
 // at as many, those that nobody holds would pile up among others that stay.
 const (
@@ -193,7 +181,6 @@ func (s *Store) free(candidates, aborted uint64) (freedBytes uint64) {
 // vacate empties a slot.
 func (s *Store) vacate(slot uint32) {
 	rec := &s.records[slot]
-	s.unname(rec)
 	if int(slot) < len(s.pieces) && s.pieces[slot].on != nil {
 		s.detach(slot)
 	}

@@ -23,7 +23,7 @@ func Example() {
 		return
 	}
 
-	handle, err := store.Put("", []byte("hidden states"), shmstore.Readers(store.Local().ID(), talker.ID()))
+	handle, err := store.Put([]byte("hidden states"), shmstore.Readers(store.Local().ID(), talker.ID()))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -34,15 +34,15 @@ func Example() {
 			fmt.Println(err)
 			return
 		}
-		fmt.Printf("%s reads %q\n", reader.Name(), lease.Bytes())
+		fmt.Printf("reader %d reads %q\n", reader.ID(), lease.Bytes())
 		lease.Release()
 	}
-	fmt.Println("freed", store.FreeUnused(0), "bytes")
-	_, err = talker.Get(handle)
+	fmt.Println("freed", store.FreeUnused(), "bytes")
+	_, err = talker.Pin(handle)
 	fmt.Println("gone:", errors.Is(err, shmstore.ErrStale))
 	// Output:
-	// local reads "hidden states"
-	// talker reads "hidden states"
+	// reader 0 reads "hidden states"
+	// reader 1 reads "hidden states"
 	// freed 13 bytes
 	// gone: true
 }

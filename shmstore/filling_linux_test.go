@@ -39,7 +39,7 @@ func TestMemoryComesWithPayloads(t *testing.T) {
 	for range 20 {
 		var held []Handle
 		for i := range atOnce {
-			held = append(held, mustPut(t, s, "", content(size, uint64(i)), Readers(LocalReader)))
+			held = append(held, mustPut(t, s, content(size, uint64(i)), Readers(LocalReader)))
 		}
 		for i, h := range held {
 			wantBytes(t, s.Local().Take, h, content(size, uint64(i)))
@@ -56,18 +56,18 @@ func TestMemoryComesWithPayloads(t *testing.T) {
 func TestFullForWantOfMemory(t *testing.T) {
 	const size = 1 << 20
 	s := filling(t)
-	held := mustPut(t, s, "", content(size, 1), Readers(LocalReader))
+	held := mustPut(t, s, content(size, 1), Readers(LocalReader))
 	available := int64(0)
 	scarce(t, func() int64 { return available })
-	_, err := s.Put("", content(size, 2), Readers(LocalReader))
+	_, err := s.Put(content(size, 2), Readers(LocalReader))
 	var full *FullError
 	if !errors.As(err, &full) || !errors.Is(err, ErrMemory) {
 		t.Fatalf("error %v, want a *FullError for want of memory", err)
 	}
 	wantBytes(t, s.Local().Take, held, content(size, 1))
-	h := mustPut(t, s, "", content(size, 3), Readers(LocalReader)) // where the first one was
+	h := mustPut(t, s, content(size, 3), Readers(LocalReader)) // where the first one was
 	available = 1 << 40
-	mustPut(t, s, "", content(size, 4), 0)
+	mustPut(t, s, content(size, 4), 0)
 	wantBytes(t, s.Local().Take, h, content(size, 3))
 	wantClean(t, s)
 }
@@ -81,7 +81,7 @@ func TestFilled(t *testing.T) {
 	if arena.Filled(1) {
 		t.Error("an arena without payloads has memory")
 	}
-	h := mustPut(t, s, "", content(5000, 1), 0)
+	h := mustPut(t, s, content(5000, 1), 0)
 	if end := int64(h.Offset + h.Size); !arena.Filled(end) || arena.Filled(arena.Size()) {
 		t.Errorf("filled up to the payload: %t, up to the end: %t", arena.Filled(end), arena.Filled(arena.Size()))
 	}

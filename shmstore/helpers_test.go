@@ -41,6 +41,27 @@ func create(t testing.TB, opts Options) *Store {
 	return s
 }
 
+// freeAll frees what nothing holds and returns how many objects stay.
+func freeAll(s *Store) (left int) {
+	s.FreeUnused()
+	return s.Stats().Objects
+}
+
+// drop evicts one object, if it may go.
+func drop(s *Store, h Handle) error {
+	_, err := s.record(h)
+	if err == nil {
+		s.evictSlot(h.Slot)
+	}
+	return err
+}
+
+// there says whether the object of a handle is there.
+func there(s *Store, h Handle) error {
+	_, err := s.record(h)
+	return err
+}
+
 // wantClean fails the test if an invariant is broken.
 func wantClean(t testing.TB, s *Store) {
 	t.Helper()

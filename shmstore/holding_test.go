@@ -26,11 +26,11 @@ func TestOneReleaseForEachLease(t *testing.T) {
 					}
 				}
 			}
-			if freed := s.FreeUnused(0); freed != 0 {
+			if freed := s.FreeUnused(); freed != 0 {
 				t.Errorf("%d bytes were freed under the second lease", freed)
 			}
 			second.Release()
-			if freed := s.FreeUnused(0); freed != 10 {
+			if freed := s.FreeUnused(); freed != 10 {
 				t.Errorf("%d bytes were freed, want 10", freed)
 			}
 		})

@@ -311,8 +311,8 @@ func IsLarge(h Handle) bool { return h.Offset == largeOffset }
 // in another process: a memfd that nobody else can write to, change the size of,
 // or punch holes into, and its length in bytes. The object's bytes begin at 0.
 // The descriptor is the store's, and good as long as something holds the object:
-// a debt of that reader does. The errors are those of [Store.Touch], and
-// [ErrUnsupported] for an object in the arena, or in [Heap] memory. Writer only.
+// a debt of that reader does. The errors are [ErrStale],
+// [ErrCorrupt], [ErrClosed], and [ErrUnsupported] for an object in the arena, or in [Heap] memory. Writer only.
 func (s *Store) LargeSegment(h Handle) (fd int, sizeBytes int64, err error) {
 	_, err = s.record(h)
 	o, large := s.large.get(h.Gen)

@@ -33,8 +33,8 @@ func handOver(t testing.TB, s *Store, r *Reader, h Handle) {
 // when none can go, the error has the figures, and nothing is left behind.
 func TestLargeHeadroom(t *testing.T) {
 	s := create(t, withLarge(Shared))
-	old := mustPut(t, s, "", content(largeSize, 1), 0)
-	held := mustPut(t, s, "", content(largeSize, 2), Readers(0))
+	old := mustPut(t, s, content(largeSize, 1), 0)
+	held := mustPut(t, s, content(largeSize, 2), Readers(0))
 	looks := 0
 	scarce(t, func() int64 {
 		if looks++; looks == 1 {
@@ -42,17 +42,17 @@ func TestLargeHeadroom(t *testing.T) {
 		}
 		return 1 << 30
 	})
-	mustPut(t, s, "", content(2000, 3), 0)
+	mustPut(t, s, content(2000, 3), 0)
 	if looks != 2 {
 		t.Errorf("the free memory was looked at %d times, want 2", looks)
 	}
 	_, err := s.Local().Pin(old)
 	wantError(t, "the oldest", err, ErrStale)
-	s.FreeUnused(0)
+	s.FreeUnused()
 	scarce(t, func() int64 { return 1 << 10 })
 	before := s.Stats()
 	descriptors := openFiles(t)
-	_, err = s.Put("key", content(largeSize, 4), Readers(0))
+	_, err = s.Put(content(largeSize, 4), Readers(0))
 	var refused *MemoryError
 	if !errors.As(err, &refused) || refused.NeededBytes != 3*pageBytes || refused.AvailableBytes != 1<<10 {
 		t.Errorf("no memory: %v", err)
@@ -64,7 +64,7 @@ func TestLargeHeadroom(t *testing.T) {
 		t.Errorf("%d descriptors are open, %d were before", got, descriptors)
 	}
 	wantBytes(t, s.Local().Take, held, content(largeSize, 2))
-	mustPut(t, s, "key", content(100, 5), 0)
+	mustPut(t, s, content(100, 5), 0)
 }
 
 // scarce lets this process believe in so many free bytes until the test ends.
@@ -96,8 +96,8 @@ func TestLargeInAnotherProcess(t *testing.T) {
 	s := create(t, withLarge(Shared))
 	r := attachHere(t, s)
 	defer r.Close()
-	h := mustPut(t, s, "", content(largeSize, 1), Readers(r.ID()))
-	for verb, take := range map[string]func(Handle) (Lease, error){"Take": r.Take, "Get": r.Get, "Pin": r.Pin} {
+	h := mustPut(t, s, content(largeSize, 1), Readers(r.ID()))
+	for verb, take := range map[string]func(Handle) (Lease, error){"Take": r.Take, "Pin": r.Pin} {
 		_, err := take(h)
 		wantError(t, verb+" without the segment", err, ErrSegment)
 	}
@@ -113,10 +113,10 @@ func TestLargeInAnotherProcess(t *testing.T) {
 	wantBytes(t, r.Take, h, content(largeSize, 1))
 	_, err := r.Take(h)
 	wantError(t, "a second Take", err, ErrNoDebt)
-	wantBytes(t, r.Get, h, content(largeSize, 1))
+	wantBytes(t, r.Pin, h, content(largeSize, 1))
 
 	l := mustLease(t, r.Pin, h)
-	if s.FreeUnused(0) != 0 {
+	if s.FreeUnused() != 0 {
 		t.Error("a pinned object was freed")
 	}
 	r.DropSegments()
@@ -125,16 +125,11 @@ func TestLargeInAnotherProcess(t *testing.T) {
 	}
 	l.Release()
 
-	if err := s.Touch(h, Readers(r.ID())); err != nil {
-		t.Fatal(err)
+	declined := mustPut(t, s, content(largeSize, 2), Readers(r.ID()))
+	if err := r.Drop(declined); err != nil {
+		t.Errorf("Drop: %v", err)
 	}
-	declined := mustPut(t, s, "", content(largeSize, 2), Readers(r.ID()))
-	for _, h := range []Handle{h, declined} {
-		if err := r.Drop(h); err != nil {
-			t.Errorf("Drop: %v", err)
-		}
-	}
-	s.FreeUnused(0)
+	s.FreeUnused()
 	wantLarge(t, s, 0, 0)
 	_, err = r.Pin(h)
 	wantError(t, "after it was freed", err, ErrStale)
@@ -153,7 +148,7 @@ func TestLargeSlotReused(t *testing.T) {
 	descriptors := -1
 	var last Handle
 	for i := range 5 {
-		h := mustPut(t, s, "", content(largeSize, uint64(i)), Readers(r.ID()))
+		h := mustPut(t, s, content(largeSize, uint64(i)), Readers(r.ID()))
 		if i > 0 && h.Slot != last.Slot {
 			t.Fatal("the slot was not used again")
 		}
@@ -169,7 +164,7 @@ func TestLargeSlotReused(t *testing.T) {
 		} else {
 			descriptors = got
 		}
-		s.FreeUnused(0)
+		s.FreeUnused()
 		last = h
 	}
 }
@@ -181,10 +176,10 @@ func TestAddSegmentRefuses(t *testing.T) {
 	s := create(t, withLarge(Shared))
 	r := attachHere(t, s)
 	defer r.Close()
-	stale := mustPut(t, s, "", content(largeSize, 1), 0)
-	s.Clear()
-	inArena := mustPut(t, s, "", content(100, 2), 0)
-	good := mustPut(t, s, "", content(largeSize, 2), Readers(r.ID()))
+	stale := mustPut(t, s, content(largeSize, 1), 0)
+	s.FreeUnused()
+	inArena := mustPut(t, s, content(100, 2), 0)
+	good := mustPut(t, s, content(largeSize, 2), Readers(r.ID()))
 	forged := func(change func(*Handle)) Handle {
 		h := good
 		change(&h)
@@ -200,9 +195,9 @@ func TestAddSegmentRefuses(t *testing.T) {
 	}{
 		{name: "stale", h: stale, size: size, seals: sealsOfPeer, want: ErrStale},
 		{name: "in the arena", h: inArena, size: size, seals: sealsOfPeer, want: ErrUnsupported},
-		{name: "another store", h: forged(func(h *Handle) { h.Store++ }), size: size, seals: sealsOfPeer, want: ErrForeign},
+		{name: "another store", h: forged(func(h *Handle) { h.Store++ }), size: size, seals: sealsOfPeer, want: ErrCorrupt},
 		{name: "another size", h: forged(func(h *Handle) { h.Size-- }), size: size, seals: sealsOfPeer, want: ErrCorrupt},
-		{name: "no object", h: Handle{}, size: size, seals: sealsOfPeer, want: ErrForeign},
+		{name: "no object", h: Handle{}, size: size, seals: sealsOfPeer, want: ErrCorrupt},
 		{name: "too small", h: good, size: largeSize - 1, seals: sealsOfPeer, want: ErrProtocol},
 		{name: "holes", h: good, size: size, holes: true, seals: sealsOfPeer, want: ErrProtocol},
 		{name: "can shrink", h: good, size: size, seals: sealsOfPeer &^ unix.F_SEAL_SHRINK, want: ErrProtocol},
@@ -237,7 +232,7 @@ func TestAddSegmentRefuses(t *testing.T) {
 func TestLargeOwnerGone(t *testing.T) {
 	s := create(t, withLarge(Shared))
 	r := attachHere(t, s)
-	h := mustPut(t, s, "", content(largeSize, 1), Readers(r.ID()))
+	h := mustPut(t, s, content(largeSize, 1), Readers(r.ID()))
 	handOver(t, s, r, h)
 	l := mustLease(t, r.Take, h)
 	if err := s.Close(); err != nil {
@@ -277,7 +272,7 @@ func TestKilledWithLarge(t *testing.T) {
 			}
 			data := make([]byte, largeSize)
 			sealed(data, 1)
-			h := mustPut(t, s, "", data, Readers(id))
+			h := mustPut(t, s, data, Readers(id))
 			fd, _, err := s.LargeSegment(h)
 			if err != nil {
 				t.Fatal(err)
@@ -288,7 +283,7 @@ func TestKilledWithLarge(t *testing.T) {
 			if err := c.ask(command, h); err != nil {
 				t.Fatal(err)
 			}
-			if s.FreeUnused(0) != 0 {
+			if s.FreeUnused() != 0 {
 				t.Error("what the child holds was freed")
 			}
 			if err := unix.PidfdSendSignal(c.pidfd, unix.SIGKILL, nil, 0); err != nil {
@@ -301,7 +296,7 @@ func TestKilledWithLarge(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantClean(t, s)
-			if left := s.Clear(); left != 0 {
+			if left := freeAll(s); left != 0 {
 				t.Errorf("%d objects are left of a dead reader", left)
 			}
 			wantLarge(t, s, 0, 0)

@@ -14,7 +14,7 @@ import (
 // the reason they were refused for.
 func (r *Reader) locateLarge(h *Handle, reason error) (*line, error) {
 	switch {
-	case !errors.Is(reason, ErrCorrupt) || !IsLarge(*h):
+	case errors.Is(reason, errForeign), !errors.Is(reason, ErrCorrupt), !IsLarge(*h):
 		return nil, reason
 	case h.Slot >= uint32(len(r.lines)), h.Gen == 0, h.Gen > maxGeneration:
 		return nil, ErrCorrupt
@@ -58,7 +58,7 @@ func (r *Reader) whyMissing(ln *line, h *Handle) error {
 	}
 }
 
-// takeLarge goes on for Take and Get after locate or collect have failed.
+// takeLarge goes on for Take after locate or collect have failed.
 func (r *Reader) takeLarge(op string, h *Handle, reason error) (Lease, error) {
 	view, ln, err := r.viewLarge(h, reason)
 	if err == nil {

@@ -15,10 +15,10 @@ func TestLargeReuse(t *testing.T) {
 	for _, opts := range []Options{withLarge(Auto), reusing(Auto)} {
 		s, f := create(t, opts), &forgetful{}
 		s.OnLarge(f.made)
-		held := mustPut(t, s, "", content(largeSize, 1), Readers(0))
+		held := mustPut(t, s, content(largeSize, 1), Readers(0))
 		for i := range 20 {
 			want := content(largeSize-i, uint64(i))
-			wantBytes(t, s.Local().Take, mustPut(t, s, "", want, Readers(0)), want)
+			wantBytes(t, s.Local().Take, mustPut(t, s, want, Readers(0)), want)
 			wantClean(t, s)
 		}
 		if made := len(f.known); (made == 2) != opts.Reuse {
@@ -36,10 +36,10 @@ func TestLargeReuseReachesAll(t *testing.T) {
 	s.OnLarge(f.made)
 	const held = 2*largeLooks + 1
 	for range held {
-		mustPut(t, s, "", content(largeSize, 1), Readers(0))
+		mustPut(t, s, content(largeSize, 1), Readers(0))
 	}
 	for range 100 {
-		mustPut(t, s, "", content(largeSize, 2), 0)
+		mustPut(t, s, content(largeSize, 2), 0)
 	}
 	// It comes round with every third one.
 	if made, most := len(f.known), held+2*3; made > most {
@@ -48,7 +48,7 @@ func TestLargeReuseReachesAll(t *testing.T) {
 }
 
 // TestSparesGiveWay: segments without an object go when there is no room for others, when
-// memory is short, and with FreeUnused, Clear and Close; and nothing that is held goes in
+// memory is short, and with FreeUnused and Close; and nothing that is held goes in
 // their place.
 func TestSparesGiveWay(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -56,7 +56,7 @@ func TestSparesGiveWay(t *testing.T) {
 		left int64 // pages
 	}{
 		"room": {func(t *testing.T, s *Store) {
-			mustPut(t, s, "", content(2*pageBytes, 4), Readers(0))
+			mustPut(t, s, content(2*pageBytes, 4), Readers(0))
 		}, 3 + 3 + 2},
 		"memory": {func(t *testing.T, s *Store) {
 			looks := 0
@@ -66,18 +66,17 @@ func TestSparesGiveWay(t *testing.T) {
 				}
 				return 1 << 30
 			})
-			mustPut(t, s, "", content(pageBytes-1, 4), Readers(0))
+			mustPut(t, s, content(pageBytes-1, 4), Readers(0))
 		}, 3 + 1},
-		"FreeUnused": {func(_ *testing.T, s *Store) { s.FreeUnused(0) }, 3},
-		"Clear":      {func(_ *testing.T, s *Store) { s.Clear() }, 3},
-		"a slot":     {func(t *testing.T, s *Store) { mustPut(t, s, "", content(10, 4), Readers(0)) }, 9},
+		"FreeUnused": {func(_ *testing.T, s *Store) { s.FreeUnused() }, 3},
+		"a slot":     {func(t *testing.T, s *Store) { mustPut(t, s, content(10, 4), Readers(0)) }, 9},
 	} {
 		s := create(t, reusing(Auto))
-		held := mustPut(t, s, "", content(largeSize, 1), Readers(0))
-		spare := []Handle{mustPut(t, s, "", content(largeSize, 2), Readers(0)), mustPut(t, s, "", content(largeSize, 3), Readers(0))}
+		held := mustPut(t, s, content(largeSize, 1), Readers(0))
+		spare := []Handle{mustPut(t, s, content(largeSize, 2), Readers(0)), mustPut(t, s, content(largeSize, 3), Readers(0))}
 		for i, h := range spare {
 			wantBytes(t, s.Local().Take, h, content(largeSize, uint64(2+i)))
-			if err := s.Delete(h); err != nil {
+			if err := drop(s, h); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -103,10 +102,10 @@ func TestLargeReuseOfNewLengths(t *testing.T) {
 		s, f := create(t, opts), &forgetful{}
 		s.OnLarge(f.made)
 		const objects = 50
-		last, before := mustPut(t, s, "", content(50*pageBytes, 0), Readers(0)), 50*pageBytes
+		last, before := mustPut(t, s, content(50*pageBytes, 0), Readers(0)), 50*pageBytes
 		for i := range objects {
 			size := 48*pageBytes + i*37%12*pageBytes + i
-			h := mustPut(t, s, "", content(size, uint64(i)), Readers(0))
+			h := mustPut(t, s, content(size, uint64(i)), Readers(0))
 			wantBytes(t, s.Local().Take, last, content(before, uint64(max(i-1, 0))))
 			wantClean(t, s)
 			last, before = h, size
@@ -138,7 +137,7 @@ func TestLargeReuseFitsAsMany(t *testing.T) {
 	for round := range uint64(3) {
 		var all []Handle
 		for i := range uint64(objects) {
-			all = append(all, mustPut(t, s, "", content(needed, round+i), Readers(0)))
+			all = append(all, mustPut(t, s, content(needed, round+i), Readers(0)))
 			wantClean(t, s)
 		}
 		for i, h := range all {
@@ -146,7 +145,7 @@ func TestLargeReuseFitsAsMany(t *testing.T) {
 		}
 		wantClean(t, s)
 		for _, h := range all[:round*objects/2] { // whose segments are larger than what comes free
-			if err := s.Delete(h); err != nil {
+			if err := drop(s, h); err != nil {
 				t.Fatal(err)
 			}
 			wantClean(t, s)
@@ -168,19 +167,19 @@ func TestSpareOfWhoGaveTheSlot(t *testing.T) {
 	s := create(t, opts)
 	var all []Handle
 	for i := range uint64(objects) {
-		all = append(all, mustPut(t, s, "", content(needed*pageBytes, i), Readers(0)))
+		all = append(all, mustPut(t, s, content(needed*pageBytes, i), Readers(0)))
 	}
 	wantBytes(t, s.Local().Take, all[0], content(needed*pageBytes, 0))
-	if err := s.Delete(all[0]); err != nil {
+	if err := drop(s, all[0]); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		mustPut(t, s, "", content(10, 0), Readers(0))
+		mustPut(t, s, content(10, 0), Readers(0))
 	}
 	wantLarge(t, s, objects-1, opts.MaxLargeBytes)
 	last := 1 + (s.largeHand+largeLooks)%(objects-1) // the one that is not looked at
 	wantBytes(t, s.Local().Take, all[last], content(needed*pageBytes, uint64(last)))
-	mustPut(t, s, "", content(rounded*pageBytes, 1), Readers(0))
+	mustPut(t, s, content(rounded*pageBytes, 1), Readers(0))
 	wantLarge(t, s, objects-1, ((objects-2)*needed+rounded)*pageBytes)
 	wantClean(t, s)
 }

@@ -49,8 +49,7 @@ func TestLargeObjects(t *testing.T) {
 		reader := mustDeclare(t, s, "reader")
 		want := content(largeSize, 1)
 		for name, put := range map[string]func() (Handle, error){
-			"Put":    func() (Handle, error) { return s.Put("", want, Readers(0, reader.ID())) },
-			"PutVec": func() (Handle, error) { return s.PutVec("", [][]byte{want[:10], want[10:]}, Readers(0, reader.ID())) },
+			"Put": func() (Handle, error) { return s.Put(want, Readers(0, reader.ID())) },
 			"Reserve": func() (Handle, error) {
 				r := mustReserve(t, s, 3*pageBytes, Readers(reader.ID()))
 				copy(r.Bytes(), want)
@@ -75,25 +74,27 @@ func TestLargeObjects(t *testing.T) {
 			wantLarge(t, s, 1, 3*pageBytes)
 			wantClean(t, s)
 			wantBytes(t, s.Local().Take, h, want)
-			wantBytes(t, reader.Get, h, want)
-			wantBytes(t, reader.Get, h, want) // a pin, this time
+			wantBytes(t, reader.Take, h, want)
+			wantBytes(t, reader.Pin, h, want)
 			wantBytes(t, s.Local().Pin, h, want)
 			_, err = s.Local().Take(h)
 			wantError(t, name+": a second Take", err, ErrNoDebt)
-			if err := s.Touch(h, Readers(0)); err != nil {
+			l := mustLease(t, s.Local().Pin, h)
+			if err := l.Share(1); err != nil {
 				t.Error(err)
 			}
+			l.Release()
 			if holders := s.Holders(); len(holders) != 1 || holders[0].Bytes < int64(len(want)) {
 				t.Errorf("%s: holders %v", name, holders)
 			}
 			if err := s.Local().Drop(h); err != nil {
 				t.Error(err)
 			}
-			if freed := s.FreeUnused(0); freed < int64(len(want)) {
+			if freed := s.FreeUnused(); freed < int64(len(want)) {
 				t.Errorf("%s: %d bytes came free", name, freed)
 			}
 			wantLarge(t, s, 0, 0)
-			for verb, take := range map[string]func(Handle) (Lease, error){"Take": s.Local().Take, "Get": reader.Get, "Pin": s.Local().Pin} {
+			for verb, take := range map[string]func(Handle) (Lease, error){"Take": s.Local().Take, "Pin": s.Local().Pin} {
 				_, err = take(h)
 				wantError(t, name+": "+verb+" afterwards", err, ErrStale)
 			}
@@ -102,47 +103,18 @@ func TestLargeObjects(t *testing.T) {
 	})
 }
 
-// TestLargeByKey: a large object is found by its name, deleted by it, and
-// shared by a lease.
-func TestLargeByKey(t *testing.T) {
-	s := create(t, withLarge(Auto))
-	want := content(largeSize, 1)
-	h := mustPut(t, s, "voice", want, 0)
-	again, ok := s.GetCached("voice", Readers(0))
-	if !ok || again != h {
-		t.Fatalf("GetCached: %v %t", again, ok)
-	}
-	l := mustLease(t, s.Local().Take, h)
-	if err := l.Share(1); err != nil {
-		t.Fatal(err)
-	}
-	l.Release()
-	if err := s.DeleteKey("voice"); err != nil {
-		t.Fatal(err)
-	}
-	wantBytes(t, s.Local().Take, h, want) // the shared debt has held it
-	if err := s.Delete(h); err != nil {
-		t.Error(err)
-	}
-	wantLarge(t, s, 0, 0)
-	_, err := s.PutValue("", want, 0)
-	if err != nil {
-		t.Error(err)
-	}
-}
-
 // TestLargeEviction: the oldest that nobody holds goes first, and no object of
 // the arena for a large one's sake, nor the other way round.
 func TestLargeEviction(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s := create(t, withLarge(memory))
-		inArena := mustPut(t, s, "", content(1000, 9), 0)
+		inArena := mustPut(t, s, content(1000, 9), 0)
 		var hs []Handle
 		for i := range 3 {
-			hs = append(hs, mustPut(t, s, "", content(largeSize, uint64(i)), 0))
+			hs = append(hs, mustPut(t, s, content(largeSize, uint64(i)), 0))
 		}
 		held := mustLease(t, s.Local().Pin, hs[0])
-		hs = append(hs, mustPut(t, s, "", content(largeSize, 3), 0))
+		hs = append(hs, mustPut(t, s, content(largeSize, 3), 0))
 		wantLarge(t, s, 3, 9*pageBytes)
 		if !bytes.Equal(held.Bytes(), content(largeSize, 0)) {
 			t.Error("a large object changed under a pin")
@@ -150,7 +122,7 @@ func TestLargeEviction(t *testing.T) {
 		_, err := s.Local().Pin(hs[1])
 		wantError(t, "the oldest that nobody held", err, ErrStale)
 		for i := range 6 { // more than the arena holds
-			mustPut(t, s, "", content(900, uint64(i)), 0)
+			mustPut(t, s, content(900, uint64(i)), 0)
 		}
 		for _, i := range []int{0, 2, 3} {
 			wantBytes(t, s.Local().Pin, hs[i], content(largeSize, uint64(i)))
@@ -166,10 +138,10 @@ func TestLargeEviction(t *testing.T) {
 func TestLargeFull(t *testing.T) {
 	s := create(t, withLarge(Auto))
 	for i := range 3 {
-		mustPut(t, s, "", content(largeSize, uint64(i)), Readers(0))
+		mustPut(t, s, content(largeSize, uint64(i)), Readers(0))
 	}
 	before := s.Stats()
-	_, err := s.Put("", content(largeSize, 4), 0)
+	_, err := s.Put(content(largeSize, 4), 0)
 	var full *FullError
 	if !errors.As(err, &full) || full.Resource != ResourceLarge || full.LargeBytes != 9*pageBytes || full.NeededBytes != largeSize {
 		t.Errorf("a fourth: %v", err)
@@ -180,7 +152,7 @@ func TestLargeFull(t *testing.T) {
 	if after := s.Stats(); after != before {
 		t.Errorf("the refusals left %+v, want %+v", after, before)
 	}
-	mustPut(t, s, "", content(1000, 5), 0) // the arena has room
+	mustPut(t, s, content(1000, 5), 0) // the arena has room
 }
 
 // TestLargeTakesSlots: with all slots in use, large objects go for the others,
@@ -191,15 +163,15 @@ func TestLargeTakesSlots(t *testing.T) {
 		opts.Slots = 2
 		s := create(t, opts)
 		for i := range 2 {
-			mustPut(t, s, "", content(largeSize, uint64(i)), 0)
+			mustPut(t, s, content(largeSize, uint64(i)), 0)
 		}
-		held := mustPut(t, s, "", content(10, 2), Readers(0))
+		held := mustPut(t, s, content(10, 2), Readers(0))
 		wantLarge(t, s, 1, 3*pageBytes)
-		mustPut(t, s, "", content(10, 3), 0)
+		mustPut(t, s, content(10, 3), 0)
 		wantLarge(t, s, 0, 0)
-		last := mustPut(t, s, "", content(largeSize, 4), Readers(0))
+		last := mustPut(t, s, content(largeSize, 4), Readers(0))
 		var full *FullError
-		if _, err := s.Put("", content(largeSize, 5), 0); !errors.As(err, &full) || full.Resource != ResourceSlots {
+		if _, err := s.Put(content(largeSize, 5), 0); !errors.As(err, &full) || full.Resource != ResourceSlots {
 			t.Errorf("no slot: %v", err)
 		}
 		wantBytes(t, s.Local().Take, held, content(10, 2))
@@ -235,7 +207,7 @@ func TestLargeAborted(t *testing.T) {
 	for _, open := range []Reservation{rs[0], rs[2], r} {
 		open.Abort()
 	}
-	if left := s.Clear(); left != 0 {
+	if left := freeAll(s); left != 0 {
 		t.Errorf("%d objects are left", left)
 	}
 	wantLarge(t, s, 0, 0)
@@ -252,7 +224,7 @@ func TestLargeStrictFIFO(t *testing.T) {
 		if i%3 == 0 {
 			size = largeSize
 		}
-		hs = append(hs, mustPut(t, s, "", content(size, uint64(i)), 0))
+		hs = append(hs, mustPut(t, s, content(size, uint64(i)), 0))
 		wantClean(t, s)
 	}
 	wantBytes(t, s.Local().Pin, hs[19], content(900, 19))
@@ -266,8 +238,8 @@ func TestLargeClose(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := mustLease(t, s.Local().Take, mustPut(t, s, "", content(largeSize, 1), Readers(0)))
-		mustPut(t, s, "", content(largeSize, 2), 0)
+		l := mustLease(t, s.Local().Take, mustPut(t, s, content(largeSize, 1), Readers(0)))
+		mustPut(t, s, content(largeSize, 2), 0)
 		wantError(t, "Close with a lease", s.Close(), ErrBusy)
 		if !bytes.Equal(l.Bytes(), content(largeSize, 1)) {
 			t.Error("closing the store took the bytes from under a lease")
@@ -321,8 +293,8 @@ func TestLargeOptions(t *testing.T) {
 func TestLargeForged(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s := create(t, withLarge(memory))
-		inArena := mustPut(t, s, "", content(100, 1), Readers(0))
-		large := mustPut(t, s, "", content(largeSize, 2), Readers(0))
+		inArena := mustPut(t, s, content(100, 1), Readers(0))
+		large := mustPut(t, s, content(largeSize, 2), Readers(0))
 		for _, tc := range []struct {
 			name  string
 			h     Handle
@@ -342,15 +314,15 @@ func TestLargeForged(t *testing.T) {
 			{"no generation", large, func(h *Handle) { h.Gen = 0 }, ErrCorrupt},
 			{"a generation that overflows the word", large, func(h *Handle) { h.Gen |= 1 << 62 }, ErrCorrupt},
 			{"another generation", large, func(h *Handle) { h.Gen += 7 }, ErrStale},
-			{"another store", large, func(h *Handle) { h.Store++ }, ErrForeign},
+			{"another store", large, func(h *Handle) { h.Store++ }, ErrCorrupt},
 		} {
 			h := tc.h
 			tc.forge(&h)
-			for verb, take := range map[string]func(Handle) (Lease, error){"Take": s.Local().Take, "Get": s.Local().Get, "Pin": s.Local().Pin} {
+			for verb, take := range map[string]func(Handle) (Lease, error){"Take": s.Local().Take, "Pin": s.Local().Pin} {
 				_, err := take(h)
 				wantError(t, tc.name+": "+verb, err, tc.want)
 			}
-			if s.Local().Drop(h) == nil || s.Touch(h, 0) == nil || s.Delete(h) == nil {
+			if s.Local().Drop(h) == nil {
 				t.Errorf("%s: accepted", tc.name)
 			}
 			if _, _, err := s.LargeSegment(h); err == nil {
@@ -392,8 +364,8 @@ func TestCheckFindsLargeDamage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		mustPut(t, s, "", content(largeSize, 1), 0)
-		mustPut(t, s, "", content(largeSize, 2), 0)
+		mustPut(t, s, content(largeSize, 1), 0)
+		mustPut(t, s, content(largeSize, 2), 0)
 		wantClean(t, s)
 		damage(s)
 		if found := s.Check(); !slices.ContainsFunc(found, func(v Violation) bool { return v.Invariant == InvariantLarge && v.Detail != "" }) {

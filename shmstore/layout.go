@@ -36,9 +36,8 @@ import (
 //	    16     8  identity of the store
 //	    24     8  arena bytes
 //	    32     8  largest object in bytes
-//	    40     4  identity of the store's serializer
-//	    44     4  reader index (account and ledger; 0 in the directory)
-//	    48    16  zero
+//	    40     4  reader index (account and ledger; 0 in the directory)
+//	    44    20  zero
 //
 // Directory page, second cache line, on a line of its own because every
 // release reads it:
@@ -75,7 +74,7 @@ import (
 // where taken (debts ever collected) is private to the reader. The three are
 // equal whenever the slot changes hands, so none is ever reset.
 const (
-	layoutVersion = 2
+	layoutVersion = 3
 
 	ringHeaderBytes = ringbuf.HeaderSize
 
@@ -198,11 +197,10 @@ func (k segmentKind) magic() [8]byte { return [8]byte{'O', 'M', 'N', 'I', 'B', '
 
 // geometry is what all segments of a store agree on.
 type geometry struct {
-	store      uint64
-	arena      uint64
-	maxObject  uint64
-	slots      uint32
-	serializer uint32
+	store     uint64
+	arena     uint64
+	maxObject uint64
+	slots     uint32
 }
 
 // check bounds a geometry that came from another process, so that no size
@@ -236,8 +234,7 @@ func (sb superblock) encode() (b [superblockBytes]byte) {
 	binary.NativeEndian.PutUint64(b[16:], sb.store)
 	binary.NativeEndian.PutUint64(b[24:], sb.arena)
 	binary.NativeEndian.PutUint64(b[32:], sb.maxObject)
-	binary.NativeEndian.PutUint32(b[40:], sb.serializer)
-	binary.NativeEndian.PutUint32(b[44:], uint32(sb.reader))
+	binary.NativeEndian.PutUint32(b[40:], uint32(sb.reader))
 	return b
 }
 

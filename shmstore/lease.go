@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 )
 
@@ -103,29 +102,6 @@ func (l *Lease) Handle() Handle {
 // line is the directory line of the object. It does not change under a lease,
 // save between live and closing.
 func (l *Lease) line() *line { return &l.view.lines[l.place.slot] }
-
-// defaultCodecs decode the payloads of the built-in serializers.
-var defaultCodecs = codec.Default()
-
-// Value decodes the object into v, a non-nil pointer, by the serializer that
-// its handle names, one of those built in; see [Lease.ValueBy] for others. The
-// result may be a view of the object: see package codec.
-func (l *Lease) Value(v any) error { return l.ValueBy(defaultCodecs, v) }
-
-// ValueBy is Value with the serializers of a registry.
-func (l *Lease) ValueBy(codecs *codec.Registry, v any) error {
-	if l.view == nil {
-		return fmt.Errorf("value of a released lease: %w", ErrClosed)
-	}
-	s, err := codecs.ByID(codec.ID(atomic.LoadUint32(&l.line().codec)))
-	if err != nil {
-		return fmt.Errorf("value of %v: %w", l.Handle(), err)
-	}
-	if err := s.Decode(l.Bytes(), v); err != nil {
-		return fmt.Errorf("value of %v: %w", l.Handle(), err)
-	}
-	return nil
-}
 
 // Release gives the object back. Releasing a lease twice is a bug that could
 // free bytes somebody else reads; it panics.

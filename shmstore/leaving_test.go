@@ -45,14 +45,13 @@ func (f *forgetful) refuse() {
 func TestLargeObjectsAreForgotten(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		for name, end := range map[string]func(s *Store, h Handle){
-			"deleted": func(s *Store, h Handle) { _ = s.Delete(h) },
-			"evicted": func(s *Store, _ Handle) { s.FreeUnused(0) },
+			"evicted": func(s *Store, _ Handle) { s.FreeUnused() },
 			"closed":  func(s *Store, _ Handle) { _ = s.Close() },
 		} {
 			s, f := create(t, withLarge(memory)), &forgetful{late: true}
 			s.OnLarge(f.made)
 			want := content(largeSize, 1)
-			h := mustPut(t, s, "key", want, 0)
+			h := mustPut(t, s, want, 0)
 			if len(f.known) != 1 || len(f.gone) != 0 {
 				t.Fatalf("%s: told of %d, and %d are to be forgotten, of one that is there", name, len(f.known), len(f.gone))
 			}
@@ -72,7 +71,7 @@ func TestLargeObjectsAreForgotten(t *testing.T) {
 		s.OnLarge(f.made)
 		r := mustReserve(t, s, largeSize, 0)
 		r.Abort()
-		s.FreeUnused(0)
+		s.FreeUnused()
 		if len(f.known) != 1 {
 			t.Errorf("told of %d", len(f.known))
 		}
@@ -90,15 +89,15 @@ func TestRoomOfLeavingObjects(t *testing.T) {
 		s.OnRoom(func() { rung++ })
 		var held []Handle
 		for range 2 {
-			held = append(held, mustPut(t, s, "", content(largeSize, 1), Readers(0)))
+			held = append(held, mustPut(t, s, content(largeSize, 1), Readers(0)))
 		}
-		if err := s.Delete(mustPut(t, s, "", content(largeSize, 1), 0)); err != nil {
+		if err := drop(s, mustPut(t, s, content(largeSize, 1), 0)); err != nil {
 			t.Fatal(err)
 		}
 		wantLarge(t, s, 2, 9*pageBytes)
 
 		s.WantRoom(true)
-		_, err := s.Put("", content(largeSize, 3), 0)
+		_, err := s.Put(content(largeSize, 3), 0)
 		var full *FullError
 		if !errors.As(err, &full) || full.Resource != ResourceLarge || full.LargeBytes != 9*pageBytes {
 			t.Fatalf("before it is forgotten: %v, %+v", err, full)
@@ -112,21 +111,21 @@ func TestRoomOfLeavingObjects(t *testing.T) {
 		}
 		s.WantRoom(false)
 		f.late = false
-		h := mustPut(t, s, "", content(largeSize, 3), 0)
+		h := mustPut(t, s, content(largeSize, 3), 0)
 		wantLarge(t, s, 3, 9*pageBytes)
 
 		// With room to come, what is settled stays.
 		f.late = true
-		if err := s.Delete(h); err != nil {
+		if err := drop(s, h); err != nil {
 			t.Fatal(err)
 		}
 		settled := held[0]
 		if err := s.Local().Drop(settled); err != nil {
 			t.Fatal(err)
 		}
-		_, err = s.Put("", content(pageBytes, 4), 0)
+		_, err = s.Put(content(pageBytes, 4), 0)
 		wantError(t, "while it is forgotten", err, ErrFull)
-		if err := s.Touch(settled, 0); err != nil {
+		if err := there(s, settled); err != nil {
 			t.Errorf("something was evicted that makes no room: %v", err)
 		}
 		f.forget()
@@ -144,12 +143,12 @@ func TestRoomOfStayingObjects(t *testing.T) {
 		s.OnLarge(f.made)
 		rung := 0
 		s.OnRoom(func() { rung++ })
-		settled := []Handle{mustPut(t, s, "", content(largeSize, 1), 0), mustPut(t, s, "", content(largeSize, 1), 0)}
-		if err := s.Delete(mustPut(t, s, "", content(largeSize, 1), 0)); err != nil {
+		settled := []Handle{mustPut(t, s, content(largeSize, 1), 0), mustPut(t, s, content(largeSize, 1), 0)}
+		if err := drop(s, mustPut(t, s, content(largeSize, 1), 0)); err != nil {
 			t.Fatal(err)
 		}
 		s.WantRoom(true)
-		_, err := s.Put("", content(largeSize, 3), 0)
+		_, err := s.Put(content(largeSize, 3), 0)
 		wantError(t, "before it is known that it stays", err, ErrFull)
 		f.refuse()
 		if rung == 0 {
@@ -158,16 +157,16 @@ func TestRoomOfStayingObjects(t *testing.T) {
 		s.WantRoom(false)
 		wantLarge(t, s, 2, 9*pageBytes)
 		f.late = false
-		mustPut(t, s, "", content(largeSize, 3), 0)
+		mustPut(t, s, content(largeSize, 3), 0)
 		wantLarge(t, s, 2, 9*pageBytes)
-		if err := s.Touch(settled[0], 0); err == nil {
+		if err := there(s, settled[0]); err == nil {
 			t.Error("the oldest was not evicted")
 		}
-		if err := s.Touch(settled[1], 0); err != nil {
+		if err := there(s, settled[1]); err != nil {
 			t.Errorf("more than one was evicted: %v", err)
 		}
 		for range 2 { // as much as there is beside it, and no more
-			mustPut(t, s, "", content(largeSize, 3), 0)
+			mustPut(t, s, content(largeSize, 3), 0)
 			wantLarge(t, s, 2, 9*pageBytes)
 		}
 	})

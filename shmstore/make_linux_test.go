@@ -71,10 +71,10 @@ func TestNeverMade(t *testing.T) {
 	r.Abort()
 	ahead(t, s, false).Abort()
 	for range 3 {
-		s.FreeUnused(0)
+		s.FreeUnused()
 		ahead(t, s, true).Abort()
 	}
-	s.FreeUnused(0)
+	s.FreeUnused()
 	wantLarge(t, s, 0, 0)
 	wantClean(t, s)
 }

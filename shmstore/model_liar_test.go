@@ -35,19 +35,14 @@ func (m *model) ChargeLiar(t *rapid.T) {
 	if m.liar == nil {
 		t.Skip("nobody lies")
 	}
-	o, charge, liar := m.object(t), m.charge(t), Readers(m.liar.ID())
-	err := m.store.Touch(o.handle, charge|liar)
-	var bad *ReaderError
+	data, charge, liar := m.data(t), m.charge(t), Readers(m.liar.ID())
+	h, err := m.store.Put(data, charge|liar)
 	switch {
-	case err == nil && !o.gone:
-		for id := range charge.All() {
-			o.debts[id]++
-		}
-	case errors.Is(err, ErrStale) && !m.mustBeThere(o):
-		o.gone = true
-	case errors.As(err, &bad) && bad.Readers == liar && m.store.Stats().Quarantined == liar:
+	case err == nil:
+		m.added(h, data, charge, 0)
+	case errors.Is(err, ErrQuarantined) && m.store.Stats().Quarantined == liar:
 	default:
-		t.Fatalf("Touch %v for %v and the liar: %v, the model has %+v", o.handle, charge, err, o)
+		m.full(t, err)
 	}
 }
 
@@ -74,7 +69,7 @@ func (m *model) end(t *rapid.T) {
 			owed++
 		}
 	}
-	m.store.FreeUnused(0)
+	m.store.FreeUnused()
 	if left := m.store.Stats().Objects; left != owed {
 		t.Errorf("%d objects stay, and %d are owed", left, owed)
 	}

@@ -31,7 +31,6 @@ type model struct {
 type object struct {
 	handle Handle
 	data   []byte
-	key    string
 	debts  map[ReaderID]int // not collected
 	held   int              // leases
 	gone   bool             // seen to be gone
@@ -84,8 +83,8 @@ func (m *model) reader(t *rapid.T) *Reader {
 }
 
 // added puts a new object into the model.
-func (m *model) added(h Handle, key string, data []byte, charge ReaderSet, local int) *object {
-	o := &object{handle: h, data: data, key: key, debts: make(map[ReaderID]int)}
+func (m *model) added(h Handle, data []byte, charge ReaderSet, local int) *object {
+	o := &object{handle: h, data: data, debts: make(map[ReaderID]int)}
 	for id := range charge.All() {
 		o.debts[id]++
 	}
@@ -129,29 +128,13 @@ func (m *model) full(t *rapid.T, err error) {
 }
 
 func (m *model) Put(t *rapid.T) {
-	key := rapid.SampledFrom([]string{"", "", "a", "b", "c"}).Draw(t, "key")
 	data, charge := m.data(t), m.charge(t)
-	if cached, ok := m.store.GetCached(key, charge); ok {
-		m.touched(t, cached, key, charge)
-		return
-	}
-	h, err := m.store.Put(key, data, charge)
+	h, err := m.store.Put(data, charge)
 	if err != nil {
 		m.full(t, err)
 		return
 	}
-	m.added(h, key, data, charge, 0)
-}
-
-// touched accounts for an object that was referred to again.
-func (m *model) touched(t *rapid.T, h Handle, key string, charge ReaderSet) {
-	o := m.objects[h.Gen]
-	if o == nil || o.gone || o.key != key || o.handle != h {
-		t.Fatalf("key %q names %v, the model has %+v", key, h, o)
-	}
-	for id := range charge.All() {
-		o.debts[id]++
-	}
+	m.added(h, data, charge, 0)
 }
 
 func (m *model) Reserve(t *rapid.T) {
@@ -185,7 +168,7 @@ func (m *model) Commit(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.added(h, "", data, p.charge, local).piece = p.piece
+	m.added(h, data, p.charge, local).piece = p.piece
 }
 
 func (m *model) Abort(t *rapid.T) {
@@ -193,25 +176,11 @@ func (m *model) Abort(t *rapid.T) {
 	p.reservation.Abort()
 }
 
-func (m *model) Touch(t *rapid.T) {
-	o, charge := m.object(t), m.charge(t)
-	switch err := m.store.Touch(o.handle, charge); {
-	case err == nil && !o.gone:
-		for id := range charge.All() {
-			o.debts[id]++
-		}
-	case errors.Is(err, ErrStale) && !m.mustBeThere(o):
-		o.gone = true
-	default:
-		t.Fatalf("Touch %v: %v, the model has %+v", o.handle, err, o)
-	}
-}
-
-// Read takes a lease in one of the three ways.
+// Read takes a lease in one of the two ways.
 func (m *model) Read(t *rapid.T) {
 	o, r := m.object(t), m.reader(t)
-	verb := rapid.SampledFrom([]string{"get", "take", "pin"}).Draw(t, "verb")
-	l, err := map[string]func(Handle) (Lease, error){"get": r.Get, "take": r.Take, "pin": r.Pin}[verb](o.handle)
+	verb := rapid.SampledFrom([]string{"take", "pin"}).Draw(t, "verb")
+	l, err := map[string]func(Handle) (Lease, error){"take": r.Take, "pin": r.Pin}[verb](o.handle)
 	owes := o.debts[r.ID()] > 0
 	switch {
 	case err == nil && !o.gone && (verb != "take" || owes):
@@ -262,21 +231,8 @@ func (m *model) Share(t *rapid.T) {
 	t.Skip("no local lease")
 }
 
-func (m *model) Delete(t *rapid.T) {
-	o := m.object(t)
-	switch err := m.store.Delete(o.handle); {
-	case err == nil && !o.gone:
-		o.key = ""
-		o.gone = m.liar == nil && !m.mustBeThere(o)
-	case errors.Is(err, ErrStale) && !m.mustBeThere(o):
-		o.gone = true
-	default:
-		t.Fatalf("Delete %v: %v, the model has %+v", o.handle, err, o)
-	}
-}
-
 func (m *model) FreeUnused(*rapid.T) {
-	m.store.FreeUnused(0)
+	m.store.FreeUnused()
 	if m.liar != nil {
 		return
 	}
@@ -361,11 +317,6 @@ func (m *model) Check(t *rapid.T) {
 			t.Errorf("%v is not there: %v, the model has %+v", o.handle, err, o)
 		default:
 			o.gone = true
-		}
-	}
-	for _, key := range []string{"a", "b", "c"} {
-		if h, ok := m.store.GetCached(key, 0); ok {
-			m.touched(t, h, key, 0)
 		}
 	}
 }

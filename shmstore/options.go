@@ -5,7 +5,6 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/ringbuf"
 )
 
@@ -89,8 +88,6 @@ type Options struct {
 	// differ a little fit, it may be larger than its object by up to a quarter. With
 	// StrictFIFO it has no effect.
 	Reuse bool
-	// Serializer encodes the values of [Store.PutValue]. Default msgpack.
-	Serializer codec.Serializer
 }
 
 // WithDefaults returns the options as [Create] takes them.
@@ -127,9 +124,6 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.MaxReaders == 0 {
 		o.MaxReaders = MaxReaders
-	}
-	if o.Serializer == nil {
-		o.Serializer = codec.MsgpackSerializer{}
 	}
 	return o
 }

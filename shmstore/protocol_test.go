@@ -21,7 +21,7 @@ func TestPinWaitsForTheWriter(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := create(t, small(Heap))
-			h := mustPut(t, s, "", content(10, 1), 0)
+			h := mustPut(t, s, content(10, 1), 0)
 			word := &s.lines[h.Slot].word
 			word.store(wordOf(h.Gen, stateClosing))
 			pinned := make(chan error, 1)
@@ -58,7 +58,7 @@ func TestPinWaitsForTheWriter(t *testing.T) {
 func TestEvictionSeesLatePins(t *testing.T) {
 	s := create(t, small(Heap))
 	reader := mustDeclare(t, s, "reader")
-	h := mustPut(t, s, "", content(10, 1), 0)
+	h := mustPut(t, s, content(10, 1), 0)
 	pin := &reader.ledger[h.Slot].pin
 	s.whileClosing = func() {
 		if state := stateOf(s.lines[h.Slot].word.load()); state != stateClosing {
@@ -66,12 +66,12 @@ func TestEvictionSeesLatePins(t *testing.T) {
 		}
 		pin.Store(1)
 	}
-	if freed := s.FreeUnused(0); freed != 0 {
+	if freed := s.FreeUnused(); freed != 0 {
 		t.Errorf("%d bytes were freed under a pin", freed)
 	}
 	s.whileClosing = nil
 	pin.Store(0)
-	if freed := s.FreeUnused(0); freed != 10 {
+	if freed := s.FreeUnused(); freed != 10 {
 		t.Errorf("%d bytes were freed, want 10", freed)
 	}
 }
@@ -81,7 +81,7 @@ func TestEvictionSeesLatePins(t *testing.T) {
 // although the slot is closing.
 func TestEvictionSeesLateShares(t *testing.T) {
 	s := create(t, small(Heap))
-	h := mustPut(t, s, "", content(10, 1), 0)
+	h := mustPut(t, s, content(10, 1), 0)
 	l := mustLease(t, s.Local().Pin, h)
 	var delivered Lease
 	s.whileClosing = func() {
@@ -91,16 +91,16 @@ func TestEvictionSeesLateShares(t *testing.T) {
 		l.Release()
 		delivered = mustLease(t, s.Local().Take, h)
 	}
-	if freed := s.FreeUnused(0); freed != 0 {
+	if freed := s.FreeUnused(); freed != 0 {
 		t.Errorf("%d bytes were freed under two deliveries", freed)
 	}
 	s.whileClosing = nil
 	delivered.Release()
-	s.FreeUnused(0)
+	s.FreeUnused()
 	if err := s.Local().Drop(h); err != nil {
 		t.Errorf("the second delivery: %v", err)
 	}
-	if freed := s.FreeUnused(0); freed != 10 {
+	if freed := s.FreeUnused(); freed != 10 {
 		t.Errorf("%d bytes were freed, want 10", freed)
 	}
 }

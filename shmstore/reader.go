@@ -1,7 +1,6 @@
 package shmstore
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -19,17 +18,10 @@ type Reader struct {
 	closed   atomic.Bool
 	segments []*segment // that the view points into
 	large    *largeTable
-	name     string
 }
 
 // ID is the reader's index in its store.
 func (r *Reader) ID() ReaderID { return r.id }
-
-// Name is the reader's name in reports.
-func (r *Reader) Name() string { return r.name }
-
-// StoreID is the identity of the store, see [Store.ID].
-func (r *Reader) StoreID() uint64 { return r.geo.store }
 
 // Arena is the memory that the payloads lie in, which is mapped for reading only in a
 // process other than the owner's. It is valid until the reader is closed.
@@ -71,8 +63,7 @@ func (r *Reader) Drop(h Handle) error {
 
 // Pin returns a lease that owes nothing, on an object this reader need not
 // have been charged for: a handle that was remembered, or passed on by somebody
-// else. The errors are [ErrStale], [ErrCorrupt], [ErrForeign], [ErrClosed] and
-// [ErrOwnerStalled], and [ErrSegment] for a large object whose segment this
+// else. The errors are [ErrStale], [ErrCorrupt], [ErrClosed] and [ErrOwnerStalled], and [ErrSegment] for a large object whose segment this
 // process lacks: see [Reader.AddSegment].
 func (r *Reader) Pin(h Handle) (Lease, error) {
 	ln, err := r.locate(&h)
@@ -84,30 +75,6 @@ func (r *Reader) Pin(h Handle) (Lease, error) {
 	}
 	faultpoint.Hit("lease-taken")
 	return newLease(&r.leaseView, &h, heldByPin), nil
-}
-
-// Get reads an object by its handle, any number of times: it collects a debt
-// if this reader has one left for the object, and pins it otherwise. Reading
-// twice therefore settles no debt twice. Do not mix it with deliveries of the
-// same object: Get may collect the debt that a later Take counts on. The
-// errors are those of [Reader.Pin].
-func (r *Reader) Get(h Handle) (Lease, error) {
-	ln, err := r.locate(&h)
-	if err == nil {
-		err = r.collect(ln, &h)
-	}
-	if err == nil {
-		faultpoint.Hit("lease-taken")
-		return newLease(&r.leaseView, &h, heldByDebt), nil
-	}
-	var l Lease
-	if !errors.Is(err, ErrNoDebt) {
-		l, err = r.takeLarge("get", &h, err)
-	}
-	if errors.Is(err, ErrNoDebt) {
-		return r.Pin(h)
-	}
-	return l, err
 }
 
 func (r *Reader) fail(op string, h Handle, err error) error {
@@ -125,7 +92,7 @@ func (r *Reader) locate(h *Handle) (*line, error) {
 	case r.closed.Load():
 		return nil, ErrClosed
 	case h.Store != r.geo.store:
-		return nil, ErrForeign
+		return nil, errForeign
 	case h.Slot >= uint32(len(r.lines)), h.Gen == 0, h.Gen > maxGeneration:
 		return nil, ErrCorrupt
 	case h.Offset > r.geo.arena, h.Size > r.geo.arena-h.Offset:

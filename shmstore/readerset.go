@@ -37,9 +37,6 @@ func Readers(ids ...ReaderID) ReaderSet {
 // Has reports whether id is in the set.
 func (s ReaderSet) Has(id ReaderID) bool { return s>>id&1 != 0 }
 
-// Len returns the number of readers in the set.
-func (s ReaderSet) Len() int { return bits.OnesCount64(uint64(s)) }
-
 // All iterates over the set in ascending order.
 func (s ReaderSet) All() iter.Seq[ReaderID] {
 	return func(yield func(ReaderID) bool) {

@@ -35,7 +35,7 @@ type grantView struct {
 // given readers with one debt each. Writer only.
 //
 // When there is no room, settled objects are evicted, the oldest first. The
-// errors are [ErrSize], [ErrTooLarge], [ErrClosed], a [*ReaderError], and a
+// errors are [ErrSize], [ErrTooLarge], [ErrClosed], [ErrUnknownReader], [ErrQuarantined], and a
 // [*FullError] when nothing more can be evicted. Room that was never used is given its
 // memory here: where the machine has none, the store is full with what it has, and the
 // error matches [ErrMemory] too.
@@ -142,10 +142,10 @@ func (s *Store) mayReserve(size int, charge ReaderSet) error {
 // mayCharge checks that every reader of the set is there and trustworthy.
 func (s *Store) mayCharge(charge ReaderSet) error {
 	if absent := charge &^ s.present; absent != 0 {
-		return &ReaderError{Readers: absent, Err: ErrUnknownReader}
+		return fmt.Errorf("%w: %v", ErrUnknownReader, absent)
 	}
 	if bad := charge & s.quarantine; bad != 0 {
-		return &ReaderError{Readers: bad, Err: ErrQuarantined}
+		return fmt.Errorf("%w: %v", ErrQuarantined, bad)
 	}
 	return nil
 }

@@ -24,7 +24,6 @@ const (
 // A Segment is safe for concurrent use. Who still needs it is for the caller to
 // know: Close does not count.
 type Segment struct {
-	name string
 	data []byte
 
 	filled atomic.Int64 // bytes from the first on that are known to have memory
@@ -50,11 +49,11 @@ func NewSegment(name string, sizeBytes int64) (*Segment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new segment %q of %d bytes: %w", name, sizeBytes, err)
 	}
-	return wrapSegment(name, seg), nil
+	return wrapSegment(seg), nil
 }
 
-func wrapSegment(name string, seg *segment) *Segment {
-	s := &Segment{name: name, data: seg.data, segment: seg}
+func wrapSegment(seg *segment) *Segment {
+	s := &Segment{data: seg.data, segment: seg}
 	s.filled.Store(int64(seg.filled))
 	return s
 }
@@ -105,7 +104,7 @@ func adoptSegment(name string, fd int, sizeBytes int64, open func(fd, sizeBytes 
 	if err != nil {
 		return nil, fmt.Errorf("open segment %q of %d bytes: %w", name, sizeBytes, err)
 	}
-	return wrapSegment(name, seg), nil
+	return wrapSegment(seg), nil
 }
 
 func checkSegmentSize(sizeBytes int64) error {
@@ -121,9 +120,6 @@ func cleanName(name string) string {
 	name = strings.ReplaceAll(name, "\x00", "?")
 	return name[:min(len(name), maxSegmentNameBytes)]
 }
-
-// Name is what the segment was called when it was made or opened.
-func (s *Segment) Name() string { return s.name }
 
 // Size is the segment's length in bytes.
 func (s *Segment) Size() int64 { return int64(len(s.data)) }

@@ -20,7 +20,6 @@ type Stats struct {
 	FreeSlots   int
 	Objects     int // in the store, held or not, reservations included
 	Reserved    int // of them, neither committed nor aborted
-	Keys        int
 	Readers     ReaderSet
 	Quarantined ReaderSet
 
@@ -53,7 +52,6 @@ func (s *Store) Stats() Stats {
 		FreeSlots:          int(s.geo.slots) - s.inUse,
 		Objects:            s.inUse,
 		Reserved:           reserved,
-		Keys:               len(s.keys),
 		Readers:            s.present,
 		Quarantined:        s.quarantine,
 		MaxLargeBytes:      int64(s.maxLarge),

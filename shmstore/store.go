@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/ringbuf"
 )
@@ -27,7 +26,6 @@ type Store struct {
 	strict     bool
 	reuse      bool
 	maxReaders int
-	serializer codec.Serializer
 	closed     atomic.Bool
 	large      *largeTable
 	onLarge    func(mem []byte) (gone func(unmap, stays func())) // nil: nobody wants to know
@@ -49,7 +47,6 @@ type Store struct {
 	largeBytes    uint64   // of their segments
 	largeHand     int      // of a store that reuses: the one of largeSlots to look at next
 	spares        spares
-	keys          map[string]uint32   // key to slot
 	accounts      []*account          // of the present readers, ascending by id
 	columns       [readerIndexes]debt // their owed columns, by id; nil if absent
 	present       ReaderSet
@@ -59,7 +56,6 @@ type Store struct {
 	whileClosing  func()        // for tests: between closing slots and looking at pins
 	short         error         // why there was no memory for room, in the present attempt; nil: there was
 	scratch       batch
-	encodeBuffer  []byte       // of values that cannot be encoded in place
 	devices       []*deviceUse // that objects were reserved on
 	pieces        []heldPiece  // by slot; as long as the highest that ever held one
 	deviceEvicted uint64       // of the evicted, those for room on a device
@@ -72,7 +68,6 @@ type debt []uint32
 type record struct {
 	chunk   ringbuf.Chunk
 	gen     uint64 // 0: no object
-	key     string // "": unnamed
 	charged ReaderSet
 }
 
@@ -91,11 +86,10 @@ func Create(opts Options) (*Store, error) {
 	s := &Store{
 		grantView: grantView{
 			geo: geometry{
-				store:      newStoreID(),
-				arena:      uint64(opts.ArenaBytes),
-				maxObject:  uint64(opts.MaxObjectBytes),
-				slots:      uint32(opts.Slots),
-				serializer: uint32(opts.Serializer.ID()),
+				store:     newStoreID(),
+				arena:     uint64(opts.ArenaBytes),
+				maxObject: uint64(opts.MaxObjectBytes),
+				slots:     uint32(opts.Slots),
 			},
 			doorbell: &doorbell{},
 		},
@@ -107,8 +101,6 @@ func Create(opts Options) (*Store, error) {
 		strict:     opts.StrictFIFO,
 		reuse:      opts.Reuse && !opts.StrictFIFO,
 		maxReaders: opts.MaxReaders,
-		serializer: opts.Serializer,
-		keys:       make(map[string]uint32),
 	}
 	if err := s.allocate(opts); err != nil {
 		return nil, fmt.Errorf("create store of %d bytes: %w", opts.ArenaBytes, err)
@@ -179,10 +171,6 @@ func (s *Store) fillAll() error {
 	return errors.Join(s.arenaSegment.fill(len(s.arena)), s.directorySegment.fill(len(s.directory)))
 }
 
-// ID is the identity of the store, drawn at random when it was created. Any
-// goroutine may call it.
-func (s *Store) ID() uint64 { return s.geo.store }
-
 // MaxObjectBytes is the size of the largest object the store takes. Any
 // goroutine may call it.
 func (s *Store) MaxObjectBytes() int64 { return int64(s.geo.maxObject) }
@@ -201,8 +189,7 @@ func (s *Store) OnRoom(ring func()) { s.doorbell.ring.Store(&ring) }
 // missing a wake-up, raise the flag, try once more, and only then wait.
 func (s *Store) WantRoom(wanted bool) { s.doorbell.want(wanted) }
 
-// Close ends the store: it refuses new reservations and new leases, forgets
-// all keys, and gives the memory back. While leases or reservations of this
+// Close ends the store: it refuses new reservations and new leases, and gives the memory back. While leases or reservations of this
 // process are open it leaves the memory mapped instead, for a live view must
 // never fault, and returns an error that wraps [ErrBusy]; calling Close again
 // tries again, and without that the memory stays until the process ends. What
@@ -214,7 +201,6 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed.Store(true)
-	s.forgetKeys()
 	open := 0
 	for _, a := range s.accounts {
 		if a.reader != nil {
@@ -243,7 +229,7 @@ func (s *Store) record(h Handle) (*record, error) {
 	case s.closed.Load():
 		return nil, ErrClosed
 	case h.Store != s.geo.store:
-		return nil, ErrForeign
+		return nil, errForeign
 	case h.Slot >= s.geo.slots:
 		return nil, ErrCorrupt
 	case int(h.Slot) >= len(s.records) || h.IsZero() || s.records[h.Slot].gen != h.Gen:

@@ -3,8 +3,8 @@ package shmstore
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,9 +12,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-func mustPut(t testing.TB, s *Store, key string, data []byte, charge ReaderSet) Handle {
+func mustPut(t testing.TB, s *Store, data []byte, charge ReaderSet) Handle {
 	t.Helper()
-	h, err := s.Put(key, data, charge)
+	h, err := s.Put(data, charge)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,8 +84,7 @@ func TestPutAndRead(t *testing.T) {
 		s := create(t, Options{Memory: memory, ArenaBytes: 1 << 20})
 		want := content(1000, 1)
 		for name, put := range map[string]func() (Handle, error){
-			"Put":    func() (Handle, error) { return s.Put("", want, Readers(0)) },
-			"PutVec": func() (Handle, error) { return s.PutVec("", [][]byte{want[:10], nil, want[10:]}, Readers(0)) },
+			"Put": func() (Handle, error) { return s.Put(want, Readers(0)) },
 			"Reserve": func() (Handle, error) {
 				r := mustReserve(t, s, 2000, 0)
 				copy(r.Bytes(), want)
@@ -100,7 +99,7 @@ func TestPutAndRead(t *testing.T) {
 			if !bytes.Equal(l.Bytes(), want) {
 				t.Errorf("%s: other bytes than were put", name)
 			}
-			if l.Handle() != h || h.Size != uint64(len(want)) || h.Store != s.ID() {
+			if l.Handle() != h || h.Size != uint64(len(want)) || h.Store != s.geo.store {
 				t.Errorf("%s: handle %v, its lease has %v", name, h, l.Handle())
 			}
 			l.Release()
@@ -108,77 +107,6 @@ func TestPutAndRead(t *testing.T) {
 				t.Errorf("%s: a released lease still has bytes or a handle", name)
 			}
 		}
-	})
-}
-
-func TestPutValue(t *testing.T) {
-	for _, serializer := range []codec.Serializer{codec.RawSerializer{}, codec.MsgpackSerializer{}} {
-		t.Run(serializer.Name(), func(t *testing.T) {
-			s := create(t, Options{Memory: Heap, ArenaBytes: 1 << 16, Serializer: serializer})
-			h, err := s.PutValue("greeting", "hello", Readers(0))
-			if err != nil {
-				t.Fatal(err)
-			}
-			l := mustLease(t, s.Local().Take, h)
-			defer l.Release()
-			var got string
-			if err := l.Value(&got); err != nil || got != "hello" {
-				t.Errorf("Value = %q, %v", got, err)
-			}
-			if codec.ID(h.Codec) != serializer.ID() {
-				t.Errorf("the handle names codec %d, want %d", h.Codec, serializer.ID())
-			}
-			if _, err := s.PutValue("bad", make(chan int), 0); err == nil {
-				t.Error("a channel was encoded")
-			}
-			if _, ok := s.GetCached("bad", 0); ok {
-				t.Error("a value that cannot be encoded left its name behind")
-			}
-		})
-	}
-}
-
-// panicking is a serializer that panics when it encodes in place.
-type panicking struct{ codec.RawSerializer }
-
-func (panicking) EncodeInto([]byte, any) error { panic("this value cannot be encoded") }
-
-// TestPutValuePanics: what was reserved for a value whose encoding panics comes back.
-func TestPutValuePanics(t *testing.T) {
-	s := create(t, Options{Memory: Heap, ArenaBytes: 1 << 16, Slots: 1, Serializer: panicking{}})
-	for range 2 {
-		wantPanic(t, "PutValue", func() { _, _ = s.PutValue("a", "hello", Readers(0)) })
-	}
-	mustPut(t, s, "a", content(10, 1), 0)
-}
-
-func TestSizes(t *testing.T) {
-	eachMemory(t, func(t *testing.T, memory Memory) {
-		s := create(t, small(memory))
-		_, err := s.Reserve(-1, codec.IDRaw, 0)
-		wantError(t, "negative", err, ErrSize)
-		_, err = s.Reserve(1<<10+1, codec.IDRaw, 0)
-		wantError(t, "above the largest", err, ErrTooLarge)
-		huge := make([]byte, 1<<10)
-		_, err = s.PutVec("", [][]byte{huge, huge}, 0)
-		wantError(t, "pieces above the largest", err, ErrTooLarge)
-
-		h := mustPut(t, s, "", nil, Readers(0))
-		l := mustLease(t, s.Local().Take, h)
-		if len(l.Bytes()) != 0 {
-			t.Errorf("an empty object has %d bytes", len(l.Bytes()))
-		}
-		l.Release()
-
-		r := mustReserve(t, s, 10, 0)
-		if len(r.Bytes()) != 10 || cap(r.Bytes()) != 10 {
-			t.Errorf("10 bytes reserved, got %d of %d", len(r.Bytes()), cap(r.Bytes()))
-		}
-		for name, commit := range map[string][2]int{"too much": {11, 0}, "negative": {-1, 0}, "negative deliveries": {1, -1}} {
-			_, err := r.Commit(commit[0], commit[1])
-			wantError(t, name, err, ErrSize)
-		}
-		mustCommit(t, r, 10, 0) // the failures left it open
 	})
 }
 
@@ -200,74 +128,11 @@ func TestReservationIsUsedOnce(t *testing.T) {
 		l.Release()
 	}
 	// Also once the slot has another object, or none.
-	s.Clear()
+	s.FreeUnused()
 	wantPanic(t, "Commit after the object is gone", func() { _, _ = committed.Commit(1, 0) })
 	again := mustReserve(t, s, 10, 0)
 	wantPanic(t, "Commit after the slot was granted again", func() { _, _ = committed.Commit(1, 0) })
 	again.Abort()
-}
-
-func TestKeys(t *testing.T) {
-	eachMemory(t, func(t *testing.T, memory Memory) {
-		s := create(t, small(memory))
-		reader := mustDeclare(t, s, "second")
-		h := mustPut(t, s, "a", content(10, 1), Readers(0))
-		_, err := s.Put("a", content(10, 2), 0)
-		wantError(t, "second put", err, ErrExists)
-
-		again, ok := s.GetCached("a", Readers(reader.ID()))
-		if !ok || again != h {
-			t.Fatalf("GetCached = %v, %t, want %v", again, ok, h)
-		}
-		if _, ok := s.GetCached("b", 0); ok {
-			t.Error("an object without a put")
-		}
-		if _, ok := s.GetCached("a", Readers(60)); ok {
-			t.Error("an absent reader was charged")
-		}
-		if _, ok := s.GetCached("", 0); ok {
-			t.Error("the empty key names an object")
-		}
-		wantError(t, "DeleteKey", s.DeleteKey("b"), ErrNotFound)
-
-		// Both debts must be settled before the object can go.
-		first := mustLease(t, s.Local().Take, h)
-		second := mustLease(t, reader.Take, h)
-		if err := s.DeleteKey("a"); err != nil {
-			t.Fatal(err)
-		}
-		if _, ok := s.GetCached("a", 0); ok {
-			t.Error("the name outlived DeleteKey")
-		}
-		first.Release()
-		s.FreeUnused(0)
-		if !bytes.Equal(second.Bytes(), content(10, 1)) {
-			t.Error("a deleted object changed under a lease")
-		}
-		if got := s.Stats().Objects; got != 1 {
-			t.Errorf("%d objects, want the held one", got)
-		}
-		second.Release()
-		s.FreeUnused(0)
-		if got := s.Stats().Objects; got != 0 {
-			t.Errorf("%d objects after the last lease", got)
-		}
-	})
-}
-
-func TestDelete(t *testing.T) {
-	s := create(t, small(Heap))
-	h := mustPut(t, s, "a", content(10, 1), 0)
-	if err := s.Delete(h); err != nil {
-		t.Fatal(err)
-	}
-	if got := s.Stats(); got.Objects != 0 || got.Keys != 0 {
-		t.Errorf("a settled object is still there after Delete: %+v", got)
-	}
-	wantError(t, "Delete again", s.Delete(h), ErrStale)
-	wantError(t, "Touch", s.Touch(h, 0), ErrStale)
-	wantError(t, "foreign", s.Delete(Handle{Store: h.Store + 1, Gen: 1}), ErrForeign)
-	wantError(t, "forged slot", s.Delete(Handle{Store: h.Store, Gen: 1, Slot: 99}), ErrCorrupt)
 }
 
 // TestIslands: what is held blocks nobody, and the oldest that is not held
@@ -275,20 +140,22 @@ func TestDelete(t *testing.T) {
 func TestIslands(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s := create(t, small(memory))
-		held := mustPut(t, s, "held", content(512, 1), Readers(0))
-		l := mustLease(t, s.Local().Take, held)
+		l := mustLease(t, s.Local().Take, mustPut(t, s, content(512, 1), Readers(0)))
+		var oldest, last Handle
 		for i := range 100 {
-			mustPut(t, s, fmt.Sprint(i), content(512, uint64(i)), 0)
+			last = mustPut(t, s, content(512, uint64(i)), 0)
+			if i == 0 {
+				oldest = last
+			}
 			wantClean(t, s)
 		}
 		if !bytes.Equal(l.Bytes(), content(512, 1)) {
 			t.Error("the held object changed")
 		}
-		_, youngest := s.GetCached("99", 0)
-		_, oldest := s.GetCached("0", 0)
-		if !youngest || oldest {
-			t.Errorf("youngest there: %t, oldest there: %t; want true, false", youngest, oldest)
+		if err := there(s, last); err != nil {
+			t.Errorf("the youngest: %v", err)
 		}
+		wantError(t, "the oldest that was not held", there(s, oldest), ErrStale)
 		l.Release()
 	})
 }
@@ -298,30 +165,30 @@ func TestStrictFIFO(t *testing.T) {
 	opts := small(Heap)
 	opts.StrictFIFO = true
 	s := create(t, opts)
-	l := mustLease(t, s.Local().Take, mustPut(t, s, "", content(512, 1), Readers(0)))
+	l := mustLease(t, s.Local().Take, mustPut(t, s, content(512, 1), Readers(0)))
 	var err error
 	puts := 0
 	for ; err == nil && puts < 100; puts++ {
-		_, err = s.Put("", content(512, 2), 0)
+		_, err = s.Put(content(512, 2), 0)
 	}
 	wantError(t, "the ring behind a held object", err, ErrFull)
 	if got := s.Stats().Objects; got != puts {
 		t.Errorf("%d of %d objects are left: what lies behind the held one was evicted in vain", got, puts)
 	}
 	l.Release()
-	mustPut(t, s, "", content(512, 3), 0)
+	mustPut(t, s, content(512, 3), 0)
 }
 
 func TestFullErrorNamesHolders(t *testing.T) {
 	s := create(t, small(Heap))
 	reader := mustDeclare(t, s, "slow")
-	_ = mustPut(t, s, "", content(512, 1), Readers(reader.ID()))
-	l := mustLease(t, s.Local().Pin, mustPut(t, s, "", content(100, 1), 0))
+	_ = mustPut(t, s, content(512, 1), Readers(reader.ID()))
+	l := mustLease(t, s.Local().Pin, mustPut(t, s, content(100, 1), 0))
 	r := mustReserve(t, s, 200, 0)
 
 	var err error
 	for err == nil {
-		_, err = s.Put("", content(1000, 2), Readers(reader.ID()))
+		_, err = s.Put(content(1000, 2), Readers(reader.ID()))
 	}
 	var full *FullError
 	if !errors.As(err, &full) {
@@ -341,7 +208,7 @@ func TestFullErrorNamesHolders(t *testing.T) {
 	r.Abort()
 
 	for err = nil; err == nil; {
-		_, err = s.Put("", nil, Readers(reader.ID()))
+		_, err = s.Put(nil, Readers(reader.ID()))
 	}
 	if !errors.As(err, &full) || full.Resource != ResourceSlots || full.FreeSlots != 0 {
 		t.Errorf("error %v, want one about slots", err)
@@ -349,48 +216,47 @@ func TestFullErrorNamesHolders(t *testing.T) {
 	if err := s.RemoveReader(reader.ID()); err != nil {
 		t.Fatal(err)
 	}
-	if left := s.Clear(); left != 0 {
+	if left := freeAll(s); left != 0 {
 		t.Errorf("%d objects are left after their only reader was removed", left)
 	}
 }
 
-func TestGetNeverOverdraws(t *testing.T) {
+func TestPinsSettleNothing(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s := create(t, small(memory))
 		reader := mustDeclare(t, s, "reader")
-		h := mustPut(t, s, "", content(100, 1), Readers(reader.ID(), 0))
+		h := mustPut(t, s, content(100, 1), Readers(reader.ID(), 0))
+		l := mustLease(t, reader.Take, h)
+		l.Release()
 		for range 5 {
-			l := mustLease(t, reader.Get, h)
+			l := mustLease(t, reader.Pin, h)
 			l.Release()
 		}
-		// The local reader has not read yet: the five above must not count
+		// The local reader has not read yet: the six above must not count
 		// for it.
-		s.FreeUnused(0)
-		l := mustLease(t, s.Local().Get, h)
+		s.FreeUnused()
+		l = mustLease(t, s.Local().Take, h)
 		if !bytes.Equal(l.Bytes(), content(100, 1)) {
 			t.Error("one reader that read twice freed the data under another")
 		}
 		wantClean(t, s)
 		l.Release()
-		if s.FreeUnused(0) == 0 {
+		if s.FreeUnused() == 0 {
 			t.Error("the object stays although all have read it")
 		}
-		_, err := reader.Get(h)
-		wantError(t, "Get of an evicted object", err, ErrStale)
+		_, err := reader.Pin(h)
+		wantError(t, "Pin of an evicted object", err, ErrStale)
 	})
 }
 
 func TestDebtsAreCounted(t *testing.T) {
 	s := create(t, small(Heap))
 	r := mustReserve(t, s, 10, Readers(0))
-	h := mustCommit(t, r, 10, 2) // three debts of the local reader in all
-	if err := s.Touch(h, Readers(0)); err != nil {
-		t.Fatal(err)
-	}
+	h := mustCommit(t, r, 10, 3) // four debts of the local reader in all
 	for i := range 3 {
 		l := mustLease(t, s.Local().Take, h)
 		l.Release()
-		s.FreeUnused(0)
+		s.FreeUnused()
 		if s.Stats().Objects != 1 {
 			t.Fatalf("the object went after %d of 4 deliveries", i+1)
 		}
@@ -401,7 +267,7 @@ func TestDebtsAreCounted(t *testing.T) {
 	_, err := s.Local().Take(h)
 	wantError(t, "a fifth delivery", err, ErrNoDebt)
 	wantError(t, "dropping a fifth delivery", s.Local().Drop(h), ErrNoDebt)
-	s.FreeUnused(0)
+	s.FreeUnused()
 	if s.Stats().Objects != 0 {
 		t.Error("the object stays although every delivery was settled")
 	}
@@ -410,7 +276,7 @@ func TestDebtsAreCounted(t *testing.T) {
 func TestShare(t *testing.T) {
 	s := create(t, small(Heap))
 	for name, take := range map[string]func(Handle) (Lease, error){"debt": s.Local().Take, "pin": s.Local().Pin} {
-		h := mustPut(t, s, "", content(10, 1), Readers(0))
+		h := mustPut(t, s, content(10, 1), Readers(0))
 		l := mustLease(t, take, h)
 		if err := l.Share(2); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -418,7 +284,7 @@ func TestShare(t *testing.T) {
 		l.Release()
 		wantError(t, name, l.Share(1), ErrClosed)
 		for range 2 {
-			s.FreeUnused(0)
+			s.FreeUnused()
 			l := mustLease(t, s.Local().Take, h)
 			l.Release()
 		}
@@ -427,7 +293,7 @@ func TestShare(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.FreeUnused(0)
+		s.FreeUnused()
 		if s.Stats().Objects != 0 {
 			t.Errorf("%s: the object stays", name)
 		}
@@ -438,7 +304,7 @@ func TestShare(t *testing.T) {
 func TestShareRefuses(t *testing.T) {
 	s := create(t, small(Heap))
 	reader := mustDeclare(t, s, "reader")
-	h := mustPut(t, s, "", content(10, 1), Readers(0, reader.ID()))
+	h := mustPut(t, s, content(10, 1), Readers(0, reader.ID()))
 	others, own := mustLease(t, reader.Take, h), mustLease(t, s.Local().Take, h)
 	wantError(t, "another reader's lease", others.Share(1), ErrUnsupported)
 	for _, n := range []int{-1, maxDebts + 1, -1 << 32} {
@@ -446,7 +312,7 @@ func TestShareRefuses(t *testing.T) {
 	}
 	others.Release()
 	own.Release()
-	if s.FreeUnused(0); s.Stats().Objects != 0 {
+	if s.FreeUnused(); s.Stats().Objects != 0 {
 		t.Error("the object stays: a share that was refused was charged")
 	}
 }
@@ -455,7 +321,7 @@ func TestShareRefuses(t *testing.T) {
 // than nothing.
 func TestShareIsBounded(t *testing.T) {
 	s := create(t, small(Heap))
-	h := mustPut(t, s, "", content(10, 1), Readers(0))
+	h := mustPut(t, s, content(10, 1), Readers(0))
 	l := mustLease(t, s.Local().Take, h)
 	if err := l.Share(maxDebts - 1); err != nil {
 		t.Fatal(err)
@@ -467,7 +333,7 @@ func TestShareIsBounded(t *testing.T) {
 		t.Error(err)
 	}
 	l.Release()
-	if s.FreeUnused(0); s.Stats().Objects != 1 {
+	if s.FreeUnused(); s.Stats().Objects != 1 {
 		t.Error("the object is gone, and is owed to many")
 	}
 	if got := s.Stats().Quarantined; got != 0 {
@@ -481,34 +347,21 @@ func TestPinsKeep(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s := create(t, small(memory))
 		reader := mustDeclare(t, s, "reader")
-		h := mustPut(t, s, "", content(100, 1), 0)
+		h := mustPut(t, s, content(100, 1), 0)
 		l := mustLease(t, reader.Pin, h)
-		if freed := s.FreeUnused(0); freed != 0 {
+		if freed := s.FreeUnused(); freed != 0 {
 			t.Errorf("%d bytes were freed under a pin", freed)
 		}
 		if s.Stats().PinConflictsTotal != 1 {
 			t.Error("the pin was not counted as what kept the object")
 		}
 		l.Release()
-		if freed := s.FreeUnused(0); freed != 100 {
+		if freed := s.FreeUnused(); freed != 100 {
 			t.Errorf("%d bytes were freed, want 100", freed)
 		}
 		_, err := reader.Pin(h)
 		wantError(t, "Pin", err, ErrStale)
 	})
-}
-
-func TestFreeUnusedStopsAtTarget(t *testing.T) {
-	s := create(t, Options{Memory: Heap, ArenaBytes: 1 << 20})
-	for range 100 {
-		mustPut(t, s, "", content(100, 1), 0)
-	}
-	if freed := s.FreeUnused(250); freed != 300 {
-		t.Errorf("freed %d bytes, want the 300 of three objects", freed)
-	}
-	if freed := s.FreeUnused(-1); freed != 9700 {
-		t.Errorf("freed %d bytes, want all 9700", freed)
-	}
 }
 
 func TestExtent(t *testing.T) {
@@ -532,7 +385,7 @@ func TestExtent(t *testing.T) {
 	for i := range extent[3:] {
 		extent[3+i].Abort()
 	}
-	s.FreeUnused(0)
+	s.FreeUnused()
 	if got := s.Stats(); got.Objects != 3 || got.AbortedTotal != 5 {
 		t.Errorf("%d objects and %d aborted, want 3 and 5", got.Objects, got.AbortedTotal)
 	}
@@ -555,15 +408,15 @@ func TestDoorbell(t *testing.T) {
 		step func() func() // returns what may make room
 	}{
 		{"release of a debt", func() func() {
-			l := mustLease(t, reader.Take, mustPut(t, s, "", nil, Readers(reader.ID())))
+			l := mustLease(t, reader.Take, mustPut(t, s, nil, Readers(reader.ID())))
 			return l.Release
 		}},
 		{"release of a pin", func() func() {
-			l := mustLease(t, reader.Pin, mustPut(t, s, "", nil, 0))
+			l := mustLease(t, reader.Pin, mustPut(t, s, nil, 0))
 			return l.Release
 		}},
 		{"drop", func() func() {
-			h := mustPut(t, s, "", nil, Readers(reader.ID()))
+			h := mustPut(t, s, nil, Readers(reader.ID()))
 			return func() { _ = reader.Drop(h) }
 		}},
 		{"abort", func() func() {
@@ -571,8 +424,8 @@ func TestDoorbell(t *testing.T) {
 			return r.Abort
 		}},
 		{"a pin that found its object gone", func() func() {
-			h := mustPut(t, s, "", nil, 0)
-			s.Clear()
+			h := mustPut(t, s, nil, 0)
+			s.FreeUnused()
 			return func() { _, _ = reader.Pin(h) }
 		}},
 	}
@@ -606,9 +459,8 @@ func TestReaders(t *testing.T) {
 	wantError(t, "removing the local reader", s.RemoveReader(0), ErrUnknownReader)
 	wantError(t, "removing nobody", s.RemoveReader(9), ErrUnknownReader)
 	wantError(t, "removing no index", s.RemoveReader(200), ErrUnknownReader)
-	_, err = s.Put("", nil, Readers(1, 40))
-	var which *ReaderError
-	if !errors.As(err, &which) || which.Readers != Readers(40) {
+	_, err = s.Put(nil, Readers(1, 40))
+	if !errors.Is(err, ErrUnknownReader) || !strings.Contains(err.Error(), "{40}") {
 		t.Errorf("charging an absent reader: %v, want an error that names 40", err)
 	}
 }
@@ -618,9 +470,9 @@ func TestReaders(t *testing.T) {
 func TestRemoveReader(t *testing.T) {
 	s := create(t, small(Heap))
 	doomed, other := mustDeclare(t, s, "doomed"), mustDeclare(t, s, "other")
-	both := mustPut(t, s, "", content(10, 1), Readers(doomed.ID(), other.ID()))
-	mustPut(t, s, "", content(10, 2), Readers(doomed.ID()))
-	pinned := mustPut(t, s, "", content(10, 3), 0)
+	both := mustPut(t, s, content(10, 1), Readers(doomed.ID(), other.ID()))
+	mustPut(t, s, content(10, 2), Readers(doomed.ID()))
+	pinned := mustPut(t, s, content(10, 3), 0)
 	mustLease(t, doomed.Pin, pinned)
 	mustLease(t, doomed.Take, both)
 	uncommitted := mustReserve(t, s, 10, Readers(doomed.ID()))
@@ -628,9 +480,9 @@ func TestRemoveReader(t *testing.T) {
 	if err := s.RemoveReader(doomed.ID()); err != nil {
 		t.Fatal(err)
 	}
-	_, err := doomed.Get(both)
-	wantError(t, "Get by a removed reader", err, ErrClosed)
-	if freed := s.FreeUnused(0); freed != 20 {
+	_, err := doomed.Pin(both)
+	wantError(t, "Pin by a removed reader", err, ErrClosed)
+	if freed := s.FreeUnused(); freed != 20 {
 		t.Errorf("%d bytes came free, want the 20 of the objects it alone held", freed)
 	}
 	heir := mustDeclare(t, s, "heir")
@@ -638,7 +490,7 @@ func TestRemoveReader(t *testing.T) {
 		t.Fatalf("the heir has index %d", heir.ID())
 	}
 	uncommitted.Abort() // its debts were the dead reader's, not the heir's
-	s.FreeUnused(0)
+	s.FreeUnused()
 	wantClean(t, s)
 	_, err = heir.Take(both)
 	wantError(t, "the heir takes what its predecessor owed", err, ErrNoDebt)
@@ -649,7 +501,7 @@ func TestRemoveReader(t *testing.T) {
 func TestDoubleRelease(t *testing.T) {
 	s := create(t, small(Heap))
 	for name, take := range map[string]func(Handle) (Lease, error){"debt": s.Local().Take, "pin": s.Local().Pin} {
-		h := mustPut(t, s, "", nil, Readers(0))
+		h := mustPut(t, s, nil, Readers(0))
 		l := mustLease(t, take, h)
 		twin := l
 		l.Release()
@@ -657,11 +509,8 @@ func TestDoubleRelease(t *testing.T) {
 		wantPanic(t, name+": releasing a copy", twin.Release)
 	}
 	if invariantsOn {
-		h := mustPut(t, s, "", nil, Readers(0))
+		h := mustCommit(t, mustReserve(t, s, 1, 0), 1, 2)
 		other := mustLease(t, s.Local().Take, h)
-		if err := s.Touch(h, Readers(0)); err != nil {
-			t.Fatal(err)
-		}
 		l := mustLease(t, s.Local().Take, h)
 		twin := l
 		l.Release()
@@ -679,7 +528,7 @@ func TestClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		reader := mustDeclare(t, s, "reader")
-		h := mustPut(t, s, "a", content(100, 1), Readers(reader.ID()))
+		h := mustPut(t, s, content(100, 1), Readers(reader.ID()))
 		l := mustLease(t, reader.Take, h)
 		r := mustReserve(t, s, 10, 0)
 
@@ -696,19 +545,16 @@ func TestClose(t *testing.T) {
 			}
 		}
 
-		_, err = s.Put("", nil, 0)
+		_, err = s.Put(nil, 0)
 		wantError(t, "Put", err, ErrClosed)
-		_, err = reader.Get(h)
-		wantError(t, "Get", err, ErrClosed)
+		_, err = reader.Pin(h)
+		wantError(t, "Pin", err, ErrClosed)
 		_, err = s.DeclareReader("late")
 		wantError(t, "DeclareReader", err, ErrClosed)
-		wantError(t, "Delete", s.Delete(h), ErrClosed)
-		wantError(t, "DeleteKey", s.DeleteKey("a"), ErrClosed)
-		if _, ok := s.GetCached("a", 0); ok {
-			t.Error("GetCached finds an object in a closed store")
-		}
-		if freed, left := s.FreeUnused(0), s.Clear(); freed != 0 || left == 0 {
-			t.Errorf("a closed store frees %d bytes and has %d objects left", freed, left)
+		_, _, err = s.LargeSegment(h)
+		wantError(t, "LargeSegment", err, ErrClosed)
+		if freed := s.FreeUnused(); freed != 0 {
+			t.Errorf("a closed store frees %d bytes", freed)
 		}
 		s.Check()
 		s.Stats()
@@ -729,7 +575,7 @@ func TestCloseWhileCollecting(t *testing.T) {
 			t.Fatal(err)
 		}
 		reader := mustDeclare(t, s, "reader")
-		h := mustPut(t, s, "", content(100, 1), Readers(reader.ID()))
+		h := mustPut(t, s, content(100, 1), Readers(reader.ID()))
 		ln, err := reader.locate(&h)
 		if err != nil {
 			t.Fatal(err)

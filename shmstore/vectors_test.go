@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/golden"
 )
 
-// vectors are the bytes of a store that clients in other languages read and write.
+// vectors are the bytes of a store that two processes must agree on.
 // Numbers of 64 bits are text, for those who have none.
 type vectors struct {
 	Superblocks []superblockVector
@@ -22,7 +22,7 @@ type vectors struct {
 
 type superblockVector struct {
 	Kind                   string
-	Slots, Codec, Reader   uint32
+	Slots, Reader          uint32
 	Store, Arena, MaxBytes string
 	Bytes                  string
 }
@@ -39,11 +39,11 @@ type sizesVector struct{ Slots, Directory, Ledger int }
 func makeVectors() (v vectors) {
 	for i, kind := range []segmentKind{kindDirectory, kindLedger} {
 		sb := superblock{kind: kind, reader: ReaderID(i * 63), geometry: geometry{ //nolint:gosec // small
-			store: 0xfeed_face_cafe_beef, arena: 64<<20 + uint64(i), maxObject: 32 << 20, slots: 65_536, serializer: 1,
+			store: 0xfeed_face_cafe_beef, arena: 64<<20 + uint64(i), maxObject: 32 << 20, slots: 65_536,
 		}}
 		b := sb.encode()
 		v.Superblocks = append(v.Superblocks, superblockVector{
-			Kind: string(rune(kind)), Slots: sb.slots, Codec: sb.serializer, Reader: uint32(sb.reader),
+			Kind: string(rune(kind)), Slots: sb.slots, Reader: uint32(sb.reader),
 			Store: fmt.Sprint(sb.store), Arena: fmt.Sprint(sb.arena), MaxBytes: fmt.Sprint(sb.maxObject),
 			Bytes: hex.EncodeToString(b[:]),
 		})
@@ -72,8 +72,8 @@ func makeVectors() (v vectors) {
 	return v
 }
 
-// TestVectors: the layout is what testdata/vectors.json says, which the Python client
-// reads and writes as well. A layout that changes takes a new version.
+// TestVectors: the layout is what testdata/vectors.json says. One that changes takes a new
+// version, by which processes of different releases refuse each other.
 func TestVectors(t *testing.T) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("the vectors are of machines with little-endian byte order")

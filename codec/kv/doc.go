@@ -4,7 +4,7 @@
 // stages does not need it.
 //
 //	registry := codec.Default()
-//	registry.Register(kv.Serializer{}) // for shmstore.Lease.ValueBy
+//	registry.Register(kv.Serializer{})
 //
 // A bus whose values are such frames takes it as its Options.Serializer.
 //

@@ -240,13 +240,21 @@ func TestOneCopy(t *testing.T) {
 // TestStore sends a frame through a store: encoded in place, read where it
 // lies.
 func TestStore(t *testing.T) {
-	store, err := shmstore.Create(shmstore.Options{ArenaBytes: 1 << 20, Serializer: kv.Serializer{}})
+	store, err := shmstore.Create(shmstore.Options{ArenaBytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
 	want := sample(t)
-	handle, err := store.PutValue("cache", want, shmstore.Readers(store.Local().ID()))
+	size, _ := kv.Serializer{}.Size(want)
+	room, err := store.Reserve(size, kv.Serializer{}.ID(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (kv.Serializer{}).EncodeInto(room.Bytes(), want); err != nil {
+		t.Fatal(err)
+	}
+	handle, err := room.Commit(size, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,12 +266,8 @@ func TestStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lease.Release()
-	registry := codec.Default()
-	if err := registry.Register(kv.Serializer{}); err != nil {
-		t.Fatal(err)
-	}
-	var got kv.Payload
-	if err := lease.ValueBy(registry, &got); err != nil {
+	got, err := codec.Decode[kv.Payload](kv.Serializer{}, lease.Bytes())
+	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {

@@ -3,7 +3,7 @@
 // google.golang.org/protobuf and nothing of the schema but the generated code.
 //
 //	registry := codec.Default()
-//	registry.Register(proto.Serializer{}) // for shmstore.Lease.ValueBy
+//	registry.Register(proto.Serializer{})
 //
 // A bus whose values are messages takes it as its Options.Serializer.
 //

@@ -183,13 +183,21 @@ func TestEncodeRefuses(t *testing.T) {
 
 // TestStore sends a message through a store, encoded in place.
 func TestStore(t *testing.T) {
-	store, err := shmstore.Create(shmstore.Options{ArenaBytes: 1 << 20, Serializer: codecproto.Serializer{}})
+	store, err := shmstore.Create(shmstore.Options{ArenaBytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
 	want := sample(t)
-	handle, err := store.PutValue("event", want, shmstore.Readers(store.Local().ID()))
+	size, _ := codecproto.Serializer{}.Size(want)
+	room, err := store.Reserve(size, codecproto.Serializer{}.ID(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (codecproto.Serializer{}).EncodeInto(room.Bytes(), want); err != nil {
+		t.Fatal(err)
+	}
+	handle, err := room.Commit(size, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,12 +209,8 @@ func TestStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lease.Release()
-	registry := codec.Default()
-	if err := registry.Register(codecproto.Serializer{}); err != nil {
-		t.Fatal(err)
-	}
-	var got *structpb.Struct
-	if err := lease.ValueBy(registry, &got); err != nil || !proto.Equal(got, want) {
+	got, err := codec.Decode[*structpb.Struct](codecproto.Serializer{}, lease.Bytes())
+	if err != nil || !proto.Equal(got, want) {
 		t.Errorf("got %v, %v", got, err)
 	}
 }

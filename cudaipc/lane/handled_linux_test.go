@@ -60,7 +60,7 @@ func TestPoolOfHandles(t *testing.T) {
 		asked := dir.finds
 		for range 200 { // an arena that is empty for so long would go, if others could not have it open
 			burst(1)
-			from.store.Clear()
+			from.store.FreeUnused()
 		}
 		burst(5)
 		if n := to.driver.Usage().Imports; n != imports || len(dir.known) != 1+arenas {

@@ -164,7 +164,7 @@ func TestArenasThatAreWithdrawn(t *testing.T) {
 	}
 	for range 200 {
 		burst(1)
-		from.store.Clear() // what is settled stays until its room is wanted
+		from.store.FreeUnused() // what is settled stays until its room is wanted
 	}
 	if left := arenas(); left != one {
 		t.Errorf("%d arenas are published after a quiet time, %d before", left, one)

@@ -217,7 +217,7 @@ func TestReleaseOfTheSendersMemory(t *testing.T) {
 					t.Fatal(err)
 				}
 				settled(t, m)
-				b.store.Clear()
+				b.store.FreeUnused()
 				<-released
 				return
 			}

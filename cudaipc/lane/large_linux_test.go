@@ -43,7 +43,7 @@ func TestLargeObjectsAreRegistered(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Abort()
-	b.store.FreeUnused(0)
+	b.store.FreeUnused()
 	if s := b.lane.Stats(); s.Registered != 1 || unmapped.Load() != 1 || left() != 0 { // the arena
 		t.Fatalf("without tensors: %+v, %d unmapped, %d bytes left", s, unmapped.Load(), left())
 	}
@@ -67,7 +67,7 @@ func TestLargeObjectsAreRegistered(t *testing.T) {
 			}
 		})
 		b.store.WantRoom(true)
-		b.store.FreeUnused(0)
+		b.store.FreeUnused()
 		for left() > 0 {
 			<-room
 		}

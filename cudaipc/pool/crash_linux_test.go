@@ -148,7 +148,7 @@ func TestKilledAtFaultpoints(t *testing.T) {
 			}
 			c.awaitDeath(t)
 			p.check(t)
-			if p.store.FreeUnused(0); p.pool.Pieces() != 1+held {
+			if p.store.FreeUnused(); p.pool.Pieces() != 1+held {
 				t.Errorf("%d pieces are in use before the dead is removed, want its %d and another one", p.pool.Pieces(), held)
 			}
 			if admitted {
@@ -163,12 +163,13 @@ func TestKilledAtFaultpoints(t *testing.T) {
 			if err := p.mover.look(keptChunk.Ptr, keptChunk.Bytes, keptSeed); err != nil {
 				t.Errorf("the other reader's chunk: %v", err)
 			}
-			p.store.FreeUnused(0)
+			p.store.FreeUnused()
 			if st := p.pool.Stats(); st.Pieces != 1 || st.UsedBytes != half/2 {
 				t.Errorf("%d pieces of %d bytes are in use, want the one of the other reader", st.Pieces, st.UsedBytes)
 			}
 			lease.Release()
-			if left := p.store.Clear(); left != 0 || p.pool.Stats().UsedBytes != 0 || p.pool.Pieces() != 0 {
+			p.store.FreeUnused()
+			if left := p.store.Stats().Objects; left != 0 || p.pool.Stats().UsedBytes != 0 || p.pool.Pieces() != 0 {
 				t.Errorf("%d objects and %d pieces are left", left, p.pool.Pieces())
 			}
 			p.check(t)
@@ -230,7 +231,7 @@ func TestChunksAreReusedWhenTheyAreReleased(t *testing.T) {
 	if err := c.ask(askLook, shmstore.Handle{}); err != nil {
 		t.Fatal(err)
 	}
-	p.store.FreeUnused(0)
+	p.store.FreeUnused()
 	if n := p.pool.Pieces(); n != held || full == 0 || p.store.Stats().DeviceEvictedTotal == 0 {
 		t.Errorf("%d pieces are in use, the reader holds %d; full %d times; %d evicted", n, held, full, p.store.Stats().DeviceEvictedTotal)
 	}
@@ -241,7 +242,8 @@ func TestChunksAreReusedWhenTheyAreReleased(t *testing.T) {
 	if err := p.store.RemoveReader(id); err != nil {
 		t.Fatal(err)
 	}
-	if left := p.store.Clear(); left != 0 || p.pool.Pieces() != 0 {
+	p.store.FreeUnused()
+	if left := p.store.Stats().Objects; left != 0 || p.pool.Pieces() != 0 {
 		t.Errorf("%d objects and %d pieces are left of the dead", left, p.pool.Pieces())
 	}
 	p.check(t)

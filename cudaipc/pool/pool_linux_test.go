@@ -305,13 +305,13 @@ func TestHoldersWorkWhileTheWriterDoes(t *testing.T) {
 		reserved <- r
 		pieces <- piece
 		if i%100 == 0 {
-			s.FreeUnused(0)
+			s.FreeUnused()
 			wantClean(t, p.Check())
 		}
 	}
 	close(reserved)
 	group.Wait()
-	s.FreeUnused(0)
+	s.FreeUnused()
 }
 
 func TestMisusePanics(t *testing.T) {
@@ -389,7 +389,7 @@ func TestExportsGoBackToTheirOwner(t *testing.T) {
 	exports.Keep(piece, func() { back[3]++ })
 	exports.Fail(piece)
 	aborted.Abort()
-	s.FreeUnused(0)
+	s.FreeUnused()
 	if err := s.Local().Drop(held); err != nil {
 		t.Error(err)
 	}

@@ -19,7 +19,7 @@
  * The owner puts an object into each of two slots, evicts both in one step,
  * and puts a second one into each, for which it charges the reader. The reader
  * has the handles of the first two and uses them whenever it likes: it
- * collects a debt if it finds one, and pins otherwise (Reader.Get).
+ * collects a debt if it finds one (Reader.Take), and pins otherwise (Reader.Pin).
  *
  * small: -DORDER=0
  * small: -DORDER=1

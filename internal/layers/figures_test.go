@@ -27,7 +27,7 @@ var (
 		"internal/wire":   700,
 		"messages":        500,
 		"ringbuf":         1_000,
-		"shmstore":        4_500,
+		"shmstore":        3_900,
 	}
 	partsAbove = map[string]int{
 		"actors":          1749,
@@ -67,7 +67,7 @@ var typesAbove = map[string]int{
 	"internal/host.running":  41,
 	"ringbuf.Ring":           51,
 	"ringbuf.record":         42,
-	"shmstore.Store":         98,
+	"shmstore.Store":         86,
 	"shmstore.grantView":     46,
 }
 

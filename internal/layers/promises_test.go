@@ -135,12 +135,34 @@ var promises = []promise{
 		reason: "a program uses the ring without a store",
 	},
 	{
-		path: "shmstore",
-		names: "Attach Lease.Value Reader.AddSegment Reader.Arena Reader.Get Reader.ID Reader.Name Reader.OnRoom " +
-			"Reader.StoreID ReaderSet.Len Segment.Name Store.Admit Store.Clear Store.DeclareReader " +
-			"Store.Delete Store.DeleteKey Store.FreeUnused Store.GetCached Store.ID Store.Put Store.PutValue " +
-			"Store.PutVec Store.Readers Store.Reserve Store.Touch",
-		reason: "a program uses the store and its readers without a bus",
+		path:   "shmstore",
+		names:  "Attach Reader.AddSegment Reader.OnRoom Store.Admit",
+		reason: "a store's reader in another process, which takes leases itself: processes of a bus read by their host's account",
+	},
+	{
+		path:   "shmstore",
+		names:  "Reader.Arena",
+		reason: "such a reader registers the arena with its GPU, as package bench does",
+	},
+	{
+		path:   "shmstore",
+		names:  "Reader.ID Store.DeclareReader",
+		reason: "a program charges each consumer for itself, and removes it with what it holds; a bus has one reader",
+	},
+	{
+		path:   "shmstore",
+		names:  "Store.Put Store.Reserve",
+		reason: "a program without a writer actor puts one object at a time",
+	},
+	{
+		path:   "shmstore",
+		names:  "Reader.Pin",
+		reason: "a consumer reads an object by a handle that it has remembered, and was not charged for",
+	},
+	{
+		path:   "shmstore",
+		names:  "Store.FreeUnused",
+		reason: "a program that goes idle gives memory back at once",
 	},
 }
 
@@ -216,10 +238,19 @@ var errorPromises = []promise{
 		reason: "a program uses the ring without a store",
 	},
 	{
-		path: "shmstore",
-		names: "ErrCanceled ErrClosed ErrExists ErrForeign ErrNotFound ErrOwnerStalled ErrQuarantined ErrStale " +
-			"ErrTooManyReaders ErrUnknownReader FullError ReaderError",
-		reason: "a program uses the store without a bus",
+		path:   "shmstore",
+		names:  "ErrClosed ErrNoDebt ErrStale",
+		reason: "a consumer tells an object that is gone, a store that is, and a second delivery from a handle that is wrong",
+	},
+	{
+		path:   "shmstore",
+		names:  "ErrOwnerStalled",
+		reason: "a reader in another process looks whether the owner is alive",
+	},
+	{
+		path:   "shmstore",
+		names:  "ErrQuarantined ErrTooManyReaders ErrUnknownReader",
+		reason: "an owner removes the reader, waits until another leaves, or charges those that are there",
 	},
 	{
 		path:   "shmstore/lane",
