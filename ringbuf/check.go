@@ -4,24 +4,23 @@ import "fmt"
 
 // The invariants that Check names. A broken one may break others with it.
 const (
-	InvariantOverlap       = "overlap"          // no span reaches into the next or beyond the buffer
-	InvariantLostBytes     = "lost bytes"       // spans leave no hole
-	InvariantNeighbours    = "neighbour links"  // the address list is whole and links back
-	InvariantAdjacentGaps  = "adjacent gaps"    // two gaps side by side are one
-	InvariantAlignment     = "bad alignment"    // payloads stand at multiples of Align
-	InvariantPayload       = "payload bounds"   // a payload fills its span, save for padding
-	InvariantHeader        = "header mismatch"  // the header says what the writer wrote
-	InvariantAddressIndex  = "address index"    // every live chunk is found by its address
-	InvariantAgeLinks      = "age links"        // the age list is whole and links back
-	InvariantIDOrder       = "id order"         // ids grow with age order and are all given out
-	InvariantChunkCount    = "chunk count"      // as many chunks live as are counted
-	InvariantFreeCount     = "free count"       // the gaps add up to the bytes counted free
-	InvariantGapList       = "gap list"         // each gap is the current one or in one bin, and links back
-	InvariantBinMembership = "bin membership"   // each waiting gap is in the bin of its size
-	InvariantBinBound      = "bin bound"        // no gap is larger than its bin's bound
-	InvariantBinMap        = "bin map"          // the bit map of bins in use agrees with the bins
-	InvariantRecords       = "lost record"      // every record is a span or spare, and only one of them
-	InvariantStrictOrder   = "strict FIFO room" // strict order: chunks stand in age order, going round from start
+	InvariantOverlap       = "overlap"         // no span reaches into the next or beyond the buffer
+	InvariantLostBytes     = "lost bytes"      // spans leave no hole
+	InvariantNeighbours    = "neighbour links" // the address list is whole and links back
+	InvariantAdjacentGaps  = "adjacent gaps"   // two gaps side by side are one
+	InvariantAlignment     = "bad alignment"   // payloads stand at multiples of Align
+	InvariantPayload       = "payload bounds"  // a payload fills its span, save for padding
+	InvariantHeader        = "header mismatch" // the header says what the writer wrote
+	InvariantAddressIndex  = "address index"   // every live chunk is found by its address
+	InvariantAgeLinks      = "age links"       // the age list is whole and links back
+	InvariantIDOrder       = "id order"        // ids grow with age order and are all given out
+	InvariantChunkCount    = "chunk count"     // as many chunks live as are counted
+	InvariantFreeCount     = "free count"      // the gaps add up to the bytes counted free
+	InvariantGapList       = "gap list"        // each gap is the current one or in one bin, and links back
+	InvariantBinMembership = "bin membership"  // each waiting gap is in the bin of its size
+	InvariantBinBound      = "bin bound"       // no gap is larger than its bin's bound
+	InvariantBinMap        = "bin map"         // the bit map of bins in use agrees with the bins
+	InvariantRecords       = "lost record"     // every record is a span or spare, and only one of them
 )
 
 // Violation is one broken invariant, with what was found.
@@ -36,7 +35,7 @@ func (v Violation) String() string { return v.Invariant + ": " + v.Detail }
 const maxViolations = 100
 
 // Check compares everything the ring knows with everything else it knows and
-// with the headers in the buffer, if there are any. It returns nil for a sound ring, and else
+// with the headers in the buffer. It returns nil for a sound ring, and else
 // what is broken, at most 100 findings. It changes nothing, does not panic on
 // broken bookkeeping, and is for the writer's goroutine like every method. Its
 // time grows with the number of chunks and gaps.
@@ -47,9 +46,6 @@ func (r *Ring) Check() []Violation {
 	c.checkBins()
 	c.checkGapsFiled()
 	c.checkRecords()
-	if r.strict {
-		c.checkStrictOrder()
-	}
 	return c.found
 }
 
@@ -130,15 +126,13 @@ func (c *checker) checkChunk(ref uint32) {
 	if addr%c.geo.align != 0 {
 		c.report(InvariantAlignment, "the payload of chunk %d is at %d, not a multiple of %d", s.id, addr, c.geo.align)
 	}
-	if s.off > c.geo.end || s.span > c.geo.end-s.off || s.span < c.geo.header ||
-		s.size == 0 || s.size > s.span-c.geo.header || s.span != c.geo.spanFor(s.size+c.geo.header, s.span) {
+	if s.off > c.geo.end || s.span > c.geo.end-s.off || s.span < HeaderSize ||
+		s.size == 0 || s.size > s.span-HeaderSize || s.span != c.geo.spanFor(s.size+HeaderSize, s.span) {
 		c.report(InvariantPayload, "chunk %d has %d payload bytes in a span of %d at %d", s.id, s.size, s.span, s.off)
 		return
 	}
-	if c.geo.header != 0 {
-		if id, size := getHeader(c.buf[s.off:addr]); id != s.id || size != s.size {
-			c.report(InvariantHeader, "the header at %d says chunk %d with %d bytes, the writer wrote chunk %d with %d", s.off, id, size, s.id, s.size)
-		}
+	if id, size := getHeader(c.buf[s.off:addr]); id != s.id || size != s.size {
+		c.report(InvariantHeader, "the header at %d says chunk %d with %d bytes, the writer wrote chunk %d with %d", s.off, id, size, s.id, s.size)
 	}
 	if found := c.index.get(addr); found != ref {
 		c.report(InvariantAddressIndex, "the payload of chunk %d at %d is record %d, the index says %d", s.id, addr, ref, found)
@@ -213,13 +207,12 @@ func (c *checker) fileOnce(gap uint32, place string) bool {
 	return true
 }
 
-// checkGapsFiled looks for gaps that no allocation would ever find. In strict
-// order none is filed: room is found by position.
+// checkGapsFiled looks for gaps that no allocation would ever find.
 func (c *checker) checkGapsFiled() {
 	for ref := range c.recs {
 		s := &c.recs[ref]
-		if s.kind == gapSpan && c.filed[ref] == c.strict {
-			c.report(InvariantGapList, "the gap of %d bytes at %d is filed: %t, want %t", s.span, s.off, c.filed[ref], !c.strict)
+		if s.kind == gapSpan && !c.filed[ref] {
+			c.report(InvariantGapList, "the gap of %d bytes at %d is not filed", s.span, s.off)
 		}
 	}
 }
@@ -238,28 +231,5 @@ func (c *checker) checkRecords() {
 		if inUse := ref == int(none) || c.spans[ref]; inUse == spare[ref] {
 			c.report(InvariantRecords, "record %d is in use: %t, and spare: %t", ref, inUse, spare[ref])
 		}
-	}
-}
-
-// checkStrictOrder measures how far each chunk lies from start, going round:
-// the distances must grow with age.
-func (c *checker) checkStrictOrder() {
-	if c.start < c.geo.lead || c.start > c.geo.end {
-		c.report(InvariantStrictOrder, "room ends at %d, outside %d to %d", c.start, c.geo.lead, c.geo.end)
-		return
-	}
-	var last uint64
-	steps := 0
-	for ref := c.recs.oldest(); c.exists(ref) && steps < len(c.recs); ref = c.recs[ref].next {
-		s := &c.recs[ref]
-		ends := s.end() - c.start
-		if s.off < c.start {
-			ends = s.end() + c.geo.capacity() - c.start
-		}
-		if ends <= last || ends > c.geo.capacity() {
-			c.report(InvariantStrictOrder, "chunk %d at %d is out of turn, going round from %d", s.id, s.off, c.start)
-		}
-		last = ends
-		steps++
 	}
 }

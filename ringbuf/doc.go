@@ -6,41 +6,33 @@
 // # Use
 //
 // The writer allocates a chunk, fills its payload, and tells the readers its
-// address and id by whatever means it has. When the readers are done, the
-// writer releases the chunk, or lets [Ring.Reclaim] find out which chunks are
-// done, oldest first, when it needs the room.
+// address and size by whatever means it has. When the readers are done, the
+// writer releases the chunk: at once, or when it needs the room, which it walks the
+// chunks for, oldest first ([Ring.Oldest], [Ring.Run]).
 //
 // # Trust
 //
 // All bookkeeping lives in the writer's private memory. The 16-byte header in
-// front of each payload is written for the readers and for [Ring.Check]; the
+// front of each payload is written for [Ring.Check]; the
 // writer never reads it to make a decision. A peer that can write to the
-// buffer can damage payloads and headers, and nothing else. [View], which
-// readers use, has only the buffer to go by, so it checks every field it reads
-// against the bounds and against the id its caller was told.
-//
-// With [Options.NoHeaders] the ring keeps the books of a buffer that somebody
-// else writes, and never touches it: it may be mapped read-only. Readers must
-// then be told the size of a payload too, by whoever keeps the books.
+// buffer can damage payloads and headers, and nothing else.
 //
 // # Room and order
 //
 // Chunks are handed out in a ring's order as long as they are released in
 // that order. A chunk that stays blocks nothing: it becomes an island, and the
-// allocator uses the room around it. [Ring.Allocate] fails with [ErrNoRoom]
+// allocator uses the room around it. [Ring.Allocate] fails
 // only when no gap is large enough. With [Options.Reuse] it does not go round, and takes
-// the room that came free last. With [Options.StrictFIFO] the ring is a
-// plain one instead: the room behind an unfree chunk stays unused until that
-// chunk is free.
+// the room that came free last.
 //
-// Ids count up from 1 and are never used twice, not even after [Ring.Clear].
-// A [Chunk] therefore names one allocation for ever, and using it after its
-// release is an error ([ErrStale]), never somebody else's bytes.
+// Ids count up from 1 and are never used twice.
+// A [Chunk] therefore names one allocation for ever, and releasing it a second time is
+// an error.
 //
 // # Concurrency
 //
 // The methods of [Ring] are for one goroutine at a time. Readers call none of
-// them: they only read payload bytes, directly or through [View], and only
+// them: they only read payload bytes, and only
 // while they know that the chunk is not released. What makes a payload visible
 // to a reader before its address is, and what tells the writer that a reader
 // has finished, is the caller's business. The ring itself never touches a live
@@ -55,7 +47,7 @@
 // it does not look again until one of them grows.
 // The tables take 56 bytes for each chunk or gap alive at the same time, and
 // at most 4 bytes for each Align bytes of buffer (each 16 bytes, if Align is
-// smaller and there are headers) to find chunks by address. They never shrink.
+// smaller) to find chunks by address. They never shrink.
 //
 // # After a crash
 //

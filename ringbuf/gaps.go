@@ -2,11 +2,10 @@ package ringbuf
 
 import "math/bits"
 
-// The allocator of the default order. Chunks are cut from the current gap,
+// The allocator. Chunks are cut from the current gap,
 // front to back, until it is too small; freed neighbours extend it. All other
 // gaps wait in bins by size. With Options.Reuse the current gap is put back before
-// each chunk is cut. In strict order there is no current gap and the
-// bins stay empty: see strict.go.
+// each chunk is cut.
 
 // binProbes bounds the search of a bin whose members may be too small, while
 // there are larger gaps that need no search.
@@ -26,22 +25,18 @@ func (r *Ring) binOf(span uint64) int { return bits.Len64(r.geo.granules(span)) 
 // file puts a gap that is in no bin where gaps belong: it becomes the current
 // gap if there is none, else it waits in its bin.
 func (r *Ring) file(gap uint32) {
-	switch {
-	case r.strict:
-	case r.current == none:
+	if r.current == none {
 		r.current = gap
-	default:
+	} else {
 		r.park(gap)
 	}
 }
 
 // unfile takes a gap out of its bin, or away from being the current one.
 func (r *Ring) unfile(gap uint32) {
-	switch {
-	case r.strict:
-	case r.current == gap:
+	if r.current == gap {
 		r.current = none
-	default:
+	} else {
 		r.unpark(gap)
 	}
 }
@@ -142,9 +137,6 @@ func (r *Ring) search(b int, need uint64) uint32 {
 // largestGap returns the most bytes that Allocate could use in one piece. It
 // walks one bin.
 func (r *Ring) largestGap() uint64 {
-	if r.strict {
-		return r.largestStrict()
-	}
 	largest := r.recs[r.current].span
 	if r.bins.nonEmpty == 0 {
 		return largest
@@ -189,7 +181,7 @@ func (r *Ring) growsInPlace(gap uint32, grows uint64) bool {
 	}
 	span := r.recs[gap].span
 	b := r.binOf(span + grows)
-	if r.strict || r.binOf(span) != b {
+	if r.binOf(span) != b {
 		return false
 	}
 	r.bins.most[b] = max(r.bins.most[b], span+grows)

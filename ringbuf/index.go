@@ -22,7 +22,7 @@ type addressIndex struct {
 }
 
 func newAddressIndex(geo geometry) addressIndex {
-	shift := uint(bits.TrailingZeros64(max(geo.align, geo.header)))
+	shift := uint(bits.TrailingZeros64(max(geo.align, HeaderSize)))
 	return addressIndex{
 		shift: shift,
 		pages: make([]uint32, geo.end>>(shift+indexPageShift)+1),

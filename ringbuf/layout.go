@@ -8,7 +8,7 @@ import (
 )
 
 // HeaderSize is the length in bytes of the header that stands directly before
-// each payload, unless Options.NoHeaders is set:
+// each payload:
 //
 //	0  8  id    of the chunk, little endian
 //	8  8  size  of the payload in bytes, little endian
@@ -25,16 +25,11 @@ const HeaderSize = 16
 // Spans begin on a grid that lies HeaderSize before the multiples of Align, so
 // that a header fills what would otherwise be padding in front of an aligned
 // payload. Every span is a whole number of granules of Align bytes, except
-// that the last one ends with the buffer. Without headers the grid is that of
-// the multiples themselves, and lead is 0.
-//
-// Methods take a pointer because a struct of more than four fields is not kept
-// in registers: copying it adds half to the time of an allocation.
+// that the last one ends with the buffer.
 type geometry struct {
 	lead, end uint64 // spans cover [lead, end)
 	align     uint64
-	shift     uint   // log2 of align
-	header    uint64 // HeaderSize, or 0 without headers
+	shift     uint // log2 of align
 }
 
 // maxSpans is how many records a uint32 can name beside the sentinel.
@@ -44,22 +39,20 @@ const maxSpans = math.MaxUint32
 // byte of payload and one whose spans could outnumber the records.
 func newGeometry(sizeBytes uint64, opts Options) (geometry, error) {
 	g := geometry{
-		end:    sizeBytes,
-		align:  uint64(opts.Align),
-		shift:  uint(bits.TrailingZeros(uint(opts.Align))),
-		header: opts.headerBytes(),
+		end:   sizeBytes,
+		align: uint64(opts.Align),
+		shift: uint(bits.TrailingZeros(uint(opts.Align))),
 	}
-	g.lead = -g.header & (g.align - 1)
-	if least := g.lead + g.header + 1; sizeBytes < least {
-		return geometry{}, fmt.Errorf("%w: %d bytes, but one chunk at alignment %d needs %d", ErrBuffer, sizeBytes, g.align, least)
+	g.lead = (g.align - HeaderSize%g.align) % g.align
+	if least := g.lead + HeaderSize + 1; sizeBytes < least {
+		return geometry{}, fmt.Errorf("the buffer has %d bytes, but one chunk at alignment %d needs %d", sizeBytes, g.align, least)
 	}
 	// Gaps are never neighbours and a chunk has more bytes than its header, so
 	// that two adjacent spans have more than 16 bytes between them even at
-	// alignment 1: on average a span has at least 8. Without headers each has
-	// at least one.
-	if most := g.capacity()/max(g.align, g.header/2) + 2; most > maxSpans {
-		return geometry{}, fmt.Errorf("%w: %d bytes could hold %d chunks and gaps, the most is %d; use a larger Align than %d",
-			ErrBuffer, sizeBytes, most, uint64(maxSpans), g.align)
+	// alignment 1: on average a span has at least 8.
+	if most := g.capacity()/max(g.align, HeaderSize/2) + 2; most > maxSpans {
+		return geometry{}, fmt.Errorf("the buffer of %d bytes could hold %d chunks and gaps, the most is %d; use a larger Align than %d",
+			sizeBytes, most, uint64(maxSpans), g.align)
 	}
 	return g, nil
 }
@@ -68,7 +61,7 @@ func newGeometry(sizeBytes uint64, opts Options) (geometry, error) {
 func (g *geometry) capacity() uint64 { return g.end - g.lead }
 
 // maxPayload is the largest payload an empty ring can hold.
-func (g *geometry) maxPayload() uint64 { return g.capacity() - g.header }
+func (g *geometry) maxPayload() uint64 { return g.capacity() - HeaderSize }
 
 // roundUp returns n rounded up to whole granules.
 func (g *geometry) roundUp(n uint64) uint64 { return (n + g.align - 1) &^ (g.align - 1) }
@@ -82,7 +75,7 @@ func (g *geometry) granules(n uint64) uint64 { return (n + g.align - 1) >> g.shi
 func (g *geometry) spanFor(need, gap uint64) uint64 { return min(g.roundUp(need), gap) }
 
 // addr returns the offset of a chunk's payload.
-func (g *geometry) addr(c *record) uint64 { return c.off + g.header }
+func (g *geometry) addr(c *record) uint64 { return c.off + HeaderSize }
 
 // chunk returns what callers know a live chunk by.
 func (g *geometry) chunk(c *record) Chunk {
@@ -98,30 +91,4 @@ func putHeader(b []byte, id, size uint64) {
 func getHeader(b []byte) (id, size uint64) {
 	_ = b[HeaderSize-1]
 	return binary.LittleEndian.Uint64(b[0:]), binary.LittleEndian.Uint64(b[8:])
-}
-
-// View is the reader's way to a payload: it takes the buffer, and the address
-// and id the writer announced, and returns the payload the header describes,
-// with its capacity cut to its length. It needs no Ring and trusts nothing: an
-// address outside the buffer is [ErrUnknownAddress], another id in the header
-// is [ErrStale], a size that leaves the buffer is [ErrHeader].
-//
-// A ring without headers has nothing to view: whoever reads its payloads must
-// be told their sizes, and believe them.
-//
-// View proves that the header matches, not that the chunk is still live. That
-// must be known from elsewhere, for as long as the payload is used.
-func View(buf []byte, addr, id uint64) ([]byte, error) {
-	end := uint64(len(buf))
-	if addr < HeaderSize || addr >= end {
-		return nil, fmt.Errorf("view chunk %d at %d of a %d-byte buffer: %w", id, addr, end, ErrUnknownAddress)
-	}
-	gotID, size := getHeader(buf[addr-HeaderSize : addr])
-	if gotID != id || id == 0 {
-		return nil, fmt.Errorf("view chunk %d at %d: the header names chunk %d: %w", id, addr, gotID, ErrStale)
-	}
-	if size == 0 || size > end-addr {
-		return nil, fmt.Errorf("view chunk %d at %d: the header says %d bytes, the buffer has %d from there: %w", id, addr, size, end-addr, ErrHeader)
-	}
-	return buf[addr : addr+size : addr+size], nil
 }

@@ -1,6 +1,9 @@
 package ringbuf
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 const (
 	// DefaultAlign is the payload alignment when Options.Align is zero: a
@@ -18,15 +21,9 @@ type Options struct {
 	// DefaultAlign. With 1 chunks stand as close as they can.
 	Align int
 
-	// StrictFIFO makes the ring a plain one: an unfree chunk blocks the room
-	// behind it, and only the room from the youngest chunk round to the
-	// oldest is used.
-	StrictFIFO bool
-
 	// Reuse cuts chunks from the smallest gaps that have room for them, of
 	// like-sized ones the one freed last, in place of going round: memory that was
-	// used just now, and is in the caches of processors, is used again. It
-	// has no effect on strict order.
+	// used just now, and is in the caches of processors, is used again.
 	Reuse bool
 
 	// Fill, if it is set, gives the buffer its memory. It is called before a chunk is cut
@@ -35,12 +32,6 @@ type Options struct {
 	// What was never used stands behind all else, so that chunks in front of there need no
 	// call. It needs Reuse: a ring that goes round uses all of its buffer in any case.
 	Fill func(endBytes uint64) (filledBytes uint64)
-
-	// NoHeaders keeps the ring's hands off the buffer: no header is written in
-	// front of a payload, and none of its bytes are spent on one. It is for the
-	// books of a buffer that another process fills, which may be mapped
-	// read-only here. [View] has nothing to go by then.
-	NoHeaders bool
 }
 
 func (o Options) withDefaults() Options {
@@ -54,18 +45,10 @@ func (o Options) withDefaults() Options {
 func (o Options) Validate() error {
 	a := o.withDefaults().Align
 	if a < 1 || a > MaxAlign || a&(a-1) != 0 {
-		return fmt.Errorf("%w: Align is %d, want a power of two from 1 to %d, or 0 for %d", ErrAlign, a, MaxAlign, DefaultAlign)
+		return fmt.Errorf("option Align is %d, want a power of two from 1 to %d, or 0 for %d", a, MaxAlign, DefaultAlign)
 	}
-	if o.Fill != nil && (!o.Reuse || o.StrictFIFO) {
-		return fmt.Errorf("%w: Fill needs Reuse, and no strict order", ErrFill)
+	if o.Fill != nil && !o.Reuse {
+		return errors.New("option Fill needs Reuse")
 	}
 	return nil
-}
-
-// headerBytes is what stands in front of each payload.
-func (o Options) headerBytes() uint64 {
-	if o.NoHeaders {
-		return 0
-	}
-	return HeaderSize
 }

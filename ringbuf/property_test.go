@@ -11,23 +11,16 @@ import (
 
 // TestAgainstModel does whatever a writer may do, in any order, to rings of
 // many shapes, and compares with the model after each step.
-func TestAgainstModel(t *testing.T) { againstModel(t, false, false) }
-
-// TestAgainstModelWithoutHeaders is the same for rings that leave the buffer
-// alone. It is a test of its own because the examples kept in testdata belong to
-// the draws of the one above.
-func TestAgainstModelWithoutHeaders(t *testing.T) { againstModel(t, true, false) }
+func TestAgainstModel(t *testing.T) { againstModel(t, false) }
 
 // TestAgainstModelWithReuse is the same for rings that do not go round.
-func TestAgainstModelWithReuse(t *testing.T) { againstModel(t, false, true) }
+func TestAgainstModelWithReuse(t *testing.T) { againstModel(t, true) }
 
-func againstModel(t *testing.T, noHeaders, reuse bool) {
+func againstModel(t *testing.T, reuse bool) {
 	rapid.Check(t, func(t *rapid.T) {
 		opts := ringbuf.Options{
-			Align:      rapid.SampledFrom([]int{1, 2, 8, 16, 32, 64, 512}).Draw(t, "align"),
-			StrictFIFO: rapid.Bool().Draw(t, "strict"),
-			NoHeaders:  noHeaders,
-			Reuse:      reuse,
+			Align: rapid.SampledFrom([]int{1, 2, 8, 16, 32, 64, 512}).Draw(t, "align"),
+			Reuse: reuse,
 		}
 		// From hardly anything to some dozens of chunks; the end is seldom
 		// on the grid.
@@ -44,7 +37,7 @@ func againstModel(t *testing.T, noHeaders, reuse bool) {
 			"allocate":      alloc,
 			"allocate more": alloc, // so that rings fill up
 			"allocate largest": func(t *rapid.T) {
-				if room := int(x.m.largest() - min(x.m.largest(), x.m.header)); room > 0 {
+				if room := int(x.m.largest() - min(x.m.largest(), ringbuf.HeaderSize)); room > 0 {
 					x.allocate(t, room, 0)
 				}
 			},
@@ -67,14 +60,6 @@ func againstModel(t *testing.T, noHeaders, reuse bool) {
 				from := rapid.IntRange(0, n).Draw(t, "from")
 				to := rapid.IntRange(from, n).Draw(t, "to")
 				x.releaseAll(t, places[from:to], rapid.IntRange(0, 3).Draw(t, "stale") == 0)
-			},
-			"reclaim": func(t *rapid.T) {
-				x.reclaim(t, rapid.Uint64().Draw(t, "free"), rapid.IntRange(-1, size).Draw(t, "target"))
-			},
-			"clear": func(t *rapid.T) {
-				if rapid.IntRange(0, 9).Draw(t, "really") == 0 {
-					x.clear()
-				}
 			},
 		})
 	})

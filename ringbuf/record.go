@@ -19,7 +19,7 @@ const none uint32 = 0
 // record is the writer's private knowledge of one span. Records refer to each
 // other by index, so that the garbage collector has nothing to follow.
 type record struct {
-	off  uint64 // first byte of the span; a chunk's header, if there are any, stands here
+	off  uint64 // first byte of the span; a chunk's header stands here
 	span uint64 // bytes, padding included
 	id   uint64 // of a live chunk, else 0
 	size uint64 // payload bytes of a live chunk

@@ -1,9 +1,11 @@
 package ringbuf
 
 import (
+	"errors"
 	"fmt"
-	"math"
 )
+
+var errStale = errors.New("the chunk was released before")
 
 // Chunk names one allocation of one ring. It is a plain value: copying it
 // shares nothing and holding it keeps nothing alive.
@@ -23,10 +25,9 @@ func (c Chunk) String() string {
 // goroutine at a time; readers use none of them (see the package
 // documentation).
 type Ring struct {
-	buf    []byte
-	geo    geometry
-	strict bool
-	reuse  bool
+	buf   []byte
+	geo   geometry
+	reuse bool
 
 	nextID uint64
 	free   uint64 // bytes in gaps
@@ -36,18 +37,16 @@ type Ring struct {
 	spare uint32 // list of unused records
 	index addressIndex
 
-	current uint32  // default order: the gap that chunks are cut from, or none
-	bins    gapBins // default order: all other gaps
-	start   uint64  // strict order: where the room ends (see strict.go)
+	current uint32  // the gap that chunks are cut from, or none
+	bins    gapBins // all other gaps
 
 	fill   func(endBytes uint64) (filledBytes uint64) // nil: all of the buffer has memory
 	filled uint64                                     // bytes from the buffer's start that have
 }
 
 // New returns an empty ring over buf, which nobody else may write to as long
-// as the ring is in use, unless that is what Options.NoHeaders is for. It reads
-// nothing from buf and writes nothing to it. The errors are ErrAlign, ErrFill and
-// ErrBuffer.
+// as the ring is in use. It reads nothing from buf and writes nothing to it. It refuses
+// options that Validate does, and a buffer that is too small for a payload, or too large.
 func New(buf []byte, opts Options) (*Ring, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("new ring: %w", err)
@@ -57,20 +56,19 @@ func New(buf []byte, opts Options) (*Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new ring: %w", err)
 	}
-	r := &Ring{buf: buf, geo: geo, strict: opts.StrictFIFO, reuse: opts.Reuse && !opts.StrictFIFO, nextID: 1, index: newAddressIndex(geo), fill: opts.Fill}
+	r := &Ring{buf: buf, geo: geo, reuse: opts.Reuse, nextID: 1, index: newAddressIndex(geo), fill: opts.Fill}
 	if r.fill == nil {
 		r.filled = uint64(len(buf))
 	}
-	r.Clear()
+	r.clear()
 	return r, nil
 }
 
-// Clear releases all chunks at once. Ids go on where they were, so that every
-// Chunk from before is stale.
-func (r *Ring) Clear() {
+// clear makes the ring one gap.
+func (r *Ring) clear() {
 	r.recs = append(r.recs[:0], record{kind: sentinel})
 	r.spare, r.current, r.bins = none, none, gapBins{}
-	r.free, r.live, r.start = r.geo.capacity(), 0, r.geo.lead
+	r.free, r.live = r.geo.capacity(), 0
 
 	all := r.takeRecord()
 	r.recs[all] = record{kind: gapSpan, off: r.geo.lead, span: r.free}
@@ -78,39 +76,21 @@ func (r *Ring) Clear() {
 	r.file(all)
 }
 
-// MaxPayload returns the size in bytes of the largest payload an empty ring
-// can hold. Allocate answers ErrTooLarge to anything above.
-func (r *Ring) MaxPayload() int { return int(r.geo.maxPayload()) }
-
-// Allocate makes a chunk with a payload of size bytes and writes its header,
-// if there are any.
-// The payload's content is whatever the buffer held. The errors are ErrSize,
-// ErrTooLarge and, when no gap is large enough now, ErrNoRoom as a *RoomError;
-// then nothing has changed.
-func (r *Ring) Allocate(size int, tag uint32) (Chunk, error) {
-	c, ok := r.TryAllocate(size, tag)
-	if !ok {
-		return Chunk{}, r.explain(size)
-	}
-	return c, nil
-}
-
-// TryAllocate is Allocate for a caller that has a use for a full ring and none
-// for the reason: it spares making the error and gathering its figures.
-func (r *Ring) TryAllocate(size int, tag uint32) (c Chunk, ok bool) {
+// Allocate makes a chunk with a payload of size bytes and writes its header.
+// The payload's content is whatever the buffer held. It reports false, and has
+// changed nothing, if there is no room in one piece, which [Stats] has the figures
+// of: release chunks and try again. So it does for a size below 1.
+func (r *Ring) Allocate(size int, tag uint32) (c Chunk, ok bool) {
 	if size <= 0 || uint64(size) > r.geo.maxPayload() {
 		return Chunk{}, false
 	}
-	need := r.geo.header + uint64(size)
+	need := HeaderSize + uint64(size)
 	if r.reuse && r.current != none {
 		r.park(r.current)
 		r.current = none
 	}
 	gap := r.current
-	switch {
-	case r.strict:
-		gap = r.placeStrict(need)
-	case r.recs[gap].span < need:
+	if r.recs[gap].span < need {
 		gap = r.nextGap(need)
 	}
 	if gap == none || !r.hasMemory(gap, need) {
@@ -135,7 +115,7 @@ func (r *Ring) carve(gap uint32, need uint64, tag uint32) *record {
 	g, c := &recs[gap], &recs[ref]
 	take := r.geo.spanFor(need, g.span)
 	c.off, c.span = g.off, take
-	c.id, c.size, c.tag, c.kind = r.nextID, need-r.geo.header, tag, liveChunk
+	c.id, c.size, c.tag, c.kind = r.nextID, need-HeaderSize, tag, liveChunk
 	g.off += take
 	g.span -= take
 	recs.linkBefore(gap, ref)
@@ -148,60 +128,23 @@ func (r *Ring) carve(gap uint32, need uint64, tag uint32) *record {
 	r.free -= take
 	addr := r.geo.addr(c)
 	r.index.put(addr, ref)
-	if r.geo.header != 0 {
-		putHeader(r.buf[c.off:addr], c.id, c.size)
-	}
+	putHeader(r.buf[c.off:addr], c.id, c.size)
 	return c
 }
 
-// dropGap forgets a gap that was used up. Gaps are used only where they are
-// the current one, or in strict order.
+// dropGap forgets the current gap, which was used up.
 func (r *Ring) dropGap(gap uint32) {
 	r.current = none
 	r.recs.unlinkSpan(gap)
 	r.dropRecord(gap)
 }
 
-// Bytes returns the payload of a live chunk, with its capacity cut to its
-// length. The error is ErrStale.
-func (r *Ring) Bytes(c Chunk) ([]byte, error) {
-	ref := r.lookup(c)
-	if ref == none {
-		return nil, fmt.Errorf("bytes of %v: %w", c, ErrStale)
-	}
-	return r.payload(ref), nil
-}
-
-// Access returns the live chunk whose payload begins at addr, and that
-// payload. The error is ErrUnknownAddress. A caller that remembers which chunk
-// it means should use AccessID.
-func (r *Ring) Access(addr uint64) (Chunk, []byte, error) {
-	ref := r.find(addr)
-	if ref == none {
-		return Chunk{}, nil, fmt.Errorf("access address %d: %w", addr, ErrUnknownAddress)
-	}
-	return r.geo.chunk(&r.recs[ref]), r.payload(ref), nil
-}
-
-// AccessID is Access for the chunk with this id. The errors are
-// ErrUnknownAddress when no live chunk's payload begins at addr and ErrStale
-// when another chunk's does.
-func (r *Ring) AccessID(addr, id uint64) (Chunk, []byte, error) {
-	ref := r.find(addr)
-	if ref == none {
-		return Chunk{}, nil, fmt.Errorf("access chunk %d at %d: %w", id, addr, ErrUnknownAddress)
-	}
-	if got := r.recs[ref].id; got != id {
-		return Chunk{}, nil, fmt.Errorf("access chunk %d at %d, where chunk %d lives: %w", id, addr, got, ErrStale)
-	}
-	return r.geo.chunk(&r.recs[ref]), r.payload(ref), nil
-}
-
-// Release frees exactly this chunk, whatever its age. The error is ErrStale.
+// Release frees exactly this chunk, whatever its age. It refuses one that was released
+// before.
 func (r *Ring) Release(c Chunk) error {
 	ref := r.lookup(c)
 	if ref == none {
-		return fmt.Errorf("release %v: %w", c, ErrStale)
+		return fmt.Errorf("release %v: %w", c, errStale)
 	}
 	r.retire(ref)
 	return nil
@@ -209,8 +152,8 @@ func (r *Ring) Release(c Chunk) error {
 
 // ReleaseAll is Release for many chunks. It takes less time than as many
 // calls if the chunks stand one behind the other, as those allocated one after
-// the other mostly do. The error is ErrStale; then the chunks before the stale
-// one are released, and none after it.
+// the other mostly do. It refuses a chunk that was released before; then those in
+// front of that one are released, and none after it.
 func (r *Ring) ReleaseAll(chunks []Chunk) error {
 	run := none  // chunks that stand side by side, already made into one span
 	next := none // the one allocated after the last, as a rule released next
@@ -221,7 +164,7 @@ func (r *Ring) ReleaseAll(chunks []Chunk) error {
 		}
 		if ref == none {
 			r.coalesce(run)
-			return fmt.Errorf("release %v: %w", c, ErrStale)
+			return fmt.Errorf("release %v: %w", c, errStale)
 		}
 		next = r.recs[ref].next
 		r.vacate(ref)
@@ -245,9 +188,6 @@ func (r *Ring) retire(ref uint32) {
 // vacate ends the life of a chunk. Its span is neither chunk nor gap until it
 // is coalesced.
 func (r *Ring) vacate(ref uint32) {
-	if r.strict {
-		r.advanceStart(ref)
-	}
 	r.recs.unlinkAge(ref)
 	c := &r.recs[ref]
 	c.kind, c.id = vacantSpan, 0
@@ -285,42 +225,6 @@ func (r *Ring) Run(c Chunk, dst []Chunk) int {
 	return len(dst)
 }
 
-// Reclaim asks isFree about the live chunks, oldest first, and releases those
-// it accepts, until at least targetBytes came free, headers and padding
-// included, or all chunks were asked about. A target of zero or less asks about
-// all. It returns the ids released, oldest first.
-//
-// A chunk that isFree refuses is passed over; in strict FIFO order it ends the
-// search. The room that came free need not be in one piece.
-//
-// isFree must not release the chunk it is asked about (Reclaim panics), nor
-// keep the payload.
-func (r *Ring) Reclaim(isFree func(c Chunk, payload []byte) bool, targetBytes int) (freed []uint64) {
-	target := uint64(math.MaxUint64)
-	if targetBytes > 0 {
-		target = uint64(targetBytes)
-	}
-	var cameFree uint64
-	for ref := r.recs.oldest(); ref != none && cameFree < target; {
-		id := r.recs[ref].id
-		ok := isFree(r.geo.chunk(&r.recs[ref]), r.payload(ref))
-		if ref >= uint32(len(r.recs)) || r.recs[ref].id != id {
-			panic(fmt.Sprintf("ringbuf: isFree released chunk %d, which Reclaim asked it about", id))
-		}
-		next := r.recs[ref].next
-		switch {
-		case ok:
-			freed = append(freed, id)
-			cameFree += r.recs[ref].span
-			r.retire(ref)
-		case r.strict:
-			return freed
-		}
-		ref = next
-	}
-	return freed
-}
-
 // Stats are the figures of one moment.
 type Stats struct {
 	CapacityBytes   uint64 // of the buffer, less what alignment leaves unused at its start
@@ -354,23 +258,8 @@ func (r *Ring) lookup(c Chunk) uint32 {
 	return ref
 }
 
-// find is lookup for any id.
-func (r *Ring) find(addr uint64) uint32 {
-	ref := r.index.get(addr)
-	if uint64(ref) >= uint64(len(r.recs)) || r.recs[ref].kind != liveChunk || r.addr(ref) != addr {
-		return none // also if the entry is from before Clear
-	}
-	return ref
-}
-
 // addr returns the offset of a chunk's payload.
 func (r *Ring) addr(ref uint32) uint64 { return r.geo.addr(&r.recs[ref]) }
-
-func (r *Ring) payload(ref uint32) []byte {
-	c := &r.recs[ref]
-	addr := r.geo.addr(c)
-	return r.buf[addr : addr+c.size : addr+c.size]
-}
 
 func (r *Ring) chunkAt(ref uint32) (Chunk, bool) {
 	if ref == none {

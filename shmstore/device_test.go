@@ -65,43 +65,39 @@ func TestPieceOfAnAbortedReservation(t *testing.T) {
 // TestRoomOnDeviceComesFromTheOldest: what goes is the oldest that holds a
 // piece, as much as is needed, and nothing that holds none.
 func TestRoomOnDeviceComesFromTheOldest(t *testing.T) {
-	for _, strict := range []bool{false, true} {
-		opts := small(Heap)
-		opts.StrictFIFO = strict
-		s, device, other := create(t, opts), newCountedDevice(10), newCountedDevice(10)
-		plain := mustPut(t, s, content(100, 1), 0)
-		elsewhere := mustPutOn(t, s, other, 10, 0)
-		oldest := mustPutOn(t, s, device, 3, 0)
-		held := mustPutOn(t, s, device, 2, Readers(LocalReader))
-		next := mustPutOn(t, s, device, 3, 0)
-		youngest := mustPutOn(t, s, device, 2, 0)
-		mustPutOn(t, s, device, 5, 0)
-		for _, o := range []struct {
-			name  string
-			h     Handle
-			there bool
-		}{
-			{"without a piece", plain, true},
-			{"with a piece of another device", elsewhere, true},
-			{"oldest", oldest, false},
-			{"that is owed", held, true},
-			{"next", next, false},
-			{"youngest", youngest, true},
-		} {
-			lease, err := s.Local().Pin(o.h)
-			if (err == nil) != o.there {
-				t.Errorf("strict %t: the object %s is there: %t, want %t", strict, o.name, err == nil, o.there)
-			}
-			if err == nil {
-				lease.Release()
-			}
+	s, device, other := create(t, small(Heap)), newCountedDevice(10), newCountedDevice(10)
+	plain := mustPut(t, s, content(100, 1), 0)
+	elsewhere := mustPutOn(t, s, other, 10, 0)
+	oldest := mustPutOn(t, s, device, 3, 0)
+	held := mustPutOn(t, s, device, 2, Readers(LocalReader))
+	next := mustPutOn(t, s, device, 3, 0)
+	youngest := mustPutOn(t, s, device, 2, 0)
+	mustPutOn(t, s, device, 5, 0)
+	for _, o := range []struct {
+		name  string
+		h     Handle
+		there bool
+	}{
+		{"without a piece", plain, true},
+		{"with a piece of another device", elsewhere, true},
+		{"oldest", oldest, false},
+		{"that is owed", held, true},
+		{"next", next, false},
+		{"youngest", youngest, true},
+	} {
+		lease, err := s.Local().Pin(o.h)
+		if (err == nil) != o.there {
+			t.Errorf("the object %s is there: %t, want %t", o.name, err == nil, o.there)
 		}
-		if st := s.Stats(); st.DeviceEvictedTotal != 2 || st.EvictedTotal != 2 {
-			t.Errorf("strict %t: %d evicted, %d for the device; want 2", strict, st.EvictedTotal, st.DeviceEvictedTotal)
+		if err == nil {
+			lease.Release()
 		}
-		if err := s.Local().Drop(held); err != nil {
-			t.Error(err)
-		}
+	}
+	if st := s.Stats(); st.DeviceEvictedTotal != 2 || st.EvictedTotal != 2 {
+		t.Errorf("%d evicted, %d for the device; want 2", st.EvictedTotal, st.DeviceEvictedTotal)
+	}
+	if err := s.Local().Drop(held); err != nil {
+		t.Error(err)
 	}
 }
 

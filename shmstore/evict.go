@@ -11,15 +11,14 @@ import (
 // It fails after a whole pass from the oldest object to the youngest that
 // freed nothing; every pass before freed something, so it ends.
 //
-// Large objects are spared as long as others can go, unless their order counts:
-// all that they have of the arena is a slot and a cache line each.
+// Large objects are spared as long as others can go: all that they have of the arena is a slot and a cache line each.
 func (s *Store) makeRoom(size int) (slot uint32, ok bool) {
 	for {
 		freed := false
 		next, more := s.ring.Oldest()
 		for more {
 			var freedBytes uint64
-			next, more, freedBytes = s.step(next, maxCandidates, s.inArena, s.strict)
+			next, more, freedBytes = s.step(next, maxCandidates, s.inArena, false)
 			if freedBytes == 0 {
 				continue
 			}
@@ -97,10 +96,7 @@ func (s *Store) step(first ringbuf.Chunk, limit int, target uint64, large bool) 
 	if more = n < len(chunks); more {
 		next = chunks[n]
 	}
-	freed, freedBytes := s.evict(live, aborted)
-	if s.strict && bits.OnesCount64(freed) < n {
-		more = false // what is left blocks all that is younger
-	}
+	_, freedBytes = s.evict(live, aborted)
 	return next, more, freedBytes
 }
 
@@ -139,9 +135,6 @@ func (s *Store) evict(live, aborted uint64) (freed, freedBytes uint64) {
 	s.counters.pinConflicts += uint64(bits.OnesCount64(held))
 
 	freed = settled&^held | aborted
-	if s.strict {
-		freed &= 1<<bits.TrailingZeros64(^freed) - 1 // none behind one that stays
-	}
 	s.reopen(settled &^ freed)
 	return freed, s.free(freed, aborted)
 }

@@ -213,23 +213,6 @@ func TestLargeAborted(t *testing.T) {
 	wantLarge(t, s, 0, 0)
 }
 
-// TestLargeStrictFIFO: a large object keeps its place in the order.
-func TestLargeStrictFIFO(t *testing.T) {
-	opts := withLarge(Auto)
-	opts.StrictFIFO = true
-	s := create(t, opts)
-	var hs []Handle
-	for i := range 20 {
-		size := 900
-		if i%3 == 0 {
-			size = largeSize
-		}
-		hs = append(hs, mustPut(t, s, content(size, uint64(i)), 0))
-		wantClean(t, s)
-	}
-	wantBytes(t, s.Local().Pin, hs[19], content(900, 19))
-}
-
 // TestLargeClose: leases keep the memory, and Close gives it back.
 func TestLargeClose(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {

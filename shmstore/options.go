@@ -76,17 +76,13 @@ type Options struct {
 	MaxReaders int
 	// Memory is where the store lives. Default Auto.
 	Memory Memory
-	// StrictFIFO makes the room of an object that is still held block the
-	// room behind it, as in a plain ring.
-	StrictFIFO bool
 	// Reuse is for stores whose objects nobody comes for once they are settled.
 	// Then those are not kept until room runs out: they go with one of the next
 	// reservations, and their room, which is in the caches of processors, is used
 	// again before any other: see [ringbuf.Options]. Shared memory is taken
 	// when room that was never used is first given out, and not when the store is made. The segment of a large object is
 	// kept for the next one that fits it, as long as there is room; so that lengths that
-	// differ a little fit, it may be larger than its object by up to a quarter. With
-	// StrictFIFO it has no effect.
+	// differ a little fit, it may be larger than its object by up to a quarter.
 	Reuse bool
 }
 

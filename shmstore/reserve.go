@@ -174,7 +174,7 @@ func (s *Store) tryPlace(size int) (slot uint32, ok bool) {
 		return 0, false
 	}
 	// The ring has no empty chunks; an empty object takes a byte of room.
-	chunk, ok := s.ring.TryAllocate(max(size, 1), slot)
+	chunk, ok := s.ring.Allocate(max(size, 1), slot)
 	if !ok {
 		return 0, false
 	}

@@ -38,10 +38,9 @@ func hold(t *testing.T, s *Store, sizeBytes int) Lease {
 // TestReuse: an object that nobody holds goes with the next reservation, which gets
 // its room, where objects are for those alone who hold them. One that is held stays.
 func TestReuse(t *testing.T) {
-	for _, opts := range []Options{{}, {Reuse: true}, {Reuse: true, StrictFIFO: true}} {
+	for _, opts := range []Options{{}, {Reuse: true}} {
 		opts.ArenaBytes, opts.Memory = 1<<20, Heap
 		s := create(t, opts)
-		reused := opts.Reuse && !opts.StrictFIFO
 		taken := hold(t, s, 1000)
 		pinned, err := s.Local().Pin(passBy(t, s, 1000))
 		if err != nil {
@@ -49,10 +48,10 @@ func TestReuse(t *testing.T) {
 		}
 		before := passBy(t, s, 1000)
 		after := passBy(t, s, 1000)
-		if (after.Offset == before.Offset) != reused {
+		if (after.Offset == before.Offset) != opts.Reuse {
 			t.Errorf("%+v: an object lies at %d, and the one before, which nobody held, lay at %d", opts, after.Offset, before.Offset)
 		}
-		if l, err := s.Local().Pin(before); (err != nil) != reused {
+		if l, err := s.Local().Pin(before); (err != nil) != opts.Reuse {
 			t.Errorf("%+v: an object that nobody held, behind the next one: %v", opts, err)
 		} else if err == nil {
 			l.Release()

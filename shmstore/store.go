@@ -23,7 +23,6 @@ type Store struct {
 	maxLarge   uint64
 	keepLarge  uint64 // of that, with segments that are kept for reuse
 	memory     Memory
-	strict     bool
 	reuse      bool
 	maxReaders int
 	closed     atomic.Bool
@@ -98,8 +97,7 @@ func Create(opts Options) (*Store, error) {
 		keepLarge:  uint64(max(min(opts.KeepLargeBytes, opts.MaxLargeBytes), 0)),
 		memory:     opts.Memory,
 		large:      newLargeTable(),
-		strict:     opts.StrictFIFO,
-		reuse:      opts.Reuse && !opts.StrictFIFO,
+		reuse:      opts.Reuse,
 		maxReaders: opts.MaxReaders,
 	}
 	if err := s.allocate(opts); err != nil {
@@ -139,7 +137,7 @@ func (s *Store) allocate(opts Options) error {
 	}
 	s.arena, s.directory = s.arenaSegment.data, s.directorySegment.data
 	s.data = s.arena
-	ring := ringbuf.Options{StrictFIFO: opts.StrictFIFO, Reuse: opts.Reuse}
+	ring := ringbuf.Options{Reuse: opts.Reuse}
 	if s.fillsLater() {
 		ring.Fill = s.fillArena
 	}

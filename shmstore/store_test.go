@@ -160,25 +160,6 @@ func TestIslands(t *testing.T) {
 	})
 }
 
-// TestStrictFIFO: the same, but the held object blocks.
-func TestStrictFIFO(t *testing.T) {
-	opts := small(Heap)
-	opts.StrictFIFO = true
-	s := create(t, opts)
-	l := mustLease(t, s.Local().Take, mustPut(t, s, content(512, 1), Readers(0)))
-	var err error
-	puts := 0
-	for ; err == nil && puts < 100; puts++ {
-		_, err = s.Put(content(512, 2), 0)
-	}
-	wantError(t, "the ring behind a held object", err, ErrFull)
-	if got := s.Stats().Objects; got != puts {
-		t.Errorf("%d of %d objects are left: what lies behind the held one was evicted in vain", got, puts)
-	}
-	l.Release()
-	mustPut(t, s, content(512, 3), 0)
-}
-
 func TestFullErrorNamesHolders(t *testing.T) {
 	s := create(t, small(Heap))
 	reader := mustDeclare(t, s, "slow")

@@ -26,7 +26,7 @@ var (
 		"internal/peer":   1_400,
 		"internal/wire":   700,
 		"messages":        500,
-		"ringbuf":         1_000,
+		"ringbuf":         750,
 		"shmstore":        3_900,
 	}
 	partsAbove = map[string]int{
@@ -65,8 +65,6 @@ var typesAbove = map[string]int{
 	"cudaipc/emul.primary":   44,
 	"cudaipc/lane.Lane":      41,
 	"internal/host.running":  41,
-	"ringbuf.Ring":           51,
-	"ringbuf.record":         42,
 	"shmstore.Store":         86,
 	"shmstore.grantView":     46,
 }

@@ -88,6 +88,16 @@ var goners = []gone{
 		reason: "values that nodes take from each other by locks have books of their own beside the host's account: values under keys have one path, through the exchange",
 	},
 	{
+		in:     "shmstore",
+		name:   "GetCached|DeleteKey|PutVec|PutValue|Touch|ReaderError",
+		reason: "an object has a handle and no name, is charged when it is put and shared by its lease; encoding is its producer's",
+	},
+	{
+		in:     "ringbuf",
+		name:   "StrictFIFO|NoHeaders|View|Access(ID)?|Reclaim|RoomError",
+		reason: "the store evicts by age and knows where its objects lie; a ring only gives out room and takes it back",
+	},
+	{
 		path:   "connector/named",
 		reason: "it was a key under another word: Put and Get of a connector take one, and Peek leaves the value there",
 	},

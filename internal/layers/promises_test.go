@@ -130,11 +130,6 @@ var promises = []promise{
 		reason: "handles are written as encoding.BinaryMarshaler says",
 	},
 	{
-		path:   "ringbuf",
-		names:  "Ring.Access Ring.AccessID Ring.Allocate Ring.Bytes Ring.MaxPayload Ring.Reclaim View",
-		reason: "a program uses the ring without a store",
-	},
-	{
 		path:   "shmstore",
 		names:  "Attach Reader.AddSegment Reader.OnRoom Store.Admit",
 		reason: "a store's reader in another process, which takes leases itself: processes of a bus read by their host's account",
@@ -230,12 +225,6 @@ var errorPromises = []promise{
 		path:   "messages",
 		names:  "ErrMalformed ErrMalformedHandle",
 		reason: "a program that reads handles from outside",
-	},
-	{
-		path: "ringbuf",
-		names: "ErrAlign ErrBuffer ErrFill ErrHeader ErrNoRoom ErrSize ErrStale ErrTooLarge ErrUnknownAddress " +
-			"RoomError",
-		reason: "a program uses the ring without a store",
 	},
 	{
 		path:   "shmstore",
