@@ -1,8 +1,6 @@
 package actors
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
 
@@ -10,54 +8,13 @@ import (
 )
 
 const (
-	// DefaultThroughput is how many messages a mailbox handles before it lets
-	// other goroutines run, if the options do not say otherwise.
-	DefaultThroughput = 300
+	// throughput is how many messages a mailbox handles before it lets other
+	// goroutines run.
+	throughput = 300
 
-	// DefaultMaxIdle is how many idle workers a dispatcher keeps, if the
-	// options do not say otherwise.
-	DefaultMaxIdle = 64
+	// maxIdle is how many workers without work a dispatcher keeps for the next one.
+	maxIdle = 64
 )
-
-// ErrDispatcherOptions is returned for options that no dispatcher can have.
-var ErrDispatcherOptions = errors.New("actors: invalid dispatcher options")
-
-// DispatcherOptions configures a [Dispatcher]. The zero value works.
-type DispatcherOptions struct {
-	// Throughput is how many messages a mailbox handles before it lets other
-	// goroutines run. Zero means DefaultThroughput.
-	Throughput int
-
-	// MaxIdle is how many workers without work are kept for the next one. A
-	// worker that finds so many idle ones before it leaves. Zero means
-	// DefaultMaxIdle.
-	MaxIdle int
-
-	// Lookout, if set, has a worker that has become idle look for work before it parks.
-	Lookout *Lookout
-}
-
-func (o DispatcherOptions) withDefaults() DispatcherOptions {
-	if o.Throughput == 0 {
-		o.Throughput = DefaultThroughput
-	}
-	if o.MaxIdle == 0 {
-		o.MaxIdle = DefaultMaxIdle
-	}
-	return o
-}
-
-// Validate returns an error that wraps ErrDispatcherOptions if a field is
-// negative.
-func (o DispatcherOptions) Validate() error {
-	switch {
-	case o.Throughput < 0:
-		return fmt.Errorf("%w: Throughput is %d, it must not be negative", ErrDispatcherOptions, o.Throughput)
-	case o.MaxIdle < 0:
-		return fmt.Errorf("%w: MaxIdle is %d, it must not be negative", ErrDispatcherOptions, o.MaxIdle)
-	}
-	return nil
-}
 
 // Dispatcher runs mailboxes on goroutines that it keeps and reuses.
 //
@@ -70,15 +27,13 @@ func (o DispatcherOptions) Validate() error {
 // to be in the cache. If none is parked a new one is started, so a handler that
 // blocks holds up nobody but its own actor, and the number of workers is the
 // number of mailboxes that are running at the same time. A worker that finds
-// MaxIdle others parked leaves instead of parking: that bounds what a burst
+// maxIdle others parked leaves instead of parking: that bounds what a burst
 // leaves behind, and no timer is needed to clean up.
 //
 // A Dispatcher may be shared by any number of actors. All methods are safe for
 // concurrent use.
 type Dispatcher struct {
-	throughput int
-	maxIdle    int
-	lookout    *Lookout
+	lookout *Lookout // nil: a worker without work parks at once
 
 	mu     sync.Mutex
 	idle   []*worker // parked, the last one on top
@@ -97,15 +52,9 @@ type worker struct {
 	work chan func()
 }
 
-// NewDispatcher returns a dispatcher without workers; they come with the work.
-// It panics if the options are invalid.
-func NewDispatcher(options DispatcherOptions) *Dispatcher {
-	options = options.withDefaults()
-	if err := options.Validate(); err != nil {
-		panic(err)
-	}
-	return &Dispatcher{throughput: options.Throughput, maxIdle: options.MaxIdle, lookout: options.Lookout}
-}
+// NewDispatcher returns a dispatcher without workers; they come with the work. With a
+// lookout, a worker that has become idle looks for work before it parks.
+func NewDispatcher(lookout *Lookout) *Dispatcher { return &Dispatcher{lookout: lookout} }
 
 // Schedule runs fn on a worker and returns at once. fn must not panic.
 //
@@ -122,7 +71,7 @@ func (d *Dispatcher) Schedule(fn func()) {
 
 // Throughput returns how many messages a mailbox handles before it lets other
 // goroutines run.
-func (d *Dispatcher) Throughput() int { return d.throughput }
+func (d *Dispatcher) Throughput() int { return throughput }
 
 // Close makes the parked workers leave and waits until they have. A worker that
 // is still running a mailbox leaves by itself when that mailbox is empty; Close
@@ -188,7 +137,7 @@ func (d *Dispatcher) remove(w *worker) bool {
 func (d *Dispatcher) park(w *worker) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || len(d.idle) >= d.maxIdle {
+	if d.closed || len(d.idle) >= maxIdle {
 		return false
 	}
 	d.idle = append(d.idle, w)

@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,7 +15,7 @@ func idleWorkers(d *Dispatcher) int {
 
 func TestDispatcherReusesWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := NewDispatcher(DispatcherOptions{})
+		d := NewDispatcher(nil)
 		defer d.Close()
 		ran := 0
 		for range 100 {
@@ -34,7 +33,7 @@ func TestDispatcherReusesWorkers(t *testing.T) {
 
 func TestDispatcherBlockedWorkersHoldUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := NewDispatcher(DispatcherOptions{MaxIdle: 2})
+		d := NewDispatcher(nil)
 		defer d.Close()
 		release := make(chan struct{})
 		for range 50 {
@@ -53,9 +52,9 @@ func TestDispatcherBlockedWorkersHoldUpNobody(t *testing.T) {
 // TestDispatcherBoundsIdleWorkers leaves it to the bubble to find a worker that
 // neither parked nor left: a bubble does not end while a goroutine is in it.
 func TestDispatcherBoundsIdleWorkers(t *testing.T) {
-	const maxIdle, busy = 3, 20
+	const busy = maxIdle + 20
 	synctest.Test(t, func(t *testing.T) {
-		d := NewDispatcher(DispatcherOptions{MaxIdle: maxIdle})
+		d := NewDispatcher(nil)
 		release := make(chan struct{})
 		for range busy {
 			d.Schedule(func() { <-release })
@@ -76,7 +75,7 @@ func TestDispatcherBoundsIdleWorkers(t *testing.T) {
 // TestDispatcherClose closes a dispatcher with an idle and a busy worker.
 func TestDispatcherClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := NewDispatcher(DispatcherOptions{})
+		d := NewDispatcher(nil)
 		release := make(chan struct{})
 		d.Schedule(func() { <-release })
 		d.Schedule(func() {})
@@ -100,7 +99,7 @@ func TestDispatcherClose(t *testing.T) {
 // TestDispatcherRunsEachOnce schedules from many goroutines at once.
 func TestDispatcherRunsEachOnce(t *testing.T) {
 	const senders, each = 8, 2000
-	d := NewDispatcher(DispatcherOptions{MaxIdle: 4})
+	d := NewDispatcher(nil)
 	defer d.Close()
 	var done sync.WaitGroup
 	done.Add(senders * each)
@@ -117,29 +116,5 @@ func TestDispatcherRunsEachOnce(t *testing.T) {
 		if n != 1 {
 			t.Fatalf("function %d ran %d times", i, n)
 		}
-	}
-}
-
-func TestDispatcherOptions(t *testing.T) {
-	tests := []struct {
-		name    string
-		options DispatcherOptions
-		wantErr bool
-	}{
-		{name: "zero", options: DispatcherOptions{}},
-		{name: "given", options: DispatcherOptions{Throughput: 1, MaxIdle: 1}},
-		{name: "negative throughput", options: DispatcherOptions{Throughput: -1}, wantErr: true},
-		{name: "negative idle", options: DispatcherOptions{MaxIdle: -1}, wantErr: true},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if err := tt.options.Validate(); errors.Is(err, ErrDispatcherOptions) != tt.wantErr {
-				t.Errorf("Validate() = %v, want an error: %v", err, tt.wantErr)
-			}
-		})
-	}
-	d := NewDispatcher(DispatcherOptions{})
-	if got := d.Throughput(); got != DefaultThroughput {
-		t.Errorf("Throughput() = %d, want %d", got, DefaultThroughput)
 	}
 }

@@ -5,9 +5,6 @@ import "errors"
 var (
 	// ErrStopped reports that the actor system is closing or closed.
 	ErrStopped = errors.New("actors: stopped")
-	// ErrNameTaken reports a stage whose name another stage has that has not
-	// ended yet.
-	ErrNameTaken = errors.New("actors: stage name is taken")
 	// ErrCanceled reports a wait given up because the caller's done channel closed.
 	ErrCanceled = errors.New("actors: wait canceled")
 )

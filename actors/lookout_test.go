@@ -16,7 +16,7 @@ func TestLookout(t *testing.T) {
 			looks++
 			return false
 		}, false)
-		d := NewDispatcher(DispatcherOptions{Lookout: l})
+		d := NewDispatcher(l)
 		d.Schedule(func() {})
 		synctest.Wait()
 		if looks != 0 {
@@ -64,7 +64,7 @@ func TestLookoutHandles(t *testing.T) {
 			return true
 		}, false)
 		l.Watch(true)
-		d = NewDispatcher(DispatcherOptions{Lookout: l})
+		d = NewDispatcher(l)
 		d.Schedule(func() {})
 		synctest.Wait()
 		if idle := idleWorkers(d); idle != 2 {
@@ -89,7 +89,7 @@ func TestLookoutNoTime(t *testing.T) {
 			return false
 		}, false)
 		l.Watch(true)
-		d = NewDispatcher(DispatcherOptions{Lookout: l})
+		d = NewDispatcher(l)
 		d.Schedule(func() {})
 		synctest.Wait()
 		if !ran || idleWorkers(d) != 1 {
@@ -118,7 +118,7 @@ func TestPoll(t *testing.T) {
 			}
 			return false
 		}, true)
-		d = NewDispatcher(DispatcherOptions{Lookout: l})
+		d = NewDispatcher(l)
 		l.Watch(true)
 		d.Schedule(func() {})
 		synctest.Wait()
@@ -136,7 +136,7 @@ func TestNothingPollsInVain(t *testing.T) {
 			t.Error("a worker looks where there is nothing to look at")
 			return false
 		}, true)
-		d := NewDispatcher(DispatcherOptions{Lookout: l})
+		d := NewDispatcher(l)
 		d.Schedule(func() {})
 		synctest.Wait()
 		if idleWorkers(d) != 1 {

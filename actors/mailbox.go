@@ -1,6 +1,8 @@
 package actors
 
 import (
+	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -18,10 +20,8 @@ import (
 //
 // # Accounting
 //
-// Of every message sent, the sender learns what became of it, or OnDrop does.
-// A post that returns an error has not taken the message: it is still the
-// sender's, and OnDrop does not hear of it. PostUserMessage cannot return an
-// error; what it cannot deliver goes to OnDrop as DropClosed. What was taken is
+// OnDrop learns of every message that is not handled. What cannot be delivered goes
+// there as DropClosed. What was taken is
 // either handled to completion or goes to OnDrop once: so messages handled and
 // messages dropped add up to messages sent.
 //
@@ -73,7 +73,6 @@ type Mailbox struct {
 	running  bool  // a worker is in process, or about to be
 	started  bool  // Start was called
 	ending   bool  // the actor has ended or is about to
-	closed   bool  // Close was called
 	accepted int64 // user messages taken from senders
 	controls int64 // of these, control messages
 	seen     int64 // the last known number of bounded messages that are gone
@@ -111,7 +110,6 @@ const (
 	attendSystem    uint32 = 1 << iota // system messages wait
 	attendWaiters                      // senders wait for room
 	attendSuspended                    // user messages have to wait
-	attendClosed                       // user messages have to go
 )
 
 // phase says what the worker is doing, for the case that it does not return.
@@ -135,10 +133,11 @@ type waiter struct {
 	admitted chan bool // has room for one; false: the mailbox has closed
 }
 
-// NewMailbox returns an empty mailbox. It panics if the options are invalid.
+// NewMailbox returns an empty mailbox. It panics if the capacity is none that a mailbox
+// can have.
 func NewMailbox(options MailboxOptions) *Mailbox {
-	if err := options.Validate(); err != nil {
-		panic(err)
+	if options.Capacity < 0 || options.Capacity > MaxMailboxCapacity {
+		panic(fmt.Sprintf("actors: the capacity of a mailbox is %d, it must be from 0 (the default) to %d", options.Capacity, MaxMailboxCapacity))
 	}
 	m := &Mailbox{options: options.withDefaults()}
 	m.processFunc = m.process
@@ -173,7 +172,9 @@ func (m *Mailbox) Start() {
 // An actor must not send a bounded message to itself, nor two actors to each
 // other, unless something else keeps their mailboxes from being full.
 func (m *Mailbox) PostUserMessage(message any) {
-	if m.post(message, true) != nil {
+	wake, ok := m.accept(message)
+	m.schedule(wake)
+	if !ok {
 		m.drop(message, DropClosed)
 	}
 }
@@ -185,8 +186,8 @@ func (m *Mailbox) PostUserMessage(message any) {
 // being woken by it, which can take longer than the work itself. The sender
 // must hold no lock that the actor might want.
 func (m *Mailbox) PostAndRun(message any) {
-	run, err := m.accept(message, true)
-	if err != nil {
+	run, ok := m.accept(message)
+	if !ok {
 		m.drop(message, DropClosed)
 	}
 	if run {
@@ -199,28 +200,14 @@ func (m *Mailbox) PostAndRun(message any) {
 // other messages: if the actor stands idle, it handles this message on the sender's
 // goroutine. What has come meanwhile is for a worker.
 func (m *Mailbox) PostAndRunOne(message any) {
-	run, err := m.accept(message, true)
-	if err != nil {
+	run, ok := m.accept(message)
+	if !ok {
 		m.drop(message, DropClosed)
 	}
 	if run {
 		m.lent, m.one = true, true // ours while we run
 		m.process()
 	}
-}
-
-// Post is PostUserMessage for a sender that wants to know: it returns
-// ErrMailboxClosed, and leaves the message to the sender, if the mailbox is
-// closed or closes while Post waits for room.
-func (m *Mailbox) Post(message any) error {
-	return m.post(message, true)
-}
-
-// TryPost gives the message to the actor if there is room. It never waits for
-// room: it returns ErrMailboxFull or ErrMailboxClosed and leaves the message to
-// the sender.
-func (m *Mailbox) TryPost(message any) error {
-	return m.post(message, false)
 }
 
 // PostSystemMessage gives a message of the library to the actor, ahead of all
@@ -245,47 +232,26 @@ func (m *Mailbox) Len() int {
 // UserMessageCount returns Len.
 func (m *Mailbox) UserMessageCount() int { return m.Len() }
 
-// Close turns user messages away from now on and drops those that wait, as
-// DropStopped. It does not stop the actor, which still gets system messages,
-// and does not wait for a handler that is running: the few messages that the
-// actor has already taken over in one go with that one are dropped when the
-// handler returns. It is safe to call Close more than once.
-func (m *Mailbox) Close() {
-	m.mu.Lock()
-	m.closed = true
-	m.discardAndUnlock(!m.running)
-}
-
-func (m *Mailbox) post(message any, wait bool) error {
-	wake, err := m.accept(message, wait)
-	m.schedule(wake)
-	return err
-}
-
-// accept takes the message, and reports whether the caller has to schedule the
-// mailbox.
-func (m *Mailbox) accept(message any, wait bool) (wake bool, err error) {
+// accept takes the message, which may have to wait for room. It reports whether the
+// caller has to schedule the mailbox, and whether that has the message.
+func (m *Mailbox) accept(message any) (wake, ok bool) {
 	e := entry{message: message, control: m.isControl(message)}
 	m.mu.Lock()
-	if m.refusesLocked() {
+	if m.ending {
 		m.mu.Unlock()
-		return false, ErrMailboxClosed
+		return false, false
 	}
 	if !e.control && !m.hasRoomLocked() {
-		if wait {
-			return false, m.waitAndUnlock(e)
-		}
-		m.mu.Unlock()
-		return false, ErrMailboxFull
+		return false, m.waitAndUnlock(e)
 	}
 	m.acceptLocked(e)
 	wake = !m.running && m.wakeLocked()
 	m.mu.Unlock()
-	return wake, nil
+	return wake, true
 }
 
 // waitAndUnlock waits until the mailbox has taken e, or has closed.
-func (m *Mailbox) waitAndUnlock(e entry) error {
+func (m *Mailbox) waitAndUnlock(e entry) (admitted bool) {
 	w := &waiter{entry: e, admitted: make(chan bool, 1)}
 	m.waiters.push(w)
 	m.attendLocked(attendWaiters, true)
@@ -295,10 +261,7 @@ func (m *Mailbox) waitAndUnlock(e entry) error {
 	wake := m.wakeLocked()
 	m.mu.Unlock()
 	m.schedule(wake)
-	if !<-w.admitted {
-		return ErrMailboxClosed
-	}
-	return nil
+	return <-w.admitted
 }
 
 // isControl tells whether the message is exempt from the capacity.
@@ -310,9 +273,6 @@ func (m *Mailbox) isControl(message any) bool {
 	}
 	return m.options.Bounded != nil && !m.options.Bounded(message)
 }
-
-// refusesLocked tells whether user messages are turned away.
-func (m *Mailbox) refusesLocked() bool { return m.ending || m.closed }
 
 // hasRoomLocked tells whether one more bounded message may be taken now.
 func (m *Mailbox) hasRoomLocked() bool {
@@ -393,18 +353,14 @@ func (m *Mailbox) drop(message any, reason DropReason) {
 }
 
 // discardAndUnlock turns waiting senders away, unlocks, and drops the messages
-// that wait: those in the batch only if the caller owns it.
-func (m *Mailbox) discardAndUnlock(ownsBatch bool) {
-	m.attendLocked(attendClosed, true)
+// that wait. The worker calls it, which owns the batch.
+func (m *Mailbox) discardAndUnlock() {
 	m.attendLocked(attendWaiters, false)
 	waiters := m.waiters
 	m.waiters = queue[*waiter]{}
-	var rest []entry
-	if ownsBatch {
-		rest = append(rest, m.batch[m.next:]...)
-		clear(m.batch[m.next:])
-		m.next = len(m.batch)
-	}
+	rest := slices.Clone(m.batch[m.next:])
+	clear(m.batch[m.next:])
+	m.next = len(m.batch)
 	rest = append(rest, make([]entry, m.users.len())...)
 	m.users.take(rest[len(rest)-m.users.len():])
 	for _, e := range rest {

@@ -118,7 +118,7 @@ func newBenchHost(b *testing.B) *benchHost {
 		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
 			return slog.New(slog.DiscardHandler)
 		})))
-	h := &benchHost{system: system, dispatcher: actors.NewDispatcher(actors.DispatcherOptions{})}
+	h := &benchHost{system: system, dispatcher: actors.NewDispatcher(nil)}
 	b.Cleanup(func() {
 		system.Shutdown()
 		h.dispatcher.Close()

@@ -76,10 +76,6 @@ func (m *Mailbox) step() bool {
 		m.invokeSystem(message)
 		return true
 	}
-	if m.next < len(m.batch) && m.refusesLocked() {
-		m.discardAndUnlock(true) // Close left the batch to its owner
-		return true
-	}
 	if !m.hasWorkLocked() {
 		return m.yieldAndUnlock()
 	}
@@ -168,7 +164,7 @@ func (m *Mailbox) endIfLast(gone *actor.PID) {
 	}
 	m.mu.Lock()
 	m.ending = true
-	m.discardAndUnlock(true)
+	m.discardAndUnlock()
 }
 
 // reopen forgets the Stop for an actor that is about to restart. It returns
@@ -181,7 +177,6 @@ func (m *Mailbox) reopen() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ending = false
-	m.attendLocked(attendClosed, m.closed)
 	return true
 }
 
@@ -201,7 +196,7 @@ func (m *Mailbox) fail(reason any) {
 	if reason == nil {
 		// The goroutine is on its way out; another has to go on.
 		defer m.dispatcher.Schedule(m.processFunc)
-		reason = ErrHandlerExited
+		reason = errHandlerExited
 	}
 	m.invoker.EscalateFailure(reason, message)
 }

@@ -15,22 +15,9 @@ const (
 	MaxMailboxCapacity = 1 << 20
 )
 
-var (
-	// ErrMailboxFull is returned by TryPost when a bounded message finds no
-	// room. It is part of normal flow.
-	ErrMailboxFull = errors.New("actors: mailbox is full")
-
-	// ErrMailboxClosed is returned for a post to a mailbox that was closed or
-	// whose actor has stopped.
-	ErrMailboxClosed = errors.New("actors: mailbox is closed")
-
-	// ErrMailboxOptions is returned for options that no mailbox can have.
-	ErrMailboxOptions = errors.New("actors: invalid mailbox options")
-
-	// ErrHandlerExited is the reason of the failure that is escalated when a
-	// handler ended its goroutine with runtime.Goexit.
-	ErrHandlerExited = errors.New("actors: handler called runtime.Goexit")
-)
+// errHandlerExited is the reason of the failure that is escalated when a
+// handler ended its goroutine with runtime.Goexit.
+var errHandlerExited = errors.New("actors: handler called runtime.Goexit")
 
 // DropReason says why a message was dropped.
 type DropReason uint8
@@ -76,9 +63,8 @@ type MailboxOptions struct {
 
 	// OnDrop, if not nil, is told of each message that the mailbox has taken
 	// but that was not handled to completion: exactly once, without its
-	// envelope, and with no lock held. It runs on the goroutine of the actor,
-	// of a sender or of who calls Close, so it must be safe for concurrent use,
-	// and it must not panic.
+	// envelope, and with no lock held. It runs on the goroutine of the actor
+	// or of a sender, so it must be safe for concurrent use, and it must not panic.
 	OnDrop func(message any, reason DropReason)
 }
 
@@ -87,14 +73,4 @@ func (o MailboxOptions) withDefaults() MailboxOptions {
 		o.Capacity = DefaultMailboxCapacity
 	}
 	return o
-}
-
-// Validate returns an error that wraps ErrMailboxOptions if Capacity is
-// negative or greater than MaxMailboxCapacity.
-func (o MailboxOptions) Validate() error {
-	if o.Capacity < 0 || o.Capacity > MaxMailboxCapacity {
-		return fmt.Errorf("%w: Capacity is %d, it must be from 0 (the default) to %d",
-			ErrMailboxOptions, o.Capacity, MaxMailboxCapacity)
-	}
-	return nil
 }

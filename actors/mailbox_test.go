@@ -1,7 +1,6 @@
 package actors_test
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -100,7 +99,7 @@ func (l *dropLog) sort() {
 func inBubble(t *testing.T, options actors.MailboxOptions, r *recorder, f func(*testing.T, *actors.Mailbox)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		d := actors.NewDispatcher(actors.DispatcherOptions{})
+		d := actors.NewDispatcher(nil)
 		m := actors.NewMailbox(options)
 		m.RegisterHandlers(r, d)
 		m.Start()
@@ -113,7 +112,7 @@ func inBubble(t *testing.T, options actors.MailboxOptions, r *recorder, f func(*
 func TestMailboxHoldsMessagesUntilStart(t *testing.T) {
 	var r recorder
 	synctest.Test(t, func(t *testing.T) {
-		d := actors.NewDispatcher(actors.DispatcherOptions{})
+		d := actors.NewDispatcher(nil)
 		defer d.Close()
 		m := actors.NewMailbox(actors.MailboxOptions{})
 		m.PostUserMessage(1)
@@ -192,7 +191,7 @@ func TestMailboxAdmitsSendersInOrder(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				gate = make(chan struct{})
 				r = &recorder{onUser: func(any) { <-gate }}
-				d := actors.NewDispatcher(actors.DispatcherOptions{})
+				d := actors.NewDispatcher(nil)
 				defer d.Close()
 				m := actors.NewMailbox(actors.MailboxOptions{Capacity: capacity})
 				m.RegisterHandlers(r, d)
@@ -202,13 +201,8 @@ func TestMailboxAdmitsSendersInOrder(t *testing.T) {
 				synctest.Wait()
 				want := []any{"in hand"}
 				for i := range capacity {
-					if err := m.TryPost(i); err != nil {
-						t.Fatalf("TryPost of %d of %d: %v", i, capacity, err)
-					}
+					m.PostUserMessage(i)
 					want = append(want, i)
-				}
-				if err := m.TryPost("too many"); !errors.Is(err, actors.ErrMailboxFull) {
-					t.Fatalf("TryPost to a full mailbox = %v, want ErrMailboxFull", err)
 				}
 				const senders = 10
 				var returned atomic.Int32
@@ -255,9 +249,6 @@ func TestMailboxControlMessages(t *testing.T) {
 				m.PostUserMessage(i)
 				m.PostUserMessage(&actor.MessageEnvelope{Message: 1000 + i})
 			}
-			if err := m.TryPost(&actor.MessageEnvelope{Message: "envelope"}); !errors.Is(err, actors.ErrMailboxFull) {
-				t.Errorf("TryPost of a bounded message = %v, want ErrMailboxFull", err)
-			}
 			m.PostUserMessage(&actor.ReceiveTimeout{})
 			m.PostUserMessage(&actor.PoisonPill{})
 			if m.Len() != 203 {
@@ -274,11 +265,15 @@ func TestMailboxControlMessages(t *testing.T) {
 		}
 		// There is room for exactly one again.
 		m.PostSystemMessage(&actor.SuspendMailbox{})
-		for i, want := range []error{nil, actors.ErrMailboxFull} {
-			if err := m.TryPost("bounded again"); !errors.Is(err, want) {
-				t.Errorf("TryPost %d to the empty mailbox = %v, want %v", i, err, want)
-			}
+		for range 2 {
+			go m.PostUserMessage(&actor.MessageEnvelope{Message: "bounded again"})
 		}
+		synctest.Wait()
+		if m.Len() != 1 {
+			t.Errorf("Len() = %d where two were sent, want 1", m.Len())
+		}
+		m.PostSystemMessage(&actor.ResumeMailbox{})
+		synctest.Wait()
 		drops.check(t)
 	})
 }
@@ -286,20 +281,26 @@ func TestMailboxControlMessages(t *testing.T) {
 // TestMailboxPillNeedsNoRoom checks that a full mailbox without a Bounded
 // function takes the library's own messages.
 func TestMailboxPillNeedsNoRoom(t *testing.T) {
-	m := actors.NewMailbox(actors.MailboxOptions{Capacity: 1})
-	for _, message := range []any{
-		"fills it",
-		&actor.PoisonPill{},
-		&actor.ReceiveTimeout{},
-		&actor.MessageEnvelope{Message: &actor.PoisonPill{}},
-	} {
-		if err := m.TryPost(message); err != nil {
-			t.Errorf("TryPost(%T) = %v", message, err)
+	inBubble(t, actors.MailboxOptions{Capacity: 1}, &recorder{}, func(t *testing.T, m *actors.Mailbox) {
+		m.PostSystemMessage(&actor.SuspendMailbox{})
+		for i, message := range []any{
+			"fills it",
+			&actor.PoisonPill{},
+			&actor.ReceiveTimeout{},
+			&actor.MessageEnvelope{Message: &actor.PoisonPill{}},
+		} {
+			m.PostUserMessage(message)
+			if m.Len() != i+1 {
+				t.Errorf("Len() = %d after message %d", m.Len(), i+1)
+			}
 		}
-	}
-	if err := m.TryPost("one more"); !errors.Is(err, actors.ErrMailboxFull) {
-		t.Errorf("TryPost = %v, want ErrMailboxFull", err)
-	}
+		go m.PostUserMessage("one more")
+		synctest.Wait()
+		if m.Len() != 4 {
+			t.Errorf("Len() = %d with a sender that waits, want 4", m.Len())
+		}
+		m.PostSystemMessage(&actor.ResumeMailbox{})
+	})
 }
 
 func TestMailboxPanicDropsOneMessage(t *testing.T) {
@@ -320,7 +321,7 @@ func TestMailboxPanicDropsOneMessage(t *testing.T) {
 		m.PostSystemMessage(&actor.ResumeMailbox{})
 		synctest.Wait()
 		r.check(t, 1, 2, "failure of 2: broken", 3,
-			4, "failure of 4: "+actors.ErrHandlerExited.Error(), 5)
+			4, "failure of 4: actors: handler called runtime.Goexit", 5)
 		drops.check(t, "2 panic", "4 panic")
 	})
 }
@@ -383,69 +384,38 @@ func TestMailboxNilMessage(t *testing.T) {
 	})
 }
 
-// TestMailboxClose closes a mailbox whose actor has a batch in hand and that
+// TestMailboxEnd ends an actor that stands still in the middle of a batch, and that
 // senders wait for.
-func TestMailboxClose(t *testing.T) {
-	drops := &dropLog{}
-	var gate chan struct{}
-	r := &recorder{onUser: func(any) { <-gate }}
+func TestMailboxEnd(t *testing.T) {
+	r, drops := &recorder{}, &dropLog{}
 	options := actors.MailboxOptions{Capacity: 3, OnDrop: drops.onDrop}
 	inBubble(t, options, r, func(t *testing.T, m *actors.Mailbox) {
-		gate = make(chan struct{})
-		m.PostSystemMessage(&actor.SuspendMailbox{})
-		for i := range 3 {
-			m.PostUserMessage(i + 1)
-		}
-		m.PostSystemMessage(&actor.ResumeMailbox{})
-		synctest.Wait() // 1 is being handled; 2 and 3 are in its batch
-		m.PostUserMessage(4)
-		posted := make(chan error, 1)
-		go func() { posted <- m.Post(5) }()
-		synctest.Wait()
-		go m.PostUserMessage(6)
-		synctest.Wait()
-
-		m.Close()
-		m.Close()
-		synctest.Wait()
-		if err := <-posted; !errors.Is(err, actors.ErrMailboxClosed) {
-			t.Errorf("a Post that waited = %v, want ErrMailboxClosed", err)
-		}
-		drops.sort() // the sender of 6 reports its drop beside Close
-		drops.check(t, "4 stopped", "6 closed")
-		if err := m.TryPost(7); !errors.Is(err, actors.ErrMailboxClosed) {
-			t.Errorf("TryPost = %v, want ErrMailboxClosed", err)
-		}
-		m.PostUserMessage(&actor.MessageEnvelope{Message: 8})
-		close(gate)
-		m.PostSystemMessage(&actor.Watch{})
-		synctest.Wait()
-		drops.check(t, "4 stopped", "6 closed", "8 closed", "2 stopped", "3 stopped")
-		r.check(t, 1, "*actor.Watch")
-		if m.Len() != 0 {
-			t.Errorf("Len() = %d, want 0", m.Len())
-		}
-	})
-}
-
-// TestMailboxCloseSuspended closes a mailbox that stands still in the middle of
-// a batch.
-func TestMailboxCloseSuspended(t *testing.T) {
-	r, drops := &recorder{}, &dropLog{}
-	inBubble(t, actors.MailboxOptions{OnDrop: drops.onDrop}, r, func(t *testing.T, m *actors.Mailbox) {
 		r.onUser = func(any) { m.PostSystemMessage(&actor.SuspendMailbox{}) }
 		m.PostSystemMessage(&actor.SuspendMailbox{})
 		for i := range 3 {
 			m.PostUserMessage(i + 1)
 		}
 		m.PostSystemMessage(&actor.ResumeMailbox{})
-		synctest.Wait()
+		synctest.Wait() // 1 was handled; 2 and 3 are in its batch
 		m.PostUserMessage(4)
-		m.Close()
-		drops.check(t, "2 stopped", "3 stopped", "4 stopped")
-		m.PostSystemMessage(&actor.ResumeMailbox{})
+		for i := range 2 {
+			go m.PostUserMessage(5 + i)
+			synctest.Wait()
+		}
+		m.PostSystemMessage(&actor.Stop{})
 		synctest.Wait()
-		r.check(t, 1)
+		drops.sort() // the senders report beside the actor
+		want := []string{"2 stopped", "3 stopped", "4 stopped", "5 closed", "6 closed"}
+		drops.check(t, want...)
+		m.PostUserMessage(&actor.MessageEnvelope{Message: 8})
+		m.PostSystemMessage(&actor.ResumeMailbox{})
+		m.PostSystemMessage(&actor.Watch{})
+		synctest.Wait()
+		drops.check(t, append(want, "8 closed")...)
+		r.check(t, 1, "*actor.Stop", "*actor.Watch")
+		if m.Len() != 0 {
+			t.Errorf("Len() = %d, want 0", m.Len())
+		}
 	})
 }
 
@@ -454,7 +424,7 @@ func TestMailboxCloseSuspended(t *testing.T) {
 func spawnInline(system *actor.ActorSystem, options actors.MailboxOptions, receive actor.ReceiveFunc) (*actor.PID, *actors.Mailbox) {
 	mailbox := actors.NewMailbox(options)
 	pid := system.Root.Spawn(actor.PropsFromFunc(receive,
-		actor.WithDispatcher(actor.NewSynchronizedDispatcher(actors.DefaultThroughput)),
+		actor.WithDispatcher(actor.NewSynchronizedDispatcher(300)),
 		actor.WithMailbox(func() actor.Mailbox { return mailbox })))
 	return pid, mailbox
 }
@@ -611,9 +581,7 @@ func TestMailboxRestartOvertakesStop(t *testing.T) {
 		}
 	}))
 	system.Root.Stop(pid)
-	if err := m.TryPost("after the restart"); err != nil {
-		t.Errorf("TryPost after the restart: %v", err)
-	}
+	m.PostUserMessage("after the restart")
 	system.Root.Stop(pid)
 	m.PostUserMessage("late")
 	checkSeen(t, seen, "*actor.Started", "*actor.Stopping", "*actor.Restarting", "*actor.Started",
@@ -621,40 +589,28 @@ func TestMailboxRestartOvertakesStop(t *testing.T) {
 	drops.check(t, "late closed")
 }
 
-func TestMailboxOptions(t *testing.T) {
-	tests := []struct {
-		name    string
-		options actors.MailboxOptions
-		wantErr bool
-	}{
-		{name: "zero", options: actors.MailboxOptions{}},
-		{name: "one", options: actors.MailboxOptions{Capacity: 1}},
-		{name: "largest", options: actors.MailboxOptions{Capacity: actors.MaxMailboxCapacity}},
-		{name: "negative", options: actors.MailboxOptions{Capacity: -1}, wantErr: true},
-		{name: "too large", options: actors.MailboxOptions{Capacity: actors.MaxMailboxCapacity + 1}, wantErr: true},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if err := tt.options.Validate(); errors.Is(err, actors.ErrMailboxOptions) != tt.wantErr {
-				t.Errorf("Validate() = %v, want an error: %v", err, tt.wantErr)
-			}
+func TestMailboxCapacity(t *testing.T) {
+	for capacity, refused := range map[int]bool{0: false, 1: false, actors.MaxMailboxCapacity: false, -1: true, actors.MaxMailboxCapacity + 1: true} {
+		func() {
 			defer func() {
-				if panicked := recover() != nil; panicked != tt.wantErr {
-					t.Errorf("NewMailbox panicked: %v, want %v", panicked, tt.wantErr)
+				if panicked := recover() != nil; panicked != refused {
+					t.Errorf("a capacity of %d is refused: %v, want %v", capacity, panicked, refused)
 				}
 			}()
-			actors.NewMailbox(tt.options)
-		})
+			actors.NewMailbox(actors.MailboxOptions{Capacity: capacity})
+		}()
 	}
-	m := actors.NewMailbox(actors.MailboxOptions{})
-	for range actors.DefaultMailboxCapacity {
-		if err := m.TryPost(0); err != nil {
-			t.Fatal(err)
+	inBubble(t, actors.MailboxOptions{}, &recorder{}, func(t *testing.T, m *actors.Mailbox) {
+		m.PostSystemMessage(&actor.SuspendMailbox{})
+		for range actors.DefaultMailboxCapacity + 1 {
+			go m.PostUserMessage(0)
 		}
-	}
-	if err := m.TryPost(0); !errors.Is(err, actors.ErrMailboxFull) {
-		t.Errorf("TryPost beyond the default capacity = %v, want ErrMailboxFull", err)
-	}
+		synctest.Wait()
+		if m.Len() != actors.DefaultMailboxCapacity {
+			t.Errorf("Len() = %d, want the default capacity", m.Len())
+		}
+		m.PostSystemMessage(&actor.ResumeMailbox{})
+	})
 }
 
 func TestDropReasonString(t *testing.T) {
@@ -703,23 +659,21 @@ const accountingSends = 12_000
 // trouble is what goes wrong in a run of TestMailboxAccounting. Where a number
 // is not zero, it happens at that message or at each multiple of it.
 type trouble struct {
-	stopAt, poisonAt, closeAt int // the actor stops itself, or closes its mailbox
-	panicEvery, exitEvery     int // the handler panics, or ends its goroutine
-	directive                 actor.Directive
+	stopAt, poisonAt      int // the actor stops itself
+	panicEvery, exitEvery int // the handler panics, or ends its goroutine
+	directive             actor.Directive
 }
 
 // ends tells whether the actor gets no messages after a while.
-func (tr trouble) ends() bool { return tr.stopAt+tr.poisonAt+tr.closeAt > 0 }
+func (tr trouble) ends() bool { return tr.stopAt+tr.poisonAt > 0 }
 
 // make makes the trouble of the n-th message.
-func (tr trouble) make(c actor.Context, m *actors.Mailbox, n int) {
+func (tr trouble) make(c actor.Context, n int) {
 	switch n {
 	case tr.stopAt:
 		c.Stop(c.Self())
 	case tr.poisonAt:
 		c.Poison(c.Self())
-	case tr.closeAt:
-		m.Close()
 	}
 	if tr.exitEvery > 0 && n%tr.exitEvery == 0 {
 		runtime.Goexit()
@@ -741,7 +695,6 @@ func TestMailboxAccounting(t *testing.T) {
 		{name: "calm"},
 		{name: "stopped", trouble: trouble{stopAt: 3000}},
 		{name: "poisoned", trouble: trouble{poisonAt: 3000}},
-		{name: "closed", trouble: trouble{closeAt: 3000}},
 		{name: "restarted", trouble: trouble{panicEvery: 97, directive: restart}},
 		{name: "resumed", trouble: trouble{panicEvery: 97, directive: resume}},
 		{name: "exited", trouble: trouble{exitEvery: 97, directive: restart}},
@@ -764,7 +717,7 @@ func accountFor(t *testing.T, capacity int, tr trouble) {
 	const senders, each = 4, accountingSends / 4
 	f := newFates(senders, each)
 	system := quietSystem()
-	dispatcher := actors.NewDispatcher(actors.DispatcherOptions{})
+	dispatcher := actors.NewDispatcher(nil)
 	defer dispatcher.Close()
 	system.EventStream.Subscribe(f.deadLetters)
 	m := actors.NewMailbox(actors.MailboxOptions{Capacity: capacity, OnDrop: f.drop})
@@ -775,7 +728,7 @@ func accountFor(t *testing.T, capacity int, tr trouble) {
 			return
 		}
 		n++
-		tr.make(c, m, n)
+		tr.make(c, n)
 		if !f.handle(p) {
 			t.Errorf("%v was overtaken by another of its sender", *p)
 		}
@@ -799,11 +752,7 @@ func accountFor(t *testing.T, capacity int, tr trouble) {
 		})
 	}
 	group.Wait()
-	end := system.Root.PoisonFuture
-	if tr.closeAt > 0 {
-		end = system.Root.StopFuture // a closed mailbox takes no pill
-	}
-	if err := end(pid).Wait(); err != nil {
+	if err := system.Root.PoisonFuture(pid).Wait(); err != nil {
 		t.Fatalf("stop: %v", err)
 	}
 	f.check(t)

@@ -68,8 +68,8 @@ type passage struct {
 }
 
 // Spawn starts a stage under the supervisor. Names are unique among the stages
-// that have not ended. The errors are ErrNameTaken, ErrStopped, and a *Panic if
-// the Props fail to make an actor. It panics if the mailbox options are invalid.
+// that have not ended. The error is ErrStopped when the system closes, and
+// a *Panic if the Props fail to make an actor. It panics if the mailbox options are invalid.
 func (s *System) Spawn(name string, r Receiver, opts StageOptions) (*Stage, error) {
 	st := &Stage{name: name, receiver: r, system: s, users: opts.Props != nil}
 	opts.Mailbox.OnDrop = st.dropped
@@ -173,9 +173,6 @@ func (st *Stage) PostAndRunOne(message any) { st.mailbox.PostAndRunOne(message) 
 
 // Len is the number of messages queued.
 func (st *Stage) Len() int { return st.mailbox.Len() }
-
-// Name is the name given to Spawn.
-func (st *Stage) Name() string { return st.name }
 
 // Restarts counts the restarts after panics.
 func (st *Stage) Restarts() int64 { return st.restarts.Load() }

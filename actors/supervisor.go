@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -107,7 +108,7 @@ func (s *supervisor) spawn(c actor.Context, m *spawnStage) (err error) {
 	// protoactor looks at the addresses, and a stage's is free a moment before
 	// the supervisor hears of its end.
 	if slices.Contains(s.names(), m.stage.name) {
-		return ErrNameTaken
+		return errors.New("another stage has the name, and has not ended")
 	}
 	defer func() {
 		if r := recover(); r != nil {

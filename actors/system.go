@@ -20,8 +20,8 @@ type Options struct {
 	// Logger receives what protoactor has to say, below warnings at debug level,
 	// and panics of a user's actor at its end; nil discards it.
 	Logger *slog.Logger
-	// Dispatcher tunes the goroutines that run the actors.
-	Dispatcher DispatcherOptions
+	// Lookout, if set, has a worker that has become idle look for work before it parks.
+	Lookout *Lookout
 }
 
 // System is one protoactor system with its dispatcher and the supervisor
@@ -38,8 +38,7 @@ type System struct {
 	closing, shutdown sync.Once
 }
 
-// NewSystem starts a system with an idle supervisor. It panics if the
-// dispatcher's options are invalid.
+// NewSystem starts a system with an idle supervisor.
 func NewSystem(opts Options) *System {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -47,7 +46,7 @@ func NewSystem(opts Options) *System {
 	s := &System{
 		logger:     opts.Logger,
 		proto:      actor.NewActorSystemWithConfig(protoConfig(opts.Logger)),
-		dispatcher: NewDispatcher(opts.Dispatcher),
+		dispatcher: NewDispatcher(opts.Lookout),
 		stopped:    make(chan struct{}),
 	}
 	s.supervisor = newSupervisor(s.stopped)

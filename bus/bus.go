@@ -189,7 +189,7 @@ func (b *Bus) start() error {
 	} else {
 		b.heard = heard.New(b.opts.Wait.Lookout)
 	}
-	b.system = actors.NewSystem(actors.Options{Logger: b.opts.Logger, Dispatcher: actors.DispatcherOptions{Lookout: lookout}})
+	b.system = actors.NewSystem(actors.Options{Logger: b.opts.Logger, Lookout: lookout})
 	b.writer = b.system.NewWriter(b.store)
 	b.inputProducer = b.writer.NewProducer()
 	for _, st := range b.graph.stages {

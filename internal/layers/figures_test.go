@@ -30,8 +30,8 @@ var (
 		"shmstore":        3_900,
 	}
 	partsAbove = map[string]int{
-		"actors":          1749,
-		"cmd":             2591,
+		"actors":          1671,
+		"cmd":             2518,
 		"codec":           5380,
 		"config":          3394,
 		"connector":       4650,
