@@ -3,19 +3,12 @@ package codec
 import (
 	"errors"
 	"fmt"
-	"strings"
 )
 
 // What can go wrong. Every error of this package wraps one of these.
 var (
-	// ErrUnknown: no serializer of that name or ID. See [UnknownError].
+	// ErrUnknown: no serializer of that name or ID.
 	ErrUnknown = errors.New("unknown serializer")
-	// ErrDuplicate: the name or ID is taken by another serializer.
-	ErrDuplicate = errors.New("serializer already registered")
-	// ErrReserved: the name is empty, or name or ID belong to another
-	// serializer of this repository. See [Registry.Register].
-	ErrReserved = errors.New("reserved for built-in serializers")
-
 	// ErrType: the serializer does not handle that Go type. See [TypeError].
 	ErrType = errors.New("unsupported Go type")
 	// ErrSize: a buffer has not the size of what goes into it. See [SizeError].
@@ -30,37 +23,15 @@ var (
 	// it is decoded into.
 	ErrMismatch = errors.New("payload does not fit the target")
 
-	// ErrShape: dtype, shape and data do not make a tensor. See [ShapeError].
+	// ErrShape: dtype, shape and data do not make a tensor.
 	ErrShape = errors.New("invalid tensor")
 	// ErrAlignment: the data begins at an address that the element type
-	// forbids. See [AlignmentError].
+	// forbids.
 	ErrAlignment = errors.New("misaligned tensor data")
 	// ErrByteOrder: this host is big endian. Tensor data is little endian and
 	// cannot be viewed in place.
 	ErrByteOrder = errors.New("big-endian host")
 )
-
-// UnknownError reports a lookup that found nothing. It wraps [ErrUnknown].
-type UnknownError struct {
-	Name  string   // as asked for, or empty if the lookup was by ID
-	ID    ID       // as asked for, if Name is empty
-	Known []string // names of the registered serializers, in the order of their IDs
-}
-
-func (e *UnknownError) Error() string {
-	what := fmt.Sprintf("ID %d", e.ID)
-	if e.Name != "" {
-		what = fmt.Sprintf("name %q", e.Name)
-	}
-	known := "none"
-	if len(e.Known) > 0 {
-		known = strings.Join(e.Known, ", ")
-	}
-	return fmt.Sprintf("codec: %v: %s; registered: %s; register it on both ends", ErrUnknown, what, known)
-}
-
-// Unwrap returns [ErrUnknown].
-func (e *UnknownError) Unwrap() error { return ErrUnknown }
 
 // TypeError reports a Go value that a serializer cannot encode, or decode
 // into. It wraps [ErrType].
@@ -114,48 +85,3 @@ func (e *PayloadError) Error() string {
 
 // Unwrap returns [ErrMalformed], [ErrLimit] or [ErrMismatch].
 func (e *PayloadError) Unwrap() error { return e.Err }
-
-// ShapeError reports a dtype, a shape and data that do not go together. It
-// wraps [ErrShape].
-type ShapeError struct {
-	DType  DType
-	Shape  []int
-	Reason string
-}
-
-func (e *ShapeError) Error() string {
-	return fmt.Sprintf("codec: %v %v%v: %s", ErrShape, e.DType, e.Shape, e.Reason)
-}
-
-// Unwrap returns [ErrShape].
-func (e *ShapeError) Unwrap() error { return ErrShape }
-
-// DTypeError reports a view of a tensor as elements of another type. It
-// wraps [ErrMismatch].
-type DTypeError struct {
-	Got  DType // of the tensor
-	Want DType // of the elements asked for
-}
-
-func (e *DTypeError) Error() string {
-	return fmt.Sprintf("codec: tensor: %v: elements are %v, not %v", ErrMismatch, e.Got, e.Want)
-}
-
-// Unwrap returns [ErrMismatch].
-func (e *DTypeError) Unwrap() error { return ErrMismatch }
-
-// AlignmentError reports tensor data at an address that is no multiple of
-// what its element type needs. It wraps [ErrAlignment].
-type AlignmentError struct {
-	DType      DType
-	AlignBytes int // what the element type needs
-	OffBytes   int // how far the address is beyond a multiple of that
-}
-
-func (e *AlignmentError) Error() string {
-	return fmt.Sprintf("codec: tensor: %v: %v needs %d bytes and is off by %d; place the payload at a multiple of %d, or Clone the tensor",
-		ErrAlignment, e.DType, e.AlignBytes, e.OffBytes, dataAlignBytes)
-}
-
-// Unwrap returns [ErrAlignment].
-func (e *AlignmentError) Unwrap() error { return ErrAlignment }

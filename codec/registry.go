@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -46,25 +47,25 @@ func Default() *Registry {
 	return r
 }
 
-// Register adds s. A name or ID that is taken is an [ErrDuplicate], even by
-// an equal serializer. An empty name, a name or an ID of the packages below
+// Register adds s. It refuses a name or ID that is taken, even by
+// an equal serializer, an empty name, a name or an ID of the packages below
 // this one without the other, and any other ID below [FirstUserID] that is
-// not of a built-in serializer, are an [ErrReserved].
+// not of a built-in serializer.
 func (r *Registry) Register(s Serializer) error {
 	name, id := s.Name(), s.ID()
 	if !allowed(s, name, id) {
-		return fmt.Errorf("codec: register %q with ID %d: %w: give it a name of its own and an ID of %d or more",
-			name, id, ErrReserved, FirstUserID)
+		return fmt.Errorf("codec: register %q with ID %d: reserved for built-in serializers: give it a name of its own and an ID of %d or more",
+			name, id, FirstUserID)
 	}
 	r.register.Lock()
 	defer r.register.Unlock()
 
 	old := r.load()
 	if other, taken := old.byName[name]; taken {
-		return fmt.Errorf("codec: register %q with ID %d: %w: the name belongs to ID %d", name, id, ErrDuplicate, other.ID())
+		return fmt.Errorf("codec: register %q with ID %d: the name belongs to ID %d already", name, id, other.ID())
 	}
 	if other, taken := old.byID[id]; taken {
-		return fmt.Errorf("codec: register %q with ID %d: %w: the ID belongs to %q", name, id, ErrDuplicate, other.Name())
+		return fmt.Errorf("codec: register %q with ID %d: the ID belongs to %q already", name, id, other.Name())
 	}
 	next := &registryTable{
 		byID:   make(map[ID]Serializer, len(old.byID)+1),
@@ -85,20 +86,25 @@ func allowed(s Serializer, name string, id ID) bool {
 	return name != "" && (id >= FirstUserID || slices.Contains(builtins, s))
 }
 
-// ByID returns the serializer with that ID, or an [*UnknownError].
+// ByID returns the serializer with that ID, or an [ErrUnknown].
 func (r *Registry) ByID(id ID) (Serializer, error) {
 	if s, ok := r.load().byID[id]; ok {
 		return s, nil
 	}
-	return nil, &UnknownError{ID: id, Known: r.Names()}
+	return nil, r.unknown(fmt.Sprintf("ID %d", id))
 }
 
-// ByName returns the serializer of that name, or an [*UnknownError].
+// ByName returns the serializer of that name, or an [ErrUnknown].
 func (r *Registry) ByName(name string) (Serializer, error) {
 	if s, ok := r.load().byName[name]; ok {
 		return s, nil
 	}
-	return nil, &UnknownError{Name: name, Known: r.Names()}
+	return nil, r.unknown(fmt.Sprintf("name %q", name))
+}
+
+func (r *Registry) unknown(what string) error {
+	known := strings.Join(r.Names(), ", ")
+	return fmt.Errorf("codec: %w: %s; registered: %s; register it on both ends", ErrUnknown, what, cmp.Or(known, "none"))
 }
 
 // Names returns the names of the registered serializers, in the order of

@@ -102,23 +102,23 @@ func TestRegister(t *testing.T) {
 	tests := []struct {
 		name string
 		add  codec.Serializer
-		want error
+		want string
 	}{
-		{"new", user{name: "new", id: 257}, nil},
-		{"largest ID", user{name: "new", id: 1<<32 - 1}, nil},
-		{"same again", user{name: "mine", id: 256}, codec.ErrDuplicate},
-		{"name taken", user{name: "mine", id: 257}, codec.ErrDuplicate},
-		{"ID taken", user{name: "new", id: 256}, codec.ErrDuplicate},
-		{"built-in again", codec.MsgpackSerializer{}, codec.ErrDuplicate},
-		{"ID zero", user{name: "new", id: 0}, codec.ErrReserved},
-		{"ID reserved", user{name: "new", id: 255}, codec.ErrReserved},
-		{"ID of a built-in", user{name: "new", id: 3}, codec.ErrReserved},
-		{"no name", user{name: "", id: 257}, codec.ErrReserved},
-		{"package below", user{name: "kv", id: codec.IDKV}, nil},
-		{"ID of a package below", user{name: "new", id: codec.IDKV}, codec.ErrReserved},
-		{"name of a package below", user{name: "kv", id: 257}, codec.ErrReserved},
-		{"name of one, ID of another", user{name: "kv", id: codec.IDProto}, codec.ErrReserved},
-		{"name of a package below, ID of a built-in", user{name: "kv", id: codec.IDRaw}, codec.ErrReserved},
+		{"new", user{name: "new", id: 257}, ""},
+		{"largest ID", user{name: "new", id: 1<<32 - 1}, ""},
+		{"same again", user{name: "mine", id: 256}, "already"},
+		{"name taken", user{name: "mine", id: 257}, "already"},
+		{"ID taken", user{name: "new", id: 256}, "already"},
+		{"built-in again", codec.MsgpackSerializer{}, "already"},
+		{"ID zero", user{name: "new", id: 0}, "reserved"},
+		{"ID reserved", user{name: "new", id: 255}, "reserved"},
+		{"ID of a built-in", user{name: "new", id: 3}, "reserved"},
+		{"no name", user{name: "", id: 257}, "reserved"},
+		{"package below", user{name: "kv", id: codec.IDKV}, ""},
+		{"ID of a package below", user{name: "new", id: codec.IDKV}, "reserved"},
+		{"name of a package below", user{name: "kv", id: 257}, "reserved"},
+		{"name of one, ID of another", user{name: "kv", id: codec.IDProto}, "reserved"},
+		{"name of a package below, ID of a built-in", user{name: "kv", id: codec.IDRaw}, "reserved"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -128,10 +128,10 @@ func TestRegister(t *testing.T) {
 			}
 			before := r.Names()
 			err := r.Register(tt.add)
-			if !errors.Is(err, tt.want) {
-				t.Fatalf("got %v, want %v", err, tt.want)
+			if (err != nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("got %v, want %q", err, tt.want)
 			}
-			if tt.want != nil {
+			if tt.want != "" {
 				if diff := cmp.Diff(before, r.Names()); diff != "" {
 					t.Errorf("a refused serializer changed the registry:\n%s", diff)
 				}
@@ -171,24 +171,16 @@ func TestUnknown(t *testing.T) {
 	tests := []struct {
 		name string
 		err  error
-		want codec.UnknownError
 		text string
 	}{
-		{"by name", byName, codec.UnknownError{Name: "msgpak", Known: []string{"raw", "msgpack", "tensor"}}, `name "msgpak"; registered: raw, msgpack, tensor`},
-		{"by ID", byID, codec.UnknownError{ID: 77, Known: []string{"raw", "msgpack", "tensor"}}, "ID 77; registered: raw"},
-		{"empty registry", inEmpty, codec.UnknownError{ID: 1, Known: []string{}}, "registered: none"},
+		{"by name", byName, `name "msgpak"; registered: raw, msgpack, tensor`},
+		{"by ID", byID, "ID 77; registered: raw"},
+		{"empty registry", inEmpty, "registered: none"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			var got *codec.UnknownError
-			if !errors.As(tt.err, &got) || !errors.Is(tt.err, codec.ErrUnknown) {
-				t.Fatalf("got %v, want an UnknownError", tt.err)
-			}
-			if diff := cmp.Diff(&tt.want, got); diff != "" {
-				t.Error(diff)
-			}
-			if !strings.Contains(tt.err.Error(), tt.text) {
-				t.Errorf("text %q lacks %q", tt.err, tt.text)
+			if !errors.Is(tt.err, codec.ErrUnknown) || !strings.Contains(tt.err.Error(), tt.text) {
+				t.Errorf("got %v, want an ErrUnknown with %q", tt.err, tt.text)
 			}
 		})
 	}

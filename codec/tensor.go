@@ -23,21 +23,12 @@ type Tensor struct {
 	Data []byte
 }
 
-// NumElements returns the number of elements of a valid tensor.
-func (t Tensor) NumElements() int {
-	n := 1
-	for _, dim := range t.Shape {
-		n *= dim
-	}
-	return n
-}
-
 // String returns dtype and shape, such as "float32[2 3]".
 func (t Tensor) String() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
 
 // Validate checks that the dtype is known, that the shape has at most
 // [MaxDims] dimensions, none negative, and that Data has the size that
-// follows from both. The error is a [*ShapeError].
+// follows from both. The error is an [ErrShape].
 func (t Tensor) Validate() error {
 	want, err := dataSize(t.DType, t.Shape)
 	if err != nil {
@@ -50,7 +41,7 @@ func (t Tensor) Validate() error {
 }
 
 func (t Tensor) shapeError(reason string) error {
-	return &ShapeError{DType: t.DType, Shape: slices.Clone(t.Shape), Reason: reason}
+	return fmt.Errorf("codec: %w %v: %s", ErrShape, t, reason)
 }
 
 // Clone returns a copy that shares nothing with t, with data aligned for
@@ -63,7 +54,7 @@ func (t Tensor) Clone() Tensor {
 }
 
 // TensorSize returns the size in bytes of the payload of a tensor. The error
-// is a [*ShapeError].
+// is an [ErrShape].
 func TensorSize(dtype DType, shape ...int) (int, error) {
 	size, err := dataSize(dtype, shape)
 	if err != nil {
@@ -188,7 +179,7 @@ func dataSize(dtype DType, dims []int) (int, error) {
 
 // FromSlice returns a tensor of the given shape whose Data is a view of data:
 // neither is copied. A shape of one dimension is written out like any other,
-// as in FromSlice(data, len(data)). The error is a [*ShapeError], or
+// as in FromSlice(data, len(data)). The error is an [ErrShape], or
 // [ErrByteOrder].
 func FromSlice[T Element](data []T, shape ...int) (Tensor, error) {
 	dtype := DTypeOf[T]()
@@ -206,9 +197,9 @@ func FromSlice[T Element](data []T, shape ...int) (Tensor, error) {
 // copied or allocated, and writes go both ways. It has no capacity beyond its
 // length.
 //
-// T must match the dtype, or the error is a [*DTypeError]. Data at an address
-// that T forbids is an [*AlignmentError], a tensor that is not valid a
-// [*ShapeError], and a host that is big endian [ErrByteOrder].
+// T must match the dtype, or the error is an [ErrMismatch]. Data at an address
+// that T forbids is an [ErrAlignment], a tensor that is not valid an
+// [ErrShape], and a host that is big endian [ErrByteOrder].
 //
 // View[bool] looks at every byte, because a Go bool that is neither 0 nor 1
 // breaks assumptions of the compiler; one that is found is an
@@ -217,7 +208,7 @@ func FromSlice[T Element](data []T, shape ...int) (Tensor, error) {
 func View[T Element](t Tensor) ([]T, error) {
 	dtype := DTypeOf[T]()
 	if t.DType != dtype {
-		return nil, &DTypeError{Got: t.DType, Want: dtype}
+		return nil, fmt.Errorf("codec: tensor: %w: elements are %v, not %v", ErrMismatch, t.DType, dtype)
 	}
 	if err := t.Validate(); err != nil {
 		return nil, err

@@ -106,7 +106,7 @@ func TestTensorSize(t *testing.T) {
 		name  string
 		dtype codec.DType
 		shape []int
-		want  int // 0 is a ShapeError
+		want  int // 0 is an ErrShape
 	}{
 		{"scalar", codec.DTypeFloat64, nil, 64 + 8},
 		{"vector", codec.DTypeUint8, []int{3}, 64 + 3},
@@ -133,8 +133,7 @@ func TestTensorSize(t *testing.T) {
 			if got != tt.want {
 				t.Errorf("TensorSize = %d, want %d", got, tt.want)
 			}
-			var shape *codec.ShapeError
-			if refused := tt.want == 0; refused != (errors.As(err, &shape) && errors.Is(err, codec.ErrShape)) {
+			if refused := tt.want == 0; refused != errors.Is(err, codec.ErrShape) {
 				t.Errorf("error %v", err)
 			}
 			if tt.want == 0 {
@@ -173,8 +172,12 @@ func TestTensorRoundTrip(t *testing.T) {
 		}
 		n := size - codec.DataOffset(len(shape))
 		want := codec.Tensor{DType: dtype, Shape: shape, Data: rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, "data")}
-		if got := want.NumElements() * dtype.Size(); got != n {
-			t.Fatalf("%v: elements take %d bytes, data %d", want, got, n)
+		elements := dtype.Size()
+		for _, dim := range shape {
+			elements *= dim
+		}
+		if elements != n {
+			t.Fatalf("%v: elements take %d bytes, data %d", want, elements, n)
 		}
 		for _, s := range []codec.Serializer{codec.TensorSerializer{}, codec.MsgpackSerializer{}} {
 			payload, err := s.Append(nil, &want)

@@ -1,6 +1,9 @@
 package codec
 
-import "unsafe"
+import (
+	"fmt"
+	"unsafe"
+)
 
 // elementsOf returns data as elements of type T. The length of data is a
 // multiple of the element size; its address is checked here.
@@ -11,7 +14,8 @@ func elementsOf[T Element](data []byte) ([]T, error) {
 	var zero T
 	first := unsafe.Pointer(unsafe.SliceData(data))
 	if off := uintptr(first) % unsafe.Alignof(zero); off != 0 {
-		return nil, &AlignmentError{DType: DTypeOf[T](), AlignBytes: int(unsafe.Alignof(zero)), OffBytes: int(off)}
+		return nil, fmt.Errorf("codec: tensor: %w: %v needs %d bytes and is off by %d; place the payload at a multiple of %d, or Clone the tensor",
+			ErrAlignment, DTypeOf[T](), unsafe.Alignof(zero), off, dataAlignBytes)
 	}
 	return unsafe.Slice((*T)(first), len(data)/int(unsafe.Sizeof(zero))), nil
 }

@@ -3,6 +3,8 @@ package codec_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -57,9 +59,8 @@ func testViewType[T codec.Element](t *testing.T, dtype codec.DType, value T, wir
 				continue
 			}
 			_, tensor := newTensor(t, other, 2)
-			var mismatch *codec.DTypeError
 			_, err := codec.View[T](tensor)
-			if !errors.As(err, &mismatch) || !errors.Is(err, codec.ErrMismatch) || mismatch.Got != other || mismatch.Want != dtype {
+			if !errors.Is(err, codec.ErrMismatch) || !strings.Contains(err.Error(), fmt.Sprintf("%v, not %v", other, dtype)) {
 				t.Errorf("view of %v as %v: %v", other, dtype, err)
 			}
 		}
@@ -96,9 +97,8 @@ func checkAlignment(t *testing.T, err error, off, align int) {
 		}
 		return
 	}
-	var got *codec.AlignmentError
-	if !errors.As(err, &got) || !errors.Is(err, codec.ErrAlignment) || got.AlignBytes != align || got.OffBytes != off%align {
-		t.Errorf("offset %d: got %v, want an AlignmentError", off, err)
+	if text := fmt.Sprintf("needs %d bytes and is off by %d;", align, off%align); !errors.Is(err, codec.ErrAlignment) || !strings.Contains(err.Error(), text) {
+		t.Errorf("offset %d: got %v, want an ErrAlignment that %s", off, err, text)
 	}
 }
 
@@ -123,9 +123,8 @@ func TestViewInvalid(t *testing.T) {
 		"no data":            {DType: codec.DTypeInt32, Shape: nil},
 		"negative dimension": {DType: codec.DTypeInt32, Shape: []int{-1, -1}, Data: make([]byte, 4)},
 	} {
-		var shape *codec.ShapeError
-		if _, err := codec.View[int32](tensor); !errors.As(err, &shape) || !errors.Is(err, codec.ErrShape) {
-			t.Errorf("%s: got %v, want a ShapeError", name, err)
+		if _, err := codec.View[int32](tensor); !errors.Is(err, codec.ErrShape) {
+			t.Errorf("%s: got %v, want an ErrShape", name, err)
 		}
 		if _, err := (codec.TensorSerializer{}).Append(nil, tensor); !errors.Is(err, codec.ErrShape) {
 			t.Errorf("%s: encoded: %v", name, err)

@@ -25,15 +25,12 @@ type Tensor struct {
 	// Offset is that of the first element, in the place or in the payload.
 	Offset int64
 	// Bytes is how many bytes there are from the first element to the end of
-	// the last. With strides that differs from NumElements times the size of
+	// the last. With strides that differs from the number of elements times the size of
 	// an element, and can be less.
 	Bytes int64
 	// Data holds the elements of a tensor in the payload, as a view of it.
 	Data []byte
 }
-
-// NumElements returns the number of elements of a valid tensor.
-func (t *Tensor) NumElements() int { return codec.Tensor{Shape: t.Shape}.NumElements() }
 
 // InPayload returns the tensor if its bytes are in the payload.
 func (t *Tensor) InPayload() (codec.Tensor, bool) {
@@ -145,7 +142,7 @@ func (t *Tensor) validateExtent() error {
 }
 
 func (t *Tensor) shapeError(reason string) error {
-	return &codec.ShapeError{DType: t.DType, Shape: slices.Clone(t.Shape), Reason: reason}
+	return fmt.Errorf("codec: %w %v%v: %s", codec.ErrShape, t.DType, t.Shape, reason)
 }
 
 // contiguous reports whether strides are those of a tensor without any. The

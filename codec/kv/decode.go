@@ -221,7 +221,7 @@ func (d *descriptor) tensor(field string, data []byte) (*codec.Tensor, error) {
 	}
 	dtype, ok := carried[*d.DType]
 	if !ok {
-		return nil, &FieldError{Field: field + ".d", Reason: fmt.Sprintf("no dtype %.40q", *d.DType), Err: codec.ErrMismatch}
+		return nil, wrong(field+".d", codec.ErrMismatch, "no dtype %.40q", *d.DType)
 	}
 	t := &codec.Tensor{DType: dtype, Shape: d.Shape, Data: data}
 	if err := t.Validate(); err != nil {

@@ -32,7 +32,7 @@
 // or without data, where a layer has none. Offsets need not be packed, and
 // the header may end in spaces: this package puts every tensor at a multiple
 // of 64 bytes of the payload by both. Python packs without any alignment, so
-// [codec.View] of a tensor from there may be a [*codec.AlignmentError], which
+// [codec.View] of a tensor from there may be a [codec.ErrAlignment], which
 // [codec.Tensor.Clone] cures. Bytes behind the last tensor are ignored, since
 // shared memory comes in pages.
 //
@@ -51,7 +51,7 @@
 // # Trust
 //
 // Decoding bytes from elsewhere never panics and never overruns them. What is
-// wrong is a [*FieldError] with the name of the field. The header is copied
+// wrong is an error with the name of the field. The header is copied
 // before it is looked at, so that its writer cannot change what was checked.
 // It has at most [MaxHeaderBytes] bytes, [MaxHeaderDepth] levels and
 // [MaxLayers] layers; one made to be costly takes some hundred times its size

@@ -29,7 +29,7 @@ type placed struct {
 
 func layoutOf(p *Payload) (layout, error) {
 	if !utf8.ValidString(p.RequestID) {
-		return layout{}, &FieldError{Field: "rid", Reason: "not UTF-8", Err: codec.ErrType}
+		return layout{}, wrong("rid", codec.ErrType, "not UTF-8")
 	}
 	if len(p.Layers) > MaxLayers {
 		return layout{}, beyondLimit("nl", "%d layers, at most %d", len(p.Layers), MaxLayers)
@@ -73,14 +73,14 @@ func layoutOf(p *Payload) (layout, error) {
 
 func checkTensor(field string, t *codec.Tensor) error {
 	if err := t.Validate(); err != nil {
-		return &FieldError{Field: field, Err: err}
+		return fmt.Errorf("codec: %s: %s: %w", name, field, err)
 	}
 	if _, ok := carried[t.DType.String()]; !ok {
-		return &FieldError{Field: field, Reason: fmt.Sprintf("elements of %v", t.DType), Err: codec.ErrType}
+		return wrong(field, codec.ErrType, "elements of %v", t.DType)
 	}
 	if len(t.Data) == 0 {
 		// torch.frombuffer, which vLLM-Omni reads with, refuses to make one.
-		return &FieldError{Field: field, Reason: "no elements; make it nil", Err: codec.ErrType}
+		return wrong(field, codec.ErrType, "no elements; make it nil")
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ func headerText(p *Payload, tensors []descriptor) ([]byte, error) {
 		RequestID: p.RequestID, Blocks: present(p.Blocks), Metadata: meta, Tensors: tensors, Layers: len(p.Layers),
 	})
 	if err != nil { // all but the metadata is made here
-		return nil, &FieldError{Field: "meta", Reason: err.Error(), Err: codec.ErrType}
+		return nil, wrong("meta", codec.ErrType, "%v", err)
 	}
 	return text, checkHeader(text)
 }

@@ -23,7 +23,11 @@ import (
 func tensorOf(t testing.TB, dtype codec.DType, shape ...int) *codec.Tensor {
 	t.Helper()
 	tensor := codec.Tensor{DType: dtype, Shape: shape}
-	tensor.Data = make([]byte, tensor.NumElements()*dtype.Size())
+	size := dtype.Size()
+	for _, dim := range shape {
+		size *= dim
+	}
+	tensor.Data = make([]byte, size)
 	for i := range tensor.Data {
 		tensor.Data[i] = byte(i + 1)
 		if dtype == codec.DTypeBool {
@@ -313,12 +317,8 @@ func TestEncodeRefuses(t *testing.T) {
 
 func checkField(t *testing.T, err error, field string, want error) {
 	t.Helper()
-	var typed *kv.FieldError
-	if !errors.As(err, &typed) || !errors.Is(err, want) {
-		t.Fatalf("got %v, want a FieldError of %v", err, want)
-	}
-	if typed.Field != field || !strings.Contains(err.Error(), field) {
-		t.Errorf("%v names the field %q, want %q", err, typed.Field, field)
+	if !errors.Is(err, want) || !strings.HasPrefix(err.Error(), "codec: kv: "+field+": ") {
+		t.Errorf("got %v, want %q and the field %q", err, want, field)
 	}
 }
 

@@ -68,7 +68,7 @@
 // at all by [Serializer.Decode]: decoded tensors, arrays, images and []byte are
 // views of the payload, valid for as long as the payload is and never to be
 // written to. The format aligns nothing: data lies at whatever address the keys
-// before it leave, and [codec.View] of it is a [codec.AlignmentError] unless it
+// before it leave, and [codec.View] of it is a [codec.ErrAlignment] unless it
 // falls well. [codec.Tensor.Clone] makes an aligned copy.
 //
 // # Trust

@@ -37,7 +37,6 @@ func describeImage(v any) []any {
 func TestAgainstPython(t *testing.T) {
 	s := omni.Serializer{KeepOrder: true}
 	codectest.AgainstPython(t, codectest.Codec{
-		Format:   "omni",
 		Describe: describeImage,
 		Encode: func(v any) ([][]byte, error) {
 			payload, err := s.Append(nil, v)

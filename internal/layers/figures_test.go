@@ -32,8 +32,8 @@ var (
 	partsAbove = map[string]int{
 		"actors":          1671,
 		"cmd":             2518,
-		"codec":           5380,
-		"config":          3394,
+		"codec":           5175,
+		"config":          3370,
 		"connector":       4650,
 		"cudaipc":         10100,
 		"internal/ledger": 819,

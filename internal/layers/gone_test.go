@@ -98,6 +98,10 @@ var goners = []gone{
 		reason: "the store evicts by age and knows where its objects lie; a ring only gives out room and takes it back",
 	},
 	{
+		path:   "codec/vllm",
+		reason: "nothing here speaks to the sockets of vLLM's engine core, which its messages were for",
+	},
+	{
 		path:   "connector/named",
 		reason: "it was a key under another word: Put and Get of a connector take one, and Peek leaves the value there",
 	},

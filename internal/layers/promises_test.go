@@ -38,30 +38,34 @@ var promises = []promise{
 		reason: "it is for programs that have no pipeline",
 	},
 	{
-		path: "codec",
-		names: "BFloat16.Float32 Decode Float8E4M3FN.Float32 Float8E5M2.Float32 FromSlice Tensor.Clone " +
-			"ToBFloat16 ToFloat16 View",
-		reason: "a program makes, reads and converts tensors and payloads",
+		path:   "codec",
+		names:  "BFloat16.Float32 Float8E4M3FN.Float32 Float8E5M2.Float32 ToBFloat16 ToFloat16",
+		reason: "a stage computes with elements for which Go has no type",
 	},
 	{
-		path:   "codec/bundle",
-		names:  "Tensor.NumElements",
-		reason: "a program asks a tensor that it was given",
+		path:   "codec",
+		names:  "FromSlice View",
+		reason: "a stage has a Go slice where others have a tensor, without a copy",
+	},
+	{
+		path:   "codec",
+		names:  "Tensor.Clone",
+		reason: "a stage keeps a tensor longer than its payload, or aligns it",
+	},
+	{
+		path:   "codec",
+		names:  "Decode",
+		reason: "a program gets a value out of a payload that it took from a store or a connector",
 	},
 	{
 		path:   "codec/kv",
 		names:  "Serializer",
-		reason: "programs that exchange caches with vLLM register it",
+		reason: "a stage in Go exchanges KV caches with vLLM-Omni's over a connector, in the frames that those put there",
 	},
 	{
 		path:   "codec/proto",
 		names:  "Serializer",
-		reason: "programs whose payloads are Protobuf register it",
-	},
-	{
-		path:   "codec/vllm",
-		names:  "Decoder.Decode Encode Interpret",
-		reason: "programs that talk to vLLM's engine core call it",
+		reason: "a program whose values are Protobuf messages gives it to its bus",
 	},
 	{
 		path:   "config",
@@ -175,15 +179,14 @@ var errorPromises = []promise{
 		reason: "a program tells a host that it must not trust from one that is not there",
 	},
 	{
-		path: "codec",
-		names: "AlignmentError DTypeError ErrAlignment ErrByteOrder ErrDuplicate ErrReserved ErrUnknown " +
-			"ShapeError UnknownError",
-		reason: "a program decides by them whether a payload or its own serializer is wrong",
+		path:   "codec",
+		names:  "ErrAlignment ErrByteOrder",
+		reason: "a stage that cannot view a tensor clones it, or reads its elements one by one",
 	},
 	{
-		path:   "codec/kv",
-		names:  "FieldError",
-		reason: "a program learns which field of a cache is wrong",
+		path:   "codec",
+		names:  "ErrUnknown",
+		reason: "a consumer registers the serializer of a payload, which is not damaged",
 	},
 	{
 		path:   "config",

@@ -75,11 +75,6 @@ var layers = []layer{
 		reason: "it is a leaf beside codec for the programs that need the format; a bus of others does not pay for it",
 	},
 	{
-		part:   "codec/vllm",
-		may:    []string{"codec", "codec/python", "codec/internal"},
-		reason: "it is a leaf beside codec for the programs that talk to vLLM's engine core, and itself no serializer of a bus",
-	},
-	{
 		part:   "ringbuf",
 		may:    []string{"internal"},
 		reason: "the ring arranges chunks in a byte slice; it has no notion of an object, a handle or a process",
@@ -232,7 +227,7 @@ var layers = []layer{
 	},
 	{
 		part:   "examples",
-		may:    []string{"config", "bus", "bus/host", "bus/node", "connector", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "actors", "shmstore", "ringbuf", "codec", "codec/kv", "codec/omni", "codec/proto", "codec/python", "codec/vllm", "messages"},
+		may:    []string{"config", "bus", "bus/host", "bus/node", "connector", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "actors", "shmstore", "ringbuf", "codec", "codec/kv", "codec/omni", "codec/proto", "codec/python", "messages"},
 		reason: "an example may use only what its reader can import too",
 	},
 }

@@ -42,13 +42,10 @@ type Answer struct {
 	Difference string `json:"difference"`
 }
 
-// Ask has Python encode and decode values in a format. It returns an answer
-// to each case, and what Python knows the format from.
-//
-// For the format omni that is the package vllm_omni in the folder
-// $OMNIBUS_VLLM_OMNI, for the format vllm the package vllm in $OMNIBUS_VLLM, and
-// where that is not set a description of the format.
-func Ask(t testing.TB, format string, cases []Case) (answers []Answer, source string) {
+// Ask has Python encode and decode values in the format of codec/omni. It returns an answer
+// to each case, and what Python knows the format from: the package vllm_omni in the folder
+// $OMNIBUS_VLLM_OMNI, and where that is not set a description of the format.
+func Ask(t testing.TB, cases []Case) (answers []Answer, source string) {
 	t.Helper()
 	python := pythontest.Interpreter(t, "msgspec", "numpy")
 	var questions bytes.Buffer
@@ -57,10 +54,10 @@ func Ask(t testing.TB, format string, cases []Case) (answers []Answer, source st
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command(python, "-c", string(reference), format)
+	cmd := exec.Command(python, "-c", string(reference))
 	cmd.Stdin = &questions
 	// Reading it here tells the go command that the result depends on it.
-	cmd.Env = append(os.Environ(), "OMNIBUS_VLLM_OMNI="+os.Getenv("OMNIBUS_VLLM_OMNI"), "OMNIBUS_VLLM="+os.Getenv("OMNIBUS_VLLM"))
+	cmd.Env = append(os.Environ(), "OMNIBUS_VLLM_OMNI="+os.Getenv("OMNIBUS_VLLM_OMNI"))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -91,7 +88,6 @@ func Ask(t testing.TB, format string, cases []Case) (answers []Answer, source st
 
 // Codec is how Go encodes and decodes a value for [AgainstPython].
 type Codec struct {
-	Format   string
 	Describe func(v any) []any // what [Describe] does not know
 	// Refused are the reasons for which Python may refuse to encode a value.
 	Refused []string
@@ -118,7 +114,7 @@ func AgainstPython(t *testing.T, c Codec, n int, values *rapid.Generator[any]) {
 		}
 		cases[i] = Case{Value: Describe(v, c.Describe), Encoded: Hex(buffers...)}
 	}
-	answers, source := Ask(t, c.Format, cases)
+	answers, source := Ask(t, cases)
 	skipped := map[string]int{}
 	for i, a := range answers {
 		if a.Skipped != "" {

@@ -1,6 +1,6 @@
 """Encodes and decodes values with the Python libraries that define a format.
 
-Usage: reference.py FORMAT < cases > results, one JSON object a line each. A
+Usage: reference.py < cases > results, one JSON object a line each. A
 case has a description of a value and the bytes that Go made of it. Python
 builds the value, encodes it, decodes Go's bytes, and reports its own bytes and
 whether it got the same value.
@@ -215,113 +215,6 @@ class RealOmniFormat:
         return self.serializer.deserialize(buffers[0])
 
 
-class VllmFormat:
-    """vLLM's format, from its description."""
-
-    name = "description"
-    tensor = Tensor
-    threshold = 256
-
-    def __init__(self):
-        self.encoder = msgspec.msgpack.Encoder(enc_hook=self.hook)
-
-    def hook(self, v):
-        if isinstance(v, slice):
-            return (v.start, v.stop, v.step)
-        if isinstance(v, Tensor):
-            dtype, shape, data, inline = v.dtype, v.shape, v.data, False
-        elif isinstance(v, np.ndarray):
-            dtype, shape, data, inline = v.dtype.str, v.shape, v.tobytes(), v.ndim == 0
-        else:
-            raise TypeError(type(v))
-        if inline or len(data) < self.threshold:
-            return dtype, shape, msgspec.msgpack.Ext(3, data)
-        self.buffers.append(data)
-        return dtype, shape, len(self.buffers) - 1
-
-    def encode(self, v):
-        self.buffers = [b""]
-        self.buffers[0] = self.encoder.encode(v)
-        return self.buffers
-
-    def decode(self, buffers, want):
-        self.buffers = buffers
-        return self.typed(want, msgspec.msgpack.decode(buffers[0], ext_hook=lambda code, data: bytes(data)))
-
-    def typed(self, want, got):
-        """Takes lists for arrays where the wanted value has one, as a type would."""
-        if isinstance(want, list) and isinstance(got, list):
-            return [self.typed(w, g) for w, g in zip(want, got, strict=True)]
-        if isinstance(want, dict) and isinstance(got, dict):
-            return {k: self.typed(want.get(k), g) for k, g in got.items()}
-        if isinstance(want, np.ndarray):
-            return self.to_ndarray(got)
-        if not isinstance(want, slice) and type(want).__name__ == "Tensor":
-            return self.to_tensor(got)
-        return got
-
-    def data(self, v):
-        return self.buffers[v] if isinstance(v, int) else v
-
-    def to_ndarray(self, v):
-        return ndarray(v[0], v[1], self.data(v[2]))
-
-    def to_tensor(self, v):
-        return Tensor(v[0], v[1], self.data(v[2]))
-
-
-class RealVllmFormat(VllmFormat):
-    """vLLM's own classes, with their imports left out but for what they compute with."""
-
-    name = "vllm"
-
-    def __init__(self, folder):
-        if torch is not None and not hasattr(torch.Tensor, "nbytes"):  # before 2.1
-            torch.Tensor.nbytes = property(lambda t: t.numel() * t.element_size())
-        stub("torch", torch, Tensor=type("NoTensor", (), {}))
-        stub("cloudpickle")
-        stub("zmq", Frame=type("Frame", (), {}))
-        stub("pydantic", GetCoreSchemaHandler=None)
-        stub("pydantic_core", core_schema=types.SimpleNamespace(CoreSchema=None))
-        stub("vllm", envs=types.SimpleNamespace(VLLM_ALLOW_INSECURE_SERIALIZATION=False, VLLM_MSGPACK_ZERO_COPY_THRESHOLD=256))
-        stub("vllm.logger", init_logger=lambda name: None)
-        stub("vllm.multimodal")
-        kinds = ("BaseMultiModalField BatchedField FieldConfig FieldElem FlatField Kwargs KwargsItem KwargsItems SharedField").split()
-        names = [k if k.startswith("Base") else "MultiModal" + k for k in kinds]
-        stub("vllm.multimodal.inputs", NestedTensors=object, **{n: type(n, (), {}) for n in names})
-        stub("vllm.utils")
-        stub("vllm.utils.torch_utils", PIN_MEMORY=False)
-        stub("vllm.v1")
-        stub("vllm.v1.engine", UtilityResult=type("UtilityResult", (), {}))
-        stub("vllm.v1.utils", tensor_data=lambda t: t.flatten().contiguous().view(torch.uint8).numpy().data)
-        module = load(folder, "vllm/v1/serial_utils.py")
-        self.encoder, self.decoder = module.MsgpackEncoder(), module.MsgpackDecoder()
-
-    def tensor(self, *args):
-        if torch is None:
-            raise Skip("torch is not installed")
-        return torch_tensor(*args)
-
-    def encode(self, v):
-        return self.encoder.encode(v)
-
-    def decode(self, buffers, want):
-        got = self.decoder.decode(buffers)
-        self.decoder.aux_buffers = buffers
-        return self.typed(want, got)
-
-    def to_ndarray(self, v):
-        return self.decoder._decode_ndarray(v)
-
-    def to_tensor(self, v):
-        return self.decoder._decode_tensor(v)
-
-
-def vllm():
-    folder = os.environ.get("OMNIBUS_VLLM")
-    return RealVllmFormat(folder) if folder else VllmFormat()
-
-
 def omni():
     folder = os.environ.get("OMNIBUS_VLLM_OMNI")
     return RealOmniFormat(folder) if folder else OmniFormat()
@@ -345,7 +238,7 @@ def answer(case, fmt):
 
 
 def main():
-    fmt = {"omni": omni, "vllm": vllm}[sys.argv[1]]()
+    fmt = omni()
     print(json.dumps({"format": fmt.name}))
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line), fmt)))
