@@ -77,7 +77,7 @@ func TestLentAndGone(t *testing.T) {
 // breakDevice ends the bench's device by an operation on memory that is nobody's.
 func (b *bench) breakDevice(near *lane.Tensor) {
 	b.t.Helper()
-	s, err := b.lane.NewStream(cudaipc.UUID{})
+	s, err := b.dev.NewStream()
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func newBench(t testing.TB, gpu emul.Options, opts lane.Options) *bench {
 	if b.dev, err = l.Device(cudaipc.UUID{}); err != nil {
 		t.Fatal(err)
 	}
-	if b.s, err = l.NewStream(cudaipc.UUID{}); err != nil {
+	if b.s, err = b.dev.NewStream(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

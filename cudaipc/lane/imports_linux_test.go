@@ -212,7 +212,7 @@ func TestFailedProducer(t *testing.T) {
 	holdStream(t, from)
 	m := hand(from, to, src)
 	// An operation on memory that is nobody's ends the device.
-	other, err := from.lane.NewStream(cudaipc.UUID{})
+	other, err := from.dev.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,9 +15,7 @@ import (
 // is safe for concurrent use.
 type Lane struct {
 	opts    Options
-	caps    []cudaipc.Caps
 	why     map[Mode]error // why a mode is not to be had
-	way     error          // why pools are shared by handles; nil: they are not
 	watcher *watcher
 	imports *imports
 	maps    maps
@@ -60,14 +58,13 @@ func Open(ctx context.Context, opts Options) (*Lane, error) {
 }
 
 // start opens the device that the lane sends from.
-func (l *Lane) start(ctx context.Context) (err error) {
+func (l *Lane) start(ctx context.Context) error {
 	if l.opts.Driver == nil {
 		return l.opts.NoDriver
 	}
-	if l.caps, err = l.opts.Driver.Probe(ctx); err != nil {
+	if found, err := l.opts.Driver.Probe(ctx); err != nil {
 		return err
-	}
-	if len(l.caps) == 0 {
+	} else if len(found) == 0 {
 		return cudaipc.ErrNoDevice
 	}
 	dev, err := l.device(l.opts.Device)
@@ -79,7 +76,7 @@ func (l *Lane) start(ctx context.Context) (err error) {
 	l.why[IPC] = lacks(caps, "Words", "Handles")
 	if l.why[Pool] = lacks(caps, "Words", "Arenas"); l.why[Pool] != nil && l.why[IPC] == nil {
 		l.opts.Logger.Info("pools are shared by handles", slog.Any("why", l.why[Pool]))
-		l.way, l.why[Pool] = l.why[Pool], nil
+		l.why[Pool] = nil
 	}
 	return nil
 }
@@ -188,38 +185,8 @@ func (l *Lane) settled() {
 	}
 }
 
-// Why is nil for a mode that works, by whatever way ([Lane.Handled]), or the reason
-// why not.
+// Why is nil for a mode that works, or the reason why not.
 func (l *Lane) Why(mode Mode) error { return l.why[mode] }
-
-// Handled is why pools are made of memory that other processes open by a handle, as
-// they do buffers by cuda_ipc; nil where descriptors stand for it, or there are no
-// pools.
-func (l *Lane) Handled() error { return l.way }
-
-// Caps is what the machine's GPUs offer.
-func (l *Lane) Caps() []cudaipc.Caps { return l.caps }
-
-// NewStream makes a stream on a GPU; the zero UUID is the lane's first. It is the
-// caller's to close, before the lane is.
-func (l *Lane) NewStream(uuid cudaipc.UUID) (cudaipc.Stream, error) {
-	d, err := l.device(uuid)
-	if err != nil {
-		return nil, err
-	}
-	return d.NewStream()
-}
-
-// WrapStream makes a stream of another library's, on a GPU; the zero UUID is the lane's
-// first. It is the caller's to close, before the lane is, and before the other
-// library ends its own: see [cudaipc.Device].
-func (l *Lane) WrapStream(uuid cudaipc.UUID, raw uintptr) (cudaipc.Stream, error) {
-	d, err := l.device(uuid)
-	if err != nil {
-		return nil, err
-	}
-	return d.WrapStream(raw)
-}
 
 // Device is a GPU; the zero UUID is the lane's first. It stays the lane's.
 func (l *Lane) Device(uuid cudaipc.UUID) (cudaipc.Device, error) {

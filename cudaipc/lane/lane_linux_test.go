@@ -98,7 +98,7 @@ func TestViewIsReadBehindItsProducer(t *testing.T) {
 	hold := holdStream(t, b)
 	h := b.mustSend(src, lane.Pool)
 	m := b.receive(h)
-	reader, err := b.lane.NewStream(cudaipc.UUID{})
+	reader, err := b.dev.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}

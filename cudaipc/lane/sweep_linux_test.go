@@ -178,11 +178,11 @@ func TestSettledWithoutADevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := l.NewStream(emul.UUID(0))
+	dev, err := l.Device(emul.UUID(0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := l.Device(emul.UUID(0))
+	s, err := dev.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}

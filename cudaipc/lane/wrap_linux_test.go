@@ -17,7 +17,7 @@ func TestStreamsOfOthers(t *testing.T) {
 	src, data := b.tensor(codec.DTypeUint8, 4096)
 	first := b.alloc(4096)
 	wrap := func(raw uintptr) cudaipc.Stream {
-		s, err := b.lane.WrapStream(cudaipc.UUID{}, raw)
+		s, err := b.dev.WrapStream(raw)
 		if err != nil {
 			t.Fatal(err)
 		}

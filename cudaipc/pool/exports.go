@@ -112,14 +112,6 @@ func (e *Exports) Piece(piece uint32) Piece {
 	return e.slots.tell(piece)
 }
 
-// Fail says to all readers of a piece that its contents will never be there.
-func (e *Exports) Fail(piece uint32) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.slots.mustBeUsed("Fail", piece)
-	e.slots.piece(piece).Fail()
-}
-
 // Close gives the words back, as [Pool.Close] does.
 func (e *Exports) Close() error {
 	e.mu.Lock()

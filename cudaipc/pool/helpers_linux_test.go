@@ -194,10 +194,10 @@ func (m *model) Fail(t *rapid.T) {
 	piece := m.some(t)
 	c := m.inUse[piece]
 	if c.Ready.Reached(c.Generation) {
-		m.p.Fail(piece) // too late: nothing of it is to be seen
+		m.p.slots.piece(piece).Fail() // too late: nothing of it is to be seen
 		return
 	}
-	m.p.Fail(piece)
+	m.p.slots.piece(piece).Fail()
 	if c.Fault.Host.Load() != c.Generation || !c.Ready.Reached(c.Generation) {
 		t.Fatalf("piece %d of generation %d failed in %d and is ready for %d", piece, c.Generation, c.Fault.Host.Load(), c.Ready.Host.Load())
 	}
@@ -214,6 +214,6 @@ func (m *model) Check(t *rapid.T) {
 
 // free frees a piece that no stream writes to.
 func free(p *Pool, piece uint32) {
-	p.Fail(piece)
+	p.slots.piece(piece).Fail()
 	p.Free(piece)
 }

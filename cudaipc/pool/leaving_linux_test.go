@@ -92,7 +92,7 @@ func TestWordsStay(t *testing.T) {
 	piece := mustAllocate(t, e, 0)
 	words := e.Words()
 	generation := e.Piece(piece).Generation
-	e.Fail(piece)
+	e.slots.piece(piece).Fail()
 	e.Free(piece)
 	if err := e.Close(); !errors.Is(err, cudaipc.ErrOutOfMemory) {
 		t.Errorf("Close: %v, want ErrOutOfMemory", err)

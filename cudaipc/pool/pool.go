@@ -278,14 +278,6 @@ func (p *Pool) Chunk(piece uint32) Chunk {
 	}
 }
 
-// Fail says to all readers of a piece that its contents will never be there.
-func (p *Pool) Fail(piece uint32) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.slots.mustBeUsed("Fail", piece)
-	p.slots.piece(piece).Fail()
-}
-
 // Close gives all memory back to the device. While pieces are in use it does
 // nothing, and the error wraps shmstore.ErrBusy: close the store before. Other
 // errors are the device's, and nothing is left all the same. Closing again does

@@ -102,7 +102,7 @@ func TestGenerationsGoInACircle(t *testing.T) {
 			if want := max(last+1, 1); c.Generation != want || c.Ready.Reached(c.Generation) || c.Fault.Host.Load() == c.Generation {
 				t.Errorf("generation %d after %d, ready for %d, failed in %d", c.Generation, last, c.Ready.Host.Load(), c.Fault.Host.Load())
 			}
-			p.Fail(piece)
+			p.slots.piece(piece).Fail()
 			free(p, piece)
 			last = c.Generation
 		}
@@ -285,7 +285,7 @@ func TestHoldersWorkWhileTheWriterDoes(t *testing.T) {
 			for r := range reserved {
 				piece := <-pieces
 				c := p.Chunk(piece)
-				p.Fail(piece)
+				p.slots.piece(piece).Fail()
 				if st := p.Stats(); st.Pieces == 0 || c.Fault.Host.Load() != c.Generation {
 					t.Errorf("generation %d failed in %d; %+v", c.Generation, c.Fault.Host.Load(), st)
 				}
@@ -327,7 +327,6 @@ func TestMisusePanics(t *testing.T) {
 		"free of a piece that is free":  func() { free(p, 3) },
 		"free of no piece":              func() { free(p, 1000) },
 		"chunk of a piece that is free": func() { p.Chunk(3) },
-		"fault of a piece that is free": func() { p.Fail(3) },
 		"export freed twice":            func() { exports.Free(kept + 1) },
 		"export kept twice":             func() { exports.Keep(kept, func() {}) },
 	} {
@@ -340,7 +339,7 @@ func TestMisusePanics(t *testing.T) {
 			f()
 		}()
 	}
-	exports.Fail(kept)
+	exports.slots.piece(kept).Fail()
 	exports.Free(kept)
 	if err := exports.Close(); err != nil {
 		t.Error(err)
@@ -369,7 +368,7 @@ func TestExportsGoBackToTheirOwner(t *testing.T) {
 	put := func(i int, charge shmstore.ReaderSet) shmstore.Handle {
 		r, piece := mustReserveOn(t, s, exports, 0, charge)
 		exports.Keep(piece, func() { back[i]++ })
-		exports.Fail(piece)
+		exports.slots.piece(piece).Fail()
 		if named := exports.Piece(piece); named.Fault.Host.Load() != named.Generation || named.Number != piece {
 			t.Errorf("piece %d is %+v", piece, named)
 		}
@@ -387,7 +386,7 @@ func TestExportsGoBackToTheirOwner(t *testing.T) {
 	}
 	aborted, piece := mustReserveOn(t, s, exports, 0, 0)
 	exports.Keep(piece, func() { back[3]++ })
-	exports.Fail(piece)
+	exports.slots.piece(piece).Fail()
 	aborted.Abort()
 	s.FreeUnused()
 	if err := s.Local().Drop(held); err != nil {

@@ -223,9 +223,6 @@ func (a *Allocator) unlist(r ref) {
 	}
 }
 
-// Bytes is the size of the memory, in whole granules.
-func (a *Allocator) Bytes() int64 { return int64(a.size) << granuleLog }
-
 // UsedBytes is what is in use, in whole granules.
 func (a *Allocator) UsedBytes() int64 { return int64(a.usedUnits) << granuleLog }
 

@@ -19,7 +19,7 @@ func mustAllocate(t testing.TB, a *Allocator, sizeBytes int64) int64 {
 	t.Helper()
 	offset, ok := a.Allocate(sizeBytes)
 	if !ok {
-		t.Fatalf("no room for %d bytes: %d of %d in use, %d in one piece", sizeBytes, a.UsedBytes(), a.Bytes(), a.LargestFree())
+		t.Fatalf("no room for %d bytes: %d of %d in use, %d in one piece", sizeBytes, a.UsedBytes(), int64(a.size)<<granuleLog, a.LargestFree())
 	}
 	return offset
 }
@@ -40,8 +40,8 @@ func TestBounds(t *testing.T) {
 	for _, sizeBytes := range []int64{Granule, Granule + 1, MaxBytes} {
 		a := New(sizeBytes)
 		whole := sizeBytes &^ (Granule - 1)
-		if a.Bytes() != whole || a.LargestFree() != whole {
-			t.Errorf("of %d bytes, %d are there and %d free", sizeBytes, a.Bytes(), a.LargestFree())
+		if int64(a.size)<<granuleLog != whole || a.LargestFree() != whole {
+			t.Errorf("of %d bytes, %d are there and %d free", sizeBytes, int64(a.size)<<granuleLog, a.LargestFree())
 		}
 		if _, ok := a.Allocate(whole + 1); ok {
 			t.Errorf("more than %d bytes were given out", whole)
@@ -212,8 +212,8 @@ func FuzzAllocator(f *testing.F) {
 			a.Free(offset)
 		}
 		wantClean(t, a)
-		if a.LargestFree() != a.Bytes() {
-			t.Errorf("%d of %d bytes are in one piece when all is free", a.LargestFree(), a.Bytes())
+		if a.LargestFree() != int64(a.size)<<granuleLog {
+			t.Errorf("%d of %d bytes are in one piece when all is free", a.LargestFree(), int64(a.size)<<granuleLog)
 		}
 	})
 }
