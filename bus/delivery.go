@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -134,15 +135,17 @@ func (d *Delivery) Keep() *Kept {
 	return &Kept{Emitter: Emitter{out: &t.outlet, kept: true, cause: d.fed.number()}, d: d}
 }
 
+var errFinished = errors.New("bus: delivery was finished before")
+
 // Finish ends the work on a delivery that an actor, a batch or the caller
 // holds: its payload and its place in the window are given back. A non-nil
-// error fails the request. A second call returns ErrFinished.
+// error fails the request. A second call returns an error.
 func (d *Delivery) Finish(err error) error {
 	if d.state.Load() == stateSent && d.flow.consumer != nil {
 		panic("bus: a handler's delivery is finished by returning from the handler; Keep it to finish it later")
 	}
 	if !d.state.CompareAndSwap(stateHeld, stateFinished) {
-		return ErrFinished
+		return errFinished
 	}
 	t := d.flow.consumer
 	if err != nil && t != nil {
@@ -185,7 +188,7 @@ type Kept struct {
 func (k *Kept) Delivery() *Delivery { return k.d }
 
 // Finish gives the delivery back. A non-nil error fails the request. A second
-// call returns ErrFinished.
+// call returns an error.
 func (k *Kept) Finish(err error) error { return k.d.Finish(err) }
 
 // open takes the lease on the payload, or gets it from the edge's connector.

@@ -22,17 +22,14 @@ var (
 	ErrDeadline = errors.New("bus: deadline exceeded")
 	// ErrEnded reports an operation on a request that is over.
 	ErrEnded = errors.New("bus: request is over")
-	// ErrFinished reports that a delivery was finished before.
-	ErrFinished = errors.New("bus: delivery was finished before")
 	// ErrWindowFull reports a full window on an edge whose policy is Fail, or a
 	// full queue behind a stage that never waits (Batch, Props).
 	ErrWindowFull = errors.New("bus: window full")
 	// ErrTooLarge reports a payload larger than any may be: see Options.Store.
 	ErrTooLarge = errors.New("bus: payload too large")
-	// ErrSequence reports a delivery that is missing, repeated or out of place.
+	// ErrSequence reports a delivery that is missing, repeated or out of place, or missing in
+	// a branch of a join that ended before the others.
 	ErrSequence = errors.New("bus: sequence broken")
-	// ErrBranchEnded reports a join one of whose branches ended before the others.
-	ErrBranchEnded = errors.New("bus: branch of a join ended early")
 	// ErrJoinRoom reports that inputs waiting in joins need more than the room
 	// set aside for them.
 	ErrJoinRoom = errors.New("bus: no room left for inputs waiting in joins")

@@ -45,7 +45,7 @@ func TestJoinBranchEndsWithoutOutput(t *testing.T) {
 	}
 	_, err = bustest.Receive(t, r)
 	var at *bus.StageError
-	if !errors.Is(err, bus.ErrBranchEnded) || !errors.As(err, &at) {
+	if !errors.Is(err, bus.ErrSequence) || !errors.As(err, &at) {
 		t.Fatalf("got %v", err)
 	}
 	if at.Stage != "join" || !strings.Contains(err.Error(), "r->join ended with 0") {

@@ -333,7 +333,7 @@ func (w *worker) join(t *Task) {
 			w.handle(t, t.takeParts())
 		case waiting != nil && missing.in.eos && !t.outlet.req.over():
 			d := waiting.in.parked[0]
-			t.failAt(d, fmt.Errorf("%w: %s ended with %d deliveries, this edge has one more", ErrBranchEnded, missing.edge.name, missing.in.handled()))
+			t.failAt(d, fmt.Errorf("%w: a branch of the join ended early: %s ended with %d deliveries, this edge has one more", ErrSequence, missing.edge.name, missing.in.handled()))
 			return
 		default:
 			return

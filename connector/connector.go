@@ -62,9 +62,6 @@ func New(typ string, transport Transport, serializer codec.Serializer) *Connecto
 	return &Connector{typ: typ, transport: transport, serializer: serializer}
 }
 
-// Type returns the name of the connector's type.
-func (c *Connector) Type() string { return c.typ }
-
 // SharesKeys reports whether two edges that use one key share it, as a [KeySharer] says.
 func (c *Connector) SharesKeys() bool {
 	s, ok := c.transport.(KeySharer)

@@ -2,7 +2,6 @@ package messages_test
 
 import (
 	"bytes"
-	"errors"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -22,8 +21,8 @@ func FuzzParseHandle(f *testing.F) {
 		var h messages.Handle
 		err := h.UnmarshalBinary(b)
 		if len(b) != messages.HandleSize {
-			if !errors.Is(err, messages.ErrMalformedHandle) {
-				t.Fatalf("%d bytes: error %v, want ErrMalformedHandle", len(b), err)
+			if err == nil {
+				t.Fatalf("%d bytes are a handle", len(b))
 			}
 			return
 		}

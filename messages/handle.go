@@ -2,15 +2,11 @@ package messages
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 )
 
 // HandleSize is the length of a handle's binary form, in bytes.
 const HandleSize = 40
-
-// ErrMalformedHandle reports bytes that are not a handle.
-var ErrMalformedHandle = errors.New("malformed handle")
 
 // Handle names one object of one store. It is a plain value: copying it
 // takes no share in the object's lifetime, and holding it keeps nothing
@@ -65,7 +61,7 @@ func (h Handle) MarshalBinary() ([]byte, error) {
 // the handle names anything is for its store to say.
 func (h *Handle) UnmarshalBinary(b []byte) error {
 	if len(b) != HandleSize {
-		return fmt.Errorf("%w: %d bytes instead of %d", ErrMalformedHandle, len(b), HandleSize)
+		return fmt.Errorf("malformed handle: %d bytes instead of %d", len(b), HandleSize)
 	}
 	*h = Handle{
 		Store:  binary.LittleEndian.Uint64(b[0:]),

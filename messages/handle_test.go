@@ -2,7 +2,6 @@ package messages_test
 
 import (
 	"encoding/hex"
-	"errors"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -55,8 +54,8 @@ func TestHandleBinaryForm(t *testing.T) {
 func TestHandleRejectsOtherLengths(t *testing.T) {
 	for _, n := range []int{0, 1, messages.HandleSize - 1, messages.HandleSize + 1, 2 * messages.HandleSize} {
 		h := messages.Handle{Gen: 7}
-		if err := h.UnmarshalBinary(make([]byte, n)); !errors.Is(err, messages.ErrMalformedHandle) {
-			t.Errorf("%d bytes: %v, want ErrMalformedHandle", n, err)
+		if err := h.UnmarshalBinary(make([]byte, n)); err == nil {
+			t.Errorf("%d bytes are a handle", n)
 		}
 		if h.Gen != 7 {
 			t.Errorf("%d bytes: the handle was changed to %v", n, h)

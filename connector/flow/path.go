@@ -76,7 +76,7 @@ func (p *Path) sent(begun time.Time, key string, size int, meta connector.Metada
 // a [MissingError].
 func (p *Path) Receive(ctx context.Context, n Notification) (*connector.Value, Transfer, error) {
 	if n.edge() != p.edge || !n.FromConnector {
-		return nil, Transfer{}, fmt.Errorf("%w: %s was told of a value for %s", ErrEdge, p.edge, n.edge())
+		return nil, Transfer{}, fmt.Errorf("flow: %s was told of a value for %s", p.edge, n.edge())
 	}
 	begun := time.Now()
 	v, err := p.by.Get(ctx, p.edge, n.RequestID, n.Metadata)

@@ -10,9 +10,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// ErrPlan reports a plan that makes no sense.
-var ErrPlan = errors.New("flow: bad plan")
-
 // A Use is an edge and the connector that its values travel through.
 type Use struct {
 	Edge connector.Edge
@@ -52,11 +49,11 @@ func (p Plan) Check(types *connector.Registry) error {
 	for _, u := range p {
 		switch first, again := defined[u.id()]; {
 		case u.Edge.From == u.Edge.To:
-			errs = append(errs, fmt.Errorf("%w: %s leads from a stage to itself", ErrPlan, u))
+			errs = append(errs, fmt.Errorf("flow: bad plan: %s leads from a stage to itself", u))
 		case edges[u.Edge]:
-			errs = append(errs, fmt.Errorf("%w: the edge %s stands twice", ErrPlan, u.Edge))
+			errs = append(errs, fmt.Errorf("flow: bad plan: the edge %s stands twice", u.Edge))
 		case again && (first.Type != u.Type || !maps.EqualFunc(first.Extra, u.Extra, deepEqual)):
-			errs = append(errs, fmt.Errorf("%w: %q is defined differently for %s and %s", ErrPlan, u.Name, first.Edge, u.Edge))
+			errs = append(errs, fmt.Errorf("flow: bad plan: %q is defined differently for %s and %s", u.Name, first.Edge, u.Edge))
 		case !again:
 			errs = append(errs, u.check(types))
 		}
@@ -92,7 +89,7 @@ func (u Use) check(types *connector.Registry) error {
 		_, err = t.Settings(u.Extra)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrPlan, u, err)
+		return fmt.Errorf("flow: bad plan: %s: %w", u, err)
 	}
 	return nil
 }

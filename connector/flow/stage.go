@@ -9,9 +9,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// ErrEdge reports a transfer on an edge that the stage's plan does not have.
-var ErrEdge = errors.New("flow: no such edge")
-
 // A MissingError says whose value is not where its notification says. It wraps
 // what the connector found.
 type MissingError struct {
@@ -71,7 +68,7 @@ func (s *Stage) Path(edge connector.Edge) (*Path, error) {
 	if p, ok := s.byEdge[edge]; ok {
 		return p, nil
 	}
-	return nil, fmt.Errorf("%w: stage %q has no part in %s", ErrEdge, s.id, edge)
+	return nil, fmt.Errorf("flow: stage %q has no part in %s", s.id, edge)
 }
 
 // Send puts a value for the next stage, under the request's id, and returns
@@ -102,7 +99,7 @@ func qualified(edge connector.Edge, request string) string {
 // Receive gets the value that a notification is about, on the path of its edge.
 func (s *Stage) Receive(ctx context.Context, n Notification) (*connector.Value, Transfer, error) {
 	if n.ToStage != s.id {
-		return nil, Transfer{}, fmt.Errorf("%w: stage %q was told of a value for %s", ErrEdge, s.id, n.edge())
+		return nil, Transfer{}, fmt.Errorf("flow: stage %q was told of a value for %s", s.id, n.edge())
 	}
 	p, err := s.Path(n.edge())
 	if err != nil {

@@ -139,12 +139,6 @@ func (r *Room) Check() (wrong []shmstore.Violation) {
 	return wrong
 }
 
-// Stats are the store's.
-func (r *Room) Stats() (st shmstore.Stats) {
-	r.do(func(s *shmstore.Store) { st = s.Stats() })
-	return st
-}
-
 // do runs f in the writer's place, which is the caller's when the writer has stopped.
 func (r *Room) do(f func(*shmstore.Store)) {
 	if r.writer.Do(f) == nil {

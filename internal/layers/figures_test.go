@@ -8,7 +8,7 @@ const mostLines = 5_000
 
 var packagesAbove = map[string]int{
 	"bench": 6942,
-	"bus":   6265,
+	"bus":   6263,
 }
 
 // partsOfMap bounds the lines of parts of the repository, with all packages below them, and
@@ -25,16 +25,16 @@ var (
 		"internal/ledger": 700,
 		"internal/peer":   1_400,
 		"internal/wire":   700,
-		"messages":        500,
-		"ringbuf":         750,
-		"shmstore":        3_900,
+		"messages":        142,
+		"ringbuf":         725,
+		"shmstore":        3_857,
 	}
 	partsAbove = map[string]int{
 		"actors":          1671,
 		"cmd":             2518,
 		"codec":           5175,
 		"config":          3370,
-		"connector":       4650,
+		"connector":       4624,
 		"cudaipc":         10059,
 		"internal/ledger": 819,
 		"internal/peer":   1721,

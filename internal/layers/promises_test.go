@@ -16,26 +16,69 @@ var promises = []promise{
 		reason: "tests of packages bus and bus/node count the looks",
 	},
 	{
-		path: "bus",
-		names: "Bus.Exchange Bus.Submit Bus.TrySubmit Emitter.EmitTensor Emitter.Reserve Expand Join2 Key " +
-			"ParseTensorTransport " +
-			"Request.Results Request.Wait Result Stage Task.Replica To WithTrace",
-		reason: "a program builds a pipeline from Go functions, submits to it and serves stages as a node",
+		path:   "bus",
+		names:  "Bus.Submit Bus.TrySubmit Request.Results Request.Wait",
+		reason: "a program submits requests to its own bus, whose values never become bytes for a host",
+	},
+	{
+		path:   "bus",
+		names:  "Expand Join2 Key Result Stage To",
+		reason: "a program writes stages as Go functions of its own types, and says to whom and under what key they emit",
+	},
+	{
+		path:   "bus",
+		names:  "Emitter.EmitTensor Emitter.Reserve",
+		reason: "a stage fills its payload, or a tensor, where the next one reads it",
+	},
+	{
+		path:   "bus",
+		names:  "WithTrace",
+		reason: "a program passes on the trace of the call that its request answers",
+	},
+	{
+		path:   "bus",
+		names:  "Task.Replica",
+		reason: "replicas of a stage have something of their own each, such as a GPU",
+	},
+	{
+		path:   "bus",
+		names:  "ParseTensorTransport",
+		reason: "a program reads a transport from its flags, as examples/gpu does",
+	},
+	{
+		path:   "bus",
+		names:  "Bus.Exchange",
+		reason: "a program in the process of the host opens connectors that other processes reach",
 	},
 	{
 		path:   "bus/host",
 		names:  "Server.Addr",
-		reason: "a program tells others where its server listens",
+		reason: "a program that listens at any free port tells its processes which one it is",
 	},
 	{
 		path:   "bus/node",
-		names:  "Node.Epoch Node.Serve Node.Submit Node.TensorStats Node.TrySubmit",
-		reason: "a program serves stages as a node, and submits requests",
+		names:  "Node.Serve",
+		reason: "a process in Go serves stages: those of omnibus run are programs",
+	},
+	{
+		path:   "bus/node",
+		names:  "Node.Submit Node.TrySubmit",
+		reason: "a process in Go submits requests to the bus of its host",
+	},
+	{
+		path:   "bus/node",
+		names:  "Node.Epoch",
+		reason: "a process tells a host that came anew from the one it was attached to",
+	},
+	{
+		path:   "bus/node",
+		names:  "Node.TensorStats",
+		reason: "a process reports how tensors have come to it: the host sees what is sent alone",
 	},
 	{
 		path:   "bus/tensorqueue",
 		names:  "Item.Inputs Item.Message Join Queue.Drain Queue.Empty Queue.Get Queue.Put",
-		reason: "it is for programs that have no pipeline",
+		reason: "a program in Go uses a queue that a command or a Python process serves: see docs/tensor-queue.md",
 	},
 	{
 		path:   "codec",
@@ -69,23 +112,38 @@ var promises = []promise{
 	},
 	{
 		path:   "config",
-		names:  "Pipeline.Build Pipeline.Plan",
-		reason: "a program builds the bus of a file itself, or plans its connectors",
+		names:  "Pipeline.Build",
+		reason: "a program gives stages of a file their work in Go",
+	},
+	{
+		path:   "config",
+		names:  "Pipeline.Plan",
+		reason: "a stage that has no bus opens the connectors that the file gives its edges",
 	},
 	{
 		path:   "connector",
-		names:  "Connector.Peek Connector.Type Settings.Flag",
-		reason: "a program takes what a transport and its settings say",
+		names:  "Connector.Peek",
+		reason: "a program leaves a value for others, such as a voice that many requests use",
+	},
+	{
+		path:   "connector",
+		names:  "Settings.Flag",
+		reason: "a transport of a program reads a setting that is on or off",
 	},
 	{
 		path:   "connector/flow",
-		names:  "NewMessage Plan.Open Stage.Cleanup Stage.Receive Stage.Send",
-		reason: "programs hand payloads over as vLLM-Omni's stages do",
+		names:  "Plan.Open Stage.Cleanup Stage.Receive Stage.Send",
+		reason: "a stage that has no bus hands values over with stages of vLLM-Omni: see docs/connectors",
+	},
+	{
+		path:   "connector/flow",
+		names:  "NewMessage",
+		reason: "those stages take a value in this shape alone",
 	},
 	{
 		path:   "connector/ring",
-		names:  "Ring.Check Ring.Stats Room.Stats",
-		reason: "a program checks and counts what its ring holds",
+		names:  "Ring.Check Ring.Stats",
+		reason: "a program that closes its ring sees what was not got, and that the store is whole",
 	},
 	{
 		path:   "cudaipc/cuda",
@@ -130,7 +188,7 @@ var promises = []promise{
 	{
 		path:   "messages",
 		names:  "Handle.MarshalBinary Handle.UnmarshalBinary",
-		reason: "handles are written as encoding.BinaryMarshaler says",
+		reason: "an owner sends handles to the processes that it has admitted as readers",
 	},
 	{
 		path:   "shmstore",
@@ -167,15 +225,29 @@ var promises = []promise{
 // errorPromises are the exported errors that only programs outside the module distinguish.
 var errorPromises = []promise{
 	{
-		path: "bus",
-		names: "ErrBranchEnded ErrFinished ErrJoinRoom ErrMissing ErrNoEdge ErrOverloaded ErrPanic ErrPayload " +
-			"ErrAfterEnd ErrSequence ErrWindowFull",
-		reason: "a program decides by them whether it submits again, and its stages what they do",
+		path:   "bus",
+		names:  "ErrOverloaded ErrWindowFull",
+		reason: "a program submits again later, or elsewhere",
+	},
+	{
+		path:   "bus",
+		names:  "ErrAfterEnd ErrNoEdge ErrPayload",
+		reason: "a stage has emitted what it may not, which ends its request; a node is told by codes of their own",
+	},
+	{
+		path:   "bus",
+		names:  "ErrMissing ErrPanic",
+		reason: "a program submits a request again that failed by chance",
+	},
+	{
+		path:   "bus",
+		names:  "ErrJoinRoom ErrSequence",
+		reason: "a program does not submit a request again whose streams do not fit the pipeline",
 	},
 	{
 		path:   "bus/node",
 		names:  "ErrUntrusted",
-		reason: "a program tells a host that it must not trust from one that is not there",
+		reason: "a program that waits for its host gives up at a socket that another user may have made",
 	},
 	{
 		path:   "codec",
@@ -189,18 +261,18 @@ var errorPromises = []promise{
 	},
 	{
 		path:   "config",
-		names:  "ErrBuild ErrNoTransport Problem",
-		reason: "a program that reads a pipeline shows its problems one by one",
+		names:  "ErrBuild ErrNoTransport",
+		reason: "a program tells a file that is wrong from one that this build, or this process, cannot run; omnibus takes their texts off",
+	},
+	{
+		path:   "config",
+		names:  "Problem",
+		reason: "a program shows each problem of a file at its line, as omnibus validate does",
 	},
 	{
 		path:   "connector",
 		names:  "ErrDecode ErrEncode",
-		reason: "a program that hands values over tells its own faults from those of the transport",
-	},
-	{
-		path:   "connector/flow",
-		names:  "ErrEdge ErrPlan",
-		reason: "a program tells faults of its plan from those of a transport",
+		reason: "a program does not try again where its own value or type is wrong",
 	},
 	{
 		path:   "cudaipc/lane",
@@ -215,12 +287,7 @@ var errorPromises = []promise{
 	{
 		path:   "internal/peer",
 		names:  "ErrUnsupported",
-		reason: "a test on other systems asks for it",
-	},
-	{
-		path:   "messages",
-		names:  "ErrMalformed ErrMalformedHandle",
-		reason: "a program that reads handles from outside",
+		reason: "its test on other systems asks for it",
 	},
 	{
 		path:   "shmstore",
@@ -239,8 +306,8 @@ var errorPromises = []promise{
 	},
 	{
 		path:   "shmstore/lane",
-		names:  "ErrGeometry ErrOptions PeerError",
-		reason: "a program uses lanes without a bus",
+		names:  "ErrPeer",
+		reason: "a program that uses a lane without a bus ends a peer that has broken its rules",
 	},
 }
 

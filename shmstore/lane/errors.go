@@ -13,27 +13,13 @@ var (
 	// ErrTooLarge reports a frame above [Geometry.MaxFrameBytes].
 	ErrTooLarge = errors.New("frame is too large")
 	// ErrPeer reports that the peer wrote what no peer may write. The lane is
-	// of no more use. See [PeerError].
+	// of no more use. The text says what it wrote, and where.
 	ErrPeer = errors.New("the peer broke the rules of the lane")
-	// ErrGeometry reports a capacity that no lane can have.
-	ErrGeometry = errors.New("invalid lane geometry")
-	// ErrOptions reports options that make no sense.
-	ErrOptions = errors.New("invalid lane options")
 )
 
-// PeerError says what a peer wrote and what it might have written. It matches
-// [ErrPeer].
-type PeerError struct {
-	What     string // head, frame, skip or header
-	Position uint64 // of the frame, or the last good head
-	Value    uint64 // what the peer wrote: a position, a header, or how many bytes of the lane a frame takes
-	Min, Max uint64 // what Value should have been within
+// broken is the [ErrPeer] of a peer that wrote a value of something (a head, frame, skip or
+// header) at a position, which is that of the frame, or of the last good head.
+func broken(what string, position, value, least, most uint64) error {
+	return fmt.Errorf("%w: %s %d at position %d is not a valid one in [%d, %d]: end the peer, and make a new lane",
+		ErrPeer, what, value, position, least, most)
 }
-
-func (e *PeerError) Error() string {
-	return fmt.Sprintf("%v: %s %d at position %d is not a valid one in [%d, %d]: end the peer, and make a new lane",
-		ErrPeer, e.What, e.Value, e.Position, e.Min, e.Max)
-}
-
-// Is makes errors.Is(err, ErrPeer) true.
-func (e *PeerError) Is(target error) bool { return target == ErrPeer }

@@ -132,11 +132,11 @@ type Geometry struct {
 // Layout describes a lane. The id is for the two sides to notice that they hold
 // segments of different lanes. The capacity is what frames take together, with
 // 8 to 15 bytes for each beside its payload, and 8 more; it is a power of two from 1 KiB to
-// 1 GiB, or the error is [ErrGeometry].
+// 1 GiB.
 func Layout(id uint64, capacityBytes int) (Geometry, error) {
 	if capacityBytes < minCapacityBytes || capacityBytes > maxCapacityBytes || capacityBytes&(capacityBytes-1) != 0 {
-		return Geometry{}, fmt.Errorf("%w: a capacity of %d bytes is not a power of two in [%d, %d]",
-			ErrGeometry, capacityBytes, minCapacityBytes, maxCapacityBytes)
+		return Geometry{}, fmt.Errorf("lane: a capacity of %d bytes is not a power of two in [%d, %d]",
+			capacityBytes, minCapacityBytes, maxCapacityBytes)
 	}
 	return Geometry{id: id, capacity: uint64(capacityBytes)}, nil
 }

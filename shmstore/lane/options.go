@@ -27,7 +27,7 @@ type Options struct {
 // Validate reports the first option that [NewReceiver] would refuse.
 func (o Options) Validate() error {
 	if o.Waiting < Ladder || o.Waiting > Polling {
-		return fmt.Errorf("%w: unknown waiting %d: use Ladder, Parked or Polling", ErrOptions, o.Waiting)
+		return fmt.Errorf("lane: unknown waiting %d: use Ladder, Parked or Polling", o.Waiting)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (r *Receiver) skip(length uint64) (header uint64, ok bool) {
 
 // poison ends the lane for good. It is false, for its caller to return.
 func (r *Receiver) poison(what string, value, least, most uint64) bool {
-	r.err = &PeerError{What: what, Position: r.next, Value: value, Min: least, Max: most}
+	r.err = broken(what, r.next, value, least, most)
 	return false
 }
 

@@ -111,7 +111,7 @@ func (s *Sender) readHead() error {
 	head := s.peer.head.Load()
 	// Unsigned: a head before the last one is very far ahead of it.
 	if head-s.head > s.next-s.head || head%frameAlign != 0 {
-		s.broken = &PeerError{What: "head", Position: s.head, Value: head, Min: s.head, Max: s.next}
+		s.broken = broken("head", s.head, head, s.head, s.next)
 		return s.broken
 	}
 	s.head = head
