@@ -50,7 +50,7 @@ func TestForgedHandles(t *testing.T) {
 			_, err = s.Local().Pin(h)
 			wantError(t, tc.name+": Pin", err, tc.want)
 			wantError(t, tc.name+": Drop", s.Local().Drop(h), tc.want)
-			if err := there(s, h); err == nil {
+			if err := s.verify(h); err == nil {
 				t.Errorf("%s: the store accepts it", tc.name)
 			}
 		}

@@ -49,16 +49,10 @@ func freeAll(s *Store) (left int) {
 
 // drop evicts one object, if it may go.
 func drop(s *Store, h Handle) error {
-	_, err := s.record(h)
+	err := s.verify(h)
 	if err == nil {
 		s.evictSlot(h.Slot)
 	}
-	return err
-}
-
-// there says whether the object of a handle is there.
-func there(s *Store, h Handle) error {
-	_, err := s.record(h)
 	return err
 }
 

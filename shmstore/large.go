@@ -314,7 +314,7 @@ func IsLarge(h Handle) bool { return h.Offset == largeOffset }
 // a debt of that reader does. The errors are [ErrStale],
 // [ErrCorrupt], [ErrClosed], and [ErrUnsupported] for an object in the arena, or in [Heap] memory. Writer only.
 func (s *Store) LargeSegment(h Handle) (fd int, sizeBytes int64, err error) {
-	_, err = s.record(h)
+	err = s.verify(h)
 	o, large := s.large.get(h.Gen)
 	switch {
 	case err != nil:

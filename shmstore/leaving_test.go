@@ -125,7 +125,7 @@ func TestRoomOfLeavingObjects(t *testing.T) {
 		}
 		_, err = s.Put(content(pageBytes, 4), 0)
 		wantError(t, "while it is forgotten", err, ErrFull)
-		if err := there(s, settled); err != nil {
+		if err := s.verify(settled); err != nil {
 			t.Errorf("something was evicted that makes no room: %v", err)
 		}
 		f.forget()
@@ -159,10 +159,10 @@ func TestRoomOfStayingObjects(t *testing.T) {
 		f.late = false
 		mustPut(t, s, content(largeSize, 3), 0)
 		wantLarge(t, s, 2, 9*pageBytes)
-		if err := there(s, settled[0]); err == nil {
+		if err := s.verify(settled[0]); err == nil {
 			t.Error("the oldest was not evicted")
 		}
-		if err := there(s, settled[1]); err != nil {
+		if err := s.verify(settled[1]); err != nil {
 			t.Errorf("more than one was evicted: %v", err)
 		}
 		for range 2 { // as much as there is beside it, and no more

@@ -221,26 +221,26 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// record returns the record of h if it names an object of this store.
-func (s *Store) record(h Handle) (*record, error) {
+// verify reports why h names no object of this store, if it does not.
+func (s *Store) verify(h Handle) error {
 	switch {
 	case s.closed.Load():
-		return nil, ErrClosed
+		return ErrClosed
 	case h.Store != s.geo.store:
-		return nil, errForeign
+		return errForeign
 	case h.Slot >= s.geo.slots:
-		return nil, ErrCorrupt
+		return ErrCorrupt
 	case int(h.Slot) >= len(s.records) || h.IsZero() || s.records[h.Slot].gen != h.Gen:
-		return nil, ErrStale
+		return ErrStale
 	}
 	ln := &s.lines[h.Slot]
 	if stateOf(ln.word.load()) != stateLive {
-		return nil, ErrStale
+		return ErrStale
 	}
 	if s.handle(h.Slot) != h {
-		return nil, ErrCorrupt
+		return ErrCorrupt
 	}
-	return &s.records[h.Slot], nil
+	return nil
 }
 
 // handle returns the handle of the live object in slot.

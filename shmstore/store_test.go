@@ -152,10 +152,10 @@ func TestIslands(t *testing.T) {
 		if !bytes.Equal(l.Bytes(), content(512, 1)) {
 			t.Error("the held object changed")
 		}
-		if err := there(s, last); err != nil {
+		if err := s.verify(last); err != nil {
 			t.Errorf("the youngest: %v", err)
 		}
-		wantError(t, "the oldest that was not held", there(s, oldest), ErrStale)
+		wantError(t, "the oldest that was not held", s.verify(oldest), ErrStale)
 		l.Release()
 	})
 }
