@@ -2,6 +2,6 @@
 // and package codec have no type of their own: NumPy arrays, slices, and
 // dictionaries, which keep their order and take keys of any kind.
 //
-// They are plain values. The packages codec/omni and codec/vllm give each its
+// They are plain values. The package codec/omni gives each its
 // bytes.
 package python

@@ -31,9 +31,9 @@ var (
 	}
 	partsAbove = map[string]int{
 		"actors":          1671,
-		"cmd":             2518,
+		"cmd":             2591,
 		"codec":           5175,
-		"config":          3370,
+		"config":          3394,
 		"connector":       4624,
 		"cudaipc":         10059,
 		"internal/ledger": 819,
