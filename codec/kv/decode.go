@@ -178,15 +178,16 @@ func (d *descriptor) slot(field string, layers []Layer) (**codec.Tensor, error) 
 	if isKey == isValue {
 		return nil, malformed(field+".n", "%.40q is neither %sN nor %sN", *d.Name, keyPrefix, valuePrefix)
 	}
+	// The index counts before the name, as for vLLM-Omni.
 	index, err := strconv.ParseUint(number, 10, 31)
-	if err != nil {
-		return nil, malformed(field+".n", "%.40q has no layer", *d.Name)
+	if d.Layer != nil {
+		index, err = uint64(*d.Layer), nil // of one below 0, more than there are
 	}
-	if d.Layer != nil && *d.Layer != int64(index) {
-		return nil, malformed(field+".i", "layer %d for %s", *d.Layer, *d.Name)
+	if err != nil {
+		return nil, malformed(field+".n", "%.40q has no layer, and there is no index", *d.Name)
 	}
 	if index >= uint64(len(layers)) {
-		return nil, malformed(field+".i", "layer %d of %d", index, len(layers))
+		return nil, malformed(field+".i", "layer %d of %d", int64(index), len(layers))
 	}
 	slot := &layers[index].Key
 	if isValue {
