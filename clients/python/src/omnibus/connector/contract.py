@@ -193,7 +193,9 @@ class Kind(NamedTuple):
     read: Callable[[Any], Any]
 
 
-def _text(*choices: str) -> Kind:
+def text_of(*choices: str) -> Kind:
+    """Text, one of the choices if there are any."""
+
     def read(value: Any) -> str:
         if not isinstance(value, str) or (choices and value not in choices):
             raise ValueError
@@ -209,7 +211,9 @@ def _path(value: Any) -> str:
     return path
 
 
-def _whole(least: int, most: int | None = None) -> Kind:
+def whole(least: int, most: int | None = None) -> Kind:
+    """A whole number."""
+
     def read(value: Any) -> int:
         number = int(value) if isinstance(value, float) and value.is_integer() else value  # as JSON has it
         if type(number) is not int or number < least or (most is not None and number > most):
@@ -246,20 +250,24 @@ def _timeout(value: Any) -> float:
 def _users(value: Any) -> frozenset[int]:
     if not isinstance(value, list):
         raise ValueError
-    return frozenset(_whole(0, _MOST_UID).read(uid) for uid in value)
+    return frozenset(whole(0, _MOST_UID).read(uid) for uid in value)
 
 
-_TIMEOUT = Kind('a number of seconds above 0, or text such as "30s"', _timeout)
-_SECONDS = Kind('a number of seconds of at least 0, or text such as "30s"', seconds)
+TEXT = text_of()
+TIMEOUT = Kind('a number of seconds above 0, or text such as "30s"', _timeout)
+SECONDS = Kind('a number of seconds of at least 0, or text such as "30s"', seconds)
 
 _LEAST_RING_BYTES = 64 << 10
 _MOST_UID = 2**32 - 2
 
+#: The ways in which values travel.
+MODES = ("ring", "segment", "mooncake", "yuanrong")
+
 _SETTINGS = {
-    "mode": _text("ring", "segment"), "bus": _text(), "socket": Kind("a path", _path),
+    "mode": text_of(*MODES), "bus": TEXT, "socket": Kind("a path", _path),
     "allow_uids": Kind("a list of the numbers of users, such as [1000]", _users),
-    "dir": Kind("a path", _path), "arena_bytes": _whole(1), "ring_bytes": _whole(_LEAST_RING_BYTES),
-    "shm_threshold_bytes": _whole(0), "generation": _whole(1, 2), "ttl": _SECONDS, "timeout": _TIMEOUT,
+    "dir": Kind("a path", _path), "arena_bytes": whole(1), "ring_bytes": whole(_LEAST_RING_BYTES),
+    "shm_threshold_bytes": whole(0), "generation": whole(1, 2), "ttl": SECONDS, "timeout": TIMEOUT,
 }  # fmt: skip
 
 #: Settings that there were once, and what to do in place of each.

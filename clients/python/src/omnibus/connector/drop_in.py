@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -23,10 +24,16 @@ from ..omni.encoder import encode
 from .contract import (
     Busy, Missing, Transport, check_edge, check_key, check_settings, inline_payload, metadata_for, setting,
 )  # fmt: skip
+from .mooncake import Mooncake
 from .ring import Ring
 from .segment import BY_KEY, BY_METADATA, Segments
+from .stores import Engine, Store
+from .yuanrong import Yuanrong
 
 log = logging.getLogger("omnibus")
+
+#: The clients of stores, by the modes that are called as they are.
+ENGINES: dict[str, Callable[[dict[str, Any]], Engine]] = {"mooncake": Mooncake, "yuanrong": Yuanrong}
 
 _SILENT_SECONDS = 5.0  # the same failure is not logged more often
 
@@ -39,6 +46,7 @@ class OmnibusConnector:
     mode
         "ring" (the default): through the host of a bus, in shared memory that it keeps the books of.
         "segment": the files in /dev/shm of vLLM-Omni's SharedMemoryConnector, with which it may share an edge.
+        "mooncake", "yuanrong": a store, under the keys of vLLM-Omni's MooncakeStoreConnector and YuanrongConnector.
 
     What else it takes depends on the mode. All other settings are the stages' own.
     Safe from any thread, and in a forked child, which begins anew there.
@@ -271,4 +279,6 @@ def _threshold(mode: str, config: dict[str, Any]) -> int:
 
 
 def _open(mode: str, config: dict[str, Any]) -> Transport:
+    if mode in ENGINES:
+        return Store(config, ENGINES[mode])
     return Segments(config) if mode == "segment" else Ring(config)
